@@ -1,0 +1,2 @@
+//! codegen
+#![forbid(unsafe_code)]

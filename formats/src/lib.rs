@@ -1,0 +1,2 @@
+//! formats
+#![forbid(unsafe_code)]

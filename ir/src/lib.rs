@@ -1,0 +1,2 @@
+//! ir
+#![forbid(unsafe_code)]

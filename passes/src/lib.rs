@@ -1,0 +1,2 @@
+//! passes
+#![forbid(unsafe_code)]

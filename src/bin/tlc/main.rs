@@ -1,0 +1,3 @@
+//! The tlc command.
+#![forbid(unsafe_code)]
+fn main() {}

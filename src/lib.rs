@@ -1,0 +1,2 @@
+//! tlc
+#![forbid(unsafe_code)]
