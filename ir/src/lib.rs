@@ -1,2 +1,12 @@
-//! ir
+//! The languages of tlc and their meaning.
+//!
+//! `graph` says what is computed, `kernel` how one fused loop nest runs, `plan` what the runtime executes. Each has a
+//! printer, a parser and a verifier; the interpreters give graph and kernel their meaning and are the oracle for
+//! everything that compiles them. This crate knows no other crate of the workspace.
 #![forbid(unsafe_code)]
+
+pub mod dtype;
+pub mod tensor;
+
+pub use dtype::{DType, Scalar};
+pub use tensor::{Element, HostTensor};

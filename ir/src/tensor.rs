@@ -1,0 +1,302 @@
+//! Host tensors: the data of constants, of interpreted values and of files.
+//!
+//! Invariants: elements are C-contiguous and stored in the machine's byte order; the buffer is 8-byte aligned, so that any
+//! element type can be viewed in place; bools are 0 or 1; the byte length is `elements * dtype.bytes()` exactly.
+
+use std::fmt;
+use std::sync::Arc;
+
+use half::{bf16, f16};
+
+use crate::dtype::{DType, Scalar};
+
+/// A Rust type that is stored as elements of one [`DType`].
+pub trait Element: bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync {
+    /// The dtype whose stored form this type is.
+    const DTYPE: DType;
+}
+
+macro_rules! element {
+    ($($t:ty => $d:ident),*) => { $(impl Element for $t { const DTYPE: DType = DType::$d; })* };
+}
+element!(i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64,
+    f16 => F16, bf16 => BF16, f32 => F32, f64 => F64);
+
+/// A C-contiguous tensor in host memory. Cloning shares the data.
+#[derive(Clone)]
+pub struct HostTensor {
+    dtype: DType,
+    shape: Vec<usize>,
+    words: Arc<[u64]>,
+    byte_len: usize,
+}
+
+/// Why a host tensor could not be made.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TensorError {
+    /// The product of the extents does not fit in memory's address range.
+    #[error("shape {shape:?} of {dtype} has too many elements")]
+    TooLarge {
+        /// Element type asked for.
+        dtype: DType,
+        /// Extents asked for.
+        shape: Vec<usize>,
+    },
+    /// The data does not hold as many elements as the shape says.
+    #[error("shape {shape:?} wants {expected} elements, the data has {found}")]
+    Length {
+        /// Extents asked for.
+        shape: Vec<usize>,
+        /// Elements (or bytes, for byte input) the shape wants.
+        expected: usize,
+        /// Elements (or bytes) the data has.
+        found: usize,
+    },
+    /// The allocator refused.
+    #[error("out of memory: {bytes} bytes for a host tensor")]
+    OutOfMemory {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+}
+
+/// Number of elements of a shape, or `None` on overflow.
+pub fn element_count(shape: &[usize]) -> Option<usize> {
+    // A zero extent makes the product zero, however large the others are.
+    if shape.contains(&0) {
+        return Some(0);
+    }
+    shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
+}
+
+impl HostTensor {
+    fn checked_bytes(dtype: DType, shape: &[usize]) -> Result<usize, TensorError> {
+        element_count(shape)
+            .and_then(|n| n.checked_mul(dtype.bytes()))
+            .filter(|&b| b <= isize::MAX as usize / 2)
+            .ok_or_else(|| TensorError::TooLarge { dtype, shape: shape.to_vec() })
+    }
+
+    /// A tensor of zero bits.
+    ///
+    /// # Errors
+    /// [`TensorError::TooLarge`] if the element count overflows, [`TensorError::OutOfMemory`] if memory is refused.
+    pub fn zeros(dtype: DType, shape: &[usize]) -> Result<HostTensor, TensorError> {
+        let byte_len = Self::checked_bytes(dtype, shape)?;
+        let mut words: Vec<u64> = Vec::new();
+        words.try_reserve_exact(byte_len.div_ceil(8)).map_err(|_| TensorError::OutOfMemory { bytes: byte_len })?;
+        words.resize(byte_len.div_ceil(8), 0);
+        Ok(HostTensor { dtype, shape: shape.to_vec(), words: words.into(), byte_len })
+    }
+
+    /// A tensor from a slice of its element type.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] if the slice's length is not the product of the extents.
+    pub fn from_slice<T: Element>(shape: &[usize], data: &[T]) -> Result<HostTensor, TensorError> {
+        let expected =
+            element_count(shape).ok_or_else(|| TensorError::TooLarge { dtype: T::DTYPE, shape: shape.to_vec() })?;
+        if expected != data.len() {
+            return Err(TensorError::Length { shape: shape.to_vec(), expected, found: data.len() });
+        }
+        Self::from_bytes(T::DTYPE, shape, bytemuck::cast_slice(data))
+    }
+
+    /// A bool tensor from a slice.
+    ///
+    /// # Errors
+    /// As [`HostTensor::from_slice`].
+    pub fn from_bools(shape: &[usize], data: &[bool]) -> Result<HostTensor, TensorError> {
+        let bytes: Vec<u8> = data.iter().map(|&b| b as u8).collect();
+        Self::from_bytes(DType::Bool, shape, &bytes)
+    }
+
+    /// A tensor from native-endian element bytes. Bool bytes other than 0 become 1.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] (in bytes) if the length does not fit the shape.
+    pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<HostTensor, TensorError> {
+        let expected = Self::checked_bytes(dtype, shape)?;
+        if expected != bytes.len() {
+            return Err(TensorError::Length { shape: shape.to_vec(), expected, found: bytes.len() });
+        }
+        let mut tensor = Self::zeros(dtype, shape)?;
+        let target = tensor.bytes_mut();
+        target.copy_from_slice(bytes);
+        if dtype == DType::Bool {
+            target.iter_mut().for_each(|b| *b = (*b != 0) as u8);
+        }
+        Ok(tensor)
+    }
+
+    /// A tensor with every element equal to `value`.
+    ///
+    /// # Errors
+    /// As [`HostTensor::zeros`].
+    pub fn full(shape: &[usize], value: Scalar) -> Result<HostTensor, TensorError> {
+        let mut tensor = Self::zeros(value.dtype(), shape)?;
+        if value.bits() != 0 {
+            let raw = value.bits().to_ne_bytes();
+            let width = value.dtype().bytes();
+            let low: &[u8] = if cfg!(target_endian = "little") { &raw[..width] } else { &raw[8 - width..] };
+            tensor.bytes_mut().chunks_exact_mut(width).for_each(|c| c.copy_from_slice(low));
+        }
+        Ok(tensor)
+    }
+
+    /// A rank-0 tensor.
+    pub fn scalar(value: Scalar) -> HostTensor {
+        Self::full(&[], value).expect("one element always fits")
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Extents.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        self.byte_len / self.dtype.bytes()
+    }
+
+    /// True if there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.byte_len == 0
+    }
+
+    /// The element bytes, native-endian, C order.
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.byte_len]
+    }
+
+    /// The element bytes, writable; the data is copied first if it is shared. Writers of bool keep it 0 or 1.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        if Arc::get_mut(&mut self.words).is_none() {
+            self.words = self.words.iter().copied().collect();
+        }
+        let words = Arc::get_mut(&mut self.words).expect("unshared just now");
+        &mut bytemuck::cast_slice_mut(words)[..self.byte_len]
+    }
+
+    /// The elements, if `T` is the element type.
+    pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
+        (T::DTYPE == self.dtype).then(|| bytemuck::cast_slice(self.bytes()))
+    }
+
+    /// The elements, writable, if `T` is the element type.
+    pub fn as_mut_slice<T: Element>(&mut self) -> Option<&mut [T]> {
+        (T::DTYPE == self.dtype).then(|| bytemuck::cast_slice_mut(self.bytes_mut()))
+    }
+
+    /// The element at a flat C-order index.
+    ///
+    /// # Panics
+    /// If the index is out of range.
+    pub fn get(&self, index: usize) -> Scalar {
+        let width = self.dtype.bytes();
+        let raw = &self.bytes()[index * width..(index + 1) * width];
+        let bits = match width {
+            1 => raw[0] as u64,
+            2 => u16::from_ne_bytes([raw[0], raw[1]]) as u64,
+            4 => u32::from_ne_bytes([raw[0], raw[1], raw[2], raw[3]]) as u64,
+            _ => u64::from_ne_bytes(raw.try_into().expect("eight bytes")),
+        };
+        Scalar::from_bits(self.dtype, bits)
+    }
+
+    /// Writes the element at a flat C-order index; `value` must have the tensor's dtype.
+    ///
+    /// # Panics
+    /// If the index is out of range or the dtype differs.
+    pub fn set(&mut self, index: usize, value: Scalar) {
+        assert_eq!(value.dtype(), self.dtype, "element written with another dtype");
+        let width = self.dtype.bytes();
+        let bits = value.bits();
+        let target = &mut self.bytes_mut()[index * width..(index + 1) * width];
+        match width {
+            1 => target[0] = bits as u8,
+            2 => target.copy_from_slice(&(bits as u16).to_ne_bytes()),
+            4 => target.copy_from_slice(&(bits as u32).to_ne_bytes()),
+            _ => target.copy_from_slice(&bits.to_ne_bytes()),
+        }
+    }
+
+    /// The same data under another shape of as many elements.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] if the element counts differ.
+    pub fn reshaped(&self, shape: &[usize]) -> Result<HostTensor, TensorError> {
+        match element_count(shape) {
+            Some(n) if n == self.len() => Ok(HostTensor { shape: shape.to_vec(), ..self.clone() }),
+            other => Err(TensorError::Length {
+                shape: shape.to_vec(),
+                expected: other.unwrap_or(usize::MAX),
+                found: self.len(),
+            }),
+        }
+    }
+
+    /// True if both handles share one buffer.
+    pub fn same_data(&self, other: &HostTensor) -> bool {
+        Arc::ptr_eq(&self.words, &other.words)
+    }
+
+    /// The address of the shared data, which identifies a large constant without hashing it.
+    pub fn data_address(&self) -> usize {
+        self.words.as_ptr() as usize
+    }
+}
+
+impl PartialEq for HostTensor {
+    /// Same dtype, shape and bits.
+    fn eq(&self, other: &HostTensor) -> bool {
+        self.dtype == other.dtype
+            && self.shape == other.shape
+            && (self.same_data(other) || self.bytes() == other.bytes())
+    }
+}
+
+impl fmt::Debug for HostTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:?}[", self.dtype, self.shape)?;
+        for i in 0..self.len().min(16) {
+            write!(f, "{}{}", if i == 0 { "" } else { ", " }, self.get(i))?;
+        }
+        f.write_str(if self.len() > 16 { ", …]" } else { "]" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trips_elements_of_every_width() {
+        for d in DType::ALL {
+            let mut t = HostTensor::zeros(d, &[3, 2]).unwrap();
+            t.set(5, d.one());
+            assert_eq!(t.get(5), d.one());
+            assert_eq!(t.get(4), d.zero());
+            assert_eq!(HostTensor::full(&[2], d.one()).unwrap().get(1), d.one());
+        }
+    }
+
+    #[test]
+    fn overflowing_shapes_are_errors() {
+        assert!(HostTensor::zeros(DType::F32, &[usize::MAX, 2]).is_err());
+        assert_eq!(HostTensor::zeros(DType::F32, &[usize::MAX, 0]).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn writing_a_shared_tensor_copies_it() {
+        let a = HostTensor::from_slice(&[2], &[1.0f32, 2.0]).unwrap();
+        let mut b = a.clone();
+        b.as_mut_slice::<f32>().unwrap()[0] = 9.0;
+        assert_eq!(a.as_slice::<f32>().unwrap(), [1.0, 2.0]);
+    }
+}
