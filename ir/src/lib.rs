@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod dtype;
+pub mod index;
 pub mod tensor;
 
 pub use dtype::{DType, Scalar};

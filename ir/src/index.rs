@@ -1,0 +1,926 @@
+//! Index expressions: the one language for dims, view maps, bounds, buffer sizes and launch ranges.
+//!
+//! Invariants:
+//! - An [`IndexExpr`] is always in normal form, because only the constructors here make one: sums are flat, sorted, with like
+//!   terms collected; products are distributed over sums; constants are folded. Structural equality is therefore equality
+//!   of normal forms (sound, not complete).
+//! - Division and modulo are floored, and every divisor is positive: constructors are called with divisors that are; the
+//!   evaluator answers `None` where one is not.
+//! - Constant arithmetic saturates; shapes near saturation are refused where they are recorded, so no such value is used.
+//!
+//! Proving (`a < b`, `0 <= a`) is by substitution of loop bounds and interval arithmetic in i128; it may fail to prove a
+//! true fact, never prove a false one.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::ops::{Add, Mul, Sub};
+use std::sync::Arc;
+
+/// A symbol of the enclosing graph, kernel or plan: its position in the symbol table.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct SymId(pub u32);
+
+/// A loop variable of the enclosing kernel (or of a view map under construction).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct VarId(pub u32);
+
+/// An integer expression over symbols and loop variables, in normal form. Cloning is cheap.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum IndexExpr {
+    /// A known integer.
+    Const(i64),
+    /// Anything else, shared.
+    Node(Arc<IndexNode>),
+}
+
+/// The inside of a non-constant [`IndexExpr`].
+#[derive(PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum IndexNode {
+    /// A symbol.
+    Sym(SymId),
+    /// A loop variable.
+    Var(VarId),
+    /// `constant + Σ coefficient * term`; terms are neither sums nor constants, sorted, coefficients nonzero.
+    Sum {
+        /// Terms with their coefficients.
+        terms: Vec<(IndexExpr, i64)>,
+        /// The constant part.
+        constant: i64,
+        /// Number of nodes below, saturating.
+        size: u32,
+    },
+    /// A product of at least two factors that are neither sums, products nor constants; sorted.
+    Product(Vec<IndexExpr>),
+    /// `floor(a / b)`.
+    FloorDiv(IndexExpr, IndexExpr),
+    /// `a - b * floor(a / b)`.
+    Mod(IndexExpr, IndexExpr),
+    /// The smaller.
+    Min(IndexExpr, IndexExpr),
+    /// The larger.
+    Max(IndexExpr, IndexExpr),
+}
+
+/// A closed range of integers; the extreme i64 values stand for "unbounded".
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Interval {
+    /// Smallest value.
+    pub lo: i64,
+    /// Largest value.
+    pub hi: i64,
+}
+
+impl Interval {
+    /// The range `lo..=hi`.
+    pub const fn new(lo: i64, hi: i64) -> Interval {
+        Interval { lo, hi }
+    }
+    /// Any integer.
+    pub const ALL: Interval = Interval { lo: i64::MIN, hi: i64::MAX };
+
+    fn clamp128(lo: i128, hi: i128) -> Interval {
+        let c = |v: i128| v.clamp(i64::MIN as i128, i64::MAX as i128) as i64;
+        Interval { lo: c(lo), hi: c(hi) }
+    }
+
+    fn scale(self, k: i64) -> Interval {
+        let (a, b) = (sat128(self.lo) * k as i128, sat128(self.hi) * k as i128);
+        Interval::clamp128(a.min(b), a.max(b))
+    }
+}
+
+/// i64 extremes as infinities far outside i64, so that sums of them stay infinite.
+fn sat128(v: i64) -> i128 {
+    match v {
+        i64::MIN => i64::MIN as i128 * 4,
+        i64::MAX => i64::MAX as i128 * 4,
+        v => v as i128,
+    }
+}
+
+/// What is known of symbols and loop variables.
+pub trait Bounds {
+    /// Range of a symbol.
+    fn symbol(&self, sym: SymId) -> Interval;
+    /// Exclusive upper bound of a loop variable that starts at 0, if the variable is known.
+    fn extent(&self, var: VarId) -> Option<IndexExpr>;
+}
+
+/// Bounds that know nothing but that symbols are not negative.
+pub struct NoBounds;
+impl Bounds for NoBounds {
+    fn symbol(&self, _: SymId) -> Interval {
+        Interval::new(0, i64::MAX)
+    }
+    fn extent(&self, _: VarId) -> Option<IndexExpr> {
+        None
+    }
+}
+
+impl From<i64> for IndexExpr {
+    fn from(v: i64) -> Self {
+        IndexExpr::Const(v)
+    }
+}
+impl From<usize> for IndexExpr {
+    fn from(v: usize) -> Self {
+        IndexExpr::Const(i64::try_from(v).unwrap_or(i64::MAX))
+    }
+}
+impl From<i32> for IndexExpr {
+    fn from(v: i32) -> Self {
+        IndexExpr::Const(v as i64)
+    }
+}
+impl From<SymId> for IndexExpr {
+    fn from(s: SymId) -> Self {
+        IndexExpr::node(IndexNode::Sym(s))
+    }
+}
+impl From<VarId> for IndexExpr {
+    fn from(v: VarId) -> Self {
+        IndexExpr::node(IndexNode::Var(v))
+    }
+}
+
+type Terms = Vec<(IndexExpr, i64)>;
+
+impl IndexExpr {
+    /// Zero.
+    pub const ZERO: IndexExpr = IndexExpr::Const(0);
+    /// One.
+    pub const ONE: IndexExpr = IndexExpr::Const(1);
+
+    fn node(n: IndexNode) -> IndexExpr {
+        IndexExpr::Node(Arc::new(n))
+    }
+
+    /// The value, if it is constant.
+    pub fn as_const(&self) -> Option<i64> {
+        match self {
+            IndexExpr::Const(c) => Some(*c),
+            IndexExpr::Node(_) => None,
+        }
+    }
+
+    /// The loop variable, if the expression is just that.
+    pub fn as_var(&self) -> Option<VarId> {
+        match self {
+            IndexExpr::Node(n) => match **n {
+                IndexNode::Var(v) => Some(v),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// True if it is the constant `c`.
+    pub fn is(&self, c: i64) -> bool {
+        self.as_const() == Some(c)
+    }
+
+    /// The linear view: `constant + Σ coefficient * term`.
+    pub fn linear(&self) -> (Terms, i64) {
+        match self {
+            IndexExpr::Const(c) => (Vec::new(), *c),
+            IndexExpr::Node(n) => match &**n {
+                IndexNode::Sum { terms, constant, .. } => (terms.clone(), *constant),
+                _ => (vec![(self.clone(), 1)], 0),
+            },
+        }
+    }
+
+    /// Number of nodes, saturating: a measure of the cost of evaluating it.
+    pub fn size(&self) -> u32 {
+        match self {
+            IndexExpr::Const(_) => 1,
+            IndexExpr::Node(n) => match &**n {
+                IndexNode::Sym(_) | IndexNode::Var(_) => 1,
+                IndexNode::Sum { size, .. } => *size,
+                IndexNode::Product(f) => f.iter().fold(1, |n, f| n.saturating_add(f.size())),
+                IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) | IndexNode::Min(a, b) | IndexNode::Max(a, b) => {
+                    a.size().saturating_add(b.size()).saturating_add(1)
+                }
+            },
+        }
+    }
+
+    /// `constant + Σ coefficient * term` from unnormalized parts whose terms are not sums.
+    fn from_linear(mut terms: Terms, mut constant: i64) -> IndexExpr {
+        if terms.len() > 1 {
+            terms.sort_by(|a, b| a.0.cmp(&b.0));
+            let mut write = 0;
+            for read in 0..terms.len() {
+                if write > 0 && terms[write - 1].0 == terms[read].0 {
+                    terms[write - 1].1 = terms[write - 1].1.saturating_add(terms[read].1);
+                } else {
+                    terms.swap(write, read);
+                    write += 1;
+                }
+            }
+            terms.truncate(write);
+        }
+        terms.retain(|t| t.1 != 0);
+        if terms.len() > 1 {
+            Self::merge_div_mod(&mut terms, &mut constant);
+        }
+        match (&terms[..], constant) {
+            ([], c) => IndexExpr::Const(c),
+            ([(t, 1)], 0) => t.clone(),
+            _ => {
+                let size = terms.iter().fold(1u32, |n, t| n.saturating_add(t.0.size()).saturating_add(1));
+                IndexExpr::node(IndexNode::Sum { terms, constant, size })
+            }
+        }
+    }
+
+    /// Rewrites `c*(n*(x / n)) + c*(x mod n)` to `c*x`, wherever the pair occurs.
+    fn merge_div_mod(terms: &mut Terms, constant: &mut i64) {
+        loop {
+            let mut found = None;
+            'search: for (i, (t, c)) in terms.iter().enumerate() {
+                if let Some((x, n)) = t.as_mod() {
+                    let quotient = IndexExpr::floor_div(&x, &n).mul_const(*c) * n;
+                    let (want, k) = quotient.linear();
+                    if k != 0 || want.len() != 1 {
+                        continue;
+                    }
+                    for (j, other) in terms.iter().enumerate() {
+                        if *other == want[0] {
+                            found = Some((i, j, x.mul_const(*c)));
+                            break 'search;
+                        }
+                    }
+                }
+            }
+            let Some((i, j, whole)) = found else { return };
+            terms.remove(i.max(j));
+            terms.remove(i.min(j));
+            let (extra, k) = whole.linear();
+            *constant = constant.saturating_add(k);
+            let mut all = std::mem::take(terms);
+            all.extend(extra);
+            let (merged, k) = IndexExpr::from_linear(all, 0).linear();
+            *constant = constant.saturating_add(k);
+            *terms = merged;
+            if terms.len() < 2 {
+                return;
+            }
+        }
+    }
+
+    fn as_mod(&self) -> Option<(IndexExpr, IndexExpr)> {
+        match self {
+            IndexExpr::Node(n) => match &**n {
+                IndexNode::Mod(a, b) => Some((a.clone(), b.clone())),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    fn mul_const(&self, k: i64) -> IndexExpr {
+        match (self, k) {
+            (_, 0) => IndexExpr::ZERO,
+            (_, 1) => self.clone(),
+            (IndexExpr::Const(c), k) => IndexExpr::Const(c.saturating_mul(k)),
+            _ => {
+                let (terms, c) = self.linear();
+                let terms = terms.into_iter().map(|(t, a)| (t, a.saturating_mul(k))).collect();
+                IndexExpr::from_linear(terms, c.saturating_mul(k))
+            }
+        }
+    }
+
+    fn factors(&self) -> Vec<IndexExpr> {
+        match self {
+            IndexExpr::Node(n) => match &**n {
+                IndexNode::Product(f) => f.clone(),
+                _ => vec![self.clone()],
+            },
+            _ => vec![self.clone()],
+        }
+    }
+
+    /// Splits `self` into `(q, r)` with `self = q*d + r`, where `r` keeps the terms that `d` does not divide.
+    fn split_divisible(&self, d: &IndexExpr) -> (IndexExpr, IndexExpr) {
+        let (terms, constant) = self.linear();
+        let (mut q, mut r) = (Vec::new(), Vec::new());
+        match d {
+            IndexExpr::Const(d) => {
+                for (t, c) in terms {
+                    let (whole, rest) = (c.div_euclid(*d), c.rem_euclid(*d));
+                    // Splitting a coefficient would add terms; take only what divides exactly.
+                    if rest == 0 { q.push((t, whole)) } else { r.push((t, c)) }
+                }
+                (
+                    IndexExpr::from_linear(q, constant.div_euclid(*d)),
+                    IndexExpr::from_linear(r, constant.rem_euclid(*d)),
+                )
+            }
+            IndexExpr::Node(_) => {
+                let (dterms, dconst) = d.linear();
+                if dconst != 0 || dterms.len() != 1 {
+                    return if self == d { (IndexExpr::ONE, IndexExpr::ZERO) } else { (IndexExpr::ZERO, self.clone()) };
+                }
+                let (dfactors, dcoef) = (dterms[0].0.factors(), dterms[0].1);
+                let mut quotient = IndexExpr::ZERO;
+                'terms: for (t, c) in terms {
+                    if c % dcoef == 0 {
+                        let mut left = t.factors();
+                        for f in &dfactors {
+                            match left.iter().position(|x| x == f) {
+                                Some(i) => drop(left.remove(i)),
+                                None => {
+                                    r.push((t, c));
+                                    continue 'terms;
+                                }
+                            }
+                        }
+                        let product = left.into_iter().fold(IndexExpr::ONE, |a, b| a * b);
+                        quotient = quotient + product.mul_const(c / dcoef);
+                    } else {
+                        r.push((t, c));
+                    }
+                }
+                (quotient, IndexExpr::from_linear(r, constant))
+            }
+        }
+    }
+
+    /// `floor(a / b)`; `b` must be positive.
+    pub fn floor_div(a: &IndexExpr, b: &IndexExpr) -> IndexExpr {
+        match (a, b) {
+            (_, IndexExpr::Const(1)) => return a.clone(),
+            (IndexExpr::Const(0), _) => return IndexExpr::ZERO,
+            (IndexExpr::Const(x), IndexExpr::Const(y)) if *y > 0 => return IndexExpr::Const(x.div_euclid(*y)),
+            (_, IndexExpr::Const(y)) if *y <= 0 => return IndexExpr::node(IndexNode::FloorDiv(a.clone(), b.clone())),
+            _ => {}
+        }
+        let (q, r) = a.split_divisible(b);
+        if r.is(0) {
+            return q;
+        }
+        let rest = match (&r, b) {
+            (IndexExpr::Const(x), IndexExpr::Const(y)) => IndexExpr::Const(x.div_euclid(*y)),
+            (IndexExpr::Node(n), IndexExpr::Const(y)) => match &**n {
+                // floor(floor(x / m) / y) = floor(x / (m*y)) for positive constants.
+                IndexNode::FloorDiv(x, IndexExpr::Const(m)) if *m > 0 && m.checked_mul(*y).is_some() => {
+                    return q + IndexExpr::floor_div(x, &IndexExpr::Const(m * y));
+                }
+                // (x mod y) / y = 0.
+                IndexNode::Mod(_, m) if m == b => IndexExpr::ZERO,
+                _ => IndexExpr::node(IndexNode::FloorDiv(r.clone(), b.clone())),
+            },
+            (IndexExpr::Node(n), _) if matches!(&**n, IndexNode::Mod(_, m) if m == b) => IndexExpr::ZERO,
+            _ => IndexExpr::node(IndexNode::FloorDiv(r, b.clone())),
+        };
+        q + rest
+    }
+
+    /// `a - b * floor(a / b)`; `b` must be positive.
+    pub fn modulo(a: &IndexExpr, b: &IndexExpr) -> IndexExpr {
+        match (a, b) {
+            (_, IndexExpr::Const(1)) => return IndexExpr::ZERO,
+            (IndexExpr::Const(x), IndexExpr::Const(y)) if *y > 0 => return IndexExpr::Const(x.rem_euclid(*y)),
+            (_, IndexExpr::Const(y)) if *y <= 0 => return IndexExpr::node(IndexNode::Mod(a.clone(), b.clone())),
+            _ => {}
+        }
+        let (_, r) = a.split_divisible(b);
+        match &r {
+            IndexExpr::Const(0) => IndexExpr::ZERO,
+            IndexExpr::Const(x) if b.as_const().is_some() => IndexExpr::Const(x.rem_euclid(b.as_const().unwrap_or(1))),
+            IndexExpr::Node(n) if matches!(&**n, IndexNode::Mod(_, m) if m == b) => r,
+            _ => IndexExpr::node(IndexNode::Mod(r, b.clone())),
+        }
+    }
+
+    /// The smaller of two.
+    pub fn min(a: &IndexExpr, b: &IndexExpr) -> IndexExpr {
+        Self::extremum(a, b, Ordering::Less)
+    }
+
+    /// The larger of two.
+    pub fn max(a: &IndexExpr, b: &IndexExpr) -> IndexExpr {
+        Self::extremum(a, b, Ordering::Greater)
+    }
+
+    fn extremum(a: &IndexExpr, b: &IndexExpr, keep: Ordering) -> IndexExpr {
+        if let Some(d) = (a.clone() - b.clone()).as_const() {
+            return if d.cmp(&0) == keep { a.clone() } else { b.clone() };
+        }
+        let (a, b) = if a <= b { (a.clone(), b.clone()) } else { (b.clone(), a.clone()) };
+        IndexExpr::node(if keep == Ordering::Less { IndexNode::Min(a, b) } else { IndexNode::Max(a, b) })
+    }
+
+    /// `ceil(self / k)` for a positive `k`.
+    pub fn ceil_div(&self, k: i64) -> IndexExpr {
+        IndexExpr::floor_div(&(self.clone() + IndexExpr::Const(k - 1)), &IndexExpr::Const(k))
+    }
+
+    /// The product of many.
+    pub fn product<'a>(all: impl IntoIterator<Item = &'a IndexExpr>) -> IndexExpr {
+        all.into_iter().fold(IndexExpr::ONE, |a, b| a * b.clone())
+    }
+
+    /// The value under given symbol values and loop variables; `None` on division by zero, overflow or an unknown symbol.
+    pub fn eval(&self, symbols: &[i64], vars: &dyn Fn(VarId) -> Option<i64>) -> Option<i64> {
+        let n = match self {
+            IndexExpr::Const(c) => return Some(*c),
+            IndexExpr::Node(n) => n,
+        };
+        match &**n {
+            IndexNode::Sym(s) => symbols.get(s.0 as usize).copied(),
+            IndexNode::Var(v) => vars(*v),
+            IndexNode::Sum { terms, constant, .. } => terms.iter().try_fold(*constant, |acc, (t, c)| {
+                acc.checked_add(t.eval(symbols, vars)?.checked_mul(*c)?)
+            }),
+            IndexNode::Product(f) => f.iter().try_fold(1i64, |acc, f| acc.checked_mul(f.eval(symbols, vars)?)),
+            IndexNode::FloorDiv(a, b) => {
+                let b = b.eval(symbols, vars).filter(|b| *b > 0)?;
+                Some(a.eval(symbols, vars)?.div_euclid(b))
+            }
+            IndexNode::Mod(a, b) => {
+                let b = b.eval(symbols, vars).filter(|b| *b > 0)?;
+                Some(a.eval(symbols, vars)?.rem_euclid(b))
+            }
+            IndexNode::Min(a, b) => Some(a.eval(symbols, vars)?.min(b.eval(symbols, vars)?)),
+            IndexNode::Max(a, b) => Some(a.eval(symbols, vars)?.max(b.eval(symbols, vars)?)),
+        }
+    }
+
+    /// The value of an expression without loop variables.
+    pub fn eval_symbols(&self, symbols: &[i64]) -> Option<i64> {
+        self.eval(symbols, &|_| None)
+    }
+
+    /// Rebuilds the expression with symbols and variables replaced where the function answers.
+    pub fn replace(&self, atom: &mut dyn FnMut(&IndexNode) -> Option<IndexExpr>) -> IndexExpr {
+        let n = match self {
+            IndexExpr::Const(_) => return self.clone(),
+            IndexExpr::Node(n) => n,
+        };
+        match &**n {
+            IndexNode::Sym(_) | IndexNode::Var(_) => atom(n).unwrap_or_else(|| self.clone()),
+            IndexNode::Sum { terms, constant, .. } => {
+                let mut all = Vec::with_capacity(terms.len());
+                let mut k = *constant;
+                for (t, c) in terms {
+                    let (inner, add) = t.replace(atom).mul_const(*c).linear();
+                    all.extend(inner);
+                    k = k.saturating_add(add);
+                }
+                IndexExpr::from_linear(all, k)
+            }
+            IndexNode::Product(f) => f.iter().fold(IndexExpr::ONE, |a, f| a * f.replace(atom)),
+            IndexNode::FloorDiv(a, b) => IndexExpr::floor_div(&a.replace(atom), &b.replace(atom)),
+            IndexNode::Mod(a, b) => IndexExpr::modulo(&a.replace(atom), &b.replace(atom)),
+            IndexNode::Min(a, b) => IndexExpr::min(&a.replace(atom), &b.replace(atom)),
+            IndexNode::Max(a, b) => IndexExpr::max(&a.replace(atom), &b.replace(atom)),
+        }
+    }
+
+    /// Replaces loop variables.
+    pub fn replace_vars(&self, f: &mut dyn FnMut(VarId) -> Option<IndexExpr>) -> IndexExpr {
+        self.replace(&mut |n| match n {
+            IndexNode::Var(v) => f(*v),
+            _ => None,
+        })
+    }
+
+    /// Calls `f` on every symbol and variable, with repeats.
+    pub fn visit_atoms(&self, f: &mut dyn FnMut(&IndexNode)) {
+        if let IndexExpr::Node(n) = self {
+            match &**n {
+                IndexNode::Sym(_) | IndexNode::Var(_) => f(n),
+                IndexNode::Sum { terms, .. } => terms.iter().for_each(|t| t.0.visit_atoms(f)),
+                IndexNode::Product(x) => x.iter().for_each(|x| x.visit_atoms(f)),
+                IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) | IndexNode::Min(a, b) | IndexNode::Max(a, b) => {
+                    a.visit_atoms(f);
+                    b.visit_atoms(f);
+                }
+            }
+        }
+    }
+
+    /// True if `var` occurs.
+    pub fn uses(&self, var: VarId) -> bool {
+        let mut found = false;
+        self.visit_atoms(&mut |n| found |= matches!(n, IndexNode::Var(v) if *v == var));
+        found
+    }
+
+    /// True if any loop variable occurs.
+    pub fn has_vars(&self) -> bool {
+        let mut found = false;
+        self.visit_atoms(&mut |n| found |= matches!(n, IndexNode::Var(_)));
+        found
+    }
+
+    /// The coefficient of `var` and the rest, if the expression is `coefficient * var + rest` and neither mentions `var`.
+    pub fn affine_in(&self, var: VarId) -> Option<(IndexExpr, IndexExpr)> {
+        let (terms, constant) = self.linear();
+        let mut coefficient = IndexExpr::ZERO;
+        let mut rest = Vec::new();
+        for (t, c) in terms {
+            if !t.uses(var) {
+                rest.push((t, c));
+                continue;
+            }
+            let mut factors = t.factors();
+            let at = factors.iter().position(|f| f.as_var() == Some(var))?;
+            factors.remove(at);
+            if factors.iter().any(|f| f.uses(var)) {
+                return None;
+            }
+            coefficient = coefficient + IndexExpr::product(&factors).mul_const(c);
+        }
+        Some((coefficient, IndexExpr::from_linear(rest, constant)))
+    }
+
+    /// A range that holds every value the expression can take.
+    pub fn interval(&self, bounds: &dyn Bounds) -> Interval {
+        let n = match self {
+            IndexExpr::Const(c) => return Interval::new(*c, *c),
+            IndexExpr::Node(n) => n,
+        };
+        match &**n {
+            IndexNode::Sym(s) => bounds.symbol(*s),
+            IndexNode::Var(v) => match bounds.extent(*v) {
+                Some(e) => Interval::new(0, e.interval(bounds).hi.saturating_sub(1).max(0)),
+                None => Interval::ALL,
+            },
+            IndexNode::Sum { terms, constant, .. } => {
+                let (mut lo, mut hi) = (*constant as i128, *constant as i128);
+                for (t, c) in terms {
+                    let i = t.interval(bounds).scale(*c);
+                    lo += sat128(i.lo);
+                    hi += sat128(i.hi);
+                }
+                Interval::clamp128(lo, hi)
+            }
+            IndexNode::Product(f) => f.iter().fold(Interval::new(1, 1), |acc, f| {
+                let b = f.interval(bounds);
+                let c = |x: i64, y: i64| (x as i128) * (y as i128);
+                let all = [c(acc.lo, b.lo), c(acc.lo, b.hi), c(acc.hi, b.lo), c(acc.hi, b.hi)];
+                Interval::clamp128(all.into_iter().min().unwrap_or(0), all.into_iter().max().unwrap_or(0))
+            }),
+            IndexNode::FloorDiv(a, b) => {
+                let (a, b) = (a.interval(bounds), b.interval(bounds));
+                let (small, large) = (b.lo.max(1), b.hi.max(1));
+                let lo = if a.lo == i64::MIN { i64::MIN } else { a.lo.div_euclid(small).min(a.lo.div_euclid(large)) };
+                let hi = if a.hi == i64::MAX { i64::MAX } else { a.hi.div_euclid(small).max(a.hi.div_euclid(large)) };
+                Interval::new(lo, hi)
+            }
+            IndexNode::Mod(a, b) => {
+                let (a, b) = (a.interval(bounds), b.interval(bounds));
+                let top = b.hi.saturating_sub(1).max(0);
+                if a.lo >= 0 { Interval::new(0, top.min(a.hi)) } else { Interval::new(0, top) }
+            }
+            IndexNode::Min(a, b) => {
+                let (a, b) = (a.interval(bounds), b.interval(bounds));
+                Interval::new(a.lo.min(b.lo), a.hi.min(b.hi))
+            }
+            IndexNode::Max(a, b) => {
+                let (a, b) = (a.interval(bounds), b.interval(bounds));
+                Interval::new(a.lo.max(b.lo), a.hi.max(b.hi))
+            }
+        }
+    }
+
+    /// True if the expression is certainly not negative.
+    pub fn proves_nonnegative(&self, bounds: &dyn Bounds) -> bool {
+        if self.interval(bounds).lo >= 0 {
+            return true;
+        }
+        // Put each linear loop variable at the end of its range that makes the sum smallest: the symbolic extents then
+        // cancel against symbols that interval arithmetic would treat as unrelated.
+        let mut current = self.clone();
+        for _ in 0..16 {
+            let mut var = None;
+            current.visit_atoms(&mut |n| {
+                if let IndexNode::Var(v) = n {
+                    var = var.max(Some(*v));
+                }
+            });
+            let Some(v) = var else { break };
+            let Some((coefficient, rest)) = current.affine_in(v) else { return false };
+            let range = coefficient.interval(bounds);
+            current = if range.lo >= 0 {
+                rest
+            } else if range.hi <= 0 {
+                let Some(extent) = bounds.extent(v) else { return false };
+                rest + coefficient * (extent - IndexExpr::ONE)
+            } else {
+                return false;
+            };
+            if current.interval(bounds).lo >= 0 {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// True if `self < other` certainly.
+    pub fn proves_less(&self, other: &IndexExpr, bounds: &dyn Bounds) -> bool {
+        (other.clone() - self.clone() - IndexExpr::ONE).proves_nonnegative(bounds)
+    }
+
+    /// Removes divisions, modulos, minima and maxima that the bounds decide.
+    pub fn simplify(&self, bounds: &dyn Bounds) -> IndexExpr {
+        let n = match self {
+            IndexExpr::Const(_) => return self.clone(),
+            IndexExpr::Node(n) => n,
+        };
+        match &**n {
+            IndexNode::Sym(s) => {
+                let i = bounds.symbol(*s);
+                if i.lo == i.hi { IndexExpr::Const(i.lo) } else { self.clone() }
+            }
+            IndexNode::Var(v) => match bounds.extent(*v) {
+                Some(e) if e.is(1) => IndexExpr::ZERO,
+                _ => self.clone(),
+            },
+            IndexNode::Sum { terms, constant, .. } => {
+                terms.iter().fold(IndexExpr::Const(*constant), |acc, (t, c)| acc + t.simplify(bounds).mul_const(*c))
+            }
+            IndexNode::Product(f) => f.iter().fold(IndexExpr::ONE, |a, f| a * f.simplify(bounds)),
+            IndexNode::FloorDiv(a, b) => {
+                let (a, b) = (a.simplify(bounds), b.simplify(bounds));
+                let (q, r) = a.split_divisible(&b);
+                if r.proves_nonnegative(bounds) && r.proves_less(&b, bounds) {
+                    q
+                } else {
+                    IndexExpr::floor_div(&a, &b)
+                }
+            }
+            IndexNode::Mod(a, b) => {
+                let (a, b) = (a.simplify(bounds), b.simplify(bounds));
+                let (_, r) = a.split_divisible(&b);
+                if r.proves_nonnegative(bounds) && r.proves_less(&b, bounds) {
+                    r
+                } else {
+                    IndexExpr::modulo(&a, &b)
+                }
+            }
+            IndexNode::Min(a, b) => {
+                let (a, b) = (a.simplify(bounds), b.simplify(bounds));
+                if (b.clone() - a.clone()).proves_nonnegative(bounds) {
+                    a
+                } else if (a.clone() - b.clone()).proves_nonnegative(bounds) {
+                    b
+                } else {
+                    IndexExpr::min(&a, &b)
+                }
+            }
+            IndexNode::Max(a, b) => {
+                let (a, b) = (a.simplify(bounds), b.simplify(bounds));
+                if (a.clone() - b.clone()).proves_nonnegative(bounds) {
+                    a
+                } else if (b.clone() - a.clone()).proves_nonnegative(bounds) {
+                    b
+                } else {
+                    IndexExpr::max(&a, &b)
+                }
+            }
+        }
+    }
+}
+
+impl Add for IndexExpr {
+    type Output = IndexExpr;
+    fn add(self, other: IndexExpr) -> IndexExpr {
+        match (&self, &other) {
+            (IndexExpr::Const(a), IndexExpr::Const(b)) => IndexExpr::Const(a.saturating_add(*b)),
+            (IndexExpr::Const(0), _) => other,
+            (_, IndexExpr::Const(0)) => self,
+            _ => {
+                let (mut terms, a) = self.linear();
+                let (more, b) = other.linear();
+                terms.extend(more);
+                IndexExpr::from_linear(terms, a.saturating_add(b))
+            }
+        }
+    }
+}
+
+impl Sub for IndexExpr {
+    type Output = IndexExpr;
+    fn sub(self, other: IndexExpr) -> IndexExpr {
+        self + other.mul_const(-1)
+    }
+}
+
+impl Mul for IndexExpr {
+    type Output = IndexExpr;
+    fn mul(self, other: IndexExpr) -> IndexExpr {
+        match (&self, &other) {
+            (IndexExpr::Const(a), _) => other.mul_const(*a),
+            (_, IndexExpr::Const(b)) => self.mul_const(*b),
+            _ => {
+                let (left, a) = self.linear();
+                let (right, b) = other.linear();
+                let mut terms = Vec::with_capacity((left.len() + 1) * (right.len() + 1));
+                for (t, c) in &left {
+                    if b != 0 {
+                        terms.push((t.clone(), c.saturating_mul(b)));
+                    }
+                    for (u, d) in &right {
+                        let mut factors = t.factors();
+                        factors.extend(u.factors());
+                        factors.sort();
+                        terms.push((IndexExpr::node(IndexNode::Product(factors)), c.saturating_mul(*d)));
+                    }
+                }
+                if a != 0 {
+                    terms.extend(right.iter().map(|(u, d)| (u.clone(), d.saturating_mul(a))));
+                }
+                IndexExpr::from_linear(terms, a.saturating_mul(b))
+            }
+        }
+    }
+}
+
+/// Prints an expression with given names for symbols and variables.
+pub struct DisplayIndex<'a> {
+    expr: &'a IndexExpr,
+    symbol: &'a dyn Fn(SymId) -> String,
+}
+
+impl IndexExpr {
+    /// A printable form in which symbols have the given names and variable `n` prints as `i<n>`.
+    pub fn display<'a>(&'a self, symbol: &'a dyn Fn(SymId) -> String) -> DisplayIndex<'a> {
+        DisplayIndex { expr: self, symbol }
+    }
+}
+
+impl fmt::Display for DisplayIndex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_expr(f, self.expr, self.symbol, false)
+    }
+}
+
+fn write_expr(
+    f: &mut fmt::Formatter<'_>,
+    e: &IndexExpr,
+    symbol: &dyn Fn(SymId) -> String,
+    parenthesize: bool,
+) -> fmt::Result {
+    let n = match e {
+        IndexExpr::Const(c) if *c < 0 && parenthesize => return write!(f, "({c})"),
+        IndexExpr::Const(c) => return write!(f, "{c}"),
+        IndexExpr::Node(n) => n,
+    };
+    let two = |f: &mut fmt::Formatter<'_>, op: &str, a: &IndexExpr, b: &IndexExpr| {
+        write!(f, "{op}(")?;
+        write_expr(f, a, symbol, false)?;
+        f.write_str(", ")?;
+        write_expr(f, b, symbol, false)?;
+        f.write_str(")")
+    };
+    match &**n {
+        IndexNode::Sym(s) => f.write_str(&symbol(*s)),
+        IndexNode::Var(v) => write!(f, "i{}", v.0),
+        IndexNode::Sum { terms, constant, .. } => {
+            if parenthesize {
+                f.write_str("(")?;
+            }
+            for (i, (t, c)) in terms.iter().enumerate() {
+                match (i, *c < 0) {
+                    (0, false) => {}
+                    (0, true) => f.write_str("-")?,
+                    (_, false) => f.write_str(" + ")?,
+                    (_, true) => f.write_str(" - ")?,
+                }
+                if c.unsigned_abs() != 1 {
+                    write!(f, "{}*", c.unsigned_abs())?;
+                }
+                write_expr(f, t, symbol, true)?;
+            }
+            match *constant {
+                0 => {}
+                c if c < 0 => write!(f, " - {}", c.unsigned_abs())?,
+                c => write!(f, " + {c}")?,
+            }
+            if parenthesize {
+                f.write_str(")")?;
+            }
+            Ok(())
+        }
+        IndexNode::Product(factors) => {
+            for (i, x) in factors.iter().enumerate() {
+                if i > 0 {
+                    f.write_str("*")?;
+                }
+                write_expr(f, x, symbol, true)?;
+            }
+            Ok(())
+        }
+        IndexNode::FloorDiv(a, b) => two(f, "div", a, b),
+        IndexNode::Mod(a, b) => two(f, "mod", a, b),
+        IndexNode::Min(a, b) => two(f, "min", a, b),
+        IndexNode::Max(a, b) => two(f, "max", a, b),
+    }
+}
+
+impl fmt::Debug for IndexExpr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_expr(f, self, &|s| format!("s{}", s.0), false)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn v(i: u32) -> IndexExpr {
+        VarId(i).into()
+    }
+    fn s(i: u32) -> IndexExpr {
+        SymId(i).into()
+    }
+    fn c(k: i64) -> IndexExpr {
+        k.into()
+    }
+
+    struct Loops(Vec<IndexExpr>);
+    impl Bounds for Loops {
+        fn symbol(&self, _: SymId) -> Interval {
+            Interval::new(0, 1 << 20)
+        }
+        fn extent(&self, var: VarId) -> Option<IndexExpr> {
+            self.0.get(var.0 as usize).cloned()
+        }
+    }
+
+    #[test]
+    fn like_terms_collect_and_cancel() {
+        assert_eq!(v(0) + v(1) - v(0), v(1));
+        assert_eq!((v(0) + c(2)) * (s(0) + c(3)), v(0) * s(0) + c(3) * v(0) + c(2) * s(0) + c(6));
+        assert_eq!(v(0) * s(0) - s(0) * v(0), c(0));
+    }
+
+    #[test]
+    fn flatten_then_unflatten_is_the_identity() {
+        let bounds = Loops(vec![s(0), s(1)]);
+        let flat = v(0) * s(1) + v(1);
+        assert_eq!(IndexExpr::floor_div(&flat, &s(1)).simplify(&bounds), v(0));
+        assert_eq!(IndexExpr::modulo(&flat, &s(1)).simplify(&bounds), v(1));
+        let back = IndexExpr::floor_div(&v(0), &s(1)) * s(1) + IndexExpr::modulo(&v(0), &s(1));
+        assert_eq!(back, v(0));
+        let back = IndexExpr::floor_div(&v(0), &c(12)) * c(24) + IndexExpr::modulo(&v(0), &c(12)) * c(2);
+        assert_eq!(back, v(0) * c(2));
+    }
+
+    /// A random expression over two variables and a symbol, with the value it must have.
+    fn random(rng: &mut impl FnMut(u64) -> u64, depth: u32) -> IndexExpr {
+        if depth == 0 {
+            return match rng(4) {
+                0 => v(0),
+                1 => v(1),
+                2 => s(0),
+                _ => c(rng(9) as i64 - 2),
+            };
+        }
+        let a = random(rng, depth - 1);
+        let b = random(rng, depth - 1);
+        let positive = c(1 + rng(6) as i64);
+        match rng(7) {
+            0 => a + b,
+            1 => a - b,
+            2 => a * b,
+            3 => IndexExpr::floor_div(&a, &positive),
+            4 => IndexExpr::modulo(&a, &positive),
+            5 => IndexExpr::min(&a, &b),
+            _ => IndexExpr::max(&a, &b),
+        }
+    }
+
+    #[test]
+    fn simplification_keeps_the_value_and_intervals_hold_it() {
+        let mut state = 0x9e37_79b9_7f4a_7c15u64;
+        let mut rng = |n: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            state % n
+        };
+        let bounds = Loops(vec![c(5), c(7)]);
+        for _ in 0..3000 {
+            let depth = 1 + rng(4) as u32;
+            let e = random(&mut rng, depth);
+            let simple = e.simplify(&bounds);
+            let range = e.interval(&bounds);
+            let nonnegative = e.proves_nonnegative(&bounds);
+            for i in 0..5 {
+                for j in 0..7 {
+                    let vars = |x: VarId| Some(if x.0 == 0 { i } else { j });
+                    let value = e.eval(&[3], &vars).unwrap();
+                    assert_eq!(simple.eval(&[3], &vars), Some(value), "{e:?} -> {simple:?}");
+                    assert!(range.lo <= value && value <= range.hi, "{e:?} = {value} outside {range:?}");
+                    assert!(!nonnegative || value >= 0, "{e:?} = {value} proven nonnegative");
+                }
+            }
+        }
+    }
+}
