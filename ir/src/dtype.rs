@@ -147,7 +147,10 @@ impl DType {
             DType::Bool => self.one(),
             d if d.is_float() => Scalar::from_f64(d, f64::INFINITY),
             d if d.is_signed_int() => Scalar::from_i64(d, i64::MAX >> (64 - d.bits())),
-            d => Scalar { dtype: d, bits: u64::MAX >> (64 - d.bits()) },
+            d => Scalar {
+                dtype: d,
+                bits: u64::MAX >> (64 - d.bits()),
+            },
         }
     }
 }
@@ -161,7 +164,10 @@ impl fmt::Display for DType {
 impl FromStr for DType {
     type Err = String;
     fn from_str(s: &str) -> Result<Self, Self::Err> {
-        DType::ALL.into_iter().find(|d| d.name() == s).ok_or_else(|| format!("unknown dtype `{s}`"))
+        DType::ALL
+            .into_iter()
+            .find(|d| d.name() == s)
+            .ok_or_else(|| format!("unknown dtype `{s}`"))
     }
 }
 
@@ -207,10 +213,16 @@ impl Scalar {
     pub fn from_i64(dtype: DType, value: i64) -> Scalar {
         match dtype {
             DType::F64 => Scalar::from_f64(dtype, value as f64),
-            DType::F32 => Scalar { dtype, bits: (value as f32).to_bits() as u64 },
+            DType::F32 => Scalar {
+                dtype,
+                bits: (value as f32).to_bits() as u64,
+            },
             // One rounding only: i64 -> f64 may round, so go through a sticky bit for the 16-bit floats.
             DType::F16 | DType::BF16 => Scalar::from_f64(dtype, sticky_f64(value.unsigned_abs(), value < 0)),
-            DType::Bool => Scalar { dtype, bits: (value != 0) as u64 },
+            DType::Bool => Scalar {
+                dtype,
+                bits: (value != 0) as u64,
+            },
             _ => Scalar::from_bits(dtype, value as u64),
         }
     }
@@ -219,16 +231,25 @@ impl Scalar {
     pub fn from_u64(dtype: DType, value: u64) -> Scalar {
         match dtype {
             DType::F64 => Scalar::from_f64(dtype, value as f64),
-            DType::F32 => Scalar { dtype, bits: (value as f32).to_bits() as u64 },
+            DType::F32 => Scalar {
+                dtype,
+                bits: (value as f32).to_bits() as u64,
+            },
             DType::F16 | DType::BF16 => Scalar::from_f64(dtype, sticky_f64(value, false)),
-            DType::Bool => Scalar { dtype, bits: (value != 0) as u64 },
+            DType::Bool => Scalar {
+                dtype,
+                bits: (value != 0) as u64,
+            },
             _ => Scalar::from_bits(dtype, value),
         }
     }
 
     /// A bool.
     pub const fn from_bool(value: bool) -> Scalar {
-        Scalar { dtype: DType::Bool, bits: value as u64 }
+        Scalar {
+            dtype: DType::Bool,
+            bits: value as u64,
+        }
     }
 
     /// The dtype of the value.
@@ -297,7 +318,11 @@ impl fmt::Display for Scalar {
             d if d.is_float() => {
                 let v = self.as_f64();
                 if v.is_nan() {
-                    if *self == Scalar::from_f64(d, f64::NAN) { f.write_str("nan") } else { write!(f, "nan:{:#x}", self.bits) }
+                    if *self == Scalar::from_f64(d, f64::NAN) {
+                        f.write_str("nan")
+                    } else {
+                        write!(f, "nan:{:#x}", self.bits)
+                    }
                 } else if v.is_infinite() {
                     f.write_str(if v > 0.0 { "inf" } else { "-inf" })
                 } else if d == DType::F32 {
@@ -321,7 +346,11 @@ fn bf16_from_f64(value: f64) -> bf16 {
     // Round to odd: if the conversion was inexact, make the last bit of the f32 odd so that the second rounding cannot
     // see a false tie (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
     let bits = single.to_bits();
-    let toward_zero = if (single as f64).abs() > value.abs() { bits - 1 } else { bits };
+    let toward_zero = if (single as f64).abs() > value.abs() {
+        bits - 1
+    } else {
+        bits
+    };
     bf16::from_f32(f32::from_bits(toward_zero | 1))
 }
 

@@ -76,7 +76,10 @@ impl Interval {
         Interval { lo, hi }
     }
     /// Any integer.
-    pub const ALL: Interval = Interval { lo: i64::MIN, hi: i64::MAX };
+    pub const ALL: Interval = Interval {
+        lo: i64::MIN,
+        hi: i64::MAX,
+    };
 
     fn clamp128(lo: i128, hi: i128) -> Interval {
         let c = |v: i128| v.clamp(i64::MIN as i128, i64::MAX as i128) as i64;
@@ -228,7 +231,9 @@ impl IndexExpr {
             ([], c) => IndexExpr::Const(c),
             ([(t, 1)], 0) => t.clone(),
             _ => {
-                let size = terms.iter().fold(1u32, |n, t| n.saturating_add(t.0.size()).saturating_add(1));
+                let size = terms
+                    .iter()
+                    .fold(1u32, |n, t| n.saturating_add(t.0.size()).saturating_add(1));
                 IndexExpr::node(IndexNode::Sum { terms, constant, size })
             }
         }
@@ -321,7 +326,11 @@ impl IndexExpr {
             IndexExpr::Node(_) => {
                 let (dterms, dconst) = d.linear();
                 if dconst != 0 || dterms.len() != 1 {
-                    return if self == d { (IndexExpr::ONE, IndexExpr::ZERO) } else { (IndexExpr::ZERO, self.clone()) };
+                    return if self == d {
+                        (IndexExpr::ONE, IndexExpr::ZERO)
+                    } else {
+                        (IndexExpr::ZERO, self.clone())
+                    };
                 }
                 let (dfactors, dcoef) = (dterms[0].0.factors(), dterms[0].1);
                 let mut quotient = IndexExpr::ZERO;
@@ -409,8 +418,16 @@ impl IndexExpr {
         if let Some(d) = (a.clone() - b.clone()).as_const() {
             return if d.cmp(&0) == keep { a.clone() } else { b.clone() };
         }
-        let (a, b) = if a <= b { (a.clone(), b.clone()) } else { (b.clone(), a.clone()) };
-        IndexExpr::node(if keep == Ordering::Less { IndexNode::Min(a, b) } else { IndexNode::Max(a, b) })
+        let (a, b) = if a <= b {
+            (a.clone(), b.clone())
+        } else {
+            (b.clone(), a.clone())
+        };
+        IndexExpr::node(if keep == Ordering::Less {
+            IndexNode::Min(a, b)
+        } else {
+            IndexNode::Max(a, b)
+        })
     }
 
     /// `ceil(self / k)` for a positive `k`.
@@ -435,7 +452,9 @@ impl IndexExpr {
             IndexNode::Sum { terms, constant, .. } => terms.iter().try_fold(*constant, |acc, (t, c)| {
                 acc.checked_add(t.eval(symbols, vars)?.checked_mul(*c)?)
             }),
-            IndexNode::Product(f) => f.iter().try_fold(1i64, |acc, f| acc.checked_mul(f.eval(symbols, vars)?)),
+            IndexNode::Product(f) => f
+                .iter()
+                .try_fold(1i64, |acc, f| acc.checked_mul(f.eval(symbols, vars)?)),
             IndexNode::FloorDiv(a, b) => {
                 let b = b.eval(symbols, vars).filter(|b| *b > 0)?;
                 Some(a.eval(symbols, vars)?.div_euclid(b))
@@ -568,14 +587,26 @@ impl IndexExpr {
             IndexNode::FloorDiv(a, b) => {
                 let (a, b) = (a.interval(bounds), b.interval(bounds));
                 let (small, large) = (b.lo.max(1), b.hi.max(1));
-                let lo = if a.lo == i64::MIN { i64::MIN } else { a.lo.div_euclid(small).min(a.lo.div_euclid(large)) };
-                let hi = if a.hi == i64::MAX { i64::MAX } else { a.hi.div_euclid(small).max(a.hi.div_euclid(large)) };
+                let lo = if a.lo == i64::MIN {
+                    i64::MIN
+                } else {
+                    a.lo.div_euclid(small).min(a.lo.div_euclid(large))
+                };
+                let hi = if a.hi == i64::MAX {
+                    i64::MAX
+                } else {
+                    a.hi.div_euclid(small).max(a.hi.div_euclid(large))
+                };
                 Interval::new(lo, hi)
             }
             IndexNode::Mod(a, b) => {
                 let (a, b) = (a.interval(bounds), b.interval(bounds));
                 let top = b.hi.saturating_sub(1).max(0);
-                if a.lo >= 0 { Interval::new(0, top.min(a.hi)) } else { Interval::new(0, top) }
+                if a.lo >= 0 {
+                    Interval::new(0, top.min(a.hi))
+                } else {
+                    Interval::new(0, top)
+                }
             }
             IndexNode::Min(a, b) => {
                 let (a, b) = (a.interval(bounds), b.interval(bounds));
@@ -604,7 +635,9 @@ impl IndexExpr {
                 }
             });
             let Some(v) = var else { break };
-            let Some((coefficient, rest)) = current.affine_in(v) else { return false };
+            let Some((coefficient, rest)) = current.affine_in(v) else {
+                return false;
+            };
             let range = coefficient.interval(bounds);
             current = if range.lo >= 0 {
                 rest
@@ -635,15 +668,19 @@ impl IndexExpr {
         match &**n {
             IndexNode::Sym(s) => {
                 let i = bounds.symbol(*s);
-                if i.lo == i.hi { IndexExpr::Const(i.lo) } else { self.clone() }
+                if i.lo == i.hi {
+                    IndexExpr::Const(i.lo)
+                } else {
+                    self.clone()
+                }
             }
             IndexNode::Var(v) => match bounds.extent(*v) {
                 Some(e) if e.is(1) => IndexExpr::ZERO,
                 _ => self.clone(),
             },
-            IndexNode::Sum { terms, constant, .. } => {
-                terms.iter().fold(IndexExpr::Const(*constant), |acc, (t, c)| acc + t.simplify(bounds).mul_const(*c))
-            }
+            IndexNode::Sum { terms, constant, .. } => terms.iter().fold(IndexExpr::Const(*constant), |acc, (t, c)| {
+                acc + t.simplify(bounds).mul_const(*c)
+            }),
             IndexNode::Product(f) => f.iter().fold(IndexExpr::ONE, |a, f| a * f.simplify(bounds)),
             IndexNode::FloorDiv(a, b) => {
                 let (a, b) = (a.simplify(bounds), b.simplify(bounds));
@@ -856,7 +893,10 @@ mod tests {
     #[test]
     fn like_terms_collect_and_cancel() {
         assert_eq!(v(0) + v(1) - v(0), v(1));
-        assert_eq!((v(0) + c(2)) * (s(0) + c(3)), v(0) * s(0) + c(3) * v(0) + c(2) * s(0) + c(6));
+        assert_eq!(
+            (v(0) + c(2)) * (s(0) + c(3)),
+            v(0) * s(0) + c(3) * v(0) + c(2) * s(0) + c(6)
+        );
         assert_eq!(v(0) * s(0) - s(0) * v(0), c(0));
     }
 
@@ -917,7 +957,10 @@ mod tests {
                     let vars = |x: VarId| Some(if x.0 == 0 { i } else { j });
                     let value = e.eval(&[3], &vars).unwrap();
                     assert_eq!(simple.eval(&[3], &vars), Some(value), "{e:?} -> {simple:?}");
-                    assert!(range.lo <= value && value <= range.hi, "{e:?} = {value} outside {range:?}");
+                    assert!(
+                        range.lo <= value && value <= range.hi,
+                        "{e:?} = {value} outside {range:?}"
+                    );
                     assert!(!nonnegative || value >= 0, "{e:?} = {value} proven nonnegative");
                 }
             }

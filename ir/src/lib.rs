@@ -6,8 +6,13 @@
 #![forbid(unsafe_code)]
 
 pub mod dtype;
+pub mod graph;
 pub mod index;
+pub mod scalar;
 pub mod tensor;
 
 pub use dtype::{DType, Scalar};
+pub use graph::{Graph, Node, NodeId, NodeKind, TensorType};
+pub use index::{IndexExpr, SymId, VarId};
+pub use scalar::ScalarOp;
 pub use tensor::{Element, HostTensor};

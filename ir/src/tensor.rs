@@ -74,7 +74,10 @@ impl HostTensor {
         element_count(shape)
             .and_then(|n| n.checked_mul(dtype.bytes()))
             .filter(|&b| b <= isize::MAX as usize / 2)
-            .ok_or_else(|| TensorError::TooLarge { dtype, shape: shape.to_vec() })
+            .ok_or_else(|| TensorError::TooLarge {
+                dtype,
+                shape: shape.to_vec(),
+            })
     }
 
     /// A tensor of zero bits.
@@ -84,9 +87,16 @@ impl HostTensor {
     pub fn zeros(dtype: DType, shape: &[usize]) -> Result<HostTensor, TensorError> {
         let byte_len = Self::checked_bytes(dtype, shape)?;
         let mut words: Vec<u64> = Vec::new();
-        words.try_reserve_exact(byte_len.div_ceil(8)).map_err(|_| TensorError::OutOfMemory { bytes: byte_len })?;
+        words
+            .try_reserve_exact(byte_len.div_ceil(8))
+            .map_err(|_| TensorError::OutOfMemory { bytes: byte_len })?;
         words.resize(byte_len.div_ceil(8), 0);
-        Ok(HostTensor { dtype, shape: shape.to_vec(), words: words.into(), byte_len })
+        Ok(HostTensor {
+            dtype,
+            shape: shape.to_vec(),
+            words: words.into(),
+            byte_len,
+        })
     }
 
     /// A tensor from a slice of its element type.
@@ -94,10 +104,16 @@ impl HostTensor {
     /// # Errors
     /// [`TensorError::Length`] if the slice's length is not the product of the extents.
     pub fn from_slice<T: Element>(shape: &[usize], data: &[T]) -> Result<HostTensor, TensorError> {
-        let expected =
-            element_count(shape).ok_or_else(|| TensorError::TooLarge { dtype: T::DTYPE, shape: shape.to_vec() })?;
+        let expected = element_count(shape).ok_or_else(|| TensorError::TooLarge {
+            dtype: T::DTYPE,
+            shape: shape.to_vec(),
+        })?;
         if expected != data.len() {
-            return Err(TensorError::Length { shape: shape.to_vec(), expected, found: data.len() });
+            return Err(TensorError::Length {
+                shape: shape.to_vec(),
+                expected,
+                found: data.len(),
+            });
         }
         Self::from_bytes(T::DTYPE, shape, bytemuck::cast_slice(data))
     }
@@ -118,7 +134,11 @@ impl HostTensor {
     pub fn from_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<HostTensor, TensorError> {
         let expected = Self::checked_bytes(dtype, shape)?;
         if expected != bytes.len() {
-            return Err(TensorError::Length { shape: shape.to_vec(), expected, found: bytes.len() });
+            return Err(TensorError::Length {
+                shape: shape.to_vec(),
+                expected,
+                found: bytes.len(),
+            });
         }
         let mut tensor = Self::zeros(dtype, shape)?;
         let target = tensor.bytes_mut();
@@ -138,8 +158,15 @@ impl HostTensor {
         if value.bits() != 0 {
             let raw = value.bits().to_ne_bytes();
             let width = value.dtype().bytes();
-            let low: &[u8] = if cfg!(target_endian = "little") { &raw[..width] } else { &raw[8 - width..] };
-            tensor.bytes_mut().chunks_exact_mut(width).for_each(|c| c.copy_from_slice(low));
+            let low: &[u8] = if cfg!(target_endian = "little") {
+                &raw[..width]
+            } else {
+                &raw[8 - width..]
+            };
+            tensor
+                .bytes_mut()
+                .chunks_exact_mut(width)
+                .for_each(|c| c.copy_from_slice(low));
         }
         Ok(tensor)
     }
@@ -232,7 +259,10 @@ impl HostTensor {
     /// [`TensorError::Length`] if the element counts differ.
     pub fn reshaped(&self, shape: &[usize]) -> Result<HostTensor, TensorError> {
         match element_count(shape) {
-            Some(n) if n == self.len() => Ok(HostTensor { shape: shape.to_vec(), ..self.clone() }),
+            Some(n) if n == self.len() => Ok(HostTensor {
+                shape: shape.to_vec(),
+                ..self.clone()
+            }),
             other => Err(TensorError::Length {
                 shape: shape.to_vec(),
                 expected: other.unwrap_or(usize::MAX),

@@ -1,0 +1,509 @@
+//! Result types: the typing rules of every node kind, one function each.
+//!
+//! A rule answers the result type, or what is wrong and (where it can be said) what would fit. Extents that must agree but
+//! are not provably equal become conditions on the symbols; provably unequal ones are errors.
+
+use smallvec::smallvec;
+
+use super::{
+    Axes, Condition, Graph, Labels, MAX_RANK, Monoid, NodeId, NodeKind, ScatterOp, Semiring, Shape, TensorType, View,
+};
+use crate::dtype::DType;
+use crate::index::IndexExpr;
+
+/// What is wrong, and what would fit.
+pub type Refusal = (String, Option<String>);
+
+fn refuse<T>(problem: impl Into<String>) -> Result<T, Refusal> {
+    Err((problem.into(), None))
+}
+
+fn refuse_expecting<T>(problem: impl Into<String>, expected: impl Into<String>) -> Result<T, Refusal> {
+    Err((problem.into(), Some(expected.into())))
+}
+
+/// The most bytes one tensor may declare.
+const MAX_BYTES: i128 = 1 << 60;
+
+struct Rule<'g> {
+    graph: &'g Graph,
+    conditions: &'g mut Vec<Condition>,
+}
+
+/// The result type of `kind` over `operands`. What is assumed of symbols is appended to
+/// `conditions`.
+///
+/// # Errors
+/// What is wrong, and what would fit.
+pub fn infer(
+    graph: &Graph,
+    kind: &NodeKind,
+    operands: &[NodeId],
+    conditions: &mut Vec<Condition>,
+) -> Result<TensorType, Refusal> {
+    if let Some(bad) = operands.iter().find(|o| o.index() >= graph.len()) {
+        return refuse(format!("operand {bad} does not exist"));
+    }
+    let arity = match kind {
+        NodeKind::Input { .. } | NodeKind::Const(_) | NodeKind::Data(_) | NodeKind::Iota { .. } => 0,
+        NodeKind::Random { .. }
+        | NodeKind::Convert(_)
+        | NodeKind::Reduce { .. }
+        | NodeKind::View(_)
+        | NodeKind::Scan { .. }
+        | NodeKind::Copy => 1,
+        NodeKind::Map(op) => op.arity(),
+        NodeKind::Einsum { inputs, .. } => inputs.len(),
+        NodeKind::Gather { axes } => 1 + axes.len(),
+        NodeKind::Scatter { axes, .. } => 2 + axes.len(),
+    };
+    if operands.len() != arity {
+        return refuse(format!("takes {arity} operands, found {}", operands.len()));
+    }
+    let types: Vec<&TensorType> = operands.iter().map(|&o| graph.ty(o)).collect();
+    let mut rule = Rule { graph, conditions };
+    let ty = match kind {
+        NodeKind::Input { ty, .. } => ty.clone(),
+        NodeKind::Const(value) => TensorType {
+            dtype: value.dtype(),
+            shape: Shape::new(),
+        },
+        NodeKind::Data(data) => TensorType::new(data.0.dtype(), data.0.shape().iter().copied()),
+        NodeKind::Iota { ty, axis } => rule.iota(ty, *axis)?,
+        NodeKind::Random { shape, .. } => rule.random(shape, types[0])?,
+        NodeKind::Map(op) => {
+            let dtypes: Vec<DType> = types.iter().map(|t| t.dtype).collect();
+            let dtype = op
+                .result_dtype(&dtypes)
+                .map_err(|e| (format!("dtypes {}", e.found), Some(e.expected.into())))?;
+            TensorType {
+                dtype,
+                shape: rule.same_shape(&types)?,
+            }
+        }
+        NodeKind::Convert(dtype) => TensorType {
+            dtype: *dtype,
+            shape: types[0].shape.clone(),
+        },
+        NodeKind::Einsum {
+            inputs,
+            output,
+            semiring,
+            accumulator,
+            dtype,
+        } => rule.einsum(&types, inputs, output, *semiring, *accumulator, *dtype)?,
+        NodeKind::Reduce { monoid, axes } => rule.reduce(types[0], *monoid, axes)?,
+        NodeKind::View(view) => TensorType {
+            dtype: types[0].dtype,
+            shape: rule.view(types[0], view)?,
+        },
+        NodeKind::Gather { axes } => rule.gather(&types, axes)?,
+        NodeKind::Scatter { axes, op } => rule.scatter(&types, axes, *op)?,
+        NodeKind::Scan { monoid, axis, .. } => {
+            if *axis as usize >= types[0].rank() {
+                return refuse(format!("axis {axis} of a tensor of rank {}", types[0].rank()));
+            }
+            if monoid.is_arg() {
+                return refuse_expecting(
+                    format!("monoid {}", monoid.name()),
+                    "one of add, mul, max, min, and, or",
+                );
+            }
+            rule.monoid_accepts(*monoid, types[0].dtype)?;
+            types[0].clone()
+        }
+        NodeKind::Copy => types[0].clone(),
+    };
+    rule.representable(&ty)?;
+    Ok(ty)
+}
+
+impl Rule<'_> {
+    fn text(&self, d: &IndexExpr) -> String {
+        self.graph.dim_text(d)
+    }
+
+    /// Records that two extents must be equal; answers whether they can be.
+    fn agree(&mut self, a: &IndexExpr, b: &IndexExpr) -> bool {
+        if a == b {
+            return true;
+        }
+        let difference = (a.clone() - b.clone()).interval(self.graph);
+        if difference.lo > 0 || difference.hi < 0 {
+            return false;
+        }
+        if !(difference.lo == 0 && difference.hi == 0) {
+            self.conditions.push(Condition::Equal(a.clone(), b.clone()));
+        }
+        true
+    }
+
+    /// The more informative of two extents assumed equal: a constant, else the first.
+    fn pick(a: &IndexExpr, b: &IndexExpr) -> IndexExpr {
+        if a.as_const().is_none() && b.as_const().is_some() {
+            b.clone()
+        } else {
+            a.clone()
+        }
+    }
+
+    fn representable(&self, ty: &TensorType) -> Result<(), Refusal> {
+        if ty.rank() > MAX_RANK {
+            return refuse_expecting(format!("rank {}", ty.rank()), format!("at most {MAX_RANK} axes"));
+        }
+        let mut bytes = ty.dtype.bytes() as i128;
+        let mut empty = false;
+        for d in &ty.shape {
+            let range = d.interval(self.graph);
+            if range.hi < 0 {
+                return refuse(format!("extent {} is negative", self.text(d)));
+            }
+            empty |= range.hi == 0;
+            bytes = bytes.saturating_mul(range.lo.max(0) as i128);
+            // Symbols may be zero, so only constants count toward the smallest size; keep them apart from those.
+            if d.as_const().is_none() && range.lo <= 0 {
+                bytes = bytes.max(1);
+            }
+        }
+        let constants = ty
+            .shape
+            .iter()
+            .filter_map(|d| d.as_const())
+            .fold(1i128, |n, d| n.saturating_mul(d.max(0) as i128));
+        if !empty && bytes.max(constants.saturating_mul(ty.dtype.bytes() as i128)) > MAX_BYTES {
+            return refuse_expecting("the element count overflows", "at most 2^60 bytes");
+        }
+        Ok(())
+    }
+
+    fn iota(&self, ty: &TensorType, axis: u8) -> Result<TensorType, Refusal> {
+        if ty.dtype == DType::Bool {
+            return refuse_expecting("dtype bool", "integers or floats");
+        }
+        if axis as usize >= ty.rank() {
+            return refuse(format!("axis {axis} of a tensor of rank {}", ty.rank()));
+        }
+        Ok(ty.clone())
+    }
+
+    fn random(&self, shape: &Shape, key: &TensorType) -> Result<TensorType, Refusal> {
+        if key.dtype != DType::U64 || key.rank() != 0 {
+            return refuse_expecting(format!("key {}", self.graph.type_text(key)), "a key of u64[]");
+        }
+        let ty = TensorType {
+            dtype: DType::U32,
+            shape: shape.clone(),
+        };
+        if ty.elements().as_const().is_some_and(|n| n > 1 << 32) {
+            return refuse_expecting(format!("{} elements", self.text(&ty.elements())), "at most 2^32");
+        }
+        Ok(ty)
+    }
+
+    fn same_shape(&mut self, types: &[&TensorType]) -> Result<Shape, Refusal> {
+        let mut shape = types[0].shape.clone();
+        for t in &types[1..] {
+            if t.rank() != shape.len() {
+                return refuse_expecting(
+                    format!("ranks {} and {} differ", shape.len(), t.rank()),
+                    "operands of one shape",
+                );
+            }
+            for (axis, d) in t.shape.iter().enumerate() {
+                if !self.agree(&shape[axis], d) {
+                    let problem = format!(
+                        "extents {} and {} of axis {axis} differ",
+                        self.text(&shape[axis]),
+                        self.text(d)
+                    );
+                    return refuse_expecting(problem, "operands of one shape");
+                }
+                shape[axis] = Self::pick(&shape[axis], d);
+            }
+        }
+        Ok(shape)
+    }
+
+    fn einsum(
+        &mut self,
+        types: &[&TensorType],
+        inputs: &[Labels],
+        output: &Labels,
+        semiring: Semiring,
+        accumulator: DType,
+        dtype: DType,
+    ) -> Result<TensorType, Refusal> {
+        if types.is_empty() {
+            return refuse("no operand");
+        }
+        let mut next = 0u16;
+        let mut extents: Vec<Option<IndexExpr>> = Vec::new();
+        for (k, (labels, t)) in inputs.iter().zip(types).enumerate() {
+            if labels.len() != t.rank() {
+                let problem = format!("operand {k} has {} labels and {} axes", labels.len(), t.rank());
+                return refuse_expecting(problem, "one label per axis");
+            }
+            for (&label, d) in labels.iter().zip(&t.shape) {
+                if label > next {
+                    return refuse_expecting(
+                        format!("label {label} before label {next}"),
+                        "labels numbered by first appearance",
+                    );
+                }
+                if label == next {
+                    next += 1;
+                    extents.push(Some(d.clone()));
+                } else if let Some(e) = extents[label as usize].clone() {
+                    if !self.agree(&e, d) {
+                        let problem = format!("extents {} and {} of label {label} differ", self.text(&e), self.text(d));
+                        return refuse_expecting(problem, "equal extents for equal labels");
+                    }
+                    extents[label as usize] = Some(Self::pick(&e, d));
+                }
+            }
+        }
+        let mut shape = Shape::new();
+        for (i, &label) in output.iter().enumerate() {
+            if output[..i].contains(&label) {
+                return refuse(format!("label {label} twice in the output"));
+            }
+            match extents.get(label as usize) {
+                Some(Some(e)) => shape.push(e.clone()),
+                _ => return refuse(format!("output label {label} is in no operand")),
+            }
+        }
+        let fits = match semiring {
+            Semiring::OrAnd => accumulator == DType::Bool,
+            _ => accumulator != DType::Bool,
+        };
+        if !fits {
+            return refuse(format!("semiring {} with accumulator {accumulator}", semiring.name()));
+        }
+        Ok(TensorType { dtype, shape })
+    }
+
+    fn monoid_accepts(&self, monoid: Monoid, dtype: DType) -> Result<(), Refusal> {
+        match monoid {
+            Monoid::Add | Monoid::Mul if dtype == DType::Bool => refuse_expecting("dtype bool", "integers or floats"),
+            Monoid::And | Monoid::Or if dtype.is_float() => {
+                refuse_expecting(format!("dtype {dtype}"), "bool or integers")
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn reduce(&self, t: &TensorType, monoid: Monoid, axes: &Axes) -> Result<TensorType, Refusal> {
+        self.monoid_accepts(monoid, t.dtype)?;
+        if !axes.is_sorted_by(|a, b| a < b) {
+            return refuse_expecting(format!("axes {axes:?}"), "ascending, distinct axes");
+        }
+        if let Some(&axis) = axes.iter().find(|&&a| a as usize >= t.rank()) {
+            return refuse(format!("axis {axis} of a tensor of rank {}", t.rank()));
+        }
+        if monoid.is_arg() {
+            if axes.len() != 1 {
+                return refuse_expecting(format!("{} axes", axes.len()), "exactly one axis");
+            }
+            let d = &t.shape[axes[0] as usize];
+            if d.is(0) {
+                return refuse(format!("{} over the empty axis {}", monoid.name(), axes[0]));
+            }
+        }
+        let keep = |i: &usize| !axes.contains(&(*i as u8));
+        let shape = (0..t.rank()).filter(keep).map(|i| t.shape[i].clone()).collect();
+        Ok(TensorType {
+            dtype: if monoid.is_arg() { DType::I64 } else { t.dtype },
+            shape,
+        })
+    }
+
+    fn view(&mut self, t: &TensorType, view: &View) -> Result<Shape, Refusal> {
+        let rank_is = |n: usize| {
+            if n == t.rank() {
+                Ok(())
+            } else {
+                refuse_expecting(format!("{n} entries"), format!("one per axis, {}", t.rank()))
+            }
+        };
+        match view {
+            View::Reshape(shape) => {
+                let (from, to) = (t.elements(), IndexExpr::product(shape));
+                if !self.agree(&from, &to) {
+                    let problem = format!("{} elements into {}", self.text(&from), self.graph.shape_text(shape));
+                    return refuse_expecting(problem, "as many elements");
+                }
+                Ok(shape.clone())
+            }
+            View::Permute(permutation) => {
+                rank_is(permutation.len())?;
+                let mut seen = vec![false; t.rank()];
+                for &p in permutation {
+                    match seen.get_mut(p as usize) {
+                        Some(s) if !*s => *s = true,
+                        _ => return refuse_expecting(format!("axes {permutation:?}"), "each axis once"),
+                    }
+                }
+                Ok(permutation.iter().map(|&p| t.shape[p as usize].clone()).collect())
+            }
+            View::Expand(shape) => {
+                if shape.len() < t.rank() {
+                    return refuse_expecting(
+                        format!("rank {} to rank {}", t.rank(), shape.len()),
+                        "at least as many axes",
+                    );
+                }
+                let lead = shape.len() - t.rank();
+                for (axis, d) in t.shape.iter().enumerate() {
+                    let to = &shape[lead + axis];
+                    if !d.is(1) && !self.agree(d, to) {
+                        let problem = format!("extent {} of axis {axis} to {}", self.text(d), self.text(to));
+                        return refuse_expecting(problem, "1 or an equal extent");
+                    }
+                }
+                Ok(shape.clone())
+            }
+            View::Pad { lo, hi, value } => {
+                rank_is(lo.len())?;
+                rank_is(hi.len())?;
+                if value.dtype() != t.dtype {
+                    return refuse_expecting(format!("fill of {}", value.dtype()), format!("{}", t.dtype));
+                }
+                for p in lo.iter().chain(hi) {
+                    if p.interval(self.graph).lo < 0 {
+                        return refuse_expecting(format!("padding {}", self.text(p)), "no negative padding");
+                    }
+                }
+                Ok(t.shape
+                    .iter()
+                    .zip(lo.iter().zip(hi))
+                    .map(|(d, (l, h))| l.clone() + d.clone() + h.clone())
+                    .collect())
+            }
+            View::Slice { start, step, size } => {
+                rank_is(start.len())?;
+                rank_is(step.len())?;
+                rank_is(size.len())?;
+                for axis in 0..t.rank() {
+                    self.slice_axis(axis, &t.shape[axis], &start[axis], step[axis], &size[axis])?;
+                }
+                Ok(size.clone())
+            }
+            View::Window {
+                axis,
+                size,
+                stride,
+                dilation,
+            } => {
+                let Some(d) = t.shape.get(*axis as usize) else {
+                    return refuse(format!("axis {axis} of a tensor of rank {}", t.rank()));
+                };
+                if *stride < 1 || *dilation < 1 || size.interval(self.graph).lo < 1 {
+                    let problem = format!("size {}, stride {stride}, dilation {dilation}", self.text(size));
+                    return refuse_expecting(problem, "all at least 1");
+                }
+                let span = (size.clone() - IndexExpr::ONE) * IndexExpr::Const(*dilation);
+                let room = d.clone() - span.clone() - IndexExpr::ONE;
+                if room.interval(self.graph).hi < 0 {
+                    let problem = format!("a window over {} elements", self.text(&(span + IndexExpr::ONE)));
+                    return refuse_expecting(problem, format!("at most the extent {}", self.text(d)));
+                }
+                let positions = IndexExpr::floor_div(&room, &IndexExpr::Const(*stride)) + IndexExpr::ONE;
+                let mut shape = t.shape.clone();
+                shape[*axis as usize] = IndexExpr::max(&positions, &IndexExpr::ZERO).simplify(self.graph);
+                shape.push(size.clone());
+                Ok(shape)
+            }
+        }
+    }
+
+    /// The first and last taken index must lie in the axis, unless nothing is taken.
+    fn slice_axis(
+        &mut self,
+        axis: usize,
+        extent: &IndexExpr,
+        start: &IndexExpr,
+        step: i64,
+        size: &IndexExpr,
+    ) -> Result<(), Refusal> {
+        if step == 0 || step == i64::MIN {
+            return refuse_expecting(format!("step {step} on axis {axis}"), "a step other than 0");
+        }
+        let last = start.clone() + (size.clone() - IndexExpr::ONE) * IndexExpr::Const(step);
+        let (low, high) = if step > 0 { (start, &last) } else { (&last, start) };
+        let room = extent.clone() - high.clone() - IndexExpr::ONE;
+        for margin in [low, &room] {
+            // Nothing is taken when the size is 0, and then the ends do not matter.
+            let demand = IndexExpr::max(margin, &(IndexExpr::ZERO - size.clone()));
+            if demand.interval(self.graph).hi < 0 {
+                let text = |d| self.graph.dim_text(d);
+                let (start, size, extent) = (text(start), text(size), text(extent));
+                let problem =
+                    format!("axis {axis}: start {start}, step {step}, size {size} leaves the extent {extent}");
+                return refuse_expecting(problem, "every taken index inside the axis");
+            }
+            if !demand.proves_nonnegative(self.graph) && !margin.proves_nonnegative(self.graph) {
+                self.conditions.push(Condition::NonNegative(demand));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks indexed axes and index operands; answers the index shape and the operand's other extents.
+    fn indexed(&mut self, x: &TensorType, indices: &[&TensorType], axes: &Axes) -> Result<(Shape, Shape), Refusal> {
+        if axes.is_empty() {
+            return refuse("no indexed axis");
+        }
+        for (i, &a) in axes.iter().enumerate() {
+            if a as usize >= x.rank() || axes[..i].contains(&a) {
+                return refuse_expecting(
+                    format!("axes {axes:?}"),
+                    format!("distinct axes below the rank {}", x.rank()),
+                );
+            }
+        }
+        if let Some(t) = indices.iter().find(|t| !t.dtype.is_int()) {
+            return refuse_expecting(format!("indices of {}", t.dtype), "an integer dtype");
+        }
+        let batch = self.same_shape(indices)?;
+        let rest = (0..x.rank())
+            .filter(|&i| !axes.contains(&(i as u8)))
+            .map(|i| x.shape[i].clone())
+            .collect();
+        Ok((batch, rest))
+    }
+
+    fn gather(&mut self, types: &[&TensorType], axes: &Axes) -> Result<TensorType, Refusal> {
+        let (mut shape, rest) = self.indexed(types[0], &types[1..], axes)?;
+        shape.extend(rest);
+        Ok(TensorType {
+            dtype: types[0].dtype,
+            shape,
+        })
+    }
+
+    fn scatter(&mut self, types: &[&TensorType], axes: &Axes, op: ScatterOp) -> Result<TensorType, Refusal> {
+        let (base, updates) = (types[0], types[1]);
+        let (mut shape, rest) = self.indexed(base, &types[2..], axes)?;
+        shape.extend(rest);
+        if updates.dtype != base.dtype {
+            return refuse_expecting(format!("updates of {} into {}", updates.dtype, base.dtype), "one dtype");
+        }
+        if matches!(op, ScatterOp::Add | ScatterOp::Mul) && base.dtype == DType::Bool {
+            return refuse_expecting("dtype bool", "integers or floats");
+        }
+        if updates.rank() != shape.len() || !shape.iter().zip(&updates.shape).all(|(a, b)| self.agree(a, b)) {
+            let problem = format!("updates {}", self.graph.shape_text(&updates.shape));
+            return refuse_expecting(problem, self.graph.shape_text(&shape));
+        }
+        Ok(base.clone())
+    }
+}
+
+/// Row-major strides of a shape, in elements.
+pub fn row_major_strides(shape: &[IndexExpr]) -> Shape {
+    let mut strides: Shape = smallvec![IndexExpr::ONE; shape.len()];
+    for i in (0..shape.len().saturating_sub(1)).rev() {
+        strides[i] = strides[i + 1].clone() * shape[i + 1].clone();
+    }
+    strides
+}

@@ -1,0 +1,801 @@
+//! The graph language: what is computed.
+//!
+//! Invariants:
+//! - Nodes live in an append-only arena. A node's operands have smaller ids than the node, so cycles cannot exist and id
+//!   order is a topological order; iteration is deterministic.
+//! - Nodes are hash-consed: one kind over the same operands is one node. Inputs are told apart by their position, random
+//!   bits by their stream, large constants by the identity of their data.
+//! - A [`NodeKind`] and its operand types determine the result type ([`infer`]); inference runs when a node is added, so an
+//!   ill-typed graph cannot be built.
+//! - Values have no layout. Views are nodes like any other; nothing is strided behind the reader's back.
+//! - Extents that must agree and are not known to differ are assumed equal, which records a [`Guard`]; the runtime checks
+//!   guards when it binds symbols.
+
+pub mod infer;
+pub mod verify;
+
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::panic::Location;
+
+use rustc_hash::{FxHashMap, FxHasher};
+use smallvec::SmallVec;
+
+use crate::dtype::{DType, Scalar};
+use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
+use crate::scalar::ScalarOp;
+use crate::tensor::HostTensor;
+
+/// A node of a [`Graph`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct NodeId(pub u32);
+
+impl NodeId {
+    /// Position in the arena.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "%{}", self.0)
+    }
+}
+
+/// Extents of a tensor, outermost first.
+pub type Shape = SmallVec<[IndexExpr; 4]>;
+
+/// Operand lists.
+pub type Operands = SmallVec<[NodeId; 3]>;
+
+/// Axis numbers.
+pub type Axes = SmallVec<[u8; 4]>;
+
+/// Labels of one einsum term, one per axis.
+pub type Labels = SmallVec<[u16; 4]>;
+
+/// The most axes a tensor may have.
+pub const MAX_RANK: usize = 64;
+
+/// Element type and extents.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct TensorType {
+    /// Element type.
+    pub dtype: DType,
+    /// Extents, outermost first.
+    pub shape: Shape,
+}
+
+impl TensorType {
+    /// A type from its parts.
+    pub fn new(dtype: DType, shape: impl IntoIterator<Item = impl Into<IndexExpr>>) -> TensorType {
+        TensorType {
+            dtype,
+            shape: shape.into_iter().map(Into::into).collect(),
+        }
+    }
+
+    /// Number of axes.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// Number of elements.
+    pub fn elements(&self) -> IndexExpr {
+        IndexExpr::product(&self.shape)
+    }
+
+    /// The extents, if all are constant.
+    pub fn const_shape(&self) -> Option<Vec<usize>> {
+        self.shape
+            .iter()
+            .map(|d| d.as_const().and_then(|d| usize::try_from(d).ok()))
+            .collect()
+    }
+}
+
+/// A named size with its declared range.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Symbol {
+    /// Name, unique in its graph.
+    pub name: String,
+    /// Smallest value, at least 0.
+    pub lo: i64,
+    /// Largest value.
+    pub hi: i64,
+}
+
+/// The largest value a symbol has when nothing else is declared.
+pub const DEFAULT_SYMBOL_MAX: i64 = 1 << 31;
+
+/// An associative operation with an identity, along which tensors are reduced or scanned.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Monoid {
+    /// Sum; identity 0.
+    Add,
+    /// Product; identity 1.
+    Mul,
+    /// Maximum, NaN wins; identity the dtype's lowest.
+    Max,
+    /// Minimum, NaN wins; identity the dtype's highest.
+    Min,
+    /// Conjunction (bitwise on integers); identity all ones.
+    And,
+    /// Disjunction (bitwise on integers); identity 0.
+    Or,
+    /// Index of the maximum: the first wins, NaN wins. Result i64. No identity: the axis must not be empty.
+    ArgMax,
+    /// Index of the minimum: the first wins, NaN wins. Result i64. No identity: the axis must not be empty.
+    ArgMin,
+}
+
+impl Monoid {
+    /// Every monoid.
+    pub const ALL: [Monoid; 8] = [
+        Monoid::Add,
+        Monoid::Mul,
+        Monoid::Max,
+        Monoid::Min,
+        Monoid::And,
+        Monoid::Or,
+        Monoid::ArgMax,
+        Monoid::ArgMin,
+    ];
+
+    /// The spelling in text forms.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Monoid::Add => "add",
+            Monoid::Mul => "mul",
+            Monoid::Max => "max",
+            Monoid::Min => "min",
+            Monoid::And => "and",
+            Monoid::Or => "or",
+            Monoid::ArgMax => "argmax",
+            Monoid::ArgMin => "argmin",
+        }
+    }
+
+    /// The monoid of that name.
+    pub fn from_name(name: &str) -> Option<Monoid> {
+        Monoid::ALL.into_iter().find(|m| m.name() == name)
+    }
+
+    /// True for argmax and argmin, whose state is a value and an index.
+    pub const fn is_arg(self) -> bool {
+        matches!(self, Monoid::ArgMax | Monoid::ArgMin)
+    }
+
+    /// The scalar operation that combines two values; for argmax and argmin the one that picks the value.
+    pub const fn combine(self) -> ScalarOp {
+        match self {
+            Monoid::Add => ScalarOp::Add,
+            Monoid::Mul => ScalarOp::Mul,
+            Monoid::Max | Monoid::ArgMax => ScalarOp::Max,
+            Monoid::Min | Monoid::ArgMin => ScalarOp::Min,
+            Monoid::And => ScalarOp::And,
+            Monoid::Or => ScalarOp::Or,
+        }
+    }
+
+    /// The neutral value (for argmax and argmin, of the value part).
+    pub fn identity(self, dtype: DType) -> Scalar {
+        match self {
+            Monoid::Add | Monoid::Or => dtype.zero(),
+            Monoid::Mul => dtype.one(),
+            Monoid::Max | Monoid::ArgMax => dtype.lowest(),
+            Monoid::Min | Monoid::ArgMin => dtype.highest(),
+            Monoid::And => Scalar::from_bits(dtype, u64::MAX),
+        }
+    }
+}
+
+/// The two operations of an einsum.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Semiring {
+    /// Sums of products.
+    AddMul,
+    /// Maxima of sums (longest paths).
+    MaxAdd,
+    /// Minima of sums (shortest paths).
+    MinAdd,
+    /// Maxima of products.
+    MaxMul,
+    /// Disjunctions of conjunctions, on bool.
+    OrAnd,
+}
+
+impl Semiring {
+    /// Every semiring.
+    pub const ALL: [Semiring; 5] = [
+        Semiring::AddMul,
+        Semiring::MaxAdd,
+        Semiring::MinAdd,
+        Semiring::MaxMul,
+        Semiring::OrAnd,
+    ];
+
+    /// The spelling in text forms.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Semiring::AddMul => "add-mul",
+            Semiring::MaxAdd => "max-add",
+            Semiring::MinAdd => "min-add",
+            Semiring::MaxMul => "max-mul",
+            Semiring::OrAnd => "or-and",
+        }
+    }
+
+    /// The semiring of that name.
+    pub fn from_name(name: &str) -> Option<Semiring> {
+        Semiring::ALL.into_iter().find(|s| s.name() == name)
+    }
+
+    /// How terms are summed.
+    pub const fn sum(self) -> Monoid {
+        match self {
+            Semiring::AddMul => Monoid::Add,
+            Semiring::MaxAdd | Semiring::MaxMul => Monoid::Max,
+            Semiring::MinAdd => Monoid::Min,
+            Semiring::OrAnd => Monoid::Or,
+        }
+    }
+
+    /// How operands are multiplied.
+    pub const fn product(self) -> ScalarOp {
+        match self {
+            Semiring::AddMul | Semiring::MaxMul => ScalarOp::Mul,
+            Semiring::MaxAdd | Semiring::MinAdd => ScalarOp::Add,
+            Semiring::OrAnd => ScalarOp::And,
+        }
+    }
+}
+
+/// How scatter combines an update with what is there. Updates apply in C order of the index space, out-of-range ones are
+/// dropped.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum ScatterOp {
+    /// Overwrite: the last update wins.
+    Set,
+    /// Sum.
+    Add,
+    /// Product.
+    Mul,
+    /// Maximum.
+    Max,
+    /// Minimum.
+    Min,
+}
+
+impl ScatterOp {
+    /// Every scatter operation.
+    pub const ALL: [ScatterOp; 5] = [
+        ScatterOp::Set,
+        ScatterOp::Add,
+        ScatterOp::Mul,
+        ScatterOp::Max,
+        ScatterOp::Min,
+    ];
+
+    /// The spelling in text forms.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ScatterOp::Set => "set",
+            ScatterOp::Add => "add",
+            ScatterOp::Mul => "mul",
+            ScatterOp::Max => "max",
+            ScatterOp::Min => "min",
+        }
+    }
+
+    /// The combining operation; `None` for `Set`.
+    pub const fn combine(self) -> Option<ScalarOp> {
+        match self {
+            ScatterOp::Set => None,
+            ScatterOp::Add => Some(ScalarOp::Add),
+            ScatterOp::Mul => Some(ScalarOp::Mul),
+            ScatterOp::Max => Some(ScalarOp::Max),
+            ScatterOp::Min => Some(ScalarOp::Min),
+        }
+    }
+}
+
+/// A constant's data, compared and hashed by the identity of its buffer.
+#[derive(Clone, Debug)]
+pub struct ConstData(pub HostTensor);
+
+impl PartialEq for ConstData {
+    fn eq(&self, other: &ConstData) -> bool {
+        self.0.same_data(&other.0) && self.0.shape() == other.0.shape() && self.0.dtype() == other.0.dtype()
+    }
+}
+impl Eq for ConstData {}
+impl Hash for ConstData {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.data_address().hash(state);
+    }
+}
+
+/// A change of coordinates: each result element is one operand element (or, for `Pad`, a fill value).
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum View {
+    /// The same elements in C order under other extents.
+    Reshape(Shape),
+    /// Result axis `i` is operand axis `permutation[i]`.
+    Permute(Axes),
+    /// Broadcast: axes align at the right; an operand extent that is literally 1 repeats, a missing axis repeats.
+    Expand(Shape),
+    /// `lo[i]` fill values before and `hi[i]` behind axis `i`; none is negative.
+    Pad {
+        /// Fill count before, per axis.
+        lo: Shape,
+        /// Fill count behind, per axis.
+        hi: Shape,
+        /// The fill value, of the operand's dtype.
+        value: Scalar,
+    },
+    /// `result[i] = operand[start + i * step]` per axis; a step may be negative, never zero.
+    Slice {
+        /// First operand index, per axis.
+        start: Shape,
+        /// Distance between taken elements, per axis.
+        step: SmallVec<[i64; 4]>,
+        /// Result extent, per axis.
+        size: Shape,
+    },
+    /// Sliding windows: axis `axis` becomes the window's position, and a new last axis runs through the window:
+    /// `result[.., o, .., k] = operand[.., o * stride + k * dilation, ..]`.
+    Window {
+        /// The operand axis that is slid over.
+        axis: u8,
+        /// Elements in a window, at least 1.
+        size: IndexExpr,
+        /// Distance between windows, at least 1.
+        stride: i64,
+        /// Distance between elements of a window, at least 1.
+        dilation: i64,
+    },
+}
+
+/// What a node computes.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum NodeKind {
+    /// A run-time operand: its position among the graph's inputs, name and type.
+    Input {
+        /// Position among the inputs.
+        index: u32,
+        /// Name, unique among the inputs.
+        name: String,
+        /// Declared type.
+        ty: TensorType,
+    },
+    /// A rank-0 constant.
+    Const(Scalar),
+    /// A constant with data.
+    Data(ConstData),
+    /// `result[i0, …] = i_axis`, wrapped or rounded to the dtype.
+    Iota {
+        /// Result type: integers or floats.
+        ty: TensorType,
+        /// The counted axis.
+        axis: u8,
+    },
+    /// Random bits, u32: the first word of Threefry-2x32-20 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+    /// SC 2011) under the run-time key (operand: u64, rank 0; low word first) and the counter
+    /// (flat C index, stream). At most 2^32 elements.
+    Random {
+        /// Result extents.
+        shape: Shape,
+        /// Tells one recording from another.
+        stream: u32,
+    },
+    /// An elementwise operation; operands have one shape.
+    Map(ScalarOp),
+    /// Conversion to another dtype.
+    Convert(DType),
+    /// A contraction over labels: `result[out] = Σ over the other labels of Π operands[labels]`.
+    Einsum {
+        /// Labels of each operand, one per axis, canonical: numbered by first appearance.
+        inputs: SmallVec<[Labels; 2]>,
+        /// Labels of the result; each appears in an operand, none twice.
+        output: Labels,
+        /// What sum and product mean.
+        semiring: Semiring,
+        /// Operands convert to it before they multiply; the sum is carried in it.
+        accumulator: DType,
+        /// The result's dtype.
+        dtype: DType,
+    },
+    /// Reduction over axes, which disappear. f16 and bf16 sums are carried in f32.
+    Reduce {
+        /// What is reduced.
+        monoid: Monoid,
+        /// Axes, ascending; exactly one for argmax and argmin.
+        axes: Axes,
+    },
+    /// A change of coordinates.
+    View(View),
+    /// `result[b…, r…] = x[i]` where `i` takes `index_k[b…]` on axis `axes[k]` and the rest `r` on the other axes in
+    /// order. Operands: x, then one index tensor per axis, all of one shape and an integer dtype. An index out of range
+    /// reads zero.
+    Gather {
+        /// Indexed axes of x, distinct; `index_k` belongs to `axes[k]`.
+        axes: Axes,
+    },
+    /// The inverse of gather: `result = base`, then `result[i] ⊕= updates[b…, r…]`. Operands: base, updates, then one index
+    /// tensor per axis.
+    Scatter {
+        /// Indexed axes of base.
+        axes: Axes,
+        /// How updates combine.
+        op: ScatterOp,
+    },
+    /// Prefix combination along an axis (not argmax or argmin).
+    Scan {
+        /// What is combined.
+        monoid: Monoid,
+        /// Along which axis.
+        axis: u8,
+        /// Element `i` combines the elements before `i` only; the first is the identity.
+        exclusive: bool,
+        /// From the end to the start.
+        reverse: bool,
+    },
+    /// The operand again, in a buffer of its own.
+    Copy,
+}
+
+impl NodeKind {
+    /// The mnemonic in text forms and messages.
+    pub fn name(&self) -> &'static str {
+        match self {
+            NodeKind::Input { .. } => "input",
+            NodeKind::Const(_) | NodeKind::Data(_) => "const",
+            NodeKind::Iota { .. } => "iota",
+            NodeKind::Random { .. } => "random",
+            NodeKind::Map(op) => op.name(),
+            NodeKind::Convert(_) => "convert",
+            NodeKind::Einsum { .. } => "einsum",
+            NodeKind::Reduce { .. } => "reduce",
+            NodeKind::View(View::Reshape(_)) => "reshape",
+            NodeKind::View(View::Permute(_)) => "permute",
+            NodeKind::View(View::Expand(_)) => "expand",
+            NodeKind::View(View::Pad { .. }) => "pad",
+            NodeKind::View(View::Slice { .. }) => "slice",
+            NodeKind::View(View::Window { .. }) => "window",
+            NodeKind::Gather { .. } => "gather",
+            NodeKind::Scatter { .. } => "scatter",
+            NodeKind::Scan { .. } => "scan",
+            NodeKind::Copy => "copy",
+        }
+    }
+}
+
+/// Where a node was recorded.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Origin {
+    /// Made by a pass.
+    #[default]
+    Unknown,
+    /// A line of the user's program.
+    Source(&'static Location<'static>),
+    /// A place in a text file, both counted from 1.
+    Text {
+        /// Line.
+        line: u32,
+        /// Column, in characters.
+        column: u32,
+    },
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Origin::Unknown => f.write_str("?"),
+            Origin::Source(l) => write!(f, "{}:{}:{}", l.file(), l.line(), l.column()),
+            Origin::Text { line, column } => write!(f, "{line}:{column}"),
+        }
+    }
+}
+
+/// One node: a kind over operands, with its result type.
+#[derive(Clone, Debug)]
+pub struct Node {
+    /// What is computed.
+    pub kind: NodeKind,
+    /// Operands, all with smaller ids.
+    pub operands: Operands,
+    /// Result type, as [`infer`] says.
+    pub ty: TensorType,
+    /// Where it was recorded.
+    pub origin: Origin,
+}
+
+/// What a [`Guard`] demands of the symbols' values.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Condition {
+    /// Both sides are the same number.
+    Equal(IndexExpr, IndexExpr),
+    /// The expression is at least 0.
+    NonNegative(IndexExpr),
+}
+
+/// An assumption about symbols, checked when they are bound.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Guard {
+    /// What must hold.
+    pub condition: Condition,
+    /// The node that needs it.
+    pub node: NodeId,
+}
+
+/// A named result.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Output {
+    /// Name, unique among the outputs.
+    pub name: String,
+    /// The value.
+    pub node: NodeId,
+}
+
+/// Why a node could not be added: which operation, where, on what, what is wrong and what would fit.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{op}{}: {problem}{}", operands_text(.operands), expected_text(.expected))]
+pub struct GraphError {
+    /// The operation.
+    pub op: String,
+    /// Operand types, printed.
+    pub operands: Vec<String>,
+    /// What is wrong.
+    pub problem: String,
+    /// What would fit, if that can be said.
+    pub expected: Option<String>,
+    /// Where it was recorded.
+    pub origin: Origin,
+}
+
+fn operands_text(operands: &[String]) -> String {
+    if operands.is_empty() {
+        String::new()
+    } else {
+        format!(" of {}", operands.join(" and "))
+    }
+}
+
+fn expected_text(expected: &Option<String>) -> String {
+    expected.as_ref().map_or(String::new(), |e| format!("; expected {e}"))
+}
+
+/// A graph under construction or complete.
+#[derive(Clone, Debug, Default)]
+pub struct Graph {
+    /// Name, as in `graph @name`.
+    pub name: String,
+    symbols: Vec<Symbol>,
+    nodes: Vec<Node>,
+    inputs: Vec<NodeId>,
+    outputs: Vec<Output>,
+    guards: Vec<Guard>,
+    interned: FxHashMap<u64, SmallVec<[NodeId; 1]>>,
+}
+
+impl Graph {
+    /// An empty graph.
+    pub fn new(name: impl Into<String>) -> Graph {
+        Graph {
+            name: name.into(),
+            ..Graph::default()
+        }
+    }
+
+    /// Symbols, indexed by [`SymId`].
+    pub fn symbols(&self) -> &[Symbol] {
+        &self.symbols
+    }
+
+    /// The symbol of that name.
+    pub fn find_symbol(&self, name: &str) -> Option<SymId> {
+        self.symbols
+            .iter()
+            .position(|s| s.name == name)
+            .map(|i| SymId(i as u32))
+    }
+
+    /// Declares a symbol, or narrows the range of one that exists to the intersection. An empty intersection leaves
+    /// `lo > hi`, which the verifier reports.
+    pub fn add_symbol(&mut self, name: &str, lo: i64, hi: i64) -> SymId {
+        if let Some(id) = self.find_symbol(name) {
+            let s = &mut self.symbols[id.0 as usize];
+            s.lo = s.lo.max(lo);
+            s.hi = s.hi.min(hi);
+            return id;
+        }
+        self.symbols.push(Symbol {
+            name: name.to_string(),
+            lo,
+            hi,
+        });
+        SymId(self.symbols.len() as u32 - 1)
+    }
+
+    /// All nodes in topological order.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = (NodeId, &Node)> {
+        self.nodes.iter().enumerate().map(|(i, n)| (NodeId(i as u32), n))
+    }
+
+    /// Number of nodes.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// True if there is no node.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// A node.
+    ///
+    /// # Panics
+    /// If the id is another graph's and out of range.
+    pub fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.index()]
+    }
+
+    /// A node's result type.
+    pub fn ty(&self, id: NodeId) -> &TensorType {
+        &self.nodes[id.index()].ty
+    }
+
+    /// Inputs in order of declaration.
+    pub fn inputs(&self) -> &[NodeId] {
+        &self.inputs
+    }
+
+    /// Outputs in order.
+    pub fn outputs(&self) -> &[Output] {
+        &self.outputs
+    }
+
+    /// Assumptions made so far.
+    pub fn guards(&self) -> &[Guard] {
+        &self.guards
+    }
+
+    /// Names a result. An empty name becomes `output_<position>`.
+    pub fn add_output(&mut self, name: &str, node: NodeId) {
+        let name = if name.is_empty() {
+            format!("output_{}", self.outputs.len())
+        } else {
+            name.to_string()
+        };
+        self.outputs.push(Output { name, node });
+    }
+
+    /// Declares an input.
+    ///
+    /// # Errors
+    /// If the type is not one a tensor can have, or the name is taken.
+    pub fn add_input(&mut self, name: &str, ty: TensorType, origin: Origin) -> Result<NodeId, GraphError> {
+        let taken = self
+            .inputs
+            .iter()
+            .any(|&i| matches!(&self.node(i).kind, NodeKind::Input { name: n, .. } if n == name));
+        if taken {
+            return Err(GraphError {
+                op: "input".into(),
+                operands: vec![],
+                problem: format!("the name `{name}` is taken by another input"),
+                expected: None,
+                origin,
+            });
+        }
+        let kind = NodeKind::Input {
+            index: self.inputs.len() as u32,
+            name: name.to_string(),
+            ty,
+        };
+        let id = self.add(kind, &[], origin)?;
+        self.inputs.push(id);
+        Ok(id)
+    }
+
+    /// Adds a node, or finds the equal one that exists.
+    ///
+    /// # Errors
+    /// [`GraphError`] if the operands do not fit the kind.
+    pub fn add(&mut self, kind: NodeKind, operands: &[NodeId], origin: Origin) -> Result<NodeId, GraphError> {
+        let mut hasher = FxHasher::default();
+        kind.hash(&mut hasher);
+        operands.hash(&mut hasher);
+        let hash = hasher.finish();
+        if let Some(bucket) = self.interned.get(&hash) {
+            for &id in bucket {
+                let n = &self.nodes[id.index()];
+                if n.operands[..] == *operands && n.kind == kind {
+                    return Ok(id);
+                }
+            }
+        }
+        let mut conditions = Vec::new();
+        let ty = infer::infer(self, &kind, operands, &mut conditions).map_err(|(problem, expected)| GraphError {
+            op: kind.name().to_string(),
+            operands: operands
+                .iter()
+                .filter(|o| o.index() < self.len())
+                .map(|&o| self.type_text(self.ty(o)))
+                .collect(),
+            problem,
+            expected,
+            origin,
+        })?;
+        let id = NodeId(self.nodes.len() as u32);
+        self.guards
+            .extend(conditions.into_iter().map(|condition| Guard { condition, node: id }));
+        self.nodes.push(Node {
+            kind,
+            operands: operands.into(),
+            ty,
+            origin,
+        });
+        self.interned.entry(hash).or_default().push(id);
+        Ok(id)
+    }
+
+    /// Appends a node without inference or interning: for tests of the verifier and readers of foreign data, which verify
+    /// afterwards.
+    pub fn push_unchecked(&mut self, node: Node) -> NodeId {
+        let id = NodeId(self.nodes.len() as u32);
+        if let NodeKind::Input { .. } = node.kind {
+            self.inputs.push(id);
+        }
+        self.nodes.push(node);
+        id
+    }
+
+    /// A symbol's name, or `s<n>` for one that the graph lacks.
+    pub fn symbol_name(&self, sym: SymId) -> String {
+        self.symbols
+            .get(sym.0 as usize)
+            .map_or_else(|| format!("s{}", sym.0), |s| s.name.clone())
+    }
+
+    /// An extent, printed with symbol names.
+    pub fn dim_text(&self, dim: &IndexExpr) -> String {
+        dim.display(&|s| self.symbol_name(s)).to_string()
+    }
+
+    /// Extents, printed: `[b, 4]`.
+    pub fn shape_text(&self, shape: &[IndexExpr]) -> String {
+        format!(
+            "[{}]",
+            shape.iter().map(|d| self.dim_text(d)).collect::<Vec<_>>().join(", ")
+        )
+    }
+
+    /// A type, printed: `f32[b, 4]`.
+    pub fn type_text(&self, ty: &TensorType) -> String {
+        format!("{}{}", ty.dtype, self.shape_text(&ty.shape))
+    }
+
+    /// How often each node is used: by operands of other nodes and as an output.
+    pub fn use_counts(&self) -> Vec<u32> {
+        let mut counts = vec![0u32; self.nodes.len()];
+        for n in &self.nodes {
+            n.operands.iter().for_each(|o| counts[o.index()] += 1);
+        }
+        self.outputs.iter().for_each(|o| counts[o.node.index()] += 1);
+        counts
+    }
+}
+
+impl Bounds for Graph {
+    fn symbol(&self, sym: SymId) -> Interval {
+        self.symbols
+            .get(sym.0 as usize)
+            .map_or(Interval::new(0, i64::MAX), |s| Interval::new(s.lo, s.hi))
+    }
+    fn extent(&self, _: VarId) -> Option<IndexExpr> {
+        None
+    }
+}

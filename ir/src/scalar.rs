@@ -1,0 +1,453 @@
+//! Scalar operations: their names, their typing and, first of all, their meaning.
+//!
+//! **Floats** follow IEEE 754 strictly: no contraction, no reassociation, no flushing of denormals. f16 and bf16 compute in
+//! f32 and round once to the narrow type; for `+ - * / sqrt` that is the correctly rounded result. Transcendental
+//! functions are accurate to the ulps that the emitter documents, and exact on specials (NaN, infinities, zeros) as in
+//! C99 Annex F.
+//!
+//! | operation | meaning beyond the obvious |
+//! |---|---|
+//! | `max`, `min` | NaN in either operand gives NaN; the sign of a zero result is open; for bool they are or, and |
+//! | `sign` | −1, 0, 1; zero keeps its sign, NaN stays NaN |
+//! | `round` | half to even |
+//! | `add sub mul neg abs` on integers | wrap; `abs` of the lowest value is itself |
+//! | `div` on integers | toward zero; `x / 0 = 0`; lowest / −1 wraps to lowest |
+//! | `rem` | `x - y * (x div y)`, so `rem(x, 0) = x` on integers; sign of the dividend; on floats C's `fmod` |
+//! | `mod` | floored: sign of the divisor; `mod(x, 0) = x` on integers, NaN on floats |
+//! | `shl`, `shr` | a shift below 0 or at or above the width gives 0 (`shr` of a negative gives −1); `shr` is arithmetic on signed |
+//! | `eq ne lt le` | `ne` is the negation of `eq`; anything ordered against NaN is false |
+//! | `and or xor not` | logical on bool, bitwise on integers |
+//! | `select(c, a, b)` | `a` where `c`, else `b`; the other operand's NaN does not leak |
+//! | `fma(a, b, c)` | `a*b + c` with one rounding |
+//! | `convert` to an integer | from float: truncate, saturate, NaN is 0; from integer: wrap |
+//! | `convert` to a float | round to nearest, ties to even, once |
+//! | `convert` to bool | `x != 0`, so NaN is true |
+
+use std::fmt;
+
+use crate::dtype::{DType, Scalar};
+
+macro_rules! ops {
+    ($($variant:ident $name:literal $arity:literal $class:ident $doc:literal;)*) => {
+        /// An elementwise operation on one to three scalars.
+        #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+        pub enum ScalarOp { $(#[doc = $doc] $variant,)* }
+
+        impl ScalarOp {
+            /// Every operation, in declaration order.
+            pub const ALL: &'static [ScalarOp] = &[$(ScalarOp::$variant,)*];
+            /// The spelling in text forms.
+            pub const fn name(self) -> &'static str { match self { $(ScalarOp::$variant => $name,)* } }
+            /// Number of operands.
+            pub const fn arity(self) -> usize { match self { $(ScalarOp::$variant => $arity,)* } }
+            const fn class(self) -> Class { match self { $(ScalarOp::$variant => Class::$class,)* } }
+        }
+    };
+}
+
+/// How an operation is typed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Class {
+    /// Integers and floats, same dtype in and out.
+    Number,
+    /// Floats only.
+    Float,
+    /// Any dtype, same in and out.
+    Any,
+    /// bool and integers.
+    Bits,
+    /// Integers only.
+    Int,
+    /// Any dtype in, bool out.
+    Compare,
+    /// bool, then two alike.
+    Select,
+}
+
+ops! {
+    Neg "neg" 1 Number "−x; wraps on integers.";
+    Abs "abs" 1 Number "|x|.";
+    Sign "sign" 1 Number "−1, 0 or 1.";
+    Not "not" 1 Bits "Logical or bitwise complement.";
+    Floor "floor" 1 Float "Largest integer not above.";
+    Ceil "ceil" 1 Float "Smallest integer not below.";
+    Round "round" 1 Float "Nearest integer, half to even.";
+    Trunc "trunc" 1 Float "Integer part.";
+    Sqrt "sqrt" 1 Float "Square root, correctly rounded.";
+    Rsqrt "rsqrt" 1 Float "1 / sqrt(x).";
+    Exp "exp" 1 Float "e^x.";
+    Exp2 "exp2" 1 Float "2^x.";
+    Expm1 "expm1" 1 Float "e^x − 1.";
+    Log "log" 1 Float "Natural logarithm.";
+    Log2 "log2" 1 Float "Binary logarithm.";
+    Log1p "log1p" 1 Float "ln(1 + x).";
+    Sin "sin" 1 Float "Sine.";
+    Cos "cos" 1 Float "Cosine.";
+    Tan "tan" 1 Float "Tangent.";
+    Asin "asin" 1 Float "Arc sine.";
+    Acos "acos" 1 Float "Arc cosine.";
+    Atan "atan" 1 Float "Arc tangent.";
+    Sinh "sinh" 1 Float "Hyperbolic sine.";
+    Cosh "cosh" 1 Float "Hyperbolic cosine.";
+    Tanh "tanh" 1 Float "Hyperbolic tangent.";
+    Erf "erf" 1 Float "Error function.";
+    Add "add" 2 Number "x + y.";
+    Sub "sub" 2 Number "x − y.";
+    Mul "mul" 2 Number "x · y.";
+    Div "div" 2 Number "x / y.";
+    Rem "rem" 2 Number "Remainder with the sign of the dividend.";
+    Mod "mod" 2 Number "Remainder with the sign of the divisor.";
+    Pow "pow" 2 Float "x^y.";
+    Atan2 "atan2" 2 Float "Angle of the point (y, x): `atan2(y, x)`.";
+    Max "max" 2 Any "The larger; NaN wins.";
+    Min "min" 2 Any "The smaller; NaN wins.";
+    And "and" 2 Bits "Logical or bitwise and.";
+    Or "or" 2 Bits "Logical or bitwise or.";
+    Xor "xor" 2 Bits "Logical or bitwise exclusive or.";
+    Shl "shl" 2 Int "Shift left.";
+    Shr "shr" 2 Int "Shift right; arithmetic on signed.";
+    Eq "eq" 2 Compare "Equal.";
+    Ne "ne" 2 Compare "Not equal.";
+    Lt "lt" 2 Compare "Less.";
+    Le "le" 2 Compare "Less or equal.";
+    Select "select" 3 Select "`select(c, a, b)`.";
+    Fma "fma" 3 Float "`a*b + c`, rounded once.";
+}
+
+impl fmt::Display for ScalarOp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why operand dtypes do not fit an operation.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{op} takes {expected}, found {found}")]
+pub struct ScalarTypeError {
+    /// The operation.
+    pub op: ScalarOp,
+    /// What would fit.
+    pub expected: &'static str,
+    /// What was given.
+    pub found: String,
+}
+
+impl ScalarOp {
+    /// The operation of that name.
+    pub fn from_name(name: &str) -> Option<ScalarOp> {
+        ScalarOp::ALL.iter().copied().find(|op| op.name() == name)
+    }
+
+    /// True where swapping the two operands gives the same result.
+    pub const fn is_commutative(self) -> bool {
+        use ScalarOp::*;
+        matches!(self, Add | Mul | Max | Min | And | Or | Xor | Eq | Ne)
+    }
+
+    /// True for the functions that take tens of instructions: recomputing them is not free.
+    pub const fn is_transcendental(self) -> bool {
+        use ScalarOp::*;
+        matches!(
+            self,
+            Exp | Exp2
+                | Expm1
+                | Log
+                | Log2
+                | Log1p
+                | Sin
+                | Cos
+                | Tan
+                | Asin
+                | Acos
+                | Atan
+                | Sinh
+                | Cosh
+                | Tanh
+                | Erf
+                | Pow
+                | Atan2
+        )
+    }
+
+    /// Operations that count as one floating-point operation in reports: 20 for a transcendental, 2 for `fma`, 1 otherwise.
+    pub const fn flops(self) -> u64 {
+        match self {
+            ScalarOp::Fma => 2,
+            op if op.is_transcendental() => 20,
+            _ => 1,
+        }
+    }
+
+    /// The result dtype for operand dtypes.
+    ///
+    /// # Errors
+    /// [`ScalarTypeError`] if the operands do not fit.
+    pub fn result_dtype(self, operands: &[DType]) -> Result<DType, ScalarTypeError> {
+        let fail = |expected| {
+            let found = operands.iter().map(|d| d.name()).collect::<Vec<_>>().join(", ");
+            Err(ScalarTypeError {
+                op: self,
+                expected,
+                found,
+            })
+        };
+        if operands.len() != self.arity() {
+            return fail(match self.arity() {
+                1 => "one operand",
+                2 => "two operands",
+                _ => "three operands",
+            });
+        }
+        let values = if self.class() == Class::Select {
+            &operands[1..]
+        } else {
+            operands
+        };
+        let d = values[0];
+        if values.iter().any(|&other| other != d) {
+            return fail("operands of one dtype");
+        }
+        match self.class() {
+            Class::Number if d == DType::Bool => fail("integers or floats"),
+            Class::Float if !d.is_float() => fail("floats"),
+            Class::Bits if d.is_float() => fail("bool or integers"),
+            Class::Int if !d.is_int() => fail("integers"),
+            Class::Select if operands[0] != DType::Bool => fail("a bool condition"),
+            Class::Compare => Ok(DType::Bool),
+            _ => Ok(d),
+        }
+    }
+
+    /// The value of the operation: the reference for every emitter.
+    ///
+    /// # Panics
+    /// If the operands do not fit (see [`ScalarOp::result_dtype`]).
+    pub fn eval(self, args: &[Scalar]) -> Scalar {
+        let dtype = args[args.len() - 1].dtype();
+        match self {
+            ScalarOp::Select => return if args[0].as_bool() { args[1] } else { args[2] },
+            ScalarOp::Eq => return Scalar::from_bool(compare(args[0], args[1]) == Some(std::cmp::Ordering::Equal)),
+            ScalarOp::Ne => return Scalar::from_bool(compare(args[0], args[1]) != Some(std::cmp::Ordering::Equal)),
+            ScalarOp::Lt => return Scalar::from_bool(compare(args[0], args[1]) == Some(std::cmp::Ordering::Less)),
+            ScalarOp::Le => return Scalar::from_bool(compare(args[0], args[1]).is_some_and(|o| o.is_le())),
+            _ => {}
+        }
+        match dtype {
+            DType::Bool => Scalar::from_bool(self.eval_bool(args)),
+            DType::F64 => Scalar::from_f64(dtype, self.eval_f64(&floats(args))),
+            DType::F32 if self == ScalarOp::Fma => {
+                let f = |i: usize| f32::from_bits(args[i].bits() as u32);
+                Scalar::from_bits(dtype, f(0).mul_add(f(1), f(2)).to_bits() as u64)
+            }
+            d if d.is_float() => Scalar::from_f64(d, self.eval_f64(&floats(args))),
+            d if d.is_signed_int() => {
+                let y = args.get(1).map_or(0, |s| s.as_i64());
+                Scalar::from_i64(d, self.eval_signed(args[0].as_i64(), y, d.bits()))
+            }
+            d => Scalar::from_bits(
+                d,
+                self.eval_unsigned(args[0].bits(), args.get(1).map_or(0, |s| s.bits()), d.bits()),
+            ),
+        }
+    }
+
+    fn eval_bool(self, args: &[Scalar]) -> bool {
+        let x = args[0].as_bool();
+        let y = args.get(1).is_some_and(|s| s.as_bool());
+        match self {
+            ScalarOp::Not => !x,
+            ScalarOp::And | ScalarOp::Min => x & y,
+            ScalarOp::Or | ScalarOp::Max => x | y,
+            ScalarOp::Xor => x ^ y,
+            op => unreachable!("{op} on bool"),
+        }
+    }
+
+    /// The operation on f64 operands; unused operands are 0. Bit and integer operations are not floats' and give NaN.
+    pub fn eval_f64(self, v: &[f64; 3]) -> f64 {
+        use ScalarOp::*;
+        let [x, y, z] = *v;
+        match self {
+            Neg => -x,
+            Abs => x.abs(),
+            Sign => {
+                if x > 0.0 {
+                    1.0
+                } else if x < 0.0 {
+                    -1.0
+                } else {
+                    x
+                }
+            }
+            Floor => x.floor(),
+            Ceil => x.ceil(),
+            Round => x.round_ties_even(),
+            Trunc => x.trunc(),
+            Sqrt => x.sqrt(),
+            Rsqrt => 1.0 / x.sqrt(),
+            Exp => libm::exp(x),
+            Exp2 => libm::exp2(x),
+            Expm1 => libm::expm1(x),
+            Log => libm::log(x),
+            Log2 => libm::log2(x),
+            Log1p => libm::log1p(x),
+            Sin => libm::sin(x),
+            Cos => libm::cos(x),
+            Tan => libm::tan(x),
+            Asin => libm::asin(x),
+            Acos => libm::acos(x),
+            Atan => libm::atan(x),
+            Sinh => libm::sinh(x),
+            Cosh => libm::cosh(x),
+            Tanh => libm::tanh(x),
+            Erf => libm::erf(x),
+            Add => x + y,
+            Sub => x - y,
+            Mul => x * y,
+            Div => x / y,
+            Rem => x % y,
+            Mod => {
+                let r = x % y;
+                if r == 0.0 {
+                    r.copysign(y)
+                } else if (r < 0.0) != (y < 0.0) {
+                    r + y
+                } else {
+                    r
+                }
+            }
+            Pow => libm::pow(x, y),
+            Atan2 => libm::atan2(x, y),
+            Max if x.is_nan() || y.is_nan() => f64::NAN,
+            Max => x.max(y),
+            Min if x.is_nan() || y.is_nan() => f64::NAN,
+            Min => x.min(y),
+            Fma => x.mul_add(y, z),
+            Not | And | Or | Xor | Shl | Shr | Eq | Ne | Lt | Le | Select => f64::NAN,
+        }
+    }
+
+    fn eval_signed(self, x: i64, y: i64, bits: u32) -> i64 {
+        use ScalarOp::*;
+        match self {
+            Neg => x.wrapping_neg(),
+            Abs => x.wrapping_abs(),
+            Sign => x.signum(),
+            Not => !x,
+            Add => x.wrapping_add(y),
+            Sub => x.wrapping_sub(y),
+            Mul => x.wrapping_mul(y),
+            Div if y == 0 => 0,
+            Div => x.wrapping_div(y),
+            Rem | Mod if y == 0 => x,
+            Rem => x.wrapping_rem(y),
+            Mod => {
+                let r = x.wrapping_rem(y);
+                if r != 0 && (r < 0) != (y < 0) { r + y } else { r }
+            }
+            Max => x.max(y),
+            Min => x.min(y),
+            And => x & y,
+            Or => x | y,
+            Xor => x ^ y,
+            Shl if !(0..bits as i64).contains(&y) => 0,
+            Shl => x << y,
+            Shr if !(0..bits as i64).contains(&y) => x >> 63,
+            Shr => x >> y,
+            op => unreachable!("{op} on a signed integer"),
+        }
+    }
+
+    fn eval_unsigned(self, x: u64, y: u64, bits: u32) -> u64 {
+        use ScalarOp::*;
+        match self {
+            Neg => x.wrapping_neg(),
+            Abs => x,
+            Sign => (x != 0) as u64,
+            Not => !x,
+            Add => x.wrapping_add(y),
+            Sub => x.wrapping_sub(y),
+            Mul => x.wrapping_mul(y),
+            Div => x.checked_div(y).unwrap_or(0),
+            Rem | Mod => x.checked_rem(y).unwrap_or(x),
+            Max => x.max(y),
+            Min => x.min(y),
+            And => x & y,
+            Or => x | y,
+            Xor => x ^ y,
+            Shl | Shr if y >= bits as u64 => 0,
+            Shl => x << y,
+            Shr => x >> y,
+            op => unreachable!("{op} on an unsigned integer"),
+        }
+    }
+}
+
+fn floats(args: &[Scalar]) -> [f64; 3] {
+    let mut v = [0.0; 3];
+    for (slot, s) in v.iter_mut().zip(args) {
+        *slot = s.as_f64();
+    }
+    v
+}
+
+/// The order of two values of one dtype; `None` if either is NaN.
+pub fn compare(a: Scalar, b: Scalar) -> Option<std::cmp::Ordering> {
+    match a.dtype() {
+        d if d.is_float() => a.as_f64().partial_cmp(&b.as_f64()),
+        d if d.is_signed_int() => Some(a.as_i64().cmp(&b.as_i64())),
+        _ => Some(a.bits().cmp(&b.bits())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn i8s(v: i64) -> Scalar {
+        Scalar::from_i64(DType::I8, v)
+    }
+
+    #[test]
+    fn integer_edges_are_as_stated() {
+        let e = |op: ScalarOp, x, y| op.eval(&[i8s(x), i8s(y)]).as_i64();
+        assert_eq!(e(ScalarOp::Div, -128, -1), -128);
+        assert_eq!(e(ScalarOp::Div, 5, 0), 0);
+        assert_eq!(e(ScalarOp::Rem, 5, 0), 5);
+        assert_eq!(e(ScalarOp::Rem, -7, 3), -1);
+        assert_eq!(e(ScalarOp::Mod, -7, 3), 2);
+        assert_eq!(e(ScalarOp::Mod, 7, -3), -2);
+        assert_eq!(e(ScalarOp::Shl, 1, 8), 0);
+        assert_eq!(e(ScalarOp::Shr, -1, 100), -1);
+        assert_eq!(e(ScalarOp::Add, 127, 1), -128);
+        assert_eq!(ScalarOp::Abs.eval(&[i8s(-128)]).as_i64(), -128);
+        let u = |v| Scalar::from_u64(DType::U8, v);
+        assert_eq!(ScalarOp::Sub.eval(&[u(0), u(1)]).bits(), 255);
+        assert_eq!(ScalarOp::Neg.eval(&[u(1)]).bits(), 255);
+    }
+
+    #[test]
+    fn nan_wins_in_max_and_min_and_loses_in_comparisons() {
+        let f = |v| Scalar::from_f64(DType::F32, v);
+        assert!(ScalarOp::Max.eval(&[f(1.0), f(f64::NAN)]).is_nan());
+        assert!(ScalarOp::Min.eval(&[f(f64::NAN), f(1.0)]).is_nan());
+        assert!(!ScalarOp::Le.eval(&[f(f64::NAN), f(1.0)]).as_bool());
+        assert!(ScalarOp::Ne.eval(&[f(f64::NAN), f(f64::NAN)]).as_bool());
+    }
+
+    #[test]
+    fn every_operation_evaluates_on_every_dtype_it_accepts() {
+        for &op in ScalarOp::ALL {
+            for d in DType::ALL {
+                let mut types = vec![d; op.arity()];
+                if op == ScalarOp::Select {
+                    types[0] = DType::Bool;
+                }
+                if let Ok(result) = op.result_dtype(&types) {
+                    let args: Vec<Scalar> = types.iter().map(|t| t.one()).collect();
+                    assert_eq!(op.eval(&args).dtype(), result, "{op} on {d}");
+                }
+            }
+        }
+    }
+}
