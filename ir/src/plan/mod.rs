@@ -140,7 +140,7 @@ pub enum Step {
     /// Runs several independent kernels in one fork-join.
     Group(Vec<Launch>),
     /// A matrix product by the library.
-    Gemm(Gemm),
+    Gemm(Box<Gemm>),
     /// Copies all elements of one slot to another of the same length and dtype.
     Copy {
         /// From.
