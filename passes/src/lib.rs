@@ -1,2 +1,4 @@
 //! passes
 #![forbid(unsafe_code)]
+
+pub mod math;
