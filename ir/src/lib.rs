@@ -1,2 +1,3 @@
 //! ir
 #![forbid(unsafe_code)]
+pub mod einsum;
