@@ -1,2 +1,3 @@
 //! passes
 #![forbid(unsafe_code)]
+pub mod einsum_path;
