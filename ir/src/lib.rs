@@ -4,9 +4,9 @@
 //! printer, a parser and a verifier; the interpreters give graph and kernel their meaning and are the oracle for
 //! everything that compiles them. This crate knows no other crate of the workspace.
 #![forbid(unsafe_code)]
-<<<<<<< HEAD
 
 pub mod dtype;
+pub mod einsum;
 pub mod graph;
 pub mod index;
 pub mod kernel;
@@ -23,6 +23,3 @@ pub use plan::Plan;
 pub use scalar::ScalarOp;
 pub use target::Target;
 pub use tensor::{Element, HostTensor};
-=======
-pub mod einsum;
->>>>>>> einsum

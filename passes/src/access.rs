@@ -29,7 +29,10 @@ pub struct Variables<'g> {
 impl<'g> Variables<'g> {
     /// No variables yet.
     pub fn new(graph: &'g Graph) -> Self {
-        Variables { graph, extents: Vec::new() }
+        Variables {
+            graph,
+            extents: Vec::new(),
+        }
     }
 
     /// A new variable.
@@ -51,7 +54,10 @@ impl Bounds for Variables<'_> {
 /// The C-order offset of an index.
 pub fn flat_index(index: &[IndexExpr], shape: &[IndexExpr]) -> IndexExpr {
     let strides = row_major_strides(shape);
-    index.iter().zip(strides).fold(IndexExpr::ZERO, |sum, (i, s)| sum + i.clone() * s)
+    index
+        .iter()
+        .zip(strides)
+        .fold(IndexExpr::ZERO, |sum, (i, s)| sum + i.clone() * s)
 }
 
 /// The operand index that a view's result element is taken from. `from` is the operand's shape, `to` the result's.
@@ -68,7 +74,10 @@ pub fn view_index(view: &View, from: &Shape, to: &Shape, index: &Index, bounds: 
         }
         View::Expand(_) => {
             let lead = to.len() - from.len();
-            from.iter().zip(&index[lead..]).map(|(d, i)| if d.is(1) { IndexExpr::ZERO } else { i.clone() }).collect()
+            from.iter()
+                .zip(&index[lead..])
+                .map(|(d, i)| if d.is(1) { IndexExpr::ZERO } else { i.clone() })
+                .collect()
         }
         View::Pad { lo, .. } => {
             let out: Index = index.iter().zip(lo).map(|(i, l)| i.clone() - l.clone()).collect();
@@ -84,7 +93,9 @@ pub fn view_index(view: &View, from: &Shape, to: &Shape, index: &Index, bounds: 
             .zip(start.iter().zip(step))
             .map(|(i, (s, k))| s.clone() + i.clone() * IndexExpr::Const(*k))
             .collect(),
-        View::Window { axis, stride, dilation, .. } => {
+        View::Window {
+            axis, stride, dilation, ..
+        } => {
             let mut out: Index = index[..from.len()].into();
             let at = *axis as usize;
             out[at] =
@@ -105,7 +116,11 @@ fn reshape_index(from: &[IndexExpr], to: &[IndexExpr], index: &[IndexExpr], boun
     while i < source.len() {
         let (first_i, first_j) = (i, j);
         let mut have = from[source[i]].clone();
-        let mut want = if j < target.len() { to[target[j]].clone() } else { IndexExpr::ONE };
+        let mut want = if j < target.len() {
+            to[target[j]].clone()
+        } else {
+            IndexExpr::ONE
+        };
         i += 1;
         j = (j + 1).min(target.len());
         while have != want {
@@ -113,8 +128,7 @@ fn reshape_index(from: &[IndexExpr], to: &[IndexExpr], index: &[IndexExpr], boun
                 (Some(h), Some(w)) => w < h,
                 // A symbolic product: grow the side that the other is a multiple of, or else take all that is left.
                 _ => {
-                    let fits =
-                        |big: &IndexExpr, small: &IndexExpr| small.is(1) || IndexExpr::modulo(big, small).is(0);
+                    let fits = |big: &IndexExpr, small: &IndexExpr| small.is(1) || IndexExpr::modulo(big, small).is(0);
                     if fits(&have, &want) {
                         true
                     } else if fits(&want, &have) {
@@ -210,7 +224,13 @@ pub fn operand_indices(graph: &Graph, node: NodeId, point: &[IndexExpr]) -> Vec<
             let rank = graph.ty(n.operands[0]).rank();
             let (mut kept, mut summed) = (point.iter(), point[n.ty.rank()..].iter());
             let index = (0..rank)
-                .map(|a| if axes.contains(&(a as u8)) { summed.next() } else { kept.next() })
+                .map(|a| {
+                    if axes.contains(&(a as u8)) {
+                        summed.next()
+                    } else {
+                        kept.next()
+                    }
+                })
                 .map(|i| i.cloned().unwrap_or(IndexExpr::ZERO))
                 .collect();
             vec![(n.operands[0], index)]
@@ -226,7 +246,11 @@ pub fn operand_indices(graph: &Graph, node: NodeId, point: &[IndexExpr]) -> Vec<
                     *slot = summed.next().cloned().unwrap_or(IndexExpr::ZERO);
                 }
             }
-            inputs.iter().zip(&n.operands).map(|(labels, &o)| (o, label_index(labels, &of_label))).collect()
+            inputs
+                .iter()
+                .zip(&n.operands)
+                .map(|(labels, &o)| (o, label_index(labels, &of_label)))
+                .collect()
         }
         _ => n.operands.iter().map(|&o| (o, point.into())).collect(),
     }
@@ -247,7 +271,9 @@ pub fn loads_below(graph: &Graph, root: NodeId, point: &[IndexExpr], vars: &mut 
                 let from = &graph.ty(n.operands[0]).shape;
                 work.push((n.operands[0], view_index(view, from, &n.ty.shape, &index, vars).index));
             }
-            NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Copy => work.extend(operand_indices(graph, node, &index)),
+            NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Copy => {
+                work.extend(operand_indices(graph, node, &index))
+            }
             NodeKind::Const(_) | NodeKind::Iota { .. } | NodeKind::Random { .. } | NodeKind::Gather { .. } => {}
             _ => out.push((node, index)),
         }

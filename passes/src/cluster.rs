@@ -182,7 +182,10 @@ impl Clusterer<'_> {
                 _ => 0,
             };
             let below = |v: &[u32], leaf: u32| -> u32 {
-                let each = node.operands.iter().map(|o| if self.is_root[o.index()] { leaf } else { v[o.index()] });
+                let each = node
+                    .operands
+                    .iter()
+                    .map(|o| if self.is_root[o.index()] { leaf } else { v[o.index()] });
                 each.fold(0u32, |a, b| a.saturating_add(b))
             };
             // Views count one toward the size of the cone (recursion) but nothing toward its cost.
@@ -190,9 +193,16 @@ impl Clusterer<'_> {
             let read = below(&loads, 1);
             let own = matches!(
                 node.kind,
-                NodeKind::Reduce { .. } | NodeKind::Einsum { .. } | NodeKind::Scan { .. } | NodeKind::Scatter { .. } | NodeKind::Copy
+                NodeKind::Reduce { .. }
+                    | NodeKind::Einsum { .. }
+                    | NodeKind::Scan { .. }
+                    | NodeKind::Scatter { .. }
+                    | NodeKind::Copy
             );
-            let free = matches!(node.kind, NodeKind::View(_) | NodeKind::Const(_) | NodeKind::Iota { .. });
+            let free = matches!(
+                node.kind,
+                NodeKind::View(_) | NodeKind::Const(_) | NodeKind::Iota { .. }
+            );
             let shared = self.users[i].len() > 1 && !free;
             let cheap = size <= CHEAP_OPS && read <= 1 && cost < 10;
             if shared && cheap && !self.is_output[i] && !own {
@@ -266,7 +276,12 @@ impl Clusterer<'_> {
     }
 
     fn grow(&mut self) {
-        let roots: Vec<NodeId> = self.graph.nodes().map(|(id, _)| id).filter(|id| self.is_root[id.index()]).collect();
+        let roots: Vec<NodeId> = self
+            .graph
+            .nodes()
+            .map(|(id, _)| id)
+            .filter(|id| self.is_root[id.index()])
+            .collect();
         for root in roots {
             let step = match self.kind(root) {
                 NodeKind::Einsum { .. } if self.products.contains_key(&root) => Some("matrix product"),
@@ -279,7 +294,12 @@ impl Clusterer<'_> {
                 None => self.demands_of(root),
                 Some("matrix product") => {
                     let p = &self.products[&root];
-                    [p.lhs.base, p.rhs.base].map(|source| Demand { source, index: Index::new() }).into()
+                    [p.lhs.base, p.rhs.base]
+                        .map(|source| Demand {
+                            source,
+                            index: Index::new(),
+                        })
+                        .into()
                 }
                 Some(_) => self.reachable_sources(root),
             };
@@ -310,7 +330,11 @@ impl Clusterer<'_> {
                     continue;
                 }
                 let reason = self.try_merge(from, into, false);
-                self.decisions.push(FusionDecision { producer, consumer: root, reason });
+                self.decisions.push(FusionDecision {
+                    producer,
+                    consumer: root,
+                    reason,
+                });
             }
         }
     }
@@ -325,7 +349,10 @@ impl Clusterer<'_> {
             }
             seen.push(n);
             if self.is_root[n.index()] || is_source(self.kind(n)) {
-                out.push(Demand { source: n, index: Index::new() });
+                out.push(Demand {
+                    source: n,
+                    index: Index::new(),
+                });
             } else {
                 work.extend(self.graph.node(n).operands.iter());
             }
@@ -362,7 +389,9 @@ impl Clusterer<'_> {
         let reason = if siblings {
             FusionReason::Siblings
         } else if inner {
-            FusionReason::RowLocal { rows: self.graph.dim_text(&IndexExpr::product(&space.parallel)) }
+            FusionReason::RowLocal {
+                rows: self.graph.dim_text(&IndexExpr::product(&space.parallel)),
+            }
         } else {
             FusionReason::SameSpace
         };
@@ -403,13 +432,17 @@ impl Clusterer<'_> {
         }
         for (k, &consumer) in roots.iter().enumerate() {
             for d in &self.demands[&consumer] {
-                let Some(p) = position(d.source).filter(|&p| p != k) else { continue };
+                let Some(p) = position(d.source).filter(|&p| p != k) else {
+                    continue;
+                };
                 touched[k] = true;
                 touched[p] = true;
                 let mut used: SmallVec<[VarId; 4]> = SmallVec::new();
                 for (axis, i) in d.index.iter().enumerate() {
                     let at = first[p] + axis;
-                    let var = i.as_var().filter(|v| (v.0 as usize) < spaces[k].extents.len() && !used.contains(v));
+                    let var = i
+                        .as_var()
+                        .filter(|v| (v.0 as usize) < spaces[k].extents.len() && !used.contains(v));
                     match var {
                         Some(v) if spaces[k].extents[v.0 as usize] == spaces[p].extents[axis] => {
                             used.push(v);
@@ -423,12 +456,17 @@ impl Clusterer<'_> {
             }
         }
         // Roots that exchange nothing line up by position of their result axes.
-        let anchor = (0..roots.len()).min_by_key(|&k| (spaces[k].result_rank, k)).unwrap_or(0);
+        let anchor = (0..roots.len())
+            .min_by_key(|&k| (spaces[k].result_rank, k))
+            .unwrap_or(0);
         for k in 0..roots.len() {
             if k != anchor && !(touched[k] && touched[anchor]) {
                 for axis in 0..spaces[anchor].result_rank.min(spaces[k].result_rank) {
                     if spaces[anchor].extents[axis] == spaces[k].extents[axis] {
-                        let (x, y) = (find(&mut parent, first[anchor] + axis), find(&mut parent, first[k] + axis));
+                        let (x, y) = (
+                            find(&mut parent, first[anchor] + axis),
+                            find(&mut parent, first[k] + axis),
+                        );
                         parent[x.max(y)] = x.min(y);
                     }
                 }
@@ -436,13 +474,19 @@ impl Clusterer<'_> {
         }
         let class: Vec<usize> = (0..total).map(|x| find(&mut parent, x)).collect();
         let mut serial_class = vec![false; total];
-        (0..total).filter(|&x| serial[x]).for_each(|x| serial_class[class[x]] = true);
+        (0..total)
+            .filter(|&x| serial[x])
+            .for_each(|x| serial_class[class[x]] = true);
         let mut parallel_classes = Vec::new();
         let mut parallel = Shape::new();
         for axis in 0..spaces[anchor].result_rank {
             let c = class[first[anchor] + axis];
-            let in_all = (0..roots.len())
-                .all(|k| (0..spaces[k].extents.len()).filter(|a| class[first[k] + a] == c).count() == 1);
+            let in_all = (0..roots.len()).all(|k| {
+                (0..spaces[k].extents.len())
+                    .filter(|a| class[first[k] + a] == c)
+                    .count()
+                    == 1
+            });
             if in_all && !serial_class[c] {
                 parallel_classes.push(c);
                 parallel.push(spaces[anchor].extents[axis].clone());
@@ -479,10 +523,14 @@ impl Clusterer<'_> {
         // What is read inside the cluster must be the element of this very iteration.
         for (k, &consumer) in roots.iter().enumerate() {
             for d in &self.demands[&consumer] {
-                let Some(p) = position(d.source).filter(|&p| p != k) else { continue };
+                let Some(p) = position(d.source).filter(|&p| p != k) else {
+                    continue;
+                };
                 for (axis, i) in d.index.iter().enumerate() {
                     if let Role::Parallel(number) = roles[p][axis] {
-                        let same = i.as_var().is_some_and(|v| roles[k].get(v.0 as usize) == Some(&Role::Parallel(number)));
+                        let same = i
+                            .as_var()
+                            .is_some_and(|v| roles[k].get(v.0 as usize) == Some(&Role::Parallel(number)));
                         if !same && !spaces[p].extents[axis].is(1) {
                             return Err(FusionReason::OtherIndices);
                         }
@@ -497,7 +545,10 @@ impl Clusterer<'_> {
         let rows = IndexExpr::product(&merged.parallel).as_const();
         let row = roots.iter().zip(&merged.roles).filter_map(|(&r, roles)| {
             let s = space(self.graph, r);
-            let inner = roles.iter().zip(&s.extents).filter(|(role, _)| matches!(role, Role::Inner(_)));
+            let inner = roles
+                .iter()
+                .zip(&s.extents)
+                .filter(|(role, _)| matches!(role, Role::Inner(_)));
             inner.fold(IndexExpr::ONE, |n, (_, d)| n * d.clone()).as_const()
         });
         let row = row.max().unwrap_or(1);
@@ -514,7 +565,9 @@ impl Clusterer<'_> {
 
     fn sources(&self, group: usize) -> impl Iterator<Item = usize> + '_ {
         self.groups[group].roots.iter().flat_map(|r| {
-            self.demands[r].iter().filter_map(|d| self.group_of.get(&d.source).copied())
+            self.demands[r]
+                .iter()
+                .filter_map(|d| self.group_of.get(&d.source).copied())
         })
     }
 
@@ -548,7 +601,12 @@ impl Clusterer<'_> {
     /// Merges groups that read the same values over the same space without exchanging any.
     fn merge_siblings(&mut self) {
         let mut by_source: FxHashMap<NodeId, SmallVec<[NodeId; 4]>> = FxHashMap::default();
-        let roots: Vec<NodeId> = self.graph.nodes().map(|(id, _)| id).filter(|id| self.is_root[id.index()]).collect();
+        let roots: Vec<NodeId> = self
+            .graph
+            .nodes()
+            .map(|(id, _)| id)
+            .filter(|id| self.is_root[id.index()])
+            .collect();
         for &root in &roots {
             if self.groups[self.group_of[&root]].step.is_some() {
                 continue;
@@ -565,7 +623,11 @@ impl Clusterer<'_> {
                         continue;
                     }
                     let reason = self.try_merge(a.min(b), a.max(b), true);
-                    self.decisions.push(FusionDecision { producer: *other, consumer: root, reason });
+                    self.decisions.push(FusionDecision {
+                        producer: *other,
+                        consumer: root,
+                        reason,
+                    });
                 }
                 by_source.entry(source).or_default().push(root);
             }
@@ -594,8 +656,11 @@ impl Clusterer<'_> {
             waiting.insert(g, sources.len());
             sources.into_iter().for_each(|s| users.entry(s).or_default().push(g));
         }
-        let mut ready: std::collections::BTreeSet<(NodeId, usize)> =
-            alive.iter().filter(|g| waiting[g] == 0).map(|&g| (self.groups[g].roots[0], g)).collect();
+        let mut ready: std::collections::BTreeSet<(NodeId, usize)> = alive
+            .iter()
+            .filter(|g| waiting[g] == 0)
+            .map(|&g| (self.groups[g].roots[0], g))
+            .collect();
         let mut clusters = Vec::with_capacity(alive.len());
         while let Some((_, g)) = ready.pop_first() {
             for u in users.remove(&g).unwrap_or_default() {
@@ -608,12 +673,20 @@ impl Clusterer<'_> {
             clusters.push(self.cluster_of(g));
         }
         debug_assert_eq!(clusters.len(), alive.len(), "the cluster graph is acyclic");
-        Clusters { clusters, decisions: std::mem::take(&mut self.decisions), is_root: std::mem::take(&mut self.is_root) }
+        Clusters {
+            clusters,
+            decisions: std::mem::take(&mut self.decisions),
+            is_root: std::mem::take(&mut self.is_root),
+        }
     }
 
     fn cluster_of(&mut self, g: usize) -> Cluster {
         let roots = std::mem::take(&mut self.groups[g].roots);
-        let stored = roots.iter().copied().filter(|&r| self.is_output[r.index()] || self.needed_outside(r, g)).collect();
+        let stored = roots
+            .iter()
+            .copied()
+            .filter(|&r| self.is_output[r.index()] || self.needed_outside(r, g))
+            .collect();
         let kind = match self.kind(roots[0]) {
             _ if self.products.contains_key(&roots[0]) => {
                 ClusterKind::Gemm(Box::new(self.products.remove(&roots[0]).expect("checked")))

@@ -59,7 +59,14 @@ struct Strided {
 /// The matrix form of an einsum that the library should compute.
 pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
     let node = graph.node(id);
-    let NodeKind::Einsum { inputs, output, semiring: Semiring::AddMul, accumulator, dtype } = &node.kind else {
+    let NodeKind::Einsum {
+        inputs,
+        output,
+        semiring: Semiring::AddMul,
+        accumulator,
+        dtype,
+    } = &node.kind
+    else {
         return None;
     };
     let [a, b] = node.operands[..] else { return None };
@@ -106,7 +113,11 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
     let lhs = strided(graph, a, &inputs[0], labels)?;
     let rhs = strided(graph, b, &inputs[1], labels)?;
     let dst_strides = tlc_ir::graph::infer::row_major_strides(&node.ty.shape);
-    let mut dst = Strided { base: id, offset: IndexExpr::ZERO, strides: vec![None; labels] };
+    let mut dst = Strided {
+        base: id,
+        offset: IndexExpr::ZERO,
+        strides: vec![None; labels],
+    };
     for (&l, s) in output.iter().zip(dst_strides) {
         dst.strides[l as usize] = Some(s);
     }
@@ -120,7 +131,10 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
     let operand = |s: &Strided, row: IndexExpr, column: IndexExpr| MatrixOperand {
         base: s.base,
         offset: s.offset.clone(),
-        batch: batch.iter().map(|&l| s.strides[l].clone().unwrap_or(IndexExpr::ZERO)).collect(),
+        batch: batch
+            .iter()
+            .map(|&l| s.strides[l].clone().unwrap_or(IndexExpr::ZERO))
+            .collect(),
         row,
         column,
     };
@@ -153,13 +167,13 @@ fn common_stride(group: &[usize], extents: &[IndexExpr], of: &[&Strided]) -> Opt
     let Some(&last) = real.last() else {
         return Some((vec![IndexExpr::ONE; of.len()], Vec::new()));
     };
-    let strides: Vec<IndexExpr> =
-        of.iter().map(|s| s.strides[last].clone()).collect::<Option<_>>()?;
+    let strides: Vec<IndexExpr> = of.iter().map(|s| s.strides[last].clone()).collect::<Option<_>>()?;
     let mut span = extents[last].clone();
     for (i, &l) in real.iter().enumerate().rev().skip(1) {
-        let fits = of.iter().zip(&strides).all(|(s, stride)| {
-            s.strides[l].as_ref() == Some(&(stride.clone() * span.clone()))
-        });
+        let fits = of
+            .iter()
+            .zip(&strides)
+            .all(|(s, stride)| s.strides[l].as_ref() == Some(&(stride.clone() * span.clone())));
         if !fits {
             return Some((strides, real[..=i].to_vec()));
         }
@@ -212,5 +226,9 @@ fn strided(graph: &Graph, operand: NodeId, labels: &Labels, count: usize) -> Opt
     for (&l, s) in labels.iter().zip(own) {
         strides[l as usize] = Some(s);
     }
-    Some(Strided { base: operand, offset: IndexExpr::ZERO, strides })
+    Some(Strided {
+        base: operand,
+        offset: IndexExpr::ZERO,
+        strides,
+    })
 }

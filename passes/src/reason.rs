@@ -56,7 +56,10 @@ pub enum FusionReason {
 impl FusionReason {
     /// True if the decision was to fuse.
     pub fn accepted(&self) -> bool {
-        matches!(self, Self::SameSpace | Self::RowLocal { .. } | Self::Siblings | Self::Recompute { .. })
+        matches!(
+            self,
+            Self::SameSpace | Self::RowLocal { .. } | Self::Siblings | Self::Recompute { .. }
+        )
     }
 }
 

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use tlc_ir::graph::View;
-use tlc_ir::index::{Bounds, IndexExpr};
+use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::{Access, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
 
@@ -35,10 +35,21 @@ impl Lowerer<'_> {
         }
         if let Some(r) = self.reduced.get(&node).cloned() {
             let level = self.level_of(&r.index);
-            let state = self.emit(Op::Load { memory: r.memory, index: r.index, mask: None }, r.dtype, level);
+            let state = self.emit(
+                Op::Load {
+                    memory: r.memory,
+                    index: r.index,
+                    mask: None,
+                },
+                r.dtype,
+                level,
+            );
             return self.convert(state, n.ty.dtype);
         }
-        debug_assert!(reduces(self.graph, node).is_none(), "a reduction is read after its phase");
+        debug_assert!(
+            reduces(self.graph, node).is_none(),
+            "a reduction is read after its phase"
+        );
         if self.current_loop > 0 && self.worth_staging(node) && mask.is_none() {
             return self.staged_value(node, index);
         }
@@ -59,7 +70,15 @@ impl Lowerer<'_> {
         if let Some((memory, at)) = self.staged.get(&key).cloned() {
             let dtype = self.kernel.memory_dtype(memory);
             let level = self.level_of(&at);
-            return self.emit(Op::Load { memory, index: at, mask: None }, dtype, level);
+            return self.emit(
+                Op::Load {
+                    memory,
+                    index: at,
+                    mask: None,
+                },
+                dtype,
+                level,
+            );
         }
         let value = self.compute_here(node, index, None);
         if self.value_level[value.0 as usize] == 0 {
@@ -74,14 +93,24 @@ impl Lowerer<'_> {
             let dtype = self.kernel.dtype(value);
             let memory = self.kernel.new_scratch(dtype, self.inner_len.clone(), Scope::Cache);
             let at = self.inner_offset.clone();
-            self.push(1, Stmt::Store { memory, index: at.clone(), value, mask: None });
+            self.push(
+                1,
+                Stmt::Store {
+                    memory,
+                    index: at.clone(),
+                    value,
+                    mask: None,
+                },
+            );
             self.staged.insert(key, (memory, at));
         }
         value
     }
 
     fn load(&mut self, memory: Memory, index: IndexExpr, mask: Option<ValueId>, dtype: DType) -> ValueId {
-        let level = self.level_of(&index).max(mask.map_or(0, |m| self.value_level[m.0 as usize]));
+        let level = self
+            .level_of(&index)
+            .max(mask.map_or(0, |m| self.value_level[m.0 as usize]));
         self.emit(Op::Load { memory, index, mask }, dtype, level)
     }
 
@@ -105,7 +134,11 @@ impl Lowerer<'_> {
     fn inside(&mut self, e: &IndexExpr, extent: &IndexExpr) -> ValueId {
         let (a, b) = (e.interval(self), extent.interval(self));
         let fits = |v: i64| i32::try_from(v).is_ok();
-        let dtype = if fits(a.lo) && fits(a.hi) && fits(b.hi) { DType::I32 } else { DType::I64 };
+        let dtype = if fits(a.lo) && fits(a.hi) && fits(b.hi) {
+            DType::I32
+        } else {
+            DType::I64
+        };
         let value = self.index_value(e, dtype);
         let mut all: Option<ValueId> = None;
         if a.lo < 0 {
@@ -152,7 +185,9 @@ impl Lowerer<'_> {
                 if mapped.conditions.is_empty() {
                     return self.value_of(n.operands[0], &mapped.index, mask);
                 }
-                let View::Pad { value: fill, .. } = view else { unreachable!("only pad leaves its operand") };
+                let View::Pad { value: fill, .. } = view else {
+                    unreachable!("only pad leaves its operand")
+                };
                 let mut all = None;
                 for (e, extent) in &mapped.conditions {
                     let one = self.inside(e, extent);
@@ -185,8 +220,8 @@ impl Lowerer<'_> {
                 let inside = guard.expect("gather has an axis");
                 let masked = self.and(mask, inside);
                 let value = self.value_of(x, &full, Some(masked));
-                let is_load = is_source(&self.graph.node(x).kind)
-                    || (self.is_root[x.index()] && !self.own.contains(&x));
+                let is_load =
+                    is_source(&self.graph.node(x).kind) || (self.is_root[x.index()] && !self.own.contains(&x));
                 if is_load && mask.is_none() {
                     return value;
                 }

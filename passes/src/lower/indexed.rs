@@ -14,7 +14,15 @@ use crate::cluster::Cluster;
 pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Nest {
     let root = cluster.roots[0];
     let node = graph.node(root);
-    let NodeKind::Scan { monoid, axis, exclusive, reverse } = node.kind else { unreachable!("a scan cluster") };
+    let NodeKind::Scan {
+        monoid,
+        axis,
+        exclusive,
+        reverse,
+    } = node.kind
+    else {
+        unreachable!("a scan cluster")
+    };
     let mut lo = Lowerer::new(graph, &cluster.roots, is_root);
     let mut parallel = Vec::new();
     let mut point = Index::new();
@@ -24,7 +32,11 @@ pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> 
             let v = lo.new_var(extent.clone(), 1);
             along = Some(v);
             let forward: IndexExpr = v.into();
-            point.push(if reverse { extent.clone() - IndexExpr::ONE - forward } else { forward });
+            point.push(if reverse {
+                extent.clone() - IndexExpr::ONE - forward
+            } else {
+                forward
+            });
         } else {
             let v = lo.new_var(extent.clone(), 0);
             parallel.push(v);
@@ -35,17 +47,36 @@ pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> 
     let carried = node.ty.dtype.accumulator();
     let state = lo.kernel.new_scratch(carried, IndexExpr::ONE, Scope::Register);
     let identity = lo.constant(monoid.identity(carried));
-    lo.push(0, Stmt::Store { memory: state, index: IndexExpr::ZERO, value: identity, mask: None });
+    lo.push(
+        0,
+        Stmt::Store {
+            memory: state,
+            index: IndexExpr::ZERO,
+            value: identity,
+            mask: None,
+        },
+    );
     lo.trips[1] = node.ty.elements();
     lo.current_loop = 1;
     let value = lo.value_of(node.operands[0], &point, None);
     let value = lo.convert(value, carried);
-    let accumulate =
-        Stmt::Accumulate { monoid, state: smallvec![(state, IndexExpr::ZERO)], values: smallvec![value] };
+    let accumulate = Stmt::Accumulate {
+        monoid,
+        state: smallvec![(state, IndexExpr::ZERO)],
+        values: smallvec![value],
+    };
     if !exclusive {
         lo.push(1, accumulate.clone());
     }
-    let running = lo.emit(Op::Load { memory: state, index: IndexExpr::ZERO, mask: None }, carried, 1);
+    let running = lo.emit(
+        Op::Load {
+            memory: state,
+            index: IndexExpr::ZERO,
+            mask: None,
+        },
+        carried,
+        1,
+    );
     let result = lo.convert(running, node.ty.dtype);
     lo.store_root(root, &point, result, 1);
     if exclusive {
@@ -60,7 +91,9 @@ pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> 
 pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
     let root = cluster.roots[0];
     let node = graph.node(root);
-    let NodeKind::Scatter { axes, op } = &node.kind else { unreachable!("a scatter cluster") };
+    let NodeKind::Scatter { axes, op } = &node.kind else {
+        unreachable!("a scatter cluster")
+    };
     let mut copy = Lowerer::new(graph, &cluster.roots, is_root);
     let vars: Vec<_> = node.ty.shape.iter().map(|d| copy.new_var(d.clone(), 0)).collect();
     let point: Index = vars.iter().map(|&v| v.into()).collect();
@@ -92,21 +125,47 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool]) 
     let memory = Memory::Param(lo.param(root, Access::ReadWrite));
     let index = flat_index(&target, &node.ty.shape);
     let apply = match (op, op.combine()) {
-        (ScatterOp::Set, _) | (_, None) => Stmt::Store { memory, index, value, mask: None },
+        (ScatterOp::Set, _) | (_, None) => Stmt::Store {
+            memory,
+            index,
+            value,
+            mask: None,
+        },
         (_, Some(combine)) => {
             // Narrow floats combine in f32 and round after each update, as the scalar semantics say.
             let old = lo.new_value(node.ty.dtype, 1);
             let new = lo.new_value(node.ty.dtype, 1);
             let body = vec![
-                Stmt::Let { value: old, op: Op::Load { memory, index: index.clone(), mask: None } },
-                Stmt::Let { value: new, op: Op::Map(combine, smallvec![old, value]) },
-                Stmt::Store { memory, index, value: new, mask: None },
+                Stmt::Let {
+                    value: old,
+                    op: Op::Load {
+                        memory,
+                        index: index.clone(),
+                        mask: None,
+                    },
+                },
+                Stmt::Let {
+                    value: new,
+                    op: Op::Map(combine, smallvec![old, value]),
+                },
+                Stmt::Store {
+                    memory,
+                    index,
+                    value: new,
+                    mask: None,
+                },
             ];
             lo.push(1, Stmt::If { cond, body });
             return vec![copy, finish_scatter(lo, &vars)];
         }
     };
-    lo.push(1, Stmt::If { cond, body: vec![apply] });
+    lo.push(
+        1,
+        Stmt::If {
+            cond,
+            body: vec![apply],
+        },
+    );
     vec![copy, finish_scatter(lo, &vars)]
 }
 

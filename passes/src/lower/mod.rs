@@ -181,7 +181,11 @@ impl<'a> Lowerer<'a> {
             return p;
         }
         let ty = self.graph.ty(node);
-        self.kernel.params.push(Param { dtype: ty.dtype, len: ty.elements(), access });
+        self.kernel.params.push(Param {
+            dtype: ty.dtype,
+            len: ty.elements(),
+            access,
+        });
         self.args.push(node);
         let p = self.args.len() as u32 - 1;
         self.param_of.insert(node, p);
@@ -195,8 +199,14 @@ impl<'a> Lowerer<'a> {
     /// Emits an operation at a level, or finds it there or further out.
     fn emit(&mut self, op: Op, dtype: DType, level: usize) -> ValueId {
         let pure = match &op {
-            Op::Load { memory: Memory::Scratch(_), .. } => false,
-            Op::Load { memory: Memory::Param(p), .. } => self.kernel.params[*p as usize].access == Access::Read,
+            Op::Load {
+                memory: Memory::Scratch(_),
+                ..
+            } => false,
+            Op::Load {
+                memory: Memory::Param(p),
+                ..
+            } => self.kernel.params[*p as usize].access == Access::Read,
             _ => true,
         };
         if pure {
@@ -243,7 +253,11 @@ impl<'a> Lowerer<'a> {
         }
         crate::schedule::tree::substitute(&mut body, &mut |v| renamed.get(&v).map(|&f| f.into()));
         for v in vars.iter().rev() {
-            body = vec![Stmt::Loop { var: renamed[v], bind: Bind::Serial, body }];
+            body = vec![Stmt::Loop {
+                var: renamed[v],
+                bind: Bind::Serial,
+                body,
+            }];
         }
         self.levels[0].stmts.extend(body);
     }
@@ -252,7 +266,15 @@ impl<'a> Lowerer<'a> {
     fn store_root(&mut self, root: NodeId, point: &Index, value: ValueId, level: usize) {
         let memory = Memory::Param(self.param(root, Access::Write));
         let index = flat_index(point, &self.graph.ty(root).shape).simplify(self);
-        self.push(level, Stmt::Store { memory, index, value, mask: None });
+        self.push(
+            level,
+            Stmt::Store {
+                memory,
+                index,
+                value,
+                mask: None,
+            },
+        );
     }
 
     fn state_dtypes(&self, monoid: Monoid, dtype: DType, extent: &IndexExpr) -> (DType, Option<DType>) {
@@ -276,7 +298,9 @@ struct InnerLoop {
 fn reduces(graph: &Graph, root: NodeId) -> Option<(Monoid, DType)> {
     match &graph.node(root).kind {
         NodeKind::Reduce { monoid, .. } => Some((*monoid, graph.ty(graph.node(root).operands[0]).dtype)),
-        NodeKind::Einsum { semiring, accumulator, .. } => Some((semiring.sum(), *accumulator)),
+        NodeKind::Einsum {
+            semiring, accumulator, ..
+        } => Some((semiring.sum(), *accumulator)),
         _ => None,
     }
 }
@@ -333,7 +357,12 @@ fn build_loops(
     let mut row_roots: Vec<(usize, usize)> = Vec::new();
     let spaces: Vec<_> = cluster.roots.iter().map(|&r| space(graph, r)).collect();
     for (k, &root) in cluster.roots.iter().enumerate() {
-        let ph = lo.own_sources(root).into_iter().map(|s| phase[&s] + reduces(graph, s).is_some() as usize).max().unwrap_or(0);
+        let ph = lo
+            .own_sources(root)
+            .into_iter()
+            .map(|s| phase[&s] + reduces(graph, s).is_some() as usize)
+            .max()
+            .unwrap_or(0);
         phase.insert(root, ph);
         let inner: Shape = (0..spaces[k].extents.len())
             .filter(|&a| matches!(loop_space.roles[k][a], Role::Inner(_)))
@@ -351,7 +380,11 @@ fn build_loops(
         }
         match loops.iter_mut().find(|l| l.phase == ph && l.extents == inner) {
             Some(l) => l.roots.push(k),
-            None => loops.push(InnerLoop { phase: ph, extents: inner, roots: vec![k] }),
+            None => loops.push(InnerLoop {
+                phase: ph,
+                extents: inner,
+                roots: vec![k],
+            }),
         }
     }
     loops.sort_by_key(|l| l.phase);
@@ -369,7 +402,10 @@ fn build_loops(
     };
     for (number, l) in loops.iter().enumerate() {
         while rows_done < row_roots.len() && row_roots[rows_done].0 <= l.phase {
-            lo.row_root(cluster.roots[row_roots[rows_done].1], &point_of(row_roots[rows_done].1, &[]));
+            lo.row_root(
+                cluster.roots[row_roots[rows_done].1],
+                &point_of(row_roots[rows_done].1, &[]),
+            );
             rows_done += 1;
         }
         let vars = match inner_vars.get(&l.extents) {
@@ -418,8 +454,12 @@ fn column_form(graph: &Graph, cluster: &Cluster, loop_space: &LoopSpace) -> bool
         let mut vars = crate::access::Variables::new(graph);
         let point: Index = s.extents.iter().map(|d| vars.push(d.clone()).into()).collect();
         let last_inner = VarId(s.extents.len() as u32 - 1);
-        let last_parallel = loop_space.roles[k].iter().position(|r| *r == Role::Parallel(loop_space.parallel.len() - 1));
-        let Some(last_parallel) = last_parallel.filter(|_| s.extents.len() > s.result_rank) else { continue };
+        let last_parallel = loop_space.roles[k]
+            .iter()
+            .position(|r| *r == Role::Parallel(loop_space.parallel.len() - 1));
+        let Some(last_parallel) = last_parallel.filter(|_| s.extents.len() > s.result_rank) else {
+            continue;
+        };
         for (source, index) in crate::access::loads_below(graph, root, &point, &mut vars) {
             let flat = flat_index(&index, &graph.ty(source).shape);
             let unit = |v: VarId| flat.affine_in(v).is_some_and(|(c, _)| c.is(1));
@@ -479,17 +519,27 @@ impl Lowerer<'_> {
         let mut states = Vec::new();
         for &k in &l.roots {
             let root = cluster.roots[k];
-            let Some((monoid, dtype)) = reduces(self.graph, root) else { continue };
+            let Some((monoid, dtype)) = reduces(self.graph, root) else {
+                continue;
+            };
             let extent = IndexExpr::product(&l.extents);
             let (value_dtype, index_dtype) = self.state_dtypes(monoid, dtype, &extent);
             let mut of_root = Vec::new();
-            for (dtype, identity) in std::iter::once((value_dtype, monoid.identity(value_dtype)))
-                .chain(index_dtype.map(|d| (d, d.zero())))
+            for (dtype, identity) in
+                std::iter::once((value_dtype, monoid.identity(value_dtype))).chain(index_dtype.map(|d| (d, d.zero())))
             {
                 let memory = self.kernel.new_scratch(dtype, state_len.clone(), scope);
                 let level = if column.is_some() { 1 } else { 0 };
                 let value = self.constant(identity);
-                self.push(level, Stmt::Store { memory, index: state_index.clone(), value, mask: None });
+                self.push(
+                    level,
+                    Stmt::Store {
+                        memory,
+                        index: state_index.clone(),
+                        value,
+                        mask: None,
+                    },
+                );
                 of_root.push((memory, state_index.clone()));
             }
             states.push((k, monoid, value_dtype, index_dtype, of_root));
@@ -515,7 +565,14 @@ impl Lowerer<'_> {
                 values.push(self.emit(Op::Index(at, *d), *d, level));
             }
             self.flops = self.flops.clone() + self.trips[1].clone();
-            self.push(1, Stmt::Accumulate { monoid: *monoid, state: of_root.iter().cloned().collect(), values });
+            self.push(
+                1,
+                Stmt::Accumulate {
+                    monoid: *monoid,
+                    state: of_root.iter().cloned().collect(),
+                    values,
+                },
+            );
         }
         self.close_inner(&around);
         for (k, _, _, index_dtype, of_root) in states {
@@ -560,11 +617,26 @@ impl Lowerer<'_> {
     fn finish(mut self, parallel: Vec<VarId>, form: Form) -> Nest {
         let mut body = std::mem::take(&mut self.levels[0].stmts);
         for &v in parallel.iter().rev() {
-            body = vec![Stmt::Loop { var: v, bind: Bind::Serial, body }];
+            body = vec![Stmt::Loop {
+                var: v,
+                bind: Bind::Serial,
+                body,
+            }];
         }
         self.kernel.body = body;
-        let in_place = if form == Form::Elementwise { in_place_pairs(&self.kernel) } else { Vec::new() };
-        Nest { kernel: self.kernel, args: self.args, parallel, form, in_place, flops: self.flops }
+        let in_place = if form == Form::Elementwise {
+            in_place_pairs(&self.kernel)
+        } else {
+            Vec::new()
+        };
+        Nest {
+            kernel: self.kernel,
+            args: self.args,
+            parallel,
+            form,
+            in_place,
+            flops: self.flops,
+        }
     }
 }
 
@@ -573,18 +645,44 @@ fn in_place_pairs(kernel: &Kernel) -> Vec<(u32, u32)> {
     let mut loads: FxHashMap<u32, Vec<(IndexExpr, bool)>> = FxHashMap::default();
     let mut stores: FxHashMap<u32, Vec<IndexExpr>> = FxHashMap::default();
     kernel.visit(&mut |s| match s {
-        Stmt::Let { op: Op::Load { memory: Memory::Param(p), index, mask }, .. } => {
+        Stmt::Let {
+            op:
+                Op::Load {
+                    memory: Memory::Param(p),
+                    index,
+                    mask,
+                },
+            ..
+        } => {
             loads.entry(*p).or_default().push((index.clone(), mask.is_some()));
         }
-        Stmt::Store { memory: Memory::Param(p), index, .. } => stores.entry(*p).or_default().push(index.clone()),
+        Stmt::Store {
+            memory: Memory::Param(p),
+            index,
+            ..
+        } => stores.entry(*p).or_default().push(index.clone()),
         _ => {}
     });
     let mut pairs = Vec::new();
-    for (w, param) in kernel.params.iter().enumerate().filter(|(_, p)| p.access == Access::Write) {
-        let Some([at]) = stores.get(&(w as u32)).map(|s| &s[..]) else { continue };
-        for (r, read) in kernel.params.iter().enumerate().filter(|(_, p)| p.access == Access::Read) {
+    for (w, param) in kernel
+        .params
+        .iter()
+        .enumerate()
+        .filter(|(_, p)| p.access == Access::Write)
+    {
+        let Some([at]) = stores.get(&(w as u32)).map(|s| &s[..]) else {
+            continue;
+        };
+        for (r, read) in kernel
+            .params
+            .iter()
+            .enumerate()
+            .filter(|(_, p)| p.access == Access::Read)
+        {
             let same_size = read.dtype.bytes() == param.dtype.bytes() && read.len == param.len;
-            let aligned = loads.get(&(r as u32)).is_some_and(|l| l.iter().all(|(i, masked)| !masked && i == at));
+            let aligned = loads
+                .get(&(r as u32))
+                .is_some_and(|l| l.iter().all(|(i, masked)| !masked && i == at));
             if same_size && aligned {
                 pairs.push((r as u32, w as u32));
             }

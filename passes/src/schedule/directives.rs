@@ -3,7 +3,7 @@
 //! A directive names loops by variable, checks its own precondition and answers why it does not apply; it never applies
 //! in part. New variables are numbered deterministically, so a list of directives is a schedule that can be replayed.
 
-use tlc_ir::index::{Bounds, IndexExpr, VarId};
+use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
 
 use super::tree::{clone_fresh, count_divisions, loop_body, replace_loop, substitute_in};
@@ -136,21 +136,39 @@ fn split(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, Ref
     let mut made = Vec::new();
     rewrite(kernel, var, &mut |kernel, bind, body| {
         let mut out = Vec::new();
-        let tail_body = (!left.is(0)).then(|| if whole.is(0) { body.clone() } else { clone_fresh(kernel, &body) });
+        let tail_body = (!left.is(0)).then(|| {
+            if whole.is(0) {
+                body.clone()
+            } else {
+                clone_fresh(kernel, &body)
+            }
+        });
         if !whole.is(0) {
             let outer = kernel.new_var(whole.clone());
             let inner = kernel.new_var(k.clone());
             let mut main = body;
             let at = IndexExpr::from(outer) * k.clone() + inner.into();
             substitute_in(kernel, &mut main, &mut |v| (v == var).then(|| at.clone()));
-            out.push(Stmt::Loop { var: outer, bind, body: vec![Stmt::Loop { var: inner, bind: Bind::Serial, body: main }] });
+            out.push(Stmt::Loop {
+                var: outer,
+                bind,
+                body: vec![Stmt::Loop {
+                    var: inner,
+                    bind: Bind::Serial,
+                    body: main,
+                }],
+            });
             made.extend([outer, inner]);
         }
         if let Some(mut tail) = tail_body {
             let t = kernel.new_var(left.clone());
             let at = whole.clone() * k.clone() + t.into();
             substitute_in(kernel, &mut tail, &mut |v| (v == var).then(|| at.clone()));
-            out.push(Stmt::Loop { var: t, bind: Bind::Serial, body: tail });
+            out.push(Stmt::Loop {
+                var: t,
+                bind: Bind::Serial,
+                body: tail,
+            });
             made.push(t);
         }
         out
@@ -172,7 +190,15 @@ fn block(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, Ref
     rewrite(kernel, var, &mut |kernel, bind, mut body| {
         let at = start.clone() + inner.into();
         substitute_in(kernel, &mut body, &mut |v| (v == var).then(|| at.clone()));
-        vec![Stmt::Loop { var: outer, bind, body: vec![Stmt::Loop { var: inner, bind: Bind::Serial, body }] }]
+        vec![Stmt::Loop {
+            var: outer,
+            bind,
+            body: vec![Stmt::Loop {
+                var: inner,
+                bind: Bind::Serial,
+                body,
+            }],
+        }]
     });
     Ok(vec![outer, inner])
 }
@@ -195,15 +221,24 @@ fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<VarId>, R
     let total = kernel.extents[outer.0 as usize].clone() * ei.clone();
     let mut fused = kernel.clone();
     let var = fused.new_var(total);
-    let (q, r) = (IndexExpr::floor_div(&var.into(), &ei), IndexExpr::modulo(&var.into(), &ei));
+    let (q, r) = (
+        IndexExpr::floor_div(&var.into(), &ei),
+        IndexExpr::modulo(&var.into(), &ei),
+    );
     rewrite(&mut fused, outer, &mut |kernel, bind, body| {
-        let Some(Stmt::Loop { body: mut inside, .. }) = body.into_iter().next() else { unreachable!("checked above") };
+        let Some(Stmt::Loop { body: mut inside, .. }) = body.into_iter().next() else {
+            unreachable!("checked above")
+        };
         substitute_in(kernel, &mut inside, &mut |v| match v {
             v if v == outer => Some(q.clone()),
             v if v == inner => Some(r.clone()),
             _ => None,
         });
-        vec![Stmt::Loop { var, bind, body: inside }]
+        vec![Stmt::Loop {
+            var,
+            bind,
+            body: inside,
+        }]
     });
     let divides = count_divisions(&fused.body) > count_divisions(&kernel.body);
     if divides && ei.interval(kernel).lo < 1 {
@@ -220,7 +255,10 @@ fn carries_state(body: &[Stmt]) -> bool {
     fn walk(body: &[Stmt], loads: &mut Vec<Memory>, stores: &mut Vec<Memory>) {
         for s in body {
             match s {
-                Stmt::Let { op: Op::Load { memory, .. }, .. } => loads.push(*memory),
+                Stmt::Let {
+                    op: Op::Load { memory, .. },
+                    ..
+                } => loads.push(*memory),
                 Stmt::Store { memory, .. } => stores.push(*memory),
                 Stmt::Loop { body, .. } | Stmt::If { body, .. } => walk(body, loads, stores),
                 _ => {}
@@ -237,15 +275,27 @@ fn interchange(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<Va
         return Err(Refusal::Recurrence(outer));
     }
     rewrite(kernel, outer, &mut |_, outer_bind, body| {
-        let Some(Stmt::Loop { bind, body: inside, .. }) = body.into_iter().next() else { unreachable!("checked above") };
-        vec![Stmt::Loop { var: inner, bind, body: vec![Stmt::Loop { var: outer, bind: outer_bind, body: inside }] }]
+        let Some(Stmt::Loop { bind, body: inside, .. }) = body.into_iter().next() else {
+            unreachable!("checked above")
+        };
+        vec![Stmt::Loop {
+            var: inner,
+            bind,
+            body: vec![Stmt::Loop {
+                var: outer,
+                bind: outer_bind,
+                body: inside,
+            }],
+        }]
     });
     Ok(vec![inner, outer])
 }
 
 fn set_bind(kernel: &mut Kernel, var: VarId, new: Bind) -> Result<Vec<VarId>, Refusal> {
     exists(kernel, var)?;
-    let constant = kernel.extents[var.0 as usize].as_const().is_some_and(|n| (0..=MAX_UNROLL).contains(&n));
+    let constant = kernel.extents[var.0 as usize]
+        .as_const()
+        .is_some_and(|n| (0..=MAX_UNROLL).contains(&n));
     if matches!(new, Bind::Lanes | Bind::Unroll) && !constant {
         return Err(Refusal::NotConstant(var));
     }
@@ -279,7 +329,10 @@ fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<Vec<VarId>,
     if around != var && loop_body(outer_body, var).is_none() {
         return Err(Refusal::NotNested(around, var));
     }
-    let Some(copies) = kernel.extents[var.0 as usize].as_const().filter(|n| (1..=MAX_UNROLL).contains(n)) else {
+    let Some(copies) = kernel.extents[var.0 as usize]
+        .as_const()
+        .filter(|n| (1..=MAX_UNROLL).contains(n))
+    else {
         return Err(Refusal::NotConstant(var));
     };
     let mut found = Vec::new();
@@ -291,7 +344,10 @@ fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<Vec<VarId>,
     }
     // Every state must be a register array of constant length that other statements around do not touch.
     for (m, _) in &found {
-        let constant = kernel.memory_len(*m).as_const().is_some_and(|n| n * copies <= 4 * MAX_UNROLL);
+        let constant = kernel
+            .memory_len(*m)
+            .as_const()
+            .is_some_and(|n| n * copies <= 4 * MAX_UNROLL);
         if !matches!(m, Memory::Scratch(_)) || !constant || touched(outer_body, *m) {
             return Err(Refusal::Recurrence(var));
         }
@@ -308,36 +364,69 @@ fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<Vec<VarId>,
             let dtype = kernel.memory_dtype(*m);
             let copy = kernel.new_scratch(dtype, IndexExpr::Const(len * copies), Scope::Register);
             renamed.push((*m, copy, len));
-            let identity = if position == 0 { monoid.identity(dtype) } else { dtype.zero() };
+            let identity = if position == 0 {
+                monoid.identity(dtype)
+            } else {
+                dtype.zero()
+            };
             pairs.push((*m, copy, len, dtype, identity));
         }
         let len = pairs[0].2;
         // Copies go outside, elements of one copy inside: whole vectors combine where a copy is as long as the lanes.
-        let (c, e) = (kernel.new_var(IndexExpr::Const(copies)), kernel.new_var(IndexExpr::Const(len)));
+        let (c, e) = (
+            kernel.new_var(IndexExpr::Const(copies)),
+            kernel.new_var(IndexExpr::Const(len)),
+        );
         let at = IndexExpr::from(c) * IndexExpr::Const(len) + e.into();
         let mut body = Vec::new();
         for (_, copy, _, dtype, identity) in &pairs {
             let value = kernel.new_value(*dtype);
-            body.push(Stmt::Let { value, op: Op::Const(*identity) });
-            body.push(Stmt::Store { memory: *copy, index: at.clone(), value, mask: None });
+            body.push(Stmt::Let {
+                value,
+                op: Op::Const(*identity),
+            });
+            body.push(Stmt::Store {
+                memory: *copy,
+                index: at.clone(),
+                value,
+                mask: None,
+            });
         }
         before.push(copy_loops(c, e, len, lanes, body));
-        let (c, e) = (kernel.new_var(IndexExpr::Const(copies)), kernel.new_var(IndexExpr::Const(len)));
+        let (c, e) = (
+            kernel.new_var(IndexExpr::Const(copies)),
+            kernel.new_var(IndexExpr::Const(len)),
+        );
         let at = IndexExpr::from(c) * IndexExpr::Const(len) + e.into();
         let mut body = Vec::new();
         let mut values = smallvec::SmallVec::new();
         for (_, copy, _, dtype, _) in &pairs {
             let value = kernel.new_value(*dtype);
-            body.push(Stmt::Let { value, op: Op::Load { memory: *copy, index: at.clone(), mask: None } });
+            body.push(Stmt::Let {
+                value,
+                op: Op::Load {
+                    memory: *copy,
+                    index: at.clone(),
+                    mask: None,
+                },
+            });
             values.push(value);
         }
         let state = pairs.iter().map(|p| (p.0, IndexExpr::from(e))).collect();
-        body.push(Stmt::Accumulate { monoid: *monoid, state, values });
+        body.push(Stmt::Accumulate {
+            monoid: *monoid,
+            state,
+            values,
+        });
         // Combining never runs over lanes of the copies: those are what is combined.
         let combine = Stmt::Loop {
             var: c,
             bind: Bind::Unroll,
-            body: vec![Stmt::Loop { var: e, bind: if len > 1 { Bind::Lanes } else { Bind::Unroll }, body }],
+            body: vec![Stmt::Loop {
+                var: e,
+                bind: if len > 1 { Bind::Lanes } else { Bind::Unroll },
+                body,
+            }],
         };
         after.push(combine);
         made.extend([c, e]);
@@ -349,7 +438,11 @@ fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<Vec<VarId>,
     });
     replace_loop(&mut rewritten, around, &mut |bind, body| {
         let mut out = std::mem::take(&mut before);
-        out.push(Stmt::Loop { var: around, bind, body });
+        out.push(Stmt::Loop {
+            var: around,
+            bind,
+            body,
+        });
         out.append(&mut after);
         out
     });
@@ -365,9 +458,25 @@ fn copy_loops(c: VarId, e: VarId, len: i64, lanes: bool, body: Vec<Stmt>) -> Stm
         _ => (Bind::Unroll, Bind::Unroll),
     };
     if outer == Bind::Lanes {
-        return Stmt::Loop { var: e, bind: inner, body: vec![Stmt::Loop { var: c, bind: outer, body }] };
+        return Stmt::Loop {
+            var: e,
+            bind: inner,
+            body: vec![Stmt::Loop {
+                var: c,
+                bind: outer,
+                body,
+            }],
+        };
     }
-    Stmt::Loop { var: c, bind: outer, body: vec![Stmt::Loop { var: e, bind: inner, body }] }
+    Stmt::Loop {
+        var: c,
+        bind: outer,
+        body: vec![Stmt::Loop {
+            var: e,
+            bind: inner,
+            body,
+        }],
+    }
 }
 
 fn loop_bind(body: &[Stmt], var: VarId) -> Option<Bind> {
@@ -397,7 +506,11 @@ fn collect_groups(body: &[Stmt], out: &mut Vec<(tlc_ir::graph::Monoid, Vec<Memor
 /// True if a statement other than an accumulation loads or stores the memory.
 fn touched(body: &[Stmt], memory: Memory) -> bool {
     body.iter().any(|s| match s {
-        Stmt::Let { op: Op::Load { memory: m, .. }, .. } | Stmt::Store { memory: m, .. } => *m == memory,
+        Stmt::Let {
+            op: Op::Load { memory: m, .. },
+            ..
+        }
+        | Stmt::Store { memory: m, .. } => *m == memory,
         Stmt::Loop { body, .. } | Stmt::If { body, .. } => touched(body, memory),
         _ => false,
     })
@@ -443,10 +556,29 @@ fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -> Result<Ve
         let dtype = kernel.memory_dtype(original);
         let own = kernel.new_scratch(dtype, IndexExpr::Const(width), Scope::Register);
         let (zero, total) = (kernel.new_value(dtype), kernel.new_value(dtype));
-        before.push(Stmt::Let { value: zero, op: Op::Const(monoid.identity(dtype)) });
-        before.push(Stmt::Store { memory: own, index: at.clone(), value: zero, mask: None });
-        after.push(Stmt::Let { value: total, op: Op::Load { memory: own, index: at.clone(), mask: None } });
-        let index = states.iter().find(|(m, _)| *m == original).map(|(_, i)| i.clone()).expect("collected together");
+        before.push(Stmt::Let {
+            value: zero,
+            op: Op::Const(monoid.identity(dtype)),
+        });
+        before.push(Stmt::Store {
+            memory: own,
+            index: at.clone(),
+            value: zero,
+            mask: None,
+        });
+        after.push(Stmt::Let {
+            value: total,
+            op: Op::Load {
+                memory: own,
+                index: at.clone(),
+                mask: None,
+            },
+        });
+        let index = states
+            .iter()
+            .find(|(m, _)| *m == original)
+            .map(|(_, i)| i.clone())
+            .expect("collected together");
         after.push(Stmt::Accumulate {
             monoid: *monoid,
             state: smallvec::smallvec![(original, index)],

@@ -8,7 +8,7 @@ pub mod tree;
 
 use std::fmt;
 
-use tlc_ir::index::{Bounds, IndexExpr, VarId};
+use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
 use tlc_ir::{DType, ScalarOp, Target};
 
@@ -78,7 +78,11 @@ struct Scheduler<'t> {
 
 /// Schedules a nest for a CPU target.
 pub fn schedule(nest: &Nest, target: &Target) -> (Kernel, Schedule) {
-    let mut s = Scheduler { kernel: nest.kernel.clone(), target, schedule: Schedule::default() };
+    let mut s = Scheduler {
+        kernel: nest.kernel.clone(),
+        target,
+        schedule: Schedule::default(),
+    };
     match nest.form {
         Form::Elementwise => s.elementwise(&nest.parallel),
         Form::Rows => s.rows(&nest.parallel),
@@ -130,7 +134,10 @@ impl Scheduler<'_> {
             }
         }
         let first = *left.first()?;
-        self.apply(Directive::Bind { var: first, bind: Bind::Parallel });
+        self.apply(Directive::Bind {
+            var: first,
+            bind: Bind::Parallel,
+        });
         Some(first)
     }
 
@@ -158,14 +165,26 @@ impl Scheduler<'_> {
         let n = n.clone();
         match n.as_const().is_some_and(|n| n % BLOCK == 0) {
             true => {
-                if let Some(made) = self.apply(Directive::Split { var: last, factor: BLOCK }) {
-                    self.apply(Directive::Bind { var: made[0], bind: Bind::Parallel });
+                if let Some(made) = self.apply(Directive::Split {
+                    var: last,
+                    factor: BLOCK,
+                }) {
+                    self.apply(Directive::Bind {
+                        var: made[0],
+                        bind: Bind::Parallel,
+                    });
                     self.vectorize(made[1]);
                 }
             }
             false => {
-                if let Some(made) = self.apply(Directive::Block { var: last, factor: BLOCK }) {
-                    self.apply(Directive::Bind { var: made[0], bind: Bind::Parallel });
+                if let Some(made) = self.apply(Directive::Block {
+                    var: last,
+                    factor: BLOCK,
+                }) {
+                    self.apply(Directive::Bind {
+                        var: made[0],
+                        bind: Bind::Parallel,
+                    });
                     self.vectorize(made[1]);
                 }
             }
@@ -176,7 +195,11 @@ impl Scheduler<'_> {
     fn prefers(&self, a: VarId, b: VarId) -> bool {
         let mut strided = false;
         self.kernel.visit(&mut |s| {
-            if let Stmt::Let { op: Op::Load { index, .. }, .. } = s {
+            if let Stmt::Let {
+                op: Op::Load { index, .. },
+                ..
+            } = s
+            {
                 let unit = |v: VarId| index.affine_in(v).is_some_and(|(c, _)| c.is(1));
                 strided |= unit(a) && index.uses(b) && !unit(b);
             }
@@ -189,15 +212,33 @@ impl Scheduler<'_> {
         let at = loops.iter().position(|&v| v == across).unwrap_or(0);
         // Bring `across` next to the innermost loop.
         for k in at..loops.len() - 2 {
-            if self.apply(Directive::Interchange { outer: across, inner: loops[k + 1] }).is_none() {
+            if self
+                .apply(Directive::Interchange {
+                    outer: across,
+                    inner: loops[k + 1],
+                })
+                .is_none()
+            {
                 return self.vectorize(last);
             }
         }
         let mut outer: Vec<VarId> = loops.iter().copied().filter(|&v| v != across && v != last).collect();
-        let Some(rows) = self.apply(Directive::Block { var: across, factor: TILE }) else { return self.vectorize(last) };
+        let Some(rows) = self.apply(Directive::Block {
+            var: across,
+            factor: TILE,
+        }) else {
+            return self.vectorize(last);
+        };
         outer.push(rows[0]);
-        if let Some(columns) = self.apply(Directive::Block { var: last, factor: TILE })
-            && self.apply(Directive::Interchange { outer: rows[1], inner: columns[0] }).is_some()
+        if let Some(columns) = self.apply(Directive::Block {
+            var: last,
+            factor: TILE,
+        }) && self
+            .apply(Directive::Interchange {
+                outer: rows[1],
+                inner: columns[0],
+            })
+            .is_some()
         {
             outer.push(columns[0]);
             self.parallel(&outer);
@@ -220,7 +261,9 @@ impl Scheduler<'_> {
     fn columns(&mut self, parallel: &[VarId]) {
         self.parallel(parallel);
         for nest in self.inner_nests() {
-            let Some((&column, inner)) = nest.split_last() else { continue };
+            let Some((&column, inner)) = nest.split_last() else {
+                continue;
+            };
             let inner = self.fuse_clean(inner);
             let lanes = match self.lanes(column) {
                 Ok(lanes) => lanes,
@@ -234,7 +277,12 @@ impl Scheduler<'_> {
                 continue;
             };
             self.schedule.inner.push(Ok(lanes as u32));
-            let Some(rows) = self.apply(Directive::Split { var: row, factor: COLUMN_ROWS }) else { continue };
+            let Some(rows) = self.apply(Directive::Split {
+                var: row,
+                factor: COLUMN_ROWS,
+            }) else {
+                continue;
+            };
             if rows.len() == 1 {
                 self.strip(column, lanes);
                 continue;
@@ -245,12 +293,23 @@ impl Scheduler<'_> {
             if let Some(path) = vectors {
                 let mut moved = true;
                 for &inside in &path {
-                    moved &= self.apply(Directive::Interchange { outer: rows[1], inner: inside }).is_some();
+                    moved &= self
+                        .apply(Directive::Interchange {
+                            outer: rows[1],
+                            inner: inside,
+                        })
+                        .is_some();
                 }
                 if moved {
                     let lane = path.last().copied();
-                    self.apply(Directive::Bind { var: rows[1], bind: Bind::Unroll });
-                    self.apply(Directive::Privatize { var: rows[1], lanes: lane });
+                    self.apply(Directive::Bind {
+                        var: rows[1],
+                        bind: Bind::Unroll,
+                    });
+                    self.apply(Directive::Privatize {
+                        var: rows[1],
+                        lanes: lane,
+                    });
                 }
             }
             if let Some(c) = tail_column {
@@ -265,14 +324,23 @@ impl Scheduler<'_> {
         if made.len() == 1 {
             return None;
         }
-        self.apply(Directive::Bind { var: made[1], bind: Bind::Lanes });
+        self.apply(Directive::Bind {
+            var: made[1],
+            bind: Bind::Lanes,
+        });
         (made.len() == 2).then_some(made)
     }
 
     /// The perfect nests of serial loops below the outermost parallel loop (or at the top), outermost first each.
     fn inner_nests(&self) -> Vec<Vec<VarId>> {
         let body = match &self.kernel.body[..] {
-            [Stmt::Loop { bind: Bind::Parallel, body, .. }] => body,
+            [
+                Stmt::Loop {
+                    bind: Bind::Parallel,
+                    body,
+                    ..
+                },
+            ] => body,
             _ => &self.kernel.body,
         };
         fn chain(body: &[Stmt], var: VarId) -> Vec<VarId> {
@@ -347,7 +415,9 @@ impl Scheduler<'_> {
                         if !vector_form(*op, on) {
                             return Err(ScalarReason::NoVectorOp(*op));
                         }
-                        args.iter().filter(|a| varying.contains(a)).try_for_each(|a| meet(self.kernel.dtype(*a)))?;
+                        args.iter()
+                            .filter(|a| varying.contains(a))
+                            .try_for_each(|a| meet(self.kernel.dtype(*a)))?;
                     }
                     if let Op::Convert(_, a) = op
                         && (dtype.bits() != self.kernel.dtype(*a).bits() || dtype == DType::Bool)
@@ -363,7 +433,9 @@ impl Scheduler<'_> {
                     meet(dtype)?;
                     varying.push(*value);
                 }
-                Stmt::Store { memory, index, mask, .. } => {
+                Stmt::Store {
+                    memory, index, mask, ..
+                } => {
                     if mask.is_some() {
                         return Err(ScalarReason::MaskedAccess);
                     }
@@ -407,16 +479,36 @@ impl Scheduler<'_> {
         let reduces = self.accumulates(var);
         let mut tail = Some(var);
         if hi >= lanes * UNROLL {
-            let made = self.apply(Directive::Split { var, factor: lanes * UNROLL }).unwrap_or_default();
+            let made = self
+                .apply(Directive::Split {
+                    var,
+                    factor: lanes * UNROLL,
+                })
+                .unwrap_or_default();
             tail = made.get(2).copied().or((made.len() == 1).then(|| made[0]));
             if made.len() >= 2
-                && let Some(pair) = self.apply(Directive::Split { var: made[1], factor: lanes })
+                && let Some(pair) = self.apply(Directive::Split {
+                    var: made[1],
+                    factor: lanes,
+                })
             {
-                self.apply(Directive::Bind { var: pair[0], bind: Bind::Unroll });
-                self.apply(Directive::Bind { var: pair[1], bind: Bind::Lanes });
+                self.apply(Directive::Bind {
+                    var: pair[0],
+                    bind: Bind::Unroll,
+                });
+                self.apply(Directive::Bind {
+                    var: pair[1],
+                    bind: Bind::Lanes,
+                });
                 if reduces {
-                    self.apply(Directive::RFactor { var: pair[1], around: made[0] });
-                    self.apply(Directive::RFactor { var: pair[0], around: made[0] });
+                    self.apply(Directive::RFactor {
+                        var: pair[1],
+                        around: made[0],
+                    });
+                    self.apply(Directive::RFactor {
+                        var: pair[0],
+                        around: made[0],
+                    });
                 }
             }
         }
@@ -424,9 +516,15 @@ impl Scheduler<'_> {
             && let Some(made) = self.apply(Directive::Split { var: t, factor: lanes })
         {
             if made.len() >= 2 {
-                self.apply(Directive::Bind { var: made[1], bind: Bind::Lanes });
+                self.apply(Directive::Bind {
+                    var: made[1],
+                    bind: Bind::Lanes,
+                });
                 if reduces {
-                    self.apply(Directive::RFactor { var: made[1], around: made[0] });
+                    self.apply(Directive::RFactor {
+                        var: made[1],
+                        around: made[0],
+                    });
                 }
             }
             let rest = made.get(2).copied().or((made.len() == 1).then(|| made[0]));
@@ -436,7 +534,10 @@ impl Scheduler<'_> {
 
     fn unroll_short(&mut self, var: VarId) {
         if self.kernel.extents[var.0 as usize].as_const().is_some_and(|n| n <= 4) {
-            self.apply(Directive::Bind { var, bind: Bind::Unroll });
+            self.apply(Directive::Bind {
+                var,
+                bind: Bind::Unroll,
+            });
         }
     }
 
@@ -446,7 +547,8 @@ impl Scheduler<'_> {
             Memory::Param(_) => false,
         };
         tree::loop_body(&self.kernel.body, var).is_some_and(|b| {
-            b.iter().any(|s| matches!(s, Stmt::Accumulate { state, .. } if state.iter().all(|(m, _)| registers(m))))
+            b.iter()
+                .any(|s| matches!(s, Stmt::Accumulate { state, .. } if state.iter().all(|(m, _)| registers(m))))
         })
     }
 }

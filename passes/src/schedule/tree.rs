@@ -8,7 +8,13 @@ use tlc_ir::kernel::{Kernel, Op, Stmt, ValueId};
 pub fn for_each_index(body: &mut [Stmt], f: &mut dyn FnMut(&mut IndexExpr)) {
     for s in body {
         match s {
-            Stmt::Let { op: Op::Index(e, _), .. } | Stmt::Let { op: Op::Load { index: e, .. }, .. } => f(e),
+            Stmt::Let {
+                op: Op::Index(e, _), ..
+            }
+            | Stmt::Let {
+                op: Op::Load { index: e, .. },
+                ..
+            } => f(e),
             Stmt::Store { index, .. } => f(index),
             Stmt::Accumulate { state, .. } => state.iter_mut().for_each(|(_, e)| f(e)),
             Stmt::Loop { body, .. } | Stmt::If { body, .. } => for_each_index(body, f),
@@ -91,20 +97,35 @@ fn copy_stmts(
                 values.insert(*value, new);
                 Stmt::Let { value: new, op }
             }
-            Stmt::Store { memory, index, value, mask } => Stmt::Store {
+            Stmt::Store {
+                memory,
+                index,
+                value,
+                mask,
+            } => Stmt::Store {
                 memory: *memory,
                 index: index.clone(),
                 value: of(values, value),
                 mask: mask.as_ref().map(|m| of(values, m)),
             },
-            Stmt::Loop { var, bind, body } => {
-                Stmt::Loop { var: vars[var], bind: *bind, body: copy_stmts(kernel, body, vars, values) }
-            }
-            Stmt::If { cond, body } => {
-                Stmt::If { cond: of(values, cond), body: copy_stmts(kernel, body, vars, values) }
-            }
-            Stmt::Clamp { var, value } => Stmt::Clamp { var: vars[var], value: of(values, value) },
-            Stmt::Accumulate { monoid, state, values: operands } => Stmt::Accumulate {
+            Stmt::Loop { var, bind, body } => Stmt::Loop {
+                var: vars[var],
+                bind: *bind,
+                body: copy_stmts(kernel, body, vars, values),
+            },
+            Stmt::If { cond, body } => Stmt::If {
+                cond: of(values, cond),
+                body: copy_stmts(kernel, body, vars, values),
+            },
+            Stmt::Clamp { var, value } => Stmt::Clamp {
+                var: vars[var],
+                value: of(values, value),
+            },
+            Stmt::Accumulate {
+                monoid,
+                state,
+                values: operands,
+            } => Stmt::Accumulate {
                 monoid: *monoid,
                 state: state.clone(),
                 values: operands.iter().map(|v| of(values, v)).collect(),
@@ -133,7 +154,11 @@ pub fn replace_loop(
 ) -> bool {
     for i in 0..body.len() {
         match &mut body[i] {
-            Stmt::Loop { var: v, bind, body: inner } if *v == var => {
+            Stmt::Loop {
+                var: v,
+                bind,
+                body: inner,
+            } if *v == var => {
                 let new = f(*bind, std::mem::take(inner));
                 body.splice(i..=i, new);
                 return true;
@@ -173,7 +198,13 @@ pub fn count_divisions(body: &[Stmt]) -> usize {
     let mut total = 0;
     for s in body {
         total += match s {
-            Stmt::Let { op: Op::Index(e, _), .. } | Stmt::Let { op: Op::Load { index: e, .. }, .. } => of(e),
+            Stmt::Let {
+                op: Op::Index(e, _), ..
+            }
+            | Stmt::Let {
+                op: Op::Load { index: e, .. },
+                ..
+            } => of(e),
             Stmt::Store { index, .. } => of(index),
             Stmt::Accumulate { state, .. } => state.iter().map(|(_, e)| of(e)).sum(),
             Stmt::Loop { body, .. } | Stmt::If { body, .. } => count_divisions(body),
