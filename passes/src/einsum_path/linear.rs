@@ -2,8 +2,8 @@
 //!
 //! For a matrix chain that is the textbook matrix-chain product (Godbole, "On efficient computation of matrix chain
 //! products", 1973), which greedy search misses badly: on a chain that ends in a vector it may multiply the matrices
-//! first. Networks that are one path (each class shared by two neighbours, or of the output) are solved in O(n^3) flops
-//! on plain numbers; others, if they are small, with masks.
+//! first. Networks that are one path (each class shared by two neighbours, or of the output) are solved on plain
+//! numbers in O(n^3); others, if they are small, with masks.
 
 use super::network::{Mask, Network, members, saturate, union};
 
@@ -59,6 +59,55 @@ pub(super) fn breadth_first_order(network: &Network) -> Vec<usize> {
         }
     }
     order
+}
+
+/// From an end of the network on, always the operand next that leaves the fewest elements open: a frontier that sweeps
+/// over the network.
+pub(super) fn sweep_order(network: &Network, start: usize) -> Vec<usize> {
+    let mut rest: Vec<usize> = (0..network.leaves.len()).filter(|&leaf| leaf != start).collect();
+    let mut order = vec![start];
+    let mut live = network.holders.clone();
+    let mut open = network.leaves[start].clone();
+    while !rest.is_empty() {
+        let connected = |leaf: usize| network.leaves[leaf].iter().zip(&open).any(|(x, y)| x & y != 0);
+        // The elements that the frontier gains or loses by an operand, as a factor.
+        let growth = |leaf: usize| {
+            members(&network.leaves[leaf])
+                .map(|class| match (open[class / 64] >> (class % 64) & 1 != 0, live[class]) {
+                    (false, _) => network.extents[class],
+                    (true, 2) => 1.0 / network.extents[class].max(1.0),
+                    (true, _) => 1.0,
+                })
+                .product::<f64>()
+        };
+        let keys = rest
+            .iter()
+            .enumerate()
+            .map(|(k, &leaf)| (!connected(leaf), growth(leaf), k));
+        let next = keys
+            .min_by(|x, y| x.0.cmp(&y.0).then(x.1.total_cmp(&y.1)))
+            .map_or(0, |(.., k)| k);
+        let leaf = rest.remove(next);
+        for class in members(&network.leaves[leaf]) {
+            let bit = 1 << (class % 64);
+            if open[class / 64] & bit != 0 {
+                live[class] -= 1;
+            }
+            open[class / 64] |= bit;
+            if live[class] < 2 {
+                open[class / 64] &= !bit;
+            }
+        }
+        order.push(leaf);
+    }
+    order
+}
+
+/// The tree that takes the operands one by one.
+pub(super) fn one_by_one(order: &[usize]) -> Vec<(usize, usize)> {
+    let first = order.first().copied().into_iter();
+    let made = first.chain(order.len()..);
+    made.zip(order.iter().skip(1).copied()).collect()
 }
 
 /// If the network is one path: the extent to the left of each operand of `order` (and 1 at the end), and the product
@@ -178,11 +227,11 @@ fn masked_splits(network: &Network, order: &[usize], limit: f64) -> Option<Inter
         before.push(union(&before[k], &network.leaves[order[k]]));
         after[count - 1 - k] = union(&after[count - k], &network.leaves[order[count - 1 - k]]);
     }
-    for i in 0..count {
+    for (i, before) in before.iter().enumerate().take(count) {
         let mut inside = nothing.clone();
         for j in i + 1..=count {
             inside = union(&inside, &network.leaves[order[j - 1]]);
-            let outside = union(&before[i], &after[j]);
+            let outside = union(before, &after[j]);
             open.set(i, j, inside.iter().zip(&outside).map(|(x, y)| x & y).collect());
         }
     }

@@ -18,7 +18,7 @@ use super::Label;
 pub(super) const SATURATED: f64 = 1e300;
 
 /// A set of classes, as bits.
-pub(super) type Mask = SmallVec<[u64; 2]>;
+pub(super) type Mask = SmallVec<[u64; 8]>;
 
 /// `p`, a product of extents, saturated; NaN stands for infinity times zero.
 pub(super) fn saturate(p: f64) -> f64 {

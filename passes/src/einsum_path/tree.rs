@@ -4,11 +4,13 @@
 //! What a node contracts to depends only on the leaves below it, so replacing the inside of any connected part of the
 //! tree (its root and the nodes hanging below it kept) changes no other node. [`Tree::refine`] does that with the
 //! optimal inside, for parts of at most [`WINDOW`] hanging nodes, until no part improves or the work is spent.
+//! [`Tree::anneal`] moves between trees by random rotations first, to leave poor valleys.
 //!
 //! Source: "subtree reconfiguration", Gray and Kourtis, "Hyper-optimized tensor network contraction", Quantum 5, 410
 //! (2021), arXiv:2002.01935.
 
 use super::exact;
+use super::greedy::SplitMix64;
 use super::network::{Mask, Network, union};
 
 /// The most nodes that hang below a part that is re-optimized exactly.
@@ -276,6 +278,64 @@ impl Tree {
             self.nodes[above as usize].dirty = [true; 2];
             above = self.nodes[above as usize].parent;
         }
+    }
+
+    /// Rotates random edges of the tree, `((a b) c)` to `((a c) b)` or `((b c) a)`, accepting a rotation that makes the
+    /// two steps r times dearer with probability `r^-beta`, beta growing from 1 to 40. Ends with the best tree it saw.
+    ///
+    /// Source: "TreeSA", Kalachev, Panteleev, Yung, "Multi-tensor contraction for XEB verification of quantum circuits",
+    /// arXiv:2108.05665.
+    pub fn anneal(&mut self, network: &Network, limit: f64, random: &mut SplitMix64, sweeps: usize) {
+        let steps = self.nodes.len() - self.leaf_count;
+        let mut best = (self.cost(limit), self.clone());
+        for sweep in 0..sweeps {
+            let beta = 40f64.powf(sweep as f64 / (sweeps - 1).max(1) as f64);
+            for _ in 0..steps {
+                let top = self.leaf_count + (random.next() % steps as u64) as usize;
+                let choice = random.next();
+                let Some((left, right)) = self.nodes[top].children else {
+                    continue;
+                };
+                let (inner, c) = if choice & 1 == 0 { (left, right) } else { (right, left) };
+                let Some((a, b)) = self.nodes[inner as usize].children else {
+                    continue;
+                };
+                // `b` leaves the inner step, `c` enters it.
+                let (a, b) = if choice & 2 == 0 { (a, b) } else { (b, a) };
+                let [mask_a, mask_b, mask_c] = [a, b, c].map(|id| &self.nodes[id as usize].open);
+                let inner_pair = union(mask_a, mask_c);
+                let outside = union(mask_b, &self.nodes[top].open);
+                let open: Mask = inner_pair.iter().zip(&outside).map(|(x, y)| x & y).collect();
+                let inner_flops = 2.0 * network.size(&inner_pair);
+                let top_flops = 2.0 * network.size(&union(&open, mask_b));
+                let before = self.nodes[inner as usize].flops + self.nodes[top].flops;
+                let after = inner_flops + top_flops;
+                let size = network.size(&open);
+                let over = |size: f64| if size > limit { size } else { 0.0 };
+                let (over_before, over_after) = (over(self.nodes[inner as usize].size), over(size));
+                let ratio = if over_after == over_before {
+                    after / before
+                } else {
+                    (over_after + 1.0) / (over_before + 1.0)
+                };
+                if ratio > 1.0 && random.unit() > ratio.powf(-beta) {
+                    continue;
+                }
+                self.nodes[top].children = Some((inner, b));
+                self.nodes[top].flops = top_flops;
+                let rotated = &mut self.nodes[inner as usize];
+                (rotated.children, rotated.flops) = (Some((a, c)), inner_flops);
+                (rotated.open, rotated.size) = (open, size);
+                self.nodes[b as usize].parent = top as u32;
+                self.nodes[c as usize].parent = inner;
+            }
+            let cost = self.cost(limit);
+            if cost < best.0 {
+                best = (cost, self.clone());
+            }
+        }
+        *self = best.1;
+        self.nodes.iter_mut().for_each(|node| node.dirty = [true; 2]);
     }
 
     /// The steps in an order that keeps few elements alive: of two subtrees the one whose evaluation needs more beyond
