@@ -16,6 +16,17 @@ fn main() {
     };
     print("inline (one chunk)", || pool.parallel_for(1, 1, &empty).unwrap_or_else(|panic| panic!("{panic}")));
     print("empty fork-join, warm", || pool.parallel_for(extent, 1, &empty).unwrap_or_else(|panic| panic!("{panic}")));
+    let others = AtomicU32::new(0);
+    print("two chunks of 100 ns, warm", || {
+        let work = |worker: usize, begin: u64, _: u64| {
+            if worker != 0 {
+                others.fetch_add(1, Ordering::Relaxed);
+            }
+            (0..100).for_each(|i| drop(black_box(begin + i)));
+        };
+        pool.parallel_for(extent, 1, &work).unwrap_or_else(|panic| panic!("{panic}"));
+    });
+    println!("  of which other threads than the caller took {}", others.load(Ordering::Relaxed));
     print("all threads meet, warm", || {
         let begun = AtomicU32::new(0);
         let meet = |_: usize, _: u64, _: u64| {
@@ -51,5 +62,6 @@ fn print(name: &str, mut call: impl FnMut()) {
     }
     times.sort_unstable_by(f64::total_cmp);
     let at = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    println!("{name:<28} median {:>6.0} ns, p10 {:>6.0}, p99 {:>6.0}", at(0.5), at(0.1), at(0.99));
+    let mean = times.iter().sum::<f64>() / times.len() as f64;
+    println!("{name:<28} mean {mean:>6.0} ns, median {:>6.0} ns, p10 {:>6.0}, p99 {:>6.0}", at(0.5), at(0.1), at(0.99));
 }
