@@ -105,33 +105,38 @@ fn reduce_long<F: Format, E: Emit>(e: &mut E, a: E::V, by: Reduction) -> (E::V, 
         (high, e.fma(a, digits[i], minus))
     });
     let [(h0, l0), (h1, l1), (h2, l2), (h3, l3), (h4, _)] = products;
-    // The first two have no bits below 2^-width, so their sum is exact.
     let h0 = fraction(e, h0);
     let l0 = fraction(e, l0);
-    let turns = e.add(h0, l0);
+    let (turns, r0) = two_sum(e, h0, l0);
     let turns = fraction(e, turns);
     let h1 = fraction(e, h1);
-    let (turns, r0) = two_sum(e, turns, h1);
-    let (turns, r1) = two_sum(e, turns, l1);
-    let (turns, r2) = two_sum(e, turns, h2);
-    let mut turns = fraction(e, turns);
-    let mut low = e.add(l3, h4);
-    for term in [r0, r1, r2, l2, h3] {
-        let (sum, rest) = two_sum(e, turns, term);
-        turns = sum;
-        low = e.add(low, rest);
-    }
-    // Count, and take the count out; 2 pi (turns + low) with both factors in two parts.
+    let (turns, r1) = two_sum(e, turns, h1);
+    let (turns, r2) = two_sum(e, turns, l1);
+    let (turns, r3) = two_sum(e, turns, h2);
+    let turns = fraction(e, turns);
+    // Count, and take the count out before the small terms are added: what is left may be as small as they are.
     let per_turn = F::float(e, by.per_turn);
     let minus = F::float(e, -by.offset);
     let scaled = e.fma(turns, per_turn, minus);
     let magic = F::float(e, F::MAGIC + by.parity);
     let sum = e.add(scaled, magic);
     let n = e.sub(sum, magic);
+    let n = if by.offset == 0.0 {
+        n
+    } else {
+        let offset = F::float(e, by.offset);
+        e.add(n, offset)
+    };
+    // Exact where the difference is small (Sterbenz); elsewhere its rounding is one of a result near its extremum.
     let part = F::float(e, -1.0 / by.per_turn);
-    let shift = F::float(e, -by.offset / by.per_turn);
-    let rest = e.fma(n, part, turns);
-    let rest = e.add(rest, shift);
+    let mut rest = e.fma(n, part, turns);
+    let mut low = e.add(l3, h4);
+    for term in [r0, r1, r2, r3, l2, h3] {
+        let (sum, lost) = two_sum(e, rest, term);
+        rest = sum;
+        low = e.add(low, lost);
+    }
+    // 2 pi (rest + low), both factors in two parts.
     let high = e.add(rest, low);
     let lost = e.sub(rest, high);
     let lost = e.add(lost, low);

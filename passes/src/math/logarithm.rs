@@ -1,11 +1,12 @@
 //! log, log2 and log1p.
 //!
-//! `x = 2^k m` with `m` in [2/3, 4/3), `f = m - 1` exact. With `s = f / (2 + f)`, `log(1 + f) = 2 atanh(s)`, and the
+//! `x = 2^k m` with `m` in [sqrt(1/2), sqrt 2), `f = m - 1` exact. With `s = f / (2 + f)`, `log(1 + f) = 2 atanh(s)`, and the
 //! form `f - (f^2/2 - s (f^2/2 + R(s^2)))` keeps `f` itself unrounded (the idea is that of FreeBSD msun's `e_log.c`).
 
 use super::{Emit, Format};
+use std::f64::consts::FRAC_1_SQRT_2;
 
-/// `f - log(1 + f)` for `|f| <= 1/3`.
+/// `f - log(1 + f)` for `1 + f` in [sqrt(1/2), sqrt 2).
 #[inline(always)]
 fn deficit<F: Format, E: Emit>(e: &mut E, f: E::V) -> E::V {
     let two = F::float(e, 2.0);
@@ -21,17 +22,17 @@ fn deficit<F: Format, E: Emit>(e: &mut E, f: E::V) -> E::V {
     e.sub(square, product)
 }
 
-/// Splits a positive finite normal `x`: `m - 1` with `m` in [2/3, 4/3), and the exponent in a magic sum
+/// Splits a positive finite normal `x`: `m - 1` with `m` in [sqrt(1/2), sqrt 2), and the exponent in a magic sum
 /// `2^SIGNIFICAND_BITS + bias + k`.
 #[inline(always)]
 fn split<F: Format, E: Emit>(e: &mut E, x: E::V) -> (E::V, E::V) {
-    let two_thirds = F::bits_of(2.0 / 3.0);
-    let offset = F::int(e, F::ONE_BITS - two_thirds);
+    let root_half = F::bits_of(FRAC_1_SQRT_2);
+    let offset = F::int(e, F::ONE_BITS - root_half);
     let bits = e.to_bits(x);
     let shifted = e.int_add(bits, offset);
     let field = F::int(e, (1_i64 << F::SIGNIFICAND_BITS) - 1);
     let fraction = e.int_and(shifted, field);
-    let base = F::int(e, two_thirds);
+    let base = F::int(e, root_half);
     let m = e.int_add(fraction, base);
     let m = e.from_bits(m);
     let one = F::float(e, 1.0);
@@ -49,7 +50,7 @@ fn bias<F: Format>() -> f64 {
 
 /// `(f, k)` of any positive finite `x`, subnormal ones included, with `k` a float.
 #[inline(always)]
-fn split_any<F: Format, E: Emit>(e: &mut E, x: E::V) -> (E::V, E::V) {
+pub(super) fn split_any<F: Format, E: Emit>(e: &mut E, x: E::V) -> (E::V, E::V) {
     let normal = F::float(e, F::SMALLEST_NORMAL);
     let scale_bits = f64::from(F::SIGNIFICAND_BITS + 2);
     let scale = F::float(e, scale_bits.exp2());
@@ -115,8 +116,8 @@ pub(super) fn log2<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
 #[inline(always)]
 pub(super) fn log1p<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let one = F::float(e, 1.0);
-    let two_thirds = F::bits_of(2.0 / 3.0);
-    let offset = F::int(e, F::ONE_BITS - two_thirds);
+    let root_half = F::bits_of(FRAC_1_SQRT_2);
+    let offset = F::int(e, F::ONE_BITS - root_half);
     let u = e.add(x, one);
     let bits = e.to_bits(u);
     let shifted = e.int_add(bits, offset);
