@@ -70,14 +70,22 @@ fn part(function: Function, double: bool, stride: u64, first: u64) -> Worst {
                 random_f64(&mut state) as f32
             };
             let exact = reference(function, f64::from(x), f64::from(y));
-            worst.add(error_f32(evaluate_f32(function, x, y), exact), f64::from(x), f64::from(y));
+            worst.add(
+                error_f32(evaluate_f32(function, x, y), exact),
+                f64::from(x),
+                f64::from(y),
+            );
         }
     } else {
         let step = stride as usize;
         let (low, high) = (first << 24, (first + 1) << 24);
         for bits in (low..high).step_by(step) {
             let x = f32::from_bits(bits as u32);
-            worst.add(error_f32(evaluate_f32(function, x, 0.0), reference(function, f64::from(x), 0.0)), f64::from(x), 0.0);
+            worst.add(
+                error_f32(evaluate_f32(function, x, 0.0), reference(function, f64::from(x), 0.0)),
+                f64::from(x),
+                0.0,
+            );
         }
     }
     worst
@@ -85,7 +93,11 @@ fn part(function: Function, double: bool, stride: u64, first: u64) -> Worst {
 
 fn measure(function: Function, double: bool, stride: u64, threads: u64) -> Worst {
     // f32 functions of one argument go by 256 blocks of leading bits, all else by seeds.
-    let (blocks, stride) = if !double && function.arity() == 1 { (256, stride) } else { (16, stride * 16) };
+    let (blocks, stride) = if !double && function.arity() == 1 {
+        (256, stride)
+    } else {
+        (16, stride * 16)
+    };
     let mut worst = Worst::default();
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
@@ -118,7 +130,11 @@ fn main() -> ExitCode {
                     eprintln!("{argument} needs a positive number");
                     return ExitCode::from(2);
                 };
-                *(if argument == "--stride" { &mut stride } else { &mut threads }) = value;
+                *(if argument == "--stride" {
+                    &mut stride
+                } else {
+                    &mut threads
+                }) = value;
             }
             name => {
                 let Some(function) = Function::ALL.into_iter().find(|f| f.name() == name) else {
@@ -136,12 +152,24 @@ fn main() -> ExitCode {
     println!("|---|---|---|---|---|---|");
     for function in functions {
         let count = |x: f64| -> Scalar<true> {
-            if double { count_f64(function, x, 2.5) } else { count_f32(function, x as f32, 2.5) }
+            if double {
+                count_f64(function, x, 2.5)
+            } else {
+                count_f32(function, x as f32, 2.5)
+            }
         };
         let (usual, huge) = (count(0.75), count(1e30));
-        let slow = if huge.operations == usual.operations { String::new() } else { huge.operations.to_string() };
+        let slow = if huge.operations == usual.operations {
+            String::new()
+        } else {
+            huge.operations.to_string()
+        };
         let worst = measure(function, double, stride, threads);
-        let place = if function.arity() == 2 { format!("{:e}, {:e}", worst.x, worst.y) } else { format!("{:e}", worst.x) };
+        let place = if function.arity() == 2 {
+            format!("{:e}, {:e}", worst.x, worst.y)
+        } else {
+            format!("{:e}", worst.x)
+        };
         println!(
             "| {} | {} | {} | {} | {:.3} | {} |",
             function.name(),

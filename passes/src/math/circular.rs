@@ -18,10 +18,22 @@ struct Reduction {
     parity: f64,
 }
 
-const SIN: Reduction = Reduction { per_turn: 2.0, offset: 0.0, parity: 0.0 };
+const SIN: Reduction = Reduction {
+    per_turn: 2.0,
+    offset: 0.0,
+    parity: 0.0,
+};
 /// `cos((n + 1/2) pi + r) = -(-1)^n sin(r)`: the parity is turned over for the minus sign.
-const COS: Reduction = Reduction { per_turn: 2.0, offset: 0.5, parity: 1.0 };
-const TAN: Reduction = Reduction { per_turn: 4.0, offset: 0.0, parity: 0.0 };
+const COS: Reduction = Reduction {
+    per_turn: 2.0,
+    offset: 0.5,
+    parity: 1.0,
+};
+const TAN: Reduction = Reduction {
+    per_turn: 4.0,
+    offset: 0.0,
+    parity: 0.0,
+};
 
 /// The reduced angle and the magic sum whose lowest bit is the parity, for `0 <= a <= SHORT_REDUCTION`.
 #[inline(always)]
@@ -166,8 +178,8 @@ fn is_long<F: Format, E: Emit>(e: &mut E, a: E::V) -> E::V {
 fn sin_reduced<F: Format, E: Emit>(e: &mut E, r: E::V) -> E::V {
     let z = e.mul(r, r);
     let p = F::polynomial(e, z, F::SIN, 1.0);
-    let cube = e.mul(z, r);
-    e.fma(cube, p, r)
+    let cube = e.mul(z, p);
+    e.fma(cube, r, r)
 }
 
 #[inline(always)]

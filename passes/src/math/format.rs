@@ -85,7 +85,11 @@ pub trait Format {
     /// The bits of `x`, which is a value of this format, as an integer.
     #[inline(always)]
     fn bits_of(x: f64) -> i64 {
-        if Self::DOUBLE { x.to_bits() as i64 } else { i64::from((x as f32).to_bits() as i32) }
+        if Self::DOUBLE {
+            x.to_bits() as i64
+        } else {
+            i64::from((x as f32).to_bits() as i32)
+        }
     }
 
     /// `sum c_k (scale z)^k` by Horner's rule, one fma a coefficient; `scale` is a power of two, or -1.

@@ -72,8 +72,7 @@ pub(super) fn tanh<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     // Below, the rounding of the denominator would show: g / (1 + g) = g - g (g / (1 + g)).
     let minus = e.neg(g);
     let corrected = e.fma(minus, quotient, g);
-    let fifth = F::float(e, 0.2);
-    let is_small = e.lt(g, fifth);
+    let is_small = e.lt(g, half);
     let y = e.select(is_small, corrected, quotient);
     let sign = F::sign(e, x);
     F::flip(e, y, sign)

@@ -38,7 +38,11 @@ pub fn reference(function: Function, x: f64, y: f64) -> f64 {
 /// Infinite where one is NaN and the other not, where an infinity or the sign of a zero is wrong.
 pub fn error_f32(got: f32, exact: f64) -> f64 {
     if got.is_nan() || exact.is_nan() {
-        return if got.is_nan() && exact.is_nan() { 0.0 } else { f64::INFINITY };
+        return if got.is_nan() && exact.is_nan() {
+            0.0
+        } else {
+            f64::INFINITY
+        };
     }
     if got.to_bits() == (exact as f32).to_bits() && (got.is_infinite() || exact == 0.0) {
         return 0.0;
@@ -47,7 +51,11 @@ pub fn error_f32(got: f32, exact: f64) -> f64 {
         return f64::INFINITY;
     }
     // Overflow is measured as if exponents went on.
-    let got = if got.is_infinite() { 128.0_f64.exp2().copysign(exact) } else { f64::from(got) };
+    let got = if got.is_infinite() {
+        128.0_f64.exp2().copysign(exact)
+    } else {
+        f64::from(got)
+    };
     let exponent = ((exact.to_bits() >> 52) & 0x7ff) as i64 - 1023;
     let ulp = f64::from_bits(((exponent.clamp(-126, 127) - 23 + 1023) as u64) << 52);
     (got - exact).abs() / ulp
@@ -56,7 +64,11 @@ pub fn error_f32(got: f32, exact: f64) -> f64 {
 /// As [`error_f32`], in whole f64 ulps from another f64 result.
 pub fn error_f64(got: f64, other: f64) -> f64 {
     if got.is_nan() || other.is_nan() {
-        return if got.is_nan() && other.is_nan() { 0.0 } else { f64::INFINITY };
+        return if got.is_nan() && other.is_nan() {
+            0.0
+        } else {
+            f64::INFINITY
+        };
     }
     if got.is_sign_negative() != other.is_sign_negative() {
         return f64::INFINITY;

@@ -75,9 +75,15 @@ impl<const COUNT: bool> Scalar<COUNT> {
         let ty = operands[0].ty;
         self.check(matches!(ty, Type::F32 | Type::F64) && operands.iter().all(|v| v.ty == ty));
         if ty == Type::F32 {
-            Value { ty, bits: u64::from(single(operands.map(Value::as_f32)).to_bits()) }
+            Value {
+                ty,
+                bits: u64::from(single(operands.map(Value::as_f32)).to_bits()),
+            }
         } else {
-            Value { ty, bits: double(operands.map(Value::as_f64)).to_bits() }
+            Value {
+                ty,
+                bits: double(operands.map(Value::as_f64)).to_bits(),
+            }
         }
     }
 
@@ -91,8 +97,15 @@ impl<const COUNT: bool> Scalar<COUNT> {
     ) -> Value {
         self.count();
         self.check(matches!(a.ty, Type::F32 | Type::F64) && a.ty == b.ty);
-        let holds = if a.ty == Type::F32 { single(a.as_f32(), b.as_f32()) } else { double(a.as_f64(), b.as_f64()) };
-        Value { ty: Type::Mask, bits: u64::from(holds) }
+        let holds = if a.ty == Type::F32 {
+            single(a.as_f32(), b.as_f32())
+        } else {
+            double(a.as_f64(), b.as_f64())
+        };
+        Value {
+            ty: Type::Mask,
+            bits: u64::from(holds),
+        }
     }
 
     #[inline(always)]
@@ -100,14 +113,20 @@ impl<const COUNT: bool> Scalar<COUNT> {
         self.count();
         self.check(matches!(a.ty, Type::I32 | Type::I64) && a.ty == b.ty);
         let bits = f(a.bits, b.bits);
-        Value { ty: a.ty, bits: if a.ty == Type::I32 { bits & 0xffff_ffff } else { bits } }
+        Value {
+            ty: a.ty,
+            bits: if a.ty == Type::I32 { bits & 0xffff_ffff } else { bits },
+        }
     }
 
     #[inline(always)]
     fn mask(&mut self, a: Value, b: Value, f: impl Fn(bool, bool) -> bool) -> Value {
         self.count();
         self.check(a.ty == Type::Mask && b.ty == Type::Mask);
-        Value { ty: Type::Mask, bits: u64::from(f(a.bits != 0, b.bits != 0)) }
+        Value {
+            ty: Type::Mask,
+            bits: u64::from(f(a.bits != 0, b.bits != 0)),
+        }
     }
 }
 
@@ -116,19 +135,31 @@ impl<const COUNT: bool> Emit for Scalar<COUNT> {
 
     #[inline(always)]
     fn f32(&mut self, x: f32) -> Value {
-        Value { ty: Type::F32, bits: u64::from(x.to_bits()) }
+        Value {
+            ty: Type::F32,
+            bits: u64::from(x.to_bits()),
+        }
     }
     #[inline(always)]
     fn f64(&mut self, x: f64) -> Value {
-        Value { ty: Type::F64, bits: x.to_bits() }
+        Value {
+            ty: Type::F64,
+            bits: x.to_bits(),
+        }
     }
     #[inline(always)]
     fn i32(&mut self, x: i32) -> Value {
-        Value { ty: Type::I32, bits: u64::from(x as u32) }
+        Value {
+            ty: Type::I32,
+            bits: u64::from(x as u32),
+        }
     }
     #[inline(always)]
     fn i64(&mut self, x: i64) -> Value {
-        Value { ty: Type::I64, bits: x as u64 }
+        Value {
+            ty: Type::I64,
+            bits: x as u64,
+        }
     }
     #[inline(always)]
     fn add(&mut self, a: Value, b: Value) -> Value {
@@ -184,7 +215,10 @@ impl<const COUNT: bool> Emit for Scalar<COUNT> {
     fn int_eq(&mut self, a: Value, b: Value) -> Value {
         self.count();
         self.check(matches!(a.ty, Type::I32 | Type::I64) && a.ty == b.ty);
-        Value { ty: Type::Mask, bits: u64::from(a.bits == b.bits) }
+        Value {
+            ty: Type::Mask,
+            bits: u64::from(a.bits == b.bits),
+        }
     }
     #[inline(always)]
     fn mask_and(&mut self, a: Value, b: Value) -> Value {
@@ -202,17 +236,26 @@ impl<const COUNT: bool> Emit for Scalar<COUNT> {
     fn select(&mut self, mask: Value, a: Value, b: Value) -> Value {
         self.count();
         self.check(mask.ty == Type::Mask && a.ty == b.ty);
-        Value { ty: a.ty, bits: if mask.bits != 0 { a.bits } else { b.bits } }
+        Value {
+            ty: a.ty,
+            bits: if mask.bits != 0 { a.bits } else { b.bits },
+        }
     }
     #[inline(always)]
     fn to_bits(&mut self, a: Value) -> Value {
         self.check(matches!(a.ty, Type::F32 | Type::F64));
-        Value { ty: if a.ty == Type::F32 { Type::I32 } else { Type::I64 }, bits: a.bits }
+        Value {
+            ty: if a.ty == Type::F32 { Type::I32 } else { Type::I64 },
+            bits: a.bits,
+        }
     }
     #[inline(always)]
     fn from_bits(&mut self, a: Value) -> Value {
         self.check(matches!(a.ty, Type::I32 | Type::I64));
-        Value { ty: if a.ty == Type::I32 { Type::F32 } else { Type::F64 }, bits: a.bits }
+        Value {
+            ty: if a.ty == Type::I32 { Type::F32 } else { Type::F64 },
+            bits: a.bits,
+        }
     }
     #[inline(always)]
     fn int_add(&mut self, a: Value, b: Value) -> Value {
@@ -256,11 +299,19 @@ impl<const COUNT: bool> Emit for Scalar<COUNT> {
     }
     #[inline(always)]
     fn min(&mut self, a: Value, b: Value) -> Value {
-        self.float([a, b, b], |[a, b, _]| if a < b { a } else { b }, |[a, b, _]| if a < b { a } else { b })
+        self.float(
+            [a, b, b],
+            |[a, b, _]| if a < b { a } else { b },
+            |[a, b, _]| if a < b { a } else { b },
+        )
     }
     #[inline(always)]
     fn max(&mut self, a: Value, b: Value) -> Value {
-        self.float([a, b, b], |[a, b, _]| if a > b { a } else { b }, |[a, b, _]| if a > b { a } else { b })
+        self.float(
+            [a, b, b],
+            |[a, b, _]| if a > b { a } else { b },
+            |[a, b, _]| if a > b { a } else { b },
+        )
     }
 }
 
