@@ -162,7 +162,7 @@ fn reduce_long<F: Format, E: Emit>(e: &mut E, a: E::V, by: Reduction) -> (E::V, 
 /// `r` with its sign flipped where the lowest bit of the magic sum is set.
 #[inline(always)]
 fn signed_by_parity<F: Format, E: Emit>(e: &mut E, (r, sum): (E::V, E::V)) -> E::V {
-    let bits = e.to_bits(sum);
+    let bits = e.bits_of_float(sum);
     let sign = e.shl(bits, F::WIDTH - 1);
     F::flip(e, r, sign)
 }
@@ -220,7 +220,7 @@ fn tan_reduced<F: Format, E: Emit>(e: &mut E, (r, sum): (E::V, E::V)) -> E::V {
     let p = F::polynomial(e, z, F::TAN, 1.0);
     let cube = e.mul(z, r);
     let t = e.fma(cube, p, r);
-    let bits = e.to_bits(sum);
+    let bits = e.bits_of_float(sum);
     let one_bit = F::int(e, 1);
     let lowest = e.int_and(bits, one_bit);
     let odd = e.int_eq(lowest, one_bit);

@@ -20,9 +20,9 @@ pub(super) fn half_range<F: Format>() -> f64 {
 /// The power of two in the exponent field of a biased magic sum.
 #[inline(always)]
 pub(super) fn power_of_two<F: Format, E: Emit>(e: &mut E, sum: E::V) -> E::V {
-    let bits = e.to_bits(sum);
+    let bits = e.bits_of_float(sum);
     let exponent = e.shl(bits, F::SIGNIFICAND_BITS);
-    e.from_bits(exponent)
+    e.float_of_bits(exponent)
 }
 
 /// The biased magic constant and the second scale for a result on the side of 1 that the sign of `x` says.

@@ -114,7 +114,7 @@ pub trait Format {
     /// The sign bit of `x`, as an integer.
     #[inline(always)]
     fn sign<E: Emit>(e: &mut E, x: E::V) -> E::V {
-        let bits = e.to_bits(x);
+        let bits = e.bits_of_float(x);
         let mask = Self::int(e, if Self::DOUBLE { i64::MIN } else { i64::from(i32::MIN) });
         e.int_and(bits, mask)
     }
@@ -122,9 +122,9 @@ pub trait Format {
     /// `x` with its sign flipped where `sign` (from [`Self::sign`]) is set.
     #[inline(always)]
     fn flip<E: Emit>(e: &mut E, x: E::V, sign: E::V) -> E::V {
-        let bits = e.to_bits(x);
+        let bits = e.bits_of_float(x);
         let flipped = e.int_xor(bits, sign);
-        e.from_bits(flipped)
+        e.float_of_bits(flipped)
     }
 }
 

@@ -9,17 +9,17 @@ use std::f64::consts::FRAC_1_SQRT_2;
 /// `f - log(1 + f)` for `1 + f` in [sqrt(1/2), sqrt 2).
 #[inline(always)]
 fn deficit<F: Format, E: Emit>(e: &mut E, f: E::V) -> E::V {
-    let two = F::float(e, 2.0);
+    let minus_two = F::float(e, -2.0);
     let half = F::float(e, 0.5);
-    let denominator = e.add(f, two);
+    // -s, so that the last step is an fma
+    let denominator = e.sub(minus_two, f);
     let s = e.div(f, denominator);
     let z = e.mul(s, s);
     let r = F::polynomial(e, z, F::ATANH, 1.0);
     let half_f = e.mul(f, half);
     let square = e.mul(half_f, f);
     let inner = e.fma(r, z, square);
-    let product = e.mul(s, inner);
-    e.sub(square, product)
+    e.fma(s, inner, square)
 }
 
 /// Splits a positive finite normal `x`: `m - 1` with `m` in [sqrt(1/2), sqrt 2), and the exponent in a magic sum
@@ -28,19 +28,19 @@ fn deficit<F: Format, E: Emit>(e: &mut E, f: E::V) -> E::V {
 fn split<F: Format, E: Emit>(e: &mut E, x: E::V) -> (E::V, E::V) {
     let root_half = F::bits_of(FRAC_1_SQRT_2);
     let offset = F::int(e, F::ONE_BITS - root_half);
-    let bits = e.to_bits(x);
+    let bits = e.bits_of_float(x);
     let shifted = e.int_add(bits, offset);
     let field = F::int(e, (1_i64 << F::SIGNIFICAND_BITS) - 1);
     let fraction = e.int_and(shifted, field);
     let base = F::int(e, root_half);
     let m = e.int_add(fraction, base);
-    let m = e.from_bits(m);
+    let m = e.float_of_bits(m);
     let one = F::float(e, 1.0);
     let f = e.sub(m, one);
     let exponent = e.shr(shifted, F::SIGNIFICAND_BITS);
     let magic = F::int(e, F::bits_of(f64::from(F::SIGNIFICAND_BITS).exp2()));
     let sum = e.int_or(exponent, magic);
-    (f, e.from_bits(sum))
+    (f, e.float_of_bits(sum))
 }
 
 /// What to take from the magic sum of [`split`] for the exponent of `x` itself.
@@ -119,14 +119,14 @@ pub(super) fn log1p<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let root_half = F::bits_of(FRAC_1_SQRT_2);
     let offset = F::int(e, F::ONE_BITS - root_half);
     let u = e.add(x, one);
-    let bits = e.to_bits(u);
+    let bits = e.bits_of_float(u);
     let shifted = e.int_add(bits, offset);
     let field = F::int(e, -(1_i64 << F::SIGNIFICAND_BITS));
     // (k + bias) in the exponent field; 2^-k is built four times as large, for k may be one above the largest exponent.
     let exponent = e.int_and(shifted, field);
     let mirror = F::int(e, F::ONE_BITS.wrapping_add(F::bits_of(4.0)));
     let scale = e.int_sub(mirror, exponent);
-    let scale = e.from_bits(scale);
+    let scale = e.float_of_bits(scale);
     let quarter = F::float(e, 0.25);
     let scale = e.mul(scale, quarter);
     let rest = e.sub(scale, one);
@@ -134,7 +134,7 @@ pub(super) fn log1p<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let exponent = e.shr(exponent, F::SIGNIFICAND_BITS);
     let magic = F::int(e, F::bits_of(f64::from(F::SIGNIFICAND_BITS).exp2()));
     let sum = e.int_or(exponent, magic);
-    let sum = e.from_bits(sum);
+    let sum = e.float_of_bits(sum);
     let taken = F::float(e, bias::<F>());
     let k = e.sub(sum, taken);
     let y = natural::<F, E>(e, f, k);

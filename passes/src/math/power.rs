@@ -71,7 +71,15 @@ fn log2_pair<F: Format, E: Emit>(e: &mut E, a: E::V) -> (E::V, E::V) {
     let total = e.add(k, product);
     let lost = e.sub(k, total);
     let lost = e.add(lost, product);
-    (total, e.add(lost, product_low))
+    let rest = e.add(lost, product_low);
+    if !F::DOUBLE {
+        return (total, rest);
+    }
+    // The quintic term is still in the low part; times a large y it would carry the exponent out of the range of the
+    // polynomial of 2^r.
+    let high = e.add(total, rest);
+    let moved = e.sub(total, high);
+    (high, e.add(moved, rest))
 }
 
 #[inline(always)]

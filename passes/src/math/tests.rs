@@ -7,7 +7,8 @@ use super::scalar::{count_f32, count_f64, evaluate_f32, evaluate_f64};
 /// The bound in ulps that f32 is held to; f64 is held to [`bound_f64`].
 fn bound_f32(function: Function) -> f64 {
     match function {
-        Exp | Exp2 | Log | Log2 => 1.0,
+        Exp | Exp2 | Log => 1.0,
+        Log2 => 1.03,
         Expm1 | Log1p | Tanh | Erf | Rsqrt => 2.0,
         Sin | Cos => 2.1,
         _ => 4.0,
@@ -18,12 +19,13 @@ fn bound_f32(function: Function) -> f64 {
 fn bound_f64(function: Function) -> f64 {
     match function {
         Exp | Exp2 | Log | Log2 | Expm1 | Log1p => 2.0,
-        Pow => 48.0,
         _ => 4.0,
     }
 }
 
 /// Arguments where algorithms change over, and around them.
+// Neighbourhoods of constants, written as f32 prints them.
+#[allow(clippy::approx_constant, clippy::excessive_precision)]
 fn edges() -> Vec<f32> {
     let mut out = vec![
         0.0,
@@ -144,6 +146,7 @@ fn specials_are_exact() {
         (Log1p, -1.5, nan),
         (Sin, -0.0, -0.0),
         (Sin, inf, nan),
+        (Cos, 0.0, 1.0),
         (Cos, -inf, nan),
         (Tan, -0.0, -0.0),
         (Asin, 1.5, nan),
@@ -253,7 +256,7 @@ fn instruction_counts_stay_within_their_budgets() {
         (Erf, 26),
         (Sigmoid, 19),
         (Sin, 19),
-        (Log, 31),
+        (Log, 30),
     ] {
         let count = count_f32(function, 0.75, 0.0).operations;
         assert!(count <= budget, "{} takes {count} instructions", function.name());
