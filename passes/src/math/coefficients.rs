@@ -43,13 +43,8 @@ pub const F32_EXPM1: &[f64] = &[
     0.0013837924925610423,
 ];
 
-<<<<<<< HEAD
-/// (2 atanh(s) - 2 s) / s^3 in s^2, |s| <= 1/5, relative to 2 atanh(s); error 2^-28.4.
-pub const F32_ATANH: &[f64] = &[0.666669487953186, 0.3995765745639801, 0.3036443889141083];
-=======
 /// (2 atanh(s) - 2 s) / s^3 in s^2, |s| <= 0.1716, relative to 2 atanh(s); error 2^-30.2.
 pub const F32_ATANH: &[f64] = &[0.6666677594184875, 0.39977577328681946, 0.2987106442451477];
->>>>>>> math
 
 /// (atanh(s) - s) / s^3 in s^2, |s| <= 0.1716, relative to s; error 2^-35.2.
 pub const F32_POW_LOG: &[f64] = &[

@@ -1,6 +1,3 @@
-<<<<<<< HEAD
-
-=======
 //! Sampled accuracy, the special cases of C99 annex F, and the emitted operations' types.
 
 use super::Function::{self, *};
@@ -265,4 +262,3 @@ fn instruction_counts_stay_within_their_budgets() {
         assert!(count <= budget, "{} takes {count} instructions", function.name());
     }
 }
->>>>>>> math
