@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod dtype;
+pub mod einsum;
 pub mod graph;
 pub mod index;
 pub mod scalar;
