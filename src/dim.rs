@@ -233,7 +233,10 @@ pub(crate) fn resolve_axis(axis: i64, rank: usize) -> Option<usize> {
 
 impl From<std::ops::RangeFull> for Axes {
     fn from(_: std::ops::RangeFull) -> Axes {
-        Axes { list: None, keep: false }
+        Axes {
+            list: None,
+            keep: false,
+        }
     }
 }
 

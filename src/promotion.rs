@@ -175,7 +175,22 @@ macro_rules! operand_from {
     )* };
 }
 operand_from!(
-    bool, i8, i16, i32, i64, u8, u16, u32, u64, usize, isize, f32, f64, half::f16, half::bf16, Weak
+    bool,
+    i8,
+    i16,
+    i32,
+    i64,
+    u8,
+    u16,
+    u32,
+    u64,
+    usize,
+    isize,
+    f32,
+    f64,
+    half::f16,
+    half::bf16,
+    Weak
 );
 
 impl Operand {
@@ -239,7 +254,10 @@ pub(crate) fn broadcast_shape(graph: &Graph, shapes: &[&[IndexExpr]]) -> Step<Sh
             } else if graph.differ(r, d) {
                 let (a, b) = (graph.dim_text(r), graph.dim_text(d));
                 return refuse_expecting(
-                    format!("extents {a} and {b} of axis {} differ", axis as i64 - shape.len() as i64),
+                    format!(
+                        "extents {a} and {b} of axis {} differ",
+                        axis as i64 - shape.len() as i64
+                    ),
                     "equal extents, or 1",
                 );
             } else if r.as_const().is_none() && d.as_const().is_some() {
