@@ -83,18 +83,30 @@ impl AlignedBuffer {
         let error = AllocError { bytes: len };
         if len == 0 {
             let start = NonNull::new(std::ptr::without_provenance_mut(ALIGNMENT)).ok_or(error)?;
-            return Ok(AlignedBuffer { start, len, source: Source::Nothing });
+            return Ok(AlignedBuffer {
+                start,
+                len,
+                source: Source::Nothing,
+            });
         }
         #[cfg(target_os = "linux")]
         if len >= HUGE_PAGE_BYTES {
             let (start, mapped) = mapping::map_huge(len).ok_or(error)?;
-            return Ok(AlignedBuffer { start, len, source: Source::Mapping(mapped) });
+            return Ok(AlignedBuffer {
+                start,
+                len,
+                source: Source::Mapping(mapped),
+            });
         }
         let layout = Layout::from_size_align(len, ALIGNMENT).map_err(|_| error)?;
         // SAFETY: the layout's size is not zero.
         let start = unsafe { if zero { alloc_zeroed(layout) } else { alloc(layout) } };
         let start = NonNull::new(start).ok_or(error)?;
-        Ok(AlignedBuffer { start, len, source: Source::Heap(layout) })
+        Ok(AlignedBuffer {
+            start,
+            len,
+            source: Source::Heap(layout),
+        })
     }
 
     /// Its length in bytes.
@@ -140,7 +152,11 @@ impl Default for AlignedBuffer {
     /// An empty buffer.
     fn default() -> Self {
         let start = NonNull::<Line>::dangling().cast();
-        AlignedBuffer { start, len: 0, source: Source::Nothing }
+        AlignedBuffer {
+            start,
+            len: 0,
+            source: Source::Nothing,
+        }
     }
 }
 
@@ -175,7 +191,16 @@ mod mapping {
         isize::try_from(room).ok()?;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh anonymous mapping at an address of the system's choice touches no other memory.
-        let base = unsafe { libc::mmap(null_mut(), room, protection, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
+        let base = unsafe {
+            libc::mmap(
+                null_mut(),
+                room,
+                protection,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+                -1,
+                0,
+            )
+        };
         if base == libc::MAP_FAILED {
             return None;
         }
@@ -210,7 +235,10 @@ mod mapping {
     fn page_bytes() -> usize {
         // SAFETY: a plain query.
         let bytes = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        usize::try_from(bytes).ok().filter(|bytes| bytes.is_power_of_two()).unwrap_or(4096)
+        usize::try_from(bytes)
+            .ok()
+            .filter(|bytes| bytes.is_power_of_two())
+            .unwrap_or(4096)
     }
 }
 
@@ -280,8 +308,15 @@ impl BufferPool {
     #[must_use]
     pub fn with_limit(limit_bytes: usize) -> Arc<Self> {
         let idle = std::iter::repeat_with(Vec::new).take(CLASSES).collect();
-        let state = PoolState { idle, clock: 0, stats: PoolStats::default() };
-        Arc::new(BufferPool { limit_bytes, state: Mutex::new(state) })
+        let state = PoolState {
+            idle,
+            clock: 0,
+            stats: PoolStats::default(),
+        };
+        Arc::new(BufferPool {
+            limit_bytes,
+            state: Mutex::new(state),
+        })
     }
 
     /// A buffer of `len` bytes with unspecified (but initialized) contents.
@@ -309,7 +344,14 @@ impl BufferPool {
     /// Also tells whether the memory is fresh, hence zero.
     fn take_tracked(self: &Arc<Self>, len: usize) -> Result<(PooledBuffer, bool), AllocError> {
         if len == 0 {
-            return Ok((PooledBuffer { buffer: AlignedBuffer::default(), len, pool: Arc::clone(self) }, true));
+            return Ok((
+                PooledBuffer {
+                    buffer: AlignedBuffer::default(),
+                    len,
+                    pool: Arc::clone(self),
+                },
+                true,
+            ));
         }
         let (class, bytes) = size_class(len).ok_or(AllocError { bytes: len })?;
         let reused = {
@@ -323,7 +365,14 @@ impl BufferPool {
             reused
         };
         if let Some(Idle { buffer, .. }) = reused {
-            return Ok((PooledBuffer { buffer, len, pool: Arc::clone(self) }, false));
+            return Ok((
+                PooledBuffer {
+                    buffer,
+                    len,
+                    pool: Arc::clone(self),
+                },
+                false,
+            ));
         }
         let fresh = AlignedBuffer::zeroed(bytes).or_else(|_| {
             self.trim(0);
@@ -333,9 +382,19 @@ impl BufferPool {
         let mut state = self.lock();
         state.stats.fresh += 1;
         state.stats.in_use_bytes += bytes;
-        state.stats.peak_bytes = state.stats.peak_bytes.max(state.stats.in_use_bytes + state.stats.idle_bytes);
+        state.stats.peak_bytes = state
+            .stats
+            .peak_bytes
+            .max(state.stats.in_use_bytes + state.stats.idle_bytes);
         drop(state);
-        Ok((PooledBuffer { buffer, len, pool: Arc::clone(self) }, true))
+        Ok((
+            PooledBuffer {
+                buffer,
+                len,
+                pool: Arc::clone(self),
+            },
+            true,
+        ))
     }
 
     /// Gives idle memory back to the system, the longest idle first, until `keep_bytes` at most are idle.
@@ -395,7 +454,11 @@ impl PoolState {
     fn evict(&mut self, keep_bytes: usize) -> Vec<AlignedBuffer> {
         let mut released = Vec::new();
         while self.stats.idle_bytes > keep_bytes {
-            let oldest = self.idle.iter_mut().filter(|list| !list.is_empty()).min_by_key(|list| list[0].since);
+            let oldest = self
+                .idle
+                .iter_mut()
+                .filter(|list| !list.is_empty())
+                .min_by_key(|list| list[0].since);
             let Some(list) = oldest else { break };
             let Idle { buffer, .. } = list.remove(0);
             self.stats.idle_bytes -= buffer.len();
@@ -500,10 +563,25 @@ mod tests {
 
     #[test]
     fn buffers_are_aligned_zeroed_and_writable() {
-        for len in [0, 1, 63, 64, 65, 4096, 100_000, HUGE_PAGE_BYTES - 1, HUGE_PAGE_BYTES, 3 * HUGE_PAGE_BYTES + 5] {
+        for len in [
+            0,
+            1,
+            63,
+            64,
+            65,
+            4096,
+            100_000,
+            HUGE_PAGE_BYTES - 1,
+            HUGE_PAGE_BYTES,
+            3 * HUGE_PAGE_BYTES + 5,
+        ] {
             let mut buffer = AlignedBuffer::zeroed(len).unwrap();
             assert_eq!((buffer.len(), buffer.is_empty()), (len, len == 0));
-            let alignment = if cfg!(target_os = "linux") && len >= HUGE_PAGE_BYTES { HUGE_PAGE_BYTES } else { ALIGNMENT };
+            let alignment = if cfg!(target_os = "linux") && len >= HUGE_PAGE_BYTES {
+                HUGE_PAGE_BYTES
+            } else {
+                ALIGNMENT
+            };
             assert!(buffer.as_ptr().addr().is_multiple_of(alignment), "{len}");
             assert!(buffer.as_slice().iter().all(|byte| *byte == 0));
             buffer.as_mut_slice().fill(7);
@@ -521,7 +599,10 @@ mod tests {
     fn impossible_sizes_are_errors() {
         for len in [usize::MAX, usize::MAX / 2, isize::MAX as usize, 1 << 62, 1 << 50] {
             assert_eq!(AlignedBuffer::zeroed(len).unwrap_err(), AllocError { bytes: len });
-            assert_eq!(BufferPool::with_limit(1 << 20).take(len).unwrap_err(), AllocError { bytes: len });
+            assert_eq!(
+                BufferPool::with_limit(1 << 20).take(len).unwrap_err(),
+                AllocError { bytes: len }
+            );
         }
     }
 
@@ -537,7 +618,10 @@ mod tests {
             assert!(class <= previous.0 + 1 || len > 100_000);
             previous = (class, bytes);
         }
-        assert_eq!(size_class((16 << 20) + 1), Some((size_class(16 << 20).unwrap().0 + 1, 18 << 20)));
+        assert_eq!(
+            size_class((16 << 20) + 1),
+            Some((size_class(16 << 20).unwrap().0 + 1, 18 << 20))
+        );
         assert_eq!(size_class(usize::MAX), None);
     }
 

@@ -53,19 +53,34 @@ impl MappedFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, MapError> {
         let path = path.as_ref().to_path_buf();
         // Opening a pipe would wait for a writer: look first.
-        let metadata = std::fs::metadata(&path).map_err(|source| MapError::Open { path: path.clone(), source })?;
+        let metadata = std::fs::metadata(&path).map_err(|source| MapError::Open {
+            path: path.clone(),
+            source,
+        })?;
         if !metadata.is_file() {
             return Err(MapError::NotAFile { path });
         }
-        let file = File::open(&path).map_err(|source| MapError::Open { path: path.clone(), source })?;
-        let length = file.metadata().map_err(|source| MapError::Open { path: path.clone(), source })?.len();
+        let file = File::open(&path).map_err(|source| MapError::Open {
+            path: path.clone(),
+            source,
+        })?;
+        let length = file
+            .metadata()
+            .map_err(|source| MapError::Open {
+                path: path.clone(),
+                source,
+            })?
+            .len();
         if length == 0 {
             return Ok(MappedFile { map: None, path });
         }
         // SAFETY: the mapping is read-only and owns its file. That nobody else changes the file meanwhile is the
         // documented condition of this type, as the module's text says.
         let map = unsafe { memmap2::Mmap::map(&file) };
-        let map = map.map_err(|source| MapError::Map { path: path.clone(), source })?;
+        let map = map.map_err(|source| MapError::Map {
+            path: path.clone(),
+            source,
+        })?;
         Ok(MappedFile { map: Some(map), path })
     }
 

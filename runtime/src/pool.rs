@@ -97,7 +97,10 @@ struct Shared {
 
 impl std::fmt::Debug for Shared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("state", &self.state).field("spin", &self.spin).finish_non_exhaustive()
+        f.debug_struct("Shared")
+            .field("state", &self.state)
+            .field("spin", &self.spin)
+            .finish_non_exhaustive()
     }
 }
 
@@ -127,7 +130,12 @@ impl Pool {
         let shared = Shared {
             state: AtomicU64::new(0),
             next: AtomicU64::new(0),
-            job: UnsafeCell::new(Job { body: &|_, _, _| {}, extent: 0, grain: 1, chunks: 0 }),
+            job: UnsafeCell::new(Job {
+                body: &|_, _, _| {},
+                extent: 0,
+                grain: 1,
+                chunks: 0,
+            }),
             sleepers: AtomicUsize::new(0),
             busy: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
@@ -138,7 +146,11 @@ impl Pool {
             all_left: Condvar::new(),
             panic: Mutex::new(None),
         };
-        Pool { threads, shared: Arc::new(shared), workers: OnceLock::new() }
+        Pool {
+            threads,
+            shared: Arc::new(shared),
+            workers: OnceLock::new(),
+        }
     }
 
     /// The number of threads, the caller's included; worker indices are smaller than this.
@@ -166,7 +178,12 @@ impl Pool {
             return run_inline(extent, grain, body);
         }
         let _in_body = InBody::enter();
-        if extent <= grain || self.shared.busy.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).is_err()
+        if extent <= grain
+            || self
+                .shared
+                .busy
+                .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
+                .is_err()
         {
             return run_inline(extent, grain, body);
         }
@@ -180,7 +197,9 @@ impl Pool {
         let mut workers = Vec::with_capacity(self.threads - 1);
         for index in 1..self.threads {
             let shared = Arc::clone(&self.shared);
-            let spawned = std::thread::Builder::new().name(format!("tlc-{index}")).spawn(move || shared.work(index));
+            let spawned = std::thread::Builder::new()
+                .name(format!("tlc-{index}"))
+                .spawn(move || shared.work(index));
             match spawned {
                 Ok(handle) => workers.push(handle),
                 Err(error) => {
@@ -243,7 +262,11 @@ struct Spinner {
 
 impl Spinner {
     fn new(limit: Duration) -> Self {
-        Spinner { polls: 0, since: None, limit }
+        Spinner {
+            polls: 0,
+            since: None,
+            limit,
+        }
     }
 
     /// Waits a moment; false once the time is up.
@@ -267,7 +290,12 @@ impl Shared {
         // SAFETY: only the lifetime changes. The pointer is followed by threads that have entered this dispatch, and
         // `close` below returns only when all of them have left and none can enter any more.
         let body = unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(body) };
-        let job = Job { body, extent, grain, chunks };
+        let job = Job {
+            body,
+            extent,
+            grain,
+            chunks,
+        };
         // SAFETY: we hold `busy`, the previous dispatch closed with nobody inside, and nobody enters before `OPEN`.
         unsafe { *self.job.get() = job };
         // The caller's first chunk needs no counting.
@@ -374,7 +402,9 @@ impl Shared {
                 return None;
             }
             if is_new_work(state, seen) {
-                let entered = self.state.compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed);
+                let entered = self
+                    .state
+                    .compare_exchange(state, state + 1, Ordering::AcqRel, Ordering::Relaxed);
                 if entered.is_ok() {
                     return Some(state >> EPOCH_SHIFT);
                 }
@@ -460,7 +490,10 @@ mod tests {
             }
         })
         .unwrap();
-        assert!(hits.iter().all(|hit| hit.load(Ordering::Relaxed) == 1), "extent {extent} grain {grain}");
+        assert!(
+            hits.iter().all(|hit| hit.load(Ordering::Relaxed) == 1),
+            "extent {extent} grain {grain}"
+        );
     }
 
     fn random(state: &mut u64) -> u64 {
@@ -515,7 +548,9 @@ mod tests {
             }
             let error = pool.parallel_for(100, 1, &|_, _, _| panic!("all")).unwrap_err();
             assert_eq!(error.message, "all");
-            let error = pool.parallel_for(100, 1, &|_, _, _| std::panic::panic_any(7)).unwrap_err();
+            let error = pool
+                .parallel_for(100, 1, &|_, _, _| std::panic::panic_any(7))
+                .unwrap_err();
             assert_eq!(error.message, "a panic without a message");
             check_coverage(&pool, 500, 7);
         }
@@ -530,7 +565,10 @@ mod tests {
             }
         }
         let pool = Pool::new(3);
-        assert!(pool.parallel_for(50, 1, &|_, _, _| std::panic::panic_any(Spiteful)).is_err());
+        assert!(
+            pool.parallel_for(50, 1, &|_, _, _| std::panic::panic_any(Spiteful))
+                .is_err()
+        );
         check_coverage(&pool, 500, 7);
     }
 
@@ -553,7 +591,8 @@ mod tests {
             // Also within a call that ran inline itself.
             let thread = std::thread::current().id();
             pool.parallel_for(1, 1, &|_, _, _| {
-                pool.parallel_for(10, 1, &|_, _, _| assert_eq!(std::thread::current().id(), thread)).unwrap();
+                pool.parallel_for(10, 1, &|_, _, _| assert_eq!(std::thread::current().id(), thread))
+                    .unwrap();
             })
             .unwrap();
         }
