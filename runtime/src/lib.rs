@@ -1,6 +1,6 @@
 //! runtime
 
-//pub mod hwbench;
+pub mod hwbench;
 pub mod machine;
 pub mod memory;
 pub mod mmap;
