@@ -99,8 +99,8 @@ fn every_error_is_reported() {
     concat(&[&x, &x.unsqueeze(0)], 0);
     g.full([1i64 << 40, 1 << 40], 0, DType::F32);
     g.constant([1i32]).pow(-1);
-    x.add(&Graph::new("other").zeros(3, DType::F32));
-    g.symbol("n", 5..2);
+    x.add(Graph::new("other").zeros(3, DType::F32));
+    g.symbol("n", -5..=-2);
     g.output("o", &x);
     g.output("o", &x);
     let errors = g.finish().unwrap_err();
@@ -211,7 +211,9 @@ fn arguments_come_in_the_forms_one_would_try() {
     x.broadcast_to((5, &n, -1, 6));
     x.flatten_axes(0, 1).unflatten(0, (&n, -1));
     g.zeros((), DType::F32);
-    g.zeros(&[2usize, 3], DType::I8);
+    let extents = [2usize, 3];
+    g.zeros(&extents, DType::I8);
+    g.zeros(&extents[..], DType::I8);
     g.constant(1.5f64);
     g.constant(vec![true, false]);
     (2.0 - &x).exp();
