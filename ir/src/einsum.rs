@@ -622,7 +622,8 @@ pub fn parse(expr: &str, operand_ranks: &[usize]) -> Result<EinsumSpec, EinsumEr
 /// The extent of each label when the operands have these shapes, indexed by label.
 ///
 /// As in NumPy an extent of 1 broadcasts against any other extent (0 included) of the same label in *another* operand;
-/// the axes of a diagonal must be equal. The caller squeezes or expands the axes whose extent differs from the label's.
+/// the axes of a diagonal must be equal (NumPy 2.4 lets a first axis of 0 pass with any other, and then reads outside of
+/// the operand; that is refused here). The caller squeezes or expands the axes whose extent differs from the label's.
 ///
 /// # Errors
 ///

@@ -9,11 +9,17 @@ pub mod dtype;
 pub mod einsum;
 pub mod graph;
 pub mod index;
+pub mod kernel;
+pub mod plan;
 pub mod scalar;
+pub mod target;
 pub mod tensor;
 
 pub use dtype::{DType, Scalar};
 pub use graph::{Graph, Node, NodeId, NodeKind, TensorType};
 pub use index::{IndexExpr, SymId, VarId};
+pub use kernel::Kernel;
+pub use plan::Plan;
 pub use scalar::ScalarOp;
+pub use target::Target;
 pub use tensor::{Element, HostTensor};

@@ -672,6 +672,29 @@ impl Graph {
         self.outputs.push(Output { name, node });
     }
 
+    /// Points the outputs, in order, at other nodes.
+    ///
+    /// # Panics
+    /// If there are not as many nodes as outputs.
+    pub fn set_output_nodes(&mut self, nodes: &[NodeId]) {
+        assert_eq!(nodes.len(), self.outputs.len(), "one node per output");
+        self.outputs.iter_mut().zip(nodes).for_each(|(o, &n)| o.node = n);
+    }
+
+    /// Takes over the guards of the graph that this one was rebuilt from: what was promised of symbols stays promised,
+    /// even where the node that needed it is gone. `map` gives the new node of each old one.
+    pub fn adopt_guards(&mut self, from: &Graph, map: &[Option<NodeId>]) {
+        for g in &from.guards {
+            if !self.guards.iter().any(|own| own.condition == g.condition) {
+                let node = map.get(g.node.index()).copied().flatten().unwrap_or(NodeId(0));
+                self.guards.push(Guard {
+                    condition: g.condition.clone(),
+                    node,
+                });
+            }
+        }
+    }
+
     /// Declares an input.
     ///
     /// # Errors

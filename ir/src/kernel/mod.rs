@@ -1,0 +1,327 @@
+//! The kernel language: how one fused loop nest runs.
+//!
+//! A kernel is a tree of statements over memory (positional parameters and scratch), loop variables and scalar values.
+//! Its meaning is that of the nest executed in program order by one thread with every loop serial (the kernel interpreter);
+//! [`Bind`] tags only say how the same result may be reached faster.
+//!
+//! Invariants, which the verifier checks:
+//! - Values are in SSA form: each [`ValueId`] has one defining `Let`, which dominates every use. Scalars are typed exactly:
+//!   the operand dtypes of a `Map` fit its operation, with no implicit conversion.
+//! - Each loop variable belongs to one statement (a `Loop` or a `Clamp`), runs through `0..extent` (`extents[var]`), and
+//!   is used only inside. An extent may mention symbols and outer loop variables.
+//! - Every access that is not masked is proven inside its memory for all variable ranges, or is under an `If` or a masked
+//!   access. A masked access touches memory only where its mask is true.
+//! - A `Parallel` loop is the outermost statement and the only one at its level; its iterations touch disjoint written
+//!   memory and their own scratch, so they may run on any threads in any chunks. A kernel without one runs once.
+//! - Inside a `Lanes` loop (constant extent, innermost but for `Unroll` and `If`) each value exists once per lane.
+//!   `If` there runs its body when *any* lane's condition holds; stores inside are masked by the program, not by the `If`.
+//! - `Register` scratch has a constant length and is only accessed at indices that become constants once `Unroll` loops are
+//!   unrolled, plus at most one lane variable with coefficient 1 at an offset divisible by the lane count.
+//! - Scratch contents are undefined at the start of a parallel iteration.
+//! - Symbols are positional: a launch supplies their values.
+//!
+//! Kernels are alpha-renamed and nameless inside, so equal ones compare equal and compile once.
+
+use smallvec::SmallVec;
+
+use crate::dtype::{DType, Scalar};
+use crate::graph::Monoid;
+use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
+use crate::scalar::ScalarOp;
+
+/// A scalar (or, in a lanes loop, one per lane) of a [`Kernel`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub struct ValueId(pub u32);
+
+/// Addressable memory of a kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Memory {
+    /// A buffer that the launch supplies.
+    Param(u32),
+    /// Private memory of one parallel iteration.
+    Scratch(u32),
+}
+
+/// How a parameter is used.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Access {
+    /// Only loaded. May be the same buffer as other read parameters.
+    Read,
+    /// Only stored (loads after the kernel's own stores are allowed).
+    Write,
+    /// Loaded and stored: updated in place.
+    ReadWrite,
+}
+
+/// A buffer parameter. Elements are C-contiguous in the order the index expressions say.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Param {
+    /// Element type.
+    pub dtype: DType,
+    /// Number of elements; over symbols only.
+    pub len: IndexExpr,
+    /// Use.
+    pub access: Access,
+}
+
+/// Where scratch lives.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Scope {
+    /// Machine registers (mutable variables).
+    Register,
+    /// A per-thread memory area meant to stay in the first cache levels.
+    Cache,
+    /// Memory shared by the threads of a GPU block.
+    Shared,
+}
+
+/// Mutable memory private to one parallel iteration.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Scratch {
+    /// Element type.
+    pub dtype: DType,
+    /// Number of elements; over symbols only.
+    pub len: IndexExpr,
+    /// Where it lives.
+    pub scope: Scope,
+}
+
+/// How a loop's iterations are executed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Bind {
+    /// One after another.
+    Serial,
+    /// Copied out at compile time; constant extent.
+    Unroll,
+    /// All at once, one per vector lane; constant extent.
+    Lanes,
+    /// In chunks on the threads of a pool.
+    Parallel,
+    /// One per GPU block.
+    Block,
+    /// One per GPU thread of a block.
+    Thread,
+}
+
+impl Bind {
+    /// Every binding.
+    pub const ALL: [Bind; 6] = [
+        Bind::Serial,
+        Bind::Unroll,
+        Bind::Lanes,
+        Bind::Parallel,
+        Bind::Block,
+        Bind::Thread,
+    ];
+
+    /// The spelling in text forms.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Bind::Serial => "serial",
+            Bind::Unroll => "unroll",
+            Bind::Lanes => "lanes",
+            Bind::Parallel => "parallel",
+            Bind::Block => "block",
+            Bind::Thread => "thread",
+        }
+    }
+}
+
+/// The right-hand side of a `Let`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Op {
+    /// A constant.
+    Const(Scalar),
+    /// The value of an index expression, wrapped or rounded to an integer or float dtype.
+    Index(IndexExpr, DType),
+    /// An element of memory. Where the mask is false the result is zero and nothing is read.
+    Load {
+        /// From where.
+        memory: Memory,
+        /// Element offset.
+        index: IndexExpr,
+        /// Optional bool.
+        mask: Option<ValueId>,
+    },
+    /// A scalar operation, with the meaning of [`crate::scalar`].
+    Map(ScalarOp, SmallVec<[ValueId; 3]>),
+    /// Conversion, with the meaning of [`crate::scalar`].
+    Convert(DType, ValueId),
+    /// The same bits as another dtype of equal width.
+    Bitcast(DType, ValueId),
+}
+
+/// A statement.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Stmt {
+    /// Defines a value.
+    Let {
+        /// The defined value.
+        value: ValueId,
+        /// Its computation.
+        op: Op,
+    },
+    /// Writes an element where the mask (a bool) is true or absent.
+    Store {
+        /// Where to.
+        memory: Memory,
+        /// Element offset.
+        index: IndexExpr,
+        /// What; of the memory's dtype.
+        value: ValueId,
+        /// Optional bool.
+        mask: Option<ValueId>,
+    },
+    /// Repeats the body for `var` in `0..extents[var]`.
+    Loop {
+        /// The loop variable.
+        var: VarId,
+        /// How iterations run.
+        bind: Bind,
+        /// What is repeated.
+        body: Vec<Stmt>,
+    },
+    /// Runs the body if the condition (a bool; in a lanes loop that of any lane) holds.
+    If {
+        /// The condition.
+        cond: ValueId,
+        /// Runs if it holds.
+        body: Vec<Stmt>,
+    },
+    /// Makes a data-dependent index usable in index expressions: for the rest of the enclosing block,
+    /// `var = max(0, min(value, extents[var] - 1))`. `value` is an i64.
+    Clamp {
+        /// The defined variable.
+        var: VarId,
+        /// The data.
+        value: ValueId,
+    },
+    /// `state[at] = state[at] ⊕ value`. argmax and argmin have two states and two values: the element and its index (an
+    /// integer); ties keep the lower index, a NaN beats any number.
+    Accumulate {
+        /// What is combined.
+        monoid: Monoid,
+        /// The accumulators, in scratch or (for scatter) parameters.
+        state: SmallVec<[(Memory, IndexExpr); 2]>,
+        /// What is combined into them.
+        values: SmallVec<[ValueId; 2]>,
+    },
+    /// Waits for all threads of a GPU block.
+    Barrier,
+}
+
+/// One fused loop nest.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Kernel {
+    /// Buffer parameters.
+    pub params: Vec<Param>,
+    /// Range of each symbol.
+    pub symbols: Vec<(i64, i64)>,
+    /// Scratch.
+    pub scratch: Vec<Scratch>,
+    /// Exclusive upper bound of each loop variable.
+    pub extents: Vec<IndexExpr>,
+    /// Dtype of each value.
+    pub values: Vec<DType>,
+    /// The statements.
+    pub body: Vec<Stmt>,
+}
+
+impl Kernel {
+    /// A new loop variable.
+    pub fn new_var(&mut self, extent: IndexExpr) -> VarId {
+        self.extents.push(extent);
+        VarId(self.extents.len() as u32 - 1)
+    }
+
+    /// A new value.
+    pub fn new_value(&mut self, dtype: DType) -> ValueId {
+        self.values.push(dtype);
+        ValueId(self.values.len() as u32 - 1)
+    }
+
+    /// A new scratch memory.
+    pub fn new_scratch(&mut self, dtype: DType, len: IndexExpr, scope: Scope) -> Memory {
+        self.scratch.push(Scratch { dtype, len, scope });
+        Memory::Scratch(self.scratch.len() as u32 - 1)
+    }
+
+    /// Dtype of a value.
+    pub fn dtype(&self, value: ValueId) -> DType {
+        self.values[value.0 as usize]
+    }
+
+    /// Dtype of a memory's elements.
+    pub fn memory_dtype(&self, memory: Memory) -> DType {
+        match memory {
+            Memory::Param(i) => self.params[i as usize].dtype,
+            Memory::Scratch(i) => self.scratch[i as usize].dtype,
+        }
+    }
+
+    /// Number of elements of a memory.
+    pub fn memory_len(&self, memory: Memory) -> &IndexExpr {
+        match memory {
+            Memory::Param(i) => &self.params[i as usize].len,
+            Memory::Scratch(i) => &self.scratch[i as usize].len,
+        }
+    }
+
+    /// The extent of the parallel loop, or 1 if there is none: the launch range.
+    pub fn parallel_extent(&self) -> IndexExpr {
+        match &self.body[..] {
+            [
+                Stmt::Loop {
+                    var,
+                    bind: Bind::Parallel,
+                    ..
+                },
+            ] => self.extents[var.0 as usize].clone(),
+            _ => IndexExpr::ONE,
+        }
+    }
+
+    /// Bytes of cache scratch that one thread needs: each area rounded up to 64 bytes, in order of declaration.
+    pub fn cache_scratch_bytes(&self) -> IndexExpr {
+        self.scratch_offsets().1
+    }
+
+    /// Byte offset of each scratch in the thread's scratch area (meaningless for register scratch), and the total.
+    pub fn scratch_offsets(&self) -> (Vec<IndexExpr>, IndexExpr) {
+        let mut at = IndexExpr::ZERO;
+        let mut offsets = Vec::with_capacity(self.scratch.len());
+        for s in &self.scratch {
+            offsets.push(at.clone());
+            if s.scope == Scope::Cache {
+                let bytes = s.len.clone() * IndexExpr::from(s.dtype.bytes());
+                at = at + bytes.ceil_div(64) * IndexExpr::Const(64);
+            }
+        }
+        (offsets, at)
+    }
+
+    /// Calls `f` on every statement, outer before inner.
+    pub fn visit(&self, f: &mut dyn FnMut(&Stmt)) {
+        fn walk(body: &[Stmt], f: &mut dyn FnMut(&Stmt)) {
+            for s in body {
+                f(s);
+                match s {
+                    Stmt::Loop { body, .. } | Stmt::If { body, .. } => walk(body, f),
+                    _ => {}
+                }
+            }
+        }
+        walk(&self.body, f);
+    }
+}
+
+impl Bounds for Kernel {
+    fn symbol(&self, sym: SymId) -> Interval {
+        self.symbols
+            .get(sym.0 as usize)
+            .map_or(Interval::new(0, i64::MAX), |&(lo, hi)| Interval::new(lo, hi))
+    }
+    fn extent(&self, var: VarId) -> Option<IndexExpr> {
+        self.extents.get(var.0 as usize).cloned()
+    }
+}

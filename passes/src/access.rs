@@ -1,0 +1,282 @@
+//! How one value's element reaches back to the values it is computed from: index maps of views, and the demands of a cone.
+//!
+//! Invariants: an index map is given one index expression per result axis, each inside its extent, and answers one per
+//! operand axis. Only `pad` can answer an index outside the operand; it also answers the conditions under which the index
+//! is inside, and callers read nothing unless all hold.
+
+use smallvec::SmallVec;
+use tlc_ir::graph::{Labels, Shape, View, infer::row_major_strides};
+use tlc_ir::index::{Bounds, IndexExpr, Interval, SymId, VarId};
+use tlc_ir::{Graph, NodeId, NodeKind};
+
+/// One index expression per axis.
+pub type Index = SmallVec<[IndexExpr; 4]>;
+
+/// An operand index, with the half-open ranges that some of its entries must lie in (from `pad`).
+pub struct ViewIndex {
+    /// Index into the operand.
+    pub index: Index,
+    /// `(expression, extent)`: each expression must be in `0..extent`.
+    pub conditions: Vec<(IndexExpr, IndexExpr)>,
+}
+
+/// Loop variables with their extents, over a graph's symbols.
+pub struct Variables<'g> {
+    graph: &'g Graph,
+    extents: Vec<IndexExpr>,
+}
+
+impl<'g> Variables<'g> {
+    /// No variables yet.
+    pub fn new(graph: &'g Graph) -> Self {
+        Variables {
+            graph,
+            extents: Vec::new(),
+        }
+    }
+
+    /// A new variable.
+    pub fn push(&mut self, extent: IndexExpr) -> VarId {
+        self.extents.push(extent);
+        VarId(self.extents.len() as u32 - 1)
+    }
+}
+
+impl Bounds for Variables<'_> {
+    fn symbol(&self, sym: SymId) -> Interval {
+        self.graph.symbol(sym)
+    }
+    fn extent(&self, var: VarId) -> Option<IndexExpr> {
+        self.extents.get(var.0 as usize).cloned()
+    }
+}
+
+/// The C-order offset of an index.
+pub fn flat_index(index: &[IndexExpr], shape: &[IndexExpr]) -> IndexExpr {
+    let strides = row_major_strides(shape);
+    index
+        .iter()
+        .zip(strides)
+        .fold(IndexExpr::ZERO, |sum, (i, s)| sum + i.clone() * s)
+}
+
+/// The operand index that a view's result element is taken from. `from` is the operand's shape, `to` the result's.
+pub fn view_index(view: &View, from: &Shape, to: &Shape, index: &Index, bounds: &dyn Bounds) -> ViewIndex {
+    let mut conditions = Vec::new();
+    let index = match view {
+        View::Reshape(_) => reshape_index(from, to, index, bounds),
+        View::Permute(permutation) => {
+            let mut out: Index = SmallVec::from_elem(IndexExpr::ZERO, from.len());
+            for (i, &p) in permutation.iter().enumerate() {
+                out[p as usize] = index[i].clone();
+            }
+            out
+        }
+        View::Expand(_) => {
+            let lead = to.len() - from.len();
+            from.iter()
+                .zip(&index[lead..])
+                .map(|(d, i)| if d.is(1) { IndexExpr::ZERO } else { i.clone() })
+                .collect()
+        }
+        View::Pad { lo, .. } => {
+            let out: Index = index.iter().zip(lo).map(|(i, l)| i.clone() - l.clone()).collect();
+            for (i, d) in out.iter().zip(from) {
+                if !(i.proves_nonnegative(bounds) && i.proves_less(d, bounds)) {
+                    conditions.push((i.clone(), d.clone()));
+                }
+            }
+            out
+        }
+        View::Slice { start, step, .. } => index
+            .iter()
+            .zip(start.iter().zip(step))
+            .map(|(i, (s, k))| s.clone() + i.clone() * IndexExpr::Const(*k))
+            .collect(),
+        View::Window {
+            axis, stride, dilation, ..
+        } => {
+            let mut out: Index = index[..from.len()].into();
+            let at = *axis as usize;
+            out[at] =
+                out[at].clone() * IndexExpr::Const(*stride) + index[from.len()].clone() * IndexExpr::Const(*dilation);
+            out
+        }
+    };
+    ViewIndex { index, conditions }
+}
+
+/// Maps an index through a reshape, axis group by axis group: groups of axes with equal products map among themselves, so
+/// division appears only where axes really split or merge.
+fn reshape_index(from: &[IndexExpr], to: &[IndexExpr], index: &[IndexExpr], bounds: &dyn Bounds) -> Index {
+    let mut out: Index = SmallVec::from_elem(IndexExpr::ZERO, from.len());
+    let real = |shape: &[IndexExpr]| -> Vec<usize> { (0..shape.len()).filter(|&i| !shape[i].is(1)).collect() };
+    let (source, target) = (real(from), real(to));
+    let (mut i, mut j) = (0, 0);
+    while i < source.len() {
+        let (first_i, first_j) = (i, j);
+        let mut have = from[source[i]].clone();
+        let mut want = if j < target.len() {
+            to[target[j]].clone()
+        } else {
+            IndexExpr::ONE
+        };
+        i += 1;
+        j = (j + 1).min(target.len());
+        while have != want {
+            let grow_target = match (have.as_const(), want.as_const()) {
+                (Some(h), Some(w)) => w < h,
+                // A symbolic product: grow the side that the other is a multiple of, or else take all that is left.
+                _ => {
+                    let fits = |big: &IndexExpr, small: &IndexExpr| small.is(1) || IndexExpr::modulo(big, small).is(0);
+                    if fits(&have, &want) {
+                        true
+                    } else if fits(&want, &have) {
+                        false
+                    } else {
+                        i = source.len();
+                        j = target.len();
+                        break;
+                    }
+                }
+            };
+            if grow_target && j < target.len() {
+                want = want * to[target[j]].clone();
+                j += 1;
+            } else if !grow_target && i < source.len() {
+                have = have * from[source[i]].clone();
+                i += 1;
+            } else {
+                i = source.len();
+                j = target.len();
+                break;
+            }
+        }
+        let (group_from, group_to) = (&source[first_i..i], &target[first_j..j]);
+        if let ([one], [other]) = (group_from, group_to) {
+            out[*one] = index[*other].clone();
+            continue;
+        }
+        let extents: Vec<IndexExpr> = group_to.iter().map(|&t| to[t].clone()).collect();
+        let entries: Vec<IndexExpr> = group_to.iter().map(|&t| index[t].clone()).collect();
+        let mut rest = flat_index(&entries, &extents);
+        for (k, &axis) in group_from.iter().enumerate().rev() {
+            if k == 0 {
+                out[axis] = rest.clone();
+            } else {
+                out[axis] = IndexExpr::modulo(&rest, &from[axis]).simplify(bounds);
+                rest = IndexExpr::floor_div(&rest, &from[axis]).simplify(bounds);
+            }
+        }
+    }
+    out
+}
+
+/// The index of an einsum operand, given the index of each label.
+pub fn label_index(labels: &Labels, of_label: &[IndexExpr]) -> Index {
+    labels.iter().map(|&l| of_label[l as usize].clone()).collect()
+}
+
+/// Number of labels of an einsum.
+pub fn label_count(inputs: &[Labels]) -> usize {
+    inputs.iter().flatten().map(|&l| l as usize + 1).max().unwrap_or(0)
+}
+
+/// The iteration space of a node: its result axes, then the axes it sums over.
+pub struct Space {
+    /// Extents of all axes.
+    pub extents: Shape,
+    /// How many of them index the result.
+    pub result_rank: usize,
+}
+
+/// The iteration space of a node.
+pub fn space(graph: &Graph, node: NodeId) -> Space {
+    let n = graph.node(node);
+    let mut extents = n.ty.shape.clone();
+    let result_rank = extents.len();
+    match &n.kind {
+        NodeKind::Reduce { axes, .. } => {
+            let operand = graph.ty(n.operands[0]);
+            extents.extend(axes.iter().map(|&a| operand.shape[a as usize].clone()));
+        }
+        NodeKind::Einsum { inputs, output, .. } => {
+            let mut of_label = vec![None; label_count(inputs)];
+            for (labels, &operand) in inputs.iter().zip(&n.operands) {
+                for (&l, d) in labels.iter().zip(&graph.ty(operand).shape) {
+                    of_label[l as usize].get_or_insert_with(|| d.clone());
+                }
+            }
+            let summed = |l: &usize| !output.contains(&(*l as u16));
+            extents.extend((0..of_label.len()).filter(summed).filter_map(|l| of_label[l].clone()));
+        }
+        _ => {}
+    }
+    Space { extents, result_rank }
+}
+
+/// The operands a node reads at one point of its [`space`], with the index of each. Not for views, gathers and scatters,
+/// whose operands need more than that.
+pub fn operand_indices(graph: &Graph, node: NodeId, point: &[IndexExpr]) -> Vec<(NodeId, Index)> {
+    let n = graph.node(node);
+    match &n.kind {
+        NodeKind::Reduce { axes, .. } => {
+            let rank = graph.ty(n.operands[0]).rank();
+            let (mut kept, mut summed) = (point.iter(), point[n.ty.rank()..].iter());
+            let index = (0..rank)
+                .map(|a| {
+                    if axes.contains(&(a as u8)) {
+                        summed.next()
+                    } else {
+                        kept.next()
+                    }
+                })
+                .map(|i| i.cloned().unwrap_or(IndexExpr::ZERO))
+                .collect();
+            vec![(n.operands[0], index)]
+        }
+        NodeKind::Einsum { inputs, output, .. } => {
+            let mut of_label = vec![IndexExpr::ZERO; label_count(inputs)];
+            for (l, i) in output.iter().zip(point) {
+                of_label[*l as usize] = i.clone();
+            }
+            let mut summed = point[output.len()..].iter();
+            for (l, slot) in of_label.iter_mut().enumerate() {
+                if !output.contains(&(l as u16)) {
+                    *slot = summed.next().cloned().unwrap_or(IndexExpr::ZERO);
+                }
+            }
+            inputs
+                .iter()
+                .zip(&n.operands)
+                .map(|(labels, &o)| (o, label_index(labels, &of_label)))
+                .collect()
+        }
+        _ => n.operands.iter().map(|&o| (o, point.into())).collect(),
+    }
+}
+
+/// Every element of a source, or of a value stored elsewhere, that a root reads at a point of its space. Nodes below the
+/// root are followed down to inputs and data; gathers and random bits are not followed.
+pub fn loads_below(graph: &Graph, root: NodeId, point: &[IndexExpr], vars: &mut Variables<'_>) -> Vec<(NodeId, Index)> {
+    let mut out = Vec::new();
+    let mut work = operand_indices(graph, root, point);
+    let mut budget = 256;
+    while let Some((node, index)) = work.pop() {
+        budget -= 1;
+        let n = graph.node(node);
+        match &n.kind {
+            _ if budget <= 0 => break,
+            NodeKind::View(view) => {
+                let from = &graph.ty(n.operands[0]).shape;
+                work.push((n.operands[0], view_index(view, from, &n.ty.shape, &index, vars).index));
+            }
+            NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Copy => {
+                work.extend(operand_indices(graph, node, &index))
+            }
+            NodeKind::Const(_) | NodeKind::Iota { .. } | NodeKind::Random { .. } | NodeKind::Gather { .. } => {}
+            _ => out.push((node, index)),
+        }
+    }
+    out
+}

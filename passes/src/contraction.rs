@@ -1,0 +1,234 @@
+//! Contractions as matrix products: which einsums the library can compute, and with what strides.
+//!
+//! A binary add-mul einsum is `dst[batch, m, n] = Σ_k lhs[batch, m, k] * rhs[batch, k, n]` once its labels are sorted into
+//! groups. Operands may be views of stored values as long as every label walks them with one stride.
+
+use smallvec::SmallVec;
+use tlc_ir::graph::{Labels, Semiring, Shape};
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::{Graph, NodeId, NodeKind};
+
+use crate::access::{Index, Variables, flat_index, label_count, view_index};
+use crate::cluster::{is_source, library_dtype, moves_only};
+
+/// Below this many multiply-adds a loop nest beats the call.
+pub const MIN_LIBRARY_FLOPS: i64 = 8 * 1024;
+
+/// A strided operand: a stored value and the stride of each axis group.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MatrixOperand {
+    /// The stored value.
+    pub base: NodeId,
+    /// Offset of the first element.
+    pub offset: IndexExpr,
+    /// Stride per batch axis.
+    pub batch: Shape,
+    /// Stride between rows.
+    pub row: IndexExpr,
+    /// Stride between columns.
+    pub column: IndexExpr,
+}
+
+/// A contraction in matrix form.
+#[derive(Clone, PartialEq, Debug)]
+pub struct MatrixProduct {
+    /// Extents of the batch axes.
+    pub batch: Shape,
+    /// Rows.
+    pub m: IndexExpr,
+    /// Columns.
+    pub n: IndexExpr,
+    /// Summed extent.
+    pub k: IndexExpr,
+    /// Left operand, rows by summed.
+    pub lhs: MatrixOperand,
+    /// Right operand, summed by columns.
+    pub rhs: MatrixOperand,
+    /// Strides of the result (its base is the einsum itself).
+    pub dst: MatrixOperand,
+}
+
+/// Strides of each label in an operand, through the views below it.
+struct Strided {
+    base: NodeId,
+    offset: IndexExpr,
+    /// Stride by label; `None` where the operand lacks the label.
+    strides: Vec<Option<IndexExpr>>,
+}
+
+/// The matrix form of an einsum that the library should compute.
+pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
+    let node = graph.node(id);
+    let NodeKind::Einsum {
+        inputs,
+        output,
+        semiring: Semiring::AddMul,
+        accumulator,
+        dtype,
+    } = &node.kind
+    else {
+        return None;
+    };
+    let [a, b] = node.operands[..] else { return None };
+    let same = [graph.ty(a).dtype, graph.ty(b).dtype, *accumulator, *dtype];
+    if !library_dtype(*dtype) || same.iter().any(|d| d != dtype) {
+        return None;
+    }
+    let labels = label_count(inputs);
+    let mut extents = vec![IndexExpr::ONE; labels];
+    for (operand, of) in node.operands.iter().zip(inputs) {
+        for (&l, d) in of.iter().zip(&graph.ty(*operand).shape) {
+            extents[l as usize] = d.clone();
+        }
+    }
+    let has = |of: &Labels, l: usize| of.contains(&(l as u16));
+    let repeats = |of: &Labels| (0..of.len()).any(|i| of[..i].contains(&of[i]));
+    if inputs.iter().any(repeats) {
+        return None;
+    }
+    let (mut batch, mut rows, mut columns, mut summed) = (vec![], vec![], vec![], vec![]);
+    for l in output.iter().map(|&l| l as usize) {
+        match (has(&inputs[0], l), has(&inputs[1], l)) {
+            (true, true) => batch.push(l),
+            (true, false) => rows.push(l),
+            _ => columns.push(l),
+        }
+    }
+    for l in (0..labels).filter(|l| !has(output, *l)) {
+        match (has(&inputs[0], l), has(&inputs[1], l)) {
+            (true, true) => summed.push(l),
+            // A label that only one operand has is summed before the product; the einsum-path pass does that.
+            _ => return None,
+        }
+    }
+    let product = |of: &[usize]| of.iter().fold(IndexExpr::ONE, |n, &l| n * extents[l].clone());
+    let (m, n, k) = (product(&rows), product(&columns), product(&summed));
+    if m.is(1) || n.is(1) || k.is(1) || k.is(0) {
+        return None;
+    }
+    let flops = (m.clone() * n.clone() * k.clone()).as_const();
+    if flops.is_some_and(|f| f < MIN_LIBRARY_FLOPS) {
+        return None;
+    }
+    let lhs = strided(graph, a, &inputs[0], labels)?;
+    let rhs = strided(graph, b, &inputs[1], labels)?;
+    let dst_strides = tlc_ir::graph::infer::row_major_strides(&node.ty.shape);
+    let mut dst = Strided {
+        base: id,
+        offset: IndexExpr::ZERO,
+        strides: vec![None; labels],
+    };
+    for (&l, s) in output.iter().zip(dst_strides) {
+        dst.strides[l as usize] = Some(s);
+    }
+    // Labels of a group that do not walk all their tensors with one stride become batch axes.
+    let row = collapse(&mut rows, &mut batch, &extents, &[&lhs, &dst]);
+    let column = collapse(&mut columns, &mut batch, &extents, &[&rhs, &dst]);
+    let (k_stride, rest) = common_stride(&summed, &extents, &[&lhs, &rhs])?;
+    if !rest.is_empty() {
+        return None;
+    }
+    let operand = |s: &Strided, row: IndexExpr, column: IndexExpr| MatrixOperand {
+        base: s.base,
+        offset: s.offset.clone(),
+        batch: batch
+            .iter()
+            .map(|&l| s.strides[l].clone().unwrap_or(IndexExpr::ZERO))
+            .collect(),
+        row,
+        column,
+    };
+    Some(MatrixProduct {
+        batch: batch.iter().map(|&l| extents[l].clone()).collect(),
+        m: rows.iter().fold(IndexExpr::ONE, |n, &l| n * extents[l].clone()),
+        n: columns.iter().fold(IndexExpr::ONE, |n, &l| n * extents[l].clone()),
+        k,
+        lhs: operand(&lhs, row[0].clone(), k_stride[0].clone()),
+        rhs: operand(&rhs, k_stride[1].clone(), column[0].clone()),
+        dst: operand(&dst, row[1].clone(), column[1].clone()),
+    })
+}
+
+/// Reduces `group` to its innermost labels that collapse to one stride in every tensor; the outer ones move to `batch`.
+fn collapse(group: &mut Vec<usize>, batch: &mut Vec<usize>, extents: &[IndexExpr], of: &[&Strided]) -> Vec<IndexExpr> {
+    match common_stride(group, extents, of) {
+        Some((strides, rest)) => {
+            group.retain(|l| !rest.contains(l));
+            batch.extend(rest);
+            strides
+        }
+        None => vec![IndexExpr::ZERO; of.len()],
+    }
+}
+
+/// The stride of the innermost labels of a group in each tensor, and the outer labels that do not fit it.
+fn common_stride(group: &[usize], extents: &[IndexExpr], of: &[&Strided]) -> Option<(Vec<IndexExpr>, Vec<usize>)> {
+    let real: Vec<usize> = group.iter().copied().filter(|&l| !extents[l].is(1)).collect();
+    let Some(&last) = real.last() else {
+        return Some((vec![IndexExpr::ONE; of.len()], Vec::new()));
+    };
+    let strides: Vec<IndexExpr> = of.iter().map(|s| s.strides[last].clone()).collect::<Option<_>>()?;
+    let mut span = extents[last].clone();
+    for (i, &l) in real.iter().enumerate().rev().skip(1) {
+        let fits = of
+            .iter()
+            .zip(&strides)
+            .all(|(s, stride)| s.strides[l].as_ref() == Some(&(stride.clone() * span.clone())));
+        if !fits {
+            return Some((strides, real[..=i].to_vec()));
+        }
+        span = span * extents[l].clone();
+    }
+    Some((strides, Vec::new()))
+}
+
+/// Follows views below an operand as long as every label keeps one stride.
+fn strided(graph: &Graph, operand: NodeId, labels: &Labels, count: usize) -> Option<Strided> {
+    let mut vars = Variables::new(graph);
+    let shape = &graph.ty(operand).shape;
+    let index: Index = shape.iter().map(|d| vars.push(d.clone()).into()).collect();
+    let mut best = None;
+    let (mut at, mut index) = (operand, index);
+    loop {
+        let here = &graph.ty(at).shape;
+        let flat = flat_index(&index, here).simplify(&vars);
+        let strides: Option<SmallVec<[IndexExpr; 4]>> = (0..shape.len())
+            .map(|axis| {
+                let (stride, _) = flat.affine_in(VarId(axis as u32))?;
+                (!stride.has_vars()).then_some(stride)
+            })
+            .collect();
+        let Some(strides) = strides else { break };
+        let offset = flat.replace_vars(&mut |_| Some(IndexExpr::ZERO));
+        // An axis of one element has no stride that matters; a broadcast one has stride 0, which the library accepts.
+        best = Some((at, offset, strides));
+        let node = graph.node(at);
+        match &node.kind {
+            NodeKind::View(view) if moves_only(view) && !is_source(&node.kind) => {
+                let below = node.operands[0];
+                index = view_index(view, &graph.ty(below).shape, here, &index, &vars).index;
+                at = below;
+            }
+            _ => break,
+        }
+    }
+    let (base, offset, by_axis) = best?;
+    // The base must be a value that can be stored: a scalar constant or a counter is cheaper expanded into the operand.
+    let base_ok = !matches!(graph.node(base).kind, NodeKind::Const(_) | NodeKind::Iota { .. });
+    let mut strides = vec![None; count];
+    if base_ok {
+        for (&l, s) in labels.iter().zip(by_axis) {
+            strides[l as usize] = Some(s);
+        }
+        return Some(Strided { base, offset, strides });
+    }
+    let own = tlc_ir::graph::infer::row_major_strides(shape);
+    for (&l, s) in labels.iter().zip(own) {
+        strides[l as usize] = Some(s);
+    }
+    Some(Strided {
+        base: operand,
+        offset: IndexExpr::ZERO,
+        strides,
+    })
+}

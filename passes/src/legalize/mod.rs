@@ -1,0 +1,277 @@
+//! Legalization: statements that a target lacks become statements that it has.
+//!
+//! After it a kernel holds no `Accumulate`, no transcendental operation with a polynomial form, no arithmetic on f16, bf16
+//! or bool that is not bitwise, and no value-defining shortcut. What remains translates one to one.
+//!
+//! Accumulations become load, combine, store. Elementary functions become the straight-line code of [`crate::math`]. f16
+//! and bf16 compute in f32 and round once, as the scalar semantics say.
+
+mod emit;
+
+use rustc_hash::FxHashMap;
+use smallvec::{SmallVec, smallvec};
+use tlc_ir::graph::Monoid;
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Stmt, ValueId};
+use tlc_ir::{DType, ScalarOp};
+
+use crate::math::Function;
+use crate::schedule::tree::for_each_operand;
+
+/// The polynomial form of an operation, if it has one.
+fn function_of(op: ScalarOp) -> Option<Function> {
+    Some(match op {
+        ScalarOp::Exp => Function::Exp,
+        ScalarOp::Exp2 => Function::Exp2,
+        ScalarOp::Expm1 => Function::Expm1,
+        ScalarOp::Log => Function::Log,
+        ScalarOp::Log2 => Function::Log2,
+        ScalarOp::Log1p => Function::Log1p,
+        ScalarOp::Sin => Function::Sin,
+        ScalarOp::Cos => Function::Cos,
+        ScalarOp::Tan => Function::Tan,
+        ScalarOp::Asin => Function::Asin,
+        ScalarOp::Acos => Function::Acos,
+        ScalarOp::Atan => Function::Atan,
+        ScalarOp::Atan2 => Function::Atan2,
+        ScalarOp::Sinh => Function::Sinh,
+        ScalarOp::Cosh => Function::Cosh,
+        ScalarOp::Tanh => Function::Tanh,
+        ScalarOp::Erf => Function::Erf,
+        ScalarOp::Pow => Function::Pow,
+        ScalarOp::Rsqrt => Function::Rsqrt,
+        _ => return None,
+    })
+}
+
+/// True if the operation on that dtype becomes straight-line code of vector operations.
+pub fn has_kernel_form(op: ScalarOp, dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64) && function_of(op).is_some()
+}
+
+/// The lanes loop that statements are in.
+#[derive(Clone, Copy)]
+struct Lanes {
+    var: VarId,
+    count: i64,
+}
+
+struct Legalizer<'k> {
+    kernel: &'k mut Kernel,
+    out: Vec<Stmt>,
+    renamed: FxHashMap<ValueId, ValueId>,
+    lanes: Option<Lanes>,
+}
+
+/// Legalizes a kernel.
+pub fn legalize(kernel: &mut Kernel) {
+    let body = std::mem::take(&mut kernel.body);
+    let mut l = Legalizer {
+        kernel,
+        out: Vec::new(),
+        renamed: FxHashMap::default(),
+        lanes: None,
+    };
+    l.block(body);
+    kernel.body = l.out;
+}
+
+impl Legalizer<'_> {
+    fn block(&mut self, body: Vec<Stmt>) {
+        for s in body {
+            self.statement(s);
+        }
+    }
+
+    fn of(&self, v: ValueId) -> ValueId {
+        self.renamed.get(&v).copied().unwrap_or(v)
+    }
+
+    fn nested(&mut self, body: Vec<Stmt>) -> Vec<Stmt> {
+        let outer = std::mem::take(&mut self.out);
+        self.block(body);
+        std::mem::replace(&mut self.out, outer)
+    }
+
+    /// Emits an operation as a new value.
+    fn emit(&mut self, op: Op, dtype: DType) -> ValueId {
+        let value = self.kernel.new_value(dtype);
+        self.out.push(Stmt::Let { value, op });
+        value
+    }
+
+    fn map(&mut self, op: ScalarOp, args: &[ValueId]) -> ValueId {
+        let dtypes: SmallVec<[DType; 3]> = args.iter().map(|&a| self.kernel.dtype(a)).collect();
+        let dtype = op.result_dtype(&dtypes).expect("operands fit by construction");
+        self.legal_map(op, args.into(), dtype)
+    }
+
+    fn statement(&mut self, s: Stmt) {
+        match s {
+            Stmt::Let { value, op } => {
+                let mut op = op;
+                for_each_operand(&mut op, &mut |v| *v = self.renamed.get(v).copied().unwrap_or(*v));
+                match op {
+                    Op::Map(scalar, args) => {
+                        let dtype = self.kernel.dtype(value);
+                        let new = self.legal_map(scalar, args, dtype);
+                        self.renamed.insert(value, new);
+                    }
+                    op => self.out.push(Stmt::Let { value, op }),
+                }
+            }
+            Stmt::Store {
+                memory,
+                index,
+                value,
+                mask,
+            } => {
+                let (value, mask) = (self.of(value), mask.map(|m| self.of(m)));
+                self.out.push(Stmt::Store {
+                    memory,
+                    index,
+                    value,
+                    mask,
+                });
+            }
+            Stmt::Loop { var, bind, body } => {
+                let saved = self.lanes;
+                if bind == Bind::Lanes {
+                    let count = self.kernel.extents[var.0 as usize].as_const().unwrap_or(1);
+                    self.lanes = Some(Lanes { var, count });
+                }
+                let body = self.nested(body);
+                self.lanes = saved;
+                self.out.push(Stmt::Loop { var, bind, body });
+            }
+            Stmt::If { cond, body } => {
+                let cond = self.of(cond);
+                let body = self.nested(body);
+                self.out.push(Stmt::If { cond, body });
+            }
+            Stmt::Clamp { var, value } => {
+                let value = self.of(value);
+                self.out.push(Stmt::Clamp { var, value });
+            }
+            Stmt::Accumulate { monoid, state, values } => {
+                let values: SmallVec<[ValueId; 2]> = values.iter().map(|&v| self.of(v)).collect();
+                self.accumulate(monoid, &state, &values);
+            }
+            Stmt::Barrier => self.out.push(Stmt::Barrier),
+        }
+    }
+
+    /// Emits a scalar operation in legal form; answers its value.
+    fn legal_map(&mut self, op: ScalarOp, args: SmallVec<[ValueId; 3]>, dtype: DType) -> ValueId {
+        let on = self.kernel.dtype(args[args.len() - 1]);
+        match on {
+            DType::F16 | DType::BF16 => {
+                let wide: SmallVec<[ValueId; 3]> = args
+                    .iter()
+                    .map(|&a| {
+                        if self.kernel.dtype(a) == on {
+                            self.emit(Op::Convert(DType::F32, a), DType::F32)
+                        } else {
+                            a
+                        }
+                    })
+                    .collect();
+                let result = if dtype == on { DType::F32 } else { dtype };
+                let value = self.legal_map(op, wide, result);
+                if dtype == on {
+                    self.emit(Op::Convert(on, value), on)
+                } else {
+                    value
+                }
+            }
+            DType::Bool => self.bool_map(op, args),
+            DType::F32 | DType::F64 if function_of(op).is_some() => {
+                let function = function_of(op).expect("checked");
+                emit::function(self, function, on, &args)
+            }
+            _ => self.emit(Op::Map(op, args), dtype),
+        }
+    }
+
+    /// Operations on bool as bitwise ones, which is what lane masks have.
+    fn bool_map(&mut self, op: ScalarOp, args: SmallVec<[ValueId; 3]>) -> ValueId {
+        let b = DType::Bool;
+        let two = |x: ValueId, y: ValueId| -> SmallVec<[ValueId; 3]> { smallvec![x, y] };
+        match (op, &args[..]) {
+            (ScalarOp::Max, _) => self.emit(Op::Map(ScalarOp::Or, args), b),
+            (ScalarOp::Min, _) => self.emit(Op::Map(ScalarOp::And, args), b),
+            (ScalarOp::Ne, _) => self.emit(Op::Map(ScalarOp::Xor, args), b),
+            (ScalarOp::Eq, &[x, y]) => {
+                let differ = self.emit(Op::Map(ScalarOp::Xor, two(x, y)), b);
+                self.emit(Op::Map(ScalarOp::Not, smallvec![differ]), b)
+            }
+            (ScalarOp::Lt, &[x, y]) => {
+                let not = self.emit(Op::Map(ScalarOp::Not, smallvec![x]), b);
+                self.emit(Op::Map(ScalarOp::And, two(not, y)), b)
+            }
+            (ScalarOp::Le, &[x, y]) => {
+                let not = self.emit(Op::Map(ScalarOp::Not, smallvec![x]), b);
+                self.emit(Op::Map(ScalarOp::Or, two(not, y)), b)
+            }
+            (ScalarOp::Select, &[c, x, y]) => {
+                let not = self.emit(Op::Map(ScalarOp::Not, smallvec![c]), b);
+                let left = self.emit(Op::Map(ScalarOp::And, two(c, x)), b);
+                let right = self.emit(Op::Map(ScalarOp::And, two(not, y)), b);
+                self.emit(Op::Map(ScalarOp::Or, two(left, right)), b)
+            }
+            _ => self.emit(Op::Map(op, args), b),
+        }
+    }
+
+    fn accumulate(&mut self, monoid: Monoid, state: &[(Memory, IndexExpr)], values: &[ValueId]) {
+        let load = |l: &mut Self, (memory, index): &(Memory, IndexExpr)| {
+            let dtype = l.kernel.memory_dtype(*memory);
+            l.emit(
+                Op::Load {
+                    memory: *memory,
+                    index: index.clone(),
+                    mask: None,
+                },
+                dtype,
+            )
+        };
+        let store = |l: &mut Self, (memory, index): &(Memory, IndexExpr), value: ValueId| {
+            l.out.push(Stmt::Store {
+                memory: *memory,
+                index: index.clone(),
+                value,
+                mask: None,
+            });
+        };
+        let old = load(self, &state[0]);
+        let new = values[0];
+        if !monoid.is_arg() {
+            let value = self.map(monoid.combine(), &[old, new]);
+            return store(self, &state[0], value);
+        }
+        // `new` wins if it is better, or as good and earlier; a NaN is better than any number.
+        let (old_at, new_at) = (load(self, &state[1]), values[1]);
+        let better = match monoid {
+            Monoid::ArgMax => self.map(ScalarOp::Lt, &[old, new]),
+            _ => self.map(ScalarOp::Lt, &[new, old]),
+        };
+        let mut same = self.map(ScalarOp::Eq, &[old, new]);
+        let mut wins = better;
+        if self.kernel.dtype(new).is_float() {
+            let new_nan = self.map(ScalarOp::Ne, &[new, new]);
+            let old_nan = self.map(ScalarOp::Ne, &[old, old]);
+            let old_number = self.map(ScalarOp::Not, &[old_nan]);
+            let first_nan = self.map(ScalarOp::And, &[new_nan, old_number]);
+            wins = self.map(ScalarOp::Or, &[wins, first_nan]);
+            let both = self.map(ScalarOp::And, &[new_nan, old_nan]);
+            same = self.map(ScalarOp::Or, &[same, both]);
+        }
+        let earlier = self.map(ScalarOp::Lt, &[new_at, old_at]);
+        let tie = self.map(ScalarOp::And, &[same, earlier]);
+        wins = self.map(ScalarOp::Or, &[wins, tie]);
+        let value = self.map(ScalarOp::Select, &[wins, new, old]);
+        let at = self.map(ScalarOp::Select, &[wins, new_at, old_at]);
+        store(self, &state[0], value);
+        store(self, &state[1], at);
+    }
+}

@@ -1,0 +1,291 @@
+//! Evaluating a node at an index: what each node kind means as kernel statements.
+
+use smallvec::SmallVec;
+use tlc_ir::graph::View;
+use tlc_ir::index::IndexExpr;
+use tlc_ir::kernel::{Access, Memory, Op, Scope, Stmt, ValueId};
+use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
+
+use super::{Lowerer, reduces};
+use crate::access::{Index, flat_index, view_index};
+use crate::cluster::is_source;
+
+impl Lowerer<'_> {
+    /// The node's value at an index of its result. Where `mask` is false nothing is read and the value is arbitrary.
+    pub(super) fn value_of(&mut self, node: NodeId, index: &Index, mask: Option<ValueId>) -> ValueId {
+        let key = (node, index.clone(), mask);
+        for level in (0..self.levels.len()).rev() {
+            if let Some(&v) = self.levels[level].memo.get(&key) {
+                return v;
+            }
+        }
+        let value = self.compute(node, index, mask);
+        let level = self.value_level[value.0 as usize];
+        self.levels[level].memo.insert(key, value);
+        value
+    }
+
+    fn compute(&mut self, node: NodeId, index: &Index, mask: Option<ValueId>) -> ValueId {
+        let n = self.graph.node(node);
+        let outside = is_source(&n.kind) || (self.is_root[node.index()] && !self.own.contains(&node));
+        if outside {
+            let memory = Memory::Param(self.param(node, Access::Read));
+            let at = flat_index(index, &n.ty.shape).simplify(self);
+            return self.load(memory, at, mask, n.ty.dtype);
+        }
+        if let Some(r) = self.reduced.get(&node).cloned() {
+            let level = self.level_of(&r.index);
+            let state = self.emit(
+                Op::Load {
+                    memory: r.memory,
+                    index: r.index,
+                    mask: None,
+                },
+                r.dtype,
+                level,
+            );
+            return self.convert(state, n.ty.dtype);
+        }
+        debug_assert!(
+            reduces(self.graph, node).is_none(),
+            "a reduction is read after its phase"
+        );
+        if self.current_loop > 0 && self.worth_staging(node) && mask.is_none() {
+            return self.staged_value(node, index);
+        }
+        self.compute_here(node, index, mask)
+    }
+
+    /// True for values that cost more to compute again than to keep in scratch.
+    fn worth_staging(&self, node: NodeId) -> bool {
+        match &self.graph.node(node).kind {
+            NodeKind::Map(op) => op.is_transcendental() || self.is_root[node.index()],
+            NodeKind::Random { .. } => true,
+            _ => false,
+        }
+    }
+
+    fn staged_value(&mut self, node: NodeId, index: &Index) -> ValueId {
+        let key = (node, index.clone());
+        if let Some((memory, at)) = self.staged.get(&key).cloned() {
+            let dtype = self.kernel.memory_dtype(memory);
+            let level = self.level_of(&at);
+            return self.emit(
+                Op::Load {
+                    memory,
+                    index: at,
+                    mask: None,
+                },
+                dtype,
+                level,
+            );
+        }
+        let value = self.compute_here(node, index, None);
+        if self.value_level[value.0 as usize] == 0 {
+            return value;
+        }
+        match self.seen_in_loop.get(&key) {
+            Some(&l) if l != self.current_loop => drop(self.repeated.insert(node)),
+            Some(_) => {}
+            None => drop(self.seen_in_loop.insert(key.clone(), self.current_loop)),
+        }
+        if self.stage.contains(&node) {
+            let dtype = self.kernel.dtype(value);
+            let memory = self.kernel.new_scratch(dtype, self.inner_len.clone(), Scope::Cache);
+            let at = self.inner_offset.clone();
+            self.push(
+                1,
+                Stmt::Store {
+                    memory,
+                    index: at.clone(),
+                    value,
+                    mask: None,
+                },
+            );
+            self.staged.insert(key, (memory, at));
+        }
+        value
+    }
+
+    fn load(&mut self, memory: Memory, index: IndexExpr, mask: Option<ValueId>, dtype: DType) -> ValueId {
+        let level = self
+            .level_of(&index)
+            .max(mask.map_or(0, |m| self.value_level[m.0 as usize]));
+        self.emit(Op::Load { memory, index, mask }, dtype, level)
+    }
+
+    fn map(&mut self, op: ScalarOp, args: &[ValueId]) -> ValueId {
+        let dtypes: SmallVec<[DType; 3]> = args.iter().map(|&a| self.kernel.dtype(a)).collect();
+        let dtype = op.result_dtype(&dtypes).expect("the graph is verified");
+        let level = args.iter().map(|a| self.value_level[a.0 as usize]).max().unwrap_or(0);
+        self.emit(Op::Map(op, args.into()), dtype, level)
+    }
+
+    fn index_value(&mut self, e: &IndexExpr, dtype: DType) -> ValueId {
+        let e = e.simplify(self);
+        let level = self.level_of(&e);
+        match e.as_const() {
+            Some(c) => self.constant(Scalar::from_i64(dtype, c)),
+            None => self.emit(Op::Index(e, dtype), dtype, level),
+        }
+    }
+
+    /// `0 <= e < extent` as a bool.
+    fn inside(&mut self, e: &IndexExpr, extent: &IndexExpr) -> ValueId {
+        let (a, b) = (e.interval(self), extent.interval(self));
+        let fits = |v: i64| i32::try_from(v).is_ok();
+        let dtype = if fits(a.lo) && fits(a.hi) && fits(b.hi) {
+            DType::I32
+        } else {
+            DType::I64
+        };
+        let value = self.index_value(e, dtype);
+        let mut all: Option<ValueId> = None;
+        if a.lo < 0 {
+            let zero = self.constant(dtype.zero());
+            all = Some(self.map(ScalarOp::Le, &[zero, value]));
+        }
+        if !e.proves_less(extent, self) {
+            let limit = self.index_value(extent, dtype);
+            let below = self.map(ScalarOp::Lt, &[value, limit]);
+            all = Some(self.and(all, below));
+        }
+        all.unwrap_or_else(|| self.constant(Scalar::from_bool(true)))
+    }
+
+    pub(super) fn and(&mut self, a: Option<ValueId>, b: ValueId) -> ValueId {
+        match a {
+            Some(a) if a != b => self.map(ScalarOp::And, &[a, b]),
+            _ => b,
+        }
+    }
+
+    fn compute_here(&mut self, node: NodeId, index: &Index, mask: Option<ValueId>) -> ValueId {
+        let n = self.graph.node(node);
+        match &n.kind {
+            NodeKind::Const(value) => self.constant(*value),
+            NodeKind::Map(op) => {
+                let args: SmallVec<[ValueId; 3]> = n.operands.iter().map(|&o| self.value_of(o, index, mask)).collect();
+                self.map(*op, &args)
+            }
+            NodeKind::Convert(to) => {
+                let v = self.value_of(n.operands[0], index, mask);
+                self.convert(v, *to)
+            }
+            NodeKind::Copy => self.value_of(n.operands[0], index, mask),
+            NodeKind::Iota { ty, axis } => self.index_value(&index[*axis as usize].clone(), ty.dtype),
+            NodeKind::Random { shape, stream } => {
+                let key = self.value_of(n.operands[0], &Index::new(), mask);
+                let counter = flat_index(index, shape).simplify(self);
+                self.random_bits(key, &counter, *stream)
+            }
+            NodeKind::View(view) => {
+                let from = &self.graph.ty(n.operands[0]).shape;
+                let mapped = view_index(view, from, &n.ty.shape, index, self);
+                if mapped.conditions.is_empty() {
+                    return self.value_of(n.operands[0], &mapped.index, mask);
+                }
+                let View::Pad { value: fill, .. } = view else {
+                    unreachable!("only pad leaves its operand")
+                };
+                let mut all = None;
+                for (e, extent) in &mapped.conditions {
+                    let one = self.inside(e, extent);
+                    all = Some(self.and(all, one));
+                }
+                let inside = all.expect("there is a condition");
+                let guard = self.and(mask, inside);
+                let value = self.value_of(n.operands[0], &mapped.index, Some(guard));
+                let fill = self.constant(*fill);
+                self.map(ScalarOp::Select, &[inside, value, fill])
+            }
+            NodeKind::Gather { axes } => {
+                let x = n.operands[0];
+                let x_shape = self.graph.ty(x).shape.clone();
+                let batch = index.len() - (x_shape.len() - axes.len());
+                let at: Index = index[..batch].into();
+                let mut full: Index = SmallVec::from_elem(IndexExpr::ZERO, x_shape.len());
+                let mut rest = index[batch..].iter();
+                for (a, slot) in full.iter_mut().enumerate() {
+                    if !axes.contains(&(a as u8)) {
+                        *slot = rest.next().cloned().unwrap_or(IndexExpr::ZERO);
+                    }
+                }
+                let mut guard = None;
+                for (&axis, &operand) in axes.iter().zip(&n.operands[1..]) {
+                    let (var, ok) = self.data_index(operand, &at, &x_shape[axis as usize], mask);
+                    full[axis as usize] = var;
+                    guard = Some(self.and(guard, ok));
+                }
+                let inside = guard.expect("gather has an axis");
+                let masked = self.and(mask, inside);
+                let value = self.value_of(x, &full, Some(masked));
+                let is_load =
+                    is_source(&self.graph.node(x).kind) || (self.is_root[x.index()] && !self.own.contains(&x));
+                if is_load && mask.is_none() {
+                    return value;
+                }
+                let zero = self.constant(n.ty.dtype.zero());
+                self.map(ScalarOp::Select, &[inside, value, zero])
+            }
+            kind => unreachable!("{} is not evaluated in place", kind.name()),
+        }
+    }
+
+    /// An index taken from data: an index expression that is always inside `0..extent` (or 0), and whether the data was.
+    pub(super) fn data_index(
+        &mut self,
+        operand: NodeId,
+        at: &Index,
+        extent: &IndexExpr,
+        mask: Option<ValueId>,
+    ) -> (IndexExpr, ValueId) {
+        let raw = self.value_of(operand, at, mask);
+        let value = self.convert(raw, DType::I64);
+        let zero = self.constant(DType::I64.zero());
+        let limit = self.index_value(extent, DType::I64);
+        let low = self.map(ScalarOp::Le, &[zero, value]);
+        let high = self.map(ScalarOp::Lt, &[value, limit]);
+        let ok = self.map(ScalarOp::And, &[low, high]);
+        let level = self.value_level[value.0 as usize];
+        let var = self.new_var(extent.clone(), level);
+        self.push(level, Stmt::Clamp { var, value });
+        (var.into(), ok)
+    }
+
+    /// Threefry-2x32-20 (see `NodeKind::Random`): the first output word for the counter `(index, stream)`.
+    fn random_bits(&mut self, key: ValueId, counter: &IndexExpr, stream: u32) -> ValueId {
+        const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
+        const PARITY: u64 = 0x1BD1_1BDA;
+        let word = |lo: &mut Self, v: u64| lo.constant(Scalar::from_u64(DType::U32, v));
+        let low = self.convert(key, DType::U32);
+        let shift = self.constant(Scalar::from_u64(DType::U64, 32));
+        let high = self.map(ScalarOp::Shr, &[key, shift]);
+        let high = self.convert(high, DType::U32);
+        let parity = word(self, PARITY);
+        let mixed = self.map(ScalarOp::Xor, &[low, high]);
+        let third = self.map(ScalarOp::Xor, &[mixed, parity]);
+        let keys = [low, high, third];
+        let index = self.index_value(counter, DType::U32);
+        let stream = word(self, stream as u64);
+        let mut x0 = self.map(ScalarOp::Add, &[index, keys[0]]);
+        let mut x1 = self.map(ScalarOp::Add, &[stream, keys[1]]);
+        for round in 0..20usize {
+            x0 = self.map(ScalarOp::Add, &[x0, x1]);
+            let r = ROTATIONS[(round / 4) % 2][round % 4];
+            let (left, right) = (word(self, r as u64), word(self, 32 - r as u64));
+            let up = self.map(ScalarOp::Shl, &[x1, left]);
+            let down = self.map(ScalarOp::Shr, &[x1, right]);
+            let rotated = self.map(ScalarOp::Or, &[up, down]);
+            x1 = self.map(ScalarOp::Xor, &[rotated, x0]);
+            if round % 4 == 3 {
+                let s = round / 4 + 1;
+                x0 = self.map(ScalarOp::Add, &[x0, keys[s % 3]]);
+                let injected = word(self, s as u64);
+                x1 = self.map(ScalarOp::Add, &[x1, keys[(s + 1) % 3]]);
+                x1 = self.map(ScalarOp::Add, &[x1, injected]);
+            }
+        }
+        x0
+    }
+}

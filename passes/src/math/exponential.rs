@@ -1,0 +1,148 @@
+//! exp, exp2, expm1 and the logistic function.
+//!
+//! `e^x = 2^n e^r` with `n` from the magic-constant rounding; the magic constant carries the exponent bias, so shifting
+//! the sum left gives `2^n` at once. Where a result may be subnormal or close to overflow, `2^n` does not exist as a
+//! float, so it is applied as `2^(n - h)` and `2^h` with `h` half the exponent range and of the sign of `n`: the first
+//! product is exact and normal, and only the second rounds, so gradual underflow costs no second rounding.
+
+use super::{Emit, Format};
+
+/// The magic constant for `n` whose exponent field holds `n - half_ranges * h`.
+pub(super) fn biased_magic<F: Format>(half_ranges: f64) -> f64 {
+    F::MAGIC + (F::ONE_BITS >> F::SIGNIFICAND_BITS) as f64 - half_ranges * half_range::<F>()
+}
+
+/// Half the exponent range: 64 or 512.
+pub(super) fn half_range<F: Format>() -> f64 {
+    0.5 * F::EXP2_HIGH
+}
+
+/// The power of two in the exponent field of a biased magic sum.
+#[inline(always)]
+pub(super) fn power_of_two<F: Format, E: Emit>(e: &mut E, sum: E::V) -> E::V {
+    let bits = e.bits_of_float(sum);
+    let exponent = e.shl(bits, F::SIGNIFICAND_BITS);
+    e.float_of_bits(exponent)
+}
+
+/// The biased magic constant and the second scale for a result on the side of 1 that the sign of `x` says.
+#[inline(always)]
+fn by_sign<F: Format, E: Emit>(e: &mut E, x: E::V) -> (E::V, E::V) {
+    let zero = F::float(e, 0.0);
+    let negative = e.lt(x, zero);
+    let down = F::float(e, biased_magic::<F>(-1.0));
+    let up = F::float(e, biased_magic::<F>(1.0));
+    let magic = e.select(negative, down, up);
+    let down = F::float(e, (-half_range::<F>()).exp2());
+    let up = F::float(e, half_range::<F>().exp2());
+    (magic, e.select(negative, down, up))
+}
+
+/// `e^(sign a)` without its second scale, for `EXP_LOW <= sign a <= EXP_HIGH + 1`; `sign` is 1 or -1.
+#[inline(always)]
+pub(super) fn exp_scaled<F: Format, E: Emit>(e: &mut E, a: E::V, sign: f64, magic: E::V) -> E::V {
+    let rate = F::float(e, sign * F::LOG2_E[0]);
+    let sum = e.fma(a, rate, magic);
+    let n = e.sub(sum, magic);
+    // r is sign times the reduced argument: a - sign n ln 2
+    let high = F::float(e, -sign * F::LN2[0]);
+    let low = F::float(e, -sign * F::LN2[1]);
+    let r = e.fma(n, high, a);
+    let r = e.fma(n, low, r);
+    let q = F::polynomial(e, r, F::EXP, sign);
+    let first = F::float(e, sign);
+    let q = e.fma(q, r, first);
+    let one = F::float(e, 1.0);
+    let p = e.fma(q, r, one);
+    let scale = power_of_two::<F, E>(e, sum);
+    e.mul(p, scale)
+}
+
+#[inline(always)]
+pub(super) fn exp<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
+    let high = F::float(e, F::EXP_HIGH);
+    let low = F::float(e, F::EXP_LOW);
+    let x = e.min(high, x);
+    let x = e.max(low, x);
+    let (magic, scale) = by_sign::<F, E>(e, x);
+    let p = exp_scaled::<F, E>(e, x, 1.0, magic);
+    e.mul(p, scale)
+}
+
+/// `2^(x + low)` for `|x|` up to 1.25 times the exponent range; `low` is a small correction.
+///
+/// `|r| <= 1/2`, so that integers have `r = 0` and are exact.
+#[inline(always)]
+pub(super) fn exp2_extended<F: Format, E: Emit>(e: &mut E, x: E::V, low: Option<E::V>) -> E::V {
+    let (magic, second) = by_sign::<F, E>(e, x);
+    let sum = e.add(x, magic);
+    let n = e.sub(sum, magic);
+    let mut r = e.sub(x, n);
+    if let Some(low) = low {
+        r = e.add(r, low);
+    }
+    let q = F::polynomial(e, r, F::EXP2, 1.0);
+    let one = F::float(e, 1.0);
+    let p = e.fma(q, r, one);
+    let first = power_of_two::<F, E>(e, sum);
+    let p = e.mul(p, first);
+    e.mul(p, second)
+}
+
+#[inline(always)]
+pub(super) fn exp2<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
+    let high = F::float(e, F::EXP2_HIGH);
+    let low = F::float(e, F::EXP2_LOW);
+    let x = e.min(high, x);
+    let x = e.max(low, x);
+    exp2_extended::<F, E>(e, x, None)
+}
+
+/// `2^n (e^r - 1) + (2^n - 1)`, halved so that n = 1024 (or 128) has a scale; n = 0 is taken apart because halving a
+/// subnormal would round.
+#[inline(always)]
+pub(super) fn expm1<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
+    let high = F::float(e, F::EXP_HIGH);
+    let low = F::float(e, -F::EXPM1_FLAT);
+    let x = e.min(high, x);
+    let clamped = e.max(low, x);
+    let rate = F::float(e, F::LOG2_E[0]);
+    let magic = F::float(e, biased_magic::<F>(0.0) - 1.0);
+    let sum = e.fma(clamped, rate, magic);
+    let n = e.sub(sum, magic);
+    let high = F::float(e, -F::LN2[0]);
+    let low = F::float(e, -F::LN2[1]);
+    let r = e.fma(n, high, clamped);
+    let r = e.fma(n, low, r);
+    let q = F::polynomial(e, r, F::EXPM1, 1.0);
+    let square = e.mul(r, r);
+    let p = e.fma(q, square, r);
+    let scale = power_of_two::<F, E>(e, sum); // 2^(n - 1)
+    let half = F::float(e, 0.5);
+    let offset = e.sub(scale, half);
+    let y = e.fma(scale, p, offset);
+    let y = e.add(y, y);
+    let zero = F::float(e, 0.0);
+    let unscaled = e.eq(n, zero);
+    let y = e.select(unscaled, p, y);
+    let is_zero = e.eq(x, zero);
+    e.select(is_zero, x, y)
+}
+
+/// With `u = e^-|x|`: `1 / (1 + u)` or `u / (1 + u)`. Nothing overflows, and the left tail underflows gradually.
+#[inline(always)]
+pub(super) fn sigmoid<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
+    let a = e.abs(x);
+    let high = F::float(e, -F::EXP_LOW);
+    let a = e.min(high, a);
+    let magic = F::float(e, biased_magic::<F>(-1.0));
+    let p = exp_scaled::<F, E>(e, a, -1.0, magic);
+    let scale = F::float(e, (-half_range::<F>()).exp2());
+    let u = e.mul(p, scale);
+    let one = F::float(e, 1.0);
+    let zero = F::float(e, 0.0);
+    let denominator = e.add(u, one);
+    let negative = e.lt(x, zero);
+    let numerator = e.select(negative, u, one);
+    e.div(numerator, denominator)
+}

@@ -1,0 +1,266 @@
+//! Memory planning: which slots share bytes, and where each lives in the arena.
+//!
+//! Aliases are chosen once per plan: a kernel that reads each element of a dying value only where it writes its own result
+//! may write in place. Offsets are packed when sizes are known, at compile time or when symbols are bound, by [`pack`]:
+//! best of several first-fit orders, against the lower bound of simultaneously live bytes.
+//!
+//! The order of steps is the planner's; lifetimes are closed intervals of step numbers, so a value that dies where another
+//! is born overlaps it unless they alias.
+
+use std::fmt;
+
+use tlc_ir::plan::{Layout, Plan, SlotId, Step, Storage};
+
+/// Alignment of slots in the arena, in bytes.
+pub const ALIGNMENT: u64 = 64;
+
+/// One aliasing decision.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AliasDecision {
+    /// The slot that is written.
+    pub slot: SlotId,
+    /// The slot whose bytes it takes, or would have.
+    pub of: SlotId,
+    /// What was decided, and why.
+    pub reason: AliasReason,
+}
+
+/// Why a result is, or is not, written in place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AliasReason {
+    /// The operand dies here and each element is read where it is written.
+    InPlace,
+    /// The operand moves into the output's buffer, which is free until then.
+    IntoOutput,
+    /// The operand is needed later.
+    StillLive,
+    /// The operand's bytes belong to the caller or are constant.
+    NotOurs,
+}
+
+impl fmt::Display for AliasReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InPlace => "in place: the operand dies here",
+            Self::IntoOutput => "computed in the output's buffer",
+            Self::StillLive => "not in place: the operand is needed later",
+            Self::NotOurs => "not in place: the operand's bytes are the caller's",
+        })
+    }
+}
+
+/// First and last step that touches each slot, aliases counted with the slot whose bytes they use.
+pub fn lifetimes(plan: &Plan) -> Vec<Option<(usize, usize)>> {
+    let mut out: Vec<Option<(usize, usize)>> = vec![None; plan.slots.len()];
+    for (at, step) in plan.steps.iter().enumerate() {
+        step.visit_slots(
+            &mut |slot, _| {
+                let root = plan.root(slot).0 as usize;
+                let span = out[root].get_or_insert((at, at));
+                span.1 = at;
+            },
+            &plan.kernels,
+        );
+    }
+    out
+}
+
+/// Chooses aliases. `in_place[k]` lists, for step `k`, the `(read, written)` slot pairs that may be one buffer.
+pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Vec<AliasDecision> {
+    let mut decisions = Vec::new();
+    let mut last_use = vec![0usize; plan.slots.len()];
+    for (at, step) in plan.steps.iter().enumerate() {
+        step.visit_slots(&mut |slot, _| last_use[slot.0 as usize] = at, &plan.kernels);
+    }
+    for (at, pairs) in in_place.iter().enumerate() {
+        let mut taken: Vec<SlotId> = Vec::new();
+        let mut done: Vec<SlotId> = Vec::new();
+        for &(read, written) in pairs {
+            if done.contains(&written) || taken.contains(&read) {
+                continue;
+            }
+            let root = plan.root(read);
+            let same = plan.slots[root.0 as usize].len == plan.slots[written.0 as usize].len
+                && plan.slots[root.0 as usize].dtype.bytes() == plan.slots[written.0 as usize].dtype.bytes();
+            // Everything that shares the bytes must be past its last use.
+            let live = (0..plan.slots.len())
+                .any(|s| last_use[s] > at && plan.root(SlotId(s as u32)) == root && s != written.0 as usize);
+            let reason = match (
+                &plan.slots[root.0 as usize].storage,
+                &plan.slots[written.0 as usize].storage,
+            ) {
+                _ if !same || live => AliasReason::StillLive,
+                (Storage::Arena, Storage::Arena) => AliasReason::InPlace,
+                (Storage::Arena, Storage::Output(_)) => AliasReason::IntoOutput,
+                _ => AliasReason::NotOurs,
+            };
+            match reason {
+                AliasReason::InPlace => {
+                    last_use[root.0 as usize] = last_use[root.0 as usize].max(last_use[written.0 as usize]);
+                    plan.slots[written.0 as usize].storage = Storage::Alias(root);
+                }
+                AliasReason::IntoOutput => plan.slots[root.0 as usize].storage = Storage::Alias(written),
+                _ => {}
+            }
+            if matches!(reason, AliasReason::InPlace | AliasReason::IntoOutput) {
+                taken.push(read);
+                done.push(written);
+            }
+            decisions.push(AliasDecision {
+                slot: written,
+                of: read,
+                reason,
+            });
+        }
+    }
+    decisions
+}
+
+struct Block {
+    slot: usize,
+    bytes: u64,
+    first: usize,
+    last: usize,
+}
+
+/// Places arena slots for concrete symbol values. `None` if a size is negative or overflows.
+pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
+    let spans = lifetimes(plan);
+    let mut blocks = Vec::new();
+    let mut naive = 0u64;
+    for (i, slot) in plan.slots.iter().enumerate() {
+        if slot.storage != Storage::Arena {
+            continue;
+        }
+        let elements = u64::try_from(slot.len.eval_symbols(symbols)?).ok()?;
+        let bytes = elements
+            .checked_mul(slot.dtype.bytes() as u64)?
+            .checked_next_multiple_of(ALIGNMENT)?;
+        let (first, last) = spans[i].unwrap_or((0, 0));
+        naive = naive.checked_add(bytes)?;
+        blocks.push(Block {
+            slot: i,
+            bytes,
+            first,
+            last,
+        });
+    }
+    let lower = lower_bound(&blocks, plan.steps.len());
+    let mut best: Option<(u64, Vec<u64>)> = None;
+    type Order = fn(&Block) -> (std::cmp::Reverse<u64>, usize, usize);
+    let orders: [Order; 3] = [
+        |b| (std::cmp::Reverse(b.bytes), b.first, b.slot),
+        |b| (std::cmp::Reverse((b.last - b.first) as u64), b.first, b.slot),
+        |b| (std::cmp::Reverse(0), b.first, b.slot),
+    ];
+    for order in orders {
+        let mut by: Vec<usize> = (0..blocks.len()).collect();
+        by.sort_by_key(|&i| order(&blocks[i]));
+        let (peak, offsets) = first_fit(&blocks, &by);
+        if best.as_ref().is_none_or(|(p, _)| peak < *p) {
+            best = Some((peak, offsets));
+        }
+        if peak <= lower {
+            break;
+        }
+    }
+    let (arena_bytes, offsets) = best.unwrap_or_default();
+    let mut layout = Layout {
+        offsets: vec![None; plan.slots.len()],
+        arena_bytes,
+        lower_bound_bytes: lower,
+        naive_bytes: naive,
+    };
+    for (b, at) in blocks.iter().zip(offsets) {
+        layout.offsets[b.slot] = Some(at);
+    }
+    Some(layout)
+}
+
+fn lower_bound(blocks: &[Block], steps: usize) -> u64 {
+    let mut change = vec![0i128; steps + 2];
+    for b in blocks {
+        change[b.first] += b.bytes as i128;
+        change[b.last + 1] -= b.bytes as i128;
+    }
+    let (mut live, mut peak) = (0i128, 0i128);
+    for c in change {
+        live += c;
+        peak = peak.max(live);
+    }
+    peak as u64
+}
+
+/// Places blocks in the given order, each at the lowest offset that is free for its whole lifetime.
+fn first_fit(blocks: &[Block], order: &[usize]) -> (u64, Vec<u64>) {
+    let mut offsets = vec![0u64; blocks.len()];
+    // Placed blocks by offset.
+    let mut placed: Vec<usize> = Vec::new();
+    let mut peak = 0;
+    for &i in order {
+        let b = &blocks[i];
+        let mut at = 0u64;
+        for &p in &placed {
+            let other = &blocks[p];
+            if other.last < b.first || other.first > b.last || other.bytes == 0 {
+                continue;
+            }
+            if offsets[p] >= at + b.bytes {
+                break;
+            }
+            at = at.max(offsets[p] + other.bytes);
+        }
+        offsets[i] = at;
+        let position = placed.partition_point(|&p| offsets[p] < at);
+        placed.insert(position, i);
+        peak = peak.max(at + b.bytes);
+    }
+    (peak, offsets)
+}
+
+/// Joins runs of small independent launches into groups that one fork-join executes. `in_place` moves along.
+pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>, small_bytes: i64) {
+    let mut steps: Vec<Step> = Vec::with_capacity(plan.steps.len());
+    let mut pairs: Vec<Vec<(SlotId, SlotId)>> = Vec::with_capacity(plan.steps.len());
+    for (step, pair) in std::mem::take(&mut plan.steps)
+        .into_iter()
+        .zip(std::mem::take(in_place))
+    {
+        let small = |s: &Step| match s {
+            Step::Launch(l) => l.bytes.as_const().is_some_and(|b| b <= small_bytes),
+            Step::Group(_) => true,
+            _ => false,
+        };
+        if let Some(previous) = steps.last_mut()
+            && small(previous)
+            && small(&step)
+            && independent(previous, &step, plan)
+        {
+            let Step::Launch(launch) = step else {
+                unreachable!("only launches are small here")
+            };
+            match previous {
+                Step::Group(all) => all.push(launch),
+                Step::Launch(first) => *previous = Step::Group(vec![first.clone(), launch]),
+                _ => unreachable!("only launches are small"),
+            }
+            pairs.last_mut().expect("one per step").extend(pair);
+            continue;
+        }
+        steps.push(step);
+        pairs.push(pair);
+    }
+    plan.steps = steps;
+    *in_place = pairs;
+}
+
+fn independent(a: &Step, b: &Step, plan: &Plan) -> bool {
+    let mut touched: Vec<(SlotId, bool)> = Vec::new();
+    a.visit_slots(&mut |s, w| touched.push((s, w)), &plan.kernels);
+    let mut free = true;
+    b.visit_slots(
+        &mut |s, w| free &= !touched.iter().any(|&(other, writes)| other == s && (w || writes)),
+        &plan.kernels,
+    );
+    free
+}

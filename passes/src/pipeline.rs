@@ -1,0 +1,214 @@
+//! The pipeline: which passes run, in which order, and what they decided.
+//!
+//! The optional graph passes are data: a comma-separated list of names, which are also the names on the command line, in
+//! tests and of tracing spans. Any subset in any order keeps every result. What follows them is fixed: own-outputs,
+//! cluster, lower, schedule, legalize, memory.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tlc_ir::graph::GraphError;
+use tlc_ir::{Graph, Target};
+
+use crate::cluster::{Clusters, cluster};
+use crate::einsum_path::PathOptions;
+use crate::planner::{Planned, plan};
+use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
+use crate::rewrite::{canonicalize, cse, dce, einsum_path, fold, own_outputs, sink_layout, split_reduce};
+
+/// An optional graph-to-graph pass.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum Pass {
+    /// Small directional rewrites.
+    Canonicalize,
+    /// Constant folding.
+    Fold,
+    /// Common subexpressions.
+    Cse,
+    /// Dead code.
+    Dce,
+    /// Contraction orders.
+    EinsumPath,
+    /// Permutations and broadcasts into einsum labels.
+    SinkLayout,
+    /// Long reductions in two stages.
+    SplitReduce,
+}
+
+impl Pass {
+    /// Every optional pass.
+    pub const ALL: [Pass; 7] = [
+        Pass::Canonicalize,
+        Pass::Fold,
+        Pass::Cse,
+        Pass::Dce,
+        Pass::EinsumPath,
+        Pass::SinkLayout,
+        Pass::SplitReduce,
+    ];
+
+    /// The name on the command line.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Pass::Canonicalize => "canonicalize",
+            Pass::Fold => "fold",
+            Pass::Cse => "cse",
+            Pass::Dce => "dce",
+            Pass::EinsumPath => "einsum-path",
+            Pass::SinkLayout => "sink-layout",
+            Pass::SplitReduce => "split-reduce",
+        }
+    }
+}
+
+/// A list of optional passes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pipeline(pub Vec<Pass>);
+
+impl Default for Pipeline {
+    fn default() -> Pipeline {
+        Pipeline(vec![
+            Pass::Canonicalize,
+            Pass::Fold,
+            Pass::SinkLayout,
+            Pass::EinsumPath,
+            Pass::Cse,
+            Pass::Dce,
+            Pass::SplitReduce,
+        ])
+    }
+}
+
+impl FromStr for Pipeline {
+    type Err = PassError;
+    fn from_str(text: &str) -> Result<Pipeline, PassError> {
+        let names = text.split(',').map(str::trim).filter(|n| !n.is_empty());
+        let find = |name: &str| {
+            Pass::ALL
+                .into_iter()
+                .find(|p| p.name() == name)
+                .ok_or_else(|| PassError::UnknownPass { name: name.into() })
+        };
+        names.map(find).collect::<Result<_, _>>().map(Pipeline)
+    }
+}
+
+impl fmt::Display for Pipeline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.iter().map(|p| p.name()).collect::<Vec<_>>().join(","))
+    }
+}
+
+/// What the compiler may do, and for which machine.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Options {
+    /// The machine.
+    pub target: Target,
+    /// Optional passes.
+    pub pipeline: Pipeline,
+    /// The most bytes that any einsum intermediate may have.
+    pub max_memory_bytes: Option<u64>,
+}
+
+/// Why compilation failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PassError {
+    /// No such pass.
+    #[error("unknown pass `{name}`; expected {}", Pass::ALL.map(|p| p.name()).join(", "))]
+    UnknownPass {
+        /// The name.
+        name: String,
+    },
+    /// A pass made a graph that does not type: a bug.
+    #[error("pass {pass}: {source}")]
+    Pass {
+        /// The pass.
+        pass: &'static str,
+        /// What the builder said.
+        source: GraphError,
+    },
+    /// No contraction order fits the memory limit.
+    #[error(transparent)]
+    EinsumPath(#[from] EinsumPathError),
+}
+
+/// Everything that compilation decided.
+pub struct Compiled {
+    /// The graph after the passes.
+    pub graph: Graph,
+    /// Contraction orders.
+    pub paths: Vec<PathDecision>,
+    /// Clusters and fusion decisions.
+    pub clusters: Clusters,
+    /// The plan, schedules and memory decisions.
+    pub planned: Planned,
+}
+
+/// Runs one optional pass.
+///
+/// # Errors
+/// [`PassError`], naming the pass.
+pub fn run_pass(
+    pass: Pass,
+    graph: &Graph,
+    options: &Options,
+    paths: &mut Vec<PathDecision>,
+) -> Result<Graph, PassError> {
+    let _span = tracing::info_span!("pass", name = pass.name()).entered();
+    let wrap = |source| PassError::Pass {
+        pass: pass.name(),
+        source,
+    };
+    match pass {
+        Pass::Canonicalize => canonicalize::run(graph).map_err(wrap),
+        Pass::Fold => fold::run(graph).map_err(wrap),
+        Pass::Cse => cse::run(graph).map_err(wrap),
+        Pass::Dce => dce::run(graph).map_err(wrap),
+        Pass::SinkLayout => sink_layout::run(graph).map_err(wrap),
+        Pass::SplitReduce => split_reduce::run(graph).map_err(wrap),
+        Pass::EinsumPath => {
+            // Elements are counted at eight bytes, the widest a value can have.
+            let max_intermediate = options.max_memory_bytes.map(|b| b as f64 / 8.0);
+            let (graph, made) = einsum_path::run(
+                graph,
+                &PathOptions {
+                    max_intermediate,
+                    ..PathOptions::default()
+                },
+            )?;
+            paths.extend(made);
+            Ok(graph)
+        }
+    }
+}
+
+/// Compiles a verified graph to a plan.
+///
+/// # Errors
+/// [`PassError`].
+pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> {
+    let mut paths = Vec::new();
+    let mut current = None;
+    for &pass in &options.pipeline.0 {
+        current = Some(run_pass(pass, current.as_ref().unwrap_or(graph), options, &mut paths)?);
+    }
+    let owned = own_outputs::run(current.as_ref().unwrap_or(graph)).map_err(|source| PassError::Pass {
+        pass: "own-outputs",
+        source,
+    })?;
+    let clusters = {
+        let _span = tracing::info_span!("pass", name = "cluster").entered();
+        cluster(&owned, &options.target)
+    };
+    let planned = {
+        let _span = tracing::info_span!("pass", name = "plan").entered();
+        plan(&owned, &clusters, &options.target)
+    };
+    Ok(Compiled {
+        graph: owned,
+        paths,
+        clusters,
+        planned,
+    })
+}

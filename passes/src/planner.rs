@@ -1,0 +1,324 @@
+//! Assembling the plan: clusters become steps over slots.
+
+use rustc_hash::FxHashMap;
+use tlc_ir::graph::Shape;
+use tlc_ir::index::{IndexExpr, IndexNode, SymId};
+use tlc_ir::kernel::{Access, Kernel};
+use tlc_ir::plan::{
+    Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage,
+};
+use tlc_ir::{Graph, NodeId, NodeKind, Target};
+
+use crate::cluster::{Cluster, ClusterKind, Clusters};
+use crate::contraction::MatrixOperand;
+use crate::legalize::legalize;
+use crate::lower::{Form, lower};
+use crate::memory::{self, AliasDecision};
+use crate::schedule::{Schedule, schedule, tree};
+
+/// Bytes that one chunk of a parallel loop should move at least.
+const CHUNK_BYTES: i64 = 128 * 1024;
+/// Launches that move at most so many bytes are grouped.
+const SMALL_BYTES: i64 = 64 * 1024;
+
+/// What was decided about one kernel launch.
+#[derive(Clone, Debug)]
+pub struct LaunchReport {
+    /// The cluster it belongs to.
+    pub cluster: usize,
+    /// The kernel before legalization.
+    pub scheduled: Kernel,
+    /// How the nest was built.
+    pub form: Form,
+    /// The schedule.
+    pub schedule: Schedule,
+    /// The kernel in the plan.
+    pub kernel: KernelId,
+}
+
+/// The plan with what was decided on the way.
+pub struct Planned {
+    /// The plan.
+    pub plan: Plan,
+    /// Per launch, in order of execution.
+    pub launches: Vec<LaunchReport>,
+    /// Every in-place decision.
+    pub aliases: Vec<AliasDecision>,
+    /// The arena, if no size is symbolic.
+    pub layout: Option<Layout>,
+}
+
+struct Planner<'g> {
+    graph: &'g Graph,
+    target: &'g Target,
+    plan: Plan,
+    slot_of: FxHashMap<NodeId, SlotId>,
+    kernel_of: FxHashMap<Kernel, KernelId>,
+    /// Scheduled and legalized kernels by their naive form: equal nests are scheduled once.
+    known: FxHashMap<Kernel, (KernelId, Schedule, Kernel)>,
+    in_place: Vec<Vec<(SlotId, SlotId)>>,
+    launches: Vec<LaunchReport>,
+}
+
+/// Plans clusters, in their order.
+pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
+    let mut p = Planner {
+        graph,
+        target,
+        plan: Plan {
+            name: graph.name.clone(),
+            symbols: graph.symbols().to_vec(),
+            guards: graph.guards().to_vec(),
+            ..Plan::default()
+        },
+        slot_of: FxHashMap::default(),
+        kernel_of: FxHashMap::default(),
+        known: FxHashMap::default(),
+        in_place: Vec::new(),
+        launches: Vec::new(),
+    };
+    p.declare();
+    for (number, c) in clusters.clusters.iter().enumerate() {
+        p.cluster(number, c, &clusters.is_root);
+    }
+    for (i, input) in p.plan.inputs.iter_mut().enumerate() {
+        input.slot = p.slot_of.get(&graph.inputs()[i]).copied();
+    }
+    memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
+    let aliases = memory::choose_aliases(&mut p.plan, &p.in_place);
+    let layout = if p.plan.symbols.is_empty() {
+        memory::pack(&p.plan, &[])
+    } else {
+        None
+    };
+    Planned {
+        plan: p.plan,
+        launches: p.launches,
+        aliases,
+        layout,
+    }
+}
+
+impl Planner<'_> {
+    fn declare(&mut self) {
+        for &i in self.graph.inputs() {
+            let NodeKind::Input { name, ty, .. } = &self.graph.node(i).kind else {
+                continue;
+            };
+            self.plan.inputs.push(PlanInput {
+                name: name.clone(),
+                ty: ty.clone(),
+                slot: None,
+            });
+        }
+        for (k, o) in self.graph.outputs().iter().enumerate() {
+            let ty = self.graph.ty(o.node).clone();
+            let slot = self.new_slot(o.node, o.name.clone(), Storage::Output(k as u32));
+            self.plan.outputs.push(PlanOutput {
+                name: o.name.clone(),
+                ty,
+                slot,
+            });
+        }
+    }
+
+    fn new_slot(&mut self, node: NodeId, name: String, storage: Storage) -> SlotId {
+        let ty = self.graph.ty(node);
+        self.plan.slots.push(Slot {
+            name,
+            dtype: ty.dtype,
+            len: ty.elements(),
+            storage,
+        });
+        let id = SlotId(self.plan.slots.len() as u32 - 1);
+        self.slot_of.insert(node, id);
+        id
+    }
+
+    fn slot(&mut self, node: NodeId) -> SlotId {
+        if let Some(&s) = self.slot_of.get(&node) {
+            return s;
+        }
+        match &self.graph.node(node).kind {
+            NodeKind::Input { index, name, .. } => self.new_slot(node, name.clone(), Storage::Input(*index)),
+            NodeKind::Data(data) => {
+                self.plan.constants.push(data.0.clone());
+                let storage = Storage::Constant(self.plan.constants.len() as u32 - 1);
+                self.new_slot(node, format!("{node}"), storage)
+            }
+            _ => self.new_slot(node, format!("{node}"), Storage::Arena),
+        }
+    }
+
+    fn cluster(&mut self, number: usize, c: &Cluster, is_root: &[bool]) {
+        if let ClusterKind::Gemm(product) = &c.kind {
+            let operand = |p: &mut Self, o: &MatrixOperand| GemmOperand {
+                slot: p.slot(o.base),
+                offset: o.offset.clone(),
+                batch: o.batch.clone(),
+                row: o.row.clone(),
+                column: o.column.clone(),
+            };
+            let (lhs, rhs, dst) = (
+                operand(self, &product.lhs),
+                operand(self, &product.rhs),
+                operand(self, &product.dst),
+            );
+            self.push(
+                Step::Gemm(Box::new(Gemm {
+                    dtype: self.graph.ty(c.roots[0]).dtype,
+                    batch: product.batch.clone(),
+                    m: product.m.clone(),
+                    n: product.n.clone(),
+                    k: product.k.clone(),
+                    lhs,
+                    rhs,
+                    dst,
+                    label: format!("matmul {}", c.roots[0]),
+                })),
+                Vec::new(),
+            );
+            return;
+        }
+        for nest in lower(self.graph, c, is_root) {
+            let mut naive = nest.kernel.clone();
+            let symbols = compact_symbols(&mut naive);
+            let (kernel, schedule, scheduled) = match self.known.get(&naive) {
+                Some(known) => known.clone(),
+                None => {
+                    let compact = crate::lower::Nest {
+                        kernel: naive.clone(),
+                        ..nest.clone()
+                    };
+                    let (mut kernel, made) = schedule(&compact, self.target);
+                    let scheduled = kernel.clone();
+                    legalize(&mut kernel);
+                    let id = self.intern(kernel);
+                    self.known.insert(naive, (id, made.clone(), scheduled.clone()));
+                    (id, made, scheduled)
+                }
+            };
+            let args: Vec<SlotId> = nest.args.iter().map(|&a| self.slot(a)).collect();
+            let bytes = self.plan.kernels[kernel.0 as usize]
+                .params
+                .iter()
+                .zip(&args)
+                .map(|(p, s)| {
+                    let times = if p.access == Access::ReadWrite { 2 } else { 1 };
+                    self.plan.slots[s.0 as usize].len.clone() * IndexExpr::from(p.dtype.bytes() * times)
+                })
+                .fold(IndexExpr::ZERO, |a, b| a + b);
+            let extent = self.plan.kernels[kernel.0 as usize]
+                .parallel_extent()
+                .replace(&mut |n| match n {
+                    IndexNode::Sym(s) => symbols.get(s.0 as usize).cloned(),
+                    IndexNode::Var(_) => None,
+                    _ => None,
+                });
+            let each = match (bytes.as_const(), extent.as_const()) {
+                (Some(b), Some(e)) if e > 0 => b / e,
+                _ => 0,
+            };
+            let grain = if each > 0 { (CHUNK_BYTES / each).max(1) } else { 1 };
+            let pairs = nest
+                .in_place
+                .iter()
+                .map(|&(r, w)| (args[r as usize], args[w as usize]))
+                .collect();
+            self.launches.push(LaunchReport {
+                cluster: number,
+                scheduled,
+                form: nest.form.clone(),
+                schedule,
+                kernel,
+            });
+            self.push(
+                Step::Launch(Launch {
+                    kernel,
+                    args,
+                    symbols,
+                    grain: grain as u64,
+                    label: self.label(c),
+                    bytes,
+                    flops: nest.flops.clone(),
+                }),
+                pairs,
+            );
+        }
+    }
+
+    fn push(&mut self, step: Step, in_place: Vec<(SlotId, SlotId)>) {
+        self.plan.steps.push(step);
+        self.in_place.push(in_place);
+    }
+
+    fn intern(&mut self, kernel: Kernel) -> KernelId {
+        if let Some(&id) = self.kernel_of.get(&kernel) {
+            return id;
+        }
+        let id = KernelId(self.plan.kernels.len() as u32);
+        self.plan.kernels.push(kernel.clone());
+        self.kernel_of.insert(kernel, id);
+        id
+    }
+
+    fn label(&self, c: &Cluster) -> String {
+        let mut names: Vec<String> = Vec::new();
+        for &r in &c.roots {
+            let node = self.graph.node(r);
+            let name = match &node.kind {
+                NodeKind::Reduce { monoid, .. } => format!("reduce.{}", monoid.name()),
+                kind => kind.name().to_string(),
+            };
+            names.push(name);
+        }
+        if names.len() > 6 {
+            let more = names.len() - 5;
+            names.truncate(5);
+            names.push(format!("{more} more"));
+        }
+        names.join("+")
+    }
+}
+
+/// Renumbers a kernel's symbols to those it uses, in order of the graph; answers what each stands for.
+fn compact_symbols(kernel: &mut Kernel) -> Vec<IndexExpr> {
+    let mut used = vec![false; kernel.symbols.len()];
+    let mut see = |e: &IndexExpr| {
+        e.visit_atoms(&mut |a| {
+            if let IndexNode::Sym(s) = a {
+                used[s.0 as usize] = true;
+            }
+        });
+    };
+    kernel.extents.iter().for_each(&mut see);
+    kernel.params.iter().for_each(|p| see(&p.len));
+    kernel.scratch.iter().for_each(|s| see(&s.len));
+    let mut body = std::mem::take(&mut kernel.body);
+    tree::for_each_index(&mut body, &mut |e| see(e));
+    let kept: Vec<u32> = (0..used.len() as u32).filter(|&s| used[s as usize]).collect();
+    if kept.len() < used.len() {
+        let mut rename = |n: &IndexNode| match n {
+            IndexNode::Sym(s) => kept.iter().position(|&k| k == s.0).map(|k| SymId(k as u32).into()),
+            _ => None,
+        };
+        kernel.extents.iter_mut().for_each(|e| *e = e.replace(&mut rename));
+        kernel
+            .params
+            .iter_mut()
+            .for_each(|p| p.len = p.len.replace(&mut rename));
+        kernel
+            .scratch
+            .iter_mut()
+            .for_each(|s| s.len = s.len.replace(&mut rename));
+        tree::for_each_index(&mut body, &mut |e| *e = e.replace(&mut rename));
+        kernel.symbols = kept.iter().map(|&k| kernel.symbols[k as usize]).collect();
+    }
+    kernel.body = body;
+    kept.into_iter().map(|k| SymId(k).into()).collect()
+}
+
+/// A shape's text, for reports.
+pub fn shape_text(graph: &Graph, shape: &Shape) -> String {
+    graph.shape_text(shape)
+}

@@ -1,0 +1,94 @@
+//! Why the compiler did what it did: typed reasons for every accepted and refused decision, printed by `explain`.
+
+use std::fmt;
+
+use tlc_ir::NodeId;
+
+/// Why two values share a kernel, or do not.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FusionReason {
+    /// Accepted: both run over the same index space.
+    SameSpace,
+    /// Accepted: a row's reduction and its uses stay in one pass over the row.
+    RowLocal {
+        /// Rows, printed.
+        rows: String,
+    },
+    /// Accepted: independent values over one space share their loads.
+    Siblings,
+    /// Accepted: recomputing the producer costs less than storing it.
+    Recompute {
+        /// Scalar operations per element.
+        ops: u32,
+    },
+    /// Refused: the consumer needs the producer at other indices than the ones it computes at that moment.
+    OtherIndices,
+    /// Refused: the result would wait for itself.
+    Cycle,
+    /// Refused: the search for a cycle was cut short.
+    SearchBudget,
+    /// Refused: the kernel would grow beyond the limit of scalar operations.
+    KernelSize {
+        /// Operations the merged kernel would have.
+        ops: u32,
+    },
+    /// Refused: the reduced axes are not the innermost of the consumer, so rows would be strided.
+    StridedRows,
+    /// Refused: too few rows to keep the machine busy.
+    FewRows {
+        /// Rows.
+        rows: i64,
+        /// Elements in one row.
+        row: i64,
+    },
+    /// Refused: a row does not fit the cache, so it would be read again anyway.
+    LongRows {
+        /// Elements in one row.
+        row: i64,
+    },
+    /// Refused: the producer is a step of its own.
+    OwnStep {
+        /// The kind of step.
+        step: &'static str,
+    },
+}
+
+impl FusionReason {
+    /// True if the decision was to fuse.
+    pub fn accepted(&self) -> bool {
+        matches!(
+            self,
+            Self::SameSpace | Self::RowLocal { .. } | Self::Siblings | Self::Recompute { .. }
+        )
+    }
+}
+
+impl fmt::Display for FusionReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::SameSpace => f.write_str("same index space"),
+            Self::RowLocal { rows } => write!(f, "row-local: {rows} rows, each held in cache"),
+            Self::Siblings => f.write_str("siblings over one space share their loads"),
+            Self::Recompute { ops } => write!(f, "recomputing {ops} cheap operations beats storing"),
+            Self::OtherIndices => f.write_str("the consumer reads it at other indices"),
+            Self::Cycle => f.write_str("the merged kernel would depend on itself"),
+            Self::SearchBudget => f.write_str("the search for a dependency cycle was cut short"),
+            Self::KernelSize { ops } => write!(f, "the kernel would have {ops} operations"),
+            Self::StridedRows => f.write_str("the reduced axes are not the consumer's innermost"),
+            Self::FewRows { rows, row } => write!(f, "only {rows} rows of {row} elements: it would run on one thread"),
+            Self::LongRows { row } => write!(f, "rows of {row} elements do not stay in cache"),
+            Self::OwnStep { step } => write!(f, "a {step} is a step of its own"),
+        }
+    }
+}
+
+/// One fusion decision about an edge of the graph.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FusionDecision {
+    /// The value that is produced.
+    pub producer: NodeId,
+    /// The value that needs it (for siblings, the other one).
+    pub consumer: NodeId,
+    /// What was decided, and why.
+    pub reason: FusionReason,
+}

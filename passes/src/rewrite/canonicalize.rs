@@ -1,0 +1,163 @@
+//! Canonical forms: small directional rewrites whose right-hand side never costs more.
+//!
+//! Every rule keeps the bits of the result (NaN payloads aside), or is licensed by the scalar semantics. Each is a named
+//! function of the new graph; the driver applies the first that answers.
+
+use tlc_ir::graph::{GraphError, View};
+use tlc_ir::{Graph, NodeId, NodeKind, Scalar, ScalarOp};
+
+use super::{Rebuilder, all_ones};
+
+type Rewritten = Result<Option<NodeId>, GraphError>;
+
+/// Applies the rules to every node, bottom up.
+///
+/// # Errors
+/// Never for a verified graph.
+pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
+    super::rebuild(graph, &mut |re, _, node, operands| {
+        for rule in RULES {
+            if let Some(new) = rule(re, &node.kind, operands)? {
+                return Ok(new);
+            }
+        }
+        re.add(node.kind.clone(), operands)
+    })
+}
+
+const RULES: &[fn(&mut Rebuilder, &NodeKind, &[NodeId]) -> Rewritten] = &[
+    identity_operand,
+    double_inverse,
+    power_by_small_integer,
+    constant_select,
+    trivial_convert,
+    nested_views,
+    trivial_view,
+    trivial_reduce,
+];
+
+/// `x * 1`, `x / 1`, `x - 0`, `x + (-0)`, and on integers `x + 0`: the operand.
+fn identity_operand(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rewritten {
+    let NodeKind::Map(op) = kind else { return Ok(None) };
+    let [x, y] = operands[..] else { return Ok(None) };
+    let is = |re: &Rebuilder, node: NodeId, value: f64| {
+        re.splat_value(node)
+            .is_some_and(|s| s == Scalar::from_f64(s.dtype(), value))
+    };
+    let integer = re.graph.ty(x).dtype.is_int();
+    let keep = match op {
+        ScalarOp::Mul if is(re, y, 1.0) => Some(x),
+        ScalarOp::Mul if is(re, x, 1.0) => Some(y),
+        ScalarOp::Div if is(re, y, 1.0) => Some(x),
+        ScalarOp::Sub if is(re, y, 0.0) => Some(x),
+        ScalarOp::Add if is(re, y, -0.0) || (integer && is(re, y, 0.0)) => Some(x),
+        ScalarOp::Add if is(re, x, -0.0) || (integer && is(re, x, 0.0)) => Some(y),
+        _ => None,
+    };
+    Ok(keep)
+}
+
+/// `-(-x)` and `!!x`: the operand.
+fn double_inverse(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rewritten {
+    let NodeKind::Map(op @ (ScalarOp::Neg | ScalarOp::Not)) = kind else {
+        return Ok(None);
+    };
+    let inner = re.graph.node(operands[0]);
+    Ok((inner.kind == NodeKind::Map(*op)).then(|| inner.operands[0]))
+}
+
+/// `pow(x, 1)` is `x`, `pow(x, 2)` is `x * x`, `pow(x, -1)` is `1 / x`: exact where the function is only accurate.
+fn power_by_small_integer(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rewritten {
+    let NodeKind::Map(ScalarOp::Pow) = kind else {
+        return Ok(None);
+    };
+    let Some(exponent) = re.splat_value(operands[1]).map(|s| s.as_f64()) else {
+        return Ok(None);
+    };
+    let x = operands[0];
+    if exponent == 1.0 {
+        return Ok(Some(x));
+    }
+    if exponent == 2.0 {
+        return re.add(NodeKind::Map(ScalarOp::Mul), &[x, x]).map(Some);
+    }
+    if exponent == -1.0 {
+        let ty = re.graph.ty(x).clone();
+        let one = re.splat(ty.dtype.one(), &ty.shape)?;
+        return re.add(NodeKind::Map(ScalarOp::Div), &[one, x]).map(Some);
+    }
+    Ok(None)
+}
+
+/// A selection by a constant: the selected operand.
+fn constant_select(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rewritten {
+    let NodeKind::Map(ScalarOp::Select) = kind else {
+        return Ok(None);
+    };
+    if operands[1] == operands[2] {
+        return Ok(Some(operands[1]));
+    }
+    Ok(re
+        .splat_value(operands[0])
+        .map(|c| if c.as_bool() { operands[1] } else { operands[2] }))
+}
+
+/// A conversion to the dtype that the operand has: the operand.
+fn trivial_convert(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rewritten {
+    let NodeKind::Convert(to) = kind else { return Ok(None) };
+    Ok((re.graph.ty(operands[0]).dtype == *to).then_some(operands[0]))
+}
+
+/// A reshape of a reshape, a permutation of a permutation, a broadcast of a broadcast: one view.
+fn nested_views(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rewritten {
+    let NodeKind::View(outer) = kind else { return Ok(None) };
+    let inner = re.graph.node(operands[0]);
+    let NodeKind::View(below) = &inner.kind else {
+        return Ok(None);
+    };
+    let base = inner.operands[0];
+    let view = match (outer, below) {
+        (View::Reshape(shape), View::Reshape(_)) => View::Reshape(shape.clone()),
+        (View::Permute(p), View::Permute(q)) => View::Permute(p.iter().map(|&i| q[i as usize]).collect()),
+        (View::Expand(shape), View::Expand(_)) => View::Expand(shape.clone()),
+        _ => return Ok(None),
+    };
+    let rule = trivial_view(re, &NodeKind::View(view.clone()), &[base])?;
+    match rule {
+        Some(node) => Ok(Some(node)),
+        None => re.add(NodeKind::View(view), &[base]).map(Some),
+    }
+}
+
+/// A view that changes nothing: the operand.
+fn trivial_view(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rewritten {
+    let NodeKind::View(view) = kind else { return Ok(None) };
+    let shape = &re.graph.ty(operands[0]).shape;
+    let trivial = match view {
+        View::Reshape(to) | View::Expand(to) => to == shape,
+        View::Permute(p) => p.iter().enumerate().all(|(i, &a)| a as usize == i),
+        View::Pad { lo, hi, .. } => lo.iter().chain(hi).all(|p| p.is(0)),
+        View::Slice { start, step, size } => {
+            start.iter().all(|s| s.is(0)) && step.iter().all(|&s| s == 1) && size == shape
+        }
+        View::Window { .. } => false,
+    };
+    Ok(trivial.then_some(operands[0]))
+}
+
+/// A reduction over no axes, or over axes of one element: a reshape. (argmax and argmin answer an index.)
+fn trivial_reduce(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rewritten {
+    let NodeKind::Reduce { monoid, axes } = kind else {
+        return Ok(None);
+    };
+    let shape = re.graph.ty(operands[0]).shape.clone();
+    let reduced: Vec<_> = axes.iter().map(|&a| shape[a as usize].clone()).collect();
+    if monoid.is_arg() || !all_ones(&reduced) {
+        return Ok(None);
+    }
+    let kept = (0..shape.len())
+        .filter(|i| !axes.contains(&(*i as u8)))
+        .map(|i| shape[i].clone())
+        .collect();
+    re.reshape(operands[0], &kept).map(Some)
+}

@@ -1,0 +1,175 @@
+//! Breaks einsums into contractions of two operands, in the order that [`crate::einsum_path`] finds.
+//!
+//! Diagonals are taken first, labels that only one operand has are summed in it, then pairs are contracted. Intermediates
+//! are carried in the accumulator dtype. A symbolic extent counts as a typical size, so that the order is fixed once.
+
+use tlc_ir::graph::{GraphError, Labels, Semiring};
+use tlc_ir::index::Bounds;
+use tlc_ir::{DType, Graph, Node, NodeId, NodeKind};
+
+use super::Rebuilder;
+use super::sink_layout::add_canonical;
+use crate::access::label_count;
+use crate::einsum_path::{ContractionPath, PathError, PathOptions, contraction_path};
+
+/// What a symbolic extent counts as when orders are compared, unless its range says less.
+const TYPICAL_EXTENT: i64 = 64;
+
+/// The path chosen for one einsum.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PathDecision {
+    /// The einsum, in the graph before the pass.
+    pub node: NodeId,
+    /// The path.
+    pub path: ContractionPath,
+}
+
+/// Why the pass failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum EinsumPathError {
+    /// No path fits the memory limit.
+    #[error("einsum {node}: {source}")]
+    Path {
+        /// The einsum.
+        node: NodeId,
+        /// Why.
+        source: PathError,
+    },
+    /// A bug in the pass.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+}
+
+/// Rewrites every einsum of more than two operands, with diagonals, or with labels to sum first.
+///
+/// # Errors
+/// [`EinsumPathError::Path`] if no order fits the limit.
+pub fn run(graph: &Graph, options: &PathOptions) -> Result<(Graph, Vec<PathDecision>), EinsumPathError> {
+    let mut decisions = Vec::new();
+    let mut failure = None;
+    let new = super::rebuild(graph, &mut |re, id, node, operands| {
+        let NodeKind::Einsum { inputs, .. } = &node.kind else {
+            return re.add(node.kind.clone(), operands);
+        };
+        if inputs.len() < 2 || !needs_path(node) {
+            return re.add(node.kind.clone(), operands);
+        }
+        match rewrite(re, graph, node, operands, options) {
+            Ok((result, path)) => {
+                decisions.push(PathDecision { node: id, path });
+                Ok(result)
+            }
+            Err(EinsumPathError::Graph(e)) => Err(e),
+            Err(EinsumPathError::Path { source, .. }) => {
+                failure = Some(EinsumPathError::Path { node: id, source });
+                re.add(node.kind.clone(), operands)
+            }
+        }
+    })?;
+    match failure {
+        Some(e) => Err(e),
+        None => Ok((new, decisions)),
+    }
+}
+
+fn needs_path(node: &Node) -> bool {
+    let NodeKind::Einsum {
+        inputs,
+        output,
+        semiring,
+        ..
+    } = &node.kind
+    else {
+        return false;
+    };
+    // Products do not distribute over a maximum when a factor may be negative: such a contraction is one loop nest.
+    if *semiring == Semiring::MaxMul {
+        return false;
+    }
+    let repeats = |l: &Labels| (0..l.len()).any(|i| l[..i].contains(&l[i]));
+    let lonely = inputs.iter().enumerate().any(|(k, of)| {
+        of.iter()
+            .any(|l| !output.contains(l) && !inputs.iter().enumerate().any(|(j, other)| j != k && other.contains(l)))
+    });
+    inputs.len() > 2 || inputs.iter().any(repeats) || lonely
+}
+
+fn rewrite(
+    re: &mut Rebuilder,
+    graph: &Graph,
+    node: &Node,
+    operands: &[NodeId],
+    options: &PathOptions,
+) -> Result<(NodeId, ContractionPath), EinsumPathError> {
+    let NodeKind::Einsum {
+        inputs,
+        output,
+        semiring,
+        accumulator,
+        dtype,
+    } = &node.kind
+    else {
+        unreachable!("an einsum")
+    };
+    let with_dtype = |dtype: DType| NodeKind::Einsum {
+        inputs: inputs.clone(),
+        output: output.clone(),
+        semiring: *semiring,
+        accumulator: *accumulator,
+        dtype,
+    };
+    let (wide, last) = (with_dtype(*accumulator), with_dtype(*dtype));
+    let mut extents = vec![1u64; label_count(inputs)];
+    for (labels, &o) in inputs.iter().zip(&node.operands) {
+        for (&l, d) in labels.iter().zip(&graph.ty(o).shape) {
+            let range = d.interval(graph);
+            let typical = d
+                .as_const()
+                .unwrap_or_else(|| range.hi.min(TYPICAL_EXTENT.max(range.lo)));
+            extents[l as usize] = typical.max(0) as u64;
+        }
+    }
+    let mut values: Vec<NodeId> = operands.to_vec();
+    let mut labels: Vec<Labels> = inputs.to_vec();
+    // Diagonals.
+    for (value, of) in values.iter_mut().zip(labels.iter_mut()) {
+        let mut once = Labels::new();
+        of.iter().for_each(|l| {
+            if !once.contains(l) {
+                once.push(*l)
+            }
+        });
+        if once.len() < of.len() {
+            let kind = with_dtype(re.graph.ty(*value).dtype);
+            *value = add_canonical(re, &kind, vec![of.clone()], once.clone(), &[*value])?;
+            *of = once;
+        }
+    }
+    let lists: Vec<Vec<u16>> = labels.iter().map(|l| l.to_vec()).collect();
+    let path = contraction_path(&lists, output, &extents, options).map_err(|source| EinsumPathError::Path {
+        node: values[0],
+        source,
+    })?;
+    for r in &path.reductions {
+        let kept: Labels = r.kept.as_slice().into();
+        values[r.operand] = add_canonical(
+            re,
+            &wide,
+            vec![labels[r.operand].clone()],
+            kept.clone(),
+            &[values[r.operand]],
+        )?;
+        labels[r.operand] = kept;
+    }
+    for (k, step) in path.steps.iter().enumerate() {
+        let (a, b) = step.operands;
+        let kind = if k + 1 == path.steps.len() { &last } else { &wide };
+        let result: Labels = step.result.as_slice().into();
+        let pair = vec![Labels::from_slice(&step.lhs), Labels::from_slice(&step.rhs)];
+        let value = add_canonical(re, kind, pair, result.clone(), &[values[a], values[b]])?;
+        values.push(value);
+        labels.push(result);
+    }
+    let value = *values.last().expect("an einsum has operands");
+    Ok((value, path))
+}

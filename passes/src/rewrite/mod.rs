@@ -1,0 +1,129 @@
+//! Graph-to-graph passes and the driver they share.
+//!
+//! A pass rebuilds the graph out of place: it is shown each live node with its operands already in the new graph and
+//! answers the new node. Dead nodes are never shown, and hash-consing merges what became equal, so every rebuild also
+//! removes dead code and common subexpressions. Inputs, outputs and symbols keep their order and names.
+
+pub mod canonicalize;
+pub mod cse;
+pub mod dce;
+pub mod einsum_path;
+pub mod fold;
+pub mod own_outputs;
+pub mod sink_layout;
+pub mod split_reduce;
+
+use tlc_ir::graph::{GraphError, Operands, Origin, Shape, View};
+use tlc_ir::index::IndexExpr;
+use tlc_ir::{Graph, Node, NodeId, NodeKind, Scalar};
+
+/// A graph being rebuilt.
+pub struct Rebuilder {
+    /// The new graph.
+    pub graph: Graph,
+    /// Where the node being rewritten was recorded; new nodes inherit it.
+    pub origin: Origin,
+}
+
+impl Rebuilder {
+    /// Adds a node to the new graph.
+    ///
+    /// # Errors
+    /// If the operands do not fit: a bug in the pass that asks.
+    pub fn add(&mut self, kind: NodeKind, operands: &[NodeId]) -> Result<NodeId, GraphError> {
+        self.graph.add(kind, operands, self.origin)
+    }
+
+    /// A view of a node, or the node itself where the view changes nothing.
+    ///
+    /// # Errors
+    /// As [`Rebuilder::add`].
+    pub fn reshape(&mut self, node: NodeId, shape: &Shape) -> Result<NodeId, GraphError> {
+        if self.graph.ty(node).shape == *shape {
+            return Ok(node);
+        }
+        self.add(NodeKind::View(View::Reshape(shape.clone())), &[node])
+    }
+
+    /// A constant of the given shape.
+    ///
+    /// # Errors
+    /// As [`Rebuilder::add`].
+    pub fn splat(&mut self, value: Scalar, shape: &Shape) -> Result<NodeId, GraphError> {
+        let scalar = self.add(NodeKind::Const(value), &[])?;
+        if shape.is_empty() {
+            return Ok(scalar);
+        }
+        self.add(NodeKind::View(View::Expand(shape.clone())), &[scalar])
+    }
+
+    /// The value that every element of a node has, if it is a constant through views.
+    pub fn splat_value(&self, node: NodeId) -> Option<Scalar> {
+        splat_value(&self.graph, node)
+    }
+}
+
+/// The value that every element of a node has, if it is a constant through views other than `pad`.
+pub fn splat_value(graph: &Graph, mut node: NodeId) -> Option<Scalar> {
+    loop {
+        let n = graph.node(node);
+        match &n.kind {
+            NodeKind::Const(value) => return Some(*value),
+            NodeKind::View(view) if !matches!(view, View::Pad { .. }) => node = n.operands[0],
+            _ => return None,
+        }
+    }
+}
+
+/// Rebuilds `graph`: `f` is shown each live node and its new operands, and answers the new node.
+///
+/// # Errors
+/// What `f` or the builder refuses: a bug in the pass.
+pub fn rebuild(
+    graph: &Graph,
+    f: &mut dyn FnMut(&mut Rebuilder, NodeId, &Node, &[NodeId]) -> Result<NodeId, GraphError>,
+) -> Result<Graph, GraphError> {
+    let mut live = vec![false; graph.len()];
+    graph.outputs().iter().for_each(|o| live[o.node.index()] = true);
+    for i in (0..graph.len()).rev() {
+        if live[i] {
+            graph
+                .node(NodeId(i as u32))
+                .operands
+                .iter()
+                .for_each(|o| live[o.index()] = true);
+        }
+    }
+    let mut re = Rebuilder {
+        graph: Graph::new(graph.name.clone()),
+        origin: Origin::Unknown,
+    };
+    for s in graph.symbols() {
+        re.graph.add_symbol(&s.name, s.lo, s.hi);
+    }
+    let mut map: Vec<Option<NodeId>> = vec![None; graph.len()];
+    for (id, node) in graph.nodes() {
+        re.origin = node.origin;
+        if let NodeKind::Input { name, ty, .. } = &node.kind {
+            map[id.index()] = Some(re.graph.add_input(name, ty.clone(), node.origin)?);
+        } else if live[id.index()] {
+            let operands: Operands = node
+                .operands
+                .iter()
+                .map(|o| map[o.index()].expect("operands come before users"))
+                .collect();
+            map[id.index()] = Some(f(&mut re, id, node, &operands)?);
+        }
+    }
+    for o in graph.outputs() {
+        re.graph
+            .add_output(&o.name, map[o.node.index()].expect("outputs are live"));
+    }
+    re.graph.adopt_guards(graph, &map);
+    Ok(re.graph)
+}
+
+/// True for the constant shapes whose extents are all 1.
+pub fn all_ones(shape: &[IndexExpr]) -> bool {
+    shape.iter().all(|d| d.is(1))
+}

@@ -1,0 +1,27 @@
+//! Gives each output a node of its own to be computed into: an output that is an input, a constant or another output is
+//! copied. Mandatory before clustering.
+
+use tlc_ir::graph::{GraphError, Origin};
+use tlc_ir::{Graph, NodeKind};
+
+/// Inserts the copies.
+///
+/// # Errors
+/// Never for a verified graph.
+pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
+    let mut new = super::rebuild(graph, &mut |re, _, node, operands| re.add(node.kind.clone(), operands))?;
+    let mut taken = Vec::new();
+    let outputs: Vec<_> = new.outputs().to_vec();
+    let mut changed = Vec::new();
+    for o in &outputs {
+        let mut node = o.node;
+        while taken.contains(&node) || matches!(new.node(node).kind, NodeKind::Input { .. } | NodeKind::Data(_)) {
+            // A copy of a copy is a different node, so any number of outputs of one value get their own.
+            node = new.add(NodeKind::Copy, &[node], Origin::Unknown)?;
+        }
+        taken.push(node);
+        changed.push(node);
+    }
+    new.set_output_nodes(&changed);
+    Ok(new)
+}

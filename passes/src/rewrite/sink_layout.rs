@@ -1,0 +1,108 @@
+//! Sinks permutations and broadcasts into einsum labels, where they cost nothing.
+//!
+//! A permuted operand is the operand with permuted labels; a broadcast axis that another operand also has is no axis at
+//! all. A permutation of an einsum's result is the einsum with a permuted output.
+
+use smallvec::SmallVec;
+use tlc_ir::graph::{GraphError, Labels, View};
+use tlc_ir::{Graph, NodeId, NodeKind};
+
+use super::Rebuilder;
+
+/// Moves layout changes into labels.
+///
+/// # Errors
+/// Never for a verified graph.
+pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
+    let uses = graph.use_counts();
+    super::rebuild(graph, &mut |re, _, node, operands| match &node.kind {
+        NodeKind::Einsum { inputs, output, .. } => {
+            let (mut labels, mut bases): (Vec<Labels>, Vec<NodeId>) = (inputs.to_vec(), operands.to_vec());
+            for k in 0..bases.len() {
+                while sink(re, &mut labels, &mut bases, k) {}
+            }
+            add_canonical(re, &node.kind, labels, output.clone(), &bases)
+        }
+        NodeKind::View(View::Permute(p)) if uses[node.operands[0].index()] == 1 => {
+            let below = re.graph.node(operands[0]).clone();
+            let NodeKind::Einsum { inputs, output, .. } = &below.kind else {
+                return re.add(node.kind.clone(), operands);
+            };
+            let permuted = p.iter().map(|&a| output[a as usize]).collect();
+            add_canonical(re, &below.kind, inputs.to_vec(), permuted, &below.operands)
+        }
+        kind => re.add(kind.clone(), operands),
+    })
+}
+
+/// Moves one view below operand `k` into its labels; answers whether it did.
+fn sink(re: &Rebuilder, labels: &mut [Labels], bases: &mut [NodeId], k: usize) -> bool {
+    let node = re.graph.node(bases[k]);
+    let NodeKind::View(view) = &node.kind else { return false };
+    let below = node.operands[0];
+    match view {
+        View::Permute(p) => {
+            let mut moved: Labels = SmallVec::from_elem(0, p.len());
+            for (axis, &from) in p.iter().enumerate() {
+                moved[from as usize] = labels[k][axis];
+            }
+            labels[k] = moved;
+        }
+        View::Expand(_) => {
+            let from = &re.graph.ty(below).shape;
+            let lead = labels[k].len() - from.len();
+            // Only whole broadcast axes can go; an axis of one element that stays needs its label.
+            let gone = labels[k][..lead].to_vec();
+            let elsewhere = |l: u16| labels.iter().enumerate().any(|(i, of)| i != k && of.contains(&l));
+            let unchanged = from.iter().zip(&node.ty.shape[lead..]).all(|(a, b)| a == b);
+            if !unchanged || !gone.iter().all(|&l| elsewhere(l)) {
+                return false;
+            }
+            labels[k] = labels[k][lead..].into();
+        }
+        _ => return false,
+    }
+    bases[k] = below;
+    true
+}
+
+/// Adds an einsum with its labels renumbered by first appearance.
+pub fn add_canonical(
+    re: &mut Rebuilder,
+    like: &NodeKind,
+    mut inputs: Vec<Labels>,
+    mut output: Labels,
+    operands: &[NodeId],
+) -> Result<NodeId, GraphError> {
+    let NodeKind::Einsum {
+        semiring,
+        accumulator,
+        dtype,
+        ..
+    } = like
+    else {
+        unreachable!("an einsum")
+    };
+    let mut order: Vec<u16> = Vec::new();
+    for l in inputs.iter_mut().flatten() {
+        let at = order.iter().position(|x| x == l).unwrap_or_else(|| {
+            order.push(*l);
+            order.len() - 1
+        });
+        *l = at as u16;
+    }
+    for l in &mut output {
+        *l = order
+            .iter()
+            .position(|x| x == l)
+            .expect("output labels appear in an operand") as u16;
+    }
+    let kind = NodeKind::Einsum {
+        inputs: inputs.into(),
+        output,
+        semiring: *semiring,
+        accumulator: *accumulator,
+        dtype: *dtype,
+    };
+    re.add(kind, operands)
+}

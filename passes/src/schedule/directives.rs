@@ -1,0 +1,613 @@
+//! Schedule directives: transformations of a loop nest that keep its result.
+//!
+//! A directive names loops by variable, checks its own precondition and answers why it does not apply; it never applies
+//! in part. New variables are numbered deterministically, so a list of directives is a schedule that can be replayed.
+
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
+
+use super::tree::{clone_fresh, count_divisions, loop_body, replace_loop, substitute_in};
+
+/// One transformation.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Directive {
+    /// `for v in n` becomes `for o in n div factor { for i in factor }`, then `for t in n mod factor` where that is not
+    /// known to be empty. Answers `[o, i, t]`, without `o` where the factor is not below `n`.
+    Split {
+        /// The loop.
+        var: VarId,
+        /// Iterations of the inner loop.
+        factor: i64,
+    },
+    /// `for v in n` becomes `for o in ceil(n / factor) { for i in min(factor, n - o * factor) }`: no tail, but an inner
+    /// extent that varies. Answers `[o, i]`.
+    Block {
+        /// The loop.
+        var: VarId,
+        /// The most iterations of the inner loop.
+        factor: i64,
+    },
+    /// Two perfectly nested loops become one. Answers the new variable.
+    Fuse {
+        /// The outer loop, whose body is just the inner.
+        outer: VarId,
+        /// The inner loop.
+        inner: VarId,
+    },
+    /// Two perfectly nested loops swap places.
+    Interchange {
+        /// The outer loop, whose body is just the inner.
+        outer: VarId,
+        /// The inner loop.
+        inner: VarId,
+    },
+    /// Sets how a loop runs.
+    Bind {
+        /// The loop.
+        var: VarId,
+        /// How.
+        bind: Bind,
+    },
+    /// Gives every iteration of `var` accumulators of its own in registers, for the accumulations inside; they are set to
+    /// the identity before the loop `around` and combined behind it.
+    RFactor {
+        /// The loop whose iterations become independent.
+        var: VarId,
+        /// The loop, at or outside `var`, around which the accumulators live.
+        around: VarId,
+    },
+    /// Accumulates the iterations of `var` in a register first, and its result once into the accumulator.
+    Privatize {
+        /// The loop.
+        var: VarId,
+        /// The lanes loop outside it, if there is one.
+        lanes: Option<VarId>,
+    },
+}
+
+/// Why a directive does not apply.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// No loop has that variable.
+    #[error("there is no loop i{}", .0.0)]
+    NoLoop(VarId),
+    /// The two loops are not perfectly nested.
+    #[error("loops i{} and i{} are not perfectly nested", .0.0, .1.0)]
+    NotNested(VarId, VarId),
+    /// An extent depends on the other loop.
+    #[error("the extent of i{} depends on i{}", .0.0, .1.0)]
+    DependentExtent(VarId, VarId),
+    /// The order of iterations matters.
+    #[error("iterations of i{} depend on each other", .0.0)]
+    Recurrence(VarId),
+    /// Vector lanes and registers need a constant extent.
+    #[error("the extent of i{} is not a constant up to {}", .0.0, MAX_UNROLL)]
+    NotConstant(VarId),
+    /// Dividing by an extent that may be zero.
+    #[error("the extent of i{} may be zero", .0.0)]
+    MayBeEmpty(VarId),
+    /// A factor below 1.
+    #[error("factor {0} is below 1")]
+    Factor(i64),
+    /// Nothing is accumulated there.
+    #[error("nothing is accumulated in i{}", .0.0)]
+    NoAccumulation(VarId),
+}
+
+/// The most iterations that are unrolled or kept in registers.
+pub const MAX_UNROLL: i64 = 64;
+
+/// Applies a directive to a kernel; answers the variables of the loops it made.
+///
+/// # Errors
+/// [`Refusal`] if the precondition fails; the kernel is then unchanged.
+pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, Refusal> {
+    match directive {
+        Directive::Split { var, factor } => split(kernel, *var, *factor),
+        Directive::Block { var, factor } => block(kernel, *var, *factor),
+        Directive::Fuse { outer, inner } => fuse(kernel, *outer, *inner),
+        Directive::Interchange { outer, inner } => interchange(kernel, *outer, *inner),
+        Directive::Bind { var, bind } => set_bind(kernel, *var, *bind),
+        Directive::RFactor { var, around } => rfactor(kernel, *var, *around),
+        Directive::Privatize { var, lanes } => privatize(kernel, *var, *lanes),
+    }
+}
+
+fn exists(kernel: &Kernel, var: VarId) -> Result<&Vec<Stmt>, Refusal> {
+    loop_body(&kernel.body, var).ok_or(Refusal::NoLoop(var))
+}
+
+/// Runs `f` on the loop's binding and body, which it replaces.
+fn rewrite(kernel: &mut Kernel, var: VarId, f: &mut dyn FnMut(&mut Kernel, Bind, Vec<Stmt>) -> Vec<Stmt>) {
+    let mut body = std::mem::take(&mut kernel.body);
+    replace_loop(&mut body, var, &mut |bind, inner| f(kernel, bind, inner));
+    kernel.body = body;
+}
+
+fn split(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, Refusal> {
+    exists(kernel, var)?;
+    if factor < 1 {
+        return Err(Refusal::Factor(factor));
+    }
+    let n = kernel.extents[var.0 as usize].clone();
+    let k = IndexExpr::Const(factor);
+    let whole = IndexExpr::floor_div(&n, &k).simplify(kernel);
+    let left = IndexExpr::modulo(&n, &k).simplify(kernel);
+    let mut made = Vec::new();
+    rewrite(kernel, var, &mut |kernel, bind, body| {
+        let mut out = Vec::new();
+        let tail_body = (!left.is(0)).then(|| {
+            if whole.is(0) {
+                body.clone()
+            } else {
+                clone_fresh(kernel, &body)
+            }
+        });
+        if !whole.is(0) {
+            let outer = kernel.new_var(whole.clone());
+            let inner = kernel.new_var(k.clone());
+            let mut main = body;
+            let at = IndexExpr::from(outer) * k.clone() + inner.into();
+            substitute_in(kernel, &mut main, &mut |v| (v == var).then(|| at.clone()));
+            out.push(Stmt::Loop {
+                var: outer,
+                bind,
+                body: vec![Stmt::Loop {
+                    var: inner,
+                    bind: Bind::Serial,
+                    body: main,
+                }],
+            });
+            made.extend([outer, inner]);
+        }
+        if let Some(mut tail) = tail_body {
+            let t = kernel.new_var(left.clone());
+            let at = whole.clone() * k.clone() + t.into();
+            substitute_in(kernel, &mut tail, &mut |v| (v == var).then(|| at.clone()));
+            out.push(Stmt::Loop {
+                var: t,
+                bind: Bind::Serial,
+                body: tail,
+            });
+            made.push(t);
+        }
+        out
+    });
+    Ok(made)
+}
+
+fn block(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, Refusal> {
+    exists(kernel, var)?;
+    if factor < 1 {
+        return Err(Refusal::Factor(factor));
+    }
+    let n = kernel.extents[var.0 as usize].clone();
+    let k = IndexExpr::Const(factor);
+    let outer = kernel.new_var(n.ceil_div(factor).simplify(kernel));
+    let start = IndexExpr::from(outer) * k.clone();
+    let left = IndexExpr::min(&k, &(n - start.clone())).simplify(kernel);
+    let inner = kernel.new_var(left);
+    rewrite(kernel, var, &mut |kernel, bind, mut body| {
+        let at = start.clone() + inner.into();
+        substitute_in(kernel, &mut body, &mut |v| (v == var).then(|| at.clone()));
+        vec![Stmt::Loop {
+            var: outer,
+            bind,
+            body: vec![Stmt::Loop {
+                var: inner,
+                bind: Bind::Serial,
+                body,
+            }],
+        }]
+    });
+    Ok(vec![outer, inner])
+}
+
+fn nested<'k>(kernel: &'k Kernel, outer: VarId, inner: VarId) -> Result<&'k Vec<Stmt>, Refusal> {
+    match &exists(kernel, outer)?[..] {
+        [Stmt::Loop { var, body, .. }] if *var == inner => {
+            if kernel.extents[inner.0 as usize].uses(outer) {
+                return Err(Refusal::DependentExtent(inner, outer));
+            }
+            Ok(body)
+        }
+        _ => Err(Refusal::NotNested(outer, inner)),
+    }
+}
+
+fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<VarId>, Refusal> {
+    nested(kernel, outer, inner)?;
+    let ei = kernel.extents[inner.0 as usize].clone();
+    let total = kernel.extents[outer.0 as usize].clone() * ei.clone();
+    let mut fused = kernel.clone();
+    let var = fused.new_var(total);
+    let (q, r) = (
+        IndexExpr::floor_div(&var.into(), &ei),
+        IndexExpr::modulo(&var.into(), &ei),
+    );
+    rewrite(&mut fused, outer, &mut |kernel, bind, body| {
+        let Some(Stmt::Loop { body: mut inside, .. }) = body.into_iter().next() else {
+            unreachable!("checked above")
+        };
+        substitute_in(kernel, &mut inside, &mut |v| match v {
+            v if v == outer => Some(q.clone()),
+            v if v == inner => Some(r.clone()),
+            _ => None,
+        });
+        vec![Stmt::Loop {
+            var,
+            bind,
+            body: inside,
+        }]
+    });
+    let divides = count_divisions(&fused.body) > count_divisions(&kernel.body);
+    if divides && ei.interval(kernel).lo < 1 {
+        return Err(Refusal::MayBeEmpty(inner));
+    }
+    *kernel = fused;
+    Ok(vec![var])
+}
+
+/// True if the statements carry something from one iteration to the next that is not an accumulation.
+fn carries_state(body: &[Stmt]) -> bool {
+    let mut loads = Vec::new();
+    let mut stores = Vec::new();
+    fn walk(body: &[Stmt], loads: &mut Vec<Memory>, stores: &mut Vec<Memory>) {
+        for s in body {
+            match s {
+                Stmt::Let {
+                    op: Op::Load { memory, .. },
+                    ..
+                } => loads.push(*memory),
+                Stmt::Store { memory, .. } => stores.push(*memory),
+                Stmt::Loop { body, .. } | Stmt::If { body, .. } => walk(body, loads, stores),
+                _ => {}
+            }
+        }
+    }
+    walk(body, &mut loads, &mut stores);
+    stores.iter().any(|m| loads.contains(m))
+}
+
+fn interchange(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<VarId>, Refusal> {
+    let body = nested(kernel, outer, inner)?;
+    if carries_state(body) {
+        return Err(Refusal::Recurrence(outer));
+    }
+    rewrite(kernel, outer, &mut |_, outer_bind, body| {
+        let Some(Stmt::Loop { bind, body: inside, .. }) = body.into_iter().next() else {
+            unreachable!("checked above")
+        };
+        vec![Stmt::Loop {
+            var: inner,
+            bind,
+            body: vec![Stmt::Loop {
+                var: outer,
+                bind: outer_bind,
+                body: inside,
+            }],
+        }]
+    });
+    Ok(vec![inner, outer])
+}
+
+fn set_bind(kernel: &mut Kernel, var: VarId, new: Bind) -> Result<Vec<VarId>, Refusal> {
+    exists(kernel, var)?;
+    let constant = kernel.extents[var.0 as usize]
+        .as_const()
+        .is_some_and(|n| (0..=MAX_UNROLL).contains(&n));
+    if matches!(new, Bind::Lanes | Bind::Unroll) && !constant {
+        return Err(Refusal::NotConstant(var));
+    }
+    if new == Bind::Parallel && !matches!(&kernel.body[..], [Stmt::Loop { var: v, .. }] if *v == var) {
+        return Err(Refusal::NotNested(var, var));
+    }
+    rewrite(kernel, var, &mut |_, _, body| vec![Stmt::Loop { var, bind: new, body }]);
+    Ok(vec![var])
+}
+
+/// Accumulations below the loop over `var` whose state is scratch made outside `around` and does not vary inside it.
+fn accumulations(body: &[Stmt], out: &mut Vec<(Memory, IndexExpr)>) {
+    for s in body {
+        match s {
+            Stmt::Accumulate { state, .. } => {
+                for (m, i) in state {
+                    if !out.contains(&(*m, i.clone())) {
+                        out.push((*m, i.clone()));
+                    }
+                }
+            }
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } => accumulations(body, out),
+            _ => {}
+        }
+    }
+}
+
+fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<Vec<VarId>, Refusal> {
+    let inside = exists(kernel, var)?;
+    let outer_body = exists(kernel, around)?;
+    if around != var && loop_body(outer_body, var).is_none() {
+        return Err(Refusal::NotNested(around, var));
+    }
+    let Some(copies) = kernel.extents[var.0 as usize]
+        .as_const()
+        .filter(|n| (1..=MAX_UNROLL).contains(n))
+    else {
+        return Err(Refusal::NotConstant(var));
+    };
+    let mut found = Vec::new();
+    let mut groups = Vec::new();
+    accumulations(inside, &mut found);
+    collect_groups(inside, &mut groups);
+    if groups.is_empty() {
+        return Err(Refusal::NoAccumulation(var));
+    }
+    // Every state must be a register array of constant length that other statements around do not touch.
+    for (m, _) in &found {
+        let constant = kernel
+            .memory_len(*m)
+            .as_const()
+            .is_some_and(|n| n * copies <= 4 * MAX_UNROLL);
+        if !matches!(m, Memory::Scratch(_)) || !constant || touched(outer_body, *m) {
+            return Err(Refusal::Recurrence(var));
+        }
+    }
+    let lanes = matches!(loop_bind(&kernel.body, var), Some(Bind::Lanes));
+    let mut made = Vec::new();
+    let mut before = Vec::new();
+    let mut after = Vec::new();
+    let mut renamed: Vec<(Memory, Memory, i64)> = Vec::new();
+    for (monoid, states) in &groups {
+        let mut pairs = Vec::new();
+        for (position, m) in states.iter().enumerate() {
+            let len = kernel.memory_len(*m).as_const().expect("checked above");
+            let dtype = kernel.memory_dtype(*m);
+            let copy = kernel.new_scratch(dtype, IndexExpr::Const(len * copies), Scope::Register);
+            renamed.push((*m, copy, len));
+            let identity = if position == 0 {
+                monoid.identity(dtype)
+            } else {
+                dtype.zero()
+            };
+            pairs.push((*m, copy, len, dtype, identity));
+        }
+        let len = pairs[0].2;
+        // Copies go outside, elements of one copy inside: whole vectors combine where a copy is as long as the lanes.
+        let (c, e) = (
+            kernel.new_var(IndexExpr::Const(copies)),
+            kernel.new_var(IndexExpr::Const(len)),
+        );
+        let at = IndexExpr::from(c) * IndexExpr::Const(len) + e.into();
+        let mut body = Vec::new();
+        for (_, copy, _, dtype, identity) in &pairs {
+            let value = kernel.new_value(*dtype);
+            body.push(Stmt::Let {
+                value,
+                op: Op::Const(*identity),
+            });
+            body.push(Stmt::Store {
+                memory: *copy,
+                index: at.clone(),
+                value,
+                mask: None,
+            });
+        }
+        before.push(copy_loops(c, e, len, lanes, body));
+        let (c, e) = (
+            kernel.new_var(IndexExpr::Const(copies)),
+            kernel.new_var(IndexExpr::Const(len)),
+        );
+        let at = IndexExpr::from(c) * IndexExpr::Const(len) + e.into();
+        let mut body = Vec::new();
+        let mut values = smallvec::SmallVec::new();
+        for (_, copy, _, dtype, _) in &pairs {
+            let value = kernel.new_value(*dtype);
+            body.push(Stmt::Let {
+                value,
+                op: Op::Load {
+                    memory: *copy,
+                    index: at.clone(),
+                    mask: None,
+                },
+            });
+            values.push(value);
+        }
+        let state = pairs.iter().map(|p| (p.0, IndexExpr::from(e))).collect();
+        body.push(Stmt::Accumulate {
+            monoid: *monoid,
+            state,
+            values,
+        });
+        // Combining never runs over lanes of the copies: those are what is combined.
+        let combine = Stmt::Loop {
+            var: c,
+            bind: Bind::Unroll,
+            body: vec![Stmt::Loop {
+                var: e,
+                bind: if len > 1 { Bind::Lanes } else { Bind::Unroll },
+                body,
+            }],
+        };
+        after.push(combine);
+        made.extend([c, e]);
+    }
+    let mut rewritten = std::mem::take(&mut kernel.body);
+    replace_loop(&mut rewritten, var, &mut |bind, mut body| {
+        rename_states(&mut body, &renamed, var);
+        vec![Stmt::Loop { var, bind, body }]
+    });
+    replace_loop(&mut rewritten, around, &mut |bind, body| {
+        let mut out = std::mem::take(&mut before);
+        out.push(Stmt::Loop {
+            var: around,
+            bind,
+            body,
+        });
+        out.append(&mut after);
+        out
+    });
+    kernel.body = rewritten;
+    Ok(made)
+}
+
+/// Loops that initialize register copies: over lanes where the copies are one per lane.
+fn copy_loops(c: VarId, e: VarId, len: i64, lanes: bool, body: Vec<Stmt>) -> Stmt {
+    let (outer, inner) = match (lanes && len == 1, len > 1) {
+        (true, _) => (Bind::Lanes, Bind::Unroll),
+        (false, true) => (Bind::Unroll, Bind::Lanes),
+        _ => (Bind::Unroll, Bind::Unroll),
+    };
+    if outer == Bind::Lanes {
+        return Stmt::Loop {
+            var: e,
+            bind: inner,
+            body: vec![Stmt::Loop {
+                var: c,
+                bind: outer,
+                body,
+            }],
+        };
+    }
+    Stmt::Loop {
+        var: c,
+        bind: outer,
+        body: vec![Stmt::Loop {
+            var: e,
+            bind: inner,
+            body,
+        }],
+    }
+}
+
+fn loop_bind(body: &[Stmt], var: VarId) -> Option<Bind> {
+    body.iter().find_map(|s| match s {
+        Stmt::Loop { var: v, bind, .. } if *v == var => Some(*bind),
+        Stmt::Loop { body, .. } | Stmt::If { body, .. } => loop_bind(body, var),
+        _ => None,
+    })
+}
+
+/// Accumulations with their states, once per distinct state.
+fn collect_groups(body: &[Stmt], out: &mut Vec<(tlc_ir::graph::Monoid, Vec<Memory>)>) {
+    for s in body {
+        match s {
+            Stmt::Accumulate { monoid, state, .. } => {
+                let memories: Vec<Memory> = state.iter().map(|s| s.0).collect();
+                if !out.iter().any(|(_, m)| *m == memories) {
+                    out.push((*monoid, memories));
+                }
+            }
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } => collect_groups(body, out),
+            _ => {}
+        }
+    }
+}
+
+/// True if a statement other than an accumulation loads or stores the memory.
+fn touched(body: &[Stmt], memory: Memory) -> bool {
+    body.iter().any(|s| match s {
+        Stmt::Let {
+            op: Op::Load { memory: m, .. },
+            ..
+        }
+        | Stmt::Store { memory: m, .. } => *m == memory,
+        Stmt::Loop { body, .. } | Stmt::If { body, .. } => touched(body, memory),
+        _ => false,
+    })
+}
+
+fn rename_states(body: &mut [Stmt], renamed: &[(Memory, Memory, i64)], var: VarId) {
+    for s in body {
+        match s {
+            Stmt::Accumulate { state, .. } => {
+                for (m, i) in state.iter_mut() {
+                    if let Some((_, new, len)) = renamed.iter().find(|(old, ..)| old == m) {
+                        *m = *new;
+                        *i = IndexExpr::from(var) * IndexExpr::Const(*len) + i.clone();
+                    }
+                }
+            }
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } => rename_states(body, renamed, var),
+            _ => {}
+        }
+    }
+}
+
+fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -> Result<Vec<VarId>, Refusal> {
+    let inside = exists(kernel, var)?;
+    let mut groups = Vec::new();
+    collect_groups(inside, &mut groups);
+    let mut states = Vec::new();
+    accumulations(inside, &mut states);
+    if groups.is_empty() {
+        return Err(Refusal::NoAccumulation(var));
+    }
+    if states.iter().any(|(m, i)| touched(inside, *m) || i.uses(var)) || groups.iter().any(|g| g.1.len() > 1) {
+        return Err(Refusal::Recurrence(var));
+    }
+    let width = match lanes {
+        Some(l) => kernel.extents[l.0 as usize].as_const().ok_or(Refusal::NotConstant(l))?,
+        None => 1,
+    };
+    let at: IndexExpr = lanes.map_or(IndexExpr::ZERO, |l| l.into());
+    let (mut before, mut after, mut renamed) = (Vec::new(), Vec::new(), Vec::new());
+    for (monoid, memories) in &groups {
+        let original = memories[0];
+        let dtype = kernel.memory_dtype(original);
+        let own = kernel.new_scratch(dtype, IndexExpr::Const(width), Scope::Register);
+        let (zero, total) = (kernel.new_value(dtype), kernel.new_value(dtype));
+        before.push(Stmt::Let {
+            value: zero,
+            op: Op::Const(monoid.identity(dtype)),
+        });
+        before.push(Stmt::Store {
+            memory: own,
+            index: at.clone(),
+            value: zero,
+            mask: None,
+        });
+        after.push(Stmt::Let {
+            value: total,
+            op: Op::Load {
+                memory: own,
+                index: at.clone(),
+                mask: None,
+            },
+        });
+        let index = states
+            .iter()
+            .find(|(m, _)| *m == original)
+            .map(|(_, i)| i.clone())
+            .expect("collected together");
+        after.push(Stmt::Accumulate {
+            monoid: *monoid,
+            state: smallvec::smallvec![(original, index)],
+            values: smallvec::smallvec![total],
+        });
+        renamed.push((original, own));
+    }
+    rewrite(kernel, var, &mut |_, bind, mut body| {
+        fn rename(body: &mut [Stmt], renamed: &[(Memory, Memory)], at: &IndexExpr) {
+            for s in body {
+                match s {
+                    Stmt::Accumulate { state, .. } => {
+                        for (m, i) in state.iter_mut() {
+                            if let Some((_, own)) = renamed.iter().find(|(old, _)| old == m) {
+                                *m = *own;
+                                *i = at.clone();
+                            }
+                        }
+                    }
+                    Stmt::Loop { body, .. } | Stmt::If { body, .. } => rename(body, renamed, at),
+                    _ => {}
+                }
+            }
+        }
+        rename(&mut body, &renamed, &at);
+        let mut out = std::mem::take(&mut before);
+        out.push(Stmt::Loop { var, bind, body });
+        out.append(&mut after);
+        out
+    });
+    Ok(vec![var])
+}
