@@ -184,6 +184,7 @@ fn extract_keeps_inputs_and_what_is_needed() {
     let _other = x.sin().cos();
     let part = g.extract(&[("y", &y)]).unwrap();
     assert_eq!((part.len(), part.inputs().len(), part.outputs().len()), (3, 2, 1));
+    assert!(Graph::new("other").extract(&[("y", &y)]).is_err());
 }
 
 #[test]
@@ -225,4 +226,23 @@ fn a_graph_is_shared_between_threads() {
     fn check<T: Send + Sync>() {}
     check::<Graph>();
     check::<Tensor>();
+}
+
+#[test]
+fn a_chain_of_100_000_nodes_is_recorded_in_linear_time() {
+    let record = |n: usize| {
+        let g = Graph::new("chain");
+        let mut x = f32s(&g, "x", [8, 8]);
+        let start = std::time::Instant::now();
+        for i in 0..n {
+            x = (x + i as f32).relu();
+        }
+        g.output("y", &x);
+        assert!(g.finish().is_ok());
+        start.elapsed().as_secs_f64() / n as f64
+    };
+    let (short, long) = (record(5_000), record(25_000));
+    eprintln!("{:.2} and {:.2} us a step of four nodes", short * 1e6, long * 1e6);
+    // Quadratic time would be 5 times slower a node.
+    assert!(long < 4.0 * short + 2e-6, "{short} {long}");
 }
