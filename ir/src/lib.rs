@@ -10,6 +10,7 @@ pub mod graph;
 pub mod index;
 pub mod scalar;
 pub mod tensor;
+pub mod text;
 
 pub use dtype::{DType, Scalar};
 pub use graph::{Graph, Node, NodeId, NodeKind, TensorType};
