@@ -10,6 +10,7 @@ pub mod graph;
 pub mod index;
 pub mod scalar;
 pub mod tensor;
+pub mod testgen;
 pub mod text;
 
 pub use dtype::{DType, Scalar};
