@@ -5,9 +5,11 @@
 //! everything that compiles them. This crate knows no other crate of the workspace.
 #![forbid(unsafe_code)]
 
+pub mod binding;
 pub mod dtype;
 pub mod graph;
 pub mod index;
+pub mod interp;
 pub mod scalar;
 pub mod tensor;
 
