@@ -9,6 +9,7 @@
 //! - Written archives carry the zip epoch (1980-01-01) as their time, so equal tensors give equal bytes.
 
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::io::{Cursor, Read, Seek, Write};
 
 use tlc_ir::tensor::HostTensor;
@@ -92,6 +93,14 @@ impl<'a> Archive<'a> {
 
     fn read_at(&mut self, index: usize, options: &ReadOptions) -> Result<HostTensor, FormatError> {
         let mut member = self.zip.by_index(index).map_err(from_zip)?;
+        let method = member.compression();
+        if !matches!(method, CompressionMethod::Stored | CompressionMethod::Deflated) {
+            return Err(FormatError::unsupported(
+                Format::Npz,
+                None,
+                format!("compression method {method}"),
+            ));
+        }
         let listed = member.size();
         let header = npy::read_header_from(&mut member, options).map_err(unpack_failed)?;
         let whole = header.data_offset as u64 + header.data_bytes() as u64;
@@ -159,7 +168,7 @@ pub fn write<'t>(
         Compression::Deflated => CompressionMethod::Deflated,
     };
     let mut zip = ZipWriter::new(writer);
-    let mut written: Vec<&str> = Vec::new();
+    let mut written = BTreeSet::new();
     for (name, tensor) in arrays {
         let reject = |reason| FormatError::Name {
             format: Format::Npz,
@@ -172,10 +181,9 @@ pub fn write<'t>(
         if name.len() > u16::MAX as usize - SUFFIX.len() {
             return Err(reject("the name is longer than zip allows"));
         }
-        if written.contains(&name) {
+        if !written.insert(name) {
             return Err(reject("the name is there already"));
         }
-        written.push(name);
         let options = SimpleFileOptions::default()
             .compression_method(method)
             .last_modified_time(DateTime::default())

@@ -168,8 +168,9 @@ impl Header {
         self.element_count() * self.dtype.bytes()
     }
 
-    /// The bytes of a whole npy file's front for a C-order tensor in version 1.0, laid out as NumPy does: padded with
-    /// spaces so that the first axis may grow to 21 digits in place and the elements start at a multiple of 64.
+    /// Everything before the elements of a C-order tensor, laid out as NumPy does: version 1.0 unless the text is too
+    /// long for it, padded with spaces so that the first axis may grow to 21 digits in place and the elements start at
+    /// a multiple of 64.
     pub(super) fn encode(dtype: DType, shape: &[usize]) -> Vec<u8> {
         let dims = match shape {
             [one] => format!("({one},)"),
@@ -188,7 +189,6 @@ impl Header {
                 21usize.saturating_sub(first.to_string().len()),
             ));
         }
-        // Rank is bounded by memory only, but no shape of a real tensor comes near the 64 KiB of version 1.0.
         let wide = text.len() + 75 > u16::MAX as usize;
         let preamble = if wide { 12 } else { 10 };
         let total = (preamble + text.len() + 1).next_multiple_of(64);

@@ -163,7 +163,7 @@ pub fn write(tensor: &HostTensor, writer: &mut impl Write) -> Result<(), FormatE
     layout::write_little_endian(tensor, writer).map_err(FormatError::io(Format::Npy))
 }
 
-/// Bytes that [`write`] will write.
+/// Bytes that [`write()`] will write.
 pub fn encoded_len(tensor: &HostTensor) -> usize {
     Header::encode(tensor.dtype(), tensor.shape()).len() + tensor.bytes().len()
 }
