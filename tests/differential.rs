@@ -5,7 +5,7 @@
 
 use tlc::{CompileOptions, compile_ir};
 use tlc_ir::index::{IndexExpr, IndexNode};
-use tlc_ir::interp::bounds::{compare, interpret_with_bounds};
+use tlc_ir::interp::{compare, interpret_with_bounds};
 use tlc_ir::interp::{self, interpret};
 use tlc_ir::testgen::{Case, GenOptions, random_case};
 use tlc_ir::{DType, Graph, HostTensor};
@@ -92,7 +92,7 @@ fn check_all(name: &str, default: std::ops::Range<u64>, options: &GenOptions, pa
             ),
         };
         if std::env::var("TLC_SEED").is_ok() {
-            println!("{}", tlc_ir::text::print_graph(&case.graph));
+            println!("{}", case.graph);
         }
         failures.push(format!("{name} seed {seed} passes {passes:?}: {message}"));
     }
