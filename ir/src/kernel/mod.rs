@@ -22,6 +22,9 @@
 //!
 //! Kernels are alpha-renamed and nameless inside, so equal ones compare equal and compile once.
 
+pub mod interp;
+pub mod verify;
+
 use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};
