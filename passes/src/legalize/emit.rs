@@ -115,11 +115,11 @@ impl Emit for Legalizer<'_> {
     fn select(&mut self, mask: ValueId, a: ValueId, b: ValueId) -> ValueId {
         self.raw(ScalarOp::Select, &[mask, a, b])
     }
-    fn to_bits(&mut self, a: ValueId) -> ValueId {
+    fn bits_of_float(&mut self, a: ValueId) -> ValueId {
         let to = int_of(self.kernel.dtype(a).bits());
         self.emit(Op::Bitcast(to, a), to)
     }
-    fn from_bits(&mut self, a: ValueId) -> ValueId {
+    fn float_of_bits(&mut self, a: ValueId) -> ValueId {
         let to = float_of(self.kernel.dtype(a));
         self.emit(Op::Bitcast(to, a), to)
     }

@@ -117,33 +117,38 @@ fn reduce_long<F: Format, E: Emit>(e: &mut E, a: E::V, by: Reduction) -> (E::V, 
         (high, e.fma(a, digits[i], minus))
     });
     let [(h0, l0), (h1, l1), (h2, l2), (h3, l3), (h4, _)] = products;
-    // The first two have no bits below 2^-width, so their sum is exact.
     let h0 = fraction(e, h0);
     let l0 = fraction(e, l0);
-    let turns = e.add(h0, l0);
+    let (turns, r0) = two_sum(e, h0, l0);
     let turns = fraction(e, turns);
     let h1 = fraction(e, h1);
-    let (turns, r0) = two_sum(e, turns, h1);
-    let (turns, r1) = two_sum(e, turns, l1);
-    let (turns, r2) = two_sum(e, turns, h2);
-    let mut turns = fraction(e, turns);
-    let mut low = e.add(l3, h4);
-    for term in [r0, r1, r2, l2, h3] {
-        let (sum, rest) = two_sum(e, turns, term);
-        turns = sum;
-        low = e.add(low, rest);
-    }
-    // Count, and take the count out; 2 pi (turns + low) with both factors in two parts.
+    let (turns, r1) = two_sum(e, turns, h1);
+    let (turns, r2) = two_sum(e, turns, l1);
+    let (turns, r3) = two_sum(e, turns, h2);
+    let turns = fraction(e, turns);
+    // Count, and take the count out before the small terms are added: what is left may be as small as they are.
     let per_turn = F::float(e, by.per_turn);
     let minus = F::float(e, -by.offset);
     let scaled = e.fma(turns, per_turn, minus);
     let magic = F::float(e, F::MAGIC + by.parity);
     let sum = e.add(scaled, magic);
     let n = e.sub(sum, magic);
+    let n = if by.offset == 0.0 {
+        n
+    } else {
+        let offset = F::float(e, by.offset);
+        e.add(n, offset)
+    };
+    // Exact where the difference is small (Sterbenz); elsewhere its rounding is one of a result near its extremum.
     let part = F::float(e, -1.0 / by.per_turn);
-    let shift = F::float(e, -by.offset / by.per_turn);
-    let rest = e.fma(n, part, turns);
-    let rest = e.add(rest, shift);
+    let mut rest = e.fma(n, part, turns);
+    let mut low = e.add(l3, h4);
+    for term in [r0, r1, r2, r3, l2, h3] {
+        let (sum, lost) = two_sum(e, rest, term);
+        rest = sum;
+        low = e.add(low, lost);
+    }
+    // 2 pi (rest + low), both factors in two parts.
     let high = e.add(rest, low);
     let lost = e.sub(rest, high);
     let lost = e.add(lost, low);
@@ -157,7 +162,7 @@ fn reduce_long<F: Format, E: Emit>(e: &mut E, a: E::V, by: Reduction) -> (E::V, 
 /// `r` with its sign flipped where the lowest bit of the magic sum is set.
 #[inline(always)]
 fn signed_by_parity<F: Format, E: Emit>(e: &mut E, (r, sum): (E::V, E::V)) -> E::V {
-    let bits = e.to_bits(sum);
+    let bits = e.bits_of_float(sum);
     let sign = e.shl(bits, F::WIDTH - 1);
     F::flip(e, r, sign)
 }
@@ -173,8 +178,8 @@ fn is_long<F: Format, E: Emit>(e: &mut E, a: E::V) -> E::V {
 fn sin_reduced<F: Format, E: Emit>(e: &mut E, r: E::V) -> E::V {
     let z = e.mul(r, r);
     let p = F::polynomial(e, z, F::SIN, 1.0);
-    let cube = e.mul(z, r);
-    e.fma(cube, p, r)
+    let cube = e.mul(z, p);
+    e.fma(cube, r, r)
 }
 
 #[inline(always)]
@@ -215,7 +220,7 @@ fn tan_reduced<F: Format, E: Emit>(e: &mut E, (r, sum): (E::V, E::V)) -> E::V {
     let p = F::polynomial(e, z, F::TAN, 1.0);
     let cube = e.mul(z, r);
     let t = e.fma(cube, p, r);
-    let bits = e.to_bits(sum);
+    let bits = e.bits_of_float(sum);
     let one_bit = F::int(e, 1);
     let lowest = e.int_and(bits, one_bit);
     let odd = e.int_eq(lowest, one_bit);

@@ -138,20 +138,20 @@ def main():
         parts(f"{prefix}_LOG2_E", "log2 e", 1 / LN2, (bits, bits))
         parts(f"{prefix}_PI", "pi", pi, (bits, bits, bits))
         parts(f"{prefix}_THIRD", "1/3", one / 3, (bits, bits))
-        fit(f"{prefix}_EXP", "(e^r - 1 - r) / r^2 on |r| <= ln 2, relative to e^r", bits,
+        half = LN2 / 2 * mpf("1.002")
+        fit(f"{prefix}_EXP", "(e^r - 1 - r) / r^2 on |r| <= ln 2 / 2, relative to e^r", bits,
             lambda r: series(lambda t: (expm1(t) - t) / t**2, r, [one / 2, one / 6, one / 24]),
-            -LN2 * mpf("1.001"), LN2 * mpf("1.001"), pick(5, 11), lambda r: r * r / exp(r))
+            -half, half, pick(4, 9), lambda r: r * r / exp(r))
         middle = mpf("0.5001")
         fit(f"{prefix}_EXP2", "(2^r - 1) / r on |r| <= 1/2, relative to 2^r", bits,
             lambda r: series(lambda t: expm1(t * LN2) / t, r, [LN2, LN2**2 / 2, LN2**3 / 6]),
             -middle, middle, pick(5, 10), lambda r: r / exp(r * LN2))
-        half = LN2 / 2 * mpf("1.002")
         fit(f"{prefix}_EXPM1", "(e^r - 1 - r) / r^2 on |r| <= ln 2 / 2, relative to e^r - 1", bits,
             lambda r: series(lambda t: (expm1(t) - t) / t**2, r, [one / 2, one / 6, one / 24]),
             -half, half, pick(4, 10), lambda r: r * r / expm1(r) if abs(r) > mpf("1e-30") else abs(r))
         atanh_tail = lambda z: series(lambda t: (mp.atanh(sqrt(t)) / sqrt(t) - 1) / t, z, [one / 3, one / 5, one / 7])
-        fit(f"{prefix}_ATANH", "(2 atanh(s) - 2 s) / s^3 in s^2, |s| <= 1/5, relative to 2 atanh(s)", bits,
-            lambda z: 2 * atanh_tail(z), mpf("1e-12"), mpf("0.0401"), pick(2, 8), lambda z: z / 2)
+        fit(f"{prefix}_ATANH", "(2 atanh(s) - 2 s) / s^3 in s^2, |s| <= 0.1716, relative to 2 atanh(s)", bits,
+            lambda z: 2 * atanh_tail(z), mpf("1e-12"), mpf("0.02945"), pick(2, 7), lambda z: z / 2)
         # pow: log2(m) = (2 / ln 2) (s + s^3 / 3 + s^5 / 5 ...), m in [sqrt(1/2), sqrt 2], |s| <= 0.1716
         bound = mpf("0.02945")
         fit(f"{prefix}_POW_LOG", pick("(atanh(s) - s) / s^3 in s^2, |s| <= 0.1716, relative to s",
@@ -160,7 +160,7 @@ def main():
             mpf("1e-12"), bound, pick(3, 8), lambda z: pick(z, z * z))
         quarter = (pi / 2 * mpf("1.001"))
         fit(f"{prefix}_SIN", "(sin(r) - r) / r^3 in r^2, |r| <= pi/2, relative to sin(r)", bits,
-            lambda z: (sin(sqrt(z)) - sqrt(z)) / sqrt(z) ** 3, mpf("1e-12"), quarter**2, pick(3, 7),
+            lambda z: (sin(sqrt(z)) - sqrt(z)) / sqrt(z) ** 3, mpf("1e-12"), quarter**2, pick(4, 7),
             lambda z: z * sqrt(z) / sin(sqrt(z)))
         eighth = (pi / 4 * mpf("1.001"))
         fit(f"{prefix}_TAN", "(tan(r) - r) / r^3 in r^2, |r| <= pi/4, relative to tan(r)", bits,
@@ -178,10 +178,10 @@ def main():
         fit(f"{prefix}_ERF", "erf(x) / x - 1 in x^2, |x| <= 1, relative to erf(x)", bits,
             lambda z: erf(sqrt(z)) / sqrt(z) - 1, mpf("1e-12"), 1, pick(6, 13), lambda z: sqrt(z) / erf(sqrt(z)))
         centre, top = pick((mpf("2.5"), mpf("4")), (mpf("3"), mpf("6")))
-        # d(v^8) = 8 v^7 dv, absolute, against erf near 1
-        fit(f"{prefix}_ERFC_ROOT", f"erfc(x)^(1/8) in x - {float(centre)}, 1 <= x <= {float(top)}, absolute on erfc", bits,
-            lambda u: erfc(u + centre) ** (one / 8), mpf("0.99") - centre, top - centre, pick(7, 18),
-            lambda u: 8 * erfc(u + centre) ** (mpf(7) / 8) + mpf(2) ** pick(-14, -30), lock=pick(None, 0))
+        # d(v^4) = 4 v^3 dv, absolute, against erf near 1
+        fit(f"{prefix}_ERFC_ROOT", f"erfc(x)^(1/4) in x - {float(centre)}, 1 <= x <= {float(top)}, absolute on erfc", bits,
+            lambda u: erfc(u + centre) ** (one / 4), mpf("0.99") - centre, top - centre, pick(8, 20),
+            lambda u: 4 * erfc(u + centre) ** (mpf(3) / 4) + mpf(2) ** pick(-14, -30), lock=pick(None, 0))
     mp.dps = 400
     chunks("F32_INVERSE_TWO_PI", "24-bit digits of 1 / (2 pi)", 1 / (2 * pi), 24, 10)
     chunks("F64_INVERSE_TWO_PI", "53-bit digits of 1 / (2 pi)", 1 / (2 * pi), 53, 25)

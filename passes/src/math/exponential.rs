@@ -1,24 +1,52 @@
 //! exp, exp2, expm1 and the logistic function.
 //!
-//! `e^x = 2^n e^r` with `n` from the magic-constant rounding. Where a result may be subnormal or close to overflow,
-//! `2^n` does not exist as a float, so the scale is applied as two factors; the first product is always exact and
-//! normal, and only the second rounds, so gradual underflow costs no second rounding.
+//! `e^x = 2^n e^r` with `n` from the magic-constant rounding; the magic constant carries the exponent bias, so shifting
+//! the sum left gives `2^n` at once. Where a result may be subnormal or close to overflow, `2^n` does not exist as a
+//! float, so it is applied as `2^(n - h)` and `2^h` with `h` half the exponent range and of the sign of `n`: the first
+//! product is exact and normal, and only the second rounds, so gradual underflow costs no second rounding.
 
 use super::{Emit, Format};
 
-/// `e^(sign a)` as `(p, s)` with the value `p s s`, for `EXP_LOW <= sign a <= EXP_HIGH + 1`; `sign` is 1 or -1.
-///
-/// Reducing by 2 ln 2 instead of ln 2 makes `n` even, so that both factors are the same `s`: one more coefficient
-/// saves the three instructions that split an odd `n`.
+/// The magic constant for `n` whose exponent field holds `n - half_ranges * h`.
+pub(super) fn biased_magic<F: Format>(half_ranges: f64) -> f64 {
+    F::MAGIC + (F::ONE_BITS >> F::SIGNIFICAND_BITS) as f64 - half_ranges * half_range::<F>()
+}
+
+/// Half the exponent range: 64 or 512.
+pub(super) fn half_range<F: Format>() -> f64 {
+    0.5 * F::EXP2_HIGH
+}
+
+/// The power of two in the exponent field of a biased magic sum.
 #[inline(always)]
-pub(super) fn exp_parts<F: Format, E: Emit>(e: &mut E, a: E::V, sign: f64) -> (E::V, E::V) {
-    let rate = F::float(e, sign * 0.5 * F::LOG2_E[0]);
-    let magic = F::float(e, F::MAGIC);
+pub(super) fn power_of_two<F: Format, E: Emit>(e: &mut E, sum: E::V) -> E::V {
+    let bits = e.bits_of_float(sum);
+    let exponent = e.shl(bits, F::SIGNIFICAND_BITS);
+    e.float_of_bits(exponent)
+}
+
+/// The biased magic constant and the second scale for a result on the side of 1 that the sign of `x` says.
+#[inline(always)]
+fn by_sign<F: Format, E: Emit>(e: &mut E, x: E::V) -> (E::V, E::V) {
+    let zero = F::float(e, 0.0);
+    let negative = e.lt(x, zero);
+    let down = F::float(e, biased_magic::<F>(-1.0));
+    let up = F::float(e, biased_magic::<F>(1.0));
+    let magic = e.select(negative, down, up);
+    let down = F::float(e, (-half_range::<F>()).exp2());
+    let up = F::float(e, half_range::<F>().exp2());
+    (magic, e.select(negative, down, up))
+}
+
+/// `e^(sign a)` without its second scale, for `EXP_LOW <= sign a <= EXP_HIGH + 1`; `sign` is 1 or -1.
+#[inline(always)]
+pub(super) fn exp_scaled<F: Format, E: Emit>(e: &mut E, a: E::V, sign: f64, magic: E::V) -> E::V {
+    let rate = F::float(e, sign * F::LOG2_E[0]);
     let sum = e.fma(a, rate, magic);
     let n = e.sub(sum, magic);
-    // r = sign (a sign - 2 n ln 2)
-    let high = F::float(e, -sign * 2.0 * F::LN2[0]);
-    let low = F::float(e, -sign * 2.0 * F::LN2[1]);
+    // r is sign times the reduced argument: a - sign n ln 2
+    let high = F::float(e, -sign * F::LN2[0]);
+    let low = F::float(e, -sign * F::LN2[1]);
     let r = e.fma(n, high, a);
     let r = e.fma(n, low, r);
     let q = F::polynomial(e, r, F::EXP, sign);
@@ -26,11 +54,8 @@ pub(super) fn exp_parts<F: Format, E: Emit>(e: &mut E, a: E::V, sign: f64) -> (E
     let q = e.fma(q, r, first);
     let one = F::float(e, 1.0);
     let p = e.fma(q, r, one);
-    let bits = e.to_bits(sum);
-    let exponent = e.shl(bits, F::SIGNIFICAND_BITS);
-    let one_bits = F::int(e, F::ONE_BITS);
-    let scale = e.int_add(exponent, one_bits);
-    (p, e.from_bits(scale))
+    let scale = power_of_two::<F, E>(e, sum);
+    e.mul(p, scale)
 }
 
 #[inline(always)]
@@ -39,17 +64,19 @@ pub(super) fn exp<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let low = F::float(e, F::EXP_LOW);
     let x = e.min(high, x);
     let x = e.max(low, x);
-    let (p, s) = exp_parts::<F, E>(e, x, 1.0);
-    let p = e.mul(p, s);
-    e.mul(p, s)
+    let (magic, scale) = by_sign::<F, E>(e, x);
+    let p = exp_scaled::<F, E>(e, x, 1.0, magic);
+    e.mul(p, scale)
 }
 
-/// `2^(x + low)` for `|x|` not above twice the exponent range; `low` is a small correction.
+/// `2^(x + low)` for `|x|` up to 1.25 times the exponent range; `low` is a small correction.
 ///
 /// `|r| <= 1/2`, so that integers have `r = 0` and are exact.
 #[inline(always)]
 pub(super) fn exp2_extended<F: Format, E: Emit>(e: &mut E, x: E::V, low: Option<E::V>) -> E::V {
-    let (sum, n) = F::round_magic(e, x);
+    let (magic, second) = by_sign::<F, E>(e, x);
+    let sum = e.add(x, magic);
+    let n = e.sub(sum, magic);
     let mut r = e.sub(x, n);
     if let Some(low) = low {
         r = e.add(r, low);
@@ -57,20 +84,9 @@ pub(super) fn exp2_extended<F: Format, E: Emit>(e: &mut E, x: E::V, low: Option<
     let q = F::polynomial(e, r, F::EXP2, 1.0);
     let one = F::float(e, 1.0);
     let p = e.fma(q, r, one);
-    // n = floor(n / 2) + (n - floor(n / 2)), each in the exponent field
-    let bits = e.to_bits(sum);
-    let whole = e.shl(bits, F::SIGNIFICAND_BITS);
-    let half = e.shl(bits, F::SIGNIFICAND_BITS - 1);
-    let field = F::int(e, -(1_i64 << F::SIGNIFICAND_BITS));
-    let half = e.int_and(half, field);
-    let rest = e.int_sub(whole, half);
-    let one_bits = F::int(e, F::ONE_BITS);
-    let half = e.int_add(half, one_bits);
-    let rest = e.int_add(rest, one_bits);
-    let half = e.from_bits(half);
-    let rest = e.from_bits(rest);
-    let p = e.mul(p, half);
-    e.mul(p, rest)
+    let first = power_of_two::<F, E>(e, sum);
+    let p = e.mul(p, first);
+    e.mul(p, second)
 }
 
 #[inline(always)]
@@ -91,7 +107,7 @@ pub(super) fn expm1<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let x = e.min(high, x);
     let clamped = e.max(low, x);
     let rate = F::float(e, F::LOG2_E[0]);
-    let magic = F::float(e, F::MAGIC);
+    let magic = F::float(e, biased_magic::<F>(0.0) - 1.0);
     let sum = e.fma(clamped, rate, magic);
     let n = e.sub(sum, magic);
     let high = F::float(e, -F::LN2[0]);
@@ -101,11 +117,7 @@ pub(super) fn expm1<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let q = F::polynomial(e, r, F::EXPM1, 1.0);
     let square = e.mul(r, r);
     let p = e.fma(q, square, r);
-    let bits = e.to_bits(sum);
-    let exponent = e.shl(bits, F::SIGNIFICAND_BITS);
-    let half_bits = F::int(e, F::bits_of(0.5));
-    let scale = e.int_add(exponent, half_bits);
-    let scale = e.from_bits(scale);
+    let scale = power_of_two::<F, E>(e, sum); // 2^(n - 1)
     let half = F::float(e, 0.5);
     let offset = e.sub(scale, half);
     let y = e.fma(scale, p, offset);
@@ -123,9 +135,10 @@ pub(super) fn sigmoid<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let a = e.abs(x);
     let high = F::float(e, -F::EXP_LOW);
     let a = e.min(high, a);
-    let (p, s) = exp_parts::<F, E>(e, a, -1.0);
-    let p = e.mul(p, s);
-    let u = e.mul(p, s);
+    let magic = F::float(e, biased_magic::<F>(-1.0));
+    let p = exp_scaled::<F, E>(e, a, -1.0, magic);
+    let scale = F::float(e, (-half_range::<F>()).exp2());
+    let u = e.mul(p, scale);
     let one = F::float(e, 1.0);
     let zero = F::float(e, 0.0);
     let denominator = e.add(u, one);

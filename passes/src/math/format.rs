@@ -95,7 +95,13 @@ pub trait Format {
     /// `sum c_k (scale z)^k` by Horner's rule, one fma a coefficient; `scale` is a power of two, or -1.
     #[inline(always)]
     fn polynomial<E: Emit>(e: &mut E, z: E::V, coefficients: &[f64], scale: f64) -> E::V {
-        let mut power = scale.powi(coefficients.len() as i32 - 1);
+        Self::polynomial_scaled(e, z, coefficients, scale, 1.0)
+    }
+
+    /// `factor` (a power of two) times [`Self::polynomial`].
+    #[inline(always)]
+    fn polynomial_scaled<E: Emit>(e: &mut E, z: E::V, coefficients: &[f64], scale: f64, factor: f64) -> E::V {
+        let mut power = factor * scale.powi(coefficients.len() as i32 - 1);
         let mut sum = Self::float(e, coefficients.last().copied().unwrap_or(0.0) * power);
         for &coefficient in coefficients.iter().rev().skip(1) {
             power /= scale;
@@ -108,7 +114,7 @@ pub trait Format {
     /// The sign bit of `x`, as an integer.
     #[inline(always)]
     fn sign<E: Emit>(e: &mut E, x: E::V) -> E::V {
-        let bits = e.to_bits(x);
+        let bits = e.bits_of_float(x);
         let mask = Self::int(e, if Self::DOUBLE { i64::MIN } else { i64::from(i32::MIN) });
         e.int_and(bits, mask)
     }
@@ -116,19 +122,9 @@ pub trait Format {
     /// `x` with its sign flipped where `sign` (from [`Self::sign`]) is set.
     #[inline(always)]
     fn flip<E: Emit>(e: &mut E, x: E::V, sign: E::V) -> E::V {
-        let bits = e.to_bits(x);
+        let bits = e.bits_of_float(x);
         let flipped = e.int_xor(bits, sign);
-        e.from_bits(flipped)
-    }
-
-    /// Rounds `x` (with |x| far below the magic constant) to an integer: the magic sum, whose low bits are the integer,
-    /// and the integer as a float.
-    #[inline(always)]
-    fn round_magic<E: Emit>(e: &mut E, x: E::V) -> (E::V, E::V) {
-        let magic = Self::float(e, Self::MAGIC);
-        let sum = e.add(x, magic);
-        let n = e.sub(sum, magic);
-        (sum, n)
+        e.float_of_bits(flipped)
     }
 }
 

@@ -1,6 +1,6 @@
 //! sinh, cosh and tanh, all of `|x|` with the sign put back.
 
-use super::exponential::exp_parts;
+use super::exponential::{biased_magic, exp_scaled, half_range, power_of_two};
 use super::{Emit, Format};
 
 /// `e^a / 2` and `e^-a / 2`, for `a >= 0`; the first overflows only where cosh does.
@@ -8,12 +8,11 @@ use super::{Emit, Format};
 fn halves<F: Format, E: Emit>(e: &mut E, a: E::V) -> (E::V, E::V) {
     let high = F::float(e, F::EXP_HIGH + 1.0);
     let a = e.min(high, a);
-    let (p, s) = exp_parts::<F, E>(e, a, 1.0);
-    let half = F::float(e, 0.5);
+    let magic = F::float(e, biased_magic::<F>(1.0));
+    let p = exp_scaled::<F, E>(e, a, 1.0, magic);
+    let scale = F::float(e, 0.5 * half_range::<F>().exp2());
     let quarter = F::float(e, 0.25);
-    let half_scale = e.mul(s, half);
-    let p = e.mul(p, s);
-    let growing = e.mul(p, half_scale);
+    let growing = e.mul(p, scale);
     (growing, e.div(quarter, growing))
 }
 
@@ -41,45 +40,40 @@ pub(super) fn sinh<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     F::flip(e, y, sign)
 }
 
-/// With `g = -(e^(-2a) - 1) / 2`: `tanh(a) = g / (1 - g)`.
+/// With `g = (e^(2a) - 1) / 2`: `tanh(a) = g / (g + 1)`, which damps the error of `g` where `g` is large.
 ///
-/// `a + n ln 2 / 2 = w'`, `w = (1 - e^(-2 w')) / 2`, `g = (1 - 2^n) / 2 + 2^n w`: no step cancels, and a small `a` passes
-/// through unrounded.
+/// With `r = a - n ln 2 / 2` and `w = (e^(2r) - 1) / 2`, `g = 2^n w + (2^n - 1) / 2`: no step cancels, and a small `a`
+/// passes through unrounded.
 #[inline(always)]
 pub(super) fn tanh<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let a = e.abs(x);
     let flat = F::float(e, 0.5 * F::EXPM1_FLAT);
     let a = e.min(flat, a);
-    let rate = F::float(e, -2.0 * F::LOG2_E[0]);
-    let magic = F::float(e, F::MAGIC);
+    let rate = F::float(e, 2.0 * F::LOG2_E[0]);
+    let magic = F::float(e, biased_magic::<F>(0.0));
     let sum = e.fma(a, rate, magic);
     let n = e.sub(sum, magic);
-    let high = F::float(e, 0.5 * F::LN2[0]);
-    let low = F::float(e, 0.5 * F::LN2[1]);
+    let high = F::float(e, -0.5 * F::LN2[0]);
+    let low = F::float(e, -0.5 * F::LN2[1]);
     let r = e.fma(n, high, a);
     let r = e.fma(n, low, r);
-    // (1 - e^(-2r)) / 2 = r - 2 r^2 q(-2r); the factor -2 is one more power of the scale.
-    let mut q = F::float(e, 0.0);
-    let mut power = (-2.0_f64).powi(F::EXPM1.len() as i32);
-    for (position, &coefficient) in F::EXPM1.iter().rev().enumerate() {
-        let next = F::float(e, coefficient * power);
-        q = if position == 0 { next } else { e.fma(q, r, next) };
-        power /= -2.0;
-    }
+    // w = r + r^2 2 q(2r); scaling the square by 2 would cost a multiplication, so the coefficients carry it.
+    let q = F::polynomial_scaled(e, r, F::EXPM1, 2.0, 2.0);
     let square = e.mul(r, r);
     let w = e.fma(q, square, r);
-    let bits = e.to_bits(sum);
-    let exponent = e.shl(bits, F::SIGNIFICAND_BITS);
-    let one_bits = F::int(e, F::ONE_BITS);
-    let scale = e.int_add(exponent, one_bits);
-    let scale = e.from_bits(scale);
+    let scale = power_of_two::<F, E>(e, sum);
     let half = F::float(e, 0.5);
     let minus_half = F::float(e, -0.5);
     let one = F::float(e, 1.0);
-    let offset = e.fma(scale, minus_half, half);
+    let offset = e.fma(scale, half, minus_half);
     let g = e.fma(scale, w, offset);
-    let denominator = e.sub(one, g);
-    let y = e.div(g, denominator);
+    let denominator = e.add(g, one);
+    let quotient = e.div(g, denominator);
+    // Below, the rounding of the denominator would show: g / (1 + g) = g - g (g / (1 + g)).
+    let minus = e.neg(g);
+    let corrected = e.fma(minus, quotient, g);
+    let is_small = e.lt(g, half);
+    let y = e.select(is_small, corrected, quotient);
     let sign = F::sign(e, x);
     F::flip(e, y, sign)
 }

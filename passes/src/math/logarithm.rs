@@ -1,45 +1,46 @@
 //! log, log2 and log1p.
 //!
-//! `x = 2^k m` with `m` in [2/3, 4/3), `f = m - 1` exact. With `s = f / (2 + f)`, `log(1 + f) = 2 atanh(s)`, and the
+//! `x = 2^k m` with `m` in [sqrt(1/2), sqrt 2), `f = m - 1` exact. With `s = f / (2 + f)`, `log(1 + f) = 2 atanh(s)`, and the
 //! form `f - (f^2/2 - s (f^2/2 + R(s^2)))` keeps `f` itself unrounded (the idea is that of FreeBSD msun's `e_log.c`).
 
 use super::{Emit, Format};
+use std::f64::consts::FRAC_1_SQRT_2;
 
-/// `f - log(1 + f)` for `|f| <= 1/3`.
+/// `f - log(1 + f)` for `1 + f` in [sqrt(1/2), sqrt 2).
 #[inline(always)]
 fn deficit<F: Format, E: Emit>(e: &mut E, f: E::V) -> E::V {
-    let two = F::float(e, 2.0);
+    let minus_two = F::float(e, -2.0);
     let half = F::float(e, 0.5);
-    let denominator = e.add(f, two);
+    // -s, so that the last step is an fma
+    let denominator = e.sub(minus_two, f);
     let s = e.div(f, denominator);
     let z = e.mul(s, s);
     let r = F::polynomial(e, z, F::ATANH, 1.0);
     let half_f = e.mul(f, half);
     let square = e.mul(half_f, f);
     let inner = e.fma(r, z, square);
-    let product = e.mul(s, inner);
-    e.sub(square, product)
+    e.fma(s, inner, square)
 }
 
-/// Splits a positive finite normal `x`: `m - 1` with `m` in [2/3, 4/3), and the exponent in a magic sum
+/// Splits a positive finite normal `x`: `m - 1` with `m` in [sqrt(1/2), sqrt 2), and the exponent in a magic sum
 /// `2^SIGNIFICAND_BITS + bias + k`.
 #[inline(always)]
 fn split<F: Format, E: Emit>(e: &mut E, x: E::V) -> (E::V, E::V) {
-    let two_thirds = F::bits_of(2.0 / 3.0);
-    let offset = F::int(e, F::ONE_BITS - two_thirds);
-    let bits = e.to_bits(x);
+    let root_half = F::bits_of(FRAC_1_SQRT_2);
+    let offset = F::int(e, F::ONE_BITS - root_half);
+    let bits = e.bits_of_float(x);
     let shifted = e.int_add(bits, offset);
     let field = F::int(e, (1_i64 << F::SIGNIFICAND_BITS) - 1);
     let fraction = e.int_and(shifted, field);
-    let base = F::int(e, two_thirds);
+    let base = F::int(e, root_half);
     let m = e.int_add(fraction, base);
-    let m = e.from_bits(m);
+    let m = e.float_of_bits(m);
     let one = F::float(e, 1.0);
     let f = e.sub(m, one);
     let exponent = e.shr(shifted, F::SIGNIFICAND_BITS);
     let magic = F::int(e, F::bits_of(f64::from(F::SIGNIFICAND_BITS).exp2()));
     let sum = e.int_or(exponent, magic);
-    (f, e.from_bits(sum))
+    (f, e.float_of_bits(sum))
 }
 
 /// What to take from the magic sum of [`split`] for the exponent of `x` itself.
@@ -49,7 +50,7 @@ fn bias<F: Format>() -> f64 {
 
 /// `(f, k)` of any positive finite `x`, subnormal ones included, with `k` a float.
 #[inline(always)]
-fn split_any<F: Format, E: Emit>(e: &mut E, x: E::V) -> (E::V, E::V) {
+pub(super) fn split_any<F: Format, E: Emit>(e: &mut E, x: E::V) -> (E::V, E::V) {
     let normal = F::float(e, F::SMALLEST_NORMAL);
     let scale_bits = f64::from(F::SIGNIFICAND_BITS + 2);
     let scale = F::float(e, scale_bits.exp2());
@@ -115,17 +116,17 @@ pub(super) fn log2<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
 #[inline(always)]
 pub(super) fn log1p<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let one = F::float(e, 1.0);
-    let two_thirds = F::bits_of(2.0 / 3.0);
-    let offset = F::int(e, F::ONE_BITS - two_thirds);
+    let root_half = F::bits_of(FRAC_1_SQRT_2);
+    let offset = F::int(e, F::ONE_BITS - root_half);
     let u = e.add(x, one);
-    let bits = e.to_bits(u);
+    let bits = e.bits_of_float(u);
     let shifted = e.int_add(bits, offset);
     let field = F::int(e, -(1_i64 << F::SIGNIFICAND_BITS));
     // (k + bias) in the exponent field; 2^-k is built four times as large, for k may be one above the largest exponent.
     let exponent = e.int_and(shifted, field);
     let mirror = F::int(e, F::ONE_BITS.wrapping_add(F::bits_of(4.0)));
     let scale = e.int_sub(mirror, exponent);
-    let scale = e.from_bits(scale);
+    let scale = e.float_of_bits(scale);
     let quarter = F::float(e, 0.25);
     let scale = e.mul(scale, quarter);
     let rest = e.sub(scale, one);
@@ -133,7 +134,7 @@ pub(super) fn log1p<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let exponent = e.shr(exponent, F::SIGNIFICAND_BITS);
     let magic = F::int(e, F::bits_of(f64::from(F::SIGNIFICAND_BITS).exp2()));
     let sum = e.int_or(exponent, magic);
-    let sum = e.from_bits(sum);
+    let sum = e.float_of_bits(sum);
     let taken = F::float(e, bias::<F>());
     let k = e.sub(sum, taken);
     let y = natural::<F, E>(e, f, k);

@@ -87,9 +87,9 @@ pub trait Emit {
     fn select(&mut self, mask: Self::V, a: Self::V, b: Self::V) -> Self::V;
 
     /// The bits of a float as the integer of the same width.
-    fn to_bits(&mut self, a: Self::V) -> Self::V;
+    fn bits_of_float(&mut self, a: Self::V) -> Self::V;
     /// The float with the bits of an integer.
-    fn from_bits(&mut self, a: Self::V) -> Self::V;
+    fn float_of_bits(&mut self, a: Self::V) -> Self::V;
     /// Wrapping `a + b` on integers.
     fn int_add(&mut self, a: Self::V, b: Self::V) -> Self::V;
     /// Wrapping `a - b` on integers.

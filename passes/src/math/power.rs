@@ -5,6 +5,7 @@
 //! result: f32 gets them with only `s` itself in two parts, f64 also needs the cubic term in two.
 
 use super::exponential::exp2_extended;
+use super::logarithm::split_any;
 use super::{Emit, Format};
 
 /// The exact product of two floats, as its rounded value and its error.
@@ -18,37 +19,13 @@ fn two_product<E: Emit>(e: &mut E, a: E::V, b: E::V) -> (E::V, E::V) {
 /// `log2(a)` as high + low for positive finite `a`.
 #[inline(always)]
 fn log2_pair<F: Format, E: Emit>(e: &mut E, a: E::V) -> (E::V, E::V) {
-    let bias = f64::from(F::SIGNIFICAND_BITS).exp2() + (F::ONE_BITS >> F::SIGNIFICAND_BITS) as f64;
-    let scale_bits = f64::from(F::SIGNIFICAND_BITS + 2);
-    let normal = F::float(e, F::SMALLEST_NORMAL);
-    let scale = F::float(e, scale_bits.exp2());
-    let subnormal = e.lt(a, normal);
-    let scaled = e.mul(a, scale);
-    let a = e.select(subnormal, scaled, a);
-    let plain = F::float(e, bias);
-    let raised = F::float(e, bias + scale_bits);
-    let taken = e.select(subnormal, raised, plain);
-    let root_half = F::bits_of(std::f64::consts::FRAC_1_SQRT_2);
-    let offset = F::int(e, F::ONE_BITS - root_half);
-    let bits = e.to_bits(a);
-    let shifted = e.int_add(bits, offset);
-    let field = F::int(e, (1_i64 << F::SIGNIFICAND_BITS) - 1);
-    let fraction = e.int_and(shifted, field);
-    let base = F::int(e, root_half);
-    let m = e.int_add(fraction, base);
-    let m = e.from_bits(m);
-    let exponent = e.shr(shifted, F::SIGNIFICAND_BITS);
-    let magic = F::int(e, F::bits_of(f64::from(F::SIGNIFICAND_BITS).exp2()));
-    let sum = e.int_or(exponent, magic);
-    let sum = e.from_bits(sum);
-    let k = e.sub(sum, taken);
-
-    // s + s_low = (m - 1) / (m + 1); m - 1 is exact, m + 1 may lose a bit.
+    let (f, k) = split_any::<F, E>(e, a);
+    // s + s_low = f / (2 + f); f is exact, 2 + f may lose bits.
     let one = F::float(e, 1.0);
-    let f = e.sub(m, one);
-    let d = e.add(m, one);
-    let d_low = e.sub(d, one);
-    let d_low = e.sub(m, d_low);
+    let two = F::float(e, 2.0);
+    let d = e.add(f, two);
+    let d_low = e.sub(d, two);
+    let d_low = e.sub(f, d_low);
     let inverse = e.div(one, d);
     let s = e.mul(f, inverse);
     let minus_s = e.neg(s);
@@ -76,7 +53,9 @@ fn log2_pair<F: Format, E: Emit>(e: &mut E, a: E::V) -> (E::V, E::V) {
         (tail, e.add(tail_low, s_low))
     } else {
         let cube = e.mul(s, z);
-        (e.mul(cube, series), s_low)
+        // The cubic term's share of s_low: its derivative is s^2.
+        let tail_low = e.fma(z, s_low, s_low);
+        (e.mul(cube, series), tail_low)
     };
     let high = e.add(s, tail);
     let low = e.sub(s, high);
@@ -92,7 +71,15 @@ fn log2_pair<F: Format, E: Emit>(e: &mut E, a: E::V) -> (E::V, E::V) {
     let total = e.add(k, product);
     let lost = e.sub(k, total);
     let lost = e.add(lost, product);
-    (total, e.add(lost, product_low))
+    let rest = e.add(lost, product_low);
+    if !F::DOUBLE {
+        return (total, rest);
+    }
+    // The quintic term is still in the low part; times a large y it would carry the exponent out of the range of the
+    // polynomial of 2^r.
+    let high = e.add(total, rest);
+    let moved = e.sub(total, high);
+    (high, e.add(moved, rest))
 }
 
 #[inline(always)]
@@ -114,7 +101,7 @@ pub(super) fn pow<F: Format, E: Emit>(e: &mut E, x: E::V, y: E::V) -> E::V {
     let (product, product_low) = two_product(e, y, high);
     let product_low = e.fma(y, low, product_low);
     // Far outside the exponent range, or not finite, the low part does not matter and may be NaN.
-    let limit = F::EXP2_HIGH - F::EXP2_LOW;
+    let limit = 1.25 * F::EXP2_HIGH;
     let bound = F::float(e, limit);
     let minus_bound = F::float(e, -limit);
     let size = e.abs(product);

@@ -242,7 +242,7 @@ impl<const COUNT: bool> Emit for Scalar<COUNT> {
         }
     }
     #[inline(always)]
-    fn to_bits(&mut self, a: Value) -> Value {
+    fn bits_of_float(&mut self, a: Value) -> Value {
         self.check(matches!(a.ty, Type::F32 | Type::F64));
         Value {
             ty: if a.ty == Type::F32 { Type::I32 } else { Type::I64 },
@@ -250,7 +250,7 @@ impl<const COUNT: bool> Emit for Scalar<COUNT> {
         }
     }
     #[inline(always)]
-    fn from_bits(&mut self, a: Value) -> Value {
+    fn float_of_bits(&mut self, a: Value) -> Value {
         self.check(matches!(a.ty, Type::I32 | Type::I64));
         Value {
             ty: if a.ty == Type::I32 { Type::F32 } else { Type::F64 },

@@ -1,1 +1,264 @@
+//! Sampled accuracy, the special cases of C99 annex F, and the emitted operations' types.
 
+use super::Function::{self, *};
+use super::reference::{error_f32, error_f64, reference};
+use super::scalar::{count_f32, count_f64, evaluate_f32, evaluate_f64};
+
+/// The bound in ulps that f32 is held to; f64 is held to [`bound_f64`].
+fn bound_f32(function: Function) -> f64 {
+    match function {
+        Exp | Exp2 | Log => 1.0,
+        Log2 => 1.03,
+        Expm1 | Log1p | Tanh | Erf | Rsqrt => 2.0,
+        Sin | Cos => 2.1,
+        _ => 4.0,
+    }
+}
+
+/// Whole ulps from another library's result, so one more than our own error may be.
+fn bound_f64(function: Function) -> f64 {
+    match function {
+        Exp | Exp2 | Log | Log2 | Expm1 | Log1p => 2.0,
+        _ => 4.0,
+    }
+}
+
+/// Arguments where algorithms change over, and around them.
+// Neighbourhoods of constants, written as f32 prints them.
+#[allow(clippy::approx_constant, clippy::excessive_precision)]
+fn edges() -> Vec<f32> {
+    let mut out = vec![
+        0.0,
+        f32::MIN_POSITIVE,
+        f32::from_bits(1),
+        f32::MAX,
+        f32::INFINITY,
+        f32::NAN,
+    ];
+    for centre in [
+        0.5_f32,
+        1.0,
+        2.0,
+        0.70710677,
+        1.4142135,
+        0.34657359,
+        0.6931472,
+        88.72284,
+        89.415985,
+        103.97208,
+        127.0,
+        128.0,
+        149.0,
+        150.0,
+        4.0,
+        3.9192059,
+        9.0109131,
+        65536.0,
+        1.5707964,
+        3.1415927,
+        0.7853982,
+        1.6777216e7,
+        2.1990233e12,
+    ] {
+        for step in 0..9 {
+            out.push(f32::from_bits(centre.to_bits() + step - 4));
+        }
+    }
+    out.iter().flat_map(|&x| [x, -x]).collect()
+}
+
+#[test]
+fn f32_functions_of_one_argument_are_within_their_bounds() {
+    for function in Function::ALL.into_iter().filter(|f| f.arity() == 1) {
+        let strided = (0..=u32::MAX).step_by(65_537 * 2 - 1).map(f32::from_bits);
+        for x in strided.chain(edges()) {
+            let got = evaluate_f32(function, x, 0.0);
+            let error = error_f32(got, reference(function, f64::from(x), 0.0));
+            assert!(
+                error <= bound_f32(function),
+                "{}({x:e}) = {got:e}: {error} ulp",
+                function.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn f32_functions_of_two_arguments_are_within_their_bounds() {
+    let strided: Vec<f32> = (0..=u32::MAX)
+        .step_by(21_474_837)
+        .map(f32::from_bits)
+        .chain(edges())
+        .collect();
+    for function in [Atan2, Pow] {
+        for &x in &strided {
+            for &y in &strided {
+                let got = evaluate_f32(function, x, y);
+                let error = error_f32(got, reference(function, f64::from(x), f64::from(y)));
+                assert!(
+                    error <= bound_f32(function),
+                    "{}({x:e}, {y:e}) = {got:e}: {error} ulp",
+                    function.name()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn f64_functions_are_within_their_bounds() {
+    let strided = (0..=u64::MAX).step_by(0x0003_7fff_ffff_fff7).map(f64::from_bits);
+    let arguments: Vec<f64> = strided.chain(edges().into_iter().map(f64::from)).collect();
+    for function in Function::ALL {
+        for (i, &x) in arguments.iter().enumerate() {
+            let y = arguments[(i * 7919 + 13) % arguments.len()];
+            let got = evaluate_f64(function, x, y);
+            let error = error_f64(got, reference(function, x, y));
+            assert!(
+                error <= bound_f64(function),
+                "{}({x:e}, {y:e}) = {got:e}: {error} ulp",
+                function.name()
+            );
+        }
+    }
+}
+
+#[test]
+fn specials_are_exact() {
+    let (inf, nan) = (f32::INFINITY, f32::NAN);
+    let cases = [
+        (Exp, 0.0, 1.0),
+        (Exp, -inf, 0.0),
+        (Exp, inf, inf),
+        (Exp2, 5.0, 32.0),
+        (Exp2, -149.0, f32::from_bits(1)),
+        (Expm1, -0.0, -0.0),
+        (Expm1, -inf, -1.0),
+        (Expm1, f32::from_bits(3), f32::from_bits(3)),
+        (Log, 1.0, 0.0),
+        (Log, -0.0, -inf),
+        (Log, -1.0, nan),
+        (Log, inf, inf),
+        (Log2, 8.0, 3.0),
+        (Log2, f32::from_bits(1), -149.0),
+        (Log1p, -0.0, -0.0),
+        (Log1p, -1.0, -inf),
+        (Log1p, -1.5, nan),
+        (Sin, -0.0, -0.0),
+        (Sin, inf, nan),
+        (Cos, 0.0, 1.0),
+        (Cos, -inf, nan),
+        (Tan, -0.0, -0.0),
+        (Asin, 1.5, nan),
+        (Asin, -0.0, -0.0),
+        (Acos, 1.0, 0.0),
+        (Atan, -0.0, -0.0),
+        (Atan, inf, std::f32::consts::FRAC_PI_2),
+        (Sinh, -inf, -inf),
+        (Sinh, -0.0, -0.0),
+        (Cosh, 0.0, 1.0),
+        (Cosh, -inf, inf),
+        (Tanh, -0.0, -0.0),
+        (Tanh, -inf, -1.0),
+        (Erf, -0.0, -0.0),
+        (Erf, inf, 1.0),
+        (Sigmoid, 0.0, 0.5),
+        (Sigmoid, inf, 1.0),
+        (Sigmoid, -inf, 0.0),
+        (Rsqrt, -0.0, -inf),
+        (Rsqrt, inf, 0.0),
+        (Rsqrt, -1.0, nan),
+    ];
+    for (function, x, expected) in cases {
+        let got = evaluate_f32(function, x, 0.0);
+        let wide = evaluate_f64(function, f64::from(x), 0.0);
+        let same = got.to_bits() == expected.to_bits() || (got.is_nan() && expected.is_nan());
+        assert!(same, "{}({x:e}) = {got:e}, expected {expected:e}", function.name());
+        let tiny = x.is_subnormal() || expected.is_subnormal();
+        let wide_same = tiny || (wide as f32).to_bits() == expected.to_bits() || (wide.is_nan() && expected.is_nan());
+        assert!(
+            wide_same,
+            "f64 {}({x:e}) = {wide:e}, expected {expected:e}",
+            function.name()
+        );
+    }
+    for function in Function::ALL {
+        assert!(evaluate_f32(function, nan, 2.0).is_nan(), "{}(NaN)", function.name());
+        assert!(
+            evaluate_f64(function, f64::NAN, 2.0).is_nan(),
+            "{}(NaN)",
+            function.name()
+        );
+    }
+}
+
+#[test]
+fn pow_and_atan2_specials_agree_with_the_standard_library() {
+    let values = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        -0.5,
+        2.0,
+        -2.0,
+        3.0,
+        -3.0,
+        2.5,
+        -2.5,
+        1e30,
+        -1e30,
+        16_777_217.0,
+        f64::INFINITY,
+        f64::NEG_INFINITY,
+        f64::NAN,
+    ];
+    for function in [Pow, Atan2] {
+        for x in values {
+            for y in values {
+                let exact = reference(function, x, y);
+                let got = evaluate_f64(function, x, y);
+                assert!(
+                    error_f64(got, exact) <= 1.0,
+                    "{}({x}, {y}) = {got}, expected {exact}",
+                    function.name()
+                );
+                let (x, y) = (x as f32, y as f32);
+                let exact = reference(function, f64::from(x), f64::from(y));
+                let got = evaluate_f32(function, x, y);
+                assert!(
+                    error_f32(got, exact) <= 2.0,
+                    "{}({x}, {y}) = {got}, expected {exact}",
+                    function.name()
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn operand_types_are_consistent_in_every_arm() {
+    for function in Function::ALL {
+        for x in [0.3, 1e30] {
+            assert_eq!(count_f32(function, x as f32, 1.5).mismatches, 0, "{}", function.name());
+            assert_eq!(count_f64(function, x, 1.5).mismatches, 0, "{}", function.name());
+        }
+    }
+}
+
+#[test]
+fn instruction_counts_stay_within_their_budgets() {
+    for (function, budget) in [
+        (Exp, 18),
+        (Exp2, 17),
+        (Tanh, 23),
+        (Erf, 26),
+        (Sigmoid, 19),
+        (Sin, 19),
+        (Log, 30),
+    ] {
+        let count = count_f32(function, 0.75, 0.0).operations;
+        assert!(count <= budget, "{} takes {count} instructions", function.name());
+    }
+}

@@ -1,0 +1,165 @@
+//! Read-only file mappings, so that crates which may not use `unsafe` see a large file as bytes.
+//!
+//! Invariants: the mapping is private to reading and lives as long as the [`MappedFile`]; its first byte is aligned to a
+//! page. The bytes are the file's own: a program that truncates or rewrites the file while it is mapped changes them
+//! under the reader (and a read past a truncated end kills the process with SIGBUS), as with every memory-mapped
+//! loader. Files that others may change must be read instead.
+
+use std::fs::File;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+
+/// A file could not be mapped.
+#[derive(Debug, thiserror::Error)]
+pub enum MapError {
+    /// The file could not be opened.
+    #[error("cannot open {}: {source}", path.display())]
+    Open {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The path names something other than a regular file (a directory, a pipe), which has no bytes to map.
+    #[error("cannot map {}: not a regular file", path.display())]
+    NotAFile {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The system refused the mapping.
+    #[error("cannot map {}: {source}", path.display())]
+    Map {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// The bytes of a file, mapped read-only.
+#[derive(Debug)]
+pub struct MappedFile {
+    /// `None` for an empty file, which not every system maps.
+    map: Option<memmap2::Mmap>,
+    path: PathBuf,
+}
+
+impl MappedFile {
+    /// Maps the whole of the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// [`MapError`] if there is no such file, if it is no regular file, or if the system refuses to map it.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, MapError> {
+        let path = path.as_ref().to_path_buf();
+        // Opening a pipe would wait for a writer: look first.
+        let metadata = std::fs::metadata(&path).map_err(|source| MapError::Open {
+            path: path.clone(),
+            source,
+        })?;
+        if !metadata.is_file() {
+            return Err(MapError::NotAFile { path });
+        }
+        let file = File::open(&path).map_err(|source| MapError::Open {
+            path: path.clone(),
+            source,
+        })?;
+        let length = file
+            .metadata()
+            .map_err(|source| MapError::Open {
+                path: path.clone(),
+                source,
+            })?
+            .len();
+        if length == 0 {
+            return Ok(MappedFile { map: None, path });
+        }
+        // SAFETY: the mapping is read-only and owns its file. That nobody else changes the file meanwhile is the
+        // documented condition of this type, as the module's text says.
+        let map = unsafe { memmap2::Mmap::map(&file) };
+        let map = map.map_err(|source| MapError::Map {
+            path: path.clone(),
+            source,
+        })?;
+        Ok(MappedFile { map: Some(map), path })
+    }
+
+    /// The file's bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        self.map.as_deref().unwrap_or(&[])
+    }
+
+    /// The path it was opened from.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Tells the system that the bytes will be read soon, front to back, so that it reads ahead. Only a hint: where the
+    /// system has none or refuses, nothing happens.
+    pub fn advise_sequential(&self) {
+        #[cfg(unix)]
+        if let Some(map) = &self.map {
+            for advice in [memmap2::Advice::Sequential, memmap2::Advice::WillNeed] {
+                if let Err(error) = map.advise(advice) {
+                    tracing::debug!(%error, path = %self.path.display(), "the system takes no advice on this mapping");
+                }
+            }
+        }
+    }
+}
+
+impl Deref for MappedFile {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl AsRef<[u8]> for MappedFile {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mapping_shows_the_bytes_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.bin");
+        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let mapped = MappedFile::open(&path).unwrap();
+        mapped.advise_sequential();
+        assert_eq!(&mapped[..], &bytes[..]);
+        assert_eq!(mapped.path(), path);
+        assert!(mapped.as_ptr().addr().is_multiple_of(4096));
+        // The mapping outlives the file's name.
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(mapped.as_slice(), &bytes[..]);
+    }
+
+    #[test]
+    fn an_empty_file_is_an_empty_slice() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mapped = MappedFile::open(file.path()).unwrap();
+        mapped.advise_sequential();
+        assert!(mapped.is_empty());
+    }
+
+    #[test]
+    fn errors_name_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = folder.path().join("missing.bin");
+        let error = MappedFile::open(&missing).unwrap_err();
+        assert!(matches!(error, MapError::Open { .. }));
+        assert!(error.to_string().contains("missing.bin"), "{error}");
+        let error = MappedFile::open(folder.path()).unwrap_err();
+        assert!(matches!(error, MapError::NotAFile { .. }), "{error}");
+    }
+}

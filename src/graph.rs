@@ -1,0 +1,295 @@
+//! The recording: a cheap, shared handle on a graph that grows as operations are called.
+//!
+//! Invariants:
+//! - Recording never panics and never fails at the call: a refused operation leaves a poisoned [`Tensor`] and an [`Error`]
+//!   in the graph. [`Graph::finish`] answers all of them.
+//! - The handle is `Send + Sync`; clones share one recording. Order of recording is order of locking, so a graph recorded
+//!   by one thread is deterministic.
+
+use std::ops::RangeBounds;
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tlc_ir::graph::{DEFAULT_SYMBOL_MAX, NodeId, NodeKind, Origin, TensorType};
+use tlc_ir::{DType, Graph as IrGraph, IndexExpr, Scalar};
+
+use crate::dim::{Dim, IntoShape};
+use crate::error::{Error, Errors};
+use crate::scope::{self, Step, record, refuse, refuse_expecting};
+use crate::tensor::Tensor;
+
+/// A recording in progress. Cloning gives another handle on the same recording.
+#[derive(Clone)]
+pub struct Graph {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    ir: IrGraph,
+    errors: Vec<Error>,
+    streams: u32,
+    seed: u64,
+    key: Option<NodeId>,
+}
+
+/// Errors kept; what follows is only consequence or repetition.
+const MAX_ERRORS: usize = 100;
+
+impl Default for Graph {
+    fn default() -> Graph {
+        Graph::new("main")
+    }
+}
+
+impl std::fmt::Debug for Graph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.lock();
+        write!(f, "Graph({:?}, {} nodes)", state.ir.name, state.ir.len())
+    }
+}
+
+impl Graph {
+    /// An empty recording of that name.
+    pub fn new(name: impl Into<String>) -> Graph {
+        let state = State {
+            ir: IrGraph::new(name),
+            ..State::default()
+        };
+        Graph {
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    // A panic while locked leaves an append-only graph that is still well formed, so poisoning is no reason to stop.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// True if both handles share one recording.
+    pub fn is(&self, other: &Graph) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+
+    /// A named size, any value of `range` (`1..=64`; an open end is 2^31, an open start 0). Naming it again narrows the
+    /// range.
+    ///
+    /// Errors: a range that holds no size.
+    #[track_caller]
+    pub fn symbol(&self, name: &str, range: impl RangeBounds<i64>) -> Dim {
+        use std::ops::Bound::*;
+        let lo = match range.start_bound() {
+            Included(&v) => v,
+            Excluded(&v) => v.saturating_add(1),
+            Unbounded => 0,
+        };
+        let hi = match range.end_bound() {
+            Included(&v) => v,
+            Excluded(&v) => v.saturating_sub(1),
+            Unbounded => DEFAULT_SYMBOL_MAX,
+        };
+        let mut state = self.lock();
+        let sym = state.ir.add_symbol(name, lo, hi);
+        let declared = &state.ir.symbols()[sym.0 as usize];
+        if declared.lo < 0 || declared.lo > declared.hi {
+            let problem = format!("the range {}..={} of {name} holds no size", declared.lo, declared.hi);
+            state.errors.push(Error {
+                op: "symbol".into(),
+                operands: vec![],
+                problem,
+                expected: Some("a range of sizes, 0 or more".into()),
+                origin: Origin::Source(Location::caller()),
+            });
+        }
+        Dim(sym.into())
+    }
+
+    /// A run-time operand.
+    ///
+    /// Errors: a name that another input has, a negative extent, more elements than memory can address.
+    #[track_caller]
+    pub fn input(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor {
+        let shape = shape.into_shape();
+        let ty = TensorType { dtype, shape };
+        let text = [format!("{name}: {}", self.type_text(&ty))];
+        let body = || {
+            let added = self.lock().ir.add_input(name, ty, scope::origin());
+            self.wrap(added)
+        };
+        record(self, "input", &[], &text, body, |p| p)
+    }
+
+    /// Names a result.
+    ///
+    /// Errors: a name that another output has.
+    #[track_caller]
+    pub fn output(&self, name: &str, tensor: &Tensor) {
+        scope::op("output", &[tensor], || {
+            if !tensor.graph().is(self) {
+                return refuse_expecting("a tensor of another graph", "a tensor recorded here");
+            }
+            let mut state = self.lock();
+            if !name.is_empty() && state.ir.outputs().iter().any(|o| o.name == name) {
+                return refuse(format!("the name `{name}` is taken by another output"));
+            }
+            if let Some(id) = tensor.id() {
+                state.ir.add_output(name, id);
+            }
+            drop(state);
+            Ok(tensor.clone())
+        });
+    }
+
+    /// Errors so far, first to last (at most 100).
+    pub fn errors(&self) -> Vec<Error> {
+        self.lock().errors.clone()
+    }
+
+    /// Whether everything recorded so far is well formed.
+    ///
+    /// # Errors
+    /// Every error so far.
+    pub fn check(&self) -> Result<(), Errors> {
+        let errors = self.errors();
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(Errors::new(errors))
+        }
+    }
+
+    /// The recorded graph, in the graph language.
+    ///
+    /// # Errors
+    /// Every error of the recording.
+    pub fn finish(&self) -> Result<IrGraph, Errors> {
+        self.check()?;
+        Ok(self.lock().ir.clone())
+    }
+
+    /// The part of the graph that `outputs` need, as a graph of its own: all inputs, the nodes needed, and these outputs.
+    ///
+    /// # Errors
+    /// Every error of the recording.
+    pub fn extract(&self, outputs: &[(&str, &Tensor)]) -> Result<IrGraph, Errors> {
+        self.check()?;
+        let state = self.lock();
+        let from = &state.ir;
+        let mut needed = vec![false; from.len()];
+        from.inputs().iter().for_each(|i| needed[i.index()] = true);
+        let roots = || outputs.iter().filter_map(|(name, t)| Some((*name, t.id()?)));
+        roots().for_each(|(_, id)| needed[id.index()] = true);
+        for i in (0..from.len()).rev() {
+            if needed[i] {
+                let node = from.node(NodeId(i as u32));
+                node.operands.iter().for_each(|o| needed[o.index()] = true);
+            }
+        }
+        let mut to = IrGraph::new(from.name.clone());
+        for s in from.symbols() {
+            to.add_symbol(&s.name, s.lo, s.hi);
+        }
+        let mut moved = vec![NodeId(0); from.len()];
+        for (id, node) in from.nodes().filter(|(id, _)| needed[id.index()]) {
+            let operands: Vec<NodeId> = node.operands.iter().map(|o| moved[o.index()]).collect();
+            let added = match &node.kind {
+                NodeKind::Input { name, ty, .. } => to.add_input(name, ty.clone(), node.origin),
+                kind => to.add(kind.clone(), &operands, node.origin),
+            };
+            moved[id.index()] = added.map_err(|e| Errors::new(vec![e]))?;
+        }
+        roots().for_each(|(name, id)| to.add_output(name, moved[id.index()]));
+        Ok(to)
+    }
+
+    /// The seed of `rand` and its kin, unless [`Graph::rng_key_input`] makes the key a run-time operand. Random numbers
+    /// recorded before keep the seed they had. 0 if never called.
+    pub fn seed(&self, seed: u64) {
+        let mut state = self.lock();
+        state.seed = seed;
+        state.key = None;
+    }
+
+    /// Makes the key of random numbers recorded from here on a run-time input of that name, `u64[]`, so that each call can
+    /// draw others. Answers the input.
+    #[track_caller]
+    pub fn rng_key_input(&self, name: &str) -> Tensor {
+        let key = self.input(name, DType::U64, ());
+        self.lock().key = key.id();
+        key
+    }
+
+    /// The key of random numbers, and a stream that nobody had before.
+    pub(crate) fn next_stream(&self) -> Step<(Tensor, u32)> {
+        let mut state = self.lock();
+        let stream = state.streams;
+        state.streams += 1;
+        let key = match state.key {
+            Some(key) => Ok(key),
+            None => {
+                let value = Scalar::from_bits(DType::U64, state.seed);
+                state.ir.add(NodeKind::Const(value), &[], scope::origin())
+            }
+        };
+        state.key = key.as_ref().ok().copied();
+        drop(state);
+        Ok((self.wrap(key)?, stream))
+    }
+
+    /// Adds a node. A poisoned operand gives a poisoned result.
+    pub(crate) fn node(&self, kind: NodeKind, operands: &[&Tensor]) -> Step {
+        let mut ids = tlc_ir::graph::Operands::new();
+        for t in operands {
+            match t.id() {
+                Some(id) => ids.push(id),
+                None => return Ok(Tensor::poisoned(self, t.dtype())),
+            }
+        }
+        let added = self.lock().ir.add(kind, &ids, scope::origin());
+        self.wrap(added)
+    }
+
+    fn wrap(&self, added: Result<NodeId, Error>) -> Step {
+        let id = added.map_err(|e| (e.problem, e.expected))?;
+        let ty = self.lock().ir.ty(id).clone();
+        Ok(Tensor::new(self.clone(), id, ty))
+    }
+
+    pub(crate) fn report(&self, error: Error) {
+        let errors = &mut self.lock().errors;
+        if errors.len() < MAX_ERRORS {
+            errors.push(error);
+        }
+    }
+
+    /// Runs `f` on the graph recorded so far.
+    pub fn with_ir<R>(&self, f: impl FnOnce(&IrGraph) -> R) -> R {
+        f(&self.lock().ir)
+    }
+
+    pub(crate) fn dim_text(&self, dim: &IndexExpr) -> String {
+        self.lock().ir.dim_text(dim)
+    }
+
+    pub(crate) fn shape_text(&self, shape: &[IndexExpr]) -> String {
+        self.lock().ir.shape_text(shape)
+    }
+
+    pub(crate) fn type_text(&self, ty: &TensorType) -> String {
+        self.lock().ir.type_text(ty)
+    }
+
+    /// True if the two extents cannot be the same number.
+    pub(crate) fn differ(&self, a: &IndexExpr, b: &IndexExpr) -> bool {
+        if a == b {
+            return false;
+        }
+        let i = (a.clone() - b.clone()).interval(&self.lock().ir);
+        i.lo > 0 || i.hi < 0
+    }
+
+    /// The expression without the divisions, minima and maxima that the symbols' ranges decide.
+    pub(crate) fn simplify(&self, e: &IndexExpr) -> IndexExpr {
+        e.simplify(&self.lock().ir)
+    }
+}

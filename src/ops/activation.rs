@@ -1,0 +1,108 @@
+//! Activations. f16 and bf16 compute in f32 and round once; bool and integers convert to f32.
+
+use std::f64::consts::{FRAC_1_SQRT_2, PI};
+
+use crate::promotion::float_of;
+use crate::scope::{Step, op};
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// Runs `f` on the tensor in at least f32, and converts the result to the tensor's float dtype.
+    pub(crate) fn in_wide_float(&self, f: impl FnOnce(Tensor) -> Step) -> Step {
+        let narrow = float_of(self.dtype());
+        f(self.to(narrow.accumulator())?)?.to(narrow)
+    }
+
+    /// `max(x, 0)`; NaN stays NaN.
+    #[track_caller]
+    pub fn relu(&self) -> Tensor {
+        op("relu", &[self], || Ok(self.maximum(0)))
+    }
+
+    /// Gaussian error linear unit, `x/2 * (1 + erf(x/√2))` (Hendrycks and Gimpel, arXiv:1606.08415).
+    #[track_caller]
+    pub fn gelu(&self) -> Tensor {
+        op("gelu", &[self], || {
+            self.in_wide_float(|x| Ok(&x * 0.5 * (1.0 + (&x * FRAC_1_SQRT_2).erf())))
+        })
+    }
+
+    /// The approximation of [`Tensor::gelu`] by tanh: `x/2 * (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
+    #[track_caller]
+    pub fn gelu_tanh(&self) -> Tensor {
+        op("gelu_tanh", &[self], || {
+            self.in_wide_float(|x| {
+                let inner = (2.0 / PI).sqrt() * (&x + 0.044715 * (&x * &x * &x));
+                Ok(&x * 0.5 * (1.0 + inner.tanh()))
+            })
+        })
+    }
+
+    /// `1 / (1 + e^-x)`.
+    #[track_caller]
+    pub fn sigmoid(&self) -> Tensor {
+        op("sigmoid", &[self], || {
+            self.in_wide_float(|x| Ok(1.0 / (1.0 + (-x).exp())))
+        })
+    }
+
+    /// `x * sigmoid(x)`, also called swish; computed as `x / (1 + e^-x)`.
+    #[track_caller]
+    pub fn silu(&self) -> Tensor {
+        op("silu", &[self], || self.in_wide_float(|x| Ok(&x / (1.0 + (-&x).exp()))))
+    }
+
+    /// `ln(1 + e^x)`, computed as `max(x, 0) + log1p(e^-|x|)`, which does not overflow.
+    #[track_caller]
+    pub fn softplus(&self) -> Tensor {
+        op("softplus", &[self], || {
+            self.in_wide_float(|x| Ok(x.maximum(0) + (-x.abs()).exp().log1p()))
+        })
+    }
+
+    /// `ln(sigmoid(x))`, computed as `min(x, 0) - log1p(e^-|x|)`.
+    #[track_caller]
+    pub fn log_sigmoid(&self) -> Tensor {
+        op("log_sigmoid", &[self], || {
+            self.in_wide_float(|x| Ok(x.minimum(0) - (-x.abs()).exp().log1p()))
+        })
+    }
+
+    /// `x` where positive, else `alpha * (e^x - 1)`.
+    #[track_caller]
+    pub fn elu(&self, alpha: f64) -> Tensor {
+        op("elu", &[self], || {
+            self.in_wide_float(|x| Ok(x.gt(0).select(&x, alpha * x.minimum(0).expm1())))
+        })
+    }
+
+    /// `x` where positive, else `slope * x`.
+    #[track_caller]
+    pub fn leaky_relu(&self, slope: f64) -> Tensor {
+        op("leaky_relu", &[self], || {
+            self.in_wide_float(|x| Ok(x.gt(0).select(&x, slope * &x)))
+        })
+    }
+
+    /// `x * tanh(softplus(x))` (Misra, arXiv:1908.08681).
+    #[track_caller]
+    pub fn mish(&self) -> Tensor {
+        op("mish", &[self], || self.in_wide_float(|x| Ok(&x * x.softplus().tanh())))
+    }
+
+    /// `clamp(x/6 + 1/2, 0, 1)`.
+    #[track_caller]
+    pub fn hard_sigmoid(&self) -> Tensor {
+        op("hard_sigmoid", &[self], || {
+            self.in_wide_float(|x| Ok((x / 6.0 + 0.5).clamp(0, 1)))
+        })
+    }
+
+    /// `x * hard_sigmoid(x)`.
+    #[track_caller]
+    pub fn hard_swish(&self) -> Tensor {
+        op("hard_swish", &[self], || {
+            self.in_wide_float(|x| Ok(&x * x.hard_sigmoid()))
+        })
+    }
+}

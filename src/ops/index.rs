@@ -1,0 +1,275 @@
+//! Indexing by tensors, masks and diagonals.
+//!
+//! Index tensors are of any integer dtype and count from 0. An index out of range, negative ones included, reads zero and
+//! writes nothing.
+
+use tlc_ir::graph::{NodeKind, ScatterOp};
+use tlc_ir::{DType, IndexExpr, ScalarOp, TensorType};
+
+use crate::dim::Dim;
+use crate::promotion::{Operand, broadcast, broadcast_shape, promote};
+use crate::scope::{Step, op, refuse_expecting};
+use crate::tensor::Tensor;
+
+use super::linalg::contract;
+
+impl Tensor {
+    fn is_index(&self) -> Step<()> {
+        if !self.dtype().is_int() {
+            return refuse_expecting(format!("indices of {}", self.dtype()), "an integer dtype");
+        }
+        Ok(())
+    }
+
+    /// The elements at `indices` of an axis: the indices' axes take the axis' place (NumPy's `take`, PyTorch's
+    /// `index_select`).
+    #[track_caller]
+    pub fn take(&self, indices: &Tensor, axis: i64) -> Tensor {
+        op("take", &[self, indices], || {
+            indices.is_index()?;
+            let axis = self.axis(axis)?;
+            let gathered = self.gathered(&[axis], &[indices])?;
+            let n = indices.rank();
+            // Result axes: the indices' first, then the rest in order; the first `axis` of the rest go before.
+            let order: Vec<usize> = (n..n + axis).chain(0..n).chain(n + axis..gathered.rank()).collect();
+            gathered.permuted(&order)
+        })
+    }
+
+    /// The elements at integer coordinates: axis `axes[k]` is indexed by `indices[k]`. Result axes: those of the indices
+    /// (broadcast to one shape), then the other axes in order.
+    #[track_caller]
+    pub fn gather(&self, axes: &[i64], indices: &[&Tensor]) -> Tensor {
+        let mut operands = vec![self];
+        operands.extend(indices);
+        op("gather", &operands, || {
+            let (axes, indices) = self.coordinates(axes, indices)?;
+            self.gathered(&axes, &indices.iter().collect::<Vec<_>>())
+        })
+    }
+
+    /// `self` with `updates` combined into the elements at integer coordinates; the inverse of [`Tensor::gather`]. Updates
+    /// apply in C order of the indices. The updates broadcast to the gathered shape and take `self`'s dtype.
+    #[track_caller]
+    pub fn scatter(&self, axes: &[i64], indices: &[&Tensor], updates: &Tensor, how: ScatterOp) -> Tensor {
+        let mut operands = vec![self, updates];
+        operands.extend(indices);
+        op("scatter", &operands, || {
+            let (axes, indices) = self.coordinates(axes, indices)?;
+            let mut shape = indices.first().map_or_else(Default::default, |t| t.ty().shape.clone());
+            let rest = (0..self.rank()).filter(|a| !axes.contains(a));
+            shape.extend(rest.map(|a| self.extents()[a].clone()));
+            let updates = updates.to(self.dtype())?.expanded(&shape)?;
+            self.scattered(&updates, &axes, &indices.iter().collect::<Vec<_>>(), how)
+        })
+    }
+
+    fn coordinates(&self, axes: &[i64], indices: &[&Tensor]) -> Step<(Vec<usize>, Vec<Tensor>)> {
+        if axes.len() != indices.len() || axes.is_empty() {
+            let problem = format!("{} axes and {} index tensors", axes.len(), indices.len());
+            return refuse_expecting(problem, "one index tensor per axis");
+        }
+        indices.iter().try_for_each(|t| t.is_index())?;
+        let axes = self.axes(&axes.into())?;
+        let indices: Vec<Tensor> = indices.iter().map(|&t| t.clone()).collect();
+        Ok((axes, broadcast(self.graph(), &indices)?))
+    }
+
+    /// Index tensors of every axis for `indices` that runs along `axis`, and the other coordinates as they are.
+    fn along(&self, indices: &Tensor, axis: i64) -> Step<(usize, Vec<Tensor>)> {
+        indices.is_index()?;
+        let axis = self.axis(axis)?;
+        indices.exactly_rank("indices", self.rank())?;
+        let mut shape = self.ty().shape.clone();
+        shape[axis] = indices.extents()[axis].clone();
+        let indices = indices.expanded(&shape)?;
+        let mut all = Vec::with_capacity(self.rank());
+        for a in 0..self.rank() {
+            if a == axis {
+                all.push(indices.clone());
+            } else {
+                let ty = TensorType::new(indices.dtype(), shape.iter().cloned());
+                all.push(self.graph().node(NodeKind::Iota { ty, axis: a as u8 }, &[])?);
+            }
+        }
+        Ok((axis, all))
+    }
+
+    /// `result[i, j, k] = self[i, indices[i, j, k], k]` for axis 1 (NumPy's `take_along_axis`). The other extents of
+    /// `indices` are those of `self`, or 1.
+    #[track_caller]
+    pub fn take_along_axis(&self, indices: &Tensor, axis: i64) -> Tensor {
+        op("take_along_axis", &[self, indices], || {
+            let (_, all) = self.along(indices, axis)?;
+            let axes: Vec<usize> = (0..self.rank()).collect();
+            self.gathered(&axes, &all.iter().collect::<Vec<_>>())
+        })
+    }
+
+    /// `result = self`, then `result[i, indices[i, j, k], k] ⊕= updates[i, j, k]` for axis 1: the inverse of
+    /// [`Tensor::take_along_axis`]. Updates broadcast to the indices' shape and take `self`'s dtype.
+    #[track_caller]
+    pub fn scatter_along_axis(&self, indices: &Tensor, axis: i64, updates: &Tensor, how: ScatterOp) -> Tensor {
+        op("scatter_along_axis", &[self, indices, updates], || {
+            let (axis, all) = self.along(indices, axis)?;
+            let updates = updates.to(self.dtype())?.expanded(all[axis].extents())?;
+            let axes: Vec<usize> = (0..self.rank()).collect();
+            self.scattered(&updates, &axes, &all.iter().collect::<Vec<_>>(), how)
+        })
+    }
+
+    /// `updates` added to the rows of an axis: `result = self`, then `result[.., indices[b], ..] += updates[.., b, ..]`,
+    /// where the indices' axes stand in place of the axis (PyTorch's `index_add`).
+    #[track_caller]
+    pub fn scatter_add(&self, axis: i64, indices: &Tensor, updates: &Tensor) -> Tensor {
+        op("scatter_add", &[self, indices, updates], || {
+            self.scatter_rows(axis, indices, updates, ScatterOp::Add)
+        })
+    }
+
+    /// `updates` written over the rows of an axis; where an index repeats, the last update wins. Axes as
+    /// [`Tensor::scatter_add`].
+    #[track_caller]
+    pub fn scatter_set(&self, axis: i64, indices: &Tensor, updates: &Tensor) -> Tensor {
+        op("scatter_set", &[self, indices, updates], || {
+            self.scatter_rows(axis, indices, updates, ScatterOp::Set)
+        })
+    }
+
+    fn scatter_rows(&self, axis: i64, indices: &Tensor, updates: &Tensor, how: ScatterOp) -> Step {
+        indices.is_index()?;
+        let axis = self.axis(axis)?;
+        let n = indices.rank();
+        let mut shape = self.extents()[..axis].to_vec();
+        shape.extend_from_slice(indices.extents());
+        shape.extend_from_slice(&self.extents()[axis + 1..]);
+        let updates = updates.to(self.dtype())?.expanded(&shape)?;
+        let order: Vec<usize> = (axis..axis + n).chain(0..axis).chain(axis + n..shape.len()).collect();
+        self.scattered(&updates.permuted(&order)?, &[axis], &[indices], how)
+    }
+
+    /// Rows of a table `[vocabulary, width]` at integer indices: `[indices.., width]`.
+    #[track_caller]
+    pub fn embedding(&self, indices: &Tensor) -> Tensor {
+        op("embedding", &[self, indices], || {
+            self.exactly_rank("a table", 2)?;
+            indices.is_index()?;
+            self.gathered(&[0], &[indices])
+        })
+    }
+
+    /// A new last axis of extent `classes` with one at the index and zero elsewhere; all zero for an index out of range.
+    #[track_caller]
+    pub fn one_hot(&self, classes: impl Into<Dim>, dtype: DType) -> Tensor {
+        let classes = classes.into().0;
+        op("one_hot", &[self], || {
+            self.is_index()?;
+            let wide = self.to(promote(self.dtype(), DType::I32))?;
+            let numbers = self.graph().iota_1d(&classes, wide.dtype())?;
+            wide.unsqueeze(-1).eq(numbers).to(dtype)
+        })
+    }
+
+    /// The elements on and below a diagonal of the last two axes, `offset` columns right of the main one; zero above.
+    #[track_caller]
+    pub fn tril(&self, offset: i64) -> Tensor {
+        op("tril", &[self], || {
+            let mask = self.band_mask(offset)?;
+            Ok(mask.select(self, self.dtype().zero()))
+        })
+    }
+
+    /// The elements on and above a diagonal of the last two axes, `offset` columns right of the main one; zero below.
+    #[track_caller]
+    pub fn triu(&self, offset: i64) -> Tensor {
+        op("triu", &[self], || {
+            let mask = self.band_mask(offset - 1)?;
+            Ok(mask.select(self.dtype().zero(), self))
+        })
+    }
+
+    fn band_mask(&self, offset: i64) -> Step {
+        self.at_least_rank(2)?;
+        self.graph()
+            .band(&self.extents()[self.rank() - 2..], offset, ScalarOp::Le)
+    }
+
+    /// The diagonal of two axes, `offset` places along `axis2` from the main one, as a new last axis.
+    #[track_caller]
+    pub fn diagonal(&self, offset: i64, axis1: i64, axis2: i64) -> Tensor {
+        op("diagonal", &[self], || {
+            let (a, b) = (self.axis(axis1)?, self.axis(axis2)?);
+            if a == b {
+                return refuse_expecting(format!("axis {axis1} twice"), "two axes");
+            }
+            let clip = |d: IndexExpr| self.graph().simplify(&IndexExpr::max(&d, &IndexExpr::ZERO));
+            let skip = |k: i64| IndexExpr::Const(k.max(0));
+            let rows = clip(self.extents()[a].clone() - skip(-offset));
+            let columns = clip(self.extents()[b].clone() - skip(offset));
+            let n = Dim(self.graph().simplify(&IndexExpr::min(&rows, &columns)));
+            let part = |start: i64| {
+                let start = Dim(IndexExpr::Const(if n.expr().is(0) { 0 } else { start.max(0) }));
+                crate::s(start.clone()..start + &n)
+            };
+            let square = self.sliced(&[(a, part(-offset)), (b, part(offset))])?;
+            let mut labels: Vec<u16> = (0..self.rank() as u16).collect();
+            labels[b] = labels[a];
+            let mut output: Vec<u16> = (0..self.rank() as u16)
+                .filter(|&l| ![a, b].contains(&(l as usize)))
+                .collect();
+            output.push(a as u16);
+            contract(&[(&square, &labels)], &output, None)
+        })
+    }
+
+    /// Matrices with the last axis on the main diagonal and zero elsewhere.
+    #[track_caller]
+    pub fn diag_embed(&self) -> Tensor {
+        op("diag_embed", &[self], || {
+            self.at_least_rank(1)?;
+            let n = self.extents()[self.rank() - 1].clone();
+            let eye = self.graph().band(&[n.clone(), n], 0, ScalarOp::Eq)?;
+            Ok(eye.select(self.unsqueeze(-1), self.dtype().zero()))
+        })
+    }
+
+    /// The sum of the main diagonal of the last two axes. Same dtype.
+    #[track_caller]
+    pub fn trace(&self) -> Tensor {
+        op("trace", &[self], || {
+            self.at_least_rank(2)?;
+            Ok(self.diagonal(0, -2, -1).sum(-1))
+        })
+    }
+}
+
+/// `a` where `condition` is true, else `b`; see [`Tensor::select`].
+#[track_caller]
+pub fn where_(condition: &Tensor, a: impl Into<Operand>, b: impl Into<Operand>) -> Tensor {
+    condition.select(a, b)
+}
+
+/// The coordinates of a grid: for vectors of `n_0, n_1, ..` elements, tensors of shape `[n_0, n_1, ..]` of which tensor `k`
+/// varies along axis `k` (NumPy's `meshgrid` with `indexing="ij"`). An empty list gives an empty one.
+#[track_caller]
+pub fn meshgrid(vectors: &[&Tensor]) -> Vec<Tensor> {
+    let Some(first) = vectors.first() else {
+        return vec![];
+    };
+    let body = || {
+        let n = vectors.len();
+        let mut columns = Vec::with_capacity(n);
+        for (k, v) in vectors.iter().enumerate() {
+            v.exactly_rank("an operand", 1)?;
+            let mut shape = vec![IndexExpr::ONE; n];
+            shape[k] = v.extents()[0].clone();
+            columns.push(v.reshaped(&shape)?);
+        }
+        let shapes: Vec<&[IndexExpr]> = columns.iter().map(|t| t.extents()).collect();
+        let shape = broadcast_shape(first.graph(), &shapes)?;
+        columns.iter().map(|t| t.expanded(&shape)).collect()
+    };
+    crate::scope::record(first.graph(), "meshgrid", vectors, &[], body, |p| {
+        vec![p; vectors.len()]
+    })
+}

@@ -1,0 +1,19 @@
+//! The operations, as methods of [`Tensor`](crate::Tensor) and [`Graph`](crate::Graph); grouped by what they do.
+//!
+//! An operation is a node, or a function over other operations ("composite"), written once here and nowhere else. The
+//! language of nodes stays small, and passes fuse composites instead of recognizing them.
+
+pub mod activation;
+pub mod attention;
+pub mod conv;
+pub mod create;
+pub mod elementwise;
+pub mod index;
+pub mod join;
+pub mod linalg;
+pub mod norm;
+pub mod pool;
+pub mod random;
+pub mod reduce;
+pub mod shape;
+pub mod slice;

@@ -1,0 +1,120 @@
+//! Random numbers from counter-based bits.
+//!
+//! Invariants: every call records its own stream, so no two calls are ever merged, and a graph run twice with one key
+//! draws the same numbers, whatever the number of threads. The key is [`Graph::seed`]'s, or a run-time input made by
+//! [`Graph::rng_key_input`].
+
+use std::f64::consts::TAU;
+
+use tlc_ir::graph::{NodeKind, Shape};
+use tlc_ir::{DType, ScalarOp};
+
+use crate::dim::IntoShape;
+use crate::graph::Graph;
+use crate::scope::{Step, op, record, refuse_expecting};
+use crate::tensor::Tensor;
+
+impl Graph {
+    fn bits(&self, shape: &Shape) -> Step {
+        let (key, stream) = self.next_stream()?;
+        let shape = shape.clone();
+        self.node(NodeKind::Random { shape, stream }, &[&key])
+    }
+
+    /// Uniform in [0, 1): as many random bits as the significand holds, so every value is a multiple of 2^-24 (f32), 2^-53
+    /// (f64), 2^-11 (f16) or 2^-8 (bf16).
+    fn uniform(&self, shape: &Shape, dtype: DType) -> Step {
+        let width = match dtype {
+            DType::F32 => 24,
+            DType::F16 => 11,
+            DType::BF16 => 8,
+            DType::F64 => {
+                let high = (self.bits(shape)? >> 5).to(DType::F64)?;
+                let low = (self.bits(shape)? >> 6).to(DType::F64)?;
+                return Ok((high * (1u64 << 26) as f64 + low) * (-53f64).exp2());
+            }
+            other => return refuse_expecting(format!("dtype {other}"), "a float dtype"),
+        };
+        Ok((self.bits(shape)? >> (32 - width)).to(dtype)? * (-f64::from(width)).exp2())
+    }
+
+    /// Uniform random bits.
+    #[track_caller]
+    pub fn random_bits(&self, shape: impl IntoShape) -> Tensor {
+        let shape = shape.into_shape();
+        record(self, "random_bits", &[], &[], || self.bits(&shape), |p| p)
+    }
+
+    /// Uniform in [0, 1). Float dtypes; at most 2^32 elements.
+    #[track_caller]
+    pub fn rand(&self, shape: impl IntoShape, dtype: DType) -> Tensor {
+        let shape = shape.into_shape();
+        record(self, "rand", &[], &[], || self.uniform(&shape, dtype), |p| p)
+    }
+
+    /// Normal with mean 0 and variance 1, by Box and Muller ("A note on the generation of random normal deviates", 1958).
+    /// Float dtypes (f16 and bf16 are drawn in f32); at most 2^32 elements.
+    #[track_caller]
+    pub fn randn(&self, shape: impl IntoShape, dtype: DType) -> Tensor {
+        let shape = shape.into_shape();
+        let body = || {
+            let wide = dtype.accumulator();
+            // In (0, 1], so that the logarithm is finite.
+            let u = 1.0 - self.uniform(&shape, wide)?;
+            let v = self.uniform(&shape, wide)?;
+            ((-2.0 * u.log()).sqrt() * (TAU * v).cos()).to(dtype)
+        };
+        record(self, "randn", &[], &[], body, |p| p)
+    }
+
+    /// Uniform integers in `lo..hi`, by multiplying 32 random bits with the range: the bias is at most range / 2^32.
+    ///
+    /// Errors: an empty range, one beyond 2^32, bounds that the dtype cannot hold.
+    #[track_caller]
+    pub fn randint(&self, lo: i64, hi: i64, shape: impl IntoShape, dtype: DType) -> Tensor {
+        let shape = shape.into_shape();
+        let body = || {
+            let range = (hi as i128) - (lo as i128);
+            if !(1..=1 << 32).contains(&range) || !dtype.is_int() {
+                return refuse_expecting(
+                    format!("{lo}..{hi} as {dtype}"),
+                    "1 to 2^32 integers of an integer dtype",
+                );
+            }
+            for end in [lo, hi - 1] {
+                crate::promotion::Weak::Int(end.into()).of(dtype)?;
+            }
+            let picked = (self.bits(&shape)?.to(DType::U64)? * range as u64) >> 32;
+            (picked.to(DType::I64)? + lo).to(dtype)
+        };
+        record(self, "randint", &[], &[], body, |p| p)
+    }
+
+    /// True with probability `p`. Bool.
+    #[track_caller]
+    pub fn bernoulli(&self, p: f64, shape: impl IntoShape) -> Tensor {
+        let shape = shape.into_shape();
+        let body = || Ok(self.uniform(&shape, DType::F32)?.lt(p));
+        record(self, "bernoulli", &[], &[], body, |p| p)
+    }
+}
+
+impl Tensor {
+    /// Zero with probability `p`, else divided by `1 - p` (Srivastava et al., JMLR 15, 2014).
+    ///
+    /// Errors: a `p` outside 0 to 1 (1 excluded).
+    #[track_caller]
+    pub fn dropout(&self, p: f64) -> Tensor {
+        op("dropout", &[self], || {
+            if !(0.0..1.0).contains(&p) {
+                return refuse_expecting(format!("probability {p}"), "0 <= p < 1");
+            }
+            let x = self.floats()?;
+            let keep = self.graph().uniform(&self.ty().shape, DType::F32)?.map2(
+                ScalarOp::Lt,
+                &self.graph().filled((1.0 - p).into(), self.extents(), DType::F32)?,
+            )?;
+            Ok(keep.select(&x / (1.0 - p), 0))
+        })
+    }
+}

@@ -1,0 +1,301 @@
+//! Slices, flips and rolls.
+//!
+//! A [`Slice`] says what is taken of one axis. Ranges of integers count from the end where negative, as in Python; unlike
+//! Python, an end that leaves the axis is an error, not clipped. `x.slice((1.., ..-1, s(..).step(2), 3))` takes from the
+//! second row on, all but the last column, every other layer, and element 3 of the fourth axis, which disappears; further
+//! axes are taken whole.
+
+use std::ops::{Range, RangeFrom, RangeFull, RangeInclusive, RangeTo, RangeToInclusive};
+
+use smallvec::SmallVec;
+use tlc_ir::IndexExpr;
+use tlc_ir::graph::{Shape, View};
+
+use crate::dim::Dim;
+use crate::scope::{Step, op, refuse_expecting};
+use crate::tensor::Tensor;
+
+/// What is taken of one axis: a range with a step, or one element.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Slice {
+    start: Option<IndexExpr>,
+    stop: Option<IndexExpr>,
+    step: i64,
+    single: bool,
+}
+
+/// A slice from anything that is one: a range or an index.
+pub fn s(slice: impl Into<Slice>) -> Slice {
+    slice.into()
+}
+
+impl Slice {
+    const ALL: Slice = Slice {
+        start: None,
+        stop: None,
+        step: 1,
+        single: false,
+    };
+
+    /// Every `step`-th element of the range. A negative step goes from `start` down to, not including, `stop`; open ends
+    /// are then the last and the first element.
+    pub fn step(mut self, step: i64) -> Slice {
+        self.step = step;
+        self
+    }
+}
+
+impl From<&Slice> for Slice {
+    fn from(slice: &Slice) -> Slice {
+        slice.clone()
+    }
+}
+
+impl From<RangeFull> for Slice {
+    fn from(_: RangeFull) -> Slice {
+        Slice::ALL
+    }
+}
+
+/// The index after `stop`; after -1 that is the end of the axis.
+fn after(stop: Dim) -> Option<IndexExpr> {
+    (!stop.0.is(-1)).then(|| stop.0 + IndexExpr::ONE)
+}
+
+macro_rules! slice_from {
+    ($($t:ty),*) => { $(
+        impl From<$t> for Slice {
+            fn from(index: $t) -> Slice {
+                Slice { start: Some(Dim::from(index).0), single: true, ..Slice::ALL }
+            }
+        }
+        impl From<Range<$t>> for Slice {
+            fn from(r: Range<$t>) -> Slice {
+                Slice { start: Some(Dim::from(r.start).0), stop: Some(Dim::from(r.end).0), ..Slice::ALL }
+            }
+        }
+        impl From<RangeInclusive<$t>> for Slice {
+            fn from(r: RangeInclusive<$t>) -> Slice {
+                let (start, end) = r.into_inner();
+                Slice { start: Some(Dim::from(start).0), stop: after(end.into()), ..Slice::ALL }
+            }
+        }
+        impl From<RangeFrom<$t>> for Slice {
+            fn from(r: RangeFrom<$t>) -> Slice {
+                Slice { start: Some(Dim::from(r.start).0), ..Slice::ALL }
+            }
+        }
+        impl From<RangeTo<$t>> for Slice {
+            fn from(r: RangeTo<$t>) -> Slice {
+                Slice { stop: Some(Dim::from(r.end).0), ..Slice::ALL }
+            }
+        }
+        impl From<RangeToInclusive<$t>> for Slice {
+            fn from(r: RangeToInclusive<$t>) -> Slice {
+                Slice { stop: after(r.end.into()), ..Slice::ALL }
+            }
+        }
+    )* };
+}
+slice_from!(i32, i64, usize, Dim, &Dim);
+
+/// What can be given as slices of the leading axes: one range, an array, a vector or a tuple of them.
+pub trait IntoSlices {
+    /// One slice per axis, outermost first.
+    fn into_slices(self) -> Vec<Slice>;
+}
+
+impl<T: Into<Slice>, const N: usize> IntoSlices for [T; N] {
+    fn into_slices(self) -> Vec<Slice> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl<T: Into<Slice>> IntoSlices for Vec<T> {
+    fn into_slices(self) -> Vec<Slice> {
+        self.into_iter().map(Into::into).collect()
+    }
+}
+
+impl IntoSlices for &[Slice] {
+    fn into_slices(self) -> Vec<Slice> {
+        self.to_vec()
+    }
+}
+
+macro_rules! one_slice {
+    ($($t:ty),*) => { $(impl IntoSlices for $t {
+        fn into_slices(self) -> Vec<Slice> {
+            vec![self.into()]
+        }
+    })* };
+}
+one_slice!(Slice, RangeFull, i32, i64, usize, Dim);
+
+macro_rules! one_range {
+    ($($range:ident),*) => { $(impl<T> IntoSlices for $range<T> where Slice: From<$range<T>> {
+        fn into_slices(self) -> Vec<Slice> {
+            vec![self.into()]
+        }
+    })* };
+}
+one_range!(Range, RangeInclusive, RangeFrom, RangeTo, RangeToInclusive);
+
+macro_rules! slices_from_tuple {
+    ($($($t:ident)+;)*) => { $(
+        impl<$($t: Into<Slice>),+> IntoSlices for ($($t,)+) {
+            #[allow(non_snake_case)]
+            fn into_slices(self) -> Vec<Slice> {
+                let ($($t,)+) = self;
+                vec![$($t.into()),+]
+            }
+        }
+    )* };
+}
+slices_from_tuple! {
+    A;
+    A B;
+    A B C;
+    A B C D;
+    A B C D E;
+    A B C D E F;
+}
+
+impl Tensor {
+    /// Start, step and result extent of a slice of an axis.
+    fn resolve(&self, axis: usize, slice: &Slice) -> Step<(IndexExpr, i64, IndexExpr)> {
+        let extent = &self.extents()[axis];
+        let from_end = |e: &IndexExpr| match e.as_const() {
+            Some(c) if c < 0 => extent.clone() + IndexExpr::Const(c),
+            _ => e.clone(),
+        };
+        if slice.single {
+            let start = slice.start.as_ref().map_or(IndexExpr::ZERO, from_end);
+            return Ok((start, 1, IndexExpr::ONE));
+        }
+        let step = slice.step;
+        if step == 0 || step == i64::MIN {
+            return refuse_expecting(format!("step {step} on axis {axis}"), "a step other than 0");
+        }
+        let last = extent.clone() - IndexExpr::ONE;
+        let (first, span) = if step > 0 {
+            let start = slice.start.as_ref().map_or(IndexExpr::ZERO, from_end);
+            let stop = slice.stop.as_ref().map_or(extent.clone(), from_end);
+            for end in [&start, &stop] {
+                let beyond = self.graph().differ(&IndexExpr::max(end, extent), extent);
+                let before = self
+                    .graph()
+                    .differ(&IndexExpr::min(end, &IndexExpr::ZERO), &IndexExpr::ZERO);
+                if beyond || before {
+                    return self.leaves(axis, &start, &stop);
+                }
+            }
+            (start.clone(), stop - start)
+        } else {
+            let start = slice.start.as_ref().map_or(last, from_end);
+            let stop = slice.stop.as_ref().map_or(IndexExpr::Const(-1), from_end);
+            (start.clone(), start - stop)
+        };
+        let span = self.graph().simplify(&IndexExpr::max(&span, &IndexExpr::ZERO));
+        Ok((first, step, span.ceil_div(step.abs())))
+    }
+
+    fn leaves<T>(&self, axis: usize, start: &IndexExpr, stop: &IndexExpr) -> Step<T> {
+        let g = self.graph();
+        let extent = g.dim_text(&self.extents()[axis]);
+        let problem = format!(
+            "{}..{} leaves axis {axis} of extent {extent}",
+            g.dim_text(start),
+            g.dim_text(stop)
+        );
+        refuse_expecting(problem, format!("ends from 0 to {extent}"))
+    }
+
+    pub(crate) fn sliced(&self, slices: &[(usize, Slice)]) -> Step {
+        let mut start: Shape = self.extents().iter().map(|_| IndexExpr::ZERO).collect();
+        let mut step: SmallVec<[i64; 4]> = SmallVec::from_elem(1, self.rank());
+        let mut size = self.ty().shape.clone();
+        let mut gone = vec![];
+        for (axis, slice) in slices {
+            (start[*axis], step[*axis], size[*axis]) = self.resolve(*axis, slice)?;
+            if slice.single {
+                gone.push(*axis);
+            }
+        }
+        let whole = size[..] == *self.extents() && start.iter().all(|s| s.is(0)) && step.iter().all(|&s| s == 1);
+        let taken = match whole {
+            true => self.clone(),
+            false => self.view(View::Slice { start, step, size })?,
+        };
+        taken.without(&gone)
+    }
+
+    /// A part of the leading axes, one slice each; see [`Slice`]. An index removes its axis.
+    ///
+    /// Errors: more slices than axes, an index or range that leaves its axis, a step of 0.
+    #[track_caller]
+    pub fn slice(&self, slices: impl IntoSlices) -> Tensor {
+        let slices = slices.into_slices();
+        op("slice", &[self], || {
+            if slices.len() > self.rank() {
+                let problem = format!("{} slices of a tensor of rank {}", slices.len(), self.rank());
+                return refuse_expecting(problem, "at most one per axis");
+            }
+            self.sliced(&slices.into_iter().enumerate().collect::<Vec<_>>())
+        })
+    }
+
+    /// A part of one axis.
+    #[track_caller]
+    pub fn slice_axis(&self, axis: i64, slice: impl Into<Slice>) -> Tensor {
+        let slice = slice.into();
+        op("slice_axis", &[self], || self.sliced(&[(self.axis(axis)?, slice)]))
+    }
+
+    /// One element of an axis, which disappears.
+    #[track_caller]
+    pub fn select_index(&self, axis: i64, index: impl Into<Dim>) -> Tensor {
+        let index = index.into();
+        op("select_index", &[self], || {
+            self.sliced(&[(self.axis(axis)?, Slice::from(index))])
+        })
+    }
+
+    /// `length` elements of an axis from `start` on.
+    #[track_caller]
+    pub fn narrow(&self, axis: i64, start: impl Into<Dim>, length: impl Into<Dim>) -> Tensor {
+        let (start, length) = (start.into(), length.into());
+        op("narrow", &[self], || {
+            let stop = &start + length;
+            self.sliced(&[(self.axis(axis)?, Slice::from(start..stop))])
+        })
+    }
+
+    /// The elements in reverse order along the axes.
+    #[track_caller]
+    pub fn flip(&self, axes: impl Into<crate::dim::Axes>) -> Tensor {
+        let axes = axes.into();
+        op("flip", &[self], || {
+            let list = self.axes(&axes)?;
+            let reverse = Slice::ALL.step(-1);
+            self.sliced(&list.into_iter().map(|a| (a, reverse.clone())).collect::<Vec<_>>())
+        })
+    }
+
+    /// The elements moved by `shift` along an axis, those pushed out at the end coming back at the start.
+    ///
+    /// Errors: an axis of symbolic extent.
+    #[track_caller]
+    pub fn roll(&self, shift: i64, axis: i64) -> Tensor {
+        op("roll", &[self], || {
+            let a = self.axis(axis)?;
+            let n = self.const_extent(a)? as i64;
+            if n == 0 || shift % n == 0 {
+                return Ok(self.clone());
+            }
+            let cut = n - shift.rem_euclid(n);
+            let (head, tail) = (self.sliced(&[(a, s(..cut))])?, self.sliced(&[(a, s(cut..))])?);
+            Ok(super::join::concat(&[&tail, &head], axis))
+        })
+    }
+}
