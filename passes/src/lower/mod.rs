@@ -295,12 +295,19 @@ struct InnerLoop {
     roots: Vec<usize>,
 }
 
+/// How a root is summed, and the dtype of what is: `None` for values of one term, which are no reductions.
 fn reduces(graph: &Graph, root: NodeId) -> Option<(Monoid, DType)> {
     match &graph.node(root).kind {
-        NodeKind::Reduce { monoid, .. } => Some((*monoid, graph.ty(graph.node(root).operands[0]).dtype)),
+        NodeKind::Reduce { monoid, axes } if !axes.is_empty() => {
+            Some((*monoid, graph.ty(graph.node(root).operands[0]).dtype))
+        }
         NodeKind::Einsum {
-            semiring, accumulator, ..
-        } => Some((semiring.sum(), *accumulator)),
+            semiring,
+            accumulator,
+            inputs,
+            output,
+            ..
+        } if inputs.iter().flatten().any(|l| !output.contains(l)) => Some((semiring.sum(), *accumulator)),
         _ => None,
     }
 }
@@ -558,7 +565,7 @@ impl Lowerer<'_> {
                 continue;
             };
             let mut values = smallvec::SmallVec::new();
-            values.push(self.summand(root, &point, *value_dtype));
+            values.push(self.summand(root, &point, *value_dtype, None));
             if let Some(d) = index_dtype {
                 let at = self.inner_offset.clone();
                 let level = self.level_of(&at);
@@ -594,14 +601,14 @@ impl Lowerer<'_> {
     }
 
     /// The value that a reduction or contraction sums at a point of its space, in the accumulator's dtype.
-    fn summand(&mut self, root: NodeId, point: &Index, dtype: DType) -> ValueId {
+    fn summand(&mut self, root: NodeId, point: &Index, dtype: DType, mask: Option<ValueId>) -> ValueId {
         let product = match &self.graph.node(root).kind {
             NodeKind::Einsum { semiring, .. } => Some(semiring.product()),
             _ => None,
         };
         let mut result: Option<ValueId> = None;
         for (operand, index) in operand_indices(self.graph, root, point) {
-            let value = self.value_of(operand, &index, None);
+            let value = self.value_of(operand, &index, mask);
             let value = self.convert(value, dtype);
             result = Some(match (result, product) {
                 (Some(left), Some(op)) => {

@@ -459,6 +459,8 @@ impl Builder {
         }
         let (semiring, inexact) = match ty.dtype {
             DType::Bool => (Semiring::OrAnd, false),
+            // Sums that wrap do not distribute over maxima.
+            d if d.is_unsigned_int() => (Semiring::AddMul, false),
             _ => (
                 self.rng.pick(&[
                     Semiring::AddMul,

@@ -94,20 +94,49 @@ fn check_compiled(compiled: &Compiled, case: &Case, expected: &[HostTensor]) -> 
     for (stage, plan) in stages(compiled) {
         for (k, kernel) in plan.kernels.iter().enumerate() {
             if let Some(e) = verify(kernel).errors.first() {
-                return Err(format!("{stage} kernel {k}: {e}"));
+                return Err(format!("{stage} kernel {k}: {e}{}", shown(&plan)));
             }
         }
         for layout in [None, layout.as_ref()] {
             let arena = if layout.is_some() { ", one arena" } else { "" };
-            let found = interpret(&plan, layout, &case.inputs).map_err(|e| format!("{stage}{arena}: {e}"))?;
+            let found =
+                interpret(&plan, layout, &case.inputs).map_err(|e| format!("{stage}{arena}: {e}{}", shown(&plan)))?;
             for (k, (f, e)) in found.iter().zip(expected).enumerate() {
                 if let Some(d) = difference(f, e, case.tolerance[k]) {
-                    return Err(format!("{stage}{arena}: output {k}: {d}"));
+                    return Err(format!("{stage}{arena}: output {k}: {d}{}", shown(&plan)));
                 }
             }
         }
     }
     Ok(())
+}
+
+/// A plan's text, if `TLC_SHOW` is set.
+fn shown(plan: &Plan) -> String {
+    if std::env::var("TLC_SHOW").is_err() {
+        return String::new();
+    }
+    let mut out = String::from("\n");
+    for (i, s) in plan.slots.iter().enumerate() {
+        out += &format!("slot {i}: {} {:?} {:?} {:?}\n", s.name, s.dtype, s.len, s.storage);
+    }
+    for step in &plan.steps {
+        let launches = match step {
+            Step::Launch(l) => std::slice::from_ref(l),
+            Step::Group(all) => &all[..],
+            other => {
+                out += &format!("{other:?}\n");
+                &[]
+            }
+        };
+        for l in launches {
+            out += &format!(
+                "launch {} {:?} {:?}\n{}",
+                l.label, l.args, l.symbols, plan.kernels[l.kernel.0 as usize]
+            );
+        }
+    }
+    out
 }
 
 /// A graph's nodes, for messages.

@@ -335,6 +335,7 @@ impl Checker<'_> {
 
     /// True for indices that unrolling makes constant, plus at most a lane at a whole vector.
     fn register_index(&self, index: &IndexExpr) -> bool {
+        let index = &index.simplify(self.kernel);
         let mut rest = index.clone();
         let mut divisor = 1;
         if let Some(lanes) = self.lanes
