@@ -647,10 +647,32 @@ impl Lowerer<'_> {
     }
 }
 
-/// Read parameters whose every load is at the index of the only store of a written parameter of the same width.
+/// Read parameters whose every load is at the index of the only store of a written parameter of the same width, and comes
+/// before it.
 fn in_place_pairs(kernel: &Kernel) -> Vec<(u32, u32)> {
     let mut loads: FxHashMap<u32, Vec<(IndexExpr, bool)>> = FxHashMap::default();
     let mut stores: FxHashMap<u32, Vec<IndexExpr>> = FxHashMap::default();
+    // Position in program order of the last load of each parameter, and of its first store.
+    let mut last_load: FxHashMap<u32, usize> = FxHashMap::default();
+    let mut first_store: FxHashMap<u32, usize> = FxHashMap::default();
+    let mut position = 0;
+    kernel.visit(&mut |s| {
+        position += 1;
+        match s {
+            Stmt::Let {
+                op: Op::Load {
+                    memory: Memory::Param(p),
+                    ..
+                },
+                ..
+            } => drop(last_load.insert(*p, position)),
+            Stmt::Store {
+                memory: Memory::Param(p),
+                ..
+            } => drop(first_store.entry(*p).or_insert(position)),
+            _ => {}
+        }
+    });
     kernel.visit(&mut |s| match s {
         Stmt::Let {
             op:
@@ -690,7 +712,7 @@ fn in_place_pairs(kernel: &Kernel) -> Vec<(u32, u32)> {
             let aligned = loads
                 .get(&(r as u32))
                 .is_some_and(|l| l.iter().all(|(i, masked)| !masked && i == at));
-            if same_size && aligned {
+            if same_size && aligned && last_load.get(&(r as u32)) < first_store.get(&(w as u32)) {
                 pairs.push((r as u32, w as u32));
             }
         }
