@@ -134,7 +134,20 @@ pub fn bind(plan: &Plan, inputs: &[HostTensor]) -> Result<Vec<i64>, PlanError> {
 /// [`PlanError`].
 pub fn interpret(plan: &Plan, layout: Option<&Layout>, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, PlanError> {
     let symbols = bind(plan, inputs)?;
-    let mut m = Machine::new(plan, layout, inputs, symbols)?;
+    interpret_bound(plan, layout, inputs, &symbols)
+}
+
+/// As [`interpret`], for symbol values that the inputs need not determine.
+///
+/// # Errors
+/// [`PlanError`].
+pub fn interpret_bound(
+    plan: &Plan,
+    layout: Option<&Layout>,
+    inputs: &[HostTensor],
+    symbols: &[i64],
+) -> Result<Vec<HostTensor>, PlanError> {
+    let mut m = Machine::new(plan, layout, inputs, symbols.to_vec())?;
     for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
         m.step(number, step)?;
     }

@@ -2,7 +2,7 @@
 
 use tlc_ir::graph::Condition;
 use tlc_ir::kernel::verify::verify;
-use tlc_ir::plan::interp::interpret;
+use tlc_ir::plan::interp::interpret_bound;
 use tlc_ir::plan::{KernelId, Layout, Plan, Step};
 use tlc_ir::{Graph, HostTensor, IndexExpr, Kernel, SymId, Target};
 use tlc_passes::lower::lower;
@@ -99,8 +99,8 @@ fn check_compiled(compiled: &Compiled, case: &Case, expected: &[HostTensor]) -> 
         }
         for layout in [None, layout.as_ref()] {
             let arena = if layout.is_some() { ", one arena" } else { "" };
-            let found =
-                interpret(&plan, layout, &case.inputs).map_err(|e| format!("{stage}{arena}: {e}{}", shown(&plan)))?;
+            let found = interpret_bound(&plan, layout, &case.inputs, &case.symbols)
+                .map_err(|e| format!("{stage}{arena}: {e}{}", shown(&plan)))?;
             for (k, (f, e)) in found.iter().zip(expected).enumerate() {
                 if let Some(d) = difference(f, e, case.tolerance[k]) {
                     return Err(format!("{stage}{arena}: output {k}: {d}{}", shown(&plan)));
