@@ -91,7 +91,15 @@ pub fn check(case: &Case, pipeline: &Pipeline) -> Result<(), String> {
 
 fn check_compiled(compiled: &Compiled, case: &Case, expected: &[HostTensor]) -> Result<(), String> {
     let layout: Option<Layout> = tlc_passes::memory::pack(&compiled.planned.plan, &case.symbols);
+    if let Some(layout) = &layout
+        && let Some(e) = tlc_ir::plan::verify::verify_layout(&compiled.planned.plan, layout, &case.symbols).first()
+    {
+        return Err(format!("layout: {e}"));
+    }
     for (stage, plan) in stages(compiled) {
+        if let Some(e) = tlc_ir::plan::verify::verify(&plan).errors.first() {
+            return Err(format!("{stage} plan: {e}{}", shown(&plan)));
+        }
         for (k, kernel) in plan.kernels.iter().enumerate() {
             if let Some(e) = verify(kernel).errors.first() {
                 return Err(format!("{stage} kernel {k}: {e}{}", shown(&plan)));

@@ -20,6 +20,7 @@ use crate::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use crate::scalar::ScalarTypeError;
 
 pub use prove::Example;
+pub(crate) use prove::nonnegative;
 
 /// Where in a kernel: statement numbers from the body inwards. Empty for the kernel's tables.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
