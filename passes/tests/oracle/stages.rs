@@ -34,10 +34,9 @@ fn with_kernels(plan: &Plan, kernels: Vec<Kernel>, symbols: Option<Vec<IndexExpr
     plan
 }
 
-/// The plan at each stage: naive nests, scheduled kernels, legalized kernels.
-pub fn stages(compiled: &Compiled) -> Vec<(&'static str, Plan)> {
+/// The plan with every launch's naive nest.
+pub fn naive_plan(compiled: &Compiled) -> Plan {
     let graph = &compiled.graph;
-    let plan = &compiled.planned.plan;
     let naive: Vec<Kernel> = compiled
         .clusters
         .clusters
@@ -46,9 +45,15 @@ pub fn stages(compiled: &Compiled) -> Vec<(&'static str, Plan)> {
         .map(|n| n.kernel)
         .collect();
     let all: Vec<IndexExpr> = (0..graph.symbols().len() as u32).map(|s| SymId(s).into()).collect();
+    with_kernels(&compiled.planned.plan, naive, Some(all))
+}
+
+/// The plan at each stage: naive nests, scheduled kernels, legalized kernels.
+pub fn stages(compiled: &Compiled) -> Vec<(&'static str, Plan)> {
+    let plan = &compiled.planned.plan;
     let scheduled = compiled.planned.launches.iter().map(|l| l.scheduled.clone()).collect();
     vec![
-        ("naive", with_kernels(plan, naive, Some(all))),
+        ("naive", naive_plan(compiled)),
         ("scheduled", with_kernels(plan, scheduled, None)),
         ("legalized", plan.clone()),
     ]

@@ -550,18 +550,19 @@ impl Checker<'_> {
     }
 }
 
-/// True if different lanes give different indices.
+/// False if two lanes certainly give one index.
 fn distinct_over(index: &IndexExpr, lanes: VarId, kernel: &Kernel) -> bool {
-    if kernel.extents[lanes.0 as usize].as_const().is_some_and(|n| n <= 1) {
+    let count = kernel.extents[lanes.0 as usize].as_const().unwrap_or(1);
+    if count <= 1 {
         return true;
     }
     match index.affine_in(lanes) {
-        Some((coefficient, _)) => {
-            // A coefficient that may be zero for some symbol value is then a loop over nothing.
-            !coefficient.is(0)
+        // A coefficient that may be zero for some symbol value is then a loop over nothing.
+        Some((coefficient, _)) => !coefficient.is(0),
+        None => {
+            let mut seen = FxHashSet::default();
+            (0..count.min(256)).all(|k| seen.insert(index.replace_vars(&mut |v| (v == lanes).then(|| k.into()))))
         }
-        // Data or divisions decide: the program masks what collides.
-        None => true,
     }
 }
 
