@@ -258,7 +258,10 @@ fn load_builtins(folder: &Path) -> Option<Library> {
         .ok()?
         .filter_map(|e| Some(e.ok()?.path()))
         .filter(|p| {
-            let name = p.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+            let name = p
+                .file_name()
+                .map(|n| n.to_string_lossy().into_owned())
+                .unwrap_or_default();
             name.starts_with("libnvrtc-builtins.so")
         })
         .collect();
