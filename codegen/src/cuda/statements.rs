@@ -6,9 +6,9 @@ use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr, SymId, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
-use super::CudaError;
 use super::index::{IndexWriter, Names, Width};
 use super::scalar::{self, Helpers, literal, value_type};
+use super::{CudaError, uses_word};
 
 /// The finished parts of a function.
 pub(super) struct Code {
@@ -28,16 +28,16 @@ pub(super) fn memory_name(kernel: &Kernel, memory: Memory) -> String {
     }
 }
 
-/// Loop variables by their number in the text, with the width each was declared in.
+/// Names of variables: a letter for what they are (block, thread, loop counter, clamped data) and a number in order of
+/// appearance; none is the name of a type. With the width each was declared in.
 struct Declared<'k> {
     kernel: &'k Kernel,
-    vars: Vec<Option<(u32, Width)>>,
+    vars: Vec<Option<(String, Width)>>,
 }
 
 impl Names for Declared<'_> {
     fn var(&self, var: u32) -> Option<(String, Width)> {
-        let (number, width) = (*self.vars.get(var as usize)?)?;
-        Some((format!("i{number}"), width))
+        self.vars.get(var as usize)?.clone()
     }
     fn symbol(&self, symbol: u32) -> (String, Width) {
         let width = Width::of(self.kernel.symbol(SymId(symbol)));
@@ -51,6 +51,8 @@ impl Names for Declared<'_> {
 pub(super) struct Writer<'k> {
     kernel: &'k Kernel,
     block: i64,
+    /// The block's number, and its declaration.
+    block_line: (String, String),
     out: String,
     depth: usize,
     helpers: Helpers,
@@ -68,6 +70,7 @@ impl<'k> Writer<'k> {
         Writer {
             kernel,
             block,
+            block_line: Default::default(),
             out: String::new(),
             depth: 1,
             helpers: Helpers::default(),
@@ -86,6 +89,10 @@ impl<'k> Writer<'k> {
     pub(super) fn finish(mut self) -> Code {
         if self.out.contains("floor_div") || self.out.contains("floor_mod") {
             self.helpers.floor_division();
+        }
+        let (name, line) = &self.block_line;
+        if uses_word(&self.out, name) {
+            self.out.insert_str(0, line);
         }
         Code {
             helpers: self.helpers.text(),
@@ -112,15 +119,15 @@ impl<'k> Writer<'k> {
     }
 
     /// Declares a variable's name and width.
-    fn declare(&mut self, var: VarId) -> (String, Width) {
+    fn declare(&mut self, var: VarId, letter: char) -> (String, Width) {
         let range = IndexExpr::from(var).interval(self.kernel);
         let width = Width::of(range);
-        let number = self.next_var;
+        let name = format!("{letter}{}", self.next_var);
         self.next_var += 1;
         if let Some(slot) = self.declared.vars.get_mut(var.0 as usize) {
-            *slot = Some((number, width));
+            *slot = Some((name.clone(), width));
         }
-        (format!("i{number}"), width)
+        (name, width)
     }
 
     fn forget(&mut self, var: VarId) {
@@ -131,9 +138,11 @@ impl<'k> Writer<'k> {
 
     /// Declares the block's number.
     pub(super) fn open_block(&mut self, var: VarId) {
-        let (name, width) = self.declare(var);
-        let t = width.c_type();
-        self.line(&format!("const {t} {name} = blockIdx.x;"));
+        let (name, width) = self.declare(var, 'b');
+        self.block_line = (
+            name.clone(),
+            format!("    const {} {name} = blockIdx.x;\n", width.c_type()),
+        );
     }
 
     fn index(&self, e: &IndexExpr) -> Result<(String, Width), CudaError> {
@@ -233,7 +242,7 @@ impl<'k> Writer<'k> {
                 let value = self.value(*value)?;
                 let extent = super::extent(self.kernel, var.0);
                 let limit = self.index_in(&(extent - IndexExpr::ONE), Width::Wide)?;
-                let (name, width) = self.declare(*var);
+                let (name, width) = self.declare(*var, 'c');
                 let t = width.c_type();
                 self.helpers.clamp_index();
                 self.line(&format!("const {t} {name} = ({t})clamp_index({value}, {limit});"));
@@ -276,7 +285,7 @@ impl<'k> Writer<'k> {
             Bind::Thread => {
                 let all = extent.is(self.block);
                 let limit = self.index(&extent)?.0;
-                let (name, _) = self.declare(var);
+                let (name, _) = self.declare(var, 't');
                 self.in_thread = true;
                 if all {
                     self.open("{");
@@ -296,7 +305,7 @@ impl<'k> Writer<'k> {
             self.line("#pragma unroll");
         }
         let (limit, limit_width) = self.index(&extent)?;
-        let (name, width) = self.declare(var);
+        let (name, width) = self.declare(var, 'k');
         let t = if limit_width == Width::Wide { limit_width } else { width }.c_type();
         if let Some(Some(slot)) = self.declared.vars.get_mut(var.0 as usize) {
             slot.1 = if limit_width == Width::Wide { Width::Wide } else { width };

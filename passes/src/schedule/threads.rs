@@ -98,14 +98,17 @@ const fn combining_threads(threads: i64) -> i64 {
 
 struct Group {
     monoid: Monoid,
-    /// Per state: the accumulator, its index, a thread's own, and the block's.
+    /// Per state.
     parts: Vec<Part>,
 }
 
 struct Part {
+    /// The accumulator, and where in it.
     original: Memory,
     index: IndexExpr,
+    /// A thread's.
     own: Memory,
+    /// One per thread.
     shared: Memory,
     dtype: DType,
 }
@@ -336,20 +339,36 @@ fn rename(body: &mut [Stmt], groups: &[Group]) {
 fn combine_blocks(kernel: &mut Kernel, groups: &[Group], threads: i64, out: &mut Vec<Stmt>) {
     let few = combining_threads(threads);
     if few < threads {
+        // Registers of their own: scratch of a thread loop stays in it.
+        let fresh: Vec<Group> = groups
+            .iter()
+            .map(|g| Group {
+                monoid: g.monoid,
+                parts: g
+                    .parts
+                    .iter()
+                    .map(|p| Part {
+                        own: kernel.new_scratch(p.dtype, IndexExpr::ONE, Scope::Register),
+                        index: p.index.clone(),
+                        ..*p
+                    })
+                    .collect(),
+            })
+            .collect();
         let (u, k) = (
             kernel.new_var(IndexExpr::Const(few)),
             kernel.new_var(IndexExpr::Const(threads / few)),
         );
         let at = IndexExpr::from(k) * IndexExpr::Const(few) + u.into();
         let mut body = Vec::new();
-        groups.iter().for_each(|g| g.reset(kernel, &mut body));
-        let share = groups.iter().flat_map(|g| g.combine(kernel, &at, false)).collect();
+        fresh.iter().for_each(|g| g.reset(kernel, &mut body));
+        let share = fresh.iter().flat_map(|g| g.combine(kernel, &at, false)).collect();
         body.push(Stmt::Loop {
             var: k,
             bind: Bind::Unroll,
             body: share,
         });
-        groups.iter().for_each(|g| g.publish(kernel, &u.into(), &mut body));
+        fresh.iter().for_each(|g| g.publish(kernel, &u.into(), &mut body));
         out.push(Stmt::Loop {
             var: u,
             bind: Bind::Thread,
