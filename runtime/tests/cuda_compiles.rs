@@ -4,7 +4,7 @@
 #[path = "cuda_graphs/mod.rs"]
 mod cuda_graphs;
 
-use cuda_graphs::{Case, cases};
+use cuda_graphs::{Case, cases, random_cases};
 use tlc_codegen::cuda::{COMPILE_FLAGS, CudaOptions, emit, identifier};
 use tlc_ir::kernel::interp::interpret;
 use tlc_ir::kernel::{Access, Kernel, verify};
@@ -15,6 +15,10 @@ use tlc_passes::lower::lower;
 use tlc_passes::pipeline::{GpuKernel, gpu_kernels};
 use tlc_passes::{Options, compile};
 use tlc_runtime::nvrtc::Nvrtc;
+
+/// Generated graphs that are checked by the interpreter, and of these the ones that are compiled, which takes longer.
+const RANDOM: u64 = 150;
+const RANDOM_COMPILED: u64 = 30;
 
 fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
     let compiled = compile(&case.graph, &Options::default()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
@@ -64,7 +68,7 @@ fn close(a: Scalar, b: Scalar) -> bool {
 
 #[test]
 fn scheduled_kernels_mean_what_the_nest_means() {
-    for case in cases() {
+    for case in cases().into_iter().chain(random_cases(RANDOM)) {
         let (compiled, kernels) = gpu(&case);
         let nests = naive(&compiled.graph, &compiled.clusters);
         assert_eq!(nests.len(), kernels.len(), "{}", case.name);
@@ -110,7 +114,7 @@ fn scheduled_kernels_mean_what_the_nest_means() {
 
 #[test]
 fn scheduled_kernels_are_accepted_by_the_verifier() {
-    for case in cases() {
+    for case in cases().into_iter().chain(random_cases(RANDOM)) {
         let (_, kernels) = gpu(&case);
         for k in &kernels {
             let report = verify::verify(&k.kernel);
@@ -130,13 +134,12 @@ fn every_kernel_compiles_to_machine_code() {
     };
     let mut most = (0, String::new());
     let mut count = 0;
-    for case in cases() {
+    for case in cases().into_iter().chain(random_cases(RANDOM_COMPILED)) {
         let (_, kernels) = gpu(&case);
         for (number, k) in kernels.iter().enumerate() {
             let name = identifier(&format!("{}_{number}_{}", case.name, k.label));
             let options = CudaOptions::default();
-            let cuda = emit(&k.kernel, &name, &options)
-                .unwrap_or_else(|e| panic!("{} {}: {e}", case.name, k.label));
+            let cuda = emit(&k.kernel, &name, &options).unwrap_or_else(|e| panic!("{} {}: {e}", case.name, k.label));
             let Some(nvrtc) = &nvrtc else { continue };
             let cubin = nvrtc
                 .compile(&cuda.source, &name, &options.arch, &COMPILE_FLAGS)

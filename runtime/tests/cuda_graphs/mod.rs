@@ -2,6 +2,7 @@
 
 use smallvec::smallvec;
 use tlc_ir::graph::{Axes, Monoid, Origin, ScatterOp, Semiring, Shape, View};
+use tlc_ir::testgen::{GenOptions, random_case};
 use tlc_ir::{DType, Graph, IndexExpr, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
 
 /// A graph with values for its symbols.
@@ -408,4 +409,19 @@ pub fn cases() -> Vec<Case> {
     }
     all.push(einsum(Semiring::AddMul, DType::BF16));
     all
+}
+
+/// Generated graphs.
+pub fn random_cases(count: u64) -> Vec<Case> {
+    let options = GenOptions::default();
+    (0..count)
+        .map(|seed| {
+            let made = random_case(seed, &options);
+            Case {
+                name: format!("random_{seed}"),
+                graph: made.graph,
+                symbols: made.binding,
+            }
+        })
+        .collect()
 }
