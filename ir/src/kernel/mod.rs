@@ -23,6 +23,7 @@
 //! Kernels are alpha-renamed and nameless inside, so equal ones compare equal and compile once.
 
 pub mod interp;
+mod print;
 pub mod verify;
 
 use smallvec::SmallVec;

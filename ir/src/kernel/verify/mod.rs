@@ -20,6 +20,7 @@ use crate::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use crate::scalar::ScalarTypeError;
 
 pub use prove::Example;
+pub(crate) use prove::nonnegative;
 
 /// Where in a kernel: statement numbers from the body inwards. Empty for the kernel's tables.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
@@ -335,6 +336,7 @@ impl Checker<'_> {
 
     /// True for indices that unrolling makes constant, plus at most a lane at a whole vector.
     fn register_index(&self, index: &IndexExpr) -> bool {
+        let index = &index.simplify(self.kernel);
         let mut rest = index.clone();
         let mut divisor = 1;
         if let Some(lanes) = self.lanes
@@ -548,18 +550,19 @@ impl Checker<'_> {
     }
 }
 
-/// True if different lanes give different indices.
+/// False if two lanes certainly give one index.
 fn distinct_over(index: &IndexExpr, lanes: VarId, kernel: &Kernel) -> bool {
-    if kernel.extents[lanes.0 as usize].as_const().is_some_and(|n| n <= 1) {
+    let count = kernel.extents[lanes.0 as usize].as_const().unwrap_or(1);
+    if count <= 1 {
         return true;
     }
     match index.affine_in(lanes) {
-        Some((coefficient, _)) => {
-            // A coefficient that may be zero for some symbol value is then a loop over nothing.
-            !coefficient.is(0)
+        // A coefficient that may be zero for some symbol value is then a loop over nothing.
+        Some((coefficient, _)) => !coefficient.is(0),
+        None => {
+            let mut seen = FxHashSet::default();
+            (0..count.min(256)).all(|k| seen.insert(index.replace_vars(&mut |v| (v == lanes).then(|| k.into()))))
         }
-        // Data or divisions decide: the program masks what collides.
-        None => true,
     }
 }
 

@@ -121,7 +121,7 @@ impl Walk<'_, '_> {
 }
 
 /// True if the expression is certainly not negative.
-pub(super) fn nonnegative(e: &IndexExpr, bounds: &dyn Bounds) -> bool {
+pub(crate) fn nonnegative(e: &IndexExpr, bounds: &dyn Bounds) -> bool {
     by_cases(e, bounds, 6)
 }
 
