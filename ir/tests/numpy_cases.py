@@ -366,7 +366,7 @@ for n in ["i8", "i32", "u16", "i64", "f16", "f32", "f64"]:
 a, b = random("i8", (3, 4)), random("i8", (4, 2))
 case("einsum ij,jk->ik add-mul i32 i32", [a, b], a.astype(np.int32) @ b.astype(np.int32))
 case("einsum ij,jk->ik add-mul i32 f64", [a, b], (a.astype(np.int32) @ b.astype(np.int32)).astype(np.float64))
-for n in ["i16", "u8", "f32", "f64"]:
+for n in ["i16", "f32", "f64"]:
     a, b = random(n, (3, 4)), random(n, (4, 2))
     for ring, s, p in [("max-add", np.max, np.add), ("min-add", np.min, np.add), ("max-mul", np.max, np.multiply)]:
         case(f"einsum ij,jk->ik {ring} {n} {n}", [a, b], s(p(a[:, :, None], b[None]), axis=1))
@@ -406,7 +406,7 @@ def front(x, axes):
     return np.moveaxis(x, axes, range(len(axes)))
 
 
-for n in ["i16", "f32", "u8"]:
+for n in ["i16", "f32"]:
     x = random(n, (3, 4, 2))
     ref = let(f"g_{n}", x)
     for axes, shape in [((0,), (6,)), ((1,), (2, 2)), ((2,), ()), ((0, 1), (4,)), ((2, 0), (2, 3)), ((0, 1, 2), (7,)), ((1,), (0,))]:
