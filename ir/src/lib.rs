@@ -12,6 +12,8 @@ pub mod index;
 pub mod interp;
 pub mod scalar;
 pub mod tensor;
+pub mod testgen;
+pub mod text;
 
 pub use dtype::{DType, Scalar};
 pub use graph::{Graph, Node, NodeId, NodeKind, TensorType};
