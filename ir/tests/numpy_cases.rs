@@ -223,7 +223,8 @@ fn every_recorded_numpy_case_is_reproduced() {
             let args: Vec<String> = case
                 .operands
                 .iter()
-                .filter_map(|t| (t.len() == found.len()).then(|| t.get(i).to_string()))
+                .filter(|t| t.len() == found.len())
+                .map(|t| t.get(i).to_string())
                 .collect();
             failures.push(format!(
                 "{:?} {:?}: element {i} of {args:?} is {}; NumPy has {}",
