@@ -27,6 +27,8 @@ pub struct CompileOptions {
     pub passes: Option<String>,
     /// The most bytes that an einsum intermediate may have.
     pub max_memory_bytes: Option<u64>,
+    /// Values of symbols that no input's shape tells, by name.
+    pub symbols: Vec<(String, i64)>,
 }
 
 /// Why a graph could not be compiled.
@@ -225,7 +227,8 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
         Arc::clone(&machine.threads),
         Arc::clone(&machine.buffers),
         memory::pack,
-    )?;
+    )?
+    .with_symbols(options.symbols.clone());
     Ok(Executable { inner, compiled, target: machine.target })
 }
 

@@ -4,50 +4,33 @@
 //! `TLC_SEEDS=from..to` runs other seeds than the recorded ones, `TLC_SEED=n` prints one.
 
 use tlc::{CompileOptions, compile_ir};
-use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::interp::{compare, interpret_with_bounds};
 use tlc_ir::interp::{self, interpret};
 use tlc_ir::testgen::{Case, GenOptions, random_case};
-use tlc_ir::{DType, Graph, HostTensor};
+use tlc_ir::{DType, HostTensor};
 
-/// Fixes the symbols that no input's extent is, so that the executable can be bound.
-fn fix_unbound(graph: &mut Graph, binding: &[i64]) {
-    let mut bound = vec![false; graph.symbols().len()];
-    for &i in graph.inputs() {
-        for d in &graph.ty(i).shape {
-            if let IndexExpr::Node(n) = d
-                && let IndexNode::Sym(s) = **n
-            {
-                bound[s.0 as usize] = true;
-            }
-        }
-    }
-    let names: Vec<String> = graph.symbols().iter().map(|s| s.name.clone()).collect();
-    for (i, name) in names.iter().enumerate() {
-        if !bound[i] {
-            graph.add_symbol(name, binding[i], binding[i]);
-        }
-    }
-}
-
-fn run(graph: &Graph, inputs: &[HostTensor], threads: usize, passes: Option<&str>) -> Result<Vec<HostTensor>, String> {
-    let options = CompileOptions { threads: Some(threads), passes: passes.map(String::from), ..Default::default() };
-    let executable = compile_ir(graph, &options).map_err(|e| format!("compile: {e}"))?;
+fn run(case: &Case, inputs: &[HostTensor], threads: usize, passes: Option<&str>) -> Result<Vec<HostTensor>, String> {
+    let names = case.graph.symbols().iter().map(|s| s.name.clone());
+    let options = CompileOptions {
+        threads: Some(threads),
+        passes: passes.map(String::from),
+        symbols: names.zip(case.binding.iter().copied()).collect(),
+        ..Default::default()
+    };
+    let executable = compile_ir(&case.graph, &options).map_err(|e| format!("compile: {e}"))?;
     let outputs =
         executable.run(&inputs.iter().map(Into::into).collect::<Vec<_>>()).map_err(|e| format!("run: {e}"))?;
     Ok(outputs.iter().map(|o| o.to_host()).collect())
 }
 
 fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
-    let mut graph = case.graph.clone();
-    fix_unbound(&mut graph, &case.binding);
     let inputs = case.input_data(seed);
     let options = interp::Options {
-        symbols: graph.symbols().iter().map(|s| s.name.clone()).zip(case.binding.iter().copied()).collect(),
+        symbols: case.graph.symbols().iter().map(|s| s.name.clone()).zip(case.binding.iter().copied()).collect(),
         ..interp::Options::default()
     };
-    let one = run(&graph, &inputs, 1, passes)?;
-    let two = run(&graph, &inputs, 2, passes)?;
+    let one = run(case, &inputs, 1, passes)?;
+    let two = run(case, &inputs, 2, passes)?;
     for (k, (a, b)) in one.iter().zip(&two).enumerate() {
         if a != b {
             return Err(format!("output {k} differs between one and two threads"));
