@@ -4,7 +4,6 @@
 //! are carried in the accumulator dtype. A symbolic extent counts as a typical size, so that the order is fixed once.
 
 use tlc_ir::graph::{GraphError, Labels, Semiring};
-use tlc_ir::index::Bounds;
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind};
 
 use super::Rebuilder;
@@ -77,13 +76,16 @@ fn needs_path(node: &Node) -> bool {
         inputs,
         output,
         semiring,
+        accumulator,
         ..
     } = &node.kind
     else {
         return false;
     };
-    // Products do not distribute over a maximum when a factor may be negative: such a contraction is one loop nest.
-    if *semiring == Semiring::MaxMul {
+    // Products do not distribute over a maximum when a factor may be negative, and sums that wrap do not distribute over
+    // either extremum: such a contraction is one loop nest.
+    let tropical = matches!(semiring, Semiring::MaxAdd | Semiring::MinAdd);
+    if *semiring == Semiring::MaxMul || (tropical && !accumulator.is_float()) {
         return false;
     }
     let repeats = |l: &Labels| (0..l.len()).any(|i| l[..i].contains(&l[i]));
