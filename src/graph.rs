@@ -170,9 +170,19 @@ impl Graph {
     /// The part of the graph that `outputs` need, as a graph of its own: all inputs, the nodes needed, and these outputs.
     ///
     /// # Errors
-    /// Every error of the recording.
+    /// Every error of the recording; an output of another graph.
+    #[track_caller]
     pub fn extract(&self, outputs: &[(&str, &Tensor)]) -> Result<IrGraph, Errors> {
         self.check()?;
+        if let Some((name, _)) = outputs.iter().find(|(_, t)| !t.graph().is(self)) {
+            return Err(Errors::new(vec![Error {
+                op: "extract".into(),
+                operands: vec![],
+                problem: format!("output `{name}` is a tensor of another graph"),
+                expected: Some("tensors recorded here".into()),
+                origin: Origin::Source(Location::caller()),
+            }]));
+        }
         let state = self.lock();
         let from = &state.ir;
         let mut needed = vec![false; from.len()];

@@ -35,8 +35,10 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod compile;
 pub mod dim;
 pub mod error;
+pub mod explain;
 pub mod functions;
 pub mod graph;
 pub mod operators;
@@ -45,6 +47,7 @@ pub mod promotion;
 mod scope;
 pub mod tensor;
 
+pub use compile::{BuildError, CompileOptions, Executable, Input, Output, compile_ir};
 pub use dim::{Axes, Dim, IntoShape, keep};
 pub use error::{Error, Errors};
 pub use functions::{broadcast_tensors, concat, einsum, einsum_over, matmul, meshgrid, stack, where_};

@@ -289,7 +289,7 @@ pub(crate) fn unify(graph: &Graph, operands: &[Operand], dtype: impl FnOnce(DTyp
 #[track_caller]
 pub(crate) fn elementwise(name: &str, operands: &[Operand], body: impl FnOnce(&Graph) -> Step) -> Tensor {
     let tensors: Vec<&Tensor> = operands.iter().filter_map(Operand::tensor).collect();
-    let graph = tensors[0].graph();
+    let graph = tensors.first().expect("scalars alone belong to no graph").graph();
     let scalars: Vec<String> = operands.iter().filter_map(Operand::text).collect();
     record(graph, name, &tensors, &scalars, || body(graph), |p| p)
 }

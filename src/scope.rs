@@ -80,7 +80,10 @@ impl Drop for Entered {
 /// Runs the body of an operation that yields one tensor. `operands` is not empty; its first one says the graph.
 #[track_caller]
 pub(crate) fn op(name: &str, operands: &[&Tensor], body: impl FnOnce() -> Step) -> Tensor {
-    record(operands[0].graph(), name, operands, &[], body, |poisoned| poisoned)
+    let first = operands
+        .first()
+        .expect("an operation over tensors needs one to know its graph");
+    record(first.graph(), name, operands, &[], body, |poisoned| poisoned)
 }
 
 /// Runs the body of an operation. `scalars` are further operands, printed; `poison` makes the result of a failed one from

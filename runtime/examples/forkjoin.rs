@@ -28,7 +28,9 @@ fn main() {
             if worker != 0 {
                 others.fetch_add(1, Ordering::Relaxed);
             }
-            (0..100).for_each(|i| drop(black_box(begin + i)));
+            for i in 0..100 {
+                black_box(begin + i);
+            }
         };
         pool.parallel_for(extent, 1, &work)
             .unwrap_or_else(|panic| panic!("{panic}"));

@@ -1,11 +1,12 @@
-//! runtime
+//! Loads, runs and measures compiled plans. Owns all `unsafe` of the workspace.
 
-//pub mod hwbench;
-pub mod machine {
-    pub fn total_memory_bytes() -> Option<u64> {
-        None
-    }
-}
+pub mod executable;
+pub mod gemm;
+pub mod host_functions;
+pub mod hwbench;
+pub mod jit;
+pub mod machine;
 pub mod memory;
 pub mod mmap;
+pub mod nvrtc;
 pub mod pool;

@@ -79,19 +79,29 @@ impl AlignedBuffer {
         Self::allocate(len, false)
     }
 
-    fn allocate(len: usize, zero: bool) -> Result<Self, AllocError> {
-        let error = AllocError { bytes: len };
-        if len == 0 {
-            let start = NonNull::new(std::ptr::without_provenance_mut(ALIGNMENT)).ok_or(error)?;
+    /// A buffer of `len` zero bytes that no page belongs to yet, where the system allows, and that asks for none larger
+    /// than ordinary: for measuring what touching memory costs.
+    pub(crate) fn fresh_small_pages(len: usize) -> Result<Self, AllocError> {
+        #[cfg(target_os = "linux")]
+        if len >= HUGE_PAGE_BYTES {
+            let (start, mapped) = mapping::map(len, libc::MADV_NOHUGEPAGE).ok_or(AllocError { bytes: len })?;
             return Ok(AlignedBuffer {
                 start,
                 len,
-                source: Source::Nothing,
+                source: Source::Mapping(mapped),
             });
+        }
+        Self::allocate(len, true)
+    }
+
+    fn allocate(len: usize, zero: bool) -> Result<Self, AllocError> {
+        let error = AllocError { bytes: len };
+        if len == 0 {
+            return Ok(AlignedBuffer::default());
         }
         #[cfg(target_os = "linux")]
         if len >= HUGE_PAGE_BYTES {
-            let (start, mapped) = mapping::map_huge(len).ok_or(error)?;
+            let (start, mapped) = mapping::map(len, libc::MADV_HUGEPAGE).ok_or(error)?;
             return Ok(AlignedBuffer {
                 start,
                 len,
@@ -182,9 +192,9 @@ mod mapping {
     use super::HUGE_PAGE_BYTES;
     use std::ptr::{NonNull, null_mut};
 
-    /// Maps `len` zero bytes (rounded up to 4 KiB) at a multiple of [`HUGE_PAGE_BYTES`]; `None` when out of memory.
-    /// Also tells the mapping's size.
-    pub(super) fn map_huge(len: usize) -> Option<(NonNull<u8>, usize)> {
+    /// Maps `len` zero bytes (rounded up to whole pages) at a multiple of [`HUGE_PAGE_BYTES`], and gives the system
+    /// `advice` about them; `None` when out of memory. Also tells the mapping's size.
+    pub(super) fn map(len: usize, advice: libc::c_int) -> Option<(NonNull<u8>, usize)> {
         let size = len.checked_next_multiple_of(page_bytes())?;
         // Enough to find an aligned start inside; what lies around it goes back at once.
         let room = size.checked_add(HUGE_PAGE_BYTES)?;
@@ -217,7 +227,7 @@ mod mapping {
                 unmap(start.add(size), HUGE_PAGE_BYTES - before);
             }
             // Only a wish: kernels without transparent huge pages refuse it.
-            libc::madvise(start.cast(), size, libc::MADV_HUGEPAGE);
+            libc::madvise(start.cast(), size, advice);
             NonNull::new(start).map(|start| (start, size))
         }
     }

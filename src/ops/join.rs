@@ -1,6 +1,6 @@
 //! Joining and splitting along an axis.
 //!
-//! [`concat`] pads every part to the result's extent and picks between them by padded masks of truth, in a balanced tree:
+//! [`concat()`] pads every part to the result's extent and picks between them by padded masks of truth, in a balanced tree:
 //! all views and selects, so it fuses into its users and its parts into it. (Adding padded parts would be shorter, and would
 //! turn -0.0 into 0.0.)
 

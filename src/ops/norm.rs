@@ -39,10 +39,10 @@ impl Tensor {
     fn affine(&self, mut y: Tensor, weight: Option<&Tensor>, bias: Option<&Tensor>) -> Step {
         let rank = y.rank();
         if let Some(w) = weight {
-            y = y * w;
+            y *= w;
         }
         if let Some(b) = bias {
-            y = y + b;
+            y += b;
         }
         if y.rank() != rank
             || y.extents()
@@ -98,11 +98,11 @@ impl Tensor {
             let wide = x.dtype();
             let mut scale = (var.per_channel("a variance", self)?.to(wide)? + eps).rsqrt();
             if let Some(w) = weight {
-                scale = scale * w.per_channel("a weight", self)?;
+                scale *= w.per_channel("a weight", self)?;
             }
             let mut y = (x - mean.per_channel("a mean", self)?) * scale;
             if let Some(b) = bias {
-                y = y + b.per_channel("a bias", self)?;
+                y += b.per_channel("a bias", self)?;
             }
             y.to(dtype)
         })
@@ -129,10 +129,10 @@ impl Tensor {
             let y = x.reshaped(&shape)?.standardized(&axes.into(), eps)?;
             let mut y = y.reshaped(self.extents())?;
             if let Some(w) = weight {
-                y = y * w.per_channel("a weight", self)?;
+                y *= w.per_channel("a weight", self)?;
             }
             if let Some(b) = bias {
-                y = y + b.per_channel("a bias", self)?;
+                y += b.per_channel("a bias", self)?;
             }
             y.to(dtype)
         })

@@ -37,6 +37,11 @@ impl Slice {
         single: false,
     };
 
+    /// From `start` down to, not including, `stop`.
+    pub fn down(start: impl Into<Dim>, stop: impl Into<Dim>) -> Slice {
+        Slice::from(start.into()..stop.into()).step(-1)
+    }
+
     /// Every `step`-th element of the range. A negative step goes from `start` down to, not including, `stop`; open ends
     /// are then the last and the first element.
     pub fn step(mut self, step: i64) -> Slice {

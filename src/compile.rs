@@ -1,0 +1,318 @@
+//! From a recorded graph to an executable.
+//!
+//! Invariants: one machine (pool, buffer pool, code generator) serves every executable of a thread count; an
+//! [`Executable`] is `Send + Sync` and runs from many threads at once; inputs are given in the order they were declared.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use tlc_ir::graph::verify::{VerifyError, verify};
+use tlc_ir::plan::Layout;
+use tlc_ir::{DType, Element, Graph as IrGraph, HostTensor, Target};
+use tlc_passes::pipeline::PassError;
+use tlc_passes::{Compiled, Options, memory};
+use tlc_runtime::executable::{OutputTensor, RunError, StepTime, TensorView};
+use tlc_runtime::jit::{CompileError, Compiler};
+use tlc_runtime::memory::BufferPool;
+use tlc_runtime::pool::{Pool, default_threads};
+
+use crate::error::Errors;
+use crate::graph::Graph;
+
+/// How to compile.
+#[derive(Clone, Debug, Default)]
+pub struct CompileOptions {
+    /// Threads that kernels run on, the caller's included; all available cores if `None`.
+    pub threads: Option<usize>,
+    /// Optional passes, by name; the default pipeline if `None`.
+    pub passes: Option<String>,
+    /// The most bytes that an einsum intermediate may have.
+    pub max_memory_bytes: Option<u64>,
+    /// Values of symbols that no input's shape tells, by name.
+    pub symbols: Vec<(String, i64)>,
+}
+
+/// Why a graph could not be compiled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The recording has errors.
+    #[error(transparent)]
+    Recording(#[from] Errors),
+    /// The graph breaks a rule of the language (a bug in whatever made it).
+    #[error("the graph is not valid: {}", .0.iter().map(|e| e.to_string()).collect::<Vec<_>>().join("; "))]
+    Invalid(Vec<VerifyError>),
+    /// A pass failed.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// Loading failed.
+    #[error(transparent)]
+    Load(#[from] RunError),
+    /// The code generator does not know this machine.
+    #[error(transparent)]
+    Machine(#[from] CompileError),
+}
+
+/// Threads, memory and code generator, shared by executables.
+#[derive(Clone)]
+pub struct Machine {
+    threads: Arc<Pool>,
+    buffers: Arc<BufferPool>,
+    compiler: Arc<Compiler>,
+    target: Target,
+}
+
+impl Machine {
+    /// The machine with that many threads (all available cores if `None`). One is made per thread count and kept.
+    ///
+    /// # Errors
+    /// If the code generator does not support this CPU.
+    pub fn with_threads(threads: Option<usize>) -> Result<Machine, BuildError> {
+        static MACHINES: OnceLock<Mutex<Vec<(usize, Machine)>>> = OnceLock::new();
+        let threads = threads.unwrap_or_else(default_threads).max(1);
+        let mut known = MACHINES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, m)) = known.iter().find(|(t, _)| *t == threads) {
+            return Ok(m.clone());
+        }
+        let shared = known.first().map(|(_, m)| m.clone());
+        let (compiler, buffers, mut target) = match shared {
+            Some(m) => (m.compiler, m.buffers, m.target),
+            None => {
+                let compiler = Arc::new(Compiler::new()?);
+                let target = tlc_runtime::machine::target(compiler.has_fma());
+                (compiler, BufferPool::new(), target)
+            }
+        };
+        target.threads = threads;
+        let machine = Machine { threads: Arc::new(Pool::new(threads)), buffers, compiler, target };
+        known.push((threads, machine.clone()));
+        Ok(machine)
+    }
+
+    /// What the compiler knows of the machine.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The thread pool.
+    pub fn threads(&self) -> &Arc<Pool> {
+        &self.threads
+    }
+}
+
+/// A compiled graph.
+pub struct Executable {
+    inner: tlc_runtime::executable::Executable,
+    compiled: Compiled,
+    target: Target,
+}
+
+/// An input of a call: borrowed where its layout allows, else a copy in C order.
+pub enum Input<'a> {
+    /// The caller's memory.
+    Borrowed(TensorView<'a>),
+    /// A copy.
+    Owned(HostTensor),
+}
+
+impl Input<'_> {
+    fn view(&self) -> TensorView<'_> {
+        match self {
+            Input::Borrowed(v) => *v,
+            Input::Owned(t) => TensorView { dtype: t.dtype(), shape: t.shape(), data: t.bytes() },
+        }
+    }
+}
+
+impl<'a> From<TensorView<'a>> for Input<'a> {
+    fn from(v: TensorView<'a>) -> Self {
+        Input::Borrowed(v)
+    }
+}
+
+impl<'a> From<&'a HostTensor> for Input<'a> {
+    fn from(t: &'a HostTensor) -> Self {
+        Input::Borrowed(TensorView { dtype: t.dtype(), shape: t.shape(), data: t.bytes() })
+    }
+}
+
+impl<'a> From<&'a OutputTensor> for Input<'a> {
+    fn from(t: &'a OutputTensor) -> Self {
+        Input::Borrowed(t.view())
+    }
+}
+
+impl<'a> From<&'a Output> for Input<'a> {
+    fn from(t: &'a Output) -> Self {
+        Input::Borrowed(t.tensor.view())
+    }
+}
+
+impl<'a, T: Element, D: ndarray::Dimension> From<&'a ndarray::Array<T, D>> for Input<'a> {
+    /// Borrowed if the array is in C order, copied otherwise.
+    fn from(a: &'a ndarray::Array<T, D>) -> Self {
+        match a.as_slice() {
+            Some(data) => Input::Borrowed(TensorView {
+                dtype: T::DTYPE,
+                shape: a.shape(),
+                data: bytemuck::cast_slice(data),
+            }),
+            None => {
+                let data: Vec<T> = a.iter().copied().collect();
+                Input::Owned(HostTensor::from_slice(a.shape(), &data).expect("as many elements as the array has"))
+            }
+        }
+    }
+}
+
+/// A named result in pooled memory.
+#[derive(Debug)]
+pub struct Output {
+    /// The output's name.
+    pub name: String,
+    tensor: OutputTensor,
+}
+
+impl Output {
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.tensor.dtype
+    }
+
+    /// Extents.
+    pub fn shape(&self) -> &[usize] {
+        &self.tensor.shape
+    }
+
+    /// The elements, if `T` is the element type.
+    pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
+        (T::DTYPE == self.tensor.dtype).then(|| bytemuck::cast_slice(self.tensor.bytes()))
+    }
+
+    /// A view as an `ndarray` array, if `T` is the element type.
+    pub fn as_array<T: Element>(&self) -> Option<ndarray::ArrayViewD<'_, T>> {
+        ndarray::ArrayViewD::from_shape(self.shape(), self.as_slice::<T>()?).ok()
+    }
+
+    /// The element bytes, native-endian.
+    pub fn bytes(&self) -> &[u8] {
+        self.tensor.bytes()
+    }
+
+    /// A copy as a host tensor.
+    pub fn to_host(&self) -> HostTensor {
+        HostTensor::from_bytes(self.dtype(), self.shape(), self.bytes()).expect("the buffer fits its shape")
+    }
+}
+
+/// Compiles a graph of the graph language.
+///
+/// # Errors
+/// [`BuildError`].
+pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executable, BuildError> {
+    let machine = Machine::with_threads(options.threads)?;
+    let errors = verify(graph);
+    if !errors.is_empty() {
+        return Err(BuildError::Invalid(errors));
+    }
+    let pipeline = match &options.passes {
+        Some(names) => names.parse()?,
+        None => Default::default(),
+    };
+    let pass_options =
+        Options { target: machine.target.clone(), pipeline, max_memory_bytes: options.max_memory_bytes };
+    let compiled = tlc_passes::compile(graph, &pass_options)?;
+    let inner = tlc_runtime::executable::Executable::new(
+        compiled.planned.plan.clone(),
+        &machine.compiler,
+        Arc::clone(&machine.threads),
+        Arc::clone(&machine.buffers),
+        memory::pack,
+    )?
+    .with_symbols(options.symbols.clone());
+    Ok(Executable { inner, compiled, target: machine.target })
+}
+
+impl Graph {
+    /// Compiles what has been recorded.
+    ///
+    /// # Errors
+    /// Every error of the recording, or why it could not be compiled.
+    pub fn compile(&self, options: &CompileOptions) -> Result<Executable, BuildError> {
+        compile_ir(&self.finish()?, options)
+    }
+}
+
+impl Executable {
+    /// Runs with inputs in the order they were declared; outputs are in pooled memory.
+    ///
+    /// # Errors
+    /// If inputs do not fit, memory runs out, or a worker panics.
+    pub fn run(&self, inputs: &[Input<'_>]) -> Result<Vec<Output>, RunError> {
+        let views: Vec<TensorView<'_>> = inputs.iter().map(Input::view).collect();
+        let outputs = self.inner.run(&views)?;
+        let names = self.inner.plan().outputs.iter().map(|o| o.name.clone());
+        Ok(names.zip(outputs).map(|(name, tensor)| Output { name, tensor }).collect())
+    }
+
+    /// Runs into the caller's buffers; allocates nothing once the input shapes have been seen.
+    ///
+    /// # Errors
+    /// If inputs or buffers do not fit, memory runs out, or a worker panics.
+    pub fn run_into(&self, inputs: &[TensorView<'_>], outputs: &mut [&mut [u8]]) -> Result<(), RunError> {
+        self.inner.run_into(inputs, outputs)
+    }
+
+    /// As [`Executable::run_into`], and appends the time of each step to `times`.
+    ///
+    /// # Errors
+    /// As [`Executable::run_into`].
+    pub fn run_profiled(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [&mut [u8]],
+        times: &mut Vec<StepTime>,
+    ) -> Result<(), RunError> {
+        self.inner.run_profiled(inputs, outputs, times)
+    }
+
+    /// Output shapes for the given inputs.
+    ///
+    /// # Errors
+    /// If the inputs do not fit.
+    pub fn output_shapes(&self, inputs: &[TensorView<'_>]) -> Result<Vec<Vec<usize>>, RunError> {
+        self.inner.output_shapes(inputs)
+    }
+
+    /// Arena placement for the given inputs.
+    ///
+    /// # Errors
+    /// If the inputs do not fit.
+    pub fn layout(&self, inputs: &[TensorView<'_>]) -> Result<Layout, RunError> {
+        self.inner.layout(inputs)
+    }
+
+    /// The plan that runs.
+    pub fn plan(&self) -> &tlc_ir::Plan {
+        self.inner.plan()
+    }
+
+    /// Everything that compilation decided.
+    pub fn decisions(&self) -> &Compiled {
+        &self.compiled
+    }
+
+    /// What the compiler knew of the machine.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Machine code size in bytes.
+    pub fn code_bytes(&self) -> usize {
+        self.inner.code_bytes()
+    }
+
+    /// What the compiler decided and why, for people.
+    pub fn explain(&self) -> String {
+        crate::explain::explain(&self.compiled, &self.target)
+    }
+}
