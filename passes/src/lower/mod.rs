@@ -347,7 +347,8 @@ fn build_loops(
     for (axis, extent) in loop_space.parallel.iter().enumerate() {
         if columns && axis + 1 == rank {
             let width = match extent.as_const() {
-                Some(n) if n <= 2 * COLUMN_TILE => n,
+                // A tile of an empty axis is one column wide, so that nothing divides by zero.
+                Some(n) if n <= 2 * COLUMN_TILE => n.max(1),
                 _ => COLUMN_TILE,
             };
             let tiles = extent.ceil_div(width);
