@@ -4,8 +4,8 @@
 //! `TLC_SEEDS=from..to` runs other seeds than the recorded ones, `TLC_SEED=n` prints one.
 
 use tlc::{CompileOptions, compile_ir};
-use tlc_ir::interp::{compare, interpret_with_bounds};
 use tlc_ir::interp::{self, interpret};
+use tlc_ir::interp::{compare, interpret_with_bounds};
 use tlc_ir::testgen::{Case, GenOptions, random_case};
 use tlc_ir::{DType, HostTensor};
 
@@ -18,15 +18,22 @@ fn run(case: &Case, inputs: &[HostTensor], threads: usize, passes: Option<&str>)
         ..Default::default()
     };
     let executable = compile_ir(&case.graph, &options).map_err(|e| format!("compile: {e}"))?;
-    let outputs =
-        executable.run(&inputs.iter().map(Into::into).collect::<Vec<_>>()).map_err(|e| format!("run: {e}"))?;
+    let outputs = executable
+        .run(&inputs.iter().map(Into::into).collect::<Vec<_>>())
+        .map_err(|e| format!("run: {e}"))?;
     Ok(outputs.iter().map(|o| o.to_host()).collect())
 }
 
 fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
     let inputs = case.input_data(seed);
     let options = interp::Options {
-        symbols: case.graph.symbols().iter().map(|s| s.name.clone()).zip(case.binding.iter().copied()).collect(),
+        symbols: case
+            .graph
+            .symbols()
+            .iter()
+            .map(|s| s.name.clone())
+            .zip(case.binding.iter().copied())
+            .collect(),
         ..interp::Options::default()
     };
     let one = run(case, &inputs, 1, passes)?;
@@ -71,7 +78,10 @@ fn check_all(name: &str, default: std::ops::Range<u64>, options: &GenOptions, pa
             Ok(Err(e)) => e,
             Err(p) => format!(
                 "panic: {}",
-                p.downcast_ref::<String>().cloned().or(p.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default()
+                p.downcast_ref::<String>()
+                    .cloned()
+                    .or(p.downcast_ref::<&str>().map(|s| s.to_string()))
+                    .unwrap_or_default()
             ),
         };
         if std::env::var("TLC_SEED").is_ok() {
@@ -79,18 +89,32 @@ fn check_all(name: &str, default: std::ops::Range<u64>, options: &GenOptions, pa
         }
         failures.push(format!("{name} seed {seed} passes {passes:?}: {message}"));
     }
-    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures[..failures.len().min(40)].join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures[..failures.len().min(40)].join("\n")
+    );
 }
 
 #[test]
 fn f32_graphs_of_fixed_shape_match_the_interpreter() {
-    let options = GenOptions { dtypes: vec![DType::F32], symbolic: false, guards: false, ..GenOptions::default() };
+    let options = GenOptions {
+        dtypes: vec![DType::F32],
+        symbolic: false,
+        guards: false,
+        ..GenOptions::default()
+    };
     check_all("f32", 0..150, &options, &|_| None);
 }
 
 #[test]
 fn graphs_of_every_dtype_match_the_interpreter() {
-    let options = GenOptions { symbolic: false, guards: false, ..GenOptions::default() };
+    let options = GenOptions {
+        symbolic: false,
+        guards: false,
+        ..GenOptions::default()
+    };
     check_all("dtypes", 1000..1200, &options, &|_| None);
 }
 

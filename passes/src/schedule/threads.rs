@@ -91,7 +91,7 @@ fn perfect_chain(kernel: &Kernel, around: VarId, var: VarId) -> Result<(), Refus
 const fn combining_threads(threads: i64) -> i64 {
     match threads {
         ..=32 => threads,
-        ..=256 => 16,
+        33..=256 => 16,
         _ => 32,
     }
 }
