@@ -5,7 +5,7 @@
 mod cuda_graphs;
 
 use cuda_graphs::{Case, cases, random_cases};
-use tlc_codegen::cuda::{COMPILE_FLAGS, CudaOptions, emit, identifier};
+use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, emit, identifier};
 use tlc_ir::kernel::interp::interpret;
 use tlc_ir::kernel::{Access, Kernel, verify};
 use tlc_ir::{DType, HostTensor, Scalar};
@@ -95,7 +95,7 @@ fn scheduled_kernels_mean_what_the_nest_means() {
             let (mut expected, mut found) = (buffers.clone(), buffers);
             interpret(nest, &mut expected, &case.symbols).unwrap_or_else(|e| panic!("{} nest: {e}", case.name));
             interpret(&k.kernel, &mut found, &symbols)
-                .unwrap_or_else(|e| panic!("{} {}: {e}\n{:#?}", case.name, k.label, k.kernel.body));
+                .unwrap_or_else(|e| panic!("{} {}: {e}\n{}", case.name, k.label, k.kernel));
             for (p, (want, have)) in expected.iter().zip(&found).enumerate() {
                 for i in 0..want.len() {
                     assert!(
@@ -118,7 +118,13 @@ fn scheduled_kernels_are_accepted_by_the_verifier() {
         let (_, kernels) = gpu(&case);
         for k in &kernels {
             let report = verify::verify(&k.kernel);
-            assert!(report.errors.is_empty(), "{} {}: {report:?}", case.name, k.label);
+            assert!(
+                report.errors.is_empty(),
+                "{} {}: {report:?}\n{}",
+                case.name,
+                k.label,
+                k.kernel
+            );
         }
     }
 }
@@ -159,4 +165,51 @@ fn every_kernel_compiles_to_machine_code() {
         }
     }
     println!("{count} kernels compiled; at most {} registers ({})", most.0, most.1);
+}
+
+/// The text of three kernels, word for word; `TLC_BLESS=1` writes it anew.
+#[test]
+fn text_is_as_recorded() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let bless = std::env::var_os("TLC_BLESS").is_some();
+    for case in [
+        cuda_graphs::chain(),
+        cuda_graphs::softmax("softmax", 6, 1000),
+        cuda_graphs::column_sum(),
+    ] {
+        let (_, kernels) = gpu(&case);
+        assert_eq!(kernels.len(), 1, "{} is one kernel", case.name);
+        let made = emit(&kernels[0].kernel, &case.name, &CudaOptions::default()).expect("translates");
+        let path = folder.join(format!("{}.cu", case.name));
+        if bless {
+            std::fs::write(&path, &made.source).expect("the golden file is writable");
+        }
+        let recorded = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            recorded == made.source,
+            "{} differs from {}; if that is meant, run with TLC_BLESS=1\n{}",
+            case.name,
+            path.display(),
+            made.source
+        );
+    }
+}
+
+#[test]
+fn what_does_not_translate_is_an_error() {
+    let (compiled, kernels) = gpu(&cuda_graphs::chain());
+    let kernel = &kernels[0].kernel;
+    let with = |name: &str, arch: &str| {
+        let options = CudaOptions {
+            arch: arch.into(),
+            ..CudaOptions::default()
+        };
+        emit(kernel, name, &options)
+    };
+    assert!(with("k", "sm_100").is_ok());
+    assert!(matches!(with("1k", "sm_90a"), Err(CudaError::Name(_))));
+    assert!(matches!(with("k", "sm_75"), Err(CudaError::Arch(_))));
+    assert!(matches!(with("k", "compute_90"), Err(CudaError::Arch(_))));
+    let cpu = &compiled.planned.plan.kernels[0];
+    assert_eq!(emit(cpu, "k", &CudaOptions::default()), Err(CudaError::NoBlockLoop));
 }

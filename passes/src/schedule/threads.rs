@@ -279,7 +279,7 @@ impl Share {
         let whole = IndexExpr::modulo(&self.n, &IndexExpr::Const(self.threads))
             .simplify(kernel)
             .is(0);
-        let once = turns.as_const().is_some_and(|t| t <= 1);
+        let once = turns.is(1);
         let turn = (!once).then(|| kernel.new_var(turns));
         let at = match turn {
             Some(k) => IndexExpr::from(k) * IndexExpr::Const(self.threads) + self.thread.into(),
