@@ -7,12 +7,13 @@ mod cuda_graphs;
 use cuda_graphs::{Case, cases, random_cases};
 use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, emit, identifier};
 use tlc_ir::kernel::interp::interpret;
-use tlc_ir::kernel::{Access, Kernel, verify};
-use tlc_ir::{DType, HostTensor, Scalar};
+use tlc_ir::kernel::{Access, Bind, Kernel, Stmt, verify};
+use tlc_ir::{DType, HostTensor, IndexExpr, Scalar};
 use tlc_passes::cluster::Clusters;
 use tlc_passes::legalize::legalize;
 use tlc_passes::lower::lower;
 use tlc_passes::pipeline::{GpuKernel, gpu_kernels};
+use tlc_passes::schedule::tree::substitute_in;
 use tlc_passes::{Options, compile};
 use tlc_runtime::nvrtc::Nvrtc;
 
@@ -55,6 +56,31 @@ fn filled(dtype: DType, len: usize, seed: usize) -> HostTensor {
     t
 }
 
+/// The kernel with its blocks and threads in the opposite order. Iterations that are independent do not notice.
+fn reversed(kernel: &Kernel) -> Kernel {
+    fn walk(kernel: &mut Kernel, body: &mut [Stmt]) {
+        for s in body {
+            match s {
+                Stmt::Loop { var, bind, body } => {
+                    if matches!(bind, Bind::Block | Bind::Thread) {
+                        let (var, extent) = (*var, kernel.extents[var.0 as usize].clone());
+                        let back = extent - IndexExpr::ONE - var.into();
+                        substitute_in(kernel, body, &mut |v| (v == var).then(|| back.clone()));
+                    }
+                    walk(kernel, body);
+                }
+                Stmt::If { body, .. } => walk(kernel, body),
+                _ => {}
+            }
+        }
+    }
+    let mut out = kernel.clone();
+    let mut body = std::mem::take(&mut out.body);
+    walk(&mut out, &mut body);
+    out.body = body;
+    out
+}
+
 fn close(a: Scalar, b: Scalar) -> bool {
     let (x, y) = (a.as_f64(), b.as_f64());
     let tolerance = match a.dtype() {
@@ -92,10 +118,21 @@ fn scheduled_kernels_mean_what_the_nest_means() {
                     }
                 })
                 .collect();
-            let (mut expected, mut found) = (buffers.clone(), buffers);
+            let (mut expected, mut found, mut back) = (buffers.clone(), buffers.clone(), buffers);
             interpret(nest, &mut expected, &case.symbols).unwrap_or_else(|e| panic!("{} nest: {e}", case.name));
             interpret(&k.kernel, &mut found, &symbols)
                 .unwrap_or_else(|e| panic!("{} {}: {e}\n{}", case.name, k.label, k.kernel));
+            interpret(&reversed(&k.kernel), &mut back, &symbols)
+                .unwrap_or_else(|e| panic!("{} {} reversed: {e}\n{}", case.name, k.label, reversed(&k.kernel)));
+            for (p, (a, b)) in found.iter().zip(&back).enumerate() {
+                assert!(
+                    a.bytes() == b.bytes(),
+                    "{} {}: parameter {p} depends on the order of blocks or threads\n{}",
+                    case.name,
+                    k.label,
+                    k.kernel
+                );
+            }
             for (p, (want, have)) in expected.iter().zip(&found).enumerate() {
                 for i in 0..want.len() {
                     assert!(

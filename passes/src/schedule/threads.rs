@@ -32,9 +32,8 @@ pub(super) fn enclose(kernel: &mut Kernel) -> Vec<VarId> {
 }
 
 pub(super) fn place(kernel: &mut Kernel, scratch: u32, scope: Scope) -> Result<Vec<VarId>, Refusal> {
-    if let Some(s) = kernel.scratch.get_mut(scratch as usize) {
-        s.scope = scope;
-    }
+    let held = kernel.scratch.get_mut(scratch as usize);
+    held.ok_or(Refusal::NoScratch(scratch))?.scope = scope;
     Ok(Vec::new())
 }
 
@@ -75,7 +74,7 @@ pub(super) fn may_bind(kernel: &Kernel, var: VarId) -> Result<(), Refusal> {
     }
 }
 
-/// The loops from `around` to `var`, if they are perfectly nested and no extent varies.
+/// Whether the loops from `around` to `var` are perfectly nested.
 fn perfect_chain(kernel: &Kernel, around: VarId, var: VarId) -> Result<(), Refusal> {
     let mut at = around;
     while at != var {
@@ -91,7 +90,7 @@ fn perfect_chain(kernel: &Kernel, around: VarId, var: VarId) -> Result<(), Refus
 const fn combining_threads(threads: i64) -> i64 {
     match threads {
         ..=32 => threads,
-        ..=256 => 16,
+        33..=256 => 16,
         _ => 32,
     }
 }
