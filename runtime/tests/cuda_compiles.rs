@@ -15,7 +15,7 @@ use tlc_passes::lower::lower;
 use tlc_passes::pipeline::{GpuKernel, gpu_kernels};
 use tlc_passes::schedule::tree::substitute_in;
 use tlc_passes::{Options, compile};
-use tlc_runtime::nvrtc::Nvrtc;
+use tlc_runtime::nvrtc::{Nvrtc, NvrtcError};
 
 /// Generated graphs that are checked by the interpreter, and of these the ones that are compiled, which takes longer.
 const RANDOM: u64 = 150;
@@ -249,4 +249,25 @@ fn what_does_not_translate_is_an_error() {
     assert!(matches!(with("k", "compute_90"), Err(CudaError::Arch(_))));
     let cpu = &compiled.planned.plan.kernels[0];
     assert_eq!(emit(cpu, "k", &CudaOptions::default()), Err(CudaError::NoBlockLoop));
+}
+
+#[test]
+fn the_compiler_says_what_is_wrong() {
+    let Ok(nvrtc) = Nvrtc::load() else {
+        // The reason is printed once, by the test of machine code.
+        return;
+    };
+    let refused = nvrtc.compile("__global__ void k() { int x = nothing; }", "bad", "sm_90a", &[]);
+    match refused {
+        Err(NvrtcError::Compile { name, log }) => {
+            assert_eq!(name, "bad");
+            assert!(log.contains("nothing"), "{log}");
+        }
+        other => panic!("expected a refusal, found {other:?}"),
+    }
+    assert!(nvrtc.compile("", "none", "sm_1", &[]).is_err(), "no such architecture");
+    assert!(matches!(
+        nvrtc.compile("\0", "nul", "sm_90a", &[]),
+        Err(NvrtcError::Nul(_))
+    ));
 }
