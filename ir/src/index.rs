@@ -314,6 +314,8 @@ impl IndexExpr {
         let (terms, constant) = self.linear();
         let (mut q, mut r) = (Vec::new(), Vec::new());
         match d {
+            // Not a divisor: code that never runs (a loop over nothing) may still mention it.
+            IndexExpr::Const(..=0) => (IndexExpr::ZERO, self.clone()),
             IndexExpr::Const(d) => {
                 for (t, c) in terms {
                     let (whole, rest) = (c.div_euclid(*d), c.rem_euclid(*d));

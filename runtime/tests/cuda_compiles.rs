@@ -5,16 +5,17 @@
 mod cuda_graphs;
 
 use cuda_graphs::{Case, cases, random_cases};
-use tlc_codegen::cuda::{COMPILE_FLAGS, CudaOptions, emit, identifier};
+use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, emit, identifier};
 use tlc_ir::kernel::interp::interpret;
-use tlc_ir::kernel::{Access, Kernel, verify};
-use tlc_ir::{DType, HostTensor, Scalar};
+use tlc_ir::kernel::{Access, Bind, Kernel, Stmt, verify};
+use tlc_ir::{DType, HostTensor, IndexExpr, Scalar};
 use tlc_passes::cluster::Clusters;
 use tlc_passes::legalize::legalize;
 use tlc_passes::lower::lower;
 use tlc_passes::pipeline::{GpuKernel, gpu_kernels};
+use tlc_passes::schedule::tree::substitute_in;
 use tlc_passes::{Options, compile};
-use tlc_runtime::nvrtc::Nvrtc;
+use tlc_runtime::nvrtc::{Nvrtc, NvrtcError};
 
 /// Generated graphs that are checked by the interpreter, and of these the ones that are compiled, which takes longer.
 const RANDOM: u64 = 150;
@@ -55,6 +56,31 @@ fn filled(dtype: DType, len: usize, seed: usize) -> HostTensor {
     t
 }
 
+/// The kernel with its blocks and threads in the opposite order. Iterations that are independent do not notice.
+fn reversed(kernel: &Kernel) -> Kernel {
+    fn walk(kernel: &mut Kernel, body: &mut [Stmt]) {
+        for s in body {
+            match s {
+                Stmt::Loop { var, bind, body } => {
+                    if matches!(bind, Bind::Block | Bind::Thread) {
+                        let (var, extent) = (*var, kernel.extents[var.0 as usize].clone());
+                        let back = extent - IndexExpr::ONE - var.into();
+                        substitute_in(kernel, body, &mut |v| (v == var).then(|| back.clone()));
+                    }
+                    walk(kernel, body);
+                }
+                Stmt::If { body, .. } => walk(kernel, body),
+                _ => {}
+            }
+        }
+    }
+    let mut out = kernel.clone();
+    let mut body = std::mem::take(&mut out.body);
+    walk(&mut out, &mut body);
+    out.body = body;
+    out
+}
+
 fn close(a: Scalar, b: Scalar) -> bool {
     let (x, y) = (a.as_f64(), b.as_f64());
     let tolerance = match a.dtype() {
@@ -92,10 +118,21 @@ fn scheduled_kernels_mean_what_the_nest_means() {
                     }
                 })
                 .collect();
-            let (mut expected, mut found) = (buffers.clone(), buffers);
+            let (mut expected, mut found, mut back) = (buffers.clone(), buffers.clone(), buffers);
             interpret(nest, &mut expected, &case.symbols).unwrap_or_else(|e| panic!("{} nest: {e}", case.name));
             interpret(&k.kernel, &mut found, &symbols)
-                .unwrap_or_else(|e| panic!("{} {}: {e}\n{:#?}", case.name, k.label, k.kernel.body));
+                .unwrap_or_else(|e| panic!("{} {}: {e}\n{}", case.name, k.label, k.kernel));
+            interpret(&reversed(&k.kernel), &mut back, &symbols)
+                .unwrap_or_else(|e| panic!("{} {} reversed: {e}\n{}", case.name, k.label, reversed(&k.kernel)));
+            for (p, (a, b)) in found.iter().zip(&back).enumerate() {
+                assert!(
+                    a.bytes() == b.bytes(),
+                    "{} {}: parameter {p} depends on the order of blocks or threads\n{}",
+                    case.name,
+                    k.label,
+                    k.kernel
+                );
+            }
             for (p, (want, have)) in expected.iter().zip(&found).enumerate() {
                 for i in 0..want.len() {
                     assert!(
@@ -118,7 +155,13 @@ fn scheduled_kernels_are_accepted_by_the_verifier() {
         let (_, kernels) = gpu(&case);
         for k in &kernels {
             let report = verify::verify(&k.kernel);
-            assert!(report.errors.is_empty(), "{} {}: {report:?}", case.name, k.label);
+            assert!(
+                report.errors.is_empty(),
+                "{} {}: {report:?}\n{}",
+                case.name,
+                k.label,
+                k.kernel
+            );
         }
     }
 }
@@ -159,4 +202,72 @@ fn every_kernel_compiles_to_machine_code() {
         }
     }
     println!("{count} kernels compiled; at most {} registers ({})", most.0, most.1);
+}
+
+/// The text of three kernels, word for word; `TLC_BLESS=1` writes it anew.
+#[test]
+fn text_is_as_recorded() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let bless = std::env::var_os("TLC_BLESS").is_some();
+    for case in [
+        cuda_graphs::chain(),
+        cuda_graphs::softmax("softmax", 6, 1000),
+        cuda_graphs::column_sum(),
+    ] {
+        let (_, kernels) = gpu(&case);
+        assert_eq!(kernels.len(), 1, "{} is one kernel", case.name);
+        let made = emit(&kernels[0].kernel, &case.name, &CudaOptions::default()).expect("translates");
+        let path = folder.join(format!("{}.cu", case.name));
+        if bless {
+            std::fs::write(&path, &made.source).expect("the golden file is writable");
+        }
+        let recorded = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            recorded == made.source,
+            "{} differs from {}; if that is meant, run with TLC_BLESS=1\n{}",
+            case.name,
+            path.display(),
+            made.source
+        );
+    }
+}
+
+#[test]
+fn what_does_not_translate_is_an_error() {
+    let (compiled, kernels) = gpu(&cuda_graphs::chain());
+    let kernel = &kernels[0].kernel;
+    let with = |name: &str, arch: &str| {
+        let options = CudaOptions {
+            arch: arch.into(),
+            ..CudaOptions::default()
+        };
+        emit(kernel, name, &options)
+    };
+    assert!(with("k", "sm_100").is_ok());
+    assert!(matches!(with("1k", "sm_90a"), Err(CudaError::Name(_))));
+    assert!(matches!(with("k", "sm_75"), Err(CudaError::Arch(_))));
+    assert!(matches!(with("k", "compute_90"), Err(CudaError::Arch(_))));
+    let cpu = &compiled.planned.plan.kernels[0];
+    assert_eq!(emit(cpu, "k", &CudaOptions::default()), Err(CudaError::NoBlockLoop));
+}
+
+#[test]
+fn the_compiler_says_what_is_wrong() {
+    let Ok(nvrtc) = Nvrtc::load() else {
+        // The reason is printed once, by the test of machine code.
+        return;
+    };
+    let refused = nvrtc.compile("__global__ void k() { int x = nothing; }", "bad", "sm_90a", &[]);
+    match refused {
+        Err(NvrtcError::Compile { name, log }) => {
+            assert_eq!(name, "bad");
+            assert!(log.contains("nothing"), "{log}");
+        }
+        other => panic!("expected a refusal, found {other:?}"),
+    }
+    assert!(nvrtc.compile("", "none", "sm_1", &[]).is_err(), "no such architecture");
+    assert!(matches!(
+        nvrtc.compile("\0", "nul", "sm_90a", &[]),
+        Err(NvrtcError::Nul(_))
+    ));
 }

@@ -18,6 +18,12 @@
 //! - `Register` scratch has a constant length and is only accessed at indices that become constants once `Unroll` loops are
 //!   unrolled, plus at most one lane variable with coefficient 1 at an offset divisible by the lane count.
 //! - Scratch contents are undefined at the start of a parallel iteration.
+//! - A GPU kernel is one `Block` loop, the whole body, whose iterations are independent as those of a `Parallel` loop are.
+//!   `Thread` loops lie inside it, never in each other nor in an `If`, and have at most 1024 iterations, which touch disjoint
+//!   written memory (or, in shared memory, are ordered by a `Barrier` between two thread loops; there is none inside one).
+//!   Register and cache scratch that a thread loop writes is used in that loop only. What lies outside of thread loops is
+//!   executed by every thread of the block alike, so it writes nothing but register scratch. The serial meaning is then
+//!   the parallel one.
 //! - Symbols are positional: a launch supplies their values.
 //!
 //! Kernels are alpha-renamed and nameless inside, so equal ones compare equal and compile once.
@@ -101,7 +107,7 @@ pub enum Bind {
     Lanes,
     /// In chunks on the threads of a pool.
     Parallel,
-    /// One per GPU block.
+    /// One per GPU block; the outermost statement and the only one at its level.
     Block,
     /// One per GPU thread of a block.
     Thread,

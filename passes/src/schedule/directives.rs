@@ -110,6 +110,9 @@ pub enum Refusal {
     /// No loop has that variable.
     #[error("there is no loop i{}", .0.0)]
     NoLoop(VarId),
+    /// No such scratch.
+    #[error("there is no scratch {0}")]
+    NoScratch(u32),
     /// The two loops are not perfectly nested.
     #[error("loops i{} and i{} are not perfectly nested", .0.0, .1.0)]
     NotNested(VarId, VarId),

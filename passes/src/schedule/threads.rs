@@ -32,9 +32,8 @@ pub(super) fn enclose(kernel: &mut Kernel) -> Vec<VarId> {
 }
 
 pub(super) fn place(kernel: &mut Kernel, scratch: u32, scope: Scope) -> Result<Vec<VarId>, Refusal> {
-    if let Some(s) = kernel.scratch.get_mut(scratch as usize) {
-        s.scope = scope;
-    }
+    let held = kernel.scratch.get_mut(scratch as usize);
+    held.ok_or(Refusal::NoScratch(scratch))?.scope = scope;
     Ok(Vec::new())
 }
 
@@ -75,7 +74,7 @@ pub(super) fn may_bind(kernel: &Kernel, var: VarId) -> Result<(), Refusal> {
     }
 }
 
-/// The loops from `around` to `var`, if they are perfectly nested and no extent varies.
+/// Whether the loops from `around` to `var` are perfectly nested.
 fn perfect_chain(kernel: &Kernel, around: VarId, var: VarId) -> Result<(), Refusal> {
     let mut at = around;
     while at != var {
@@ -279,7 +278,7 @@ impl Share {
         let whole = IndexExpr::modulo(&self.n, &IndexExpr::Const(self.threads))
             .simplify(kernel)
             .is(0);
-        let once = turns.as_const().is_some_and(|t| t <= 1);
+        let once = turns.is(1);
         let turn = (!once).then(|| kernel.new_var(turns));
         let at = match turn {
             Some(k) => IndexExpr::from(k) * IndexExpr::Const(self.threads) + self.thread.into(),

@@ -1,0 +1,21 @@
+typedef float f32;
+static __device__ __forceinline__ f32 max_f32(f32 a, f32 b) { return a != a ? a : (b > a || b != b) ? b : a; }
+
+extern "C" __global__ void __launch_bounds__(256) chain(
+    const f32* __restrict__ p0,
+    const f32* __restrict__ p1,
+    const f32* __restrict__ p2,
+    f32* __restrict__ p3
+) {
+    const int b0 = blockIdx.x;
+    if ((int)threadIdx.x < min(256, 3000 - b0 * 256)) {
+        const int t1 = threadIdx.x;
+        const f32 v0 = p0[b0 * 256 + t1];
+        const f32 v1 = p1[b0 * 256 + t1];
+        const f32 v2 = p2[b0 * 256 + t1];
+        const f32 v3 = v1 * v2;
+        const f32 v4 = v0 + v3;
+        const f32 v5 = max_f32(v4, 0.0f);
+        p3[b0 * 256 + t1] = v5;
+    }
+}
