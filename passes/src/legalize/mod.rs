@@ -8,7 +8,7 @@
 
 mod emit;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
@@ -61,6 +61,8 @@ struct Legalizer<'k> {
     out: Vec<Stmt>,
     renamed: FxHashMap<ValueId, ValueId>,
     lanes: Option<Lanes>,
+    /// Values that differ between the lanes of the loop being legalized.
+    varying: FxHashSet<ValueId>,
 }
 
 /// Legalizes a kernel.
@@ -71,6 +73,7 @@ pub fn legalize(kernel: &mut Kernel) {
         out: Vec::new(),
         renamed: FxHashMap::default(),
         lanes: None,
+        varying: FxHashSet::default(),
     };
     l.block(body);
     kernel.body = l.out;
@@ -96,8 +99,24 @@ impl Legalizer<'_> {
     /// Emits an operation as a new value.
     fn emit(&mut self, op: Op, dtype: DType) -> ValueId {
         let value = self.kernel.new_value(dtype);
+        self.note(value, &op);
         self.out.push(Stmt::Let { value, op });
         value
+    }
+
+    /// Remembers whether a value differs between lanes.
+    fn note(&mut self, value: ValueId, op: &Op) {
+        let Some(lanes) = self.lanes else { return };
+        let varies = match op {
+            Op::Const(_) => false,
+            Op::Index(e, _) => e.uses(lanes.var),
+            Op::Load { index, mask, .. } => index.uses(lanes.var) || mask.is_some_and(|m| self.varying.contains(&m)),
+            Op::Map(_, args) => args.iter().any(|a| self.varying.contains(a)),
+            Op::Convert(_, a) | Op::Bitcast(_, a) => self.varying.contains(a),
+        };
+        if varies {
+            self.varying.insert(value);
+        }
     }
 
     fn map(&mut self, op: ScalarOp, args: &[ValueId]) -> ValueId {
@@ -117,7 +136,10 @@ impl Legalizer<'_> {
                         let new = self.legal_map(scalar, args, dtype);
                         self.renamed.insert(value, new);
                     }
-                    op => self.out.push(Stmt::Let { value, op }),
+                    op => {
+                        self.note(value, &op);
+                        self.out.push(Stmt::Let { value, op });
+                    }
                 }
             }
             Stmt::Store {

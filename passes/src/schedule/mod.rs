@@ -4,6 +4,7 @@
 //! kept for `explain` and replay. A directive that refuses is not an error: the reason is noted and the nest stays as it is.
 
 pub mod directives;
+pub mod hoist;
 mod gpu;
 mod threads;
 pub mod tree;
@@ -95,6 +96,7 @@ pub fn schedule(nest: &Nest, target: &Target) -> (Kernel, Schedule) {
             s.schedule.inner.push(Err(ScalarReason::Recurrence));
         }
     }
+    hoist::hoist(&mut s.kernel);
     (s.kernel, s.schedule)
 }
 
