@@ -27,6 +27,8 @@ pub struct CompileOptions {
     pub passes: Option<String>,
     /// The most bytes that an einsum intermediate may have.
     pub max_memory_bytes: Option<u64>,
+    /// Values of symbols that no input's shape tells, by name.
+    pub symbols: Vec<(String, i64)>,
 }
 
 /// Why a graph could not be compiled.
@@ -67,7 +69,10 @@ impl Machine {
     pub fn with_threads(threads: Option<usize>) -> Result<Machine, BuildError> {
         static MACHINES: OnceLock<Mutex<Vec<(usize, Machine)>>> = OnceLock::new();
         let threads = threads.unwrap_or_else(default_threads).max(1);
-        let mut known = MACHINES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = MACHINES
+            .get_or_init(Mutex::default)
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some((_, m)) = known.iter().find(|(t, _)| *t == threads) {
             return Ok(m.clone());
         }
@@ -81,7 +86,12 @@ impl Machine {
             }
         };
         target.threads = threads;
-        let machine = Machine { threads: Arc::new(Pool::new(threads)), buffers, compiler, target };
+        let machine = Machine {
+            threads: Arc::new(Pool::new(threads)),
+            buffers,
+            compiler,
+            target,
+        };
         known.push((threads, machine.clone()));
         Ok(machine)
     }
@@ -116,7 +126,11 @@ impl Input<'_> {
     fn view(&self) -> TensorView<'_> {
         match self {
             Input::Borrowed(v) => *v,
-            Input::Owned(t) => TensorView { dtype: t.dtype(), shape: t.shape(), data: t.bytes() },
+            Input::Owned(t) => TensorView {
+                dtype: t.dtype(),
+                shape: t.shape(),
+                data: t.bytes(),
+            },
         }
     }
 }
@@ -129,7 +143,11 @@ impl<'a> From<TensorView<'a>> for Input<'a> {
 
 impl<'a> From<&'a HostTensor> for Input<'a> {
     fn from(t: &'a HostTensor) -> Self {
-        Input::Borrowed(TensorView { dtype: t.dtype(), shape: t.shape(), data: t.bytes() })
+        Input::Borrowed(TensorView {
+            dtype: t.dtype(),
+            shape: t.shape(),
+            data: t.bytes(),
+        })
     }
 }
 
@@ -216,8 +234,11 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
         Some(names) => names.parse()?,
         None => Default::default(),
     };
-    let pass_options =
-        Options { target: machine.target.clone(), pipeline, max_memory_bytes: options.max_memory_bytes };
+    let pass_options = Options {
+        target: machine.target.clone(),
+        pipeline,
+        max_memory_bytes: options.max_memory_bytes,
+    };
     let compiled = tlc_passes::compile(graph, &pass_options)?;
     let inner = tlc_runtime::executable::Executable::new(
         compiled.planned.plan.clone(),
@@ -225,8 +246,13 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
         Arc::clone(&machine.threads),
         Arc::clone(&machine.buffers),
         memory::pack,
-    )?;
-    Ok(Executable { inner, compiled, target: machine.target })
+    )?
+    .with_symbols(options.symbols.clone());
+    Ok(Executable {
+        inner,
+        compiled,
+        target: machine.target,
+    })
 }
 
 impl Graph {
@@ -248,7 +274,10 @@ impl Executable {
         let views: Vec<TensorView<'_>> = inputs.iter().map(Input::view).collect();
         let outputs = self.inner.run(&views)?;
         let names = self.inner.plan().outputs.iter().map(|o| o.name.clone());
-        Ok(names.zip(outputs).map(|(name, tensor)| Output { name, tensor }).collect())
+        Ok(names
+            .zip(outputs)
+            .map(|(name, tensor)| Output { name, tensor })
+            .collect())
     }
 
     /// Runs into the caller's buffers; allocates nothing once the input shapes have been seen.

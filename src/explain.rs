@@ -40,7 +40,11 @@ pub fn floor_ns(target: &Target, bytes: u64, flops: u64) -> (f64, &'static str) 
     };
     let moving = bytes as f64 / bandwidth * 1e9;
     let computing = flops as f64 / target.f32_flops_per_second * 1e9;
-    if moving >= computing { (moving, "bytes") } else { (computing, "flops") }
+    if moving >= computing {
+        (moving, "bytes")
+    } else {
+        (computing, "flops")
+    }
 }
 
 fn launch_cost(l: &Launch, target: &Target) -> StepCost {
@@ -111,7 +115,11 @@ pub fn bytes_text(bytes: u64) -> String {
         value /= 1024.0;
         unit += 1;
     }
-    if unit == 0 { format!("{bytes} B") } else { format!("{value:.1} {}", UNITS[unit]) }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
 }
 
 /// A count for people: `1.2 M`.
@@ -202,7 +210,11 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
         };
         writeln!(out, "  cluster {number}: {how}")?;
         for &r in &c.roots {
-            let kept = if c.stored.contains(&r) { "stored" } else { "stays in the kernel" };
+            let kept = if c.stored.contains(&r) {
+                "stored"
+            } else {
+                "stays in the kernel"
+            };
             writeln!(out, "    {}: {kept}", node_text(compiled, r))?;
         }
         for l in planned.launches.iter().filter(|l| l.cluster == number) {
@@ -221,12 +233,21 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
                 l.kernel.0,
                 l.form,
                 l.schedule.directives.len(),
-                if inner.is_empty() { "none".into() } else { inner.join(", ") }
+                if inner.is_empty() {
+                    "none".into()
+                } else {
+                    inner.join(", ")
+                }
             )?;
         }
     }
     writeln!(out, "\nfusion decisions")?;
-    for FusionDecision { producer, consumer, reason } in &compiled.clusters.decisions {
+    for FusionDecision {
+        producer,
+        consumer,
+        reason,
+    } in &compiled.clusters.decisions
+    {
         let verdict = if reason.accepted() { "fused  " } else { "refused" };
         writeln!(out, "  {verdict} {producer} -> {consumer}: {reason}")?;
     }

@@ -688,6 +688,10 @@ impl IndexExpr {
             IndexNode::Product(f) => f.iter().fold(IndexExpr::ONE, |a, f| a * f.simplify(bounds)),
             IndexNode::FloorDiv(a, b) => {
                 let (a, b) = (a.simplify(bounds), b.simplify(bounds));
+                // A divisor that turns out not to be positive (a symbol that is 0) is left for the evaluator to refuse.
+                if b.as_const().is_some_and(|b| b <= 0) {
+                    return IndexExpr::node(IndexNode::FloorDiv(a, b));
+                }
                 let (q, r) = a.split_divisible(&b);
                 if r.proves_nonnegative(bounds) && r.proves_less(&b, bounds) {
                     q
@@ -697,6 +701,9 @@ impl IndexExpr {
             }
             IndexNode::Mod(a, b) => {
                 let (a, b) = (a.simplify(bounds), b.simplify(bounds));
+                if b.as_const().is_some_and(|b| b <= 0) {
+                    return IndexExpr::node(IndexNode::Mod(a, b));
+                }
                 let (_, r) = a.split_divisible(&b);
                 if r.proves_nonnegative(bounds) && r.proves_less(&b, bounds) {
                     r

@@ -362,7 +362,8 @@ fn hostile_text_is_refused_quickly() {
             "graph @f() where {} {{ return }}",
             (0..n).map(|i| format!("n{i}, ")).collect::<String>() + "n"
         ),
-        format!("graph @f(%x: f32[n*4611686018427387903]) where n in 0..=9223372036854775807 {{ return %x, %x }}"),
+        "graph @f(%x: f32[n*4611686018427387903]) where n in 0..=9223372036854775807 { return %x, %x as y }"
+            .to_string(),
         format!("graph @f(%x: f32[]) {{ return {} %x }}", "%x, ".repeat(n)),
         wrap(
             (0..20_000)

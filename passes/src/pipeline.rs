@@ -131,7 +131,7 @@ pub enum PassError {
         /// The pass.
         pass: &'static str,
         /// What the builder said.
-        source: GraphError,
+        source: Box<GraphError>,
     },
     /// No contraction order fits the memory limit.
     #[error(transparent)]
@@ -161,9 +161,9 @@ pub fn run_pass(
     paths: &mut Vec<PathDecision>,
 ) -> Result<Graph, PassError> {
     let _span = tracing::info_span!("pass", name = pass.name()).entered();
-    let wrap = |source| PassError::Pass {
+    let wrap = |source: GraphError| PassError::Pass {
         pass: pass.name(),
-        source,
+        source: source.into(),
     };
     match pass {
         Pass::Canonicalize => canonicalize::run(graph).map_err(wrap),
@@ -200,7 +200,7 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
     }
     let owned = own_outputs::run(current.as_ref().unwrap_or(graph)).map_err(|source| PassError::Pass {
         pass: "own-outputs",
-        source,
+        source: source.into(),
     })?;
     let clusters = {
         let _span = tracing::info_span!("pass", name = "cluster").entered();

@@ -256,6 +256,8 @@ pub struct Executable {
     threads: Arc<Pool>,
     buffers: Arc<BufferPool>,
     packer: Packer,
+    /// Values of symbols that no input's shape tells, by name.
+    given: Vec<(String, i64)>,
     bindings: Mutex<VecDeque<Arc<Binding>>>,
     states: Mutex<Vec<Box<CallState>>>,
 }
@@ -285,10 +287,17 @@ impl Executable {
             threads,
             buffers,
             packer,
+            given: Vec::new(),
             bindings: Mutex::new(VecDeque::with_capacity(MAX_BINDINGS)),
             states: Mutex::new(Vec::new()),
         };
         Ok(executable)
+    }
+
+    /// Gives values to symbols that no input's shape tells, by name. A value for one that an input tells must agree with it.
+    pub fn with_symbols(mut self, given: Vec<(String, i64)>) -> Executable {
+        self.given = given;
+        self
     }
 
     /// The plan.
@@ -652,6 +661,15 @@ impl Executable {
                     && let IndexNode::Sym(s) = **node
                 {
                     values[s.0 as usize].get_or_insert(n as i64);
+                }
+            }
+        }
+        for (name, value) in &self.given {
+            if let Some(at) = self.plan.symbols.iter().position(|s| s.name == *name) {
+                let known = *values[at].get_or_insert(*value);
+                if known != *value {
+                    let condition = format!("{name} = {value} (an input's shape says {known})");
+                    return Err(RunError::Guard { condition });
                 }
             }
         }

@@ -48,7 +48,11 @@ impl Translator<'_, '_> {
             (DType::I32, DType::F32) => self.builder.ins().fcvt_from_sint(types::F32X4, x),
             (DType::F32, DType::I32) => self.builder.ins().fcvt_to_sint_sat(types::I32X4, x),
             _ => {
-                let vty = if to == DType::Bool { self.mask_type()? } else { self.vector_type(to)? };
+                let vty = if to == DType::Bool {
+                    self.mask_type()?
+                } else {
+                    self.vector_type(to)?
+                };
                 let zero = self.zero(vty.lane_type());
                 let mut vector = self.builder.ins().splat(vty, zero);
                 for l in 0..count {
@@ -56,7 +60,11 @@ impl Translator<'_, '_> {
                     let mut new = self.convert_scalar(lane, from, to)?;
                     if to == DType::Bool {
                         let wide = vty.lane_type();
-                        new = if wide.bits() > 8 { self.builder.ins().uextend(wide, new) } else { new };
+                        new = if wide.bits() > 8 {
+                            self.builder.ins().uextend(wide, new)
+                        } else {
+                            new
+                        };
                         new = self.builder.ins().ineg(new);
                     }
                     vector = self.builder.ins().insertlane(vector, new, l as u8);
@@ -89,12 +97,33 @@ impl Translator<'_, '_> {
                 let (function, operand) = match from {
                     DType::F32 | DType::F64 => {
                         let double = self.convert_scalar(x, from, DType::F64)?;
-                        (if half { HostFunction::F64ToF16 } else { HostFunction::F64ToBF16 }, double)
+                        (
+                            if half {
+                                HostFunction::F64ToF16
+                            } else {
+                                HostFunction::F64ToBF16
+                            },
+                            double,
+                        )
                     }
-                    DType::U64 => (if half { HostFunction::U64ToF16 } else { HostFunction::U64ToBF16 }, x),
+                    DType::U64 => (
+                        if half {
+                            HostFunction::U64ToF16
+                        } else {
+                            HostFunction::U64ToBF16
+                        },
+                        x,
+                    ),
                     _ => {
                         let long = self.convert_scalar(x, from, DType::I64)?;
-                        (if half { HostFunction::I64ToF16 } else { HostFunction::I64ToBF16 }, long)
+                        (
+                            if half {
+                                HostFunction::I64ToF16
+                            } else {
+                                HostFunction::I64ToBF16
+                            },
+                            long,
+                        )
                     }
                 };
                 let bits = self.call_host(function, &[operand])?;
@@ -126,8 +155,10 @@ impl Translator<'_, '_> {
                 } else {
                     let v = self.builder.ins().fcvt_to_sint_sat(types::I32, x);
                     let (lo, hi) = (d.lowest().as_i64(), d.highest().as_i64());
-                    let (lo, hi) =
-                        (self.builder.ins().iconst(types::I32, lo), self.builder.ins().iconst(types::I32, hi));
+                    let (lo, hi) = (
+                        self.builder.ins().iconst(types::I32, lo),
+                        self.builder.ins().iconst(types::I32, hi),
+                    );
                     let low = self.builder.ins().smax(v, lo);
                     let clamped = self.builder.ins().smin(low, hi);
                     self.builder.ins().ireduce(ty, clamped)
@@ -141,7 +172,11 @@ impl Translator<'_, '_> {
                     (true, true) => self.builder.ins().sextend(types::I32, x),
                     (true, false) => self.builder.ins().uextend(types::I32, x),
                 };
-                if signed { self.builder.ins().fcvt_from_sint(ty, wide) } else { self.builder.ins().fcvt_from_uint(ty, wide) }
+                if signed {
+                    self.builder.ins().fcvt_from_sint(ty, wide)
+                } else {
+                    self.builder.ins().fcvt_from_uint(ty, wide)
+                }
             }
             _ => {
                 let source = clif_type(from);

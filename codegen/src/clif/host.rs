@@ -80,7 +80,10 @@ impl HostFunction {
 impl Translator<'_, '_> {
     /// Calls a host function on scalars.
     pub(super) fn call_host(&mut self, f: HostFunction, args: &[Value]) -> Result<Value> {
-        let number = HOST_FUNCTIONS.iter().position(|h| *h == f).expect("every function is listed");
+        let number = HOST_FUNCTIONS
+            .iter()
+            .position(|h| *h == f)
+            .expect("every function is listed");
         let reference = match self.host[number] {
             Some(r) => r,
             None => {
@@ -89,7 +92,10 @@ impl Translator<'_, '_> {
                 signature.params.extend(params.iter().map(|&t| AbiParam::new(t)));
                 signature.returns.push(AbiParam::new(result));
                 let signature = self.builder.import_signature(signature);
-                let name = UserExternalName { namespace: 0, index: number as u32 };
+                let name = UserExternalName {
+                    namespace: 0,
+                    index: number as u32,
+                };
                 let name = self.builder.func.declare_imported_user_function(name);
                 let r = self.builder.import_function(ExtFuncData {
                     name: ExternalName::user(name),

@@ -81,7 +81,14 @@ impl Translator<'_, '_> {
                     sum = Some(sum.map_or(v, |s| self.builder.ins().iadd(s, v)));
                 }
                 let sum = sum.expect("there is a part");
-                Term::Value(if constant == 0 { sum } else { self.builder.ins().iadd_imm_s(sum, constant) }, depth)
+                Term::Value(
+                    if constant == 0 {
+                        sum
+                    } else {
+                        self.builder.ins().iadd_imm_s(sum, constant)
+                    },
+                    depth,
+                )
             }
             IndexNode::Product(factors) => {
                 let mut constant = 1i64;
@@ -127,7 +134,11 @@ impl Translator<'_, '_> {
                     (Term::Const(x), Term::Const(y)) => Term::Const(if smaller { x.min(y) } else { x.max(y) }),
                     (x, y) => {
                         let ((x, dx), (y, dy)) = (self.term_value(x), self.term_value(y));
-                        let v = if smaller { self.builder.ins().smin(x, y) } else { self.builder.ins().smax(x, y) };
+                        let v = if smaller {
+                            self.builder.ins().smin(x, y)
+                        } else {
+                            self.builder.ins().smax(x, y)
+                        };
                         Term::Value(v, dx.max(dy))
                     }
                 }
@@ -162,7 +173,11 @@ impl Translator<'_, '_> {
         };
         let depth = depth.max(dy);
         if nonnegative {
-            let v = if quotient { self.builder.ins().udiv(x, y) } else { self.builder.ins().urem(x, y) };
+            let v = if quotient {
+                self.builder.ins().udiv(x, y)
+            } else {
+                self.builder.ins().urem(x, y)
+            };
             return Term::Value(v, depth);
         }
         let rest = self.builder.ins().srem(x, y);

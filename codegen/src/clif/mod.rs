@@ -183,7 +183,8 @@ impl Translator<'_, '_> {
                 user_id: i as u32,
                 description: format!("param {i}").into(),
             });
-            self.flags.push(MemFlagsData::new().with_notrap().with_alias_region(Some(region)));
+            self.flags
+                .push(MemFlagsData::new().with_notrap().with_alias_region(Some(region)));
         }
         for i in 0..self.kernel.symbols.len() {
             let value = load(self, symbols, 8 * i as i32);
@@ -276,7 +277,12 @@ impl Translator<'_, '_> {
                 self.constants[value.0 as usize] = if let Op::Const(c) = op { Some(*c) } else { None };
                 Ok(())
             }
-            Stmt::Store { memory, index, value, mask } => self.store(*memory, index, *value, *mask),
+            Stmt::Store {
+                memory,
+                index,
+                value,
+                mask,
+            } => self.store(*memory, index, *value, *mask),
             Stmt::Loop { var, bind, body } => self.loop_statement(*var, *bind, body),
             Stmt::If { cond, body } => {
                 let cond = match self.value(*cond)? {
@@ -292,7 +298,9 @@ impl Translator<'_, '_> {
                 Ok(())
             }
             Stmt::Clamp { var, value } => {
-                let Val::Scalar(v) = self.value(*value)? else { return unsupported("a data index that varies over lanes") };
+                let Val::Scalar(v) = self.value(*value)? else {
+                    return unsupported("a data index that varies over lanes");
+                };
                 let extent = &self.kernel.extents[var.0 as usize];
                 let extent = self.index_value(extent)?;
                 let last = self.builder.ins().iadd_imm_s(extent, -1);
@@ -311,7 +319,9 @@ impl Translator<'_, '_> {
         let extent = self.kernel.extents[var.0 as usize].clone();
         match bind {
             Bind::Unroll => {
-                let Some(n) = extent.as_const() else { return unsupported("unrolling an unknown extent") };
+                let Some(n) = extent.as_const() else {
+                    return unsupported("unrolling an unknown extent");
+                };
                 for i in 0..n {
                     self.vars[var.0 as usize] = Some(Var::Const(i));
                     self.block(body)?;
@@ -319,7 +329,9 @@ impl Translator<'_, '_> {
                 Ok(())
             }
             Bind::Lanes => {
-                let Some(n) = extent.as_const() else { return unsupported("lanes of an unknown extent") };
+                let Some(n) = extent.as_const() else {
+                    return unsupported("lanes of an unknown extent");
+                };
                 if self.lanes.is_some() || !matches!(n, 1 | 2 | 4 | 8 | 16) {
                     return unsupported(format!("{n} lanes"));
                 }
@@ -355,7 +367,9 @@ impl Translator<'_, '_> {
                     self.builder.ins().jump(head, &[BlockArg::Value(start)]);
                 } else {
                     let any = self.builder.ins().icmp(IntCC::SignedLessThan, start, end);
-                    self.builder.ins().brif(any, head, &[BlockArg::Value(start)], after, &[]);
+                    self.builder
+                        .ins()
+                        .brif(any, head, &[BlockArg::Value(start)], after, &[]);
                 }
                 self.builder.switch_to_block(head);
                 self.depth += 1;
@@ -364,7 +378,9 @@ impl Translator<'_, '_> {
                 self.depth -= 1;
                 let next = self.builder.ins().iadd_imm_s(i, 1);
                 let more = self.builder.ins().icmp(IntCC::SignedLessThan, next, end);
-                self.builder.ins().brif(more, head, &[BlockArg::Value(next)], after, &[]);
+                self.builder
+                    .ins()
+                    .brif(more, head, &[BlockArg::Value(next)], after, &[]);
                 self.builder.switch_to_block(after);
                 Ok(())
             }
@@ -404,7 +420,11 @@ impl Translator<'_, '_> {
         let ty = like.as_truthy();
         match v {
             Val::Scalar(c) => {
-                let wide = if ty.lane_bits() > 8 { self.builder.ins().uextend(ty.lane_type(), c) } else { c };
+                let wide = if ty.lane_bits() > 8 {
+                    self.builder.ins().uextend(ty.lane_type(), c)
+                } else {
+                    c
+                };
                 let ones = self.builder.ins().ineg(wide);
                 Ok(self.builder.ins().splat(ty, ones))
             }
@@ -549,7 +569,11 @@ impl Translator<'_, '_> {
                 }
             };
             let byte = byte.expect("loads answer a value");
-            let word = if wide.lane_bits() > 8 { self.builder.ins().uextend(wide.lane_type(), byte) } else { byte };
+            let word = if wide.lane_bits() > 8 {
+                self.builder.ins().uextend(wide.lane_type(), byte)
+            } else {
+                byte
+            };
             let ones = self.builder.ins().ineg(word);
             vector = self.builder.ins().insertlane(vector, ones, l as u8);
         }
@@ -630,7 +654,11 @@ impl Translator<'_, '_> {
         if dtype != DType::Bool {
             return v;
         }
-        let narrow = if self.builder.func.dfg.value_type(v).bits() > 8 { self.builder.ins().ireduce(types::I8, v) } else { v };
+        let narrow = if self.builder.func.dfg.value_type(v).bits() > 8 {
+            self.builder.ins().ireduce(types::I8, v)
+        } else {
+            v
+        };
         self.builder.ins().band_imm_s(narrow, 1)
     }
 
@@ -702,12 +730,25 @@ impl Translator<'_, '_> {
     }
 
     /// The variable that holds an element (or vector of elements) of a register scratch, and the lane inside it.
-    fn register_part(&self, scratch: usize, at: i64, over_lanes: bool, dtype: DType) -> Result<(Variable, Option<i64>)> {
-        let Some(register) = &self.registers[scratch] else { return unsupported("register access to memory") };
-        let out_of_range = || CodegenError::Unsupported { what: format!("register element {at} out of range") };
+    fn register_part(
+        &self,
+        scratch: usize,
+        at: i64,
+        over_lanes: bool,
+        dtype: DType,
+    ) -> Result<(Variable, Option<i64>)> {
+        let Some(register) = &self.registers[scratch] else {
+            return unsupported("register access to memory");
+        };
+        let out_of_range = || CodegenError::Unsupported {
+            what: format!("register element {at} out of range"),
+        };
         match register {
             Register::Vectors(vars, lanes) => {
-                let part = usize::try_from(at / lanes).ok().and_then(|i| vars.get(i)).ok_or_else(out_of_range)?;
+                let part = usize::try_from(at / lanes)
+                    .ok()
+                    .and_then(|i| vars.get(i))
+                    .ok_or_else(out_of_range)?;
                 let lane = at % lanes;
                 if over_lanes && (lane != 0 || self.lanes.is_some_and(|l| l.0 != *lanes)) {
                     return unsupported("a vector that straddles registers");
@@ -715,9 +756,11 @@ impl Translator<'_, '_> {
                 Ok((*part, (!over_lanes).then_some(lane)))
             }
             Register::Elements(_) if over_lanes => unsupported(format!("lanes of {dtype} in single registers")),
-            Register::Elements(vars) => {
-                usize::try_from(at).ok().and_then(|i| vars.get(i)).map(|&v| (v, None)).ok_or_else(out_of_range)
-            }
+            Register::Elements(vars) => usize::try_from(at)
+                .ok()
+                .and_then(|i| vars.get(i))
+                .map(|&v| (v, None))
+                .ok_or_else(out_of_range),
         }
     }
 
@@ -779,12 +822,15 @@ impl Translator<'_, '_> {
     fn is_number(&self, v: ValueId) -> bool {
         self.constants[v.0 as usize].is_some_and(|c| !c.is_nan())
     }
-
 }
 
 /// True if the target has fused multiply-add as an instruction.
 pub fn has_fma(isa: &dyn TargetIsa) -> bool {
-    isa.name() != "x64" || isa.isa_flags().iter().any(|f| f.name == "has_fma" && f.as_bool() == Some(true))
+    isa.name() != "x64"
+        || isa
+            .isa_flags()
+            .iter()
+            .any(|f| f.name == "has_fma" && f.as_bool() == Some(true))
 }
 
 /// An index at one lane.
@@ -803,7 +849,11 @@ fn find_lanes(kernel: &Kernel, body: &[Stmt], lanes: Option<(i64, VarId)>, out: 
     };
     for s in body {
         match s {
-            Stmt::Let { op: Op::Load { memory, index, .. }, .. } | Stmt::Store { memory, index, .. } => see(memory, index),
+            Stmt::Let {
+                op: Op::Load { memory, index, .. },
+                ..
+            }
+            | Stmt::Store { memory, index, .. } => see(memory, index),
             _ => {}
         }
     }

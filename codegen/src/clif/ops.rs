@@ -18,8 +18,16 @@ impl Translator<'_, '_> {
             return unsupported(format!("{op} on {on}"));
         }
         if vals.iter().all(|v| matches!(v, Val::Scalar(_))) {
-            let scalars: SmallVec<[Value; 3]> =
-                vals.iter().map(|v| if let Val::Scalar(x) = v { *x } else { unreachable!("checked") }).collect();
+            let scalars: SmallVec<[Value; 3]> = vals
+                .iter()
+                .map(|v| {
+                    if let Val::Scalar(x) = v {
+                        *x
+                    } else {
+                        unreachable!("checked")
+                    }
+                })
+                .collect();
             return Ok(Val::Scalar(self.scalar_op(op, &scalars, on, args)?));
         }
         if on == DType::Bool {
@@ -60,7 +68,11 @@ impl Translator<'_, '_> {
     /// One lane after another, for what has no vector form.
     fn by_lane(&mut self, op: ScalarOp, vals: &[Val], args: &[ValueId], on: DType, dtype: DType) -> Result<Val> {
         let (count, _) = self.lanes.expect("vectors exist in lanes only");
-        let out = if dtype == DType::Bool { self.mask_type()? } else { self.vector_type(dtype)? };
+        let out = if dtype == DType::Bool {
+            self.mask_type()?
+        } else {
+            self.vector_type(dtype)?
+        };
         let zero = self.zero(out.lane_type());
         let mut vector = self.builder.ins().splat(out, zero);
         for l in 0..count {
@@ -77,7 +89,11 @@ impl Translator<'_, '_> {
             let mut lane = self.scalar_op(op, &scalars, on, args)?;
             if dtype == DType::Bool {
                 let wide = out.lane_type();
-                lane = if wide.bits() > 8 { self.builder.ins().uextend(wide, lane) } else { lane };
+                lane = if wide.bits() > 8 {
+                    self.builder.ins().uextend(wide, lane)
+                } else {
+                    lane
+                };
                 lane = self.builder.ins().ineg(lane);
             }
             vector = self.builder.ins().insertlane(vector, lane, l as u8);
@@ -112,7 +128,11 @@ impl Translator<'_, '_> {
 
     /// `cond ? a : b` for scalars (bool i8) or vectors (mask).
     fn pick(&mut self, cond: Value, a: Value, b: Value, ty: Type) -> Value {
-        if ty.is_vector() { self.choose(cond, a, b) } else { self.builder.ins().select(cond, a, b) }
+        if ty.is_vector() {
+            self.choose(cond, a, b)
+        } else {
+            self.builder.ins().select(cond, a, b)
+        }
     }
 
     fn scalar_op(&mut self, op: ScalarOp, a: &[Value], on: DType, args: &[ValueId]) -> Result<Value> {
@@ -146,7 +166,11 @@ impl Translator<'_, '_> {
         } else {
             self.builder.ins().f64const(v)
         };
-        if ty.is_vector() { self.builder.ins().splat(ty, scalar) } else { scalar }
+        if ty.is_vector() {
+            self.builder.ins().splat(ty, scalar)
+        } else {
+            scalar
+        }
     }
 
     fn float_op(&mut self, op: ScalarOp, a: &[Value], args: &[ValueId], ty: Type) -> Result<Value> {
@@ -161,8 +185,11 @@ impl Translator<'_, '_> {
             Trunc => self.builder.ins().trunc(a[0]),
             Sqrt => self.builder.ins().sqrt(a[0]),
             Sign => {
-                let (zero, one, minus) =
-                    (self.float_constant(0.0, ty), self.float_constant(1.0, ty), self.float_constant(-1.0, ty));
+                let (zero, one, minus) = (
+                    self.float_constant(0.0, ty),
+                    self.float_constant(1.0, ty),
+                    self.float_constant(-1.0, ty),
+                );
                 let below = self.builder.ins().fcmp(FloatCC::LessThan, a[0], zero);
                 let above = self.builder.ins().fcmp(FloatCC::GreaterThan, a[0], zero);
                 let rest = self.pick(below, minus, a[0], ty);
@@ -180,7 +207,11 @@ impl Translator<'_, '_> {
                 } else {
                     (a[1], a[0], self.is_number(args[1]))
                 };
-                let cc = if op == Max { FloatCC::GreaterThan } else { FloatCC::LessThan };
+                let cc = if op == Max {
+                    FloatCC::GreaterThan
+                } else {
+                    FloatCC::LessThan
+                };
                 let better = self.builder.ins().fcmp(cc, x, y);
                 let picked = self.pick(better, x, y, ty);
                 if first_is_number {
@@ -196,15 +227,27 @@ impl Translator<'_, '_> {
             Le => self.builder.ins().fcmp(FloatCC::LessThanOrEqual, a[0], a[1]),
             Fma if self.has_fma => self.builder.ins().fma(a[0], a[1], a[2]),
             Fma if !ty.is_vector() => {
-                let f = if wide { HostFunction::FmaF64 } else { HostFunction::FmaF32 };
+                let f = if wide {
+                    HostFunction::FmaF64
+                } else {
+                    HostFunction::FmaF32
+                };
                 self.call_host(f, a)?
             }
             Rem if !ty.is_vector() => {
-                let f = if wide { HostFunction::RemF64 } else { HostFunction::RemF32 };
+                let f = if wide {
+                    HostFunction::RemF64
+                } else {
+                    HostFunction::RemF32
+                };
                 self.call_host(f, a)?
             }
             Mod if !ty.is_vector() => {
-                let f = if wide { HostFunction::ModF64 } else { HostFunction::ModF32 };
+                let f = if wide {
+                    HostFunction::ModF64
+                } else {
+                    HostFunction::ModF32
+                };
                 self.call_host(f, a)?
             }
             _ => return unsupported(format!("{op} on {ty}")),
@@ -213,9 +256,17 @@ impl Translator<'_, '_> {
 
     fn int_constant(&mut self, v: i64, ty: Type) -> Value {
         let lane = ty.lane_type();
-        let masked = if lane.bits() == 64 { v } else { v & ((1i64 << lane.bits()) - 1) };
+        let masked = if lane.bits() == 64 {
+            v
+        } else {
+            v & ((1i64 << lane.bits()) - 1)
+        };
         let scalar = self.builder.ins().iconst(lane, masked);
-        if ty.is_vector() { self.builder.ins().splat(ty, scalar) } else { scalar }
+        if ty.is_vector() {
+            self.builder.ins().splat(ty, scalar)
+        } else {
+            scalar
+        }
     }
 
     fn int_op(&mut self, op: ScalarOp, a: &[Value], on: DType, ty: Type) -> Result<Value> {
@@ -234,7 +285,11 @@ impl Translator<'_, '_> {
                 self.pick(below, negated, a[0], ty)
             }
             Sign => {
-                let (zero, one, minus) = (self.int_constant(0, ty), self.int_constant(1, ty), self.int_constant(-1, ty));
+                let (zero, one, minus) = (
+                    self.int_constant(0, ty),
+                    self.int_constant(1, ty),
+                    self.int_constant(-1, ty),
+                );
                 let none = self.builder.ins().icmp(IntCC::Equal, a[0], zero);
                 let other = if signed {
                     let below = self.builder.ins().icmp(IntCC::SignedLessThan, a[0], zero);
@@ -271,7 +326,10 @@ impl Translator<'_, '_> {
                 let by = self.builder.ins().select(in_range, a[1], zero);
                 let (shifted, beyond) = match op {
                     Shl => (self.builder.ins().ishl(a[0], by), zero),
-                    _ if signed => (self.builder.ins().sshr(a[0], by), self.builder.ins().sshr_imm_s(a[0], bits - 1)),
+                    _ if signed => (
+                        self.builder.ins().sshr(a[0], by),
+                        self.builder.ins().sshr_imm_s(a[0], bits - 1),
+                    ),
                     _ => (self.builder.ins().ushr(a[0], by), zero),
                 };
                 self.builder.ins().select(in_range, shifted, beyond)
@@ -295,11 +353,19 @@ impl Translator<'_, '_> {
         }
         let (mut result, when_zero) = match op {
             ScalarOp::Div => {
-                let q = if signed { self.builder.ins().sdiv(x, safe) } else { self.builder.ins().udiv(x, safe) };
+                let q = if signed {
+                    self.builder.ins().sdiv(x, safe)
+                } else {
+                    self.builder.ins().udiv(x, safe)
+                };
                 (q, zero)
             }
             _ => {
-                let r = if signed { self.builder.ins().srem(x, safe) } else { self.builder.ins().urem(x, safe) };
+                let r = if signed {
+                    self.builder.ins().srem(x, safe)
+                } else {
+                    self.builder.ins().urem(x, safe)
+                };
                 (r, x)
             }
         };
@@ -313,7 +379,11 @@ impl Translator<'_, '_> {
             result = self.builder.ins().select(fix, moved, result);
         }
         if let Some(minus) = by_minus_one {
-            let special = if op == ScalarOp::Div { self.builder.ins().ineg(x) } else { zero };
+            let special = if op == ScalarOp::Div {
+                self.builder.ins().ineg(x)
+            } else {
+                zero
+            };
             result = self.builder.ins().select(minus, special, result);
         }
         self.builder.ins().select(by_zero, when_zero, result)

@@ -61,6 +61,8 @@ fn contract<T: Wide>(
     shape: &[usize],
 ) -> Result<HostTensor, TensorError> {
     let (acc, sum, product) = (node.accumulator, node.semiring.sum(), node.semiring.product());
+    // Products of narrower floats are exact in f64, near enough for any rounding to f32.
+    let compensate = acc == DType::F64 && node.semiring == Semiring::AddMul;
     let mut out = Vec::new();
     groups.run(
         || T::start(sum, acc),
@@ -68,10 +70,19 @@ fn contract<T: Wide>(
             let mut at: SmallVec<[i64; 4]> = offsets.into();
             for _ in 0..run {
                 let mut term = operands[0][at[0] as usize];
+                let mut lost = None;
                 for (o, &i) in operands[1..].iter().zip(&at[1..]) {
-                    term = term.product(product, o[i as usize]).wrap(acc);
+                    let factor = o[i as usize];
+                    let next = term.product(product, factor).wrap(acc);
+                    if compensate {
+                        lost = T::lost(term, factor, next, lost);
+                    }
+                    term = next;
                 }
                 T::push(carry, sum, term);
+                if let Some(lost) = lost {
+                    T::push(carry, sum, lost);
+                }
                 at.iter_mut().zip(steps).for_each(|(a, s)| *a += s);
             }
         },

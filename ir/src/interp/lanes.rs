@@ -109,6 +109,11 @@ pub(super) trait Wide: Copy + PartialOrd {
     fn total(carry: Self::Carry) -> Self;
     /// The product of a semiring.
     fn product(self, op: ScalarOp, other: Self) -> Self;
+    /// What the rounding of a product `x * y` lost, added to `earlier * y`, what the rounding of x lost; `None` if nothing
+    /// (Ogita, Rump and Oishi, "Accurate sum and dot product", SIAM J. Sci. Comput. 26, 2005).
+    fn lost(_x: Self, _y: Self, _product: Self, _earlier: Option<Self>) -> Option<Self> {
+        None
+    }
     /// The value as an integer dtype's wrapped one; floats stay.
     fn wrap(self, dtype: DType) -> Self;
     /// The value as an element.
@@ -162,6 +167,11 @@ impl Wide for f64 {
         } else {
             self + other
         }
+    }
+
+    fn lost(x: f64, y: f64, product: f64, earlier: Option<f64>) -> Option<f64> {
+        let lost = x.mul_add(y, -product) + earlier.map_or(0.0, |e| e * y);
+        (product.is_finite() && lost.is_finite() && lost != 0.0).then_some(lost)
     }
 
     fn wrap(self, _: DType) -> f64 {

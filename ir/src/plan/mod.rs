@@ -10,6 +10,7 @@
 //! - Sizes, ranges and symbol arguments are index expressions over the plan's symbols.
 
 pub mod interp;
+mod print;
 pub mod verify;
 
 use crate::dtype::DType;

@@ -223,12 +223,10 @@ impl Checker<'_> {
         found.into_iter().for_each(|r| self.error(r));
     }
 
-    fn exists(&mut self, slot: SlotId) -> bool {
-        let known = (slot.0 as usize) < self.plan.slots.len();
-        if !known {
+    fn exists(&mut self, slot: SlotId) {
+        if slot.0 as usize >= self.plan.slots.len() {
             self.error(PlanRule::Missing(format!("slot {}", slot.0)));
         }
-        known
     }
 
     /// Checks ids and expressions; answers whether all ids exist, so that the rest may index by them.
@@ -260,14 +258,14 @@ impl Checker<'_> {
                 self.error(PlanRule::AliasCycle(SlotId(i as u32)));
             }
         }
-        plan.outputs.iter().for_each(|o| drop(self.exists(o.slot)));
+        plan.outputs.iter().for_each(|o| self.exists(o.slot));
         for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
             self.step = Some(number);
             match step {
                 Step::Launch(l) => self.launch_ids(l),
                 Step::Group(all) => all.iter().for_each(|l| self.launch_ids(l)),
-                Step::Gemm(g) => [&g.lhs, &g.rhs, &g.dst].iter().for_each(|o| drop(self.exists(o.slot))),
-                Step::Copy { src, dst } => [src, dst].iter().for_each(|s| drop(self.exists(**s))),
+                Step::Gemm(g) => [&g.lhs, &g.rhs, &g.dst].iter().for_each(|o| self.exists(o.slot)),
+                Step::Copy { src, dst } => [src, dst].iter().for_each(|s| self.exists(**s)),
             }
         }
         self.step = None;
@@ -275,7 +273,7 @@ impl Checker<'_> {
     }
 
     fn launch_ids(&mut self, l: &Launch) {
-        l.args.iter().for_each(|s| drop(self.exists(*s)));
+        l.args.iter().for_each(|s| self.exists(*s));
         l.symbols.iter().for_each(|e| self.symbolic(e));
         if l.kernel.0 as usize >= self.plan.kernels.len() {
             self.error(PlanRule::Missing(format!("kernel {}", l.kernel.0)));

@@ -13,8 +13,9 @@ use crate::tensor::{HostTensor, element_count};
 impl GraphParser<'_, '_, '_, '_> {
     /// Behind `const`: passes over the literal, which is read once its type is known.
     pub(super) fn constant(&mut self) -> Parsed<Full> {
+        let start = self.c.mark();
         if self.c.eat_word("opaque") {
-            return Ok(Full::Opaque(self.c.string("const")?));
+            return Ok(Full::Opaque(start, self.c.string("const")?));
         }
         let literal = self.c.mark();
         if self.c.kind() != TokenKind::LeftBracket {
@@ -152,8 +153,7 @@ impl GraphParser<'_, '_, '_, '_> {
         Ok(data)
     }
 
-    pub(super) fn opaque(&mut self, name: &str, ty: &TensorType) -> Parsed<NodeKind> {
-        let start = self.c.mark();
+    pub(super) fn opaque(&mut self, start: Mark, name: &str, ty: &TensorType) -> Parsed<NodeKind> {
         let shape = self.const_shape(start, ty)?;
         let span = self.c.span_since(start);
         match (self.resolver)(name, ty.dtype, &shape) {

@@ -127,6 +127,8 @@ impl<'t> Cursor<'t> {
         let found = match token.kind {
             // The lexer has said what is wrong here.
             TokenKind::Bad => return Reported,
+            // Recovery from another failure ended here.
+            _ if self.errors.last().is_some_and(|(span, _)| *span == token.span()) => return Reported,
             TokenKind::End => "the end of the text".to_string(),
             _ => format!("`{}`", excerpt(self.source(token))),
         };

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::cursor::{Cursor, Mark, Parsed, Reported};
 use super::expr::{dim, dims, scalar, tensor_type};
-use super::lexer::{TokenKind, excerpt};
+use super::lexer::{Span, TokenKind, excerpt};
 use super::{Resolver, lexer};
 use crate::dtype::DType;
 use crate::graph::{
@@ -161,9 +161,11 @@ impl GraphParser<'_, '_, '_, '_> {
     fn body(&mut self) -> Parsed<()> {
         let mut returned = false;
         while !self.c.gave_up() {
-            if self.c.eat(TokenKind::RightBrace) {
+            if self.c.kind() == TokenKind::RightBrace {
+                let brace = self.c.bump().span();
                 if !returned {
-                    self.c.unexpected_end_of_graph();
+                    self.c
+                        .error(brace, "graph without outputs; expected `return` before `}`");
                 }
                 return Ok(());
             }
@@ -225,6 +227,10 @@ impl GraphParser<'_, '_, '_, '_> {
 
     /// The node that a value names; none if its definition is broken.
     fn value(&mut self, context: &str) -> Parsed<Option<NodeId>> {
+        if self.c.next_kind() == TokenKind::Equals {
+            // The next statement: an operand is missing.
+            return Err(self.c.unexpected(context, TokenKind::Value.describe()));
+        }
         let token = self.c.expect(TokenKind::Value, context)?;
         let key = self.c.sigil_name(token)?;
         match self.values.get(&key) {
@@ -382,8 +388,8 @@ impl GraphParser<'_, '_, '_, '_> {
         let open = self.c.mark();
         let mut a = Attributes::default();
         let mut seen: SmallVec<[&str; 4]> = SmallVec::new();
-        if self.c.eat(TokenKind::LeftBrace) && !self.c.eat(TokenKind::RightBrace) {
-            loop {
+        if self.c.eat(TokenKind::LeftBrace) {
+            while !self.c.eat(TokenKind::RightBrace) {
                 let word = self.c.expect(TokenKind::Word, "attribute")?;
                 let name = self.c.source(word);
                 let Some(&name) = allowed.iter().find(|&&a| a == name) else {
@@ -411,10 +417,7 @@ impl GraphParser<'_, '_, '_, '_> {
                         self.attribute(name, &mut a)?;
                     }
                 }
-                if self.c.eat(TokenKind::RightBrace) {
-                    break;
-                }
-                if !self.c.eat(TokenKind::Comma) {
+                if !self.c.eat(TokenKind::Comma) && self.c.kind() != TokenKind::RightBrace {
                     return Err(self.c.unexpected("attribute", "`,` or `}`"));
                 }
             }
@@ -428,7 +431,7 @@ impl GraphParser<'_, '_, '_, '_> {
                 format!("missing attribute of {op}; expected `{missing}=…` in braces"),
             ));
         }
-        Ok(Full::With(form, a))
+        Ok(Full::With(form, Box::new(a)))
     }
 
     fn attribute(&mut self, name: &str, a: &mut Attributes) -> Parsed<()> {
@@ -461,7 +464,7 @@ impl GraphParser<'_, '_, '_, '_> {
         let mut numbers: HashMap<u32, u16> = HashMap::new();
         let mut inputs = SmallVec::new();
         loop {
-            inputs.push(self.labels(&mut |label| {
+            inputs.push(self.labels("too many labels; expected at most 65535", &mut |label| {
                 let next = u16::try_from(numbers.len()).ok().filter(|&n| n < u16::MAX);
                 numbers.get(&label).copied().or_else(|| {
                     numbers.insert(label, next?);
@@ -473,7 +476,9 @@ impl GraphParser<'_, '_, '_, '_> {
             }
         }
         self.c.expect(TokenKind::Arrow, "einsum")?;
-        let output = self.labels(&mut |label| numbers.get(&label).copied())?;
+        let output = self.labels("unknown label; expected one of an operand", &mut |label| {
+            numbers.get(&label).copied()
+        })?;
         let (mut semiring, mut accumulator) = (Semiring::AddMul, None);
         if self.c.eat(TokenKind::Semicolon) {
             loop {
@@ -502,24 +507,24 @@ impl GraphParser<'_, '_, '_, '_> {
         })))
     }
 
-    /// One term; `number` answers a label's canonical number.
-    fn labels(&mut self, number: &mut dyn FnMut(u32) -> Option<u16>) -> Parsed<Labels> {
+    /// One term; `number` answers a label's canonical number, or none, of which `unknown` is the message.
+    fn labels(&mut self, unknown: &str, number: &mut dyn FnMut(u32) -> Option<u16>) -> Parsed<Labels> {
         let mut all = Labels::new();
         loop {
             let token = self.c.token();
             let source = self.c.source(token);
-            let mut push = |c: &mut Cursor<'_>, label: Option<u32>, found: &str| match label.map(&mut *number) {
-                Some(Some(n)) => {
-                    all.push(n);
-                    Ok(())
-                }
-                Some(None) => {
-                    let message = format!("unknown label; expected one of an operand, found `{}`", excerpt(found));
-                    Err(c.error(token.span(), message))
-                }
-                None => {
-                    let message = format!("malformed label; expected letters or `'52`, found `{}`", excerpt(found));
-                    Err(c.error(token.span(), message))
+            let mut push = |c: &mut Cursor<'_>, label: Option<u32>, span: Span, found: &str| {
+                let found = excerpt(found);
+                match label.map(&mut *number) {
+                    Some(Some(n)) => {
+                        all.push(n);
+                        Ok(())
+                    }
+                    Some(None) => Err(c.error(span, format!("{unknown}, found `{found}`"))),
+                    None => {
+                        let message = format!("malformed label; expected letters or `'52`, found `{found}`");
+                        Err(c.error(span, message))
+                    }
                 }
             };
             match token.kind {
@@ -530,10 +535,12 @@ impl GraphParser<'_, '_, '_, '_> {
                             b'A'..=b'Z' => Some(u32::from(b - b'A') + 26),
                             _ => None,
                         };
-                        push(self.c, label, &source[i..=i])?;
+                        let start = token.span().start + i;
+                        let end = start + 1;
+                        push(self.c, label, Span { start, end }, &source[i..=i])?;
                     }
                 }
-                TokenKind::Label => push(self.c, source[1..].parse().ok(), source)?,
+                TokenKind::Label => push(self.c, source[1..].parse().ok(), token.span(), source)?,
                 _ => return Ok(all),
             }
             self.c.bump();
@@ -561,7 +568,7 @@ impl GraphParser<'_, '_, '_, '_> {
     fn kind(&mut self, form: Full, operands: &[NodeId], ty: &TensorType) -> Parsed<NodeKind> {
         let behind = self.c.mark();
         let (form, a) = match form {
-            Full::With(form, a) => (form, a),
+            Full::With(form, a) => (form, *a),
             Full::Const(literal) => {
                 if ty.rank() != 0 {
                     let span = self.c.span_since(literal);
@@ -583,7 +590,7 @@ impl GraphParser<'_, '_, '_, '_> {
                 self.c.reset(behind);
                 return Ok(NodeKind::Data(ConstData(data)));
             }
-            Full::Opaque(name) => return self.opaque(&name, ty),
+            Full::Opaque(start, name) => return self.opaque(start, &name, ty),
             Full::Einsum(spec) => {
                 if operands.len() != spec.inputs.len() {
                     let (expected, found) = (operands.len(), spec.inputs.len());
@@ -650,15 +657,6 @@ impl GraphParser<'_, '_, '_, '_> {
     }
 }
 
-impl Cursor<'_> {
-    /// Reports a graph that ends without outputs, at its closing brace.
-    fn unexpected_end_of_graph(&mut self) {
-        let behind = self.mark();
-        let span = self.span_since(behind);
-        self.error(span, "graph without outputs; expected `return` before `}`");
-    }
-}
-
 /// The operations, with what stands between the mnemonic and the operands.
 pub(super) enum Form {
     Iota,
@@ -683,9 +681,9 @@ pub(super) enum Form {
 pub(super) enum Full {
     Const(Mark),
     List(Mark),
-    Opaque(String),
+    Opaque(Mark, String),
     Einsum(Box<EinsumSpec>),
-    With(Form, Attributes),
+    With(Form, Box<Attributes>),
 }
 
 pub(super) struct EinsumSpec {
@@ -693,7 +691,7 @@ pub(super) struct EinsumSpec {
     output: Labels,
     semiring: Semiring,
     accumulator: Option<DType>,
-    span: lexer::Span,
+    span: Span,
 }
 
 /// What an operation's braces say; each operation uses a few.

@@ -275,7 +275,7 @@ impl Printer<'_> {
         accumulator: DType,
         dtype: DType,
     ) {
-        let terms = inputs.iter().map(|l| labels(l)).collect::<Vec<_>>().join(",");
+        let terms = inputs.iter().map(labels).collect::<Vec<_>>().join(",");
         let _ = write!(text, " {{{terms}->{}", labels(output));
         let mut options = Vec::new();
         if semiring != Semiring::AddMul {

@@ -347,6 +347,7 @@ fn build_loops(
     for (axis, extent) in loop_space.parallel.iter().enumerate() {
         if columns && axis + 1 == rank {
             let width = match extent.as_const() {
+                // A tile of an empty axis is one column wide, so that nothing divides by zero.
                 Some(n) if n <= 2 * COLUMN_TILE => n.max(1),
                 _ => COLUMN_TILE,
             };

@@ -25,7 +25,10 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     })
 }
 
-const RULES: &[fn(&mut Rebuilder, &NodeKind, &[NodeId]) -> Rewritten] = &[
+/// A rule: the new node, where it applies.
+type Rule = fn(&mut Rebuilder, &NodeKind, &[NodeId]) -> Rewritten;
+
+const RULES: &[Rule] = &[
     identity_operand,
     double_inverse,
     power_by_small_integer,

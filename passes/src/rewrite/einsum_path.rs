@@ -4,7 +4,6 @@
 //! are carried in the accumulator dtype. A symbolic extent counts as a typical size, so that the order is fixed once.
 
 use tlc_ir::graph::{GraphError, Labels, Semiring};
-use tlc_ir::index::Bounds;
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind};
 
 use super::Rebuilder;

@@ -75,14 +75,14 @@ pub fn splat_value(graph: &Graph, mut node: NodeId) -> Option<Scalar> {
     }
 }
 
+/// The new node of a live one, given its new operands.
+pub type Rewrite<'f> = dyn FnMut(&mut Rebuilder, NodeId, &Node, &[NodeId]) -> Result<NodeId, GraphError> + 'f;
+
 /// Rebuilds `graph`: `f` is shown each live node and its new operands, and answers the new node.
 ///
 /// # Errors
 /// What `f` or the builder refuses: a bug in the pass.
-pub fn rebuild(
-    graph: &Graph,
-    f: &mut dyn FnMut(&mut Rebuilder, NodeId, &Node, &[NodeId]) -> Result<NodeId, GraphError>,
-) -> Result<Graph, GraphError> {
+pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> {
     let mut live = vec![false; graph.len()];
     graph.outputs().iter().for_each(|o| live[o.node.index()] = true);
     for i in (0..graph.len()).rev() {

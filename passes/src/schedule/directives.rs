@@ -174,8 +174,11 @@ pub(super) fn exists(kernel: &Kernel, var: VarId) -> Result<&Vec<Stmt>, Refusal>
     loop_body(&kernel.body, var).ok_or(Refusal::NoLoop(var))
 }
 
+/// What a loop becomes, given its binding and body.
+type Rewrite<'f> = dyn FnMut(&mut Kernel, Bind, Vec<Stmt>) -> Vec<Stmt> + 'f;
+
 /// Runs `f` on the loop's binding and body, which it replaces.
-pub(super) fn rewrite(kernel: &mut Kernel, var: VarId, f: &mut dyn FnMut(&mut Kernel, Bind, Vec<Stmt>) -> Vec<Stmt>) {
+pub(super) fn rewrite(kernel: &mut Kernel, var: VarId, f: &mut Rewrite<'_>) {
     let mut body = std::mem::take(&mut kernel.body);
     replace_loop(&mut body, var, &mut |bind, inner| f(kernel, bind, inner));
     kernel.body = body;
@@ -260,7 +263,7 @@ fn block(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, Ref
     Ok(vec![outer, inner])
 }
 
-fn nested<'k>(kernel: &'k Kernel, outer: VarId, inner: VarId) -> Result<&'k Vec<Stmt>, Refusal> {
+fn nested(kernel: &Kernel, outer: VarId, inner: VarId) -> Result<&Vec<Stmt>, Refusal> {
     match &exists(kernel, outer)?[..] {
         [Stmt::Loop { var, body, .. }] if *var == inner => {
             if kernel.extents[inner.0 as usize].uses(outer) {

@@ -164,7 +164,8 @@ pub fn replace_loop(
                 return true;
             }
             Stmt::Loop { body: inner, .. } | Stmt::If { body: inner, .. } => {
-                if replace_loop(inner, var, f) {
+                let found = replace_loop(inner, var, f);
+                if found {
                     return true;
                 }
             }

@@ -83,15 +83,19 @@ pub fn difference(found: &HostTensor, expected: &HostTensor, tolerance: Option<f
 }
 
 /// What is wrong with the compilation of a case, if anything.
-pub fn check(case: &Case, pipeline: &Pipeline) -> Result<(), String> {
+pub fn check(case: &Case, pipeline: &Pipeline, vector_bits: u32) -> Result<Compiled, String> {
     let options = Options {
-        target: Target::default(),
+        target: Target {
+            vector_bits,
+            ..Target::default()
+        },
         pipeline: pipeline.clone(),
         ..Options::default()
     };
     let compiled = compile(&case.graph, &options).map_err(|e| e.to_string())?;
     let expected = super::evaluate(&case.graph, &case.inputs, &case.symbols);
-    check_compiled(&compiled, case, &expected)
+    check_compiled(&compiled, case, &expected)?;
+    Ok(compiled)
 }
 
 fn check_compiled(compiled: &Compiled, case: &Case, expected: &[HostTensor]) -> Result<(), String> {
@@ -126,30 +130,10 @@ fn check_compiled(compiled: &Compiled, case: &Case, expected: &[HostTensor]) -> 
 
 /// A plan's text, if `TLC_SHOW` is set.
 fn shown(plan: &Plan) -> String {
-    if std::env::var("TLC_SHOW").is_err() {
-        return String::new();
+    match std::env::var("TLC_SHOW") {
+        Ok(_) => format!("\n{plan}"),
+        Err(_) => String::new(),
     }
-    let mut out = String::from("\n");
-    for (i, s) in plan.slots.iter().enumerate() {
-        out += &format!("slot {i}: {} {:?} {:?} {:?}\n", s.name, s.dtype, s.len, s.storage);
-    }
-    for step in &plan.steps {
-        let launches = match step {
-            Step::Launch(l) => std::slice::from_ref(l),
-            Step::Group(all) => &all[..],
-            other => {
-                out += &format!("{other:?}\n");
-                &[]
-            }
-        };
-        for l in launches {
-            out += &format!(
-                "launch {} {:?} {:?}\n{}",
-                l.label, l.args, l.symbols, plan.kernels[l.kernel.0 as usize]
-            );
-        }
-    }
-    out
 }
 
 /// A graph's nodes, for messages.

@@ -346,15 +346,25 @@ fn binary(op: ScalarOp, dtype: DType, x: Approx, y: Approx, f: f64, ulps: f64) -
         Div => rounded(dtype, f, f.abs(), quotient_error(x, y, f), 0.0),
         Max | Min => extremum(x, y, f),
         Rem | Mod => {
-            let (a, b) = (x.ends().0 / y.value, x.ends().1 / y.value);
-            let slack = (a.abs() + b.abs()) * 2.0 * U64;
-            let (low, high) = (a.min(b) - slack, a.max(b) + slack);
-            let same = if op == Rem {
-                low.trunc() == high.trunc()
+            // If every quotient in reach has the same whole part q, the result is x − q y.
+            let ((x0, x1), (y0, y1)) = (x.ends(), y.ends());
+            let quotients = [x0 / y0, x0 / y1, x1 / y0, x1 / y1];
+            let low = quotients
+                .iter()
+                .fold(f64::INFINITY, |m, q| m.min(q - q.abs() * 4.0 * U64));
+            let high = quotients
+                .iter()
+                .fold(f64::NEG_INFINITY, |m, q| m.max(q + q.abs() * 4.0 * U64));
+            let (low, high) = if op == Rem {
+                (low.trunc(), high.trunc())
             } else {
-                low.floor() == high.floor()
+                (low.floor(), high.floor())
             };
-            let before = if y.is_exact() && same { x.error } else { f64::INFINITY };
+            let before = if low == high && low.is_finite() && y.certain_sign() {
+                x.error + times(low.abs(), y.error)
+            } else {
+                f64::INFINITY
+            };
             rounded(dtype, f, f.abs(), before, 0.0)
         }
         Pow => {
@@ -416,6 +426,10 @@ fn pow_error(x: Approx, y: Approx, f: f64) -> f64 {
     let g = |a: f64, b: f64| ScalarOp::Pow.eval_f64(&[a, b, 0.0]);
     let ((x0, x1), (y0, y1)) = (x.ends(), y.ends());
     if x0 <= 0.0 && !y.is_exact() {
+        // NaN for certain if the base is negative and no integer is in the exponent's reach.
+        if x1 < 0.0 && x0.is_finite() && y0.floor() == y1.floor() && y0.floor() != y0 {
+            return 0.0;
+        }
         return f64::INFINITY;
     }
     let corners = farthest(f, &[g(x0, y0), g(x0, y1), g(x1, y0), g(x1, y1)]);
