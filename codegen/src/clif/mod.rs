@@ -228,8 +228,13 @@ impl Translator<'_, '_> {
             };
             let scalar = clif_type(s.dtype);
             let register = match lanes {
-                Some(l) if l > 1 && len % l == 0 && s.dtype != DType::Bool => {
-                    let Some(ty) = scalar.by(l as u32).filter(|t| t.bits() == 128) else {
+                Some(l) if l > 1 && len % l == 0 => {
+                    let ty = if s.dtype == DType::Bool {
+                        mask_of_lanes(l)
+                    } else {
+                        scalar.by(l as u32)
+                    };
+                    let Some(ty) = ty.filter(|t| t.bits() == 128) else {
                         return unsupported(format!("{l} lanes of {}", s.dtype));
                     };
                     Register::Vectors((0..len / l).map(|_| self.builder.declare_var(ty)).collect(), l)
@@ -243,8 +248,13 @@ impl Translator<'_, '_> {
                     vars.iter().for_each(|&v| self.builder.def_var(v, zero));
                 }
                 Register::Vectors(vars, l) => {
-                    let zero = self.zero(scalar);
-                    let ty = scalar.by(*l as u32).unwrap_or(types::I8X16);
+                    let ty = if s.dtype == DType::Bool {
+                        mask_of_lanes(*l)
+                    } else {
+                        scalar.by(*l as u32)
+                    };
+                    let ty = ty.unwrap_or(types::I8X16);
+                    let zero = self.zero(ty.lane_type());
                     let zeros = self.builder.ins().splat(ty, zero);
                     vars.iter().for_each(|&v| self.builder.def_var(v, zeros));
                 }
@@ -583,12 +593,9 @@ impl Translator<'_, '_> {
     /// The mask type of the current lanes.
     fn mask_type(&self) -> Result<Type> {
         let (lanes, _) = self.lanes.unwrap_or((1, VarId(0)));
-        match lanes {
-            2 => Ok(types::I64X2),
-            4 => Ok(types::I32X4),
-            8 => Ok(types::I16X8),
-            16 => Ok(types::I8X16),
-            n => unsupported(format!("{n} lanes")),
+        match mask_of_lanes(lanes) {
+            Some(ty) => Ok(ty),
+            None => unsupported(format!("{lanes} lanes")),
         }
     }
 
@@ -705,7 +712,7 @@ impl Translator<'_, '_> {
         Ok(match lane {
             None if over_lanes => Val::Vector(whole),
             None => Val::Scalar(whole),
-            Some(l) => Val::Scalar(self.builder.ins().extractlane(whole, l as u8)),
+            Some(l) => Val::Scalar(self.lane_scalar(whole, l, dtype)),
         })
     }
 
@@ -713,6 +720,10 @@ impl Translator<'_, '_> {
         let (at, over_lanes) = self.register_index(index)?;
         let (variable, lane) = self.register_part(scratch, at, over_lanes, dtype)?;
         let new = match (value, lane) {
+            (v, None) if over_lanes && dtype == DType::Bool => {
+                let like = self.mask_type()?;
+                self.mask(v, like)?
+            }
             (v, None) if over_lanes => self.vector(v, dtype)?,
             (Val::Scalar(v), None) => v,
             (Val::Vector(v), None) => {
@@ -721,7 +732,18 @@ impl Translator<'_, '_> {
             }
             (Val::Scalar(v), Some(l)) => {
                 let whole = self.builder.use_var(variable);
-                self.builder.ins().insertlane(whole, v, l as u8)
+                let lane = if dtype == DType::Bool {
+                    let wide = self.builder.func.dfg.value_type(whole).lane_type();
+                    let v = if wide.bits() > 8 {
+                        self.builder.ins().uextend(wide, v)
+                    } else {
+                        v
+                    };
+                    self.builder.ins().ineg(v)
+                } else {
+                    v
+                };
+                self.builder.ins().insertlane(whole, lane, l as u8)
             }
             (Val::Vector(_), Some(_)) => return unsupported("a vector stored to one lane"),
         };
@@ -831,6 +853,17 @@ pub fn has_fma(isa: &dyn TargetIsa) -> bool {
             .isa_flags()
             .iter()
             .any(|f| f.name == "has_fma" && f.as_bool() == Some(true))
+}
+
+/// The integer vector that holds a mask of so many lanes.
+fn mask_of_lanes(lanes: i64) -> Option<Type> {
+    match lanes {
+        2 => Some(types::I64X2),
+        4 => Some(types::I32X4),
+        8 => Some(types::I16X8),
+        16 => Some(types::I8X16),
+        _ => None,
+    }
 }
 
 /// An index at one lane.

@@ -4,8 +4,8 @@
 //! kept for `explain` and replay. A directive that refuses is not an error: the reason is noted and the nest stays as it is.
 
 pub mod directives;
-pub mod hoist;
 mod gpu;
+pub mod hoist;
 mod threads;
 pub mod tree;
 
