@@ -87,7 +87,9 @@ impl Interval {
     }
 
     fn scale(self, k: i64) -> Interval {
-        let (a, b) = (sat128(self.lo) * k as i128, sat128(self.hi) * k as i128);
+        // An infinity times a large coefficient leaves even i128.
+        let scaled = |v: i64| sat128(v).saturating_mul(k as i128);
+        let (a, b) = (scaled(self.lo), scaled(self.hi));
         Interval::clamp128(a.min(b), a.max(b))
     }
 }
@@ -335,7 +337,7 @@ impl IndexExpr {
                 let (dfactors, dcoef) = (dterms[0].0.factors(), dterms[0].1);
                 let mut quotient = IndexExpr::ZERO;
                 'terms: for (t, c) in terms {
-                    if c % dcoef == 0 {
+                    if c.checked_rem(dcoef) == Some(0) {
                         let mut left = t.factors();
                         for f in &dfactors {
                             match left.iter().position(|x| x == f) {
@@ -573,8 +575,8 @@ impl IndexExpr {
                 let (mut lo, mut hi) = (*constant as i128, *constant as i128);
                 for (t, c) in terms {
                     let i = t.interval(bounds).scale(*c);
-                    lo += sat128(i.lo);
-                    hi += sat128(i.hi);
+                    lo = lo.saturating_add(sat128(i.lo));
+                    hi = hi.saturating_add(sat128(i.hi));
                 }
                 Interval::clamp128(lo, hi)
             }

@@ -14,6 +14,8 @@ pub mod plan;
 pub mod scalar;
 pub mod target;
 pub mod tensor;
+pub mod testgen;
+pub mod text;
 
 pub use dtype::{DType, Scalar};
 pub use graph::{Graph, Node, NodeId, NodeKind, TensorType};

@@ -194,7 +194,8 @@ impl Rule<'_> {
             dtype: DType::U32,
             shape: shape.clone(),
         };
-        if ty.elements().as_const().is_some_and(|n| n > 1 << 32) {
+        // Only a constant count can be refused, so a symbolic one need not be multiplied out.
+        if ty.shape.iter().all(|d| d.as_const().is_some()) && ty.elements().as_const().is_some_and(|n| n > 1 << 32) {
             return refuse_expecting(format!("{} elements", self.text(&ty.elements())), "at most 2^32");
         }
         Ok(ty)
@@ -249,6 +250,9 @@ impl Rule<'_> {
                         format!("label {label} before label {next}"),
                         "labels numbered by first appearance",
                     );
+                }
+                if label == u16::MAX {
+                    return refuse_expecting("too many labels", format!("at most {}", u16::MAX));
                 }
                 if label == next {
                     next += 1;
@@ -327,7 +331,7 @@ impl Rule<'_> {
         };
         match view {
             View::Reshape(shape) => {
-                let (from, to) = (t.elements(), IndexExpr::product(shape));
+                let (from, to) = (element_product(&t.shape)?, element_product(shape)?);
                 if !self.agree(&from, &to) {
                     let problem = format!("{} elements into {}", self.text(&from), self.graph.shape_text(shape));
                     return refuse_expecting(problem, "as many elements");
@@ -496,6 +500,27 @@ impl Rule<'_> {
             return refuse_expecting(problem, self.graph.shape_text(&shape));
         }
         Ok(base.clone())
+    }
+}
+
+/// Number of elements; refuses a product of sums that has too many terms when multiplied out (their number is exponential
+/// in the rank).
+fn element_product(shape: &[IndexExpr]) -> Result<IndexExpr, Refusal> {
+    const MAX_TERMS: usize = 4096;
+    let terms = |d: &IndexExpr| {
+        let (terms, constant) = d.linear();
+        terms.len() + usize::from(constant != 0)
+    };
+    match shape
+        .iter()
+        .map(terms)
+        .try_fold(1usize, |n, t| n.checked_mul(t).filter(|&n| n <= MAX_TERMS))
+    {
+        Some(_) => Ok(IndexExpr::product(shape)),
+        None => refuse_expecting(
+            "an element count of too many terms",
+            format!("at most {MAX_TERMS} terms"),
+        ),
     }
 }
 

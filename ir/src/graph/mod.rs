@@ -578,6 +578,9 @@ pub struct Graph {
     outputs: Vec<Output>,
     guards: Vec<Guard>,
     interned: FxHashMap<u64, SmallVec<[NodeId; 1]>>,
+    // Looked up, never iterated.
+    symbol_ids: FxHashMap<String, SymId>,
+    input_ids: FxHashMap<String, NodeId>,
 }
 
 impl Graph {
@@ -596,10 +599,7 @@ impl Graph {
 
     /// The symbol of that name.
     pub fn find_symbol(&self, name: &str) -> Option<SymId> {
-        self.symbols
-            .iter()
-            .position(|s| s.name == name)
-            .map(|i| SymId(i as u32))
+        self.symbol_ids.get(name).copied()
     }
 
     /// Declares a symbol, or narrows the range of one that exists to the intersection. An empty intersection leaves
@@ -616,7 +616,9 @@ impl Graph {
             lo,
             hi,
         });
-        SymId(self.symbols.len() as u32 - 1)
+        let id = SymId(self.symbols.len() as u32 - 1);
+        self.symbol_ids.insert(name.to_string(), id);
+        id
     }
 
     /// All nodes in topological order.
@@ -700,11 +702,7 @@ impl Graph {
     /// # Errors
     /// If the type is not one a tensor can have, or the name is taken.
     pub fn add_input(&mut self, name: &str, ty: TensorType, origin: Origin) -> Result<NodeId, GraphError> {
-        let taken = self
-            .inputs
-            .iter()
-            .any(|&i| matches!(&self.node(i).kind, NodeKind::Input { name: n, .. } if n == name));
-        if taken {
+        if self.input_ids.contains_key(name) {
             return Err(GraphError {
                 op: "input".into(),
                 operands: vec![],
@@ -720,6 +718,7 @@ impl Graph {
         };
         let id = self.add(kind, &[], origin)?;
         self.inputs.push(id);
+        self.input_ids.insert(name.to_string(), id);
         Ok(id)
     }
 
@@ -769,8 +768,9 @@ impl Graph {
     /// afterwards.
     pub fn push_unchecked(&mut self, node: Node) -> NodeId {
         let id = NodeId(self.nodes.len() as u32);
-        if let NodeKind::Input { .. } = node.kind {
+        if let NodeKind::Input { name, .. } = &node.kind {
             self.inputs.push(id);
+            self.input_ids.entry(name.clone()).or_insert(id);
         }
         self.nodes.push(node);
         id

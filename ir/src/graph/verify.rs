@@ -1,6 +1,9 @@
 //! The graph verifier: reports every error, and trusts nothing that the builder checked.
 
-use super::{Graph, NodeId, infer};
+use rustc_hash::FxHashSet;
+
+use super::{Graph, NodeId, NodeKind, View, infer};
+use crate::index::{IndexExpr, IndexNode};
 
 /// One finding.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -16,14 +19,15 @@ pub struct VerifyError {
 pub fn verify(graph: &Graph) -> Vec<VerifyError> {
     let mut errors = Vec::new();
     let mut report = |node: Option<NodeId>, problem: String| errors.push(VerifyError { node, problem });
-    for (i, s) in graph.symbols().iter().enumerate() {
+    let mut names = FxHashSet::default();
+    for s in graph.symbols() {
         if s.lo < 0 || s.lo > s.hi {
             report(
                 None,
                 format!("symbol {}: range {}..={} is empty or negative", s.name, s.lo, s.hi),
             );
         }
-        if graph.symbols()[..i].iter().any(|o| o.name == s.name) {
+        if !names.insert(s.name.as_str()) {
             report(None, format!("symbol {} is declared twice", s.name));
         }
     }
@@ -33,12 +37,14 @@ pub fn verify(graph: &Graph) -> Vec<VerifyError> {
             continue;
         }
         let mut unknown = false;
-        for d in &node.ty.shape {
+        let mut visit = |d: &IndexExpr| {
             d.visit_atoms(&mut |a| match a {
-                crate::index::IndexNode::Sym(s) => unknown |= s.0 as usize >= graph.symbols().len(),
+                IndexNode::Sym(s) => unknown |= s.0 as usize >= graph.symbols().len(),
                 _ => unknown = true,
             });
-        }
+        };
+        node.ty.shape.iter().for_each(&mut visit);
+        visit_extents(&node.kind, &mut visit);
         if unknown {
             report(Some(id), "an extent names an unknown symbol".to_string());
             continue;
@@ -58,16 +64,41 @@ pub fn verify(graph: &Graph) -> Vec<VerifyError> {
             Ok(_) => {}
         }
     }
-    for (i, out) in graph.outputs().iter().enumerate() {
+    names.clear();
+    for (position, &id) in graph.inputs().iter().enumerate() {
+        if let NodeKind::Input { index, name, .. } = &graph.node(id).kind {
+            if *index as usize != position {
+                report(Some(id), format!("input {name}: numbered {index}; expected {position}"));
+            }
+            if !names.insert(name.as_str()) {
+                report(Some(id), format!("input name {name} is used twice"));
+            }
+        }
+    }
+    names.clear();
+    for out in graph.outputs() {
         if out.node.index() >= graph.len() {
             report(
                 None,
                 format!("output {} names {}, which does not exist", out.name, out.node),
             );
         }
-        if graph.outputs()[..i].iter().any(|o| o.name == out.name) {
+        if !names.insert(out.name.as_str()) {
             report(None, format!("output name {} is used twice", out.name));
         }
     }
     errors
+}
+
+/// Calls `f` on every extent that a kind carries.
+fn visit_extents(kind: &NodeKind, f: &mut impl FnMut(&IndexExpr)) {
+    match kind {
+        NodeKind::Input { ty, .. } | NodeKind::Iota { ty, .. } => ty.shape.iter().for_each(f),
+        NodeKind::Random { shape, .. } => shape.iter().for_each(f),
+        NodeKind::View(View::Reshape(shape) | View::Expand(shape)) => shape.iter().for_each(f),
+        NodeKind::View(View::Pad { lo, hi, .. }) => lo.iter().chain(hi).for_each(f),
+        NodeKind::View(View::Slice { start, size, .. }) => start.iter().chain(size).for_each(f),
+        NodeKind::View(View::Window { size, .. }) => f(size),
+        _ => {}
+    }
 }

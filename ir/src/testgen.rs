@@ -1,0 +1,487 @@
+//! Random graphs, inputs and symbol values: for tests and fuzzing, not for programs.
+//!
+//! Invariants:
+//! - Everything is a function of the seed and the options: the same on every machine and run.
+//! - A generated graph was built by [`Graph::add`], so it is valid; it has at least one input and one output.
+//! - [`Case::binding`] gives every symbol a value in its range under which all guards hold, all extents are at least 0, and
+//!   no argmax or argmin meets an empty axis. Under every value in range a node has at most [`GenOptions::max_elements`]
+//!   elements.
+//! - With inputs from [`Case::input_data`] values stay moderate: operations with a limited domain get operands inside it
+//!   most of the time, and a value that could grow large is squashed by tanh first. NaN and infinities still occur.
+
+mod kinds;
+
+use crate::dtype::{DType, Scalar};
+use crate::graph::{Condition, ConstData, Graph, NodeId, NodeKind, Origin, Shape, TensorType, View, infer};
+use crate::index::IndexExpr;
+use crate::scalar::ScalarOp;
+use crate::tensor::HostTensor;
+
+/// A small deterministic random number generator: SplitMix64 (Steele, Lea, Flood, "Fast splittable pseudorandom number
+/// generators", OOPSLA 2014).
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A generator from a seed.
+    pub fn new(seed: u64) -> Rng {
+        Rng(seed)
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `n`; 0 if `n` is 0.
+    pub fn below(&mut self, n: usize) -> usize {
+        if n == 0 { 0 } else { (self.bits() % n as u64) as usize }
+    }
+
+    /// True `numerator` times in `denominator`.
+    pub fn chance(&mut self, numerator: usize, denominator: usize) -> bool {
+        self.below(denominator) < numerator
+    }
+
+    /// A number in `lo..=hi`.
+    pub fn range(&mut self, lo: i64, hi: i64) -> i64 {
+        lo + self.below((hi - lo + 1).max(1) as usize) as i64
+    }
+
+    /// A number in `[0, 1)`.
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// One of several.
+    pub fn pick<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len())]
+    }
+}
+
+/// The node kinds that can be generated.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+#[allow(missing_docs)]
+pub enum GenKind {
+    Input,
+    Const,
+    Data,
+    Iota,
+    Random,
+    Map,
+    Convert,
+    Einsum,
+    Reduce,
+    Reshape,
+    Permute,
+    Expand,
+    Pad,
+    Slice,
+    Window,
+    Gather,
+    Scatter,
+    Scan,
+    Copy,
+}
+
+impl GenKind {
+    /// Every kind.
+    pub const ALL: [GenKind; 19] = [
+        GenKind::Input,
+        GenKind::Const,
+        GenKind::Data,
+        GenKind::Iota,
+        GenKind::Random,
+        GenKind::Map,
+        GenKind::Convert,
+        GenKind::Einsum,
+        GenKind::Reduce,
+        GenKind::Reshape,
+        GenKind::Permute,
+        GenKind::Expand,
+        GenKind::Pad,
+        GenKind::Slice,
+        GenKind::Window,
+        GenKind::Gather,
+        GenKind::Scatter,
+        GenKind::Scan,
+        GenKind::Copy,
+    ];
+}
+
+/// What to generate.
+#[derive(Clone, Debug)]
+pub struct GenOptions {
+    /// About how many nodes; helper nodes (constants, expands) may exceed it by a few.
+    pub max_nodes: usize,
+    /// Dtypes of inputs and conversions. Masks (bool) and indices (i64) may occur besides.
+    pub dtypes: Vec<DType>,
+    /// Kinds to choose from, each as often as it is listed. Helper nodes may be of other kinds (const, expand, convert,
+    /// iota, data, map).
+    pub kinds: Vec<GenKind>,
+    /// Scalar operations to choose from.
+    pub ops: Vec<ScalarOp>,
+    /// Whether extents may be symbols and expressions over them.
+    pub symbolic: bool,
+    /// Whether nodes may assume relations between symbols.
+    pub guards: bool,
+    /// The most elements of a node.
+    pub max_elements: usize,
+    /// The most axes of a node.
+    pub max_rank: usize,
+    /// Whether names may be strange (spaces, digits, quotes, unicode, empty), and NaN payloads occur in constants.
+    pub strange: bool,
+}
+
+impl Default for GenOptions {
+    fn default() -> GenOptions {
+        let mut kinds = GenKind::ALL.to_vec();
+        // Elementwise operations are most of any real graph.
+        kinds.extend([GenKind::Map; 8]);
+        GenOptions {
+            max_nodes: 24,
+            dtypes: DType::ALL.to_vec(),
+            kinds,
+            ops: ScalarOp::ALL.to_vec(),
+            symbolic: true,
+            guards: true,
+            max_elements: 2000,
+            max_rank: 5,
+            strange: false,
+        }
+    }
+}
+
+/// A graph and a way to run it.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The graph.
+    pub graph: Graph,
+    /// A value per symbol under which all guards hold.
+    pub binding: Vec<i64>,
+}
+
+impl Case {
+    /// Data for the inputs, in order, under [`Case::binding`].
+    pub fn input_data(&self, seed: u64) -> Vec<HostTensor> {
+        let mut rng = Rng::new(seed ^ 0x5eed);
+        let inputs = self.graph.inputs().iter().map(|&i| {
+            let ty = self.graph.ty(i);
+            let extent = |d: &IndexExpr| d.eval_symbols(&self.binding).and_then(|d| usize::try_from(d).ok());
+            let shape: Vec<usize> = ty.shape.iter().map(|d| extent(d).expect("the binding fits")).collect();
+            random_tensor(&mut rng, ty.dtype, &shape)
+        });
+        inputs.collect()
+    }
+}
+
+/// Data of moderate size: floats in [-4, 4] with some zeros and halves, integers mostly in -9..=9 (0..=9 if unsigned).
+///
+/// # Panics
+/// If memory for the data is refused.
+pub fn random_tensor(rng: &mut Rng, dtype: DType, shape: &[usize]) -> HostTensor {
+    let mut data = HostTensor::zeros(dtype, shape).expect("a small tensor");
+    for i in 0..data.len() {
+        data.set(i, random_scalar(rng, dtype));
+    }
+    data
+}
+
+fn random_scalar(rng: &mut Rng, dtype: DType) -> Scalar {
+    match dtype {
+        DType::Bool => Scalar::from_bool(rng.chance(1, 2)),
+        d if d.is_float() && rng.chance(1, 4) => Scalar::from_f64(d, rng.range(-8, 8) as f64 / 2.0),
+        d if d.is_float() => Scalar::from_f64(d, rng.unit() * 8.0 - 4.0),
+        d if d.is_signed_int() => Scalar::from_i64(d, rng.range(-9, 9)),
+        d => Scalar::from_i64(d, rng.range(0, 9)),
+    }
+}
+
+/// A random valid graph. The same seed and options give the same graph.
+pub fn random_graph(seed: u64, options: &GenOptions) -> Graph {
+    random_case(seed, options).graph
+}
+
+/// A random valid graph with symbol values to run it.
+pub fn random_case(seed: u64, options: &GenOptions) -> Case {
+    let mut g = Generator {
+        rng: Rng::new(seed),
+        options,
+        graph: Graph::new("random"),
+        binding: Vec::new(),
+        bounds: Vec::new(),
+        dims: [1, 2, 3, 4, 5, 1, 2, 3, 8].map(IndexExpr::Const).to_vec(),
+        inputs: 0,
+    };
+    g.run();
+    Case {
+        graph: g.graph,
+        binding: g.binding,
+    }
+}
+
+struct Generator<'o> {
+    rng: Rng,
+    options: &'o GenOptions,
+    graph: Graph,
+    binding: Vec<i64>,
+    /// About the largest magnitude of each node's values; infinite if unknown.
+    bounds: Vec<f64>,
+    /// Extents to choose from.
+    dims: Vec<IndexExpr>,
+    inputs: usize,
+}
+
+/// Magnitudes beyond are squashed before they are used.
+const LARGE: f64 = 100.0;
+
+impl Generator<'_> {
+    fn run(&mut self) {
+        if self.options.symbolic {
+            for i in 0..self.rng.below(4) {
+                let (lo, hi) = match self.rng.below(4) {
+                    0 => (0, 4),
+                    1 => (3, 3),
+                    2 => (2, 7),
+                    _ => (1, 5),
+                };
+                let names = if self.options.strange {
+                    ["n", "i0", "min", "a b"]
+                } else {
+                    ["n", "m", "t", "k"]
+                };
+                let value = self.rng.range(lo, hi);
+                let s = IndexExpr::from(self.graph.add_symbol(names[i], lo, hi));
+                self.binding.push(value);
+                self.dims.extend([s.clone(), s.clone(), s.clone() + IndexExpr::ONE]);
+                self.dims.push(s * IndexExpr::Const(2));
+            }
+        }
+        for _ in 0..1 + self.rng.below(3) {
+            self.input();
+        }
+        if self.inputs == 0 {
+            // Every try was too large; a scalar never is.
+            let dtype = self.rng.pick(&self.options.dtypes);
+            self.input_of(TensorType::new(dtype, [0i64; 0]));
+        }
+        let target = 2 + self.rng.below(self.options.max_nodes.max(3) - 1);
+        for _ in 0..target * 4 {
+            if self.graph.len() >= target {
+                break;
+            }
+            let kind = self.rng.pick(&self.options.kinds);
+            let _ = self.grow(kind);
+        }
+        self.outputs();
+    }
+
+    fn outputs(&mut self) {
+        let counts = self.graph.use_counts();
+        let mut outputs: Vec<NodeId> = self.graph.nodes().map(|(id, _)| id).collect();
+        outputs.retain(|o| counts[o.index()] == 0);
+        while outputs.len() > 6 {
+            let drop = self.rng.below(outputs.len());
+            outputs.remove(drop);
+        }
+        if self.rng.chance(1, 4) {
+            outputs.push(NodeId(self.rng.below(self.graph.len()) as u32));
+        }
+        for (i, id) in outputs.into_iter().enumerate() {
+            let name = match self.rng.below(4) {
+                0 if self.options.strange => format!("out \"{i}\"\\ \u{e9}\n"),
+                1 => format!("y{i}"),
+                _ => String::new(),
+            };
+            self.graph.add_output(&name, id);
+        }
+    }
+
+    /// The value of an extent under the binding.
+    fn value(&self, d: &IndexExpr) -> Option<i64> {
+        d.eval_symbols(&self.binding)
+    }
+
+    /// True if a type keeps the promises about size.
+    fn small(&self, ty: &TensorType) -> bool {
+        let most = |d: &IndexExpr| d.interval(&self.graph).hi.clamp(0, 1 << 20);
+        let elements = ty.shape.iter().map(most).try_fold(1i64, |n, d| n.checked_mul(d));
+        ty.rank() <= self.options.max_rank
+            && elements.is_some_and(|n| n <= self.options.max_elements as i64)
+            && ty
+                .shape
+                .iter()
+                .all(|d| d.size() <= 24 && self.value(d).is_some_and(|v| v >= 0))
+    }
+
+    /// Adds a node if it is valid and small, and what it assumes holds under the binding.
+    fn add(&mut self, kind: NodeKind, operands: &[NodeId], bound: f64) -> Option<NodeId> {
+        let mut conditions = Vec::new();
+        let ty = infer::infer(&self.graph, &kind, operands, &mut conditions).ok()?;
+        let holds = |c: &Condition| match c {
+            Condition::Equal(a, b) => self.value(a).is_some() && self.value(a) == self.value(b),
+            Condition::NonNegative(e) => self.value(e).is_some_and(|v| v >= 0),
+        };
+        let guards_fit = conditions.is_empty() || (self.options.guards && conditions.iter().all(holds));
+        if !guards_fit || !self.small(&ty) {
+            return None;
+        }
+        let id = self.graph.add(kind, operands, Origin::Unknown).ok()?;
+        if id.index() == self.bounds.len() {
+            self.bounds.push(bound);
+        }
+        Some(id)
+    }
+
+    fn input_of(&mut self, ty: TensorType) {
+        if !self.small(&ty) {
+            return;
+        }
+        let i = self.inputs;
+        let strange = [
+            "",
+            "7",
+            "a b",
+            "x.y",
+            "\u{4f60}\u{597d}",
+            "q\"\\\n",
+            "in",
+            "%x",
+            "..",
+            "0x1",
+        ];
+        let name = match strange.get(i) {
+            Some(name) if self.options.strange && self.rng.chance(1, 2) => name.to_string(),
+            _ => format!("x{i}"),
+        };
+        if self.graph.add_input(&name, ty, Origin::Unknown).is_ok() {
+            self.bounds.push(9.0);
+            self.inputs += 1;
+        }
+    }
+
+    fn input(&mut self) -> Option<NodeId> {
+        let dtype = self.rng.pick(&self.options.dtypes);
+        let shape = self.shape();
+        self.input_of(TensorType { dtype, shape });
+        self.graph.inputs().last().copied()
+    }
+
+    fn dim(&mut self) -> IndexExpr {
+        if self.rng.chance(1, 25) {
+            return IndexExpr::ZERO;
+        }
+        let i = self.rng.below(self.dims.len());
+        self.dims[i].clone()
+    }
+
+    fn shape(&mut self) -> Shape {
+        let rank = self.rng.pick(&[0, 1, 1, 2, 2, 2, 3, 3, 4]).min(self.options.max_rank);
+        (0..rank).map(|_| self.dim()).collect()
+    }
+
+    /// Some node; recent ones more often, so that graphs get deep.
+    fn any(&mut self) -> NodeId {
+        let n = self.graph.len();
+        let recent = if self.rng.chance(1, 2) { n.min(4) } else { n };
+        NodeId((n - 1 - self.rng.below(recent)) as u32)
+    }
+
+    fn any_where(&mut self, accept: impl Fn(&TensorType) -> bool) -> Option<NodeId> {
+        for _ in 0..8 {
+            let id = self.any();
+            if accept(self.graph.ty(id)) {
+                return Some(id);
+            }
+        }
+        None
+    }
+
+    fn ty(&self, id: NodeId) -> TensorType {
+        self.graph.ty(id).clone()
+    }
+
+    fn bound(&self, id: NodeId) -> f64 {
+        self.bounds[id.index()]
+    }
+
+    /// `id`, or its tanh if it is a float that may be large.
+    fn tame(&mut self, id: NodeId) -> NodeId {
+        if self.ty(id).dtype.is_float() && self.bound(id) > LARGE {
+            return self.add(NodeKind::Map(ScalarOp::Tanh), &[id], 1.0).unwrap_or(id);
+        }
+        id
+    }
+
+    fn map(&mut self, op: ScalarOp, operands: &[NodeId], bound: f64) -> Option<NodeId> {
+        self.add(NodeKind::Map(op), operands, bound)
+    }
+
+    /// A constant of a type.
+    fn splat(&mut self, value: Scalar, shape: &Shape) -> Option<NodeId> {
+        let bound = value.as_f64().abs();
+        let c = self.add(NodeKind::Const(value), &[], bound)?;
+        if shape.is_empty() {
+            return Some(c);
+        }
+        self.add(NodeKind::View(View::Expand(shape.clone())), &[c], bound)
+    }
+
+    /// A node of that type: one that exists, or a new one. Its extents may be other ones that are equal under the binding.
+    fn of_type(&mut self, ty: &TensorType) -> Option<NodeId> {
+        if self.rng.chance(3, 4) {
+            let start = self.rng.below(self.graph.len());
+            let loose = self.options.guards && self.rng.chance(1, 4);
+            let values = |shape: &Shape| shape.iter().map(|d| self.value(d)).collect::<Vec<_>>();
+            let wanted = values(&ty.shape);
+            let fits = |shape: &Shape| *shape == ty.shape || (loose && values(shape) == wanted);
+            let same: Vec<NodeId> = self
+                .graph
+                .nodes()
+                .filter(|(_, n)| fits(&n.ty.shape))
+                .map(|(id, _)| id)
+                .collect();
+            if !same.is_empty() {
+                let id = same[start % same.len()];
+                let found = self.ty(id);
+                return if found == *ty {
+                    Some(id)
+                } else {
+                    self.convert(id, ty.dtype)
+                };
+            }
+        }
+        match (self.rng.below(3), ty.const_shape()) {
+            (0, Some(shape)) => self.data(ty.dtype, &shape),
+            (1, _) if ty.dtype != DType::Bool && ty.rank() > 0 => self.iota(ty.clone()),
+            _ => {
+                let value = random_scalar(&mut self.rng, ty.dtype);
+                self.splat(value, &ty.shape)
+            }
+        }
+    }
+
+    fn convert(&mut self, x: NodeId, dtype: DType) -> Option<NodeId> {
+        let x = self.tame(x);
+        let bound = if dtype.is_float() { self.bound(x) } else { f64::INFINITY };
+        self.add(NodeKind::Convert(dtype), &[x], bound)
+    }
+
+    fn data(&mut self, dtype: DType, shape: &[usize]) -> Option<NodeId> {
+        let mut data = random_tensor(&mut self.rng, dtype, shape);
+        if self.options.strange && dtype.is_float() && !data.is_empty() {
+            let i = self.rng.below(data.len());
+            data.set(i, Scalar::from_bits(dtype, self.rng.bits()));
+        }
+        self.add(NodeKind::Data(ConstData(data)), &[], 9.0)
+    }
+
+    fn iota(&mut self, ty: TensorType) -> Option<NodeId> {
+        let axis = self.rng.below(ty.rank()) as u8;
+        self.add(NodeKind::Iota { ty, axis }, &[], 32.0)
+    }
+}

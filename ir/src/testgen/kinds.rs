@@ -1,0 +1,466 @@
+//! One random node of each kind, over nodes that exist.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{GenKind, Generator, random_scalar};
+use crate::dtype::{DType, Scalar};
+use crate::graph::{
+    Axes, ConstData, Labels, Monoid, NodeId, NodeKind, Operands, ScatterOp, Semiring, Shape, TensorType, View,
+};
+use crate::index::IndexExpr;
+use crate::scalar::ScalarOp;
+use crate::tensor::HostTensor;
+
+impl Generator<'_> {
+    /// Tries to add a node of a kind.
+    pub(super) fn grow(&mut self, kind: GenKind) -> Option<NodeId> {
+        match kind {
+            GenKind::Input => {
+                if self.inputs < 6 && self.rng.chance(1, 3) {
+                    return self.input();
+                }
+                None
+            }
+            GenKind::Const => {
+                let dtype = self.rng.pick(&self.options.dtypes);
+                let bits = self.rng.bits();
+                let value = match self.rng.below(12) {
+                    0 if self.options.strange => Scalar::from_bits(dtype, bits),
+                    1 => dtype.lowest(),
+                    2 => dtype.highest(),
+                    _ => random_scalar(&mut self.rng, dtype),
+                };
+                let bound = if value.is_nan() {
+                    f64::INFINITY
+                } else {
+                    value.as_f64().abs()
+                };
+                self.add(NodeKind::Const(value), &[], bound)
+            }
+            GenKind::Data => {
+                let dtype = self.rng.pick(&self.options.dtypes);
+                let shape = TensorType {
+                    dtype,
+                    shape: self.shape(),
+                };
+                let extents = shape.const_shape().filter(|_| self.small(&shape))?;
+                self.data(dtype, &extents)
+            }
+            GenKind::Iota => {
+                let dtype = self.rng.pick(&self.options.dtypes);
+                let shape = self.shape();
+                if dtype == DType::Bool || shape.is_empty() {
+                    return None;
+                }
+                self.iota(TensorType { dtype, shape })
+            }
+            GenKind::Random => {
+                let key = self.of_type(&TensorType::new(DType::U64, [0i64; 0]))?;
+                let kind = NodeKind::Random {
+                    shape: self.shape(),
+                    stream: self.rng.below(3) as u32,
+                };
+                self.add(kind, &[key], f64::INFINITY)
+            }
+            GenKind::Map => self.grow_map(),
+            GenKind::Convert => {
+                let x = self.any();
+                let dtype = self.rng.pick(&self.options.dtypes);
+                self.convert(x, dtype)
+            }
+            GenKind::Einsum => self.grow_einsum(),
+            GenKind::Reduce => self.grow_reduce(),
+            GenKind::Reshape | GenKind::Permute | GenKind::Expand | GenKind::Pad | GenKind::Slice | GenKind::Window => {
+                let x = self.any();
+                let view = self.view(kind, &self.ty(x))?;
+                let bound = match &view {
+                    View::Pad { value, .. } if value.is_nan() => f64::INFINITY,
+                    View::Pad { value, .. } => self.bound(x).max(value.as_f64().abs()),
+                    _ => self.bound(x),
+                };
+                self.add(NodeKind::View(view), &[x], bound)
+            }
+            GenKind::Gather => {
+                let x = self.any_where(|t| t.rank() > 0)?;
+                let axes = self.some_axes(self.ty(x).rank(), 2);
+                let mut operands: Operands = smallvec![x];
+                let batch = self.shape();
+                operands.extend(self.indices(x, &axes, &batch)?);
+                self.add(NodeKind::Gather { axes }, &operands, self.bound(x))
+            }
+            GenKind::Scatter => self.grow_scatter(),
+            GenKind::Scan => {
+                let x = self.any_where(|t| t.rank() > 0)?;
+                let x = self.tame(x);
+                let monoid = self.rng.pick(&Monoid::ALL);
+                let exclusive = self.rng.chance(1, 3);
+                let axis = self.rng.below(self.ty(x).rank()) as u8;
+                let bound = self.reduced_bound(monoid, x, &[axis], exclusive);
+                let kind = NodeKind::Scan {
+                    monoid,
+                    axis,
+                    exclusive,
+                    reverse: self.rng.chance(1, 3),
+                };
+                self.add(kind, &[x], bound)
+            }
+            GenKind::Copy => {
+                let x = self.any();
+                self.add(NodeKind::Copy, &[x], self.bound(x))
+            }
+        }
+    }
+
+    fn grow_map(&mut self) -> Option<NodeId> {
+        use ScalarOp::*;
+        let op = self.rng.pick(&self.options.ops);
+        if op == Select {
+            let a = self.any();
+            let ty = self.ty(a);
+            let b = self.of_type(&ty)?;
+            let c = self.of_type(&TensorType {
+                dtype: DType::Bool,
+                shape: ty.shape,
+            })?;
+            return self.map(op, &[c, a, b], self.bound(a).max(self.bound(b)));
+        }
+        let x = self.any_where(|t| op.result_dtype(&vec![t.dtype; op.arity()]).is_ok())?;
+        let mut x = self.tame(x);
+        let ty = self.ty(x);
+        let mut operands: Operands = smallvec![];
+        // Most of the time operands lie in the domain of the function; now and then its edges are worth seeing.
+        let careful = ty.dtype.is_float() && self.rng.chance(7, 8);
+        if careful {
+            x = match op {
+                Asin | Acos => self.map(Sin, &[x], 1.0)?,
+                Log | Log2 | Sqrt | Rsqrt | Pow => {
+                    let magnitude = self.map(Abs, &[x], self.bound(x))?;
+                    let half = self.splat(Scalar::from_f64(ty.dtype, 0.5), &ty.shape)?;
+                    self.map(Max, &[magnitude, half], self.bound(x).max(0.5))?
+                }
+                Log1p => self.map(Abs, &[x], self.bound(x))?,
+                Exp | Exp2 | Expm1 | Sinh | Cosh | Tan if self.bound(x) > 10.0 => self.map(Sin, &[x], 1.0)?,
+                _ => x,
+            };
+        }
+        operands.push(x);
+        for _ in 1..op.arity() {
+            let y = self.of_type(&ty)?;
+            let mut y = self.tame(y);
+            if careful && matches!(op, Div | Rem | Mod) {
+                let magnitude = self.map(Abs, &[y], self.bound(y))?;
+                let half = self.splat(Scalar::from_f64(ty.dtype, 0.5), &ty.shape)?;
+                y = self.map(Max, &[magnitude, half], self.bound(y).max(0.5))?;
+            } else if careful && op == Pow {
+                y = self.map(Tanh, &[y], 1.0)?;
+            }
+            operands.push(y);
+        }
+        let b = |i: usize| operands.get(i).map_or(0.0, |&o| self.bound(o));
+        let bound = match op {
+            Neg | Abs | Floor | Ceil | Round | Trunc | Rem => b(0) + 1.0,
+            Sign | Sin | Cos | Tanh | Erf => 1.0,
+            Asin | Acos | Atan | Atan2 if careful => 3.2,
+            Sqrt | Log | Log2 | Log1p | Rsqrt | Pow if careful => b(0) + 2.0,
+            Exp | Exp2 | Expm1 | Sinh | Cosh => b(0).exp(),
+            Add | Sub => b(0) + b(1),
+            Mul => b(0) * b(1),
+            Div if careful => b(0) * 2.0,
+            Mod if careful => b(1),
+            Max | Min => b(0).max(b(1)),
+            Fma => b(0) * b(1) + b(2),
+            Eq | Ne | Lt | Le => 1.0,
+            _ => f64::INFINITY,
+        };
+        // NaN bounds come from 0 * inf.
+        self.map(op, &operands, if bound.is_nan() { f64::INFINITY } else { bound })
+    }
+
+    /// A bound for a reduction or scan over axes.
+    fn reduced_bound(&self, monoid: Monoid, x: NodeId, axes: &[u8], exclusive: bool) -> f64 {
+        let ty = self.ty(x);
+        let ranges = axes.iter().map(|&a| ty.shape[a as usize].interval(&self.graph));
+        let (mut least, mut most) = (1.0, 1.0);
+        for r in ranges {
+            least *= r.lo as f64;
+            most *= r.hi as f64;
+        }
+        match monoid {
+            Monoid::Add => self.bound(x) * most,
+            Monoid::Mul => self.bound(x).max(1.0).powf(most),
+            // The identity is infinite.
+            Monoid::Max | Monoid::Min if exclusive || least < 1.0 => f64::INFINITY,
+            Monoid::Max | Monoid::Min => self.bound(x),
+            _ => most,
+        }
+    }
+
+    fn grow_reduce(&mut self) -> Option<NodeId> {
+        let x = self.any();
+        let x = self.tame(x);
+        let ty = self.ty(x);
+        let monoid = self.rng.pick(&Monoid::ALL);
+        let mut axes = self.some_axes(ty.rank(), if monoid.is_arg() { 1 } else { 8 });
+        axes.sort();
+        if monoid.is_arg() && axes.iter().any(|&a| ty.shape[a as usize].interval(&self.graph).lo < 1) {
+            return None;
+        }
+        let bound = self.reduced_bound(monoid, x, &axes, false);
+        self.add(NodeKind::Reduce { monoid, axes }, &[x], bound)
+    }
+
+    /// Distinct axes in random order: at least one if there is one, at most `most`.
+    fn some_axes(&mut self, rank: usize, most: usize) -> Axes {
+        let mut axes = self.permutation(rank);
+        if rank > 0 {
+            axes.truncate(1 + self.rng.below(most.min(rank)));
+        }
+        axes
+    }
+
+    fn permutation(&mut self, rank: usize) -> Axes {
+        let mut axes: Axes = (0..rank as u8).collect();
+        for i in (1..rank).rev() {
+            axes.swap(i, self.rng.below(i + 1));
+        }
+        axes
+    }
+
+    /// One index tensor per axis of `x`, most values in range.
+    fn indices(&mut self, x: NodeId, axes: &[u8], batch: &Shape) -> Option<Vec<NodeId>> {
+        let int = |d: &&DType| d.is_int();
+        let ints: Vec<DType> = self
+            .options
+            .dtypes
+            .iter()
+            .filter(int)
+            .copied()
+            .chain([DType::I64])
+            .collect();
+        let mut all = Vec::new();
+        for &a in axes {
+            let dtype = self.rng.pick(&ints);
+            let ty = TensorType {
+                dtype,
+                shape: batch.clone(),
+            };
+            let extent = self.value(&self.ty(x).shape[a as usize])?;
+            all.push(match (self.rng.below(3), ty.const_shape()) {
+                (0, _) => self.of_type(&ty)?,
+                (1, _) if ty.rank() > 0 => self.iota(ty)?,
+                (_, Some(shape)) if self.small(&ty) => {
+                    let mut data = HostTensor::zeros(dtype, &shape).ok()?;
+                    for i in 0..data.len() {
+                        data.set(i, Scalar::from_i64(dtype, self.rng.range(-1, extent)));
+                    }
+                    self.add(NodeKind::Data(ConstData(data)), &[], 9.0)?
+                }
+                _ => {
+                    let index = self.rng.range(0, extent);
+                    self.splat(Scalar::from_i64(dtype, index), batch)?
+                }
+            });
+        }
+        Some(all)
+    }
+
+    fn grow_scatter(&mut self) -> Option<NodeId> {
+        let base = self.any_where(|t| t.rank() > 0)?;
+        let base = self.tame(base);
+        let ty = self.ty(base);
+        let axes = self.some_axes(ty.rank(), 2);
+        let batch = self.shape();
+        let indices = self.indices(base, &axes, &batch)?;
+        let mut shape = batch;
+        shape.extend(
+            (0..ty.rank())
+                .filter(|i| !axes.contains(&(*i as u8)))
+                .map(|i| ty.shape[i].clone()),
+        );
+        let updates = self.of_type(&TensorType { dtype: ty.dtype, shape })?;
+        let updates = self.tame(updates);
+        let op = self.rng.pick(&ScatterOp::ALL);
+        let mut operands: Operands = smallvec![base, updates];
+        operands.extend(indices);
+        let bound = match op {
+            ScatterOp::Add | ScatterOp::Mul => f64::INFINITY,
+            _ => self.bound(base).max(self.bound(updates)),
+        };
+        self.add(NodeKind::Scatter { axes, op }, &operands, bound)
+    }
+
+    fn grow_einsum(&mut self) -> Option<NodeId> {
+        let count = self.rng.pick(&[1, 2, 2, 2, 3]);
+        let mut operands = Operands::new();
+        let mut inputs: SmallVec<[Labels; 2]> = smallvec![];
+        let mut extents: Vec<IndexExpr> = Vec::new();
+        let mut bound = 1.0;
+        for _ in 0..count {
+            let x = self.any();
+            let x = self.tame(x);
+            let mut labels = Labels::new();
+            for d in self.ty(x).shape {
+                let equal: Vec<usize> = (0..extents.len()).filter(|&l| extents[l] == d).collect();
+                let label = if !equal.is_empty() && self.rng.chance(3, 5) {
+                    self.rng.pick(&equal)
+                } else {
+                    extents.push(d);
+                    extents.len() - 1
+                };
+                labels.push(label as u16);
+            }
+            bound *= self.bound(x);
+            operands.push(x);
+            inputs.push(labels);
+        }
+        let most = |d: &IndexExpr| d.interval(&self.graph).hi.max(0) as f64;
+        let space: f64 = extents.iter().map(most).product();
+        if space > 20_000.0 {
+            return None;
+        }
+        let mut output: Labels = self.permutation(extents.len()).into_iter().map(u16::from).collect();
+        output.truncate(self.rng.below(extents.len() + 1).min(self.options.max_rank));
+        let semiring = self.rng.pick(&[
+            Semiring::AddMul,
+            Semiring::AddMul,
+            Semiring::AddMul,
+            Semiring::AddMul,
+            Semiring::MaxAdd,
+            Semiring::MinAdd,
+            Semiring::MaxMul,
+            Semiring::OrAnd,
+        ]);
+        let mut dtype = self.ty(operands[0]).dtype;
+        if self.rng.chance(1, 6) {
+            dtype = self.rng.pick(&self.options.dtypes);
+        }
+        let mut accumulator = dtype.accumulator();
+        if self.rng.chance(1, 6) {
+            accumulator = self.rng.pick(&self.options.dtypes);
+        }
+        if (semiring == Semiring::OrAnd) != (accumulator == DType::Bool) {
+            accumulator = if semiring == Semiring::OrAnd {
+                DType::Bool
+            } else {
+                DType::F32
+            };
+        }
+        let bound = match semiring {
+            Semiring::AddMul => bound * space,
+            Semiring::OrAnd => 1.0,
+            _ => f64::INFINITY,
+        };
+        let kind = NodeKind::Einsum {
+            inputs,
+            output,
+            semiring,
+            accumulator,
+            dtype,
+        };
+        self.add(kind, &operands, if bound.is_nan() { f64::INFINITY } else { bound })
+    }
+
+    fn view(&mut self, kind: GenKind, ty: &TensorType) -> Option<View> {
+        let rank = ty.rank();
+        Some(match kind {
+            GenKind::Permute => View::Permute(self.permutation(rank)),
+            GenKind::Expand => {
+                let lead = self.rng.below(3);
+                let mut shape: Shape = (0..lead).map(|_| self.dim()).collect();
+                for d in &ty.shape {
+                    shape.push(if d.is(1) { self.dim() } else { d.clone() });
+                }
+                View::Expand(shape)
+            }
+            GenKind::Reshape => View::Reshape(self.reshaped(&ty.shape)),
+            GenKind::Pad => {
+                let lo = (0..rank).map(|_| self.padding()).collect();
+                let hi = (0..rank).map(|_| self.padding()).collect();
+                let value = match self.rng.below(6) {
+                    0 => ty.dtype.lowest(),
+                    1 if self.options.strange => Scalar::from_bits(ty.dtype, self.rng.bits()),
+                    2 | 3 => random_scalar(&mut self.rng, ty.dtype),
+                    _ => ty.dtype.zero(),
+                };
+                View::Pad { lo, hi, value }
+            }
+            GenKind::Slice => {
+                let (mut start, mut step, mut size) = (Shape::new(), SmallVec::new(), Shape::new());
+                for d in &ty.shape {
+                    let (a, s, n) = self.slice_of(d);
+                    start.push(a);
+                    step.push(s);
+                    size.push(n);
+                }
+                View::Slice { start, step, size }
+            }
+            _ => {
+                if rank == 0 {
+                    return None;
+                }
+                View::Window {
+                    axis: self.rng.below(rank) as u8,
+                    size: IndexExpr::Const(self.rng.range(1, 3)),
+                    stride: self.rng.range(1, 3),
+                    dilation: self.rng.range(1, 2),
+                }
+            }
+        })
+    }
+
+    fn padding(&mut self) -> IndexExpr {
+        match self.rng.below(8) {
+            0 if !self.graph.symbols().is_empty() => self.dim(),
+            n => IndexExpr::Const([0, 1, 2, 0, 1, 0, 0, 0][n]),
+        }
+    }
+
+    /// Start, step and size of a valid slice of an extent.
+    fn slice_of(&mut self, d: &IndexExpr) -> (IndexExpr, i64, IndexExpr) {
+        let one = IndexExpr::ONE;
+        match (self.rng.below(4), d.as_const()) {
+            (0, _) => (IndexExpr::ZERO, 1, d.clone()),
+            (1, _) => (d.clone() - one, -1, d.clone()),
+            (_, Some(n)) if n > 0 => {
+                let start = self.rng.range(0, n - 1);
+                let step = self.rng.pick(&[1, 1, 2, 3, -1, -2]);
+                let room = if step > 0 {
+                    (n - 1 - start) / step
+                } else {
+                    start / -step
+                };
+                (start.into(), step, self.rng.range(0, room + 1).into())
+            }
+            (2, None) if self.value(d).is_some_and(|v| v > 0) => (one.clone(), 1, d.clone() - one),
+            _ => (IndexExpr::ZERO, 2, d.ceil_div(2)),
+        }
+    }
+
+    /// Another shape of as many elements.
+    fn reshaped(&mut self, shape: &Shape) -> Shape {
+        let mut shape = shape.clone();
+        for _ in 0..1 + self.rng.below(3) {
+            let at = self.rng.below(shape.len() + 1);
+            match self.rng.below(4) {
+                0 => shape.insert(at, IndexExpr::ONE),
+                1 if at < shape.len() && shape[at].is(1) => drop(shape.remove(at)),
+                2 if at + 1 < shape.len() => {
+                    let next = shape.remove(at + 1);
+                    shape[at] = shape[at].clone() * next;
+                }
+                _ if at < shape.len() => {
+                    // Take a factor out of the extent.
+                    let k = IndexExpr::Const(self.rng.range(2, 4));
+                    if IndexExpr::modulo(&shape[at], &k).is(0) {
+                        let rest = IndexExpr::floor_div(&shape[at], &k);
+                        let (first, second) = if self.rng.chance(1, 2) { (k, rest) } else { (rest, k) };
+                        shape[at] = second;
+                        shape.insert(at, first);
+                    }
+                }
+                _ => {}
+            }
+        }
+        shape
+    }
+}

@@ -1,0 +1,719 @@
+//! The parser of `graph` sections: each statement is read, then added to the graph, which infers its type.
+//!
+//! Invariants: a name that a broken statement defines is known but has no node, and statements that use it are read (so
+//! their own syntax errors show) but not added. A node whose stated type differs from the inferred one counts as broken.
+
+use std::collections::HashMap;
+
+use smallvec::SmallVec;
+
+use super::cursor::{Cursor, Mark, Parsed, Reported};
+use super::expr::{dim, dims, scalar, tensor_type};
+use super::lexer::{Span, TokenKind, excerpt};
+use super::{Resolver, lexer};
+use crate::dtype::DType;
+use crate::graph::{
+    Axes, ConstData, Graph, Labels, Monoid, NodeId, NodeKind, Operands, Origin, ScatterOp, Semiring, Shape, TensorType,
+    View,
+};
+use crate::index::IndexExpr;
+use crate::scalar::ScalarOp;
+
+/// Words at which a line begins something new.
+const STATEMENT_WORDS: &[&str] = &["return", "graph", "kernel", "plan"];
+
+/// A value's name: text, and whether it was a bare number.
+type Name = (String, bool);
+
+pub(super) struct GraphParser<'c, 't, 'r, 'f> {
+    pub(super) c: &'c mut Cursor<'t>,
+    pub(super) resolver: &'r mut Resolver<'f>,
+    pub(super) graph: Graph,
+    /// Nodes by name; none where the definition is broken. Looked up, never iterated.
+    values: HashMap<Name, Option<NodeId>>,
+    /// The header could not be read, so unknown values may be inputs.
+    inputs_unknown: bool,
+}
+
+/// Reads a graph, behind the word `graph`. On failure the cursor may stand anywhere in the section.
+pub(crate) fn graph(c: &mut Cursor<'_>, resolver: &mut Resolver<'_>) -> Parsed<Graph> {
+    let mut parser = GraphParser {
+        c,
+        resolver,
+        graph: Graph::default(),
+        values: HashMap::new(),
+        inputs_unknown: false,
+    };
+    parser.header()?;
+    parser.body()?;
+    Ok(parser.graph)
+}
+
+impl GraphParser<'_, '_, '_, '_> {
+    fn header(&mut self) -> Parsed<()> {
+        let global = self.c.expect(TokenKind::Global, "graph")?;
+        self.graph.name = self.c.sigil_name(global)?.0;
+        let open = self.c.expect(TokenKind::LeftParen, "graph")?;
+        let inputs = self.c.mark();
+        // Symbols first: the types of the inputs depend on their ranges and their order.
+        if !self.c.skip_parenthesized() {
+            return Err(self
+                .c
+                .error(open.span(), "unclosed list of inputs; expected `)` before the body"));
+        }
+        let mut failed = false;
+        if self.c.eat_word("where") {
+            loop {
+                failed |= self.symbol().is_err();
+                if failed || !self.c.eat(TokenKind::Comma) {
+                    break;
+                }
+            }
+        }
+        if failed {
+            // An error was reported; the body is still worth reading.
+            while !matches!(self.c.kind(), TokenKind::LeftBrace | TokenKind::End) {
+                self.c.bump();
+            }
+        }
+        let body = self.c.mark();
+        self.c.reset(inputs);
+        loop {
+            if self.c.eat(TokenKind::RightParen) {
+                break;
+            }
+            let read = self.input();
+            let closed = self.c.kind() == TokenKind::RightParen;
+            if read.is_err() || (!self.c.eat(TokenKind::Comma) && !closed) {
+                if read.is_ok() {
+                    self.c.unexpected("list of inputs", "`,` or `)`");
+                }
+                self.inputs_unknown = true;
+                break;
+            }
+        }
+        self.c.reset(body);
+        self.c.expect(TokenKind::LeftBrace, "graph").map(|_| ())
+    }
+
+    /// `n`, `n = 4` or `n in 0..=4`.
+    fn symbol(&mut self) -> Parsed<()> {
+        let start = self.c.mark();
+        let name = self.c.word_or_string("symbol")?;
+        let (mut lo, mut hi) = (0, crate::graph::DEFAULT_SYMBOL_MAX);
+        if self.c.eat(TokenKind::Equals) {
+            lo = self.c.integer("size", 0, i64::MAX)?;
+            hi = lo;
+        } else if self.c.eat_word("in") {
+            lo = self.c.integer("range", 0, i64::MAX)?;
+            self.c.expect(TokenKind::Through, "range")?;
+            hi = self.c.integer("range", 0, i64::MAX)?;
+        }
+        let span = self.c.span_since(start);
+        if lo > hi {
+            self.c.error(
+                span,
+                format!("empty range; expected a lower bound of at most {hi}, found {lo}"),
+            );
+            hi = lo;
+        }
+        if self.graph.find_symbol(&name).is_some() {
+            let message = format!("symbol `{}` declared twice; expected one declaration", excerpt(&name));
+            self.c.error(span, message);
+            return Ok(());
+        }
+        self.graph.add_symbol(&name, lo, hi);
+        Ok(())
+    }
+
+    fn input(&mut self) -> Parsed<()> {
+        let start = self.c.mark();
+        let token = self.c.expect(TokenKind::Value, "input")?;
+        let (name, numeric) = self.c.sigil_name(token)?;
+        if numeric {
+            let message = format!(
+                "a number as an input's name; expected a name, or `%\"{}\"`",
+                excerpt(&name)
+            );
+            self.c.error(token.span(), message);
+        }
+        self.c.expect(TokenKind::Colon, "input")?;
+        let ty = tensor_type(self.c, &mut self.graph)?;
+        let position = self.c.position(token.span().start);
+        let origin = Origin::Text {
+            line: position.line,
+            column: position.column,
+        };
+        let added = self.graph.add_input(&name, ty, origin);
+        let span = self.c.span_since(start);
+        let id = match added {
+            Ok(id) => Some(id),
+            Err(error) => {
+                self.c.error(span, error.to_string());
+                None
+            }
+        };
+        self.values.entry((name, numeric)).or_insert(id);
+        Ok(())
+    }
+
+    /// Statements up to the closing brace.
+    fn body(&mut self) -> Parsed<()> {
+        let mut returned = false;
+        while !self.c.gave_up() {
+            if self.c.kind() == TokenKind::RightBrace {
+                let brace = self.c.bump().span();
+                if !returned {
+                    self.c
+                        .error(brace, "graph without outputs; expected `return` before `}`");
+                }
+                return Ok(());
+            }
+            if self.c.kind() == TokenKind::End {
+                return Err(self.c.unexpected("graph", "`}`"));
+            }
+            let word_ahead = self.c.kind() == TokenKind::Word && self.c.token().line_start;
+            if word_ahead && ["graph", "kernel", "plan"].iter().any(|w| self.c.at_word(w)) {
+                return Err(self.c.unexpected("graph", "`}`"));
+            }
+            let start = self.c.mark();
+            let read = if self.c.eat_word("return") {
+                if returned {
+                    let span = self.c.span_since(start);
+                    self.c.error(span, "second return; expected `}`");
+                }
+                returned = true;
+                self.outputs()
+            } else if returned {
+                Err(self.c.unexpected("graph", "`}` behind the outputs"))
+            } else {
+                self.statement()
+            };
+            if read.is_err() {
+                self.c.recover_statement(start, STATEMENT_WORDS);
+            }
+        }
+        Err(Reported)
+    }
+
+    fn outputs(&mut self) -> Parsed<()> {
+        if self.c.kind() == TokenKind::RightBrace {
+            return Ok(());
+        }
+        let mut names = std::collections::HashSet::new();
+        loop {
+            let start = self.c.mark();
+            let value = self.value("output")?;
+            let mut name = format!("output_{}", names.len());
+            if self.c.eat_word("as") {
+                name = self.c.word_or_string("output")?;
+            }
+            let span = self.c.span_since(start);
+            if name.is_empty() {
+                self.c.error(span, "an output's name is empty; expected a name");
+            }
+            if !names.insert(name.clone()) {
+                let message = format!("output name `{}` used twice; expected another name", excerpt(&name));
+                self.c.error(span, message);
+            }
+            if let Some(node) = value {
+                self.graph.add_output(&name, node);
+            }
+            if !self.c.eat(TokenKind::Comma) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The node that a value names; none if its definition is broken.
+    fn value(&mut self, context: &str) -> Parsed<Option<NodeId>> {
+        if self.c.next_kind() == TokenKind::Equals {
+            // The next statement: an operand is missing.
+            return Err(self.c.unexpected(context, TokenKind::Value.describe()));
+        }
+        let token = self.c.expect(TokenKind::Value, context)?;
+        let key = self.c.sigil_name(token)?;
+        match self.values.get(&key) {
+            Some(id) => Ok(*id),
+            None => {
+                if !self.inputs_unknown {
+                    let found = excerpt(self.c.source(token));
+                    let message = format!("unknown value; expected one that is defined above, found `{found}`");
+                    self.c.error(token.span(), message);
+                }
+                self.values.insert(key, None);
+                Ok(None)
+            }
+        }
+    }
+
+    /// `%x = operation : type`.
+    fn statement(&mut self) -> Parsed<()> {
+        let token = self.c.expect(TokenKind::Value, "statement")?;
+        let key = self.c.sigil_name(token)?;
+        let node = self.definition(token);
+        // A failed statement still defines its name.
+        let known = node.as_ref().map_or(None, |n| *n);
+        if self
+            .values
+            .insert(key, known)
+            .is_some_and(|previous| previous.is_some())
+        {
+            let found = excerpt(self.c.source(token));
+            let message = format!("value defined twice; expected a new name, found `{found}`");
+            self.c.error(token.span(), message);
+        }
+        node.map(|_| ())
+    }
+
+    fn definition(&mut self, target: lexer::Token) -> Parsed<Option<NodeId>> {
+        self.c.expect(TokenKind::Equals, "statement")?;
+        let start = self.c.mark();
+        let word = self.c.expect(TokenKind::Word, "statement")?;
+        let op = self.c.source(word);
+        let mut draft = self.operation(op, word)?;
+        let operation = self.c.span_since(start);
+        self.c.expect(TokenKind::Colon, "statement")?;
+        let annotation = self.c.mark();
+        let ty = tensor_type(self.c, &mut self.graph)?;
+        let annotation_span = self.c.span_since(annotation);
+        let Some(operands) = draft.operands.take() else {
+            return Ok(None);
+        };
+        let kind = self.kind(draft.form, &operands, &ty)?;
+        let position = self.c.position(target.span().start);
+        let origin = Origin::Text {
+            line: position.line,
+            column: position.column,
+        };
+        let id = self
+            .graph
+            .add(kind, &operands, origin)
+            .map_err(|error| self.c.error(operation, error.to_string()))?;
+        let inferred = self.graph.ty(id);
+        if *inferred != ty {
+            let (expected, found) = (self.graph.type_text(inferred), self.graph.type_text(&ty));
+            let message = format!("{op} has another type; expected {expected}, found {found}");
+            self.c.error(annotation_span, message);
+            return Ok(None);
+        }
+        Ok(Some(id))
+    }
+
+    /// Reads what stands between `=` and `:`.
+    fn operation(&mut self, op: &str, word: lexer::Token) -> Parsed<Draft> {
+        let form = match op {
+            "const" => {
+                let form = self.constant()?;
+                return Ok(Draft {
+                    form,
+                    operands: Some(Operands::new()),
+                });
+            }
+            "reduce" | "scan" => {
+                let monoid = self.modifier(op, Monoid::from_name, &Monoid::ALL.map(Monoid::name))?;
+                if op == "reduce" {
+                    Form::Reduce(monoid)
+                } else {
+                    Form::Scan(monoid)
+                }
+            }
+            "scatter" => {
+                let from_name = |name: &str| ScatterOp::ALL.into_iter().find(|s| s.name() == name);
+                Form::Scatter(self.modifier(op, from_name, &ScatterOp::ALL.map(ScatterOp::name))?)
+            }
+            "iota" => Form::Iota,
+            "random" => Form::Random,
+            "convert" => Form::Convert,
+            "einsum" => Form::Einsum,
+            "reshape" => Form::Reshape,
+            "permute" => Form::Permute,
+            "expand" => Form::Expand,
+            "pad" => Form::Pad,
+            "slice" => Form::Slice,
+            "window" => Form::Window,
+            "gather" => Form::Gather,
+            "copy" => Form::Copy,
+            _ => match ScalarOp::from_name(op) {
+                Some(op) => Form::Map(op),
+                None => {
+                    let message = format!("unknown operation; expected an operation, found `{}`", excerpt(op));
+                    return Err(self.c.error(word.span(), message));
+                }
+            },
+        };
+        let mut operands = Some(Operands::new());
+        if self.c.kind() == TokenKind::Value {
+            loop {
+                match (self.value("operand")?, &mut operands) {
+                    (Some(id), Some(all)) => all.push(id),
+                    _ => operands = None,
+                }
+                if !self.c.eat(TokenKind::Comma) {
+                    break;
+                }
+            }
+        }
+        let form = self.attributes(op, form)?;
+        Ok(Draft { form, operands })
+    }
+
+    fn modifier<T>(&mut self, op: &str, from_name: impl Fn(&str) -> Option<T>, names: &[&str]) -> Parsed<T> {
+        let token = self.c.token();
+        let found = (token.kind == TokenKind::Word)
+            .then(|| from_name(self.c.source(token)))
+            .flatten();
+        match found {
+            Some(found) => {
+                self.c.bump();
+                Ok(found)
+            }
+            None => Err(self.c.unexpected(op, &format!("one of {}", names.join(", ")))),
+        }
+    }
+
+    /// Reads the braces that belong to the operation.
+    fn attributes(&mut self, op: &str, form: Form) -> Parsed<Full> {
+        let allowed: &[&str] = match form {
+            Form::Map(_) | Form::Convert | Form::Reshape | Form::Expand | Form::Copy => &[],
+            Form::Einsum => return self.einsum(),
+            Form::Iota => &["axis"],
+            Form::Random => &["stream"],
+            Form::Reduce(_) | Form::Permute | Form::Gather | Form::Scatter(_) => &["axes"],
+            Form::Pad => &["lo", "hi", "value"],
+            Form::Slice => &["start", "step"],
+            Form::Window => &["axis", "size", "stride", "dilation"],
+            Form::Scan(_) => &["axis", "exclusive", "reverse"],
+        };
+        let open = self.c.mark();
+        let mut a = Attributes::default();
+        let mut seen: SmallVec<[&str; 4]> = SmallVec::new();
+        if self.c.eat(TokenKind::LeftBrace) {
+            while !self.c.eat(TokenKind::RightBrace) {
+                let word = self.c.expect(TokenKind::Word, "attribute")?;
+                let name = self.c.source(word);
+                let Some(&name) = allowed.iter().find(|&&a| a == name) else {
+                    let expected = if allowed.is_empty() {
+                        "none".to_string()
+                    } else {
+                        allowed.join(", ")
+                    };
+                    let message = format!(
+                        "unknown attribute of {op}; expected {expected}, found `{}`",
+                        excerpt(name)
+                    );
+                    return Err(self.c.error(word.span(), message));
+                };
+                if seen.contains(&name) {
+                    let message = format!("attribute given twice; expected `{name}` once");
+                    return Err(self.c.error(word.span(), message));
+                }
+                seen.push(name);
+                match name {
+                    "exclusive" => a.exclusive = true,
+                    "reverse" => a.reverse = true,
+                    _ => {
+                        self.c.expect(TokenKind::Equals, "attribute")?;
+                        self.attribute(name, &mut a)?;
+                    }
+                }
+                if !self.c.eat(TokenKind::Comma) && self.c.kind() != TokenKind::RightBrace {
+                    return Err(self.c.unexpected("attribute", "`,` or `}`"));
+                }
+            }
+        }
+        let optional = ["step", "stride", "dilation", "exclusive", "reverse"];
+        let missing = allowed.iter().find(|n| !optional.contains(n) && !seen.contains(n));
+        if let Some(missing) = missing {
+            let span = self.c.span_since(open);
+            return Err(self.c.error(
+                span,
+                format!("missing attribute of {op}; expected `{missing}=…` in braces"),
+            ));
+        }
+        Ok(Full::With(form, Box::new(a)))
+    }
+
+    fn attribute(&mut self, name: &str, a: &mut Attributes) -> Parsed<()> {
+        let integers = |c: &mut Cursor<'_>, lo, hi| {
+            c.expect(TokenKind::LeftBracket, name)?;
+            c.list(TokenKind::RightBracket, name, |c| c.integer(name, lo, hi))
+        };
+        match name {
+            "axis" => a.axis = self.c.integer(name, 0, 255)? as u8,
+            "stream" => a.stream = self.c.integer(name, 0, i64::from(u32::MAX))? as u32,
+            "axes" => a.axes = integers(self.c, 0, 255)?.into_iter().map(|v| v as u8).collect(),
+            "step" => a.step = Some(integers(self.c, i64::MIN, i64::MAX)?.into()),
+            "stride" => a.stride = Some(self.c.integer(name, i64::MIN, i64::MAX)?),
+            "dilation" => a.dilation = Some(self.c.integer(name, i64::MIN, i64::MAX)?),
+            "lo" => a.lo = dims(self.c, &mut self.graph, name)?,
+            "hi" => a.hi = dims(self.c, &mut self.graph, name)?,
+            "start" => a.lo = dims(self.c, &mut self.graph, name)?,
+            "size" => a.size = Some(dim(self.c, &mut self.graph)?),
+            _ => {
+                a.value = Some(self.c.mark());
+                self.skip_literal()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `{ab,bc->ac; semiring=max-add, acc=f64}`.
+    fn einsum(&mut self) -> Parsed<Full> {
+        let open = self.c.expect(TokenKind::LeftBrace, "einsum")?;
+        let mut numbers: HashMap<u32, u16> = HashMap::new();
+        let mut inputs = SmallVec::new();
+        loop {
+            inputs.push(self.labels("too many labels; expected at most 65535", &mut |label| {
+                let next = u16::try_from(numbers.len()).ok().filter(|&n| n < u16::MAX);
+                numbers.get(&label).copied().or_else(|| {
+                    numbers.insert(label, next?);
+                    next
+                })
+            })?);
+            if !self.c.eat(TokenKind::Comma) {
+                break;
+            }
+        }
+        self.c.expect(TokenKind::Arrow, "einsum")?;
+        let output = self.labels("unknown label; expected one of an operand", &mut |label| {
+            numbers.get(&label).copied()
+        })?;
+        let (mut semiring, mut accumulator) = (Semiring::AddMul, None);
+        if self.c.eat(TokenKind::Semicolon) {
+            loop {
+                if self.c.eat_word("semiring") {
+                    self.c.expect(TokenKind::Equals, "einsum")?;
+                    semiring = self.semiring()?;
+                } else if self.c.eat_word("acc") {
+                    self.c.expect(TokenKind::Equals, "einsum")?;
+                    let from_name = |name: &str| name.parse::<DType>().ok();
+                    accumulator = Some(self.modifier("einsum", from_name, &DType::ALL.map(DType::name))?);
+                } else {
+                    return Err(self.c.unexpected("einsum", "`semiring` or `acc`"));
+                }
+                if !self.c.eat(TokenKind::Comma) {
+                    break;
+                }
+            }
+        }
+        self.c.expect(TokenKind::RightBrace, "einsum")?;
+        Ok(Full::Einsum(Box::new(EinsumSpec {
+            inputs,
+            output,
+            semiring,
+            accumulator,
+            span: open.span(),
+        })))
+    }
+
+    /// One term; `number` answers a label's canonical number, or none, of which `unknown` is the message.
+    fn labels(&mut self, unknown: &str, number: &mut dyn FnMut(u32) -> Option<u16>) -> Parsed<Labels> {
+        let mut all = Labels::new();
+        loop {
+            let token = self.c.token();
+            let source = self.c.source(token);
+            let mut push = |c: &mut Cursor<'_>, label: Option<u32>, span: Span, found: &str| {
+                let found = excerpt(found);
+                match label.map(&mut *number) {
+                    Some(Some(n)) => {
+                        all.push(n);
+                        Ok(())
+                    }
+                    Some(None) => Err(c.error(span, format!("{unknown}, found `{found}`"))),
+                    None => {
+                        let message = format!("malformed label; expected letters or `'52`, found `{found}`");
+                        Err(c.error(span, message))
+                    }
+                }
+            };
+            match token.kind {
+                TokenKind::Word => {
+                    for (i, b) in source.bytes().enumerate() {
+                        let label = match b {
+                            b'a'..=b'z' => Some(u32::from(b - b'a')),
+                            b'A'..=b'Z' => Some(u32::from(b - b'A') + 26),
+                            _ => None,
+                        };
+                        let start = token.span().start + i;
+                        let end = start + 1;
+                        push(self.c, label, Span { start, end }, &source[i..=i])?;
+                    }
+                }
+                TokenKind::Label => push(self.c, source[1..].parse().ok(), token.span(), source)?,
+                _ => return Ok(all),
+            }
+            self.c.bump();
+        }
+    }
+
+    fn semiring(&mut self) -> Parsed<Semiring> {
+        let start = self.c.mark();
+        let sum = self.c.expect(TokenKind::Word, "semiring")?;
+        self.c.expect(TokenKind::Minus, "semiring")?;
+        let product = self.c.expect(TokenKind::Word, "semiring")?;
+        let name = format!("{}-{}", self.c.source(sum), self.c.source(product));
+        Semiring::from_name(&name).ok_or_else(|| {
+            let expected = Semiring::ALL.map(Semiring::name).join(", ");
+            let span = self.c.span_since(start);
+            let message = format!(
+                "unknown semiring; expected one of {expected}, found `{}`",
+                excerpt(&name)
+            );
+            self.c.error(span, message)
+        })
+    }
+
+    /// The node kind, now that operands and type are known.
+    fn kind(&mut self, form: Full, operands: &[NodeId], ty: &TensorType) -> Parsed<NodeKind> {
+        let behind = self.c.mark();
+        let (form, a) = match form {
+            Full::With(form, a) => (form, *a),
+            Full::Const(literal) => {
+                if ty.rank() != 0 {
+                    let span = self.c.span_since(literal);
+                    let found = self.graph.type_text(ty);
+                    let message = format!(
+                        "a literal is one element; expected {}[] or a list, found {found}",
+                        ty.dtype
+                    );
+                    return Err(self.c.error(span, message));
+                }
+                self.c.reset(literal);
+                let value = scalar(self.c, ty.dtype)?;
+                self.c.reset(behind);
+                return Ok(NodeKind::Const(value));
+            }
+            Full::List(literal) => {
+                self.c.reset(literal);
+                let data = self.list(ty)?;
+                self.c.reset(behind);
+                return Ok(NodeKind::Data(ConstData(data)));
+            }
+            Full::Opaque(start, name) => return self.opaque(start, &name, ty),
+            Full::Einsum(spec) => {
+                if operands.len() != spec.inputs.len() {
+                    let (expected, found) = (operands.len(), spec.inputs.len());
+                    let message = format!("labels of {found} operands; expected one term per operand, {expected}");
+                    return Err(self.c.error(spec.span, message));
+                }
+                return Ok(NodeKind::Einsum {
+                    inputs: spec.inputs,
+                    output: spec.output,
+                    semiring: spec.semiring,
+                    accumulator: spec.accumulator.unwrap_or(ty.dtype.accumulator()),
+                    dtype: ty.dtype,
+                });
+            }
+        };
+        Ok(match form {
+            Form::Iota => NodeKind::Iota {
+                ty: ty.clone(),
+                axis: a.axis,
+            },
+            Form::Random => NodeKind::Random {
+                shape: ty.shape.clone(),
+                stream: a.stream,
+            },
+            Form::Map(op) => NodeKind::Map(op),
+            Form::Convert => NodeKind::Convert(ty.dtype),
+            Form::Einsum => unreachable!("einsum has its own braces"),
+            Form::Reduce(monoid) => NodeKind::Reduce { monoid, axes: a.axes },
+            Form::Reshape => NodeKind::View(View::Reshape(ty.shape.clone())),
+            Form::Permute => NodeKind::View(View::Permute(a.axes)),
+            Form::Expand => NodeKind::View(View::Expand(ty.shape.clone())),
+            Form::Pad => {
+                let mut value = ty.dtype.zero();
+                if let Some(literal) = a.value {
+                    let dtype = operands.first().map_or(ty.dtype, |&o| self.graph.ty(o).dtype);
+                    self.c.reset(literal);
+                    value = scalar(self.c, dtype)?;
+                    self.c.reset(behind);
+                }
+                let (lo, hi) = (a.lo, a.hi);
+                NodeKind::View(View::Pad { lo, hi, value })
+            }
+            Form::Slice => NodeKind::View(View::Slice {
+                step: a.step.unwrap_or_else(|| SmallVec::from_elem(1, a.lo.len())),
+                start: a.lo,
+                size: ty.shape.clone(),
+            }),
+            Form::Window => NodeKind::View(View::Window {
+                axis: a.axis,
+                size: a.size.unwrap_or(IndexExpr::ONE),
+                stride: a.stride.unwrap_or(1),
+                dilation: a.dilation.unwrap_or(1),
+            }),
+            Form::Gather => NodeKind::Gather { axes: a.axes },
+            Form::Scatter(op) => NodeKind::Scatter { axes: a.axes, op },
+            Form::Scan(monoid) => NodeKind::Scan {
+                monoid,
+                axis: a.axis,
+                exclusive: a.exclusive,
+                reverse: a.reverse,
+            },
+            Form::Copy => NodeKind::Copy,
+        })
+    }
+}
+
+/// The operations, with what stands between the mnemonic and the operands.
+pub(super) enum Form {
+    Iota,
+    Random,
+    Map(ScalarOp),
+    Convert,
+    Einsum,
+    Reduce(Monoid),
+    Reshape,
+    Permute,
+    Expand,
+    Pad,
+    Slice,
+    Window,
+    Gather,
+    Scatter(ScatterOp),
+    Scan(Monoid),
+    Copy,
+}
+
+/// An operation with its attributes, before operands' types and the result type are looked at.
+pub(super) enum Full {
+    Const(Mark),
+    List(Mark),
+    Opaque(Mark, String),
+    Einsum(Box<EinsumSpec>),
+    With(Form, Box<Attributes>),
+}
+
+pub(super) struct EinsumSpec {
+    inputs: SmallVec<[Labels; 2]>,
+    output: Labels,
+    semiring: Semiring,
+    accumulator: Option<DType>,
+    span: Span,
+}
+
+/// What an operation's braces say; each operation uses a few.
+#[derive(Default)]
+pub(super) struct Attributes {
+    axis: u8,
+    axes: Axes,
+    stream: u32,
+    /// `lo` of a pad, `start` of a slice.
+    lo: Shape,
+    hi: Shape,
+    step: Option<SmallVec<[i64; 4]>>,
+    size: Option<IndexExpr>,
+    stride: Option<i64>,
+    dilation: Option<i64>,
+    value: Option<Mark>,
+    exclusive: bool,
+    reverse: bool,
+}
+
+/// A statement's right-hand side; no operands if one of them is broken.
+struct Draft {
+    form: Full,
+    operands: Option<Operands>,
+}

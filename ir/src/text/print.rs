@@ -1,0 +1,339 @@
+//! The canonical printer.
+//!
+//! Invariants: inputs print by name in the header, every other node as `%n` with its position among them, in order. It
+//! prints any graph, also one that does not verify: an operand that does not exist prints as `%missing.<id>`.
+
+use std::fmt::{self, Write as _};
+
+use super::Module;
+use super::lexer::{quote, sigil_name, word_name};
+use crate::dtype::DType;
+use crate::graph::{DEFAULT_SYMBOL_MAX, Graph, Labels, NodeId, NodeKind, Semiring, TensorType, View};
+use crate::index::IndexExpr;
+use crate::tensor::HostTensor;
+
+/// Lists of more levels print flat.
+const MAX_NESTING: usize = 8;
+
+/// A header longer than this prints one input a line.
+const MAX_HEADER: usize = 120;
+
+/// How to print.
+#[derive(Clone, Debug)]
+pub struct PrintOptions {
+    /// Data of at most this many elements prints in full; more becomes an external.
+    pub inline_elements: usize,
+}
+
+impl Default for PrintOptions {
+    fn default() -> PrintOptions {
+        PrintOptions { inline_elements: 1024 }
+    }
+}
+
+/// Text, and the data that it only names.
+#[derive(Clone, Debug, Default)]
+pub struct Printed {
+    /// The text.
+    pub text: String,
+    /// Data of `const opaque "name"`, in order of appearance: names `data0`, `data1`, …
+    pub externals: Vec<(String, HostTensor)>,
+}
+
+impl Printed {
+    /// The data of that name: with this, `parse_module(&p.text, &mut |n, _, _| p.external(n))` reads the text back.
+    pub fn external(&self, name: &str) -> Option<HostTensor> {
+        let index: usize = name.strip_prefix("data")?.parse().ok()?;
+        self.externals
+            .get(index)
+            .filter(|(n, _)| n == name)
+            .map(|(_, data)| data.clone())
+    }
+}
+
+/// A graph as text.
+pub fn print_graph(graph: &Graph, options: &PrintOptions) -> Printed {
+    let mut out = Printed::default();
+    write_graph(&mut out, graph, options);
+    out
+}
+
+/// A module as text.
+pub fn print_module(module: &Module, options: &PrintOptions) -> Printed {
+    let mut out = Printed::default();
+    for (i, graph) in module.graphs.iter().enumerate() {
+        if i > 0 {
+            out.text.push('\n');
+        }
+        write_graph(&mut out, graph, options);
+    }
+    out
+}
+
+impl fmt::Display for Graph {
+    /// The canonical text with the default options; data beyond their limit is only named.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&print_graph(self, &PrintOptions::default()).text)
+    }
+}
+
+impl fmt::Display for Module {
+    /// The canonical text with the default options; data beyond their limit is only named.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&print_module(self, &PrintOptions::default()).text)
+    }
+}
+
+struct Printer<'g> {
+    graph: &'g Graph,
+    /// Each node's name, with its sigil.
+    names: Vec<String>,
+}
+
+fn write_graph(out: &mut Printed, graph: &Graph, options: &PrintOptions) {
+    let mut number = 0usize;
+    let names = graph
+        .nodes()
+        .map(|(_, node)| match &node.kind {
+            NodeKind::Input { name, .. } => format!("%{}", sigil_name(name)),
+            _ => {
+                number += 1;
+                format!("%{}", number - 1)
+            }
+        })
+        .collect();
+    let printer = Printer { graph, names };
+    printer.header(&mut out.text);
+    for (id, node) in graph.nodes() {
+        if matches!(node.kind, NodeKind::Input { .. }) {
+            continue;
+        }
+        let _ = write!(out.text, "  {} = ", printer.name(id));
+        printer.operation(out, &node.kind, &node.operands, &node.ty, options);
+        let _ = writeln!(out.text, " : {}", printer.ty(&node.ty));
+    }
+    out.text.push_str("  return");
+    for (i, output) in graph.outputs().iter().enumerate() {
+        let _ = write!(
+            out.text,
+            "{} {}",
+            if i > 0 { "," } else { "" },
+            printer.name(output.node)
+        );
+        if output.name != format!("output_{i}") {
+            let _ = write!(out.text, " as {}", word_name(&output.name));
+        }
+    }
+    out.text.push_str("\n}\n");
+}
+
+impl Printer<'_> {
+    fn name(&self, id: NodeId) -> String {
+        let name = self.names.get(id.index()).cloned();
+        name.unwrap_or_else(|| format!("%missing.{}", id.0))
+    }
+
+    fn dim(&self, d: &IndexExpr) -> String {
+        d.display(&|s| word_name(&self.graph.symbol_name(s))).to_string()
+    }
+
+    fn dims(&self, shape: &[IndexExpr]) -> String {
+        format!("[{}]", comma(shape.iter().map(|d| self.dim(d))))
+    }
+
+    fn ty(&self, ty: &TensorType) -> String {
+        format!("{}{}", ty.dtype, self.dims(&ty.shape))
+    }
+
+    fn header(&self, out: &mut String) {
+        let inputs: Vec<String> = self
+            .graph
+            .inputs()
+            .iter()
+            .map(|&i| format!("{}: {}", self.name(i), self.ty(self.graph.ty(i))))
+            .collect();
+        let symbols = self.graph.symbols().iter().map(|s| {
+            let name = word_name(&s.name);
+            match (s.lo, s.hi) {
+                (0, DEFAULT_SYMBOL_MAX) => name,
+                (lo, hi) if lo == hi => format!("{name} = {lo}"),
+                (lo, hi) => format!("{name} in {lo}..={hi}"),
+            }
+        });
+        let symbols = comma(symbols);
+        let name = sigil_name(&self.graph.name);
+        let length = inputs.iter().map(|i| i.len() + 2).sum::<usize>() + symbols.len() + name.len();
+        let (open, between, close) = if length + 20 > MAX_HEADER && !inputs.is_empty() {
+            ("\n    ", ",\n    ", "\n")
+        } else {
+            ("", ", ", "")
+        };
+        let _ = write!(out, "graph @{name}({open}{}{close})", inputs.join(between));
+        if !symbols.is_empty() {
+            let _ = write!(out, " where {symbols}");
+        }
+        out.push_str(" {\n");
+    }
+
+    fn operation(
+        &self,
+        out: &mut Printed,
+        kind: &NodeKind,
+        operands: &[NodeId],
+        ty: &TensorType,
+        options: &PrintOptions,
+    ) {
+        let text = &mut out.text;
+        text.push_str(kind.name());
+        match kind {
+            NodeKind::Reduce { monoid, .. } | NodeKind::Scan { monoid, .. } => {
+                let _ = write!(text, " {}", monoid.name());
+            }
+            NodeKind::Scatter { op, .. } => {
+                let _ = write!(text, " {}", op.name());
+            }
+            _ => {}
+        }
+        if !operands.is_empty() {
+            let _ = write!(text, " {}", comma(operands.iter().map(|&o| self.name(o))));
+        }
+        match kind {
+            NodeKind::Input { .. }
+            | NodeKind::Map(_)
+            | NodeKind::Convert(_)
+            | NodeKind::Copy
+            | NodeKind::View(View::Reshape(_) | View::Expand(_)) => {}
+            NodeKind::Const(value) => {
+                let _ = write!(text, " {value}");
+            }
+            NodeKind::Data(data) if data.0.len() <= options.inline_elements => {
+                text.push(' ');
+                write_list(text, &data.0);
+            }
+            NodeKind::Data(data) => {
+                let name = format!("data{}", out.externals.len());
+                let _ = write!(text, " opaque {}", quote(&name));
+                out.externals.push((name, data.0.clone()));
+            }
+            NodeKind::Iota { axis, .. } => {
+                let _ = write!(text, " {{axis={axis}}}");
+            }
+            NodeKind::Random { stream, .. } => {
+                let _ = write!(text, " {{stream={stream}}}");
+            }
+            NodeKind::Einsum {
+                inputs,
+                output,
+                semiring,
+                accumulator,
+                ..
+            } => self.einsum(text, inputs, output, *semiring, *accumulator, ty.dtype),
+            NodeKind::Reduce { axes, .. }
+            | NodeKind::Gather { axes }
+            | NodeKind::Scatter { axes, .. }
+            | NodeKind::View(View::Permute(axes)) => {
+                let _ = write!(text, " {{axes=[{}]}}", comma(axes.iter().map(|a| a.to_string())));
+            }
+            NodeKind::View(View::Pad { lo, hi, value }) => {
+                let _ = write!(text, " {{lo={}, hi={}, value={value}}}", self.dims(lo), self.dims(hi));
+            }
+            NodeKind::View(View::Slice { start, step, .. }) => {
+                let steps = comma(step.iter().map(|s| s.to_string()));
+                let _ = write!(text, " {{start={}, step=[{steps}]}}", self.dims(start));
+            }
+            NodeKind::View(View::Window {
+                axis,
+                size,
+                stride,
+                dilation,
+            }) => {
+                let size = self.dim(size);
+                let _ = write!(
+                    text,
+                    " {{axis={axis}, size={size}, stride={stride}, dilation={dilation}}}"
+                );
+            }
+            NodeKind::Scan {
+                axis,
+                exclusive,
+                reverse,
+                ..
+            } => {
+                let exclusive = if *exclusive { ", exclusive" } else { "" };
+                let reverse = if *reverse { ", reverse" } else { "" };
+                let _ = write!(text, " {{axis={axis}{exclusive}{reverse}}}");
+            }
+        }
+    }
+
+    fn einsum(
+        &self,
+        text: &mut String,
+        inputs: &[Labels],
+        output: &Labels,
+        semiring: Semiring,
+        accumulator: DType,
+        dtype: DType,
+    ) {
+        let terms = inputs.iter().map(labels).collect::<Vec<_>>().join(",");
+        let _ = write!(text, " {{{terms}->{}", labels(output));
+        let mut options = Vec::new();
+        if semiring != Semiring::AddMul {
+            options.push(format!("semiring={}", semiring.name()));
+        }
+        if accumulator != dtype.accumulator() {
+            options.push(format!("acc={accumulator}"));
+        }
+        if !options.is_empty() {
+            let _ = write!(text, "; {}", options.join(", "));
+        }
+        text.push('}');
+    }
+}
+
+fn comma(parts: impl Iterator<Item = String>) -> String {
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// `a` to `z`, `A` to `Z`, then `'52` and on.
+fn labels(labels: &Labels) -> String {
+    let mut text = String::new();
+    for &l in labels {
+        match l {
+            0..26 => text.push((b'a' + l as u8) as char),
+            26..52 => text.push((b'A' + (l - 26) as u8) as char),
+            _ => {
+                let _ = write!(text, "'{l}");
+            }
+        }
+    }
+    text
+}
+
+/// Nested lists, or a flat one where nesting would hide an extent.
+fn write_list(text: &mut String, data: &HostTensor) {
+    let shape = data.shape();
+    let nested = (2..=MAX_NESTING).contains(&shape.len()) && !data.is_empty();
+    // The number of elements after which lists close, innermost first; the outermost closes at the end.
+    let mut closes = Vec::new();
+    if nested {
+        let mut n = 1;
+        for &d in shape[1..].iter().rev() {
+            n *= d;
+            closes.push(n);
+        }
+    }
+    let open = |text: &mut String, n: usize| text.extend(std::iter::repeat_n('[', n));
+    let close = |text: &mut String, n: usize| text.extend(std::iter::repeat_n(']', n));
+    open(text, 1 + closes.len());
+    for i in 0..data.len() {
+        if i > 0 {
+            let closed = closes.iter().filter(|&&n| i % n == 0).count();
+            close(text, closed);
+            text.push_str(", ");
+            open(text, closed);
+        }
+        let _ = write!(text, "{}", data.get(i));
+    }
+    close(text, 1 + closes.len());
+}
