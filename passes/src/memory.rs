@@ -82,6 +82,9 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
             let root = plan.root(read);
             let same = plan.slots[root.0 as usize].len == plan.slots[written.0 as usize].len
                 && plan.slots[root.0 as usize].dtype.bytes() == plan.slots[written.0 as usize].dtype.bytes();
+            // Another launch of the group may read the operand while this one overwrites it.
+            let mut readers = 0;
+            plan.steps[at].visit_slots(&mut |s, _| readers += (plan.root(s) == root) as u32, &plan.kernels);
             // Everything that shares the bytes must be past its last use.
             let live = (0..plan.slots.len())
                 .any(|s| last_use[s] > at && plan.root(SlotId(s as u32)) == root && s != written.0 as usize);
@@ -89,7 +92,7 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
                 &plan.slots[root.0 as usize].storage,
                 &plan.slots[written.0 as usize].storage,
             ) {
-                _ if !same || live => AliasReason::StillLive,
+                _ if !same || live || readers > 1 => AliasReason::StillLive,
                 (Storage::Arena, Storage::Arena) => AliasReason::InPlace,
                 (Storage::Arena, Storage::Output(_)) => AliasReason::IntoOutput,
                 _ => AliasReason::NotOurs,

@@ -22,6 +22,10 @@
 //!
 //! Kernels are alpha-renamed and nameless inside, so equal ones compare equal and compile once.
 
+pub mod interp;
+mod print;
+pub mod verify;
+
 use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};

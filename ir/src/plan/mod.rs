@@ -9,6 +9,10 @@
 //!   the step where one ends and the other begins may update in place.
 //! - Sizes, ranges and symbol arguments are index expressions over the plan's symbols.
 
+pub mod interp;
+mod print;
+pub mod verify;
+
 use crate::dtype::DType;
 use crate::graph::{Guard, Shape, Symbol, TensorType};
 use crate::index::IndexExpr;

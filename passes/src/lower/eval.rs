@@ -173,6 +173,14 @@ impl Lowerer<'_> {
                 self.convert(v, *to)
             }
             NodeKind::Copy => self.value_of(n.operands[0], index, mask),
+            NodeKind::Reduce { .. } => {
+                let v = self.value_of(n.operands[0], index, mask);
+                self.convert(v, n.ty.dtype)
+            }
+            NodeKind::Einsum { accumulator, dtype, .. } => {
+                let v = self.summand(node, index, *accumulator, mask);
+                self.convert(v, *dtype)
+            }
             NodeKind::Iota { ty, axis } => self.index_value(&index[*axis as usize].clone(), ty.dtype),
             NodeKind::Random { shape, stream } => {
                 let key = self.value_of(n.operands[0], &Index::new(), mask);

@@ -295,12 +295,19 @@ struct InnerLoop {
     roots: Vec<usize>,
 }
 
+/// How a root is summed, and the dtype of what is: `None` for values of one term, which are no reductions.
 fn reduces(graph: &Graph, root: NodeId) -> Option<(Monoid, DType)> {
     match &graph.node(root).kind {
-        NodeKind::Reduce { monoid, .. } => Some((*monoid, graph.ty(graph.node(root).operands[0]).dtype)),
+        NodeKind::Reduce { monoid, axes } if !axes.is_empty() => {
+            Some((*monoid, graph.ty(graph.node(root).operands[0]).dtype))
+        }
         NodeKind::Einsum {
-            semiring, accumulator, ..
-        } => Some((semiring.sum(), *accumulator)),
+            semiring,
+            accumulator,
+            inputs,
+            output,
+            ..
+        } if inputs.iter().flatten().any(|l| !output.contains(l)) => Some((semiring.sum(), *accumulator)),
         _ => None,
     }
 }
@@ -558,7 +565,7 @@ impl Lowerer<'_> {
                 continue;
             };
             let mut values = smallvec::SmallVec::new();
-            values.push(self.summand(root, &point, *value_dtype));
+            values.push(self.summand(root, &point, *value_dtype, None));
             if let Some(d) = index_dtype {
                 let at = self.inner_offset.clone();
                 let level = self.level_of(&at);
@@ -594,14 +601,14 @@ impl Lowerer<'_> {
     }
 
     /// The value that a reduction or contraction sums at a point of its space, in the accumulator's dtype.
-    fn summand(&mut self, root: NodeId, point: &Index, dtype: DType) -> ValueId {
+    fn summand(&mut self, root: NodeId, point: &Index, dtype: DType, mask: Option<ValueId>) -> ValueId {
         let product = match &self.graph.node(root).kind {
             NodeKind::Einsum { semiring, .. } => Some(semiring.product()),
             _ => None,
         };
         let mut result: Option<ValueId> = None;
         for (operand, index) in operand_indices(self.graph, root, point) {
-            let value = self.value_of(operand, &index, None);
+            let value = self.value_of(operand, &index, mask);
             let value = self.convert(value, dtype);
             result = Some(match (result, product) {
                 (Some(left), Some(op)) => {
@@ -640,10 +647,32 @@ impl Lowerer<'_> {
     }
 }
 
-/// Read parameters whose every load is at the index of the only store of a written parameter of the same width.
+/// Read parameters whose every load is at the index of the only store of a written parameter of the same width, and comes
+/// before it.
 fn in_place_pairs(kernel: &Kernel) -> Vec<(u32, u32)> {
     let mut loads: FxHashMap<u32, Vec<(IndexExpr, bool)>> = FxHashMap::default();
     let mut stores: FxHashMap<u32, Vec<IndexExpr>> = FxHashMap::default();
+    // Position in program order of the last load of each parameter, and of its first store.
+    let mut last_load: FxHashMap<u32, usize> = FxHashMap::default();
+    let mut first_store: FxHashMap<u32, usize> = FxHashMap::default();
+    let mut position = 0;
+    kernel.visit(&mut |s| {
+        position += 1;
+        match s {
+            Stmt::Let {
+                op: Op::Load {
+                    memory: Memory::Param(p),
+                    ..
+                },
+                ..
+            } => drop(last_load.insert(*p, position)),
+            Stmt::Store {
+                memory: Memory::Param(p),
+                ..
+            } => drop(first_store.entry(*p).or_insert(position)),
+            _ => {}
+        }
+    });
     kernel.visit(&mut |s| match s {
         Stmt::Let {
             op:
@@ -683,7 +712,7 @@ fn in_place_pairs(kernel: &Kernel) -> Vec<(u32, u32)> {
             let aligned = loads
                 .get(&(r as u32))
                 .is_some_and(|l| l.iter().all(|(i, masked)| !masked && i == at));
-            if same_size && aligned {
+            if same_size && aligned && last_load.get(&(r as u32)) < first_store.get(&(w as u32)) {
                 pairs.push((r as u32, w as u32));
             }
         }

@@ -86,6 +86,9 @@ pub enum Refusal {
     /// Dividing by an extent that may be zero.
     #[error("the extent of i{} may be zero", .0.0)]
     MayBeEmpty(VarId),
+    /// Registers are indexed by unrolled loops and lanes only.
+    #[error("loop i{} is neither unrolled nor in lanes, so that registers cannot be indexed by it", .0.0)]
+    NotInRegisters(VarId),
     /// A factor below 1.
     #[error("factor {0} is below 1")]
     Factor(i64),
@@ -260,6 +263,8 @@ fn carries_state(body: &[Stmt]) -> bool {
                     ..
                 } => loads.push(*memory),
                 Stmt::Store { memory, .. } => stores.push(*memory),
+                // Accumulations commute with each other, but not with loads of the running value.
+                Stmt::Accumulate { state, .. } => stores.extend(state.iter().map(|s| s.0)),
                 Stmt::Loop { body, .. } | Stmt::If { body, .. } => walk(body, loads, stores),
                 _ => {}
             }
@@ -269,9 +274,19 @@ fn carries_state(body: &[Stmt]) -> bool {
     stores.iter().any(|m| loads.contains(m))
 }
 
+/// True if iterations over `var` may store to one element, so that the last one counts.
+fn overwrites(kernel: &Kernel, body: &[Stmt], var: VarId) -> bool {
+    let one = kernel.extents[var.0 as usize].is(1);
+    body.iter().any(|s| match s {
+        Stmt::Store { index, .. } => !one && !index.uses(var),
+        Stmt::Loop { body, .. } | Stmt::If { body, .. } => overwrites(kernel, body, var),
+        _ => false,
+    })
+}
+
 fn interchange(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<VarId>, Refusal> {
     let body = nested(kernel, outer, inner)?;
-    if carries_state(body) {
+    if carries_state(body) || [outer, inner].iter().any(|&v| overwrites(kernel, body, v)) {
         return Err(Refusal::Recurrence(outer));
     }
     rewrite(kernel, outer, &mut |_, outer_bind, body| {
@@ -335,6 +350,11 @@ fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<Vec<VarId>,
     else {
         return Err(Refusal::NotConstant(var));
     };
+    let bind = loop_bind(&kernel.body, var);
+    if !matches!(bind, Some(Bind::Lanes | Bind::Unroll)) {
+        return Err(Refusal::NotInRegisters(var));
+    }
+    let lanes = bind == Some(Bind::Lanes);
     let mut found = Vec::new();
     let mut groups = Vec::new();
     accumulations(inside, &mut found);
@@ -342,17 +362,16 @@ fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<Vec<VarId>,
     if groups.is_empty() {
         return Err(Refusal::NoAccumulation(var));
     }
-    // Every state must be a register array of constant length that other statements around do not touch.
+    // Every state must be a register array of constant length that other statements around do not touch; lanes are the
+    // last index of a register, so their copies come first.
     for (m, _) in &found {
-        let constant = kernel
-            .memory_len(*m)
-            .as_const()
-            .is_some_and(|n| n * copies <= 4 * MAX_UNROLL);
-        if !matches!(m, Memory::Scratch(_)) || !constant || touched(outer_body, *m) {
+        let registers = matches!(m, Memory::Scratch(s) if kernel.scratch[*s as usize].scope == Scope::Register);
+        let len = kernel.memory_len(*m).as_const();
+        let fits = len.is_some_and(|n| n * copies <= 4 * MAX_UNROLL && (!lanes || n == 1));
+        if !registers || !fits || touched(outer_body, *m) {
             return Err(Refusal::Recurrence(var));
         }
     }
-    let lanes = matches!(loop_bind(&kernel.body, var), Some(Bind::Lanes));
     let mut made = Vec::new();
     let mut before = Vec::new();
     let mut after = Vec::new();
@@ -487,6 +506,19 @@ fn loop_bind(body: &[Stmt], var: VarId) -> Option<Bind> {
     })
 }
 
+/// The lanes loop around the loop over `var`, if that is found.
+fn enclosing_lanes(body: &[Stmt], var: VarId, lanes: Option<VarId>) -> Option<Option<VarId>> {
+    body.iter().find_map(|s| match s {
+        Stmt::Loop { var: v, .. } if *v == var => Some(lanes),
+        Stmt::Loop { var: v, bind, body } => {
+            let lanes = if *bind == Bind::Lanes { Some(*v) } else { lanes };
+            enclosing_lanes(body, var, lanes)
+        }
+        Stmt::If { body, .. } => enclosing_lanes(body, var, lanes),
+        _ => None,
+    })
+}
+
 /// Accumulations with their states, once per distinct state.
 fn collect_groups(body: &[Stmt], out: &mut Vec<(tlc_ir::graph::Monoid, Vec<Memory>)>) {
     for s in body {
@@ -542,8 +574,17 @@ fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -> Result<Ve
     if groups.is_empty() {
         return Err(Refusal::NoAccumulation(var));
     }
-    if states.iter().any(|(m, i)| touched(inside, *m) || i.uses(var)) || groups.iter().any(|g| g.1.len() > 1) {
+    // One accumulator, which stays where it is while the loop runs, becomes one register.
+    let inner = super::tree::defined_vars(inside);
+    let moves = |i: &IndexExpr| i.uses(var) || inner.iter().any(|&v| i.uses(v));
+    let several = |m: &Memory| states.iter().filter(|(other, _)| other == m).count() > 1;
+    let fits = |(m, i): &(Memory, IndexExpr)| !touched(inside, *m) && !moves(i) && !several(m);
+    if !states.iter().all(fits) || groups.iter().any(|g| g.1.len() > 1) {
         return Err(Refusal::Recurrence(var));
+    }
+    let enclosing = enclosing_lanes(&kernel.body, var, None).flatten();
+    if enclosing != lanes {
+        return Err(Refusal::NotNested(lanes.or(enclosing).unwrap_or(var), var));
     }
     let width = match lanes {
         Some(l) => kernel.extents[l.0 as usize].as_const().ok_or(Refusal::NotConstant(l))?,

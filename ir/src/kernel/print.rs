@@ -1,0 +1,186 @@
+//! The text form of kernels.
+//!
+//! ```text
+//! kernel(p0: f32[s0] read, p1: f32[s0] write) where s0 in 1..=4096 {
+//!   scratch r0: f32[4] register
+//!   for i0 in 0..floordiv(s0, 4) parallel {
+//!     %0: f32 = load p0[4*i0]
+//!     store p1[4*i0], %0
+//!   }
+//! }
+//! ```
+//!
+//! Invariants: every value, variable, parameter and symbol prints with its number, so that text determines the kernel up to
+//! unused table entries; a value's dtype stands at its definition, a variable's extent at its loop.
+
+use std::fmt;
+
+use crate::index::{IndexExpr, SymId};
+use crate::kernel::{Access, Kernel, Memory, Op, Scope, Stmt, ValueId};
+
+impl Access {
+    /// Every mode.
+    pub const ALL: [Access; 3] = [Access::Read, Access::Write, Access::ReadWrite];
+
+    /// The spelling in text forms.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Access::Read => "read",
+            Access::Write => "write",
+            Access::ReadWrite => "readwrite",
+        }
+    }
+}
+
+impl Scope {
+    /// Every scope.
+    pub const ALL: [Scope; 3] = [Scope::Register, Scope::Cache, Scope::Shared];
+
+    /// The spelling in text forms.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scope::Register => "register",
+            Scope::Cache => "cache",
+            Scope::Shared => "shared",
+        }
+    }
+}
+
+impl fmt::Display for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Memory::Param(p) => write!(f, "p{p}"),
+            Memory::Scratch(s) => write!(f, "r{s}"),
+        }
+    }
+}
+
+impl fmt::Display for ValueId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "%{}", self.0)
+    }
+}
+
+/// An index expression with symbols as `s<n>` and variables as `i<n>`.
+pub(crate) struct Positional<'a>(pub &'a IndexExpr);
+
+impl fmt::Display for Positional<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.display(&|s: SymId| format!("s{}", s.0)).fmt(f)
+    }
+}
+
+impl fmt::Display for Kernel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("kernel(")?;
+        for (i, p) in self.params.iter().enumerate() {
+            let comma = if i > 0 { ", " } else { "" };
+            write!(
+                f,
+                "{comma}p{i}: {}[{}] {}",
+                p.dtype,
+                Positional(&p.len),
+                p.access.name()
+            )?;
+        }
+        f.write_str(")")?;
+        for (i, (lo, hi)) in self.symbols.iter().enumerate() {
+            let lead = if i > 0 { ", " } else { " where " };
+            write!(f, "{lead}s{i} in {lo}..={hi}")?;
+        }
+        f.write_str(" {\n")?;
+        for (i, s) in self.scratch.iter().enumerate() {
+            writeln!(
+                f,
+                "  scratch r{i}: {}[{}] {}",
+                s.dtype,
+                Positional(&s.len),
+                s.scope.name()
+            )?;
+        }
+        self.write_block(f, &self.body, 1)?;
+        f.write_str("}\n")
+    }
+}
+
+impl Kernel {
+    fn write_block(&self, f: &mut fmt::Formatter<'_>, body: &[Stmt], depth: usize) -> fmt::Result {
+        let indent = "  ".repeat(depth);
+        for s in body {
+            f.write_str(&indent)?;
+            match s {
+                Stmt::Let { value, op } => {
+                    write!(f, "{value}: {} = ", self.dtype(*value))?;
+                    self.write_op(f, op)?;
+                    f.write_str("\n")?;
+                }
+                Stmt::Store {
+                    memory,
+                    index,
+                    value,
+                    mask,
+                } => {
+                    write!(f, "store {memory}[{}], {value}", Positional(index))?;
+                    write_mask(f, *mask)?;
+                    f.write_str("\n")?;
+                }
+                Stmt::Loop { var, bind, body } => {
+                    let extent = &self.extents[var.0 as usize];
+                    writeln!(f, "for i{} in 0..{} {} {{", var.0, Positional(extent), bind.name())?;
+                    self.write_block(f, body, depth + 1)?;
+                    writeln!(f, "{indent}}}")?;
+                }
+                Stmt::If { cond, body } => {
+                    writeln!(f, "if {cond} {{")?;
+                    self.write_block(f, body, depth + 1)?;
+                    writeln!(f, "{indent}}}")?;
+                }
+                Stmt::Clamp { var, value } => {
+                    let extent = &self.extents[var.0 as usize];
+                    writeln!(f, "clamp i{} in 0..{} = {value}", var.0, Positional(extent))?;
+                }
+                Stmt::Accumulate { monoid, state, values } => {
+                    write!(f, "accumulate {} ", monoid.name())?;
+                    for (i, (memory, index)) in state.iter().enumerate() {
+                        let comma = if i > 0 { ", " } else { "" };
+                        write!(f, "{comma}{memory}[{}]", Positional(index))?;
+                    }
+                    f.write_str(" with ")?;
+                    for (i, value) in values.iter().enumerate() {
+                        write!(f, "{}{value}", if i > 0 { ", " } else { "" })?;
+                    }
+                    f.write_str("\n")?;
+                }
+                Stmt::Barrier => f.write_str("barrier\n")?,
+            }
+        }
+        Ok(())
+    }
+
+    fn write_op(&self, f: &mut fmt::Formatter<'_>, op: &Op) -> fmt::Result {
+        match op {
+            Op::Const(value) => write!(f, "const {value}"),
+            Op::Index(e, _) => write!(f, "index {}", Positional(e)),
+            Op::Load { memory, index, mask } => {
+                write!(f, "load {memory}[{}]", Positional(index))?;
+                write_mask(f, *mask)
+            }
+            Op::Map(op, args) => {
+                f.write_str(op.name())?;
+                for (i, a) in args.iter().enumerate() {
+                    write!(f, "{} {a}", if i > 0 { "," } else { "" })?;
+                }
+                Ok(())
+            }
+            Op::Convert(_, value) => write!(f, "convert {value}"),
+            Op::Bitcast(_, value) => write!(f, "bitcast {value}"),
+        }
+    }
+}
+
+fn write_mask(f: &mut fmt::Formatter<'_>, mask: Option<ValueId>) -> fmt::Result {
+    match mask {
+        Some(m) => write!(f, " if {m}"),
+        None => Ok(()),
+    }
+}

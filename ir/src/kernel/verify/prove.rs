@@ -1,0 +1,311 @@
+//! Proofs over all iterations: by intervals and substitution of loop ends, by cases over minima and maxima, and by
+//! enumeration where the iteration space is small. What is not proven is sought to be refuted by an example.
+//!
+//! Invariants: a proof covers every reachable iteration (and maybe unreachable ones); an example is a reachable one, for
+//! symbol values in their ranges.
+
+use std::fmt;
+
+use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
+use crate::kernel::verify::{Place, Report, Rule, Violation};
+use crate::kernel::{Kernel, Memory, Op, Stmt};
+
+/// Symbol and variable values that refute a fact; empty if none are known.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Example {
+    /// Value of each symbol.
+    pub symbols: Vec<i64>,
+    /// Values of loop variables, outermost first.
+    pub vars: Vec<(VarId, i64)>,
+}
+
+impl fmt::Display for Example {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.symbols.is_empty() && self.vars.is_empty() {
+            return f.write_str("for all that is known");
+        }
+        f.write_str("for")?;
+        for (i, s) in self.symbols.iter().enumerate() {
+            write!(f, " s{i}={s}")?;
+        }
+        for (v, value) in &self.vars {
+            write!(f, " i{}={value}", v.0)?;
+        }
+        Ok(())
+    }
+}
+
+/// Iterations that enumeration visits at most.
+const ENUMERATED: usize = 1 << 14;
+
+/// Checks that every unconditional access is inside its memory.
+pub(super) fn accesses(kernel: &Kernel, report: &mut Report) {
+    let mut walk = Walk {
+        kernel,
+        report,
+        place: Vec::new(),
+        vars: Vec::new(),
+    };
+    walk.block(&kernel.body);
+}
+
+struct Walk<'k, 'r> {
+    kernel: &'k Kernel,
+    report: &'r mut Report,
+    place: Vec<u32>,
+    vars: Vec<VarId>,
+}
+
+impl Walk<'_, '_> {
+    fn block(&mut self, body: &[Stmt]) {
+        let depth = self.vars.len();
+        for (i, s) in body.iter().enumerate() {
+            self.place.push(i as u32);
+            match s {
+                Stmt::Let {
+                    op:
+                        Op::Load {
+                            memory,
+                            index,
+                            mask: None,
+                        },
+                    ..
+                } => self.access(*memory, index),
+                Stmt::Store {
+                    memory,
+                    index,
+                    mask: None,
+                    ..
+                } => self.access(*memory, index),
+                Stmt::Accumulate { state, .. } => state.iter().for_each(|(m, i)| self.access(*m, i)),
+                Stmt::Loop { var, body, .. } => {
+                    self.vars.push(*var);
+                    self.block(body);
+                    self.vars.pop();
+                }
+                Stmt::Clamp { var, .. } => self.vars.push(*var),
+                // What is under a condition is the program's to keep inside.
+                _ => {}
+            }
+            self.place.pop();
+        }
+        self.vars.truncate(depth);
+    }
+
+    fn access(&mut self, memory: Memory, index: &IndexExpr) {
+        let len = self.kernel.memory_len(memory);
+        let above = len.clone() - index.clone() - IndexExpr::ONE;
+        if nonnegative(index, self.kernel) && nonnegative(&above, self.kernel) {
+            return;
+        }
+        let (proven, example) = search(self.kernel, &self.vars, &mut |symbols, vars| {
+            let at = index.eval(symbols, vars)?;
+            let len = len.eval_symbols(symbols)?;
+            Some((0..len).contains(&at))
+        });
+        if proven {
+            return;
+        }
+        let list = match example {
+            Some(_) => &mut self.report.errors,
+            None => &mut self.report.unproven,
+        };
+        list.push(Violation {
+            place: Place(self.place.clone()),
+            rule: Rule::OutOfBounds {
+                memory,
+                example: example.unwrap_or_default(),
+            },
+        });
+    }
+}
+
+/// True if the expression is certainly not negative.
+pub(crate) fn nonnegative(e: &IndexExpr, bounds: &dyn Bounds) -> bool {
+    by_cases(e, bounds, 6)
+}
+
+/// As [`IndexExpr::proves_nonnegative`], with loop ends put in for variables and minima and maxima split into cases.
+fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32) -> bool {
+    if e.proves_nonnegative(bounds) {
+        return true;
+    }
+    if depth == 0 {
+        return false;
+    }
+    let (terms, _) = e.linear();
+    for (t, c) in &terms {
+        let IndexExpr::Node(n) = t else { continue };
+        let (a, b, any) = match &**n {
+            IndexNode::Min(a, b) => (a, b, *c < 0),
+            IndexNode::Max(a, b) => (a, b, *c > 0),
+            IndexNode::Mod(_, b) => {
+                // x mod b is one of 0..=b-1: the end that makes the sum smaller.
+                let rest = e.clone() - t.clone() * IndexExpr::Const(*c);
+                let end = if *c > 0 {
+                    IndexExpr::ZERO
+                } else {
+                    b.clone() - IndexExpr::ONE
+                };
+                if by_cases(&(rest + end * IndexExpr::Const(*c)), bounds, depth - 1) {
+                    return true;
+                }
+                continue;
+            }
+            _ => continue,
+        };
+        let rest = e.clone() - t.clone() * IndexExpr::Const(*c);
+        let case = |x: &IndexExpr| by_cases(&(rest.clone() + x.clone() * IndexExpr::Const(*c)), bounds, depth - 1);
+        return if any { case(a) || case(b) } else { case(a) && case(b) };
+    }
+    // The innermost variable that occurs linearly, at the end of its range that makes the sum smallest.
+    let mut vars = Vec::new();
+    e.visit_atoms(&mut |n| {
+        if let IndexNode::Var(v) = n {
+            vars.push(*v);
+        }
+    });
+    vars.sort();
+    vars.dedup();
+    for v in vars.into_iter().rev() {
+        let Some((coefficient, rest)) = e.affine_in(v) else {
+            continue;
+        };
+        let range = coefficient.interval(bounds);
+        let smallest = if range.lo >= 0 {
+            rest
+        } else if range.hi <= 0
+            && let Some(extent) = bounds.extent(v)
+        {
+            rest + coefficient * (extent - IndexExpr::ONE)
+        } else {
+            continue;
+        };
+        if by_cases(&smallest, bounds, depth - 1) {
+            return true;
+        }
+    }
+    false
+}
+
+/// A fact of one iteration, under symbol values and a lookup of variables; `None` where an expression has no value.
+pub(super) type Fact<'a> = dyn FnMut(&[i64], &dyn Fn(VarId) -> Option<i64>) -> Option<bool> + 'a;
+
+/// Looks for an iteration where a fact does not hold. Answers whether all iterations were seen to satisfy it, and an
+/// iteration that does not.
+pub(super) fn search(kernel: &Kernel, vars: &[VarId], fact: &mut Fact<'_>) -> (bool, Option<Example>) {
+    let assignments = symbol_values(kernel);
+    let mut complete = assignments.1;
+    for symbols in &assignments.0 {
+        let mut budget = ENUMERATED;
+        let mut values: Vec<(VarId, i64)> = Vec::new();
+        let found = enumerate(kernel, vars, symbols, &mut values, &mut budget, fact, false);
+        if found.is_some() {
+            return (false, found);
+        }
+        if budget == 0 {
+            complete = false;
+            let mut budget = ENUMERATED;
+            let found = enumerate(kernel, vars, symbols, &mut values, &mut budget, fact, true);
+            if found.is_some() {
+                return (false, found);
+            }
+        }
+    }
+    (complete, None)
+}
+
+/// Symbol values worth trying: ends of the ranges and small odd sizes. Answers also whether those are all there are.
+fn symbol_values(kernel: &Kernel) -> (Vec<Vec<i64>>, bool) {
+    let mut all: Vec<Vec<i64>> = vec![Vec::new()];
+    let mut complete = true;
+    for s in 0..kernel.symbols.len() {
+        let Interval { lo, hi } = kernel.symbol(SymId(s as u32));
+        let mut tries: Vec<i64> = [lo, lo + 1, 7, 37]
+            .into_iter()
+            .filter(|v| (lo..=hi).contains(v))
+            .collect();
+        tries.sort();
+        tries.dedup();
+        complete &= (hi - lo).saturating_add(1) == tries.len() as i64;
+        all = all
+            .iter()
+            .flat_map(|a| tries.iter().map(|&t| [&a[..], &[t]].concat()))
+            .collect();
+        all.truncate(64);
+        complete &= all.len() < 64;
+    }
+    (all, complete)
+}
+
+/// Visits iterations in order until the budget is spent; `corners` visits only the ends of each range.
+fn enumerate(
+    kernel: &Kernel,
+    vars: &[VarId],
+    symbols: &[i64],
+    values: &mut Vec<(VarId, i64)>,
+    budget: &mut usize,
+    fact: &mut Fact<'_>,
+    corners: bool,
+) -> Option<Example> {
+    if *budget == 0 {
+        return None;
+    }
+    let lookup = |v: VarId| values.iter().find(|x| x.0 == v).map(|x| x.1);
+    let Some((&var, rest)) = vars.split_first() else {
+        *budget -= 1;
+        return match fact(symbols, &lookup) {
+            Some(true) => None,
+            _ => Some(Example {
+                symbols: symbols.to_vec(),
+                vars: values.clone(),
+            }),
+        };
+    };
+    let extent = kernel.extents[var.0 as usize].eval(symbols, &lookup).unwrap_or(0);
+    let ends = [0, 1, extent / 2, extent - 2, extent - 1];
+    let steps: Box<dyn Iterator<Item = i64>> = if corners && extent > 5 {
+        Box::new(ends.into_iter())
+    } else {
+        Box::new(0..extent)
+    };
+    for i in steps {
+        values.push((var, i));
+        let found = enumerate(kernel, rest, symbols, values, budget, fact, corners);
+        values.pop();
+        if found.is_some() {
+            return found;
+        }
+        if *budget == 0 {
+            return None;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Ranges(Vec<IndexExpr>);
+    impl Bounds for Ranges {
+        fn symbol(&self, _: SymId) -> Interval {
+            Interval::new(1, 1 << 31)
+        }
+        fn extent(&self, var: VarId) -> Option<IndexExpr> {
+            self.0.get(var.0 as usize).cloned()
+        }
+    }
+
+    #[test]
+    fn a_block_that_is_cut_short_is_inside_its_range() {
+        let n = IndexExpr::from(SymId(0));
+        let (o, i) = (VarId(0), VarId(1));
+        let start = IndexExpr::from(o) * 64.into();
+        let left = IndexExpr::min(&64.into(), &(n.clone() - start.clone()));
+        let bounds = Ranges(vec![n.ceil_div(64), left]);
+        let index = start + i.into();
+        assert!(nonnegative(&(n.clone() - index.clone() - IndexExpr::ONE), &bounds));
+        assert!(!nonnegative(&(n - index - 2.into()), &bounds));
+    }
+}

@@ -1,0 +1,254 @@
+//! Disjointness of parallel iterations: no element of a parameter that one iteration writes is touched by another.
+//!
+//! Proof: written as a sum over *atoms* of the parallel variable (itself, its quotients and remainders by constants) and a
+//! rest, an index determines the atoms if their strides form a mixed radix system above the span of the rest; and the
+//! atoms determine the variable. All accesses to the parameter must agree in the atoms' coefficients. What is not proven is
+//! enumerated where small.
+
+use rustc_hash::FxHashMap;
+
+use crate::index::{IndexExpr, IndexNode, VarId};
+use crate::kernel::verify::prove::{nonnegative, search};
+use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
+use crate::kernel::{Access, Bind, Kernel, Memory, Op, Stmt};
+
+struct Touch<'k> {
+    index: &'k IndexExpr,
+    vars: Vec<VarId>,
+    writes: bool,
+}
+
+/// Checks that parallel iterations write apart.
+pub(super) fn parallel_writes(kernel: &Kernel, report: &mut Report) {
+    let [
+        Stmt::Loop {
+            var,
+            bind: Bind::Parallel,
+            body,
+        },
+    ] = &kernel.body[..]
+    else {
+        return;
+    };
+    if kernel.extents[var.0 as usize].interval(kernel).hi <= 1 {
+        return;
+    }
+    for p in 0..kernel.params.len() as u32 {
+        if kernel.params[p as usize].access == Access::Read {
+            continue;
+        }
+        let mut touches = Vec::new();
+        collect(body, Memory::Param(p), &mut vec![*var], &mut touches);
+        if !touches.iter().any(|t| t.writes) || separate(kernel, *var, &touches) {
+            continue;
+        }
+        let (proven, example) = enumerate(kernel, *var, &touches);
+        if proven {
+            continue;
+        }
+        let list = match example {
+            Some(_) => &mut report.errors,
+            None => &mut report.unproven,
+        };
+        list.push(Violation {
+            place: Place(vec![0]),
+            rule: Rule::ParallelConflict {
+                param: p,
+                example: example.unwrap_or_default(),
+            },
+        });
+    }
+}
+
+fn collect<'k>(body: &'k [Stmt], memory: Memory, vars: &mut Vec<VarId>, out: &mut Vec<Touch<'k>>) {
+    let depth = vars.len();
+    for s in body {
+        let mut touch = |m: &Memory, index: &'k IndexExpr, writes: bool, vars: &[VarId]| {
+            if *m == memory {
+                out.push(Touch {
+                    index,
+                    vars: vars.to_vec(),
+                    writes,
+                });
+            }
+        };
+        match s {
+            Stmt::Let {
+                op: Op::Load { memory, index, .. },
+                ..
+            } => touch(memory, index, false, vars),
+            Stmt::Store { memory, index, .. } => touch(memory, index, true, vars),
+            Stmt::Accumulate { state, .. } => state.iter().for_each(|(m, i)| touch(m, i, true, vars)),
+            Stmt::Clamp { var, .. } => vars.push(*var),
+            Stmt::Loop { var, body, .. } => {
+                vars.push(*var);
+                collect(body, memory, vars, out);
+                vars.pop();
+            }
+            Stmt::If { body, .. } => collect(body, memory, vars, out),
+            _ => {}
+        }
+    }
+    vars.truncate(depth);
+}
+
+/// The atoms of a variable in an index with their coefficients, and the rest; `None` if the variable occurs otherwise.
+fn atoms(index: &IndexExpr, var: VarId) -> Option<(Vec<(IndexExpr, i64)>, IndexExpr)> {
+    let (terms, constant) = index.linear();
+    let mut found = Vec::new();
+    let mut rest = IndexExpr::Const(constant);
+    for (t, c) in terms {
+        if !t.uses(var) {
+            rest = rest + t * IndexExpr::Const(c);
+        } else if is_atom(&t, var) {
+            found.push((t, c));
+        } else {
+            return None;
+        }
+    }
+    Some((found, rest))
+}
+
+fn is_atom(t: &IndexExpr, var: VarId) -> bool {
+    if t.as_var() == Some(var) {
+        return true;
+    }
+    let IndexExpr::Node(n) = t else { return false };
+    match &**n {
+        IndexNode::FloorDiv(x, k) | IndexNode::Mod(x, k) => k.as_const().is_some_and(|k| k > 0) && is_atom(x, var),
+        _ => false,
+    }
+}
+
+/// True if the values of the atoms give the value of `what`.
+fn determined(what: &IndexExpr, atoms: &[(IndexExpr, i64)], kernel: &Kernel) -> bool {
+    let range = what.interval(kernel);
+    if range.lo == range.hi || atoms.iter().any(|a| a.0 == *what) {
+        return true;
+    }
+    atoms.iter().any(|(a, _)| {
+        let IndexExpr::Node(n) = a else { return false };
+        let (IndexNode::Mod(x, k) | IndexNode::FloorDiv(x, k)) = &**n else {
+            return false;
+        };
+        let mut divisors = vec![k.clone()];
+        // Chained quotients: (v / 4) / 8 is written v / 32.
+        if let (IndexExpr::Node(inner), Some(k)) = (x, k.as_const())
+            && let IndexNode::FloorDiv(_, j) = &**inner
+            && let Some(j) = j.as_const()
+        {
+            divisors.push(IndexExpr::Const(j));
+            divisors.push(IndexExpr::Const(j.saturating_mul(k)));
+        }
+        divisors.iter().any(|k| {
+            let (q, r) = (IndexExpr::floor_div(what, k), IndexExpr::modulo(what, k));
+            q.size() > 0 && q != *what && r != *what && atoms.iter().any(|a| a.0 == r) && determined(&q, atoms, kernel)
+        })
+    })
+}
+
+/// True if different values of the parallel variable certainly touch different elements.
+fn separate(kernel: &Kernel, var: VarId, touches: &[Touch<'_>]) -> bool {
+    let mut shared: Option<Vec<(IndexExpr, i64)>> = None;
+    let mut rests = Vec::new();
+    for t in touches {
+        match atoms(t.index, var) {
+            Some((found, rest)) => {
+                if found.is_empty() || shared.as_ref().is_some_and(|s| *s != found) {
+                    return false;
+                }
+                shared = Some(found);
+                rests.push(rest);
+            }
+            None => return separate_symbolic(kernel, var, touches),
+        }
+    }
+    let Some(shared) = shared else { return true };
+    // The span of the rests, as one interval.
+    let (mut lo, mut hi) = (i64::MAX, i64::MIN);
+    for r in &rests {
+        let i = r.interval(kernel);
+        (lo, hi) = (lo.min(i.lo), hi.max(i.hi));
+    }
+    let mut radix: Vec<(i128, i128)> = shared
+        .iter()
+        .map(|(t, c)| {
+            let i = t.interval(kernel);
+            ((*c as i128).abs(), i.hi as i128 - i.lo as i128)
+        })
+        .collect();
+    radix.sort();
+    let mut span = hi as i128 - lo as i128;
+    let ordered = radix.iter().all(|&(stride, range)| {
+        let fits = stride > span;
+        span += stride * range;
+        fits
+    });
+    let symbolic = || separate_symbolic(kernel, var, touches);
+    (ordered && determined(&var.into(), &shared, kernel)) || symbolic()
+}
+
+/// `index = stride * var + rest` with a symbolic stride that the rest stays below. What does not vary at all may be any
+/// offset, if all accesses share it.
+fn separate_symbolic(kernel: &Kernel, var: VarId, touches: &[Touch<'_>]) -> bool {
+    let split: Option<Vec<(IndexExpr, IndexExpr)>> = touches.iter().map(|t| t.index.affine_in(var)).collect();
+    let Some(split) = split else { return false };
+    let stride = split[0].0.clone();
+    if stride.interval(kernel).lo < 0 || split.iter().any(|s| s.0 != stride) {
+        return false;
+    }
+    let below = |moving: &IndexExpr| {
+        nonnegative(moving, kernel) && nonnegative(&(stride.clone() - moving.clone() - IndexExpr::ONE), kernel)
+    };
+    let parts = |rest: &IndexExpr| {
+        let (terms, constant) = rest.linear();
+        let mut parts = (IndexExpr::ZERO, IndexExpr::Const(constant));
+        for (term, k) in terms {
+            let part = if term.has_vars() { &mut parts.1 } else { &mut parts.0 };
+            *part = part.clone() + term * IndexExpr::Const(k);
+        }
+        parts
+    };
+    let fixed = parts(&split[0].1).0;
+    split.iter().all(|s| below(&s.1))
+        || split.iter().all(|s| {
+            let (base, moving) = parts(&s.1);
+            base == fixed && below(&moving)
+        })
+}
+
+/// Visits iterations where there are few, and looks for two that meet.
+fn enumerate(kernel: &Kernel, var: VarId, touches: &[Touch<'_>]) -> (bool, Option<Example>) {
+    // Element to (iteration, one of its accesses writes, another iteration was seen).
+    let mut owners: FxHashMap<(Vec<i64>, i64), (i64, bool)> = FxHashMap::default();
+    let mut complete = true;
+    for writing in [true, false] {
+        for t in touches.iter().filter(|t| t.writes == writing) {
+            // Values from data are not known to occur: clamped indices prove nothing and refute nothing.
+            let from_data = t.vars.iter().any(|v| is_clamped(&kernel.body, *v));
+            if from_data && t.vars.iter().any(|v| is_clamped(&kernel.body, *v) && t.index.uses(*v)) {
+                complete = false;
+                continue;
+            }
+            let (seen_all, example) = search(kernel, &t.vars, &mut |symbols, vars| {
+                let at = t.index.eval(symbols, vars)?;
+                let me = vars(var)?;
+                let owner = owners.entry((symbols.to_vec(), at)).or_insert((me, t.writes));
+                Some(owner.0 == me || (!owner.1 && !t.writes))
+            });
+            if example.is_some() {
+                return (false, example);
+            }
+            complete &= seen_all;
+        }
+    }
+    (complete, None)
+}
+
+fn is_clamped(body: &[Stmt], var: VarId) -> bool {
+    body.iter().any(|s| match s {
+        Stmt::Clamp { var: v, .. } => *v == var,
+        Stmt::Loop { body, .. } | Stmt::If { body, .. } => is_clamped(body, var),
+        _ => false,
+    })
+}

@@ -1,0 +1,229 @@
+use smallvec::smallvec;
+
+use super::*;
+use crate::dtype::Scalar;
+use crate::graph::Monoid;
+use crate::index::SymId;
+use crate::kernel::Param;
+use crate::scalar::ScalarOp;
+
+fn load(memory: Memory, index: impl Into<IndexExpr>) -> Op {
+    Op::Load {
+        memory,
+        index: index.into(),
+        mask: None,
+    }
+}
+
+fn store(memory: Memory, index: impl Into<IndexExpr>, value: ValueId) -> Stmt {
+    Stmt::Store {
+        memory,
+        index: index.into(),
+        value,
+        mask: None,
+    }
+}
+
+fn param(dtype: DType, len: impl Into<IndexExpr>, access: Access) -> Param {
+    Param {
+        dtype,
+        len: len.into(),
+        access,
+    }
+}
+
+/// `p1[i] = -p0[i]` for i in n, over params of length `len`.
+fn negate(n: IndexExpr, len: IndexExpr, bind: Bind, symbols: Vec<(i64, i64)>) -> Kernel {
+    let mut k = Kernel {
+        params: vec![
+            param(DType::F32, len.clone(), Access::Read),
+            param(DType::F32, len, Access::Write),
+        ],
+        symbols,
+        ..Kernel::default()
+    };
+    let i = k.new_var(n);
+    let (x, y) = (k.new_value(DType::F32), k.new_value(DType::F32));
+    k.body = vec![Stmt::Loop {
+        var: i,
+        bind,
+        body: vec![
+            Stmt::Let {
+                value: x,
+                op: load(Memory::Param(0), i),
+            },
+            Stmt::Let {
+                value: y,
+                op: Op::Map(ScalarOp::Neg, smallvec![x]),
+            },
+            store(Memory::Param(1), i, y),
+        ],
+    }];
+    k
+}
+
+fn plain() -> Kernel {
+    negate(8.into(), 8.into(), Bind::Serial, vec![])
+}
+
+fn inner(k: &mut Kernel) -> &mut Vec<Stmt> {
+    match &mut k.body[0] {
+        Stmt::Loop { body, .. } => body,
+        _ => unreachable!(),
+    }
+}
+
+fn rules(k: &Kernel) -> Vec<Rule> {
+    verify(k).errors.into_iter().map(|v| v.rule).collect()
+}
+
+#[test]
+fn a_right_kernel_passes() {
+    for bind in Bind::ALL {
+        let k = negate(8.into(), 8.into(), bind, vec![]);
+        assert_eq!(verify(&k), Report::default(), "{bind:?}");
+    }
+    let n = IndexExpr::from(SymId(0));
+    for bind in [Bind::Serial, Bind::Parallel] {
+        let k = negate(n.clone(), n.clone(), bind, vec![(0, 1000)]);
+        assert_eq!(verify(&k), Report::default());
+    }
+}
+
+#[test]
+fn values_are_defined_once_and_before_use() {
+    let mut k = plain();
+    let again = inner(&mut k)[0].clone();
+    inner(&mut k).insert(1, again);
+    assert_eq!(rules(&k), [Rule::Redefined(ValueId(0))]);
+    let mut k = plain();
+    inner(&mut k).swap(0, 1);
+    assert_eq!(rules(&k), [Rule::NotDefined(ValueId(0))]);
+    let mut k = plain();
+    let last = inner(&mut k).pop().unwrap();
+    k.body.push(last);
+    assert_eq!(rules(&k), [Rule::VariableScope(VarId(0)), Rule::NotDefined(ValueId(1))]);
+}
+
+#[test]
+fn dtypes_are_exact() {
+    let mut k = plain();
+    k.values[1] = DType::F64;
+    let found = rules(&k);
+    assert!(
+        matches!(&found[..], [Rule::Dtype { .. }, Rule::Dtype { .. }]),
+        "{found:?}"
+    );
+    let mut k = plain();
+    inner(&mut k)[1] = Stmt::Let {
+        value: ValueId(1),
+        op: Op::Map(ScalarOp::Shl, smallvec![ValueId(0), ValueId(0)]),
+    };
+    assert!(matches!(&rules(&k)[..], [Rule::Operands(_)]));
+}
+
+#[test]
+fn bindings_are_where_they_belong() {
+    let n = IndexExpr::from(SymId(0));
+    let k = negate(n.clone(), n.clone(), Bind::Lanes, vec![(0, 100)]);
+    assert_eq!(rules(&k), [Rule::ExtentNotConstant(Bind::Lanes, VarId(0))]);
+    let mut k = negate(8.into(), 8.into(), Bind::Parallel, vec![]);
+    k.body.push(Stmt::Barrier);
+    assert_eq!(rules(&k), [Rule::ParallelPosition(VarId(0))]);
+}
+
+#[test]
+fn accesses_outside_are_refuted_with_an_example() {
+    let k = negate(9.into(), 8.into(), Bind::Serial, vec![]);
+    let found = rules(&k);
+    assert!(
+        matches!(&found[0], Rule::OutOfBounds { memory: Memory::Param(0), example } if example.vars == [(VarId(0), 8)]),
+        "{found:?}"
+    );
+    let (n, m) = (IndexExpr::from(SymId(0)), IndexExpr::from(SymId(1)));
+    let k = negate(n, m, Bind::Serial, vec![(1, 100), (1, 100)]);
+    assert_eq!(rules(&k).len(), 2);
+}
+
+#[test]
+fn parameter_modes_are_respected() {
+    let mut k = plain();
+    k.params[1].access = Access::Read;
+    assert!(matches!(&rules(&k)[..], [Rule::ParamAccess { param: 1, .. }]));
+    let mut k = plain();
+    k.params[0].access = Access::Write;
+    assert!(matches!(&rules(&k)[..], [Rule::ParamAccess { param: 0, .. }]));
+}
+
+#[test]
+fn parallel_iterations_write_apart() {
+    let mut k = negate(8.into(), 8.into(), Bind::Parallel, vec![]);
+    inner(&mut k)[2] = store(Memory::Param(1), 0, ValueId(1));
+    assert!(matches!(&rules(&k)[..], [Rule::ParallelConflict { param: 1, .. }]));
+    // Quotient and remainder, swapped: a transposition by one fused loop.
+    let mut k = negate(1_000_000.into(), 1_000_000.into(), Bind::Parallel, vec![]);
+    let v = IndexExpr::from(VarId(0));
+    let thousand = IndexExpr::from(1000);
+    let swapped = IndexExpr::modulo(&v, &thousand) * 1000.into() + IndexExpr::floor_div(&v, &thousand);
+    inner(&mut k)[2] = store(Memory::Param(1), swapped, ValueId(1));
+    assert_eq!(verify(&k), Report::default());
+}
+
+#[test]
+fn registers_are_indexed_by_what_unrolling_makes_constant() {
+    let mut k = Kernel::default();
+    let r = k.new_scratch(DType::F32, 8.into(), Scope::Register);
+    let (u, l) = (k.new_var(2.into()), k.new_var(4.into()));
+    let one = k.new_value(DType::F32);
+    let at = |c: i64| IndexExpr::from(u) * c.into() + l.into();
+    let nest = |outer: Bind, c: i64| Stmt::Loop {
+        var: u,
+        bind: outer,
+        body: vec![Stmt::Loop {
+            var: l,
+            bind: Bind::Lanes,
+            body: vec![
+                Stmt::Let {
+                    value: one,
+                    op: Op::Const(DType::F32.one()),
+                },
+                store(r, at(c), one),
+            ],
+        }],
+    };
+    k.body = vec![nest(Bind::Unroll, 4)];
+    assert_eq!(verify(&k), Report::default());
+    k.body = vec![nest(Bind::Serial, 4)];
+    assert_eq!(rules(&k), [Rule::RegisterIndex { scratch: 0 }]);
+    k.body = vec![nest(Bind::Unroll, 2)];
+    assert_eq!(rules(&k), [Rule::RegisterIndex { scratch: 0 }]);
+}
+
+#[test]
+fn lanes_do_not_accumulate_into_one_element() {
+    let mut k = Kernel::default();
+    let r = k.new_scratch(DType::F32, 1.into(), Scope::Register);
+    let l = k.new_var(4.into());
+    let (zero, one) = (k.new_value(DType::F32), k.new_value(DType::F32));
+    let constant = |value, c: Scalar| Stmt::Let {
+        value,
+        op: Op::Const(c),
+    };
+    k.body = vec![
+        constant(zero, DType::F32.zero()),
+        store(r, 0, zero),
+        Stmt::Loop {
+            var: l,
+            bind: Bind::Lanes,
+            body: vec![
+                constant(one, DType::F32.one()),
+                Stmt::Accumulate {
+                    monoid: Monoid::Add,
+                    state: smallvec![(r, IndexExpr::ZERO)],
+                    values: smallvec![one],
+                },
+            ],
+        },
+    ];
+    assert_eq!(rules(&k), [Rule::LanesCollide { lanes: l, memory: r }]);
+}

@@ -1,0 +1,421 @@
+//! The meaning of a plan: its steps in order, kernels by the kernel interpreter, matrix products in f64.
+//!
+//! Invariants:
+//! - Fresh memory is filled with `0xFF` bytes (NaN as a float), so that a value read before it is written shows; slots that
+//!   nothing has written are refused outright.
+//! - Aliases share the bytes of the slot they name. Under a [`Layout`] all arena slots share one arena at their offsets, so
+//!   slots that overlap while both are live show a wrong result.
+//! - Inputs and constants are never written.
+
+use crate::dtype::{DType, Scalar};
+use crate::graph::Condition;
+use crate::index::{IndexExpr, IndexNode, SymId};
+use crate::kernel::interp::{Buffers, KernelError, interpret_on};
+use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage};
+use crate::tensor::{HostTensor, TensorError};
+
+/// Why a plan could not be run, or broke a rule while it ran.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// The inputs do not fit the declared ones.
+    #[error("input {position}: {problem}")]
+    Input {
+        /// Position of the input.
+        position: usize,
+        /// What is wrong.
+        problem: String,
+    },
+    /// An assumption about symbols does not hold.
+    #[error("guard {0:?} does not hold")]
+    Guard(Condition),
+    /// An index expression has no value for the bound symbols, or a negative one.
+    #[error("{0:?} is not a size")]
+    Size(IndexExpr),
+    /// A slot is read that nothing wrote.
+    #[error("step {step}: slot {} is read before it is written", .slot.0)]
+    Unwritten {
+        /// Number of the step.
+        step: usize,
+        /// The slot.
+        slot: SlotId,
+    },
+    /// A slot is written that is the caller's or constant.
+    #[error("step {step}: slot {} is written, but is an input or constant", .slot.0)]
+    ReadOnly {
+        /// Number of the step.
+        step: usize,
+        /// The slot.
+        slot: SlotId,
+    },
+    /// A slot has no place, or not inside its region.
+    #[error("slot {} has no place for {bytes} bytes", .slot.0)]
+    Place {
+        /// The slot.
+        slot: SlotId,
+        /// What it needs.
+        bytes: usize,
+    },
+    /// A kernel could not be run.
+    #[error("step {step} ({label}): {source}")]
+    Kernel {
+        /// Number of the step.
+        step: usize,
+        /// What it computes.
+        label: String,
+        /// Why.
+        source: KernelError,
+    },
+    /// A matrix product or copy leaves its slot.
+    #[error("step {step} accesses slot {} outside its length", .slot.0)]
+    OutOfBounds {
+        /// Number of the step.
+        step: usize,
+        /// The slot.
+        slot: SlotId,
+    },
+    /// A tensor could not be made.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}
+
+/// Symbol values for the given inputs: an extent that is a bare symbol binds it; others take their smallest value.
+///
+/// # Errors
+/// [`PlanError::Input`], [`PlanError::Guard`].
+pub fn bind(plan: &Plan, inputs: &[HostTensor]) -> Result<Vec<i64>, PlanError> {
+    let mut values: Vec<Option<i64>> = vec![None; plan.symbols.len()];
+    let fail = |position, problem: String| PlanError::Input { position, problem };
+    if inputs.len() != plan.inputs.len() {
+        let problem = format!("{} inputs expected, found {}", plan.inputs.len(), inputs.len());
+        return Err(fail(inputs.len(), problem));
+    }
+    for (i, (declared, given)) in plan.inputs.iter().zip(inputs).enumerate() {
+        if declared.ty.dtype != given.dtype() || declared.ty.rank() != given.shape().len() {
+            let problem = format!("{}{:?} does not fit {:?}", given.dtype(), given.shape(), declared.ty);
+            return Err(fail(i, problem));
+        }
+        for (d, &n) in declared.ty.shape.iter().zip(given.shape()) {
+            if let IndexExpr::Node(node) = d
+                && let IndexNode::Sym(SymId(s)) = &**node
+            {
+                values[*s as usize].get_or_insert(n as i64);
+            }
+        }
+    }
+    let symbols: Vec<i64> = values
+        .iter()
+        .zip(&plan.symbols)
+        .map(|(v, s)| v.unwrap_or(s.lo))
+        .collect();
+    for (i, (declared, given)) in plan.inputs.iter().zip(inputs).enumerate() {
+        for (d, &n) in declared.ty.shape.iter().zip(given.shape()) {
+            if d.eval_symbols(&symbols) != i64::try_from(n).ok() {
+                return Err(fail(i, format!("extent {n}, expected {d:?} under {symbols:?}")));
+            }
+        }
+    }
+    for guard in &plan.guards {
+        let holds = match &guard.condition {
+            Condition::Equal(a, b) => a.eval_symbols(&symbols) == b.eval_symbols(&symbols),
+            Condition::NonNegative(e) => e.eval_symbols(&symbols).is_none_or(|v| v >= 0),
+        };
+        if !holds {
+            return Err(PlanError::Guard(guard.condition.clone()));
+        }
+    }
+    Ok(symbols)
+}
+
+/// Runs a plan once, with its `init` steps, and answers its outputs. Without a layout every arena slot has memory of its
+/// own, shared only with its aliases.
+///
+/// # Errors
+/// [`PlanError`].
+pub fn interpret(plan: &Plan, layout: Option<&Layout>, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, PlanError> {
+    let symbols = bind(plan, inputs)?;
+    interpret_bound(plan, layout, inputs, &symbols)
+}
+
+/// As [`interpret`], for symbol values that the inputs need not determine.
+///
+/// # Errors
+/// [`PlanError`].
+pub fn interpret_bound(
+    plan: &Plan,
+    layout: Option<&Layout>,
+    inputs: &[HostTensor],
+    symbols: &[i64],
+) -> Result<Vec<HostTensor>, PlanError> {
+    let mut m = Machine::new(plan, layout, inputs, symbols.to_vec())?;
+    for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
+        m.step(number, step)?;
+    }
+    let mut outputs = Vec::new();
+    for o in &plan.outputs {
+        if !m.written[plan.root(o.slot).0 as usize] {
+            return Err(PlanError::Unwritten {
+                step: plan.init.len() + plan.steps.len(),
+                slot: o.slot,
+            });
+        }
+        let mut shape = Vec::new();
+        for d in &o.ty.shape {
+            shape.push(m.size(d)?);
+        }
+        let (region, at) = m.places[o.slot.0 as usize];
+        let bytes = m.lens[o.slot.0 as usize] * o.ty.dtype.bytes();
+        outputs.push(HostTensor::from_bytes(
+            o.ty.dtype,
+            &shape,
+            &m.regions[region][at..at + bytes],
+        )?);
+    }
+    Ok(outputs)
+}
+
+struct Machine<'p> {
+    plan: &'p Plan,
+    symbols: Vec<i64>,
+    regions: Vec<Vec<u8>>,
+    /// Region and byte offset of each slot.
+    places: Vec<(usize, usize)>,
+    lens: Vec<usize>,
+    /// By slot: roots only.
+    written: Vec<bool>,
+}
+
+impl<'p> Machine<'p> {
+    fn new(
+        plan: &'p Plan,
+        layout: Option<&Layout>,
+        inputs: &[HostTensor],
+        symbols: Vec<i64>,
+    ) -> Result<Self, PlanError> {
+        let mut m = Machine {
+            plan,
+            symbols,
+            regions: vec![vec![0xFF; layout.map_or(0, |l| l.arena_bytes as usize)]],
+            places: vec![(0, 0); plan.slots.len()],
+            lens: Vec::new(),
+            written: vec![false; plan.slots.len()],
+        };
+        for slot in &plan.slots {
+            m.lens.push(m.size(&slot.len)?);
+        }
+        for (i, slot) in plan.slots.iter().enumerate() {
+            let id = SlotId(i as u32);
+            let bytes = m.lens[i] * slot.dtype.bytes();
+            let given = match &slot.storage {
+                Storage::Alias(_) => continue,
+                Storage::Arena if layout.is_some() => {
+                    let at = layout.and_then(|l| l.offsets.get(i).copied().flatten());
+                    let at = at.filter(|&at| at as usize + bytes <= m.regions[0].len());
+                    m.places[i] = (0, at.ok_or(PlanError::Place { slot: id, bytes })? as usize);
+                    continue;
+                }
+                Storage::Input(k) => inputs.get(*k as usize),
+                Storage::Constant(k) => plan.constants.get(*k as usize),
+                Storage::Output(_) | Storage::Persistent | Storage::Arena => {
+                    m.places[i] = (m.regions.len(), 0);
+                    m.regions.push(vec![0xFF; bytes]);
+                    continue;
+                }
+            };
+            let data = given
+                .filter(|t| t.bytes().len() == bytes && t.dtype() == slot.dtype)
+                .ok_or(PlanError::Place { slot: id, bytes })?;
+            m.places[i] = (m.regions.len(), 0);
+            m.regions.push(data.bytes().to_vec());
+            m.written[i] = true;
+        }
+        for (i, slot) in plan.slots.iter().enumerate() {
+            if let Storage::Alias(_) = slot.storage {
+                let root = plan.root(SlotId(i as u32)).0 as usize;
+                let bytes = m.lens[i] * slot.dtype.bytes();
+                if bytes > m.lens[root] * plan.slots[root].dtype.bytes() {
+                    return Err(PlanError::Place {
+                        slot: SlotId(i as u32),
+                        bytes,
+                    });
+                }
+                m.places[i] = m.places[root];
+            }
+        }
+        Ok(m)
+    }
+
+    fn size(&self, e: &IndexExpr) -> Result<usize, PlanError> {
+        e.eval_symbols(&self.symbols)
+            .and_then(|v| usize::try_from(v).ok())
+            .ok_or_else(|| PlanError::Size(e.clone()))
+    }
+
+    fn step(&mut self, number: usize, step: &Step) -> Result<(), PlanError> {
+        let mut touched = Vec::new();
+        step.visit_slots(&mut |slot, writes| touched.push((slot, writes)), &self.plan.kernels);
+        for &(slot, writes) in &touched {
+            let root = self.plan.root(slot);
+            if writes {
+                let storage = &self.plan.slots[root.0 as usize].storage;
+                if matches!(storage, Storage::Input(_) | Storage::Constant(_)) {
+                    return Err(PlanError::ReadOnly { step: number, slot });
+                }
+            } else if !self.written[root.0 as usize] {
+                return Err(PlanError::Unwritten { step: number, slot });
+            }
+        }
+        match step {
+            Step::Launch(l) => self.launch(number, l)?,
+            Step::Group(all) => all.iter().try_for_each(|l| self.launch(number, l))?,
+            Step::Gemm(g) => self.gemm(number, g)?,
+            Step::Copy { src, dst } => {
+                for i in 0..self.lens[src.0 as usize] {
+                    let v = self.get(number, *src, i as i64)?;
+                    self.put(number, *dst, i as i64, v)?;
+                }
+            }
+        }
+        for (slot, writes) in touched {
+            self.written[self.plan.root(slot).0 as usize] |= writes;
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, number: usize, l: &Launch) -> Result<(), PlanError> {
+        let kernel = &self.plan.kernels[l.kernel.0 as usize];
+        let mut symbols = Vec::new();
+        for e in &l.symbols {
+            symbols.push(
+                e.eval_symbols(&self.symbols)
+                    .ok_or_else(|| PlanError::Size(e.clone()))?,
+            );
+        }
+        let args = l.args.iter().map(|s| {
+            let slot = &self.plan.slots[s.0 as usize];
+            (self.places[s.0 as usize], slot.dtype, self.lens[s.0 as usize])
+        });
+        let mut buffers = Regions {
+            args: args.collect(),
+            regions: &mut self.regions,
+        };
+        interpret_on(kernel, &mut buffers, &symbols).map_err(|source| PlanError::Kernel {
+            step: number,
+            label: l.label.clone(),
+            source,
+        })
+    }
+
+    fn get(&self, step: usize, slot: SlotId, index: i64) -> Result<Scalar, PlanError> {
+        let len = self.lens[slot.0 as usize] as i64;
+        if !(0..len).contains(&index) {
+            return Err(PlanError::OutOfBounds { step, slot });
+        }
+        let (region, at) = self.places[slot.0 as usize];
+        Ok(read(
+            &self.regions[region][at..],
+            self.plan.slots[slot.0 as usize].dtype,
+            index as usize,
+        ))
+    }
+
+    fn put(&mut self, step: usize, slot: SlotId, index: i64, value: Scalar) -> Result<(), PlanError> {
+        let len = self.lens[slot.0 as usize] as i64;
+        if !(0..len).contains(&index) || value.dtype() != self.plan.slots[slot.0 as usize].dtype {
+            return Err(PlanError::OutOfBounds { step, slot });
+        }
+        let (region, at) = self.places[slot.0 as usize];
+        write(&mut self.regions[region][at..], index as usize, value);
+        Ok(())
+    }
+
+    fn gemm(&mut self, step: usize, g: &Gemm) -> Result<(), PlanError> {
+        let mut extents = Vec::new();
+        for d in g.batch.iter().chain([&g.m, &g.n, &g.k]) {
+            extents.push(self.size(d)? as i64);
+        }
+        let strides = |o: &GemmOperand| -> Result<(i64, Vec<i64>), PlanError> {
+            let value = |e: &IndexExpr| e.eval_symbols(&self.symbols).ok_or_else(|| PlanError::Size(e.clone()));
+            let all: Result<Vec<i64>, _> = o.batch.iter().chain([&o.row, &o.column]).map(value).collect();
+            Ok((value(&o.offset)?, all?))
+        };
+        let (lhs, rhs, dst) = (strides(&g.lhs)?, strides(&g.rhs)?, strides(&g.dst)?);
+        let axes = g.batch.len();
+        let (m, n, k) = (extents[axes], extents[axes + 1], extents[axes + 2]);
+        let batches: i64 = extents[..axes].iter().product();
+        for b in 0..batches {
+            let mut left = b;
+            let mut at = [lhs.0, rhs.0, dst.0];
+            for axis in (0..axes).rev() {
+                let i = left % extents[axis];
+                left /= extents[axis];
+                at[0] += i * lhs.1[axis];
+                at[1] += i * rhs.1[axis];
+                at[2] += i * dst.1[axis];
+            }
+            for i in 0..m {
+                for j in 0..n {
+                    let mut sum = 0.0;
+                    for t in 0..k {
+                        let x = self.get(step, g.lhs.slot, at[0] + i * lhs.1[axes] + t * lhs.1[axes + 1])?;
+                        let y = self.get(step, g.rhs.slot, at[1] + t * rhs.1[axes] + j * rhs.1[axes + 1])?;
+                        sum += x.as_f64() * y.as_f64();
+                    }
+                    let index = at[2] + i * dst.1[axes] + j * dst.1[axes + 1];
+                    self.put(step, g.dst.slot, index, Scalar::from_f64(g.dtype, sum))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A kernel's arguments as ranges of shared regions.
+struct Regions<'m> {
+    /// Region and byte offset, element type, number of elements.
+    args: Vec<((usize, usize), DType, usize)>,
+    regions: &'m mut [Vec<u8>],
+}
+
+impl Buffers for Regions<'_> {
+    fn count(&self) -> usize {
+        self.args.len()
+    }
+    fn dtype(&self, param: usize) -> DType {
+        self.args[param].1
+    }
+    fn len(&self, param: usize) -> usize {
+        self.args[param].2
+    }
+    fn load(&self, param: usize, index: usize) -> Scalar {
+        let ((region, at), dtype, _) = self.args[param];
+        read(&self.regions[region][at..], dtype, index)
+    }
+    fn store(&mut self, param: usize, index: usize, value: Scalar) {
+        let ((region, at), ..) = self.args[param];
+        write(&mut self.regions[region][at..], index, value);
+    }
+}
+
+fn read(bytes: &[u8], dtype: DType, index: usize) -> Scalar {
+    let width = dtype.bytes();
+    let mut raw = [0u8; 8];
+    let from = &bytes[index * width..(index + 1) * width];
+    if cfg!(target_endian = "little") {
+        raw[..width].copy_from_slice(from);
+    } else {
+        raw[8 - width..].copy_from_slice(from);
+    }
+    Scalar::from_bits(dtype, u64::from_ne_bytes(raw))
+}
+
+fn write(bytes: &mut [u8], index: usize, value: Scalar) {
+    let width = value.dtype().bytes();
+    let raw = value.bits().to_ne_bytes();
+    let low = if cfg!(target_endian = "little") {
+        &raw[..width]
+    } else {
+        &raw[8 - width..]
+    };
+    bytes[index * width..(index + 1) * width].copy_from_slice(low);
+}

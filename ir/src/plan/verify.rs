@@ -1,0 +1,748 @@
+//! The plan verifier: every violation of the invariants of [`crate::plan`], worked out from the steps alone.
+//!
+//! Invariants:
+//! - Nothing is taken from the planner but the plan: lifetimes are computed here, in-place launches are judged by the
+//!   kernel's own loads and stores.
+//! - [`verify`] holds for all symbol values; what it can neither prove nor refute it lists as unproven. [`verify_layout`]
+//!   checks an arena placement for concrete ones.
+//! - A slot that is an alias and that no step writes is a *view*: it holds a value when its root does.
+
+use crate::dtype::DType;
+use crate::graph::Symbol;
+use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
+use crate::kernel::verify::nonnegative;
+use crate::kernel::{Access, Kernel, Memory, Op, Stmt};
+use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage};
+
+/// A broken rule of a plan, and where.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("{}{rule}", step_text(.step))]
+pub struct PlanViolation {
+    /// Number of the step, `init` steps first; `None` for the tables.
+    pub step: Option<usize>,
+    /// What.
+    pub rule: PlanRule,
+}
+
+fn step_text(step: &Option<usize>) -> String {
+    step.map_or(String::new(), |s| format!("step {s}: "))
+}
+
+/// What is wrong with a plan.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanRule {
+    /// A slot, kernel, input, output, constant or symbol that the tables lack.
+    #[error("there is no {0}")]
+    Missing(String),
+    /// Aliases that name each other.
+    #[error("slot {} is an alias of itself", .0.0)]
+    AliasCycle(SlotId),
+    /// An alias that does not fit the bytes it takes.
+    #[error("slot {} is longer than slot {}, whose bytes it takes", .0.0, .1.0)]
+    AliasLength(SlotId, SlotId),
+    /// Not as many arguments as parameters.
+    #[error("{found} arguments, expected {expected}")]
+    ArgumentCount {
+        /// Parameters of the kernel.
+        expected: usize,
+        /// Arguments of the launch.
+        found: usize,
+    },
+    /// An argument of another dtype.
+    #[error("slot {} holds {found}, expected {expected}", .slot.0)]
+    Dtype {
+        /// The slot.
+        slot: SlotId,
+        /// What fits.
+        expected: DType,
+        /// What it holds.
+        found: DType,
+    },
+    /// An argument of another length.
+    #[error("slot {} has {found:?} elements, expected {expected:?}", .slot.0)]
+    Length {
+        /// The slot.
+        slot: SlotId,
+        /// What fits.
+        expected: IndexExpr,
+        /// What it has.
+        found: IndexExpr,
+    },
+    /// Symbol arguments that do not fit the kernel's ranges.
+    #[error("symbol argument {position} does not fit {lo}..={hi}")]
+    SymbolRange {
+        /// Position.
+        position: usize,
+        /// Smallest value.
+        lo: i64,
+        /// Largest value.
+        hi: i64,
+    },
+    /// An expression over loop variables where only symbols exist.
+    #[error("an expression mentions i{}", .0.0)]
+    Variable(VarId),
+    /// A slot is read that holds nothing.
+    #[error("slot {} is read before it is written", .0.0)]
+    Unwritten(SlotId),
+    /// A write to the caller's inputs or to constants.
+    #[error("slot {} is written, but is an input or constant", .0.0)]
+    ReadOnly(SlotId),
+    /// A value is overwritten while it is still needed.
+    #[error("slot {} is overwritten by slot {}, but is read later", .0.0, .1.0)]
+    AliasLive(SlotId, SlotId),
+    /// A kernel that cannot run in place is asked to.
+    #[error("slots {} and {} share bytes, but the kernel does not read each element before it writes it", .0.0, .1.0)]
+    NotInPlace(SlotId, SlotId),
+    /// Launches of one group that touch the same bytes, one of them writing.
+    #[error("two launches of the group touch slot {}", .0.0)]
+    GroupConflict(SlotId),
+    /// A matrix product that leaves its slot.
+    #[error("the product accesses slot {} outside its length", .0.0)]
+    OutOfBounds(SlotId),
+    /// Two slots that are live together overlap in the arena.
+    #[error("slots {} and {} overlap in the arena", .0.0, .1.0)]
+    Overlap(SlotId, SlotId),
+    /// An arena slot without a place, or outside the arena, or not aligned.
+    #[error("slot {} has no aligned place inside the arena", .0.0)]
+    Place(SlotId),
+}
+
+/// What the verifier found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct PlanReport {
+    /// What is wrong.
+    pub errors: Vec<PlanViolation>,
+    /// What may be right but was not proven for all values of the symbols.
+    pub unproven: Vec<PlanViolation>,
+}
+
+struct Ranges<'p>(&'p [Symbol]);
+
+impl Bounds for Ranges<'_> {
+    fn symbol(&self, sym: SymId) -> Interval {
+        self.0
+            .get(sym.0 as usize)
+            .map_or(Interval::new(0, i64::MAX), |s| Interval::new(s.lo, s.hi))
+    }
+    fn extent(&self, _: VarId) -> Option<IndexExpr> {
+        None
+    }
+}
+
+/// Checks every invariant that does not depend on where the arena's slots are.
+pub fn verify(plan: &Plan) -> PlanReport {
+    let mut c = Checker {
+        plan,
+        report: PlanReport::default(),
+        step: None,
+    };
+    if c.tables() {
+        c.flow();
+        c.lifetimes();
+    }
+    c.report
+}
+
+/// Checks a placement for concrete symbol values: no two live slots overlap.
+pub fn verify_layout(plan: &Plan, layout: &Layout, symbols: &[i64]) -> Vec<PlanViolation> {
+    let mut errors = Vec::new();
+    let mut fail = |rule| errors.push(PlanViolation { step: None, rule });
+    let spans = spans(plan);
+    let mut placed: Vec<(usize, u64, u64, (usize, usize))> = Vec::new();
+    for (i, slot) in plan.slots.iter().enumerate() {
+        let Some(span) = spans[i].filter(|_| slot.storage == Storage::Arena) else {
+            continue;
+        };
+        let id = SlotId(i as u32);
+        let bytes = slot
+            .len
+            .eval_symbols(symbols)
+            .and_then(|n| u64::try_from(n).ok())
+            .and_then(|n| n.checked_mul(slot.dtype.bytes() as u64));
+        let at = layout.offsets.get(i).copied().flatten();
+        let (Some(at), Some(bytes)) = (at, bytes) else {
+            fail(PlanRule::Place(id));
+            continue;
+        };
+        if at % 64 != 0 || at.checked_add(bytes).is_none_or(|end| end > layout.arena_bytes) {
+            fail(PlanRule::Place(id));
+        }
+        for &(other, from, to, lives) in &placed {
+            let together = lives.0 <= span.1 && span.0 <= lives.1;
+            if together && at < to && from < at + bytes {
+                fail(PlanRule::Overlap(SlotId(other as u32), id));
+            }
+        }
+        placed.push((i, at, at + bytes, span));
+    }
+    errors
+}
+
+/// First and last step that touches the bytes of each root.
+fn spans(plan: &Plan) -> Vec<Option<(usize, usize)>> {
+    let mut out: Vec<Option<(usize, usize)>> = vec![None; plan.slots.len()];
+    for (at, step) in plan.init.iter().chain(&plan.steps).enumerate() {
+        step.visit_slots(
+            &mut |slot, _| out[plan.root(slot).0 as usize].get_or_insert((at, at)).1 = at,
+            &plan.kernels,
+        );
+    }
+    out
+}
+
+struct Checker<'p> {
+    plan: &'p Plan,
+    report: PlanReport,
+    step: Option<usize>,
+}
+
+impl Checker<'_> {
+    fn error(&mut self, rule: PlanRule) {
+        self.report.errors.push(PlanViolation { step: self.step, rule });
+    }
+
+    /// Notes a fact about symbols: refuted if it has a constant value, else unproven.
+    fn doubt(&mut self, e: &IndexExpr, rule: PlanRule) {
+        let list = match e.as_const() {
+            Some(_) => &mut self.report.errors,
+            None => &mut self.report.unproven,
+        };
+        list.push(PlanViolation { step: self.step, rule });
+    }
+
+    fn symbolic(&mut self, e: &IndexExpr) {
+        let mut found = Vec::new();
+        e.visit_atoms(&mut |a| match a {
+            IndexNode::Var(v) => found.push(PlanRule::Variable(*v)),
+            IndexNode::Sym(s) if s.0 as usize >= self.plan.symbols.len() => {
+                found.push(PlanRule::Missing(format!("symbol {}", s.0)));
+            }
+            _ => {}
+        });
+        found.into_iter().for_each(|r| self.error(r));
+    }
+
+    fn exists(&mut self, slot: SlotId) -> bool {
+        let known = (slot.0 as usize) < self.plan.slots.len();
+        if !known {
+            self.error(PlanRule::Missing(format!("slot {}", slot.0)));
+        }
+        known
+    }
+
+    /// Checks ids and expressions; answers whether all ids exist, so that the rest may index by them.
+    fn tables(&mut self) -> bool {
+        let plan = self.plan;
+        let before = self.report.errors.len();
+        for (i, slot) in plan.slots.iter().enumerate() {
+            self.symbolic(&slot.len);
+            let (known, what) = match &slot.storage {
+                Storage::Input(k) => ((*k as usize) < plan.inputs.len(), "input"),
+                Storage::Output(k) => ((*k as usize) < plan.outputs.len(), "output"),
+                Storage::Constant(k) => ((*k as usize) < plan.constants.len(), "constant"),
+                Storage::Alias(of) => ((of.0 as usize) < plan.slots.len(), "slot"),
+                _ => (true, ""),
+            };
+            if !known {
+                self.error(PlanRule::Missing(format!("{what} that slot {i} names")));
+                continue;
+            }
+            // Follow aliases no further than there are slots.
+            let mut at = SlotId(i as u32);
+            for _ in 0..=plan.slots.len() {
+                match plan.slots.get(at.0 as usize).map(|s| &s.storage) {
+                    Some(Storage::Alias(of)) => at = *of,
+                    _ => break,
+                }
+            }
+            if let Some(Storage::Alias(_)) = plan.slots.get(at.0 as usize).map(|s| &s.storage) {
+                self.error(PlanRule::AliasCycle(SlotId(i as u32)));
+            }
+        }
+        plan.outputs.iter().for_each(|o| drop(self.exists(o.slot)));
+        for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
+            self.step = Some(number);
+            match step {
+                Step::Launch(l) => self.launch_ids(l),
+                Step::Group(all) => all.iter().for_each(|l| self.launch_ids(l)),
+                Step::Gemm(g) => [&g.lhs, &g.rhs, &g.dst].iter().for_each(|o| drop(self.exists(o.slot))),
+                Step::Copy { src, dst } => [src, dst].iter().for_each(|s| drop(self.exists(**s))),
+            }
+        }
+        self.step = None;
+        self.report.errors.len() == before
+    }
+
+    fn launch_ids(&mut self, l: &Launch) {
+        l.args.iter().for_each(|s| drop(self.exists(*s)));
+        l.symbols.iter().for_each(|e| self.symbolic(e));
+        if l.kernel.0 as usize >= self.plan.kernels.len() {
+            self.error(PlanRule::Missing(format!("kernel {}", l.kernel.0)));
+        }
+    }
+
+    /// Reads after writes, argument types, conflicts inside a step.
+    fn flow(&mut self) {
+        let plan = self.plan;
+        let mut ever_written = vec![false; plan.slots.len()];
+        for step in plan.init.iter().chain(&plan.steps) {
+            step.visit_slots(&mut |s, w| ever_written[s.0 as usize] |= w, &plan.kernels);
+        }
+        let mut holds: Vec<bool> = plan
+            .slots
+            .iter()
+            .map(|s| matches!(s.storage, Storage::Input(_) | Storage::Constant(_)))
+            .collect();
+        for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
+            self.step = Some(number);
+            let mut touched = Vec::new();
+            step.visit_slots(&mut |s, w| touched.push((s, w)), &plan.kernels);
+            for &(slot, writes) in &touched {
+                let root = plan.root(slot);
+                // A view holds what its root holds.
+                let value = if ever_written[slot.0 as usize] { slot } else { root };
+                if !writes && !holds[value.0 as usize] {
+                    self.error(PlanRule::Unwritten(slot));
+                }
+                let storage = &plan.slots[root.0 as usize].storage;
+                if writes && matches!(storage, Storage::Input(_) | Storage::Constant(_)) {
+                    self.error(PlanRule::ReadOnly(slot));
+                }
+            }
+            match step {
+                Step::Launch(l) => self.launch(l),
+                Step::Group(all) => {
+                    all.iter().for_each(|l| self.launch(l));
+                    self.group(all);
+                }
+                Step::Gemm(g) => self.gemm(g),
+                Step::Copy { src, dst } => {
+                    let from = &plan.slots[src.0 as usize];
+                    self.argument(*dst, from.dtype, &from.len.clone());
+                    if plan.root(*src) == plan.root(*dst) {
+                        self.error(PlanRule::NotInPlace(*src, *dst));
+                    }
+                }
+            }
+            touched
+                .iter()
+                .filter(|t| t.1)
+                .for_each(|t| holds[t.0.0 as usize] = true);
+        }
+        self.step = None;
+        for o in &plan.outputs {
+            let value = if ever_written[o.slot.0 as usize] {
+                o.slot
+            } else {
+                plan.root(o.slot)
+            };
+            if !holds[value.0 as usize] {
+                self.error(PlanRule::Unwritten(o.slot));
+            }
+            self.argument(o.slot, o.ty.dtype, &o.ty.elements());
+        }
+    }
+
+    fn argument(&mut self, slot: SlotId, dtype: DType, len: &IndexExpr) {
+        let held = &self.plan.slots[slot.0 as usize];
+        if held.dtype != dtype {
+            self.error(PlanRule::Dtype {
+                slot,
+                expected: dtype,
+                found: held.dtype,
+            });
+        }
+        if held.len != *len {
+            let rule = PlanRule::Length {
+                slot,
+                expected: len.clone(),
+                found: held.len.clone(),
+            };
+            self.doubt(&(held.len.clone() - len.clone()), rule);
+        }
+    }
+
+    fn launch(&mut self, l: &Launch) {
+        let plan = self.plan;
+        let kernel = &plan.kernels[l.kernel.0 as usize];
+        for (expected, found) in [
+            (kernel.params.len(), l.args.len()),
+            (kernel.symbols.len(), l.symbols.len()),
+        ] {
+            if expected != found {
+                return self.error(PlanRule::ArgumentCount { expected, found });
+            }
+        }
+        for (position, (e, &(lo, hi))) in l.symbols.iter().zip(&kernel.symbols).enumerate() {
+            let range = e.interval(&Ranges(&plan.symbols));
+            if range.lo < lo || range.hi > hi {
+                self.doubt(e, PlanRule::SymbolRange { position, lo, hi });
+            }
+        }
+        for (slot, p) in l.args.iter().zip(&kernel.params) {
+            let len = p.len.replace(&mut |n| match n {
+                IndexNode::Sym(s) => l.symbols.get(s.0 as usize).cloned(),
+                _ => None,
+            });
+            self.argument(*slot, p.dtype, &len);
+        }
+        for (i, a) in l.args.iter().enumerate() {
+            for (j, b) in l.args.iter().enumerate().skip(i + 1) {
+                let (x, y) = (kernel.params[i].access, kernel.params[j].access);
+                if plan.root(*a) != plan.root(*b) || (x == Access::Read && y == Access::Read) {
+                    continue;
+                }
+                let in_place = match (x, y) {
+                    (Access::Read, Access::Write) => runs_in_place(kernel, i as u32, j as u32),
+                    (Access::Write, Access::Read) => runs_in_place(kernel, j as u32, i as u32),
+                    _ => false,
+                };
+                if !in_place {
+                    self.error(PlanRule::NotInPlace(*a, *b));
+                }
+            }
+        }
+    }
+
+    fn group(&mut self, all: &[Launch]) {
+        let plan = self.plan;
+        let touched: Vec<Vec<(SlotId, bool)>> = all
+            .iter()
+            .map(|l| {
+                let mut out = Vec::new();
+                Step::Launch(l.clone()).visit_slots(&mut |s, w| out.push((plan.root(s), w)), &plan.kernels);
+                out
+            })
+            .collect();
+        for (i, a) in touched.iter().enumerate() {
+            for b in &touched[i + 1..] {
+                let clash = a.iter().find(|x| b.iter().any(|y| x.0 == y.0 && (x.1 || y.1)));
+                if let Some(&(slot, _)) = clash {
+                    self.error(PlanRule::GroupConflict(slot));
+                }
+            }
+        }
+    }
+
+    fn gemm(&mut self, g: &Gemm) {
+        let plan = self.plan;
+        let extents = |o: &GemmOperand| -> [IndexExpr; 2] {
+            if o.slot == g.dst.slot {
+                [g.m.clone(), g.n.clone()]
+            } else if std::ptr::eq(o, &g.lhs) {
+                [g.m.clone(), g.k.clone()]
+            } else {
+                [g.k.clone(), g.n.clone()]
+            }
+        };
+        for operand in [&g.lhs, &g.rhs, &g.dst] {
+            let slot = &plan.slots[operand.slot.0 as usize];
+            if slot.dtype != g.dtype {
+                self.error(PlanRule::Dtype {
+                    slot: operand.slot,
+                    expected: g.dtype,
+                    found: slot.dtype,
+                });
+            }
+            if operand.batch.len() != g.batch.len() {
+                self.error(PlanRule::ArgumentCount {
+                    expected: g.batch.len(),
+                    found: operand.batch.len(),
+                });
+                continue;
+            }
+            let [rows, columns] = extents(operand);
+            let axes = operand.batch.iter().zip(&g.batch);
+            let axes = axes.chain([(&operand.row, &rows), (&operand.column, &columns)]);
+            let (mut low, mut high) = (operand.offset.clone(), operand.offset.clone());
+            let bounds = Ranges(&plan.symbols);
+            let mut empty = false;
+            for (stride, extent) in axes {
+                empty |= extent.is(0);
+                let far = stride.clone() * (extent.clone() - IndexExpr::ONE);
+                match stride.interval(&bounds) {
+                    i if i.lo >= 0 => high = high + far,
+                    _ => low = low + far,
+                }
+            }
+            let above = slot.len.clone() - high - IndexExpr::ONE;
+            for fact in [low, above] {
+                if !empty && !nonnegative(&fact, &bounds) {
+                    self.doubt(&fact, PlanRule::OutOfBounds(operand.slot));
+                }
+            }
+        }
+        for operand in [&g.lhs, &g.rhs] {
+            if plan.root(operand.slot) == plan.root(g.dst.slot) {
+                self.error(PlanRule::NotInPlace(operand.slot, g.dst.slot));
+            }
+        }
+    }
+
+    /// Values that share bytes follow each other: none is read once the next is written.
+    fn lifetimes(&mut self) {
+        let plan = self.plan;
+        let mut first_write = vec![None; plan.slots.len()];
+        let mut last_read = vec![None; plan.slots.len()];
+        for (at, step) in plan.init.iter().chain(&plan.steps).enumerate() {
+            step.visit_slots(
+                &mut |slot, writes| match writes {
+                    true => drop(first_write[slot.0 as usize].get_or_insert(at)),
+                    false => last_read[slot.0 as usize] = Some(at),
+                },
+                &plan.kernels,
+            );
+        }
+        let end = plan.init.len() + plan.steps.len();
+        plan.outputs
+            .iter()
+            .for_each(|o| last_read[o.slot.0 as usize] = Some(end));
+        let bounds = Ranges(&plan.symbols);
+        for i in 0..plan.slots.len() {
+            let (a, root) = (SlotId(i as u32), plan.root(SlotId(i as u32)));
+            let slot = &plan.slots[i];
+            if a != root {
+                let bytes = |s: SlotId| {
+                    let slot = &plan.slots[s.0 as usize];
+                    slot.len.clone() * IndexExpr::from(slot.dtype.bytes())
+                };
+                let spare = bytes(root) - bytes(a);
+                if !nonnegative(&spare, &bounds) {
+                    self.doubt(&spare, PlanRule::AliasLength(a, root));
+                }
+            }
+            debug_assert!(
+                slot.len.as_const().is_none_or(|n| n >= 0),
+                "sizes are checked when recorded"
+            );
+            for j in 0..plan.slots.len() {
+                let b = SlotId(j as u32);
+                if i == j || plan.root(b) != root {
+                    continue;
+                }
+                // `a` is overwritten when `b` is first written after `a` was.
+                let born = first_write[i].or(match slot.storage {
+                    Storage::Alias(_) => first_write[root.0 as usize],
+                    _ => Some(0),
+                });
+                if let (Some(born), Some(overwritten), Some(read)) = (born, first_write[j], last_read[i])
+                    && born < overwritten
+                    && read > overwritten
+                {
+                    self.step = Some(overwritten);
+                    self.error(PlanRule::AliasLive(a, b));
+                    self.step = None;
+                }
+            }
+        }
+    }
+}
+
+/// True if every load of `read` is followed, in its own iteration, by a store of `written` at the same index: then each
+/// element is read before it is overwritten, as long as no element is written twice.
+fn runs_in_place(kernel: &Kernel, read: u32, written: u32) -> bool {
+    struct Touch<'k> {
+        block: Vec<usize>,
+        index: &'k IndexExpr,
+    }
+    fn walk<'k>(body: &'k [Stmt], read: u32, written: u32, at: &mut Vec<usize>, out: &mut [Vec<Touch<'k>>; 2]) {
+        for (i, s) in body.iter().enumerate() {
+            at.push(i);
+            let mut touch = |kind: usize, index: &'k IndexExpr| {
+                out[kind].push(Touch {
+                    block: at.clone(),
+                    index,
+                })
+            };
+            match s {
+                Stmt::Let {
+                    op: Op::Load { memory, index, .. },
+                    ..
+                } if *memory == Memory::Param(read) => touch(0, index),
+                Stmt::Store { memory, index, .. } if *memory == Memory::Param(written) => touch(1, index),
+                Stmt::Accumulate { state, .. } => {
+                    // Accumulating into the result reads what the operand may have left there.
+                    for (memory, index) in state {
+                        if *memory == Memory::Param(written) {
+                            touch(0, index);
+                        }
+                    }
+                }
+                Stmt::Loop { body, .. } | Stmt::If { body, .. } => walk(body, read, written, at, out),
+                _ => {}
+            }
+            at.pop();
+        }
+    }
+    let mut found = [Vec::new(), Vec::new()];
+    walk(&kernel.body, read, written, &mut Vec::new(), &mut found);
+    let [loads, stores] = found;
+    loads.iter().all(|l| {
+        stores.iter().any(|s| {
+            let depth = l.block.len() - 1;
+            s.index == l.index
+                && s.block.len() > depth
+                && s.block[..depth] == l.block[..depth]
+                && s.block[depth] > l.block[depth]
+        })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::TensorType;
+    use crate::kernel::{Bind, Param};
+    use crate::plan::{KernelId, PlanInput, PlanOutput, Slot};
+
+    /// `p1[i] = p0[i + shift]` over 4 elements.
+    fn copying(shift: i64) -> Kernel {
+        let param = |access| Param {
+            dtype: DType::F32,
+            len: 4.into(),
+            access,
+        };
+        let mut k = Kernel {
+            params: vec![param(Access::Read), param(Access::Write)],
+            ..Kernel::default()
+        };
+        let i = k.new_var((4 - shift).into());
+        let x = k.new_value(DType::F32);
+        k.body = vec![Stmt::Loop {
+            var: i,
+            bind: Bind::Serial,
+            body: vec![
+                Stmt::Let {
+                    value: x,
+                    op: Op::Load {
+                        memory: Memory::Param(0),
+                        index: IndexExpr::from(i) + shift.into(),
+                        mask: None,
+                    },
+                },
+                Stmt::Store {
+                    memory: Memory::Param(1),
+                    index: i.into(),
+                    value: x,
+                    mask: None,
+                },
+            ],
+        }];
+        k
+    }
+
+    /// Input 0, then two arena slots, then the output, each a copy of the one before.
+    fn chain() -> Plan {
+        let ty = TensorType::new(DType::F32, [4]);
+        let slot = |name: &str, storage| Slot {
+            name: name.into(),
+            dtype: DType::F32,
+            len: 4.into(),
+            storage,
+        };
+        let step = |from: u32, to: u32| {
+            Step::Launch(Launch {
+                kernel: KernelId(0),
+                args: vec![SlotId(from), SlotId(to)],
+                symbols: vec![],
+                grain: 1,
+                label: "copy".into(),
+                bytes: 32.into(),
+                flops: 0.into(),
+            })
+        };
+        Plan {
+            inputs: vec![PlanInput {
+                name: "x".into(),
+                ty: ty.clone(),
+                slot: Some(SlotId(0)),
+            }],
+            outputs: vec![PlanOutput {
+                name: "y".into(),
+                ty,
+                slot: SlotId(3),
+            }],
+            slots: vec![
+                slot("x", Storage::Input(0)),
+                slot("a", Storage::Arena),
+                slot("b", Storage::Arena),
+                slot("y", Storage::Output(0)),
+            ],
+            kernels: vec![copying(0)],
+            steps: vec![step(0, 1), step(1, 2), step(2, 3)],
+            ..Plan::default()
+        }
+    }
+
+    fn rules(plan: &Plan) -> Vec<PlanRule> {
+        verify(plan).errors.into_iter().map(|v| v.rule).collect()
+    }
+
+    #[test]
+    fn a_right_plan_passes() {
+        assert_eq!(verify(&chain()), PlanReport::default());
+    }
+
+    #[test]
+    fn reads_come_after_writes_and_inputs_stay() {
+        let mut p = chain();
+        p.steps.swap(1, 2);
+        assert_eq!(rules(&p), [PlanRule::Unwritten(SlotId(2))]);
+        let mut p = chain();
+        if let Step::Launch(l) = &mut p.steps[1] {
+            l.args[1] = SlotId(0);
+        }
+        assert!(rules(&p).contains(&PlanRule::ReadOnly(SlotId(0))));
+    }
+
+    #[test]
+    fn in_place_needs_each_element_read_where_it_is_written() {
+        let mut p = chain();
+        p.slots[2].storage = Storage::Alias(SlotId(1));
+        assert_eq!(verify(&p), PlanReport::default());
+        p.kernels[0] = copying(1);
+        assert_eq!(rules(&p), [PlanRule::NotInPlace(SlotId(1), SlotId(2))]);
+    }
+
+    #[test]
+    fn an_alias_does_not_overwrite_what_is_read_later() {
+        let mut p = chain();
+        p.slots[2].storage = Storage::Alias(SlotId(1));
+        let again = p.steps[0].clone();
+        p.steps.push(again);
+        if let Step::Launch(l) = &mut p.steps[3] {
+            l.args = vec![SlotId(1), SlotId(3)];
+        }
+        assert_eq!(rules(&p), [PlanRule::AliasLive(SlotId(1), SlotId(2))]);
+    }
+
+    #[test]
+    fn launches_of_a_group_touch_their_own() {
+        let mut p = chain();
+        let launches = p.steps.drain(..2).map(|s| match s {
+            Step::Launch(l) => l,
+            _ => unreachable!(),
+        });
+        let group = Step::Group(launches.collect());
+        p.steps.insert(0, group);
+        assert!(rules(&p).contains(&PlanRule::GroupConflict(SlotId(1))));
+    }
+
+    #[test]
+    fn live_slots_do_not_overlap() {
+        let p = chain();
+        let layout = |a, b| Layout {
+            offsets: vec![None, Some(a), Some(b), None],
+            arena_bytes: 128,
+            ..Layout::default()
+        };
+        assert!(verify_layout(&p, &layout(0, 64), &[]).is_empty());
+        let found = verify_layout(&p, &layout(64, 64), &[]);
+        assert_eq!(found[0].rule, PlanRule::Overlap(SlotId(1), SlotId(2)));
+        assert_eq!(
+            verify_layout(&p, &layout(0, 128), &[])[0].rule,
+            PlanRule::Place(SlotId(2))
+        );
+    }
+}

@@ -1,0 +1,162 @@
+//! A compiled graph run at each stage of compilation, and comparison of results.
+
+use tlc_ir::graph::Condition;
+use tlc_ir::kernel::verify::verify;
+use tlc_ir::plan::interp::interpret_bound;
+use tlc_ir::plan::{KernelId, Layout, Plan, Step};
+use tlc_ir::{Graph, HostTensor, IndexExpr, Kernel, SymId, Target};
+use tlc_passes::lower::lower;
+use tlc_passes::pipeline::Pipeline;
+use tlc_passes::{Compiled, Options, compile};
+
+use super::generate::Case;
+
+/// The plan with another kernel for each launch; `symbols` replaces the launches' symbol arguments.
+fn with_kernels(plan: &Plan, kernels: Vec<Kernel>, symbols: Option<Vec<IndexExpr>>) -> Plan {
+    let mut plan = plan.clone();
+    let mut next = 0;
+    for step in plan.init.iter_mut().chain(&mut plan.steps) {
+        let launches = match step {
+            Step::Launch(l) => std::slice::from_mut(l),
+            Step::Group(all) => &mut all[..],
+            _ => &mut [],
+        };
+        for l in launches {
+            l.kernel = KernelId(next);
+            next += 1;
+            if let Some(s) = &symbols {
+                l.symbols = s.clone();
+            }
+        }
+    }
+    assert_eq!(next as usize, kernels.len(), "one kernel per launch");
+    plan.kernels = kernels;
+    plan
+}
+
+/// The plan with every launch's naive nest.
+pub fn naive_plan(compiled: &Compiled) -> Plan {
+    let graph = &compiled.graph;
+    let naive: Vec<Kernel> = compiled
+        .clusters
+        .clusters
+        .iter()
+        .flat_map(|c| lower(graph, c, &compiled.clusters.is_root))
+        .map(|n| n.kernel)
+        .collect();
+    let all: Vec<IndexExpr> = (0..graph.symbols().len() as u32).map(|s| SymId(s).into()).collect();
+    with_kernels(&compiled.planned.plan, naive, Some(all))
+}
+
+/// The plan at each stage: naive nests, scheduled kernels, legalized kernels.
+pub fn stages(compiled: &Compiled) -> Vec<(&'static str, Plan)> {
+    let plan = &compiled.planned.plan;
+    let scheduled = compiled.planned.launches.iter().map(|l| l.scheduled.clone()).collect();
+    vec![
+        ("naive", naive_plan(compiled)),
+        ("scheduled", with_kernels(plan, scheduled, None)),
+        ("legalized", plan.clone()),
+    ]
+}
+
+/// The first difference of two tensors, if any.
+pub fn difference(found: &HostTensor, expected: &HostTensor, tolerance: Option<f64>) -> Option<String> {
+    if found.dtype() != expected.dtype() || found.shape() != expected.shape() {
+        return Some(format!("{found:?} for {expected:?}"));
+    }
+    for i in 0..found.len() {
+        let (x, y) = (found.get(i), expected.get(i));
+        let (a, b) = (x.as_f64(), y.as_f64());
+        let equal = match tolerance {
+            _ if x == y => true,
+            // The sign of a zero is open where signs of zeros are.
+            _ if found.dtype().is_float() => {
+                a == b || (a.is_nan() && b.is_nan()) || { tolerance.is_some_and(|t| (a - b).abs() <= t) }
+            }
+            _ => false,
+        };
+        if !equal {
+            return Some(format!("element {i} of {:?}: {x}, expected {y}", found.shape()));
+        }
+    }
+    None
+}
+
+/// What is wrong with the compilation of a case, if anything.
+pub fn check(case: &Case, pipeline: &Pipeline, vector_bits: u32) -> Result<Compiled, String> {
+    let options = Options {
+        target: Target {
+            vector_bits,
+            ..Target::default()
+        },
+        pipeline: pipeline.clone(),
+        ..Options::default()
+    };
+    let compiled = compile(&case.graph, &options).map_err(|e| e.to_string())?;
+    let expected = super::evaluate(&case.graph, &case.inputs, &case.symbols);
+    check_compiled(&compiled, case, &expected)?;
+    Ok(compiled)
+}
+
+fn check_compiled(compiled: &Compiled, case: &Case, expected: &[HostTensor]) -> Result<(), String> {
+    let layout: Option<Layout> = tlc_passes::memory::pack(&compiled.planned.plan, &case.symbols);
+    if let Some(layout) = &layout
+        && let Some(e) = tlc_ir::plan::verify::verify_layout(&compiled.planned.plan, layout, &case.symbols).first()
+    {
+        return Err(format!("layout: {e}"));
+    }
+    for (stage, plan) in stages(compiled) {
+        if let Some(e) = tlc_ir::plan::verify::verify(&plan).errors.first() {
+            return Err(format!("{stage} plan: {e}{}", shown(&plan)));
+        }
+        for (k, kernel) in plan.kernels.iter().enumerate() {
+            if let Some(e) = verify(kernel).errors.first() {
+                return Err(format!("{stage} kernel {k}: {e}{}", shown(&plan)));
+            }
+        }
+        for layout in [None, layout.as_ref()] {
+            let arena = if layout.is_some() { ", one arena" } else { "" };
+            let found = interpret_bound(&plan, layout, &case.inputs, &case.symbols)
+                .map_err(|e| format!("{stage}{arena}: {e}{}", shown(&plan)))?;
+            for (k, (f, e)) in found.iter().zip(expected).enumerate() {
+                if let Some(d) = difference(f, e, case.tolerance[k]) {
+                    return Err(format!("{stage}{arena}: output {k}: {d}{}", shown(&plan)));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A plan's text, if `TLC_SHOW` is set.
+fn shown(plan: &Plan) -> String {
+    match std::env::var("TLC_SHOW") {
+        Ok(_) => format!("\n{plan}"),
+        Err(_) => String::new(),
+    }
+}
+
+/// A graph's nodes, for messages.
+pub fn describe(graph: &Graph) -> String {
+    let mut out = String::new();
+    for g in graph.guards() {
+        if let Condition::Equal(a, b) = &g.condition {
+            out += &format!("guard {a:?} = {b:?}\n");
+        }
+    }
+    for (id, n) in graph.nodes() {
+        let operands: Vec<String> = n.operands.iter().map(|o| o.to_string()).collect();
+        let kind = format!("{:?}", n.kind);
+        let kind: String = kind.chars().take(160).collect();
+        out += &format!(
+            "{id} = {} {} : {} {kind}\n",
+            n.kind.name(),
+            operands.join(", "),
+            graph.type_text(&n.ty)
+        );
+    }
+    for o in graph.outputs() {
+        out += &format!("{} = {}\n", o.name, o.node);
+    }
+    out
+}

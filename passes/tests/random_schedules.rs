@@ -1,0 +1,185 @@
+//! A random legal schedule keeps the result: directives are applied at random to naive nests, and the kernels run in place
+//! of the planner's, before and after legalization.
+
+mod oracle;
+
+use oracle::generate::{Rng, graph};
+use oracle::stages::{describe, difference, naive_plan};
+use tlc_ir::VarId;
+use tlc_ir::kernel::verify::{structure, verify};
+use tlc_ir::kernel::{Bind, Kernel, Stmt};
+use tlc_ir::plan::interp::interpret_bound;
+use tlc_passes::schedule::{Directive, apply};
+use tlc_passes::{Options, compile};
+
+/// Loops with their depth, outermost first, and the bindings.
+fn loops(body: &[Stmt], out: &mut Vec<(VarId, Bind)>) {
+    for s in body {
+        match s {
+            Stmt::Loop { var, bind, body } => {
+                out.push((*var, *bind));
+                loops(body, out);
+            }
+            Stmt::If { body, .. } => loops(body, out),
+            _ => {}
+        }
+    }
+}
+
+fn random_directive(rng: &mut Rng, all: &[(VarId, Bind)]) -> Directive {
+    let var = rng.pick(all).0;
+    let other = rng.pick(all).0;
+    let next = all.iter().position(|l| l.0 == var).and_then(|i| all.get(i + 1));
+    let next = next.map_or(other, |l| l.0);
+    match rng.below(10) {
+        0 | 1 => Directive::Split {
+            var,
+            factor: rng.pick(&[1i64, 2, 3, 4, 8]),
+        },
+        2 => Directive::Block {
+            var,
+            factor: rng.pick(&[1i64, 2, 5, 16]),
+        },
+        3 => Directive::Fuse {
+            outer: var,
+            inner: next,
+        },
+        4 => Directive::Interchange {
+            outer: var,
+            inner: next,
+        },
+        5 | 6 => Directive::RFactor {
+            var,
+            around: if rng.chance(50) { var } else { other },
+        },
+        7 => {
+            let lanes = all.iter().find(|l| l.1 == Bind::Lanes).map(|l| l.0);
+            Directive::Privatize { var, lanes }
+        }
+        _ => Directive::Bind {
+            var,
+            bind: rng.pick(&[Bind::Unroll, Bind::Lanes, Bind::Lanes, Bind::Parallel, Bind::Serial]),
+        },
+    }
+}
+
+/// Applies directives; answers those that applied, or what one of them broke.
+fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String> {
+    let mut applied = Vec::new();
+    for _ in 0..8 {
+        let mut all = Vec::new();
+        loops(&kernel.body, &mut all);
+        if all.is_empty() {
+            break;
+        }
+        let directive = random_directive(rng, &all);
+        // Loops already bound to lanes or copies stay as they are.
+        let bound = |v: VarId| all.iter().any(|l| l.0 == v && l.1 != Bind::Serial);
+        let keeps = match &directive {
+            Directive::Split { var, .. } | Directive::Block { var, .. } => bound(*var),
+            Directive::Fuse { outer, inner } => bound(*outer) || bound(*inner),
+            Directive::Interchange { outer, inner } => bound(*outer) || bound(*inner),
+            Directive::Bind { var, .. } => bound(*var),
+            _ => false,
+        };
+        if keeps {
+            continue;
+        }
+        let before = kernel.clone();
+        if let Err(_reason) = apply(kernel, &directive) {
+            assert_eq!(before, *kernel, "{directive:?} refuses, but changes the kernel");
+            continue;
+        }
+        let report = verify(kernel);
+        let unsure = !report.errors.is_empty() || !report.unproven.is_empty();
+        if let Directive::Bind { bind, .. } = directive
+            && unsure
+            && bind != Bind::Serial
+        {
+            // Iterations that depend on each other, or are not innermost: binding is for the policy to get right.
+            *kernel = before;
+            continue;
+        }
+        applied.push(directive);
+        if let Some(e) = report.errors.first() {
+            return Err(format!("after {applied:?}: {e}\n{before}\n{kernel}"));
+        }
+    }
+    assert!(structure(kernel).is_empty());
+    Ok(applied)
+}
+
+fn check(seed: u64, nodes: usize, elements: usize, symbolic: bool) -> Result<usize, String> {
+    let case = graph(seed, nodes, elements, symbolic);
+    let compiled = compile(&case.graph, &Options::default()).map_err(|e| e.to_string())?;
+    let expected = oracle::evaluate(&case.graph, &case.inputs, &case.symbols);
+    let mut rng = Rng(seed.wrapping_mul(77) | 1);
+    let mut total = 0;
+    for _ in 0..4 {
+        let mut plan = naive_plan(&compiled);
+        let mut applied = Vec::new();
+        for kernel in &mut plan.kernels {
+            applied.push(scramble(kernel, &mut rng)?);
+        }
+        total += applied.iter().map(Vec::len).sum::<usize>();
+        for legal in [false, true] {
+            if legal {
+                plan.kernels.iter_mut().for_each(tlc_passes::legalize::legalize);
+            }
+            let found = interpret_bound(&plan, None, &case.inputs, &case.symbols);
+            let kernels = || plan.kernels.iter().map(Kernel::to_string).collect::<String>();
+            let found = found.map_err(|e| format!("{e} (legalized: {legal}) after {applied:?}\n{}", kernels()))?;
+            for (k, (f, e)) in found.iter().zip(&expected).enumerate() {
+                if let Some(d) = difference(f, e, case.tolerance[k]) {
+                    return Err(format!(
+                        "output {k} (legalized: {legal}): {d} after {applied:?}\n{}",
+                        kernels()
+                    ));
+                }
+            }
+        }
+    }
+    Ok(total)
+}
+
+#[test]
+fn a_random_legal_schedule_keeps_the_result() {
+    let seeds = match std::env::var("TLC_SEEDS").ok().and_then(|s| {
+        let (a, b) = s.split_once("..")?;
+        Some(a.parse().ok()?..b.parse().ok()?)
+    }) {
+        Some(range) => range,
+        None => 0..200u64,
+    };
+    let mut failures = Vec::new();
+    let mut applied = 0;
+    for seed in seeds {
+        for (nodes, elements, symbolic) in [(3, 300, false), (4, 300, true)] {
+            let result = std::panic::catch_unwind(|| check(seed, nodes, elements, symbolic)).unwrap_or_else(|e| {
+                let text = e.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| e.downcast_ref::<&str>().map(|s| s.to_string()));
+                Err(format!("panic: {}", text.unwrap_or_default()))
+            });
+            match result {
+                Ok(n) => applied += n,
+                Err(e) => failures.push((e.len(), seed, symbolic, e)),
+            }
+        }
+    }
+    failures.sort();
+    for (_, seed, symbolic, e) in failures.iter().take(30) {
+        println!(
+            "seed {seed} symbolic {symbolic}: {}",
+            e.lines().next().unwrap_or_default()
+        );
+    }
+    if let Some((_, seed, symbolic, e)) = failures.first() {
+        let case = graph(*seed, if *symbolic { 4 } else { 3 }, 300, *symbolic);
+        panic!(
+            "{} cases fail; the smallest is seed {seed}: {e}\n{}",
+            failures.len(),
+            describe(&case.graph)
+        );
+    }
+    assert!(applied > 100, "only {applied} directives applied");
+}
