@@ -201,7 +201,7 @@ impl Scalar {
             DType::U16 => value as u16 as u64,
             DType::U32 => value as u32 as u64,
             DType::U64 => value as u64,
-            DType::F16 => f16::from_f64(value).to_bits() as u64,
+            DType::F16 => f16_from_f64(value).to_bits() as u64,
             DType::BF16 => bf16_from_f64(value).to_bits() as u64,
             DType::F32 => (value as f32).to_bits() as u64,
             DType::F64 => value.to_bits(),
@@ -337,21 +337,31 @@ impl fmt::Display for Scalar {
     }
 }
 
+/// f64 to f16 with a single rounding to nearest-even. (`f16::from_f64` drops the low 32 bits of the significand before it
+/// rounds, or goes through f32, so it sees ties where there are none.)
+fn f16_from_f64(value: f64) -> f16 {
+    f16::from_f32(odd_f32(value))
+}
+
 /// f64 to bf16 with a single rounding to nearest-even (going through f32 would round twice).
 fn bf16_from_f64(value: f64) -> bf16 {
+    bf16::from_f32(odd_f32(value))
+}
+
+/// f64 to f32, rounded to odd: if the conversion was inexact, the last bit is set, so that a second rounding to a narrower
+/// float cannot see a false tie (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
+fn odd_f32(value: f64) -> f32 {
     let single = value as f32;
     if single.is_nan() || single.is_infinite() || single as f64 == value {
-        return bf16::from_f32(single);
+        return single;
     }
-    // Round to odd: if the conversion was inexact, make the last bit of the f32 odd so that the second rounding cannot
-    // see a false tie (Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums", 2008).
     let bits = single.to_bits();
     let toward_zero = if (single as f64).abs() > value.abs() {
         bits - 1
     } else {
         bits
     };
-    bf16::from_f32(f32::from_bits(toward_zero | 1))
+    f32::from_bits(toward_zero | 1)
 }
 
 /// An integer as an f64 whose last bit is set if bits were lost, so that a later rounding to a narrower float is right.
@@ -393,6 +403,20 @@ mod tests {
         let above_tie = 1.0 + 2f64.powi(-8) + 2f64.powi(-40);
         assert_eq!(Scalar::from_f64(DType::BF16, above_tie).as_f64(), 1.0 + 2f64.powi(-7));
         assert_eq!(Scalar::from_f64(DType::BF16, 1.0 + 2f64.powi(-8)).as_f64(), 1.0);
+    }
+
+    #[test]
+    fn f64_to_f16_rounds_once() {
+        let above_tie = 1.0 + 2f64.powi(-11) + 2f64.powi(-40);
+        assert_eq!(Scalar::from_f64(DType::F16, above_tie).as_f64(), 1.0 + 2f64.powi(-10));
+        assert_eq!(Scalar::from_f64(DType::F16, 1.0 + 2f64.powi(-11)).as_f64(), 1.0);
+        assert_eq!(
+            Scalar::from_f64(DType::F16, 2f64.powi(-25) * 1.0001).as_f64(),
+            2f64.powi(-24)
+        );
+        assert_eq!(Scalar::from_f64(DType::F16, 2f64.powi(-25)).as_f64(), 0.0);
+        assert_eq!(Scalar::from_f64(DType::F16, 65520.0).as_f64(), f64::INFINITY);
+        assert_eq!(Scalar::from_f64(DType::F16, 65519.99).as_f64(), 65504.0);
     }
 
     #[test]

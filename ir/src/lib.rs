@@ -5,12 +5,14 @@
 //! everything that compiles them. This crate knows no other crate of the workspace.
 #![forbid(unsafe_code)]
 
+pub mod binding;
 pub mod dtype;
 pub mod einsum;
 pub mod graph;
 pub mod index;
 pub mod kernel;
 pub mod plan;
+pub mod interp;
 pub mod scalar;
 pub mod target;
 pub mod tensor;

@@ -448,3 +448,16 @@ fn long_headers_break_into_lines() {
     );
     assert_eq!(one(&printed).to_string(), printed);
 }
+
+#[test]
+fn the_example_in_the_documentation_is_canonical() {
+    let docs = include_str!("../src/text/mod.rs")
+        .lines()
+        .filter_map(|l| l.strip_prefix("//! "));
+    let example: Vec<&str> = docs
+        .skip_while(|l| !l.starts_with("// softmax"))
+        .take_while(|l| *l != "```")
+        .collect();
+    let text = example[1..].join("\n") + "\n";
+    assert_eq!(one(&text).to_string(), text);
+}

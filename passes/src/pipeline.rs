@@ -8,13 +8,18 @@ use std::fmt;
 use std::str::FromStr;
 
 use tlc_ir::graph::GraphError;
-use tlc_ir::{Graph, Target};
+use tlc_ir::index::IndexExpr;
+use tlc_ir::kernel::Kernel;
+use tlc_ir::{Graph, NodeId, Target};
 
 use crate::cluster::{Clusters, cluster};
 use crate::einsum_path::PathOptions;
-use crate::planner::{Planned, plan};
+use crate::legalize::legalize;
+use crate::lower::{lower, lower_unstaged};
+use crate::planner::{Planned, cluster_label, compact_symbols, plan};
 use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
 use crate::rewrite::{canonicalize, cse, dce, einsum_path, fold, own_outputs, sink_layout, split_reduce};
+use crate::schedule::{MAX_SHARED_BYTES, Schedule, schedule_gpu, shared_bytes};
 
 /// An optional graph-to-graph pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -211,4 +216,50 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
         clusters,
         planned,
     })
+}
+
+/// A kernel for a GPU, as part of a compiled graph.
+#[derive(Clone, Debug)]
+pub struct GpuKernel {
+    /// What it computes, for reports.
+    pub label: String,
+    /// The legal kernel, its body one loop over blocks.
+    pub kernel: Kernel,
+    /// The node whose value each parameter holds.
+    pub args: Vec<NodeId>,
+    /// Values of its symbols, over the graph's.
+    pub symbols: Vec<IndexExpr>,
+    /// What was done to the nest.
+    pub schedule: Schedule,
+}
+
+/// The kernels of a graph's clusters for a GPU, in order of execution. Library products have none.
+pub fn gpu_kernels(graph: &Graph, clusters: &Clusters) -> Vec<GpuKernel> {
+    let mut out = Vec::new();
+    for c in &clusters.clusters {
+        let label = cluster_label(graph, c);
+        let mut unstaged = lower_unstaged(graph, c, &clusters.is_root).into_iter();
+        for mut nest in lower(graph, c, &clusters.is_root) {
+            let again = unstaged.next();
+            let mut symbols = compact_symbols(&mut nest.kernel);
+            let (mut kernel, mut schedule) = schedule_gpu(&nest);
+            if shared_bytes(&kernel).is_none_or(|b| b > MAX_SHARED_BYTES)
+                && let Some(mut again) = again
+            {
+                // A row too long for shared memory: what two phases need is computed twice.
+                symbols = compact_symbols(&mut again.kernel);
+                (kernel, schedule) = schedule_gpu(&again);
+                nest = again;
+            }
+            legalize(&mut kernel);
+            out.push(GpuKernel {
+                label: label.clone(),
+                kernel,
+                args: nest.args,
+                symbols,
+                schedule,
+            });
+        }
+    }
+    out
 }

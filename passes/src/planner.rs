@@ -238,7 +238,7 @@ impl Planner<'_> {
                     args,
                     symbols,
                     grain: grain as u64,
-                    label: self.label(c),
+                    label: cluster_label(self.graph, c),
                     bytes,
                     flops: nest.flops.clone(),
                 }),
@@ -261,28 +261,29 @@ impl Planner<'_> {
         self.kernel_of.insert(kernel, id);
         id
     }
+}
 
-    fn label(&self, c: &Cluster) -> String {
-        let mut names: Vec<String> = Vec::new();
-        for &r in &c.roots {
-            let node = self.graph.node(r);
-            let name = match &node.kind {
-                NodeKind::Reduce { monoid, .. } => format!("reduce.{}", monoid.name()),
-                kind => kind.name().to_string(),
-            };
-            names.push(name);
-        }
-        if names.len() > 6 {
-            let more = names.len() - 5;
-            names.truncate(5);
-            names.push(format!("{more} more"));
-        }
-        names.join("+")
+/// What a cluster computes, for reports: `reduce.max+exp`.
+pub fn cluster_label(graph: &Graph, c: &Cluster) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for &r in &c.roots {
+        let node = graph.node(r);
+        let name = match &node.kind {
+            NodeKind::Reduce { monoid, .. } => format!("reduce.{}", monoid.name()),
+            kind => kind.name().to_string(),
+        };
+        names.push(name);
     }
+    if names.len() > 6 {
+        let more = names.len() - 5;
+        names.truncate(5);
+        names.push(format!("{more} more"));
+    }
+    names.join("+")
 }
 
 /// Renumbers a kernel's symbols to those it uses, in order of the graph; answers what each stands for.
-fn compact_symbols(kernel: &mut Kernel) -> Vec<IndexExpr> {
+pub(crate) fn compact_symbols(kernel: &mut Kernel) -> Vec<IndexExpr> {
     let mut used = vec![false; kernel.symbols.len()];
     let mut see = |e: &IndexExpr| {
         e.visit_atoms(&mut |a| {

@@ -37,6 +37,10 @@ fn main() -> Result<(), HwBenchError> {
         machine.cpu.logical_cores
     );
     println!(
+        "{:.0}% of the samples disturbed by other programs",
+        bench.disturbed_share * 100.0
+    );
+    println!(
         "measured in {took:.1?} with {} loops; 1 thread / {} threads",
         bench.kernels, bench.threads
     );

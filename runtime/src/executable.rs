@@ -171,7 +171,11 @@ impl OutputTensor {
 
     /// A borrowed view of the result, fit to be an input.
     pub fn view(&self) -> TensorView<'_> {
-        TensorView { dtype: self.dtype, shape: &self.shape, data: self.data.as_slice() }
+        TensorView {
+            dtype: self.dtype,
+            shape: &self.shape,
+            data: self.data.as_slice(),
+        }
     }
 }
 
@@ -327,7 +331,11 @@ impl Executable {
         let mut outputs = Vec::with_capacity(self.plan.outputs.len());
         for (o, shape) in self.plan.outputs.iter().zip(&binding.output_shapes) {
             let bytes = binding.slot_bytes[o.slot.0 as usize] as usize;
-            outputs.push(OutputTensor { dtype: o.ty.dtype, shape: shape.clone(), data: self.buffers.take(bytes)? });
+            outputs.push(OutputTensor {
+                dtype: o.ty.dtype,
+                shape: shape.clone(),
+                data: self.buffers.take(bytes)?,
+            });
         }
         self.with_state(&binding, |state| {
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
@@ -363,7 +371,10 @@ impl Executable {
             if begins {
                 last = now;
             } else {
-                times.push(StepTime { step, ns: now.duration_since(last).as_nanos() as u64 });
+                times.push(StepTime {
+                    step,
+                    ns: now.duration_since(last).as_nanos() as u64,
+                });
             }
         })
     }
@@ -376,13 +387,21 @@ impl Executable {
     ) -> Result<(), RunError> {
         let binding = self.binding(inputs)?;
         if outputs.len() != self.plan.outputs.len() {
-            return Err(RunError::OutputCount { expected: self.plan.outputs.len(), found: outputs.len() });
+            return Err(RunError::OutputCount {
+                expected: self.plan.outputs.len(),
+                found: outputs.len(),
+            });
         }
         for (o, out) in self.plan.outputs.iter().zip(outputs.iter()) {
             let expected = binding.slot_bytes[o.slot.0 as usize] as usize;
             let align = o.ty.dtype.bytes();
             if out.len() != expected || (expected > 0 && out.as_ptr().addr() % align != 0) {
-                return Err(RunError::OutputBytes { name: o.name.clone(), expected, align, found: out.len() });
+                return Err(RunError::OutputBytes {
+                    name: o.name.clone(),
+                    expected,
+                    align,
+                    found: out.len(),
+                });
             }
         }
         self.with_state(&binding, |state| {
@@ -508,7 +527,9 @@ impl Executable {
                     run(one, 0, 0, one.extent);
                 }
             }
-            [one] => self.threads.parallel_for(one.extent, one.grain, &|w, b, e| run(one, w, b, e))?,
+            [one] => self
+                .threads
+                .parallel_for(one.extent, one.grain, &|w, b, e| run(one, w, b, e))?,
             many => {
                 self.threads.parallel_for(many.len() as u64, 1, &|w, b, e| {
                     for l in &many[b as usize..e as usize] {
@@ -559,12 +580,19 @@ impl Executable {
     /// The binding for these inputs: a known one, or a new one.
     fn binding(&self, inputs: &[TensorView<'_>]) -> Result<Arc<Binding>, RunError> {
         if inputs.len() != self.plan.inputs.len() {
-            return Err(RunError::InputCount { expected: self.plan.inputs.len(), found: inputs.len() });
+            return Err(RunError::InputCount {
+                expected: self.plan.inputs.len(),
+                found: inputs.len(),
+            });
         }
         for (declared, given) in self.plan.inputs.iter().zip(inputs) {
             if declared.ty.dtype != given.dtype {
                 let (expected, found) = (declared.ty.dtype, given.dtype);
-                return Err(RunError::InputDtype { name: declared.name.clone(), expected, found });
+                return Err(RunError::InputDtype {
+                    name: declared.name.clone(),
+                    expected,
+                    found,
+                });
             }
             let expected = tlc_ir::tensor::element_count(given.shape).and_then(|n| n.checked_mul(given.dtype.bytes()));
             let align = given.dtype.bytes();
@@ -635,7 +663,12 @@ impl Executable {
                 None => return Err(RunError::SymbolUnbound { name: s.name.clone() }),
             };
             if value < s.lo || value > s.hi {
-                return Err(RunError::SymbolRange { name: s.name.clone(), value, lo: s.lo, hi: s.hi });
+                return Err(RunError::SymbolRange {
+                    name: s.name.clone(),
+                    value,
+                    lo: s.lo,
+                    hi: s.hi,
+                });
             }
             symbols.push(value);
         }
@@ -652,9 +685,10 @@ impl Executable {
                     let (x, y) = (a.eval_symbols(&symbols), b.eval_symbols(&symbols));
                     (x.is_some() && x == y, format!("{} = {}", self.text(a), self.text(b)))
                 }
-                Condition::NonNegative(e) => {
-                    (e.eval_symbols(&symbols).is_some_and(|v| v >= 0), format!("{} >= 0", self.text(e)))
-                }
+                Condition::NonNegative(e) => (
+                    e.eval_symbols(&symbols).is_some_and(|v| v >= 0),
+                    format!("{} >= 0", self.text(e)),
+                ),
             };
             if !holds {
                 return Err(RunError::Guard { condition });
@@ -672,15 +706,22 @@ impl Executable {
         let mut slot_bytes = Vec::with_capacity(plan.slots.len());
         for s in &plan.slots {
             let n = u64::try_from(eval(&s.len, &s.name)?).map_err(|_| overflow(&s.name))?;
-            let bytes = n.checked_mul(s.dtype.bytes() as u64).filter(|&b| b <= isize::MAX as u64);
+            let bytes = n
+                .checked_mul(s.dtype.bytes() as u64)
+                .filter(|&b| b <= isize::MAX as u64);
             slot_bytes.push(bytes.ok_or_else(|| overflow(&s.name))?);
         }
         let layout = (self.packer)(plan, &symbols).ok_or_else(|| overflow(&plan.name))?;
-        let root = (0..plan.slots.len()).map(|i| plan.root(SlotId(i as u32)).0 as usize).collect();
+        let root = (0..plan.slots.len())
+            .map(|i| plan.root(SlotId(i as u32)).0 as usize)
+            .collect();
         let mut output_shapes = Vec::with_capacity(plan.outputs.len());
         for o in &plan.outputs {
             let dims: Result<Vec<usize>, RunError> =
-                o.ty.shape.iter().map(|d| usize::try_from(eval(d, &o.name)?).map_err(|_| overflow(&o.name))).collect();
+                o.ty.shape
+                    .iter()
+                    .map(|d| usize::try_from(eval(d, &o.name)?).map_err(|_| overflow(&o.name)))
+                    .collect();
             output_shapes.push(dims?);
         }
         let mut arg_count = 0;
@@ -696,7 +737,11 @@ impl Executable {
                 }
                 Step::Copy { src, dst } => {
                     let (src, dst) = (src.0 as usize, dst.0 as usize);
-                    steps.push(BoundStep::Copy { src, dst, bytes: slot_bytes[dst].min(slot_bytes[src]) as usize });
+                    steps.push(BoundStep::Copy {
+                        src,
+                        dst,
+                        bytes: slot_bytes[dst].min(slot_bytes[src]) as usize,
+                    });
                     continue;
                 }
             };
@@ -728,7 +773,16 @@ impl Executable {
             steps.push(BoundStep::Launches(bound));
         }
         let shapes = inputs.iter().map(|i| i.shape.to_vec()).collect();
-        Ok(Binding { shapes, slot_bytes, root, output_shapes, layout, scratch_bytes, arg_count, steps })
+        Ok(Binding {
+            shapes,
+            slot_bytes,
+            root,
+            output_shapes,
+            layout,
+            scratch_bytes,
+            arg_count,
+            steps,
+        })
     }
 }
 

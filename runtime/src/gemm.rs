@@ -65,9 +65,19 @@ pub unsafe fn multiply(args: &MatrixArgs, pool: &Pool) -> Result<(), PoolPanic> 
     pool.parallel_for(chunks as u64, 1, &|_, begin, end| {
         let shared = &shared;
         for c in begin as usize..end as usize {
-            let edge = |c: usize| if c == chunks { long } else { c * units / chunks * CHUNK_MULTIPLE };
+            let edge = |c: usize| {
+                if c == chunks {
+                    long
+                } else {
+                    c * units / chunks * CHUNK_MULTIPLE
+                }
+            };
             let range = (edge(c), edge(c + 1));
-            let (rows, columns) = if by_columns { ((0, shared.0.m), range) } else { (range, (0, shared.0.n)) };
+            let (rows, columns) = if by_columns {
+                ((0, shared.0.m), range)
+            } else {
+                (range, (0, shared.0.n))
+            };
             // SAFETY: chunks are disjoint parts of the caller's product.
             unsafe { chunk(shared.0, rows, columns) };
         }

@@ -10,17 +10,19 @@
 //! - Footprints are totals over all arrays and threads. The first two cache levels belong to a core, so their rows hold
 //!   as much per thread; the third level and memory are shared.
 //! - The arrays lie in huge pages where the system grants them, as the runtime's own arena and outputs do.
+//! - A sample during which the system gave the core to somebody else is repeated, a few times; the share that was
+//!   disturbed all the same is kept ([`HwBench::disturbed_share`]), so that a reader knows what the figures are worth.
 //! - What could not be measured is absent (a row) or zero (a figure), never invented.
 
+mod clocks;
 mod kernels;
 
 use crate::machine::{Caches, MachineInfo};
 use crate::memory::{AlignedBuffer, AllocError};
 use crate::pool::{Pool, PoolPanic};
+use clocks::{Timer, fault_ns, fork_join_ns, fork_join_shared_ns};
 use kernels::{Access, BLOCK_BYTES, Kernels};
 use serde::{Deserialize, Serialize};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
 
 /// The version of [`HwBench`]'s JSON form.
 pub const SCHEMA: u32 = 1;
@@ -42,13 +44,13 @@ impl Effort {
     };
     /// A few seconds: what `tlc hwbench` does.
     pub const NORMAL: Effort = Effort {
-        samples: 9,
-        sample_ns: 4_000_000,
+        samples: 15,
+        sample_ns: 2_000_000,
     };
     /// Half a minute: for figures to publish.
     pub const THOROUGH: Effort = Effort {
-        samples: 25,
-        sample_ns: 10_000_000,
+        samples: 61,
+        sample_ns: 4_000_000,
     };
 }
 
@@ -166,6 +168,9 @@ pub struct HwBench {
     /// A dispatch in which every thread begins a chunk before any ends one, in nanoseconds: what it takes until the
     /// work really is shared. Zero on one thread, or if the threads never met.
     pub fork_join_shared_ns: f64,
+    /// The share (0 to 1) of the samples behind the rates and bandwidths during which another program had one of our
+    /// cores, although disturbed samples were retried. Far above 0, the machine was busy: measure again.
+    pub disturbed_share: f64,
 }
 
 impl HwBench {
@@ -193,8 +198,9 @@ impl HwBench {
             huge_page_fault_ns: 0.0,
             fork_join_ns: 0.0,
             fork_join_shared_ns: 0.0,
+            disturbed_share: 0.0,
         };
-        let timer = Timer { pool, effort };
+        let timer = Timer::new(pool, effort);
         let mut rate = |share: f32, what: &str, run: &(dyn Fn(u64) -> u64 + Sync)| {
             progress(share, what);
             timer.rates(run)
@@ -210,6 +216,7 @@ impl HwBench {
         bench.page_fault_ns = fault_ns(effort, 4096, machine.page_bytes)?;
         bench.huge_page_fault_ns = fault_ns(effort, crate::memory::HUGE_PAGE_BYTES, machine.page_bytes)?;
         bench.measure_bandwidths(&timer, &kernels, machine.memory_bytes, progress)?;
+        bench.disturbed_share = timer.disturbed_share();
         progress(1.0, "done");
         Ok(bench)
     }
@@ -431,10 +438,9 @@ impl Arena {
     fn new(bytes: usize, threads: usize) -> Result<Self, AllocError> {
         let slack = threads * (4 * SKEW_BYTES + 4 * BLOCK_BYTES);
         let mut buffer = AlignedBuffer::zeroed(bytes.saturating_add(slack))?;
-        // Fresh pages would otherwise fault (or all be the one zero page) within the first sample.
-        for line in buffer.as_mut_slice().chunks_mut(4096) {
-            line[0] = 1;
-        }
+        // Fresh pages would fault within the first sample (or all be the one zero page). As f32: an ordinary number,
+        // neither zero nor denormal.
+        buffer.as_mut_slice().fill(0x3f);
         Ok(Arena { buffer, threads })
     }
 
@@ -490,195 +496,6 @@ impl Work<'_> {
         // buffer is only ever accessed through such pointers while the arena is shared.
         unsafe { kernels.pass(self.access, non_temporal, arrays, self.array_bytes / 4, passes) };
     }
-}
-
-// ---- clocks --------------------------------------------------------------------------------------------------------
-
-/// How long threads wait for each other before a sample is given up.
-const MEETING: Duration = Duration::from_millis(20);
-
-struct Timer<'a> {
-    pool: &'a Pool,
-    effort: Effort,
-}
-
-impl Timer<'_> {
-    /// The rates on one and on all threads of `run(rounds)`, which returns the work that it did.
-    fn rates(&self, run: &(dyn Fn(u64) -> u64 + Sync)) -> Result<Rate, HwBenchError> {
-        let run = |_: usize, rounds: u64| run(rounds);
-        let one_thread = self.rate(1, &run)?.unwrap_or(0.0);
-        let all = self.pool.threads();
-        let all_threads = if all == 1 {
-            one_thread
-        } else {
-            self.rate(all, &run)?.unwrap_or(0.0)
-        };
-        Ok(Rate {
-            one_thread,
-            all_threads,
-        })
-    }
-
-    /// The median rate, in units of work per second over `threads` threads, of `run(thread, rounds)`, which returns the
-    /// work that it did; `None` if the threads never met.
-    fn rate(&self, threads: usize, run: &(dyn Fn(usize, u64) -> u64 + Sync)) -> Result<Option<f64>, HwBenchError> {
-        // Find how many rounds make a sample; the trials warm the caches and the clock frequency as well.
-        let target = self.effort.sample_ns.max(1000);
-        let mut rounds = 1u64;
-        loop {
-            let start = Instant::now();
-            run(0, rounds);
-            let took = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX).max(1);
-            if took >= target / 4 {
-                let ideal = u128::from(rounds) * u128::from(target) / u128::from(took);
-                rounds = u64::try_from(ideal).unwrap_or(u64::MAX).max(1);
-                break;
-            }
-            rounds = rounds.saturating_mul(if took < target / 64 { 8 } else { 2 });
-        }
-        let mut samples = Vec::with_capacity(self.effort.samples);
-        let mut failures = 0;
-        while samples.len() < self.effort.samples.max(1) && failures < 10 {
-            match self.sample(threads, rounds, run)? {
-                Some(rate) => samples.push(rate),
-                None => failures += 1,
-            }
-        }
-        Ok(median(&mut samples))
-    }
-
-    /// One sample: the work of all threads over the time from the first's start to the last's end.
-    fn sample(
-        &self,
-        threads: usize,
-        rounds: u64,
-        run: &(dyn Fn(usize, u64) -> u64 + Sync),
-    ) -> Result<Option<f64>, HwBenchError> {
-        if threads == 1 {
-            let start = Instant::now();
-            let work = run(0, rounds);
-            return Ok(Some(work as f64 / start.elapsed().as_secs_f64().max(1e-9)));
-        }
-        let origin = Instant::now();
-        let nanoseconds = || u64::try_from(origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        let arrived = AtomicUsize::new(0);
-        let met = AtomicUsize::new(0);
-        let (first, last, work) = (AtomicU64::new(u64::MAX), AtomicU64::new(0), AtomicU64::new(0));
-        self.pool.parallel_for(threads as u64, 1, &|_, begin, _| {
-            arrived.fetch_add(1, Ordering::AcqRel);
-            while arrived.load(Ordering::Acquire) < threads {
-                if origin.elapsed() > MEETING {
-                    return;
-                }
-                // Another program may hold the other core.
-                std::thread::yield_now();
-            }
-            met.fetch_add(1, Ordering::AcqRel);
-            first.fetch_min(nanoseconds(), Ordering::AcqRel);
-            // The work of each chunk is its own: chunk numbers are the threads of `run`.
-            work.fetch_add(run(begin as usize, rounds), Ordering::AcqRel);
-            last.fetch_max(nanoseconds(), Ordering::AcqRel);
-        })?;
-        if met.into_inner() < threads {
-            return Ok(None);
-        }
-        let seconds = last.into_inner().saturating_sub(first.into_inner()).max(1) as f64 * 1e-9;
-        Ok(Some(work.into_inner() as f64 / seconds))
-    }
-}
-
-/// The median; `None` of nothing.
-fn median(samples: &mut [f64]) -> Option<f64> {
-    samples.sort_unstable_by(f64::total_cmp);
-    let middle = samples.len() / 2;
-    match samples.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(samples[middle]),
-        _ => Some(f64::midpoint(samples[middle - 1], samples[middle])),
-    }
-}
-
-/// The median cost of an empty dispatch, in batches that hide the clock's own cost.
-fn fork_join_ns(pool: &Pool) -> Result<f64, PoolPanic> {
-    const BATCH: u32 = 32;
-    let extent = pool.threads() as u64;
-    let empty = |_: usize, begin: u64, _: u64| {
-        std::hint::black_box(begin);
-    };
-    for _ in 0..1000 {
-        pool.parallel_for(extent, 1, &empty)?;
-    }
-    let mut samples = Vec::with_capacity(1000);
-    for _ in 0..1000 {
-        let start = Instant::now();
-        for _ in 0..BATCH {
-            pool.parallel_for(extent, 1, &empty)?;
-        }
-        samples.push(start.elapsed().as_nanos() as f64 / f64::from(BATCH));
-    }
-    Ok(median(&mut samples).unwrap_or(0.0))
-}
-
-/// The median cost of a dispatch in which all threads meet; 0 if most of the time they do not.
-fn fork_join_shared_ns(pool: &Pool) -> Result<f64, PoolPanic> {
-    let threads = pool.threads();
-    if threads == 1 {
-        return Ok(0.0);
-    }
-    let patience = Duration::from_micros(200);
-    let (mut samples, mut failures) = (Vec::with_capacity(2000), 0);
-    for _ in 0..2000 {
-        let arrived = AtomicUsize::new(0);
-        let missed = AtomicUsize::new(0);
-        let start = Instant::now();
-        pool.parallel_for(threads as u64, 1, &|_, _, _| {
-            arrived.fetch_add(1, Ordering::AcqRel);
-            let mut polls = 0u32;
-            while arrived.load(Ordering::Acquire) < threads {
-                std::hint::spin_loop();
-                polls += 1;
-                if polls.is_multiple_of(64) && start.elapsed() > patience {
-                    missed.fetch_add(1, Ordering::AcqRel);
-                    return;
-                }
-            }
-        })?;
-        let took = start.elapsed().as_nanos() as f64;
-        if missed.into_inner() == 0 {
-            samples.push(took);
-        } else {
-            failures += 1;
-            if failures > 200 {
-                break;
-            }
-        }
-    }
-    if samples.len() < failures {
-        return Ok(0.0);
-    }
-    Ok(median(&mut samples).unwrap_or(0.0))
-}
-
-/// The median cost of touching `bytes` of fresh memory for the first time, in nanoseconds: ordinary pages, or ranges of
-/// that size that ask for huge pages.
-fn fault_ns(effort: Effort, bytes: usize, page_bytes: u64) -> Result<f64, AllocError> {
-    const TOTAL: usize = 16 << 20;
-    let page = usize::try_from(page_bytes).unwrap_or(4096);
-    let mut samples = Vec::with_capacity(effort.samples);
-    for _ in 0..effort.samples.max(1) {
-        let mut fresh = if bytes >= crate::memory::HUGE_PAGE_BYTES {
-            AlignedBuffer::zeroed(TOTAL)?
-        } else {
-            AlignedBuffer::fresh_small_pages(TOTAL)?
-        };
-        let start = Instant::now();
-        for at in (0..TOTAL).step_by(page.min(bytes)) {
-            // SAFETY: within the buffer. Volatile, so that each page is really touched.
-            unsafe { fresh.as_mut_ptr().add(at).write_volatile(1) };
-        }
-        samples.push(start.elapsed().as_nanos() as f64 / (TOTAL / bytes) as f64);
-    }
-    Ok(median(&mut samples).unwrap_or(0.0))
 }
 
 #[cfg(test)]

@@ -136,7 +136,9 @@ impl Compiler {
             ("unwind_info", "false"),
         ];
         for (name, value) in set {
-            flags.set(name, value).map_err(|e| CompileError::Machine(format!("{name}: {e}")))?;
+            flags
+                .set(name, value)
+                .map_err(|e| CompileError::Machine(format!("{name}: {e}")))?;
         }
         let isa = cranelift_native::builder()
             .map_err(|e| CompileError::Machine(e.to_string()))?
@@ -180,9 +182,13 @@ impl Compiler {
             for f in HOST_FUNCTIONS {
                 let (params, result) = f.types();
                 let mut signature = module.make_signature();
-                signature.params.extend(params.iter().map(|&t| cranelift_codegen::ir::AbiParam::new(t)));
+                signature
+                    .params
+                    .extend(params.iter().map(|&t| cranelift_codegen::ir::AbiParam::new(t)));
                 signature.returns.push(cranelift_codegen::ir::AbiParam::new(result));
-                module.declare_function(&f.name(), Linkage::Import, &signature).map_err(memory)?;
+                module
+                    .declare_function(&f.name(), Linkage::Import, &signature)
+                    .map_err(memory)?;
             }
             for (i, slot) in results.into_iter().enumerate() {
                 let compiled = slot
@@ -204,8 +210,13 @@ impl Compiler {
             unsafe { module.free_memory() };
             return Err(e);
         }
-        let entries: Vec<*const u8> = placed.iter().map(|(id, _)| module.get_finalized_function(*id)).collect();
-        let code = Arc::new(CodeModule { module: ManuallyDrop::new(module) });
+        let entries: Vec<*const u8> = placed
+            .iter()
+            .map(|(id, _)| module.get_finalized_function(*id))
+            .collect();
+        let code = Arc::new(CodeModule {
+            module: ManuallyDrop::new(module),
+        });
         Ok(entries
             .into_iter()
             .zip(placed)
@@ -223,7 +234,9 @@ impl Compiler {
     /// # Errors
     /// [`CompileError::Kernel`].
     pub fn text(&self, kernel: &Kernel) -> Result<KernelText, CompileError> {
-        let (_, text) = self.compile_one(kernel, true).map_err(|source| CompileError::Kernel { kernel: 0, source })?;
+        let (_, text) = self
+            .compile_one(kernel, true)
+            .map_err(|source| CompileError::Kernel { kernel: 0, source })?;
         Ok(text.expect("asked for"))
     }
 
@@ -234,18 +247,27 @@ impl Compiler {
         let mut context = Context::for_function(function);
         context.set_disasm(text);
         let backend = |e: String| CodegenError::Backend { message: e };
-        context.compile(&*self.isa, &mut ControlPlane::default()).map_err(|e| backend(format!("{:?}", e.inner)))?;
+        context
+            .compile(&*self.isa, &mut ControlPlane::default())
+            .map_err(|e| backend(format!("{:?}", e.inner)))?;
         let code = context.compiled_code().expect("compiled just now");
         // The id only matters for relocations to the function itself, which kernels do not have.
         let own = FuncId::from_u32(HOST_FUNCTIONS.len() as u32);
-        let relocations =
-            code.buffer.relocs().iter().map(|r| ModuleReloc::from_mach_reloc(r, &context.func, own)).collect();
+        let relocations = code
+            .buffer
+            .relocs()
+            .iter()
+            .map(|r| ModuleReloc::from_mach_reloc(r, &context.func, own))
+            .collect();
         let compiled = Compiled {
             bytes: code.code_buffer().to_vec(),
             alignment: code.buffer.alignment as u64,
             relocations,
         };
-        let text = clif_text.map(|clif| KernelText { clif, assembly: code.vcode.clone().unwrap_or_default() });
+        let text = clif_text.map(|clif| KernelText {
+            clif,
+            assembly: code.vcode.clone().unwrap_or_default(),
+        });
         Ok((compiled, text))
     }
 }

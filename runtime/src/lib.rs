@@ -8,4 +8,5 @@ pub mod jit;
 pub mod machine;
 pub mod memory;
 pub mod mmap;
+pub mod nvrtc;
 pub mod pool;

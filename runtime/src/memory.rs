@@ -97,12 +97,7 @@ impl AlignedBuffer {
     fn allocate(len: usize, zero: bool) -> Result<Self, AllocError> {
         let error = AllocError { bytes: len };
         if len == 0 {
-            let start = NonNull::new(std::ptr::without_provenance_mut(ALIGNMENT)).ok_or(error)?;
-            return Ok(AlignedBuffer {
-                start,
-                len,
-                source: Source::Nothing,
-            });
+            return Ok(AlignedBuffer::default());
         }
         #[cfg(target_os = "linux")]
         if len >= HUGE_PAGE_BYTES {

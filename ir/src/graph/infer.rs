@@ -296,7 +296,7 @@ impl Rule<'_> {
         }
     }
 
-    fn reduce(&self, t: &TensorType, monoid: Monoid, axes: &Axes) -> Result<TensorType, Refusal> {
+    fn reduce(&mut self, t: &TensorType, monoid: Monoid, axes: &Axes) -> Result<TensorType, Refusal> {
         self.monoid_accepts(monoid, t.dtype)?;
         if !axes.is_sorted_by(|a, b| a < b) {
             return refuse_expecting(format!("axes {axes:?}"), "ascending, distinct axes");
@@ -311,6 +311,10 @@ impl Rule<'_> {
             let d = &t.shape[axes[0] as usize];
             if d.is(0) {
                 return refuse(format!("{} over the empty axis {}", monoid.name(), axes[0]));
+            }
+            let spare = d.clone() - IndexExpr::ONE;
+            if !spare.proves_nonnegative(self.graph) {
+                self.conditions.push(Condition::NonNegative(spare));
             }
         }
         let keep = |i: &usize| !axes.contains(&(*i as u8));

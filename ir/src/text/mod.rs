@@ -15,7 +15,7 @@
 //!
 //! ```text
 //! // softmax numerators of attention scores
-//! graph @scores(%q: f32[b, h, s, 64], %k: f32[b, h, t, 64]) where b in 1..=64, h = 12, s, t in 1..=4096 {
+//! graph @scores(%q: f32[b, h, s, 64], %k: f32[b, h, t, 64]) where b in 1..=64, h = 12, s in 1..=4096, t {
 //!   %0 = einsum %q, %k {abcd,abed->abce} : f32[b, h, s, t]
 //!   %1 = reduce max %0 {axes=[3]} : f32[b, h, s]
 //!   %2 = reshape %1 : f32[b, h, s, 1]
@@ -95,8 +95,8 @@
 //!
 //! # Other sections
 //!
-//! `kernel` and `plan` sections share [`lexer`], [`cursor`] and [`expr`]: a section's parser takes a [`cursor::Cursor`]
-//! behind its keyword, reads extents and types in a [`expr::Scope`] of its own, and adds to the [`Module`].
+//! `kernel` and `plan` sections share the modules `lexer`, `cursor` and `expr`: a section's parser takes a `Cursor` behind
+//! its keyword, reads extents and types in a `Scope` of its own, and adds to the [`Module`].
 
 mod compare;
 mod constant;

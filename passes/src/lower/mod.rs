@@ -72,6 +72,14 @@ pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
     }
 }
 
+/// As [`lower`], but computes again what several phases of a row need instead of keeping it in scratch.
+pub fn lower_unstaged(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
+    match &cluster.kind {
+        ClusterKind::Loops(space) => vec![build_loops(graph, cluster, space, is_root, FxHashSet::default()).0],
+        _ => lower(graph, cluster, is_root),
+    }
+}
+
 /// Statements and values that belong to one loop depth.
 #[derive(Default)]
 struct Level {

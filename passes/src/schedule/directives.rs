@@ -6,6 +6,7 @@
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
 
+use super::threads;
 use super::tree::{clone_fresh, count_divisions, loop_body, replace_loop, substitute_in};
 
 /// One transformation.
@@ -29,6 +30,14 @@ pub enum Directive {
     },
     /// Two perfectly nested loops become one. Answers the new variable.
     Fuse {
+        /// The outer loop, whose body is just the inner.
+        outer: VarId,
+        /// The inner loop.
+        inner: VarId,
+    },
+    /// As `Fuse`, also where the inner extent may be zero: indices divide by `max(extent, 1)`, which costs divisions that
+    /// cannot cancel. Answers the new variable.
+    FuseGuarded {
         /// The outer loop, whose body is just the inner.
         outer: VarId,
         /// The inner loop.
@@ -63,6 +72,36 @@ pub enum Directive {
         /// The lanes loop outside it, if there is one.
         lanes: Option<VarId>,
     },
+    /// The whole body becomes the body of a loop with one iteration. Answers its variable.
+    Enclose,
+    /// Moves scratch to another kind of memory.
+    Place {
+        /// Number of the scratch.
+        scratch: u32,
+        /// Where it goes.
+        scope: Scope,
+    },
+    /// The iterations of `var` go to the threads of a GPU block in turn, each thread running the loops from `around` to
+    /// `var` for its share; accumulations get an accumulator per thread, combined through shared memory. Answers the
+    /// thread variable. Barriers are `Synchronize`'s business.
+    Distribute {
+        /// The outermost of a perfect nest of loops.
+        around: VarId,
+        /// The innermost.
+        var: VarId,
+        /// Threads: a power of two.
+        threads: i64,
+    },
+    /// Stores directly in the body of a block loop go to its first thread.
+    OneThread {
+        /// The block loop.
+        block: VarId,
+    },
+    /// Puts barriers between statements of a block loop of which one writes shared memory that the other uses.
+    Synchronize {
+        /// The block loop.
+        block: VarId,
+    },
 }
 
 /// Why a directive does not apply.
@@ -95,6 +134,12 @@ pub enum Refusal {
     /// Nothing is accumulated there.
     #[error("nothing is accumulated in i{}", .0.0)]
     NoAccumulation(VarId),
+    /// More threads than a GPU block has, or no power of two.
+    #[error("a block cannot have {0} threads there")]
+    Threads(i64),
+    /// A thread loop lies in another, or outside the block loop.
+    #[error("thread loop i{} is not directly inside a block", .0.0)]
+    NotInBlock(VarId),
 }
 
 /// The most iterations that are unrolled or kept in registers.
@@ -108,20 +153,26 @@ pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
     match directive {
         Directive::Split { var, factor } => split(kernel, *var, *factor),
         Directive::Block { var, factor } => block(kernel, *var, *factor),
-        Directive::Fuse { outer, inner } => fuse(kernel, *outer, *inner),
+        Directive::Fuse { outer, inner } => fuse(kernel, *outer, *inner, false),
+        Directive::FuseGuarded { outer, inner } => fuse(kernel, *outer, *inner, true),
         Directive::Interchange { outer, inner } => interchange(kernel, *outer, *inner),
         Directive::Bind { var, bind } => set_bind(kernel, *var, *bind),
         Directive::RFactor { var, around } => rfactor(kernel, *var, *around),
         Directive::Privatize { var, lanes } => privatize(kernel, *var, *lanes),
+        Directive::Enclose => Ok(threads::enclose(kernel)),
+        Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
+        Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),
+        Directive::OneThread { block } => threads::one_thread(kernel, *block),
+        Directive::Synchronize { block } => threads::synchronize(kernel, *block),
     }
 }
 
-fn exists(kernel: &Kernel, var: VarId) -> Result<&Vec<Stmt>, Refusal> {
+pub(super) fn exists(kernel: &Kernel, var: VarId) -> Result<&Vec<Stmt>, Refusal> {
     loop_body(&kernel.body, var).ok_or(Refusal::NoLoop(var))
 }
 
 /// Runs `f` on the loop's binding and body, which it replaces.
-fn rewrite(kernel: &mut Kernel, var: VarId, f: &mut dyn FnMut(&mut Kernel, Bind, Vec<Stmt>) -> Vec<Stmt>) {
+pub(super) fn rewrite(kernel: &mut Kernel, var: VarId, f: &mut dyn FnMut(&mut Kernel, Bind, Vec<Stmt>) -> Vec<Stmt>) {
     let mut body = std::mem::take(&mut kernel.body);
     replace_loop(&mut body, var, &mut |bind, inner| f(kernel, bind, inner));
     kernel.body = body;
@@ -218,15 +269,20 @@ fn nested<'k>(kernel: &'k Kernel, outer: VarId, inner: VarId) -> Result<&'k Vec<
     }
 }
 
-fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<VarId>, Refusal> {
+fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, guarded: bool) -> Result<Vec<VarId>, Refusal> {
     nested(kernel, outer, inner)?;
     let ei = kernel.extents[inner.0 as usize].clone();
     let total = kernel.extents[outer.0 as usize].clone() * ei.clone();
     let mut fused = kernel.clone();
     let var = fused.new_var(total);
+    let divisor = if guarded {
+        IndexExpr::max(&ei, &IndexExpr::ONE)
+    } else {
+        ei.clone()
+    };
     let (q, r) = (
-        IndexExpr::floor_div(&var.into(), &ei),
-        IndexExpr::modulo(&var.into(), &ei),
+        IndexExpr::floor_div(&var.into(), &divisor),
+        IndexExpr::modulo(&var.into(), &divisor),
     );
     rewrite(&mut fused, outer, &mut |kernel, bind, body| {
         let Some(Stmt::Loop { body: mut inside, .. }) = body.into_iter().next() else {
@@ -244,7 +300,7 @@ fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<VarId>, R
         }]
     });
     let divides = count_divisions(&fused.body) > count_divisions(&kernel.body);
-    if divides && ei.interval(kernel).lo < 1 {
+    if divides && divisor.interval(kernel).lo < 1 {
         return Err(Refusal::MayBeEmpty(inner));
     }
     *kernel = fused;
@@ -314,15 +370,20 @@ fn set_bind(kernel: &mut Kernel, var: VarId, new: Bind) -> Result<Vec<VarId>, Re
     if matches!(new, Bind::Lanes | Bind::Unroll) && !constant {
         return Err(Refusal::NotConstant(var));
     }
-    if new == Bind::Parallel && !matches!(&kernel.body[..], [Stmt::Loop { var: v, .. }] if *v == var) {
+    if matches!(new, Bind::Parallel | Bind::Block)
+        && !matches!(&kernel.body[..], [Stmt::Loop { var: v, .. }] if *v == var)
+    {
         return Err(Refusal::NotNested(var, var));
+    }
+    if new == Bind::Thread {
+        threads::may_bind(kernel, var)?;
     }
     rewrite(kernel, var, &mut |_, _, body| vec![Stmt::Loop { var, bind: new, body }]);
     Ok(vec![var])
 }
 
 /// Accumulations below the loop over `var` whose state is scratch made outside `around` and does not vary inside it.
-fn accumulations(body: &[Stmt], out: &mut Vec<(Memory, IndexExpr)>) {
+pub(super) fn accumulations(body: &[Stmt], out: &mut Vec<(Memory, IndexExpr)>) {
     for s in body {
         match s {
             Stmt::Accumulate { state, .. } => {
@@ -520,7 +581,7 @@ fn enclosing_lanes(body: &[Stmt], var: VarId, lanes: Option<VarId>) -> Option<Op
 }
 
 /// Accumulations with their states, once per distinct state.
-fn collect_groups(body: &[Stmt], out: &mut Vec<(tlc_ir::graph::Monoid, Vec<Memory>)>) {
+pub(super) fn collect_groups(body: &[Stmt], out: &mut Vec<(tlc_ir::graph::Monoid, Vec<Memory>)>) {
     for s in body {
         match s {
             Stmt::Accumulate { monoid, state, .. } => {
@@ -536,7 +597,7 @@ fn collect_groups(body: &[Stmt], out: &mut Vec<(tlc_ir::graph::Monoid, Vec<Memor
 }
 
 /// True if a statement other than an accumulation loads or stores the memory.
-fn touched(body: &[Stmt], memory: Memory) -> bool {
+pub(super) fn touched(body: &[Stmt], memory: Memory) -> bool {
     body.iter().any(|s| match s {
         Stmt::Let {
             op: Op::Load { memory: m, .. },

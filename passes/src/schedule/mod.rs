@@ -4,6 +4,8 @@
 //! kept for `explain` and replay. A directive that refuses is not an error: the reason is noted and the nest stays as it is.
 
 pub mod directives;
+mod gpu;
+mod threads;
 pub mod tree;
 
 use std::fmt;
@@ -13,6 +15,7 @@ use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
 use tlc_ir::{DType, ScalarOp, Target};
 
 pub use directives::{Directive, Refusal, apply};
+pub use gpu::{MAX_SHARED_BYTES, schedule_gpu, shared_bytes};
 
 use crate::lower::{Form, Nest};
 

@@ -64,6 +64,7 @@ fn sample() -> HwBench {
         huge_page_fault_ns: 1.0 / 3.0,
         fork_join_ns: 100.0,
         fork_join_shared_ns: 200.0,
+        disturbed_share: 0.0,
     }
 }
 
@@ -163,6 +164,7 @@ fn a_measurement_has_every_row_and_positive_figures() {
             last = what.to_owned();
         })
         .unwrap();
+        assert!((0.0..=1.0).contains(&bench.disturbed_share));
         assert!(shares.is_sorted() && last == "done");
         assert!(shares.iter().all(|share| (0.0..=1.0).contains(share)));
         assert_eq!((bench.schema, bench.threads), (SCHEMA, threads));
@@ -210,11 +212,4 @@ fn memory_footprints_respect_the_machine() {
     assert_eq!(memory_footprint(&caches, None), 512 << 20);
     caches.l3 = None;
     assert_eq!(memory_footprint(&caches, None), 64 << 20);
-}
-
-#[test]
-fn medians() {
-    assert_eq!(median(&mut []), None);
-    assert_eq!(median(&mut [3.0, 1.0, 2.0]), Some(2.0));
-    assert_eq!(median(&mut [4.0, 1.0]), Some(2.5));
 }

@@ -1,0 +1,376 @@
+//! CUDA C++ from a legal kernel scheduled for a GPU.
+//!
+//! The kernel is one `Block` loop; `Thread` loops lie inside it, not in each other. The translation is:
+//!
+//! | kernel | CUDA |
+//! |---|---|
+//! | `Block` loop | the grid: `blockIdx.x`; one block per iteration |
+//! | `Thread` loop | `threadIdx.x`, under `if (threadIdx.x < extent)` where the block has more threads |
+//! | outside thread loops | executed by every thread of the block alike; only register scratch may be written there |
+//! | `Register`, `Cache` scratch | local variables of the thread |
+//! | `Shared` scratch | `__shared__` arrays |
+//! | `Barrier` | `__syncthreads()`; never inside a thread loop or an `If` |
+//!
+//! Invariants:
+//! - The text includes nothing and needs no headers: typedefs and the device functions it calls come first. f16 and bf16
+//!   are unsigned shorts that named functions convert.
+//! - It means what the kernel means bit by bit (NaN payloads aside) if it is compiled with `--fmad=false`.
+//! - It is a function of the kernel alone: equal kernels give equal text.
+//! - What cannot be translated is a [`CudaError`], never a panic.
+//!
+//! Parameters are declared `__restrict__`: a launch must not bind a written buffer to a second parameter unless
+//! [`CudaOptions::may_alias`] is set.
+
+mod index;
+mod scalar;
+mod statements;
+
+use tlc_ir::dtype::DType;
+use tlc_ir::index::{Bounds, IndexExpr};
+use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt};
+
+use index::Width;
+use scalar::memory_type;
+
+/// Flags that the emitted text must be compiled with.
+pub const COMPILE_FLAGS: [&str; 1] = ["--fmad=false"];
+
+/// The most threads of a block.
+const MAX_THREADS: i64 = 1024;
+/// Static shared memory of a block.
+const MAX_SHARED_BYTES: i64 = 48 * 1024;
+
+/// What the text is for.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CudaOptions {
+    /// The real architecture: `sm_80`, `sm_90a`, `sm_100`.
+    pub arch: String,
+    /// Whether written buffers may also be bound to read parameters (in-place launches).
+    pub may_alias: bool,
+}
+
+impl Default for CudaOptions {
+    fn default() -> CudaOptions {
+        CudaOptions {
+            arch: "sm_90a".into(),
+            may_alias: false,
+        }
+    }
+}
+
+/// A kernel as CUDA C++.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CudaKernel {
+    /// Name of the `extern "C"` function.
+    pub name: String,
+    /// The text.
+    pub source: String,
+    /// Blocks, over the kernel's symbols; a launch of none is no launch.
+    pub grid: IndexExpr,
+    /// Threads of a block.
+    pub block: u32,
+    /// Bytes of static shared memory.
+    pub shared_bytes: u32,
+}
+
+/// Why a kernel has no CUDA form.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaError {
+    /// Not a name of C.
+    #[error("`{0}` is not a C identifier")]
+    Name(String),
+    /// Not an architecture that kernels are compiled for.
+    #[error("unknown architecture `{0}`; expected sm_80 or newer")]
+    Arch(String),
+    /// The body is not one block loop.
+    #[error("the kernel is not scheduled for a GPU: its body is not one block loop")]
+    NoBlockLoop,
+    /// A loop that a GPU has not, or has elsewhere.
+    #[error("a {} loop cannot be {place}", bind.name())]
+    Misplaced {
+        /// How the loop runs.
+        bind: Bind,
+        /// Where it is.
+        place: &'static str,
+    },
+    /// A statement that only threads may execute, executed by all of them.
+    #[error("{0} outside of a thread loop would be executed by every thread")]
+    EveryThread(&'static str),
+    /// Scratch of a thread that is used outside of its loop.
+    #[error("scratch {0} is written in a thread loop and used outside of it")]
+    EscapingScratch(u32),
+    /// Scratch without a constant length.
+    #[error("scratch {0} has no constant length")]
+    ScratchLength(u32),
+    /// Too many threads or too much shared memory.
+    #[error("{what}: {found}, the limit is {limit}")]
+    Limit {
+        /// What.
+        what: &'static str,
+        /// How much is needed.
+        found: i64,
+        /// How much there is.
+        limit: i64,
+    },
+    /// A statement that legalization removes.
+    #[error("{0} must be legalized first")]
+    NotLegal(String),
+    /// Something without a CUDA form.
+    #[error("{0} has no CUDA form")]
+    Unsupported(String),
+    /// A variable used outside of its loop.
+    #[error("variable i{0} is used outside of its loop")]
+    UnboundVariable(u32),
+    /// A value used before its definition.
+    #[error("value v{0} is used before its definition")]
+    UndefinedValue(u32),
+}
+
+/// Translates a legal kernel.
+///
+/// # Errors
+/// [`CudaError`], naming what does not translate.
+pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKernel, CudaError> {
+    if !is_identifier(name) {
+        return Err(CudaError::Name(name.into()));
+    }
+    check_arch(&options.arch)?;
+    let [
+        Stmt::Loop {
+            var,
+            bind: Bind::Block,
+            body,
+        },
+    ] = &kernel.body[..]
+    else {
+        return Err(CudaError::NoBlockLoop);
+    };
+    let mut block = 1;
+    kernel.visit(&mut |s| {
+        if let Stmt::Loop {
+            var,
+            bind: Bind::Thread,
+            ..
+        } = s
+        {
+            block = block.max(extent(kernel, var.0).interval(kernel).hi);
+        }
+    });
+    limit("threads of a block", block, MAX_THREADS)?;
+    check_scratch(kernel, body)?;
+    let shared_bytes = shared_bytes(kernel)?;
+    limit("bytes of shared memory", shared_bytes, MAX_SHARED_BYTES)?;
+
+    let mut w = statements::Writer::new(kernel, block);
+    w.open_block(*var);
+    w.body(body)?;
+    let code = w.finish();
+
+    let mut source = prelude(kernel, &code);
+    source.push_str(&code.helpers);
+    source.push('\n');
+    source.push_str(&signature(kernel, name, block, options));
+    source.push_str(" {\n");
+    source.push_str(&symbols(kernel, &code));
+    source.push_str(&scratch(kernel)?);
+    source.push_str(&code.text);
+    source.push_str("}\n");
+    Ok(CudaKernel {
+        name: name.into(),
+        source,
+        grid: extent(kernel, var.0),
+        block: block as u32,
+        shared_bytes: shared_bytes as u32,
+    })
+}
+
+/// A C identifier made of a label: other characters become `_`.
+pub fn identifier(label: &str) -> String {
+    let mut out: String = label
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '_' })
+        .collect();
+    if out.is_empty() || out.starts_with(|c: char| c.is_ascii_digit()) {
+        out.insert(0, 'k');
+    }
+    out
+}
+
+fn is_identifier(name: &str) -> bool {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    !name.is_empty() && name.chars().all(word) && !name.starts_with(|c: char| c.is_ascii_digit())
+}
+
+/// # Errors
+/// If the architecture is not `sm_NN`, `sm_NNa` or `sm_NNf` with a number of at least 80.
+fn check_arch(arch: &str) -> Result<(), CudaError> {
+    let number = arch
+        .strip_prefix("sm_")
+        .map(|n| n.strip_suffix(['a', 'f']).unwrap_or(n))
+        .filter(|n| n.chars().all(|c| c.is_ascii_digit()))
+        .and_then(|n| n.parse::<u32>().ok());
+    match number {
+        Some(80..=999) => Ok(()),
+        _ => Err(CudaError::Arch(arch.into())),
+    }
+}
+
+fn limit(what: &'static str, found: i64, limit: i64) -> Result<(), CudaError> {
+    if found > limit {
+        return Err(CudaError::Limit { what, found, limit });
+    }
+    Ok(())
+}
+
+fn extent(kernel: &Kernel, var: u32) -> IndexExpr {
+    kernel.extents.get(var as usize).cloned().unwrap_or(IndexExpr::ZERO)
+}
+
+fn shared_bytes(kernel: &Kernel) -> Result<i64, CudaError> {
+    let mut total = 0i64;
+    for (i, s) in kernel.scratch.iter().enumerate().filter(|s| s.1.scope == Scope::Shared) {
+        let len = scratch_len(kernel, i)?;
+        total = total.saturating_add(len.saturating_mul(s.dtype.bytes() as i64).saturating_add(15) / 16 * 16);
+    }
+    Ok(total)
+}
+
+/// The constant length of scratch, or what bounds it.
+fn scratch_len(kernel: &Kernel, number: usize) -> Result<i64, CudaError> {
+    let hi = kernel.scratch[number].len.interval(kernel).hi;
+    if hi > 1 << 24 {
+        return Err(CudaError::ScratchLength(number as u32));
+    }
+    Ok(hi.max(1))
+}
+
+/// A thread's own scratch must not leave its loop: one that a thread loop writes is used in that loop only.
+fn check_scratch(kernel: &Kernel, body: &[Stmt]) -> Result<(), CudaError> {
+    // Per scratch: the thread loop that wrote it, and where it is used (`None`: outside of thread loops).
+    let mut writer: Vec<Option<u32>> = vec![None; kernel.scratch.len()];
+    let mut users: Vec<Vec<Option<u32>>> = vec![Vec::new(); kernel.scratch.len()];
+    fn walk(body: &[Stmt], thread: Option<u32>, see: &mut dyn FnMut(Memory, bool, Option<u32>)) {
+        for s in body {
+            match s {
+                Stmt::Let {
+                    op: Op::Load { memory, .. },
+                    ..
+                } => see(*memory, false, thread),
+                Stmt::Store { memory, .. } => see(*memory, true, thread),
+                Stmt::Loop { var, bind, body } => {
+                    let inside = if *bind == Bind::Thread { Some(var.0) } else { thread };
+                    walk(body, inside, see);
+                }
+                Stmt::If { body, .. } => walk(body, thread, see),
+                _ => {}
+            }
+        }
+    }
+    walk(body, None, &mut |memory, writes, thread| {
+        let Memory::Scratch(i) = memory else { return };
+        let Some(s) = kernel.scratch.get(i as usize) else {
+            return;
+        };
+        if s.scope == Scope::Shared {
+            return;
+        }
+        if writes && thread.is_some() {
+            writer[i as usize] = thread;
+        }
+        users[i as usize].push(thread);
+    });
+    for (i, w) in writer.iter().enumerate() {
+        if w.is_some() && users[i].iter().any(|u| u != w) {
+            return Err(CudaError::EscapingScratch(i as u32));
+        }
+    }
+    Ok(())
+}
+
+/// Typedefs that the text uses.
+fn prelude(kernel: &Kernel, code: &statements::Code) -> String {
+    let mut out = String::new();
+    let c_name = |d: DType| match d {
+        DType::Bool => None,
+        DType::I8 => Some("signed char"),
+        DType::I16 => Some("short"),
+        DType::I32 => Some("int"),
+        DType::I64 => Some("long long"),
+        DType::U8 => Some("unsigned char"),
+        DType::U16 | DType::F16 | DType::BF16 => Some("unsigned short"),
+        DType::U32 => Some("unsigned int"),
+        DType::U64 => Some("unsigned long long"),
+        DType::F32 => Some("float"),
+        DType::F64 => Some("double"),
+    };
+    let stored = |d: DType| {
+        let params = kernel.params.iter().map(|p| p.dtype);
+        params
+            .chain(kernel.scratch.iter().map(|s| s.dtype))
+            .any(|x| memory_type(x) == d.name())
+    };
+    for d in DType::ALL {
+        if let Some(c) = c_name(d)
+            && (stored(d) || uses_word(&code.text, d.name()) || uses_word(&code.helpers, d.name()))
+        {
+            out.push_str(&format!("typedef {c} {d};\n"));
+        }
+    }
+    out
+}
+
+/// Whether a name occurs as a word of its own.
+fn uses_word(text: &str, name: &str) -> bool {
+    let word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    text.match_indices(name)
+        .any(|(at, _)| !text[..at].ends_with(word) && !text[at + name.len()..].starts_with(word))
+}
+
+fn signature(kernel: &Kernel, name: &str, block: i64, options: &CudaOptions) -> String {
+    let restrict = if options.may_alias { "" } else { " __restrict__" };
+    let mut params: Vec<String> = kernel
+        .params
+        .iter()
+        .enumerate()
+        .map(|(i, p)| {
+            let constant = if p.access == Access::Read { "const " } else { "" };
+            format!("{constant}{}*{restrict} p{i}", memory_type(p.dtype))
+        })
+        .collect();
+    params.extend((0..kernel.symbols.len()).map(|i| format!("long long s{i}")));
+    let (open, close) = if params.len() > 3 { ("\n    ", "\n") } else { ("", "") };
+    let separator = if params.len() > 3 { ",\n    " } else { ", " };
+    format!(
+        "extern \"C\" __global__ void __launch_bounds__({block}) {name}({open}{}{close})",
+        params.join(separator)
+    )
+}
+
+/// Narrow copies of the symbols that fit 32 bits.
+fn symbols(kernel: &Kernel, code: &statements::Code) -> String {
+    let mut out = String::new();
+    for i in 0..kernel.symbols.len() {
+        let range = kernel.symbol(tlc_ir::index::SymId(i as u32));
+        if Width::of(range) == Width::Narrow && uses_word(&code.text, &format!("n{i}")) {
+            out.push_str(&format!("    const int n{i} = (int)s{i};\n"));
+        }
+    }
+    out
+}
+
+fn scratch(kernel: &Kernel) -> Result<String, CudaError> {
+    let mut out = String::new();
+    for (i, s) in kernel.scratch.iter().enumerate() {
+        let t = memory_type(s.dtype);
+        let name = statements::memory_name(kernel, Memory::Scratch(i as u32));
+        let len = scratch_len(kernel, i)?;
+        let line = match s.scope {
+            Scope::Shared => format!("    __shared__ {t} {name}[{len}];\n"),
+            Scope::Register if s.len.is(1) => format!("    {t} {name};\n"),
+            _ => format!("    {t} {name}[{len}];\n"),
+        };
+        out.push_str(&line);
+    }
+    Ok(out)
+}

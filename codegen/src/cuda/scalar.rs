@@ -1,0 +1,429 @@
+//! Scalar operations as C++ expressions, with exactly the meaning of [`tlc_ir::scalar`].
+//!
+//! Anything whose C++ operator means something else (or is undefined where ours is not) is a call to a named device
+//! function, whose text [`Helpers`] collects. Code is compiled with `--fmad=false`, so `a * b + c` rounds twice; only
+//! `fma` contracts.
+
+use tlc_ir::dtype::{DType, Scalar};
+use tlc_ir::scalar::ScalarOp;
+
+use super::CudaError;
+
+/// Device functions that a kernel needs, in an order in which each knows those it calls.
+#[derive(Default)]
+pub(super) struct Helpers {
+    texts: Vec<(String, String)>,
+}
+
+impl Helpers {
+    /// Their definitions.
+    pub(super) fn text(&self) -> String {
+        self.texts.iter().map(|t| &t.1[..]).collect()
+    }
+
+    /// Adds a function unless it is there. What it calls must have been added before.
+    fn need(&mut self, name: String, text: impl FnOnce(&str) -> String) -> String {
+        if !self.texts.iter().any(|t| t.0 == name) {
+            let body = text(&name);
+            self.texts
+                .push((name.clone(), format!("static __device__ __forceinline__ {body}\n")));
+        }
+        name
+    }
+
+    /// An index from data, forced into a range.
+    pub(super) fn clamp_index(&mut self) {
+        self.need("clamp_index".into(), |n| {
+            format!("i64 {n}(i64 x, i64 last) {{\n    x = x < last ? x : last;\n    return x > 0 ? x : 0;\n}}")
+        });
+    }
+
+    /// Floored division and remainder of indices, both widths.
+    pub(super) fn floor_division(&mut self) {
+        for (suffix, t) in [("", "int"), ("_i64", "i64")] {
+            self.need(format!("floor_div{suffix}"), |n| {
+                format!("{t} {n}({t} a, {t} b) {{\n    {t} q = a / b;\n    return a % b < 0 ? q - 1 : q;\n}}")
+            });
+            self.need(format!("floor_mod{suffix}"), |n| {
+                format!("{t} {n}({t} a, {t} b) {{\n    {t} r = a % b;\n    return r < 0 ? r + b : r;\n}}")
+            });
+        }
+    }
+}
+
+/// The C++ type of a value (f16 and bf16 as bits).
+pub(super) const fn value_type(d: DType) -> &'static str {
+    match d {
+        DType::Bool => "bool",
+        d => d.name(),
+    }
+}
+
+/// The C++ type of an element in memory.
+pub(super) const fn memory_type(d: DType) -> &'static str {
+    match d {
+        DType::Bool => "u8",
+        d => d.name(),
+    }
+}
+
+fn unsigned(d: DType) -> &'static str {
+    if d.bits() == 64 { "u64" } else { "u32" }
+}
+
+/// The bit pattern as an integer literal.
+fn bits_literal(bits: u64, width: u32) -> String {
+    match width {
+        64 => format!("0x{bits:016x}ULL"),
+        32 => format!("0x{bits:08x}u"),
+        _ => format!("0x{bits:04x}"),
+    }
+}
+
+/// A constant as a literal.
+pub(super) fn literal(value: Scalar) -> String {
+    let d = value.dtype();
+    match d {
+        DType::Bool => value.as_bool().to_string(),
+        DType::F16 | DType::BF16 => format!("({d}){}", bits_literal(value.bits(), 16)),
+        DType::F32 | DType::F64 => {
+            let v = value.as_f64();
+            if !v.is_finite() {
+                return match d {
+                    DType::F32 => format!("__uint_as_float({})", bits_literal(value.bits(), 32)),
+                    _ => format!("__longlong_as_double({})", bits_literal(value.bits(), 64)),
+                };
+            }
+            let text = match d {
+                DType::F32 => format!("{:?}f", v as f32),
+                _ => format!("{v:?}"),
+            };
+            if text.starts_with('-') {
+                format!("({text})")
+            } else {
+                text
+            }
+        }
+        DType::I64 if value.as_i64() == i64::MIN => "(-9223372036854775807LL - 1)".into(),
+        DType::I32 if value.as_i64() == i32::MIN as i64 => "(-2147483647 - 1)".into(),
+        d if d.is_signed_int() => {
+            let suffix = if d == DType::I64 { "LL" } else { "" };
+            let v = value.as_i64();
+            let text = format!("{v}{suffix}");
+            let text = if v < 0 { format!("({text})") } else { text };
+            if d.bits() < 32 { format!("({d}){text}") } else { text }
+        }
+        DType::U64 => format!("{}ULL", value.bits()),
+        DType::U32 => format!("{}u", value.bits()),
+        d => format!("({d}){}", value.bits()),
+    }
+}
+
+/// Name of the C math function on floats, if that is what an operation is.
+fn math_function(op: ScalarOp) -> Option<&'static str> {
+    use ScalarOp::*;
+    Some(match op {
+        Abs => "fabs",
+        Floor => "floor",
+        Ceil => "ceil",
+        Round => "rint",
+        Trunc => "trunc",
+        Sqrt => "sqrt",
+        Exp => "exp",
+        Exp2 => "exp2",
+        Expm1 => "expm1",
+        Log => "log",
+        Log2 => "log2",
+        Log1p => "log1p",
+        Sin => "sin",
+        Cos => "cos",
+        Tan => "tan",
+        Asin => "asin",
+        Acos => "acos",
+        Atan => "atan",
+        Sinh => "sinh",
+        Cosh => "cosh",
+        Tanh => "tanh",
+        Erf => "erf",
+        Rem => "fmod",
+        Pow => "pow",
+        Atan2 => "atan2",
+        Fma => "fma",
+        _ => return None,
+    })
+}
+
+/// A scalar operation on operands of dtype `on` (for select: its values).
+pub(super) fn map(h: &mut Helpers, op: ScalarOp, on: DType, a: &[String]) -> Result<String, CudaError> {
+    use ScalarOp::*;
+    let arg = |i: usize| a.get(i).map_or("", |s| &s[..]);
+    let (x, y) = (arg(0), arg(1));
+    if op == Select {
+        return Ok(format!("{x} ? {y} : {}", arg(2)));
+    }
+    if matches!(on, DType::F16 | DType::BF16) {
+        return Err(CudaError::NotLegal(format!("{op} on {on}")));
+    }
+    match op {
+        Eq => return Ok(format!("{x} == {y}")),
+        Ne => return Ok(format!("{x} != {y}")),
+        Lt => return Ok(format!("{x} < {y}")),
+        Le => return Ok(format!("{x} <= {y}")),
+        _ => {}
+    }
+    if on.is_float() {
+        return float(h, op, on, a);
+    }
+    if on == DType::Bool {
+        return Ok(match op {
+            Not => format!("!{x}"),
+            And | Min => format!("{x} & {y}"),
+            Or | Max => format!("{x} | {y}"),
+            Xor => format!("{x} ^ {y}"),
+            _ => return Err(CudaError::Unsupported(format!("{op} on bool"))),
+        });
+    }
+    integer(h, op, on, x, y)
+}
+
+fn float(h: &mut Helpers, op: ScalarOp, on: DType, a: &[String]) -> Result<String, CudaError> {
+    use ScalarOp::*;
+    let suffix = if on == DType::F32 { "f" } else { "" };
+    let t = on.name();
+    let (one, zero) = if on == DType::F32 {
+        ("1.0f", "0.0f")
+    } else {
+        ("1.0", "0.0")
+    };
+    if let Some(name) = math_function(op) {
+        return Ok(format!("{name}{suffix}({})", a.join(", ")));
+    }
+    let arg = |i: usize| a.get(i).map_or("", |s| &s[..]);
+    let (x, y) = (arg(0), arg(1));
+    Ok(match op {
+        Neg => format!("-{x}"),
+        Add => format!("{x} + {y}"),
+        Sub => format!("{x} - {y}"),
+        Mul => format!("{x} * {y}"),
+        Div => format!("{x} / {y}"),
+        Rsqrt => format!("{one} / sqrt{suffix}({x})"),
+        Sign => {
+            let f = h.need(format!("sign_{t}"), |n| {
+                format!("{t} {n}({t} x) {{ return x > {zero} ? {one} : x < {zero} ? -{one} : x; }}")
+            });
+            format!("{f}({x})")
+        }
+        Max | Min => {
+            let sign = if op == Max { ">" } else { "<" };
+            let f = h.need(format!("{op}_{t}"), |n| {
+                format!("{t} {n}({t} a, {t} b) {{ return a != a ? a : (b {sign} a || b != b) ? b : a; }}")
+            });
+            format!("{f}({x}, {y})")
+        }
+        Mod => {
+            let f = h.need(format!("mod_{t}"), |n| {
+                format!(
+                    "{t} {n}({t} x, {t} y) {{\n    {t} r = fmod{suffix}(x, y);\n    if (r == {zero}) return \
+                     copysign{suffix}(r, y);\n    return (r < {zero}) != (y < {zero}) ? r + y : r;\n}}"
+                )
+            });
+            format!("{f}({x}, {y})")
+        }
+        _ => return Err(CudaError::Unsupported(format!("{op} on {on}"))),
+    })
+}
+
+fn integer(h: &mut Helpers, op: ScalarOp, on: DType, x: &str, y: &str) -> Result<String, CudaError> {
+    use ScalarOp::*;
+    let t = on.name();
+    let u = unsigned(on);
+    let signed = on.is_signed_int();
+    // Arithmetic wraps: it is done on unsigned numbers of at least 32 bits.
+    let wrap = |sign: &str| {
+        if on == DType::U32 || on == DType::U64 {
+            format!("{x} {sign} {y}")
+        } else {
+            format!("({t})(({u}){x} {sign} ({u}){y})")
+        }
+    };
+    let two = |h: &mut Helpers, body: String| {
+        let f = h.need(format!("{op}_{t}"), |n| {
+            format!("{t} {n}({t} a, {t} b) {{\n    {body}\n}}")
+        });
+        format!("{f}({x}, {y})")
+    };
+    let bits = on.bits();
+    Ok(match op {
+        Add => wrap("+"),
+        Sub => wrap("-"),
+        Mul => wrap("*"),
+        Neg => format!("({t})(({u})0 - ({u}){x})"),
+        Abs if !signed => x.to_string(),
+        Abs => format!("({x} < 0 ? ({t})(({u})0 - ({u}){x}) : {x})"),
+        Sign if !signed => format!("({t})({x} != 0)"),
+        Sign => format!("({t})(({x} > 0) - ({x} < 0))"),
+        Not => format!("({t})~{x}"),
+        And => format!("({t})({x} & {y})"),
+        Or => format!("({t})({x} | {y})"),
+        Xor => format!("({t})({x} ^ {y})"),
+        Max => format!("({x} > {y} ? {x} : {y})"),
+        Min => format!("({x} < {y} ? {x} : {y})"),
+        Div if signed => two(
+            h,
+            format!("return b == 0 ? ({t})0 : b == -1 ? ({t})(({u})0 - ({u})a) : ({t})(a / b);"),
+        ),
+        Div => two(h, format!("return b == 0 ? ({t})0 : ({t})(a / b);")),
+        Rem if signed => two(h, format!("return b == 0 ? a : b == -1 ? ({t})0 : ({t})(a % b);")),
+        Mod if signed => two(
+            h,
+            format!(
+                "if (b == 0) return a;\n    if (b == -1) return 0;\n    {t} r = ({t})(a % b);\n    return r != 0 && (r < 0) \
+                 != (b < 0) ? ({t})(r + b) : r;"
+            ),
+        ),
+        Rem | Mod => two(h, format!("return b == 0 ? a : ({t})(a % b);")),
+        Shl if signed => two(
+            h,
+            format!("return b < 0 || b >= {bits} ? ({t})0 : ({t})(({u})a << (int)b);"),
+        ),
+        Shl => two(h, format!("return b >= {bits} ? ({t})0 : ({t})(({u})a << (int)b);")),
+        Shr if signed => two(
+            h,
+            format!("return ({t})(b < 0 || b >= {bits} ? (a < 0 ? -1 : 0) : a >> (int)b);"),
+        ),
+        Shr => two(h, format!("return b >= {bits} ? ({t})0 : ({t})(a >> (int)b);")),
+        _ => return Err(CudaError::Unsupported(format!("{op} on {on}"))),
+    })
+}
+
+/// The same bits as another dtype of equal width.
+pub(super) fn bitcast(to: DType, from: DType, x: &str) -> Result<String, CudaError> {
+    if to.bits() != from.bits() || to == DType::Bool || from == DType::Bool {
+        return Err(CudaError::Unsupported(format!("bitcast of {from} to {to}")));
+    }
+    Ok(match (to, from) {
+        (DType::F32, _) => format!("__int_as_float((i32){x})"),
+        (_, DType::F32) => format!("({to})__float_as_int({x})"),
+        (DType::F64, _) => format!("__longlong_as_double((i64){x})"),
+        (_, DType::F64) => format!("({to})__double_as_longlong({x})"),
+        // f16 and bf16 values are their bits.
+        _ => format!("({to}){x}"),
+    })
+}
+
+/// Conversion between dtypes.
+pub(super) fn convert(h: &mut Helpers, to: DType, from: DType, x: &str) -> Result<String, CudaError> {
+    use DType::*;
+    if to == from {
+        return Ok(x.to_string());
+    }
+    if matches!(from, F16 | BF16) {
+        let wide = widen(h, from, x);
+        return if to == F32 {
+            Ok(wide)
+        } else {
+            convert(h, to, F32, &wide)
+        };
+    }
+    Ok(match to {
+        Bool => format!("{x} != 0"),
+        F16 => match from {
+            // Whole numbers that f32 would round are infinite in f16 either way.
+            F64 => {
+                let f = h.need("f16_of_f64".into(), |n| {
+                    format!(
+                        "f16 {n}(f64 x) {{\n    f16 r;\n    asm(\"cvt.rn.f16.f64 %0, %1;\" : \"=h\"(r) : \"d\"(x));\n    \
+                         return r;\n}}"
+                    )
+                });
+                format!("{f}({x})")
+            }
+            _ => {
+                let f = h.need("f16_of_f32".into(), |n| {
+                    format!(
+                        "f16 {n}(f32 x) {{\n    f16 r;\n    asm(\"cvt.rn.f16.f32 %0, %1;\" : \"=h\"(r) : \"f\"(x));\n    \
+                         return r;\n}}"
+                    )
+                });
+                format!("{f}((f32){x})")
+            }
+        },
+        BF16 => bf16_of(h, from, x),
+        F32 | F64 => format!("({to}){x}"),
+        _ if from.is_float() => int_of_float(h, to, from, x),
+        _ => format!("({to}){x}"),
+    })
+}
+
+/// f16 or bf16 as f32, exactly.
+fn widen(h: &mut Helpers, from: DType, x: &str) -> String {
+    let f = match from {
+        DType::F16 => h.need("f32_of_f16".into(), |n| {
+            format!(
+                "f32 {n}(f16 x) {{\n    f32 r;\n    asm(\"cvt.f32.f16 %0, %1;\" : \"=f\"(r) : \"h\"(x));\n    return r;\n}}"
+            )
+        }),
+        _ => h.need("f32_of_bf16".into(), |n| {
+            format!("f32 {n}(bf16 x) {{ return __uint_as_float((u32)x << 16); }}")
+        }),
+    };
+    format!("{f}({x})")
+}
+
+/// To bf16, rounded once to nearest, ties to even.
+fn bf16_of(h: &mut Helpers, from: DType, x: &str) -> String {
+    let narrow = h.need("bf16_of_f32".into(), |n| {
+        format!(
+            "bf16 {n}(f32 x) {{\n    u32 b = __float_as_uint(x);\n    return (bf16)(x != x ? (b >> 16) | 0x40u : (b + 0x7fffu \
+             + ((b >> 16) & 1u)) >> 16);\n}}"
+        )
+    });
+    let exact_in_f32 = from == DType::F32 || from == DType::Bool || (from.is_int() && from.bits() <= 16);
+    if exact_in_f32 {
+        return format!("{narrow}((f32){x})");
+    }
+    // Round to odd in f32 first, so that the second rounding sees that bits were lost.
+    let double = h.need("bf16_of_f64".into(), |n| {
+        format!(
+            "bf16 {n}(f64 x) {{\n    f32 s = __double2float_rz(x);\n    bool inexact = (f64)s != x && x == x && fabsf(s) <= \
+             3.4028235e38f;\n    return {narrow}(inexact ? __uint_as_float(__float_as_uint(s) | 1u) : (f32)s);\n}}"
+        )
+    });
+    if from == DType::F64 || from.bits() <= 32 {
+        return format!("{double}((f64){x})");
+    }
+    let (to_double, back) = if from == DType::I64 {
+        ("__ll2double_rz", "i64")
+    } else {
+        ("__ull2double_rz", "u64")
+    };
+    let f = h.need(format!("bf16_of_{from}"), |n| {
+        format!(
+            "bf16 {n}({from} x) {{\n    f64 d = {to_double}(x);\n    bool inexact = ({back})d != x;\n    return \
+             {double}(inexact ? __longlong_as_double(__double_as_longlong(d) | 1LL) : d);\n}}"
+        )
+    });
+    format!("{f}({x})")
+}
+
+/// Truncated, saturated, NaN is 0.
+fn int_of_float(h: &mut Helpers, to: DType, from: DType, x: &str) -> String {
+    let (low, high) = (to.lowest(), to.highest());
+    // The first float beyond the range is a power of two, which is exact in every format.
+    let limit = 2f64.powi(if to.is_signed_int() {
+        to.bits() as i32 - 1
+    } else {
+        to.bits() as i32
+    });
+    let bound = |v: f64| literal(Scalar::from_f64(from, v));
+    let lower = bound(if to.is_signed_int() { -limit } else { 0.0 });
+    let f = h.need(format!("{to}_of_{from}"), |n| {
+        format!(
+            "{to} {n}({from} x) {{\n    if (x != x) return 0;\n    return x <= {lower} ? {} : x >= {} ? {} : ({to})x;\n}}",
+            literal(low),
+            bound(limit),
+            literal(high)
+        )
+    });
+    format!("{f}({x})")
+}

@@ -1,0 +1,394 @@
+//! Binding: from the types of the actual inputs to the values of the graph's symbols.
+//!
+//! Invariants of a binding that [`bind_symbols`] answers:
+//! - there is one value per symbol, inside the symbol's declared range;
+//! - every input has its declared dtype, rank and extents;
+//! - every guard of the graph holds, and every extent of every node is a number that is not negative.
+//!
+//! An input extent that is just a symbol binds it. Every other extent is only checked: no equation is solved. A symbol that
+//! no input binds takes its value from the caller, by name; failing that, its only possible value (a range of one); failing
+//! that, if nothing in the graph mentions it, its smallest.
+
+use crate::dtype::DType;
+use crate::graph::{Condition, Graph, NodeId, NodeKind, View};
+use crate::index::{IndexExpr, IndexNode, SymId};
+
+/// Why inputs do not fit a graph.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum BindError {
+    /// Another number of inputs than declared.
+    #[error("{found} inputs; expected {expected}: {}", .names.join(", "))]
+    InputCount {
+        /// How many the graph declares.
+        expected: usize,
+        /// How many were given.
+        found: usize,
+        /// The declared names.
+        names: Vec<String>,
+    },
+    /// An input's element type.
+    #[error("input {input}: dtype {found}; expected {expected}")]
+    DType {
+        /// The input's name.
+        input: String,
+        /// Declared.
+        expected: DType,
+        /// Given.
+        found: DType,
+    },
+    /// An input's number of axes.
+    #[error("input {input}: shape {found:?} has {} axes; expected {expected}", .found.len())]
+    Rank {
+        /// The input's name.
+        input: String,
+        /// The declared shape, printed.
+        expected: String,
+        /// The given extents.
+        found: Vec<usize>,
+    },
+    /// An extent that is not what the declaration and the other inputs say.
+    #[error("input {input}: extent {found} of axis {axis}; expected {expected}{reason}")]
+    Extent {
+        /// The input's name.
+        input: String,
+        /// The axis.
+        axis: usize,
+        /// What the declaration and the symbols bound so far demand.
+        expected: String,
+        /// Given.
+        found: usize,
+        /// Where the demand comes from, ready to print after it; may be empty.
+        reason: String,
+    },
+    /// A symbol's value outside its declared range.
+    #[error("symbol {symbol} = {found}{}; expected {lo}..={hi}", .bound_by)]
+    Range {
+        /// The symbol's name.
+        symbol: String,
+        /// Its value.
+        found: i64,
+        /// Smallest.
+        lo: i64,
+        /// Largest.
+        hi: i64,
+        /// Which input says so, ready to print after the value; may be empty.
+        bound_by: String,
+    },
+    /// A value given by name for a symbol that the graph lacks.
+    #[error("a value for symbol {symbol}, which the graph does not have")]
+    UnknownSymbol {
+        /// The name.
+        symbol: String,
+    },
+    /// A symbol that nothing binds.
+    #[error("symbol {symbol} is bound by no input; give its value by name")]
+    Unbound {
+        /// The symbol's name.
+        symbol: String,
+    },
+    /// An assumption that the values break.
+    #[error("{node}: {condition} fails with {values}")]
+    Guard {
+        /// The node that needs it.
+        node: NodeId,
+        /// What was assumed, printed.
+        condition: String,
+        /// The symbols' values, printed.
+        values: String,
+    },
+    /// An extent that comes out negative, or not at all (overflow, division by zero).
+    #[error("{node}: extent {extent} of axis {axis} is {found} with {values}; expected at least 0")]
+    NodeExtent {
+        /// The node.
+        node: NodeId,
+        /// The axis.
+        axis: usize,
+        /// The extent, printed.
+        extent: String,
+        /// Its value, or "undefined".
+        found: String,
+        /// The symbols' values, printed.
+        values: String,
+    },
+}
+
+/// The symbol, if the extent is just that.
+fn plain_symbol(dim: &IndexExpr) -> Option<SymId> {
+    match dim {
+        IndexExpr::Node(n) => match **n {
+            IndexNode::Sym(s) => Some(s),
+            _ => None,
+        },
+        IndexExpr::Const(_) => None,
+    }
+}
+
+/// A condition, printed with symbol names.
+pub fn condition_text(graph: &Graph, condition: &Condition) -> String {
+    match condition {
+        Condition::Equal(a, b) => format!("{} = {}", graph.dim_text(a), graph.dim_text(b)),
+        Condition::NonNegative(a) => format!("{} >= 0", graph.dim_text(a)),
+    }
+}
+
+/// Whether a condition holds; one that has no value (overflow, division by zero) does not.
+pub fn condition_holds(condition: &Condition, symbols: &[i64]) -> bool {
+    match condition {
+        Condition::Equal(a, b) => {
+            matches!((a.eval_symbols(symbols), b.eval_symbols(symbols)), (Some(a), Some(b)) if a == b)
+        }
+        Condition::NonNegative(a) => a.eval_symbols(symbols).is_some_and(|a| a >= 0),
+    }
+}
+
+/// The symbols' values, printed: `b = 2, s = 7`; only those that the expressions mention.
+pub fn values_text(graph: &Graph, symbols: &[i64], mentioned: &[&IndexExpr]) -> String {
+    let mut used = vec![false; symbols.len()];
+    for e in mentioned {
+        e.visit_atoms(&mut |a| {
+            if let IndexNode::Sym(s) = a
+                && let Some(u) = used.get_mut(s.0 as usize)
+            {
+                *u = true;
+            }
+        });
+    }
+    let parts: Vec<String> = (0..symbols.len())
+        .filter(|&i| used[i])
+        .map(|i| format!("{} = {}", graph.symbol_name(SymId(i as u32)), symbols[i]))
+        .collect();
+    if parts.is_empty() {
+        "no symbols".to_string()
+    } else {
+        parts.join(", ")
+    }
+}
+
+/// Calls `f` on every index expression that a node's kind holds.
+fn visit_extents(kind: &NodeKind, f: &mut dyn FnMut(&IndexExpr)) {
+    match kind {
+        NodeKind::Input { ty, .. } | NodeKind::Iota { ty, .. } => ty.shape.iter().for_each(f),
+        NodeKind::Random { shape, .. } => shape.iter().for_each(f),
+        NodeKind::View(View::Reshape(shape) | View::Expand(shape)) => shape.iter().for_each(f),
+        NodeKind::View(View::Pad { lo, hi, .. }) => lo.iter().chain(hi).for_each(f),
+        NodeKind::View(View::Slice { start, size, .. }) => start.iter().chain(size).for_each(f),
+        NodeKind::View(View::Window { size, .. }) => f(size),
+        _ => {}
+    }
+}
+
+struct Binder<'g> {
+    graph: &'g Graph,
+    /// Value and the input that bound it.
+    values: Vec<Option<(i64, Option<usize>)>>,
+}
+
+impl Binder<'_> {
+    fn input_name(&self, input: usize) -> String {
+        match &self.graph.node(self.graph.inputs()[input]).kind {
+            NodeKind::Input { name, .. } => name.clone(),
+            other => other.name().to_string(),
+        }
+    }
+
+    fn bound_by(&self, by: Option<usize>) -> String {
+        by.map_or(" (given by name)".to_string(), |i| {
+            format!(" (bound by input {})", self.input_name(i))
+        })
+    }
+
+    fn set(&mut self, sym: SymId, value: i64, by: Option<usize>) -> Result<(), BindError> {
+        let s = &self.graph.symbols()[sym.0 as usize];
+        if value < s.lo || value > s.hi {
+            return Err(BindError::Range {
+                symbol: s.name.clone(),
+                found: value,
+                lo: s.lo,
+                hi: s.hi,
+                bound_by: self.bound_by(by),
+            });
+        }
+        self.values[sym.0 as usize] = Some((value, by));
+        Ok(())
+    }
+
+    fn input_types(&self, inputs: &[(DType, &[usize])]) -> Result<(), BindError> {
+        let declared = self.graph.inputs();
+        if declared.len() != inputs.len() {
+            return Err(BindError::InputCount {
+                expected: declared.len(),
+                found: inputs.len(),
+                names: (0..declared.len()).map(|i| self.input_name(i)).collect(),
+            });
+        }
+        for (i, (&id, &(dtype, shape))) in declared.iter().zip(inputs).enumerate() {
+            let ty = self.graph.ty(id);
+            if dtype != ty.dtype {
+                return Err(BindError::DType {
+                    input: self.input_name(i),
+                    expected: ty.dtype,
+                    found: dtype,
+                });
+            }
+            if shape.len() != ty.rank() {
+                return Err(BindError::Rank {
+                    input: self.input_name(i),
+                    expected: self.graph.shape_text(&ty.shape),
+                    found: shape.to_vec(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn plain_extents(&mut self, inputs: &[(DType, &[usize])]) -> Result<(), BindError> {
+        for (i, &id) in self.graph.inputs().iter().enumerate() {
+            for (axis, d) in self.graph.ty(id).shape.iter().enumerate() {
+                let found = inputs[i].1[axis];
+                let Some(sym) = plain_symbol(d).filter(|s| (s.0 as usize) < self.values.len()) else {
+                    continue;
+                };
+                match self.values[sym.0 as usize] {
+                    None => self.set(sym, i64::try_from(found).unwrap_or(i64::MAX), Some(i))?,
+                    Some((value, by)) if usize::try_from(value) != Ok(found) => {
+                        return Err(BindError::Extent {
+                            input: self.input_name(i),
+                            axis,
+                            expected: format!("{} = {value}", self.graph.symbol_name(sym)),
+                            found,
+                            reason: self.bound_by(by),
+                        });
+                    }
+                    Some(_) => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What no input binds: the only value of a range of one, or the smallest of a symbol that nothing mentions.
+    fn rest(&mut self) -> Result<Vec<i64>, BindError> {
+        if self.values.iter().any(Option::is_none) {
+            let mut used = vec![false; self.values.len()];
+            let mut mark = |e: &IndexExpr| {
+                e.visit_atoms(&mut |a| {
+                    if let IndexNode::Sym(s) = a
+                        && let Some(u) = used.get_mut(s.0 as usize)
+                    {
+                        *u = true;
+                    }
+                });
+            };
+            for (_, n) in self.graph.nodes() {
+                visit_extents(&n.kind, &mut mark);
+                n.ty.shape.iter().for_each(&mut mark);
+            }
+            for g in self.graph.guards() {
+                match &g.condition {
+                    Condition::Equal(a, b) => {
+                        mark(a);
+                        mark(b);
+                    }
+                    Condition::NonNegative(a) => mark(a),
+                }
+            }
+            for (i, s) in self.graph.symbols().iter().enumerate() {
+                if self.values[i].is_none() {
+                    if used[i] && s.lo != s.hi {
+                        return Err(BindError::Unbound { symbol: s.name.clone() });
+                    }
+                    self.set(SymId(i as u32), s.lo, None)?;
+                }
+            }
+        }
+        Ok(self.values.iter().map(|v| v.map_or(0, |v| v.0)).collect())
+    }
+}
+
+/// Checks the inputs' dtypes and extents against the graph and answers the value of every symbol, indexed by [`SymId`].
+///
+/// `given` are values by name for symbols that no input binds; one that an input binds too must agree with it.
+///
+/// # Errors
+/// [`BindError`], naming the input, what was expected and what was found.
+pub fn bind_symbols(
+    graph: &Graph,
+    inputs: &[(DType, &[usize])],
+    given: &[(String, i64)],
+) -> Result<Vec<i64>, BindError> {
+    let mut binder = Binder {
+        graph,
+        values: vec![None; graph.symbols().len()],
+    };
+    binder.input_types(inputs)?;
+    for (name, value) in given {
+        let sym = graph
+            .find_symbol(name)
+            .ok_or_else(|| BindError::UnknownSymbol { symbol: name.clone() })?;
+        binder.set(sym, *value, None)?;
+    }
+    binder.plain_extents(inputs)?;
+    let symbols = binder.rest()?;
+    for (i, &id) in graph.inputs().iter().enumerate() {
+        for (axis, d) in graph.ty(id).shape.iter().enumerate() {
+            let (value, found) = (d.eval_symbols(&symbols), inputs[i].1[axis]);
+            if value.and_then(|v| usize::try_from(v).ok()) != Some(found) {
+                let expected = match (d.as_const(), value) {
+                    (Some(c), _) => c.to_string(),
+                    (None, Some(v)) => format!("{} = {v}", graph.dim_text(d)),
+                    (None, None) => format!("{}, which has no value", graph.dim_text(d)),
+                };
+                let reason = match d.as_const() {
+                    Some(_) => String::new(),
+                    None => format!(" (with {})", values_text(graph, &symbols, &[d])),
+                };
+                return Err(BindError::Extent {
+                    input: binder.input_name(i),
+                    axis,
+                    expected,
+                    found,
+                    reason,
+                });
+            }
+        }
+    }
+    for g in graph.guards() {
+        check_condition(graph, g.node, &g.condition, &symbols)?;
+    }
+    for (id, node) in graph.nodes() {
+        for (axis, d) in node.ty.shape.iter().enumerate() {
+            let value = d.eval_symbols(&symbols);
+            if value.is_none_or(|v| v < 0) {
+                return Err(BindError::NodeExtent {
+                    node: id,
+                    axis,
+                    extent: graph.dim_text(d),
+                    found: value.map_or("undefined".to_string(), |v| v.to_string()),
+                    values: values_text(graph, &symbols, &[d]),
+                });
+            }
+        }
+    }
+    Ok(symbols)
+}
+
+/// An error if the condition does not hold.
+pub(crate) fn check_condition(
+    graph: &Graph,
+    node: NodeId,
+    condition: &Condition,
+    symbols: &[i64],
+) -> Result<(), BindError> {
+    if condition_holds(condition, symbols) {
+        return Ok(());
+    }
+    let mentioned: Vec<&IndexExpr> = match condition {
+        Condition::Equal(a, b) => vec![a, b],
+        Condition::NonNegative(a) => vec![a],
+    };
+    Err(BindError::Guard {
+        node,
+        condition: condition_text(graph, condition),
+        values: values_text(graph, symbols, &mentioned),
+    })
+}

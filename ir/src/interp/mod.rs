@@ -1,0 +1,440 @@
+//! The graph interpreter: what a graph means, and the oracle for everything that compiles one.
+//!
+//! Invariants:
+//! - It trusts only what the verifier checks, and never panics on a verified graph: inputs that do not fit, guards that
+//!   fail and memory limits are errors.
+//! - Every element is what the doc comments of [`crate::graph`] and [`crate::scalar`] say. Where those leave freedom (the
+//!   order of a sum) the plain mode answers the most accurate result: sums in f64 with compensation, one rounding to the
+//!   accumulator and one to the result.
+//! - Only nodes that an output needs are computed, in id order; a value is dropped after its last use.
+//!
+//! Two modes share the driver: [`interpret`] computes elements of the graph's dtypes; [`interpret_with_bounds`] computes in
+//! f64 and carries for each element how far a right implementation may be from it.
+
+mod bounds;
+mod combine;
+mod elementwise;
+mod indexing;
+mod lanes;
+mod random;
+mod space;
+
+pub use bounds::{Bounded, Mismatch, compare, interpret_with_bounds};
+pub use random::{random_bits, threefry2x32};
+
+use crate::binding::{BindError, bind_symbols, check_condition};
+use crate::dtype::DType;
+use crate::graph::{Graph, Node, NodeId, NodeKind, View, infer};
+use crate::index::IndexExpr;
+use crate::scalar::ScalarOp;
+use crate::tensor::{HostTensor, TensorError, element_count};
+
+use combine::{Contraction, Prefix};
+use indexing::Indices;
+use lanes::Writer;
+use space::Movement;
+
+/// Settings of an interpretation.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Values by name of symbols that no input binds.
+    pub symbols: Vec<(String, i64)>,
+    /// The most bytes of live values, inputs and constants apart; checked before each node is computed.
+    pub max_bytes: Option<u64>,
+    /// Bounded mode: how many units in the last place a transcendental function (and `rsqrt`) may be off, in the dtype that
+    /// computes it.
+    pub function_ulps: f64,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            symbols: Vec::new(),
+            max_bytes: None,
+            function_ulps: 4.0,
+        }
+    }
+}
+
+/// Why a graph could not be interpreted.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum InterpError {
+    /// The inputs do not fit.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// The live values would exceed [`Options::max_bytes`].
+    #[error("{node} ({kind}) needs {needed} bytes beside {live} live ones; the limit is {limit}")]
+    Memory {
+        /// The node about to be computed.
+        node: NodeId,
+        /// Its mnemonic.
+        kind: &'static str,
+        /// Bytes of its value and of temporaries.
+        needed: u64,
+        /// Bytes of the values alive.
+        live: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// More than 2^32 random elements.
+    #[error("{node}: {found} random elements; expected at most 2^32")]
+    RandomCount {
+        /// The node.
+        node: NodeId,
+        /// Elements asked for.
+        found: usize,
+    },
+    /// A tensor that cannot be allocated.
+    #[error("{node}: {error}")]
+    Tensor {
+        /// The node.
+        node: NodeId,
+        /// Why.
+        error: TensorError,
+    },
+    /// The graph is not one that the verifier accepts.
+    #[error("{node}: {problem}; the graph does not verify")]
+    Invalid {
+        /// The node.
+        node: NodeId,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// A node about to be computed.
+struct Step<'a> {
+    symbols: &'a [i64],
+    id: NodeId,
+    node: &'a Node,
+    /// Result extents.
+    shape: Vec<usize>,
+}
+
+impl Step<'_> {
+    fn failed(&self, error: TensorError) -> InterpError {
+        InterpError::Tensor { node: self.id, error }
+    }
+
+    fn movement(&self, view: &View, operand: &[usize]) -> Result<Movement, InterpError> {
+        let eval = |e: &IndexExpr| e.eval_symbols(self.symbols);
+        Movement::new(view, operand, &self.shape, &eval).ok_or_else(|| InterpError::Invalid {
+            node: self.id,
+            problem: "an index expression has no value".into(),
+        })
+    }
+}
+
+/// One way to give a graph values.
+trait Domain {
+    /// The value of a node; cloning shares.
+    type Value: Clone;
+    /// Lifts an input or constant.
+    fn leaf(&self, tensor: &HostTensor) -> Self::Value;
+    /// Bytes of one element of a node's value.
+    fn element_bytes(&self, dtype: DType) -> u64;
+    /// The node's value.
+    fn compute(&self, step: &Step<'_>, operands: &[&Self::Value]) -> Result<Self::Value, InterpError>;
+}
+
+fn elements(shape: &[usize]) -> u64 {
+    element_count(shape).map_or(u64::MAX, |n| n as u64)
+}
+
+/// Computes the outputs in one domain.
+fn run<D: Domain>(
+    domain: &D,
+    graph: &Graph,
+    inputs: &[HostTensor],
+    options: &Options,
+) -> Result<Vec<D::Value>, InterpError> {
+    let types: Vec<(DType, &[usize])> = inputs.iter().map(|t| (t.dtype(), t.shape())).collect();
+    let symbols = bind_symbols(graph, &types, &options.symbols)?;
+    let mut last_use: Vec<Option<NodeId>> = vec![None; graph.len()];
+    let mut is_output = vec![false; graph.len()];
+    for o in graph.outputs() {
+        match is_output.get_mut(o.node.index()) {
+            Some(slot) => *slot = true,
+            None => {
+                let problem = format!("output {} names a node that does not exist", o.name);
+                return Err(InterpError::Invalid { node: o.node, problem });
+            }
+        }
+    }
+    let mut needed = is_output.clone();
+    let order: Vec<(NodeId, &Node)> = graph.nodes().collect();
+    for &(id, node) in order.iter().rev() {
+        if needed[id.index()] {
+            for &o in &node.operands {
+                if o >= id {
+                    let problem = format!("operand {o} is not defined before it is used");
+                    return Err(InterpError::Invalid { node: id, problem });
+                }
+                needed[o.index()] = true;
+                last_use[o.index()] = last_use[o.index()].max(Some(id));
+            }
+        }
+    }
+    let mut values: Vec<Option<D::Value>> = vec![None; graph.len()];
+    let mut bytes = vec![0u64; graph.len()];
+    let mut live = 0u64;
+    for (id, node) in order {
+        if !needed[id.index()] {
+            continue;
+        }
+        // The conditions again, from the rules: a graph that was read, not built, has no recorded guards.
+        let mut conditions = Vec::new();
+        let ty = infer::infer(graph, &node.kind, &node.operands, &mut conditions)
+            .map_err(|(problem, _)| InterpError::Invalid { node: id, problem })?;
+        if ty != node.ty {
+            let problem = format!("has type {}, not {}", graph.type_text(&node.ty), graph.type_text(&ty));
+            return Err(InterpError::Invalid { node: id, problem });
+        }
+        for c in &conditions {
+            check_condition(graph, id, c, &symbols)?;
+        }
+        let extent = |d: &IndexExpr| d.eval_symbols(&symbols).and_then(|d| usize::try_from(d).ok());
+        let shape: Option<Vec<usize>> = node.ty.shape.iter().map(extent).collect();
+        let step = Step {
+            symbols: &symbols,
+            id,
+            node,
+            shape: shape.ok_or_else(|| InterpError::Invalid {
+                node: id,
+                problem: "an extent has no value".into(),
+            })?,
+        };
+        let operands: Vec<&D::Value> = node
+            .operands
+            .iter()
+            .filter_map(|o| values[o.index()].as_ref())
+            .collect();
+        let value = match &node.kind {
+            NodeKind::Input { index, .. } => domain.leaf(inputs.get(*index as usize).ok_or(InterpError::Invalid {
+                node: id,
+                problem: "an input without a position".into(),
+            })?),
+            NodeKind::Const(value) => domain.leaf(&HostTensor::scalar(*value)),
+            NodeKind::Data(data) => domain.leaf(&data.0),
+            _ => {
+                let own = elements(&step.shape).saturating_mul(domain.element_bytes(node.ty.dtype));
+                let temporary = temporary_bytes(graph, node, &symbols);
+                let limit = options.max_bytes.unwrap_or(u64::MAX);
+                let wanted = own.saturating_add(temporary);
+                if live.saturating_add(wanted) > limit {
+                    return Err(InterpError::Memory {
+                        node: id,
+                        kind: node.kind.name(),
+                        needed: wanted,
+                        live,
+                        limit,
+                    });
+                }
+                bytes[id.index()] = own;
+                live = live.saturating_add(own);
+                domain.compute(&step, &operands)?
+            }
+        };
+        values[id.index()] = Some(value);
+        for o in &node.operands {
+            if last_use[o.index()] == Some(id) && !is_output[o.index()] && values[o.index()].take().is_some() {
+                live -= bytes[o.index()];
+            }
+        }
+    }
+    // Outputs were marked needed, so each has a value.
+    Ok(graph
+        .outputs()
+        .iter()
+        .filter_map(|o| values[o.node.index()].clone())
+        .collect())
+}
+
+/// Bytes of widened copies that computing a node makes.
+fn temporary_bytes(graph: &Graph, node: &Node, symbols: &[i64]) -> u64 {
+    let count = |id: &NodeId| {
+        let dims = graph.ty(*id).shape.iter();
+        let dims: Option<Vec<usize>> = dims
+            .map(|d| d.eval_symbols(symbols).and_then(|d| usize::try_from(d).ok()))
+            .collect();
+        dims.map_or(u64::MAX, |d| elements(&d)).saturating_mul(8)
+    };
+    match &node.kind {
+        NodeKind::View(_) | NodeKind::Copy => 0,
+        _ => node.operands.iter().map(count).fold(0, u64::saturating_add),
+    }
+}
+
+/// Computes the outputs of a graph.
+///
+/// # Errors
+/// [`InterpError`] if the inputs do not fit the graph, a guard fails, memory runs out, or the graph does not verify.
+pub fn interpret(graph: &Graph, inputs: &[HostTensor], options: &Options) -> Result<Vec<HostTensor>, InterpError> {
+    run(&Plain, graph, inputs, options)
+}
+
+/// Elements of the graph's own dtypes.
+struct Plain;
+
+impl Domain for Plain {
+    type Value = HostTensor;
+
+    fn leaf(&self, tensor: &HostTensor) -> HostTensor {
+        tensor.clone()
+    }
+
+    fn element_bytes(&self, dtype: DType) -> u64 {
+        dtype.bytes() as u64
+    }
+
+    fn compute(&self, step: &Step<'_>, operands: &[&HostTensor]) -> Result<HostTensor, InterpError> {
+        compute(step, operands)
+    }
+}
+
+/// A node of host tensors: everything but leaves.
+fn compute(step: &Step<'_>, operands: &[&HostTensor]) -> Result<HostTensor, InterpError> {
+    let (shape, dtype) = (&step.shape[..], step.node.ty.dtype);
+    let result = match &step.node.kind {
+        NodeKind::Input { .. } | NodeKind::Const(_) | NodeKind::Data(_) => {
+            return Err(InterpError::Invalid {
+                node: step.id,
+                problem: "a leaf has no operands to compute from".into(),
+            });
+        }
+        NodeKind::Iota { axis, .. } => iota(dtype, shape, *axis),
+        NodeKind::Random { stream, .. } => {
+            let count = elements(shape);
+            if count > 1 << 32 {
+                return Err(InterpError::RandomCount {
+                    node: step.id,
+                    found: count as usize,
+                });
+            }
+            let key = operands[0].get(0).bits();
+            Writer::new(DType::U32, shape).map(|w| w.fill(|i| random_bits(key, i as u32, *stream) as u64))
+        }
+        NodeKind::Map(op) => elementwise::map(*op, dtype, operands),
+        NodeKind::Convert(to) => elementwise::convert(operands[0], *to),
+        NodeKind::Einsum {
+            inputs,
+            output,
+            semiring,
+            accumulator,
+            dtype,
+        } => {
+            let node = Contraction {
+                inputs,
+                output,
+                semiring: *semiring,
+                accumulator: *accumulator,
+                dtype: *dtype,
+            };
+            combine::einsum(&node, operands, shape)
+        }
+        NodeKind::Reduce { monoid, axes } => combine::reduce(*monoid, axes, operands[0], shape),
+        NodeKind::View(view) => {
+            let movement = step.movement(view, operands[0].shape())?;
+            move_tensor(&movement, view, operands[0], shape)
+        }
+        NodeKind::Gather { axes } => gather_tensor(axes, operands[0], &Indices::new(&operands[1..]), shape),
+        NodeKind::Scatter { axes, op } => {
+            indexing::scatter_tensor(*op, axes, operands[0], operands[1], &Indices::new(&operands[2..]))
+        }
+        NodeKind::Scan {
+            monoid,
+            axis,
+            exclusive,
+            reverse,
+        } => {
+            let node = Prefix {
+                monoid: *monoid,
+                axis: *axis,
+                exclusive: *exclusive,
+                reverse: *reverse,
+            };
+            combine::scan(node, operands[0])
+        }
+        NodeKind::Copy => Ok(operands[0].clone()),
+    };
+    result.map_err(|e| step.failed(e))
+}
+
+fn iota(dtype: DType, shape: &[usize], axis: u8) -> Result<HostTensor, TensorError> {
+    let extent = shape[axis as usize].max(1);
+    let inner = shape[axis as usize + 1..]
+        .iter()
+        .fold(1usize, |n, &d| n.saturating_mul(d))
+        .max(1);
+    let at = |i: usize| crate::Scalar::from_u64(dtype, (i / inner % extent) as u64).bits();
+    Ok(Writer::new(dtype, shape)?.fill(at))
+}
+
+/// Calls a generic function on elements as unsigned words of their width.
+macro_rules! by_width {
+    ($dtype:expr, $word:ident => $body:expr) => {
+        match $dtype.bytes() {
+            1 => {
+                type $word = u8;
+                $body
+            }
+            2 => {
+                type $word = u16;
+                $body
+            }
+            4 => {
+                type $word = u32;
+                $body
+            }
+            _ => {
+                type $word = u64;
+                $body
+            }
+        }
+    };
+}
+
+fn move_tensor(
+    movement: &Movement,
+    view: &View,
+    operand: &HostTensor,
+    shape: &[usize],
+) -> Result<HostTensor, TensorError> {
+    if let Movement::Same = movement {
+        return operand.reshaped(shape);
+    }
+    let fill = match view {
+        View::Pad { value, .. } => value.bits(),
+        _ => 0,
+    };
+    let mut out = HostTensor::zeros(operand.dtype(), shape)?;
+    by_width!(operand.dtype(), Word => {
+        let source: &[Word] = bytemuck::cast_slice(operand.bytes());
+        let target: &mut [Word] = bytemuck::cast_slice_mut(out.bytes_mut());
+        movement.apply(source, operand.shape(), shape, fill as Word, target);
+    });
+    Ok(out)
+}
+
+fn gather_tensor(
+    axes: &[u8],
+    operand: &HostTensor,
+    indices: &Indices,
+    shape: &[usize],
+) -> Result<HostTensor, TensorError> {
+    let mut out = HostTensor::zeros(operand.dtype(), shape)?;
+    by_width!(operand.dtype(), Word => {
+        let source: &[Word] = bytemuck::cast_slice(operand.bytes());
+        let target: &mut [Word] = bytemuck::cast_slice_mut(out.bytes_mut());
+        indexing::gather(source, operand.shape(), axes, indices, 0, target);
+    });
+    Ok(out)
+}
+
+/// True for operations whose result the written semantics fix to the bit when the operands are known.
+fn is_correctly_rounded(op: ScalarOp, dtype: DType) -> bool {
+    // `fma` on f16 and bf16: the text forms allow both one rounding and a detour through f32.
+    !op.is_transcendental()
+        && op != ScalarOp::Rsqrt
+        && !(op == ScalarOp::Fma && matches!(dtype, DType::F16 | DType::BF16))
+}

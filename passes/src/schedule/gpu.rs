@@ -1,0 +1,231 @@
+//! The policy for GPUs: which loops run over blocks, which over threads.
+//!
+//! | form | mapping |
+//! |---|---|
+//! | elementwise | all loops fused; a block takes 256 elements, a thread one |
+//! | rows | a block takes a row; its threads share the inner loops and combine accumulators through shared memory |
+//! | short rows | a block takes 128 rows, a thread one |
+//! | columns | a block takes a tile of columns, a thread one column |
+//! | serial | a thread takes an index of the parallel loops |
+//!
+//! The result is a kernel as [`super::threads`] describes it, always: a form whose directives refuse falls back to one thread
+//! per parallel index.
+
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Bind, Kernel, Scope, Stmt};
+
+use super::directives::{Directive, Refusal, apply};
+use super::threads::MAX_THREADS;
+use super::{Schedule, tree};
+use crate::lower::{Form, Nest};
+
+/// Shared memory that a block may use without asking the driver for more.
+pub const MAX_SHARED_BYTES: i64 = 48 * 1024;
+
+/// Threads of a block of independent elements.
+const THREADS: i64 = 256;
+/// Threads of a block of serial work items.
+const ITEM_THREADS: i64 = 128;
+/// Elements of a row up to which one thread takes all of it.
+const SHORT_ROW: i64 = 32;
+/// Rows from which short ones are worth a thread each.
+const MANY_ROWS: i64 = 64;
+
+/// Schedules a nest for a GPU.
+pub fn schedule_gpu(nest: &Nest) -> (Kernel, Schedule) {
+    let attempt = |f: &dyn Fn(&mut Gpu) -> Result<(), Refusal>| {
+        let mut g = Gpu {
+            kernel: nest.kernel.clone(),
+            schedule: Schedule::default(),
+        };
+        f(&mut g).map(|()| (g.kernel, g.schedule))
+    };
+    let parallel = &nest.parallel[..];
+    let made = match nest.form {
+        Form::Elementwise => attempt(&|g| g.items(parallel, THREADS)),
+        Form::Rows if short_rows(nest) => attempt(&|g| g.items(parallel, ITEM_THREADS)),
+        Form::Rows => attempt(&|g| g.rows(parallel)),
+        Form::Columns => attempt(&|g| g.columns(parallel)),
+        Form::Serial => attempt(&|g| g.items(parallel, ITEM_THREADS)),
+    };
+    made.or_else(|_| attempt(&|g| g.items(parallel, ITEM_THREADS)))
+        .unwrap_or_else(|_| (nest.kernel.clone(), Schedule::default()))
+}
+
+/// Bytes of shared memory that a kernel's block needs, if they are known to be bounded.
+pub fn shared_bytes(kernel: &Kernel) -> Option<i64> {
+    kernel
+        .scratch
+        .iter()
+        .filter(|s| s.scope == Scope::Shared)
+        .try_fold(0i64, |sum, s| {
+            let hi = s.len.interval(kernel).hi;
+            let bytes = hi.checked_mul(s.dtype.bytes() as i64)?.checked_add(15)? / 16 * 16;
+            sum.checked_add(bytes)
+        })
+        .filter(|&b| b < i64::MAX / 2)
+}
+
+/// Whether rows are short and many enough for a thread each.
+fn short_rows(nest: &Nest) -> bool {
+    let k = &nest.kernel;
+    let rows: IndexExpr = IndexExpr::product(nest.parallel.iter().map(|v| &k.extents[v.0 as usize]));
+    let many = rows.interval(k).hi >= MANY_ROWS;
+    let cache_is_small = k
+        .scratch
+        .iter()
+        .all(|s| s.len.as_const().is_some_and(|n| n <= SHORT_ROW));
+    let body = nest
+        .parallel
+        .last()
+        .and_then(|&v| tree::loop_body(&k.body, v))
+        .unwrap_or(&k.body);
+    many && cache_is_small && body.iter().all(|s| trips(k, s).is_some_and(|n| n <= SHORT_ROW))
+}
+
+/// Innermost iterations of a statement, if constant.
+fn trips(kernel: &Kernel, s: &Stmt) -> Option<i64> {
+    match s {
+        Stmt::Loop { var, body, .. } => {
+            let n = kernel.extents[var.0 as usize].as_const()?;
+            let inside = body.iter().try_fold(1i64, |m, s| Some(m.max(trips(kernel, s)?)))?;
+            n.checked_mul(inside)
+        }
+        Stmt::If { body, .. } => body.iter().try_fold(1i64, |m, s| Some(m.max(trips(kernel, s)?))),
+        _ => Some(1),
+    }
+}
+
+struct Gpu {
+    kernel: Kernel,
+    schedule: Schedule,
+}
+
+impl Gpu {
+    fn apply(&mut self, directive: Directive) -> Result<Vec<VarId>, Refusal> {
+        let made = apply(&mut self.kernel, &directive)?;
+        self.schedule.directives.push(directive);
+        Ok(made)
+    }
+
+    fn bind(&mut self, var: VarId, bind: Bind) -> Result<(), Refusal> {
+        self.apply(Directive::Bind { var, bind }).map(drop)
+    }
+
+    /// One loop of the perfectly nested ones: the whole body in a loop of one iteration if there are none.
+    fn one_loop(&mut self, loops: &[VarId]) -> Result<VarId, Refusal> {
+        let Some((&last, outer)) = loops.split_last() else {
+            return Ok(self.apply(Directive::Enclose)?[0]);
+        };
+        let mut inner = last;
+        for &outer in outer.iter().rev() {
+            let made = self
+                .apply(Directive::Fuse { outer, inner })
+                .or_else(|_| self.apply(Directive::FuseGuarded { outer, inner }))?;
+            inner = made[0];
+        }
+        Ok(inner)
+    }
+
+    /// A thread per iteration of the parallel loops.
+    fn items(&mut self, parallel: &[VarId], threads: i64) -> Result<(), Refusal> {
+        let all = self.one_loop(parallel)?;
+        let made = self.apply(Directive::Block {
+            var: all,
+            factor: threads,
+        })?;
+        self.bind(made[0], Bind::Block)?;
+        self.bind(made[1], Bind::Thread)
+    }
+
+    /// Statements directly inside the block loop.
+    fn loops_inside(&self, block: VarId) -> Vec<VarId> {
+        let body = tree::loop_body(&self.kernel.body, block).map_or(&[][..], |b| &b[..]);
+        body.iter()
+            .filter_map(|s| match s {
+                Stmt::Loop { var, .. } => Some(*var),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// The loops from one on that are perfectly nested.
+    fn chain(&self, first: VarId) -> Vec<VarId> {
+        let mut out = vec![first];
+        let mut at = first;
+        while let Some([Stmt::Loop { var, .. }]) = tree::loop_body(&self.kernel.body, at).map(|b| &b[..]) {
+            out.push(*var);
+            at = *var;
+        }
+        out
+    }
+
+    /// Moves cache scratch into shared memory.
+    fn share_cache(&mut self) -> Result<(), Refusal> {
+        for i in 0..self.kernel.scratch.len() {
+            if self.kernel.scratch[i].scope == Scope::Cache {
+                self.apply(Directive::Place {
+                    scratch: i as u32,
+                    scope: Scope::Shared,
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A block per row.
+    fn rows(&mut self, parallel: &[VarId]) -> Result<(), Refusal> {
+        let row = self.one_loop(parallel)?;
+        self.bind(row, Bind::Block)?;
+        let mut nests = Vec::new();
+        for first in self.loops_inside(row) {
+            let mut chain = self.chain(first);
+            // Fuse from the inside while it is free of doubt; divisions are cheap next to memory.
+            while let [.., outer, inner] = chain[..] {
+                match self.apply(Directive::Fuse { outer, inner }) {
+                    Ok(made) => drop(chain.splice(chain.len() - 2.., made)),
+                    Err(_) => break,
+                }
+            }
+            nests.push((chain[0], chain[chain.len() - 1]));
+        }
+        let longest = nests
+            .iter()
+            .map(|n| self.kernel.extents[n.1.0 as usize].interval(&self.kernel).hi)
+            .max()
+            .unwrap_or(1);
+        let threads = (longest.clamp(1, THREADS) as u64).next_power_of_two().max(32) as i64;
+        self.share_cache()?;
+        for (around, var) in nests {
+            self.apply(Directive::Distribute { around, var, threads })?;
+        }
+        self.apply(Directive::OneThread { block: row })?;
+        self.apply(Directive::Synchronize { block: row }).map(drop)
+    }
+
+    /// A thread per column of a tile.
+    fn columns(&mut self, parallel: &[VarId]) -> Result<(), Refusal> {
+        let tile = self.one_loop(parallel)?;
+        self.bind(tile, Bind::Block)?;
+        self.share_cache()?;
+        for first in self.loops_inside(tile) {
+            let chain = self.chain(first);
+            let Some((&column, outer)) = chain.split_last() else {
+                continue;
+            };
+            if self.kernel.extents[column.0 as usize].interval(&self.kernel).hi > MAX_THREADS {
+                return Err(Refusal::Threads(MAX_THREADS));
+            }
+            for &outer in outer.iter().rev() {
+                self.apply(Directive::Interchange { outer, inner: column })?;
+            }
+            self.bind(column, Bind::Thread)?;
+            if let Some(&rows) = outer.first() {
+                // Refused for pairs of states, which then stay in shared memory.
+                let _ = self.apply(Directive::Privatize { var: rows, lanes: None });
+            }
+        }
+        self.apply(Directive::OneThread { block: tile })?;
+        self.apply(Directive::Synchronize { block: tile }).map(drop)
+    }
+}

@@ -1,0 +1,492 @@
+//! The directives that bind loops to GPU blocks and threads.
+//!
+//! What a GPU kernel looks like, which these directives keep:
+//! - One `Block` loop is the whole body. `Thread` loops lie inside it, never in each other.
+//! - A `Thread` loop's iterations touch disjoint written memory. Register and cache scratch that it writes is not used
+//!   outside of it: each thread has its own.
+//! - What lies outside the thread loops is executed by every thread of the block alike, so it writes registers only.
+//! - Shared memory that one statement writes is separated by a `Barrier` from another statement's use.
+
+use smallvec::SmallVec;
+use tlc_ir::graph::Monoid;
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
+use tlc_ir::{DType, ScalarOp};
+
+use super::directives::{Refusal, accumulations, collect_groups, exists, rewrite, touched};
+use super::tree::{loop_body, replace_loop, substitute_in};
+
+/// The most threads of a block.
+pub(super) const MAX_THREADS: i64 = 1024;
+
+/// The whole body as the body of a loop with one iteration.
+pub(super) fn enclose(kernel: &mut Kernel) -> Vec<VarId> {
+    let var = kernel.new_var(IndexExpr::ONE);
+    let body = std::mem::take(&mut kernel.body);
+    kernel.body = vec![Stmt::Loop {
+        var,
+        bind: Bind::Serial,
+        body,
+    }];
+    vec![var]
+}
+
+pub(super) fn place(kernel: &mut Kernel, scratch: u32, scope: Scope) -> Result<Vec<VarId>, Refusal> {
+    if let Some(s) = kernel.scratch.get_mut(scratch as usize) {
+        s.scope = scope;
+    }
+    Ok(Vec::new())
+}
+
+/// Whether a loop may become a thread loop.
+pub(super) fn may_bind(kernel: &Kernel, var: VarId) -> Result<(), Refusal> {
+    let most = kernel.extents[var.0 as usize].interval(kernel).hi;
+    if most > MAX_THREADS {
+        return Err(Refusal::Threads(most));
+    }
+    let [
+        Stmt::Loop {
+            bind: Bind::Block,
+            body,
+            ..
+        },
+    ] = &kernel.body[..]
+    else {
+        return Err(Refusal::NotInBlock(var));
+    };
+    fn inside_thread(body: &[Stmt], var: VarId, inside: bool) -> Option<bool> {
+        body.iter().find_map(|s| match s {
+            Stmt::Loop { var: v, .. } if *v == var => Some(inside),
+            Stmt::Loop { bind, body, .. } => inside_thread(body, var, inside || *bind == Bind::Thread),
+            Stmt::If { body, .. } => inside_thread(body, var, inside),
+            _ => None,
+        })
+    }
+    fn has_thread_or_barrier(body: &[Stmt]) -> bool {
+        body.iter().any(|s| match s {
+            Stmt::Barrier | Stmt::Loop { bind: Bind::Thread, .. } => true,
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } => has_thread_or_barrier(body),
+            _ => false,
+        })
+    }
+    match inside_thread(body, var, false) {
+        Some(false) if !loop_body(body, var).is_some_and(|b| has_thread_or_barrier(b)) => Ok(()),
+        _ => Err(Refusal::NotInBlock(var)),
+    }
+}
+
+/// The loops from `around` to `var`, if they are perfectly nested and no extent varies.
+fn perfect_chain(kernel: &Kernel, around: VarId, var: VarId) -> Result<(), Refusal> {
+    let mut at = around;
+    while at != var {
+        match &exists(kernel, at)?[..] {
+            [Stmt::Loop { var: inner, .. }] => at = *inner,
+            _ => return Err(Refusal::NotNested(around, var)),
+        }
+    }
+    Ok(())
+}
+
+/// Threads that combine the block's accumulators first; the rest each thread does by itself.
+const fn combining_threads(threads: i64) -> i64 {
+    match threads {
+        ..=32 => threads,
+        ..=256 => 16,
+        _ => 32,
+    }
+}
+
+struct Group {
+    monoid: Monoid,
+    /// Per state.
+    parts: Vec<Part>,
+}
+
+struct Part {
+    /// The accumulator, and where in it.
+    original: Memory,
+    index: IndexExpr,
+    /// A thread's.
+    own: Memory,
+    /// One per thread.
+    shared: Memory,
+    dtype: DType,
+}
+
+impl Group {
+    /// `own = identity`.
+    fn reset(&self, kernel: &mut Kernel, out: &mut Vec<Stmt>) {
+        for (position, p) in self.parts.iter().enumerate() {
+            let identity = if position == 0 {
+                self.monoid.identity(p.dtype)
+            } else {
+                p.dtype.zero()
+            };
+            let value = kernel.new_value(p.dtype);
+            out.push(Stmt::Let {
+                value,
+                op: Op::Const(identity),
+            });
+            out.push(Stmt::Store {
+                memory: p.own,
+                index: IndexExpr::ZERO,
+                value,
+                mask: None,
+            });
+        }
+    }
+
+    /// `shared[at] = own`.
+    fn publish(&self, kernel: &mut Kernel, at: &IndexExpr, out: &mut Vec<Stmt>) {
+        for p in &self.parts {
+            let value = kernel.new_value(p.dtype);
+            out.push(load(value, p.own, IndexExpr::ZERO));
+            out.push(Stmt::Store {
+                memory: p.shared,
+                index: at.clone(),
+                value,
+                mask: None,
+            });
+        }
+    }
+
+    /// `own ⊕= shared[at]`, or into the original accumulator.
+    fn combine(&self, kernel: &mut Kernel, at: &IndexExpr, into_original: bool) -> Vec<Stmt> {
+        let mut out = Vec::new();
+        let mut values = SmallVec::new();
+        let mut state = SmallVec::new();
+        for p in &self.parts {
+            let value = kernel.new_value(p.dtype);
+            out.push(load(value, p.shared, at.clone()));
+            values.push(value);
+            state.push(if into_original {
+                (p.original, p.index.clone())
+            } else {
+                (p.own, IndexExpr::ZERO)
+            });
+        }
+        out.push(Stmt::Accumulate {
+            monoid: self.monoid,
+            state,
+            values,
+        });
+        out
+    }
+}
+
+fn load(value: tlc_ir::kernel::ValueId, memory: Memory, index: IndexExpr) -> Stmt {
+    Stmt::Let {
+        value,
+        op: Op::Load {
+            memory,
+            index,
+            mask: None,
+        },
+    }
+}
+
+pub(super) fn distribute(kernel: &mut Kernel, around: VarId, var: VarId, threads: i64) -> Result<Vec<VarId>, Refusal> {
+    if !(1..=MAX_THREADS).contains(&threads) || !(threads as u64).is_power_of_two() {
+        return Err(Refusal::Threads(threads));
+    }
+    perfect_chain(kernel, around, var)?;
+    let inside = exists(kernel, around)?;
+    let (mut monoids, mut states) = (Vec::new(), Vec::new());
+    collect_groups(inside, &mut monoids);
+    accumulations(inside, &mut states);
+    for (m, index) in &states {
+        let register = matches!(m, Memory::Scratch(i) if kernel.scratch[*i as usize].scope == Scope::Register);
+        if !register || index.has_vars() || touched(inside, *m) || states.iter().filter(|s| s.0 == *m).count() > 1 {
+            return Err(Refusal::Recurrence(var));
+        }
+    }
+    let mut groups = Vec::new();
+    for (monoid, memories) in monoids {
+        let mut parts = Vec::new();
+        for original in memories {
+            let dtype = kernel.memory_dtype(original);
+            let index = states
+                .iter()
+                .find(|s| s.0 == original)
+                .map_or(IndexExpr::ZERO, |s| s.1.clone());
+            parts.push(Part {
+                original,
+                index,
+                own: kernel.new_scratch(dtype, IndexExpr::ONE, Scope::Register),
+                shared: kernel.new_scratch(dtype, IndexExpr::Const(threads), Scope::Shared),
+                dtype,
+            });
+        }
+        groups.push(Group { monoid, parts });
+    }
+    let thread = kernel.new_var(IndexExpr::Const(threads));
+    let mut before = Vec::new();
+    let mut after = Vec::new();
+    for g in &groups {
+        g.reset(kernel, &mut before);
+    }
+    for g in &groups {
+        g.publish(kernel, &thread.into(), &mut after);
+    }
+    let mut combining = Vec::new();
+    if !groups.is_empty() {
+        combine_blocks(kernel, &groups, threads, &mut combining);
+    }
+    let n = kernel.extents[var.0 as usize].clone();
+    let share = Share {
+        var,
+        n,
+        thread,
+        threads,
+    };
+    rewrite(kernel, around, &mut |kernel, bind, mut body| {
+        rename(&mut body, &groups);
+        let mut inner = std::mem::take(&mut before);
+        if around == var {
+            inner.extend(share.of(kernel, body));
+        } else {
+            replace_loop(&mut body, var, &mut |_, body| share.of(kernel, body));
+            inner.push(Stmt::Loop {
+                var: around,
+                bind,
+                body,
+            });
+        }
+        inner.append(&mut after);
+        let mut out = vec![Stmt::Loop {
+            var: thread,
+            bind: Bind::Thread,
+            body: inner,
+        }];
+        out.append(&mut combining);
+        out
+    });
+    Ok(vec![thread])
+}
+
+/// The iterations of a loop that one thread runs: every `threads`-th.
+struct Share {
+    var: VarId,
+    n: IndexExpr,
+    thread: VarId,
+    threads: i64,
+}
+
+impl Share {
+    /// The loop's body, made to run for the thread's iterations.
+    fn of(&self, kernel: &mut Kernel, mut body: Vec<Stmt>) -> Vec<Stmt> {
+        let turns = self.n.ceil_div(self.threads).simplify(kernel);
+        let whole = IndexExpr::modulo(&self.n, &IndexExpr::Const(self.threads))
+            .simplify(kernel)
+            .is(0);
+        let once = turns.as_const().is_some_and(|t| t <= 1);
+        let turn = (!once).then(|| kernel.new_var(turns));
+        let at = match turn {
+            Some(k) => IndexExpr::from(k) * IndexExpr::Const(self.threads) + self.thread.into(),
+            None => self.thread.into(),
+        };
+        substitute_in(kernel, &mut body, &mut |v| (v == self.var).then(|| at.clone()));
+        if !whole {
+            let wide = self.n.interval(kernel).hi > i32::MAX as i64 - MAX_THREADS;
+            let dtype = if wide { DType::I64 } else { DType::I32 };
+            let (i, limit) = (kernel.new_value(dtype), kernel.new_value(dtype));
+            let inside = kernel.new_value(DType::Bool);
+            body = vec![
+                Stmt::Let {
+                    value: i,
+                    op: Op::Index(at, dtype),
+                },
+                Stmt::Let {
+                    value: limit,
+                    op: Op::Index(self.n.clone(), dtype),
+                },
+                Stmt::Let {
+                    value: inside,
+                    op: Op::Map(ScalarOp::Lt, SmallVec::from_slice(&[i, limit])),
+                },
+                Stmt::If { cond: inside, body },
+            ];
+        }
+        match turn {
+            Some(k) => vec![Stmt::Loop {
+                var: k,
+                bind: Bind::Serial,
+                body,
+            }],
+            None => body,
+        }
+    }
+}
+
+fn rename(body: &mut [Stmt], groups: &[Group]) {
+    for s in body {
+        match s {
+            Stmt::Accumulate { state, .. } => {
+                for (m, i) in state.iter_mut() {
+                    if let Some(p) = groups.iter().flat_map(|g| &g.parts).find(|p| p.original == *m) {
+                        (*m, *i) = (p.own, IndexExpr::ZERO);
+                    }
+                }
+            }
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } => rename(body, groups),
+            _ => {}
+        }
+    }
+}
+
+/// The accumulators of all threads into the original one: some threads combine a share each, then every thread combines
+/// their results for itself.
+fn combine_blocks(kernel: &mut Kernel, groups: &[Group], threads: i64, out: &mut Vec<Stmt>) {
+    let few = combining_threads(threads);
+    if few < threads {
+        // Registers of their own: scratch of a thread loop stays in it.
+        let fresh: Vec<Group> = groups
+            .iter()
+            .map(|g| Group {
+                monoid: g.monoid,
+                parts: g
+                    .parts
+                    .iter()
+                    .map(|p| Part {
+                        own: kernel.new_scratch(p.dtype, IndexExpr::ONE, Scope::Register),
+                        index: p.index.clone(),
+                        ..*p
+                    })
+                    .collect(),
+            })
+            .collect();
+        let (u, k) = (
+            kernel.new_var(IndexExpr::Const(few)),
+            kernel.new_var(IndexExpr::Const(threads / few)),
+        );
+        let at = IndexExpr::from(k) * IndexExpr::Const(few) + u.into();
+        let mut body = Vec::new();
+        fresh.iter().for_each(|g| g.reset(kernel, &mut body));
+        let share = fresh.iter().flat_map(|g| g.combine(kernel, &at, false)).collect();
+        body.push(Stmt::Loop {
+            var: k,
+            bind: Bind::Unroll,
+            body: share,
+        });
+        fresh.iter().for_each(|g| g.publish(kernel, &u.into(), &mut body));
+        out.push(Stmt::Loop {
+            var: u,
+            bind: Bind::Thread,
+            body,
+        });
+    }
+    let j = kernel.new_var(IndexExpr::Const(few));
+    let body = groups.iter().flat_map(|g| g.combine(kernel, &j.into(), true)).collect();
+    out.push(Stmt::Loop {
+        var: j,
+        bind: Bind::Unroll,
+        body,
+    });
+}
+
+pub(super) fn one_thread(kernel: &mut Kernel, block: VarId) -> Result<Vec<VarId>, Refusal> {
+    exists(kernel, block)?;
+    let mut made = Vec::new();
+    let mut shared_or_param = Vec::new();
+    for (i, s) in kernel.scratch.iter().enumerate() {
+        if s.scope != Scope::Register {
+            shared_or_param.push(Memory::Scratch(i as u32));
+        }
+    }
+    rewrite(kernel, block, &mut |kernel, bind, body| {
+        let mut out: Vec<Stmt> = Vec::new();
+        for s in body {
+            let visible = |m: &Memory| matches!(m, Memory::Param(_)) || shared_or_param.contains(m);
+            match s {
+                Stmt::Store { ref memory, .. } if visible(memory) => {
+                    let last_is_mine = matches!(out.last(), Some(Stmt::Loop { var, .. }) if made.contains(var));
+                    if !last_is_mine {
+                        let var = kernel.new_var(IndexExpr::ONE);
+                        made.push(var);
+                        out.push(Stmt::Loop {
+                            var,
+                            bind: Bind::Thread,
+                            body: Vec::new(),
+                        });
+                    }
+                    if let Some(Stmt::Loop { body, .. }) = out.last_mut() {
+                        body.push(s);
+                    }
+                }
+                s => out.push(s),
+            }
+        }
+        vec![Stmt::Loop {
+            var: block,
+            bind,
+            body: out,
+        }]
+    });
+    Ok(made)
+}
+
+/// Shared memory that statements read and write.
+#[derive(Default, Clone)]
+struct Uses {
+    read: Vec<Memory>,
+    written: Vec<Memory>,
+}
+
+fn uses(kernel: &Kernel, s: &Stmt, out: &mut Uses) {
+    let shared = |m: &Memory| matches!(m, Memory::Scratch(i) if kernel.scratch[*i as usize].scope == Scope::Shared);
+    match s {
+        Stmt::Let {
+            op: Op::Load { memory, .. },
+            ..
+        } if shared(memory) => out.read.push(*memory),
+        Stmt::Store { memory, .. } if shared(memory) => out.written.push(*memory),
+        Stmt::Accumulate { state, .. } => {
+            for (m, _) in state.iter().filter(|(m, _)| shared(m)) {
+                out.read.push(*m);
+                out.written.push(*m);
+            }
+        }
+        Stmt::Loop { body, .. } | Stmt::If { body, .. } => body.iter().for_each(|s| uses(kernel, s, out)),
+        _ => {}
+    }
+}
+
+fn with_barriers(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
+    let mut out = Vec::with_capacity(body.len());
+    let mut since = Uses::default();
+    for mut s in body {
+        let mut now = Uses::default();
+        uses(kernel, &s, &mut now);
+        if let Stmt::Loop { bind, body, .. } = &mut s
+            && *bind != Bind::Thread
+            && !now.written.is_empty()
+        {
+            // The next iteration uses what this one wrote.
+            let mut inner = with_barriers(kernel, std::mem::take(body));
+            inner.push(Stmt::Barrier);
+            *body = inner;
+        }
+        let conflict = now.read.iter().any(|m| since.written.contains(m))
+            || now
+                .written
+                .iter()
+                .any(|m| since.read.contains(m) || since.written.contains(m));
+        if conflict {
+            out.push(Stmt::Barrier);
+            since = Uses::default();
+        }
+        since.read.extend(now.read);
+        since.written.extend(now.written);
+        out.push(s);
+    }
+    out
+}
+
+pub(super) fn synchronize(kernel: &mut Kernel, block: VarId) -> Result<Vec<VarId>, Refusal> {
+    exists(kernel, block)?;
+    rewrite(kernel, block, &mut |kernel, bind, body| {
+        let body = with_barriers(kernel, body);
+        vec![Stmt::Loop { var: block, bind, body }]
+    });
+    Ok(Vec::new())
+}

@@ -1,0 +1,427 @@
+//! Graphs that between them use every node kind and dtype.
+
+use smallvec::smallvec;
+use tlc_ir::graph::{Axes, Monoid, Origin, ScatterOp, Semiring, Shape, View};
+use tlc_ir::testgen::{GenOptions, random_case};
+use tlc_ir::{DType, Graph, IndexExpr, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
+
+/// A graph with values for its symbols.
+pub struct Case {
+    pub name: String,
+    pub graph: Graph,
+    pub symbols: Vec<i64>,
+}
+
+/// Records nodes without ceremony.
+pub struct Builder(pub Graph);
+
+impl Builder {
+    pub fn new(name: &str) -> Builder {
+        Builder(Graph::new(name))
+    }
+    pub fn input(&mut self, name: &str, dtype: DType, shape: &[i64]) -> NodeId {
+        self.input_of(name, dtype, shape.iter().map(|&d| IndexExpr::from(d)).collect())
+    }
+    pub fn input_of(&mut self, name: &str, dtype: DType, shape: Shape) -> NodeId {
+        let ty = TensorType { dtype, shape };
+        self.0.add_input(name, ty, Origin::Unknown).expect("an input")
+    }
+    pub fn add(&mut self, kind: NodeKind, operands: &[NodeId]) -> NodeId {
+        self.0
+            .add(kind, operands, Origin::Unknown)
+            .unwrap_or_else(|e| panic!("{e}"))
+    }
+    pub fn map(&mut self, op: ScalarOp, operands: &[NodeId]) -> NodeId {
+        self.add(NodeKind::Map(op), operands)
+    }
+    pub fn view(&mut self, view: View, x: NodeId) -> NodeId {
+        self.add(NodeKind::View(view), &[x])
+    }
+    pub fn reduce(&mut self, monoid: Monoid, axes: &[u8], x: NodeId) -> NodeId {
+        let axes: Axes = axes.into();
+        self.add(NodeKind::Reduce { monoid, axes }, &[x])
+    }
+    pub fn convert(&mut self, to: DType, x: NodeId) -> NodeId {
+        self.add(NodeKind::Convert(to), &[x])
+    }
+    /// A constant of the type of `like`, everywhere.
+    pub fn constant(&mut self, value: f64, like: NodeId) -> NodeId {
+        let ty = self.0.ty(like).clone();
+        let c = self.add(NodeKind::Const(Scalar::from_f64(ty.dtype, value)), &[]);
+        self.view(View::Expand(ty.shape), c)
+    }
+    /// A row value (last axis reduced) repeated over the last axis.
+    pub fn over_row(&mut self, row: NodeId, like: NodeId) -> NodeId {
+        let shape = self.0.ty(like).shape.clone();
+        let mut with_one = shape.clone();
+        if let Some(last) = with_one.last_mut() {
+            *last = IndexExpr::ONE;
+        }
+        let kept = self.view(View::Reshape(with_one), row);
+        self.view(View::Expand(shape), kept)
+    }
+    pub fn softmax(&mut self, x: NodeId) -> NodeId {
+        let last = self.0.ty(x).rank() as u8 - 1;
+        let m = self.reduce(Monoid::Max, &[last], x);
+        let m = self.over_row(m, x);
+        let d = self.map(ScalarOp::Sub, &[x, m]);
+        let e = self.map(ScalarOp::Exp, &[d]);
+        let s = self.reduce(Monoid::Add, &[last], e);
+        let s = self.over_row(s, x);
+        self.map(ScalarOp::Div, &[e, s])
+    }
+    pub fn layer_norm(&mut self, x: NodeId, n: f64) -> NodeId {
+        let last = self.0.ty(x).rank() as u8 - 1;
+        let count = self.constant(n, x);
+        let sum = self.reduce(Monoid::Add, &[last], x);
+        let sum = self.over_row(sum, x);
+        let mean = self.map(ScalarOp::Div, &[sum, count]);
+        let d = self.map(ScalarOp::Sub, &[x, mean]);
+        let sq = self.map(ScalarOp::Mul, &[d, d]);
+        let var = self.reduce(Monoid::Add, &[last], sq);
+        let var = self.over_row(var, x);
+        let var = self.map(ScalarOp::Div, &[var, count]);
+        let eps = self.constant(1e-5, x);
+        let var = self.map(ScalarOp::Add, &[var, eps]);
+        let r = self.map(ScalarOp::Rsqrt, &[var]);
+        self.map(ScalarOp::Mul, &[d, r])
+    }
+    pub fn done(self, out: NodeId) -> Case {
+        self.done_all(&[out])
+    }
+    pub fn done_all(mut self, out: &[NodeId]) -> Case {
+        out.iter().for_each(|&o| self.0.add_output("", o));
+        Case {
+            name: self.0.name.clone(),
+            symbols: Vec::new(),
+            graph: self.0,
+        }
+    }
+    pub fn done_with(self, out: NodeId, symbols: &[i64]) -> Case {
+        let mut c = self.done(out);
+        c.symbols = symbols.into();
+        c
+    }
+}
+
+/// `relu(a * b + c)`.
+pub fn chain() -> Case {
+    let mut b = Builder::new("chain");
+    let (x, y, z) = (
+        b.input("a", DType::F32, &[1000, 3]),
+        b.input("b", DType::F32, &[1000, 3]),
+        b.input("c", DType::F32, &[1000, 3]),
+    );
+    let p = b.map(ScalarOp::Mul, &[x, y]);
+    let s = b.map(ScalarOp::Add, &[p, z]);
+    let zero = b.constant(0.0, s);
+    let r = b.map(ScalarOp::Max, &[s, zero]);
+    b.done(r)
+}
+
+/// Softmax over rows.
+pub fn softmax(name: &str, rows: i64, columns: i64) -> Case {
+    let mut b = Builder::new(name);
+    let x = b.input("x", DType::F32, &[rows, columns]);
+    let y = b.softmax(x);
+    b.done(y)
+}
+
+/// Sum over the first axis.
+pub fn column_sum() -> Case {
+    let mut b = Builder::new("column_sum");
+    let x = b.input("x", DType::F32, &[40, 700]);
+    let y = b.reduce(Monoid::Add, &[0], x);
+    b.done(y)
+}
+
+fn symbolic_softmax() -> Case {
+    let mut b = Builder::new("symbolic_softmax");
+    let (m, n) = (b.0.add_symbol("m", 0, 4096), b.0.add_symbol("n", 1, 65536));
+    let x = b.input_of("x", DType::F32, smallvec![m.into(), n.into()]);
+    let y = b.softmax(x);
+    b.done_with(y, &[5, 37])
+}
+
+fn symbolic_broadcast() -> Case {
+    let mut b = Builder::new("symbolic_broadcast");
+    let (m, n) = (b.0.add_symbol("m", 0, 1 << 31), b.0.add_symbol("n", 0, 1 << 31));
+    let x = b.input_of("x", DType::F32, smallvec![m.into(), n.into()]);
+    let v = b.input_of("v", DType::F32, smallvec![n.into()]);
+    let v = b.view(View::Expand(smallvec![m.into(), n.into()]), v);
+    let t = b.map(ScalarOp::Tanh, &[x]);
+    let y = b.map(ScalarOp::Add, &[t, v]);
+    b.done_with(y, &[6, 50])
+}
+
+fn reductions(dtype: DType) -> Case {
+    let mut b = Builder::new(&format!("reductions_{dtype}"));
+    let x = b.input("x", dtype, &[6, 90]);
+    let mut out = Vec::new();
+    for monoid in Monoid::ALL {
+        let bits = matches!(monoid, Monoid::And | Monoid::Or);
+        let number = matches!(monoid, Monoid::Add | Monoid::Mul);
+        if (bits && dtype.is_float()) || (number && dtype == DType::Bool) {
+            continue;
+        }
+        for axis in [0, 1] {
+            out.push(b.reduce(monoid, &[axis], x));
+        }
+        if !monoid.is_arg() {
+            out.push(b.reduce(monoid, &[0, 1], x));
+        }
+    }
+    b.done_all(&out)
+}
+
+fn unary(dtype: DType) -> Case {
+    let mut b = Builder::new(&format!("unary_{dtype}"));
+    let x = b.input("x", dtype, &[70]);
+    let mut out = Vec::new();
+    for &op in ScalarOp::ALL {
+        if op.arity() == 1 && op.result_dtype(&[dtype]).is_ok() {
+            out.push(b.map(op, &[x]));
+        }
+    }
+    b.done_all(&out)
+}
+
+fn binary(dtype: DType) -> Case {
+    let mut b = Builder::new(&format!("binary_{dtype}"));
+    let (x, y) = (b.input("x", dtype, &[130]), b.input("y", dtype, &[130]));
+    let mut out = Vec::new();
+    for &op in ScalarOp::ALL {
+        if op.arity() == 2 && op.result_dtype(&[dtype; 2]).is_ok() {
+            out.push(b.map(op, &[x, y]));
+        }
+    }
+    let c = b.map(ScalarOp::Lt, &[x, y]);
+    out.push(b.map(ScalarOp::Select, &[c, x, y]));
+    if dtype.is_float() {
+        out.push(b.map(ScalarOp::Fma, &[x, y, x]));
+    }
+    b.done_all(&out)
+}
+
+fn conversions(from: DType) -> Case {
+    let mut b = Builder::new(&format!("convert_{from}"));
+    let x = b.input("x", from, &[33]);
+    let out: Vec<NodeId> = DType::ALL
+        .into_iter()
+        .filter(|&d| d != from)
+        .map(|d| b.convert(d, x))
+        .collect();
+    b.done_all(&out)
+}
+
+fn views() -> Case {
+    let mut b = Builder::new("views");
+    let x = b.input("x", DType::F32, &[12, 20]);
+    let p = b.view(View::Permute(smallvec![1, 0]), x);
+    let d = |v: &[i64]| -> Shape { v.iter().map(|&v| IndexExpr::from(v)).collect() };
+    let pad = b.view(
+        View::Pad {
+            lo: d(&[1, 2]),
+            hi: d(&[3, 0]),
+            value: Scalar::from_f64(DType::F32, -1.5),
+        },
+        x,
+    );
+    let pad = b.map(ScalarOp::Exp, &[pad]);
+    let slice = b.view(
+        View::Slice {
+            start: d(&[11, 1]),
+            step: smallvec![-2, 3],
+            size: d(&[6, 6]),
+        },
+        x,
+    );
+    let reshape = b.view(View::Reshape(d(&[8, 30])), p);
+    let window = b.view(
+        View::Window {
+            axis: 1,
+            size: IndexExpr::from(3),
+            stride: 2,
+            dilation: 2,
+        },
+        x,
+    );
+    let pool = b.reduce(Monoid::Max, &[2], window);
+    let iota = b.add(
+        NodeKind::Iota {
+            ty: TensorType::new(DType::I64, [IndexExpr::from(12), IndexExpr::from(20)]),
+            axis: 1,
+        },
+        &[],
+    );
+    let copy = b.add(NodeKind::Copy, &[x]);
+    let p = b.map(ScalarOp::Neg, &[p]);
+    b.done_all(&[p, pad, slice, reshape, pool, iota, copy])
+}
+
+fn gathers() -> Case {
+    let mut b = Builder::new("gathers");
+    let x = b.input("x", DType::F16, &[9, 17]);
+    let i = b.input("i", DType::I32, &[5, 3]);
+    let rows = b.add(NodeKind::Gather { axes: smallvec![0] }, &[x, i]);
+    let columns = b.add(NodeKind::Gather { axes: smallvec![1] }, &[x, i]);
+    let both = b.add(NodeKind::Gather { axes: smallvec![0, 1] }, &[x, i, i]);
+    b.done_all(&[rows, columns, both])
+}
+
+fn scatters(op: ScatterOp) -> Case {
+    let mut b = Builder::new(&format!("scatter_{}", op.name()));
+    let base = b.input("base", DType::F32, &[9, 4]);
+    let i = b.input("i", DType::I64, &[6]);
+    let u = b.input("u", DType::F32, &[6, 4]);
+    let y = b.add(NodeKind::Scatter { axes: smallvec![0], op }, &[base, u, i]);
+    b.done(y)
+}
+
+fn scans() -> Case {
+    let mut b = Builder::new("scans");
+    let x = b.input("x", DType::BF16, &[7, 300]);
+    let mut out = Vec::new();
+    for (monoid, axis, exclusive, reverse) in [
+        (Monoid::Add, 1, false, false),
+        (Monoid::Mul, 0, true, false),
+        (Monoid::Max, 1, false, true),
+        (Monoid::Min, 0, true, true),
+    ] {
+        out.push(b.add(
+            NodeKind::Scan {
+                monoid,
+                axis,
+                exclusive,
+                reverse,
+            },
+            &[x],
+        ));
+    }
+    b.done_all(&out)
+}
+
+fn random() -> Case {
+    let mut b = Builder::new("random");
+    let key = b.input("key", DType::U64, &[]);
+    let bits = b.add(
+        NodeKind::Random {
+            shape: smallvec![IndexExpr::from(20), IndexExpr::from(30)],
+            stream: 3,
+        },
+        &[key],
+    );
+    let f = b.convert(DType::F32, bits);
+    let y = b.softmax(f);
+    b.done(y)
+}
+
+fn einsum(semiring: Semiring, dtype: DType) -> Case {
+    let mut b = Builder::new(&format!("einsum_{}_{dtype}", semiring.name()));
+    let (x, y) = (b.input("x", dtype, &[20, 45]), b.input("y", dtype, &[45, 12]));
+    let product = b.add(
+        NodeKind::Einsum {
+            inputs: smallvec![smallvec![0, 1], smallvec![1, 2]],
+            output: smallvec![0, 2],
+            semiring,
+            accumulator: dtype.accumulator(),
+            dtype,
+        },
+        &[x, y],
+    );
+    let bias = b.constant(1.0, product);
+    let out = b.map(ScalarOp::Max, &[product, bias]);
+    b.done(out)
+}
+
+fn attention() -> Case {
+    let mut b = Builder::new("attention");
+    let q = b.input("q", DType::F16, &[2, 10, 16]);
+    let k = b.input("k", DType::F16, &[2, 50, 16]);
+    let v = b.input("v", DType::F16, &[2, 50, 16]);
+    let einsum = |b: &mut Builder, x, y, from: [[u16; 3]; 2], to: [u16; 3]| {
+        b.add(
+            NodeKind::Einsum {
+                inputs: from.iter().map(|f| f[..].into()).collect(),
+                output: to[..].into(),
+                semiring: Semiring::AddMul,
+                accumulator: DType::F32,
+                dtype: DType::F32,
+            },
+            &[x, y],
+        )
+    };
+    let scores = einsum(&mut b, q, k, [[0, 1, 2], [0, 3, 2]], [0, 1, 3]);
+    let p = b.softmax(scores);
+    let p = b.convert(DType::F16, p);
+    let o = einsum(&mut b, p, v, [[0, 1, 2], [0, 2, 3]], [0, 1, 3]);
+    b.done(o)
+}
+
+fn layer_norm() -> Case {
+    let mut b = Builder::new("layer_norm");
+    let x = b.input("x", DType::F32, &[10, 768]);
+    let y = b.layer_norm(x, 768.0);
+    b.done(y)
+}
+
+fn scalar() -> Case {
+    let mut b = Builder::new("scalar");
+    let (x, y) = (b.input("x", DType::F64, &[]), b.input("y", DType::F64, &[]));
+    let p = b.map(ScalarOp::Pow, &[x, y]);
+    b.done(p)
+}
+
+fn long_row() -> Case {
+    // Longer than what shared memory holds.
+    let mut c = softmax("long_row", 2, 20000);
+    c.name = "long_row".into();
+    c
+}
+
+/// Every case.
+pub fn cases() -> Vec<Case> {
+    let mut all = vec![
+        chain(),
+        softmax("softmax", 6, 1000),
+        softmax("short_softmax", 200, 10),
+        long_row(),
+        column_sum(),
+        symbolic_softmax(),
+        symbolic_broadcast(),
+        views(),
+        gathers(),
+        scans(),
+        random(),
+        attention(),
+        layer_norm(),
+        scalar(),
+    ];
+    for d in DType::ALL {
+        all.extend([reductions(d), unary(d), binary(d), conversions(d)]);
+    }
+    for op in ScatterOp::ALL {
+        all.push(scatters(op));
+    }
+    for s in Semiring::ALL {
+        let dtype = if s == Semiring::OrAnd { DType::Bool } else { DType::I32 };
+        all.push(einsum(s, dtype));
+    }
+    all.push(einsum(Semiring::AddMul, DType::BF16));
+    all
+}
+
+/// Generated graphs.
+pub fn random_cases(count: u64) -> Vec<Case> {
+    let options = GenOptions::default();
+    (0..count)
+        .map(|seed| {
+            let made = random_case(seed, &options);
+            Case {
+                name: format!("random_{seed}"),
+                graph: made.graph,
+                symbols: made.binding,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,128 @@
+//! Random graphs over all node kinds and dtypes: compiled results against the interpreter, within its derived error bound,
+//! and bitwise equal between thread counts.
+//!
+//! `TLC_SEEDS=from..to` runs other seeds than the recorded ones, `TLC_SEED=n` prints one.
+
+use tlc::{CompileOptions, compile_ir};
+use tlc_ir::index::{IndexExpr, IndexNode};
+use tlc_ir::interp::{compare, interpret_with_bounds};
+use tlc_ir::interp::{self, interpret};
+use tlc_ir::testgen::{Case, GenOptions, random_case};
+use tlc_ir::{DType, Graph, HostTensor};
+
+/// Fixes the symbols that no input's extent is, so that the executable can be bound.
+fn fix_unbound(graph: &mut Graph, binding: &[i64]) {
+    let mut bound = vec![false; graph.symbols().len()];
+    for &i in graph.inputs() {
+        for d in &graph.ty(i).shape {
+            if let IndexExpr::Node(n) = d
+                && let IndexNode::Sym(s) = **n
+            {
+                bound[s.0 as usize] = true;
+            }
+        }
+    }
+    let names: Vec<String> = graph.symbols().iter().map(|s| s.name.clone()).collect();
+    for (i, name) in names.iter().enumerate() {
+        if !bound[i] {
+            graph.add_symbol(name, binding[i], binding[i]);
+        }
+    }
+}
+
+fn run(graph: &Graph, inputs: &[HostTensor], threads: usize, passes: Option<&str>) -> Result<Vec<HostTensor>, String> {
+    let options = CompileOptions { threads: Some(threads), passes: passes.map(String::from), ..Default::default() };
+    let executable = compile_ir(graph, &options).map_err(|e| format!("compile: {e}"))?;
+    let outputs =
+        executable.run(&inputs.iter().map(Into::into).collect::<Vec<_>>()).map_err(|e| format!("run: {e}"))?;
+    Ok(outputs.iter().map(|o| o.to_host()).collect())
+}
+
+fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
+    let mut graph = case.graph.clone();
+    fix_unbound(&mut graph, &case.binding);
+    let inputs = case.input_data(seed);
+    let options = interp::Options {
+        symbols: graph.symbols().iter().map(|s| s.name.clone()).zip(case.binding.iter().copied()).collect(),
+        ..interp::Options::default()
+    };
+    let one = run(&graph, &inputs, 1, passes)?;
+    let two = run(&graph, &inputs, 2, passes)?;
+    for (k, (a, b)) in one.iter().zip(&two).enumerate() {
+        if a != b {
+            return Err(format!("output {k} differs between one and two threads"));
+        }
+    }
+    let exact = interpret(&case.graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;
+    let bounded = interpret_with_bounds(&case.graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;
+    for (k, ((actual, exact), bounded)) in one.iter().zip(&exact).zip(&bounded).enumerate() {
+        if actual.shape() != exact.shape() || actual.dtype() != exact.dtype() {
+            return Err(format!("output {k}: {:?} for {:?}", actual.shape(), exact.shape()));
+        }
+        compare(actual, bounded).map_err(|e| format!("output {k}: {e}"))?;
+    }
+    Ok(())
+}
+
+fn seeds(default: std::ops::Range<u64>) -> Vec<u64> {
+    if let Ok(one) = std::env::var("TLC_SEED") {
+        return vec![one.parse().expect("TLC_SEED is a number")];
+    }
+    match std::env::var("TLC_SEEDS") {
+        Ok(range) => {
+            let (from, to) = range.split_once("..").expect("TLC_SEEDS is a range");
+            (from.parse().expect("a number")..to.parse().expect("a number")).collect()
+        }
+        Err(_) => default.collect(),
+    }
+}
+
+fn check_all(name: &str, default: std::ops::Range<u64>, options: &GenOptions, passes: &dyn Fn(u64) -> Option<String>) {
+    let mut failures = Vec::new();
+    for seed in seeds(default) {
+        let case = random_case(seed, options);
+        let passes = passes(seed);
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(seed, &case, passes.as_deref())));
+        let message = match outcome {
+            Ok(Ok(())) => continue,
+            Ok(Err(e)) => e,
+            Err(p) => format!(
+                "panic: {}",
+                p.downcast_ref::<String>().cloned().or(p.downcast_ref::<&str>().map(|s| s.to_string())).unwrap_or_default()
+            ),
+        };
+        if std::env::var("TLC_SEED").is_ok() {
+            println!("{}", case.graph);
+        }
+        failures.push(format!("{name} seed {seed} passes {passes:?}: {message}"));
+    }
+    assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures[..failures.len().min(40)].join("\n"));
+}
+
+#[test]
+fn f32_graphs_of_fixed_shape_match_the_interpreter() {
+    let options = GenOptions { dtypes: vec![DType::F32], symbolic: false, guards: false, ..GenOptions::default() };
+    check_all("f32", 0..150, &options, &|_| None);
+}
+
+#[test]
+fn graphs_of_every_dtype_match_the_interpreter() {
+    let options = GenOptions { symbolic: false, guards: false, ..GenOptions::default() };
+    check_all("dtypes", 1000..1200, &options, &|_| None);
+}
+
+#[test]
+fn graphs_of_symbolic_shape_match_the_interpreter() {
+    check_all("symbolic", 2000..2150, &GenOptions::default(), &|_| None);
+}
+
+#[test]
+fn any_subset_of_passes_in_any_order_keeps_results() {
+    let pick = |seed: u64| {
+        let mut rng = tlc_ir::testgen::Rng::new(seed);
+        let all = tlc_passes::pipeline::Pass::ALL;
+        let names: Vec<&str> = (0..rng.below(9)).map(|_| all[rng.below(all.len())].name()).collect();
+        Some(names.join(","))
+    };
+    check_all("passes", 3000..3100, &GenOptions::default(), &pick);
+}
