@@ -144,7 +144,9 @@ fn size_of_symbol(text: &str) -> Result<(String, i64), String> {
 
 /// A size in bytes: a number with an optional unit, of powers of 1024 (`K`, `KiB`, `M`, …) or of 1000 (`KB`, `MB`, …).
 pub fn bytes(text: &str) -> Result<u64, String> {
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let split = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let factor: f64 = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 1.0,
@@ -156,7 +158,12 @@ pub fn bytes(text: &str) -> Result<u64, String> {
         "mb" => 1e6,
         "gb" => 1e9,
         "tb" => 1e12,
-        _ => return Err(format!("unknown unit `{}`; expected a size like 512MiB or 2G", unit.trim())),
+        _ => {
+            return Err(format!(
+                "unknown unit `{}`; expected a size like 512MiB or 2G",
+                unit.trim()
+            ));
+        }
     };
     match number.parse::<f64>() {
         Ok(n) if n.is_finite() && n * factor < u64::MAX as f64 => Ok((n * factor) as u64),

@@ -26,7 +26,10 @@ impl Console {
             Color::Never => false,
             Color::Auto => std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty()) && io::stderr().is_terminal(),
         };
-        Console { format: global.format, color }
+        Console {
+            format: global.format,
+            color,
+        }
     }
 
     /// True if results are JSON.
@@ -62,7 +65,11 @@ impl Console {
     }
 
     fn paint(&self, style: &str, text: &str) -> String {
-        if self.color { format!("\u{1b}[{style}m{text}\u{1b}[0m") } else { text.to_string() }
+        if self.color {
+            format!("\u{1b}[{style}m{text}\u{1b}[0m")
+        } else {
+            text.to_string()
+        }
     }
 
     /// Tells one report: `error: ` and its line, then the source line with a caret.
@@ -110,7 +117,12 @@ pub fn with_schema(value: &serde_json::Value) -> serde_json::Value {
     let mut object = serde_json::Map::new();
     object.insert("schema".into(), 1.into());
     if let serde_json::Value::Object(fields) = value {
-        object.extend(fields.iter().filter(|(k, _)| *k != "schema").map(|(k, v)| (k.clone(), v.clone())));
+        object.extend(
+            fields
+                .iter()
+                .filter(|(k, _)| *k != "schema")
+                .map(|(k, v)| (k.clone(), v.clone())),
+        );
     }
     serde_json::Value::Object(object)
 }
@@ -118,7 +130,10 @@ pub fn with_schema(value: &serde_json::Value) -> serde_json::Value {
 /// The part of a long line around a place: the part, what of it stands before the place, and how much is meant.
 fn excerpt(line: &str, start: usize, width: usize) -> (String, String, usize) {
     const SHOWN: usize = 120;
-    let chars: Vec<char> = line.chars().map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c }).collect();
+    let chars: Vec<char> = line
+        .chars()
+        .map(|c| if c.is_control() && c != '\t' { '\u{fffd}' } else { c })
+        .collect();
     let start = start.min(chars.len());
     let from = if start > SHOWN * 3 / 4 { start - SHOWN / 2 } else { 0 };
     let to = (from + SHOWN).min(chars.len());

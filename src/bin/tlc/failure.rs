@@ -66,8 +66,16 @@ pub struct Failure {
 impl Failure {
     /// One message without a place.
     pub fn new(code: Code, message: impl Into<String>) -> Failure {
-        let report = Report { place: None, position: None, message: one_line(&message.into()), source: None };
-        Failure { code: Some(code), reports: vec![report] }
+        let report = Report {
+            place: None,
+            position: None,
+            message: one_line(&message.into()),
+            source: None,
+        };
+        Failure {
+            code: Some(code),
+            reports: vec![report],
+        }
     }
 
     /// One message about a file.
@@ -81,24 +89,36 @@ impl Failure {
     pub fn in_text(code: Code, file: &str, text: &str, position: (u32, u32), width: usize, message: &str) -> Failure {
         let mut failure = Failure::at(code, file, message);
         failure.reports[0].position = Some(position);
-        failure.reports[0].source =
-            text.lines().nth(position.0 as usize - 1).map(|line| (line.to_string(), width.max(1)));
+        failure.reports[0].source = text
+            .lines()
+            .nth(position.0 as usize - 1)
+            .map(|line| (line.to_string(), width.max(1)));
         failure
     }
 
     /// Everything has been said.
     pub fn silent(code: Code) -> Failure {
-        Failure { code: Some(code), reports: vec![] }
+        Failure {
+            code: Some(code),
+            reports: vec![],
+        }
     }
 
     /// The reader of our output has gone.
     pub fn reader_gone() -> Failure {
-        Failure { code: None, reports: vec![] }
+        Failure {
+            code: None,
+            reports: vec![],
+        }
     }
 
     /// A file that could not be read.
     pub fn reading(file: &str, error: &io::Error) -> Failure {
-        let code = if error.kind() == io::ErrorKind::OutOfMemory { Code::Limit } else { Code::Invalid };
+        let code = if error.kind() == io::ErrorKind::OutOfMemory {
+            Code::Limit
+        } else {
+            Code::Invalid
+        };
         Failure::at(code, file, format!("cannot be read: {}", plain(error)))
     }
 
@@ -131,9 +151,14 @@ impl Failure {
             BuildError::Load(e) => Failure::run(file, e),
             BuildError::Machine(e) => Failure::compile(file, e),
             BuildError::Invalid(all) => {
-                let reports =
-                    all.iter().flat_map(|e| Failure::at(Code::Invalid, file, e.to_string()).reports).collect();
-                Failure { code: Some(Code::Invalid), reports }
+                let reports = all
+                    .iter()
+                    .flat_map(|e| Failure::at(Code::Invalid, file, e.to_string()).reports)
+                    .collect();
+                Failure {
+                    code: Some(Code::Invalid),
+                    reports,
+                }
             }
             other => Failure::at(Code::Invalid, file, other.to_string()),
         }
@@ -141,9 +166,10 @@ impl Failure {
 
     fn compile(file: &str, error: &CompileError) -> Failure {
         let code = match error {
-            CompileError::Kernel { source: tlc_codegen::clif::CodegenError::Unsupported { .. }, .. } => {
-                Code::Unsupported
-            }
+            CompileError::Kernel {
+                source: tlc_codegen::clif::CodegenError::Unsupported { .. },
+                ..
+            } => Code::Unsupported,
             CompileError::Machine(_) => Code::Unsupported,
             CompileError::Memory(_) => Code::Limit,
             _ => Code::Bug,
@@ -181,7 +207,15 @@ fn one_line(text: &str) -> String {
     if !text.contains(char::is_control) {
         return text.to_string();
     }
-    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+    text.chars()
+        .map(|c| {
+            if c.is_control() {
+                c.escape_default().to_string()
+            } else {
+                c.to_string()
+            }
+        })
+        .collect()
 }
 
 /// `f32[2, 3]`, for messages.

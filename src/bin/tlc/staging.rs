@@ -68,7 +68,10 @@ impl Outputs {
 
     /// Makes a directory and its parents; those that did not exist go again if the run fails.
     pub fn directory(&mut self, path: &Path) -> Result<(), Failure> {
-        let mut missing: Vec<&Path> = path.ancestors().take_while(|p| !p.as_os_str().is_empty() && !p.exists()).collect();
+        let mut missing: Vec<&Path> = path
+            .ancestors()
+            .take_while(|p| !p.as_os_str().is_empty() && !p.exists())
+            .collect();
         missing.reverse();
         for part in missing {
             match fs::create_dir(part) {
@@ -80,7 +83,11 @@ impl Outputs {
         if path.is_dir() || path.as_os_str().is_empty() {
             return Ok(());
         }
-        Err(Failure::at(Code::Invalid, &path.display().to_string(), "not a directory; expected one to write to"))
+        Err(Failure::at(
+            Code::Invalid,
+            &path.display().to_string(),
+            "not a directory; expected one to write to",
+        ))
     }
 
     /// Writes a file under a temporary name.
@@ -102,7 +109,11 @@ impl Outputs {
         let name = format!(".tlc-{}-{number}.tmp", std::process::id());
         let temporary_path = target.parent().unwrap_or(Path::new("")).join(name);
         temporary().push(temporary_path.clone());
-        let staged = Staged { temporary: temporary_path, target, renamed: false };
+        let staged = Staged {
+            temporary: temporary_path,
+            target,
+            renamed: false,
+        };
         let mut out = BufWriter::new(File::create_new(&staged.temporary).map_err(failed)?);
         write(&mut out).and_then(|()| out.flush()).map_err(failed)?;
         self.staged.push(staged);
