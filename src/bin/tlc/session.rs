@@ -196,6 +196,7 @@ impl Session {
                 Pipeline(all.into_iter().take(n).collect()).to_string()
             }),
             max_memory_bytes: self.global.max_memory,
+            ..CompileOptions::default()
         }
     }
 
