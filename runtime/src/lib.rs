@@ -1,1 +1,3 @@
 //! runtime
+pub mod host_functions;
+pub mod jit;

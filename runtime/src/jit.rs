@@ -1,0 +1,316 @@
+//! Kernels as callable functions.
+//!
+//! Invariants:
+//! - The memory of a batch lives as long as any [`KernelFn`] of it, and is returned to the system with the last one.
+//! - Equal kernels of a batch are compiled once; the result does not depend on the number of threads.
+//! - Code is written before it becomes executable and never after.
+
+use std::fmt;
+use std::mem::{ManuallyDrop, offset_of};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use cranelift_codegen::ir::Signature;
+use cranelift_codegen::isa::{OwnedTargetIsa, TargetIsa};
+use cranelift_jit::{JITBuilder, JITModule};
+use cranelift_module::{FuncId, Linkage, Module, ModuleReloc, ModuleRelocTarget};
+use rustc_hash::FxHashMap;
+use tlc_codegen::clif::{self, CodegenError, CompiledCode, Compiler, EmitText, HostFunction};
+use tlc_ir::Kernel;
+
+use crate::host_functions;
+
+/// What a kernel is called with. See [`tlc_codegen::clif`] for the convention.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Args {
+    /// The parameters' buffers, in order.
+    pub buffers: *const *mut u8,
+    /// The symbols' values, in order.
+    pub symbols: *const i64,
+    /// This thread's scratch, 64-byte aligned, of `Kernel::cache_scratch_bytes`; anything if that is 0.
+    pub scratch: *mut u8,
+}
+
+const _: () = assert!(
+    offset_of!(Args, buffers) == clif::ARGS_BUFFERS as usize
+        && offset_of!(Args, symbols) == clif::ARGS_SYMBOLS as usize
+        && offset_of!(Args, scratch) == clif::ARGS_SCRATCH as usize
+);
+
+type Entry = unsafe extern "C" fn(*const Args, i64, i64);
+
+/// Why kernels did not become functions.
+#[derive(Debug, thiserror::Error)]
+pub enum JitError {
+    /// This machine is not one that Cranelift generates code for.
+    #[error("cannot generate code for this machine: {message}")]
+    Host {
+        /// Why.
+        message: String,
+    },
+    /// A kernel did not compile.
+    #[error("kernel {kernel}: {source}")]
+    Kernel {
+        /// Its position in the batch.
+        kernel: usize,
+        /// Why.
+        source: CodegenError,
+    },
+    /// Executable memory could not be had.
+    #[error("cannot load code: {message}")]
+    Load {
+        /// Why.
+        message: String,
+    },
+}
+
+fn load_error(e: impl fmt::Display) -> JitError {
+    JitError::Load { message: e.to_string() }
+}
+
+/// The code generator for this machine, built once.
+///
+/// # Errors
+/// [`JitError::Host`] if Cranelift has no back end for it.
+pub fn host_isa() -> Result<Arc<dyn TargetIsa>, JitError> {
+    static ISA: OnceLock<Result<OwnedTargetIsa, String>> = OnceLock::new();
+    ISA.get_or_init(|| {
+        let builder = cranelift_native::builder().map_err(|e| e.to_string())?;
+        builder.finish(clif::flags(cfg!(debug_assertions))).map_err(|e| e.to_string())
+    })
+    .clone()
+    .map_err(|message| JitError::Host { message })
+}
+
+/// Whether a fused multiply-add is one instruction in compiled kernels: `Target::has_fma`.
+pub fn has_fma() -> bool {
+    host_isa().is_ok_and(|isa| isa.has_native_fma())
+}
+
+/// Executable memory of one batch of kernels.
+struct CodeModule {
+    module: ManuallyDrop<JITModule>,
+    code_bytes: usize,
+}
+
+// SAFETY: after construction the module is not touched again until it is dropped, which has exclusive access; only the
+// finished code is executed, through pointers. JITModule is Send.
+unsafe impl Sync for CodeModule {}
+
+impl Drop for CodeModule {
+    fn drop(&mut self) {
+        // SAFETY: the field is not used again.
+        let module = unsafe { ManuallyDrop::take(&mut self.module) };
+        // SAFETY: every `KernelFn` holds an `Arc` of `self`, so no function of this module is running or can be called.
+        unsafe { module.free_memory() };
+    }
+}
+
+/// A compiled kernel. Cloning shares the code.
+#[derive(Clone)]
+pub struct KernelFn {
+    module: Arc<CodeModule>,
+    entry: Entry,
+    size_bytes: usize,
+}
+
+impl fmt::Debug for KernelFn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KernelFn({:p}, {} bytes)", self.entry as *const u8, self.size_bytes)
+    }
+}
+
+impl KernelFn {
+    /// Runs iterations `begin..end` of the kernel's parallel loop (a kernel without one runs once, whatever they are).
+    ///
+    /// # Safety
+    /// `args.buffers` points to one pointer for each parameter, valid for that parameter's length at its element's
+    /// alignment under the symbols given, for reads and, where it is written, for writes; `args.symbols` points to one value
+    /// for each symbol, within its range; `args.scratch` is this thread's alone and large enough. `0 <= begin` and `end` is
+    /// at most the loop's extent. No two calls that overlap in time write the same memory, or one what the other reads.
+    /// Parameters overlap only as [`tlc_codegen::clif`] allows.
+    pub unsafe fn call(&self, args: &Args, begin: i64, end: i64) {
+        // SAFETY: the entry is code for this signature, kept alive by `self.module`; the rest is the caller's promise.
+        unsafe { (self.entry)(args, begin, end) }
+    }
+
+    /// Bytes of machine code of this kernel.
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    /// Bytes of machine code of its whole batch.
+    pub fn batch_bytes(&self) -> usize {
+        self.module.code_bytes
+    }
+
+    /// Where the code starts, for disassemblers and profilers.
+    pub fn address(&self) -> *const u8 {
+        self.entry as *const u8
+    }
+}
+
+/// How to compile a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct JitOptions {
+    /// Threads that compile, the caller's included.
+    pub threads: usize,
+    /// Text to keep.
+    pub text: EmitText,
+}
+
+impl Default for JitOptions {
+    /// As many threads as there are processors, no text.
+    fn default() -> JitOptions {
+        JitOptions {
+            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            text: EmitText::default(),
+        }
+    }
+}
+
+/// A kernel's function, with the text that was asked for.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// The function.
+    pub function: KernelFn,
+    /// CLIF, before optimization.
+    pub clif: Option<Arc<str>>,
+    /// Disassembly.
+    pub disasm: Option<Arc<str>>,
+}
+
+/// Compiles a batch of kernels into one piece of executable memory; the results are in the order of the kernels.
+///
+/// # Errors
+/// [`JitError`]; the first failing kernel's if several fail. Nothing stays allocated then.
+pub fn compile(kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<Compiled>, JitError> {
+    let isa = host_isa()?;
+    let mut seen: FxHashMap<&Kernel, usize> = FxHashMap::default();
+    let mut unique: Vec<usize> = Vec::new();
+    let mut unique_of = Vec::with_capacity(kernels.len());
+    for (i, kernel) in kernels.iter().enumerate() {
+        let next = unique.len();
+        let at = *seen.entry(kernel).or_insert(next);
+        if at == next {
+            unique.push(i);
+        }
+        unique_of.push(at);
+    }
+    let codes = compile_all(kernels, &unique, &*isa, options)?;
+    let unique_fns = load(isa, codes)?;
+    Ok(unique_of.into_iter().map(|at| unique_fns[at].clone()).collect())
+}
+
+/// Compiles the kernels at `unique`, on several threads if there is work for them.
+fn compile_all(
+    kernels: &[&Kernel],
+    unique: &[usize],
+    isa: &dyn TargetIsa,
+    options: &JitOptions,
+) -> Result<Vec<CompiledCode>, JitError> {
+    type Slot = Mutex<Option<Result<CompiledCode, CodegenError>>>;
+    let slots: Vec<Slot> = unique.iter().map(|_| Mutex::new(None)).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut compiler = Compiler::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(&kernel) = unique.get(at) else { return };
+            let code = compiler.compile(kernels[kernel], isa, options.text);
+            if let Ok(mut slot) = slots[at].lock() {
+                *slot = Some(code);
+            }
+        }
+    };
+    // A kernel compiles in about 0.2 ms, a thread starts in about 0.05 ms.
+    let helpers = options.threads.min(unique.len()).saturating_sub(1);
+    std::thread::scope(|scope| {
+        for _ in 0..helpers {
+            // A thread that cannot be had is not needed: the caller does all that is left.
+            let _ = std::thread::Builder::new().name("tlc-compile".into()).spawn_scoped(scope, work);
+        }
+        work();
+    });
+    slots
+        .into_iter()
+        .zip(unique)
+        .map(|(slot, &kernel)| {
+            let code = slot.into_inner().ok().flatten();
+            let code = code.unwrap_or_else(|| {
+                Err(CodegenError::Cranelift {
+                    message: "a compiler thread stopped".into(),
+                })
+            });
+            code.map_err(|source| JitError::Kernel { kernel, source })
+        })
+        .collect()
+}
+
+/// Makes code executable.
+fn load(isa: Arc<dyn TargetIsa>, codes: Vec<CompiledCode>) -> Result<Vec<Compiled>, JitError> {
+    let signature = Signature::new(isa.default_call_conv());
+    let mut builder = JITBuilder::with_isa(isa, cranelift_module::default_libcall_names());
+    let mut hosts: Vec<HostFunction> = codes.iter().flat_map(|c| c.relocs.iter().map(|r| r.target)).collect();
+    hosts.sort();
+    hosts.dedup();
+    for host in &hosts {
+        let address = host_functions::address(*host)
+            .ok_or_else(|| load_error(format!("host function {} is missing", host.name())))?;
+        builder.symbol(host.name(), address);
+    }
+    // From here on the module owns memory that only `CodeModule` gives back.
+    let mut owner = CodeModule {
+        module: ManuallyDrop::new(JITModule::new(builder)),
+        code_bytes: codes.iter().map(|c| c.bytes.len()).sum(),
+    };
+    let module = &mut *owner.module;
+    let mut host_ids = Vec::with_capacity(hosts.len());
+    for host in &hosts {
+        let id = module
+            .declare_function(&host.name(), Linkage::Import, &signature)
+            .map_err(load_error)?;
+        host_ids.push(id);
+    }
+    let mut ids: Vec<FuncId> = Vec::with_capacity(codes.len());
+    for code in &codes {
+        let id = module.declare_anonymous_function(&signature).map_err(load_error)?;
+        let relocs: Vec<ModuleReloc> = code
+            .relocs
+            .iter()
+            .map(|r| ModuleReloc {
+                offset: r.offset,
+                kind: r.kind,
+                // Present: `hosts` was made from these.
+                name: ModuleRelocTarget::from(host_ids[hosts.partition_point(|h| *h < r.target)]),
+                addend: r.addend,
+            })
+            .collect();
+        module
+            .define_function_bytes(id, code.alignment, &code.bytes, &relocs)
+            .map_err(load_error)?;
+        ids.push(id);
+    }
+    module.finalize_definitions().map_err(load_error)?;
+    let entries: Vec<*const u8> = ids.iter().map(|id| module.get_finalized_function(*id)).collect();
+    let owner = Arc::new(owner);
+    Ok(codes
+        .into_iter()
+        .zip(entries)
+        .map(|(code, address)| {
+            // SAFETY: the address is the start of a function that was compiled with this signature and convention (the
+            // platform's default), and stays valid while `module` does.
+            let entry = unsafe { std::mem::transmute::<*const u8, Entry>(address) };
+            Compiled {
+                function: KernelFn {
+                    module: owner.clone(),
+                    entry,
+                    size_bytes: code.bytes.len(),
+                },
+                clif: code.clif.map(Arc::from),
+                disasm: code.disasm.map(Arc::from),
+            }
+        })
+        .collect())
+}
