@@ -122,6 +122,11 @@ impl Translator<'_, '_> {
     fn convert_vector(&mut self, from: DType, to: DType, x: Value) -> Option<Value> {
         use DType::*;
         let signed = from.is_signed_int();
+        // Conversions of 16-bit floats go through f32, which must then fit the lanes too.
+        let half = |d| matches!(d, F16 | BF16);
+        if (half(from) && to != Bool || half(to) && from != Bool) && self.vector_type(F32).is_none() {
+            return None;
+        }
         Some(match (from, to) {
             (F16 | BF16, Bool) => {
                 let magnitude = self.int(types::I16X8, 0x7fff);

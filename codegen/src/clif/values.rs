@@ -212,13 +212,25 @@ impl Translator<'_, '_> {
             }
             Val::Lanes(lanes) => {
                 let first = self.lane_element(lanes[0], dtype, ty);
-                let mut v = self.b.ins().scalar_to_vector(ty, first);
+                let mut v = self.low_lane(first, ty);
                 for (i, lane) in lanes.iter().enumerate().skip(1) {
                     let element = self.lane_element(*lane, dtype, ty);
                     v = self.b.ins().insertlane(v, element, i as u8);
                 }
                 v
             }
+        }
+    }
+
+    /// A vector whose lane 0 is `element`; what the others hold is open.
+    pub(super) fn low_lane(&mut self, element: Value, ty: Type) -> Value {
+        match self.type_of(element) {
+            types::I8 | types::I16 => {
+                let wide = self.b.ins().uextend(types::I32, element);
+                let v = self.b.ins().scalar_to_vector(types::I32X4, wide);
+                self.cast(ty, v)
+            }
+            _ => self.b.ins().scalar_to_vector(ty, element),
         }
     }
 

@@ -1,0 +1,4 @@
+//! Compiled kernels against the stated meaning of the kernel language.
+
+mod build;
+mod ops;
