@@ -77,7 +77,9 @@ pub fn host_isa() -> Result<Arc<dyn TargetIsa>, JitError> {
     static ISA: OnceLock<Result<OwnedTargetIsa, String>> = OnceLock::new();
     ISA.get_or_init(|| {
         let builder = cranelift_native::builder().map_err(|e| e.to_string())?;
-        builder.finish(clif::flags(cfg!(debug_assertions))).map_err(|e| e.to_string())
+        builder
+            .finish(clif::flags(cfg!(debug_assertions)))
+            .map_err(|e| e.to_string())
     })
     .clone()
     .map_err(|message| JitError::Host { message })
@@ -229,7 +231,9 @@ fn compile_all(
     std::thread::scope(|scope| {
         for _ in 0..helpers {
             // A thread that cannot be had is not needed: the caller does all that is left.
-            let _ = std::thread::Builder::new().name("tlc-compile".into()).spawn_scoped(scope, work);
+            let _ = std::thread::Builder::new()
+                .name("tlc-compile".into())
+                .spawn_scoped(scope, work);
         }
         work();
     });

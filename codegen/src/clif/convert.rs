@@ -92,7 +92,11 @@ impl Translator<'_, '_> {
             }
             (_, F32 | F64) => {
                 // Extended first: not every back end converts 8- and 16-bit integers.
-                let wide_ty = if from.bits() < 64 && from != U32 { types::I32 } else { types::I64 };
+                let wide_ty = if from.bits() < 64 && from != U32 {
+                    types::I32
+                } else {
+                    types::I64
+                };
                 let wide = self.extend(from, x, wide_ty);
                 if from == U64 {
                     self.b.ins().fcvt_from_uint(ty, wide)
@@ -174,7 +178,11 @@ impl Translator<'_, '_> {
                     U16 => self.b.ins().unarrow(v, v),
                     _ => {
                         let v = self.b.ins().snarrow(v, v);
-                        if to == I8 { self.b.ins().snarrow(v, v) } else { self.b.ins().unarrow(v, v) }
+                        if to == I8 {
+                            self.b.ins().snarrow(v, v)
+                        } else {
+                            self.b.ins().unarrow(v, v)
+                        }
                     }
                 }
             }
@@ -230,7 +238,11 @@ impl Translator<'_, '_> {
 
     /// The bits of an f32 rounded to nearest-even to a 16-bit float, zero-extended to i32; scalar or vector.
     fn narrow_to_half(&mut self, to: DType, x: Value) -> Value {
-        let ty = if self.type_of(x).is_vector() { types::I32X4 } else { types::I32 };
+        let ty = if self.type_of(x).is_vector() {
+            types::I32X4
+        } else {
+            types::I32
+        };
         let float = self.type_of(x);
         let all = self.cast(ty, x);
         let sign_bit = self.int(ty, 0x8000_0000);

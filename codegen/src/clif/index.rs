@@ -348,10 +348,7 @@ impl Translator<'_, '_> {
             if x.hi <= u32::MAX as i64 && y.hi <= u32::MAX as i64 {
                 let (n, d) = (self.b.ins().ireduce(types::I32, n), self.b.ins().ireduce(types::I32, d));
                 let (q, r) = (self.b.ins().udiv(n, d), self.b.ins().urem(n, d));
-                return Ok((
-                    self.b.ins().uextend(types::I64, q),
-                    self.b.ins().uextend(types::I64, r),
-                ));
+                return Ok((self.b.ins().uextend(types::I64, q), self.b.ins().uextend(types::I64, r)));
             }
             return Ok((self.b.ins().udiv(n, d), self.b.ins().urem(n, d)));
         }

@@ -98,12 +98,7 @@ fn gcd(a: i64, b: i64) -> i64 {
 
 impl<'k> Translator<'k, '_> {
     /// A serial loop, or the parallel one over `range`.
-    pub(super) fn counted_loop(
-        &mut self,
-        var: VarId,
-        range: Option<(Value, Value)>,
-        body: &'k [Stmt],
-    ) -> Result<()> {
+    pub(super) fn counted_loop(&mut self, var: VarId, range: Option<(Value, Value)>, body: &'k [Stmt]) -> Result<()> {
         let extent = &self.kernel.extents[var.0 as usize];
         let constant = match range {
             None => self.constant(extent)?,

@@ -52,9 +52,7 @@ impl Translator<'_, '_> {
                     (LaneUse::None, _) => {
                         let (base, offset) = self.address(memory, &mut r)?;
                         let (base, offset) = self.fit_offset(base, offset, 0);
-                        let v = self.guarded(uniform, element, |t| {
-                            Ok(t.b.ins().load(element, flags, base, offset))
-                        })?;
+                        let v = self.guarded(uniform, element, |t| Ok(t.b.ins().load(element, flags, base, offset)))?;
                         Ok(Val::Scalar(v))
                     }
                     (LaneUse::Affine(step @ (1 | -1)), Some(ty)) => {
@@ -70,9 +68,8 @@ impl Translator<'_, '_> {
                         let mut lanes = SmallVec::new();
                         for lane in 0..count {
                             let (base, offset) = self.lane_address(memory, index, lane as u32)?;
-                            let v = self.guarded(uniform, element, |t| {
-                                Ok(t.b.ins().load(element, flags, base, offset))
-                            })?;
+                            let v =
+                                self.guarded(uniform, element, |t| Ok(t.b.ins().load(element, flags, base, offset)))?;
                             lanes.push(v);
                         }
                         Ok(Val::Lanes(lanes))
@@ -182,7 +179,11 @@ impl Translator<'_, '_> {
             (LaneUse::Affine(step @ (1 | -1)), Some(ty)) => {
                 let x = self.vector(v, dtype, ty);
                 let (base, offset) = self.address(memory, &mut r)?;
-                let offset = if step < 0 { offset - (count as i64 - 1) * bytes } else { offset };
+                let offset = if step < 0 {
+                    offset - (count as i64 - 1) * bytes
+                } else {
+                    offset
+                };
                 let (base, offset) = self.fit_offset(base, offset, 0);
                 self.store_if(uniform, |t| t.store_vector(dtype, flags, x, base, offset, step < 0));
             }
@@ -252,8 +253,9 @@ impl Translator<'_, '_> {
                 (MaskBits::Bits(self.b.ins().vhigh_bits(types::I32, *m)), all)
             }
             other => {
-                let lanes: SmallVec<[Value; 4]> =
-                    (0..self.lane_count()).map(|lane| self.scalar(other, DType::Bool, lane)).collect();
+                let lanes: SmallVec<[Value; 4]> = (0..self.lane_count())
+                    .map(|lane| self.scalar(other, DType::Bool, lane))
+                    .collect();
                 let mut all = lanes[0];
                 for lane in &lanes[1..] {
                     all = self.b.ins().band(all, *lane);
@@ -317,15 +319,7 @@ impl Translator<'_, '_> {
         v
     }
 
-    fn store_vector(
-        &mut self,
-        dtype: DType,
-        flags: MemFlagsData,
-        v: Value,
-        base: Value,
-        offset: i32,
-        reverse: bool,
-    ) {
+    fn store_vector(&mut self, dtype: DType, flags: MemFlagsData, v: Value, base: Value, offset: i32, reverse: bool) {
         let mut v = v;
         if dtype == DType::Bool {
             let narrow = self.truncate(v, 8);

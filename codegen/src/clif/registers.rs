@@ -36,13 +36,7 @@ fn walked_by(kernel: &Kernel, scratch: u32) -> SmallVec<[i64; 2]> {
             found.push(count);
         }
     }
-    fn walk(
-        kernel: &Kernel,
-        body: &[Stmt],
-        scratch: u32,
-        lanes: Option<(VarId, i64)>,
-        found: &mut SmallVec<[i64; 2]>,
-    ) {
+    fn walk(kernel: &Kernel, body: &[Stmt], scratch: u32, lanes: Option<(VarId, i64)>, found: &mut SmallVec<[i64; 2]>) {
         let this = Memory::Scratch(scratch);
         for s in body {
             match s {
@@ -64,7 +58,11 @@ fn walked_by(kernel: &Kernel, scratch: u32) -> SmallVec<[i64; 2]> {
                 }
                 Stmt::Loop { var, bind, body } => {
                     let count = kernel.extents[var.0 as usize].as_const().unwrap_or(0);
-                    let lanes = if *bind == Bind::Lanes { Some((*var, count)) } else { lanes };
+                    let lanes = if *bind == Bind::Lanes {
+                        Some((*var, count))
+                    } else {
+                        lanes
+                    };
                     walk(kernel, body, scratch, lanes, found);
                 }
                 Stmt::If { body, .. } => walk(kernel, body, scratch, lanes, found),
@@ -171,7 +169,11 @@ impl Translator<'_, '_> {
                 self.scalar(&Val::Vector(v), p.dtype, (e % p.lanes) as u32)
             });
         }
-        Ok(if p.uniform { Val::Scalar(lanes[0]) } else { Val::Lanes(lanes) })
+        Ok(if p.uniform {
+            Val::Scalar(lanes[0])
+        } else {
+            Val::Lanes(lanes)
+        })
     }
 
     /// A store to register scratch.
@@ -201,7 +203,11 @@ impl Translator<'_, '_> {
         let ordered = !p.uniform || mask.is_some_and(Val::varies);
         let first = if ordered { 0 } else { self.lane_count() - 1 };
         for lane in first..self.lane_count() {
-            let e = if p.uniform { p.elements[0] } else { p.elements[lane as usize] };
+            let e = if p.uniform {
+                p.elements[0]
+            } else {
+                p.elements[lane as usize]
+            };
             let var = self.register(&p, e / p.lanes)?;
             let mut x = self.scalar(v, p.dtype, lane);
             if let Some(mask) = mask {

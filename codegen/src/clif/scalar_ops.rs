@@ -97,7 +97,10 @@ impl Translator<'_, '_> {
             Abs => a,
             Sign => {
                 let zero = self.int(ty, 0);
-                let positive = self.b.ins().icmp(cc(IntCC::SignedGreaterThan, IntCC::NotEqual), a, zero);
+                let positive = self
+                    .b
+                    .ins()
+                    .icmp(cc(IntCC::SignedGreaterThan, IntCC::NotEqual), a, zero);
                 let one = self.int(ty, 1);
                 let r = self.b.ins().select(positive, one, zero);
                 if !signed {
@@ -131,7 +134,11 @@ impl Translator<'_, '_> {
                     let amount = self.b.ins().select(inside, b, most);
                     return Ok(self.b.ins().sshr(a, amount));
                 }
-                let shifted = if op == Shl { self.b.ins().ishl(a, b) } else { self.b.ins().ushr(a, b) };
+                let shifted = if op == Shl {
+                    self.b.ins().ishl(a, b)
+                } else {
+                    self.b.ins().ushr(a, b)
+                };
                 let zero = self.int(ty, 0);
                 self.b.ins().select(inside, shifted, zero)
             }
@@ -169,7 +176,11 @@ impl Translator<'_, '_> {
         };
         match op {
             Div => {
-                let q = if signed { self.b.ins().sdiv(a, divisor) } else { self.b.ins().udiv(a, divisor) };
+                let q = if signed {
+                    self.b.ins().sdiv(a, divisor)
+                } else {
+                    self.b.ins().udiv(a, divisor)
+                };
                 if harmless {
                     return q;
                 }
@@ -181,8 +192,16 @@ impl Translator<'_, '_> {
                 self.b.ins().select(is_minus, negated, q)
             }
             _ => {
-                let r = if signed { self.b.ins().srem(a, divisor) } else { self.b.ins().urem(a, divisor) };
-                let r = if harmless { r } else { self.b.ins().select(is_zero, a, r) };
+                let r = if signed {
+                    self.b.ins().srem(a, divisor)
+                } else {
+                    self.b.ins().urem(a, divisor)
+                };
+                let r = if harmless {
+                    r
+                } else {
+                    self.b.ins().select(is_zero, a, r)
+                };
                 if op == Rem || !signed {
                     return r;
                 }

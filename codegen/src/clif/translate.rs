@@ -6,8 +6,8 @@
 //! - `memo` is a stack of scopes; an entry is only visible where its definition dominates.
 
 use cranelift_codegen::ir::{
-    self, AbiParam, AliasRegionData, Block, BlockArg, Function, InstBuilder, MemFlagsData, Signature, UserFuncName, Value,
-    types,
+    self, AbiParam, AliasRegionData, Block, BlockArg, Function, InstBuilder, MemFlagsData, Signature, UserFuncName,
+    Value, types,
 };
 use cranelift_codegen::isa::{CallConv, TargetIsa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
@@ -21,7 +21,9 @@ use super::index::{Term, VarState};
 use super::loops::{LoopUse, loop_uses};
 use super::registers::RegisterScratch;
 use super::values::Val;
-use super::{ARGS_BUFFERS, ARGS_SCRATCH, ARGS_SYMBOLS, CodegenError, HostFunction, Result, invalid, unsupported};
+use super::{
+    ARGS_BUFFERS, ARGS_SCRATCH, ARGS_SYMBOLS, CodegenError, HostFunction, Result, check, invalid, unsupported,
+};
 
 /// Statements after unrolling that a kernel may have.
 const STATEMENT_LIMIT: usize = 100_000;
@@ -90,6 +92,7 @@ pub(super) fn translate(
             kernel.params.len() + kernel.scratch.len()
         ));
     }
+    check::ids(kernel)?;
     let call_conv = isa.default_call_conv();
     let mut signature = Signature::new(call_conv);
     signature.params.extend([AbiParam::new(types::I64); 3]);
@@ -202,13 +205,18 @@ impl<'k> Translator<'k, '_> {
         area.map_or_else(|| invalid("access to memory without an address"), Ok)
     }
 
+    fn count_statement(&mut self) -> Result<()> {
+        self.statements += 1;
+        if self.statements > STATEMENT_LIMIT {
+            return Err(CodegenError::TooLarge { limit: STATEMENT_LIMIT });
+        }
+        Ok(())
+    }
+
     /// Translates statements in order.
     pub(super) fn block(&mut self, body: &'k [Stmt], outermost: bool) -> Result<()> {
         for stmt in body {
-            self.statements += 1;
-            if self.statements > STATEMENT_LIMIT {
-                return Err(CodegenError::TooLarge { limit: STATEMENT_LIMIT });
-            }
+            self.count_statement()?;
             match stmt {
                 Stmt::Let { value, op } => {
                     let v = self.op(op, *value)?;
@@ -253,6 +261,7 @@ impl<'k> Translator<'k, '_> {
                 // A clamped variable has another value in each copy, so what depends on it must not outlive the copy.
                 let scoped = contains_clamp(body);
                 for i in 0..n {
+                    self.count_statement()?;
                     self.vars[var.0 as usize] = VarState::Const(i);
                     if scoped {
                         self.memo.push(FxHashMap::default());
@@ -343,9 +352,7 @@ impl<'k> Translator<'k, '_> {
         let ty = self.type_of(otherwise);
         let (then, after) = (self.b.create_block(), self.b.create_block());
         let result = self.b.append_block_param(after, ty);
-        self.b
-            .ins()
-            .brif(cond, then, &[], after, &[BlockArg::Value(otherwise)]);
+        self.b.ins().brif(cond, then, &[], after, &[BlockArg::Value(otherwise)]);
         self.enter(then);
         self.memo.push(FxHashMap::default());
         let value = body(self)?;
@@ -381,9 +388,9 @@ impl<'k> Translator<'k, '_> {
             _ => return invalid(format!("value {} is used before its definition", id.0)),
         };
         match self.lanes {
-            Some(LaneLoop { current: Some(lane), .. }) if v.varies() => {
-                Ok(Val::Scalar(self.scalar(&v, self.kernel.dtype(id), lane)))
-            }
+            Some(LaneLoop {
+                current: Some(lane), ..
+            }) if v.varies() => Ok(Val::Scalar(self.scalar(&v, self.kernel.dtype(id), lane))),
             _ => Ok(v),
         }
     }
@@ -432,7 +439,11 @@ impl<'k> Translator<'k, '_> {
             return Ok(Val::Const(op.eval(&constants)));
         }
         let operand = |i: usize| {
-            if op == ScalarOp::Select && i == 0 { DType::Bool } else { dtype }
+            if op == ScalarOp::Select && i == 0 {
+                DType::Bool
+            } else {
+                dtype
+            }
         };
         let compares = matches!(op, ScalarOp::Eq | ScalarOp::Ne | ScalarOp::Lt | ScalarOp::Le);
         if !vals.iter().any(Val::varies) {
@@ -445,8 +456,9 @@ impl<'k> Translator<'k, '_> {
         let count = self.lanes.map_or(0, |l| l.count);
         let mut lanes = SmallVec::new();
         for lane in 0..count {
-            let args: SmallVec<[Value; 3]> =
-                (0..vals.len()).map(|i| self.scalar(&vals[i], operand(i), lane)).collect();
+            let args: SmallVec<[Value; 3]> = (0..vals.len())
+                .map(|i| self.scalar(&vals[i], operand(i), lane))
+                .collect();
             lanes.push(self.scalar_op(op, dtype, vals, &args)?);
         }
         debug_assert!(compares || op.arity() == vals.len());

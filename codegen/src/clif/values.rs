@@ -131,7 +131,11 @@ impl Translator<'_, '_> {
             return self.b.ins().vconst(ty, handle);
         }
         let bits = ty.bits();
-        let cut = if bits == 64 { value } else { value & ((1i64 << bits) - 1) };
+        let cut = if bits == 64 {
+            value
+        } else {
+            value & ((1i64 << bits) - 1)
+        };
         self.b.ins().iconst(ty, cut)
     }
 
@@ -267,7 +271,11 @@ impl Translator<'_, '_> {
             let through = if from == DType::Bool { DType::U8 } else { from };
             let v = self.convert(from, through, v)?;
             let v = self.bitcast_value(through, if to == DType::Bool { DType::U8 } else { to }, &v)?;
-            return if to == DType::Bool { self.convert(DType::U8, to, &v) } else { Ok(v) };
+            return if to == DType::Bool {
+                self.convert(DType::U8, to, &v)
+            } else {
+                Ok(v)
+            };
         }
         Ok(match v {
             Val::Const(c) => Val::Const(Scalar::from_bits(to, c.bits())),
@@ -339,4 +347,3 @@ impl Translator<'_, '_> {
         self.b.ins().iadd_imm_s(v, c)
     }
 }
-

@@ -153,7 +153,11 @@ impl Translator<'_, '_> {
         let signed = dtype.is_signed_int();
         if matches!(op, Shl | Shr) {
             let c = vals[1].constant()?;
-            let amount = if signed { c.as_i64() } else { i64::try_from(c.bits()).unwrap_or(-1) };
+            let amount = if signed {
+                c.as_i64()
+            } else {
+                i64::try_from(c.bits()).unwrap_or(-1)
+            };
             let x = self.vector(&vals[0], dtype, ty);
             let inside = (0..dtype.bits() as i64).contains(&amount);
             return Some(match (op, inside, signed) {

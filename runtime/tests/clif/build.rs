@@ -47,13 +47,7 @@ impl Builder {
         self.store_masked(memory, index, value, None);
     }
 
-    pub fn store_masked(
-        &mut self,
-        memory: Memory,
-        index: impl Into<IndexExpr>,
-        value: ValueId,
-        mask: Option<ValueId>,
-    ) {
+    pub fn store_masked(&mut self, memory: Memory, index: impl Into<IndexExpr>, value: ValueId, mask: Option<ValueId>) {
         let index = index.into();
         self.push(Stmt::Store {
             memory,
@@ -300,7 +294,14 @@ pub fn edges(dtype: DType) -> Vec<Scalar> {
 pub fn random_scalar(rng: &mut Rng, dtype: DType, edges: &[Scalar]) -> Scalar {
     match rng.below(3) {
         0 => edges[rng.below(edges.len())],
-        1 => Scalar::from_bits(dtype, if dtype == DType::Bool { rng.next() & 1 } else { rng.next() }),
+        1 => Scalar::from_bits(
+            dtype,
+            if dtype == DType::Bool {
+                rng.next() & 1
+            } else {
+                rng.next()
+            },
+        ),
         _ if dtype.is_float() => Scalar::from_f64(dtype, rng.float() as f64 * 8.0),
         _ => Scalar::from_i64(dtype, rng.below(40) as i64 - 20),
     }

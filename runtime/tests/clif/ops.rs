@@ -93,7 +93,11 @@ fn cases(dtype: DType) -> Vec<Case> {
         if op.arity() == 2 {
             shapes.push(vec![Operand::Each, Operand::One]);
             shapes.push(vec![Operand::One, Operand::Each]);
-            let pick = if dtype.is_float() { vec![0, 3, 29] } else { vec![0, 1, 4, 13, 6] };
+            let pick = if dtype.is_float() {
+                vec![0, 3, 29]
+            } else {
+                vec![0, 1, 4, 13, 6]
+            };
             let edges = edges(dtype);
             for e in pick.into_iter().filter_map(|i| edges.get(i).copied()) {
                 shapes.push(vec![Operand::Each, Operand::Const(e)]);
@@ -213,7 +217,9 @@ fn sixteen_bit_floats_move_but_do_not_compute() {
                 assert_eq!(*found, inputs[if inputs[0][i].as_bool() { 1 } else { 2 }][i]);
             }
         }
-        let k = kernel(&[dtype; 2], &[Operand::Each; 2], dtype, 8, |b, v| b.map(ScalarOp::Add, v));
+        let k = kernel(&[dtype; 2], &[Operand::Each; 2], dtype, 8, |b, v| {
+            b.map(ScalarOp::Add, v)
+        });
         let error = compile(&k).unwrap_err();
         assert!(
             matches!(
@@ -276,7 +282,14 @@ fn every_half_converts_and_every_tie_rounds_to_even() {
         for h in &halves {
             let bits = h.convert(DType::F32).bits();
             let step = if dtype == DType::F16 { 1 << 12 } else { 1 << 15 };
-            for b in [bits, bits + 1, bits + step, bits + step - 1, bits + step + 1, bits.wrapping_sub(1)] {
+            for b in [
+                bits,
+                bits + 1,
+                bits + step,
+                bits + step - 1,
+                bits + step + 1,
+                bits.wrapping_sub(1),
+            ] {
                 singles.push(Scalar::from_bits(DType::F32, b));
             }
         }
