@@ -188,7 +188,25 @@ pub struct Compiled {
 /// # Errors
 /// [`JitError`]; the first failing kernel's if several fail. Nothing stays allocated then.
 pub fn compile(kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<Compiled>, JitError> {
-    let isa = host_isa()?;
+    compile_for(host_isa()?, kernels, options)
+}
+
+/// As [`compile`], for another processor of the host's kind, as one with fewer features.
+///
+/// # Safety
+/// This machine runs the instructions of `isa`, which has the host's default calling convention.
+///
+/// # Errors
+/// As [`compile`].
+pub unsafe fn compile_with_isa(
+    isa: Arc<dyn TargetIsa>,
+    kernels: &[&Kernel],
+    options: &JitOptions,
+) -> Result<Vec<Compiled>, JitError> {
+    compile_for(isa, kernels, options)
+}
+
+fn compile_for(isa: Arc<dyn TargetIsa>, kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<Compiled>, JitError> {
     let mut seen: FxHashMap<&Kernel, usize> = FxHashMap::default();
     let mut unique: Vec<usize> = Vec::new();
     let mut unique_of = Vec::with_capacity(kernels.len());

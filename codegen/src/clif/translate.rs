@@ -135,7 +135,9 @@ pub(super) fn translate(
 
 fn has_vectors(isa: &dyn TargetIsa) -> bool {
     match isa.name() {
-        "x64" | "aarch64" => true,
+        "aarch64" => true,
+        // Before SSSE3 (2006) byte shuffles are calls.
+        "x64" => isa.has_x86_pshufb_lowering(),
         "riscv64" => isa
             .isa_flags()
             .iter()

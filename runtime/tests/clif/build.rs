@@ -1,10 +1,14 @@
 //! A small kernel builder, and a way to run kernels on byte buffers.
 
+use std::sync::Arc;
+
+use cranelift_codegen::isa::TargetIsa;
+use cranelift_codegen::settings::Configurable;
 use smallvec::SmallVec;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Stmt, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp};
-use tlc_runtime::jit::{self, Args, JitError, JitOptions, KernelFn};
+use tlc_runtime::jit::{self, Args, Compiled, JitError, JitOptions, KernelFn};
 
 /// Builds a kernel statement by statement.
 #[derive(Default)]
@@ -117,9 +121,19 @@ pub fn compile(kernel: &Kernel) -> Result<KernelFn, JitError> {
 }
 
 /// Runs a kernel over its whole range. The buffers are element-aligned only, and must have exactly the right length.
+///
+/// Runs the code for each processor of [`isas`]; they must agree bit for bit.
 pub fn run(kernel: &Kernel, buffers: &mut [Vec<u8>], symbols: &[i64]) {
-    let f = compile(kernel).unwrap();
-    run_function(&f, kernel, buffers, symbols, None);
+    let before = buffers.to_vec();
+    for (i, isa) in isas().into_iter().enumerate() {
+        let mut these = before.clone();
+        let f = compile_all(isa, &[kernel]).remove(0).function;
+        run_function(&f, kernel, &mut these, symbols, None);
+        if i > 0 {
+            assert_eq!(buffers, &these, "processors differ");
+        }
+        buffers.clone_from_slice(&these);
+    }
 }
 
 pub fn run_function(
@@ -168,6 +182,30 @@ pub fn run_function(
         );
         b.copy_from_slice(inside);
     }
+}
+
+/// This machine's code generator and, on x86-64, one for processors with 128-bit vectors only and one for the oldest.
+pub fn isas() -> Vec<Arc<dyn TargetIsa>> {
+    let mut all = vec![jit::host_isa().unwrap()];
+    if cfg!(all(target_arch = "x86_64", target_os = "linux")) {
+        for features in [
+            &["has_cmpxchg16b", "has_sse3", "has_ssse3", "has_sse41", "has_sse42"][..],
+            &[],
+        ] {
+            let mut builder = cranelift_codegen::isa::lookup_by_name("x86_64-unknown-linux-gnu").unwrap();
+            for f in features {
+                builder.enable(f).unwrap();
+            }
+            all.push(builder.finish(tlc_codegen::clif::flags(true)).unwrap());
+        }
+    }
+    all
+}
+
+/// Compiles for a processor of which this machine has all instructions.
+pub fn compile_all(isa: Arc<dyn TargetIsa>, kernels: &[&Kernel]) -> Vec<Compiled> {
+    // SAFETY: `isas` makes code for this machine or for the baseline that every x86-64 has.
+    unsafe { jit::compile_with_isa(isa, kernels, &JitOptions::default()) }.unwrap()
 }
 
 /// Little-endian bytes of scalars.

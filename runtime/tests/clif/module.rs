@@ -32,37 +32,6 @@ fn scale(k: f64, unroll: i64, op: Option<ScalarOp>) -> Kernel {
     b.finish()
 }
 
-#[cfg(target_os = "linux")]
-fn resident_pages() -> usize {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split_whitespace().nth(1).unwrap().parse().unwrap()
-}
-
-#[cfg(target_os = "linux")]
-#[test]
-fn ten_thousand_dropped_kernels_leave_no_memory_behind() {
-    let options = JitOptions {
-        threads: 1,
-        ..JitOptions::default()
-    };
-    let round = |from: usize, to: usize| {
-        for i in from..to {
-            let k = scale(i as f64, 1, (i % 50 == 0).then_some(ScalarOp::Exp));
-            let compiled = jit::compile(&[&k], &options).unwrap();
-            if i % 1000 == 0 {
-                let mut buffers = [f32_bytes([1.0; 4]), vec![0; 16]];
-                run_function(&compiled[0].function, &k, &mut buffers, &[1], None);
-            }
-        }
-    };
-    round(0, 1000);
-    let before = resident_pages();
-    round(1000, 10_000);
-    let after = resident_pages();
-    // Other tests of this process come and go; a leak of one page a kernel would be 9,000.
-    assert!(after < before + 3000, "resident pages grew from {before} to {after}");
-}
-
 #[test]
 fn equal_kernels_are_one_function_and_threads_do_not_matter() {
     let kernels: Vec<Kernel> = (0..12).map(|i| scale((i % 4) as f64, 4, None)).collect();

@@ -1,9 +1,12 @@
 //! Every scalar operation and conversion on every dtype, alone and in lanes, against `ScalarOp::eval`.
 
+use std::sync::Arc;
+
+use cranelift_codegen::isa::TargetIsa;
 use tlc_codegen::clif::CodegenError;
 use tlc_ir::kernel::{Access, Bind, Kernel, Op};
 use tlc_ir::{DType, Scalar, ScalarOp};
-use tlc_runtime::jit::{self, JitError, JitOptions};
+use tlc_runtime::jit::JitError;
 
 use crate::build::*;
 
@@ -128,8 +131,14 @@ fn cases(dtype: DType) -> Vec<Case> {
 
 fn check_dtype(dtype: DType) {
     let cases = cases(dtype);
+    for isa in isas() {
+        check_cases(dtype, &cases, isa);
+    }
+}
+
+fn check_cases(dtype: DType, cases: &[Case], isa: Arc<dyn TargetIsa>) {
     let kernels: Vec<&Kernel> = cases.iter().map(|c| &c.kernel).collect();
-    let functions = jit::compile(&kernels, &JitOptions::default()).unwrap();
+    let functions = compile_all(isa, &kernels);
     let mut rng = Rng(0x1234_5678 + dtype as u64);
     for (case, f) in cases.iter().zip(&functions) {
         let inputs: Vec<Vec<Scalar>> = case
@@ -246,8 +255,14 @@ fn conversions_between_all_dtypes() {
             }
         }
     }
+    for isa in isas() {
+        check_conversions(&cases, isa);
+    }
+}
+
+fn check_conversions(cases: &[(DType, DType, i64, Kernel)], isa: Arc<dyn TargetIsa>) {
     let kernels: Vec<&Kernel> = cases.iter().map(|c| &c.3).collect();
-    let functions = jit::compile(&kernels, &JitOptions::default()).unwrap();
+    let functions = compile_all(isa, &kernels);
     let mut rng = Rng(99);
     for ((from, to, lanes, k), f) in cases.iter().zip(&functions) {
         let edges = edges(*from);
