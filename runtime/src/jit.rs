@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::mem::{ManuallyDrop, offset_of};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -238,7 +239,17 @@ fn compile_all(
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(&kernel) = unique.get(at) else { return };
-            let code = compiler.compile(kernels[kernel], isa, options.text);
+            // The translation keeps from Cranelift what it would panic on; should it panic all the same, the caller learns
+            // which kernel it was.
+            let code = catch_unwind(AssertUnwindSafe(|| {
+                compiler.compile(kernels[kernel], isa, options.text)
+            }));
+            let code = code.unwrap_or_else(|_| {
+                compiler = Compiler::new();
+                Err(CodegenError::Cranelift {
+                    message: "the code generator panicked".into(),
+                })
+            });
             if let Ok(mut slot) = slots[at].lock() {
                 *slot = Some(code);
             }

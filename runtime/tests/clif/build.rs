@@ -150,7 +150,11 @@ pub fn run_function(
         let len = p.len.eval_symbols(symbols).unwrap() as usize * p.dtype.bytes();
         assert_eq!(b.len(), len, "buffer length");
         let mut copy = vec![0xa5a5_a5a5_a5a5_a5a5u64; len.div_ceil(8) + 4];
-        let skip = if copy.as_ptr() as usize % 16 == 0 { 1 } else { 2 };
+        let skip = if (copy.as_ptr() as usize).is_multiple_of(16) {
+            1
+        } else {
+            2
+        };
         // SAFETY: the destination has `len + 8` bytes behind `skip`.
         unsafe { std::ptr::copy_nonoverlapping(b.as_ptr(), copy.as_mut_ptr().add(skip).cast(), len) };
         copies.push((copy, skip));
