@@ -1,7 +1,7 @@
 //! A directory for one test, and the binary in it.
 
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -146,8 +146,4 @@ pub fn finish(command: &mut Command, stdin: &[u8]) -> Ran {
         bytes: output.stdout,
         err: String::from_utf8_lossy(&output.stderr).into_owned(),
     }
-}
-
-pub fn text(path: &Path) -> String {
-    path.to_str().expect("a path of text").to_string()
 }
