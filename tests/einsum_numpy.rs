@@ -18,7 +18,11 @@ struct Case {
 }
 
 fn shape(text: &str) -> Vec<usize> {
-    if text == "-" { vec![] } else { text.split('x').map(|d| d.parse().expect("an extent")).collect() }
+    if text == "-" {
+        vec![]
+    } else {
+        text.split('x').map(|d| d.parse().expect("an extent")).collect()
+    }
 }
 
 fn operand(k: usize, shape: &[usize], dtype: DType) -> HostTensor {
@@ -41,9 +45,15 @@ fn cases() -> Vec<Case> {
     let lines = TABLE.lines().enumerate().filter(|(_, l)| !l.starts_with('#'));
     let read = |(number, line): (usize, &str)| {
         let fields: Vec<&str> = line.split('\t').collect();
-        let [expression, shapes, dtypes, verdict] = fields[..] else { panic!("line {}: {line}", number + 1) };
+        let [expression, shapes, dtypes, verdict] = fields[..] else {
+            panic!("line {}: {line}", number + 1)
+        };
         let dtype = |d: &str| d.parse::<DType>().expect("a dtype");
-        let operands = shapes.split(' ').map(shape).zip(dtypes.split(' ').map(dtype)).enumerate();
+        let operands = shapes
+            .split(' ')
+            .map(shape)
+            .zip(dtypes.split(' ').map(dtype))
+            .enumerate();
         let result = verdict.strip_prefix("ok ").map(|rest| {
             let mut parts = rest.split(' ');
             let ty = dtype(parts.next().expect("a dtype"));
@@ -71,9 +81,16 @@ fn evaluate(expression: &str, operands: &[HostTensor]) -> Result<HostTensor, Str
     let result = tlc::einsum(expression, &inputs.iter().collect::<Vec<_>>());
     graph.output("result", &result);
     graph.check().map_err(|e| e.to_string())?;
-    let options = CompileOptions { threads: Some(1), ..CompileOptions::default() };
-    let executable = graph.compile(&options).unwrap_or_else(|e| panic!("`{expression}`: {e}"));
-    let outputs = executable.run(&operands.iter().map(Input::from).collect::<Vec<_>>()).expect("a run");
+    let options = CompileOptions {
+        threads: Some(1),
+        ..CompileOptions::default()
+    };
+    let executable = graph
+        .compile(&options)
+        .unwrap_or_else(|e| panic!("`{expression}`: {e}"));
+    let outputs = executable
+        .run(&operands.iter().map(Input::from).collect::<Vec<_>>())
+        .expect("a run");
     Ok(outputs[0].to_host())
 }
 
@@ -83,7 +100,11 @@ fn differs(found: &HostTensor, expected: &(DType, Vec<usize>, Vec<i64>)) -> Opti
         && found.shape() == shape
         && (0..found.len()).all(|i| {
             let v = found.get(i);
-            let number = if v.dtype() == DType::Bool { f64::from(u8::from(v.as_bool())) } else { v.as_f64() };
+            let number = if v.dtype() == DType::Bool {
+                f64::from(u8::from(v.as_bool()))
+            } else {
+                v.as_f64()
+            };
             number == values[i] as f64
         });
     (!same).then(|| format!("expected {dtype}{shape:?} {values:?}, found {found:?}"))
@@ -114,7 +135,12 @@ fn results_are_those_of_numpy() {
             (None, Err(_)) => {}
         }
     }
-    assert!(wrong.is_empty(), "{} cases differ:\n{}", wrong.len(), wrong[..wrong.len().min(20)].join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} cases differ:\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(20)].join("\n")
+    );
 }
 
 #[test]
@@ -134,7 +160,9 @@ fn the_command_gives_the_same() {
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     for case in cases().iter().step_by(41) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tlc"));
-        command.current_dir(dir.path()).args(["einsum", "--output", "out.npy", "--", &case.expression]);
+        command
+            .current_dir(dir.path())
+            .args(["einsum", "--output", "out.npy", "--", &case.expression]);
         for (k, tensor) in case.operands.iter().enumerate() {
             let name = format!("operand{k}.npy");
             let mut bytes = Vec::new();
@@ -150,11 +178,21 @@ fn the_command_gives_the_same() {
             Some(expected) => {
                 assert_eq!(ran.status.code(), Some(0), "line {}: {err}", case.line);
                 let found = npy::read(&std::fs::read(&out).expect("a result")).expect("an npy file");
-                assert_eq!(differs(&found, expected), None, "line {}: `{}`", case.line, case.expression);
+                assert_eq!(
+                    differs(&found, expected),
+                    None,
+                    "line {}: `{}`",
+                    case.line,
+                    case.expression
+                );
             }
             None => {
                 assert_eq!(ran.status.code(), Some(3), "line {}: {err}", case.line);
-                assert!(err.starts_with("error: EXPR") && !out.exists(), "line {}: {err}", case.line);
+                assert!(
+                    err.starts_with("error: EXPR") && !out.exists(),
+                    "line {}: {err}",
+                    case.line
+                );
             }
         }
     }

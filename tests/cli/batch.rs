@@ -7,7 +7,10 @@ use super::support::{CHAIN, Place, Ran};
 const EXP: &str = "graph @f(%x: f32[n]) {\n  %0 = exp %x : f32[n]\n  return %0 as y\n}\n";
 
 fn lines(ran: &Ran) -> Vec<Value> {
-    ran.out.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect()
+    ran.out
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}")))
+        .collect()
 }
 
 fn place() -> Place {
@@ -37,7 +40,10 @@ fn every_case_answers_one_line_and_none_ends_the_batch() {
     p.write("cases.jsonl", manifest.join("\n"));
     let ran = p.run(&["run", "--batch", "cases.jsonl"]).code(0);
     let answers = lines(&ran);
-    let status: Vec<(&Value, &str)> = answers.iter().map(|a| (&a["id"], a["status"].as_str().unwrap())).collect();
+    let status: Vec<(&Value, &str)> = answers
+        .iter()
+        .map(|a| (&a["id"], a["status"].as_str().unwrap()))
+        .collect();
     assert_eq!(
         status,
         [
@@ -55,9 +61,21 @@ fn every_case_answers_one_line_and_none_ends_the_batch() {
         assert_eq!(keys, ["id", "status", "message", "seconds"]);
         assert!(a["message"].is_string() && a["seconds"].as_f64().unwrap() >= 0.0);
     }
-    assert!(answers[1]["message"].as_str().unwrap().starts_with("cases.jsonl:2:"), "{}", answers[1]);
-    assert!(answers[2]["message"].as_str().unwrap().starts_with("bad.tlir:1:"), "{}", answers[2]);
-    assert!(answers[4]["message"].as_str().unwrap().contains("expected x: f32[n]"), "{}", answers[4]);
+    assert!(
+        answers[1]["message"].as_str().unwrap().starts_with("cases.jsonl:2:"),
+        "{}",
+        answers[1]
+    );
+    assert!(
+        answers[2]["message"].as_str().unwrap().starts_with("bad.tlir:1:"),
+        "{}",
+        answers[2]
+    );
+    assert!(
+        answers[4]["message"].as_str().unwrap().contains("expected x: f32[n]"),
+        "{}",
+        answers[4]
+    );
     assert_eq!(p.list("one"), ["y.npy"]);
     assert_eq!(p.list("six"), ["y.npy"]);
     assert!(["two", "three", "four"].iter().all(|d| !p.path(d).exists()));
@@ -81,7 +99,12 @@ fn a_manifest_comes_from_standard_input_line_by_line() {
     let mut output = BufReader::new(child.stdout.take().unwrap());
     for id in 0..3 {
         // The answer arrives before the next case is given.
-        writeln!(input, "{}", json!({"id": id, "model": "m.tlir", "inputs": {"x": "x.npy"}})).unwrap();
+        writeln!(
+            input,
+            "{}",
+            json!({"id": id, "model": "m.tlir", "inputs": {"x": "x.npy"}})
+        )
+        .unwrap();
         let mut line = String::new();
         output.read_line(&mut line).unwrap();
         let answer: Value = serde_json::from_str(&line).unwrap();
@@ -94,17 +117,29 @@ fn a_manifest_comes_from_standard_input_line_by_line() {
 #[test]
 fn a_panic_is_an_answer_too() {
     let p = place();
-    p.write("cases.jsonl", json!({"id": 1, "model": "m.tlir", "inputs": {"x": "x.npy"}}).to_string());
-    let ran = p.run_under(("TLC", "fault=panic"), &["run", "--batch", "cases.jsonl"]).code(0);
+    p.write(
+        "cases.jsonl",
+        json!({"id": 1, "model": "m.tlir", "inputs": {"x": "x.npy"}}).to_string(),
+    );
+    let ran = p
+        .run_under(("TLC", "fault=panic"), &["run", "--batch", "cases.jsonl"])
+        .code(0);
     let answers = lines(&ran);
     assert_eq!(answers[0]["status"], "error");
-    assert!(answers[0]["message"].as_str().unwrap().starts_with("internal error: "), "{}", answers[0]);
+    assert!(
+        answers[0]["message"].as_str().unwrap().starts_with("internal error: "),
+        "{}",
+        answers[0]
+    );
 }
 
 #[test]
 fn asked_for_json_every_line_has_the_schema() {
     let p = place();
-    p.write("cases.jsonl", json!({"id": 1, "model": "m.tlir", "inputs": {"x": "x.npy"}}).to_string());
+    p.write(
+        "cases.jsonl",
+        json!({"id": 1, "model": "m.tlir", "inputs": {"x": "x.npy"}}).to_string(),
+    );
     let ran = p.run(&["run", "--batch", "cases.jsonl", "--format", "json"]).code(0);
     assert_eq!(lines(&ran)[0]["schema"], 1);
     p.run(&["run", "--batch", "none.jsonl"]).code(3);

@@ -8,7 +8,10 @@ struct Random(u64);
 
 impl Random {
     fn below(&mut self, n: usize) -> usize {
-        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.0 = self
+            .0
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         ((self.0 >> 33) as usize) % n.max(1)
     }
 }
@@ -49,7 +52,12 @@ fn mutated_models_end_with_a_documented_code() {
         let command = ["explain", "check", "opt"][random.below(3)];
         let ran = p.run(&[command, "m.tlir", "--threads", "1"]);
         let shown = String::from_utf8_lossy(&text);
-        assert!([0, 1, 3, 4, 5].contains(&ran.code), "{command}: {}\n{shown}\n{}", ran.code, ran.err);
+        assert!(
+            [0, 1, 3, 4, 5].contains(&ran.code),
+            "{command}: {}\n{shown}\n{}",
+            ran.code,
+            ran.err
+        );
         if ran.code != 0 {
             assert!(ran.first_error().starts_with("error: m.tlir"), "{shown}\n{}", ran.err);
         }
@@ -59,7 +67,10 @@ fn mutated_models_end_with_a_documented_code() {
 #[test]
 fn mutated_data_ends_with_a_documented_code() {
     let p = Place::new();
-    p.write("m.tlir", "graph @f(%x: f32[n, m]) {\n  %0 = exp %x : f32[n, m]\n  return %0 as y\n}\n");
+    p.write(
+        "m.tlir",
+        "graph @f(%x: f32[n, m]) {\n  %0 = exp %x : f32[n, m]\n  return %0 as y\n}\n",
+    );
     let path = p.f32s("x.npy", &[3, 5], &[0.5; 15]);
     let good = std::fs::read(path).unwrap();
     let mut random = Random(2);
@@ -67,7 +78,16 @@ fn mutated_data_ends_with_a_documented_code() {
     while begin.elapsed() < TIME {
         p.write("x.npy", mutate(&good, &mut random));
         let _ = std::fs::remove_dir_all(p.path("out"));
-        let ran = p.run(&["run", "m.tlir", "--input", "x=x.npy", "--output-dir", "out", "--threads", "1"]);
+        let ran = p.run(&[
+            "run",
+            "m.tlir",
+            "--input",
+            "x=x.npy",
+            "--output-dir",
+            "out",
+            "--threads",
+            "1",
+        ]);
         assert!([0, 3, 4, 5].contains(&ran.code), "{}\n{}", ran.code, ran.err);
         if ran.code != 0 {
             assert!(ran.first_error().starts_with("error: "), "{}", ran.err);
@@ -88,7 +108,8 @@ fn a_long_chain_compiles_without_overflowing_the_stack() {
     text += &format!("  return %{} as y\n}}\n", n - 1);
     p.write("m.tlir", text);
     p.run(&["check", "m.tlir"]).code(0);
-    p.run(&["opt", "m.tlir", "--passes", "canonicalize,fold,cse,dce"]).code(0);
+    p.run(&["opt", "m.tlir", "--passes", "canonicalize,fold,cse,dce"])
+        .code(0);
 }
 
 #[test]

@@ -71,7 +71,9 @@ pub struct Place {
 
 impl Place {
     pub fn new() -> Place {
-        Place { dir: TempDir::new().expect("a temporary directory") }
+        Place {
+            dir: TempDir::new().expect("a temporary directory"),
+        }
     }
 
     pub fn path(&self, name: &str) -> PathBuf {
@@ -103,16 +105,25 @@ impl Place {
     /// Names in a subdirectory (`.` for the place itself), sorted.
     pub fn list(&self, name: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.path(name)).map(|all| all.flatten().collect::<Vec<_>>());
-        let mut names: Vec<String> =
-            entries.unwrap_or_default().iter().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+        let mut names: Vec<String> = entries
+            .unwrap_or_default()
+            .iter()
+            .map(|e| e.file_name().to_string_lossy().into_owned())
+            .collect();
         names.sort();
         names
     }
 
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tlc"));
-        command.args(args).current_dir(self.dir.path()).env("XDG_CACHE_HOME", self.dir.path());
-        command.env_remove("TLC").env_remove("NO_COLOR").env_remove("RUST_BACKTRACE");
+        command
+            .args(args)
+            .current_dir(self.dir.path())
+            .env("XDG_CACHE_HOME", self.dir.path());
+        command
+            .env_remove("TLC")
+            .env_remove("NO_COLOR")
+            .env_remove("RUST_BACKTRACE");
         command
     }
 
