@@ -259,7 +259,7 @@ pub struct Executable {
     /// Values of symbols that no input's shape tells, by name.
     given: Vec<(String, i64)>,
     bindings: Mutex<VecDeque<Arc<Binding>>>,
-    states: Mutex<Vec<Box<CallState>>>,
+    states: Mutex<Vec<CallState>>,
 }
 
 /// Locks a mutex whose data stays valid whatever panicked while it was held.
@@ -432,12 +432,12 @@ impl Executable {
         let taken = lock(&self.states).pop();
         let mut state = match taken {
             Some(state) => state,
-            None => Box::new(CallState {
+            None => CallState {
                 arena: AlignedBuffer::zeroed(0)?,
                 scratch: AlignedBuffer::zeroed(0)?,
                 slots: Vec::new(),
                 args: Vec::new(),
-            }),
+            },
         };
         // The arena only grows.
         if state.arena.len() < arena {

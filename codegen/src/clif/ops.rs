@@ -207,12 +207,9 @@ impl Translator<'_, '_> {
                 } else {
                     (a[1], a[0], self.is_number(args[1]))
                 };
-                let cc = if op == Max {
-                    FloatCC::GreaterThan
-                } else {
-                    FloatCC::LessThan
-                };
-                let better = self.builder.ins().fcmp(cc, x, y);
+                // Written as "less than" so that Cranelift sees one minimum or maximum instruction.
+                let (low, high) = if op == Max { (y, x) } else { (x, y) };
+                let better = self.builder.ins().fcmp(FloatCC::LessThan, low, high);
                 let picked = self.pick(better, x, y, ty);
                 if first_is_number {
                     picked

@@ -6,6 +6,7 @@
 pub mod directives;
 mod gpu;
 pub mod hoist;
+mod stage;
 mod threads;
 pub mod tree;
 
@@ -247,6 +248,14 @@ impl Scheduler<'_> {
         {
             outer.push(columns[0]);
             self.parallel(&outer);
+            let staged = self.apply(Directive::Stage {
+                outer: rows[1],
+                inner: columns[1],
+                tile: TILE,
+            });
+            for pair in staged.unwrap_or_default().chunks_exact(2) {
+                self.vectorize(pair[1]);
+            }
             self.vectorize(columns[1]);
         } else {
             self.parallel(&outer);
