@@ -9,7 +9,8 @@ use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::{Cluster, ClusterKind};
 use tlc_passes::pipeline::gpu_kernels;
-use tlc_runtime::jit::Compiler;
+use tlc_codegen::clif::EmitText;
+use tlc_runtime::jit;
 
 use crate::args::ModelArgs;
 use crate::failure::{Code, Failure};
@@ -216,15 +217,24 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
         What::Dot => whole(dot_text(compiled)),
         What::Kernel => chosen(kernels, one, &model.file, |_, k| Ok(kernel_text(k)))?,
         What::Clif | What::Asm => {
-            let failed = |e: tlc_runtime::jit::CompileError| Failure::build(&model.file, &e.into());
-            let compiler = Compiler::new().map_err(failed)?;
+            let failed = |e: jit::JitError| Failure::build(&model.file, &e.into());
+            let options = jit::JitOptions {
+                text: EmitText {
+                    clif: true,
+                    disasm: true,
+                },
+                ..jit::JitOptions::default()
+            };
             chosen(kernels, one, &model.file, |_, k| {
-                let text = compiler.text(k).map_err(failed)?;
-                Ok(if args.what == What::Clif {
-                    text.clif
-                } else {
-                    text.assembly
-                })
+                let compiled = jit::compile(&[k], &options).map_err(failed)?;
+                let text = compiled.into_iter().next().and_then(|c| {
+                    if args.what == What::Clif {
+                        c.clif
+                    } else {
+                        c.disasm
+                    }
+                });
+                Ok(text.map_or_else(String::new, |t| t.to_string()))
             })?
         }
         What::Cuda => cuda(&model, compiled, one, &args.arch)?,

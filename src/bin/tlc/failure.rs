@@ -9,7 +9,7 @@ use tlc::{BuildError, HostTensor};
 use tlc_formats::{ErrorKind, FormatError};
 use tlc_passes::pipeline::PassError;
 use tlc_runtime::executable::RunError;
-use tlc_runtime::jit::CompileError;
+use tlc_runtime::jit::JitError;
 
 /// Why the process ends as it does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -164,14 +164,14 @@ impl Failure {
         }
     }
 
-    fn compile(file: &str, error: &CompileError) -> Failure {
+    fn compile(file: &str, error: &JitError) -> Failure {
         let code = match error {
-            CompileError::Kernel {
+            JitError::Kernel {
                 source: tlc_codegen::clif::CodegenError::Unsupported { .. },
                 ..
             } => Code::Unsupported,
-            CompileError::Machine(_) => Code::Unsupported,
-            CompileError::Memory(_) => Code::Limit,
+            JitError::Host { .. } => Code::Unsupported,
+            JitError::Load { .. } => Code::Limit,
             _ => Code::Bug,
         };
         Failure::at(code, file, error.to_string())
