@@ -47,11 +47,11 @@ pub fn input_spec(text: &str) -> Result<InputSpec, String> {
 
 /// Declared inputs of a graph, in order.
 pub fn declared(graph: &Graph) -> Vec<(&str, &TensorType)> {
-    let of = |kind| match kind {
-        &NodeKind::Input { ref name, ref ty, .. } => (name.as_str(), ty),
-        _ => unreachable!("inputs are input nodes"),
+    let of = |&input| match &graph.node(input).kind {
+        NodeKind::Input { name, ty, .. } => Some((name.as_str(), ty)),
+        _ => None,
     };
-    graph.inputs().iter().map(|&i| of(&graph.node(i).kind)).collect()
+    graph.inputs().iter().filter_map(of).collect()
 }
 
 fn declaration(graph: &Graph) -> String {
@@ -200,7 +200,7 @@ fn shape_under(
                     None
                 }
             },
-            IndexNode::Var(_) | _ => None,
+            _ => None,
         });
         if let Some(symbol) = unknown {
             let s = &graph.symbols()[symbol.0 as usize];
@@ -363,9 +363,13 @@ impl Summary {
         if self.nans > 0 {
             line += &format!("  {} nan", self.nans);
         }
-        let values: Vec<String> = self.first.iter().map(Scalar::to_string).collect();
-        let more = if self.elements() > FIRST { ", …" } else { "" };
-        line + &format!("\n  {}{more}\n", values.join(", "))
+        line.push('\n');
+        if !self.first.is_empty() {
+            let values: Vec<String> = self.first.iter().map(Scalar::to_string).collect();
+            let more = if self.elements() > FIRST { ", …" } else { "" };
+            line += &format!("  {}{more}\n", values.join(", "));
+        }
+        line
     }
 }
 

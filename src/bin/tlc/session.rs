@@ -274,10 +274,17 @@ pub fn measured() -> Option<HwBench> {
 
 /// The machine model to compare with: measured where that was done, assumed elsewhere; and which of the two.
 pub fn limits(target: &Target) -> (Target, bool) {
-    let Some(bench) = measured() else {
-        return (target.clone(), false);
-    };
     let mut limits = target.clone();
+    let Some(bench) = measured() else {
+        // What is assumed is of one thread; cores have their own caches and units, and share the memory.
+        let threads = target.threads as f64;
+        limits.bytes_per_second[..2]
+            .iter_mut()
+            .for_each(|rate| *rate *= threads);
+        limits.f32_flops_per_second *= threads;
+        limits.vector_ops_per_second *= threads;
+        return (limits, false);
+    };
     let footprints = [
         target.l2_bytes / 2,
         target.l3_bytes / 2,

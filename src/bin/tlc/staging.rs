@@ -1,7 +1,7 @@
 //! Output files: written beside their final name, then renamed, so that a failed or interrupted run leaves none.
 //!
-//! Invariants: every temporary file is registered before it exists and until it is renamed or removed; the handler of
-//! Ctrl-C removes what is registered; a set of files is renamed only when all of them are complete.
+//! Invariants: every temporary file, and every directory made for it, is registered as it is made and until it is
+//! renamed, kept or removed; the handler of Ctrl-C removes what is registered; a set of files is renamed only when all of them are complete.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -25,6 +25,8 @@ pub fn clean_up_on_signals() {
     let handler = || {
         let files = temporary();
         files.iter().for_each(|f| drop(fs::remove_file(f)));
+        // Then directories, innermost first; one that someone else has written to stays.
+        files.iter().rev().for_each(|d| drop(fs::remove_dir(d)));
         // The lock is held on purpose: nobody registers another file on the way out.
         std::process::exit(INTERRUPTED);
     };
@@ -75,7 +77,10 @@ impl Outputs {
         missing.reverse();
         for part in missing {
             match fs::create_dir(part) {
-                Ok(()) => self.created.push(part.to_path_buf()),
+                Ok(()) => {
+                    temporary().push(part.to_path_buf());
+                    self.created.push(part.to_path_buf());
+                }
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(Failure::writing(&part.display().to_string(), &e)),
             }
@@ -134,7 +139,8 @@ impl Outputs {
                 new.push(staged.target.clone());
             }
         }
-        self.created.clear();
+        let created = std::mem::take(&mut self.created);
+        temporary().retain(|f| !created.contains(f));
         Ok(())
     }
 }
@@ -144,6 +150,7 @@ impl Drop for Outputs {
         self.staged.clear();
         // Innermost first; one that someone else has written to stays.
         self.created.iter().rev().for_each(|d| drop(fs::remove_dir(d)));
+        temporary().retain(|f| !self.created.contains(f));
     }
 }
 
