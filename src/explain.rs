@@ -50,7 +50,11 @@ fn floor_at(target: &Target, bytes: u64, flops: u64, flops_per_second: f64) -> (
     };
     let moving = bytes as f64 / bandwidth * 1e9;
     let computing = flops as f64 / flops_per_second * 1e9;
-    if moving >= computing { (moving, "bytes") } else { (computing, "flops") }
+    if moving >= computing {
+        (moving, "bytes")
+    } else {
+        (computing, "flops")
+    }
 }
 
 fn launch_cost(l: &Launch, target: &Target) -> StepCost {

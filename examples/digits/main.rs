@@ -101,7 +101,11 @@ fn evaluate(title: &str, key: &str, executable: &Executable) -> Outcome<bool> {
     let outputs = executable.run(&[(&images).into()])?;
     let logits = outputs[0].as_slice::<f32>().ok_or("logits are f32")?;
     let digits = outputs[1].as_slice::<i64>().ok_or("digits are i64")?;
-    let right = digits.iter().enumerate().filter(|(i, d)| labels.get(*i).as_i64() == **d).count();
+    let right = digits
+        .iter()
+        .enumerate()
+        .filter(|(i, d)| labels.get(*i).as_i64() == **d)
+        .count();
     let accuracy = right as f64 / labels.len() as f64;
     let off = logits
         .iter()
@@ -109,13 +113,27 @@ fn evaluate(title: &str, key: &str, executable: &Executable) -> Outcome<bool> {
         .map(|(i, l)| (l - reference.get(i).as_f64() as f32).abs())
         .fold(0.0, f32::max);
     println!("{title}");
-    println!("  accuracy on {} held-out images: {accuracy:.4} ({right} right)", labels.len());
+    println!(
+        "  accuracy on {} held-out images: {accuracy:.4} ({right} right)",
+        labels.len()
+    );
     println!("  largest difference from the training script's logits: {off:.1e}");
     let one = HostTensor::from_slice(&[1, 8, 8], &images.as_slice::<u8>().ok_or("images are u8")?[..64])?;
     let (all, single) = (median_seconds(executable, &images)?, median_seconds(executable, &one)?);
     let each = all / labels.len() as f64 * 1e6;
-    println!("  time per image: {each:.2} us in a batch of {}, {:.2} us alone", labels.len(), single * 1e6);
-    println!("  first image: {}", if digits[0] == labels.get(0).as_i64() { "right" } else { "wrong" });
+    println!(
+        "  time per image: {each:.2} us in a batch of {}, {:.2} us alone",
+        labels.len(),
+        single * 1e6
+    );
+    println!(
+        "  first image: {}",
+        if digits[0] == labels.get(0).as_i64() {
+            "right"
+        } else {
+            "wrong"
+        }
+    );
     Ok(accuracy >= MIN_ACCURACY && off <= TOLERANCE)
 }
 
@@ -125,7 +143,10 @@ fn run() -> Outcome<bool> {
         ("multi-layer perceptron 64-128-64-10", "mlp_logits", record("mlp", mlp)?),
         ("convolutional network", "cnn_logits", record("cnn", cnn)?),
     ];
-    println!("recorded and compiled two networks in {:.1} ms\n", start.elapsed().as_secs_f64() * 1e3);
+    println!(
+        "recorded and compiled two networks in {:.1} ms\n",
+        start.elapsed().as_secs_f64() * 1e3
+    );
     let mut good = true;
     for (title, key, executable) in &networks {
         good &= evaluate(title, key, executable)?;

@@ -4,12 +4,12 @@ use std::fmt::Write;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
+use tlc_codegen::clif::EmitText;
 use tlc_codegen::cuda::{CudaOptions, identifier};
 use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::{Cluster, ClusterKind};
 use tlc_passes::pipeline::gpu_kernels;
-use tlc_codegen::clif::EmitText;
 use tlc_runtime::jit;
 
 use crate::args::ModelArgs;
@@ -227,13 +227,10 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
             };
             chosen(kernels, one, &model.file, |_, k| {
                 let compiled = jit::compile(&[k], &options).map_err(failed)?;
-                let text = compiled.into_iter().next().and_then(|c| {
-                    if args.what == What::Clif {
-                        c.clif
-                    } else {
-                        c.disasm
-                    }
-                });
+                let text = compiled
+                    .into_iter()
+                    .next()
+                    .and_then(|c| if args.what == What::Clif { c.clif } else { c.disasm });
                 Ok(text.map_or_else(String::new, |t| t.to_string()))
             })?
         }
