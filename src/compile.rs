@@ -11,7 +11,7 @@ use tlc_ir::{DType, Element, Graph as IrGraph, HostTensor, Target};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::{Compiled, Options, memory};
 use tlc_runtime::executable::{OutputTensor, RunError, StepTime, TensorView};
-use tlc_runtime::jit::{CompileError, Compiler};
+use tlc_runtime::jit::{self, JitError};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::{Pool, default_threads};
 
@@ -49,7 +49,7 @@ pub enum BuildError {
     Load(#[from] RunError),
     /// The code generator does not know this machine.
     #[error(transparent)]
-    Machine(#[from] CompileError),
+    Machine(#[from] JitError),
 }
 
 /// Threads, memory and code generator, shared by executables.
@@ -57,7 +57,6 @@ pub enum BuildError {
 pub struct Machine {
     threads: Arc<Pool>,
     buffers: Arc<BufferPool>,
-    compiler: Arc<Compiler>,
     target: Target,
 }
 
@@ -77,19 +76,17 @@ impl Machine {
             return Ok(m.clone());
         }
         let shared = known.first().map(|(_, m)| m.clone());
-        let (compiler, buffers, mut target) = match shared {
-            Some(m) => (m.compiler, m.buffers, m.target),
+        let (buffers, mut target) = match shared {
+            Some(m) => (m.buffers, m.target),
             None => {
-                let compiler = Arc::new(Compiler::new()?);
-                let target = tlc_runtime::machine::target(compiler.has_fma());
-                (compiler, BufferPool::new(), target)
+                jit::host_isa()?;
+                (BufferPool::new(), tlc_runtime::machine::target(jit::has_fma()))
             }
         };
         target.threads = threads;
         let machine = Machine {
             threads: Arc::new(Pool::new(threads)),
             buffers,
-            compiler,
             target,
         };
         known.push((threads, machine.clone()));
@@ -242,7 +239,6 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
     let compiled = tlc_passes::compile(graph, &pass_options)?;
     let inner = tlc_runtime::executable::Executable::new(
         compiled.planned.plan.clone(),
-        &machine.compiler,
         Arc::clone(&machine.threads),
         Arc::clone(&machine.buffers),
         memory::pack,

@@ -30,16 +30,26 @@ fn constant(e: &IndexExpr) -> Option<u64> {
     e.as_const().and_then(|v| u64::try_from(v).ok())
 }
 
-/// The least time, in nanoseconds, that a target needs to move `bytes` and compute `flops` on one thread, and which of the
-/// two it is.
+/// The least time, in nanoseconds, that a target needs to move `bytes` and compute `flops` at full width (a library's
+/// product), and which of the two it is.
 pub fn floor_ns(target: &Target, bytes: u64, flops: u64) -> (f64, &'static str) {
+    floor_at(target, bytes, flops, target.f32_flops_per_second)
+}
+
+/// As [`floor_ns`], for a kernel: its arithmetic runs at the lanes that the emitter has, one operation an instruction.
+pub fn kernel_floor_ns(target: &Target, bytes: u64, flops: u64) -> (f64, &'static str) {
+    let lanes = f64::from(target.vector_bits / 32);
+    floor_at(target, bytes, flops, target.vector_ops_per_second * lanes)
+}
+
+fn floor_at(target: &Target, bytes: u64, flops: u64, flops_per_second: f64) -> (f64, &'static str) {
     let bandwidth = match bytes {
         b if b <= target.l2_bytes => target.bytes_per_second[0],
         b if b <= target.l3_bytes => target.bytes_per_second[1],
         _ => target.bytes_per_second[2],
     };
     let moving = bytes as f64 / bandwidth * 1e9;
-    let computing = flops as f64 / target.f32_flops_per_second * 1e9;
+    let computing = flops as f64 / flops_per_second * 1e9;
     if moving >= computing {
         (moving, "bytes")
     } else {
@@ -49,7 +59,7 @@ pub fn floor_ns(target: &Target, bytes: u64, flops: u64) -> (f64, &'static str) 
 
 fn launch_cost(l: &Launch, target: &Target) -> StepCost {
     let (bytes, flops) = (constant(&l.bytes), constant(&l.flops));
-    let floor = bytes.zip(flops).map(|(b, f)| floor_ns(target, b, f));
+    let floor = bytes.zip(flops).map(|(b, f)| kernel_floor_ns(target, b, f));
     StepCost {
         label: l.label.clone(),
         step: format!("kernel {}", l.kernel.0),

@@ -74,42 +74,15 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
     if !library_dtype(*dtype) || same.iter().any(|d| d != dtype) {
         return None;
     }
-    let labels = label_count(inputs);
-    let mut extents = vec![IndexExpr::ONE; labels];
-    for (operand, of) in node.operands.iter().zip(inputs) {
-        for (&l, d) in of.iter().zip(&graph.ty(*operand).shape) {
-            extents[l as usize] = d.clone();
-        }
-    }
-    let has = |of: &Labels, l: usize| of.contains(&(l as u16));
-    let repeats = |of: &Labels| (0..of.len()).any(|i| of[..i].contains(&of[i]));
-    if inputs.iter().any(repeats) {
-        return None;
-    }
-    let (mut batch, mut rows, mut columns, mut summed) = (vec![], vec![], vec![], vec![]);
-    for l in output.iter().map(|&l| l as usize) {
-        match (has(&inputs[0], l), has(&inputs[1], l)) {
-            (true, true) => batch.push(l),
-            (true, false) => rows.push(l),
-            _ => columns.push(l),
-        }
-    }
-    for l in (0..labels).filter(|l| !has(output, *l)) {
-        match (has(&inputs[0], l), has(&inputs[1], l)) {
-            (true, true) => summed.push(l),
-            // A label that only one operand has is summed before the product; the einsum-path pass does that.
-            _ => return None,
-        }
-    }
-    let product = |of: &[usize]| of.iter().fold(IndexExpr::ONE, |n, &l| n * extents[l].clone());
-    let (m, n, k) = (product(&rows), product(&columns), product(&summed));
-    if m.is(1) || n.is(1) || k.is(1) || k.is(0) {
-        return None;
-    }
-    let flops = (m.clone() * n.clone() * k.clone()).as_const();
-    if flops.is_some_and(|f| f < MIN_LIBRARY_FLOPS) {
-        return None;
-    }
+    let Groups {
+        labels,
+        extents,
+        mut batch,
+        mut rows,
+        mut columns,
+        summed,
+    } = groups(graph, id)?;
+    let k = summed.iter().fold(IndexExpr::ONE, |n, &l| n * extents[l].clone());
     let lhs = strided(graph, a, &inputs[0], labels)?;
     let rhs = strided(graph, b, &inputs[1], labels)?;
     let dst_strides = tlc_ir::graph::infer::row_major_strides(&node.ty.shape);
@@ -147,6 +120,109 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
         rhs: operand(&rhs, k_stride[1].clone(), column[0].clone()),
         dst: operand(&dst, row[1].clone(), column[1].clone()),
     })
+}
+
+/// The labels of a binary contraction by what they are in the product.
+struct Groups {
+    labels: usize,
+    extents: Vec<IndexExpr>,
+    batch: Vec<usize>,
+    rows: Vec<usize>,
+    columns: Vec<usize>,
+    summed: Vec<usize>,
+}
+
+/// Sorts the labels of a binary einsum, if it is a product that is worth the library's call.
+fn groups(graph: &Graph, id: NodeId) -> Option<Groups> {
+    let node = graph.node(id);
+    let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
+        return None;
+    };
+    let labels = label_count(inputs);
+    let mut extents = vec![IndexExpr::ONE; labels];
+    for (operand, of) in node.operands.iter().zip(inputs) {
+        for (&l, d) in of.iter().zip(&graph.ty(*operand).shape) {
+            extents[l as usize] = d.clone();
+        }
+    }
+    let has = |of: &Labels, l: usize| of.contains(&(l as u16));
+    let repeats = |of: &Labels| (0..of.len()).any(|i| of[..i].contains(&of[i]));
+    if inputs.iter().any(repeats) {
+        return None;
+    }
+    let (mut batch, mut rows, mut columns, mut summed) = (vec![], vec![], vec![], vec![]);
+    for l in output.iter().map(|&l| l as usize) {
+        match (has(&inputs[0], l), has(&inputs[1], l)) {
+            (true, true) => batch.push(l),
+            (true, false) => rows.push(l),
+            _ => columns.push(l),
+        }
+    }
+    for l in (0..labels).filter(|l| !has(output, *l)) {
+        match (has(&inputs[0], l), has(&inputs[1], l)) {
+            (true, true) => summed.push(l),
+            // A label that only one operand has is summed before the product; the einsum-path pass does that.
+            _ => return None,
+        }
+    }
+    let product = |of: &[usize]| of.iter().fold(IndexExpr::ONE, |n, &l| n * extents[l].clone());
+    let (m, n, k) = (product(&rows), product(&columns), product(&summed));
+    if m.is(1) || n.is(1) || k.is(1) || k.is(0) {
+        return None;
+    }
+    let flops = (m.clone() * n.clone() * k.clone()).as_const();
+    if flops.is_some_and(|f| f < MIN_LIBRARY_FLOPS) {
+        return None;
+    }
+    Some(Groups {
+        labels,
+        extents,
+        batch,
+        rows,
+        columns,
+        summed,
+    })
+}
+
+/// Operands of a product whose summed labels walk them with more than one stride, with the axis order in which a copy of
+/// each would do: batch and own labels first, summed ones last. This is how a convolution becomes a matrix product.
+pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 4]>)> {
+    let node = graph.node(id);
+    let NodeKind::Einsum {
+        inputs,
+        semiring: Semiring::AddMul,
+        accumulator,
+        dtype,
+        ..
+    } = &node.kind
+    else {
+        return Vec::new();
+    };
+    let [a, b] = node.operands[..] else { return Vec::new() };
+    let plain = [graph.ty(a).dtype, graph.ty(b).dtype, *accumulator]
+        .iter()
+        .all(|d| d == dtype);
+    if !library_dtype(*dtype) || !plain {
+        return Vec::new();
+    }
+    let Some(g) = groups(graph, id) else { return Vec::new() };
+    let mut out = Vec::new();
+    for (k, &operand) in node.operands.iter().enumerate() {
+        let Some(s) = strided(graph, operand, &inputs[k], g.labels) else {
+            continue;
+        };
+        let fits = common_stride(&g.summed, &g.extents, &[&s]).is_some_and(|(_, rest)| rest.is_empty());
+        if fits {
+            continue;
+        }
+        let own = if k == 0 { &g.rows } else { &g.columns };
+        let order = g.batch.iter().chain(own).chain(&g.summed);
+        let axis = |l: &usize| inputs[k].iter().position(|&x| x as usize == *l).map(|p| p as u8);
+        if let Some(order) = order.map(axis).collect::<Option<SmallVec<[u8; 4]>>>() {
+            out.push((k, order));
+        }
+    }
+    out
 }
 
 /// Reduces `group` to its innermost labels that collapse to one stride in every tensor; the outer ones move to `batch`.

@@ -18,7 +18,7 @@ use crate::legalize::legalize;
 use crate::lower::{lower, lower_unstaged};
 use crate::planner::{Planned, cluster_label, compact_symbols, plan};
 use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
-use crate::rewrite::{canonicalize, cse, dce, einsum_path, fold, own_outputs, sink_layout, split_reduce};
+use crate::rewrite::{canonicalize, cse, dce, einsum_path, fold, own_outputs, pack, sink_layout, split_reduce};
 use crate::schedule::{MAX_SHARED_BYTES, Schedule, schedule_gpu, shared_bytes};
 
 /// An optional graph-to-graph pass.
@@ -38,11 +38,13 @@ pub enum Pass {
     SinkLayout,
     /// Long reductions in two stages.
     SplitReduce,
+    /// Operands of products copied so that their summed axes lie together.
+    Pack,
 }
 
 impl Pass {
     /// Every optional pass.
-    pub const ALL: [Pass; 7] = [
+    pub const ALL: [Pass; 8] = [
         Pass::Canonicalize,
         Pass::Fold,
         Pass::Cse,
@@ -50,6 +52,7 @@ impl Pass {
         Pass::EinsumPath,
         Pass::SinkLayout,
         Pass::SplitReduce,
+        Pass::Pack,
     ];
 
     /// The name on the command line.
@@ -62,6 +65,7 @@ impl Pass {
             Pass::EinsumPath => "einsum-path",
             Pass::SinkLayout => "sink-layout",
             Pass::SplitReduce => "split-reduce",
+            Pass::Pack => "pack",
         }
     }
 }
@@ -80,6 +84,7 @@ impl Default for Pipeline {
             Pass::Cse,
             Pass::Dce,
             Pass::SplitReduce,
+            Pass::Pack,
         ])
     }
 }
@@ -172,6 +177,7 @@ pub fn run_pass(
         Pass::Dce => dce::run(graph).map_err(wrap),
         Pass::SinkLayout => sink_layout::run(graph).map_err(wrap),
         Pass::SplitReduce => split_reduce::run(graph).map_err(wrap),
+        Pass::Pack => pack::run(graph).map_err(wrap),
         Pass::EinsumPath => {
             // Elements are counted at eight bytes, the widest a value can have.
             let max_intermediate = options.max_memory_bytes.map(|b| b as f64 / 8.0);

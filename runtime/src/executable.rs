@@ -19,7 +19,7 @@ use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::plan::{Gemm, GemmOperand, Layout, Plan, SlotId, Step, Storage};
 
 use crate::gemm::{MatrixArgs, multiply};
-use crate::jit::{Args, CompileError, Compiler, KernelFn};
+use crate::jit::{self, Args, JitError, JitOptions, KernelFn};
 use crate::memory::{AlignedBuffer, AllocError, BufferPool, PooledBuffer};
 use crate::pool::{Pool, PoolPanic};
 
@@ -135,7 +135,7 @@ pub enum RunError {
     OutOfMemory(#[from] AllocError),
     /// A kernel could not be compiled.
     #[error(transparent)]
-    Compile(#[from] CompileError),
+    Compile(#[from] JitError),
     /// A worker panicked.
     #[error(transparent)]
     Worker(#[from] PoolPanic),
@@ -259,7 +259,7 @@ pub struct Executable {
     /// Values of symbols that no input's shape tells, by name.
     given: Vec<(String, i64)>,
     bindings: Mutex<VecDeque<Arc<Binding>>>,
-    states: Mutex<Vec<Box<CallState>>>,
+    states: Mutex<Vec<CallState>>,
 }
 
 /// Locks a mutex whose data stays valid whatever panicked while it was held.
@@ -274,13 +274,18 @@ impl Executable {
     /// [`RunError::Compile`] if a kernel cannot be compiled.
     pub fn new(
         plan: Plan,
-        compiler: &Compiler,
         threads: Arc<Pool>,
         buffers: Arc<BufferPool>,
         packer: Packer,
     ) -> Result<Executable, RunError> {
         let _span = tracing::info_span!("compile", kernels = plan.kernels.len()).entered();
-        let kernels = compiler.compile(&plan.kernels, &threads)?;
+        let batch: Vec<_> = plan.kernels.iter().collect();
+        let options = JitOptions {
+            threads: threads.threads(),
+            ..JitOptions::default()
+        };
+        let compiled = jit::compile(&batch, &options)?;
+        let kernels = compiled.into_iter().map(|c| c.function).collect();
         let executable = Executable {
             plan,
             kernels,
@@ -312,7 +317,7 @@ impl Executable {
 
     /// Machine code size of all kernels, in bytes.
     pub fn code_bytes(&self) -> usize {
-        self.kernels.iter().map(|k| k.code_bytes()).sum()
+        self.kernels.iter().map(|k| k.size_bytes()).sum()
     }
 
     /// Arena placement for the given input shapes.
@@ -432,12 +437,12 @@ impl Executable {
         let taken = lock(&self.states).pop();
         let mut state = match taken {
             Some(state) => state,
-            None => Box::new(CallState {
+            None => CallState {
                 arena: AlignedBuffer::zeroed(0)?,
                 scratch: AlignedBuffer::zeroed(0)?,
                 slots: Vec::new(),
                 args: Vec::new(),
-            }),
+            },
         };
         // The arena only grows.
         if state.arena.len() < arena {

@@ -1,273 +1,349 @@
-//! Compiling kernels to machine code in executable memory.
+//! Kernels as callable functions.
 //!
-//! Invariants: one [`cranelift_jit::JITModule`] holds the code of one batch and is freed when the last [`KernelFn`] of it is
-//! dropped; functions are compiled in parallel on the pool over one shared instruction set, and placed in order, so the
-//! result does not depend on the number of threads.
+//! Invariants:
+//! - The memory of a batch lives as long as any [`KernelFn`] of it, and is returned to the system with the last one.
+//! - Equal kernels of a batch are compiled once; the result does not depend on the number of threads.
+//! - Code is written before it becomes executable and never after.
 
-use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::fmt;
+use std::mem::{ManuallyDrop, offset_of};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use cranelift_codegen::Context;
-use cranelift_codegen::control::ControlPlane;
-use cranelift_codegen::isa::OwnedTargetIsa;
-use cranelift_codegen::settings::{self, Configurable};
+use cranelift_codegen::ir::Signature;
+use cranelift_codegen::isa::{OwnedTargetIsa, TargetIsa};
 use cranelift_jit::{JITBuilder, JITModule};
-use cranelift_module::{FuncId, Linkage, Module, ModuleReloc};
-use tlc_codegen::clif::{self, CodegenError, HOST_FUNCTIONS};
+use cranelift_module::{FuncId, Linkage, Module, ModuleReloc, ModuleRelocTarget};
+use rustc_hash::FxHashMap;
+use tlc_codegen::clif::{self, CodegenError, CompiledCode, Compiler, EmitText, HostFunction};
 use tlc_ir::Kernel;
 
 use crate::host_functions;
-use crate::pool::{Pool, PoolPanic};
 
-/// The argument block of a kernel; its layout is [`tlc_codegen::clif::abi`].
+/// What a kernel is called with. See [`tlc_codegen::clif`] for the convention.
 #[repr(C)]
+#[derive(Clone, Copy, Debug)]
 pub struct Args {
-    /// One pointer per parameter.
+    /// The parameters' buffers, in order.
     pub buffers: *const *mut u8,
-    /// One value per symbol.
+    /// The symbols' values, in order.
     pub symbols: *const i64,
-    /// The thread's cache scratch, 64-byte aligned.
+    /// This thread's scratch, 64-byte aligned, of `Kernel::cache_scratch_bytes`; anything if that is 0.
     pub scratch: *mut u8,
 }
 
-/// Why a batch of kernels could not be compiled.
+const _: () = assert!(
+    offset_of!(Args, buffers) == clif::ARGS_BUFFERS as usize
+        && offset_of!(Args, symbols) == clif::ARGS_SYMBOLS as usize
+        && offset_of!(Args, scratch) == clif::ARGS_SCRATCH as usize
+);
+
+type Entry = unsafe extern "C" fn(*const Args, i64, i64);
+
+/// Why kernels did not become functions.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum CompileError {
-    /// Cranelift does not support this CPU.
-    #[error("no code generator for this machine: {0}")]
-    Machine(String),
-    /// A kernel cannot be translated: a bug in the passes, or an unsupported feature.
+pub enum JitError {
+    /// This machine is not one that Cranelift generates code for.
+    #[error("cannot generate code for this machine: {message}")]
+    Host {
+        /// Why.
+        message: String,
+    },
+    /// A kernel did not compile.
     #[error("kernel {kernel}: {source}")]
     Kernel {
-        /// Position in the batch.
+        /// Its position in the batch.
         kernel: usize,
         /// Why.
         source: CodegenError,
     },
-    /// The code could not be placed in executable memory.
-    #[error("executable memory: {0}")]
-    Memory(String),
-    /// A compiling thread panicked: a bug.
-    #[error(transparent)]
-    Worker(#[from] PoolPanic),
+    /// Executable memory could not be had.
+    #[error("cannot load code: {message}")]
+    Load {
+        /// Why.
+        message: String,
+    },
 }
 
-/// The code of one batch.
+fn load_error(e: impl fmt::Display) -> JitError {
+    JitError::Load { message: e.to_string() }
+}
+
+/// The code generator for this machine, built once.
+///
+/// # Errors
+/// [`JitError::Host`] if Cranelift has no back end for it.
+pub fn host_isa() -> Result<Arc<dyn TargetIsa>, JitError> {
+    static ISA: OnceLock<Result<OwnedTargetIsa, String>> = OnceLock::new();
+    ISA.get_or_init(|| {
+        let builder = cranelift_native::builder().map_err(|e| e.to_string())?;
+        builder
+            .finish(clif::flags(cfg!(debug_assertions)))
+            .map_err(|e| e.to_string())
+    })
+    .clone()
+    .map_err(|message| JitError::Host { message })
+}
+
+/// Whether a fused multiply-add is one instruction in compiled kernels: `Target::has_fma`.
+pub fn has_fma() -> bool {
+    host_isa().is_ok_and(|isa| isa.has_native_fma())
+}
+
+/// Executable memory of one batch of kernels.
 struct CodeModule {
     module: ManuallyDrop<JITModule>,
+    code_bytes: usize,
 }
 
-// SAFETY: after `finalize_definitions` the module is only read through function pointers and freed once, on drop.
-unsafe impl Send for CodeModule {}
-// SAFETY: as above; no method of the module is called between construction and drop.
+// SAFETY: after construction the module is not touched again until it is dropped, which has exclusive access; only the
+// finished code is executed, through pointers. JITModule is Send.
 unsafe impl Sync for CodeModule {}
 
 impl Drop for CodeModule {
     fn drop(&mut self) {
-        // SAFETY: `module` is taken once, here; every `KernelFn` keeps the `CodeModule` alive, so no code of it is running
-        // or will run.
-        unsafe { ManuallyDrop::take(&mut self.module).free_memory() };
+        // SAFETY: the field is not used again.
+        let module = unsafe { ManuallyDrop::take(&mut self.module) };
+        // SAFETY: every `KernelFn` holds an `Arc` of `self`, so no function of this module is running or can be called.
+        unsafe { module.free_memory() };
     }
 }
 
-/// A compiled kernel.
+/// A compiled kernel. Cloning shares the code.
 #[derive(Clone)]
 pub struct KernelFn {
-    entry: unsafe extern "C" fn(*const Args, i64, i64),
-    code_bytes: usize,
-    _code: Arc<CodeModule>,
+    module: Arc<CodeModule>,
+    entry: Entry,
+    size_bytes: usize,
+}
+
+impl fmt::Debug for KernelFn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KernelFn({:p}, {} bytes)", self.entry as *const u8, self.size_bytes)
+    }
 }
 
 impl KernelFn {
-    /// Runs parallel iterations `begin..end`.
+    /// Runs iterations `begin..end` of the kernel's parallel loop (a kernel without one runs once, whatever they are).
     ///
     /// # Safety
-    /// `args` must give every parameter a buffer of at least the elements that the kernel declares under the given symbols,
-    /// initialized where it is read, written by nobody else meanwhile, distinct for written parameters (or bound in place
-    /// as the compiler allowed), and scratch of at least [`Kernel::cache_scratch_bytes`]; `begin..end` must lie in the
-    /// kernel's parallel extent.
+    /// `args.buffers` points to one pointer for each parameter, valid for that parameter's length at its element's
+    /// alignment under the symbols given, for reads and, where it is written, for writes; `args.symbols` points to one value
+    /// for each symbol, within its range; `args.scratch` is this thread's alone and large enough. `0 <= begin` and `end` is
+    /// at most the loop's extent. No two calls that overlap in time write the same memory, or one what the other reads.
+    /// Parameters overlap only as [`tlc_codegen::clif`] allows.
     pub unsafe fn call(&self, args: &Args, begin: i64, end: i64) {
-        // SAFETY: the pointer is to code compiled with this signature, alive as long as `self`.
+        // SAFETY: the entry is code for this signature, kept alive by `self.module`; the rest is the caller's promise.
         unsafe { (self.entry)(args, begin, end) }
     }
 
-    /// Bytes of machine code.
-    pub fn code_bytes(&self) -> usize {
-        self.code_bytes
+    /// Bytes of machine code of this kernel.
+    pub fn size_bytes(&self) -> usize {
+        self.size_bytes
+    }
+
+    /// Bytes of machine code of its whole batch.
+    pub fn batch_bytes(&self) -> usize {
+        self.module.code_bytes
+    }
+
+    /// Where the code starts, for disassemblers and profilers.
+    pub fn address(&self) -> *const u8 {
+        self.entry as *const u8
     }
 }
 
-/// The text forms of a compiled kernel.
+/// How to compile a batch.
+#[derive(Clone, Copy, Debug)]
+pub struct JitOptions {
+    /// Threads that compile, the caller's included.
+    pub threads: usize,
+    /// Text to keep.
+    pub text: EmitText,
+}
+
+impl Default for JitOptions {
+    /// As many threads as there are processors, no text.
+    fn default() -> JitOptions {
+        JitOptions {
+            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            text: EmitText::default(),
+        }
+    }
+}
+
+/// A kernel's function, with the text that was asked for.
 #[derive(Clone, Debug)]
-pub struct KernelText {
-    /// Cranelift's intermediate form.
-    pub clif: String,
-    /// Disassembly of the machine code, as Cranelift prints it.
-    pub assembly: String,
+pub struct Compiled {
+    /// The function.
+    pub function: KernelFn,
+    /// CLIF, before optimization.
+    pub clif: Option<Arc<str>>,
+    /// Disassembly.
+    pub disasm: Option<Arc<str>>,
 }
 
-/// Machine code of one function before it is placed.
-struct Compiled {
-    bytes: Vec<u8>,
-    alignment: u64,
-    relocations: Vec<ModuleReloc>,
+/// Compiles a batch of kernels into one piece of executable memory; the results are in the order of the kernels.
+///
+/// # Errors
+/// [`JitError`]; the first failing kernel's if several fail. Nothing stays allocated then.
+pub fn compile(kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<Compiled>, JitError> {
+    compile_for(host_isa()?, kernels, options)
 }
 
-/// The code generator for this machine.
-pub struct Compiler {
-    isa: OwnedTargetIsa,
-    has_fma: bool,
+/// As [`compile`], for another processor of the host's kind, as one with fewer features.
+///
+/// # Safety
+/// This machine runs the instructions of `isa`, which has the host's default calling convention.
+///
+/// # Errors
+/// As [`compile`].
+pub unsafe fn compile_with_isa(
+    isa: Arc<dyn TargetIsa>,
+    kernels: &[&Kernel],
+    options: &JitOptions,
+) -> Result<Vec<Compiled>, JitError> {
+    compile_for(isa, kernels, options)
 }
 
-impl Compiler {
-    /// A code generator for the CPU it runs on.
-    ///
-    /// # Errors
-    /// [`CompileError::Machine`] if there is none.
-    pub fn new() -> Result<Compiler, CompileError> {
-        let mut flags = settings::builder();
-        let set = [
-            ("opt_level", "speed"),
-            ("is_pic", "false"),
-            ("use_colocated_libcalls", "false"),
-            ("enable_probestack", "false"),
-            ("enable_verifier", if cfg!(debug_assertions) { "true" } else { "false" }),
-            ("unwind_info", "false"),
-        ];
-        for (name, value) in set {
-            flags
-                .set(name, value)
-                .map_err(|e| CompileError::Machine(format!("{name}: {e}")))?;
+fn compile_for(isa: Arc<dyn TargetIsa>, kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<Compiled>, JitError> {
+    let mut seen: FxHashMap<&Kernel, usize> = FxHashMap::default();
+    let mut unique: Vec<usize> = Vec::new();
+    let mut unique_of = Vec::with_capacity(kernels.len());
+    for (i, kernel) in kernels.iter().enumerate() {
+        let next = unique.len();
+        let at = *seen.entry(kernel).or_insert(next);
+        if at == next {
+            unique.push(i);
         }
-        let isa = cranelift_native::builder()
-            .map_err(|e| CompileError::Machine(e.to_string()))?
-            .finish(settings::Flags::new(flags))
-            .map_err(|e| CompileError::Machine(e.to_string()))?;
-        let has_fma = clif::has_fma(&*isa);
-        Ok(Compiler { isa, has_fma })
+        unique_of.push(at);
     }
+    let codes = compile_all(kernels, &unique, &*isa, options)?;
+    let unique_fns = load(isa, codes)?;
+    Ok(unique_of.into_iter().map(|at| unique_fns[at].clone()).collect())
+}
 
-    /// True if fused multiply-add is one instruction.
-    pub fn has_fma(&self) -> bool {
-        self.has_fma
+/// Compiles the kernels at `unique`, on several threads if there is work for them.
+fn compile_all(
+    kernels: &[&Kernel],
+    unique: &[usize],
+    isa: &dyn TargetIsa,
+    options: &JitOptions,
+) -> Result<Vec<CompiledCode>, JitError> {
+    type Slot = Mutex<Option<Result<CompiledCode, CodegenError>>>;
+    let slots: Vec<Slot> = unique.iter().map(|_| Mutex::new(None)).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut compiler = Compiler::new();
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let Some(&kernel) = unique.get(at) else { return };
+            // The translation keeps from Cranelift what it would panic on; should it panic all the same, the caller learns
+            // which kernel it was.
+            let code = catch_unwind(AssertUnwindSafe(|| {
+                compiler.compile(kernels[kernel], isa, options.text)
+            }));
+            let code = code.unwrap_or_else(|_| {
+                compiler = Compiler::new();
+                Err(CodegenError::Cranelift {
+                    message: "the code generator panicked".into(),
+                })
+            });
+            if let Ok(mut slot) = slots[at].lock() {
+                *slot = Some(code);
+            }
+        }
+    };
+    // A kernel compiles in about 0.2 ms, a thread starts in about 0.05 ms.
+    let helpers = options.threads.min(unique.len()).saturating_sub(1);
+    std::thread::scope(|scope| {
+        for _ in 0..helpers {
+            // A thread that cannot be had is not needed: the caller does all that is left.
+            let _ = std::thread::Builder::new()
+                .name("tlc-compile".into())
+                .spawn_scoped(scope, work);
+        }
+        work();
+    });
+    slots
+        .into_iter()
+        .zip(unique)
+        .map(|(slot, &kernel)| {
+            let code = slot.into_inner().ok().flatten();
+            let code = code.unwrap_or_else(|| {
+                Err(CodegenError::Cranelift {
+                    message: "a compiler thread stopped".into(),
+                })
+            });
+            code.map_err(|source| JitError::Kernel { kernel, source })
+        })
+        .collect()
+}
+
+/// Makes code executable.
+fn load(isa: Arc<dyn TargetIsa>, codes: Vec<CompiledCode>) -> Result<Vec<Compiled>, JitError> {
+    let signature = Signature::new(isa.default_call_conv());
+    let mut builder = JITBuilder::with_isa(isa, cranelift_module::default_libcall_names());
+    let mut hosts: Vec<HostFunction> = codes.iter().flat_map(|c| c.relocs.iter().map(|r| r.target)).collect();
+    hosts.sort();
+    hosts.dedup();
+    for host in &hosts {
+        let address = host_functions::address(*host)
+            .ok_or_else(|| load_error(format!("host function {} is missing", host.name())))?;
+        builder.symbol(host.name(), address);
     }
-
-    /// Compiles a batch of kernels, in parallel on the pool; answers them in order.
-    ///
-    /// # Errors
-    /// [`CompileError`], of the first kernel that fails.
-    pub fn compile(&self, kernels: &[Kernel], threads: &Pool) -> Result<Vec<KernelFn>, CompileError> {
-        if kernels.is_empty() {
-            return Ok(Vec::new());
-        }
-        let results: Vec<Mutex<Option<Result<Compiled, CodegenError>>>> =
-            kernels.iter().map(|_| Mutex::new(None)).collect();
-        threads.parallel_for(kernels.len() as u64, 1, &|_, begin, end| {
-            for i in begin as usize..end as usize {
-                let _span = tracing::debug_span!("codegen", kernel = i).entered();
-                let compiled = self.compile_one(&kernels[i], false).map(|(c, _)| c);
-                *results[i].lock().unwrap_or_else(PoisonError::into_inner) = Some(compiled);
-            }
-        })?;
-        let mut builder = JITBuilder::with_isa(Arc::clone(&self.isa), cranelift_module::default_libcall_names());
-        for f in HOST_FUNCTIONS {
-            builder.symbol(f.name(), host_functions::address(f));
-        }
-        let mut module = JITModule::new(builder);
-        // Host functions are declared first and in order: their number in the generated code is their id here.
-        let memory = |e: cranelift_module::ModuleError| CompileError::Memory(e.to_string());
-        let mut placed = Vec::with_capacity(kernels.len());
-        let outcome = (|| {
-            for f in HOST_FUNCTIONS {
-                let (params, result) = f.types();
-                let mut signature = module.make_signature();
-                signature
-                    .params
-                    .extend(params.iter().map(|&t| cranelift_codegen::ir::AbiParam::new(t)));
-                signature.returns.push(cranelift_codegen::ir::AbiParam::new(result));
-                module
-                    .declare_function(&f.name(), Linkage::Import, &signature)
-                    .map_err(memory)?;
-            }
-            for (i, slot) in results.into_iter().enumerate() {
-                let compiled = slot
-                    .into_inner()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .expect("every kernel was visited")
-                    .map_err(|source| CompileError::Kernel { kernel: i, source })?;
-                let signature = module.make_signature();
-                let id = module.declare_anonymous_function(&signature).map_err(memory)?;
-                module
-                    .define_function_bytes(id, compiled.alignment, &compiled.bytes, &compiled.relocations)
-                    .map_err(memory)?;
-                placed.push((id, compiled.bytes.len()));
-            }
-            module.finalize_definitions().map_err(memory)
-        })();
-        if let Err(e) = outcome {
-            // SAFETY: no function pointer of this module was handed out.
-            unsafe { module.free_memory() };
-            return Err(e);
-        }
-        let entries: Vec<*const u8> = placed
+    // From here on the module owns memory that only `CodeModule` gives back.
+    let mut owner = CodeModule {
+        module: ManuallyDrop::new(JITModule::new(builder)),
+        code_bytes: codes.iter().map(|c| c.bytes.len()).sum(),
+    };
+    let module = &mut *owner.module;
+    let mut host_ids = Vec::with_capacity(hosts.len());
+    for host in &hosts {
+        let id = module
+            .declare_function(&host.name(), Linkage::Import, &signature)
+            .map_err(load_error)?;
+        host_ids.push(id);
+    }
+    let mut ids: Vec<FuncId> = Vec::with_capacity(codes.len());
+    for code in &codes {
+        let id = module.declare_anonymous_function(&signature).map_err(load_error)?;
+        let relocs: Vec<ModuleReloc> = code
+            .relocs
             .iter()
-            .map(|(id, _)| module.get_finalized_function(*id))
-            .collect();
-        let code = Arc::new(CodeModule {
-            module: ManuallyDrop::new(module),
-        });
-        Ok(entries
-            .into_iter()
-            .zip(placed)
-            .map(|(entry, (_, code_bytes))| KernelFn {
-                // SAFETY: the code was compiled from a function of exactly this signature.
-                entry: unsafe { std::mem::transmute::<*const u8, unsafe extern "C" fn(*const Args, i64, i64)>(entry) },
-                code_bytes,
-                _code: Arc::clone(&code),
+            .map(|r| ModuleReloc {
+                offset: r.offset,
+                kind: r.kind,
+                // Present: `hosts` was made from these.
+                name: ModuleRelocTarget::from(host_ids[hosts.partition_point(|h| *h < r.target)]),
+                addend: r.addend,
             })
-            .collect())
-    }
-
-    /// The text forms of one kernel.
-    ///
-    /// # Errors
-    /// [`CompileError::Kernel`].
-    pub fn text(&self, kernel: &Kernel) -> Result<KernelText, CompileError> {
-        let (_, text) = self
-            .compile_one(kernel, true)
-            .map_err(|source| CompileError::Kernel { kernel: 0, source })?;
-        Ok(text.expect("asked for"))
-    }
-
-    fn compile_one(&self, kernel: &Kernel, text: bool) -> Result<(Compiled, Option<KernelText>), CodegenError> {
-        let mut frontend = cranelift_frontend::FunctionBuilderContext::new();
-        let function = clif::translate(kernel, &*self.isa, &mut frontend)?;
-        let clif_text = text.then(|| function.display().to_string());
-        let mut context = Context::for_function(function);
-        context.set_disasm(text);
-        let backend = |e: String| CodegenError::Backend { message: e };
-        context
-            .compile(&*self.isa, &mut ControlPlane::default())
-            .map_err(|e| backend(format!("{:?}", e.inner)))?;
-        let code = context.compiled_code().expect("compiled just now");
-        // The id only matters for relocations to the function itself, which kernels do not have.
-        let own = FuncId::from_u32(HOST_FUNCTIONS.len() as u32);
-        let relocations = code
-            .buffer
-            .relocs()
-            .iter()
-            .map(|r| ModuleReloc::from_mach_reloc(r, &context.func, own))
             .collect();
-        let compiled = Compiled {
-            bytes: code.code_buffer().to_vec(),
-            alignment: code.buffer.alignment as u64,
-            relocations,
-        };
-        let text = clif_text.map(|clif| KernelText {
-            clif,
-            assembly: code.vcode.clone().unwrap_or_default(),
-        });
-        Ok((compiled, text))
+        module
+            .define_function_bytes(id, code.alignment, &code.bytes, &relocs)
+            .map_err(load_error)?;
+        ids.push(id);
     }
+    module.finalize_definitions().map_err(load_error)?;
+    let entries: Vec<*const u8> = ids.iter().map(|id| module.get_finalized_function(*id)).collect();
+    let owner = Arc::new(owner);
+    Ok(codes
+        .into_iter()
+        .zip(entries)
+        .map(|(code, address)| {
+            // SAFETY: the address is the start of a function that was compiled with this signature and convention (the
+            // platform's default), and stays valid while `module` does.
+            let entry = unsafe { std::mem::transmute::<*const u8, Entry>(address) };
+            Compiled {
+                function: KernelFn {
+                    module: owner.clone(),
+                    entry,
+                    size_bytes: code.bytes.len(),
+                },
+                clif: code.clif.map(Arc::from),
+                disasm: code.disasm.map(Arc::from),
+            }
+        })
+        .collect())
 }

@@ -1,113 +1,130 @@
-//! Functions of the host that generated code calls: what has no instruction and no kernel form.
+//! Functions of the host that compiled code may call.
+//!
+//! Invariants:
+//! - A compiled kernel refers to a host function only by a relocation to a [`HostFunction`]; the runtime maps each to an
+//!   address. The name is stable and fit for a symbol table.
+//! - All take and return scalars in the platform's C calling convention: f32 or f64 operands, or a 64-bit integer; a 16-bit
+//!   float comes back as its bits in an i32.
 
-use cranelift_codegen::ir::{
-    AbiParam, ExtFuncData, ExternalName, InstBuilder, Signature, Type, UserExternalName, Value, types,
-};
+use cranelift_codegen::ir::{AbiParam, LibCall, Signature, Type, types};
+use cranelift_codegen::isa::CallConv;
+use tlc_ir::{DType, ScalarOp};
 
-use super::{Result, Translator};
-
-/// A function of the host, called by number. The runtime supplies one address per entry of [`HOST_FUNCTIONS`].
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+/// A function that compiled code calls for what Cranelift cannot express.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum HostFunction {
-    /// `fma(f32, f32, f32) -> f32`, rounded once.
-    FmaF32,
-    /// `fma(f64, f64, f64) -> f64`, rounded once.
-    FmaF64,
-    /// C's `fmodf`.
-    RemF32,
-    /// C's `fmod`.
-    RemF64,
-    /// Floored remainder, f32.
-    ModF32,
-    /// Floored remainder, f64.
-    ModF64,
-    /// f16 bits (in the low half of a u32) to f32.
-    F16ToF32,
-    /// f64 to f16 bits (in a u32), rounded once.
-    F64ToF16,
-    /// f64 to bf16 bits (in a u32), rounded once.
-    F64ToBF16,
-    /// i64 to f16 bits (in a u32), rounded once.
-    I64ToF16,
-    /// i64 to bf16 bits (in a u32), rounded once.
-    I64ToBF16,
-    /// u64 to f16 bits (in a u32), rounded once.
-    U64ToF16,
-    /// u64 to bf16 bits (in a u32), rounded once.
-    U64ToBF16,
+    /// The scalar operation on f32 or f64 operands.
+    Map(ScalarOp, DType),
+    /// Conversion of an f64, i64 or u64 to the bits of an f16 or bf16, rounded once.
+    Convert(DType, DType),
 }
 
-/// Every host function, in the order of their numbers.
-pub const HOST_FUNCTIONS: [HostFunction; 13] = [
-    HostFunction::FmaF32,
-    HostFunction::FmaF64,
-    HostFunction::RemF32,
-    HostFunction::RemF64,
-    HostFunction::ModF32,
-    HostFunction::ModF64,
-    HostFunction::F16ToF32,
-    HostFunction::F64ToF16,
-    HostFunction::F64ToBF16,
-    HostFunction::I64ToF16,
-    HostFunction::I64ToBF16,
-    HostFunction::U64ToF16,
-    HostFunction::U64ToBF16,
+/// Operations on f32 and f64 that are called where they were not legalized, or where an instruction is missing.
+const OPS: [ScalarOp; 25] = [
+    ScalarOp::Exp,
+    ScalarOp::Exp2,
+    ScalarOp::Expm1,
+    ScalarOp::Log,
+    ScalarOp::Log2,
+    ScalarOp::Log1p,
+    ScalarOp::Sin,
+    ScalarOp::Cos,
+    ScalarOp::Tan,
+    ScalarOp::Asin,
+    ScalarOp::Acos,
+    ScalarOp::Atan,
+    ScalarOp::Sinh,
+    ScalarOp::Cosh,
+    ScalarOp::Tanh,
+    ScalarOp::Erf,
+    ScalarOp::Pow,
+    ScalarOp::Atan2,
+    ScalarOp::Rem,
+    ScalarOp::Mod,
+    ScalarOp::Floor,
+    ScalarOp::Ceil,
+    ScalarOp::Trunc,
+    ScalarOp::Round,
+    ScalarOp::Fma,
 ];
 
 impl HostFunction {
-    /// Parameter types and result type.
-    pub fn types(self) -> (&'static [Type], Type) {
-        use HostFunction::*;
-        const F32: &[Type] = &[types::F32, types::F32, types::F32];
-        const F64: &[Type] = &[types::F64, types::F64, types::F64];
+    /// Every host function, in a fixed order; a position in it is the function's index in relocations.
+    pub fn all() -> Vec<HostFunction> {
+        let mut all = Vec::with_capacity(2 * OPS.len() + 6);
+        for op in OPS {
+            all.push(HostFunction::Map(op, DType::F32));
+            all.push(HostFunction::Map(op, DType::F64));
+        }
+        for from in [DType::F64, DType::I64, DType::U64] {
+            all.push(HostFunction::Convert(from, DType::F16));
+            all.push(HostFunction::Convert(from, DType::BF16));
+        }
+        all
+    }
+
+    /// The symbol: `tlc_exp_f32`, `tlc_convert_f64_bf16`.
+    pub fn name(self) -> String {
         match self {
-            FmaF32 => (F32, types::F32),
-            FmaF64 => (F64, types::F64),
-            RemF32 | ModF32 => (&F32[..2], types::F32),
-            RemF64 | ModF64 => (&F64[..2], types::F64),
-            F16ToF32 => (&[types::I32], types::F32),
-            F64ToF16 | F64ToBF16 => (&F64[..1], types::I32),
-            I64ToF16 | I64ToBF16 | U64ToF16 | U64ToBF16 => (&[types::I64], types::I32),
+            HostFunction::Map(op, dtype) => format!("tlc_{op}_{dtype}"),
+            HostFunction::Convert(from, to) => format!("tlc_convert_{from}_{to}"),
         }
     }
 
-    /// The symbol name the runtime registers.
-    pub fn name(self) -> String {
-        format!("tlc_{self:?}")
+    /// The function that stands for a call which Cranelift inserts on its own.
+    pub(super) fn from_libcall(call: LibCall) -> Option<HostFunction> {
+        let (op, dtype) = match call {
+            LibCall::CeilF32 => (ScalarOp::Ceil, DType::F32),
+            LibCall::CeilF64 => (ScalarOp::Ceil, DType::F64),
+            LibCall::FloorF32 => (ScalarOp::Floor, DType::F32),
+            LibCall::FloorF64 => (ScalarOp::Floor, DType::F64),
+            LibCall::TruncF32 => (ScalarOp::Trunc, DType::F32),
+            LibCall::TruncF64 => (ScalarOp::Trunc, DType::F64),
+            LibCall::NearestF32 => (ScalarOp::Round, DType::F32),
+            LibCall::NearestF64 => (ScalarOp::Round, DType::F64),
+            LibCall::FmaF32 => (ScalarOp::Fma, DType::F32),
+            LibCall::FmaF64 => (ScalarOp::Fma, DType::F64),
+            _ => return None,
+        };
+        Some(HostFunction::Map(op, dtype))
+    }
+
+    pub(super) fn from_index(index: u32) -> Option<HostFunction> {
+        HostFunction::all().get(index as usize).copied()
+    }
+
+    pub(super) fn index(self) -> Option<u32> {
+        HostFunction::all().iter().position(|f| *f == self).map(|i| i as u32)
+    }
+
+    pub(super) fn signature(self, call_conv: CallConv) -> Signature {
+        let float = |d| if d == DType::F32 { types::F32 } else { types::F64 };
+        let (operand, count, result): (Type, usize, Type) = match self {
+            HostFunction::Map(op, dtype) => (float(dtype), op.arity(), float(dtype)),
+            HostFunction::Convert(DType::F64, _) => (types::F64, 1, types::I32),
+            HostFunction::Convert(..) => (types::I64, 1, types::I32),
+        };
+        let mut signature = Signature::new(call_conv);
+        signature.params.extend((0..count).map(|_| AbiParam::new(operand)));
+        signature.returns.push(AbiParam::new(result));
+        signature
     }
 }
 
-impl Translator<'_, '_> {
-    /// Calls a host function on scalars.
-    pub(super) fn call_host(&mut self, f: HostFunction, args: &[Value]) -> Result<Value> {
-        let number = HOST_FUNCTIONS
-            .iter()
-            .position(|h| *h == f)
-            .expect("every function is listed");
-        let reference = match self.host[number] {
-            Some(r) => r,
-            None => {
-                let (params, result) = f.types();
-                let mut signature = Signature::new(self.builder.func.signature.call_conv);
-                signature.params.extend(params.iter().map(|&t| AbiParam::new(t)));
-                signature.returns.push(AbiParam::new(result));
-                let signature = self.builder.import_signature(signature);
-                let name = UserExternalName {
-                    namespace: 0,
-                    index: number as u32,
-                };
-                let name = self.builder.func.declare_imported_user_function(name);
-                let r = self.builder.import_function(ExtFuncData {
-                    name: ExternalName::user(name),
-                    signature,
-                    colocated: false,
-                    patchable: false,
-                });
-                self.host[number] = Some(r);
-                r
-            }
-        };
-        let call = self.builder.ins().call(reference, args);
-        Ok(self.builder.inst_results(call)[0])
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn indices_and_names_identify_a_function() {
+        let all = HostFunction::all();
+        let mut names: Vec<String> = all.iter().map(|f| f.name()).collect();
+        for (i, f) in all.iter().enumerate() {
+            assert_eq!(f.index(), Some(i as u32));
+            assert_eq!(HostFunction::from_index(i as u32), Some(*f));
+        }
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), all.len());
     }
 }

@@ -1,270 +1,439 @@
-//! Index expressions as 64-bit arithmetic.
+//! Index expressions to i64 arithmetic and addresses.
 //!
-//! A sum is added up from its outermost part inwards, so that what an inner loop does not change is one value that Cranelift
-//! hoists. Constant parts become load and store displacements.
+//! Invariants:
+//! - Sums are emitted outermost loop first, so that the parts which do not change in a loop are one value that Cranelift
+//!   hoists, and the innermost variable is added last, where x86 folds it into the address.
+//! - The constant part becomes the offset of the load or store.
+//! - Variables of unrolled loops are constants here; a lanes variable is one only in code for a single lane.
 
-use cranelift_codegen::ir::{InstBuilder, MemFlagsData, Value, types};
-use tlc_ir::DType;
-use tlc_ir::index::{IndexExpr, IndexNode};
-use tlc_ir::kernel::Memory;
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{InstBuilder, Value, types};
+use smallvec::SmallVec;
+use tlc_ir::index::{IndexNode, Interval};
+use tlc_ir::kernel::{Memory, ValueId};
+use tlc_ir::{DType, IndexExpr, VarId};
 
-use super::{Result, Translator, Val, Var, clif_type, unsupported};
+use super::translate::{LaneLoop, MemoKey, Translator};
+use super::values::Val;
+use super::{Result, invalid};
+
+/// What a loop variable is bound to.
+#[derive(Clone)]
+pub(super) enum VarState {
+    /// Not in scope.
+    Unbound,
+    /// An unrolled iteration.
+    Const(i64),
+    /// The variable of the lanes loop.
+    Lane,
+    /// A loop counter: itself, and multiplied by `unit`, whichever are kept.
+    Counter {
+        plain: Option<Value>,
+        scaled: Option<(Value, i64)>,
+        depth: u32,
+    },
+    /// A clamped value.
+    Clamped { value: Value, depth: u32 },
+    /// Clamped values, one per lane.
+    ClampedLanes(SmallVec<[Value; 4]>),
+}
+
+/// An atom of a linear expression.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(super) enum Term {
+    /// An expression that does not depend on the lane.
+    Expr(IndexExpr),
+    /// A value computed for the current lane.
+    Value(Value),
+}
+
+/// How an expression depends on the lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LaneUse {
+    /// Not at all.
+    None,
+    /// By a constant step from lane to lane.
+    Affine(i64),
+    /// Otherwise.
+    General,
+}
+
+/// `constant + Σ coefficient * term` with unrolled variables folded.
+pub(super) struct Resolved {
+    pub constant: i64,
+    pub terms: SmallVec<[(Term, i64); 4]>,
+    pub lane: LaneUse,
+}
 
 impl Translator<'_, '_> {
-    /// The value of an index expression that does not vary over lanes.
-    pub(super) fn index_value(&mut self, e: &IndexExpr) -> Result<Value> {
-        let (parts, constant) = self.parts(e)?;
-        let mut sum: Option<Value> = None;
-        for (value, _) in parts {
+    /// The constant that the expression is, with unrolled variables known.
+    pub(super) fn constant(&mut self, e: &IndexExpr) -> Result<Option<i64>> {
+        if let Some(c) = e.as_const() {
+            return Ok(Some(c));
+        }
+        let r = self.resolve(e)?;
+        Ok((r.terms.is_empty() && r.lane == LaneUse::None).then_some(r.constant))
+    }
+
+    /// How the expression depends on the lane.
+    pub(super) fn lane_use(&mut self, e: &IndexExpr) -> Result<LaneUse> {
+        Ok(self.resolve(e)?.lane)
+    }
+
+    /// The linear view under the current bindings.
+    pub(super) fn resolve(&mut self, e: &IndexExpr) -> Result<Resolved> {
+        let mut r = Resolved {
+            constant: 0,
+            terms: SmallVec::new(),
+            lane: LaneUse::None,
+        };
+        self.flatten(e, 1, &mut r)?;
+        if r.lane == LaneUse::Affine(0) {
+            r.lane = LaneUse::None;
+        }
+        Ok(r)
+    }
+
+    fn current_lane(&self) -> Option<u32> {
+        self.lanes.and_then(|l: LaneLoop| l.current)
+    }
+
+    fn flatten(&mut self, e: &IndexExpr, k: i64, out: &mut Resolved) -> Result<()> {
+        let node = match e {
+            IndexExpr::Const(c) => {
+                out.constant = out.constant.wrapping_add(c.wrapping_mul(k));
+                return Ok(());
+            }
+            IndexExpr::Node(n) => n,
+        };
+        match &**node {
+            IndexNode::Sum { terms, constant, .. } => {
+                out.constant = out.constant.wrapping_add(constant.wrapping_mul(k));
+                for (t, c) in terms {
+                    self.flatten(t, c.wrapping_mul(k), out)?;
+                }
+            }
+            IndexNode::Sym(_) => push(out, Term::Expr(e.clone()), k),
+            IndexNode::Var(v) => match (&self.vars[v.0 as usize], self.current_lane()) {
+                (VarState::Const(c), _) => out.constant = out.constant.wrapping_add(c.wrapping_mul(k)),
+                (VarState::Lane, Some(lane)) => {
+                    out.constant = out.constant.wrapping_add((lane as i64).wrapping_mul(k));
+                }
+                (VarState::Lane, None) => {
+                    out.lane = match out.lane {
+                        LaneUse::None => LaneUse::Affine(k),
+                        LaneUse::Affine(step) => LaneUse::Affine(step.wrapping_add(k)),
+                        LaneUse::General => LaneUse::General,
+                    }
+                }
+                (VarState::ClampedLanes(values), Some(lane)) => {
+                    let v = values[lane as usize];
+                    push(out, Term::Value(v), k);
+                }
+                (VarState::ClampedLanes(_), None) => out.lane = LaneUse::General,
+                (VarState::Counter { .. } | VarState::Clamped { .. }, _) => push(out, Term::Expr(e.clone()), k),
+                (VarState::Unbound, _) => return invalid(format!("loop variable {} is used outside its loop", v.0)),
+            },
+            IndexNode::Product(_)
+            | IndexNode::FloorDiv(..)
+            | IndexNode::Mod(..)
+            | IndexNode::Min(..)
+            | IndexNode::Max(..) => {
+                let (mut known, mut per_lane, mut unbound) = (false, false, None);
+                let lane = self.current_lane();
+                e.visit_atoms(&mut |n| {
+                    if let IndexNode::Var(v) = n {
+                        match &self.vars[v.0 as usize] {
+                            VarState::Const(_) => known = true,
+                            VarState::Lane if lane.is_some() => known = true,
+                            VarState::Lane | VarState::ClampedLanes(_) => per_lane = true,
+                            VarState::Unbound => unbound = Some(v.0),
+                            _ => {}
+                        }
+                    }
+                });
+                if let Some(v) = unbound {
+                    return invalid(format!("loop variable {v} is used outside its loop"));
+                }
+                if known {
+                    let folded = e.replace_vars(&mut |v| match self.vars[v.0 as usize] {
+                        VarState::Const(c) => Some(IndexExpr::Const(c)),
+                        VarState::Lane => lane.map(|l| IndexExpr::Const(l as i64)),
+                        _ => None,
+                    });
+                    // A product with a constant may have become linear in the lane.
+                    return self.flatten(&folded, k, out);
+                }
+                match (per_lane, lane) {
+                    (false, _) => push(out, Term::Expr(e.clone()), k),
+                    (true, None) => out.lane = LaneUse::General,
+                    (true, Some(_)) => {
+                        let v = self.eval_node(node)?;
+                        push(out, Term::Value(v), k);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The loop depth at which a term changes.
+    fn term_depth(&self, term: &Term) -> u32 {
+        let mut depth = 0;
+        match term {
+            Term::Value(_) => depth = u32::MAX,
+            Term::Expr(e) => e.visit_atoms(&mut |n| {
+                if let IndexNode::Var(v) = n {
+                    depth = depth.max(match &self.vars[v.0 as usize] {
+                        VarState::Counter { depth, .. } | VarState::Clamped { depth, .. } => *depth,
+                        _ => 0,
+                    });
+                }
+            }),
+        }
+        depth
+    }
+
+    /// The i64 value of an expression that does not depend on the lane (or, in code for one lane, that lane's).
+    pub(super) fn eval(&mut self, e: &IndexExpr) -> Result<Value> {
+        let mut r = self.resolve(e)?;
+        if r.lane != LaneUse::None {
+            return invalid("an index that depends on the lane where it may not");
+        }
+        self.sort_terms(&mut r);
+        let mut sum = None;
+        for (term, k) in &r.terms {
+            let v = self.term_times(term, *k, 1)?;
             sum = Some(match sum {
-                Some(s) => self.builder.ins().iadd(s, value),
-                None => value,
+                None => v,
+                Some(s) => self.b.ins().iadd(s, v),
             });
         }
         Ok(match sum {
-            None => self.builder.ins().iconst(types::I64, constant),
-            Some(s) if constant == 0 => s,
-            Some(s) => self.builder.ins().iadd_imm_s(s, constant),
+            None => self.b.ins().iconst(types::I64, r.constant),
+            Some(s) => self.add_const(s, r.constant),
         })
     }
 
-    /// The addends of an expression, outermost first, with the loop depth of each, and the constant part.
-    fn parts(&mut self, e: &IndexExpr) -> Result<(Vec<(Value, u32)>, i64)> {
-        let (terms, mut constant) = e.linear();
-        let mut parts: Vec<(Value, u32)> = Vec::with_capacity(terms.len());
-        for (term, coefficient) in terms {
-            match self.term(&term)? {
-                Term::Const(c) => constant = constant.wrapping_add(c.wrapping_mul(coefficient)),
-                Term::Value(v, depth) => {
-                    let scaled = self.scale(v, coefficient);
-                    parts.push((scaled, depth));
-                }
-            }
+    fn sort_terms(&self, r: &mut Resolved) {
+        if r.terms.len() > 1 {
+            r.terms.sort_by_key(|(t, _)| self.term_depth(t));
         }
-        parts.sort_by_key(|p| p.1);
-        Ok((parts, constant))
     }
 
-    fn scale(&mut self, v: Value, k: i64) -> Value {
+    /// `term * k * scale`; a loop counter that is kept scaled is used where it divides.
+    fn term_times(&mut self, term: &Term, k: i64, scale: i64) -> Result<Value> {
+        let mut k = k.wrapping_mul(scale);
+        let v = match term {
+            Term::Value(v) => *v,
+            Term::Expr(e) => {
+                let mut counter = None;
+                if let Some(var) = e.as_var()
+                    && let VarState::Counter {
+                        scaled: Some((v, unit)),
+                        ..
+                    } = self.vars[var.0 as usize]
+                    && k % unit == 0
+                {
+                    counter = Some((v, k / unit));
+                }
+                match counter {
+                    Some((v, rest)) => {
+                        k = rest;
+                        v
+                    }
+                    None => self.eval_term(e)?,
+                }
+            }
+        };
+        Ok(self.times(v, k))
+    }
+
+    fn times(&mut self, v: Value, k: i64) -> Value {
         match k {
             1 => v,
-            -1 => self.builder.ins().ineg(v),
-            k if k > 0 && k.count_ones() == 1 => self.builder.ins().ishl_imm_s(v, k.trailing_zeros() as i64),
-            k => self.builder.ins().imul_imm_s(v, k),
+            k if k > 0 && k & (k - 1) == 0 => self.b.ins().ishl_imm_u(v, k.trailing_zeros() as i64),
+            k => self.b.ins().imul_imm_s(v, k),
         }
     }
 
-    fn term(&mut self, e: &IndexExpr) -> Result<Term> {
-        let node = match e {
-            IndexExpr::Const(c) => return Ok(Term::Const(*c)),
-            IndexExpr::Node(n) => n,
+    /// A symbol, a variable or a nonlinear expression.
+    fn eval_term(&mut self, e: &IndexExpr) -> Result<Value> {
+        let IndexExpr::Node(node) = e else {
+            return Ok(self.int(types::I64, e.as_const().unwrap_or(0)));
         };
-        Ok(match &**node {
-            IndexNode::Sym(s) => match self.symbols.get(s.0 as usize) {
-                Some(&v) => Term::Value(v, 0),
-                None => return unsupported("an unknown symbol"),
-            },
-            IndexNode::Var(v) => match self.vars[v.0 as usize] {
-                Some(Var::Const(c)) => Term::Const(c),
-                Some(Var::Value(v, depth)) => Term::Value(v, depth),
-                Some(Var::Lane) => return unsupported("an index that varies over lanes here"),
-                None => return unsupported("a loop variable outside its loop"),
-            },
-            IndexNode::Sum { .. } => {
-                let (parts, constant) = self.parts(e)?;
-                if parts.is_empty() {
-                    return Ok(Term::Const(constant));
+        match &**node {
+            IndexNode::Sym(s) => self
+                .symbols
+                .get(s.0 as usize)
+                .map_or_else(|| invalid(format!("unknown symbol {}", s.0)), |v| Ok(*v)),
+            IndexNode::Var(v) => self.counter(*v),
+            _ => {
+                let key = MemoKey::Index(e.clone());
+                if let Some(v) = self.memo_get(&key) {
+                    return Ok(v);
                 }
-                let depth = parts.iter().map(|p| p.1).max().unwrap_or(0);
-                let mut sum = None;
-                for (v, _) in parts {
-                    sum = Some(sum.map_or(v, |s| self.builder.ins().iadd(s, v)));
-                }
-                let sum = sum.expect("there is a part");
-                Term::Value(
-                    if constant == 0 {
-                        sum
-                    } else {
-                        self.builder.ins().iadd_imm_s(sum, constant)
-                    },
-                    depth,
-                )
+                let v = self.eval_node(node)?;
+                self.memo_put(key, v);
+                Ok(v)
             }
+        }
+    }
+
+    fn counter(&mut self, var: VarId) -> Result<Value> {
+        match self.vars[var.0 as usize] {
+            VarState::Counter { plain: Some(v), .. } | VarState::Clamped { value: v, .. } => Ok(v),
+            VarState::Counter {
+                scaled: Some((v, unit)),
+                ..
+            } => {
+                let unit = self.int(types::I64, unit);
+                Ok(self.b.ins().udiv(v, unit))
+            }
+            _ => invalid(format!("loop variable {} is used outside its loop", var.0)),
+        }
+    }
+
+    fn eval_node(&mut self, node: &IndexNode) -> Result<Value> {
+        Ok(match node {
             IndexNode::Product(factors) => {
-                let mut constant = 1i64;
-                let mut parts = Vec::new();
+                let mut ordered: SmallVec<[(u32, Value); 4]> = SmallVec::new();
                 for f in factors {
-                    match self.term(f)? {
-                        Term::Const(c) => constant = constant.wrapping_mul(c),
-                        Term::Value(v, depth) => parts.push((v, depth)),
-                    }
+                    let v = self.eval(f)?;
+                    ordered.push((self.term_depth(&Term::Expr(f.clone())), v));
                 }
-                parts.sort_by_key(|p| p.1);
-                let depth = parts.last().map_or(0, |p| p.1);
-                let mut product = None;
-                for (v, _) in parts {
-                    product = Some(product.map_or(v, |p| self.builder.ins().imul(p, v)));
+                ordered.sort_by_key(|(depth, _)| *depth);
+                let mut product = ordered[0].1;
+                for (_, v) in &ordered[1..] {
+                    product = self.b.ins().imul(product, *v);
                 }
-                match product {
-                    None => Term::Const(constant),
-                    Some(p) => Term::Value(self.scale(p, constant), depth),
-                }
+                product
             }
-            IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) => {
-                let quotient = matches!(&**node, IndexNode::FloorDiv(..));
-                match (self.term(a)?, self.term(b)?) {
-                    (Term::Const(x), Term::Const(y)) if y > 0 => {
-                        Term::Const(if quotient { x.div_euclid(y) } else { x.rem_euclid(y) })
-                    }
-                    (x, y) => {
-                        let nonnegative = a.interval(self.kernel).lo >= 0;
-                        let (x, dx) = self.term_value(x);
-                        let divisor = match y {
-                            Term::Const(c) if c <= 0 => return unsupported("a divisor that is not positive"),
-                            Term::Const(c) => Divisor::Const(c),
-                            Term::Value(v, d) => Divisor::Value(v, d),
-                        };
-                        self.divide(x, dx, divisor, quotient, nonnegative)
-                    }
-                }
-            }
+            IndexNode::FloorDiv(a, b) => self.floor_div(a, b)?.0,
+            IndexNode::Mod(a, b) => self.floor_div(a, b)?.1,
             IndexNode::Min(a, b) | IndexNode::Max(a, b) => {
-                let smaller = matches!(&**node, IndexNode::Min(..));
-                match (self.term(a)?, self.term(b)?) {
-                    (Term::Const(x), Term::Const(y)) => Term::Const(if smaller { x.min(y) } else { x.max(y) }),
-                    (x, y) => {
-                        let ((x, dx), (y, dy)) = (self.term_value(x), self.term_value(y));
-                        let v = if smaller {
-                            self.builder.ins().smin(x, y)
-                        } else {
-                            self.builder.ins().smax(x, y)
-                        };
-                        Term::Value(v, dx.max(dy))
-                    }
-                }
+                let (a, b) = (self.eval(a)?, self.eval(b)?);
+                let cc = if matches!(node, IndexNode::Min(..)) {
+                    IntCC::SignedLessThan
+                } else {
+                    IntCC::SignedGreaterThan
+                };
+                self.pick(cc, a, b)
             }
+            _ => return invalid("an index expression that is not in normal form"),
         })
     }
 
-    fn term_value(&mut self, t: Term) -> (Value, u32) {
-        match t {
-            Term::Const(c) => (self.builder.ins().iconst(types::I64, c), 0),
-            Term::Value(v, d) => (v, d),
+    /// `a cc b ? a : b`.
+    fn pick(&mut self, cc: IntCC, a: Value, b: Value) -> Value {
+        let c = self.b.ins().icmp(cc, a, b);
+        self.b.ins().select(c, a, b)
+    }
+
+    /// Floored quotient and remainder; a divisor below 1 counts as 1, since it can only occur where nothing runs.
+    fn floor_div(&mut self, a: &IndexExpr, b: &IndexExpr) -> Result<(Value, Value)> {
+        let (x, y): (Interval, Interval) = (a.interval(self.kernel), b.interval(self.kernel));
+        let n = self.eval(a)?;
+        if let Some(d) = self.constant(b)?.filter(|d| *d > 0 && d & (d - 1) == 0) {
+            let quotient = self.b.ins().sshr_imm_u(n, d.trailing_zeros() as i64);
+            return Ok((quotient, self.b.ins().band_imm_s(n, d - 1)));
+        }
+        let mut d = self.eval(b)?;
+        if y.lo < 1 {
+            let one = self.int(types::I64, 1);
+            d = self.pick(IntCC::SignedGreaterThan, d, one);
+        }
+        if x.lo >= 0 {
+            // 32-bit division is several times faster than 64-bit on most x86 machines.
+            if x.hi <= u32::MAX as i64 && y.hi <= u32::MAX as i64 {
+                let (n, d) = (self.b.ins().ireduce(types::I32, n), self.b.ins().ireduce(types::I32, d));
+                let (q, r) = (self.b.ins().udiv(n, d), self.b.ins().urem(n, d));
+                return Ok((self.b.ins().uextend(types::I64, q), self.b.ins().uextend(types::I64, r)));
+            }
+            return Ok((self.b.ins().udiv(n, d), self.b.ins().urem(n, d)));
+        }
+        let (q, r) = (self.b.ins().sdiv(n, d), self.b.ins().srem(n, d));
+        let negative = self.b.ins().icmp_imm_s(IntCC::SignedLessThan, r, 0);
+        let (q_less, r_more) = (self.b.ins().iadd_imm_s(q, -1), self.b.ins().iadd(r, d));
+        Ok((
+            self.b.ins().select(negative, q_less, q),
+            self.b.ins().select(negative, r_more, r),
+        ))
+    }
+
+    /// Base and byte offset of an element; the index must not depend on the lane but by `Affine` (lane 0's then).
+    pub(super) fn address(&mut self, memory: Memory, r: &mut Resolved) -> Result<(Value, i64)> {
+        self.sort_terms(r);
+        let bytes = self.kernel.memory_dtype(memory).bytes() as i64;
+        let area = self.area(memory)?;
+        let offset = r.constant.wrapping_mul(bytes);
+        let key = MemoKey::Address(memory, r.terms.clone());
+        if let Some(base) = self.memo_get(&key) {
+            return Ok((base, offset));
+        }
+        let mut base = area.base;
+        let mut for_one_lane = false;
+        for (term, k) in &r.terms {
+            for_one_lane |= matches!(term, Term::Value(_));
+            let v = self.term_times(term, *k, bytes)?;
+            base = self.b.ins().iadd(base, v);
+        }
+        if !for_one_lane {
+            self.memo_put(key, base);
+        }
+        Ok((base, offset))
+    }
+
+    /// A base and an offset that fits the instruction, for byte offsets `offset..offset + span`.
+    pub(super) fn fit_offset(&mut self, base: Value, offset: i64, span: i64) -> (Value, i32) {
+        match (i32::try_from(offset), i32::try_from(offset.saturating_add(span))) {
+            (Ok(offset), Ok(_)) => (base, offset),
+            _ => (self.add_const(base, offset), 0),
         }
     }
 
-    /// Floored division or modulo. A run-time divisor is made at least 1, so that hoisting the division out of a loop that
-    /// does not run cannot trap.
-    fn divide(&mut self, x: Value, depth: u32, divisor: Divisor, quotient: bool, nonnegative: bool) -> Term {
-        let (y, dy) = match divisor {
-            Divisor::Const(c) if c.count_ones() == 1 => {
-                let v = if quotient {
-                    self.builder.ins().sshr_imm_s(x, c.trailing_zeros() as i64)
-                } else {
-                    self.builder.ins().band_imm_s(x, c - 1)
-                };
-                return Term::Value(v, depth);
-            }
-            Divisor::Const(c) => (self.builder.ins().iconst(types::I64, c), 0),
-            Divisor::Value(v, d) => {
-                let one = self.builder.ins().iconst(types::I64, 1);
-                (self.builder.ins().smax(v, one), d)
-            }
-        };
-        let depth = depth.max(dy);
-        if nonnegative {
-            let v = if quotient {
-                self.builder.ins().udiv(x, y)
-            } else {
-                self.builder.ins().urem(x, y)
-            };
-            return Term::Value(v, depth);
+    /// `var = max(0, min(value, extent - 1))`.
+    pub(super) fn clamp(&mut self, var: VarId, id: ValueId) -> Result<()> {
+        let value = self.value(id)?;
+        let extent = self.kernel.extents[var.0 as usize].clone();
+        if self.kernel.dtype(id) != DType::I64 {
+            return invalid("clamp of a value that is not i64");
         }
-        let rest = self.builder.ins().srem(x, y);
-        let negative = self.builder.ins().sshr_imm_s(rest, 63);
-        let v = if quotient {
-            let q = self.builder.ins().sdiv(x, y);
-            self.builder.ins().iadd(q, negative)
-        } else {
-            let fix = self.builder.ins().band(negative, y);
-            self.builder.ins().iadd(rest, fix)
+        let depth = self.depth;
+        let state = match value {
+            Val::Const(_) | Val::Scalar(_) => {
+                let v = self.scalar(&value, DType::I64, 0);
+                VarState::Clamped {
+                    value: self.clamp_one(v, &extent)?,
+                    depth,
+                }
+            }
+            _ => {
+                let mut lanes = SmallVec::new();
+                for lane in 0..self.lane_count() {
+                    let v = self.scalar(&value, DType::I64, lane);
+                    let v = self.in_lane(lane, |t| t.clamp_one(v, &extent))?;
+                    lanes.push(v);
+                }
+                VarState::ClampedLanes(lanes)
+            }
         };
-        Term::Value(v, depth)
+        self.vars[var.0 as usize] = state;
+        Ok(())
     }
 
-    /// Base address, displacement and flags of an element.
-    pub(super) fn address(
-        &mut self,
-        memory: Memory,
-        index: &IndexExpr,
-        dtype: DType,
-    ) -> Result<(Value, i32, MemFlagsData)> {
-        let (mut base, flags) = self.memory_base(memory)?;
-        let size = dtype.bytes() as i64;
-        let (parts, constant) = self.parts(index)?;
-        let mut at = 0;
-        while at < parts.len() {
-            let depth = parts[at].1;
-            let mut sum = parts[at].0;
-            at += 1;
-            while at < parts.len() && parts[at].1 == depth {
-                sum = self.builder.ins().iadd(sum, parts[at].0);
-                at += 1;
-            }
-            let bytes = self.scale(sum, size);
-            base = self.builder.ins().iadd(base, bytes);
-        }
-        let displacement = constant.wrapping_mul(size);
-        match i32::try_from(displacement) {
-            Ok(d) => Ok((base, d, flags)),
-            Err(_) => Ok((self.builder.ins().iadd_imm_s(base, displacement), 0, flags)),
-        }
-    }
-
-    /// The value of an index expression as a dtype, one per lane where it varies.
-    pub(super) fn index_as(&mut self, e: &IndexExpr, dtype: DType) -> Result<Val> {
-        let lane = self.lanes.filter(|&(_, v)| e.uses(v));
-        let Some((count, var)) = lane else {
-            let v = self.index_value(e)?;
-            return self.convert(Val::Scalar(v), DType::I64, dtype);
-        };
-        let affine = e.affine_in(var).and_then(|(c, rest)| Some((c.as_const()?, rest)));
-        let vty = self.vector_type(dtype)?;
-        if let Some((step, rest)) = affine
-            && !dtype.is_float()
-        {
-            // first + step * lane, lane by lane.
-            let first = self.index_value(&rest)?;
-            let Val::Scalar(first) = self.convert(Val::Scalar(first), DType::I64, dtype)? else {
-                return unsupported("a scalar that became a vector");
-            };
-            let base = self.builder.ins().splat(vty, first);
-            let mut bytes = Vec::with_capacity(16);
-            for l in 0..count {
-                bytes.extend_from_slice(&(step.wrapping_mul(l)).to_le_bytes()[..dtype.bytes()]);
-            }
-            let data = self.builder.func.dfg.constants.insert(bytes.into());
-            let steps = self.builder.ins().vconst(vty, data);
-            return Ok(Val::Vector(self.builder.ins().iadd(base, steps)));
-        }
-        let zero = self.zero(clif_type(dtype));
-        let mut vector = self.builder.ins().splat(vty, zero);
-        for l in 0..count {
-            let v = self.index_value(&super::at_lane(e, var, l))?;
-            if let Val::Scalar(v) = self.convert(Val::Scalar(v), DType::I64, dtype)? {
-                vector = self.builder.ins().insertlane(vector, v, l as u8);
-            }
-        }
-        Ok(Val::Vector(vector))
+    fn clamp_one(&mut self, v: Value, extent: &IndexExpr) -> Result<Value> {
+        let last = self.eval(&(extent.clone() - IndexExpr::ONE))?;
+        let v = self.pick(IntCC::SignedLessThan, v, last);
+        let zero = self.int(types::I64, 0);
+        Ok(self.pick(IntCC::SignedGreaterThan, v, zero))
     }
 }
 
-enum Term {
-    Const(i64),
-    Value(Value, u32),
-}
-
-enum Divisor {
-    Const(i64),
-    Value(Value, u32),
+fn push(out: &mut Resolved, term: Term, k: i64) {
+    match out.terms.iter_mut().find(|(t, _)| *t == term) {
+        Some((_, coefficient)) => *coefficient = coefficient.wrapping_add(k),
+        None => out.terms.push((term, k)),
+    }
+    out.terms.retain(|(_, k)| *k != 0);
 }

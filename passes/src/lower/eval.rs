@@ -44,6 +44,10 @@ impl Lowerer<'_> {
                 r.dtype,
                 level,
             );
+            let state = match &n.kind {
+                NodeKind::Einsum { accumulator, .. } => self.convert(state, *accumulator),
+                _ => state,
+            };
             return self.convert(state, n.ty.dtype);
         }
         debug_assert!(

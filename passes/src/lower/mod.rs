@@ -618,6 +618,11 @@ impl Lowerer<'_> {
         let mut result: Option<ValueId> = None;
         for (operand, index) in operand_indices(self.graph, root, point) {
             let value = self.value_of(operand, &index, mask);
+            // First to the declared accumulator, which may round or overflow, then to what carries it.
+            let value = match &self.graph.node(root).kind {
+                NodeKind::Einsum { accumulator, .. } => self.convert(value, *accumulator),
+                _ => value,
+            };
             let value = self.convert(value, dtype);
             result = Some(match (result, product) {
                 (Some(left), Some(op)) => {

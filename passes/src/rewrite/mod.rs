@@ -10,6 +10,7 @@ pub mod dce;
 pub mod einsum_path;
 pub mod fold;
 pub mod own_outputs;
+pub mod pack;
 pub mod sink_layout;
 pub mod split_reduce;
 

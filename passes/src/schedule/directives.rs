@@ -72,6 +72,16 @@ pub enum Directive {
         /// The lanes loop outside it, if there is one.
         lanes: Option<VarId>,
     },
+    /// Copies what two nested loops load across rows to scratch first, along the rows. Answers the copying loops, two per
+    /// staged load.
+    Stage {
+        /// The loop that walks along the loaded rows.
+        outer: VarId,
+        /// The loop inside it that walks from row to row.
+        inner: VarId,
+        /// The most iterations of either.
+        tile: i64,
+    },
     /// The whole body becomes the body of a loop with one iteration. Answers its variable.
     Enclose,
     /// Moves scratch to another kind of memory.
@@ -134,6 +144,9 @@ pub enum Refusal {
     /// A factor below 1.
     #[error("factor {0} is below 1")]
     Factor(i64),
+    /// No load there walks across rows.
+    #[error("no load walks across rows in i{}", .0.0)]
+    NoStridedLoad(VarId),
     /// Nothing is accumulated there.
     #[error("nothing is accumulated in i{}", .0.0)]
     NoAccumulation(VarId),
@@ -162,6 +175,7 @@ pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
         Directive::Bind { var, bind } => set_bind(kernel, *var, *bind),
         Directive::RFactor { var, around } => rfactor(kernel, *var, *around),
         Directive::Privatize { var, lanes } => privatize(kernel, *var, *lanes),
+        Directive::Stage { outer, inner, tile } => super::stage::stage(kernel, *outer, *inner, *tile),
         Directive::Enclose => Ok(threads::enclose(kernel)),
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
         Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),
@@ -263,7 +277,7 @@ fn block(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, Ref
     Ok(vec![outer, inner])
 }
 
-fn nested(kernel: &Kernel, outer: VarId, inner: VarId) -> Result<&Vec<Stmt>, Refusal> {
+pub(super) fn nested(kernel: &Kernel, outer: VarId, inner: VarId) -> Result<&Vec<Stmt>, Refusal> {
     match &exists(kernel, outer)?[..] {
         [Stmt::Loop { var, body, .. }] if *var == inner => {
             if kernel.extents[inner.0 as usize].uses(outer) {
@@ -346,9 +360,26 @@ fn overwrites(kernel: &Kernel, body: &[Stmt], var: VarId) -> bool {
     })
 }
 
+/// True if one argmax or argmin state meets iterations of both loops: it must meet them in the order they count.
+fn counts_through(body: &[Stmt], outer: VarId, inner: VarId) -> bool {
+    body.iter().any(|s| match s {
+        Stmt::Accumulate { monoid, state, .. } => {
+            // A state index that is linear in one of the loops leaves each state to one iteration of it.
+            let splits = |at: &IndexExpr, v: VarId| {
+                at.affine_in(v)
+                    .is_some_and(|(c, _)| c.as_const().is_some_and(|c| c != 0))
+            };
+            monoid.is_arg() && !state.iter().all(|(_, at)| splits(at, outer) != splits(at, inner))
+        }
+        Stmt::Loop { body, .. } | Stmt::If { body, .. } => counts_through(body, outer, inner),
+        _ => false,
+    })
+}
+
 fn interchange(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<VarId>, Refusal> {
     let body = nested(kernel, outer, inner)?;
-    if carries_state(body) || [outer, inner].iter().any(|&v| overwrites(kernel, body, v)) {
+    let reorders = carries_state(body) || [outer, inner].iter().any(|&v| overwrites(kernel, body, v));
+    if reorders || counts_through(body, outer, inner) {
         return Err(Refusal::Recurrence(outer));
     }
     rewrite(kernel, outer, &mut |_, outer_bind, body| {

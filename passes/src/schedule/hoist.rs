@@ -43,7 +43,10 @@ fn walk(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
                 }
                 out.push(Stmt::Loop { var, bind, body: kept });
             }
-            Stmt::If { cond, body } => out.push(Stmt::If { cond, body: walk(kernel, body) }),
+            Stmt::If { cond, body } => out.push(Stmt::If {
+                cond,
+                body: walk(kernel, body),
+            }),
             s => out.push(s),
         }
     }
@@ -70,7 +73,11 @@ fn invariant(kernel: &Kernel, op: &Op, vars: &FxHashSet<VarId>, inside: &FxHashS
     for_each_operand(&mut copy, &mut |v| free &= !inside.contains(v));
     free && match op {
         Op::Index(e, _) => !uses_any(e, vars),
-        Op::Load { memory: Memory::Param(p), index, mask } => {
+        Op::Load {
+            memory: Memory::Param(p),
+            index,
+            mask,
+        } => {
             let param = &kernel.params[*p as usize];
             let proven = || index.proves_nonnegative(kernel) && index.proves_less(&param.len, kernel);
             param.access == Access::Read && !uses_any(index, vars) && (mask.is_some() || proven())

@@ -4,8 +4,9 @@
 //! kept for `explain` and replay. A directive that refuses is not an error: the reason is noted and the nest stays as it is.
 
 pub mod directives;
-pub mod hoist;
 mod gpu;
+pub mod hoist;
+mod stage;
 mod threads;
 pub mod tree;
 
@@ -247,6 +248,14 @@ impl Scheduler<'_> {
         {
             outer.push(columns[0]);
             self.parallel(&outer);
+            let staged = self.apply(Directive::Stage {
+                outer: rows[1],
+                inner: columns[1],
+                tile: TILE,
+            });
+            for pair in staged.unwrap_or_default().chunks_exact(2) {
+                self.vectorize(pair[1]);
+            }
             self.vectorize(columns[1]);
         } else {
             self.parallel(&outer);

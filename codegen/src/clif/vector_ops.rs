@@ -1,0 +1,251 @@
+//! Scalar operations on all lanes at once.
+//!
+//! Invariant: only operations that every Cranelift back end with 128-bit vectors lowers. `None` means lane by lane.
+
+use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
+use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
+use tlc_ir::{DType, ScalarOp};
+
+use super::Result;
+use super::translate::Translator;
+use super::values::{Val, full, int_type};
+
+impl Translator<'_, '_> {
+    /// The operation as vector code, if there is any.
+    pub(super) fn vector_op(&mut self, op: ScalarOp, dtype: DType, vals: &[Val]) -> Result<Option<Value>> {
+        let Some(ty) = self.vector_type(dtype) else {
+            return Ok(None);
+        };
+        if op == ScalarOp::Select {
+            return Ok(Some(self.vector_select(dtype, ty, vals)));
+        }
+        Ok(match dtype {
+            DType::Bool => self.vector_bool(op, ty, vals),
+            DType::F32 | DType::F64 => self.vector_float(op, dtype, ty, vals),
+            d if d.is_int() => self.vector_int(op, dtype, ty, vals),
+            _ => None,
+        })
+    }
+
+    fn vector_select(&mut self, dtype: DType, ty: Type, vals: &[Val]) -> Value {
+        let a = self.vector(&vals[1], dtype, ty);
+        let b = self.vector(&vals[2], dtype, ty);
+        if !vals[0].varies() {
+            let cond = self.scalar(&vals[0], DType::Bool, 0);
+            return self.b.ins().select(cond, a, b);
+        }
+        let mask_ty = full(int_type(self.lane_bits().unwrap_or(128)));
+        let mask = self.vector(&vals[0], DType::Bool, mask_ty);
+        let mask = self.truncate(mask, ty.lane_bits());
+        self.select(mask, a, b)
+    }
+
+    fn vector_bool(&mut self, op: ScalarOp, ty: Type, vals: &[Val]) -> Option<Value> {
+        let a = self.vector(&vals[0], DType::Bool, ty);
+        if op == ScalarOp::Not {
+            return Some(self.b.ins().bnot(a));
+        }
+        let b = self.vector(vals.get(1)?, DType::Bool, ty);
+        Some(match op {
+            ScalarOp::And | ScalarOp::Min => self.b.ins().band(a, b),
+            ScalarOp::Or | ScalarOp::Max => self.b.ins().bor(a, b),
+            ScalarOp::Xor | ScalarOp::Ne => self.b.ins().bxor(a, b),
+            ScalarOp::Eq => {
+                let differ = self.b.ins().bxor(a, b);
+                self.b.ins().bnot(differ)
+            }
+            ScalarOp::Lt => self.b.ins().band_not(b, a),
+            ScalarOp::Le => {
+                let not = self.b.ins().bnot(a);
+                self.b.ins().bor(not, b)
+            }
+            _ => return None,
+        })
+    }
+
+    /// Widens the result of a comparison to a mask.
+    pub(super) fn as_mask(&mut self, compared: Value) -> Value {
+        let width = self.lane_bits().unwrap_or(128);
+        self.widen(compared, width, true)
+    }
+
+    fn vector_float(&mut self, op: ScalarOp, dtype: DType, ty: Type, vals: &[Val]) -> Option<Value> {
+        use ScalarOp::*;
+        if op.is_transcendental() || matches!(op, Rem | Mod) {
+            return None;
+        }
+        let a = self.vector(&vals[0], dtype, ty);
+        if op.arity() == 1 {
+            return Some(match op {
+                Neg => self.b.ins().fneg(a),
+                Abs => self.b.ins().fabs(a),
+                Floor => self.b.ins().floor(a),
+                Ceil => self.b.ins().ceil(a),
+                Round => self.b.ins().nearest(a),
+                Trunc => self.b.ins().trunc(a),
+                Sqrt => self.b.ins().sqrt(a),
+                Rsqrt => {
+                    let one = self.float(ty, 1.0);
+                    let root = self.b.ins().sqrt(a);
+                    self.b.ins().fdiv(one, root)
+                }
+                Sign => {
+                    let (zero, one, minus) = (self.float(ty, 0.0), self.float(ty, 1.0), self.float(ty, -1.0));
+                    let below = self.b.ins().fcmp(FloatCC::LessThan, a, zero);
+                    let above = self.b.ins().fcmp(FloatCC::GreaterThan, a, zero);
+                    let r = self.select(below, minus, a);
+                    self.select(above, one, r)
+                }
+                _ => return None,
+            });
+        }
+        let b = self.vector(&vals[1], dtype, ty);
+        let cc = match op {
+            Add => return Some(self.b.ins().fadd(a, b)),
+            Sub => return Some(self.b.ins().fsub(a, b)),
+            Mul => return Some(self.b.ins().fmul(a, b)),
+            Div => return Some(self.b.ins().fdiv(a, b)),
+            Max | Min => return Some(self.float_extremum(op, a, b, vals)),
+            Fma => {
+                let c = self.vector(&vals[2], dtype, ty);
+                return Some(self.b.ins().fma(a, b, c));
+            }
+            Eq => FloatCC::Equal,
+            Ne => FloatCC::NotEqual,
+            Lt => FloatCC::LessThan,
+            Le => FloatCC::LessThanOrEqual,
+            _ => return None,
+        };
+        let compared = self.b.ins().fcmp(cc, a, b);
+        Some(self.as_mask(compared))
+    }
+
+    /// `max` or `min` of floats, scalar or vector: NaN wins.
+    ///
+    /// `a > b ? a : b` is one instruction on x86 and gives `b` where either is NaN. So a NaN in `a` is missed, unless `a`
+    /// is known to be a number, which is why a constant goes first.
+    pub(super) fn float_extremum(&mut self, op: ScalarOp, a: Value, b: Value, vals: &[Val]) -> Value {
+        let number = |v: &Val| v.constant().is_some_and(|c| !c.is_nan());
+        let (a, b, known) = match (number(&vals[0]), number(&vals[1])) {
+            (true, _) => (a, b, true),
+            (_, true) => (b, a, true),
+            _ => (a, b, false),
+        };
+        let (x, y) = if op == ScalarOp::Max { (b, a) } else { (a, b) };
+        let ordered = self.b.ins().fcmp(FloatCC::LessThan, x, y);
+        let picked = self.select(ordered, a, b);
+        if known {
+            return picked;
+        }
+        let ty = self.type_of(a);
+        let nan = self.b.ins().fcmp(FloatCC::NotEqual, a, a);
+        if !ty.is_vector() {
+            return self.b.ins().select(nan, a, picked);
+        }
+        // All ones is a NaN: one `or` instead of a blend.
+        let bits = self.cast(self.type_of(nan), picked);
+        let bits = self.b.ins().bor(bits, nan);
+        self.cast(ty, bits)
+    }
+
+    fn vector_int(&mut self, op: ScalarOp, dtype: DType, ty: Type, vals: &[Val]) -> Option<Value> {
+        use ScalarOp::*;
+        let signed = dtype.is_signed_int();
+        if matches!(op, Shl | Shr) {
+            let c = vals[1].constant()?;
+            let amount = if signed {
+                c.as_i64()
+            } else {
+                i64::try_from(c.bits()).unwrap_or(-1)
+            };
+            let x = self.vector(&vals[0], dtype, ty);
+            let inside = (0..dtype.bits() as i64).contains(&amount);
+            return Some(match (op, inside, signed) {
+                (Shl, true, _) => self.b.ins().ishl_imm_u(x, amount),
+                (Shr, true, false) => self.b.ins().ushr_imm_u(x, amount),
+                (Shr, true, true) => self.b.ins().sshr_imm_u(x, amount),
+                (Shr, false, true) => self.b.ins().sshr_imm_u(x, dtype.bits() as i64 - 1),
+                _ => self.int(ty, 0),
+            });
+        }
+        if matches!(op, Div | Rem | Mod) {
+            return None;
+        }
+        let a = self.vector(&vals[0], dtype, ty);
+        if op.arity() == 1 {
+            return Some(match op {
+                Neg => self.b.ins().ineg(a),
+                Not => self.b.ins().bnot(a),
+                Abs if signed => self.b.ins().iabs(a),
+                Abs => a,
+                Sign => {
+                    let zero = self.int(ty, 0);
+                    if signed {
+                        let below = self.b.ins().icmp(IntCC::SignedLessThan, a, zero);
+                        let above = self.b.ins().icmp(IntCC::SignedGreaterThan, a, zero);
+                        self.b.ins().isub(below, above)
+                    } else {
+                        let is_zero = self.b.ins().icmp(IntCC::Equal, a, zero);
+                        let one = self.int(ty, 1);
+                        self.b.ins().iadd(is_zero, one)
+                    }
+                }
+                _ => return None,
+            });
+        }
+        let b = self.vector(&vals[1], dtype, ty);
+        Some(match op {
+            Add => self.b.ins().iadd(a, b),
+            Sub => self.b.ins().isub(a, b),
+            Mul if ty == types::I8X16 => {
+                let (al, bl) = (self.b.ins().uwiden_low(a), self.b.ins().uwiden_low(b));
+                let (ah, bh) = (self.b.ins().uwiden_high(a), self.b.ins().uwiden_high(b));
+                let (low, high) = (self.b.ins().imul(al, bl), self.b.ins().imul(ah, bh));
+                let byte = self.int(types::I16X8, 0xff);
+                let (low, high) = (self.b.ins().band(low, byte), self.b.ins().band(high, byte));
+                self.b.ins().unarrow(low, high)
+            }
+            Mul => self.b.ins().imul(a, b),
+            And => self.b.ins().band(a, b),
+            Or => self.b.ins().bor(a, b),
+            Xor => self.b.ins().bxor(a, b),
+            Max | Min if ty == types::I64X2 => {
+                let (x, y) = if op == Max { (b, a) } else { (a, b) };
+                let less = self.vector_less(x, y, signed, ty);
+                self.select(less, a, b)
+            }
+            Max if signed => self.b.ins().smax(a, b),
+            Max => self.b.ins().umax(a, b),
+            Min if signed => self.b.ins().smin(a, b),
+            Min => self.b.ins().umin(a, b),
+            Eq => {
+                let c = self.b.ins().icmp(IntCC::Equal, a, b);
+                self.as_mask(c)
+            }
+            Ne => {
+                let c = self.b.ins().icmp(IntCC::NotEqual, a, b);
+                self.as_mask(c)
+            }
+            Lt => {
+                let c = self.vector_less(a, b, signed, ty);
+                self.as_mask(c)
+            }
+            Le => {
+                let c = self.vector_less(b, a, signed, ty);
+                let c = self.b.ins().bnot(c);
+                self.as_mask(c)
+            }
+            _ => return None,
+        })
+    }
+
+    fn vector_less(&mut self, a: Value, b: Value, signed: bool, ty: Type) -> Value {
+        if signed {
+            return self.b.ins().icmp(IntCC::SignedLessThan, a, b);
+        }
+        // Unsigned order is signed order with the top bit flipped; not every back end compares unsigned 64-bit lanes.
+        let top = self.int(ty, (1u64 << (ty.lane_bits() - 1)) as i64);
+        let (a, b) = (self.b.ins().bxor(a, top), self.b.ins().bxor(b, top));
+        self.b.ins().icmp(IntCC::SignedLessThan, a, b)
+    }
+}

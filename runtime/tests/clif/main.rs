@@ -1,0 +1,6 @@
+//! Compiled kernels against the stated meaning of the kernel language.
+
+mod build;
+mod module;
+mod nests;
+mod ops;

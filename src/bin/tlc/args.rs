@@ -1,0 +1,199 @@
+//! The command line, as clap reads it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::{bench, check, completions, einsum, emit, explain, fmt, hwbench, opt, profile, run};
+
+const AFTER_HELP: &str = "\
+A MODEL is a .tlir text file; `-` is standard input. Results go to standard output, everything else to standard error.
+Output files are written beside their final name and renamed: a failed or interrupted run leaves none.
+
+Exit codes:
+  0   done
+  1   a check or a comparison failed
+  2   wrong usage
+  3   invalid input (also: an output that cannot be written for want of permission or a directory)
+  4   unsupported; the message says what
+  5   a resource limit: memory (--max-memory, or this machine's) or disk space
+  70  a bug in tlc
+
+Environment:
+  NO_COLOR        no colors, unless --color always
+  XDG_CACHE_HOME  where `tlc hwbench` keeps its measurement (default ~/.cache)
+  TLC             what the compiler shows of its work: a comma-separated list of
+                    print=after:PASS  print the graph after a pass, what follows `cluster`, `lower` or `memory`,
+                                      or `all`, to standard error
+                    verify=each       verify the graph after every pass
+                    limit=N           run only the first N passes
+                    dump=DIR          write every stage to a file in DIR
+                  as in TLC=print=after:cluster,verify=each,limit=12,dump=stages";
+
+/// Compiles tensor graphs, runs them, and explains what it did.
+#[derive(Parser, Debug)]
+#[command(name = "tlc", version, after_help = AFTER_HELP, max_term_width = 120, disable_help_subcommand = false)]
+pub struct Cli {
+    /// Options of every command.
+    #[command(flatten)]
+    pub global: Global,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The form of results.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Format {
+    /// For people.
+    Human,
+    /// For programs; every object carries "schema": 1.
+    Json,
+}
+
+/// When to color.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Color {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Options of every command.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Options of every command")]
+pub struct Global {
+    /// The form of results
+    #[arg(long, global = true, value_enum, default_value_t = Format::Human)]
+    pub format: Format,
+    /// When to color messages
+    #[arg(long, global = true, value_enum, default_value_t = Color::Auto)]
+    pub color: Color,
+    /// Threads that kernels run on [default: all cores]
+    #[arg(long, global = true, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+    /// Seed of random inputs and of searches
+    #[arg(long, global = true, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Fix a symbolic size, as in --set batch=128
+    #[arg(long = "set", global = true, value_name = "NAME=N", value_parser = size_of_symbol)]
+    pub sets: Vec<(String, i64)>,
+    /// The most memory to use, as in 512MiB or 2G [default: this machine's]
+    #[arg(long, global = true, value_name = "SIZE", value_parser = bytes)]
+    pub max_memory: Option<u64>,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Tell every error of every file
+    Check(check::Check),
+    /// Rewrite files as canonical text
+    Fmt(fmt::Fmt),
+    /// Run graph passes and print the result
+    Opt(opt::Opt),
+    /// Tell what the compiler decides and why: fusion, kernels, predicted times, memory
+    Explain(explain::Explain),
+    /// Print a stage of the compiler: graph, clusters, kernels, plan, machine code, CUDA
+    Emit(emit::Emit),
+    /// Contract tensors, as in `tlc einsum ij,jk->ik A.npy B.npy --output C.npy`
+    Einsum(einsum::Einsum),
+    /// Run a model, or a batch of cases
+    Run(run::Run),
+    /// Measure the median time of a model against the hardware's limit
+    Bench(bench::Bench),
+    /// Measure this machine's bandwidths and peaks, and keep them
+    Hwbench(hwbench::Hwbench),
+    /// Tell where the time of a model goes, step by step, and what would help
+    Profile(profile::Profile),
+    /// Tell what this machine offers: CPU, vector levels, caches, GPU and libraries
+    Info,
+    /// Print a completion script for a shell
+    Completions(completions::Completions),
+    /// Print the manual page, of tlc or of one of its commands
+    Man(completions::Man),
+}
+
+/// A model, and which of its graphs.
+#[derive(Args, Clone, Debug)]
+pub struct ModelArgs {
+    /// A .tlir file, or - for standard input
+    pub model: PathBuf,
+    /// The graph to take from a file that holds several [default: the first]
+    #[arg(long, value_name = "NAME")]
+    pub graph: Option<String>,
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    let most = tlc_runtime::pool::MAX_THREADS;
+    let n = text.parse::<usize>().ok().filter(|n| (1..=most).contains(n));
+    n.ok_or_else(|| format!("expected a number from 1 to {most}"))
+}
+
+fn size_of_symbol(text: &str) -> Result<(String, i64), String> {
+    let (name, value) = text.split_once('=').ok_or("expected NAME=N, as in batch=128")?;
+    let value = value.parse::<i64>().ok().filter(|v| *v >= 0);
+    match value {
+        Some(value) if !name.is_empty() => Ok((name.to_string(), value)),
+        _ => Err("expected NAME=N with a size of 0 or more, as in batch=128".into()),
+    }
+}
+
+/// A size in bytes: a number with an optional unit, of powers of 1024 (`K`, `KiB`, `M`, …) or of 1000 (`KB`, `MB`, …).
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let split = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor: f64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "k" | "kib" => 1024.0,
+        "m" | "mib" => 1024f64.powi(2),
+        "g" | "gib" => 1024f64.powi(3),
+        "t" | "tib" => 1024f64.powi(4),
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "tb" => 1e12,
+        _ => {
+            return Err(format!(
+                "unknown unit `{}`; expected a size like 512MiB or 2G",
+                unit.trim()
+            ));
+        }
+    };
+    match number.parse::<f64>() {
+        Ok(n) if n.is_finite() && n * factor < u64::MAX as f64 => Ok((n * factor) as u64),
+        _ => Err("expected a size like 512MiB or 2G".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn sizes_have_binary_and_decimal_units() {
+        assert_eq!(bytes("512MiB"), Ok(512 << 20));
+        assert_eq!(bytes("2G"), Ok(2 << 30));
+        assert_eq!(bytes("1.5kb"), Ok(1500));
+        assert_eq!(bytes("10"), Ok(10));
+        assert!(bytes("ten").is_err() && bytes("1x").is_err() && bytes("").is_err() && bytes("1e400").is_err());
+    }
+
+    #[test]
+    fn symbols_need_a_name_and_a_size() {
+        assert_eq!(size_of_symbol("b=4"), Ok(("b".into(), 4)));
+        assert!(["b", "=4", "b=-1", "b=x"].iter().all(|t| size_of_symbol(t).is_err()));
+    }
+}

@@ -1,0 +1,147 @@
+//! `tlc run --batch`: JSON lines in, one JSON line out for each, flushed; a bad case never ends the batch.
+
+use std::io::{BufRead, BufReader, Read};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::args::ModelArgs;
+use crate::console::with_schema;
+use crate::data::Source;
+use crate::failure::{Code, Failure};
+use crate::panics;
+use crate::run::{run_model, write_outputs};
+use crate::session::{Session, display, open};
+
+/// A longer line is an error of its own; the rest of it is skipped.
+const MAX_LINE_BYTES: u64 = 16 << 20;
+
+/// One line of a manifest.
+#[derive(Deserialize)]
+struct Case {
+    model: PathBuf,
+    #[serde(default)]
+    inputs: Map<String, Value>,
+    #[serde(default)]
+    output_dir: Option<PathBuf>,
+    #[serde(default)]
+    graph: Option<String>,
+}
+
+/// Runs every case of a manifest. The lines tell how each went; the command has done its work when all are told.
+pub fn run(session: &Session, manifest: &Path) -> Result<(), Failure> {
+    let file = display(manifest);
+    let mut reader = BufReader::new(open(manifest)?);
+    for number in 1u32.. {
+        let mut line = Vec::new();
+        let read = reader.by_ref().take(MAX_LINE_BYTES + 1).read_until(b'\n', &mut line);
+        if read.map_err(|e| Failure::reading(&file, &e))? == 0 {
+            break;
+        }
+        let too_long = line.len() as u64 > MAX_LINE_BYTES && line.last() != Some(&b'\n');
+        if too_long {
+            skip_line(&mut reader).map_err(|e| Failure::reading(&file, &e))?;
+        }
+        if line.iter().all(u8::is_ascii_whitespace) {
+            continue;
+        }
+        let start = Instant::now();
+        let (id, outcome) = if too_long {
+            let message = format!("line of more than {MAX_LINE_BYTES} bytes; expected a shorter one");
+            (
+                Value::Null,
+                Err(Failure::at(Code::Limit, &format!("{file}:{number}"), message)),
+            )
+        } else {
+            one_line(session, &file, number, &line)
+        };
+        let (status, message) = match outcome {
+            Ok(()) => ("ok", String::new()),
+            Err(f) if f.code == Some(Code::Unsupported) => ("unsupported", f.text()),
+            Err(f) => ("error", f.text()),
+        };
+        let seconds = start.elapsed().as_secs_f64();
+        let mut answer = json!({ "id": id, "status": status, "message": message, "seconds": seconds });
+        if session.console.json() {
+            answer = with_schema(&answer);
+        }
+        session.console.result(&format!("{answer}\n"))?;
+    }
+    Ok(())
+}
+
+fn skip_line(reader: &mut impl BufRead) -> std::io::Result<()> {
+    loop {
+        let buffer = reader.fill_buf()?;
+        let (used, done) = match buffer.iter().position(|&b| b == b'\n') {
+            Some(at) => (at + 1, true),
+            None => (buffer.len(), buffer.is_empty()),
+        };
+        reader.consume(used);
+        if done {
+            return Ok(());
+        }
+    }
+}
+
+fn one_line(session: &Session, file: &str, number: u32, line: &[u8]) -> (Value, Result<(), Failure>) {
+    let place = |column: usize, message: String| {
+        let failure = Failure::at(Code::Invalid, &format!("{file}:{number}:{column}"), message);
+        Err(failure)
+    };
+    let value: Value = match serde_json::from_slice(line) {
+        Ok(value) => value,
+        Err(e) => {
+            return (
+                Value::Null,
+                place(
+                    e.column().max(1),
+                    format!("not JSON: {}; expected one object", reason(&e)),
+                ),
+            );
+        }
+    };
+    let id = value.get("id").cloned().unwrap_or(Value::Null);
+    let case = match serde_json::from_value::<Case>(value) {
+        Ok(case) => case,
+        Err(e) => {
+            let expected = r#"expected {"id", "model", "inputs": {name: file}, "output_dir"}"#;
+            return (id, place(1, format!("not a case: {}; {expected}", reason(&e))));
+        }
+    };
+    let outcome = catch_unwind(AssertUnwindSafe(|| run_case(session, &case)));
+    let outcome = outcome.unwrap_or_else(|_| Err(Failure::new(Code::Bug, panics::last_message())));
+    (id, outcome)
+}
+
+/// What serde_json says, without the line, which is always 1.
+fn reason(e: &serde_json::Error) -> String {
+    let text = e.to_string();
+    text.split(" at line ").next().unwrap_or(&text).to_string()
+}
+
+fn run_case(session: &Session, case: &Case) -> Result<(), Failure> {
+    let mut specs = Vec::with_capacity(case.inputs.len());
+    for (name, file) in &case.inputs {
+        match file {
+            Value::String(file) => specs.push((name.clone(), Source::File(file.into()))),
+            other => {
+                let message = format!("input `{name}`: expected a file name, found {other}");
+                return Err(Failure::new(Code::Invalid, message));
+            }
+        }
+    }
+    session.stages.panic_if_asked();
+    let model = session.model(&ModelArgs {
+        model: case.model.clone(),
+        graph: case.graph.clone(),
+    })?;
+    let (outputs, _) = run_model(session, &model, &specs, None)?;
+    if let Some(dir) = &case.output_dir {
+        write_outputs(dir, &outputs)?;
+    }
+    Ok(())
+}

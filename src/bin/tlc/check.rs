@@ -1,0 +1,66 @@
+//! `tlc check`: every error of every file.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+use tlc_ir::graph::verify::verify;
+
+use crate::failure::{Code, Failure};
+use crate::session::{Session, read_model};
+
+/// Arguments.
+#[derive(Args, Debug)]
+pub struct Check {
+    /// .tlir files, or - for standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(session: &Session, args: &Check) -> Result<(), Failure> {
+    let mut worst: Option<Code> = None;
+    let mut results: Vec<Value> = Vec::new();
+    for path in &args.files {
+        let failure = check(path);
+        if let Some(failure) = &failure {
+            session.console.failure(failure);
+            // An error in a file is what this command looks for; a file that cannot be read is another matter.
+            let code = failure
+                .code
+                .filter(|_| !failure.reports.iter().any(|r| r.position.is_some()));
+            worst = worst.max(Some(code.unwrap_or(Code::Failed)));
+        }
+        let reports = failure.iter().flat_map(|f| &f.reports);
+        let errors: Vec<Value> = reports
+            .map(|r| {
+                let (line, column) = r.position.unzip();
+                json!({ "line": line, "column": column, "message": r.message })
+            })
+            .collect();
+        results.push(json!({ "file": crate::session::display(path), "ok": errors.is_empty(), "errors": errors }));
+    }
+    if session.console.json() {
+        session.console.json_result(&json!({ "files": results }))?;
+    }
+    worst.map_or(Ok(()), |code| Err(Failure::silent(code)))
+}
+
+fn check(path: &std::path::Path) -> Option<Failure> {
+    let source = match read_model(path) {
+        Ok(source) => source,
+        Err(failure) => return Some(failure),
+    };
+    let module = match source.parse(path) {
+        Ok(module) => module,
+        Err(errors) => return Some(source.failure(&errors, usize::MAX)),
+    };
+    let mut all = Failure::silent(Code::Failed);
+    for graph in &module.graphs {
+        for e in verify(graph) {
+            all.reports
+                .extend(Failure::at(Code::Failed, &source.file, format!("@{}: {e}", graph.name)).reports);
+        }
+    }
+    (!all.reports.is_empty()).then_some(all)
+}

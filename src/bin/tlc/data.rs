@@ -1,0 +1,465 @@
+//! Tensors in and out: inputs from files or made up, summaries of results, names of output files.
+
+use std::collections::{HashMap, HashSet};
+use std::io::{BufReader, Read};
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+use tlc::{DType, HostTensor, Scalar};
+use tlc_formats::npy;
+use tlc_ir::graph::TensorType;
+use tlc_ir::index::{IndexExpr, IndexNode};
+use tlc_ir::{Graph, NodeKind};
+
+use crate::failure::{Code, Failure, tensor_text};
+use crate::session::{Session, display, open};
+
+/// Where an input comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Source {
+    /// An npy file.
+    File(PathBuf),
+    /// Uniform in [-1, 1) for floats, 0 to 9 for integers, either for bool; by name and seed.
+    Random,
+    /// Zeros.
+    Zeros,
+    /// Ones.
+    Ones,
+}
+
+/// `NAME=SOURCE`.
+pub type InputSpec = (String, Source);
+
+/// Reads `NAME=FILE.npy`, `NAME=random`, `NAME=zeros` or `NAME=ones`.
+pub fn input_spec(text: &str) -> Result<InputSpec, String> {
+    let (name, source) = text
+        .split_once('=')
+        .ok_or("expected NAME=FILE.npy, NAME=random, NAME=zeros or NAME=ones")?;
+    let source = match source {
+        "" => return Err("expected a file behind `=`".into()),
+        "random" => Source::Random,
+        "zeros" => Source::Zeros,
+        "ones" => Source::Ones,
+        file => Source::File(file.into()),
+    };
+    Ok((name.to_string(), source))
+}
+
+/// Declared inputs of a graph, in order.
+pub fn declared(graph: &Graph) -> Vec<(&str, &TensorType)> {
+    let of = |&input| match &graph.node(input).kind {
+        NodeKind::Input { name, ty, .. } => Some((name.as_str(), ty)),
+        _ => None,
+    };
+    graph.inputs().iter().filter_map(of).collect()
+}
+
+fn declaration(graph: &Graph) -> String {
+    let all: Vec<String> = declared(graph)
+        .iter()
+        .map(|(n, ty)| format!("{n}: {}", graph.type_text(ty)))
+        .collect();
+    if all.is_empty() {
+        "no inputs".into()
+    } else {
+        all.join(", ")
+    }
+}
+
+/// Reads one npy file, which must hold nothing else.
+pub fn read_npy(session: &Session, path: &Path, hint: Option<DType>) -> Result<HostTensor, Failure> {
+    let file = display(path);
+    let mut reader = BufReader::with_capacity(1 << 20, open(path)?);
+    let options = session.read_options(hint);
+    let tensor = npy::read_from_with(&mut reader, &options).map_err(|e| Failure::format(&file, &e))?;
+    match reader.read(&mut [0]) {
+        Ok(0) => Ok(tensor),
+        Ok(_) => Err(Failure::at(
+            Code::Invalid,
+            &file,
+            "bytes after the array; expected the end of the file",
+        )),
+        Err(e) => Err(Failure::reading(&file, &e)),
+    }
+}
+
+/// The inputs of a graph, in the order they are declared. What is not given comes from `otherwise`, or is an error.
+pub fn inputs(
+    session: &Session,
+    file: &str,
+    graph: &Graph,
+    specs: &[InputSpec],
+    otherwise: Option<Source>,
+) -> Result<Vec<HostTensor>, Failure> {
+    let declared = declared(graph);
+    let mut seen = HashSet::new();
+    for (name, _) in specs {
+        if !declared.iter().any(|(n, _)| n == name) {
+            let message = format!("no input is named `{name}`; expected {}", declaration(graph));
+            return Err(Failure::at(Code::Invalid, file, message));
+        }
+        if !seen.insert(name) {
+            return Err(Failure::at(
+                Code::Usage,
+                file,
+                format!("input `{name}` is given twice; expected it once"),
+            ));
+        }
+    }
+    let mut sources = Vec::with_capacity(declared.len());
+    for &(name, ty) in &declared {
+        let given = specs.iter().find(|(n, _)| n == name).map(|(_, s)| s.clone());
+        let source = given.or_else(|| otherwise.clone()).ok_or_else(|| {
+            let example = format!("--input {name}=FILE.npy with {}", graph.type_text(ty));
+            Failure::at(
+                Code::Invalid,
+                file,
+                format!("input `{name}` is missing; expected {example}"),
+            )
+        })?;
+        sources.push(source);
+    }
+    // Files first: their shapes say how large the others are.
+    let mut symbols: Vec<Option<i64>> = vec![None; graph.symbols().len()];
+    let mut tensors: Vec<Option<HostTensor>> = Vec::with_capacity(declared.len());
+    for (&(name, ty), source) in declared.iter().zip(&sources) {
+        let Source::File(path) = source else {
+            tensors.push(None);
+            continue;
+        };
+        let tensor = read_npy(session, path, Some(ty.dtype))?;
+        check_type(graph, name, ty, &tensor, &display(path))?;
+        for (dim, &extent) in ty.shape.iter().zip(tensor.shape()) {
+            if let IndexExpr::Node(n) = dim
+                && let IndexNode::Sym(s) = &**n
+            {
+                symbols[s.0 as usize].get_or_insert(extent as i64);
+            }
+        }
+        tensors.push(Some(tensor));
+    }
+    let mut total: u128 = tensors.iter().flatten().map(|t| t.bytes().len() as u128).sum();
+    let mut shapes = Vec::with_capacity(declared.len());
+    for (&(name, ty), tensor) in declared.iter().zip(&tensors) {
+        if tensor.is_some() {
+            shapes.push(vec![]);
+            continue;
+        }
+        let shape = shape_under(graph, name, ty, &symbols, file)?;
+        let elements = shape.iter().fold(1u128, |n, &d| n.saturating_mul(d as u128));
+        total = total.saturating_add(elements.saturating_mul(ty.dtype.bytes() as u128));
+        session.need_memory(file, total, &format!("input `{name}`"))?;
+        shapes.push(shape);
+    }
+    let made =
+        declared
+            .iter()
+            .zip(tensors)
+            .zip(sources.iter().zip(shapes))
+            .map(|((&(name, ty), tensor), (source, shape))| match tensor {
+                Some(tensor) => Ok(tensor),
+                None => make(source, name, ty.dtype, &shape, session.global.seed)
+                    .map_err(|e| Failure::at(Code::Limit, file, format!("input `{name}`: {e}"))),
+            });
+    made.collect()
+}
+
+/// Dtype and rank, and extents that are numbers; the rest is checked where symbols are bound.
+fn check_type(graph: &Graph, name: &str, ty: &TensorType, tensor: &HostTensor, file: &str) -> Result<(), Failure> {
+    let fits = ty.dtype == tensor.dtype()
+        && ty.rank() == tensor.shape().len()
+        && ty
+            .shape
+            .iter()
+            .zip(tensor.shape())
+            .all(|(d, &n)| d.as_const().is_none_or(|d| d == n as i64));
+    if fits {
+        return Ok(());
+    }
+    let what = if ty.dtype == tensor.dtype() { "shape" } else { "dtype" };
+    let (expected, found) = (graph.type_text(ty), tensor_text(tensor));
+    let message = format!("wrong {what} for input `{name}`; expected {expected}, found {found}");
+    Err(Failure::at(Code::Invalid, file, message))
+}
+
+fn shape_under(
+    graph: &Graph,
+    name: &str,
+    ty: &TensorType,
+    symbols: &[Option<i64>],
+    file: &str,
+) -> Result<Vec<usize>, Failure> {
+    let mut shape = Vec::with_capacity(ty.rank());
+    for dim in &ty.shape {
+        let mut unknown = None;
+        let bound = dim.replace(&mut |n| match n {
+            IndexNode::Sym(s) => match symbols[s.0 as usize] {
+                Some(v) => Some(IndexExpr::Const(v)),
+                None => {
+                    unknown.get_or_insert(*s);
+                    None
+                }
+            },
+            _ => None,
+        });
+        if let Some(symbol) = unknown {
+            let s = &graph.symbols()[symbol.0 as usize];
+            let message = format!(
+                "input `{name}` is {} and nothing tells `{}`; expected --set {}=N with N in {}..={}",
+                graph.type_text(ty),
+                s.name,
+                s.name,
+                s.lo,
+                s.hi
+            );
+            return Err(Failure::at(Code::Usage, file, message));
+        }
+        let extent = bound.as_const().and_then(|d| usize::try_from(d).ok()).ok_or_else(|| {
+            Failure::at(
+                Code::Invalid,
+                file,
+                format!("input `{name}`: {} is no size", graph.dim_text(dim)),
+            )
+        })?;
+        shape.push(extent);
+    }
+    Ok(shape)
+}
+
+/// splitmix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+fn splitmix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+fn make(
+    source: &Source,
+    name: &str,
+    dtype: DType,
+    shape: &[usize],
+    seed: u64,
+) -> Result<HostTensor, tlc_ir::tensor::TensorError> {
+    if *source == Source::Ones {
+        return HostTensor::full(shape, dtype.one());
+    }
+    let mut tensor = HostTensor::zeros(dtype, shape)?;
+    if *source == Source::Zeros {
+        return Ok(tensor);
+    }
+    let mut state = name.bytes().fold(seed, |s, b| {
+        let mut s = s ^ u64::from(b);
+        splitmix(&mut s)
+    });
+    let unit = |state: &mut u64| (splitmix(state) >> 11) as f64 * (2.0 / (1u64 << 53) as f64) - 1.0;
+    if let Some(all) = tensor.as_mut_slice::<f32>() {
+        // 24 bits, so that the largest value stays below 1.
+        all.iter_mut()
+            .for_each(|x| *x = (splitmix(&mut state) >> 40) as f32 * (2.0 / (1u32 << 24) as f32) - 1.0);
+    } else if let Some(all) = tensor.as_mut_slice::<f64>() {
+        all.iter_mut().for_each(|x| *x = unit(&mut state));
+    } else {
+        let value = |state: &mut u64| match dtype {
+            DType::Bool => Scalar::from_bool(splitmix(state) & 1 == 1),
+            d if d.is_float() => Scalar::from_f64(d, unit(state)),
+            d => Scalar::from_i64(d, (splitmix(state) % 10) as i64),
+        };
+        for i in 0..tensor.len() {
+            tensor.set(i, value(&mut state));
+        }
+    }
+    Ok(tensor)
+}
+
+/// What a tensor holds, in short.
+pub struct Summary {
+    name: String,
+    dtype: DType,
+    shape: Vec<usize>,
+    range: Option<(Scalar, Scalar)>,
+    mean: Option<f64>,
+    nans: usize,
+    first: Vec<Scalar>,
+}
+
+/// Elements that a summary shows.
+const FIRST: usize = 8;
+
+/// An order of values that are no NaN.
+fn less(a: Scalar, b: Scalar) -> bool {
+    if a.dtype().is_float() {
+        return a.as_f64() < b.as_f64();
+    }
+    whole(a) < whole(b)
+}
+
+fn whole(s: Scalar) -> i128 {
+    if s.dtype() == DType::U64 {
+        i128::from(s.bits())
+    } else {
+        i128::from(s.as_i64())
+    }
+}
+
+impl Summary {
+    /// Summarizes a tensor. NaNs are counted and else left out.
+    pub fn of(name: &str, tensor: &HostTensor) -> Summary {
+        let (mut range, mut sum, mut nans) = (None, 0f64, 0usize);
+        for i in 0..tensor.len() {
+            let v = tensor.get(i);
+            if v.is_nan() {
+                nans += 1;
+                continue;
+            }
+            sum += if v.dtype().is_float() {
+                v.as_f64()
+            } else {
+                whole(v) as f64
+            };
+            range = Some(match range {
+                None => (v, v),
+                Some((lo, hi)) => (if less(v, lo) { v } else { lo }, if less(hi, v) { v } else { hi }),
+            });
+        }
+        let counted = tensor.len() - nans;
+        Summary {
+            name: name.to_string(),
+            dtype: tensor.dtype(),
+            shape: tensor.shape().to_vec(),
+            range,
+            mean: (counted > 0).then(|| sum / counted as f64),
+            nans,
+            first: (0..tensor.len().min(FIRST)).map(|i| tensor.get(i)).collect(),
+        }
+    }
+
+    fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        json!({
+            "name": self.name,
+            "dtype": self.dtype.name(),
+            "shape": self.shape,
+            "min": self.range.map(|r| scalar_json(r.0)),
+            "max": self.range.map(|r| scalar_json(r.1)),
+            "mean": self.mean.map(number_json),
+            "nan": self.nans,
+            "first": self.first.iter().copied().map(scalar_json).collect::<Vec<_>>(),
+        })
+    }
+
+    /// For people: one line of facts, one of values.
+    pub fn text(&self) -> String {
+        let shape: Vec<String> = self.shape.iter().map(usize::to_string).collect();
+        let mut line = format!("{}: {}[{}]", self.name, self.dtype, shape.join(", "));
+        if let (Some((lo, hi)), Some(mean)) = (self.range, self.mean) {
+            line += &format!("  min {lo}  max {hi}  mean {mean:.6}");
+        }
+        if self.nans > 0 {
+            line += &format!("  {} nan", self.nans);
+        }
+        line.push('\n');
+        if !self.first.is_empty() {
+            let values: Vec<String> = self.first.iter().map(Scalar::to_string).collect();
+            let more = if self.elements() > FIRST { ", …" } else { "" };
+            line += &format!("  {}{more}\n", values.join(", "));
+        }
+        line
+    }
+}
+
+/// A number for JSON, which has no infinities: those and NaN are strings.
+pub fn number_json(value: f64) -> Value {
+    serde_json::Number::from_f64(value).map_or_else(|| Value::String(value.to_string()), Value::Number)
+}
+
+fn scalar_json(s: Scalar) -> Value {
+    match s.dtype() {
+        DType::Bool => Value::Bool(s.as_bool()),
+        DType::U64 => json!(s.bits()),
+        // The shortest decimal of an f32 is not that of its f64.
+        DType::F32 => match format!("{}", s.as_f64() as f32).parse::<f64>() {
+            Ok(v) => number_json(v),
+            Err(_) => number_json(s.as_f64()),
+        },
+        d if d.is_float() => number_json(s.as_f64()),
+        _ => json!(s.as_i64()),
+    }
+}
+
+/// Longer names are not used for files.
+const MAX_FILE_NAME: usize = 200;
+
+/// Names of output files: characters outside `[A-Za-z0-9._-]` become `_`; names that then collide (or are too long for a
+/// file system) become `output_<position>`. With the ending `.npy`.
+pub fn file_names<'a>(outputs: impl IntoIterator<Item = &'a str>) -> Vec<String> {
+    let keep = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let clean = |name: &str| -> String { name.chars().map(|c| if keep(c) { c } else { '_' }).collect() };
+    let mut names: Vec<String> = outputs.into_iter().map(clean).collect();
+    let mut numbered: Vec<bool> = names.iter().map(|n| n.is_empty() || n.len() > MAX_FILE_NAME).collect();
+    loop {
+        for (i, name) in names.iter_mut().enumerate().filter(|(i, _)| numbered[*i]) {
+            *name = format!("output_{i}");
+        }
+        // A number may take another output's name, which then collides.
+        let mut count: HashMap<&str, usize> = HashMap::new();
+        names.iter().for_each(|n| *count.entry(n).or_default() += 1);
+        let collides: Vec<usize> = (0..names.len())
+            .filter(|&i| !numbered[i] && count[names[i].as_str()] > 1)
+            .collect();
+        if collides.is_empty() {
+            return names.into_iter().map(|n| n + ".npy").collect();
+        }
+        collides.into_iter().for_each(|i| numbered[i] = true);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_names_are_clean_and_distinct() {
+        assert_eq!(file_names(["y", "a.b-C_9"]), ["y.npy", "a.b-C_9.npy"]);
+        assert_eq!(
+            file_names(["a/b", "x", "a_b"]),
+            ["output_0.npy", "x.npy", "output_2.npy"]
+        );
+        assert_eq!(file_names(["ä"]), ["_.npy"]);
+        assert_eq!(
+            file_names(["a/b", "a_b", "output_0"]),
+            ["output_0.npy", "output_1.npy", "output_2.npy"]
+        );
+        assert_eq!(file_names(["", &"x".repeat(300)]), ["output_0.npy", "output_1.npy"]);
+    }
+
+    #[test]
+    fn inputs_have_a_name_and_a_source() {
+        assert_eq!(
+            input_spec("x=a=b.npy"),
+            Ok(("x".into(), Source::File("a=b.npy".into())))
+        );
+        assert_eq!(input_spec("x=random"), Ok(("x".into(), Source::Random)));
+        assert!(input_spec("x").is_err() && input_spec("x=").is_err());
+    }
+
+    #[test]
+    fn random_data_depends_on_name_and_seed_only() {
+        let made = |name, seed| make(&Source::Random, name, DType::F32, &[100], seed).unwrap();
+        assert_eq!(made("x", 1), made("x", 1));
+        assert_ne!(made("x", 1), made("x", 2));
+        assert_ne!(made("x", 1), made("y", 1));
+        assert!(
+            made("x", 1)
+                .as_slice::<f32>()
+                .unwrap()
+                .iter()
+                .all(|v| (-1.0..1.0).contains(v))
+        );
+    }
+}

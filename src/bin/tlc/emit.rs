@@ -1,0 +1,284 @@
+//! `tlc emit`: the stages of the compiler, printed.
+
+use std::fmt::Write;
+
+use clap::{Args, ValueEnum};
+use serde_json::{Value, json};
+use tlc_codegen::clif::EmitText;
+use tlc_codegen::cuda::{CudaOptions, identifier};
+use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
+use tlc_passes::Compiled;
+use tlc_passes::cluster::{Cluster, ClusterKind};
+use tlc_passes::pipeline::gpu_kernels;
+use tlc_runtime::jit;
+
+use crate::args::ModelArgs;
+use crate::failure::{Code, Failure};
+use crate::opt::graph_text;
+use crate::session::{Model, Session};
+
+/// What to print.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum What {
+    /// The graph after all passes
+    Graph,
+    /// Which nodes run together
+    Clusters,
+    /// Loop nests, scheduled and legalized
+    Kernel,
+    /// The program that the runtime executes
+    Plan,
+    /// Cranelift's intermediate form
+    Clif,
+    /// Machine code of this CPU
+    Asm,
+    /// CUDA C++
+    Cuda,
+    /// The graph for Graphviz, a box for each cluster
+    Dot,
+}
+
+/// Arguments.
+#[derive(Args, Debug)]
+pub struct Emit {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// What to print
+    #[arg(long, value_enum)]
+    what: What,
+    /// Only this kernel, for kernel, clif, asm and cuda
+    #[arg(long, value_name = "N")]
+    kernel: Option<usize>,
+    /// The GPU architecture, for cuda
+    #[arg(long, default_value = "sm_90a")]
+    arch: String,
+}
+
+/// A kernel as text.
+pub fn kernel_text(kernel: &Kernel) -> String {
+    kernel.to_string()
+}
+
+/// A plan as text.
+pub fn plan_text(plan: &Plan) -> String {
+    plan.to_string()
+}
+
+fn node_text(compiled: &Compiled, node: NodeId) -> String {
+    let n = compiled.graph.node(node);
+    let name = match &n.kind {
+        NodeKind::Reduce { monoid, .. } => format!("reduce {}", monoid.name()),
+        NodeKind::Input { name, .. } => format!("input {name}"),
+        NodeKind::Const(value) => format!("const {value}"),
+        kind => kind.name().to_string(),
+    };
+    format!("{node} {name} : {}", compiled.graph.type_text(&n.ty))
+}
+
+fn cluster_title(compiled: &Compiled, cluster: &Cluster) -> String {
+    match &cluster.kind {
+        ClusterKind::Loops(space) => format!("loops over {}", compiled.graph.shape_text(&space.parallel)),
+        ClusterKind::Gemm(_) => "library matmul".into(),
+        ClusterKind::Scan => "serial scan".into(),
+        ClusterKind::Scatter => "copy and serial updates".into(),
+    }
+}
+
+/// Clusters with their roots and members.
+pub fn clusters_text(compiled: &Compiled) -> String {
+    let members = members(compiled);
+    let mut out = String::new();
+    for (number, cluster) in compiled.clusters.clusters.iter().enumerate() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "cluster {number}: {}", cluster_title(compiled, cluster));
+        for (node, _) in compiled
+            .graph
+            .nodes()
+            .filter(|(id, _)| members[id.index()] == Some(number))
+        {
+            let role = if cluster.stored.contains(&node) {
+                "  (stored)"
+            } else if cluster.roots.contains(&node) {
+                "  (root)"
+            } else {
+                ""
+            };
+            let _ = writeln!(out, "  {}{role}", node_text(compiled, node));
+        }
+    }
+    out
+}
+
+/// The cluster that a node is shown in: that of the first root that needs it.
+fn members(compiled: &Compiled) -> Vec<Option<usize>> {
+    let graph = &compiled.graph;
+    let mut of: Vec<Option<usize>> = vec![None; graph.len()];
+    for (number, cluster) in compiled.clusters.clusters.iter().enumerate() {
+        cluster.roots.iter().for_each(|r| of[r.index()] = Some(number));
+    }
+    for i in (0..graph.len()).rev() {
+        let Some(cluster) = of[i] else { continue };
+        for o in &graph.node(NodeId(i as u32)).operands {
+            if !matches!(graph.node(*o).kind, NodeKind::Input { .. }) {
+                of[o.index()].get_or_insert(cluster);
+            }
+        }
+    }
+    of
+}
+
+fn quoted(text: &str) -> String {
+    format!(
+        "\"{}\"",
+        text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    )
+}
+
+fn dot_text(compiled: &Compiled) -> String {
+    let graph = &compiled.graph;
+    let members = members(compiled);
+    let mut out = format!(
+        "digraph {} {{\n  node [shape=box, fontname=monospace];\n",
+        quoted(&graph.name)
+    );
+    let node = |id: NodeId| format!("n{} [label={}];", id.0, quoted(&node_text(compiled, id)));
+    // Writing to a String cannot fail.
+    for (number, cluster) in compiled.clusters.clusters.iter().enumerate() {
+        let title = quoted(&format!("cluster {number}: {}", cluster_title(compiled, cluster)));
+        let _ = writeln!(out, "  subgraph cluster_{number} {{\n    label={title};");
+        for (id, _) in graph.nodes().filter(|(id, _)| members[id.index()] == Some(number)) {
+            let _ = writeln!(out, "    {}", node(id));
+        }
+        out += "  }\n";
+    }
+    for (id, _) in graph.nodes().filter(|(id, _)| members[id.index()].is_none()) {
+        let _ = writeln!(out, "  {}", node(id));
+    }
+    for (id, n) in graph.nodes() {
+        for o in &n.operands {
+            let _ = writeln!(out, "  n{} -> n{};", o.0, id.0);
+        }
+    }
+    for (i, o) in graph.outputs().iter().enumerate() {
+        let _ = writeln!(
+            out,
+            "  out{i} [label={}, shape=ellipse];\n  n{} -> out{i};",
+            quoted(&o.name),
+            o.node.0
+        );
+    }
+    out + "}\n"
+}
+
+/// Texts of the asked kernels with a heading each.
+fn chosen<T>(
+    all: &[T],
+    only: Option<usize>,
+    file: &str,
+    text: impl Fn(usize, &T) -> Result<String, Failure>,
+) -> Result<Vec<(usize, String)>, Failure> {
+    if let Some(n) = only
+        && n >= all.len()
+    {
+        let expected = if all.is_empty() {
+            "none: the plan has no kernels".into()
+        } else {
+            format!("0 to {}", all.len() - 1)
+        };
+        return Err(Failure::at(
+            Code::Usage,
+            file,
+            format!("no kernel {n}; expected {expected}"),
+        ));
+    }
+    let picked = all.iter().enumerate().filter(|(i, _)| only.is_none_or(|n| n == *i));
+    picked.map(|(i, k)| Ok((i, text(i, k)?))).collect()
+}
+
+/// Runs the command.
+pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
+    let model = session.model(&args.model)?;
+    let executable = session.compile(&model)?;
+    let compiled = executable.decisions();
+    let kernels = &executable.plan().kernels;
+    let whole = |text: String| -> Vec<(usize, String)> { vec![(0, text)] };
+    let one = args.kernel;
+    let per_kernel = matches!(args.what, What::Kernel | What::Clif | What::Asm | What::Cuda);
+    if one.is_some() && !per_kernel {
+        return Err(Failure::new(
+            Code::Usage,
+            "--kernel does not go with this --what; expected kernel, clif, asm or cuda",
+        ));
+    }
+    let texts = match args.what {
+        What::Graph => whole(graph_text(&compiled.graph)),
+        What::Clusters => whole(clusters_text(compiled)),
+        What::Plan => whole(plan_text(executable.plan())),
+        What::Dot => whole(dot_text(compiled)),
+        What::Kernel => chosen(kernels, one, &model.file, |_, k| Ok(kernel_text(k)))?,
+        What::Clif | What::Asm => {
+            let failed = |e: jit::JitError| Failure::build(&model.file, &e.into());
+            let options = jit::JitOptions {
+                text: EmitText {
+                    clif: true,
+                    disasm: true,
+                },
+                ..jit::JitOptions::default()
+            };
+            chosen(kernels, one, &model.file, |_, k| {
+                let compiled = jit::compile(&[k], &options).map_err(failed)?;
+                let text = compiled
+                    .into_iter()
+                    .next()
+                    .and_then(|c| if args.what == What::Clif { c.clif } else { c.disasm });
+                Ok(text.map_or_else(String::new, |t| t.to_string()))
+            })?
+        }
+        What::Cuda => cuda(&model, compiled, one, &args.arch)?,
+    };
+    if session.console.json() {
+        let all: Vec<Value> = texts
+            .iter()
+            .map(|(i, t)| json!({ "kernel": per_kernel.then_some(*i), "text": t }))
+            .collect();
+        let what = args.what.to_possible_value().map(|v| v.get_name().to_string());
+        return session.console.json_result(&json!({ "what": what, "texts": all }));
+    }
+    let comment = if args.what == What::Clif || args.what == What::Asm {
+        ";"
+    } else {
+        "//"
+    };
+    let mut out = String::new();
+    for (i, (number, text)) in texts.iter().enumerate() {
+        if i > 0 {
+            out.push('\n');
+        }
+        if per_kernel && one.is_none() {
+            out += &format!("{comment} kernel {number}\n");
+        }
+        out += text.trim_end_matches('\n');
+        out.push('\n');
+    }
+    session.console.result(&out)
+}
+
+fn cuda(model: &Model, compiled: &Compiled, one: Option<usize>, arch: &str) -> Result<Vec<(usize, String)>, Failure> {
+    let kernels = gpu_kernels(&compiled.graph, &compiled.clusters);
+    let options = CudaOptions {
+        arch: arch.into(),
+        ..CudaOptions::default()
+    };
+    chosen(&kernels, one, &model.file, |i, k| {
+        let name = identifier(&format!("{}_{i}", compiled.graph.name));
+        tlc_codegen::cuda::emit(&k.kernel, &name, &options)
+            .map(|c| c.source)
+            .map_err(|e| {
+                let code = match e {
+                    tlc_codegen::cuda::CudaError::Arch(_) => Code::Usage,
+                    _ => Code::Unsupported,
+                };
+                Failure::at(code, &model.file, format!("kernel {i}: {e}"))
+            })
+    })
+}

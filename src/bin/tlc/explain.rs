@@ -1,0 +1,147 @@
+//! `tlc explain`: what the compiler decides and why.
+
+use clap::Args;
+use serde_json::{Value, json};
+use tlc::explain::{StepCost, bytes_text, step_costs};
+use tlc_ir::plan::Layout;
+use tlc_passes::cluster::ClusterKind;
+use tlc_runtime::executable::TensorView;
+
+use crate::args::ModelArgs;
+use crate::data::number_json;
+use crate::failure::Failure;
+use crate::session::{Session, limits};
+
+/// Arguments.
+#[derive(Args, Debug)]
+pub struct Explain {
+    #[command(flatten)]
+    model: ModelArgs,
+}
+
+/// A step's predicted cost for programs.
+pub fn cost_json(number: usize, cost: &StepCost) -> Value {
+    json!({
+        "step": number,
+        "what": cost.step,
+        "label": cost.label,
+        "bytes": cost.bytes,
+        "flops": cost.flops,
+        "floor_ns": cost.predicted_ns.map(number_json),
+        "bound": cost.bound,
+    })
+}
+
+/// An arena for programs.
+pub fn layout_json(layout: &Layout) -> Value {
+    json!({
+        "arena_bytes": layout.arena_bytes,
+        "lower_bound_bytes": layout.lower_bound_bytes,
+        "without_sharing_bytes": layout.naive_bytes,
+    })
+}
+
+/// Runs the command.
+pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
+    let model = session.model(&args.model)?;
+    let executable = session.compile(&model)?;
+    let (target, measured) = limits(executable.target());
+    let compiled = executable.decisions();
+    if !session.console.json() {
+        let mut text = tlc::explain::explain(compiled, &target);
+        text += &format!(
+            "\nmachine code\n  {} in all\n",
+            bytes_text(executable.code_bytes() as u64)
+        );
+        session.console.result(&text)?;
+        if !measured {
+            session
+                .console
+                .note("note: times assume a modest machine; `tlc hwbench` measures this one");
+        }
+        return Ok(());
+    }
+    let plan = executable.plan();
+    // A plan without symbols and inputs of unknown size has its layout already.
+    let layout = compiled
+        .planned
+        .layout
+        .clone()
+        .or_else(|| executable.layout(&[] as &[TensorView<'_>]).ok());
+    let clusters: Vec<Value> = compiled
+        .clusters
+        .clusters
+        .iter()
+        .enumerate()
+        .map(|(number, c)| {
+            let kernels: Vec<u32> = compiled
+                .planned
+                .launches
+                .iter()
+                .filter(|l| l.cluster == number)
+                .map(|l| l.kernel.0)
+                .collect();
+            json!({
+                "cluster": number,
+                "kind": kind_name(&c.kind),
+                "roots": c.roots.iter().map(|r| compiled.graph.node(*r).kind.name()).collect::<Vec<_>>(),
+                "stored": c.stored.len(),
+                "kernels": kernels,
+            })
+        })
+        .collect();
+    let decisions: Vec<Value> = compiled
+        .clusters
+        .decisions
+        .iter()
+        .map(|d| {
+            json!({
+                "producer": d.producer.to_string(),
+                "consumer": d.consumer.to_string(),
+                "fused": d.reason.accepted(),
+                "reason": d.reason.to_string(),
+            })
+        })
+        .collect();
+    let paths: Vec<Value> = compiled
+        .paths
+        .iter()
+        .map(|p| {
+            json!({
+                "node": p.node.to_string(),
+                "naive_flops": number_json(p.path.naive_flops),
+                "flops": number_json(p.path.flops),
+                "largest_intermediate_elements": number_json(p.path.largest_intermediate),
+            })
+        })
+        .collect();
+    let name = |s: tlc_ir::plan::SlotId| plan.slots[s.0 as usize].name.as_str();
+    let aliases: Vec<Value> = compiled
+        .planned
+        .aliases
+        .iter()
+        .map(|a| json!({ "slot": name(a.slot), "over": name(a.of), "reason": a.reason.to_string() }))
+        .collect();
+    session.console.json_result(&json!({
+        "graph": compiled.graph.name,
+        "nodes": compiled.graph.len(),
+        "kernels": plan.kernels.len(),
+        "code_bytes": executable.code_bytes(),
+        "measured_machine": measured,
+        "steps": step_costs(plan, &target).iter().map(|(n, c)| cost_json(*n, c)).collect::<Vec<_>>(),
+        "clusters": clusters,
+        "decisions": decisions,
+        "contractions": paths,
+        "memory": layout.as_ref().map(layout_json),
+        "aliases": aliases,
+    }))
+}
+
+fn kind_name(kind: &ClusterKind) -> &'static str {
+    match kind {
+        ClusterKind::Loops(_) => "loops",
+        ClusterKind::Gemm(_) => "library matmul",
+        ClusterKind::Scan => "scan",
+        ClusterKind::Scatter => "scatter",
+    }
+}

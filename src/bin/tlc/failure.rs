@@ -1,0 +1,225 @@
+//! What goes wrong, and how it is told: exit codes, the first line that stands alone, the source line with its caret.
+//!
+//! Invariants: a [`Failure`] holds at least one report unless everything has been said already; its code is the exit code
+//! of the process; the first line of a report is `error: [PLACE: ]MESSAGE` and never contains a line end.
+
+use std::io;
+
+use tlc::{BuildError, HostTensor};
+use tlc_formats::{ErrorKind, FormatError};
+use tlc_passes::pipeline::PassError;
+use tlc_runtime::executable::RunError;
+use tlc_runtime::jit::JitError;
+
+/// Why the process ends as it does.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Code {
+    /// A check or a comparison failed.
+    Failed = 1,
+    /// The command line makes no sense.
+    Usage = 2,
+    /// An input is wrong.
+    Invalid = 3,
+    /// Sound, but not something tlc does.
+    Unsupported = 4,
+    /// Memory or disk does not suffice.
+    Limit = 5,
+    /// A bug in tlc.
+    Bug = 70,
+}
+
+/// One thing to tell.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// `FILE`, or `FILE:LINE:COL`.
+    pub place: Option<String>,
+    /// Line and column, counted from 1, if there is a place in a text.
+    pub position: Option<(u32, u32)>,
+    /// What is wrong; what was expected, what was found.
+    pub message: String,
+    /// The source line, and how many characters of it are meant.
+    pub source: Option<(String, usize)>,
+}
+
+impl Report {
+    /// The message with its place.
+    pub fn line(&self) -> String {
+        let place = self.place.as_deref().unwrap_or_default();
+        match self.position {
+            Some((line, column)) => format!("{place}:{line}:{column}: {}", self.message),
+            None if place.is_empty() => self.message.clone(),
+            None => format!("{place}: {}", self.message),
+        }
+    }
+}
+
+/// Why a command ends early.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Failure {
+    /// The exit code; `None` if the reader of our output has gone, which is nobody's fault.
+    pub code: Option<Code>,
+    /// What to tell.
+    pub reports: Vec<Report>,
+}
+
+impl Failure {
+    /// One message without a place.
+    pub fn new(code: Code, message: impl Into<String>) -> Failure {
+        let report = Report {
+            place: None,
+            position: None,
+            message: one_line(&message.into()),
+            source: None,
+        };
+        Failure {
+            code: Some(code),
+            reports: vec![report],
+        }
+    }
+
+    /// One message about a file.
+    pub fn at(code: Code, file: &str, message: impl Into<String>) -> Failure {
+        let mut failure = Failure::new(code, message);
+        failure.reports[0].place = Some(one_line(file));
+        failure
+    }
+
+    /// One message about a place in a text: the caret stands under `width` characters from `column` of `line`.
+    pub fn in_text(code: Code, file: &str, text: &str, position: (u32, u32), width: usize, message: &str) -> Failure {
+        let mut failure = Failure::at(code, file, message);
+        failure.reports[0].position = Some(position);
+        failure.reports[0].source = text
+            .lines()
+            .nth(position.0 as usize - 1)
+            .map(|line| (line.to_string(), width.max(1)));
+        failure
+    }
+
+    /// Everything has been said.
+    pub fn silent(code: Code) -> Failure {
+        Failure {
+            code: Some(code),
+            reports: vec![],
+        }
+    }
+
+    /// The reader of our output has gone.
+    pub fn reader_gone() -> Failure {
+        Failure {
+            code: None,
+            reports: vec![],
+        }
+    }
+
+    /// A file that could not be read.
+    pub fn reading(file: &str, error: &io::Error) -> Failure {
+        let code = if error.kind() == io::ErrorKind::OutOfMemory {
+            Code::Limit
+        } else {
+            Code::Invalid
+        };
+        Failure::at(code, file, format!("cannot be read: {}", plain(error)))
+    }
+
+    /// A file or a stream that could not be written.
+    pub fn writing(file: &str, error: &io::Error) -> Failure {
+        use io::ErrorKind::*;
+        let code = match error.kind() {
+            StorageFull | QuotaExceeded | FileTooLarge | OutOfMemory => Code::Limit,
+            _ => Code::Invalid,
+        };
+        Failure::at(code, file, format!("cannot be written: {}", plain(error)))
+    }
+
+    /// What a reader of tensor files said.
+    pub fn format(file: &str, error: &FormatError) -> Failure {
+        let code = match error.kind() {
+            ErrorKind::Invalid | ErrorKind::Io => Code::Invalid,
+            ErrorKind::Unsupported => Code::Unsupported,
+            ErrorKind::Limit => Code::Limit,
+        };
+        Failure::at(code, file, error.to_string())
+    }
+
+    /// Why a model did not compile.
+    pub fn build(file: &str, error: &BuildError) -> Failure {
+        match error {
+            BuildError::Pass(PassError::UnknownPass { .. }) => Failure::new(Code::Usage, error.to_string()),
+            BuildError::Pass(PassError::EinsumPath(e)) => Failure::at(Code::Limit, file, e.to_string()),
+            BuildError::Pass(e) => Failure::at(Code::Bug, file, e.to_string()),
+            BuildError::Load(e) => Failure::run(file, e),
+            BuildError::Machine(e) => Failure::compile(file, e),
+            BuildError::Invalid(all) => {
+                let reports = all
+                    .iter()
+                    .flat_map(|e| Failure::at(Code::Invalid, file, e.to_string()).reports)
+                    .collect();
+                Failure {
+                    code: Some(Code::Invalid),
+                    reports,
+                }
+            }
+            other => Failure::at(Code::Invalid, file, other.to_string()),
+        }
+    }
+
+    fn compile(file: &str, error: &JitError) -> Failure {
+        let code = match error {
+            JitError::Kernel {
+                source: tlc_codegen::clif::CodegenError::Unsupported { .. },
+                ..
+            } => Code::Unsupported,
+            JitError::Host { .. } => Code::Unsupported,
+            JitError::Load { .. } => Code::Limit,
+            _ => Code::Bug,
+        };
+        Failure::at(code, file, error.to_string())
+    }
+
+    /// Why a model did not run.
+    pub fn run(file: &str, error: &RunError) -> Failure {
+        match error {
+            RunError::Overflow { .. } | RunError::OutOfMemory(_) => Failure::at(Code::Limit, file, error.to_string()),
+            RunError::Compile(e) => Failure::compile(file, e),
+            RunError::Worker(_) => Failure::at(Code::Bug, file, error.to_string()),
+            other => Failure::at(Code::Invalid, file, other.to_string()),
+        }
+    }
+
+    /// All messages, as one text.
+    pub fn text(&self) -> String {
+        self.reports.iter().map(Report::line).collect::<Vec<_>>().join("\n")
+    }
+}
+
+/// The system's message without its error number.
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    match text.find(" (os error") {
+        Some(at) => text[..at].to_string(),
+        None => text,
+    }
+}
+
+/// A first line stands alone, so line ends and other control characters in it are escaped.
+fn one_line(text: &str) -> String {
+    if !text.contains(char::is_control) {
+        return text.to_string();
+    }
+    text.chars()
+        .map(|c| {
+            if c.is_control() {
+                c.escape_default().to_string()
+            } else {
+                c.to_string()
+            }
+        })
+        .collect()
+}
+
+/// `f32[2, 3]`, for messages.
+pub fn tensor_text(tensor: &HostTensor) -> String {
+    let dims: Vec<String> = tensor.shape().iter().map(usize::to_string).collect();
+    format!("{}[{}]", tensor.dtype(), dims.join(", "))
+}

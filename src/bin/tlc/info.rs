@@ -1,0 +1,89 @@
+//! `tlc info`: what this machine offers.
+
+use std::fmt::Write;
+
+use serde_json::{Value, json};
+use tlc::explain::bytes_text;
+use tlc_runtime::machine::MachineInfo;
+
+use crate::failure::Failure;
+use crate::session::{Session, cache_directory, measured};
+
+/// Runs the command.
+pub fn run(session: &Session) -> Result<(), Failure> {
+    let machine = MachineInfo::detect();
+    let measured = measured().is_some();
+    let cache = cache_directory().map(|d| d.to_string_lossy().into_owned());
+    if session.console.json() {
+        return session.console.json_result(&json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "machine": serde_json::to_value(&machine).unwrap_or(Value::Null),
+            "vector_bytes": machine.features.vector_bytes(),
+            "vector_levels": machine.features.names(),
+            "measured": measured,
+            "cache_directory": cache,
+        }));
+    }
+    let mut out = String::new();
+    let cpu = &machine.cpu;
+    let mut row = |name: &str, value: String| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "{name:<12} {value}");
+    };
+    row("tlc", env!("CARGO_PKG_VERSION").into());
+    row("cpu", format!("{} ({}, {})", cpu.key(), cpu.vendor, cpu.architecture));
+    row(
+        "cores",
+        format!(
+            "{} physical, {} logical, {} usable threads",
+            cpu.physical_cores, cpu.logical_cores, cpu.usable_threads
+        ),
+    );
+    row(
+        "vectors",
+        format!(
+            "{} bits: {}",
+            8 * machine.features.vector_bytes(),
+            machine.features.names().join(" ")
+        ),
+    );
+    let caches = &machine.caches;
+    let l3 = caches.l3.as_ref().map_or("none".into(), |c| {
+        format!("{} (shared by {})", bytes_text(c.bytes), c.shared_by)
+    });
+    row(
+        "caches",
+        format!(
+            "L1 {}, L2 {}, L3 {l3}",
+            bytes_text(caches.l1d.bytes),
+            bytes_text(caches.l2.bytes)
+        ),
+    );
+    row("memory", machine.memory_bytes.map_or("unknown".into(), bytes_text));
+    row(
+        "pages",
+        format!(
+            "{}, huge pages {:?}",
+            bytes_text(machine.page_bytes),
+            machine.huge_pages
+        ),
+    );
+    let found = |library: &Option<String>| library.clone().unwrap_or_else(|| "not found".into());
+    row("gpu", format!("{} NVIDIA device(s)", machine.gpu.nvidia_devices));
+    row("driver", found(&machine.gpu.cuda_driver));
+    row("nvrtc", found(&machine.gpu.nvrtc));
+    row("cublaslt", found(&machine.gpu.cublaslt));
+    row(
+        "measured",
+        if measured {
+            "yes".into()
+        } else {
+            "no: run `tlc hwbench`".into()
+        },
+    );
+    row(
+        "cache",
+        cache.unwrap_or_else(|| "none: neither XDG_CACHE_HOME nor HOME is set".into()),
+    );
+    session.console.result(&out)
+}

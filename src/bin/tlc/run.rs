@@ -1,0 +1,143 @@
+//! `tlc run`: a model on data, or a batch of cases.
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use serde_json::{Value, json};
+use tlc::{HostTensor, Input, Output};
+use tlc_formats::{FormatError, npy};
+use tlc_runtime::executable::TensorView;
+
+use crate::args::ModelArgs;
+use crate::batch;
+use crate::data::{InputSpec, Source, Summary, file_names, input_spec, inputs};
+use crate::failure::{Code, Failure};
+use crate::session::{Model, Session};
+use crate::staging::Outputs;
+
+/// Arguments.
+#[derive(Args, Debug)]
+pub struct Run {
+    /// A .tlir file, or - for standard input
+    #[arg(required_unless_present = "batch")]
+    model: Option<PathBuf>,
+    /// The graph to take from a file that holds several [default: the first]
+    #[arg(long, value_name = "NAME")]
+    graph: Option<String>,
+    /// An input, as in x=x.npy, or made up: x=random, x=zeros, x=ones
+    #[arg(long = "input", short = 'i', value_name = "NAME=SOURCE", value_parser = input_spec)]
+    inputs: Vec<InputSpec>,
+    /// Write DIR/NAME.npy for each output, instead of a summary of all
+    #[arg(long, short = 'o', value_name = "DIR")]
+    output_dir: Option<PathBuf>,
+    /// Run many cases: JSON lines {"id","model","inputs":{name:file},"output_dir"}, one JSON line out for each
+    #[arg(long, value_name = "MANIFEST", conflicts_with_all = ["model", "inputs", "output_dir", "graph"])]
+    batch: Option<PathBuf>,
+}
+
+/// Runs a model and answers its outputs with the seconds that the run itself took.
+pub fn run_model(
+    session: &Session,
+    model: &Model,
+    specs: &[InputSpec],
+    otherwise: Option<Source>,
+) -> Result<(Vec<Output>, f64), Failure> {
+    let tensors = inputs(session, &model.file, &model.graph, specs, otherwise)?;
+    let executable = session.compile(model)?;
+    check_memory(session, &model.file, &executable, &tensors)?;
+    let views: Vec<Input<'_>> = tensors.iter().map(Input::from).collect();
+    let start = Instant::now();
+    let outputs = executable.run(&views).map_err(|e| Failure::run(&model.file, &e))?;
+    Ok((outputs, start.elapsed().as_secs_f64()))
+}
+
+/// A tensor as the runtime sees it.
+pub fn view(tensor: &HostTensor) -> TensorView<'_> {
+    TensorView {
+        dtype: tensor.dtype(),
+        shape: tensor.shape(),
+        data: tensor.bytes(),
+    }
+}
+
+/// Refuses a run whose inputs, arena and outputs do not fit in memory.
+pub fn check_memory(
+    session: &Session,
+    file: &str,
+    executable: &tlc::Executable,
+    tensors: &[HostTensor],
+) -> Result<(), Failure> {
+    let views: Vec<TensorView<'_>> = tensors.iter().map(view).collect();
+    let failed = |e| Failure::run(file, &e);
+    let shapes = executable.output_shapes(&views).map_err(failed)?;
+    let mut bytes = u128::from(executable.layout(&views).map_err(failed)?.arena_bytes);
+    for (o, shape) in executable.plan().outputs.iter().zip(&shapes) {
+        bytes += shape
+            .iter()
+            .fold(o.ty.dtype.bytes() as u128, |n, &d| n.saturating_mul(d as u128));
+    }
+    bytes += tensors.iter().map(|t| t.bytes().len() as u128).sum::<u128>();
+    session.need_memory(file, bytes, "running it")
+}
+
+/// Writes each output to `dir`, all or none, and answers the files.
+pub fn write_outputs(dir: &Path, outputs: &[Output]) -> Result<Vec<PathBuf>, Failure> {
+    let mut staged = Outputs::new();
+    staged.directory(dir)?;
+    let names = file_names(outputs.iter().map(|o| o.name.as_str()));
+    let files: Vec<PathBuf> = names.iter().map(|n| dir.join(n)).collect();
+    for (output, file) in outputs.iter().zip(&files) {
+        staged.file(file, &mut |mut w| {
+            npy::write(&output.to_host(), &mut w).map_err(|e| match e {
+                FormatError::Io { source, .. } => source,
+                other => std::io::Error::other(other.to_string()),
+            })
+        })?;
+    }
+    staged.commit()?;
+    Ok(files)
+}
+
+/// Runs the command.
+pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
+    if let Some(manifest) = &args.batch {
+        return batch::run(session, manifest);
+    }
+    let Some(path) = &args.model else {
+        return Err(Failure::new(
+            Code::Usage,
+            "no model; expected MODEL or --batch MANIFEST",
+        ));
+    };
+    let model = session.model(&ModelArgs {
+        model: path.clone(),
+        graph: args.graph.clone(),
+    })?;
+    let (outputs, seconds) = run_model(session, &model, &args.inputs, None)?;
+    let files = match &args.output_dir {
+        Some(dir) => write_outputs(dir, &outputs)?,
+        None => vec![],
+    };
+    let summaries = outputs.iter().map(|o| Summary::of(&o.name, &o.to_host()));
+    if session.console.json() {
+        let all: Vec<Value> = summaries
+            .enumerate()
+            .map(|(i, s)| {
+                let mut value = s.json();
+                value["file"] = json!(files.get(i).map(|f| f.to_string_lossy()));
+                value
+            })
+            .collect();
+        return session
+            .console
+            .json_result(&json!({ "graph": model.graph.name, "seconds": seconds, "outputs": all }));
+    }
+    if files.is_empty() {
+        return session.console.result(&summaries.map(|s| s.text()).collect::<String>());
+    }
+    files
+        .iter()
+        .for_each(|f| session.console.note(&format!("wrote {}", f.display())));
+    Ok(())
+}

@@ -1,0 +1,301 @@
+//! What every command shares: options, the console, and the way from a file to a graph to an executable.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use tlc::{CompileOptions, DType, Executable, HostTensor};
+use tlc_formats::{ReadOptions, safetensors};
+use tlc_ir::graph::verify::verify;
+use tlc_ir::text::{Module, ParseError, parse_bytes};
+use tlc_ir::{Graph, Target};
+use tlc_passes::pipeline::{Options, Pipeline};
+use tlc_runtime::hwbench::HwBench;
+use tlc_runtime::machine::{MachineInfo, total_memory_bytes};
+
+use crate::args::{Global, ModelArgs};
+use crate::console::Console;
+use crate::failure::{Code, Failure};
+use crate::specialize::specialize;
+use crate::stages::Stages;
+
+/// Longer model texts are refused before they are read.
+const MAX_MODEL_BYTES: u64 = 1 << 30;
+/// Errors that are shown of one file, unless all are asked for.
+const MAX_SHOWN: usize = 20;
+
+/// One run of the program.
+pub struct Session {
+    /// Options of every command.
+    pub global: Global,
+    /// Where results and messages go.
+    pub console: Console,
+    /// What the variable `TLC` asks for.
+    pub stages: Stages,
+}
+
+/// A graph, and the file it came from.
+pub struct Model {
+    /// The file's name, for messages.
+    pub file: String,
+    /// The graph, with the sizes of `--set` in it.
+    pub graph: Graph,
+}
+
+/// The text of a file.
+pub struct Source {
+    /// The file's name, for messages.
+    pub file: String,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// A file's name for messages.
+pub fn display(path: &Path) -> String {
+    if is_stdin(path) {
+        "<stdin>".into()
+    } else {
+        path.display().to_string()
+    }
+}
+
+/// True for `-`.
+pub fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+/// Opens a file, or standard input for `-`.
+pub fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
+    if is_stdin(path) {
+        return Ok(Box::new(io::stdin().lock()));
+    }
+    let file = File::open(path).map_err(|e| Failure::reading(&display(path), &e))?;
+    Ok(Box::new(file))
+}
+
+/// Reads a model's text.
+pub fn read_model(path: &Path) -> Result<Source, Failure> {
+    let file = display(path);
+    if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx")) {
+        let message = "ONNX models are not supported by this version; expected a .tlir file";
+        return Err(Failure::at(Code::Unsupported, &file, message));
+    }
+    let mut bytes = Vec::new();
+    let read = open(path)?.take(MAX_MODEL_BYTES + 1).read_to_end(&mut bytes);
+    read.map_err(|e| Failure::reading(&file, &e))?;
+    if bytes.len() as u64 > MAX_MODEL_BYTES {
+        let message = format!("more than {MAX_MODEL_BYTES} bytes; expected a smaller model text");
+        return Err(Failure::at(Code::Limit, &file, message));
+    }
+    Ok(Source { file, bytes })
+}
+
+impl Source {
+    /// Parses the text. Data that it only names is looked up in the safetensors file of the same name beside it.
+    pub fn parse(&self, path: &Path) -> Result<Module, Vec<ParseError>> {
+        let mut beside: Option<Vec<(String, HostTensor)>> = None;
+        let mut resolver = |name: &str, dtype: DType, shape: &[usize]| {
+            let all = beside.get_or_insert_with(|| tensors_beside(path));
+            let found = all
+                .iter()
+                .find(|(n, t)| n == name && t.dtype() == dtype && t.shape() == shape);
+            found.map(|(_, t)| t.clone())
+        };
+        parse_bytes(&self.bytes, &mut resolver)
+    }
+
+    /// Errors of the text, as a failure with at most `most` reports.
+    pub fn failure(&self, errors: &[ParseError], most: usize) -> Failure {
+        let text = String::from_utf8_lossy(&self.bytes);
+        let mut all = Failure {
+            code: Some(Code::Invalid),
+            reports: vec![],
+        };
+        for e in errors.iter().take(most) {
+            let width = match (self.bytes.get(e.span.start..e.span.end), e.span.end > e.span.start) {
+                (Some(part), true) => {
+                    let part = String::from_utf8_lossy(part);
+                    part.lines().next().map_or(1, |l| l.chars().count())
+                }
+                _ => 1,
+            };
+            let position = (e.position.line, e.position.column);
+            let one = Failure::in_text(Code::Invalid, &self.file, &text, position, width, &e.message);
+            all.reports.extend(one.reports);
+        }
+        if errors.len() > most {
+            let message = format!("{} more errors; expected none", errors.len() - most);
+            all.reports
+                .extend(Failure::at(Code::Invalid, &self.file, message).reports);
+        }
+        all
+    }
+}
+
+fn tensors_beside(path: &Path) -> Vec<(String, HostTensor)> {
+    let Ok(bytes) = std::fs::read(path.with_extension("safetensors")) else {
+        return vec![];
+    };
+    let Ok(views) = safetensors::Views::parse(&bytes) else {
+        return vec![];
+    };
+    let read = |name: &str| Some((name.to_string(), views.get(name).ok()?.to_host().ok()?));
+    views.names().filter_map(read).collect()
+}
+
+impl Session {
+    /// Reads the graph that a command works on.
+    pub fn model(&self, args: &ModelArgs) -> Result<Model, Failure> {
+        let source = read_model(&args.model)?;
+        let module = source
+            .parse(&args.model)
+            .map_err(|errors| source.failure(&errors, MAX_SHOWN))?;
+        let file = source.file;
+        let names: Vec<String> = module.graphs.iter().map(|g| format!("@{}", g.name)).collect();
+        let mut graphs = module.graphs.into_iter();
+        let graph = match &args.graph {
+            Some(name) => {
+                let name = name.strip_prefix('@').unwrap_or(name);
+                graphs.find(|g| g.name == name).ok_or_else(|| {
+                    let expected = if names.is_empty() {
+                        "a file that holds it".into()
+                    } else {
+                        names.join(", ")
+                    };
+                    Failure::at(Code::Usage, &file, format!("no graph @{name}; expected {expected}"))
+                })?
+            }
+            None => graphs.next().ok_or_else(|| {
+                Failure::at(
+                    Code::Invalid,
+                    &file,
+                    "the file holds no graph; expected `graph @name(…) {…}`",
+                )
+            })?,
+        };
+        let graph = specialize(&graph, &self.global.sets, &file)?;
+        let errors = verify(&graph);
+        if !errors.is_empty() {
+            let reports = errors
+                .iter()
+                .flat_map(|e| Failure::at(Code::Invalid, &file, e.to_string()).reports);
+            return Err(Failure {
+                code: Some(Code::Invalid),
+                reports: reports.collect(),
+            });
+        }
+        Ok(Model { file, graph })
+    }
+
+    /// How to compile.
+    pub fn compile_options(&self) -> CompileOptions {
+        CompileOptions {
+            threads: self.global.threads,
+            passes: self.stages.limit.map(|n| {
+                let all = Pipeline::default().0;
+                Pipeline(all.into_iter().take(n).collect()).to_string()
+            }),
+            max_memory_bytes: self.global.max_memory,
+            ..CompileOptions::default()
+        }
+    }
+
+    /// Compiles a model, and shows of it what `TLC` asks for.
+    pub fn compile(&self, model: &Model) -> Result<Executable, Failure> {
+        let options = self.compile_options();
+        if self.stages.wants_passes() {
+            let pipeline = match &options.passes {
+                Some(names) => names
+                    .parse()
+                    .map_err(|e: tlc_passes::PassError| Failure::new(Code::Usage, e.to_string()))?,
+                None => Pipeline::default(),
+            };
+            let options = Options {
+                target: Target::default(),
+                pipeline,
+                max_memory_bytes: options.max_memory_bytes,
+            };
+            self.stages.run_passes(&self.console, model, &options)?;
+        }
+        let executable = tlc::compile_ir(&model.graph, &options).map_err(|e| Failure::build(&model.file, &e))?;
+        self.stages.show_compiled(&self.console, executable.decisions())?;
+        Ok(executable)
+    }
+
+    /// The most memory to use, in bytes.
+    pub fn memory_limit(&self) -> u64 {
+        self.global.max_memory.or_else(total_memory_bytes).unwrap_or(u64::MAX)
+    }
+
+    /// Refuses what needs more memory than there is.
+    pub fn need_memory(&self, file: &str, bytes: u128, what: &str) -> Result<(), Failure> {
+        let limit = self.memory_limit();
+        if bytes <= limit.into() {
+            return Ok(());
+        }
+        let needed = u64::try_from(bytes).map_or("over 16 EiB".into(), tlc::explain::bytes_text);
+        let message = format!(
+            "{what} needs too much memory; expected at most {}, found {needed}",
+            tlc::explain::bytes_text(limit)
+        );
+        Err(Failure::at(Code::Limit, file, message))
+    }
+
+    /// How tensor files are read.
+    pub fn read_options(&self, hint: Option<DType>) -> ReadOptions {
+        ReadOptions {
+            limit_bytes: self.memory_limit(),
+            hint,
+        }
+    }
+}
+
+/// The directory of measurements and caches: `$XDG_CACHE_HOME/tlc` or `~/.cache/tlc`.
+pub fn cache_directory() -> Option<std::path::PathBuf> {
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(std::path::PathBuf::from)
+    };
+    // The base directory specification asks to ignore relative paths.
+    let base = set("XDG_CACHE_HOME")
+        .filter(|p| p.is_absolute())
+        .or_else(|| set("HOME").map(|h| h.join(".cache")))?;
+    Some(base.join("tlc"))
+}
+
+/// What `tlc hwbench` measured, if it did on this processor.
+pub fn measured() -> Option<HwBench> {
+    let text = std::fs::read_to_string(cache_directory()?.join("hwbench.json")).ok()?;
+    HwBench::from_json(&text)
+        .ok()
+        .filter(|b| b.is_of(&MachineInfo::detect_without_gpu()))
+}
+
+/// The machine model to compare with: measured where that was done, assumed elsewhere; and which of the two.
+pub fn limits(target: &Target) -> (Target, bool) {
+    let mut limits = target.clone();
+    let Some(bench) = measured() else {
+        // What is assumed is of one thread; cores have their own caches and units, and share the memory.
+        let threads = target.threads as f64;
+        limits.bytes_per_second[..2]
+            .iter_mut()
+            .for_each(|rate| *rate *= threads);
+        limits.f32_flops_per_second *= threads;
+        limits.vector_ops_per_second *= threads;
+        return (limits, false);
+    };
+    let footprints = [
+        target.l2_bytes / 2,
+        target.l3_bytes / 2,
+        target.l3_bytes.saturating_mul(4),
+    ];
+    for (rate, footprint) in limits.bytes_per_second.iter_mut().zip(footprints) {
+        if let Some((measured, _)) = bench.best_bandwidth(footprint, 2, 1, target.threads) {
+            *rate = measured;
+        }
+    }
+    limits.f32_flops_per_second = bench.f32_flops_per_second.at(target.threads, bench.threads);
+    limits.vector_ops_per_second = bench.xmm_ops_per_second.at(target.threads, bench.threads);
+    (limits, true)
+}

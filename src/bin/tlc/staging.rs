@@ -1,0 +1,162 @@
+//! Output files: written beside their final name, then renamed, so that a failed or interrupted run leaves none.
+//!
+//! Invariants: every temporary file, and every directory made for it, is registered as it is made and until it is
+//! renamed, kept or removed; the handler of Ctrl-C removes what is registered; a set of files is renamed only when all of them are complete.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::failure::{Code, Failure};
+
+static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+fn temporary() -> MutexGuard<'static, Vec<PathBuf>> {
+    TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The exit code of a run that Ctrl-C ended, as shells number it.
+const INTERRUPTED: i32 = 130;
+
+/// Removes temporary files when the process is interrupted or told to end.
+pub fn clean_up_on_signals() {
+    let handler = || {
+        let files = temporary();
+        files.iter().for_each(|f| drop(fs::remove_file(f)));
+        // Then directories, innermost first; one that someone else has written to stays.
+        files.iter().rev().for_each(|d| drop(fs::remove_dir(d)));
+        // The lock is held on purpose: nobody registers another file on the way out.
+        std::process::exit(INTERRUPTED);
+    };
+    // Where no handler can be set, only the cleaning up is lost.
+    let _ = ctrlc::set_handler(handler);
+}
+
+/// A file being written.
+struct Staged {
+    temporary: PathBuf,
+    target: PathBuf,
+    renamed: bool,
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        let mut files = temporary();
+        files.retain(|f| *f != self.temporary);
+        if !self.renamed {
+            // It may not exist yet.
+            let _ = fs::remove_file(&self.temporary);
+        }
+    }
+}
+
+/// Files that appear together or not at all.
+#[derive(Default)]
+pub struct Outputs {
+    staged: Vec<Staged>,
+    created: Vec<PathBuf>,
+}
+
+/// Writes the content of a file.
+pub type Write1<'a> = dyn FnMut(&mut dyn Write) -> io::Result<()> + 'a;
+
+impl Outputs {
+    /// Nothing yet.
+    pub fn new() -> Outputs {
+        Outputs::default()
+    }
+
+    /// Makes a directory and its parents; those that did not exist go again if the run fails.
+    pub fn directory(&mut self, path: &Path) -> Result<(), Failure> {
+        let mut missing: Vec<&Path> = path
+            .ancestors()
+            .take_while(|p| !p.as_os_str().is_empty() && !p.exists())
+            .collect();
+        missing.reverse();
+        for part in missing {
+            match fs::create_dir(part) {
+                Ok(()) => {
+                    temporary().push(part.to_path_buf());
+                    self.created.push(part.to_path_buf());
+                }
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(Failure::writing(&part.display().to_string(), &e)),
+            }
+        }
+        if path.is_dir() || path.as_os_str().is_empty() {
+            return Ok(());
+        }
+        Err(Failure::at(
+            Code::Invalid,
+            &path.display().to_string(),
+            "not a directory; expected one to write to",
+        ))
+    }
+
+    /// Writes a file under a temporary name.
+    pub fn file(&mut self, path: &Path, write: &mut Write1<'_>) -> Result<(), Failure> {
+        let failed = |e: io::Error| Failure::writing(&path.display().to_string(), &e);
+        let target = match fs::metadata(path) {
+            // Devices and pipes have no beside.
+            Ok(m) if !m.is_file() && !m.is_dir() => {
+                let mut out = BufWriter::new(File::options().write(true).open(path).map_err(failed)?);
+                return write(&mut out).and_then(|()| out.flush()).map_err(failed);
+            }
+            Ok(m) if m.is_dir() => return Err(failed(io::Error::other("is a directory; expected a file name"))),
+            // A link stays a link.
+            Ok(_) => fs::canonicalize(path).map_err(failed)?,
+            Err(_) => path.to_path_buf(),
+        };
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let name = format!(".tlc-{}-{number}.tmp", std::process::id());
+        let temporary_path = target.parent().unwrap_or(Path::new("")).join(name);
+        temporary().push(temporary_path.clone());
+        let staged = Staged {
+            temporary: temporary_path,
+            target,
+            renamed: false,
+        };
+        let mut out = BufWriter::new(File::create_new(&staged.temporary).map_err(failed)?);
+        write(&mut out).and_then(|()| out.flush()).map_err(failed)?;
+        self.staged.push(staged);
+        Ok(())
+    }
+
+    /// Gives all files their names.
+    pub fn commit(mut self) -> Result<(), Failure> {
+        let mut new: Vec<PathBuf> = Vec::new();
+        for staged in &mut self.staged {
+            let existed = staged.target.exists();
+            if let Err(e) = fs::rename(&staged.temporary, &staged.target) {
+                new.iter().for_each(|f| drop(fs::remove_file(f)));
+                return Err(Failure::writing(&staged.target.display().to_string(), &e));
+            }
+            staged.renamed = true;
+            if !existed {
+                new.push(staged.target.clone());
+            }
+        }
+        let created = std::mem::take(&mut self.created);
+        temporary().retain(|f| !created.contains(f));
+        Ok(())
+    }
+}
+
+impl Drop for Outputs {
+    fn drop(&mut self) {
+        self.staged.clear();
+        // Innermost first; one that someone else has written to stays.
+        self.created.iter().rev().for_each(|d| drop(fs::remove_dir(d)));
+        temporary().retain(|f| !self.created.contains(f));
+    }
+}
+
+/// Writes one file.
+pub fn write_file(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let mut outputs = Outputs::new();
+    outputs.file(path, &mut |w| w.write_all(bytes))?;
+    outputs.commit()
+}

@@ -1,0 +1,126 @@
+//! Timed runs of a compiled model: what `bench` and `profile` share.
+
+use std::time::{Duration, Instant};
+
+use tlc::explain::step_costs;
+use tlc::{Executable, HostTensor};
+use tlc_ir::{DType, Target};
+use tlc_runtime::executable::{StepTime, TensorView};
+
+use crate::args::ModelArgs;
+use crate::data::{InputSpec, Source, inputs};
+use crate::failure::{Code, Failure};
+use crate::run::{check_memory, view};
+use crate::session::{Model, Session};
+
+/// A compiled model with its data and buffers for its results.
+pub struct Prepared {
+    /// The model; sizes that its inputs bind are in the graph.
+    pub model: Model,
+    /// The executable.
+    pub executable: Executable,
+    /// How long compiling took.
+    pub compile: Duration,
+    inputs: Vec<HostTensor>,
+    outputs: Vec<HostTensor>,
+}
+
+impl Prepared {
+    /// Compiles a model and makes its data: random where no file is given.
+    pub fn new(session: &Session, args: &ModelArgs, specs: &[InputSpec]) -> Result<Prepared, Failure> {
+        let model = session.model(args)?;
+        let inputs = inputs(session, &model.file, &model.graph, specs, Some(Source::Random))?;
+        let start = Instant::now();
+        let executable = session.compile(&model)?;
+        let compile = start.elapsed();
+        check_memory(session, &model.file, &executable, &inputs)?;
+        let views: Vec<TensorView<'_>> = inputs.iter().map(view).collect();
+        let shapes = executable
+            .output_shapes(&views)
+            .map_err(|e| Failure::run(&model.file, &e))?;
+        let types: Vec<DType> = executable.plan().outputs.iter().map(|o| o.ty.dtype).collect();
+        let made = types.iter().zip(&shapes).map(|(&d, s)| HostTensor::zeros(d, s));
+        let outputs = made
+            .collect::<Result<_, _>>()
+            .map_err(|e| Failure::at(Code::Limit, &model.file, e.to_string()))?;
+        Ok(Prepared {
+            model,
+            executable,
+            compile,
+            inputs,
+            outputs,
+        })
+    }
+
+    /// Calls `body` with what a run takes.
+    fn with<R>(
+        &mut self,
+        body: impl FnOnce(&Executable, &[TensorView<'_>], &mut [&mut [u8]]) -> Result<R, tlc_runtime::executable::RunError>,
+    ) -> Result<R, Failure> {
+        let views: Vec<TensorView<'_>> = self.inputs.iter().map(view).collect();
+        let mut buffers: Vec<&mut [u8]> = self.outputs.iter_mut().map(HostTensor::bytes_mut).collect();
+        body(&self.executable, &views, &mut buffers).map_err(|e| Failure::run(&self.model.file, &e))
+    }
+
+    /// Nanoseconds of a warm call: samples of about a millisecond or one call each, for about `time`.
+    pub fn samples(&mut self, time: Duration) -> Result<Vec<f64>, Failure> {
+        const SAMPLE_NS: f64 = 1e6;
+        const MIN_SAMPLES: usize = 5;
+        self.with(|executable, views, buffers| {
+            executable.run_into(views, buffers)?;
+            let start = Instant::now();
+            executable.run_into(views, buffers)?;
+            let once = start.elapsed().as_nanos().max(20) as f64;
+            let calls = (SAMPLE_NS / once).clamp(1.0, 1e5) as u32;
+            let mut samples = Vec::new();
+            let begin = Instant::now();
+            while samples.len() < MIN_SAMPLES || (begin.elapsed() < time && samples.len() < 100_000) {
+                let start = Instant::now();
+                for _ in 0..calls {
+                    executable.run_into(views, buffers)?;
+                }
+                samples.push(start.elapsed().as_nanos() as f64 / f64::from(calls));
+            }
+            Ok(samples)
+        })
+    }
+
+    /// Median nanoseconds of each step of a warm call.
+    pub fn steps(&mut self, time: Duration) -> Result<Vec<f64>, Failure> {
+        const MIN_RUNS: usize = 5;
+        let times = self.with(|executable, views, buffers| {
+            executable.run_into(views, buffers)?;
+            let mut times: Vec<StepTime> = Vec::new();
+            let begin = Instant::now();
+            let mut runs = 0;
+            while runs < MIN_RUNS || (begin.elapsed() < time && runs < 10_000 && times.len() < 10_000_000) {
+                executable.run_profiled(views, buffers, &mut times)?;
+                runs += 1;
+            }
+            Ok(times)
+        })?;
+        let mut per_step: Vec<Vec<f64>> = vec![Vec::new(); self.executable.plan().steps.len()];
+        for t in times {
+            if let Some(all) = per_step.get_mut(t.step) {
+                all.push(t.ns as f64);
+            }
+        }
+        Ok(per_step.into_iter().map(|mut all| median(&mut all)).collect())
+    }
+
+    /// The least time of a call in nanoseconds, by the machine model, if every size is known.
+    pub fn floor_ns(&self, target: &Target) -> Option<f64> {
+        let costs = step_costs(self.executable.plan(), target);
+        costs.iter().map(|(_, c)| c.predicted_ns).sum()
+    }
+}
+
+/// The median; 0 of nothing.
+pub fn median(all: &mut [f64]) -> f64 {
+    all.sort_by(f64::total_cmp);
+    match all.len() {
+        0 => 0.0,
+        n if n % 2 == 1 => all[n / 2],
+        n => (all[n / 2 - 1] + all[n / 2]) / 2.0,
+    }
+}

@@ -1,0 +1,147 @@
+//! run --batch.
+
+use serde_json::{Value, json};
+
+use super::support::{CHAIN, Place, Ran};
+
+const EXP: &str = "graph @f(%x: f32[n]) {\n  %0 = exp %x : f32[n]\n  return %0 as y\n}\n";
+
+fn lines(ran: &Ran) -> Vec<Value> {
+    ran.out
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}")))
+        .collect()
+}
+
+fn place() -> Place {
+    let p = Place::new();
+    p.write("m.tlir", EXP);
+    p.write("chain.tlir", CHAIN);
+    p.write("bad.tlir", "graph @f(");
+    p.write("m.onnx", "");
+    p.f32s("x.npy", &[3], &[0.0, 1.0, 2.0]);
+    p
+}
+
+#[test]
+fn every_case_answers_one_line_and_none_ends_the_batch() {
+    let p = place();
+    let cases = [
+        json!({"id": "first", "model": "m.tlir", "inputs": {"x": "x.npy"}, "output_dir": "one"}),
+        json!({"id": 2, "model": "bad.tlir", "inputs": {}, "output_dir": "two"}),
+        json!({"id": "onnx", "model": "m.onnx", "inputs": {}, "output_dir": "three"}),
+        json!({"id": "name", "model": "m.tlir", "inputs": {"z": "x.npy"}, "output_dir": "four"}),
+        json!({"id": "no-model"}),
+        json!({"id": "last", "model": "m.tlir", "inputs": {"x": "x.npy"}, "output_dir": "six"}),
+    ];
+    let mut manifest: Vec<String> = cases.iter().map(Value::to_string).collect();
+    manifest.insert(1, "{not json".into());
+    manifest.insert(3, String::new());
+    p.write("cases.jsonl", manifest.join("\n"));
+    let ran = p.run(&["run", "--batch", "cases.jsonl"]).code(0);
+    let answers = lines(&ran);
+    let status: Vec<(&Value, &str)> = answers
+        .iter()
+        .map(|a| (&a["id"], a["status"].as_str().unwrap()))
+        .collect();
+    assert_eq!(
+        status,
+        [
+            (&json!("first"), "ok"),
+            (&Value::Null, "error"),
+            (&json!(2), "error"),
+            (&json!("onnx"), "unsupported"),
+            (&json!("name"), "error"),
+            (&json!("no-model"), "error"),
+            (&json!("last"), "ok"),
+        ]
+    );
+    for a in &answers {
+        let keys: Vec<&String> = a.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["id", "status", "message", "seconds"]);
+        assert!(a["message"].is_string() && a["seconds"].as_f64().unwrap() >= 0.0);
+    }
+    assert!(
+        answers[1]["message"].as_str().unwrap().starts_with("cases.jsonl:2:"),
+        "{}",
+        answers[1]
+    );
+    assert!(
+        answers[2]["message"].as_str().unwrap().starts_with("bad.tlir:1:"),
+        "{}",
+        answers[2]
+    );
+    assert!(
+        answers[4]["message"].as_str().unwrap().contains("expected x: f32[n]"),
+        "{}",
+        answers[4]
+    );
+    assert_eq!(p.list("one"), ["y.npy"]);
+    assert_eq!(p.list("six"), ["y.npy"]);
+    assert!(["two", "three", "four"].iter().all(|d| !p.path(d).exists()));
+    let y = p.read("six/y.npy");
+    let expected = [1.0, 1f32.exp(), 2f32.exp()];
+    let close = |(a, b): (&f32, &f32)| (a - b).abs() <= 1e-6 * b.abs();
+    assert!(y.as_slice::<f32>().unwrap().iter().zip(&expected).all(close));
+}
+
+#[test]
+fn a_manifest_comes_from_standard_input_line_by_line() {
+    use std::io::{BufRead, BufReader, Write};
+    let p = place();
+    let mut child = p
+        .command(&["run", "--batch", "-"])
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = BufReader::new(child.stdout.take().unwrap());
+    for id in 0..3 {
+        // The answer arrives before the next case is given.
+        writeln!(
+            input,
+            "{}",
+            json!({"id": id, "model": "m.tlir", "inputs": {"x": "x.npy"}})
+        )
+        .unwrap();
+        let mut line = String::new();
+        output.read_line(&mut line).unwrap();
+        let answer: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!((&answer["id"], &answer["status"]), (&json!(id), &json!("ok")));
+    }
+    drop(input);
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn a_panic_is_an_answer_too() {
+    let p = place();
+    p.write(
+        "cases.jsonl",
+        json!({"id": 1, "model": "m.tlir", "inputs": {"x": "x.npy"}}).to_string(),
+    );
+    let ran = p
+        .run_under(("TLC", "fault=panic"), &["run", "--batch", "cases.jsonl"])
+        .code(0);
+    let answers = lines(&ran);
+    assert_eq!(answers[0]["status"], "error");
+    assert!(
+        answers[0]["message"].as_str().unwrap().starts_with("internal error: "),
+        "{}",
+        answers[0]
+    );
+}
+
+#[test]
+fn asked_for_json_every_line_has_the_schema() {
+    let p = place();
+    p.write(
+        "cases.jsonl",
+        json!({"id": 1, "model": "m.tlir", "inputs": {"x": "x.npy"}}).to_string(),
+    );
+    let ran = p.run(&["run", "--batch", "cases.jsonl", "--format", "json"]).code(0);
+    assert_eq!(lines(&ran)[0]["schema"], 1);
+    p.run(&["run", "--batch", "none.jsonl"]).code(3);
+    p.run(&["run", "m.tlir", "--batch", "cases.jsonl"]).code(2);
+}

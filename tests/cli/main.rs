@@ -1,0 +1,10 @@
+//! The command line, by running the binary: results, messages, exit codes, and what is left behind.
+
+mod batch;
+mod contract;
+mod files;
+mod hostile;
+mod machine;
+mod measure;
+mod models;
+mod support;
