@@ -119,6 +119,32 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
     decisions
 }
 
+/// Which inputs a caller may give away: `(input, output)` pairs of which the output can be computed in the input's buffer.
+/// `in_place` as for [`choose_aliases`], which has run before. Each input and each output is in at most one pair.
+pub fn choose_donations(plan: &Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Vec<(u32, u32)> {
+    let spans = lifetimes(plan);
+    let mut out: Vec<(u32, u32)> = Vec::new();
+    for (at, pairs) in in_place.iter().enumerate() {
+        for &(read, written) in pairs {
+            let slots = (&plan.slots[read.0 as usize], &plan.slots[written.0 as usize]);
+            let (Storage::Input(input), Storage::Output(output)) = (&slots.0.storage, &slots.1.storage) else {
+                continue;
+            };
+            let same = slots.0.len == slots.1.len && slots.0.dtype.bytes() == slots.1.dtype.bytes();
+            // Nothing needs the input later, and nothing has moved into the output's buffer before.
+            let dies = spans[read.0 as usize].is_some_and(|s| s.1 == at);
+            let begins = spans[written.0 as usize].is_some_and(|s| s.0 == at);
+            let mut readers = 0;
+            plan.steps[at].visit_slots(&mut |s, _| readers += (plan.root(s) == read) as u32, &plan.kernels);
+            let free = !out.iter().any(|&(i, o)| i == *input || o == *output);
+            if same && dies && begins && readers == 1 && free {
+                out.push((*input, *output));
+            }
+        }
+    }
+    out
+}
+
 struct Block {
     slot: usize,
     bytes: u64,

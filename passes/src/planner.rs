@@ -86,6 +86,7 @@ pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
     }
     memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
     let aliases = memory::choose_aliases(&mut p.plan, &p.in_place);
+    p.plan.donations = memory::choose_donations(&p.plan, &p.in_place);
     let layout = if p.plan.symbols.is_empty() {
         memory::pack(&p.plan, &[])
     } else {

@@ -179,6 +179,24 @@ impl OutputTensor {
     }
 }
 
+/// An input of [`Executable::run_donating`].
+#[derive(Debug)]
+pub enum Argument<'a> {
+    /// Memory that stays the caller's.
+    Borrowed(TensorView<'a>),
+    /// A result of an earlier call that may be overwritten.
+    Donated(OutputTensor),
+}
+
+impl Argument<'_> {
+    fn view(&self) -> TensorView<'_> {
+        match self {
+            Argument::Borrowed(view) => *view,
+            Argument::Donated(tensor) => tensor.view(),
+        }
+    }
+}
+
 /// The time of one step of one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StepTime {
@@ -355,7 +373,53 @@ impl Executable {
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
                 state.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
             }
-            self.execute(&binding, state, inputs, &mut |_, _| {})
+            let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
+            self.execute(&binding, state, &address, &mut |_, _| {})
+        })?;
+        Ok(outputs)
+    }
+
+    /// As [`Executable::run`], with inputs that may be given away: where the plan allows it, an output is computed in the
+    /// buffer of a donated input; a donated buffer that no output takes returns to the pool.
+    ///
+    /// # Errors
+    /// As [`Executable::run`]; donated inputs are gone all the same.
+    pub fn run_donating(&self, mut arguments: Vec<Argument<'_>>) -> Result<Vec<OutputTensor>, RunError> {
+        let binding = {
+            let views: Vec<TensorView<'_>> = arguments.iter().map(Argument::view).collect();
+            self.binding(&views)?
+        };
+        let addresses: Vec<*mut u8> = arguments
+            .iter_mut()
+            .map(|a| match a {
+                Argument::Borrowed(view) => view.data.as_ptr().cast_mut(),
+                Argument::Donated(tensor) => tensor.data.as_mut_ptr(),
+            })
+            .collect();
+        let mut arguments: Vec<Option<Argument<'_>>> = arguments.into_iter().map(Some).collect();
+        let mut outputs = Vec::with_capacity(self.plan.outputs.len());
+        for (k, (o, shape)) in self.plan.outputs.iter().zip(&binding.output_shapes).enumerate() {
+            let bytes = binding.slot_bytes[o.slot.0 as usize] as usize;
+            let giver = self.plan.donations.iter().find(|d| d.1 as usize == k);
+            let given = giver.and_then(|&(input, _)| match &mut arguments[input as usize] {
+                Some(Argument::Donated(tensor)) if tensor.data.len() == bytes => arguments[input as usize].take(),
+                _ => None,
+            });
+            let data = match given {
+                Some(Argument::Donated(tensor)) => tensor.data,
+                _ => self.buffers.take(bytes)?,
+            };
+            outputs.push(OutputTensor {
+                dtype: o.ty.dtype,
+                shape: shape.clone(),
+                data,
+            });
+        }
+        self.with_state(&binding, |state| {
+            for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
+                state.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
+            }
+            self.execute(&binding, state, &|k| addresses[k], &mut |_, _| {})
         })?;
         Ok(outputs)
     }
@@ -422,7 +486,8 @@ impl Executable {
             for (o, out) in self.plan.outputs.iter().zip(outputs.iter_mut()) {
                 state.slots[o.slot.0 as usize] = out.as_mut_ptr();
             }
-            self.execute(&binding, state, inputs, observe)
+            let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
+            self.execute(&binding, state, &address, observe)
         })
     }
 
@@ -458,17 +523,18 @@ impl Executable {
         result
     }
 
+    /// Runs the steps. `input` tells where each input's bytes are; the state already knows where the outputs go.
     fn execute(
         &self,
         binding: &Binding,
         state: &mut CallState,
-        inputs: &[TensorView<'_>],
+        input: &dyn Fn(usize) -> *mut u8,
         observe: &mut dyn FnMut(usize, bool),
     ) -> Result<(), RunError> {
         let arena = state.arena.as_mut_ptr();
         for (i, slot) in self.plan.slots.iter().enumerate() {
             match &slot.storage {
-                Storage::Input(k) => state.slots[i] = inputs[*k as usize].data.as_ptr().cast_mut(),
+                Storage::Input(k) => state.slots[i] = input(*k as usize),
                 Storage::Constant(k) => {
                     state.slots[i] = self.plan.constants[*k as usize].bytes().as_ptr().cast_mut();
                 }
