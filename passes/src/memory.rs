@@ -34,6 +34,8 @@ pub enum AliasReason {
     IntoOutput,
     /// The operand is needed later.
     StillLive,
+    /// The operand is an input that the caller may give away.
+    IfGiven,
     /// The operand's bytes belong to the caller or are constant.
     NotOurs,
 }
@@ -44,6 +46,7 @@ impl fmt::Display for AliasReason {
             Self::InPlace => "in place: the operand dies here",
             Self::IntoOutput => "computed in the output's buffer",
             Self::StillLive => "not in place: the operand is needed later",
+            Self::IfGiven => "in place if the caller gives the operand away",
             Self::NotOurs => "not in place: the operand's bytes are the caller's",
         })
     }
@@ -120,8 +123,13 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
 }
 
 /// Which inputs a caller may give away: `(input, output)` pairs of which the output can be computed in the input's buffer.
-/// `in_place` as for [`choose_aliases`], which has run before. Each input and each output is in at most one pair.
-pub fn choose_donations(plan: &Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Vec<(u32, u32)> {
+/// `in_place` as for [`choose_aliases`], which has run before. Each input and each output is in at most one pair, which
+/// `decisions` then says.
+pub fn choose_donations(
+    plan: &Plan,
+    in_place: &[Vec<(SlotId, SlotId)>],
+    decisions: &mut [AliasDecision],
+) -> Vec<(u32, u32)> {
     let spans = lifetimes(plan);
     let mut out: Vec<(u32, u32)> = Vec::new();
     for (at, pairs) in in_place.iter().enumerate() {
@@ -139,6 +147,10 @@ pub fn choose_donations(plan: &Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Vec<
             let free = !out.iter().any(|&(i, o)| i == *input || o == *output);
             if same && dies && begins && readers == 1 && free {
                 out.push((*input, *output));
+                let decided = |d: &&mut AliasDecision| d.slot == written && d.of == read;
+                if let Some(d) = decisions.iter_mut().find(decided) {
+                    d.reason = AliasReason::IfGiven;
+                }
             }
         }
     }

@@ -9,6 +9,8 @@
 //!   from a layout whose sizes were evaluated with overflow checks.
 //! - Chunks of parallel loops depend on extents alone, so results do not depend on the number of threads.
 
+mod donate;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -22,6 +24,8 @@ use crate::gemm::{MatrixArgs, multiply};
 use crate::jit::{self, Args, JitError, JitOptions, KernelFn};
 use crate::memory::{AlignedBuffer, AllocError, BufferPool, PooledBuffer};
 use crate::pool::{Pool, PoolPanic};
+
+pub use donate::Argument;
 
 /// Places a plan's arena slots for concrete symbol values; `None` if a size overflows. Supplied by the compiler, which owns
 /// the decision.
@@ -175,24 +179,6 @@ impl OutputTensor {
             dtype: self.dtype,
             shape: &self.shape,
             data: self.data.as_slice(),
-        }
-    }
-}
-
-/// An input of [`Executable::run_donating`].
-#[derive(Debug)]
-pub enum Argument<'a> {
-    /// Memory that stays the caller's.
-    Borrowed(TensorView<'a>),
-    /// A result of an earlier call that may be overwritten.
-    Donated(OutputTensor),
-}
-
-impl Argument<'_> {
-    fn view(&self) -> TensorView<'_> {
-        match self {
-            Argument::Borrowed(view) => *view,
-            Argument::Donated(tensor) => tensor.view(),
         }
     }
 }
@@ -375,51 +361,6 @@ impl Executable {
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
             self.execute(&binding, state, &address, &mut |_, _| {})
-        })?;
-        Ok(outputs)
-    }
-
-    /// As [`Executable::run`], with inputs that may be given away: where the plan allows it, an output is computed in the
-    /// buffer of a donated input; a donated buffer that no output takes returns to the pool.
-    ///
-    /// # Errors
-    /// As [`Executable::run`]; donated inputs are gone all the same.
-    pub fn run_donating(&self, mut arguments: Vec<Argument<'_>>) -> Result<Vec<OutputTensor>, RunError> {
-        let binding = {
-            let views: Vec<TensorView<'_>> = arguments.iter().map(Argument::view).collect();
-            self.binding(&views)?
-        };
-        let addresses: Vec<*mut u8> = arguments
-            .iter_mut()
-            .map(|a| match a {
-                Argument::Borrowed(view) => view.data.as_ptr().cast_mut(),
-                Argument::Donated(tensor) => tensor.data.as_mut_ptr(),
-            })
-            .collect();
-        let mut arguments: Vec<Option<Argument<'_>>> = arguments.into_iter().map(Some).collect();
-        let mut outputs = Vec::with_capacity(self.plan.outputs.len());
-        for (k, (o, shape)) in self.plan.outputs.iter().zip(&binding.output_shapes).enumerate() {
-            let bytes = binding.slot_bytes[o.slot.0 as usize] as usize;
-            let giver = self.plan.donations.iter().find(|d| d.1 as usize == k);
-            let given = giver.and_then(|&(input, _)| match &mut arguments[input as usize] {
-                Some(Argument::Donated(tensor)) if tensor.data.len() == bytes => arguments[input as usize].take(),
-                _ => None,
-            });
-            let data = match given {
-                Some(Argument::Donated(tensor)) => tensor.data,
-                _ => self.buffers.take(bytes)?,
-            };
-            outputs.push(OutputTensor {
-                dtype: o.ty.dtype,
-                shape: shape.clone(),
-                data,
-            });
-        }
-        self.with_state(&binding, |state| {
-            for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
-                state.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
-            }
-            self.execute(&binding, state, &|k| addresses[k], &mut |_, _| {})
         })?;
         Ok(outputs)
     }
