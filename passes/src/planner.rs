@@ -1,7 +1,6 @@
 //! Assembling the plan: clusters become steps over slots.
 
 use rustc_hash::FxHashMap;
-use tlc_ir::graph::Shape;
 use tlc_ir::index::{IndexExpr, IndexNode, SymId};
 use tlc_ir::kernel::{Access, Kernel};
 use tlc_ir::plan::{
@@ -318,9 +317,4 @@ pub(crate) fn compact_symbols(kernel: &mut Kernel) -> Vec<IndexExpr> {
     }
     kernel.body = body;
     kept.into_iter().map(|k| SymId(k).into()).collect()
-}
-
-/// A shape's text, for reports.
-pub fn shape_text(graph: &Graph, shape: &Shape) -> String {
-    graph.shape_text(shape)
 }

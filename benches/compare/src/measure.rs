@@ -1,0 +1,356 @@
+//! Timing one workload: every library in turn, sample by sample.
+//!
+//! Invariants:
+//! - Libraries take turns (round-robin), so that a slow minute of the machine meets all of them.
+//! - A turn is one untimed call, which brings the library's own data back into the caches, and then as many timed calls as
+//!   fill a millisecond (at least one); a sample is their mean. What is reported is the median over samples.
+//! - With more than one thread a turn begins after 200 us of quiet, so that the workers of the library before, which spin
+//!   for a while, are parked.
+//! - The answers are compared before anything is timed.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use candle_core::{DType as CandleType, Device, Tensor as Candle};
+use serde::{Deserialize, Serialize};
+use tlc::{CompileOptions, DType, Graph};
+use tlc_runtime::executable::TensorView;
+use tlc_runtime::hwbench::HwBench;
+use tlc_runtime::memory::AlignedBuffer;
+
+use crate::count::{Work, plan_work};
+use crate::workload::Workload;
+
+/// Any failure, with its text.
+pub type Failure = Box<dyn std::error::Error>;
+
+/// How long to measure.
+#[derive(Clone, Copy, Debug)]
+pub struct Effort {
+    /// Time for the samples of one workload.
+    pub budget: Duration,
+    /// The fewest samples of each library.
+    pub fewest: usize,
+    /// The most samples of each library.
+    pub most: usize,
+}
+
+/// The time of one library.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Time {
+    /// Which: `tlc bound`, `tlc fresh`, `candle`, ..
+    pub who: String,
+    /// Median time of a call.
+    pub median_ns: f64,
+    /// Number of samples.
+    pub samples: usize,
+    /// A quarter of the samples are faster.
+    pub quartile_ns: f64,
+    /// Largest difference from tlc's answer, as a share of the tolerance.
+    pub difference: f64,
+}
+
+/// One workload's measurement.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// The workload.
+    pub name: String,
+    /// Threads.
+    pub threads: usize,
+    /// Every input once and every output once.
+    pub bytes: f64,
+    /// As the table of peers counts.
+    pub flops: f64,
+    /// `bytes / bandwidth`, at this footprint and mix, the better of ordinary and non-temporal stores.
+    pub bytes_ns: f64,
+    /// Vector arithmetic of our kernels at the measured issue rate, or all vector instructions at the measured mixed rate,
+    /// whichever is longer; and matrix products at the multiply-add peak.
+    pub instructions_ns: f64,
+    /// `flops / peak`.
+    pub flops_ns: f64,
+    /// Steps of the plan.
+    pub steps: usize,
+    /// Allowed difference between answers.
+    pub tolerance: f64,
+    /// The times, `tlc bound` first.
+    pub times: Vec<Time>,
+}
+
+impl Row {
+    /// Our bound: the longer of the bytes' and the instructions' time.
+    pub fn bound_ns(&self) -> f64 {
+        self.bytes_ns.max(self.instructions_ns)
+    }
+
+    /// The table of peers' floor.
+    pub fn floor_ns(&self) -> f64 {
+        self.bytes_ns.max(self.flops_ns)
+    }
+
+    /// The median of one library.
+    pub fn time(&self, who: &str) -> Option<f64> {
+        self.times.iter().find(|t| t.who == who).map(|t| t.median_ns)
+    }
+
+    /// The fastest library that is not tlc.
+    pub fn best_peer(&self) -> Option<&Time> {
+        let peers = self.times.iter().filter(|t| !t.who.starts_with("tlc"));
+        peers.min_by(|a, b| a.median_ns.total_cmp(&b.median_ns))
+    }
+
+    /// How far tlc, with bound outputs, is from its bound.
+    pub fn ratio(&self) -> f64 {
+        self.time("tlc bound").unwrap_or(f64::NAN) / self.bound_ns()
+    }
+}
+
+/// A library's next call.
+type Call<'a> = Box<dyn FnMut() + 'a>;
+
+/// The median.
+pub fn median(samples: &mut [f64]) -> f64 {
+    samples.sort_by(f64::total_cmp);
+    samples.get(samples.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The inputs: evenly spread numbers from a counter-based hash.
+fn inputs(w: &Workload) -> Result<Vec<AlignedBuffer>, Failure> {
+    let mut out = Vec::new();
+    for (k, shape) in w.inputs.iter().enumerate() {
+        let n: usize = shape.iter().product();
+        let at = |i: usize| {
+            let mut z = (i as u64 + 1)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .wrapping_add(k as u64 * 0x1234_5678_9abc_def1);
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            let unit = ((z ^ (z >> 31)) >> 40) as f64 / (1u64 << 24) as f64;
+            if w.positive.contains(&k) {
+                unit + 0.5
+            } else {
+                unit * 2.0 - 1.0
+            }
+        };
+        let mut buffer = AlignedBuffer::zeroed(n * if w.double { 8 } else { 4 })?;
+        if w.double {
+            let data: &mut [f64] = bytemuck::cast_slice_mut(buffer.as_mut_slice());
+            data.iter_mut().enumerate().for_each(|(i, x)| *x = at(i));
+        } else {
+            let data: &mut [f32] = bytemuck::cast_slice_mut(buffer.as_mut_slice());
+            data.iter_mut().enumerate().for_each(|(i, x)| *x = at(i) as f32);
+        }
+        out.push(buffer);
+    }
+    Ok(out)
+}
+
+fn to_f64(dtype: DType, bytes: &[u8]) -> Vec<f64> {
+    match dtype {
+        DType::F64 => bytemuck::cast_slice::<u8, f64>(bytes).to_vec(),
+        DType::I64 => bytemuck::cast_slice::<u8, i64>(bytes)
+            .iter()
+            .map(|&x| x as f64)
+            .collect(),
+        _ => bytemuck::cast_slice::<u8, f32>(bytes)
+            .iter()
+            .map(|&x| f64::from(x))
+            .collect(),
+    }
+}
+
+/// The largest difference, as a share of the tolerance; NaN and a wrong length are infinitely far.
+fn difference(a: &[f64], b: &[f64], tolerance: f64) -> f64 {
+    if a.len() != b.len() {
+        return f64::INFINITY;
+    }
+    let worst = a.iter().zip(b).map(|(x, y)| (x - y).abs());
+    let worst = worst.fold(0.0, |m: f64, d| if d.is_nan() { f64::INFINITY } else { m.max(d) });
+    if worst == 0.0 { 0.0 } else { worst / tolerance }
+}
+
+/// The parts of the bound, in nanoseconds: bytes, instructions, flops.
+fn limits(bench: &HwBench, w: &Workload, work: &Work, reads: u64, writes: u64, threads: usize) -> (f64, f64, f64) {
+    let all = bench.threads;
+    let footprint = reads + writes;
+    let bandwidth = bench
+        .best_bandwidth(footprint, reads, writes, threads)
+        .map_or(f64::NAN, |b| b.0);
+    let (f32_peak, f64_peak) = (
+        bench.f32_flops_per_second.at(threads, all),
+        bench.f64_flops_per_second.at(threads, all),
+    );
+    let arithmetic = work.instructions.arithmetic / bench.xmm_ops_per_second.at(threads, all);
+    let mixed = work.instructions.total() / bench.xmm_mixed_ops_per_second.at(threads, all);
+    let products = work.gemm_f32_flops / f32_peak + work.gemm_f64_flops / f64_peak;
+    let peak = if w.double { f64_peak } else { f32_peak };
+    (
+        footprint as f64 / bandwidth * 1e9,
+        (arithmetic.max(mixed) + products) * 1e9,
+        w.flops / peak * 1e9,
+    )
+}
+
+/// Compiles, checks and times one workload.
+///
+/// # Errors
+/// If a library fails, or an answer is further from tlc's than the tolerance.
+pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Result<Row, Failure> {
+    let dtype = if w.double { DType::F64 } else { DType::F32 };
+    let g = Graph::new(w.name.clone());
+    let tensors: Vec<tlc::Tensor> = w
+        .inputs
+        .iter()
+        .enumerate()
+        .map(|(i, s)| g.input(&format!("x{i}"), dtype, &s[..]))
+        .collect();
+    for (i, t) in (w.record)(&tensors).iter().enumerate() {
+        g.output(&format!("y{i}"), t);
+    }
+    let exe = g.compile(&CompileOptions {
+        threads: Some(threads),
+        ..CompileOptions::default()
+    })?;
+    let data = inputs(w)?;
+    let views: Vec<TensorView<'_>> = data
+        .iter()
+        .zip(&w.inputs)
+        .map(|(d, shape)| TensorView {
+            dtype,
+            shape,
+            data: d.as_slice(),
+        })
+        .collect();
+    let given: Vec<tlc::Input<'_>> = views.iter().map(|&v| v.into()).collect();
+    let types: Vec<DType> = exe.plan().outputs.iter().map(|o| o.ty.dtype).collect();
+    let sizes: Vec<usize> = exe
+        .output_shapes(&views)?
+        .iter()
+        .zip(&types)
+        .map(|(s, t)| s.iter().product::<usize>() * t.bytes())
+        .collect();
+    let mut buffers = sizes
+        .iter()
+        .map(|&n| AlignedBuffer::zeroed(n))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut outs: Vec<&mut [u8]> = buffers.iter_mut().map(|b| b.as_mut_slice()).collect();
+    exe.run_into(&views, &mut outs)?;
+    let answer = to_f64(types[0], outs[0]);
+    let tolerance = w.tolerance();
+
+    let mut names = vec!["tlc bound", "tlc fresh"];
+    let fresh = exe.run(&given)?;
+    let mut differences = vec![0.0, difference(&to_f64(types[0], fresh[0].bytes()), &answer, 0.0)];
+    drop(fresh);
+    let candle_inputs = match &w.candle {
+        None => Vec::new(),
+        Some(_) => data
+            .iter()
+            .zip(&w.inputs)
+            .map(|(d, s)| candle_tensor(d.as_slice(), s, w.double))
+            .collect::<Result<_, _>>()?,
+    };
+    let slices: Vec<&[u8]> = data.iter().map(|d| d.as_slice()).collect();
+    let mut native_out = w
+        .native
+        .iter()
+        .map(|_| AlignedBuffer::zeroed(sizes[0]))
+        .collect::<Result<Vec<_>, _>>()?;
+    if let Some(f) = &w.candle {
+        let y = f(&candle_inputs)?
+            .flatten_all()?
+            .to_dtype(CandleType::F64)?
+            .to_vec1::<f64>()?;
+        names.push("candle");
+        differences.push(difference(&y, &answer, tolerance));
+    }
+    for ((who, f), out) in w.native.iter().zip(&mut native_out) {
+        f(&slices, out.as_mut_slice(), threads);
+        names.push(who);
+        differences.push(difference(&to_f64(types[0], out.as_slice()), &answer, tolerance));
+    }
+    let mut calls: Vec<Call<'_>> = vec![
+        Box::new(|| exe.run_into(&views, &mut outs).expect("ran before")),
+        Box::new(|| drop(black_box(exe.run(&given).expect("ran before")))),
+    ];
+    if let Some(f) = &w.candle {
+        let inputs = &candle_inputs;
+        calls.push(Box::new(move || drop(black_box(f(inputs).expect("ran before")))));
+    }
+    for ((_, f), out) in w.native.iter().zip(&mut native_out) {
+        let slices = &slices;
+        calls.push(Box::new(move || f(slices, black_box(out.as_mut_slice()), threads)));
+    }
+    let samples = round_robin(&mut calls, threads, effort);
+    drop(calls);
+    let times = names
+        .iter()
+        .zip(samples)
+        .zip(differences)
+        .map(|((who, mut samples), difference)| Time {
+            who: (*who).to_owned(),
+            median_ns: median(&mut samples),
+            samples: samples.len(),
+            quartile_ns: samples[samples.len() / 4],
+            difference,
+        })
+        .collect();
+    let reads: u64 = data.iter().map(|d| d.len() as u64).sum();
+    let writes: u64 = sizes.iter().map(|&n| n as u64).sum();
+    let (bytes_ns, instructions_ns, flops_ns) = limits(bench, w, &plan_work(exe.plan()), reads, writes, threads);
+    Ok(Row {
+        name: w.name.clone(),
+        threads,
+        bytes: (reads + writes) as f64,
+        flops: w.flops,
+        bytes_ns,
+        instructions_ns,
+        flops_ns,
+        steps: exe.plan().steps.len(),
+        tolerance,
+        times,
+    })
+}
+
+fn candle_tensor(bytes: &[u8], shape: &[usize], double: bool) -> candle_core::Result<Candle> {
+    if double {
+        Candle::from_slice(bytemuck::cast_slice::<u8, f64>(bytes), shape, &Device::Cpu)
+    } else {
+        Candle::from_slice(bytemuck::cast_slice::<u8, f32>(bytes), shape, &Device::Cpu)
+    }
+}
+
+/// Samples of each call, in nanoseconds.
+fn round_robin(calls: &mut [Call<'_>], threads: usize, effort: Effort) -> Vec<Vec<f64>> {
+    const TURN: Duration = Duration::from_millis(1);
+    let quiet = || {
+        let start = Instant::now();
+        while threads > 1 && start.elapsed() < Duration::from_micros(200) {
+            std::hint::spin_loop();
+        }
+    };
+    let batch: Vec<u32> = calls
+        .iter_mut()
+        .map(|call| {
+            quiet();
+            call();
+            let start = Instant::now();
+            call();
+            let once = start.elapsed().as_nanos().max(20);
+            (TURN.as_nanos() / once).clamp(1, 20_000) as u32
+        })
+        .collect();
+    let mut samples = vec![Vec::new(); calls.len()];
+    let start = Instant::now();
+    while samples[0].len() < effort.fewest || (start.elapsed() < effort.budget && samples[0].len() < effort.most) {
+        for ((call, &batch), samples) in calls.iter_mut().zip(&batch).zip(&mut samples) {
+            quiet();
+            call();
+            let start = Instant::now();
+            for _ in 0..batch {
+                call();
+            }
+            samples.push(start.elapsed().as_nanos() as f64 / f64::from(batch));
+        }
+    }
+    samples
+}
