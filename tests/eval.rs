@@ -68,14 +68,20 @@ fn what_needs_inputs_or_sizes_has_no_value() {
     let g = Graph::default();
     let x = g.input("x", DType::F32, [2]);
     let error = (&x + g.constant([1.0f32, 2.0])).eval().unwrap_err();
-    assert!(matches!(&error, EvalError::NeedsInput { name } if name == "x"), "{error}");
+    assert!(
+        matches!(&error, EvalError::NeedsInput { name } if name == "x"),
+        "{error}"
+    );
     assert_eq!(
         error.to_string(),
         "the value depends on the input `x`: compile the graph and run it with one"
     );
     let n = g.symbol("n", 0..=9);
     let error = g.range(&n, DType::I64).eval().unwrap_err();
-    assert!(matches!(&error, EvalError::NeedsSize { name } if name == "n"), "{error}");
+    assert!(
+        matches!(&error, EvalError::NeedsSize { name } if name == "n"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -122,9 +122,9 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
     decisions
 }
 
-/// Which inputs a caller may give away: `(input, output)` pairs of which the output can be computed in the input's buffer.
-/// `in_place` as for [`choose_aliases`], which has run before. Each input and each output is in at most one pair, which
-/// `decisions` then says.
+/// Which inputs a caller may give away: every `(input, output)` of which the output can be computed in the input's buffer,
+/// outputs in order, an input of the output's name before the others. `in_place` as for [`choose_aliases`], which has run
+/// before and whose decisions then say so.
 pub fn choose_donations(
     plan: &Plan,
     in_place: &[Vec<(SlotId, SlotId)>],
@@ -144,8 +144,7 @@ pub fn choose_donations(
             let begins = spans[written.0 as usize].is_some_and(|s| s.0 == at);
             let mut readers = 0;
             plan.steps[at].visit_slots(&mut |s, _| readers += (plan.root(s) == read) as u32, &plan.kernels);
-            let free = !out.iter().any(|&(i, o)| i == *input || o == *output);
-            if same && dies && begins && readers == 1 && free {
+            if same && dies && begins && readers == 1 && !out.contains(&(*input, *output)) {
                 out.push((*input, *output));
                 let decided = |d: &&mut AliasDecision| d.slot == written && d.of == read;
                 if let Some(d) = decisions.iter_mut().find(decided) {
@@ -154,6 +153,8 @@ pub fn choose_donations(
             }
         }
     }
+    let named_alike = |i: u32, o: u32| plan.inputs[i as usize].name == plan.outputs[o as usize].name;
+    out.sort_by_key(|&(i, o)| (o, !named_alike(i, o), i));
     out
 }
 

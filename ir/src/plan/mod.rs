@@ -178,7 +178,8 @@ pub struct Plan {
     /// Runs at every call.
     pub steps: Vec<Step>,
     /// `(input, output)` pairs that may be one buffer: the input is last read where the output is first written, by a
-    /// kernel that may run in place. What a caller may give away.
+    /// kernel that may run in place. What a caller may give away; in a call each input and each output is in at most one
+    /// pair, the first that applies.
     pub donations: Vec<(u32, u32)>,
 }
 

@@ -13,9 +13,9 @@ use crate::dtype::DType;
 use crate::graph::Symbol;
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::verify::nonnegative;
-use crate::kernel::{Access, Kernel};
-use in_place::runs_in_place;
+use crate::kernel::Access;
 use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage};
+use in_place::runs_in_place;
 
 /// A broken rule of a plan, and where.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -548,7 +548,7 @@ impl Checker<'_> {
 mod tests {
     use super::*;
     use crate::graph::TensorType;
-    use crate::kernel::{Bind, Param};
+    use crate::kernel::{Bind, Kernel, Memory, Op, Param, Stmt};
     use crate::plan::{KernelId, PlanInput, PlanOutput, Slot};
 
     /// `p1[i] = p0[i + shift]` over 4 elements.

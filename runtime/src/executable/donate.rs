@@ -45,10 +45,9 @@ impl Executable {
         let mut outputs = Vec::with_capacity(self.plan.outputs.len());
         for (k, (o, shape)) in self.plan.outputs.iter().zip(&binding.output_shapes).enumerate() {
             let bytes = binding.slot_bytes[o.slot.0 as usize] as usize;
-            let giver = self.plan.donations.iter().find(|d| d.1 as usize == k);
-            let given = giver.and_then(|&(input, _)| match &mut arguments[input as usize] {
-                Some(Argument::Donated(tensor)) if tensor.data.len() == bytes => arguments[input as usize].take(),
-                _ => None,
+            let mut givers = self.plan.donations.iter().filter(|d| d.1 as usize == k);
+            let given = givers.find_map(|&(input, _)| {
+                arguments[input as usize].take_if(|a| matches!(a, Argument::Donated(t) if t.data.len() == bytes))
             });
             let data = match given {
                 Some(Argument::Donated(tensor)) => tensor.data,

@@ -9,10 +9,8 @@ impl Checker<'_> {
     /// A donated input has the output's size and is read for the last time before the output begins, or where it begins,
     /// by a kernel that may run in place.
     pub(super) fn donations(&mut self) {
-        for (n, &(input, output)) in self.plan.donations.iter().enumerate() {
-            let others = &self.plan.donations[..n];
-            let taken = others.iter().any(|&(i, o)| i == input || o == output);
-            if taken || !self.may_donate(input, output) {
+        for &(input, output) in &self.plan.donations {
+            if !self.may_donate(input, output) {
                 self.error(PlanRule::Donation(input, output));
             }
         }
