@@ -145,7 +145,10 @@ fn lift(from: &IrGraph) -> Result<(IrGraph, Vec<HostTensor>), EvalError> {
         moved[id.index()] = Some(added.map_err(|e| Errors::new(vec![e]))?);
     }
     for o in from.outputs() {
-        to.add_output(&o.name, moved[o.node.index()].expect("an output that is no input was added"));
+        to.add_output(
+            &o.name,
+            moved[o.node.index()].expect("an output that is no input was added"),
+        );
     }
     Ok((to, data))
 }

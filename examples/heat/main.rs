@@ -56,7 +56,7 @@ fn start() -> Array2<f32> {
 fn reference(mut u: Array2<f32>) -> Array2<f32> {
     let mut next = Array2::zeros((SIDE, SIDE));
     for _ in 0..STEPS {
-        ndarray::Zip::from(next.slice_mut(cut![1..-1, 1..-1]))
+        ndarray::Zip::from(next.slice_mut(cut![1..SIDE - 1, 1..SIDE - 1]))
             .and(u.windows((3, 3)))
             .for_each(|n, w| {
                 *n = w[[1, 1]] + (w[[0, 1]] + w[[2, 1]] + w[[1, 0]] + w[[1, 2]] - w[[1, 1]] * 4.0) * RATE;

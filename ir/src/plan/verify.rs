@@ -12,8 +12,8 @@ mod in_place;
 use crate::dtype::DType;
 use crate::graph::Symbol;
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
-use crate::kernel::verify::nonnegative;
 use crate::kernel::Access;
+use crate::kernel::verify::nonnegative;
 use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage};
 use in_place::runs_in_place;
 
