@@ -184,8 +184,9 @@ fn a_donated_input_becomes_the_output_that_can_take_it() {
             g.output("p", &(&p - &v * 0.01));
             g.output("v", &v);
         });
-        // Each output could take any input; the one of its name comes first.
-        assert_eq!(e.plan().donations, [(0, 0), (1, 0), (2, 0), (1, 1), (0, 1), (2, 1)]);
+        // Of the inputs that an output could take, the one of its name comes first.
+        let first = |output: u32| e.plan().donations.iter().find(|d| d.1 == output).copied();
+        assert_eq!((first(0), first(1)), (Some((0, 0)), Some((1, 1))));
         let [p, v, grad] = [1, 2, 3].map(|seed| values(&[500, 700], seed));
         let mut kept = run(&e, &[p.clone(), v.clone(), grad.clone()]);
         let mut given = run(&e, &[p, v, grad.clone()]);
