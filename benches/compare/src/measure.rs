@@ -14,8 +14,10 @@ use std::time::{Duration, Instant};
 use candle_core::{DType as CandleType, Device, Tensor as Candle};
 use serde::{Deserialize, Serialize};
 use tlc::{CompileOptions, DType, Graph};
+use tlc_codegen::clif::EmitText;
 use tlc_runtime::executable::TensorView;
-use tlc_runtime::hwbench::HwBench;
+use tlc_runtime::hwbench::{BandwidthRow, HwBench};
+use tlc_runtime::jit::JitOptions;
 use tlc_runtime::memory::AlignedBuffer;
 
 use crate::count::{Work, plan_work};
@@ -57,8 +59,14 @@ pub struct Row {
     pub name: String,
     /// Threads.
     pub threads: usize,
-    /// Every input once and every output once.
-    pub bytes: f64,
+    /// Bytes of the inputs.
+    pub reads: u64,
+    /// Bytes of the outputs.
+    pub writes: u64,
+    /// Whether elements are f64.
+    pub double: bool,
+    /// What the plan computes.
+    pub work: Work,
     /// As the table of peers counts.
     pub flops: f64,
     /// `bytes / bandwidth`, at this footprint and mix, the better of ordinary and non-temporal stores.
@@ -90,6 +98,27 @@ impl Row {
     /// The median of one library.
     pub fn time(&self, who: &str) -> Option<f64> {
         self.times.iter().find(|t| t.who == who).map(|t| t.median_ns)
+    }
+
+    /// The limits, from a measurement of the machine.
+    pub fn limits(&mut self, bench: &HwBench) {
+        let (all, threads) = (bench.threads, self.threads);
+        let bandwidth = bench.best_bandwidth(self.reads + self.writes, self.reads, self.writes, threads);
+        let bandwidth = bandwidth.map_or(1e9, |b| b.0);
+        let f32_peak = bench.f32_flops_per_second.at(threads, all);
+        let f64_peak = bench.f64_flops_per_second.at(threads, all);
+        let arithmetic = self.work.instructions.arithmetic / bench.xmm_ops_per_second.at(threads, all);
+        let mixed = self.work.instructions.total() / bench.xmm_mixed_ops_per_second.at(threads, all);
+        let products = self.work.gemm_f32_flops / f32_peak + self.work.gemm_f64_flops / f64_peak;
+        let peak = if self.double { f64_peak } else { f32_peak };
+        self.bytes_ns = self.bytes() / bandwidth * 1e9;
+        self.instructions_ns = (arithmetic.max(mixed) + products) * 1e9;
+        self.flops_ns = self.flops / peak * 1e9;
+    }
+
+    /// Every input once and every output once.
+    pub fn bytes(&self) -> f64 {
+        (self.reads + self.writes) as f64
     }
 
     /// The fastest library that is not tlc.
@@ -158,43 +187,50 @@ fn to_f64(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     }
 }
 
+/// "Infinitely far", in a form that JSON has.
+const FAR: f64 = 1e300;
+
 /// The largest difference, as a share of the tolerance; NaN and a wrong length are infinitely far.
 fn difference(a: &[f64], b: &[f64], tolerance: f64) -> f64 {
     if a.len() != b.len() {
-        return f64::INFINITY;
+        return FAR;
     }
     let worst = a.iter().zip(b).map(|(x, y)| (x - y).abs());
-    let worst = worst.fold(0.0, |m: f64, d| if d.is_nan() { f64::INFINITY } else { m.max(d) });
-    if worst == 0.0 { 0.0 } else { worst / tolerance }
+    let worst = worst.fold(0.0, |m: f64, d| if d.is_nan() { FAR } else { m.max(d) });
+    if worst == 0.0 {
+        0.0
+    } else {
+        (worst / tolerance).min(FAR)
+    }
 }
 
-/// The parts of the bound, in nanoseconds: bytes, instructions, flops.
-fn limits(bench: &HwBench, w: &Workload, work: &Work, reads: u64, writes: u64, threads: usize) -> (f64, f64, f64) {
-    let all = bench.threads;
-    let footprint = reads + writes;
-    let bandwidth = bench
-        .best_bandwidth(footprint, reads, writes, threads)
-        .map_or(f64::NAN, |b| b.0);
-    let (f32_peak, f64_peak) = (
-        bench.f32_flops_per_second.at(threads, all),
-        bench.f64_flops_per_second.at(threads, all),
-    );
-    let arithmetic = work.instructions.arithmetic / bench.xmm_ops_per_second.at(threads, all);
-    let mixed = work.instructions.total() / bench.xmm_mixed_ops_per_second.at(threads, all);
-    let products = work.gemm_f32_flops / f32_peak + work.gemm_f64_flops / f64_peak;
-    let peak = if w.double { f64_peak } else { f32_peak };
-    (
-        footprint as f64 / bandwidth * 1e9,
-        (arithmetic.max(mixed) + products) * 1e9,
-        w.flops / peak * 1e9,
-    )
+/// The better of two measurements of one machine, figure by figure: what was disturbed in one is not in the other.
+pub fn better(mut a: HwBench, b: &HwBench) -> HwBench {
+    for row in &mut a.bandwidth {
+        let same = |r: &&BandwidthRow| {
+            (r.operation, r.level, r.threads, r.non_temporal)
+                == (row.operation, row.level, row.threads, row.non_temporal)
+        };
+        if let Some(other) = b.bandwidth.iter().find(same) {
+            row.bytes_per_second = row.bytes_per_second.max(other.bytes_per_second);
+        }
+    }
+    let rates = [
+        (&mut a.f32_flops_per_second, b.f32_flops_per_second),
+        (&mut a.f64_flops_per_second, b.f64_flops_per_second),
+        (&mut a.xmm_ops_per_second, b.xmm_ops_per_second),
+        (&mut a.xmm_mixed_ops_per_second, b.xmm_mixed_ops_per_second),
+    ];
+    for (rate, other) in rates {
+        rate.one_thread = rate.one_thread.max(other.one_thread);
+        rate.all_threads = rate.all_threads.max(other.all_threads);
+    }
+    a.disturbed_share = a.disturbed_share.min(b.disturbed_share);
+    a
 }
 
-/// Compiles, checks and times one workload.
-///
-/// # Errors
-/// If a library fails, or an answer is further from tlc's than the tolerance.
-pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Result<Row, Failure> {
+/// The graph of a workload.
+fn record(w: &Workload) -> Graph {
     let dtype = if w.double { DType::F64 } else { DType::F32 };
     let g = Graph::new(w.name.clone());
     let tensors: Vec<tlc::Tensor> = w
@@ -206,6 +242,42 @@ pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Res
     for (i, t) in (w.record)(&tensors).iter().enumerate() {
         g.output(&format!("y{i}"), t);
     }
+    g
+}
+
+/// What the compiler makes of a workload: its decisions, kernels and machine code.
+///
+/// # Errors
+/// If it does not compile.
+pub fn show(w: &Workload, threads: usize) -> Result<String, Failure> {
+    let exe = record(w).compile(&CompileOptions {
+        threads: Some(threads),
+        ..CompileOptions::default()
+    })?;
+    let options = JitOptions {
+        text: EmitText {
+            clif: false,
+            disasm: true,
+        },
+        ..JitOptions::default()
+    };
+    let mut out = exe.explain();
+    for (i, kernel) in exe.plan().kernels.iter().enumerate() {
+        let code = tlc_runtime::jit::compile(&[kernel], &options)?;
+        let assembly = code.first().and_then(|c| c.disasm.as_deref()).unwrap_or_default();
+        let count = crate::count::static_vector_instructions(kernel, &[]);
+        out += &format!("\nkernel {i}: {count:?}\n{kernel}\n{assembly}\n");
+    }
+    Ok(out)
+}
+
+/// Compiles, checks and times one workload.
+///
+/// # Errors
+/// If a library fails, or an answer is further from tlc's than the tolerance.
+pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Result<Row, Failure> {
+    let dtype = if w.double { DType::F64 } else { DType::F32 };
+    let g = record(w);
     let exe = g.compile(&CompileOptions {
         threads: Some(threads),
         ..CompileOptions::default()
@@ -296,19 +368,23 @@ pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Res
         .collect();
     let reads: u64 = data.iter().map(|d| d.len() as u64).sum();
     let writes: u64 = sizes.iter().map(|&n| n as u64).sum();
-    let (bytes_ns, instructions_ns, flops_ns) = limits(bench, w, &plan_work(exe.plan()), reads, writes, threads);
-    Ok(Row {
+    let mut row = Row {
         name: w.name.clone(),
         threads,
-        bytes: (reads + writes) as f64,
+        reads,
+        writes,
+        double: w.double,
+        work: plan_work(exe.plan()),
         flops: w.flops,
-        bytes_ns,
-        instructions_ns,
-        flops_ns,
+        bytes_ns: 0.0,
+        instructions_ns: 0.0,
+        flops_ns: 0.0,
         steps: exe.plan().steps.len(),
         tolerance,
         times,
-    })
+    };
+    row.limits(bench);
+    Ok(row)
 }
 
 fn candle_tensor(bytes: &[u8], shape: &[usize], double: bool) -> candle_core::Result<Candle> {

@@ -67,7 +67,7 @@ pub fn all(report: &Report) -> Vec<Target> {
         for threads in [1, 2] {
             let value = report
                 .row(name, threads)
-                .and_then(|r| Some(r.time("tlc bound")? / (r.bytes / triad(threads)? * 1e9)));
+                .and_then(|r| Some(r.time("tlc bound")? / (r.bytes() / triad(threads)? * 1e9)));
             out.push(at_most(
                 format!("{name}, {threads} thread(s), against the streaming triad"),
                 value,
