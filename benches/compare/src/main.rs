@@ -11,18 +11,6 @@
 //! Cargo unifies features, so candle's matrix products run on `gemm` with the feature `x86-v4` here, about twice as fast as
 //! by default.
 
-mod count;
-mod elementwise;
-mod extras;
-mod linear;
-mod measure;
-mod network;
-mod plot;
-mod reduce;
-mod report;
-mod targets;
-mod workload;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -33,8 +21,9 @@ use serde::{Deserialize, Serialize};
 use tlc_runtime::hwbench::{Effort as HardwareEffort, HwBench};
 use tlc_runtime::pool::{Pool, default_threads};
 
-use measure::{Effort, Failure, Row};
-use report::Report;
+use tlc_compare::measure::{Effort, Failure, Row};
+use tlc_compare::report::Report;
+use tlc_compare::{extras, measure, plot, targets, workload};
 
 /// Measures tlc beside other libraries and beside what the machine can do.
 #[derive(Parser, Clone, Debug)]
@@ -75,7 +64,7 @@ fn rows(arguments: &Arguments) -> Result<Rows, Failure> {
     let measure_hardware = || HwBench::measure(&Pool::new(default_threads()), HardwareEffort::NORMAL, &mut |_, _| {});
     let mut hardware = measure_hardware()?;
     let effort = Effort {
-        budget: Duration::from_millis(if arguments.quick { 150 } else { 1200 }),
+        budget: Duration::from_millis(if arguments.quick { 150 } else { 600 }),
         fewest: 5,
         most: 301,
     };

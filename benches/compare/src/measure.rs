@@ -387,6 +387,37 @@ pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Res
     Ok(row)
 }
 
+/// Compiles a workload and lends a warm call of it, into bound outputs.
+///
+/// # Errors
+/// If it does not compile or run.
+pub fn with_call(w: &Workload, threads: usize, f: impl FnOnce(&mut dyn FnMut())) -> Result<(), Failure> {
+    let dtype = if w.double { DType::F64 } else { DType::F32 };
+    let exe = record(w).compile(&CompileOptions {
+        threads: Some(threads),
+        ..CompileOptions::default()
+    })?;
+    let data = inputs(w)?;
+    let views: Vec<TensorView<'_>> = data
+        .iter()
+        .zip(&w.inputs)
+        .map(|(d, shape)| TensorView {
+            dtype,
+            shape,
+            data: d.as_slice(),
+        })
+        .collect();
+    let shapes = exe.output_shapes(&views)?;
+    let sizes = shapes.iter().zip(&exe.plan().outputs);
+    let mut buffers = sizes
+        .map(|(s, o)| AlignedBuffer::zeroed(s.iter().product::<usize>() * o.ty.dtype.bytes()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut outs: Vec<&mut [u8]> = buffers.iter_mut().map(|b| b.as_mut_slice()).collect();
+    exe.run_into(&views, &mut outs)?;
+    f(&mut || exe.run_into(&views, &mut outs).expect("ran before"));
+    Ok(())
+}
+
 fn candle_tensor(bytes: &[u8], shape: &[usize], double: bool) -> candle_core::Result<Candle> {
     if double {
         Candle::from_slice(bytemuck::cast_slice::<u8, f64>(bytes), shape, &Device::Cpu)
