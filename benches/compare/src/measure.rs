@@ -4,6 +4,8 @@
 //! - Libraries take turns (round-robin), so that a slow minute of the machine meets all of them.
 //! - A turn is one untimed call, which brings the library's own data back into the caches, and then as many timed calls as
 //!   fill a millisecond (at least one); a sample is their mean. What is reported is the median over samples.
+//! - A sample during which our threads waited for a core (other programs were at work) does not count, if at least three
+//!   others are left; the share of such samples is kept, and a workload is measured up to four times as long for them.
 //! - With more than one thread a turn begins after 200 us of quiet, so that the workers of the library before, which spin
 //!   for a while, are parked.
 //! - The answers are compared before anything is timed.
@@ -48,6 +50,8 @@ pub struct Time {
     pub samples: usize,
     /// A quarter of the samples are faster.
     pub quartile_ns: f64,
+    /// The share of all samples during which something else had a core; they count only if fewer than three others are left.
+    pub disturbed: f64,
     /// Largest difference from tlc's answer, as a share of the tolerance.
     pub difference: f64,
 }
@@ -358,12 +362,16 @@ pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Res
         .iter()
         .zip(samples)
         .zip(differences)
-        .map(|((who, mut samples), difference)| Time {
-            who: (*who).to_owned(),
-            median_ns: median(&mut samples),
-            samples: samples.len(),
-            quartile_ns: samples[samples.len() / 4],
-            difference,
+        .map(|((who, samples), difference)| {
+            let (mut samples, disturbed) = samples.chosen();
+            Time {
+                who: (*who).to_owned(),
+                median_ns: median(&mut samples),
+                samples: samples.len(),
+                quartile_ns: samples[samples.len() / 4],
+                disturbed,
+                difference,
+            }
         })
         .collect();
     let reads: u64 = data.iter().map(|d| d.len() as u64).sum();
@@ -427,7 +435,7 @@ fn candle_tensor(bytes: &[u8], shape: &[usize], double: bool) -> candle_core::Re
 }
 
 /// Samples of each call, in nanoseconds.
-fn round_robin(calls: &mut [Call<'_>], threads: usize, effort: Effort) -> Vec<Vec<f64>> {
+fn round_robin(calls: &mut [Call<'_>], threads: usize, effort: Effort) -> Vec<Samples> {
     const TURN: Duration = Duration::from_millis(1);
     let quiet = || {
         let start = Instant::now();
@@ -446,18 +454,66 @@ fn round_robin(calls: &mut [Call<'_>], threads: usize, effort: Effort) -> Vec<Ve
             (TURN.as_nanos() / once).clamp(1, 20_000) as u32
         })
         .collect();
-    let mut samples = vec![Vec::new(); calls.len()];
+    let mut samples = vec![Samples::default(); calls.len()];
     let start = Instant::now();
-    while samples[0].len() < effort.fewest || (start.elapsed() < effort.budget && samples[0].len() < effort.most) {
+    loop {
+        let taken = samples[0].all.len();
+        let quiet_enough = samples.iter().all(|s| s.undisturbed.len() >= effort.fewest);
+        let elapsed = start.elapsed();
+        if taken >= effort.most
+            || (taken >= effort.fewest && elapsed >= effort.budget && (quiet_enough || elapsed >= 4 * effort.budget))
+        {
+            return samples;
+        }
         for ((call, &batch), samples) in calls.iter_mut().zip(&batch).zip(&mut samples) {
             quiet();
             call();
+            let waited = waited_ns(threads);
             let start = Instant::now();
             for _ in 0..batch {
                 call();
             }
-            samples.push(start.elapsed().as_nanos() as f64 / f64::from(batch));
+            let ns = start.elapsed().as_nanos() as f64;
+            let waited = waited_ns(threads).saturating_sub(waited) as f64;
+            samples.all.push(ns / f64::from(batch));
+            if waited <= 0.02 * ns {
+                samples.undisturbed.push(ns / f64::from(batch));
+            }
         }
     }
-    samples
+}
+
+/// Samples of one library.
+#[derive(Clone, Debug, Default)]
+struct Samples {
+    all: Vec<f64>,
+    /// Those during which our threads waited for a core for at most 2% of the time.
+    undisturbed: Vec<f64>,
+}
+
+impl Samples {
+    /// The samples to go by, and the share of all that were disturbed.
+    fn chosen(self) -> (Vec<f64>, f64) {
+        let disturbed = 1.0 - self.undisturbed.len() as f64 / self.all.len().max(1) as f64;
+        let chosen = if self.undisturbed.len() >= 3 {
+            self.undisturbed
+        } else {
+            self.all
+        };
+        (chosen, disturbed)
+    }
+}
+
+/// How long our threads (only this one, if it works alone) have been ready to run while something else had the core, in
+/// nanoseconds, as Linux accounts it; 0 elsewhere.
+fn waited_ns(threads: usize) -> u64 {
+    let of = |path: &std::path::Path| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.split(' ').nth(1).and_then(|t| t.parse().ok()).unwrap_or(0)
+    };
+    if threads == 1 {
+        return of("/proc/thread-self/schedstat".as_ref());
+    }
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    tasks.map(|t| of(&t.path().join("schedstat"))).sum()
 }
