@@ -9,13 +9,14 @@
 //!
 //! Invariant: a loop whose extent depends on outer variables counts as at their value 0, which is its main part.
 
+use serde::{Deserialize, Serialize};
 use tlc_ir::graph::Monoid;
 use tlc_ir::kernel::{Kernel, Memory, Op, Scope, Stmt};
 use tlc_ir::plan::{Launch, Step};
 use tlc_ir::{DType, IndexExpr, Plan};
 
 /// Vector instructions of a kernel, a launch or a plan.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Instructions {
     /// Arithmetic: what goes to the vector units.
     pub arithmetic: f64,
@@ -89,7 +90,7 @@ fn walk(kernel: &Kernel, body: &[Stmt], symbols: &[i64], times: f64, sum: &mut I
 }
 
 /// What one call of a plan computes, put together from its steps.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Work {
     /// Vector instructions of all kernels.
     pub instructions: Instructions,

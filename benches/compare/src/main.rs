@@ -11,18 +11,6 @@
 //! Cargo unifies features, so candle's matrix products run on `gemm` with the feature `x86-v4` here, about twice as fast as
 //! by default.
 
-mod count;
-mod elementwise;
-mod extras;
-mod linear;
-mod measure;
-mod network;
-mod plot;
-mod reduce;
-mod report;
-mod targets;
-mod workload;
-
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -33,8 +21,9 @@ use serde::{Deserialize, Serialize};
 use tlc_runtime::hwbench::{Effort as HardwareEffort, HwBench};
 use tlc_runtime::pool::{Pool, default_threads};
 
-use measure::{Effort, Failure, Row};
-use report::Report;
+use tlc_compare::measure::{Effort, Failure, Row};
+use tlc_compare::report::Report;
+use tlc_compare::{extras, measure, plot, targets, workload};
 
 /// Measures tlc beside other libraries and beside what the machine can do.
 #[derive(Parser, Clone, Debug)]
@@ -54,6 +43,9 @@ struct Arguments {
     /// The day that the report states.
     #[arg(long)]
     date: Option<String>,
+    /// Prints what the compiler makes of one workload, with its machine code, and measures nothing.
+    #[arg(long, value_name = "WORKLOAD")]
+    show: Option<String>,
     /// What this process measures (used by the program itself).
     #[arg(long, hide = true)]
     part: Option<String>,
@@ -69,17 +61,10 @@ struct Rows {
 
 fn rows(arguments: &Arguments) -> Result<Rows, Failure> {
     let threads = arguments.threads[0];
-    let hardware_effort = if arguments.quick {
-        HardwareEffort::QUICK
-    } else {
-        HardwareEffort::NORMAL
-    };
-    let hardware = {
-        let pool = Pool::new(default_threads());
-        HwBench::measure(&pool, hardware_effort, &mut |_, _| {})?
-    };
+    let measure_hardware = || HwBench::measure(&Pool::new(default_threads()), HardwareEffort::NORMAL, &mut |_, _| {});
+    let mut hardware = measure_hardware()?;
     let effort = Effort {
-        budget: Duration::from_millis(if arguments.quick { 150 } else { 1200 }),
+        budget: Duration::from_millis(if arguments.quick { 150 } else { 600 }),
         fewest: 5,
         most: 301,
     };
@@ -107,6 +92,8 @@ fn rows(arguments: &Arguments) -> Result<Rows, Failure> {
             }
         }
     }
+    hardware = measure::better(hardware, &measure_hardware()?);
+    rows.iter_mut().for_each(|row| row.limits(&hardware));
     Ok(Rows {
         hardware,
         rows,
@@ -221,6 +208,15 @@ fn compare(arguments: &Arguments) -> Result<Report, Failure> {
 fn run(arguments: &Arguments) -> Result<bool, Failure> {
     if let Some(part) = &arguments.part {
         println!("{}", answer(arguments, part)?);
+        return Ok(true);
+    }
+    if let Some(name) = &arguments.show {
+        let all = workload::all(true);
+        let w = all
+            .iter()
+            .find(|w| w.name == *name)
+            .ok_or_else(|| format!("no workload {name}"))?;
+        print!("{}", measure::show(w, arguments.threads[0])?);
         return Ok(true);
     }
     std::fs::create_dir_all(&arguments.out)?;

@@ -4,6 +4,8 @@
 //! - Libraries take turns (round-robin), so that a slow minute of the machine meets all of them.
 //! - A turn is one untimed call, which brings the library's own data back into the caches, and then as many timed calls as
 //!   fill a millisecond (at least one); a sample is their mean. What is reported is the median over samples.
+//! - A sample during which our threads waited for a core (other programs were at work) does not count, if at least three
+//!   others are left; the share of such samples is kept, and a workload is measured up to four times as long for them.
 //! - With more than one thread a turn begins after 200 us of quiet, so that the workers of the library before, which spin
 //!   for a while, are parked.
 //! - The answers are compared before anything is timed.
@@ -14,8 +16,10 @@ use std::time::{Duration, Instant};
 use candle_core::{DType as CandleType, Device, Tensor as Candle};
 use serde::{Deserialize, Serialize};
 use tlc::{CompileOptions, DType, Graph};
+use tlc_codegen::clif::EmitText;
 use tlc_runtime::executable::TensorView;
-use tlc_runtime::hwbench::HwBench;
+use tlc_runtime::hwbench::{BandwidthRow, HwBench};
+use tlc_runtime::jit::JitOptions;
 use tlc_runtime::memory::AlignedBuffer;
 
 use crate::count::{Work, plan_work};
@@ -46,6 +50,8 @@ pub struct Time {
     pub samples: usize,
     /// A quarter of the samples are faster.
     pub quartile_ns: f64,
+    /// The share of all samples during which something else had a core; they count only if fewer than three others are left.
+    pub disturbed: f64,
     /// Largest difference from tlc's answer, as a share of the tolerance.
     pub difference: f64,
 }
@@ -57,8 +63,14 @@ pub struct Row {
     pub name: String,
     /// Threads.
     pub threads: usize,
-    /// Every input once and every output once.
-    pub bytes: f64,
+    /// Bytes of the inputs.
+    pub reads: u64,
+    /// Bytes of the outputs.
+    pub writes: u64,
+    /// Whether elements are f64.
+    pub double: bool,
+    /// What the plan computes.
+    pub work: Work,
     /// As the table of peers counts.
     pub flops: f64,
     /// `bytes / bandwidth`, at this footprint and mix, the better of ordinary and non-temporal stores.
@@ -90,6 +102,27 @@ impl Row {
     /// The median of one library.
     pub fn time(&self, who: &str) -> Option<f64> {
         self.times.iter().find(|t| t.who == who).map(|t| t.median_ns)
+    }
+
+    /// The limits, from a measurement of the machine.
+    pub fn limits(&mut self, bench: &HwBench) {
+        let (all, threads) = (bench.threads, self.threads);
+        let bandwidth = bench.best_bandwidth(self.reads + self.writes, self.reads, self.writes, threads);
+        let bandwidth = bandwidth.map_or(1e9, |b| b.0);
+        let f32_peak = bench.f32_flops_per_second.at(threads, all);
+        let f64_peak = bench.f64_flops_per_second.at(threads, all);
+        let arithmetic = self.work.instructions.arithmetic / bench.xmm_ops_per_second.at(threads, all);
+        let mixed = self.work.instructions.total() / bench.xmm_mixed_ops_per_second.at(threads, all);
+        let products = self.work.gemm_f32_flops / f32_peak + self.work.gemm_f64_flops / f64_peak;
+        let peak = if self.double { f64_peak } else { f32_peak };
+        self.bytes_ns = self.bytes() / bandwidth * 1e9;
+        self.instructions_ns = (arithmetic.max(mixed) + products) * 1e9;
+        self.flops_ns = self.flops / peak * 1e9;
+    }
+
+    /// Every input once and every output once.
+    pub fn bytes(&self) -> f64 {
+        (self.reads + self.writes) as f64
     }
 
     /// The fastest library that is not tlc.
@@ -158,43 +191,50 @@ fn to_f64(dtype: DType, bytes: &[u8]) -> Vec<f64> {
     }
 }
 
+/// "Infinitely far", in a form that JSON has.
+const FAR: f64 = 1e300;
+
 /// The largest difference, as a share of the tolerance; NaN and a wrong length are infinitely far.
 fn difference(a: &[f64], b: &[f64], tolerance: f64) -> f64 {
     if a.len() != b.len() {
-        return f64::INFINITY;
+        return FAR;
     }
     let worst = a.iter().zip(b).map(|(x, y)| (x - y).abs());
-    let worst = worst.fold(0.0, |m: f64, d| if d.is_nan() { f64::INFINITY } else { m.max(d) });
-    if worst == 0.0 { 0.0 } else { worst / tolerance }
+    let worst = worst.fold(0.0, |m: f64, d| if d.is_nan() { FAR } else { m.max(d) });
+    if worst == 0.0 {
+        0.0
+    } else {
+        (worst / tolerance).min(FAR)
+    }
 }
 
-/// The parts of the bound, in nanoseconds: bytes, instructions, flops.
-fn limits(bench: &HwBench, w: &Workload, work: &Work, reads: u64, writes: u64, threads: usize) -> (f64, f64, f64) {
-    let all = bench.threads;
-    let footprint = reads + writes;
-    let bandwidth = bench
-        .best_bandwidth(footprint, reads, writes, threads)
-        .map_or(f64::NAN, |b| b.0);
-    let (f32_peak, f64_peak) = (
-        bench.f32_flops_per_second.at(threads, all),
-        bench.f64_flops_per_second.at(threads, all),
-    );
-    let arithmetic = work.instructions.arithmetic / bench.xmm_ops_per_second.at(threads, all);
-    let mixed = work.instructions.total() / bench.xmm_mixed_ops_per_second.at(threads, all);
-    let products = work.gemm_f32_flops / f32_peak + work.gemm_f64_flops / f64_peak;
-    let peak = if w.double { f64_peak } else { f32_peak };
-    (
-        footprint as f64 / bandwidth * 1e9,
-        (arithmetic.max(mixed) + products) * 1e9,
-        w.flops / peak * 1e9,
-    )
+/// The better of two measurements of one machine, figure by figure: what was disturbed in one is not in the other.
+pub fn better(mut a: HwBench, b: &HwBench) -> HwBench {
+    for row in &mut a.bandwidth {
+        let same = |r: &&BandwidthRow| {
+            (r.operation, r.level, r.threads, r.non_temporal)
+                == (row.operation, row.level, row.threads, row.non_temporal)
+        };
+        if let Some(other) = b.bandwidth.iter().find(same) {
+            row.bytes_per_second = row.bytes_per_second.max(other.bytes_per_second);
+        }
+    }
+    let rates = [
+        (&mut a.f32_flops_per_second, b.f32_flops_per_second),
+        (&mut a.f64_flops_per_second, b.f64_flops_per_second),
+        (&mut a.xmm_ops_per_second, b.xmm_ops_per_second),
+        (&mut a.xmm_mixed_ops_per_second, b.xmm_mixed_ops_per_second),
+    ];
+    for (rate, other) in rates {
+        rate.one_thread = rate.one_thread.max(other.one_thread);
+        rate.all_threads = rate.all_threads.max(other.all_threads);
+    }
+    a.disturbed_share = a.disturbed_share.min(b.disturbed_share);
+    a
 }
 
-/// Compiles, checks and times one workload.
-///
-/// # Errors
-/// If a library fails, or an answer is further from tlc's than the tolerance.
-pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Result<Row, Failure> {
+/// The graph of a workload.
+fn record(w: &Workload) -> Graph {
     let dtype = if w.double { DType::F64 } else { DType::F32 };
     let g = Graph::new(w.name.clone());
     let tensors: Vec<tlc::Tensor> = w
@@ -206,6 +246,42 @@ pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Res
     for (i, t) in (w.record)(&tensors).iter().enumerate() {
         g.output(&format!("y{i}"), t);
     }
+    g
+}
+
+/// What the compiler makes of a workload: its decisions, kernels and machine code.
+///
+/// # Errors
+/// If it does not compile.
+pub fn show(w: &Workload, threads: usize) -> Result<String, Failure> {
+    let exe = record(w).compile(&CompileOptions {
+        threads: Some(threads),
+        ..CompileOptions::default()
+    })?;
+    let options = JitOptions {
+        text: EmitText {
+            clif: false,
+            disasm: true,
+        },
+        ..JitOptions::default()
+    };
+    let mut out = exe.explain();
+    for (i, kernel) in exe.plan().kernels.iter().enumerate() {
+        let code = tlc_runtime::jit::compile(&[kernel], &options)?;
+        let assembly = code.first().and_then(|c| c.disasm.as_deref()).unwrap_or_default();
+        let count = crate::count::static_vector_instructions(kernel, &[]);
+        out += &format!("\nkernel {i}: {count:?}\n{kernel}\n{assembly}\n");
+    }
+    Ok(out)
+}
+
+/// Compiles, checks and times one workload.
+///
+/// # Errors
+/// If a library fails, or an answer is further from tlc's than the tolerance.
+pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Result<Row, Failure> {
+    let dtype = if w.double { DType::F64 } else { DType::F32 };
+    let g = record(w);
     let exe = g.compile(&CompileOptions {
         threads: Some(threads),
         ..CompileOptions::default()
@@ -286,29 +362,68 @@ pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Res
         .iter()
         .zip(samples)
         .zip(differences)
-        .map(|((who, mut samples), difference)| Time {
-            who: (*who).to_owned(),
-            median_ns: median(&mut samples),
-            samples: samples.len(),
-            quartile_ns: samples[samples.len() / 4],
-            difference,
+        .map(|((who, samples), difference)| {
+            let (mut samples, disturbed) = samples.chosen();
+            Time {
+                who: (*who).to_owned(),
+                median_ns: median(&mut samples),
+                samples: samples.len(),
+                quartile_ns: samples[samples.len() / 4],
+                disturbed,
+                difference,
+            }
         })
         .collect();
     let reads: u64 = data.iter().map(|d| d.len() as u64).sum();
     let writes: u64 = sizes.iter().map(|&n| n as u64).sum();
-    let (bytes_ns, instructions_ns, flops_ns) = limits(bench, w, &plan_work(exe.plan()), reads, writes, threads);
-    Ok(Row {
+    let mut row = Row {
         name: w.name.clone(),
         threads,
-        bytes: (reads + writes) as f64,
+        reads,
+        writes,
+        double: w.double,
+        work: plan_work(exe.plan()),
         flops: w.flops,
-        bytes_ns,
-        instructions_ns,
-        flops_ns,
+        bytes_ns: 0.0,
+        instructions_ns: 0.0,
+        flops_ns: 0.0,
         steps: exe.plan().steps.len(),
         tolerance,
         times,
-    })
+    };
+    row.limits(bench);
+    Ok(row)
+}
+
+/// Compiles a workload and lends a warm call of it, into bound outputs.
+///
+/// # Errors
+/// If it does not compile or run.
+pub fn with_call(w: &Workload, threads: usize, f: impl FnOnce(&mut dyn FnMut())) -> Result<(), Failure> {
+    let dtype = if w.double { DType::F64 } else { DType::F32 };
+    let exe = record(w).compile(&CompileOptions {
+        threads: Some(threads),
+        ..CompileOptions::default()
+    })?;
+    let data = inputs(w)?;
+    let views: Vec<TensorView<'_>> = data
+        .iter()
+        .zip(&w.inputs)
+        .map(|(d, shape)| TensorView {
+            dtype,
+            shape,
+            data: d.as_slice(),
+        })
+        .collect();
+    let shapes = exe.output_shapes(&views)?;
+    let sizes = shapes.iter().zip(&exe.plan().outputs);
+    let mut buffers = sizes
+        .map(|(s, o)| AlignedBuffer::zeroed(s.iter().product::<usize>() * o.ty.dtype.bytes()))
+        .collect::<Result<Vec<_>, _>>()?;
+    let mut outs: Vec<&mut [u8]> = buffers.iter_mut().map(|b| b.as_mut_slice()).collect();
+    exe.run_into(&views, &mut outs)?;
+    f(&mut || exe.run_into(&views, &mut outs).expect("ran before"));
+    Ok(())
 }
 
 fn candle_tensor(bytes: &[u8], shape: &[usize], double: bool) -> candle_core::Result<Candle> {
@@ -320,7 +435,7 @@ fn candle_tensor(bytes: &[u8], shape: &[usize], double: bool) -> candle_core::Re
 }
 
 /// Samples of each call, in nanoseconds.
-fn round_robin(calls: &mut [Call<'_>], threads: usize, effort: Effort) -> Vec<Vec<f64>> {
+fn round_robin(calls: &mut [Call<'_>], threads: usize, effort: Effort) -> Vec<Samples> {
     const TURN: Duration = Duration::from_millis(1);
     let quiet = || {
         let start = Instant::now();
@@ -339,18 +454,66 @@ fn round_robin(calls: &mut [Call<'_>], threads: usize, effort: Effort) -> Vec<Ve
             (TURN.as_nanos() / once).clamp(1, 20_000) as u32
         })
         .collect();
-    let mut samples = vec![Vec::new(); calls.len()];
+    let mut samples = vec![Samples::default(); calls.len()];
     let start = Instant::now();
-    while samples[0].len() < effort.fewest || (start.elapsed() < effort.budget && samples[0].len() < effort.most) {
+    loop {
+        let taken = samples[0].all.len();
+        let quiet_enough = samples.iter().all(|s| s.undisturbed.len() >= effort.fewest);
+        let elapsed = start.elapsed();
+        if taken >= effort.most
+            || (taken >= effort.fewest && elapsed >= effort.budget && (quiet_enough || elapsed >= 4 * effort.budget))
+        {
+            return samples;
+        }
         for ((call, &batch), samples) in calls.iter_mut().zip(&batch).zip(&mut samples) {
             quiet();
             call();
+            let waited = waited_ns(threads);
             let start = Instant::now();
             for _ in 0..batch {
                 call();
             }
-            samples.push(start.elapsed().as_nanos() as f64 / f64::from(batch));
+            let ns = start.elapsed().as_nanos() as f64;
+            let waited = waited_ns(threads).saturating_sub(waited) as f64;
+            samples.all.push(ns / f64::from(batch));
+            if waited <= 0.02 * ns {
+                samples.undisturbed.push(ns / f64::from(batch));
+            }
         }
     }
-    samples
+}
+
+/// Samples of one library.
+#[derive(Clone, Debug, Default)]
+struct Samples {
+    all: Vec<f64>,
+    /// Those during which our threads waited for a core for at most 2% of the time.
+    undisturbed: Vec<f64>,
+}
+
+impl Samples {
+    /// The samples to go by, and the share of all that were disturbed.
+    fn chosen(self) -> (Vec<f64>, f64) {
+        let disturbed = 1.0 - self.undisturbed.len() as f64 / self.all.len().max(1) as f64;
+        let chosen = if self.undisturbed.len() >= 3 {
+            self.undisturbed
+        } else {
+            self.all
+        };
+        (chosen, disturbed)
+    }
+}
+
+/// How long our threads (only this one, if it works alone) have been ready to run while something else had the core, in
+/// nanoseconds, as Linux accounts it; 0 elsewhere.
+fn waited_ns(threads: usize) -> u64 {
+    let of = |path: &std::path::Path| {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        text.split(' ').nth(1).and_then(|t| t.parse().ok()).unwrap_or(0)
+    };
+    if threads == 1 {
+        return of("/proc/thread-self/schedstat".as_ref());
+    }
+    let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+    tasks.map(|t| of(&t.path().join("schedstat"))).sum()
 }

@@ -49,7 +49,7 @@ pub fn draw(path: &Path, rows: &[&Row], cpu: &str) -> Result<(), Failure> {
         }
     }
     for (k, (who, color)) in COLORS.iter().enumerate() {
-        let x = 700 + 0 * k as i32;
+        let x = 800;
         let y = 40 + 16 * k as i32;
         area.draw(&Rectangle::new([(x, y), (x + 12, y + 10)], color.filled()))?;
         area.draw(&Text::new(*who, (x + 18, y), ("sans-serif", 12).into_font()))?;

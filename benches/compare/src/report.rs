@@ -151,9 +151,9 @@ impl Report {
         writeln!(out, "\n### {threads} thread{plural}\n")?;
         writeln!(
             out,
-            "| workload | tlc bound | tlc fresh | bytes part | instr part | x bound | x floor | best peer | tlc / peer | all peers |"
+            "| workload | tlc bound | tlc fresh | bytes part | instr part | x bound | x floor | best peer | tlc / peer | disturbed | all peers |"
         )?;
-        writeln!(out, "|---|---|---|---|---|---|---|---|---|---|")?;
+        writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|")?;
         for r in self.rows.iter().filter(|r| r.threads == threads) {
             let ours = r.time("tlc bound").unwrap_or(f64::NAN);
             let (peer, ratio) = match r.best_peer() {
@@ -171,7 +171,7 @@ impl Report {
                 .collect();
             writeln!(
                 out,
-                "| {} | {} | {} | {} | {} | {:.2} | {:.2} | {peer} | {ratio} | {} |",
+                "| {} | {} | {} | {} | {} | {:.2} | {:.2} | {peer} | {ratio} | {:.0}% | {} |",
                 r.name,
                 time(ours),
                 time(r.time("tlc fresh").unwrap_or(f64::NAN)),
@@ -179,6 +179,7 @@ impl Report {
                 time(r.instructions_ns),
                 r.ratio(),
                 ours / r.floor_ns(),
+                r.times.first().map_or(0.0, |t| t.disturbed) * 100.0,
                 peers.join(", ")
             )?;
         }

@@ -45,7 +45,7 @@ fn at_least(what: impl Into<String>, value: Option<f64>, limit: f64, unit: &str)
 
 /// Every goal, in the order of the list.
 pub fn all(report: &Report) -> Vec<Target> {
-    let ratio = |name: &str, threads| report.row(name, threads).map(super::measure::Row::ratio);
+    let ratio = |name: &str, threads| report.row(name, threads).map(crate::measure::Row::ratio);
     let bound = |name: &str, threads| report.row(name, threads).and_then(|r| r.time("tlc bound"));
     let speedup = |name: &str| Some(bound(name, 1)? / bound(name, 2)?);
     let mut out = Vec::new();
@@ -67,7 +67,7 @@ pub fn all(report: &Report) -> Vec<Target> {
         for threads in [1, 2] {
             let value = report
                 .row(name, threads)
-                .and_then(|r| Some(r.time("tlc bound")? / (r.bytes / triad(threads)? * 1e9)));
+                .and_then(|r| Some(r.time("tlc bound")? / (r.bytes() / triad(threads)? * 1e9)));
             out.push(at_most(
                 format!("{name}, {threads} thread(s), against the streaming triad"),
                 value,
@@ -146,6 +146,13 @@ pub fn all(report: &Report) -> Vec<Target> {
     out.push(at_most(
         "empty fork-join, two threads",
         overheads.map(|o| o.fork_join_ns / 1e3),
+        1.0,
+        " us",
+    ));
+    let shared = report.hardware.last().map(|h| h.fork_join_shared_ns / 1e3);
+    out.push(at_most(
+        "fork-join in which both threads take a chunk",
+        shared,
         1.0,
         " us",
     ));
