@@ -27,6 +27,8 @@ pub fn cost_json(number: usize, cost: &StepCost) -> Value {
         "label": cost.label,
         "bytes": cost.bytes,
         "flops": cost.flops,
+        "bytes_formula": cost.bytes_formula,
+        "flops_formula": cost.flops_formula,
         "floor_ns": cost.predicted_ns.map(number_json),
         "bound": cost.bound,
     })
