@@ -7,6 +7,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{Launch, Layout, Plan, Step};
 use tlc_ir::{NodeKind, SymId, Target};
 use tlc_passes::Compiled;
+use tlc_passes::planner::LaunchReport;
 use tlc_passes::reason::FusionDecision;
 
 /// What one step costs, as predicted from the machine model.
@@ -261,27 +262,7 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
             writeln!(out, "    {}: {kept}", node_text(compiled, r))?;
         }
         for l in planned.launches.iter().filter(|l| l.cluster == number) {
-            let inner: Vec<String> = l
-                .schedule
-                .inner
-                .iter()
-                .map(|i| match i {
-                    Ok(lanes) => format!("{lanes} lanes"),
-                    Err(reason) => format!("scalar ({reason})"),
-                })
-                .collect();
-            writeln!(
-                out,
-                "    kernel {}: {:?} form, {} directives, inner loops: {}",
-                l.kernel.0,
-                l.form,
-                l.schedule.directives.len(),
-                if inner.is_empty() {
-                    "none".into()
-                } else {
-                    inner.join(", ")
-                }
-            )?;
+            write_schedule(out, l)?;
         }
     }
     writeln!(out, "\nfusion decisions")?;
@@ -302,6 +283,32 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
     for a in &planned.aliases {
         let name = |s: tlc_ir::plan::SlotId| &plan.slots[s.0 as usize].name;
         writeln!(out, "  {} over {}: {}", name(a.slot), name(a.of), a.reason)?;
+    }
+    Ok(())
+}
+
+/// How a kernel runs: the directives, those of one reason on a line, and what became of its innermost loops.
+fn write_schedule(out: &mut String, l: &LaunchReport) -> std::fmt::Result {
+    let form = format!("{:?}", l.form).to_lowercase();
+    writeln!(out, "    kernel {}: {form} form", l.kernel.0)?;
+    let schedule = &l.schedule;
+    for run in schedule.applied.chunk_by(|a, b| a.reason == b.reason) {
+        let done: Vec<String> = run.iter().map(|a| a.directive.to_string()).collect();
+        writeln!(out, "      {}: {}", run[0].reason, done.join(", "))?;
+    }
+    for r in &schedule.refused {
+        writeln!(out, "      refused ({}): {}: {}", r.reason, r.directive, r.refusal)?;
+    }
+    let inner: Vec<String> = schedule
+        .inner
+        .iter()
+        .map(|i| match i {
+            Ok(lanes) => format!("{lanes} lanes"),
+            Err(reason) => format!("scalar ({reason})"),
+        })
+        .collect();
+    if !inner.is_empty() {
+        writeln!(out, "      innermost loops: {}", inner.join(", "))?;
     }
     Ok(())
 }
