@@ -62,6 +62,9 @@ fn floor_at(target: &Target, bytes: u64, flops: u64, flops_per_second: f64) -> (
     }
 }
 
+/// Least nanoseconds for bytes and operations, and which of the two it is.
+type Floor = fn(&Target, u64, u64) -> (f64, &'static str);
+
 /// Makes the costs of one plan's steps.
 struct Costs<'a> {
     plan: &'a Plan,
@@ -75,7 +78,7 @@ impl Costs<'_> {
         step: String,
         label: String,
         (bytes, flops): (&IndexExpr, &IndexExpr),
-        (floor, usual): (fn(&Target, u64, u64) -> (f64, &'static str), &'static str),
+        (floor, usual): (Floor, &'static str),
     ) -> StepCost {
         let formula = |e: &IndexExpr| {
             let named = |s: SymId| self.plan.symbols.get(s.0 as usize).map(|s| s.name.clone());
