@@ -3,7 +3,7 @@
 //! Invariant: only operations that every Cranelift back end with 128-bit vectors lowers. `None` means lane by lane.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
+use cranelift_codegen::ir::{InstBuilder, InstructionData, Type, Value, types};
 use tlc_ir::{DType, ScalarOp};
 
 use super::Result;
@@ -48,7 +48,13 @@ impl Translator<'_, '_> {
         let b = self.vector(vals.get(1)?, DType::Bool, ty);
         Some(match op {
             ScalarOp::And | ScalarOp::Min => self.b.ins().band(a, b),
-            ScalarOp::Or | ScalarOp::Max => self.b.ins().bor(a, b),
+            ScalarOp::Or | ScalarOp::Max => match (self.nan_test(a), self.nan_test(b)) {
+                (Some(x), Some(y)) if self.type_of(x) == self.type_of(y) => {
+                    let either = self.b.ins().fcmp(FloatCC::Unordered, x, y);
+                    self.cast(ty, either)
+                }
+                _ => self.b.ins().bor(a, b),
+            },
             ScalarOp::Xor | ScalarOp::Ne => self.b.ins().bxor(a, b),
             ScalarOp::Eq => {
                 let differ = self.b.ins().bxor(a, b);
@@ -61,6 +67,19 @@ impl Translator<'_, '_> {
             }
             _ => return None,
         })
+    }
+
+    /// The `x` of a mask that is `x != x`: two such masks are one comparison.
+    fn nan_test(&self, mask: Value) -> Option<Value> {
+        let dfg = &self.b.func.dfg;
+        match dfg.insts[dfg.value_def(mask).inst()?] {
+            InstructionData::FloatCompare {
+                cond: FloatCC::NotEqual,
+                args: [x, y],
+                ..
+            } if x == y => Some(x),
+            _ => None,
+        }
     }
 
     /// Widens the result of a comparison to a mask.

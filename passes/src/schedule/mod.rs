@@ -3,12 +3,14 @@
 //! The policy reads the nest and the target, and applies [`Directive`]s one after another; the applied list is the schedule,
 //! kept for `explain` and replay. A directive that refuses is not an error: the reason is noted and the nest stays as it is.
 
+mod across;
 mod columns;
 pub mod directives;
 mod elementwise;
 mod gpu;
 pub mod hoist;
 mod lanes;
+mod narrow;
 mod rows;
 mod stage;
 mod threads;
