@@ -37,6 +37,13 @@ impl Translator<'_, '_> {
         let mask_ty = full(int_type(self.lane_bits().unwrap_or(128)));
         let mask = self.vector(&vals[0], DType::Bool, mask_ty);
         let mask = self.truncate(mask, ty.lane_bits());
+        // All ones where the mask is: the mask itself joins the other side.
+        let ones = u64::MAX >> (64 - dtype.bits());
+        if ty.lane_bits() == dtype.bits() && vals[1].constant().is_some_and(|c| c.bits() == ones) {
+            let bits = self.cast(self.type_of(mask), b);
+            let joined = self.b.ins().bor(bits, mask);
+            return self.cast(ty, joined);
+        }
         self.select(mask, a, b)
     }
 

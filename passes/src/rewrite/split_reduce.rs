@@ -40,6 +40,17 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     })
 }
 
+/// Whether a value is stored already, if in another shape.
+fn in_memory(re: &Rebuilder, mut x: NodeId) -> bool {
+    loop {
+        let n = re.graph.node(x);
+        match n.kind {
+            NodeKind::View(View::Reshape(_)) => x = n.operands[0],
+            _ => return crate::cluster::is_source(&n.kind),
+        }
+    }
+}
+
 fn constants(extents: &[i64]) -> Shape {
     extents.iter().map(|&d| IndexExpr::Const(d)).collect()
 }
@@ -82,7 +93,8 @@ fn split(re: &mut Rebuilder, monoid: Monoid, axes: &Axes, x: NodeId) -> Result<O
         }
         let shape: Shape = ty.shape[..kept].iter().cloned().chain([IndexExpr::Const(n)]).collect();
         if monoid.is_arg() {
-            if kept > 0 {
+            // The elements found are read once more, which is cheap only where they lie in memory.
+            if kept > 0 || !in_memory(re, x) {
                 return Ok(None);
             }
             let flat = re.reshape(x, &shape)?;

@@ -18,6 +18,9 @@ use tlc_ir::{DType, Scalar, ScalarOp};
 use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, rewrite, touched};
 use super::tree::{clone_fresh, substitute_in};
 
+/// Vectors of a block whose extremum is taken at once: so many fit the registers of any target.
+const GROUP: i64 = 8;
+
 /// What the loop accumulates.
 struct Search {
     monoid: Monoid,
@@ -211,7 +214,6 @@ fn blocks_of(
         w.register(dtype, lanes),
     );
     let lane = |w: &mut Writer<'_>| w.kernel.new_var(IndexExpr::Const(lanes));
-    let vector = |w: &mut Writer<'_>| w.kernel.new_var(IndexExpr::Const(vectors));
     let l = lane(w);
     w.repeat(l, Bind::Lanes, |w| {
         let identity = w.constant(extremum.identity(dtype));
@@ -221,37 +223,46 @@ fn blocks_of(
     });
     let k = w.kernel.new_var(blocks.clone());
     w.repeat(k, Bind::Serial, |w| {
-        let (l, u) = (lane(w), vector(w));
+        let l = lane(w);
         w.repeat(l, Bind::Lanes, |w| {
             let identity = w.constant(extremum.identity(dtype));
             w.store(top, l.into(), identity);
-            w.repeat(u, Bind::Unroll, |w| {
-                let at = IndexExpr::from(k) * size.clone() + IndexExpr::from(u) * width.clone() + l.into();
-                let x = w.element(body, var, &at);
-                w.accumulate(extremum, &[(top, l.into())], &[x]);
-            });
+            for from in (0..vectors).step_by(GROUP as usize) {
+                let u = w.kernel.new_var(IndexExpr::Const(GROUP.min(vectors - from)));
+                w.repeat(u, Bind::Unroll, |w| {
+                    let number = IndexExpr::from(u) + IndexExpr::Const(from);
+                    let at = IndexExpr::from(k) * size.clone() + number * width.clone() + l.into();
+                    let x = w.element(body, var, &at);
+                    w.accumulate(extremum, &[(top, l.into())], &[x]);
+                });
+            }
             let t = w.load(top, l.into());
             let number = w.index(k.into(), position);
             w.accumulate(what.monoid, &[(best, l.into()), (which, l.into())], &[t, number]);
         });
     });
     // The best of the lanes, and the first block that has it.
-    let (winner, block) = (w.register(dtype, 1), w.register(position, 1));
+    let winner = w.register(dtype, 1);
     let identity = w.constant(extremum.identity(dtype));
     w.store(winner, IndexExpr::ZERO, identity);
-    let zero = w.constant(position.zero());
-    w.store(block, IndexExpr::ZERO, zero);
     let c = lane(w);
     w.repeat(c, Bind::Unroll, |w| {
-        let values = [w.load(best, c.into()), w.load(which, c.into())];
-        w.accumulate(
-            what.monoid,
-            &[(winner, IndexExpr::ZERO), (block, IndexExpr::ZERO)],
-            &values,
-        );
+        let value = w.load(best, c.into());
+        w.accumulate(extremum, &[(winner, IndexExpr::ZERO)], &[value]);
     });
     let value = w.load(winner, IndexExpr::ZERO);
-    let number = w.load(block, IndexExpr::ZERO);
+    let nan = dtype
+        .is_float()
+        .then(|| w.map(ScalarOp::Ne, DType::Bool, &[value, value]));
+    let (l, c) = (lane(w), lane(w));
+    let behind = w.index(blocks.clone(), position);
+    w.repeat(l, Bind::Lanes, |w| {
+        let x = w.load(best, l.into());
+        let at = w.load(which, l.into());
+        let at = first_of(w, x, value, nan, at, behind);
+        w.store(which, l.into(), at);
+    });
+    let number = nearest(w, which, c, behind);
     let number = if position == DType::I64 {
         number
     } else {
@@ -262,41 +273,54 @@ fn blocks_of(
         var: found,
         value: number,
     });
-    let none = Scalar::from_i64(position, lanes * vectors);
     let first = w.register(position, lanes);
-    let (l, u) = (lane(w), vector(w));
-    let nan = dtype
-        .is_float()
-        .then(|| w.map(ScalarOp::Ne, DType::Bool, &[value, value]));
+    let far = w.constant(Scalar::from_i64(position, lanes * vectors));
+    let (l, u, c) = (lane(w), w.kernel.new_var(IndexExpr::Const(vectors)), lane(w));
     w.repeat(l, Bind::Lanes, |w| {
-        let far = w.constant(none);
         w.store(first, l.into(), far);
         w.repeat(u, Bind::Unroll, |w| {
             let inside = IndexExpr::from(u) * width.clone() + l.into();
             let x = w.element(body, var, &(IndexExpr::from(found) * size.clone() + inside.clone()));
-            let mut same = w.map(ScalarOp::Eq, DType::Bool, &[x, value]);
-            if let Some(nan) = nan {
-                let x_nan = w.map(ScalarOp::Ne, DType::Bool, &[x, x]);
-                let both = w.map(ScalarOp::And, DType::Bool, &[x_nan, nan]);
-                same = w.map(ScalarOp::Or, DType::Bool, &[same, both]);
-            }
             let at = w.index(inside, position);
-            let at = w.map(ScalarOp::Select, position, &[same, at, far]);
+            let at = first_of(w, x, value, nan, at, far);
             w.accumulate(Monoid::Min, &[(first, l.into())], &[at]);
         });
     });
-    let nearest = w.register(position, 1);
-    let far = w.constant(none);
-    w.store(nearest, IndexExpr::ZERO, far);
-    let c = lane(w);
-    w.repeat(c, Bind::Unroll, |w| {
-        let at = w.load(first, c.into());
-        w.accumulate(Monoid::Min, &[(nearest, IndexExpr::ZERO)], &[at]);
-    });
+    let inside = nearest(w, first, c, far);
     let start = w.index(IndexExpr::from(found) * size, position);
-    let inside = w.load(nearest, IndexExpr::ZERO);
     let at = w.map(ScalarOp::Add, position, &[start, inside]);
     let values: SmallVec<[ValueId; 2]> = smallvec![value, at];
     w.accumulate(what.monoid, &what.state, &values);
     k
+}
+
+/// `at` where `x` is the extremum `value` (or NaN, where that is what `nan` says), `far` elsewhere.
+fn first_of(
+    w: &mut Writer<'_>,
+    x: ValueId,
+    value: ValueId,
+    nan: Option<ValueId>,
+    at: ValueId,
+    far: ValueId,
+) -> ValueId {
+    let mut same = w.map(ScalarOp::Eq, DType::Bool, &[x, value]);
+    if let Some(nan) = nan {
+        let x_nan = w.map(ScalarOp::Ne, DType::Bool, &[x, x]);
+        let both = w.map(ScalarOp::And, DType::Bool, &[x_nan, nan]);
+        same = w.map(ScalarOp::Or, DType::Bool, &[same, both]);
+    }
+    let dtype = w.kernel.dtype(at);
+    w.map(ScalarOp::Select, dtype, &[same, at, far])
+}
+
+/// The least of the positions that the lanes hold, `far` if none is less.
+fn nearest(w: &mut Writer<'_>, of: Memory, lane: VarId, far: ValueId) -> ValueId {
+    let dtype = w.kernel.memory_dtype(of);
+    let least = w.register(dtype, 1);
+    w.store(least, IndexExpr::ZERO, far);
+    w.repeat(lane, Bind::Unroll, |w| {
+        let at = w.load(of, lane.into());
+        w.accumulate(Monoid::Min, &[(least, IndexExpr::ZERO)], &[at]);
+    });
+    w.load(least, IndexExpr::ZERO)
 }
