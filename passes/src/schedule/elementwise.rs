@@ -3,7 +3,7 @@
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Op, Stmt};
 
-use super::{Directive, ScalarReason, Scheduler};
+use super::{Directive, ScalarReason, ScheduleReason, Scheduler};
 
 /// Elements of one parallel iteration of a flat loop.
 const BLOCK: i64 = 4096;
@@ -39,6 +39,7 @@ impl Scheduler<'_> {
         } else {
             Directive::Block { var, factor }
         };
+        self.because(ScheduleReason::Pieces { elements: BLOCK });
         if let Some(made) = self.apply(blocks) {
             self.apply(Directive::Bind {
                 var: made[0],
@@ -67,6 +68,7 @@ impl Scheduler<'_> {
     /// Tiles two loops so that both the walk along one axis and the walk along the other stay in cache.
     fn transposition(&mut self, loops: &[VarId], across: VarId, last: VarId) {
         let at = loops.iter().position(|&v| v == across).unwrap_or(0);
+        self.because(ScheduleReason::Tiles { edge: TILE });
         // Bring `across` next to the innermost loop.
         for k in at..loops.len() - 2 {
             if self
@@ -99,11 +101,13 @@ impl Scheduler<'_> {
         {
             outer.push(columns[0]);
             self.parallel(&outer);
-            let staged = self.apply(Directive::Stage {
-                outer: rows[1],
-                inner: columns[1],
-                tile: TILE,
-            });
+            let staged = self
+                .because(ScheduleReason::Tiles { edge: TILE })
+                .apply(Directive::Stage {
+                    outer: rows[1],
+                    inner: columns[1],
+                    tile: TILE,
+                });
             for pair in staged.unwrap_or_default().chunks_exact(2) {
                 self.vectorize(pair[1]);
             }

@@ -1,7 +1,8 @@
 //! Scheduling: how a naive nest is made to run fast on a target.
 //!
-//! The policy reads the nest and the target, and applies [`Directive`]s one after another; the applied list is the schedule,
-//! kept for `explain` and replay. A directive that refuses is not an error: the reason is noted and the nest stays as it is.
+//! The policy reads the nest and the target, and applies [`Directive`]s one after another; the applied list, each with its
+//! reason, is the schedule, kept for `explain` and replay. A directive that refuses is not an error: why is noted and the
+//! nest stays as it is.
 
 mod across;
 mod columns;
@@ -11,6 +12,7 @@ mod gpu;
 pub mod hoist;
 mod lanes;
 mod narrow;
+mod reason;
 mod rows;
 mod stage;
 mod threads;
@@ -24,6 +26,7 @@ use tlc_ir::kernel::{Bind, Kernel, Stmt};
 pub use directives::{Directive, Refusal, apply};
 pub use gpu::{MAX_SHARED_BYTES, schedule_gpu, shared_bytes};
 pub use lanes::ScalarReason;
+pub use reason::{Applied, Refused, ScheduleReason};
 
 use crate::lower::{Form, Nest};
 
@@ -31,15 +34,25 @@ use crate::lower::{Form, Nest};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Schedule {
     /// The directives, in order.
-    pub directives: Vec<Directive>,
+    pub applied: Vec<Applied>,
+    /// Directives that did not apply.
+    pub refused: Vec<Refused>,
     /// Vector lanes of each innermost loop, or why it has none.
     pub inner: Vec<Result<u32, ScalarReason>>,
+}
+
+impl Schedule {
+    fn note(&mut self, directive: Directive, reason: ScheduleReason) {
+        self.applied.push(Applied { directive, reason });
+    }
 }
 
 struct Scheduler<'t> {
     kernel: Kernel,
     target: &'t Target,
     schedule: Schedule,
+    /// Why the directives that come next are applied.
+    why: ScheduleReason,
 }
 
 /// Schedules a nest for a CPU target.
@@ -48,6 +61,7 @@ pub fn schedule(nest: &Nest, target: &Target) -> (Kernel, Schedule) {
         kernel: nest.kernel.clone(),
         target,
         schedule: Schedule::default(),
+        why: ScheduleReason::OneRange,
     };
     match nest.form {
         Form::Elementwise => s.elementwise(&nest.parallel),
@@ -63,10 +77,27 @@ pub fn schedule(nest: &Nest, target: &Target) -> (Kernel, Schedule) {
 }
 
 impl Scheduler<'_> {
+    /// Names the reason of the directives that follow.
+    fn because(&mut self, reason: ScheduleReason) -> &mut Self {
+        self.why = reason;
+        self
+    }
+
     fn apply(&mut self, directive: Directive) -> Option<Vec<VarId>> {
-        let made = apply(&mut self.kernel, &directive).ok()?;
-        self.schedule.directives.push(directive);
-        Some(made)
+        match apply(&mut self.kernel, &directive) {
+            Ok(made) => {
+                self.schedule.note(directive, self.why);
+                Some(made)
+            }
+            Err(refusal) => {
+                self.schedule.refused.push(Refused {
+                    directive,
+                    reason: self.why,
+                    refusal,
+                });
+                None
+            }
+        }
     }
 
     /// Fuses neighbouring loops, innermost first, where no division remains.
@@ -82,7 +113,8 @@ impl Scheduler<'_> {
                 if tree::count_divisions(&self.kernel.body) > before {
                     self.kernel = saved;
                 } else {
-                    self.schedule.directives.push(Directive::Fuse { outer, inner });
+                    self.schedule
+                        .note(Directive::Fuse { outer, inner }, ScheduleReason::OneWalk);
                     left.splice(i - 1..=i, made);
                 }
             }
@@ -93,6 +125,7 @@ impl Scheduler<'_> {
     /// Makes one parallel loop of the given perfectly nested loops; divisions are paid once per iteration.
     fn parallel(&mut self, loops: &[VarId]) -> Option<VarId> {
         let mut left = self.fuse_clean(loops);
+        self.because(ScheduleReason::OneRange);
         while left.len() >= 2 {
             let (outer, inner) = (left[0], left[1]);
             match self.apply(Directive::Fuse { outer, inner }) {

@@ -7,7 +7,7 @@ use tlc_ir::kernel::{Op, Stmt};
 use tlc_ir::{DType, ScalarOp};
 
 use super::lanes::vector_form;
-use super::{Directive, Scheduler, tree};
+use super::{Directive, ScheduleReason, Scheduler, tree};
 
 /// The most elements of a row that runs in one lane.
 const SHORT_ROW: i64 = 16;
@@ -57,7 +57,7 @@ impl Scheduler<'_> {
             let smaller = (lanes * 4..=ROW_BLOCK).rev().step_by(lanes as usize);
             smaller.into_iter().find(|factor| n % factor == 0)
         });
-        let saved = (self.kernel.clone(), self.schedule.directives.len());
+        let saved = (self.kernel.clone(), self.schedule.applied.len());
         let blocks = match even {
             Some(factor) => Directive::Split { var: row, factor },
             None => Directive::Block {
@@ -65,7 +65,10 @@ impl Scheduler<'_> {
                 factor: ROW_BLOCK,
             },
         };
-        let made = self.apply(blocks).unwrap_or_default();
+        let made = self
+            .because(ScheduleReason::RowsInLanes { rows: lanes })
+            .apply(blocks)
+            .unwrap_or_default();
         if let [_, inner] = made[..]
             && self.apply(Directive::Across { var: inner, lanes }).is_some()
         {
@@ -73,7 +76,7 @@ impl Scheduler<'_> {
             return true;
         }
         self.kernel = saved.0;
-        self.schedule.directives.truncate(saved.1);
+        self.schedule.applied.truncate(saved.1);
         false
     }
 
@@ -151,11 +154,14 @@ impl Scheduler<'_> {
         if !searches || !enough(self, lanes) {
             return Some(var);
         }
-        match self.apply(Directive::Narrow {
-            var,
-            lanes,
-            vectors: BLOCK_VECTORS,
-        }) {
+        let elements = lanes * BLOCK_VECTORS;
+        match self
+            .because(ScheduleReason::BestBlock { elements })
+            .apply(Directive::Narrow {
+                var,
+                lanes,
+                vectors: BLOCK_VECTORS,
+            }) {
             Some(made) => {
                 self.schedule.inner.push(Ok(lanes as u32));
                 made.get(1).copied()

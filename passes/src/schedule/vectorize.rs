@@ -4,7 +4,7 @@ use tlc_ir::graph::Monoid;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Memory, Scope, Stmt};
 
-use super::{Directive, Scheduler, tree};
+use super::{Directive, ScheduleReason, Scheduler, tree};
 
 /// Vectors computed side by side in a loop body.
 const UNROLL: i64 = 4;
@@ -30,6 +30,7 @@ impl Scheduler<'_> {
             tail = self.extrema(var, lanes);
         } else if hi >= lanes * UNROLL {
             let made = self
+                .because(ScheduleReason::SideBySide { vectors: UNROLL })
                 .apply(Directive::Split {
                     var,
                     factor: lanes * UNROLL,
@@ -51,6 +52,7 @@ impl Scheduler<'_> {
                     bind: Bind::Lanes,
                 });
                 if reduces {
+                    self.because(ScheduleReason::Accumulators);
                     self.apply(Directive::RFactor {
                         var: pair[1],
                         around: made[0],
@@ -62,6 +64,12 @@ impl Scheduler<'_> {
                 }
             }
         }
+        // Without a loop of several vectors before it, this is no tail but the whole.
+        self.because(if tail == Some(var) {
+            ScheduleReason::Vectors { lanes }
+        } else {
+            ScheduleReason::Rest
+        });
         if let Some(t) = tail
             && let Some(made) = self.apply(Directive::Split { var: t, factor: lanes })
         {
@@ -86,6 +94,9 @@ impl Scheduler<'_> {
     /// other, then into one accumulator, so that legalization can test them for NaN in pairs. Answers the tail.
     fn extrema(&mut self, var: VarId, lanes: i64) -> Option<VarId> {
         let factor = lanes * EXTREMUM_UNROLL;
+        self.because(ScheduleReason::TestedTogether {
+            vectors: EXTREMUM_UNROLL,
+        });
         let made = self.apply(Directive::Split { var, factor })?;
         if made.len() >= 2
             && let Some(pair) = self.apply(Directive::Split {
@@ -128,6 +139,7 @@ impl Scheduler<'_> {
     }
 
     pub(super) fn unroll_short(&mut self, var: VarId) {
+        self.because(ScheduleReason::Rest);
         if self.kernel.extents[var.0 as usize].as_const().is_some_and(|n| n <= 4) {
             self.apply(Directive::Bind {
                 var,
