@@ -31,7 +31,7 @@ fn random_directive(rng: &mut Rng, all: &[(VarId, Bind)]) -> Directive {
     let other = rng.pick(all).0;
     let next = all.iter().position(|l| l.0 == var).and_then(|i| all.get(i + 1));
     let next = next.map_or(other, |l| l.0);
-    match rng.below(10) {
+    match rng.below(12) {
         0 | 1 => Directive::Split {
             var,
             factor: rng.pick(&[1i64, 2, 3, 4, 8]),
@@ -56,6 +56,15 @@ fn random_directive(rng: &mut Rng, all: &[(VarId, Bind)]) -> Directive {
             let lanes = all.iter().find(|l| l.1 == Bind::Lanes).map(|l| l.0);
             Directive::Privatize { var, lanes }
         }
+        8 => Directive::Across {
+            var,
+            lanes: rng.pick(&[2i64, 4]),
+        },
+        9 => Directive::Narrow {
+            var,
+            lanes: rng.pick(&[1i64, 2, 4]),
+            vectors: rng.pick(&[1i64, 2, 3]),
+        },
         _ => Directive::Bind {
             var,
             bind: rng.pick(&[Bind::Unroll, Bind::Lanes, Bind::Lanes, Bind::Parallel, Bind::Serial]),
@@ -79,7 +88,7 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
             Directive::Split { var, .. } | Directive::Block { var, .. } => bound(*var),
             Directive::Fuse { outer, inner } => bound(*outer) || bound(*inner),
             Directive::Interchange { outer, inner } => bound(*outer) || bound(*inner),
-            Directive::Bind { var, .. } => bound(*var),
+            Directive::Bind { var, .. } | Directive::Narrow { var, .. } => bound(*var),
             _ => false,
         };
         if keeps {

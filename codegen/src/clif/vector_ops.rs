@@ -3,7 +3,7 @@
 //! Invariant: only operations that every Cranelift back end with 128-bit vectors lowers. `None` means lane by lane.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
+use cranelift_codegen::ir::{InstBuilder, InstructionData, Type, Value, types};
 use tlc_ir::{DType, ScalarOp};
 
 use super::Result;
@@ -37,6 +37,13 @@ impl Translator<'_, '_> {
         let mask_ty = full(int_type(self.lane_bits().unwrap_or(128)));
         let mask = self.vector(&vals[0], DType::Bool, mask_ty);
         let mask = self.truncate(mask, ty.lane_bits());
+        // All ones where the mask is: the mask itself joins the other side.
+        let ones = u64::MAX >> (64 - dtype.bits());
+        if ty.lane_bits() == dtype.bits() && vals[1].constant().is_some_and(|c| c.bits() == ones) {
+            let bits = self.cast(self.type_of(mask), b);
+            let joined = self.b.ins().bor(bits, mask);
+            return self.cast(ty, joined);
+        }
         self.select(mask, a, b)
     }
 
@@ -48,7 +55,13 @@ impl Translator<'_, '_> {
         let b = self.vector(vals.get(1)?, DType::Bool, ty);
         Some(match op {
             ScalarOp::And | ScalarOp::Min => self.b.ins().band(a, b),
-            ScalarOp::Or | ScalarOp::Max => self.b.ins().bor(a, b),
+            ScalarOp::Or | ScalarOp::Max => match (self.nan_test(a), self.nan_test(b)) {
+                (Some(x), Some(y)) if self.type_of(x) == self.type_of(y) => {
+                    let either = self.b.ins().fcmp(FloatCC::Unordered, x, y);
+                    self.cast(ty, either)
+                }
+                _ => self.b.ins().bor(a, b),
+            },
             ScalarOp::Xor | ScalarOp::Ne => self.b.ins().bxor(a, b),
             ScalarOp::Eq => {
                 let differ = self.b.ins().bxor(a, b);
@@ -61,6 +74,19 @@ impl Translator<'_, '_> {
             }
             _ => return None,
         })
+    }
+
+    /// The `x` of a mask that is `x != x`: two such masks are one comparison.
+    fn nan_test(&self, mask: Value) -> Option<Value> {
+        let dfg = &self.b.func.dfg;
+        match dfg.insts[dfg.value_def(mask).inst()?] {
+            InstructionData::FloatCompare {
+                cond: FloatCC::NotEqual,
+                args: [x, y],
+                ..
+            } if x == y => Some(x),
+            _ => None,
+        }
     }
 
     /// Widens the result of a comparison to a mask.

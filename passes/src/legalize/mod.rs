@@ -7,6 +7,7 @@
 //! and bf16 compute in f32 and round once, as the scalar semantics say.
 
 mod emit;
+mod extrema;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
@@ -161,6 +162,14 @@ impl Legalizer<'_> {
                     value,
                     mask,
                 });
+            }
+            Stmt::Loop {
+                var,
+                bind: Bind::Unroll,
+                body,
+            } if self.lanes.is_some() && self.takes_extrema(var, &body) => {
+                let copies = self.kernel.extents[var.0 as usize].as_const().unwrap_or(0);
+                self.extrema(var, copies, &body);
             }
             Stmt::Loop { var, bind, body } => {
                 let saved = self.lanes;

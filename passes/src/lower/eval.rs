@@ -63,10 +63,42 @@ impl Lowerer<'_> {
     /// True for values that cost more to compute again than to keep in scratch.
     fn worth_staging(&self, node: NodeId) -> bool {
         match &self.graph.node(node).kind {
-            NodeKind::Map(op) => op.is_transcendental() || self.is_root[node.index()],
+            NodeKind::Map(op) => {
+                op.is_transcendental() || (self.is_root[node.index()] && self.recompute_ops(node).is_none())
+            }
             NodeKind::Random { .. } => true,
             _ => false,
         }
+    }
+
+    /// What it costs to compute a value again, where that is less than to store and to load it: a few cheap operations on
+    /// one element at hand. `None` if it is more.
+    fn recompute_ops(&self, node: NodeId) -> Option<u32> {
+        const MOST: u32 = 4;
+        const ELEMENT: u32 = 2;
+        let n = self.graph.node(node);
+        let outside = is_source(&n.kind) || (self.is_root[node.index()] && !self.own.contains(&node));
+        if self.reduced.contains_key(&node) || matches!(n.kind, NodeKind::Const(_)) {
+            return Some(0);
+        }
+        if outside {
+            return Some(ELEMENT);
+        }
+        let own = match &n.kind {
+            NodeKind::Map(ScalarOp::Div | ScalarOp::Rem | ScalarOp::Mod | ScalarOp::Sqrt) => return None,
+            NodeKind::Map(op) if op.is_transcendental() => return None,
+            NodeKind::Map(_) => 1,
+            NodeKind::View(View::Reshape(_) | View::Permute(_) | View::Expand(_)) => 0,
+            _ => return None,
+        };
+        let mut total = own;
+        for &o in &n.operands {
+            total += self.recompute_ops(o)?;
+            if total > MOST {
+                return None;
+            }
+        }
+        Some(total)
     }
 
     fn staged_value(&mut self, node: NodeId, index: &Index) -> ValueId {

@@ -1,12 +1,17 @@
-//! Splits long reductions into two stages, so that they can run on several threads.
+//! Splits long reductions into two stages, so that they can run on several threads and read memory in order.
 //!
 //! A reduction to few results over many elements becomes a reduction of fixed-size pieces and a reduction of the pieces.
 //! The pieces depend on extents alone, never on the number of threads, so results do not either.
+//!
+//! - Trailing axes: pieces of [`PIECE`] elements, if there are few results.
+//! - Leading axes: pieces of rows. Columns walked through all of a tall matrix touch a new page with every row, again for
+//!   each tile of columns; a piece stays within what the address caches hold.
+//! - The position of an extremum among all elements: the position in each piece, then the piece whose element is best.
 
 use smallvec::smallvec;
 use tlc_ir::graph::{Axes, GraphError, Monoid, Shape, View};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::{Graph, NodeId, NodeKind};
+use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::Rebuilder;
 
@@ -14,8 +19,13 @@ use super::Rebuilder;
 pub const PIECE: i64 = 16 * 1024;
 /// With this many results or more there is enough to do in parallel already.
 const ENOUGH_RESULTS: i64 = 16;
+/// The fewest rows of a piece of leading axes.
+const PIECE_ROWS: i64 = 128;
+/// Leading axes are split where a row is at most so many elements: beyond, a row is work enough for several threads, and
+/// the partial results would not stay in cache.
+const MOST_COLUMNS: i64 = 4096;
 
-/// Splits reductions over constant trailing axes.
+/// Splits reductions over constant trailing or leading axes.
 ///
 /// # Errors
 /// Never for a verified graph.
@@ -30,66 +40,149 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     })
 }
 
+/// Whether a value is stored already, if in another shape.
+fn in_memory(re: &Rebuilder, mut x: NodeId) -> bool {
+    loop {
+        let n = re.graph.node(x);
+        match n.kind {
+            NodeKind::View(View::Reshape(_)) => x = n.operands[0],
+            _ => return crate::cluster::is_source(&n.kind),
+        }
+    }
+}
+
+fn constants(extents: &[i64]) -> Shape {
+    extents.iter().map(|&d| IndexExpr::Const(d)).collect()
+}
+
+/// `size` elements from `start` on, along an axis.
+fn part(re: &mut Rebuilder, x: NodeId, axis: usize, start: i64, size: i64) -> Result<NodeId, GraphError> {
+    let mut shape = re.graph.ty(x).shape.clone();
+    let mut starts: Shape = shape.iter().map(|_| IndexExpr::ZERO).collect();
+    starts[axis] = IndexExpr::Const(start);
+    shape[axis] = IndexExpr::Const(size);
+    let view = View::Slice {
+        start: starts,
+        step: smallvec![1; shape.len()],
+        size: shape,
+    };
+    re.add(NodeKind::View(view), &[x])
+}
+
+fn reduce(re: &mut Rebuilder, monoid: Monoid, axis: usize, x: NodeId) -> Result<NodeId, GraphError> {
+    re.add(
+        NodeKind::Reduce {
+            monoid,
+            axes: smallvec![axis as u8],
+        },
+        &[x],
+    )
+}
+
 fn split(re: &mut Rebuilder, monoid: Monoid, axes: &Axes, x: NodeId) -> Result<Option<NodeId>, GraphError> {
     let ty = re.graph.ty(x).clone();
     let kept = ty.rank() - axes.len();
-    let trailing = axes.iter().enumerate().all(|(i, &a)| a as usize == kept + i);
     let product = |shape: &[IndexExpr]| IndexExpr::product(shape).as_const();
-    let (Some(results), Some(n)) = (product(&ty.shape[..kept]), product(&ty.shape[kept..])) else {
+    let trailing = axes.iter().enumerate().all(|(i, &a)| a as usize == kept + i);
+    if trailing {
+        let (Some(results), Some(n)) = (product(&ty.shape[..kept]), product(&ty.shape[kept..])) else {
+            return Ok(None);
+        };
+        if results == 0 || results >= ENOUGH_RESULTS || n < 4 * PIECE {
+            return Ok(None);
+        }
+        let shape: Shape = ty.shape[..kept].iter().cloned().chain([IndexExpr::Const(n)]).collect();
+        if monoid.is_arg() {
+            // The elements found are read once more, which is cheap only where they lie in memory.
+            if kept > 0 || !in_memory(re, x) {
+                return Ok(None);
+            }
+            let flat = re.reshape(x, &shape)?;
+            return position(re, monoid, flat, n).map(Some);
+        }
+        if ty.dtype.accumulator() != ty.dtype {
+            return Ok(None);
+        }
+        let flat = re.reshape(x, &shape)?;
+        return pieces(re, monoid, flat, kept, n, PIECE).map(Some);
+    }
+    let leading = axes.iter().enumerate().all(|(i, &a)| a as usize == i);
+    let (Some(n), Some(columns)) = (product(&ty.shape[..axes.len()]), product(&ty.shape[axes.len()..])) else {
         return Ok(None);
     };
     let supported = !monoid.is_arg() && ty.dtype.accumulator() == ty.dtype;
-    if !trailing || !supported || results == 0 || results >= ENOUGH_RESULTS || n < 4 * PIECE {
+    if !leading || !supported || columns == 0 || columns > MOST_COLUMNS {
         return Ok(None);
     }
-    let lead: Shape = ty.shape[..kept].into();
-    let with = |extra: &[i64]| -> Shape {
-        lead.iter()
-            .cloned()
-            .chain(extra.iter().map(|&d| IndexExpr::Const(d)))
-            .collect()
-    };
-    let axis = kept as u8;
-    let flat = re.reshape(x, &with(&[n]))?;
-    let (pieces, rest) = (n / PIECE, n % PIECE);
-    let part = |re: &mut Rebuilder, start: i64, size: i64| -> Result<NodeId, GraphError> {
-        let view = View::Slice {
-            start: lead
-                .iter()
-                .map(|_| IndexExpr::ZERO)
-                .chain([IndexExpr::Const(start)])
-                .collect(),
-            step: smallvec![1; kept + 1],
-            size: with(&[size]),
-        };
-        re.add(NodeKind::View(view), &[flat])
-    };
-    let whole = if rest == 0 { flat } else { part(re, 0, pieces * PIECE)? };
-    let blocks = re.reshape(whole, &with(&[pieces, PIECE]))?;
-    let first = re.add(
-        NodeKind::Reduce {
-            monoid,
-            axes: smallvec![axis + 1],
-        },
-        &[blocks],
-    )?;
-    let second = re.add(
-        NodeKind::Reduce {
-            monoid,
-            axes: smallvec![axis],
-        },
-        &[first],
-    )?;
-    if rest == 0 {
-        return Ok(Some(second));
+    let rows = PIECE_ROWS.max(PIECE / columns);
+    if n < 4 * rows {
+        return Ok(None);
     }
-    let left = part(re, pieces * PIECE, rest)?;
-    let left = re.add(
-        NodeKind::Reduce {
-            monoid,
-            axes: smallvec![axis],
-        },
-        &[left],
-    )?;
-    re.add(NodeKind::Map(monoid.combine()), &[second, left]).map(Some)
+    let kept = &ty.shape[axes.len()..];
+    let shape: Shape = [IndexExpr::Const(n)].into_iter().chain(kept.iter().cloned()).collect();
+    let flat = re.reshape(x, &shape)?;
+    pieces(re, monoid, flat, 0, n, rows).map(Some)
+}
+
+/// Reduces axis `axis` of `n` elements in pieces of `size`; what is left over is combined last.
+fn pieces(re: &mut Rebuilder, monoid: Monoid, x: NodeId, axis: usize, n: i64, size: i64) -> Result<NodeId, GraphError> {
+    let (count, rest) = (n / size, n % size);
+    let whole = if rest == 0 {
+        x
+    } else {
+        part(re, x, axis, 0, count * size)?
+    };
+    let mut shape = re.graph.ty(x).shape.clone();
+    shape[axis] = IndexExpr::Const(count);
+    shape.insert(axis + 1, IndexExpr::Const(size));
+    let blocks = re.reshape(whole, &shape)?;
+    let first = reduce(re, monoid, axis + 1, blocks)?;
+    let second = reduce(re, monoid, axis, first)?;
+    if rest == 0 {
+        return Ok(second);
+    }
+    let left = part(re, x, axis, count * size, rest)?;
+    let left = reduce(re, monoid, axis, left)?;
+    re.add(NodeKind::Map(monoid.combine()), &[second, left])
+}
+
+/// The position of the extremum of a flat tensor of `n` elements.
+fn position(re: &mut Rebuilder, monoid: Monoid, x: NodeId, n: i64) -> Result<NodeId, GraphError> {
+    let (count, rest) = (n / PIECE, n % PIECE);
+    let element = |re: &mut Rebuilder, x: NodeId, at: NodeId| re.add(NodeKind::Gather { axes: smallvec![0] }, &[x, at]);
+    let whole = if rest == 0 {
+        x
+    } else {
+        part(re, x, 0, 0, count * PIECE)?
+    };
+    let blocks = re.reshape(whole, &constants(&[count, PIECE]))?;
+    // Where the extremum of each piece is, counted from the beginning, and what it is.
+    let inside = reduce(re, monoid, 1, blocks)?;
+    let ty = tlc_ir::graph::TensorType {
+        dtype: DType::I64,
+        shape: constants(&[count]),
+    };
+    let number = re.add(NodeKind::Iota { ty, axis: 0 }, &[])?;
+    let size = re.splat(Scalar::from_i64(DType::I64, PIECE), &constants(&[count]))?;
+    let start = re.add(NodeKind::Map(ScalarOp::Mul), &[number, size])?;
+    let at = re.add(NodeKind::Map(ScalarOp::Add), &[start, inside])?;
+    let best = element(re, x, at)?;
+    // The first piece whose extremum is best.
+    let winner = reduce(re, monoid, 0, best)?;
+    let found = element(re, at, winner)?;
+    if rest == 0 {
+        return Ok(found);
+    }
+    let left = part(re, x, 0, count * PIECE, rest)?;
+    let behind = reduce(re, monoid, 0, left)?;
+    let skipped = re.add(NodeKind::Const(Scalar::from_i64(DType::I64, count * PIECE)), &[])?;
+    let behind = re.add(NodeKind::Map(ScalarOp::Add), &[skipped, behind])?;
+    let (a, b) = (element(re, x, found)?, element(re, x, behind)?);
+    // The rest wins if it is better, or NaN where the pieces have none.
+    let (low, high) = if monoid == Monoid::ArgMax { (b, a) } else { (a, b) };
+    let at_most = re.add(NodeKind::Map(ScalarOp::Le), &[low, high])?;
+    let better = re.add(NodeKind::Map(ScalarOp::Not), &[at_most])?;
+    let number = re.add(NodeKind::Map(ScalarOp::Eq), &[a, a])?;
+    let wins = re.add(NodeKind::Map(ScalarOp::And), &[better, number])?;
+    re.add(NodeKind::Map(ScalarOp::Select), &[wins, behind, found])
 }

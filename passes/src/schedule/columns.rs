@@ -6,7 +6,7 @@ use tlc_ir::kernel::{Bind, Kernel, Stmt};
 use super::{Directive, ScheduleReason, Scheduler, tree};
 
 /// Rows that a column reduction adds up before it touches the accumulators.
-const COLUMN_ROWS: i64 = 4;
+const COLUMN_ROWS: i64 = 8;
 
 impl Scheduler<'_> {
     pub(super) fn columns(&mut self, parallel: &[VarId]) {

@@ -82,6 +82,24 @@ pub enum Directive {
         /// The most iterations of either.
         tile: i64,
     },
+    /// Runs several iterations of `var` at once, one in each lane, with the loops inside unrolled; then what is left one by
+    /// one. Answers `[o, l, t]` as a split does.
+    Across {
+        /// The loop.
+        var: VarId,
+        /// Iterations at once.
+        lanes: i64,
+    },
+    /// A loop that finds the position of an extremum takes the extremum of whole blocks, then searches the block that has
+    /// it; then what is left as before. Answers the loop over blocks, and the one over the rest if there may be one.
+    Narrow {
+        /// The loop.
+        var: VarId,
+        /// Positions side by side.
+        lanes: i64,
+        /// Vectors of that many lanes in a block.
+        vectors: i64,
+    },
     /// The whole body becomes the body of a loop with one iteration. Answers its variable.
     Enclose,
     /// Moves scratch to another kind of memory.
@@ -176,6 +194,8 @@ pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
         Directive::RFactor { var, around } => rfactor(kernel, *var, *around),
         Directive::Privatize { var, lanes } => privatize(kernel, *var, *lanes),
         Directive::Stage { outer, inner, tile } => super::stage::stage(kernel, *outer, *inner, *tile),
+        Directive::Across { var, lanes } => super::across::across(kernel, *var, *lanes),
+        Directive::Narrow { var, lanes, vectors } => super::narrow::narrow(kernel, *var, *lanes, *vectors),
         Directive::Enclose => Ok(threads::enclose(kernel)),
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
         Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),
@@ -448,6 +468,10 @@ fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<Vec<VarId>,
     else {
         return Err(Refusal::NotConstant(var));
     };
+    // What is set up and combined around it has lanes of its own.
+    if let Some(Some(outer)) = enclosing_lanes(&kernel.body, around, None) {
+        return Err(Refusal::NotNested(outer, around));
+    }
     let bind = loop_bind(&kernel.body, var);
     if !matches!(bind, Some(Bind::Lanes | Bind::Unroll)) {
         return Err(Refusal::NotInRegisters(var));
@@ -596,7 +620,7 @@ fn copy_loops(c: VarId, e: VarId, len: i64, lanes: bool, body: Vec<Stmt>) -> Stm
     }
 }
 
-fn loop_bind(body: &[Stmt], var: VarId) -> Option<Bind> {
+pub(super) fn loop_bind(body: &[Stmt], var: VarId) -> Option<Bind> {
     body.iter().find_map(|s| match s {
         Stmt::Loop { var: v, bind, .. } if *v == var => Some(*bind),
         Stmt::Loop { body, .. } | Stmt::If { body, .. } => loop_bind(body, var),
@@ -605,7 +629,7 @@ fn loop_bind(body: &[Stmt], var: VarId) -> Option<Bind> {
 }
 
 /// The lanes loop around the loop over `var`, if that is found.
-fn enclosing_lanes(body: &[Stmt], var: VarId, lanes: Option<VarId>) -> Option<Option<VarId>> {
+pub(super) fn enclosing_lanes(body: &[Stmt], var: VarId, lanes: Option<VarId>) -> Option<Option<VarId>> {
     body.iter().find_map(|s| match s {
         Stmt::Loop { var: v, .. } if *v == var => Some(lanes),
         Stmt::Loop { var: v, bind, body } => {

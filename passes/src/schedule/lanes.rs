@@ -152,7 +152,7 @@ impl Scheduler<'_> {
 }
 
 /// Whether an operation on a dtype has a vector form (after legalization).
-fn vector_form(op: ScalarOp, on: DType) -> bool {
+pub(super) fn vector_form(op: ScalarOp, on: DType) -> bool {
     use ScalarOp::*;
     if on.is_float() {
         return !matches!(op, Rem | Mod) && (!op.is_transcendental() || crate::legalize::has_kernel_form(op, on));

@@ -4,12 +4,14 @@
 //! reason, is the schedule, kept for `explain` and replay. A directive that refuses is not an error: why is noted and the
 //! nest stays as it is.
 
+mod across;
 mod columns;
 pub mod directives;
 mod elementwise;
 mod gpu;
 pub mod hoist;
 mod lanes;
+mod narrow;
 mod reason;
 mod rows;
 mod stage;

@@ -42,6 +42,21 @@ pub enum ScheduleReason {
         /// How many.
         rows: i64,
     },
+    /// Several vectors are combined at once, and tested for NaN in pairs.
+    TestedTogether {
+        /// How many.
+        vectors: i64,
+    },
+    /// Rows shorter than a few vectors fill the lanes side by side.
+    RowsInLanes {
+        /// Rows at once.
+        rows: i64,
+    },
+    /// The position of an extremum costs more than the extremum, so that only one block is searched for it.
+    BestBlock {
+        /// Elements of a block.
+        elements: i64,
+    },
     /// A GPU block takes a piece, its threads the parts of it.
     BlocksAndThreads,
     /// What the threads of a GPU block share lies in shared memory.
@@ -66,6 +81,14 @@ impl fmt::Display for ScheduleReason {
             ),
             Self::RowsInRegisters { rows } => {
                 write!(f, "{rows} rows are added up in registers before memory is touched")
+            }
+            Self::TestedTogether { vectors } => write!(f, "{vectors} vectors are combined and tested for NaN together"),
+            Self::RowsInLanes { rows } => write!(f, "a row is short: {rows} of them side by side fill the lanes"),
+            Self::BestBlock { elements } => {
+                write!(
+                    f,
+                    "the extremum of each {elements} elements, then its position in the best of these"
+                )
             }
             Self::BlocksAndThreads => f.write_str("a block of threads for each piece"),
             Self::SharedMemory => f.write_str("threads of a block share it"),
@@ -109,6 +132,10 @@ impl fmt::Display for Directive {
             Self::RFactor { var, around } => write!(f, "accumulators for i{} around i{}", var.0, around.0),
             Self::Privatize { var, .. } => write!(f, "a register for i{}", var.0),
             Self::Stage { outer, inner, .. } => write!(f, "stage loads of i{} and i{} in scratch", outer.0, inner.0),
+            Self::Across { var, lanes } => write!(f, "{lanes} iterations of i{} in lanes", var.0),
+            Self::Narrow { var, lanes, vectors } => {
+                write!(f, "narrow the search of i{} to blocks of {vectors} by {lanes}", var.0)
+            }
             Self::Enclose => f.write_str("a loop of one iteration around all"),
             Self::Place { scratch, scope } => write!(f, "scratch {scratch} in {} memory", scope.name()),
             Self::Distribute { around, var, threads } => {

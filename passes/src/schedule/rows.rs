@@ -1,17 +1,172 @@
-//! Rows: each innermost loop in lanes, with accumulators of its own for every lane and unrolled copy.
+//! Rows: each innermost loop in lanes, with accumulators of its own for every lane and unrolled copy; short rows with a row
+//! in each lane.
 
+use tlc_ir::graph::Monoid;
 use tlc_ir::index::VarId;
+use tlc_ir::kernel::{Op, Stmt};
+use tlc_ir::{DType, ScalarOp};
 
-use super::Scheduler;
+use super::lanes::vector_form;
+use super::{Directive, ScheduleReason, Scheduler, tree};
+
+/// The most elements of a row that runs in one lane.
+const SHORT_ROW: i64 = 16;
+/// Short rows of one parallel iteration.
+const ROW_BLOCK: i64 = 64;
+/// Operations that the body of short rows may have once it is unrolled, an elementary function counting
+/// [`FUNCTION_OPS`].
+const UNROLLED_OPS: i64 = 2000;
+/// Operations of an elementary function, about.
+const FUNCTION_OPS: i64 = 25;
+/// Vectors of which a search for the position of an extremum keeps only their extremum.
+const BLOCK_VECTORS: i64 = 16;
 
 impl Scheduler<'_> {
     pub(super) fn rows(&mut self, parallel: &[VarId]) {
-        self.parallel(parallel);
+        if let Some(row) = self.parallel(parallel)
+            && self.short_rows(row)
+        {
+            return;
+        }
         for nest in self.inner_nests() {
             let loops = self.fuse_clean(&nest);
             if let Some(&last) = loops.last() {
-                self.vectorize(last);
+                let last = self.narrowed(last);
+                last.into_iter().for_each(|v| self.vectorize(v));
             }
+        }
+    }
+
+    /// Short rows: blocks of them in parallel, a row in each lane. Answers whether it was done.
+    fn short_rows(&mut self, row: VarId) -> bool {
+        let lanes = (self.target.vector_bits / 32) as i64;
+        let rows = &self.kernel.extents[row.0 as usize];
+        let few = rows.interval(&self.kernel).hi < ROW_BLOCK;
+        let Some(body) = tree::loop_body(&self.kernel.body, row) else {
+            return false;
+        };
+        if lanes < 2
+            || few
+            || !self.fits_lanes(body, row)
+            || self.unrolled_ops(body, 1).is_none_or(|n| n > UNROLLED_OPS)
+        {
+            return false;
+        }
+        // Where blocks of equal size exist, no block has rows left over.
+        let even = rows.as_const().and_then(|n| {
+            let smaller = (lanes * 4..=ROW_BLOCK).rev().step_by(lanes as usize);
+            smaller.into_iter().find(|factor| n % factor == 0)
+        });
+        let saved = (self.kernel.clone(), self.schedule.applied.len());
+        let blocks = match even {
+            Some(factor) => Directive::Split { var: row, factor },
+            None => Directive::Block {
+                var: row,
+                factor: ROW_BLOCK,
+            },
+        };
+        let made = self
+            .because(ScheduleReason::RowsInLanes { rows: lanes })
+            .apply(blocks)
+            .unwrap_or_default();
+        if let [_, inner] = made[..]
+            && self.apply(Directive::Across { var: inner, lanes }).is_some()
+        {
+            self.schedule.inner.push(Ok(lanes as u32));
+            return true;
+        }
+        self.kernel = saved.0;
+        self.schedule.applied.truncate(saved.1);
+        false
+    }
+
+    /// Whether all values of a row have lanes of 32 bits, and all indices an equal distance from row to row.
+    fn fits_lanes(&self, body: &[Stmt], row: VarId) -> bool {
+        let fits = |d: DType| matches!(d, DType::F32 | DType::I32 | DType::U32 | DType::Bool);
+        body.iter().all(|s| match s {
+            Stmt::Let { value, op } => {
+                fits(self.kernel.dtype(*value))
+                    && match op {
+                        Op::Map(op, args) => {
+                            let on = self.kernel.dtype(args[args.len() - 1]);
+                            fits(on) && vector_form(*op, on)
+                        }
+                        Op::Load { memory, index, mask } => {
+                            mask.is_none() && fits(self.kernel.memory_dtype(*memory)) && index.affine_in(row).is_some()
+                        }
+                        Op::Const(_) => true,
+                        Op::Index(e, _) => e.affine_in(row).is_some(),
+                        Op::Convert(..) | Op::Bitcast(..) => false,
+                    }
+            }
+            Stmt::Store {
+                memory, index, mask, ..
+            } => mask.is_none() && fits(self.kernel.memory_dtype(*memory)) && index.affine_in(row).is_some(),
+            Stmt::Accumulate { monoid, state, .. } => {
+                !monoid.is_arg()
+                    && state.iter().all(|(m, _)| {
+                        let dtype = self.kernel.memory_dtype(*m);
+                        fits(dtype) && vector_form(monoid.combine(), dtype)
+                    })
+            }
+            Stmt::Loop { body, .. } => self.fits_lanes(body, row),
+            _ => false,
+        })
+    }
+
+    /// Operations of the statements when their loops are unrolled; `None` if a loop is not short.
+    fn unrolled_ops(&self, body: &[Stmt], copies: i64) -> Option<i64> {
+        let mut total = 0;
+        for s in body {
+            total += match s {
+                Stmt::Let { op: Op::Map(op, _), .. } if op.is_transcendental() => FUNCTION_OPS * copies,
+                Stmt::Loop { var, body, .. } => {
+                    let n = self.kernel.extents[var.0 as usize].as_const()?;
+                    if n * copies > SHORT_ROW {
+                        return None;
+                    }
+                    self.unrolled_ops(body, copies * n)?
+                }
+                _ => copies,
+            };
+        }
+        Some(total)
+    }
+
+    /// Narrows a search for the position of an extremum; answers the loops that are left to vectorize.
+    fn narrowed(&mut self, var: VarId) -> Option<VarId> {
+        let searches = tree::loop_body(&self.kernel.body, var).is_some_and(|b| {
+            let cheap = |s: &Stmt| match s {
+                Stmt::Let { op: Op::Map(op, _), .. } => {
+                    !op.is_transcendental() && !matches!(op, ScalarOp::Div | ScalarOp::Sqrt)
+                }
+                Stmt::Let { .. } => true,
+                Stmt::Accumulate { monoid, .. } => matches!(monoid, Monoid::ArgMax | Monoid::ArgMin),
+                _ => false,
+            };
+            b.iter().all(cheap)
+        });
+        let enough =
+            |s: &Self, lanes: i64| s.kernel.extents[var.0 as usize].interval(&s.kernel).lo >= 2 * lanes * BLOCK_VECTORS;
+        let Ok(lanes) = self.lanes(var) else {
+            return Some(var);
+        };
+        if !searches || !enough(self, lanes) {
+            return Some(var);
+        }
+        let elements = lanes * BLOCK_VECTORS;
+        match self
+            .because(ScheduleReason::BestBlock { elements })
+            .apply(Directive::Narrow {
+                var,
+                lanes,
+                vectors: BLOCK_VECTORS,
+            }) {
+            Some(made) => {
+                self.schedule.inner.push(Ok(lanes as u32));
+                made.get(1).copied()
+            }
+            None => Some(var),
         }
     }
 }

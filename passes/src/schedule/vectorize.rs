@@ -1,5 +1,6 @@
 //! An innermost loop in lanes and unrolled copies.
 
+use tlc_ir::graph::Monoid;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Memory, Scope, Stmt};
 
@@ -7,6 +8,8 @@ use super::{Directive, ScheduleReason, Scheduler, tree};
 
 /// Vectors computed side by side in a loop body.
 const UNROLL: i64 = 4;
+/// Vectors of which an extremum is taken at once: their NaN tests share an update of the accumulator.
+const EXTREMUM_UNROLL: i64 = 8;
 
 impl Scheduler<'_> {
     /// Vectorizes and unrolls an innermost loop, giving each lane and each unrolled copy accumulators of its own.
@@ -23,7 +26,9 @@ impl Scheduler<'_> {
         let hi = self.kernel.extents[var.0 as usize].interval(&self.kernel).hi;
         let reduces = self.accumulates(var);
         let mut tail = Some(var);
-        if hi >= lanes * UNROLL {
+        if reduces && self.only_extrema(var) && hi >= lanes * EXTREMUM_UNROLL {
+            tail = self.extrema(var, lanes);
+        } else if hi >= lanes * UNROLL {
             let made = self
                 .because(ScheduleReason::SideBySide { vectors: UNROLL })
                 .apply(Directive::Split {
@@ -83,6 +88,54 @@ impl Scheduler<'_> {
             let rest = made.get(2).copied().or((made.len() == 1).then(|| made[0]));
             rest.into_iter().for_each(|r| self.unroll_short(r));
         }
+    }
+
+    /// As `vectorize` for a main part that takes extrema of floats: the vectors of one iteration are combined with each
+    /// other, then into one accumulator, so that legalization can test them for NaN in pairs. Answers the tail.
+    fn extrema(&mut self, var: VarId, lanes: i64) -> Option<VarId> {
+        let factor = lanes * EXTREMUM_UNROLL;
+        self.because(ScheduleReason::TestedTogether {
+            vectors: EXTREMUM_UNROLL,
+        });
+        let made = self.apply(Directive::Split { var, factor })?;
+        if made.len() >= 2
+            && let Some(pair) = self.apply(Directive::Split {
+                var: made[1],
+                factor: lanes,
+            })
+        {
+            self.apply(Directive::Interchange {
+                outer: pair[0],
+                inner: pair[1],
+            });
+            self.apply(Directive::Bind {
+                var: pair[0],
+                bind: Bind::Unroll,
+            });
+            self.apply(Directive::Bind {
+                var: pair[1],
+                bind: Bind::Lanes,
+            });
+            self.apply(Directive::RFactor {
+                var: pair[1],
+                around: made[0],
+            });
+        }
+        made.get(2).copied().or((made.len() == 1).then(|| made[0]))
+    }
+
+    /// Whether everything that a loop does is to take extrema of floats.
+    fn only_extrema(&self, var: VarId) -> bool {
+        tree::loop_body(&self.kernel.body, var).is_some_and(|b| {
+            b.iter().all(|s| match s {
+                Stmt::Accumulate { monoid, state, .. } => {
+                    matches!(monoid, Monoid::Max | Monoid::Min)
+                        && state.iter().all(|(m, _)| self.kernel.memory_dtype(*m).is_float())
+                }
+                Stmt::Let { .. } => true,
+                _ => false,
+            })
+        })
     }
 
     pub(super) fn unroll_short(&mut self, var: VarId) {

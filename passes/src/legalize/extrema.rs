@@ -1,0 +1,128 @@
+//! Extrema of several floats at once.
+//!
+//! A NaN wins in `max` and `min`, which a machine's one instruction does not do: `a < b ? b : a` drops a NaN on one side
+//! or the other. Of the vectors that an unrolled loop combines into one accumulator, the plain extremum is taken, and
+//! beside it whether any element was NaN, a pair of vectors to a test. Then the accumulator is updated once:
+//!
+//! ```text
+//! m = x0 < x1 ? x1 : x0; m = m < x2 ? x2 : m; ...
+//! nan = (x0 != x0 | x1 != x1) | (x2 != x2 | x3 != x3) | ...
+//! state = nan ? NaN : (state < m ? m : state)
+//! ```
+//! The last line keeps a state that is NaN already.
+
+use smallvec::SmallVec;
+use tlc_ir::graph::Monoid;
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Memory, Op, Stmt, ValueId};
+use tlc_ir::{Scalar, ScalarOp};
+
+use super::Legalizer;
+use crate::schedule::tree::{clone_fresh, substitute_in};
+
+/// One accumulator of an unrolled loop.
+struct Extremum {
+    monoid: Monoid,
+    state: (Memory, IndexExpr),
+    values: Vec<ValueId>,
+}
+
+impl Legalizer<'_> {
+    /// Whether the body of an unrolled loop does nothing but take extrema of floats, each into a state of its own that
+    /// does not depend on the loop.
+    pub(super) fn takes_extrema(&self, var: VarId, body: &[Stmt]) -> bool {
+        let mut states: SmallVec<[Memory; 4]> = SmallVec::new();
+        let accumulates = body.iter().all(|s| match s {
+            Stmt::Let { .. } => true,
+            Stmt::Accumulate { monoid, state, values } => {
+                let (memory, index) = &state[0];
+                let fits = matches!(monoid, Monoid::Max | Monoid::Min)
+                    && self.kernel.dtype(values[0]).is_float()
+                    && !index.uses(var)
+                    && !states.contains(memory);
+                states.push(*memory);
+                fits
+            }
+            _ => false,
+        });
+        let reads = |s: &Stmt| matches!(s, Stmt::Let { op: Op::Load { memory, .. }, .. } if states.contains(memory));
+        accumulates && !states.is_empty() && !body.iter().any(reads)
+    }
+
+    /// The unrolled loop over `var` with `copies` iterations, of which [`Self::takes_extrema`] holds.
+    pub(super) fn extrema(&mut self, var: VarId, copies: i64, body: &[Stmt]) {
+        let mut all: Vec<Extremum> = Vec::new();
+        for copy in 0..copies {
+            let mut one = clone_fresh(self.kernel, body);
+            substitute_in(self.kernel, &mut one, &mut |v| {
+                (v == var).then_some(IndexExpr::Const(copy))
+            });
+            for s in one {
+                let Stmt::Accumulate { monoid, state, values } = s else {
+                    self.statement(s);
+                    continue;
+                };
+                let value = self.of(values[0]);
+                match all.iter_mut().find(|e| e.state == state[0]) {
+                    Some(e) => e.values.push(value),
+                    None => all.push(Extremum {
+                        monoid,
+                        state: state[0].clone(),
+                        values: vec![value],
+                    }),
+                }
+            }
+        }
+        for e in all {
+            self.extremum(e);
+        }
+    }
+
+    fn extremum(&mut self, e: Extremum) {
+        let dtype = self.kernel.memory_dtype(e.state.0);
+        let mut best = e.values[0];
+        for &v in &e.values[1..] {
+            best = self.pick(e.monoid, v, best);
+        }
+        let mut nan: Option<ValueId> = None;
+        for pair in e.values.chunks(2) {
+            let mut either = self.map(ScalarOp::Ne, &[pair[0], pair[0]]);
+            if let Some(&second) = pair.get(1) {
+                let other = self.map(ScalarOp::Ne, &[second, second]);
+                either = self.map(ScalarOp::Or, &[either, other]);
+            }
+            nan = Some(match nan {
+                Some(nan) => self.map(ScalarOp::Or, &[nan, either]),
+                None => either,
+            });
+        }
+        let (memory, index) = e.state;
+        let load = Op::Load {
+            memory,
+            index: index.clone(),
+            mask: None,
+        };
+        let old = self.emit(load, dtype);
+        let mut value = self.pick(e.monoid, best, old);
+        if let Some(nan) = nan {
+            let all_ones = self.emit(
+                Op::Const(Scalar::from_bits(dtype, u64::MAX >> (64 - dtype.bits()))),
+                dtype,
+            );
+            value = self.map(ScalarOp::Select, &[nan, all_ones, value]);
+        }
+        self.out.push(Stmt::Store {
+            memory,
+            index,
+            value,
+            mask: None,
+        });
+    }
+
+    /// The better of two numbers; `b` where either is NaN.
+    fn pick(&mut self, monoid: Monoid, a: ValueId, b: ValueId) -> ValueId {
+        let (low, high) = if monoid == Monoid::Max { (b, a) } else { (a, b) };
+        let better = self.map(ScalarOp::Lt, &[low, high]);
+        self.map(ScalarOp::Select, &[better, a, b])
+    }
+}

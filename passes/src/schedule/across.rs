@@ -1,0 +1,238 @@
+//! Lanes across rows: several short rows at once, one in each lane.
+//!
+//! A row of a few elements does not fill vectors, and what is computed once a row (a logarithm, a quotient) is computed one
+//! element at a time. With a row in each lane every operation is a whole vector; only loads and stores are strided. The
+//! loops inside a row are unrolled, and scratch holds an element for every lane.
+
+use tlc_ir::index::{IndexExpr, IndexNode, VarId};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
+
+use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, loop_bind, rewrite};
+use super::tree::{clone_fresh, defined_vars, substitute_in};
+
+/// Every scratch that the statements use.
+fn scratch_of(body: &[Stmt], out: &mut Vec<u32>) {
+    fn note(m: &Memory, out: &mut Vec<u32>) {
+        if let Memory::Scratch(i) = m
+            && !out.contains(i)
+        {
+            out.push(*i);
+        }
+    }
+    for s in body {
+        match s {
+            Stmt::Let {
+                op: Op::Load { memory, .. },
+                ..
+            }
+            | Stmt::Store { memory, .. } => note(memory, out),
+            Stmt::Accumulate { state, .. } => state.iter().for_each(|s| note(&s.0, out)),
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } => scratch_of(body, out),
+            _ => {}
+        }
+    }
+}
+
+/// The statements outside the loop over `var`.
+fn without(body: &[Stmt], var: VarId) -> Vec<Stmt> {
+    body.iter()
+        .filter(|s| !matches!(s, Stmt::Loop { var: v, .. } if *v == var))
+        .map(|s| match s {
+            Stmt::Loop { var: v, bind, body } => Stmt::Loop {
+                var: *v,
+                bind: *bind,
+                body: without(body, var),
+            },
+            Stmt::If { cond, body } => Stmt::If {
+                cond: *cond,
+                body: without(body, var),
+            },
+            s => s.clone(),
+        })
+        .collect()
+}
+
+/// Whether two iterations of `var` never store to one element: the stride is wider than what the loops inside span.
+fn apart(kernel: &Kernel, index: &IndexExpr, var: VarId, inside: &[VarId]) -> bool {
+    let Some((stride, rest)) = index.affine_in(var) else {
+        return false;
+    };
+    let Some(stride) = stride.as_const() else {
+        return false;
+    };
+    // What is the same in both iterations does not count.
+    let (terms, _) = rest.linear();
+    let mut span = 0i64;
+    for (term, k) in terms {
+        let mut moves = false;
+        term.visit_atoms(&mut |a| moves |= matches!(a, IndexNode::Var(v) if inside.contains(v)));
+        if moves {
+            let i = term.interval(kernel);
+            let width = i.hi.checked_sub(i.lo).and_then(|w| w.checked_mul(k.saturating_abs()));
+            let Some(total) = width.and_then(|w| span.checked_add(w)) else {
+                return false;
+            };
+            span = total;
+        }
+    }
+    stride.saturating_abs() > span
+}
+
+fn check(
+    kernel: &Kernel,
+    body: &[Stmt],
+    var: VarId,
+    inside: &[VarId],
+    written: &mut Vec<Memory>,
+) -> Result<(), Refusal> {
+    for s in body {
+        match s {
+            Stmt::Let {
+                op: Op::Load { mask: Some(_), .. },
+                ..
+            }
+            | Stmt::Store { mask: Some(_), .. }
+            | Stmt::If { .. }
+            | Stmt::Clamp { .. }
+            | Stmt::Barrier => return Err(Refusal::Recurrence(var)),
+            Stmt::Let { .. } => {}
+            Stmt::Store { memory, index, .. } => {
+                if matches!(memory, Memory::Param(_)) {
+                    if !apart(kernel, index, var, inside) {
+                        return Err(Refusal::Recurrence(var));
+                    }
+                    written.push(*memory);
+                }
+            }
+            Stmt::Accumulate { state, .. } => {
+                if state.iter().any(|s| matches!(s.0, Memory::Param(_))) {
+                    return Err(Refusal::Recurrence(var));
+                }
+            }
+            Stmt::Loop { var: v, bind, body } => {
+                let n = kernel.extents[v.0 as usize].as_const();
+                if !matches!(bind, Bind::Serial | Bind::Unroll) || n.is_none_or(|n| !(0..=MAX_UNROLL).contains(&n)) {
+                    return Err(Refusal::NotConstant(*v));
+                }
+                check(kernel, body, var, inside, written)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn loads_any(body: &[Stmt], memories: &[Memory]) -> bool {
+    body.iter().any(|s| match s {
+        Stmt::Let {
+            op: Op::Load { memory, .. },
+            ..
+        } => memories.contains(memory),
+        Stmt::Loop { body, .. } => loads_any(body, memories),
+        _ => false,
+    })
+}
+
+/// Runs `lanes` iterations of `var` at once, then what is left one by one. Answers `[o, l, t]` as a split does.
+pub(super) fn across(kernel: &mut Kernel, var: VarId, lanes: i64) -> Result<Vec<VarId>, Refusal> {
+    let body = exists(kernel, var)?;
+    if !(2..=MAX_UNROLL).contains(&lanes) {
+        return Err(Refusal::Factor(lanes));
+    }
+    if !matches!(loop_bind(&kernel.body, var), Some(Bind::Serial)) {
+        return Err(Refusal::Recurrence(var));
+    }
+    if let Some(Some(outer)) = enclosing_lanes(&kernel.body, var, None) {
+        return Err(Refusal::NotNested(outer, var));
+    }
+    let n = kernel.extents[var.0 as usize].clone();
+    if n.interval(kernel).hi < lanes {
+        return Err(Refusal::Factor(lanes));
+    }
+    let mut written = Vec::new();
+    check(kernel, body, var, &defined_vars(body), &mut written)?;
+    if written.is_empty() || loads_any(body, &written) {
+        return Err(Refusal::Recurrence(var));
+    }
+    let (mut inner, mut outer) = (Vec::new(), Vec::new());
+    scratch_of(body, &mut inner);
+    scratch_of(&without(&kernel.body, var), &mut outer);
+    for &i in &inner {
+        let s = &kernel.scratch[i as usize];
+        let small = s
+            .len
+            .as_const()
+            .is_some_and(|n| s.scope != Scope::Register || n * lanes <= 4 * MAX_UNROLL);
+        if s.scope == Scope::Shared || !small || outer.contains(&i) {
+            return Err(Refusal::Recurrence(var));
+        }
+    }
+    let k = IndexExpr::Const(lanes);
+    let whole = IndexExpr::floor_div(&n, &k).simplify(kernel);
+    let left = IndexExpr::modulo(&n, &k).simplify(kernel);
+    let mut made = Vec::new();
+    rewrite(kernel, var, &mut |kernel, _, body| {
+        let tail = (!left.is(0)).then(|| clone_fresh(kernel, &body));
+        let (o, l) = (kernel.new_var(whole.clone()), kernel.new_var(k.clone()));
+        made.extend([o, l]);
+        let mut main = body;
+        let at = IndexExpr::from(o) * k.clone() + l.into();
+        substitute_in(kernel, &mut main, &mut |v| (v == var).then(|| at.clone()));
+        let wide: Vec<(Memory, Memory)> = inner
+            .iter()
+            .map(|&i| {
+                let s = kernel.scratch[i as usize].clone();
+                (
+                    Memory::Scratch(i),
+                    kernel.new_scratch(s.dtype, s.len * k.clone(), s.scope),
+                )
+            })
+            .collect();
+        widen(&mut main, &wide, &|e| e.clone() * k.clone() + l.into());
+        let mut out = vec![Stmt::Loop {
+            var: o,
+            bind: Bind::Serial,
+            body: vec![Stmt::Loop {
+                var: l,
+                bind: Bind::Lanes,
+                body: main,
+            }],
+        }];
+        if let Some(mut tail) = tail {
+            let t = kernel.new_var(left.clone());
+            let at = whole.clone() * k.clone() + t.into();
+            substitute_in(kernel, &mut tail, &mut |v| (v == var).then(|| at.clone()));
+            out.push(Stmt::Loop {
+                var: t,
+                bind: Bind::Serial,
+                body: tail,
+            });
+            made.push(t);
+        }
+        out
+    });
+    Ok(made)
+}
+
+/// Unrolls the loops, and gives every lane its own part of each scratch.
+fn widen(body: &mut [Stmt], wide: &[(Memory, Memory)], at: &dyn Fn(&IndexExpr) -> IndexExpr) {
+    let move_to = |m: &mut Memory, e: &mut IndexExpr| {
+        if let Some((_, new)) = wide.iter().find(|w| w.0 == *m) {
+            (*m, *e) = (*new, at(e));
+        }
+    };
+    for s in body {
+        match s {
+            Stmt::Let {
+                op: Op::Load { memory, index, .. },
+                ..
+            }
+            | Stmt::Store { memory, index, .. } => move_to(memory, index),
+            Stmt::Accumulate { state, .. } => state.iter_mut().for_each(|(m, e)| move_to(m, e)),
+            Stmt::Loop { bind, body, .. } => {
+                *bind = Bind::Unroll;
+                widen(body, wide, at);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Extrema, their positions, short rows and two-stage reductions at their edges: ragged lengths, NaN, infinities, zeros of
+//! both signs, ties, and empty axes, against plain loops; on one thread and two.
+
+use tlc::{CompileOptions, compile_ir};
+use tlc_ir::HostTensor;
+use tlc_ir::interp::{self, compare, interpret_with_bounds};
+use tlc_ir::text::parse_graph;
+
+const LENGTHS: [usize; 22] = [
+    1, 3, 4, 7, 15, 16, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 130, 191, 200, 256, 1000, 1024,
+];
+
+fn graph(text: &str) -> tlc_ir::Graph {
+    parse_graph(text, &mut tlc_ir::text::no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}"))
+}
+
+/// Compiled results, which one thread and two agree on bit by bit.
+fn run(graph: &tlc_ir::Graph, inputs: &[HostTensor]) -> Vec<HostTensor> {
+    let with = |threads| {
+        let options = CompileOptions {
+            threads: Some(threads),
+            ..CompileOptions::default()
+        };
+        let executable = compile_ir(graph, &options).unwrap_or_else(|e| panic!("{e}"));
+        let outputs = executable.run(&inputs.iter().map(Into::into).collect::<Vec<_>>());
+        let outputs = outputs.unwrap_or_else(|e| panic!("{e}"));
+        outputs.iter().map(|o| o.to_host()).collect::<Vec<_>>()
+    };
+    let one = with(1);
+    assert_eq!(one, with(2), "one thread and two differ");
+    one
+}
+
+/// The position of the extremum: the first NaN, else the first of the best.
+fn position(row: &[f32], most: bool) -> i64 {
+    let mut at = 0;
+    for (i, &x) in row.iter().enumerate().skip(1) {
+        let best = row[at];
+        if !best.is_nan() && (x.is_nan() || if most { x > best } else { x < best }) {
+            at = i;
+        }
+    }
+    at as i64
+}
+
+/// Rows that tell one mistake from another.
+fn rows(n: usize) -> Vec<Vec<f32>> {
+    let wave = |i: usize| ((i * 37 + 11) % 101) as f32 - 50.0;
+    let plain: Vec<f32> = (0..n).map(wave).collect();
+    let mut all = vec![
+        plain.clone(),
+        vec![0.0; n],
+        vec![f32::NEG_INFINITY; n],
+        vec![f32::INFINITY; n],
+        vec![f32::NAN; n],
+        (0..n).map(|i| if i % 2 == 0 { 0.0 } else { -0.0 }).collect(),
+        (0..n).map(|i| i as f32).collect(),
+        (0..n).map(|i| -(i as f32)).collect(),
+    ];
+    // One special value at each place that a block, a lane or a tail may mishandle.
+    for special in [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1000.0, -1000.0] {
+        for at in [
+            0,
+            1,
+            3,
+            4,
+            17,
+            31,
+            32,
+            62,
+            63,
+            64,
+            65,
+            127,
+            128,
+            n / 2,
+            n.saturating_sub(1),
+        ] {
+            if at < n {
+                let mut row = plain.clone();
+                row[at] = special;
+                // The later of two must not win.
+                if at + 5 < n {
+                    row[n - 1] = special;
+                }
+                all.push(row);
+            }
+        }
+    }
+    all
+}
+
+#[test]
+fn extrema_and_their_positions_at_every_length() {
+    for n in LENGTHS {
+        let rows = rows(n);
+        let m = rows.len();
+        let text = format!(
+            "graph @g(%x: f32[{m}, {n}]) {{
+  %0 = reduce max %x {{axes=[1]}} : f32[{m}]
+  %1 = reduce min %x {{axes=[1]}} : f32[{m}]
+  return %0, %1
+}}"
+        );
+        let alone = |what: &str| {
+            format!("graph @g(%x: f32[{m}, {n}]) {{\n  %0 = reduce {what} %x {{axes=[1]}} : i64[{m}]\n  return %0\n}}")
+        };
+        let only_max =
+            format!("graph @g(%x: f32[{m}, {n}]) {{\n  %0 = reduce max %x {{axes=[1]}} : f32[{m}]\n  return %0\n}}");
+        let x = HostTensor::from_slice(&[m, n], &rows.concat()).unwrap();
+        let both = run(&graph(&text), std::slice::from_ref(&x));
+        let max = run(&graph(&only_max), std::slice::from_ref(&x));
+        let first = run(&graph(&alone("argmax")), std::slice::from_ref(&x));
+        let last = run(&graph(&alone("argmin")), std::slice::from_ref(&x));
+        for (r, row) in rows.iter().enumerate() {
+            let (most, least) = (position(row, true), position(row, false));
+            assert_eq!(first[0].get(r).as_i64(), most, "argmax of {row:?}");
+            assert_eq!(last[0].get(r).as_i64(), least, "argmin of {row:?}");
+            for (found, at) in [(&both[0], most), (&max[0], most), (&both[1], least)] {
+                let (found, wanted) = (found.as_slice::<f32>().unwrap()[r], row[at as usize]);
+                assert!(
+                    found == wanted || (found.is_nan() && wanted.is_nan()),
+                    "{found} of {row:?}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn the_position_among_all_elements_is_the_first_of_the_best() {
+    for n in [65_536usize, 70_000, 200_001] {
+        let text = format!(
+            "graph @g(%x: f32[{n}]) {{\n  %0 = reduce argmax %x {{axes=[0]}} : i64[]\n  %1 = reduce argmin %x {{axes=[0]}} : i64[]\n  return %0, %1\n}}"
+        );
+        let g = graph(&text);
+        let plain: Vec<f32> = (0..n).map(|i| ((i * 7919) % 10_007) as f32).collect();
+        let places = [0usize, 1, 16_383, 16_384, 40_000, 65_535, n - 1];
+        for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 20_000.0, -1.0] {
+            for pair in places.windows(2).rev() {
+                let mut x = plain.clone();
+                (x[pair[0]], x[pair[1]]) = (special, special);
+                let found = run(&g, &[HostTensor::from_slice(&[n], &x).unwrap()]);
+                let found: Vec<i64> = found.iter().map(|f| f.get(0).as_i64()).collect();
+                assert_eq!(
+                    found,
+                    [position(&x, true), position(&x, false)],
+                    "{special} at {pair:?} of {n}"
+                );
+            }
+        }
+    }
+}
+
+/// Compiled against the interpreter, within its derived bounds.
+fn agrees(text: &str, inputs: &[HostTensor]) {
+    let g = graph(text);
+    let options = interp::Options::default();
+    let bounded = interpret_with_bounds(&g, inputs, &options).unwrap_or_else(|e| panic!("{e}"));
+    for (k, (found, bounded)) in run(&g, inputs).iter().zip(&bounded).enumerate() {
+        compare(found, bounded).unwrap_or_else(|e| panic!("output {k}: {e}\n{text}"));
+    }
+}
+
+#[test]
+fn short_rows_in_lanes_agree_with_the_interpreter() {
+    for m in [1usize, 5, 63, 64, 65, 67, 100, 127, 128, 192, 1000] {
+        for n in [1usize, 2, 3, 4, 5, 10, 16] {
+            let text = format!(
+                "graph @g(%x: f32[{m}, {n}]) {{
+  %0 = reduce max %x {{axes=[1]}} : f32[{m}]
+  %1 = reshape %0 : f32[{m}, 1]
+  %2 = expand %1 : f32[{m}, {n}]
+  %3 = sub %x, %2 : f32[{m}, {n}]
+  %4 = exp %3 : f32[{m}, {n}]
+  %5 = reduce add %4 {{axes=[1]}} : f32[{m}]
+  %6 = log %5 : f32[{m}]
+  %7 = reshape %6 : f32[{m}, 1]
+  %8 = expand %7 : f32[{m}, {n}]
+  %9 = sub %3, %8 : f32[{m}, {n}]
+  return %9, %0
+}}"
+            );
+            let mut x: Vec<f32> = (0..m * n).map(|i| ((i * 31) % 17) as f32 - 8.0).collect();
+            x[m * n / 2] = f32::NAN;
+            x[m * n - 1] = f32::NEG_INFINITY;
+            agrees(&text, &[HostTensor::from_slice(&[m, n], &x).unwrap()]);
+        }
+    }
+}
+
+#[test]
+fn columns_in_two_stages_agree_with_the_interpreter() {
+    for (m, n) in [
+        (512usize, 1024usize),
+        (513, 100),
+        (600, 33),
+        (20_000, 3),
+        (16_400, 4),
+        (520, 1),
+    ] {
+        for what in ["add", "max", "min"] {
+            let text = format!(
+                "graph @g(%x: f32[{m}, {n}]) {{\n  %0 = reduce {what} %x {{axes=[0]}} : f32[{n}]\n  return %0\n}}"
+            );
+            let mut x: Vec<f32> = (0..m * n).map(|i| ((i * 31) % 1009) as f32 - 500.0).collect();
+            agrees(&text, &[HostTensor::from_slice(&[m, n], &x).unwrap()]);
+            x[m * n / 3] = f32::NAN;
+            x[m * n - 1] = f32::INFINITY;
+            agrees(&text, &[HostTensor::from_slice(&[m, n], &x).unwrap()]);
+        }
+    }
+}
