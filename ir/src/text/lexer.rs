@@ -72,6 +72,8 @@ pub(crate) enum TokenKind {
     Arrow,
     /// `..=`
     Through,
+    /// `..`
+    Range,
     /// Not a token; already reported.
     Bad,
     /// The end of the text.
@@ -103,6 +105,7 @@ impl TokenKind {
             TokenKind::Star => "`*`",
             TokenKind::Arrow => "`->`",
             TokenKind::Through => "`..=`",
+            TokenKind::Range => "`..`",
             TokenKind::Bad => "a token",
             TokenKind::End => "the end of the text",
         }
@@ -231,6 +234,10 @@ impl Lexer<'_> {
             b'.' if self.peek(0) == b'.' && self.peek(1) == b'=' => {
                 self.at += 2;
                 TokenKind::Through
+            }
+            b'.' if self.peek(0) == b'.' => {
+                self.at += 1;
+                TokenKind::Range
             }
             b'"' => self.string(start),
             b'%' => self.name(start, TokenKind::Value),

@@ -95,6 +95,10 @@
 //!
 //! # Other sections
 //!
+//! A kernel prints as [`Kernel`] displays itself; a name may follow the word: `kernel @name(p0: f32[s0] read) where …`.
+//! `unused %3: f32` and `unused i2 in 0..4` keep table entries that no statement defines. What parses has no structural
+//! violation; bounds and races are for [`crate::kernel::verify::verify`] to prove.
+//!
 //! `kernel` and `plan` sections share the modules `lexer`, `cursor` and `expr`: a section's parser takes a `Cursor` behind
 //! its keyword, reads extents and types in a `Scope` of its own, and adds to the [`Module`].
 
@@ -103,6 +107,7 @@ mod constant;
 pub(crate) mod cursor;
 pub(crate) mod expr;
 mod graph;
+mod kernel;
 pub(crate) mod lexer;
 mod parse;
 mod print;
@@ -111,6 +116,7 @@ use std::fmt;
 
 use crate::dtype::DType;
 use crate::graph::Graph;
+use crate::kernel::Kernel;
 use crate::tensor::HostTensor;
 
 pub use compare::difference;
@@ -125,6 +131,8 @@ pub use print::{PrintOptions, Printed, print_graph, print_module};
 pub struct Module {
     /// Graphs in order; no two have one name.
     pub graphs: Vec<Graph>,
+    /// Kernels in order, with their names; no two have one name, and any may have none.
+    pub kernels: Vec<(Option<String>, Kernel)>,
 }
 
 /// A place in a text for readers; both count from 1.

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::cursor::Cursor;
 use super::lexer::{Span, TokenKind};
-use super::{Module, ParseError, Position, Resolver, graph};
+use super::{Module, ParseError, Position, Resolver, graph, kernel};
 use crate::graph::Graph;
 
 /// The words that begin a section.
@@ -18,6 +18,7 @@ pub fn parse_module(text: &str, resolver: &mut Resolver<'_>) -> Result<Module, V
     let mut cursor = Cursor::new(text);
     let mut module = Module::default();
     let mut names = HashSet::new();
+    let mut kernel_names = HashSet::new();
     while cursor.kind() != TokenKind::End && !cursor.gave_up() {
         if cursor.at_word("graph") {
             let start = cursor.mark();
@@ -33,8 +34,22 @@ pub fn parse_module(text: &str, resolver: &mut Resolver<'_>) -> Result<Module, V
                 Err(_) if cursor.mark() > start && SECTIONS.iter().any(|s| cursor.at_word(s)) => {}
                 Err(_) => cursor.recover_section(SECTIONS),
             }
+        } else if cursor.at_word("kernel") {
+            let start = cursor.mark();
+            cursor.bump();
+            let place = cursor.token().span();
+            match kernel::kernel(&mut cursor) {
+                Ok((name, kernel)) => {
+                    if name.as_ref().is_some_and(|n| !kernel_names.insert(n.clone())) {
+                        cursor.error(place, "duplicate name; expected a name that no other kernel has");
+                    }
+                    module.kernels.push((name, kernel));
+                }
+                Err(_) if cursor.mark() > start && SECTIONS.iter().any(|s| cursor.at_word(s)) => {}
+                Err(_) => cursor.recover_section(SECTIONS),
+            }
         } else {
-            cursor.unexpected("module", "`graph`");
+            cursor.unexpected("module", "`graph` or `kernel`");
             cursor.recover_section(SECTIONS);
         }
     }

@@ -67,6 +67,19 @@ pub fn print_module(module: &Module, options: &PrintOptions) -> Printed {
         }
         write_graph(&mut out, graph, options);
     }
+    for (name, kernel) in &module.kernels {
+        if !out.text.is_empty() {
+            out.text.push('\n');
+        }
+        let text = kernel.to_string();
+        match name {
+            Some(name) => {
+                let rest = text.strip_prefix("kernel").unwrap_or(&text);
+                let _ = write!(out.text, "kernel @{}{rest}", sigil_name(name));
+            }
+            None => out.text.push_str(&text),
+        }
+    }
     out
 }
 
