@@ -10,7 +10,7 @@ use tlc_ir::plan::Layout;
 use tlc_ir::{DType, Element, Graph as IrGraph, HostTensor, Target};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::{Compiled, Options, memory};
-use tlc_runtime::executable::{OutputTensor, RunError, StepTime, TensorView};
+use tlc_runtime::executable::{Argument, OutputTensor, RunError, StepTime, TensorView};
 use tlc_runtime::jit::{self, JitError};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::{Pool, default_threads};
@@ -117,6 +117,8 @@ pub enum Input<'a> {
     Borrowed(TensorView<'a>),
     /// A copy.
     Owned(HostTensor),
+    /// A result of an earlier call, given away: [`Executable::run_donating`] may compute an output in its buffer.
+    Donated(Output),
 }
 
 impl Input<'_> {
@@ -128,7 +130,14 @@ impl Input<'_> {
                 shape: t.shape(),
                 data: t.bytes(),
             },
+            Input::Donated(output) => output.tensor.view(),
         }
+    }
+}
+
+impl From<Output> for Input<'_> {
+    fn from(output: Output) -> Self {
+        Input::Donated(output)
     }
 }
 
@@ -268,12 +277,63 @@ impl Executable {
     /// If inputs do not fit, memory runs out, or a worker panics.
     pub fn run(&self, inputs: &[Input<'_>]) -> Result<Vec<Output>, RunError> {
         let views: Vec<TensorView<'_>> = inputs.iter().map(Input::view).collect();
-        let outputs = self.inner.run(&views)?;
+        Ok(self.named(self.inner.run(&views)?))
+    }
+
+    fn named(&self, outputs: Vec<OutputTensor>) -> Vec<Output> {
         let names = self.inner.plan().outputs.iter().map(|o| o.name.clone());
-        Ok(names
+        names
             .zip(outputs)
             .map(|(name, tensor)| Output { name, tensor })
-            .collect())
+            .collect()
+    }
+
+    /// As [`Executable::run`], taking the inputs. An [`Output`] of an earlier call among them is given away: where the input
+    /// is last read where an output of its size is written, that output is computed in its buffer (see
+    /// [`tlc_ir::Plan::donations`]), and otherwise the buffer returns to the pool.
+    ///
+    /// ```
+    /// use tlc::{CompileOptions, DType, Graph, HostTensor};
+    ///
+    /// let g = Graph::new("decay");
+    /// let x = g.input("x", DType::F32, [4]);
+    /// g.output("y", &(&x * 0.5));
+    /// let decay = g.compile(&CompileOptions::default())?;
+    /// let start = HostTensor::from_slice(&[4], &[8.0f32, 4.0, 2.0, 1.0])?;
+    /// let mut state = decay.run(&[(&start).into()])?.remove(0);
+    /// for _ in 0..2 {
+    ///     state = decay.run_donating(vec![state.into()])?.remove(0);
+    /// }
+    /// assert_eq!(state.as_slice::<f32>(), Some(&[1.0, 0.5, 0.25, 0.125][..]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Executable::run`]; what was given away is gone all the same.
+    pub fn run_donating(&self, inputs: Vec<Input<'_>>) -> Result<Vec<Output>, RunError> {
+        let mut copies = Vec::new();
+        let places: Vec<Result<Argument<'_>, usize>> = inputs
+            .into_iter()
+            .map(|input| match input {
+                Input::Borrowed(view) => Ok(Argument::Borrowed(view)),
+                Input::Donated(output) => Ok(Argument::Donated(output.tensor)),
+                Input::Owned(tensor) => {
+                    copies.push(tensor);
+                    Err(copies.len() - 1)
+                }
+            })
+            .collect();
+        let arguments = places
+            .into_iter()
+            .map(|p| {
+                p.unwrap_or_else(|k| {
+                    let t = &copies[k];
+                    let (dtype, shape, data) = (t.dtype(), t.shape(), t.bytes());
+                    Argument::Borrowed(TensorView { dtype, shape, data })
+                })
+            })
+            .collect();
+        Ok(self.named(self.inner.run_donating(arguments)?))
     }
 
     /// Runs into the caller's buffers; allocates nothing once the input shapes have been seen.

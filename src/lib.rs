@@ -38,6 +38,7 @@
 pub mod compile;
 pub mod dim;
 pub mod error;
+pub mod eval;
 pub mod explain;
 pub mod functions;
 pub mod graph;
@@ -50,6 +51,7 @@ pub mod tensor;
 pub use compile::{BuildError, CompileOptions, Executable, Input, Output, compile_ir};
 pub use dim::{Axes, Dim, IntoShape, keep};
 pub use error::{Error, Errors};
+pub use eval::EvalError;
 pub use functions::{broadcast_tensors, concat, einsum, einsum_over, matmul, meshgrid, stack, where_};
 pub use graph::Graph;
 pub use ops::attention::Attention;

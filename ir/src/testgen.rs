@@ -65,7 +65,7 @@ impl Rng {
 
 /// The node kinds that can be generated.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-#[allow(missing_docs)]
+#[allow(missing_docs, reason = "each variant is the node kind of its name")]
 pub enum GenKind {
     Input,
     Const,

@@ -39,6 +39,8 @@ pub enum Role {
     Parallel(usize),
     /// The root's own inner axis of that number.
     Inner(usize),
+    /// An axis of one element: always at 0, so no loop.
+    Unit,
 }
 
 /// The parallel axes of a loop cluster, and how each root's axes map to them.
@@ -480,6 +482,9 @@ impl Clusterer<'_> {
         let mut parallel_classes = Vec::new();
         let mut parallel = Shape::new();
         for axis in 0..spaces[anchor].result_rank {
+            if spaces[anchor].extents[axis].is(1) {
+                continue;
+            }
             let c = class[first[anchor] + axis];
             let in_all = (0..roots.len()).all(|k| {
                 (0..spaces[k].extents.len())
@@ -498,6 +503,10 @@ impl Clusterer<'_> {
             let mut last_parallel = None;
             let mut row = Vec::with_capacity(s.extents.len());
             for axis in 0..s.extents.len() {
+                if s.extents[axis].is(1) {
+                    row.push(Role::Unit);
+                    continue;
+                }
                 match parallel_classes.iter().position(|&c| c == class[first[k] + axis]) {
                     Some(p) => {
                         // A root that stores rows must store them whole: inner axes are its last.

@@ -34,6 +34,8 @@ pub enum AliasReason {
     IntoOutput,
     /// The operand is needed later.
     StillLive,
+    /// The operand is an input that the caller may give away.
+    IfGiven,
     /// The operand's bytes belong to the caller or are constant.
     NotOurs,
 }
@@ -44,6 +46,7 @@ impl fmt::Display for AliasReason {
             Self::InPlace => "in place: the operand dies here",
             Self::IntoOutput => "computed in the output's buffer",
             Self::StillLive => "not in place: the operand is needed later",
+            Self::IfGiven => "in place if the caller gives the operand away",
             Self::NotOurs => "not in place: the operand's bytes are the caller's",
         })
     }
@@ -117,6 +120,42 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
         }
     }
     decisions
+}
+
+/// Which inputs a caller may give away: every `(input, output)` of which the output can be computed in the input's buffer,
+/// outputs in order, an input of the output's name before the others. `in_place` as for [`choose_aliases`], which has run
+/// before and whose decisions then say so.
+pub fn choose_donations(
+    plan: &Plan,
+    in_place: &[Vec<(SlotId, SlotId)>],
+    decisions: &mut [AliasDecision],
+) -> Vec<(u32, u32)> {
+    let spans = lifetimes(plan);
+    let mut out: Vec<(u32, u32)> = Vec::new();
+    for (at, pairs) in in_place.iter().enumerate() {
+        for &(read, written) in pairs {
+            let slots = (&plan.slots[read.0 as usize], &plan.slots[written.0 as usize]);
+            let (Storage::Input(input), Storage::Output(output)) = (&slots.0.storage, &slots.1.storage) else {
+                continue;
+            };
+            let same = slots.0.len == slots.1.len && slots.0.dtype.bytes() == slots.1.dtype.bytes();
+            // Nothing needs the input later, and nothing has moved into the output's buffer before.
+            let dies = spans[read.0 as usize].is_some_and(|s| s.1 == at);
+            let begins = spans[written.0 as usize].is_some_and(|s| s.0 == at);
+            let mut readers = 0;
+            plan.steps[at].visit_slots(&mut |s, _| readers += (plan.root(s) == read) as u32, &plan.kernels);
+            if same && dies && begins && readers == 1 && !out.contains(&(*input, *output)) {
+                out.push((*input, *output));
+                let decided = |d: &&mut AliasDecision| d.slot == written && d.of == read;
+                if let Some(d) = decisions.iter_mut().find(decided) {
+                    d.reason = AliasReason::IfGiven;
+                }
+            }
+        }
+    }
+    let named_alike = |i: u32, o: u32| plan.inputs[i as usize].name == plan.outputs[o as usize].name;
+    out.sort_by_key(|&(i, o)| (o, !named_alike(i, o), i));
+    out
 }
 
 struct Block {

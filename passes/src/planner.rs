@@ -1,7 +1,6 @@
 //! Assembling the plan: clusters become steps over slots.
 
 use rustc_hash::FxHashMap;
-use tlc_ir::graph::Shape;
 use tlc_ir::index::{IndexExpr, IndexNode, SymId};
 use tlc_ir::kernel::{Access, Kernel};
 use tlc_ir::plan::{
@@ -85,7 +84,8 @@ pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
         input.slot = p.slot_of.get(&graph.inputs()[i]).copied();
     }
     memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
-    let aliases = memory::choose_aliases(&mut p.plan, &p.in_place);
+    let mut aliases = memory::choose_aliases(&mut p.plan, &p.in_place);
+    p.plan.donations = memory::choose_donations(&p.plan, &p.in_place, &mut aliases);
     let layout = if p.plan.symbols.is_empty() {
         memory::pack(&p.plan, &[])
     } else {
@@ -317,9 +317,4 @@ pub(crate) fn compact_symbols(kernel: &mut Kernel) -> Vec<IndexExpr> {
     }
     kernel.body = body;
     kept.into_iter().map(|k| SymId(k).into()).collect()
-}
-
-/// A shape's text, for reports.
-pub fn shape_text(graph: &Graph, shape: &Shape) -> String {
-    graph.shape_text(shape)
 }

@@ -9,6 +9,8 @@
 //!   from a layout whose sizes were evaluated with overflow checks.
 //! - Chunks of parallel loops depend on extents alone, so results do not depend on the number of threads.
 
+mod donate;
+
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -22,6 +24,8 @@ use crate::gemm::{MatrixArgs, multiply};
 use crate::jit::{self, Args, JitError, JitOptions, KernelFn};
 use crate::memory::{AlignedBuffer, AllocError, BufferPool, PooledBuffer};
 use crate::pool::{Pool, PoolPanic};
+
+pub use donate::Argument;
 
 /// Places a plan's arena slots for concrete symbol values; `None` if a size overflows. Supplied by the compiler, which owns
 /// the decision.
@@ -355,7 +359,8 @@ impl Executable {
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
                 state.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
             }
-            self.execute(&binding, state, inputs, &mut |_, _| {})
+            let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
+            self.execute(&binding, state, &address, &mut |_, _| {})
         })?;
         Ok(outputs)
     }
@@ -422,7 +427,8 @@ impl Executable {
             for (o, out) in self.plan.outputs.iter().zip(outputs.iter_mut()) {
                 state.slots[o.slot.0 as usize] = out.as_mut_ptr();
             }
-            self.execute(&binding, state, inputs, observe)
+            let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
+            self.execute(&binding, state, &address, observe)
         })
     }
 
@@ -458,17 +464,18 @@ impl Executable {
         result
     }
 
+    /// Runs the steps. `input` tells where each input's bytes are; the state already knows where the outputs go.
     fn execute(
         &self,
         binding: &Binding,
         state: &mut CallState,
-        inputs: &[TensorView<'_>],
+        input: &dyn Fn(usize) -> *mut u8,
         observe: &mut dyn FnMut(usize, bool),
     ) -> Result<(), RunError> {
         let arena = state.arena.as_mut_ptr();
         for (i, slot) in self.plan.slots.iter().enumerate() {
             match &slot.storage {
-                Storage::Input(k) => state.slots[i] = inputs[*k as usize].data.as_ptr().cast_mut(),
+                Storage::Input(k) => state.slots[i] = input(*k as usize),
                 Storage::Constant(k) => {
                     state.slots[i] = self.plan.constants[*k as usize].bytes().as_ptr().cast_mut();
                 }

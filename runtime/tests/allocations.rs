@@ -1,4 +1,5 @@
-//! What must not allocate when warm: a fork-join dispatch, and taking a pooled buffer and returning it.
+//! What must not allocate when warm: a fork-join dispatch, taking a pooled buffer and returning it, and a call of an
+//! executable into the caller's buffers.
 //!
 //! One test function, since the counter is the process's (a pool's workers count too).
 
@@ -47,7 +48,8 @@ fn allocations_of(mut work: impl FnMut()) -> u64 {
 }
 
 #[test]
-fn warm_dispatches_and_warm_buffers_allocate_nothing() {
+fn warm_dispatches_buffers_and_calls_allocate_nothing() {
+    warm_calls_allocate_nothing();
     let pool = Pool::new(3);
     let sum = AtomicU64::new(0);
     let dispatch = || {
@@ -83,4 +85,74 @@ fn warm_dispatches_and_warm_buffers_allocate_nothing() {
     });
     assert_eq!(warm, 0);
     assert_eq!(buffers.stats().fresh, fresh, "a mapping of the system's counts as well");
+}
+
+/// A softmax after an activation: row kernels with scratch, an arena, a symbolic size. No library product: the crate that
+/// computes those allocates its packing buffers at each call.
+fn model() -> tlc_ir::Graph {
+    let text = "graph @m(%x: f32[n, 96], %w: f32[n, 96], %b: f32[96]) where n in 1..=4096 {
+  %0 = mul %x, %w : f32[n, 96]
+  %1 = expand %b : f32[n, 96]
+  %2 = add %0, %1 : f32[n, 96]
+  %3 = tanh %2 : f32[n, 96]
+  %4 = reduce max %3 {axes=[1]} : f32[n]
+  %5 = reshape %4 : f32[n, 1]
+  %6 = expand %5 : f32[n, 96]
+  %7 = sub %3, %6 : f32[n, 96]
+  %8 = exp %7 : f32[n, 96]
+  %9 = reduce add %8 {axes=[1]} : f32[n]
+  %10 = reshape %9 : f32[n, 1]
+  %11 = expand %10 : f32[n, 96]
+  %12 = div %8, %11 : f32[n, 96]
+  %13 = reduce add %3 {axes=[0]} : f32[96]
+  return %12 as y, %13 as s
+}
+";
+    tlc_ir::text::parse_graph(text, &mut tlc_ir::text::no_data).expect("a valid graph")
+}
+
+fn warm_calls_allocate_nothing() {
+    use std::sync::Arc;
+    use tlc_ir::DType;
+    use tlc_runtime::executable::{Executable, TensorView};
+
+    let compiled = tlc_passes::compile(&model(), &tlc_passes::Options::default()).expect("it compiles");
+    for threads in [1, 2] {
+        let executable = Executable::new(
+            compiled.planned.plan.clone(),
+            Arc::new(Pool::new(threads)),
+            BufferPool::new(),
+            tlc_passes::memory::pack,
+        )
+        .expect("it loads");
+        let data = vec![0x3f00_0000u32; 2048 * 96];
+        let bytes: Vec<u8> = data.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        let mut y = vec![0u64; 2048 * 96 / 2];
+        let mut s = vec![0u64; 96 / 2];
+        // Two sizes in turn: both bindings stay known.
+        let shapes = [[2048usize, 96], [300, 96]];
+        let mut call = |shape: &[usize; 2]| {
+            let view = |shape, len: usize| TensorView {
+                dtype: DType::F32,
+                shape,
+                data: &bytes[..4 * len],
+            };
+            let inputs = [view(shape, shape[0] * 96), view(shape, shape[0] * 96), view(&[96], 96)];
+            // SAFETY: any bytes are valid u8, and the views end before the buffers are used again.
+            let as_bytes = |v: &mut Vec<u64>, len: usize| unsafe {
+                std::slice::from_raw_parts_mut(v.as_mut_ptr().cast::<u8>(), len)
+            };
+            let mut outputs = [as_bytes(&mut y, shape[0] * 96 * 4), as_bytes(&mut s, 96 * 4)];
+            executable.run_into(&inputs, &mut outputs).expect("it runs");
+        };
+        for _ in 0..20 {
+            shapes.iter().for_each(&mut call);
+        }
+        let made = allocations_of(|| {
+            for _ in 0..50 {
+                shapes.iter().for_each(&mut call);
+            }
+        });
+        assert_eq!(made, 0, "100 warm calls on {threads} threads");
+    }
 }

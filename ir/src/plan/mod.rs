@@ -177,6 +177,10 @@ pub struct Plan {
     pub init: Vec<Step>,
     /// Runs at every call.
     pub steps: Vec<Step>,
+    /// `(input, output)` pairs that may be one buffer: the input is last read where the output is first written, by a
+    /// kernel that may run in place. What a caller may give away; in a call each input and each output is in at most one
+    /// pair, the first that applies.
+    pub donations: Vec<(u32, u32)>,
 }
 
 /// Arena placement for concrete symbol values.

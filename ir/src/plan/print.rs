@@ -118,6 +118,9 @@ impl fmt::Display for Plan {
             let storage = self.storage(&s.storage);
             writeln!(f, "  {id}: {}[{}] {storage} \"{}\"", s.dtype, self.dim(&s.len), s.name)?;
         }
+        for (input, output) in &self.donations {
+            writeln!(f, "  donate input {input} to output {output}")?;
+        }
         for (name, steps) in [("init", &self.init), ("steps", &self.steps)] {
             if !steps.is_empty() {
                 writeln!(f, "  {name} {{")?;

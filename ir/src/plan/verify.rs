@@ -7,12 +7,15 @@
 //!   checks an arena placement for concrete ones.
 //! - A slot that is an alias and that no step writes is a *view*: it holds a value when its root does.
 
+mod in_place;
+
 use crate::dtype::DType;
 use crate::graph::Symbol;
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
+use crate::kernel::Access;
 use crate::kernel::verify::nonnegative;
-use crate::kernel::{Access, Kernel, Memory, Op, Stmt};
 use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage};
+use in_place::runs_in_place;
 
 /// A broken rule of a plan, and where.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -94,6 +97,9 @@ pub enum PlanRule {
     /// A kernel that cannot run in place is asked to.
     #[error("slots {} and {} share bytes, but the kernel does not read each element before it writes it", .0.0, .1.0)]
     NotInPlace(SlotId, SlotId),
+    /// An input offered to an output that cannot take its bytes.
+    #[error("output {1} cannot be computed in the bytes of input {0}")]
+    Donation(u32, u32),
     /// Launches of one group that touch the same bytes, one of them writing.
     #[error("two launches of the group touch slot {}", .0.0)]
     GroupConflict(SlotId),
@@ -140,6 +146,7 @@ pub fn verify(plan: &Plan) -> PlanReport {
     if c.tables() {
         c.flow();
         c.lifetimes();
+        c.donations();
     }
     c.report
 }
@@ -537,61 +544,11 @@ impl Checker<'_> {
     }
 }
 
-/// True if every load of `read` is followed, in its own iteration, by a store of `written` at the same index: then each
-/// element is read before it is overwritten, as long as no element is written twice.
-fn runs_in_place(kernel: &Kernel, read: u32, written: u32) -> bool {
-    struct Touch<'k> {
-        block: Vec<usize>,
-        index: &'k IndexExpr,
-    }
-    fn walk<'k>(body: &'k [Stmt], read: u32, written: u32, at: &mut Vec<usize>, out: &mut [Vec<Touch<'k>>; 2]) {
-        for (i, s) in body.iter().enumerate() {
-            at.push(i);
-            let mut touch = |kind: usize, index: &'k IndexExpr| {
-                out[kind].push(Touch {
-                    block: at.clone(),
-                    index,
-                })
-            };
-            match s {
-                Stmt::Let {
-                    op: Op::Load { memory, index, .. },
-                    ..
-                } if *memory == Memory::Param(read) => touch(0, index),
-                Stmt::Store { memory, index, .. } if *memory == Memory::Param(written) => touch(1, index),
-                Stmt::Accumulate { state, .. } => {
-                    // Accumulating into the result reads what the operand may have left there.
-                    for (memory, index) in state {
-                        if *memory == Memory::Param(written) {
-                            touch(0, index);
-                        }
-                    }
-                }
-                Stmt::Loop { body, .. } | Stmt::If { body, .. } => walk(body, read, written, at, out),
-                _ => {}
-            }
-            at.pop();
-        }
-    }
-    let mut found = [Vec::new(), Vec::new()];
-    walk(&kernel.body, read, written, &mut Vec::new(), &mut found);
-    let [loads, stores] = found;
-    loads.iter().all(|l| {
-        stores.iter().any(|s| {
-            let depth = l.block.len() - 1;
-            s.index == l.index
-                && s.block.len() > depth
-                && s.block[..depth] == l.block[..depth]
-                && s.block[depth] > l.block[depth]
-        })
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::graph::TensorType;
-    use crate::kernel::{Bind, Param};
+    use crate::kernel::{Bind, Kernel, Memory, Op, Param, Stmt};
     use crate::plan::{KernelId, PlanInput, PlanOutput, Slot};
 
     /// `p1[i] = p0[i + shift]` over 4 elements.
@@ -701,6 +658,25 @@ mod tests {
         assert_eq!(verify(&p), PlanReport::default());
         p.kernels[0] = copying(1);
         assert_eq!(rules(&p), [PlanRule::NotInPlace(SlotId(1), SlotId(2))]);
+    }
+
+    #[test]
+    fn an_input_is_donated_to_an_output_that_begins_where_it_ends() {
+        let mut p = chain();
+        p.donations = vec![(0, 0)];
+        assert_eq!(verify(&p), PlanReport::default());
+        // Read again after the output was written.
+        let again = p.steps[0].clone();
+        p.steps.push(again);
+        assert_eq!(rules(&p), [PlanRule::Donation(0, 0)]);
+        // Written where it is read, but not element by element.
+        p.steps.truncate(1);
+        if let Step::Launch(l) = &mut p.steps[0] {
+            l.args[1] = SlotId(3);
+        }
+        assert_eq!(verify(&p), PlanReport::default());
+        p.kernels[0] = copying(1);
+        assert_eq!(rules(&p), [PlanRule::Donation(0, 0)]);
     }
 
     #[test]

@@ -63,6 +63,8 @@ struct Legalizer<'k> {
     lanes: Option<Lanes>,
     /// Values that differ between the lanes of the loop being legalized.
     varying: FxHashSet<ValueId>,
+    /// Values that are index expressions: positions as a loop counts them.
+    counters: FxHashSet<ValueId>,
 }
 
 /// Legalizes a kernel.
@@ -74,6 +76,7 @@ pub fn legalize(kernel: &mut Kernel) {
         renamed: FxHashMap::default(),
         lanes: None,
         varying: FxHashSet::default(),
+        counters: FxHashSet::default(),
     };
     l.block(body);
     kernel.body = l.out;
@@ -106,6 +109,9 @@ impl Legalizer<'_> {
 
     /// Remembers whether a value differs between lanes.
     fn note(&mut self, value: ValueId, op: &Op) {
+        if matches!(op, Op::Index(..)) {
+            self.counters.insert(value);
+        }
         let Some(lanes) = self.lanes else { return };
         let varies = match op {
             Op::Const(_) => false,
@@ -271,26 +277,34 @@ impl Legalizer<'_> {
             let value = self.map(monoid.combine(), &[old, new]);
             return store(self, &state[0], value);
         }
-        // `new` wins if it is better, or as good and earlier; a NaN is better than any number.
+        // `new` wins if it is better, or as good and earlier; a NaN is better than any number. "Not at most" is true where
+        // either is NaN, and a state that is NaN keeps what it has.
         let (old_at, new_at) = (load(self, &state[1]), values[1]);
-        let better = match monoid {
-            Monoid::ArgMax => self.map(ScalarOp::Lt, &[old, new]),
-            _ => self.map(ScalarOp::Lt, &[new, old]),
+        let (low, high) = if monoid == Monoid::ArgMax {
+            (new, old)
+        } else {
+            (old, new)
         };
-        let mut same = self.map(ScalarOp::Eq, &[old, new]);
-        let mut wins = better;
-        if self.kernel.dtype(new).is_float() {
-            let new_nan = self.map(ScalarOp::Ne, &[new, new]);
-            let old_nan = self.map(ScalarOp::Ne, &[old, old]);
-            let old_number = self.map(ScalarOp::Not, &[old_nan]);
-            let first_nan = self.map(ScalarOp::And, &[new_nan, old_number]);
-            wins = self.map(ScalarOp::Or, &[wins, first_nan]);
-            let both = self.map(ScalarOp::And, &[new_nan, old_nan]);
-            same = self.map(ScalarOp::Or, &[same, both]);
+        let float = self.kernel.dtype(new).is_float();
+        let at_most = self.map(ScalarOp::Le, &[low, high]);
+        let mut wins = self.map(ScalarOp::Not, &[at_most]);
+        if float {
+            let number = self.map(ScalarOp::Eq, &[old, old]);
+            wins = self.map(ScalarOp::And, &[wins, number]);
         }
-        let earlier = self.map(ScalarOp::Lt, &[new_at, old_at]);
-        let tie = self.map(ScalarOp::And, &[same, earlier]);
-        wins = self.map(ScalarOp::Or, &[wins, tie]);
+        // A loop counts up, so what it meets later is never earlier; states that are combined come in any order.
+        if !self.counters.contains(&new_at) {
+            let mut same = self.map(ScalarOp::Eq, &[old, new]);
+            if float {
+                let new_nan = self.map(ScalarOp::Ne, &[new, new]);
+                let old_nan = self.map(ScalarOp::Ne, &[old, old]);
+                let both = self.map(ScalarOp::And, &[new_nan, old_nan]);
+                same = self.map(ScalarOp::Or, &[same, both]);
+            }
+            let earlier = self.map(ScalarOp::Lt, &[new_at, old_at]);
+            let tie = self.map(ScalarOp::And, &[same, earlier]);
+            wins = self.map(ScalarOp::Or, &[wins, tie]);
+        }
         let value = self.map(ScalarOp::Select, &[wins, new, old]);
         let at = self.map(ScalarOp::Select, &[wins, new_at, old_at]);
         store(self, &state[0], value);

@@ -413,6 +413,7 @@ fn build_loops(
             .map(|r| match r {
                 Role::Parallel(p) => parallel_index[*p].clone(),
                 Role::Inner(i) => inner[*i].clone(),
+                Role::Unit => IndexExpr::ZERO,
             })
             .collect()
     };

@@ -1,7 +1,12 @@
 //! Minimax polynomials and split constants, written by `derive_coefficients.py`; do not edit.
 //!
 //! A table is in ascending powers of the variable that its comment names. Tables of `F32_*` hold f32 values.
-#![allow(clippy::excessive_precision, clippy::unreadable_literal, clippy::approx_constant)]
+#![allow(
+    clippy::excessive_precision,
+    clippy::unreadable_literal,
+    clippy::approx_constant,
+    reason = "written by derive_coefficients.py: every digit of the fit, some near well-known constants"
+)]
 
 /// ln 2; the first part times a small integer is exact.
 pub const F32_LN2: &[f64] = &[0.693145751953125, 1.428606765330187e-06];

@@ -25,7 +25,11 @@ fn bound_f64(function: Function) -> f64 {
 
 /// Arguments where algorithms change over, and around them.
 // Neighbourhoods of constants, written as f32 prints them.
-#[allow(clippy::approx_constant, clippy::excessive_precision)]
+#[allow(
+    clippy::approx_constant,
+    clippy::excessive_precision,
+    reason = "arguments near well-known constants are the point"
+)]
 fn edges() -> Vec<f32> {
     let mut out = vec![
         0.0,

@@ -3,7 +3,7 @@
 
 use rustc_hash::FxHashMap;
 use tlc_ir::graph::{ConstData, GraphError};
-use tlc_ir::{DType, Graph, NodeKind};
+use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 /// Constants up to this many bytes are compared by content.
 const MAX_COMPARED_BYTES: usize = 4096;
@@ -20,8 +20,13 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
             let first = seen.entry(key).or_insert_with(|| data.clone()).clone();
             re.add(NodeKind::Data(first), operands)
         }
-        NodeKind::Map(op) if op.is_commutative() && operands[0] > operands[1] => {
-            re.add(node.kind.clone(), &[operands[1], operands[0]])
+        // One order for either: constants last, else the older first. Where the graph's ids fall does not matter then, and
+        // equal layers give equal kernels.
+        NodeKind::Map(op) if op.is_commutative() => {
+            let key = |o: NodeId| (re.splat_value(o).is_some(), o);
+            let (a, b) = (operands[0], operands[1]);
+            let (first, second) = if key(a) <= key(b) { (a, b) } else { (b, a) };
+            re.add(node.kind.clone(), &[first, second])
         }
         kind => re.add(kind.clone(), operands),
     })

@@ -360,9 +360,26 @@ fn overwrites(kernel: &Kernel, body: &[Stmt], var: VarId) -> bool {
     })
 }
 
+/// True if one argmax or argmin state meets iterations of both loops: it must meet them in the order they count.
+fn counts_through(body: &[Stmt], outer: VarId, inner: VarId) -> bool {
+    body.iter().any(|s| match s {
+        Stmt::Accumulate { monoid, state, .. } => {
+            // A state index that is linear in one of the loops leaves each state to one iteration of it.
+            let splits = |at: &IndexExpr, v: VarId| {
+                at.affine_in(v)
+                    .is_some_and(|(c, _)| c.as_const().is_some_and(|c| c != 0))
+            };
+            monoid.is_arg() && !state.iter().all(|(_, at)| splits(at, outer) != splits(at, inner))
+        }
+        Stmt::Loop { body, .. } | Stmt::If { body, .. } => counts_through(body, outer, inner),
+        _ => false,
+    })
+}
+
 fn interchange(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<VarId>, Refusal> {
     let body = nested(kernel, outer, inner)?;
-    if carries_state(body) || [outer, inner].iter().any(|&v| overwrites(kernel, body, v)) {
+    let reorders = carries_state(body) || [outer, inner].iter().any(|&v| overwrites(kernel, body, v));
+    if reorders || counts_through(body, outer, inner) {
         return Err(Refusal::Recurrence(outer));
     }
     rewrite(kernel, outer, &mut |_, outer_bind, body| {

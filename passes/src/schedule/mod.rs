@@ -12,7 +12,7 @@ pub mod tree;
 
 use std::fmt;
 
-use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
 use tlc_ir::{DType, ScalarOp, Target};
 
@@ -168,32 +168,19 @@ impl Scheduler<'_> {
             return;
         }
         // Blocks cover the whole range: the last one is cut short, so that there is one parallel loop and no tail.
-        let n = n.clone();
-        match n.as_const().is_some_and(|n| n % BLOCK == 0) {
-            true => {
-                if let Some(made) = self.apply(Directive::Split {
-                    var: last,
-                    factor: BLOCK,
-                }) {
-                    self.apply(Directive::Bind {
-                        var: made[0],
-                        bind: Bind::Parallel,
-                    });
-                    self.vectorize(made[1]);
-                }
-            }
-            false => {
-                if let Some(made) = self.apply(Directive::Block {
-                    var: last,
-                    factor: BLOCK,
-                }) {
-                    self.apply(Directive::Bind {
-                        var: made[0],
-                        bind: Bind::Parallel,
-                    });
-                    self.vectorize(made[1]);
-                }
-            }
+        let divides = n.as_const().is_some_and(|n| n % BLOCK == 0);
+        let (var, factor) = (last, BLOCK);
+        let blocks = if divides {
+            Directive::Split { var, factor }
+        } else {
+            Directive::Block { var, factor }
+        };
+        if let Some(made) = self.apply(blocks) {
+            self.apply(Directive::Bind {
+                var: made[0],
+                bind: Bind::Parallel,
+            });
+            self.vectorize(made[1]);
         }
     }
 
@@ -458,8 +445,8 @@ impl Scheduler<'_> {
                     }
                     meet(self.kernel.memory_dtype(*memory))?;
                 }
-                Stmt::Accumulate { state, values, monoid } => {
-                    for ((m, i), v) in state.iter().zip(values) {
+                Stmt::Accumulate { state, monoid, .. } => {
+                    for (m, i) in state {
                         let dtype = self.kernel.memory_dtype(*m);
                         if i.uses(var) && !i.affine_in(var).is_some_and(|(c, _)| c.is(1)) {
                             return Err(ScalarReason::StridedStore);
@@ -467,7 +454,6 @@ impl Scheduler<'_> {
                         if !vector_form(monoid.combine(), dtype) {
                             return Err(ScalarReason::NoVectorOp(monoid.combine()));
                         }
-                        let _ = v;
                         meet(dtype)?;
                     }
                 }
@@ -601,10 +587,4 @@ fn convert_form(to: DType, from: DType) -> bool {
         (false, true) => to == DType::I32,
         (true, true) => true,
     }
-}
-
-/// An extent, printed for reports.
-pub fn extent_text(kernel: &Kernel, var: VarId) -> String {
-    let e: &IndexExpr = &kernel.extents[var.0 as usize];
-    format!("{e:?}")
 }

@@ -1,6 +1,6 @@
 //! A second, deliberately plain evaluator of graphs: every node in full, every element by the definition of its node, sums
 //! in order in the accumulator's dtype. Shared by the tests that compare plans and schedules against it.
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test binary uses what it needs")]
 
 pub mod generate;
 pub mod stages;

@@ -1,0 +1,178 @@
+//! What is known of an index expression under bounds: ranges, proofs, simplification.
+
+use super::{Bounds, IndexExpr, IndexNode, Interval, sat128};
+
+impl IndexExpr {
+    /// A range that holds every value the expression can take.
+    pub fn interval(&self, bounds: &dyn Bounds) -> Interval {
+        let n = match self {
+            IndexExpr::Const(c) => return Interval::new(*c, *c),
+            IndexExpr::Node(n) => n,
+        };
+        match &**n {
+            IndexNode::Sym(s) => bounds.symbol(*s),
+            IndexNode::Var(v) => match bounds.extent(*v) {
+                Some(e) => Interval::new(0, e.interval(bounds).hi.saturating_sub(1).max(0)),
+                None => Interval::ALL,
+            },
+            IndexNode::Sum { terms, constant, .. } => {
+                let (mut lo, mut hi) = (*constant as i128, *constant as i128);
+                for (t, c) in terms {
+                    let i = t.interval(bounds).scale(*c);
+                    lo = lo.saturating_add(sat128(i.lo));
+                    hi = hi.saturating_add(sat128(i.hi));
+                }
+                Interval::clamp128(lo, hi)
+            }
+            IndexNode::Product(f) => f.iter().fold(Interval::new(1, 1), |acc, f| {
+                let b = f.interval(bounds);
+                let c = |x: i64, y: i64| (x as i128) * (y as i128);
+                let all = [c(acc.lo, b.lo), c(acc.lo, b.hi), c(acc.hi, b.lo), c(acc.hi, b.hi)];
+                Interval::clamp128(all.into_iter().min().unwrap_or(0), all.into_iter().max().unwrap_or(0))
+            }),
+            IndexNode::FloorDiv(a, b) => {
+                let (a, b) = (a.interval(bounds), b.interval(bounds));
+                let (small, large) = (b.lo.max(1), b.hi.max(1));
+                let lo = if a.lo == i64::MIN {
+                    i64::MIN
+                } else {
+                    a.lo.div_euclid(small).min(a.lo.div_euclid(large))
+                };
+                let hi = if a.hi == i64::MAX {
+                    i64::MAX
+                } else {
+                    a.hi.div_euclid(small).max(a.hi.div_euclid(large))
+                };
+                Interval::new(lo, hi)
+            }
+            IndexNode::Mod(a, b) => {
+                let (a, b) = (a.interval(bounds), b.interval(bounds));
+                let top = b.hi.saturating_sub(1).max(0);
+                if a.lo >= 0 {
+                    Interval::new(0, top.min(a.hi))
+                } else {
+                    Interval::new(0, top)
+                }
+            }
+            IndexNode::Min(a, b) => {
+                let (a, b) = (a.interval(bounds), b.interval(bounds));
+                Interval::new(a.lo.min(b.lo), a.hi.min(b.hi))
+            }
+            IndexNode::Max(a, b) => {
+                let (a, b) = (a.interval(bounds), b.interval(bounds));
+                Interval::new(a.lo.max(b.lo), a.hi.max(b.hi))
+            }
+        }
+    }
+
+    /// True if the expression is certainly not negative.
+    pub fn proves_nonnegative(&self, bounds: &dyn Bounds) -> bool {
+        if self.interval(bounds).lo >= 0 {
+            return true;
+        }
+        // Put each linear loop variable at the end of its range that makes the sum smallest: the symbolic extents then
+        // cancel against symbols that interval arithmetic would treat as unrelated.
+        let mut current = self.clone();
+        for _ in 0..16 {
+            let mut var = None;
+            current.visit_atoms(&mut |n| {
+                if let IndexNode::Var(v) = n {
+                    var = var.max(Some(*v));
+                }
+            });
+            let Some(v) = var else { break };
+            let Some((coefficient, rest)) = current.affine_in(v) else {
+                return false;
+            };
+            let range = coefficient.interval(bounds);
+            current = if range.lo >= 0 {
+                rest
+            } else if range.hi <= 0 {
+                let Some(extent) = bounds.extent(v) else { return false };
+                rest + coefficient * (extent - IndexExpr::ONE)
+            } else {
+                return false;
+            };
+            if current.interval(bounds).lo >= 0 {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// True if `self < other` certainly.
+    pub fn proves_less(&self, other: &IndexExpr, bounds: &dyn Bounds) -> bool {
+        (other.clone() - self.clone() - IndexExpr::ONE).proves_nonnegative(bounds)
+    }
+
+    /// Removes divisions, modulos, minima and maxima that the bounds decide.
+    pub fn simplify(&self, bounds: &dyn Bounds) -> IndexExpr {
+        let n = match self {
+            IndexExpr::Const(_) => return self.clone(),
+            IndexExpr::Node(n) => n,
+        };
+        match &**n {
+            IndexNode::Sym(s) => {
+                let i = bounds.symbol(*s);
+                if i.lo == i.hi {
+                    IndexExpr::Const(i.lo)
+                } else {
+                    self.clone()
+                }
+            }
+            IndexNode::Var(v) => match bounds.extent(*v) {
+                Some(e) if e.is(1) => IndexExpr::ZERO,
+                _ => self.clone(),
+            },
+            IndexNode::Sum { terms, constant, .. } => terms.iter().fold(IndexExpr::Const(*constant), |acc, (t, c)| {
+                acc + t.simplify(bounds).mul_const(*c)
+            }),
+            IndexNode::Product(f) => f.iter().fold(IndexExpr::ONE, |a, f| a * f.simplify(bounds)),
+            IndexNode::FloorDiv(a, b) => {
+                let (a, b) = (a.simplify(bounds), b.simplify(bounds));
+                // A divisor that turns out not to be positive (a symbol that is 0) is left for the evaluator to refuse.
+                if b.as_const().is_some_and(|b| b <= 0) {
+                    return IndexExpr::node(IndexNode::FloorDiv(a, b));
+                }
+                let (q, r) = a.split_divisible(&b);
+                if r.proves_nonnegative(bounds) && r.proves_less(&b, bounds) {
+                    q
+                } else {
+                    IndexExpr::floor_div(&a, &b)
+                }
+            }
+            IndexNode::Mod(a, b) => {
+                let (a, b) = (a.simplify(bounds), b.simplify(bounds));
+                if b.as_const().is_some_and(|b| b <= 0) {
+                    return IndexExpr::node(IndexNode::Mod(a, b));
+                }
+                let (_, r) = a.split_divisible(&b);
+                if r.proves_nonnegative(bounds) && r.proves_less(&b, bounds) {
+                    r
+                } else {
+                    IndexExpr::modulo(&a, &b)
+                }
+            }
+            IndexNode::Min(a, b) => {
+                let (a, b) = (a.simplify(bounds), b.simplify(bounds));
+                if (b.clone() - a.clone()).proves_nonnegative(bounds) {
+                    a
+                } else if (a.clone() - b.clone()).proves_nonnegative(bounds) {
+                    b
+                } else {
+                    IndexExpr::min(&a, &b)
+                }
+            }
+            IndexNode::Max(a, b) => {
+                let (a, b) = (a.simplify(bounds), b.simplify(bounds));
+                if (a.clone() - b.clone()).proves_nonnegative(bounds) {
+                    a
+                } else if (b.clone() - a.clone()).proves_nonnegative(bounds) {
+                    b
+                } else {
+                    IndexExpr::max(&a, &b)
+                }
+            }
+        }
+    }
+}
