@@ -24,7 +24,7 @@
 //!   Register and cache scratch that a thread loop writes is used in that loop only. What lies outside of thread loops is
 //!   executed by every thread of the block alike, so it writes nothing but register scratch. The serial meaning is then
 //!   the parallel one.
-//! - Symbols are positional: a launch supplies their values.
+//! - Symbols are positional: a launch supplies their values, under which no memory has a negative length.
 //!
 //! Kernels are alpha-renamed and nameless inside, so equal ones compare equal and compile once.
 

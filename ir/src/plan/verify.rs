@@ -9,6 +9,10 @@
 
 mod in_place;
 
+use std::fmt;
+
+use rustc_hash::FxHashMap;
+
 use crate::dtype::DType;
 use crate::graph::Symbol;
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
@@ -19,16 +23,33 @@ use in_place::runs_in_place;
 
 /// A broken rule of a plan, and where.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{}{rule}", step_text(.step))]
+#[error("{place}{rule}")]
 pub struct PlanViolation {
-    /// Number of the step, `init` steps first; `None` for the tables.
-    pub step: Option<usize>,
+    /// Where.
+    pub place: PlanPlace,
     /// What.
     pub rule: PlanRule,
 }
 
-fn step_text(step: &Option<usize>) -> String {
-    step.map_or(String::new(), |s| format!("step {s}: "))
+/// Where in a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PlanPlace {
+    /// In the tables.
+    Tables,
+    /// At the declaration of a slot.
+    Slot(SlotId),
+    /// In a step; `init` steps count first.
+    Step(usize),
+}
+
+impl fmt::Display for PlanPlace {
+    /// Before a rule: rules name their slots themselves.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PlanPlace::Step(s) => write!(f, "step {s}: "),
+            PlanPlace::Tables | PlanPlace::Slot(_) => Ok(()),
+        }
+    }
 }
 
 /// What is wrong with a plan.
@@ -141,7 +162,8 @@ pub fn verify(plan: &Plan) -> PlanReport {
     let mut c = Checker {
         plan,
         report: PlanReport::default(),
-        step: None,
+        place: PlanPlace::Tables,
+        roots: Vec::new(),
     };
     if c.tables() {
         c.flow();
@@ -154,7 +176,8 @@ pub fn verify(plan: &Plan) -> PlanReport {
 /// Checks a placement for concrete symbol values: no two live slots overlap.
 pub fn verify_layout(plan: &Plan, layout: &Layout, symbols: &[i64]) -> Vec<PlanViolation> {
     let mut errors = Vec::new();
-    let mut fail = |rule| errors.push(PlanViolation { step: None, rule });
+    let place = PlanPlace::Tables;
+    let mut fail = |rule| errors.push(PlanViolation { place, rule });
     let spans = spans(plan);
     let mut placed: Vec<(usize, u64, u64, (usize, usize))> = Vec::new();
     for (i, slot) in plan.slots.iter().enumerate() {
@@ -201,12 +224,17 @@ fn spans(plan: &Plan) -> Vec<Option<(usize, usize)>> {
 struct Checker<'p> {
     plan: &'p Plan,
     report: PlanReport,
-    step: Option<usize>,
+    place: PlanPlace,
+    /// The slot whose bytes each slot has, once aliases are known to end.
+    roots: Vec<SlotId>,
 }
 
 impl Checker<'_> {
     fn error(&mut self, rule: PlanRule) {
-        self.report.errors.push(PlanViolation { step: self.step, rule });
+        self.report.errors.push(PlanViolation {
+            place: self.place,
+            rule,
+        });
     }
 
     /// Notes a fact about symbols: refuted if it has a constant value, else unproven.
@@ -215,7 +243,10 @@ impl Checker<'_> {
             Some(_) => &mut self.report.errors,
             None => &mut self.report.unproven,
         };
-        list.push(PlanViolation { step: self.step, rule });
+        list.push(PlanViolation {
+            place: self.place,
+            rule,
+        });
     }
 
     fn symbolic(&mut self, e: &IndexExpr) {
@@ -241,6 +272,7 @@ impl Checker<'_> {
         let plan = self.plan;
         let before = self.report.errors.len();
         for (i, slot) in plan.slots.iter().enumerate() {
+            self.place = PlanPlace::Slot(SlotId(i as u32));
             self.symbolic(&slot.len);
             let (known, what) = match &slot.storage {
                 Storage::Input(k) => ((*k as usize) < plan.inputs.len(), "input"),
@@ -251,23 +283,14 @@ impl Checker<'_> {
             };
             if !known {
                 self.error(PlanRule::Missing(format!("{what} that slot {i} names")));
-                continue;
-            }
-            // Follow aliases no further than there are slots.
-            let mut at = SlotId(i as u32);
-            for _ in 0..=plan.slots.len() {
-                match plan.slots.get(at.0 as usize).map(|s| &s.storage) {
-                    Some(Storage::Alias(of)) => at = *of,
-                    _ => break,
-                }
-            }
-            if let Some(Storage::Alias(_)) = plan.slots.get(at.0 as usize).map(|s| &s.storage) {
-                self.error(PlanRule::AliasCycle(SlotId(i as u32)));
             }
         }
+        self.place = PlanPlace::Tables;
+        self.aliases();
+        plan.inputs.iter().filter_map(|i| i.slot).for_each(|s| self.exists(s));
         plan.outputs.iter().for_each(|o| self.exists(o.slot));
         for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
-            self.step = Some(number);
+            self.place = PlanPlace::Step(number);
             match step {
                 Step::Launch(l) => self.launch_ids(l),
                 Step::Group(all) => all.iter().for_each(|l| self.launch_ids(l)),
@@ -275,8 +298,55 @@ impl Checker<'_> {
                 Step::Copy { src, dst } => [src, dst].iter().for_each(|s| self.exists(**s)),
             }
         }
-        self.step = None;
+        self.place = PlanPlace::Tables;
         self.report.errors.len() == before
+    }
+
+    /// Finds the root of each slot, and the aliases that have none.
+    fn aliases(&mut self) {
+        let slots = &self.plan.slots;
+        let mut roots: Vec<Option<SlotId>> = vec![None; slots.len()];
+        // Slots from which aliases lead in a circle, or nowhere.
+        let mut circular = vec![false; slots.len()];
+        let mut met: Vec<usize> = vec![usize::MAX; slots.len()];
+        for i in 0..slots.len() {
+            let mut path = Vec::new();
+            let mut at = SlotId(i as u32);
+            let end = loop {
+                let n = at.0 as usize;
+                let Some(slot) = slots.get(n) else { break None };
+                if roots[n].is_some() || circular[n] || met[n] == i {
+                    break roots[n];
+                }
+                met[n] = i;
+                path.push(n);
+                match slot.storage {
+                    Storage::Alias(of) => at = of,
+                    _ => break Some(at),
+                }
+            };
+            for n in path {
+                roots[n] = end;
+                circular[n] = end.is_none();
+            }
+        }
+        for (i, root) in roots.iter().enumerate() {
+            let known = match slots[i].storage {
+                Storage::Alias(of) => (of.0 as usize) < slots.len(),
+                _ => true,
+            };
+            if root.is_none() && known {
+                let id = SlotId(i as u32);
+                self.place = PlanPlace::Slot(id);
+                self.error(PlanRule::AliasCycle(id));
+            }
+        }
+        self.place = PlanPlace::Tables;
+        self.roots = roots.into_iter().zip(0..).map(|(r, i)| r.unwrap_or(SlotId(i))).collect();
+    }
+
+    fn root(&self, slot: SlotId) -> SlotId {
+        self.roots[slot.0 as usize]
     }
 
     fn launch_ids(&mut self, l: &Launch) {
@@ -299,12 +369,13 @@ impl Checker<'_> {
             .iter()
             .map(|s| matches!(s.storage, Storage::Input(_) | Storage::Constant(_)))
             .collect();
+        self.stored();
         for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
-            self.step = Some(number);
+            self.place = PlanPlace::Step(number);
             let mut touched = Vec::new();
             step.visit_slots(&mut |s, w| touched.push((s, w)), &plan.kernels);
             for &(slot, writes) in &touched {
-                let root = plan.root(slot);
+                let root = self.root(slot);
                 // A view holds what its root holds.
                 let value = if ever_written[slot.0 as usize] { slot } else { root };
                 if !writes && !holds[value.0 as usize] {
@@ -325,7 +396,7 @@ impl Checker<'_> {
                 Step::Copy { src, dst } => {
                     let from = &plan.slots[src.0 as usize];
                     self.argument(*dst, from.dtype, &from.len.clone());
-                    if plan.root(*src) == plan.root(*dst) {
+                    if self.root(*src) == self.root(*dst) {
                         self.error(PlanRule::NotInPlace(*src, *dst));
                     }
                 }
@@ -335,18 +406,39 @@ impl Checker<'_> {
                 .filter(|t| t.1)
                 .for_each(|t| holds[t.0.0 as usize] = true);
         }
-        self.step = None;
+        self.place = PlanPlace::Tables;
         for o in &plan.outputs {
             let value = if ever_written[o.slot.0 as usize] {
                 o.slot
             } else {
-                plan.root(o.slot)
+                self.root(o.slot)
             };
             if !holds[value.0 as usize] {
                 self.error(PlanRule::Unwritten(o.slot));
             }
             self.argument(o.slot, o.ty.dtype, &o.ty.elements());
         }
+    }
+
+    /// Slots of inputs and constants are as large as what they hold.
+    fn stored(&mut self) {
+        let plan = self.plan;
+        for (i, slot) in plan.slots.iter().enumerate() {
+            let id = SlotId(i as u32);
+            self.place = PlanPlace::Slot(id);
+            match &slot.storage {
+                Storage::Input(k) => {
+                    let ty = &plan.inputs[*k as usize].ty;
+                    self.argument(id, ty.dtype, &ty.elements());
+                }
+                Storage::Constant(k) => {
+                    let data = &plan.constants[*k as usize];
+                    self.argument(id, data.dtype(), &IndexExpr::from(data.len()));
+                }
+                _ => {}
+            }
+        }
+        self.place = PlanPlace::Tables;
     }
 
     fn argument(&mut self, slot: SlotId, dtype: DType, len: &IndexExpr) {
@@ -395,7 +487,7 @@ impl Checker<'_> {
         for (i, a) in l.args.iter().enumerate() {
             for (j, b) in l.args.iter().enumerate().skip(i + 1) {
                 let (x, y) = (kernel.params[i].access, kernel.params[j].access);
-                if plan.root(*a) != plan.root(*b) || (x == Access::Read && y == Access::Read) {
+                if self.root(*a) != self.root(*b) || (x == Access::Read && y == Access::Read) {
                     continue;
                 }
                 let in_place = match (x, y) {
@@ -412,18 +504,25 @@ impl Checker<'_> {
 
     fn group(&mut self, all: &[Launch]) {
         let plan = self.plan;
-        let touched: Vec<Vec<(SlotId, bool)>> = all
-            .iter()
-            .map(|l| {
-                let mut out = Vec::new();
-                Step::Launch(l.clone()).visit_slots(&mut |s, w| out.push((plan.root(s), w)), &plan.kernels);
-                out
-            })
-            .collect();
-        for (i, a) in touched.iter().enumerate() {
-            for b in &touched[i + 1..] {
-                let clash = a.iter().find(|x| b.iter().any(|y| x.0 == y.0 && (x.1 || y.1)));
-                if let Some(&(slot, _)) = clash {
+        // By bytes: whether an earlier launch wrote them, and whether a conflict was told.
+        let mut earlier: FxHashMap<SlotId, (bool, bool)> = FxHashMap::default();
+        for l in all {
+            let params = &plan.kernels[l.kernel.0 as usize].params;
+            let mut own: Vec<(SlotId, bool)> = Vec::new();
+            for (slot, param) in l.args.iter().zip(params) {
+                own.push((self.root(*slot), param.access != Access::Read));
+            }
+            // A launch may touch a slot as several arguments; that it writes counts.
+            own.sort_by_key(|o| (o.0, !o.1));
+            own.dedup_by_key(|o| o.0);
+            for (slot, writes) in own {
+                let Some(before) = earlier.get_mut(&slot) else {
+                    earlier.insert(slot, (writes, false));
+                    continue;
+                };
+                let clash = (before.0 || writes) && !before.1;
+                *before = (before.0 || writes, before.1 || clash);
+                if clash {
                     self.error(PlanRule::GroupConflict(slot));
                 }
             }
@@ -479,7 +578,7 @@ impl Checker<'_> {
             }
         }
         for operand in [&g.lhs, &g.rhs] {
-            if plan.root(operand.slot) == plan.root(g.dst.slot) {
+            if self.root(operand.slot) == self.root(g.dst.slot) {
                 self.error(PlanRule::NotInPlace(operand.slot, g.dst.slot));
             }
         }
@@ -504,8 +603,17 @@ impl Checker<'_> {
             .iter()
             .for_each(|o| last_read[o.slot.0 as usize] = Some(end));
         let bounds = Ranges(&plan.symbols);
+        // First writes to the bytes of each root, in order.
+        let mut writes: FxHashMap<SlotId, Vec<(usize, SlotId)>> = FxHashMap::default();
+        for (i, at) in first_write.iter().enumerate() {
+            let slot = SlotId(i as u32);
+            at.into_iter()
+                .for_each(|at| writes.entry(self.root(slot)).or_default().push((*at, slot)));
+        }
+        writes.values_mut().for_each(|w| w.sort());
         for i in 0..plan.slots.len() {
-            let (a, root) = (SlotId(i as u32), plan.root(SlotId(i as u32)));
+            self.place = PlanPlace::Slot(SlotId(i as u32));
+            let (a, root) = (SlotId(i as u32), self.root(SlotId(i as u32)));
             let slot = &plan.slots[i];
             if a != root {
                 let bytes = |s: SlotId| {
@@ -521,26 +629,23 @@ impl Checker<'_> {
                 slot.len.as_const().is_none_or(|n| n >= 0),
                 "sizes are checked when recorded"
             );
-            for j in 0..plan.slots.len() {
-                let b = SlotId(j as u32);
-                if i == j || plan.root(b) != root {
-                    continue;
-                }
-                // `a` is overwritten when `b` is first written after `a` was.
-                let born = first_write[i].or(match slot.storage {
-                    Storage::Alias(_) => first_write[root.0 as usize],
-                    _ => Some(0),
-                });
-                if let (Some(born), Some(overwritten), Some(read)) = (born, first_write[j], last_read[i])
-                    && born < overwritten
-                    && read > overwritten
-                {
-                    self.step = Some(overwritten);
-                    self.error(PlanRule::AliasLive(a, b));
-                    self.step = None;
-                }
+            // `a` is overwritten when another value of these bytes is first written after `a` was.
+            let born = first_write[i].or(match slot.storage {
+                Storage::Alias(_) => first_write[root.0 as usize],
+                _ => Some(0),
+            });
+            let (Some(born), Some(read), Some(writes)) = (born, last_read[i], writes.get(&root)) else {
+                continue;
+            };
+            let next = writes.partition_point(|w| w.0 <= born);
+            if let Some(&(overwritten, b)) = writes.get(next)
+                && read > overwritten
+            {
+                self.place = PlanPlace::Step(overwritten);
+                self.error(PlanRule::AliasLive(a, b));
             }
         }
+        self.place = PlanPlace::Tables;
     }
 }
 

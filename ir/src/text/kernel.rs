@@ -4,24 +4,28 @@
 //! - Tables are numbered without gaps, so memory is linear in the text whatever numbers it mentions.
 //! - A variable's extent mentions only variables that the text defines before it, and intervals of extents are computed
 //!   once, at the definition. Blocks nest at most [`MAX_BLOCKS`] deep.
-//! - What parses passes [`structure`]; what needs proof is left to [`crate::kernel::verify::verify`].
+//! - What parses has complete tables: every value, variable, parameter and scratch that a statement mentions is declared,
+//!   and each value and variable has one definition. All else is left to [`crate::kernel::verify::verify`].
 
 use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use super::cursor::{Cursor, Mark, Parsed};
-use super::expr::{self, dim, scalar};
+use super::cursor::{Cursor, Mark, Parsed, Reported};
+use super::expr::{self, dim, dtype, range, scalar};
 use super::lexer::{Span, Token, TokenKind, excerpt};
 use crate::dtype::DType;
 use crate::graph::Monoid;
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
-use crate::kernel::verify::structure;
+use crate::kernel::verify::Place;
 use crate::kernel::{Access, Bind, Kernel, Memory, Op, Param, Scope, Scratch, Stmt, ValueId};
 use crate::scalar::ScalarOp;
 
 /// How deep loops and conditions nest.
 const MAX_BLOCKS: u32 = 128;
+
+/// The most scratch memories and variables of a kernel: the verifier and the interpreter look at all of them often.
+const MAX_TABLE: usize = 1 << 16;
 
 /// Words that begin a statement or a section.
 const WORDS: &[&str] = &[
@@ -75,34 +79,85 @@ fn numbered(name: &str, prefix: &str) -> Option<u32> {
     (number.to_string() == digits).then_some(number)
 }
 
+/// Where the statements of a kernel are, outer before inner.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StatementSpans {
+    header: Span,
+    statements: Vec<Span>,
+}
+
+impl StatementSpans {
+    /// The text of a place in the kernel that was read with these spans.
+    pub(crate) fn find(&self, kernel: &Kernel, place: &Place) -> Span {
+        let mut number = 0usize;
+        let mut block = &kernel.body[..];
+        for (depth, &at) in place.0.iter().enumerate() {
+            let at = at as usize;
+            number += block.iter().take(at).map(statements).sum::<usize>() + usize::from(depth > 0);
+            block = match block.get(at) {
+                Some(Stmt::Loop { body, .. } | Stmt::If { body, .. }) => body,
+                _ => &[],
+            };
+        }
+        match place.0.is_empty() {
+            true => self.header,
+            false => self.statements.get(number).copied().unwrap_or(self.header),
+        }
+    }
+}
+
+/// A statement and those inside it.
+fn statements(s: &Stmt) -> usize {
+    match s {
+        Stmt::Loop { body, .. } | Stmt::If { body, .. } => 1 + body.iter().map(statements).sum::<usize>(),
+        _ => 1,
+    }
+}
+
 struct KernelParser<'c, 't> {
     c: &'c mut Cursor<'t>,
     names: Names,
     values: HashMap<u32, DType>,
     kernel: Kernel,
     depth: u32,
+    spans: StatementSpans,
 }
 
-/// Reads a kernel, behind the word `kernel`: its name, if it has one, and the kernel.
-pub(crate) fn kernel(c: &mut Cursor<'_>) -> Parsed<(Option<String>, Kernel)> {
-    let start = c.mark();
+/// Reads a kernel section, behind the word `kernel`: its name, if it has one, and the kernel.
+pub(crate) fn section(c: &mut Cursor<'_>) -> Parsed<(Option<String>, Kernel, StatementSpans)> {
     let mut name = None;
     if c.kind() == TokenKind::Global {
         let token = c.bump();
         name = Some(c.sigil_name(token)?.0);
     }
+    let (kernel, spans) = kernel(c)?;
+    Ok((name, kernel, spans))
+}
+
+/// Reads a kernel, behind its name.
+pub(super) fn kernel(c: &mut Cursor<'_>) -> Parsed<(Kernel, StatementSpans)> {
+    let start = c.mark();
     let mut parser = KernelParser {
         c,
         names: Names::default(),
         values: HashMap::new(),
         kernel: Kernel::default(),
         depth: 0,
+        spans: StatementSpans::default(),
     };
-    parser.header()?;
-    let span = parser.c.span_since(start);
+    let header = parser.header();
+    parser.spans.header = parser.c.span_since(start);
+    if header.is_err() {
+        // The body's own errors still show.
+        parser.names.incomplete = true;
+        if !parser.c.find_block() {
+            return Err(Reported);
+        }
+        parser.c.bump();
+    }
     parser.kernel.body = parser.block()?;
-    parser.finish(span)?;
-    Ok((name, parser.kernel))
+    parser.finish()?;
+    Ok((parser.kernel, parser.spans))
 }
 
 impl KernelParser<'_, '_> {
@@ -115,13 +170,12 @@ impl KernelParser<'_, '_> {
         }
         if self.c.eat_word("where") {
             loop {
+                let start = self.c.mark();
                 let (token, number) = self.number("s", "symbol")?;
                 self.next(token, number, self.names.symbols.len(), "symbol")?;
                 self.word("in", "symbol")?;
-                let lo = self.c.integer("range", i64::MIN, i64::MAX)?;
-                self.c.expect(TokenKind::Through, "range")?;
-                let hi = self.c.integer("range", i64::MIN, i64::MAX)?;
-                self.names.symbols.push((lo, hi));
+                let range = range(self.c, start)?;
+                self.names.symbols.push(range);
                 if !self.c.eat(TokenKind::Comma) {
                     break;
                 }
@@ -146,7 +200,7 @@ impl KernelParser<'_, '_> {
     /// `: dtype[len]`.
     fn array(&mut self, context: &str) -> Parsed<(DType, IndexExpr)> {
         self.c.expect(TokenKind::Colon, context)?;
-        let dtype = self.dtype()?;
+        let dtype = dtype(self.c)?;
         Ok((dtype, self.bracketed(context)?))
     }
 
@@ -155,16 +209,6 @@ impl KernelParser<'_, '_> {
         let e = dim(self.c, &mut self.names)?;
         self.c.expect(TokenKind::RightBracket, context)?;
         Ok(e)
-    }
-
-    fn dtype(&mut self) -> Parsed<DType> {
-        match (self.c.kind(), self.c.source(self.c.token()).parse::<DType>()) {
-            (TokenKind::Word, Ok(dtype)) => {
-                self.c.bump();
-                Ok(dtype)
-            }
-            _ => Err(self.c.unexpected("type", "a dtype like `f32`")),
-        }
     }
 
     fn word(&mut self, word: &str, context: &str) -> Parsed<()> {
@@ -204,6 +248,14 @@ impl KernelParser<'_, '_> {
         Err(self.c.error(token.span(), message))
     }
 
+    fn table(&mut self, token: Token, entries: usize) -> Parsed<()> {
+        if entries < MAX_TABLE {
+            return Ok(());
+        }
+        let message = format!("kernel too large; expected at most {MAX_TABLE} variables and scratch memories each");
+        Err(self.c.error(token.span(), message))
+    }
+
     /// A value's name, and its number.
     fn value_name(&mut self) -> Parsed<(Token, u32)> {
         let token = self.c.token();
@@ -225,7 +277,7 @@ impl KernelParser<'_, '_> {
     fn define_value(&mut self) -> Parsed<(ValueId, DType)> {
         let (token, number) = self.value_name()?;
         self.c.expect(TokenKind::Colon, "value")?;
-        let dtype = self.dtype()?;
+        let dtype = dtype(self.c)?;
         if self.values.insert(number, dtype).is_some() {
             let message = format!("value defined twice; expected a new number, found `%{number}`");
             return Err(self.c.error(token.span(), message));
@@ -236,6 +288,7 @@ impl KernelParser<'_, '_> {
     /// `i7 in 0..extent`.
     fn define_var(&mut self) -> Parsed<VarId> {
         let (token, number) = self.number("i", "loop variable")?;
+        self.table(token, self.names.vars.len())?;
         self.word("in", "loop variable")?;
         self.c.integer("lower bound", 0, 0)?;
         self.c.expect(TokenKind::Range, "range")?;
@@ -248,12 +301,20 @@ impl KernelParser<'_, '_> {
         Ok(VarId(number))
     }
 
+    /// Behind `for`.
+    fn loop_head(&mut self) -> Parsed<(VarId, Bind)> {
+        let var = self.define_var()?;
+        let bind = self.one_of("loop", Bind::ALL.map(|b| (b.name(), b)).as_slice())?;
+        Ok((var, bind))
+    }
+
     /// `p0[index]`.
     fn element(&mut self) -> Parsed<(Memory, IndexExpr)> {
         let token = self.c.token();
         let name = self.c.source(token);
-        let param = numbered(name, "p").filter(|&p| (p as usize) < self.kernel.params.len());
-        let scratch = numbered(name, "r").filter(|&r| (r as usize) < self.kernel.scratch.len());
+        let known = |number: &u32, len: usize| self.names.incomplete || (*number as usize) < len;
+        let param = numbered(name, "p").filter(|p| known(p, self.kernel.params.len()));
+        let scratch = numbered(name, "r").filter(|r| known(r, self.kernel.scratch.len()));
         let memory = match (token.kind, param, scratch) {
             (TokenKind::Word, Some(p), _) => Memory::Param(p),
             (TokenKind::Word, _, Some(r)) => Memory::Scratch(r),
@@ -287,38 +348,60 @@ impl KernelParser<'_, '_> {
     /// Statements up to the closing brace, behind the opening one.
     fn block(&mut self) -> Parsed<Vec<Stmt>> {
         let mut all = Vec::new();
-        while !self.c.eat(TokenKind::RightBrace) {
-            let section = self.c.token().line_start && ["graph", "kernel", "plan"].iter().any(|w| self.c.at_word(w));
-            if self.c.gave_up() || self.c.kind() == TokenKind::End || section {
+        while self.c.kind() != TokenKind::RightBrace {
+            let nested = self.c.at_word("kernel") && self.c.next_kind() == TokenKind::Number;
+            if self.c.gave_up() || self.c.kind() == TokenKind::End || nested || self.c.at_section() {
                 return Err(self.c.unexpected("kernel", "`}`"));
             }
+            self.c.anchor();
             let start = self.c.mark();
-            match self.statement() {
-                Ok(s) => all.extend(s),
+            let number = self.spans.statements.len();
+            self.spans.statements.push(Span::default());
+            match self.statement(number) {
+                Ok(Some(s)) => all.push(s),
+                // A declaration.
+                Ok(None) => drop(self.spans.statements.pop()),
                 Err(_) => {
                     self.names.incomplete = true;
                     self.c.recover_statement(start, WORDS);
                 }
             }
+            if let Some(span) = self.spans.statements.get_mut(number)
+                && *span == Span::default()
+            {
+                *span = self.c.span_since(start);
+            }
         }
+        self.c.anchor();
+        self.c.bump();
         Ok(all)
     }
 
-    fn nested(&mut self, start: Mark) -> Parsed<Vec<Stmt>> {
+    /// The head of a block, just read from `start` on, and the block. A bad head does not hide the errors of its block.
+    fn nested<T>(&mut self, number: usize, start: Mark, head: Parsed<T>) -> Parsed<(T, Vec<Stmt>)> {
+        self.spans.statements[number] = self.c.span_since(start);
+        if head.is_err() {
+            self.names.incomplete = true;
+            if !self.c.find_block() {
+                return Err(Reported);
+            }
+        }
         self.c.expect(TokenKind::LeftBrace, "block")?;
         if self.depth >= MAX_BLOCKS {
             let span = self.c.span_since(start);
             let message = format!("blocks nested too deep; expected at most {MAX_BLOCKS} levels");
-            return Err(self.c.error(span, message));
+            self.c.error(span, message);
+            self.c.skip_braced();
+            return Err(Reported);
         }
         self.depth += 1;
         let body = self.block();
         self.depth -= 1;
-        body
+        Ok((head?, body?))
     }
 
     /// A statement, or a declaration, which is none.
-    fn statement(&mut self) -> Parsed<Option<Stmt>> {
+    fn statement(&mut self, number: usize) -> Parsed<Option<Stmt>> {
         let start = self.c.mark();
         if self.c.kind() == TokenKind::Value {
             let (value, dtype) = self.define_value()?;
@@ -330,14 +413,13 @@ impl KernelParser<'_, '_> {
         let which = self.one_of("statement", &words.iter().map(|w| (*w, *w)).collect::<Vec<_>>())?;
         Ok(Some(match which {
             "for" => {
-                let var = self.define_var()?;
-                let bind = self.one_of("loop", Bind::ALL.map(|b| (b.name(), b)).as_slice())?;
-                let body = self.nested(start)?;
+                let head = self.loop_head();
+                let ((var, bind), body) = self.nested(number, start, head)?;
                 Stmt::Loop { var, bind, body }
             }
             "if" => {
-                let cond = self.value()?;
-                let body = self.nested(start)?;
+                let head = self.value();
+                let (cond, body) = self.nested(number, start, head)?;
                 Stmt::If { cond, body }
             }
             "store" => {
@@ -378,6 +460,7 @@ impl KernelParser<'_, '_> {
             "scratch" => {
                 let (token, number) = self.number("r", "scratch")?;
                 self.next(token, number, self.kernel.scratch.len(), "scratch")?;
+                self.table(token, self.kernel.scratch.len())?;
                 let (dtype, len) = self.array("scratch")?;
                 let scope = self.one_of("scratch", Scope::ALL.map(|s| (s.name(), s)).as_slice())?;
                 self.kernel.scratch.push(Scratch { dtype, len, scope });
@@ -417,9 +500,10 @@ impl KernelParser<'_, '_> {
     }
 
     /// Makes the tables, and checks the whole.
-    fn finish(&mut self, header: Span) -> Parsed<()> {
+    fn finish(&mut self) -> Parsed<()> {
+        let header = self.spans.header;
         if self.names.incomplete {
-            return Err(super::cursor::Reported);
+            return Err(Reported);
         }
         let (values, vars) = (self.values.len() as u32, self.names.vars.len() as u32);
         for number in 0..values {
@@ -445,14 +529,6 @@ impl KernelParser<'_, '_> {
             }
         }
         self.kernel.symbols = std::mem::take(&mut self.names.symbols);
-        let violations = structure(&self.kernel);
-        for v in &violations {
-            self.c.error(header, v.to_string());
-        }
-        if violations.is_empty() {
-            Ok(())
-        } else {
-            Err(super::cursor::Reported)
-        }
+        Ok(())
     }
 }

@@ -36,6 +36,8 @@ pub(crate) enum TokenKind {
     Value,
     /// `@name` or `@"any text"`.
     Global,
+    /// `$0`: a slot of a plan.
+    Slot,
     /// `"any text"`.
     String,
     /// Digits, with an optional fraction and exponent, or `0x` and hexadecimal digits. Never signed.
@@ -87,6 +89,7 @@ impl TokenKind {
             TokenKind::Word => "a word",
             TokenKind::Value => "a value like `%x`",
             TokenKind::Global => "a name like `@f`",
+            TokenKind::Slot => "a slot like `$0`",
             TokenKind::String => "a quoted string",
             TokenKind::Number => "a number",
             TokenKind::Label => "a label",
@@ -242,6 +245,12 @@ impl Lexer<'_> {
             b'"' => self.string(start),
             b'%' => self.name(start, TokenKind::Value),
             b'@' => self.name(start, TokenKind::Global),
+            b'$' => {
+                if self.take_while(|b| b.is_ascii_digit()) == 0 {
+                    return self.error(start, "malformed slot; expected digits after `$`");
+                }
+                TokenKind::Slot
+            }
             b'\'' => {
                 let digits = self.take_while(|b| b.is_ascii_digit());
                 if digits == 0 {
@@ -258,7 +267,7 @@ impl Lexer<'_> {
                 // Take the whole run of bytes that start no token, so that it is one error and ends on a character.
                 while let Some(&b) = self.bytes.get(self.at) {
                     let starts_token =
-                        b.is_ascii_whitespace() || is_word_byte(b) || b"()[]{},:;=+*-%@\"'/".contains(&b);
+                        b.is_ascii_whitespace() || is_word_byte(b) || b"()[]{},:;=+*-%@$\"'/".contains(&b);
                     if starts_token {
                         break;
                     }
