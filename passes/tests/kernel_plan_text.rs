@@ -4,6 +4,7 @@
 mod oracle;
 
 use tlc_ir::kernel::Kernel;
+use tlc_ir::kernel::verify::verify;
 use tlc_ir::plan::Plan;
 use tlc_ir::testgen::{GenOptions, Rng, random_graph};
 use tlc_ir::text::{PrintOptions, parse_module, print_module, print_plan, verify_module};
@@ -49,6 +50,8 @@ fn all_survive(compiled: &Compiled, what: &str) -> (usize, usize) {
     }
     for kernel in gpu_kernels(&compiled.graph, &compiled.clusters) {
         kernel_round_trip(&kernel.kernel, &format!("{what}, for a GPU"));
+        let errors = verify(&kernel.kernel).errors;
+        assert_eq!(errors, [], "{what}, for a GPU\n{}", kernel.kernel);
     }
     plan_round_trip(&compiled.planned.plan, what);
     (kernels, compiled.planned.plan.steps.len())

@@ -33,7 +33,8 @@ impl fmt::Display for SlotId {
 }
 
 impl Plan {
-    fn dim(&self, e: &IndexExpr) -> String {
+    /// An extent with the names of the plan's symbols.
+    pub(crate) fn dim(&self, e: &IndexExpr) -> String {
         let name = |s: SymId| {
             let known = self.symbols.get(s.0 as usize);
             known.map_or_else(|| format!("s{}", s.0), |s| word_name(&s.name))

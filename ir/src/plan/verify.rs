@@ -60,13 +60,13 @@ pub enum PlanRule {
     #[error("there is no {0}")]
     Missing(String),
     /// Aliases that name each other.
-    #[error("slot {} is an alias of itself", .0.0)]
+    #[error("{0} is an alias of itself")]
     AliasCycle(SlotId),
     /// An alias that does not fit the bytes it takes.
-    #[error("slot {} is longer than slot {}, whose bytes it takes", .0.0, .1.0)]
+    #[error("{0} is longer than {1}, whose bytes it takes")]
     AliasLength(SlotId, SlotId),
     /// Not as many arguments as parameters.
-    #[error("{found} arguments, expected {expected}")]
+    #[error("{} given, expected {expected}", counted(*.found, "argument"))]
     ArgumentCount {
         /// Parameters of the kernel.
         expected: usize,
@@ -74,7 +74,7 @@ pub enum PlanRule {
         found: usize,
     },
     /// An argument of another dtype.
-    #[error("slot {} holds {found}, expected {expected}", .slot.0)]
+    #[error("{slot} holds {found}, expected {expected}")]
     Dtype {
         /// The slot.
         slot: SlotId,
@@ -84,14 +84,14 @@ pub enum PlanRule {
         found: DType,
     },
     /// An argument of another length.
-    #[error("slot {} has {found:?} elements, expected {expected:?}", .slot.0)]
+    #[error("{slot} has length {found}, expected {expected}")]
     Length {
         /// The slot.
         slot: SlotId,
         /// What fits.
-        expected: IndexExpr,
+        expected: String,
         /// What it has.
-        found: IndexExpr,
+        found: String,
     },
     /// Symbol arguments that do not fit the kernel's ranges.
     #[error("symbol argument {position} does not fit {lo}..={hi}")]
@@ -107,32 +107,37 @@ pub enum PlanRule {
     #[error("an expression mentions i{}", .0.0)]
     Variable(VarId),
     /// A slot is read that holds nothing.
-    #[error("slot {} is read before it is written", .0.0)]
+    #[error("{0} is read before it is written")]
     Unwritten(SlotId),
     /// A write to the caller's inputs or to constants.
-    #[error("slot {} is written, but is an input or constant", .0.0)]
+    #[error("{0} is written, but is an input or constant")]
     ReadOnly(SlotId),
     /// A value is overwritten while it is still needed.
-    #[error("slot {} is overwritten by slot {}, but is read later", .0.0, .1.0)]
+    #[error("{0} is overwritten by {1}, but is read later")]
     AliasLive(SlotId, SlotId),
     /// A kernel that cannot run in place is asked to.
-    #[error("slots {} and {} share bytes, but the kernel does not read each element before it writes it", .0.0, .1.0)]
+    #[error("{0} and {1} share bytes, but not each element is read before it is written")]
     NotInPlace(SlotId, SlotId),
     /// An input offered to an output that cannot take its bytes.
     #[error("output {1} cannot be computed in the bytes of input {0}")]
     Donation(u32, u32),
     /// Launches of one group that touch the same bytes, one of them writing.
-    #[error("two launches of the group touch slot {}", .0.0)]
+    #[error("two launches of the group touch {0}, and one writes it")]
     GroupConflict(SlotId),
     /// A matrix product that leaves its slot.
-    #[error("the product accesses slot {} outside its length", .0.0)]
+    #[error("the product accesses {0} outside its length")]
     OutOfBounds(SlotId),
     /// Two slots that are live together overlap in the arena.
-    #[error("slots {} and {} overlap in the arena", .0.0, .1.0)]
+    #[error("{0} and {1} overlap in the arena")]
     Overlap(SlotId, SlotId),
     /// An arena slot without a place, or outside the arena, or not aligned.
-    #[error("slot {} has no aligned place inside the arena", .0.0)]
+    #[error("{0} has no aligned place inside the arena")]
     Place(SlotId),
+}
+
+/// `1 argument`, `2 arguments`.
+fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 /// What the verifier found.
@@ -237,11 +242,17 @@ impl Checker<'_> {
         });
     }
 
-    /// Notes a fact about symbols: refuted if it has a constant value, else unproven.
+    /// Notes that a number is not what it should be, as far as is known: zero, or not negative. That is refuted if it is
+    /// constant, or has the wrong sign for all values of the symbols.
     fn doubt(&mut self, e: &IndexExpr, rule: PlanRule) {
-        let list = match e.as_const() {
-            Some(_) => &mut self.report.errors,
-            None => &mut self.report.unproven,
+        let range = e.interval(&Ranges(&self.plan.symbols));
+        self.doubt_if(e.as_const().is_some() || range.hi < 0 || range.lo > 0, rule);
+    }
+
+    fn doubt_if(&mut self, refuted: bool, rule: PlanRule) {
+        let list = match refuted {
+            true => &mut self.report.errors,
+            false => &mut self.report.unproven,
         };
         list.push(PlanViolation {
             place: self.place,
@@ -263,7 +274,7 @@ impl Checker<'_> {
 
     fn exists(&mut self, slot: SlotId) {
         if slot.0 as usize >= self.plan.slots.len() {
-            self.error(PlanRule::Missing(format!("slot {}", slot.0)));
+            self.error(PlanRule::Missing(slot.to_string()));
         }
     }
 
@@ -282,7 +293,7 @@ impl Checker<'_> {
                 _ => (true, ""),
             };
             if !known {
-                self.error(PlanRule::Missing(format!("{what} that slot {i} names")));
+                self.error(PlanRule::Missing(format!("{what} that ${i} names")));
             }
         }
         self.place = PlanPlace::Tables;
@@ -342,7 +353,11 @@ impl Checker<'_> {
             }
         }
         self.place = PlanPlace::Tables;
-        self.roots = roots.into_iter().zip(0..).map(|(r, i)| r.unwrap_or(SlotId(i))).collect();
+        self.roots = roots
+            .into_iter()
+            .zip(0..)
+            .map(|(r, i)| r.unwrap_or(SlotId(i)))
+            .collect();
     }
 
     fn root(&self, slot: SlotId) -> SlotId {
@@ -453,8 +468,8 @@ impl Checker<'_> {
         if held.len != *len {
             let rule = PlanRule::Length {
                 slot,
-                expected: len.clone(),
-                found: held.len.clone(),
+                expected: self.plan.dim(len),
+                found: self.plan.dim(&held.len),
             };
             self.doubt(&(held.len.clone() - len.clone()), rule);
         }
@@ -474,7 +489,8 @@ impl Checker<'_> {
         for (position, (e, &(lo, hi))) in l.symbols.iter().zip(&kernel.symbols).enumerate() {
             let range = e.interval(&Ranges(&plan.symbols));
             if range.lo < lo || range.hi > hi {
-                self.doubt(e, PlanRule::SymbolRange { position, lo, hi });
+                let none_fits = range.lo > hi || range.hi < lo;
+                self.doubt_if(none_fits, PlanRule::SymbolRange { position, lo, hi });
             }
         }
         for (slot, p) in l.args.iter().zip(&kernel.params) {

@@ -52,7 +52,6 @@ impl GraphParser<'_, '_, '_, '_> {
         }
         Ok(())
     }
-
 }
 
 /// The extents of a constant.

@@ -12,9 +12,7 @@ use super::lexer::{Span, Token, TokenKind, excerpt};
 use super::{Resolver, constant};
 use crate::graph::{Condition, Guard, NodeId, Symbol, TensorType};
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
-use crate::plan::{
-    Gemm, GemmOperand, KernelId, Launch, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage,
-};
+use crate::plan::{Gemm, GemmOperand, KernelId, Launch, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage};
 use crate::tensor::HostTensor;
 
 /// The most slots and steps of a plan: the verifier compares them with each other.
@@ -479,7 +477,10 @@ impl PlanParser<'_, '_, '_, '_> {
         let source = self.c.source(token);
         let number = source[1..].parse::<u32>().ok().filter(|n| n.to_string() == source[1..]);
         number.map(SlotId).ok_or_else(|| {
-            let message = format!("malformed slot; expected a number below 2^32, found `{}`", excerpt(source));
+            let message = format!(
+                "malformed slot; expected a number below 2^32, found `{}`",
+                excerpt(source)
+            );
             self.c.error(token.span(), message)
         })
     }

@@ -5,8 +5,8 @@
 
 use std::fmt::{self, Write as _};
 
-use super::{Module, Section};
 use super::lexer::{quote, sigil_name, word_name};
+use super::{Module, Section};
 use crate::dtype::DType;
 use crate::graph::{DEFAULT_SYMBOL_MAX, Graph, Labels, NodeId, NodeKind, Semiring, TensorType, View};
 use crate::index::IndexExpr;

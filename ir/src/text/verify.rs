@@ -29,7 +29,9 @@ pub fn verify_module(module: &Module, text: &str) -> Vec<ParseError> {
                 }
             }
             Entry::Kernel(i, spans) => {
-                let Some((name, kernel)) = module.kernels.get(*i) else { continue };
+                let Some((name, kernel)) = module.kernels.get(*i) else {
+                    continue;
+                };
                 let name = name.as_ref().map_or(String::new(), |n| format!("@{n}: "));
                 verify_kernel(kernel, spans, &name, &mut found);
             }
@@ -57,7 +59,11 @@ pub fn verify_module(module: &Module, text: &str) -> Vec<ParseError> {
 
 /// The byte of a line and column, which count from 1.
 fn offset(text: &str, line: u32, column: u32) -> usize {
-    let before = text.split_inclusive('\n').take(line as usize - 1).map(str::len).sum::<usize>();
+    let before = text
+        .split_inclusive('\n')
+        .take(line as usize - 1)
+        .map(str::len)
+        .sum::<usize>();
     let rest = text.get(before..).unwrap_or_default();
     let within = rest.char_indices().nth(column as usize - 1);
     before + within.map_or(0, |(at, _)| at)

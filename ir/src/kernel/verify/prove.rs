@@ -159,8 +159,14 @@ fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32, left: &mut usize) ->
             _ => continue,
         };
         let rest = e.clone() - t.clone() * IndexExpr::Const(*c);
-        let mut case =
-            |x: &IndexExpr| by_cases(&(rest.clone() + x.clone() * IndexExpr::Const(*c)), bounds, depth - 1, left);
+        let mut case = |x: &IndexExpr| {
+            by_cases(
+                &(rest.clone() + x.clone() * IndexExpr::Const(*c)),
+                bounds,
+                depth - 1,
+                left,
+            )
+        };
         return if any { case(a) || case(b) } else { case(a) && case(b) };
     }
     // The innermost variable that occurs linearly, at the end of its range that makes the sum smallest.
@@ -241,7 +247,13 @@ fn symbol_values(kernel: &Kernel) -> (Vec<Vec<i64>>, bool) {
         all.truncate(64);
         complete &= all.len() < 64;
     }
-    let lengths = || kernel.params.iter().map(|p| &p.len).chain(kernel.scratch.iter().map(|s| &s.len));
+    let lengths = || {
+        kernel
+            .params
+            .iter()
+            .map(|p| &p.len)
+            .chain(kernel.scratch.iter().map(|s| &s.len))
+    };
     all.retain(|symbols| lengths().all(|len| len.eval_symbols(symbols).is_some_and(|n| n >= 0)));
     (all, complete)
 }
