@@ -157,15 +157,15 @@ fn check_places_what_verifiers_find_in_kernels_and_plans() {
     let p = Place::new();
     p.write("m.tlir", CHAIN);
     let plan = p.run(&["emit", "m.tlir", "--what", "plan"]).code(0).out;
-    // Another slot, of another length.
+    // A slot that there is not.
     let launch = plan.lines().position(|l| l.contains("launch kernel 0($")).unwrap();
     p.write(
         "plan.tlir",
         plan.replacen("launch kernel 0($0", "launch kernel 0($999", 1),
     );
     let ran = p.run(&["check", "plan.tlir"]).code(1);
-    let expected = format!("error: plan.tlir:{}:5: @chain: there is no $999", launch + 1);
-    assert_eq!(ran.first_error(), expected, "{}", ran.err);
+    let expected = format!("error: plan.tlir:{}:5: @chain: there is no slot $999", launch + 1);
+    assert!(ran.first_error().starts_with(&expected), "{}", ran.err);
     let json = p.run(&["check", "plan.tlir", "--format", "json"]).code(1).json();
     assert_eq!(json["files"][0]["errors"][0]["line"], launch + 1);
     p.write(

@@ -274,7 +274,7 @@ impl Checker<'_> {
 
     fn exists(&mut self, slot: SlotId) {
         if slot.0 as usize >= self.plan.slots.len() {
-            self.error(PlanRule::Missing(slot.to_string()));
+            self.error(PlanRule::Missing(format!("slot {slot}")));
         }
     }
 

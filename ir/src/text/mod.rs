@@ -205,7 +205,7 @@ pub use compare::difference;
 pub use cursor::MAX_ERRORS;
 pub use lexer::Span;
 pub use parse::{parse_bytes, parse_graph, parse_module};
-pub use print::{PrintOptions, Printed, print_graph, print_module, print_plan};
+pub use print::{PrintOptions, Printed, einsum_labels, print_graph, print_module, print_plan};
 pub use verify::verify_module;
 
 /// What a text holds.

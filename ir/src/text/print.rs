@@ -315,8 +315,7 @@ impl Printer<'_> {
         accumulator: DType,
         dtype: DType,
     ) {
-        let terms = inputs.iter().map(labels).collect::<Vec<_>>().join(",");
-        let _ = write!(text, " {{{terms}->{}", labels(output));
+        let _ = write!(text, " {{{}", einsum_labels(inputs, output));
         let mut options = Vec::new();
         if semiring != Semiring::AddMul {
             options.push(format!("semiring={}", semiring.name()));
@@ -333,6 +332,12 @@ impl Printer<'_> {
 
 fn comma(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(", ")
+}
+
+/// The labels of an einsum: `ab,bc->ac`.
+pub fn einsum_labels(inputs: &[Labels], output: &Labels) -> String {
+    let terms = inputs.iter().map(labels).collect::<Vec<_>>().join(",");
+    format!("{terms}->{}", labels(output))
 }
 
 /// `a` to `z`, `A` to `Z`, then `'52` and on.

@@ -160,8 +160,10 @@ fn with_comments(module: &Module, text: &str, comments: &[Comment], canonical: &
     let mut at = 0;
     for line in canonical.split_inclusive('\n') {
         let indent = &line[..line.len() - line.trim_start().len()];
+        // What stands before a closing brace is inside.
+        let inside = if line.trim_start().starts_with('}') { "  " } else { "" };
         for c in before.remove(&at).unwrap_or_default() {
-            out += &format!("{indent}{c}\n");
+            out += &format!("{indent}{inside}{c}\n");
         }
         out += line.trim_end_matches('\n');
         for (i, c) in behind.remove(&at).unwrap_or_default().into_iter().enumerate() {

@@ -38,8 +38,8 @@ impl fmt::Display for Example {
 /// Iterations that enumeration visits at most.
 const ENUMERATED: usize = 1 << 14;
 
-/// Cases that one proof distinguishes at most: they multiply.
-const CASES: usize = 1 << 12;
+/// Nodes of the expressions that one proof looks at: cases multiply, and each costs as much as its expression is large.
+const NODES: usize = 1 << 15;
 
 /// Checks that every unconditional access is inside its memory.
 pub(super) fn accesses(kernel: &Kernel, report: &mut Report) {
@@ -125,7 +125,7 @@ impl Walk<'_, '_> {
 
 /// True if the expression is certainly not negative.
 pub(crate) fn nonnegative(e: &IndexExpr, bounds: &dyn Bounds) -> bool {
-    by_cases(e, bounds, 6, &mut { CASES })
+    by_cases(e, bounds, 6, &mut { NODES })
 }
 
 /// As [`IndexExpr::proves_nonnegative`], with loop ends put in for variables and minima and maxima split into cases.
@@ -136,7 +136,7 @@ fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32, left: &mut usize) ->
     if depth == 0 || *left == 0 {
         return false;
     }
-    *left -= 1;
+    *left = left.saturating_sub(e.size() as usize);
     let (terms, _) = e.linear();
     for (t, c) in &terms {
         let IndexExpr::Node(n) = t else { continue };
