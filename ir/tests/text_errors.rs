@@ -220,7 +220,7 @@ fn every_kind_of_bad_header_or_ending_has_its_message_and_place() {
     let cases = [
         (
             "grph @f() { return }",
-            "1:1: malformed module; expected `graph`, found `grph`",
+            "1:1: malformed module; expected `graph`, `kernel` or `plan`, found `grph`",
         ),
         (
             "graph f() { return }",

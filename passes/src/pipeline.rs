@@ -179,15 +179,7 @@ pub fn run_pass(
         Pass::SplitReduce => split_reduce::run(graph).map_err(wrap),
         Pass::Pack => pack::run(graph).map_err(wrap),
         Pass::EinsumPath => {
-            // Elements are counted at eight bytes, the widest a value can have.
-            let max_intermediate = options.max_memory_bytes.map(|b| b as f64 / 8.0);
-            let (graph, made) = einsum_path::run(
-                graph,
-                &PathOptions {
-                    max_intermediate,
-                    ..PathOptions::default()
-                },
-            )?;
+            let (graph, made) = einsum_path::run(graph, &PathOptions::default(), options.max_memory_bytes)?;
             paths.extend(made);
             Ok(graph)
         }

@@ -9,6 +9,7 @@ use tlc_ir::VarId;
 use tlc_ir::kernel::verify::{structure, verify};
 use tlc_ir::kernel::{Bind, Kernel, Stmt};
 use tlc_ir::plan::interp::interpret_bound;
+use tlc_ir::text::{no_data, parse_module};
 use tlc_passes::schedule::{Directive, apply};
 use tlc_passes::{Options, compile};
 
@@ -134,6 +135,12 @@ fn check(seed: u64, nodes: usize, elements: usize, symbolic: bool) -> Result<usi
         for legal in [false, true] {
             if legal {
                 plan.kernels.iter_mut().for_each(tlc_passes::legalize::legalize);
+            }
+            let text = plan.to_string();
+            match parse_module(&text, &mut no_data) {
+                Ok(m) if m.plans == [plan.clone()] => {}
+                Ok(_) => return Err(format!("another plan after {applied:?}\n{text}")),
+                Err(e) => return Err(format!("{} after {applied:?}\n{text}", e[0])),
             }
             let found = interpret_bound(&plan, None, &case.inputs, &case.symbols);
             let kernels = || plan.kernels.iter().map(Kernel::to_string).collect::<String>();

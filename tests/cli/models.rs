@@ -104,17 +104,106 @@ fn fmt_rewrites_in_place_and_check_compares() {
 fn fmt_never_loses_a_comment_unasked() {
     let p = Place::new();
     let text = CHAIN.replace("  %0 = mul", "  // the product\n  %0 = mul");
+    p.write("m.tlir", text.replace("  %0 = mul", "%0=mul"));
+    p.run(&["fmt", "m.tlir"]).code(0);
+    assert_eq!(std::fs::read_to_string(p.path("m.tlir")).unwrap(), text);
+    p.run(&["fmt", "--drop-comments", "m.tlir"]).code(0);
+    assert_eq!(std::fs::read_to_string(p.path("m.tlir")).unwrap(), CHAIN);
+    // Two statements that become one.
+    let text = text.replace("  %1 = expand", "  %again = mul %a, %b : f32[n, 4]\n  %1 = expand");
     p.write("m.tlir", &text);
     let ran = p.run(&["fmt", "m.tlir"]).code(1);
     assert!(
         ran.first_error()
-            .starts_with("error: m.tlir:2:3: comment inside a graph"),
+            .starts_with("error: m.tlir:2:3: comment beside statements"),
         "{}",
         ran.err
     );
     assert_eq!(std::fs::read_to_string(p.path("m.tlir")).unwrap(), text);
     p.run(&["fmt", "--drop-comments", "m.tlir"]).code(0);
     assert_eq!(std::fs::read_to_string(p.path("m.tlir")).unwrap(), CHAIN);
+}
+
+#[test]
+fn what_emit_prints_passes_check_and_is_canonical() {
+    let p = Place::new();
+    let weights = vec!["0.5"; 1500].join(", ");
+    let constant = format!("%w = const [{weights}] : f32[1500]");
+    let heavy = format!(
+        "graph @heavy(%x: f32[n, 1500]) where n in 1..=8 {{\n  {constant}\n  %e = expand %w : f32[n, 1500]\n  \
+         %y = mul %x, %e : f32[n, 1500]\n  return %y\n}}\n"
+    );
+    for (name, text) in [("chain", CHAIN), ("product", PRODUCT), ("heavy", &heavy)] {
+        p.write("m.tlir", text);
+        for what in ["graph", "kernel", "plan"] {
+            let file = format!("{name}-{what}.tlir");
+            p.write(&file, p.run(&["emit", "m.tlir", "--what", what]).code(0).out);
+            p.run(&["check", &file]).code(0);
+            p.run(&["fmt", "--check", &file]).code(0);
+        }
+        // All in one file.
+        let all: Vec<String> = ["graph", "kernel", "plan"]
+            .map(|what| std::fs::read_to_string(p.path(&format!("{name}-{what}.tlir"))).unwrap())
+            .into();
+        p.write("all.tlir", all.join("\n"));
+        p.run(&["check", "all.tlir"]).code(0);
+        p.run(&["fmt", "--check", "all.tlir"]).code(0);
+        p.run(&["explain", "all.tlir"]).code(0);
+    }
+}
+
+#[test]
+fn check_places_what_verifiers_find_in_kernels_and_plans() {
+    let p = Place::new();
+    p.write("m.tlir", CHAIN);
+    let plan = p.run(&["emit", "m.tlir", "--what", "plan"]).code(0).out;
+    // A slot that there is not.
+    let launch = plan.lines().position(|l| l.contains("launch kernel 0($")).unwrap();
+    p.write(
+        "plan.tlir",
+        plan.replacen("launch kernel 0($0", "launch kernel 0($999", 1),
+    );
+    let ran = p.run(&["check", "plan.tlir"]).code(1);
+    let expected = format!("error: plan.tlir:{}:5: @chain: there is no slot $999", launch + 1);
+    assert!(ran.first_error().starts_with(&expected), "{}", ran.err);
+    let json = p.run(&["check", "plan.tlir", "--format", "json"]).code(1).json();
+    assert_eq!(json["files"][0]["errors"][0]["line"], launch + 1);
+    p.write(
+        "kernel.tlir",
+        "kernel(p0: f32[8] write) {\n  for i0 in 0..9 serial {\n    %0: f32 = const nan\n    store p0[i0], %0\n  }\n}\n",
+    );
+    let ran = p.run(&["check", "kernel.tlir"]).code(1);
+    assert_eq!(
+        ran.first_error(),
+        "error: kernel.tlir:4:5: p0 is accessed outside its length for i0=8"
+    );
+    assert!(ran.err.contains("store p0[i0], %0"), "{}", ran.err);
+    let ran = p
+        .run_with(&["check", "-"], b"kernel(p0: f32[8] write) {\n  store p0[0] 4\n}\n")
+        .code(1);
+    assert_eq!(
+        ran.first_error(),
+        "error: <stdin>:2:15: malformed store; expected `,`, found `4`"
+    );
+}
+
+#[test]
+fn kernels_and_plans_alone_are_not_compiled() {
+    let p = Place::new();
+    p.write("m.tlir", CHAIN);
+    for (what, held) in [("kernel", "1 kernel"), ("plan", "1 plan")] {
+        p.write("only.tlir", p.run(&["emit", "m.tlir", "--what", what]).code(0).out);
+        for command in ["run", "explain", "opt"] {
+            let ran = p.run(&[command, "only.tlir"]).code(3);
+            assert!(
+                ran.first_error()
+                    .starts_with("error: only.tlir: the file holds no graph, but ")
+                    && ran.first_error().contains(&held[2..]),
+                "{}",
+                ran.err
+            );
+        }
+    }
 }
 
 #[test]

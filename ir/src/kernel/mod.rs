@@ -22,9 +22,9 @@
 //!   `Thread` loops lie inside it, never in each other nor in an `If`, and have at most 1024 iterations, which touch disjoint
 //!   written memory (or, in shared memory, are ordered by a `Barrier` between two thread loops; there is none inside one).
 //!   Register and cache scratch that a thread loop writes is used in that loop only. What lies outside of thread loops is
-//!   executed by every thread of the block alike, so it writes nothing but register scratch. The serial meaning is then
-//!   the parallel one.
-//! - Symbols are positional: a launch supplies their values.
+//!   executed by every thread of the block alike, so it writes nothing but register scratch (in a block without thread
+//!   loops, which is one thread, it may). The serial meaning is then the parallel one.
+//! - Symbols are positional: a launch supplies their values, under which no memory has a negative length.
 //!
 //! Kernels are alpha-renamed and nameless inside, so equal ones compare equal and compile once.
 

@@ -3,19 +3,19 @@
 //! ```text
 //! kernel(p0: f32[s0] read, p1: f32[s0] write) where s0 in 1..=4096 {
 //!   scratch r0: f32[4] register
-//!   for i0 in 0..floordiv(s0, 4) parallel {
+//!   for i0 in 0..div(s0, 4) parallel {
 //!     %0: f32 = load p0[4*i0]
 //!     store p1[4*i0], %0
 //!   }
 //! }
 //! ```
 //!
-//! Invariants: every value, variable, parameter and symbol prints with its number, so that text determines the kernel up to
-//! unused table entries; a value's dtype stands at its definition, a variable's extent at its loop.
+//! Invariants: every value, variable, parameter and symbol prints with its number, so that text determines the kernel; table
+//! entries that no statement defines print behind the statements, as `unused %3: f32` and `unused i2 in 0..4`. A value's dtype stands at its definition, a variable's extent at its loop.
 
 use std::fmt;
 
-use crate::index::{IndexExpr, SymId};
+use crate::index::{IndexExpr, IndexNode, SymId};
 use crate::kernel::{Access, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
 impl Access {
@@ -99,11 +99,48 @@ impl fmt::Display for Kernel {
             )?;
         }
         self.write_block(f, &self.body, 1)?;
+        self.write_unused(f)?;
         f.write_str("}\n")
     }
 }
 
 impl Kernel {
+    /// Table entries without a definition; a variable behind those that its extent mentions.
+    fn write_unused(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut values = vec![false; self.values.len()];
+        let mut vars = vec![false; self.extents.len()];
+        self.visit(&mut |s| match s {
+            Stmt::Let { value, .. } => values[value.0 as usize] = true,
+            Stmt::Loop { var, .. } | Stmt::Clamp { var, .. } => vars[var.0 as usize] = true,
+            _ => {}
+        });
+        for i in (0..values.len()).filter(|&i| !values[i]) {
+            writeln!(f, "  unused %{i}: {}", self.values[i])?;
+        }
+        let mut waiting: Vec<usize> = (0..vars.len()).filter(|&i| !vars[i]).collect();
+        while !waiting.is_empty() {
+            let before = waiting.len();
+            let mut later = Vec::new();
+            for i in waiting {
+                let mut ready = true;
+                self.extents[i].visit_atoms(&mut |a| {
+                    ready &= !matches!(a, IndexNode::Var(v) if !vars.get(v.0 as usize).is_some_and(|&d| d));
+                });
+                if ready {
+                    vars[i] = true;
+                    writeln!(f, "  unused i{i} in 0..{}", Positional(&self.extents[i]))?;
+                } else {
+                    later.push(i);
+                }
+            }
+            if later.len() == before {
+                break; // A cycle: no kernel that verifies.
+            }
+            waiting = later;
+        }
+        Ok(())
+    }
+
     fn write_block(&self, f: &mut fmt::Formatter<'_>, body: &[Stmt], depth: usize) -> fmt::Result {
         let indent = "  ".repeat(depth);
         for s in body {

@@ -155,7 +155,7 @@ pub enum Step {
 }
 
 /// An executable program.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, PartialEq, Debug, Default)]
 pub struct Plan {
     /// The graph's name.
     pub name: String,

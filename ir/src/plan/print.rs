@@ -1,12 +1,30 @@
-//! The text form of plans: tables first, then the steps, one a line.
+//! The text form of plans: tables first, then the steps, one a line, then the kernels.
 //!
-//! Invariants: slots, kernels and constants print with their numbers; sizes print with the symbols' names. Constants print
-//! by type, not by value.
+//! ```text
+//! plan @f where n in 1..=4096 {
+//!   input x: f32[n] = $0
+//!   output y: f32[n] = $1
+//!   $0: f32[n] input 0 "x"
+//!   $1: f32[n] output 0 "y"
+//!   steps {
+//!     launch kernel 0($0, $1) symbols [n] grain 1024 bytes 8*n flops n "neg"
+//!   }
+//!   kernel 0(p0: f32[s0] read, p1: f32[s0] write) where s0 in 1..=4096 {
+//!     …
+//!   }
+//! }
+//! ```
+//!
+//! Invariants: slots, kernels and constants print with their numbers, sizes with the symbols' names; names that are no
+//! words print in quotes. The text determines the plan, but for the data of large constants, which it only names.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
+use crate::graph::Condition;
 use crate::index::{IndexExpr, SymId};
 use crate::plan::{GemmOperand, Launch, Plan, SlotId, Step, Storage};
+use crate::text::lexer::{quote, sigil_name, word_name};
+use crate::text::{PrintOptions, Printed};
 
 impl fmt::Display for SlotId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -15,10 +33,11 @@ impl fmt::Display for SlotId {
 }
 
 impl Plan {
-    fn dim(&self, e: &IndexExpr) -> String {
+    /// An extent with the names of the plan's symbols.
+    pub(crate) fn dim(&self, e: &IndexExpr) -> String {
         let name = |s: SymId| {
             let known = self.symbols.get(s.0 as usize);
-            known.map_or_else(|| format!("s{}", s.0), |s| s.name.clone())
+            known.map_or_else(|| format!("s{}", s.0), |s| word_name(&s.name))
         };
         e.display(&name).to_string()
     }
@@ -46,33 +65,35 @@ impl Plan {
             text += &format!(" symbols {}", self.dims(&l.symbols));
         }
         let (bytes, flops) = (self.dim(&l.bytes), self.dim(&l.flops));
-        text + &format!(" grain {} bytes {bytes} flops {flops} \"{}\"", l.grain, l.label)
+        text + &format!(" grain {} bytes {bytes} flops {flops} {}", l.grain, quote(&l.label))
     }
 
     fn operand(&self, o: &GemmOperand) -> String {
-        let (offset, batch) = (self.dim(&o.offset), self.dims(&o.batch));
+        let strides: Vec<IndexExpr> = o.batch.iter().chain([&o.row, &o.column]).cloned().collect();
         format!(
-            "{} + {offset} strides {batch} {} {}",
+            "{} offset {} strides {}",
             o.slot,
-            self.dim(&o.row),
-            self.dim(&o.column)
+            self.dim(&o.offset),
+            self.dims(&strides)
         )
     }
 
-    fn write_step(&self, f: &mut fmt::Formatter<'_>, step: &Step) -> fmt::Result {
+    fn write_step(&self, f: &mut String, step: &Step) -> fmt::Result {
         match step {
             Step::Launch(l) => writeln!(f, "    launch {}", self.launch(l)),
             Step::Group(all) => {
-                f.write_str("    group {\n")?;
+                f.push_str("    group {\n");
                 for l in all {
                     writeln!(f, "      launch {}", self.launch(l))?;
                 }
-                f.write_str("    }\n")
+                f.push_str("    }\n");
+                Ok(())
             }
             Step::Gemm(g) => {
                 let [m, n, k] = [&g.m, &g.n, &g.k].map(|e| self.dim(e));
                 let batch = self.dims(&g.batch);
-                writeln!(f, "    gemm {} batch {batch} {m} x {n} x {k} \"{}\"", g.dtype, g.label)?;
+                let label = quote(&g.label);
+                writeln!(f, "    gemm {} batch {batch} {m} x {n} x {k} {label}", g.dtype)?;
                 writeln!(f, "      lhs {}", self.operand(&g.lhs))?;
                 writeln!(f, "      rhs {}", self.operand(&g.rhs))?;
                 writeln!(f, "      dst {}", self.operand(&g.dst))
@@ -83,40 +104,50 @@ impl Plan {
 }
 
 impl fmt::Display for Plan {
+    /// The canonical text with the default options; data beyond their limit is only named.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "plan @{}", self.name)?;
+        let mut out = Printed::default();
+        self.write(&mut out, &PrintOptions::default())?;
+        f.write_str(&out.text)
+    }
+}
+
+impl Plan {
+    /// Appends the plan's text.
+    pub(crate) fn write(&self, out: &mut Printed, options: &PrintOptions) -> fmt::Result {
+        write!(out.text, "plan @{}", sigil_name(&self.name))?;
         for (i, s) in self.symbols.iter().enumerate() {
             let lead = if i > 0 { ", " } else { " where " };
-            write!(f, "{lead}{} in {}..={}", s.name, s.lo, s.hi)?;
+            write!(out.text, "{lead}{} in {}..={}", word_name(&s.name), s.lo, s.hi)?;
         }
-        f.write_str(" {\n")?;
+        out.text.push_str(" {\n");
+        let f = &mut out.text;
         for i in &self.inputs {
             let slot = i.slot.map_or("unused".into(), |s| s.to_string());
-            writeln!(
-                f,
-                "  input {}: {}{} = {slot}",
-                i.name,
-                i.ty.dtype,
-                self.dims(&i.ty.shape)
-            )?;
+            let (name, dims) = (word_name(&i.name), self.dims(&i.ty.shape));
+            writeln!(f, "  input {name}: {}{dims} = {slot}", i.ty.dtype)?;
         }
         for o in &self.outputs {
-            writeln!(
-                f,
-                "  output {}: {}{} = {}",
-                o.name,
-                o.ty.dtype,
-                self.dims(&o.ty.shape),
-                o.slot
-            )?;
+            let (name, dims) = (word_name(&o.name), self.dims(&o.ty.shape));
+            writeln!(f, "  output {name}: {}{dims} = {}", o.ty.dtype, o.slot)?;
+        }
+        for g in &self.guards {
+            let node = g.node.0;
+            match &g.condition {
+                Condition::Equal(a, b) => writeln!(f, "  guard {} = {} at node {node}", self.dim(a), self.dim(b))?,
+                Condition::NonNegative(e) => writeln!(f, "  guard {} not negative at node {node}", self.dim(e))?,
+            }
         }
         for (i, c) in self.constants.iter().enumerate() {
-            writeln!(f, "  constant {i}: {}{:?}", c.dtype(), c.shape())?;
+            write!(out.text, "  constant {i}: {}{:?} = ", c.dtype(), c.shape())?;
+            out.data(c, options);
+            out.text.push('\n');
         }
+        let f = &mut out.text;
         for (i, s) in self.slots.iter().enumerate() {
             let id = SlotId(i as u32);
-            let storage = self.storage(&s.storage);
-            writeln!(f, "  {id}: {}[{}] {storage} \"{}\"", s.dtype, self.dim(&s.len), s.name)?;
+            let (storage, name) = (self.storage(&s.storage), quote(&s.name));
+            writeln!(f, "  {id}: {}[{}] {storage} {name}", s.dtype, self.dim(&s.len))?;
         }
         for (input, output) in &self.donations {
             writeln!(f, "  donate input {input} to output {output}")?;
@@ -125,16 +156,20 @@ impl fmt::Display for Plan {
             if !steps.is_empty() {
                 writeln!(f, "  {name} {{")?;
                 steps.iter().try_for_each(|s| self.write_step(f, s))?;
-                f.write_str("  }\n")?;
+                f.push_str("  }\n");
             }
         }
         for (i, k) in self.kernels.iter().enumerate() {
-            write!(f, "  {i}: ")?;
             let text = k.to_string();
-            for (n, line) in text.lines().enumerate() {
-                writeln!(f, "{}{line}", if n > 0 { "  " } else { "" })?;
+            let mut lines = text.lines();
+            let first = lines.next().unwrap_or_default();
+            let first = first.strip_prefix("kernel").unwrap_or(first);
+            writeln!(f, "  kernel {i}{first}")?;
+            for line in lines {
+                writeln!(f, "  {line}")?;
             }
         }
-        f.write_str("}\n")
+        f.push_str("}\n");
+        Ok(())
     }
 }

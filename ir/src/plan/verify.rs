@@ -9,6 +9,10 @@
 
 mod in_place;
 
+use std::fmt;
+
+use rustc_hash::FxHashMap;
+
 use crate::dtype::DType;
 use crate::graph::Symbol;
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
@@ -19,16 +23,33 @@ use in_place::runs_in_place;
 
 /// A broken rule of a plan, and where.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{}{rule}", step_text(.step))]
+#[error("{place}{rule}")]
 pub struct PlanViolation {
-    /// Number of the step, `init` steps first; `None` for the tables.
-    pub step: Option<usize>,
+    /// Where.
+    pub place: PlanPlace,
     /// What.
     pub rule: PlanRule,
 }
 
-fn step_text(step: &Option<usize>) -> String {
-    step.map_or(String::new(), |s| format!("step {s}: "))
+/// Where in a plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PlanPlace {
+    /// In the tables.
+    Tables,
+    /// At the declaration of a slot.
+    Slot(SlotId),
+    /// In a step; `init` steps count first.
+    Step(usize),
+}
+
+impl fmt::Display for PlanPlace {
+    /// Before a rule: rules name their slots themselves.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PlanPlace::Step(s) => write!(f, "step {s}: "),
+            PlanPlace::Tables | PlanPlace::Slot(_) => Ok(()),
+        }
+    }
 }
 
 /// What is wrong with a plan.
@@ -39,13 +60,13 @@ pub enum PlanRule {
     #[error("there is no {0}")]
     Missing(String),
     /// Aliases that name each other.
-    #[error("slot {} is an alias of itself", .0.0)]
+    #[error("{0} is an alias of itself")]
     AliasCycle(SlotId),
     /// An alias that does not fit the bytes it takes.
-    #[error("slot {} is longer than slot {}, whose bytes it takes", .0.0, .1.0)]
+    #[error("{0} is longer than {1}, whose bytes it takes")]
     AliasLength(SlotId, SlotId),
     /// Not as many arguments as parameters.
-    #[error("{found} arguments, expected {expected}")]
+    #[error("{} given, expected {expected}", counted(*.found, "argument"))]
     ArgumentCount {
         /// Parameters of the kernel.
         expected: usize,
@@ -53,7 +74,7 @@ pub enum PlanRule {
         found: usize,
     },
     /// An argument of another dtype.
-    #[error("slot {} holds {found}, expected {expected}", .slot.0)]
+    #[error("{slot} holds {found}, expected {expected}")]
     Dtype {
         /// The slot.
         slot: SlotId,
@@ -63,14 +84,14 @@ pub enum PlanRule {
         found: DType,
     },
     /// An argument of another length.
-    #[error("slot {} has {found:?} elements, expected {expected:?}", .slot.0)]
+    #[error("{slot} has length {found}, expected {expected}")]
     Length {
         /// The slot.
         slot: SlotId,
         /// What fits.
-        expected: IndexExpr,
+        expected: String,
         /// What it has.
-        found: IndexExpr,
+        found: String,
     },
     /// Symbol arguments that do not fit the kernel's ranges.
     #[error("symbol argument {position} does not fit {lo}..={hi}")]
@@ -86,32 +107,37 @@ pub enum PlanRule {
     #[error("an expression mentions i{}", .0.0)]
     Variable(VarId),
     /// A slot is read that holds nothing.
-    #[error("slot {} is read before it is written", .0.0)]
+    #[error("{0} is read before it is written")]
     Unwritten(SlotId),
     /// A write to the caller's inputs or to constants.
-    #[error("slot {} is written, but is an input or constant", .0.0)]
+    #[error("{0} is written, but is an input or constant")]
     ReadOnly(SlotId),
     /// A value is overwritten while it is still needed.
-    #[error("slot {} is overwritten by slot {}, but is read later", .0.0, .1.0)]
+    #[error("{0} is overwritten by {1}, but is read later")]
     AliasLive(SlotId, SlotId),
     /// A kernel that cannot run in place is asked to.
-    #[error("slots {} and {} share bytes, but the kernel does not read each element before it writes it", .0.0, .1.0)]
+    #[error("{0} and {1} share bytes, but not each element is read before it is written")]
     NotInPlace(SlotId, SlotId),
     /// An input offered to an output that cannot take its bytes.
     #[error("output {1} cannot be computed in the bytes of input {0}")]
     Donation(u32, u32),
     /// Launches of one group that touch the same bytes, one of them writing.
-    #[error("two launches of the group touch slot {}", .0.0)]
+    #[error("two launches of the group touch {0}, and one writes it")]
     GroupConflict(SlotId),
     /// A matrix product that leaves its slot.
-    #[error("the product accesses slot {} outside its length", .0.0)]
+    #[error("the product accesses {0} outside its length")]
     OutOfBounds(SlotId),
     /// Two slots that are live together overlap in the arena.
-    #[error("slots {} and {} overlap in the arena", .0.0, .1.0)]
+    #[error("{0} and {1} overlap in the arena")]
     Overlap(SlotId, SlotId),
     /// An arena slot without a place, or outside the arena, or not aligned.
-    #[error("slot {} has no aligned place inside the arena", .0.0)]
+    #[error("{0} has no aligned place inside the arena")]
     Place(SlotId),
+}
+
+/// `1 argument`, `2 arguments`.
+fn counted(n: usize, what: &str) -> String {
+    format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
 /// What the verifier found.
@@ -141,7 +167,8 @@ pub fn verify(plan: &Plan) -> PlanReport {
     let mut c = Checker {
         plan,
         report: PlanReport::default(),
-        step: None,
+        place: PlanPlace::Tables,
+        roots: Vec::new(),
     };
     if c.tables() {
         c.flow();
@@ -154,7 +181,8 @@ pub fn verify(plan: &Plan) -> PlanReport {
 /// Checks a placement for concrete symbol values: no two live slots overlap.
 pub fn verify_layout(plan: &Plan, layout: &Layout, symbols: &[i64]) -> Vec<PlanViolation> {
     let mut errors = Vec::new();
-    let mut fail = |rule| errors.push(PlanViolation { step: None, rule });
+    let place = PlanPlace::Tables;
+    let mut fail = |rule| errors.push(PlanViolation { place, rule });
     let spans = spans(plan);
     let mut placed: Vec<(usize, u64, u64, (usize, usize))> = Vec::new();
     for (i, slot) in plan.slots.iter().enumerate() {
@@ -201,21 +229,35 @@ fn spans(plan: &Plan) -> Vec<Option<(usize, usize)>> {
 struct Checker<'p> {
     plan: &'p Plan,
     report: PlanReport,
-    step: Option<usize>,
+    place: PlanPlace,
+    /// The slot whose bytes each slot has, once aliases are known to end.
+    roots: Vec<SlotId>,
 }
 
 impl Checker<'_> {
     fn error(&mut self, rule: PlanRule) {
-        self.report.errors.push(PlanViolation { step: self.step, rule });
+        self.report.errors.push(PlanViolation {
+            place: self.place,
+            rule,
+        });
     }
 
-    /// Notes a fact about symbols: refuted if it has a constant value, else unproven.
+    /// Notes that a number is not what it should be, as far as is known: zero, or not negative. That is refuted if it is
+    /// constant, or has the wrong sign for all values of the symbols.
     fn doubt(&mut self, e: &IndexExpr, rule: PlanRule) {
-        let list = match e.as_const() {
-            Some(_) => &mut self.report.errors,
-            None => &mut self.report.unproven,
+        let range = e.interval(&Ranges(&self.plan.symbols));
+        self.doubt_if(e.as_const().is_some() || range.hi < 0 || range.lo > 0, rule);
+    }
+
+    fn doubt_if(&mut self, refuted: bool, rule: PlanRule) {
+        let list = match refuted {
+            true => &mut self.report.errors,
+            false => &mut self.report.unproven,
         };
-        list.push(PlanViolation { step: self.step, rule });
+        list.push(PlanViolation {
+            place: self.place,
+            rule,
+        });
     }
 
     fn symbolic(&mut self, e: &IndexExpr) {
@@ -232,7 +274,7 @@ impl Checker<'_> {
 
     fn exists(&mut self, slot: SlotId) {
         if slot.0 as usize >= self.plan.slots.len() {
-            self.error(PlanRule::Missing(format!("slot {}", slot.0)));
+            self.error(PlanRule::Missing(format!("slot {slot}")));
         }
     }
 
@@ -241,6 +283,7 @@ impl Checker<'_> {
         let plan = self.plan;
         let before = self.report.errors.len();
         for (i, slot) in plan.slots.iter().enumerate() {
+            self.place = PlanPlace::Slot(SlotId(i as u32));
             self.symbolic(&slot.len);
             let (known, what) = match &slot.storage {
                 Storage::Input(k) => ((*k as usize) < plan.inputs.len(), "input"),
@@ -250,24 +293,15 @@ impl Checker<'_> {
                 _ => (true, ""),
             };
             if !known {
-                self.error(PlanRule::Missing(format!("{what} that slot {i} names")));
-                continue;
-            }
-            // Follow aliases no further than there are slots.
-            let mut at = SlotId(i as u32);
-            for _ in 0..=plan.slots.len() {
-                match plan.slots.get(at.0 as usize).map(|s| &s.storage) {
-                    Some(Storage::Alias(of)) => at = *of,
-                    _ => break,
-                }
-            }
-            if let Some(Storage::Alias(_)) = plan.slots.get(at.0 as usize).map(|s| &s.storage) {
-                self.error(PlanRule::AliasCycle(SlotId(i as u32)));
+                self.error(PlanRule::Missing(format!("{what} that ${i} names")));
             }
         }
+        self.place = PlanPlace::Tables;
+        self.aliases();
+        plan.inputs.iter().filter_map(|i| i.slot).for_each(|s| self.exists(s));
         plan.outputs.iter().for_each(|o| self.exists(o.slot));
         for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
-            self.step = Some(number);
+            self.place = PlanPlace::Step(number);
             match step {
                 Step::Launch(l) => self.launch_ids(l),
                 Step::Group(all) => all.iter().for_each(|l| self.launch_ids(l)),
@@ -275,8 +309,59 @@ impl Checker<'_> {
                 Step::Copy { src, dst } => [src, dst].iter().for_each(|s| self.exists(**s)),
             }
         }
-        self.step = None;
+        self.place = PlanPlace::Tables;
         self.report.errors.len() == before
+    }
+
+    /// Finds the root of each slot, and the aliases that have none.
+    fn aliases(&mut self) {
+        let slots = &self.plan.slots;
+        let mut roots: Vec<Option<SlotId>> = vec![None; slots.len()];
+        // Slots from which aliases lead in a circle, or nowhere.
+        let mut circular = vec![false; slots.len()];
+        let mut met: Vec<usize> = vec![usize::MAX; slots.len()];
+        for i in 0..slots.len() {
+            let mut path = Vec::new();
+            let mut at = SlotId(i as u32);
+            let end = loop {
+                let n = at.0 as usize;
+                let Some(slot) = slots.get(n) else { break None };
+                if roots[n].is_some() || circular[n] || met[n] == i {
+                    break roots[n];
+                }
+                met[n] = i;
+                path.push(n);
+                match slot.storage {
+                    Storage::Alias(of) => at = of,
+                    _ => break Some(at),
+                }
+            };
+            for n in path {
+                roots[n] = end;
+                circular[n] = end.is_none();
+            }
+        }
+        for (i, root) in roots.iter().enumerate() {
+            let known = match slots[i].storage {
+                Storage::Alias(of) => (of.0 as usize) < slots.len(),
+                _ => true,
+            };
+            if root.is_none() && known {
+                let id = SlotId(i as u32);
+                self.place = PlanPlace::Slot(id);
+                self.error(PlanRule::AliasCycle(id));
+            }
+        }
+        self.place = PlanPlace::Tables;
+        self.roots = roots
+            .into_iter()
+            .zip(0..)
+            .map(|(r, i)| r.unwrap_or(SlotId(i)))
+            .collect();
+    }
+
+    fn root(&self, slot: SlotId) -> SlotId {
+        self.roots[slot.0 as usize]
     }
 
     fn launch_ids(&mut self, l: &Launch) {
@@ -299,12 +384,13 @@ impl Checker<'_> {
             .iter()
             .map(|s| matches!(s.storage, Storage::Input(_) | Storage::Constant(_)))
             .collect();
+        self.stored();
         for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
-            self.step = Some(number);
+            self.place = PlanPlace::Step(number);
             let mut touched = Vec::new();
             step.visit_slots(&mut |s, w| touched.push((s, w)), &plan.kernels);
             for &(slot, writes) in &touched {
-                let root = plan.root(slot);
+                let root = self.root(slot);
                 // A view holds what its root holds.
                 let value = if ever_written[slot.0 as usize] { slot } else { root };
                 if !writes && !holds[value.0 as usize] {
@@ -325,7 +411,7 @@ impl Checker<'_> {
                 Step::Copy { src, dst } => {
                     let from = &plan.slots[src.0 as usize];
                     self.argument(*dst, from.dtype, &from.len.clone());
-                    if plan.root(*src) == plan.root(*dst) {
+                    if self.root(*src) == self.root(*dst) {
                         self.error(PlanRule::NotInPlace(*src, *dst));
                     }
                 }
@@ -335,18 +421,39 @@ impl Checker<'_> {
                 .filter(|t| t.1)
                 .for_each(|t| holds[t.0.0 as usize] = true);
         }
-        self.step = None;
+        self.place = PlanPlace::Tables;
         for o in &plan.outputs {
             let value = if ever_written[o.slot.0 as usize] {
                 o.slot
             } else {
-                plan.root(o.slot)
+                self.root(o.slot)
             };
             if !holds[value.0 as usize] {
                 self.error(PlanRule::Unwritten(o.slot));
             }
             self.argument(o.slot, o.ty.dtype, &o.ty.elements());
         }
+    }
+
+    /// Slots of inputs and constants are as large as what they hold.
+    fn stored(&mut self) {
+        let plan = self.plan;
+        for (i, slot) in plan.slots.iter().enumerate() {
+            let id = SlotId(i as u32);
+            self.place = PlanPlace::Slot(id);
+            match &slot.storage {
+                Storage::Input(k) => {
+                    let ty = &plan.inputs[*k as usize].ty;
+                    self.argument(id, ty.dtype, &ty.elements());
+                }
+                Storage::Constant(k) => {
+                    let data = &plan.constants[*k as usize];
+                    self.argument(id, data.dtype(), &IndexExpr::from(data.len()));
+                }
+                _ => {}
+            }
+        }
+        self.place = PlanPlace::Tables;
     }
 
     fn argument(&mut self, slot: SlotId, dtype: DType, len: &IndexExpr) {
@@ -361,8 +468,8 @@ impl Checker<'_> {
         if held.len != *len {
             let rule = PlanRule::Length {
                 slot,
-                expected: len.clone(),
-                found: held.len.clone(),
+                expected: self.plan.dim(len),
+                found: self.plan.dim(&held.len),
             };
             self.doubt(&(held.len.clone() - len.clone()), rule);
         }
@@ -382,7 +489,8 @@ impl Checker<'_> {
         for (position, (e, &(lo, hi))) in l.symbols.iter().zip(&kernel.symbols).enumerate() {
             let range = e.interval(&Ranges(&plan.symbols));
             if range.lo < lo || range.hi > hi {
-                self.doubt(e, PlanRule::SymbolRange { position, lo, hi });
+                let none_fits = range.lo > hi || range.hi < lo;
+                self.doubt_if(none_fits, PlanRule::SymbolRange { position, lo, hi });
             }
         }
         for (slot, p) in l.args.iter().zip(&kernel.params) {
@@ -395,7 +503,7 @@ impl Checker<'_> {
         for (i, a) in l.args.iter().enumerate() {
             for (j, b) in l.args.iter().enumerate().skip(i + 1) {
                 let (x, y) = (kernel.params[i].access, kernel.params[j].access);
-                if plan.root(*a) != plan.root(*b) || (x == Access::Read && y == Access::Read) {
+                if self.root(*a) != self.root(*b) || (x == Access::Read && y == Access::Read) {
                     continue;
                 }
                 let in_place = match (x, y) {
@@ -412,18 +520,25 @@ impl Checker<'_> {
 
     fn group(&mut self, all: &[Launch]) {
         let plan = self.plan;
-        let touched: Vec<Vec<(SlotId, bool)>> = all
-            .iter()
-            .map(|l| {
-                let mut out = Vec::new();
-                Step::Launch(l.clone()).visit_slots(&mut |s, w| out.push((plan.root(s), w)), &plan.kernels);
-                out
-            })
-            .collect();
-        for (i, a) in touched.iter().enumerate() {
-            for b in &touched[i + 1..] {
-                let clash = a.iter().find(|x| b.iter().any(|y| x.0 == y.0 && (x.1 || y.1)));
-                if let Some(&(slot, _)) = clash {
+        // By bytes: whether an earlier launch wrote them, and whether a conflict was told.
+        let mut earlier: FxHashMap<SlotId, (bool, bool)> = FxHashMap::default();
+        for l in all {
+            let params = &plan.kernels[l.kernel.0 as usize].params;
+            let mut own: Vec<(SlotId, bool)> = Vec::new();
+            for (slot, param) in l.args.iter().zip(params) {
+                own.push((self.root(*slot), param.access != Access::Read));
+            }
+            // A launch may touch a slot as several arguments; that it writes counts.
+            own.sort_by_key(|o| (o.0, !o.1));
+            own.dedup_by_key(|o| o.0);
+            for (slot, writes) in own {
+                let Some(before) = earlier.get_mut(&slot) else {
+                    earlier.insert(slot, (writes, false));
+                    continue;
+                };
+                let clash = (before.0 || writes) && !before.1;
+                *before = (before.0 || writes, before.1 || clash);
+                if clash {
                     self.error(PlanRule::GroupConflict(slot));
                 }
             }
@@ -479,7 +594,7 @@ impl Checker<'_> {
             }
         }
         for operand in [&g.lhs, &g.rhs] {
-            if plan.root(operand.slot) == plan.root(g.dst.slot) {
+            if self.root(operand.slot) == self.root(g.dst.slot) {
                 self.error(PlanRule::NotInPlace(operand.slot, g.dst.slot));
             }
         }
@@ -504,8 +619,17 @@ impl Checker<'_> {
             .iter()
             .for_each(|o| last_read[o.slot.0 as usize] = Some(end));
         let bounds = Ranges(&plan.symbols);
+        // First writes to the bytes of each root, in order.
+        let mut writes: FxHashMap<SlotId, Vec<(usize, SlotId)>> = FxHashMap::default();
+        for (i, at) in first_write.iter().enumerate() {
+            let slot = SlotId(i as u32);
+            at.into_iter()
+                .for_each(|at| writes.entry(self.root(slot)).or_default().push((*at, slot)));
+        }
+        writes.values_mut().for_each(|w| w.sort());
         for i in 0..plan.slots.len() {
-            let (a, root) = (SlotId(i as u32), plan.root(SlotId(i as u32)));
+            self.place = PlanPlace::Slot(SlotId(i as u32));
+            let (a, root) = (SlotId(i as u32), self.root(SlotId(i as u32)));
             let slot = &plan.slots[i];
             if a != root {
                 let bytes = |s: SlotId| {
@@ -521,26 +645,23 @@ impl Checker<'_> {
                 slot.len.as_const().is_none_or(|n| n >= 0),
                 "sizes are checked when recorded"
             );
-            for j in 0..plan.slots.len() {
-                let b = SlotId(j as u32);
-                if i == j || plan.root(b) != root {
-                    continue;
-                }
-                // `a` is overwritten when `b` is first written after `a` was.
-                let born = first_write[i].or(match slot.storage {
-                    Storage::Alias(_) => first_write[root.0 as usize],
-                    _ => Some(0),
-                });
-                if let (Some(born), Some(overwritten), Some(read)) = (born, first_write[j], last_read[i])
-                    && born < overwritten
-                    && read > overwritten
-                {
-                    self.step = Some(overwritten);
-                    self.error(PlanRule::AliasLive(a, b));
-                    self.step = None;
-                }
+            // `a` is overwritten when another value of these bytes is first written after `a` was.
+            let born = first_write[i].or(match slot.storage {
+                Storage::Alias(_) => first_write[root.0 as usize],
+                _ => Some(0),
+            });
+            let (Some(born), Some(read), Some(writes)) = (born, last_read[i], writes.get(&root)) else {
+                continue;
+            };
+            let next = writes.partition_point(|w| w.0 <= born);
+            if let Some(&(overwritten, b)) = writes.get(next)
+                && read > overwritten
+            {
+                self.place = PlanPlace::Step(overwritten);
+                self.error(PlanRule::AliasLive(a, b));
             }
         }
+        self.place = PlanPlace::Tables;
     }
 }
 

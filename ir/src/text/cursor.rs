@@ -32,6 +32,7 @@ pub(crate) struct Cursor<'t> {
     tokens: Vec<Token>,
     at: usize,
     errors: Vec<(Span, String)>,
+    anchors: Vec<usize>,
     locator: Locator<'t>,
 }
 
@@ -56,6 +57,7 @@ impl<'t> Cursor<'t> {
             tokens,
             at: 0,
             errors,
+            anchors: Vec::new(),
             locator: Locator::new(text),
         }
     }
@@ -154,6 +156,22 @@ impl<'t> Cursor<'t> {
     /// True when no more errors are taken.
     pub(crate) fn gave_up(&self) -> bool {
         self.errors.len() >= MAX_ERRORS
+    }
+
+    /// Reports a symbol's second declaration, which began at a mark.
+    pub(crate) fn declared_twice(&mut self, start: Mark, name: &str) -> Reported {
+        let message = format!("symbol `{}` declared twice; expected one declaration", excerpt(name));
+        self.error(self.span_since(start), message)
+    }
+
+    /// Notes that the token under the cursor begins something that canonical text begins a line with.
+    pub(crate) fn anchor(&mut self) {
+        self.anchors.push(self.token().span().start);
+    }
+
+    /// What was noted, in order.
+    pub(crate) fn take_anchors(&mut self) -> Vec<usize> {
+        std::mem::take(&mut self.anchors)
     }
 
     /// Where the cursor is.
@@ -279,6 +297,36 @@ impl<'t> Cursor<'t> {
         }
     }
 
+    /// After an opening brace: to behind the one that closes it, or to the end.
+    pub(crate) fn skip_braced(&mut self) {
+        let mut depth = 1usize;
+        while depth > 0 && self.kind() != TokenKind::End {
+            match self.bump().kind {
+                TokenKind::LeftBrace => depth += 1,
+                TokenKind::RightBrace => depth -= 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// After an error in the head of a block: to the brace that opens the block, if it is there.
+    pub(crate) fn find_block(&mut self) -> bool {
+        while !matches!(
+            self.kind(),
+            TokenKind::LeftBrace | TokenKind::RightBrace | TokenKind::End
+        ) && !self.token().line_start
+        {
+            self.bump();
+        }
+        self.kind() == TokenKind::LeftBrace
+    }
+
+    /// True where a section begins, which nothing else can be part of: a line with its word, and with what follows it.
+    pub(crate) fn at_section(&self) -> bool {
+        let named = matches!(self.next_kind(), TokenKind::Global | TokenKind::LeftParen);
+        self.token().line_start && named && ["graph", "kernel", "plan"].iter().any(|w| self.at_word(w))
+    }
+
     /// After an error in the statement that began at `start`: to the next line that begins a statement, or to the brace
     /// that closes the section. Always advances, except when that brace is under the cursor already.
     pub(crate) fn recover_statement(&mut self, start: Mark, keywords: &[&str]) {
@@ -296,7 +344,7 @@ impl<'t> Cursor<'t> {
         loop {
             let token = self.token();
             let starts = match token.kind {
-                TokenKind::Value => true,
+                TokenKind::Value | TokenKind::Slot => true,
                 TokenKind::Word => keywords.contains(&self.source(token)),
                 _ => false,
             };
@@ -350,14 +398,14 @@ impl<'t> Cursor<'t> {
 }
 
 /// Turns bytes into lines and columns, in one pass over the text when they ascend.
-struct Locator<'t> {
+pub(super) struct Locator<'t> {
     text: &'t str,
     byte: usize,
     position: Position,
 }
 
 impl<'t> Locator<'t> {
-    fn new(text: &'t str) -> Locator<'t> {
+    pub(super) fn new(text: &'t str) -> Locator<'t> {
         let position = Position { line: 1, column: 1 };
         Locator {
             text,
@@ -366,7 +414,7 @@ impl<'t> Locator<'t> {
         }
     }
 
-    fn position(&mut self, byte: usize) -> Position {
+    pub(super) fn position(&mut self, byte: usize) -> Position {
         let byte = self.text.floor_char_boundary(byte);
         if byte < self.byte {
             *self = Locator::new(self.text);

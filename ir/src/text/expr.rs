@@ -5,10 +5,10 @@
 //! - An extent that parses has at most [`MAX_DIM_SIZE`] nodes and coefficients below 2^62, so that products of sums cannot
 //!   grow without bound and no constant saturates. What [`IndexExpr`] prints within these limits parses back to itself.
 
-use super::cursor::{Cursor, Parsed};
+use super::cursor::{Cursor, Mark, Parsed};
 use super::lexer::TokenKind;
 use crate::dtype::{DType, Scalar};
-use crate::graph::{Graph, MAX_RANK, Shape, TensorType};
+use crate::graph::{DEFAULT_SYMBOL_MAX, Graph, MAX_RANK, Shape, Symbol, TensorType};
 use crate::index::{Bounds, IndexExpr, IndexNode};
 
 /// How deep parentheses nest in an extent.
@@ -30,7 +30,7 @@ impl Scope for Graph {
     /// A graph's symbols; a new name declares one with the default range.
     fn atom(&mut self, name: &str) -> Option<IndexExpr> {
         let known = self.find_symbol(name);
-        let id = known.unwrap_or_else(|| self.add_symbol(name, 0, crate::graph::DEFAULT_SYMBOL_MAX));
+        let id = known.unwrap_or_else(|| self.add_symbol(name, 0, DEFAULT_SYMBOL_MAX));
         Some(id.into())
     }
 }
@@ -52,14 +52,50 @@ pub(crate) fn dims(c: &mut Cursor<'_>, scope: &mut dyn Scope, context: &str) -> 
     Ok(all.into_iter().collect())
 }
 
+/// A dtype's name.
+pub(crate) fn dtype(c: &mut Cursor<'_>) -> Parsed<DType> {
+    let word = c.token();
+    match (word.kind, c.source(word).parse::<DType>()) {
+        (TokenKind::Word, Ok(dtype)) => {
+            c.bump();
+            Ok(dtype)
+        }
+        _ => Err(c.unexpected("type", "a dtype like `f32`")),
+    }
+}
+
+/// A declared size: `n`, `n = 4` or `n in 0..=4`.
+pub(crate) fn symbol_range(c: &mut Cursor<'_>) -> Parsed<Symbol> {
+    let start = c.mark();
+    let name = c.word_or_string("symbol")?;
+    let (lo, hi) = if c.eat(TokenKind::Equals) {
+        let lo = c.integer("size", 0, i64::MAX)?;
+        (lo, lo)
+    } else if c.eat_word("in") {
+        range(c, start)?
+    } else {
+        (0, DEFAULT_SYMBOL_MAX)
+    };
+    Ok(Symbol { name, lo, hi })
+}
+
+/// `0..=4`; an empty range is reported, from `start` on, and taken as its lower bound.
+pub(crate) fn range(c: &mut Cursor<'_>, start: Mark) -> Parsed<(i64, i64)> {
+    let lo = c.integer("range", 0, i64::MAX)?;
+    c.expect(TokenKind::Through, "range")?;
+    let hi = c.integer("range", 0, i64::MAX)?;
+    if lo > hi {
+        let span = c.span_since(start);
+        let message = format!("empty range; expected a lower bound of at most {hi}, found {lo}");
+        c.error(span, message);
+        return Ok((lo, lo));
+    }
+    Ok((lo, hi))
+}
+
 /// `dtype[extents]`.
 pub(crate) fn tensor_type(c: &mut Cursor<'_>, scope: &mut dyn Scope) -> Parsed<TensorType> {
-    let word = c.token();
-    let dtype = match (word.kind, c.source(word).parse::<DType>()) {
-        (TokenKind::Word, Ok(dtype)) => dtype,
-        _ => return Err(c.unexpected("type", "a dtype like `f32`")),
-    };
-    c.bump();
+    let dtype = dtype(c)?;
     let shape = dims(c, scope, "type")?;
     Ok(TensorType { dtype, shape })
 }
@@ -127,7 +163,7 @@ fn terms(e: &IndexExpr) -> u64 {
 }
 
 /// `e`, if it is within the limits.
-fn checked(c: &mut Cursor<'_>, start: super::cursor::Mark, e: IndexExpr) -> Parsed<IndexExpr> {
+fn checked(c: &mut Cursor<'_>, start: Mark, e: IndexExpr) -> Parsed<IndexExpr> {
     let small = |k: i64| k.unsigned_abs() < MAX_DIM_CONST as u64;
     let fits = match &e {
         IndexExpr::Const(k) => small(*k),

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use smallvec::SmallVec;
 
 use super::cursor::{Cursor, Mark, Parsed, Reported};
-use super::expr::{dim, dims, scalar, tensor_type};
+use super::expr::{dim, dims, scalar, symbol_range, tensor_type};
 use super::lexer::{Span, TokenKind, excerpt};
-use super::{Resolver, lexer};
+use super::{Resolver, constant, lexer};
 use crate::dtype::DType;
 use crate::graph::{
     Axes, ConstData, Graph, Labels, Monoid, NodeId, NodeKind, Operands, Origin, ScatterOp, Semiring, Shape, TensorType,
@@ -96,33 +96,14 @@ impl GraphParser<'_, '_, '_, '_> {
         self.c.expect(TokenKind::LeftBrace, "graph").map(|_| ())
     }
 
-    /// `n`, `n = 4` or `n in 0..=4`.
     fn symbol(&mut self) -> Parsed<()> {
         let start = self.c.mark();
-        let name = self.c.word_or_string("symbol")?;
-        let (mut lo, mut hi) = (0, crate::graph::DEFAULT_SYMBOL_MAX);
-        if self.c.eat(TokenKind::Equals) {
-            lo = self.c.integer("size", 0, i64::MAX)?;
-            hi = lo;
-        } else if self.c.eat_word("in") {
-            lo = self.c.integer("range", 0, i64::MAX)?;
-            self.c.expect(TokenKind::Through, "range")?;
-            hi = self.c.integer("range", 0, i64::MAX)?;
-        }
-        let span = self.c.span_since(start);
-        if lo > hi {
-            self.c.error(
-                span,
-                format!("empty range; expected a lower bound of at most {hi}, found {lo}"),
-            );
-            hi = lo;
-        }
-        if self.graph.find_symbol(&name).is_some() {
-            let message = format!("symbol `{}` declared twice; expected one declaration", excerpt(&name));
-            self.c.error(span, message);
+        let symbol = symbol_range(self.c)?;
+        if self.graph.find_symbol(&symbol.name).is_some() {
+            self.c.declared_twice(start, &symbol.name);
             return Ok(());
         }
-        self.graph.add_symbol(&name, lo, hi);
+        self.graph.add_symbol(&symbol.name, symbol.lo, symbol.hi);
         Ok(())
     }
 
@@ -161,6 +142,7 @@ impl GraphParser<'_, '_, '_, '_> {
     fn body(&mut self) -> Parsed<()> {
         let mut returned = false;
         while !self.c.gave_up() {
+            self.c.anchor();
             if self.c.kind() == TokenKind::RightBrace {
                 let brace = self.c.bump().span();
                 if !returned {
@@ -586,11 +568,15 @@ impl GraphParser<'_, '_, '_, '_> {
             }
             Full::List(literal) => {
                 self.c.reset(literal);
-                let data = self.list(ty)?;
+                let data = constant::list(self.c, ty, &self.graph.type_text(ty))?;
                 self.c.reset(behind);
                 return Ok(NodeKind::Data(ConstData(data)));
             }
-            Full::Opaque(start, name) => return self.opaque(start, &name, ty),
+            Full::Opaque(start, name) => {
+                let text = self.graph.type_text(ty);
+                let data = constant::opaque(self.c, self.resolver, start, &name, ty, &text)?;
+                return Ok(NodeKind::Data(ConstData(data)));
+            }
             Full::Einsum(spec) => {
                 if operands.len() != spec.inputs.len() {
                     let (expected, found) = (operands.len(), spec.inputs.len());

@@ -36,6 +36,8 @@ pub(crate) enum TokenKind {
     Value,
     /// `@name` or `@"any text"`.
     Global,
+    /// `$0`: a slot of a plan.
+    Slot,
     /// `"any text"`.
     String,
     /// Digits, with an optional fraction and exponent, or `0x` and hexadecimal digits. Never signed.
@@ -72,6 +74,8 @@ pub(crate) enum TokenKind {
     Arrow,
     /// `..=`
     Through,
+    /// `..`
+    Range,
     /// Not a token; already reported.
     Bad,
     /// The end of the text.
@@ -85,6 +89,7 @@ impl TokenKind {
             TokenKind::Word => "a word",
             TokenKind::Value => "a value like `%x`",
             TokenKind::Global => "a name like `@f`",
+            TokenKind::Slot => "a slot like `$0`",
             TokenKind::String => "a quoted string",
             TokenKind::Number => "a number",
             TokenKind::Label => "a label",
@@ -103,6 +108,7 @@ impl TokenKind {
             TokenKind::Star => "`*`",
             TokenKind::Arrow => "`->`",
             TokenKind::Through => "`..=`",
+            TokenKind::Range => "`..`",
             TokenKind::Bad => "a token",
             TokenKind::End => "the end of the text",
         }
@@ -232,9 +238,19 @@ impl Lexer<'_> {
                 self.at += 2;
                 TokenKind::Through
             }
+            b'.' if self.peek(0) == b'.' => {
+                self.at += 1;
+                TokenKind::Range
+            }
             b'"' => self.string(start),
             b'%' => self.name(start, TokenKind::Value),
             b'@' => self.name(start, TokenKind::Global),
+            b'$' => {
+                if self.take_while(|b| b.is_ascii_digit()) == 0 {
+                    return self.error(start, "malformed slot; expected digits after `$`");
+                }
+                TokenKind::Slot
+            }
             b'\'' => {
                 let digits = self.take_while(|b| b.is_ascii_digit());
                 if digits == 0 {
@@ -251,7 +267,7 @@ impl Lexer<'_> {
                 // Take the whole run of bytes that start no token, so that it is one error and ends on a character.
                 while let Some(&b) = self.bytes.get(self.at) {
                     let starts_token =
-                        b.is_ascii_whitespace() || is_word_byte(b) || b"()[]{},:;=+*-%@\"'/".contains(&b);
+                        b.is_ascii_whitespace() || is_word_byte(b) || b"()[]{},:;=+*-%@$\"'/".contains(&b);
                     if starts_token {
                         break;
                     }

@@ -1,15 +1,15 @@
-//! The text form of the languages (files end in `.tlir`): printer and parser.
+//! The text form of the languages (files end in `.tlir`): printer and parser of graphs, kernels and plans.
 //!
 //! Invariants:
 //! - `parse(print(x)) == x` for everything the builder builds (see [`difference`] for what "equal" means): inputs come
 //!   first, in their order; the other nodes keep their order; constants keep their bits; names may be any string.
 //! - Printing is canonical: equal graphs print as equal text, and printing what was parsed from canonical text gives that
 //!   text again. Comments do not survive.
-//! - What parses without error verifies without error. Every error of a text is reported, with its place; after one, the
+//! - A graph that parses without error verifies without error. Every error of a text is reported, with its place; after one, the
 //!   parser resumes at the next statement, and what depends on a broken statement is not reported again.
 //! - No text makes the parser panic, hang or overflow the stack. Time and memory are linear in the text (constants' data
 //!   included: it is counted before it is allocated). Nothing recurses over the input but parentheses in extents, which
-//!   nest at most 64 deep. At most [`MAX_ERRORS`] errors are reported.
+//!   nest at most 64 deep, and blocks of kernels, at most 128. At most [`MAX_ERRORS`] errors are reported.
 //!
 //! # A graph
 //!
@@ -46,10 +46,56 @@
 //! **Einsum** labels are letters, one per axis, or `'52` and so on beyond them; `a` is `'0` and `Z` is `'51`. They are
 //! renumbered by first appearance. `semiring` is `add-mul` and `acc` the accumulator of the result's dtype unless given.
 //!
+//! # A kernel
+//!
+//! ```text
+//! kernel @row_sums(p0: f32[64*s0] read, p1: f32[s0] write) where s0 in 1..=4096 {
+//!   scratch r0: f32[1] register
+//!   for i0 in 0..s0 parallel {
+//!     %0: f32 = const 0.0
+//!     store r0[0], %0
+//!     for i1 in 0..64 serial {
+//!       %1: f32 = load p0[64*i0 + i1]
+//!       accumulate add r0[0] with %1
+//!     }
+//!     %2: f32 = load r0[0]
+//!     store p1[i0], %2
+//!   }
+//! }
+//! ```
+//!
+//! Nothing in a kernel has a name but the kernel itself, and it need not: parameters are `p0`, symbols `s0`, scratch `r0`,
+//! loop variables `i0`, values `%0`. Parameters, symbols and scratch are numbered as they are declared; variables and values
+//! in any order, but without gaps. `unused %3: f32` and `unused i2 in 0..4` are numbers that no statement defines. Symbols of
+//! a kernel have nothing to do with those of a graph: a launch gives their values. See [`crate::kernel`] for what it means.
+//!
+//! # A plan
+//!
+//! ```text
+//! plan @f where n in 1..=4096 {
+//!   input x: f32[n, 64] = $0
+//!   output sums: f32[n] = $1
+//!   $0: f32[64*n] input 0 "x"
+//!   $1: f32[n] output 0 "sums"
+//!   steps {
+//!     launch kernel 0($0, $1) symbols [n] grain 256 bytes 260*n flops 64*n "reduce add"
+//!   }
+//!   kernel 0(p0: f32[64*s0] read, p1: f32[s0] write) where s0 in 1..=4096 {
+//!     …
+//!   }
+//! }
+//! ```
+//!
+//! A plan holds its kernels. Slots, constants and kernels are numbered in order; an `unused` input has no slot. Strides of a
+//! matrix product are those of its batch axes, of rows and of columns. See [`crate::plan`] for what it means.
+//!
+//! What parses is complete (no name without a declaration) but not thereby right: [`verify_module`] says of kernels and
+//! plans what their verifiers do, with places in the text.
+//!
 //! # Grammar
 //!
 //! ```text
-//! module    = { graph } ;
+//! module    = { graph | kernel | plan } ;
 //! graph     = "graph" GLOBAL "(" [ input { "," input } [ "," ] ] ")" [ "where" symbol { "," symbol } ]
 //!             "{" { statement } "return" [ output { "," output } ] "}" ;
 //! input     = VALUE ":" type ;
@@ -83,6 +129,45 @@
 //! term      = factor { "*" factor } ;
 //! factor    = INTEGER | name | "(" extent ")" | ( "div" | "mod" | "min" | "max" ) "(" extent "," extent ")" ;
 //!
+//! kernel    = "kernel" [ GLOBAL ] nest ;
+//! nest      = "(" [ param { "," param } [ "," ] ] ")" [ "where" size { "," size } ] block ;
+//! param     = "p"NUMBER ":" DTYPE "[" extent "]" ( "read" | "write" | "readwrite" ) ;
+//! size      = "s"NUMBER "in" INTEGER "..=" INTEGER ;
+//! block     = "{" { entry } "}" ;
+//! entry     = "scratch" "r"NUMBER ":" DTYPE "[" extent "]" ( "register" | "cache" | "shared" )
+//!           | "unused" ( VALUE ":" DTYPE | variable )
+//!           | VALUE ":" DTYPE "=" scalar
+//!           | "store" element "," VALUE [ "if" VALUE ]                    (* the mask *)
+//!           | "for" variable ( "serial" | "unroll" | "lanes" | "parallel" | "block" | "thread" ) block
+//!           | "if" VALUE block
+//!           | "clamp" variable "=" VALUE
+//!           | "accumulate" MONOID element { "," element } "with" VALUE { "," VALUE }
+//!           | "barrier" ;
+//! scalar    = "const" literal | "index" extent | "load" element [ "if" VALUE ]
+//!           | ( "convert" | "bitcast" ) VALUE | SCALAR_OP VALUE { "," VALUE } ;
+//! variable  = "i"NUMBER "in" "0" ".." extent ;
+//! element   = ( "p"NUMBER | "r"NUMBER ) "[" extent "]" ;
+//!
+//! plan      = "plan" GLOBAL [ "where" symbol { "," symbol } ] "{" { item } "}" ;
+//! item      = "input" name ":" type "=" ( SLOT | "unused" )
+//!           | "output" name ":" type "=" SLOT
+//!           | "guard" extent ( "=" extent | "not" "negative" ) "at" "node" INTEGER
+//!           | "constant" INTEGER ":" type "=" ( list | "opaque" STRING )
+//!           | SLOT ":" DTYPE "[" extent "]" storage STRING
+//!           | "donate" "input" INTEGER "to" "output" INTEGER
+//!           | ( "init" | "steps" ) "{" { step } "}"
+//!           | "kernel" INTEGER nest ;
+//! storage   = ( "input" | "output" | "constant" ) INTEGER | "persistent" | "arena" | "alias" SLOT ;
+//! step      = launch
+//!           | "group" "{" { launch } "}"
+//!           | "gemm" DTYPE "batch" extents extent "x" extent "x" extent STRING
+//!             "lhs" operand "rhs" operand "dst" operand
+//!           | "copy" SLOT "to" SLOT ;
+//! launch    = "launch" "kernel" INTEGER "(" [ SLOT { "," SLOT } ] ")" [ "symbols" extents ]
+//!             "grain" INTEGER "bytes" extent "flops" extent STRING ;
+//! operand   = SLOT "offset" extent "strides" extents ;
+//!
+//! SLOT      = "$" NUMBER ;
 //! VALUE     = "%" ( dotted | STRING ) ;       GLOBAL = "@" ( dotted | STRING ) ;
 //! dotted    = part { "." part } ;             part   = ( LETTER | DIGIT | "_" ) { LETTER | DIGIT | "_" } ;
 //! WORD      = ( LETTER | "_" ) { LETTER | DIGIT | "_" } ;
@@ -93,31 +178,35 @@
 //! Attributes in braces come in any order and print in the order above. An extent has at most 512 nodes and coefficients
 //! below 2^62.
 //!
-//! # Other sections
-//!
-//! `kernel` and `plan` sections share the modules `lexer`, `cursor` and `expr`: a section's parser takes a `Cursor` behind
-//! its keyword, reads extents and types in a `Scope` of its own, and adds to the [`Module`].
+//! A section's parser takes a `Cursor` behind its keyword, reads extents and types in a `Scope` of its own, and adds to the
+//! [`Module`].
 
 mod compare;
 mod constant;
 pub(crate) mod cursor;
 pub(crate) mod expr;
 mod graph;
+mod kernel;
 pub(crate) mod lexer;
 mod parse;
+mod plan;
 mod print;
+mod verify;
 
 use std::fmt;
 
 use crate::dtype::DType;
 use crate::graph::Graph;
+use crate::kernel::Kernel;
+use crate::plan::Plan;
 use crate::tensor::HostTensor;
 
 pub use compare::difference;
 pub use cursor::MAX_ERRORS;
 pub use lexer::Span;
 pub use parse::{parse_bytes, parse_graph, parse_module};
-pub use print::{PrintOptions, Printed, print_graph, print_module};
+pub use print::{PrintOptions, Printed, einsum_labels, print_graph, print_module, print_plan};
+pub use verify::verify_module;
 
 /// What a text holds.
 #[derive(Clone, Debug, Default)]
@@ -125,6 +214,58 @@ pub use print::{PrintOptions, Printed, print_graph, print_module};
 pub struct Module {
     /// Graphs in order; no two have one name.
     pub graphs: Vec<Graph>,
+    /// Kernels in order, with their names; no two have one name, and any may have none.
+    pub kernels: Vec<(Option<String>, Kernel)>,
+    /// Plans in order, each with its kernels; no two have one name.
+    pub plans: Vec<Plan>,
+    order: Vec<Entry>,
+    anchors: Vec<usize>,
+}
+
+/// A section of a module's text: which it is, and where its parts are.
+#[derive(Clone, Debug)]
+enum Entry {
+    Graph(usize),
+    Kernel(usize, kernel::StatementSpans),
+    Plan(usize, plan::PlanSpans),
+}
+
+/// A section of a [`Module`].
+#[derive(Clone, Copy, Debug)]
+pub enum Section<'m> {
+    /// A graph.
+    Graph(&'m Graph),
+    /// A kernel, and its name.
+    Kernel(Option<&'m str>, &'m Kernel),
+    /// A plan.
+    Plan(&'m Plan),
+}
+
+impl Module {
+    /// Every section, in the order of the text; a module that was not read from a text has graphs first, plans last.
+    pub fn sections(&self) -> Vec<Section<'_>> {
+        let (graphs, kernels, plans) = (&self.graphs, &self.kernels, &self.plans);
+        let graph = |i: usize| graphs.get(i).map(Section::Graph);
+        let kernel = |i: usize| kernels.get(i).map(|(name, k)| Section::Kernel(name.as_deref(), k));
+        let plan = |i: usize| plans.get(i).map(Section::Plan);
+        let total = graphs.len() + kernels.len() + plans.len();
+        if self.order.len() == total {
+            let find = |e: &Entry| match e {
+                Entry::Graph(i) => graph(*i),
+                Entry::Kernel(i, _) => kernel(*i),
+                Entry::Plan(i, _) => plan(*i),
+            };
+            return self.order.iter().filter_map(find).collect();
+        }
+        let all = (0..graphs.len()).map(graph).chain((0..kernels.len()).map(kernel));
+        all.chain((0..plans.len()).map(plan)).flatten().collect()
+    }
+
+    /// Where in the text the lines of its canonical form begin that are inside sections: the first byte of each statement
+    /// and of each closing brace. As many as in canonical text, unless two statements of a graph are one node.
+    pub fn line_starts(&self) -> &[usize] {
+        &self.anchors
+    }
 }
 
 /// A place in a text for readers; both count from 1.

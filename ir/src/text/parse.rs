@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use super::cursor::Cursor;
+use super::cursor::{Cursor, Parsed};
 use super::lexer::{Span, TokenKind};
-use super::{Module, ParseError, Position, Resolver, graph};
+use super::{Entry, Module, ParseError, Position, Resolver, graph, kernel, plan};
 use crate::graph::Graph;
 
 /// The words that begin a section.
@@ -19,27 +19,59 @@ pub fn parse_module(text: &str, resolver: &mut Resolver<'_>) -> Result<Module, V
     let mut module = Module::default();
     let mut names = HashSet::new();
     while cursor.kind() != TokenKind::End && !cursor.gave_up() {
-        if cursor.at_word("graph") {
-            let start = cursor.mark();
-            cursor.bump();
-            let name = cursor.token().span();
-            match graph::graph(&mut cursor, resolver) {
-                Ok(graph) => {
-                    if !names.insert(graph.name.clone()) {
-                        cursor.error(name, "duplicate name; expected a name that no other graph has");
-                    }
-                    module.graphs.push(graph);
-                }
-                Err(_) if cursor.mark() > start && SECTIONS.iter().any(|s| cursor.at_word(s)) => {}
-                Err(_) => cursor.recover_section(SECTIONS),
-            }
-        } else {
-            cursor.unexpected("module", "`graph`");
+        let start = cursor.mark();
+        let Some(&word) = SECTIONS.iter().find(|w| cursor.at_word(w)) else {
+            cursor.unexpected("module", "`graph`, `kernel` or `plan`");
             cursor.recover_section(SECTIONS);
+            continue;
+        };
+        cursor.bump();
+        let place = cursor.token().span();
+        match section(&mut cursor, &mut module, word, resolver) {
+            Ok(name) => {
+                if name.is_some_and(|n| !names.insert((word, n))) {
+                    let message = format!("duplicate name; expected a name that no other {word} has");
+                    cursor.error(place, message);
+                }
+            }
+            Err(_) if cursor.mark() > start && SECTIONS.iter().any(|s| cursor.at_word(s)) => {}
+            Err(_) => cursor.recover_section(SECTIONS),
         }
     }
+    module.anchors = cursor.take_anchors();
     let errors = cursor.finish();
     if errors.is_empty() { Ok(module) } else { Err(errors) }
+}
+
+/// Reads a section behind its word into the module; answers its name.
+fn section(
+    cursor: &mut Cursor<'_>,
+    module: &mut Module,
+    word: &str,
+    resolver: &mut Resolver<'_>,
+) -> Parsed<Option<String>> {
+    Ok(match word {
+        "graph" => {
+            let graph = graph::graph(cursor, resolver)?;
+            let name = graph.name.clone();
+            module.order.push(Entry::Graph(module.graphs.len()));
+            module.graphs.push(graph);
+            Some(name)
+        }
+        "kernel" => {
+            let (name, kernel, spans) = kernel::section(cursor)?;
+            module.order.push(Entry::Kernel(module.kernels.len(), spans));
+            module.kernels.push((name.clone(), kernel));
+            name
+        }
+        _ => {
+            let (plan, spans) = plan::plan(cursor, resolver)?;
+            let name = plan.name.clone();
+            module.order.push(Entry::Plan(module.plans.len(), spans));
+            module.plans.push(plan);
+            Some(name)
+        }
+    })
 }
 
 /// Reads a text that holds one graph.

@@ -5,11 +5,12 @@
 
 use std::fmt::{self, Write as _};
 
-use super::Module;
 use super::lexer::{quote, sigil_name, word_name};
+use super::{Module, Section};
 use crate::dtype::DType;
 use crate::graph::{DEFAULT_SYMBOL_MAX, Graph, Labels, NodeId, NodeKind, Semiring, TensorType, View};
 use crate::index::IndexExpr;
+use crate::plan::Plan;
 use crate::tensor::HostTensor;
 
 /// Lists of more levels print flat.
@@ -49,6 +50,18 @@ impl Printed {
             .filter(|(n, _)| n == name)
             .map(|(_, data)| data.clone())
     }
+
+    /// Appends data in full, or a name for it.
+    pub(crate) fn data(&mut self, data: &HostTensor, options: &PrintOptions) {
+        if data.len() <= options.inline_elements {
+            write_list(&mut self.text, data);
+            return;
+        }
+        let name = format!("data{}", self.externals.len());
+        self.text.push_str("opaque ");
+        self.text.push_str(&quote(&name));
+        self.externals.push((name, data.clone()));
+    }
 }
 
 /// A graph as text.
@@ -58,16 +71,48 @@ pub fn print_graph(graph: &Graph, options: &PrintOptions) -> Printed {
     out
 }
 
-/// A module as text.
+/// A plan as text, with its kernels.
+pub fn print_plan(plan: &Plan, options: &PrintOptions) -> Printed {
+    let mut out = Printed::default();
+    // Writing to a String cannot fail.
+    let _ = plan.write(&mut out, options);
+    out
+}
+
+/// A module as text, its sections in their order.
 pub fn print_module(module: &Module, options: &PrintOptions) -> Printed {
     let mut out = Printed::default();
-    for (i, graph) in module.graphs.iter().enumerate() {
-        if i > 0 {
+    for section in module.sections() {
+        if !out.text.is_empty() {
             out.text.push('\n');
         }
-        write_graph(&mut out, graph, options);
+        section.write(&mut out, options);
     }
     out
+}
+
+impl Section<'_> {
+    /// Appends the section's text.
+    pub fn write(&self, out: &mut Printed, options: &PrintOptions) {
+        match self {
+            Section::Graph(graph) => write_graph(out, graph, options),
+            Section::Kernel(name, kernel) => {
+                let text = kernel.to_string();
+                match name {
+                    Some(name) => {
+                        let rest = text.strip_prefix("kernel").unwrap_or(&text);
+                        // Writing to a String cannot fail.
+                        let _ = write!(out.text, "kernel @{}{rest}", sigil_name(name));
+                    }
+                    None => out.text.push_str(&text),
+                }
+            }
+            Section::Plan(plan) => {
+                // Writing to a String cannot fail.
+                let _ = plan.write(out, options);
+            }
+        }
+    }
 }
 
 impl fmt::Display for Graph {
@@ -206,14 +251,9 @@ impl Printer<'_> {
             NodeKind::Const(value) => {
                 let _ = write!(text, " {value}");
             }
-            NodeKind::Data(data) if data.0.len() <= options.inline_elements => {
-                text.push(' ');
-                write_list(text, &data.0);
-            }
             NodeKind::Data(data) => {
-                let name = format!("data{}", out.externals.len());
-                let _ = write!(text, " opaque {}", quote(&name));
-                out.externals.push((name, data.0.clone()));
+                text.push(' ');
+                out.data(&data.0, options);
             }
             NodeKind::Iota { axis, .. } => {
                 let _ = write!(text, " {{axis={axis}}}");
@@ -275,8 +315,7 @@ impl Printer<'_> {
         accumulator: DType,
         dtype: DType,
     ) {
-        let terms = inputs.iter().map(labels).collect::<Vec<_>>().join(",");
-        let _ = write!(text, " {{{terms}->{}", labels(output));
+        let _ = write!(text, " {{{}", einsum_labels(inputs, output));
         let mut options = Vec::new();
         if semiring != Semiring::AddMul {
             options.push(format!("semiring={}", semiring.name()));
@@ -293,6 +332,12 @@ impl Printer<'_> {
 
 fn comma(parts: impl Iterator<Item = String>) -> String {
     parts.collect::<Vec<_>>().join(", ")
+}
+
+/// The labels of an einsum: `ab,bc->ac`.
+pub fn einsum_labels(inputs: &[Labels], output: &Labels) -> String {
+    let terms = inputs.iter().map(labels).collect::<Vec<_>>().join(",");
+    format!("{terms}->{}", labels(output))
 }
 
 /// `a` to `z`, `A` to `Z`, then `'52` and on.

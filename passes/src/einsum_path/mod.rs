@@ -170,6 +170,29 @@ pub enum PathError {
     },
 }
 
+impl PathError {
+    /// The message with limits in bytes, where an element has so many.
+    pub fn in_bytes(&self, element_bytes: usize) -> String {
+        match self {
+            PathError::MemoryLimit {
+                limit,
+                smallest,
+                proven,
+            } => {
+                let (limit, smallest) = (limit * element_bytes as f64, smallest * element_bytes as f64);
+                let known = match proven {
+                    true => "the smallest achievable limit",
+                    false => "the smallest limit found to work",
+                };
+                format!(
+                    "no contraction order keeps every intermediate within {limit} bytes; {known} is {smallest} bytes"
+                )
+            }
+            other => other.to_string(),
+        }
+    }
+}
+
 /// Labels to sum in one operand before the first step.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reduction {

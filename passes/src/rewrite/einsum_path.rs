@@ -3,7 +3,8 @@
 //! Diagonals are taken first, labels that only one operand has are summed in it, then pairs are contracted. Intermediates
 //! are carried in the accumulator dtype. A symbolic extent counts as a typical size, so that the order is fixed once.
 
-use tlc_ir::graph::{GraphError, Labels, Semiring};
+use tlc_ir::graph::{GraphError, Labels, Origin, Semiring};
+use tlc_ir::text::einsum_labels;
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind};
 
 use super::Rebuilder;
@@ -27,10 +28,14 @@ pub struct PathDecision {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum EinsumPathError {
     /// No path fits the memory limit.
-    #[error("einsum {node}: {source}")]
+    #[error("einsum {{{labels}}} at {origin}: {}", .source.in_bytes(*.element_bytes))]
     Path {
-        /// The einsum.
-        node: NodeId,
+        /// The einsum's labels.
+        labels: String,
+        /// Where it was recorded.
+        origin: Origin,
+        /// Bytes of an intermediate's element.
+        element_bytes: usize,
         /// Why.
         source: PathError,
     },
@@ -39,28 +44,49 @@ pub enum EinsumPathError {
     Graph(#[from] GraphError),
 }
 
-/// Rewrites every einsum of more than two operands, with diagonals, or with labels to sum first.
+/// Rewrites every einsum of more than two operands, with diagonals, or with labels to sum first. No intermediate takes more
+/// than `max_bytes`.
 ///
 /// # Errors
 /// [`EinsumPathError::Path`] if no order fits the limit.
-pub fn run(graph: &Graph, options: &PathOptions) -> Result<(Graph, Vec<PathDecision>), EinsumPathError> {
+pub fn run(
+    graph: &Graph,
+    options: &PathOptions,
+    max_bytes: Option<u64>,
+) -> Result<(Graph, Vec<PathDecision>), EinsumPathError> {
     let mut decisions = Vec::new();
     let mut failure = None;
     let new = super::rebuild(graph, &mut |re, id, node, operands| {
-        let NodeKind::Einsum { inputs, .. } = &node.kind else {
+        let NodeKind::Einsum {
+            inputs,
+            output,
+            accumulator,
+            ..
+        } = &node.kind
+        else {
             return re.add(node.kind.clone(), operands);
         };
         if inputs.len() < 2 || !needs_path(node) {
             return re.add(node.kind.clone(), operands);
         }
-        match rewrite(re, graph, node, operands, options) {
+        let element_bytes = accumulator.bytes();
+        let options = PathOptions {
+            max_intermediate: max_bytes.map(|b| b as f64 / element_bytes as f64),
+            ..options.clone()
+        };
+        match rewrite(re, graph, node, operands, &options) {
             Ok((result, path)) => {
                 decisions.push(PathDecision { node: id, path });
                 Ok(result)
             }
-            Err(EinsumPathError::Graph(e)) => Err(e),
-            Err(EinsumPathError::Path { source, .. }) => {
-                failure = Some(EinsumPathError::Path { node: id, source });
+            Err(Failed::Graph(e)) => Err(e),
+            Err(Failed::Path(source)) => {
+                failure.get_or_insert(EinsumPathError::Path {
+                    labels: einsum_labels(inputs, output),
+                    origin: node.origin,
+                    element_bytes,
+                    source,
+                });
                 re.add(node.kind.clone(), operands)
             }
         }
@@ -68,6 +94,18 @@ pub fn run(graph: &Graph, options: &PathOptions) -> Result<(Graph, Vec<PathDecis
     match failure {
         Some(e) => Err(e),
         None => Ok((new, decisions)),
+    }
+}
+
+/// Why one einsum was not rewritten.
+enum Failed {
+    Path(PathError),
+    Graph(GraphError),
+}
+
+impl From<GraphError> for Failed {
+    fn from(e: GraphError) -> Failed {
+        Failed::Graph(e)
     }
 }
 
@@ -102,7 +140,7 @@ fn rewrite(
     node: &Node,
     operands: &[NodeId],
     options: &PathOptions,
-) -> Result<(NodeId, ContractionPath), EinsumPathError> {
+) -> Result<(NodeId, ContractionPath), Failed> {
     let NodeKind::Einsum {
         inputs,
         output,
@@ -148,10 +186,7 @@ fn rewrite(
         }
     }
     let lists: Vec<Vec<u16>> = labels.iter().map(|l| l.to_vec()).collect();
-    let path = contraction_path(&lists, output, &extents, options).map_err(|source| EinsumPathError::Path {
-        node: values[0],
-        source,
-    })?;
+    let path = contraction_path(&lists, output, &extents, options).map_err(Failed::Path)?;
     for r in &path.reductions {
         let kept: Labels = r.kept.as_slice().into();
         values[r.operand] = add_canonical(

@@ -1,10 +1,10 @@
-//! `tlc check`: every error of every file.
+//! `tlc check`: every error of every file, in graphs, kernels and plans.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tlc_ir::graph::verify::verify;
+use tlc_ir::text::verify_module;
 
 use crate::failure::{Code, Failure};
 use crate::session::{Session, read_model};
@@ -55,12 +55,7 @@ fn check(path: &std::path::Path) -> Option<Failure> {
         Ok(module) => module,
         Err(errors) => return Some(source.failure(&errors, usize::MAX)),
     };
-    let mut all = Failure::silent(Code::Failed);
-    for graph in &module.graphs {
-        for e in verify(graph) {
-            all.reports
-                .extend(Failure::at(Code::Failed, &source.file, format!("@{}: {e}", graph.name)).reports);
-        }
-    }
-    (!all.reports.is_empty()).then_some(all)
+    // A text that parses is UTF-8.
+    let errors = verify_module(&module, &String::from_utf8_lossy(&source.bytes));
+    (!errors.is_empty()).then(|| source.failure(&errors, usize::MAX))
 }

@@ -105,7 +105,7 @@ pub fn run(session: &Session, args: &Einsum) -> Result<(), Failure> {
         } else {
             Code::Bug
         };
-        Failure::at(code, PLACE, format!("`{expression}`: {e}"))
+        Failure::at(code, PLACE, format!("`{expression}`: {}", e.in_bytes(dtype.bytes())))
     })?;
 
     let (result, seconds) = contract(session, expression, &operands)?;

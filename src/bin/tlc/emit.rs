@@ -6,6 +6,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tlc_codegen::clif::EmitText;
 use tlc_codegen::cuda::{CudaOptions, identifier};
+use tlc_ir::text::{PrintOptions, print_plan};
 use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::{Cluster, ClusterKind};
@@ -59,7 +60,15 @@ pub fn kernel_text(kernel: &Kernel) -> String {
     kernel.to_string()
 }
 
-/// A plan as text.
+/// A plan as text, with all its constants.
+fn whole_plan_text(plan: &Plan) -> String {
+    let options = PrintOptions {
+        inline_elements: usize::MAX,
+    };
+    print_plan(plan, &options).text
+}
+
+/// A plan as text; data of large constants is only named.
 pub fn plan_text(plan: &Plan) -> String {
     plan.to_string()
 }
@@ -213,7 +222,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
     let texts = match args.what {
         What::Graph => whole(graph_text(&compiled.graph)),
         What::Clusters => whole(clusters_text(compiled)),
-        What::Plan => whole(plan_text(executable.plan())),
+        What::Plan => whole(whole_plan_text(executable.plan())),
         What::Dot => whole(dot_text(compiled)),
         What::Kernel => chosen(kernels, one, &model.file, |_, k| Ok(kernel_text(k)))?,
         What::Clif | What::Asm => {

@@ -143,6 +143,20 @@ fn tensors_beside(path: &Path) -> Vec<(String, HostTensor)> {
     views.names().filter_map(read).collect()
 }
 
+/// What a file without a graph may hold instead, which can be checked and formatted, but not compiled.
+fn others_text(module: &Module) -> String {
+    let counts = [("kernel", module.kernels.len()), ("plan", module.plans.len())];
+    let held: Vec<String> = counts
+        .iter()
+        .filter(|c| c.1 > 0)
+        .map(|(what, n)| format!("{n} {what}{}", if *n == 1 { "" } else { "s" }))
+        .collect();
+    match held.is_empty() {
+        true => String::new(),
+        false => format!(", but {}, which this command cannot compile", held.join(" and ")),
+    }
+}
+
 impl Session {
     /// Reads the graph that a command works on.
     pub fn model(&self, args: &ModelArgs) -> Result<Model, Failure> {
@@ -151,6 +165,7 @@ impl Session {
             .parse(&args.model)
             .map_err(|errors| source.failure(&errors, MAX_SHOWN))?;
         let file = source.file;
+        let others = others_text(&module);
         let names: Vec<String> = module.graphs.iter().map(|g| format!("@{}", g.name)).collect();
         let mut graphs = module.graphs.into_iter();
         let graph = match &args.graph {
@@ -169,7 +184,7 @@ impl Session {
                 Failure::at(
                     Code::Invalid,
                     &file,
-                    "the file holds no graph; expected `graph @name(…) {…}`",
+                    format!("the file holds no graph{others}; expected `graph @name(…) {{…}}`"),
                 )
             })?,
         };

@@ -9,6 +9,7 @@
 
 mod prove;
 mod races;
+mod threads;
 
 use std::fmt;
 
@@ -84,6 +85,37 @@ pub enum Rule {
     /// A parallel loop that is not the only outermost statement.
     #[error("parallel loop i{} is not the only outermost statement", .0.0)]
     ParallelPosition(VarId),
+    /// A block loop that is not the only outermost statement.
+    #[error("block loop i{} is not the only outermost statement", .0.0)]
+    BlockPosition(VarId),
+    /// A thread loop that is not in a block loop, or in another thread loop, or under a condition.
+    #[error("thread loop i{} is not directly in the block loop: it is outside, in a thread loop, or under a condition", .0.0)]
+    ThreadPosition(VarId),
+    /// More threads than a block can have.
+    #[error("thread loop i{} has up to {threads} iterations, expected at most 1024", .var.0)]
+    ThreadCount {
+        /// The thread loop.
+        var: VarId,
+        /// Its largest extent.
+        threads: i64,
+    },
+    /// A barrier that not every thread of a block reaches.
+    #[error("a barrier is in a thread loop or outside of the block loop; expected it between thread loops")]
+    BarrierPosition,
+    /// A store that every thread of a block executes.
+    #[error("{0} is written outside of the thread loops, where only registers may be")]
+    UniformWrite(Memory),
+    /// Memory of one thread that is used outside of the thread loop that writes it.
+    #[error("r{0} is each thread's own, but is used outside of the thread loop that writes it")]
+    ThreadScratch(u32),
+    /// Two threads of a block can touch one element that one of them writes, without a barrier between.
+    #[error("two threads touch one element of {memory} without a barrier between them, {example}")]
+    ThreadConflict {
+        /// The memory.
+        memory: Memory,
+        /// Where the second of them is, or nothing where that is just not excluded.
+        example: Example,
+    },
     /// Lanes and copies need a constant count.
     #[error("the extent of {} loop i{} is not constant", .0.name(), .1.0)]
     ExtentNotConstant(Bind, VarId),
@@ -96,7 +128,7 @@ pub enum Rule {
         inner: VarId,
     },
     /// Several lanes write one element.
-    #[error("lanes of i{} write one element of {memory:?}", .lanes.0)]
+    #[error("lanes of i{} write one element of {memory}", .lanes.0)]
     LanesCollide {
         /// The lanes loop.
         lanes: VarId,
@@ -104,10 +136,10 @@ pub enum Rule {
         memory: Memory,
     },
     /// Register scratch whose length is not constant.
-    #[error("register scratch {0} has no constant length")]
+    #[error("register scratch r{0} has no constant length")]
     RegisterLength(u32),
     /// A register index that does not become constant plus a lane.
-    #[error("register scratch {scratch} is accessed at an index that unrolling does not make constant")]
+    #[error("register scratch r{scratch} is accessed at an index that unrolling does not make constant")]
     RegisterIndex {
         /// The scratch.
         scratch: u32,
@@ -123,7 +155,7 @@ pub enum Rule {
         found: usize,
     },
     /// A use that the parameter's access mode excludes.
-    #[error("parameter {param} is declared {access:?} but {found}")]
+    #[error("p{param} is declared {} but {found}", .access.name())]
     ParamAccess {
         /// The parameter.
         param: u32,
@@ -136,7 +168,7 @@ pub enum Rule {
     #[error("a divisor is not positive")]
     Divisor,
     /// An access can leave its memory.
-    #[error("{memory:?} is accessed outside its length {example}")]
+    #[error("{memory} is accessed outside its length {example}")]
     OutOfBounds {
         /// The memory.
         memory: Memory,
@@ -144,7 +176,7 @@ pub enum Rule {
         example: Example,
     },
     /// Two parallel iterations can touch one element that one of them writes.
-    #[error("parallel iterations share an element of parameter {param} {example}")]
+    #[error("parallel iterations share an element of p{param} {example}")]
     ParallelConflict {
         /// The parameter.
         param: u32,
@@ -171,6 +203,7 @@ pub fn verify(kernel: &Kernel) -> Report {
     if report.errors.is_empty() {
         prove::accesses(kernel, &mut report);
         races::parallel_writes(kernel, &mut report);
+        threads::races(kernel, &mut report);
     }
     report
 }
@@ -198,7 +231,11 @@ pub fn structure(kernel: &Kernel) -> Vec<Violation> {
         }
     }
     c.block(&kernel.body);
-    c.errors
+    let mut errors = c.errors;
+    if errors.is_empty() {
+        threads::positions(kernel, &mut errors);
+    }
+    errors
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -292,7 +329,7 @@ impl Checker<'_> {
             Memory::Scratch(s) => self.kernel.scratch.get(s as usize).map(|s| s.dtype),
         };
         if known.is_none() {
-            self.error(Rule::Missing(format!("{memory:?}")));
+            self.error(Rule::Missing(memory.to_string()));
         }
         known
     }

@@ -38,6 +38,9 @@ impl fmt::Display for Example {
 /// Iterations that enumeration visits at most.
 const ENUMERATED: usize = 1 << 14;
 
+/// Nodes of the expressions that one proof looks at: cases multiply, and each costs as much as its expression is large.
+const NODES: usize = 1 << 15;
+
 /// Checks that every unconditional access is inside its memory.
 pub(super) fn accesses(kernel: &Kernel, report: &mut Report) {
     let mut walk = Walk {
@@ -122,17 +125,18 @@ impl Walk<'_, '_> {
 
 /// True if the expression is certainly not negative.
 pub(crate) fn nonnegative(e: &IndexExpr, bounds: &dyn Bounds) -> bool {
-    by_cases(e, bounds, 6)
+    by_cases(e, bounds, 6, &mut { NODES })
 }
 
 /// As [`IndexExpr::proves_nonnegative`], with loop ends put in for variables and minima and maxima split into cases.
-fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32) -> bool {
+fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32, left: &mut usize) -> bool {
     if e.proves_nonnegative(bounds) {
         return true;
     }
-    if depth == 0 {
+    if depth == 0 || *left == 0 {
         return false;
     }
+    *left = left.saturating_sub(e.size() as usize);
     let (terms, _) = e.linear();
     for (t, c) in &terms {
         let IndexExpr::Node(n) = t else { continue };
@@ -147,7 +151,7 @@ fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32) -> bool {
                 } else {
                     b.clone() - IndexExpr::ONE
                 };
-                if by_cases(&(rest + end * IndexExpr::Const(*c)), bounds, depth - 1) {
+                if by_cases(&(rest + end * IndexExpr::Const(*c)), bounds, depth - 1, left) {
                     return true;
                 }
                 continue;
@@ -155,7 +159,14 @@ fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32) -> bool {
             _ => continue,
         };
         let rest = e.clone() - t.clone() * IndexExpr::Const(*c);
-        let case = |x: &IndexExpr| by_cases(&(rest.clone() + x.clone() * IndexExpr::Const(*c)), bounds, depth - 1);
+        let mut case = |x: &IndexExpr| {
+            by_cases(
+                &(rest.clone() + x.clone() * IndexExpr::Const(*c)),
+                bounds,
+                depth - 1,
+                left,
+            )
+        };
         return if any { case(a) || case(b) } else { case(a) && case(b) };
     }
     // The innermost variable that occurs linearly, at the end of its range that makes the sum smallest.
@@ -181,7 +192,7 @@ fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32) -> bool {
         } else {
             continue;
         };
-        if by_cases(&smallest, bounds, depth - 1) {
+        if by_cases(&smallest, bounds, depth - 1, left) {
             return true;
         }
     }
@@ -215,19 +226,20 @@ pub(super) fn search(kernel: &Kernel, vars: &[VarId], fact: &mut Fact<'_>) -> (b
     (complete, None)
 }
 
-/// Symbol values worth trying: ends of the ranges and small odd sizes. Answers also whether those are all there are.
+/// Symbol values worth trying: ends of the ranges and small odd sizes. Answers also whether those are all there are. Values
+/// that give a memory a negative length are none: nothing can be launched with them.
 fn symbol_values(kernel: &Kernel) -> (Vec<Vec<i64>>, bool) {
     let mut all: Vec<Vec<i64>> = vec![Vec::new()];
     let mut complete = true;
     for s in 0..kernel.symbols.len() {
         let Interval { lo, hi } = kernel.symbol(SymId(s as u32));
-        let mut tries: Vec<i64> = [lo, lo + 1, 7, 37]
+        let mut tries: Vec<i64> = [lo, lo.saturating_add(1), 7, 37]
             .into_iter()
             .filter(|v| (lo..=hi).contains(v))
             .collect();
         tries.sort();
         tries.dedup();
-        complete &= (hi - lo).saturating_add(1) == tries.len() as i64;
+        complete &= hi.saturating_sub(lo).saturating_add(1) == tries.len() as i64;
         all = all
             .iter()
             .flat_map(|a| tries.iter().map(|&t| [&a[..], &[t]].concat()))
@@ -235,6 +247,14 @@ fn symbol_values(kernel: &Kernel) -> (Vec<Vec<i64>>, bool) {
         all.truncate(64);
         complete &= all.len() < 64;
     }
+    let lengths = || {
+        kernel
+            .params
+            .iter()
+            .map(|p| &p.len)
+            .chain(kernel.scratch.iter().map(|s| &s.len))
+    };
+    all.retain(|symbols| lengths().all(|len| len.eval_symbols(symbols).is_some_and(|n| n >= 0)));
     (all, complete)
 }
 
@@ -263,7 +283,7 @@ fn enumerate(
         };
     };
     let extent = kernel.extents[var.0 as usize].eval(symbols, &lookup).unwrap_or(0);
-    let ends = [0, 1, extent / 2, extent - 2, extent - 1];
+    let ends = [0, 1, extent / 2, extent.saturating_sub(2), extent.saturating_sub(1)];
     let steps: Box<dyn Iterator<Item = i64>> = if corners && extent > 5 {
         Box::new(ends.into_iter())
     } else {
@@ -271,11 +291,14 @@ fn enumerate(
     };
     for i in steps {
         values.push((var, i));
+        let before = *budget;
         let found = enumerate(kernel, rest, symbols, values, budget, fact, corners);
         values.pop();
         if found.is_some() {
             return found;
         }
+        // Iterations of which none reaches the fact take time too.
+        *budget -= usize::from(*budget == before && *budget > 0);
         if *budget == 0 {
             return None;
         }

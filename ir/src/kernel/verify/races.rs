@@ -5,6 +5,8 @@
 //! atoms determine the variable. All accesses to the parameter must agree in the atoms' coefficients. What is not proven is
 //! enumerated where small.
 
+use std::rc::Rc;
+
 use rustc_hash::FxHashMap;
 
 use crate::index::{IndexExpr, IndexNode, VarId};
@@ -12,10 +14,15 @@ use crate::kernel::verify::prove::{nonnegative, search};
 use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
 use crate::kernel::{Access, Bind, Kernel, Memory, Op, Stmt};
 
-struct Touch<'k> {
-    index: &'k IndexExpr,
-    vars: Vec<VarId>,
-    writes: bool,
+/// One access in the text of a kernel.
+#[derive(Clone)]
+pub(super) struct Touch {
+    pub(super) index: IndexExpr,
+    /// Variables in scope, outermost first.
+    pub(super) vars: Rc<[VarId]>,
+    pub(super) writes: bool,
+    /// Under an `If` or a mask: it need not happen.
+    pub(super) conditional: bool,
 }
 
 /// Checks that parallel iterations write apart.
@@ -23,7 +30,7 @@ pub(super) fn parallel_writes(kernel: &Kernel, report: &mut Report) {
     let [
         Stmt::Loop {
             var,
-            bind: Bind::Parallel,
+            bind: bind @ (Bind::Parallel | Bind::Block),
             body,
         },
     ] = &kernel.body[..]
@@ -38,13 +45,18 @@ pub(super) fn parallel_writes(kernel: &Kernel, report: &mut Report) {
             continue;
         }
         let mut touches = Vec::new();
-        collect(body, Memory::Param(p), &mut vec![*var], &mut touches);
+        collect(body, Memory::Param(p), &mut vec![*var], false, &mut touches);
         if !touches.iter().any(|t| t.writes) || separate(kernel, *var, &touches) {
             continue;
         }
-        let (proven, example) = enumerate(kernel, *var, &touches);
+        let (proven, mut example) = enumerate(kernel, *var, &touches);
         if proven {
             continue;
+        }
+        if *bind == Bind::Block && example.is_some() {
+            // Blocks are cut from longer loops: what is under a condition need not happen.
+            touches.retain(|t| !t.conditional);
+            example = enumerate(kernel, *var, &touches).1;
         }
         let list = match example {
             Some(_) => &mut report.errors,
@@ -60,32 +72,40 @@ pub(super) fn parallel_writes(kernel: &Kernel, report: &mut Report) {
     }
 }
 
-fn collect<'k>(body: &'k [Stmt], memory: Memory, vars: &mut Vec<VarId>, out: &mut Vec<Touch<'k>>) {
+/// The accesses of a block to a memory, in order. `vars` are those in scope.
+pub(super) fn collect(body: &[Stmt], memory: Memory, vars: &mut Vec<VarId>, conditional: bool, out: &mut Vec<Touch>) {
     let depth = vars.len();
+    let mut scope: Rc<[VarId]> = vars[..].into();
     for s in body {
-        let mut touch = |m: &Memory, index: &'k IndexExpr, writes: bool, vars: &[VarId]| {
+        let mut touch = |m: &Memory, index: &IndexExpr, writes: bool, masked: bool| {
             if *m == memory {
                 out.push(Touch {
-                    index,
-                    vars: vars.to_vec(),
+                    index: index.clone(),
+                    vars: scope.clone(),
                     writes,
+                    conditional: conditional || masked,
                 });
             }
         };
         match s {
             Stmt::Let {
-                op: Op::Load { memory, index, .. },
+                op: Op::Load { memory, index, mask },
                 ..
-            } => touch(memory, index, false, vars),
-            Stmt::Store { memory, index, .. } => touch(memory, index, true, vars),
-            Stmt::Accumulate { state, .. } => state.iter().for_each(|(m, i)| touch(m, i, true, vars)),
-            Stmt::Clamp { var, .. } => vars.push(*var),
+            } => touch(memory, index, false, mask.is_some()),
+            Stmt::Store {
+                memory, index, mask, ..
+            } => touch(memory, index, true, mask.is_some()),
+            Stmt::Accumulate { state, .. } => state.iter().for_each(|(m, i)| touch(m, i, true, false)),
+            Stmt::Clamp { var, .. } => {
+                vars.push(*var);
+                scope = vars[..].into();
+            }
             Stmt::Loop { var, body, .. } => {
                 vars.push(*var);
-                collect(body, memory, vars, out);
+                collect(body, memory, vars, conditional, out);
                 vars.pop();
             }
-            Stmt::If { body, .. } => collect(body, memory, vars, out),
+            Stmt::If { body, .. } => collect(body, memory, vars, true, out),
             _ => {}
         }
     }
@@ -148,11 +168,11 @@ fn determined(what: &IndexExpr, atoms: &[(IndexExpr, i64)], kernel: &Kernel) -> 
 }
 
 /// True if different values of the parallel variable certainly touch different elements.
-fn separate(kernel: &Kernel, var: VarId, touches: &[Touch<'_>]) -> bool {
+pub(super) fn separate(kernel: &Kernel, var: VarId, touches: &[Touch]) -> bool {
     let mut shared: Option<Vec<(IndexExpr, i64)>> = None;
     let mut rests = Vec::new();
     for t in touches {
-        match atoms(t.index, var) {
+        match atoms(&t.index, var) {
             Some((found, rest)) => {
                 if found.is_empty() || shared.as_ref().is_some_and(|s| *s != found) {
                     return false;
@@ -188,9 +208,20 @@ fn separate(kernel: &Kernel, var: VarId, touches: &[Touch<'_>]) -> bool {
     (ordered && determined(&var.into(), &shared, kernel)) || symbolic()
 }
 
+/// The terms of an index that no variable occurs in, and the others with the constant.
+pub(super) fn parts(index: &IndexExpr) -> (IndexExpr, IndexExpr) {
+    let (terms, constant) = index.linear();
+    let mut parts = (IndexExpr::ZERO, IndexExpr::Const(constant));
+    for (term, k) in terms {
+        let part = if term.has_vars() { &mut parts.1 } else { &mut parts.0 };
+        *part = part.clone() + term * IndexExpr::Const(k);
+    }
+    parts
+}
+
 /// `index = stride * var + rest` with a symbolic stride that the rest stays below. What does not vary at all may be any
 /// offset, if all accesses share it.
-fn separate_symbolic(kernel: &Kernel, var: VarId, touches: &[Touch<'_>]) -> bool {
+fn separate_symbolic(kernel: &Kernel, var: VarId, touches: &[Touch]) -> bool {
     let split: Option<Vec<(IndexExpr, IndexExpr)>> = touches.iter().map(|t| t.index.affine_in(var)).collect();
     let Some(split) = split else { return false };
     let stride = split[0].0.clone();
@@ -199,15 +230,6 @@ fn separate_symbolic(kernel: &Kernel, var: VarId, touches: &[Touch<'_>]) -> bool
     }
     let below = |moving: &IndexExpr| {
         nonnegative(moving, kernel) && nonnegative(&(stride.clone() - moving.clone() - IndexExpr::ONE), kernel)
-    };
-    let parts = |rest: &IndexExpr| {
-        let (terms, constant) = rest.linear();
-        let mut parts = (IndexExpr::ZERO, IndexExpr::Const(constant));
-        for (term, k) in terms {
-            let part = if term.has_vars() { &mut parts.1 } else { &mut parts.0 };
-            *part = part.clone() + term * IndexExpr::Const(k);
-        }
-        parts
     };
     let fixed = parts(&split[0].1).0;
     split.iter().all(|s| below(&s.1))
@@ -218,7 +240,7 @@ fn separate_symbolic(kernel: &Kernel, var: VarId, touches: &[Touch<'_>]) -> bool
 }
 
 /// Visits iterations where there are few, and looks for two that meet.
-fn enumerate(kernel: &Kernel, var: VarId, touches: &[Touch<'_>]) -> (bool, Option<Example>) {
+fn enumerate(kernel: &Kernel, var: VarId, touches: &[Touch]) -> (bool, Option<Example>) {
     // Element to (iteration, one of its accesses writes, another iteration was seen).
     let mut owners: FxHashMap<(Vec<i64>, i64), (i64, bool)> = FxHashMap::default();
     let mut complete = true;
@@ -245,7 +267,7 @@ fn enumerate(kernel: &Kernel, var: VarId, touches: &[Touch<'_>]) -> (bool, Optio
     (complete, None)
 }
 
-fn is_clamped(body: &[Stmt], var: VarId) -> bool {
+pub(super) fn is_clamped(body: &[Stmt], var: VarId) -> bool {
     body.iter().any(|s| match s {
         Stmt::Clamp { var: v, .. } => *v == var,
         Stmt::Loop { body, .. } | Stmt::If { body, .. } => is_clamped(body, var),

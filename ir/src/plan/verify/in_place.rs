@@ -9,32 +9,29 @@ impl Checker<'_> {
     /// A donated input has the output's size and is read for the last time before the output begins, or where it begins,
     /// by a kernel that may run in place.
     pub(super) fn donations(&mut self) {
-        for &(input, output) in &self.plan.donations {
-            if !self.may_donate(input, output) {
+        let plan = self.plan;
+        // First and last step that touches the bytes of each root.
+        let mut touches: Vec<Option<(usize, usize)>> = vec![None; plan.slots.len()];
+        for (at, step) in plan.steps.iter().enumerate() {
+            let mut touch = |s: SlotId, _| touches[self.root(s).0 as usize].get_or_insert((at, at)).1 = at;
+            step.visit_slots(&mut touch, &plan.kernels);
+        }
+        for &(input, output) in &plan.donations {
+            if !self.may_donate(input, output, &touches) {
                 self.error(PlanRule::Donation(input, output));
             }
         }
     }
 
-    fn may_donate(&self, input: u32, output: u32) -> bool {
+    fn may_donate(&self, input: u32, output: u32, touches: &[Option<(usize, usize)>]) -> bool {
         let plan = self.plan;
         let given = plan.inputs.get(input as usize).and_then(|i| i.slot);
         let (Some(given), Some(taker)) = (given, plan.outputs.get(output as usize).map(|o| o.slot)) else {
             return false;
         };
         let (a, b) = (&plan.slots[given.0 as usize], &plan.slots[taker.0 as usize]);
-        let (mut last, mut first) = (None, None);
-        for (at, step) in plan.steps.iter().enumerate() {
-            let mut touch = |s: SlotId, _| {
-                if plan.root(s) == given {
-                    last = Some(at);
-                }
-                if plan.root(s) == plan.root(taker) {
-                    first.get_or_insert(at);
-                }
-            };
-            step.visit_slots(&mut touch, &plan.kernels);
-        }
+        let last = touches[given.0 as usize].map(|t| t.1);
+        let first = touches[self.root(taker).0 as usize].map(|t| t.0);
         let in_order = match (last, first) {
             (Some(last), Some(first)) if last == first => {
                 let launches = match &plan.steps[last] {

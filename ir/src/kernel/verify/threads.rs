@@ -1,0 +1,508 @@
+//! GPU kernels: where block loops, thread loops and barriers stand, and races between the threads of a block.
+//!
+//! Two accesses of different threads race if they touch one element of memory that the threads share, one of them writes,
+//! and no barrier lies between. So every two thread loops that one execution can reach without passing a barrier (and each
+//! loop with itself) must keep to the same assignment of elements to threads. What every thread executes alike counts as an
+//! access by all of them. Such an assignment is proven as for parallel iterations, or by enumeration; an example that refutes
+//! it uses only accesses that certainly happen.
+
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::index::{IndexExpr, VarId};
+use crate::kernel::verify::prove::search;
+use crate::kernel::verify::races::{Touch, collect, is_clamped, parts, separate};
+use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
+use crate::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt};
+
+/// The most threads of a block.
+const MAX_THREADS: i64 = 1024;
+
+/// Pairs of thread loops that are compared at most; further ones are unproven.
+const MAX_PAIRS: usize = 1024;
+
+/// The single block loop that is a whole kernel.
+fn block_loop(kernel: &Kernel) -> Option<(VarId, &[Stmt])> {
+    match &kernel.body[..] {
+        [
+            Stmt::Loop {
+                var,
+                bind: Bind::Block,
+                body,
+            },
+        ] => Some((*var, body)),
+        _ => None,
+    }
+}
+
+/// Checks what needs no proof.
+pub(super) fn positions(kernel: &Kernel, errors: &mut Vec<Violation>) {
+    let mut writers = vec![None; kernel.scratch.len()];
+    if block_loop(kernel).is_some() {
+        private_writers(&kernel.body, None, kernel, &mut writers);
+    }
+    let mut walk = Positions {
+        kernel,
+        errors,
+        writers,
+        place: Place::default(),
+        block: false,
+        thread: None,
+        condition: false,
+        threads: has_threads(&kernel.body),
+    };
+    walk.statements(&kernel.body);
+}
+
+/// Register and cache scratch: the first thread loop that writes it.
+fn private_writers(body: &[Stmt], thread: Option<VarId>, kernel: &Kernel, out: &mut [Option<VarId>]) {
+    for s in body {
+        let mut write = |m: &Memory| {
+            if let (Memory::Scratch(i), Some(_)) = (m, thread)
+                && kernel.scratch[*i as usize].scope != Scope::Shared
+            {
+                out[*i as usize] = out[*i as usize].or(thread);
+            }
+        };
+        match s {
+            Stmt::Store { memory, .. } => write(memory),
+            Stmt::Accumulate { state, .. } => state.iter().for_each(|(m, _)| write(m)),
+            Stmt::Loop { var, bind, body } => {
+                let inner = if *bind == Bind::Thread { Some(*var) } else { thread };
+                private_writers(body, inner, kernel, out);
+            }
+            Stmt::If { body, .. } => private_writers(body, thread, kernel, out),
+            _ => {}
+        }
+    }
+}
+
+fn has_threads(body: &[Stmt]) -> bool {
+    body.iter().any(|s| match s {
+        Stmt::Loop { bind, body, .. } => *bind == Bind::Thread || has_threads(body),
+        Stmt::If { body, .. } => has_threads(body),
+        _ => false,
+    })
+}
+
+struct Positions<'k, 'e> {
+    kernel: &'k Kernel,
+    errors: &'e mut Vec<Violation>,
+    writers: Vec<Option<VarId>>,
+    place: Place,
+    block: bool,
+    thread: Option<VarId>,
+    condition: bool,
+    /// A block without thread loops is one thread.
+    threads: bool,
+}
+
+impl Positions<'_, '_> {
+    fn error(&mut self, rule: Rule) {
+        let place = self.place.clone();
+        self.errors.push(Violation { place, rule });
+    }
+
+    fn statements(&mut self, body: &[Stmt]) {
+        for (i, s) in body.iter().enumerate() {
+            self.place.0.push(i as u32);
+            match s {
+                Stmt::Let {
+                    op: Op::Load { memory, .. },
+                    ..
+                } => self.access(*memory, false),
+                Stmt::Store { memory, .. } => self.access(*memory, true),
+                Stmt::Accumulate { state, .. } => state.iter().for_each(|(m, _)| self.access(*m, true)),
+                Stmt::Barrier if !self.block || self.thread.is_some() => self.error(Rule::BarrierPosition),
+                Stmt::If { body, .. } => {
+                    let outer = std::mem::replace(&mut self.condition, true);
+                    self.statements(body);
+                    self.condition = outer;
+                }
+                Stmt::Loop { var, bind, body } => self.repeat(*var, *bind, body),
+                _ => {}
+            }
+            self.place.0.pop();
+        }
+    }
+
+    fn repeat(&mut self, var: VarId, bind: Bind, body: &[Stmt]) {
+        let outer = (self.block, self.thread);
+        match bind {
+            Bind::Block => {
+                if self.place.0.len() > 1 || self.kernel.body.len() > 1 {
+                    self.error(Rule::BlockPosition(var));
+                }
+                self.block = true;
+            }
+            Bind::Thread => {
+                if !self.block || self.thread.is_some() || self.condition {
+                    self.error(Rule::ThreadPosition(var));
+                }
+                let threads = self.kernel.extents[var.0 as usize].interval(self.kernel).hi;
+                if threads > MAX_THREADS {
+                    self.error(Rule::ThreadCount { var, threads });
+                }
+                self.thread = Some(var);
+            }
+            _ => {}
+        }
+        self.statements(body);
+        (self.block, self.thread) = outer;
+    }
+
+    fn access(&mut self, memory: Memory, writes: bool) {
+        if !self.block {
+            return;
+        }
+        let scratch = match memory {
+            Memory::Param(_) => None,
+            Memory::Scratch(i) => Some(i as usize).filter(|&i| i < self.kernel.scratch.len()),
+        };
+        let scope = scratch.map(|i| self.kernel.scratch[i].scope);
+        if writes && self.threads && self.thread.is_none() && scope != Some(Scope::Register) {
+            self.error(Rule::UniformWrite(memory));
+        }
+        if let Some(i) = scratch
+            && self.writers[i].is_some()
+            && self.writers[i] != self.thread
+        {
+            self.error(Rule::ThreadScratch(i as u32));
+        }
+    }
+}
+
+/// Statements between which no barrier can lie: a thread loop, or a load that every thread executes.
+struct Phase<'k> {
+    /// The thread variable, unless all threads execute it.
+    var: Option<VarId>,
+    body: &'k [Stmt],
+    /// Variables around it, outermost first.
+    chain: Vec<VarId>,
+    place: Vec<u32>,
+}
+
+/// Two phases that one execution can reach without a barrier between them.
+struct Pair {
+    first: usize,
+    second: usize,
+    /// How many of the variables around both have one value in both.
+    fixed: usize,
+    /// The loop whose next iteration the second is in.
+    wrap: Option<VarId>,
+}
+
+/// Phases of a block that are reached from its start, and from which its end is reached, without a barrier; and whether
+/// every way through passes one.
+#[derive(Default)]
+struct Flow {
+    exposed: Vec<usize>,
+    pending: Vec<usize>,
+    barrier: bool,
+}
+
+#[derive(Default)]
+struct Phases<'k> {
+    all: Vec<Phase<'k>>,
+    pairs: Vec<Pair>,
+    /// Loops with a barrier inside.
+    synchronized: Vec<VarId>,
+}
+
+impl<'k> Phases<'k> {
+    fn pair(&mut self, firsts: &[usize], seconds: &[usize], fixed: usize, wrap: Option<VarId>) {
+        for &first in firsts {
+            for &second in seconds {
+                if self.pairs.len() <= MAX_PAIRS {
+                    self.pairs.push(Pair {
+                        first,
+                        second,
+                        fixed,
+                        wrap,
+                    });
+                }
+            }
+        }
+    }
+
+    fn phase(&mut self, var: Option<VarId>, body: &'k [Stmt], chain: &[VarId], place: &[u32]) -> Flow {
+        let number = self.all.len();
+        self.all.push(Phase {
+            var,
+            body,
+            chain: chain.to_vec(),
+            place: place.to_vec(),
+        });
+        if var.is_some() {
+            self.pair(&[number], &[number], chain.len(), None);
+        }
+        Flow {
+            exposed: vec![number],
+            pending: vec![number],
+            barrier: false,
+        }
+    }
+
+    fn block(&mut self, body: &'k [Stmt], kernel: &Kernel, chain: &mut Vec<VarId>, place: &mut Vec<u32>) -> Flow {
+        let depth = chain.len();
+        let mut whole = Flow::default();
+        for (i, s) in body.iter().enumerate() {
+            place.push(i as u32);
+            let flow = match s {
+                Stmt::Loop {
+                    var,
+                    bind: Bind::Thread,
+                    body,
+                } => self.phase(Some(*var), body, chain, place),
+                Stmt::Loop { var, body, .. } => {
+                    chain.push(*var);
+                    let mut inside = self.block(body, kernel, chain, place);
+                    chain.pop();
+                    self.pair(&inside.pending, &inside.exposed, chain.len(), Some(*var));
+                    if has_barrier(body) {
+                        self.synchronized.push(*var);
+                    }
+                    inside.barrier &= kernel.extents[var.0 as usize].interval(kernel).lo >= 1;
+                    inside
+                }
+                Stmt::If { body, .. } => Flow {
+                    barrier: false,
+                    ..self.block(body, kernel, chain, place)
+                },
+                Stmt::Barrier => Flow {
+                    barrier: true,
+                    ..Flow::default()
+                },
+                Stmt::Let {
+                    op: Op::Load { memory, .. },
+                    ..
+                } if shared(kernel, *memory) => self.phase(None, std::slice::from_ref(s), chain, place),
+                Stmt::Clamp { var, .. } => {
+                    chain.push(*var);
+                    Flow::default()
+                }
+                _ => Flow::default(),
+            };
+            self.pair(&whole.pending, &flow.exposed, chain.len(), None);
+            if !whole.barrier {
+                whole.exposed.extend(flow.exposed);
+            }
+            if flow.barrier {
+                whole.pending.clear();
+            }
+            whole.pending.extend(flow.pending);
+            whole.barrier |= flow.barrier;
+            place.pop();
+        }
+        chain.truncate(depth);
+        whole
+    }
+}
+
+fn has_barrier(body: &[Stmt]) -> bool {
+    body.iter().any(|s| match s {
+        Stmt::Barrier => true,
+        Stmt::Loop { body, .. } | Stmt::If { body, .. } => has_barrier(body),
+        _ => false,
+    })
+}
+
+/// Memory that the threads of a block have in common and that may be written.
+fn shared(kernel: &Kernel, memory: Memory) -> bool {
+    match memory {
+        Memory::Param(p) => kernel.params[p as usize].access != Access::Read,
+        Memory::Scratch(i) => kernel.scratch[i as usize].scope == Scope::Shared,
+    }
+}
+
+/// Checks that the threads of a block write apart, or with barriers between.
+pub(super) fn races(kernel: &Kernel, report: &mut Report) {
+    let Some((block, body)) = block_loop(kernel) else {
+        return;
+    };
+    let mut phases = Phases::default();
+    phases.block(body, kernel, &mut vec![block], &mut vec![0]);
+    let memories = (0..kernel.params.len() as u32).map(Memory::Param);
+    let memories = memories.chain((0..kernel.scratch.len() as u32).map(Memory::Scratch));
+    for memory in memories.filter(|m| shared(kernel, *m)) {
+        let touches: Vec<Vec<Touch>> = phases.all.iter().map(|p| touches(p, memory)).collect();
+        if !touches.iter().flatten().any(|t| t.writes) {
+            continue;
+        }
+        let violation = |at: usize, example: Example| Violation {
+            place: Place(phases.all[at].place.clone()),
+            rule: Rule::ThreadConflict { memory, example },
+        };
+        let mut unproven = (phases.pairs.len() > MAX_PAIRS).then_some(0);
+        let mut refuted = None;
+        for pair in &phases.pairs {
+            let (a, b) = (&touches[pair.first], &touches[pair.second]);
+            if a.is_empty() || b.is_empty() || !a.iter().chain(b).any(|t| t.writes) {
+                continue;
+            }
+            let check = Check {
+                kernel,
+                phases: &phases,
+                pair,
+                a,
+                b,
+            };
+            if check.proven() {
+                continue;
+            }
+            if let Some(example) = check.refuted() {
+                refuted = Some(violation(pair.second, example));
+                break;
+            }
+            unproven = unproven.or(Some(pair.second));
+        }
+        match (refuted, unproven) {
+            (Some(v), _) => report.errors.push(v),
+            (None, Some(at)) => report.unproven.push(violation(at, Example::default())),
+            (None, None) => {}
+        }
+    }
+}
+
+fn touches(phase: &Phase<'_>, memory: Memory) -> Vec<Touch> {
+    let mut vars = phase.chain.clone();
+    vars.extend(phase.var);
+    let mut out = Vec::new();
+    collect(phase.body, memory, &mut vars, false, &mut out);
+    out
+}
+
+/// Whether two phases race for one memory.
+struct Check<'c> {
+    kernel: &'c Kernel,
+    phases: &'c Phases<'c>,
+    pair: &'c Pair,
+    a: &'c [Touch],
+    b: &'c [Touch],
+}
+
+impl Check<'_> {
+    fn ends(&self) -> (&Phase<'_>, &Phase<'_>) {
+        (&self.phases.all[self.pair.first], &self.phases.all[self.pair.second])
+    }
+
+    /// True if different threads certainly touch different elements.
+    fn proven(&self) -> bool {
+        self.assigned() || self.enumerate(false).0
+    }
+
+    /// True if one assignment of elements to threads holds in both phases.
+    fn assigned(&self) -> bool {
+        let (a, b) = self.ends();
+        let (Some(first), Some(second)) = (a.var, b.var) else {
+            return false;
+        };
+        // What has one value in both phases is a symbol; the second phase's threads are those of the first.
+        let mut kernel = self.kernel.clone();
+        let mut put: Vec<(VarId, IndexExpr)> = Vec::new();
+        for &v in &a.chain[..self.pair.fixed] {
+            let hi = kernel.extents[v.0 as usize].interval(&kernel).hi;
+            kernel.symbols.push((0, hi.saturating_sub(1).max(0)));
+            let symbol = crate::index::SymId(kernel.symbols.len() as u32 - 1);
+            put.push((v, symbol.into()));
+        }
+        if first != second {
+            put.push((second, first.into()));
+        }
+        let replace = |e: &IndexExpr| e.replace_vars(&mut |v| put.iter().find(|p| p.0 == v).map(|p| p.1.clone()));
+        let extent = |v: VarId| replace(&self.kernel.extents[v.0 as usize]);
+        let threads = IndexExpr::max(&extent(first), &extent(second));
+        kernel.extents = kernel.extents.iter().map(replace).collect();
+        kernel.extents[first.0 as usize] = threads;
+        let mut touches: Vec<Touch> = self.a.iter().chain(self.b).cloned().collect();
+        touches.iter_mut().for_each(|t| t.index = replace(&t.index));
+        let base = parts(&touches[0].index).0;
+        if touches.iter().all(|t| parts(&t.index).0 == base) {
+            touches
+                .iter_mut()
+                .for_each(|t| t.index = t.index.clone() - base.clone());
+        }
+        separate(&kernel, first, &touches)
+    }
+
+    /// An example of two threads that certainly race, if one was found.
+    fn refuted(&self) -> Option<Example> {
+        let (a, b) = self.ends();
+        // Of iterations with a barrier between them only neighbours are compared, and only of the loop that wraps.
+        let others = a.chain[self.pair.fixed..].iter().chain(&b.chain[self.pair.fixed..]);
+        let exact = others
+            .filter(|v| Some(**v) != self.pair.wrap)
+            .all(|v| !self.phases.synchronized.contains(v));
+        if exact { self.enumerate(true).1 } else { None }
+    }
+
+    /// Visits iterations where there are few: whether none of all race, and an example of two that do. `certain` leaves
+    /// out what need not happen.
+    fn enumerate(&self, certain: bool) -> (bool, Option<Example>) {
+        #[derive(Default)]
+        struct Owners {
+            writers: SmallVec<[i64; 2]>,
+            touchers: SmallVec<[i64; 2]>,
+        }
+        // Two different threads stand for any number.
+        fn note(list: &mut SmallVec<[i64; 2]>, thread: i64) {
+            if list.len() < 2 && !list.contains(&thread) {
+                list.push(thread);
+            }
+        }
+        let (a, b) = self.ends();
+        let single = self.phases.all.iter().filter_map(|p| p.var).all(|v| {
+            let threads = self.kernel.extents[v.0 as usize].interval(self.kernel);
+            threads.hi <= 1
+        });
+        if single {
+            return (true, None);
+        }
+        let fixed = &a.chain[..self.pair.fixed];
+        let mut owners: FxHashMap<(Vec<i64>, i64), Owners> = FxHashMap::default();
+        let mut complete = true;
+        for (phase, touches, second) in [(a, self.a, false), (b, self.b, true)] {
+            for t in touches.iter().filter(|t| !(certain && t.conditional)) {
+                // Values from data are not known to occur.
+                if t.vars.iter().any(|v| is_clamped(&self.kernel.body, *v)) {
+                    complete = false;
+                    continue;
+                }
+                let (seen_all, example) = search(self.kernel, &t.vars, &mut |symbols, vars| {
+                    let mut key = symbols.to_vec();
+                    for v in fixed {
+                        key.push(vars(*v)?);
+                    }
+                    if let Some(w) = self.pair.wrap {
+                        // The second phase is in the iteration behind that of the first.
+                        key.push(vars(w)? + i64::from(!second));
+                    }
+                    let at = t.index.eval(symbols, vars)?;
+                    let me = match phase.var {
+                        Some(v) => vars(v)?,
+                        None => -1,
+                    };
+                    if !second {
+                        let owners = owners.entry((key, at)).or_default();
+                        note(&mut owners.touchers, me);
+                        if t.writes {
+                            note(&mut owners.writers, me);
+                        }
+                        return Some(true);
+                    }
+                    let Some(owners) = owners.get(&(key, at)) else {
+                        return Some(true);
+                    };
+                    let other = |list: &[i64]| list.iter().any(|&x| x != me);
+                    Some(!(other(&owners.writers) || t.writes && other(&owners.touchers)))
+                });
+                if example.is_some() {
+                    return (false, example);
+                }
+                complete &= seen_all;
+            }
+        }
+        // Iterations with a loop between that does not wrap next to next are not all compared.
+        (complete && self.pair.wrap.is_none(), None)
+    }
+}

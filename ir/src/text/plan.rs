@@ -1,0 +1,487 @@
+//! The parser of `plan` sections: tables, then steps, then the kernels that the steps launch.
+//!
+//! Invariants: slots, constants and kernels are numbered in order, so memory is linear in the text. Whether a number that a
+//! step mentions exists is for [`crate::plan::verify::verify`] to say.
+
+use std::collections::HashMap;
+
+use super::cursor::{Cursor, Mark, Parsed, Reported};
+use super::expr::{self, dim, dims, dtype, symbol_range, tensor_type};
+use super::kernel::{StatementSpans, kernel};
+use super::lexer::{Span, Token, TokenKind, excerpt};
+use super::{Resolver, constant};
+use crate::graph::{Condition, Guard, NodeId, Symbol, TensorType};
+use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
+use crate::plan::{Gemm, GemmOperand, KernelId, Launch, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage};
+use crate::tensor::HostTensor;
+
+/// The most slots and steps of a plan: the verifier compares them with each other.
+const MAX_TABLE: usize = 1 << 16;
+
+/// Words that begin a line of a plan.
+const WORDS: &[&str] = &[
+    "input", "output", "guard", "constant", "donate", "init", "steps", "kernel", "launch", "group", "gemm", "copy",
+    "graph", "plan",
+];
+
+/// The sizes of a plan.
+#[derive(Default)]
+struct Names {
+    symbols: Vec<Symbol>,
+    /// Number of each symbol. Looked up, never iterated.
+    numbers: HashMap<String, u32>,
+    /// Something was not read, so names may lack their definition.
+    incomplete: bool,
+}
+
+impl Bounds for Names {
+    fn symbol(&self, sym: SymId) -> Interval {
+        let known = self.symbols.get(sym.0 as usize);
+        known.map_or(Interval::new(0, i64::MAX), |s| Interval::new(s.lo, s.hi))
+    }
+    fn extent(&self, _: VarId) -> Option<IndexExpr> {
+        None
+    }
+}
+
+impl expr::Scope for Names {
+    fn atom(&mut self, name: &str) -> Option<IndexExpr> {
+        match self.numbers.get(name) {
+            Some(&number) => Some(SymId(number).into()),
+            None => self.incomplete.then_some(IndexExpr::ONE),
+        }
+    }
+}
+
+/// Where the parts of a plan are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PlanSpans {
+    pub(crate) header: Span,
+    pub(crate) slots: Vec<Span>,
+    pub(crate) init: Vec<Span>,
+    pub(crate) steps: Vec<Span>,
+    pub(crate) kernels: Vec<StatementSpans>,
+}
+
+struct PlanParser<'c, 't, 'r, 'f> {
+    c: &'c mut Cursor<'t>,
+    resolver: &'r mut Resolver<'f>,
+    names: Names,
+    plan: Plan,
+    spans: PlanSpans,
+}
+
+/// Reads a plan, behind the word `plan`.
+pub(crate) fn plan(c: &mut Cursor<'_>, resolver: &mut Resolver<'_>) -> Parsed<(Plan, PlanSpans)> {
+    let start = c.mark();
+    let mut parser = PlanParser {
+        c,
+        resolver,
+        names: Names::default(),
+        plan: Plan::default(),
+        spans: PlanSpans::default(),
+    };
+    let header = parser.header();
+    parser.spans.header = parser.c.span_since(start);
+    if header.is_err() {
+        parser.names.incomplete = true;
+        if !parser.c.find_block() {
+            return Err(Reported);
+        }
+    }
+    parser.c.expect(TokenKind::LeftBrace, "plan")?;
+    let body = parser.body();
+    if parser.names.incomplete {
+        return Err(Reported);
+    }
+    body?;
+    parser.plan.symbols = parser.names.symbols;
+    Ok((parser.plan, parser.spans))
+}
+
+impl PlanParser<'_, '_, '_, '_> {
+    fn header(&mut self) -> Parsed<()> {
+        let name = self.c.expect(TokenKind::Global, "plan")?;
+        self.plan.name = self.c.sigil_name(name)?.0;
+        if !self.c.eat_word("where") {
+            return Ok(());
+        }
+        loop {
+            let start = self.c.mark();
+            let symbol = symbol_range(self.c)?;
+            let number = self.names.symbols.len() as u32;
+            if self.names.numbers.insert(symbol.name.clone(), number).is_some() {
+                return Err(self.c.declared_twice(start, &symbol.name));
+            }
+            self.names.symbols.push(symbol);
+            if !self.c.eat(TokenKind::Comma) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Up to and with the closing brace.
+    fn body(&mut self) -> Parsed<()> {
+        loop {
+            self.c.anchor();
+            if self.c.eat(TokenKind::RightBrace) {
+                return Ok(());
+            }
+            if self.ends() {
+                return Err(self.c.unexpected("plan", "`}`"));
+            }
+            let start = self.c.mark();
+            if self.item(start).is_err() {
+                self.names.incomplete = true;
+                self.c.recover_statement(start, WORDS);
+            }
+        }
+    }
+
+    /// True where nothing of this plan can follow.
+    fn ends(&self) -> bool {
+        self.c.gave_up() || self.c.kind() == TokenKind::End || self.c.at_section()
+    }
+
+    fn item(&mut self, start: Mark) -> Parsed<()> {
+        if self.c.kind() == TokenKind::Slot {
+            return self.slot_entry(start);
+        }
+        let token = self.c.token();
+        let word = match token.kind {
+            TokenKind::Word => self.c.source(token),
+            _ => "",
+        };
+        if !matches!(
+            word,
+            "input" | "output" | "guard" | "constant" | "donate" | "init" | "steps" | "kernel"
+        ) {
+            let expected = "input, output, guard, constant, a slot, donate, init, steps or kernel";
+            return Err(self.c.unexpected("plan", expected));
+        }
+        self.c.bump();
+        match word {
+            "input" => {
+                let (name, ty) = self.named_type("input")?;
+                self.c.expect(TokenKind::Equals, "input")?;
+                let slot = match self.c.eat_word("unused") {
+                    true => None,
+                    false => Some(self.slot("input", "a slot like `$0`, or `unused`")?),
+                };
+                self.plan.inputs.push(PlanInput { name, ty, slot });
+            }
+            "output" => {
+                let (name, ty) = self.named_type("output")?;
+                self.c.expect(TokenKind::Equals, "output")?;
+                let slot = self.slot("output", TokenKind::Slot.describe())?;
+                self.plan.outputs.push(PlanOutput { name, ty, slot });
+            }
+            "guard" => self.guard()?,
+            "constant" => {
+                self.numbered("constant", self.plan.constants.len())?;
+                self.c.expect(TokenKind::Colon, "constant")?;
+                let ty = tensor_type(self.c, &mut self.names)?;
+                self.c.expect(TokenKind::Equals, "constant")?;
+                let data = self.constant(&ty)?;
+                self.plan.constants.push(data);
+            }
+            "donate" => {
+                self.word("input", "donation")?;
+                let input = self.index("donation")?;
+                self.word("to", "donation")?;
+                self.word("output", "donation")?;
+                let output = self.index("donation")?;
+                self.plan.donations.push((input, output));
+            }
+            "kernel" => {
+                self.numbered("kernel", self.plan.kernels.len())?;
+                let (kernel, spans) = kernel(self.c)?;
+                self.plan.kernels.push(kernel);
+                self.spans.kernels.push(spans);
+            }
+            section => {
+                let (steps, spans) = self.block(word, Self::step)?;
+                let (all, places) = match section {
+                    "init" => (&mut self.plan.init, &mut self.spans.init),
+                    _ => (&mut self.plan.steps, &mut self.spans.steps),
+                };
+                if !all.is_empty() {
+                    let span = self.c.span_since(start);
+                    return Err(self.c.error(span, format!("second `{word}`; expected one")));
+                }
+                (*all, *places) = (steps, spans);
+            }
+        }
+        Ok(())
+    }
+
+    /// `$0: f32[n] arena "name"`.
+    fn slot_entry(&mut self, start: Mark) -> Parsed<()> {
+        let token = self.c.token();
+        let slot = self.slot("plan", "")?;
+        self.in_order(token, slot.0, self.plan.slots.len(), "slot")?;
+        self.room(token, self.plan.slots.len())?;
+        self.c.expect(TokenKind::Colon, "slot")?;
+        let dtype = dtype(self.c)?;
+        self.c.expect(TokenKind::LeftBracket, "slot")?;
+        let len = dim(self.c, &mut self.names)?;
+        self.c.expect(TokenKind::RightBracket, "slot")?;
+        let word = self.c.token();
+        let expected = "input, output, constant, persistent, arena or alias";
+        if word.kind != TokenKind::Word {
+            return Err(self.c.unexpected("slot", expected));
+        }
+        self.c.bump();
+        let storage = match self.c.source(word) {
+            "input" => Storage::Input(self.index("slot")?),
+            "output" => Storage::Output(self.index("slot")?),
+            "constant" => Storage::Constant(self.index("slot")?),
+            "persistent" => Storage::Persistent,
+            "arena" => Storage::Arena,
+            "alias" => Storage::Alias(self.slot("slot", TokenKind::Slot.describe())?),
+            found => {
+                let message = format!("malformed slot; expected {expected}, found `{}`", excerpt(found));
+                return Err(self.c.error(word.span(), message));
+            }
+        };
+        let name = self.c.string("slot")?;
+        self.plan.slots.push(Slot {
+            name,
+            dtype,
+            len,
+            storage,
+        });
+        self.spans.slots.push(self.c.span_since(start));
+        Ok(())
+    }
+
+    /// `name: dtype[extents]`.
+    fn named_type(&mut self, context: &str) -> Parsed<(String, TensorType)> {
+        let name = self.c.word_or_string(context)?;
+        self.c.expect(TokenKind::Colon, context)?;
+        Ok((name, tensor_type(self.c, &mut self.names)?))
+    }
+
+    /// `a = b at node 3` or `a not negative at node 3`.
+    fn guard(&mut self) -> Parsed<()> {
+        let left = dim(self.c, &mut self.names)?;
+        let condition = if self.c.eat(TokenKind::Equals) {
+            Condition::Equal(left, dim(self.c, &mut self.names)?)
+        } else {
+            if !self.c.eat_word("not") {
+                return Err(self.c.unexpected("guard", "`=` or `not negative`"));
+            }
+            self.word("negative", "guard")?;
+            Condition::NonNegative(left)
+        };
+        self.word("at", "guard")?;
+        self.word("node", "guard")?;
+        let node = NodeId(self.index("guard")?);
+        self.plan.guards.push(Guard { condition, node });
+        Ok(())
+    }
+
+    fn constant(&mut self, ty: &TensorType) -> Parsed<HostTensor> {
+        let start = self.c.mark();
+        let text = match ty.const_shape() {
+            Some(shape) => format!("{}{shape:?}", ty.dtype),
+            None => format!("{} of symbolic extents", ty.dtype),
+        };
+        if self.c.eat_word("opaque") {
+            let name = self.c.string("constant")?;
+            return constant::opaque(self.c, self.resolver, start, &name, ty, &text);
+        }
+        if self.c.kind() != TokenKind::LeftBracket {
+            return Err(self.c.unexpected("constant", "a list in brackets, or `opaque`"));
+        }
+        constant::list(self.c, ty, &text)
+    }
+
+    /// Entries in braces, and where they are; a bad head does not hide the errors of its block.
+    fn block<T>(&mut self, context: &str, entry: fn(&mut Self) -> Parsed<T>) -> Parsed<(Vec<T>, Vec<Span>)> {
+        self.c.expect(TokenKind::LeftBrace, context)?;
+        let (mut all, mut spans) = (Vec::new(), Vec::new());
+        loop {
+            self.c.anchor();
+            if self.c.eat(TokenKind::RightBrace) {
+                return Ok((all, spans));
+            }
+            if self.ends() {
+                return Err(self.c.unexpected(context, "`}`"));
+            }
+            let start = self.c.mark();
+            self.room(self.c.token(), all.len())?;
+            match entry(self) {
+                Ok(entry) => {
+                    all.push(entry);
+                    spans.push(self.c.span_since(start));
+                }
+                Err(_) => {
+                    self.names.incomplete = true;
+                    self.c.recover_statement(start, WORDS);
+                }
+            }
+        }
+    }
+
+    fn step(&mut self) -> Parsed<Step> {
+        if self.c.at_word("launch") {
+            return self.launch().map(Step::Launch);
+        }
+        if self.c.eat_word("group") {
+            return Ok(Step::Group(self.block("group", Self::launch)?.0));
+        }
+        if self.c.eat_word("gemm") {
+            return Ok(Step::Gemm(Box::new(self.gemm()?)));
+        }
+        if self.c.eat_word("copy") {
+            let src = self.slot("copy", TokenKind::Slot.describe())?;
+            self.word("to", "copy")?;
+            let dst = self.slot("copy", TokenKind::Slot.describe())?;
+            return Ok(Step::Copy { src, dst });
+        }
+        Err(self.c.unexpected("step", "launch, group, gemm or copy"))
+    }
+
+    /// `launch kernel 0($0, $1) symbols [n] grain 4 bytes 8*n flops n "label"`.
+    fn launch(&mut self) -> Parsed<Launch> {
+        self.word("launch", "launch")?;
+        self.word("kernel", "launch")?;
+        let kernel = KernelId(self.index("launch")?);
+        self.c.expect(TokenKind::LeftParen, "launch")?;
+        let mut args = Vec::new();
+        while !self.c.eat(TokenKind::RightParen) {
+            args.push(self.slot("launch", "a slot like `$0`, or `)`")?);
+            if !self.c.eat(TokenKind::Comma) && self.c.kind() != TokenKind::RightParen {
+                return Err(self.c.unexpected("launch", "`,` or `)`"));
+            }
+        }
+        let mut symbols = Vec::new();
+        if self.c.eat_word("symbols") {
+            self.c.expect(TokenKind::LeftBracket, "launch")?;
+            let names = &mut self.names;
+            symbols = self.c.list(TokenKind::RightBracket, "launch", |c| dim(c, names))?;
+        }
+        self.word("grain", "launch")?;
+        let grain = self.c.integer("grain", 1, i64::MAX)? as u64;
+        self.word("bytes", "launch")?;
+        let bytes = dim(self.c, &mut self.names)?;
+        self.word("flops", "launch")?;
+        let flops = dim(self.c, &mut self.names)?;
+        let label = self.c.string("launch")?;
+        Ok(Launch {
+            kernel,
+            args,
+            symbols,
+            grain,
+            label,
+            bytes,
+            flops,
+        })
+    }
+
+    /// `gemm f32 batch [b] m x n x k "label" lhs … rhs … dst …`, behind the first word.
+    fn gemm(&mut self) -> Parsed<Gemm> {
+        let dtype = dtype(self.c)?;
+        self.word("batch", "gemm")?;
+        let batch = dims(self.c, &mut self.names, "gemm")?;
+        let m = dim(self.c, &mut self.names)?;
+        self.word("x", "gemm")?;
+        let n = dim(self.c, &mut self.names)?;
+        self.word("x", "gemm")?;
+        let k = dim(self.c, &mut self.names)?;
+        let label = self.c.string("gemm")?;
+        let lhs = self.operand("lhs")?;
+        let rhs = self.operand("rhs")?;
+        let dst = self.operand("dst")?;
+        Ok(Gemm {
+            dtype,
+            batch,
+            m,
+            n,
+            k,
+            lhs,
+            rhs,
+            dst,
+            label,
+        })
+    }
+
+    /// `lhs $0 offset 0 strides [batch…, row, column]`.
+    fn operand(&mut self, which: &str) -> Parsed<GemmOperand> {
+        self.c.anchor();
+        self.word(which, "gemm")?;
+        let slot = self.slot("gemm", TokenKind::Slot.describe())?;
+        self.word("offset", "gemm")?;
+        let offset = dim(self.c, &mut self.names)?;
+        self.word("strides", "gemm")?;
+        let start = self.c.mark();
+        self.c.expect(TokenKind::LeftBracket, "gemm")?;
+        let names = &mut self.names;
+        let mut strides = self.c.list(TokenKind::RightBracket, "gemm", |c| dim(c, names))?;
+        let (Some(column), Some(row)) = (strides.pop(), strides.pop()) else {
+            let span = self.c.span_since(start);
+            let message = "too few strides; expected those of the batch, of rows and of columns";
+            return Err(self.c.error(span, message));
+        };
+        Ok(GemmOperand {
+            slot,
+            offset,
+            batch: strides.into(),
+            row,
+            column,
+        })
+    }
+
+    fn word(&mut self, word: &str, context: &str) -> Parsed<()> {
+        match self.c.eat_word(word) {
+            true => Ok(()),
+            false => Err(self.c.unexpected(context, &format!("`{word}`"))),
+        }
+    }
+
+    /// A number of a table entry.
+    fn index(&mut self, context: &str) -> Parsed<u32> {
+        self.c.integer(context, 0, i64::from(u32::MAX)).map(|n| n as u32)
+    }
+
+    fn numbered(&mut self, what: &str, expected: usize) -> Parsed<()> {
+        let token = self.c.token();
+        let number = self.index(what)?;
+        self.in_order(token, number, expected, what)
+    }
+
+    fn in_order(&mut self, token: Token, number: u32, expected: usize, what: &str) -> Parsed<()> {
+        // What stands before may have been too broken to count.
+        if number as usize == expected || self.names.incomplete {
+            return Ok(());
+        }
+        let message = format!("{what} out of order; expected number {expected}, found {number}");
+        Err(self.c.error(token.span(), message))
+    }
+
+    fn room(&mut self, token: Token, entries: usize) -> Parsed<()> {
+        if entries < MAX_TABLE {
+            return Ok(());
+        }
+        let message = format!("plan too large; expected at most {MAX_TABLE} slots and steps each");
+        Err(self.c.error(token.span(), message))
+    }
+
+    fn slot(&mut self, context: &str, expected: &str) -> Parsed<SlotId> {
+        let token = self.c.token();
+        if token.kind != TokenKind::Slot {
+            return Err(self.c.unexpected(context, expected));
+        }
+        self.c.bump();
+        let source = self.c.source(token);
+        let number = source[1..].parse::<u32>().ok().filter(|n| n.to_string() == source[1..]);
+        number.map(SlotId).ok_or_else(|| {
+            let message = format!(
+                "malformed slot; expected a number below 2^32, found `{}`",
+                excerpt(source)
+            );
+            self.c.error(token.span(), message)
+        })
+    }
+}

@@ -1,0 +1,115 @@
+//! Block and thread loops, barriers: kernels that threads may run, as texts. What they may not run is in `verifier_texts`.
+
+use tlc_ir::kernel::verify::{Report, Rule, verify};
+use tlc_ir::text::{no_data, parse_module};
+
+fn report(text: &str) -> Report {
+    let module = parse_module(text, &mut no_data).unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
+    verify(&module.kernels[0].1)
+}
+
+#[test]
+fn the_same_thread_needs_no_barrier() {
+    let text = "\
+kernel (p0: f32[256] read, p1: f32[256] write) {
+  scratch r0: f32[64] shared
+  for i0 in 0..4 block {
+    for i1 in 0..64 thread {
+      %0: f32 = load p0[64*i0 + i1]
+      store r0[i1], %0
+    }
+    for i2 in 0..64 thread {
+      %1: f32 = load r0[i2]
+      store p1[64*i0 + i2], %1
+    }
+  }
+}
+";
+    assert_eq!(report(text), Report::default());
+}
+
+#[test]
+fn a_barrier_orders_phases() {
+    let text = "\
+kernel (p0: f32[256] read, p1: f32[256] write) {
+  scratch r0: f32[64] shared
+  for i0 in 0..4 block {
+    for i1 in 0..64 thread {
+      %0: f32 = load p0[64*i0 + i1]
+      store r0[i1], %0
+    }
+    barrier
+    for i2 in 0..64 thread {
+      %1: f32 = load r0[63 - i2]
+      store p1[64*i0 + i2], %1
+    }
+  }
+}
+";
+    assert_eq!(report(text), Report::default());
+}
+
+#[test]
+fn a_barrier_at_the_end_orders_iterations() {
+    let text = "\
+kernel (p0: f32[256] read, p1: f32[256] write) {
+  scratch r0: f32[64] shared
+  for i0 in 0..4 block {
+    for i3 in 0..2 serial {
+      for i1 in 0..32 thread {
+        %0: f32 = load p0[64*i0 + 32*i3 + i1]
+        store r0[i1], %0
+      }
+      barrier
+      for i2 in 0..32 thread {
+        %1: f32 = load r0[31 - i2]
+        store p1[64*i0 + 32*i3 + i2], %1
+      }
+      barrier
+    }
+  }
+}
+";
+    assert_eq!(report(text), Report::default());
+}
+
+#[test]
+fn registers_are_written_by_all() {
+    let text = "\
+kernel (p0: f32[256] read, p1: f32[256] write) {
+  scratch r0: f32[1] register
+  for i0 in 0..4 block {
+    %0: f32 = load p0[i0]
+    store r0[0], %0
+    for i1 in 0..64 thread {
+      %1: f32 = load r0[0]
+      store p1[64*i0 + i1], %1
+    }
+  }
+}
+";
+    assert_eq!(report(text), Report::default());
+}
+
+#[test]
+fn a_condition_may_leave_one_thread_so_it_proves_nothing() {
+    let text = "\
+kernel (p0: f32[256] read, p1: f32[256] write) {
+  scratch r0: f32[64] shared
+  for i0 in 0..4 block {
+    for i1 in 0..64 thread {
+      %0: i64 = index i1
+      %1: i64 = const 1
+      %2: bool = lt %0, %1
+      %3: f32 = load p0[64*i0 + i1]
+      if %2 {
+        store r0[0], %3
+      }
+    }
+  }
+}
+";
+    let found = report(text);
+    assert_eq!(found.errors, []);
+    assert!(matches!(&found.unproven[..], [v] if matches!(v.rule, Rule::ThreadConflict { .. })));
+}

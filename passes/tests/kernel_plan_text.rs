@@ -1,0 +1,153 @@
+//! The laws of kernel and plan texts: what the compiler makes prints as text that parses back to the same, and no damage to
+//! a text makes the parser or the verifiers fail otherwise than with an error.
+
+mod oracle;
+
+use tlc_ir::kernel::Kernel;
+use tlc_ir::kernel::verify::verify;
+use tlc_ir::plan::Plan;
+use tlc_ir::testgen::{GenOptions, Rng, random_graph};
+use tlc_ir::text::{PrintOptions, parse_module, print_module, print_plan, verify_module};
+use tlc_ir::text::{no_data, parse_bytes};
+use tlc_passes::lower::lower;
+use tlc_passes::pipeline::gpu_kernels;
+use tlc_passes::{Compiled, Options, compile};
+
+fn kernel_round_trip(kernel: &Kernel, what: &str) {
+    let text = kernel.to_string();
+    let module = parse_module(&text, &mut no_data).unwrap_or_else(|e| panic!("{what}: {}\n{text}", e[0]));
+    assert_eq!(module.kernels.len(), 1, "{what}");
+    assert_eq!(&module.kernels[0].1, kernel, "{what}:\n{text}\n{}", module.kernels[0].1);
+}
+
+fn plan_round_trip(plan: &Plan, what: &str) {
+    for inline_elements in [usize::MAX, 2] {
+        let printed = print_plan(plan, &PrintOptions { inline_elements });
+        let text = &printed.text;
+        let module = parse_module(text, &mut |name, _, _| printed.external(name))
+            .unwrap_or_else(|e| panic!("{what}: {}\n{text}", e[0]));
+        assert_eq!(module.plans, std::slice::from_ref(plan), "{what}:\n{text}");
+        assert_eq!(verify_module(&module, text), [], "{what}:\n{text}");
+        let again = print_module(&module, &PrintOptions { inline_elements });
+        assert_eq!(*text, again.text, "{what}");
+    }
+}
+
+/// Every kernel and plan on the way of a compiled graph; answers how many.
+fn all_survive(compiled: &Compiled, what: &str) -> (usize, usize) {
+    let mut kernels = 0;
+    for cluster in &compiled.clusters.clusters {
+        for nest in lower(&compiled.graph, cluster, &compiled.clusters.is_root) {
+            kernel_round_trip(&nest.kernel, &format!("{what}, naive"));
+        }
+    }
+    for launch in &compiled.planned.launches {
+        kernel_round_trip(&launch.scheduled, &format!("{what}, scheduled"));
+    }
+    for kernel in &compiled.planned.plan.kernels {
+        kernel_round_trip(kernel, &format!("{what}, legalized"));
+        kernels += 1;
+    }
+    for kernel in gpu_kernels(&compiled.graph, &compiled.clusters) {
+        kernel_round_trip(&kernel.kernel, &format!("{what}, for a GPU"));
+        let errors = verify(&kernel.kernel).errors;
+        assert_eq!(errors, [], "{what}, for a GPU\n{}", kernel.kernel);
+    }
+    plan_round_trip(&compiled.planned.plan, what);
+    (kernels, compiled.planned.plan.steps.len())
+}
+
+#[test]
+fn kernels_and_plans_of_random_graphs_survive_their_text() {
+    let (mut kernels, mut steps) = (0, 0);
+    for seed in 0..150 {
+        let options = GenOptions {
+            strange: seed % 2 == 0,
+            ..GenOptions::default()
+        };
+        let Ok(compiled) = compile(&random_graph(seed, &options), &Options::default()) else {
+            continue;
+        };
+        let counts = all_survive(&compiled, &format!("seed {seed}"));
+        (kernels, steps) = (kernels + counts.0, steps + counts.1);
+    }
+    assert!(kernels > 300 && steps > 300, "{kernels} kernels, {steps} steps");
+}
+
+#[test]
+fn kernels_and_plans_over_symbols_survive_their_text() {
+    for seed in 0..60 {
+        let case = oracle::generate::graph(seed, 10, 4096, true);
+        let compiled = compile(&case.graph, &Options::default()).expect("compiles");
+        all_survive(&compiled, &format!("symbolic seed {seed}"));
+    }
+}
+
+/// A text with a few characters taken out, put in or exchanged.
+fn damaged(text: &[char], rng: &mut Rng) -> String {
+    let mut text = text.to_vec();
+    for _ in 0..=rng.below(3) {
+        let (at, from) = (rng.below(text.len()), rng.below(text.len()));
+        match rng.below(4) {
+            0 => text[at] = text[from],
+            1 => drop(text.remove(at)),
+            2 => text.insert(at, text[from]),
+            // A number becomes another.
+            _ => {
+                if let Some(n) = (at..text.len()).find(|&n| text[n].is_ascii_digit()) {
+                    text[n] = char::from(b'0' + rng.below(10) as u8);
+                }
+            }
+        }
+    }
+    text.into_iter().collect()
+}
+
+/// What a text is: with errors that have places, or something that prints to text that parses back to it.
+fn judge(text: &str) -> bool {
+    match parse_bytes(text.as_bytes(), &mut no_data) {
+        Err(errors) => {
+            assert!(!errors.is_empty());
+            let ordered = errors.windows(2).all(|w| w[0].span.start <= w[1].span.start);
+            assert!(ordered, "{errors:?}");
+            false
+        }
+        Ok(module) => {
+            for e in verify_module(&module, text) {
+                assert!(e.span.end <= text.len() && e.position.line >= 1, "{e}");
+            }
+            let printed = print_module(&module, &PrintOptions::default()).text;
+            let again = parse_module(&printed, &mut no_data).unwrap_or_else(|e| panic!("{}\n{printed}\n{text}", e[0]));
+            assert_eq!(module.kernels, again.kernels, "{text}");
+            assert_eq!(module.plans, again.plans, "{text}");
+            true
+        }
+    }
+}
+
+#[test]
+fn damaged_texts_are_errors_or_are_verified() {
+    let mut rng = Rng::new(7);
+    let (mut good, mut bad) = (0, 0);
+    for seed in 0..40 {
+        let Ok(compiled) = compile(&random_graph(seed, &GenOptions::default()), &Options::default()) else {
+            continue;
+        };
+        let kernels = compiled.planned.plan.kernels.iter().take(3).map(Kernel::to_string);
+        let texts: Vec<String> = kernels.chain([compiled.planned.plan.to_string()]).collect();
+        for text in texts.iter().filter(|t| t.len() < 6000) {
+            let chars: Vec<char> = text.chars().collect();
+            for _ in 0..25 {
+                let damaged = damaged(&chars, &mut rng);
+                match judge(&damaged) {
+                    true => good += 1,
+                    false => bad += 1,
+                }
+            }
+            for _ in 0..5 {
+                judge(&chars[..rng.below(chars.len())].iter().collect::<String>());
+            }
+        }
+    }
+    assert!(good > 100 && bad > 100, "{good} good, {bad} bad");
+}
