@@ -1,8 +1,9 @@
 //! Memory planning: which slots share bytes, and where each lives in the arena.
 //!
 //! Aliases are chosen once per plan: a kernel that reads each element of a dying value only where it writes its own result
-//! may write in place. Offsets are packed when sizes are known, at compile time or when symbols are bound, by [`pack`]:
-//! best of several first-fit orders, against the lower bound of simultaneously live bytes.
+//! may write in place, and so may one that is done with a whole row before it writes that row (see `lower::in_place`).
+//! Offsets are packed when sizes are known, at compile time or when symbols are bound, by [`pack`]: a sweep over the steps,
+//! then, where that misses the lower bound of simultaneously live bytes, the best of several first-fit orders.
 //!
 //! The order of steps is the planner's; lifetimes are closed intervals of step numbers, so a value that dies where another
 //! is born overlaps it unless they alias.
@@ -13,6 +14,8 @@ use tlc_ir::plan::{Layout, Plan, SlotId, Step, Storage};
 
 /// Alignment of slots in the arena, in bytes.
 pub const ALIGNMENT: u64 = 64;
+/// Slots up to which placements are sought by comparing every pair.
+const MAX_COMPARED: usize = 4096;
 
 /// One aliasing decision.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -71,6 +74,7 @@ pub fn lifetimes(plan: &Plan) -> Vec<Option<(usize, usize)>> {
 /// Chooses aliases. `in_place[k]` lists, for step `k`, the `(read, written)` slot pairs that may be one buffer.
 pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Vec<AliasDecision> {
     let mut decisions = Vec::new();
+    // By root: the last step that touches its bytes, through itself or an alias.
     let mut last_use = vec![0usize; plan.slots.len()];
     for (at, step) in plan.steps.iter().enumerate() {
         step.visit_slots(&mut |slot, _| last_use[slot.0 as usize] = at, &plan.kernels);
@@ -83,14 +87,16 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
                 continue;
             }
             let root = plan.root(read);
+            if root == plan.root(written) {
+                continue;
+            }
             let same = plan.slots[root.0 as usize].len == plan.slots[written.0 as usize].len
                 && plan.slots[root.0 as usize].dtype.bytes() == plan.slots[written.0 as usize].dtype.bytes();
             // Another launch of the group may read the operand while this one overwrites it.
             let mut readers = 0;
             plan.steps[at].visit_slots(&mut |s, _| readers += (plan.root(s) == root) as u32, &plan.kernels);
             // Everything that shares the bytes must be past its last use.
-            let live = (0..plan.slots.len())
-                .any(|s| last_use[s] > at && plan.root(SlotId(s as u32)) == root && s != written.0 as usize);
+            let live = last_use[root.0 as usize] > at;
             let reason = match (
                 &plan.slots[root.0 as usize].storage,
                 &plan.slots[written.0 as usize].storage,
@@ -105,6 +111,7 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
                     last_use[root.0 as usize] = last_use[root.0 as usize].max(last_use[written.0 as usize]);
                     plan.slots[written.0 as usize].storage = Storage::Alias(root);
                 }
+                // The output's own last use is no earlier than this step.
                 AliasReason::IntoOutput => plan.slots[root.0 as usize].storage = Storage::Alias(written),
                 _ => {}
             }
@@ -188,25 +195,27 @@ pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
         });
     }
     let lower = lower_bound(&blocks, plan.steps.len());
-    let mut best: Option<(u64, Vec<u64>)> = None;
+    let mut best = sweep(&blocks);
     type Order = fn(&Block) -> (std::cmp::Reverse<u64>, usize, usize);
     let orders: [Order; 3] = [
         |b| (std::cmp::Reverse(b.bytes), b.first, b.slot),
         |b| (std::cmp::Reverse((b.last - b.first) as u64), b.first, b.slot),
         |b| (std::cmp::Reverse(0), b.first, b.slot),
     ];
+    // Comparing every pair of blocks is for plans of a size where that costs little.
+    let orders = if blocks.len() <= MAX_COMPARED { &orders[..] } else { &[] };
     for order in orders {
-        let mut by: Vec<usize> = (0..blocks.len()).collect();
-        by.sort_by_key(|&i| order(&blocks[i]));
-        let (peak, offsets) = first_fit(&blocks, &by);
-        if best.as_ref().is_none_or(|(p, _)| peak < *p) {
-            best = Some((peak, offsets));
-        }
-        if peak <= lower {
+        if best.0 <= lower {
             break;
         }
+        let mut by: Vec<usize> = (0..blocks.len()).collect();
+        by.sort_by_key(|&i| order(&blocks[i]));
+        let found = first_fit(&blocks, &by);
+        if found.0 < best.0 {
+            best = found;
+        }
     }
-    let (arena_bytes, offsets) = best.unwrap_or_default();
+    let (arena_bytes, offsets) = best;
     let mut layout = Layout {
         offsets: vec![None; plan.slots.len()],
         arena_bytes,
@@ -231,6 +240,36 @@ fn lower_bound(blocks: &[Block], steps: usize) -> u64 {
         peak = peak.max(live);
     }
     peak as u64
+}
+
+/// Places blocks in order of birth, each in the smallest gap between the blocks alive then that holds it. Linear in the number
+/// of blocks, times how many are alive together.
+fn sweep(blocks: &[Block]) -> (u64, Vec<u64>) {
+    let mut by_birth: Vec<usize> = (0..blocks.len()).collect();
+    by_birth.sort_by_key(|&i| (blocks[i].first, std::cmp::Reverse(blocks[i].bytes), blocks[i].slot));
+    let mut offsets = vec![0u64; blocks.len()];
+    // Blocks alive, by offset.
+    let mut alive: Vec<usize> = Vec::new();
+    let mut peak = 0;
+    for i in by_birth {
+        let b = &blocks[i];
+        alive.retain(|&p| blocks[p].last >= b.first);
+        let mut end = 0u64;
+        let mut gap: Option<(u64, u64)> = None;
+        for &p in &alive {
+            let free = offsets[p].saturating_sub(end);
+            if free >= b.bytes && gap.is_none_or(|(size, _)| free < size) {
+                gap = Some((free, end));
+            }
+            end = end.max(offsets[p] + blocks[p].bytes);
+        }
+        let at = gap.map_or(end, |(_, at)| at);
+        offsets[i] = at;
+        let position = alive.partition_point(|&p| offsets[p] <= at);
+        alive.insert(position, i);
+        peak = peak.max(at + b.bytes);
+    }
+    (peak, offsets)
 }
 
 /// Places blocks in the given order, each at the lowest offset that is free for its whole lifetime.

@@ -89,7 +89,7 @@ fn warm_dispatches_buffers_and_calls_allocate_nothing() {
 
 /// A softmax after an activation: row kernels with scratch, an arena, a symbolic size. No library product: the crate that
 /// computes those allocates its packing buffers at each call.
-fn model() -> tlc_ir::Graph {
+fn model(constant: bool) -> tlc_ir::Graph {
     let text = "graph @m(%x: f32[n, 96], %w: f32[n, 96], %b: f32[96]) where n in 1..=4096 {
   %0 = mul %x, %w : f32[n, 96]
   %1 = expand %b : f32[n, 96]
@@ -108,7 +108,13 @@ fn model() -> tlc_ir::Graph {
   return %12 as y, %13 as s
 }
 ";
-    tlc_ir::text::parse_graph(text, &mut tlc_ir::text::no_data).expect("a valid graph")
+    // A table of 96 x 96 numbers, whose sums are computed once per executable.
+    let kept = text
+        .replace("  %13 =", "  %14 = const opaque \"w\" : f32[96, 96]\n  %15 = exp %14 : f32[96, 96]\n  %16 = reduce add %15 {axes=[0]} : f32[96]\n  %13 =")
+        .replace("return %12 as y, %13 as s", "%17 = add %13, %16 : f32[96]\n  return %12 as y, %17 as s");
+    let text = if constant { &kept } else { text };
+    let mut data = |_: &str, dtype: tlc_ir::DType, shape: &[usize]| tlc_ir::HostTensor::zeros(dtype, shape).ok();
+    tlc_ir::text::parse_graph(text, &mut data).expect("a valid graph")
 }
 
 fn warm_calls_allocate_nothing() {
@@ -116,8 +122,10 @@ fn warm_calls_allocate_nothing() {
     use tlc_ir::DType;
     use tlc_runtime::executable::{Executable, TensorView};
 
-    let compiled = tlc_passes::compile(&model(), &tlc_passes::Options::default()).expect("it compiles");
-    for threads in [1, 2] {
+    let compiled = tlc_passes::compile(&model(false), &tlc_passes::Options::default()).expect("it compiles");
+    let kept = tlc_passes::compile(&model(true), &tlc_passes::Options::default()).expect("it compiles");
+    assert!(!kept.planned.plan.init.is_empty(), "the table's sums are kept");
+    for (threads, compiled) in [(1, &compiled), (2, &compiled), (1, &kept), (2, &kept)] {
         let executable = Executable::new(
             compiled.planned.plan.clone(),
             Arc::new(Pool::new(threads)),
