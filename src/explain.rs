@@ -108,9 +108,13 @@ impl Costs<'_> {
 
 /// The cost of every step; launches of a group count one by one under the number of their step.
 pub fn step_costs(plan: &Plan, target: &Target) -> Vec<(usize, StepCost)> {
+    costs_of(plan, &plan.steps, target)
+}
+
+fn costs_of(plan: &Plan, steps: &[Step], target: &Target) -> Vec<(usize, StepCost)> {
     let costs = Costs { plan, target };
     let mut out = Vec::new();
-    for (number, step) in plan.steps.iter().enumerate() {
+    for (number, step) in steps.iter().enumerate() {
         match step {
             Step::Launch(l) => out.push((number, costs.launch(l))),
             Step::Group(all) => out.extend(all.iter().map(|l| (number, costs.launch(l)))),
@@ -229,20 +233,25 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
             writeln!(out, "  {line}")?;
         }
     }
-    writeln!(out, "\nsteps")?;
-    for (number, cost) in step_costs(plan, target) {
-        let bytes = cost
-            .bytes
-            .map_or_else(|| format!("{} B", cost.bytes_formula), bytes_text);
-        let flops = cost.flops.map_or_else(|| cost.flops_formula.clone(), count_text);
-        write!(
-            out,
-            "  {number:>3}  {:<14} {:<40} {bytes:>10} {flops:>9} flops",
-            cost.step, cost.label
-        )?;
-        match cost.predicted_ns {
-            Some(ns) => writeln!(out, "  at least {} (bound by {})", time_text(ns), cost.bound)?,
-            None => writeln!(out)?,
+    for (title, steps) in [("once, in the first call", &plan.init), ("steps", &plan.steps)] {
+        if title != "steps" && steps.is_empty() {
+            continue;
+        }
+        writeln!(out, "\n{title}")?;
+        for (number, cost) in costs_of(plan, steps, target) {
+            let bytes = cost
+                .bytes
+                .map_or_else(|| format!("{} B", cost.bytes_formula), bytes_text);
+            let flops = cost.flops.map_or_else(|| cost.flops_formula.clone(), count_text);
+            write!(
+                out,
+                "  {number:>3}  {:<14} {:<40} {bytes:>10} {flops:>9} flops",
+                cost.step, cost.label
+            )?;
+            match cost.predicted_ns {
+                Some(ns) => writeln!(out, "  at least {} (bound by {})", time_text(ns), cost.bound)?,
+                None => writeln!(out)?,
+            }
         }
     }
     writeln!(out, "\nclusters")?;
@@ -255,7 +264,8 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
             tlc_passes::cluster::ClusterKind::Scan => "a serial scan".into(),
             tlc_passes::cluster::ClusterKind::Scatter => "a copy and serial updates".into(),
         };
-        writeln!(out, "  cluster {number}: {how}")?;
+        let when = if c.once { ", once per executable" } else { "" };
+        writeln!(out, "  cluster {number}: {how}{when}")?;
         for &r in &c.roots {
             let kept = if c.stored.contains(&r) {
                 "stored"
@@ -282,6 +292,10 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
     match &planned.layout {
         Some(layout) => writeln!(out, "  {}", layout_text(layout))?,
         None => writeln!(out, "  sizes are symbolic: the arena is laid out when they are bound")?,
+    }
+    let kept = plan.persistent_bytes();
+    if kept > 0 {
+        writeln!(out, "  kept as long as the executable: {}", bytes_text(kept))?;
     }
     for a in &planned.aliases {
         let name = |s: tlc_ir::plan::SlotId| &plan.slots[s.0 as usize].name;

@@ -3,7 +3,7 @@
 //! Every number is exact. A change that needs more launches or moves more bytes fails here, and so does one that needs
 //! fewer, so that the new number is written down.
 
-use tlc::{CompileOptions, DType, Executable, Graph, Tensor, keep, s};
+use tlc::{Attention, CompileOptions, DType, Executable, Graph, HostTensor, Input, Tensor, keep, s};
 use tlc_ir::plan::{Launch, Step};
 
 const F32: DType = DType::F32;
@@ -78,24 +78,65 @@ fn input<const N: usize>(g: &Graph, name: &str, shape: [usize; N]) -> Tensor {
     g.input(name, F32, shape.to_vec())
 }
 
+/// A chain of `steps` steps over a matrix, a row and a column, with an output every `outputs` steps; answers the last value.
+fn chain(g: &Graph, shape: [usize; 2], steps: usize, outputs: usize) -> Tensor {
+    let (a, b) = (input(g, "a", shape), input(g, "b", shape));
+    let (row, column) = (input(g, "row", [shape[1]]), input(g, "column", [shape[0], 1]));
+    let mut t = a.clone();
+    for i in 0..steps {
+        t = match i % 5 {
+            0 => &t * &b,
+            1 => &t + &row,
+            2 => t.relu(),
+            3 => &t - &column,
+            _ => t.abs(),
+        };
+        if (i + 1) % outputs == 0 {
+            g.output(&format!("y{i}"), &t);
+        }
+    }
+    t
+}
+
 #[test]
 fn an_elementwise_chain_of_any_length_is_one_kernel() {
-    for length in [1, 10, 100, 300] {
-        let e = expect(launches(1), |g| {
-            let (a, b) = (input(g, "a", [64, 256]), input(g, "b", [64, 256]));
-            let mut t = a.clone();
-            for i in 0..length {
-                t = match i % 4 {
-                    0 => &t * &b,
-                    1 => &t + &a,
-                    2 => (&t * 0.5).relu(),
-                    _ => (&t - &b).abs(),
-                };
-            }
-            g.output("y", &t);
-        });
-        assert_eq!(launch_bytes(&e), 3 * 64 * 256 * 4);
+    for length in [5, 10, 100, 300, 1000, 10_000] {
+        let e = expect(launches(1), |g| drop(chain(g, [64, 256], length, length)));
+        assert_eq!(launch_bytes(&e), (3 * 64 * 256 + 256 + 64) * 4, "{length}");
+        // Each step is a rounding of its own, so the interpreter's result is the result.
+        let g = Graph::new("chain");
+        chain(&g, [3, 7], length, length);
+        let e = g.compile(&CompileOptions::default()).unwrap();
+        let data: Vec<HostTensor> = [&[3, 7][..], &[3, 7], &[7], &[3, 1]]
+            .iter()
+            .enumerate()
+            .map(|(k, shape)| {
+                let n: usize = shape.iter().product();
+                let values: Vec<f32> = (0..n).map(|i| 1.0 - ((i * 7 + k) % 5) as f32 * 0.3).collect();
+                HostTensor::from_slice(shape, &values).unwrap()
+            })
+            .collect();
+        let inputs: Vec<Input<'_>> = data.iter().map(Input::from).collect();
+        let found = e.run(&inputs).unwrap()[0].to_host();
+        let ir = g.finish().unwrap();
+        let expected = tlc_ir::interp::interpret(&ir, &data, &Default::default()).unwrap();
+        assert_eq!(found, expected[0], "{length}");
     }
+}
+
+#[test]
+fn a_long_chain_with_an_output_at_every_hundredth_step_is_one_kernel() {
+    let e = expect(launches(1), |g| drop(chain(g, [64, 256], 5000, 100)));
+    assert_eq!(launch_bytes(&e), (52 * 64 * 256 + 256 + 64) * 4);
+}
+
+#[test]
+fn a_chain_of_a_hundred_thousand_steps_is_cut_at_the_limit_and_says_so() {
+    let steps = 100_000;
+    let e = compile(|g| drop(chain(g, [16, 16], steps, steps)));
+    let limit = tlc_passes::cluster::MAX_KERNEL_OPS as usize;
+    assert!(counts(&e).launches <= steps / limit + 2, "{:?}", counts(&e));
+    assert!(e.explain().contains("the kernel would have"));
 }
 
 #[test]
@@ -255,25 +296,107 @@ fn an_epilogue_of_a_matmul_is_one_kernel_beside_the_library_call() {
     });
 }
 
-#[test]
-fn attention_is_three_steps() {
-    for causal in [false, true] {
-        expect(
-            Counts {
-                launches: 1,
-                library: 2,
-                copies: 0,
-                steps: 3,
-            },
-            |g| {
-                let q = input(g, "q", [8, 12, 128, 64]);
-                let (k, v) = (input(g, "k", [8, 12, 128, 64]), input(g, "v", [8, 12, 128, 64]));
-                let plain = tlc::Attention::new();
-                let options = if causal { plain.causal() } else { plain };
-                g.output("y", &q.attention(&k, &v, &options));
-            },
-        );
+fn three_steps() -> Counts {
+    Counts {
+        launches: 1,
+        library: 2,
+        copies: 0,
+        steps: 3,
     }
+}
+
+#[test]
+fn attention_is_three_steps_in_one_matrix_of_scores() {
+    for causal in [false, true] {
+        let e = expect(three_steps(), |g| {
+            let q = input(g, "q", [8, 12, 128, 64]);
+            let (k, v) = (input(g, "k", [8, 12, 128, 64]), input(g, "v", [8, 12, 128, 64]));
+            let plain = Attention::new();
+            let options = if causal { plain.causal() } else { plain };
+            g.output("y", &q.attention(&k, &v, &options));
+        });
+        arena_is(&e, 8 * 12 * 128 * 128 * 4);
+    }
+}
+
+/// The arena holds so many bytes, and no placement could do with less.
+#[track_caller]
+fn arena_is(e: &Executable, bytes: u64) {
+    let layout = tlc_passes::memory::pack(e.plan(), &[]).unwrap();
+    assert_eq!((layout.arena_bytes, layout.lower_bound_bytes), (bytes, bytes));
+}
+
+#[test]
+fn attention_takes_masks_layouts_and_symbolic_sizes_into_its_three_steps() {
+    // A mask for all heads, as bool and as something added; more keys than queries, odd sizes.
+    for dtype in [DType::Bool, F32] {
+        let e = expect(three_steps(), |g| {
+            let q = input(g, "q", [2, 3, 65, 20]);
+            let (k, v) = (input(g, "k", [2, 3, 77, 20]), input(g, "v", [2, 3, 77, 24]));
+            let mask = g.input("mask", dtype, [2, 1, 65, 77]);
+            g.output("y", &q.attention(&k, &v, &Attention::new().mask(&mask)));
+        });
+        arena_is(&e, (2 * 3 * 65 * 77 * 4u64).next_multiple_of(64));
+    }
+    // Heads as they come out of a projection, and the result as the next projection wants it.
+    expect(three_steps(), |g| {
+        let heads = |name: &str| {
+            input(g, name, [4, 64, 96])
+                .reshape([4, 64, 3, 32])
+                .permute([0, 2, 1, 3])
+        };
+        let y = heads("q").attention(&heads("k"), &heads("v"), &Attention::new().causal());
+        g.output("y", &y.permute([0, 2, 1, 3]).reshape([4, 64, 96]));
+    });
+    // One head, no batch.
+    expect(three_steps(), |g| {
+        let (q, k, v) = (
+            input(g, "q", [64, 32]),
+            input(g, "k", [80, 32]),
+            input(g, "v", [80, 32]),
+        );
+        g.output("y", &q.attention(&k, &v, &Attention::new()));
+    });
+    // Any number of sequences, queries and keys.
+    for causal in [false, true] {
+        expect(three_steps(), |g| {
+            let (b, s, t) = (g.symbol("b", 1..=64), g.symbol("s", 1..=4096), g.symbol("t", 1..=4096));
+            let q = g.input("q", F32, (&b, 12, &s, 64));
+            let (k, v) = (g.input("k", F32, (&b, 12, &t, 64)), g.input("v", F32, (&b, 12, &t, 64)));
+            let plain = Attention::new();
+            let options = if causal { plain.causal() } else { plain };
+            g.output("y", &q.attention(&k, &v, &options));
+        });
+    }
+}
+
+#[test]
+fn an_encoder_layer_has_no_kernel_for_a_change_of_layout() {
+    // Attention, projection, norm; two products with an activation between, norm.
+    let expected = Counts {
+        launches: 4,
+        library: 5,
+        copies: 0,
+        steps: 9,
+    };
+    let e = expect(expected, |g| {
+        let tokens = |name: &str| input(g, name, [8, 128, 384]);
+        let row = |name: &str, n: usize| input(g, name, [n]);
+        let heads = |x: Tensor| x.reshape([8, 128, 12, 32]).permute([0, 2, 1, 3]);
+        let (q, k, v) = (heads(tokens("q")), heads(tokens("k")), heads(tokens("v")));
+        let a = q.attention(&k, &v, &Attention::new());
+        let a = a.permute([0, 2, 1, 3]).reshape([8, 128, 384]);
+        let x = tokens("x") + a.matmul(&input(g, "wo", [384, 384])) + row("bo", 384);
+        let x = x.layer_norm(Some(&row("g1", 384)), Some(&row("b1", 384)), 1e-5);
+        let h = (x.matmul(&input(g, "w1", [384, 1536])) + row("c1", 1536)).gelu();
+        let y = &x + h.matmul(&input(g, "w2", [1536, 384])) + row("c2", 384);
+        g.output("y", &y.layer_norm(Some(&row("g2", 384)), Some(&row("b2", 384)), 1e-5));
+    });
+    let layout = tlc_passes::memory::pack(e.plan(), &[]).unwrap();
+    assert!(
+        layout.arena_bytes as f64 <= 1.05 * layout.lower_bound_bytes as f64,
+        "{layout:?}"
+    );
 }
 
 #[test]
@@ -347,4 +470,113 @@ fn equal_kernels_are_compiled_once() {
         },
     );
     assert_eq!(e.plan().kernels.len(), 1);
+}
+
+#[test]
+fn row_local_functions_stay_one_launch_at_odd_ranks_and_sizes() {
+    let functions: [(&str, fn(&Tensor) -> Tensor); 6] = [
+        ("softmax", |x| x.softmax(-1)),
+        ("log_softmax", |x| x.log_softmax(-1)),
+        ("logsumexp", |x| x.logsumexp(-1)),
+        ("layer_norm", |x| x.layer_norm(None, None, 1e-5)),
+        ("rms_norm", |x| x.rms_norm(None, 1e-5)),
+        ("var", |x| x.var(-1, 1)),
+    ];
+    for (name, f) in functions {
+        for shape in [[3, 5, 7, 131], [1, 1, 1, 1000], [2, 1, 9, 1], [5, 3, 1, 17]] {
+            let e = compile(|g| g.output(name, &f(&input(g, "x", shape))));
+            assert_eq!(counts(&e), launches(1), "{name} of {shape:?}\n{}", e.explain());
+        }
+        // Rows of a length that only the caller knows, up to what the cache does not hold.
+        expect(launches(1), |g| {
+            let (n, t) = (g.symbol("n", 1..=1 << 20), g.symbol("t", 1..=1 << 20));
+            g.output(name, &f(&g.input("x", F32, (&n, 3, &t))));
+        });
+    }
+}
+
+#[test]
+fn symbolic_rows_are_judged_by_the_middle_of_their_range() {
+    // Half a million to two million elements are never held in cache: the row is read again.
+    let e = compile(|g| {
+        let t = g.symbol("t", 500_000..=2_000_000);
+        g.output("y", &g.input("x", F32, (64, &t)).softmax(-1));
+    });
+    assert!(counts(&e).launches > 1, "{}", e.explain());
+    assert!(e.explain().contains("do not stay in cache"));
+}
+
+#[test]
+fn mean_and_variance_of_rank_four_are_one_launch() {
+    for (shape, axis) in [([2, 3, 5, 77], -1), ([4, 1, 33, 9], -1)] {
+        let e = expect(launches(1), |g| {
+            let x = input(g, "x", shape);
+            g.output("mean", &x.mean(axis));
+            g.output("var", &x.var(axis, 1));
+        });
+        let all: usize = shape.iter().product();
+        assert_eq!(launch_bytes(&e), ((all + 2 * all / shape[3]) * 4) as i64);
+    }
+}
+
+#[test]
+fn optimizer_steps_are_one_launch_for_any_shape() {
+    for shape in [[1, 1], [7, 13], [1, 100_003]] {
+        expect(launches(1), |g| {
+            let (p, grad) = (input(g, "p", shape), input(g, "grad", shape));
+            let (m, v) = (input(g, "m", shape), input(g, "v", shape));
+            let (m, v) = (&m * 0.9 + &grad * 0.1, &v * 0.999 + &grad * &grad * 0.001);
+            g.output("p", &(&p - 0.01 * &m / (v.sqrt() + 1e-8)));
+            g.output("m", &m);
+            g.output("v", &v);
+        });
+    }
+}
+
+#[test]
+fn what_is_cheap_is_computed_again_however_many_views_and_constants_it_has() {
+    // A shared value of two operations over one load, read along rows and along columns.
+    let e = expect(launches(2), |g| {
+        let t = input(g, "x", [512, 512]).reshape([256, 1024]) * 0.5 + 1.0;
+        g.output("rows", &t.sum(1));
+        g.output("columns", &t.sum(0));
+    });
+    assert_eq!(launch_bytes(&e), (2 * 512 * 512 + 256 + 1024) * 4);
+    assert!(
+        e.explain().contains("recomputing 2 cheap operations"),
+        "{}",
+        e.explain()
+    );
+}
+
+#[test]
+fn siblings_of_rank_three_with_odd_sizes_are_one_launch() {
+    let e = expect(launches(1), |g| {
+        let x = input(g, "x", [5, 77, 131]);
+        g.output("sum", &x.sum(-1));
+        g.output("max", &x.max(-1));
+        g.output("norm", &(&x * &x).sum(-1).sqrt());
+    });
+    assert_eq!(launch_bytes(&e), (5 * 77 * 131 + 3 * 5 * 77) * 4);
+}
+
+#[test]
+fn epilogues_of_odd_and_symbolic_products_are_one_kernel() {
+    let one_and_one = || Counts {
+        launches: 1,
+        library: 1,
+        copies: 0,
+        steps: 2,
+    };
+    expect(one_and_one(), |g| {
+        let (x, w) = (input(g, "x", [3, 67, 129]), input(g, "w", [129, 35]));
+        let (b, residual) = (input(g, "b", [35]), input(g, "residual", [3, 67, 35]));
+        g.output("y", &((x.matmul(&w) + &b).tanh() + &residual));
+    });
+    expect(one_and_one(), |g| {
+        let n = g.symbol("n", 1..=4096);
+        let (x, w) = (g.input("x", F32, (&n, 128)), input(g, "w", [128, 64]));
+        let (b, residual) = (input(g, "b", [64]), g.input("residual", F32, (&n, 64)));
+        g.output("y", &((x.matmul(&w) + &b).gelu() + &residual));
+    });
 }

@@ -5,6 +5,9 @@
 //! functions are accurate to the ulps that the emitter documents, and exact on specials (NaN, infinities, zeros) as in
 //! C99 Annex F.
 //!
+//! **Sums** (Reduce, Einsum and Scan with `add`) may reassociate, and the identity +0 may or may not take part: the sign of a
+//! zero sum is open, and a sum of the one term −0 may be either zero. Nothing else about a sum of one term is open.
+//!
 //! | operation | meaning beyond the obvious |
 //! |---|---|
 //! | `max`, `min` | NaN in either operand gives NaN; the sign of a zero result is open; for bool they are or, and |
@@ -18,7 +21,7 @@
 //! | `eq ne lt le` | `ne` is the negation of `eq`; anything ordered against NaN is false |
 //! | `and or xor not` | logical on bool, bitwise on integers |
 //! | `select(c, a, b)` | `a` where `c`, else `b`; the other operand's NaN does not leak |
-//! | `fma(a, b, c)` | `a*b + c` with one rounding |
+//! | `fma(a, b, c)` | `a*b + c` with one rounding; on f16 and bf16 that is f32's, and the rounding to the narrow type follows |
 //! | `convert` to an integer | from float: truncate, saturate, NaN is 0; from integer: wrap |
 //! | `convert` to a float | round to nearest, ties to even, once |
 //! | `convert` to bool | `x != 0`, so NaN is true |
@@ -235,9 +238,10 @@ impl ScalarOp {
         match dtype {
             DType::Bool => Scalar::from_bool(self.eval_bool(args)),
             DType::F64 => Scalar::from_f64(dtype, self.eval_f64(&floats(args))),
-            DType::F32 if self == ScalarOp::Fma => {
-                let f = |i: usize| f32::from_bits(args[i].bits() as u32);
-                Scalar::from_bits(dtype, f(0).mul_add(f(1), f(2)).to_bits() as u64)
+            DType::F32 | DType::F16 | DType::BF16 if self == ScalarOp::Fma => {
+                // Exact: every value of the narrow types is one of f32's.
+                let f = |i: usize| args[i].as_f64() as f32;
+                Scalar::from_f64(dtype, f(0).mul_add(f(1), f(2)).into())
             }
             d if d.is_float() => Scalar::from_f64(d, self.eval_f64(&floats(args))),
             d if d.is_signed_int() => {

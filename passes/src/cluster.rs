@@ -11,23 +11,27 @@
 //!
 //! Invariants: the cluster graph is acyclic; clusters come out in a topological order; a root belongs to one cluster.
 
-use rustc_hash::FxHashMap;
+mod roots;
+mod space;
+
+pub use roots::output_values;
+
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tlc_ir::graph::{Shape, View};
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 
 use crate::access::{Index, Variables, operand_indices, space, view_index};
-use crate::contraction::{self, MatrixProduct};
+use crate::contraction::MatrixProduct;
 use crate::reason::{FusionDecision, FusionReason};
 
-/// Scalar operations beyond which kernels do not grow.
-pub const MAX_KERNEL_OPS: u32 = 2048;
-/// Size of an inlined cone beyond which its top becomes a root, which bounds recursion over cones.
-const MAX_CONE: u32 = 192;
-/// Cheap recomputation: at most so many operations over at most one loaded value.
-const CHEAP_OPS: u32 = 3;
-/// Roots of one cluster.
+/// Operations (an addition is one, a transcendental function about the instructions it takes) beyond which a kernel does not
+/// grow. Compile time is linear in a kernel's size, about 10 us an operation, so any size would do for that; but from some
+/// hundred operations on a kernel no longer fits the instruction cache, and a body of 100,000 statements (an operation
+/// makes about six: four side by side, and the tails) is more than the code generator takes.
+pub const MAX_KERNEL_OPS: u32 = 12_000;
+/// Roots of one cluster, unless all run over one space and read each other only where they are.
 const MAX_ROOTS: usize = 64;
 /// Clusters visited when looking for a cycle.
 const CYCLE_BUDGET: usize = 512;
@@ -74,6 +78,8 @@ pub struct Cluster {
     pub stored: Vec<NodeId>,
     /// How it runs.
     pub kind: ClusterKind,
+    /// True if no input reaches it: it runs once per executable.
+    pub once: bool,
 }
 
 /// The result of clustering.
@@ -94,11 +100,16 @@ struct Demand {
 }
 
 struct Group {
+    /// Ascending.
     roots: Vec<NodeId>,
     ops: u32,
     space: Option<LoopSpace>,
+    /// True if every root has all of the space's axes, in their order, and no others.
+    flat: bool,
+    /// Groups that it reads, as they were numbered when it was made.
+    reads: Vec<usize>,
     step: Option<&'static str>,
-    alive: bool,
+    merged_into: Option<usize>,
 }
 
 struct Clusterer<'g> {
@@ -107,11 +118,14 @@ struct Clusterer<'g> {
     users: Vec<SmallVec<[NodeId; 4]>>,
     is_output: Vec<bool>,
     is_root: Vec<bool>,
+    /// True for values that no input reaches.
+    once: Vec<bool>,
     products: FxHashMap<NodeId, MatrixProduct>,
     demands: FxHashMap<NodeId, Vec<Demand>>,
     cone_ops: FxHashMap<NodeId, u32>,
     groups: Vec<Group>,
-    group_of: FxHashMap<NodeId, usize>,
+    /// By node: the group of a root.
+    group_of: Vec<Option<usize>>,
     decisions: Vec<FusionDecision>,
 }
 
@@ -126,18 +140,19 @@ pub fn cluster(graph: &Graph, target: &Target) -> Clusters {
         }
     }
     let mut is_output = vec![false; graph.len()];
-    graph.outputs().iter().for_each(|o| is_output[o.node.index()] = true);
+    output_values(graph).iter().for_each(|o| is_output[o.index()] = true);
     let mut c = Clusterer {
         graph,
         target,
         users,
         is_output,
         is_root: vec![false; graph.len()],
+        once: vec![false; graph.len()],
         products: FxHashMap::default(),
         demands: FxHashMap::default(),
         cone_ops: FxHashMap::default(),
         groups: Vec::new(),
-        group_of: FxHashMap::default(),
+        group_of: vec![None; graph.len()],
         decisions: Vec::new(),
     };
     c.mark_roots();
@@ -154,74 +169,6 @@ pub fn is_source(kind: &NodeKind) -> bool {
 impl Clusterer<'_> {
     fn kind(&self, id: NodeId) -> &NodeKind {
         &self.graph.node(id).kind
-    }
-
-    fn mark_roots(&mut self) {
-        // Library calls first: they decide which values must exist in memory.
-        for (id, node) in self.graph.nodes() {
-            if let NodeKind::Einsum { .. } = node.kind
-                && let Some(product) = contraction::matrix_product(self.graph, id)
-            {
-                for base in [product.lhs.base, product.rhs.base] {
-                    self.is_root[base.index()] |= !is_source(self.kind(base));
-                }
-                self.products.insert(id, product);
-            }
-        }
-        let mut cone = vec![0u32; self.graph.len()];
-        let mut loads = vec![0u32; self.graph.len()];
-        for (id, node) in self.graph.nodes() {
-            let i = id.index();
-            if is_source(&node.kind) {
-                loads[i] = 1;
-                continue;
-            }
-            let cost = match &node.kind {
-                NodeKind::Map(op) if op.is_transcendental() => 10,
-                NodeKind::Map(_) | NodeKind::Convert(_) => 1,
-                NodeKind::Random { .. } => 100,
-                NodeKind::Gather { .. } => 2,
-                _ => 0,
-            };
-            let below = |v: &[u32], leaf: u32| -> u32 {
-                let each = node
-                    .operands
-                    .iter()
-                    .map(|o| if self.is_root[o.index()] { leaf } else { v[o.index()] });
-                each.fold(0u32, |a, b| a.saturating_add(b))
-            };
-            // Views count one toward the size of the cone (recursion) but nothing toward its cost.
-            let size = below(&cone, 0).saturating_add(cost.max(1));
-            let read = below(&loads, 1);
-            let own = matches!(
-                node.kind,
-                NodeKind::Reduce { .. }
-                    | NodeKind::Einsum { .. }
-                    | NodeKind::Scan { .. }
-                    | NodeKind::Scatter { .. }
-                    | NodeKind::Copy
-            );
-            let free = matches!(
-                node.kind,
-                NodeKind::View(_) | NodeKind::Const(_) | NodeKind::Iota { .. }
-            );
-            let shared = self.users[i].len() > 1 && !free;
-            let cheap = size <= CHEAP_OPS && read <= 1 && cost < 10;
-            if shared && cheap && !self.is_output[i] && !own {
-                self.decisions.push(FusionDecision {
-                    producer: id,
-                    consumer: self.users[i][0],
-                    reason: FusionReason::Recompute { ops: size },
-                });
-            }
-            let root = self.is_root[i] || self.is_output[i] || own || (shared && !cheap) || size > MAX_CONE;
-            self.is_root[i] = root;
-            cone[i] = size;
-            loads[i] = read;
-            if root {
-                self.cone_ops.insert(id, size);
-            }
-        }
     }
 
     /// Every element that `root` reads at a point of its space, in terms of variables `0..axes`.
@@ -310,24 +257,29 @@ impl Clusterer<'_> {
                 roots: vec![root],
                 ops: self.cone_ops.get(&root).copied().unwrap_or(1),
                 space: None,
+                flat: false,
+                reads: Vec::new(),
                 step,
-                alive: true,
+                merged_into: None,
             });
-            self.group_of.insert(root, group);
+            self.group_of[root.index()] = Some(group);
             let mut producers: Vec<NodeId> = Vec::new();
             for d in &demands {
                 if self.is_root[d.source.index()] && !producers.contains(&d.source) {
                     producers.push(d.source);
                 }
             }
+            self.groups[group].reads = producers.iter().map(|&p| self.group(p)).collect();
             self.demands.insert(root, demands);
             if step.is_none() {
-                self.groups[group].space = self.loop_space(&[root]).ok();
+                let found = self.loop_space(&[root]).ok();
+                self.groups[group].flat = found.as_ref().is_some_and(|s| self.is_flat(&[root], s));
+                self.groups[group].space = found;
             }
             // Nearest producers first: they are the likeliest to be still in flight.
             producers.sort_by(|a, b| b.cmp(a));
             for producer in producers {
-                let (from, into) = (self.group_of[&producer], self.group_of[&root]);
+                let (from, into) = (self.group(producer), self.group(root));
                 if from == into {
                     continue;
                 }
@@ -369,19 +321,31 @@ impl Clusterer<'_> {
                 return FusionReason::OwnStep { step };
             }
         }
+        if self.is_once(a) != self.is_once(b) {
+            return FusionReason::Once;
+        }
         let ops = self.groups[a].ops.saturating_add(self.groups[b].ops);
-        if ops > MAX_KERNEL_OPS || self.groups[a].roots.len() + self.groups[b].roots.len() > MAX_ROOTS {
+        if ops > MAX_KERNEL_OPS {
             return FusionReason::KernelSize { ops };
         }
-        let mut roots = [&self.groups[a].roots[..], &self.groups[b].roots[..]].concat();
-        roots.sort();
-        let space = match self.loop_space(&roots) {
-            Ok(space) => space,
-            Err(reason) => return reason,
+        let (space, flat) = if let Some(space) = self.flat_space(a, b) {
+            (space, true)
+        } else {
+            if self.groups[a].roots.len() + self.groups[b].roots.len() > MAX_ROOTS {
+                return FusionReason::KernelSize { ops };
+            }
+            let mut roots = [&self.groups[a].roots[..], &self.groups[b].roots[..]].concat();
+            roots.sort();
+            let space = match self.loop_space(&roots) {
+                Ok(space) => space,
+                Err(reason) => return reason,
+            };
+            if let Some(reason) = self.unprofitable(&roots, &space) {
+                return reason;
+            }
+            let flat = self.is_flat(&roots, &space);
+            (space, flat)
         };
-        if let Some(reason) = self.unprofitable(&roots, &space) {
-            return reason;
-        }
         match self.would_cycle(a, b) {
             Some(true) => return FusionReason::Cycle,
             None => return FusionReason::SearchBudget,
@@ -397,206 +361,109 @@ impl Clusterer<'_> {
         } else {
             FusionReason::SameSpace
         };
-        for &r in &self.groups[b].roots {
-            self.group_of.insert(r, a);
-        }
-        self.groups[b].alive = false;
-        self.groups[a].roots = roots;
-        self.groups[a].ops = ops;
-        self.groups[a].space = Some(space);
+        // The smaller joins the larger.
+        let (into, from) = match self.groups[a].roots.len() < self.groups[b].roots.len() {
+            true => (b, a),
+            false => (a, b),
+        };
+        let moved = std::mem::take(&mut self.groups[from].roots);
+        moved.iter().for_each(|r| self.group_of[r.index()] = Some(into));
+        self.groups[from].merged_into = Some(into);
+        let reads = [
+            std::mem::take(&mut self.groups[from].reads),
+            std::mem::take(&mut self.groups[into].reads),
+        ];
+        let mut reads: Vec<usize> = reads
+            .iter()
+            .flatten()
+            .map(|&g| self.resolve(g))
+            .filter(|&g| g != into)
+            .collect();
+        reads.sort();
+        reads.dedup();
+        let group = &mut self.groups[into];
+        group.roots.extend(moved);
+        group.roots.sort();
+        group.ops = ops;
+        group.space = Some(space);
+        group.flat = flat;
+        group.reads = reads;
         reason
     }
 
-    /// The parallel axes of a set of roots, or why they cannot share a loop.
-    fn loop_space(&self, roots: &[NodeId]) -> Result<LoopSpace, FusionReason> {
-        let spaces: Vec<_> = roots.iter().map(|&r| space(self.graph, r)).collect();
-        let mut first = Vec::with_capacity(roots.len());
-        let mut total = 0usize;
-        for s in &spaces {
-            first.push(total);
-            total += s.extents.len();
-        }
-        let mut parent: Vec<usize> = (0..total).collect();
-        fn find(parent: &mut [usize], mut x: usize) -> usize {
-            while parent[x] != x {
-                parent[x] = parent[parent[x]];
-                x = parent[x];
-            }
-            x
-        }
-        let mut serial = vec![false; total];
-        let mut touched = vec![false; roots.len()];
-        let position = |id: NodeId| roots.binary_search(&id).ok();
-        for (k, s) in spaces.iter().enumerate() {
-            for flag in &mut serial[first[k] + s.result_rank..first[k] + s.extents.len()] {
-                *flag = true;
-            }
-        }
-        for (k, &consumer) in roots.iter().enumerate() {
-            for d in &self.demands[&consumer] {
-                let Some(p) = position(d.source).filter(|&p| p != k) else {
-                    continue;
-                };
-                touched[k] = true;
-                touched[p] = true;
-                let mut used: SmallVec<[VarId; 4]> = SmallVec::new();
-                for (axis, i) in d.index.iter().enumerate() {
-                    let at = first[p] + axis;
-                    let var = i
-                        .as_var()
-                        .filter(|v| (v.0 as usize) < spaces[k].extents.len() && !used.contains(v));
-                    match var {
-                        Some(v) if spaces[k].extents[v.0 as usize] == spaces[p].extents[axis] => {
-                            used.push(v);
-                            let (x, y) = (find(&mut parent, at), find(&mut parent, first[k] + v.0 as usize));
-                            parent[x.max(y)] = x.min(y);
-                        }
-                        _ if spaces[p].extents[axis].is(1) => {}
-                        _ => serial[at] = true,
-                    }
-                }
-            }
-        }
-        // Roots that exchange nothing line up by position of their result axes.
-        let anchor = (0..roots.len())
-            .min_by_key(|&k| (spaces[k].result_rank, k))
-            .unwrap_or(0);
-        for k in 0..roots.len() {
-            if k != anchor && !(touched[k] && touched[anchor]) {
-                for axis in 0..spaces[anchor].result_rank.min(spaces[k].result_rank) {
-                    if spaces[anchor].extents[axis] == spaces[k].extents[axis] {
-                        let (x, y) = (
-                            find(&mut parent, first[anchor] + axis),
-                            find(&mut parent, first[k] + axis),
-                        );
-                        parent[x.max(y)] = x.min(y);
-                    }
-                }
-            }
-        }
-        let class: Vec<usize> = (0..total).map(|x| find(&mut parent, x)).collect();
-        let mut serial_class = vec![false; total];
-        (0..total)
-            .filter(|&x| serial[x])
-            .for_each(|x| serial_class[class[x]] = true);
-        let mut parallel_classes = Vec::new();
-        let mut parallel = Shape::new();
-        for axis in 0..spaces[anchor].result_rank {
-            if spaces[anchor].extents[axis].is(1) {
-                continue;
-            }
-            let c = class[first[anchor] + axis];
-            let in_all = (0..roots.len()).all(|k| {
-                (0..spaces[k].extents.len())
-                    .filter(|a| class[first[k] + a] == c)
-                    .count()
-                    == 1
-            });
-            if in_all && !serial_class[c] {
-                parallel_classes.push(c);
-                parallel.push(spaces[anchor].extents[axis].clone());
-            }
-        }
-        let mut roles = Vec::with_capacity(roots.len());
-        for (k, s) in spaces.iter().enumerate() {
-            let mut inner = 0;
-            let mut last_parallel = None;
-            let mut row = Vec::with_capacity(s.extents.len());
-            for axis in 0..s.extents.len() {
-                if s.extents[axis].is(1) {
-                    row.push(Role::Unit);
-                    continue;
-                }
-                match parallel_classes.iter().position(|&c| c == class[first[k] + axis]) {
-                    Some(p) => {
-                        // A root that stores rows must store them whole: inner axes are its last.
-                        if inner > 0 || last_parallel.is_some_and(|l| l > p) {
-                            return Err(FusionReason::StridedRows);
-                        }
-                        last_parallel = Some(p);
-                        row.push(Role::Parallel(p));
-                    }
-                    None => {
-                        row.push(Role::Inner(inner));
-                        inner += 1;
-                    }
-                }
-            }
-            // A reduction's result must be complete at one point of the parallel space.
-            let reduces = s.extents.len() > s.result_rank;
-            if reduces && row[..s.result_rank].iter().any(|r| matches!(r, Role::Inner(_))) {
-                return Err(FusionReason::OtherIndices);
-            }
-            roles.push(row);
-        }
-        // What is read inside the cluster must be the element of this very iteration.
-        for (k, &consumer) in roots.iter().enumerate() {
-            for d in &self.demands[&consumer] {
-                let Some(p) = position(d.source).filter(|&p| p != k) else {
-                    continue;
-                };
-                for (axis, i) in d.index.iter().enumerate() {
-                    if let Role::Parallel(number) = roles[p][axis] {
-                        let same = i
-                            .as_var()
-                            .is_some_and(|v| roles[k].get(v.0 as usize) == Some(&Role::Parallel(number)));
-                        if !same && !spaces[p].extents[axis].is(1) {
-                            return Err(FusionReason::OtherIndices);
-                        }
-                    }
-                }
-            }
-        }
-        Ok(LoopSpace { parallel, roles })
+    fn group(&self, root: NodeId) -> usize {
+        self.group_of[root.index()].expect("a root that was seen has a group")
     }
 
-    fn unprofitable(&self, roots: &[NodeId], merged: &LoopSpace) -> Option<FusionReason> {
-        let rows = IndexExpr::product(&merged.parallel).as_const();
-        let row = roots.iter().zip(&merged.roles).filter_map(|(&r, roles)| {
-            let s = space(self.graph, r);
-            let inner = roles
-                .iter()
-                .zip(&s.extents)
-                .filter(|(role, _)| matches!(role, Role::Inner(_)));
-            inner.fold(IndexExpr::ONE, |n, (_, d)| n * d.clone()).as_const()
-        });
-        let row = row.max().unwrap_or(1);
-        if let Some(rows) = rows
-            && rows < 8
-            && row > 1 << 14
-            && rows.saturating_mul(row) > 1 << 16
-        {
-            return Some(FusionReason::FewRows { rows, row });
-        }
-        // Half of the second-level cache must hold the row in f32.
-        (row.saturating_mul(4) > self.target.l2_bytes as i64 / 2).then_some(FusionReason::LongRows { row })
+    /// True if every root's axes are the parallel axes, one by one; those of one element need no loop.
+    fn is_flat(&self, roots: &[NodeId], space: &LoopSpace) -> bool {
+        let first = &space.roles[0];
+        let in_order = first.iter().filter(|r| **r != Role::Unit).enumerate();
+        in_order.into_iter().all(|(n, r)| *r == Role::Parallel(n))
+            && roots.iter().all(|&r| self.graph.ty(r).rank() == first.len())
+            && space.roles.iter().all(|r| r == first)
     }
 
-    fn sources(&self, group: usize) -> impl Iterator<Item = usize> + '_ {
-        self.groups[group].roots.iter().flat_map(|r| {
-            self.demands[r]
-                .iter()
-                .filter_map(|d| self.group_of.get(&d.source).copied())
-        })
+    fn is_once(&self, group: usize) -> bool {
+        self.once[self.groups[group].roots[0].index()]
+    }
+
+    /// The space of two groups that run over the same axes and read each other only at the very element that the loop is at.
+    /// Looks only at what lies between the two, so that a chain of any length is put together in linear time.
+    fn flat_space(&self, a: usize, b: usize) -> Option<LoopSpace> {
+        let (x, y) = (&self.groups[a], &self.groups[b]);
+        if !x.flat || !y.flat {
+            return None;
+        }
+        let (root, other) = (x.roots[0], y.roots[0]);
+        let shape = &self.graph.ty(root).shape;
+        if *shape != self.graph.ty(other).shape {
+            return None;
+        }
+        let here = |d: &Demand| {
+            let at = d.index.iter().enumerate();
+            at.zip(shape)
+                .all(|((axis, i), extent)| extent.is(1) || i.as_var() == Some(VarId(axis as u32)))
+        };
+        let newer = |of: &Group, than: NodeId| of.roots[of.roots.partition_point(|&r| r < than)..].to_vec();
+        for (reader, read, number) in [(x, y, b), (y, x, a)] {
+            for r in newer(reader, read.roots[0]) {
+                let mut inside = self.demands[&r]
+                    .iter()
+                    .filter(|d| self.group_of[d.source.index()] == Some(number));
+                if !inside.all(here) {
+                    return None;
+                }
+            }
+        }
+        // One role list for all: they are alike.
+        x.space.clone()
+    }
+
+    /// The group that a group has become part of.
+    fn resolve(&self, mut group: usize) -> usize {
+        while let Some(into) = self.groups[group].merged_into {
+            group = into;
+        }
+        group
     }
 
     /// Whether a path leads from one group to the other through a third. `None` if the search was cut short.
     fn would_cycle(&self, a: usize, b: usize) -> Option<bool> {
-        // Ids bound the search: a group whose newest root is older than the oldest of the target cannot depend on it.
-        let oldest = |g: usize| self.groups[g].roots[0];
-        let newest = |g: usize| *self.groups[g].roots.last().expect("groups are not empty");
         for (start, goal) in [(a, b), (b, a)] {
-            let mut seen: Vec<usize> = Vec::new();
-            let mut work: Vec<usize> = self.sources(start).filter(|&g| g != start && g != goal).collect();
+            // Ids bound the search: a group whose newest root is older than the oldest of the target cannot depend on it.
+            let oldest = self.groups[goal].roots[0];
+            let mut seen: FxHashSet<usize> = FxHashSet::default();
+            let direct = self.groups[start].reads.iter().map(|&g| self.resolve(g));
+            let mut work: Vec<usize> = direct.filter(|&g| g != start && g != goal).collect();
             while let Some(g) = work.pop() {
-                if seen.contains(&g) || newest(g) < oldest(goal) {
+                if self.groups[g].roots.last().is_none_or(|&newest| newest < oldest) || !seen.insert(g) {
                     continue;
                 }
-                if seen.len() >= CYCLE_BUDGET {
+                if seen.len() > CYCLE_BUDGET {
                     return None;
                 }
-                seen.push(g);
-                for next in self.sources(g) {
+                for next in self.groups[g].reads.iter().map(|&g| self.resolve(g)) {
                     if next == goal || next == start {
                         return Some(true);
                     }
@@ -617,7 +484,7 @@ impl Clusterer<'_> {
             .filter(|id| self.is_root[id.index()])
             .collect();
         for &root in &roots {
-            if self.groups[self.group_of[&root]].step.is_some() {
+            if self.groups[self.group(root)].step.is_some() {
                 continue;
             }
             let mut sources: Vec<NodeId> = self.demands[&root].iter().map(|d| d.source).collect();
@@ -625,20 +492,21 @@ impl Clusterer<'_> {
             sources.dedup();
             for source in sources {
                 // Only the latest few readers of a value are tried, which keeps this linear.
-                let readers = by_source.entry(source).or_default().clone();
-                for other in readers.iter().rev().take(4) {
-                    let (a, b) = (self.group_of[other], self.group_of[&root]);
-                    if a == b || !self.similar(*other, root) {
+                let readers = by_source.entry(source).or_default();
+                let latest: SmallVec<[NodeId; 4]> = readers.iter().rev().take(4).copied().collect();
+                readers.push(root);
+                for other in latest {
+                    let (a, b) = (self.group(other), self.group(root));
+                    if a == b || !self.similar(other, root) {
                         continue;
                     }
                     let reason = self.try_merge(a.min(b), a.max(b), true);
                     self.decisions.push(FusionDecision {
-                        producer: *other,
+                        producer: other,
                         consumer: root,
                         reason,
                     });
                 }
-                by_source.entry(source).or_default().push(root);
             }
         }
     }
@@ -655,11 +523,14 @@ impl Clusterer<'_> {
 
     fn finish(mut self) -> Clusters {
         // Order: ready clusters by their oldest root.
-        let alive: Vec<usize> = (0..self.groups.len()).filter(|&g| self.groups[g].alive).collect();
+        let alive: Vec<usize> = (0..self.groups.len())
+            .filter(|&g| self.groups[g].merged_into.is_none())
+            .collect();
         let mut waiting: FxHashMap<usize, usize> = FxHashMap::default();
         let mut users: FxHashMap<usize, Vec<usize>> = FxHashMap::default();
         for &g in &alive {
-            let mut sources: Vec<usize> = self.sources(g).filter(|&s| s != g).collect();
+            let mut sources: Vec<usize> = self.groups[g].reads.iter().map(|&s| self.resolve(s)).collect();
+            sources.retain(|&s| s != g);
             sources.sort();
             sources.dedup();
             waiting.insert(g, sources.len());
@@ -682,6 +553,8 @@ impl Clusterer<'_> {
             clusters.push(self.cluster_of(g));
         }
         debug_assert_eq!(clusters.len(), alive.len(), "the cluster graph is acyclic");
+        // What runs once per executable runs before everything else.
+        clusters.sort_by_key(|c: &Cluster| !c.once);
         Clusters {
             clusters,
             decisions: std::mem::take(&mut self.decisions),
@@ -690,6 +563,7 @@ impl Clusterer<'_> {
     }
 
     fn cluster_of(&mut self, g: usize) -> Cluster {
+        let once = self.is_once(g);
         let roots = std::mem::take(&mut self.groups[g].roots);
         let stored = roots
             .iter()
@@ -702,22 +576,33 @@ impl Clusterer<'_> {
             }
             NodeKind::Scan { .. } => ClusterKind::Scan,
             NodeKind::Scatter { .. } => ClusterKind::Scatter,
-            _ => ClusterKind::Loops(self.groups[g].space.take().expect("loop clusters have a space")),
+            _ => {
+                let mut space = self.groups[g].space.take().expect("loop clusters have a space");
+                if self.groups[g].flat {
+                    let roles = space.roles[0].clone();
+                    space.roles.resize(roots.len(), roles);
+                }
+                ClusterKind::Loops(space)
+            }
         };
-        Cluster { roots, stored, kind }
+        Cluster {
+            roots,
+            stored,
+            kind,
+            once,
+        }
     }
 
     /// True if a root of another group demands `root`. Inlined users count through the roots they feed.
     fn needed_outside(&self, root: NodeId, group: usize) -> bool {
         let mut work: Vec<NodeId> = self.users[root.index()].to_vec();
-        let mut seen: Vec<NodeId> = Vec::new();
+        let mut seen: FxHashSet<NodeId> = FxHashSet::default();
         while let Some(n) = work.pop() {
             if self.is_root[n.index()] {
-                if self.group_of[&n] != group {
+                if self.group_of[n.index()] != Some(group) {
                     return true;
                 }
-            } else if !seen.contains(&n) {
-                seen.push(n);
+            } else if seen.insert(n) {
                 work.extend(self.users[n.index()].iter());
             }
         }

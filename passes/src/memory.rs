@@ -1,8 +1,9 @@
 //! Memory planning: which slots share bytes, and where each lives in the arena.
 //!
 //! Aliases are chosen once per plan: a kernel that reads each element of a dying value only where it writes its own result
-//! may write in place. Offsets are packed when sizes are known, at compile time or when symbols are bound, by [`pack`]:
-//! best of several first-fit orders, against the lower bound of simultaneously live bytes.
+//! may write in place, and so may one that is done with a whole row before it writes that row (see `lower::in_place`).
+//! Offsets are packed when sizes are known, at compile time or when symbols are bound, by [`pack`]:
+//! the best of several first-fit orders, against the lower bound of simultaneously live bytes.
 //!
 //! The order of steps is the planner's; lifetimes are closed intervals of step numbers, so a value that dies where another
 //! is born overlaps it unless they alias.
@@ -68,52 +69,14 @@ pub fn lifetimes(plan: &Plan) -> Vec<Option<(usize, usize)>> {
     out
 }
 
-/// The last uses of the slots that share bytes: the two latest, of different slots.
-#[derive(Clone, Copy)]
-struct LatestUses([(usize, Option<SlotId>); 2]);
-
-impl LatestUses {
-    fn of(slot: SlotId, last: usize) -> LatestUses {
-        LatestUses([(last, Some(slot)), (0, None)])
-    }
-
-    fn add(&mut self, slot: SlotId, last: usize) {
-        match self.0.iter().position(|u| u.1 == Some(slot)) {
-            Some(known) => self.0[known].0 = self.0[known].0.max(last),
-            None if last > self.0[1].0 => self.0[1] = (last, Some(slot)),
-            None => {}
-        }
-        if self.0[1].0 > self.0[0].0 {
-            self.0.swap(0, 1);
-        }
-    }
-
-    fn join(&mut self, other: LatestUses) {
-        for (last, slot) in other.0 {
-            if let Some(slot) = slot {
-                self.add(slot, last);
-            }
-        }
-    }
-
-    /// Whether any slot but this one is used after step `at`.
-    fn after(&self, at: usize, but: SlotId) -> bool {
-        self.0.iter().any(|&(last, slot)| last > at && slot != Some(but))
-    }
-}
-
 /// Chooses aliases. `in_place[k]` lists, for step `k`, the `(read, written)` slot pairs that may be one buffer.
 pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Vec<AliasDecision> {
     let mut decisions = Vec::new();
+    // By root: the last step that touches its bytes, through itself or an alias.
     let mut last_use = vec![0usize; plan.slots.len()];
     for (at, step) in plan.steps.iter().enumerate() {
         step.visit_slots(&mut |slot, _| last_use[slot.0 as usize] = at, &plan.kernels);
     }
-    // By the slot whose bytes they share.
-    let numbered = last_use.iter().enumerate();
-    let mut uses: Vec<LatestUses> = numbered
-        .map(|(s, &last)| LatestUses::of(SlotId(s as u32), last))
-        .collect();
     for (at, pairs) in in_place.iter().enumerate() {
         let mut taken: Vec<SlotId> = Vec::new();
         let mut done: Vec<SlotId> = Vec::new();
@@ -122,13 +85,16 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
                 continue;
             }
             let root = plan.root(read);
+            if root == plan.root(written) {
+                continue;
+            }
             let same = plan.slots[root.0 as usize].len == plan.slots[written.0 as usize].len
                 && plan.slots[root.0 as usize].dtype.bytes() == plan.slots[written.0 as usize].dtype.bytes();
             // Another launch of the group may read the operand while this one overwrites it.
             let mut readers = 0;
             plan.steps[at].visit_slots(&mut |s, _| readers += (plan.root(s) == root) as u32, &plan.kernels);
             // Everything that shares the bytes must be past its last use.
-            let live = uses[root.0 as usize].after(at, written);
+            let live = last_use[root.0 as usize] > at;
             let reason = match (
                 &plan.slots[root.0 as usize].storage,
                 &plan.slots[written.0 as usize].storage,
@@ -140,17 +106,11 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
             };
             match reason {
                 AliasReason::InPlace => {
-                    let moved = uses[written.0 as usize];
-                    uses[root.0 as usize].join(moved);
                     last_use[root.0 as usize] = last_use[root.0 as usize].max(last_use[written.0 as usize]);
-                    uses[root.0 as usize].add(root, last_use[root.0 as usize]);
                     plan.slots[written.0 as usize].storage = Storage::Alias(root);
                 }
-                AliasReason::IntoOutput => {
-                    let moved = uses[root.0 as usize];
-                    uses[written.0 as usize].join(moved);
-                    plan.slots[root.0 as usize].storage = Storage::Alias(written);
-                }
+                // The output's own last use is no earlier than this step.
+                AliasReason::IntoOutput => plan.slots[root.0 as usize].storage = Storage::Alias(written),
                 _ => {}
             }
             if matches!(reason, AliasReason::InPlace | AliasReason::IntoOutput) {

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::index::{IndexExpr, IndexNode, SymId};
 use tlc_ir::kernel::{Access, Kernel};
+use tlc_ir::plan::verify::runs_in_place;
 use tlc_ir::plan::{
     Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage,
 };
 use tlc_ir::{Graph, NodeId, NodeKind, Target};
 
-use crate::cluster::{Cluster, ClusterKind, Clusters};
+use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
 use crate::legalize::legalize;
 use crate::lower::{Form, lower};
@@ -49,14 +50,29 @@ pub struct Planned {
     pub layout: Option<Layout>,
 }
 
+/// A kernel that was scheduled and legalized before.
+#[derive(Clone)]
+struct Known {
+    kernel: KernelId,
+    schedule: Arc<Schedule>,
+    /// Before legalization.
+    scheduled: Arc<Kernel>,
+    /// Parameter pairs that may be one buffer, on the naive nest and on the final kernel.
+    in_place: Vec<(u32, u32)>,
+}
+
 struct Planner<'g> {
     graph: &'g Graph,
     target: &'g Target,
     plan: Plan,
     slot_of: FxHashMap<NodeId, SlotId>,
+    /// Values that are computed once per executable.
+    kept: FxHashSet<NodeId>,
+    /// Whether the steps being made run once per executable.
+    once: bool,
     kernel_of: FxHashMap<Kernel, KernelId>,
     /// Scheduled and legalized kernels by their naive form: equal nests are scheduled once.
-    known: FxHashMap<Kernel, (KernelId, Arc<Schedule>, Arc<Kernel>)>,
+    known: FxHashMap<Kernel, Known>,
     in_place: Vec<Vec<(SlotId, SlotId)>>,
     launches: Vec<LaunchReport>,
 }
@@ -73,6 +89,13 @@ pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
             ..Plan::default()
         },
         slot_of: FxHashMap::default(),
+        kept: clusters
+            .clusters
+            .iter()
+            .filter(|c| c.once)
+            .flat_map(|c| c.roots.clone())
+            .collect(),
+        once: false,
         kernel_of: FxHashMap::default(),
         known: FxHashMap::default(),
         in_place: Vec::new(),
@@ -80,6 +103,7 @@ pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
     };
     p.declare();
     for (number, c) in clusters.clusters.iter().enumerate() {
+        p.once = c.once;
         p.cluster(number, c, &clusters.is_root);
     }
     for (i, input) in p.plan.inputs.iter_mut().enumerate() {
@@ -113,9 +137,10 @@ impl Planner<'_> {
                 slot: None,
             });
         }
-        for (k, o) in self.graph.outputs().iter().enumerate() {
+        let values = output_values(self.graph);
+        for (k, (o, value)) in self.graph.outputs().iter().zip(values).enumerate() {
             let ty = self.graph.ty(o.node).clone();
-            let slot = self.new_slot(o.node, o.name.clone(), Storage::Output(k as u32));
+            let slot = self.new_slot(value, o.name.clone(), Storage::Output(k as u32));
             self.plan.outputs.push(PlanOutput {
                 name: o.name.clone(),
                 ty,
@@ -148,6 +173,7 @@ impl Planner<'_> {
                 let storage = Storage::Constant(self.plan.constants.len() as u32 - 1);
                 self.new_slot(node, format!("{node}"), storage)
             }
+            _ if self.kept.contains(&node) => self.new_slot(node, format!("{node}"), Storage::Persistent),
             _ => self.new_slot(node, format!("{node}"), Storage::Arena),
         }
     }
@@ -184,13 +210,26 @@ impl Planner<'_> {
         }
         for mut nest in lower(self.graph, c, is_root) {
             let symbols = compact_symbols(&mut nest.kernel);
-            let (kernel, schedule, scheduled) = match self.known.get(&nest.kernel) {
+            let Known {
+                kernel,
+                schedule,
+                scheduled,
+                in_place,
+            } = match self.known.get(&nest.kernel) {
                 Some(known) => known.clone(),
                 None => {
                     let (mut kernel, made) = schedule(&nest, self.target);
                     let scheduled = Arc::new(kernel.clone());
                     legalize(&mut kernel);
-                    let known = (self.intern(kernel), Arc::new(made), scheduled);
+                    // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.
+                    let mut in_place = nest.in_place.clone();
+                    in_place.retain(|&(r, w)| runs_in_place(&kernel, r, w));
+                    let known = Known {
+                        kernel: self.intern(kernel),
+                        schedule: Arc::new(made),
+                        scheduled,
+                        in_place,
+                    };
                     self.known.insert(nest.kernel.clone(), known.clone());
                     known
                 }
@@ -217,8 +256,7 @@ impl Planner<'_> {
                 _ => 0,
             };
             let grain = if each > 0 { (CHUNK_BYTES / each).max(1) } else { 1 };
-            let pairs = nest
-                .in_place
+            let pairs = in_place
                 .iter()
                 .map(|&(r, w)| (args[r as usize], args[w as usize]))
                 .collect();
@@ -245,8 +283,12 @@ impl Planner<'_> {
     }
 
     fn push(&mut self, step: Step, in_place: Vec<(SlotId, SlotId)>) {
-        self.plan.steps.push(step);
-        self.in_place.push(in_place);
+        if self.once {
+            self.plan.init.push(step);
+        } else {
+            self.plan.steps.push(step);
+            self.in_place.push(in_place);
+        }
     }
 
     fn intern(&mut self, kernel: Kernel) -> KernelId {

@@ -46,6 +46,8 @@ pub enum FusionReason {
         /// Elements in one row.
         row: i64,
     },
+    /// Refused: one of the two is constant, so it is computed once per executable.
+    Once,
     /// Refused: the producer is a step of its own.
     OwnStep {
         /// The kind of step.
@@ -77,6 +79,7 @@ impl fmt::Display for FusionReason {
             Self::StridedRows => f.write_str("the reduced axes are not the consumer's innermost"),
             Self::FewRows { rows, row } => write!(f, "only {rows} rows of {row} elements: it would run on one thread"),
             Self::LongRows { row } => write!(f, "rows of {row} elements do not stay in cache"),
+            Self::Once => f.write_str("a constant: it is computed once per executable"),
             Self::OwnStep { step } => write!(f, "a {step} is a step of its own"),
         }
     }

@@ -129,7 +129,8 @@ fn report_clusters(out: &mut String, graph: &Graph, clusters: &Clusters) {
             ClusterKind::Scan => "scan".into(),
             ClusterKind::Scatter => "scatter".into(),
         };
-        let _ = writeln!(out, "  {kind}: {}; stores {}", list(&c.roots), list(&c.stored));
+        let once = if c.once { "once, " } else { "" };
+        let _ = writeln!(out, "  {once}{kind}: {}; stores {}", list(&c.roots), list(&c.stored));
     }
     for d in &clusters.decisions {
         let verdict = if d.reason.accepted() { "fused" } else { "apart" };

@@ -7,13 +7,15 @@
 //! - Every buffer handed to a kernel has at least the bytes that the kernel's parameter declares under the binding: input
 //!   shapes are checked against the declared types, guards are checked, output lengths are checked, and arena offsets come
 //!   from a layout whose sizes were evaluated with overflow checks.
+//! - The `init` steps run once, in the first call; what they leave is only read afterwards.
 //! - Chunks of parallel loops depend on extents alone, so results do not depend on the number of threads.
 
 mod donate;
+mod init;
 mod product;
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use tlc_ir::DType;
@@ -28,6 +30,7 @@ use crate::pool::{Pool, PoolPanic};
 use product::BoundGemm;
 
 pub use donate::Argument;
+use init::Kept;
 
 /// Places a plan's arena slots for concrete symbol values; `None` if a size overflows. Supplied by the compiler, which owns
 /// the decision.
@@ -224,6 +227,7 @@ struct Binding {
     layout: Layout,
     scratch_bytes: u64,
     arg_count: usize,
+    init: Vec<BoundStep>,
     steps: Vec<BoundStep>,
 }
 
@@ -249,6 +253,10 @@ pub struct Executable {
     given: Vec<(String, i64)>,
     bindings: Mutex<VecDeque<Arc<Binding>>>,
     states: Mutex<Vec<CallState>>,
+    /// What the `init` steps computed, once the first call has run them.
+    kept: OnceLock<Kept>,
+    /// Held while they run.
+    initializing: Mutex<()>,
 }
 
 /// Locks a mutex whose data stays valid whatever panicked while it was held.
@@ -284,6 +292,8 @@ impl Executable {
             given: Vec::new(),
             bindings: Mutex::new(VecDeque::with_capacity(MAX_BINDINGS)),
             states: Mutex::new(Vec::new()),
+            kept: OnceLock::new(),
+            initializing: Mutex::new(()),
         };
         Ok(executable)
     }
@@ -460,6 +470,7 @@ impl Executable {
         input: &dyn Fn(usize) -> *mut u8,
         observe: &mut dyn FnMut(usize, bool),
     ) -> Result<(), RunError> {
+        let kept = self.kept(binding)?;
         let arena = state.arena.as_mut_ptr();
         for (i, slot) in self.plan.slots.iter().enumerate() {
             match &slot.storage {
@@ -472,7 +483,8 @@ impl Executable {
                     // SAFETY: the layout places every arena slot inside `arena_bytes`, which the arena has.
                     state.slots[i] = unsafe { arena.add(at) };
                 }
-                Storage::Output(_) | Storage::Persistent | Storage::Alias(_) => {}
+                Storage::Persistent => state.slots[i] = kept.address(i),
+                Storage::Output(_) | Storage::Alias(_) => {}
             }
         }
         for (i, &root) in binding.root.iter().enumerate() {
@@ -480,41 +492,49 @@ impl Executable {
                 state.slots[i] = state.slots[root];
             }
         }
-        let scratch = state.scratch.as_mut_ptr();
         for (number, step) in binding.steps.iter().enumerate() {
             observe(number, true);
-            match step {
-                BoundStep::Launches(launches) => {
-                    for l in launches {
-                        for (k, &slot) in l.args.iter().enumerate() {
-                            state.args[l.first_arg + k] = state.slots[slot];
-                        }
-                    }
-                    self.launch(launches, &state.args, scratch, binding.scratch_bytes)?;
-                }
-                BoundStep::Gemm(g) => {
-                    let product = g.product(&state.slots);
-                    // SAFETY: the three matrices lie inside their slots by construction of the matrix form, the result
-                    // overlaps neither operand, and every worker has `scratch_bytes` of scratch, which the binding made
-                    // enough for the cut.
-                    unsafe {
-                        multiply(
-                            &product,
-                            g.cut(),
-                            &self.threads,
-                            scratch,
-                            binding.scratch_bytes as usize,
-                        )?
-                    };
-                }
-                BoundStep::Copy { src, dst, bytes } => {
-                    // SAFETY: both slots hold `bytes` bytes under this binding, and are different buffers.
-                    unsafe { std::ptr::copy_nonoverlapping(state.slots[*src], state.slots[*dst], *bytes) };
-                }
-            }
+            self.step(step, binding, state)?;
             observe(number, false);
         }
         Ok(())
+    }
+
+    /// Runs one step on the slots of a call state.
+    fn step(&self, step: &BoundStep, binding: &Binding, state: &mut CallState) -> Result<(), RunError> {
+        match step {
+            BoundStep::Launches(launches) => {
+                for l in launches {
+                    for (k, &slot) in l.args.iter().enumerate() {
+                        state.args[l.first_arg + k] = state.slots[slot];
+                    }
+                }
+                let scratch = state.scratch.as_mut_ptr();
+                self.launch(launches, &state.args, scratch, binding.scratch_bytes)
+            }
+            BoundStep::Gemm(g) => {
+                let product = g.product(&state.slots);
+                let scratch = state.scratch.as_mut_ptr();
+                // SAFETY: the three matrices lie inside their slots by construction of the matrix form, the result overlaps
+                // neither operand, and every worker has `scratch_bytes` of scratch, which the binding made enough for the
+                // cut.
+                unsafe {
+                    multiply(
+                        &product,
+                        g.cut(),
+                        &self.threads,
+                        scratch,
+                        binding.scratch_bytes as usize,
+                    )?
+                };
+                Ok(())
+            }
+            BoundStep::Copy { src, dst, bytes } => {
+                // SAFETY: both slots hold `bytes` bytes under this binding, and are different buffers.
+                unsafe { std::ptr::copy_nonoverlapping(state.slots[*src], state.slots[*dst], *bytes) };
+                Ok(())
+            }
+        }
     }
 
     fn launch(
@@ -724,8 +744,8 @@ impl Executable {
         }
         let mut arg_count = 0;
         let mut scratch_bytes = 0u64;
-        let mut steps = Vec::with_capacity(plan.steps.len());
-        for step in &plan.steps {
+        let mut steps = Vec::with_capacity(plan.init.len() + plan.steps.len());
+        for step in plan.init.iter().chain(&plan.steps) {
             let launches = match step {
                 Step::Launch(l) => std::slice::from_ref(l),
                 Step::Group(all) => &all[..],
@@ -774,6 +794,8 @@ impl Executable {
             steps.push(BoundStep::Launches(bound));
         }
         let shapes = inputs.iter().map(|i| i.shape.to_vec()).collect();
+        let rest = steps.split_off(plan.init.len());
+        let (init, steps) = (steps, rest);
         Ok(Binding {
             shapes,
             slot_bytes,
@@ -782,6 +804,7 @@ impl Executable {
             layout,
             scratch_bytes,
             arg_count,
+            init,
             steps,
         })
     }

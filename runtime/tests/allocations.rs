@@ -87,8 +87,9 @@ fn warm_dispatches_buffers_and_calls_allocate_nothing() {
     assert_eq!(buffers.stats().fresh, fresh, "a mapping of the system's counts as well");
 }
 
-/// A product and a softmax after an activation: row kernels with scratch, packed operands, an arena, a symbolic size.
-fn model() -> tlc_ir::Graph {
+/// A product and a softmax after an activation: row kernels with scratch, packed operands, an arena, a symbolic size; with
+/// `constant`, also a value that is computed once per executable.
+fn model(constant: bool) -> tlc_ir::Graph {
     let text = "graph @m(%x: f32[n, 96], %w: f32[n, 96], %b: f32[96], %p: f32[96, 96]) where n in 1..=4096 {
   %0 = mul %x, %w : f32[n, 96]
   %1 = expand %b : f32[n, 96]
@@ -108,7 +109,13 @@ fn model() -> tlc_ir::Graph {
   return %14 as y, %13 as s
 }
 ";
-    tlc_ir::text::parse_graph(text, &mut tlc_ir::text::no_data).expect("a valid graph")
+    // A table of 96 x 96 numbers, whose sums are computed once per executable.
+    let kept = text
+        .replace("  %13 =", "  %15 = const opaque \"w\" : f32[96, 96]\n  %16 = exp %15 : f32[96, 96]\n  %17 = reduce add %16 {axes=[0]} : f32[96]\n  %13 =")
+        .replace("return %14 as y, %13 as s", "%18 = add %13, %17 : f32[96]\n  return %14 as y, %18 as s");
+    let text = if constant { &kept } else { text };
+    let mut data = |_: &str, dtype: tlc_ir::DType, shape: &[usize]| tlc_ir::HostTensor::zeros(dtype, shape).ok();
+    tlc_ir::text::parse_graph(text, &mut data).expect("a valid graph")
 }
 
 fn warm_calls_allocate_nothing() {
@@ -116,8 +123,10 @@ fn warm_calls_allocate_nothing() {
     use tlc_ir::DType;
     use tlc_runtime::executable::{Executable, TensorView};
 
-    let compiled = tlc_passes::compile(&model(), &tlc_passes::Options::default()).expect("it compiles");
-    for threads in [1, 2] {
+    let compiled = tlc_passes::compile(&model(false), &tlc_passes::Options::default()).expect("it compiles");
+    let kept = tlc_passes::compile(&model(true), &tlc_passes::Options::default()).expect("it compiles");
+    assert!(!kept.planned.plan.init.is_empty(), "the table's sums are kept");
+    for (threads, compiled) in [(1, &compiled), (2, &compiled), (1, &kept), (2, &kept)] {
         let executable = Executable::new(
             compiled.planned.plan.clone(),
             Arc::new(Pool::new(threads)),

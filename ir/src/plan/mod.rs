@@ -226,6 +226,21 @@ impl Step {
 }
 
 impl Plan {
+    /// Bytes that live as long as the executable: what the `init` steps leave for the steps of a call to read.
+    pub fn persistent_bytes(&self) -> u64 {
+        let mut read = vec![false; self.slots.len()];
+        for step in &self.steps {
+            step.visit_slots(&mut |s, _| read[self.root(s).0 as usize] = true, &self.kernels);
+        }
+        let kept = self
+            .slots
+            .iter()
+            .zip(read)
+            .filter(|(s, read)| *read && s.storage == Storage::Persistent);
+        kept.map(|(s, _)| s.len.as_const().unwrap_or(0).max(0) as u64 * s.dtype.bytes() as u64)
+            .sum()
+    }
+
     /// The slot whose bytes this one uses: itself unless it is an alias.
     pub fn root(&self, slot: SlotId) -> SlotId {
         let mut at = slot;

@@ -19,7 +19,7 @@ use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::Access;
 use crate::kernel::verify::nonnegative;
 use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage};
-use in_place::runs_in_place;
+pub use in_place::runs_in_place;
 
 /// A broken rule of a plan, and where.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -112,6 +112,13 @@ pub enum PlanRule {
     /// A write to the caller's inputs or to constants.
     #[error("{0} is written, but is an input or constant")]
     ReadOnly(SlotId),
+    /// An `init` step that touches a slot which does not live as long as the executable, or a call's step that writes one
+    /// which does.
+    #[error("slot {} does not live as long as what the step computes is needed", .0.0)]
+    Once(SlotId),
+    /// A value that outlives a call has a length that a call decides.
+    #[error("slot {} lives as long as the executable, but its length depends on symbols", .0.0)]
+    PersistentLength(SlotId),
     /// A value is overwritten while it is still needed.
     #[error("{0} is overwritten by {1}, but is read later")]
     AliasLive(SlotId, SlotId),
@@ -294,6 +301,10 @@ impl Checker<'_> {
             };
             if !known {
                 self.error(PlanRule::Missing(format!("{what} that ${i} names")));
+                continue;
+            }
+            if slot.storage == Storage::Persistent && slot.len.as_const().is_none() {
+                self.error(PlanRule::PersistentLength(SlotId(i as u32)));
             }
         }
         self.place = PlanPlace::Tables;
@@ -399,6 +410,14 @@ impl Checker<'_> {
                 let storage = &plan.slots[root.0 as usize].storage;
                 if writes && matches!(storage, Storage::Input(_) | Storage::Constant(_)) {
                     self.error(PlanRule::ReadOnly(slot));
+                }
+                let lives = match storage {
+                    Storage::Persistent => number < plan.init.len() || !writes,
+                    Storage::Constant(_) => true,
+                    _ => number >= plan.init.len(),
+                };
+                if !lives {
+                    self.error(PlanRule::Once(slot));
                 }
             }
             match step {
@@ -779,6 +798,30 @@ mod tests {
         assert_eq!(verify(&p), PlanReport::default());
         p.kernels[0] = copying(1);
         assert_eq!(rules(&p), [PlanRule::NotInPlace(SlotId(1), SlotId(2))]);
+    }
+
+    #[test]
+    fn init_steps_fill_what_lives_as_long_as_the_executable() {
+        // A constant is copied once; the copy is read at each call.
+        let mut p = chain();
+        p.constants = vec![crate::tensor::HostTensor::from_slice(&[4], &[1f32, 2.0, 3.0, 4.0]).unwrap()];
+        p.slots[0].storage = Storage::Constant(0);
+        p.slots[1].storage = Storage::Persistent;
+        p.init = vec![p.steps.remove(0)];
+        assert_eq!(verify(&p), PlanReport::default());
+        // A call's step may not write it, and the arena holds nothing between calls.
+        let mut late = p.clone();
+        late.steps.push(late.init[0].clone());
+        assert_eq!(rules(&late), [PlanRule::Once(SlotId(1))]);
+        let mut arena = p.clone();
+        arena.slots[1].storage = Storage::Arena;
+        assert!(rules(&arena).contains(&PlanRule::Once(SlotId(1))));
+        // What depends on an input is not computed once.
+        let mut input = p.clone();
+        input.slots[0].storage = Storage::Input(0);
+        assert!(rules(&input).contains(&PlanRule::Once(SlotId(0))));
+        p.init.clear();
+        assert_eq!(rules(&p), [PlanRule::Unwritten(SlotId(1))]);
     }
 
     #[test]

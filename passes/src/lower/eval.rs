@@ -27,7 +27,7 @@ impl Lowerer<'_> {
 
     fn compute(&mut self, node: NodeId, index: &Index, mask: Option<ValueId>) -> ValueId {
         let n = self.graph.node(node);
-        let outside = is_source(&n.kind) || (self.is_root[node.index()] && !self.own.contains(&node));
+        let outside = is_source(&n.kind) || (self.is_root[node.index()] && self.own.binary_search(&node).is_err());
         if outside {
             let memory = Memory::Param(self.param(node, Access::Read));
             let at = flat_index(index, &n.ty.shape).simplify(self);
@@ -264,8 +264,8 @@ impl Lowerer<'_> {
                 let inside = guard.expect("gather has an axis");
                 let masked = self.and(mask, inside);
                 let value = self.value_of(x, &full, Some(masked));
-                let is_load =
-                    is_source(&self.graph.node(x).kind) || (self.is_root[x.index()] && !self.own.contains(&x));
+                let is_load = is_source(&self.graph.node(x).kind)
+                    || (self.is_root[x.index()] && self.own.binary_search(&x).is_err());
                 if is_load && mask.is_none() {
                     return value;
                 }

@@ -17,6 +17,7 @@
 //! loops run outside a loop over a tile of columns, and accumulators are arrays.
 
 mod eval;
+mod in_place;
 mod indexed;
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -30,6 +31,9 @@ use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role, is_source};
 
 /// Columns of one tile in column form.
 const COLUMN_TILE: i64 = 256;
+
+/// Roots of a cluster beyond which values are evaluated in the order of the graph instead of on demand.
+const LONG_CLUSTER: usize = 16;
 
 /// How a nest is built, which is what the schedule needs to know of it.
 #[derive(Clone, PartialEq, Debug)]
@@ -55,7 +59,7 @@ pub struct Nest {
     pub parallel: Vec<VarId>,
     /// How it was built.
     pub form: Form,
-    /// `(read, written)` parameter pairs that may be one buffer: each element is read only by the iteration that
+    /// `(read, written)` parameter pairs that may be one buffer: each element is read only by the parallel iteration that
     /// overwrites it, before it does.
     pub in_place: Vec<(u32, u32)>,
     /// Floating-point operations, a transcendental counting 20.
@@ -92,7 +96,7 @@ struct Level {
 struct Lowerer<'a> {
     graph: &'a Graph,
     is_root: &'a [bool],
-    /// Roots that this kernel computes itself.
+    /// Roots that this kernel computes itself, ascending.
     own: &'a [NodeId],
     kernel: Kernel,
     args: Vec<NodeId>,
@@ -384,7 +388,7 @@ fn build_loops(
             .filter(|&a| matches!(loop_space.roles[k][a], Role::Inner(_)))
             .map(|a| spaces[k].extents[a].clone())
             .collect();
-        let stored = cluster.stored.contains(&root);
+        let stored = cluster.stored.binary_search(&root).is_ok();
         if inner.is_empty() && column.is_none() && reduces(graph, root).is_none() {
             if stored {
                 row_roots.push((ph, k));
@@ -417,8 +421,18 @@ fn build_loops(
             })
             .collect()
     };
+    // Values of long chains are evaluated from the oldest, so that no evaluation reaches far down.
+    let long = cluster.roots.len() > LONG_CLUSTER;
+    let at_point = |k: usize, inner: &[IndexExpr]| -> Option<Index> {
+        let own = loop_space.roles[k].iter().filter(|r| matches!(r, Role::Inner(_)));
+        (own.count() == inner.len()).then(|| point_of(k, inner))
+    };
     for (number, l) in loops.iter().enumerate() {
         while rows_done < row_roots.len() && row_roots[rows_done].0 <= l.phase {
+            lo.current_loop = 0;
+            if long {
+                lo.evaluate_sources(row_roots[rows_done].1, &|k| at_point(k, &[]));
+            }
             lo.row_root(
                 cluster.roots[row_roots[rows_done].1],
                 &point_of(row_roots[rows_done].1, &[]),
@@ -438,9 +452,18 @@ fn build_loops(
         lo.inner_offset = flat_index(&inner, &l.extents);
         lo.inner_len = IndexExpr::product(&l.extents);
         lo.trips[1] = rows.clone() * lo.inner_len.clone();
+        if long && column.is_none() {
+            for &k in &l.roots {
+                lo.evaluate_sources(k, &|k| at_point(k, &inner).or_else(|| at_point(k, &[])));
+            }
+        }
         lo.phase_loop(cluster, l, &vars, &inner, &column, &point_of);
     }
     for &(_, k) in &row_roots[rows_done..] {
+        lo.current_loop = 0;
+        if long {
+            lo.evaluate_sources(k, &|k| at_point(k, &[]));
+        }
         lo.row_root(cluster.roots[k], &point_of(k, &[]));
     }
     let repeated = std::mem::take(&mut lo.repeated);
@@ -497,13 +520,40 @@ impl Lowerer<'_> {
             if !seen.insert(n) || is_source(&self.graph.node(n).kind) {
                 continue;
             }
-            if self.own.contains(&n) {
+            if self.own.binary_search(&n).is_ok() {
                 out.push(n);
             } else if !self.is_root[n.index()] {
                 work.extend(self.graph.node(n).operands.iter());
             }
         }
         out
+    }
+
+    /// Evaluates the own roots that root `k` needs, oldest first, at the points that `point` knows.
+    fn evaluate_sources(&mut self, k: usize, point: &dyn Fn(usize) -> Option<Index>) {
+        let mut seen = FxHashSet::default();
+        let mut work = vec![k];
+        while let Some(k) = work.pop() {
+            for source in self.own_sources(self.own[k]) {
+                let Ok(s) = self.own.binary_search(&source) else {
+                    continue;
+                };
+                let Some(at) = point(s).filter(|_| !self.reduced.contains_key(&source)) else {
+                    continue;
+                };
+                let key = (source, at, None);
+                if !self.levels.iter().any(|l| l.memo.contains_key(&key)) && seen.insert(s) {
+                    work.push(s);
+                }
+            }
+        }
+        let mut needed: Vec<usize> = seen.into_iter().collect();
+        needed.sort();
+        for s in needed {
+            if let Some(at) = point(s) {
+                self.value_of(self.own[s], &at, None);
+            }
+        }
     }
 
     /// Evaluates and stores a root that has one element per row.
@@ -646,10 +696,9 @@ impl Lowerer<'_> {
             }];
         }
         self.kernel.body = body;
-        let in_place = if form == Form::Elementwise {
-            in_place_pairs(&self.kernel)
-        } else {
-            Vec::new()
+        let in_place = match form {
+            Form::Elementwise | Form::Rows => in_place::pairs(&self.kernel, &parallel),
+            Form::Columns | Form::Serial => Vec::new(),
         };
         Nest {
             kernel: self.kernel,
@@ -660,77 +709,4 @@ impl Lowerer<'_> {
             flops: self.flops,
         }
     }
-}
-
-/// Read parameters whose every load is at the index of the only store of a written parameter of the same width, and comes
-/// before it.
-fn in_place_pairs(kernel: &Kernel) -> Vec<(u32, u32)> {
-    let mut loads: FxHashMap<u32, Vec<(IndexExpr, bool)>> = FxHashMap::default();
-    let mut stores: FxHashMap<u32, Vec<IndexExpr>> = FxHashMap::default();
-    // Position in program order of the last load of each parameter, and of its first store.
-    let mut last_load: FxHashMap<u32, usize> = FxHashMap::default();
-    let mut first_store: FxHashMap<u32, usize> = FxHashMap::default();
-    let mut position = 0;
-    kernel.visit(&mut |s| {
-        position += 1;
-        match s {
-            Stmt::Let {
-                op: Op::Load {
-                    memory: Memory::Param(p),
-                    ..
-                },
-                ..
-            } => drop(last_load.insert(*p, position)),
-            Stmt::Store {
-                memory: Memory::Param(p),
-                ..
-            } => drop(first_store.entry(*p).or_insert(position)),
-            _ => {}
-        }
-    });
-    kernel.visit(&mut |s| match s {
-        Stmt::Let {
-            op:
-                Op::Load {
-                    memory: Memory::Param(p),
-                    index,
-                    mask,
-                },
-            ..
-        } => {
-            loads.entry(*p).or_default().push((index.clone(), mask.is_some()));
-        }
-        Stmt::Store {
-            memory: Memory::Param(p),
-            index,
-            ..
-        } => stores.entry(*p).or_default().push(index.clone()),
-        _ => {}
-    });
-    let mut pairs = Vec::new();
-    for (w, param) in kernel
-        .params
-        .iter()
-        .enumerate()
-        .filter(|(_, p)| p.access == Access::Write)
-    {
-        let Some([at]) = stores.get(&(w as u32)).map(|s| &s[..]) else {
-            continue;
-        };
-        for (r, read) in kernel
-            .params
-            .iter()
-            .enumerate()
-            .filter(|(_, p)| p.access == Access::Read)
-        {
-            let same_size = read.dtype.bytes() == param.dtype.bytes() && read.len == param.len;
-            let aligned = loads
-                .get(&(r as u32))
-                .is_some_and(|l| l.iter().all(|(i, masked)| !masked && i == at));
-            if same_size && aligned && last_load.get(&(r as u32)) < first_store.get(&(w as u32)) {
-                pairs.push((r as u32, w as u32));
-            }
-        }
-    }
-    pairs
 }

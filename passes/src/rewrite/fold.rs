@@ -1,21 +1,35 @@
-//! Constant folding: operations on constants are computed now, by the interpreter's scalar semantics.
+//! Constant folding: operations on constants are computed now, by the interpreter.
 //!
-//! Broadcast constants fold as one scalar whatever their shape. Constants with data fold through the interpreter up to a
-//! size cap; larger ones are left to run once when the executable is made.
+//! Broadcast constants fold as one scalar whatever their shape. Constants with data fold through the graph interpreter up to
+//! a size; larger ones are left to run once per executable (see `cluster::roots`). Views that repeat or scatter their
+//! operand's elements stay views, which cost nothing and take no room.
 
-use tlc_ir::graph::{GraphError, TensorType};
+use tlc_ir::graph::{ConstData, GraphError, Origin, TensorType, View};
+use tlc_ir::index::IndexExpr;
+use tlc_ir::interp::{Options, interpret};
+use tlc_ir::tensor::HostTensor;
 use tlc_ir::{Graph, Node, NodeId, NodeKind, Scalar};
 
 use super::Rebuilder;
+use crate::access::space;
+
+/// Elements of the results, the operands and the iteration space that the interpreter is asked to visit for one node: some
+/// hundred microseconds.
+const MAX_ELEMENTS: i64 = 4096;
 
 /// Folds constants.
 ///
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
-    super::rebuild(graph, &mut |re, _, node, operands| match folded(re, node, operands) {
-        Some((value, ty)) => re.splat(value, &ty.shape),
-        None => re.add(node.kind.clone(), operands),
+    super::rebuild(graph, &mut |re, id, node, operands| {
+        if let Some((value, ty)) = folded(re, node, operands) {
+            return re.splat(value, &ty.shape);
+        }
+        match computed(graph, re, id, node, operands) {
+            Some(data) => re.add(NodeKind::Data(ConstData(data)), &[]),
+            None => re.add(node.kind.clone(), operands),
+        }
     })
 }
 
@@ -28,4 +42,38 @@ fn folded(re: &Rebuilder, node: &Node, operands: &[NodeId]) -> Option<(Scalar, T
         _ => return None,
     };
     Some((value, node.ty.clone()))
+}
+
+/// The node's elements, if its operands are data (or broadcast constants beside data) and few.
+fn computed(graph: &Graph, re: &Rebuilder, id: NodeId, node: &Node, operands: &[NodeId]) -> Option<HostTensor> {
+    let is_data = |o: &NodeId| matches!(re.graph.node(*o).kind, NodeKind::Data(_));
+    let spreads = matches!(
+        node.kind,
+        NodeKind::View(View::Expand(_) | View::Window { .. } | View::Pad { .. })
+    );
+    if spreads || !operands.iter().any(is_data) {
+        return None;
+    }
+    let few = |shape: &[IndexExpr]| IndexExpr::product(shape).as_const().is_some_and(|n| n <= MAX_ELEMENTS);
+    if !few(&space(graph, id).extents) || !operands.iter().all(|&o| few(&re.graph.ty(o).shape)) {
+        return None;
+    }
+    let mut small = Graph::new("fold");
+    let mut values = Vec::new();
+    for &o in operands {
+        let value = match &re.graph.node(o).kind {
+            NodeKind::Data(data) => small.add(NodeKind::Data(data.clone()), &[], Origin::Unknown).ok()?,
+            _ => {
+                let scalar = small
+                    .add(NodeKind::Const(re.splat_value(o)?), &[], Origin::Unknown)
+                    .ok()?;
+                let expand = NodeKind::View(View::Expand(re.graph.ty(o).shape.clone()));
+                small.add(expand, &[scalar], Origin::Unknown).ok()?
+            }
+        };
+        values.push(value);
+    }
+    let result = small.add(node.kind.clone(), &values, Origin::Unknown).ok()?;
+    small.add_output("value", result);
+    interpret(&small, &[], &Options::default()).ok()?.pop()
 }

@@ -99,7 +99,8 @@ pub fn clusters_text(compiled: &Compiled) -> String {
     let mut out = String::new();
     for (number, cluster) in compiled.clusters.clusters.iter().enumerate() {
         // Writing to a String cannot fail.
-        let _ = writeln!(out, "cluster {number}: {}", cluster_title(compiled, cluster));
+        let once = if cluster.once { ", once per executable" } else { "" };
+        let _ = writeln!(out, "cluster {number}: {}{once}", cluster_title(compiled, cluster));
         for (node, _) in compiled
             .graph
             .nodes()

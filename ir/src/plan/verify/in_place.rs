@@ -1,7 +1,8 @@
 //! Buffers that serve twice: kernels that run in place, and inputs that are given away.
 
 use super::{Checker, PlanRule};
-use crate::index::IndexExpr;
+use crate::index::{IndexExpr, IndexNode, VarId};
+use crate::kernel::verify::nonnegative;
 use crate::kernel::{Kernel, Memory, Op, Stmt};
 use crate::plan::{SlotId, Step};
 
@@ -52,52 +53,222 @@ impl Checker<'_> {
     }
 }
 
-/// True if every load of `read` is followed, in its own iteration, by a store of `written` at the same index: then each
-/// element is read before it is overwritten, as long as no element is written twice.
-pub(super) fn runs_in_place(kernel: &Kernel, read: u32, written: u32) -> bool {
-    struct Touch<'k> {
-        block: Vec<usize>,
-        index: &'k IndexExpr,
+/// True if every load of `read` sees what was there before the kernel, although stores of `written` go to the same bytes.
+///
+/// A load is safe if a store at the same index follows it in its own iteration: each element is written once, so nothing
+/// else overwrites what it reads. It is also safe if no store can come before it at the same place: those of its own
+/// iteration come later or go elsewhere, and those of other iterations stay in their own part of the buffer (a row is then
+/// read as a whole before any of it is written).
+pub fn runs_in_place(kernel: &Kernel, read: u32, written: u32) -> bool {
+    let mut found = [Vec::new(), Vec::new()];
+    let mut walk = Walk {
+        read: Memory::Param(read),
+        written: Memory::Param(written),
+        block: Vec::new(),
+        loops: Vec::new(),
+        found: &mut found,
+    };
+    walk.body(&kernel.body);
+    let [loads, stores] = found;
+    loads
+        .iter()
+        .all(|l| stores.iter().any(|s| overwrites(l, s)) || stores.iter().all(|s| never_before(kernel, l, s)))
+}
+
+/// One load or store: the numbers of its statements from the outermost block inwards, the loops around it (each with its
+/// depth in that path), and the element.
+struct Touch<'k> {
+    block: Vec<usize>,
+    loops: Vec<(usize, VarId)>,
+    index: &'k IndexExpr,
+}
+
+struct Walk<'k, 'o> {
+    read: Memory,
+    written: Memory,
+    block: Vec<usize>,
+    loops: Vec<(usize, VarId)>,
+    found: &'o mut [Vec<Touch<'k>>; 2],
+}
+
+impl<'k> Walk<'k, '_> {
+    fn touch(&mut self, kind: usize, index: &'k IndexExpr) {
+        self.found[kind].push(Touch {
+            block: self.block.clone(),
+            loops: self.loops.clone(),
+            index,
+        });
     }
-    fn walk<'k>(body: &'k [Stmt], read: u32, written: u32, at: &mut Vec<usize>, out: &mut [Vec<Touch<'k>>; 2]) {
+
+    fn body(&mut self, body: &'k [Stmt]) {
         for (i, s) in body.iter().enumerate() {
-            at.push(i);
-            let mut touch = |kind: usize, index: &'k IndexExpr| {
-                out[kind].push(Touch {
-                    block: at.clone(),
-                    index,
-                })
-            };
+            self.block.push(i);
             match s {
                 Stmt::Let {
                     op: Op::Load { memory, index, .. },
                     ..
-                } if *memory == Memory::Param(read) => touch(0, index),
-                Stmt::Store { memory, index, .. } if *memory == Memory::Param(written) => touch(1, index),
+                } if *memory == self.read => self.touch(0, index),
+                Stmt::Store { memory, index, .. } if *memory == self.written => self.touch(1, index),
                 Stmt::Accumulate { state, .. } => {
                     // Accumulating into the result reads what the operand may have left there.
                     for (memory, index) in state {
-                        if *memory == Memory::Param(written) {
-                            touch(0, index);
+                        if *memory == self.written {
+                            self.touch(0, index);
+                            self.touch(1, index);
                         }
                     }
                 }
-                Stmt::Loop { body, .. } | Stmt::If { body, .. } => walk(body, read, written, at, out),
+                Stmt::Loop { var, body, .. } => {
+                    self.loops.push((self.block.len() - 1, *var));
+                    self.body(body);
+                    self.loops.pop();
+                }
+                Stmt::If { body, .. } => self.body(body),
                 _ => {}
             }
-            at.pop();
+            self.block.pop();
         }
     }
-    let mut found = [Vec::new(), Vec::new()];
-    walk(&kernel.body, read, written, &mut Vec::new(), &mut found);
-    let [loads, stores] = found;
-    loads.iter().all(|l| {
-        stores.iter().any(|s| {
-            let depth = l.block.len() - 1;
-            s.index == l.index
-                && s.block.len() > depth
-                && s.block[..depth] == l.block[..depth]
-                && s.block[depth] > l.block[depth]
-        })
-    })
+}
+
+/// The store follows the load in the same iteration of all its loops, at the same index.
+fn overwrites(load: &Touch<'_>, store: &Touch<'_>) -> bool {
+    let depth = load.block.len() - 1;
+    store.index == load.index
+        && store.block.len() > depth
+        && store.block[..depth] == load.block[..depth]
+        && store.block[depth] > load.block[depth]
+}
+
+/// No execution of the store that may come before one of the load goes to the element that is loaded.
+fn never_before(kernel: &Kernel, load: &Touch<'_>, store: &Touch<'_>) -> bool {
+    let same = load.block.iter().zip(&store.block).take_while(|(a, b)| a == b).count();
+    let (Some(l), Some(s)) = (load.block.get(same), store.block.get(same)) else {
+        return false;
+    };
+    let shared = load.loops.iter().take_while(|(depth, _)| *depth < same).count();
+    let (around, own) = load.loops.split_at(shared);
+    // Below the shared loops each has variables of its own, so that both can vary freely in one expression.
+    let others = &store.loops[shared..];
+    if own.iter().any(|(_, v)| others.iter().any(|(_, w)| v == w)) || !bound(load) || !bound(store) {
+        return false;
+    }
+    // Within one iteration of the shared loops.
+    let apart = |a: &IndexExpr, b: &IndexExpr| nonnegative(&(a.clone() - b.clone() - IndexExpr::ONE), kernel);
+    if l > s && !apart(load.index, store.index) && !apart(store.index, load.index) {
+        return false;
+    }
+    // Between iterations: each shared loop cuts the buffer into parts, and both stay in the part of their iteration.
+    let (mut a, mut b) = (load.index.clone(), store.index.clone());
+    for &(_, var) in around {
+        if kernel.extents[var.0 as usize].interval(kernel).hi <= 1 {
+            continue;
+        }
+        let (Some((step, in_a)), Some((other, in_b))) = (a.affine_in(var), b.affine_in(var)) else {
+            return false;
+        };
+        let inside =
+            |e: &IndexExpr| nonnegative(e, kernel) && nonnegative(&(step.clone() - e.clone() - IndexExpr::ONE), kernel);
+        if step != other || step.has_vars() || !inside(&in_a) || !inside(&in_b) {
+            return false;
+        }
+        (a, b) = (in_a, in_b);
+    }
+    true
+}
+
+/// True if the index mentions no variable but those of its loops: others come from data.
+fn bound(touch: &Touch<'_>) -> bool {
+    let mut all = true;
+    touch.index.visit_atoms(&mut |a| {
+        if let IndexNode::Var(v) = a {
+            all &= touch.loops.iter().any(|(_, l)| l == v);
+        }
+    });
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::graph::Monoid;
+    use crate::kernel::{Access, Bind, Param, Scope};
+
+    /// `b[r, j] = a[r, j] + sum(a[r, ..])` over 3 rows of 4: two passes over each row, the second split in two parts.
+    fn row_local(second: impl Fn(IndexExpr, IndexExpr) -> IndexExpr) -> Kernel {
+        let param = |access| Param {
+            dtype: DType::F32,
+            len: 12.into(),
+            access,
+        };
+        let mut k = Kernel {
+            params: vec![param(Access::Read), param(Access::Write)],
+            ..Kernel::default()
+        };
+        let row = k.new_var(3.into());
+        let total = k.new_scratch(DType::F32, IndexExpr::ONE, Scope::Register);
+        let load = |k: &mut Kernel, index: IndexExpr| {
+            let value = k.new_value(DType::F32);
+            let memory = Memory::Param(0);
+            let op = Op::Load {
+                memory,
+                index,
+                mask: None,
+            };
+            (value, Stmt::Let { value, op })
+        };
+        let serial = |var, body| Stmt::Loop {
+            var,
+            bind: Bind::Serial,
+            body,
+        };
+        let j = k.new_var(4.into());
+        let at = |v: VarId, from: i64| IndexExpr::from(row) * 4.into() + v.into() + from.into();
+        let (value, read) = load(&mut k, at(j, 0));
+        let sum = Stmt::Accumulate {
+            monoid: Monoid::Add,
+            state: [(total, IndexExpr::ZERO)].into_iter().collect(),
+            values: [value].into_iter().collect(),
+        };
+        let mut body = vec![serial(j, vec![read, sum])];
+        for from in [0, 2] {
+            let v = k.new_var(2.into());
+            let (value, read) = load(&mut k, at(v, from));
+            let store = Stmt::Store {
+                memory: Memory::Param(1),
+                index: second(row.into(), IndexExpr::from(v) + from.into()),
+                value,
+                mask: None,
+            };
+            body.push(serial(v, vec![read, store]));
+        }
+        k.body = vec![Stmt::Loop {
+            var: row,
+            bind: Bind::Parallel,
+            body,
+        }];
+        k
+    }
+
+    #[test]
+    fn a_row_is_overwritten_once_all_of_it_was_read() {
+        let four = IndexExpr::Const(4);
+        let k = row_local(|row, j| row * four.clone() + j);
+        assert!(runs_in_place(&k, 0, 1));
+        // Into another row, which another iteration may not have read yet.
+        let k = row_local(|row, j| (row + IndexExpr::ONE) * four.clone() + j);
+        assert!(!runs_in_place(&k, 0, 1));
+        // Reversed within the row: the second part was overwritten by the first.
+        let k = row_local(|row, j| row * four.clone() + IndexExpr::Const(3) - j);
+        assert!(!runs_in_place(&k, 0, 1));
+        // Read again after the row is written.
+        let mut k = row_local(|row, j| row * four.clone() + j);
+        let Stmt::Loop { body, .. } = &mut k.body[0] else {
+            unreachable!()
+        };
+        let first = body.remove(0);
+        body.push(first);
+        assert!(!runs_in_place(&k, 0, 1));
+    }
 }

@@ -1,0 +1,202 @@
+//! Which values are roots, and which are computed once per executable.
+
+use tlc_ir::graph::View;
+use tlc_ir::index::IndexExpr;
+use tlc_ir::{Graph, NodeId, NodeKind, ScalarOp};
+
+use super::{Clusterer, is_source};
+use crate::contraction;
+use crate::reason::{FusionDecision, FusionReason};
+
+/// Nodes of an inlined cone beyond which its top becomes a root, which bounds recursion over cones.
+const MAX_CONE: u32 = 192;
+/// Cheap recomputation: at most this cost over at most one loaded value.
+const CHEAP_COST: u32 = 4;
+/// A constant that is kept for as long as the executable lives may be this many times larger than the data it comes from,
+const KEPT_GROWTH: u64 = 2;
+/// or this many bytes large.
+const KEPT_BYTES: u64 = 1 << 20;
+
+/// Cost of one element of a node, an addition being 1: what a value costs each time it is computed again.
+fn cost(kind: &NodeKind) -> u32 {
+    match kind {
+        NodeKind::Map(ScalarOp::Div | ScalarOp::Rem | ScalarOp::Mod | ScalarOp::Sqrt | ScalarOp::Rsqrt) => 4,
+        NodeKind::Map(op) if op.is_transcendental() => 40,
+        NodeKind::Map(_) => 1,
+        NodeKind::Convert(_) => 1,
+        NodeKind::Random { .. } => 100,
+        NodeKind::Gather { .. } => 2,
+        _ => 0,
+    }
+}
+
+/// What is known of the part of a cone that is computed inline.
+#[derive(Clone, Copy, Default)]
+struct Cone {
+    /// Nodes, which bound recursion.
+    nodes: u32,
+    /// Cost of one element.
+    cost: u32,
+    /// Values loaded.
+    loads: u32,
+}
+
+/// What a constant value is made of.
+#[derive(Clone, Copy, Default)]
+struct Constant {
+    /// Bytes of the data below.
+    data_bytes: u64,
+    /// Cost of one element, through everything below that is not kept.
+    cost: u32,
+    /// Whether elements change places on the way.
+    moved: bool,
+    /// Whether it may be kept.
+    small: bool,
+}
+
+impl Clusterer<'_> {
+    pub(super) fn mark_roots(&mut self) {
+        // Library calls first: they decide which values must exist in memory.
+        for (id, node) in self.graph.nodes() {
+            if let NodeKind::Einsum { .. } = node.kind
+                && let Some(product) = contraction::matrix_product(self.graph, id)
+            {
+                for base in [product.lhs.base, product.rhs.base] {
+                    self.is_root[base.index()] |= !is_source(self.kind(base));
+                }
+                self.products.insert(id, product);
+            }
+        }
+        self.mark_constants();
+        let mut cones = vec![Cone::default(); self.graph.len()];
+        for (id, node) in self.graph.nodes() {
+            let i = id.index();
+            if is_source(&node.kind) {
+                cones[i].loads = 1;
+                continue;
+            }
+            let own_cost = cost(&node.kind);
+            let mut cone = Cone {
+                nodes: 1,
+                cost: own_cost,
+                loads: 0,
+            };
+            for o in &node.operands {
+                let below = match self.is_root[o.index()] {
+                    true => Cone {
+                        loads: 1,
+                        ..Cone::default()
+                    },
+                    false => cones[o.index()],
+                };
+                cone.nodes = cone.nodes.saturating_add(below.nodes);
+                cone.cost = cone.cost.saturating_add(below.cost);
+                cone.loads = cone.loads.saturating_add(below.loads);
+            }
+            let own = own_root(&node.kind);
+            let free = matches!(
+                node.kind,
+                NodeKind::View(_) | NodeKind::Const(_) | NodeKind::Iota { .. }
+            );
+            let shared = self.users[i].len() > 1 && !free;
+            let cheap = cone.cost <= CHEAP_COST && cone.loads <= 1;
+            if shared && cheap && !self.is_output[i] && !own {
+                self.decisions.push(FusionDecision {
+                    producer: id,
+                    consumer: self.users[i][0],
+                    reason: FusionReason::Recompute { ops: cone.cost },
+                });
+            }
+            self.is_root[i] |= self.is_output[i] || own || (shared && !cheap) || cone.nodes > MAX_CONE;
+            cones[i] = cone;
+            if self.is_root[i] {
+                // A reduction or contraction itself counts one.
+                self.cone_ops.insert(id, cone.cost.saturating_add(own as u32));
+            }
+        }
+    }
+
+    /// Finds the values that no input reaches, and makes roots of those that pay to be kept: where something that is computed
+    /// at every call reads them.
+    fn mark_constants(&mut self) {
+        let mut known = vec![Constant::default(); self.graph.len()];
+        for (id, node) in self.graph.nodes() {
+            let i = id.index();
+            // Sizes that depend on symbols differ from call to call; outputs are written at each.
+            let input = matches!(node.kind, NodeKind::Input { .. });
+            let Some(bytes) = self.bytes(id).filter(|_| !input && !self.is_output[i]) else {
+                continue;
+            };
+            let mut c = Constant {
+                data_bytes: if is_source(&node.kind) { bytes } else { 0 },
+                cost: cost(&node.kind),
+                moved: matches!(node.kind, NodeKind::View(View::Permute(_))),
+                ..Constant::default()
+            };
+            for o in &node.operands {
+                let below = known[o.index()];
+                c.data_bytes = c.data_bytes.saturating_add(below.data_bytes);
+                if !own_root(self.kind(*o)) {
+                    c.cost = c.cost.saturating_add(below.cost);
+                    c.moved |= below.moved;
+                }
+            }
+            c.small = bytes <= KEPT_BYTES.max(c.data_bytes.saturating_mul(KEPT_GROWTH));
+            known[i] = c;
+            // What several read is kept, unless it is too large.
+            let kept = c.small || self.users[i].len() <= 1;
+            self.once[i] = kept && node.operands.iter().all(|o| self.once[o.index()]);
+        }
+        for (id, node) in self.graph.nodes() {
+            let (i, c) = (id.index(), known[id.index()]);
+            let per_call = |u: &NodeId| !self.once[u.index()] && !self.products.contains_key(u);
+            // Counters and generated numbers are worth keeping only if they are costly.
+            let worth = match c.data_bytes {
+                0 => c.cost > CHEAP_COST,
+                _ => c.cost > 0 || c.moved,
+            };
+            let root = self.once[i] && c.small && worth && self.users[i].iter().any(per_call);
+            self.is_root[i] |= root && !is_source(&node.kind);
+        }
+    }
+
+    /// Bytes of a value whose size does not depend on symbols.
+    fn bytes(&self, id: NodeId) -> Option<u64> {
+        let ty = self.graph.ty(id);
+        let elements = u64::try_from(IndexExpr::product(&ty.shape).as_const()?).ok()?;
+        elements.checked_mul(ty.dtype.bytes() as u64)
+    }
+}
+
+/// The node whose elements each output has. An output that only reshapes the result of a step of its own is that result: the
+/// step writes the output's buffer, and no kernel copies it.
+pub fn output_values(graph: &Graph) -> Vec<NodeId> {
+    let mut taken: Vec<NodeId> = graph.outputs().iter().map(|o| o.node).collect();
+    for k in 0..taken.len() {
+        let mut at = taken[k];
+        while let NodeKind::View(View::Reshape(_)) = graph.node(at).kind {
+            at = graph.node(at).operands[0];
+        }
+        let step = match graph.node(at).kind {
+            NodeKind::Einsum { .. } => contraction::matrix_product(graph, at).is_some(),
+            NodeKind::Scan { .. } | NodeKind::Scatter { .. } => true,
+            _ => false,
+        };
+        if step && !taken.contains(&at) {
+            taken[k] = at;
+        }
+    }
+    taken
+}
+
+/// Kinds that are a root wherever they are.
+fn own_root(kind: &NodeKind) -> bool {
+    matches!(
+        kind,
+        NodeKind::Reduce { .. }
+            | NodeKind::Einsum { .. }
+            | NodeKind::Scan { .. }
+            | NodeKind::Scatter { .. }
+            | NodeKind::Copy
+    )
+}

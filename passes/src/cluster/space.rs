@@ -1,0 +1,184 @@
+//! Which loops a set of roots can share, and whether sharing them pays.
+
+use smallvec::SmallVec;
+use tlc_ir::NodeId;
+use tlc_ir::graph::Shape;
+use tlc_ir::index::{IndexExpr, VarId};
+
+use super::{Clusterer, LoopSpace, Role};
+use crate::access::space;
+use crate::reason::FusionReason;
+
+impl Clusterer<'_> {
+    /// The parallel axes of a set of roots, or why they cannot share a loop.
+    pub(super) fn loop_space(&self, roots: &[NodeId]) -> Result<LoopSpace, FusionReason> {
+        let spaces: Vec<_> = roots.iter().map(|&r| space(self.graph, r)).collect();
+        let mut first = Vec::with_capacity(roots.len());
+        let mut total = 0usize;
+        for s in &spaces {
+            first.push(total);
+            total += s.extents.len();
+        }
+        let mut parent: Vec<usize> = (0..total).collect();
+        fn find(parent: &mut [usize], mut x: usize) -> usize {
+            while parent[x] != x {
+                parent[x] = parent[parent[x]];
+                x = parent[x];
+            }
+            x
+        }
+        let mut serial = vec![false; total];
+        let mut touched = vec![false; roots.len()];
+        let position = |id: NodeId| roots.binary_search(&id).ok();
+        for (k, s) in spaces.iter().enumerate() {
+            for flag in &mut serial[first[k] + s.result_rank..first[k] + s.extents.len()] {
+                *flag = true;
+            }
+        }
+        for (k, &consumer) in roots.iter().enumerate() {
+            for d in &self.demands[&consumer] {
+                let Some(p) = position(d.source).filter(|&p| p != k) else {
+                    continue;
+                };
+                touched[k] = true;
+                touched[p] = true;
+                let mut used: SmallVec<[VarId; 4]> = SmallVec::new();
+                for (axis, i) in d.index.iter().enumerate() {
+                    let at = first[p] + axis;
+                    let var = i
+                        .as_var()
+                        .filter(|v| (v.0 as usize) < spaces[k].extents.len() && !used.contains(v));
+                    match var {
+                        Some(v) if spaces[k].extents[v.0 as usize] == spaces[p].extents[axis] => {
+                            used.push(v);
+                            let (x, y) = (find(&mut parent, at), find(&mut parent, first[k] + v.0 as usize));
+                            parent[x.max(y)] = x.min(y);
+                        }
+                        _ if spaces[p].extents[axis].is(1) => {}
+                        _ => serial[at] = true,
+                    }
+                }
+            }
+        }
+        // Roots that exchange nothing line up by position of their result axes.
+        let anchor = (0..roots.len())
+            .min_by_key(|&k| (spaces[k].result_rank, k))
+            .unwrap_or(0);
+        for k in 0..roots.len() {
+            if k != anchor && !(touched[k] && touched[anchor]) {
+                for axis in 0..spaces[anchor].result_rank.min(spaces[k].result_rank) {
+                    if spaces[anchor].extents[axis] == spaces[k].extents[axis] {
+                        let (x, y) = (
+                            find(&mut parent, first[anchor] + axis),
+                            find(&mut parent, first[k] + axis),
+                        );
+                        parent[x.max(y)] = x.min(y);
+                    }
+                }
+            }
+        }
+        let class: Vec<usize> = (0..total).map(|x| find(&mut parent, x)).collect();
+        let mut serial_class = vec![false; total];
+        (0..total)
+            .filter(|&x| serial[x])
+            .for_each(|x| serial_class[class[x]] = true);
+        let mut parallel_classes = Vec::new();
+        let mut parallel = Shape::new();
+        for axis in 0..spaces[anchor].result_rank {
+            if spaces[anchor].extents[axis].is(1) {
+                continue;
+            }
+            let c = class[first[anchor] + axis];
+            let in_all = (0..roots.len()).all(|k| {
+                (0..spaces[k].extents.len())
+                    .filter(|a| class[first[k] + a] == c)
+                    .count()
+                    == 1
+            });
+            if in_all && !serial_class[c] {
+                parallel_classes.push(c);
+                parallel.push(spaces[anchor].extents[axis].clone());
+            }
+        }
+        let mut roles = Vec::with_capacity(roots.len());
+        for (k, s) in spaces.iter().enumerate() {
+            let mut inner = 0;
+            let mut last_parallel = None;
+            let mut row = Vec::with_capacity(s.extents.len());
+            for axis in 0..s.extents.len() {
+                if s.extents[axis].is(1) {
+                    row.push(Role::Unit);
+                    continue;
+                }
+                match parallel_classes.iter().position(|&c| c == class[first[k] + axis]) {
+                    Some(p) => {
+                        // A root that stores rows must store them whole: inner axes are its last.
+                        if inner > 0 || last_parallel.is_some_and(|l| l > p) {
+                            return Err(FusionReason::StridedRows);
+                        }
+                        last_parallel = Some(p);
+                        row.push(Role::Parallel(p));
+                    }
+                    None => {
+                        row.push(Role::Inner(inner));
+                        inner += 1;
+                    }
+                }
+            }
+            // A reduction's result must be complete at one point of the parallel space.
+            let reduces = s.extents.len() > s.result_rank;
+            if reduces && row[..s.result_rank].iter().any(|r| matches!(r, Role::Inner(_))) {
+                return Err(FusionReason::OtherIndices);
+            }
+            roles.push(row);
+        }
+        // What is read inside the cluster must be the element of this very iteration.
+        for (k, &consumer) in roots.iter().enumerate() {
+            for d in &self.demands[&consumer] {
+                let Some(p) = position(d.source).filter(|&p| p != k) else {
+                    continue;
+                };
+                for (axis, i) in d.index.iter().enumerate() {
+                    if let Role::Parallel(number) = roles[p][axis] {
+                        let same = i
+                            .as_var()
+                            .is_some_and(|v| roles[k].get(v.0 as usize) == Some(&Role::Parallel(number)));
+                        if !same && !spaces[p].extents[axis].is(1) {
+                            return Err(FusionReason::OtherIndices);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(LoopSpace { parallel, roles })
+    }
+
+    /// Why roots that could share their loops should not.
+    pub(super) fn unprofitable(&self, roots: &[NodeId], merged: &LoopSpace) -> Option<FusionReason> {
+        let rows = self.typical(&IndexExpr::product(&merged.parallel));
+        let row = roots.iter().zip(&merged.roles).map(|(&r, roles)| {
+            let s = space(self.graph, r);
+            let inner = roles
+                .iter()
+                .zip(&s.extents)
+                .filter(|(role, _)| matches!(role, Role::Inner(_)));
+            self.typical(&inner.fold(IndexExpr::ONE, |n, (_, d)| n * d.clone()))
+        });
+        let row = row.max().unwrap_or(1);
+        if rows < 8 && row > 1 << 14 && rows.saturating_mul(row) > 1 << 16 {
+            return Some(FusionReason::FewRows { rows, row });
+        }
+        // Half of the second-level cache must hold the row in f32.
+        (row.saturating_mul(4) > self.target.l2_bytes as i64 / 2).then_some(FusionReason::LongRows { row })
+    }
+
+    /// A size, or for one that depends on symbols the geometric middle of its range: sizes spread over orders of magnitude,
+    /// and both ends of a declared range are rare.
+    fn typical(&self, size: &IndexExpr) -> i64 {
+        let range = size.interval(self.graph);
+        if range.lo >= range.hi {
+            return range.hi;
+        }
+        ((range.lo.max(1) as f64) * (range.hi.max(1) as f64)).sqrt() as i64
+    }
+}

@@ -1,0 +1,116 @@
+//! Which results of a nest may take the place of which operands.
+//!
+//! Decided on the naive nest, by matching accesses. The schedule keeps the order of an iteration's loads and stores; the
+//! planner lets the plan verifier's own rule judge the scheduled kernel before it relies on a pair.
+
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Access, Kernel, Memory, Op, Stmt};
+
+/// A load or store of a parameter, in program order.
+struct Touch {
+    param: u32,
+    store: bool,
+    masked: bool,
+    index: IndexExpr,
+    /// Loops inside the parallel ones, outermost first.
+    loops: Vec<VarId>,
+}
+
+/// `(read, written)` pairs: every load of the one is at the index of the only store of the other and comes before it, in the
+/// same iteration of all loops or in an earlier pass over the same row.
+pub(super) fn pairs(kernel: &Kernel, parallel: &[VarId]) -> Vec<(u32, u32)> {
+    let mut touches = Vec::new();
+    collect(&kernel.body, parallel, &mut Vec::new(), &mut touches);
+    let params = |access: Access| {
+        let of = kernel.params.iter().enumerate();
+        of.filter(move |(_, p)| p.access == access)
+    };
+    let mut out = Vec::new();
+    for (w, written) in params(Access::Write) {
+        let mut stores = touches
+            .iter()
+            .enumerate()
+            .filter(|(_, t)| t.store && t.param as usize == w);
+        let (Some((at, store)), None) = (stores.next(), stores.next()) else {
+            continue;
+        };
+        for (r, read) in params(Access::Read) {
+            let same_size = read.dtype.bytes() == written.dtype.bytes() && read.len == written.len;
+            let mut loads = touches
+                .iter()
+                .enumerate()
+                .filter(|(_, t)| t.param as usize == r)
+                .peekable();
+            if same_size && loads.peek().is_some() && loads.all(|(n, l)| n < at && same_element(kernel, l, store)) {
+                out.push((r as u32, w as u32));
+            }
+        }
+    }
+    out
+}
+
+/// True if the load walks the elements that the store walks: in the same loops, or in loops of its own over the same extents.
+fn same_element(kernel: &Kernel, load: &Touch, store: &Touch) -> bool {
+    if load.masked {
+        return false;
+    }
+    if load.loops == store.loops {
+        return load.index == store.index;
+    }
+    let apart = load.loops.iter().all(|v| !store.loops.contains(v));
+    let extents =
+        |t: &Touch| -> Vec<IndexExpr> { t.loops.iter().map(|v| kernel.extents[v.0 as usize].clone()).collect() };
+    apart
+        && extents(load) == extents(store)
+        && store.index
+            == load.index.replace_vars(&mut |v| {
+                let at = load.loops.iter().position(|&l| l == v)?;
+                Some(store.loops[at].into())
+            })
+}
+
+fn collect(body: &[Stmt], parallel: &[VarId], loops: &mut Vec<VarId>, out: &mut Vec<Touch>) {
+    for s in body {
+        match s {
+            Stmt::Let {
+                op:
+                    Op::Load {
+                        memory: Memory::Param(p),
+                        index,
+                        mask,
+                    },
+                ..
+            } => out.push(Touch {
+                param: *p,
+                store: false,
+                masked: mask.is_some(),
+                index: index.clone(),
+                loops: loops.clone(),
+            }),
+            Stmt::Store {
+                memory: Memory::Param(p),
+                index,
+                mask,
+                ..
+            } => out.push(Touch {
+                param: *p,
+                store: true,
+                masked: mask.is_some(),
+                index: index.clone(),
+                loops: loops.clone(),
+            }),
+            Stmt::Loop { var, body, .. } => {
+                let inner = !parallel.contains(var);
+                if inner {
+                    loops.push(*var);
+                }
+                collect(body, parallel, loops, out);
+                if inner {
+                    loops.pop();
+                }
+            }
+            Stmt::If { body, .. } => collect(body, parallel, loops, out),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! What is computed once per executable: constants too large to fold, weights in another order or dtype.
+//!
+//! Invariants: the `init` steps run once, whoever calls first, while other callers wait; if they fail, the next call tries
+//! again. What only `init` steps read is freed when they are done. Nothing here depends on a binding: the sizes of what
+//! lives as long as the executable are constants.
+
+use tlc_ir::plan::Storage;
+
+use super::{Binding, CallState, Executable, RunError, lock};
+use crate::memory::AlignedBuffer;
+
+/// What the `init` steps left.
+pub(super) struct Kept {
+    /// By slot.
+    buffers: Vec<Option<AlignedBuffer>>,
+}
+
+impl Kept {
+    /// Where a slot's bytes are. They are only read.
+    pub(super) fn address(&self, slot: usize) -> *mut u8 {
+        let buffer = self.buffers.get(slot).and_then(Option::as_ref);
+        buffer.map_or(std::ptr::null_mut(), |b| b.as_ptr().cast_mut())
+    }
+}
+
+impl Executable {
+    /// The results of the `init` steps; the first call computes them. `binding` is any binding of the plan.
+    pub(super) fn kept(&self, binding: &Binding) -> Result<&Kept, RunError> {
+        if let Some(kept) = self.kept.get() {
+            return Ok(kept);
+        }
+        let _one_at_a_time = lock(&self.initializing);
+        if let Some(kept) = self.kept.get() {
+            return Ok(kept);
+        }
+        let kept = self.initialize(binding)?;
+        Ok(self.kept.get_or_init(|| kept))
+    }
+
+    fn initialize(&self, binding: &Binding) -> Result<Kept, RunError> {
+        let _span = tracing::info_span!("init", plan = %self.plan.name, steps = self.plan.init.len()).entered();
+        let slots = self.plan.slots.len();
+        let mut buffers: Vec<Option<AlignedBuffer>> = (0..slots).map(|_| None).collect();
+        if self.plan.init.is_empty() {
+            return Ok(Kept { buffers });
+        }
+        let threads = self.threads.threads() as u64;
+        let mut state = CallState {
+            arena: AlignedBuffer::zeroed(0)?,
+            scratch: AlignedBuffer::zeroed(binding.scratch_bytes.saturating_mul(threads) as usize)?,
+            slots: vec![std::ptr::null_mut(); slots],
+            args: vec![std::ptr::null_mut(); binding.arg_count],
+        };
+        for (i, slot) in self.plan.slots.iter().enumerate() {
+            match &slot.storage {
+                Storage::Constant(k) => {
+                    state.slots[i] = self.plan.constants[*k as usize].bytes().as_ptr().cast_mut();
+                }
+                Storage::Persistent => {
+                    let mut buffer = AlignedBuffer::zeroed(binding.slot_bytes[i] as usize)?;
+                    state.slots[i] = buffer.as_mut_ptr();
+                    buffers[i] = Some(buffer);
+                }
+                Storage::Input(_) | Storage::Output(_) | Storage::Arena | Storage::Alias(_) => {}
+            }
+        }
+        for step in &binding.init {
+            self.step(step, binding, &mut state)?;
+        }
+        let mut read = vec![false; slots];
+        for step in &self.plan.steps {
+            step.visit_slots(
+                &mut |s, _| read[self.plan.root(s).0 as usize] = true,
+                &self.plan.kernels,
+            );
+        }
+        for (buffer, read) in buffers.iter_mut().zip(read) {
+            buffer.take_if(|_| !read);
+        }
+        Ok(Kept { buffers })
+    }
+}
