@@ -2,8 +2,8 @@
 //!
 //! `e^x = 2^n e^r` with `n` from the magic-constant rounding; the magic constant carries the exponent bias, so shifting
 //! the sum left gives `2^n` at once. Where a result may be subnormal or close to overflow, `2^n` does not exist as a
-//! float, so it is applied as `2^(n - h)` and `2^h` with `h` half the exponent range and of the sign of `n`: the first
-//! product is exact and normal, and only the second rounds, so gradual underflow costs no second rounding.
+//! float, so it is applied as two factors: the first product is exact and normal, and only the second rounds, so
+//! gradual underflow costs no second rounding.
 
 use super::{Emit, Format};
 
@@ -34,28 +34,22 @@ fn exponent_bias<F: Format>() -> f64 {
     (F::ONE_BITS >> F::SIGNIFICAND_BITS) as f64
 }
 
-/// `2^n (q r + 1)` for `q` near 1 (or ln 2) and `n`, of at most 1.25 times the exponent range, in a magic sum that carries
-/// twice the exponent bias.
+/// `2^n p` for `p` near 1 and `n`, of at most 1.25 times the exponent range, in a magic sum that carries twice the
+/// exponent bias.
 ///
 /// Halving the biased exponent gives two powers of two that are normal floats and whose product is `2^n`, also where
-/// `2^n` itself overflows or is subnormal. The first scales `q` through its exponent field, which saves a product; `r`
-/// carries a NaN.
+/// `2^n` itself overflows or is subnormal. The first product is exact; the second rounds once.
 #[inline(always)]
-fn scaled_by_halves<F: Format, E: Emit>(e: &mut E, q: E::V, r: E::V, sum: E::V) -> E::V {
+fn scaled_by_halves<F: Format, E: Emit>(e: &mut E, p: E::V, sum: E::V) -> E::V {
     let bits = e.bits_of_float(sum);
     let exponents = F::int(e, -(1_i64 << F::SIGNIFICAND_BITS));
     let half = e.shl(bits, F::SIGNIFICAND_BITS - 1);
     let half = e.int_and(half, exponents);
     let whole = e.shl(bits, F::SIGNIFICAND_BITS);
     let rest = e.int_sub(whole, half);
-    let bias = F::int(e, F::ONE_BITS);
-    let by = e.int_sub(half, bias);
-    let q = e.bits_of_float(q);
-    let q = e.int_add(q, by);
-    let q = e.float_of_bits(q);
     let first = e.float_of_bits(half);
     let second = e.float_of_bits(rest);
-    let p = e.fma(q, r, first);
+    let p = e.mul(p, first);
     e.mul(p, second)
 }
 
@@ -96,7 +90,8 @@ pub(super) fn exp<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let q = F::polynomial(e, r, F::EXP, 1.0);
     let one = F::float(e, 1.0);
     let q = e.fma(q, r, one);
-    scaled_by_halves::<F, E>(e, q, r, sum)
+    let p = e.fma(q, r, one);
+    scaled_by_halves::<F, E>(e, p, sum)
 }
 
 /// `2^(x + low)` for `|x|` up to 1.25 times the exponent range; `low` is a small correction.
@@ -112,7 +107,9 @@ pub(super) fn exp2_extended<F: Format, E: Emit>(e: &mut E, x: E::V, low: Option<
         r = e.add(r, low);
     }
     let q = F::polynomial(e, r, F::EXP2, 1.0);
-    scaled_by_halves::<F, E>(e, q, r, sum)
+    let one = F::float(e, 1.0);
+    let p = e.fma(q, r, one);
+    scaled_by_halves::<F, E>(e, p, sum)
 }
 
 #[inline(always)]
