@@ -1,0 +1,95 @@
+//! Columns: lanes across the columns of a tile, several rows added up in registers.
+
+use tlc_ir::index::VarId;
+use tlc_ir::kernel::{Bind, Kernel, Stmt};
+
+use super::{Directive, ScheduleReason, Scheduler, tree};
+
+/// Rows that a column reduction adds up before it touches the accumulators.
+const COLUMN_ROWS: i64 = 4;
+
+impl Scheduler<'_> {
+    pub(super) fn columns(&mut self, parallel: &[VarId]) {
+        self.parallel(parallel);
+        for nest in self.inner_nests() {
+            let Some((&column, inner)) = nest.split_last() else {
+                continue;
+            };
+            let inner = self.fuse_clean(inner);
+            let lanes = match self.lanes(column) {
+                Ok(lanes) => lanes,
+                Err(reason) => {
+                    self.schedule.inner.push(Err(reason));
+                    continue;
+                }
+            };
+            let Some(&row) = inner.last() else {
+                self.vectorize(column);
+                continue;
+            };
+            self.schedule.inner.push(Ok(lanes as u32));
+            let in_registers = ScheduleReason::RowsInRegisters { rows: COLUMN_ROWS };
+            let Some(rows) = self.because(in_registers).apply(Directive::Split {
+                var: row,
+                factor: COLUMN_ROWS,
+            }) else {
+                continue;
+            };
+            if rows.len() == 1 {
+                self.strip(column, lanes);
+                continue;
+            }
+            // The tail's column loop is a copy: find it before the main one changes.
+            let tail_column = rows.get(2).and_then(|&t| only_loop(&self.kernel, t));
+            let vectors = self.strip(column, lanes);
+            if let Some(path) = vectors {
+                self.because(in_registers);
+                let mut moved = true;
+                for &inside in &path {
+                    moved &= self
+                        .apply(Directive::Interchange {
+                            outer: rows[1],
+                            inner: inside,
+                        })
+                        .is_some();
+                }
+                if moved {
+                    let lane = path.last().copied();
+                    self.apply(Directive::Bind {
+                        var: rows[1],
+                        bind: Bind::Unroll,
+                    });
+                    self.apply(Directive::Privatize {
+                        var: rows[1],
+                        lanes: lane,
+                    });
+                }
+            }
+            if let Some(c) = tail_column {
+                self.strip(c, lanes);
+            }
+        }
+    }
+
+    /// Splits a loop into vectors; answers the loops of the main part, outermost first, if it has no tail.
+    fn strip(&mut self, var: VarId, lanes: i64) -> Option<Vec<VarId>> {
+        self.because(ScheduleReason::Vectors { lanes });
+        let made = self.apply(Directive::Split { var, factor: lanes })?;
+        if made.len() == 1 {
+            return None;
+        }
+        self.apply(Directive::Bind {
+            var: made[1],
+            bind: Bind::Lanes,
+        });
+        (made.len() == 2).then_some(made)
+    }
+}
+
+/// The loop that is a loop's only statement.
+fn only_loop(kernel: &Kernel, var: VarId) -> Option<VarId> {
+    match &tree::loop_body(&kernel.body, var)?[..] {
+        [Stmt::Loop { var, .. }] => Some(*var),
+        _ => None,
+    }
+}

@@ -1,0 +1,108 @@
+//! An innermost loop in lanes and unrolled copies.
+
+use tlc_ir::index::VarId;
+use tlc_ir::kernel::{Bind, Memory, Scope, Stmt};
+
+use super::{Directive, ScheduleReason, Scheduler, tree};
+
+/// Vectors computed side by side in a loop body.
+const UNROLL: i64 = 4;
+
+impl Scheduler<'_> {
+    /// Vectorizes and unrolls an innermost loop, giving each lane and each unrolled copy accumulators of its own.
+    pub(super) fn vectorize(&mut self, var: VarId) {
+        let lanes = match self.lanes(var) {
+            Ok(lanes) => lanes,
+            Err(reason) => {
+                self.schedule.inner.push(Err(reason));
+                self.unroll_short(var);
+                return;
+            }
+        };
+        self.schedule.inner.push(Ok(lanes as u32));
+        let hi = self.kernel.extents[var.0 as usize].interval(&self.kernel).hi;
+        let reduces = self.accumulates(var);
+        let mut tail = Some(var);
+        if hi >= lanes * UNROLL {
+            let made = self
+                .because(ScheduleReason::SideBySide { vectors: UNROLL })
+                .apply(Directive::Split {
+                    var,
+                    factor: lanes * UNROLL,
+                })
+                .unwrap_or_default();
+            tail = made.get(2).copied().or((made.len() == 1).then(|| made[0]));
+            if made.len() >= 2
+                && let Some(pair) = self.apply(Directive::Split {
+                    var: made[1],
+                    factor: lanes,
+                })
+            {
+                self.apply(Directive::Bind {
+                    var: pair[0],
+                    bind: Bind::Unroll,
+                });
+                self.apply(Directive::Bind {
+                    var: pair[1],
+                    bind: Bind::Lanes,
+                });
+                if reduces {
+                    self.because(ScheduleReason::Accumulators);
+                    self.apply(Directive::RFactor {
+                        var: pair[1],
+                        around: made[0],
+                    });
+                    self.apply(Directive::RFactor {
+                        var: pair[0],
+                        around: made[0],
+                    });
+                }
+            }
+        }
+        // Without a loop of several vectors before it, this is no tail but the whole.
+        self.because(if tail == Some(var) {
+            ScheduleReason::Vectors { lanes }
+        } else {
+            ScheduleReason::Rest
+        });
+        if let Some(t) = tail
+            && let Some(made) = self.apply(Directive::Split { var: t, factor: lanes })
+        {
+            if made.len() >= 2 {
+                self.apply(Directive::Bind {
+                    var: made[1],
+                    bind: Bind::Lanes,
+                });
+                if reduces {
+                    self.apply(Directive::RFactor {
+                        var: made[1],
+                        around: made[0],
+                    });
+                }
+            }
+            let rest = made.get(2).copied().or((made.len() == 1).then(|| made[0]));
+            rest.into_iter().for_each(|r| self.unroll_short(r));
+        }
+    }
+
+    pub(super) fn unroll_short(&mut self, var: VarId) {
+        self.because(ScheduleReason::Rest);
+        if self.kernel.extents[var.0 as usize].as_const().is_some_and(|n| n <= 4) {
+            self.apply(Directive::Bind {
+                var,
+                bind: Bind::Unroll,
+            });
+        }
+    }
+
+    pub(super) fn accumulates(&self, var: VarId) -> bool {
+        let registers = |m: &Memory| match m {
+            Memory::Scratch(i) => self.kernel.scratch[*i as usize].scope == Scope::Register,
+            Memory::Param(_) => false,
+        };
+        tree::loop_body(&self.kernel.body, var).is_some_and(|b| {
+            b.iter()
+                .any(|s| matches!(s, Stmt::Accumulate { state, .. } if state.iter().all(|(m, _)| registers(m))))
+        })
+    }
+}
