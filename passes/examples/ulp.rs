@@ -71,6 +71,13 @@ fn part(function: Function, double: bool, stride: u64, first: u64) -> Worst {
     } else if function.arity() == 2 {
         for _ in 0..(1_u64 << 30) / stride {
             let x = random_f64(&mut state) as f32;
+            // Powers of numbers close to 1 need the logarithm most exactly.
+            let x = if function == Function::Pow && random(&mut state) & 3 == 0 {
+                let distance = (-(1.0 + (random(&mut state) % 24) as f64)).exp2();
+                (1.0 + distance * (x.fract() as f64)) as f32
+            } else {
+                x
+            };
             let y = if function == Function::Pow && random(&mut state) & 1 == 0 {
                 (random_f64(&mut state) % 150.0) as f32 / x.abs().log2()
             } else {

@@ -63,10 +63,11 @@ def remez(basis, target, weight, free, fixed, grid):
     return best
 
 
-def fit(name, doc, bits, f, low, high, degree, weight, lock=None, less=None):
+def fit(name, doc, bits, f, low, high, degree, weight, lock=None, nudge=(0, 0)):
     """Approximates f(t) by sum c_k t^k, k = 0..=degree, on [low, high] with error weight(t).
 
-    The coefficient `less`, if given, ends one ulp nearer zero than the best fit: where that fit's sum rounds past a bound of f.
+    `nudge` (k, ulps) ends coefficient k that much further from zero than the best fit, where that fit's rounded sum passes
+    a bound of f.
     """
     low, high = mpf(low), mpf(high)
     points = max(200, 24 * (degree + 2))
@@ -82,8 +83,8 @@ def fit(name, doc, bits, f, low, high, degree, weight, lock=None, less=None):
     free = [k for k in range(degree + 1) if k not in fixed]
     _, rest = remez(basis, target, weights, free, fixed, grid)
     values = [fixed[k] for k in sorted(fixed)] + [round_to(c, bits) for c in rest]
-    if less is not None:
-        values[less] = mp.sign(values[less]) * (abs(values[less]) - mpf(2) ** (mp.frexp(values[less])[1] - bits))
+    k, ulps = nudge
+    values[k] += ulps * mp.sign(values[k]) * mpf(2) ** (mp.frexp(values[k])[1] - bits)
     worst = max(w * abs(y - sum(c * t**k for k, c in enumerate(values))) for t, y, w in zip(grid, target, weights))
     exponent = float(mp.log(worst, 2))
     print(f"\n/// {doc}; error 2^{exponent:.1f}.")
@@ -170,7 +171,7 @@ def main():
         quarter = (pi / 2 * mpf("1.001"))
         fit(f"{prefix}_SIN", "(sin(r) - r) / r^3 in r^2, |r| <= pi/2, relative to sin(r)", bits,
             lambda z: (sin(sqrt(z)) - sqrt(z)) / sqrt(z) ** 3, mpf("1e-12"), quarter**2, pick(4, 7),
-            lambda z: z * sqrt(z) / sin(sqrt(z)), less=pick(1, None))
+            lambda z: z * sqrt(z) / sin(sqrt(z)), nudge=(2, pick(15, 0)))
         eighth = (pi / 4 * mpf("1.001"))
         fit(f"{prefix}_TAN", "(tan(r) - r) / r^3 in r^2, |r| <= pi/4, relative to tan(r)", bits,
             lambda z: (tan(sqrt(z)) - sqrt(z)) / sqrt(z) ** 3, mpf("1e-12"), eighth**2, pick(5, 13),

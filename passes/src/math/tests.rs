@@ -258,6 +258,19 @@ fn bounded_functions_stay_within_their_bounds() {
     }
 }
 
+/// The `ulp` example measures these for one sign of the argument.
+#[test]
+fn odd_and_even_functions_are_so_bit_for_bit() {
+    for function in [Sin, Tan, Asin, Atan, Sinh, Tanh, Erf, Cos, Cosh] {
+        for x in (0..0x7f80_0000_u32).step_by(9_973).map(f32::from_bits) {
+            let (y, mirrored) = (evaluate_f32(function, x, 0.0), evaluate_f32(function, -x, 0.0));
+            let expected = if matches!(function, Cos | Cosh) { y } else { -y };
+            let same = expected.to_bits() == mirrored.to_bits() || (y.is_nan() && mirrored.is_nan());
+            assert!(same, "{}({x:e}) = {y:e}, of -x {mirrored:e}", function.name());
+        }
+    }
+}
+
 #[test]
 fn a_nan_stays_a_nan_whatever_its_payload() {
     for function in Function::ALL {
