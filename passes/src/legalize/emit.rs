@@ -99,6 +99,9 @@ impl Emit for Legalizer<'_> {
     fn eq(&mut self, a: ValueId, b: ValueId) -> ValueId {
         self.raw(ScalarOp::Eq, &[a, b])
     }
+    fn int_lt(&mut self, a: ValueId, b: ValueId) -> ValueId {
+        self.raw(ScalarOp::Lt, &[a, b])
+    }
     fn int_eq(&mut self, a: ValueId, b: ValueId) -> ValueId {
         self.raw(ScalarOp::Eq, &[a, b])
     }

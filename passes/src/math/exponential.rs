@@ -2,8 +2,8 @@
 //!
 //! `e^x = 2^n e^r` with `n` from the magic-constant rounding; the magic constant carries the exponent bias, so shifting
 //! the sum left gives `2^n` at once. Where a result may be subnormal or close to overflow, `2^n` does not exist as a
-//! float, so it is applied as `2^(n - h)` and `2^h` with `h` half the exponent range and of the sign of `n`: the first
-//! product is exact and normal, and only the second rounds, so gradual underflow costs no second rounding.
+//! float, so it is applied as two factors: the first product is exact and normal, and only the second rounds, so
+//! gradual underflow costs no second rounding.
 
 use super::{Emit, Format};
 
@@ -25,17 +25,32 @@ pub(super) fn power_of_two<F: Format, E: Emit>(e: &mut E, sum: E::V) -> E::V {
     e.float_of_bits(exponent)
 }
 
-/// The biased magic constant and the second scale for a result on the side of 1 that the sign of `x` says.
+/// The magic constant for [`scaled_by_halves`]: twice the exponent bias in its low bits.
+fn halving_magic<F: Format>() -> f64 {
+    F::MAGIC + 2.0 * exponent_bias::<F>()
+}
+
+fn exponent_bias<F: Format>() -> f64 {
+    (F::ONE_BITS >> F::SIGNIFICAND_BITS) as f64
+}
+
+/// `2^n p` for `p` near 1 and `n`, of at most 1.25 times the exponent range, in a magic sum that carries twice the
+/// exponent bias.
+///
+/// Halving the biased exponent gives two powers of two that are normal floats and whose product is `2^n`, also where
+/// `2^n` itself overflows or is subnormal. The first product is exact; the second rounds once.
 #[inline(always)]
-fn by_sign<F: Format, E: Emit>(e: &mut E, x: E::V) -> (E::V, E::V) {
-    let zero = F::float(e, 0.0);
-    let negative = e.lt(x, zero);
-    let down = F::float(e, biased_magic::<F>(-1.0));
-    let up = F::float(e, biased_magic::<F>(1.0));
-    let magic = e.select(negative, down, up);
-    let down = F::float(e, (-half_range::<F>()).exp2());
-    let up = F::float(e, half_range::<F>().exp2());
-    (magic, e.select(negative, down, up))
+fn scaled_by_halves<F: Format, E: Emit>(e: &mut E, p: E::V, sum: E::V) -> E::V {
+    let bits = e.bits_of_float(sum);
+    let exponents = F::int(e, -(1_i64 << F::SIGNIFICAND_BITS));
+    let half = e.shl(bits, F::SIGNIFICAND_BITS - 1);
+    let half = e.int_and(half, exponents);
+    let whole = e.shl(bits, F::SIGNIFICAND_BITS);
+    let rest = e.int_sub(whole, half);
+    let first = e.float_of_bits(half);
+    let second = e.float_of_bits(rest);
+    let p = e.mul(p, first);
+    e.mul(p, second)
 }
 
 /// `e^(sign a)` without its second scale, for `EXP_LOW <= sign a <= EXP_HIGH + 1`; `sign` is 1 or -1.
@@ -64,9 +79,19 @@ pub(super) fn exp<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let low = F::float(e, F::EXP_LOW);
     let x = e.min(high, x);
     let x = e.max(low, x);
-    let (magic, scale) = by_sign::<F, E>(e, x);
-    let p = exp_scaled::<F, E>(e, x, 1.0, magic);
-    e.mul(p, scale)
+    let rate = F::float(e, F::LOG2_E[0]);
+    let magic = F::float(e, halving_magic::<F>());
+    let sum = e.fma(x, rate, magic);
+    let n = e.sub(sum, magic);
+    let high = F::float(e, -F::LN2[0]);
+    let low = F::float(e, -F::LN2[1]);
+    let r = e.fma(n, high, x);
+    let r = e.fma(n, low, r);
+    let q = F::polynomial(e, r, F::EXP, 1.0);
+    let one = F::float(e, 1.0);
+    let q = e.fma(q, r, one);
+    let p = e.fma(q, r, one);
+    scaled_by_halves::<F, E>(e, p, sum)
 }
 
 /// `2^(x + low)` for `|x|` up to 1.25 times the exponent range; `low` is a small correction.
@@ -74,7 +99,7 @@ pub(super) fn exp<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
 /// `|r| <= 1/2`, so that integers have `r = 0` and are exact.
 #[inline(always)]
 pub(super) fn exp2_extended<F: Format, E: Emit>(e: &mut E, x: E::V, low: Option<E::V>) -> E::V {
-    let (magic, second) = by_sign::<F, E>(e, x);
+    let magic = F::float(e, halving_magic::<F>());
     let sum = e.add(x, magic);
     let n = e.sub(sum, magic);
     let mut r = e.sub(x, n);
@@ -84,9 +109,7 @@ pub(super) fn exp2_extended<F: Format, E: Emit>(e: &mut E, x: E::V, low: Option<
     let q = F::polynomial(e, r, F::EXP2, 1.0);
     let one = F::float(e, 1.0);
     let p = e.fma(q, r, one);
-    let first = power_of_two::<F, E>(e, sum);
-    let p = e.mul(p, first);
-    e.mul(p, second)
+    scaled_by_halves::<F, E>(e, p, sum)
 }
 
 #[inline(always)]
@@ -100,6 +123,8 @@ pub(super) fn exp2<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
 
 /// `2^n (e^r - 1) + (2^n - 1)`, halved so that n = 1024 (or 128) has a scale; n = 0 is taken apart because halving a
 /// subnormal would round.
+///
+/// `r` comes in two parts and joins the constant first, exactly where the two cancel (n = 1).
 #[inline(always)]
 pub(super) fn expm1<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let high = F::float(e, F::EXP_HIGH);
@@ -112,18 +137,22 @@ pub(super) fn expm1<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let n = e.sub(sum, magic);
     let high = F::float(e, -F::LN2[0]);
     let low = F::float(e, -F::LN2[1]);
-    let r = e.fma(n, high, clamped);
-    let r = e.fma(n, low, r);
+    let whole = e.fma(n, high, clamped);
+    let r = e.fma(n, low, whole);
+    let kept = e.sub(whole, r);
+    let r_low = e.fma(n, low, kept);
     let q = F::polynomial(e, r, F::EXPM1, 1.0);
     let square = e.mul(r, r);
-    let p = e.fma(q, square, r);
+    let bend = e.fma(q, square, r_low);
     let scale = power_of_two::<F, E>(e, sum); // 2^(n - 1)
     let half = F::float(e, 0.5);
     let offset = e.sub(scale, half);
-    let y = e.fma(scale, p, offset);
+    let line = e.fma(scale, r, offset);
+    let y = e.fma(scale, bend, line);
     let y = e.add(y, y);
     let zero = F::float(e, 0.0);
     let unscaled = e.eq(n, zero);
+    let p = e.add(bend, r);
     let y = e.select(unscaled, p, y);
     let is_zero = e.eq(x, zero);
     e.select(is_zero, x, y)

@@ -62,6 +62,8 @@ pub trait Format {
     /// See `coefficients.rs`.
     const SINH: &'static [f64];
     /// See `coefficients.rs`.
+    const TANH: &'static [f64];
+    /// See `coefficients.rs`.
     const ERF: &'static [f64];
     /// See `coefficients.rs`.
     const ERFC_ROOT: &'static [f64];
@@ -165,6 +167,7 @@ impl Format for Single {
     const ATAN: &'static [f64] = c::F32_ATAN;
     const ASIN: &'static [f64] = c::F32_ASIN;
     const SINH: &'static [f64] = c::F32_SINH;
+    const TANH: &'static [f64] = c::F32_TANH;
     const ERF: &'static [f64] = c::F32_ERF;
     const ERFC_ROOT: &'static [f64] = c::F32_ERFC_ROOT;
     const INVERSE_TWO_PI: &'static [u64] = c::F32_INVERSE_TWO_PI;
@@ -200,6 +203,7 @@ impl Format for Double {
     const ATAN: &'static [f64] = c::F64_ATAN;
     const ASIN: &'static [f64] = c::F64_ASIN;
     const SINH: &'static [f64] = c::F64_SINH;
+    const TANH: &'static [f64] = c::F64_TANH;
     const ERF: &'static [f64] = c::F64_ERF;
     const ERFC_ROOT: &'static [f64] = c::F64_ERFC_ROOT;
     const INVERSE_TWO_PI: &'static [u64] = c::F64_INVERSE_TWO_PI;

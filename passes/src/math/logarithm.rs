@@ -6,12 +6,13 @@
 use super::{Emit, Format};
 use std::f64::consts::FRAC_1_SQRT_2;
 
-/// `f - log(1 + f)` for `1 + f` in [sqrt(1/2), sqrt 2).
+/// `f - log(1 + f)` for `1 + f` in [sqrt(1/2), sqrt 2), as `a`, `b` and `c` of `a + b c`, where `a = f^2 / 2` is by far the
+/// most.
 #[inline(always)]
-fn deficit<F: Format, E: Emit>(e: &mut E, f: E::V) -> E::V {
+fn deficit<F: Format, E: Emit>(e: &mut E, f: E::V) -> (E::V, E::V, E::V) {
     let minus_two = F::float(e, -2.0);
     let half = F::float(e, 0.5);
-    // -s, so that the last step is an fma
+    // -s, so that nothing is subtracted
     let denominator = e.sub(minus_two, f);
     let s = e.div(f, denominator);
     let z = e.mul(s, s);
@@ -19,7 +20,7 @@ fn deficit<F: Format, E: Emit>(e: &mut E, f: E::V) -> E::V {
     let half_f = e.mul(f, half);
     let square = e.mul(half_f, f);
     let inner = e.fma(r, z, square);
-    e.fma(s, inner, square)
+    (square, s, inner)
 }
 
 /// Splits a positive finite normal `x`: `m - 1` with `m` in [sqrt(1/2), sqrt 2), and the exponent in a magic sum
@@ -46,6 +47,14 @@ fn split<F: Format, E: Emit>(e: &mut E, x: E::V) -> (E::V, E::V) {
 /// What to take from the magic sum of [`split`] for the exponent of `x` itself.
 fn bias<F: Format>() -> f64 {
     f64::from(F::SIGNIFICAND_BITS).exp2() + (F::ONE_BITS >> F::SIGNIFICAND_BITS) as f64
+}
+
+/// `(f, k)` of a positive finite normal `x`, with `k` a float.
+#[inline(always)]
+fn split_normal<F: Format, E: Emit>(e: &mut E, x: E::V) -> (E::V, E::V) {
+    let (f, sum) = split::<F, E>(e, x);
+    let taken = F::float(e, bias::<F>());
+    (f, e.sub(sum, taken))
 }
 
 /// `(f, k)` of any positive finite `x`, subnormal ones included, with `k` a float.
@@ -79,40 +88,90 @@ fn specials<F: Format, E: Emit>(e: &mut E, x: E::V, y: E::V, zero_at: f64) -> E:
     e.select(below, nan, y)
 }
 
+/// Where `x` is no positive finite normal number: one wrapping addition puts those first among the integers.
+#[inline(always)]
+fn is_special<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
+    let bits = e.bits_of_float(x);
+    let normal = F::bits_of(F::SMALLEST_NORMAL);
+    let lowest = if F::DOUBLE { i64::MIN } else { i64::from(i32::MIN) };
+    let by = F::int(e, lowest.wrapping_sub(normal));
+    let ordered = e.int_add(bits, by);
+    let last = F::int(e, lowest + (F::bits_of(f64::INFINITY) - normal - 1));
+    e.int_lt(last, ordered)
+}
+
 /// `k ln 2 + f - deficit`.
 #[inline(always)]
 fn natural<F: Format, E: Emit>(e: &mut E, f: E::V, k: E::V) -> E::V {
-    let deficit = deficit::<F, E>(e, f);
-    let high = F::float(e, F::LN2[0]);
+    let (square, s, inner) = deficit::<F, E>(e, f);
+    let deficit = e.fma(s, inner, square);
     let low = F::float(e, F::LN2[1]);
     let small = e.mul(k, low);
     let small = e.sub(small, deficit);
+    natural_sum::<F, E>(e, f, k, small)
+}
+
+/// `k ln 2 + f + small`, where `small` has the low part of `ln 2`.
+#[inline(always)]
+fn natural_sum<F: Format, E: Emit>(e: &mut E, f: E::V, k: E::V, small: E::V) -> E::V {
+    let high = F::float(e, F::LN2[0]);
     let y = e.add(f, small);
     e.fma(k, high, y)
 }
 
+/// `log2(1 + f) + k`.
 #[inline(always)]
-pub(super) fn log<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
-    let (f, k) = split_any::<F, E>(e, x);
-    let y = natural::<F, E>(e, f, k);
-    specials::<F, E>(e, x, y, 0.0)
-}
-
-#[inline(always)]
-pub(super) fn log2<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
-    let (f, k) = split_any::<F, E>(e, x);
-    let deficit = deficit::<F, E>(e, f);
+fn binary<F: Format, E: Emit>(e: &mut E, f: E::V, k: E::V) -> E::V {
+    let (square, s, inner) = deficit::<F, E>(e, f);
+    let rest = e.mul(s, inner);
     let high = F::float(e, F::LOG2_E[0]);
     let low = F::float(e, F::LOG2_E[1]);
     let minus = F::float(e, -F::LOG2_E[0]);
     let small = e.mul(f, low);
-    let small = e.fma(deficit, minus, small);
+    let small = e.fma(rest, minus, small);
+    let small = e.fma(square, minus, small);
     let y = e.fma(f, high, small);
-    let y = e.add(y, k);
-    specials::<F, E>(e, x, y, 0.0)
+    e.add(y, k)
 }
 
-/// `1 + x` only chooses the exponent `k`; the reduced argument is `2^-k x + (2^-k - 1)`, one rounding, no division.
+/// `of(f, k)` with the specials behind one branch.
+#[inline(always)]
+fn logarithm<F: Format, E: Emit>(e: &mut E, x: E::V, of: impl Fn(&mut E, E::V, E::V) -> E::V) -> E::V {
+    let (f, k) = split_normal::<F, E>(e, x);
+    let y = of(e, f, k);
+    let special = is_special::<F, E>(e, x);
+    e.if_any(
+        special,
+        |e| {
+            // Negative numbers and zeros, which data has more often, do not compute twice.
+            let zero = F::float(e, 0.0);
+            let normal = F::float(e, F::SMALLEST_NORMAL);
+            let positive = e.lt(zero, x);
+            let small = e.lt(x, normal);
+            let subnormal = e.mask_and(positive, small);
+            let scaled = |e: &mut E| {
+                let (f, k) = split_any::<F, E>(e, x);
+                of(e, f, k)
+            };
+            let y = e.if_any(subnormal, scaled, y);
+            specials::<F, E>(e, x, y, 0.0)
+        },
+        y,
+    )
+}
+
+#[inline(always)]
+pub(super) fn log<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
+    logarithm::<F, E>(e, x, natural::<F, E>)
+}
+
+#[inline(always)]
+pub(super) fn log2<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
+    logarithm::<F, E>(e, x, binary::<F, E>)
+}
+
+/// `1 + x` only chooses the exponent `k`; the reduced argument is `f = 2^-k x + (2^-k - 1)`, and what its rounding lost
+/// over `1 + f` is added to the small part of the sum (with `1 - f` for the reciprocal).
 #[inline(always)]
 pub(super) fn log1p<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let one = F::float(e, 1.0);
@@ -137,9 +196,19 @@ pub(super) fn log1p<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let sum = e.float_of_bits(sum);
     let taken = F::float(e, bias::<F>());
     let k = e.sub(sum, taken);
-    let y = natural::<F, E>(e, f, k);
+    let kept = e.sub(rest, f);
+    let lost = e.fma(x, scale, kept);
+    let reciprocal = e.sub(one, f);
+    let (square, s, inner) = deficit::<F, E>(e, f);
+    let deficit = e.fma(s, inner, square);
+    let low = F::float(e, F::LN2[1]);
+    let small = e.mul(k, low);
+    let small = e.fma(lost, reciprocal, small);
+    let small = e.sub(small, deficit);
+    let y = natural_sum::<F, E>(e, f, k, small);
     let zero = F::float(e, 0.0);
     let is_zero = e.eq(x, zero);
     let y = e.select(is_zero, x, y);
-    specials::<F, E>(e, x, y, -1.0)
+    let special = is_special::<F, E>(e, u);
+    e.if_any(special, |e| specials::<F, E>(e, x, y, -1.0), y)
 }

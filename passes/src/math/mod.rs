@@ -5,7 +5,12 @@
 //!   ([`scalar::Scalar`]) and the kernel builder see the same calls, so what was measured is what is emitted.
 //! - No loop, no table lookup, no branch on data, and only operations that a 4x32 or 2x64 vector unit has; exponents
 //!   travel between integers and floats by adding a magic constant, never by conversion. The one exception to
-//!   "no branch" is [`Emit::if_any`], which sin, cos and tan use for arguments too large for the short reduction.
+//!   "no branch" is [`Emit::if_any`]: sin, cos and tan use it for arguments too large for the short reduction, the
+//!   logarithms for arguments that are no positive normal numbers. Arguments that a healthy program has often, such as
+//!   the -inf of a mask under exp, stay on the straight path.
+//! - What limits these functions on a CPU is not the number of instructions but multiplications: of the four vector pipes of
+//!   today's cores two multiply (and blend, and divide), all four do integer work. So exponents are built in integers,
+//!   and a selection is worth avoiding.
 //! - Specials follow C99 annex F: NaN gives NaN, infinities and the sign of zero are exact, subnormal arguments and
 //!   results are right (nothing is flushed; the target must run with denormals enabled).
 //! - [`Emit::fma`] rounds once. The bounds of `ACCURACY.md` hold only then; with a product rounded on its own the
@@ -75,6 +80,8 @@ pub trait Emit {
     fn le(&mut self, a: Self::V, b: Self::V) -> Self::V;
     /// `a == b` on floats (false on NaN).
     fn eq(&mut self, a: Self::V, b: Self::V) -> Self::V;
+    /// `a < b` on integers as signed.
+    fn int_lt(&mut self, a: Self::V, b: Self::V) -> Self::V;
     /// `a == b` on integers.
     fn int_eq(&mut self, a: Self::V, b: Self::V) -> Self::V;
     /// Both masks.

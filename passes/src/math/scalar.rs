@@ -212,6 +212,20 @@ impl<const COUNT: bool> Emit for Scalar<COUNT> {
         self.compare(a, b, |a, b| a == b, |a, b| a == b)
     }
     #[inline(always)]
+    fn int_lt(&mut self, a: Value, b: Value) -> Value {
+        self.count();
+        self.check(matches!(a.ty, Type::I32 | Type::I64) && a.ty == b.ty);
+        let holds = if a.ty == Type::I32 {
+            (a.bits as i32) < b.bits as i32
+        } else {
+            (a.bits as i64) < b.bits as i64
+        };
+        Value {
+            ty: Type::Mask,
+            bits: u64::from(holds),
+        }
+    }
+    #[inline(always)]
     fn int_eq(&mut self, a: Value, b: Value) -> Value {
         self.count();
         self.check(matches!(a.ty, Type::I32 | Type::I64) && a.ty == b.ty);
