@@ -77,22 +77,3 @@ fn a_search_among_lifetimes_that_all_overlap_is_given_up() {
     let (peak, _) = first_fit_by_birth(&blocks, 2 * count);
     assert_eq!(peak, lower_bound(&blocks, 2 * count));
 }
-
-#[test]
-fn the_latest_use_of_a_class_leaves_one_slot_out() {
-    let mut state = 7;
-    for _ in 0..500 {
-        let count = 1 + random(&mut state) % 6;
-        let last: Vec<usize> = (0..count).map(|_| random(&mut state) % 5).collect();
-        let mut uses = LatestUses::of(SlotId(0), last[0]);
-        for (s, &at) in last.iter().enumerate().skip(1) {
-            uses.join(LatestUses::of(SlotId(s as u32), at));
-        }
-        for but in 0..count {
-            for at in 0..6 {
-                let expected = (0..count).any(|s| s != but && last[s] > at);
-                assert_eq!(uses.after(at, SlotId(but as u32)), expected);
-            }
-        }
-    }
-}
