@@ -50,7 +50,7 @@ fn agrees(e: &Executable, g: &Graph, inputs: &[HostTensor], tolerance: f64) {
 fn a_constant_that_is_too_large_to_fold_is_computed_once() {
     let g = Graph::new("weights");
     let x = g.input("x", F32, [16, 256]);
-    let w = g.constant(&matrix(256, 256)).cast(DType::F16).cast(F32);
+    let w = g.constant(matrix(256, 256)).cast(DType::F16).cast(F32);
     g.output("y", &x.matmul(&(w.exp() * 0.01)));
     let e = compile(&g, 1);
     assert_eq!((e.plan().init.len(), e.plan().steps.len()), (1, 1), "{}", e.explain());
@@ -64,7 +64,7 @@ fn a_constant_that_is_too_large_to_fold_is_computed_once() {
 fn a_permuted_or_summed_constant_is_kept() {
     let g = Graph::new("scale");
     let x = g.input("x", F32, [200, 300]);
-    let w = g.constant(&matrix(300, 200));
+    let w = g.constant(matrix(300, 200));
     g.output("y", &(&x * w.t() + w.sum(1)));
     let e = compile(&g, 1);
     assert_eq!(e.plan().steps.len(), 1, "{}", e.explain());
@@ -76,7 +76,7 @@ fn a_permuted_or_summed_constant_is_kept() {
 fn intermediates_of_kept_values_are_not_kept() {
     let g = Graph::new("product");
     let x = g.input("x", F32, [128]);
-    let (a, b) = (g.constant(&matrix(128, 512)), g.constant(&matrix(512, 128)));
+    let (a, b) = (g.constant(matrix(128, 512)), g.constant(&matrix(512, 128)));
     g.output("y", &(x * (a * 0.5).exp().matmul(&b).sum(0)));
     let e = compile(&g, 1);
     let persistent = |s: &&tlc_ir::plan::Slot| s.storage == Storage::Persistent;
@@ -89,7 +89,7 @@ fn intermediates_of_kept_values_are_not_kept() {
 fn small_constants_fold_and_leave_nothing_to_do() {
     let g = Graph::new("small");
     let x = g.input("x", F32, [8]);
-    let w = g.constant(&matrix(8, 8));
+    let w = g.constant(matrix(8, 8));
     g.output("y", &(x + (w.exp() + 1.0).sum(0)));
     let e = compile(&g, 1);
     assert!(e.plan().init.is_empty());
@@ -102,9 +102,9 @@ fn outputs_and_what_depends_on_sizes_are_computed_at_each_call() {
     let g = Graph::new("outputs");
     let n = g.symbol("n", 1..=64);
     let x = g.input("x", F32, (&n, 128));
-    let w = g.constant(&matrix(128, 128)).exp();
+    let w = g.constant(matrix(128, 128)).exp();
     g.output("w", &w);
-    g.output("y", &(&x + g.constant(&matrix(1, 128)).expand((&n, 128)).exp()));
+    g.output("y", &(&x + g.constant(matrix(1, 128)).expand((&n, 128)).exp()));
     let e = compile(&g, 1);
     assert!(e.plan().init.is_empty(), "{}", e.plan());
 }
@@ -130,7 +130,7 @@ fn the_weights_of_a_convolution_are_laid_out_once() {
 fn several_threads_may_make_the_first_call_at_once() {
     let g = Graph::new("race");
     let x = g.input("x", F32, [64, 256]);
-    let w = g.constant(&matrix(256, 256)).exp();
+    let w = g.constant(matrix(256, 256)).exp();
     g.output("y", &(x.matmul(&w) * 0.5));
     for _ in 0..20 {
         let e = Arc::new(compile(&g, 2));
