@@ -114,10 +114,10 @@ pub enum PlanRule {
     ReadOnly(SlotId),
     /// An `init` step that touches a slot which does not live as long as the executable, or a call's step that writes one
     /// which does.
-    #[error("slot {} does not live as long as what the step computes is needed", .0.0)]
+    #[error("{0} does not live as long as what the step computes is needed")]
     Once(SlotId),
     /// A value that outlives a call has a length that a call decides.
-    #[error("slot {} lives as long as the executable, but its length depends on symbols", .0.0)]
+    #[error("{0} lives as long as the executable, but its length depends on symbols")]
     PersistentLength(SlotId),
     /// A value is overwritten while it is still needed.
     #[error("{0} is overwritten by {1}, but is read later")]

@@ -152,10 +152,8 @@ impl Emit for Legalizer<'_> {
     fn if_any(&mut self, mask: ValueId, then: impl FnOnce(&mut Self) -> ValueId, otherwise: ValueId) -> ValueId {
         let dtype = self.kernel.dtype(otherwise);
         let (len, at) = match self.lanes {
-            Some(l) if self.varying.contains(&mask) || self.varying.contains(&otherwise) => {
-                (l.count, IndexExpr::from(l.var))
-            }
-            _ => (1, IndexExpr::ZERO),
+            Some(l) => (l.count, IndexExpr::from(l.var)),
+            None => (1, IndexExpr::ZERO),
         };
         let memory = self.kernel.new_scratch(dtype, IndexExpr::Const(len), Scope::Register);
         self.out.push(Stmt::Store {

@@ -62,8 +62,6 @@ struct Legalizer<'k> {
     out: Vec<Stmt>,
     renamed: FxHashMap<ValueId, ValueId>,
     lanes: Option<Lanes>,
-    /// Values that differ between the lanes of the loop being legalized.
-    varying: FxHashSet<ValueId>,
     /// Values that are index expressions: positions as a loop counts them.
     counters: FxHashSet<ValueId>,
 }
@@ -76,7 +74,6 @@ pub fn legalize(kernel: &mut Kernel) {
         out: Vec::new(),
         renamed: FxHashMap::default(),
         lanes: None,
-        varying: FxHashSet::default(),
         counters: FxHashSet::default(),
     };
     l.block(body);
@@ -108,21 +105,10 @@ impl Legalizer<'_> {
         value
     }
 
-    /// Remembers whether a value differs between lanes.
+    /// Remembers the values of loop variables.
     fn note(&mut self, value: ValueId, op: &Op) {
         if matches!(op, Op::Index(..)) {
             self.counters.insert(value);
-        }
-        let Some(lanes) = self.lanes else { return };
-        let varies = match op {
-            Op::Const(_) => false,
-            Op::Index(e, _) => e.uses(lanes.var),
-            Op::Load { index, mask, .. } => index.uses(lanes.var) || mask.is_some_and(|m| self.varying.contains(&m)),
-            Op::Map(_, args) => args.iter().any(|a| self.varying.contains(a)),
-            Op::Convert(_, a) | Op::Bitcast(_, a) => self.varying.contains(a),
-        };
-        if varies {
-            self.varying.insert(value);
         }
     }
 
