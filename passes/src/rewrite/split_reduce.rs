@@ -21,6 +21,9 @@ pub const PIECE: i64 = 16 * 1024;
 const ENOUGH_RESULTS: i64 = 16;
 /// The fewest rows of a piece of leading axes.
 const PIECE_ROWS: i64 = 128;
+/// Fewer elements than this stay close enough to the core that one pass over tall columns costs nothing more, and a second
+/// launch would.
+const TALL: i64 = 1 << 20;
 /// Leading axes are split where a row is at most so many elements: beyond, a row is work enough for several threads, and
 /// the partial results would not stay in cache.
 const MOST_COLUMNS: i64 = 4096;
@@ -115,7 +118,7 @@ fn split(re: &mut Rebuilder, monoid: Monoid, axes: &Axes, x: NodeId) -> Result<O
         return Ok(None);
     }
     let rows = PIECE_ROWS.max(PIECE / columns);
-    if n < 4 * rows {
+    if n < 4 * rows || n * columns < TALL {
         return Ok(None);
     }
     let kept = &ty.shape[axes.len()..];
