@@ -161,7 +161,7 @@ fn check_places_what_verifiers_find_in_kernels_and_plans() {
     let launch = plan.lines().position(|l| l.contains("launch kernel 0($")).unwrap();
     p.write(
         "plan.tlir",
-        plan.replacen("launch kernel 0($0", "launch kernel 0($999", 1),
+        plan.replacen("launch kernel 0($", "launch kernel 0($999", 1),
     );
     let ran = p.run(&["check", "plan.tlir"]).code(1);
     let expected = format!("error: plan.tlir:{}:5: @chain: there is no slot $999", launch + 1);
