@@ -474,7 +474,8 @@ fn equal_kernels_are_compiled_once() {
 
 #[test]
 fn row_local_functions_stay_one_launch_at_odd_ranks_and_sizes() {
-    let functions: [(&str, fn(&Tensor) -> Tensor); 6] = [
+    type Function = fn(&Tensor) -> Tensor;
+    let functions: [(&str, Function); 6] = [
         ("softmax", |x| x.softmax(-1)),
         ("log_softmax", |x| x.log_softmax(-1)),
         ("logsumexp", |x| x.logsumexp(-1)),
