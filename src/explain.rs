@@ -249,6 +249,9 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
                     inner.join(", ")
                 }
             )?;
+            for copy in &l.schedule.copies {
+                writeln!(out, "      {copy}")?;
+            }
         }
     }
     writeln!(out, "\nfusion decisions")?;

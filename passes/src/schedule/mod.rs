@@ -15,6 +15,8 @@ mod threads;
 pub mod tree;
 mod vectorize;
 
+use std::fmt;
+
 use tlc_ir::Target;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Kernel, Stmt};
@@ -32,6 +34,33 @@ pub struct Schedule {
     pub directives: Vec<Directive>,
     /// Vector lanes of each innermost loop, or why it has none.
     pub inner: Vec<Result<u32, ScalarReason>>,
+    /// The nests that became copies of blocks.
+    pub copies: Vec<CopyReason>,
+}
+
+/// Where a copy of blocks goes, and why there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CopyReason {
+    /// The parameter that is written; none for scratch.
+    pub param: Option<u32>,
+    /// Whether it is written past the caches: it is larger than half of the last one.
+    pub streams: bool,
+    /// Bytes of the last cache.
+    pub last_cache: u64,
+}
+
+impl fmt::Display for CopyReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.param, self.streams) {
+            (None, _) => f.write_str("a tile of an operand is turned into scratch"),
+            (Some(p), false) => write!(f, "parameter {p} is copied in tiles"),
+            (Some(p), true) => write!(
+                f,
+                "parameter {p} is written past the caches: it has at least half of the last one's {} bytes",
+                self.last_cache
+            ),
+        }
+    }
 }
 
 struct Scheduler<'t> {
