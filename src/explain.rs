@@ -5,8 +5,9 @@ use std::fmt::Write;
 
 use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{Launch, Layout, Plan, Step};
-use tlc_ir::{NodeKind, Target};
+use tlc_ir::{NodeKind, SymId, Target};
 use tlc_passes::Compiled;
+use tlc_passes::planner::LaunchReport;
 use tlc_passes::reason::FusionDecision;
 
 /// What one step costs, as predicted from the machine model.
@@ -20,6 +21,10 @@ pub struct StepCost {
     pub bytes: Option<u64>,
     /// Floating-point operations (a transcendental counts 20), if no size is symbolic.
     pub flops: Option<u64>,
+    /// Bytes moved, as a formula over the symbols.
+    pub bytes_formula: String,
+    /// Floating-point operations, as a formula over the symbols.
+    pub flops_formula: String,
     /// Predicted nanoseconds on one thread, if no size is symbolic.
     pub predicted_ns: Option<f64>,
     /// What bounds it: `bytes` or `flops`.
@@ -57,59 +62,81 @@ fn floor_at(target: &Target, bytes: u64, flops: u64, flops_per_second: f64) -> (
     }
 }
 
-fn launch_cost(l: &Launch, target: &Target) -> StepCost {
-    let (bytes, flops) = (constant(&l.bytes), constant(&l.flops));
-    let floor = bytes.zip(flops).map(|(b, f)| kernel_floor_ns(target, b, f));
-    StepCost {
-        label: l.label.clone(),
-        step: format!("kernel {}", l.kernel.0),
-        bytes,
-        flops,
-        predicted_ns: floor.map(|f| f.0),
-        bound: floor.map_or("bytes", |f| f.1),
+/// Least nanoseconds for bytes and operations, and which of the two it is.
+type Floor = fn(&Target, u64, u64) -> (f64, &'static str);
+
+/// Makes the costs of one plan's steps.
+struct Costs<'a> {
+    plan: &'a Plan,
+    target: &'a Target,
+}
+
+impl Costs<'_> {
+    /// The cost of a step, whose least time `floor` tells from bytes and operations; `usual` bounds it where sizes are unknown.
+    fn cost(
+        &self,
+        step: String,
+        label: String,
+        (bytes, flops): (&IndexExpr, &IndexExpr),
+        (floor, usual): (Floor, &'static str),
+    ) -> StepCost {
+        let formula = |e: &IndexExpr| {
+            let named = |s: SymId| self.plan.symbols.get(s.0 as usize).map(|s| s.name.clone());
+            let name = |s: SymId| named(s).unwrap_or_else(|| format!("s{}", s.0));
+            e.display(&name).to_string()
+        };
+        let known = constant(bytes)
+            .zip(constant(flops))
+            .map(|(b, f)| floor(self.target, b, f));
+        StepCost {
+            label,
+            step,
+            bytes: constant(bytes),
+            flops: constant(flops),
+            bytes_formula: formula(bytes),
+            flops_formula: formula(flops),
+            predicted_ns: known.map(|k| k.0),
+            bound: known.map_or(usual, |k| k.1),
+        }
+    }
+
+    fn launch(&self, l: &Launch) -> StepCost {
+        let step = format!("kernel {}", l.kernel.0);
+        self.cost(step, l.label.clone(), (&l.bytes, &l.flops), (kernel_floor_ns, "bytes"))
     }
 }
 
 /// The cost of every step; launches of a group count one by one under the number of their step.
 pub fn step_costs(plan: &Plan, target: &Target) -> Vec<(usize, StepCost)> {
+    let costs = Costs { plan, target };
     let mut out = Vec::new();
     for (number, step) in plan.steps.iter().enumerate() {
         match step {
-            Step::Launch(l) => out.push((number, launch_cost(l, target))),
-            Step::Group(all) => out.extend(all.iter().map(|l| (number, launch_cost(l, target)))),
+            Step::Launch(l) => out.push((number, costs.launch(l))),
+            Step::Group(all) => out.extend(all.iter().map(|l| (number, costs.launch(l)))),
             Step::Gemm(g) => {
                 let batch = IndexExpr::product(&g.batch);
                 let width = IndexExpr::from(g.dtype.bytes());
                 let flops = batch.clone() * g.m.clone() * g.n.clone() * g.k.clone() * IndexExpr::Const(2);
                 let area = g.m.clone() * g.k.clone() + g.k.clone() * g.n.clone() + g.m.clone() * g.n.clone();
-                let (bytes, flops) = (constant(&(batch * area * width)), constant(&flops));
-                let floor = bytes.zip(flops).map(|(b, f)| floor_ns(target, b, f));
-                out.push((
-                    number,
-                    StepCost {
-                        label: g.label.clone(),
-                        step: "library matmul".into(),
-                        bytes,
-                        flops,
-                        predicted_ns: floor.map(|f| f.0),
-                        bound: floor.map_or("flops", |f| f.1),
-                    },
-                ));
+                let bytes = batch * area * width;
+                let cost = costs.cost(
+                    "library matmul".into(),
+                    g.label.clone(),
+                    (&bytes, &flops),
+                    (floor_ns, "flops"),
+                );
+                out.push((number, cost));
             }
             Step::Copy { src, .. } => {
                 let slot = &plan.slots[src.0 as usize];
-                let bytes = constant(&slot.len).map(|n| 2 * n * slot.dtype.bytes() as u64);
-                let floor = bytes.map(|b| floor_ns(target, b, 0));
+                let bytes = slot.len.clone() * IndexExpr::from(2 * slot.dtype.bytes());
                 let label = format!("copy {}", slot.name);
-                let cost = StepCost {
-                    label,
-                    step: "copy".into(),
-                    bytes,
-                    flops: Some(0),
-                    predicted_ns: floor.map(|f| f.0),
-                    bound: "bytes",
-                };
-                out.push((number, cost));
+                let none = IndexExpr::Const(0);
+                out.push((
+                    number,
+                    costs.cost("copy".into(), label, (&bytes, &none), (floor_ns, "bytes")),
+                ));
             }
         }
     }
@@ -140,6 +167,11 @@ pub fn count_text(n: u64) -> String {
         1_000_000..=999_999_999 => format!("{:.1} M", n as f64 / 1e6),
         _ => format!("{:.1} G", n as f64 / 1e9),
     }
+}
+
+/// A number of things for people: `1 step`, `2 steps`.
+pub fn counted(n: usize, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
 }
 
 /// A time in nanoseconds for people: `1.25 us`.
@@ -184,12 +216,12 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
     let plan = &planned.plan;
     writeln!(
         out,
-        "graph @{}: {} nodes, {} clusters, {} kernels, {} steps",
+        "graph @{}: {}, {}, {}, {}",
         compiled.graph.name,
-        compiled.graph.len(),
-        compiled.clusters.clusters.len(),
-        plan.kernels.len(),
-        plan.steps.len()
+        counted(compiled.graph.len(), "node"),
+        counted(compiled.clusters.clusters.len(), "cluster"),
+        counted(plan.kernels.len(), "kernel"),
+        counted(plan.steps.len(), "step")
     )?;
     for p in &compiled.paths {
         writeln!(out, "\ncontraction order of {}:", p.node)?;
@@ -199,14 +231,19 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
     }
     writeln!(out, "\nsteps")?;
     for (number, cost) in step_costs(plan, target) {
-        let bytes = cost.bytes.map_or("?".into(), bytes_text);
-        let flops = cost.flops.map_or("?".into(), count_text);
-        let time = cost.predicted_ns.map_or("?".into(), time_text);
-        writeln!(
+        let bytes = cost
+            .bytes
+            .map_or_else(|| format!("{} B", cost.bytes_formula), bytes_text);
+        let flops = cost.flops.map_or_else(|| cost.flops_formula.clone(), count_text);
+        write!(
             out,
-            "  {number:>3}  {:<14} {:<40} {bytes:>10} {flops:>9} flops  at least {time} (bound by {})",
-            cost.step, cost.label, cost.bound
+            "  {number:>3}  {:<14} {:<40} {bytes:>10} {flops:>9} flops",
+            cost.step, cost.label
         )?;
+        match cost.predicted_ns {
+            Some(ns) => writeln!(out, "  at least {} (bound by {})", time_text(ns), cost.bound)?,
+            None => writeln!(out)?,
+        }
     }
     writeln!(out, "\nclusters")?;
     for (number, c) in compiled.clusters.clusters.iter().enumerate() {
@@ -228,30 +265,7 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
             writeln!(out, "    {}: {kept}", node_text(compiled, r))?;
         }
         for l in planned.launches.iter().filter(|l| l.cluster == number) {
-            let inner: Vec<String> = l
-                .schedule
-                .inner
-                .iter()
-                .map(|i| match i {
-                    Ok(lanes) => format!("{lanes} lanes"),
-                    Err(reason) => format!("scalar ({reason})"),
-                })
-                .collect();
-            writeln!(
-                out,
-                "    kernel {}: {:?} form, {} directives, inner loops: {}",
-                l.kernel.0,
-                l.form,
-                l.schedule.directives.len(),
-                if inner.is_empty() {
-                    "none".into()
-                } else {
-                    inner.join(", ")
-                }
-            )?;
-            for copy in &l.schedule.copies {
-                writeln!(out, "      {copy}")?;
-            }
+            write_schedule(out, l)?;
         }
     }
     writeln!(out, "\nfusion decisions")?;
@@ -272,6 +286,32 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
     for a in &planned.aliases {
         let name = |s: tlc_ir::plan::SlotId| &plan.slots[s.0 as usize].name;
         writeln!(out, "  {} over {}: {}", name(a.slot), name(a.of), a.reason)?;
+    }
+    Ok(())
+}
+
+/// How a kernel runs: the directives, those of one reason on a line, and what became of its innermost loops.
+fn write_schedule(out: &mut String, l: &LaunchReport) -> std::fmt::Result {
+    let form = format!("{:?}", l.form).to_lowercase();
+    writeln!(out, "    kernel {}: {form} form", l.kernel.0)?;
+    let schedule = &l.schedule;
+    for run in schedule.applied.chunk_by(|a, b| a.reason == b.reason) {
+        let done: Vec<String> = run.iter().map(|a| a.directive.to_string()).collect();
+        writeln!(out, "      {}: {}", run[0].reason, done.join(", "))?;
+    }
+    for r in &schedule.refused {
+        writeln!(out, "      refused ({}): {}: {}", r.reason, r.directive, r.refusal)?;
+    }
+    let inner: Vec<String> = schedule
+        .inner
+        .iter()
+        .map(|i| match i {
+            Ok(lanes) => format!("{lanes} lanes"),
+            Err(reason) => format!("scalar ({reason})"),
+        })
+        .collect();
+    if !inner.is_empty() {
+        writeln!(out, "      innermost loops: {}", inner.join(", "))?;
     }
     Ok(())
 }

@@ -79,8 +79,8 @@ fn reach(compiled: &Compiled) -> Vec<String> {
     }
     for l in &compiled.planned.launches {
         out.push(format!("{:?}", l.form));
-        for d in &l.schedule.directives {
-            let text = format!("{d:?}");
+        for a in &l.schedule.applied {
+            let text = format!("{:?}", a.directive);
             out.push(text.split(' ').next().unwrap_or_default().to_string());
         }
         for r in &l.schedule.inner {

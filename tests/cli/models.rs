@@ -161,6 +161,8 @@ fn explain_tells_kernels_fusion_and_the_library_step() {
         "kernel 0",
         "fusion decisions",
         "a matrix product by the library",
+        "vectors side by side hide each other's latency: split",
+        "innermost loops: 4 lanes",
         "arena",
     ] {
         assert!(ran.out.contains(part), "{part} in\n{}", ran.out);
@@ -169,6 +171,11 @@ fn explain_tells_kernels_fusion_and_the_library_step() {
     assert_eq!(json["steps"][0]["what"], "library matmul");
     assert_eq!(json["steps"][0]["flops"], 2 * 256 * 128 * 192);
     assert!(json["memory"]["arena_bytes"].is_u64() && json["clusters"].is_array() && json["decisions"].is_array());
+    let applied = json["schedules"][0]["applied"].as_array().map_or(0, Vec::len);
+    assert!(
+        applied > 0 && json["schedules"][0]["applied"][0]["reason"].is_string(),
+        "{json}"
+    );
 }
 
 #[test]
@@ -180,6 +187,12 @@ fn set_fixes_symbols() {
         .code(0)
         .json();
     assert!(json["steps"][0]["bytes"].is_u64(), "{json}");
+    let open = p.run(&["explain", "m.tlir", "--format", "json"]).code(0).json();
+    let formula = open["steps"][0]["bytes_formula"]
+        .as_str()
+        .unwrap_or_default()
+        .to_string();
+    assert!(open["steps"][0]["bytes"].is_null() && formula.contains('n'), "{open}");
     let ran = p.run(&["explain", "m.tlir", "--set", "k=8"]).code(2);
     assert_eq!(
         ran.first_error(),

@@ -99,3 +99,99 @@ impl CopyNest {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::DType;
+    use crate::kernel::{Access, Bind, Param};
+
+    /// `for i0 in 4 { for i1 in 6 { p1[to] = p0[from] } }`.
+    fn nest(to: impl Fn(IndexExpr, IndexExpr) -> IndexExpr, from: impl Fn(IndexExpr, IndexExpr) -> IndexExpr) -> Kernel {
+        let mut k = Kernel::default();
+        for access in [Access::Read, Access::Write] {
+            k.params.push(Param {
+                dtype: DType::F32,
+                len: 100.into(),
+                access,
+            });
+        }
+        let (i, j) = (k.new_var(4.into()), k.new_var(6.into()));
+        let value = k.new_value(DType::F32);
+        let body = vec![
+            Stmt::Let {
+                value,
+                op: Op::Load {
+                    memory: Memory::Param(0),
+                    index: from(i.into(), j.into()),
+                    mask: None,
+                },
+            },
+            Stmt::Store {
+                memory: Memory::Param(1),
+                index: to(i.into(), j.into()),
+                value,
+                mask: None,
+            },
+        ];
+        k.body = vec![Stmt::Loop {
+            var: i,
+            bind: Bind::Copy,
+            body: vec![Stmt::Loop {
+                var: j,
+                bind: Bind::Serial,
+                body,
+            }],
+        }];
+        k
+    }
+
+    fn found(k: &Kernel) -> Option<CopyNest> {
+        match &k.body[..] {
+            [Stmt::Loop { var, body, .. }] => CopyNest::of(k, *var, body),
+            _ => None,
+        }
+    }
+
+    fn c(k: i64) -> IndexExpr {
+        IndexExpr::Const(k)
+    }
+
+    #[test]
+    fn straight_and_transposed_copies_are_told_apart() {
+        let straight = found(&nest(|i, j| i * c(6) + j, |i, j| i * c(8) + j + c(3))).unwrap();
+        assert!(!straight.transposed);
+        assert_eq!(straight.from_at, c(3));
+        assert_eq!((straight.to_pitch, straight.from_pitch), (c(6), c(8)));
+        let turned = found(&nest(|i, j| i * c(6) + j, |i, j| j * c(4) + i)).unwrap();
+        assert!(turned.transposed);
+        assert_eq!((turned.rows, turned.columns, turned.from_pitch), (c(4), c(6), c(4)));
+    }
+
+    #[test]
+    fn what_is_no_copy_of_blocks_is_refused() {
+        // Elements written apart, read apart both ways, or from a place that is no linear function.
+        assert_eq!(found(&nest(|i, j| i * c(12) + j * c(2), |i, j| i * c(6) + j)), None);
+        assert_eq!(found(&nest(|i, j| i * c(6) + j, |i, j| i * c(2) + j * c(8))), None);
+        let half = |j: IndexExpr| IndexExpr::floor_div(&j, &c(2));
+        assert_eq!(found(&nest(|i, j| i * c(6) + j, |i, j| i * c(6) + half(j))), None);
+        // A row that is broadcast is read with pitch 0; an element that is, is no block.
+        assert!(found(&nest(|i, j| i * c(6) + j, |_, j| j)).is_some());
+        assert_eq!(found(&nest(|i, j| i * c(6) + j, |_, _| c(0))), None);
+    }
+
+    #[test]
+    fn a_copy_within_one_memory_or_of_a_ragged_block_is_refused() {
+        let mut k = nest(|i, j| i * c(6) + j, |i, j| i * c(6) + j);
+        k.extents[1] = IndexExpr::from(VarId(0)) + c(1);
+        assert_eq!(found(&k), None);
+        let mut k = nest(|i, j| i * c(6) + j, |i, j| i * c(6) + j);
+        if let Stmt::Loop { body, .. } = &mut k.body[0]
+            && let Stmt::Loop { body, .. } = &mut body[0]
+            && let Stmt::Store { memory, .. } = &mut body[1]
+        {
+            *memory = Memory::Param(0);
+        }
+        assert_eq!(found(&k), None);
+    }
+}

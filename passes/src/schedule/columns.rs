@@ -3,7 +3,7 @@
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Kernel, Stmt};
 
-use super::{Directive, Scheduler, tree};
+use super::{Directive, ScheduleReason, Scheduler, tree};
 
 /// Rows that a column reduction adds up before it touches the accumulators.
 const COLUMN_ROWS: i64 = 4;
@@ -28,7 +28,8 @@ impl Scheduler<'_> {
                 continue;
             };
             self.schedule.inner.push(Ok(lanes as u32));
-            let Some(rows) = self.apply(Directive::Split {
+            let in_registers = ScheduleReason::RowsInRegisters { rows: COLUMN_ROWS };
+            let Some(rows) = self.because(in_registers).apply(Directive::Split {
                 var: row,
                 factor: COLUMN_ROWS,
             }) else {
@@ -42,6 +43,7 @@ impl Scheduler<'_> {
             let tail_column = rows.get(2).and_then(|&t| only_loop(&self.kernel, t));
             let vectors = self.strip(column, lanes);
             if let Some(path) = vectors {
+                self.because(in_registers);
                 let mut moved = true;
                 for &inside in &path {
                     moved &= self
@@ -71,6 +73,7 @@ impl Scheduler<'_> {
 
     /// Splits a loop into vectors; answers the loops of the main part, outermost first, if it has no tail.
     fn strip(&mut self, var: VarId, lanes: i64) -> Option<Vec<VarId>> {
+        self.because(ScheduleReason::Vectors { lanes });
         let made = self.apply(Directive::Split { var, factor: lanes })?;
         if made.len() == 1 {
             return None;

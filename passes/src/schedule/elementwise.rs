@@ -3,7 +3,7 @@
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Access, Bind, CopyNest, Memory, Op, Stmt};
 
-use super::{CopyReason, Directive, ScalarReason, Scheduler, tree};
+use super::{Directive, ScalarReason, ScheduleReason, Scheduler, tree};
 
 /// Elements of one parallel iteration of a flat loop.
 const BLOCK: i64 = 4096;
@@ -66,6 +66,7 @@ impl Scheduler<'_> {
         } else {
             Directive::Block { var, factor }
         };
+        self.because(ScheduleReason::Pieces { elements: factor });
         if let Some(made) = self.apply(blocks) {
             self.apply(Directive::Bind {
                 var: made[0],
@@ -115,8 +116,14 @@ impl Scheduler<'_> {
         p.access == Access::Write && bytes >= 0 && bytes as u64 >= self.target.l3_bytes.max(1 << 20) / 2
     }
 
+    fn past_caches(&mut self) {
+        let last_cache = self.target.l3_bytes;
+        self.because(ScheduleReason::PastCaches { last_cache });
+    }
+
     fn stream(&mut self, var: VarId, streamed: &[(u32, i64)]) {
         for &(param, length) in streamed {
+            self.past_caches();
             let staged = self.apply(Directive::StageStores { var, param, length });
             for var in staged.unwrap_or_default() {
                 self.copy(var, Some(param));
@@ -127,16 +134,11 @@ impl Scheduler<'_> {
     /// Makes one copy of a loop nest that only copies, past the caches if the parameter that it writes is large.
     fn copy(&mut self, var: VarId, param: Option<u32>) -> bool {
         let streams = param.is_some_and(|p| self.passes_caches(p));
-        let bind = if streams { Bind::Stream } else { Bind::Copy };
-        let done = self.apply(Directive::Bind { var, bind }).is_some();
-        if done {
-            self.schedule.copies.push(CopyReason {
-                param,
-                streams,
-                last_cache: self.target.l3_bytes,
-            });
+        if streams {
+            self.past_caches();
         }
-        done
+        let bind = if streams { Bind::Stream } else { Bind::Copy };
+        self.apply(Directive::Bind { var, bind }).is_some()
     }
 
     /// Whether loads walk memory along `a` but not along `b`.
@@ -158,6 +160,10 @@ impl Scheduler<'_> {
     /// Tiles two loops so that both the walk along one axis and the walk along the other stay in cache.
     fn transposition(&mut self, loops: &[VarId], across: VarId, last: VarId) {
         let at = loops.iter().position(|&v| v == across).unwrap_or(0);
+        let widest = self.kernel.params.iter().map(|p| p.dtype.bytes()).max();
+        let (rows, columns) = tile(widest.unwrap_or(4));
+        let tiles = ScheduleReason::Tiles { rows, columns };
+        self.because(tiles);
         // Bring `across` next to the innermost loop.
         for k in at..loops.len() - 2 {
             if self
@@ -171,8 +177,6 @@ impl Scheduler<'_> {
             }
         }
         let mut outer: Vec<VarId> = loops.iter().copied().filter(|&v| v != across && v != last).collect();
-        let widest = self.kernel.params.iter().map(|p| p.dtype.bytes()).max();
-        let (rows, columns) = tile(widest.unwrap_or(4));
         let Some(row) = self.apply(Directive::Block {
             var: across,
             factor: rows,
@@ -197,11 +201,11 @@ impl Scheduler<'_> {
             if let Some(CopyNest {
                 to: Memory::Param(p), ..
             }) = nest
-                && self.copy(row[1], Some(p))
+                && self.because(tiles).copy(row[1], Some(p))
             {
                 return;
             }
-            let staged = self.apply(Directive::Stage {
+            let staged = self.because(tiles).apply(Directive::Stage {
                 outer: row[1],
                 inner: column[1],
                 rows,

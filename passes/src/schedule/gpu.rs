@@ -16,7 +16,7 @@ use tlc_ir::kernel::{Bind, Kernel, Scope, Stmt};
 
 use super::directives::{Directive, Refusal, apply};
 use super::threads::MAX_THREADS;
-use super::{Schedule, tree};
+use super::{Schedule, ScheduleReason, tree};
 use crate::lower::{Form, Nest};
 
 /// Shared memory that a block may use without asking the driver for more.
@@ -37,6 +37,7 @@ pub fn schedule_gpu(nest: &Nest) -> (Kernel, Schedule) {
         let mut g = Gpu {
             kernel: nest.kernel.clone(),
             schedule: Schedule::default(),
+            why: ScheduleReason::BlocksAndThreads,
         };
         f(&mut g).map(|()| (g.kernel, g.schedule))
     };
@@ -99,12 +100,14 @@ fn trips(kernel: &Kernel, s: &Stmt) -> Option<i64> {
 struct Gpu {
     kernel: Kernel,
     schedule: Schedule,
+    /// Why the directives that come next are applied.
+    why: ScheduleReason,
 }
 
 impl Gpu {
     fn apply(&mut self, directive: Directive) -> Result<Vec<VarId>, Refusal> {
         let made = apply(&mut self.kernel, &directive)?;
-        self.schedule.directives.push(directive);
+        self.schedule.note(directive, self.why);
         Ok(made)
     }
 
@@ -162,6 +165,7 @@ impl Gpu {
 
     /// Moves cache scratch into shared memory.
     fn share_cache(&mut self) -> Result<(), Refusal> {
+        self.why = ScheduleReason::SharedMemory;
         for i in 0..self.kernel.scratch.len() {
             if self.kernel.scratch[i].scope == Scope::Cache {
                 self.apply(Directive::Place {
@@ -196,9 +200,11 @@ impl Gpu {
             .unwrap_or(1);
         let threads = (longest.clamp(1, THREADS) as u64).next_power_of_two().max(32) as i64;
         self.share_cache()?;
+        self.why = ScheduleReason::BlocksAndThreads;
         for (around, var) in nests {
             self.apply(Directive::Distribute { around, var, threads })?;
         }
+        self.why = ScheduleReason::Order;
         self.apply(Directive::OneThread { block: row })?;
         self.apply(Directive::Synchronize { block: row }).map(drop)
     }
@@ -208,6 +214,7 @@ impl Gpu {
         let tile = self.one_loop(parallel)?;
         self.bind(tile, Bind::Block)?;
         self.share_cache()?;
+        self.why = ScheduleReason::BlocksAndThreads;
         for first in self.loops_inside(tile) {
             let chain = self.chain(first);
             let Some((&column, outer)) = chain.split_last() else {
@@ -225,6 +232,7 @@ impl Gpu {
                 let _ = self.apply(Directive::Privatize { var: rows, lanes: None });
             }
         }
+        self.why = ScheduleReason::Order;
         self.apply(Directive::OneThread { block: tile })?;
         self.apply(Directive::Synchronize { block: tile }).map(drop)
     }

@@ -1,7 +1,8 @@
 //! Scheduling: how a naive nest is made to run fast on a target.
 //!
-//! The policy reads the nest and the target, and applies [`Directive`]s one after another; the applied list is the schedule,
-//! kept for `explain` and replay. A directive that refuses is not an error: the reason is noted and the nest stays as it is.
+//! The policy reads the nest and the target, and applies [`Directive`]s one after another; the applied list, each with its
+//! reason, is the schedule, kept for `explain` and replay. A directive that refuses is not an error: why is noted and the
+//! nest stays as it is.
 
 mod columns;
 pub mod directives;
@@ -9,13 +10,12 @@ mod elementwise;
 mod gpu;
 pub mod hoist;
 mod lanes;
+mod reason;
 mod rows;
 mod stage;
 mod threads;
 pub mod tree;
 mod vectorize;
-
-use std::fmt;
 
 use tlc_ir::Target;
 use tlc_ir::index::VarId;
@@ -24,6 +24,7 @@ use tlc_ir::kernel::{Bind, Kernel, Stmt};
 pub use directives::{Directive, Refusal, apply};
 pub use gpu::{MAX_SHARED_BYTES, schedule_gpu, shared_bytes};
 pub use lanes::ScalarReason;
+pub use reason::{Applied, Refused, ScheduleReason};
 
 use crate::lower::{Form, Nest};
 
@@ -31,35 +32,16 @@ use crate::lower::{Form, Nest};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Schedule {
     /// The directives, in order.
-    pub directives: Vec<Directive>,
+    pub applied: Vec<Applied>,
+    /// Directives that did not apply.
+    pub refused: Vec<Refused>,
     /// Vector lanes of each innermost loop, or why it has none.
     pub inner: Vec<Result<u32, ScalarReason>>,
-    /// The nests that became copies of blocks.
-    pub copies: Vec<CopyReason>,
 }
 
-/// Where a copy of blocks goes, and why there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct CopyReason {
-    /// The parameter that is written; none for scratch.
-    pub param: Option<u32>,
-    /// Whether it is written past the caches: it is larger than half of the last one.
-    pub streams: bool,
-    /// Bytes of the last cache.
-    pub last_cache: u64,
-}
-
-impl fmt::Display for CopyReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.param, self.streams) {
-            (None, _) => f.write_str("a tile of an operand is turned into scratch"),
-            (Some(p), false) => write!(f, "parameter {p} is copied in tiles"),
-            (Some(p), true) => write!(
-                f,
-                "parameter {p} is written past the caches: it has at least half of the last one's {} bytes",
-                self.last_cache
-            ),
-        }
+impl Schedule {
+    fn note(&mut self, directive: Directive, reason: ScheduleReason) {
+        self.applied.push(Applied { directive, reason });
     }
 }
 
@@ -67,6 +49,8 @@ struct Scheduler<'t> {
     kernel: Kernel,
     target: &'t Target,
     schedule: Schedule,
+    /// Why the directives that come next are applied.
+    why: ScheduleReason,
 }
 
 /// Schedules a nest for a CPU target.
@@ -75,6 +59,7 @@ pub fn schedule(nest: &Nest, target: &Target) -> (Kernel, Schedule) {
         kernel: nest.kernel.clone(),
         target,
         schedule: Schedule::default(),
+        why: ScheduleReason::OneRange,
     };
     match nest.form {
         Form::Elementwise => s.elementwise(&nest.parallel),
@@ -90,10 +75,27 @@ pub fn schedule(nest: &Nest, target: &Target) -> (Kernel, Schedule) {
 }
 
 impl Scheduler<'_> {
+    /// Names the reason of the directives that follow.
+    fn because(&mut self, reason: ScheduleReason) -> &mut Self {
+        self.why = reason;
+        self
+    }
+
     fn apply(&mut self, directive: Directive) -> Option<Vec<VarId>> {
-        let made = apply(&mut self.kernel, &directive).ok()?;
-        self.schedule.directives.push(directive);
-        Some(made)
+        match apply(&mut self.kernel, &directive) {
+            Ok(made) => {
+                self.schedule.note(directive, self.why);
+                Some(made)
+            }
+            Err(refusal) => {
+                self.schedule.refused.push(Refused {
+                    directive,
+                    reason: self.why,
+                    refusal,
+                });
+                None
+            }
+        }
     }
 
     /// Fuses neighbouring loops, innermost first, where no division remains.
@@ -109,7 +111,8 @@ impl Scheduler<'_> {
                 if tree::count_divisions(&self.kernel.body) > before {
                     self.kernel = saved;
                 } else {
-                    self.schedule.directives.push(Directive::Fuse { outer, inner });
+                    self.schedule
+                        .note(Directive::Fuse { outer, inner }, ScheduleReason::OneWalk);
                     left.splice(i - 1..=i, made);
                 }
             }
@@ -120,6 +123,7 @@ impl Scheduler<'_> {
     /// Makes one parallel loop of the given perfectly nested loops; divisions are paid once per iteration.
     fn parallel(&mut self, loops: &[VarId]) -> Option<VarId> {
         let mut left = self.fuse_clean(loops);
+        self.because(ScheduleReason::OneRange);
         while left.len() >= 2 {
             let (outer, inner) = (left[0], left[1]);
             match self.apply(Directive::Fuse { outer, inner }) {

@@ -3,7 +3,7 @@
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Memory, Scope, Stmt};
 
-use super::{Directive, Scheduler, tree};
+use super::{Directive, ScheduleReason, Scheduler, tree};
 
 /// Vectors computed side by side in a loop body.
 const UNROLL: i64 = 4;
@@ -25,6 +25,7 @@ impl Scheduler<'_> {
         let mut tail = Some(var);
         if hi >= lanes * UNROLL {
             let made = self
+                .because(ScheduleReason::SideBySide { vectors: UNROLL })
                 .apply(Directive::Split {
                     var,
                     factor: lanes * UNROLL,
@@ -46,6 +47,7 @@ impl Scheduler<'_> {
                     bind: Bind::Lanes,
                 });
                 if reduces {
+                    self.because(ScheduleReason::Accumulators);
                     self.apply(Directive::RFactor {
                         var: pair[1],
                         around: made[0],
@@ -57,6 +59,12 @@ impl Scheduler<'_> {
                 }
             }
         }
+        // Without a loop of several vectors before it, this is no tail but the whole.
+        self.because(if tail == Some(var) {
+            ScheduleReason::Vectors { lanes }
+        } else {
+            ScheduleReason::Rest
+        });
         if let Some(t) = tail
             && let Some(made) = self.apply(Directive::Split { var: t, factor: lanes })
         {
@@ -78,6 +86,7 @@ impl Scheduler<'_> {
     }
 
     pub(super) fn unroll_short(&mut self, var: VarId) {
+        self.because(ScheduleReason::Rest);
         if self.kernel.extents[var.0 as usize].as_const().is_some_and(|n| n <= 4) {
             self.apply(Directive::Bind {
                 var,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tlc::explain::time_text;
+use tlc::explain::{counted, time_text};
 use tlc_runtime::machine::MachineInfo;
 
 use crate::args::ModelArgs;
@@ -145,10 +145,11 @@ fn human(
 ) -> String {
     let name = result["graph"].as_str().unwrap_or_default();
     let mut text = format!(
-        "@{name}: median {} of {samples} samples ({} to {}), {threads} thread(s)\n",
+        "@{name}: median {} of {samples} samples ({} to {}), {}\n",
         time_text(middle),
         time_text(lo),
-        time_text(hi)
+        time_text(hi),
+        counted(threads, "thread")
     );
     text += &match floor {
         Some(floor) if floor > 0.0 => format!("limit {}: {:.2}x the limit\n", time_text(floor), middle / floor),

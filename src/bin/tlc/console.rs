@@ -78,7 +78,9 @@ impl Console {
         if let (Some((line, column)), Some((source, width))) = (report.position, &report.source) {
             let number = line.to_string();
             let margin = " ".repeat(number.len());
-            let (shown, before, width) = excerpt(source, column as usize - 1, *width);
+            // What a terminal would act on is shown as the replacement character.
+            let source = source.replace(|c: char| c.is_control() && c != '\t', "\u{fffd}");
+            let (shown, before, width) = excerpt(&source, column as usize - 1, *width);
             // Tabs stay tabs, so that the caret stands under its character.
             let pad: String = before.chars().map(|c| if c == '\t' { '\t' } else { ' ' }).collect();
             let bar = self.paint("1;34", "|");

@@ -27,6 +27,8 @@ pub fn cost_json(number: usize, cost: &StepCost) -> Value {
         "label": cost.label,
         "bytes": cost.bytes,
         "flops": cost.flops,
+        "bytes_formula": cost.bytes_formula,
+        "flops_formula": cost.flops_formula,
         "floor_ns": cost.predicted_ns.map(number_json),
         "bound": cost.bound,
     })
@@ -103,6 +105,29 @@ pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
             })
         })
         .collect();
+    let schedules: Vec<Value> = compiled
+        .planned
+        .launches
+        .iter()
+        .map(|l| {
+            let applied = l.schedule.applied.iter();
+            let refused = l.schedule.refused.iter();
+            json!({
+                "kernel": l.kernel.0,
+                "form": format!("{:?}", l.form).to_lowercase(),
+                "applied": applied
+                    .map(|a| json!({ "directive": a.directive.to_string(), "reason": a.reason.to_string() }))
+                    .collect::<Vec<_>>(),
+                "refused": refused
+                    .map(|r| json!({
+                        "directive": r.directive.to_string(),
+                        "reason": r.reason.to_string(),
+                        "refusal": r.refusal.to_string(),
+                    }))
+                    .collect::<Vec<_>>(),
+            })
+        })
+        .collect();
     let paths: Vec<Value> = compiled
         .paths
         .iter()
@@ -131,6 +156,7 @@ pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
         "steps": step_costs(plan, &target).iter().map(|(n, c)| cost_json(*n, c)).collect::<Vec<_>>(),
         "clusters": clusters,
         "decisions": decisions,
+        "schedules": schedules,
         "contractions": paths,
         "memory": layout.as_ref().map(layout_json),
         "aliases": aliases,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tlc::explain::{bytes_text, count_text, step_costs, time_text};
+use tlc::explain::{bytes_text, count_text, counted, step_costs, time_text};
 use tlc_ir::Target;
 use tlc_ir::plan::{Plan, Step};
 use tlc_passes::Compiled;
@@ -140,11 +140,11 @@ pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
         }));
     }
     let mut text = format!(
-        "@{}: {} in {} steps, {} thread(s)\n\n",
+        "@{}: {} in {}, {}\n\n",
         prepared.model.graph.name,
         time_text(total),
-        rows.len(),
-        target.threads
+        counted(rows.len(), "step"),
+        counted(target.threads, "thread")
     );
     text += &format!(
         "{:>4}  {:<15} {:>10} {:>6} {:>10} {:>9} {:>10} {:>7}  {}\n",

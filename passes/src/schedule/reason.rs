@@ -1,0 +1,133 @@
+//! Why a schedule is what it is: the reason of every directive, and the text of both for `explain`.
+
+use std::fmt;
+
+use tlc_ir::kernel::Bind;
+
+use super::{Directive, Refusal};
+
+/// Why a directive was applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ScheduleReason {
+    /// Neighbouring loops walk memory as one, without a division.
+    OneWalk,
+    /// Loops become one range for the threads to share.
+    OneRange,
+    /// A thread's turn: a piece of a loop.
+    Pieces {
+        /// Elements of a piece.
+        elements: i64,
+    },
+    /// Whole vectors.
+    Vectors {
+        /// Elements of a vector.
+        lanes: i64,
+    },
+    /// Independent vectors side by side hide the latency of each other.
+    SideBySide {
+        /// How many.
+        vectors: i64,
+    },
+    /// What whole vectors leave over.
+    Rest,
+    /// An accumulator for each vector in flight hides the latency of the combination.
+    Accumulators,
+    /// Loads walk one axis and stores another: tiles keep both in cache.
+    Tiles {
+        /// Rows of what a tile becomes.
+        rows: i64,
+        /// Elements of such a row.
+        columns: i64,
+    },
+    /// A result is too large for the caches: pieces of it are copied past them.
+    PastCaches {
+        /// Bytes of the last cache, of which the result has at least half.
+        last_cache: u64,
+    },
+    /// Rows are added up in registers before the accumulators in memory are touched.
+    RowsInRegisters {
+        /// How many.
+        rows: i64,
+    },
+    /// A GPU block takes a piece, its threads the parts of it.
+    BlocksAndThreads,
+    /// What the threads of a GPU block share lies in shared memory.
+    SharedMemory,
+    /// Threads of a GPU block wait for each other where one uses what another wrote.
+    Order,
+}
+
+impl fmt::Display for ScheduleReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OneWalk => f.write_str("the loops walk memory as one"),
+            Self::OneRange => f.write_str("one range for the threads to share"),
+            Self::Pieces { elements } => write!(f, "pieces of {elements} elements for a thread at a time"),
+            Self::Vectors { lanes } => write!(f, "vectors of {lanes}"),
+            Self::SideBySide { vectors } => write!(f, "{vectors} vectors side by side hide each other's latency"),
+            Self::Rest => f.write_str("what whole vectors leave over"),
+            Self::Accumulators => f.write_str("an accumulator for each vector in flight"),
+            Self::Tiles { rows, columns } => write!(
+                f,
+                "loads walk one axis and stores another: tiles of {rows} by {columns} keep both in cache"
+            ),
+            Self::PastCaches { last_cache } => write!(
+                f,
+                "the result has more than half the bytes of the last cache ({last_cache}): it is written past the caches"
+            ),
+            Self::RowsInRegisters { rows } => {
+                write!(f, "{rows} rows are added up in registers before memory is touched")
+            }
+            Self::BlocksAndThreads => f.write_str("a block of threads for each piece"),
+            Self::SharedMemory => f.write_str("threads of a block share it"),
+            Self::Order => f.write_str("threads wait for what others write"),
+        }
+    }
+}
+
+/// A directive of a schedule.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Applied {
+    /// What was done.
+    pub directive: Directive,
+    /// Why.
+    pub reason: ScheduleReason,
+}
+
+/// A directive that was tried in vain.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Refused {
+    /// What was tried.
+    pub directive: Directive,
+    /// What for.
+    pub reason: ScheduleReason,
+    /// Why it does not apply.
+    pub refusal: Refusal,
+}
+
+impl fmt::Display for Directive {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Split { var, factor } => write!(f, "split i{} by {factor}", var.0),
+            Self::Block { var, factor } => write!(f, "block i{} by {factor}", var.0),
+            Self::Fuse { outer, inner } => write!(f, "fuse i{} and i{}", outer.0, inner.0),
+            Self::FuseGuarded { outer, inner } => write!(f, "fuse i{} and i{}, which may be empty", outer.0, inner.0),
+            Self::Interchange { outer, inner } => write!(f, "interchange i{} and i{}", outer.0, inner.0),
+            Self::Bind { var, bind } => match bind {
+                Bind::Unroll => write!(f, "unroll i{}", var.0),
+                bind => write!(f, "i{} {}", var.0, bind.name()),
+            },
+            Self::RFactor { var, around } => write!(f, "accumulators for i{} around i{}", var.0, around.0),
+            Self::Privatize { var, .. } => write!(f, "a register for i{}", var.0),
+            Self::Stage { outer, inner, .. } => write!(f, "stage loads of i{} and i{} in scratch", outer.0, inner.0),
+            Self::StageStores { var, param, .. } => write!(f, "stage stores of i{} to p{param} in scratch", var.0),
+            Self::Enclose => f.write_str("a loop of one iteration around all"),
+            Self::Place { scratch, scope } => write!(f, "scratch {scratch} in {} memory", scope.name()),
+            Self::Distribute { around, var, threads } => {
+                write!(f, "i{} to i{} over {threads} threads", around.0, var.0)
+            }
+            Self::OneThread { block } => write!(f, "single stores of i{} by its first thread", block.0),
+            Self::Synchronize { block } => write!(f, "barriers in i{}", block.0),
+        }
+    }
+}
