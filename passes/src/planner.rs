@@ -1,5 +1,7 @@
 //! Assembling the plan: clusters become steps over slots.
 
+use std::sync::Arc;
+
 use rustc_hash::FxHashMap;
 use tlc_ir::index::{IndexExpr, IndexNode, SymId};
 use tlc_ir::kernel::{Access, Kernel};
@@ -25,12 +27,12 @@ const SMALL_BYTES: i64 = 64 * 1024;
 pub struct LaunchReport {
     /// The cluster it belongs to.
     pub cluster: usize,
-    /// The kernel before legalization.
-    pub scheduled: Kernel,
+    /// The kernel before legalization; launches of equal nests share it.
+    pub scheduled: Arc<Kernel>,
     /// How the nest was built.
     pub form: Form,
     /// The schedule.
-    pub schedule: Schedule,
+    pub schedule: Arc<Schedule>,
     /// The kernel in the plan.
     pub kernel: KernelId,
 }
@@ -54,7 +56,7 @@ struct Planner<'g> {
     slot_of: FxHashMap<NodeId, SlotId>,
     kernel_of: FxHashMap<Kernel, KernelId>,
     /// Scheduled and legalized kernels by their naive form: equal nests are scheduled once.
-    known: FxHashMap<Kernel, (KernelId, Schedule, Kernel)>,
+    known: FxHashMap<Kernel, (KernelId, Arc<Schedule>, Arc<Kernel>)>,
     in_place: Vec<Vec<(SlotId, SlotId)>>,
     launches: Vec<LaunchReport>,
 }
@@ -180,22 +182,17 @@ impl Planner<'_> {
             );
             return;
         }
-        for nest in lower(self.graph, c, is_root) {
-            let mut naive = nest.kernel.clone();
-            let symbols = compact_symbols(&mut naive);
-            let (kernel, schedule, scheduled) = match self.known.get(&naive) {
+        for mut nest in lower(self.graph, c, is_root) {
+            let symbols = compact_symbols(&mut nest.kernel);
+            let (kernel, schedule, scheduled) = match self.known.get(&nest.kernel) {
                 Some(known) => known.clone(),
                 None => {
-                    let compact = crate::lower::Nest {
-                        kernel: naive.clone(),
-                        ..nest.clone()
-                    };
-                    let (mut kernel, made) = schedule(&compact, self.target);
-                    let scheduled = kernel.clone();
+                    let (mut kernel, made) = schedule(&nest, self.target);
+                    let scheduled = Arc::new(kernel.clone());
                     legalize(&mut kernel);
-                    let id = self.intern(kernel);
-                    self.known.insert(naive, (id, made.clone(), scheduled.clone()));
-                    (id, made, scheduled)
+                    let known = (self.intern(kernel), Arc::new(made), scheduled);
+                    self.known.insert(nest.kernel.clone(), known.clone());
+                    known
                 }
             };
             let args: Vec<SlotId> = nest.args.iter().map(|&a| self.slot(a)).collect();
@@ -228,7 +225,7 @@ impl Planner<'_> {
             self.launches.push(LaunchReport {
                 cluster: number,
                 scheduled,
-                form: nest.form.clone(),
+                form: nest.form,
                 schedule,
                 kernel,
             });
