@@ -73,34 +73,37 @@ extern "C" __global__ void __launch_bounds__(256) softmax(const f32* __restrict_
                 const f32 v21 = v20 ? 89.0f : v19;
                 const bool v22 = v21 < (-104.5f);
                 const f32 v23 = v22 ? (-104.5f) : v21;
-                const bool v24 = v23 < 0.0f;
-                const f32 v25 = v24 ? 12583103.0f : 12582975.0f;
-                const f32 v26 = v24 ? 5.421011e-20f : 1.8446744e19f;
-                const f32 v27 = fmaf(v23, 1.442695f, v25);
-                const f32 v28 = v27 - v25;
-                const f32 v29 = fmaf(v28, (-0.69314575f), v23);
-                const f32 v30 = fmaf(v28, (-1.4286068e-6f), v29);
-                const f32 v31 = fmaf(0.0013840563f, v30, 0.008369354f);
-                const f32 v32 = fmaf(v31, v30, 0.041668084f);
-                const f32 v33 = fmaf(v32, v30, 0.16666515f);
-                const f32 v34 = fmaf(v33, v30, 0.49999994f);
-                const f32 v35 = fmaf(v34, v30, 1.0f);
-                const f32 v36 = fmaf(v35, v30, 1.0f);
-                const i32 v37 = (i32)__float_as_int(v27);
-                const u32 v38 = (u32)v37;
-                const u32 v39 = shl_u32(v38, 23u);
-                const i32 v40 = (i32)v39;
-                const f32 v41 = __int_as_float((i32)v40);
-                const f32 v42 = v36 * v41;
-                const f32 v43 = v42 * v26;
-                shared2[t6 + k7 * 256] = v43;
-                const f32 v44 = r6;
-                const f32 v45 = v44 + v43;
-                r6 = v45;
+                const f32 v24 = fmaf(v23, 1.442695f, 12583166.0f);
+                const f32 v25 = v24 - 12583166.0f;
+                const f32 v26 = fmaf(v25, (-0.69314575f), v23);
+                const f32 v27 = fmaf(v25, (-1.4286068e-6f), v26);
+                const f32 v28 = fmaf(0.0013840563f, v27, 0.008369354f);
+                const f32 v29 = fmaf(v28, v27, 0.041668084f);
+                const f32 v30 = fmaf(v29, v27, 0.16666515f);
+                const f32 v31 = fmaf(v30, v27, 0.49999994f);
+                const f32 v32 = fmaf(v31, v27, 1.0f);
+                const f32 v33 = fmaf(v32, v27, 1.0f);
+                const i32 v34 = (i32)__float_as_int(v24);
+                const u32 v35 = (u32)v34;
+                const u32 v36 = shl_u32(v35, 22u);
+                const i32 v37 = (i32)v36;
+                const i32 v38 = (i32)(v37 & (-8388608));
+                const u32 v39 = (u32)v34;
+                const u32 v40 = shl_u32(v39, 23u);
+                const i32 v41 = (i32)v40;
+                const i32 v42 = (i32)((u32)v41 - (u32)v38);
+                const f32 v43 = __int_as_float((i32)v38);
+                const f32 v44 = __int_as_float((i32)v42);
+                const f32 v45 = v33 * v43;
+                const f32 v46 = v45 * v44;
+                shared2[t6 + k7 * 256] = v46;
+                const f32 v47 = r6;
+                const f32 v48 = v47 + v46;
+                r6 = v48;
             }
         }
-        const f32 v46 = r6;
-        shared7[t6] = v46;
+        const f32 v49 = r6;
+        shared7[t6] = v49;
     }
     __syncthreads();
     if ((int)threadIdx.x < 16) {
@@ -108,33 +111,33 @@ extern "C" __global__ void __launch_bounds__(256) softmax(const f32* __restrict_
         r8 = 0.0f;
         #pragma unroll
         for (int k9 = 0; k9 < 16; ++k9) {
-            const f32 v47 = shared7[t8 + k9 * 16];
-            const f32 v48 = r8;
-            const f32 v49 = v48 + v47;
-            r8 = v49;
+            const f32 v50 = shared7[t8 + k9 * 16];
+            const f32 v51 = r8;
+            const f32 v52 = v51 + v50;
+            r8 = v52;
         }
-        const f32 v50 = r8;
-        shared7[t8] = v50;
+        const f32 v53 = r8;
+        shared7[t8] = v53;
     }
     __syncthreads();
     #pragma unroll
     for (int k10 = 0; k10 < 16; ++k10) {
-        const f32 v51 = shared7[k10];
-        const f32 v52 = r1;
-        const f32 v53 = v52 + v51;
-        r1 = v53;
+        const f32 v54 = shared7[k10];
+        const f32 v55 = r1;
+        const f32 v56 = v55 + v54;
+        r1 = v56;
     }
-    const f32 v54 = r1;
+    const f32 v57 = r1;
     {
         const int t11 = threadIdx.x;
         for (int k12 = 0; k12 < 4; ++k12) {
-            const i32 v55 = t11 + k12 * 256;
-            const i32 v56 = 1000;
-            const bool v57 = v55 < v56;
-            if (v57) {
-                const f32 v58 = shared2[t11 + k12 * 256];
-                const f32 v59 = v58 / v54;
-                p1[b0 * 1000 + t11 + k12 * 256] = v59;
+            const i32 v58 = t11 + k12 * 256;
+            const i32 v59 = 1000;
+            const bool v60 = v58 < v59;
+            if (v60) {
+                const f32 v61 = shared2[t11 + k12 * 256];
+                const f32 v62 = v61 / v57;
+                p1[b0 * 1000 + t11 + k12 * 256] = v62;
             }
         }
     }
