@@ -67,7 +67,8 @@ impl Translator<'_, '_> {
                     (LaneUse::Affine(2), Some(ty)) if bytes * count == 16 && dtype != DType::Bool => {
                         let (base, offset) = self.address(memory, &mut r)?;
                         let (base, offset) = self.fit_offset(base, offset, 2 * 16);
-                        let v = self.guarded(uniform, ty, |t| Ok(t.load_every_second(dtype, ty, flags, base, offset)))?;
+                        let v =
+                            self.guarded(uniform, ty, |t| Ok(t.load_every_second(dtype, ty, flags, base, offset)))?;
                         Ok(Val::Vector(v))
                     }
                     _ => {

@@ -56,7 +56,12 @@ impl CopyNest {
             return None;
         };
         let in_registers = |m: &Memory| match m {
-            Memory::Scratch(i) => kernel.scratch.get(*i as usize)?.scope.eq(&Scope::Register).then_some(()),
+            Memory::Scratch(i) => kernel
+                .scratch
+                .get(*i as usize)?
+                .scope
+                .eq(&Scope::Register)
+                .then_some(()),
             Memory::Param(_) => None,
         };
         if loaded != value || from == to || [from, to].into_iter().any(|m| in_registers(m).is_some()) {
@@ -107,7 +112,10 @@ mod tests {
     use crate::kernel::{Access, Bind, Param};
 
     /// `for i0 in 4 { for i1 in 6 { p1[to] = p0[from] } }`.
-    fn nest(to: impl Fn(IndexExpr, IndexExpr) -> IndexExpr, from: impl Fn(IndexExpr, IndexExpr) -> IndexExpr) -> Kernel {
+    fn nest(
+        to: impl Fn(IndexExpr, IndexExpr) -> IndexExpr,
+        from: impl Fn(IndexExpr, IndexExpr) -> IndexExpr,
+    ) -> Kernel {
         let mut k = Kernel::default();
         for access in [Access::Read, Access::Write] {
             k.params.push(Param {

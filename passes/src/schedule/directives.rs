@@ -6,8 +6,8 @@
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, CopyNest, Kernel, Memory, Op, Scope, Stmt};
 
-use super::{stage, threads};
 use super::tree::{clone_fresh, count_divisions, loop_body, replace_loop, substitute_in};
+use super::{stage, threads};
 
 /// One transformation.
 #[derive(Clone, PartialEq, Eq, Debug)]

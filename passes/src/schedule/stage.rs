@@ -60,12 +60,11 @@ pub(super) fn loads(kernel: &mut Kernel, vars: [VarId; 2], size: [i64; 2]) -> Re
     let mut loads: Vec<(Memory, IndexExpr)> = Vec::new();
     for s in body {
         if let Stmt::Let {
-            op:
-                Op::Load {
-                    memory,
-                    index,
-                    mask: None,
-                },
+            op: Op::Load {
+                memory,
+                index,
+                mask: None,
+            },
             ..
         } = s
             && across(kernel, memory, index)

@@ -416,14 +416,8 @@ mod wide {
     #[inline]
     #[target_feature(enable = "avx512f")]
     unsafe fn quarters<const STREAM: bool>(to: Block, rows: [usize; 4], [a, b, c, d]: [__m512i; 4]) {
-        let (ab_even, ab_odd) = (
-            _mm512_shuffle_i64x2::<0x88>(a, b),
-            _mm512_shuffle_i64x2::<0xdd>(a, b),
-        );
-        let (cd_even, cd_odd) = (
-            _mm512_shuffle_i64x2::<0x88>(c, d),
-            _mm512_shuffle_i64x2::<0xdd>(c, d),
-        );
+        let (ab_even, ab_odd) = (_mm512_shuffle_i64x2::<0x88>(a, b), _mm512_shuffle_i64x2::<0xdd>(a, b));
+        let (cd_even, cd_odd) = (_mm512_shuffle_i64x2::<0x88>(c, d), _mm512_shuffle_i64x2::<0xdd>(c, d));
         // SAFETY: the caller's promise.
         unsafe {
             store::<STREAM>(to, rows[0], _mm512_shuffle_i64x2::<0x88>(ab_even, cd_even));
