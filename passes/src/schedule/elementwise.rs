@@ -7,8 +7,9 @@ use super::{Directive, ScalarReason, ScheduleReason, Scheduler, tree};
 
 /// Elements of one parallel iteration of a flat loop.
 const BLOCK: i64 = 4096;
-/// Bytes of results that are computed into scratch before they are written past the caches.
-const STREAMED_BYTES: i64 = 8 << 10;
+/// Bytes of results that are computed into scratch before they are written past the caches. Few enough that the loads of the
+/// next piece start while the stores of this one drain: with 8 KiB a sum of two tensors takes 1.3 times as long.
+const STREAMED_BYTES: i64 = 2 << 10;
 /// Rows of fewer bytes are not worth a copy of their own.
 const SHORTEST_STREAMED_ROW: i64 = 512;
 

@@ -201,7 +201,7 @@ unsafe fn transposed_tile<const E: usize, const STREAM: bool>(to: Block, from: B
     #[cfg(target_arch = "x86_64")]
     {
         let side = LINE / E;
-        let lines = (to.start as usize | to.pitch as usize) % LINE == 0;
+        let lines = (to.start as usize | to.pitch as usize).is_multiple_of(LINE);
         if STREAM && E >= 4 && lines && rows.is_multiple_of(side) && columns.is_multiple_of(side) && has_avx512() {
             // SAFETY: whole blocks of the tile, whose rows are lines.
             unsafe { wide::turn::<E, true>(to, from, rows, columns) };
