@@ -76,7 +76,7 @@ fn a_permuted_or_summed_constant_is_kept() {
 fn intermediates_of_kept_values_are_not_kept() {
     let g = Graph::new("product");
     let x = g.input("x", F32, [128]);
-    let (a, b) = (g.constant(matrix(128, 512)), g.constant(&matrix(512, 128)));
+    let (a, b) = (g.constant(matrix(128, 512)), g.constant(matrix(512, 128)));
     g.output("y", &(x * (a * 0.5).exp().matmul(&b).sum(0)));
     let e = compile(&g, 1);
     let persistent = |s: &&tlc_ir::plan::Slot| s.storage == Storage::Persistent;
