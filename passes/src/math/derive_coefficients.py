@@ -63,12 +63,18 @@ def remez(basis, target, weight, free, fixed, grid):
     return best
 
 
-def fit(name, doc, bits, f, low, high, degree, weight, lock=None, nudge=(0, 0)):
+def further(value, ulps, bits):
+    """`value` moved away from zero by `ulps` of its last place."""
+    return value + ulps * mp.sign(value) * mpf(2) ** (mp.frexp(value)[1] - bits)
+
+
+def fit(name, doc, bits, f, low, high, degree, weight, lock=None, nudges=None):
     """Approximates f(t) by sum c_k t^k, k = 0..=degree, on [low, high] with error weight(t).
 
-    `nudge` (k, ulps) ends coefficient k that much further from zero than the best fit, where that fit's rounded sum passes
-    a bound of f.
+    `nudges` (k: ulps) end coefficient k that much further from zero than the best fit, the first of them before the others are
+    solved for: where the rounded sum of that fit passes a bound of f. They were found by random search.
     """
+    nudges = nudges or {}
     low, high = mpf(low), mpf(high)
     points = max(200, 24 * (degree + 2))
     grid = [(low + high) / 2 - (high - low) / 2 * mp.cos(pi * (i + mpf("0.5")) / points) for i in range(points)]
@@ -80,11 +86,14 @@ def fit(name, doc, bits, f, low, high, degree, weight, lock=None, nudge=(0, 0)):
     for k in range(min(degree, lock if lock is not None else (degree if bits == 24 else 4))):
         free = list(range(k, degree + 1))
         fixed[k] = round_to(remez(basis, target, weights, free, fixed, grid)[1][0], bits)
+        if k == 0:
+            fixed[k] = further(fixed[k], nudges.get(k, 0), bits)
     free = [k for k in range(degree + 1) if k not in fixed]
     _, rest = remez(basis, target, weights, free, fixed, grid)
     values = [fixed[k] for k in sorted(fixed)] + [round_to(c, bits) for c in rest]
-    k, ulps = nudge
-    values[k] += ulps * mp.sign(values[k]) * mpf(2) ** (mp.frexp(values[k])[1] - bits)
+    for k, ulps in nudges.items():
+        if k > 0:
+            values[k] = further(values[k], ulps, bits)
     worst = max(w * abs(y - sum(c * t**k for k, c in enumerate(values))) for t, y, w in zip(grid, target, weights))
     exponent = float(mp.log(worst, 2))
     print(f"\n/// {doc}; error 2^{exponent:.1f}.")
@@ -171,7 +180,7 @@ def main():
         quarter = (pi / 2 * mpf("1.001"))
         fit(f"{prefix}_SIN", "(sin(r) - r) / r^3 in r^2, |r| <= pi/2, relative to sin(r)", bits,
             lambda z: (sin(sqrt(z)) - sqrt(z)) / sqrt(z) ** 3, mpf("1e-12"), quarter**2, pick(4, 7),
-            lambda z: z * sqrt(z) / sin(sqrt(z)), nudge=(2, pick(15, 0)))
+            lambda z: z * sqrt(z) / sin(sqrt(z)), nudges=pick({0: -1, 1: -1, 2: 1, 3: -56, 4: -36}, None))
         eighth = (pi / 4 * mpf("1.001"))
         fit(f"{prefix}_TAN", "(tan(r) - r) / r^3 in r^2, |r| <= pi/4, relative to tan(r)", bits,
             lambda z: (tan(sqrt(z)) - sqrt(z)) / sqrt(z) ** 3, mpf("1e-12"), eighth**2, pick(5, 13),
