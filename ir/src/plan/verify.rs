@@ -623,7 +623,7 @@ impl Checker<'_> {
         let mut writes: FxHashMap<SlotId, Vec<(usize, SlotId)>> = FxHashMap::default();
         for (i, at) in first_write.iter().enumerate() {
             let slot = SlotId(i as u32);
-            at.into_iter()
+            at.iter()
                 .for_each(|at| writes.entry(self.root(slot)).or_default().push((*at, slot)));
         }
         writes.values_mut().for_each(|w| w.sort());
