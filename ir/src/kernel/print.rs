@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Invariants: every value, variable, parameter and symbol prints with its number, so that text determines the kernel; table
-//! entries that no statement defines print behind the statements, as `unused %3: f32` and `unused i2 in 0..4`. A value's dtype stands at its definition, a variable's extent at its loop.
+//! entries that no statement defines print behind the statements, as `unused %3: f32` and `unused i2 in 0..4`. A value's
+//! dtype stands at its definition, a variable's extent at its loop.
 
 use std::fmt;
 
