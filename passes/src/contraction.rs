@@ -260,8 +260,22 @@ fn common_stride(group: &[usize], extents: &[IndexExpr], of: &[&Strided]) -> Opt
 
 /// Follows views below an operand as long as every label keeps one stride.
 fn strided(graph: &Graph, operand: NodeId, labels: &Labels, count: usize) -> Option<Strided> {
-    let mut vars = Variables::new(graph);
     let shape = &graph.ty(operand).shape;
+    let own = || {
+        let mut strides = vec![None; count];
+        for (&l, s) in labels.iter().zip(tlc_ir::graph::infer::row_major_strides(shape)) {
+            strides[l as usize] = Some(s);
+        }
+        Strided {
+            base: operand,
+            offset: IndexExpr::ZERO,
+            strides,
+        }
+    };
+    if !matches!(graph.node(operand).kind, NodeKind::View(_)) {
+        return Some(own());
+    }
+    let mut vars = Variables::new(graph);
     let index: Index = shape.iter().map(|d| vars.push(d.clone()).into()).collect();
     let mut best = None;
     let (mut at, mut index) = (operand, index);
@@ -291,20 +305,12 @@ fn strided(graph: &Graph, operand: NodeId, labels: &Labels, count: usize) -> Opt
     let (base, offset, by_axis) = best?;
     // The base must be a value that can be stored: a scalar constant or a counter is cheaper expanded into the operand.
     let base_ok = !matches!(graph.node(base).kind, NodeKind::Const(_) | NodeKind::Iota { .. });
-    let mut strides = vec![None; count];
-    if base_ok {
-        for (&l, s) in labels.iter().zip(by_axis) {
-            strides[l as usize] = Some(s);
-        }
-        return Some(Strided { base, offset, strides });
+    if !base_ok {
+        return Some(own());
     }
-    let own = tlc_ir::graph::infer::row_major_strides(shape);
-    for (&l, s) in labels.iter().zip(own) {
+    let mut strides = vec![None; count];
+    for (&l, s) in labels.iter().zip(by_axis) {
         strides[l as usize] = Some(s);
     }
-    Some(Strided {
-        base: operand,
-        offset: IndexExpr::ZERO,
-        strides,
-    })
+    Some(Strided { base, offset, strides })
 }

@@ -1,9 +1,8 @@
 //! Memory planning: which slots share bytes, and where each lives in the arena.
 //!
 //! Aliases are chosen once per plan: a kernel that reads each element of a dying value only where it writes its own result
-//! may write in place, and so may one that is done with a whole row before it writes that row (see `lower::in_place`).
-//! Offsets are packed when sizes are known, at compile time or when symbols are bound, by [`pack`]: a sweep over the steps,
-//! then, where that misses the lower bound of simultaneously live bytes, the best of several first-fit orders.
+//! may write in place. Offsets are packed when sizes are known, at compile time or when symbols are bound, by [`pack`]:
+//! best of several first-fit orders, against the lower bound of simultaneously live bytes.
 //!
 //! The order of steps is the planner's; lifetimes are closed intervals of step numbers, so a value that dies where another
 //! is born overlaps it unless they alias.
@@ -14,8 +13,6 @@ use tlc_ir::plan::{Layout, Plan, SlotId, Step, Storage};
 
 /// Alignment of slots in the arena, in bytes.
 pub const ALIGNMENT: u64 = 64;
-/// Slots up to which placements are sought by comparing every pair.
-const MAX_COMPARED: usize = 4096;
 
 /// One aliasing decision.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -71,14 +68,52 @@ pub fn lifetimes(plan: &Plan) -> Vec<Option<(usize, usize)>> {
     out
 }
 
+/// The last uses of the slots that share bytes: the two latest, of different slots.
+#[derive(Clone, Copy)]
+struct LatestUses([(usize, Option<SlotId>); 2]);
+
+impl LatestUses {
+    fn of(slot: SlotId, last: usize) -> LatestUses {
+        LatestUses([(last, Some(slot)), (0, None)])
+    }
+
+    fn add(&mut self, slot: SlotId, last: usize) {
+        match self.0.iter().position(|u| u.1 == Some(slot)) {
+            Some(known) => self.0[known].0 = self.0[known].0.max(last),
+            None if last > self.0[1].0 => self.0[1] = (last, Some(slot)),
+            None => {}
+        }
+        if self.0[1].0 > self.0[0].0 {
+            self.0.swap(0, 1);
+        }
+    }
+
+    fn join(&mut self, other: LatestUses) {
+        for (last, slot) in other.0 {
+            if let Some(slot) = slot {
+                self.add(slot, last);
+            }
+        }
+    }
+
+    /// Whether any slot but this one is used after step `at`.
+    fn after(&self, at: usize, but: SlotId) -> bool {
+        self.0.iter().any(|&(last, slot)| last > at && slot != Some(but))
+    }
+}
+
 /// Chooses aliases. `in_place[k]` lists, for step `k`, the `(read, written)` slot pairs that may be one buffer.
 pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Vec<AliasDecision> {
     let mut decisions = Vec::new();
-    // By root: the last step that touches its bytes, through itself or an alias.
     let mut last_use = vec![0usize; plan.slots.len()];
     for (at, step) in plan.steps.iter().enumerate() {
         step.visit_slots(&mut |slot, _| last_use[slot.0 as usize] = at, &plan.kernels);
     }
+    // By the slot whose bytes they share.
+    let numbered = last_use.iter().enumerate();
+    let mut uses: Vec<LatestUses> = numbered
+        .map(|(s, &last)| LatestUses::of(SlotId(s as u32), last))
+        .collect();
     for (at, pairs) in in_place.iter().enumerate() {
         let mut taken: Vec<SlotId> = Vec::new();
         let mut done: Vec<SlotId> = Vec::new();
@@ -87,16 +122,13 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
                 continue;
             }
             let root = plan.root(read);
-            if root == plan.root(written) {
-                continue;
-            }
             let same = plan.slots[root.0 as usize].len == plan.slots[written.0 as usize].len
                 && plan.slots[root.0 as usize].dtype.bytes() == plan.slots[written.0 as usize].dtype.bytes();
             // Another launch of the group may read the operand while this one overwrites it.
             let mut readers = 0;
             plan.steps[at].visit_slots(&mut |s, _| readers += (plan.root(s) == root) as u32, &plan.kernels);
             // Everything that shares the bytes must be past its last use.
-            let live = last_use[root.0 as usize] > at;
+            let live = uses[root.0 as usize].after(at, written);
             let reason = match (
                 &plan.slots[root.0 as usize].storage,
                 &plan.slots[written.0 as usize].storage,
@@ -108,11 +140,17 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
             };
             match reason {
                 AliasReason::InPlace => {
+                    let moved = uses[written.0 as usize];
+                    uses[root.0 as usize].join(moved);
                     last_use[root.0 as usize] = last_use[root.0 as usize].max(last_use[written.0 as usize]);
+                    uses[root.0 as usize].add(root, last_use[root.0 as usize]);
                     plan.slots[written.0 as usize].storage = Storage::Alias(root);
                 }
-                // The output's own last use is no earlier than this step.
-                AliasReason::IntoOutput => plan.slots[root.0 as usize].storage = Storage::Alias(written),
+                AliasReason::IntoOutput => {
+                    let moved = uses[root.0 as usize];
+                    uses[written.0 as usize].join(moved);
+                    plan.slots[root.0 as usize].storage = Storage::Alias(written);
+                }
                 _ => {}
             }
             if matches!(reason, AliasReason::InPlace | AliasReason::IntoOutput) {
@@ -195,27 +233,35 @@ pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
         });
     }
     let lower = lower_bound(&blocks, plan.steps.len());
-    let mut best = sweep(&blocks);
+    // The largest first; the longest-lived first; as they are born. Only the last takes no more than linear time whatever the
+    // lifetimes, so the others may be given up.
     type Order = fn(&Block) -> (std::cmp::Reverse<u64>, usize, usize);
-    let orders: [Order; 3] = [
+    let orders: [Order; 2] = [
         |b| (std::cmp::Reverse(b.bytes), b.first, b.slot),
         |b| (std::cmp::Reverse((b.last - b.first) as u64), b.first, b.slot),
-        |b| (std::cmp::Reverse(0), b.first, b.slot),
     ];
-    // Comparing every pair of blocks is for plans of a size where that costs little.
-    let orders = if blocks.len() <= MAX_COMPARED { &orders[..] } else { &[] };
-    for order in orders {
-        if best.0 <= lower {
-            break;
+    let mut best: Option<(u64, Vec<u64>)> = None;
+    let mut better = |found: Option<(u64, Vec<u64>)>| {
+        if let Some(found) = found
+            && best.as_ref().is_none_or(|(peak, _)| found.0 < *peak)
+        {
+            best = Some(found);
         }
+        best.as_ref().is_some_and(|(peak, _)| *peak <= lower)
+    };
+    let sorted = |order: Order| {
         let mut by: Vec<usize> = (0..blocks.len()).collect();
         by.sort_by_key(|&i| order(&blocks[i]));
-        let found = first_fit(&blocks, &by);
-        if found.0 < best.0 {
-            best = found;
-        }
+        by
+    };
+    let steps = plan.steps.len();
+    let perfect = orders
+        .iter()
+        .any(|&order| better(first_fit(&blocks, &sorted(order), steps)));
+    if !perfect {
+        better(Some(first_fit_by_birth(&blocks, steps)));
     }
-    let (arena_bytes, offsets) = best;
+    let (arena_bytes, offsets) = best.unwrap_or_default();
     let mut layout = Layout {
         offsets: vec![None; plan.slots.len()],
         arena_bytes,
@@ -242,59 +288,130 @@ fn lower_bound(blocks: &[Block], steps: usize) -> u64 {
     peak as u64
 }
 
-/// Places blocks in order of birth, each in the smallest gap between the blocks alive then that holds it. Linear in the number
-/// of blocks, times how many are alive together.
-fn sweep(blocks: &[Block]) -> (u64, Vec<u64>) {
-    let mut by_birth: Vec<usize> = (0..blocks.len()).collect();
-    by_birth.sort_by_key(|&i| (blocks[i].first, std::cmp::Reverse(blocks[i].bytes), blocks[i].slot));
-    let mut offsets = vec![0u64; blocks.len()];
-    // Blocks alive, by offset.
-    let mut alive: Vec<usize> = Vec::new();
-    let mut peak = 0;
-    for i in by_birth {
-        let b = &blocks[i];
-        alive.retain(|&p| blocks[p].last >= b.first);
-        let mut end = 0u64;
-        let mut gap: Option<(u64, u64)> = None;
-        for &p in &alive {
-            let free = offsets[p].saturating_sub(end);
-            if free >= b.bytes && gap.is_none_or(|(size, _)| free < size) {
-                gap = Some((free, end));
-            }
-            end = end.max(offsets[p] + blocks[p].bytes);
-        }
-        let at = gap.map_or(end, |(_, at)| at);
-        offsets[i] = at;
-        let position = alive.partition_point(|&p| offsets[p] <= at);
-        alive.insert(position, i);
-        peak = peak.max(at + b.bytes);
-    }
-    (peak, offsets)
+/// What [`first_fit`] may look at: so many blocks and steps, and so many more for each block.
+const SEARCH_BUDGET: (usize, usize) = (1 << 22, 256);
+
+/// Blocks that have a place, by lifetime.
+struct Placed {
+    /// A tree over the steps: each block is in the fewest nodes that cover its lifetime, so those alive at a step are in the
+    /// nodes above that step.
+    alive: Vec<Vec<u32>>,
+    /// By the step at which they are born.
+    born: Vec<Vec<u32>>,
+    leaves: usize,
 }
 
-/// Places blocks in the given order, each at the lowest offset that is free for its whole lifetime.
-fn first_fit(blocks: &[Block], order: &[usize]) -> (u64, Vec<u64>) {
+impl Placed {
+    fn new(steps: usize) -> Placed {
+        let leaves = steps.max(1).next_power_of_two();
+        Placed {
+            alive: vec![Vec::new(); 2 * leaves],
+            born: vec![Vec::new(); leaves],
+            leaves,
+        }
+    }
+
+    fn insert(&mut self, number: usize, b: &Block) {
+        self.born[b.first].push(number as u32);
+        let (mut from, mut to) = (b.first + self.leaves, b.last + self.leaves + 1);
+        while from < to {
+            if from & 1 == 1 {
+                self.alive[from].push(number as u32);
+                from += 1;
+            }
+            if to & 1 == 1 {
+                to -= 1;
+                self.alive[to].push(number as u32);
+            }
+            from /= 2;
+            to /= 2;
+        }
+    }
+
+    /// Calls `f` for every block whose lifetime overlaps; answers how much there was to look at.
+    fn overlapping(&self, b: &Block, mut f: impl FnMut(usize)) -> usize {
+        let mut seen = b.last - b.first;
+        let mut node = b.first + self.leaves;
+        while node > 0 {
+            seen += self.alive[node].len() + 1;
+            self.alive[node].iter().for_each(|&n| f(n as usize));
+            node /= 2;
+        }
+        for born in &self.born[b.first + 1..=b.last] {
+            seen += born.len();
+            born.iter().for_each(|&n| f(n as usize));
+        }
+        seen
+    }
+}
+
+/// Places blocks in the given order, each at the lowest offset that is free for its whole lifetime. `None` if that takes too
+/// long.
+fn first_fit(blocks: &[Block], order: &[usize], steps: usize) -> Option<(u64, Vec<u64>)> {
     let mut offsets = vec![0u64; blocks.len()];
-    // Placed blocks by offset.
-    let mut placed: Vec<usize> = Vec::new();
+    let mut placed = Placed::new(steps);
+    let mut budget = SEARCH_BUDGET.0 + SEARCH_BUDGET.1 * blocks.len();
     let mut peak = 0;
+    let mut taken: Vec<(u64, u64)> = Vec::new();
     for &i in order {
         let b = &blocks[i];
+        if b.bytes == 0 {
+            continue;
+        }
+        taken.clear();
+        let seen = placed.overlapping(b, |p| taken.push((offsets[p], offsets[p] + blocks[p].bytes)));
+        budget = budget.checked_sub(seen)?;
+        taken.sort_unstable();
         let mut at = 0u64;
-        for &p in &placed {
-            let other = &blocks[p];
-            if other.last < b.first || other.first > b.last || other.bytes == 0 {
-                continue;
-            }
-            if offsets[p] >= at + b.bytes {
+        for &(begin, end) in &taken {
+            if begin >= at + b.bytes {
                 break;
             }
-            at = at.max(offsets[p] + other.bytes);
+            at = at.max(end);
         }
         offsets[i] = at;
-        let position = placed.partition_point(|&p| offsets[p] < at);
-        placed.insert(position, i);
+        placed.insert(i, b);
         peak = peak.max(at + b.bytes);
+    }
+    Some((peak, offsets))
+}
+
+/// Places blocks as they are born, each at the lowest offset that is free then.
+fn first_fit_by_birth(blocks: &[Block], steps: usize) -> (u64, Vec<u64>) {
+    let mut born: Vec<Vec<usize>> = vec![Vec::new(); steps.max(1)];
+    let mut dead: Vec<Vec<usize>> = vec![Vec::new(); steps.max(1) + 1];
+    for (i, b) in blocks.iter().enumerate().filter(|(_, b)| b.bytes > 0) {
+        born[b.first].push(i);
+        dead[b.last + 1].push(i);
+    }
+    let mut offsets = vec![0u64; blocks.len()];
+    let mut peak = 0;
+    // Free ranges by where they begin, with where they end; no two touch.
+    let mut free = std::collections::BTreeMap::from([(0u64, u64::MAX)]);
+    for (born, dead) in born.iter().zip(&dead) {
+        for &i in dead {
+            let (mut begin, mut end) = (offsets[i], offsets[i] + blocks[i].bytes);
+            if let Some((&before, &touches)) = free.range(..begin).next_back()
+                && touches == begin
+            {
+                begin = before;
+            }
+            if let Some(after) = free.remove(&end) {
+                end = after;
+            }
+            free.insert(begin, end);
+        }
+        for &i in born {
+            let bytes = blocks[i].bytes;
+            let found = free.iter().find(|&(begin, end)| end - begin >= bytes);
+            let (&begin, &end) = found.expect("the last range has no end");
+            free.remove(&begin);
+            if begin + bytes < end {
+                free.insert(begin + bytes, end);
+            }
+            offsets[i] = begin;
+            peak = peak.max(begin + bytes);
+        }
     }
     (peak, offsets)
 }
@@ -345,3 +462,6 @@ fn independent(a: &Step, b: &Step, plan: &Plan) -> bool {
     );
     free
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,5 +1,7 @@
 //! Assembling the plan: clusters become steps over slots.
 
+use std::sync::Arc;
+
 use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::index::{IndexExpr, IndexNode, SymId};
 use tlc_ir::kernel::{Access, Kernel};
@@ -26,12 +28,12 @@ const SMALL_BYTES: i64 = 64 * 1024;
 pub struct LaunchReport {
     /// The cluster it belongs to.
     pub cluster: usize,
-    /// The kernel before legalization.
-    pub scheduled: Kernel,
+    /// The kernel before legalization; launches of equal nests share it.
+    pub scheduled: Arc<Kernel>,
     /// How the nest was built.
     pub form: Form,
     /// The schedule.
-    pub schedule: Schedule,
+    pub schedule: Arc<Schedule>,
     /// The kernel in the plan.
     pub kernel: KernelId,
 }
@@ -52,9 +54,9 @@ pub struct Planned {
 #[derive(Clone)]
 struct Known {
     kernel: KernelId,
-    schedule: Schedule,
+    schedule: Arc<Schedule>,
     /// Before legalization.
-    scheduled: Kernel,
+    scheduled: Arc<Kernel>,
     /// Parameter pairs that may be one buffer, on the naive nest and on the final kernel.
     in_place: Vec<(u32, u32)>,
 }
@@ -206,34 +208,29 @@ impl Planner<'_> {
             );
             return;
         }
-        for nest in lower(self.graph, c, is_root) {
-            let mut naive = nest.kernel.clone();
-            let symbols = compact_symbols(&mut naive);
+        for mut nest in lower(self.graph, c, is_root) {
+            let symbols = compact_symbols(&mut nest.kernel);
             let Known {
                 kernel,
                 schedule,
                 scheduled,
                 in_place,
-            } = match self.known.get(&naive) {
+            } = match self.known.get(&nest.kernel) {
                 Some(known) => known.clone(),
                 None => {
-                    let compact = crate::lower::Nest {
-                        kernel: naive.clone(),
-                        ..nest.clone()
-                    };
-                    let (mut kernel, made) = schedule(&compact, self.target);
-                    let scheduled = kernel.clone();
+                    let (mut kernel, made) = schedule(&nest, self.target);
+                    let scheduled = Arc::new(kernel.clone());
                     legalize(&mut kernel);
                     // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.
                     let mut in_place = nest.in_place.clone();
                     in_place.retain(|&(r, w)| runs_in_place(&kernel, r, w));
                     let known = Known {
                         kernel: self.intern(kernel),
-                        schedule: made,
+                        schedule: Arc::new(made),
                         scheduled,
                         in_place,
                     };
-                    self.known.insert(naive, known.clone());
+                    self.known.insert(nest.kernel.clone(), known.clone());
                     known
                 }
             };
@@ -266,7 +263,7 @@ impl Planner<'_> {
             self.launches.push(LaunchReport {
                 cluster: number,
                 scheduled,
-                form: nest.form.clone(),
+                form: nest.form,
                 schedule,
                 kernel,
             });

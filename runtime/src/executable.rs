@@ -12,6 +12,7 @@
 
 mod donate;
 mod init;
+mod product;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -20,12 +21,13 @@ use std::time::Instant;
 use tlc_ir::DType;
 use tlc_ir::graph::Condition;
 use tlc_ir::index::{IndexExpr, IndexNode};
-use tlc_ir::plan::{Gemm, GemmOperand, Layout, Plan, SlotId, Step, Storage};
+use tlc_ir::plan::{Layout, Plan, SlotId, Step, Storage};
 
-use crate::gemm::{MatrixArgs, multiply};
+use crate::gemm::multiply;
 use crate::jit::{self, Args, JitError, JitOptions, KernelFn};
-use crate::memory::{AlignedBuffer, AllocError, BufferPool, PooledBuffer};
+use crate::memory::{AlignedBuffer, AllocError, BufferPool, HUGE_PAGE_BYTES, PooledBuffer};
 use crate::pool::{Pool, PoolPanic};
+use product::BoundGemm;
 
 pub use donate::Argument;
 use init::Kept;
@@ -38,6 +40,8 @@ pub type Packer = fn(&Plan, &[i64]) -> Option<Layout>;
 const MAX_BINDINGS: usize = 64;
 /// Bytes of the worker scratch areas' alignment.
 const SCRATCH_ALIGNMENT: u64 = 64;
+/// Scratch memory of so many bytes for each worker asks for huge pages, whose bytes do not fight for sets of a cache.
+const LARGE_SCRATCH_BYTES: u64 = 128 << 10;
 
 /// Why a plan could not be loaded or run.
 #[derive(Debug, thiserror::Error)]
@@ -210,25 +214,6 @@ struct BoundLaunch {
     symbols: Vec<i64>,
     extent: u64,
     grain: u64,
-}
-
-struct BoundGemm {
-    dtype: DType,
-    batch: Vec<usize>,
-    m: usize,
-    n: usize,
-    k: usize,
-    lhs: BoundMatrix,
-    rhs: BoundMatrix,
-    dst: BoundMatrix,
-}
-
-struct BoundMatrix {
-    slot: usize,
-    offset: isize,
-    batch: Vec<isize>,
-    row: isize,
-    column: isize,
 }
 
 /// A plan under concrete symbol values.
@@ -448,7 +433,10 @@ impl Executable {
         binding: &Binding,
         f: impl FnOnce(&mut CallState) -> Result<(), RunError>,
     ) -> Result<(), RunError> {
-        let scratch = binding.scratch_bytes.saturating_mul(self.threads.threads() as u64) as usize;
+        let mut scratch = binding.scratch_bytes.saturating_mul(self.threads.threads() as u64) as usize;
+        if binding.scratch_bytes >= LARGE_SCRATCH_BYTES {
+            scratch = scratch.max(HUGE_PAGE_BYTES);
+        }
         let arena = binding.layout.arena_bytes as usize;
         let taken = lock(&self.states).pop();
         let mut state = match taken {
@@ -524,7 +512,23 @@ impl Executable {
                 let scratch = state.scratch.as_mut_ptr();
                 self.launch(launches, &state.args, scratch, binding.scratch_bytes)
             }
-            BoundStep::Gemm(g) => self.gemm(g, &state.slots),
+            BoundStep::Gemm(g) => {
+                let product = g.product(&state.slots);
+                let scratch = state.scratch.as_mut_ptr();
+                // SAFETY: the three matrices lie inside their slots by construction of the matrix form, the result overlaps
+                // neither operand, and every worker has `scratch_bytes` of scratch, which the binding made enough for the
+                // cut.
+                unsafe {
+                    multiply(
+                        &product,
+                        g.cut(),
+                        &self.threads,
+                        scratch,
+                        binding.scratch_bytes as usize,
+                    )?
+                };
+                Ok(())
+            }
             BoundStep::Copy { src, dst, bytes } => {
                 // SAFETY: both slots hold `bytes` bytes under this binding, and are different buffers.
                 unsafe { std::ptr::copy_nonoverlapping(state.slots[*src], state.slots[*dst], *bytes) };
@@ -578,40 +582,6 @@ impl Executable {
                     }
                 })?;
             }
-        }
-        Ok(())
-    }
-
-    fn gemm(&self, g: &BoundGemm, slots: &[*mut u8]) -> Result<(), RunError> {
-        let size = g.dtype.bytes() as isize;
-        let base = |m: &BoundMatrix, at: isize| {
-            // SAFETY: offsets and strides stay inside the slot by construction of the matrix form.
-            unsafe { slots[m.slot].offset((m.offset + at) * size) }
-        };
-        let batches: usize = g.batch.iter().product();
-        for b in 0..batches {
-            let at = |m: &BoundMatrix| {
-                let (mut rest, mut sum) = (b, 0isize);
-                for (&extent, &stride) in g.batch.iter().zip(&m.batch).rev() {
-                    sum += (rest % extent) as isize * stride;
-                    rest /= extent;
-                }
-                base(m, sum)
-            };
-            let args = MatrixArgs {
-                dtype: g.dtype,
-                m: g.m,
-                n: g.n,
-                k: g.k,
-                dst: at(&g.dst),
-                dst_strides: (g.dst.row, g.dst.column),
-                lhs: at(&g.lhs),
-                lhs_strides: (g.lhs.row, g.lhs.column),
-                rhs: at(&g.rhs),
-                rhs_strides: (g.rhs.row, g.rhs.column),
-            };
-            // SAFETY: the three matrices lie inside their slots, and the result overlaps neither operand.
-            unsafe { multiply(&args, &self.threads)? };
         }
         Ok(())
     }
@@ -780,7 +750,10 @@ impl Executable {
                 Step::Launch(l) => std::slice::from_ref(l),
                 Step::Group(all) => &all[..],
                 Step::Gemm(g) => {
-                    steps.push(BoundStep::Gemm(Box::new(bind_gemm(g, &eval)?)));
+                    let bound = BoundGemm::bind(g, self.threads.threads(), &eval)?;
+                    let scratch = (bound.cut().scratch_bytes as u64).next_multiple_of(SCRATCH_ALIGNMENT);
+                    scratch_bytes = scratch_bytes.max(scratch);
+                    steps.push(BoundStep::Gemm(Box::new(bound)));
                     continue;
                 }
                 Step::Copy { src, dst } => {
@@ -835,28 +808,4 @@ impl Executable {
             steps,
         })
     }
-}
-
-fn bind_gemm(g: &Gemm, eval: &dyn Fn(&IndexExpr, &str) -> Result<i64, RunError>) -> Result<BoundGemm, RunError> {
-    let size = |e: &IndexExpr| eval(e, &g.label).map(|v| v.max(0) as usize);
-    let stride = |e: &IndexExpr| eval(e, &g.label).map(|v| v as isize);
-    let matrix = |o: &GemmOperand| -> Result<BoundMatrix, RunError> {
-        Ok(BoundMatrix {
-            slot: o.slot.0 as usize,
-            offset: stride(&o.offset)?,
-            batch: o.batch.iter().map(stride).collect::<Result<_, _>>()?,
-            row: stride(&o.row)?,
-            column: stride(&o.column)?,
-        })
-    };
-    Ok(BoundGemm {
-        dtype: g.dtype,
-        batch: g.batch.iter().map(size).collect::<Result<_, _>>()?,
-        m: size(&g.m)?,
-        n: size(&g.n)?,
-        k: size(&g.k)?,
-        lhs: matrix(&g.lhs)?,
-        rhs: matrix(&g.rhs)?,
-        dst: matrix(&g.dst)?,
-    })
 }

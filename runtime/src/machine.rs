@@ -636,6 +636,15 @@ fn installed_memory_bytes() -> Option<u64> {
     }
 }
 
+/// Bytes of one core's second-level cache. Asks the processor first, which takes no time.
+pub(crate) fn second_level_bytes() -> u64 {
+    cpuid_caches()
+        .or_else(|| system_caches(&usable_cpus()))
+        .unwrap_or_else(Caches::assumed)
+        .l2
+        .bytes
+}
+
 /// What the passes need to know of this machine: vector shape and caches from the processor, speeds from the machine model's
 /// defaults (see [`crate::hwbench`] for measured ones).
 #[must_use]

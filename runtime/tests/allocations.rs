@@ -87,10 +87,9 @@ fn warm_dispatches_buffers_and_calls_allocate_nothing() {
     assert_eq!(buffers.stats().fresh, fresh, "a mapping of the system's counts as well");
 }
 
-/// A softmax after an activation: row kernels with scratch, an arena, a symbolic size. No library product: the crate that
-/// computes those allocates its packing buffers at each call.
+/// A product and a softmax after an activation: row kernels with scratch, packed operands, an arena, a symbolic size.
 fn model(constant: bool) -> tlc_ir::Graph {
-    let text = "graph @m(%x: f32[n, 96], %w: f32[n, 96], %b: f32[96]) where n in 1..=4096 {
+    let text = "graph @m(%x: f32[n, 96], %w: f32[n, 96], %b: f32[96], %p: f32[96, 96]) where n in 1..=4096 {
   %0 = mul %x, %w : f32[n, 96]
   %1 = expand %b : f32[n, 96]
   %2 = add %0, %1 : f32[n, 96]
@@ -105,13 +104,17 @@ fn model(constant: bool) -> tlc_ir::Graph {
   %11 = expand %10 : f32[n, 96]
   %12 = div %8, %11 : f32[n, 96]
   %13 = reduce add %3 {axes=[0]} : f32[96]
-  return %12 as y, %13 as s
+  %14 = einsum %12, %p {nk,km->nm} : f32[n, 96]
+  return %14 as y, %13 as s
 }
 ";
     // A table of 96 x 96 numbers, whose sums are computed once per executable.
-    let kept = text
-        .replace("  %13 =", "  %14 = const opaque \"w\" : f32[96, 96]\n  %15 = exp %14 : f32[96, 96]\n  %16 = reduce add %15 {axes=[0]} : f32[96]\n  %13 =")
-        .replace("return %12 as y, %13 as s", "%17 = add %13, %16 : f32[96]\n  return %12 as y, %17 as s");
+    let sums = "  %15 = const opaque \"w\" : f32[96, 96]
+  %16 = exp %15 : f32[96, 96]
+  %17 = reduce add %16 {axes=[0]} : f32[96]
+  %18 = add %13, %17 : f32[96]
+  return %14 as y, %18 as s";
+    let kept = text.replace("  return %14 as y, %13 as s", sums);
     let text = if constant { &kept } else { text };
     let mut data = |_: &str, dtype: tlc_ir::DType, shape: &[usize]| tlc_ir::HostTensor::zeros(dtype, shape).ok();
     tlc_ir::text::parse_graph(text, &mut data).expect("a valid graph")
@@ -145,7 +148,12 @@ fn warm_calls_allocate_nothing() {
                 shape,
                 data: &bytes[..4 * len],
             };
-            let inputs = [view(shape, shape[0] * 96), view(shape, shape[0] * 96), view(&[96], 96)];
+            let inputs = [
+                view(shape, shape[0] * 96),
+                view(shape, shape[0] * 96),
+                view(&[96], 96),
+                view(&[96, 96], 96 * 96),
+            ];
             // SAFETY: any bytes are valid u8, and the views end before the buffers are used again.
             let as_bytes = |v: &mut Vec<u64>, len: usize| unsafe {
                 std::slice::from_raw_parts_mut(v.as_mut_ptr().cast::<u8>(), len)

@@ -51,7 +51,12 @@ pub fn naive_plan(compiled: &Compiled) -> Plan {
 /// The plan at each stage: naive nests, scheduled kernels, legalized kernels.
 pub fn stages(compiled: &Compiled) -> Vec<(&'static str, Plan)> {
     let plan = &compiled.planned.plan;
-    let scheduled = compiled.planned.launches.iter().map(|l| l.scheduled.clone()).collect();
+    let scheduled = compiled
+        .planned
+        .launches
+        .iter()
+        .map(|l| (*l.scheduled).clone())
+        .collect();
     vec![
         ("naive", naive_plan(compiled)),
         ("scheduled", with_kernels(plan, scheduled, None)),

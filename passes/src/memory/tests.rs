@@ -1,0 +1,98 @@
+use super::*;
+
+fn random(state: &mut u64) -> usize {
+    *state = state
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) as usize
+}
+
+fn some_blocks(state: &mut u64, count: usize, steps: usize) -> Vec<Block> {
+    let blocks = (0..count).map(|slot| {
+        let first = random(state) % steps;
+        Block {
+            slot,
+            bytes: (random(state) % 5) as u64 * ALIGNMENT,
+            first,
+            last: (first + random(state) % 6).min(steps - 1),
+        }
+    });
+    blocks.collect()
+}
+
+/// First fit by its definition.
+fn first_fit_by_definition(blocks: &[Block], order: &[usize]) -> (u64, Vec<u64>) {
+    let mut offsets = vec![0; blocks.len()];
+    let mut placed: Vec<usize> = Vec::new();
+    let mut peak = 0;
+    for &i in order {
+        let b = &blocks[i];
+        if b.bytes == 0 {
+            continue;
+        }
+        let meets = |&&p: &&usize| blocks[p].last >= b.first && blocks[p].first <= b.last;
+        let free = |at: u64| {
+            let beyond = |&p: &usize| offsets[p] >= at + b.bytes || offsets[p] + blocks[p].bytes <= at;
+            placed.iter().filter(meets).all(beyond)
+        };
+        let at = (0..).step_by(ALIGNMENT as usize).find(|&at| free(at)).unwrap();
+        offsets[i] = at;
+        peak = peak.max(at + b.bytes);
+        placed.push(i);
+    }
+    (peak, offsets)
+}
+
+#[test]
+fn both_searches_find_what_first_fit_is_defined_to_find() {
+    let mut state = 1;
+    for _ in 0..300 {
+        let steps = 1 + random(&mut state) % 20;
+        let count = random(&mut state) % 40;
+        let blocks = some_blocks(&mut state, count, steps);
+        let mut order: Vec<usize> = (0..count).collect();
+        order.sort_by_key(|&i| (blocks[i].first, i));
+        let expected = first_fit_by_definition(&blocks, &order);
+        assert_eq!(first_fit(&blocks, &order, steps), Some(expected.clone()));
+        assert_eq!(first_fit_by_birth(&blocks, steps), expected);
+        order.sort_by_key(|&i| (std::cmp::Reverse(blocks[i].bytes), i));
+        let expected = first_fit_by_definition(&blocks, &order);
+        assert_eq!(first_fit(&blocks, &order, steps), Some(expected));
+    }
+}
+
+#[test]
+fn a_search_among_lifetimes_that_all_overlap_is_given_up() {
+    let count = 40_000;
+    let blocks: Vec<Block> = (0..count)
+        .map(|slot| Block {
+            slot,
+            bytes: ALIGNMENT,
+            first: slot,
+            last: 2 * count - 1 - slot,
+        })
+        .collect();
+    let order: Vec<usize> = (0..count).collect();
+    assert_eq!(first_fit(&blocks, &order, 2 * count), None);
+    let (peak, _) = first_fit_by_birth(&blocks, 2 * count);
+    assert_eq!(peak, lower_bound(&blocks, 2 * count));
+}
+
+#[test]
+fn the_latest_use_of_a_class_leaves_one_slot_out() {
+    let mut state = 7;
+    for _ in 0..500 {
+        let count = 1 + random(&mut state) % 6;
+        let last: Vec<usize> = (0..count).map(|_| random(&mut state) % 5).collect();
+        let mut uses = LatestUses::of(SlotId(0), last[0]);
+        for (s, &at) in last.iter().enumerate().skip(1) {
+            uses.join(LatestUses::of(SlotId(s as u32), at));
+        }
+        for but in 0..count {
+            for at in 0..6 {
+                let expected = (0..count).any(|s| s != but && last[s] > at);
+                assert_eq!(uses.after(at, SlotId(but as u32)), expected);
+            }
+        }
+    }
+}

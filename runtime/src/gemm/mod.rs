@@ -1,0 +1,242 @@
+//! Matrix products on the pool.
+//!
+//! A product, or a stack of them, is cut into pieces: ranges of rows and columns of one entry of the stack. The summed axis
+//! is never cut between pieces. On x86-64 a piece is computed by the micro-kernels of the crate `gemm` under our own loops
+//! ([`tiles`]), which pack operands into scratch memory that the caller brings, so that a call allocates nothing; elsewhere
+//! by the crate's own driver, one thread of it per piece.
+//!
+//! Invariants:
+//! - Every element of the result is summed in an order that depends on the summed extent alone: blocks of it in turn, one
+//!   chain of multiply-adds in each. So results do not depend on the cut, nor on the number of threads.
+//! - A [`Cut`] and the run that follows it agree on the scratch bytes.
+
+use tlc_ir::DType;
+
+use crate::pool::{Pool, PoolPanic};
+
+#[cfg(not(target_arch = "x86_64"))]
+mod portable;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+
+#[cfg(not(target_arch = "x86_64"))]
+use portable as driver;
+#[cfg(target_arch = "x86_64")]
+use tiles as driver;
+
+/// Below so many multiply-adds a product (with its whole stack) stays on the calling thread.
+const MIN_PARALLEL_WORK: usize = 1 << 18;
+/// Pieces of fewer multiply-adds than this are handed out together.
+const MIN_PIECE_WORK: usize = 1 << 16;
+/// Pieces that a thread should get at most.
+const PIECES_PER_THREAD: usize = 8;
+/// What a piece costs besides its arithmetic, in multiply-adds: taking it, and calls that do not fill a tile.
+const PIECE_OVERHEAD: usize = 4 << 10;
+/// What packing one element costs, in multiply-adds.
+const PACK_COST: usize = 4;
+
+/// A stack of strided matrices. Strides in elements.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    /// The first element of the first matrix.
+    pub start: *mut u8,
+    /// Stride of each batch axis.
+    pub batch: &'a [isize],
+    /// Stride between rows.
+    pub row: isize,
+    /// Stride between columns.
+    pub column: isize,
+}
+
+/// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`.
+#[derive(Clone, Copy, Debug)]
+pub struct Product<'a> {
+    /// f32 or f64.
+    pub dtype: DType,
+    /// Extents of the batch axes, possibly none.
+    pub batch: &'a [usize],
+    /// Rows of the result.
+    pub m: usize,
+    /// Columns of the result.
+    pub n: usize,
+    /// Summed extent.
+    pub k: usize,
+    /// Left operand.
+    pub lhs: Matrix<'a>,
+    /// Right operand.
+    pub rhs: Matrix<'a>,
+    /// Result.
+    pub dst: Matrix<'a>,
+}
+
+/// How a product is shared out between threads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Cut {
+    /// Pieces along the rows of one entry.
+    rows: usize,
+    /// Pieces along its columns.
+    columns: usize,
+    /// Pieces that are handed out together; 0 where the calling thread computes all.
+    grain: usize,
+    /// Bytes of scratch memory that each worker needs, aligned to 64.
+    pub scratch_bytes: usize,
+}
+
+/// The sides of the smallest part of a result that is worth computing alone. Cuts are at multiples of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Unit {
+    rows: usize,
+    columns: usize,
+    /// False if what is left over beyond whole units must stay with the last of them.
+    partial: bool,
+}
+
+impl Unit {
+    /// Units along an extent.
+    fn count(self, extent: usize, unit: usize) -> usize {
+        match self.partial {
+            true => extent.div_ceil(unit).max(1),
+            false => (extent / unit).max(1),
+        }
+    }
+}
+
+/// Where piece `number` of `pieces` along an extent begins.
+fn edge(number: usize, pieces: usize, units: usize, unit: usize, extent: usize) -> usize {
+    if number == pieces {
+        extent
+    } else {
+        (number * units / pieces * unit).min(extent)
+    }
+}
+
+/// Chooses the cut for a product. Looks at extents and strides only, not at the matrices.
+pub fn cut(p: &Product<'_>, threads: usize) -> Cut {
+    let unit = driver::unit(p);
+    let scratch_bytes = driver::scratch_bytes(p);
+    let entries = p.batch.iter().fold(1usize, |n, &d| n.saturating_mul(d));
+    let work = p.m.saturating_mul(p.n).saturating_mul(p.k);
+    let whole = Cut {
+        rows: 1,
+        columns: 1,
+        grain: 0,
+        scratch_bytes,
+    };
+    if threads <= 1 || work.saturating_mul(entries) < MIN_PARALLEL_WORK {
+        return whole;
+    }
+    let (row_units, column_units) = (unit.count(p.m, unit.rows), unit.count(p.n, unit.columns));
+    let most = PIECES_PER_THREAD * threads;
+    let mut best: Option<(usize, Cut)> = None;
+    for columns in 1..=column_units.min(most) {
+        for rows in 1..=row_units.min(most / columns) {
+            let pieces = entries.saturating_mul(rows * columns);
+            let tall = (row_units.div_ceil(rows) * unit.rows).min(p.m);
+            let wide = (column_units.div_ceil(columns) * unit.columns).min(p.n);
+            let packing = driver::packed_elements(p, tall, wide).saturating_mul(PACK_COST);
+            let piece = tall.saturating_mul(wide).saturating_mul(p.k).saturating_add(packing);
+            let piece = piece.saturating_add(PIECE_OVERHEAD);
+            let grain = (MIN_PIECE_WORK / piece).max(1).min((pieces / (2 * threads)).max(1));
+            let rounds = pieces.div_ceil(grain).div_ceil(threads) * grain;
+            let mut cost = rounds.saturating_mul(piece);
+            if pieces <= threads * grain {
+                // Nothing is left to even out with when a thread comes late.
+                cost += cost / 16;
+            }
+            let made = Cut {
+                rows,
+                columns,
+                grain,
+                scratch_bytes,
+            };
+            if best.is_none_or(|(least, _)| cost < least) {
+                best = Some((cost, made));
+            }
+        }
+    }
+    best.map_or(whole, |(_, c)| c)
+}
+
+struct Shared<'a>(&'a Product<'a>, *mut u8);
+// SAFETY: pieces write disjoint parts of the result and only read the operands; each worker has scratch of its own.
+unsafe impl Sync for Shared<'_> {}
+
+/// Computes a product on the pool, cut as [`cut`] said for it. `scratch` has `stride` bytes for each worker.
+///
+/// # Errors
+/// [`PoolPanic`] if a worker panicked.
+///
+/// # Safety
+/// The matrices must lie in memory that is valid for reads (operands) and writes (result), the result must overlap neither
+/// operand, and no two elements of the result may share an address. `scratch` must be valid for `stride` bytes times the
+/// pool's threads, aligned to 64 and used by nobody else, and `stride` at least the cut's [`Cut::scratch_bytes`].
+pub unsafe fn multiply(
+    p: &Product<'_>,
+    cut: &Cut,
+    pool: &Pool,
+    scratch: *mut u8,
+    stride: usize,
+) -> Result<(), PoolPanic> {
+    let entries: usize = p.batch.iter().product();
+    let pieces = entries * cut.rows * cut.columns;
+    if p.m == 0 || p.n == 0 {
+        return Ok(());
+    }
+    let shared = Shared(p, scratch);
+    let run = |worker: usize, begin: u64, end: u64| {
+        let shared = &shared;
+        for number in begin as usize..end as usize {
+            // SAFETY: pieces are disjoint parts of the caller's product, and the worker's scratch is its own.
+            unsafe { piece(shared.0, cut, number, shared.1.add(worker * stride)) };
+        }
+    };
+    if cut.grain == 0 {
+        run(0, 0, pieces as u64);
+        return Ok(());
+    }
+    pool.parallel_for(pieces as u64, cut.grain as u64, &run)
+}
+
+/// Computes one piece.
+///
+/// # Safety
+/// As for [`multiply`], with the scratch of one worker.
+unsafe fn piece(p: &Product<'_>, cut: &Cut, number: usize, scratch: *mut u8) {
+    let unit = driver::unit(p);
+    let (number, column) = (number / cut.columns, number % cut.columns);
+    let (entry, row) = (number / cut.rows, number % cut.rows);
+    let units = unit.count(p.m, unit.rows);
+    let rows = (
+        edge(row, cut.rows, units, unit.rows, p.m),
+        edge(row + 1, cut.rows, units, unit.rows, p.m),
+    );
+    let units = unit.count(p.n, unit.columns);
+    let columns = (
+        edge(column, cut.columns, units, unit.columns, p.n),
+        edge(column + 1, cut.columns, units, unit.columns, p.n),
+    );
+    let at = |m: &Matrix<'_>, row: usize, column: usize| {
+        let (mut rest, mut sum) = (entry, row as isize * m.row + column as isize * m.column);
+        for (&extent, &stride) in p.batch.iter().zip(m.batch).rev() {
+            sum += (rest % extent) as isize * stride;
+            rest /= extent;
+        }
+        m.start.wrapping_offset(sum * p.dtype.bytes() as isize)
+    };
+    let part = |m: &Matrix<'_>, row, column| Matrix {
+        start: at(m, row, column),
+        batch: &[],
+        ..*m
+    };
+    let part = Product {
+        batch: &[],
+        m: rows.1 - rows.0,
+        n: columns.1 - columns.0,
+        lhs: part(&p.lhs, rows.0, 0),
+        rhs: part(&p.rhs, 0, columns.0),
+        dst: part(&p.dst, rows.0, columns.0),
+        ..*p
+    };
+    // SAFETY: a part of what the caller vouches for.
+    unsafe { driver::run(&part, scratch) };
+}

@@ -1,0 +1,311 @@
+//! Pieces of a product by the micro-kernels of the crate `gemm`, under loops of our own.
+//!
+//! A micro-kernel computes a tile of the result: a *panel* of the operand whose elements lie along the result's unit stride,
+//! read as whole vectors, times a few rows (the *strip*) of the other operand, read one element at a time. Panels are
+//! copied so that their vectors lie one after the other, a block of the summed axis at a time; strips are read where they
+//! are unless that would touch a page for every element.
+//!
+//! Why not the crate's own driver: it allocates its packing memory at each call, in pages of 4 KiB whose colours collide in
+//! the second-level cache, transposes an operand element by element, and has no notion of a stack of products.
+
+mod pack;
+
+use std::sync::OnceLock;
+
+use tlc_ir::DType;
+
+use super::{Product, Unit};
+
+/// Bytes along the summed axis of one block: a strip of that length and what of a panel is in use fit the first-level
+/// cache. The order of summation depends on it, so it is the same on every machine.
+const BLOCK_BYTES: usize = 2048;
+/// Strips up to which panels are read where they are, if they can be.
+const FEW_STRIPS: usize = 8;
+/// Panels from which on packing strips pays.
+const MANY_PANELS: usize = 2;
+/// Strips packed at once: what lies beside each other in memory goes into the cache together.
+const STRIPS_AT_ONCE: usize = 8;
+/// Panels of one pass over the strips, at most.
+const MAX_PANELS: usize = 16;
+
+/// A micro-kernel: `(rows, columns, depth, dst, panel, strip, dst column stride, dst row stride, panel stride along the
+/// sum, strip stride along the sum, strip stride across, alpha, beta, alpha status, three conjugations, unused)`. Rows are
+/// along the panel. With status 0 it writes `beta` times the sum, with 1 it adds that to the result.
+type MicroKernel<T> = unsafe fn(
+    usize,
+    usize,
+    usize,
+    *mut T,
+    *const T,
+    *const T,
+    isize,
+    isize,
+    isize,
+    isize,
+    isize,
+    T,
+    T,
+    u8,
+    bool,
+    bool,
+    bool,
+    *const T,
+);
+
+/// The micro-kernels of one instruction set and element type.
+trait Tiles {
+    type Element: Copy + 'static;
+    const ONE: Self::Element;
+    const ZERO: Self::Element;
+    /// Elements of a vector.
+    const LANES: usize;
+    /// Elements across a panel: a few vectors.
+    const PANEL: usize;
+    /// Elements across a strip.
+    const STRIP: usize;
+    /// The kernel for that many vectors of a panel and elements of a strip, both at least 1.
+    fn kernel(vectors: usize, strip: usize) -> MicroKernel<Self::Element>;
+    /// Copies panels; see [`pack`].
+    ///
+    /// # Safety
+    /// As for [`pack::panels`].
+    unsafe fn pack(from: pack::Source<Self::Element>, to: *mut Self::Element);
+    /// Copies strips; see [`pack`].
+    ///
+    /// # Safety
+    /// As for [`pack::strips`].
+    unsafe fn pack_strips(from: pack::Source<Self::Element>, to: *mut Self::Element);
+}
+
+macro_rules! tiles {
+    ($name:ident, $element:ident, $library:ident, $set:ident, $lanes:literal, $pack:ident) => {
+        struct $name;
+        impl Tiles for $name {
+            type Element = $element;
+            const ONE: $element = 1.0;
+            const ZERO: $element = 0.0;
+            const LANES: usize = $lanes;
+            const PANEL: usize = $lanes * $library::microkernel::$set::$element::UKR.len();
+            const STRIP: usize = $library::microkernel::$set::$element::UKR[0].len();
+            fn kernel(vectors: usize, strip: usize) -> MicroKernel<$element> {
+                static KERNELS: [[MicroKernel<$element>; $name::STRIP]; $name::PANEL / $name::LANES] =
+                    $library::microkernel::$set::$element::UKR;
+                KERNELS[vectors - 1][strip - 1]
+            }
+            unsafe fn pack(from: pack::Source<$element>, to: *mut $element) {
+                // SAFETY: the caller's promise.
+                unsafe { pack::$pack::<{ $name::PANEL }, $lanes>(from, to) };
+            }
+            unsafe fn pack_strips(from: pack::Source<$element>, to: *mut $element) {
+                // SAFETY: the caller's promise.
+                unsafe { pack::strips::<_, { $name::STRIP }>(from, to) };
+            }
+        }
+    };
+}
+
+tiles!(Avx512F32, f32, gemm_f32, avx512f, 16, panels_avx_f32);
+tiles!(Avx512F64, f64, gemm_f64, avx512f, 8, panels_avx_f64);
+tiles!(FmaF32, f32, gemm_f32, fma, 8, panels_avx_f32);
+tiles!(FmaF64, f64, gemm_f64, fma, 4, panels_avx_f64);
+tiles!(ScalarF32, f32, gemm_f32, scalar, 1, panels_f32);
+tiles!(ScalarF64, f64, gemm_f64, scalar, 1, panels_f64);
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Set {
+    Avx512,
+    Fma,
+    Scalar,
+}
+
+/// The widest instruction set of this machine.
+fn set() -> Set {
+    if std::is_x86_feature_detected!("avx512f") {
+        Set::Avx512
+    } else if std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx") {
+        Set::Fma
+    } else {
+        Set::Scalar
+    }
+}
+
+/// Calls `$f::<K>($arg...)` with the kernels for a dtype on this machine.
+macro_rules! with_tiles {
+    ($dtype:expr, $f:ident ( $($arg:expr),* )) => {
+        match ($dtype, set()) {
+            (DType::F64, Set::Avx512) => $f::<Avx512F64>($($arg),*),
+            (DType::F64, Set::Fma) => $f::<FmaF64>($($arg),*),
+            (DType::F64, Set::Scalar) => $f::<ScalarF64>($($arg),*),
+            (_, Set::Avx512) => $f::<Avx512F32>($($arg),*),
+            (_, Set::Fma) => $f::<FmaF32>($($arg),*),
+            (_, Set::Scalar) => $f::<ScalarF32>($($arg),*),
+        }
+    };
+}
+
+/// True if panels run along the rows of the result, because that is where its elements lie together.
+fn along_rows(p: &Product<'_>) -> bool {
+    p.dst.row.unsigned_abs() < p.dst.column.unsigned_abs()
+}
+
+/// The unit of cuts: one panel by one strip.
+pub(super) fn unit(p: &Product<'_>) -> Unit {
+    fn sides<K: Tiles>() -> (usize, usize) {
+        (K::PANEL, K::STRIP)
+    }
+    let (panel, strip) = with_tiles!(p.dtype, sides());
+    let (rows, columns) = if along_rows(p) { (panel, strip) } else { (strip, panel) };
+    Unit {
+        rows,
+        columns,
+        partial: true,
+    }
+}
+
+/// Elements along the sum of each block but the last; no two blocks differ by much.
+fn block(k: usize, size: usize) -> usize {
+    let most = BLOCK_BYTES / size;
+    k.div_ceil(k.div_ceil(most).max(1)).max(1)
+}
+
+/// Panels of one pass: half of the second-level cache holds them.
+fn panels_of_a_pass<K: Tiles>() -> usize {
+    static HALF: OnceLock<usize> = OnceLock::new();
+    let half = *HALF.get_or_init(|| crate::machine::second_level_bytes() as usize / 2);
+    (half / (BLOCK_BYTES * K::PANEL)).clamp(1, MAX_PANELS)
+}
+
+/// Scratch that a piece needs.
+pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
+    fn bytes<K: Tiles>(p: &Product<'_>) -> usize {
+        let size = size_of::<K::Element>();
+        let wide = if along_rows(p) { p.m } else { p.n };
+        let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>());
+        (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP) * block(p.k, size) * size
+    }
+    with_tiles!(p.dtype, bytes(p))
+}
+
+/// Elements that a piece of that size packs.
+pub(super) fn packed_elements(p: &Product<'_>, tall: usize, wide: usize) -> usize {
+    let across = if along_rows(p) { tall } else { wide };
+    across.saturating_mul(p.k)
+}
+
+/// Computes a piece.
+///
+/// # Safety
+/// As for [`super::multiply`], with scratch for one worker.
+pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe { with_tiles!(p.dtype, typed(p, scratch)) };
+}
+
+/// # Safety
+/// As for [`run`], and this machine has the instruction set of `K`.
+unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8) {
+    let size = size_of::<K::Element>();
+    let dst = p.dst.start.cast::<K::Element>();
+    let (lhs, rhs) = (p.lhs.start.cast::<K::Element>(), p.rhs.start.cast::<K::Element>());
+    // Everything as if panels ran along columns: `wide` counts along panels, `tall` along strips.
+    let rows = along_rows(p);
+    let (tall, wide, dst_tall, dst_wide) = match rows {
+        true => (p.n, p.m, p.dst.column, p.dst.row),
+        false => (p.m, p.n, p.dst.row, p.dst.column),
+    };
+    let (panel, panel_wide, panel_sum) = match rows {
+        true => (lhs, p.lhs.row, p.lhs.column),
+        false => (rhs, p.rhs.column, p.rhs.row),
+    };
+    let (strip, strip_tall, strip_sum) = match rows {
+        true => (rhs, p.rhs.column, p.rhs.row),
+        false => (lhs, p.lhs.row, p.lhs.column),
+    };
+    if p.k == 0 {
+        for i in 0..tall as isize {
+            for j in 0..wide as isize {
+                // SAFETY: an element of the result.
+                unsafe { *dst.wrapping_offset(i * dst_tall + j * dst_wide) = K::ZERO };
+            }
+        }
+        return;
+    }
+    let block = block(p.k, size);
+    let pass = panels_of_a_pass::<K>() * K::PANEL;
+    let panels = scratch.cast::<K::Element>();
+    let strips = panels.wrapping_add(wide.div_ceil(K::PANEL).min(pass / K::PANEL) * K::PANEL * block);
+    for first in (0..wide).step_by(pass) {
+        let across = pass.min(wide - first);
+        let direct = panel_wide == 1 && across.is_multiple_of(K::LANES) && tall <= FEW_STRIPS * K::STRIP;
+        let pack_strips = strip_sum != 1 && across > MANY_PANELS * K::PANEL;
+        for begin in (0..p.k).step_by(block) {
+            let depth = block.min(p.k - begin);
+            let from = panel.wrapping_offset(first as isize * panel_wide + begin as isize * panel_sum);
+            if !direct {
+                let source = pack::Source {
+                    start: from,
+                    across,
+                    depth,
+                    stride_across: panel_wide,
+                    stride_depth: panel_sum,
+                };
+                // SAFETY: the source is part of the operand, and scratch has room for whole panels of a block.
+                unsafe { K::pack(source, panels) };
+            }
+            for top in (0..tall).step_by(K::STRIP) {
+                let height = K::STRIP.min(tall - top);
+                let mut strip = strip.wrapping_offset(top as isize * strip_tall + begin as isize * strip_sum);
+                let (mut sum, mut next) = (strip_sum, strip_tall);
+                if pack_strips {
+                    let behind = top / K::STRIP % STRIPS_AT_ONCE;
+                    if behind == 0 {
+                        let source = pack::Source {
+                            start: strip,
+                            across: (STRIPS_AT_ONCE * K::STRIP).min(tall - top),
+                            depth,
+                            stride_across: strip_tall,
+                            stride_depth: strip_sum,
+                        };
+                        // SAFETY: the source is part of the operand, and scratch has room for these strips of a block.
+                        unsafe { K::pack_strips(source, strips) };
+                    }
+                    strip = strips.wrapping_add(behind * depth * K::STRIP);
+                    (sum, next) = (K::STRIP as isize, 1);
+                }
+                for left in (0..across).step_by(K::PANEL) {
+                    let width = K::PANEL.min(across - left);
+                    let to = top as isize * dst_tall + (first + left) as isize * dst_wide;
+                    let (vectors, sum_panel) = match direct {
+                        true => (from.wrapping_add(left), panel_sum),
+                        false => (panels.wrapping_add(left * depth), K::PANEL as isize),
+                    };
+                    let kernel = K::kernel(width.div_ceil(K::LANES), height);
+                    // SAFETY: the tile lies in the result, strip and panel in the operands or in scratch, where panels are
+                    // padded to whole vectors (read in place, they are whole vectors). `set` found the instructions.
+                    unsafe {
+                        kernel(
+                            width,
+                            height,
+                            depth,
+                            dst.wrapping_offset(to),
+                            vectors,
+                            strip,
+                            dst_tall,
+                            dst_wide,
+                            sum_panel,
+                            sum,
+                            next,
+                            K::ONE,
+                            K::ONE,
+                            u8::from(begin > 0),
+                            false,
+                            false,
+                            false,
+                            std::ptr::null(),
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

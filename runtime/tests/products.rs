@@ -1,0 +1,426 @@
+//! Matrix products: values against sums in f64, whatever the strides; the same bits whatever the threads; nothing read or
+//! written beyond the matrices.
+
+use tlc_ir::DType;
+use tlc_runtime::gemm::{Matrix, Product, cut, multiply};
+use tlc_runtime::memory::AlignedBuffer;
+use tlc_runtime::pool::Pool;
+
+/// Numbers that repeat after a long while.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 >> 33
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// In -1..1.
+    fn value(&mut self) -> f64 {
+        self.next() as f64 / f64::from(1u32 << 30) - 1.0
+    }
+}
+
+trait Element: Copy + Default + PartialEq + std::fmt::Debug {
+    const DTYPE: DType;
+    const UNIT: f64;
+    fn of(x: f64) -> Self;
+    fn wide(self) -> f64;
+    fn bits(self) -> u64;
+}
+
+impl Element for f32 {
+    const DTYPE: DType = DType::F32;
+    const UNIT: f64 = f32::EPSILON as f64;
+    fn of(x: f64) -> f32 {
+        x as f32
+    }
+    fn wide(self) -> f64 {
+        f64::from(self)
+    }
+    fn bits(self) -> u64 {
+        u64::from(self.to_bits())
+    }
+}
+
+impl Element for f64 {
+    const DTYPE: DType = DType::F64;
+    const UNIT: f64 = f64::EPSILON;
+    fn of(x: f64) -> f64 {
+        x
+    }
+    fn wide(self) -> f64 {
+        self
+    }
+    fn bits(self) -> u64 {
+        self.to_bits()
+    }
+}
+
+/// How a matrix of a stack lies in memory.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Order {
+    Rows,
+    Columns,
+    /// Rows, every other element.
+    Sparse,
+    /// Rows, the last one first and the last element of each first.
+    Backward,
+    /// One row for all.
+    SameRow,
+}
+
+/// A stack in memory: strides, where it begins and how long it is.
+struct Layout {
+    batch: isize,
+    row: isize,
+    column: isize,
+    first: usize,
+    len: usize,
+}
+
+fn layout(order: Order, batch: usize, rows: usize, columns: usize) -> Layout {
+    let (r, c) = (rows as isize, columns as isize);
+    let (row, column, each) = match order {
+        Order::Rows => (c, 1, rows * columns),
+        Order::Columns => (1, r, rows * columns),
+        Order::Sparse => (2 * c, 2, 2 * rows * columns),
+        Order::Backward => (-c, -1, rows * columns),
+        Order::SameRow => (0, 1, columns),
+    };
+    let first = if order == Order::Backward {
+        (rows * columns).saturating_sub(1)
+    } else {
+        0
+    };
+    Layout {
+        batch: each as isize,
+        row,
+        column,
+        first,
+        len: batch * each,
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    batch: usize,
+    m: usize,
+    n: usize,
+    k: usize,
+    orders: [Order; 3],
+}
+
+fn matrix<'a, T>(data: *mut T, l: &Layout, batch: &'a [isize]) -> Matrix<'a> {
+    Matrix {
+        start: data.wrapping_add(l.first).cast(),
+        batch,
+        row: l.row,
+        column: l.column,
+    }
+}
+
+/// Runs a case on pools of several sizes, checks the bits against each other, and answers the first result.
+fn run<T: Element>(case: Case, a: &mut [T], b: &mut [T], threads: &[usize]) -> (Vec<T>, Layout) {
+    let Case { batch, m, n, k, orders } = case;
+    let (la, lb) = (layout(orders[0], batch, m, k), layout(orders[1], batch, k, n));
+    let lc = layout(orders[2], batch, m, n);
+    let mut first: Option<Vec<T>> = None;
+    for &t in threads {
+        let pool = Pool::new(t);
+        let mut c = vec![T::of(7.5); lc.len];
+        let (ba, bb, bc) = ([la.batch], [lb.batch], [lc.batch]);
+        let product = Product {
+            dtype: T::DTYPE,
+            batch: &[batch],
+            m,
+            n,
+            k,
+            lhs: matrix(a.as_mut_ptr(), &la, &ba),
+            rhs: matrix(b.as_mut_ptr(), &lb, &bb),
+            dst: matrix(c.as_mut_ptr(), &lc, &bc),
+        };
+        let cut = cut(&product, t);
+        let stride = cut.scratch_bytes.next_multiple_of(64);
+        let mut scratch = AlignedBuffer::zeroed(stride * t).expect("memory");
+        // What lies in scratch must not matter.
+        scratch.as_mut_slice().fill(0xff);
+        // SAFETY: the layouts say where the matrices lie; the result is a buffer of its own.
+        unsafe { multiply(&product, &cut, &pool, scratch.as_mut_ptr(), stride) }.expect("no panic");
+        match &first {
+            None => first = Some(c),
+            Some(f) => {
+                let same = f.iter().zip(&c).all(|(x, y)| x.bits() == y.bits());
+                assert!(same, "{case:?} {}: {t} threads", T::DTYPE);
+            }
+        }
+    }
+    (first.expect("at least one pool"), lc)
+}
+
+fn at(l: &Layout, batch: usize, row: usize, column: usize) -> usize {
+    let to = batch as isize * l.batch + row as isize * l.row + column as isize * l.column;
+    (l.first as isize + to) as usize
+}
+
+fn check<T: Element>(case: Case, seed: u64, threads: &[usize]) {
+    let Case { batch, m, n, k, orders } = case;
+    let mut random = Random(seed);
+    let (la, lb) = (layout(orders[0], batch, m, k), layout(orders[1], batch, k, n));
+    let mut fill = |len: usize| -> Vec<T> { (0..len).map(|_| T::of(random.value())).collect() };
+    let (mut a, mut b) = (fill(la.len), fill(lb.len));
+    let (c, lc) = run(case, &mut a, &mut b, threads);
+    let mut written = vec![false; c.len()];
+    for e in 0..batch {
+        for i in 0..m {
+            for j in 0..n {
+                let (mut sum, mut terms) = (0f64, 0f64);
+                for s in 0..k {
+                    let term = a[at(&la, e, i, s)].wide() * b[at(&lb, e, s, j)].wide();
+                    sum += term;
+                    terms += term.abs();
+                }
+                let place = at(&lc, e, i, j);
+                written[place] = true;
+                let off = (c[place].wide() - sum).abs();
+                // Each of k multiply-adds and of the additions of blocks rounds once.
+                let allowed = (k + 2) as f64 * T::UNIT * terms;
+                assert!(
+                    off <= allowed,
+                    "{case:?} [{e}, {i}, {j}]: {} is not {sum}",
+                    c[place].wide()
+                );
+            }
+        }
+    }
+    for (place, value) in c.iter().enumerate() {
+        assert!(written[place] || *value == T::of(7.5), "{case:?}: wrote at {place}");
+    }
+}
+
+const OPERANDS: [Order; 5] = [
+    Order::Rows,
+    Order::Columns,
+    Order::Sparse,
+    Order::Backward,
+    Order::SameRow,
+];
+
+#[test]
+fn products_of_any_strides_are_sums_of_products() {
+    let mut random = Random(1);
+    for number in 0..400 {
+        let mut extent = |most: usize| match random.below(4) {
+            0 => random.below(4),
+            1 => random.below(20),
+            _ => random.below(most),
+        };
+        let (m, n, k) = (extent(150), extent(150), extent(80));
+        let order = |random: &mut Random| OPERANDS[random.below(5)];
+        let case = Case {
+            batch: 1 + random.below(4),
+            m,
+            n,
+            k,
+            orders: [order(&mut random), order(&mut random), OPERANDS[random.below(4)]],
+        };
+        check::<f32>(case, number, &[1, 3]);
+        check::<f64>(case, number, &[1, 3]);
+    }
+}
+
+#[test]
+fn long_sums_are_taken_in_the_same_blocks_by_any_cut() {
+    for (m, n, k) in [
+        (97, 130, 1111),
+        (3, 700, 513),
+        (700, 3, 512),
+        (2, 2, 5000),
+        (130, 257, 600),
+    ] {
+        for (lhs, rhs) in [(Order::Rows, Order::Rows), (Order::Columns, Order::Columns)] {
+            for dst in [Order::Rows, Order::Columns] {
+                let case = Case {
+                    batch: 1,
+                    m,
+                    n,
+                    k,
+                    orders: [lhs, rhs, dst],
+                };
+                check::<f32>(case, 5, &[1, 2, 3, 8]);
+                check::<f64>(case, 5, &[1, 2, 3, 8]);
+            }
+        }
+    }
+}
+
+#[test]
+fn stacks_are_shared_between_threads_to_the_same_bits() {
+    for (batch, m, n, k) in [
+        (40, 33, 50, 17),
+        (3, 128, 128, 64),
+        (500, 4, 5, 6),
+        (0, 8, 8, 8),
+        (7, 64, 200, 100),
+    ] {
+        let orders = [Order::Rows, Order::Columns, Order::Rows];
+        check::<f32>(Case { batch, m, n, k, orders }, 9, &[1, 2, 4, 7]);
+    }
+}
+
+#[test]
+fn an_empty_sum_is_zero_and_an_empty_result_is_nothing() {
+    for (m, n, k) in [(5, 7, 0), (0, 7, 3), (5, 0, 3), (0, 0, 0)] {
+        let orders = [Order::Rows, Order::Rows, Order::Rows];
+        check::<f32>(
+            Case {
+                batch: 2,
+                m,
+                n,
+                k,
+                orders,
+            },
+            3,
+            &[1, 2],
+        );
+    }
+}
+
+#[test]
+fn nan_and_infinity_stay_in_their_row_and_column() {
+    let (m, n, k) = (70, 90, 600);
+    for (place, value) in [
+        ((13, 77), f32::NAN),
+        ((69, 599), f32::INFINITY),
+        ((0, 0), f32::NEG_INFINITY),
+    ] {
+        for orders in [[Order::Rows; 3], [Order::Columns, Order::Columns, Order::Rows]] {
+            let case = Case {
+                batch: 1,
+                m,
+                n,
+                k,
+                orders,
+            };
+            let la = layout(orders[0], 1, m, k);
+            let (mut a, mut b) = (vec![1f32; m * k], vec![0.5f32; k * n]);
+            a[at(&la, 0, place.0, place.1)] = value;
+            let (c, lc) = run(case, &mut a, &mut b, &[1, 2]);
+            for i in 0..m {
+                for j in 0..n {
+                    let found = c[at(&lc, 0, i, j)];
+                    if i != place.0 {
+                        assert_eq!(found, k as f32 * 0.5);
+                    } else if value.is_nan() {
+                        assert!(found.is_nan());
+                    } else {
+                        assert_eq!(found, value);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Memory whose end is the end of what may be touched.
+#[cfg(target_os = "linux")]
+struct Guarded {
+    base: *mut u8,
+    mapped: usize,
+    start: *mut u8,
+}
+
+#[cfg(target_os = "linux")]
+impl Guarded {
+    fn new(bytes: usize) -> Guarded {
+        let page = 4096;
+        let mapped = bytes.next_multiple_of(page) + page;
+        // SAFETY: a fresh mapping; its last page is then closed, and what is used ends where that begins.
+        unsafe {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            let base = libc::mmap(
+                std::ptr::null_mut(),
+                mapped,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags,
+                -1,
+                0,
+            );
+            assert_ne!(base, libc::MAP_FAILED);
+            let base = base.cast::<u8>();
+            let closed = libc::mprotect(base.add(mapped - page).cast(), page, libc::PROT_NONE);
+            assert_eq!(closed, 0);
+            Guarded {
+                base,
+                mapped,
+                start: base.add(mapped - page - bytes),
+            }
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // SAFETY: mapped with this size, and not used any more.
+        unsafe { libc::munmap(self.base.cast(), self.mapped) };
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn nothing_beyond_the_end_of_a_matrix_is_touched() {
+    for (m, n, k) in [
+        (1, 1, 1),
+        (6, 64, 3),
+        (7, 65, 33),
+        (48, 16, 9),
+        (5, 80, 40),
+        (31, 10, 128),
+        (64, 64, 64),
+    ] {
+        for (row_a, row_b) in [(true, true), (false, true), (true, false), (false, false)] {
+            for row_c in [true, false] {
+                let strides = |rows: usize, columns: usize, by_row: bool| match by_row {
+                    true => (columns as isize, 1),
+                    false => (1, rows as isize),
+                };
+                let (a, b, c) = (
+                    Guarded::new(4 * m * k),
+                    Guarded::new(4 * k * n),
+                    Guarded::new(4 * m * n),
+                );
+                let make = |g: &Guarded, (row, column): (isize, isize)| Matrix {
+                    start: g.start,
+                    batch: &[],
+                    row,
+                    column,
+                };
+                let product = Product {
+                    dtype: DType::F32,
+                    batch: &[],
+                    m,
+                    n,
+                    k,
+                    lhs: make(&a, strides(m, k, row_a)),
+                    rhs: make(&b, strides(k, n, row_b)),
+                    dst: make(&c, strides(m, n, row_c)),
+                };
+                let cut = cut(&product, 1);
+                let mut scratch = AlignedBuffer::zeroed(cut.scratch_bytes).expect("memory");
+                // SAFETY: three mappings of the matrices' sizes.
+                unsafe { multiply(&product, &cut, &Pool::new(1), scratch.as_mut_ptr(), 0) }.expect("no panic");
+                // SAFETY: `m * n` elements were just written there.
+                let found = unsafe { std::slice::from_raw_parts(c.start.cast::<f32>(), m * n) };
+                assert!(found.iter().all(|&x| x == 0.0), "fresh mappings hold zeros");
+            }
+        }
+    }
+}
