@@ -72,7 +72,6 @@ pub fn lifetimes(plan: &Plan) -> Vec<Option<(usize, usize)>> {
 /// Chooses aliases. `in_place[k]` lists, for step `k`, the `(read, written)` slot pairs that may be one buffer.
 pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Vec<AliasDecision> {
     let mut decisions = Vec::new();
-    // By root: the last step that touches its bytes, through itself or an alias.
     let mut last_use = vec![0usize; plan.slots.len()];
     for (at, step) in plan.steps.iter().enumerate() {
         step.visit_slots(&mut |slot, _| last_use[slot.0 as usize] = at, &plan.kernels);
@@ -85,9 +84,6 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
                 continue;
             }
             let root = plan.root(read);
-            if root == plan.root(written) {
-                continue;
-            }
             let same = plan.slots[root.0 as usize].len == plan.slots[written.0 as usize].len
                 && plan.slots[root.0 as usize].dtype.bytes() == plan.slots[written.0 as usize].dtype.bytes();
             // Another launch of the group may read the operand while this one overwrites it.

@@ -2,7 +2,7 @@
 //!
 //! A product, or a stack of them, is cut into pieces: ranges of rows and columns of one entry of the stack. The summed axis
 //! is never cut between pieces. On x86-64 a piece is computed by the micro-kernels of the crate `gemm` under our own loops
-//! ([`tiles`]), which pack operands into scratch memory that the caller brings, so that a call allocates nothing; elsewhere
+//! (`tiles`), which pack operands into scratch memory that the caller brings, so that a call allocates nothing; elsewhere
 //! by the crate's own driver, one thread of it per piece.
 //!
 //! Invariants:
