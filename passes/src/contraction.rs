@@ -185,15 +185,16 @@ fn groups(graph: &Graph, id: NodeId) -> Option<Groups> {
 }
 
 /// Operands of a product whose summed labels walk them with more than one stride, with the axis order in which a copy of
-/// each would do: batch and own labels first, summed ones last. This is how a convolution becomes a matrix product.
+/// each would do: batch labels first, then own and summed ones, whichever walk the operand with stride 1 last. This is how
+/// a convolution becomes a matrix product.
 pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 4]>)> {
     let node = graph.node(id);
     let NodeKind::Einsum {
         inputs,
+        output,
         semiring: Semiring::AddMul,
         accumulator,
         dtype,
-        ..
     } = &node.kind
     else {
         return Vec::new();
@@ -216,13 +217,33 @@ pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 
             continue;
         }
         let own = if k == 0 { &g.rows } else { &g.columns };
-        let order = g.batch.iter().chain(own).chain(&g.summed);
+        let (outer, inner) = own.split_at(own.len() - walked_last(&g, own, &s, output));
+        let order = g.batch.iter().chain(outer).chain(&g.summed).chain(inner);
         let axis = |l: &usize| inputs[k].iter().position(|&x| x as usize == *l).map(|p| p as u8);
         if let Some(order) = order.map(axis).collect::<Option<SmallVec<[u8; 4]>>>() {
             out.push((k, order));
         }
     }
     out
+}
+
+/// How many of an operand's own labels the copy should walk last: those that are also neighbours in the result, if the last
+/// of them walks the operand with stride 1 and further than the last summed label does.
+fn walked_last(g: &Groups, own: &[usize], operand: &Strided, output: &Labels) -> usize {
+    let extent = |l: &usize| g.extents[*l].as_const();
+    let (Some(&last), Some(summed)) = (own.last(), g.summed.last()) else {
+        return 0;
+    };
+    let unit = operand.strides[last].as_ref().is_some_and(|s| s.is(1));
+    if !unit || extent(&last).is_none() || extent(&last) <= extent(summed) {
+        return 0;
+    }
+    let at = |l: usize| output.iter().position(|&x| x as usize == l);
+    let neighbours = |pair: &[usize]| match (at(pair[0]), at(pair[1])) {
+        (Some(a), Some(b)) => a + 1 == b,
+        _ => false,
+    };
+    1 + own.windows(2).rev().take_while(|pair| neighbours(pair)).count()
 }
 
 /// Reduces `group` to its innermost labels that collapse to one stride in every tensor; the outer ones move to `batch`.

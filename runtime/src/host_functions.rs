@@ -1,6 +1,8 @@
 //! The functions that compiled kernels may call.
 //!
-//! Invariant: each computes exactly what [`ScalarOp::eval`] says, so emitters and interpreters agree bit for bit.
+//! Invariant: scalar functions compute exactly what [`ScalarOp::eval`] says, so emitters and interpreters agree bit for bit.
+
+mod copy;
 
 use tlc_codegen::clif::HostFunction;
 use tlc_ir::{DType, Scalar, ScalarOp};
@@ -99,6 +101,11 @@ pub fn address(function: HostFunction) -> Option<*const u8> {
             (DType::U64, DType::BF16) => Some(u64_bf16 as *const u8),
             _ => None,
         },
+        HostFunction::Copy {
+            element,
+            transposed,
+            streaming,
+        } => copy::address(element, transposed, streaming),
     }
 }
 

@@ -3,8 +3,10 @@
 //! Invariants:
 //! - A compiled kernel refers to a host function only by a relocation to a [`HostFunction`]; the runtime maps each to an
 //!   address. The name is stable and fit for a symbol table.
-//! - All take and return scalars in the platform's C calling convention: f32 or f64 operands, or a 64-bit integer; a 16-bit
-//!   float comes back as its bits in an i32.
+//! - All use the platform's C calling convention. [`HostFunction::Map`] and [`HostFunction::Convert`] take and return
+//!   scalars: f32 or f64 operands, or a 64-bit integer; a 16-bit float comes back as its bits in an i32.
+//!   [`HostFunction::Copy`] takes six 64-bit integers and returns nothing: address and pitch in bytes of the block that is
+//!   written, the same of the block that is read, rows and columns of the block that is written.
 
 use cranelift_codegen::ir::{AbiParam, LibCall, Signature, Type, types};
 use cranelift_codegen::isa::CallConv;
@@ -17,6 +19,15 @@ pub enum HostFunction {
     Map(ScalarOp, DType),
     /// Conversion of an f64, i64 or u64 to the bits of an f16 or bf16, rounded once.
     Convert(DType, DType),
+    /// Copies a block of memory.
+    Copy {
+        /// Bytes of an element: 1, 2, 4 or 8; 1 where rows are copied from rows.
+        element: u8,
+        /// Whether rows are copied from columns.
+        transposed: bool,
+        /// Whether it writes past the caches.
+        streaming: bool,
+    },
 }
 
 /// Operations on f32 and f64 that are called where they were not legalized, or where an instruction is missing.
@@ -51,7 +62,7 @@ const OPS: [ScalarOp; 25] = [
 impl HostFunction {
     /// Every host function, in a fixed order; a position in it is the function's index in relocations.
     pub fn all() -> Vec<HostFunction> {
-        let mut all = Vec::with_capacity(2 * OPS.len() + 6);
+        let mut all = Vec::with_capacity(2 * OPS.len() + 16);
         for op in OPS {
             all.push(HostFunction::Map(op, DType::F32));
             all.push(HostFunction::Map(op, DType::F64));
@@ -60,14 +71,32 @@ impl HostFunction {
             all.push(HostFunction::Convert(from, DType::F16));
             all.push(HostFunction::Convert(from, DType::BF16));
         }
+        for streaming in [false, true] {
+            for (element, transposed) in [(1, false), (1, true), (2, true), (4, true), (8, true)] {
+                all.push(HostFunction::Copy {
+                    element,
+                    transposed,
+                    streaming,
+                });
+            }
+        }
         all
     }
 
-    /// The symbol: `tlc_exp_f32`, `tlc_convert_f64_bf16`.
+    /// The symbol: `tlc_exp_f32`, `tlc_convert_f64_bf16`, `tlc_stream_transposed_4`.
     pub fn name(self) -> String {
         match self {
             HostFunction::Map(op, dtype) => format!("tlc_{op}_{dtype}"),
             HostFunction::Convert(from, to) => format!("tlc_convert_{from}_{to}"),
+            HostFunction::Copy {
+                element,
+                transposed,
+                streaming,
+            } => {
+                let verb = if streaming { "stream" } else { "copy" };
+                let order = if transposed { "transposed" } else { "rows" };
+                format!("tlc_{verb}_{order}_{element}")
+            }
         }
     }
 
@@ -99,14 +128,15 @@ impl HostFunction {
 
     pub(super) fn signature(self, call_conv: CallConv) -> Signature {
         let float = |d| if d == DType::F32 { types::F32 } else { types::F64 };
-        let (operand, count, result): (Type, usize, Type) = match self {
-            HostFunction::Map(op, dtype) => (float(dtype), op.arity(), float(dtype)),
-            HostFunction::Convert(DType::F64, _) => (types::F64, 1, types::I32),
-            HostFunction::Convert(..) => (types::I64, 1, types::I32),
+        let (operand, count, result): (Type, usize, Option<Type>) = match self {
+            HostFunction::Map(op, dtype) => (float(dtype), op.arity(), Some(float(dtype))),
+            HostFunction::Convert(DType::F64, _) => (types::F64, 1, Some(types::I32)),
+            HostFunction::Convert(..) => (types::I64, 1, Some(types::I32)),
+            HostFunction::Copy { .. } => (types::I64, 6, None),
         };
         let mut signature = Signature::new(call_conv);
         signature.params.extend((0..count).map(|_| AbiParam::new(operand)));
-        signature.returns.push(AbiParam::new(result));
+        signature.returns.extend(result.map(AbiParam::new));
         signature
     }
 }

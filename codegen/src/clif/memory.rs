@@ -64,6 +64,13 @@ impl Translator<'_, '_> {
                         })?;
                         Ok(Val::Vector(v))
                     }
+                    (LaneUse::Affine(2), Some(ty)) if bytes * count == 16 && dtype != DType::Bool => {
+                        let (base, offset) = self.address(memory, &mut r)?;
+                        let (base, offset) = self.fit_offset(base, offset, 2 * 16);
+                        let v =
+                            self.guarded(uniform, ty, |t| Ok(t.load_every_second(dtype, ty, flags, base, offset)))?;
+                        Ok(Val::Vector(v))
+                    }
                     _ => {
                         let mut lanes = SmallVec::new();
                         for lane in 0..count {
@@ -317,6 +324,33 @@ impl Translator<'_, '_> {
             v = self.b.ins().icmp(cc, wide, zero);
         }
         v
+    }
+
+    /// Every second element as a full vector of `ty`: two vectors, the second of which ends with the last element wanted.
+    fn load_every_second(&mut self, dtype: DType, ty: Type, flags: MemFlagsData, base: Value, offset: i32) -> Value {
+        let bytes = dtype.bytes();
+        let count = 16 / bytes;
+        let last = offset + ((count - 1) * bytes) as i32;
+        let low = self.b.ins().load(ty, flags, base, offset);
+        let high = self.b.ins().load(ty, flags, base, last);
+        let mask: Vec<u8> = (0..16)
+            .map(|byte| {
+                let element = 2 * (byte / bytes);
+                // The second vector starts with element `count - 1`, and its bytes are numbered from 16.
+                let from = if element < count {
+                    element * bytes
+                } else {
+                    16 + (element - (count - 1)) * bytes
+                };
+                (from + byte % bytes) as u8
+            })
+            .collect();
+        let mask = self.b.func.dfg.immediates.push(ConstantData::from(V128Imm(
+            <[u8; 16]>::try_from(mask).unwrap_or([0; 16]),
+        )));
+        let (low, high) = (self.cast(types::I8X16, low), self.cast(types::I8X16, high));
+        let picked = self.b.ins().shuffle(low, high, mask);
+        self.cast(ty, picked)
     }
 
     fn store_vector(&mut self, dtype: DType, flags: MemFlagsData, v: Value, base: Value, offset: i32, reverse: bool) {

@@ -21,6 +21,7 @@
 
 mod check;
 mod convert;
+mod copy;
 mod host;
 mod index;
 mod loops;

@@ -73,6 +73,8 @@ pub(super) struct Translator<'k, 'b> {
     pub memo: Vec<FxHashMap<MemoKey, Value>>,
     pub hosts: Vec<(HostFunction, ir::FuncRef)>,
     pub depth: u32,
+    /// Whether something was written past the caches.
+    pub streams: bool,
     range: (Value, Value),
     statements: usize,
 }
@@ -122,11 +124,16 @@ pub(super) fn translate(
         memo: vec![FxHashMap::default()],
         hosts: Vec::new(),
         depth: 0,
+        streams: false,
         range: (begin, end),
         statements: 0,
     };
     t.load_args(args)?;
     t.block(&kernel.body, true)?;
+    if t.streams {
+        // Streamed stores are ordered only by a fence, and what follows the kernel must see them.
+        t.b.ins().fence();
+    }
     t.b.ins().return_(&[]);
     t.b.seal_all_blocks();
     t.b.finalize(isa.frontend_config());
@@ -309,6 +316,7 @@ impl<'k> Translator<'k, '_> {
             Bind::Serial => self.counted_loop(var, None, body),
             Bind::Parallel if outermost => self.counted_loop(var, Some(self.range), body),
             Bind::Parallel => invalid("a parallel loop that is not outermost"),
+            Bind::Copy | Bind::Stream => self.copy_loop(var, bind, body),
             Bind::Block | Bind::Thread => unsupported(format!("{} loops", bind.name())),
         }
     }
@@ -469,6 +477,13 @@ impl<'k> Translator<'k, '_> {
 
     /// Calls a host function.
     pub(super) fn call_host(&mut self, function: HostFunction, args: &[Value]) -> Result<Value> {
+        let call = self.call(function, args)?;
+        let result = self.b.inst_results(call).first().copied();
+        result.map_or_else(|| invalid("the result of a function without one"), Ok)
+    }
+
+    /// Calls a host function.
+    pub(super) fn call(&mut self, function: HostFunction, args: &[Value]) -> Result<ir::Inst> {
         let found = self.hosts.iter().find(|(f, _)| *f == function);
         let callee = match found {
             Some((_, callee)) => *callee,
@@ -491,8 +506,7 @@ impl<'k> Translator<'k, '_> {
                 callee
             }
         };
-        let call = self.b.ins().call(callee, args);
-        Ok(self.b.inst_results(call)[0])
+        Ok(self.b.ins().call(callee, args))
     }
 }
 

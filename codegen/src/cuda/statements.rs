@@ -299,7 +299,7 @@ impl<'k> Writer<'k> {
                 self.forget(var);
                 return Ok(());
             }
-            Bind::Serial | Bind::Unroll | Bind::Lanes => {}
+            Bind::Serial | Bind::Unroll | Bind::Lanes | Bind::Copy | Bind::Stream => {}
         }
         if matches!(bind, Bind::Unroll | Bind::Lanes) {
             self.line("#pragma unroll");

@@ -17,6 +17,8 @@
 //!   `If` there runs its body when *any* lane's condition holds; stores inside are masked by the program, not by the `If`.
 //! - `Register` scratch has a constant length and is only accessed at indices that become constants once `Unroll` loops are
 //!   unrolled, plus at most one lane variable with coefficient 1 at an offset divisible by the lane count.
+//! - A `Copy` or `Stream` loop, with at most one loop inside, only copies elements between two memories that do not overlap
+//!   ([`CopyNest`]).
 //! - Scratch contents are undefined at the start of a parallel iteration.
 //! - A GPU kernel is one `Block` loop, the whole body, whose iterations are independent as those of a `Parallel` loop are.
 //!   `Thread` loops lie inside it, never in each other nor in an `If`, and have at most 1024 iterations, which touch disjoint
@@ -28,10 +30,12 @@
 //!
 //! Kernels are alpha-renamed and nameless inside, so equal ones compare equal and compile once.
 
+mod copy;
 pub mod interp;
 mod print;
 pub mod verify;
 
+pub use copy::CopyNest;
 use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};
@@ -111,17 +115,23 @@ pub enum Bind {
     Block,
     /// One per GPU thread of a block.
     Thread,
+    /// As one copy of a block of memory, straight or transposed.
+    Copy,
+    /// As `Copy`, writing past the caches: for what is too large to be found there again.
+    Stream,
 }
 
 impl Bind {
     /// Every binding.
-    pub const ALL: [Bind; 6] = [
+    pub const ALL: [Bind; 8] = [
         Bind::Serial,
         Bind::Unroll,
         Bind::Lanes,
         Bind::Parallel,
         Bind::Block,
         Bind::Thread,
+        Bind::Copy,
+        Bind::Stream,
     ];
 
     /// The spelling in text forms.
@@ -133,6 +143,8 @@ impl Bind {
             Bind::Parallel => "parallel",
             Bind::Block => "block",
             Bind::Thread => "thread",
+            Bind::Copy => "copy",
+            Bind::Stream => "stream",
         }
     }
 }

@@ -4,10 +4,10 @@
 //! in part. New variables are numbered deterministically, so a list of directives is a schedule that can be replayed.
 
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
+use tlc_ir::kernel::{Bind, CopyNest, Kernel, Memory, Op, Scope, Stmt};
 
-use super::threads;
 use super::tree::{clone_fresh, count_divisions, loop_body, replace_loop, substitute_in};
+use super::{stage, threads};
 
 /// One transformation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -72,15 +72,26 @@ pub enum Directive {
         /// The lanes loop outside it, if there is one.
         lanes: Option<VarId>,
     },
-    /// Copies what two nested loops load across rows to scratch first, along the rows. Answers the copying loops, two per
-    /// staged load.
+    /// Copies what two nested loops load across rows to scratch first, turned, so that the inner loop loads side by side.
+    /// Answers the outer loops of the copies, one per staged load.
     Stage {
         /// The loop that walks along the loaded rows.
         outer: VarId,
         /// The loop inside it that walks from row to row.
         inner: VarId,
-        /// The most iterations of either.
-        tile: i64,
+        /// The most iterations of the outer loop.
+        rows: i64,
+        /// The most iterations of the inner loop.
+        columns: i64,
+    },
+    /// Stores of a loop to a parameter go to scratch first, which is copied behind the loop. Answers the copying loop.
+    StageStores {
+        /// The loop, which stores side by side.
+        var: VarId,
+        /// The parameter.
+        param: u32,
+        /// The most iterations of the loop.
+        length: i64,
     },
     /// Runs several iterations of `var` at once, one in each lane, with the loops inside unrolled; then what is left one by
     /// one. Answers `[o, l, t]` as a split does.
@@ -162,12 +173,23 @@ pub enum Refusal {
     /// A factor below 1.
     #[error("factor {0} is below 1")]
     Factor(i64),
+    /// A parameter is not stored once per iteration, side by side.
+    #[error("parameter {param} is not stored side by side in i{}, or not only", .var.0)]
+    NotSideBySide {
+        /// The loop.
+        var: VarId,
+        /// The parameter.
+        param: u32,
+    },
     /// No load there walks across rows.
     #[error("no load walks across rows in i{}", .0.0)]
     NoStridedLoad(VarId),
     /// Nothing is accumulated there.
     #[error("nothing is accumulated in i{}", .0.0)]
     NoAccumulation(VarId),
+    /// The loop does more than to copy.
+    #[error("loop i{} does not just copy", .0.0)]
+    NotACopy(VarId),
     /// More threads than a GPU block has, or no power of two.
     #[error("a block cannot have {0} threads there")]
     Threads(i64),
@@ -193,9 +215,15 @@ pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
         Directive::Bind { var, bind } => set_bind(kernel, *var, *bind),
         Directive::RFactor { var, around } => rfactor(kernel, *var, *around),
         Directive::Privatize { var, lanes } => privatize(kernel, *var, *lanes),
-        Directive::Stage { outer, inner, tile } => super::stage::stage(kernel, *outer, *inner, *tile),
         Directive::Across { var, lanes } => super::across::across(kernel, *var, *lanes),
         Directive::Narrow { var, lanes, vectors } => super::narrow::narrow(kernel, *var, *lanes, *vectors),
+        Directive::Stage {
+            outer,
+            inner,
+            rows,
+            columns,
+        } => stage::loads(kernel, [*outer, *inner], [*rows, *columns]),
+        Directive::StageStores { var, param, length } => stage::stores(kernel, *var, *param, *length),
         Directive::Enclose => Ok(threads::enclose(kernel)),
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
         Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),
@@ -421,6 +449,10 @@ fn interchange(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<Va
 
 fn set_bind(kernel: &mut Kernel, var: VarId, new: Bind) -> Result<Vec<VarId>, Refusal> {
     exists(kernel, var)?;
+    let copies = || CopyNest::of(kernel, var, exists(kernel, var).ok()?);
+    if matches!(new, Bind::Copy | Bind::Stream) && copies().is_none() {
+        return Err(Refusal::NotACopy(var));
+    }
     let constant = kernel.extents[var.0 as usize]
         .as_const()
         .is_some_and(|n| (0..=MAX_UNROLL).contains(&n));

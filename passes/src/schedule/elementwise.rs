@@ -1,14 +1,28 @@
 //! Parallel loops only: blocks of a flat loop, rows of a nest, and tiles of a transposition.
 
 use tlc_ir::index::VarId;
-use tlc_ir::kernel::{Bind, Op, Stmt};
+use tlc_ir::kernel::{Access, Bind, CopyNest, Memory, Op, Stmt};
 
-use super::{Directive, ScalarReason, ScheduleReason, Scheduler};
+use super::{Directive, ScalarReason, ScheduleReason, Scheduler, tree};
 
 /// Elements of one parallel iteration of a flat loop.
 const BLOCK: i64 = 4096;
-/// Edge of a transposition tile, in elements.
-const TILE: i64 = 32;
+/// Bytes of results that are computed into scratch before they are written past the caches. Few enough that the loads of the
+/// next piece start while the stores of this one drain: with 8 KiB a sum of two tensors takes 1.3 times as long.
+const STREAMED_BYTES: i64 = 2 << 10;
+/// Rows of fewer bytes are not worth a copy of their own.
+const SHORTEST_STREAMED_ROW: i64 = 512;
+
+/// Rows and columns of a transposition's tiles of elements of so many bytes: the tile and what it is turned into fit the
+/// first cache, and rows on both sides are several lines long.
+const fn tile(bytes: usize) -> (i64, i64) {
+    match bytes {
+        1 => (128, 256),
+        2 => (128, 128),
+        4 => (64, 128),
+        _ => (64, 64),
+    }
+}
 
 impl Scheduler<'_> {
     pub(super) fn elementwise(&mut self, parallel: &[VarId]) {
@@ -20,9 +34,23 @@ impl Scheduler<'_> {
         if let Some(&across) = loops.iter().rev().skip(1).find(|&&v| self.prefers(v, last)) {
             return self.transposition(&loops, across, last);
         }
+        let streamed = self.streamed(last);
         if loops.len() > 1 {
-            self.parallel(&loops[..loops.len() - 1]);
-            self.vectorize(last);
+            let mut outer = loops[..loops.len() - 1].to_vec();
+            let mut inner = last;
+            if let Some((_, length)) = streamed.first()
+                && self.kernel.extents[last.0 as usize].interval(&self.kernel).hi > *length
+                && let Some(made) = self.apply(Directive::Block {
+                    var: last,
+                    factor: *length,
+                })
+            {
+                outer.push(made[0]);
+                inner = made[1];
+            }
+            self.parallel(&outer);
+            self.stream(inner, &streamed);
+            self.vectorize(inner);
             return;
         }
         let n = &self.kernel.extents[last.0 as usize];
@@ -32,21 +60,86 @@ impl Scheduler<'_> {
             return;
         }
         // Blocks cover the whole range: the last one is cut short, so that there is one parallel loop and no tail.
-        let divides = n.as_const().is_some_and(|n| n % BLOCK == 0);
-        let (var, factor) = (last, BLOCK);
+        let (var, factor) = (last, streamed.first().map_or(BLOCK, |s| s.1));
+        let divides = n.as_const().is_some_and(|n| n % factor == 0);
         let blocks = if divides {
             Directive::Split { var, factor }
         } else {
             Directive::Block { var, factor }
         };
-        self.because(ScheduleReason::Pieces { elements: BLOCK });
+        self.because(ScheduleReason::Pieces { elements: factor });
         if let Some(made) = self.apply(blocks) {
             self.apply(Directive::Bind {
                 var: made[0],
                 bind: Bind::Parallel,
             });
+            self.stream(made[1], &streamed);
             self.vectorize(made[1]);
         }
+    }
+
+    /// The parameters that the loop over `last` writes side by side and that will not be found in the caches again, with
+    /// the elements of each to compute before they are written past the caches.
+    fn streamed(&self, last: VarId) -> Vec<(u32, i64)> {
+        let mut found: Vec<(u32, i64)> = Vec::new();
+        if self.lanes(last).is_err() {
+            return found;
+        }
+        let mut widest = 1;
+        self.kernel.visit(&mut |s| {
+            if let Stmt::Store {
+                memory: memory @ Memory::Param(p),
+                index,
+                mask: None,
+                ..
+            } = s
+                && index.affine_in(last).is_some_and(|(c, _)| c.is(1))
+                && self.passes_caches(*p)
+            {
+                let bytes = self.kernel.memory_dtype(*memory).bytes() as i64;
+                let row = self.kernel.extents[last.0 as usize].interval(&self.kernel).lo;
+                if row.saturating_mul(bytes) >= SHORTEST_STREAMED_ROW {
+                    widest = widest.max(bytes);
+                    found.push((*p, 0));
+                }
+            }
+        });
+        found.iter_mut().for_each(|f| f.1 = STREAMED_BYTES / widest);
+        found
+    }
+
+    /// Whether a result is so large that little of it would stay in the last cache, whatever the symbols are. What is
+    /// updated in place is there when it is written.
+    fn passes_caches(&self, param: u32) -> bool {
+        let p = &self.kernel.params[param as usize];
+        let least = p.len.interval(&self.kernel).lo;
+        let bytes = least.saturating_mul(p.dtype.bytes() as i64);
+        p.access == Access::Write && bytes >= 0 && bytes as u64 >= self.target.l3_bytes.max(1 << 20) / 2
+    }
+
+    fn past_caches(&mut self) {
+        let last_cache = self.target.l3_bytes;
+        self.because(ScheduleReason::PastCaches { last_cache });
+    }
+
+    fn stream(&mut self, var: VarId, streamed: &[(u32, i64)]) {
+        for &(param, length) in streamed {
+            self.past_caches();
+            let staged = self.apply(Directive::StageStores { var, param, length });
+            for var in staged.unwrap_or_default() {
+                self.copy(var, Some(param));
+            }
+        }
+    }
+
+    /// Makes one copy of a loop nest that only copies, past the caches if the parameter that it writes is large.
+    fn copy(&mut self, var: VarId, param: Option<u32>) -> bool {
+        let streams = param.is_some_and(|p| self.passes_caches(p));
+        if streams {
+            self.past_caches();
+        }
+        let bind = if streams { Bind::Stream } else { Bind::Copy };
+        self.apply(Directive::Bind { var, bind }).is_some()
     }
 
     /// Whether loads walk memory along `a` but not along `b`.
@@ -68,7 +161,10 @@ impl Scheduler<'_> {
     /// Tiles two loops so that both the walk along one axis and the walk along the other stay in cache.
     fn transposition(&mut self, loops: &[VarId], across: VarId, last: VarId) {
         let at = loops.iter().position(|&v| v == across).unwrap_or(0);
-        self.because(ScheduleReason::Tiles { edge: TILE });
+        let widest = self.kernel.params.iter().map(|p| p.dtype.bytes()).max();
+        let (rows, columns) = tile(widest.unwrap_or(4));
+        let tiles = ScheduleReason::Tiles { rows, columns };
+        self.because(tiles);
         // Bring `across` next to the innermost loop.
         for k in at..loops.len() - 2 {
             if self
@@ -82,36 +178,46 @@ impl Scheduler<'_> {
             }
         }
         let mut outer: Vec<VarId> = loops.iter().copied().filter(|&v| v != across && v != last).collect();
-        let Some(rows) = self.apply(Directive::Block {
+        let Some(row) = self.apply(Directive::Block {
             var: across,
-            factor: TILE,
+            factor: rows,
         }) else {
             return self.vectorize(last);
         };
-        outer.push(rows[0]);
-        if let Some(columns) = self.apply(Directive::Block {
+        outer.push(row[0]);
+        if let Some(column) = self.apply(Directive::Block {
             var: last,
-            factor: TILE,
+            factor: columns,
         }) && self
             .apply(Directive::Interchange {
-                outer: rows[1],
-                inner: columns[0],
+                outer: row[1],
+                inner: column[0],
             })
             .is_some()
         {
-            outer.push(columns[0]);
+            outer.push(column[0]);
             self.parallel(&outer);
-            let staged = self
-                .because(ScheduleReason::Tiles { edge: TILE })
-                .apply(Directive::Stage {
-                    outer: rows[1],
-                    inner: columns[1],
-                    tile: TILE,
-                });
-            for pair in staged.unwrap_or_default().chunks_exact(2) {
-                self.vectorize(pair[1]);
+            let nest = tree::loop_body(&self.kernel.body, row[1]);
+            let nest = nest.and_then(|body| CopyNest::of(&self.kernel, row[1], body));
+            if let Some(CopyNest {
+                to: Memory::Param(p), ..
+            }) = nest
+                && self.because(tiles).copy(row[1], Some(p))
+            {
+                return;
             }
-            self.vectorize(columns[1]);
+            let staged = self.because(tiles).apply(Directive::Stage {
+                outer: row[1],
+                inner: column[1],
+                rows,
+                columns,
+            });
+            for var in staged.unwrap_or_default() {
+                self.copy(var, None);
+            }
+            let streamed: Vec<(u32, i64)> = self.streamed(column[1]).into_iter().map(|s| (s.0, columns)).collect();
+            self.stream(column[1], &streamed);
+            self.vectorize(column[1]);
         } else {
             self.parallel(&outer);
         }

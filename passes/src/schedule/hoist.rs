@@ -21,6 +21,11 @@ fn walk(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
     for s in body {
         match s {
             Stmt::Loop { var, bind, body } => {
+                // A copy is one piece.
+                if matches!(bind, Bind::Copy | Bind::Stream) {
+                    out.push(Stmt::Loop { var, bind, body });
+                    continue;
+                }
                 let body = walk(kernel, body);
                 if matches!(bind, Bind::Parallel | Bind::Block | Bind::Thread) {
                     out.push(Stmt::Loop { var, bind, body });

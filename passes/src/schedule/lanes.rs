@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use tlc_ir::index::VarId;
+use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Memory, Op, Stmt};
 use tlc_ir::{DType, ScalarOp};
 
@@ -11,10 +11,8 @@ use super::{Scheduler, tree};
 /// Why an innermost loop runs one element at a time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ScalarReason {
-    /// Values of different widths meet in the loop.
-    MixedWidths(DType, DType),
-    /// A dtype without vector arithmetic.
-    NoVectorForm(DType),
+    /// A conversion without a vector form.
+    NoVectorConversion(DType, DType),
     /// An operation without a vector form.
     NoVectorOp(ScalarOp),
     /// An access is conditional per element.
@@ -32,8 +30,7 @@ pub enum ScalarReason {
 impl fmt::Display for ScalarReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::MixedWidths(a, b) => write!(f, "{a} and {b} differ in width"),
-            Self::NoVectorForm(d) => write!(f, "{d} has no vector arithmetic"),
+            Self::NoVectorConversion(a, b) => write!(f, "{a} to {b} has no vector form"),
             Self::NoVectorOp(op) => write!(f, "{op} has no vector form"),
             Self::MaskedAccess => f.write_str("an access is conditional per element"),
             Self::DataIndex => f.write_str("an index comes from data"),
@@ -48,10 +45,9 @@ impl Scheduler<'_> {
     /// Vector lanes that the loop over `var` can run in.
     pub(super) fn lanes(&self, var: VarId) -> Result<i64, ScalarReason> {
         let body = tree::loop_body(&self.kernel.body, var).ok_or(ScalarReason::Short)?;
-        let mut width: Option<DType> = None;
-        self.check_lanes(body, var, &mut width)?;
-        let width = width.ok_or(ScalarReason::NoVectorForm(DType::Bool))?;
-        let lanes = (self.target.vector_bits / width.bits()) as i64;
+        let mut widest = 8;
+        self.check_lanes(body, var, &mut widest)?;
+        let lanes = (self.target.vector_bits / widest) as i64;
         let extent = &self.kernel.extents[var.0 as usize];
         if extent.interval(&self.kernel).hi < lanes {
             return Err(ScalarReason::Short);
@@ -59,16 +55,15 @@ impl Scheduler<'_> {
         Ok(lanes)
     }
 
-    fn check_lanes(&self, body: &[Stmt], var: VarId, width: &mut Option<DType>) -> Result<(), ScalarReason> {
-        let mut meet = |d: DType| match (*width, d) {
-            (_, DType::Bool) => Ok(()),
-            (_, DType::F16 | DType::BF16) => Err(ScalarReason::NoVectorForm(d)),
-            (Some(w), d) if w.bits() != d.bits() => Err(ScalarReason::MixedWidths(w, d)),
-            _ => {
-                *width = Some(d);
-                Ok(())
+    /// Checks the statements of a loop; `widest` becomes the bits of the widest element that lanes hold. Narrower ones fill a
+    /// part of a vector.
+    fn check_lanes(&self, body: &[Stmt], var: VarId, widest: &mut u32) -> Result<(), ScalarReason> {
+        let mut meet = |d: DType| {
+            if d != DType::Bool {
+                *widest = (*widest).max(d.bits());
             }
         };
+        let unit = |e: &IndexExpr| e.affine_in(var).is_some_and(|(c, _)| c.is(1));
         // A value that does not change inside the loop stays a scalar; only what varies must fit the lanes.
         let mut varying = Vec::new();
         for s in body {
@@ -79,8 +74,8 @@ impl Scheduler<'_> {
                         Op::Const(_) => false,
                         Op::Index(e, _) => e.uses(var),
                         Op::Load { memory, index, mask } => {
-                            let masked = mask.is_some_and(|m| varying.contains(&m));
-                            if masked {
+                            // Lanes side by side are one access wherever all of them are inside.
+                            if mask.is_some_and(|m| varying.contains(&m)) && !unit(index) {
                                 return Err(ScalarReason::MaskedAccess);
                             }
                             if index.uses(var) && index.affine_in(var).is_none() {
@@ -89,7 +84,7 @@ impl Scheduler<'_> {
                                     return Err(ScalarReason::DataIndex);
                                 }
                             }
-                            index.uses(var)
+                            index.uses(var) || mask.is_some_and(|m| varying.contains(&m))
                         }
                         Op::Map(_, args) => args.iter().any(|a| varying.contains(a)),
                         Op::Convert(_, a) | Op::Bitcast(_, a) => varying.contains(a),
@@ -102,45 +97,51 @@ impl Scheduler<'_> {
                         if !vector_form(*op, on) {
                             return Err(ScalarReason::NoVectorOp(*op));
                         }
+                        // Arithmetic on 16-bit floats is arithmetic on f32.
+                        if is_half(on) && *op != ScalarOp::Select {
+                            meet(DType::F32);
+                        }
                         args.iter()
                             .filter(|a| varying.contains(a))
-                            .try_for_each(|a| meet(self.kernel.dtype(*a)))?;
+                            .for_each(|a| meet(self.kernel.dtype(*a)));
                     }
-                    if let Op::Convert(_, a) = op
-                        && (dtype.bits() != self.kernel.dtype(*a).bits() || dtype == DType::Bool)
-                        && self.kernel.dtype(*a) != DType::Bool
-                    {
-                        return Err(ScalarReason::MixedWidths(self.kernel.dtype(*a), dtype));
+                    if let Op::Convert(_, a) = op {
+                        let from = self.kernel.dtype(*a);
+                        if !convert_form(dtype, from) {
+                            return Err(ScalarReason::NoVectorConversion(from, dtype));
+                        }
+                        meet(from);
+                        if is_half(from) || is_half(dtype) {
+                            meet(DType::F32);
+                        }
                     }
-                    if let Op::Convert(to, a) = op
-                        && !convert_form(*to, self.kernel.dtype(*a))
-                    {
-                        return Err(ScalarReason::MixedWidths(self.kernel.dtype(*a), dtype));
-                    }
-                    meet(dtype)?;
+                    meet(dtype);
                     varying.push(*value);
                 }
                 Stmt::Store {
                     memory, index, mask, ..
                 } => {
-                    if mask.is_some() {
-                        return Err(ScalarReason::MaskedAccess);
+                    if !unit(index) {
+                        return Err(match mask {
+                            Some(_) => ScalarReason::MaskedAccess,
+                            None => ScalarReason::StridedStore,
+                        });
                     }
-                    if !index.affine_in(var).is_some_and(|(c, _)| c.is(1)) {
-                        return Err(ScalarReason::StridedStore);
-                    }
-                    meet(self.kernel.memory_dtype(*memory))?;
+                    meet(self.kernel.memory_dtype(*memory));
                 }
                 Stmt::Accumulate { state, monoid, .. } => {
                     for (m, i) in state {
                         let dtype = self.kernel.memory_dtype(*m);
-                        if i.uses(var) && !i.affine_in(var).is_some_and(|(c, _)| c.is(1)) {
+                        if i.uses(var) && !unit(i) {
                             return Err(ScalarReason::StridedStore);
                         }
                         if !vector_form(monoid.combine(), dtype) {
                             return Err(ScalarReason::NoVectorOp(monoid.combine()));
                         }
-                        meet(dtype)?;
+                        if is_half(dtype) {
+                            meet(DType::F32);
+                        }
+                        meet(dtype);
                     }
                 }
                 Stmt::Clamp { .. } => return Err(ScalarReason::DataIndex),
@@ -151,10 +152,15 @@ impl Scheduler<'_> {
     }
 }
 
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
+}
+
 /// Whether an operation on a dtype has a vector form (after legalization).
 pub(super) fn vector_form(op: ScalarOp, on: DType) -> bool {
     use ScalarOp::*;
     if on.is_float() {
+        let on = if is_half(on) { DType::F32 } else { on };
         return !matches!(op, Rem | Mod) && (!op.is_transcendental() || crate::legalize::has_kernel_form(op, on));
     }
     match op {
@@ -166,15 +172,16 @@ pub(super) fn vector_form(op: ScalarOp, on: DType) -> bool {
     }
 }
 
-/// Whether a conversion between dtypes of equal width has a vector form.
+/// Whether a conversion has a vector form where both dtypes fit the lanes.
 fn convert_form(to: DType, from: DType) -> bool {
-    if from == DType::Bool {
-        return false;
+    if to == DType::Bool || from == DType::Bool {
+        return true;
     }
     match (to.is_float(), from.is_float()) {
-        (false, false) => to != DType::Bool,
-        (true, false) => from == DType::I32,
-        (false, true) => to == DType::I32,
-        (true, true) => true,
+        (false, false) => true,
+        // 16-bit floats are converted by way of f32.
+        (true, false) => from.bits() <= 16 && to != DType::F64 || from.bits() == 32 && to == DType::F32,
+        (false, true) => from != DType::F64 && to.bits() <= 32,
+        (true, true) => !(from == DType::F64 && is_half(to)),
     }
 }

@@ -34,8 +34,15 @@ pub enum ScheduleReason {
     Accumulators,
     /// Loads walk one axis and stores another: tiles keep both in cache.
     Tiles {
-        /// Elements of an edge.
-        edge: i64,
+        /// Rows of what a tile becomes.
+        rows: i64,
+        /// Elements of such a row.
+        columns: i64,
+    },
+    /// A result is too large for the caches: pieces of it are copied past them.
+    PastCaches {
+        /// Bytes of the last cache, of which the result has at least half.
+        last_cache: u64,
     },
     /// Rows are added up in registers before the accumulators in memory are touched.
     RowsInRegisters {
@@ -75,9 +82,13 @@ impl fmt::Display for ScheduleReason {
             Self::SideBySide { vectors } => write!(f, "{vectors} vectors side by side hide each other's latency"),
             Self::Rest => f.write_str("what whole vectors leave over"),
             Self::Accumulators => f.write_str("an accumulator for each vector in flight"),
-            Self::Tiles { edge } => write!(
+            Self::Tiles { rows, columns } => write!(
                 f,
-                "loads walk one axis and stores another: tiles of {edge} by {edge} keep both in cache"
+                "loads walk one axis and stores another: tiles of {rows} by {columns} keep both in cache"
+            ),
+            Self::PastCaches { last_cache } => write!(
+                f,
+                "the result has more than half the bytes of the last cache ({last_cache}): it is written past the caches"
             ),
             Self::RowsInRegisters { rows } => {
                 write!(f, "{rows} rows are added up in registers before memory is touched")
@@ -136,6 +147,7 @@ impl fmt::Display for Directive {
             Self::Narrow { var, lanes, vectors } => {
                 write!(f, "narrow the search of i{} to blocks of {vectors} by {lanes}", var.0)
             }
+            Self::StageStores { var, param, .. } => write!(f, "stage stores of i{} to p{param} in scratch", var.0),
             Self::Enclose => f.write_str("a loop of one iteration around all"),
             Self::Place { scratch, scope } => write!(f, "scratch {scratch} in {} memory", scope.name()),
             Self::Distribute { around, var, threads } => {

@@ -16,7 +16,7 @@ use rustc_hash::FxHashSet;
 
 use crate::dtype::DType;
 use crate::index::{IndexExpr, IndexNode, VarId};
-use crate::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
+use crate::kernel::{Access, Bind, CopyNest, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use crate::scalar::ScalarTypeError;
 
 pub use prove::Example;
@@ -95,6 +95,9 @@ pub enum Rule {
         /// The loop inside.
         inner: VarId,
     },
+    /// A copy loop that does something else.
+    #[error("{} loop i{} does not just copy", .0.name(), .1.0)]
+    NotACopy(Bind, VarId),
     /// Several lanes write one element.
     #[error("lanes of i{} write one element of {memory:?}", .lanes.0)]
     LanesCollide {
@@ -487,6 +490,9 @@ impl Checker<'_> {
         }
         if bind == Bind::Parallel && (self.depth > 0 || siblings > 1) {
             self.error(Rule::ParallelPosition(var));
+        }
+        if matches!(bind, Bind::Copy | Bind::Stream) && CopyNest::of(self.kernel, var, body).is_none() {
+            self.error(Rule::NotACopy(bind, var));
         }
         if let Some(lanes) = self.lanes
             && bind != Bind::Unroll

@@ -80,7 +80,15 @@ fn rules(k: &Kernel) -> Vec<Rule> {
 #[test]
 fn a_right_kernel_passes() {
     for bind in Bind::ALL {
-        let k = negate(8.into(), 8.into(), bind, vec![]);
+        let mut k = negate(8.into(), 8.into(), bind, vec![]);
+        if matches!(bind, Bind::Copy | Bind::Stream) {
+            assert_eq!(rules(&k), [Rule::NotACopy(bind, VarId(0))]);
+            inner(&mut k).remove(1);
+            let Stmt::Store { value, .. } = &mut inner(&mut k)[1] else {
+                unreachable!()
+            };
+            *value = ValueId(0);
+        }
         assert_eq!(verify(&k), Report::default(), "{bind:?}");
     }
     let n = IndexExpr::from(SymId(0));

@@ -2,7 +2,7 @@
 
 use super::{Checker, PlanRule};
 use crate::index::IndexExpr;
-use crate::kernel::{Kernel, Memory, Op, Stmt};
+use crate::kernel::{Bind, CopyNest, Kernel, Memory, Op, Stmt};
 use crate::plan::{SlotId, Step};
 
 impl Checker<'_> {
@@ -56,51 +56,102 @@ impl Checker<'_> {
 }
 
 /// True if every load of `read` is followed, in its own iteration, by a store of `written` at the same index: then each
-/// element is read before it is overwritten, as long as no element is written twice.
+/// element is read before it is overwritten, as long as no element is written twice. The store may go to scratch first,
+/// from where a later copy brings it there.
 pub(super) fn runs_in_place(kernel: &Kernel, read: u32, written: u32) -> bool {
-    struct Touch<'k> {
-        block: Vec<usize>,
-        index: &'k IndexExpr,
-    }
-    fn walk<'k>(body: &'k [Stmt], read: u32, written: u32, at: &mut Vec<usize>, out: &mut [Vec<Touch<'k>>; 2]) {
+    let mut found = Touches::default();
+    found.walk(kernel, &kernel.body, [read, written], &mut Vec::new());
+    found.loads.iter().all(|load| {
+        let stored = found.stores.iter().any(|s| s.index == load.index && follows(s, load));
+        stored || found.staged.iter().any(|s| found.copied_where_read(load, s))
+    })
+}
+
+/// Whether `b` comes behind `a` in each iteration of the loops around `a`.
+fn follows(b: &Touch<'_>, a: &Touch<'_>) -> bool {
+    let depth = a.block.len() - 1;
+    b.block.len() > depth && b.block[..depth] == a.block[..depth] && b.block[depth] > a.block[depth]
+}
+
+/// An access, and where: statement numbers from the body inwards.
+struct Touch<'k> {
+    block: Vec<usize>,
+    memory: Memory,
+    index: &'k IndexExpr,
+}
+
+#[derive(Default)]
+struct Touches<'k> {
+    /// Of the operand.
+    loads: Vec<Touch<'k>>,
+    /// Of the result.
+    stores: Vec<Touch<'k>>,
+    /// Stores to scratch.
+    staged: Vec<Touch<'k>>,
+    /// Copies of one row from scratch to the result, and where they are.
+    copies: Vec<(Vec<usize>, CopyNest)>,
+}
+
+impl<'k> Touches<'k> {
+    fn walk(&mut self, kernel: &Kernel, body: &'k [Stmt], params: [u32; 2], at: &mut Vec<usize>) {
+        let [read, written] = params.map(Memory::Param);
         for (i, s) in body.iter().enumerate() {
             at.push(i);
-            let mut touch = |kind: usize, index: &'k IndexExpr| {
-                out[kind].push(Touch {
-                    block: at.clone(),
-                    index,
-                })
+            let touch = |memory, index| Touch {
+                block: at.clone(),
+                memory,
+                index,
             };
             match s {
                 Stmt::Let {
                     op: Op::Load { memory, index, .. },
                     ..
-                } if *memory == Memory::Param(read) => touch(0, index),
-                Stmt::Store { memory, index, .. } if *memory == Memory::Param(written) => touch(1, index),
+                } if *memory == read => self.loads.push(touch(*memory, index)),
+                Stmt::Store { memory, index, .. } if *memory == written => self.stores.push(touch(*memory, index)),
+                Stmt::Store {
+                    memory,
+                    index,
+                    mask: None,
+                    ..
+                } if matches!(memory, Memory::Scratch(_)) => self.staged.push(touch(*memory, index)),
                 Stmt::Accumulate { state, .. } => {
                     // Accumulating into the result reads what the operand may have left there.
                     for (memory, index) in state {
-                        if *memory == Memory::Param(written) {
-                            touch(0, index);
+                        if *memory == written {
+                            self.loads.push(touch(*memory, index));
                         }
                     }
                 }
-                Stmt::Loop { body, .. } | Stmt::If { body, .. } => walk(body, read, written, at, out),
+                Stmt::Loop { var, bind, body } => {
+                    if matches!(bind, Bind::Copy | Bind::Stream)
+                        && let Some(nest) = CopyNest::of(kernel, *var, body)
+                        && nest.to == written
+                        && nest.rows.is(1)
+                        && !nest.transposed
+                    {
+                        self.copies.push((at.clone(), nest));
+                    }
+                    self.walk(kernel, body, params, at);
+                }
+                Stmt::If { body, .. } => self.walk(kernel, body, params, at),
                 _ => {}
             }
             at.pop();
         }
     }
-    let mut found = [Vec::new(), Vec::new()];
-    walk(&kernel.body, read, written, &mut Vec::new(), &mut found);
-    let [loads, stores] = found;
-    loads.iter().all(|l| {
-        stores.iter().any(|s| {
-            let depth = l.block.len() - 1;
-            s.index == l.index
-                && s.block.len() > depth
-                && s.block[..depth] == l.block[..depth]
-                && s.block[depth] > l.block[depth]
-        })
-    })
+
+    /// Whether the store to scratch follows the load, and a copy behind both brings it where the load was.
+    fn copied_where_read(&self, load: &Touch<'_>, staged: &Touch<'_>) -> bool {
+        follows(staged, load)
+            && self.copies.iter().any(|(at, nest)| {
+                let depth = at.len() - 1;
+                let inside = |block: &[usize]| block.len() > depth && block[..depth] == at[..depth];
+                nest.from == staged.memory
+                    && inside(&load.block)
+                    && load.block[depth] < at[depth]
+                    && inside(&staged.block)
+                    && staged.block[depth] < at[depth]
+                    && staged.index.clone() - nest.from_at.clone() + nest.to_at.clone() == *load.index
+            })
+    }
 }
