@@ -393,8 +393,14 @@ impl Executable {
         self.inner.code_bytes()
     }
 
-    /// What the compiler decided and why, for people.
+    /// What the compiler decided and why, for people. Times are predicted from what `tlc hwbench` measured on this machine,
+    /// if it did; the text says which model it was.
     pub fn explain(&self) -> String {
-        crate::explain::explain(&self.compiled, &self.target)
+        let (target, measured) = crate::machine_model::limits(&self.target);
+        let model = match measured {
+            true => "times: from what `tlc hwbench` measured on this machine",
+            false => "times: for a modest machine; `tlc hwbench` measures this one",
+        };
+        format!("{}{model}\n", crate::explain::explain(&self.compiled, &target))
     }
 }

@@ -42,6 +42,7 @@ pub mod eval;
 pub mod explain;
 pub mod functions;
 pub mod graph;
+pub mod machine_model;
 pub mod operators;
 pub mod ops;
 pub mod promotion;

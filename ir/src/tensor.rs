@@ -27,7 +27,8 @@ element!(i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32
 pub struct HostTensor {
     dtype: DType,
     shape: Vec<usize>,
-    words: Arc<[u64]>,
+    /// In a vector of its own: that can be refused memory, and is not copied when it is shared.
+    words: Arc<Vec<u64>>,
     byte_len: usize,
 }
 
@@ -94,7 +95,7 @@ impl HostTensor {
         Ok(HostTensor {
             dtype,
             shape: shape.to_vec(),
-            words: words.into(),
+            words: Arc::new(words),
             byte_len,
         })
     }
@@ -198,16 +199,16 @@ impl HostTensor {
 
     /// The element bytes, native-endian, C order.
     pub fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[..self.byte_len]
+        &bytemuck::cast_slice(self.words.as_slice())[..self.byte_len]
     }
 
     /// The element bytes, writable; the data is copied first if it is shared. Writers of bool keep it 0 or 1.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         if Arc::get_mut(&mut self.words).is_none() {
-            self.words = self.words.iter().copied().collect();
+            self.words = Arc::new(self.words.to_vec());
         }
         let words = Arc::get_mut(&mut self.words).expect("unshared just now");
-        &mut bytemuck::cast_slice_mut(words)[..self.byte_len]
+        &mut bytemuck::cast_slice_mut(words.as_mut_slice())[..self.byte_len]
     }
 
     /// The elements, if `T` is the element type.

@@ -1,0 +1,59 @@
+//! What times are compared with: the speeds that `tlc hwbench` measured on this machine, or assumed ones.
+//!
+//! Only predictions read these. Compilation does not: what a schedule decides follows from sizes, never from speeds, so that
+//! a measurement changes no result.
+
+use tlc_ir::Target;
+use tlc_runtime::hwbench::HwBench;
+use tlc_runtime::machine::MachineInfo;
+
+/// The directory of measurements and caches: `$XDG_CACHE_HOME/tlc` or `~/.cache/tlc`.
+pub fn cache_directory() -> Option<std::path::PathBuf> {
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .filter(|v| !v.is_empty())
+            .map(std::path::PathBuf::from)
+    };
+    // The base directory specification asks to ignore relative paths.
+    let base = set("XDG_CACHE_HOME")
+        .filter(|p| p.is_absolute())
+        .or_else(|| set("HOME").map(|h| h.join(".cache")))?;
+    Some(base.join("tlc"))
+}
+
+/// What `tlc hwbench` measured, if it did on this processor.
+pub fn measured() -> Option<HwBench> {
+    let text = std::fs::read_to_string(cache_directory()?.join("hwbench.json")).ok()?;
+    HwBench::from_json(&text)
+        .ok()
+        .filter(|b| b.is_of(&MachineInfo::detect_without_gpu()))
+}
+
+/// A target with the speeds to compare with: measured where that was done, assumed elsewhere; and which of the two. For all
+/// threads of the target together.
+pub fn limits(target: &Target) -> (Target, bool) {
+    let mut limits = target.clone();
+    let Some(bench) = measured() else {
+        // What is assumed is of one thread; cores have their own caches and units, and share the memory.
+        let threads = target.threads as f64;
+        limits.bytes_per_second[..2]
+            .iter_mut()
+            .for_each(|rate| *rate *= threads);
+        limits.f32_flops_per_second *= threads;
+        limits.vector_ops_per_second *= threads;
+        return (limits, false);
+    };
+    let footprints = [
+        target.l2_bytes / 2,
+        target.l3_bytes / 2,
+        target.l3_bytes.saturating_mul(4),
+    ];
+    for (rate, footprint) in limits.bytes_per_second.iter_mut().zip(footprints) {
+        if let Some((measured, _)) = bench.best_bandwidth(footprint, 2, 1, target.threads) {
+            *rate = measured;
+        }
+    }
+    limits.f32_flops_per_second = bench.f32_flops_per_second.at(target.threads, bench.threads);
+    limits.vector_ops_per_second = bench.xmm_ops_per_second.at(target.threads, bench.threads);
+    (limits, true)
+}

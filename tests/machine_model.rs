@@ -1,0 +1,42 @@
+//! Speeds of the machine are for predictions: they appear in what is explained, and change nothing that is compiled.
+
+use tlc::{CompileOptions, DType, Graph};
+use tlc_ir::Target;
+
+fn model() -> Graph {
+    let g = Graph::new("model");
+    let x = g.input("x", DType::F32, [256, 384]);
+    let w = g.input("w", DType::F32, [384, 512]);
+    g.output("y", &x.matmul(&w).relu().softmax(-1));
+    g
+}
+
+#[test]
+fn explain_says_which_machine_its_times_are_for() {
+    let text = model()
+        .compile(&CompileOptions::default())
+        .expect("it compiles")
+        .explain();
+    assert!(text.lines().last().is_some_and(|l| l.starts_with("times: ")), "{text}");
+}
+
+#[test]
+fn speeds_decide_nothing() {
+    let graph = model().finish().expect("no errors");
+    let plan = |target: Target| {
+        let options = tlc_passes::Options {
+            target,
+            ..Default::default()
+        };
+        let compiled = tlc_passes::compile(&graph, &options).expect("it compiles");
+        format!("{:?}", compiled.planned.plan)
+    };
+    let assumed = Target::default();
+    let measured = Target {
+        bytes_per_second: [3e12, 1e12, 2e10],
+        vector_ops_per_second: 1e8,
+        f32_flops_per_second: 1e13,
+        ..Target::default()
+    };
+    assert_eq!(plan(assumed), plan(measured));
+}
