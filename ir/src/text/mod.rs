@@ -138,7 +138,7 @@
 //!           | "unused" ( VALUE ":" DTYPE | variable )
 //!           | VALUE ":" DTYPE "=" scalar
 //!           | "store" element "," VALUE [ "if" VALUE ]                    (* the mask *)
-//!           | "for" variable ( "serial" | "unroll" | "lanes" | "parallel" | "block" | "thread" ) block
+//!           | "for" variable ( "serial" | "unroll" | "lanes" | "parallel" | "block" | "thread" | "copy" | "stream" ) block
 //!           | "if" VALUE block
 //!           | "clamp" variable "=" VALUE
 //!           | "accumulate" MONOID element { "," element } "with" VALUE { "," VALUE }
