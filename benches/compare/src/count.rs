@@ -2,8 +2,9 @@
 //!
 //! What is counted: every load, store, scalar operation, conversion and accumulation of the legalized kernel counts as one
 //! instruction for each 16 bytes of elements that it handles (argmax and argmin accumulate with three: a comparison and
-//! two selections), times the trip counts of the loops around it, as if every loop were vectorized. Constants, index
-//! arithmetic, bit casts and register scratch are free, and so are bodies of `If`, which are the rare paths
+//! two selections), times the trip counts of the loops around it, as if every loop were vectorized. A comparison and the
+//! selection between the same two values are one instruction, a minimum or maximum, and so is the test of two values for NaN.
+//! Constants, index arithmetic, bit casts and register scratch are free, and so are bodies of `If`, which are the rare paths
 //! of the mathematical functions. So the count is of what the algorithm in the kernel needs at 128-bit lanes, not of what
 //! the emitter makes of it: an operation that takes the emitter several instructions shows as a distance from the bound.
 //!
@@ -11,9 +12,9 @@
 
 use serde::{Deserialize, Serialize};
 use tlc_ir::graph::Monoid;
-use tlc_ir::kernel::{Kernel, Memory, Op, Scope, Stmt};
+use tlc_ir::kernel::{Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::plan::{Launch, Step};
-use tlc_ir::{DType, IndexExpr, Plan};
+use tlc_ir::{DType, IndexExpr, Plan, ScalarOp};
 
 /// Vector instructions of a kernel, a launch or a plan.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -39,11 +40,42 @@ impl Instructions {
 /// Vector instructions of one execution of a kernel under the given symbol values.
 pub fn static_vector_instructions(kernel: &Kernel, symbols: &[i64]) -> Instructions {
     let mut sum = Instructions::default();
-    walk(kernel, &kernel.body, symbols, 1.0, &mut sum);
+    let made = definitions(kernel);
+    walk(kernel, &made, &kernel.body, symbols, 1.0, &mut sum);
     sum
 }
 
-fn walk(kernel: &Kernel, body: &[Stmt], symbols: &[i64], times: f64, sum: &mut Instructions) {
+/// By value: the operation that makes it.
+fn definitions(kernel: &Kernel) -> Vec<Option<Op>> {
+    let mut made = vec![None; kernel.values.len()];
+    kernel.visit(&mut |s| {
+        if let Stmt::Let { value, op } = s {
+            made[value.0 as usize] = Some(op.clone());
+        }
+    });
+    made
+}
+
+/// Instructions of an operation on whole vectors: one, or a part of the one that does its work together with others.
+fn share(made: &[Option<Op>], op: ScalarOp, args: &[ValueId]) -> f64 {
+    let map = |v: ValueId| match &made[v.0 as usize] {
+        Some(Op::Map(op, args)) => Some((*op, &args[..])),
+        _ => None,
+    };
+    let tests_nan = |v: ValueId| matches!(map(v), Some((ScalarOp::Ne, [a, b])) if a == b);
+    match (op, args) {
+        // The comparison was counted.
+        (ScalarOp::Select, [cond, a, b]) => match map(*cond) {
+            Some((ScalarOp::Lt | ScalarOp::Le, [x, y])) if [x, y] == [a, b] || [y, x] == [a, b] => 0.0,
+            _ => 1.0,
+        },
+        (ScalarOp::Ne, [a, b]) if a == b => 0.5,
+        (ScalarOp::Or, [a, b]) if tests_nan(*a) && tests_nan(*b) => 0.0,
+        _ => 1.0,
+    }
+}
+
+fn walk(kernel: &Kernel, made: &[Option<Op>], body: &[Stmt], symbols: &[i64], times: f64, sum: &mut Instructions) {
     let per_16_bytes = |dtype: DType| times * dtype.bytes() as f64 / 16.0;
     let in_register =
         |memory: &Memory| matches!(memory, Memory::Scratch(s) if kernel.scratch[*s as usize].scope == Scope::Register);
@@ -56,9 +88,10 @@ fn walk(kernel: &Kernel, body: &[Stmt], symbols: &[i64], times: f64, sum: &mut I
                     Op::Load { memory, .. } if in_register(memory) => {}
                     Op::Load { .. } => sum.memory += per_16_bytes(dtype),
                     // A comparison is as wide as what it compares.
-                    Op::Map(_, args) => {
+                    Op::Map(op, args) => {
                         let widest = args.iter().map(|&a| kernel.dtype(a).bytes()).max().unwrap_or(1);
-                        sum.arithmetic += times * widest.max(dtype.bytes()) as f64 / 16.0;
+                        let each = share(made, *op, args);
+                        sum.arithmetic += each * times * widest.max(dtype.bytes()) as f64 / 16.0;
                     }
                     Op::Convert(_, from) => {
                         sum.arithmetic += times * kernel.dtype(*from).bytes().max(dtype.bytes()) as f64 / 16.0;
@@ -82,7 +115,7 @@ fn walk(kernel: &Kernel, body: &[Stmt], symbols: &[i64], times: f64, sum: &mut I
                     .eval(symbols, &|_| Some(0))
                     .unwrap_or(1)
                     .max(0);
-                walk(kernel, body, symbols, times * trips as f64, sum);
+                walk(kernel, made, body, symbols, times * trips as f64, sum);
             }
             Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => {}
         }
