@@ -237,6 +237,25 @@ fn products_of_any_strides_are_sums_of_products() {
 }
 
 #[test]
+fn a_vector_for_an_operand_is_summed_alike_by_any_cut() {
+    for k in [1, 3, 4, 7, 8, 15, 16, 17, 31, 32, 33, 48, 100, 513, 2048] {
+        for (m, n) in [(1, 1), (1, 5), (5, 1), (1, 64), (67, 1), (1, 3001), (3001, 1)] {
+            for dst in [Order::Rows, Order::Columns, Order::Backward] {
+                let case = Case {
+                    batch: 2,
+                    m,
+                    n,
+                    k,
+                    orders: [Order::Rows, Order::Columns, dst],
+                };
+                check::<f32>(case, 9, &[1, 2, 3]);
+                check::<f64>(case, 9, &[1, 2, 3]);
+            }
+        }
+    }
+}
+
+#[test]
 fn long_sums_are_taken_in_the_same_blocks_by_any_cut() {
     for (m, n, k) in [
         (97, 130, 1111),

@@ -2,18 +2,20 @@
 //!
 //! A product, or a stack of them, is cut into pieces: ranges of rows and columns of one entry of the stack. The summed axis
 //! is never cut between pieces. On x86-64 a piece is computed by the micro-kernels of the crate `gemm` under our own loops
-//! (`tiles`), which pack operands into scratch memory that the caller brings, so that a call allocates nothing; elsewhere
-//! by the crate's own driver, one thread of it per piece.
+//! (`tiles`), which pack operands into scratch memory that the caller brings, so that a call allocates nothing, or as dot
+//! products where one operand is a vector; elsewhere by the crate's own driver, one thread of it per piece.
 //!
 //! Invariants:
-//! - Every element of the result is summed in an order that depends on the summed extent alone: blocks of it in turn, one
-//!   chain of multiply-adds in each. So results do not depend on the cut, nor on the number of threads.
+//! - Every element of the result is summed in an order that depends on the summed extent alone, and on whether the whole
+//!   product has a vector for an operand: blocks of it in turn, one chain of multiply-adds in each. So results do not depend on the cut, nor on the number of threads.
 //! - A [`Cut`] and the run that follows it agree on the scratch bytes.
 
 use tlc_ir::DType;
 
 use crate::pool::{Pool, PoolPanic};
 
+#[cfg(target_arch = "x86_64")]
+mod dots;
 #[cfg(not(target_arch = "x86_64"))]
 mod portable;
 #[cfg(target_arch = "x86_64")]
@@ -237,6 +239,13 @@ unsafe fn piece(p: &Product<'_>, cut: &Cut, number: usize, scratch: *mut u8) {
         dst: part(&p.dst, rows.0, columns.0),
         ..*p
     };
+    // The whole product decides: a piece of one row must be summed as its neighbours are.
+    #[cfg(target_arch = "x86_64")]
+    if dots::fits(p) {
+        // SAFETY: a part of what the caller vouches for.
+        unsafe { dots::run(&part, p.n == 1) };
+        return;
+    }
     // SAFETY: a part of what the caller vouches for.
     unsafe { driver::run(&part, scratch) };
 }
