@@ -604,6 +604,23 @@ fn pools_and_depthwise_convolutions_are_one_launch_that_runs_in_lanes() {
 }
 
 #[test]
+fn one_row_times_a_matrix_walks_the_rows_of_the_matrix() {
+    let e = expect(launches(3), |g| {
+        let mut x = input(g, "x", [1, 784]);
+        for (i, shape) in [[784, 256], [256, 128], [128, 10]].into_iter().enumerate() {
+            let (w, b) = (
+                input(g, &format!("w{i}"), shape),
+                input(g, &format!("b{i}"), [shape[1]]),
+            );
+            x = (x.matmul(&w) + &b).relu();
+        }
+        g.output("y", &x);
+    });
+    let text = e.explain();
+    assert_eq!(text.matches("columns form").count(), 3, "{text}");
+}
+
+#[test]
 fn symbolic_rows_are_judged_by_the_middle_of_their_range() {
     // Half a million to two million elements are never held in cache: the row is read again.
     let e = compile(|g| {
