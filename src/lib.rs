@@ -43,6 +43,7 @@ pub mod explain;
 pub mod functions;
 pub mod graph;
 pub mod machine_model;
+pub mod onnx;
 pub mod operators;
 pub mod ops;
 pub mod promotion;

@@ -1,4 +1,4 @@
-//! Tensor files in and out: `.npy`, `.npz` and `.safetensors`.
+//! Files in and out: tensors as `.npy`, `.npz` and `.safetensors`; models as `.onnx`.
 //!
 //! Invariants:
 //! - This crate sees bytes (`&[u8]`, `impl Read`, `impl Write`). It opens, maps and names no file.
@@ -14,6 +14,7 @@ mod error;
 mod layout;
 pub mod npy;
 pub mod npz;
+pub mod onnx;
 pub mod safetensors;
 
 pub use error::{ErrorKind, Format, FormatError};

@@ -50,7 +50,7 @@ fn every_case_answers_one_line_and_none_ends_the_batch() {
             (&json!("first"), "ok"),
             (&Value::Null, "error"),
             (&json!(2), "error"),
-            (&json!("onnx"), "unsupported"),
+            (&json!("onnx"), "error"),
             (&json!("name"), "error"),
             (&json!("no-model"), "error"),
             (&json!("last"), "ok"),

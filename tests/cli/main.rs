@@ -7,4 +7,8 @@ mod hostile;
 mod machine;
 mod measure;
 mod models;
+mod onnx;
+#[allow(dead_code)]
+#[path = "../onnx/proto.rs"]
+mod proto;
 mod support;

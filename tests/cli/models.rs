@@ -62,12 +62,16 @@ fn missing_and_foreign_files_have_codes_of_their_own() {
         ran.first_error(),
         "error: none.tlir: cannot be read: No such file or directory"
     );
-    let ran = p.run(&["run", "m.onnx"]).code(4);
+    let ran = p.run(&["run", "m.onnx"]).code(3);
     assert!(
-        ran.first_error()
-            .starts_with("error: m.onnx: ONNX models are not supported"),
+        ran.first_error().starts_with("error: m.onnx: not a valid ONNX file"),
         "{}",
         ran.err
+    );
+    let ran = p.run(&["fmt", "m.onnx"]).code(4);
+    assert_eq!(
+        ran.first_error(),
+        "error: m.onnx: an ONNX model has no text; expected a .tlir file"
     );
     p.run(&["explain", "."]).code(3);
 }

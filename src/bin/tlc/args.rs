@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use crate::{bench, check, completions, einsum, emit, explain, fmt, hwbench, opt, profile, run};
 
 const AFTER_HELP: &str = "\
-A MODEL is a .tlir text file; `-` is standard input. Results go to standard output, everything else to standard error.
+A MODEL is a .tlir text file or an .onnx file; `-` is text on standard input. Results go to standard output, everything else to standard error.
 Output files are written beside their final name and renamed: a failed or interrupted run leaves none.
 
 Exit codes:
@@ -120,7 +120,7 @@ pub enum Command {
 /// A model, and which of its graphs.
 #[derive(Args, Clone, Debug)]
 pub struct ModelArgs {
-    /// A .tlir file, or - for standard input
+    /// A .tlir or .onnx file, or - for text on standard input
     pub model: PathBuf,
     /// The graph to take from a file that holds several [default: the first]
     #[arg(long, value_name = "NAME")]

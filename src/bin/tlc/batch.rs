@@ -135,10 +135,11 @@ fn run_case(session: &Session, case: &Case) -> Result<(), Failure> {
         }
     }
     session.stages.panic_if_asked();
-    let model = session.model(&ModelArgs {
+    let chosen = ModelArgs {
         model: case.model.clone(),
         graph: case.graph.clone(),
-    })?;
+    };
+    let model = session.model_for(&chosen, &specs)?;
     let (outputs, _) = run_model(session, &model, &specs, None)?;
     if let Some(dir) = &case.output_dir {
         write_outputs(dir, &outputs)?;

@@ -6,13 +6,15 @@ use clap::Args;
 use serde_json::{Value, json};
 use tlc_ir::text::verify_module;
 
+use crate::args::ModelArgs;
 use crate::failure::{Code, Failure};
+use crate::onnx::is_onnx;
 use crate::session::{Session, read_model};
 
 /// Arguments.
 #[derive(Args, Debug)]
 pub struct Check {
-    /// .tlir files, or - for standard input
+    /// .tlir or .onnx files, or - for text on standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 }
@@ -22,7 +24,7 @@ pub fn run(session: &Session, args: &Check) -> Result<(), Failure> {
     let mut worst: Option<Code> = None;
     let mut results: Vec<Value> = Vec::new();
     for path in &args.files {
-        let failure = check(path);
+        let failure = check(session, path);
         if let Some(failure) = &failure {
             session.console.failure(failure);
             // An error in a file is what this command looks for; a file that cannot be read is another matter.
@@ -46,7 +48,14 @@ pub fn run(session: &Session, args: &Check) -> Result<(), Failure> {
     worst.map_or(Ok(()), |code| Err(Failure::silent(code)))
 }
 
-fn check(path: &std::path::Path) -> Option<Failure> {
+fn check(session: &Session, path: &std::path::Path) -> Option<Failure> {
+    if is_onnx(path) {
+        let chosen = ModelArgs {
+            model: path.to_path_buf(),
+            graph: None,
+        };
+        return session.model(&chosen).err();
+    }
     let source = match read_model(path) {
         Ok(source) => source,
         Err(failure) => return Some(failure),

@@ -19,6 +19,7 @@ mod failure;
 mod fmt;
 mod hwbench;
 mod info;
+mod onnx;
 mod opt;
 mod panics;
 mod profile;

@@ -19,7 +19,7 @@ use crate::staging::Outputs;
 /// Arguments.
 #[derive(Args, Debug)]
 pub struct Run {
-    /// A .tlir file, or - for standard input
+    /// A .tlir or .onnx file, or - for text on standard input
     #[arg(required_unless_present = "batch")]
     model: Option<PathBuf>,
     /// The graph to take from a file that holds several [default: the first]
@@ -110,10 +110,11 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
             "no model; expected MODEL or --batch MANIFEST",
         ));
     };
-    let model = session.model(&ModelArgs {
+    let chosen = ModelArgs {
         model: path.clone(),
         graph: args.graph.clone(),
-    })?;
+    };
+    let model = session.model_for(&chosen, &args.inputs)?;
     let (outputs, seconds) = run_model(session, &model, &args.inputs, None)?;
     let files = match &args.output_dir {
         Some(dir) => write_outputs(dir, &outputs)?,

@@ -15,7 +15,9 @@ use tlc_runtime::machine::total_memory_bytes;
 
 use crate::args::{Global, ModelArgs};
 use crate::console::Console;
+use crate::data::InputSpec;
 use crate::failure::{Code, Failure};
+use crate::onnx::{self, is_onnx};
 use crate::specialize::specialize;
 use crate::stages::Stages;
 
@@ -76,8 +78,8 @@ pub fn open(path: &Path) -> Result<Box<dyn Read>, Failure> {
 /// Reads a model's text.
 pub fn read_model(path: &Path) -> Result<Source, Failure> {
     let file = display(path);
-    if path.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx")) {
-        let message = "ONNX models are not supported by this version; expected a .tlir file";
+    if is_onnx(path) {
+        let message = "an ONNX model has no text; expected a .tlir file";
         return Err(Failure::at(Code::Unsupported, &file, message));
     }
     let mut bytes = Vec::new();
@@ -160,6 +162,42 @@ fn others_text(module: &Module) -> String {
 impl Session {
     /// Reads the graph that a command works on.
     pub fn model(&self, args: &ModelArgs) -> Result<Model, Failure> {
+        self.model_for(args, &[])
+    }
+
+    /// Reads the graph that a command runs on these inputs, on whose values its shapes may depend.
+    pub fn model_for(&self, args: &ModelArgs, inputs: &[InputSpec]) -> Result<Model, Failure> {
+        let (file, graph) = match is_onnx(&args.model) {
+            true => self.onnx_graph(args, inputs)?,
+            false => self.text_graph(args)?,
+        };
+        let graph = specialize(&graph, &self.global.sets, &file)?;
+        let errors = verify(&graph);
+        if !errors.is_empty() {
+            let reports = errors
+                .iter()
+                .flat_map(|e| Failure::at(Code::Invalid, &file, e.to_string()).reports);
+            return Err(Failure {
+                code: Some(Code::Invalid),
+                reports: reports.collect(),
+            });
+        }
+        Ok(Model { file, graph })
+    }
+
+    fn onnx_graph(&self, args: &ModelArgs, inputs: &[InputSpec]) -> Result<(String, Graph), Failure> {
+        let file = display(&args.model);
+        let graph = onnx::load(self, &args.model, inputs)?;
+        match &args.graph {
+            Some(name) if name.strip_prefix('@').unwrap_or(name) != graph.name => {
+                let message = format!("no graph @{name}; expected @{}", graph.name);
+                Err(Failure::at(Code::Usage, &file, message))
+            }
+            _ => Ok((file, graph)),
+        }
+    }
+
+    fn text_graph(&self, args: &ModelArgs) -> Result<(String, Graph), Failure> {
         let source = read_model(&args.model)?;
         let module = source
             .parse(&args.model)
@@ -188,18 +226,7 @@ impl Session {
                 )
             })?,
         };
-        let graph = specialize(&graph, &self.global.sets, &file)?;
-        let errors = verify(&graph);
-        if !errors.is_empty() {
-            let reports = errors
-                .iter()
-                .flat_map(|e| Failure::at(Code::Invalid, &file, e.to_string()).reports);
-            return Err(Failure {
-                code: Some(Code::Invalid),
-                reports: reports.collect(),
-            });
-        }
-        Ok(Model { file, graph })
+        Ok((file, graph))
     }
 
     /// How to compile.

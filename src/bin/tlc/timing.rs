@@ -28,7 +28,7 @@ pub struct Prepared {
 impl Prepared {
     /// Compiles a model and makes its data: random where no file is given.
     pub fn new(session: &Session, args: &ModelArgs, specs: &[InputSpec]) -> Result<Prepared, Failure> {
-        let model = session.model(args)?;
+        let model = session.model_for(args, specs)?;
         let inputs = inputs(session, &model.file, &model.graph, specs, Some(Source::Random))?;
         let start = Instant::now();
         let executable = session.compile(&model)?;

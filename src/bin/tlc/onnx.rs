@@ -1,0 +1,66 @@
+//! ONNX models as graphs, for every command that takes a model.
+
+use std::path::Path;
+
+use tlc::onnx::{ImportError, ImportOptions, import};
+use tlc::{DType, HostTensor};
+use tlc_formats::ErrorKind;
+use tlc_ir::Graph;
+use tlc_runtime::mmap::{MapError, MappedFile};
+
+use crate::data::{InputSpec, Source, read_npy};
+use crate::failure::{Code, Failure};
+use crate::session::{Session, display};
+
+/// Whether a file is an ONNX model, by its name.
+pub fn is_onnx(path: &Path) -> bool {
+    path.extension().is_some_and(|e| e.eq_ignore_ascii_case("onnx"))
+}
+
+/// Larger inputs do not steer shapes, and are not read before the model is compiled.
+const MAX_STEERING_BYTES: usize = 1 << 20;
+
+/// Imports the model in a file. Where shapes depend on the values of inputs, those given in `specs` are read.
+pub fn load(session: &Session, path: &Path, specs: &[InputSpec]) -> Result<Graph, Failure> {
+    let file = display(path);
+    let bytes = MappedFile::open(path).map_err(|e| match e {
+        MapError::Open { source, .. } | MapError::Map { source, .. } => Failure::reading(&file, &source),
+        MapError::NotAFile { .. } => Failure::at(
+            Code::Invalid,
+            &file,
+            "cannot be read: not a file; expected an ONNX model",
+        ),
+    })?;
+    let values = |name: &str| -> Option<HostTensor> {
+        let (_, source) = specs.iter().find(|(n, _)| n == name)?;
+        let Source::File(path) = source else {
+            return None;
+        };
+        // What is wrong with the file is told when it is read as an input.
+        let tensor = read_npy(session, path, None::<DType>).ok()?;
+        (tensor.bytes().len() <= MAX_STEERING_BYTES).then_some(tensor)
+    };
+    let options = ImportOptions {
+        folder: path.parent(),
+        values: Some(&values),
+    };
+    let imported = import(&bytes, &options).map_err(|e| failure(&file, &e))?;
+    if !imported.fixed.is_empty() {
+        let names: Vec<String> = imported.fixed.iter().map(|(n, _)| format!("`{n}`")).collect();
+        let text = format!(
+            "note: {file}: shapes depend on the values of {}; the graph is for those given",
+            names.join(", ")
+        );
+        session.console.note(&text);
+    }
+    Ok(imported.graph)
+}
+
+fn failure(file: &str, error: &ImportError) -> Failure {
+    let code = match error.kind() {
+        ErrorKind::Unsupported => Code::Unsupported,
+        ErrorKind::Limit => Code::Limit,
+        ErrorKind::Invalid | ErrorKind::Io => Code::Invalid,
+    };
+    Failure::at(code, file, error.to_string())
+}

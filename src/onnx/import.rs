@@ -1,0 +1,502 @@
+//! From a model's messages to a recorded graph: names, scopes, functions and subgraphs.
+//!
+//! Invariants: a value is defined once in its scope and before its use; the recording of a node stops at its first error;
+//! functions and subgraphs nest boundedly, and so does the number of nodes that inlining makes.
+
+use rustc_hash::FxHashMap;
+use tlc_formats::ErrorKind;
+use tlc_formats::onnx::{self, Attribute, Dimension, Function, Model, Node};
+use tlc_ir::HostTensor;
+
+use super::call::Call;
+use super::refusal::{Outcome, Refusal, invalid, unsupported};
+use super::value::Value;
+use super::{ImportError, ImportOptions, Imported, MAX_OPSET, MIN_OPSET, external, fold, operators, sizes};
+use crate::dim::Dim;
+use crate::graph::Graph;
+
+/// Functions and subgraphs nest at most this deep.
+const MAX_DEPTH: usize = 48;
+/// The most nodes that a model may have once its functions are inlined.
+const MAX_NODES: usize = 500_000;
+
+type Opsets<'a> = FxHashMap<&'a str, i64>;
+
+/// Values by name, and what nodes in their scope are of.
+#[derive(Default)]
+struct Scope<'a> {
+    values: FxHashMap<&'a str, Value>,
+    /// The operator sets; a subgraph has those of its graph.
+    opsets: std::rc::Rc<Opsets<'a>>,
+    /// In a function: attributes of the call.
+    attributes: FxHashMap<&'a str, Attribute<'a>>,
+    /// Whether names are looked up in the scope around it.
+    open: bool,
+}
+
+/// A model being imported.
+pub(super) struct Importer<'o, 'a> {
+    pub(super) graph: Graph,
+    pub(super) options: &'o ImportOptions<'o>,
+    functions: FxHashMap<(&'a str, &'a str, &'a str), Function<'a>>,
+    scopes: Vec<Scope<'a>>,
+    fixed: Vec<(String, HostTensor)>,
+    nodes: usize,
+}
+
+/// An error at a place.
+struct At {
+    place: String,
+    refusal: Refusal,
+}
+
+impl From<Refusal> for At {
+    fn from(refusal: Refusal) -> At {
+        At {
+            place: String::new(),
+            refusal,
+        }
+    }
+}
+
+fn at(place: String) -> impl FnOnce(Refusal) -> At {
+    |refusal| At { place, refusal }
+}
+
+/// Names come from the file and may hold anything; a message is one line.
+fn one_line(text: String) -> String {
+    if !text.contains(char::is_control) {
+        return text;
+    }
+    let plain = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.to_string(),
+    };
+    text.chars().map(plain).collect()
+}
+
+/// Characters of a name that is shown; what is longer is cut.
+const MAX_NAME: usize = 200;
+
+fn shown(name: &str) -> String {
+    let mut text: String = name.chars().take(MAX_NAME).collect();
+    if text.len() < name.len() {
+        text.push('…');
+    }
+    text
+}
+
+fn node_place(node: Node<'_>) -> String {
+    let name = match node.name() {
+        "" => node.outputs().find(|o| !o.is_empty()).unwrap_or_default(),
+        name => name,
+    };
+    let domain = match node.domain() {
+        "" | "ai.onnx" => String::new(),
+        domain => format!("{}.", shown(domain)),
+    };
+    format!("node '{}' ({domain}{}): ", shown(name), shown(node.op_type()))
+}
+
+/// See [`super::import`].
+pub(super) fn import(bytes: &[u8], options: &ImportOptions<'_>) -> Result<Imported, ImportError> {
+    let whole = |e: onnx::OnnxError| ImportError {
+        kind: e.kind(),
+        place: String::new(),
+        message: e.to_string(),
+    };
+    let model = Model::parse(bytes).map_err(whole)?;
+    let name = model.graph().map_or("", |g| g.name());
+    let name = if name.is_empty() { "main".into() } else { shown(name) };
+    let mut importer = Importer {
+        graph: Graph::new(name),
+        options,
+        functions: FxHashMap::default(),
+        scopes: vec![],
+        fixed: vec![],
+        nodes: 0,
+    };
+    importer.model(model).map_err(|e| ImportError {
+        kind: e.refusal.kind,
+        place: one_line(e.place),
+        message: one_line(e.refusal.message),
+    })?;
+    let graph = importer.graph.finish().map_err(|e| ImportError {
+        kind: ErrorKind::Invalid,
+        place: String::new(),
+        message: one_line(e.iter().map(ToString::to_string).next().unwrap_or_default()),
+    })?;
+    Ok(Imported {
+        graph,
+        fixed: importer.fixed,
+    })
+}
+
+fn opsets<'a>(sets: impl Iterator<Item = onnx::OperatorSet<'a>>) -> Outcome<Opsets<'a>> {
+    let mut all = Opsets::default();
+    for set in sets {
+        let (domain, version) = (set.domain(), set.version().unwrap_or(0));
+        let domain = if domain == "ai.onnx" { "" } else { domain };
+        if domain.is_empty() && !(MIN_OPSET..=MAX_OPSET).contains(&version) {
+            return unsupported(format!(
+                "opset {version} is not supported; expected {MIN_OPSET} to {MAX_OPSET}"
+            ));
+        }
+        if all.insert(domain, version).is_some_and(|before| before != version) {
+            return invalid(format!(
+                "two versions of the operator set `{}`; expected one",
+                shown(domain)
+            ));
+        }
+    }
+    Ok(all)
+}
+
+impl<'o, 'a> Importer<'o, 'a> {
+    fn model(&mut self, model: Model<'a>) -> Result<(), At> {
+        for function in model.functions() {
+            let key = (function.domain(), function.name(), function.overload());
+            if self.functions.insert(key, function).is_some() {
+                let text = format!(
+                    "function `{}` is defined twice; expected it once",
+                    shown(function.name())
+                );
+                return Err(invalid::<()>(text).unwrap_err().into());
+            }
+        }
+        let scope = Scope {
+            opsets: opsets(model.operator_sets())?.into(),
+            ..Scope::default()
+        };
+        self.scopes.push(scope);
+        let Some(graph) = model.graph() else {
+            return Ok(());
+        };
+        self.initializers(graph)?;
+        for input in graph.inputs() {
+            let name = input.name();
+            if self.scopes[0].values.contains_key(name) {
+                // An input that has a default is a constant: before version 4 of the format every constant was listed.
+                continue;
+            }
+            let place = || format!("input '{}': ", shown(name));
+            let value = self.input(input).map_err(at(place()))?;
+            self.scopes[0].values.insert(name, value);
+        }
+        self.nodes(graph.nodes())?;
+        if graph.outputs().next().is_none() {
+            return Err(invalid::<()>("the graph has no outputs; expected at least one")
+                .unwrap_err()
+                .into());
+        }
+        for output in graph.outputs() {
+            let name = output.name();
+            let place = || format!("output '{}': ", shown(name));
+            let tensor = self
+                .lookup(name)
+                .and_then(|v| v.tensor(&self.graph))
+                .map_err(at(place()))?;
+            self.graph.output(name, &tensor);
+            self.recorded().map_err(at(place()))?;
+        }
+        Ok(())
+    }
+
+    fn initializers(&mut self, graph: onnx::Graph<'a>) -> Result<(), At> {
+        if let Some(sparse) = graph.sparse_initializers().next() {
+            let name = sparse.values().map_or("", |v| v.name());
+            let refusal = unsupported::<()>("sparse tensors are not supported; expected a dense one").unwrap_err();
+            return Err(at(format!("initializer '{}': ", shown(name)))(refusal));
+        }
+        for tensor in graph.initializers() {
+            let place = || format!("initializer '{}': ", shown(tensor.name()));
+            if tensor.name().is_empty() {
+                return Err(at(place())(invalid::<()>("no name; expected one").unwrap_err()));
+            }
+            let data = external::host(tensor, self.options.folder).map_err(at(place()))?;
+            let value = Value::constant(&self.graph, data);
+            self.define(tensor.name(), value).map_err(at(place()))?;
+        }
+        Ok(())
+    }
+
+    fn input(&mut self, input: onnx::ValueInfo<'a>) -> Outcome<Value> {
+        let name = input.name();
+        let Some(ty) = input.ty().and_then(|t| t.tensor()) else {
+            return unsupported("sequences, maps and optionals are not supported; expected a tensor");
+        };
+        let dtype = onnx::dtype(ty.element())?;
+        let Some(declared) = ty.shape() else {
+            return unsupported("a tensor of unknown rank is not supported; expected a shape");
+        };
+        if declared.clone().count() > tlc_ir::graph::MAX_RANK {
+            return invalid(format!(
+                "a tensor of rank {}; expected at most {}",
+                declared.count(),
+                tlc_ir::graph::MAX_RANK
+            ));
+        }
+        let mut shape: Vec<Dim> = vec![];
+        for (axis, d) in declared.enumerate() {
+            shape.push(match d {
+                Dimension::Value(n) if n < 0 => {
+                    return invalid(format!("an extent of {n}; expected 0 or more"));
+                }
+                Dimension::Value(n) => n.into(),
+                Dimension::Named(symbol) => self.graph.symbol(&symbol_name(symbol), 1..),
+                Dimension::Unknown => self.graph.symbol(&symbol_name(&format!("{name}_{axis}")), 1..),
+            });
+        }
+        let tensor = self.graph.input(name, dtype, shape);
+        self.recorded()?;
+        Ok(tensor.into())
+    }
+
+    /// The first error of the recording, as a refusal.
+    fn recorded(&self) -> Outcome<()> {
+        match self.graph.check() {
+            Ok(()) => Ok(()),
+            Err(errors) => invalid(errors.iter().map(ToString::to_string).next().unwrap_or_default()),
+        }
+    }
+
+    fn define(&mut self, name: &'a str, value: Value) -> Outcome<()> {
+        let Some(scope) = self.scopes.last_mut() else {
+            return Ok(());
+        };
+        match scope.values.insert(name, value) {
+            None => Ok(()),
+            Some(_) => invalid(format!("the name '{}' is defined twice; expected it once", shown(name))),
+        }
+    }
+
+    /// The value of that name, in this scope or one around it.
+    pub(super) fn lookup(&self, name: &str) -> Outcome<Value> {
+        for scope in self.scopes.iter().rev() {
+            if let Some(value) = scope.values.get(name) {
+                return Ok(value.clone());
+            }
+            if !scope.open {
+                break;
+            }
+        }
+        invalid(format!(
+            "no value is named '{}'; expected an input, an initializer or an earlier node's result",
+            shown(name)
+        ))
+    }
+
+    /// In a function: the attribute that the call gave.
+    pub(super) fn call_attribute(&self, name: &str) -> Option<Attribute<'a>> {
+        let function = self.scopes.iter().rev().find(|s| !s.open)?;
+        function.attributes.get(name).copied()
+    }
+
+    /// The elements of a value that must be known now.
+    pub(super) fn elements(&mut self, value: &Value, what: &str) -> Outcome<HostTensor> {
+        if let Value::Tensor(_, Some(data)) = value {
+            return Ok(data.clone());
+        }
+        let tensor = value.tensor(&self.graph)?;
+        self.recorded()?;
+        let (values, fixed) = (self.options.values, &mut self.fixed);
+        fold::elements(&tensor, what, &mut |name| {
+            if let Some((_, value)) = fixed.iter().find(|(n, _)| n == name) {
+                return Some(value.clone());
+            }
+            let value = values?(name)?;
+            fixed.push((name.to_string(), value.clone()));
+            Some(value)
+        })
+    }
+
+    /// The elements of a value that follows from constants alone.
+    pub(super) fn constant(&self, value: &Value, what: &str) -> Outcome<HostTensor> {
+        match value {
+            Value::Tensor(_, Some(data)) => Ok(data.clone()),
+            other => fold::elements(&other.tensor(&self.graph)?, what, &mut |_| None),
+        }
+    }
+
+    fn nodes(&mut self, nodes: impl Iterator<Item = Node<'a>>) -> Result<(), At> {
+        for node in nodes {
+            self.node(node)?;
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, node: Node<'a>) -> Result<(), At> {
+        let place = || node_place(node);
+        let here = || at(place());
+        self.nodes += 1;
+        if self.nodes > MAX_NODES {
+            let text = format!("more than {MAX_NODES} nodes once functions are inlined; expected fewer");
+            return Err(here()(unsupported::<()>(text).unwrap_err()));
+        }
+        let mut inputs = vec![];
+        for name in node.inputs() {
+            inputs.push(match name {
+                "" => None,
+                name => Some(self.lookup(name).map_err(here())?),
+            });
+        }
+        let values = self.apply(node, inputs)?;
+        let wanted: Vec<&'a str> = node.outputs().collect();
+        if wanted.iter().skip(values.len()).any(|n| !n.is_empty()) {
+            let text = format!("{} results; expected at most {}", wanted.len(), values.len());
+            return Err(here()(invalid::<()>(text).unwrap_err()));
+        }
+        for (name, value) in wanted.into_iter().zip(values).filter(|(n, _)| !n.is_empty()) {
+            self.define(name, value).map_err(here())?;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, node: Node<'a>, inputs: Vec<Option<Value>>) -> Result<Vec<Value>, At> {
+        let here = || at(node_place(node));
+        let domain = match node.domain() {
+            "ai.onnx" => "",
+            domain => domain,
+        };
+        let key = (node.domain(), node.op_type(), node.overload());
+        if let Some(&function) = self.functions.get(&key) {
+            return self.function(node, function, inputs);
+        }
+        let opsets = self.scopes.last().map(|s| s.opsets.clone()).unwrap_or_default();
+        let Some(&version) = opsets.get(domain) else {
+            let text = format!(
+                "the operator set `{}` is not imported by the model; expected it among opset_import",
+                shown(domain)
+            );
+            return Err(here()(invalid::<()>(text).unwrap_err()));
+        };
+        if !domain.is_empty() {
+            let text = format!(
+                "operators of the domain `{}` are not supported; expected ONNX's own, or a function of the model",
+                shown(domain)
+            );
+            return Err(here()(unsupported::<()>(text).unwrap_err()));
+        }
+        let operator = operators::table::find(node.op_type(), version).map_err(here())?;
+        let mut call = Call {
+            importer: self,
+            node,
+            version,
+            inputs,
+            outputs: node.outputs().count(),
+        };
+        let values = match sizes::carried(&mut call).map_err(here())? {
+            Some(value) => vec![value],
+            None => operator(&mut call).map_err(here())?,
+        };
+        self.recorded().map_err(here())?;
+        Ok(values)
+    }
+
+    fn function(
+        &mut self,
+        node: Node<'a>,
+        function: Function<'a>,
+        inputs: Vec<Option<Value>>,
+    ) -> Result<Vec<Value>, At> {
+        let here = || at(node_place(node));
+        self.deeper().map_err(here())?;
+        let mut scope = Scope {
+            opsets: opsets(function.operator_sets()).map_err(here())?.into(),
+            ..Scope::default()
+        };
+        let formals = function.inputs().count();
+        if inputs.len() > formals {
+            let text = format!("{} operands; expected at most {formals}", inputs.len());
+            return Err(here()(invalid::<()>(text).unwrap_err()));
+        }
+        for (name, value) in function.inputs().zip(inputs) {
+            if let Some(value) = value {
+                scope.values.insert(name, value);
+            }
+        }
+        for default in function.defaults() {
+            scope.attributes.insert(default.name(), default);
+        }
+        for attribute in node.attributes() {
+            let given = match attribute.reference() {
+                "" => Some(attribute),
+                reference => self.call_attribute(reference),
+            };
+            if let Some(given) = given {
+                scope.attributes.insert(attribute.name(), given);
+            }
+        }
+        self.scopes.push(scope);
+        // A formal operand that the call leaves out is an empty value to the nodes inside.
+        let result = self.body(function);
+        self.scopes.pop();
+        result
+    }
+
+    fn body(&mut self, function: Function<'a>) -> Result<Vec<Value>, At> {
+        let absent: Vec<&'a str> = {
+            let scope = &self.scopes[self.scopes.len() - 1];
+            function.inputs().filter(|n| !scope.values.contains_key(n)).collect()
+        };
+        for node in function.nodes() {
+            if let Some(name) = node.inputs().find(|n| absent.contains(n)) {
+                let text = format!(
+                    "the operand '{}' of function {} is left out, which is not supported; expected it",
+                    shown(name),
+                    shown(function.name())
+                );
+                return Err(at(node_place(node))(unsupported::<()>(text).unwrap_err()));
+            }
+            self.node(node)?;
+        }
+        let values = function.outputs().map(|name| self.lookup(name));
+        let values: Outcome<Vec<Value>> = values.collect();
+        values.map_err(at(format!("function '{}': ", shown(function.name()))))
+    }
+
+    fn deeper(&self) -> Outcome<()> {
+        match self.scopes.len() > MAX_DEPTH {
+            true => invalid(format!(
+                "functions and subgraphs nested more than {MAX_DEPTH} deep; expected no recursion"
+            )),
+            false => Ok(()),
+        }
+    }
+
+    /// The results of a subgraph without inputs, which sees the names around it.
+    pub(super) fn branch(&mut self, graph: onnx::Graph<'a>) -> Outcome<Vec<Value>> {
+        self.deeper()?;
+        let opsets = self.scopes.last().map(|s| s.opsets.clone()).unwrap_or_default();
+        self.scopes.push(Scope {
+            opsets,
+            open: true,
+            ..Scope::default()
+        });
+        let run = |this: &mut Self| {
+            this.initializers(graph)?;
+            this.nodes(graph.nodes())?;
+            let values: Outcome<Vec<Value>> = graph.outputs().map(|o| this.lookup(o.name())).collect();
+            Ok(values?)
+        };
+        let result: Result<Vec<Value>, At> = run(self);
+        self.scopes.pop();
+        result.map_err(|e| Refusal {
+            kind: e.refusal.kind,
+            message: format!("{}{}", e.place, e.refusal.message),
+        })
+    }
+}
+
+/// A name that the graph's text form can hold as a symbol.
+fn symbol_name(name: &str) -> String {
+    let mut text: String = name
+        .chars()
+        .take(MAX_NAME)
+        .map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '_' })
+        .collect();
+    if !text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+        text.insert(0, '_');
+    }
+    text
+}

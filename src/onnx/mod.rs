@@ -1,0 +1,90 @@
+//! ONNX models as graphs.
+//!
+//! Invariants:
+//! - An operator is a function over [`Tensor`](crate::Tensor)s in the file of its family under `operators/`;
+//!   `operators/table.rs` lists what there is, by name and opset. Nothing of ONNX reaches the graph language.
+//! - What is not in the table, and every setting that an operator's function does not know, is refused by name. Nothing is
+//!   computed approximately because it is not supported.
+//! - Small integer tensors that only steer shapes are carried as index expressions (see `sizes.rs`), so that a shape
+//!   computed in the model becomes an expression over the graph's symbols.
+//! - No model makes the import panic, and none makes it allocate more than its own nodes and tensors justify.
+//!
+//! Semantics are those of the ONNX operator documents (onnx.ai/onnx/operators), versions 6 to 28 of the default domain.
+
+mod call;
+mod external;
+mod fold;
+mod import;
+mod operators;
+mod refusal;
+mod sizes;
+mod value;
+
+use std::path::Path;
+
+use tlc_formats::ErrorKind;
+use tlc_ir::{Graph as IrGraph, HostTensor};
+
+/// The newest version of the default operator set that is read.
+pub const MAX_OPSET: i64 = 28;
+/// The oldest version of the default operator set that is read. Most operators are supported from opset 6 or 7 on.
+pub const MIN_OPSET: i64 = 1;
+
+/// Answers the value of the input of that name, if it is known.
+pub type InputValues<'a> = &'a dyn Fn(&str) -> Option<HostTensor>;
+
+/// What an import may be told beyond the model's bytes.
+#[derive(Clone, Copy, Default)]
+pub struct ImportOptions<'a> {
+    /// The folder of the model, where external data may lie; without it external data is refused.
+    pub folder: Option<&'a Path>,
+    /// Values of inputs by name. Asked only for inputs on whose values shapes depend: the graph is then one for those
+    /// values, and [`Imported::fixed`] tells them.
+    pub values: Option<InputValues<'a>>,
+}
+
+/// A model as a graph.
+#[derive(Debug)]
+pub struct Imported {
+    /// The graph: the model's inputs that have no initializer, and its outputs, under their names.
+    pub graph: IrGraph,
+    /// Inputs on whose values the graph's shapes depend, and those values: the graph is right for no others.
+    pub fixed: Vec<(String, HostTensor)>,
+}
+
+/// Why a model could not be imported. Prints as one line: where, what, and what was expected.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{place}{message}")]
+pub struct ImportError {
+    kind: ErrorKind,
+    place: String,
+    message: String,
+}
+
+impl ImportError {
+    /// Whether the model is wrong, unsupported, or too large.
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// What is wrong, without where.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+}
+
+/// Imports the model in the bytes of a `.onnx` file.
+///
+/// # Errors
+/// [`ImportError`], which names the node or the value: a file that is no ONNX model, breaks a rule of it, or uses what is
+/// not supported.
+pub fn import(bytes: &[u8], options: &ImportOptions<'_>) -> Result<Imported, ImportError> {
+    import::import(bytes, options)
+}
+
+/// The operators that are supported: name, first opset, last opset.
+pub fn supported() -> impl Iterator<Item = (&'static str, i64, i64)> {
+    operators::table::OPERATORS
+        .iter()
+        .map(|o| (o.name, o.first, o.last.min(MAX_OPSET)))
+}

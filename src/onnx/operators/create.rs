@@ -1,0 +1,129 @@
+//! Tensors from attributes and numbers.
+
+use tlc_ir::{DType, HostTensor};
+
+use crate::dim::Dim;
+use crate::onnx::call::{Answer, Call, one};
+use crate::onnx::external;
+use crate::onnx::refusal::{Refusal, invalid, unsupported};
+use crate::onnx::value::Value;
+use tlc_formats::ErrorKind;
+use tlc_formats::onnx::AttributeKind;
+
+fn too_large(e: tlc_ir::tensor::TensorError) -> Refusal {
+    Refusal {
+        kind: ErrorKind::Limit,
+        message: e.to_string(),
+    }
+}
+
+pub(super) fn constant(c: &mut Call<'_, '_, '_>) -> Answer {
+    let graph = c.graph();
+    let Some(a) = c.node.attributes().next() else {
+        return invalid("no attribute; expected the value");
+    };
+    let Some(a) = c.attribute(a.name()) else {
+        return invalid("an attribute that the call does not give; expected the value");
+    };
+    let data = match a.kind() {
+        AttributeKind::Tensor => match a.tensor() {
+            Some(t) => external::host(t, c.importer.options.folder)?,
+            None => return invalid("no tensor in the attribute value; expected one"),
+        },
+        AttributeKind::Float => HostTensor::from_slice(&[], &[a.float()]).map_err(too_large)?,
+        AttributeKind::Int => HostTensor::from_slice(&[], &[a.int()]).map_err(too_large)?,
+        AttributeKind::Floats => {
+            let all: Vec<f32> = a.floats().collect();
+            HostTensor::from_slice(&[all.len()], &all).map_err(too_large)?
+        }
+        AttributeKind::Ints => {
+            let all: Vec<i64> = a.ints().collect();
+            HostTensor::from_slice(&[all.len()], &all).map_err(too_large)?
+        }
+        kind => return unsupported(format!("a constant of {kind:?}; expected numbers")),
+    };
+    Ok(vec![Value::constant(&graph, data)])
+}
+
+pub(super) fn constant_of_shape(c: &mut Call<'_, '_, '_>) -> Answer {
+    let Some(shape) = c.input_dims(0)? else {
+        return invalid("operand 0 is missing; expected the shape");
+    };
+    if let Some(n) = shape.iter().filter_map(Dim::as_const).find(|&n| n < 0) {
+        return invalid(format!("an extent of {n}; expected 0 or more"));
+    }
+    let fill = match c.attribute("value") {
+        None => DType::F32.zero(),
+        Some(a) => match a.tensor() {
+            Some(t) => {
+                let data = external::host(t, c.importer.options.folder)?;
+                if data.len() != 1 {
+                    return invalid(format!("a value of {} elements; expected one", data.len()));
+                }
+                data.get(0)
+            }
+            None => return invalid("no tensor in the attribute value; expected one"),
+        },
+    };
+    // A filled vector often goes on as a shape.
+    if fill.dtype() == DType::I64
+        && let [n] = &shape[..]
+        && let Some(n) = n.as_const().filter(|&n| n <= crate::onnx::value::MAX_SIZES as i64)
+    {
+        let data = HostTensor::full(&[n as usize], fill).map_err(too_large)?;
+        return Ok(vec![Value::constant(&c.graph(), data)]);
+    }
+    one(c.graph().full(shape, fill, fill.dtype()))
+}
+
+pub(super) fn eye_like(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    if x.rank() != 2 {
+        return invalid(format!("rank {}; expected 2", x.rank()));
+    }
+    let dtype = c.dtype("dtype")?.unwrap_or(x.dtype());
+    let k = c.int("k", 0)?.clamp(-(1 << 40), 1 << 40);
+    one(c.graph().eye(x.dim(0), x.dim(1), k, DType::F32).cast(dtype))
+}
+
+pub(super) fn range(c: &mut Call<'_, '_, '_>) -> Answer {
+    let dtype = c.required(0)?.dtype();
+    let graph = c.graph();
+    if let [Some(start), Some(limit), Some(step)] = [
+        c.input_dims_if_carried(0),
+        c.input_dims_if_carried(1),
+        c.input_dims_if_carried(2),
+    ] && (start.as_const(), step.as_const()) == (Some(0), Some(1))
+        && limit.as_const().is_none_or(|n| n >= 0)
+    {
+        return one(graph.range(limit, dtype));
+    }
+    let mut numbers = vec![];
+    for i in 0..3 {
+        let data = c.elements(i)?;
+        if data.len() != 1 || data.dtype() != dtype {
+            return invalid(format!(
+                "operand {i} of {} {}; expected one {dtype}",
+                data.len(),
+                data.dtype()
+            ));
+        }
+        numbers.push(data.get(0).as_f64());
+    }
+    let [start, limit, delta] = numbers[..] else {
+        return invalid("operands missing; expected three");
+    };
+    if delta == 0.0 {
+        return invalid("a step of 0; expected another");
+    }
+    let count = ((limit - start) / delta).ceil().max(0.0);
+    if count.is_nan() || count > (1u64 << 40) as f64 {
+        return invalid(format!("{count} elements; expected fewer"));
+    }
+    let places = graph.range(count as i64, dtype);
+    let (start, delta) = (
+        tlc_ir::Scalar::from_f64(dtype, start),
+        tlc_ir::Scalar::from_f64(dtype, delta),
+    );
+    one(places * graph.scalar(delta, dtype) + graph.scalar(start, dtype))
+}

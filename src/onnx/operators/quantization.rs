@@ -1,0 +1,134 @@
+//! Quantized numbers: conversions and products.
+
+use tlc_ir::DType;
+
+use super::linear::centered;
+use crate::dim::Dim;
+use crate::onnx::call::{Answer, Call, one};
+use crate::onnx::refusal::{Outcome, invalid, unsupported};
+use crate::onnx::value::Value;
+use crate::tensor::Tensor;
+
+/// A scale or zero point as it lies along `x`: one number, one along an axis, or one for each block of an axis.
+fn along(p: &Tensor, x: &Tensor, axis: i64, block: i64) -> Outcome<Tensor> {
+    if p.rank() == 0 || (p.rank() == 1 && p.dim(0).as_const() == Some(1)) {
+        return Ok(p.reshape(()));
+    }
+    let axis = match crate::dim::resolve_axis(axis, x.rank()) {
+        Some(axis) => axis,
+        None => {
+            return invalid(format!(
+                "axis {axis} of a tensor of rank {}; expected an axis of it",
+                x.rank()
+            ));
+        }
+    };
+    if p.rank() == 1 && block == 0 {
+        let mut shape = vec![Dim::from(1); x.rank()];
+        shape[axis] = p.dim(0);
+        return Ok(p.reshape(shape));
+    }
+    if block < 1 || p.rank() != x.rank() {
+        return invalid(format!(
+            "a scale of rank {} in blocks of {block}; expected the tensor's rank",
+            p.rank()
+        ));
+    }
+    let repeated = p.repeat(block, axis as i64);
+    Ok(match repeated.dim(axis as i64) == x.dim(axis as i64) {
+        true => repeated,
+        false => repeated.narrow(axis as i64, 0, x.dim(axis as i64)),
+    })
+}
+
+/// Rounded half to even, shifted by the zero point, and saturated to its dtype (u8 without one).
+pub(super) fn quantized(x: &Tensor, zero: Option<Tensor>) -> Tensor {
+    let dtype = zero.as_ref().map_or(DType::U8, Tensor::dtype);
+    let mut y = x.round();
+    if let Some(zero) = zero {
+        y += zero.cast(x.dtype());
+    }
+    y.cast(dtype)
+}
+
+pub(super) fn quantize(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (x, scale) = (c.tensor(0)?, c.tensor(1)?);
+    let (axis, block) = (c.int("axis", 1)?, c.int("block_size", 0)?);
+    let zero = c.optional(2)?;
+    let dtype = match (c.int("output_dtype", 0)?, &zero) {
+        (0, Some(z)) => z.dtype(),
+        (0, None) => DType::U8,
+        (number, _) => tlc_formats::onnx::dtype(number)?,
+    };
+    if dtype.is_float() {
+        return unsupported(format!("a result of {dtype}; supported are integers"));
+    }
+    if !c.flag("saturate", true)? || c.int("precision", 0)? > 1 {
+        return unsupported("saturate=0 or a precision other than f32; expected neither");
+    }
+    let wide = |t: &Tensor| {
+        if t.dtype() == DType::F64 {
+            t.clone()
+        } else {
+            t.cast(DType::F32)
+        }
+    };
+    let scaled = wide(&x) / along(&wide(&scale), &x, axis, block)?;
+    let zero = match zero {
+        Some(z) => along(&z, &x, axis, block)?,
+        None => c.graph().scalar(dtype.zero(), dtype),
+    };
+    one(quantized(&scaled, Some(zero)))
+}
+
+pub(super) fn dequantize(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (x, scale) = (c.tensor(0)?, c.tensor(1)?);
+    let (axis, block) = (c.int("axis", 1)?, c.int("block_size", 0)?);
+    let dtype = match c.int("output_dtype", 0)? {
+        0 => scale.dtype(),
+        number => tlc_formats::onnx::dtype(number)?,
+    };
+    let wide = dtype.accumulator();
+    let mut y = x.cast(DType::I64);
+    if x.dtype().is_float() {
+        y = x.cast(wide);
+    }
+    if let Some(zero) = c.optional(2)? {
+        let zero = along(&zero, &x, axis, block)?;
+        y = &y - zero.cast(y.dtype());
+    }
+    one((y.cast(wide) * along(&scale.cast(wide), &x, axis, block)?).cast(dtype))
+}
+
+/// A scale and a zero point of u8 from the range of the data, which always holds 0.
+pub(super) fn dynamic(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let (hi, lo) = (x.max(..).maximum(0), x.min(..).minimum(0));
+    let scale = (&hi - &lo) / 255.0;
+    // All zeros: any scale will do.
+    let divisor = scale.eq(0.0).select(1.0, &scale);
+    let zero = (-&lo / &divisor).round().clamp(0.0, 255.0).cast(DType::U8);
+    let y = quantized(&(&x / &divisor), Some(zero.clone()));
+    Ok(vec![y.into(), Value::from(scale), zero.into()])
+}
+
+pub(super) fn qlinear_matmul(c: &mut Call<'_, '_, '_>) -> Answer {
+    let a = centered(&c.tensor(0)?, Some(c.tensor(2)?), -2)?;
+    let b = centered(&c.tensor(3)?, Some(c.tensor(5)?), -1)?;
+    let sums = a.matmul(&b);
+    let column = |t: Tensor| match t.rank() == 1 && t.dim(0).as_const() != Some(1) {
+        true => t.unsqueeze(-1),
+        false if t.rank() <= 1 => t.reshape(()),
+        false => t,
+    };
+    let row = |t: Tensor| {
+        if t.rank() == 1 && t.dim(0).as_const() == Some(1) {
+            t.reshape(())
+        } else {
+            t
+        }
+    };
+    let f = |t: Tensor| t.cast(DType::F32);
+    let scale = column(f(c.tensor(1)?)) * row(f(c.tensor(4)?)) / column(f(c.tensor(6)?));
+    one(quantized(&(sums.cast(DType::F32) * scale), Some(column(c.tensor(7)?))))
+}

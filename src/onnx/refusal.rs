@@ -1,0 +1,39 @@
+//! Why an operator was refused; the importer adds which node.
+
+use tlc_formats::ErrorKind;
+use tlc_formats::onnx::OnnxError;
+
+/// What is wrong, and whether the model or this version is to blame.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub(super) kind: ErrorKind,
+    pub(super) message: String,
+}
+
+impl From<OnnxError> for Refusal {
+    fn from(e: OnnxError) -> Refusal {
+        Refusal {
+            kind: e.kind(),
+            message: e.to_string(),
+        }
+    }
+}
+
+/// The result of what may be refused.
+pub(super) type Outcome<T> = Result<T, Refusal>;
+
+/// The model breaks a rule.
+pub(super) fn invalid<T>(message: impl Into<String>) -> Outcome<T> {
+    Err(Refusal {
+        kind: ErrorKind::Invalid,
+        message: message.into(),
+    })
+}
+
+/// The model asks for what is not there.
+pub(super) fn unsupported<T>(message: impl Into<String>) -> Outcome<T> {
+    Err(Refusal {
+        kind: ErrorKind::Unsupported,
+        message: message.into(),
+    })
+}

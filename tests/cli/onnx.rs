@@ -1,0 +1,77 @@
+//! ONNX models on the command line.
+
+use crate::proto::*;
+use crate::support::Place;
+
+/// `y = relu(x W)` on `[batch, 2]`.
+fn layer() -> Vec<u8> {
+    let nodes = vec![
+        node("MatMul", "product", &["x", "W"], &["p"]),
+        node("Relu", "act", &["p"], &["y"]),
+    ];
+    let weights = vec![floats("W", &[2, 2], &[1.0, -1.0, 2.0, 1.0])];
+    let ty = |name| value(name, FLOAT, &[D::Sym("batch"), D::N(2)]);
+    model(graph(nodes, weights, vec![ty("x")], vec![ty("y")]), vec![])
+}
+
+#[test]
+fn every_command_that_takes_a_model_takes_an_onnx_file() {
+    let p = Place::new();
+    p.write("m.onnx", layer());
+    p.f32s("x.npy", &[2, 2], &[1.0, 2.0, 3.0, -4.0]);
+    p.run(&["check", "m.onnx"]).code(0);
+    p.run(&["run", "m.onnx", "--input", "x=x.npy", "--output-dir", "out"])
+        .code(0);
+    let written = std::fs::read(p.path("out/y.npy")).expect("the output");
+    let y = tlc_formats::npy::read(&written).expect("an array");
+    assert_eq!(y.shape(), [2, 2]);
+    assert_eq!(y.as_slice::<f32>(), Some(&[5.0f32, 1.0, 0.0, 0.0][..]));
+    p.run(&["explain", "m.onnx"]).code(0);
+    p.run(&["opt", "m.onnx"]).code(0);
+    p.run(&["emit", "m.onnx", "--what", "plan"]).code(0);
+    p.run(&["bench", "m.onnx", "--set", "batch=3", "--time", "0.01"])
+        .code(0);
+    p.run(&["profile", "m.onnx", "--set", "batch=3"]).code(0);
+}
+
+#[test]
+fn what_a_model_asks_for_in_vain_is_named() {
+    let p = Place::new();
+    let x = || value("x", FLOAT, &[D::N(2)]);
+    let y = || value("y", FLOAT, &[D::N(2)]);
+    let one = |n: Message| model(graph(vec![n], vec![], vec![x()], vec![y()]), vec![]);
+    p.write("new.onnx", one(node("Frobnicate", "n", &["x"], &["y"])));
+    let ran = p.run(&["run", "new.onnx", "--input", "x=random"]).code(4);
+    assert_eq!(
+        ran.first_error(),
+        "error: new.onnx: node 'n' (Frobnicate): this operator is not supported"
+    );
+    p.write("wrong.onnx", one(node("Relu", "n", &["z"], &["y"])));
+    let ran = p.run(&["check", "wrong.onnx"]).code(3);
+    assert_eq!(
+        ran.first_error(),
+        "error: wrong.onnx: node 'n' (Relu): no value is named 'z'; expected an input, an initializer or an earlier \
+         node's result"
+    );
+}
+
+#[test]
+fn a_shape_in_a_file_steers_the_graph() {
+    let p = Place::new();
+    let nodes = vec![node("Reshape", "r", &["x", "s"], &["y"])];
+    let inputs = vec![value("x", FLOAT, &[D::N(4)]), value("s", INT64, &[D::N(2)])];
+    let y = value("y", FLOAT, &[D::N(2), D::N(2)]);
+    p.write("m.onnx", model(graph(nodes, vec![], inputs, vec![y]), vec![]));
+    p.f32s("x.npy", &[4], &[1.0, 2.0, 3.0, 4.0]);
+    let s = tlc::HostTensor::from_slice(&[2], &[4i64, 1]).expect("a tensor");
+    let mut bytes = vec![];
+    tlc_formats::npy::write(&s, &mut bytes).expect("an array");
+    p.write("s.npy", bytes);
+    let ran = p
+        .run(&["run", "m.onnx", "--input", "x=x.npy", "--input", "s=s.npy"])
+        .code(0);
+    assert!(ran.out.starts_with("y: f32[4, 1]"), "{}", ran.out);
+    assert!(ran.err.contains("shapes depend on the values of `s`"), "{}", ran.err);
+    let ran = p.run(&["explain", "m.onnx"]).code(4);
+    assert!(ran.first_error().contains("value of the input `s`"), "{}", ran.err);
+}

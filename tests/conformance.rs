@@ -1,0 +1,330 @@
+//! The ONNX project's own backend tests, compiled and run.
+//!
+//! The data is not part of this repository: tests/conformance/fetch.py fetches it into target/onnx-conformance, or
+//! TLC_ONNX_CONFORMANCE names a folder. Without it one SKIP line tells so. tests/conformance/passing.txt holds the names
+//! of the cases that pass: one of them failing is an error, and so is a case that passes and is not in it (TLC_BLESS=1
+//! writes it anew, with RESULTS.md).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use tlc::onnx::{ImportOptions, import};
+use tlc::{CompileOptions, DType, HostTensor, Input, compile_ir};
+use tlc_formats::ErrorKind;
+use tlc_formats::onnx::{Model, Tensor};
+
+/// How one case ended, and why.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Ending {
+    Pass,
+    Fail(String),
+    Unsupported(String),
+    LeftOut(String),
+}
+
+/// Domains and types that a numeric tensor compiler leaves out.
+fn left_out(model: Model<'_>) -> Option<String> {
+    let graph = model.graph()?;
+    for set in model.operator_sets() {
+        if set.domain().starts_with("ai.onnx.") {
+            return Some(format!("domain {}", set.domain()));
+        }
+    }
+    let values = graph.inputs().chain(graph.outputs());
+    for value in values {
+        let Some(ty) = value.ty() else {
+            continue;
+        };
+        match ty.tensor() {
+            None => return Some("sequences, optionals and maps".into()),
+            Some(t) if t.element() == 8 => return Some("strings".into()),
+            Some(t) if matches!(t.element(), 14 | 15) => return Some("complex numbers".into()),
+            Some(_) => {}
+        }
+    }
+    for node in graph.nodes() {
+        let op = node.op_type();
+        if op.starts_with("Sequence")
+            || op.contains("Sequence") && op != "ReverseSequence"
+            || op.starts_with("Optional")
+        {
+            return Some("sequences, optionals and maps".into());
+        }
+        if matches!(op, "Adagrad" | "Adam" | "Momentum" | "Gradient" | "ImageDecoder") {
+            return Some(format!("{op}: training or image decoding"));
+        }
+    }
+    None
+}
+
+/// The numbers of `tolerance.json` or, for cases that bring one, `data.json`.
+fn tolerance(folder: &Path) -> (f64, f64) {
+    let mut limits = (1e-3, 1e-7);
+    for file in ["tolerance.json", "data.json"] {
+        let Ok(text) = std::fs::read_to_string(folder.join(file)) else {
+            continue;
+        };
+        let value: serde_json::Value = serde_json::from_str(&text).unwrap_or_default();
+        limits.0 = value["rtol"].as_f64().unwrap_or(limits.0);
+        limits.1 = value["atol"].as_f64().unwrap_or(limits.1);
+    }
+    limits
+}
+
+/// As the project's own runner compares: equal shapes and element types, `|a - b| <= atol + rtol |b|`, NaN where NaN is;
+/// bf16 within two of its units.
+fn compare(found: &HostTensor, expected: &HostTensor, (rtol, atol): (f64, f64)) -> Result<(), String> {
+    if found.dtype() != expected.dtype() || found.shape() != expected.shape() {
+        return Err(format!(
+            "expected {}{:?}, found {}{:?}",
+            expected.dtype(),
+            expected.shape(),
+            found.dtype(),
+            found.shape()
+        ));
+    }
+    let rtol = match expected.dtype() {
+        DType::BF16 => rtol.max(2f64.powi(-6)),
+        _ => rtol,
+    };
+    for i in 0..found.len() {
+        let (a, b) = (found.get(i), expected.get(i));
+        let close = match expected.dtype() {
+            d if d.is_float() => {
+                let (a, b) = (a.as_f64(), b.as_f64());
+                a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= atol + rtol * b.abs()
+            }
+            _ => a == b || (a.as_f64() - b.as_f64()).abs() <= atol + rtol * b.as_f64().abs(),
+        };
+        if !close {
+            return Err(format!("element {i}: expected {b}, found {a}"));
+        }
+    }
+    Ok(())
+}
+
+fn tensor(path: &Path) -> Result<HostTensor, Ending> {
+    let bytes = std::fs::read(path).map_err(|e| Ending::Fail(e.to_string()))?;
+    let host = Tensor::parse(&bytes).and_then(|t| t.to_host(None));
+    host.map_err(|e| match e.kind() {
+        ErrorKind::Unsupported => Ending::Unsupported(e.to_string()),
+        _ => Ending::Fail(format!("{}: {e}", path.display())),
+    })
+}
+
+fn numbered(folder: &Path, what: &str) -> Result<Vec<HostTensor>, Ending> {
+    let files = (0..).map(|i| folder.join(format!("{what}_{i}.pb")));
+    files.take_while(|f| f.exists()).map(|f| tensor(&f)).collect()
+}
+
+fn case(folder: &Path) -> Result<(), Ending> {
+    let bytes = std::fs::read(folder.join("model.onnx")).map_err(|e| Ending::Fail(e.to_string()))?;
+    let model = Model::parse(&bytes).map_err(|e| Ending::Fail(e.to_string()))?;
+    if let Some(reason) = left_out(model) {
+        return Err(Ending::LeftOut(reason));
+    }
+    let graph = model.graph().expect("a model that parses has a graph");
+    let initialized: BTreeSet<&str> = graph.initializers().map(|t| t.name()).collect();
+    let sets = (0..).map(|i| folder.join(format!("test_data_set_{i}")));
+    let mut any = false;
+    for set in sets.take_while(|s| s.is_dir()) {
+        any = true;
+        let (inputs, outputs) = (numbered(&set, "input")?, numbered(&set, "output")?);
+        // Files are numbered as the inputs that the model declares, or as those that have no initializer.
+        let all: Vec<&str> = graph.inputs().map(|i| i.name()).collect();
+        let open: Vec<&str> = all.iter().copied().filter(|n| !initialized.contains(n)).collect();
+        let names = if inputs.len() == all.len() { all } else { open };
+        let values: BTreeMap<&str, &HostTensor> = names.into_iter().zip(&inputs).collect();
+        let given = |name: &str| values.get(name).map(|v| (*v).clone());
+        let options = ImportOptions {
+            folder: Some(folder),
+            values: Some(&given),
+        };
+        let imported = import(&bytes, &options).map_err(|e| match e.kind() {
+            ErrorKind::Unsupported => Ending::Unsupported(e.to_string()),
+            _ => Ending::Fail(e.to_string()),
+        })?;
+        let failed = |e: &dyn std::fmt::Display| Ending::Fail(e.to_string().lines().next().unwrap_or_default().into());
+        let options = CompileOptions {
+            threads: Some(1),
+            ..CompileOptions::default()
+        };
+        let executable = compile_ir(&imported.graph, &options).map_err(|e| failed(&e))?;
+        let mut arguments = vec![];
+        for &id in imported.graph.inputs() {
+            let tlc_ir::NodeKind::Input { name, .. } = &imported.graph.node(id).kind else {
+                continue;
+            };
+            match values.get(name.as_str()) {
+                Some(v) => arguments.push(Input::from(*v)),
+                None => return Err(Ending::Fail(format!("the data has no input `{name}`"))),
+            }
+        }
+        let found = executable.run(&arguments).map_err(|e| failed(&e))?;
+        for (found, expected) in found.iter().zip(&outputs) {
+            compare(&found.to_host(), expected, tolerance(folder))
+                .map_err(|e| Ending::Fail(format!("output {}: {e}", found.name)))?;
+        }
+        if found.len() < outputs.len() {
+            return Err(Ending::Fail(format!(
+                "{} outputs; expected {}",
+                found.len(),
+                outputs.len()
+            )));
+        }
+    }
+    match any {
+        true => Ok(()),
+        false => Err(Ending::LeftOut("no data".into())),
+    }
+}
+
+fn data() -> Option<PathBuf> {
+    let folder = match std::env::var_os("TLC_ONNX_CONFORMANCE") {
+        Some(folder) => PathBuf::from(folder),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("target/onnx-conformance"),
+    };
+    folder.join("node").is_dir().then_some(folder)
+}
+
+/// The reason without the names and numbers of one case, so that like cases count together.
+fn group(reason: &str) -> String {
+    let text = match (reason.find('('), reason.find("): ")) {
+        (Some(a), Some(b)) if reason.starts_with("node '") && a < b => {
+            format!("{}: {}", &reason[a + 1..b], &reason[b + 3..])
+        }
+        _ => reason.to_string(),
+    };
+    let text = text.replace('|', "\\|");
+    text.chars().take(160).collect()
+}
+
+fn results(endings: &BTreeMap<String, Ending>) -> String {
+    let mut counts: BTreeMap<&str, [usize; 4]> = BTreeMap::new();
+    let column = |e: &Ending| match e {
+        Ending::Pass => 0,
+        Ending::Fail(_) => 1,
+        Ending::Unsupported(_) => 2,
+        Ending::LeftOut(_) => 3,
+    };
+    for (name, ending) in endings {
+        let kind = name.split('/').next().unwrap_or_default();
+        counts.entry(kind).or_default()[column(ending)] += 1;
+    }
+    let mut text = String::from(
+        "# ONNX backend tests\n\nWritten by `TLC_BLESS=1 cargo test --test conformance` on the cases of onnx 1.23.2 that \
+         tests/conformance/fetch.py\nlays out. A case passes when every output has the expected element type and shape and \
+         agrees within the case's own\ntolerance. Unsupported cases are refused with the reason given; left out are \
+         sequences, optionals, maps, strings, complex\nnumbers, the optimizers' and `ai.onnx.ml`'s operators.\n\n| kind | \
+         pass | fail | unsupported | left out | all |\n|---|---|---|---|---|---|\n",
+    );
+    let mut all = [0; 4];
+    for (kind, row) in &counts {
+        let sum: usize = row.iter().sum();
+        let _ = writeln!(
+            text,
+            "| {kind} | {} | {} | {} | {} | {sum} |",
+            row[0], row[1], row[2], row[3]
+        );
+        (0..4).for_each(|i| all[i] += row[i]);
+    }
+    let sum: usize = all.iter().sum();
+    let _ = writeln!(
+        text,
+        "| all | {} | {} | {} | {} | {sum} |",
+        all[0], all[1], all[2], all[3]
+    );
+    let section = |text: &mut String, title: &str, pick: &dyn Fn(&Ending) -> Option<String>| {
+        let mut groups: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for (name, ending) in endings {
+            if let Some(reason) = pick(ending) {
+                groups.entry(group(&reason)).or_default().push(name);
+            }
+        }
+        let mut groups: Vec<_> = groups.into_iter().collect();
+        groups.sort_by_key(|(reason, cases)| (std::cmp::Reverse(cases.len()), reason.clone()));
+        let _ = writeln!(text, "\n## {title}\n\n| cases | reason | such as |\n|---|---|---|");
+        for (reason, cases) in groups {
+            let _ = writeln!(text, "| {} | {reason} | {} |", cases.len(), cases[0]);
+        }
+    };
+    section(&mut text, "Fail", &|e| match e {
+        Ending::Fail(r) => Some(r.clone()),
+        _ => None,
+    });
+    section(&mut text, "Unsupported", &|e| match e {
+        Ending::Unsupported(r) => Some(r.clone()),
+        _ => None,
+    });
+    section(&mut text, "Left out", &|e| match e {
+        Ending::LeftOut(r) => Some(r.clone()),
+        _ => None,
+    });
+    text
+}
+
+#[test]
+fn backend_cases_that_passed_before_pass() {
+    let Some(folder) = data() else {
+        println!(
+            "SKIP conformance: no data; python3 tests/conformance/fetch.py fetches it, or TLC_ONNX_CONFORMANCE names it"
+        );
+        return;
+    };
+    let only = std::env::var("TLC_CONFORMANCE_FILTER").ok();
+    let mut endings: BTreeMap<String, Ending> = BTreeMap::new();
+    for kind in ["node", "simple", "pytorch-converted", "pytorch-operator"] {
+        let Ok(entries) = std::fs::read_dir(folder.join(kind)) else {
+            continue;
+        };
+        for entry in entries.flatten() {
+            let name = format!("{kind}/{}", entry.file_name().to_string_lossy());
+            if only.as_ref().is_some_and(|f| !name.contains(f)) || !entry.path().is_dir() {
+                continue;
+            }
+            let ending = match catch_unwind(AssertUnwindSafe(|| case(&entry.path()))) {
+                Ok(Ok(())) => Ending::Pass,
+                Ok(Err(ending)) => ending,
+                Err(_) => Ending::Fail("panicked".into()),
+            };
+            if only.is_some() {
+                println!("{name}: {ending:?}");
+            }
+            endings.insert(name, ending);
+        }
+    }
+    if only.is_some() {
+        return;
+    }
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
+    let passing: BTreeSet<&str> = endings
+        .iter()
+        .filter(|(_, e)| **e == Ending::Pass)
+        .map(|(n, _)| n.as_str())
+        .collect();
+    if std::env::var_os("TLC_BLESS").is_some() {
+        let list: String = passing.iter().map(|n| format!("{n}\n")).collect();
+        std::fs::write(own.join("passing.txt"), list).expect("passing.txt is written");
+        std::fs::write(own.join("RESULTS.md"), results(&endings)).expect("RESULTS.md is written");
+        return;
+    }
+    let before = std::fs::read_to_string(own.join("passing.txt")).expect("passing.txt is there");
+    let before: BTreeSet<&str> = before.lines().collect();
+    let lost: Vec<String> = before
+        .difference(&passing)
+        .map(|n| format!("{n}: {:?}", endings.get(*n)))
+        .collect();
+    assert!(
+        lost.is_empty(),
+        "{} cases fail that passed:\n{}",
+        lost.len(),
+        lost.join("\n")
+    );
+    let new: Vec<&&str> = passing.difference(&before).collect();
+    assert!(
+        new.is_empty(),
+        "cases pass that are not in passing.txt (TLC_BLESS=1 adds them): {new:?}"
+    );
+}

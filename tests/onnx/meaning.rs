@@ -1,0 +1,139 @@
+//! Small models whose results are known.
+
+use tlc::onnx::{ImportOptions, Imported, import};
+use tlc::{CompileOptions, HostTensor, Input, compile_ir};
+
+use crate::proto::*;
+
+fn imported(bytes: &[u8]) -> Imported {
+    import(bytes, &ImportOptions::default()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn run(graph: &tlc_ir::Graph, inputs: &[HostTensor]) -> Vec<HostTensor> {
+    let executable = compile_ir(graph, &CompileOptions::default()).expect("it compiles");
+    let inputs: Vec<Input<'_>> = inputs.iter().map(Input::from).collect();
+    executable
+        .run(&inputs)
+        .expect("it runs")
+        .iter()
+        .map(|o| o.to_host())
+        .collect()
+}
+
+fn f32s(shape: &[usize], data: &[f32]) -> HostTensor {
+    HostTensor::from_slice(shape, data).expect("a tensor")
+}
+
+/// `[batch, 2, 3]` to `[batch, 6]` through Shape, Gather, Unsqueeze, Concat and Reshape, as exporters write it.
+fn reshaping() -> Vec<u8> {
+    let nodes = vec![
+        node("Shape", "shape", &["x"], &["s"]),
+        node("Gather", "first", &["s", "zero"], &["b"]),
+        node("Unsqueeze", "up", &["b", "axes"], &["b1"]),
+        node("Concat", "join", &["b1", "rest"], &["target"]).message(5, int_attribute("axis", 0)),
+        node("Reshape", "reshape", &["x", "target"], &["y"]),
+    ];
+    let initializers = vec![
+        ints("zero", &[], &[0]),
+        ints("axes", &[1], &[0]),
+        ints("rest", &[1], &[-1]),
+    ];
+    let x = value("x", FLOAT, &[D::Sym("batch"), D::N(2), D::N(3)]);
+    let y = value("y", FLOAT, &[D::Sym("batch"), D::N(6)]);
+    model(graph(nodes, initializers, vec![x], vec![y]), vec![])
+}
+
+#[test]
+fn a_shape_computed_in_the_model_becomes_an_index_expression() {
+    let graph = imported(&reshaping()).graph;
+    let text = graph.to_string();
+    assert!(text.contains("f32[batch, 6]"), "{text}");
+    assert!(!text.contains("i64"), "shape arithmetic is no data: {text}");
+    for batch in [1, 3] {
+        let data: Vec<f32> = (0..batch * 6).map(|v| v as f32).collect();
+        let out = run(&graph, &[f32s(&[batch, 2, 3], &data)]);
+        assert_eq!(out[0].shape(), [batch, 6]);
+        assert_eq!(out[0].as_slice::<f32>(), Some(&data[..]));
+    }
+}
+
+#[test]
+fn weights_and_functions_of_the_model_are_inlined() {
+    // own.Twice(a) = a + a, and y = Twice(x W).
+    let twice = Message::default()
+        .bytes(1, "Twice")
+        .bytes(4, "a")
+        .bytes(5, "b")
+        .message(7, node("Add", "sum", &["a", "a"], &["b"]))
+        .message(9, opset("", 17))
+        .bytes(10, "own");
+    let nodes = vec![
+        node("MatMul", "product", &["x", "W"], &["p"]),
+        node("Twice", "twice", &["p"], &["y"]).bytes(7, "own"),
+    ];
+    let weights = vec![floats("W", &[2, 2], &[1.0, 2.0, 3.0, 4.0])];
+    let x = value("x", FLOAT, &[D::N(1), D::N(2)]);
+    let y = value("y", FLOAT, &[D::N(1), D::N(2)]);
+    let graph = imported(&model(graph(nodes, weights, vec![x], vec![y]), vec![twice])).graph;
+    let out = run(&graph, &[f32s(&[1, 2], &[1.0, 10.0])]);
+    assert_eq!(out[0].as_slice::<f32>(), Some(&[62.0f32, 84.0][..]));
+}
+
+#[test]
+fn both_branches_of_a_condition_are_there() {
+    let branch = |op: &str| {
+        graph(
+            vec![node(op, "inner", &["x", "x"], &["r"])],
+            vec![],
+            vec![],
+            vec![value("r", FLOAT, &[D::N(2)])],
+        )
+    };
+    let choose = node("If", "choose", &["c"], &["y"])
+        .message(5, graph_attribute("then_branch", branch("Add")))
+        .message(5, graph_attribute("else_branch", branch("Mul")));
+    let inputs = vec![value("c", BOOL, &[]), value("x", FLOAT, &[D::N(2)])];
+    let graph = imported(&model(
+        graph(vec![choose], vec![], inputs, vec![value("y", FLOAT, &[D::N(2)])]),
+        vec![],
+    ))
+    .graph;
+    let x = f32s(&[2], &[3.0, 5.0]);
+    for (c, expected) in [(true, [6.0f32, 10.0]), (false, [9.0, 25.0])] {
+        let out = run(
+            &graph,
+            &[HostTensor::from_bools(&[], &[c]).expect("a tensor"), x.clone()],
+        );
+        assert_eq!(out[0].as_slice::<f32>(), Some(&expected[..]));
+    }
+}
+
+#[test]
+fn a_shape_given_at_run_time_needs_its_value_and_is_told() {
+    let nodes = vec![node("Reshape", "reshape", &["x", "s"], &["y"])];
+    let inputs = vec![value("x", FLOAT, &[D::N(6)]), value("s", INT64, &[D::N(2)])];
+    let bytes = model(
+        graph(nodes, vec![], inputs, vec![value("y", FLOAT, &[D::N(2), D::N(3)])]),
+        vec![],
+    );
+    let refused = import(&bytes, &ImportOptions::default()).expect_err("no value");
+    assert_eq!(refused.kind(), tlc_formats::ErrorKind::Unsupported);
+    assert_eq!(
+        refused.to_string(),
+        "node 'reshape' (Reshape): operand 1 depends on the value of the input `s`; expected a constant, or that input \
+         from a file"
+    );
+    let target = HostTensor::from_slice(&[2], &[3i64, 2]).expect("a tensor");
+    let given = |name: &str| (name == "s").then(|| target.clone());
+    let options = ImportOptions {
+        values: Some(&given),
+        ..ImportOptions::default()
+    };
+    let imported = import(&bytes, &options).expect("it imports");
+    assert_eq!(imported.fixed.len(), 1);
+    let out = run(
+        &imported.graph,
+        &[f32s(&[6], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]), target.clone()],
+    );
+    assert_eq!(out[0].shape(), [3, 2]);
+}
