@@ -155,6 +155,12 @@ impl<'a> Call<'_, '_, 'a> {
         Ok(self.of_kind(name, AttributeKind::Ints)?.map(|a| a.ints().collect()))
     }
 
+    /// A list of floats, if it is given.
+    pub(super) fn floats(&self, name: &str) -> Outcome<Option<Vec<f64>>> {
+        let found = self.of_kind(name, AttributeKind::Floats)?;
+        Ok(found.map(|a| a.floats().map(f64::from).collect()))
+    }
+
     /// A text attribute.
     pub(super) fn text(&self, name: &str, otherwise: &str) -> Outcome<String> {
         let found = self.of_kind(name, AttributeKind::Text)?;

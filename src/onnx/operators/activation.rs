@@ -44,6 +44,17 @@ pub(super) fn swish(c: &mut Call<'_, '_, '_>) -> Answer {
     wide(c, |x| &x / (1.0 + (-alpha * &x).exp()))
 }
 
+pub(super) fn swiglu(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (alpha, value) = (c.float("alpha", 1.0)?, c.tensor(1)?);
+    if value.shape() != c.required(0)?.shape() {
+        return invalid("gate and value of different shapes; expected one shape");
+    }
+    let dtype = value.dtype();
+    wide(c, |x| {
+        &x / (1.0 + (-alpha * &x).exp()) * value.cast(dtype.accumulator())
+    })
+}
+
 pub(super) fn elu(c: &mut Call<'_, '_, '_>) -> Answer {
     one(c.tensor(0)?.elu(c.float("alpha", 1.0)?))
 }

@@ -2,14 +2,17 @@
 
 mod activation;
 mod arrange;
+mod attention;
 mod control;
 mod convolution;
 mod create;
 mod elementwise;
 mod indexing;
 mod linear;
+mod loss;
 mod normalization;
 mod pooling;
 mod quantization;
 mod reduction;
+mod resample;
 pub(super) mod table;
