@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //! - Libraries take turns (round-robin), so that a slow minute of the machine meets all of them.
-//! - A turn is one untimed call, which brings the library's own data back into the caches, and then as many timed calls as
-//!   fill a millisecond (at least one); a sample is their mean. What is reported is the median over samples.
+//! - A turn is as many calls as fill a millisecond (at least one), untimed, which bring the library's own data back into the
+//!   caches as the loops that measure the machine have theirs there, and then the same number timed; a sample is their
+//!   mean. What is reported is the median over samples.
 //! - A sample during which our threads waited for a core (other programs were at work) does not count, if at least three
 //!   others are left; the share of such samples is kept, and a workload is measured up to four times as long for them.
 //! - With more than one thread a turn begins after 200 us of quiet, so that the workers of the library before, which spin
@@ -467,7 +468,9 @@ fn round_robin(calls: &mut [Call<'_>], threads: usize, effort: Effort) -> Vec<Sa
         }
         for ((call, &batch), samples) in calls.iter_mut().zip(&batch).zip(&mut samples) {
             quiet();
-            call();
+            for _ in 0..batch {
+                call();
+            }
             let waited = waited_ns(threads);
             let start = Instant::now();
             for _ in 0..batch {
