@@ -231,10 +231,12 @@ impl Drop for Pool {
     }
 }
 
-/// The number of threads this process may run at once: its cores, less what its affinity or its container forbids.
+/// The number of threads this process may run at once: its cores, less what its affinity or its container forbids. Asked
+/// once in a process, because the answer takes a dozen system calls.
 #[must_use]
 pub fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    static THREADS: OnceLock<usize> = OnceLock::new();
+    *THREADS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// Marks this thread as running a body for as long as the value lives.
