@@ -497,6 +497,84 @@ fn row_local_functions_stay_one_launch_at_odd_ranks_and_sizes() {
 }
 
 #[test]
+fn row_local_functions_over_other_axes_than_the_last_are_one_launch_that_reads_once() {
+    type Function = fn(&Tensor, &[i64]) -> Tensor;
+    let functions: [(&str, Function); 3] = [
+        ("softmax", |x, axes| {
+            let e = (x - x.max(keep(axes))).exp();
+            &e / e.sum(keep(axes))
+        }),
+        ("log_softmax", |x, axes| x - x.logsumexp(keep(axes))),
+        ("layer_norm", |x, axes| {
+            let centered = x - x.mean(keep(axes));
+            let variance = centered.square().mean(keep(axes));
+            &centered / (variance + 1e-5).sqrt()
+        }),
+    ];
+    let cases: [(&[usize], &[i64]); 9] = [
+        (&[1024, 1024], &[0]),
+        (&[2000, 300], &[0]),
+        (&[32, 128, 64, 64], &[1]),
+        (&[4, 7, 5, 3], &[1]),
+        (&[8, 16, 12, 20], &[1, 2]),
+        (&[8, 16, 12, 20], &[0, 1]),
+        (&[8, 16, 12, 20], &[0, 2]),
+        (&[33, 17, 1], &[0]),
+        (&[3, 9, 1, 131], &[1]),
+    ];
+    for (name, f) in functions {
+        for (shape, axes) in cases {
+            let e = compile(|g| g.output(name, &f(&g.input("x", F32, shape.to_vec()), axes)));
+            assert_eq!(
+                counts(&e),
+                launches(1),
+                "{name} of {shape:?} over {axes:?}\n{}",
+                e.explain()
+            );
+            let all: usize = shape.iter().product();
+            assert_eq!(
+                launch_bytes(&e),
+                (2 * all * 4) as i64,
+                "{name} of {shape:?} over {axes:?}"
+            );
+        }
+        // As many columns as the caller likes, of a length that is bounded.
+        expect(launches(1), |g| {
+            let (n, h) = (g.symbol("n", 1..=64), g.symbol("h", 1..=1 << 20));
+            g.output(name, &f(&g.input("x", F32, (&n, 100, &h)), &[1]));
+        });
+        expect(launches(1), |g| {
+            let h = g.symbol("h", 1..=1000);
+            g.output(name, &f(&g.input("x", F32, (&h, 100)), &[0]));
+        });
+    }
+    let e = compile(|g| g.output("y", &input(g, "x", [128, 1000]).logsumexp(0)));
+    assert_eq!(counts(&e), launches(1), "{}", e.explain());
+    assert_eq!(launch_bytes(&e), (128 * 1000 + 1000) * 4);
+}
+
+#[test]
+fn columns_of_which_no_tile_stays_in_cache_are_refused_with_the_reason() {
+    let e = compile(|g| g.output("y", &input(g, "x", [100_000, 64]).softmax(0)));
+    assert!(counts(&e).launches > 1, "{}", e.explain());
+    assert!(
+        e.explain().contains("columns of up to 100000 elements"),
+        "{}",
+        e.explain()
+    );
+    let e = compile(|g| {
+        let t = g.symbol("t", 1..=1 << 30);
+        g.output("y", &g.input("x", F32, (&t, 64)).softmax(0));
+    });
+    assert!(counts(&e).launches > 1, "{}", e.explain());
+    assert!(
+        e.explain().contains("no tile of them stays in cache"),
+        "{}",
+        e.explain()
+    );
+}
+
+#[test]
 fn symbolic_rows_are_judged_by_the_middle_of_their_range() {
     // Half a million to two million elements are never held in cache: the row is read again.
     let e = compile(|g| {

@@ -11,6 +11,7 @@
 //!
 //! Invariants: the cluster graph is acyclic; clusters come out in a topological order; a root belongs to one cluster.
 
+pub mod columns;
 mod roots;
 mod space;
 
@@ -54,6 +55,19 @@ pub struct LoopSpace {
     pub parallel: Shape,
     /// Per root (in the order of [`Cluster::roots`]): the role of each axis of its space.
     pub roles: Vec<Vec<Role>>,
+}
+
+impl LoopSpace {
+    /// Whether a root has parallel axes inside of inner ones: what it needs lies in a tile of columns.
+    pub fn is_column_local(&self) -> bool {
+        self.roles.iter().any(|roles| {
+            let mut inner = false;
+            roles.iter().any(|r| {
+                inner |= matches!(r, Role::Inner(_));
+                inner && matches!(r, Role::Parallel(_))
+            })
+        })
+    }
 }
 
 /// How a cluster runs.
@@ -354,6 +368,10 @@ impl Clusterer<'_> {
         let inner = space.roles.iter().flatten().any(|r| matches!(r, Role::Inner(_)));
         let reason = if siblings {
             FusionReason::Siblings
+        } else if space.is_column_local() {
+            FusionReason::ColumnLocal {
+                columns: self.graph.dim_text(&IndexExpr::product(&space.parallel)),
+            }
         } else if inner {
             FusionReason::RowLocal {
                 rows: self.graph.dim_text(&IndexExpr::product(&space.parallel)),

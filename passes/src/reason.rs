@@ -14,6 +14,11 @@ pub enum FusionReason {
         /// Rows, printed.
         rows: String,
     },
+    /// Accepted: reductions along the columns and their uses stay in one pass over a tile of columns.
+    ColumnLocal {
+        /// Columns, printed.
+        columns: String,
+    },
     /// Accepted: independent values over one space share their loads.
     Siblings,
     /// Accepted: recomputing the producer costs less than storing it.
@@ -46,6 +51,13 @@ pub enum FusionReason {
         /// Elements in one row.
         row: i64,
     },
+    /// Refused: not even a narrow tile of columns is known to fit the second-level cache.
+    TallColumns {
+        /// Elements that a column may have.
+        rows: i64,
+        /// Elements of a column of the narrowest tile that fits.
+        most: i64,
+    },
     /// Refused: one of the two is constant, so it is computed once per executable.
     Once,
     /// Refused: the producer is a step of its own.
@@ -60,7 +72,11 @@ impl FusionReason {
     pub fn accepted(&self) -> bool {
         matches!(
             self,
-            Self::SameSpace | Self::RowLocal { .. } | Self::Siblings | Self::Recompute { .. }
+            Self::SameSpace
+                | Self::RowLocal { .. }
+                | Self::ColumnLocal { .. }
+                | Self::Siblings
+                | Self::Recompute { .. }
         )
     }
 }
@@ -70,6 +86,7 @@ impl fmt::Display for FusionReason {
         match self {
             Self::SameSpace => f.write_str("same index space"),
             Self::RowLocal { rows } => write!(f, "row-local: {rows} rows, each held in cache"),
+            Self::ColumnLocal { columns } => write!(f, "column-local: {columns} columns, a tile of them held in cache"),
             Self::Siblings => f.write_str("siblings over one space share their loads"),
             Self::Recompute { ops } => write!(f, "recomputing {ops} cheap operations beats storing"),
             Self::OtherIndices => f.write_str("the consumer reads it at other indices"),
@@ -79,6 +96,18 @@ impl fmt::Display for FusionReason {
             Self::StridedRows => f.write_str("the reduced axes are not the consumer's innermost"),
             Self::FewRows { rows, row } => write!(f, "only {rows} rows of {row} elements: it would run on one thread"),
             Self::LongRows { row } => write!(f, "rows of {row} elements do not stay in cache"),
+            Self::TallColumns { rows: i64::MAX, most } => {
+                write!(
+                    f,
+                    "columns are not bounded, and beyond {most} elements no tile of them stays in cache"
+                )
+            }
+            Self::TallColumns { rows, most } => {
+                write!(
+                    f,
+                    "columns of up to {rows} elements: beyond {most} no tile of them stays in cache"
+                )
+            }
             Self::Once => f.write_str("a constant: it is computed once per executable"),
             Self::OwnStep { step } => write!(f, "a {step} is a step of its own"),
         }

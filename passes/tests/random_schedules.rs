@@ -3,13 +3,13 @@
 
 mod oracle;
 
-use oracle::generate::{Rng, graph};
+use oracle::generate::{Case, Rng, graph};
 use oracle::stages::{describe, difference, naive_plan};
-use tlc_ir::VarId;
 use tlc_ir::kernel::verify::{structure, verify};
 use tlc_ir::kernel::{Bind, Kernel, Stmt};
 use tlc_ir::plan::interp::interpret_bound;
-use tlc_ir::text::{no_data, parse_module};
+use tlc_ir::text::{no_data, parse_graph, parse_module};
+use tlc_ir::{HostTensor, VarId};
 use tlc_passes::schedule::{Directive, apply};
 use tlc_passes::{Options, compile};
 
@@ -120,7 +120,10 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
 }
 
 fn check(seed: u64, nodes: usize, elements: usize, symbolic: bool) -> Result<usize, String> {
-    let case = graph(seed, nodes, elements, symbolic);
+    check_case(seed, &graph(seed, nodes, elements, symbolic))
+}
+
+fn check_case(seed: u64, case: &Case) -> Result<usize, String> {
     let compiled = compile(&case.graph, &Options::default()).map_err(|e| e.to_string())?;
     let expected = oracle::evaluate(&case.graph, &case.inputs, &case.symbols);
     let mut rng = Rng(seed.wrapping_mul(77) | 1);
@@ -198,4 +201,76 @@ fn a_random_legal_schedule_keeps_the_result() {
         );
     }
     assert!(applied > 100, "only {applied} directives applied");
+}
+
+/// Forms that random graphs seldom have: reductions along columns that come back to them, and windows.
+const FORMS: [&str; 5] = [
+    "graph @softmax(%x: f32[7, 22]) {
+       %0 = reduce max %x {axes=[0]} : f32[22]
+       %1 = expand %0 : f32[7, 22]
+       %2 = sub %x, %1 : f32[7, 22]
+       %3 = exp %2 : f32[7, 22]
+       %4 = reduce add %3 {axes=[0]} : f32[22]
+       %5 = expand %4 : f32[7, 22]
+       %6 = div %3, %5 : f32[7, 22]
+       return %6
+     }",
+    "graph @log_sum(%x: f32[2, 5, 3, 4]) {
+       %0 = exp %x : f32[2, 5, 3, 4]
+       %1 = reduce add %0 {axes=[1]} : f32[2, 3, 4]
+       %2 = log %1 : f32[2, 3, 4]
+       %3 = reshape %2 : f32[2, 1, 3, 4]
+       %4 = expand %3 : f32[2, 5, 3, 4]
+       %5 = sub %x, %4 : f32[2, 5, 3, 4]
+       return %5, %2
+     }",
+    "graph @gradient(%y: f32[9, 18], %g: f32[9, 18]) {
+       %0 = mul %y, %g : f32[9, 18]
+       %1 = reduce add %0 {axes=[0]} : f32[18]
+       return %0, %1
+     }",
+    "graph @max_pool(%x: f32[2, 8, 12]) {
+       %0 = window %x {axis=1, size=2, stride=2, dilation=1} : f32[2, 4, 12, 2]
+       %1 = window %0 {axis=2, size=2, stride=2, dilation=1} : f32[2, 4, 6, 2, 2]
+       %2 = reduce max %1 {axes=[3, 4]} : f32[2, 4, 6]
+       return %2
+     }",
+    "graph @padded_sums(%x: f32[3, 5, 9]) {
+       %0 = pad %x {lo=[0, 1, 1], hi=[0, 1, 1], value=0.0} : f32[3, 7, 11]
+       %1 = window %0 {axis=1, size=3, stride=1, dilation=1} : f32[3, 5, 11, 3]
+       %2 = window %1 {axis=2, size=3, stride=1, dilation=1} : f32[3, 5, 9, 3, 3]
+       %3 = reduce add %2 {axes=[3, 4]} : f32[3, 5, 9]
+       return %3
+     }",
+];
+
+#[test]
+fn a_random_legal_schedule_keeps_columns_and_windows() {
+    for text in FORMS {
+        let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
+        let inputs: Vec<HostTensor> = graph
+            .inputs()
+            .iter()
+            .map(|&i| {
+                let shape: Vec<usize> = graph
+                    .ty(i)
+                    .shape
+                    .iter()
+                    .map(|d| d.as_const().unwrap() as usize)
+                    .collect();
+                let n: usize = shape.iter().product();
+                let values: Vec<f32> = (0..n).map(|i| ((i * 37 + 11) % 101) as f32 / 25.0 - 2.0).collect();
+                HostTensor::from_slice(&shape, &values).unwrap()
+            })
+            .collect();
+        let case = Case {
+            tolerance: vec![Some(1e-4); graph.outputs().len()],
+            graph,
+            inputs,
+            symbols: Vec::new(),
+        };
+        for seed in 0..60 {
+            check_case(seed, &case).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
+        }
+    }
 }

@@ -67,6 +67,12 @@ pub fn all() -> Vec<Workload> {
         Workload::new("softmax_4096x1024", &[wide], |t| t[0].softmax(-1))
             .costs(23.0 * cells, 1100.0, 1.0)
             .candle(|t| candle_nn::ops::softmax_last_dim(&t[0])),
+        Workload::new("softmax_axis0_1024", &[&[1024, 1024]], |t| t[0].softmax(0))
+            .costs(23.0 * 1024.0 * 1024.0, 1100.0, 1.0)
+            .candle(|t| candle_nn::ops::softmax(&t[0], 0)),
+        Workload::new("softmax_axis1_32x64x56x56", &[&[32, 64, 56, 56]], |t| t[0].softmax(1))
+            .costs(23.0 * 32.0 * 64.0 * 56.0 * 56.0, 150.0, 1.0)
+            .candle(|t| candle_nn::ops::softmax(&t[0], 1)),
         Workload::new("layernorm_4096x1024", &[wide, &[1024], &[1024]], |t| {
             t[0].layer_norm(Some(&t[1]), Some(&t[2]), 1e-5)
         })

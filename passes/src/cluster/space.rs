@@ -5,7 +5,7 @@ use tlc_ir::NodeId;
 use tlc_ir::graph::Shape;
 use tlc_ir::index::{IndexExpr, VarId};
 
-use super::{Clusterer, LoopSpace, Role};
+use super::{Clusterer, LoopSpace, Role, columns};
 use crate::access::space;
 use crate::reason::FusionReason;
 
@@ -112,8 +112,7 @@ impl Clusterer<'_> {
                 }
                 match parallel_classes.iter().position(|&c| c == class[first[k] + axis]) {
                     Some(p) => {
-                        // A root that stores rows must store them whole: inner axes are its last.
-                        if inner > 0 || last_parallel.is_some_and(|l| l > p) {
+                        if last_parallel.is_some_and(|l| l > p) {
                             return Err(FusionReason::StridedRows);
                         }
                         last_parallel = Some(p);
@@ -150,7 +149,12 @@ impl Clusterer<'_> {
                 }
             }
         }
-        Ok(LoopSpace { parallel, roles })
+        let space = LoopSpace { parallel, roles };
+        // A root that stores rows stores them whole: its inner axes are its last. Or it stores columns, side by side.
+        if space.is_column_local() && !columns::walks_columns(self.graph, roots, &space) {
+            return Err(FusionReason::StridedRows);
+        }
+        Ok(space)
     }
 
     /// Why roots that could share their loops should not.
@@ -165,11 +169,30 @@ impl Clusterer<'_> {
             self.typical(&inner.fold(IndexExpr::ONE, |n, (_, d)| n * d.clone()))
         });
         let row = row.max().unwrap_or(1);
+        if merged.is_column_local() {
+            return self.tall_columns(roots, merged);
+        }
         if rows < 8 && row > 1 << 14 && rows.saturating_mul(row) > 1 << 16 {
             return Some(FusionReason::FewRows { rows, row });
         }
         // Half of the second-level cache must hold the row in f32.
         (row.saturating_mul(4) > self.target.l2_bytes as i64 / 2).then_some(FusionReason::LongRows { row })
+    }
+
+    /// Why columns do not stay in the second-level cache, if a tile of the narrowest kind does not.
+    fn tall_columns(&self, roots: &[NodeId], merged: &LoopSpace) -> Option<FusionReason> {
+        let rows = roots.iter().zip(&merged.roles).map(|(&r, roles)| {
+            let s = space(self.graph, r);
+            let inner = roles
+                .iter()
+                .zip(&s.extents)
+                .filter(|(role, _)| matches!(role, Role::Inner(_)));
+            let rows = inner.fold(IndexExpr::ONE, |n, (_, d)| n * d.clone());
+            rows.interval(self.graph).hi
+        });
+        let rows = rows.max().unwrap_or(1);
+        let most = self.target.l2_bytes as i64 / 2 / (columns::NARROWEST_TILE * columns::COLUMN_VALUE_BYTES);
+        (rows > most).then_some(FusionReason::TallColumns { rows, most })
     }
 
     /// A size, or for one that depends on symbols the geometric middle of its range: sizes spread over orders of magnitude,

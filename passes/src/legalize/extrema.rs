@@ -29,11 +29,11 @@ struct Extremum {
 
 impl Legalizer<'_> {
     /// Whether the body of an unrolled loop does nothing but take extrema of floats, each into a state of its own that
-    /// does not depend on the loop.
+    /// does not depend on the loop, and keep values elsewhere.
     pub(super) fn takes_extrema(&self, var: VarId, body: &[Stmt]) -> bool {
         let mut states: SmallVec<[Memory; 4]> = SmallVec::new();
         let accumulates = body.iter().all(|s| match s {
-            Stmt::Let { .. } => true,
+            Stmt::Let { .. } | Stmt::Store { .. } => true,
             Stmt::Accumulate { monoid, state, values } => {
                 let (memory, index) = &state[0];
                 let fits = matches!(monoid, Monoid::Max | Monoid::Min)
@@ -45,7 +45,14 @@ impl Legalizer<'_> {
             }
             _ => false,
         });
-        let reads = |s: &Stmt| matches!(s, Stmt::Let { op: Op::Load { memory, .. }, .. } if states.contains(memory));
+        let reads = |s: &Stmt| match s {
+            Stmt::Let {
+                op: Op::Load { memory, .. },
+                ..
+            }
+            | Stmt::Store { memory, .. } => states.contains(memory),
+            _ => false,
+        };
         accumulates && !states.is_empty() && !body.iter().any(reads)
     }
 

@@ -29,9 +29,10 @@ impl Lowerer<'_> {
         let n = self.graph.node(node);
         let outside = is_source(&n.kind) || (self.is_root[node.index()] && self.own.binary_search(&node).is_err());
         if outside {
-            let memory = Memory::Param(self.param(node, Access::Read));
-            let at = flat_index(index, &n.ty.shape).simplify(self);
-            return self.load(memory, at, mask, n.ty.dtype);
+            if mask.is_none() && self.walks_rows_of_columns(index) {
+                return self.staged_value(node, index);
+            }
+            return self.load_source(node, index, mask);
         }
         if let Some(r) = self.reduced.get(&node).cloned() {
             let level = self.level_of(&r.index);
@@ -54,10 +55,19 @@ impl Lowerer<'_> {
             reduces(self.graph, node).is_none(),
             "a reduction is read after its phase"
         );
-        if self.current_loop > 0 && self.worth_staging(node) && mask.is_none() {
+        let moves = self.rows_of_columns.is_empty() || self.walks_rows_of_columns(index);
+        if self.current_loop > 0 && moves && self.worth_staging(node) && mask.is_none() {
             return self.staged_value(node, index);
         }
         self.compute_here(node, index, mask)
+    }
+
+    /// An element of a value that is in memory.
+    fn load_source(&mut self, node: NodeId, index: &Index, mask: Option<ValueId>) -> ValueId {
+        let ty = self.graph.ty(node);
+        let memory = Memory::Param(self.param(node, Access::Read));
+        let at = flat_index(index, &ty.shape).simplify(self);
+        self.load(memory, at, mask, ty.dtype)
     }
 
     /// True for values that cost more to compute again than to keep in scratch.
@@ -104,6 +114,7 @@ impl Lowerer<'_> {
     fn staged_value(&mut self, node: NodeId, index: &Index) -> ValueId {
         let key = (node, index.clone());
         if let Some((memory, at)) = self.staged.get(&key).cloned() {
+            self.loaded.insert(node);
             let dtype = self.kernel.memory_dtype(memory);
             let level = self.level_of(&at);
             return self.emit(
@@ -116,7 +127,13 @@ impl Lowerer<'_> {
                 level,
             );
         }
-        let value = self.compute_here(node, index, None);
+        let n = self.graph.node(node);
+        let outside = is_source(&n.kind) || (self.is_root[node.index()] && self.own.binary_search(&node).is_err());
+        let value = if outside {
+            self.load_source(node, index, None)
+        } else {
+            self.compute_here(node, index, None)
+        };
         if self.value_level[value.0 as usize] == 0 {
             return value;
         }
@@ -127,8 +144,8 @@ impl Lowerer<'_> {
         }
         if self.stage.contains(&node) {
             let dtype = self.kernel.dtype(value);
-            let memory = self.kernel.new_scratch(dtype, self.inner_len.clone(), Scope::Cache);
-            let at = self.inner_offset.clone();
+            let memory = self.kernel.new_scratch(dtype, self.stage_len.clone(), Scope::Cache);
+            let at = self.stage_offset.clone();
             self.push(
                 1,
                 Stmt::Store {

@@ -14,9 +14,12 @@
 //! ```
 //! A *phase* is a pass over the row: reductions that need another reduction's result wait for the next phase. Costly values
 //! that two phases need are staged in scratch. In *column* form (the last parallel axis is the contiguous one) the inner
-//! loops run outside a loop over a tile of columns, and accumulators are arrays.
+//! loops run outside a loop over a tile of columns, and accumulators are arrays. Where phases meet the same elements of a
+//! tile (*column-local* clusters), what they load is staged as well, and what is the same in every row of a column is computed
+//! once a column.
 
 mod eval;
+mod in_columns;
 mod in_place;
 mod indexed;
 
@@ -27,6 +30,7 @@ use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Scope, Stmt, Value
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::{Index, flat_index, operand_indices, space};
+use crate::cluster::columns::{column_form, trailing_columns};
 use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role, is_source};
 
 /// Columns of one tile in column form.
@@ -79,7 +83,7 @@ pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
 /// As [`lower`], but computes again what several phases of a row need instead of keeping it in scratch.
 pub fn lower_unstaged(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
     match &cluster.kind {
-        ClusterKind::Loops(space) => vec![build_loops(graph, cluster, space, is_root, FxHashSet::default()).0],
+        ClusterKind::Loops(space) => vec![unstaged(graph, cluster, space, is_root).nest],
         _ => lower(graph, cluster, is_root),
     }
 }
@@ -114,7 +118,13 @@ struct Lowerer<'a> {
     repeated: FxHashSet<NodeId>,
     current_loop: usize,
     inner_offset: IndexExpr,
-    inner_len: IndexExpr,
+    /// Where the current iteration keeps staged values, and how many a row (or tile of columns) has.
+    stage_offset: IndexExpr,
+    stage_len: IndexExpr,
+    /// Staged values that a later phase loads.
+    loaded: FxHashSet<NodeId>,
+    /// In column-local form: the inner loops of the current phase.
+    rows_of_columns: Vec<VarId>,
     flops: IndexExpr,
     trips: Vec<IndexExpr>,
 }
@@ -157,7 +167,10 @@ impl<'a> Lowerer<'a> {
             repeated: FxHashSet::default(),
             current_loop: 0,
             inner_offset: IndexExpr::ZERO,
-            inner_len: IndexExpr::ONE,
+            stage_offset: IndexExpr::ZERO,
+            stage_len: IndexExpr::ONE,
+            loaded: FxHashSet::default(),
+            rows_of_columns: Vec::new(),
             flops: IndexExpr::ZERO,
             trips: vec![IndexExpr::ONE, IndexExpr::ONE],
         }
@@ -324,13 +337,45 @@ fn reduces(graph: &Graph, root: NodeId) -> Option<(Monoid, DType)> {
     }
 }
 
+/// A nest, and what was learnt from building it.
+struct Built {
+    nest: Nest,
+    /// Values that two phases need and that are worth keeping.
+    repeated: FxHashSet<NodeId>,
+    /// Staged values that were loaded again.
+    loaded: FxHashSet<NodeId>,
+    /// Parallel axes that make one column axis.
+    fused: usize,
+}
+
 fn lower_loops(graph: &Graph, cluster: &Cluster, space: &LoopSpace, is_root: &[bool]) -> Nest {
-    let first = build_loops(graph, cluster, space, is_root, FxHashSet::default());
-    if first.1.is_empty() {
-        return first.0;
+    let first = unstaged(graph, cluster, space, is_root);
+    if first.repeated.is_empty() {
+        return first.nest;
     }
     // Second time round, with the values that two passes need kept in scratch.
-    build_loops(graph, cluster, space, is_root, first.1).0
+    let second = build_loops(graph, cluster, space, is_root, first.repeated.clone(), first.fused);
+    if !space.is_column_local() || second.loaded == first.repeated {
+        return second.nest;
+    }
+    // What was only needed to compute what is now kept is not needed again.
+    build_loops(graph, cluster, space, is_root, second.loaded, first.fused).nest
+}
+
+/// A nest that keeps nothing between phases.
+fn unstaged(graph: &Graph, cluster: &Cluster, space: &LoopSpace, is_root: &[bool]) -> Built {
+    let build = |fused| build_loops(graph, cluster, space, is_root, FxHashSet::default(), fused);
+    let fused = if space.is_column_local() {
+        trailing_columns(space)
+    } else {
+        1
+    };
+    let built = build(fused);
+    // Axes that some value walks differently stay apart.
+    if fused > 1 && crate::schedule::tree::count_divisions(&built.nest.kernel.body) > 0 {
+        return build(1);
+    }
+    built
 }
 
 fn build_loops(
@@ -339,35 +384,47 @@ fn build_loops(
     loop_space: &LoopSpace,
     is_root: &[bool],
     stage: FxHashSet<NodeId>,
-) -> (Nest, FxHashSet<NodeId>) {
+    fused: usize,
+) -> Built {
     let mut lo = Lowerer::new(graph, &cluster.roots, is_root);
     lo.stage = stage;
     let columns = column_form(graph, cluster, loop_space);
+    let local = columns && loop_space.is_column_local();
     let rank = loop_space.parallel.len();
-    // Parallel variables. In column form the last axis becomes a tile number and a column inside the tile.
+    // Parallel variables. In column form the last axes become a tile number and a column inside the tile.
+    let outer = if columns { rank - fused } else { rank };
     let mut parallel_vars = Vec::new();
     let mut parallel_index: Index = Index::new();
     let mut column: Option<(VarId, IndexExpr)> = None;
-    for (axis, extent) in loop_space.parallel.iter().enumerate() {
-        if columns && axis + 1 == rank {
-            let width = match extent.as_const() {
-                // A tile of an empty axis is one column wide, so that nothing divides by zero.
-                Some(n) if n <= 2 * COLUMN_TILE => n.max(1),
-                _ => COLUMN_TILE,
-            };
-            let tiles = extent.ceil_div(width);
-            let tile = lo.new_var(tiles, 0);
-            let start = IndexExpr::from(tile) * IndexExpr::Const(width);
-            let left = IndexExpr::min(&IndexExpr::Const(width), &(extent.clone() - start.clone())).simplify(&lo);
-            let v = lo.new_var(left, 1);
-            parallel_vars.push(tile);
-            parallel_index.push(start + v.into());
-            column = Some((v, IndexExpr::Const(width)));
-        } else {
-            let v = lo.new_var(extent.clone(), 0);
-            parallel_vars.push(v);
-            parallel_index.push(v.into());
+    for extent in &loop_space.parallel[..outer] {
+        let v = lo.new_var(extent.clone(), 0);
+        parallel_vars.push(v);
+        parallel_index.push(v.into());
+    }
+    if columns {
+        let axes: Shape = loop_space.parallel[outer..].iter().cloned().collect();
+        let extent = IndexExpr::product(&axes);
+        let width = match extent.as_const() {
+            _ if local => lo.local_tile(&axes, loop_space, cluster),
+            // A tile of an empty axis is one column wide, so that nothing divides by zero.
+            Some(n) if n <= 2 * COLUMN_TILE => n.max(1),
+            _ => COLUMN_TILE,
+        };
+        let tiles = extent.ceil_div(width);
+        let tile = lo.new_var(tiles, 0);
+        let start = IndexExpr::from(tile) * IndexExpr::Const(width);
+        let left = IndexExpr::min(&IndexExpr::Const(width), &(extent.clone() - start.clone())).simplify(&lo);
+        let v = lo.new_var(left, 1);
+        parallel_vars.push(tile);
+        let mut rest = start + v.into();
+        let mut index = Index::new();
+        for d in axes[1..].iter().rev() {
+            index.push(IndexExpr::modulo(&rest, d).simplify(&lo));
+            rest = IndexExpr::floor_div(&rest, d).simplify(&lo);
         }
+        index.push(rest);
+        parallel_index.extend(index.into_iter().rev());
+        column = Some((v, IndexExpr::Const(width)));
     }
     let rows = IndexExpr::product(&loop_space.parallel);
     lo.trips[0] = rows.clone();
@@ -450,9 +507,15 @@ fn build_loops(
         let inner: Index = vars.iter().map(|&v| v.into()).collect();
         lo.current_loop = number + 1;
         lo.inner_offset = flat_index(&inner, &l.extents);
-        lo.inner_len = IndexExpr::product(&l.extents);
-        lo.trips[1] = rows.clone() * lo.inner_len.clone();
-        if long && column.is_none() {
+        let inner_len = IndexExpr::product(&l.extents);
+        lo.trips[1] = rows.clone() * inner_len.clone();
+        (lo.stage_offset, lo.stage_len) = (lo.inner_offset.clone(), inner_len);
+        if let Some((v, width)) = column.as_ref().filter(|_| local) {
+            lo.stage_offset = lo.stage_offset.clone() * width.clone() + (*v).into();
+            lo.stage_len = lo.stage_len.clone() * width.clone();
+            lo.rows_of_columns = vars.clone();
+        }
+        if long && (local || column.is_none()) {
             for &k in &l.roots {
                 lo.evaluate_sources(k, &|k| at_point(k, &inner).or_else(|| at_point(k, &[])));
             }
@@ -466,48 +529,21 @@ fn build_loops(
         }
         lo.row_root(cluster.roots[k], &point_of(k, &[]));
     }
-    let repeated = std::mem::take(&mut lo.repeated);
+    let (mut repeated, loaded) = (std::mem::take(&mut lo.repeated), std::mem::take(&mut lo.loaded));
+    if columns && !local {
+        repeated.clear();
+    }
     let form = match (&column, loops.is_empty()) {
         (Some(_), _) => Form::Columns,
         (None, true) => Form::Elementwise,
         (None, false) => Form::Rows,
     };
-    let nest = lo.finish(parallel_vars, form);
-    (nest, if columns { FxHashSet::default() } else { repeated })
-}
-
-/// Whether the last parallel axis, rather than the inner ones, walks memory contiguously.
-fn column_form(graph: &Graph, cluster: &Cluster, loop_space: &LoopSpace) -> bool {
-    if loop_space.parallel.is_empty() {
-        return false;
+    Built {
+        nest: lo.finish(parallel_vars, form),
+        repeated,
+        loaded,
+        fused,
     }
-    let (mut by_row, mut by_column) = (0, 0);
-    for (k, &root) in cluster.roots.iter().enumerate() {
-        let inner = loop_space.roles[k].iter().any(|r| matches!(r, Role::Inner(_)));
-        if reduces(graph, root).is_none() {
-            if inner {
-                return false;
-            }
-            continue;
-        }
-        let s = space(graph, root);
-        let mut vars = crate::access::Variables::new(graph);
-        let point: Index = s.extents.iter().map(|d| vars.push(d.clone()).into()).collect();
-        let last_inner = VarId(s.extents.len() as u32 - 1);
-        let last_parallel = loop_space.roles[k]
-            .iter()
-            .position(|r| *r == Role::Parallel(loop_space.parallel.len() - 1));
-        let Some(last_parallel) = last_parallel.filter(|_| s.extents.len() > s.result_rank) else {
-            continue;
-        };
-        for (source, index) in crate::access::loads_below(graph, root, &point, &mut vars) {
-            let flat = flat_index(&index, &graph.ty(source).shape);
-            let unit = |v: VarId| flat.affine_in(v).is_some_and(|(c, _)| c.is(1));
-            by_row += unit(last_inner) as u32;
-            by_column += unit(VarId(last_parallel as u32)) as u32;
-        }
-    }
-    by_column > by_row
 }
 
 impl Lowerer<'_> {
@@ -641,6 +677,9 @@ impl Lowerer<'_> {
                 },
             );
         }
+        if let Some((v, width)) = column {
+            self.once_a_column(*v, width);
+        }
         self.close_inner(&around);
         for (k, _, _, index_dtype, of_root) in states {
             let root = cluster.roots[k];
@@ -697,8 +736,8 @@ impl Lowerer<'_> {
         }
         self.kernel.body = body;
         let in_place = match form {
-            Form::Elementwise | Form::Rows => in_place::pairs(&self.kernel, &parallel),
-            Form::Columns | Form::Serial => Vec::new(),
+            Form::Elementwise | Form::Rows | Form::Columns => in_place::pairs(&self.kernel, &parallel),
+            Form::Serial => Vec::new(),
         };
         Nest {
             kernel: self.kernel,

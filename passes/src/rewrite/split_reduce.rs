@@ -5,7 +5,8 @@
 //!
 //! - Trailing axes: pieces of [`PIECE`] elements, if there are few results.
 //! - Leading axes: pieces of rows. Columns walked through all of a tall matrix touch a new page with every row, again for
-//!   each tile of columns; a piece stays within what the address caches hold.
+//!   each tile of columns; a piece stays within what the address caches hold. Not where the result is spread over the same
+//!   columns again, as in a softmax over the rows: there one kernel keeps a tile of columns.
 //! - The position of an extremum among all elements: the position in each piece, then the piece whose element is best.
 
 use smallvec::smallvec;
@@ -14,6 +15,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::Rebuilder;
+use crate::cluster::columns::TALLEST_COLUMN;
 
 /// Elements of one piece.
 pub const PIECE: i64 = 16 * 1024;
@@ -27,20 +29,57 @@ const TALL: i64 = 1 << 20;
 /// Leading axes are split where a row is at most so many elements: beyond, a row is work enough for several threads, and
 /// the partial results would not stay in cache.
 const MOST_COLUMNS: i64 = 4096;
+/// Users that are looked at for one that spreads a result over what was reduced.
+const SEARCHED: usize = 32;
 
 /// Splits reductions over constant trailing or leading axes.
 ///
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
-    super::rebuild(graph, &mut |re, _, node, operands| {
+    let mut users: Option<Vec<Vec<NodeId>>> = None;
+    super::rebuild(graph, &mut |re, id, node, operands| {
+        let mut returns = || {
+            let users = users.get_or_insert_with(|| {
+                let mut of: Vec<Vec<NodeId>> = vec![Vec::new(); graph.len()];
+                for (user, n) in graph.nodes() {
+                    n.operands.iter().for_each(|o| of[o.index()].push(user));
+                }
+                of
+            });
+            returns(graph, users, id)
+        };
         if let NodeKind::Reduce { monoid, axes } = &node.kind
-            && let Some(new) = split(re, *monoid, axes, operands[0])?
+            && let Some(new) = split(re, *monoid, axes, operands[0], &mut returns)?
         {
             return Ok(new);
         }
         re.add(node.kind.clone(), operands)
     })
+}
+
+/// Whether a reduction's result, perhaps after more arithmetic, is spread over what was reduced.
+fn returns(graph: &Graph, users: &[Vec<NodeId>], id: NodeId) -> bool {
+    let elements = |n: NodeId| IndexExpr::product(&graph.ty(n).shape);
+    let all = elements(graph.node(id).operands[0]);
+    let mut work = vec![id];
+    let mut seen = Vec::new();
+    while let Some(n) = work.pop() {
+        if seen.len() == SEARCHED || seen.contains(&n) {
+            continue;
+        }
+        seen.push(n);
+        for &user in &users[n.index()] {
+            match &graph.node(user).kind {
+                NodeKind::View(View::Expand(_)) if elements(user) == all => return true,
+                NodeKind::View(View::Reshape(_) | View::Expand(_)) | NodeKind::Map(_) | NodeKind::Convert(_) => {
+                    work.push(user);
+                }
+                _ => {}
+            }
+        }
+    }
+    false
 }
 
 /// Whether a value is stored already, if in another shape.
@@ -82,7 +121,13 @@ fn reduce(re: &mut Rebuilder, monoid: Monoid, axis: usize, x: NodeId) -> Result<
     )
 }
 
-fn split(re: &mut Rebuilder, monoid: Monoid, axes: &Axes, x: NodeId) -> Result<Option<NodeId>, GraphError> {
+fn split(
+    re: &mut Rebuilder,
+    monoid: Monoid,
+    axes: &Axes,
+    x: NodeId,
+    returns: &mut dyn FnMut() -> bool,
+) -> Result<Option<NodeId>, GraphError> {
     let ty = re.graph.ty(x).clone();
     let kept = ty.rank() - axes.len();
     let product = |shape: &[IndexExpr]| IndexExpr::product(shape).as_const();
@@ -118,7 +163,7 @@ fn split(re: &mut Rebuilder, monoid: Monoid, axes: &Axes, x: NodeId) -> Result<O
         return Ok(None);
     }
     let rows = PIECE_ROWS.max(PIECE / columns);
-    if n < 4 * rows || n * columns < TALL {
+    if n < 4 * rows || n * columns < TALL || (n <= TALLEST_COLUMN && returns()) {
         return Ok(None);
     }
     let kept = &ty.shape[axes.len()..];

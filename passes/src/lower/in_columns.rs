@@ -1,0 +1,194 @@
+//! What column-local nests need: the width of a tile, and values that are computed once a column.
+//!
+//! In column form the loop over the columns of a tile is the innermost, so that what depends on the column only (the
+//! logarithm of its sum, the root of its variance) would be computed again in every row. Where that is costly, a loop over
+//! the columns computes it before the rows and keeps it in scratch, an element a column.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tlc_ir::ScalarOp;
+use tlc_ir::graph::Shape;
+use tlc_ir::index::{IndexExpr, IndexNode, VarId};
+use tlc_ir::kernel::{Bind, Memory, Op, Scope, Stmt, ValueId};
+
+use super::Lowerer;
+use crate::access::{Index, space};
+use crate::cluster::columns::tile_width;
+use crate::cluster::{Cluster, LoopSpace, Role};
+use crate::schedule::tree::{clone_fresh, for_each_operand, substitute};
+
+impl Lowerer<'_> {
+    /// The width of a column-local tile: its rows and what is staged of them stay in cache.
+    pub(super) fn local_tile(&self, columns: &Shape, loop_space: &LoopSpace, cluster: &Cluster) -> i64 {
+        let longest = cluster.roots.iter().zip(&loop_space.roles).map(|(&root, roles)| {
+            let s = space(self.graph, root);
+            let inner = roles.iter().zip(&s.extents);
+            let rows = inner
+                .filter(|(r, _)| matches!(r, Role::Inner(_)))
+                .fold(IndexExpr::ONE, |n, (_, d)| n * d.clone());
+            rows.interval(self.graph).hi
+        });
+        let rows = longest.max().unwrap_or(1);
+        let staged = self
+            .stage
+            .iter()
+            .map(|&n| self.graph.ty(n).dtype.bytes() as i64)
+            .sum::<i64>();
+        // Before it is known what is staged, one value is as good a guess as any.
+        tile_width(columns, rows.saturating_mul(staged.max(4)))
+    }
+
+    /// Whether an index moves with the rows of a column-local nest.
+    pub(super) fn walks_rows_of_columns(&self, index: &Index) -> bool {
+        let rows = &self.rows_of_columns;
+        !rows.is_empty()
+            && index.iter().any(|e| {
+                let mut found = false;
+                e.visit_atoms(&mut |a| found |= matches!(a, IndexNode::Var(v) if rows.contains(v)));
+                found
+            })
+    }
+
+    /// Takes what is costly and the same in all rows of a column out of the rows that are being written.
+    pub(super) fn once_a_column(&mut self, column: VarId, width: &IndexExpr) {
+        if self.rows_of_columns.is_empty() {
+            return;
+        }
+        let stmts = std::mem::take(&mut self.levels[1].stmts);
+        let frontier = self.costly_in_columns(&stmts, column);
+        if frontier.is_empty() {
+            self.levels[1].stmts = stmts;
+            return;
+        }
+        let mut kept: FxHashMap<ValueId, Memory> = FxHashMap::default();
+        let mut once = needed(&stmts, frontier.iter().copied().collect());
+        for &value in &frontier {
+            let memory = self
+                .kernel
+                .new_scratch(self.kernel.dtype(value), width.clone(), Scope::Cache);
+            once.push(Stmt::Store {
+                memory,
+                index: column.into(),
+                value,
+                mask: None,
+            });
+            kept.insert(value, memory);
+        }
+        let mut once = clone_fresh(&mut self.kernel, &once);
+        self.value_level.resize(self.kernel.values.len(), 1);
+        let fresh = self.new_var(self.kernel.extents[column.0 as usize].clone(), 1);
+        substitute(&mut once, &mut |v| (v == column).then(|| fresh.into()));
+        self.levels[0].stmts.push(Stmt::Loop {
+            var: fresh,
+            bind: Bind::Serial,
+            body: once,
+        });
+        let loaded: Vec<Stmt> = stmts
+            .into_iter()
+            .map(|s| match s {
+                Stmt::Let { value, .. } if kept.contains_key(&value) => Stmt::Let {
+                    value,
+                    op: Op::Load {
+                        memory: kept[&value],
+                        index: column.into(),
+                        mask: None,
+                    },
+                },
+                s => s,
+            })
+            .collect();
+        self.levels[1].stmts = needed(&loaded, FxHashSet::default());
+    }
+
+    /// Values that do not change from row to row, cost more than to load them, and are used by what does change.
+    fn costly_in_columns(&self, stmts: &[Stmt], column: VarId) -> Vec<ValueId> {
+        let written: Vec<Memory> = stmts
+            .iter()
+            .flat_map(|s| match s {
+                Stmt::Store { memory, .. } => vec![*memory],
+                Stmt::Accumulate { state, .. } => state.iter().map(|s| s.0).collect(),
+                _ => Vec::new(),
+            })
+            .collect();
+        let still = |e: &IndexExpr| {
+            let mut still = true;
+            e.visit_atoms(&mut |a| {
+                if let IndexNode::Var(v) = a {
+                    still &= *v == column || self.var_level[v.0 as usize] == 0;
+                }
+            });
+            still
+        };
+        // Values defined here: whether they stay the same, and if so whether they are costly.
+        let mut here: FxHashMap<ValueId, Option<bool>> = FxHashMap::default();
+        let mut frontier = Vec::new();
+        let mut meet = |here: &FxHashMap<ValueId, Option<bool>>, v: ValueId| {
+            if here.get(&v) == Some(&Some(true)) && !frontier.contains(&v) {
+                frontier.push(v);
+            }
+        };
+        for s in stmts {
+            match s {
+                Stmt::Let { value, op } => {
+                    let mut args = Vec::new();
+                    for_each_operand(&mut op.clone(), &mut |v| args.push(*v));
+                    let fixed = args.iter().all(|v| here.get(v).is_none_or(Option::is_some))
+                        && match op {
+                            Op::Index(e, _) => still(e),
+                            Op::Load { memory, index, .. } => still(index) && !written.contains(memory),
+                            _ => true,
+                        };
+                    if fixed {
+                        let below = args.iter().any(|v| here.get(v) == Some(&Some(true)));
+                        here.insert(*value, Some(below || costly(op)));
+                    } else {
+                        args.iter().for_each(|&v| meet(&here, v));
+                        here.insert(*value, None);
+                    }
+                }
+                Stmt::Store { value, mask, .. } => [Some(*value), *mask].iter().flatten().for_each(|&v| meet(&here, v)),
+                Stmt::Accumulate { values, .. } => values.iter().for_each(|&v| meet(&here, v)),
+                Stmt::Clamp { value, .. } => meet(&here, *value),
+                Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Barrier => {}
+            }
+        }
+        frontier
+    }
+}
+
+/// Whether an operation costs more than a load.
+fn costly(op: &Op) -> bool {
+    match op {
+        Op::Map(op, _) => {
+            op.is_transcendental() || matches!(op, ScalarOp::Div | ScalarOp::Rem | ScalarOp::Mod | ScalarOp::Sqrt)
+        }
+        _ => false,
+    }
+}
+
+/// The statements without definitions that nothing uses: neither what follows nor `wanted`. With `wanted`, only what it
+/// needs.
+fn needed(stmts: &[Stmt], mut wanted: FxHashSet<ValueId>) -> Vec<Stmt> {
+    let only = !wanted.is_empty();
+    let mut out = Vec::new();
+    for s in stmts.iter().rev() {
+        match s {
+            Stmt::Let { value, op } => {
+                if !wanted.contains(value) {
+                    continue;
+                }
+                for_each_operand(&mut op.clone(), &mut |v| {
+                    wanted.insert(*v);
+                });
+            }
+            _ if only => continue,
+            Stmt::Store { value, mask, .. } => wanted.extend([Some(*value), *mask].into_iter().flatten()),
+            Stmt::Accumulate { values, .. } => wanted.extend(values.iter().copied()),
+            Stmt::Clamp { value, .. } => wanted.extend([*value]),
+            // Never at this point of lowering; what they use is not looked at, so that everything is kept.
+            Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Barrier => return stmts.to_vec(),
+        }
+        out.push(s.clone());
+    }
+    out.reverse();
+    out
+}
