@@ -81,6 +81,7 @@ impl Costs<'_> {
         (floor, usual): (Floor, &'static str),
     ) -> StepCost {
         let formula = |e: &IndexExpr| {
+            let named = |s: SymId| self.plan.symbols.get(s.0 as usize).map(|s| s.name.clone());
             let name = |s: SymId| named(s).unwrap_or_else(|| format!("s{}", s.0));
             e.display(&name).to_string()
         };
