@@ -175,3 +175,22 @@ fn a_value_that_is_stored_and_summed_along_columns() {
     let graph = g.finish().unwrap();
     check("gradient", &graph, &data(DType::F32, &[70, 130], true), &[]);
 }
+
+#[test]
+fn one_row_times_a_matrix() {
+    for (k, n) in [(1, 4), (64, 128), (7, 5), (100, 3), (33, 257), (784, 10), (0, 8)] {
+        let g = Graph::new("row");
+        let x = g.input("x", DType::F32, (1, k));
+        let w: Vec<f32> = (0..k * n).map(|i| ((i * 31 + 7) % 97) as f32 / 48.0 - 1.0).collect();
+        let w = g.constant(HostTensor::from_slice(&[k, n], &w).unwrap());
+        g.output("y", &(x.matmul(&w) + 1.0).relu());
+        g.output("column", &w.permute([1, 0]).matmul(&x.permute([1, 0])));
+        let graph = g.finish().unwrap();
+        check(
+            &format!("1x{k} times {k}x{n}"),
+            &graph,
+            &data(DType::F32, &[1, k], false),
+            &[],
+        );
+    }
+}

@@ -575,6 +575,52 @@ fn columns_of_which_no_tile_stays_in_cache_are_refused_with_the_reason() {
 }
 
 #[test]
+fn pools_and_depthwise_convolutions_are_one_launch_that_runs_in_lanes() {
+    type Function = fn(&[Tensor]) -> Tensor;
+    let functions: [(&str, Function); 5] = [
+        ("max", |t| t[0].max_pool(&tlc::Pool::new(2))),
+        ("mean", |t| t[0].avg_pool(&tlc::Pool::new(2))),
+        ("max, stride 1", |t| t[0].max_pool(&tlc::Pool::new(3).stride(1))),
+        ("max, padded", |t| {
+            t[0].max_pool(&tlc::Pool::new(3).stride(2).padding(1))
+        }),
+        ("depthwise, padded", |t| {
+            t[0].conv2d(&t[1], None, &tlc::Conv::new().groups(16).padding(1))
+        }),
+    ];
+    for (name, f) in functions {
+        let e = expect(launches(1), |g| {
+            let t = [input(g, "x", [32, 16, 24, 24]), input(g, "w", [16, 1, 3, 3])];
+            let kept = f(&t);
+            g.output("y", &kept);
+        });
+        let text = e.explain();
+        assert!(
+            text.contains("each of a small window, fill the lanes"),
+            "{name}\n{text}"
+        );
+        assert_eq!(name.contains("padded"), text.contains("peel"), "{name}\n{text}");
+    }
+}
+
+#[test]
+fn one_row_times_a_matrix_walks_the_rows_of_the_matrix() {
+    let e = expect(launches(3), |g| {
+        let mut x = input(g, "x", [1, 784]);
+        for (i, shape) in [[784, 256], [256, 128], [128, 10]].into_iter().enumerate() {
+            let (w, b) = (
+                input(g, &format!("w{i}"), shape),
+                input(g, &format!("b{i}"), [shape[1]]),
+            );
+            x = (x.matmul(&w) + &b).relu();
+        }
+        g.output("y", &x);
+    });
+    let text = e.explain();
+    assert_eq!(text.matches("columns form").count(), 3, "{text}");
+}
+
+#[test]
 fn symbolic_rows_are_judged_by_the_middle_of_their_range() {
     // Half a million to two million elements are never held in cache: the row is read again.
     let e = compile(|g| {

@@ -32,7 +32,7 @@ fn random_directive(rng: &mut Rng, all: &[(VarId, Bind)]) -> Directive {
     let other = rng.pick(all).0;
     let next = all.iter().position(|l| l.0 == var).and_then(|i| all.get(i + 1));
     let next = next.map_or(other, |l| l.0);
-    match rng.below(12) {
+    match rng.below(13) {
         0 | 1 => Directive::Split {
             var,
             factor: rng.pick(&[1i64, 2, 3, 4, 8]),
@@ -66,6 +66,11 @@ fn random_directive(rng: &mut Rng, all: &[(VarId, Bind)]) -> Directive {
             lanes: rng.pick(&[1i64, 2, 4]),
             vectors: rng.pick(&[1i64, 2, 3]),
         },
+        10 => Directive::Peel {
+            var,
+            from: rng.pick(&[0i64, 1, 2]),
+            to: rng.pick(&[1i64, 2, 3, 4, 5]),
+        },
         _ => Directive::Bind {
             var,
             bind: rng.pick(&[Bind::Unroll, Bind::Lanes, Bind::Lanes, Bind::Parallel, Bind::Serial]),
@@ -86,7 +91,7 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
         // Loops already bound to lanes or copies stay as they are.
         let bound = |v: VarId| all.iter().any(|l| l.0 == v && l.1 != Bind::Serial);
         let keeps = match &directive {
-            Directive::Split { var, .. } | Directive::Block { var, .. } => bound(*var),
+            Directive::Split { var, .. } | Directive::Block { var, .. } | Directive::Peel { var, .. } => bound(*var),
             Directive::Fuse { outer, inner } => bound(*outer) || bound(*inner),
             Directive::Interchange { outer, inner } => bound(*outer) || bound(*inner),
             Directive::Bind { var, .. } | Directive::Narrow { var, .. } => bound(*var),

@@ -9,6 +9,8 @@ use crate::access::{Index, Variables, flat_index, loads_below, space};
 
 /// Columns of the narrowest tile of which every row is a whole cache line, in 4-byte elements.
 pub const NARROWEST_TILE: i64 = 16;
+/// Columns of which a vector can be filled.
+const FEWEST_COLUMNS: i64 = 4;
 /// Bytes that a tile keeps for each element: an operand, and what costs too much to compute twice, in f32.
 pub const COLUMN_VALUE_BYTES: i64 = 8;
 
@@ -73,16 +75,23 @@ pub fn column_form(graph: &Graph, cluster: &Cluster, space: &LoopSpace) -> bool 
     if space.is_column_local() {
         return true;
     }
-    let (mut by_row, mut by_column) = (0, 0);
-    for (&root, roles) in cluster.roots.iter().zip(&space.roles) {
-        if sums(graph, root) {
-            let (r, c) = directions(graph, root, roles, last, false);
-            by_row += r;
-            by_column += c;
-        } else if roles.iter().any(|r| matches!(r, Role::Inner(_))) {
-            return false;
-        }
+    let stores_rows =
+        |(&root, roles): (&NodeId, &Vec<Role>)| !sums(graph, root) && roles.iter().any(|r| matches!(r, Role::Inner(_)));
+    if cluster.roots.iter().zip(&space.roles).any(stores_rows) {
+        return false;
     }
+    let count = |both: bool| {
+        let summed = cluster.roots.iter().zip(&space.roles).filter(|(r, _)| sums(graph, **r));
+        let counts = summed.map(|(&root, roles)| directions(graph, root, roles, last, both));
+        counts.fold((0, 0), |all, one| (all.0 + one.0, all.1 + one.1))
+    };
+    // What is as large as rows times columns decides; a vector along one of the two costs nothing.
+    let (by_row, by_column) = count(true);
+    let wide = space.parallel[last].interval(graph).hi >= FEWEST_COLUMNS;
+    if wide && by_row != by_column {
+        return by_column > by_row;
+    }
+    let (by_row, by_column) = count(false);
     by_column > by_row
 }
 

@@ -11,7 +11,7 @@ use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, loop_bind,
 use super::tree::{clone_fresh, defined_vars, substitute_in};
 
 /// Every scratch that the statements use.
-fn scratch_of(body: &[Stmt], out: &mut Vec<u32>) {
+pub(super) fn scratch_of(body: &[Stmt], out: &mut Vec<u32>) {
     fn note(m: &Memory, out: &mut Vec<u32>) {
         if let Memory::Scratch(i) = m
             && !out.contains(i)
@@ -34,7 +34,7 @@ fn scratch_of(body: &[Stmt], out: &mut Vec<u32>) {
 }
 
 /// The statements outside the loop over `var`.
-fn without(body: &[Stmt], var: VarId) -> Vec<Stmt> {
+pub(super) fn without(body: &[Stmt], var: VarId) -> Vec<Stmt> {
     body.iter()
         .filter(|s| !matches!(s, Stmt::Loop { var: v, .. } if *v == var))
         .map(|s| match s {
@@ -87,14 +87,9 @@ fn check(
 ) -> Result<(), Refusal> {
     for s in body {
         match s {
-            Stmt::Let {
-                op: Op::Load { mask: Some(_), .. },
-                ..
+            Stmt::Store { mask: Some(_), .. } | Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => {
+                return Err(Refusal::Recurrence(var));
             }
-            | Stmt::Store { mask: Some(_), .. }
-            | Stmt::If { .. }
-            | Stmt::Clamp { .. }
-            | Stmt::Barrier => return Err(Refusal::Recurrence(var)),
             Stmt::Let { .. } => {}
             Stmt::Store { memory, index, .. } => {
                 if matches!(memory, Memory::Param(_)) {

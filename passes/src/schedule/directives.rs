@@ -111,6 +111,16 @@ pub enum Directive {
         /// Vectors of that many lanes in a block.
         vectors: i64,
     },
+    /// The iterations below `from`, and those from `to` on, run in loops of their own, so that what is conditional at the
+    /// edges is not in the middle. Answers the loops, without empty ones.
+    Peel {
+        /// The loop, of constant extent.
+        var: VarId,
+        /// The first iteration of the middle.
+        from: i64,
+        /// The first iteration behind it.
+        to: i64,
+    },
     /// The whole body becomes the body of a loop with one iteration. Answers its variable.
     Enclose,
     /// Moves scratch to another kind of memory.
@@ -224,6 +234,7 @@ pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
         Directive::StageStores { var, param, length } => stage::stores(kernel, *var, *param, *length),
         Directive::Across { var, lanes } => super::across::across(kernel, *var, *lanes),
         Directive::Narrow { var, lanes, vectors } => super::narrow::narrow(kernel, *var, *lanes, *vectors),
+        Directive::Peel { var, from, to } => super::peel::peel(kernel, *var, *from, *to),
         Directive::Enclose => Ok(threads::enclose(kernel)),
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
         Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),

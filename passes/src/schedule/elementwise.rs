@@ -50,7 +50,12 @@ impl Scheduler<'_> {
             }
             self.parallel(&outer);
             self.stream(inner, &streamed);
-            self.vectorize(inner);
+            let parts = if streamed.is_empty() {
+                self.peeled(inner).0
+            } else {
+                vec![inner]
+            };
+            parts.into_iter().for_each(|part| self.vectorize(part));
             return;
         }
         let n = &self.kernel.extents[last.0 as usize];

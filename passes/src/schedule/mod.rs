@@ -12,12 +12,14 @@ mod gpu;
 pub mod hoist;
 mod lanes;
 mod narrow;
+mod peel;
 mod reason;
 mod rows;
 mod stage;
 mod threads;
 pub mod tree;
 mod vectorize;
+mod windows;
 
 use tlc_ir::Target;
 use tlc_ir::index::VarId;

@@ -59,6 +59,15 @@ pub enum ScheduleReason {
         /// Rows at once.
         rows: i64,
     },
+    /// The rows of a window and their elements are one loop.
+    Window,
+    /// Neighbouring results, each of a small window, fill the lanes.
+    ResultsInLanes {
+        /// Results at once.
+        lanes: i64,
+    },
+    /// What is conditional at the edges is not in the middle.
+    Edges,
     /// The position of an extremum costs more than the extremum, so that only one block is searched for it.
     BestBlock {
         /// Elements of a block.
@@ -95,6 +104,12 @@ impl fmt::Display for ScheduleReason {
             }
             Self::TestedTogether { vectors } => write!(f, "{vectors} vectors are combined and tested for NaN together"),
             Self::RowsInLanes { rows } => write!(f, "a row is short: {rows} of them side by side fill the lanes"),
+            Self::Edges => f.write_str("what is conditional at the edges is not in the middle"),
+            Self::Window => f.write_str("a window is small: its rows and their elements are one loop"),
+            Self::ResultsInLanes { lanes } => write!(
+                f,
+                "{lanes} neighbouring results, each of a small window, fill the lanes"
+            ),
             Self::BestBlock { elements } => {
                 write!(
                     f,
@@ -148,6 +163,7 @@ impl fmt::Display for Directive {
                 write!(f, "narrow the search of i{} to blocks of {vectors} by {lanes}", var.0)
             }
             Self::StageStores { var, param, .. } => write!(f, "stage stores of i{} to p{param} in scratch", var.0),
+            Self::Peel { var, from, to } => write!(f, "peel i{} below {from} and from {to} on", var.0),
             Self::Enclose => f.write_str("a loop of one iteration around all"),
             Self::Place { scratch, scope } => write!(f, "scratch {scratch} in {} memory", scope.name()),
             Self::Distribute { around, var, threads } => {

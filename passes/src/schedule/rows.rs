@@ -23,6 +23,9 @@ const BLOCK_VECTORS: i64 = 16;
 
 impl Scheduler<'_> {
     pub(super) fn rows(&mut self, parallel: &[VarId]) {
+        if self.windows(parallel) {
+            return;
+        }
         if let Some(row) = self.parallel(parallel)
             && self.short_rows(row)
         {
@@ -47,7 +50,7 @@ impl Scheduler<'_> {
         };
         if lanes < 2
             || few
-            || !self.fits_lanes(body, row)
+            || !self.fits_lanes(body, row, false)
             || self.unrolled_ops(body, 1).is_none_or(|n| n > UNROLLED_OPS)
         {
             return false;
@@ -81,7 +84,7 @@ impl Scheduler<'_> {
     }
 
     /// Whether all values of a row have lanes of 32 bits, and all indices an equal distance from row to row.
-    fn fits_lanes(&self, body: &[Stmt], row: VarId) -> bool {
+    pub(super) fn fits_lanes(&self, body: &[Stmt], row: VarId, masks: bool) -> bool {
         let fits = |d: DType| matches!(d, DType::F32 | DType::I32 | DType::U32 | DType::Bool);
         body.iter().all(|s| match s {
             Stmt::Let { value, op } => {
@@ -92,7 +95,9 @@ impl Scheduler<'_> {
                             fits(on) && vector_form(*op, on)
                         }
                         Op::Load { memory, index, mask } => {
-                            mask.is_none() && fits(self.kernel.memory_dtype(*memory)) && index.affine_in(row).is_some()
+                            (masks || mask.is_none())
+                                && fits(self.kernel.memory_dtype(*memory))
+                                && index.affine_in(row).is_some()
                         }
                         Op::Const(_) => true,
                         Op::Index(e, _) => e.affine_in(row).is_some(),
@@ -109,7 +114,7 @@ impl Scheduler<'_> {
                         fits(dtype) && vector_form(monoid.combine(), dtype)
                     })
             }
-            Stmt::Loop { body, .. } => self.fits_lanes(body, row),
+            Stmt::Loop { body, .. } => self.fits_lanes(body, row, masks),
             _ => false,
         })
     }

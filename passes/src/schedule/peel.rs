@@ -1,0 +1,358 @@
+//! Peeling: the first and the last iterations of a loop run apart, so that conditions on its variable hold in the middle.
+//!
+//! Padding makes every access conditional, though only what lies at an edge needs the condition. In the middle part the
+//! conditions are decided by the range of the variable, and accesses are plain.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Stmt, ValueId};
+use tlc_ir::{DType, Scalar, ScalarOp};
+
+use super::across::{scratch_of, without};
+use super::directives::{Refusal, enclosing_lanes, exists, loop_bind, rewrite};
+use super::tree::{clone_fresh, for_each_operand, substitute_in};
+use super::{Directive, ScheduleReason, Scheduler, tree};
+
+/// The most iterations at both edges together.
+const EDGES: i64 = 8;
+
+/// What is known of values while statements are walked: integers as index expressions, and decided bools.
+#[derive(Default)]
+struct Known {
+    numbers: FxHashMap<ValueId, IndexExpr>,
+    bools: FxHashMap<ValueId, bool>,
+}
+
+impl Known {
+    /// An expression that is at least 0 exactly where a comparison of integers holds, if the values do not wrap.
+    fn margin(&self, kernel: &Kernel, op: &Op) -> Option<IndexExpr> {
+        let Op::Map(op @ (ScalarOp::Le | ScalarOp::Lt), args) = op else {
+            return None;
+        };
+        let (a, b) = (self.numbers.get(&args[0])?, self.numbers.get(&args[1])?);
+        let fits = |v: ValueId, e: &IndexExpr| {
+            let range = e.interval(kernel);
+            match kernel.dtype(v) {
+                DType::I32 => range.lo >= i32::MIN as i64 && range.hi <= i32::MAX as i64,
+                dtype => dtype == DType::I64,
+            }
+        };
+        let strict = IndexExpr::from((*op == ScalarOp::Lt) as usize);
+        (fits(args[0], a) && fits(args[1], b)).then(|| b.clone() - a.clone() - strict)
+    }
+
+    fn note(&mut self, kernel: &Kernel, value: ValueId, op: &Op) {
+        match op {
+            Op::Const(c) if matches!(kernel.dtype(value), DType::I32 | DType::I64) => {
+                self.numbers.insert(value, IndexExpr::Const(c.as_i64()));
+            }
+            Op::Const(c) if c.dtype() == DType::Bool => {
+                self.bools.insert(value, c.as_bool());
+            }
+            Op::Index(e, DType::I32 | DType::I64) => {
+                self.numbers.insert(value, e.clone());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Answers the loops of the first iterations, of the middle, and of the last; without those that are empty.
+pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, to: i64) -> Result<Vec<VarId>, Refusal> {
+    exists(kernel, var)?;
+    let n = kernel.extents[var.0 as usize]
+        .as_const()
+        .ok_or(Refusal::NotConstant(var))?;
+    if !(0..=to).contains(&from) || to > n {
+        return Err(Refusal::Factor(from.min(to)));
+    }
+    if !matches!(loop_bind(&kernel.body, var), Some(Bind::Serial)) {
+        return Err(Refusal::Recurrence(var));
+    }
+    if let Some(Some(outer)) = enclosing_lanes(&kernel.body, var, None) {
+        return Err(Refusal::NotNested(outer, var));
+    }
+    let parts: Vec<(i64, i64)> = [(0, from), (from, to), (to, n)]
+        .into_iter()
+        .filter(|p| p.0 < p.1)
+        .collect();
+    let own = own_scratch(kernel, var);
+    let mut made = Vec::new();
+    rewrite(kernel, var, &mut |kernel, bind, body| {
+        let mut out = Vec::new();
+        for (number, &(start, end)) in parts.iter().enumerate() {
+            let mut part = clone_fresh(kernel, &body);
+            // Each part has states of its own, so that each may be scheduled in its own way.
+            if number > 0 {
+                let copies: Vec<(Memory, Memory)> = own
+                    .iter()
+                    .map(|&i| {
+                        let s = kernel.scratch[i as usize].clone();
+                        (Memory::Scratch(i), kernel.new_scratch(s.dtype, s.len, s.scope))
+                    })
+                    .collect();
+                move_scratch(&mut part, &copies);
+            }
+            let v = kernel.new_var(IndexExpr::Const(end - start));
+            let at = IndexExpr::Const(start) + v.into();
+            substitute_in(kernel, &mut part, &mut |x| (x == var).then(|| at.clone()));
+            let body = decided(kernel, part);
+            out.push(Stmt::Loop { var: v, bind, body });
+            made.push(v);
+        }
+        out
+    });
+    Ok(made)
+}
+
+/// Scratch of one element that only the loop over `var` uses, each iteration writing it before all else.
+fn own_scratch(kernel: &Kernel, var: VarId) -> Vec<u32> {
+    let (mut inside, mut outside) = (Vec::new(), Vec::new());
+    let Some(body) = tree::loop_body(&kernel.body, var) else {
+        return inside;
+    };
+    scratch_of(body, &mut inside);
+    scratch_of(&without(&kernel.body, var), &mut outside);
+    inside.retain(|&i| kernel.scratch[i as usize].len.is(1) && !outside.contains(&i) && set_first(kernel, body, i));
+    inside
+}
+
+/// Whether the first statement that uses a scratch stores to it.
+fn set_first(kernel: &Kernel, body: &[Stmt], scratch: u32) -> bool {
+    let first = body.iter().find(|s| {
+        let mut used = Vec::new();
+        scratch_of(std::slice::from_ref(*s), &mut used);
+        used.contains(&scratch)
+    });
+    match first {
+        Some(Stmt::Store { mask, .. }) => mask.is_none(),
+        Some(Stmt::Loop { var, body, .. }) => {
+            kernel.extents[var.0 as usize].interval(kernel).lo >= 1 && set_first(kernel, body, scratch)
+        }
+        _ => false,
+    }
+}
+
+fn move_scratch(body: &mut [Stmt], copies: &[(Memory, Memory)]) {
+    let of = |m: &mut Memory| {
+        if let Some((_, new)) = copies.iter().find(|c| c.0 == *m) {
+            *m = *new;
+        }
+    };
+    for s in body {
+        match s {
+            Stmt::Let {
+                op: Op::Load { memory, .. },
+                ..
+            }
+            | Stmt::Store { memory, .. } => of(memory),
+            Stmt::Accumulate { state, .. } => state.iter_mut().for_each(|s| of(&mut s.0)),
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } => move_scratch(body, copies),
+            _ => {}
+        }
+    }
+}
+
+/// The statements with every comparison that the ranges of variables decide as a constant, and what follows from it.
+fn decided(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
+    let mut known = Known::default();
+    let mut renamed = FxHashMap::default();
+    let body = decide(kernel, body, &mut known, &mut renamed);
+    let mut used = FxHashSet::default();
+    sweep(body, &mut used)
+}
+
+fn decide(kernel: &Kernel, body: Vec<Stmt>, known: &mut Known, renamed: &mut FxHashMap<ValueId, ValueId>) -> Vec<Stmt> {
+    let mut out = Vec::with_capacity(body.len());
+    for s in body {
+        let of = |v: ValueId| renamed.get(&v).copied().unwrap_or(v);
+        out.push(match s {
+            Stmt::Let { value, mut op } => {
+                for_each_operand(&mut op, &mut |v| *v = of(*v));
+                if let Some(margin) = known.margin(kernel, &op) {
+                    let below = IndexExpr::ZERO - margin.clone() - IndexExpr::ONE;
+                    if margin.proves_nonnegative(kernel) {
+                        op = Op::Const(Scalar::from_bool(true));
+                    } else if below.proves_nonnegative(kernel) {
+                        op = Op::Const(Scalar::from_bool(false));
+                    }
+                }
+                match &op {
+                    Op::Map(ScalarOp::And, args) if kernel.dtype(value) == DType::Bool => {
+                        match [args[0], args[1]].map(|v| known.bools.get(&v).copied()) {
+                            [Some(true), _] => drop(renamed.insert(value, args[1])),
+                            [_, Some(true)] => drop(renamed.insert(value, args[0])),
+                            [Some(false), _] | [_, Some(false)] => op = Op::Const(Scalar::from_bool(false)),
+                            _ => {}
+                        }
+                    }
+                    Op::Map(ScalarOp::Select, args) => match known.bools.get(&args[0]) {
+                        Some(true) => drop(renamed.insert(value, args[1])),
+                        Some(false) => drop(renamed.insert(value, args[2])),
+                        None => {}
+                    },
+                    Op::Load {
+                        memory,
+                        index,
+                        mask: Some(m),
+                    } => match known.bools.get(m) {
+                        Some(true) => {
+                            op = Op::Load {
+                                memory: *memory,
+                                index: index.clone(),
+                                mask: None,
+                            };
+                        }
+                        Some(false) => op = Op::Const(kernel.dtype(value).zero()),
+                        None => {}
+                    },
+                    _ => {}
+                }
+                if let Some(&same) = renamed.get(&value) {
+                    if let Some(&b) = known.bools.get(&same) {
+                        known.bools.insert(value, b);
+                    }
+                    continue;
+                }
+                known.note(kernel, value, &op);
+                Stmt::Let { value, op }
+            }
+            Stmt::Store {
+                memory,
+                index,
+                value,
+                mask,
+            } => {
+                let mask = mask.map(of);
+                Stmt::Store {
+                    memory,
+                    index,
+                    value: of(value),
+                    mask: mask.filter(|m| known.bools.get(m) != Some(&true)),
+                }
+            }
+            Stmt::Loop { var, bind, body } => Stmt::Loop {
+                var,
+                bind,
+                body: decide(kernel, body, known, renamed),
+            },
+            Stmt::If { cond, body } => Stmt::If {
+                cond: of(cond),
+                body: decide(kernel, body, known, renamed),
+            },
+            Stmt::Clamp { var, value } => Stmt::Clamp { var, value: of(value) },
+            Stmt::Accumulate { monoid, state, values } => Stmt::Accumulate {
+                monoid,
+                state,
+                values: values.into_iter().map(of).collect(),
+            },
+            Stmt::Barrier => Stmt::Barrier,
+        });
+    }
+    out
+}
+
+/// The statements without values that nothing uses.
+fn sweep(body: Vec<Stmt>, used: &mut FxHashSet<ValueId>) -> Vec<Stmt> {
+    let mut out = Vec::with_capacity(body.len());
+    for s in body.into_iter().rev() {
+        out.push(match s {
+            Stmt::Let { value, mut op } => {
+                if !used.contains(&value) {
+                    continue;
+                }
+                for_each_operand(&mut op, &mut |v| {
+                    used.insert(*v);
+                });
+                Stmt::Let { value, op }
+            }
+            Stmt::Loop { var, bind, body } => Stmt::Loop {
+                var,
+                bind,
+                body: sweep(body, used),
+            },
+            Stmt::If { cond, body } => {
+                used.insert(cond);
+                Stmt::If {
+                    cond,
+                    body: sweep(body, used),
+                }
+            }
+            s => {
+                match &s {
+                    Stmt::Store { value, mask, .. } => used.extend([Some(*value), *mask].into_iter().flatten()),
+                    Stmt::Clamp { value, .. } => used.extend([*value]),
+                    Stmt::Accumulate { values, .. } => used.extend(values.iter().copied()),
+                    _ => {}
+                }
+                s
+            }
+        });
+    }
+    out.reverse();
+    out
+}
+
+/// The iterations of a loop in which the conditions on its variable hold, as far as most of them do.
+fn middle(kernel: &Kernel, body: &[Stmt], var: VarId, n: i64, known: &mut Known, range: &mut (i64, i64)) {
+    for s in body {
+        match s {
+            Stmt::Let { value, op } => {
+                known.note(kernel, *value, op);
+                let Some(margin) = known.margin(kernel, op) else {
+                    continue;
+                };
+                let Some((slope, rest)) = margin.affine_in(var) else {
+                    continue;
+                };
+                let (Some(slope), least) = (slope.as_const(), rest.interval(kernel).lo) else {
+                    continue;
+                };
+                // `slope * v + least >= 0`.
+                if slope > 0 {
+                    let from = least.saturating_neg().saturating_add(slope - 1).div_euclid(slope);
+                    if from <= EDGES.min(n / 2) {
+                        range.0 = range.0.max(from);
+                    }
+                } else if slope < 0 {
+                    let to = least.div_euclid(-slope).saturating_add(1);
+                    if to >= n - EDGES.min(n / 2) {
+                        range.1 = range.1.min(to);
+                    }
+                }
+            }
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } => middle(kernel, body, var, n, known, range),
+            _ => {}
+        }
+    }
+}
+
+impl Scheduler<'_> {
+    /// Peels the iterations at the edges of a loop in which some condition fails. Answers the loops that there are then,
+    /// and which of them is the middle.
+    pub(super) fn peeled(&mut self, var: VarId) -> (Vec<VarId>, VarId) {
+        let whole = (vec![var], var);
+        let Some(n) = self.kernel.extents[var.0 as usize].as_const() else {
+            return whole;
+        };
+        let Some(body) = tree::loop_body(&self.kernel.body, var) else {
+            return whole;
+        };
+        let mut range = (0, n);
+        middle(&self.kernel, body, var, n, &mut Known::default(), &mut range);
+        let (from, to) = (range.0.max(0), range.1.min(n));
+        if to <= from || to - from == n || from + n - to > EDGES {
+            return whole;
+        }
+        match self
+            .because(ScheduleReason::Edges)
+            .apply(Directive::Peel { var, from, to })
+        {
+            Some(made) => {
+                let middle = made[(from > 0) as usize];
+                (made, middle)
+            }
+            None => whole,
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Windows: lanes across the results of a row, each with a small window of its own that is copied out.
+//!
+//! The window of a pooling or of a depthwise convolution is a loop of a few iterations, too short for lanes, and its rows
+//! do not lie together. Its results do: neighbouring ones go to neighbouring lanes, and what a lane reads in one iteration
+//! of the window lies an equal distance from what the next lane reads.
+
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Op, Stmt};
+
+use super::directives::MAX_UNROLL;
+use super::{Directive, ScheduleReason, Scheduler, tree};
+
+/// The most elements of a window that is copied out.
+const WINDOW: i64 = 32;
+/// Images, planes or matrices from which there is enough to share without their rows.
+const MANY_IMAGES: i64 = 16;
+/// Operations that the body may have when it is copied out.
+const UNROLLED_OPS: i64 = 600;
+
+impl Scheduler<'_> {
+    /// Runs the last parallel loop in lanes with the windows inside copied out. Answers whether it was done.
+    pub(super) fn windows(&mut self, parallel: &[VarId]) -> bool {
+        let [outer @ .., before, last] = parallel else {
+            return false;
+        };
+        let lanes = (self.target.vector_bits / 32) as i64;
+        let fits = |s: &Self| {
+            let body = tree::loop_body(&s.kernel.body, *last)?;
+            let enough = s.kernel.extents[last.0 as usize].interval(&s.kernel).lo >= lanes;
+            let apart = s.walks_apart(body, *before, *last);
+            let small = s.window_ops(body, 1)? <= UNROLLED_OPS;
+            (lanes >= 2 && enough && apart && small && s.fits_lanes(body, *last, true)).then_some(())
+        };
+        if fits(self).is_none() {
+            return false;
+        }
+        let saved = (self.kernel.clone(), self.schedule.clone());
+        // Rows at the edge of an image apart from the others, if images are many enough to share among threads.
+        let images = outer.iter().map(|v| &self.kernel.extents[v.0 as usize]);
+        let images = IndexExpr::product(images).interval(&self.kernel).lo;
+        let rows = if images >= MANY_IMAGES {
+            self.peeled(*before).0
+        } else {
+            vec![*before]
+        };
+        let alone = rows.len() > 1;
+        let mut done = false;
+        for row in rows {
+            let Some([Stmt::Loop { var, .. }]) = tree::loop_body(&self.kernel.body, row).map(|b| &b[..]) else {
+                break;
+            };
+            let var = *var;
+            let (_, middle) = self.peeled(var);
+            done |= self.results_in_lanes(middle, lanes);
+        }
+        if !done {
+            (self.kernel, self.schedule) = saved;
+            return false;
+        }
+        self.schedule.inner.push(Ok(lanes as u32));
+        let mut shared = outer.to_vec();
+        if !alone {
+            shared.push(*before);
+        }
+        self.parallel(&shared);
+        true
+    }
+
+    /// Copies out the windows of a loop over results, which goes to lanes. Answers whether it was done.
+    fn results_in_lanes(&mut self, results: VarId, lanes: i64) -> bool {
+        // The rows of a window and their elements in one loop: what is combined in it is combined together.
+        let nests: Vec<VarId> = tree::loop_body(&self.kernel.body, results)
+            .map_or(&[][..], |b| &b[..])
+            .iter()
+            .filter_map(|s| match s {
+                Stmt::Loop { var, .. } => Some(*var),
+                _ => None,
+            })
+            .collect();
+        self.because(ScheduleReason::Window);
+        for mut var in nests {
+            while let Some([Stmt::Loop { var: inner, .. }]) = tree::loop_body(&self.kernel.body, var).map(|b| &b[..]) {
+                let (outer, inner) = (var, *inner);
+                match self.apply(Directive::Fuse { outer, inner }) {
+                    Some(made) => var = made[0],
+                    None => break,
+                }
+            }
+        }
+        self.because(ScheduleReason::ResultsInLanes { lanes });
+        let made = self.apply(Directive::Across { var: results, lanes });
+        if let Some(made) = &made {
+            self.unroll_short(made[0]);
+        }
+        made.is_some()
+    }
+
+    /// Whether some load does not walk on from the end of a row of results to the next: the loops are no flat range.
+    fn walks_apart(&self, body: &[Stmt], before: VarId, last: VarId) -> bool {
+        let extent = &self.kernel.extents[last.0 as usize];
+        body.iter().any(|s| match s {
+            // At the edge of an image the row ends, even if the next one follows in memory.
+            Stmt::Let {
+                op: Op::Load { mask: Some(_), .. },
+                ..
+            } => true,
+            Stmt::Let {
+                op: Op::Load { index, .. },
+                ..
+            } => match (index.affine_in(before), index.affine_in(last)) {
+                (Some((b, _)), Some((l, _))) => b != l * extent.clone(),
+                _ => true,
+            },
+            Stmt::Loop { body, .. } => self.walks_apart(body, before, last),
+            _ => false,
+        })
+    }
+
+    /// Operations of the statements when their loops are copied out; `None` if a loop is not short.
+    fn window_ops(&self, body: &[Stmt], copies: i64) -> Option<i64> {
+        let mut total = 0;
+        for s in body {
+            total += match s {
+                Stmt::Let { op: Op::Map(op, _), .. } if op.is_transcendental() => 25 * copies,
+                Stmt::Loop { var, body, .. } => {
+                    let n = self.kernel.extents[var.0 as usize].as_const()?;
+                    if !(1..=WINDOW.min(MAX_UNROLL)).contains(&(n * copies)) {
+                        return None;
+                    }
+                    self.window_ops(body, copies * n)?
+                }
+                _ => copies,
+            };
+        }
+        Some(total)
+    }
+}

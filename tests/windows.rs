@@ -1,0 +1,139 @@
+//! Pooling and small convolutions: windows of every stride, dilation and padding, over rows of ragged length, with NaN,
+//! infinities and zeros of both signs, against the graph interpreter within its derived bounds; on one thread and two.
+
+use tlc::{CompileOptions, Conv, DType, Graph, HostTensor, Pool, Tensor, compile_ir};
+use tlc_ir::interp::{self, compare, interpret, interpret_with_bounds};
+
+/// Values around zero, with something special here and there if asked for.
+fn data(dtype: DType, shape: &[usize], special: bool) -> HostTensor {
+    let n: usize = shape.iter().product();
+    let mut out = HostTensor::zeros(dtype, shape).unwrap();
+    for i in 0..n {
+        let value = match i % 59 {
+            7 if special => f64::NAN,
+            19 if special => f64::INFINITY,
+            20 if special => f64::NEG_INFINITY,
+            31 if special => -0.0,
+            _ => ((i * 37 + 11) % 101) as f64 / 25.0 - 2.0,
+        };
+        out.set(i, tlc::Scalar::from_f64(dtype, value));
+    }
+    out
+}
+
+fn check(what: &str, shapes: &[&[usize]], dtype: DType, special: bool, f: &dyn Fn(&[Tensor]) -> Tensor) {
+    let g = Graph::new("windows");
+    let tensors: Vec<Tensor> = shapes
+        .iter()
+        .enumerate()
+        .map(|(i, shape)| g.input(&format!("x{i}"), dtype, shape.to_vec()))
+        .collect();
+    g.output("y", &f(&tensors));
+    let graph = g.finish().unwrap();
+    let inputs: Vec<HostTensor> = shapes.iter().map(|s| data(dtype, s, special)).collect();
+    let options = interp::Options::default();
+    let exact = interpret(&graph, &inputs, &options).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let bounded = interpret_with_bounds(&graph, &inputs, &options).unwrap_or_else(|e| panic!("{what}: {e}"));
+    let mut first: Option<HostTensor> = None;
+    for threads in [1, 2] {
+        let options = CompileOptions {
+            threads: Some(threads),
+            ..CompileOptions::default()
+        };
+        let executable = compile_ir(&graph, &options).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let found = executable.run(&inputs.iter().map(Into::into).collect::<Vec<_>>());
+        let found = found.unwrap_or_else(|e| panic!("{what}: {e}"))[0].to_host();
+        assert_eq!(found.shape(), exact[0].shape(), "{what}");
+        compare(&found, &bounded[0]).unwrap_or_else(|e| panic!("{what}: {e}\n{}", executable.explain()));
+        match &first {
+            Some(first) => assert_eq!(*first, found, "{what}: one thread and two differ"),
+            None => first = Some(found),
+        }
+    }
+}
+
+#[test]
+fn pools_of_every_stride_and_padding() {
+    for (h, w) in [(8, 8), (9, 13), (7, 24), (12, 5), (6, 3)] {
+        for (size, stride, padding) in [
+            (2, 2, 0),
+            (3, 1, 0),
+            (3, 2, 0),
+            (3, 3, 0),
+            (2, 1, 1),
+            (3, 1, 1),
+            (3, 2, 1),
+            (5, 1, 2),
+        ] {
+            if h + 2 * padding < size || w + 2 * padding < size {
+                continue;
+            }
+            let shape = [2, 3, h, w];
+            let pool = || Pool::new(size).stride(stride).padding(padding);
+            for special in [false, true] {
+                let what = format!("{shape:?}, window {size}, stride {stride}, padding {padding}, special {special}");
+                let max = |t: &[Tensor]| t[0].max_pool(&pool());
+                check(&format!("max of {what}"), &[&shape], DType::F32, special, &max);
+                let avg = |t: &[Tensor]| t[0].avg_pool(&pool());
+                check(&format!("mean of {what}"), &[&shape], DType::F32, special, &avg);
+            }
+        }
+    }
+}
+
+#[test]
+fn pools_of_other_dtypes() {
+    for dtype in [DType::F64, DType::F16, DType::BF16, DType::I32] {
+        for padding in [0, 1] {
+            let pool = || Pool::new(3).stride(2).padding(padding);
+            let what = format!("{dtype}, padding {padding}");
+            check(&what, &[&[2, 2, 9, 17]], dtype, false, &|t| t[0].max_pool(&pool()));
+        }
+    }
+}
+
+#[test]
+fn depthwise_and_small_convolutions() {
+    for (stride, padding) in [(1, 0), (1, 1), (2, 0), (2, 1)] {
+        for w in [7, 8, 21] {
+            let what = format!("width {w}, stride {stride}, padding {padding}");
+            let conv = || Conv::new().stride(stride).padding(padding);
+            let depthwise = |t: &[Tensor]| t[0].conv2d(&t[1], None, &conv().groups(4));
+            check(
+                &format!("depthwise, {what}"),
+                &[&[2, 4, 6, w], &[4, 1, 3, 3]],
+                DType::F32,
+                false,
+                &depthwise,
+            );
+            let dense = |t: &[Tensor]| t[0].conv2d(&t[1], None, &conv());
+            check(
+                &format!("dense, {what}"),
+                &[&[2, 3, 6, w], &[5, 3, 3, 3]],
+                DType::F32,
+                false,
+                &dense,
+            );
+        }
+    }
+}
+
+#[test]
+fn windows_with_something_before_and_after() {
+    check(
+        "relu, pool, scale",
+        &[&[2, 3, 10, 18], &[3, 1, 1]],
+        DType::F32,
+        true,
+        &|t| t[0].relu().max_pool(&Pool::new(2)) * &t[1] + 1.0,
+    );
+    check("pool of exp", &[&[2, 3, 10, 18]], DType::F32, false, &|t| {
+        t[0].exp().avg_pool(&Pool::new(3))
+    });
+    check("pool over rows only", &[&[2, 9, 11]], DType::F32, true, &|t| {
+        t[0].window(1, 3, 1, 1).max(-1)
+    });
+    check("short matrices", &[&[3, 5, 2], &[3, 2, 9]], DType::F32, false, &|t| {
+        t[0].matmul(&t[1])
+    });
+}
