@@ -251,8 +251,11 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8) {
         return;
     }
     // Whether a strip or a tile that is not asked for in time may lie beyond the second-level cache.
-    let elements = p.m * p.k + p.k * p.n + p.m * p.n;
-    let far = elements * size > second_level_bytes();
+    let bytes = |a: usize, b: usize| a.saturating_mul(b).saturating_mul(size);
+    let far = [bytes(p.m, p.k), bytes(p.k, p.n), bytes(p.m, p.n)]
+        .into_iter()
+        .fold(0, usize::saturating_add)
+        > second_level_bytes();
     let block = block(p.k, size);
     let pass = panels_of_a_pass::<K>() * K::PANEL;
     let panels = scratch.cast::<K::Element>();
@@ -304,7 +307,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8) {
                             prefetch_row(dst.wrapping_offset(to + i * dst_tall), width, size);
                         }
                     }
-                    if far && !pack_strips && top + K::STRIP < tall {
+                    if far && strip_sum == 1 && top + K::STRIP < tall {
                         // What the next strip needs of its rows, a part with each panel of this one.
                         let part = depth.div_ceil(across.div_ceil(K::PANEL));
                         let at = part * (left / K::PANEL);
