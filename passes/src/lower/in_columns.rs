@@ -28,13 +28,8 @@ impl Lowerer<'_> {
             rows.interval(self.graph).hi
         });
         let rows = longest.max().unwrap_or(1);
-        let staged = self
-            .stage
-            .iter()
-            .map(|&n| self.graph.ty(n).dtype.bytes() as i64)
-            .sum::<i64>();
-        // Before it is known what is staged, one value is as good a guess as any.
-        tile_width(columns, rows.saturating_mul(staged.max(4)))
+        let staged = self.stage.iter().map(|&n| self.graph.ty(n).dtype.bytes() as i64);
+        tile_width(columns, rows.saturating_mul(staged.sum()))
     }
 
     /// Whether an index moves with the rows of a column-local nest.

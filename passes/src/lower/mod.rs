@@ -405,7 +405,7 @@ fn build_loops(
         let axes: Shape = loop_space.parallel[outer..].iter().cloned().collect();
         let extent = IndexExpr::product(&axes);
         let width = match extent.as_const() {
-            _ if local => lo.local_tile(&axes, loop_space, cluster),
+            _ if local && !lo.stage.is_empty() => lo.local_tile(&axes, loop_space, cluster),
             // A tile of an empty axis is one column wide, so that nothing divides by zero.
             Some(n) if n <= 2 * COLUMN_TILE => n.max(1),
             _ => COLUMN_TILE,

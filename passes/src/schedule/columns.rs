@@ -1,7 +1,7 @@
 //! Columns: lanes across the columns of a tile, several rows added up in registers.
 
-use tlc_ir::index::VarId;
-use tlc_ir::kernel::{Bind, Kernel, Stmt};
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Stmt};
 
 use super::{Directive, ScheduleReason, Scheduler, tree};
 
@@ -28,10 +28,11 @@ impl Scheduler<'_> {
                 continue;
             };
             self.schedule.inner.push(Ok(lanes as u32));
-            let in_registers = ScheduleReason::RowsInRegisters { rows: COLUMN_ROWS };
+            let together = self.rows_together(row);
+            let in_registers = ScheduleReason::RowsInRegisters { rows: together };
             let Some(rows) = self.because(in_registers).apply(Directive::Split {
                 var: row,
-                factor: COLUMN_ROWS,
+                factor: together,
             }) else {
                 continue;
             };
@@ -69,6 +70,35 @@ impl Scheduler<'_> {
                 self.strip(c, lanes);
             }
         }
+    }
+
+    /// Rows that are walked side by side. Rows a power of two apart share cache sets, so that of several tensors of which one
+    /// is written there are fewer.
+    fn rows_together(&self, row: VarId) -> i64 {
+        let mut walked: Vec<u32> = Vec::new();
+        let mut writes = false;
+        let mut note = |m: &Memory, i: &IndexExpr| match m {
+            Memory::Param(p) if i.uses(row) && !walked.contains(p) => walked.push(*p),
+            _ => {}
+        };
+        let column = only_loop(&self.kernel, row).and_then(|c| tree::loop_body(&self.kernel.body, c));
+        for s in column.into_iter().flatten() {
+            match s {
+                Stmt::Let {
+                    op: Op::Load { memory, index, .. },
+                    ..
+                } => note(memory, index),
+                Stmt::Store { memory, index, .. } => {
+                    writes |= matches!(memory, Memory::Param(_));
+                    note(memory, index);
+                }
+                _ => {}
+            }
+        }
+        if !writes {
+            return COLUMN_ROWS;
+        }
+        (COLUMN_ROWS / (walked.len() as i64).max(1)).max(2)
     }
 
     /// Splits a loop into vectors; answers the loops of the main part, outermost first, if it has no tail.
