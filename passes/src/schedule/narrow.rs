@@ -315,6 +315,15 @@ fn numbers_of(w: &mut Writer<'_>, what: &Search, body: &[Stmt], blocks: &IndexEx
             let top = elements[1..]
                 .iter()
                 .fold(elements[0], |top, &x| w.better(extremum, x, top));
+            let number = w.index(k.into(), position);
+            let (old, old_at) = (w.load(best, l.into()), w.load(which, l.into()));
+            let (low, high) = extremum_order(extremum, old, top);
+            let wins = w.map(ScalarOp::Lt, DType::Bool, &[low, high]);
+            let new = w.map(ScalarOp::Select, dtype, &[wins, top, old]);
+            let new_at = w.map(ScalarOp::Select, position, &[wins, number, old_at]);
+            w.store(best, l.into(), new);
+            w.store(which, l.into(), new_at);
+            // Last, so that the elements need not be kept: the sums may take their registers.
             if let Some(met) = met {
                 let one = w.constant(Scalar::from_f64(dtype, 1.0));
                 let mut sums = [one; 2];
@@ -328,14 +337,6 @@ fn numbers_of(w: &mut Writer<'_>, what: &Search, body: &[Stmt], blocks: &IndexEx
                 let after = w.map(ScalarOp::Select, dtype, &[any, nan, before]);
                 w.store(met, l.into(), after);
             }
-            let number = w.index(k.into(), position);
-            let (old, old_at) = (w.load(best, l.into()), w.load(which, l.into()));
-            let (low, high) = extremum_order(extremum, old, top);
-            let wins = w.map(ScalarOp::Lt, DType::Bool, &[low, high]);
-            let new = w.map(ScalarOp::Select, dtype, &[wins, top, old]);
-            let new_at = w.map(ScalarOp::Select, position, &[wins, number, old_at]);
-            w.store(best, l.into(), new);
-            w.store(which, l.into(), new_at);
         });
     });
     // The best of the lanes, and the first block that has it.
