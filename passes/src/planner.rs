@@ -14,7 +14,7 @@ use tlc_ir::{Graph, NodeId, NodeKind, Target};
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
 use crate::legalize::legalize_for;
-use crate::lower::{Form, lower_for_cores};
+use crate::lower::{Form, lower};
 use crate::memory::{self, AliasDecision};
 use crate::schedule::{Schedule, schedule, tree};
 
@@ -208,7 +208,7 @@ impl Planner<'_> {
             );
             return;
         }
-        for mut nest in lower_for_cores(self.graph, c, is_root) {
+        for mut nest in lower(self.graph, c, is_root) {
             let symbols = compact_symbols(&mut nest.kernel);
             let Known {
                 kernel,

@@ -31,11 +31,6 @@ use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role, is_source};
 
 /// Columns of one tile in column form.
 const COLUMN_TILE: i64 = 256;
-/// The same where other axes are enough for the threads to share, and one core walks a tile: rows are then read whole, page
-/// by page, and the accumulators of a tile still fit the first cache beside them.
-const WIDE_TILE: i64 = 512;
-/// Iterations of other axes that are enough to share.
-const ENOUGH_TO_SHARE: i64 = 8;
 
 /// Roots of a cluster beyond which values are evaluated in the order of the graph instead of on demand.
 const LONG_CLUSTER: usize = 16;
@@ -74,33 +69,17 @@ pub struct Nest {
 /// Lowers a cluster to the nests that compute its stored roots, in order.
 pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
     match &cluster.kind {
-        ClusterKind::Loops(space) => vec![lower_loops(graph, cluster, space, is_root, COLUMN_TILE)],
+        ClusterKind::Loops(space) => vec![lower_loops(graph, cluster, space, is_root)],
         ClusterKind::Scan => vec![indexed::lower_scan(graph, cluster, is_root)],
         ClusterKind::Scatter => indexed::lower_scatter(graph, cluster, is_root),
         ClusterKind::Gemm(_) => Vec::new(),
     }
 }
 
-/// As [`lower`], for a target on which one core walks a tile.
-pub fn lower_for_cores(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
-    let ClusterKind::Loops(space) = &cluster.kind else {
-        return lower(graph, cluster, is_root);
-    };
-    let others = space
-        .parallel
-        .split_last()
-        .map(|(_, others)| IndexExpr::product(others));
-    let enough = others.is_some_and(|n| n.as_const().is_some_and(|n| n >= ENOUGH_TO_SHARE));
-    let tile = if enough { WIDE_TILE } else { COLUMN_TILE };
-    vec![lower_loops(graph, cluster, space, is_root, tile)]
-}
-
 /// As [`lower`], but computes again what several phases of a row need instead of keeping it in scratch.
 pub fn lower_unstaged(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
     match &cluster.kind {
-        ClusterKind::Loops(space) => {
-            vec![build_loops(graph, cluster, space, is_root, FxHashSet::default(), COLUMN_TILE).0]
-        }
+        ClusterKind::Loops(space) => vec![build_loops(graph, cluster, space, is_root, FxHashSet::default()).0],
         _ => lower(graph, cluster, is_root),
     }
 }
@@ -345,13 +324,13 @@ fn reduces(graph: &Graph, root: NodeId) -> Option<(Monoid, DType)> {
     }
 }
 
-fn lower_loops(graph: &Graph, cluster: &Cluster, space: &LoopSpace, is_root: &[bool], tile: i64) -> Nest {
-    let first = build_loops(graph, cluster, space, is_root, FxHashSet::default(), tile);
+fn lower_loops(graph: &Graph, cluster: &Cluster, space: &LoopSpace, is_root: &[bool]) -> Nest {
+    let first = build_loops(graph, cluster, space, is_root, FxHashSet::default());
     if first.1.is_empty() {
         return first.0;
     }
     // Second time round, with the values that two passes need kept in scratch.
-    build_loops(graph, cluster, space, is_root, first.1, tile).0
+    build_loops(graph, cluster, space, is_root, first.1).0
 }
 
 fn build_loops(
@@ -360,7 +339,6 @@ fn build_loops(
     loop_space: &LoopSpace,
     is_root: &[bool],
     stage: FxHashSet<NodeId>,
-    most_columns: i64,
 ) -> (Nest, FxHashSet<NodeId>) {
     let mut lo = Lowerer::new(graph, &cluster.roots, is_root);
     lo.stage = stage;
@@ -374,8 +352,8 @@ fn build_loops(
         if columns && axis + 1 == rank {
             let width = match extent.as_const() {
                 // A tile of an empty axis is one column wide, so that nothing divides by zero.
-                Some(n) if n <= 2 * most_columns => n.max(1),
-                _ => most_columns,
+                Some(n) if n <= 2 * COLUMN_TILE => n.max(1),
+                _ => COLUMN_TILE,
             };
             let tiles = extent.ceil_div(width);
             let tile = lo.new_var(tiles, 0);
