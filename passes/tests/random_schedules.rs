@@ -61,10 +61,15 @@ fn random_directive(rng: &mut Rng, all: &[(VarId, Bind)]) -> Directive {
             var,
             lanes: rng.pick(&[2i64, 4]),
         },
+        10 => Directive::StageRows {
+            var,
+            pitch: rng.pick(&[4i64, 16, 64]),
+        },
         9 => Directive::Narrow {
             var,
             lanes: rng.pick(&[1i64, 2, 4]),
             vectors: rng.pick(&[1i64, 2, 3]),
+            squares: rng.pick(&[false, true]),
         },
         10 => Directive::Peel {
             var,

@@ -93,6 +93,14 @@ pub enum Directive {
         /// The most iterations of the loop.
         length: i64,
     },
+    /// Sends the rows of a few elements that iterations of `var` load and store, one each, through scratch that holds them
+    /// turned. Answers the copying loops.
+    StageRows {
+        /// The loop over rows.
+        var: VarId,
+        /// The most iterations of the loop.
+        pitch: i64,
+    },
     /// Runs several iterations of `var` at once, one in each lane, with the loops inside unrolled; then what is left one by
     /// one. Answers `[o, l, t]` as a split does.
     Across {
@@ -110,6 +118,8 @@ pub enum Directive {
         lanes: i64,
         /// Vectors of that many lanes in a block.
         vectors: i64,
+        /// Whether sums of squares look for NaN in f32 and f64, which takes a multiply-add an element.
+        squares: bool,
     },
     /// The iterations below `from`, and those from `to` on, run in loops of their own, so that what is conditional at the
     /// edges is not in the middle. Answers the loops, without empty ones.
@@ -232,8 +242,14 @@ pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
             columns,
         } => stage::loads(kernel, [*outer, *inner], [*rows, *columns]),
         Directive::StageStores { var, param, length } => stage::stores(kernel, *var, *param, *length),
+        Directive::StageRows { var, pitch } => stage::rows(kernel, *var, *pitch),
         Directive::Across { var, lanes } => super::across::across(kernel, *var, *lanes),
-        Directive::Narrow { var, lanes, vectors } => super::narrow::narrow(kernel, *var, *lanes, *vectors),
+        Directive::Narrow {
+            var,
+            lanes,
+            vectors,
+            squares,
+        } => super::narrow::narrow(kernel, *var, *lanes, *vectors, *squares),
         Directive::Peel { var, from, to } => super::peel::peel(kernel, *var, *from, *to),
         Directive::Enclose => Ok(threads::enclose(kernel)),
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
