@@ -92,17 +92,18 @@ fn scaled_anywhere<F: Format, E: Emit>(e: &mut E, p: E::V, sum: E::V) -> E::V {
     let low = F::float(e, F::MAGIC + F::EXP2_LOW - 1.0);
     let within = e.min(high, sum);
     let within = e.max(low, within);
-    let one = F::float(e, 1.0);
-    // Beyond, `p` may be anything. A NaN is bitwise equal to itself.
+    // Beyond, where `p` may be anything, it is 0 below and large above: the mask of a softmax gives many such zeros, and
+    // a product that underflows takes a processor a hundred cycles. A NaN is bitwise equal to itself.
     let (bits, whole) = (e.bits_of_float(sum), e.bits_of_float(within));
     let kept = e.int_eq(bits, whole);
-    let p = e.select(kept, p, one);
+    let above = e.sub(within, low);
+    let p = e.select(kept, p, above);
     // 2^n as two factors that are normal numbers: the first product is exact, and only the second rounds.
     let half = e.shr(whole, 1);
     let half = e.shl(half, F::SIGNIFICAND_BITS);
     let whole = e.shl(whole, F::SIGNIFICAND_BITS);
     let rest = e.int_sub(whole, half);
-    let one = e.bits_of_float(one);
+    let one = F::int(e, F::ONE_BITS);
     let first = e.int_add(one, half);
     let first = e.float_of_bits(first);
     let second = e.int_add(one, rest);
