@@ -38,25 +38,6 @@ impl Legalizer<'_> {
         self.emit(Op::Map(op, args.into()), dtype)
     }
 
-    /// The absolute value or the negative of a float: in lanes one operation on its bits, whose constant moves out of the
-    /// loop. (Cranelift makes the constant anew each time, in two instructions.)
-    pub(super) fn change_sign(&mut self, op: ScalarOp, a: ValueId) -> ValueId {
-        if self.lanes.is_none() {
-            return self.raw(op, &[a]);
-        }
-        let dtype = self.kernel.dtype(a);
-        let int = int_of(dtype.bits());
-        let sign = 1_i64 << (dtype.bits() - 1);
-        let bits = self.emit(Op::Bitcast(int, a), int);
-        let (op, mask) = match op {
-            ScalarOp::Abs => (ScalarOp::And, !sign),
-            _ => (ScalarOp::Xor, sign),
-        };
-        let mask = self.constant_value(Scalar::from_i64(int, mask));
-        let changed = self.raw(op, &[bits, mask]);
-        self.emit(Op::Bitcast(dtype, changed), dtype)
-    }
-
     fn shift(&mut self, a: ValueId, bits: u32, op: ScalarOp) -> ValueId {
         let from = self.kernel.dtype(a);
         let unsigned = if from.bits() == 64 { DType::U64 } else { DType::U32 };
@@ -98,10 +79,10 @@ impl Emit for Legalizer<'_> {
         self.raw(ScalarOp::Fma, &[a, b, c])
     }
     fn neg(&mut self, a: ValueId) -> ValueId {
-        self.change_sign(ScalarOp::Neg, a)
+        self.raw(ScalarOp::Neg, &[a])
     }
     fn abs(&mut self, a: ValueId) -> ValueId {
-        self.change_sign(ScalarOp::Abs, a)
+        self.raw(ScalarOp::Abs, &[a])
     }
     fn sqrt(&mut self, a: ValueId) -> ValueId {
         self.raw(ScalarOp::Sqrt, &[a])

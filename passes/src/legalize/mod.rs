@@ -219,7 +219,6 @@ impl Legalizer<'_> {
                 let function = function_of(op).expect("checked");
                 emit::function(self, function, on, &args)
             }
-            DType::F32 | DType::F64 if matches!(op, ScalarOp::Abs | ScalarOp::Neg) => self.change_sign(op, args[0]),
             _ => self.emit(Op::Map(op, args), dtype),
         }
     }
