@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - Libraries take turns (round-robin), so that a slow minute of the machine meets all of them.
-//! - A turn is as many calls as fill a millisecond (at least one), untimed, which bring the library's own data back into the
-//!   caches as the loops that measure the machine have theirs there, and then the same number timed; a sample is their
+//! - A turn is as many calls as fill four milliseconds (at least one), untimed, which bring the library's own data back into
+//!   the caches as the loops that measure the machine have theirs there, and then the same number timed; a sample is their
 //!   mean. What is reported is the median over samples.
 //! - A sample during which our threads waited for a core (other programs were at work) does not count, if at least three
 //!   others are left; the share of such samples is kept, and a workload is measured up to four times as long for them.
@@ -452,7 +452,7 @@ fn candle_tensor(bytes: &[u8], shape: &[usize], double: bool) -> candle_core::Re
 
 /// Samples of each call, in nanoseconds.
 fn round_robin(calls: &mut [Call<'_>], threads: usize, effort: Effort) -> Vec<Samples> {
-    const TURN: Duration = Duration::from_millis(1);
+    const TURN: Duration = Duration::from_millis(4);
     let quiet = || {
         let start = Instant::now();
         while threads > 1 && start.elapsed() < Duration::from_micros(200) {
