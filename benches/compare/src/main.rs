@@ -60,30 +60,29 @@ struct Rows {
     failures: Vec<(String, String)>,
 }
 
-/// Processes in which every row is measured. Where in physical memory a process has its arrays decides a fifth of the speed of
-/// what is bound by the last cache; of each library, and of the machine's limits, the best process counts.
+/// Processes in which every row is measured: where in physical memory a process has its arrays decides a fifth of the speed of
+/// what is bound by the last cache, and neighbours half of the memory's. Each measures the machine's limits for itself, and
+/// of each row the process counts in which tlc's distance from them is the median.
 const PROCESSES: usize = 3;
 
-impl Rows {
-    /// Takes what was faster in another process.
-    fn better(&mut self, other: Rows) {
-        self.hardware = measure::better(self.hardware.clone(), &other.hardware);
-        for row in &mut self.rows {
-            if let Some(again) = other.rows.iter().find(|r| r.name == row.name) {
-                for time in &mut row.times {
-                    let faster = again
-                        .times
-                        .iter()
-                        .find(|t| t.who == time.who && t.median_ns < time.median_ns);
-                    if let Some(faster) = faster {
-                        *time = faster.clone();
-                    }
-                }
-            }
-            row.limits(&self.hardware);
-        }
-        self.failures.extend(other.failures);
+/// What several processes found, as one.
+fn middle(found: Vec<Rows>) -> Option<Rows> {
+    let mut all = found.into_iter();
+    let mut first = all.next()?;
+    let others: Vec<Rows> = all.collect();
+    for row in &mut first.rows {
+        let again = others.iter().flat_map(|o| &o.rows).filter(|r| r.name == row.name);
+        let mut each: Vec<&Row> = again.collect();
+        let own = row.clone();
+        each.push(&own);
+        each.sort_by(|a, b| a.ratio().total_cmp(&b.ratio()));
+        *row = each[each.len() / 2].clone();
     }
+    for other in others {
+        first.hardware = measure::better(first.hardware, &other.hardware);
+        first.failures.extend(other.failures);
+    }
+    Some(first)
 }
 
 fn rows(arguments: &Arguments) -> Result<Rows, Failure> {
@@ -206,10 +205,8 @@ fn compare(arguments: &Arguments) -> Result<Report, Failure> {
         binary_bytes: std::fs::metadata(tlc).ok().map(|m| m.len()),
     };
     for &threads in &arguments.threads {
-        let mut found: Rows = part(arguments, "rows", threads)?;
-        for _ in 1..PROCESSES {
-            found.better(part(arguments, "rows", threads)?);
-        }
+        let all = (0..PROCESSES).map(|_| part(arguments, "rows", threads));
+        let found = middle(all.collect::<Result<_, _>>()?).ok_or("no process ran")?;
         report.cpu = found.hardware.cpu_model.clone();
         report.hardware.push(found.hardware);
         report.rows.extend(found.rows);

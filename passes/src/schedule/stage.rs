@@ -8,7 +8,8 @@
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
-use super::directives::{Refusal, accumulations, enclosing_lanes, exists, loop_bind, nested, rewrite, touched};
+use super::accumulators::{accumulations, touched};
+use super::directives::{Refusal, enclosing_lanes, exists, loop_bind, nested, rewrite};
 use super::tree::defined_vars;
 
 /// Bytes that rows of scratch are apart more than they are long, so that rows of a power of two do not share cache sets.
