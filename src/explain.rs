@@ -5,7 +5,7 @@ use std::fmt::Write;
 
 use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{Launch, Layout, Plan, Step};
-use tlc_ir::{NodeKind, SymId, Target};
+use tlc_ir::{NodeId, NodeKind, SymId, Target};
 use tlc_passes::Compiled;
 use tlc_passes::planner::LaunchReport;
 use tlc_passes::reason::FusionDecision;
@@ -188,13 +188,20 @@ pub fn time_text(ns: f64) -> String {
     }
 }
 
-fn node_text(compiled: &Compiled, node: tlc_ir::NodeId) -> String {
-    let n = compiled.graph.node(node);
-    let name = match &n.kind {
-        NodeKind::Reduce { monoid, .. } => format!("reduce {}", monoid.name()),
-        kind => kind.name().to_string(),
-    };
-    format!("{node} {name} {}", compiled.graph.type_text(&n.ty))
+/// A node and what it does: `%3 reduce add`.
+fn operation(compiled: &Compiled, node: NodeId) -> String {
+    match &compiled.graph.node(node).kind {
+        NodeKind::Reduce { monoid, .. } => format!("{node} reduce {}", monoid.name()),
+        kind => format!("{node} {}", kind.name()),
+    }
+}
+
+fn node_text(compiled: &Compiled, node: NodeId) -> String {
+    format!(
+        "{} {}",
+        operation(compiled, node),
+        compiled.graph.type_text(compiled.graph.ty(node))
+    )
 }
 
 /// The memory line: arena, lower bound, without sharing.
@@ -286,6 +293,7 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
     } in &compiled.clusters.decisions
     {
         let verdict = if reason.accepted() { "fused  " } else { "refused" };
+        let (producer, consumer) = (operation(compiled, *producer), operation(compiled, *consumer));
         writeln!(out, "  {verdict} {producer} -> {consumer}: {reason}")?;
     }
     writeln!(out, "\nmemory")?;

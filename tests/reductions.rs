@@ -32,10 +32,10 @@ fn run(graph: &tlc_ir::Graph, inputs: &[HostTensor]) -> Vec<HostTensor> {
 }
 
 /// The position of the extremum: the first NaN, else the first of the best.
-fn position(row: &[f32], most: bool) -> i64 {
+fn position<T: Copy + Into<f64>>(row: &[T], most: bool) -> i64 {
     let mut at = 0;
     for (i, &x) in row.iter().enumerate().skip(1) {
-        let best = row[at];
+        let (best, x): (f64, f64) = (row[at].into(), x.into());
         if !best.is_nan() && (x.is_nan() || if most { x > best } else { x < best }) {
             at = i;
         }
@@ -127,6 +127,66 @@ fn extrema_and_their_positions_at_every_length() {
     }
 }
 
+/// Squares of these overflow, vanish or are no numbers; only NaN may be taken for NaN.
+fn extremes(n: usize) -> Vec<Vec<f64>> {
+    let cycle = |values: &[f64]| (0..n).map(|i| values[i % values.len()]).collect::<Vec<f64>>();
+    let mut all = vec![
+        cycle(&[1e30, -1e30, 3e38, -3e38]),
+        cycle(&[1e-40, -1e-40, 0.0, -0.0]),
+        cycle(&[f64::INFINITY, f64::NEG_INFINITY]),
+        cycle(&[f64::INFINITY, 1e38, f64::NEG_INFINITY, -1e38, 1e-45]),
+        cycle(&[-2.0, -1.0, -3.0]),
+    ];
+    for k in 0..all.len() {
+        for at in [n / 3, n - 1] {
+            let mut row = all[k].clone();
+            row[at] = f64::NAN;
+            all.push(row);
+        }
+    }
+    all
+}
+
+#[test]
+fn extrema_of_any_dtype_take_nothing_but_nan_for_nan() {
+    use tlc_ir::{DType, Scalar};
+    for n in [31usize, 63, 64, 96, 130, 300] {
+        let rows = extremes(n);
+        let m = rows.len();
+        for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16, DType::I32, DType::I64] {
+            let mut x = HostTensor::zeros(dtype, &[m, n]).unwrap();
+            for (k, v) in rows.iter().flatten().enumerate() {
+                let integer = if v.is_nan() { 7 } else { v.clamp(-1e9, 1e9) as i64 };
+                let value = if dtype.is_float() {
+                    Scalar::from_f64(dtype, *v)
+                } else {
+                    Scalar::from_i64(dtype, integer)
+                };
+                x.set(k, value);
+            }
+            for (what, most) in [("argmax", true), ("argmin", false)] {
+                let text = format!(
+                    "graph @g(%x: {dtype}[{m}, {n}]) {{\n  %0 = reduce {what} %x {{axes=[1]}} : i64[{m}]\n  return %0\n}}"
+                );
+                let found = run(&graph(&text), std::slice::from_ref(&x));
+                let extremum = &what[3..];
+                let text = format!(
+                    "graph @g(%x: {dtype}[{m}, {n}]) {{\n  %0 = reduce {extremum} %x {{axes=[1]}} : {dtype}[{m}]\n  return %0\n}}"
+                );
+                let values = run(&graph(&text), std::slice::from_ref(&x));
+                for r in 0..m {
+                    let row: Vec<f64> = (0..n).map(|c| x.get(r * n + c).as_f64()).collect();
+                    let wanted = position(&row, most);
+                    assert_eq!(found[0].get(r).as_i64(), wanted, "{what} of {dtype} {row:?}");
+                    let (value, wanted) = (values[0].get(r).as_f64(), row[wanted as usize]);
+                    let same = value == wanted || value.is_nan() && wanted.is_nan();
+                    assert!(same, "{extremum} {value} of {dtype} {row:?}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn the_position_among_all_elements_is_the_first_of_the_best() {
     for n in [65_536usize, 70_000, 200_001] {
@@ -187,6 +247,59 @@ fn short_rows_in_lanes_agree_with_the_interpreter() {
             agrees(&text, &[HostTensor::from_slice(&[m, n], &x).unwrap()]);
         }
     }
+}
+
+#[test]
+fn short_rows_of_several_operands_go_through_scratch_and_agree() {
+    for m in [64usize, 67, 130, 256] {
+        for n in [4usize, 7, 10, 13, 16] {
+            // A second operand and a bias for each column; a result of rows, one a row, and one for each kind of access.
+            let text = format!(
+                "graph @g(%x: f32[{m}, {n}], %y: f32[{m}, {n}], %b: f32[{n}]) {{
+  %0 = reshape %b : f32[1, {n}]
+  %1 = expand %0 : f32[{m}, {n}]
+  %2 = add %x, %1 : f32[{m}, {n}]
+  %3 = mul %2, %y : f32[{m}, {n}]
+  %4 = reduce max %3 {{axes=[1]}} : f32[{m}]
+  %5 = reshape %4 : f32[{m}, 1]
+  %6 = expand %5 : f32[{m}, {n}]
+  %7 = sub %3, %6 : f32[{m}, {n}]
+  return %7, %4
+}}"
+            );
+            let mut x: Vec<f32> = (0..m * n).map(|i| ((i * 31) % 17) as f32 - 8.0).collect();
+            let y: Vec<f32> = (0..m * n).map(|i| ((i * 13) % 11) as f32 - 5.0).collect();
+            let b: Vec<f32> = (0..n).map(|i| i as f32 * 0.5 - 1.0).collect();
+            (x[0], x[m * n / 3], x[m * n - 1]) = (f32::INFINITY, f32::NAN, -0.0);
+            let tensor = |shape: &[usize], v: &[f32]| HostTensor::from_slice(shape, v).unwrap();
+            agrees(&text, &[tensor(&[m, n], &x), tensor(&[m, n], &y), tensor(&[n], &b)]);
+            for what in ["add", "max", "min", "mul"] {
+                let text = format!(
+                    "graph @g(%x: i32[{m}, {n}]) {{\n  %0 = reduce {what} %x {{axes=[1]}} : i32[{m}]\n  return %0\n}}"
+                );
+                let x: Vec<i32> = (0..(m * n) as i32).map(|i| (i * 31) % 17 - 8).collect();
+                agrees(&text, &[HostTensor::from_slice(&[m, n], &x).unwrap()]);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_kernel_of_short_rows_copies_each_operand_and_result_once() {
+    use tlc_ir::kernel::{Bind, Stmt};
+    let text = "graph @g(%x: f32[1000, 10]) {
+  %0 = reduce add %x {axes=[1]} : f32[1000]
+  %1 = reshape %0 : f32[1000, 1]
+  %2 = expand %1 : f32[1000, 10]
+  %3 = div %x, %2 : f32[1000, 10]
+  return %3
+}";
+    let executable = compile_ir(&graph(text), &CompileOptions::default()).unwrap();
+    let mut copies = 0;
+    for kernel in &executable.plan().kernels {
+        kernel.visit(&mut |s| copies += usize::from(matches!(s, Stmt::Loop { bind: Bind::Copy, .. })));
+    }
+    assert_eq!((executable.plan().kernels.len(), copies), (1, 2));
 }
 
 #[test]

@@ -206,6 +206,13 @@ pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 
     if !library_dtype(*dtype) || !plain {
         return Vec::new();
     }
+    // One label walks with one stride: a plain matrix product is looked at no further.
+    let mut summed: SmallVec<[_; 8]> = inputs.iter().flatten().filter(|l| !output.contains(l)).collect();
+    summed.sort_unstable();
+    summed.dedup();
+    if summed.len() < 2 {
+        return Vec::new();
+    }
     let Some(g) = groups(graph, id) else { return Vec::new() };
     let mut out = Vec::new();
     for (k, &operand) in node.operands.iter().enumerate() {

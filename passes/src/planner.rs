@@ -13,7 +13,7 @@ use tlc_ir::{Graph, NodeId, NodeKind, Target};
 
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
-use crate::legalize::legalize;
+use crate::legalize::legalize_for;
 use crate::lower::{Form, lower};
 use crate::memory::{self, AliasDecision};
 use crate::schedule::{Schedule, schedule, tree};
@@ -220,7 +220,7 @@ impl Planner<'_> {
                 None => {
                     let (mut kernel, made) = schedule(&nest, self.target);
                     let scheduled = Arc::new(kernel.clone());
-                    legalize(&mut kernel);
+                    legalize_for(&mut kernel, self.target);
                     // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.
                     let mut in_place = nest.in_place.clone();
                     in_place.retain(|&(r, w)| runs_in_place(&kernel, r, w));

@@ -21,6 +21,10 @@ pub enum FusionReason {
     },
     /// Accepted: independent values over one space share their loads.
     Siblings,
+    /// Accepted: nothing else needs the producer, so it is computed where it is used.
+    OnlyUse,
+    /// Accepted: the producer only says which element is meant.
+    Indices,
     /// Accepted: recomputing the producer costs less than storing it.
     Recompute {
         /// Scalar operations per element.
@@ -76,6 +80,8 @@ impl FusionReason {
                 | Self::RowLocal { .. }
                 | Self::ColumnLocal { .. }
                 | Self::Siblings
+                | Self::OnlyUse
+                | Self::Indices
                 | Self::Recompute { .. }
         )
     }
@@ -88,6 +94,8 @@ impl fmt::Display for FusionReason {
             Self::RowLocal { rows } => write!(f, "row-local: {rows} rows, each held in cache"),
             Self::ColumnLocal { columns } => write!(f, "column-local: {columns} columns, a tile of them held in cache"),
             Self::Siblings => f.write_str("siblings over one space share their loads"),
+            Self::OnlyUse => f.write_str("nothing else uses it"),
+            Self::Indices => f.write_str("it only says which element is meant"),
             Self::Recompute { ops } => write!(f, "recomputing {ops} cheap operations beats storing"),
             Self::OtherIndices => f.write_str("the consumer reads it at other indices"),
             Self::Cycle => f.write_str("the merged kernel would depend on itself"),

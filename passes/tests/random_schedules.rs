@@ -32,7 +32,7 @@ fn random_directive(rng: &mut Rng, all: &[(VarId, Bind)]) -> Directive {
     let other = rng.pick(all).0;
     let next = all.iter().position(|l| l.0 == var).and_then(|i| all.get(i + 1));
     let next = next.map_or(other, |l| l.0);
-    match rng.below(13) {
+    match rng.below(14) {
         0 | 1 => Directive::Split {
             var,
             factor: rng.pick(&[1i64, 2, 3, 4, 8]),
@@ -65,11 +65,16 @@ fn random_directive(rng: &mut Rng, all: &[(VarId, Bind)]) -> Directive {
             var,
             lanes: rng.pick(&[1i64, 2, 4]),
             vectors: rng.pick(&[1i64, 2, 3]),
+            squares: rng.pick(&[false, true]),
         },
         10 => Directive::Peel {
             var,
             from: rng.pick(&[0i64, 1, 2]),
             to: rng.pick(&[1i64, 2, 3, 4, 5]),
+        },
+        11 => Directive::StageRows {
+            var,
+            pitch: rng.pick(&[4i64, 16, 64]),
         },
         _ => Directive::Bind {
             var,

@@ -572,7 +572,7 @@ impl Executable {
             }
             [one] => self
                 .threads
-                .parallel_for(one.extent, one.grain, &|w, b, e| run(one, w, b, e))?,
+                .parallel_ranges(one.extent, one.grain, &|w, b, e| run(one, w, b, e))?,
             many => {
                 self.threads.parallel_for(many.len() as u64, 1, &|w, b, e| {
                     for l in &many[b as usize..e as usize] {

@@ -21,11 +21,11 @@ use crate::machine::{Caches, MachineInfo};
 use crate::memory::{AlignedBuffer, AllocError};
 use crate::pool::{Pool, PoolPanic};
 use clocks::{Timer, fault_ns, fork_join_ns, fork_join_shared_ns};
-use kernels::{Access, BLOCK_BYTES, Kernels};
+use kernels::{Access, BLOCK_BYTES, Kernels, MULTIPLIES_BESIDE, Xmm};
 use serde::{Deserialize, Serialize};
 
 /// The version of [`HwBench`]'s JSON form.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// How much time a measurement takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -158,6 +158,13 @@ pub struct HwBench {
     pub xmm_ops_per_second: Rate,
     /// 128-bit vector instructions per second when half of them are loads from the first-level cache.
     pub xmm_mixed_ops_per_second: Rate,
+    /// 128-bit f32 multiply-adds per second, nothing else being issued.
+    pub xmm_multiplies_per_second: Rate,
+    /// 128-bit f32 divisions per second, nothing else being issued.
+    pub xmm_divisions_per_second: Rate,
+    /// 128-bit f32 divisions per second when each has sixteen multiply-adds beside it. What those alone
+    /// do not take is what a division takes from the units that multiply: [`HwBench::division_in_multiplies`].
+    pub xmm_divisions_beside_per_second: Rate,
     /// The cost of the first touch of a fresh 4 KiB page, in nanoseconds.
     pub page_fault_ns: f64,
     /// The cost of the first touch of a fresh 2 MiB range that asked for huge pages, in nanoseconds: one fault where
@@ -194,6 +201,9 @@ impl HwBench {
             f64_flops_per_second: Rate::default(),
             xmm_ops_per_second: Rate::default(),
             xmm_mixed_ops_per_second: Rate::default(),
+            xmm_multiplies_per_second: Rate::default(),
+            xmm_divisions_per_second: Rate::default(),
+            xmm_divisions_beside_per_second: Rate::default(),
             page_fault_ns: 0.0,
             huge_page_fault_ns: 0.0,
             fork_join_ns: 0.0,
@@ -206,9 +216,13 @@ impl HwBench {
             timer.rates(run)
         };
         bench.f32_flops_per_second = rate(0.0, "f32 multiply-adds", &|rounds| kernels.fma_f32(rounds))?;
-        bench.f64_flops_per_second = rate(0.02, "f64 multiply-adds", &|rounds| kernels.fma_f64(rounds))?;
-        bench.xmm_ops_per_second = rate(0.04, "128-bit arithmetic", &|rounds| kernels.xmm(rounds, false))?;
-        bench.xmm_mixed_ops_per_second = rate(0.06, "128-bit loads", &|rounds| kernels.xmm(rounds, true))?;
+        bench.f64_flops_per_second = rate(0.015, "f64 multiply-adds", &|rounds| kernels.fma_f64(rounds))?;
+        let xmm = |which| move |rounds| kernels.xmm(rounds, which);
+        bench.xmm_ops_per_second = rate(0.03, "128-bit arithmetic", &xmm(Xmm::Arithmetic))?;
+        bench.xmm_mixed_ops_per_second = rate(0.04, "128-bit loads", &xmm(Xmm::Mixed))?;
+        bench.xmm_multiplies_per_second = rate(0.05, "128-bit multiply-adds", &xmm(Xmm::Multiply))?;
+        bench.xmm_divisions_per_second = rate(0.06, "128-bit divisions", &xmm(Xmm::Divide))?;
+        bench.xmm_divisions_beside_per_second = rate(0.07, "128-bit divisions", &xmm(Xmm::DivideBeside))?;
         progress(0.08, "fork-join");
         bench.fork_join_ns = fork_join_ns(pool)?;
         bench.fork_join_shared_ns = fork_join_shared_ns(pool)?;
@@ -294,6 +308,19 @@ impl HwBench {
             }
         }
         Ok(())
+    }
+
+    /// How many 128-bit multiply-adds could start in the time that a division takes from them: 0 where a unit of its own
+    /// divides. A property of a core, so it is taken from the quieter measurement, that on one thread.
+    #[must_use]
+    pub fn division_in_multiplies(&self) -> f64 {
+        let multiplies = self.xmm_multiplies_per_second.one_thread;
+        let beside = self.xmm_divisions_beside_per_second.one_thread;
+        if beside > 0.0 {
+            (multiplies / beside - MULTIPLIES_BESIDE as f64).max(0.0)
+        } else {
+            0.0
+        }
     }
 
     /// Where `footprint_bytes` (all arrays, all threads) fit when `threads` share them evenly.

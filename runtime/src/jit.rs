@@ -167,7 +167,7 @@ impl Default for JitOptions {
     /// As many threads as there are processors, no text.
     fn default() -> JitOptions {
         JitOptions {
-            threads: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            threads: crate::pool::default_threads(),
             text: EmitText::default(),
         }
     }

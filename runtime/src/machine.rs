@@ -318,11 +318,14 @@ mod x86 {
     use std::arch::x86 as arch;
     #[cfg(target_arch = "x86_64")]
     use std::arch::x86_64 as arch;
+    use std::sync::OnceLock;
 
     /// The four registers of a cpuid leaf, if the processor has that leaf.
     pub(super) fn leaf(number: u32, sub: u32) -> Option<[u32; 4]> {
-        let highest = arch::__cpuid(number & 0x8000_0000).eax;
-        if number > highest {
+        // Each question traps to the hypervisor where there is one, and takes microseconds then.
+        static HIGHEST: OnceLock<[u32; 2]> = OnceLock::new();
+        let highest = HIGHEST.get_or_init(|| [0, 0x8000_0000].map(|range| arch::__cpuid(range).eax));
+        if number > highest[(number >> 31) as usize] {
             return None;
         }
         let result = arch::__cpuid_count(number, sub);
@@ -636,20 +639,23 @@ fn installed_memory_bytes() -> Option<u64> {
     }
 }
 
-/// Bytes of one core's second-level cache. Asks the processor first, which takes no time.
-pub(crate) fn second_level_bytes() -> u64 {
+/// The caches' sizes, without who shares them. Asks the processor first: the system's tables take 100 times as long.
+fn cache_sizes() -> Caches {
     cpuid_caches()
         .or_else(|| system_caches(&usable_cpus()))
         .unwrap_or_else(Caches::assumed)
-        .l2
-        .bytes
+}
+
+/// Bytes of one core's second-level cache.
+pub(crate) fn second_level_bytes() -> u64 {
+    cache_sizes().l2.bytes
 }
 
 /// What the passes need to know of this machine: vector shape and caches from the processor, speeds from the machine model's
 /// defaults (see [`crate::hwbench`] for measured ones).
 #[must_use]
 pub fn target(has_fma: bool) -> tlc_ir::Target {
-    let caches = MachineInfo::detect_without_gpu().caches;
+    let caches = cache_sizes();
     tlc_ir::Target {
         has_fma,
         threads: crate::pool::default_threads(),

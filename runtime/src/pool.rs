@@ -14,6 +14,8 @@
 //!   the job is never written while a worker may read it.
 //! - A worker that is late (parked, or descheduled by the system) is never waited for: only those who entered are. The
 //!   caller goes on taking chunks meanwhile and does all of them if it must.
+//! - Chunks are taken one by one ([`Pool::parallel_for`]) or in runs of neighbours, fewer and fewer the fewer are left
+//!   ([`Pool::parallel_ranges`]).
 //! - A chunk is run exactly once, except that after a panic the chunks that nobody has begun are skipped.
 //! - A panic never leaves a worker's loop, so the count always returns to zero and the pool stays usable.
 //! - A dispatch allocates nothing once the workers run (the first one spawns them).
@@ -73,6 +75,22 @@ struct Job {
     extent: u64,
     grain: u64,
     chunks: u64,
+    /// A thread takes one of so many parts of the chunks that are left, but at least one chunk.
+    parts: u64,
+}
+
+impl Job {
+    /// Chunks to take of those from `next` on.
+    fn share(&self, next: u64) -> u64 {
+        ((self.chunks - next) / self.parts).max(1)
+    }
+
+    /// What a run of chunks covers.
+    fn range(&self, first: u64, count: u64) -> (u64, u64) {
+        let begin = first * self.grain;
+        let end = begin.saturating_add(self.grain.saturating_mul(count));
+        (begin, end.min(self.extent))
+    }
 }
 
 /// What a dispatch touches, in one cache line where it fits: every line that changes hands costs the fork its latency.
@@ -135,6 +153,7 @@ impl Pool {
                 extent: 0,
                 grain: 1,
                 chunks: 0,
+                parts: u64::MAX,
             }),
             sleepers: AtomicUsize::new(0),
             busy: AtomicBool::new(false),
@@ -171,26 +190,49 @@ impl Pool {
     /// [`PoolPanic`] if a body panicked (the first one, should several have); the pool stays usable.
     pub fn parallel_for(&self, extent: u64, grain: u64, body: &Body<'_>) -> Result<(), PoolPanic> {
         let grain = grain.max(1);
-        if self.threads == 1 {
-            return run_inline(extent, grain, body);
-        }
-        if IN_BODY.get() {
-            return run_inline(extent, grain, body);
+        self.run_on_all(extent, grain, u64::MAX, body)
+            .unwrap_or_else(|| run_inline(extent, grain, body))
+    }
+
+    /// As [`Pool::parallel_for`], but a call of the body covers as many neighbouring chunks as balance allows: all of them
+    /// where one thread runs them, else a part of those that are left.
+    ///
+    /// # Errors
+    ///
+    /// [`PoolPanic`] if a body panicked (the first one, should several have); the pool stays usable.
+    pub fn parallel_ranges(&self, extent: u64, grain: u64, body: &Body<'_>) -> Result<(), PoolPanic> {
+        // Half of an even share: threads that are as fast as each other take few runs, and the last are short.
+        let parts = 2 * self.threads as u64;
+        self.run_on_all(extent, grain.max(1), parts, body)
+            .unwrap_or_else(|| run_inline(extent, extent.max(1), body))
+    }
+
+    /// Runs the chunks on the workers and this thread; `None`, and nothing done, in a pool or a body without others.
+    fn run_on_all(&self, extent: u64, grain: u64, parts: u64, body: &Body<'_>) -> Option<Result<(), PoolPanic>> {
+        if self.threads == 1 || IN_BODY.get() {
+            return None;
         }
         let _in_body = InBody::enter();
-        if extent <= grain
-            || self
-                .shared
-                .busy
+        let busy = &self.shared.busy;
+        let alone = extent <= grain
+            || busy
                 .compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed)
-                .is_err()
-        {
-            return run_inline(extent, grain, body);
+                .is_err();
+        if alone {
+            let whole = if parts == u64::MAX { grain } else { extent };
+            return Some(run_inline(extent, whole, body));
         }
         self.workers.get_or_init(|| self.spawn());
-        let result = self.shared.dispatch(extent, grain, body);
-        self.shared.busy.store(false, Ordering::Release);
-        result
+        let job = Job {
+            body: &|_, _, _| {},
+            extent,
+            grain,
+            chunks: extent.div_ceil(grain),
+            parts,
+        };
+        let result = self.shared.dispatch(job, body);
+        busy.store(false, Ordering::Release);
+        Some(result)
     }
 
     fn spawn(&self) -> Vec<JoinHandle<()>> {
@@ -231,10 +273,12 @@ impl Drop for Pool {
     }
 }
 
-/// The number of threads this process may run at once: its cores, less what its affinity or its container forbids.
+/// The number of threads this process may run at once: its cores, less what its affinity or its container forbids. Asked
+/// once in a process, because the answer takes a dozen system calls.
 #[must_use]
 pub fn default_threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    static THREADS: OnceLock<usize> = OnceLock::new();
+    *THREADS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// Marks this thread as running a body for as long as the value lives.
@@ -284,30 +328,25 @@ impl Spinner {
 }
 
 impl Shared {
-    /// Runs one dispatch; the caller holds `busy`.
-    fn dispatch(&self, extent: u64, grain: u64, body: &Body<'_>) -> Result<(), PoolPanic> {
-        let chunks = extent.div_ceil(grain);
+    /// Runs one dispatch of a job, whose body is given beside it; the caller holds `busy`.
+    fn dispatch(&self, job: Job, body: &Body<'_>) -> Result<(), PoolPanic> {
         // SAFETY: only the lifetime changes. The pointer is followed by threads that have entered this dispatch, and
         // `close` below returns only when all of them have left and none can enter any more.
         let body = unsafe { std::mem::transmute::<*const Body<'_>, *const Body<'static>>(body) };
-        let job = Job {
-            body,
-            extent,
-            grain,
-            chunks,
-        };
+        let job = Job { body, ..job };
+        let first = job.share(0);
         // SAFETY: we hold `busy`, the previous dispatch closed with nobody inside, and nobody enters before `OPEN`.
         unsafe { *self.job.get() = job };
-        // The caller's first chunk needs no counting.
-        self.next.store(1, Ordering::Relaxed);
+        // The caller's first chunks need no counting.
+        self.next.store(first, Ordering::Relaxed);
         let epoch = (self.state.load(Ordering::Relaxed) >> EPOCH_SHIFT).wrapping_add(1);
         // Sequentially consistent with `sleepers`: either we see a worker about to park, or it sees this dispatch.
         self.state.store((epoch << EPOCH_SHIFT) | OPEN, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) != 0 {
-            self.wake(usize::try_from(chunks - 1).unwrap_or(usize::MAX));
+            self.wake(usize::try_from(job.chunks - first).unwrap_or(usize::MAX));
         }
         // SAFETY: the body is borrowed by our caller for the length of this function.
-        unsafe { self.run(job, 0, Some(0)) };
+        unsafe { self.run(job, 0, Some((0, first))) };
         self.close();
         if self.panicked.load(Ordering::Relaxed) {
             self.panicked.store(false, Ordering::Relaxed);
@@ -318,20 +357,40 @@ impl Shared {
         Ok(())
     }
 
+    /// Takes the next chunks: the first of them, and how many.
+    fn take(&self, job: &Job) -> Option<(u64, u64)> {
+        if job.parts >= job.chunks {
+            let chunk = self.next.fetch_add(1, Ordering::Relaxed);
+            return (chunk < job.chunks).then_some((chunk, 1));
+        }
+        let mut next = self.next.load(Ordering::Relaxed);
+        while next < job.chunks {
+            let count = job.share(next);
+            match self
+                .next
+                .compare_exchange_weak(next, next + count, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return Some((next, count)),
+                Err(now) => next = now,
+            }
+        }
+        None
+    }
+
     /// Takes chunks until none is left, beginning with `first`; a panic ends the job for everybody and is noted.
     ///
     /// # Safety
     ///
     /// The job's body must outlive the call.
-    unsafe fn run(&self, job: Job, worker: usize, first: Option<u64>) {
+    unsafe fn run(&self, job: Job, worker: usize, first: Option<(u64, u64)>) {
         // SAFETY: the caller vouches for the pointer.
         let body = unsafe { &*job.body };
         let result = catch_unwind(AssertUnwindSafe(|| {
-            let mut chunk = first.unwrap_or_else(|| self.next.fetch_add(1, Ordering::Relaxed));
-            while chunk < job.chunks {
-                let begin = chunk * job.grain;
-                body(worker, begin, begin.saturating_add(job.grain).min(job.extent));
-                chunk = self.next.fetch_add(1, Ordering::Relaxed);
+            let mut taken = first.or_else(|| self.take(&job));
+            while let Some((chunk, count)) = taken {
+                let (begin, end) = job.range(chunk, count);
+                body(worker, begin, end);
+                taken = self.take(&job);
             }
         }));
         if let Err(payload) = result {
@@ -472,256 +531,4 @@ fn describe(payload: Box<dyn Any + Send>, worker: usize) -> PoolPanic {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::atomic::AtomicU32;
-
-    /// Runs a range and checks that every index was covered once, within grain-aligned chunks.
-    fn check_coverage(pool: &Pool, extent: u64, grain: u64) {
-        let hits: Vec<AtomicU32> = (0..extent).map(|_| AtomicU32::new(0)).collect();
-        let step = grain.max(1);
-        pool.parallel_for(extent, grain, &|worker, begin, end| {
-            assert!(worker < pool.threads());
-            assert!(begin < end && end <= extent);
-            assert_eq!(begin % step, 0);
-            assert!(end - begin == step || end == extent);
-            for i in begin..end {
-                hits[i as usize].fetch_add(1, Ordering::Relaxed);
-            }
-        })
-        .unwrap();
-        assert!(
-            hits.iter().all(|hit| hit.load(Ordering::Relaxed) == 1),
-            "extent {extent} grain {grain}"
-        );
-    }
-
-    fn random(state: &mut u64) -> u64 {
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        *state
-    }
-
-    #[test]
-    fn every_index_is_covered_exactly_once() {
-        for threads in [1, 2, 5] {
-            let pool = Pool::new(threads);
-            let mut seed = 0x9e37_79b9_7f4a_7c15;
-            for (extent, grain) in [(0, 1), (1, 1), (7, 0), (64, 64), (65, 64), (10, u64::MAX)] {
-                check_coverage(&pool, extent, grain);
-            }
-            for _ in 0..300 {
-                let extent = random(&mut seed) % 3000;
-                let grain = random(&mut seed) % 200;
-                check_coverage(&pool, extent, grain);
-            }
-        }
-    }
-
-    #[test]
-    fn huge_extents_do_not_overflow() {
-        let pool = Pool::new(2);
-        let covered = AtomicU64::new(0);
-        pool.parallel_for(u64::MAX, u64::MAX / 3, &|_, begin, end| {
-            covered.fetch_add(end - begin, Ordering::Relaxed);
-        })
-        .unwrap();
-        assert_eq!(covered.load(Ordering::Relaxed), u64::MAX);
-    }
-
-    #[test]
-    fn a_panic_reaches_the_caller_and_the_pool_lives_on() {
-        for threads in [1, 2, 5] {
-            let pool = Pool::new(threads);
-            for at in [0u64, 1, 17, 99] {
-                let error = pool
-                    .parallel_for(100, 1, &|_, begin, _| {
-                        if begin == at {
-                            panic!("chunk {at} is broken");
-                        }
-                    })
-                    .unwrap_err();
-                assert_eq!(error.message, format!("chunk {at} is broken"));
-                assert!(error.worker < threads);
-                check_coverage(&pool, 500, 7);
-            }
-            let error = pool.parallel_for(100, 1, &|_, _, _| panic!("all")).unwrap_err();
-            assert_eq!(error.message, "all");
-            let error = pool
-                .parallel_for(100, 1, &|_, _, _| std::panic::panic_any(7))
-                .unwrap_err();
-            assert_eq!(error.message, "a panic without a message");
-            check_coverage(&pool, 500, 7);
-        }
-    }
-
-    #[test]
-    fn a_panic_payload_that_panics_when_dropped_is_survived() {
-        struct Spiteful;
-        impl Drop for Spiteful {
-            fn drop(&mut self) {
-                panic!("even when dropped");
-            }
-        }
-        let pool = Pool::new(3);
-        assert!(
-            pool.parallel_for(50, 1, &|_, _, _| std::panic::panic_any(Spiteful))
-                .is_err()
-        );
-        check_coverage(&pool, 500, 7);
-    }
-
-    #[test]
-    fn nested_calls_run_inline_on_the_same_thread() {
-        for threads in [1, 2, 5] {
-            let pool = Pool::new(threads);
-            let total = AtomicU64::new(0);
-            pool.parallel_for(40, 1, &|_, _, _| {
-                let thread = std::thread::current().id();
-                pool.parallel_for(10, 1, &|worker, begin, end| {
-                    assert_eq!(worker, 0);
-                    assert_eq!(std::thread::current().id(), thread);
-                    total.fetch_add(end - begin, Ordering::Relaxed);
-                })
-                .unwrap();
-            })
-            .unwrap();
-            assert_eq!(total.load(Ordering::Relaxed), 400);
-            // Also within a call that ran inline itself.
-            let thread = std::thread::current().id();
-            pool.parallel_for(1, 1, &|_, _, _| {
-                pool.parallel_for(10, 1, &|_, _, _| assert_eq!(std::thread::current().id(), thread))
-                    .unwrap();
-            })
-            .unwrap();
-        }
-    }
-
-    #[test]
-    fn concurrent_callers_never_share_a_worker_index_within_a_call() {
-        for threads in [2, 5] {
-            let pool = Pool::new(threads);
-            std::thread::scope(|scope| {
-                for caller in 0..8u64 {
-                    let pool = &pool;
-                    scope.spawn(move || {
-                        for round in 0..400 {
-                            let in_use: Vec<AtomicBool> = (0..threads).map(|_| AtomicBool::new(false)).collect();
-                            let sum = AtomicU64::new(0);
-                            let extent = 50 + caller + round % 13;
-                            pool.parallel_for(extent, 3, &|worker, begin, end| {
-                                assert!(!in_use[worker].swap(true, Ordering::SeqCst), "worker index used twice");
-                                sum.fetch_add((begin..end).sum(), Ordering::Relaxed);
-                                in_use[worker].store(false, Ordering::SeqCst);
-                            })
-                            .unwrap();
-                            assert_eq!(sum.load(Ordering::Relaxed), extent * (extent - 1) / 2);
-                        }
-                    });
-                }
-            });
-        }
-    }
-
-    #[test]
-    fn concurrent_callers_with_panics_get_their_own_panic_only() {
-        let pool = Pool::new(3);
-        std::thread::scope(|scope| {
-            for caller in 0..4 {
-                let pool = &pool;
-                scope.spawn(move || {
-                    for round in 0..50 {
-                        let result = pool.parallel_for(20, 1, &|_, begin, _| {
-                            if round % 5 == 0 && begin == 11 {
-                                panic!("caller {caller}");
-                            }
-                        });
-                        match result {
-                            Ok(()) => assert_ne!(round % 5, 0),
-                            Err(panic) => assert_eq!((round % 5, panic.message), (0, format!("caller {caller}"))),
-                        }
-                    }
-                });
-            }
-        });
-    }
-
-    #[test]
-    fn workers_take_part() {
-        let pool = Pool::new(2);
-        // Each chunk waits (without end, were the other thread not to come) until both have begun.
-        for _ in 0..20 {
-            let begun = AtomicU32::new(0);
-            pool.parallel_for(2, 1, &|_, _, _| {
-                begun.fetch_add(1, Ordering::SeqCst);
-                while begun.load(Ordering::SeqCst) < 2 {
-                    std::thread::yield_now();
-                }
-            })
-            .unwrap();
-        }
-    }
-
-    #[test]
-    fn parked_workers_wake_and_a_sleeping_caller_too() {
-        let pool = Pool::new(3);
-        for _ in 0..5 {
-            check_coverage(&pool, 100, 1);
-            // Longer than the spin: the workers park.
-            std::thread::sleep(Duration::from_millis(2));
-            // Longer than the spin in the worker: the caller sleeps.
-            let begun = AtomicU32::new(0);
-            pool.parallel_for(2, 1, &|worker, _, _| {
-                begun.fetch_add(1, Ordering::SeqCst);
-                while begun.load(Ordering::SeqCst) < 2 {
-                    std::thread::yield_now();
-                }
-                if worker != 0 {
-                    std::thread::sleep(Duration::from_millis(3));
-                }
-            })
-            .unwrap();
-        }
-    }
-
-    #[test]
-    fn pools_drop_whether_used_idle_or_parked() {
-        for threads in [1, 2, 5] {
-            drop(Pool::new(threads));
-            let pool = Pool::new(threads);
-            check_coverage(&pool, 100, 1);
-            drop(pool);
-            let pool = Pool::new(threads);
-            check_coverage(&pool, 100, 1);
-            std::thread::sleep(Duration::from_millis(1));
-            drop(pool);
-        }
-        for _ in 0..200 {
-            let pool = Pool::new(3);
-            check_coverage(&pool, 10, 1);
-        }
-    }
-
-    #[test]
-    fn a_hundred_thousand_dispatches_lose_nothing() {
-        for threads in [2, 5] {
-            let pool = Pool::new(threads);
-            let total = AtomicU64::new(0);
-            for _ in 0..100_000 {
-                pool.parallel_for(4, 1, &|_, begin, end| {
-                    total.fetch_add(end - begin, Ordering::Relaxed);
-                })
-                .unwrap();
-            }
-            assert_eq!(total.load(Ordering::Relaxed), 400_000);
-        }
-    }
-
-    #[test]
-    fn odd_thread_counts_are_clamped() {
-        assert_eq!(Pool::new(0).threads(), 1);
-        assert_eq!(Pool::new(usize::MAX).threads(), MAX_THREADS);
-        assert!(Pool::default().threads() >= 1);
-    }
-}
+mod tests;

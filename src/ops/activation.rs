@@ -1,6 +1,6 @@
 //! Activations. f16 and bf16 compute in f32 and round once; bool and integers convert to f32.
 
-use std::f64::consts::{FRAC_1_SQRT_2, PI};
+use std::f64::consts::{FRAC_1_SQRT_2, LOG2_E, PI};
 
 use crate::promotion::float_of;
 use crate::scope::{Step, op};
@@ -29,15 +29,15 @@ impl Tensor {
 
     /// The approximation of [`Tensor::gelu`] by tanh: `x/2 * (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
     ///
-    /// Computed as `x / (1 + e^-2u)` with `u` the argument of tanh, which is the same: it costs less and, unlike
-    /// `1 + tanh(u)`, loses no digits where `x` is negative.
+    /// Computed as `x / (1 + 2^v)` with `v = -2u log2 e` and `u` the argument of tanh, which is the same: it costs less
+    /// and, unlike `1 + tanh(u)`, loses no digits where `x` is negative.
     #[track_caller]
     pub fn gelu_tanh(&self) -> Tensor {
         op("gelu_tanh", &[self], || {
             self.in_wide_float(|x| {
-                let rate = -2.0 * (2.0 / PI).sqrt();
-                let minus_2u = &x * (&x * &x).fma(0.044715 * rate, rate);
-                Ok(&x / (1.0 + minus_2u.exp()))
+                let rate = -2.0 * LOG2_E * (2.0 / PI).sqrt();
+                let v = &x * (&x * &x).fma(0.044715 * rate, rate);
+                Ok(&x / (1.0 + v.exp2()))
             })
         })
     }

@@ -255,12 +255,15 @@ impl Tensor {
     }
 
     /// `e^x / Σ e^x` along an axis; the maximum is subtracted first. A row of `-inf` alone gives NaN.
+    ///
+    /// The sum, which is at least 1, is inverted once a row: a division an element would round once less and take as long
+    /// as half of the exponential.
     #[track_caller]
     pub fn softmax(&self, axis: i64) -> Tensor {
         op("softmax", &[self], || {
             self.in_wide_float(|x| {
                 let e = (&x - x.max(keep(axis))).exp();
-                Ok(&e / e.sum(keep(axis)))
+                Ok(&e * (1.0 / e.sum(keep(axis))))
             })
         })
     }

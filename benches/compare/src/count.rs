@@ -4,9 +4,13 @@
 //! instruction for each 16 bytes of elements that it handles (argmax and argmin accumulate with three: a comparison and
 //! two selections), times the trip counts of the loops around it, as if every loop were vectorized. A comparison and the
 //! selection between the same two values are one instruction, a minimum or maximum, and so is the test of two values for NaN.
-//! Constants, index arithmetic, bit casts and register scratch are free, and so are bodies of `If`, which are the rare paths
-//! of the mathematical functions. So the count is of what the algorithm in the kernel needs at 128-bit lanes, not of what
-//! the emitter makes of it: an operation that takes the emitter several instructions shows as a distance from the bound.
+//! An `If` is one instruction, the test; its body is free, for the bodies are the rare paths of the mathematical functions.
+//! Constants, index arithmetic, bit casts and register scratch are free too. So the count is of what the algorithm in the
+//! kernel needs at 128-bit lanes, not of what the emitter makes of it: an operation that takes the emitter several
+//! instructions shows as a distance from the bound.
+//!
+//! Of these, what only some of the vector units do is counted again: multiplications and multiply-adds of floats (also
+//! those of an accumulated product), and divisions, a square root being counted as a division, which it is no faster than.
 //!
 //! Invariant: a loop whose extent depends on outer variables counts as at their value 0, which is its main part.
 
@@ -23,6 +27,10 @@ pub struct Instructions {
     pub arithmetic: f64,
     /// Loads and stores.
     pub memory: f64,
+    /// Multiplications and multiply-adds among the arithmetic.
+    pub multiplies: f64,
+    /// Divisions and square roots among the arithmetic.
+    pub divisions: f64,
 }
 
 impl Instructions {
@@ -34,6 +42,8 @@ impl Instructions {
     fn add(&mut self, other: Instructions) {
         self.arithmetic += other.arithmetic;
         self.memory += other.memory;
+        self.multiplies += other.multiplies;
+        self.divisions += other.divisions;
     }
 }
 
@@ -54,6 +64,18 @@ fn definitions(kernel: &Kernel) -> Vec<Option<Op>> {
         }
     });
     made
+}
+
+/// The width of a lane: of a mask, that of what was compared for it.
+fn lane_bytes(kernel: &Kernel, made: &[Option<Op>], value: ValueId) -> usize {
+    let bytes = kernel.dtype(value).bytes();
+    match (kernel.dtype(value), &made[value.0 as usize]) {
+        (DType::Bool, Some(Op::Map(_, args))) => {
+            let of = args.iter().map(|&a| lane_bytes(kernel, made, a));
+            of.max().unwrap_or(bytes)
+        }
+        _ => bytes,
+    }
 }
 
 /// Instructions of an operation on whole vectors: one, or a part of the one that does its work together with others.
@@ -87,11 +109,16 @@ fn walk(kernel: &Kernel, made: &[Option<Op>], body: &[Stmt], symbols: &[i64], ti
                     Op::Const(_) | Op::Index(..) | Op::Bitcast(..) => {}
                     Op::Load { memory, .. } if in_register(memory) => {}
                     Op::Load { .. } => sum.memory += per_16_bytes(dtype),
-                    // A comparison is as wide as what it compares.
                     Op::Map(op, args) => {
-                        let widest = args.iter().map(|&a| kernel.dtype(a).bytes()).max().unwrap_or(1);
+                        let widest = args.iter().map(|&a| lane_bytes(kernel, made, a)).max().unwrap_or(1);
                         let each = share(made, *op, args);
-                        sum.arithmetic += each * times * widest.max(dtype.bytes()) as f64 / 16.0;
+                        let vectors = each * times * widest.max(dtype.bytes()) as f64 / 16.0;
+                        sum.arithmetic += vectors;
+                        match op {
+                            ScalarOp::Mul | ScalarOp::Fma if dtype.is_float() => sum.multiplies += vectors,
+                            ScalarOp::Div | ScalarOp::Sqrt if dtype.is_float() => sum.divisions += vectors,
+                            _ => {}
+                        }
                     }
                     Op::Convert(_, from) => {
                         sum.arithmetic += times * kernel.dtype(*from).bytes().max(dtype.bytes()) as f64 / 16.0;
@@ -106,6 +133,9 @@ fn walk(kernel: &Kernel, made: &[Option<Op>], body: &[Stmt], symbols: &[i64], ti
                     _ => 1.0,
                 };
                 sum.arithmetic += each * per_16_bytes(kernel.dtype(values[0]));
+                if *monoid == Monoid::Mul && kernel.dtype(values[0]).is_float() {
+                    sum.multiplies += per_16_bytes(kernel.dtype(values[0]));
+                }
                 if state.iter().any(|(memory, _)| !in_register(memory)) {
                     sum.memory += 2.0 * per_16_bytes(kernel.dtype(values[0]));
                 }
@@ -117,7 +147,8 @@ fn walk(kernel: &Kernel, made: &[Option<Op>], body: &[Stmt], symbols: &[i64], ti
                     .max(0);
                 walk(kernel, made, body, symbols, times * trips as f64, sum);
             }
-            Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => {}
+            Stmt::If { cond, .. } => sum.arithmetic += times * lane_bytes(kernel, made, *cond) as f64 / 16.0,
+            Stmt::Clamp { .. } | Stmt::Barrier => {}
         }
     }
 }

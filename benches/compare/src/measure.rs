@@ -2,8 +2,9 @@
 //!
 //! Invariants:
 //! - Libraries take turns (round-robin), so that a slow minute of the machine meets all of them.
-//! - A turn is one untimed call, which brings the library's own data back into the caches, and then as many timed calls as
-//!   fill a millisecond (at least one); a sample is their mean. What is reported is the median over samples.
+//! - A turn is as many calls as fill four milliseconds (at least one), untimed, which bring the library's own data back into
+//!   the caches as the loops that measure the machine have theirs there, and then the same number timed; a sample is their
+//!   mean. What is reported is the median over samples.
 //! - A sample during which our threads waited for a core (other programs were at work) does not count, if at least three
 //!   others are left; the share of such samples is kept, and a workload is measured up to four times as long for them.
 //! - With more than one thread a turn begins after 200 us of quiet, so that the workers of the library before, which spin
@@ -78,6 +79,9 @@ pub struct Row {
     /// Vector arithmetic of our kernels at the measured issue rate, or all vector instructions at the measured mixed rate,
     /// whichever is longer; and matrix products at the multiply-add peak.
     pub instructions_ns: f64,
+    /// Multiply-adds and divisions of our kernels at their measured rates, a division taking from the multiply-adds what it
+    /// does take on this machine, or being slower than all of them by itself; and matrix products, as above.
+    pub multiplies_ns: f64,
     /// `flops / peak`.
     pub flops_ns: f64,
     /// Steps of the plan.
@@ -89,9 +93,9 @@ pub struct Row {
 }
 
 impl Row {
-    /// Our bound: the longer of the bytes' and the instructions' time.
+    /// Our bound: the longest of the bytes', the instructions' and the multiplications' time.
     pub fn bound_ns(&self) -> f64 {
-        self.bytes_ns.max(self.instructions_ns)
+        self.bytes_ns.max(self.instructions_ns).max(self.multiplies_ns)
     }
 
     /// The table of peers' floor.
@@ -113,10 +117,15 @@ impl Row {
         let f64_peak = bench.f64_flops_per_second.at(threads, all);
         let arithmetic = self.work.instructions.arithmetic / bench.xmm_ops_per_second.at(threads, all);
         let mixed = self.work.instructions.total() / bench.xmm_mixed_ops_per_second.at(threads, all);
+        let rate = bench.xmm_multiplies_per_second.at(threads, all);
+        let instructions = &self.work.instructions;
+        let multiplies = (instructions.multiplies + instructions.divisions * bench.division_in_multiplies()) / rate;
+        let divisions = instructions.divisions / bench.xmm_divisions_per_second.at(threads, all);
         let products = self.work.gemm_f32_flops / f32_peak + self.work.gemm_f64_flops / f64_peak;
         let peak = if self.double { f64_peak } else { f32_peak };
         self.bytes_ns = self.bytes() / bandwidth * 1e9;
         self.instructions_ns = (arithmetic.max(mixed) + products) * 1e9;
+        self.multiplies_ns = (multiplies.max(divisions) + products) * 1e9;
         self.flops_ns = self.flops / peak * 1e9;
     }
 
@@ -224,6 +233,12 @@ pub fn better(mut a: HwBench, b: &HwBench) -> HwBench {
         (&mut a.f64_flops_per_second, b.f64_flops_per_second),
         (&mut a.xmm_ops_per_second, b.xmm_ops_per_second),
         (&mut a.xmm_mixed_ops_per_second, b.xmm_mixed_ops_per_second),
+        (&mut a.xmm_multiplies_per_second, b.xmm_multiplies_per_second),
+        (&mut a.xmm_divisions_per_second, b.xmm_divisions_per_second),
+        (
+            &mut a.xmm_divisions_beside_per_second,
+            b.xmm_divisions_beside_per_second,
+        ),
     ];
     for (rate, other) in rates {
         rate.one_thread = rate.one_thread.max(other.one_thread);
@@ -386,6 +401,7 @@ pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Res
         flops: w.flops,
         bytes_ns: 0.0,
         instructions_ns: 0.0,
+        multiplies_ns: 0.0,
         flops_ns: 0.0,
         steps: exe.plan().steps.len(),
         tolerance,
@@ -436,7 +452,7 @@ fn candle_tensor(bytes: &[u8], shape: &[usize], double: bool) -> candle_core::Re
 
 /// Samples of each call, in nanoseconds.
 fn round_robin(calls: &mut [Call<'_>], threads: usize, effort: Effort) -> Vec<Samples> {
-    const TURN: Duration = Duration::from_millis(1);
+    const TURN: Duration = Duration::from_millis(4);
     let quiet = || {
         let start = Instant::now();
         while threads > 1 && start.elapsed() < Duration::from_micros(200) {
@@ -467,7 +483,9 @@ fn round_robin(calls: &mut [Call<'_>], threads: usize, effort: Effort) -> Vec<Sa
         }
         for ((call, &batch), samples) in calls.iter_mut().zip(&batch).zip(&mut samples) {
             quiet();
-            call();
+            for _ in 0..batch {
+                call();
+            }
             let waited = waited_ns(threads);
             let start = Instant::now();
             for _ in 0..batch {

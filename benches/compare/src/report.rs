@@ -115,6 +115,8 @@ impl Report {
             ("f64 multiply-add, GFLOP/s", h.f64_flops_per_second),
             ("128-bit arithmetic, G/s", h.xmm_ops_per_second),
             ("128-bit, half of them loads, G/s", h.xmm_mixed_ops_per_second),
+            ("128-bit multiply-adds, G/s", h.xmm_multiplies_per_second),
+            ("128-bit divisions, G/s", h.xmm_divisions_per_second),
         ];
         for (what, rate) in rates {
             writeln!(
@@ -124,6 +126,11 @@ impl Report {
                 rate.all_threads / 1e9
             )?;
         }
+        writeln!(
+            out,
+            "| a division among multiply-adds, in multiply-adds | {:.1} | |",
+            h.division_in_multiplies()
+        )?;
         for row in h.bandwidth.iter().filter(|r| r.threads == 1) {
             let same = |r: &&tlc_runtime::hwbench::BandwidthRow| {
                 (r.operation, r.level, r.non_temporal) == (row.operation, row.level, row.non_temporal)
@@ -151,9 +158,9 @@ impl Report {
         writeln!(out, "\n### {threads} thread{plural}\n")?;
         writeln!(
             out,
-            "| workload | tlc bound | tlc fresh | bytes part | instr part | x bound | x floor | best peer | tlc / peer | disturbed | all peers |"
+            "| workload | tlc bound | tlc fresh | bytes part | instr part | mul part | x bound | x floor | best peer | tlc / peer | disturbed | all peers |"
         )?;
-        writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|")?;
+        writeln!(out, "|---|---|---|---|---|---|---|---|---|---|---|---|")?;
         for r in self.rows.iter().filter(|r| r.threads == threads) {
             let ours = r.time("tlc bound").unwrap_or(f64::NAN);
             let (peer, ratio) = match r.best_peer() {
@@ -171,12 +178,13 @@ impl Report {
                 .collect();
             writeln!(
                 out,
-                "| {} | {} | {} | {} | {} | {:.2} | {:.2} | {peer} | {ratio} | {:.0}% | {} |",
+                "| {} | {} | {} | {} | {} | {} | {:.2} | {:.2} | {peer} | {ratio} | {:.0}% | {} |",
                 r.name,
                 time(ours),
                 time(r.time("tlc fresh").unwrap_or(f64::NAN)),
                 time(r.bytes_ns),
                 time(r.instructions_ns),
+                time(r.multiplies_ns),
                 r.ratio(),
                 ours / r.floor_ns(),
                 r.times.first().map_or(0.0, |t| t.disturbed) * 100.0,

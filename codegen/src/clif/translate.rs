@@ -5,6 +5,7 @@
 //!   sound because definitions dominate uses.
 //! - `memo` is a stack of scopes; an entry is only visible where its definition dominates.
 
+use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
     self, AbiParam, AliasRegionData, Block, BlockArg, Function, InstBuilder, MemFlagsData, Signature, UserFuncName,
     Value, types,
@@ -61,6 +62,8 @@ pub(super) struct Translator<'k, 'b> {
     pub b: FunctionBuilder<'b>,
     /// Whether the target has 128-bit vectors whose first lane is the lowest address.
     pub vectors: bool,
+    /// Whether the target is x64, where some operations have cheaper forms than their own.
+    pub x64: bool,
     pub call_conv: CallConv,
     pub values: Vec<Option<Val>>,
     pub vars: Vec<VarState>,
@@ -112,6 +115,7 @@ pub(super) fn translate(
         kernel,
         b,
         vectors: has_vectors(isa),
+        x64: isa.name() == "x64",
         call_conv,
         values: vec![None; kernel.values.len()],
         vars: vec![VarState::Unbound; kernel.extents.len()],
@@ -321,12 +325,23 @@ impl<'k> Translator<'k, '_> {
         }
     }
 
+    /// Whether a mask is set in any lane, as an integer that is not 0.
+    fn any_lane(&mut self, mask: Value) -> Value {
+        // x64 has one instruction for the sign bits of lanes, except 16-bit ones; `ptest` takes two operations.
+        if self.x64 && self.type_of(mask).lane_bits() != 16 {
+            self.b.ins().vhigh_bits(types::I32, mask)
+        } else {
+            self.b.ins().vany_true(mask)
+        }
+    }
+
     fn if_stmt(&mut self, cond: &Val, body: &'k [Stmt]) -> Result<()> {
+        let varies = cond.varies();
         let cond = match cond {
             Val::Const(c) if !c.as_bool() => return Ok(()),
             Val::Const(_) => return self.block(body, false),
             Val::Scalar(c) => *c,
-            Val::Vector(mask) => self.b.ins().vany_true(*mask),
+            Val::Vector(mask) => self.any_lane(*mask),
             Val::Lanes(lanes) => {
                 let mut any = lanes[0];
                 for lane in &lanes[1..] {
@@ -339,10 +354,30 @@ impl<'k> Translator<'k, '_> {
         self.b.ins().brif(cond, then, &[], after, &[]);
         self.enter(then);
         self.memo.push(FxHashMap::default());
-        self.block(body, false)?;
+        if varies {
+            self.rare(cond, body, after)?;
+        } else {
+            self.block(body, false)?;
+            self.b.ins().jump(after, &[]);
+        }
         self.memo.pop();
-        self.b.ins().jump(after, &[]);
         self.enter(after);
+        Ok(())
+    }
+
+    /// What legalization put aside for a few lanes, and `cond`, which is not 0 here, sends here seldom: laid out away
+    /// from the hot code, and as a loop of one turn, for constants leave the innermost loop that they are in and would
+    /// else take registers of the hot one.
+    fn rare(&mut self, cond: Value, body: &'k [Stmt], after: Block) -> Result<()> {
+        let then = self.b.current_block();
+        let once = self.b.create_block();
+        self.b.ins().jump(once, &[]);
+        self.b.switch_to_block(once);
+        self.block(body, false)?;
+        let again = self.b.ins().icmp_imm_s(IntCC::Equal, cond, 0);
+        self.b.ins().brif(again, once, &[], after, &[]);
+        self.b.seal_block(once);
+        then.into_iter().chain([once]).for_each(|b| self.b.set_cold_block(b));
         Ok(())
     }
 

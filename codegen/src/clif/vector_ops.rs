@@ -95,6 +95,22 @@ impl Translator<'_, '_> {
         self.widen(compared, width, true)
     }
 
+    /// `-a` or `|a|` with the mask as a constant, which leaves the loop; Cranelift would make it anew each time.
+    fn sign_change(&mut self, op: ScalarOp, ty: Type, a: Value) -> Value {
+        let bits = ty.lane_bits();
+        let int = full(int_type(bits));
+        let sign = i64::MIN >> (64 - bits);
+        let a = self.cast(int, a);
+        let changed = if op == ScalarOp::Neg {
+            let sign = self.int(int, sign);
+            self.b.ins().bxor(a, sign)
+        } else {
+            let rest = self.int(int, !sign);
+            self.b.ins().band(a, rest)
+        };
+        self.cast(ty, changed)
+    }
+
     fn vector_float(&mut self, op: ScalarOp, dtype: DType, ty: Type, vals: &[Val]) -> Option<Value> {
         use ScalarOp::*;
         if op.is_transcendental() || matches!(op, Rem | Mod) {
@@ -103,6 +119,7 @@ impl Translator<'_, '_> {
         let a = self.vector(&vals[0], dtype, ty);
         if op.arity() == 1 {
             return Some(match op {
+                Neg | Abs if self.x64 => self.sign_change(op, ty, a),
                 Neg => self.b.ins().fneg(a),
                 Abs => self.b.ins().fabs(a),
                 Floor => self.b.ins().floor(a),

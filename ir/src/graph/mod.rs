@@ -592,6 +592,12 @@ impl Graph {
         }
     }
 
+    /// Makes room for that many more nodes.
+    pub fn reserve(&mut self, nodes: usize) {
+        self.nodes.reserve(nodes);
+        self.interned.reserve(nodes);
+    }
+
     /// Symbols, indexed by [`SymId`].
     pub fn symbols(&self) -> &[Symbol] {
         &self.symbols

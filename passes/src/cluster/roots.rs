@@ -100,19 +100,25 @@ impl Clusterer<'_> {
             );
             let shared = self.users[i].len() > 1 && !free;
             let cheap = cone.cost <= CHEAP_COST && cone.loads <= 1;
-            if shared && cheap && !self.is_output[i] && !own {
-                self.decisions.push(FusionDecision {
-                    producer: id,
-                    consumer: self.users[i][0],
-                    reason: FusionReason::Recompute { ops: cone.cost },
-                });
-            }
             self.is_root[i] |= self.is_output[i] || own || (shared && !cheap) || cone.nodes > MAX_CONE;
             cones[i] = cone;
             if self.is_root[i] {
                 // A reduction or contraction itself counts one.
                 self.cone_ops.insert(id, cone.cost.saturating_add(own as u32));
+                continue;
             }
+            let reason = match node.kind {
+                NodeKind::Const(_) => continue,
+                NodeKind::View(_) => FusionReason::Indices,
+                _ if shared => FusionReason::Recompute { ops: cone.cost },
+                _ => FusionReason::OnlyUse,
+            };
+            let decisions = self.users[i].iter().map(|&consumer| FusionDecision {
+                producer: id,
+                consumer,
+                reason: reason.clone(),
+            });
+            self.decisions.extend(decisions);
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A NaN wins in `max` and `min`, which a machine's one instruction does not do: `a < b ? b : a` drops a NaN on one side
 //! or the other. Of the vectors that an unrolled loop combines into one accumulator, the plain extremum is taken, and
-//! beside it whether any element was NaN, a pair of vectors to a test. Then the accumulator is updated once:
+//! beside it whether any element was NaN. Then the accumulator is updated once:
 //!
 //! ```text
 //! m = x0 < x1 ? x1 : x0; m = m < x2 ? x2 : m; ...
@@ -10,15 +10,22 @@
 //! state = nan ? NaN : (state < m ? m : state)
 //! ```
 //! The last line keeps a state that is NaN already.
+//!
+//! Comparisons and extrema share two units of current processors, and multiply-adds have two others. So where a
+//! multiply-add is one instruction, a sum of squares finds the NaN instead: `1 + x0 * x0 + x2 * x2 + ...` is never less
+//! than one, so it meets no difference of infinities, and it is NaN if and only if one of its elements is.
 
 use smallvec::SmallVec;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Memory, Op, Stmt, ValueId};
-use tlc_ir::{Scalar, ScalarOp};
+use tlc_ir::{DType, Scalar, ScalarOp};
 
 use super::Legalizer;
 use crate::schedule::tree::{clone_fresh, substitute_in};
+
+/// Sums of squares side by side.
+const CHAINS: usize = 2;
 
 /// One accumulator of an unrolled loop.
 struct Extremum {
@@ -92,7 +99,7 @@ impl Legalizer<'_> {
             best = self.pick(e.monoid, v, best);
         }
         let mut nan: Option<ValueId> = None;
-        for pair in e.values.chunks(2) {
+        for pair in self.nan_witnesses(dtype, &e.values).chunks(2) {
             let mut either = self.map(ScalarOp::Ne, &[pair[0], pair[0]]);
             if let Some(&second) = pair.get(1) {
                 let other = self.map(ScalarOp::Ne, &[second, second]);
@@ -124,6 +131,19 @@ impl Legalizer<'_> {
             value,
             mask: None,
         });
+    }
+
+    /// Values of which one is NaN where any of these is.
+    fn nan_witnesses(&mut self, dtype: DType, values: &[ValueId]) -> SmallVec<[ValueId; 8]> {
+        if !self.has_fma || values.len() < 2 * CHAINS || !matches!(dtype, DType::F32 | DType::F64) {
+            return values.into();
+        }
+        let one = self.emit(Op::Const(Scalar::from_f64(dtype, 1.0)), dtype);
+        let mut sums: SmallVec<[ValueId; 8]> = SmallVec::from_elem(one, CHAINS);
+        for (k, &v) in values.iter().enumerate() {
+            sums[k % CHAINS] = self.map(ScalarOp::Fma, &[v, v, sums[k % CHAINS]]);
+        }
+        sums
     }
 
     /// The better of two numbers; `b` where either is NaN.

@@ -14,7 +14,7 @@ use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Stmt, ValueId};
-use tlc_ir::{DType, ScalarOp};
+use tlc_ir::{DType, ScalarOp, Target};
 
 use crate::math::Function;
 use crate::schedule::tree::for_each_operand;
@@ -64,10 +64,16 @@ struct Legalizer<'k> {
     lanes: Option<Lanes>,
     /// Values that are index expressions: positions as a loop counts them.
     counters: FxHashSet<ValueId>,
+    has_fma: bool,
 }
 
-/// Legalizes a kernel.
+/// Legalizes a kernel for any target.
 pub fn legalize(kernel: &mut Kernel) {
+    legalize_for(kernel, &Target::default());
+}
+
+/// Legalizes a kernel, choosing among equal forms the one that the target runs fastest.
+pub fn legalize_for(kernel: &mut Kernel, target: &Target) {
     let body = std::mem::take(&mut kernel.body);
     let mut l = Legalizer {
         kernel,
@@ -75,6 +81,7 @@ pub fn legalize(kernel: &mut Kernel) {
         renamed: FxHashMap::default(),
         lanes: None,
         counters: FxHashSet::default(),
+        has_fma: target.has_fma,
     };
     l.block(body);
     kernel.body = l.out;

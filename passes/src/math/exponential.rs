@@ -1,9 +1,10 @@
 //! exp, exp2, expm1 and the logistic function.
 //!
-//! `e^x = 2^n e^r` with `n` from the magic-constant rounding; the magic constant carries the exponent bias, so shifting
-//! the sum left gives `2^n` at once. Where a result may be subnormal or close to overflow, `2^n` does not exist as a
+//! `e^x = 2^n e^r` with `n` from the magic-constant rounding, whose low bits hold it. Where the result is a normal number,
+//! `n` is added to the exponent of `e^r`, as integers. Where it may be subnormal or overflow, `2^n` does not exist as a
 //! float, so it is applied as two factors: the first product is exact and normal, and only the second rounds, so
-//! gradual underflow costs no second rounding.
+//! gradual underflow costs no second rounding. exp and exp2 leave that to a rare path; the others, whose magic constants
+//! carry the exponent bias so that shifting the sum left gives a power of two at once, know their ranges.
 
 use super::{Emit, Format};
 
@@ -73,14 +74,60 @@ pub(super) fn exp_scaled<F: Format, E: Emit>(e: &mut E, a: E::V, sign: f64, magi
     e.mul(p, scale)
 }
 
+/// `2^n p` where that is a normal number: `n`, in the low bits of a plain magic sum, joins the exponent of `p`.
+#[inline(always)]
+fn scaled_in_range<F: Format, E: Emit>(e: &mut E, p: E::V, sum: E::V) -> E::V {
+    let bits = e.bits_of_float(sum);
+    let exponent = e.shl(bits, F::SIGNIFICAND_BITS);
+    let bits = e.bits_of_float(p);
+    let scaled = e.int_add(bits, exponent);
+    e.float_of_bits(scaled)
+}
+
+/// `2^n p` for any plain magic sum: infinite where `n` is above the exponent range, zero where it is far below, NaN
+/// where the sum is; subnormal results round once. Needs few constants, for they take registers from the loop around.
+#[inline(always)]
+fn scaled_anywhere<F: Format, E: Emit>(e: &mut E, p: E::V, sum: E::V) -> E::V {
+    let high = F::float(e, F::MAGIC + F::EXP2_HIGH + 1.0);
+    let low = F::float(e, F::MAGIC + F::EXP2_LOW - 1.0);
+    let within = e.min(high, sum);
+    let within = e.max(low, within);
+    // Beyond, where `p` may be anything, it is 0 below and large above: the mask of a softmax gives many such zeros, and
+    // a product that underflows takes a processor a hundred cycles. A NaN is bitwise equal to itself.
+    let (bits, whole) = (e.bits_of_float(sum), e.bits_of_float(within));
+    let kept = e.int_eq(bits, whole);
+    let above = e.sub(within, low);
+    let p = e.select(kept, p, above);
+    // 2^n as two factors that are normal numbers: the first product is exact, and only the second rounds.
+    let half = e.shr(whole, 1);
+    let half = e.shl(half, F::SIGNIFICAND_BITS);
+    let whole = e.shl(whole, F::SIGNIFICAND_BITS);
+    let rest = e.int_sub(whole, half);
+    let one = F::int(e, F::ONE_BITS);
+    let first = e.int_add(one, half);
+    let first = e.float_of_bits(first);
+    let second = e.int_add(one, rest);
+    let second = e.float_of_bits(second);
+    let p = e.mul(p, first);
+    e.mul(p, second)
+}
+
+/// Where `|x| > limit`, or `x` is NaN.
+#[inline(always)]
+fn is_beyond<F: Format, E: Emit>(e: &mut E, x: E::V, limit: f64) -> E::V {
+    let all = F::int(e, if F::DOUBLE { i64::MAX } else { i64::from(i32::MAX) });
+    let limit = F::int(e, F::bits_of(limit));
+    let bits = e.bits_of_float(x);
+    let magnitude = e.int_and(bits, all);
+    e.int_lt(limit, magnitude)
+}
+
+/// Results that are normal numbers for all arguments of that magnitude take one integer addition to scale; any other
+/// argument in a vector sends it through [`scaled_anywhere`] besides.
 #[inline(always)]
 pub(super) fn exp<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
-    let high = F::float(e, F::EXP_HIGH);
-    let low = F::float(e, F::EXP_LOW);
-    let x = e.min(high, x);
-    let x = e.max(low, x);
     let rate = F::float(e, F::LOG2_E[0]);
-    let magic = F::float(e, halving_magic::<F>());
+    let magic = F::float(e, F::MAGIC);
     let sum = e.fma(x, rate, magic);
     let n = e.sub(sum, magic);
     let high = F::float(e, -F::LN2[0]);
@@ -91,34 +138,40 @@ pub(super) fn exp<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let one = F::float(e, 1.0);
     let q = e.fma(q, r, one);
     let p = e.fma(q, r, one);
-    scaled_by_halves::<F, E>(e, p, sum)
+    let y = scaled_in_range::<F, E>(e, p, sum);
+    let beyond = is_beyond::<F, E>(e, x, F::EXP_NORMAL);
+    e.if_any(beyond, |e| scaled_anywhere::<F, E>(e, p, sum), y)
 }
 
 /// `2^(x + low)` for `|x|` up to 1.25 times the exponent range; `low` is a small correction.
 ///
 /// `|r| <= 1/2`, so that integers have `r = 0` and are exact.
 #[inline(always)]
-pub(super) fn exp2_extended<F: Format, E: Emit>(e: &mut E, x: E::V, low: Option<E::V>) -> E::V {
+pub(super) fn exp2_extended<F: Format, E: Emit>(e: &mut E, x: E::V, low: E::V) -> E::V {
     let magic = F::float(e, halving_magic::<F>());
     let sum = e.add(x, magic);
     let n = e.sub(sum, magic);
-    let mut r = e.sub(x, n);
-    if let Some(low) = low {
-        r = e.add(r, low);
-    }
+    let r = e.sub(x, n);
+    let r = e.add(r, low);
     let q = F::polynomial(e, r, F::EXP2, 1.0);
     let one = F::float(e, 1.0);
     let p = e.fma(q, r, one);
     scaled_by_halves::<F, E>(e, p, sum)
 }
 
+/// As [`exp`]; `|r| <= 1/2`, so that integers have `r = 0` and are exact.
 #[inline(always)]
 pub(super) fn exp2<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
-    let high = F::float(e, F::EXP2_HIGH);
-    let low = F::float(e, F::EXP2_LOW);
-    let x = e.min(high, x);
-    let x = e.max(low, x);
-    exp2_extended::<F, E>(e, x, None)
+    let magic = F::float(e, F::MAGIC);
+    let sum = e.add(x, magic);
+    let n = e.sub(sum, magic);
+    let r = e.sub(x, n);
+    let q = F::polynomial(e, r, F::EXP2, 1.0);
+    let one = F::float(e, 1.0);
+    let p = e.fma(q, r, one);
+    let y = scaled_in_range::<F, E>(e, p, sum);
+    let beyond = is_beyond::<F, E>(e, x, F::EXP2_NORMAL);
+    e.if_any(beyond, |e| scaled_anywhere::<F, E>(e, p, sum), y)
 }
 
 /// `2^n (e^r - 1) + (2^n - 1)`, halved so that n = 1024 (or 128) has a scale; n = 0 is taken apart because halving a

@@ -21,6 +21,10 @@ pub trait Format {
     const EXP_HIGH: f64;
     /// e^x rounds to zero below it.
     const EXP_LOW: f64;
+    /// e^x is a normal number for every |x| up to here.
+    const EXP_NORMAL: f64;
+    /// 2^x is a normal number for every |x| up to here.
+    const EXP2_NORMAL: f64;
     /// 2^x overflows from here on.
     const EXP2_HIGH: f64;
     /// 2^x rounds to zero below it.
@@ -147,6 +151,8 @@ impl Format for Single {
     const MAGIC: f64 = 12_582_912.0;
     const EXP_HIGH: f64 = 89.0;
     const EXP_LOW: f64 = -104.5;
+    const EXP_NORMAL: f64 = 87.0;
+    const EXP2_NORMAL: f64 = 126.0;
     const EXP2_HIGH: f64 = 128.0;
     const EXP2_LOW: f64 = -151.0;
     const EXPM1_FLAT: f64 = 20.0;
@@ -183,6 +189,8 @@ impl Format for Double {
     const MAGIC: f64 = 6_755_399_441_055_744.0;
     const EXP_HIGH: f64 = 710.0;
     const EXP_LOW: f64 = -746.0;
+    const EXP_NORMAL: f64 = 708.0;
+    const EXP2_NORMAL: f64 = 1022.0;
     const EXP2_HIGH: f64 = 1024.0;
     const EXP2_LOW: f64 = -1076.0;
     const EXPM1_FLAT: f64 = 40.0;

@@ -47,7 +47,9 @@ pub(super) fn sinh<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
 /// cut, which leaves `r` in [-1/16, 7/16] ln 2 and gives `n = 0` all up to 0.303.
 #[inline(always)]
 pub(super) fn tanh<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
-    let a = e.abs(x);
+    // |x| without a constant of its own
+    let sign = F::sign(e, x);
+    let a = F::flip(e, x, sign);
     let flat = F::float(e, 0.5 * F::EXPM1_FLAT);
     let a = e.min(flat, a);
     let rate = F::float(e, 2.0 * F::LOG2_E[0]);
@@ -83,7 +85,6 @@ pub(super) fn tanh<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
     let rest = e.fma(minus_two, t, two);
     let denominator = e.add(g, rest);
     let y = e.div(g, denominator);
-    let sign = F::sign(e, x);
     F::flip(e, y, sign)
 }
 

@@ -6,11 +6,12 @@
 //! - No loop, no table lookup, no branch on data, and only operations that a 4x32 or 2x64 vector unit has; exponents
 //!   travel between integers and floats by adding a magic constant, never by conversion. The one exception to
 //!   "no branch" is [`Emit::if_any`]: sin, cos and tan use it for arguments too large for the short reduction, the
-//!   logarithms for arguments that are no positive normal numbers. Arguments that a healthy program has often, such as
-//!   the -inf of a mask under exp, stay on the straight path.
+//!   logarithms for arguments that are no positive normal numbers, exp and exp2 for those whose results are none or of
+//!   which that is not known from their magnitude. Arguments that a healthy program has often, such as the -inf of a mask
+//!   under exp, must not make such a path much dearer than the straight one: it goes on from what that has computed.
 //! - What limits these functions on a CPU is not the number of instructions but multiplications: of the four vector pipes of
 //!   today's cores two multiply (and blend, and divide), all four do integer work. So exponents are built in integers,
-//!   and a selection is worth avoiding.
+//!   and a selection is worth avoiding. Next come registers: a constant more than there are registers is a load a vector.
 //! - Specials follow C99 annex F: NaN gives NaN, infinities and the sign of zero are exact, subnormal arguments and
 //!   results are right (nothing is flushed; the target must run with denormals enabled).
 //! - [`Emit::fma`] rounds once. The bounds of `ACCURACY.md` hold only then; with a product rounded on its own the

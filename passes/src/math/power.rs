@@ -109,7 +109,7 @@ pub(super) fn pow<F: Format, E: Emit>(e: &mut E, x: E::V, y: E::V) -> E::V {
     let product_low = e.select(near, product_low, zero);
     let product = e.min(bound, product);
     let product = e.max(minus_bound, product);
-    let power = exp2_extended::<F, E>(e, product, Some(product_low));
+    let power = exp2_extended::<F, E>(e, product, product_low);
 
     // 1^y, (-1)^(+-inf) and x^0 are 1 whatever the other operand, even NaN.
     let unit = e.eq(a, one);

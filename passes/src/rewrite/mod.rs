@@ -99,6 +99,7 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
         graph: Graph::new(graph.name.clone()),
         origin: Origin::Unknown,
     };
+    re.graph.reserve(live.iter().filter(|&&l| l).count());
     for s in graph.symbols() {
         re.graph.add_symbol(&s.name, s.lo, s.hi);
     }

@@ -75,7 +75,23 @@ fn apart(kernel: &Kernel, index: &IndexExpr, var: VarId, inside: &[VarId]) -> bo
             span = total;
         }
     }
-    stride.saturating_abs() > span
+    let stride = stride.saturating_abs();
+    if stride > span {
+        return true;
+    }
+    // Or the loop inside strides over all iterations.
+    let mut moving = rest.linear().0.into_iter().filter(|(term, _)| {
+        let mut moves = false;
+        term.visit_atoms(&mut |a| moves |= matches!(a, IndexNode::Var(v) if inside.contains(v)));
+        moves
+    });
+    let reach = (kernel.extents[var.0 as usize].interval(kernel).hi - 1).max(0);
+    match (moving.next(), moving.next()) {
+        (Some((term, k)), None) => {
+            term.as_var().is_some() && stride > 0 && k.saturating_abs() > stride.saturating_mul(reach)
+        }
+        _ => false,
+    }
 }
 
 fn check(
@@ -83,6 +99,7 @@ fn check(
     body: &[Stmt],
     var: VarId,
     inside: &[VarId],
+    staged: &[Memory],
     written: &mut Vec<Memory>,
 ) -> Result<(), Refusal> {
     for s in body {
@@ -92,7 +109,7 @@ fn check(
             }
             Stmt::Let { .. } => {}
             Stmt::Store { memory, index, .. } => {
-                if matches!(memory, Memory::Param(_)) {
+                if matches!(memory, Memory::Param(_)) || staged.contains(memory) {
                     if !apart(kernel, index, var, inside) {
                         return Err(Refusal::Recurrence(var));
                     }
@@ -100,7 +117,10 @@ fn check(
                 }
             }
             Stmt::Accumulate { state, .. } => {
-                if state.iter().any(|s| matches!(s.0, Memory::Param(_))) {
+                if state
+                    .iter()
+                    .any(|s| matches!(s.0, Memory::Param(_)) || staged.contains(&s.0))
+                {
                     return Err(Refusal::Recurrence(var));
                 }
             }
@@ -109,7 +129,7 @@ fn check(
                 if !matches!(bind, Bind::Serial | Bind::Unroll) || n.is_none_or(|n| !(0..=MAX_UNROLL).contains(&n)) {
                     return Err(Refusal::NotConstant(*v));
                 }
-                check(kernel, body, var, inside, written)?;
+                check(kernel, body, var, inside, staged, written)?;
             }
         }
     }
@@ -143,14 +163,19 @@ pub(super) fn across(kernel: &mut Kernel, var: VarId, lanes: i64) -> Result<Vec<
     if n.interval(kernel).hi < lanes {
         return Err(Refusal::Factor(lanes));
     }
-    let mut written = Vec::new();
-    check(kernel, body, var, &defined_vars(body), &mut written)?;
-    if written.is_empty() || loads_any(body, &written) {
-        return Err(Refusal::Recurrence(var));
-    }
     let (mut inner, mut outer) = (Vec::new(), Vec::new());
     scratch_of(body, &mut inner);
     scratch_of(&without(&kernel.body, var), &mut outer);
+    // Scratch in memory that is copied from and to outside of the loop is shared by its iterations, as parameters are.
+    let (shared, inner): (Vec<u32>, Vec<u32>) = inner
+        .into_iter()
+        .partition(|i| outer.contains(i) && kernel.scratch[*i as usize].scope == Scope::Cache);
+    let staged: Vec<Memory> = shared.into_iter().map(Memory::Scratch).collect();
+    let mut written = Vec::new();
+    check(kernel, body, var, &defined_vars(body), &staged, &mut written)?;
+    if written.is_empty() || loads_any(body, &written) {
+        return Err(Refusal::Recurrence(var));
+    }
     for &i in &inner {
         let s = &kernel.scratch[i as usize];
         let small = s

@@ -4,6 +4,7 @@
 //! reason, is the schedule, kept for `explain` and replay. A directive that refuses is not an error: why is noted and the
 //! nest stays as it is.
 
+mod accumulators;
 mod across;
 mod columns;
 pub mod directives;

@@ -8,6 +8,10 @@
 //! in block `which`: the first position whose element is `best`, or NaN where that is NaN
 //! ```
 //! The first position of all is in the first block that has the extremum, so the result is the one of the serial loop.
+//!
+//! NaN, which wins, would double the work of each block. So the blocks take the extremum of numbers, and beside it a sum of
+//! squares: `1 + x0 * x0 + x1 * x1 + ...` is NaN if and only if one of the elements is, and a multiply-add runs beside
+//! comparisons on processors of today. A row in which that happened is searched once more, element by element.
 
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::Monoid;
@@ -15,7 +19,8 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp};
 
-use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, rewrite, touched};
+use super::accumulators::touched;
+use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, rewrite};
 use super::tree::{clone_fresh, substitute_in};
 
 /// Vectors of a block whose extremum is taken at once: so many fit the registers of any target.
@@ -27,6 +32,24 @@ struct Search {
     state: SmallVec<[(Memory, IndexExpr); 2]>,
     dtype: DType,
     position: DType,
+}
+
+impl Search {
+    fn extremum(&self) -> Monoid {
+        match self.monoid {
+            Monoid::ArgMax => Monoid::Max,
+            _ => Monoid::Min,
+        }
+    }
+}
+
+/// The operands of `<` that say that `new` is better than `old`.
+fn extremum_order(extremum: Monoid, old: ValueId, new: ValueId) -> (ValueId, ValueId) {
+    if extremum == Monoid::Max {
+        (old, new)
+    } else {
+        (new, old)
+    }
 }
 
 /// The loop's one accumulation, if that is the position of an extremum among its iterations.
@@ -120,6 +143,52 @@ impl Writer<'_> {
         self.out.push(Stmt::Loop { var, bind, body });
     }
 
+    /// The better of two elements; `b` where either is NaN.
+    fn better(&mut self, extremum: Monoid, a: ValueId, b: ValueId) -> ValueId {
+        let dtype = self.kernel.dtype(a);
+        if !dtype.is_float() {
+            return self.map(extremum.combine(), dtype, &[a, b]);
+        }
+        let (low, high) = extremum_order(extremum, b, a);
+        let wins = self.map(ScalarOp::Lt, DType::Bool, &[low, high]);
+        self.map(ScalarOp::Select, dtype, &[wins, a, b])
+    }
+
+    /// Combines values in a tree.
+    fn tree(
+        &mut self,
+        mut values: SmallVec<[ValueId; 16]>,
+        combine: impl Fn(&mut Self, ValueId, ValueId) -> ValueId,
+    ) -> ValueId {
+        while values.len() > 1 {
+            values = values
+                .chunks(2)
+                .map(|pair| match *pair {
+                    [a, b] => combine(self, a, b),
+                    _ => pair[0],
+                })
+                .collect();
+        }
+        values[0]
+    }
+
+    /// Combines the elements of a register.
+    fn fold(&mut self, of: Memory, len: i64, combine: impl Fn(&mut Self, ValueId, ValueId) -> ValueId) -> ValueId {
+        let values = (0..len).map(|c| self.load(of, IndexExpr::Const(c))).collect();
+        self.tree(values, combine)
+    }
+
+    /// A variable in `0..extent` with the value of `number`.
+    fn clamped(&mut self, number: ValueId, extent: &IndexExpr) -> VarId {
+        let value = match self.kernel.dtype(number) {
+            DType::I64 => number,
+            _ => self.emit(DType::I64, Op::Convert(DType::I64, number)),
+        };
+        let var = self.kernel.new_var(extent.clone());
+        self.out.push(Stmt::Clamp { var, value });
+        var
+    }
+
     /// Writes a copy of the loop's values at one iteration; answers the element that it accumulates.
     fn element(&mut self, body: &[Stmt], var: VarId, at: &IndexExpr) -> ValueId {
         let mut copy = clone_fresh(self.kernel, body);
@@ -149,9 +218,20 @@ impl Writer<'_> {
     }
 }
 
-/// Answers `[block loop, tail]`, without a tail where that is known to be empty.
-pub(super) fn narrow(kernel: &mut Kernel, var: VarId, lanes: i64, vectors: i64) -> Result<Vec<VarId>, Refusal> {
+/// Answers `[block loop, tail]`, without a tail where that is known to be empty. With `squares` NaN is looked for by sums of
+/// squares.
+pub(super) fn narrow(
+    kernel: &mut Kernel,
+    var: VarId,
+    lanes: i64,
+    vectors: i64,
+    squares: bool,
+) -> Result<Vec<VarId>, Refusal> {
     let what = search(kernel, var)?;
+    let apart = match what.dtype {
+        DType::F32 | DType::F64 => squares,
+        d => d.is_int(),
+    };
     if !(1..=MAX_UNROLL).contains(&lanes) || !(1..=MAX_UNROLL).contains(&vectors) {
         return Err(Refusal::Factor(lanes.min(vectors)));
     }
@@ -172,7 +252,12 @@ pub(super) fn narrow(kernel: &mut Kernel, var: VarId, lanes: i64, vectors: i64) 
             kernel,
             out: Vec::new(),
         };
-        made.push(blocks_of(&mut w, &what, &body, var, &blocks, lanes, vectors));
+        let shape = Shape { var, lanes, vectors };
+        made.push(if apart {
+            numbers_of(&mut w, &what, &body, &blocks, &shape)
+        } else {
+            blocks_of(&mut w, &what, &body, &blocks, &shape)
+        });
         if !left.is(0) {
             let t = w.kernel.new_var(left.clone());
             let mut tail = clone_fresh(w.kernel, &body);
@@ -190,22 +275,128 @@ pub(super) fn narrow(kernel: &mut Kernel, var: VarId, lanes: i64, vectors: i64) 
     Ok(made)
 }
 
-/// Writes the search of the whole blocks.
-fn blocks_of(
-    w: &mut Writer<'_>,
-    what: &Search,
-    body: &[Stmt],
+/// The loop, and what its blocks look like.
+struct Shape {
     var: VarId,
-    blocks: &IndexExpr,
     lanes: i64,
     vectors: i64,
-) -> VarId {
-    let (dtype, position) = (what.dtype, what.position);
-    let extremum = if what.monoid == Monoid::ArgMax {
-        Monoid::Max
-    } else {
-        Monoid::Min
-    };
+}
+
+/// Writes the search of the whole blocks, extrema and NaN apart.
+fn numbers_of(w: &mut Writer<'_>, what: &Search, body: &[Stmt], blocks: &IndexExpr, shape: &Shape) -> VarId {
+    let &Shape { var, lanes, vectors } = shape;
+    let (dtype, position, extremum) = (what.dtype, what.position, what.extremum());
+    let float = dtype.is_float();
+    let (size, width) = (IndexExpr::Const(lanes * vectors), IndexExpr::Const(lanes));
+    // NaN where one was met, zero elsewhere.
+    let met = float.then(|| w.register(dtype, lanes));
+    let (best, which) = (w.register(dtype, lanes), w.register(position, lanes));
+    let lane = |w: &mut Writer<'_>| w.kernel.new_var(IndexExpr::Const(lanes));
+    let l = lane(w);
+    w.repeat(l, Bind::Lanes, |w| {
+        let identity = w.constant(extremum.identity(dtype));
+        w.store(best, l.into(), identity);
+        let zero = w.constant(position.zero());
+        w.store(which, l.into(), zero);
+        if let Some(met) = met {
+            let zero = w.constant(dtype.zero());
+            w.store(met, l.into(), zero);
+        }
+    });
+    let k = w.kernel.new_var(blocks.clone());
+    w.repeat(k, Bind::Serial, |w| {
+        let l = lane(w);
+        w.repeat(l, Bind::Lanes, |w| {
+            let elements: SmallVec<[ValueId; 16]> = (0..vectors)
+                .map(|u| {
+                    let at = IndexExpr::from(k) * size.clone() + IndexExpr::Const(u * lanes) + l.into();
+                    w.element(body, var, &at)
+                })
+                .collect();
+            let top = elements[1..]
+                .iter()
+                .fold(elements[0], |top, &x| w.better(extremum, x, top));
+            let number = w.index(k.into(), position);
+            let (old, old_at) = (w.load(best, l.into()), w.load(which, l.into()));
+            let (low, high) = extremum_order(extremum, old, top);
+            let wins = w.map(ScalarOp::Lt, DType::Bool, &[low, high]);
+            let new = w.map(ScalarOp::Select, dtype, &[wins, top, old]);
+            let new_at = w.map(ScalarOp::Select, position, &[wins, number, old_at]);
+            w.store(best, l.into(), new);
+            w.store(which, l.into(), new_at);
+            // Last, so that the elements need not be kept: the sums may take their registers.
+            if let Some(met) = met {
+                let one = w.constant(Scalar::from_f64(dtype, 1.0));
+                let mut sums = [one; 2];
+                for (u, &x) in elements.iter().enumerate() {
+                    sums[u % 2] = w.map(ScalarOp::Fma, dtype, &[x, x, sums[u % 2]]);
+                }
+                let tests = sums.map(|s| w.map(ScalarOp::Ne, DType::Bool, &[s, s]));
+                let any = w.map(ScalarOp::Or, DType::Bool, &tests);
+                let nan = w.constant(Scalar::from_bits(dtype, u64::MAX >> (64 - dtype.bits())));
+                let before = w.load(met, l.into());
+                let after = w.map(ScalarOp::Select, dtype, &[any, nan, before]);
+                w.store(met, l.into(), after);
+            }
+        });
+    });
+    // The best of the lanes, and the first block that has it.
+    let value = w.fold(best, lanes, |w, a, b| w.better(extremum, a, b));
+    let least = |w: &mut Writer<'_>, a, b| w.map(ScalarOp::Min, position, &[a, b]);
+    let behind = w.index(blocks.clone(), position);
+    let l = lane(w);
+    w.repeat(l, Bind::Lanes, |w| {
+        let x = w.load(best, l.into());
+        let at = w.load(which, l.into());
+        let at = first_of(w, x, value, None, at, behind);
+        w.store(which, l.into(), at);
+    });
+    let number = w.fold(which, lanes, least);
+    let found = w.clamped(number, blocks);
+    // The first position in that block.
+    let first = w.register(position, lanes);
+    let far = w.constant(Scalar::from_i64(position, lanes * vectors));
+    let l = lane(w);
+    w.repeat(l, Bind::Lanes, |w| {
+        let places: SmallVec<[ValueId; 16]> = (0..vectors)
+            .map(|u| {
+                let inside = IndexExpr::Const(u) * width.clone() + l.into();
+                let x = w.element(body, var, &(IndexExpr::from(found) * size.clone() + inside.clone()));
+                let at = w.index(inside, position);
+                first_of(w, x, value, None, at, far)
+            })
+            .collect();
+        let at = w.tree(places, least);
+        w.store(first, l.into(), at);
+    });
+    let inside = w.fold(first, lanes, least);
+    let start = w.index(IndexExpr::from(found) * size.clone(), position);
+    let at = w.map(ScalarOp::Add, position, &[start, inside]);
+    let values: SmallVec<[ValueId; 2]> = smallvec![value, at];
+    w.accumulate(what.monoid, &what.state, &values);
+    // Accumulating an element twice changes nothing, and a NaN wins over whatever was found.
+    if let Some(met) = met {
+        let sum = w.fold(met, lanes, |w, a, b| w.map(ScalarOp::Add, dtype, &[a, b]));
+        let any = w.map(ScalarOp::Ne, DType::Bool, &[sum, sum]);
+        let i = w.kernel.new_var((blocks.clone() * size).simplify(w.kernel));
+        let mut again = clone_fresh(w.kernel, body);
+        substitute_in(w.kernel, &mut again, &mut |v| (v == var).then(|| i.into()));
+        w.out.push(Stmt::If {
+            cond: any,
+            body: vec![Stmt::Loop {
+                var: i,
+                bind: Bind::Serial,
+                body: again,
+            }],
+        });
+    }
+    k
+}
+
+/// Writes the search of the whole blocks.
+fn blocks_of(w: &mut Writer<'_>, what: &Search, body: &[Stmt], blocks: &IndexExpr, shape: &Shape) -> VarId {
+    let &Shape { var, lanes, vectors } = shape;
+    let (dtype, position, extremum) = (what.dtype, what.position, what.extremum());
     let size = IndexExpr::Const(lanes * vectors);
     let width = IndexExpr::Const(lanes);
     let (best, which, top) = (
@@ -263,16 +454,7 @@ fn blocks_of(
         w.store(which, l.into(), at);
     });
     let number = nearest(w, which, c, behind);
-    let number = if position == DType::I64 {
-        number
-    } else {
-        w.emit(DType::I64, Op::Convert(DType::I64, number))
-    };
-    let found = w.kernel.new_var(blocks.clone());
-    w.out.push(Stmt::Clamp {
-        var: found,
-        value: number,
-    });
+    let found = w.clamped(number, blocks);
     let first = w.register(position, lanes);
     let far = w.constant(Scalar::from_i64(position, lanes * vectors));
     let (l, u, c) = (lane(w), w.kernel.new_var(IndexExpr::Const(vectors)), lane(w));

@@ -158,8 +158,11 @@ impl fmt::Display for Directive {
             Self::RFactor { var, around } => write!(f, "accumulators for i{} around i{}", var.0, around.0),
             Self::Privatize { var, .. } => write!(f, "a register for i{}", var.0),
             Self::Stage { outer, inner, .. } => write!(f, "stage loads of i{} and i{} in scratch", outer.0, inner.0),
+            Self::StageRows { var, .. } => write!(f, "stage rows of i{} in scratch, turned", var.0),
             Self::Across { var, lanes } => write!(f, "{lanes} iterations of i{} in lanes", var.0),
-            Self::Narrow { var, lanes, vectors } => {
+            Self::Narrow {
+                var, lanes, vectors, ..
+            } => {
                 write!(f, "narrow the search of i{} to blocks of {vectors} by {lanes}", var.0)
             }
             Self::StageStores { var, param, .. } => write!(f, "stage stores of i{} to p{param} in scratch", var.0),

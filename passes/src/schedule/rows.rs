@@ -3,7 +3,7 @@
 
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::VarId;
-use tlc_ir::kernel::{Op, Stmt};
+use tlc_ir::kernel::{Bind, Op, Stmt};
 use tlc_ir::{DType, ScalarOp};
 
 use super::lanes::vector_form;
@@ -19,7 +19,7 @@ const UNROLLED_OPS: i64 = 2000;
 /// Operations of an elementary function, about.
 const FUNCTION_OPS: i64 = 25;
 /// Vectors of which a search for the position of an extremum keeps only their extremum.
-const BLOCK_VECTORS: i64 = 16;
+const BLOCK_VECTORS: i64 = 8;
 
 impl Scheduler<'_> {
     pub(super) fn rows(&mut self, parallel: &[VarId]) {
@@ -72,11 +72,16 @@ impl Scheduler<'_> {
             .because(ScheduleReason::RowsInLanes { rows: lanes })
             .apply(blocks)
             .unwrap_or_default();
-        if let [_, inner] = made[..]
-            && self.apply(Directive::Across { var: inner, lanes }).is_some()
-        {
-            self.schedule.inner.push(Ok(lanes as u32));
-            return true;
+        if let [_, inner] = made[..] {
+            let pitch = ROW_BLOCK;
+            let staged = self.apply(Directive::StageRows { var: inner, pitch });
+            if self.apply(Directive::Across { var: inner, lanes }).is_some() {
+                for var in staged.unwrap_or_default() {
+                    self.apply(Directive::Bind { var, bind: Bind::Copy });
+                }
+                self.schedule.inner.push(Ok(lanes as u32));
+                return true;
+            }
         }
         self.kernel = saved.0;
         self.schedule.applied.truncate(saved.1);
@@ -159,13 +164,14 @@ impl Scheduler<'_> {
         if !searches || !enough(self, lanes) {
             return Some(var);
         }
-        let elements = lanes * BLOCK_VECTORS;
+        let (elements, squares) = (lanes * BLOCK_VECTORS, self.target.has_fma);
         match self
             .because(ScheduleReason::BestBlock { elements })
             .apply(Directive::Narrow {
                 var,
                 lanes,
                 vectors: BLOCK_VECTORS,
+                squares,
             }) {
             Some(made) => {
                 self.schedule.inner.push(Ok(lanes as u32));

@@ -8,7 +8,9 @@
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
-use super::directives::{Refusal, accumulations, exists, nested, rewrite, touched};
+use super::accumulators::{accumulations, touched};
+use super::directives::{Refusal, enclosing_lanes, exists, loop_bind, nested, rewrite};
+use super::tree::defined_vars;
 
 /// Bytes that rows of scratch are apart more than they are long, so that rows of a power of two do not share cache sets.
 const PADDING: i64 = 64;
@@ -122,6 +124,180 @@ pub(super) fn loads(kernel: &mut Kernel, vars: [VarId; 2], size: [i64; 2]) -> Re
         out
     });
     Ok(made)
+}
+
+/// Where a row of a parameter begins, and what it holds.
+#[derive(Clone, PartialEq)]
+struct Row {
+    param: u32,
+    /// Elements from row to row.
+    stride: IndexExpr,
+    /// The first element of the first row.
+    start: IndexExpr,
+    /// Elements of a row.
+    length: IndexExpr,
+    stored: bool,
+}
+
+/// The fewest elements of a row that fill a block of a transposition.
+const SHORTEST_ROW: i64 = 4;
+
+/// The row that an access of an iteration of `var` goes to, and the element of it; `inside` are the loops in the iteration.
+fn row_of(
+    kernel: &Kernel,
+    param: u32,
+    index: &IndexExpr,
+    var: VarId,
+    inside: &[VarId],
+    stored: bool,
+) -> Option<(Row, VarId)> {
+    let (stride, rest) = index.affine_in(var)?;
+    let mut moving = inside.iter().copied().filter(|&v| rest.uses(v));
+    let column = moving.next().filter(|_| moving.next().is_none())?;
+    let (step, start) = rest.affine_in(column)?;
+    let length = kernel.extents[column.0 as usize].clone();
+    let whole = (SHORTEST_ROW..=stride.as_const()?).contains(&length.as_const()?);
+    (whole && step.is(1) && !start.uses(var) && !start.uses(column)).then_some((
+        Row {
+            param,
+            stride,
+            start,
+            length,
+            stored,
+        },
+        column,
+    ))
+}
+
+/// Notes the row of every access to a parameter; a parameter with accesses that differ goes to `refused`.
+fn collect_rows(
+    kernel: &Kernel,
+    body: &[Stmt],
+    var: VarId,
+    inside: &[VarId],
+    found: &mut Vec<Row>,
+    refused: &mut Vec<u32>,
+) {
+    for s in body {
+        let (memory, index, mask, stored) = match s {
+            Stmt::Let {
+                op: Op::Load { memory, index, mask },
+                ..
+            } => (memory, index, mask, false),
+            Stmt::Store {
+                memory, index, mask, ..
+            } => (memory, index, mask, true),
+            Stmt::Accumulate { state, .. } => {
+                for (m, _) in state {
+                    if let Memory::Param(p) = m {
+                        refused.push(*p);
+                    }
+                }
+                continue;
+            }
+            Stmt::Loop { body, .. } => {
+                collect_rows(kernel, body, var, inside, found, refused);
+                continue;
+            }
+            // What need not happen may leave elements of a row as they were.
+            Stmt::If { body, .. } => {
+                let from = found.len();
+                collect_rows(kernel, body, var, inside, found, refused);
+                refused.extend(found.drain(from..).filter(|r| r.stored).map(|r| r.param));
+                continue;
+            }
+            _ => continue,
+        };
+        let Memory::Param(p) = memory else { continue };
+        let row = row_of(kernel, *p, index, var, inside, stored).map(|r| r.0);
+        match row.filter(|_| mask.is_none()) {
+            Some(row) if found.iter().all(|f| f.param != *p || *f == row) => {
+                if !found.contains(&row) {
+                    found.push(row);
+                }
+            }
+            _ => refused.push(*p),
+        }
+    }
+}
+
+/// Sends rows of a few elements, of which each iteration of `var` loads or stores one, through scratch that holds them
+/// turned: `pitch` elements there, one of each row, lie side by side. Answers the copying loops.
+pub(super) fn rows(kernel: &mut Kernel, var: VarId, pitch: i64) -> Result<Vec<VarId>, Refusal> {
+    let body = exists(kernel, var)?;
+    let extent = kernel.extents[var.0 as usize].clone();
+    if !matches!(loop_bind(&kernel.body, var), Some(Bind::Serial)) {
+        return Err(Refusal::Recurrence(var));
+    }
+    if let Some(Some(outer)) = enclosing_lanes(&kernel.body, var, None) {
+        return Err(Refusal::NotNested(outer, var));
+    }
+    if extent.interval(kernel).hi > pitch {
+        return Err(Refusal::NotConstant(var));
+    }
+    let inside = defined_vars(body);
+    let (mut found, mut refused) = (Vec::new(), Vec::new());
+    collect_rows(kernel, body, var, &inside, &mut found, &mut refused);
+    found.retain(|r| {
+        let p = &kernel.params[r.param as usize];
+        let access = if r.stored { Access::Write } else { Access::Read };
+        !refused.contains(&r.param) && p.access == access && p.dtype.bytes() == 4 && !r.start.uses(var)
+    });
+    if found.is_empty() {
+        return Err(Refusal::NoStridedLoad(var));
+    }
+    let k = IndexExpr::Const(pitch);
+    let mut made = Vec::new();
+    let mut staged = Vec::new();
+    let (mut before, mut after) = (Vec::new(), Vec::new());
+    for r in found {
+        let dtype = kernel.params[r.param as usize].dtype;
+        let scratch = kernel.new_scratch(dtype, r.length.clone() * k.clone(), Scope::Cache);
+        let (row, column) = (kernel.new_var(extent.clone()), kernel.new_var(r.length.clone()));
+        let turned = IndexExpr::from(column) * k.clone() + row.into();
+        let straight = IndexExpr::from(row) * r.stride.clone() + r.start.clone() + column.into();
+        let (param, turned) = ((Memory::Param(r.param), straight), (scratch, turned));
+        let value = kernel.new_value(dtype);
+        if r.stored {
+            after.push(copy(value, &[row, column], turned, param));
+            made.push(row);
+        } else {
+            before.push(copy(value, &[column, row], param, turned));
+            made.push(column);
+        }
+        staged.push((r.param, scratch));
+    }
+    rewrite(kernel, var, &mut |kernel, bind, mut body| {
+        turn(kernel, &mut body, var, &inside, &staged, &k);
+        let mut out = std::mem::take(&mut before);
+        out.push(Stmt::Loop { var, bind, body });
+        out.append(&mut after);
+        out
+    });
+    Ok(made)
+}
+
+/// Moves accesses to staged parameters to their scratch.
+fn turn(kernel: &Kernel, body: &mut [Stmt], var: VarId, inside: &[VarId], staged: &[(u32, Memory)], pitch: &IndexExpr) {
+    for s in body {
+        match s {
+            Stmt::Let {
+                op: Op::Load { memory, index, .. },
+                ..
+            }
+            | Stmt::Store { memory, index, .. } => {
+                if let Memory::Param(p) = *memory
+                    && let Some((_, scratch)) = staged.iter().find(|s| s.0 == p)
+                    && let Some((_, column)) = row_of(kernel, p, index, var, inside, false)
+                {
+                    *memory = *scratch;
+                    *index = IndexExpr::from(column) * pitch.clone() + var.into();
+                }
+            }
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } => turn(kernel, body, var, inside, staged, pitch),
+            _ => {}
+        }
+    }
 }
 
 /// Sends what the loop stores to `param` through scratch; answers the loop that copies it from there.

@@ -13,7 +13,8 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
 use tlc_ir::{DType, ScalarOp};
 
-use super::directives::{Refusal, accumulations, collect_groups, exists, rewrite, touched};
+use super::accumulators::{accumulations, collect_groups, touched};
+use super::directives::{Refusal, exists, rewrite};
 use super::tree::{loop_body, replace_loop, substitute_in};
 
 /// The most threads of a block.

@@ -25,6 +25,8 @@ const FEW_STRIPS: usize = 8;
 const MANY_PANELS: usize = 2;
 /// Strips packed at once: what lies beside each other in memory goes into the cache together.
 const STRIPS_AT_ONCE: usize = 8;
+/// Bytes of a cache line.
+const LINE_BYTES: usize = 64;
 /// Panels of one pass over the strips, at most.
 const MAX_PANELS: usize = 16;
 
@@ -168,11 +170,15 @@ fn block(k: usize, size: usize) -> usize {
     k.div_ceil(k.div_ceil(most).max(1)).max(1)
 }
 
+/// Bytes of the second-level cache.
+fn second_level_bytes() -> usize {
+    static BYTES: OnceLock<usize> = OnceLock::new();
+    *BYTES.get_or_init(|| crate::machine::second_level_bytes() as usize)
+}
+
 /// Panels of one pass: half of the second-level cache holds them.
 fn panels_of_a_pass<K: Tiles>() -> usize {
-    static HALF: OnceLock<usize> = OnceLock::new();
-    let half = *HALF.get_or_init(|| crate::machine::second_level_bytes() as usize / 2);
-    (half / (BLOCK_BYTES * K::PANEL)).clamp(1, MAX_PANELS)
+    (second_level_bytes() / 2 / (BLOCK_BYTES * K::PANEL)).clamp(1, MAX_PANELS)
 }
 
 /// Scratch that a piece needs.
@@ -190,6 +196,20 @@ pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
 pub(super) fn packed_elements(p: &Product<'_>, tall: usize, wide: usize) -> usize {
     let across = if along_rows(p) { tall } else { wide };
     across.saturating_mul(p.k)
+}
+
+/// Asks for the cache lines of a row that will be read soon.
+fn prefetch_row<T>(start: *const T, elements: usize, size: usize) {
+    for offset in (0..elements * size).step_by(LINE_BYTES) {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: a hint, for any address.
+        unsafe {
+            use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+            _mm_prefetch::<_MM_HINT_T0>(start.cast::<i8>().wrapping_add(offset));
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = (start, offset);
+    }
 }
 
 /// Computes a piece.
@@ -230,6 +250,12 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8) {
         }
         return;
     }
+    // Whether a strip or a tile that is not asked for in time may lie beyond the second-level cache.
+    let bytes = |a: usize, b: usize| a.saturating_mul(b).saturating_mul(size);
+    let far = [bytes(p.m, p.k), bytes(p.k, p.n), bytes(p.m, p.n)]
+        .into_iter()
+        .fold(0, usize::saturating_add)
+        > second_level_bytes();
     let block = block(p.k, size);
     let pass = panels_of_a_pass::<K>() * K::PANEL;
     let panels = scratch.cast::<K::Element>();
@@ -275,6 +301,22 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8) {
                 for left in (0..across).step_by(K::PANEL) {
                     let width = K::PANEL.min(across - left);
                     let to = top as isize * dst_tall + (first + left) as isize * dst_wide;
+                    // A tile is read and written at the end of its sum, one after the other, where nothing hides a miss.
+                    if far {
+                        for i in 0..height as isize {
+                            prefetch_row(dst.wrapping_offset(to + i * dst_tall), width, size);
+                        }
+                    }
+                    if far && strip_sum == 1 && top + K::STRIP < tall {
+                        // What the next strip needs of its rows, a part with each panel of this one.
+                        let part = depth.div_ceil(across.div_ceil(K::PANEL));
+                        let at = part * (left / K::PANEL);
+                        let rows = K::STRIP.min(tall - top - K::STRIP);
+                        for i in 0..rows as isize {
+                            let row = strip.wrapping_offset((K::STRIP as isize + i) * strip_tall);
+                            prefetch_row(row.wrapping_add(at), part.min(depth.saturating_sub(at)), size);
+                        }
+                    }
                     let (vectors, sum_panel) = match direct {
                         true => (from.wrapping_add(left), panel_sum),
                         false => (panels.wrapping_add(left * depth), K::PANEL as isize),

@@ -23,6 +23,9 @@ const fn tile(element: usize) -> (usize, usize) {
 /// Bytes of the buffer for a tile, whose rows are a line longer than the tile's.
 const BUFFER: usize = 128 * (256 + LINE);
 
+/// A block whose rows lie within so many bytes is written directly: it fits the first cache whole.
+const SMALL: usize = 16 << 10;
+
 const _: () = {
     let mut element = 1;
     while element <= 8 {
@@ -208,6 +211,11 @@ unsafe fn transposed_tile<const E: usize, const STREAM: bool>(to: Block, from: B
             return;
         }
     }
+    if !STREAM && rows.saturating_mul(to.pitch.unsigned_abs()) <= SMALL {
+        // SAFETY: the caller's promise.
+        unsafe { turn::<E>(to, from, rows, columns) };
+        return;
+    }
     let mut buffer = std::mem::MaybeUninit::<Buffer>::uninit();
     let staged = Block {
         start: buffer.as_mut_ptr().cast(),
@@ -225,35 +233,48 @@ unsafe fn transposed_tile<const E: usize, const STREAM: bool>(to: Block, from: B
 #[repr(align(64))]
 struct Buffer(#[allow(dead_code, reason = "written and read through pointers")] [u8; BUFFER]);
 
-/// Turns a tile: whole blocks in registers, what is left element by element.
+/// Turns a tile: whole blocks in registers, wide ones first, what is left element by element.
 ///
 /// # Safety
 /// As for [`transposed_block`].
 unsafe fn turn<const E: usize>(to: Block, from: Block, rows: usize, columns: usize) {
+    let mut wide = (0, 0);
     #[cfg(target_arch = "x86_64")]
-    let side = if E >= 4 && has_avx512() {
+    if E >= 4 && has_avx512() {
         let side = LINE / E;
+        wide = (rows / side * side, columns / side * side);
         // SAFETY: whole blocks of the tile.
-        unsafe { wide::turn::<E, false>(to, from, rows / side * side, columns / side * side) };
-        side
-    } else {
-        let side = 16 / E;
-        for c in (0..columns / side * side).step_by(side) {
-            for r in (0..rows / side * side).step_by(side) {
-                // SAFETY: a block of the tile.
-                unsafe { narrow::turn::<E>(to.at(r, c, E), from.at(c, r, E)) };
-            }
-        }
-        side
-    };
-    #[cfg(not(target_arch = "x86_64"))]
-    let side = usize::MAX;
-    let (whole_rows, whole_columns) = (rows / side * side, columns / side * side);
+        unsafe { wide::turn::<E, false>(to, from, wide.0, wide.1) };
+    }
     // SAFETY: the rest of the tile.
     unsafe {
-        elements::<E>(to, from, 0..whole_rows, whole_columns..columns);
-        elements::<E>(to, from, whole_rows..rows, 0..columns);
+        strip::<E>(to, from, 0..wide.0, wide.1..columns);
+        strip::<E>(to, from, wide.0..rows, 0..columns);
     }
+}
+
+/// Turns a part of a tile in blocks of 16 bytes, of which the last of a row or column begin early enough to be whole.
+///
+/// # Safety
+/// As for [`transposed_block`].
+unsafe fn strip<const E: usize>(to: Block, from: Block, rows: Range<usize>, columns: Range<usize>) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let side = 16 / E;
+        if rows.len() >= side && columns.len() >= side {
+            for c in columns.clone().step_by(side) {
+                let c = c.min(columns.end - side);
+                for r in rows.clone().step_by(side) {
+                    let r = r.min(rows.end - side);
+                    // SAFETY: a block of the part.
+                    unsafe { narrow::turn::<E>(to.at(r, c, E), from.at(c, r, E)) };
+                }
+            }
+            return;
+        }
+    }
+    // SAFETY: the caller's promise.
+    unsafe { elements::<E>(to, from, rows, columns) };
 }
 
 /// Copies element by element.

@@ -23,10 +23,37 @@ pub(super) struct Kernels {
     fma_f64: unsafe fn(u64) -> f64,
     /// Floating-point operations in one round of `fma_f32`, and of `fma_f64`.
     flops_per_round: [u64; 2],
-    xmm_arithmetic: unsafe fn(u64, &[f32; 64]) -> f32,
-    xmm_mixed: unsafe fn(u64, &[f32; 64]) -> f32,
-    /// Vector instructions in one round of the two `xmm` loops.
-    xmm_per_round: u64,
+    /// By [`Xmm`].
+    xmm: [unsafe fn(u64, &[f32; 64]) -> f32; 5],
+}
+
+/// A loop of 128-bit instructions.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Xmm {
+    /// A quarter multiplications, a quarter multiply-adds, half additions.
+    Arithmetic,
+    /// Half of them loads.
+    Mixed,
+    /// Multiply-adds.
+    Multiply,
+    /// Divisions.
+    Divide,
+    /// Divisions with [`MULTIPLIES_BESIDE`] multiply-adds each, which do not count.
+    DivideBeside,
+}
+
+/// Multiply-adds beside each division of [`Xmm::DivideBeside`]: enough that they, not the division, take the time.
+pub(super) const MULTIPLIES_BESIDE: u64 = 16;
+
+impl Xmm {
+    /// Instructions that count, in one round.
+    fn per_round(self) -> u64 {
+        match self {
+            Xmm::Arithmetic | Xmm::Mixed | Xmm::Multiply => 24,
+            Xmm::Divide => 4,
+            Xmm::DivideBeside => 2,
+        }
+    }
 }
 
 /// What a bandwidth loop does.
@@ -91,20 +118,15 @@ impl Kernels {
         rounds * self.flops_per_round[1]
     }
 
-    /// Does `rounds` rounds of independent 128-bit instructions, all arithmetic or half of them loads; tells how many
-    /// instructions that were.
-    pub(super) fn xmm(&self, rounds: u64, with_loads: bool) -> u64 {
+    /// Does `rounds` rounds of independent 128-bit instructions; tells how many of those that count that were.
+    pub(super) fn xmm(&self, rounds: u64, which: Xmm) -> u64 {
         #[repr(align(64))]
         struct Data([f32; 64]);
         let data = Data([1.0; 64]);
-        let run = if with_loads {
-            self.xmm_mixed
-        } else {
-            self.xmm_arithmetic
-        };
+        let run = self.xmm[which as usize];
         // SAFETY: `best` chose loops that this processor has.
         std::hint::black_box(unsafe { run(rounds, std::hint::black_box(&data.0)) });
-        rounds * self.xmm_per_round
+        rounds * which.per_round()
     }
 }
 
@@ -136,9 +158,7 @@ macro_rules! x86_kernels {
                 fma_f32,
                 fma_f64,
                 flops_per_round: [(2 * DEPTH * SUMS * LANES) as u64, (DEPTH * SUMS * LANES) as u64],
-                xmm_arithmetic: xmm::arithmetic,
-                xmm_mixed: xmm::mixed,
-                xmm_per_round: xmm::PER_ROUND,
+                xmm: xmm::LOOPS,
             };
 
             #[target_feature(enable = $features)]
@@ -299,41 +319,89 @@ x86_kernels!(
 mod xmm {
     use std::arch::asm;
 
-    pub(super) const PER_ROUND: u64 = 24;
+    pub(super) const LOOPS: [unsafe fn(u64, &[f32; 64]) -> f32; 5] =
+        [arithmetic, mixed, multiply, divide, divide_beside];
 
-    /// A quarter multiplications, a quarter multiply-adds, half additions: what fused chains are made of.
-    #[target_feature(enable = "avx,fma")]
-    pub(super) unsafe fn arithmetic(rounds: u64, data: &[f32; 64]) -> f32 {
-        if rounds == 0 {
-            return data[0];
-        }
-        // SAFETY: changes only the registers named, and reads nothing but the two vectors at `data`.
-        unsafe {
-            asm!(
-                "vmovups xmm14, [{data}]",
-                "vmovups xmm15, [{data} + 16]",
-                "2:",
-                "vmulps xmm0, xmm14, xmm15", "vaddps xmm1, xmm14, xmm15", "vmulps xmm2, xmm14, xmm15",
-                "vaddps xmm3, xmm14, xmm15", "vmulps xmm4, xmm14, xmm15", "vaddps xmm5, xmm14, xmm15",
-                "vmulps xmm6, xmm14, xmm15", "vaddps xmm7, xmm14, xmm15", "vmulps xmm8, xmm14, xmm15",
-                "vaddps xmm9, xmm14, xmm15", "vmulps xmm10, xmm14, xmm15", "vaddps xmm11, xmm14, xmm15",
-                "vfmadd213ps xmm0, xmm14, xmm15", "vaddps xmm1, xmm14, xmm15", "vfmadd213ps xmm2, xmm14, xmm15",
-                "vaddps xmm3, xmm14, xmm15", "vfmadd213ps xmm4, xmm14, xmm15", "vaddps xmm5, xmm14, xmm15",
-                "vfmadd213ps xmm6, xmm14, xmm15", "vaddps xmm7, xmm14, xmm15", "vfmadd213ps xmm8, xmm14, xmm15",
-                "vaddps xmm9, xmm14, xmm15", "vfmadd213ps xmm10, xmm14, xmm15", "vaddps xmm11, xmm14, xmm15",
-                "dec {rounds}",
-                "jnz 2b",
-                data = in(reg) data.as_ptr(),
-                rounds = inout(reg) rounds => _,
-                out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
-                out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
-                out("xmm14") _, out("xmm15") _,
-                options(readonly, nostack),
-            );
-        }
-        data[1]
+    /// A loop over instructions on registers alone: sources in `xmm14` and `xmm15`, results in the others.
+    macro_rules! register_loop {
+        ($(#[$doc:meta])* $name:ident: $($instruction:literal),+) => {
+            $(#[$doc])*
+            #[target_feature(enable = "avx,fma")]
+            unsafe fn $name(rounds: u64, data: &[f32; 64]) -> f32 {
+                if rounds == 0 {
+                    return data[0];
+                }
+                // SAFETY: changes only the registers named, and reads nothing but the two vectors at `data`.
+                unsafe {
+                    asm!(
+                        "vmovups xmm14, [{data}]",
+                        "vmovups xmm15, [{data} + 16]",
+                        "2:",
+                        $($instruction,)+
+                        "dec {rounds}",
+                        "jnz 2b",
+                        data = in(reg) data.as_ptr(),
+                        rounds = inout(reg) rounds => _,
+                        out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
+                        out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                        out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _,
+                        options(readonly, nostack),
+                    );
+                }
+                data[1]
+            }
+        };
     }
 
+    register_loop! {
+        /// A quarter multiplications, a quarter multiply-adds, half additions: what fused chains are made of.
+        arithmetic:
+        "vmulps xmm0, xmm14, xmm15", "vaddps xmm1, xmm14, xmm15", "vmulps xmm2, xmm14, xmm15",
+        "vaddps xmm3, xmm14, xmm15", "vmulps xmm4, xmm14, xmm15", "vaddps xmm5, xmm14, xmm15",
+        "vmulps xmm6, xmm14, xmm15", "vaddps xmm7, xmm14, xmm15", "vmulps xmm8, xmm14, xmm15",
+        "vaddps xmm9, xmm14, xmm15", "vmulps xmm10, xmm14, xmm15", "vaddps xmm11, xmm14, xmm15",
+        "vfmadd213ps xmm0, xmm14, xmm15", "vaddps xmm1, xmm14, xmm15", "vfmadd213ps xmm2, xmm14, xmm15",
+        "vaddps xmm3, xmm14, xmm15", "vfmadd213ps xmm4, xmm14, xmm15", "vaddps xmm5, xmm14, xmm15",
+        "vfmadd213ps xmm6, xmm14, xmm15", "vaddps xmm7, xmm14, xmm15", "vfmadd213ps xmm8, xmm14, xmm15",
+        "vaddps xmm9, xmm14, xmm15", "vfmadd213ps xmm10, xmm14, xmm15", "vaddps xmm11, xmm14, xmm15"
+    }
+
+    register_loop! {
+        /// Multiply-adds alone.
+        multiply:
+        "vfmadd213ps xmm0, xmm14, xmm15", "vfmadd213ps xmm1, xmm14, xmm15", "vfmadd213ps xmm2, xmm14, xmm15",
+        "vfmadd213ps xmm3, xmm14, xmm15", "vfmadd213ps xmm4, xmm14, xmm15", "vfmadd213ps xmm5, xmm14, xmm15",
+        "vfmadd213ps xmm6, xmm14, xmm15", "vfmadd213ps xmm7, xmm14, xmm15", "vfmadd213ps xmm8, xmm14, xmm15",
+        "vfmadd213ps xmm9, xmm14, xmm15", "vfmadd213ps xmm10, xmm14, xmm15", "vfmadd213ps xmm11, xmm14, xmm15",
+        "vfmadd213ps xmm0, xmm14, xmm15", "vfmadd213ps xmm1, xmm14, xmm15", "vfmadd213ps xmm2, xmm14, xmm15",
+        "vfmadd213ps xmm3, xmm14, xmm15", "vfmadd213ps xmm4, xmm14, xmm15", "vfmadd213ps xmm5, xmm14, xmm15",
+        "vfmadd213ps xmm6, xmm14, xmm15", "vfmadd213ps xmm7, xmm14, xmm15", "vfmadd213ps xmm8, xmm14, xmm15",
+        "vfmadd213ps xmm9, xmm14, xmm15", "vfmadd213ps xmm10, xmm14, xmm15", "vfmadd213ps xmm11, xmm14, xmm15"
+    }
+
+    register_loop! {
+        /// Divisions alone.
+        divide:
+        "vdivps xmm0, xmm14, xmm15", "vdivps xmm1, xmm14, xmm15", "vdivps xmm2, xmm14, xmm15",
+        "vdivps xmm3, xmm14, xmm15"
+    }
+
+    register_loop! {
+        /// A division after every sixteen multiply-adds.
+        divide_beside:
+        "vfmadd213ps xmm0, xmm14, xmm15", "vfmadd213ps xmm1, xmm14, xmm15", "vfmadd213ps xmm2, xmm14, xmm15",
+        "vfmadd213ps xmm3, xmm14, xmm15", "vfmadd213ps xmm4, xmm14, xmm15", "vfmadd213ps xmm5, xmm14, xmm15",
+        "vfmadd213ps xmm6, xmm14, xmm15", "vfmadd213ps xmm7, xmm14, xmm15", "vdivps xmm12, xmm14, xmm15",
+        "vfmadd213ps xmm8, xmm14, xmm15", "vfmadd213ps xmm9, xmm14, xmm15", "vfmadd213ps xmm10, xmm14, xmm15",
+        "vfmadd213ps xmm11, xmm14, xmm15", "vfmadd213ps xmm0, xmm14, xmm15", "vfmadd213ps xmm1, xmm14, xmm15",
+        "vfmadd213ps xmm2, xmm14, xmm15", "vfmadd213ps xmm3, xmm14, xmm15", "vfmadd213ps xmm4, xmm14, xmm15",
+        "vfmadd213ps xmm5, xmm14, xmm15", "vfmadd213ps xmm6, xmm14, xmm15", "vfmadd213ps xmm7, xmm14, xmm15",
+        "vfmadd213ps xmm8, xmm14, xmm15", "vfmadd213ps xmm9, xmm14, xmm15", "vfmadd213ps xmm10, xmm14, xmm15",
+        "vfmadd213ps xmm11, xmm14, xmm15", "vdivps xmm13, xmm14, xmm15", "vfmadd213ps xmm0, xmm14, xmm15",
+        "vfmadd213ps xmm1, xmm14, xmm15", "vfmadd213ps xmm2, xmm14, xmm15", "vfmadd213ps xmm3, xmm14, xmm15",
+        "vfmadd213ps xmm4, xmm14, xmm15", "vfmadd213ps xmm5, xmm14, xmm15", "vfmadd213ps xmm6, xmm14, xmm15",
+        "vfmadd213ps xmm7, xmm14, xmm15"
+    }
     /// Half loads, half arithmetic (a multiplication or an addition of what was loaded).
     #[target_feature(enable = "avx,fma")]
     pub(super) unsafe fn mixed(rounds: u64, data: &[f32; 64]) -> f32 {
@@ -374,7 +442,7 @@ mod xmm {
 /// Plain loops that the compiler vectorizes as far as the target's baseline allows. No stores past the caches, and a
 /// multiply-add is a multiplication and an addition.
 mod portable {
-    use super::{BLOCK_FLOATS, Kernels};
+    use super::{BLOCK_FLOATS, Kernels, MULTIPLIES_BESIDE};
     use std::hint::black_box;
     use std::slice::{from_raw_parts, from_raw_parts_mut};
 
@@ -391,9 +459,7 @@ mod portable {
         fma_f32,
         fma_f64,
         flops_per_round: [(2 * DEPTH * SUMS) as u64, (2 * DEPTH * SUMS) as u64],
-        xmm_arithmetic,
-        xmm_mixed,
-        xmm_per_round: 4 * XMM as u64,
+        xmm: [xmm_arithmetic, xmm_mixed, xmm_multiply, xmm_divide, xmm_divide_beside],
     };
 
     unsafe fn read(a: *const f32, floats: usize) -> f32 {
@@ -469,6 +535,50 @@ mod portable {
             }
         }
         sums.as_flattened().iter().sum()
+    }
+
+    /// Six vectors of four lanes; each round multiplies four times.
+    unsafe fn xmm_multiply(rounds: u64, data: &[f32; 64]) -> f32 {
+        let scale = black_box(data[0]);
+        let mut products = [[0.5f32; 4]; XMM];
+        for _ in 0..rounds {
+            for _ in 0..4 {
+                for lane in products.as_flattened_mut() {
+                    *lane *= scale;
+                }
+            }
+        }
+        products.as_flattened().iter().sum()
+    }
+
+    /// Four vectors of four lanes; each round divides once.
+    unsafe fn xmm_divide(rounds: u64, data: &[f32; 64]) -> f32 {
+        let scale = black_box(data[0]);
+        let mut quotients = [[0.5f32; 4]; 4];
+        for _ in 0..rounds {
+            for lane in quotients.as_flattened_mut() {
+                *lane /= scale;
+            }
+        }
+        quotients.as_flattened().iter().sum()
+    }
+
+    /// Eight vectors of four lanes that are multiplied four times a round, two that are divided once.
+    unsafe fn xmm_divide_beside(rounds: u64, data: &[f32; 64]) -> f32 {
+        let scale = black_box(data[0]);
+        let mut products = [[0.5f32; 4]; 8];
+        let mut quotients = [[0.5f32; 4]; 2];
+        for _ in 0..rounds {
+            for _ in 0..MULTIPLIES_BESIDE * 2 / 8 {
+                for lane in products.as_flattened_mut() {
+                    *lane *= scale;
+                }
+            }
+            for lane in quotients.as_flattened_mut() {
+                *lane /= scale;
+            }
+        }
+        products.as_flattened().iter().sum::<f32>() + quotients.as_flattened().iter().sum::<f32>()
     }
 
     /// Six vectors of four lanes; each round loads and adds twice.
@@ -551,9 +661,15 @@ mod tests {
             assert_eq!(kernels.fma_f32(0), 0);
             assert_eq!(kernels.fma_f32(10), 10 * kernels.flops_per_round[0]);
             assert_eq!(kernels.fma_f64(3), 3 * kernels.flops_per_round[1]);
-            for with_loads in [false, true] {
-                assert_eq!(kernels.xmm(0, with_loads), 0);
-                assert_eq!(kernels.xmm(1000, with_loads), 24_000);
+            for (which, each) in [
+                (Xmm::Arithmetic, 24),
+                (Xmm::Mixed, 24),
+                (Xmm::Multiply, 24),
+                (Xmm::Divide, 4),
+                (Xmm::DivideBeside, 2),
+            ] {
+                assert_eq!(kernels.xmm(0, which), 0);
+                assert_eq!(kernels.xmm(1000, which), 1000 * each);
             }
             // SAFETY: `builds` chose what this processor has. Each sum converges to 0.5.
             let sum = unsafe { (kernels.fma_f32)(10) };

@@ -60,6 +60,9 @@ fn sample() -> HwBench {
         f64_flops_per_second: rate,
         xmm_ops_per_second: rate,
         xmm_mixed_ops_per_second: rate,
+        xmm_multiplies_per_second: rate,
+        xmm_divisions_per_second: rate,
+        xmm_divisions_beside_per_second: rate,
         page_fault_ns: 0.1 + 0.2,
         huge_page_fault_ns: 1.0 / 3.0,
         fork_join_ns: 100.0,
@@ -134,15 +137,15 @@ fn json_survives_a_round_trip_and_other_text_is_refused() {
     let text = bench.to_json();
     assert_eq!(HwBench::from_json(&text).unwrap(), bench);
     assert!(
-        text.starts_with("{\n  \"schema\": 1,\n  \"cpu_model\": \"Test\""),
+        text.starts_with("{\n  \"schema\": 2,\n  \"cpu_model\": \"Test\""),
         "{text}"
     );
-    let other = text.replace("\"schema\": 1", "\"schema\": 7");
+    let other = text.replace("\"schema\": 2", "\"schema\": 7");
     assert!(matches!(
         HwBench::from_json(&other),
         Err(HwBenchError::Schema { found: 7 })
     ));
-    for broken in ["", "[]", "{}", "{\"schema\": 1}", &text[..text.len() / 2]] {
+    for broken in ["", "[]", "{}", "{\"schema\": 2}", &text[..text.len() / 2]] {
         assert!(
             matches!(HwBench::from_json(broken), Err(HwBenchError::Json(_))),
             "{broken}"
@@ -186,6 +189,9 @@ fn a_measurement_has_every_row_and_positive_figures() {
             bench.f32_flops_per_second,
             bench.f64_flops_per_second,
             bench.xmm_ops_per_second,
+            bench.xmm_multiplies_per_second,
+            bench.xmm_divisions_per_second,
+            bench.xmm_divisions_beside_per_second,
         ] {
             assert!(rate.one_thread > 0.0);
         }
@@ -212,4 +218,21 @@ fn memory_footprints_respect_the_machine() {
     assert_eq!(memory_footprint(&caches, None), 512 << 20);
     caches.l3 = None;
     assert_eq!(memory_footprint(&caches, None), 64 << 20);
+}
+
+#[test]
+fn a_division_costs_the_multiplies_that_it_displaces() {
+    let mut bench = sample();
+    let rate = |one| Rate {
+        one_thread: one,
+        all_threads: 2.0 * one,
+    };
+    bench.xmm_multiplies_per_second = rate(8e9);
+    bench.xmm_divisions_beside_per_second = rate(8e9 / 18.5);
+    assert!((bench.division_in_multiplies() - 2.5).abs() < 1e-9);
+    // A share below nothing is noise, and what could not be measured costs nothing.
+    for beside in [1e9, 0.0] {
+        bench.xmm_divisions_beside_per_second = rate(beside);
+        assert_eq!(bench.division_in_multiplies(), 0.0);
+    }
 }

@@ -5,6 +5,9 @@ static __device__ __forceinline__ f32 max_f32(f32 a, f32 b) { return a != a ? a 
 static __device__ __forceinline__ u32 shl_u32(u32 a, u32 b) {
     return b >= 32 ? (u32)0 : (u32)((u32)a << (int)b);
 }
+static __device__ __forceinline__ u32 shr_u32(u32 a, u32 b) {
+    return b >= 32 ? (u32)0 : (u32)(a >> (int)b);
+}
 
 extern "C" __global__ void __launch_bounds__(256) softmax(const f32* __restrict__ p0, f32* __restrict__ p1) {
     f32 r0;
@@ -16,6 +19,7 @@ extern "C" __global__ void __launch_bounds__(256) softmax(const f32* __restrict_
     f32 r6;
     __shared__ f32 shared7[256];
     f32 r8;
+    f32 r9;
     const int b0 = blockIdx.x;
     r0 = __uint_as_float(0xff800000u);
     {
@@ -69,41 +73,65 @@ extern "C" __global__ void __launch_bounds__(256) softmax(const f32* __restrict_
             if (v17) {
                 const f32 v18 = p0[b0 * 1000 + t6 + k7 * 256];
                 const f32 v19 = v18 - v14;
-                const bool v20 = 89.0f < v19;
-                const f32 v21 = v20 ? 89.0f : v19;
-                const bool v22 = v21 < (-104.5f);
-                const f32 v23 = v22 ? (-104.5f) : v21;
-                const f32 v24 = fmaf(v23, 1.442695f, 12583166.0f);
-                const f32 v25 = v24 - 12583166.0f;
-                const f32 v26 = fmaf(v25, (-0.69314575f), v23);
-                const f32 v27 = fmaf(v25, (-1.4286068e-6f), v26);
-                const f32 v28 = fmaf(0.0013840563f, v27, 0.008369354f);
-                const f32 v29 = fmaf(v28, v27, 0.041668084f);
-                const f32 v30 = fmaf(v29, v27, 0.16666515f);
-                const f32 v31 = fmaf(v30, v27, 0.49999994f);
-                const f32 v32 = fmaf(v31, v27, 1.0f);
-                const f32 v33 = fmaf(v32, v27, 1.0f);
-                const i32 v34 = (i32)__float_as_int(v24);
-                const u32 v35 = (u32)v34;
-                const u32 v36 = shl_u32(v35, 22u);
-                const i32 v37 = (i32)v36;
-                const i32 v38 = (i32)(v37 & (-8388608));
-                const u32 v39 = (u32)v34;
-                const u32 v40 = shl_u32(v39, 23u);
-                const i32 v41 = (i32)v40;
-                const i32 v42 = (i32)((u32)v41 - (u32)v38);
-                const f32 v43 = __int_as_float((i32)v38);
-                const f32 v44 = __int_as_float((i32)v42);
-                const f32 v45 = v33 * v43;
-                const f32 v46 = v45 * v44;
-                shared2[t6 + k7 * 256] = v46;
-                const f32 v47 = r6;
-                const f32 v48 = v47 + v46;
-                r6 = v48;
+                const f32 v20 = fmaf(v19, 1.442695f, 12582912.0f);
+                const f32 v21 = v20 - 12582912.0f;
+                const f32 v22 = fmaf(v21, (-0.69314575f), v19);
+                const f32 v23 = fmaf(v21, (-1.4286068e-6f), v22);
+                const f32 v24 = fmaf(0.0013840563f, v23, 0.008369354f);
+                const f32 v25 = fmaf(v24, v23, 0.041668084f);
+                const f32 v26 = fmaf(v25, v23, 0.16666515f);
+                const f32 v27 = fmaf(v26, v23, 0.49999994f);
+                const f32 v28 = fmaf(v27, v23, 1.0f);
+                const f32 v29 = fmaf(v28, v23, 1.0f);
+                const i32 v30 = (i32)__float_as_int(v20);
+                const u32 v31 = (u32)v30;
+                const u32 v32 = shl_u32(v31, 23u);
+                const i32 v33 = (i32)v32;
+                const i32 v34 = (i32)__float_as_int(v29);
+                const i32 v35 = (i32)((u32)v34 + (u32)v33);
+                const f32 v36 = __int_as_float((i32)v35);
+                const i32 v37 = (i32)__float_as_int(v19);
+                const i32 v38 = (i32)(v37 & 2147483647);
+                const bool v39 = 1118699520 < v38;
+                r9 = v36;
+                if (v39) {
+                    const bool v40 = 12583041.0f < v20;
+                    const f32 v41 = v40 ? 12583041.0f : v20;
+                    const bool v42 = v41 < 12582760.0f;
+                    const f32 v43 = v42 ? 12582760.0f : v41;
+                    const i32 v44 = (i32)__float_as_int(v20);
+                    const i32 v45 = (i32)__float_as_int(v43);
+                    const bool v46 = v44 == v45;
+                    const f32 v47 = v43 - 12582760.0f;
+                    const f32 v48 = v46 ? v29 : v47;
+                    const u32 v49 = (u32)v45;
+                    const u32 v50 = shr_u32(v49, 1u);
+                    const i32 v51 = (i32)v50;
+                    const u32 v52 = (u32)v51;
+                    const u32 v53 = shl_u32(v52, 23u);
+                    const i32 v54 = (i32)v53;
+                    const u32 v55 = (u32)v45;
+                    const u32 v56 = shl_u32(v55, 23u);
+                    const i32 v57 = (i32)v56;
+                    const i32 v58 = (i32)((u32)v57 - (u32)v54);
+                    const i32 v59 = (i32)((u32)1065353216 + (u32)v54);
+                    const f32 v60 = __int_as_float((i32)v59);
+                    const i32 v61 = (i32)((u32)1065353216 + (u32)v58);
+                    const f32 v62 = __int_as_float((i32)v61);
+                    const f32 v63 = v48 * v60;
+                    const f32 v64 = v63 * v62;
+                    const f32 v65 = v39 ? v64 : v36;
+                    r9 = v65;
+                }
+                const f32 v66 = r9;
+                shared2[t6 + k7 * 256] = v66;
+                const f32 v67 = r6;
+                const f32 v68 = v67 + v66;
+                r6 = v68;
             }
         }
-        const f32 v49 = r6;
-        shared7[t6] = v49;
+        const f32 v69 = r6;
+        shared7[t6] = v69;
     }
     __syncthreads();
     if ((int)threadIdx.x < 16) {
@@ -111,33 +139,33 @@ extern "C" __global__ void __launch_bounds__(256) softmax(const f32* __restrict_
         r8 = 0.0f;
         #pragma unroll
         for (int k9 = 0; k9 < 16; ++k9) {
-            const f32 v50 = shared7[t8 + k9 * 16];
-            const f32 v51 = r8;
-            const f32 v52 = v51 + v50;
-            r8 = v52;
+            const f32 v70 = shared7[t8 + k9 * 16];
+            const f32 v71 = r8;
+            const f32 v72 = v71 + v70;
+            r8 = v72;
         }
-        const f32 v53 = r8;
-        shared7[t8] = v53;
+        const f32 v73 = r8;
+        shared7[t8] = v73;
     }
     __syncthreads();
     #pragma unroll
     for (int k10 = 0; k10 < 16; ++k10) {
-        const f32 v54 = shared7[k10];
-        const f32 v55 = r1;
-        const f32 v56 = v55 + v54;
-        r1 = v56;
+        const f32 v74 = shared7[k10];
+        const f32 v75 = r1;
+        const f32 v76 = v75 + v74;
+        r1 = v76;
     }
-    const f32 v57 = r1;
+    const f32 v77 = r1;
     {
         const int t11 = threadIdx.x;
         for (int k12 = 0; k12 < 4; ++k12) {
-            const i32 v58 = t11 + k12 * 256;
-            const i32 v59 = 1000;
-            const bool v60 = v58 < v59;
-            if (v60) {
-                const f32 v61 = shared2[t11 + k12 * 256];
-                const f32 v62 = v61 / v57;
-                p1[b0 * 1000 + t11 + k12 * 256] = v62;
+            const i32 v78 = t11 + k12 * 256;
+            const i32 v79 = 1000;
+            const bool v80 = v78 < v79;
+            if (v80) {
+                const f32 v81 = shared2[t11 + k12 * 256];
+                const f32 v82 = v81 / v77;
+                p1[b0 * 1000 + t11 + k12 * 256] = v82;
             }
         }
     }

@@ -80,6 +80,8 @@ fn table(bench: &HwBench) -> String {
         ("f64 multiply-add, GFLOP/s", bench.f64_flops_per_second),
         ("128-bit arithmetic, Gop/s", bench.xmm_ops_per_second),
         ("128-bit loads and arithmetic, Gop/s", bench.xmm_mixed_ops_per_second),
+        ("128-bit multiply-adds, Gop/s", bench.xmm_multiplies_per_second),
+        ("128-bit divisions, Gop/s", bench.xmm_divisions_per_second),
     ];
     // Writing to a String cannot fail.
     for (name, rate) in rates {

@@ -1,0 +1,323 @@
+//! Accumulators of their own for parts of a loop: one for each lane and unrolled copy, or a register instead of memory.
+
+use tlc_ir::graph::Monoid;
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
+
+use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, loop_bind, rewrite};
+use super::tree::{loop_body, replace_loop};
+
+/// Accumulations below the loop over `var` whose state is scratch made outside `around` and does not vary inside it.
+pub(super) fn accumulations(body: &[Stmt], out: &mut Vec<(Memory, IndexExpr)>) {
+    for s in body {
+        match s {
+            Stmt::Accumulate { state, .. } => {
+                for (m, i) in state {
+                    if !out.contains(&(*m, i.clone())) {
+                        out.push((*m, i.clone()));
+                    }
+                }
+            }
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } => accumulations(body, out),
+            _ => {}
+        }
+    }
+}
+
+/// Accumulations with their states, once per distinct state.
+pub(super) fn collect_groups(body: &[Stmt], out: &mut Vec<(Monoid, Vec<Memory>)>) {
+    for s in body {
+        match s {
+            Stmt::Accumulate { monoid, state, .. } => {
+                let memories: Vec<Memory> = state.iter().map(|s| s.0).collect();
+                if !out.iter().any(|(_, m)| *m == memories) {
+                    out.push((*monoid, memories));
+                }
+            }
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } => collect_groups(body, out),
+            _ => {}
+        }
+    }
+}
+
+/// True if a statement other than an accumulation loads or stores the memory.
+pub(super) fn touched(body: &[Stmt], memory: Memory) -> bool {
+    body.iter().any(|s| match s {
+        Stmt::Let {
+            op: Op::Load { memory: m, .. },
+            ..
+        }
+        | Stmt::Store { memory: m, .. } => *m == memory,
+        Stmt::Loop { body, .. } | Stmt::If { body, .. } => touched(body, memory),
+        _ => false,
+    })
+}
+
+pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<Vec<VarId>, Refusal> {
+    let inside = exists(kernel, var)?;
+    let outer_body = exists(kernel, around)?;
+    if around != var && loop_body(outer_body, var).is_none() {
+        return Err(Refusal::NotNested(around, var));
+    }
+    let Some(copies) = kernel.extents[var.0 as usize]
+        .as_const()
+        .filter(|n| (1..=MAX_UNROLL).contains(n))
+    else {
+        return Err(Refusal::NotConstant(var));
+    };
+    // What is set up and combined around it has lanes of its own.
+    if let Some(Some(outer)) = enclosing_lanes(&kernel.body, around, None) {
+        return Err(Refusal::NotNested(outer, around));
+    }
+    let bind = loop_bind(&kernel.body, var);
+    if !matches!(bind, Some(Bind::Lanes | Bind::Unroll)) {
+        return Err(Refusal::NotInRegisters(var));
+    }
+    let lanes = bind == Some(Bind::Lanes);
+    let mut found = Vec::new();
+    let mut groups = Vec::new();
+    accumulations(inside, &mut found);
+    collect_groups(inside, &mut groups);
+    if groups.is_empty() {
+        return Err(Refusal::NoAccumulation(var));
+    }
+    // Every state must be a register array of constant length that other statements around do not touch; lanes are the
+    // last index of a register, so their copies come first.
+    for (m, _) in &found {
+        let registers = matches!(m, Memory::Scratch(s) if kernel.scratch[*s as usize].scope == Scope::Register);
+        let len = kernel.memory_len(*m).as_const();
+        let fits = len.is_some_and(|n| n * copies <= 4 * MAX_UNROLL && (!lanes || n == 1));
+        if !registers || !fits || touched(outer_body, *m) {
+            return Err(Refusal::Recurrence(var));
+        }
+    }
+    let mut made = Vec::new();
+    let mut before = Vec::new();
+    let mut after = Vec::new();
+    let mut renamed: Vec<(Memory, Memory, i64)> = Vec::new();
+    for (monoid, states) in &groups {
+        let mut pairs = Vec::new();
+        for (position, m) in states.iter().enumerate() {
+            let len = kernel.memory_len(*m).as_const().expect("checked above");
+            let dtype = kernel.memory_dtype(*m);
+            let copy = kernel.new_scratch(dtype, IndexExpr::Const(len * copies), Scope::Register);
+            renamed.push((*m, copy, len));
+            let identity = if position == 0 {
+                monoid.identity(dtype)
+            } else {
+                dtype.zero()
+            };
+            pairs.push((*m, copy, len, dtype, identity));
+        }
+        let len = pairs[0].2;
+        // Copies go outside, elements of one copy inside: whole vectors combine where a copy is as long as the lanes.
+        let (c, e) = (
+            kernel.new_var(IndexExpr::Const(copies)),
+            kernel.new_var(IndexExpr::Const(len)),
+        );
+        let at = IndexExpr::from(c) * IndexExpr::Const(len) + e.into();
+        let mut body = Vec::new();
+        for (_, copy, _, dtype, identity) in &pairs {
+            let value = kernel.new_value(*dtype);
+            body.push(Stmt::Let {
+                value,
+                op: Op::Const(*identity),
+            });
+            body.push(Stmt::Store {
+                memory: *copy,
+                index: at.clone(),
+                value,
+                mask: None,
+            });
+        }
+        before.push(copy_loops(c, e, len, lanes, body));
+        let (c, e) = (
+            kernel.new_var(IndexExpr::Const(copies)),
+            kernel.new_var(IndexExpr::Const(len)),
+        );
+        let at = IndexExpr::from(c) * IndexExpr::Const(len) + e.into();
+        let mut body = Vec::new();
+        let mut values = smallvec::SmallVec::new();
+        for (_, copy, _, dtype, _) in &pairs {
+            let value = kernel.new_value(*dtype);
+            body.push(Stmt::Let {
+                value,
+                op: Op::Load {
+                    memory: *copy,
+                    index: at.clone(),
+                    mask: None,
+                },
+            });
+            values.push(value);
+        }
+        let state = pairs.iter().map(|p| (p.0, IndexExpr::from(e))).collect();
+        body.push(Stmt::Accumulate {
+            monoid: *monoid,
+            state,
+            values,
+        });
+        // Combining never runs over lanes of the copies: those are what is combined.
+        let combine = Stmt::Loop {
+            var: c,
+            bind: Bind::Unroll,
+            body: vec![Stmt::Loop {
+                var: e,
+                bind: if len > 1 { Bind::Lanes } else { Bind::Unroll },
+                body,
+            }],
+        };
+        after.push(combine);
+        made.extend([c, e]);
+    }
+    let mut rewritten = std::mem::take(&mut kernel.body);
+    replace_loop(&mut rewritten, var, &mut |bind, mut body| {
+        rename_states(&mut body, &renamed, var);
+        vec![Stmt::Loop { var, bind, body }]
+    });
+    replace_loop(&mut rewritten, around, &mut |bind, body| {
+        let mut out = std::mem::take(&mut before);
+        out.push(Stmt::Loop {
+            var: around,
+            bind,
+            body,
+        });
+        out.append(&mut after);
+        out
+    });
+    kernel.body = rewritten;
+    Ok(made)
+}
+
+/// Loops that initialize register copies: over lanes where the copies are one per lane.
+fn copy_loops(c: VarId, e: VarId, len: i64, lanes: bool, body: Vec<Stmt>) -> Stmt {
+    let (outer, inner) = match (lanes && len == 1, len > 1) {
+        (true, _) => (Bind::Lanes, Bind::Unroll),
+        (false, true) => (Bind::Unroll, Bind::Lanes),
+        _ => (Bind::Unroll, Bind::Unroll),
+    };
+    if outer == Bind::Lanes {
+        return Stmt::Loop {
+            var: e,
+            bind: inner,
+            body: vec![Stmt::Loop {
+                var: c,
+                bind: outer,
+                body,
+            }],
+        };
+    }
+    Stmt::Loop {
+        var: c,
+        bind: outer,
+        body: vec![Stmt::Loop {
+            var: e,
+            bind: inner,
+            body,
+        }],
+    }
+}
+
+fn rename_states(body: &mut [Stmt], renamed: &[(Memory, Memory, i64)], var: VarId) {
+    for s in body {
+        match s {
+            Stmt::Accumulate { state, .. } => {
+                for (m, i) in state.iter_mut() {
+                    if let Some((_, new, len)) = renamed.iter().find(|(old, ..)| old == m) {
+                        *m = *new;
+                        *i = IndexExpr::from(var) * IndexExpr::Const(*len) + i.clone();
+                    }
+                }
+            }
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } => rename_states(body, renamed, var),
+            _ => {}
+        }
+    }
+}
+
+pub(super) fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -> Result<Vec<VarId>, Refusal> {
+    let inside = exists(kernel, var)?;
+    let mut groups = Vec::new();
+    collect_groups(inside, &mut groups);
+    let mut states = Vec::new();
+    accumulations(inside, &mut states);
+    if groups.is_empty() {
+        return Err(Refusal::NoAccumulation(var));
+    }
+    // One accumulator, which stays where it is while the loop runs, becomes one register.
+    let inner = super::tree::defined_vars(inside);
+    let moves = |i: &IndexExpr| i.uses(var) || inner.iter().any(|&v| i.uses(v));
+    let several = |m: &Memory| states.iter().filter(|(other, _)| other == m).count() > 1;
+    let fits = |(m, i): &(Memory, IndexExpr)| !touched(inside, *m) && !moves(i) && !several(m);
+    if !states.iter().all(fits) || groups.iter().any(|g| g.1.len() > 1) {
+        return Err(Refusal::Recurrence(var));
+    }
+    let enclosing = enclosing_lanes(&kernel.body, var, None).flatten();
+    if enclosing != lanes {
+        return Err(Refusal::NotNested(lanes.or(enclosing).unwrap_or(var), var));
+    }
+    let width = match lanes {
+        Some(l) => kernel.extents[l.0 as usize].as_const().ok_or(Refusal::NotConstant(l))?,
+        None => 1,
+    };
+    let at: IndexExpr = lanes.map_or(IndexExpr::ZERO, |l| l.into());
+    let (mut before, mut after, mut renamed) = (Vec::new(), Vec::new(), Vec::new());
+    for (monoid, memories) in &groups {
+        let original = memories[0];
+        let dtype = kernel.memory_dtype(original);
+        let own = kernel.new_scratch(dtype, IndexExpr::Const(width), Scope::Register);
+        let (zero, total) = (kernel.new_value(dtype), kernel.new_value(dtype));
+        before.push(Stmt::Let {
+            value: zero,
+            op: Op::Const(monoid.identity(dtype)),
+        });
+        before.push(Stmt::Store {
+            memory: own,
+            index: at.clone(),
+            value: zero,
+            mask: None,
+        });
+        after.push(Stmt::Let {
+            value: total,
+            op: Op::Load {
+                memory: own,
+                index: at.clone(),
+                mask: None,
+            },
+        });
+        let index = states
+            .iter()
+            .find(|(m, _)| *m == original)
+            .map(|(_, i)| i.clone())
+            .expect("collected together");
+        after.push(Stmt::Accumulate {
+            monoid: *monoid,
+            state: smallvec::smallvec![(original, index)],
+            values: smallvec::smallvec![total],
+        });
+        renamed.push((original, own));
+    }
+    rewrite(kernel, var, &mut |_, bind, mut body| {
+        fn rename(body: &mut [Stmt], renamed: &[(Memory, Memory)], at: &IndexExpr) {
+            for s in body {
+                match s {
+                    Stmt::Accumulate { state, .. } => {
+                        for (m, i) in state.iter_mut() {
+                            if let Some((_, own)) = renamed.iter().find(|(old, _)| old == m) {
+                                *m = *own;
+                                *i = at.clone();
+                            }
+                        }
+                    }
+                    Stmt::Loop { body, .. } | Stmt::If { body, .. } => rename(body, renamed, at),
+                    _ => {}
+                }
+            }
+        }
+        rename(&mut body, &renamed, &at);
+        let mut out = std::mem::take(&mut before);
+        out.push(Stmt::Loop { var, bind, body });
+        out.append(&mut after);
+        out
+    });
+    Ok(vec![var])
+}
