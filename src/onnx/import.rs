@@ -243,8 +243,8 @@ impl<'o, 'a> Importer<'o, 'a> {
                     return invalid(format!("an extent of {n}; expected 0 or more"));
                 }
                 Dimension::Value(n) => n.into(),
-                Dimension::Named(symbol) => self.graph.symbol(&symbol_name(symbol), 1..),
-                Dimension::Unknown => self.graph.symbol(&symbol_name(&format!("{name}_{axis}")), 1..),
+                Dimension::Named(symbol) => self.graph.symbol(&symbol_name(symbol), 0..),
+                Dimension::Unknown => self.graph.symbol(&symbol_name(&format!("{name}_{axis}")), 0..),
             });
         }
         let tensor = self.graph.input(name, dtype, shape);

@@ -1,8 +1,10 @@
 //! Tensors from attributes and numbers.
 
+use tlc_ir::index::IndexExpr;
 use tlc_ir::{DType, HostTensor};
 
 use crate::dim::Dim;
+use crate::graph::Graph;
 use crate::onnx::call::{Answer, Call, one};
 use crate::onnx::external;
 use crate::onnx::refusal::{Refusal, invalid, unsupported};
@@ -86,6 +88,18 @@ pub(super) fn eye_like(c: &mut Call<'_, '_, '_>) -> Answer {
     one(c.graph().eye(x.dim(0), x.dim(1), k, DType::F32).cast(dtype))
 }
 
+/// How many steps lead from `start` to before `limit`: none where they lead away.
+fn steps(graph: &Graph, start: &Dim, limit: &Dim, step: i64) -> Option<Dim> {
+    let distance = match step > 0 {
+        true => limit.clone() - start.clone(),
+        false => start.clone() - limit.clone(),
+    };
+    let width = step.checked_abs()?;
+    let count: Dim = IndexExpr::floor_div((distance + (width - 1)).expr(), &width.into()).into();
+    let never_negative = graph.with_ir(|ir| count.expr().interval(ir)).lo >= 0;
+    Some(if never_negative { count } else { count.max(0) })
+}
+
 pub(super) fn range(c: &mut Call<'_, '_, '_>) -> Answer {
     let dtype = c.required(0)?.dtype();
     let graph = c.graph();
@@ -93,10 +107,12 @@ pub(super) fn range(c: &mut Call<'_, '_, '_>) -> Answer {
         c.input_dims_if_carried(0),
         c.input_dims_if_carried(1),
         c.input_dims_if_carried(2),
-    ] && (start.as_const(), step.as_const()) == (Some(0), Some(1))
-        && limit.as_const().is_none_or(|n| n >= 0)
+    ] && let Some(step) = step.as_const().filter(|&s| s != 0)
+        && let Some(count) = steps(&graph, &start, &limit, step)
     {
-        return one(graph.range(limit, dtype));
+        let places = graph.range(count, dtype);
+        let from = Value::sizes(vec![start], true, dtype).tensor(&graph)?;
+        return one(places * graph.scalar(step as f64, dtype) + from);
     }
     let mut numbers = vec![];
     for i in 0..3 {

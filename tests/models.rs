@@ -1,0 +1,103 @@
+//! Networks of the kinds that people export, against what ONNX Runtime answered.
+//!
+//! tests/models/make.py builds the models and records the calls: several sizes of batch, length, picture and cache for each
+//! network, all of which one compilation serves.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use tlc::onnx::{ImportOptions, import};
+use tlc::{CompileOptions, Executable, HostTensor, Input, compile_ir};
+use tlc_formats::npz;
+
+/// The largest difference, relative to the largest value of the output.
+const RELATIVE: f64 = 1e-3;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models")
+}
+
+/// The arrays `PREFIX.K.NAME` of a call, by name.
+fn arrays(all: &BTreeMap<String, HostTensor>, prefix: &str, call: usize) -> BTreeMap<String, HostTensor> {
+    let start = format!("{prefix}.{call}.");
+    let of_call = all.iter().filter_map(|(k, v)| Some((k.strip_prefix(&start)?.to_string(), v.clone())));
+    of_call.collect()
+}
+
+/// What is wrong with the answers of one network, a line for each.
+fn check(name: &str, threads: usize) -> Vec<String> {
+    let read = |ending: &str| std::fs::read(folder().join(format!("{name}.{ending}"))).expect("the file is in the repository");
+    let recorded = read("npz");
+    let mut archive = npz::Archive::open(&recorded).expect("an archive");
+    let names: Vec<String> = archive.names().map(Into::into).collect();
+    let all: BTreeMap<String, HostTensor> = names
+        .into_iter()
+        .map(|k| (k.clone(), archive.read(&k, &Default::default()).expect("an array")))
+        .collect();
+
+    let imported = match import(&read("onnx"), &ImportOptions::default()) {
+        Ok(i) => i,
+        Err(e) => return vec![format!("{name}: import: {e}")],
+    };
+    assert!(imported.fixed.is_empty(), "{name}: specialized on values of inputs");
+    let options = CompileOptions {
+        threads: Some(threads),
+        ..CompileOptions::default()
+    };
+    let executable = match compile_ir(&imported.graph, &options) {
+        Ok(e) => e,
+        Err(e) => return vec![format!("{name}: compile: {e}")],
+    };
+    let mut wrong = vec![];
+    for call in 0.. {
+        let (inputs, expected) = (arrays(&all, "in", call), arrays(&all, "out", call));
+        if expected.is_empty() {
+            assert!(call > 0, "{name}: no calls");
+            break;
+        }
+        wrong.extend(differences(&executable, &inputs, &expected).into_iter().map(|w| format!("{name} call {call}: {w}")));
+    }
+    wrong
+}
+
+fn differences(
+    executable: &Executable,
+    inputs: &BTreeMap<String, HostTensor>,
+    expected: &BTreeMap<String, HostTensor>,
+) -> Vec<String> {
+    let declared = &executable.plan().inputs;
+    let given: Vec<Input<'_>> = declared.iter().map(|i| (&inputs[&i.name]).into()).collect();
+    let outputs = match executable.run(&given) {
+        Ok(outputs) => outputs,
+        Err(e) => return vec![e.to_string()],
+    };
+    assert_eq!(outputs.len(), expected.len());
+    let mut wrong = vec![];
+    for output in outputs {
+        let expected = &expected[&output.name];
+        if output.shape() != expected.shape() {
+            wrong.push(format!("{}: shape {:?}, expected {:?}", output.name, output.shape(), expected.shape()));
+            continue;
+        }
+        let (found, expected) = (output.as_slice::<f32>().expect("f32"), expected.as_slice::<f32>().expect("f32"));
+        let largest = expected.iter().fold(0f64, |m, &v| m.max(v.abs().into()));
+        let off = |(&a, &b): (&f32, &f32)| f64::from(a - b).abs();
+        let worst = found.iter().zip(expected).map(off).fold(0f64, |m, d| if d.is_nan() { d } else { m.max(d) });
+        if !(worst <= RELATIVE * largest) {
+            wrong.push(format!("{}: off by {worst:.2e} of {largest:.2e}", output.name));
+        }
+    }
+    wrong
+}
+
+#[test]
+fn networks_answer_as_onnx_runtime_does() {
+    let mut names: Vec<String> = std::fs::read_dir(folder())
+        .expect("tests/models")
+        .filter_map(|f| Some(f.ok()?.file_name().to_str()?.strip_suffix(".onnx")?.to_string()))
+        .collect();
+    names.sort();
+    assert_eq!(names.len(), 13, "{names:?}");
+    let wrong: Vec<String> = [1, 2].into_iter().flat_map(|t| names.iter().flat_map(move |n| check(n, t))).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
