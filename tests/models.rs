@@ -20,13 +20,16 @@ fn folder() -> PathBuf {
 /// The arrays `PREFIX.K.NAME` of a call, by name.
 fn arrays(all: &BTreeMap<String, HostTensor>, prefix: &str, call: usize) -> BTreeMap<String, HostTensor> {
     let start = format!("{prefix}.{call}.");
-    let of_call = all.iter().filter_map(|(k, v)| Some((k.strip_prefix(&start)?.to_string(), v.clone())));
+    let of_call = all
+        .iter()
+        .filter_map(|(k, v)| Some((k.strip_prefix(&start)?.to_string(), v.clone())));
     of_call.collect()
 }
 
 /// What is wrong with the answers of one network, a line for each.
 fn check(name: &str, threads: usize) -> Vec<String> {
-    let read = |ending: &str| std::fs::read(folder().join(format!("{name}.{ending}"))).expect("the file is in the repository");
+    let read =
+        |ending: &str| std::fs::read(folder().join(format!("{name}.{ending}"))).expect("the file is in the repository");
     let recorded = read("npz");
     let mut archive = npz::Archive::open(&recorded).expect("an archive");
     let names: Vec<String> = archive.names().map(Into::into).collect();
@@ -55,7 +58,11 @@ fn check(name: &str, threads: usize) -> Vec<String> {
             assert!(call > 0, "{name}: no calls");
             break;
         }
-        wrong.extend(differences(&executable, &inputs, &expected).into_iter().map(|w| format!("{name} call {call}: {w}")));
+        wrong.extend(
+            differences(&executable, &inputs, &expected)
+                .into_iter()
+                .map(|w| format!("{name} call {call}: {w}")),
+        );
     }
     wrong
 }
@@ -76,13 +83,25 @@ fn differences(
     for output in outputs {
         let expected = &expected[&output.name];
         if output.shape() != expected.shape() {
-            wrong.push(format!("{}: shape {:?}, expected {:?}", output.name, output.shape(), expected.shape()));
+            wrong.push(format!(
+                "{}: shape {:?}, expected {:?}",
+                output.name,
+                output.shape(),
+                expected.shape()
+            ));
             continue;
         }
-        let (found, expected) = (output.as_slice::<f32>().expect("f32"), expected.as_slice::<f32>().expect("f32"));
+        let (found, expected) = (
+            output.as_slice::<f32>().expect("f32"),
+            expected.as_slice::<f32>().expect("f32"),
+        );
         let largest = expected.iter().fold(0f64, |m, &v| m.max(v.abs().into()));
         let off = |(&a, &b): (&f32, &f32)| f64::from(a - b).abs();
-        let worst = found.iter().zip(expected).map(off).fold(0f64, |m, d| if d.is_nan() { d } else { m.max(d) });
+        let worst = found
+            .iter()
+            .zip(expected)
+            .map(off)
+            .fold(0f64, |m, d| if d.is_nan() { d } else { m.max(d) });
         if !(worst <= RELATIVE * largest) {
             wrong.push(format!("{}: off by {worst:.2e} of {largest:.2e}", output.name));
         }
@@ -98,6 +117,9 @@ fn networks_answer_as_onnx_runtime_does() {
         .collect();
     names.sort();
     assert_eq!(names.len(), 13, "{names:?}");
-    let wrong: Vec<String> = [1, 2].into_iter().flat_map(|t| names.iter().flat_map(move |n| check(n, t))).collect();
+    let wrong: Vec<String> = [1, 2]
+        .into_iter()
+        .flat_map(|t| names.iter().flat_map(move |n| check(n, t)))
+        .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

@@ -12,6 +12,7 @@
 //!   guards when it binds symbols.
 
 pub mod infer;
+mod specialize;
 pub mod verify;
 
 use std::fmt;

@@ -1,8 +1,6 @@
 //! `--set NAME=N`: a graph with some of its symbols replaced by sizes.
 
-use tlc_ir::graph::{GraphError, Operands, Shape, TensorType, View};
-use tlc_ir::index::{IndexExpr, IndexNode};
-use tlc_ir::{Graph, NodeId, NodeKind};
+use tlc_ir::Graph;
 
 use crate::failure::{Code, Failure};
 
@@ -43,77 +41,7 @@ pub fn specialize(graph: &Graph, sets: &[(String, i64)], file: &str) -> Result<G
             ));
         }
     }
-    rebuild(graph, &values).map_err(|e| Failure::at(Code::Invalid, file, format!("under the sizes of --set: {e}")))
-}
-
-fn rebuild(graph: &Graph, values: &[Option<i64>]) -> Result<Graph, GraphError> {
-    let mut new = Graph::new(graph.name.clone());
-    let mut atoms: Vec<IndexExpr> = Vec::with_capacity(values.len());
-    for (s, value) in graph.symbols().iter().zip(values) {
-        atoms.push(match value {
-            Some(v) => IndexExpr::Const(*v),
-            None => new.add_symbol(&s.name, s.lo, s.hi).into(),
-        });
-    }
-    let dim = |e: &IndexExpr| {
-        e.replace(&mut |n| match n {
-            IndexNode::Sym(s) => atoms.get(s.0 as usize).cloned(),
-            _ => None,
-        })
-    };
-    let shape = |s: &Shape| -> Shape { s.iter().map(&dim).collect() };
-    let ty = |t: &TensorType| TensorType {
-        dtype: t.dtype,
-        shape: shape(&t.shape),
-    };
-    let mut map: Vec<NodeId> = Vec::with_capacity(graph.len());
-    for (_, node) in graph.nodes() {
-        let operands: Operands = node.operands.iter().map(|o| map[o.index()]).collect();
-        let kind = match &node.kind {
-            NodeKind::Input { name, ty: declared, .. } => {
-                map.push(new.add_input(name, ty(declared), node.origin)?);
-                continue;
-            }
-            NodeKind::Iota { ty: made, axis } => NodeKind::Iota {
-                ty: ty(made),
-                axis: *axis,
-            },
-            NodeKind::Random { shape: made, stream } => NodeKind::Random {
-                shape: shape(made),
-                stream: *stream,
-            },
-            NodeKind::View(view) => NodeKind::View(match view {
-                View::Reshape(to) => View::Reshape(shape(to)),
-                View::Expand(to) => View::Expand(shape(to)),
-                View::Permute(p) => View::Permute(p.clone()),
-                View::Pad { lo, hi, value } => View::Pad {
-                    lo: shape(lo),
-                    hi: shape(hi),
-                    value: *value,
-                },
-                View::Slice { start, step, size } => View::Slice {
-                    start: shape(start),
-                    step: step.clone(),
-                    size: shape(size),
-                },
-                View::Window {
-                    axis,
-                    size,
-                    stride,
-                    dilation,
-                } => View::Window {
-                    axis: *axis,
-                    size: dim(size),
-                    stride: *stride,
-                    dilation: *dilation,
-                },
-            }),
-            kind => kind.clone(),
-        };
-        map.push(new.add(kind, &operands, node.origin)?);
-    }
-    for o in graph.outputs() {
-        new.add_output(&o.name, map[o.node.index()]);
-    }
-    Ok(new)
+    graph
+        .specialize(&values)
+        .map_err(|e| Failure::at(Code::Invalid, file, format!("under the sizes of --set: {e}")))
 }

@@ -1,0 +1,83 @@
+//! A graph under given sizes.
+
+use super::{Graph, GraphError, NodeId, NodeKind, Operands, Shape, TensorType, View};
+use crate::index::{IndexExpr, IndexNode};
+
+impl Graph {
+    /// The graph with symbols replaced by sizes: `values[s]` is that of symbol `s`, or `None` where it stays one (a symbol
+    /// that `values` does not reach stays as well). Types, guards and views are inferred anew.
+    ///
+    /// # Errors
+    /// What the sizes contradict.
+    pub fn specialize(&self, values: &[Option<i64>]) -> Result<Graph, GraphError> {
+        let mut new = Graph::new(self.name.clone());
+        let mut atoms: Vec<IndexExpr> = Vec::with_capacity(self.symbols().len());
+        for (k, s) in self.symbols().iter().enumerate() {
+            atoms.push(match values.get(k).copied().flatten() {
+                Some(v) => IndexExpr::Const(v),
+                None => new.add_symbol(&s.name, s.lo, s.hi).into(),
+            });
+        }
+        let dim = |e: &IndexExpr| {
+            e.replace(&mut |n| match n {
+                IndexNode::Sym(s) => atoms.get(s.0 as usize).cloned(),
+                _ => None,
+            })
+        };
+        let shape = |s: &Shape| -> Shape { s.iter().map(&dim).collect() };
+        let ty = |t: &TensorType| TensorType {
+            dtype: t.dtype,
+            shape: shape(&t.shape),
+        };
+        let mut map: Vec<NodeId> = Vec::with_capacity(self.len());
+        for (_, node) in self.nodes() {
+            let operands: Operands = node.operands.iter().map(|o| map[o.index()]).collect();
+            let kind = match &node.kind {
+                NodeKind::Input { name, ty: declared, .. } => {
+                    map.push(new.add_input(name, ty(declared), node.origin)?);
+                    continue;
+                }
+                NodeKind::Iota { ty: made, axis } => NodeKind::Iota {
+                    ty: ty(made),
+                    axis: *axis,
+                },
+                NodeKind::Random { shape: made, stream } => NodeKind::Random {
+                    shape: shape(made),
+                    stream: *stream,
+                },
+                NodeKind::View(view) => NodeKind::View(match view {
+                    View::Reshape(to) => View::Reshape(shape(to)),
+                    View::Expand(to) => View::Expand(shape(to)),
+                    View::Permute(p) => View::Permute(p.clone()),
+                    View::Pad { lo, hi, value } => View::Pad {
+                        lo: shape(lo),
+                        hi: shape(hi),
+                        value: *value,
+                    },
+                    View::Slice { start, step, size } => View::Slice {
+                        start: shape(start),
+                        step: step.clone(),
+                        size: shape(size),
+                    },
+                    View::Window {
+                        axis,
+                        size,
+                        stride,
+                        dilation,
+                    } => View::Window {
+                        axis: *axis,
+                        size: dim(size),
+                        stride: *stride,
+                        dilation: *dilation,
+                    },
+                }),
+                kind => kind.clone(),
+            };
+            map.push(new.add(kind, &operands, node.origin)?);
+        }
+        for o in self.outputs() {
+            new.add_output(&o.name, map[o.node.index()]);
+        }
+        Ok(new)
+    }
+}
