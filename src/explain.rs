@@ -267,6 +267,9 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
             tlc_passes::cluster::ClusterKind::Loops(space) => {
                 format!("one loop nest over {}", compiled.graph.shape_text(&space.parallel))
             }
+            tlc_passes::cluster::ClusterKind::Gemm(p) if p.lhs.is_wound() || p.rhs.is_wound() => {
+                "a matrix product by the library, which packs one operand's windows as it goes".into()
+            }
             tlc_passes::cluster::ClusterKind::Gemm(_) => "a matrix product by the library".into(),
             tlc_passes::cluster::ClusterKind::Scan => "a serial scan".into(),
             tlc_passes::cluster::ClusterKind::Scatter => "a copy and serial updates".into(),

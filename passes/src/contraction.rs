@@ -6,6 +6,7 @@
 use smallvec::SmallVec;
 use tlc_ir::graph::{Labels, Semiring, Shape};
 use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::plan::{Leg, Walk};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
 use crate::access::{Index, Variables, flat_index, label_count, view_index};
@@ -23,10 +24,17 @@ pub struct MatrixOperand {
     pub offset: IndexExpr,
     /// Stride per batch axis.
     pub batch: Shape,
-    /// Stride between rows.
-    pub row: IndexExpr,
-    /// Stride between columns.
-    pub column: IndexExpr,
+    /// How its rows follow each other.
+    pub row: Walk,
+    /// How its columns follow each other.
+    pub column: Walk,
+}
+
+impl MatrixOperand {
+    /// Whether its rows or columns are several axes in one, as those of sliding windows are.
+    pub fn is_wound(&self) -> bool {
+        self.row.legs.len() > 1 || self.column.legs.len() > 1
+    }
 }
 
 /// A contraction in matrix form.
@@ -82,7 +90,6 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
         mut columns,
         summed,
     } = groups(graph, id)?;
-    let k = summed.iter().fold(IndexExpr::ONE, |n, &l| n * extents[l].clone());
     let lhs = strided(graph, a, &inputs[0], labels)?;
     let rhs = strided(graph, b, &inputs[1], labels)?;
     let dst_strides = tlc_ir::graph::infer::row_major_strides(&node.ty.shape);
@@ -94,14 +101,43 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
     for (&l, s) in output.iter().zip(dst_strides) {
         dst.strides[l as usize] = Some(s);
     }
-    // Labels of a group that do not walk all their tensors with one stride become batch axes.
-    let row = collapse(&mut rows, &mut batch, &extents, &[&lhs, &dst]);
-    let column = collapse(&mut columns, &mut batch, &extents, &[&rhs, &dst]);
-    let (k_stride, rest) = common_stride(&summed, &extents, &[&lhs, &rhs])?;
+    // The operand whose elements lie along the result's is copied a panel at a time before it is multiplied: its labels may
+    // walk it with a stride each. Those of the other operand and of the result may not: what does not fit becomes a batch
+    // axis, or, where it is summed, keeps the library from computing it.
+    let wound = wound(&rows, &columns, output);
+    let (of_rows, of_columns, of_sum): (Vec<&Strided>, Vec<&Strided>, Vec<&Strided>) = match wound {
+        Some(0) => (vec![&dst], vec![&rhs, &dst], vec![&rhs]),
+        Some(_) => (vec![&lhs, &dst], vec![&dst], vec![&lhs]),
+        None => (vec![&lhs, &dst], vec![&rhs, &dst], vec![&lhs, &rhs]),
+    };
+    let row = collapse(&mut rows, &mut batch, &extents, &of_rows);
+    let column = collapse(&mut columns, &mut batch, &extents, &of_columns);
+    let (summed_strides, rest) = common_stride(&summed, &extents, &of_sum)?;
     if !rest.is_empty() {
         return None;
     }
-    let operand = |s: &Strided, row: IndexExpr, column: IndexExpr| MatrixOperand {
+    let count = |of: &[usize]| of.iter().fold(IndexExpr::ONE, |n, &l| n * extents[l].clone());
+    let (m, n, k) = (count(&rows), count(&columns), count(&summed));
+    let straight =
+        |extent: &IndexExpr, strides: &[IndexExpr], i: usize| Walk::straight(extent.clone(), strides[i].clone());
+    let legs = |s: &Strided, of: &[usize]| walk(s, of, &extents);
+    let [lhs_walks, rhs_walks] = match wound {
+        Some(0) => [
+            [legs(&lhs, &rows)?, legs(&lhs, &summed)?],
+            [straight(&k, &summed_strides, 0), straight(&n, &column, 0)],
+        ],
+        Some(_) => [
+            [straight(&m, &row, 0), straight(&k, &summed_strides, 0)],
+            [legs(&rhs, &summed)?, legs(&rhs, &columns)?],
+        ],
+        None => [
+            [straight(&m, &row, 0), straight(&k, &summed_strides, 0)],
+            [straight(&k, &summed_strides, 1), straight(&n, &column, 0)],
+        ],
+    };
+    let last = |strides: &[IndexExpr]| strides.len() - 1;
+    let dst_walks = [straight(&m, &row, last(&row)), straight(&n, &column, last(&column))];
+    let operand = |s: &Strided, [row, column]: [Walk; 2]| MatrixOperand {
         base: s.base,
         offset: s.offset.clone(),
         batch: batch
@@ -113,13 +149,42 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
     };
     Some(MatrixProduct {
         batch: batch.iter().map(|&l| extents[l].clone()).collect(),
-        m: rows.iter().fold(IndexExpr::ONE, |n, &l| n * extents[l].clone()),
-        n: columns.iter().fold(IndexExpr::ONE, |n, &l| n * extents[l].clone()),
+        lhs: operand(&lhs, lhs_walks),
+        rhs: operand(&rhs, rhs_walks),
+        dst: operand(&dst, dst_walks),
+        m,
+        n,
         k,
-        lhs: operand(&lhs, row[0].clone(), k_stride[0].clone()),
-        rhs: operand(&rhs, k_stride[1].clone(), column[0].clone()),
-        dst: operand(&dst, row[1].clone(), column[1].clone()),
     })
+}
+
+/// The operand that may be wound: the one that has the last label of the result, if that is not one of the batch.
+fn wound(rows: &[usize], columns: &[usize], output: &Labels) -> Option<usize> {
+    let last = usize::from(*output.last()?);
+    if columns.contains(&last) {
+        Some(1)
+    } else {
+        rows.contains(&last).then_some(0)
+    }
+}
+
+/// How labels together walk an operand; `None` if that takes too many legs.
+fn walk(s: &Strided, of: &[usize], extents: &[IndexExpr]) -> Option<Walk> {
+    let mut legs: SmallVec<[Leg; 1]> = SmallVec::new();
+    for &l in of.iter().rev().filter(|&&l| !extents[l].is(1)) {
+        let (extent, stride) = (extents[l].clone(), s.strides[l].clone()?);
+        match legs.last_mut() {
+            Some(inner) if stride == inner.stride.clone() * inner.extent.clone() => {
+                inner.extent = extent * inner.extent.clone()
+            }
+            _ => legs.push(Leg { extent, stride }),
+        }
+    }
+    if legs.is_empty() {
+        return Some(Walk::straight(IndexExpr::ONE, IndexExpr::ONE));
+    }
+    legs.reverse();
+    (legs.len() <= Walk::MAX_LEGS).then_some(Walk { legs })
 }
 
 /// The labels of a binary contraction by what they are in the product.
@@ -184,9 +249,9 @@ fn groups(graph: &Graph, id: NodeId) -> Option<Groups> {
     })
 }
 
-/// Operands of a product whose summed labels walk them with more than one stride, with the axis order in which a copy of
+/// Operands of a product that would have to be wound (see [`Walk`]) and may not be, with the axis order in which a copy of
 /// each would do: batch labels first, then own and summed ones, whichever walk the operand with stride 1 last. This is how
-/// a convolution becomes a matrix product.
+/// a convolution whose result has its pixels first becomes a matrix product.
 pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 4]>)> {
     let node = graph.node(id);
     let NodeKind::Einsum {
@@ -219,8 +284,9 @@ pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 
         let Some(s) = strided(graph, operand, &inputs[k], g.labels) else {
             continue;
         };
-        let fits = common_stride(&g.summed, &g.extents, &[&s]).is_some_and(|(_, rest)| rest.is_empty());
-        if fits {
+        let straight = common_stride(&g.summed, &g.extents, &[&s]).is_some_and(|(_, rest)| rest.is_empty());
+        let may_wind = wound(&g.rows, &g.columns, output) == Some(k) && walk(&s, &g.summed, &g.extents).is_some();
+        if straight || may_wind {
             continue;
         }
         let own = if k == 0 { &g.rows } else { &g.columns };

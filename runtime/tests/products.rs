@@ -124,6 +124,7 @@ fn matrix<'a, T>(data: *mut T, l: &Layout, batch: &'a [isize]) -> Matrix<'a> {
         batch,
         row: l.row,
         column: l.column,
+        wound: None,
     }
 }
 
@@ -421,6 +422,7 @@ fn nothing_beyond_the_end_of_a_matrix_is_touched() {
                     batch: &[],
                     row,
                     column,
+                    wound: None,
                 };
                 let product = Product {
                     dtype: DType::F32,

@@ -11,7 +11,7 @@ use crate::dtype::{DType, Scalar};
 use crate::graph::Condition;
 use crate::index::{IndexExpr, IndexNode, SymId};
 use crate::kernel::interp::{Buffers, KernelError, interpret_on};
-use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage};
+use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage, Walk};
 use crate::tensor::{HostTensor, TensorError};
 
 /// Why a plan could not be run, or broke a rule while it ran.
@@ -334,10 +334,24 @@ impl<'p> Machine<'p> {
         for d in g.batch.iter().chain([&g.m, &g.n, &g.k]) {
             extents.push(self.size(d)? as i64);
         }
-        let strides = |o: &GemmOperand| -> Result<(i64, Vec<i64>), PlanError> {
-            let value = |e: &IndexExpr| e.eval_symbols(&self.symbols).ok_or_else(|| PlanError::Size(e.clone()));
-            let all: Result<Vec<i64>, _> = o.batch.iter().chain([&o.row, &o.column]).map(value).collect();
-            Ok((value(&o.offset)?, all?))
+        let value = |e: &IndexExpr| e.eval_symbols(&self.symbols).ok_or_else(|| PlanError::Size(e.clone()));
+        let walk = |w: &Walk| -> Result<Vec<(i64, i64)>, PlanError> {
+            let legs = w.legs.iter().map(|l| Ok((value(&l.extent)?, value(&l.stride)?)));
+            legs.collect()
+        };
+        type Walked = (i64, Vec<i64>, [Vec<(i64, i64)>; 2]);
+        let strides = |o: &GemmOperand| -> Result<Walked, PlanError> {
+            let batch: Result<Vec<i64>, _> = o.batch.iter().map(value).collect();
+            Ok((value(&o.offset)?, batch?, [walk(&o.row)?, walk(&o.column)?]))
+        };
+        let place = |legs: &[(i64, i64)], mut index: i64| {
+            let mut sum = 0;
+            for (number, &(extent, stride)) in legs.iter().enumerate().rev() {
+                let here = if number == 0 { index } else { index % extent };
+                sum += here * stride;
+                index /= extent.max(1);
+            }
+            sum
         };
         let (lhs, rhs, dst) = (strides(&g.lhs)?, strides(&g.rhs)?, strides(&g.dst)?);
         let axes = g.batch.len();
@@ -357,11 +371,11 @@ impl<'p> Machine<'p> {
                 for j in 0..n {
                     let mut sum = 0.0;
                     for t in 0..k {
-                        let x = self.get(step, g.lhs.slot, at[0] + i * lhs.1[axes] + t * lhs.1[axes + 1])?;
-                        let y = self.get(step, g.rhs.slot, at[1] + t * rhs.1[axes] + j * rhs.1[axes + 1])?;
+                        let x = self.get(step, g.lhs.slot, at[0] + place(&lhs.2[0], i) + place(&lhs.2[1], t))?;
+                        let y = self.get(step, g.rhs.slot, at[1] + place(&rhs.2[0], t) + place(&rhs.2[1], j))?;
                         sum += x.as_f64() * y.as_f64();
                     }
-                    let index = at[2] + i * dst.1[axes] + j * dst.1[axes + 1];
+                    let index = at[2] + place(&dst.2[0], i) + place(&dst.2[1], j);
                     self.put(step, g.dst.slot, index, Scalar::from_f64(g.dtype, sum))?;
                 }
             }

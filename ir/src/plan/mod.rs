@@ -13,6 +13,8 @@ pub mod interp;
 mod print;
 pub mod verify;
 
+use smallvec::SmallVec;
+
 use crate::dtype::DType;
 use crate::graph::{Guard, Shape, Symbol, TensorType};
 use crate::index::IndexExpr;
@@ -98,7 +100,8 @@ pub struct Launch {
     pub flops: IndexExpr,
 }
 
-/// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`, by a library. Strides in elements.
+/// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`, by a library. Strides in elements. At most one operand is wound (see
+/// [`Walk`]), and never the result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gemm {
     /// f32 or f64.
@@ -130,10 +133,46 @@ pub struct GemmOperand {
     pub offset: IndexExpr,
     /// Stride of each batch axis.
     pub batch: Shape,
-    /// Stride between rows.
-    pub row: IndexExpr,
-    /// Stride between columns.
-    pub column: IndexExpr,
+    /// How its rows follow each other.
+    pub row: Walk,
+    /// How its columns follow each other.
+    pub column: Walk,
+}
+
+impl GemmOperand {
+    /// Whether its rows or columns are several axes in one, as those of sliding windows are.
+    pub fn is_wound(&self) -> bool {
+        self.row.legs.len() > 1 || self.column.legs.len() > 1
+    }
+}
+
+/// One axis of several that make up a [`Walk`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Leg {
+    /// Elements.
+    pub extent: IndexExpr,
+    /// Stride.
+    pub stride: IndexExpr,
+}
+
+/// How one axis of a matrix walks memory: with one stride, or, where several axes of a tensor are taken as one, with a
+/// stride for each, outermost first. It has at least one leg, and the product of the legs' extents is the axis's.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Walk {
+    /// The axes in one.
+    pub legs: SmallVec<[Leg; 1]>,
+}
+
+impl Walk {
+    /// The most legs of a walk.
+    pub const MAX_LEGS: usize = 8;
+
+    /// A walk of one stride.
+    pub fn straight(extent: IndexExpr, stride: IndexExpr) -> Walk {
+        Walk {
+            legs: [Leg { extent, stride }].into_iter().collect(),
+        }
+    }
 }
 
 /// One step.

@@ -22,7 +22,7 @@ use std::fmt::{self, Write as _};
 
 use crate::graph::Condition;
 use crate::index::{IndexExpr, SymId};
-use crate::plan::{GemmOperand, Launch, Plan, SlotId, Step, Storage};
+use crate::plan::{GemmOperand, Launch, Leg, Plan, SlotId, Step, Storage, Walk};
 use crate::text::lexer::{quote, sigil_name, word_name};
 use crate::text::{PrintOptions, Printed};
 
@@ -69,13 +69,18 @@ impl Plan {
     }
 
     fn operand(&self, o: &GemmOperand) -> String {
-        let strides: Vec<IndexExpr> = o.batch.iter().chain([&o.row, &o.column]).cloned().collect();
-        format!(
-            "{} offset {} strides {}",
-            o.slot,
-            self.dim(&o.offset),
-            self.dims(&strides)
-        )
+        let batch = o.batch.iter().map(|s| self.dim(s));
+        let strides: Vec<String> = batch.chain([self.walk(&o.row), self.walk(&o.column)]).collect();
+        let (offset, strides) = (self.dim(&o.offset), strides.join(", "));
+        format!("{} offset {offset} strides [{strides}]", o.slot)
+    }
+
+    fn walk(&self, w: &Walk) -> String {
+        if let [leg] = &w.legs[..] {
+            return self.dim(&leg.stride);
+        }
+        let leg = |l: &Leg| format!("{} by {}", self.dim(&l.extent), self.dim(&l.stride));
+        format!("[{}]", w.legs.iter().map(leg).collect::<Vec<_>>().join(", "))
     }
 
     fn write_step(&self, f: &mut String, step: &Step) -> fmt::Result {

@@ -18,7 +18,7 @@ use crate::graph::Symbol;
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::Access;
 use crate::kernel::verify::nonnegative;
-use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage};
+use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage, Walk};
 pub use in_place::runs_in_place;
 
 /// A broken rule of a plan, and where.
@@ -73,6 +73,12 @@ pub enum PlanRule {
         /// Arguments of the launch.
         found: usize,
     },
+    /// The legs of a matrix's rows or columns do not make up their number, or are none or too many.
+    #[error("the legs of {0} do not make up its rows and columns, or are not 1 to {max}", max = Walk::MAX_LEGS)]
+    Walk(SlotId),
+    /// A product with two wound operands, or a wound result.
+    #[error("several legs in the result or in both operands, expected them in one operand at most")]
+    Wound,
     /// An argument of another dtype.
     #[error("{slot} holds {found}, expected {expected}")]
     Dtype {
@@ -592,8 +598,15 @@ impl Checker<'_> {
                 continue;
             }
             let [rows, columns] = extents(operand);
+            for (walk, whole) in [(&operand.row, &rows), (&operand.column, &columns)] {
+                let product = walk.legs.iter().fold(IndexExpr::ONE, |n, l| n * l.extent.clone());
+                if product != *whole || walk.legs.is_empty() || walk.legs.len() > Walk::MAX_LEGS {
+                    self.error(PlanRule::Walk(operand.slot));
+                }
+            }
+            let legs = operand.row.legs.iter().chain(&operand.column.legs);
             let axes = operand.batch.iter().zip(&g.batch);
-            let axes = axes.chain([(&operand.row, &rows), (&operand.column, &columns)]);
+            let axes = axes.chain(legs.map(|l| (&l.stride, &l.extent)));
             let (mut low, mut high) = (operand.offset.clone(), operand.offset.clone());
             let bounds = Ranges(&plan.symbols);
             let mut empty = false;
@@ -611,6 +624,10 @@ impl Checker<'_> {
                     self.doubt(&fact, PlanRule::OutOfBounds(operand.slot));
                 }
             }
+        }
+        let wound = [&g.lhs, &g.rhs, &g.dst].into_iter().filter(|o| o.is_wound());
+        if g.dst.is_wound() || wound.count() > 1 {
+            self.error(PlanRule::Wound);
         }
         for operand in [&g.lhs, &g.rhs] {
             if self.root(operand.slot) == self.root(g.dst.slot) {

@@ -12,7 +12,9 @@ use super::lexer::{Span, Token, TokenKind, excerpt};
 use super::{Resolver, constant};
 use crate::graph::{Condition, Guard, NodeId, Symbol, TensorType};
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
-use crate::plan::{Gemm, GemmOperand, KernelId, Launch, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage};
+use crate::plan::{
+    Gemm, GemmOperand, KernelId, Launch, Leg, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage, Walk,
+};
 use crate::tensor::HostTensor;
 
 /// The most slots and steps of a plan: the verifier compares them with each other.
@@ -23,6 +25,30 @@ const WORDS: &[&str] = &[
     "input", "output", "guard", "constant", "donate", "init", "steps", "kernel", "launch", "group", "gemm", "copy",
     "graph", "plan",
 ];
+
+/// How an axis of an operand of `gemm` is written.
+enum Stride {
+    One(IndexExpr),
+    Legs(Vec<Leg>),
+}
+
+/// `stride`, or `[extent by stride, …]`.
+fn stride(c: &mut Cursor<'_>, names: &mut Names) -> Parsed<Stride> {
+    if !c.eat(TokenKind::LeftBracket) {
+        return Ok(Stride::One(dim(c, names)?));
+    }
+    let legs = c.list(TokenKind::RightBracket, "gemm", |c| {
+        let extent = dim(c, names)?;
+        match c.eat_word("by") {
+            true => Ok(Leg {
+                extent,
+                stride: dim(c, names)?,
+            }),
+            false => Err(c.unexpected("gemm", "`by`")),
+        }
+    });
+    Ok(Stride::Legs(legs?))
+}
 
 /// The sizes of a plan.
 #[derive(Default)]
@@ -391,9 +417,9 @@ impl PlanParser<'_, '_, '_, '_> {
         self.word("x", "gemm")?;
         let k = dim(self.c, &mut self.names)?;
         let label = self.c.string("gemm")?;
-        let lhs = self.operand("lhs")?;
-        let rhs = self.operand("rhs")?;
-        let dst = self.operand("dst")?;
+        let lhs = self.operand("lhs", [&m, &k])?;
+        let rhs = self.operand("rhs", [&k, &n])?;
+        let dst = self.operand("dst", [&m, &n])?;
         Ok(Gemm {
             dtype,
             batch,
@@ -407,8 +433,8 @@ impl PlanParser<'_, '_, '_, '_> {
         })
     }
 
-    /// `lhs $0 offset 0 strides [batch…, row, column]`.
-    fn operand(&mut self, which: &str) -> Parsed<GemmOperand> {
+    /// `lhs $0 offset 0 strides [batch…, row, column]`, where a row or column of several legs is `[extent by stride, …]`.
+    fn operand(&mut self, which: &str, extents: [&IndexExpr; 2]) -> Parsed<GemmOperand> {
         self.c.anchor();
         self.word(which, "gemm")?;
         let slot = self.slot("gemm", TokenKind::Slot.describe())?;
@@ -418,18 +444,30 @@ impl PlanParser<'_, '_, '_, '_> {
         let start = self.c.mark();
         self.c.expect(TokenKind::LeftBracket, "gemm")?;
         let names = &mut self.names;
-        let mut strides = self.c.list(TokenKind::RightBracket, "gemm", |c| dim(c, names))?;
+        let mut strides = self.c.list(TokenKind::RightBracket, "gemm", |c| stride(c, names))?;
         let (Some(column), Some(row)) = (strides.pop(), strides.pop()) else {
             let span = self.c.span_since(start);
             let message = "too few strides; expected those of the batch, of rows and of columns";
             return Err(self.c.error(span, message));
         };
+        let straight = |s: Stride| match s {
+            Stride::One(stride) => Some(stride),
+            Stride::Legs(_) => None,
+        };
+        let Some(batch) = strides.into_iter().map(straight).collect() else {
+            let span = self.c.span_since(start);
+            return Err(self.c.error(span, "a batch axis of several legs; expected one stride"));
+        };
+        let walk = |s: Stride, extent: &IndexExpr| match s {
+            Stride::One(stride) => Walk::straight(extent.clone(), stride),
+            Stride::Legs(legs) => Walk { legs: legs.into() },
+        };
         Ok(GemmOperand {
             slot,
             offset,
-            batch: strides.into(),
-            row,
-            column,
+            batch,
+            row: walk(row, extents[0]),
+            column: walk(column, extents[1]),
         })
     }
 

@@ -2,10 +2,10 @@
 
 use tlc_ir::DType;
 use tlc_ir::index::IndexExpr;
-use tlc_ir::plan::{Gemm, GemmOperand};
+use tlc_ir::plan::{Gemm, GemmOperand, Walk};
 
 use super::RunError;
-use crate::gemm::{Cut, Matrix, Product, cut};
+use crate::gemm::{Cut, Leg, Matrix, Product, Wound, cut};
 
 /// A product under concrete symbol values, with the cut chosen for it.
 pub(super) struct BoundGemm {
@@ -29,13 +29,23 @@ impl BoundGemm {
     ) -> Result<BoundGemm, RunError> {
         let size = |e: &IndexExpr| eval(e, &g.label).map(|v| v.max(0) as usize);
         let stride = |e: &IndexExpr| eval(e, &g.label).map(|v| v as isize);
+        let walk = |w: &Walk| -> Result<Vec<Leg>, RunError> {
+            let leg = |l: &tlc_ir::plan::Leg| -> Result<Leg, RunError> {
+                Ok(Leg {
+                    extent: size(&l.extent)?,
+                    stride: stride(&l.stride)?,
+                })
+            };
+            w.legs.iter().map(leg).collect()
+        };
         let matrix = |o: &GemmOperand| -> Result<BoundMatrix, RunError> {
             Ok(BoundMatrix {
                 slot: o.slot.0 as usize,
                 offset: stride(&o.offset)?,
                 batch: o.batch.iter().map(stride).collect::<Result<_, _>>()?,
-                row: stride(&o.row)?,
-                column: stride(&o.column)?,
+                row: walk(&o.row)?,
+                column: walk(&o.column)?,
+                wound: o.is_wound(),
             })
         };
         let mut bound = BoundGemm {
@@ -60,33 +70,15 @@ impl BoundGemm {
 
     /// The product of the matrices that `slots` hold.
     pub(super) fn product(&self, slots: &[*mut u8]) -> Product<'_> {
-        let size = self.dtype.bytes() as isize;
-        let matrix = |m: &BoundMatrix| Matrix {
-            start: slots
-                .get(m.slot)
-                .map_or(std::ptr::null_mut(), |s| s.wrapping_offset(m.offset * size)),
-            batch: &[],
-            row: m.row,
-            column: m.column,
-        };
         Product {
             dtype: self.dtype,
             batch: &self.batch,
             m: self.m,
             n: self.n,
             k: self.k,
-            lhs: Matrix {
-                batch: &self.lhs.batch,
-                ..matrix(&self.lhs)
-            },
-            rhs: Matrix {
-                batch: &self.rhs.batch,
-                ..matrix(&self.rhs)
-            },
-            dst: Matrix {
-                batch: &self.dst.batch,
-                ..matrix(&self.dst)
-            },
+            lhs: self.lhs.matrix(slots, self.dtype),
+            rhs: self.rhs.matrix(slots, self.dtype),
+            dst: self.dst.matrix(slots, self.dtype),
         }
     }
 }
@@ -95,6 +87,28 @@ struct BoundMatrix {
     slot: usize,
     offset: isize,
     batch: Vec<isize>,
-    row: isize,
-    column: isize,
+    row: Vec<Leg>,
+    column: Vec<Leg>,
+    wound: bool,
+}
+
+impl BoundMatrix {
+    fn matrix(&self, slots: &[*mut u8], dtype: DType) -> Matrix<'_> {
+        let to = self.offset * dtype.bytes() as isize;
+        let stride = |legs: &[Leg]| legs.last().map_or(0, |l| l.stride);
+        Matrix {
+            start: slots
+                .get(self.slot)
+                .map_or(std::ptr::null_mut(), |s| s.wrapping_offset(to)),
+            batch: &self.batch,
+            row: stride(&self.row),
+            column: stride(&self.column),
+            wound: self.wound.then_some(Wound {
+                rows: &self.row,
+                columns: &self.column,
+                first_row: 0,
+                first_column: 0,
+            }),
+        }
+    }
 }

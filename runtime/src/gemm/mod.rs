@@ -37,6 +37,32 @@ const PIECE_OVERHEAD: usize = 4 << 10;
 /// What packing one element costs, in multiply-adds.
 const PACK_COST: usize = 4;
 
+/// One axis of several that are taken as one axis of a matrix, outermost first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Leg {
+    /// Elements.
+    pub extent: usize,
+    /// Stride.
+    pub stride: isize,
+}
+
+/// How the rows and columns of a matrix follow each other where several axes of a tensor are taken as one: the windows of a
+/// convolution. Each has at least one leg and at most [`MAX_LEGS`].
+#[derive(Clone, Copy, Debug)]
+pub struct Wound<'a> {
+    /// Rows.
+    pub rows: &'a [Leg],
+    /// Columns.
+    pub columns: &'a [Leg],
+    /// The number of the first row among those that the legs count.
+    pub first_row: usize,
+    /// The number of the first column.
+    pub first_column: usize,
+}
+
+/// The most legs of an axis.
+pub const MAX_LEGS: usize = tlc_ir::plan::Walk::MAX_LEGS;
+
 /// A stack of strided matrices. Strides in elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Matrix<'a> {
@@ -48,9 +74,27 @@ pub struct Matrix<'a> {
     pub row: isize,
     /// Stride between columns.
     pub column: isize,
+    /// In place of the two strides, where one does not do.
+    pub wound: Option<Wound<'a>>,
 }
 
-/// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`.
+impl Matrix<'_> {
+    /// A part of one matrix of the stack, whose first element is at `start` (that of the matrix itself, where it is wound).
+    fn from(self, start: *mut u8, first_row: usize, first_column: usize) -> Self {
+        Matrix {
+            start,
+            batch: &[],
+            wound: self.wound.map(|w| Wound {
+                first_row,
+                first_column,
+                ..w
+            }),
+            ..self
+        }
+    }
+}
+
+/// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`. At most one operand is wound, and never the result.
 #[derive(Clone, Copy, Debug)]
 pub struct Product<'a> {
     /// f32 or f64.
@@ -218,25 +262,23 @@ unsafe fn piece(p: &Product<'_>, cut: &Cut, number: usize, scratch: *mut u8) {
         edge(column + 1, cut.columns, units, unit.columns, p.n),
     );
     let at = |m: &Matrix<'_>, row: usize, column: usize| {
-        let (mut rest, mut sum) = (entry, row as isize * m.row + column as isize * m.column);
+        let (mut rest, mut sum) = (entry, 0);
+        if m.wound.is_none() {
+            sum = row as isize * m.row + column as isize * m.column;
+        }
         for (&extent, &stride) in p.batch.iter().zip(m.batch).rev() {
             sum += (rest % extent) as isize * stride;
             rest /= extent;
         }
         m.start.wrapping_offset(sum * p.dtype.bytes() as isize)
     };
-    let part = |m: &Matrix<'_>, row, column| Matrix {
-        start: at(m, row, column),
-        batch: &[],
-        ..*m
-    };
     let part = Product {
         batch: &[],
         m: rows.1 - rows.0,
         n: columns.1 - columns.0,
-        lhs: part(&p.lhs, rows.0, 0),
-        rhs: part(&p.rhs, 0, columns.0),
-        dst: part(&p.dst, rows.0, columns.0),
+        lhs: p.lhs.from(at(&p.lhs, rows.0, 0), rows.0, 0),
+        rhs: p.rhs.from(at(&p.rhs, 0, columns.0), 0, columns.0),
+        dst: p.dst.from(at(&p.dst, rows.0, columns.0), rows.0, columns.0),
         ..*p
     };
     // The whole product decides: a piece of one row must be summed as its neighbours are.

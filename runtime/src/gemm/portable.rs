@@ -3,7 +3,7 @@
 use gemm::Parallelism;
 use tlc_ir::DType;
 
-use super::{Product, Unit};
+use super::{Leg, Matrix, Product, Unit};
 
 /// A multiple of every micro-kernel's edge, and wide enough that the crate takes no shortcut that sums in another order.
 const EDGE: usize = 96;
@@ -39,10 +39,47 @@ pub(super) unsafe fn run(p: &Product<'_>, _scratch: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
         match p.dtype {
-            DType::F64 => typed::<f64>(p, 0.0, 1.0),
-            _ => typed::<f32>(p, 0.0, 1.0),
+            DType::F64 => unwound::<f64>(p, 0.0, 1.0),
+            _ => unwound::<f32>(p, 0.0, 1.0),
         }
     }
+}
+
+/// The offset of a number on legs.
+fn place(legs: &[Leg], mut number: usize) -> isize {
+    let mut offset = 0;
+    for leg in legs.iter().rev() {
+        offset += (number % leg.extent.max(1)) as isize * leg.stride;
+        number /= leg.extent.max(1);
+    }
+    offset
+}
+
+/// The product with a wound operand copied.
+unsafe fn unwound<T: Copy + 'static>(p: &Product<'_>, zero: T, one: T) {
+    let copy = |m: &Matrix<'_>, rows: usize, columns: usize| -> Option<Vec<T>> {
+        let w = m.wound?;
+        let start = m.start.cast::<T>().cast_const();
+        let mut all = Vec::with_capacity(rows * columns);
+        for i in 0..rows {
+            let row = place(w.rows, w.first_row + i);
+            for j in 0..columns {
+                // SAFETY: an element of the operand.
+                all.push(unsafe { *start.wrapping_offset(row + place(w.columns, w.first_column + j)) });
+            }
+        }
+        Some(all)
+    };
+    let (mut lhs, mut rhs) = (copy(&p.lhs, p.m, p.k), copy(&p.rhs, p.k, p.n));
+    let mut p = *p;
+    if let Some(lhs) = &mut lhs {
+        (p.lhs.start, p.lhs.row, p.lhs.column) = (lhs.as_mut_ptr().cast(), p.k as isize, 1);
+    }
+    if let Some(rhs) = &mut rhs {
+        (p.rhs.start, p.rhs.row, p.rhs.column) = (rhs.as_mut_ptr().cast(), p.n as isize, 1);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { typed(&p, zero, one) };
 }
 
 unsafe fn typed<T: 'static>(p: &Product<'_>, zero: T, one: T) {

@@ -72,6 +72,11 @@ trait Tiles {
     /// # Safety
     /// As for [`pack::panels`].
     unsafe fn pack(from: pack::Source<Self::Element>, to: *mut Self::Element);
+    /// Copies panels of a wound operand; see [`pack`].
+    ///
+    /// # Safety
+    /// As for [`pack::wound_panels`].
+    unsafe fn pack_wound(from: pack::WoundSource<'_, Self::Element>, to: *mut Self::Element);
     /// Copies strips; see [`pack`].
     ///
     /// # Safety
@@ -80,7 +85,7 @@ trait Tiles {
 }
 
 macro_rules! tiles {
-    ($name:ident, $element:ident, $library:ident, $set:ident, $lanes:literal, $pack:ident) => {
+    ($name:ident, $element:ident, $library:ident, $set:ident, $lanes:literal, $pack:ident, $wound:ident) => {
         struct $name;
         impl Tiles for $name {
             type Element = $element;
@@ -98,6 +103,10 @@ macro_rules! tiles {
                 // SAFETY: the caller's promise.
                 unsafe { pack::$pack::<{ $name::PANEL }, $lanes>(from, to) };
             }
+            unsafe fn pack_wound(from: pack::WoundSource<'_, $element>, to: *mut $element) {
+                // SAFETY: the caller's promise.
+                unsafe { pack::$wound::<{ $name::PANEL }, $lanes>(from, to) };
+            }
             unsafe fn pack_strips(from: pack::Source<$element>, to: *mut $element) {
                 // SAFETY: the caller's promise.
                 unsafe { pack::strips::<_, { $name::STRIP }>(from, to) };
@@ -106,12 +115,12 @@ macro_rules! tiles {
     };
 }
 
-tiles!(Avx512F32, f32, gemm_f32, avx512f, 16, panels_avx_f32);
-tiles!(Avx512F64, f64, gemm_f64, avx512f, 8, panels_avx_f64);
-tiles!(FmaF32, f32, gemm_f32, fma, 8, panels_avx_f32);
-tiles!(FmaF64, f64, gemm_f64, fma, 4, panels_avx_f64);
-tiles!(ScalarF32, f32, gemm_f32, scalar, 1, panels_f32);
-tiles!(ScalarF64, f64, gemm_f64, scalar, 1, panels_f64);
+tiles!(Avx512F32, f32, gemm_f32, avx512f, 16, panels_avx_f32, wound_avx_f32);
+tiles!(Avx512F64, f64, gemm_f64, avx512f, 8, panels_avx_f64, wound_avx_f64);
+tiles!(FmaF32, f32, gemm_f32, fma, 8, panels_avx_f32, wound_avx_f32);
+tiles!(FmaF64, f64, gemm_f64, fma, 4, panels_avx_f64, wound_avx_f64);
+tiles!(ScalarF32, f32, gemm_f32, scalar, 1, panels_f32, wound_f32);
+tiles!(ScalarF64, f64, gemm_f64, scalar, 1, panels_f64, wound_f64);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Set {
@@ -147,7 +156,12 @@ macro_rules! with_tiles {
 
 /// True if panels run along the rows of the result, because that is where its elements lie together.
 fn along_rows(p: &Product<'_>) -> bool {
-    p.dst.row.unsigned_abs() < p.dst.column.unsigned_abs()
+    // A wound operand can only be packed in panels.
+    match (p.lhs.wound, p.rhs.wound) {
+        (Some(_), _) => true,
+        (_, Some(_)) => false,
+        _ => p.dst.row.unsigned_abs() < p.dst.column.unsigned_abs(),
+    }
 }
 
 /// The unit of cuts: one panel by one strip.
@@ -241,6 +255,11 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8) {
         true => (rhs, p.rhs.column, p.rhs.row),
         false => (lhs, p.lhs.row, p.lhs.column),
     };
+    // Legs across panels and along the sum, and the number of the first element across.
+    let wound = match rows {
+        true => p.lhs.wound.map(|w| (w.rows, w.columns, w.first_row)),
+        false => p.rhs.wound.map(|w| (w.columns, w.rows, w.first_column)),
+    };
     if p.k == 0 {
         for i in 0..tall as isize {
             for j in 0..wide as isize {
@@ -262,12 +281,25 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8) {
     let strips = panels.wrapping_add(wide.div_ceil(K::PANEL).min(pass / K::PANEL) * K::PANEL * block);
     for first in (0..wide).step_by(pass) {
         let across = pass.min(wide - first);
-        let direct = panel_wide == 1 && across.is_multiple_of(K::LANES) && tall <= FEW_STRIPS * K::STRIP;
+        let direct =
+            wound.is_none() && panel_wide == 1 && across.is_multiple_of(K::LANES) && tall <= FEW_STRIPS * K::STRIP;
         let pack_strips = strip_sum != 1 && across > MANY_PANELS * K::PANEL;
         for begin in (0..p.k).step_by(block) {
             let depth = block.min(p.k - begin);
             let from = panel.wrapping_offset(first as isize * panel_wide + begin as isize * panel_sum);
-            if !direct {
+            if let Some((legs_across, legs_depth, origin)) = wound {
+                let source = pack::WoundSource {
+                    start: panel,
+                    legs_across,
+                    legs_depth,
+                    first: origin + first,
+                    across,
+                    begin,
+                    depth,
+                };
+                // SAFETY: the source is part of the operand, and scratch has room for whole panels of a block.
+                unsafe { K::pack_wound(source, panels) };
+            } else if !direct {
                 let source = pack::Source {
                     start: from,
                     across,

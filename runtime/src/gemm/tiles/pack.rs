@@ -9,6 +9,8 @@ use std::arch::x86_64::{
     _mm256_unpacklo_ps,
 };
 
+use super::super::{Leg, MAX_LEGS};
+
 /// Part of an operand: `across` elements beside each other, at `depth` steps along the sum. Strides in elements.
 #[derive(Clone, Copy)]
 pub(super) struct Source<T> {
@@ -85,6 +87,170 @@ unsafe fn panels<T: Copy + Default, const PANEL: usize, const LANES: usize>(
         to = to.wrapping_add(PANEL * from.depth);
     }
 }
+
+/// Part of a wound operand (see [`Wound`](super::super::Wound)): `across` elements from number `first`, at `depth` steps
+/// along the sum from number `begin`.
+#[derive(Clone, Copy)]
+pub(super) struct WoundSource<'a, T> {
+    pub start: *const T,
+    pub legs_across: &'a [Leg],
+    pub legs_depth: &'a [Leg],
+    pub first: usize,
+    pub across: usize,
+    pub begin: usize,
+    pub depth: usize,
+}
+
+/// A place on legs: a number in each, and the offset that they add up to.
+struct Place<'a> {
+    legs: &'a [Leg],
+    digits: [usize; MAX_LEGS],
+    offset: isize,
+}
+
+impl<'a> Place<'a> {
+    fn new(legs: &'a [Leg], mut number: usize) -> Place<'a> {
+        let mut place = Place {
+            legs,
+            digits: [0; MAX_LEGS],
+            offset: 0,
+        };
+        for (leg, digit) in legs.iter().zip(&mut place.digits).rev() {
+            *digit = number % leg.extent.max(1);
+            number /= leg.extent.max(1);
+            place.offset += *digit as isize * leg.stride;
+        }
+        place
+    }
+
+    /// Steps that stay on the innermost leg.
+    fn left(&self) -> usize {
+        let last = self.legs.len() - 1;
+        self.legs[last].extent - self.digits[last]
+    }
+
+    /// Goes on by at most [`Place::left`] steps.
+    fn advance(&mut self, steps: usize) {
+        let mut steps = steps;
+        for (leg, digit) in self.legs.iter().zip(&mut self.digits).rev() {
+            *digit += steps;
+            self.offset += steps as isize * leg.stride;
+            if *digit < leg.extent {
+                return;
+            }
+            self.offset -= *digit as isize * leg.stride;
+            *digit = 0;
+            steps = 1;
+        }
+    }
+}
+
+/// Neighbours of a panel that lie on the innermost leg.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    offset: isize,
+    at: usize,
+    len: usize,
+}
+
+/// Copies panels of a wound operand. Of a panel at the edge only whole vectors of `LANES` are written.
+///
+/// # Safety
+/// Every element of the source must be readable, and `to` writable for `depth * PANEL` elements for each panel begun.
+#[inline(always)]
+unsafe fn wound_panels<T: Copy + Default, const PANEL: usize, const LANES: usize>(
+    from: WoundSource<'_, T>,
+    mut to: *mut T,
+) {
+    let stride = from.legs_across.last().map_or(1, |l| l.stride);
+    let mut across = Place::new(from.legs_across, from.first);
+    for first in (0..from.across).step_by(PANEL) {
+        let width = PANEL.min(from.across - first);
+        let written = width.next_multiple_of(LANES);
+        let mut runs = [Run::default(); PANEL];
+        let (mut count, mut at) = (0, 0);
+        while at < width {
+            let len = across.left().min(width - at);
+            runs[count] = Run {
+                offset: across.offset,
+                at,
+                len,
+            };
+            count += 1;
+            at += len;
+            across.advance(len);
+        }
+        let mut along = Place::new(from.legs_depth, from.begin);
+        for d in 0..from.depth {
+            let line = from.start.wrapping_offset(along.offset);
+            let room = to.wrapping_add(d * PANEL);
+            for run in &runs[..count] {
+                let (line, room) = (line.wrapping_offset(run.offset), room.wrapping_add(run.at));
+                // SAFETY: elements of the source, and a panel's worth of room.
+                unsafe {
+                    if stride == 1 {
+                        copy_run::<T>(line, room, run.len);
+                    } else {
+                        for a in 0..run.len {
+                            *room.add(a) = *line.wrapping_offset(a as isize * stride);
+                        }
+                    }
+                }
+            }
+            for a in width..written {
+                // SAFETY: within the panel.
+                unsafe { *room.add(a) = T::default() };
+            }
+            along.advance(1);
+        }
+        to = to.wrapping_add(PANEL * from.depth);
+    }
+}
+
+/// Copies neighbours. A call of `memcpy` would cost more than most runs are long.
+///
+/// # Safety
+/// `len` elements readable and writable.
+#[inline(always)]
+unsafe fn copy_run<T: Copy>(from: *const T, to: *mut T, len: usize) {
+    let mut at = 0;
+    // SAFETY: the caller's promise.
+    unsafe {
+        while len - at >= 8 {
+            to.add(at).cast::<[T; 8]>().write(from.add(at).cast::<[T; 8]>().read());
+            at += 8;
+        }
+        if len - at >= 4 {
+            to.add(at).cast::<[T; 4]>().write(from.add(at).cast::<[T; 4]>().read());
+            at += 4;
+        }
+        while at < len {
+            *to.add(at) = *from.add(at);
+            at += 1;
+        }
+    }
+}
+
+macro_rules! wound {
+    ($name:ident, $element:ident $(, #[$feature:meta])?) => {
+        /// Copies panels of a wound operand.
+        ///
+        /// # Safety
+        /// As for [`wound_panels`], and this machine must have the instructions.
+        $(#[$feature])?
+        pub(super) unsafe fn $name<const PANEL: usize, const LANES: usize>(
+            from: WoundSource<'_, $element>,
+            to: *mut $element,
+        ) {
+            // SAFETY: the caller's promise.
+            unsafe { wound_panels::<_, PANEL, LANES>(from, to) };
+        }
+    };
+}
+wound!(wound_f32, f32);
+wound!(wound_f64, f64);
+wound!(wound_avx_f32, f32, #[target_feature(enable = "avx")]);
+wound!(wound_avx_f64, f64, #[target_feature(enable = "avx")]);
 
 /// Copies strips: `STRIP` elements beside each other at each step, a strip after the other.
 ///
