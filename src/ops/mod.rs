@@ -15,5 +15,6 @@ pub mod norm;
 pub mod pool;
 pub mod random;
 pub mod reduce;
+pub mod resample;
 pub mod shape;
 pub mod slice;
