@@ -1,10 +1,8 @@
 //! Tensors from attributes and numbers.
 
-use tlc_ir::index::IndexExpr;
 use tlc_ir::{DType, HostTensor};
 
 use crate::dim::Dim;
-use crate::graph::Graph;
 use crate::onnx::call::{Answer, Call, one};
 use crate::onnx::external;
 use crate::onnx::refusal::{Refusal, invalid, unsupported};
@@ -88,18 +86,6 @@ pub(super) fn eye_like(c: &mut Call<'_, '_, '_>) -> Answer {
     one(c.graph().eye(x.dim(0), x.dim(1), k, DType::F32).cast(dtype))
 }
 
-/// How many steps lead from `start` to before `limit`: none where they lead away.
-fn steps(graph: &Graph, start: &Dim, limit: &Dim, step: i64) -> Option<Dim> {
-    let distance = match step > 0 {
-        true => limit.clone() - start.clone(),
-        false => start.clone() - limit.clone(),
-    };
-    let width = step.checked_abs()?;
-    let count: Dim = IndexExpr::floor_div((distance + (width - 1)).expr(), &width.into()).into();
-    let never_negative = graph.with_ir(|ir| count.expr().interval(ir)).lo >= 0;
-    Some(if never_negative { count } else { count.max(0) })
-}
-
 pub(super) fn range(c: &mut Call<'_, '_, '_>) -> Answer {
     let dtype = c.required(0)?.dtype();
     let graph = c.graph();
@@ -107,12 +93,20 @@ pub(super) fn range(c: &mut Call<'_, '_, '_>) -> Answer {
         c.input_dims_if_carried(0),
         c.input_dims_if_carried(1),
         c.input_dims_if_carried(2),
-    ] && let Some(step) = step.as_const().filter(|&s| s != 0)
-        && let Some(count) = steps(&graph, &start, &limit, step)
+    ] && let Some(step) = step.as_const().filter(|&n| n != 0 && n != i64::MIN)
     {
-        let places = graph.range(count, dtype);
-        let from = Value::sizes(vec![start], true, dtype).tensor(&graph)?;
-        return one(places * graph.scalar(step as f64, dtype) + from);
+        let span = if step > 0 { &limit - &start } else { &start - &limit };
+        let count = graph.simplify(span.max(0).div_ceil(step.abs()).expr());
+        let places = graph.range(Dim::from(count), dtype);
+        let first = graph
+            .dim_value(&start, dtype)
+            .or_else(|(problem, _)| invalid(problem))?;
+        let scaled = if step == 1 { places } else { places * step };
+        return one(if start.as_const() == Some(0) {
+            scaled
+        } else {
+            scaled + first
+        });
     }
     let mut numbers = vec![];
     for i in 0..3 {
@@ -136,10 +130,9 @@ pub(super) fn range(c: &mut Call<'_, '_, '_>) -> Answer {
     if count.is_nan() || count > (1u64 << 40) as f64 {
         return invalid(format!("{count} elements; expected fewer"));
     }
-    let places = graph.range(count as i64, dtype);
-    let (start, delta) = (
-        tlc_ir::Scalar::from_f64(dtype, start),
-        tlc_ir::Scalar::from_f64(dtype, delta),
-    );
-    one(places * graph.scalar(delta, dtype) + graph.scalar(start, dtype))
+    // Small floats cannot count far, so they are computed in larger ones.
+    let wide = dtype.accumulator();
+    let number = |v: f64| graph.scalar(tlc_ir::Scalar::from_f64(wide, v), wide);
+    let places = graph.range(count as i64, wide);
+    one((places * number(delta) + number(start)).cast(dtype))
 }
