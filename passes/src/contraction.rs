@@ -300,6 +300,68 @@ pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 
     out
 }
 
+/// A result's neighbours that one call of the library should at least compute.
+const MIN_NEIGHBOURS: i64 = 16;
+
+/// The order of a product's result, batch labels first, then rows, then columns, in which the library computes it in fewer
+/// and larger calls than in the order that is asked for: where rows and columns are interleaved, as those of blocks of pixels
+/// are, only the innermost label of each makes a matrix. `None` where the order that is asked for does.
+pub fn result_order(graph: &Graph, id: NodeId) -> Option<Labels> {
+    let node = graph.node(id);
+    let NodeKind::Einsum {
+        inputs,
+        output,
+        semiring: Semiring::AddMul,
+        accumulator,
+        dtype,
+    } = &node.kind
+    else {
+        return None;
+    };
+    let [a, b] = node.operands[..] else { return None };
+    let plain = [graph.ty(a).dtype, graph.ty(b).dtype, *accumulator];
+    if !library_dtype(*dtype) || plain.iter().any(|d| d != dtype) {
+        return None;
+    }
+    let last = usize::from(*output.last()?);
+    // Most results end in labels of one group: those are looked at no further.
+    let before = usize::from(*output.get(output.len().checked_sub(2)?)?);
+    let of = |l: usize| inputs.iter().map(move |i| i.contains(&(l as u16)));
+    if of(last).eq(of(before)) {
+        return None;
+    }
+    let g = groups(graph, id)?;
+    let side = wound(&g.rows, &g.columns, output)?;
+    let (mut with_last, mut other) = match side {
+        0 => (g.rows, g.columns),
+        _ => (g.columns, g.rows),
+    };
+    let count = |of: &[usize]| {
+        of.iter()
+            .fold(IndexExpr::ONE, |n, &l| n * g.extents[l].clone())
+            .as_const()
+    };
+    let from_behind = output.iter().rev().map(|&l| usize::from(l));
+    let neighbours: Vec<usize> = from_behind.take_while(|l| with_last.contains(l)).collect();
+    if count(&neighbours)? >= MIN_NEIGHBOURS || neighbours.len() == with_last.len() {
+        return None;
+    }
+    // Columns are the labels of the operand that has more of them side by side.
+    let unit = |k: usize, of: &[usize]| {
+        let s = strided(graph, node.operands[k], &inputs[k], g.labels);
+        let innermost = of.last().copied();
+        s.zip(innermost)
+            .is_some_and(|(s, l)| s.strides[l].as_ref().is_some_and(|s| s.is(1)))
+    };
+    let inner = |of: &[usize]| of.last().and_then(|&l| g.extents[l].as_const());
+    let bigger = inner(&other) > inner(&with_last) || inner(&other).is_none();
+    if bigger && unit(1 - side, &other) {
+        std::mem::swap(&mut with_last, &mut other);
+    }
+    let order = g.batch.iter().chain(&other).chain(&with_last);
+    Some(order.map(|&l| l as u16).collect())
+}
+
 /// How many of an operand's own labels the copy should walk last: those that are also neighbours in the result, if the last
 /// of them walks the operand with stride 1 and further than the last summed label does.
 fn walked_last(g: &Groups, own: &[usize], operand: &Strided, output: &Labels) -> usize {

@@ -1,14 +1,14 @@
-//! Packs operands of contractions that the library could multiply if their summed axes lay together.
+//! Brings contractions into forms that the library multiplies well.
 //!
-//! A convolution is an einsum over sliding windows, whose summed axes (channel, window row, window column) walk the image
-//! with three strides. Copied once in the order of the product, they walk it with one. The copy costs a pass over the
-//! windows; the product then runs at the library's speed.
+//! An operand whose summed axes walk it with several strides, and which the library does not pack itself (see
+//! [`Walk`](tlc_ir::plan::Walk)), is copied once in the order of the product. A result whose rows and columns are interleaved
+//! is computed with each together, and permuted behind the product, where its users read it through the view.
 
 use tlc_ir::graph::{GraphError, Labels, View};
 use tlc_ir::{Graph, NodeKind};
 
 use super::sink_layout::add_canonical;
-use crate::contraction::operands_to_pack;
+use crate::contraction::{operands_to_pack, result_order};
 
 /// Inserts the copies.
 ///
@@ -19,8 +19,8 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
             return re.add(node.kind.clone(), operands);
         };
-        let pack = operands_to_pack(graph, id);
-        if pack.is_empty() {
+        let (pack, ordered) = (operands_to_pack(graph, id), result_order(graph, id));
+        if pack.is_empty() && ordered.is_none() {
             return re.add(node.kind.clone(), operands);
         }
         let (mut labels, mut values): (Vec<Labels>, Vec<_>) = (inputs.to_vec(), operands.to_vec());
@@ -29,6 +29,12 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
             let view = re.add(NodeKind::View(View::Permute(order)), &[values[k]])?;
             values[k] = re.add(NodeKind::Copy, &[view])?;
         }
-        add_canonical(re, &node.kind, labels, output.clone(), &values)
+        let Some(ordered) = ordered else {
+            return add_canonical(re, &node.kind, labels, output.clone(), &values);
+        };
+        let place = |l: &u16| ordered.iter().position(|x| x == l).expect("the same labels") as u8;
+        let back = output.iter().map(place).collect();
+        let product = add_canonical(re, &node.kind, labels, ordered.clone(), &values)?;
+        re.add(NodeKind::View(View::Permute(back)), &[product])
     })
 }
