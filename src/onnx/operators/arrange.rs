@@ -194,7 +194,11 @@ fn part(x: &Tensor, axis: usize, start: &Dim, end: &Dim, step: i64) -> Outcome<T
             None if interval(d).lo >= 0 => d.min(hi),
             None => match interval(d).hi < 0 {
                 true => (&extent + d).max(lo),
-                false => return unsupported("an end that may count from either side; expected one of a known sign"),
+                // Which side it counts from is only known with the symbols: 1 where it is the end.
+                false => {
+                    let from_end = (Dim::from(0) - d).max(0).min(1);
+                    (&extent + d).max(lo) * &from_end + d.min(hi) * (Dim::from(1) - from_end)
+                }
             },
         })
     };
