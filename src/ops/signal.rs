@@ -15,7 +15,7 @@ use crate::scope::{Step, op, record, refuse_expecting};
 use crate::tensor::Tensor;
 
 /// The most elements that a transform's matrix may have.
-const MAX_MATRIX: i64 = 1 << 27;
+const MAX_MATRIX: i64 = 1 << 26;
 
 impl Graph {
     /// `a - b cos(2πi / m) + c cos(4πi / m)` for the `n` elements `i`, where `m` is `n` if periodic, else `n - 1`: the sum
