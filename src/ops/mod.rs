@@ -17,3 +17,4 @@ pub mod random;
 pub mod reduce;
 pub mod shape;
 pub mod slice;
+pub mod storage;

@@ -5,7 +5,8 @@ use tlc_ir::DType;
 use super::linear::centered;
 use crate::dim::Dim;
 use crate::onnx::call::{Answer, Call, one};
-use crate::onnx::refusal::{Outcome, invalid, unsupported};
+use crate::onnx::refusal::{Outcome, invalid};
+use crate::ops::storage::Conversion;
 use crate::onnx::value::Value;
 use crate::tensor::Tensor;
 
@@ -60,25 +61,36 @@ pub(super) fn quantize(c: &mut Call<'_, '_, '_>) -> Answer {
         (0, None) => DType::U8,
         (number, _) => tlc_formats::onnx::dtype(number)?,
     };
-    if dtype.is_float() {
-        return unsupported(format!("a result of {dtype}; supported are integers"));
-    }
-    if !c.flag("saturate", true)? || c.int("precision", 0)? > 1 {
-        return unsupported("saturate=0 or a precision other than f32; expected neither");
-    }
-    let wide = |t: &Tensor| {
-        if t.dtype() == DType::F64 {
-            t.clone()
-        } else {
-            t.cast(DType::F32)
-        }
+    let precision = match (c.int("precision", 0)?, scale.dtype()) {
+        (0, d) if d.is_float() => d,
+        (0, _) if x.dtype().is_float() => x.dtype(),
+        (0, _) => DType::F32,
+        (number, _) => tlc_formats::onnx::dtype(number)?,
     };
-    let scaled = wide(&x) / along(&wide(&scale), &x, axis, block)?;
-    let zero = match zero {
-        Some(z) => along(&z, &x, axis, block)?,
-        None => c.graph().scalar(dtype.zero(), dtype),
-    };
-    one(quantized(&scaled, Some(zero)))
+    if !precision.is_float() {
+        return invalid(format!("a division in {precision}; expected a float type"));
+    }
+    let scaled = x.cast(precision) / along(&scale.cast(precision), &x, axis, block)?;
+    let zero = zero.map(|z| along(&z, &x, axis, block)).transpose()?;
+    if dtype.is_storage_float() {
+        // The zero point of the 8-bit floats is 0; that of the 4-bit one is added.
+        let shifted = match zero {
+            Some(zero) if dtype == DType::F4E2M1FN => &scaled + zero.cast(precision),
+            _ => scaled,
+        };
+        let how = Conversion {
+            saturate: c.flag("saturate", true)?,
+            ..Conversion::default()
+        };
+        return one(shifted.cast_with(dtype, how));
+    }
+    if dtype.is_float() || dtype == DType::Bool {
+        return invalid(format!("a result of {dtype}; expected an integer or a float of 8 or 4 bits"));
+    }
+    let zero = zero.unwrap_or_else(|| c.graph().scalar(dtype.zero(), dtype));
+    // Rounded where the division was, shifted where no zero point is lost.
+    let wide = if precision == DType::F64 { precision } else { DType::F32 };
+    one(quantized(&scaled.round().cast(wide), Some(zero)))
 }
 
 pub(super) fn dequantize(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -88,14 +100,20 @@ pub(super) fn dequantize(c: &mut Call<'_, '_, '_>) -> Answer {
         0 => scale.dtype(),
         number => tlc_formats::onnx::dtype(number)?,
     };
-    let wide = dtype.accumulator();
-    let mut y = x.cast(DType::I64);
-    if x.dtype().is_float() {
-        y = x.cast(wide);
+    if !dtype.is_float() {
+        return invalid(format!("a result of {dtype}; expected f16, bf16, f32 or f64"));
     }
+    let wide = dtype.accumulator();
+    // Differences are exact: of storage types in f32, of the others in i64.
+    let exact = match x.dtype() {
+        d if d.is_float() => wide,
+        d if d.is_storage() => DType::F32,
+        _ => DType::I64,
+    };
+    let mut y = x.cast(exact);
     if let Some(zero) = c.optional(2)? {
         let zero = along(&zero, &x, axis, block)?;
-        y = &y - zero.cast(y.dtype());
+        y = &y - zero.cast(exact);
     }
     one((y.cast(wide) * along(&scale.cast(wide), &x, axis, block)?).cast(dtype))
 }

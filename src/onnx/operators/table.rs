@@ -43,6 +43,7 @@ pub(in crate::onnx) const OPERATORS: &[Operator] = &[
     op("Attention", 23, attention::attention),
     op("AveragePool", 6, pooling::average_pool),
     op("BatchNormalization", 6, normalization::batch),
+    op("BitCast", 26, elementwise::bit_cast),
     op("BitShift", 11, elementwise::bit_shift),
     op("BitwiseAnd", 18, elementwise::bitwise_and),
     op("BitwiseNot", 18, elementwise::bitwise_not),
