@@ -51,9 +51,13 @@ pub fn promote(a: DType, b: DType) -> DType {
     }
 }
 
-/// The dtype in which a function that is float by nature computes: floats themselves, f32 for the rest.
+/// The dtype in which a function that is float by nature computes: floats themselves, f32 for the rest. A storage type stays,
+/// to be refused.
 pub(crate) fn float_of(dtype: DType) -> DType {
-    if dtype.is_float() { dtype } else { DType::F32 }
+    match dtype.is_float() || dtype.is_storage() {
+        true => dtype,
+        false => DType::F32,
+    }
 }
 
 /// An operand of an elementwise operation: a tensor or a scalar.
@@ -95,7 +99,6 @@ impl Weak {
             Weak::Bool(_) => dtype,
             Weak::Int(_) if dtype == DType::Bool => DType::I64,
             Weak::Int(_) => dtype,
-            Weak::Float(_) if dtype.is_storage_float() => dtype,
             Weak::Float(_) => float_of(dtype),
         }
     }
@@ -104,6 +107,12 @@ impl Weak {
     pub(crate) fn of(self, dtype: DType) -> Step<Scalar> {
         Ok(match self {
             Weak::Bool(v) => Scalar::from_i64(dtype, v as i64),
+            Weak::Float(v) if dtype.is_storage() && !dtype.is_storage_float() => {
+                return refuse_expecting(
+                    format!("{v:?} beside the storage type {dtype}"),
+                    "an integer (convert it first)",
+                );
+            }
             Weak::Float(v) => Scalar::from_f64(dtype, v),
             Weak::Int(v) => {
                 let value = match (i64::try_from(v), u64::try_from(v)) {
@@ -285,7 +294,11 @@ pub(crate) fn broadcast(graph: &Graph, tensors: &[Tensor]) -> Step<Vec<Tensor>> 
 pub(crate) fn unify(graph: &Graph, operands: &[Operand], dtype: impl FnOnce(DType) -> DType) -> Step<Vec<Tensor>> {
     let common = common_dtype(operands);
     let dtype = dtype(common);
-    if let Some(found) = operands.iter().filter_map(Operand::dtype).find(|d| d.is_storage() && *d != dtype) {
+    if let Some(found) = operands
+        .iter()
+        .filter_map(Operand::dtype)
+        .find(|d| d.is_storage() && *d != dtype)
+    {
         return refuse_expecting(
             format!("{found} is a storage type"),
             "a dtype that is computed in (convert it first)",
@@ -294,7 +307,10 @@ pub(crate) fn unify(graph: &Graph, operands: &[Operand], dtype: impl FnOnce(DTyp
     if dtype.is_storage()
         && let Some(other) = operands.iter().filter_map(Operand::dtype).find(|d| *d != dtype)
     {
-        return refuse_expecting(format!("{other} beside the storage type {dtype}"), "one dtype (convert it first)");
+        return refuse_expecting(
+            format!("{other} beside the storage type {dtype}"),
+            "one dtype (convert it first)",
+        );
     }
     let converted: Vec<Tensor> = operands
         .iter()

@@ -94,7 +94,6 @@ impl DType {
         DType::U2,
     ];
 
-
     /// The spelling in text forms: `bool`, `i8`, …, `f64`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -173,6 +172,11 @@ impl DType {
     /// True for i8 to i64.
     pub const fn is_signed_int(self) -> bool {
         matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
+    }
+
+    /// True for the floats that are computed in and those that are stored only.
+    pub const fn is_any_float(self) -> bool {
+        self.is_float() || self.is_storage_float()
     }
 
     /// True for the integers of two's complement, storage types included.
@@ -361,7 +365,7 @@ impl Scalar {
     /// The value as i64: integers sign- or zero-extended (u64 wraps), floats truncated and saturated (NaN is 0).
     pub fn as_i64(self) -> i64 {
         match self.dtype {
-            d if d.is_float() || d.is_storage_float() => self.as_f64() as i64,
+            d if d.is_any_float() => self.as_f64() as i64,
             d if d.has_sign() => {
                 let shift = 64 - d.value_bits();
                 ((self.bits << shift) as i64) >> shift
@@ -373,7 +377,7 @@ impl Scalar {
     /// Whether the value differs from zero (NaN does).
     pub fn as_bool(self) -> bool {
         match self.dtype {
-            d if d.is_float() || d.is_storage_float() => self.as_f64() != 0.0,
+            d if d.is_any_float() => self.as_f64() != 0.0,
             _ => self.bits != 0,
         }
     }
@@ -382,7 +386,7 @@ impl Scalar {
     pub fn convert(self, to: DType) -> Scalar {
         match self.dtype {
             d if d == to => self,
-            d if d.is_float() || d.is_storage_float() => Scalar::from_f64(to, self.as_f64()),
+            d if d.is_any_float() => Scalar::from_f64(to, self.as_f64()),
             d if d.has_sign() => Scalar::from_i64(to, self.as_i64()),
             _ => Scalar::from_u64(to, self.bits),
         }
@@ -399,7 +403,7 @@ impl fmt::Display for Scalar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.dtype {
             DType::Bool => write!(f, "{}", self.bits != 0),
-            d if d.is_float() || d.is_storage_float() => {
+            d if d.is_any_float() => {
                 let v = self.as_f64();
                 if v.is_nan() {
                     if *self == Scalar::from_f64(d, f64::NAN) {

@@ -144,7 +144,11 @@ fn encode_power(value: f32, saturate: bool) -> u8 {
         return if saturate { 0 } else { NAN };
     }
     // Below 2^-126 an f32 is denormal: half way from 2^-127 up is one and a half times its bits, not half a step more.
-    let half = if magnitude < 0x0080_0000 { 0x0020_0000 } else { 0x0040_0000 };
+    let half = if magnitude < 0x0080_0000 {
+        0x0020_0000
+    } else {
+        0x0040_0000
+    };
     let exponent = ((magnitude + half) >> 23) as u8;
     exponent.min(if saturate { NAN - 1 } else { NAN })
 }

@@ -49,7 +49,7 @@ impl Tensor {
     /// use tlc::ops::storage::Conversion;
     /// use tlc::{DType, Graph};
     ///
-    /// let g = Graph::new();
+    /// let g = Graph::new("casts");
     /// let x = g.constant([1.06f32, 1000.0, -1000.0]);
     /// let strict = Conversion { saturate: false, ..Conversion::default() };
     /// let y = x.cast(DType::F8E4M3FN).cast(DType::F32);

@@ -272,7 +272,9 @@ fn parse_descr(text: &str, offset: u64, options: &ReadOptions) -> Result<(DType,
             }
             return Ok((storage, ByteOrder::NATIVE));
         }
-        ('V', "1") => return unsupported("raw one-byte elements, which are a storage type only where the caller says so"),
+        ('V', "1") => {
+            return unsupported("raw one-byte elements, which are a storage type only where the caller says so");
+        }
         ('V', "2") => return unsupported("raw two-byte elements, which are bf16 only where the caller says so"),
         ('f', "12" | "16") => return unsupported("extended-precision floats"),
         ('c', _) => return unsupported("complex numbers"),

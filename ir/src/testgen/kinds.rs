@@ -71,7 +71,13 @@ impl Generator<'_> {
             GenKind::Bitcast => {
                 let x = self.any();
                 let bits = self.ty(x).dtype.bits();
-                let alike: Vec<DType> = self.options.dtypes.iter().filter(|d| d.bits() == bits).copied().collect();
+                let alike: Vec<DType> = self
+                    .options
+                    .dtypes
+                    .iter()
+                    .filter(|d| d.bits() == bits)
+                    .copied()
+                    .collect();
                 if alike.is_empty() {
                     return None;
                 }

@@ -269,7 +269,7 @@ pub(crate) fn scalar(c: &mut Cursor<'_>, dtype: DType) -> Parsed<Scalar> {
         };
     }
     let context = format!("constant of {dtype}");
-    if !dtype.is_float() && !dtype.is_storage_float() {
+    if !dtype.is_any_float() {
         if dtype == DType::U64 {
             return unsigned(c, &context);
         }
@@ -288,7 +288,10 @@ pub(crate) fn scalar(c: &mut Cursor<'_>, dtype: DType) -> Parsed<Scalar> {
     };
     let missing = |c: &mut Cursor<'_>, what: &str| {
         let span = c.span_since(start);
-        c.error(span, format!("{context} out of range; expected a number of {dtype}, found `{what}`"))
+        c.error(
+            span,
+            format!("{context} out of range; expected a number of {dtype}, found `{what}`"),
+        )
     };
     if c.eat_word("inf") {
         let value = special(sign(f64::INFINITY));

@@ -144,7 +144,9 @@ impl Legalizer<'_> {
                         let new = self.convert_storage(v, from, to);
                         self.renamed.insert(value, new);
                     }
-                    Op::Bitcast(to, v) if to != self.kernel.dtype(v) && (to == DType::Bool || self.kernel.dtype(v) == DType::Bool) => {
+                    Op::Bitcast(to, v)
+                        if to != self.kernel.dtype(v) && (to == DType::Bool || self.kernel.dtype(v) == DType::Bool) =>
+                    {
                         let new = self.bitcast_bool(v, to);
                         self.renamed.insert(value, new);
                     }

@@ -268,7 +268,7 @@ fn converted(c: &Call<'_, '_, '_>, dtype: DType) -> Outcome<Tensor> {
         },
     };
     let x = c.tensor(0)?;
-    let floats = x.dtype().is_float() || x.dtype().is_storage_float();
+    let floats = x.dtype().is_any_float();
     // Out of the range of a type of less than a byte, where ONNX leaves it open, its reference drops the high bits.
     Ok(match dtype {
         DType::I4 | DType::U4 | DType::I2 | DType::U2 if floats => x.cast(DType::I32).cast(dtype),
@@ -284,7 +284,11 @@ pub(super) fn bit_cast(c: &mut Call<'_, '_, '_>) -> Answer {
     // A bool is a byte in memory and one bit of value: it passes for a byte here, as in the reference.
     let bits = |d: DType| if d == DType::Bool { 8 } else { d.value_bits() };
     if bits(x.dtype()) != bits(dtype) {
-        return invalid(format!("{} of {} bits as {dtype}; expected a type of as many", x.dtype(), bits(x.dtype())));
+        return invalid(format!(
+            "{} of {} bits as {dtype}; expected a type of as many",
+            x.dtype(),
+            bits(x.dtype())
+        ));
     }
     one(x.bitcast(dtype))
 }

@@ -6,8 +6,8 @@ use super::linear::centered;
 use crate::dim::Dim;
 use crate::onnx::call::{Answer, Call, one};
 use crate::onnx::refusal::{Outcome, invalid};
-use crate::ops::storage::Conversion;
 use crate::onnx::value::Value;
+use crate::ops::storage::Conversion;
 use crate::tensor::Tensor;
 
 /// A scale or zero point as it lies along `x`: one number, one along an axis, or one for each block of an axis.
@@ -85,12 +85,14 @@ pub(super) fn quantize(c: &mut Call<'_, '_, '_>) -> Answer {
         return one(shifted.cast_with(dtype, how));
     }
     if dtype.is_float() || dtype == DType::Bool {
-        return invalid(format!("a result of {dtype}; expected an integer or a float of 8 or 4 bits"));
+        return invalid(format!(
+            "a result of {dtype}; expected an integer or a float of 8 or 4 bits"
+        ));
     }
     let zero = zero.unwrap_or_else(|| c.graph().scalar(dtype.zero(), dtype));
-    // Rounded where the division was, shifted where no zero point is lost.
+    // Shifted where no zero point is lost.
     let wide = if precision == DType::F64 { precision } else { DType::F32 };
-    one(quantized(&scaled.round().cast(wide), Some(zero)))
+    one(quantized(&scaled.cast(wide), Some(zero)))
 }
 
 pub(super) fn dequantize(c: &mut Call<'_, '_, '_>) -> Answer {
