@@ -24,8 +24,11 @@ fn same(a: Scalar, b: Scalar) -> bool {
     a == b || (a.is_nan() && b.is_nan())
 }
 
+/// A function of one tensor.
+type Function = Box<dyn Fn(&Tensor) -> Tensor>;
+
 /// The results of functions of one input.
-fn run(x: &HostTensor, of: &[&dyn Fn(&Tensor) -> Tensor]) -> Vec<HostTensor> {
+fn run(x: &HostTensor, of: &[Function]) -> Vec<HostTensor> {
     let g = Graph::new("narrow");
     let input = g.input("x", x.dtype(), x.shape());
     for (i, f) in of.iter().enumerate() {
@@ -53,7 +56,7 @@ fn compiled_conversions_agree_with_ml_dtypes_and_onnx() {
             let every: Vec<Scalar> = (0..1u64 << dtype.value_bits())
                 .map(|bits| Scalar::from_bits(dtype, bits))
                 .collect();
-            let found = run(&tensor(&every), &[&|x| x.cast(DType::F32)]);
+            let found = run(&tensor(&every), &[Box::new(|x| x.cast(DType::F32))]);
             for (i, expected) in scalars(DType::F32, words[2]).into_iter().enumerate() {
                 assert!(same(found[0].get(i), expected), "{}: {}", every[i], found[0].get(i));
             }
@@ -73,7 +76,7 @@ fn compiled_conversions_agree_with_ml_dtypes_and_onnx() {
             rounding,
         };
         let values = scalars(from, &operands);
-        let found = run(&tensor(&values), &[&|x| x.cast_with(dtype, how)]);
+        let found = run(&tensor(&values), &[Box::new(move |x| x.cast_with(dtype, how))]);
         for (i, expected) in scalars(dtype, words[5]).into_iter().enumerate() {
             let y = found[0].get(i);
             assert!(
@@ -121,12 +124,11 @@ fn every_pair_of_dtypes_converts_as_the_scalar_semantics_say() {
             .into_iter()
             .filter(|to| *to != from && (from.is_storage() || to.is_storage()))
             .collect();
-        let casts: Vec<Box<dyn Fn(&Tensor) -> Tensor>> = to
+        let casts: Vec<Function> = to
             .iter()
-            .map(|&d| Box::new(move |x: &Tensor| x.cast(d)) as Box<dyn Fn(&Tensor) -> Tensor>)
+            .map(|&d| Box::new(move |x: &Tensor| x.cast(d)) as Function)
             .collect();
-        let borrowed: Vec<&dyn Fn(&Tensor) -> Tensor> = casts.iter().map(|c| &**c).collect();
-        for (y, to) in run(&tensor(&x), &borrowed).iter().zip(to) {
+        for (y, to) in run(&tensor(&x), &casts).iter().zip(to) {
             for (i, v) in x.iter().enumerate() {
                 let expected = v.convert(to);
                 assert!(
@@ -144,7 +146,7 @@ fn the_bits_of_one_dtype_are_those_of_another() {
     for from in DType::ALL.into_iter().filter(|d| d.bits() == 8) {
         let x: Vec<Scalar> = (0..256).map(|b| Scalar::from_bits(from, b)).collect();
         for to in DType::ALL.into_iter().filter(|d| d.bits() == 8) {
-            let y = &run(&tensor(&x), &[&|x| x.bitcast(to)])[0];
+            let y = &run(&tensor(&x), &[Box::new(move |x| x.bitcast(to))])[0];
             for (i, v) in x.iter().enumerate() {
                 assert_eq!(y.get(i), Scalar::from_bits(to, v.bits()), "{from} {v} as {to}");
             }

@@ -254,7 +254,7 @@ fn unpacked(dtype: DType, shape: &[usize], per_byte: usize, raw: &[u8]) -> Resul
     let mut tensor = HostTensor::zeros(dtype, shape).map_err(|e| OnnxError::limit(e.to_string()))?;
     let bits = dtype.value_bits();
     for (i, target) in tensor.bytes_mut().iter_mut().enumerate() {
-        *target = raw[i / per_byte] >> (i % per_byte) as u32 * bits & ((1 << bits) - 1);
+        *target = (raw[i / per_byte] >> ((i % per_byte) as u32 * bits)) & ((1 << bits) - 1);
     }
     Ok(tensor)
 }
