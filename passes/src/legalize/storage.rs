@@ -131,8 +131,8 @@ impl Legalizer<'_> {
         let small = self.bits_of(placed, f32);
         let scale = Emit::f32(self, 2f32.powi(127 - format.bias));
         let mut value = self.map(ScalarOp::Mul, &[small, scale]);
-        let largest = self.integer(i32, format.largest.into());
         if format.infinity.is_some() {
+            let largest = self.integer(i32, format.largest.into());
             let beyond = self.map(ScalarOp::Lt, &[largest, magnitude]);
             let infinity = Emit::f32(self, f32::INFINITY);
             value = self.map(ScalarOp::Select, &[beyond, infinity, value]);
@@ -201,8 +201,8 @@ impl Legalizer<'_> {
         let bits = self.map(ScalarOp::Select, &[is_denormal, denormal, normal]);
         let sign = Emit::shr(self, all, int.bits() - format.bits);
         let mut sign = self.masked(sign, format.sign().into());
-        let zero = self.integer(int, 0);
         if !format.signed_zero {
+            let zero = self.integer(int, 0);
             let is_zero = self.equals(bits, 0);
             sign = self.map(ScalarOp::Select, &[is_zero, zero, sign]);
         }

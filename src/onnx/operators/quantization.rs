@@ -42,9 +42,20 @@ fn along(p: &Tensor, x: &Tensor, axis: i64, block: i64) -> Outcome<Tensor> {
     })
 }
 
+/// Shifted by a 4-bit float's zero point (that of the 8-bit ones is 0), and converted.
+fn quantized_float(x: &Tensor, zero: Option<Tensor>, dtype: DType, how: Conversion) -> Tensor {
+    match zero {
+        Some(zero) if dtype == DType::F4E2M1FN => (x + zero.cast(x.dtype())).cast_with(dtype, how),
+        _ => x.cast_with(dtype, how),
+    }
+}
+
 /// Rounded half to even, shifted by the zero point, and saturated to its dtype (u8 without one).
 pub(super) fn quantized(x: &Tensor, zero: Option<Tensor>) -> Tensor {
     let dtype = zero.as_ref().map_or(DType::U8, Tensor::dtype);
+    if dtype.is_storage_float() {
+        return quantized_float(x, zero, dtype, Conversion::default());
+    }
     let mut y = x.round();
     if let Some(zero) = zero {
         y += zero.cast(x.dtype());
@@ -73,16 +84,11 @@ pub(super) fn quantize(c: &mut Call<'_, '_, '_>) -> Answer {
     let scaled = x.cast(precision) / along(&scale.cast(precision), &x, axis, block)?;
     let zero = zero.map(|z| along(&z, &x, axis, block)).transpose()?;
     if dtype.is_storage_float() {
-        // The zero point of the 8-bit floats is 0; that of the 4-bit one is added.
-        let shifted = match zero {
-            Some(zero) if dtype == DType::F4E2M1FN => &scaled + zero.cast(precision),
-            _ => scaled,
-        };
         let how = Conversion {
             saturate: c.flag("saturate", true)?,
             ..Conversion::default()
         };
-        return one(shifted.cast_with(dtype, how));
+        return one(quantized_float(&scaled, zero, dtype, how));
     }
     if dtype.is_float() || dtype == DType::Bool {
         return invalid(format!(
