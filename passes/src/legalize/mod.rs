@@ -139,6 +139,11 @@ impl Legalizer<'_> {
                         let new = self.legal_map(scalar, args, dtype);
                         self.renamed.insert(value, new);
                     }
+                    Op::Index(e, to) if to.is_storage() => {
+                        let number = self.emit(Op::Index(e, DType::I64), DType::I64);
+                        let new = self.convert_storage(number, DType::I64, to);
+                        self.renamed.insert(value, new);
+                    }
                     Op::Convert(to, v) if to.is_storage() || self.kernel.dtype(v).is_storage() => {
                         let from = self.kernel.dtype(v);
                         let new = self.convert_storage(v, from, to);

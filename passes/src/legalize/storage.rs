@@ -63,6 +63,9 @@ impl Wide {
 impl Legalizer<'_> {
     /// A conversion from or to a storage type.
     pub(super) fn convert_storage(&mut self, value: ValueId, from: DType, to: DType) -> ValueId {
+        if from == to {
+            return value;
+        }
         let mut value = value;
         if from.is_storage() {
             value = self.decode(value, from);
@@ -249,5 +252,108 @@ impl Legalizer<'_> {
         }
         let byte = self.emit(Op::Convert(DType::U8, value), DType::U8);
         self.bits_of(byte, to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tlc_ir::index::IndexExpr;
+    use tlc_ir::kernel::interp::interpret;
+    use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Param, Stmt, verify};
+    use tlc_ir::testgen::Rng;
+    use tlc_ir::{DType, HostTensor, Scalar};
+
+    use super::*;
+    use crate::legalize::legalize;
+
+    /// `p1[i] = op(p0[i])` over `n` elements.
+    fn kernel(n: usize, from: DType, to: DType, op: impl FnOnce(ValueId) -> Op) -> Kernel {
+        let mut k = Kernel::default();
+        for (dtype, access) in [(from, Access::Read), (to, Access::Write)] {
+            let len = IndexExpr::from(n);
+            k.params.push(Param { dtype, len, access });
+        }
+        let i = k.new_var(IndexExpr::from(n));
+        let (x, y) = (k.new_value(from), k.new_value(to));
+        let load = Op::Load {
+            memory: Memory::Param(0),
+            index: i.into(),
+            mask: None,
+        };
+        let body = vec![
+            Stmt::Let { value: x, op: load },
+            Stmt::Let { value: y, op: op(x) },
+            Stmt::Store {
+                memory: Memory::Param(1),
+                index: i.into(),
+                value: y,
+                mask: None,
+            },
+        ];
+        let bind = Bind::Serial;
+        k.body = vec![Stmt::Loop { var: i, bind, body }];
+        k
+    }
+
+    fn results(k: &Kernel, x: &HostTensor) -> HostTensor {
+        let y = HostTensor::zeros(k.params[1].dtype, x.shape()).expect("small");
+        let mut buffers = [x.clone(), y];
+        interpret(k, &mut buffers, &[]).expect("it runs");
+        let [_, y] = buffers;
+        y
+    }
+
+    /// Checks that legalization keeps the meaning and leaves storage types to loads, stores and bit casts.
+    fn check(from: DType, to: DType, op: impl FnOnce(ValueId) -> Op) {
+        let mut rng = Rng::new(11);
+        let mut x = HostTensor::zeros(from, &[512]).expect("small");
+        for i in 0..x.len() {
+            let number = Scalar::from_f64(from, (rng.unit() - 0.5) * 2f64.powi(rng.range(-20, 20) as i32));
+            let bits = Scalar::from_bits(from, if from.bits() == 8 { i as u64 } else { rng.bits() });
+            x.set(i, if i % 2 == 0 || from.bits() == 8 { bits } else { number });
+        }
+        let before = kernel(x.len(), from, to, op);
+        let mut after = before.clone();
+        legalize(&mut after);
+        assert!(verify::verify(&after).errors.is_empty(), "{from} to {to}: {after}");
+        after.visit(&mut |s| match s {
+            Stmt::Let {
+                op: Op::Convert(to, v), ..
+            } => {
+                let from = after.dtype(*v);
+                assert!(!to.is_storage() && !from.is_storage(), "{from} to {to} is left");
+            }
+            Stmt::Let {
+                op: Op::Index(_, to), ..
+            } => assert!(!to.is_storage(), "an index as {to} is left"),
+            _ => {}
+        });
+        let (expected, found) = (results(&before, &x), results(&after, &x));
+        for i in 0..x.len() {
+            let (a, b) = (expected.get(i), found.get(i));
+            let same = a == b || (a.is_nan() && b.is_nan());
+            assert!(same, "{from} {} to {to}: {b}, expected {a}", x.get(i));
+        }
+    }
+
+    #[test]
+    fn conversions_become_arithmetic_on_bits_of_the_same_meaning() {
+        for from in DType::ALL {
+            for to in DType::ALL {
+                if from.is_storage() || to.is_storage() {
+                    check(from, to, |x| Op::Convert(to, x));
+                }
+                if from.bits() == 8 && to.bits() == 8 {
+                    check(from, to, |x| Op::Bitcast(to, x));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn positions_are_encoded_as_their_numbers_are() {
+        for to in DType::ALL.into_iter().filter(|d| d.is_storage()) {
+            check(DType::U8, to, |_| Op::Index(IndexExpr::from(tlc_ir::VarId(0)), to));
+        }
     }
 }
