@@ -2,5 +2,7 @@
 
 mod hostile;
 mod meaning;
+mod operators;
 mod proto;
 mod storage;
+mod symbolic;

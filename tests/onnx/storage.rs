@@ -162,6 +162,37 @@ fn what_computes_refuses_storage_types_with_the_way_out() {
 }
 
 #[test]
+fn infinities_and_nan_are_found_in_8_bit_floats() {
+    const FLOAT8E5M2: i64 = 19;
+    let nodes = vec![
+        node("IsNaN", "n", &["x"], &["nan"]),
+        node("IsInf", "i", &["x"], &["inf"]),
+        node("IsInf", "j", &["x"], &["negative"]).message(5, int_attribute("detect_positive", 0)),
+    ];
+    let outputs = ["nan", "inf", "negative"].map(|name| value(name, BOOL, &[]));
+    let x = value("x", FLOAT8E5M2, &[D::N(5)]);
+    let model = newest(graph(nodes, vec![], vec![x], outputs.to_vec()));
+    let found = run(&model, &[bits(DType::F8E5M2, &[5], &[0x7b, 0x7c, 0xfc, 0x7d, 0xff])]);
+    assert_eq!(found[0].bytes(), [0, 0, 0, 1, 1]);
+    assert_eq!(found[1].bytes(), [0, 1, 1, 0, 0]);
+    assert_eq!(found[2].bytes(), [0, 0, 1, 0, 0]);
+}
+
+#[test]
+fn functions_made_of_others_keep_the_element_type() {
+    // ONNX has no f32 in these.
+    for (element, dtype) in [(10, DType::F16), (16, DType::BF16), (11, DType::F64)] {
+        for op in ["Asinh", "Acosh", "Atanh", "Gelu", "Mish", "HardSwish", "Softplus", "Celu", "Selu", "Elu"] {
+            let x = value("x", element, &[D::N(3)]);
+            let made = node(op, "n", &["x"], &["y"]);
+            let model = newest(graph(vec![made], vec![], vec![x], vec![value("y", element, &[])]));
+            let graph = import(&model, &ImportOptions::default()).unwrap_or_else(|e| panic!("{op}: {e}")).graph;
+            assert_eq!(graph.ty(graph.outputs()[0].node).dtype, dtype, "{op}");
+        }
+    }
+}
+
+#[test]
 fn blocks_of_4_bit_weights_are_dequantized() {
     let weights = raw(INT4, &[2, 4], &[0x21, 0x43, 0x98, 0xfe]);
     let dequantize = node("DequantizeLinear", "d", &["w", "s"], &["y"])

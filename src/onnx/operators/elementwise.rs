@@ -48,6 +48,14 @@ fn same(a: &Tensor, b: &Tensor) -> Outcome<()> {
     }
 }
 
+/// The floats that a storage float's elements are; any other tensor as it is.
+fn decoded(x: &Tensor) -> Tensor {
+    match x.dtype().is_storage_float() {
+        true => x.cast(DType::F32),
+        false => x.clone(),
+    }
+}
+
 macro_rules! functions {
     ($kind:ident: $($name:ident $f:expr;)*) => { $(
         pub(super) fn $name(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -77,7 +85,7 @@ functions! { unary:
     tanh |x| x.tanh();
     erf |x| x.erf();
     reciprocal |x| x.reciprocal();
-    is_nan |x| x.is_nan();
+    is_nan |x| decoded(x).is_nan();
     not |x| x.logical_not();
     bitwise_not |x| x.bit_not();
     identity |x| x.clone();
@@ -85,7 +93,7 @@ functions! { unary:
     asinh |x| {
         let a = x.abs();
         let s = &a * &a;
-        x.lt(0.0).select(-1.0, 1.0) * (&a + &s / (1.0 + (&s + 1.0).sqrt())).log1p()
+        x.lt(0.0).select(-1.0, 1.0).cast(x.dtype()) * (&a + &s / (1.0 + (&s + 1.0).sqrt())).log1p()
     };
     acosh |x| {
         let t = x - 1.0;
@@ -143,7 +151,7 @@ pub(super) fn bit_shift(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 pub(super) fn is_inf(c: &mut Call<'_, '_, '_>) -> Answer {
-    let x = c.tensor(0)?;
+    let x = decoded(&c.tensor(0)?);
     one(
         match (c.flag("detect_negative", true)?, c.flag("detect_positive", true)?) {
             (true, true) => x.is_inf(),
