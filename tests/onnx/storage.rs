@@ -50,8 +50,7 @@ fn raw(element: i64, dims: &[i64], data: &[u8]) -> Message {
 }
 
 fn words(element: i64, dims: &[i64], data: &[u8]) -> Message {
-    data.iter()
-        .fold(header(element, dims), |m, &v| m.int(5, i64::from(v)))
+    data.iter().fold(header(element, dims), |m, &v| m.int(5, i64::from(v)))
 }
 
 /// The initializer `w` as f32.
@@ -119,9 +118,17 @@ fn what_moves_elements_takes_storage_types() {
     ];
     let made = |element, dtype: DType| {
         let x = value("x", element, &[D::N(2), D::N(3)]);
-        let model = newest(graph(nodes.clone(), constants.clone(), vec![x], vec![value("y", element, &[])]));
+        let model = newest(graph(
+            nodes.clone(),
+            constants.clone(),
+            vec![x],
+            vec![value("y", element, &[])],
+        ));
         let found = run(&model, &[bits(dtype, &[2, 3], &[0, 1, 2, 3, 0, 1])]);
-        assert_eq!(found[0], bits(dtype, &[1, 14], &[0, 1, 2, 0, 1, 3, 0, 0, 3, 1, 0, 2, 1, 0]));
+        assert_eq!(
+            found[0],
+            bits(dtype, &[1, 14], &[0, 1, 2, 0, 1, 3, 0, 0, 3, 1, 0, 2, 1, 0])
+        );
     };
     made(FLOAT8E4M3FN, DType::F8E4M3FN);
     made(INT4, DType::I4);
@@ -149,16 +156,28 @@ fn what_computes_refuses_storage_types_with_the_way_out() {
     let x = || value("x", FLOAT8E4M3FN, &[D::N(3)]);
     for op in ["Add", "Max", "Less", "Equal"] {
         let made = node(op, "n", &["x", "x"], &["y"]);
-        let model = newest(graph(vec![made], vec![], vec![x()], vec![value("y", FLOAT8E4M3FN, &[])]));
+        let model = newest(graph(
+            vec![made],
+            vec![],
+            vec![x()],
+            vec![value("y", FLOAT8E4M3FN, &[])],
+        ));
         let (_, text) = refusal(&model);
         assert!(text.contains("convert"), "{op}: {text}");
     }
-    let mode = Message::default().bytes(1, "round_mode").bytes(4, "sideways").int(20, 3);
+    let mode = Message::default()
+        .bytes(1, "round_mode")
+        .bytes(4, "sideways")
+        .int(20, 3);
     let cast = node("Cast", "cast", &["x"], &["y"])
         .message(5, int_attribute("to", FLOAT))
         .message(5, mode);
     let model = newest(graph(vec![cast], vec![], vec![x()], vec![value("y", FLOAT, &[])]));
-    assert!(refusal(&model).1.contains("round_mode `sideways`; expected up, down or nearest"));
+    assert!(
+        refusal(&model)
+            .1
+            .contains("round_mode `sideways`; expected up, down or nearest")
+    );
 }
 
 #[test]
@@ -182,11 +201,24 @@ fn infinities_and_nan_are_found_in_8_bit_floats() {
 fn functions_made_of_others_keep_the_element_type() {
     // ONNX has no f32 in these.
     for (element, dtype) in [(10, DType::F16), (16, DType::BF16), (11, DType::F64)] {
-        for op in ["Asinh", "Acosh", "Atanh", "Gelu", "Mish", "HardSwish", "Softplus", "Celu", "Selu", "Elu"] {
+        for op in [
+            "Asinh",
+            "Acosh",
+            "Atanh",
+            "Gelu",
+            "Mish",
+            "HardSwish",
+            "Softplus",
+            "Celu",
+            "Selu",
+            "Elu",
+        ] {
             let x = value("x", element, &[D::N(3)]);
             let made = node(op, "n", &["x"], &["y"]);
             let model = newest(graph(vec![made], vec![], vec![x], vec![value("y", element, &[])]));
-            let graph = import(&model, &ImportOptions::default()).unwrap_or_else(|e| panic!("{op}: {e}")).graph;
+            let graph = import(&model, &ImportOptions::default())
+                .unwrap_or_else(|e| panic!("{op}: {e}"))
+                .graph;
             assert_eq!(graph.ty(graph.outputs()[0].node).dtype, dtype, "{op}");
         }
     }
@@ -214,7 +246,12 @@ fn blocks_of_4_bit_weights_are_dequantized() {
 
 #[test]
 fn products_of_8_bit_floats_are_quantized_again() {
-    let product = node("QLinearMatMul", "m", &["a", "sa", "z", "b", "sa", "z", "sy", "z"], &["y"]);
+    let product = node(
+        "QLinearMatMul",
+        "m",
+        &["a", "sa", "z", "b", "sa", "z", "sy", "z"],
+        &["y"],
+    );
     let zero = header(FLOAT8E4M3FN, &[]).bytes(9, [0u8]);
     let mut zero = zero.0;
     // The same tensor under another name.
