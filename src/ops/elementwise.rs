@@ -239,7 +239,8 @@ impl Tensor {
     }
 
     /// The tensor in another dtype, converted as [`tlc_ir::scalar`] states: floats to integers truncate and saturate, NaN is
-    /// 0; integers wrap; anything to bool is `!= 0`.
+    /// 0; integers wrap; anything to bool is `!= 0`; to a storage float rounds to nearest and saturates
+    /// ([`Tensor::cast_with`] says otherwise).
     #[track_caller]
     pub fn cast(&self, dtype: DType) -> Tensor {
         op("cast", &[self], || self.to(dtype))

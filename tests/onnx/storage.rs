@@ -36,7 +36,7 @@ fn run(model: &[u8], inputs: &[HostTensor]) -> Vec<HostTensor> {
 }
 
 fn refusal(model: &[u8]) -> (ErrorKind, String) {
-    let e = import(model, &ImportOptions::default()).err().expect("it is refused");
+    let e = import(model, &ImportOptions::default()).expect_err("it is refused");
     (e.kind(), e.to_string())
 }
 
