@@ -4,5 +4,6 @@ mod hostile;
 mod meaning;
 mod operators;
 mod proto;
+mod random_nodes;
 mod storage;
 mod symbolic;

@@ -126,14 +126,26 @@ impl Legalizer<'_> {
         }
     }
 
-    /// Exponent and mantissa shifted into an f32's places are the value times a power of two, denormals included.
+    /// Exponent and mantissa shifted into an f32's places, with the exponent's bias changed, are the normal numbers. A
+    /// denormal one, one step of the exponent higher, has a hidden bit too many, which a subtraction takes away; for normal
+    /// ones that gives more than they are, so the smaller of the two is the value. (A multiplication that would do for both
+    /// meets denormal f32s, which cost processors a hundred cycles.)
     fn decode_float(&mut self, bits: ValueId, format: &FloatFormat) -> ValueId {
         let (i32, f32) = (DType::I32, DType::F32);
+        let wide = Wide::of(f32);
         let magnitude = self.masked(bits, i64::from(format.sign()) - 1);
         let placed = Emit::shl(self, magnitude, 23 - format.mantissa);
-        let small = self.bits_of(placed, f32);
-        let scale = Emit::f32(self, 2f32.powi(127 - format.bias));
-        let mut value = self.map(ScalarOp::Mul, &[small, scale]);
+        let rebias = self.integer(i32, wide.power(-format.bias));
+        let normal = self.map(ScalarOp::Add, &[placed, rebias]);
+        let first = self.integer(i32, wide.power(1 - format.bias));
+        let above = self.map(ScalarOp::Add, &[placed, first]);
+        let above = self.bits_of(above, f32);
+        let first = self.bits_of(first, f32);
+        let denormal = self.map(ScalarOp::Sub, &[above, first]);
+        let denormal = self.bits_of(denormal, i32);
+        // Floats that are not negative are ordered as their bits are.
+        let unsigned = self.map(ScalarOp::Min, &[normal, denormal]);
+        let mut value = self.bits_of(unsigned, f32);
         if format.infinity.is_some() {
             let largest = self.integer(i32, format.largest.into());
             let beyond = self.map(ScalarOp::Lt, &[largest, magnitude]);
