@@ -61,6 +61,7 @@ pub use ops::conv::{Conv, PerAxis};
 pub use ops::create::{Datum, IntoHost};
 pub use ops::pool::Pool;
 pub use ops::slice::{IntoSlices, Slice, s};
+pub use ops::storage::{Conversion, PowerRounding};
 pub use promotion::{Operand, Weak, promote};
 pub use tensor::Tensor;
 pub use tlc_ir::graph::{Monoid, ScatterOp, Semiring};

@@ -13,6 +13,8 @@
 //!
 //! **Functions that are float by nature** (`exp`, `/`, `mean`, …) turn bool and integer tensors to `f32` first.
 //!
+//! **Storage types** do not promote: beside any other dtype they are refused, and arithmetic refuses them. Convert them.
+//!
 //! **Shapes** broadcast as in NumPy: aligned at the right, an extent that is literally 1 repeats. A symbolic extent is never
 //! taken for 1; two unequal extents that could be equal are assumed to be, which records a guard.
 
@@ -25,11 +27,13 @@ use crate::graph::Graph;
 use crate::scope::{Step, record, refuse_expecting};
 use crate::tensor::Tensor;
 
-/// The dtype that values of both dtypes convert to before they meet.
+/// The dtype that values of both dtypes convert to before they meet. Of a storage type and any other, the storage type,
+/// which no operation that promotes takes.
 pub fn promote(a: DType, b: DType) -> DType {
     let (low, high) = if a <= b { (a, b) } else { (b, a) };
     match (low, high) {
         _ if a == b => a,
+        (_, storage) if storage.is_storage() => storage,
         (DType::Bool, d) => d,
         (DType::F16, DType::BF16) => DType::F32,
         // Declaration order is bool, signed, unsigned, floats, each by width.
@@ -47,9 +51,13 @@ pub fn promote(a: DType, b: DType) -> DType {
     }
 }
 
-/// The dtype in which a function that is float by nature computes: floats themselves, f32 for the rest.
+/// The dtype in which a function that is float by nature computes: floats themselves, f32 for the rest. A storage type stays,
+/// to be refused.
 pub(crate) fn float_of(dtype: DType) -> DType {
-    if dtype.is_float() { dtype } else { DType::F32 }
+    match dtype.is_float() || dtype.is_storage() {
+        true => dtype,
+        false => DType::F32,
+    }
 }
 
 /// An operand of an elementwise operation: a tensor or a scalar.
@@ -99,6 +107,12 @@ impl Weak {
     pub(crate) fn of(self, dtype: DType) -> Step<Scalar> {
         Ok(match self {
             Weak::Bool(v) => Scalar::from_i64(dtype, v as i64),
+            Weak::Float(v) if dtype.is_storage() && !dtype.is_storage_float() => {
+                return refuse_expecting(
+                    format!("{v:?} beside the storage type {dtype}"),
+                    "an integer (convert it first)",
+                );
+            }
             Weak::Float(v) => Scalar::from_f64(dtype, v),
             Weak::Int(v) => {
                 let value = match (i64::try_from(v), u64::try_from(v)) {
@@ -109,6 +123,7 @@ impl Weak {
                 let fits = match dtype {
                     d if d.is_signed_int() => value.as_i64() as i128 == v,
                     d if d.is_unsigned_int() => value.bits() as i128 == v,
+                    d if d.is_storage() => value.as_f64() == v as f64,
                     _ => true,
                 };
                 if !fits {
@@ -277,7 +292,26 @@ pub(crate) fn broadcast(graph: &Graph, tensors: &[Tensor]) -> Step<Vec<Tensor>> 
 
 /// The operands as tensors of one shape and of the dtype that `dtype` makes of the common one.
 pub(crate) fn unify(graph: &Graph, operands: &[Operand], dtype: impl FnOnce(DType) -> DType) -> Step<Vec<Tensor>> {
-    let dtype = dtype(common_dtype(operands));
+    let common = common_dtype(operands);
+    let dtype = dtype(common);
+    if let Some(found) = operands
+        .iter()
+        .filter_map(Operand::dtype)
+        .find(|d| d.is_storage() && *d != dtype)
+    {
+        return refuse_expecting(
+            format!("{found} is a storage type"),
+            "a dtype that is computed in (convert it first)",
+        );
+    }
+    if dtype.is_storage()
+        && let Some(other) = operands.iter().filter_map(Operand::dtype).find(|d| *d != dtype)
+    {
+        return refuse_expecting(
+            format!("{other} beside the storage type {dtype}"),
+            "one dtype (convert it first)",
+        );
+    }
     let converted: Vec<Tensor> = operands
         .iter()
         .map(|o| o.with_dtype(graph, dtype))

@@ -115,7 +115,7 @@ fn compare(found: &HostTensor, expected: &HostTensor, (rtol, atol): (f64, f64)) 
     for i in 0..found.len() {
         let (a, b) = (found.get(i), expected.get(i));
         let close = match expected.dtype() {
-            d if d.is_float() => {
+            d if d.is_any_float() => {
                 let (a, b) = (a.as_f64(), b.as_f64());
                 a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= atol + rtol * b.abs()
             }

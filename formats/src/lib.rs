@@ -24,8 +24,9 @@ pub use error::{ErrorKind, Format, FormatError};
 pub struct ReadOptions {
     /// The most element bytes one tensor may have; more is [`FormatError::Limit`], before anything is allocated.
     pub limit_bytes: u64,
-    /// What to make of elements that a file can only describe as two raw bytes (`V2` in npy). With
-    /// `Some(DType::BF16)` they are little-endian bf16, as `ml_dtypes` writes them; otherwise they are unsupported.
+    /// What to make of elements that a file can only describe as raw bytes (`V2` and `V1` in npy). With
+    /// `Some(DType::BF16)` two of them are a little-endian bf16, with a storage type one is an element of that, as
+    /// `ml_dtypes` writes them; otherwise they are unsupported.
     pub hint: Option<tlc_ir::dtype::DType>,
 }
 

@@ -5,8 +5,11 @@
 //!   may be a mapped file. Its bytes are C order and little-endian, may be unaligned, and bools may be other than 0 or 1;
 //!   [`View::to_host`] mends all three.
 //! - Tensors come in file order, and by name where zero-sized ones share a place.
-//! - Element types without a [`DType`] (8-bit and narrower floats, complex) do not spoil a file: only reading *those*
-//!   tensors is unsupported.
+//! - Element types without a [`DType`] (6-bit floats, complex) do not spoil a file: only reading *those* tensors is
+//!   unsupported.
+//! - 4-bit floats lie two to a byte in the file, low bits first, and one to a byte in what [`View::to_host`] gives. The
+//!   other types of less than a byte have no name there: they are written as U8, one to a byte, and so are 4-bit floats,
+//!   whose number might be odd. Who reads them says what they are ([`HostTensor::bitcast`]).
 //!
 //! Reference: <https://github.com/huggingface/safetensors>, whose crate parses and lays out the header.
 
@@ -35,7 +38,7 @@ pub struct View<'v, 'a> {
     pub dtype: DType,
     /// Extents.
     pub shape: &'v [usize],
-    /// The elements: C order, little-endian, not necessarily aligned.
+    /// The elements: C order, little-endian, not necessarily aligned; of f4e2m1fn two to a byte.
     pub bytes: &'a [u8],
 }
 
@@ -45,7 +48,13 @@ impl View<'_, '_> {
     /// # Errors
     /// [`FormatError::OutOfMemory`].
     pub fn to_host(&self) -> Result<HostTensor, FormatError> {
-        let mut tensor = HostTensor::from_bytes(self.dtype, self.shape, self.bytes)
+        let unpacked: Vec<u8>;
+        let mut bytes = self.bytes;
+        if self.dtype.value_bits() == 4 {
+            unpacked = bytes.iter().flat_map(|b| [b & 0xf, b >> 4]).collect();
+            bytes = &unpacked;
+        }
+        let mut tensor = HostTensor::from_bytes(self.dtype, self.shape, bytes)
             .map_err(|e| FormatError::tensor(Format::Safetensors, None, e))?;
         if cfg!(target_endian = "big") {
             layout::swap_bytes(tensor.bytes_mut(), self.dtype.bytes());
@@ -236,6 +245,12 @@ fn dtype_of(dtype: Dtype) -> Option<DType> {
         Dtype::BF16 => DType::BF16,
         Dtype::F32 => DType::F32,
         Dtype::F64 => DType::F64,
+        Dtype::F8_E4M3 => DType::F8E4M3FN,
+        Dtype::F8_E4M3FNUZ => DType::F8E4M3FNUZ,
+        Dtype::F8_E5M2 => DType::F8E5M2,
+        Dtype::F8_E5M2FNUZ => DType::F8E5M2FNUZ,
+        Dtype::F8_E8M0 => DType::F8E8M0FNU,
+        Dtype::F4 => DType::F4E2M1FN,
         _ => return None,
     })
 }
@@ -255,6 +270,12 @@ fn crate_dtype(dtype: DType) -> Dtype {
         DType::BF16 => Dtype::BF16,
         DType::F32 => Dtype::F32,
         DType::F64 => Dtype::F64,
+        DType::F8E4M3FN => Dtype::F8_E4M3,
+        DType::F8E4M3FNUZ => Dtype::F8_E4M3FNUZ,
+        DType::F8E5M2 => Dtype::F8_E5M2,
+        DType::F8E5M2FNUZ => Dtype::F8_E5M2FNUZ,
+        DType::F8E8M0FNU => Dtype::F8_E8M0,
+        DType::F4E2M1FN | DType::I4 | DType::U4 | DType::I2 | DType::U2 => Dtype::U8,
     }
 }
 

@@ -9,6 +9,7 @@ expects. File names say dtype and variant. Timestamps are fixed: the same versio
 """
 
 import io
+import json
 import zipfile
 from pathlib import Path
 
@@ -22,13 +23,22 @@ DTYPES = {
     "bool": np.bool_, "i8": np.int8, "i16": np.int16, "i32": np.int32, "i64": np.int64, "u8": np.uint8,
     "u16": np.uint16, "u32": np.uint32, "u64": np.uint64, "f16": np.float16, "f32": np.float32, "f64": np.float64,
 }  # fmt: skip
+STORAGE = {
+    "f8e4m3fn": ml_dtypes.float8_e4m3fn, "f8e4m3fnuz": ml_dtypes.float8_e4m3fnuz, "f8e5m2": ml_dtypes.float8_e5m2,
+    "f8e5m2fnuz": ml_dtypes.float8_e5m2fnuz, "f8e8m0fnu": ml_dtypes.float8_e8m0fnu, "f4e2m1fn": ml_dtypes.float4_e2m1fn,
+    "i4": ml_dtypes.int4, "u4": ml_dtypes.uint4, "i2": ml_dtypes.int2, "u2": ml_dtypes.uint2,
+}  # fmt: skip
 
 
 def values(name, shape):
-    """bool: whether i is a multiple of 3; integers: a hash of i, so that every byte counts; floats: (i - 3) / 4."""
+    """bool: whether i is a multiple of 3; integers: a hash of i, so that every byte counts; floats: (i - 3) / 4;
+    storage types: the bits of i * 37 + 5."""
     i = np.arange(int(np.prod(shape)), dtype=np.uint64)
     if name == "bool":
         flat = i % 3 == 0
+    elif name in STORAGE:
+        bits = {"4": 4, "2": 2}.get(name[1], 8)
+        flat = ((i * np.uint64(37) + np.uint64(5)) & np.uint64((1 << bits) - 1)).astype(np.uint8).view(STORAGE[name])
     elif name[0] in "iu":
         with np.errstate(over="ignore"):
             mixed = (i + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
@@ -60,6 +70,17 @@ def npz(method, arrays):
     return out.getvalue()
 
 
+def raw(dtype, shape, data, y):
+    """A safetensors file of `x` with these bytes, and `y`."""
+    infos = {
+        "y": {"dtype": "F32", "shape": list(y.shape), "data_offsets": [0, y.nbytes]},
+        "x": {"dtype": dtype, "shape": list(shape), "data_offsets": [y.nbytes, y.nbytes + len(data)]},
+    }
+    header = json.dumps(infos, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return len(header).to_bytes(8, "little") + header + y.tobytes() + data
+
+
 def main():
     GOLDEN.mkdir(exist_ok=True)
     for old in GOLDEN.iterdir():
@@ -70,6 +91,9 @@ def main():
         put(f"{name}_fortran.npy", npy(np.asfortranarray(array)))
         if array.itemsize > 1:
             put(f"{name}_big.npy", npy(array.astype(array.dtype.newbyteorder(">"))))
+    for name in STORAGE:
+        put(f"{name}_c.npy", npy(values(name, SHAPE)))
+        put(f"{name}_fortran.npy", npy(np.asfortranarray(values(name, SHAPE))))
     put("bf16_c.npy", npy(values("bf16", SHAPE)))
     put("f32_v2.npy", npy(values("f32", SHAPE), (2, 0)))
     put("f32_v3.npy", npy(values("f32", SHAPE), (3, 0)))
@@ -99,7 +123,12 @@ def main():
     tensors["scalar"] = values("f32", ()).reshape(())
     tensors["empty"] = values("f32", (0, 3))
     put("all.safetensors", save(tensors, {"made": "by make_golden.py"}))
-    put("unsupported_f8.safetensors", save({"x": np.zeros(3, ml_dtypes.float8_e4m3fn), "y": values("f32", (2,))}))
+    # The package has no name for 4-bit integers, and 6-bit floats none in NumPy: a header by hand.
+    storage = {name: values(name, SHAPE) for name in STORAGE if name[:2] == "f8"}
+    put("storage.safetensors", save(storage))
+    packed = values("f4e2m1fn", SHAPE).view(np.uint8).ravel()
+    put("f4.safetensors", raw("F4", SHAPE, (packed[0::2] | packed[1::2] << 4).tobytes(), values("f32", (2,))))
+    put("unsupported_f6.safetensors", raw("F6_E2M3", (4,), bytes(3), values("f32", (2,))))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 //!
 //! Invariants:
 //! - A [`DType`] has a fixed width in bits and one name, which is its spelling in every text form.
+//! - Those from `F8E4M3FN` on are storage types ([`crate::narrow`]): they are kept, moved, selected and converted, and
+//!   arithmetic refuses them. [`DType::is_float`] and its like speak of the types that are computed in.
 //! - A [`Scalar`] holds the value's exact bits, so equality and hashing are bitwise: two NaNs with the same payload are
 //!   equal, and `0.0` differs from `-0.0`. That is what hash-consing and printing need.
 //! - `bool` is stored as one byte, 0 or 1; any other byte read from outside is normalized on the way in.
@@ -10,6 +12,8 @@ use std::fmt;
 use std::str::FromStr;
 
 use half::{bf16, f16};
+
+use crate::narrow::{self, FloatFormat};
 
 /// The type of one element of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -40,11 +44,31 @@ pub enum DType {
     F32,
     /// IEEE 754 binary64.
     F64,
+    /// Storage: a float of 4 exponent and 3 mantissa bits, no infinity, largest 448.
+    F8E4M3FN,
+    /// Storage: a float of 4 exponent and 3 mantissa bits, no infinity, no negative zero, largest 240.
+    F8E4M3FNUZ,
+    /// Storage: a float of 5 exponent and 2 mantissa bits, largest 57344; the upper byte of an f16.
+    F8E5M2,
+    /// Storage: a float of 5 exponent and 2 mantissa bits, no infinity, no negative zero, largest 57344.
+    F8E5M2FNUZ,
+    /// Storage: a power of two from 2^-127 to 2^127, or NaN; no sign, no zero.
+    F8E8M0FNU,
+    /// Storage: a float of 2 exponent bits and 1 mantissa bit, no infinity, no NaN, largest 6.
+    F4E2M1FN,
+    /// Storage: signed 4-bit integer.
+    I4,
+    /// Storage: unsigned 4-bit integer.
+    U4,
+    /// Storage: signed 2-bit integer.
+    I2,
+    /// Storage: unsigned 2-bit integer.
+    U2,
 }
 
 impl DType {
     /// Every dtype, in declaration order.
-    pub const ALL: [DType; 13] = [
+    pub const ALL: [DType; 23] = [
         DType::Bool,
         DType::I8,
         DType::I16,
@@ -58,6 +82,16 @@ impl DType {
         DType::BF16,
         DType::F32,
         DType::F64,
+        DType::F8E4M3FN,
+        DType::F8E4M3FNUZ,
+        DType::F8E5M2,
+        DType::F8E5M2FNUZ,
+        DType::F8E8M0FNU,
+        DType::F4E2M1FN,
+        DType::I4,
+        DType::U4,
+        DType::I2,
+        DType::U2,
     ];
 
     /// The spelling in text forms: `bool`, `i8`, …, `f64`.
@@ -76,16 +110,37 @@ impl DType {
             DType::BF16 => "bf16",
             DType::F32 => "f32",
             DType::F64 => "f64",
+            DType::F8E4M3FN => "f8e4m3fn",
+            DType::F8E4M3FNUZ => "f8e4m3fnuz",
+            DType::F8E5M2 => "f8e5m2",
+            DType::F8E5M2FNUZ => "f8e5m2fnuz",
+            DType::F8E8M0FNU => "f8e8m0fnu",
+            DType::F4E2M1FN => "f4e2m1fn",
+            DType::I4 => "i4",
+            DType::U4 => "u4",
+            DType::I2 => "i2",
+            DType::U2 => "u2",
         }
     }
 
-    /// Width of one stored element in bits.
+    /// Width of one stored element in bits. A storage type of less than a byte has a byte of its own for each element.
     pub const fn bits(self) -> u32 {
         match self {
             DType::Bool | DType::I8 | DType::U8 => 8,
             DType::I16 | DType::U16 | DType::F16 | DType::BF16 => 16,
             DType::I32 | DType::U32 | DType::F32 => 32,
             DType::I64 | DType::U64 | DType::F64 => 64,
+            _ => 8,
+        }
+    }
+
+    /// Bits of a stored element that carry its value: fewer than [`DType::bits`] for the types of less than a byte.
+    pub const fn value_bits(self) -> u32 {
+        match self {
+            DType::Bool => 1,
+            DType::F4E2M1FN | DType::I4 | DType::U4 => 4,
+            DType::I2 | DType::U2 => 2,
+            other => other.bits(),
         }
     }
 
@@ -99,14 +154,34 @@ impl DType {
         matches!(self, DType::F16 | DType::BF16 | DType::F32 | DType::F64)
     }
 
-    /// True for the signed and unsigned integers; false for bool.
+    /// True for i8 to i64 and u8 to u64; false for bool.
     pub const fn is_int(self) -> bool {
-        !self.is_float() && !matches!(self, DType::Bool)
+        self.is_signed_int() || self.is_unsigned_int()
+    }
+
+    /// True for the types that are kept and converted but not computed in.
+    pub const fn is_storage(self) -> bool {
+        self.is_storage_float() || matches!(self, DType::I4 | DType::U4 | DType::I2 | DType::U2)
+    }
+
+    /// True for the floats of 8 and 4 bits.
+    pub const fn is_storage_float(self) -> bool {
+        matches!(self, DType::F8E8M0FNU) || FloatFormat::of(self).is_some()
     }
 
     /// True for i8 to i64.
     pub const fn is_signed_int(self) -> bool {
         matches!(self, DType::I8 | DType::I16 | DType::I32 | DType::I64)
+    }
+
+    /// True for the floats that are computed in and those that are stored only.
+    pub const fn is_any_float(self) -> bool {
+        self.is_float() || self.is_storage_float()
+    }
+
+    /// True for the integers of two's complement, storage types included.
+    const fn has_sign(self) -> bool {
+        self.is_signed_int() || matches!(self, DType::I4 | DType::I2)
     }
 
     /// True for u8 to u64.
@@ -136,7 +211,8 @@ impl DType {
     pub fn lowest(self) -> Scalar {
         match self {
             d if d.is_float() => Scalar::from_f64(d, f64::NEG_INFINITY),
-            d if d.is_signed_int() => Scalar::from_i64(d, i64::MIN >> (64 - d.bits())),
+            d if d.is_storage_float() => Scalar::from_f64(d, if d == DType::F8E8M0FNU { 0.0 } else { f64::MIN }),
+            d if d.has_sign() => Scalar::from_i64(d, i64::MIN >> (64 - d.value_bits())),
             d => d.zero(),
         }
     }
@@ -146,10 +222,11 @@ impl DType {
         match self {
             DType::Bool => self.one(),
             d if d.is_float() => Scalar::from_f64(d, f64::INFINITY),
-            d if d.is_signed_int() => Scalar::from_i64(d, i64::MAX >> (64 - d.bits())),
+            d if d.is_storage_float() => Scalar::from_f64(d, f64::INFINITY),
+            d if d.has_sign() => Scalar::from_i64(d, i64::MAX >> (64 - d.value_bits())),
             d => Scalar {
                 dtype: d,
-                bits: u64::MAX >> (64 - d.bits()),
+                bits: u64::MAX >> (64 - d.value_bits()),
             },
         }
     }
@@ -183,13 +260,13 @@ impl Scalar {
     pub const fn from_bits(dtype: DType, bits: u64) -> Scalar {
         let bits = match dtype {
             DType::Bool => (bits & 0xff != 0) as u64,
-            _ => bits & (u64::MAX >> (64 - dtype.bits())),
+            _ => bits & (u64::MAX >> (64 - dtype.value_bits())),
         };
         Scalar { dtype, bits }
     }
 
-    /// `value` rounded to nearest-even for floats; for integers truncated toward zero and saturated, NaN gives 0
-    /// (Rust's `as`); for bool, whether it differs from zero (NaN is true).
+    /// `value` rounded to nearest-even for floats (saturated for storage floats); for integers truncated toward zero and
+    /// saturated, NaN gives 0 (Rust's `as`); for bool, whether it differs from zero (NaN is true).
     pub fn from_f64(dtype: DType, value: f64) -> Scalar {
         let bits = match dtype {
             DType::Bool => (value != 0.0) as u64,
@@ -205,6 +282,11 @@ impl Scalar {
             DType::BF16 => bf16_from_f64(value).to_bits() as u64,
             DType::F32 => (value as f32).to_bits() as u64,
             DType::F64 => value.to_bits(),
+            DType::I4 => (value as i64).clamp(-8, 7) as u64 & 0xf,
+            DType::I2 => (value as i64).clamp(-2, 1) as u64 & 0x3,
+            DType::U4 => (value as u64).min(0xf),
+            DType::U2 => (value as u64).min(0x3),
+            storage => narrow::encode(storage, value, true) as u64,
         };
         Scalar { dtype, bits }
     }
@@ -219,6 +301,9 @@ impl Scalar {
             },
             // One rounding only: i64 -> f64 may round, so go through a sticky bit for the 16-bit floats.
             DType::F16 | DType::BF16 => Scalar::from_f64(dtype, sticky_f64(value.unsigned_abs(), value < 0)),
+            // By way of f32, as its conversions are stated.
+            DType::F8E8M0FNU => Scalar::from_f64(dtype, f64::from(value as f32)),
+            d if d.is_storage_float() => Scalar::from_f64(dtype, value as f64),
             DType::Bool => Scalar {
                 dtype,
                 bits: (value != 0) as u64,
@@ -236,6 +321,8 @@ impl Scalar {
                 bits: (value as f32).to_bits() as u64,
             },
             DType::F16 | DType::BF16 => Scalar::from_f64(dtype, sticky_f64(value, false)),
+            DType::F8E8M0FNU => Scalar::from_f64(dtype, f64::from(value as f32)),
+            d if d.is_storage_float() => Scalar::from_f64(dtype, value as f64),
             DType::Bool => Scalar {
                 dtype,
                 bits: (value != 0) as u64,
@@ -269,7 +356,8 @@ impl Scalar {
             DType::BF16 => bf16::from_bits(self.bits as u16).to_f64(),
             DType::F32 => f32::from_bits(self.bits as u32) as f64,
             DType::F64 => f64::from_bits(self.bits),
-            d if d.is_signed_int() => self.as_i64() as f64,
+            d if d.is_storage_float() => narrow::decode(d, self.bits as u8),
+            d if d.has_sign() => self.as_i64() as f64,
             _ => self.bits as f64,
         }
     }
@@ -277,9 +365,9 @@ impl Scalar {
     /// The value as i64: integers sign- or zero-extended (u64 wraps), floats truncated and saturated (NaN is 0).
     pub fn as_i64(self) -> i64 {
         match self.dtype {
-            d if d.is_float() => self.as_f64() as i64,
-            d if d.is_signed_int() => {
-                let shift = 64 - d.bits();
+            d if d.is_any_float() => self.as_f64() as i64,
+            d if d.has_sign() => {
+                let shift = 64 - d.value_bits();
                 ((self.bits << shift) as i64) >> shift
             }
             _ => self.bits as i64,
@@ -289,7 +377,7 @@ impl Scalar {
     /// Whether the value differs from zero (NaN does).
     pub fn as_bool(self) -> bool {
         match self.dtype {
-            d if d.is_float() => self.as_f64() != 0.0,
+            d if d.is_any_float() => self.as_f64() != 0.0,
             _ => self.bits != 0,
         }
     }
@@ -298,15 +386,15 @@ impl Scalar {
     pub fn convert(self, to: DType) -> Scalar {
         match self.dtype {
             d if d == to => self,
-            d if d.is_float() => Scalar::from_f64(to, self.as_f64()),
-            d if d.is_signed_int() => Scalar::from_i64(to, self.as_i64()),
+            d if d.is_any_float() => Scalar::from_f64(to, self.as_f64()),
+            d if d.has_sign() => Scalar::from_i64(to, self.as_i64()),
             _ => Scalar::from_u64(to, self.bits),
         }
     }
 
     /// True if the value is a NaN.
     pub fn is_nan(self) -> bool {
-        self.dtype.is_float() && self.as_f64().is_nan()
+        self.as_f64().is_nan()
     }
 }
 
@@ -315,7 +403,7 @@ impl fmt::Display for Scalar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.dtype {
             DType::Bool => write!(f, "{}", self.bits != 0),
-            d if d.is_float() => {
+            d if d.is_any_float() => {
                 let v = self.as_f64();
                 if v.is_nan() {
                     if *self == Scalar::from_f64(d, f64::NAN) {
@@ -331,7 +419,7 @@ impl fmt::Display for Scalar {
                     write!(f, "{v:?}")
                 }
             }
-            d if d.is_signed_int() => write!(f, "{}", self.as_i64()),
+            d if d.has_sign() => write!(f, "{}", self.as_i64()),
             _ => write!(f, "{}", self.bits),
         }
     }

@@ -25,6 +25,9 @@
 //! | `convert` to an integer | from float: truncate, saturate, NaN is 0; from integer: wrap |
 //! | `convert` to a float | round to nearest, ties to even, once |
 //! | `convert` to bool | `x != 0`, so NaN is true |
+//! | `convert` to a storage type | floats round and saturate, integers as above ([`crate::narrow`]) |
+//!
+//! Of the storage types only `select` and `convert` know; every other operation refuses them.
 
 use std::fmt;
 
@@ -123,6 +126,9 @@ impl fmt::Display for ScalarOp {
     }
 }
 
+/// What to do with a storage type.
+pub const STORAGE_ADVICE: &str = "convert it first";
+
 /// Why operand dtypes do not fit an operation.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{op} takes {expected}, found {found}")]
@@ -209,6 +215,9 @@ impl ScalarOp {
         let d = values[0];
         if values.iter().any(|&other| other != d) {
             return fail("operands of one dtype");
+        }
+        if d.is_storage() && self.class() != Class::Select {
+            return fail("a dtype that is computed in (convert the storage type first)");
         }
         match self.class() {
             Class::Number if d == DType::Bool => fail("integers or floats"),

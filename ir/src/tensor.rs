@@ -1,7 +1,7 @@
 //! Host tensors: the data of constants, of interpreted values and of files.
 //!
 //! Invariants: elements are C-contiguous and stored in the machine's byte order; the buffer is 8-byte aligned, so that any
-//! element type can be viewed in place; bools are 0 or 1; the byte length is `elements * dtype.bytes()` exactly.
+//! element type can be viewed in place; bools are 0 or 1, and bits above a type's value bits are 0; the byte length is `elements * dtype.bytes()` exactly.
 
 use std::fmt;
 use std::sync::Arc;
@@ -128,7 +128,8 @@ impl HostTensor {
         Self::from_bytes(DType::Bool, shape, &bytes)
     }
 
-    /// A tensor from native-endian element bytes. Bool bytes other than 0 become 1.
+    /// A tensor from native-endian element bytes. Bool bytes other than 0 become 1; of the types of less than a byte, which
+    /// have one for each element, the bits above the value are dropped.
     ///
     /// # Errors
     /// [`TensorError::Length`] (in bytes) if the length does not fit the shape.
@@ -146,6 +147,9 @@ impl HostTensor {
         target.copy_from_slice(bytes);
         if dtype == DType::Bool {
             target.iter_mut().for_each(|b| *b = (*b != 0) as u8);
+        } else if dtype.value_bits() < 8 {
+            let value = (1u8 << dtype.value_bits()) - 1;
+            target.iter_mut().for_each(|b| *b &= value);
         }
         Ok(tensor)
     }
@@ -270,6 +274,21 @@ impl HostTensor {
                 found: self.len(),
             }),
         }
+    }
+
+    /// The same bits as another dtype of as many stored bits: the meaning of the graph's `bitcast`.
+    ///
+    /// # Errors
+    /// [`TensorError::OutOfMemory`] if memory is refused.
+    ///
+    /// # Panics
+    /// If the widths differ.
+    pub fn bitcast(&self, dtype: DType) -> Result<HostTensor, TensorError> {
+        assert_eq!(self.dtype.bits(), dtype.bits(), "bits of another width");
+        if dtype == DType::Bool || dtype.value_bits() < 8 {
+            return Self::from_bytes(dtype, &self.shape, self.bytes());
+        }
+        Ok(HostTensor { dtype, ..self.clone() })
     }
 
     /// True if both handles share one buffer.

@@ -74,6 +74,7 @@ pub enum GenKind {
     Random,
     Map,
     Convert,
+    Bitcast,
     Einsum,
     Reduce,
     Reshape,
@@ -90,7 +91,7 @@ pub enum GenKind {
 
 impl GenKind {
     /// Every kind.
-    pub const ALL: [GenKind; 19] = [
+    pub const ALL: [GenKind; 20] = [
         GenKind::Input,
         GenKind::Const,
         GenKind::Data,
@@ -98,6 +99,7 @@ impl GenKind {
         GenKind::Random,
         GenKind::Map,
         GenKind::Convert,
+        GenKind::Bitcast,
         GenKind::Einsum,
         GenKind::Reduce,
         GenKind::Reshape,
@@ -196,6 +198,7 @@ fn random_scalar(rng: &mut Rng, dtype: DType) -> Scalar {
         DType::Bool => Scalar::from_bool(rng.chance(1, 2)),
         d if d.is_float() && rng.chance(1, 4) => Scalar::from_f64(d, rng.range(-8, 8) as f64 / 2.0),
         d if d.is_float() => Scalar::from_f64(d, rng.unit() * 8.0 - 4.0),
+        d if d.is_storage() => Scalar::from_bits(d, rng.bits()),
         d if d.is_signed_int() => Scalar::from_i64(d, rng.range(-9, 9)),
         d => Scalar::from_i64(d, rng.range(0, 9)),
     }
@@ -457,7 +460,7 @@ impl Generator<'_> {
         }
         match (self.rng.below(3), ty.const_shape()) {
             (0, Some(shape)) => self.data(ty.dtype, &shape),
-            (1, _) if ty.dtype != DType::Bool && ty.rank() > 0 => self.iota(ty.clone()),
+            (1, _) if (ty.dtype.is_int() || ty.dtype.is_float()) && ty.rank() > 0 => self.iota(ty.clone()),
             _ => {
                 let value = random_scalar(&mut self.rng, ty.dtype);
                 self.splat(value, &ty.shape)
@@ -477,7 +480,8 @@ impl Generator<'_> {
             let i = self.rng.below(data.len());
             data.set(i, Scalar::from_bits(dtype, self.rng.bits()));
         }
-        self.add(NodeKind::Data(ConstData(data)), &[], 9.0)
+        let bound = if dtype.is_storage() { f64::INFINITY } else { 9.0 };
+        self.add(NodeKind::Data(ConstData(data)), &[], bound)
     }
 
     fn iota(&mut self, ty: TensorType) -> Option<NodeId> {

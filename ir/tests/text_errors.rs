@@ -461,3 +461,38 @@ fn the_example_in_the_documentation_is_canonical() {
     let text = example[1..].join("\n") + "\n";
     assert_eq!(one(&text).to_string(), text);
 }
+
+#[test]
+fn literals_of_storage_types_are_numbers_that_they_have() {
+    for (dtype, literal, bits) in [
+        ("f8e4m3fn", "448.0", 0x7e),
+        ("f8e4m3fn", "-0.0", 0x80),
+        ("f8e4m3fn", "nan:0xff", 0xff),
+        ("f8e5m2", "-inf", 0xfc),
+        ("f8e4m3fnuz", "nan", 0x80),
+        ("f8e8m0fnu", "0.5", 126),
+        ("f4e2m1fn", "-6.0", 0xf),
+        ("i4", "-8", 8),
+        ("u2", "3", 3),
+    ] {
+        let g = one(&format!("graph @f() {{ %0 = const {literal} : {dtype}[] return %0 }}"));
+        let NodeKind::Const(value) = g.node(g.outputs()[0].node).kind else {
+            panic!("{literal} is no constant");
+        };
+        assert_eq!(value.bits(), bits, "{dtype} {literal}");
+    }
+    for (dtype, literal) in [
+        ("f8e4m3fn", "449.0"),
+        ("f8e4m3fn", "inf"),
+        ("f8e4m3fnuz", "nan:0x7f"),
+        ("f8e8m0fnu", "0.0"),
+        ("f8e8m0fnu", "-1.0"),
+        ("f4e2m1fn", "nan"),
+        ("f4e2m1fn", "7.0"),
+        ("i4", "8"),
+        ("u2", "-1"),
+    ] {
+        let text = format!("graph @f() {{ %0 = const {literal} : {dtype}[] return %0 }}");
+        assert!(parse_graph(&text, &mut no_data).is_err(), "{dtype} {literal}");
+    }
+}

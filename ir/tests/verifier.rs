@@ -203,6 +203,11 @@ fn every_rule_of_a_node_has_its_error() {
             vec![K],
             "expected at most 2^32",
         ),
+        (
+            NodeKind::Bitcast(DType::F16),
+            vec![X],
+            "f32 of 32 bits as f16; expected a dtype of 32 bits",
+        ),
         (einsum(&[], &[]), vec![], "no operand"),
         (
             einsum(&[&[0]], &[0]),
@@ -393,4 +398,56 @@ fn all_errors_are_reported_at_once() {
     push(&mut g, NodeKind::Map(ScalarOp::Add), &[X], ty(DType::F32, &[2, 3]));
     g.add_output("y", NodeId(9));
     assert_eq!(verify(&g).len(), 3);
+}
+
+#[test]
+fn storage_types_are_moved_selected_and_converted_and_nothing_else() {
+    for storage in DType::ALL.into_iter().filter(|d| d.is_storage()) {
+        let mut g = Graph::new("storage");
+        let x = g.add_input("x", ty(storage, &[2, 3]), Origin::Unknown).unwrap();
+        let i = g.add_input("i", ty(DType::I64, &[2]), Origin::Unknown).unwrap();
+        let p = g.add_input("p", ty(DType::Bool, &[2, 3]), Origin::Unknown).unwrap();
+        let scattered = |op| NodeKind::Scatter { axes: smallvec![0], op };
+        let taken = [
+            (NodeKind::Map(ScalarOp::Select), vec![p, x, x]),
+            (NodeKind::Convert(DType::F16), vec![x]),
+            (NodeKind::Bitcast(DType::U8), vec![x]),
+            (pad(&[1, 0], storage.highest()), vec![x]),
+            (NodeKind::Gather { axes: smallvec![0] }, vec![x, i]),
+            (scattered(ScatterOp::Set), vec![x, x, i]),
+            (NodeKind::Copy, vec![x]),
+        ];
+        for (kind, operands) in taken {
+            g.add(kind, &operands, Origin::Unknown).unwrap();
+        }
+        assert_eq!(verify(&g), []);
+        let iota = NodeKind::Iota {
+            ty: ty(storage, &[2]),
+            axis: 0,
+        };
+        let accumulated = NodeKind::Einsum {
+            inputs: smallvec![smallvec![0]],
+            output: smallvec![],
+            semiring: Semiring::AddMul,
+            accumulator: storage,
+            dtype: DType::F32,
+        };
+        let refused = [
+            (NodeKind::Map(ScalarOp::Add), vec![x, x]),
+            (NodeKind::Map(ScalarOp::Eq), vec![x, x]),
+            (NodeKind::Map(ScalarOp::Max), vec![x, x]),
+            (NodeKind::Map(ScalarOp::And), vec![x, x]),
+            (NodeKind::Map(ScalarOp::Exp), vec![x]),
+            (reduce(Monoid::Max, &[0]), vec![x]),
+            (scan(Monoid::Add, 0), vec![x]),
+            (einsum(&[&[0, 1]], &[0]), vec![x]),
+            (accumulated, vec![i]),
+            (scattered(ScatterOp::Max), vec![x, x, i]),
+            (iota, vec![]),
+        ];
+        for (kind, operands) in refused {
+            let error = g.add(kind, &operands, Origin::Unknown).unwrap_err().to_string();
+            assert!(error.contains("convert"), "{error}");
+        }
+    }
 }

@@ -271,7 +271,7 @@ pub fn loads_below(graph: &Graph, root: NodeId, point: &[IndexExpr], vars: &mut 
                 let from = &graph.ty(n.operands[0]).shape;
                 work.push((n.operands[0], view_index(view, from, &n.ty.shape, &index, vars).index));
             }
-            NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Copy => {
+            NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Bitcast(_) | NodeKind::Copy => {
                 work.extend(operand_indices(graph, node, &index))
             }
             NodeKind::Const(_) | NodeKind::Iota { .. } | NodeKind::Random { .. } | NodeKind::Gather { .. } => {}

@@ -159,7 +159,8 @@ pub struct TensorView<'a> {
     pub dtype: DType,
     /// Extents.
     pub shape: &'a [usize],
-    /// Element bytes, native-endian, aligned to the element.
+    /// Element bytes, native-endian, aligned to the element. Bools are 0 or 1; the bits above the value of a type of less
+    /// than a byte are 0.
     pub data: &'a [u8],
 }
 

@@ -214,7 +214,7 @@ macro_rules! rounding_functions {
                 #[doc = $doc]
                 #[track_caller]
                 pub fn $name(&self) -> Tensor {
-                    op(stringify!($name), &[self], || match self.dtype().is_float() {
+                    op(stringify!($name), &[self], || match self.dtype().is_float() || self.dtype().is_storage() {
                         true => self.map(ScalarOp::$op),
                         false => Ok(self.clone()),
                     })
@@ -239,7 +239,8 @@ impl Tensor {
     }
 
     /// The tensor in another dtype, converted as [`tlc_ir::scalar`] states: floats to integers truncate and saturate, NaN is
-    /// 0; integers wrap; anything to bool is `!= 0`.
+    /// 0; integers wrap; anything to bool is `!= 0`; to a storage float rounds to nearest and saturates
+    /// ([`Tensor::cast_with`] says otherwise).
     #[track_caller]
     pub fn cast(&self, dtype: DType) -> Tensor {
         op("cast", &[self], || self.to(dtype))
@@ -342,9 +343,11 @@ impl Tensor {
     /// Whether neither NaN nor an infinity. Bool; true on integers.
     #[track_caller]
     pub fn is_finite(&self) -> Tensor {
-        op("is_finite", &[self], || match self.dtype().is_float() {
-            true => Ok(self.abs().lt(f64::INFINITY)),
-            false => Ok(self.ones_like().cast(DType::Bool)),
+        op("is_finite", &[self], || {
+            match self.dtype().is_float() || self.dtype().is_storage() {
+                true => Ok(self.abs().lt(f64::INFINITY)),
+                false => Ok(self.ones_like().cast(DType::Bool)),
+            }
         })
     }
 

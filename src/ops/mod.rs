@@ -22,3 +22,4 @@ pub mod sample;
 pub mod shape;
 pub mod signal;
 pub mod slice;
+pub mod storage;

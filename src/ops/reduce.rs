@@ -15,7 +15,8 @@ use crate::tensor::Tensor;
 fn sum_dtype(dtype: DType) -> DType {
     match dtype {
         d if d.is_unsigned_int() => DType::U64,
-        d if d.is_float() => d,
+        // A storage type stays, to be refused.
+        d if d.is_float() || d.is_storage() => d,
         _ => DType::I64,
     }
 }

@@ -282,3 +282,72 @@ fn an_interrupted_run_leaves_no_temporary_file() {
     assert_eq!(p.list("."), ["m.tlir"]);
     drop(held);
 }
+
+/// The elements behind the header of an npy file, and the header's text.
+fn raw(p: &Place, name: &str) -> (String, Vec<u8>) {
+    let file = std::fs::read(p.path(name)).expect("the file is there");
+    let end = 10 + usize::from(u16::from_le_bytes([file[8], file[9]]));
+    (
+        String::from_utf8_lossy(&file[10..end]).into_owned(),
+        file[end..].to_vec(),
+    )
+}
+
+#[test]
+fn storage_types_travel_as_raw_bytes_in_files_and_streams() {
+    let p = Place::new();
+    p.write(
+        "m.tlir",
+        "graph @m(%x: f8e4m3fn[4], %w: i4[4], %h: bf16[2]) {\n  %0 = convert %x : f32[4]\n  %1 = convert %w : f32[4]\n  \
+         %2 = mul %0, %1 : f32[4]\n  %3 = convert %2 : f8e5m2[4]\n  %4 = convert %2 : i2[4]\n  return %2 as f, %3 as y, %4 as i, %h as h\n}\n",
+    );
+    let bits = |dtype, all: &[u64]| {
+        let mut t = HostTensor::zeros(dtype, &[all.len()]).expect("small");
+        all.iter()
+            .enumerate()
+            .for_each(|(i, b)| t.set(i, tlc::Scalar::from_bits(dtype, *b)));
+        t
+    };
+    // 1.0, -2.0, 448, NaN by 3, -1, -8, 1.
+    let x = bits(DType::F8E4M3FN, &[0x38, 0xc0, 0x7e, 0x7f]);
+    p.npy("w.npy", &bits(DType::I4, &[3, 0xf, 8, 1]));
+    p.npy("h.npy", &bits(DType::BF16, &[0x3f80, 0xc000]));
+    let mut stream = Vec::new();
+    tlc_formats::npy::write(&x, &mut stream).expect("in memory");
+    let args = [
+        "run",
+        "m.tlir",
+        "--input",
+        "x=-",
+        "--input",
+        "w=w.npy",
+        "--input",
+        "h=h.npy",
+        "--output-dir",
+        "out",
+    ];
+    p.run_with(&args, &stream).code(0);
+    let f = p.read("out/f.npy");
+    let f = f.as_slice::<f32>().expect("f32");
+    assert_eq!(f[..3], [3.0, 2.0, -3584.0]);
+    assert!(f[3].is_nan());
+    let (header, y) = raw(&p, "out/y.npy");
+    assert!(header.contains("'descr': '|V1'"), "{header}");
+    // 3.0, 2.0, -3584, NaN.
+    assert_eq!(y, [0x42, 0x40, 0xeb, 0x7e]);
+    // Truncated, saturated, NaN is 0; one element a byte.
+    assert_eq!(raw(&p, "out/i.npy").1, [1, 1, 2, 0]);
+    let (header, h) = raw(&p, "out/h.npy");
+    assert!(
+        header.contains("'descr': '|V2'") && h == [0x80, 0x3f, 0, 0xc0],
+        "{header}"
+    );
+    // What a model does not declare, nobody knows the meaning of.
+    p.write("f.tlir", "graph @f(%x: u8[4]) {\n  return %x as y\n}\n");
+    let ran = p.run_with(&["run", "f.tlir", "--input", "x=-"], &stream).code(4);
+    assert!(
+        ran.first_error().contains("raw one-byte elements"),
+        "{}",
+        ran.first_error()
+    );
+}

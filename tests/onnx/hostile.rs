@@ -209,12 +209,12 @@ fn refusals_name_the_node_and_the_reason() {
         ),
         (
             model(
-                graph(vec![], vec![], vec![value("x", 17, &[D::N(1)])], vec![y()]),
+                graph(vec![], vec![], vec![value("x", 27, &[D::N(1)])], vec![y()]),
                 vec![],
             ),
             ErrorKind::Unsupported,
-            "input 'x': elements of float8e4m3fn are not supported; expected bool, integers of 8 to 64 bits, f16, bf16, \
-             f32 or f64",
+            "input 'x': elements of float6e2m3 are not supported; expected bool, integers of 2 to 64 bits, or floats of 4, \
+             8, 16, 32 or 64 bits",
         ),
     ];
     for (bytes, kind, message) in cases {

@@ -5,4 +5,5 @@ mod meaning;
 mod operators;
 mod proto;
 mod random_nodes;
+mod storage;
 mod symbolic;

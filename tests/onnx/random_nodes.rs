@@ -47,16 +47,19 @@ const NUMBERS: &[&str] = &[
     "offset_group",
     "onesided",
     "output_datatype",
+    "output_dtype",
     "output_height",
     "output_width",
     "p",
     "periodic",
+    "precision",
     "q_num_heads",
     "reverse",
     "right_window_size",
     "rotary_embedding_dim",
     "sample_size",
     "sampling_ratio",
+    "saturate",
     "select_last_index",
     "size",
     "start",
@@ -132,6 +135,11 @@ const TEXTS: &[(&str, &[&str])] = &[
     ("activation", &["silu"]),
 ];
 
+/// Attributes that name an element type.
+const ELEMENT_TYPES: &[&str] = &["dtype", "output_dtype", "precision", "to"];
+/// Element types that are kept and converted but not computed in.
+const STORAGE: &[i64] = &[17, 18, 19, 20, 21, 22, 23, 24, 25, 26];
+
 struct Dice(u64);
 
 impl Dice {
@@ -174,6 +182,8 @@ impl Dice {
                 F(self.pick(&[0.0, 1.0, -1.5, f32::NAN, f32::INFINITY, 1e-30, 1e30]))
             } else if let Some((_, texts)) = TEXTS.iter().find(|(n, _)| usual && *n == name) {
                 T(self.pick(texts))
+            } else if usual && ELEMENT_TYPES.contains(&name) {
+                I(self.roll(30) as i64)
             } else {
                 I(self.number())
             };
@@ -198,6 +208,7 @@ fn no_node_makes_the_import_panic() {
         for _ in 0..nodes {
             let version = first + dice.roll((last - first + 1) as usize) as i64;
             let count = dice.roll(names.len() + 1);
+            let storage = (dice.roll(5) == 0).then(|| dice.pick(STORAGE));
             let (mut inputs, mut constants, mut operands) = (vec![], vec![], vec![]);
             for &input in &names[..count] {
                 let rank = dice.roll(6);
@@ -231,7 +242,10 @@ fn no_node_makes_the_import_panic() {
                                 }
                             })
                             .collect();
-                        let element = dice.pick(&[FLOAT, FLOAT, FLOAT, INT64, BOOL, 2, 10]);
+                        let element = match storage {
+                            Some(storage) if dice.roll(4) > 0 => storage,
+                            _ => dice.pick(&[FLOAT, FLOAT, FLOAT, INT64, BOOL, 2, 10]),
+                        };
                         inputs.push(value(input, element, &dims));
                         operands.push(input);
                     }

@@ -111,6 +111,7 @@ pub fn evaluate(graph: &Graph, inputs: &[HostTensor], symbols: &[i64]) -> Vec<Ho
                 op.eval(&x.iter().map(|t| at(t, i)).collect::<Vec<_>>())
             }),
             NodeKind::Convert(d) => build(dtype, &shape, |i| at(x[0], i).convert(*d)),
+            NodeKind::Bitcast(d) => build(dtype, &shape, |i| Scalar::from_bits(*d, at(x[0], i).bits())),
             NodeKind::Copy => x[0].clone(),
             NodeKind::Einsum {
                 inputs,

@@ -8,7 +8,7 @@ use tlc_ir::DType;
 
 use super::translate::Translator;
 use super::values::{Val, full, int_type, scalar_type};
-use super::{HostFunction, Result};
+use super::{HostFunction, Result, unsupported};
 
 impl Translator<'_, '_> {
     /// The value converted to another dtype.
@@ -18,6 +18,7 @@ impl Translator<'_, '_> {
         }
         match v {
             Val::Const(c) => Ok(Val::Const(c.convert(to))),
+            _ if from.is_storage() || to.is_storage() => unsupported(format!("{from} to {to} (legalize to integers)")),
             Val::Scalar(x) => Ok(Val::Scalar(self.convert_scalar(from, to, *x)?)),
             varying => {
                 if let (Some(from_ty), Some(_)) = (self.vector_type(from), self.vector_type(to)) {

@@ -476,8 +476,8 @@ impl<'k> Translator<'k, '_> {
 
     /// A scalar operation on values whose last operand (and the result, but for comparisons) is of `dtype`.
     pub(super) fn map(&mut self, op: ScalarOp, dtype: DType, vals: &[Val]) -> Result<Val> {
-        if matches!(dtype, DType::F16 | DType::BF16) && op != ScalarOp::Select {
-            return unsupported(format!("{op} on {dtype} (legalize to f32)"));
+        if (matches!(dtype, DType::F16 | DType::BF16) || dtype.is_storage()) && op != ScalarOp::Select {
+            return unsupported(format!("{op} on {dtype} (legalize it)"));
         }
         let constants: Option<SmallVec<[Scalar; 3]>> = vals.iter().map(Val::constant).collect();
         if let Some(constants) = constants {

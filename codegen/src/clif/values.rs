@@ -3,7 +3,7 @@
 use cranelift_codegen::ir::immediates::{Ieee32, Ieee64};
 use cranelift_codegen::ir::{ConstantData, InstBuilder, MemFlagsData, Type, Value, condcodes::IntCC, types};
 use smallvec::SmallVec;
-use tlc_ir::{DType, IndexExpr, Scalar};
+use tlc_ir::{DType, IndexExpr, Scalar, ScalarOp};
 
 use super::index::LaneUse;
 use super::translate::{MemoKey, Translator};
@@ -277,6 +277,18 @@ impl Translator<'_, '_> {
                 Ok(v)
             };
         }
+        // The bits above a narrower value are dropped.
+        if to.value_bits() < 8 && from.value_bits() > to.value_bits() {
+            let whole = self.bitcast_value(from, DType::U8, v)?;
+            let value = Scalar::from_bits(DType::U8, (1 << to.value_bits()) - 1);
+            let low = self.map(ScalarOp::And, DType::U8, &[whole, Val::Const(value)])?;
+            return self.recast(to, &low);
+        }
+        self.recast(to, v)
+    }
+
+    /// The same bits under the Cranelift type of another dtype.
+    fn recast(&mut self, to: DType, v: &Val) -> Result<Val> {
         Ok(match v {
             Val::Const(c) => Val::Const(Scalar::from_bits(to, c.bits())),
             Val::Scalar(v) => Val::Scalar(self.cast(scalar_type(to), *v)),

@@ -303,6 +303,7 @@ fn prelude(kernel: &Kernel, code: &statements::Code) -> String {
         DType::U64 => Some("unsigned long long"),
         DType::F32 => Some("float"),
         DType::F64 => Some("double"),
+        _ => Some("unsigned char"),
     };
     let stored = |d: DType| {
         let params = kernel.params.iter().map(|p| p.dtype);

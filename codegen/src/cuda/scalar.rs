@@ -51,7 +51,7 @@ impl Helpers {
     }
 }
 
-/// The C++ type of a value (f16 and bf16 as bits).
+/// The C++ type of a value (f16, bf16 and storage types as bits).
 pub(super) const fn value_type(d: DType) -> &'static str {
     match d {
         DType::Bool => "bool",
@@ -306,7 +306,11 @@ pub(super) fn bitcast(to: DType, from: DType, x: &str) -> Result<String, CudaErr
         (_, DType::F32) => format!("({to})__float_as_int({x})"),
         (DType::F64, _) => format!("__longlong_as_double((i64){x})"),
         (_, DType::F64) => format!("({to})__double_as_longlong({x})"),
-        // f16 and bf16 values are their bits.
+        // The bits above a narrower value are dropped.
+        _ if to.value_bits() < 8 && from.value_bits() > to.value_bits() => {
+            format!("({to})({x} & {})", (1 << to.value_bits()) - 1)
+        }
+        // f16, bf16 and storage values are their bits.
         _ => format!("({to}){x}"),
     })
 }
@@ -316,6 +320,9 @@ pub(super) fn convert(h: &mut Helpers, to: DType, from: DType, x: &str) -> Resul
     use DType::*;
     if to == from {
         return Ok(x.to_string());
+    }
+    if to.is_storage() || from.is_storage() {
+        return Err(CudaError::Unsupported(format!("{from} to {to} (legalize to integers)")));
     }
     if matches!(from, F16 | BF16) {
         let wide = widen(h, from, x);

@@ -209,7 +209,7 @@ impl Header {
     }
 }
 
-/// NumPy's name of a dtype's little-endian stored form. bf16 has none and is two raw bytes.
+/// NumPy's name of a dtype's little-endian stored form. bf16 has none and is two raw bytes, a storage type one.
 fn descr(dtype: DType) -> &'static str {
     match dtype {
         DType::Bool => "|b1",
@@ -225,6 +225,7 @@ fn descr(dtype: DType) -> &'static str {
         DType::BF16 => "|V2",
         DType::F32 => "<f4",
         DType::F64 => "<f8",
+        _ => "|V1",
     }
 }
 
@@ -263,6 +264,16 @@ fn parse_descr(text: &str, offset: u64, options: &ReadOptions) -> Result<(DType,
         ('f', "8") => DType::F64,
         ('V', "2") if options.hint == Some(DType::BF16) && order != Some('>') => {
             return Ok((DType::BF16, ByteOrder::Little));
+        }
+        // What ml_dtypes calls `<f1` is its float8_e5m2; NumPy itself does not know that name.
+        ('V' | 'f', "1") if let Some(storage) = options.hint.filter(|d| d.is_storage()) => {
+            if kind == 'f' && storage != DType::F8E5M2 {
+                return unsupported("one-byte floats that are not f8e5m2");
+            }
+            return Ok((storage, ByteOrder::NATIVE));
+        }
+        ('V', "1") => {
+            return unsupported("raw one-byte elements, which are a storage type only where the caller says so");
         }
         ('V', "2") => return unsupported("raw two-byte elements, which are bf16 only where the caller says so"),
         ('f', "12" | "16") => return unsupported("extended-precision floats"),

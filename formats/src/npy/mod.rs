@@ -3,8 +3,9 @@
 //! Invariants:
 //! - Versions 1, 2 and 3 are read, in either byte order and either memory order; what comes out is C order and native.
 //!   Version 1 is written, little-endian and C order, byte for byte as NumPy lays it out.
-//! - bf16 has no name in npy. It is written as two raw bytes (`|V2`), and read back only where the caller says that such
-//!   elements are bf16 ([`ReadOptions::hint`]).
+//! - bf16 and the storage types have no name in npy. bf16 is written as two raw bytes (`|V2`), a storage type as one
+//!   (`|V1`, those of less than a byte too, with the value in the low bits), and both are read back only where the caller
+//!   says what such elements are ([`ReadOptions::hint`]).
 //! - [`read`] wants exactly one array in its bytes. [`read_prefix`] and [`read_from`] stop after the array and leave what
 //!   follows alone, as `numpy.load` does, so that arrays may follow each other in one stream.
 
@@ -149,6 +150,9 @@ fn decode(header: &Header, data: &[u8]) -> Result<HostTensor, FormatError> {
     }
     if header.dtype == DType::Bool {
         target.iter_mut().for_each(|b| *b = (*b != 0) as u8);
+    } else if header.dtype.value_bits() < 8 {
+        let value = (1u8 << header.dtype.value_bits()) - 1;
+        target.iter_mut().for_each(|b| *b &= value);
     }
     Ok(tensor)
 }

@@ -40,9 +40,19 @@ pub fn dtype(number: i64) -> Result<DType, OnnxError> {
         12 => DType::U32,
         13 => DType::U64,
         16 => DType::BF16,
-        8 | 14 | 15 | 17..=26 => {
+        17 => DType::F8E4M3FN,
+        18 => DType::F8E4M3FNUZ,
+        19 => DType::F8E5M2,
+        20 => DType::F8E5M2FNUZ,
+        21 => DType::U4,
+        22 => DType::I4,
+        23 => DType::F4E2M1FN,
+        24 => DType::F8E8M0FNU,
+        25 => DType::U2,
+        26 => DType::I2,
+        8 | 14 | 15 | 27 | 28 => {
             return Err(OnnxError::unsupported(format!(
-                "elements of {} are not supported; expected bool, integers of 8 to 64 bits, f16, bf16, f32 or f64",
+                "elements of {} are not supported; expected bool, integers of 2 to 64 bits, or floats of 4, 8, 16, 32 or 64 bits",
                 dtype_name(number)
             )));
         }
@@ -56,7 +66,7 @@ pub fn dtype(number: i64) -> Result<DType, OnnxError> {
 
 /// ONNX's name of an element type.
 pub fn dtype_name(number: i64) -> &'static str {
-    const NAMES: [&str; 27] = [
+    const NAMES: [&str; 29] = [
         "undefined",
         "float",
         "uint8",
@@ -84,6 +94,8 @@ pub fn dtype_name(number: i64) -> &'static str {
         "float8e8m0",
         "uint2",
         "int2",
+        "float6e2m3",
+        "float6e3m2",
     ];
     usize::try_from(number)
         .ok()
@@ -171,7 +183,12 @@ impl<'a> Tensor<'a> {
         let shape = self.shape()?;
         let too_large = || OnnxError::invalid(format!("shape {shape:?} of {dtype} has too many elements"));
         let elements = element_count(&shape).ok_or_else(too_large)?;
-        let bytes = elements.checked_mul(dtype.bytes()).ok_or_else(too_large)?;
+        // Two or four elements of less than a byte share one, low bits first.
+        let packed = packed(dtype);
+        let bytes = match packed {
+            Some(per_byte) => elements.div_ceil(per_byte),
+            None => elements.checked_mul(dtype.bytes()).ok_or_else(too_large)?,
+        };
         let short = |expected: usize, found: usize, what: &str| {
             OnnxError::invalid(format!(
                 "{what} do not fit {dtype}{shape:?}; expected {expected}, found {found}"
@@ -182,7 +199,10 @@ impl<'a> Tensor<'a> {
             if raw.len() != bytes {
                 return Err(short(bytes, raw.len(), "the tensor's bytes"));
             }
-            return host(dtype, &shape, raw);
+            return match packed {
+                Some(per_byte) => unpacked(dtype, &shape, per_byte, raw),
+                None => host(dtype, &shape, raw),
+            };
         }
         // Counted before anything is allocated: a shape alone costs nothing.
         let found = match dtype {
@@ -192,6 +212,13 @@ impl<'a> Tensor<'a> {
             DType::U32 | DType::U64 => self.0.ints(11).count(),
             _ => self.0.ints(5).count(),
         };
+        if let Some(per_byte) = packed {
+            if found != bytes {
+                return Err(short(bytes, found, "the tensor's bytes"));
+            }
+            let raw: Vec<u8> = self.0.ints(5).map(|v| v as u8).collect();
+            return unpacked(dtype, &shape, per_byte, &raw);
+        }
         if found != elements {
             return Err(short(elements, found, "the tensor's elements"));
         }
@@ -207,12 +234,29 @@ impl<'a> Tensor<'a> {
             DType::I64 => fill(&mut self.0.ints(7).map(|v| Scalar::from_bits(dtype, v))),
             DType::U32 | DType::U64 => fill(&mut self.0.ints(11).map(|v| Scalar::from_u64(dtype, v))),
             DType::Bool => fill(&mut self.0.ints(5).map(|v| Scalar::from_bool(v != 0))),
-            // f16 and bf16 are their bits; the rest are sign-extended numbers.
+            // f16, bf16 and float8 are their bits; the rest are sign-extended numbers.
             DType::F16 | DType::BF16 => fill(&mut self.0.ints(5).map(|v| Scalar::from_bits(dtype, v & 0xffff))),
+            d if d.is_storage() => fill(&mut self.0.ints(5).map(|v| Scalar::from_bits(dtype, v & 0xff))),
             _ => fill(&mut self.0.ints(5).map(|v| Scalar::from_i64(dtype, v as i64))),
         }
         Ok(tensor)
     }
+}
+
+/// Elements in a byte, for the types of less than one.
+fn packed(dtype: DType) -> Option<usize> {
+    let bits = dtype.value_bits();
+    (dtype != DType::Bool && bits < 8).then(|| 8 / bits as usize)
+}
+
+/// Elements that share bytes, each in one of its own.
+fn unpacked(dtype: DType, shape: &[usize], per_byte: usize, raw: &[u8]) -> Result<HostTensor, OnnxError> {
+    let mut tensor = HostTensor::zeros(dtype, shape).map_err(|e| OnnxError::limit(e.to_string()))?;
+    let bits = dtype.value_bits();
+    for (i, target) in tensor.bytes_mut().iter_mut().enumerate() {
+        *target = (raw[i / per_byte] >> ((i % per_byte) as u32 * bits)) & ((1 << bits) - 1);
+    }
+    Ok(tensor)
 }
 
 /// Little-endian elements as a host tensor.

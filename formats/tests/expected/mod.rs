@@ -17,6 +17,7 @@ pub fn tensor(dtype: DType, shape: &[usize]) -> HostTensor {
 fn value(dtype: DType, i: u64) -> Scalar {
     match dtype {
         DType::Bool => Scalar::from_bool(i.is_multiple_of(3)),
+        d if d.is_storage() => Scalar::from_bits(d, i * 37 + 5),
         d if d.is_int() => Scalar::from_bits(d, (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - d.bits())),
         d => Scalar::from_f64(d, (i as f64 - 3.0) / 4.0),
     }

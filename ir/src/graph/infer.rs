@@ -10,6 +10,7 @@ use super::{
 };
 use crate::dtype::DType;
 use crate::index::IndexExpr;
+use crate::scalar::STORAGE_ADVICE;
 
 /// What is wrong, and what would fit.
 pub type Refusal = (String, Option<String>);
@@ -48,6 +49,7 @@ pub fn infer(
         NodeKind::Input { .. } | NodeKind::Const(_) | NodeKind::Data(_) | NodeKind::Iota { .. } => 0,
         NodeKind::Random { .. }
         | NodeKind::Convert(_)
+        | NodeKind::Bitcast(_)
         | NodeKind::Reduce { .. }
         | NodeKind::View(_)
         | NodeKind::Scan { .. }
@@ -85,6 +87,19 @@ pub fn infer(
             dtype: *dtype,
             shape: types[0].shape.clone(),
         },
+        NodeKind::Bitcast(dtype) => {
+            let from = types[0].dtype;
+            if from.bits() != dtype.bits() {
+                return refuse_expecting(
+                    format!("{from} of {} bits as {dtype}", from.bits()),
+                    format!("a dtype of {} bits", from.bits()),
+                );
+            }
+            TensorType {
+                dtype: *dtype,
+                shape: types[0].shape.clone(),
+            }
+        }
         NodeKind::Einsum {
             inputs,
             output,
@@ -180,6 +195,7 @@ impl Rule<'_> {
         if ty.dtype == DType::Bool {
             return refuse_expecting("dtype bool", "integers or floats");
         }
+        computed_in(ty.dtype)?;
         if axis as usize >= ty.rank() {
             return refuse(format!("axis {axis} of a tensor of rank {}", ty.rank()));
         }
@@ -237,6 +253,10 @@ impl Rule<'_> {
         if types.is_empty() {
             return refuse("no operand");
         }
+        for t in types {
+            computed_in(t.dtype)?;
+        }
+        computed_in(accumulator)?;
         let mut next = 0u16;
         let mut extents: Vec<Option<IndexExpr>> = Vec::new();
         for (k, (labels, t)) in inputs.iter().zip(types).enumerate() {
@@ -287,6 +307,7 @@ impl Rule<'_> {
     }
 
     fn monoid_accepts(&self, monoid: Monoid, dtype: DType) -> Result<(), Refusal> {
+        computed_in(dtype)?;
         match monoid {
             Monoid::Add | Monoid::Mul if dtype == DType::Bool => refuse_expecting("dtype bool", "integers or floats"),
             Monoid::And | Monoid::Or if dtype.is_float() => {
@@ -496,6 +517,9 @@ impl Rule<'_> {
         if updates.dtype != base.dtype {
             return refuse_expecting(format!("updates of {} into {}", updates.dtype, base.dtype), "one dtype");
         }
+        if op != ScatterOp::Set {
+            computed_in(base.dtype)?;
+        }
         if matches!(op, ScatterOp::Add | ScatterOp::Mul) && base.dtype == DType::Bool {
             return refuse_expecting("dtype bool", "integers or floats");
         }
@@ -504,6 +528,17 @@ impl Rule<'_> {
             return refuse_expecting(problem, self.graph.shape_text(&shape));
         }
         Ok(base.clone())
+    }
+}
+
+/// Refuses a storage type where something is computed.
+fn computed_in(dtype: DType) -> Result<(), Refusal> {
+    match dtype.is_storage() {
+        true => refuse_expecting(
+            format!("{dtype} is a storage type"),
+            format!("a dtype that is computed in ({STORAGE_ADVICE})"),
+        ),
+        false => Ok(()),
     }
 }
 

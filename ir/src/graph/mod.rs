@@ -395,6 +395,9 @@ pub enum NodeKind {
     Map(ScalarOp),
     /// Conversion to another dtype.
     Convert(DType),
+    /// The same stored bits as another dtype of equal width; to a type of fewer value bits, the low ones. A bool counts as
+    /// the byte 0 or 1, and what becomes a bool is whether any bit is set. The bits of a NaN are open.
+    Bitcast(DType),
     /// A contraction over labels: `result[out] = Σ over the other labels of Π operands[labels]`.
     Einsum {
         /// Labels of each operand, one per axis, canonical: numbered by first appearance.
@@ -457,6 +460,7 @@ impl NodeKind {
             NodeKind::Random { .. } => "random",
             NodeKind::Map(op) => op.name(),
             NodeKind::Convert(_) => "convert",
+            NodeKind::Bitcast(_) => "bitcast",
             NodeKind::Einsum { .. } => "einsum",
             NodeKind::Reduce { .. } => "reduce",
             NodeKind::View(View::Reshape(_)) => "reshape",

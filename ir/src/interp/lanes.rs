@@ -1,4 +1,4 @@
-//! Elements of any dtype, widened for arithmetic: floats to f64, signed integers to i64, bool and unsigned ones to u64.
+//! Elements of any dtype, widened: floats to f64, signed integers to i64, bool and unsigned ones to u64.
 //!
 //! Widening loses nothing. Integers wrap to their dtype when they are stored ([`store`]) or, where an order depends on it,
 //! earlier ([`Wide::wrap`]).
@@ -47,6 +47,9 @@ pub(super) fn lanes(t: &HostTensor) -> Lanes {
         DType::I32 => Lanes::Signed(widen(t, |v: i32| v as i64)),
         DType::I64 => Lanes::Signed(widen(t, |v: i64| v)),
         DType::F16 | DType::BF16 | DType::F32 | DType::F64 => Lanes::Float(floats(t)),
+        d if d.is_storage_float() => Lanes::Float((0..t.len()).map(|i| t.get(i).as_f64()).collect()),
+        DType::I4 | DType::I2 => Lanes::Signed((0..t.len()).map(|i| t.get(i).as_i64()).collect()),
+        _ => Lanes::Unsigned(t.bytes().iter().map(|&b| b as u64).collect()),
     }
 }
 

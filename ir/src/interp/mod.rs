@@ -316,6 +316,7 @@ fn compute(step: &Step<'_>, operands: &[&HostTensor]) -> Result<HostTensor, Inte
         }
         NodeKind::Map(op) => elementwise::map(*op, dtype, operands),
         NodeKind::Convert(to) => elementwise::convert(operands[0], *to),
+        NodeKind::Bitcast(to) => operands[0].bitcast(*to),
         NodeKind::Einsum {
             inputs,
             output,

@@ -49,7 +49,7 @@ impl Generator<'_> {
             GenKind::Iota => {
                 let dtype = self.rng.pick(&self.options.dtypes);
                 let shape = self.shape();
-                if dtype == DType::Bool || shape.is_empty() {
+                if !(dtype.is_int() || dtype.is_float()) || shape.is_empty() {
                     return None;
                 }
                 self.iota(TensorType { dtype, shape })
@@ -67,6 +67,22 @@ impl Generator<'_> {
                 let x = self.any();
                 let dtype = self.rng.pick(&self.options.dtypes);
                 self.convert(x, dtype)
+            }
+            GenKind::Bitcast => {
+                let x = self.any();
+                let bits = self.ty(x).dtype.bits();
+                let alike: Vec<DType> = self
+                    .options
+                    .dtypes
+                    .iter()
+                    .filter(|d| d.bits() == bits)
+                    .copied()
+                    .collect();
+                if alike.is_empty() {
+                    return None;
+                }
+                let dtype = self.rng.pick(&alike);
+                self.add(NodeKind::Bitcast(dtype), &[x], f64::INFINITY)
             }
             GenKind::Einsum => self.grow_einsum(),
             GenKind::Reduce => self.grow_reduce(),

@@ -269,15 +269,11 @@ pub(crate) fn scalar(c: &mut Cursor<'_>, dtype: DType) -> Parsed<Scalar> {
         };
     }
     let context = format!("constant of {dtype}");
-    if !dtype.is_float() {
+    if !dtype.is_any_float() {
         if dtype == DType::U64 {
             return unsigned(c, &context);
         }
-        let hi = if dtype.is_signed_int() {
-            dtype.highest().as_i64()
-        } else {
-            dtype.highest().bits() as i64
-        };
+        let hi = dtype.highest().as_i64();
         return Ok(Scalar::from_i64(
             dtype,
             c.integer(&context, dtype.lowest().as_i64(), hi)?,
@@ -285,10 +281,29 @@ pub(crate) fn scalar(c: &mut Cursor<'_>, dtype: DType) -> Parsed<Scalar> {
     }
     let negative = c.eat(TokenKind::Minus);
     let sign = |v: f64| if negative { -v } else { v };
+    // A storage float of that value, if it has it: a literal does not saturate.
+    let special = |v: f64| match dtype.is_storage() {
+        true => Scalar::from_bits(dtype, crate::narrow::encode(dtype, v, false).into()),
+        false => Scalar::from_f64(dtype, v),
+    };
+    let missing = |c: &mut Cursor<'_>, what: &str| {
+        let span = c.span_since(start);
+        c.error(
+            span,
+            format!("{context} out of range; expected a number of {dtype}, found `{what}`"),
+        )
+    };
     if c.eat_word("inf") {
-        return Ok(Scalar::from_f64(dtype, sign(f64::INFINITY)));
+        let value = special(sign(f64::INFINITY));
+        return match value.as_f64().is_infinite() {
+            true => Ok(value),
+            false => Err(missing(c, "inf")),
+        };
     }
     if !negative && c.eat_word("nan") {
+        if !special(f64::NAN).is_nan() {
+            return Err(missing(c, "nan"));
+        }
         if c.kind() != TokenKind::Colon || c.next_kind() != TokenKind::Number {
             return Ok(Scalar::from_f64(dtype, f64::NAN));
         }
@@ -320,8 +335,11 @@ pub(crate) fn scalar(c: &mut Cursor<'_>, dtype: DType) -> Parsed<Scalar> {
         _ => source.parse::<f64>().ok().map(|v| Scalar::from_f64(dtype, sign(v))),
     };
     let span = c.span_since(start);
+    let range = dtype.lowest().as_f64()..=dtype.highest().as_f64();
+    let number = source.parse::<f64>().map_or(f64::NAN, sign);
+    let beyond = dtype.is_storage() && !range.contains(&number);
     match value {
-        Some(v) if v.as_f64().is_finite() => Ok(v),
+        Some(v) if v.as_f64().is_finite() && !beyond => Ok(v),
         Some(_) => {
             let found = super::lexer::excerpt(source);
             Err(c.error(

@@ -307,6 +307,7 @@ impl GraphParser<'_, '_, '_, '_> {
             "iota" => Form::Iota,
             "random" => Form::Random,
             "convert" => Form::Convert,
+            "bitcast" => Form::Bitcast,
             "einsum" => Form::Einsum,
             "reshape" => Form::Reshape,
             "permute" => Form::Permute,
@@ -357,7 +358,7 @@ impl GraphParser<'_, '_, '_, '_> {
     /// Reads the braces that belong to the operation.
     fn attributes(&mut self, op: &str, form: Form) -> Parsed<Full> {
         let allowed: &[&str] = match form {
-            Form::Map(_) | Form::Convert | Form::Reshape | Form::Expand | Form::Copy => &[],
+            Form::Map(_) | Form::Convert | Form::Bitcast | Form::Reshape | Form::Expand | Form::Copy => &[],
             Form::Einsum => return self.einsum(),
             Form::Iota => &["axis"],
             Form::Random => &["stream"],
@@ -603,6 +604,7 @@ impl GraphParser<'_, '_, '_, '_> {
             },
             Form::Map(op) => NodeKind::Map(op),
             Form::Convert => NodeKind::Convert(ty.dtype),
+            Form::Bitcast => NodeKind::Bitcast(ty.dtype),
             Form::Einsum => unreachable!("einsum has its own braces"),
             Form::Reduce(monoid) => NodeKind::Reduce { monoid, axes: a.axes },
             Form::Reshape => NodeKind::View(View::Reshape(ty.shape.clone())),
@@ -649,6 +651,7 @@ pub(super) enum Form {
     Random,
     Map(ScalarOp),
     Convert,
+    Bitcast,
     Einsum,
     Reduce(Monoid),
     Reshape,

@@ -35,13 +35,14 @@
 //! **Symbols** without a declared range have `0..=2147483648`; `h = 12` is a range of one value. Symbols are numbered in the
 //! order of the `where` clause, then by first occurrence.
 //!
-//! **Types** are mandatory. For `reshape`, `expand`, `slice`, `iota`, `random`, `convert` and `einsum` the type says what
-//! the node makes (`einsum`: the dtype only); everywhere it must be the inferred type, extent for extent.
+//! **Types** are mandatory. For `reshape`, `expand`, `slice`, `iota`, `random`, `convert`, `bitcast` and `einsum` the type
+//! says what the node makes (`einsum`: the dtype only); everywhere it must be the inferred type, extent for extent.
 //!
 //! **Constants**: `const 0.5 : f32[]` is a scalar. A list is data: nested as the type's extents say, or flat in C order;
 //! `const [0.5] : f32[]` is data of rank 0. `const opaque "name" : f32[1000, 1000]` is data that the text does not hold: the
 //! printer lists it in [`Printed::externals`], the parser asks its resolver. Literals are `true`, `false`, decimal or `0x`
-//! integers, decimal fractions, `inf`, `-inf`, `nan`, and `nan:0x7fc00001` for a NaN with those bits.
+//! integers, decimal fractions, `inf`, `-inf`, `nan`, and `nan:0x7fc00001` for a NaN with those bits. Literals of storage
+//! types are numbers that they have, or that round to one; what is too large for one is an error.
 //!
 //! **Einsum** labels are letters, one per axis, or `'52` and so on beyond them; `a` is `'0` and `Z` is `'51`. They are
 //! renumbered by first appearance. `semiring` is `add-mul` and `acc` the accumulator of the result's dtype unless given.
@@ -107,7 +108,7 @@
 //!           | "iota" "{" "axis" "=" INTEGER "}"
 //!           | "random" VALUE "{" "stream" "=" INTEGER "}"
 //!           | SCALAR_OP VALUE { "," VALUE }                         (* add, exp, select, … *)
-//!           | ( "convert" | "reshape" | "expand" | "copy" ) VALUE
+//!           | ( "convert" | "bitcast" | "reshape" | "expand" | "copy" ) VALUE
 //!           | "einsum" VALUE { "," VALUE } "{" labels { "," labels } "->" labels [ ";" einsum_option { "," einsum_option } ] "}"
 //!           | "reduce" MONOID VALUE "{" "axes" "=" integers "}"
 //!           | "permute" VALUE "{" "axes" "=" integers "}"

@@ -246,6 +246,7 @@ impl Printer<'_> {
             NodeKind::Input { .. }
             | NodeKind::Map(_)
             | NodeKind::Convert(_)
+            | NodeKind::Bitcast(_)
             | NodeKind::Copy
             | NodeKind::View(View::Reshape(_) | View::Expand(_)) => {}
             NodeKind::Const(value) => {

@@ -1,6 +1,6 @@
 //! Legalization: statements that a target lacks become statements that it has.
 //!
-//! After it a kernel holds no `Accumulate`, no transcendental operation with a polynomial form, no arithmetic on f16, bf16
+//! After it a kernel holds no `Accumulate`, no conversion from or to a storage type, no transcendental operation with a polynomial form, no arithmetic on f16, bf16
 //! or bool that is not bitwise, and no value-defining shortcut. What remains translates one to one.
 //!
 //! Accumulations become load, combine, store. Elementary functions become the straight-line code of [`crate::math`]. f16
@@ -8,6 +8,9 @@
 
 mod emit;
 mod extrema;
+mod storage;
+
+pub(crate) use storage::{decoded, encoded};
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
@@ -134,6 +137,22 @@ impl Legalizer<'_> {
                     Op::Map(scalar, args) => {
                         let dtype = self.kernel.dtype(value);
                         let new = self.legal_map(scalar, args, dtype);
+                        self.renamed.insert(value, new);
+                    }
+                    Op::Index(e, to) if to.is_storage() => {
+                        let number = self.emit(Op::Index(e, DType::I64), DType::I64);
+                        let new = self.convert_storage(number, DType::I64, to);
+                        self.renamed.insert(value, new);
+                    }
+                    Op::Convert(to, v) if to.is_storage() || self.kernel.dtype(v).is_storage() => {
+                        let from = self.kernel.dtype(v);
+                        let new = self.convert_storage(v, from, to);
+                        self.renamed.insert(value, new);
+                    }
+                    Op::Bitcast(to, v)
+                        if to != self.kernel.dtype(v) && (to == DType::Bool || self.kernel.dtype(v) == DType::Bool) =>
+                    {
+                        let new = self.bitcast_bool(v, to);
                         self.renamed.insert(value, new);
                     }
                     op => {

@@ -225,6 +225,10 @@ impl Lowerer<'_> {
                 let v = self.value_of(n.operands[0], index, mask);
                 self.convert(v, *to)
             }
+            NodeKind::Bitcast(to) => {
+                let v = self.value_of(n.operands[0], index, mask);
+                self.bitcast(v, *to)
+            }
             NodeKind::Copy => self.value_of(n.operands[0], index, mask),
             NodeKind::Reduce { .. } => {
                 let v = self.value_of(n.operands[0], index, mask);

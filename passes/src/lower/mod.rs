@@ -266,6 +266,14 @@ impl<'a> Lowerer<'a> {
         self.emit(Op::Convert(to, value), to, level)
     }
 
+    fn bitcast(&mut self, value: ValueId, to: DType) -> ValueId {
+        if self.kernel.dtype(value) == to {
+            return value;
+        }
+        let level = self.value_level[value.0 as usize];
+        self.emit(Op::Bitcast(to, value), to, level)
+    }
+
     /// Closes level 1: its statements, wrapped in loops over `vars` (outermost first), with loop variables of their own.
     fn close_inner(&mut self, vars: &[VarId]) {
         let level = std::mem::take(&mut self.levels[1]);

@@ -107,7 +107,9 @@ fn constant_select(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> 
 
 /// A conversion to the dtype that the operand has: the operand.
 fn trivial_convert(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rewritten {
-    let NodeKind::Convert(to) = kind else { return Ok(None) };
+    let (NodeKind::Convert(to) | NodeKind::Bitcast(to)) = kind else {
+        return Ok(None);
+    };
     Ok((re.graph.ty(operands[0]).dtype == *to).then_some(operands[0]))
 }
 

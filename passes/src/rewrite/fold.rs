@@ -39,6 +39,7 @@ fn folded(re: &Rebuilder, node: &Node, operands: &[NodeId]) -> Option<(Scalar, T
     let value = match &node.kind {
         NodeKind::Map(op) => op.eval(&values),
         NodeKind::Convert(to) => values[0].convert(*to),
+        NodeKind::Bitcast(to) => Scalar::from_bits(*to, values[0].bits()),
         _ => return None,
     };
     Some((value, node.ty.clone()))

@@ -72,7 +72,10 @@ fn returns(graph: &Graph, users: &[Vec<NodeId>], id: NodeId) -> bool {
         for &user in &users[n.index()] {
             match &graph.node(user).kind {
                 NodeKind::View(View::Expand(_)) if elements(user) == all => return true,
-                NodeKind::View(View::Reshape(_) | View::Expand(_)) | NodeKind::Map(_) | NodeKind::Convert(_) => {
+                NodeKind::View(View::Reshape(_) | View::Expand(_))
+                | NodeKind::Map(_)
+                | NodeKind::Convert(_)
+                | NodeKind::Bitcast(_) => {
                     work.push(user);
                 }
                 _ => {}

@@ -7,6 +7,7 @@ use tlc_ir::kernel::{Memory, Op, Stmt};
 use tlc_ir::{DType, ScalarOp};
 
 use super::{Scheduler, tree};
+use crate::legalize::{decoded, encoded};
 
 /// Why an innermost loop runs one element at a time.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -111,7 +112,8 @@ impl Scheduler<'_> {
                             return Err(ScalarReason::NoVectorConversion(from, dtype));
                         }
                         meet(from);
-                        if is_half(from) || is_half(dtype) {
+                        // 16-bit floats and storage types are converted by way of 32 bits.
+                        if [from, dtype].iter().any(|d| is_half(*d) || d.is_storage()) {
                             meet(DType::F32);
                         }
                     }
@@ -174,6 +176,11 @@ pub(super) fn vector_form(op: ScalarOp, on: DType) -> bool {
 
 /// Whether a conversion has a vector form where both dtypes fit the lanes.
 fn convert_form(to: DType, from: DType) -> bool {
+    if to.is_storage() || from.is_storage() {
+        let from = if from.is_storage() { decoded(from) } else { from };
+        let through = if to.is_storage() { encoded(to, from) } else { to };
+        return through != DType::F64 && (from == through || convert_form(through, from));
+    }
     if to == DType::Bool || from == DType::Bool {
         return true;
     }

@@ -99,6 +99,7 @@ fn node_value(
             op.eval(&args)
         }),
         NodeKind::Convert(to) => each(&mut |i| operand(0).get(flat(i, &shape)).convert(*to)),
+        NodeKind::Bitcast(to) => each(&mut |i| Scalar::from_bits(*to, operand(0).get(flat(i, &shape)).bits())),
         NodeKind::Copy => return operand(0).clone(),
         NodeKind::Einsum {
             inputs: labels,

@@ -490,9 +490,9 @@ fn every_monoid_accumulates() {
 }
 
 #[test]
-fn index_values_in_every_dtype() {
+fn index_values_in_every_dtype_that_is_computed_in() {
     const N: i64 = 48;
-    for dtype in DType::ALL {
+    for dtype in DType::ALL.into_iter().filter(|d| !d.is_storage()) {
         for lanes in [1, 2, 3, 4, 8, 16] {
             for form in 0..4 {
                 let expression = |at: IndexExpr| match form {

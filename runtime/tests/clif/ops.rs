@@ -245,10 +245,11 @@ fn sixteen_bit_floats_move_but_do_not_compute() {
 }
 
 #[test]
-fn conversions_between_all_dtypes() {
+fn conversions_between_all_dtypes_that_are_computed_in() {
     let mut cases = Vec::new();
-    for from in DType::ALL {
-        for to in DType::ALL {
+    let computed = || DType::ALL.into_iter().filter(|d| !d.is_storage());
+    for from in computed() {
+        for to in computed() {
             for lanes in FORMS {
                 let k = kernel(&[from], &[Operand::Each], to, lanes, |b, v| b.convert(to, v[0]));
                 cases.push((from, to, lanes, k));
@@ -350,7 +351,8 @@ fn bitcasts_keep_the_bits() {
                     .collect();
                 let mut buffers = [bytes(&input), vec![0; N * to.bytes()]];
                 run(&k, &mut buffers, &[]);
-                assert_eq!(buffers[0], buffers[1], "{from} to {to} in {lanes} lanes");
+                let expected: Vec<Scalar> = input.iter().map(|v| Scalar::from_bits(to, v.bits())).collect();
+                assert_eq!(bytes(&expected), buffers[1], "{from} to {to} in {lanes} lanes");
             }
         }
     }

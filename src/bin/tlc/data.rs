@@ -263,7 +263,7 @@ fn make(
     } else {
         let value = |state: &mut u64| match dtype {
             DType::Bool => Scalar::from_bool(splitmix(state) & 1 == 1),
-            d if d.is_float() => Scalar::from_f64(d, unit(state)),
+            d if d.is_any_float() => Scalar::from_f64(d, unit(state)),
             d => Scalar::from_i64(d, (splitmix(state) % 10) as i64),
         };
         for i in 0..tensor.len() {
@@ -289,7 +289,7 @@ const FIRST: usize = 8;
 
 /// An order of values that are no NaN.
 fn less(a: Scalar, b: Scalar) -> bool {
-    if a.dtype().is_float() {
+    if a.dtype().is_any_float() {
         return a.as_f64() < b.as_f64();
     }
     whole(a) < whole(b)
@@ -313,7 +313,7 @@ impl Summary {
                 nans += 1;
                 continue;
             }
-            sum += if v.dtype().is_float() {
+            sum += if v.dtype().is_any_float() {
                 v.as_f64()
             } else {
                 whole(v) as f64
@@ -387,7 +387,7 @@ fn scalar_json(s: Scalar) -> Value {
             Ok(v) => number_json(v),
             Err(_) => number_json(s.as_f64()),
         },
-        d if d.is_float() => number_json(s.as_f64()),
+        d if d.is_any_float() => number_json(s.as_f64()),
         _ => json!(s.as_i64()),
     }
 }

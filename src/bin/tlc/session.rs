@@ -98,10 +98,12 @@ impl Source {
         let mut beside: Option<Vec<(String, HostTensor)>> = None;
         let mut resolver = |name: &str, dtype: DType, shape: &[usize]| {
             let all = beside.get_or_insert_with(|| tensors_beside(path));
-            let found = all
-                .iter()
-                .find(|(n, t)| n == name && t.dtype() == dtype && t.shape() == shape);
-            found.map(|(_, t)| t.clone())
+            let (_, found) = all.iter().find(|(n, t)| n == name && t.shape() == shape)?;
+            // What has no name in safetensors lies there as bytes.
+            match found.dtype() {
+                DType::U8 if dtype.value_bits() < 8 && dtype.is_storage() => found.bitcast(dtype).ok(),
+                found_dtype => (found_dtype == dtype).then(|| found.clone()),
+            }
         };
         parse_bytes(&self.bytes, &mut resolver)
     }

@@ -4,6 +4,7 @@ use tlc_ir::DType;
 
 use crate::onnx::call::{Answer, Call, one};
 use crate::onnx::refusal::{Outcome, invalid, unsupported};
+use crate::ops::storage::{Conversion, PowerRounding};
 use crate::tensor::Tensor;
 
 fn unary(c: &mut Call<'_, '_, '_>, f: impl FnOnce(&Tensor) -> Tensor) -> Answer {
@@ -47,6 +48,14 @@ fn same(a: &Tensor, b: &Tensor) -> Outcome<()> {
     }
 }
 
+/// The floats that a storage float's elements are; any other tensor as it is.
+fn decoded(x: &Tensor) -> Tensor {
+    match x.dtype().is_storage_float() {
+        true => x.cast(DType::F32),
+        false => x.clone(),
+    }
+}
+
 macro_rules! functions {
     ($kind:ident: $($name:ident $f:expr;)*) => { $(
         pub(super) fn $name(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -76,7 +85,7 @@ functions! { unary:
     tanh |x| x.tanh();
     erf |x| x.erf();
     reciprocal |x| x.reciprocal();
-    is_nan |x| x.is_nan();
+    is_nan |x| decoded(x).is_nan();
     not |x| x.logical_not();
     bitwise_not |x| x.bit_not();
     identity |x| x.clone();
@@ -84,7 +93,7 @@ functions! { unary:
     asinh |x| {
         let a = x.abs();
         let s = &a * &a;
-        x.lt(0.0).select(-1.0, 1.0) * (&a + &s / (1.0 + (&s + 1.0).sqrt())).log1p()
+        x.lt(0.0).select(-1.0, 1.0).cast(x.dtype()) * (&a + &s / (1.0 + (&s + 1.0).sqrt())).log1p()
     };
     acosh |x| {
         let t = x - 1.0;
@@ -142,7 +151,7 @@ pub(super) fn bit_shift(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 pub(super) fn is_inf(c: &mut Call<'_, '_, '_>) -> Answer {
-    let x = c.tensor(0)?;
+    let x = decoded(&c.tensor(0)?);
     one(
         match (c.flag("detect_negative", true)?, c.flag("detect_positive", true)?) {
             (true, true) => x.is_inf(),
@@ -245,12 +254,49 @@ pub(super) fn clip(c: &mut Call<'_, '_, '_>) -> Answer {
 
 pub(super) fn cast(c: &mut Call<'_, '_, '_>) -> Answer {
     match c.dtype("to")? {
-        Some(dtype) => one(c.tensor(0)?.cast(dtype)),
+        Some(dtype) => one(converted(c, dtype)?),
         None => invalid("no attribute to; expected the element type"),
     }
 }
 
 pub(super) fn cast_like(c: &mut Call<'_, '_, '_>) -> Answer {
     let dtype = c.required(1)?.dtype();
-    one(c.tensor(0)?.cast(dtype))
+    one(converted(c, dtype)?)
+}
+
+/// The first operand in that dtype, as the attributes of the two casts say.
+fn converted(c: &Call<'_, '_, '_>, dtype: DType) -> Outcome<Tensor> {
+    let how = Conversion {
+        saturate: c.flag("saturate", true)?,
+        rounding: match c.text("round_mode", "up")?.as_str() {
+            "up" => PowerRounding::Up,
+            "down" => PowerRounding::Down,
+            "nearest" => PowerRounding::Nearest,
+            other => return invalid(format!("round_mode `{other}`; expected up, down or nearest")),
+        },
+    };
+    let x = c.tensor(0)?;
+    let floats = x.dtype().is_any_float();
+    // Out of the range of a type of less than a byte, where ONNX leaves it open, its reference drops the high bits.
+    Ok(match dtype {
+        DType::I4 | DType::U4 | DType::I2 | DType::U2 if floats => x.cast(DType::I32).cast(dtype),
+        _ => x.cast_with(dtype, how),
+    })
+}
+
+pub(super) fn bit_cast(c: &mut Call<'_, '_, '_>) -> Answer {
+    let Some(dtype) = c.dtype("to")? else {
+        return invalid("no attribute to; expected the element type");
+    };
+    let x = c.tensor(0)?;
+    // A bool is a byte in memory and one bit of value: it passes for a byte here, as in the reference.
+    let bits = |d: DType| if d == DType::Bool { 8 } else { d.value_bits() };
+    if bits(x.dtype()) != bits(dtype) {
+        return invalid(format!(
+            "{} of {} bits as {dtype}; expected a type of as many",
+            x.dtype(),
+            bits(x.dtype())
+        ));
+    }
+    one(x.bitcast(dtype))
 }

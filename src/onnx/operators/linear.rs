@@ -49,13 +49,17 @@ pub(super) fn einsum(c: &mut Call<'_, '_, '_>) -> Answer {
     one(crate::einsum(&equation, &all.iter().collect::<Vec<_>>()))
 }
 
-/// `x - zero_point` in i32, where the zero point is one number or one a row (`axis`).
+/// `x - zero_point` in i32 (8-bit floats: in f32), where the zero point is one number or one a row (`axis`).
 pub(super) fn centered(x: &Tensor, zero: Option<Tensor>, axis: i64) -> Outcome<Tensor> {
-    let x32 = x.cast(DType::I32);
+    let wide = match x.dtype().is_storage_float() {
+        true => DType::F32,
+        false => DType::I32,
+    };
+    let x32 = x.cast(wide);
     let Some(zero) = zero else {
         return Ok(x32);
     };
-    let zero = zero.cast(DType::I32);
+    let zero = zero.cast(wide);
     Ok(match zero.rank() {
         0 => x32 - zero,
         1 if zero.dim(0).as_const() == Some(1) => x32 - zero.reshape(()),

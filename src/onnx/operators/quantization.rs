@@ -5,8 +5,9 @@ use tlc_ir::DType;
 use super::linear::centered;
 use crate::dim::Dim;
 use crate::onnx::call::{Answer, Call, one};
-use crate::onnx::refusal::{Outcome, invalid, unsupported};
+use crate::onnx::refusal::{Outcome, invalid};
 use crate::onnx::value::Value;
+use crate::ops::storage::Conversion;
 use crate::tensor::Tensor;
 
 /// A scale or zero point as it lies along `x`: one number, one along an axis, or one for each block of an axis.
@@ -41,9 +42,20 @@ fn along(p: &Tensor, x: &Tensor, axis: i64, block: i64) -> Outcome<Tensor> {
     })
 }
 
+/// Shifted by a 4-bit float's zero point (that of the 8-bit ones is 0), and converted.
+fn quantized_float(x: &Tensor, zero: Option<Tensor>, dtype: DType, how: Conversion) -> Tensor {
+    match zero {
+        Some(zero) if dtype == DType::F4E2M1FN => (x + zero.cast(x.dtype())).cast_with(dtype, how),
+        _ => x.cast_with(dtype, how),
+    }
+}
+
 /// Rounded half to even, shifted by the zero point, and saturated to its dtype (u8 without one).
 pub(super) fn quantized(x: &Tensor, zero: Option<Tensor>) -> Tensor {
     let dtype = zero.as_ref().map_or(DType::U8, Tensor::dtype);
+    if dtype.is_storage_float() {
+        return quantized_float(x, zero, dtype, Conversion::default());
+    }
     let mut y = x.round();
     if let Some(zero) = zero {
         y += zero.cast(x.dtype());
@@ -60,25 +72,33 @@ pub(super) fn quantize(c: &mut Call<'_, '_, '_>) -> Answer {
         (0, None) => DType::U8,
         (number, _) => tlc_formats::onnx::dtype(number)?,
     };
-    if dtype.is_float() {
-        return unsupported(format!("a result of {dtype}; supported are integers"));
-    }
-    if !c.flag("saturate", true)? || c.int("precision", 0)? > 1 {
-        return unsupported("saturate=0 or a precision other than f32; expected neither");
-    }
-    let wide = |t: &Tensor| {
-        if t.dtype() == DType::F64 {
-            t.clone()
-        } else {
-            t.cast(DType::F32)
-        }
+    let precision = match (c.int("precision", 0)?, scale.dtype()) {
+        (0, d) if d.is_float() => d,
+        (0, _) if x.dtype().is_float() => x.dtype(),
+        (0, _) => DType::F32,
+        (number, _) => tlc_formats::onnx::dtype(number)?,
     };
-    let scaled = wide(&x) / along(&wide(&scale), &x, axis, block)?;
-    let zero = match zero {
-        Some(z) => along(&z, &x, axis, block)?,
-        None => c.graph().scalar(dtype.zero(), dtype),
-    };
-    one(quantized(&scaled, Some(zero)))
+    if !precision.is_float() {
+        return invalid(format!("a division in {precision}; expected a float type"));
+    }
+    let scaled = x.cast(precision) / along(&scale.cast(precision), &x, axis, block)?;
+    let zero = zero.map(|z| along(&z, &x, axis, block)).transpose()?;
+    if dtype.is_storage_float() {
+        let how = Conversion {
+            saturate: c.flag("saturate", true)?,
+            ..Conversion::default()
+        };
+        return one(quantized_float(&scaled, zero, dtype, how));
+    }
+    if dtype.is_float() || dtype == DType::Bool {
+        return invalid(format!(
+            "a result of {dtype}; expected an integer or a float of 8 or 4 bits"
+        ));
+    }
+    let zero = zero.unwrap_or_else(|| c.graph().scalar(dtype.zero(), dtype));
+    // Shifted where no zero point is lost.
+    let wide = if precision == DType::F64 { precision } else { DType::F32 };
+    one(quantized(&scaled.cast(wide), Some(zero)))
 }
 
 pub(super) fn dequantize(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -88,14 +108,20 @@ pub(super) fn dequantize(c: &mut Call<'_, '_, '_>) -> Answer {
         0 => scale.dtype(),
         number => tlc_formats::onnx::dtype(number)?,
     };
-    let wide = dtype.accumulator();
-    let mut y = x.cast(DType::I64);
-    if x.dtype().is_float() {
-        y = x.cast(wide);
+    if !dtype.is_float() {
+        return invalid(format!("a result of {dtype}; expected f16, bf16, f32 or f64"));
     }
+    let wide = dtype.accumulator();
+    // Differences are exact: of storage types in f32, of the others in i64.
+    let exact = match x.dtype() {
+        d if d.is_float() => wide,
+        d if d.is_storage() => DType::F32,
+        _ => DType::I64,
+    };
+    let mut y = x.cast(exact);
     if let Some(zero) = c.optional(2)? {
         let zero = along(&zero, &x, axis, block)?;
-        y = &y - zero.cast(y.dtype());
+        y = &y - zero.cast(exact);
     }
     one((y.cast(wide) * along(&scale.cast(wide), &x, axis, block)?).cast(dtype))
 }

@@ -45,6 +45,7 @@ pub(in crate::onnx) const OPERATORS: &[Operator] = &[
     op("AveragePool", 6, pooling::average_pool),
     op("BatchNormalization", 6, normalization::batch),
     op("Bernoulli", 15, random::bernoulli),
+    op("BitCast", 26, elementwise::bit_cast),
     op("BitShift", 11, elementwise::bit_shift),
     op("BitwiseAnd", 18, elementwise::bitwise_and),
     op("BitwiseNot", 18, elementwise::bitwise_not),

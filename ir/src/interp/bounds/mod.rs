@@ -198,7 +198,7 @@ fn marks(all: Vec<bool>) -> Marks {
 /// A value under way.
 #[derive(Clone)]
 enum Value {
-    /// Bools and integers.
+    /// Bools, integers and storage types.
     Exact { tensor: HostTensor, uncertain: Marks },
     /// Floats.
     Float {
@@ -293,6 +293,27 @@ impl Value {
         })
     }
 
+    /// The same bits as another dtype. What is not exact has other bits than are known, as have NaN and zero, whose sign
+    /// the operation that made them left open.
+    fn bitcast(&self, step: &Step<'_>, to: DType) -> Result<Value, InterpError> {
+        let tensor = self.tensor(step)?.bitcast(to).map_err(|e| step.failed(e))?;
+        let open = |i: usize| match self {
+            Value::Exact { .. } => self.is_marked(i),
+            Value::Float { elements, .. } => {
+                let x = elements[i];
+                !x.is_exact() || x.value.is_nan() || x.value == 0.0
+            }
+        };
+        let open: Vec<bool> = (0..tensor.len()).map(open).collect();
+        if !to.is_float() {
+            let uncertain = marks(open);
+            return Ok(Value::Exact { tensor, uncertain });
+        }
+        let element = |(v, &open): (f64, &bool)| if open { Approx::uncertain(v) } else { Approx::exact(v) };
+        let elements = floats(&tensor).into_iter().zip(&open).map(element).collect();
+        Ok(Value::float(to, tensor.shape(), elements))
+    }
+
     fn into_bounded(self) -> Bounded {
         match self {
             Value::Float { dtype, shape, elements } => Bounded {
@@ -365,6 +386,7 @@ impl Domain for Bounds {
                 elements: operands[0].to_float(*to),
             }),
             NodeKind::Convert(to) => operands[0].to_exact(step, *to),
+            NodeKind::Bitcast(to) => operands[0].bitcast(step, *to),
             NodeKind::Map(op) if any_float => self.map(step, *op, operands),
             NodeKind::Einsum {
                 inputs,
