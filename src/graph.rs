@@ -203,8 +203,8 @@ impl Graph {
         for (id, node) in from.nodes().filter(|(id, _)| needed[id.index()]) {
             let operands: Vec<NodeId> = node.operands.iter().map(|o| moved[o.index()]).collect();
             let added = match &node.kind {
-                NodeKind::Input { name, ty, .. } => to.add_input(name, ty.clone(), node.origin),
-                kind => to.add(kind.clone(), &operands, node.origin),
+                NodeKind::Input { name, ty, .. } => to.add_input(name, ty.clone(), node.origin.clone()),
+                kind => to.add(kind.clone(), &operands, node.origin.clone()),
             };
             moved[id.index()] = added.map_err(|e| Errors::new(vec![e]))?;
         }

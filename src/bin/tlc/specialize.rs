@@ -71,7 +71,7 @@ fn rebuild(graph: &Graph, values: &[Option<i64>]) -> Result<Graph, GraphError> {
         let operands: Operands = node.operands.iter().map(|o| map[o.index()]).collect();
         let kind = match &node.kind {
             NodeKind::Input { name, ty: declared, .. } => {
-                map.push(new.add_input(name, ty(declared), node.origin)?);
+                map.push(new.add_input(name, ty(declared), node.origin.clone())?);
                 continue;
             }
             NodeKind::Iota { ty: made, axis } => NodeKind::Iota {
@@ -110,7 +110,7 @@ fn rebuild(graph: &Graph, values: &[Option<i64>]) -> Result<Graph, GraphError> {
             }),
             kind => kind.clone(),
         };
-        map.push(new.add(kind, &operands, node.origin)?);
+        map.push(new.add(kind, &operands, node.origin.clone())?);
     }
     for o in graph.outputs() {
         new.add_output(&o.name, map[o.node.index()]);

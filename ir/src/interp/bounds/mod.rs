@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::dtype::{DType, Scalar};
-use crate::graph::{Graph, Monoid, NodeKind, View};
+use crate::graph::{Graph, Monoid, NodeId, NodeKind, View};
 use crate::scalar::ScalarOp;
 use crate::tensor::HostTensor;
 
@@ -179,10 +179,30 @@ pub fn interpret_with_bounds(
     inputs: &[HostTensor],
     options: &Options,
 ) -> Result<Vec<Bounded>, InterpError> {
+    interpret_each_with_bounds(graph, inputs, options, &mut |_| false, &mut |_, _| {})
+}
+
+/// As [`interpret_with_bounds`], and calls `seen` with the value of each node that an output needs and that `wanted`
+/// names, in order. No more than one such value is kept at a time.
+///
+/// # Errors
+/// As [`super::interpret`].
+pub fn interpret_each_with_bounds(
+    graph: &Graph,
+    inputs: &[HostTensor],
+    options: &Options,
+    wanted: &mut dyn FnMut(NodeId) -> bool,
+    seen: &mut dyn FnMut(NodeId, Bounded),
+) -> Result<Vec<Bounded>, InterpError> {
     let domain = Bounds {
         ulps: options.function_ulps,
     };
-    Ok(run(&domain, graph, inputs, options)?
+    let mut each = |id: NodeId, value: &Value| {
+        if wanted(id) {
+            seen(id, value.clone().into_bounded());
+        }
+    };
+    Ok(run(&domain, graph, inputs, options, &mut each)?
         .into_iter()
         .map(Value::into_bounded)
         .collect())

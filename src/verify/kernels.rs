@@ -1,0 +1,228 @@
+//! A cluster at each stage of its way to machine code, run by the kernel interpreter on the values that it is to read.
+
+use std::sync::Arc;
+
+use tlc_ir::binding::bind_symbols;
+use tlc_ir::interp::{self, Bounded, interpret_each, interpret_each_with_bounds};
+use tlc_ir::kernel::Access;
+use tlc_ir::kernel::interp::interpret as interpret_kernel;
+use tlc_ir::plan::{Launch, Plan, Step};
+use tlc_ir::{DType, Graph, HostTensor, Kernel, NodeId};
+use tlc_passes::Compiled;
+use tlc_passes::cluster::{Cluster, ClusterKind, Clusters};
+use tlc_passes::lower::lower;
+use tlc_passes::schedule::hoist::hoist;
+use tlc_passes::schedule::{Applied, apply};
+
+use super::{Case, guarded};
+use crate::compile::CompileOptions;
+
+/// Every value of a graph, and how far an implementation may be from it.
+pub(super) struct Meaning {
+    /// By node, for those that an output needs.
+    pub values: Vec<Option<HostTensor>>,
+    pub bounded: Vec<Option<Bounded>>,
+    pub symbols: Vec<i64>,
+}
+
+impl Meaning {
+    pub fn of(graph: &Graph, case: &Case, options: &CompileOptions) -> Option<Meaning> {
+        let settings = case.interpretation(options);
+        let mut values = vec![None; graph.len()];
+        let mut bounded = vec![None; graph.len()];
+        interpret_each(graph, &case.inputs, &settings, &mut |id, value| {
+            values[id.index()] = Some(value.clone());
+        })
+        .ok()?;
+        interpret_each_with_bounds(graph, &case.inputs, &settings, &mut |_| true, &mut |id, value| {
+            bounded[id.index()] = Some(value);
+        })
+        .ok()?;
+        let types: Vec<(DType, &[usize])> = case.inputs.iter().map(|t| (t.dtype(), t.shape())).collect();
+        let symbols = bind_symbols(graph, &types, &settings.symbols).ok()?;
+        Some(Meaning {
+            values,
+            bounded,
+            symbols,
+        })
+    }
+
+    fn bounded(&self, node: NodeId) -> Option<&Bounded> {
+        self.bounded[node.index()].as_ref()
+    }
+}
+
+/// A kernel with what it runs on.
+struct Bound {
+    kernel: Arc<Kernel>,
+    args: Vec<NodeId>,
+    symbols: Vec<i64>,
+}
+
+/// Runs the kernels of one cluster one after another; answers what is wrong with what they leave.
+fn wrong(meaning: &Meaning, cluster: &Cluster, kernels: &[Bound]) -> Option<String> {
+    let mut written: Vec<(NodeId, HostTensor)> = Vec::new();
+    for bound in kernels {
+        let mut buffers = Vec::new();
+        for (&node, param) in bound.args.iter().zip(&bound.kernel.params) {
+            let before = written.iter().find(|(n, _)| *n == node).map(|(_, t)| t.clone());
+            let fresh = || match param.access {
+                Access::Read => meaning.values[node.index()].clone(),
+                _ => garbage(meaning.values[node.index()].as_ref()?),
+            };
+            let Some(tensor) = before.or_else(fresh) else {
+                return Some(format!("{node} has no value"));
+            };
+            buffers.push(tensor);
+        }
+        match guarded(|| Ok(interpret_kernel(&bound.kernel, &mut buffers, &bound.symbols))) {
+            Ok(Ok(())) => {}
+            Ok(Err(e)) => return Some(e.to_string()),
+            Err(finding) => return Some(finding.to_string()),
+        }
+        for ((&node, param), tensor) in bound.args.iter().zip(&bound.kernel.params).zip(buffers) {
+            if param.access != Access::Read {
+                written.retain(|(n, _)| *n != node);
+                written.push((node, tensor));
+            }
+        }
+    }
+    cluster.stored.iter().find_map(|&root| {
+        let Some((_, found)) = written.iter().find(|(n, _)| *n == root) else {
+            return Some(format!("{root} is not written"));
+        };
+        let mismatch = interp::compare(found, meaning.bounded(root)?).err()?;
+        Some(format!("{root}: {mismatch}"))
+    })
+}
+
+/// Memory that nobody has written: bytes of ones.
+fn garbage(like: &HostTensor) -> Option<HostTensor> {
+    let bytes = vec![0xFF; like.bytes().len()];
+    let bytes = if like.dtype() == DType::Bool { vec![1; bytes.len()] } else { bytes };
+    HostTensor::from_bytes(like.dtype(), like.shape(), &bytes).ok()
+}
+
+/// The kernels of a cluster as lowering makes them.
+fn naive(graph: &Graph, cluster: &Cluster, clusters: &Clusters, meaning: &Meaning) -> Vec<Bound> {
+    lower(graph, cluster, &clusters.is_root)
+        .into_iter()
+        .map(|nest| Bound {
+            kernel: Arc::new(nest.kernel),
+            args: nest.args,
+            symbols: meaning.symbols.clone(),
+        })
+        .collect()
+}
+
+/// The first cluster that lowering makes a wrong nest of, and what is wrong.
+pub(super) fn wrong_nest(graph: &Graph, clusters: &Clusters, meaning: &Meaning) -> Option<(usize, String)> {
+    clusters.clusters.iter().enumerate().find_map(|(number, cluster)| {
+        if matches!(cluster.kind, ClusterKind::Gemm(_)) {
+            return None;
+        }
+        match guarded(|| Ok(naive(graph, cluster, clusters, meaning))) {
+            Ok(kernels) => wrong(meaning, cluster, &kernels).map(|text| (number, text)),
+            Err(finding) => Some((number, finding.to_string())),
+        }
+    })
+}
+
+/// Every launch of a plan, in order.
+pub(super) fn launches(plan: &Plan) -> Vec<&Launch> {
+    fn each(step: &Step) -> &[Launch] {
+        match step {
+            Step::Launch(l) => std::slice::from_ref(l),
+            Step::Group(all) => all,
+            _ => &[],
+        }
+    }
+    plan.init.iter().chain(&plan.steps).flat_map(each).collect()
+}
+
+/// The stage at which a right nest becomes a wrong kernel.
+pub(super) enum WrongKernel {
+    /// A directive of the schedule.
+    Directive(Applied),
+    /// Moving what does not change out of loops.
+    Hoisting,
+    /// Making statements that the target has.
+    Legalization(String),
+}
+
+/// The first kernel that scheduling or legalization spoils: its cluster, the stage, and what is wrong.
+pub(super) fn wrong_kernel(compiled: &Compiled, meaning: &Meaning) -> Option<(usize, WrongKernel, String)> {
+    let planned = &compiled.planned;
+    let (graph, clusters) = (&compiled.graph, &compiled.clusters);
+    let all = launches(&planned.plan);
+    let values_of = |launch: &Launch| -> Option<Vec<i64>> {
+        launch.symbols.iter().map(|e| e.eval_symbols(&meaning.symbols)).collect()
+    };
+    for (number, cluster) in clusters.clusters.iter().enumerate() {
+        let own: Vec<usize> = (0..all.len())
+            .filter(|&k| planned.launches[k].cluster == number)
+            .collect();
+        if own.is_empty() {
+            continue;
+        }
+        let mut kernels = naive(graph, cluster, clusters, meaning);
+        for (position, &k) in own.iter().enumerate() {
+            let report = &planned.launches[k];
+            let symbols = values_of(all[k])?;
+            let nest = kernels[position].kernel.clone();
+            kernels[position] = Bound {
+                kernel: report.scheduled.clone(),
+                args: kernels[position].args.clone(),
+                symbols: symbols.clone(),
+            };
+            if let Some(text) = wrong(meaning, cluster, &kernels) {
+                let mut kernel = (*nest).clone();
+                kernels[position].symbols = meaning.symbols.clone();
+                for applied in &report.schedule.applied {
+                    let _ = apply(&mut kernel, &applied.directive);
+                    kernels[position].kernel = Arc::new(kernel.clone());
+                    if let Some(text) = wrong(meaning, cluster, &kernels) {
+                        return Some((number, WrongKernel::Directive(applied.clone()), text));
+                    }
+                }
+                hoist(&mut kernel);
+                return Some((number, WrongKernel::Hoisting, text));
+            }
+            kernels[position].kernel = Arc::new(planned.plan.kernels[report.kernel.0 as usize].clone());
+            if let Some(text) = wrong(meaning, cluster, &kernels) {
+                let what = operations(&report.scheduled);
+                return Some((number, WrongKernel::Legalization(what), text));
+            }
+            // The next kernel of the cluster is judged behind the nest, which is right.
+            kernels[position] = Bound {
+                kernel: nest,
+                args: kernels[position].args.clone(),
+                symbols: meaning.symbols.clone(),
+            };
+        }
+    }
+    None
+}
+
+/// What a kernel computes, by name: `exp, add, reduce max`.
+fn operations(kernel: &Kernel) -> String {
+    let mut names: Vec<String> = Vec::new();
+    kernel.visit(&mut |s| {
+        let name = match s {
+            tlc_ir::kernel::Stmt::Let {
+                op: tlc_ir::kernel::Op::Map(op, _),
+                ..
+            } => op.name().to_string(),
+            tlc_ir::kernel::Stmt::Let {
+                op: tlc_ir::kernel::Op::Convert(to, _),
+                ..
+            } => format!("convert to {to}"),
+            tlc_ir::kernel::Stmt::Accumulate { monoid, .. } => format!("accumulate {}", monoid.name()),
+            _ => return,
+        };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    });
+    names.join(", ")
+}

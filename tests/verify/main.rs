@@ -1,0 +1,3 @@
+//! Comparison of compiled graphs with their meaning, and the searches behind it.
+
+mod right;
