@@ -246,8 +246,15 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
         max_memory_bytes: options.max_memory_bytes,
     };
     let compiled = tlc_passes::compile(graph, &pass_options)?;
+    let plan = compiled.planned.plan.clone();
+    #[cfg(feature = "seeded-faults")]
+    let plan = {
+        let mut plan = plan;
+        tlc_passes::faults::before_load(&mut plan);
+        plan
+    };
     let inner = tlc_runtime::executable::Executable::new(
-        compiled.planned.plan.clone(),
+        plan,
         Arc::clone(&machine.threads),
         Arc::clone(&machine.buffers),
         memory::pack,

@@ -3,9 +3,9 @@
 
 use std::fmt::Write;
 
+use tlc_ir::graph::Origin;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{Launch, Layout, Plan, Step};
-use tlc_ir::graph::Origin;
 use tlc_ir::{Graph, NodeId, NodeKind, SymId, Target};
 use tlc_passes::Compiled;
 use tlc_passes::planner::LaunchReport;

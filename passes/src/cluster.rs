@@ -181,7 +181,14 @@ pub fn cluster_at_most(graph: &Graph, target: &Target, merges: usize) -> Cluster
     c.mark_roots();
     c.grow();
     c.merge_siblings();
-    c.finish()
+    let clusters = c.finish();
+    #[cfg(feature = "seeded-faults")]
+    let clusters = {
+        let mut clusters = clusters;
+        crate::faults::after_cluster(graph, &mut clusters);
+        clusters
+    };
+    clusters
 }
 
 /// True for nodes that hold a value without being computed.
@@ -359,7 +366,14 @@ impl Clusterer<'_> {
             }
             let mut roots = [&self.groups[a].roots[..], &self.groups[b].roots[..]].concat();
             roots.sort();
-            let space = match self.loop_space(&roots) {
+            let space = self.loop_space(&roots);
+            #[cfg(feature = "seeded-faults")]
+            let space = space.or_else(|reason| {
+                let (a, b) = (&self.groups[a], &self.groups[b]);
+                let spaces = [a.space.as_ref(), b.space.as_ref()];
+                crate::faults::fused_space(spaces, [&a.roots, &b.roots]).ok_or(reason)
+            });
+            let space = match space {
                 Ok(space) => space,
                 Err(reason) => return reason,
             };

@@ -115,8 +115,14 @@ pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
         input.slot = p.slot_of.get(&graph.inputs()[i]).copied();
     }
     memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
+    #[cfg(feature = "seeded-faults")]
+    crate::faults::after_grouping(&mut p.plan, &mut p.in_place);
     let mut aliases = memory::choose_aliases(&mut p.plan, &p.in_place);
+    #[cfg(feature = "seeded-faults")]
+    crate::faults::after_aliases(&mut p.plan, &mut aliases);
     p.plan.donations = memory::choose_donations(&p.plan, &p.in_place, &mut aliases);
+    #[cfg(feature = "seeded-faults")]
+    crate::faults::after_donations(&mut p.plan);
     let layout = if p.plan.symbols.is_empty() {
         memory::pack(&p.plan, &[])
     } else {

@@ -346,13 +346,14 @@ impl Executable {
     /// If the inputs do not fit, memory runs out, or a worker panics.
     pub fn run(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OutputTensor>, RunError> {
         let binding = self.binding(inputs)?;
-        self.run_observed(&binding, inputs, &mut |_, _, _| {})
+        self.run_observed(&binding, inputs, None, &mut |_, _, _| {})
     }
 
     fn run_observed(
         &self,
         binding: &Binding,
         inputs: &[TensorView<'_>],
+        fill: Option<u8>,
         observe: &mut Observe<'_>,
     ) -> Result<Vec<OutputTensor>, RunError> {
         let mut outputs = Vec::with_capacity(self.plan.outputs.len());
@@ -365,6 +366,11 @@ impl Executable {
             });
         }
         self.with_state(binding, |state| {
+            if let Some(fill) = fill {
+                outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(fill));
+                state.arena.as_mut_slice().fill(fill);
+                state.scratch.as_mut_slice().fill(fill);
+            }
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
                 state.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
             }

@@ -155,7 +155,11 @@ impl Edit {
                     new.add_input(&fresh_name(graph, id), ty, node.origin.clone()).ok()?
                 }
                 None => match &node.kind {
-                    NodeKind::Input { name, ty: declared, index } => {
+                    NodeKind::Input {
+                        name,
+                        ty: declared,
+                        index,
+                    } => {
                         let (ty, value) = (ty(declared), &case.inputs[*index as usize]);
                         inputs.push(cropped(value, &extents(&ty.shape, value)?)?);
                         new.add_input(name, ty, node.origin.clone()).ok()?

@@ -143,11 +143,11 @@ fn in_pass(wrong: &Wrong, case: &Case, options: &CompileOptions) -> Guilty {
     let name = wrong.pass.name();
     let effect = wrong.finding.to_string();
     let path = wrong.paths.first().map(|p| p.path.to_string()).unwrap_or_default();
-    let reason = match path.lines().next() {
-        Some(line) => format!("contraction order: {}", line.trim()),
-        None => String::new(),
+    let reason = match path.is_empty() {
+        true => String::new(),
+        false => format!("contraction order: {}", one_line(&path)),
     };
-    let Some((node, before, after)) = first_wrong_node(wrong, case, options) else {
+    let Some((node, after)) = first_wrong_node(wrong, case, options) else {
         let decision = match &wrong.after {
             None => "it fails".to_string(),
             Some(_) => "outputs changed their meaning".to_string(),
@@ -163,24 +163,29 @@ fn in_pass(wrong: &Wrong, case: &Case, options: &CompileOptions) -> Guilty {
         let operands: Vec<String> = n.operands.iter().map(ToString::to_string).collect();
         format!("{node} = {} {}{origin}", n.kind.name(), operands.join(", "))
     };
-    let result = match after.outputs().first() {
-        Some(o) => {
-            let n = after.node(o.node);
-            let operands: Vec<String> = n.operands.iter().map(|&o| short(&after, o)).collect();
-            format!("{} of {}", n.kind.name(), operands.join(" and ")).replace(" of ;", "")
+    let decision = match after.as_ref().and_then(|g| Some((g, g.outputs().first()?.node))) {
+        Some((graph, result)) => {
+            let operands: Vec<String> = graph.node(result).operands.iter().map(|&o| short(graph, o)).collect();
+            let of = if operands.is_empty() { "" } else { " of " };
+            let result = format!("{}{of}{}", short(graph, result), operands.join(" and "));
+            format!("{} became {result}", operation(&wrong.before, node))
         }
-        None => "nothing".to_string(),
+        None => format!("{}: it fails on that", operation(&wrong.before, node)),
     };
-    let _ = before;
-    let decision = format!("{} became {result}", operation(&wrong.before, node));
     Guilty::new(Stage::Pass(name), decision, reason, effect)
+}
+
+/// A text of several lines, on one.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" "));
+    lines.collect::<Vec<_>>().join("; ")
 }
 
 /// A node for messages, in terms of inputs where it is one.
 fn short(graph: &Graph, node: NodeId) -> String {
     match &graph.node(node).kind {
         tlc_ir::NodeKind::Input { name, .. } => format!("%{name}"),
-        tlc_ir::NodeKind::Const(value) => value.to_string(),
+        tlc_ir::NodeKind::Const(value) => format!("const {value}"),
         kind => format!("{node} {}", kind.name()),
     }
 }
@@ -300,6 +305,10 @@ impl Search<'_> {
     fn kernels(&self) -> Option<Guilty> {
         let (graph, clusters) = (&self.compiled.graph, &self.compiled.clusters);
         if let Some((number, effect)) = wrong_nest(graph, clusters, &self.meaning) {
+            if super::kernels::is_right_unstaged(graph, clusters, number, &self.meaning) {
+                let decision = format!("values kept from phase to phase in the {}", self.cluster_text(number));
+                return Some(Guilty::new(Stage::Lowering, decision, "two phases need them", effect));
+            }
             let fails = |c: &Clusters| wrong_nest(graph, c, &self.meaning).is_some();
             if let Some(decision) = self.guilty_merge(&fails) {
                 return Some(fused(graph, &decision, effect));
@@ -325,14 +334,21 @@ impl Search<'_> {
     fn plan_rules(&self) -> Option<Guilty> {
         let plan = &self.planned().plan;
         let PlanViolation { place, rule } = verify_plan(plan).errors.into_iter().next()?;
-        let effect = PlanViolation { place, rule: rule.clone() }.to_string();
+        let effect = PlanViolation {
+            place,
+            rule: rule.clone(),
+        }
+        .to_string();
         use tlc_ir::plan::verify::PlanRule::*;
         Some(match &rule {
             AliasLive(a, b) | NotInPlace(a, b) | AliasLength(a, b) => self.alias(*a, *b, effect),
             GroupConflict(slot) => {
                 let decision = match place {
                     PlanPlace::Step(step) => {
-                        format!("step {step} runs launches side by side that share {}", self.slot_text(*slot))
+                        format!(
+                            "step {step} runs launches side by side that share {}",
+                            self.slot_text(*slot)
+                        )
                     }
                     _ => format!("launches that share {} run side by side", self.slot_text(*slot)),
                 };
@@ -345,11 +361,23 @@ impl Search<'_> {
                     plan.outputs[*output as usize].name,
                     name(input)
                 );
-                Guilty::new(Stage::Donation, decision, "in place if the caller gives the operand away", effect)
+                Guilty::new(
+                    Stage::Donation,
+                    decision,
+                    "in place if the caller gives the operand away",
+                    effect,
+                )
             }
             OutOfBounds(slot) => {
                 let decision = format!("the product that accesses {}", self.slot_text(*slot));
                 Guilty::new(Stage::Product, decision, "", effect)
+            }
+            Unwritten(slot) if self.is_written_beside(place, *slot) => {
+                let decision = format!(
+                    "launches run side by side of which one writes {}",
+                    self.slot_text(*slot)
+                );
+                Guilty::new(Stage::Grouping, decision, "small launches run in one fork-join", effect)
             }
             Unwritten(slot) => {
                 let target = pass_options(self.options).ok()?.target;
@@ -368,6 +396,18 @@ impl Search<'_> {
             }
             _ => Guilty::new(Stage::Plan, effect.clone(), "", effect),
         })
+    }
+
+    /// Whether a launch of the same group writes a slot.
+    fn is_written_beside(&self, place: PlanPlace, slot: SlotId) -> bool {
+        let plan = &self.planned().plan;
+        let PlanPlace::Step(number) = place else { return false };
+        let Some(step @ Step::Group(_)) = plan.init.iter().chain(&plan.steps).nth(number) else {
+            return false;
+        };
+        let mut written = false;
+        step.visit_slots(&mut |s, writes| written |= writes && s == slot, &plan.kernels);
+        written
     }
 
     /// The alias of one of two slots, with its reason.
@@ -436,7 +476,12 @@ impl Search<'_> {
             return Some(Guilty::new(Stage::Placement, decision, "", violation.to_string()));
         }
         let effect = self.wrong_plan(&planned.plan, Some(&layout))?;
-        Some(Guilty::new(Stage::Placement, "where the arena's values lie", "", effect))
+        Some(Guilty::new(
+            Stage::Placement,
+            "where the arena's values lie",
+            "",
+            effect,
+        ))
     }
 
     /// Kernels are right one by one and the plan is not: a step that is no kernel.

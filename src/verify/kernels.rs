@@ -10,7 +10,7 @@ use tlc_ir::plan::{Launch, Plan, Step};
 use tlc_ir::{DType, Graph, HostTensor, Kernel, NodeId};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::{Cluster, ClusterKind, Clusters};
-use tlc_passes::lower::lower;
+use tlc_passes::lower::{Nest, lower, lower_unstaged};
 use tlc_passes::schedule::hoist::hoist;
 use tlc_passes::schedule::{Applied, apply};
 
@@ -59,6 +59,16 @@ struct Bound {
     symbols: Vec<i64>,
 }
 
+impl Bound {
+    fn of(nest: Nest, meaning: &Meaning) -> Bound {
+        Bound {
+            kernel: Arc::new(nest.kernel),
+            args: nest.args,
+            symbols: meaning.symbols.clone(),
+        }
+    }
+}
+
 /// Runs the kernels of one cluster one after another; answers what is wrong with what they leave.
 fn wrong(meaning: &Meaning, cluster: &Cluster, kernels: &[Bound]) -> Option<String> {
     let mut written: Vec<(NodeId, HostTensor)> = Vec::new();
@@ -99,7 +109,11 @@ fn wrong(meaning: &Meaning, cluster: &Cluster, kernels: &[Bound]) -> Option<Stri
 /// Memory that nobody has written: bytes of ones.
 fn garbage(like: &HostTensor) -> Option<HostTensor> {
     let bytes = vec![0xFF; like.bytes().len()];
-    let bytes = if like.dtype() == DType::Bool { vec![1; bytes.len()] } else { bytes };
+    let bytes = if like.dtype() == DType::Bool {
+        vec![1; bytes.len()]
+    } else {
+        bytes
+    };
     HostTensor::from_bytes(like.dtype(), like.shape(), &bytes).ok()
 }
 
@@ -107,11 +121,7 @@ fn garbage(like: &HostTensor) -> Option<HostTensor> {
 fn naive(graph: &Graph, cluster: &Cluster, clusters: &Clusters, meaning: &Meaning) -> Vec<Bound> {
     lower(graph, cluster, &clusters.is_root)
         .into_iter()
-        .map(|nest| Bound {
-            kernel: Arc::new(nest.kernel),
-            args: nest.args,
-            symbols: meaning.symbols.clone(),
-        })
+        .map(|nest| Bound::of(nest, meaning))
         .collect()
 }
 
@@ -126,6 +136,17 @@ pub(super) fn wrong_nest(graph: &Graph, clusters: &Clusters, meaning: &Meaning) 
             Err(finding) => Some((number, finding.to_string())),
         }
     })
+}
+
+/// Whether a cluster is right where what several phases of a row need is computed in each.
+pub(super) fn is_right_unstaged(graph: &Graph, clusters: &Clusters, number: usize, meaning: &Meaning) -> bool {
+    let cluster = &clusters.clusters[number];
+    let nests = guarded(|| Ok(lower_unstaged(graph, cluster, &clusters.is_root)));
+    let is_right = |nests: Vec<Nest>| {
+        let kernels: Vec<Bound> = nests.into_iter().map(|n| Bound::of(n, meaning)).collect();
+        wrong(meaning, cluster, &kernels).is_none()
+    };
+    nests.is_ok_and(is_right)
 }
 
 /// Every launch of a plan, in order.
@@ -156,7 +177,11 @@ pub(super) fn wrong_kernel(compiled: &Compiled, meaning: &Meaning) -> Option<(us
     let (graph, clusters) = (&compiled.graph, &compiled.clusters);
     let all = launches(&planned.plan);
     let values_of = |launch: &Launch| -> Option<Vec<i64>> {
-        launch.symbols.iter().map(|e| e.eval_symbols(&meaning.symbols)).collect()
+        launch
+            .symbols
+            .iter()
+            .map(|e| e.eval_symbols(&meaning.symbols))
+            .collect()
     };
     for (number, cluster) in clusters.clusters.iter().enumerate() {
         let own: Vec<usize> = (0..all.len())

@@ -84,11 +84,11 @@ pub enum Finding {
     /// The plan breaks a rule of its language.
     Plan(String),
     /// A value that a step wrote is outside its bounds.
-    Value(Place, Mismatch),
+    Value(Place, Box<Mismatch>),
     /// A value was right when it was written, and is another one when that step reads it.
     Overwritten(Place, usize),
     /// An output is outside the bounds of the graph that was given.
-    Output(String, Mismatch),
+    Output(String, Box<Mismatch>),
     /// A second run of the same executable on the same inputs answers other bits in that output.
     Again(String),
     /// Another number of threads answers other bits in that output.
@@ -195,7 +195,10 @@ fn ran(executable: &Executable, case: &Case) -> Result<Vec<Output>, Finding> {
 
 /// The first output whose bits differ.
 fn first_other(a: &[Output], b: &[Output]) -> Option<String> {
-    a.iter().zip(b).find(|(a, b)| !same_bits(a, b)).map(|(a, _)| a.name.clone())
+    a.iter()
+        .zip(b)
+        .find(|(a, b)| !same_bits(a, b))
+        .map(|(a, _)| a.name.clone())
 }
 
 /// Equal bytes, or both NaN: which NaN is nobody's promise.
@@ -226,7 +229,7 @@ pub fn verify(case: &Case, options: &CompileOptions) -> Result<Report, VerifyErr
     };
     for (output, bounded) in outputs.iter().zip(&expected) {
         if let Err(mismatch) = interp::compare(&output.to_host(), bounded) {
-            report.findings.push(Finding::Output(output.name.clone(), mismatch));
+            report.findings.push(Finding::Output(output.name.clone(), mismatch.into()));
         }
     }
     let only_outputs = report.findings.iter().all(|f| matches!(f, Finding::Output(..)));

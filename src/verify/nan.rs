@@ -27,7 +27,7 @@ pub struct Nans {
 /// The first operation that made a NaN.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FirstNan {
-    /// The operation, and where it was recorded: `log at 'layer.3/Log'`.
+    /// The operation, with its name in the model that it came from: `log 'layer.3/Log'`.
     pub operation: String,
     /// The first element of its result that is NaN, if the operation's result was seen.
     pub index: Vec<usize>,
@@ -37,6 +37,19 @@ pub struct FirstNan {
     pub shown_in: Place,
     /// NaNs in that value.
     pub count: usize,
+}
+
+impl std::fmt::Display for FirstNan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the first NaN is made by {}", self.operation)?;
+        if !self.operands.is_empty() {
+            write!(f, " of {} at {:?}", self.operands.join(" and "), self.index)?;
+        } else if !self.index.is_empty() {
+            write!(f, " at {:?}", self.index)?;
+        }
+        let step = self.shown_in.step.map_or(String::new(), |s| format!(" in step {s}"));
+        write!(f, "{step}, whose result {} has {}", self.shown_in.text, self.count)
+    }
 }
 
 fn nan_count(dtype: DType, bytes: &[u8]) -> usize {

@@ -60,10 +60,14 @@ fn judge(
         interpret(&after, &case.inputs, &case.interpretation(options)).map_err(|e| Finding::Refused(e.to_string()))
     }) {
         Err(finding) => Some(finding),
-        Ok(outputs) => outputs.iter().zip(expected).zip(after.outputs()).find_map(|((t, b), o)| {
-            let mismatch = interp::compare(t, b).err()?;
-            Some(Finding::Output(o.name.clone(), mismatch))
-        }),
+        Ok(outputs) => outputs
+            .iter()
+            .zip(expected)
+            .zip(after.outputs())
+            .find_map(|((t, b), o)| {
+                let mismatch = interp::compare(t, b).err()?;
+                Some(Finding::Output(o.name.clone(), mismatch.into()))
+            }),
     };
     (Some(after), paths, finding)
 }
@@ -91,17 +95,22 @@ pub(super) fn first_wrong(case: &Case, options: &CompileOptions) -> Option<Wrong
 
 /// The part of a graph that one node needs, with the node as its only output.
 fn cone(graph: &Graph, node: NodeId) -> Option<Graph> {
-    let mut out = graph.clone();
-    let first = out.outputs().first()?.name.clone();
-    out = super::edit::with_outputs(graph, &[(first, node)])?;
-    Some(out)
+    let name = graph.outputs().first()?.name.clone();
+    super::edit::with_outputs(graph, &[(name, node)])
 }
 
 /// The first node of the graph that a wrong pass was given whose value is another one behind the pass.
-pub(super) fn first_wrong_node(wrong: &Wrong, case: &Case, options: &CompileOptions) -> Option<(NodeId, Graph, Graph)> {
+pub(super) fn first_wrong_node(
+    wrong: &Wrong,
+    case: &Case,
+    options: &CompileOptions,
+) -> Option<(NodeId, Option<Graph>)> {
     let passes = pass_options(options).ok()?;
     for (id, node) in wrong.before.nodes() {
-        if matches!(node.kind, NodeKind::Input { .. } | NodeKind::Const(_) | NodeKind::Data(_)) {
+        if matches!(
+            node.kind,
+            NodeKind::Input { .. } | NodeKind::Const(_) | NodeKind::Data(_)
+        ) {
             continue;
         }
         let Some(part) = cone(&wrong.before, id) else { continue };
@@ -110,7 +119,7 @@ pub(super) fn first_wrong_node(wrong: &Wrong, case: &Case, options: &CompileOpti
         };
         let (after, _, finding) = judge(wrong.pass, &part, &expected, case, options, &passes);
         if finding.is_some() {
-            return Some((id, part, after.unwrap_or_default()));
+            return Some((id, after));
         }
     }
     None

@@ -179,7 +179,11 @@ impl Reducer<'_> {
                 }
             }
         }
-        graph.outputs().iter().filter(|o| inside(o.node)).for_each(|o| give(o.node));
+        graph
+            .outputs()
+            .iter()
+            .filter(|o| inside(o.node))
+            .for_each(|o| give(o.node));
         if outputs.is_empty() {
             return None;
         }
@@ -431,4 +435,16 @@ fn largest_extent(graph: &Graph, seen: &FxHashSet<i64>) -> Option<i64> {
     let shapes = graph.nodes().flat_map(|(_, n)| &n.ty.shape);
     let numbers = shapes.filter_map(IndexExpr::as_const);
     numbers.filter(|n| *n > 1 && !seen.contains(n)).max()
+}
+
+/// The case with random inputs of a seed in place of its own: what a reader can have without files.
+pub fn with_random_inputs(case: &Case, seed: u64) -> Option<Case> {
+    let mut made = case.clone();
+    for (&id, tensor) in case.graph.inputs().iter().zip(&mut made.inputs) {
+        let NodeKind::Input { name, .. } = &case.graph.node(id).kind else {
+            return None;
+        };
+        *tensor = super::data::random(name, tensor.dtype(), tensor.shape(), seed).ok()?;
+    }
+    Some(made)
 }

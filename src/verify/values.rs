@@ -96,10 +96,7 @@ pub(super) fn compare_values(
     let mut slots_of: FxHashMap<NodeId, Vec<usize>> = FxHashMap::default();
     for (slot, bytes) in seen.bytes.iter().enumerate() {
         if bytes.is_some() {
-            slots_of
-                .entry(compiled.planned.values[slot])
-                .or_default()
-                .push(slot);
+            slots_of.entry(compiled.planned.values[slot]).or_default().push(slot);
         }
     }
     let mut report = Report {
@@ -126,7 +123,7 @@ pub(super) fn compare_values(
             if let Err(mismatch) = interp::compare(&actual, &bounded) {
                 let step = writers[slot];
                 let order = step.map_or(0, |s| 2 * s + 1);
-                found.push((order, Finding::Value(place(compiled, node, step), mismatch)));
+                found.push((order, Finding::Value(place(compiled, node, step), mismatch.into())));
             }
         }
     };

@@ -1,10 +1,14 @@
 //! Calls that show what each step reads and writes: for comparing a compiled graph with its meaning, value by value.
 //!
-//! Invariant: a watched call runs the very steps of any other call, on the same slots, aliases, arena and threads.
+//! Invariant: a watched call runs the very steps of any other call, on the same slots, aliases, arena and threads. All that
+//! memory holds garbage first, so that what a step forgets to write shows, whatever an earlier call left there.
 
 use tlc_ir::plan::SlotId;
 
 use super::{Binding, Executable, OutputTensor, RunError, TensorView};
+
+/// What memory holds that nothing has written: as floats, NaN.
+const GARBAGE: u8 = 0xFF;
 
 /// The slots of a call, before or after one of its steps.
 pub struct Watched<'a> {
@@ -42,7 +46,7 @@ impl Executable {
         watch: &mut dyn FnMut(&Watched<'_>),
     ) -> Result<Vec<OutputTensor>, RunError> {
         let binding = self.binding(inputs)?;
-        self.run_observed(&binding, inputs, &mut |step, begins, slots| {
+        self.run_observed(&binding, inputs, Some(GARBAGE), &mut |step, begins, slots| {
             watch(&Watched {
                 step,
                 begins,
