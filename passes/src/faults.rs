@@ -81,8 +81,8 @@ pub enum Fault {
     CodeSubtractsBackwards,
     /// Machine code whose parallel loop is one iteration short.
     CodeDropsLastIteration,
-    /// What runs once per executable does not run.
-    InitSkipped,
+    /// Machine code of what runs once per executable, one iteration short.
+    InitDropsLastIteration,
 }
 
 impl Fault {
@@ -117,7 +117,7 @@ impl Fault {
         Fault::WrongDonation,
         Fault::CodeSubtractsBackwards,
         Fault::CodeDropsLastIteration,
-        Fault::InitSkipped,
+        Fault::InitDropsLastIteration,
     ];
 }
 
@@ -543,10 +543,15 @@ pub(crate) fn after_pack(layout: &mut Layout) {
 
 /// Between the compiler and the runtime: the plan that runs is not the one that was planned.
 pub fn before_load(plan: &mut Plan) {
-    if is(Fault::InitSkipped) {
-        plan.init.clear();
-    }
-    for kernel in &mut plan.kernels {
+    let once: Vec<u32> = plan
+        .init
+        .iter()
+        .filter_map(|s| match s {
+            Step::Launch(l) => Some(l.kernel.0),
+            _ => None,
+        })
+        .collect();
+    for (number, kernel) in plan.kernels.iter_mut().enumerate() {
         if is(Fault::CodeSubtractsBackwards) {
             each(&mut kernel.body, &mut |s| {
                 if let Stmt::Let {
@@ -558,7 +563,9 @@ pub fn before_load(plan: &mut Plan) {
                 }
             });
         }
-        if is(Fault::CodeDropsLastIteration)
+        let short =
+            is(Fault::CodeDropsLastIteration) || (is(Fault::InitDropsLastIteration) && once.contains(&(number as u32)));
+        if short
             && let Some(Stmt::Loop {
                 var,
                 bind: Bind::Parallel,

@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use tlc_ir::binding::bind_symbols;
 use tlc_ir::interp::{self, Bounded, interpret_each, interpret_each_with_bounds};
-use tlc_ir::kernel::Access;
 use tlc_ir::kernel::interp::interpret as interpret_kernel;
+use tlc_ir::kernel::{Access, Bind, Op, Stmt};
 use tlc_ir::plan::{Launch, Plan, Step};
 use tlc_ir::{DType, Graph, HostTensor, Kernel, NodeId};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::{Cluster, ClusterKind, Clusters};
 use tlc_passes::lower::{Nest, lower, lower_unstaged};
-use tlc_passes::schedule::hoist::hoist;
 use tlc_passes::schedule::{Applied, apply};
 
 use super::{Case, guarded};
@@ -201,17 +200,13 @@ pub(super) fn wrong_kernel(compiled: &Compiled, meaning: &Meaning) -> Option<(us
                 symbols: symbols.clone(),
             };
             if let Some(text) = wrong(meaning, cluster, &kernels) {
-                let mut kernel = (*nest).clone();
                 kernels[position].symbols = meaning.symbols.clone();
-                for applied in &report.schedule.applied {
-                    let _ = apply(&mut kernel, &applied.directive);
-                    kernels[position].kernel = Arc::new(kernel.clone());
-                    if let Some(text) = wrong(meaning, cluster, &kernels) {
-                        return Some((number, WrongKernel::Directive(applied.clone()), text));
-                    }
-                }
-                hoist(&mut kernel);
-                return Some((number, WrongKernel::Hoisting, text));
+                let judge = |kernel: Kernel| {
+                    kernels[position].kernel = Arc::new(kernel);
+                    wrong(meaning, cluster, &kernels)
+                };
+                let (stage, text) = wrong_directive(&nest, &report.schedule.applied, text, judge);
+                return Some((number, stage, text));
             }
             kernels[position].kernel = Arc::new(planned.plan.kernels[report.kernel.0 as usize].clone());
             if let Some(text) = wrong(meaning, cluster, &kernels) {
@@ -229,20 +224,67 @@ pub(super) fn wrong_kernel(compiled: &Compiled, meaning: &Meaning) -> Option<(us
     None
 }
 
+/// The directive that spoils a nest, and what is wrong behind it. `text` is what is wrong with the scheduled kernel.
+fn wrong_directive(
+    nest: &Kernel,
+    directives: &[Applied],
+    text: String,
+    mut judge: impl FnMut(Kernel) -> Option<String>,
+) -> (WrongKernel, String) {
+    let mut behind = Vec::with_capacity(directives.len());
+    let mut kernel = nest.clone();
+    for applied in directives {
+        // What is refused changes nothing.
+        let _ = apply(&mut kernel, &applied.directive);
+        behind.push(kernel.clone());
+    }
+    // Lanes are serial loops at first: between the directive that binds them and the one that gives each an accumulator of
+    // its own they would be in each other's way.
+    for (applied, kernel) in directives.iter().zip(&behind) {
+        let mut serial = kernel.clone();
+        without_lanes(&mut serial.body);
+        if let Some(text) = judge(serial) {
+            return (WrongKernel::Directive(applied.clone()), text);
+        }
+    }
+    let is_wrong: Vec<Option<String>> = behind.into_iter().map(&mut judge).collect();
+    match is_wrong.iter().rposition(Option::is_none) {
+        // Right with the last directive: what follows is not a directive.
+        Some(last) if last + 1 == directives.len() => (WrongKernel::Hoisting, text),
+        last => {
+            let first = last.map_or(0, |l| l + 1);
+            match (directives.get(first), is_wrong.into_iter().nth(first).flatten()) {
+                (Some(applied), Some(text)) => (WrongKernel::Directive(applied.clone()), text),
+                _ => (WrongKernel::Hoisting, text),
+            }
+        }
+    }
+}
+
+fn without_lanes(body: &mut [Stmt]) {
+    for s in body {
+        if let Stmt::Loop { bind, body, .. } = s {
+            if *bind == Bind::Lanes {
+                *bind = Bind::Serial;
+            }
+            without_lanes(body);
+        }
+        if let Stmt::If { body, .. } = s {
+            without_lanes(body);
+        }
+    }
+}
+
 /// What a kernel computes, by name: `exp, add, reduce max`.
 fn operations(kernel: &Kernel) -> String {
     let mut names: Vec<String> = Vec::new();
     kernel.visit(&mut |s| {
         let name = match s {
-            tlc_ir::kernel::Stmt::Let {
-                op: tlc_ir::kernel::Op::Map(op, _),
-                ..
-            } => op.name().to_string(),
-            tlc_ir::kernel::Stmt::Let {
-                op: tlc_ir::kernel::Op::Convert(to, _),
-                ..
+            Stmt::Let { op: Op::Map(op, _), .. } => op.name().to_string(),
+            Stmt::Let {
+                op: Op::Convert(to, _), ..
             } => format!("convert to {to}"),
-            tlc_ir::kernel::Stmt::Accumulate { monoid, .. } => format!("accumulate {}", monoid.name()),
+            Stmt::Accumulate { monoid, .. } => format!("accumulate {}", monoid.name()),
             _ => return,
         };
         if !names.contains(&name) {

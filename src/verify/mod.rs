@@ -229,7 +229,9 @@ pub fn verify(case: &Case, options: &CompileOptions) -> Result<Report, VerifyErr
     };
     for (output, bounded) in outputs.iter().zip(&expected) {
         if let Err(mismatch) = interp::compare(&output.to_host(), bounded) {
-            report.findings.push(Finding::Output(output.name.clone(), mismatch.into()));
+            report
+                .findings
+                .push(Finding::Output(output.name.clone(), mismatch.into()));
         }
     }
     let only_outputs = report.findings.iter().all(|f| matches!(f, Finding::Output(..)));

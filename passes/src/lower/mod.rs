@@ -72,19 +72,12 @@ pub struct Nest {
 
 /// Lowers a cluster to the nests that compute its stored roots, in order.
 pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
-    let nests = match &cluster.kind {
+    match &cluster.kind {
         ClusterKind::Loops(space) => vec![lower_loops(graph, cluster, space, is_root)],
         ClusterKind::Scan => vec![indexed::lower_scan(graph, cluster, is_root)],
         ClusterKind::Scatter => indexed::lower_scatter(graph, cluster, is_root),
         ClusterKind::Gemm(_) => Vec::new(),
-    };
-    #[cfg(feature = "seeded-faults")]
-    let nests = {
-        let mut nests = nests;
-        nests.iter_mut().for_each(|n| crate::faults::after_lower(&mut n.kernel));
-        nests
-    };
-    nests
+    }
 }
 
 /// As [`lower`], but computes again what several phases of a row need instead of keeping it in scratch.
@@ -742,6 +735,8 @@ impl Lowerer<'_> {
             }];
         }
         self.kernel.body = body;
+        #[cfg(feature = "seeded-faults")]
+        crate::faults::after_lower(&mut self.kernel);
         let in_place = match form {
             Form::Elementwise | Form::Rows | Form::Columns => in_place::pairs(&self.kernel, &parallel),
             Form::Serial => Vec::new(),
