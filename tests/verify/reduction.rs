@@ -8,8 +8,21 @@ use tlc_ir::{HostTensor, NodeKind, ScalarOp};
 
 use crate::right::random;
 
+/// Whether an output needs such an operation: what none needs goes with the first change.
 fn has(case: &Case, op: ScalarOp) -> bool {
-    case.graph.nodes().any(|(_, n)| n.kind == NodeKind::Map(op))
+    let graph = &case.graph;
+    let mut live = vec![false; graph.len()];
+    graph.outputs().iter().for_each(|o| live[o.node.index()] = true);
+    for i in (0..graph.len()).rev() {
+        let node = graph.node(tlc_ir::NodeId(i as u32));
+        if live[i] && node.kind == NodeKind::Map(op) {
+            return true;
+        }
+        if live[i] {
+            node.operands.iter().for_each(|o| live[o.index()] = true);
+        }
+    }
+    false
 }
 
 fn case(text: &str, inputs: &[(&[usize], f32)]) -> Case {
