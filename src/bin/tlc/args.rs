@@ -12,7 +12,7 @@ Output files are written beside their final name and renamed: a failed or interr
 
 Exit codes:
   0   done
-  1   a check or a comparison failed (verify, reduce, compare: something is wrong; reduce: nothing is)
+  1   a check or a comparison failed; for reduce, there is nothing to reduce
   2   wrong usage
   3   invalid input (also: an output that cannot be written for want of permission or a directory)
   4   unsupported; the message says what
