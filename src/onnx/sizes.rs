@@ -49,7 +49,7 @@ pub(super) fn carried(call: &mut Call<'_, '_, '_>) -> Outcome<Option<Value>> {
         return Ok(None);
     };
     let small = |d: &Dim| match d.as_const() {
-        Some(n) => n.abs() < MAX_NUMBER,
+        Some(n) => n.unsigned_abs() < MAX_NUMBER as u64,
         None => d.expr().size() <= MAX_EXPRESSION,
     };
     let fits =

@@ -2,4 +2,6 @@
 
 mod hostile;
 mod meaning;
+mod operators;
 mod proto;
+mod symbolic;
