@@ -56,14 +56,18 @@ fn compare_takes_two_models_or_two_settings() {
         .run(&["compare", "a.tlir", "--b-dtype", "f64", "-i", "x=ones", "-i", "w=ones"])
         .code(0);
     assert!(ran.out.contains("y: f32[3] and f64: equal"), "{}", ran.out);
-    let ran = p.run(&["compare", "a.tlir", "b.tlir", "-i", "x=ones"]).code(1);
+    let ran = p
+        .run(&["compare", "a.tlir", "b.tlir", "-i", "x=ones", "-i", "w=ones"])
+        .code(1);
     assert!(
         ran.out.contains("outside bounds") || ran.out.contains("NaN"),
         "{}",
         ran.out
     );
     let json = p
-        .run(&["compare", "a.tlir", "b.tlir", "-i", "x=ones", "--format", "json"])
+        .run(&[
+            "compare", "a.tlir", "b.tlir", "-i", "x=ones", "-i", "w=ones", "--format", "json",
+        ])
         .code(1)
         .json();
     assert_eq!(
