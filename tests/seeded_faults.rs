@@ -313,3 +313,130 @@ fn every_fault_has_its_case() {
     let listed: Vec<Fault> = ALL.iter().map(|e| e.fault).collect();
     assert_eq!(listed, Fault::ALL);
 }
+
+/// Runs the command line with a fault in it; answers the exit code and what it printed.
+fn tlc(fault: Fault, dir: &std::path::Path, args: &[&str]) -> (Option<i32>, String, String) {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_tlc"))
+        .args(args)
+        .current_dir(dir)
+        .env("TLC_SEEDED_FAULT", format!("{fault:?}"))
+        .env_remove("RUST_BACKTRACE")
+        .output()
+        .expect("the binary runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn the_command_line_names_the_decision_and_writes_the_smallest_graph() {
+    let dir = tempfile::TempDir::new().expect("a temporary directory");
+    let path = dir.path();
+    std::fs::write(path.join("m.tlir"), SOFTMAX).unwrap();
+    let fault = Fault::ExponentialCoefficient;
+    let (code, out, err) = tlc(fault, path, &["verify", "m.tlir"]);
+    assert_eq!(code, Some(1), "{out}{err}");
+    assert!(out.starts_with("wrong: step 0: "), "{out}");
+    assert!(out.contains("guilty: legalization: "), "{out}");
+    assert!(
+        err.starts_with("error: m.tlir: the compiled graph is wrong: step 0"),
+        "{err}"
+    );
+    let written = std::fs::read_to_string(path.join("m.reduced.tlir")).expect("the smallest graph");
+    assert!(
+        written.starts_with("// wrong: ") && written.contains("exp %"),
+        "{written}"
+    );
+    let graph = parse_graph(&written, &mut |_, _, _| None).expect("a graph");
+    assert!(graph.len() <= 3, "{written}");
+    // It fails by itself, and so does what `reduce` prints.
+    let (code, _, _) = tlc(fault, path, &["verify", "m.reduced.tlir", "--no-reduce"]);
+    assert_eq!(code, Some(1));
+    let (code, out, _) = tlc(fault, path, &["reduce", "m.tlir"]);
+    assert_eq!((code, out.contains("exp %")), (Some(0), true), "{out}");
+    let (code, out, _) = tlc(
+        fault,
+        path,
+        &["verify", "m.tlir", "--format", "json", "-o", "small.tlir"],
+    );
+    let json: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!((code, json["right"].as_bool()), (Some(1), Some(false)));
+    assert_eq!(json["guilty"]["stage"], "legalization");
+    assert_eq!(json["reduced"]["file"], "small.tlir");
+}
+
+#[test]
+fn inputs_that_matter_are_written_beside_the_graph() {
+    let dir = tempfile::TempDir::new().expect("a temporary directory");
+    let path = dir.path();
+    // Only numbers beyond 1 show it: random ones do not reach that far.
+    let text = "graph @g(%x: f32[8]) {
+  %0 = const 1.0 : f32[]
+  %1 = expand %0 : f32[8]
+  %2 = max %x, %1 : f32[8]
+  %3 = sub %2, %1 : f32[8]
+  return %3 as y
+}";
+    std::fs::write(path.join("m.tlir"), text).unwrap();
+    let x = HostTensor::from_slice(&[8], &[0.5f32, 0.25, 0.0, 3.5, 0.5, 0.0, 0.0, 0.0]).unwrap();
+    let mut bytes = Vec::new();
+    tlc_formats::npy::write(&x, &mut bytes).unwrap();
+    std::fs::write(path.join("x.npy"), bytes).unwrap();
+    let (code, out, _) = tlc(
+        Fault::CodeSubtractsBackwards,
+        path,
+        &["verify", "m.tlir", "-i", "x=x.npy", "-o", "small.tlir"],
+    );
+    assert_eq!(code, Some(1), "{out}");
+    let again = out.lines().last().unwrap_or_default().to_string();
+    let arguments: Vec<&str> = again.split("tlc ").nth(1).unwrap_or_default().split(' ').collect();
+    let arguments: Vec<String> = arguments.iter().map(|a| a.trim_matches('\'').to_string()).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (code, _, _) = tlc(
+        Fault::CodeSubtractsBackwards,
+        path,
+        &[&arguments[..], &["--no-reduce"]].concat(),
+    );
+    assert_eq!(code, Some(1), "{again}");
+}
+
+/// Layers that a fault spoils at one place only.
+fn long_case(layers: usize) -> Case {
+    let g = tlc::Graph::new("layers");
+    let mut x = g.input("x", tlc::DType::F32, [24, 32]);
+    for layer in 0..layers {
+        let w = g.input(&format!("w{layer}"), tlc::DType::F32, [32, 32]);
+        let h = x.matmul(&w);
+        let h = match layer == layers / 2 {
+            true => (&h - h.max(tlc::keep(-1))).exp(),
+            false => h.tanh(),
+        };
+        x = &x + &(&h * 0.25);
+    }
+    g.output("y", &x);
+    let graph = g.finish().expect("a graph");
+    let text = guilty::graph_text(&graph);
+    case(&text)
+}
+
+#[test]
+fn a_fault_deep_in_a_long_graph_is_shown_by_a_small_one() {
+    let case = long_case(24);
+    let options = CompileOptions {
+        threads: Some(1),
+        ..CompileOptions::default()
+    };
+    assert!(verify(&case, &options).expect("the interpreter runs it").is_right());
+    let _seeded = seed(Fault::ExponentialCoefficient);
+    let report = verify(&case, &options).expect("the interpreter runs it");
+    let first = report.findings.first().cloned().expect("a finding");
+    let mut tests = 0;
+    let smallest = reduce(&case, Budget::default(), &mut |c| {
+        tests += 1;
+        let report = verify(c, &options);
+        report.is_ok_and(|r| r.findings.first().is_some_and(|f| f.is_like(&first)))
+    });
+    assert_eq!(operations(&smallest), 1, "{}", guilty::graph_text(&smallest.graph));
+    assert!(tests < 200, "{tests} cases were tried");
+    let guilty = guilty::find(&smallest, &options).expect("someone is guilty");
+    assert!(guilty.to_string().starts_with("legalization: exp"), "{guilty}");
+}

@@ -135,6 +135,17 @@ pub fn seed(fault: Fault) -> Seeded {
     Seeded(PhantomData)
 }
 
+/// Seeds the fault that the variable `TLC_SEEDED_FAULT` names on this thread, for good: how the command line is tested.
+///
+/// # Panics
+/// If there is no such fault.
+pub fn seed_from_environment() {
+    if let Ok(name) = std::env::var("TLC_SEEDED_FAULT") {
+        let found = Fault::ALL.into_iter().find(|f| format!("{f:?}") == name);
+        SEEDED.set(Some(found.expect("TLC_SEEDED_FAULT names a fault")));
+    }
+}
+
 impl Drop for Seeded {
     fn drop(&mut self) {
         SEEDED.set(None);

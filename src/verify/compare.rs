@@ -1,8 +1,7 @@
 //! Two results of one computation: how far they are apart, where, and whether that is within what rounding allows.
 
-use tlc_ir::graph::{ConstData, GraphError, Operands, TensorType, View};
+use tlc_ir::graph::{GraphError, Operands, View};
 use tlc_ir::interp::Bounded;
-use tlc_ir::tensor::TensorError;
 use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind};
 
 use super::Case;
@@ -116,40 +115,13 @@ pub fn difference(a: &HostTensor, b: &HostTensor, bounds: (&Bounded, &Bounded)) 
     Some(out)
 }
 
-/// Why a case has no form in another dtype.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConvertError {
-    /// An operation that does not take it.
-    #[error(transparent)]
-    Graph(#[from] GraphError),
-    /// A tensor that cannot be allocated.
-    #[error(transparent)]
-    Tensor(#[from] TensorError),
-}
-
-fn converted(tensor: &HostTensor, to: DType) -> Result<HostTensor, TensorError> {
-    let mut out = HostTensor::zeros(to, tensor.shape())?;
-    for i in 0..out.len() {
-        out.set(i, tensor.get(i).convert(to));
-    }
-    Ok(out)
-}
-
-/// A case whose floats are all of one dtype: inputs, constants, conversions and accumulators.
+/// A case whose floats are computed in one dtype. Inputs and constants keep theirs and are converted first, so that their
+/// rounding is part of the computation, and of its bounds.
 ///
 /// # Errors
-/// [`ConvertError`].
-pub fn in_float(case: &Case, to: DType) -> Result<Case, ConvertError> {
+/// [`GraphError`] for an operation that does not take the dtype.
+pub fn in_float(case: &Case, to: DType) -> Result<Case, GraphError> {
     let dtype = |d: DType| if d.is_float() { to } else { d };
-    let ty = |t: &TensorType| TensorType {
-        dtype: dtype(t.dtype),
-        shape: t.shape.clone(),
-    };
-    let tensor = |t: &HostTensor| match t.dtype().is_float() {
-        true => converted(t, to),
-        false => Ok(t.clone()),
-    };
     let from = &case.graph;
     let mut graph = Graph::new(from.name.clone());
     for s in from.symbols() {
@@ -159,16 +131,6 @@ pub fn in_float(case: &Case, to: DType) -> Result<Case, ConvertError> {
     for (_, node) in from.nodes() {
         let operands: Operands = node.operands.iter().map(|o| map[o.index()]).collect();
         let kind = match &node.kind {
-            NodeKind::Input { name, ty: declared, .. } => {
-                map.push(graph.add_input(name, ty(declared), node.origin.clone())?);
-                continue;
-            }
-            NodeKind::Const(value) => NodeKind::Const(value.convert(dtype(value.dtype()))),
-            NodeKind::Data(data) => NodeKind::Data(ConstData(tensor(&data.0)?)),
-            NodeKind::Iota { ty: made, axis } => NodeKind::Iota {
-                ty: ty(made),
-                axis: *axis,
-            },
             NodeKind::Convert(d) => NodeKind::Convert(dtype(*d)),
             NodeKind::Einsum {
                 inputs,
@@ -190,14 +152,23 @@ pub fn in_float(case: &Case, to: DType) -> Result<Case, ConvertError> {
             }),
             kind => kind.clone(),
         };
-        map.push(graph.add(kind, &operands, node.origin.clone())?);
+        let mut made = match &kind {
+            NodeKind::Input { name, ty, .. } => graph.add_input(name, ty.clone(), node.origin.clone())?,
+            kind => graph.add(kind.clone(), &operands, node.origin.clone())?,
+        };
+        // What has no float operand may be of another float.
+        let found = graph.ty(made).dtype;
+        if found.is_float() && found != to {
+            made = graph.add(NodeKind::Convert(to), &[made], node.origin.clone())?;
+        }
+        map.push(made);
     }
     for o in from.outputs() {
         graph.add_output(&o.name, map[o.node.index()]);
     }
     Ok(Case {
         graph,
-        inputs: case.inputs.iter().map(tensor).collect::<Result<_, _>>()?,
+        inputs: case.inputs.clone(),
         symbols: case.symbols.clone(),
     })
 }
