@@ -47,7 +47,8 @@ impl Difference {
     }
 }
 
-fn index_of(at: usize, shape: &[usize]) -> Vec<usize> {
+/// The index of an element, from its position in C order.
+pub(super) fn index_of(at: usize, shape: &[usize]) -> Vec<usize> {
     let mut index = vec![0; shape.len()];
     let mut rest = at;
     for (slot, d) in index.iter_mut().zip(shape).rev() {

@@ -87,6 +87,8 @@ pub enum Finding {
     Value(Place, Box<Mismatch>),
     /// A value was right when it was written, and is another one when that step reads it.
     Overwritten(Place, usize),
+    /// Behind the passes the graph has another meaning: an output has another value than the graph that was given says.
+    Meaning(String, Box<Mismatch>),
     /// An output is outside the bounds of the graph that was given.
     Output(String, Box<Mismatch>),
     /// A second run of the same executable on the same inputs answers other bits in that output.
@@ -121,6 +123,9 @@ impl fmt::Display for Finding {
             },
             Finding::Overwritten(place, reader) => {
                 write!(f, "{} is overwritten before step {reader} reads it", place.text)
+            }
+            Finding::Meaning(name, mismatch) => {
+                write!(f, "output `{name}` means something else behind the passes: {mismatch}")
             }
             Finding::Output(name, mismatch) => write!(f, "output `{name}`: {mismatch}"),
             Finding::Again(name) => write!(f, "output `{name}` has other bits in a second run"),
@@ -227,6 +232,9 @@ pub fn verify(case: &Case, options: &CompileOptions) -> Result<Report, VerifyErr
         Ok(compared) => compared?,
         Err(finding) => return Ok(Report::of(finding)),
     };
+    let rewritten = &executable.decisions().graph;
+    let changed = passes::changed_meaning(case, options, &expected, rewritten);
+    report.findings.extend(changed);
     for (output, bounded) in outputs.iter().zip(&expected) {
         if let Err(mismatch) = interp::compare(&output.to_host(), bounded) {
             report
@@ -234,8 +242,8 @@ pub fn verify(case: &Case, options: &CompileOptions) -> Result<Report, VerifyErr
                 .push(Finding::Output(output.name.clone(), mismatch.into()));
         }
     }
-    let only_outputs = report.findings.iter().all(|f| matches!(f, Finding::Output(..)));
-    if !report.is_right() && only_outputs && passes::only_regrouped(case, options)? {
+    let only_meaning = |f: &Finding| matches!(f, Finding::Output(..) | Finding::Meaning(..));
+    if !report.is_right() && report.findings.iter().all(only_meaning) && passes::only_regrouped(case, options)? {
         report.findings.clear();
         report.regrouped = true;
     }

@@ -195,11 +195,6 @@ fn inside(
         (t.shape() == shape).then(|| t.get(at).to_string())
     };
     let operands = n.operands.iter().filter_map(operand).collect();
-    let mut index = vec![0; shape.len()];
-    let mut rest = at;
-    for (slot, d) in index.iter_mut().zip(&shape).rev() {
-        *slot = rest % d;
-        rest /= d;
-    }
+    let index = super::compare::index_of(at, &shape);
     Some((unnumbered_text(&part.graph, id), index, operands))
 }

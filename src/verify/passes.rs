@@ -1,8 +1,10 @@
 //! The graph passes one by one: which of them changed what the graph means, and where.
 
+use std::cmp::Ordering;
+
 use tlc_ir::graph::{Graph, verify::verify as verify_graph};
-use tlc_ir::interp::{self, Bounded, interpret, interpret_each, interpret_with_bounds};
-use tlc_ir::{NodeId, NodeKind};
+use tlc_ir::interp::{Bounded, Mismatch, interpret_each, interpret_with_bounds};
+use tlc_ir::{DType, NodeId, NodeKind, Scalar};
 use tlc_passes::Options;
 use tlc_passes::pipeline::{Pass, Pipeline, run_pass};
 use tlc_passes::rewrite::einsum_path::PathDecision;
@@ -37,7 +39,23 @@ pub(super) fn pass_options(options: &CompileOptions) -> Result<Options, Finding>
     })
 }
 
-/// What is wrong with what a pass made of a graph, if anything.
+/// What a pass made of a graph.
+#[derive(Default)]
+struct Judged {
+    after: Option<Graph>,
+    /// What it means, where it is right.
+    meaning: Vec<Bounded>,
+    paths: Vec<PathDecision>,
+    /// What is wrong with it, if anything.
+    finding: Option<Finding>,
+}
+
+fn meaning_of(graph: &Graph, case: &Case, options: &CompileOptions) -> Result<Vec<Bounded>, Finding> {
+    let settings = case.interpretation(options);
+    guarded(|| interpret_with_bounds(graph, &case.inputs, &settings).map_err(|e| Finding::Refused(e.to_string())))
+}
+
+/// Runs a pass on a graph of that meaning, and compares.
 fn judge(
     pass: Pass,
     graph: &Graph,
@@ -45,40 +63,173 @@ fn judge(
     case: &Case,
     options: &CompileOptions,
     passes: &Options,
-) -> (Option<Graph>, Vec<PathDecision>, Option<Finding>) {
-    let mut paths = Vec::new();
-    let ran = guarded(|| run_pass(pass, graph, passes, &mut paths).map_err(|e| Finding::Refused(e.to_string())));
+) -> Judged {
+    let mut judged = Judged::default();
+    let paths = &mut judged.paths;
+    let ran = guarded(|| run_pass(pass, graph, passes, paths).map_err(|e| Finding::Refused(e.to_string())));
     let after = match ran {
         Ok(after) => after,
-        Err(finding) => return (None, paths, Some(finding)),
+        Err(finding) => {
+            judged.finding = Some(finding);
+            return judged;
+        }
     };
     if let Some(error) = verify_graph(&after).first() {
         let text = format!("what it made is not valid: {error}");
-        return (Some(after), paths, Some(Finding::Refused(text)));
+        judged.finding = Some(Finding::Refused(text));
+    } else {
+        match meaning_of(&after, case, options) {
+            Err(finding) => judged.finding = Some(finding),
+            Ok(meaning) => {
+                judged.finding = other_meaning(&after, &meaning, expected, rounds(pass, graph));
+                judged.meaning = meaning;
+            }
+        }
     }
-    let finding = match guarded(|| {
-        interpret(&after, &case.inputs, &case.interpretation(options)).map_err(|e| Finding::Refused(e.to_string()))
-    }) {
-        Err(finding) => Some(finding),
-        Ok(outputs) => outputs
-            .iter()
-            .zip(expected)
-            .zip(after.outputs())
-            .find_map(|((t, b), o)| {
-                let mismatch = interp::compare(t, b).err()?;
-                Some(Finding::Output(o.name.clone(), mismatch.into()))
-            }),
+    judged.after = Some(after);
+    judged
+}
+
+/// Whether a pass may round: folding computes constants in their dtype, and a contraction in another order converts partial
+/// results to the accumulator's dtype, which rounds where operands are of another.
+fn rounds(pass: Pass, graph: &Graph) -> bool {
+    let converts = |(_, node): (NodeId, &tlc_ir::Node)| match &node.kind {
+        NodeKind::Einsum { accumulator, .. } => node.operands.iter().any(|&o| graph.ty(o).dtype != *accumulator),
+        _ => false,
     };
-    (Some(after), paths, finding)
+    match pass {
+        Pass::Fold => true,
+        Pass::EinsumPath => graph.nodes().any(converts),
+        _ => false,
+    }
+}
+
+/// True if the graphs are the same, node for node.
+fn same(a: &Graph, b: &Graph) -> bool {
+    let nodes = a.nodes().zip(b.nodes());
+    let outputs = a.outputs().iter().zip(b.outputs());
+    a.len() == b.len()
+        && nodes
+            .into_iter()
+            .all(|((_, x), (_, y))| x.kind == y.kind && x.operands == y.operands)
+        && outputs.into_iter().all(|(x, y)| x.node == y.node)
+}
+
+/// The output that the passes gave another meaning, if there is one. `expected` is what the case means, `last` the graph that
+/// was compiled. Not every pass is judged by itself: those that do not round are judged together.
+pub(super) fn changed_meaning(
+    case: &Case,
+    options: &CompileOptions,
+    expected: &[Bounded],
+    last: &Graph,
+) -> Option<Finding> {
+    let passes = pass_options(options).ok()?;
+    let mut known: (Graph, Vec<Bounded>) = (case.graph.clone(), expected.to_vec());
+    let mut graph = case.graph.clone();
+    let advance = |known: &mut (Graph, Vec<Bounded>), graph: &Graph, rounds: bool| -> Option<Finding> {
+        if same(&known.0, graph) {
+            return None;
+        }
+        let meaning = match meaning_of(graph, case, options) {
+            Ok(meaning) => meaning,
+            Err(finding) => return Some(finding),
+        };
+        let finding = other_meaning(graph, &meaning, &known.1, rounds);
+        *known = (graph.clone(), meaning);
+        finding
+    };
+    for &pass in &passes.pipeline.0 {
+        // What fails here failed when the case was compiled.
+        let after =
+            guarded(|| run_pass(pass, &graph, &passes, &mut Vec::new()).map_err(|e| Finding::Refused(e.to_string())));
+        let after = after.ok()?;
+        if rounds(pass, &graph) {
+            let before = advance(&mut known, &graph, false);
+            if let Some(finding) = before.or_else(|| advance(&mut known, &after, true)) {
+                return Some(finding);
+            }
+        }
+        graph = after;
+    }
+    advance(&mut known, last, false)
+}
+
+/// How much finer f64 is than what the bounds are for, less one bit for each of the two evaluations.
+fn refinement(dtype: DType) -> f64 {
+    let digits = match dtype {
+        DType::F64 => 53,
+        DType::F32 => 24,
+        DType::BF16 => 8,
+        _ => 11,
+    };
+    f64::powi(2.0, digits - 53 + 2)
+}
+
+/// The first output that a graph gives another meaning than is expected. Both are evaluated in f64, whose rounding is to that
+/// of the graph's dtype as the unit roundoffs are: that much of the derived bound is what a sound rewrite may change.
+/// A pass that `rounds` may use all of it.
+fn other_meaning(graph: &Graph, meaning: &[Bounded], expected: &[Bounded], rounds: bool) -> Option<Finding> {
+    let outputs = graph.outputs().iter().zip(meaning).zip(expected);
+    outputs.into_iter().find_map(|((o, a), b)| {
+        let factor = if rounds { 1.0 } else { refinement(a.dtype) };
+        let mismatch = differs(a, b, factor)?;
+        Some(Finding::Meaning(o.name.clone(), mismatch.into()))
+    })
+}
+
+fn differs(found: &Bounded, expected: &Bounded, factor: f64) -> Option<Mismatch> {
+    if (found.dtype, &found.shape) != (expected.dtype, &expected.shape) {
+        return Some(Mismatch::Type {
+            expected: (expected.dtype, expected.shape.clone()),
+            found: (found.dtype, found.shape.clone()),
+        });
+    }
+    let mut outside = (0..found.value.len()).filter(|&i| {
+        let (x, y) = (found.value[i], expected.value[i]);
+        let error = found.error[i].max(expected.error[i]);
+        if error == f64::INFINITY {
+            return false;
+        }
+        let rounding = 4.0 * f64::EPSILON * found.magnitude[i].abs().max(expected.magnitude[i].abs());
+        match (&found.exact, &expected.exact) {
+            (Some(a), Some(b)) => a.get(i) != b.get(i),
+            _ if x == y || (x.is_nan() && y.is_nan()) => false,
+            // A NaN is near nothing.
+            _ => (x - y)
+                .abs()
+                .partial_cmp(&(error * factor + rounding))
+                .is_none_or(Ordering::is_gt),
+        }
+    });
+    let first = outside.next()?;
+    let count = 1 + outside.count();
+    let text = |b: &Bounded| match &b.exact {
+        Some(t) => t.get(first),
+        None => Scalar::from_f64(DType::F64, b.value[first]),
+    };
+    Some(Mismatch::Element {
+        index: super::compare::index_of(first, &found.shape),
+        actual: text(found),
+        expected: text(expected).to_string(),
+        error: expected.error[first] * factor,
+        magnitude: expected.magnitude[first],
+        count,
+        of: found.value.len(),
+    })
 }
 
 /// The first pass that changed what the graph means.
 pub(super) fn first_wrong(case: &Case, options: &CompileOptions) -> Option<Wrong> {
     let passes = pass_options(options).ok()?;
-    let expected = interpret_with_bounds(&case.graph, &case.inputs, &case.interpretation(options)).ok()?;
+    let mut expected = meaning_of(&case.graph, case, options).ok()?;
     let mut before = case.graph.clone();
     for &pass in &passes.pipeline.0 {
-        let (after, paths, finding) = judge(pass, &before, &expected, case, options, &passes);
+        let Judged {
+            after,
+            meaning,
+            paths,
+            finding,
+        } = judge(pass, &before, &expected, case, options, &passes);
         if let Some(finding) = finding {
             return Some(Wrong {
                 pass,
@@ -88,7 +239,7 @@ pub(super) fn first_wrong(case: &Case, options: &CompileOptions) -> Option<Wrong
                 finding,
             });
         }
-        before = after?;
+        (before, expected) = (after?, meaning);
     }
     None
 }
@@ -114,12 +265,12 @@ pub(super) fn first_wrong_node(
             continue;
         }
         let Some(part) = cone(&wrong.before, id) else { continue };
-        let Ok(expected) = interpret_with_bounds(&part, &case.inputs, &case.interpretation(options)) else {
+        let Ok(expected) = meaning_of(&part, case, options) else {
             continue;
         };
-        let (after, _, finding) = judge(wrong.pass, &part, &expected, case, options, &passes);
-        if finding.is_some() {
-            return Some((id, after));
+        let judged = judge(wrong.pass, &part, &expected, case, options, &passes);
+        if judged.finding.is_some() {
+            return Some((id, judged.after));
         }
     }
     None
@@ -131,7 +282,7 @@ pub(super) fn only_regrouped(case: &Case, options: &CompileOptions) -> Result<bo
     let Some(wrong) = first_wrong(case, options) else {
         return Ok(false);
     };
-    if wrong.pass != Pass::EinsumPath || !matches!(wrong.finding, Finding::Output(..)) || wrong.paths.is_empty() {
+    if wrong.pass != Pass::EinsumPath || !matches!(wrong.finding, Finding::Meaning(..)) || wrong.paths.is_empty() {
         return Ok(false);
     }
     let mut special = false;

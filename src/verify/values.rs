@@ -1,4 +1,7 @@
 //! What each step leaves in memory, compared with the meaning of the graph that was compiled.
+//!
+//! A step is judged by what it made of the values that it read, not of those that it should have read: so the bounds are
+//! those of one kernel, however deep the graph is, and one wrong step does not make those behind it look wrong.
 
 use rustc_hash::FxHashMap;
 use tlc_ir::interp::{self, Bounded, interpret_each_with_bounds};
@@ -109,7 +112,8 @@ pub(super) fn compare_values(
         let place = place(compiled, compiled.planned.values[at], writers[at]);
         found.push((2 * reader, Finding::Overwritten(place, reader)));
     }
-    let mut compare = |node: NodeId, bounded: Bounded| {
+    let mut compare = |node: NodeId, bounded: Bounded| -> Option<HostTensor> {
+        let mut held = None;
         for &slot in &slots_of[&node] {
             let bytes = seen.bytes[slot].as_deref().unwrap_or_default();
             report.values += 1;
@@ -125,7 +129,10 @@ pub(super) fn compare_values(
                 let order = step.map_or(0, |s| 2 * s + 1);
                 found.push((order, Finding::Value(place(compiled, node, step), mismatch.into())));
             }
+            held = held.or(Some(actual));
         }
+        // What follows read this value, right or wrong: it is judged by what it made of it.
+        held
     };
     let interpreted = interpret_each_with_bounds(
         &compiled.graph,

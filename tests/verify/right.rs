@@ -1,7 +1,7 @@
 //! What is compiled right is found right: random graphs of every kind, on every kind of call.
 
 use tlc::verify::data::random as random_data;
-use tlc::verify::{Case, verify};
+use tlc::verify::{Case, guilty, verify};
 use tlc::{CompileOptions, DType, Graph, keep};
 use tlc_ir::NodeKind;
 use tlc_ir::testgen::{GenOptions, random_case};
@@ -38,8 +38,10 @@ fn random_graphs_are_right_in_every_value() {
         values += report.values;
         elements += report.elements;
         uncertain += report.uncertain;
-        for finding in report.findings.iter().take(1) {
-            wrong.push(format!("seed {seed}: {finding}"));
+        if let Some(finding) = report.findings.first() {
+            let guilty = guilty::find(&case, &CompileOptions::default());
+            let guilty = guilty.map_or_else(String::new, |g| format!("; guilty: {g}"));
+            wrong.push(format!("seed {seed}: {finding}{guilty}\n{}", case.graph));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

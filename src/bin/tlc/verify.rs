@@ -180,6 +180,7 @@ fn finding_json(finding: &Finding) -> Value {
         Finding::Plan(_) => "plan",
         Finding::Value(..) => "value",
         Finding::Overwritten(..) => "overwritten",
+        Finding::Meaning(..) => "meaning",
         Finding::Output(..) => "output",
         Finding::Again(_) => "again",
         Finding::Threads(_) => "threads",
