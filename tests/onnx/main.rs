@@ -4,4 +4,5 @@ mod hostile;
 mod meaning;
 mod operators;
 mod proto;
+mod random_nodes;
 mod symbolic;

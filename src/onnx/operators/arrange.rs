@@ -194,7 +194,11 @@ fn part(x: &Tensor, axis: usize, start: &Dim, end: &Dim, step: i64) -> Outcome<T
             None if interval(d).lo >= 0 => d.min(hi),
             None => match interval(d).hi < 0 {
                 true => (&extent + d).max(lo),
-                false => return unsupported("an end that may count from either side; expected one of a known sign"),
+                // Which side it counts from is only known with the symbols: 1 where it is the end.
+                false => {
+                    let from_end = (Dim::from(0) - d).max(0).min(1);
+                    (&extent + d).max(lo) * &from_end + d.min(hi) * (Dim::from(1) - from_end)
+                }
             },
         })
     };
@@ -319,12 +323,13 @@ fn moved_pad(x: &Tensor, each: &[(Dim, Dim)], mode: &str) -> Answer {
             return invalid(format!("padding takes more than axis {axis} has"));
         }
         let places = graph.range(length, DType::I64) - value(lo)?;
-        let n = value(&extent)?;
+        // The last place, which there must be.
+        let last = value(&(extent - 1))?;
         let index = match mode {
-            "edge" => places.maximum(0).minimum(n - 1),
-            "wrap" => places.remainder(n),
+            "edge" => places.maximum(0).minimum(last),
+            "wrap" => places.remainder(last + 1),
             "reflect" => {
-                let period = (2 * (n - 1)).maximum(1);
+                let period = (2 * last).maximum(1);
                 let m = places.remainder(&period);
                 m.minimum(&period - &m)
             }
