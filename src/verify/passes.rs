@@ -9,6 +9,7 @@ use tlc_passes::Options;
 use tlc_passes::pipeline::{Pass, Pipeline, run_pass};
 use tlc_passes::rewrite::einsum_path::PathDecision;
 
+use super::compare::in_float;
 use super::{Case, Finding, VerifyError, guarded, verify};
 use crate::compile::{CompileOptions, Machine};
 
@@ -43,27 +44,13 @@ pub(super) fn pass_options(options: &CompileOptions) -> Result<Options, Finding>
 #[derive(Default)]
 struct Judged {
     after: Option<Graph>,
-    /// What it means, where it is right.
-    meaning: Vec<Bounded>,
     paths: Vec<PathDecision>,
     /// What is wrong with it, if anything.
     finding: Option<Finding>,
 }
 
-fn meaning_of(graph: &Graph, case: &Case, options: &CompileOptions) -> Result<Vec<Bounded>, Finding> {
-    let settings = case.interpretation(options);
-    guarded(|| interpret_with_bounds(graph, &case.inputs, &settings).map_err(|e| Finding::Refused(e.to_string())))
-}
-
-/// Runs a pass on a graph of that meaning, and compares.
-fn judge(
-    pass: Pass,
-    graph: &Graph,
-    expected: &[Bounded],
-    case: &Case,
-    options: &CompileOptions,
-    passes: &Options,
-) -> Judged {
+/// Runs a pass on a graph, and compares what the two mean.
+fn judge(pass: Pass, graph: &Graph, case: &Case, options: &CompileOptions, passes: &Options) -> Judged {
     let mut judged = Judged::default();
     let paths = &mut judged.paths;
     let ran = guarded(|| run_pass(pass, graph, passes, paths).map_err(|e| Finding::Refused(e.to_string())));
@@ -74,34 +61,17 @@ fn judge(
             return judged;
         }
     };
-    if let Some(error) = verify_graph(&after).first() {
-        let text = format!("what it made is not valid: {error}");
-        judged.finding = Some(Finding::Refused(text));
-    } else {
-        match meaning_of(&after, case, options) {
-            Err(finding) => judged.finding = Some(finding),
-            Ok(meaning) => {
-                judged.finding = other_meaning(&after, &meaning, expected, rounds(pass, graph));
-                judged.meaning = meaning;
-            }
-        }
-    }
+    judged.finding = match verify_graph(&after).first() {
+        Some(error) => Some(Finding::Refused(format!("what it made is not valid: {error}"))),
+        None => other_meaning(graph, &after, rounds(pass), case, options),
+    };
     judged.after = Some(after);
     judged
 }
 
-/// Whether a pass may round: folding computes constants in their dtype, and a contraction in another order converts partial
-/// results to the accumulator's dtype, which rounds where operands are of another.
-fn rounds(pass: Pass, graph: &Graph) -> bool {
-    let converts = |(_, node): (NodeId, &tlc_ir::Node)| match &node.kind {
-        NodeKind::Einsum { accumulator, .. } => node.operands.iter().any(|&o| graph.ty(o).dtype != *accumulator),
-        _ => false,
-    };
-    match pass {
-        Pass::Fold => true,
-        Pass::EinsumPath => graph.nodes().any(converts),
-        _ => false,
-    }
+/// Whether a pass may round: folding computes constants in their dtype.
+fn rounds(pass: Pass) -> bool {
+    pass == Pass::Fold
 }
 
 /// True if the graphs are the same, node for node.
@@ -115,35 +85,25 @@ fn same(a: &Graph, b: &Graph) -> bool {
         && outputs.into_iter().all(|(x, y)| x.node == y.node)
 }
 
-/// The output that the passes gave another meaning, if there is one. `expected` is what the case means, `last` the graph that
-/// was compiled. Not every pass is judged by itself: those that do not round are judged together.
-pub(super) fn changed_meaning(
-    case: &Case,
-    options: &CompileOptions,
-    expected: &[Bounded],
-    last: &Graph,
-) -> Option<Finding> {
+/// The output that the passes gave another meaning, if there is one. `last` is the graph that was compiled. Not every pass is
+/// judged by itself: those that do not round are judged together.
+pub(super) fn changed_meaning(case: &Case, options: &CompileOptions, last: &Graph) -> Option<Finding> {
     let passes = pass_options(options).ok()?;
-    let mut known: (Graph, Vec<Bounded>) = (case.graph.clone(), expected.to_vec());
+    let mut known = case.graph.clone();
     let mut graph = case.graph.clone();
-    let advance = |known: &mut (Graph, Vec<Bounded>), graph: &Graph, rounds: bool| -> Option<Finding> {
-        if same(&known.0, graph) {
+    let advance = |known: &mut Graph, graph: &Graph, rounds: bool| -> Option<Finding> {
+        if same(known, graph) {
             return None;
         }
-        let meaning = match meaning_of(graph, case, options) {
-            Ok(meaning) => meaning,
-            Err(finding) => return Some(finding),
-        };
-        let finding = other_meaning(graph, &meaning, &known.1, rounds);
-        *known = (graph.clone(), meaning);
-        finding
+        let before = std::mem::replace(known, graph.clone());
+        other_meaning(&before, graph, rounds, case, options)
     };
     for &pass in &passes.pipeline.0 {
         // What fails here failed when the case was compiled.
         let after =
             guarded(|| run_pass(pass, &graph, &passes, &mut Vec::new()).map_err(|e| Finding::Refused(e.to_string())));
         let after = after.ok()?;
-        if rounds(pass, &graph) {
+        if rounds(pass) {
             let before = advance(&mut known, &graph, false);
             if let Some(finding) = before.or_else(|| advance(&mut known, &after, true)) {
                 return Some(finding);
@@ -154,30 +114,50 @@ pub(super) fn changed_meaning(
     advance(&mut known, last, false)
 }
 
-/// How much finer f64 is than what the bounds are for, less one bit for each of the two evaluations.
-fn refinement(dtype: DType) -> f64 {
-    let digits = match dtype {
-        DType::F64 => 53,
-        DType::F32 => 24,
-        DType::BF16 => 8,
-        _ => 11,
+/// What a graph means: with the bounds of its own dtypes, or with all floats in f64, whose bounds are those of f64.
+fn meaning_of(graph: &Graph, fine: bool, case: &Case, options: &CompileOptions) -> Result<Vec<Bounded>, Finding> {
+    let refused = |e: &dyn std::fmt::Display| Finding::Refused(e.to_string());
+    let part = Case {
+        graph: graph.clone(),
+        inputs: case.inputs.clone(),
+        symbols: case.symbols.clone(),
     };
-    f64::powi(2.0, digits - 53 + 2)
+    let part = match fine {
+        true => in_float(&part, DType::F64).map_err(|e| refused(&e))?,
+        false => part,
+    };
+    let settings = case.interpretation(options);
+    guarded(|| interpret_with_bounds(&part.graph, &part.inputs, &settings).map_err(|e| refused(&e)))
 }
 
-/// The first output that a graph gives another meaning than is expected. Both are evaluated in f64, whose rounding is to that
-/// of the graph's dtype as the unit roundoffs are: that much of the derived bound is what a sound rewrite may change.
-/// A pass that `rounds` may use all of it.
-fn other_meaning(graph: &Graph, meaning: &[Bounded], expected: &[Bounded], rounds: bool) -> Option<Finding> {
-    let outputs = graph.outputs().iter().zip(meaning).zip(expected);
+/// The first output to which `after` gives another meaning than `before`. Sound rewrites differ in how f64 rounds; one that
+/// itself `rounds` may use the bounds of the graph's own dtypes.
+fn other_meaning(
+    before: &Graph,
+    after: &Graph,
+    rounds: bool,
+    case: &Case,
+    options: &CompileOptions,
+) -> Option<Finding> {
+    let meanings = || {
+        Ok((
+            meaning_of(before, !rounds, case, options)?,
+            meaning_of(after, !rounds, case, options)?,
+        ))
+    };
+    let (expected, found) = match meanings() {
+        Ok(meanings) => meanings,
+        Err(finding) => return Some(finding),
+    };
+    let outputs = after.outputs().iter().zip(&found).zip(&expected);
     outputs.into_iter().find_map(|((o, a), b)| {
-        let factor = if rounds { 1.0 } else { refinement(a.dtype) };
-        let mismatch = differs(a, b, factor)?;
+        let mismatch = differs(a, b)?;
         Some(Finding::Meaning(o.name.clone(), mismatch.into()))
     })
 }
 
-fn differs(found: &Bounded, expected: &Bounded, factor: f64) -> Option<Mismatch> {
+/// Whether two evaluations are further apart than their bounds.
+fn differs(found: &Bounded, expected: &Bounded) -> Option<Mismatch> {
     if (found.dtype, &found.shape) != (expected.dtype, &expected.shape) {
         return Some(Mismatch::Type {
             expected: (expected.dtype, expected.shape.clone()),
@@ -186,7 +166,7 @@ fn differs(found: &Bounded, expected: &Bounded, factor: f64) -> Option<Mismatch>
     }
     let mut outside = (0..found.value.len()).filter(|&i| {
         let (x, y) = (found.value[i], expected.value[i]);
-        let error = found.error[i].max(expected.error[i]);
+        let error = found.error[i] + expected.error[i];
         if error == f64::INFINITY {
             return false;
         }
@@ -197,7 +177,7 @@ fn differs(found: &Bounded, expected: &Bounded, factor: f64) -> Option<Mismatch>
             // A NaN is near nothing.
             _ => (x - y)
                 .abs()
-                .partial_cmp(&(error * factor + rounding))
+                .partial_cmp(&(error + rounding))
                 .is_none_or(Ordering::is_gt),
         }
     });
@@ -211,7 +191,7 @@ fn differs(found: &Bounded, expected: &Bounded, factor: f64) -> Option<Mismatch>
         index: super::compare::index_of(first, &found.shape),
         actual: text(found),
         expected: text(expected).to_string(),
-        error: expected.error[first] * factor,
+        error: found.error[first] + expected.error[first],
         magnitude: expected.magnitude[first],
         count,
         of: found.value.len(),
@@ -221,15 +201,9 @@ fn differs(found: &Bounded, expected: &Bounded, factor: f64) -> Option<Mismatch>
 /// The first pass that changed what the graph means.
 pub(super) fn first_wrong(case: &Case, options: &CompileOptions) -> Option<Wrong> {
     let passes = pass_options(options).ok()?;
-    let mut expected = meaning_of(&case.graph, case, options).ok()?;
     let mut before = case.graph.clone();
     for &pass in &passes.pipeline.0 {
-        let Judged {
-            after,
-            meaning,
-            paths,
-            finding,
-        } = judge(pass, &before, &expected, case, options, &passes);
+        let Judged { after, paths, finding } = judge(pass, &before, case, options, &passes);
         if let Some(finding) = finding {
             return Some(Wrong {
                 pass,
@@ -239,7 +213,7 @@ pub(super) fn first_wrong(case: &Case, options: &CompileOptions) -> Option<Wrong
                 finding,
             });
         }
-        (before, expected) = (after?, meaning);
+        before = after?;
     }
     None
 }
@@ -265,10 +239,7 @@ pub(super) fn first_wrong_node(
             continue;
         }
         let Some(part) = cone(&wrong.before, id) else { continue };
-        let Ok(expected) = meaning_of(&part, case, options) else {
-            continue;
-        };
-        let judged = judge(wrong.pass, &part, &expected, case, options, &passes);
+        let judged = judge(wrong.pass, &part, case, options, &passes);
         if judged.finding.is_some() {
             return Some((id, judged.after));
         }
