@@ -10,7 +10,7 @@ use tlc_ir::plan::Layout;
 use tlc_ir::{DType, Element, Graph as IrGraph, HostTensor, Target};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::{Compiled, Options, memory};
-use tlc_runtime::executable::{Argument, OutputTensor, RunError, StepTime, TensorView};
+use tlc_runtime::executable::{Argument, OutputTensor, RunError, StepTime, TensorView, Watched};
 use tlc_runtime::jit::{self, JitError};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::{Pool, default_threads};
@@ -246,8 +246,15 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
         max_memory_bytes: options.max_memory_bytes,
     };
     let compiled = tlc_passes::compile(graph, &pass_options)?;
+    let plan = compiled.planned.plan.clone();
+    #[cfg(feature = "seeded-faults")]
+    let plan = {
+        let mut plan = plan;
+        tlc_passes::faults::before_load(&mut plan);
+        plan
+    };
     let inner = tlc_runtime::executable::Executable::new(
-        compiled.planned.plan.clone(),
+        plan,
         Arc::clone(&machine.threads),
         Arc::clone(&machine.buffers),
         memory::pack,
@@ -342,6 +349,19 @@ impl Executable {
     /// If inputs or buffers do not fit, memory runs out, or a worker panics.
     pub fn run_into(&self, inputs: &[TensorView<'_>], outputs: &mut [&mut [u8]]) -> Result<(), RunError> {
         self.inner.run_into(inputs, outputs)
+    }
+
+    /// As [`Executable::run`], and calls `watch` before and after each step of the call.
+    ///
+    /// # Errors
+    /// As [`Executable::run`].
+    pub fn run_watched(
+        &self,
+        inputs: &[Input<'_>],
+        watch: &mut dyn FnMut(&Watched<'_>),
+    ) -> Result<Vec<Output>, RunError> {
+        let views: Vec<TensorView<'_>> = inputs.iter().map(Input::view).collect();
+        Ok(self.named(self.inner.run_watched(&views, watch)?))
     }
 
     /// As [`Executable::run_into`], and appends the time of each step to `times`.

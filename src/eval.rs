@@ -138,9 +138,9 @@ fn lift(from: &IrGraph) -> Result<(IrGraph, Vec<HostTensor>), EvalError> {
         let added = match &node.kind {
             NodeKind::Data(array) => {
                 data.push(array.0.clone());
-                to.add_input(&format!("data{}", data.len() - 1), node.ty.clone(), node.origin)
+                to.add_input(&format!("data{}", data.len() - 1), node.ty.clone(), node.origin.clone())
             }
-            kind => to.add(kind.clone(), &operands, node.origin),
+            kind => to.add(kind.clone(), &operands, node.origin.clone()),
         };
         moved[id.index()] = Some(added.map_err(|e| Errors::new(vec![e]))?);
     }

@@ -3,9 +3,10 @@
 
 use std::fmt::Write;
 
+use tlc_ir::graph::Origin;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{Launch, Layout, Plan, Step};
-use tlc_ir::{NodeId, NodeKind, SymId, Target};
+use tlc_ir::{Graph, NodeId, NodeKind, SymId, Target};
 use tlc_passes::Compiled;
 use tlc_passes::planner::LaunchReport;
 use tlc_passes::reason::FusionDecision;
@@ -188,15 +189,29 @@ pub fn time_text(ns: f64) -> String {
     }
 }
 
-/// A node and what it does: `%3 reduce add`.
-fn operation(compiled: &Compiled, node: NodeId) -> String {
-    match &compiled.graph.node(node).kind {
-        NodeKind::Reduce { monoid, .. } => format!("{node} reduce {}", monoid.name()),
-        kind => format!("{node} {}", kind.name()),
-    }
+/// A node and what it does, with its name in the model that it came from: `%3 reduce add 'layer.1/ReduceSum'`.
+pub(crate) fn operation_text(graph: &Graph, node: NodeId) -> String {
+    format!("{node} {}", unnumbered_text(graph, node))
 }
 
-fn node_text(compiled: &Compiled, node: NodeId) -> String {
+/// What a node does, with its name in the model that it came from.
+pub(crate) fn unnumbered_text(graph: &Graph, node: NodeId) -> String {
+    let n = graph.node(node);
+    let mut text = match &n.kind {
+        NodeKind::Reduce { monoid, .. } => format!("reduce {}", monoid.name()),
+        kind => kind.name().to_string(),
+    };
+    if let Origin::Named(_) = &n.origin {
+        text += &format!(" {}", n.origin);
+    }
+    text
+}
+
+fn operation(compiled: &Compiled, node: NodeId) -> String {
+    operation_text(&compiled.graph, node)
+}
+
+pub(crate) fn node_text(compiled: &Compiled, node: NodeId) -> String {
     format!(
         "{} {}",
         operation(compiled, node),

@@ -31,6 +31,18 @@ struct State {
     streams: u32,
     seed: u64,
     key: Option<NodeId>,
+    /// What is recorded now is this node of an imported model.
+    within: Option<Arc<str>>,
+}
+
+impl State {
+    /// Where what is recorded now comes from.
+    fn origin(&self) -> Origin {
+        match &self.within {
+            Some(name) => Origin::Named(name.clone()),
+            None => scope::origin(),
+        }
+    }
 }
 
 /// Errors kept; what follows is only consequence or repetition.
@@ -113,7 +125,10 @@ impl Graph {
         let ty = TensorType { dtype, shape };
         let text = [format!("{name}: {}", self.type_text(&ty))];
         let body = || {
-            let added = self.lock().ir.add_input(name, ty, scope::origin());
+            let mut state = self.lock();
+            let origin = state.origin();
+            let added = state.ir.add_input(name, ty, origin);
+            drop(state);
             self.wrap(added)
         };
         record(self, "input", &[], &text, body, |p| p)
@@ -203,8 +218,8 @@ impl Graph {
         for (id, node) in from.nodes().filter(|(id, _)| needed[id.index()]) {
             let operands: Vec<NodeId> = node.operands.iter().map(|o| moved[o.index()]).collect();
             let added = match &node.kind {
-                NodeKind::Input { name, ty, .. } => to.add_input(name, ty.clone(), node.origin),
-                kind => to.add(kind.clone(), &operands, node.origin),
+                NodeKind::Input { name, ty, .. } => to.add_input(name, ty.clone(), node.origin.clone()),
+                kind => to.add(kind.clone(), &operands, node.origin.clone()),
             };
             moved[id.index()] = added.map_err(|e| Errors::new(vec![e]))?;
         }
@@ -251,7 +266,8 @@ impl Graph {
             Some(key) => Ok(key),
             None => {
                 let value = Scalar::from_bits(DType::U64, state.seed);
-                state.ir.add(NodeKind::Const(value), &[], scope::origin())
+                let origin = state.origin();
+                state.ir.add(NodeKind::Const(value), &[], origin)
             }
         };
         state.key = key.as_ref().ok().copied();
@@ -268,7 +284,10 @@ impl Graph {
                 None => return Ok(Tensor::poisoned(self, t.dtype())),
             }
         }
-        let added = self.lock().ir.add(kind, &ids, scope::origin());
+        let mut state = self.lock();
+        let origin = state.origin();
+        let added = state.ir.add(kind, &ids, origin);
+        drop(state);
         self.wrap(added)
     }
 
@@ -283,6 +302,11 @@ impl Graph {
         if errors.len() < MAX_ERRORS {
             errors.push(error);
         }
+    }
+
+    /// From here on nodes come from that node of an imported model; answers which one it was before.
+    pub(crate) fn set_within(&self, name: Option<Arc<str>>) -> Option<Arc<str>> {
+        std::mem::replace(&mut self.lock().within, name)
     }
 
     /// Runs `f` on the graph recorded so far.

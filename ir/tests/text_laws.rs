@@ -443,7 +443,7 @@ fn labels_beyond_the_letters_and_odd_dims_round_trip() {
     let c = |k: i64| tlc_ir::IndexExpr::from(k);
     let ty = tlc_ir::TensorType::new(DType::F32, vec![c(1); 60]);
     let origin = tlc_ir::graph::Origin::Unknown;
-    let x = g.add_input("x", ty, origin).unwrap();
+    let x = g.add_input("x", ty, origin.clone()).unwrap();
     let labels: tlc_ir::graph::Labels = (0..60).collect();
     let kind = NodeKind::Einsum {
         inputs: [labels.clone()].into_iter().collect(),
@@ -452,7 +452,7 @@ fn labels_beyond_the_letters_and_odd_dims_round_trip() {
         accumulator: DType::F64,
         dtype: DType::F16,
     };
-    let y = g.add(kind, &[x], origin).unwrap();
+    let y = g.add(kind, &[x], origin.clone()).unwrap();
     g.add_output("y", y);
     use tlc_ir::IndexExpr as E;
     let dims = [

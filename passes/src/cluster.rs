@@ -141,10 +141,18 @@ struct Clusterer<'g> {
     /// By node: the group of a root.
     group_of: Vec<Option<usize>>,
     decisions: Vec<FusionDecision>,
+    /// Fusions that may still be made.
+    merges: usize,
 }
 
 /// Groups a graph's values into clusters. The graph has no dead nodes, and each output is a node of its own.
 pub fn cluster(graph: &Graph, target: &Target) -> Clusters {
+    cluster_at_most(graph, target, usize::MAX)
+}
+
+/// As [`cluster`], with no more than the first `merges` fusions of values that could have kernels of their own: what a search
+/// for a wrong one varies.
+pub fn cluster_at_most(graph: &Graph, target: &Target, merges: usize) -> Clusters {
     let mut users: Vec<SmallVec<[NodeId; 4]>> = vec![SmallVec::new(); graph.len()];
     for (id, node) in graph.nodes() {
         for o in &node.operands {
@@ -168,11 +176,19 @@ pub fn cluster(graph: &Graph, target: &Target) -> Clusters {
         groups: Vec::new(),
         group_of: vec![None; graph.len()],
         decisions: Vec::new(),
+        merges,
     };
     c.mark_roots();
     c.grow();
     c.merge_siblings();
-    c.finish()
+    let clusters = c.finish();
+    #[cfg(feature = "seeded-faults")]
+    let clusters = {
+        let mut clusters = clusters;
+        crate::faults::after_cluster(graph, &mut clusters);
+        clusters
+    };
+    clusters
 }
 
 /// True for nodes that hold a value without being computed.
@@ -350,7 +366,14 @@ impl Clusterer<'_> {
             }
             let mut roots = [&self.groups[a].roots[..], &self.groups[b].roots[..]].concat();
             roots.sort();
-            let space = match self.loop_space(&roots) {
+            let space = self.loop_space(&roots);
+            #[cfg(feature = "seeded-faults")]
+            let space = space.or_else(|reason| {
+                let (a, b) = (&self.groups[a], &self.groups[b]);
+                let spaces = [a.space.as_ref(), b.space.as_ref()];
+                crate::faults::fused_space(spaces, [&a.roots, &b.roots]).ok_or(reason)
+            });
+            let space = match space {
                 Ok(space) => space,
                 Err(reason) => return reason,
             };
@@ -365,6 +388,10 @@ impl Clusterer<'_> {
             None => return FusionReason::SearchBudget,
             Some(false) => {}
         }
+        let Some(left) = self.merges.checked_sub(1) else {
+            return FusionReason::Limit;
+        };
+        self.merges = left;
         let inner = space.roles.iter().flatten().any(|r| matches!(r, Role::Inner(_)));
         let reason = if siblings {
             FusionReason::Siblings

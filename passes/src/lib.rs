@@ -8,6 +8,8 @@ pub mod access;
 pub mod cluster;
 pub mod contraction;
 pub mod einsum_path;
+#[cfg(feature = "seeded-faults")]
+pub mod faults;
 pub mod legalize;
 pub mod lower;
 pub mod math;

@@ -227,6 +227,8 @@ pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
     for (b, at) in blocks.iter().zip(offsets) {
         layout.offsets[b.slot] = Some(at);
     }
+    #[cfg(feature = "seeded-faults")]
+    crate::faults::after_pack(&mut layout);
     Some(layout)
 }
 

@@ -165,6 +165,13 @@ pub fn run_pass(
     options: &Options,
     paths: &mut Vec<PathDecision>,
 ) -> Result<Graph, PassError> {
+    let made = rewritten(pass, graph, options, paths)?;
+    #[cfg(feature = "seeded-faults")]
+    let made = crate::faults::after_pass(pass, graph, made);
+    Ok(made)
+}
+
+fn rewritten(pass: Pass, graph: &Graph, options: &Options, paths: &mut Vec<PathDecision>) -> Result<Graph, PassError> {
     let _span = tracing::info_span!("pass", name = pass.name()).entered();
     let wrap = |source: GraphError| PassError::Pass {
         pass: pass.name(),

@@ -42,6 +42,8 @@ pub struct LaunchReport {
 pub struct Planned {
     /// The plan.
     pub plan: Plan,
+    /// The node whose elements each slot holds.
+    pub values: Vec<NodeId>,
     /// Per launch, in order of execution.
     pub launches: Vec<LaunchReport>,
     /// Every in-place decision.
@@ -65,6 +67,8 @@ struct Planner<'g> {
     graph: &'g Graph,
     target: &'g Target,
     plan: Plan,
+    /// By slot.
+    values: Vec<NodeId>,
     slot_of: FxHashMap<NodeId, SlotId>,
     /// Values that are computed once per executable.
     kept: FxHashSet<NodeId>,
@@ -88,6 +92,7 @@ pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
             guards: graph.guards().to_vec(),
             ..Plan::default()
         },
+        values: Vec::new(),
         slot_of: FxHashMap::default(),
         kept: clusters
             .clusters
@@ -110,8 +115,14 @@ pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
         input.slot = p.slot_of.get(&graph.inputs()[i]).copied();
     }
     memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
+    #[cfg(feature = "seeded-faults")]
+    crate::faults::after_grouping(&mut p.plan, &mut p.in_place);
     let mut aliases = memory::choose_aliases(&mut p.plan, &p.in_place);
+    #[cfg(feature = "seeded-faults")]
+    crate::faults::after_aliases(&mut p.plan, &mut aliases);
     p.plan.donations = memory::choose_donations(&p.plan, &p.in_place, &mut aliases);
+    #[cfg(feature = "seeded-faults")]
+    crate::faults::after_donations(&mut p.plan);
     let layout = if p.plan.symbols.is_empty() {
         memory::pack(&p.plan, &[])
     } else {
@@ -119,6 +130,7 @@ pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
     };
     Planned {
         plan: p.plan,
+        values: p.values,
         launches: p.launches,
         aliases,
         layout,
@@ -157,6 +169,7 @@ impl Planner<'_> {
             len: ty.elements(),
             storage,
         });
+        self.values.push(node);
         let id = SlotId(self.plan.slots.len() as u32 - 1);
         self.slot_of.insert(node, id);
         id

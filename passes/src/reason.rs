@@ -64,6 +64,8 @@ pub enum FusionReason {
     },
     /// Refused: one of the two is constant, so it is computed once per executable.
     Once,
+    /// Refused: only so many fusions were asked for.
+    Limit,
     /// Refused: the producer is a step of its own.
     OwnStep {
         /// The kind of step.
@@ -117,6 +119,7 @@ impl fmt::Display for FusionReason {
                 )
             }
             Self::Once => f.write_str("a constant: it is computed once per executable"),
+            Self::Limit => f.write_str("no more fusions were asked for"),
             Self::OwnStep { step } => write!(f, "a {step} is a step of its own"),
         }
     }

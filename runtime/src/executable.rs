@@ -13,6 +13,7 @@
 mod donate;
 mod init;
 mod product;
+mod watch;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -31,6 +32,7 @@ use product::BoundGemm;
 
 pub use donate::Argument;
 use init::Kept;
+pub use watch::Watched;
 
 /// Places a plan's arena slots for concrete symbol values; `None` if a size overflows. Supplied by the compiler, which owns
 /// the decision.
@@ -200,6 +202,9 @@ pub struct StepTime {
     pub ns: u64,
 }
 
+/// Called before (`true`) and after each step, with its number and where each slot's bytes are.
+type Observe<'a> = dyn FnMut(usize, bool, &[*mut u8]) + 'a;
+
 /// One step under a binding: everything evaluated.
 enum BoundStep {
     Launches(Vec<BoundLaunch>),
@@ -342,6 +347,16 @@ impl Executable {
     /// If the inputs do not fit, memory runs out, or a worker panics.
     pub fn run(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OutputTensor>, RunError> {
         let binding = self.binding(inputs)?;
+        self.run_observed(&binding, inputs, None, &mut |_, _, _| {})
+    }
+
+    fn run_observed(
+        &self,
+        binding: &Binding,
+        inputs: &[TensorView<'_>],
+        fill: Option<u8>,
+        observe: &mut Observe<'_>,
+    ) -> Result<Vec<OutputTensor>, RunError> {
         let mut outputs = Vec::with_capacity(self.plan.outputs.len());
         for (o, shape) in self.plan.outputs.iter().zip(&binding.output_shapes) {
             let bytes = binding.slot_bytes[o.slot.0 as usize] as usize;
@@ -351,12 +366,17 @@ impl Executable {
                 data: self.buffers.take(bytes)?,
             });
         }
-        self.with_state(&binding, |state| {
+        self.with_state(binding, |state| {
+            if let Some(fill) = fill {
+                outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(fill));
+                state.arena.as_mut_slice().fill(fill);
+                state.scratch.as_mut_slice().fill(fill);
+            }
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
                 state.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
-            self.execute(&binding, state, &address, &mut |_, _| {})
+            self.execute(binding, state, &address, observe)
         })?;
         Ok(outputs)
     }
@@ -367,7 +387,7 @@ impl Executable {
     /// # Errors
     /// If inputs or buffers do not fit, memory runs out, or a worker panics.
     pub fn run_into(&self, inputs: &[TensorView<'_>], outputs: &mut [&mut [u8]]) -> Result<(), RunError> {
-        self.run_timed(inputs, outputs, &mut |_, _| {})
+        self.run_timed(inputs, outputs, &mut |_, _, _| {})
     }
 
     /// As [`Executable::run_into`], and appends the time of each step to `times`.
@@ -381,7 +401,7 @@ impl Executable {
         times: &mut Vec<StepTime>,
     ) -> Result<(), RunError> {
         let mut last = Instant::now();
-        self.run_timed(inputs, outputs, &mut |step, begins| {
+        self.run_timed(inputs, outputs, &mut |step, begins, _| {
             let now = Instant::now();
             if begins {
                 last = now;
@@ -398,7 +418,7 @@ impl Executable {
         &self,
         inputs: &[TensorView<'_>],
         outputs: &mut [&mut [u8]],
-        observe: &mut dyn FnMut(usize, bool),
+        observe: &mut Observe<'_>,
     ) -> Result<(), RunError> {
         let binding = self.binding(inputs)?;
         if outputs.len() != self.plan.outputs.len() {
@@ -469,7 +489,7 @@ impl Executable {
         binding: &Binding,
         state: &mut CallState,
         input: &dyn Fn(usize) -> *mut u8,
-        observe: &mut dyn FnMut(usize, bool),
+        observe: &mut Observe<'_>,
     ) -> Result<(), RunError> {
         let kept = self.kept(binding)?;
         let arena = state.arena.as_mut_ptr();
@@ -494,9 +514,9 @@ impl Executable {
             }
         }
         for (number, step) in binding.steps.iter().enumerate() {
-            observe(number, true);
+            observe(number, true, &state.slots);
             self.step(step, binding, state)?;
-            observe(number, false);
+            observe(number, false, &state.slots);
         }
         Ok(())
     }

@@ -73,9 +73,9 @@ fn part(from: &IrGraph, root: NodeId) -> Result<(IrGraph, Vec<String>), tlc_ir::
         let added = match &node.kind {
             NodeKind::Input { name, ty, .. } => {
                 names.push(name.clone());
-                to.add_input(name, ty.clone(), node.origin)?
+                to.add_input(name, ty.clone(), node.origin.clone())?
             }
-            kind => to.add(kind.clone(), &operands, node.origin)?,
+            kind => to.add(kind.clone(), &operands, node.origin.clone())?,
         };
         moved.insert(id, added);
     }

@@ -91,16 +91,21 @@ fn shown(name: &str) -> String {
     text
 }
 
-fn node_place(node: Node<'_>) -> String {
+/// The name of a node, or of its first result.
+fn node_name(node: Node<'_>) -> String {
     let name = match node.name() {
         "" => node.outputs().find(|o| !o.is_empty()).unwrap_or_default(),
         name => name,
     };
+    one_line(shown(name))
+}
+
+fn node_place(node: Node<'_>) -> String {
     let domain = match node.domain() {
         "" | "ai.onnx" => String::new(),
         domain => format!("{}.", shown(domain)),
     };
-    format!("node '{}' ({domain}{}): ", shown(name), shown(node.op_type()))
+    format!("node '{}' ({domain}{}): ", node_name(node), shown(node.op_type()))
 }
 
 /// See [`super::import`].
@@ -407,10 +412,15 @@ impl<'o, 'a> Importer<'o, 'a> {
             inputs,
             outputs: node.outputs().count(),
         };
-        let values = match sizes::carried(&mut call).map_err(here())? {
-            Some(value) => vec![value],
-            None => operator(&mut call).map_err(here())?,
+        let graph = call.importer.graph.clone();
+        let outer = graph.set_within(Some(node_name(node).into()));
+        let values = match sizes::carried(&mut call) {
+            Ok(Some(value)) => Ok(vec![value]),
+            Ok(None) => operator(&mut call),
+            Err(refusal) => Err(refusal),
         };
+        graph.set_within(outer);
+        let values = values.map_err(here())?;
         self.recorded().map_err(here())?;
         Ok(values)
     }

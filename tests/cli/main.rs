@@ -12,3 +12,4 @@ mod onnx;
 #[path = "../onnx/proto.rs"]
 mod proto;
 mod support;
+mod verify;

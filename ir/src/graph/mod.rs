@@ -18,6 +18,7 @@ pub mod verify;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::panic::Location;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
@@ -478,7 +479,7 @@ impl NodeKind {
 }
 
 /// Where a node was recorded.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Origin {
     /// Made by a pass.
     #[default]
@@ -492,6 +493,8 @@ pub enum Origin {
         /// Column, in characters.
         column: u32,
     },
+    /// A node of an imported model, by its name.
+    Named(Arc<str>),
 }
 
 impl fmt::Display for Origin {
@@ -500,6 +503,7 @@ impl fmt::Display for Origin {
             Origin::Unknown => f.write_str("?"),
             Origin::Source(l) => write!(f, "{}:{}:{}", l.file(), l.line(), l.column()),
             Origin::Text { line, column } => write!(f, "{line}:{column}"),
+            Origin::Named(name) => write!(f, "'{name}'"),
         }
     }
 }
@@ -760,7 +764,7 @@ impl Graph {
                 .collect(),
             problem,
             expected,
-            origin,
+            origin: origin.clone(),
         })?;
         let id = NodeId(self.nodes.len() as u32);
         self.guards

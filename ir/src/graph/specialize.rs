@@ -34,7 +34,7 @@ impl Graph {
             let operands: Operands = node.operands.iter().map(|o| map[o.index()]).collect();
             let kind = match &node.kind {
                 NodeKind::Input { name, ty: declared, .. } => {
-                    map.push(new.add_input(name, ty(declared), node.origin)?);
+                    map.push(new.add_input(name, ty(declared), node.origin.clone())?);
                     continue;
                 }
                 NodeKind::Iota { ty: made, axis } => NodeKind::Iota {
@@ -73,7 +73,7 @@ impl Graph {
                 }),
                 kind => kind.clone(),
             };
-            map.push(new.add(kind, &operands, node.origin)?);
+            map.push(new.add(kind, &operands, node.origin.clone())?);
         }
         for o in self.outputs() {
             new.add_output(&o.name, map[o.node.index()]);

@@ -19,7 +19,7 @@ mod lanes;
 mod random;
 mod space;
 
-pub use bounds::{Bounded, Mismatch, compare, interpret_with_bounds};
+pub use bounds::{Bounded, Mismatch, compare, interpret_each_with_bounds, interpret_with_bounds};
 pub use random::{random_bits, threefry2x32};
 
 use crate::binding::{BindError, bind_symbols, check_condition};
@@ -141,12 +141,13 @@ fn elements(shape: &[usize]) -> u64 {
     element_count(shape).map_or(u64::MAX, |n| n as u64)
 }
 
-/// Computes the outputs in one domain.
+/// Computes the outputs in one domain. `seen` is shown each value, and may put another in its place.
 fn run<D: Domain>(
     domain: &D,
     graph: &Graph,
     inputs: &[HostTensor],
     options: &Options,
+    seen: &mut dyn FnMut(NodeId, &D::Value) -> Option<HostTensor>,
 ) -> Result<Vec<D::Value>, InterpError> {
     let types: Vec<(DType, &[usize])> = inputs.iter().map(|t| (t.dtype(), t.shape())).collect();
     let symbols = bind_symbols(graph, &types, &options.symbols)?;
@@ -235,6 +236,10 @@ fn run<D: Domain>(
                 domain.compute(&step, &operands)?
             }
         };
+        let value = match seen(id, &value) {
+            Some(other) => domain.leaf(&other),
+            None => value,
+        };
         values[id.index()] = Some(value);
         for o in &node.operands {
             if last_use[o.index()] == Some(id) && !is_output[o.index()] && values[o.index()].take().is_some() {
@@ -270,7 +275,23 @@ fn temporary_bytes(graph: &Graph, node: &Node, symbols: &[i64]) -> u64 {
 /// # Errors
 /// [`InterpError`] if the inputs do not fit the graph, a guard fails, memory runs out, or the graph does not verify.
 pub fn interpret(graph: &Graph, inputs: &[HostTensor], options: &Options) -> Result<Vec<HostTensor>, InterpError> {
-    run(&Plain, graph, inputs, options)
+    run(&Plain, graph, inputs, options, &mut |_, _| None)
+}
+
+/// As [`interpret`], and calls `seen` with the value of each node that an output needs, in order.
+///
+/// # Errors
+/// As [`interpret`].
+pub fn interpret_each(
+    graph: &Graph,
+    inputs: &[HostTensor],
+    options: &Options,
+    seen: &mut dyn FnMut(NodeId, &HostTensor),
+) -> Result<Vec<HostTensor>, InterpError> {
+    run(&Plain, graph, inputs, options, &mut |id, value| {
+        seen(id, value);
+        None
+    })
 }
 
 /// Elements of the graph's own dtypes.

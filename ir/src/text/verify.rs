@@ -20,7 +20,10 @@ pub fn verify_module(module: &Module, text: &str) -> Vec<ParseError> {
             Entry::Graph(i) => {
                 let Some(graph) = module.graphs.get(*i) else { continue };
                 for e in crate::graph::verify::verify(graph) {
-                    let origin = e.node.filter(|n| n.index() < graph.len()).map(|n| graph.node(n).origin);
+                    let origin = e
+                        .node
+                        .filter(|n| n.index() < graph.len())
+                        .map(|n| graph.node(n).origin.clone());
                     let start = match origin {
                         Some(Origin::Text { line, column }) => offset(text, line, column),
                         _ => 0,

@@ -77,6 +77,8 @@ pub fn legalize(kernel: &mut Kernel) {
 
 /// Legalizes a kernel, choosing among equal forms the one that the target runs fastest.
 pub fn legalize_for(kernel: &mut Kernel, target: &Target) {
+    #[cfg(feature = "seeded-faults")]
+    let exponential = crate::faults::before_legalize(kernel);
     let body = std::mem::take(&mut kernel.body);
     let mut l = Legalizer {
         kernel,
@@ -88,6 +90,8 @@ pub fn legalize_for(kernel: &mut Kernel, target: &Target) {
     };
     l.block(body);
     kernel.body = l.out;
+    #[cfg(feature = "seeded-faults")]
+    crate::faults::after_legalize(exponential, kernel);
 }
 
 impl Legalizer<'_> {

@@ -743,6 +743,8 @@ impl Lowerer<'_> {
             }];
         }
         self.kernel.body = body;
+        #[cfg(feature = "seeded-faults")]
+        crate::faults::after_lower(&mut self.kernel);
         let in_place = match form {
             Form::Elementwise | Form::Rows | Form::Columns => in_place::pairs(&self.kernel, &parallel),
             Form::Serial => Vec::new(),

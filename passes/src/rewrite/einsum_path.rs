@@ -83,7 +83,7 @@ pub fn run(
             Err(Failed::Path(source)) => {
                 failure.get_or_insert(EinsumPathError::Path {
                     labels: einsum_labels(inputs, output),
-                    origin: node.origin,
+                    origin: node.origin.clone(),
                     element_bytes,
                     source,
                 });

@@ -32,7 +32,7 @@ impl Rebuilder {
     /// # Errors
     /// If the operands do not fit: a bug in the pass that asks.
     pub fn add(&mut self, kind: NodeKind, operands: &[NodeId]) -> Result<NodeId, GraphError> {
-        self.graph.add(kind, operands, self.origin)
+        self.graph.add(kind, operands, self.origin.clone())
     }
 
     /// A view of a node, or the node itself where the view changes nothing.
@@ -105,9 +105,9 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
     }
     let mut map: Vec<Option<NodeId>> = vec![None; graph.len()];
     for (id, node) in graph.nodes() {
-        re.origin = node.origin;
+        re.origin = node.origin.clone();
         if let NodeKind::Input { name, ty, .. } = &node.kind {
-            map[id.index()] = Some(re.graph.add_input(name, ty.clone(), node.origin)?);
+            map[id.index()] = Some(re.graph.add_input(name, ty.clone(), node.origin.clone())?);
         } else if live[id.index()] {
             let operands: Operands = node
                 .operands

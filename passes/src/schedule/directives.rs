@@ -226,6 +226,15 @@ pub const MAX_UNROLL: i64 = 64;
 /// # Errors
 /// [`Refusal`] if the precondition fails; the kernel is then unchanged.
 pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, Refusal> {
+    #[cfg(feature = "seeded-faults")]
+    let scratch = kernel.scratch.len();
+    let made = transform(kernel, directive)?;
+    #[cfg(feature = "seeded-faults")]
+    crate::faults::after_directive(directive, &made, scratch, kernel);
+    Ok(made)
+}
+
+fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, Refusal> {
     match directive {
         Directive::Split { var, factor } => split(kernel, *var, *factor),
         Directive::Block { var, factor } => block(kernel, *var, *factor),

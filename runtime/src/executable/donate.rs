@@ -63,7 +63,7 @@ impl Executable {
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
                 state.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
             }
-            self.execute(&binding, state, &|k| addresses[k], &mut |_, _| {})
+            self.execute(&binding, state, &|k| addresses[k], &mut |_, _, _| {})
         })?;
         Ok(outputs)
     }

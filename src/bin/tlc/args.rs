@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{bench, check, completions, einsum, emit, explain, fmt, hwbench, opt, profile, run};
+use crate::{bench, check, compare, completions, einsum, emit, explain, fmt, hwbench, opt, profile, run, verify};
 
 const AFTER_HELP: &str = "\
 A MODEL is a .tlir text file or an .onnx file; `-` is text on standard input. Results go to standard output, everything else to standard error.
@@ -12,7 +12,7 @@ Output files are written beside their final name and renamed: a failed or interr
 
 Exit codes:
   0   done
-  1   a check or a comparison failed
+  1   a check or a comparison failed; for reduce, there is nothing to reduce
   2   wrong usage
   3   invalid input (also: an output that cannot be written for want of permission or a directory)
   4   unsupported; the message says what
@@ -79,7 +79,7 @@ pub struct Global {
     #[arg(long, global = true, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Fix a symbolic size, as in --set batch=128
-    #[arg(long = "set", global = true, value_name = "NAME=N", value_parser = size_of_symbol)]
+    #[arg(long = "set", alias = "sym", global = true, value_name = "NAME=N", value_parser = size_of_symbol)]
     pub sets: Vec<(String, i64)>,
     /// The most memory to use, as in 512MiB or 2G [default: this machine's]
     #[arg(long, global = true, value_name = "SIZE", value_parser = bytes)]
@@ -103,6 +103,12 @@ pub enum Command {
     Einsum(einsum::Einsum),
     /// Run a model, or a batch of cases
     Run(run::Run),
+    /// Compare a compiled model with its meaning, value by value; where they differ, find the wrong decision
+    Verify(verify::Verify),
+    /// Find a small graph that tlc compiles as wrongly as a large one
+    Reduce(verify::Reduce),
+    /// Compare two models, or one under two settings
+    Compare(compare::Compare),
     /// Measure the median time of a model against the hardware's limit
     Bench(bench::Bench),
     /// Measure this machine's bandwidths and peaks, and keep them

@@ -9,6 +9,7 @@ mod args;
 mod batch;
 mod bench;
 mod check;
+mod compare;
 mod completions;
 mod console;
 mod data;
@@ -29,6 +30,8 @@ mod specialize;
 mod stages;
 mod staging;
 mod timing;
+mod top;
+mod verify;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -44,6 +47,8 @@ use stages::Stages;
 fn main() -> ExitCode {
     panics::install();
     staging::clean_up_on_signals();
+    #[cfg(feature = "seeded-faults")]
+    tlc_passes::faults::seed_from_environment();
     let cli = match parse() {
         Ok(cli) => cli,
         Err(code) => return code,
@@ -109,6 +114,9 @@ fn dispatch(cli: &Cli, console: Console) -> Result<(), Failure> {
         Command::Emit(args) => emit::run(&session, args),
         Command::Einsum(args) => einsum::run(&session, args),
         Command::Run(args) => run::run(&session, args),
+        Command::Verify(args) => verify::run(&session, args),
+        Command::Reduce(args) => verify::reduce(&session, args),
+        Command::Compare(args) => compare::run(&session, args),
         Command::Bench(args) => bench::run(&session, args),
         Command::Hwbench(args) => hwbench::run(&session, args),
         Command::Profile(args) => profile::run(&session, args),

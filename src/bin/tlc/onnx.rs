@@ -8,7 +8,7 @@ use tlc_formats::ErrorKind;
 use tlc_ir::Graph;
 use tlc_runtime::mmap::{MapError, MappedFile};
 
-use crate::data::{InputSpec, Source, read_npy};
+use crate::data::{InputSpec, read_source};
 use crate::failure::{Code, Failure};
 use crate::session::{Session, display};
 
@@ -33,11 +33,8 @@ pub fn load(session: &Session, path: &Path, specs: &[InputSpec]) -> Result<Graph
     })?;
     let values = |name: &str| -> Option<HostTensor> {
         let (_, source) = specs.iter().find(|(n, _)| n == name)?;
-        let Source::File(path) = source else {
-            return None;
-        };
         // What is wrong with the file is told when it is read as an input.
-        let tensor = read_npy(session, path, None::<DType>).ok()?;
+        let tensor = read_source(session, source, name, None::<DType>)?.ok()?;
         (tensor.bytes().len() <= MAX_STEERING_BYTES).then_some(tensor)
     };
     let options = ImportOptions {

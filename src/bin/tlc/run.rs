@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tlc::{HostTensor, Input, Output};
+use tlc::verify::{Case, nan};
+use tlc::{Executable, HostTensor, Input, Output};
 use tlc_formats::{FormatError, npy};
 use tlc_runtime::executable::TensorView;
 
@@ -15,6 +16,7 @@ use crate::data::{InputSpec, Source, Summary, file_names, input_spec, inputs};
 use crate::failure::{Code, Failure};
 use crate::session::{Model, Session};
 use crate::staging::Outputs;
+use crate::top;
 
 /// Arguments.
 #[derive(Args, Debug)]
@@ -25,12 +27,18 @@ pub struct Run {
     /// The graph to take from a file that holds several [default: the first]
     #[arg(long, value_name = "NAME")]
     graph: Option<String>,
-    /// An input, as in x=x.npy, or made up: x=random, x=zeros, x=ones
+    /// An input, as in x=x.npy or x=all.npz:KEY, or made up: x=random, x=zeros, x=ones
     #[arg(long = "input", short = 'i', value_name = "NAME=SOURCE", value_parser = input_spec)]
     inputs: Vec<InputSpec>,
     /// Write DIR/NAME.npy for each output, instead of a summary of all
     #[arg(long, short = 'o', value_name = "DIR")]
     output_dir: Option<PathBuf>,
+    /// Also print the N largest elements along the last axis of each output, with their positions
+    #[arg(long, value_name = "N", conflicts_with = "batch")]
+    top: Option<usize>,
+    /// Name the first operation that makes a NaN; then the exit code is 1
+    #[arg(long, conflicts_with = "batch")]
+    check_nan: bool,
     /// Run many cases: JSON lines {"id","model","inputs":{name:file},"output_dir"}, one JSON line out for each
     #[arg(long, value_name = "MANIFEST", conflicts_with_all = ["model", "inputs", "output_dir", "graph"])]
     batch: Option<PathBuf>,
@@ -43,9 +51,24 @@ pub fn run_model(
     specs: &[InputSpec],
     otherwise: Option<Source>,
 ) -> Result<(Vec<Output>, f64), Failure> {
+    let (tensors, executable) = prepared(session, model, specs, otherwise)?;
+    timed(model, &tensors, &executable)
+}
+
+/// Reads or makes the inputs, and compiles the model.
+fn prepared(
+    session: &Session,
+    model: &Model,
+    specs: &[InputSpec],
+    otherwise: Option<Source>,
+) -> Result<(Vec<HostTensor>, Executable), Failure> {
     let tensors = inputs(session, &model.file, &model.graph, specs, otherwise)?;
     let executable = session.compile(model)?;
     check_memory(session, &model.file, &executable, &tensors)?;
+    Ok((tensors, executable))
+}
+
+fn timed(model: &Model, tensors: &[HostTensor], executable: &Executable) -> Result<(Vec<Output>, f64), Failure> {
     let views: Vec<Input<'_>> = tensors.iter().map(Input::from).collect();
     let start = Instant::now();
     let outputs = executable.run(&views).map_err(|e| Failure::run(&model.file, &e))?;
@@ -65,7 +88,7 @@ pub fn view(tensor: &HostTensor) -> TensorView<'_> {
 pub fn check_memory(
     session: &Session,
     file: &str,
-    executable: &tlc::Executable,
+    executable: &Executable,
     tensors: &[HostTensor],
 ) -> Result<(), Failure> {
     let views: Vec<TensorView<'_>> = tensors.iter().map(view).collect();
@@ -99,6 +122,26 @@ pub fn write_outputs(dir: &Path, outputs: &[Output]) -> Result<Vec<PathBuf>, Fai
     Ok(files)
 }
 
+/// Names the first operation that makes a NaN, if one does.
+fn check_nan(session: &Session, model: &Model, tensors: &[HostTensor], executable: &Executable) -> Result<(), Failure> {
+    let case = Case {
+        graph: model.graph.clone(),
+        inputs: tensors.to_vec(),
+        symbols: vec![],
+    };
+    let found = nan::check_nan(&case, executable).map_err(|e| Failure::run(&model.file, &e))?;
+    for (name, count) in &found.inputs {
+        session.console.note(&format!("note: input `{name}` holds {count} NaN"));
+    }
+    match found.first {
+        None => Ok(()),
+        Some(first) => {
+            let message = format!("{first}; expected no NaN from operands without one");
+            Err(Failure::at(Code::Failed, &model.file, message))
+        }
+    }
+}
+
 /// Runs the command.
 pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
     if let Some(manifest) = &args.batch {
@@ -115,7 +158,11 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
         graph: args.graph.clone(),
     };
     let model = session.model_for(&chosen, &args.inputs)?;
-    let (outputs, seconds) = run_model(session, &model, &args.inputs, None)?;
+    let (tensors, executable) = prepared(session, &model, &args.inputs, None)?;
+    if args.check_nan {
+        check_nan(session, &model, &tensors, &executable)?;
+    }
+    let (outputs, seconds) = timed(&model, &tensors, &executable)?;
     let files = match &args.output_dir {
         Some(dir) => write_outputs(dir, &outputs)?,
         None => vec![],
@@ -127,6 +174,9 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
             .map(|(i, s)| {
                 let mut value = s.json();
                 value["file"] = json!(files.get(i).map(|f| f.to_string_lossy()));
+                if let Some(n) = args.top {
+                    value["top"] = top::json(&outputs[i].to_host(), n);
+                }
                 value
             })
             .collect();
@@ -134,8 +184,17 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
             .console
             .json_result(&json!({ "graph": model.graph.name, "seconds": seconds, "outputs": all }));
     }
-    if files.is_empty() {
-        return session.console.result(&summaries.map(|s| s.text()).collect::<String>());
+    if files.is_empty() || args.top.is_some() {
+        let mut text = String::new();
+        for (output, summary) in outputs.iter().zip(summaries) {
+            if files.is_empty() {
+                text += &summary.text();
+            }
+            if let Some(n) = args.top {
+                text += &top::text(&output.name, &output.to_host(), n);
+            }
+        }
+        session.console.result(&text)?;
     }
     files
         .iter()

@@ -15,7 +15,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::dtype::{DType, Scalar};
-use crate::graph::{Graph, Monoid, NodeKind, View};
+use crate::graph::{Graph, Monoid, NodeId, NodeKind, View};
 use crate::scalar::ScalarOp;
 use crate::tensor::HostTensor;
 
@@ -179,10 +179,30 @@ pub fn interpret_with_bounds(
     inputs: &[HostTensor],
     options: &Options,
 ) -> Result<Vec<Bounded>, InterpError> {
+    interpret_each_with_bounds(graph, inputs, options, &mut |_| false, &mut |_, _| None)
+}
+
+/// As [`interpret_with_bounds`], and calls `seen` with the value of each node that an output needs and that `wanted`
+/// names, in order. No more than one such value is kept at a time. Where `seen` answers a tensor (of the node's type), what
+/// follows is computed from that tensor, as if it were given: so each part of a computation can be judged by itself.
+///
+/// # Errors
+/// As [`super::interpret`].
+pub fn interpret_each_with_bounds(
+    graph: &Graph,
+    inputs: &[HostTensor],
+    options: &Options,
+    wanted: &mut dyn FnMut(NodeId) -> bool,
+    seen: &mut dyn FnMut(NodeId, Bounded) -> Option<HostTensor>,
+) -> Result<Vec<Bounded>, InterpError> {
     let domain = Bounds {
         ulps: options.function_ulps,
     };
-    Ok(run(&domain, graph, inputs, options)?
+    let mut each = |id: NodeId, value: &Value| match wanted(id) {
+        true => seen(id, value.clone().into_bounded()),
+        false => None,
+    };
+    Ok(run(&domain, graph, inputs, options, &mut each)?
         .into_iter()
         .map(Value::into_bounded)
         .collect())

@@ -1,0 +1,326 @@
+//! `tlc verify` and `tlc reduce`: is what was compiled right, and if not, which decision is wrong and which small graph shows
+//! it. The work is done by [`tlc::verify`].
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Value, json};
+use tlc::explain::counted;
+use tlc::verify::guilty::graph_text;
+use tlc::verify::{self, Budget, Case, Finding, Guilty, Report, VerifyError};
+use tlc::{CompileOptions, HostTensor};
+use tlc_formats::npy;
+use tlc_ir::NodeKind;
+use tlc_ir::interp::InterpError;
+
+use crate::args::ModelArgs;
+use crate::bench::seconds;
+use crate::data::{InputSpec, Source, declared, file_names, input_spec, inputs};
+use crate::failure::{Code, Failure};
+use crate::session::{Model, Session, is_stdin};
+use crate::staging::write_file;
+
+/// Arguments of `tlc verify`.
+#[derive(Args, Debug)]
+pub struct Verify {
+    #[command(flatten)]
+    what: What,
+    /// Where to write the smallest graph that fails [default: NAME.reduced.tlir in the current directory]
+    #[arg(long, short = 'o', value_name = "FILE.tlir")]
+    output: Option<PathBuf>,
+    /// Only say what is wrong: no search for the wrong decision or a smaller graph
+    #[arg(long)]
+    no_reduce: bool,
+}
+
+/// Arguments of `tlc reduce`.
+#[derive(Args, Debug)]
+pub struct Reduce {
+    #[command(flatten)]
+    what: What,
+    /// Where to write the graph [default: standard output]
+    #[arg(long, short = 'o', value_name = "FILE.tlir")]
+    output: Option<PathBuf>,
+}
+
+/// A model on data.
+#[derive(Args, Debug)]
+struct What {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// An input, as in x=x.npy or x=all.npz:KEY, or made up: x=zeros, x=ones [default: random]
+    #[arg(long = "input", short = 'i', value_name = "NAME=SOURCE", value_parser = input_spec)]
+    inputs: Vec<InputSpec>,
+    /// The graph passes to compile with, comma-separated [default: the compiler's pipeline]
+    #[arg(long, value_name = "P")]
+    passes: Option<String>,
+    /// How long to search for a smaller graph, in seconds
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
+    time: f64,
+}
+
+/// What is verified, and how.
+struct Prepared {
+    model: Model,
+    case: Case,
+    options: CompileOptions,
+    report: Report,
+}
+
+impl What {
+    fn prepare(&self, session: &Session) -> Result<Prepared, Failure> {
+        let mut options = session.compile_options();
+        if let Some(names) = &self.passes {
+            let parsed: Result<tlc_passes::pipeline::Pipeline, _> = names.parse();
+            parsed.map_err(|e: tlc_passes::PassError| Failure::new(Code::Usage, e.to_string()))?;
+            options.passes = Some(names.clone());
+        }
+        options.max_memory_bytes = Some(session.memory_limit());
+        let model = session.model_for(&self.model, &self.inputs)?;
+        let tensors = inputs(session, &model.file, &model.graph, &self.inputs, Some(Source::Random))?;
+        let case = Case {
+            graph: model.graph.clone(),
+            inputs: tensors,
+            symbols: vec![],
+        };
+        let report = verify::verify(&case, &options).map_err(|e| interpreter(&model.file, &e))?;
+        Ok(Prepared {
+            model,
+            case,
+            options,
+            report,
+        })
+    }
+
+    fn budget(&self) -> Budget {
+        Budget {
+            time: Duration::from_secs_f64(self.time),
+            ..Budget::default()
+        }
+    }
+}
+
+fn interpreter(file: &str, error: &VerifyError) -> Failure {
+    let code = match error {
+        VerifyError::Interpreter(InterpError::Memory { .. } | InterpError::Tensor { .. }) => Code::Limit,
+        _ => Code::Invalid,
+    };
+    Failure::at(code, file, error.to_string())
+}
+
+/// The smallest case that was found to fail as the first one does.
+struct Smallest {
+    case: Case,
+    /// Whether random inputs of the session's seed show it, so that the graph is all there is to keep.
+    made_up: bool,
+    guilty: Option<Guilty>,
+}
+
+impl Prepared {
+    fn smallest(&self, session: &Session, first: &Finding, budget: Budget) -> Smallest {
+        let mut fails = |case: &Case| {
+            let report = verify::verify(case, &self.options);
+            report.is_ok_and(|r| r.findings.first().is_some_and(|f| f.is_like(first)))
+        };
+        let case = verify::reduce(&self.case, budget, &mut fails);
+        let made_up = verify::reduce::with_random_inputs(&case, session.global.seed);
+        let (case, made_up) = match made_up.filter(|c| fails(c)) {
+            Some(made_up) => (made_up, true),
+            None => (case, false),
+        };
+        let guilty = verify::guilty::find(&case, &self.options);
+        Smallest { case, made_up, guilty }
+    }
+}
+
+/// Writes the graph, and its inputs beside it where they matter. Answers the files of the inputs.
+fn write(smallest: &Smallest, path: &Path, text: &str) -> Result<Vec<(String, PathBuf)>, Failure> {
+    write_file(path, text.as_bytes())?;
+    if smallest.made_up {
+        return Ok(vec![]);
+    }
+    let all = declared(&smallest.case.graph);
+    let files = file_names(all.iter().map(|(name, _)| *name));
+    let mut out = Vec::new();
+    for (((name, _), file), tensor) in all.iter().zip(files).zip(&smallest.case.inputs) {
+        let path = path.with_extension(file);
+        write_file(&path, &npy_bytes(tensor))?;
+        out.push((name.to_string(), path));
+    }
+    Ok(out)
+}
+
+fn npy_bytes(tensor: &HostTensor) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    // Writing to memory does not fail.
+    let _ = npy::write(tensor, &mut bytes);
+    bytes
+}
+
+/// The text of a reduced graph, with what is wrong with it in front.
+fn annotated(smallest: &Smallest, first: &Finding) -> String {
+    let mut out = String::new();
+    let mut comment = |text: &str| {
+        for line in text.lines() {
+            out += &format!("// {line}\n");
+        }
+    };
+    comment(&format!("wrong: {first}"));
+    if let Some(guilty) = &smallest.guilty {
+        comment(&format!("guilty: {guilty}"));
+    }
+    out + &graph_text(&smallest.case.graph)
+}
+
+fn finding_json(finding: &Finding) -> Value {
+    let kind = match finding {
+        Finding::Refused(_) => "refused",
+        Finding::Panicked(_) => "panicked",
+        Finding::Plan(_) => "plan",
+        Finding::Value(..) => "value",
+        Finding::Overwritten(..) => "overwritten",
+        Finding::Meaning(..) => "meaning",
+        Finding::Output(..) => "output",
+        Finding::Again(_) => "again",
+        Finding::Threads(_) => "threads",
+        Finding::Donation { .. } => "donation",
+    };
+    json!({ "kind": kind, "message": finding.to_string() })
+}
+
+fn guilty_json(guilty: &Guilty) -> Value {
+    json!({
+        "stage": guilty.stage.to_string(),
+        "decision": guilty.decision,
+        "reason": guilty.reason,
+        "effect": guilty.effect,
+    })
+}
+
+fn report_json(report: &Report) -> Value {
+    json!({
+        "right": report.is_right(),
+        "steps": report.steps,
+        "values": report.values,
+        "elements": report.elements,
+        "uncertain": report.uncertain,
+        "regrouped": report.regrouped,
+        "findings": report.findings.iter().map(finding_json).collect::<Vec<_>>(),
+    })
+}
+
+fn right_text(report: &Report) -> String {
+    let mut text = format!(
+        "right: {}, {}, {} within their bounds",
+        counted(report.steps, "step"),
+        counted(report.values, "value"),
+        counted(report.elements as usize, "element"),
+    );
+    if report.uncertain > 0 {
+        text += &format!(", {} of them uncertain", report.uncertain);
+    }
+    if report.regrouped {
+        text += "; contractions in another order differ where infinities, NaN or empty sums meet, as they may";
+    }
+    text + "\n"
+}
+
+/// Runs `tlc verify`.
+pub fn run(session: &Session, args: &Verify) -> Result<(), Failure> {
+    let prepared = args.what.prepare(session)?;
+    let report = &prepared.report;
+    let mut value = report_json(report);
+    let Some(first) = report.findings.first() else {
+        return match session.console.json() {
+            true => session.console.json_result(&value),
+            false => session.console.result(&right_text(report)),
+        };
+    };
+    let mut text = format!("wrong: {first}\n");
+    if report.findings.len() > 1 {
+        text += &format!("  and {} more\n", counted(report.findings.len() - 1, "finding"));
+    }
+    if !args.no_reduce {
+        let smallest = prepared.smallest(session, first, args.what.budget());
+        let path = args
+            .output
+            .clone()
+            .unwrap_or_else(|| default_output(&args.what.model.model));
+        let files = write(&smallest, &path, &annotated(&smallest, first))?;
+        if let Some(guilty) = &smallest.guilty {
+            text += &format!("guilty: {guilty}\n  {}\n", guilty.effect);
+            value["guilty"] = guilty_json(guilty);
+        }
+        let nodes = operations(&smallest.case);
+        let given: Vec<String> = files
+            .iter()
+            .map(|(name, file)| format!(" --input '{name}={}'", file.display()))
+            .collect();
+        text += &format!(
+            "smallest: {}, in {}; tlc verify {}{}\n",
+            counted(nodes, "operation"),
+            path.display(),
+            path.display(),
+            given.concat()
+        );
+        let files: Vec<Value> = files.iter().map(|(n, f)| json!({ "input": n, "file": f })).collect();
+        value["reduced"] = json!({ "file": path, "operations": nodes, "inputs": files });
+    }
+    match session.console.json() {
+        true => session.console.json_result(&value)?,
+        false => session.console.result(&text)?,
+    }
+    let message = format!("the compiled graph is wrong: {first}");
+    Err(Failure::at(Code::Failed, &prepared.model.file, message))
+}
+
+fn operations(case: &Case) -> usize {
+    let leaf = |k: &NodeKind| matches!(k, NodeKind::Input { .. } | NodeKind::Const(_) | NodeKind::Data(_));
+    case.graph.nodes().filter(|(_, n)| !leaf(&n.kind)).count()
+}
+
+fn default_output(model: &Path) -> PathBuf {
+    let stem = match is_stdin(model) {
+        true => None,
+        false => model.file_stem(),
+    };
+    let mut name = stem.map_or_else(|| "graph".into(), |s| s.to_os_string());
+    name.push(".reduced.tlir");
+    name.into()
+}
+
+/// Runs `tlc reduce`.
+pub fn reduce(session: &Session, args: &Reduce) -> Result<(), Failure> {
+    let prepared = args.what.prepare(session)?;
+    let Some(first) = prepared.report.findings.first() else {
+        let message = "nothing is wrong with it, so that there is nothing to reduce; expected a model that `tlc verify` finds wrong";
+        return Err(Failure::at(Code::Failed, &prepared.model.file, message));
+    };
+    let smallest = prepared.smallest(session, first, args.what.budget());
+    let text = annotated(&smallest, first);
+    let files = match &args.output {
+        Some(path) => write(&smallest, path, &text)?,
+        None => vec![],
+    };
+    if session.console.json() {
+        let files: Vec<Value> = files.iter().map(|(n, f)| json!({ "input": n, "file": f })).collect();
+        return session.console.json_result(&json!({
+            "finding": finding_json(first),
+            "guilty": smallest.guilty.as_ref().map(guilty_json),
+            "operations": operations(&smallest.case),
+            "random_inputs": smallest.made_up,
+            "graph": text,
+            "inputs": files,
+        }));
+    }
+    if args.output.is_none() {
+        if !smallest.made_up {
+            session
+                .console
+                .note("note: random inputs do not show it; --output FILE.tlir writes its inputs beside it");
+        }
+        return session.console.result(&text);
+    }
+    Ok(())
+}

@@ -1,0 +1,175 @@
+//! Two results of one computation: how far they are apart, where, and whether that is within what rounding allows.
+
+use tlc_ir::graph::{GraphError, Operands, View};
+use tlc_ir::interp::Bounded;
+use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind};
+
+use super::Case;
+
+/// An element at which two results differ most.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Extreme {
+    /// How far they are apart.
+    pub by: f64,
+    /// Where.
+    pub index: Vec<usize>,
+    /// The first result there.
+    pub a: f64,
+    /// The second.
+    pub b: f64,
+}
+
+/// How two results differ.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Difference {
+    /// Elements compared.
+    pub elements: usize,
+    /// Elements that differ.
+    pub differing: usize,
+    /// The largest absolute difference, where both are numbers. `None` if none differs.
+    pub absolute: Option<Extreme>,
+    /// The largest difference relative to the larger magnitude, where both are numbers.
+    pub relative: Option<Extreme>,
+    /// Elements of which one is NaN or infinite and the other is something else, and the first of them.
+    pub special: usize,
+    /// Elements that are further apart than two right implementations may be, and the first of them.
+    pub outside: usize,
+    /// The first of these.
+    pub first_outside: Option<Extreme>,
+    /// Elements that may be anything.
+    pub uncertain: usize,
+}
+
+impl Difference {
+    /// True if every element is within the bounds.
+    pub fn is_within(&self) -> bool {
+        self.outside == 0
+    }
+}
+
+/// The index of an element, from its position in C order.
+pub(super) fn index_of(at: usize, shape: &[usize]) -> Vec<usize> {
+    let mut index = vec![0; shape.len()];
+    let mut rest = at;
+    for (slot, d) in index.iter_mut().zip(shape).rev() {
+        *slot = rest % d;
+        rest /= d;
+    }
+    index
+}
+
+/// Compares two tensors of one shape; `bounds` say of each how far a right implementation may be off. `None` if the shapes
+/// differ.
+pub fn difference(a: &HostTensor, b: &HostTensor, bounds: (&Bounded, &Bounded)) -> Option<Difference> {
+    if a.shape() != b.shape() || bounds.0.error.len() != a.len() || bounds.1.error.len() != a.len() {
+        return None;
+    }
+    let mut out = Difference {
+        elements: a.len(),
+        ..Difference::default()
+    };
+    for i in 0..a.len() {
+        let (x, y) = (a.get(i), b.get(i));
+        let (p, q) = (x.as_f64(), y.as_f64());
+        let allowed = bounds.0.error[i] + bounds.1.error[i];
+        let uncertain = allowed == f64::INFINITY;
+        out.uncertain += usize::from(uncertain);
+        // Integers beyond 2^53 are one number as f64 and may still differ.
+        let integers = !x.dtype().is_float() && x.dtype() == y.dtype();
+        let same = if integers {
+            x == y
+        } else {
+            p == q || (p.is_nan() && q.is_nan())
+        };
+        if same {
+            continue;
+        }
+        out.differing += 1;
+        let by = (p - q).abs();
+        let extreme = |by: f64| Extreme {
+            by,
+            index: index_of(i, a.shape()),
+            a: p,
+            b: q,
+        };
+        if by.is_finite() {
+            if out.absolute.as_ref().is_none_or(|e| by > e.by) {
+                out.absolute = Some(extreme(by));
+            }
+            let relative = by / p.abs().max(q.abs());
+            if out.relative.as_ref().is_none_or(|e| relative > e.by) {
+                out.relative = Some(extreme(relative));
+            }
+        } else {
+            out.special += 1;
+        }
+        // Where nothing may be off, two evaluations in f64 still round.
+        let rounding = 4.0 * f64::EPSILON * p.abs().max(q.abs());
+        let fits = by <= allowed + rounding && !integers;
+        if !uncertain && !fits {
+            out.outside += 1;
+            if out.first_outside.is_none() {
+                out.first_outside = Some(extreme(by));
+            }
+        }
+    }
+    Some(out)
+}
+
+/// A case whose floats are computed in one dtype. Inputs and constants keep theirs and are converted first, so that their
+/// rounding is part of the computation, and of its bounds.
+///
+/// # Errors
+/// [`GraphError`] for an operation that does not take the dtype.
+pub fn in_float(case: &Case, to: DType) -> Result<Case, GraphError> {
+    let dtype = |d: DType| if d.is_float() { to } else { d };
+    let from = &case.graph;
+    let mut graph = Graph::new(from.name.clone());
+    for s in from.symbols() {
+        graph.add_symbol(&s.name, s.lo, s.hi);
+    }
+    let mut map: Vec<NodeId> = Vec::with_capacity(from.len());
+    for (_, node) in from.nodes() {
+        let operands: Operands = node.operands.iter().map(|o| map[o.index()]).collect();
+        let kind = match &node.kind {
+            NodeKind::Convert(d) => NodeKind::Convert(dtype(*d)),
+            NodeKind::Einsum {
+                inputs,
+                output,
+                semiring,
+                accumulator,
+                dtype: result,
+            } => NodeKind::Einsum {
+                inputs: inputs.clone(),
+                output: output.clone(),
+                semiring: *semiring,
+                accumulator: dtype(*accumulator),
+                dtype: dtype(*result),
+            },
+            NodeKind::View(View::Pad { lo, hi, value }) => NodeKind::View(View::Pad {
+                lo: lo.clone(),
+                hi: hi.clone(),
+                value: value.convert(dtype(value.dtype())),
+            }),
+            kind => kind.clone(),
+        };
+        let mut made = match &kind {
+            NodeKind::Input { name, ty, .. } => graph.add_input(name, ty.clone(), node.origin.clone())?,
+            kind => graph.add(kind.clone(), &operands, node.origin.clone())?,
+        };
+        // What has no float operand may be of another float.
+        let found = graph.ty(made).dtype;
+        if found.is_float() && found != to {
+            made = graph.add(NodeKind::Convert(to), &[made], node.origin.clone())?;
+        }
+        map.push(made);
+    }
+    for o in from.outputs() {
+        graph.add_output(&o.name, map[o.node.index()]);
+    }
+    Ok(Case {
+        graph,
+        inputs: case.inputs.clone(),
+        symbols: case.symbols.clone(),
+    })
+}

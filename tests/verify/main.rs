@@ -1,0 +1,5 @@
+//! Comparison of compiled graphs with their meaning, and the searches behind it.
+
+mod nan;
+mod reduction;
+mod right;

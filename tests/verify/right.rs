@@ -1,0 +1,120 @@
+//! What is compiled right is found right: random graphs of every kind, on every kind of call.
+
+use tlc::verify::data::random as random_data;
+use tlc::verify::{Case, guilty, verify};
+use tlc::{CompileOptions, DType, Graph, keep};
+use tlc_ir::NodeKind;
+use tlc_ir::testgen::{GenOptions, random_case};
+
+fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    match std::env::var("TLC_SEEDS") {
+        Ok(range) => {
+            let (from, to) = range.split_once("..").expect("TLC_SEEDS is a range");
+            from.parse().expect("a number")..to.parse().expect("a number")
+        }
+        Err(_) => default,
+    }
+}
+
+/// A random graph with data.
+pub fn random(seed: u64, options: &GenOptions) -> Case {
+    let case = random_case(seed, options);
+    let names = case.graph.symbols().iter().map(|s| s.name.clone());
+    let symbols = names.zip(case.binding.iter().copied()).collect();
+    Case {
+        inputs: case.input_data(seed),
+        graph: case.graph,
+        symbols,
+    }
+}
+
+#[test]
+fn random_graphs_are_right_in_every_value() {
+    let (mut values, mut elements, mut uncertain) = (0, 0, 0);
+    let mut wrong = Vec::new();
+    for seed in seeds(0..120) {
+        let case = random(seed, &GenOptions::default());
+        let report = verify(&case, &CompileOptions::default()).expect("the interpreter runs it");
+        values += report.values;
+        elements += report.elements;
+        uncertain += report.uncertain;
+        if let Some(finding) = report.findings.first() {
+            let guilty = guilty::find(&case, &CompileOptions::default());
+            let guilty = guilty.map_or_else(String::new, |g| format!("; guilty: {g}"));
+            wrong.push(format!("seed {seed}: {finding}{guilty}\n{}", case.graph));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(values > 100 && elements > 1000, "{values} values, {elements} elements");
+    assert!(uncertain * 4 < elements, "{uncertain} of {elements} may be anything");
+}
+
+/// A recorded graph on random data, under values of its symbols.
+fn recorded(g: &Graph, symbols: &[(&str, i64)]) -> Case {
+    let graph = g.finish().expect("a graph");
+    let value = |s: tlc_ir::SymId| {
+        let name = &graph.symbols()[s.0 as usize].name;
+        symbols.iter().find(|(n, _)| n == name).map_or(0, |s| s.1)
+    };
+    let values: Vec<i64> = (0..graph.symbols().len() as u32)
+        .map(|s| value(tlc_ir::SymId(s)))
+        .collect();
+    let input = |&id: &tlc_ir::NodeId| {
+        let ty = graph.ty(id);
+        let NodeKind::Input { name, .. } = &graph.node(id).kind else {
+            unreachable!("an input")
+        };
+        let shape: Vec<usize> = ty
+            .shape
+            .iter()
+            .map(|d| d.eval_symbols(&values).unwrap() as usize)
+            .collect();
+        random_data(name, ty.dtype, &shape, 3).unwrap()
+    };
+    Case {
+        inputs: graph.inputs().iter().map(input).collect(),
+        graph,
+        symbols: vec![],
+    }
+}
+
+#[track_caller]
+fn is_right(case: &Case) {
+    for passes in [None, Some(""), Some("canonicalize,cse,dce")] {
+        let options = CompileOptions {
+            passes: passes.map(String::from),
+            ..CompileOptions::default()
+        };
+        let report = verify(case, &options).expect("the interpreter runs it");
+        assert!(report.is_right(), "{passes:?}: {}", report.findings[0]);
+        assert!(report.values > 0 && report.elements > report.uncertain);
+    }
+}
+
+#[test]
+fn networks_are_right_in_every_value() {
+    let g = Graph::new("attention");
+    let n = g.symbol("n", 1..=64);
+    let (q, k, v) = (
+        g.input("q", DType::F32, (&n, 32)),
+        g.input("k", DType::F32, (&n, 32)),
+        g.input("v", DType::F32, (&n, 32)),
+    );
+    let scores = q.matmul(&k.t()) * 0.2;
+    g.output("y", &scores.softmax(-1).matmul(&v));
+    is_right(&recorded(&g, &[("n", 13)]));
+
+    let g = Graph::new("layers");
+    let x = g.input("x", DType::F32, [9, 48]);
+    let mut h = x.clone();
+    for layer in 0..3 {
+        let w = g.input(&format!("w{layer}"), DType::F32, [48, 48]);
+        let mean = h.mean(keep(-1));
+        let centred = &h - &mean;
+        let variance = (&centred * &centred).mean(keep(-1));
+        h = &x + (centred / (variance + 1e-5).sqrt()).matmul(&w).relu();
+    }
+    g.output("y", &h);
+    g.output("sum", &h.sum(0));
+    is_right(&recorded(&g, &[]));
+}
