@@ -259,6 +259,21 @@ impl Graph {
         self.wrap(added)
     }
 
+    /// Adds a node of several results, and projections of all.
+    pub(crate) fn tuple(&self, kind: NodeKind, operands: &[&Tensor], results: usize) -> Step<Vec<Tensor>> {
+        let tuple = self.node(kind, operands)?;
+        (0..results as u32)
+            .map(|k| self.node(NodeKind::Project(k), &[&tuple]))
+            .collect()
+    }
+
+    /// Names and ranges of the symbols, in their order.
+    pub(crate) fn symbol_ranges(&self) -> Vec<(String, i64, i64)> {
+        let state = self.lock();
+        let all = state.ir.symbols().iter();
+        all.map(|s| (s.name.clone(), s.lo, s.hi)).collect()
+    }
+
     fn wrap(&self, added: Result<NodeId, Error>) -> Step {
         let id = added.map_err(|e| (e.problem, e.expected))?;
         let ty = self.lock().ir.ty(id).clone();

@@ -60,6 +60,7 @@ pub use ops::attention::Attention;
 pub use ops::conv::{Conv, PerAxis};
 pub use ops::create::{Datum, IntoHost};
 pub use ops::pool::Pool;
+pub use ops::repeat::{Iteration, Repeat};
 pub use ops::slice::{IntoSlices, Slice, s};
 pub use promotion::{Operand, Weak, promote};
 pub use tensor::Tensor;

@@ -173,6 +173,8 @@ fn visit_extents(kind: &NodeKind, f: &mut dyn FnMut(&IndexExpr)) {
         NodeKind::View(View::Pad { lo, hi, .. }) => lo.iter().chain(hi).for_each(f),
         NodeKind::View(View::Slice { start, size, .. }) => start.iter().chain(size).for_each(f),
         NodeKind::View(View::Window { size, .. }) => f(size),
+        NodeKind::Loop(l) => l.symbols.iter().chain(&l.trip).for_each(f),
+        NodeKind::Call(function) => function.visit_extents(f),
         _ => {}
     }
 }

@@ -81,6 +81,10 @@ pub enum ClusterKind {
     Scan,
     /// A copy of the base and a serial loop over the updates.
     Scatter,
+    /// A loop over a plan of its own.
+    Loop,
+    /// A function of the runtime.
+    Call,
 }
 
 /// Values that are computed together.
@@ -145,6 +149,15 @@ struct Clusterer<'g> {
 
 /// Groups a graph's values into clusters. The graph has no dead nodes, and each output is a node of its own.
 pub fn cluster(graph: &Graph, target: &Target) -> Clusters {
+    clusters(graph, target, true)
+}
+
+/// As [`cluster`], for the body of a loop: nothing of it runs once per executable.
+pub fn cluster_body(graph: &Graph, target: &Target) -> Clusters {
+    clusters(graph, target, false)
+}
+
+fn clusters(graph: &Graph, target: &Target, once: bool) -> Clusters {
     let mut users: Vec<SmallVec<[NodeId; 4]>> = vec![SmallVec::new(); graph.len()];
     for (id, node) in graph.nodes() {
         for o in &node.operands {
@@ -169,7 +182,7 @@ pub fn cluster(graph: &Graph, target: &Target) -> Clusters {
         group_of: vec![None; graph.len()],
         decisions: Vec::new(),
     };
-    c.mark_roots();
+    c.mark_roots(once);
     c.grow();
     c.merge_siblings();
     c.finish()
@@ -246,7 +259,17 @@ impl Clusterer<'_> {
             .filter(|id| self.is_root[id.index()])
             .collect();
         for root in roots {
+            if let NodeKind::Project(_) = self.kind(root) {
+                // A result belongs to the step that computes it.
+                let group = self.group(self.graph.node(root).operands[0]);
+                self.groups[group].roots.push(root);
+                self.group_of[root.index()] = Some(group);
+                self.demands.insert(root, Vec::new());
+                continue;
+            }
             let step = match self.kind(root) {
+                NodeKind::Loop(_) => Some("loop"),
+                NodeKind::Call(_) => Some("function of the runtime"),
                 NodeKind::Einsum { .. } if self.products.contains_key(&root) => Some("matrix product"),
                 NodeKind::Scan { .. } => Some("scan"),
                 NodeKind::Scatter { .. } => Some("scatter"),
@@ -594,6 +617,8 @@ impl Clusterer<'_> {
             }
             NodeKind::Scan { .. } => ClusterKind::Scan,
             NodeKind::Scatter { .. } => ClusterKind::Scatter,
+            NodeKind::Loop(_) => ClusterKind::Loop,
+            NodeKind::Call(_) => ClusterKind::Call,
             _ => {
                 let mut space = self.groups[g].space.take().expect("loop clusters have a space");
                 if self.groups[g].flat {

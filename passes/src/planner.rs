@@ -9,7 +9,7 @@ use tlc_ir::plan::verify::runs_in_place;
 use tlc_ir::plan::{
     Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage,
 };
-use tlc_ir::{Graph, NodeId, NodeKind, Target};
+use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
@@ -17,6 +17,8 @@ use crate::legalize::legalize_for;
 use crate::lower::{Form, lower};
 use crate::memory::{self, AliasDecision};
 use crate::schedule::{Schedule, schedule, tree};
+
+mod control;
 
 /// Bytes that one chunk of a parallel loop should move at least.
 const CHUNK_BYTES: i64 = 128 * 1024;
@@ -48,6 +50,20 @@ pub struct Planned {
     pub aliases: Vec<AliasDecision>,
     /// The arena, if no size is symbolic.
     pub layout: Option<Layout>,
+    /// The bodies of loops, in order of execution.
+    pub bodies: Vec<PlannedBody>,
+}
+
+/// What was decided about the body of a loop.
+pub struct PlannedBody {
+    /// The loop.
+    pub node: NodeId,
+    /// The body.
+    pub graph: Arc<Graph>,
+    /// Its clusters.
+    pub clusters: Clusters,
+    /// Its plan.
+    pub planned: Planned,
 }
 
 /// A kernel that was scheduled and legalized before.
@@ -75,6 +91,7 @@ struct Planner<'g> {
     known: FxHashMap<Kernel, Known>,
     in_place: Vec<Vec<(SlotId, SlotId)>>,
     launches: Vec<LaunchReport>,
+    bodies: Vec<PlannedBody>,
 }
 
 /// Plans clusters, in their order.
@@ -100,6 +117,7 @@ pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
         known: FxHashMap::default(),
         in_place: Vec::new(),
         launches: Vec::new(),
+        bodies: Vec::new(),
     };
     p.declare();
     for (number, c) in clusters.clusters.iter().enumerate() {
@@ -120,6 +138,7 @@ pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
     Planned {
         plan: p.plan,
         launches: p.launches,
+        bodies: p.bodies,
         aliases,
         layout,
     }
@@ -151,15 +170,19 @@ impl Planner<'_> {
 
     fn new_slot(&mut self, node: NodeId, name: String, storage: Storage) -> SlotId {
         let ty = self.graph.ty(node);
-        self.plan.slots.push(Slot {
-            name,
-            dtype: ty.dtype,
-            len: ty.elements(),
-            storage,
-        });
-        let id = SlotId(self.plan.slots.len() as u32 - 1);
+        let id = self.push_slot(name, ty.dtype, ty.elements(), storage);
         self.slot_of.insert(node, id);
         id
+    }
+
+    fn push_slot(&mut self, name: String, dtype: DType, len: IndexExpr, storage: Storage) -> SlotId {
+        self.plan.slots.push(Slot {
+            name,
+            dtype,
+            len,
+            storage,
+        });
+        SlotId(self.plan.slots.len() as u32 - 1)
     }
 
     fn slot(&mut self, node: NodeId) -> SlotId {
@@ -207,6 +230,9 @@ impl Planner<'_> {
                 Vec::new(),
             );
             return;
+        }
+        if let ClusterKind::Loop | ClusterKind::Call = &c.kind {
+            return self.control(c);
         }
         for mut nest in lower(self.graph, c, is_root) {
             let symbols = compact_symbols(&mut nest.kernel);

@@ -10,24 +10,29 @@
 //! - The `init` steps run once, in the first call; what they leave is only read afterwards.
 //! - Chunks of parallel loops depend on extents alone, so results do not depend on the number of threads.
 
+mod bind;
 mod donate;
 mod init;
 mod product;
+mod repeat;
+mod steps;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use tlc_ir::DType;
+use rustc_hash::FxHashMap;
 use tlc_ir::graph::Condition;
 use tlc_ir::index::{IndexExpr, IndexNode};
-use tlc_ir::plan::{Layout, Plan, SlotId, Step, Storage};
+use tlc_ir::plan::{Layout, Plan};
+use tlc_ir::{DType, Kernel};
 
-use crate::gemm::multiply;
-use crate::jit::{self, Args, JitError, JitOptions, KernelFn};
+use crate::jit::{self, JitError, JitOptions, KernelFn};
 use crate::memory::{AlignedBuffer, AllocError, BufferPool, HUGE_PAGE_BYTES, PooledBuffer};
 use crate::pool::{Pool, PoolPanic};
 use product::BoundGemm;
+use repeat::{BodyFrame, BoundCall, BoundLoop};
+use steps::Run;
 
 pub use donate::Argument;
 use init::Kept;
@@ -204,6 +209,8 @@ enum BoundStep {
     Launches(Vec<BoundLaunch>),
     Gemm(Box<BoundGemm>),
     Copy { src: usize, dst: usize, bytes: usize },
+    Loop(Box<BoundLoop>),
+    Call(Box<BoundCall>),
 }
 
 struct BoundLaunch {
@@ -235,8 +242,21 @@ struct Binding {
 struct CallState {
     arena: AlignedBuffer,
     scratch: AlignedBuffer,
+    frame: Frame,
+}
+
+/// Where the slots of a plan are during a call, and those of its loops' bodies.
+#[derive(Default)]
+struct Frame {
     slots: Vec<*mut u8>,
     args: Vec<*mut u8>,
+    bodies: Vec<BodyFrame>,
+}
+
+/// A plan's code: its kernels, and the code of the bodies of its loops in the order of the steps.
+struct Code {
+    kernels: Vec<KernelFn>,
+    bodies: Vec<Code>,
 }
 
 // SAFETY: the pointers are rewritten at the start of each call, by the thread that owns the state for that call.
@@ -245,7 +265,7 @@ unsafe impl Send for CallState {}
 /// A loaded plan.
 pub struct Executable {
     plan: Plan,
-    kernels: Vec<KernelFn>,
+    code: Code,
     threads: Arc<Pool>,
     buffers: Arc<BufferPool>,
     packer: Packer,
@@ -275,17 +295,29 @@ impl Executable {
         buffers: Arc<BufferPool>,
         packer: Packer,
     ) -> Result<Executable, RunError> {
-        let _span = tracing::info_span!("compile", kernels = plan.kernels.len()).entered();
-        let batch: Vec<_> = plan.kernels.iter().collect();
+        // Equal kernels of the plan and of its loops' bodies are compiled once.
+        let mut batch: Vec<&Kernel> = Vec::new();
+        let mut number: FxHashMap<&Kernel, usize> = FxHashMap::default();
+        repeat::visit_plans(&plan, &mut |p| {
+            for k in &p.kernels {
+                number.entry(k).or_insert_with(|| {
+                    batch.push(k);
+                    batch.len() - 1
+                });
+            }
+        });
+        let _span = tracing::info_span!("compile", kernels = batch.len()).entered();
         let options = JitOptions {
             threads: threads.threads(),
             ..JitOptions::default()
         };
         let compiled = jit::compile(&batch, &options)?;
-        let kernels = compiled.into_iter().map(|c| c.function).collect();
+        let functions: Vec<KernelFn> = compiled.into_iter().map(|c| c.function).collect();
+        let code = repeat::code(&plan, &|k| functions[number[k]].clone());
+        drop(number);
         let executable = Executable {
             plan,
-            kernels,
+            code,
             threads,
             buffers,
             packer,
@@ -316,7 +348,8 @@ impl Executable {
 
     /// Machine code size of all kernels, in bytes.
     pub fn code_bytes(&self) -> usize {
-        self.kernels.iter().map(|k| k.size_bytes()).sum()
+        self.code.kernels.iter().map(|k| k.size_bytes()).sum::<usize>()
+            + self.code.bodies.iter().map(repeat::code_bytes).sum::<usize>()
     }
 
     /// Arena placement for the given input shapes.
@@ -352,7 +385,7 @@ impl Executable {
         }
         self.with_state(&binding, |state| {
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
-                state.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
+                state.frame.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
             self.execute(&binding, state, &address, &mut |_, _| {})
@@ -420,7 +453,7 @@ impl Executable {
         }
         self.with_state(&binding, |state| {
             for (o, out) in self.plan.outputs.iter().zip(outputs.iter_mut()) {
-                state.slots[o.slot.0 as usize] = out.as_mut_ptr();
+                state.frame.slots[o.slot.0 as usize] = out.as_mut_ptr();
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
             self.execute(&binding, state, &address, observe)
@@ -444,8 +477,7 @@ impl Executable {
             None => CallState {
                 arena: AlignedBuffer::zeroed(0)?,
                 scratch: AlignedBuffer::zeroed(0)?,
-                slots: Vec::new(),
-                args: Vec::new(),
+                frame: Frame::default(),
             },
         };
         // The arena only grows.
@@ -455,8 +487,7 @@ impl Executable {
         if state.scratch.len() < scratch {
             state.scratch = AlignedBuffer::zeroed(scratch)?;
         }
-        state.slots.resize(self.plan.slots.len(), std::ptr::null_mut());
-        state.args.resize(binding.arg_count, std::ptr::null_mut());
+        state.frame.fit(binding);
         let result = f(&mut state);
         lock(&self.states).push(state);
         result
@@ -471,117 +502,20 @@ impl Executable {
         observe: &mut dyn FnMut(usize, bool),
     ) -> Result<(), RunError> {
         let kept = self.kept(binding)?;
-        let arena = state.arena.as_mut_ptr();
-        for (i, slot) in self.plan.slots.iter().enumerate() {
-            match &slot.storage {
-                Storage::Input(k) => state.slots[i] = input(*k as usize),
-                Storage::Constant(k) => {
-                    state.slots[i] = self.plan.constants[*k as usize].bytes().as_ptr().cast_mut();
-                }
-                Storage::Arena => {
-                    let at = binding.layout.offsets[i].unwrap_or(0) as usize;
-                    // SAFETY: the layout places every arena slot inside `arena_bytes`, which the arena has.
-                    state.slots[i] = unsafe { arena.add(at) };
-                }
-                Storage::Persistent => state.slots[i] = kept.address(i),
-                Storage::Output(_) | Storage::Alias(_) => {}
-            }
-        }
-        for (i, &root) in binding.root.iter().enumerate() {
-            if root != i {
-                state.slots[i] = state.slots[root];
-            }
-        }
+        let (arena, scratch) = (state.arena.as_mut_ptr(), state.scratch.as_mut_ptr());
+        let run = Run {
+            plan: &self.plan,
+            code: &self.code,
+            binding,
+            threads: &self.threads,
+            scratch,
+            scratch_bytes: binding.scratch_bytes,
+        };
+        run.place(&mut state.frame, arena, input, &|slot| kept.address(slot));
         for (number, step) in binding.steps.iter().enumerate() {
             observe(number, true);
-            self.step(step, binding, state)?;
+            run.step(step, &mut state.frame, arena)?;
             observe(number, false);
-        }
-        Ok(())
-    }
-
-    /// Runs one step on the slots of a call state.
-    fn step(&self, step: &BoundStep, binding: &Binding, state: &mut CallState) -> Result<(), RunError> {
-        match step {
-            BoundStep::Launches(launches) => {
-                for l in launches {
-                    for (k, &slot) in l.args.iter().enumerate() {
-                        state.args[l.first_arg + k] = state.slots[slot];
-                    }
-                }
-                let scratch = state.scratch.as_mut_ptr();
-                self.launch(launches, &state.args, scratch, binding.scratch_bytes)
-            }
-            BoundStep::Gemm(g) => {
-                let product = g.product(&state.slots);
-                let scratch = state.scratch.as_mut_ptr();
-                // SAFETY: the three matrices lie inside their slots by construction of the matrix form, the result overlaps
-                // neither operand, and every worker has `scratch_bytes` of scratch, which the binding made enough for the
-                // cut.
-                unsafe {
-                    multiply(
-                        &product,
-                        g.cut(),
-                        &self.threads,
-                        scratch,
-                        binding.scratch_bytes as usize,
-                    )?
-                };
-                Ok(())
-            }
-            BoundStep::Copy { src, dst, bytes } => {
-                // SAFETY: both slots hold `bytes` bytes under this binding, and are different buffers.
-                unsafe { std::ptr::copy_nonoverlapping(state.slots[*src], state.slots[*dst], *bytes) };
-                Ok(())
-            }
-        }
-    }
-
-    fn launch(
-        &self,
-        launches: &[BoundLaunch],
-        args: &[*mut u8],
-        scratch: *mut u8,
-        scratch_bytes: u64,
-    ) -> Result<(), RunError> {
-        struct Shared<'a> {
-            args: &'a [*mut u8],
-            scratch: *mut u8,
-        }
-        // SAFETY: workers only read the pointers; what they point to is split between them by the kernels' invariant that
-        // parallel iterations write disjoint memory, and each worker has a scratch area of its own.
-        unsafe impl Sync for Shared<'_> {}
-        let shared = Shared { args, scratch };
-        let run = |l: &BoundLaunch, worker: usize, begin: u64, end: u64| {
-            let shared = &shared;
-            let args = Args {
-                buffers: shared.args[l.first_arg..].as_ptr(),
-                symbols: l.symbols.as_ptr(),
-                // SAFETY: the scratch area has `scratch_bytes` for each of the pool's workers.
-                scratch: unsafe { shared.scratch.add(worker * scratch_bytes as usize) },
-            };
-            // SAFETY: the binding evaluated every parameter's length and gave each a buffer of at least that size, and
-            // `begin..end` lies in the kernel's parallel range.
-            unsafe { self.kernels[l.kernel].call(&args, begin as i64, end as i64) };
-        };
-        match launches {
-            [one] if one.extent <= one.grain || self.threads.threads() == 1 => {
-                if one.extent > 0 {
-                    run(one, 0, 0, one.extent);
-                }
-            }
-            [one] => self
-                .threads
-                .parallel_ranges(one.extent, one.grain, &|w, b, e| run(one, w, b, e))?,
-            many => {
-                self.threads.parallel_for(many.len() as u64, 1, &|w, b, e| {
-                    for l in &many[b as usize..e as usize] {
-                        if l.extent > 0 {
-                            run(l, w, 0, l.extent);
-                        }
-                    }
-                })?;
-            }
         }
         Ok(())
     }
@@ -718,94 +652,10 @@ impl Executable {
     fn bind(&self, inputs: &[TensorView<'_>]) -> Result<Binding, RunError> {
         let _span = tracing::info_span!("bind", plan = %self.plan.name).entered();
         let symbols = self.solve_symbols(inputs)?;
-        let plan = &self.plan;
-        let overflow = |name: &str| RunError::Overflow { name: name.to_string() };
-        let eval = |e: &IndexExpr, name: &str| e.eval_symbols(&symbols).ok_or_else(|| overflow(name));
-        let mut slot_bytes = Vec::with_capacity(plan.slots.len());
-        for s in &plan.slots {
-            let n = u64::try_from(eval(&s.len, &s.name)?).map_err(|_| overflow(&s.name))?;
-            let bytes = n
-                .checked_mul(s.dtype.bytes() as u64)
-                .filter(|&b| b <= isize::MAX as u64);
-            slot_bytes.push(bytes.ok_or_else(|| overflow(&s.name))?);
-        }
-        let layout = (self.packer)(plan, &symbols).ok_or_else(|| overflow(&plan.name))?;
-        let root = (0..plan.slots.len())
-            .map(|i| plan.root(SlotId(i as u32)).0 as usize)
-            .collect();
-        let mut output_shapes = Vec::with_capacity(plan.outputs.len());
-        for o in &plan.outputs {
-            let dims: Result<Vec<usize>, RunError> =
-                o.ty.shape
-                    .iter()
-                    .map(|d| usize::try_from(eval(d, &o.name)?).map_err(|_| overflow(&o.name)))
-                    .collect();
-            output_shapes.push(dims?);
-        }
-        let mut arg_count = 0;
-        let mut scratch_bytes = 0u64;
-        let mut steps = Vec::with_capacity(plan.init.len() + plan.steps.len());
-        for step in plan.init.iter().chain(&plan.steps) {
-            let launches = match step {
-                Step::Launch(l) => std::slice::from_ref(l),
-                Step::Group(all) => &all[..],
-                Step::Gemm(g) => {
-                    let bound = BoundGemm::bind(g, self.threads.threads(), &eval)?;
-                    let scratch = (bound.cut().scratch_bytes as u64).next_multiple_of(SCRATCH_ALIGNMENT);
-                    scratch_bytes = scratch_bytes.max(scratch);
-                    steps.push(BoundStep::Gemm(Box::new(bound)));
-                    continue;
-                }
-                Step::Copy { src, dst } => {
-                    let (src, dst) = (src.0 as usize, dst.0 as usize);
-                    steps.push(BoundStep::Copy {
-                        src,
-                        dst,
-                        bytes: slot_bytes[dst].min(slot_bytes[src]) as usize,
-                    });
-                    continue;
-                }
-            };
-            let mut bound = Vec::with_capacity(launches.len());
-            for l in launches {
-                let kernel = &plan.kernels[l.kernel.0 as usize];
-                let values: Vec<i64> = l.symbols.iter().map(|e| eval(e, &l.label)).collect::<Result<_, _>>()?;
-                let local = |e: &IndexExpr| e.eval_symbols(&values).ok_or_else(|| overflow(&l.label));
-                for (param, slot) in kernel.params.iter().zip(&l.args) {
-                    // What the kernel believes its buffers hold is what they hold.
-                    let wants = local(&param.len)?.max(0) as u64 * param.dtype.bytes() as u64;
-                    if wants > slot_bytes[slot.0 as usize] {
-                        return Err(overflow(&l.label));
-                    }
-                }
-                let extent = local(&kernel.parallel_extent())?.max(0) as u64;
-                let scratch = local(&kernel.cache_scratch_bytes())?.max(0) as u64;
-                scratch_bytes = scratch_bytes.max(scratch.next_multiple_of(SCRATCH_ALIGNMENT));
-                bound.push(BoundLaunch {
-                    kernel: l.kernel.0 as usize,
-                    first_arg: arg_count,
-                    args: l.args.iter().map(|s| s.0 as usize).collect(),
-                    symbols: values,
-                    extent,
-                    grain: l.grain.max(1),
-                });
-                arg_count += l.args.len();
-            }
-            steps.push(BoundStep::Launches(bound));
-        }
+        let layout = (self.packer)(&self.plan, &symbols).ok_or_else(|| RunError::Overflow {
+            name: self.plan.name.clone(),
+        })?;
         let shapes = inputs.iter().map(|i| i.shape.to_vec()).collect();
-        let rest = steps.split_off(plan.init.len());
-        let (init, steps) = (steps, rest);
-        Ok(Binding {
-            shapes,
-            slot_bytes,
-            root,
-            output_shapes,
-            layout,
-            scratch_bytes,
-            arg_count,
-            init,
-            steps,
-        })
+        Binding::new(&self.plan, &symbols, shapes, layout, self.threads.threads())
     }
 }

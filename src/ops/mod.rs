@@ -15,5 +15,7 @@ pub mod norm;
 pub mod pool;
 pub mod random;
 pub mod reduce;
+pub mod repeat;
 pub mod shape;
 pub mod slice;
+pub mod sort;

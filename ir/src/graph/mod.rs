@@ -11,12 +11,14 @@
 //! - Extents that must agree and are not known to differ are assumed equal, which records a [`Guard`]; the runtime checks
 //!   guards when it binds symbols.
 
+pub mod control;
 pub mod infer;
 pub mod verify;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::panic::Location;
+use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
@@ -25,6 +27,8 @@ use crate::dtype::{DType, Scalar};
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::scalar::ScalarOp;
 use crate::tensor::HostTensor;
+
+pub use control::{Along, Body, HostFunction, Loop};
 
 /// A node of a [`Graph`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -444,9 +448,20 @@ pub enum NodeKind {
     },
     /// The operand again, in a buffer of its own.
     Copy,
+    /// A body that runs again and again. Several results; see [`control`].
+    Loop(Arc<Loop>),
+    /// A function of the runtime. Several results; see [`control`].
+    Call(HostFunction),
+    /// That result of a loop or call.
+    Project(u32),
 }
 
 impl NodeKind {
+    /// True for nodes of several results, which only projections use.
+    pub fn is_tuple(&self) -> bool {
+        matches!(self, NodeKind::Loop(_) | NodeKind::Call(_))
+    }
+
     /// The mnemonic in text forms and messages.
     pub fn name(&self) -> &'static str {
         match self {
@@ -468,6 +483,9 @@ impl NodeKind {
             NodeKind::Scatter { .. } => "scatter",
             NodeKind::Scan { .. } => "scan",
             NodeKind::Copy => "copy",
+            NodeKind::Loop(_) => "loop",
+            NodeKind::Call(_) => "call",
+            NodeKind::Project(_) => "project",
         }
     }
 }
@@ -506,8 +524,10 @@ pub struct Node {
     pub kind: NodeKind,
     /// Operands, all with smaller ids.
     pub operands: Operands,
-    /// Result type, as [`infer`] says.
+    /// Result type, as [`infer`] says; [`control::unit`] for nodes of several results.
     pub ty: TensorType,
+    /// Result types of a loop or call; empty for other nodes.
+    pub results: Box<[TensorType]>,
     /// Where it was recorded.
     pub origin: Origin,
 }
@@ -757,6 +777,10 @@ impl Graph {
             expected,
             origin,
         })?;
+        let results = match kind.is_tuple() {
+            true => infer::results(self, &kind, operands, &mut Vec::new()).unwrap_or_default(),
+            false => Vec::new(),
+        };
         let id = NodeId(self.nodes.len() as u32);
         self.guards
             .extend(conditions.into_iter().map(|condition| Guard { condition, node: id }));
@@ -764,6 +788,7 @@ impl Graph {
             kind,
             operands: operands.into(),
             ty,
+            results: results.into(),
             origin,
         });
         self.interned.entry(hash).or_default().push(id);
@@ -805,6 +830,15 @@ impl Graph {
     /// A type, printed: `f32[b, 4]`.
     pub fn type_text(&self, ty: &TensorType) -> String {
         format!("{}{}", ty.dtype, self.shape_text(&ty.shape))
+    }
+
+    /// Result types, printed: `(f32[4], i64[])` for a loop or call, `f32[4]` for other nodes.
+    pub fn results_text(&self, node: &Node) -> String {
+        if !node.kind.is_tuple() {
+            return self.type_text(&node.ty);
+        }
+        let all: Vec<String> = node.results.iter().map(|t| self.type_text(t)).collect();
+        format!("({})", all.join(", "))
     }
 
     /// How often each node is used: by operands of other nodes and as an output.

@@ -2,7 +2,8 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{Graph, NodeId, NodeKind, View, infer};
+use super::control::MAX_LOOP_DEPTH;
+use super::{Graph, NodeId, NodeKind, TensorType, View, infer};
 use crate::index::{IndexExpr, IndexNode};
 
 /// One finding.
@@ -17,6 +18,10 @@ pub struct VerifyError {
 
 /// Every violation of the graph language's rules; empty means valid.
 pub fn verify(graph: &Graph) -> Vec<VerifyError> {
+    verify_nested(graph, 0)
+}
+
+fn verify_nested(graph: &Graph, depth: usize) -> Vec<VerifyError> {
     let mut errors = Vec::new();
     let mut report = |node: Option<NodeId>, problem: String| errors.push(VerifyError { node, problem });
     let mut names = FxHashSet::default();
@@ -49,6 +54,20 @@ pub fn verify(graph: &Graph) -> Vec<VerifyError> {
             report(Some(id), "an extent names an unknown symbol".to_string());
             continue;
         }
+        if let NodeKind::Loop(l) = &node.kind {
+            if depth >= MAX_LOOP_DEPTH {
+                report(Some(id), format!("loops nest more than {MAX_LOOP_DEPTH} deep"));
+                continue;
+            }
+            let inner = verify_nested(&l.body.0, depth + 1);
+            let broken = !inner.is_empty();
+            for e in inner {
+                report(Some(id), format!("body @{}: {e}", l.body.0.name));
+            }
+            if broken {
+                continue;
+            }
+        }
         match infer::infer(graph, &node.kind, &node.operands, &mut Vec::new()) {
             Err((problem, expected)) => {
                 let expected = expected.map_or(String::new(), |e| format!("; expected {e}"));
@@ -62,6 +81,18 @@ pub fn verify(graph: &Graph) -> Vec<VerifyError> {
                 );
             }
             Ok(_) => {}
+        }
+        match infer::results(graph, &node.kind, &node.operands, &mut Vec::new()) {
+            Ok(results) if results[..] != node.results[..] => {
+                let types = |all: &[TensorType]| all.iter().map(|t| graph.type_text(t)).collect::<Vec<_>>().join(", ");
+                let (found, expected) = (types(&node.results), types(&results));
+                report(
+                    Some(id),
+                    format!("{}: has results {found}; expected {expected}", node.kind.name()),
+                );
+            }
+            // An error was reported above.
+            Ok(_) | Err(_) => {}
         }
     }
     names.clear();
@@ -83,6 +114,12 @@ pub fn verify(graph: &Graph) -> Vec<VerifyError> {
                 format!("output {} names {}, which does not exist", out.name, out.node),
             );
         }
+        if out.node.index() < graph.len() && graph.node(out.node).kind.is_tuple() {
+            report(
+                None,
+                format!("output {} names {}, which has several results", out.name, out.node),
+            );
+        }
         if !names.insert(out.name.as_str()) {
             report(None, format!("output name {} is used twice", out.name));
         }
@@ -91,7 +128,7 @@ pub fn verify(graph: &Graph) -> Vec<VerifyError> {
 }
 
 /// Calls `f` on every extent that a kind carries.
-fn visit_extents(kind: &NodeKind, f: &mut impl FnMut(&IndexExpr)) {
+fn visit_extents(kind: &NodeKind, f: &mut dyn FnMut(&IndexExpr)) {
     match kind {
         NodeKind::Input { ty, .. } | NodeKind::Iota { ty, .. } => ty.shape.iter().for_each(f),
         NodeKind::Random { shape, .. } => shape.iter().for_each(f),
@@ -99,6 +136,8 @@ fn visit_extents(kind: &NodeKind, f: &mut impl FnMut(&IndexExpr)) {
         NodeKind::View(View::Pad { lo, hi, .. }) => lo.iter().chain(hi).for_each(f),
         NodeKind::View(View::Slice { start, size, .. }) => start.iter().chain(size).for_each(f),
         NodeKind::View(View::Window { size, .. }) => f(size),
+        NodeKind::Loop(l) => l.symbols.iter().chain(&l.trip).for_each(f),
+        NodeKind::Call(function) => function.visit_extents(f),
         _ => {}
     }
 }

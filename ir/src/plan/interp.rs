@@ -11,7 +11,7 @@ use crate::dtype::{DType, Scalar};
 use crate::graph::Condition;
 use crate::index::{IndexExpr, IndexNode, SymId};
 use crate::kernel::interp::{Buffers, KernelError, interpret_on};
-use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage};
+use crate::plan::{Gemm, GemmOperand, HostCall, Launch, Layout, Plan, Repeat, SlotId, Step, Storage};
 use crate::tensor::{HostTensor, TensorError};
 
 /// Why a plan could not be run, or broke a rule while it ran.
@@ -74,10 +74,33 @@ pub enum PlanError {
         /// The slot.
         slot: SlotId,
     },
+    /// A loop that runs more than [`MAX_ITERATIONS`] times, or whose body does.
+    #[error("step {step}: the loop runs more than {MAX_ITERATIONS} times")]
+    Iterations {
+        /// Number of the step.
+        step: usize,
+    },
+    /// A step of a loop's body.
+    #[error("step {step}: in the loop: {source}")]
+    Body {
+        /// Number of the loop's step.
+        step: usize,
+        /// What went wrong in it.
+        source: Box<PlanError>,
+    },
+    /// A loop whose parts do not fit its body.
+    #[error("step {step}: the loop's body has no such input or output")]
+    BodyShape {
+        /// Number of the step.
+        step: usize,
+    },
     /// A tensor could not be made.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
+
+/// The most iterations of a loop that are interpreted.
+pub const MAX_ITERATIONS: usize = 1 << 20;
 
 /// Symbol values for the given inputs: an extent that is a bare symbol binds it; others take their smallest value.
 ///
@@ -148,8 +171,11 @@ pub fn interpret_bound(
     symbols: &[i64],
 ) -> Result<Vec<HostTensor>, PlanError> {
     let mut m = Machine::new(plan, layout, inputs, symbols.to_vec())?;
+    let mut loops = 0;
     for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
-        m.step(number, step)?;
+        let body = layout.and_then(|l| l.bodies.get(loops)).map(|b| &b.layout);
+        loops += usize::from(matches!(step, Step::Loop(_)));
+        m.step(number, step, body)?;
     }
     let mut outputs = Vec::new();
     for o in &plan.outputs {
@@ -251,7 +277,7 @@ impl<'p> Machine<'p> {
             .ok_or_else(|| PlanError::Size(e.clone()))
     }
 
-    fn step(&mut self, number: usize, step: &Step) -> Result<(), PlanError> {
+    fn step(&mut self, number: usize, step: &Step, body: Option<&Layout>) -> Result<(), PlanError> {
         let mut touched = Vec::new();
         step.visit_slots(&mut |slot, writes| touched.push((slot, writes)), &self.plan.kernels);
         for &(slot, writes) in &touched {
@@ -275,6 +301,8 @@ impl<'p> Machine<'p> {
                     self.put(number, *dst, i as i64, v)?;
                 }
             }
+            Step::Loop(l) => self.repeat(number, l, body)?,
+            Step::Call(c) => self.call(number, c)?,
         }
         for (slot, writes) in touched {
             self.written[self.plan.root(slot).0 as usize] |= writes;
@@ -304,6 +332,126 @@ impl<'p> Machine<'p> {
             label: l.label.clone(),
             source,
         })
+    }
+
+    /// A slot's elements, in those extents.
+    fn tensor(&self, slot: SlotId, shape: &[usize]) -> Result<HostTensor, PlanError> {
+        let (region, at) = self.places[slot.0 as usize];
+        let dtype = self.plan.slots[slot.0 as usize].dtype;
+        let bytes = self.lens[slot.0 as usize] * dtype.bytes();
+        Ok(HostTensor::from_bytes(dtype, shape, &self.regions[region][at..at + bytes])?)
+    }
+
+    fn fill(&mut self, step: usize, slot: SlotId, data: &HostTensor) -> Result<(), PlanError> {
+        if data.len() != self.lens[slot.0 as usize] || data.dtype() != self.plan.slots[slot.0 as usize].dtype {
+            return Err(PlanError::OutOfBounds { step, slot });
+        }
+        let (region, at) = self.places[slot.0 as usize];
+        self.regions[region][at..at + data.bytes().len()].copy_from_slice(data.bytes());
+        Ok(())
+    }
+
+    fn shape(&self, shape: &[IndexExpr]) -> Result<Vec<usize>, PlanError> {
+        shape.iter().map(|d| self.size(d)).collect()
+    }
+
+    fn call(&mut self, number: usize, c: &HostCall) -> Result<(), PlanError> {
+        let mut operands = Vec::new();
+        for (slot, shape) in c.operands.iter().zip(&c.shapes) {
+            operands.push(self.tensor(*slot, &self.shape(shape)?)?);
+        }
+        let results = crate::interp::host_results(&c.function, &operands, &self.symbols);
+        let results = results.ok_or(PlanError::BodyShape { step: number })?;
+        for (slot, data) in c.results.iter().zip(&results) {
+            self.fill(number, *slot, data)?;
+        }
+        Ok(())
+    }
+
+    fn repeat(&mut self, number: usize, l: &Repeat, layout: Option<&Layout>) -> Result<(), PlanError> {
+        let misfit = || PlanError::BodyShape { step: number };
+        let mut symbols = Vec::new();
+        for e in &l.symbols {
+            symbols.push(e.eval_symbols(&self.symbols).ok_or_else(|| PlanError::Size(e.clone()))?);
+        }
+        let trip = l.trip.as_ref().map(|t| self.size(t)).transpose()?;
+        let mut limit = trip.unwrap_or(usize::MAX);
+        if let Some(count) = l.count {
+            limit = limit.min(self.get(number, count, 0)?.as_i64().max(0) as usize);
+        }
+        let mut goes_on = match l.condition {
+            Some(slot) => self.get(number, slot, 0)?.as_i64() != 0,
+            None => true,
+        };
+        let inner = |ty: &crate::graph::TensorType| -> Result<Vec<usize>, PlanError> {
+            let size = |d: &IndexExpr| d.eval_symbols(&symbols).and_then(|d| usize::try_from(d).ok());
+            ty.shape
+                .iter()
+                .map(|d| size(d).ok_or_else(|| PlanError::Size(d.clone())))
+                .collect()
+        };
+        let input = |k: usize| l.body.inputs.get(k).ok_or_else(misfit);
+        let mut carried = Vec::new();
+        for (k, c) in l.carried.iter().enumerate() {
+            carried.push(self.tensor(c.first, &inner(&input(1 + k)?.ty)?)?);
+        }
+        let mut sliced = Vec::new();
+        for (k, w) in l.slices.iter().enumerate() {
+            let mut shape = inner(&input(1 + l.carried.len() + k)?.ty)?;
+            shape.insert((w.along.axis as usize).min(shape.len()), trip.ok_or_else(misfit)?);
+            sliced.push(self.tensor(w.slot, &shape)?);
+        }
+        let mut captures = Vec::new();
+        for (k, slot) in l.captures.iter().enumerate() {
+            let ty = &input(1 + l.carried.len() + l.slices.len() + k)?.ty;
+            captures.push(self.tensor(*slot, &inner(ty)?)?);
+        }
+        let first = usize::from(l.follows.is_some());
+        let mut stacks = Vec::new();
+        for (k, w) in l.stacks.iter().enumerate() {
+            let output = l.body.outputs.get(first + l.carried.len() + k).ok_or_else(misfit)?;
+            let mut shape = inner(&output.ty)?;
+            shape.insert((w.along.axis as usize).min(shape.len()), trip.ok_or_else(misfit)?);
+            stacks.push((output.ty.dtype, shape, vec![None; trip.unwrap_or(0)]));
+        }
+        let mut iteration = 0;
+        while goes_on && iteration < limit {
+            if iteration >= MAX_ITERATIONS {
+                return Err(PlanError::Iterations { step: number });
+            }
+            let index = Scalar::from_i64(DType::I64, iteration as i64);
+            let mut inputs = vec![HostTensor::scalar(index)];
+            inputs.append(&mut carried);
+            for (x, w) in sliced.iter().zip(&l.slices) {
+                let at = w.along.position(iteration, trip.unwrap_or(0));
+                inputs.push(crate::interp::element(x, w.along.axis as usize, at)?);
+            }
+            inputs.extend(captures.iter().cloned());
+            let outputs = interpret_bound(&l.body, layout, &inputs, &symbols);
+            let mut outputs = outputs
+                .map_err(|source| PlanError::Body {
+                    step: number,
+                    source: Box::new(source),
+                })?
+                .into_iter();
+            if l.follows.is_some() {
+                goes_on = outputs.next().ok_or_else(misfit)?.get(0).as_i64() != 0;
+            }
+            carried = outputs.by_ref().take(l.carried.len()).collect();
+            for (part, (w, stack)) in outputs.zip(l.stacks.iter().zip(&mut stacks)) {
+                stack.2[w.along.position(iteration, trip.unwrap_or(0))] = Some(part);
+            }
+            iteration += 1;
+        }
+        for (c, value) in l.carried.iter().zip(&carried) {
+            self.fill(number, c.last, value)?;
+        }
+        for (w, (dtype, shape, parts)) in l.stacks.iter().zip(&stacks) {
+            let parts: Vec<Option<&HostTensor>> = parts.iter().map(Option::as_ref).collect();
+            let whole = crate::interp::stack(*dtype, shape, w.along.axis as usize, &parts)?;
+            self.fill(number, w.slot, &whole)?;
+        }
+        Ok(())
     }
 
     fn get(&self, step: usize, slot: SlotId, index: i64) -> Result<Scalar, PlanError> {

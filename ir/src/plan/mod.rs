@@ -14,7 +14,7 @@ mod print;
 pub mod verify;
 
 use crate::dtype::DType;
-use crate::graph::{Guard, Shape, Symbol, TensorType};
+use crate::graph::{Along, Guard, HostFunction, Shape, Symbol, TensorType};
 use crate::index::IndexExpr;
 use crate::kernel::Kernel;
 use crate::tensor::HostTensor;
@@ -136,8 +136,104 @@ pub struct GemmOperand {
     pub column: IndexExpr,
 }
 
-/// One step.
+/// A value that goes around a loop. The three slots have one length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Carried {
+    /// What the first iteration is given.
+    pub first: SlotId,
+    /// What the last iteration leaves.
+    pub last: SlotId,
+    /// Iterations write here and to `last` in turn.
+    pub spare: SlotId,
+}
+
+/// A tensor that the iterations of a loop walk along.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Walk {
+    /// The tensor.
+    pub slot: SlotId,
+    /// How.
+    pub along: Along,
+    /// Where one iteration's elements are copied from or to; without it they lie together in the tensor itself.
+    pub element: Option<SlotId>,
+}
+
+/// A loop over a plan of its own. The inputs and outputs of the body are those of the graph's body, see
+/// [`crate::graph::control`]; it has no `init` steps.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Repeat {
+    /// One iteration.
+    pub body: Plan,
+    /// The values of the body's symbols.
+    pub symbols: Vec<IndexExpr>,
+    /// The most iterations.
+    pub trip: Option<IndexExpr>,
+    /// Holds the number of iterations (i64).
+    pub count: Option<SlotId>,
+    /// Holds whether the first iteration runs (bool).
+    pub condition: Option<SlotId>,
+    /// Where an iteration finds its number (i64).
+    pub number: SlotId,
+    /// Where an iteration leaves whether another follows (bool).
+    pub follows: Option<SlotId>,
+    /// Values that go around.
+    pub carried: Vec<Carried>,
+    /// Operands of which each iteration sees one element.
+    pub slices: Vec<Walk>,
+    /// What each iteration sees alike.
+    pub captures: Vec<SlotId>,
+    /// Results of which each iteration writes one element.
+    pub stacks: Vec<Walk>,
+    /// What it computes, for reports.
+    pub label: String,
+}
+
+impl Repeat {
+    /// The slots that a body's input reads, but for the iteration number, which is input 0.
+    pub fn operand(&self, input: usize) -> Option<SlotId> {
+        let at = input.checked_sub(1)?;
+        let slices = self.carried.len();
+        let captures = slices + self.slices.len();
+        match at {
+            _ if at < slices => Some(self.carried[at].first),
+            _ if at < captures => Some(self.slices[at - slices].slot),
+            _ => self.captures.get(at - captures).copied(),
+        }
+    }
+
+    /// An expression over the body's symbols, over those of the plan around it.
+    pub fn outer(&self, e: &IndexExpr) -> IndexExpr {
+        e.replace(&mut |n| match n {
+            crate::index::IndexNode::Sym(s) => self.symbols.get(s.0 as usize).cloned(),
+            _ => None,
+        })
+    }
+
+    /// The body's symbols where those of the plan around it have these values.
+    pub fn inner_symbols(&self, symbols: &[i64]) -> Option<Vec<i64>> {
+        self.symbols.iter().map(|e| e.eval_symbols(symbols)).collect()
+    }
+}
+
+/// A function of the runtime.
 #[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostCall {
+    /// Which.
+    pub function: HostFunction,
+    /// Extents of the operands, in order.
+    pub shapes: Vec<Shape>,
+    /// Operands.
+    pub operands: Vec<SlotId>,
+    /// Results.
+    pub results: Vec<SlotId>,
+    /// Memory that it works in (u64); see [`HostFunction::workspace`].
+    pub workspace: SlotId,
+    /// What it computes, for reports.
+    pub label: String,
+}
+
+/// One step.
+#[derive(Clone, PartialEq, Debug)]
 pub enum Step {
     /// Runs a kernel.
     Launch(Launch),
@@ -152,6 +248,10 @@ pub enum Step {
         /// To.
         dst: SlotId,
     },
+    /// Runs a plan again and again.
+    Loop(Box<Repeat>),
+    /// Calls a function of the runtime.
+    Call(Box<HostCall>),
 }
 
 /// An executable program.
@@ -194,6 +294,17 @@ pub struct Layout {
     pub lower_bound_bytes: u64,
     /// Bytes without any sharing.
     pub naive_bytes: u64,
+    /// The arenas of the bodies of loops, in the order of the steps.
+    pub bodies: Vec<BodyLayout>,
+}
+
+/// Where the arena of a loop's body is, and what is in it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BodyLayout {
+    /// Its byte offset in the arena around it.
+    pub offset: u64,
+    /// The slots in it.
+    pub layout: Layout,
 }
 
 impl Step {
@@ -220,6 +331,21 @@ impl Step {
             Step::Copy { src, dst } => {
                 f(*src, false);
                 f(*dst, true);
+            }
+            Step::Loop(l) => {
+                let read = [l.count, l.condition].into_iter().flatten();
+                let read = read.chain(l.carried.iter().map(|c| c.first));
+                let read = read.chain(l.slices.iter().map(|w| w.slot)).chain(l.captures.iter().copied());
+                read.for_each(|s| f(s, false));
+                let written = [Some(l.number), l.follows].into_iter().flatten();
+                let written = written.chain(l.carried.iter().flat_map(|c| [c.last, c.spare]));
+                let written = written.chain(l.slices.iter().filter_map(|w| w.element));
+                let written = written.chain(l.stacks.iter().flat_map(|w| [Some(w.slot), w.element]).flatten());
+                written.for_each(|s| f(s, true));
+            }
+            Step::Call(c) => {
+                c.operands.iter().for_each(|s| f(*s, false));
+                c.results.iter().chain([&c.workspace]).for_each(|s| f(*s, true));
             }
         }
     }

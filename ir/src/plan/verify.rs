@@ -7,6 +7,7 @@
 //!   checks an arena placement for concrete ones.
 //! - A slot that is an alias and that no step writes is a *view*: it holds a value when its root does.
 
+mod control;
 mod in_place;
 
 use std::fmt;
@@ -134,6 +135,15 @@ pub enum PlanRule {
     /// A matrix product that leaves its slot.
     #[error("the product accesses {0} outside its length")]
     OutOfBounds(SlotId),
+    /// A loop that does not fit its body.
+    #[error("the loop: {0}")]
+    Loop(String),
+    /// A rule that a loop's body breaks.
+    #[error("the body @{0}: {1}")]
+    Body(String, Box<PlanViolation>),
+    /// A host function that does not fit its operands.
+    #[error("the call: {0}")]
+    Call(String),
     /// Two slots that are live together overlap in the arena.
     #[error("{0} and {1} overlap in the arena")]
     Overlap(SlotId, SlotId),
@@ -218,7 +228,40 @@ pub fn verify_layout(plan: &Plan, layout: &Layout, symbols: &[i64]) -> Vec<PlanV
         }
         placed.push((i, at, at + bytes, span));
     }
+    verify_bodies(plan, layout, symbols, &placed, &mut errors);
     errors
+}
+
+/// The bodies' arenas: each overlaps nothing that lives at its loop, and is right in itself.
+fn verify_bodies(
+    plan: &Plan,
+    layout: &Layout,
+    symbols: &[i64],
+    placed: &[(usize, u64, u64, (usize, usize))],
+    errors: &mut Vec<PlanViolation>,
+) {
+    let mut bodies = layout.bodies.iter();
+    for (at, step) in plan.init.iter().chain(&plan.steps).enumerate() {
+        let Step::Loop(l) = step else { continue };
+        let place = PlanPlace::Step(at);
+        let mut fail = |rule| errors.push(PlanViolation { place, rule });
+        let (Some(body), Some(inner)) = (bodies.next(), l.inner_symbols(symbols)) else {
+            fail(PlanRule::Loop("its body has no arena".into()));
+            continue;
+        };
+        let end = body.offset.saturating_add(body.layout.arena_bytes);
+        if body.offset % 64 != 0 || end > layout.arena_bytes {
+            fail(PlanRule::Loop("its body's arena is not inside the arena".into()));
+        }
+        for &(slot, from, to, lives) in placed {
+            if lives.0 <= at && at <= lives.1 && body.offset < to && from < end {
+                fail(PlanRule::Loop(format!("its body's arena overlaps {}", SlotId(slot as u32))));
+            }
+        }
+        for violation in verify_layout(&l.body, &body.layout, &inner) {
+            fail(PlanRule::Body(l.body.name.clone(), Box::new(violation)));
+        }
+    }
 }
 
 /// First and last step that touches the bytes of each root.
@@ -318,6 +361,12 @@ impl Checker<'_> {
                 Step::Group(all) => all.iter().for_each(|l| self.launch_ids(l)),
                 Step::Gemm(g) => [&g.lhs, &g.rhs, &g.dst].iter().for_each(|o| self.exists(o.slot)),
                 Step::Copy { src, dst } => [src, dst].iter().for_each(|s| self.exists(**s)),
+                Step::Loop(_) | Step::Call(_) => {
+                    let mut touched = Vec::new();
+                    step.visit_slots(&mut |s, _| touched.push(s), &plan.kernels);
+                    touched.into_iter().for_each(|s| self.exists(s));
+                    self.control_expressions(step);
+                }
             }
         }
         self.place = PlanPlace::Tables;
@@ -433,6 +482,14 @@ impl Checker<'_> {
                     if self.root(*src) == self.root(*dst) {
                         self.error(PlanRule::NotInPlace(*src, *dst));
                     }
+                }
+                Step::Loop(l) => {
+                    self.repeat(l);
+                    self.apart(step);
+                }
+                Step::Call(c) => {
+                    self.host_call(c);
+                    self.apart(step);
                 }
             }
             touched

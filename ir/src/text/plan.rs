@@ -10,9 +10,13 @@ use super::expr::{self, dim, dims, dtype, symbol_range, tensor_type};
 use super::kernel::{StatementSpans, kernel};
 use super::lexer::{Span, Token, TokenKind, excerpt};
 use super::{Resolver, constant};
-use crate::graph::{Condition, Guard, NodeId, Symbol, TensorType};
+use crate::graph::control::MAX_LOOP_DEPTH;
+use crate::graph::{Along, Condition, Guard, HostFunction, NodeId, Shape, Symbol, TensorType};
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
-use crate::plan::{Gemm, GemmOperand, KernelId, Launch, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage};
+use crate::plan::{
+    Carried, Gemm, GemmOperand, HostCall, KernelId, Launch, Plan, PlanInput, PlanOutput, Repeat, Slot, SlotId, Step,
+    Storage, Walk,
+};
 use crate::tensor::HostTensor;
 
 /// The most slots and steps of a plan: the verifier compares them with each other.
@@ -21,7 +25,7 @@ const MAX_TABLE: usize = 1 << 16;
 /// Words that begin a line of a plan.
 const WORDS: &[&str] = &[
     "input", "output", "guard", "constant", "donate", "init", "steps", "kernel", "launch", "group", "gemm", "copy",
-    "graph", "plan",
+    "loop", "call", "carried", "slice", "stack", "capture", "body", "graph", "plan",
 ];
 
 /// The sizes of a plan.
@@ -69,10 +73,16 @@ struct PlanParser<'c, 't, 'r, 'f> {
     names: Names,
     plan: Plan,
     spans: PlanSpans,
+    /// Loops around it.
+    depth: usize,
 }
 
 /// Reads a plan, behind the word `plan`.
 pub(crate) fn plan(c: &mut Cursor<'_>, resolver: &mut Resolver<'_>) -> Parsed<(Plan, PlanSpans)> {
+    nested(c, resolver, 0)
+}
+
+fn nested(c: &mut Cursor<'_>, resolver: &mut Resolver<'_>, depth: usize) -> Parsed<(Plan, PlanSpans)> {
     let start = c.mark();
     let mut parser = PlanParser {
         c,
@@ -80,6 +90,7 @@ pub(crate) fn plan(c: &mut Cursor<'_>, resolver: &mut Resolver<'_>) -> Parsed<(P
         names: Names::default(),
         plan: Plan::default(),
         spans: PlanSpans::default(),
+        depth,
     };
     let header = parser.header();
     parser.spans.header = parser.c.span_since(start);
@@ -340,7 +351,142 @@ impl PlanParser<'_, '_, '_, '_> {
             let dst = self.slot("copy", TokenKind::Slot.describe())?;
             return Ok(Step::Copy { src, dst });
         }
-        Err(self.c.unexpected("step", "launch, group, gemm or copy"))
+        if self.c.eat_word("call") {
+            return Ok(Step::Call(Box::new(self.call()?)));
+        }
+        if self.c.eat_word("loop") {
+            return Ok(Step::Loop(Box::new(self.repeat()?)));
+        }
+        Err(self.c.unexpected("step", "launch, group, gemm, copy, loop or call"))
+    }
+
+    /// `call sort axis 0 count 4 shapes [[8]] ($0) to ($1, $2) workspace $3 "label"`, behind the first word.
+    fn call(&mut self) -> Parsed<HostCall> {
+        self.word("sort", "call")?;
+        self.word("axis", "call")?;
+        let axis = self.c.integer("axis", 0, 255)? as u8;
+        self.word("count", "call")?;
+        let count = dim(self.c, &mut self.names)?;
+        let descending = self.c.eat_word("descending");
+        let function = HostFunction::Sort {
+            axis,
+            count,
+            descending,
+        };
+        self.word("shapes", "call")?;
+        self.c.expect(TokenKind::LeftBracket, "call")?;
+        let names = &mut self.names;
+        let shapes: Vec<Shape> = self.c.list(TokenKind::RightBracket, "call", |c| dims(c, names, "call"))?;
+        let operands = self.slots("call")?;
+        self.word("to", "call")?;
+        let results = self.slots("call")?;
+        self.word("workspace", "call")?;
+        let workspace = self.slot("call", TokenKind::Slot.describe())?;
+        let label = self.c.string("call")?;
+        Ok(HostCall {
+            function,
+            shapes,
+            operands,
+            results,
+            workspace,
+            label,
+        })
+    }
+
+    /// `($0, $1)`.
+    fn slots(&mut self, context: &str) -> Parsed<Vec<SlotId>> {
+        self.c.expect(TokenKind::LeftParen, context)?;
+        let mut all = Vec::new();
+        while !self.c.eat(TokenKind::RightParen) {
+            all.push(self.slot(context, "a slot like `$0`, or `)`")?);
+            if !self.c.eat(TokenKind::Comma) && self.c.kind() != TokenKind::RightParen {
+                return Err(self.c.unexpected(context, "`,` or `)`"));
+            }
+        }
+        Ok(all)
+    }
+
+    /// `loop trip n … body @name { … }`, behind the first word.
+    fn repeat(&mut self) -> Parsed<Repeat> {
+        let expected = TokenKind::Slot.describe();
+        let trip = match self.c.eat_word("trip") {
+            true => Some(dim(self.c, &mut self.names)?),
+            false => None,
+        };
+        let optional = |this: &mut Self, word: &str| match this.c.eat_word(word) {
+            true => this.slot("loop", expected).map(Some),
+            false => Ok(None),
+        };
+        let count = optional(self, "count")?;
+        let condition = optional(self, "while")?;
+        let follows = optional(self, "then")?;
+        let mut symbols = Vec::new();
+        if self.c.eat_word("symbols") {
+            self.c.expect(TokenKind::LeftBracket, "loop")?;
+            let names = &mut self.names;
+            symbols = self.c.list(TokenKind::RightBracket, "loop", |c| dim(c, names))?;
+        }
+        self.word("number", "loop")?;
+        let number = self.slot("loop", expected)?;
+        let label = self.c.string("loop")?;
+        let (mut carried, mut slices, mut stacks, mut captures) = (vec![], vec![], vec![], vec![]);
+        loop {
+            self.c.anchor();
+            if self.c.eat_word("carried") {
+                let first = self.slot("loop", expected)?;
+                self.word("to", "loop")?;
+                let last = self.slot("loop", expected)?;
+                self.word("spare", "loop")?;
+                let spare = self.slot("loop", expected)?;
+                carried.push(Carried { first, last, spare });
+            } else if self.c.eat_word("slice") {
+                slices.push(self.walk()?);
+            } else if self.c.eat_word("stack") {
+                stacks.push(self.walk()?);
+            } else if self.c.eat_word("capture") {
+                captures.push(self.slot("loop", expected)?);
+            } else {
+                break;
+            }
+        }
+        let token = self.c.token();
+        self.word("body", "loop")?;
+        if self.depth + 1 >= MAX_LOOP_DEPTH {
+            let message = format!("loops inside each other; expected at most {MAX_LOOP_DEPTH}");
+            return Err(self.c.error(token.span(), message));
+        }
+        let (body, _) = nested(self.c, self.resolver, self.depth + 1)?;
+        Ok(Repeat {
+            body,
+            symbols,
+            trip,
+            count,
+            condition,
+            number,
+            follows,
+            carried,
+            slices,
+            captures,
+            stacks,
+            label,
+        })
+    }
+
+    /// `$0 axis 1 reverse element $2`.
+    fn walk(&mut self) -> Parsed<Walk> {
+        let slot = self.slot("loop", TokenKind::Slot.describe())?;
+        self.word("axis", "loop")?;
+        let axis = self.c.integer("axis", 0, 255)? as u8;
+        let reverse = self.c.eat_word("reverse");
+        let element = match self.c.eat_word("element") {
+            true => Some(self.slot("loop", TokenKind::Slot.describe())?),
+            false => None,
+        };
+        Ok(Walk {
+            slot,
+            along: Along { axis, reverse },
+            element,
+        })
     }
 
     /// `launch kernel 0($0, $1) symbols [n] grain 4 bytes 8*n flops n "label"`.

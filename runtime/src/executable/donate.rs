@@ -61,7 +61,7 @@ impl Executable {
         }
         self.with_state(&binding, |state| {
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
-                state.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
+                state.frame.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
             }
             self.execute(&binding, state, &|k| addresses[k], &mut |_, _| {})
         })?;

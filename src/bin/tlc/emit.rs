@@ -90,6 +90,8 @@ fn cluster_title(compiled: &Compiled, cluster: &Cluster) -> String {
         ClusterKind::Gemm(_) => "library matmul".into(),
         ClusterKind::Scan => "serial scan".into(),
         ClusterKind::Scatter => "copy and serial updates".into(),
+        ClusterKind::Loop => "loop over a plan".into(),
+        ClusterKind::Call => "function of the runtime".into(),
     }
 }
 
