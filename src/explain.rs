@@ -197,7 +197,10 @@ fn work_of(plan: &Plan, steps: &[Step]) -> [IndexExpr; 2] {
             }
             Step::Copy { src, .. } => {
                 let slot = &plan.slots[src.0 as usize];
-                add(slot.len.clone() * IndexExpr::from(2 * slot.dtype.bytes()), IndexExpr::ZERO);
+                add(
+                    slot.len.clone() * IndexExpr::from(2 * slot.dtype.bytes()),
+                    IndexExpr::ZERO,
+                );
             }
             Step::Loop(l) => {
                 let times = l.trip.clone().unwrap_or(IndexExpr::ONE);
@@ -399,7 +402,11 @@ fn write_plan(
         writeln!(out, "  {} over {}: {}", name(a.slot), name(a.of), a.reason)?;
     }
     for body in &planned.bodies {
-        writeln!(out, "\nbody of {} in @{}, once for each iteration", body.node, graph.name)?;
+        writeln!(
+            out,
+            "\nbody of {} in @{}, once for each iteration",
+            body.node, graph.name
+        )?;
         write_size(out, &body.graph, &body.clusters, &body.planned.plan)?;
         write_plan(out, &body.graph, &body.clusters, &body.planned, target)?;
     }

@@ -229,6 +229,19 @@ impl Graph {
         key
     }
 
+    /// Runs `f`, whose random numbers have that seed; those recorded after it have the one of before.
+    pub(crate) fn with_seed<T>(&self, seed: u64, f: impl FnOnce() -> T) -> T {
+        let before = {
+            let state = self.lock();
+            (state.seed, state.key)
+        };
+        self.seed(seed);
+        let result = f();
+        let mut state = self.lock();
+        (state.seed, state.key) = before;
+        result
+    }
+
     /// The key of random numbers, and a stream that nobody had before.
     pub(crate) fn next_stream(&self) -> Step<(Tensor, u32)> {
         let mut state = self.lock();

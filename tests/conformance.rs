@@ -59,6 +59,29 @@ fn left_out(model: Model<'_>) -> Option<String> {
     None
 }
 
+/// Cases whose expected values are further from the exact ones than their own tolerance: what was found of each.
+const BEYOND_TOLERANCE: &[(&str, &str)] = &[
+    (
+        "node/test_attention_4d_causal_fp16_expanded",
+        "the expected values come from a softmax whose exponentials, sum and quotient are each rounded to f16; rounded once, \
+         from f32 or f64, elements 12 and 20 differ by 2 units in the last place, which is more than the tolerance",
+    ),
+    (
+        "node/test_dft_inverse",
+        "ten imaginary parts are 0 in exact arithmetic and 1.9e-7 in the expected values, the rounding of an f32 FFT; the \
+         absolute tolerance is 1e-7",
+    ),
+    ("node/test_dft_inverse_opset19", "as test_dft_inverse"),
+];
+
+/// Whether results are random numbers, which no two implementations draw alike: of them only types and shapes are compared.
+fn draws(model: Model<'_>) -> bool {
+    let random = |op: &str| op.starts_with("Random") || matches!(op, "Bernoulli" | "Multinomial");
+    let training = |n: &tlc_formats::onnx::Node<'_>| n.op_type() == "Dropout" && n.inputs().count() == 3;
+    let mut nodes = model.graph().into_iter().flat_map(|g| g.nodes());
+    nodes.any(|n| random(n.op_type()) || training(&n))
+}
+
 /// The numbers of `tolerance.json` or, for cases that bring one, `data.json`.
 fn tolerance(folder: &Path) -> (f64, f64) {
     let mut limits = (1e-3, 1e-7);
@@ -164,8 +187,12 @@ fn case(folder: &Path) -> Result<(), Ending> {
         }
         let found = executable.run(&arguments).map_err(|e| failed(&e))?;
         for (found, expected) in found.iter().zip(&outputs) {
-            compare(&found.to_host(), expected, tolerance(folder))
-                .map_err(|e| Ending::Fail(format!("output {}: {e}", found.name)))?;
+            let host = found.to_host();
+            let alike = host.dtype() == expected.dtype() && host.shape() == expected.shape();
+            compare(&host, expected, tolerance(folder)).map_err(|e| match alike && draws(model) {
+                true => Ending::LeftOut("random numbers; types and shapes agree".into()),
+                false => Ending::Fail(format!("output {}: {e}", found.name)),
+            })?;
         }
         if found.len() < outputs.len() {
             return Err(Ending::Fail(format!(
@@ -217,7 +244,7 @@ fn results(endings: &BTreeMap<String, Ending>) -> String {
         "# ONNX backend tests\n\nWritten by `TLC_BLESS=1 cargo test --test conformance` on the cases of onnx 1.23.2 that \
          tests/conformance/fetch.py\nlays out. A case passes when every output has the expected element type and shape and \
          agrees within the case's own\ntolerance. Unsupported cases are refused with the reason given; left out are \
-         sequences, optionals, maps, strings, complex\nnumbers, the optimizers' and `ai.onnx.ml`'s operators.\n\n| kind | \
+         sequences, optionals, maps, strings, complex\nnumbers, random numbers, the optimizers' and `ai.onnx.ml`'s operators.\n\n| kind | \
          pass | fail | unsupported | left out | all |\n|---|---|---|---|---|---|\n",
     );
     let mut all = [0; 4];
@@ -254,6 +281,11 @@ fn results(endings: &BTreeMap<String, Ending>) -> String {
         Ending::Fail(r) => Some(r.clone()),
         _ => None,
     });
+    for (name, reason) in BEYOND_TOLERANCE {
+        if matches!(endings.get(*name), Some(Ending::Fail(_))) {
+            let _ = writeln!(text, "\n`{name}`: {reason}.");
+        }
+    }
     section(&mut text, "Unsupported", &|e| match e {
         Ending::Unsupported(r) => Some(r.clone()),
         _ => None,

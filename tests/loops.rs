@@ -104,7 +104,9 @@ fn the_number_of_iterations_may_be_symbolic_and_is_not_compiled_again() {
     let executable = compiled(&g, 2);
     for steps in [3usize, 0, 7, 64, 3] {
         let inputs = [counting(&[3, steps, 4]), counting(&[4, 4]), counting(&[3, 4])];
-        let found = executable.run(&inputs.iter().map(Into::into).collect::<Vec<_>>()).unwrap();
+        let found = executable
+            .run(&inputs.iter().map(Into::into).collect::<Vec<_>>())
+            .unwrap();
         let right = interpret(&g.finish().unwrap(), &inputs, &Options::default()).unwrap();
         for (a, b) in found.iter().zip(&right) {
             assert_eq!(a.to_host(), *b, "{steps} steps");
@@ -227,7 +229,10 @@ fn what_does_not_fit_is_refused_where_it_was_recorded() {
         },
         "different graphs",
     );
-    refused(&|g| g.repeat(2).carry(&x(g)).record(|_| vec![]), "the body answers 0 values");
+    refused(
+        &|g| g.repeat(2).carry(&x(g)).record(|_| vec![]),
+        "the body answers 0 values",
+    );
     refused(
         &|g| {
             let go = g.full((), true, DType::Bool);

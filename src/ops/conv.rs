@@ -2,6 +2,7 @@
 
 use tlc_ir::IndexExpr;
 
+use crate::dim::Dim;
 use crate::scope::{Step, op, refuse_expecting};
 use crate::tensor::Tensor;
 
@@ -107,6 +108,35 @@ impl Conv {
     }
 }
 
+/// The settings of a convolution for each axis of space.
+pub(crate) struct Settings {
+    pub(crate) stride: Vec<usize>,
+    pub(crate) dilation: Vec<usize>,
+    pub(crate) before: Vec<usize>,
+    pub(crate) behind: Vec<usize>,
+    pub(crate) groups: usize,
+}
+
+impl Conv {
+    pub(crate) fn settings(&self, n: usize) -> Step<Settings> {
+        let settings = Settings {
+            stride: self.stride.of("stride", n)?,
+            dilation: self.dilation.of("dilation", n)?,
+            before: self.before.of("padding", n)?,
+            behind: self.behind.of("padding", n)?,
+            groups: self.groups,
+        };
+        if settings.stride.contains(&0) || settings.dilation.contains(&0) {
+            return refuse_expecting("a stride or dilation of 0", "1 or more");
+        }
+        Ok(settings)
+    }
+}
+
+pub(super) fn dims(list: &[usize]) -> Vec<Dim> {
+    list.iter().map(Dim::from).collect()
+}
+
 impl Tensor {
     /// The axes from `first` on padded by `fill` and windowed: the windows' axes come last, in order.
     pub(crate) fn windows(
@@ -114,12 +144,12 @@ impl Tensor {
         first: usize,
         sizes: &[IndexExpr],
         (stride, dilation): (&[usize], &[usize]),
-        (before, behind): (&[usize], &[usize]),
+        (before, behind): (&[Dim], &[Dim]),
         fill: tlc_ir::Scalar,
     ) -> Step {
-        let side = |list: &[usize]| {
+        let side = |list: &[Dim]| {
             let mut all = vec![IndexExpr::ZERO; first];
-            all.extend(list.iter().map(|&n| IndexExpr::from(n)));
+            all.extend(list.iter().map(|n| n.expr().clone()));
             all
         };
         let mut x = self.padded(&side(before), &side(behind), fill)?;
@@ -182,7 +212,8 @@ impl Tensor {
             let dilation = options.dilation.of("dilation", n)?;
             let (before, behind) = (options.before.of("padding", n)?, options.behind.of("padding", n)?);
             let kernel = &weight.extents()[2..];
-            let windows = self.windows(2, kernel, (&stride, &dilation), (&before, &behind), self.dtype().zero())?;
+            let padding = (&dims(&before)[..], &dims(&behind)[..]);
+            let windows = self.windows(2, kernel, (&stride, &dilation), padding, self.dtype().zero())?;
             if windows.is_poisoned() {
                 return Ok(windows);
             }

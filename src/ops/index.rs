@@ -243,6 +243,35 @@ impl Tensor {
     }
 }
 
+impl Tensor {
+    /// The first elements of each sequence in reverse order, the rest as they are: sequence `b` along `batch_axis` has
+    /// `lengths[b]` elements along `time_axis`.
+    ///
+    /// Errors: one axis twice, lengths that are not one for each sequence.
+    #[track_caller]
+    pub fn reverse_sequence(&self, lengths: &Tensor, batch_axis: i64, time_axis: i64) -> Tensor {
+        op("reverse_sequence", &[self, lengths], || {
+            let (batch, time) = (self.axis(batch_axis)?, self.axis(time_axis)?);
+            if batch == time {
+                return refuse_expecting(format!("axis {batch} for both sequences and time"), "two axes");
+            }
+            lengths.exactly_rank("lengths", 1)?;
+            lengths.extent_is("the lengths", 0, &self.extents()[batch])?;
+            let mut shape = vec![IndexExpr::ONE; self.rank()];
+            shape[batch] = self.extents()[batch].clone();
+            let lengths = lengths.to(DType::I64)?.reshaped(&shape)?;
+            shape[batch] = IndexExpr::ONE;
+            shape[time] = self.extents()[time].clone();
+            let at = self
+                .graph()
+                .iota_1d(&self.extents()[time], DType::I64)?
+                .reshaped(&shape)?;
+            let turned = at.lt(&lengths).select(&lengths - 1 - &at, &at);
+            Ok(self.take_along_axis(&turned, time as i64))
+        })
+    }
+}
+
 /// `a` where `condition` is true, else `b`; see [`Tensor::select`].
 #[track_caller]
 pub fn where_(condition: &Tensor, a: impl Into<Operand>, b: impl Into<Operand>) -> Tensor {

@@ -288,3 +288,50 @@ impl Tensor {
         })
     }
 }
+
+/// The largest matrix whose determinant is recorded: every column is a step of its own.
+const MAX_DET: usize = 64;
+
+impl Tensor {
+    /// The determinants of the matrices of the last two axes, by elimination with the largest element of each column as
+    /// pivot. f16 and bf16 are computed in f32.
+    ///
+    /// Errors: matrices that are not square, of symbolic extent, or larger than 64 by 64; integers.
+    #[track_caller]
+    pub fn det(&self) -> Tensor {
+        op("det", &[self], || {
+            self.at_least_rank(2)?;
+            let (last, n) = (self.rank() - 1, self.const_extent(self.rank() - 1)?);
+            self.extent_is("a square matrix", last - 1, &self.extents()[last])?;
+            if n > MAX_DET || !self.dtype().is_float() {
+                return refuse_expecting(
+                    format!("matrices of {n} by {n} {}", self.dtype()),
+                    format!("floats, at most {MAX_DET} by {MAX_DET}"),
+                );
+            }
+            let mut lead = self.extents()[..last - 1].to_vec();
+            let mut matrix = self.to(self.dtype().accumulator())?;
+            let mut product = self.graph().filled(1.into(), &lead, matrix.dtype())?;
+            lead.push(IndexExpr::ONE);
+            for left in (1..=n as i64).rev() {
+                // The pivot's row, and the first row in its place, which changes the sign.
+                let pivot = matrix.select_index(-1, 0).abs().argmax(crate::keep(-1));
+                let row = matrix.take_along_axis(&pivot.unsqueeze(-1), -2).select_index(-2, 0);
+                let first = row.select_index(-1, 0);
+                let moved = pivot.reshaped(&lead[..last - 1])?.ne(0);
+                product *= moved.select(-&first, &first);
+                if left == 1 {
+                    break;
+                }
+                let number = self.graph().iota_1d(&left.into(), DType::I64)?;
+                let here = number.eq(&pivot).unsqueeze(-1);
+                let rest = here.select(matrix.narrow(-2, 0, 1), &matrix).narrow(-2, 1, left - 1);
+                // Below a pivot of zero nothing is left to eliminate.
+                let inverse = first.eq(0.0).select(0.0, 1.0 / &first).unsqueeze(-1).unsqueeze(-1);
+                let factor = rest.narrow(-1, 0, 1) * inverse;
+                matrix = rest.narrow(-1, 1, left - 1) - factor * row.narrow(-1, 1, left - 1).unsqueeze(-2);
+            }
+            product.to(self.dtype())
+        })
+    }
+}

@@ -6,7 +6,7 @@ use crate::dim::Axes;
 use crate::scope::{Step, op, refuse_expecting};
 use crate::tensor::Tensor;
 
-use super::conv::PerAxis;
+use super::conv::{PerAxis, dims};
 
 /// Window, stride, padding and dilation of a pooling: `Pool::new(2).padding(1)`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -98,6 +98,62 @@ impl Tensor {
         })
     }
 
+    /// [`Tensor::max_pool`], and where in `self`, flattened in C order, each maximum stands: the first place of equal ones.
+    ///
+    /// Errors: as [`Tensor::max_pool`].
+    #[track_caller]
+    pub fn max_pool_with_places(&self, options: &Pool) -> (Tensor, Tensor) {
+        let body = || {
+            let n = self.space()?;
+            let (windows, settings, axes) = self.pooled(n, options, self.dtype().lowest())?;
+            let max = windows.max(&axes);
+            let places = self.places_of(&windows, &max, &axes, |x, fill| settings.windows(x, 2, fill))?;
+            Ok((max, places))
+        };
+        crate::scope::record(self.graph(), "max_pool_with_places", &[self], &[], body, |p| {
+            (p.clone(), p)
+        })
+    }
+
+    /// The first place, in `self` flattened in C order, that holds the value of each window's extremum. `cut` makes windows
+    /// as those that `windows` are.
+    pub(crate) fn places_of(
+        &self,
+        windows: &Tensor,
+        extremum: &Tensor,
+        axes: &Axes,
+        cut: impl Fn(&Tensor, tlc_ir::Scalar) -> Step,
+    ) -> Step {
+        let numbers = self.graph().iota_1d(&self.ty().elements(), DType::I64)?;
+        let numbers = numbers.reshaped(self.extents())?;
+        // Padding has a number that no element has, so it is never first.
+        let beyond = tlc_ir::Scalar::from_i64(DType::I64, i64::MAX);
+        let numbers = cut(&numbers, beyond)?;
+        let mut value = extremum.clone();
+        for _ in 0..windows.rank() - extremum.rank() {
+            value = value.unsqueeze(-1);
+        }
+        let mut found = windows.eq(&value);
+        if self.dtype().is_float() {
+            found = found.logical_or(windows.is_nan().logical_and(value.is_nan()));
+        }
+        Ok(found.select(numbers, beyond).min(axes))
+    }
+
+    /// The inverse of [`Tensor::max_pool_with_places`]: zeros of `shape` with each element at its place, counted in C order.
+    ///
+    /// Errors: places of another shape.
+    #[track_caller]
+    pub fn max_unpool(&self, places: &Tensor, shape: impl crate::dim::IntoShape) -> Tensor {
+        let shape = shape.into_shape();
+        op("max_unpool", &[self, places], || {
+            places.exactly_rank("places", self.rank())?;
+            let zeros = self.graph().filled(self.dtype().zero().into(), &shape, self.dtype())?;
+            let flat = zeros.flatten().scatter_set(0, &places.flatten(), &self.flatten());
+            flat.reshaped(&shape)
+        })
+    }
+
     /// Average over windows of space; `self` is `[batch, channels, space..]`. Dtypes as [`Tensor::mean`].
     ///
     /// Errors: no axis of space, a window larger than the padded space.
@@ -129,7 +185,8 @@ impl Tensor {
 
 impl Settings {
     fn windows(&self, x: &Tensor, first: usize, fill: tlc_ir::Scalar) -> Step {
-        let padding = (&self.padding[..], &self.padding[..]);
+        let padding = dims(&self.padding);
+        let padding = (&padding[..], &padding[..]);
         x.windows(first, &self.size, (&self.stride, &self.dilation), padding, fill)
     }
 }

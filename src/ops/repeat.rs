@@ -155,7 +155,9 @@ impl Repeat {
         let whole = |t: &Tensor| (!t.is_poisoned()).then(|| t.ty().clone());
         let number = input("i".into(), Some(TensorType::new(DType::I64, [0i64; 0])), DType::I64);
         let carried = self.carried.iter().enumerate();
-        let carried = carried.map(|(k, t)| input(format!("carried{k}"), whole(t), t.dtype())).collect();
+        let carried = carried
+            .map(|(k, t)| input(format!("carried{k}"), whole(t), t.dtype()))
+            .collect();
         let mut slices = Vec::new();
         for (k, (t, axis, _)) in self.slices.iter().enumerate() {
             let ty = whole(t).and_then(|mut ty| {

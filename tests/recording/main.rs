@@ -4,3 +4,4 @@
 mod eval;
 mod numerics;
 mod recording;
+mod sampling;

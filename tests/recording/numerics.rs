@@ -6,7 +6,7 @@ use tlc::{Attention, Conv, DType, Graph, Pool, Scalar, Slice, Tensor, keep, s};
 use crate::eval::evaluate;
 
 /// The operands of the reference script.
-fn data(g: &Graph, shape: &[usize], seed: usize) -> Tensor {
+pub fn data(g: &Graph, shape: &[usize], seed: usize) -> Tensor {
     let count: usize = shape.iter().product();
     let values: Vec<f64> = (0..count)
         .map(|i| ((i * 37 + seed * 11) % 101) as f64 / 25.0 - 2.0)
@@ -180,12 +180,9 @@ fn cases(g: &Graph) -> Vec<(&'static str, Tensor)> {
     ]
 }
 
-#[test]
-fn composites_compute_what_numpy_computes() {
-    let text = include_str!("../reference/recording.json");
+/// Every case against the value of its name in `text`.
+pub fn compare(g: &Graph, cases: &[(String, Tensor)], text: &str) {
     let expected: serde_json::Map<String, serde_json::Value> = serde_json::from_str(text).unwrap();
-    let g = Graph::new("cases");
-    let cases = cases(&g);
     cases.iter().for_each(|(name, t)| g.output(name, t));
     let graph = g.finish().unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(tlc_ir::graph::verify::verify(&graph), []);
@@ -197,7 +194,7 @@ fn composites_compute_what_numpy_computes() {
     );
     let mut wrong = vec![];
     for ((name, _), found) in cases.iter().zip(values) {
-        let numbers = |field: &str| expected[*name][field].as_array().unwrap().clone();
+        let numbers = |field: &str| expected[name][field].as_array().unwrap().clone();
         let shape: Vec<usize> = numbers("shape").iter().map(|n| n.as_u64().unwrap() as usize).collect();
         let want: Vec<f64> = numbers("values").iter().map(|n| n.as_f64().unwrap()).collect();
         let have: Vec<f64> = (0..found.len()).map(|i| found.get(i).as_f64()).collect();
@@ -213,7 +210,14 @@ fn composites_compute_what_numpy_computes() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-fn run(g: &Graph, t: &Tensor) -> Vec<f64> {
+#[test]
+fn composites_compute_what_numpy_computes() {
+    let g = Graph::new("cases");
+    let cases: Vec<_> = cases(&g).into_iter().map(|(n, t)| (n.to_string(), t)).collect();
+    compare(&g, &cases, include_str!("../reference/recording.json"));
+}
+
+pub fn run(g: &Graph, t: &Tensor) -> Vec<f64> {
     let graph = g.extract(&[("result", t)]).unwrap_or_else(|e| panic!("{e}"));
     let value = evaluate(&graph, &[], &[]).remove(0);
     (0..value.len()).map(|i| value.get(i).as_f64()).collect()

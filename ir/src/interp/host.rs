@@ -71,12 +71,7 @@ pub(super) fn places(x: &HostTensor, axis: usize, count: usize, descending: bool
 }
 
 /// The elements at those places, and the places.
-fn sorted(
-    x: &HostTensor,
-    shape: &[usize],
-    axis: usize,
-    places: &[Vec<usize>],
-) -> Result<Vec<HostTensor>, TensorError> {
+fn sorted(x: &HostTensor, shape: &[usize], axis: usize, places: &[Vec<usize>]) -> Result<Vec<HostTensor>, TensorError> {
     let inner = around(shape, axis).1;
     let mut values = HostTensor::zeros(x.dtype(), shape)?;
     let mut indices = HostTensor::zeros(DType::I64, shape)?;

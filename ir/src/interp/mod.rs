@@ -17,8 +17,8 @@ mod elementwise;
 mod host;
 mod indexing;
 mod lanes;
-mod repeat;
 mod random;
+mod repeat;
 mod space;
 
 pub use bounds::{Bounded, Mismatch, compare, interpret_with_bounds};

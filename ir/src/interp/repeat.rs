@@ -114,18 +114,17 @@ pub(super) fn element_of<T: Clone>(from: &[T], shape: &[usize], axis: usize, at:
 }
 
 /// The inverse: elements of the parts side by side along an axis, `fill` where there is none.
-pub(super) fn stacked<T: Clone>(
-    parts: &[Option<&[T]>],
-    shape: &[usize],
-    axis: usize,
-    width: usize,
-    fill: T,
-) -> Vec<T> {
+pub(super) fn stacked<T: Clone>(parts: &[Option<&[T]>], shape: &[usize], axis: usize, width: usize, fill: T) -> Vec<T> {
     let (outer, inner) = around(shape, axis);
     let run = inner * width;
     let mut out = vec![fill; outer * shape[axis] * run];
     for (at, part) in parts.iter().enumerate() {
-        for (o, from) in part.iter().flat_map(|p| p.chunks_exact(run.max(1))).enumerate().take(outer) {
+        for (o, from) in part
+            .iter()
+            .flat_map(|p| p.chunks_exact(run.max(1)))
+            .enumerate()
+            .take(outer)
+        {
             let start = (o * shape[axis] + at) * run;
             out[start..start + run].clone_from_slice(from);
         }

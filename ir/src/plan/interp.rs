@@ -339,7 +339,11 @@ impl<'p> Machine<'p> {
         let (region, at) = self.places[slot.0 as usize];
         let dtype = self.plan.slots[slot.0 as usize].dtype;
         let bytes = self.lens[slot.0 as usize] * dtype.bytes();
-        Ok(HostTensor::from_bytes(dtype, shape, &self.regions[region][at..at + bytes])?)
+        Ok(HostTensor::from_bytes(
+            dtype,
+            shape,
+            &self.regions[region][at..at + bytes],
+        )?)
     }
 
     fn fill(&mut self, step: usize, slot: SlotId, data: &HostTensor) -> Result<(), PlanError> {
@@ -372,7 +376,10 @@ impl<'p> Machine<'p> {
         let misfit = || PlanError::BodyShape { step: number };
         let mut symbols = Vec::new();
         for e in &l.symbols {
-            symbols.push(e.eval_symbols(&self.symbols).ok_or_else(|| PlanError::Size(e.clone()))?);
+            symbols.push(
+                e.eval_symbols(&self.symbols)
+                    .ok_or_else(|| PlanError::Size(e.clone()))?,
+            );
         }
         let trip = l.trip.as_ref().map(|t| self.size(t)).transpose()?;
         let mut limit = trip.unwrap_or(usize::MAX);

@@ -335,7 +335,9 @@ impl Step {
             Step::Loop(l) => {
                 let read = [l.count, l.condition].into_iter().flatten();
                 let read = read.chain(l.carried.iter().map(|c| c.first));
-                let read = read.chain(l.slices.iter().map(|w| w.slot)).chain(l.captures.iter().copied());
+                let read = read
+                    .chain(l.slices.iter().map(|w| w.slot))
+                    .chain(l.captures.iter().copied());
                 read.for_each(|s| f(s, false));
                 let written = [Some(l.number), l.follows].into_iter().flatten();
                 let written = written.chain(l.carried.iter().flat_map(|c| [c.last, c.spare]));

@@ -176,7 +176,11 @@ impl Plan {
         l.body.write(&mut inner, options)?;
         out.externals = inner.externals;
         for (i, line) in inner.text.lines().enumerate() {
-            let line = if i == 0 { line.replacen("plan", "body", 1) } else { line.into() };
+            let line = if i == 0 {
+                line.replacen("plan", "body", 1)
+            } else {
+                line.into()
+            };
             writeln!(out.text, "      {line}")?;
         }
         Ok(())

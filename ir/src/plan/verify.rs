@@ -255,7 +255,10 @@ fn verify_bodies(
         }
         for &(slot, from, to, lives) in placed {
             if lives.0 <= at && at <= lives.1 && body.offset < to && from < end {
-                fail(PlanRule::Loop(format!("its body's arena overlaps {}", SlotId(slot as u32))));
+                fail(PlanRule::Loop(format!(
+                    "its body's arena overlaps {}",
+                    SlotId(slot as u32)
+                )));
             }
         }
         for violation in verify_layout(&l.body, &body.layout, &inner) {

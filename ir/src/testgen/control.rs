@@ -6,9 +6,7 @@ use smallvec::SmallVec;
 
 use super::{GenOptions, Generator, LARGE, Rng};
 use crate::dtype::{DType, Scalar};
-use crate::graph::{
-    Along, Body, Graph, HostFunction, Loop, NodeId, NodeKind, Operands, Origin, TensorType,
-};
+use crate::graph::{Along, Body, Graph, HostFunction, Loop, NodeId, NodeKind, Operands, Origin, TensorType};
 use crate::index::{IndexExpr, SymId};
 
 impl Generator<'_> {
@@ -108,7 +106,9 @@ impl Generator<'_> {
         if slices.is_empty() && stacks.is_empty() && counted && self.rng.chance(1, 2) {
             trip = None;
         }
-        let symbols = (0..self.graph.symbols().len() as u32).map(|s| SymId(s).into()).collect();
+        let symbols = (0..self.graph.symbols().len() as u32)
+            .map(|s| SymId(s).into())
+            .collect();
         let kind = NodeKind::Loop(Arc::new(Loop {
             body: Body(Arc::new(body)),
             symbols,

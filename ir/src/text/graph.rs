@@ -15,8 +15,8 @@ use super::{Resolver, constant, lexer};
 use crate::dtype::DType;
 use crate::graph::control::{MAX_LOOP_DEPTH, unit};
 use crate::graph::{
-    Along, Axes, Body, ConstData, Graph, HostFunction, Labels, Loop, Monoid, NodeId, NodeKind, Operands, Origin, ScatterOp, Semiring, Shape, TensorType,
-    View,
+    Along, Axes, Body, ConstData, Graph, HostFunction, Labels, Loop, Monoid, NodeId, NodeKind, Operands, Origin,
+    ScatterOp, Semiring, Shape, TensorType, View,
 };
 use crate::index::IndexExpr;
 use crate::scalar::ScalarOp;
@@ -313,8 +313,7 @@ impl GraphParser<'_, '_, '_, '_> {
     fn results(&mut self) -> Parsed<Vec<TensorType>> {
         self.c.expect(TokenKind::LeftParen, "results")?;
         let graph = &mut self.graph;
-        self.c
-            .list(TokenKind::RightParen, "results", |c| tensor_type(c, graph))
+        self.c.list(TokenKind::RightParen, "results", |c| tensor_type(c, graph))
     }
 
     /// Reads what stands between `=` and `:`.
@@ -355,7 +354,10 @@ impl GraphParser<'_, '_, '_, '_> {
             "call" => {
                 let names = ["sort"];
                 let from_name = |name: &str| names.iter().find(|n| **n == name).copied();
-                Form::Call(self.modifier(op, from_name, &names)?)
+                {
+                    self.modifier(op, from_name, &names)?;
+                    Form::Call
+                }
             }
             "loop" => Form::Loop,
             _ => match ScalarOp::from_name(op) {
@@ -409,8 +411,16 @@ impl GraphParser<'_, '_, '_, '_> {
             Form::Window => &["axis", "size", "stride", "dilation"],
             Form::Scan(_) => &["axis", "exclusive", "reverse"],
             Form::Project => &["result"],
-            Form::Call(_) => &["axis", "count", "descending"],
-            Form::Loop => &["trip", "counted", "conditional", "carried", "slices", "stacks", "symbols"],
+            Form::Call => &["axis", "count", "descending"],
+            Form::Loop => &[
+                "trip",
+                "counted",
+                "conditional",
+                "carried",
+                "slices",
+                "stacks",
+                "symbols",
+            ],
         };
         let open = self.c.mark();
         let mut a = Attributes::default();
@@ -475,7 +485,7 @@ impl GraphParser<'_, '_, '_, '_> {
             ));
         }
         match form {
-            Form::Call(_) => Ok(Full::Call(HostFunction::Sort {
+            Form::Call => Ok(Full::Call(HostFunction::Sort {
                 axis: a.axis,
                 count: a.size.unwrap_or(IndexExpr::ZERO),
                 descending: a.descending,
@@ -722,7 +732,7 @@ impl GraphParser<'_, '_, '_, '_> {
             },
             Form::Map(op) => NodeKind::Map(op),
             Form::Convert => NodeKind::Convert(ty.dtype),
-            Form::Einsum | Form::Call(_) | Form::Loop => unreachable!("it has its own braces"),
+            Form::Einsum | Form::Call | Form::Loop => unreachable!("it has its own braces"),
             Form::Project => NodeKind::Project(a.result),
             Form::Reduce(monoid) => NodeKind::Reduce { monoid, axes: a.axes },
             Form::Reshape => NodeKind::View(View::Reshape(ty.shape.clone())),
@@ -782,7 +792,7 @@ pub(super) enum Form {
     Scan(Monoid),
     Copy,
     Project,
-    Call(&'static str),
+    Call,
     Loop,
 }
 

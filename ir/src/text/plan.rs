@@ -376,7 +376,9 @@ impl PlanParser<'_, '_, '_, '_> {
         self.word("shapes", "call")?;
         self.c.expect(TokenKind::LeftBracket, "call")?;
         let names = &mut self.names;
-        let shapes: Vec<Shape> = self.c.list(TokenKind::RightBracket, "call", |c| dims(c, names, "call"))?;
+        let shapes: Vec<Shape> = self
+            .c
+            .list(TokenKind::RightBracket, "call", |c| dims(c, names, "call"))?;
         let operands = self.slots("call")?;
         self.word("to", "call")?;
         let results = self.slots("call")?;

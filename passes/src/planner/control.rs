@@ -63,7 +63,9 @@ impl Planner<'_> {
         let types: Vec<TensorType> = outputs.iter().map(|o| l.outer_type(graph.ty(o.node))).collect();
         let stacks = self.walks(id, "stack", &results[l.carried..], &l.stacks, &types);
         let number = self.temporary(format!("{id}.number"), DType::I64, IndexExpr::ONE);
-        let follows = l.conditional.then(|| self.temporary(format!("{id}.follows"), DType::Bool, IndexExpr::ONE));
+        let follows = l
+            .conditional
+            .then(|| self.temporary(format!("{id}.follows"), DType::Bool, IndexExpr::ONE));
         let step = Repeat {
             body: planned.plan.clone(),
             symbols: l.symbols.clone(),

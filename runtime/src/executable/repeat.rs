@@ -350,7 +350,7 @@ impl Run<'_> {
                 body.inputs[1 + l.carried.len() + k] = w.place(slots, iteration);
             }
             // The last iteration, if it is known, writes where the results belong.
-            let ends_in_last = l.follows.is_some() || (limit - 1 - iteration) % 2 == 0;
+            let ends_in_last = l.follows.is_some() || (limit - 1 - iteration).is_multiple_of(2);
             for (k, c) in l.carried.iter().enumerate() {
                 let reads_last = body.inputs[1 + k] == slots[c.last];
                 let to = match ends_in_last && !reads_last || body.inputs[1 + k] == slots[c.spare] {
@@ -397,7 +397,13 @@ impl Run<'_> {
 
 /// A host function under concrete symbol values.
 pub(super) enum BoundCall {
-    Sort { x: usize, values: usize, places: usize, workspace: usize, sort: Sort },
+    Sort {
+        x: usize,
+        values: usize,
+        places: usize,
+        workspace: usize,
+        sort: Sort,
+    },
 }
 
 impl BoundCall {

@@ -129,7 +129,7 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
     };
     let mut scores = capped.clone();
     if let Some(mask) = c.optional(3)? {
-        scores = scores + bias(&mask, &raw)?;
+        scores += bias(&mask, &raw)?;
     }
     if let Some(seen) = visible(c, &raw, &past)? {
         scores = seen.select(&scores, f64::NEG_INFINITY);

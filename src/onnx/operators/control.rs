@@ -1,9 +1,8 @@
-//! Branches, and operators that do nothing at inference.
-
-use tlc_ir::DType;
+//! Branches.
 
 use crate::onnx::call::{Answer, Call};
-use crate::onnx::refusal::{Outcome, invalid, unsupported};
+use crate::onnx::refusal::{Outcome, invalid};
+use crate::onnx::value::Value;
 use tlc_formats::onnx::{AttributeKind, Graph};
 
 fn graph_of<'a>(c: &Call<'_, '_, 'a>, name: &str) -> Outcome<Graph<'a>> {
@@ -33,34 +32,18 @@ pub(super) fn branch(c: &mut Call<'_, '_, '_>) -> Answer {
             b.len()
         ));
     }
+    let one_type = |(a, b): (&Value, &Value)| a.shape() == b.shape() && a.dtype() == b.dtype();
+    if !a.iter().zip(&b).all(one_type) {
+        // A type follows from the condition, so the condition must be known.
+        let known = c
+            .importer
+            .elements(&value, "the condition of branches whose results differ in type")?;
+        let taken = known.len() == 1 && known.get(0).as_bool();
+        return Ok(if taken { a } else { b });
+    }
     let mut results = vec![];
     for (a, b) in a.into_iter().zip(b) {
-        let (a, b) = (a.tensor(&graph)?, b.tensor(&graph)?);
-        if a.shape() != b.shape() || a.dtype() != b.dtype() {
-            return unsupported(
-                "branches whose results have different types; expected one type, or a constant condition",
-            );
-        }
-        results.push(condition.select(a, b).into());
+        results.push(condition.select(a.tensor(&graph)?, b.tensor(&graph)?).into());
     }
     Ok(results)
-}
-
-pub(super) fn dropout(c: &mut Call<'_, '_, '_>) -> Answer {
-    let x = c.tensor(0)?;
-    if c.version < 7 && !c.flag("is_test", false)? {
-        return unsupported("training before opset 7; expected is_test=1");
-    }
-    if c.version >= 12 && c.value(2).is_some() {
-        let training = c.elements(2)?;
-        let ratio = match c.input_floats(1)? {
-            Some(r) => r.first().copied().unwrap_or(0.5),
-            None => 0.5,
-        };
-        if training.len() == 1 && training.get(0).as_bool() && ratio != 0.0 {
-            return unsupported("dropout while training; expected inference");
-        }
-    }
-    let mask = x.graph().full(x.shape(), true, DType::Bool);
-    Ok(vec![x.into(), mask.into()])
 }

@@ -14,12 +14,13 @@ use crate::tensor::Tensor;
 pub(super) struct Windows {
     pub(super) stride: Vec<usize>,
     pub(super) dilation: Vec<usize>,
-    pub(super) before: Vec<usize>,
-    pub(super) behind: Vec<usize>,
+    pub(super) before: Vec<Dim>,
+    pub(super) behind: Vec<Dim>,
 }
 
-fn positive(list: Option<Vec<i64>>, n: usize, what: &str, least: i64) -> Outcome<Vec<usize>> {
-    let list = list.unwrap_or_else(|| vec![1; n]);
+/// `n` numbers, `least` or more; each is `least` if none are given.
+pub(super) fn positive(list: Option<Vec<i64>>, n: usize, what: &str, least: i64) -> Outcome<Vec<usize>> {
+    let list = list.unwrap_or_else(|| vec![least; n]);
     if list.len() != n {
         return invalid(format!("{what} for {} axes; expected {n}", list.len()));
     }
@@ -35,27 +36,29 @@ impl Windows {
         let n = size.len();
         let stride = positive(c.ints("strides")?, n, "strides", 1)?;
         let dilation = positive(c.ints("dilations")?, n, "dilations", 1)?;
-        let (mut before, mut behind) = (vec![0; n], vec![0; n]);
+        let (mut before, mut behind) = (vec![Dim::from(0); n], vec![Dim::from(0); n]);
         let auto = c.text("auto_pad", "NOTSET")?;
         match auto.as_str() {
             "NOTSET" | "" => {
-                let pads = c.ints("pads")?.unwrap_or_else(|| vec![0; 2 * n]);
-                let pads = positive(Some(pads), 2 * n, "pads", 0)?;
+                let pads = positive(c.ints("pads")?, 2 * n, "pads", 0)?;
+                let pads: Vec<Dim> = pads.iter().map(Dim::from).collect();
                 (before, behind) = (pads[..n].to_vec(), pads[n..].to_vec());
             }
             "VALID" => {}
             "SAME_UPPER" | "SAME_LOWER" => {
                 for i in 0..n {
                     let reach = dilation[i] * (size[i] - 1) + 1;
-                    let total = match x.dim(2 + i as i64).as_const() {
-                        Some(extent) => {
-                            let extent = extent as usize;
-                            (extent.div_ceil(stride[i]).saturating_sub(1) * stride[i] + reach).saturating_sub(extent)
+                    let extent = x.dim(2 + i as i64);
+                    let total = match stride[i] {
+                        1 => Dim::from(reach - 1),
+                        step => {
+                            let last = extent.div_ceil(step as i64) - 1;
+                            let total = (last * step + reach - &extent).max(0);
+                            Dim::from(c.graph().simplify(total.expr()))
                         }
-                        None if stride[i] == 1 => reach - 1,
-                        None => return unsupported(format!("{auto} over an axis of symbolic extent; expected pads")),
                     };
-                    let (small, large) = (total / 2, total - total / 2);
+                    let small = &total / 2;
+                    let large = total - &small;
                     (before[i], behind[i]) = if auto == "SAME_UPPER" {
                         (small, large)
                     } else {
@@ -78,8 +81,17 @@ impl Windows {
     }
 }
 
+impl Windows {
+    /// Space with the padding around it.
+    pub(super) fn padded(&self, x: &Tensor, fill: tlc_ir::Scalar) -> Tensor {
+        let mut each = vec![(Dim::from(0), Dim::from(0)); 2];
+        each.extend(self.before.iter().cloned().zip(self.behind.iter().cloned()));
+        x.pad(&each, fill)
+    }
+}
+
 /// The window of a weight: its extents behind the first two.
-fn kernel(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor) -> Outcome<Vec<usize>> {
+pub(super) fn kernel(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor) -> Outcome<Vec<usize>> {
     if x.rank() < 3 || w.rank() != x.rank() {
         return invalid(format!(
             "an input of rank {} with a weight of rank {}; expected one rank, at least 3",
@@ -107,11 +119,10 @@ fn convolved(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor, bias: Option<&Tensor>
     let windows = Windows::of(c, x, &size)?;
     let groups = c.int("group", 1)?;
     let options = Conv::new()
-        .stride(windows.stride)
-        .dilation(windows.dilation)
-        .padding_sides(windows.before, windows.behind)
+        .stride(windows.stride.clone())
+        .dilation(windows.dilation.clone())
         .groups(usize::try_from(groups).unwrap_or(0));
-    Ok(x.conv(w, bias, &options))
+    Ok(windows.padded(x, x.dtype().zero()).conv(w, bias, &options))
 }
 
 pub(super) fn conv(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -175,12 +186,7 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
     };
     let stride = positive(c.ints("strides")?, n, "strides", 1)?;
     let dilation = positive(c.ints("dilations")?, n, "dilations", 1)?;
-    let more = positive(
-        Some(c.ints("output_padding")?.unwrap_or_else(|| vec![0; n])),
-        n,
-        "output_padding",
-        0,
-    )?;
+    let more = positive(c.ints("output_padding")?, n, "output_padding", 0)?;
     let reach: Vec<i64> = (0..n).map(|i| (dilation[i] * (size[i] - 1)) as i64).collect();
     let auto = c.text("auto_pad", "NOTSET")?;
     let full = |i: usize| -> Outcome<i64> {
@@ -219,12 +225,7 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
             }
         }
         None => {
-            let pads = positive(
-                Some(c.ints("pads")?.unwrap_or_else(|| vec![0; 2 * n])),
-                2 * n,
-                "pads",
-                0,
-            )?;
+            let pads = positive(c.ints("pads")?, 2 * n, "pads", 0)?;
             before = pads[..n].iter().map(|&p| p as i64).collect();
             behind = pads[n..].iter().map(|&p| p as i64).collect();
         }

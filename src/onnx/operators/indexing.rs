@@ -192,3 +192,16 @@ pub(super) fn tensor_scatter(c: &mut Call<'_, '_, '_>) -> Answer {
         ScatterOp::Set,
     ))
 }
+
+pub(super) fn reverse_sequence(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (x, lengths) = (c.tensor(0)?, c.tensor(1)?);
+    let (batch, time) = (c.int("batch_axis", 1)?, c.int("time_axis", 0)?);
+    if x.rank() < 2 || !lengths.dtype().is_int() || ![(0, 1), (1, 0)].contains(&(batch, time)) {
+        return invalid(format!(
+            "batch_axis {batch} and time_axis {time} of rank {} with lengths of {}; expected 0 and 1, rank 2 or more, integers",
+            x.rank(),
+            lengths.dtype()
+        ));
+    }
+    one(x.reverse_sequence(&lengths, batch, time))
+}

@@ -33,8 +33,8 @@ pub(super) fn batch(c: &mut Call<'_, '_, '_>) -> Answer {
     }
     let eps = c.float("epsilon", 1e-5)?;
     let training = c.version >= 14 && c.flag("training_mode", false)?;
-    if !training && c.outputs > 1 {
-        return unsupported(format!("{} results; supported is one at inference", c.outputs));
+    if !training {
+        c.at_most_outputs(1)?;
     }
     let (dtype, wide, rank) = (x.dtype(), x.dtype().accumulator(), x.rank());
     let column = |i: usize| -> Outcome<Tensor> { per_channel(&c.tensor(i)?.cast(wide), rank) };

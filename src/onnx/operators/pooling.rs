@@ -2,11 +2,12 @@
 
 use tlc_ir::{DType, IndexExpr, Scalar};
 
-use super::convolution::Windows;
-use crate::dim::Axes;
+use super::convolution::{Windows, positive};
+use crate::dim::{Axes, Dim};
 use crate::keep;
 use crate::onnx::call::{Answer, Call, one};
-use crate::onnx::refusal::{Outcome, Refusal, invalid, unsupported};
+use crate::onnx::refusal::{Outcome, Refusal, invalid};
+use crate::ops::conv::Conv;
 use crate::tensor::Tensor;
 use tlc_formats::ErrorKind;
 
@@ -14,7 +15,7 @@ struct Pooling {
     size: Vec<usize>,
     windows: Windows,
     /// Padding behind that only `ceil_mode` asks for; never counted.
-    over: Vec<usize>,
+    over: Vec<Dim>,
 }
 
 impl Pooling {
@@ -34,24 +35,18 @@ impl Pooling {
         }
         let size: Vec<usize> = declared.into_iter().map(|v| v as usize).collect();
         let windows = Windows::of(c, x, &size)?;
-        let mut over = vec![0; size.len()];
+        let mut over = vec![Dim::from(0); size.len()];
         if c.flag("ceil_mode", false)? && !c.text("auto_pad", "NOTSET")?.starts_with("SAME") {
             for (i, over) in over.iter_mut().enumerate() {
-                let Some(extent) = x.dim(2 + i as i64).as_const() else {
-                    return unsupported("ceil_mode over an axis of symbolic extent; expected a number");
-                };
-                let (before, behind, stride) = (windows.before[i], windows.behind[i], windows.stride[i]);
+                let extent = x.dim(2 + i as i64);
+                let stride = windows.stride[i] as i64;
                 let reach = windows.dilation[i] * (size[i] - 1) + 1;
-                let padded = extent as usize + before + behind;
-                if padded < reach {
-                    continue;
-                }
-                let mut count = (padded - reach).div_ceil(stride) + 1;
-                // A window that would start in the padding behind is left out.
-                if (count - 1) * stride >= extent as usize + before {
-                    count -= 1;
-                }
-                *over = ((count - 1) * stride + reach).saturating_sub(padded);
+                let started = &extent + &windows.before[i];
+                let padded = &started + &windows.behind[i];
+                // The last window's number; one that would start in the padding behind is left out.
+                let last = (&padded - reach).div_ceil(stride).min((started - 1) / stride);
+                let beyond = (last * stride + reach - padded).max(0);
+                *over = Dim::from(x.graph().simplify(beyond.expr()));
             }
         }
         Ok(Pooling { size, windows, over })
@@ -61,7 +56,7 @@ impl Pooling {
     fn windows(&self, x: &Tensor, first: usize, fill: Scalar) -> Outcome<Tensor> {
         let size: Vec<IndexExpr> = self.size.iter().map(|&s| s.into()).collect();
         let w = &self.windows;
-        let behind: Vec<usize> = w.behind.iter().zip(&self.over).map(|(a, b)| a + b).collect();
+        let behind: Vec<Dim> = w.behind.iter().zip(&self.over).map(|(a, b)| a + b).collect();
         x.windows(first, &size, (&w.stride, &w.dilation), (&w.before, &behind), fill)
             .map_err(|(message, _)| Refusal {
                 kind: ErrorKind::Invalid,
@@ -75,10 +70,117 @@ impl Pooling {
 }
 
 pub(super) fn max_pool(c: &mut Call<'_, '_, '_>) -> Answer {
-    c.at_most_outputs(1)?;
     let x = c.tensor(0)?;
     let pooling = Pooling::of(c, &x)?;
-    one(pooling.windows(&x, 2, x.dtype().lowest())?.max(pooling.axes()))
+    let columns = match c.int("storage_order", 0)? {
+        0 => false,
+        1 => true,
+        n => return invalid(format!("storage_order {n}; expected 0 or 1")),
+    };
+    let windows = pooling.windows(&x, 2, x.dtype().lowest())?;
+    let max = windows.max(pooling.axes());
+    if c.outputs < 2 {
+        return one(max);
+    }
+    let cut = |t: &Tensor, fill: Scalar| pooling.windows(t, 2, fill).map_err(|refusal| (refusal.message, None));
+    let places = x.places_of(&windows, &max, &pooling.axes(), cut).map_err(refused)?;
+    let places = if columns { column_major(&x, places)? } else { places };
+    Ok(vec![max.into(), places.into()])
+}
+
+fn refused((message, _): (String, Option<String>)) -> Refusal {
+    Refusal {
+        kind: ErrorKind::Invalid,
+        message,
+    }
+}
+
+/// Places counted with the first axis of space running fastest, instead of the last.
+fn column_major(x: &Tensor, places: Tensor) -> Outcome<Tensor> {
+    let number = |d: &Dim| x.graph().dim_value(d, DType::I64).map_err(refused);
+    let space = &x.shape()[2..];
+    let all = number(&space.iter().fold(Dim::from(1), |n, d| n * d))?;
+    let mut left = places.remainder(&all);
+    let mut sum = places - &left;
+    for (i, extent) in space.iter().enumerate().rev() {
+        let extent = number(extent)?;
+        let slower = number(&space[..i].iter().fold(Dim::from(1), |n, d| n * d))?;
+        sum += left.remainder(&extent) * slower;
+        left = left.floor_divide(&extent);
+    }
+    Ok(sum)
+}
+
+pub(super) fn max_unpool(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (x, places) = (c.tensor(0)?, c.tensor(1)?);
+    let n = x.rank().saturating_sub(2);
+    let Some(size) = c.ints("kernel_shape")?.filter(|k| k.len() == n && n > 0) else {
+        return invalid(format!("no kernel_shape for {n} axes of space; expected one"));
+    };
+    let strides = positive(c.ints("strides")?, n, "strides", 1)?;
+    let pads = positive(c.ints("pads")?, 2 * n, "pads", 0)?;
+    if size.iter().any(|v| !(1..1 << 31).contains(v)) || !places.dtype().is_int() {
+        return invalid(format!(
+            "kernel_shape {size:?} with places of {}; expected positive numbers and integers",
+            places.dtype()
+        ));
+    }
+    let mut shape = x.shape();
+    for (i, d) in shape[2..].iter_mut().enumerate() {
+        *d = (&*d - 1) * strides[i] + size[i] - (pads[i] + pads[n + i]);
+        if d.as_const().is_some_and(|v| v < 0) {
+            return invalid(format!("pads {pads:?} that take more than there is; expected fewer"));
+        }
+    }
+    let y = x.max_unpool(&places, shape.clone());
+    // What a given shape has beyond is zero.
+    let Some(wanted) = c.input_dims(2)? else {
+        return one(y);
+    };
+    if wanted.len() != shape.len() {
+        return invalid(format!(
+            "output_shape of {} axes; expected {}",
+            wanted.len(),
+            shape.len()
+        ));
+    }
+    let mut each = vec![];
+    for (own, wanted) in shape.iter().zip(&wanted) {
+        let more = wanted - own;
+        if more.as_const().is_some_and(|v| v < 0) {
+            return invalid("an output_shape smaller than what the pooling took; expected at least that");
+        }
+        each.push((Dim::from(0), more));
+    }
+    one(y.pad(&each, y.dtype().zero()))
+}
+
+pub(super) fn col2im(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let (Some(image), Some(block)) = (c.input_dims(1)?, c.input_ints(2)?) else {
+        return invalid("no image_shape or no block_shape; expected both");
+    };
+    let n = block.len();
+    if n == 0 || image.len() != n || block.iter().any(|b| !(1..1 << 20).contains(b)) {
+        return invalid(format!(
+            "block_shape {block:?} for an image of {} axes; expected as many positive numbers",
+            image.len()
+        ));
+    }
+    if let Some(d) = image
+        .iter()
+        .filter_map(Dim::as_const)
+        .find(|d| !(0..1 << 31).contains(d))
+    {
+        return invalid(format!("an image extent of {d}; expected 0 or more"));
+    }
+    let pads = positive(c.ints("pads")?, 2 * n, "pads", 0)?;
+    let options = Conv::new()
+        .stride(positive(c.ints("strides")?, n, "strides", 1)?)
+        .dilation(positive(c.ints("dilations")?, n, "dilations", 1)?)
+        .padding_sides(&pads[..n], &pads[n..]);
+    let block: Vec<usize> = block.into_iter().map(|b| b as usize).collect();
+    one(x.fold(image, &block, &options))
 }
 
 pub(super) fn average_pool(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -101,16 +203,11 @@ pub(super) fn average_pool(c: &mut Call<'_, '_, '_>) -> Answer {
         over: pooling.over.clone(),
     };
     if c.flag("count_include_pad", false)? {
-        let pads: Vec<(usize, usize)> = counted
-            .windows
-            .before
-            .iter()
-            .copied()
-            .zip(counted.windows.behind.iter().copied())
-            .collect();
+        let (before, behind) = (counted.windows.before.iter(), counted.windows.behind.iter());
+        let pads: Vec<(Dim, Dim)> = before.cloned().zip(behind.cloned()).collect();
         ones = ones.pad(&pads, 1);
-        counted.windows.before.fill(0);
-        counted.windows.behind.fill(0);
+        counted.windows.before.fill(0.into());
+        counted.windows.behind.fill(0.into());
     }
     let counts = counted.windows(&ones, 0, DType::I64.zero())?.sum(counted.axes());
     one((sums / counts.cast(dtype.accumulator())).cast(dtype))

@@ -1,212 +1,110 @@
-//! Resize: each axis by itself, as a few weighted neighbours of each place.
-//!
-//! Places and weights follow the formulas of the operator's document (onnx.ai, Resize-19); they are computed here, in f64,
-//! so the graph only gathers and adds.
+//! Resize and Upsample.
 
-use tlc_ir::{DType, HostTensor};
+use tlc_ir::DType;
 
+use crate::dim::Dim;
 use crate::onnx::call::{Answer, Call, one};
 use crate::onnx::refusal::{Outcome, invalid, unsupported};
+use crate::ops::resample::{Coordinates, Interpolation, Resample, Rounding};
 use crate::tensor::Tensor;
 
-/// How places and weights are chosen.
-struct Sampling {
-    mode: String,
-    coordinates: String,
-    nearest: String,
-    cubic: f64,
+/// What a node says of every axis.
+struct Settings {
+    interpolation: Interpolation,
+    coordinates: Coordinates,
     exclude_outside: bool,
     antialias: bool,
-    extrapolation: f64,
 }
 
-/// One axis: its extent, what it becomes, and the part of it that is taken.
-struct Axis {
-    extent: usize,
-    result: usize,
-    scale: f64,
-    roi: (f64, f64),
+/// What a node says of each axis: the part that is taken, and scales or sizes.
+struct Targets {
+    roi: Option<Tensor>,
+    /// The numbers of `roi`, where scales make the extents depend on them.
+    part: Option<Vec<f64>>,
+    scales: Option<Vec<f64>>,
+    sizes: Option<Vec<Dim>>,
 }
 
-/// The most weights that one axis may have.
-const MAX_WEIGHTS: usize = 1 << 24;
-
-impl Sampling {
-    /// Where place `i` of the result lies in the operand.
-    fn original(&self, a: &Axis, i: usize) -> Outcome<f64> {
-        let (x, n) = (i as f64, a.extent as f64);
-        let exact = n * a.scale;
-        let half = (x + 0.5) / a.scale - 0.5;
-        Ok(match self.coordinates.as_str() {
-            "half_pixel" => half,
-            "half_pixel_symmetric" => n / 2.0 * (1.0 - a.result as f64 / exact) + half,
-            "pytorch_half_pixel" if a.result == 1 => 0.0,
-            "pytorch_half_pixel" => half,
-            "align_corners" if a.result == 1 => 0.0,
-            "align_corners" => x * (n - 1.0) / (exact - 1.0),
-            "asymmetric" => x / a.scale,
-            "tf_crop_and_resize" => {
-                let (start, end) = a.roi;
-                let within = match a.result {
-                    1 => (end - start) * (n - 1.0) / 2.0,
-                    m => x * (end - start) * (n - 1.0) / (m as f64 - 1.0),
-                };
-                start * (n - 1.0) + within
-            }
-            other => {
-                return invalid(format!(
-                    "coordinate_transformation_mode `{other}`; expected one of Resize's"
-                ));
-            }
-        })
-    }
-
-    fn kernel(&self, x: f64) -> f64 {
-        let (x, a) = (x.abs(), self.cubic);
-        match self.mode.as_str() {
-            "linear" => (1.0 - x).max(0.0),
-            _ if x <= 1.0 => ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0,
-            _ if x < 2.0 => ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a,
-            _ => 0.0,
-        }
-    }
-
-    /// For each neighbour, the operand's place and the weight of every place of the result.
-    fn neighbours(&self, a: &Axis) -> Outcome<Vec<(Vec<i64>, Vec<f64>)>> {
-        let last = a.extent as i64 - 1;
-        if self.mode == "nearest" {
-            let mut places = Vec::with_capacity(a.result);
-            for i in 0..a.result {
-                let x = self.original(a, i)?;
-                let at = match self.nearest.as_str() {
-                    "round_prefer_floor" => (x - 0.5).ceil(),
-                    "round_prefer_ceil" => (x + 0.5).floor(),
-                    "floor" => x.floor(),
-                    "ceil" => x.ceil(),
-                    other => return invalid(format!("nearest_mode `{other}`; expected one of Resize's")),
-                };
-                places.push((at as i64).clamp(0, last));
-            }
-            return Ok(vec![(places, vec![])]);
-        }
-        let stretch = if self.antialias { a.scale.min(1.0) } else { 1.0 };
-        let reach = if self.mode == "linear" { 1.0 } else { 2.0 };
-        let start = (-reach / stretch).floor() as i64 + 1;
-        let count = (2 - 2 * start).max(2) as usize;
-        if count.saturating_mul(a.result) > MAX_WEIGHTS {
-            return unsupported(format!("{count} neighbours of {} places; expected fewer", a.result));
-        }
-        let mut all = vec![(vec![0; a.result], vec![0.0; a.result]); count];
-        for i in 0..a.result {
-            let x = self.original(a, i)?;
-            let floor = x.floor();
-            let mut sum = 0.0;
-            for (k, (places, weights)) in all.iter_mut().enumerate() {
-                let at = (floor as i64).saturating_add(start + k as i64);
-                let outside = !(0..=last).contains(&at);
-                weights[i] = match self.exclude_outside && outside {
-                    true => 0.0,
-                    false => self.kernel((start as f64 + k as f64 - (x - floor)) * stretch),
-                };
-                places[i] = at.clamp(0, last);
-                sum += weights[i];
-            }
-            if (self.antialias || self.exclude_outside) && sum != 0.0 {
-                all.iter_mut().for_each(|(_, weights)| weights[i] /= sum);
-            }
-        }
-        Ok(all)
-    }
-}
-
-/// Numbers along one axis of a tensor of that rank.
-fn column(x: &Tensor, numbers: &[f64], axis: usize, dtype: DType) -> Outcome<Tensor> {
-    let mut shape = vec![1; x.rank()];
-    shape[axis] = numbers.len();
-    match HostTensor::from_slice(&shape, numbers) {
-        Ok(data) => Ok(x.graph().constant(data).cast(dtype)),
-        Err(e) => invalid(e.to_string()),
-    }
-}
-
-fn resampled(x: &Tensor, axis: usize, a: &Axis, how: &Sampling) -> Outcome<Tensor> {
-    let wide = match x.dtype().is_float() {
-        true => x.dtype().accumulator(),
-        false => DType::F32,
-    };
-    let mut y: Option<Tensor> = None;
-    for (places, weights) in how.neighbours(a)? {
-        let part = x.take(&x.graph().constant(&places), axis as i64);
-        let part = match weights.is_empty() {
-            true => part,
-            false => part.cast(wide) * column(x, &weights, axis, wide)?,
-        };
-        y = Some(match y {
-            Some(y) => y + part,
-            None => part,
-        });
-    }
-    let Some(mut y) = y else {
-        return invalid("no neighbours");
-    };
-    if how.coordinates == "tf_crop_and_resize" {
-        let mut inside = Vec::with_capacity(a.result);
-        for i in 0..a.result {
-            let at = how.original(a, i)?;
-            inside.push(f64::from(u8::from((0.0..=a.extent as f64 - 1.0).contains(&at))));
-        }
-        let inside = column(x, &inside, axis, DType::Bool)?;
-        y = inside.select(y, how.extrapolation);
-    }
-    Ok(y)
-}
-
-/// A symbolic axis can only be repeated, where that is what the settings amount to.
-fn repeated(x: &Tensor, axis: usize, scale: Option<f64>, how: &Sampling) -> Outcome<Tensor> {
-    let plain = match how.coordinates.as_str() {
-        "asymmetric" => how.nearest == "floor",
-        "half_pixel" | "pytorch_half_pixel" => how.nearest.starts_with("round"),
-        _ => false,
-    };
-    match scale {
-        Some(1.0) if how.coordinates != "tf_crop_and_resize" => Ok(x.clone()),
-        Some(s) if s >= 1.0 && s.fract() == 0.0 && s < 1e6 && how.mode == "nearest" && plain => {
-            Ok(x.repeat(s as i64, axis as i64))
-        }
-        _ => unsupported(format!(
-            "axis {axis} of symbolic extent; expected a number, or a whole scale in mode nearest"
-        )),
-    }
-}
+/// The weight of a cubic neighbour, unless the node gives one.
+const CUBIC: f32 = -0.75;
 
 pub(super) fn resize(c: &mut Call<'_, '_, '_>) -> Answer {
     let x = c.tensor(0)?;
     let old = c.version < 11;
-    let how = Sampling {
-        mode: c.text("mode", "nearest")?,
-        coordinates: c.text(
-            "coordinate_transformation_mode",
-            if old { "asymmetric" } else { "half_pixel" },
-        )?,
-        nearest: c.text("nearest_mode", if old { "floor" } else { "round_prefer_floor" })?,
-        cubic: c.float("cubic_coeff_a", -0.75)?,
+    let nearest = match c
+        .text("nearest_mode", if old { "floor" } else { "round_prefer_floor" })?
+        .as_str()
+    {
+        "round_prefer_floor" => Rounding::HalfDown,
+        "round_prefer_ceil" => Rounding::HalfUp,
+        "floor" => Rounding::Floor,
+        "ceil" => Rounding::Ceil,
+        other => return invalid(format!("nearest_mode `{other}`; expected one of Resize's")),
+    };
+    let interpolation = match c.text("mode", "nearest")?.as_str() {
+        "nearest" => Interpolation::Nearest(nearest),
+        "linear" => Interpolation::Linear,
+        "cubic" => Interpolation::Cubic(c.float("cubic_coeff_a", CUBIC)?),
+        other => return invalid(format!("mode `{other}`; expected nearest, linear or cubic")),
+    };
+    let graph = c.graph();
+    let outside = c.float("extrapolation_value", 0.0)?;
+    let plain = if old { "asymmetric" } else { "half_pixel" };
+    let coordinates = match c.text("coordinate_transformation_mode", plain)?.as_str() {
+        "half_pixel" => Coordinates::HalfPixel,
+        "half_pixel_symmetric" => Coordinates::HalfPixelSymmetric,
+        "pytorch_half_pixel" => Coordinates::HalfPixelOrStart,
+        "tf_half_pixel_for_nn" => Coordinates::HalfPixelUnshifted,
+        "align_corners" => Coordinates::AlignCorners,
+        "asymmetric" => Coordinates::Asymmetric,
+        "tf_crop_and_resize" => {
+            let (zero, one) = (graph.scalar(0.0, DType::F64), graph.scalar(1.0, DType::F64));
+            Coordinates::Crop(zero, one, outside)
+        }
+        other => {
+            return invalid(format!(
+                "coordinate_transformation_mode `{other}`; expected one of Resize's"
+            ));
+        }
+    };
+    let crops = matches!(coordinates, Coordinates::Crop(..));
+    let how = Settings {
+        interpolation,
+        coordinates,
         exclude_outside: c.flag("exclude_outside", false)?,
         antialias: c.flag("antialias", false)?,
-        extrapolation: c.float("extrapolation_value", 0.0)?,
     };
-    if !["nearest", "linear", "cubic"].contains(&how.mode.as_str()) {
-        return invalid(format!("mode `{}`; expected nearest, linear or cubic", how.mode));
-    }
-    let axes = c.ints("axes")?.unwrap_or_else(|| (0..x.rank() as i64).collect());
-    let (roi, scales, sizes) = match old {
-        true => (None, c.input_floats(1)?, None),
-        false => (c.input_floats(1)?, c.input_floats(2)?, c.input_ints(3)?),
-    };
-    let roi = roi.filter(|_| how.coordinates == "tf_crop_and_resize");
     // Before opset 13 what is not used is an empty tensor.
-    let scales = scales.filter(|s| !s.is_empty());
-    let sizes = sizes.filter(|s| !s.is_empty());
-    scaled(c, x, &axes, (roi, scales, sizes), &how)
+    let given = |c: &Call<'_, '_, '_>, i: usize| {
+        c.value(i)
+            .is_some_and(|v| v.shape().first().is_some_and(|d| d.as_const() != Some(0)))
+    };
+    let (roi_at, scales_at, sizes_at) = if old { (None, 1, None) } else { (Some(1), 2, Some(3)) };
+    let scales = match given(c, scales_at) {
+        true => c.input_floats(scales_at)?,
+        false => None,
+    };
+    let sizes = match sizes_at.filter(|&i| given(c, i)) {
+        Some(i) => c.input_dims(i)?,
+        None => None,
+    };
+    let roi = match roi_at.filter(|&i| crops && given(c, i)) {
+        Some(i) => Some(c.tensor(i)?),
+        None if crops => return invalid("no roi; expected one, for tf_crop_and_resize"),
+        None => None,
+    };
+    let part = match roi.is_some() && scales.is_some() {
+        true => c.input_floats(1)?,
+        false => None,
+    };
+    let axes = c.ints("axes")?;
+    let targets = Targets {
+        roi,
+        part,
+        scales,
+        sizes,
+    };
+    scaled(c, x, axes, targets, &how)
 }
 
 pub(super) fn upsample(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -215,29 +113,52 @@ pub(super) fn upsample(c: &mut Call<'_, '_, '_>) -> Answer {
         true => c.floats("scales")?,
         false => c.input_floats(1)?,
     };
-    let how = Sampling {
-        mode: c.text("mode", "nearest")?,
-        coordinates: "asymmetric".into(),
-        nearest: "floor".into(),
-        cubic: -0.75,
+    let interpolation = match c.text("mode", "nearest")?.as_str() {
+        "nearest" => Interpolation::Nearest(Rounding::Floor),
+        "linear" | "bilinear" => Interpolation::Linear,
+        other => return invalid(format!("mode `{other}`; expected nearest or linear")),
+    };
+    let how = Settings {
+        interpolation,
+        coordinates: Coordinates::Asymmetric,
         exclude_outside: false,
         antialias: false,
-        extrapolation: 0.0,
     };
-    if !["nearest", "linear"].contains(&how.mode.as_str()) {
-        return invalid(format!("mode `{}`; expected nearest or linear", how.mode));
-    }
-    let axes: Vec<i64> = (0..x.rank() as i64).collect();
-    scaled(c, x, &axes, (None, scales, None), &how)
+    let targets = Targets {
+        roi: None,
+        part: None,
+        scales,
+        sizes: None,
+    };
+    scaled(c, x, None, targets, &how)
 }
 
-type Targets = (Option<Vec<f64>>, Option<Vec<f64>>, Option<Vec<i64>>);
+/// The extent times a scale, rounded down: an f32 is a whole number over a power of two, so this is exact.
+fn scaled_extent(extent: &Dim, scale: f64) -> Outcome<Dim> {
+    let (mut whole, mut halvings) = (scale, 0);
+    while whole.fract() != 0.0 && halvings < 62 {
+        (whole, halvings) = (whole * 2.0, halvings + 1);
+    }
+    if whole.fract() != 0.0 || whole > (1u64 << 31) as f64 {
+        return unsupported(format!("a scale of {scale} over an axis of symbolic extent"));
+    }
+    Ok(extent * (whole as i64) / (1i64 << halvings))
+}
 
-fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: &[i64], (roi, scales, sizes): Targets, how: &Sampling) -> Answer {
+fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: Option<Vec<i64>>, targets: Targets, how: &Settings) -> Answer {
+    let axes = axes.unwrap_or_else(|| (0..x.rank() as i64).collect());
+    let Targets {
+        roi,
+        part,
+        scales,
+        sizes,
+    } = targets;
     let n = axes.len();
     if scales.as_ref().is_some_and(|s| s.len() != n)
         || sizes.as_ref().is_some_and(|s| s.len() != n)
-        || roi.as_ref().is_some_and(|r| r.len() != 2 * n)
+        || roi
+            .as_ref()
+            .is_some_and(|r| r.rank() != 1 || r.dim(0).as_const() != Some(2 * n as i64))
         || scales.is_some() == sizes.is_some()
     {
         return invalid(format!(
@@ -247,57 +168,97 @@ fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: &[i64], (roi, scales, sizes): T
     if let Some(s) = scales.iter().flatten().find(|s| !(**s > 0.0 && s.is_finite())) {
         return invalid(format!("a scale of {s}; expected a positive number"));
     }
-    if let Some(s) = sizes.iter().flatten().find(|s| !(1..1 << 31).contains(*s)) {
+    let numbers = sizes.iter().flatten().filter_map(Dim::as_const);
+    if let Some(s) = numbers.into_iter().find(|s| !(1..1 << 31).contains(s)) {
         return invalid(format!("a size of {s}; expected a positive number"));
     }
     let mut resolved = vec![];
-    for &axis in axes {
-        resolved.push(c.axis(axis, x.rank())?);
+    for &axis in &axes {
+        let axis = c.axis(axis, x.rank())?;
+        if resolved.contains(&axis) {
+            return invalid(format!("axis {axis} is given twice; expected distinct axes"));
+        }
+        resolved.push(axis);
     }
-    let policy = c.text("keep_aspect_ratio_policy", "stretch")?;
-    let extents: Vec<Option<i64>> = resolved.iter().map(|&a| x.dim(a as i64).as_const()).collect();
-    let mut common = None;
-    if let (Some(sizes), true) = (&sizes, policy != "stretch") {
-        let Some(extents) = extents.iter().copied().collect::<Option<Vec<i64>>>() else {
-            return unsupported(format!("{policy} over an axis of symbolic extent; expected numbers"));
-        };
-        let ratios = sizes.iter().zip(&extents).map(|(&s, &e)| s as f64 / e as f64);
-        common = Some(match policy.as_str() {
-            "not_larger" => ratios.fold(f64::INFINITY, f64::min),
-            "not_smaller" => ratios.fold(0.0, f64::max),
-            other => return invalid(format!("keep_aspect_ratio_policy `{other}`; expected one of Resize's")),
-        });
-    }
+    let common = aspect(c, &x, &resolved, sizes.as_deref())?;
     let mut y = x.clone();
-    let dtype = x.dtype();
     for (i, &axis) in resolved.iter().enumerate() {
-        let part = roi.as_ref().map_or((0.0, 1.0), |r| (r[i], r[n + i]));
-        let Some(extent) = extents[i] else {
-            let scale = scales.as_ref().map(|s| s[i]);
-            y = repeated(&y, axis, scale, how)?;
-            continue;
+        let extent = x.dim(axis as i64);
+        let mut options = Resample::new(how.interpolation);
+        let ends = roi.as_ref().map(|r| (r.select_index(0, i), r.select_index(0, n + i)));
+        let coordinates = match (&how.coordinates, ends) {
+            (Coordinates::Crop(_, _, outside), Some((start, end))) => Coordinates::Crop(start, end, *outside),
+            (other, _) => other.clone(),
         };
-        let (result, scale) = match (&scales, &sizes, common) {
-            (Some(s), _, _) => ((extent as f64 * (part.1 - part.0) * s[i]).floor() as i64, s[i]),
-            (_, Some(_), Some(scale)) => ((scale * extent as f64 + 0.5).floor() as i64, scale),
-            (_, Some(s), None) => (s[i], s[i] as f64 / extent as f64),
+        let (length, scale) = match (&scales, &sizes, common) {
+            (Some(s), ..) => {
+                let taken = part.as_ref().map_or((0.0, 1.0), |p| (p[i], p[n + i]));
+                (scaled_length(&extent, s[i], taken)?, Some(s[i]))
+            }
+            (_, Some(_), Some(scale)) => {
+                let extent = extent.as_const().unwrap_or(0) as f64;
+                (Dim::from((scale * extent + 0.5).floor() as i64), Some(scale))
+            }
+            (_, Some(s), None) => (s[i].clone(), None),
             _ => return invalid("neither scales nor sizes; expected one"),
         };
-        if result < 0 || result > 1 << 31 || extent < 1 {
+        if length.as_const().is_some_and(|l| !(0..=1 << 31).contains(&l)) || extent.as_const() == Some(0) {
             return invalid(format!(
-                "axis {axis} from {extent} to {result} elements; expected at least one"
+                "axis {axis} from {:?} to {:?} elements; expected at least one",
+                extent.as_const(),
+                length.as_const()
             ));
         }
-        if scale == 1.0 && result == extent && how.coordinates != "tf_crop_and_resize" {
+        let crops = matches!(coordinates, Coordinates::Crop(..));
+        if !crops && scale.is_none_or(|s| s == 1.0) && length == extent {
             continue;
         }
-        let a = Axis {
-            extent: extent as usize,
-            result: result as usize,
-            scale,
-            roi: part,
-        };
-        y = resampled(&y, axis, &a, how)?;
+        options = options.coordinates(coordinates);
+        if let Some(scale) = scale {
+            options = options.scale(scale);
+        }
+        if how.exclude_outside {
+            options = options.exclude_outside();
+        }
+        if how.antialias {
+            options = options.antialias();
+        }
+        y = y.resample(axis as i64, length, &options);
     }
-    one(y.cast(dtype))
+    one(y)
+}
+
+/// The extent that a scale gives, of the part that a crop takes.
+fn scaled_length(extent: &Dim, scale: f64, (start, end): (f64, f64)) -> Outcome<Dim> {
+    match extent.as_const() {
+        Some(e) => Ok(Dim::from((e as f64 * (end - start) * scale).floor() as i64)),
+        None if (start, end) == (0.0, 1.0) => scaled_extent(extent, scale),
+        None => unsupported("tf_crop_and_resize by scales over an axis of symbolic extent; expected sizes"),
+    }
+}
+
+/// The one scale of all axes, where the node keeps the aspect ratio.
+fn aspect(c: &Call<'_, '_, '_>, x: &Tensor, axes: &[usize], sizes: Option<&[Dim]>) -> Outcome<Option<f64>> {
+    let policy = c.text("keep_aspect_ratio_policy", "stretch")?;
+    let larger = match policy.as_str() {
+        "stretch" => return Ok(None),
+        "not_larger" => false,
+        "not_smaller" => true,
+        other => return invalid(format!("keep_aspect_ratio_policy `{other}`; expected one of Resize's")),
+    };
+    let Some(sizes) = sizes else {
+        return Ok(None);
+    };
+    let mut common: Option<f64> = None;
+    for (size, &axis) in sizes.iter().zip(axes) {
+        let (Some(size), Some(extent)) = (size.as_const(), x.dim(axis as i64).as_const()) else {
+            return unsupported(format!("{policy} over an axis of symbolic extent; expected numbers"));
+        };
+        let ratio = size as f64 / extent as f64;
+        common = Some(match common {
+            Some(r) if (r > ratio) == larger => r,
+            _ => ratio,
+        });
+    }
+    Ok(common)
 }

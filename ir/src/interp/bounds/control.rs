@@ -42,14 +42,10 @@ pub(super) fn element(value: &Value, axis: usize, at: usize) -> Result<Value, Te
 }
 
 /// Parts side by side.
-pub(super) fn stack(
-    dtype: DType,
-    shape: &[usize],
-    axis: usize,
-    parts: &[Option<Value>],
-) -> Result<Value, TensorError> {
+pub(super) fn stack(dtype: DType, shape: &[usize], axis: usize, parts: &[Option<Value>]) -> Result<Value, TensorError> {
     if dtype.is_float() {
-        let floats: Vec<Option<Arc<Vec<Approx>>>> = parts.iter().map(|p| p.as_ref().map(|v| v.to_float(dtype))).collect();
+        let floats: Vec<Option<Arc<Vec<Approx>>>> =
+            parts.iter().map(|p| p.as_ref().map(|v| v.to_float(dtype))).collect();
         let views: Vec<Option<&[Approx]>> = floats.iter().map(|p| p.as_ref().map(|v| &v[..])).collect();
         let all = stacked(&views, shape, axis, 1, Approx::exact(0.0));
         return Ok(Value::float(dtype, shape, all));
@@ -76,11 +72,7 @@ pub(super) fn stack(
 }
 
 /// The results of a host function.
-pub(super) fn call(
-    step: &Step<'_>,
-    function: &HostFunction,
-    operands: &[&Value],
-) -> Result<Vec<Value>, InterpError> {
+pub(super) fn call(step: &Step<'_>, function: &HostFunction, operands: &[&Value]) -> Result<Vec<Value>, InterpError> {
     match function {
         HostFunction::Sort { axis, descending, .. } => {
             let shape = extents(&step.node.results[0].shape, step.symbols).ok_or_else(|| no_extent(step.id))?;
@@ -91,13 +83,7 @@ pub(super) fn call(
 
 /// The k-th of a row moves at most as far as its elements do; where an element stands is certain if no other could have
 /// come out on its other side.
-fn sort(
-    step: &Step<'_>,
-    x: &Value,
-    shape: &[usize],
-    axis: usize,
-    descending: bool,
-) -> Result<Vec<Value>, InterpError> {
+fn sort(step: &Step<'_>, x: &Value, shape: &[usize], axis: usize, descending: bool) -> Result<Vec<Value>, InterpError> {
     let from = x.shape().to_vec();
     let (inner, extent, count) = (around(&from, axis).1.max(1), from[axis], shape[axis]);
     let tensor = match x {
@@ -149,7 +135,10 @@ fn sort(
     let values = match x {
         Value::Exact { tensor, .. } => {
             let mut out = HostTensor::zeros(tensor.dtype(), shape).map_err(failed)?;
-            sources.iter().enumerate().for_each(|(to, &s)| out.set(to, tensor.get(s)));
+            sources
+                .iter()
+                .enumerate()
+                .for_each(|(to, &s)| out.set(to, tensor.get(s)));
             Value::Exact {
                 tensor: out,
                 uncertain: marks((0..sources.len()).map(|to| spread[row_of(to)] > 0.0).collect()),

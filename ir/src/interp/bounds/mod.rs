@@ -466,13 +466,7 @@ impl Domain for Bounds {
         control::element(value, axis, at)
     }
 
-    fn stack(
-        &self,
-        dtype: DType,
-        shape: &[usize],
-        axis: usize,
-        parts: &[Option<Value>],
-    ) -> Result<Value, TensorError> {
+    fn stack(&self, dtype: DType, shape: &[usize], axis: usize, parts: &[Option<Value>]) -> Result<Value, TensorError> {
         control::stack(dtype, shape, axis, parts)
     }
 }
