@@ -144,6 +144,14 @@ impl Repeat {
     /// tensors of the graph around it without [`Iteration::capture`], a loop that nothing ends.
     #[track_caller]
     pub fn record(self, body: impl FnOnce(&mut Iteration) -> Vec<Tensor>) -> Vec<Tensor> {
+        let mut iteration = self.start();
+        let next = body(&mut iteration);
+        self.finish(iteration, next)
+    }
+
+    /// An iteration whose body is to be recorded.
+    #[track_caller]
+    pub(crate) fn start(&self) -> Iteration {
         let inner = Graph::new("body");
         for (name, lo, hi) in self.graph.symbol_ranges() {
             inner.symbol(&name, lo..=hi);
@@ -154,10 +162,10 @@ impl Repeat {
         };
         let whole = |t: &Tensor| (!t.is_poisoned()).then(|| t.ty().clone());
         let number = input("i".into(), Some(TensorType::new(DType::I64, [0i64; 0])), DType::I64);
-        let carried = self.carried.iter().enumerate();
-        let carried = carried
-            .map(|(k, t)| input(format!("carried{k}"), whole(t), t.dtype()))
-            .collect();
+        let mut carried = Vec::new();
+        for (k, t) in self.carried.iter().enumerate() {
+            carried.push(input(format!("carried{k}"), whole(t), t.dtype()));
+        }
         let mut slices = Vec::new();
         for (k, (t, axis, _)) in self.slices.iter().enumerate() {
             let ty = whole(t).and_then(|mut ty| {
@@ -166,7 +174,7 @@ impl Repeat {
             });
             slices.push(input(format!("slice{k}"), ty, t.dtype()));
         }
-        let mut iteration = Iteration {
+        Iteration {
             graph: inner,
             outer: self.graph.clone(),
             number,
@@ -175,19 +183,22 @@ impl Repeat {
             captures: Vec::new(),
             stacks: Vec::new(),
             condition: None,
-        };
-        let next = body(&mut iteration);
+        }
+    }
+
+    /// The loop over a body that was recorded.
+    #[track_caller]
+    pub(crate) fn finish(self, iteration: Iteration, next: Vec<Tensor>) -> Vec<Tensor> {
         let results = self.carried.iter().chain(iteration.stacks.iter().map(|s| &s.0));
         let poisons: Vec<Tensor> = results.map(|t| Tensor::poisoned(&self.graph, t.dtype())).collect();
         let errors = iteration.graph.errors();
-        let broken = !errors.is_empty();
-        errors.into_iter().for_each(|e| self.graph.report(e));
-        let graph = self.graph.clone();
-        let operands: Vec<Tensor> = self.operands(&iteration);
-        let operands: Vec<&Tensor> = operands.iter().collect();
-        if broken {
+        if !errors.is_empty() {
+            errors.into_iter().for_each(|e| self.graph.report(e));
             return poisons;
         }
+        let graph = self.graph.clone();
+        let operands = self.operands(&iteration);
+        let operands: Vec<&Tensor> = operands.iter().collect();
         let record = || self.recorded(iteration, next, &operands);
         scope::record(&graph, "repeat", &operands, &[], record, |_| poisons)
     }
