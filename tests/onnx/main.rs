@@ -3,3 +3,4 @@
 mod hostile;
 mod meaning;
 mod proto;
+mod recurrent;
