@@ -14,6 +14,9 @@ use crate::tensor::Tensor;
 /// The most bytes that such a computation may hold.
 const MAX_BYTES: u64 = 64 << 20;
 
+/// The most nodes that loops in it may compute.
+const MAX_STEPS: u64 = 1 << 20;
+
 /// The tensor's elements. `given` answers the value of an input.
 pub(super) fn elements(
     tensor: &Tensor,
@@ -41,6 +44,7 @@ pub(super) fn elements(
     }
     let options = Options {
         max_bytes: Some(MAX_BYTES),
+        max_steps: Some(MAX_STEPS),
         ..Options::default()
     };
     match interpret(&part, &inputs, &options) {

@@ -195,6 +195,15 @@ impl HostFunction {
         }
     }
 
+    /// The function with other extents.
+    pub fn with_extents(&self, f: &mut dyn FnMut(&IndexExpr) -> IndexExpr) -> HostFunction {
+        let mut function = self.clone();
+        match &mut function {
+            HostFunction::Sort { count, .. } => *count = f(count),
+        }
+        function
+    }
+
     /// Calls `f` on every extent.
     pub fn visit_extents(&self, f: &mut dyn FnMut(&IndexExpr)) {
         match self {

@@ -1,6 +1,8 @@
 //! `--set NAME=N`: a graph with some of its symbols replaced by sizes.
 
-use tlc_ir::graph::{GraphError, Operands, Shape, TensorType, View};
+use std::sync::Arc;
+
+use tlc_ir::graph::{GraphError, Loop, Operands, Shape, TensorType, View};
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
@@ -108,6 +110,13 @@ fn rebuild(graph: &Graph, values: &[Option<i64>]) -> Result<Graph, GraphError> {
                     dilation: *dilation,
                 },
             }),
+            // A body keeps its symbols; the loop gives them other values.
+            NodeKind::Loop(l) => NodeKind::Loop(Arc::new(Loop {
+                symbols: l.symbols.iter().map(&dim).collect(),
+                trip: l.trip.as_ref().map(&dim),
+                ..(**l).clone()
+            })),
+            NodeKind::Call(function) => NodeKind::Call(function.with_extents(&mut |e| dim(e))),
             kind => kind.clone(),
         };
         map.push(new.add(kind, &operands, node.origin)?);

@@ -98,7 +98,7 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     let l = start(trip.clone(), true);
     let iteration = l.start();
     let number = as_declared(body, 0, iteration.number.clone());
-    let condition = as_declared(body, 1, iteration.graph().constant(&true_()));
+    let condition = as_declared(body, 1, iteration.graph().constant(true_()));
     let condition = Value::Tensor(condition, None);
     let mut values = vec![Value::from(number), condition];
     values.extend(iteration.carried.iter().cloned().map(Value::from));

@@ -64,6 +64,9 @@ struct Cell<'c> {
     functions: &'c [&'c str],
 }
 
+/// The new carried values: of an iteration, the direction, the old ones and the input's part.
+type CellStep<'s> = dyn Fn(&mut Iteration, usize, &[Tensor], &Tensor) -> Vec<Tensor> + 's;
+
 /// A network's operands and settings, times first.
 struct Network {
     /// `[time, batch, input]`.
@@ -172,11 +175,7 @@ impl Network {
 
     /// Runs a cell over time in each direction: `step` answers the new carried values from the old ones, the input's part
     /// `[batch, gates * hidden]` and what it captures. The results are Y and the last of each carried value.
-    fn run(
-        &self,
-        biased: &dyn Fn(&Tensor) -> Tensor,
-        step: &dyn Fn(&mut Iteration, usize, &[Tensor], &Tensor) -> Vec<Tensor>,
-    ) -> Vec<Tensor> {
+    fn run(&self, biased: &dyn Fn(&Tensor) -> Tensor, step: &CellStep<'_>) -> Vec<Tensor> {
         let graph = self.x.graph().clone();
         let (time, batch) = (self.x.dim(0), self.x.dim(1));
         let mut all = Vec::new();
@@ -184,7 +183,7 @@ impl Network {
         for (d, &reverse) in self.reverse.iter().enumerate() {
             let mut input = einsum("tbi,gi->tbg", &[&self.x, &self.w.select_index(0, d as i64)]);
             if let Some(b) = &self.b {
-                input = input + biased(&b.select_index(0, d as i64));
+                input += biased(&b.select_index(0, d as i64));
             }
             let mut l = graph.repeat(&time);
             for start in &self.initial {
@@ -327,7 +326,7 @@ pub(super) fn gru(c: &mut Call<'_, '_, '_>) -> Answer {
             let reset = f.apply(&n.clipped(part(x, 1) + part(&product, 1)));
             let mut linear = part(&product, 2);
             if let Some(b) = &n.b {
-                linear = linear + i.capture(&b.select_index(0, d as i64).narrow(0, 5 * size, size));
+                linear += i.capture(&b.select_index(0, d as i64).narrow(0, 5 * size, size));
             }
             candidate = part(x, 2) + reset * linear;
         } else {
