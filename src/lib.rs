@@ -62,6 +62,7 @@ pub use ops::create::{Datum, IntoHost};
 pub use ops::pool::Pool;
 pub use ops::repeat::{Iteration, Repeat};
 pub use ops::slice::{IntoSlices, Slice, s};
+pub use ops::sort::Unique;
 pub use promotion::{Operand, Weak, promote};
 pub use tensor::Tensor;
 pub use tlc_ir::graph::{Monoid, ScatterOp, Semiring};

@@ -142,6 +142,8 @@ struct Clusterer<'g> {
     demands: FxHashMap<NodeId, Vec<Demand>>,
     cone_ops: FxHashMap<NodeId, u32>,
     groups: Vec<Group>,
+    /// By symbol: the call that binds it.
+    binders: Vec<Option<NodeId>>,
     /// By node: the group of a root.
     group_of: Vec<Option<usize>>,
     decisions: Vec<FusionDecision>,
@@ -179,6 +181,7 @@ fn clusters(graph: &Graph, target: &Target, once: bool) -> Clusters {
         demands: FxHashMap::default(),
         cone_ops: FxHashMap::default(),
         groups: Vec::new(),
+        binders: graph.binders(),
         group_of: vec![None; graph.len()],
         decisions: Vec::new(),
     };
@@ -306,7 +309,9 @@ impl Clusterer<'_> {
                     producers.push(d.source);
                 }
             }
-            self.groups[group].reads = producers.iter().map(|&p| self.group(p)).collect();
+            let mut reads: Vec<usize> = producers.iter().map(|&p| self.group(p)).collect();
+            reads.extend(self.binders_below(root).into_iter().map(|b| self.group(b)));
+            self.groups[group].reads = reads;
             self.demands.insert(root, demands);
             if step.is_none() {
                 let found = self.loop_space(&[root]).ok();
@@ -328,6 +333,31 @@ impl Clusterer<'_> {
                 });
             }
         }
+    }
+
+    /// The calls that bind sizes which the computation of a root mentions: they run before it.
+    fn binders_below(&self, root: NodeId) -> Vec<NodeId> {
+        let mut out = Vec::new();
+        if self.binders.is_empty() {
+            return out;
+        }
+        let mut seen: FxHashSet<NodeId> = FxHashSet::default();
+        let mut work = vec![root];
+        while let Some(n) = work.pop() {
+            if (n != root && (self.is_root[n.index()] || is_source(self.kind(n)))) || !seen.insert(n) {
+                // A root has its own; its sizes are those that its readers mention too.
+                let mut size = |id: NodeId| self.graph.visit_needs(id, &self.binders, &mut |b| out.push(b));
+                size(n);
+                continue;
+            }
+            self.graph.visit_needs(n, &self.binders, &mut |b| out.push(b));
+            work.extend(self.graph.node(n).operands.iter());
+        }
+        // Of what was met, only calls are binders.
+        out.retain(|b| *b != root && self.binders.contains(&Some(*b)));
+        out.sort();
+        out.dedup();
+        out
     }
 
     fn reachable_sources(&self, root: NodeId) -> Vec<Demand> {

@@ -184,7 +184,7 @@ pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
         if slot.storage != Storage::Arena {
             continue;
         }
-        let elements = u64::try_from(slot.len.eval_symbols(symbols)?).ok()?;
+        let elements = plan.most(&slot.len, symbols)?;
         let bytes = elements
             .checked_mul(slot.dtype.bytes() as u64)?
             .checked_next_multiple_of(ALIGNMENT)?;

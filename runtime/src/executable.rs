@@ -22,7 +22,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
-use tlc_ir::graph::Condition;
+use tlc_ir::binding::{condition_holds, condition_waits};
+use tlc_ir::graph::{Condition, Guard};
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::plan::{Layout, Plan};
 use tlc_ir::{DType, Kernel};
@@ -236,6 +237,12 @@ struct Binding {
     arg_count: usize,
     init: Vec<BoundStep>,
     steps: Vec<BoundStep>,
+    /// Values of the plan's symbols; those that data decides are as large as they may get, or what a call said.
+    symbols: Vec<i64>,
+    /// By symbol: whether a call said what it is.
+    decided: Vec<bool>,
+    /// The same inputs' shapes with what calls said: the latest first.
+    rebound: Mutex<VecDeque<Arc<Binding>>>,
 }
 
 /// What one call needs besides its inputs and outputs.
@@ -383,23 +390,51 @@ impl Executable {
                 data: self.buffers.take(bytes)?,
             });
         }
-        self.with_state(&binding, |state| {
+        let last = self.with_state(&binding, |state| {
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
                 state.frame.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
             self.execute(&binding, state, &address, &mut |_, _| {})
         })?;
+        self.cut(&mut outputs, last.as_deref());
         Ok(outputs)
     }
 
+    /// Gives outputs the sizes that data decided; their buffers had room for the largest.
+    fn cut(&self, outputs: &mut [OutputTensor], last: Option<&Binding>) {
+        let Some(last) = last else { return };
+        for ((out, o), shape) in outputs.iter_mut().zip(&self.plan.outputs).zip(&last.output_shapes) {
+            out.data.truncate(last.slot_bytes[o.slot.0 as usize] as usize);
+            out.shape.clone_from(shape);
+        }
+    }
+
+    /// As [`Executable::run_into`], and answers the outputs' shapes, which data may decide: a buffer then has room for the
+    /// largest, and what the shape does not reach holds anything.
+    ///
+    /// # Errors
+    /// As [`Executable::run_into`].
+    pub fn run_into_shaped(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<Vec<Vec<usize>>, RunError> {
+        let last = self.run_timed(inputs, outputs, &mut |_, _| {})?;
+        match last {
+            Some(last) => Ok(last.output_shapes.clone()),
+            None => self.output_shapes(inputs),
+        }
+    }
+
     /// Runs the plan into the caller's buffers, in the order of the outputs. Allocates nothing once the input shapes have
-    /// been seen.
+    /// been seen. A buffer of an output whose size data decides has room for the largest; see
+    /// [`Executable::run_into_shaped`].
     ///
     /// # Errors
     /// If inputs or buffers do not fit, memory runs out, or a worker panics.
     pub fn run_into(&self, inputs: &[TensorView<'_>], outputs: &mut [&mut [u8]]) -> Result<(), RunError> {
-        self.run_timed(inputs, outputs, &mut |_, _| {})
+        self.run_timed(inputs, outputs, &mut |_, _| {}).map(drop)
     }
 
     /// As [`Executable::run_into`], and appends the time of each step to `times`.
@@ -424,6 +459,7 @@ impl Executable {
                 });
             }
         })
+        .map(drop)
     }
 
     fn run_timed(
@@ -431,7 +467,7 @@ impl Executable {
         inputs: &[TensorView<'_>],
         outputs: &mut [&mut [u8]],
         observe: &mut dyn FnMut(usize, bool),
-    ) -> Result<(), RunError> {
+    ) -> Result<Option<Arc<Binding>>, RunError> {
         let binding = self.binding(inputs)?;
         if outputs.len() != self.plan.outputs.len() {
             return Err(RunError::OutputCount {
@@ -461,15 +497,12 @@ impl Executable {
     }
 
     /// Takes a call state that fits the binding, runs `f` with it, and puts it back.
-    fn with_state(
+    fn with_state<T>(
         &self,
         binding: &Binding,
-        f: impl FnOnce(&mut CallState) -> Result<(), RunError>,
-    ) -> Result<(), RunError> {
-        let mut scratch = binding.scratch_bytes.saturating_mul(self.threads.threads() as u64) as usize;
-        if binding.scratch_bytes >= LARGE_SCRATCH_BYTES {
-            scratch = scratch.max(HUGE_PAGE_BYTES);
-        }
+        f: impl FnOnce(&mut CallState) -> Result<T, RunError>,
+    ) -> Result<T, RunError> {
+        let scratch = self.scratch_of(binding);
         let arena = binding.layout.arena_bytes as usize;
         let taken = lock(&self.states).pop();
         let mut state = match taken {
@@ -500,7 +533,7 @@ impl Executable {
         state: &mut CallState,
         input: &dyn Fn(usize) -> *mut u8,
         observe: &mut dyn FnMut(usize, bool),
-    ) -> Result<(), RunError> {
+    ) -> Result<Option<Arc<Binding>>, RunError> {
         let kept = self.kept(binding)?;
         let (arena, scratch) = (state.arena.as_mut_ptr(), state.scratch.as_mut_ptr());
         let run = Run {
@@ -512,12 +545,93 @@ impl Executable {
             scratch_bytes: binding.scratch_bytes,
         };
         run.place(&mut state.frame, arena, input, &|slot| kept.address(slot));
-        for (number, step) in binding.steps.iter().enumerate() {
+        let mut later: Option<Arc<Binding>> = None;
+        for number in 0..binding.steps.len() {
+            let now = later.as_deref().unwrap_or(binding);
             observe(number, true);
-            run.step(step, &mut state.frame, arena)?;
+            let run = Run {
+                binding: now,
+                scratch: state.scratch.as_mut_ptr(),
+                scratch_bytes: now.scratch_bytes,
+                ..run
+            };
+            let bound = run.step(&now.steps[number], &mut state.frame, arena)?;
             observe(number, false);
+            if let Some((symbol, value)) = bound {
+                let next = self.rebound(binding, now, symbol, value)?;
+                let scratch = self.scratch_of(&next);
+                if state.scratch.len() < scratch {
+                    state.scratch = AlignedBuffer::zeroed(scratch)?;
+                }
+                later = Some(next);
+            }
         }
-        Ok(())
+        Ok(later)
+    }
+
+    /// The binding once a call has said what a symbol is. The layout stays: it has room for the largest value.
+    fn rebound(&self, first: &Binding, now: &Binding, symbol: usize, value: i64) -> Result<Arc<Binding>, RunError> {
+        let wanted = |i: usize| if i == symbol { value } else { now.symbols[i] };
+        let is = |b: &Binding| {
+            let all = b.symbols.iter().zip(&b.decided).enumerate();
+            all.into_iter()
+                .all(|(i, (&v, &d))| v == wanted(i) && d == (now.decided[i] || i == symbol))
+        };
+        {
+            let mut known = lock(&first.rebound);
+            if let Some(at) = known.iter().position(|b| is(b)) {
+                known.swap(0, at);
+                return Ok(Arc::clone(&known[0]));
+            }
+        }
+        let mut symbols = now.symbols.clone();
+        symbols[symbol] = value;
+        let mut decided = now.decided.clone();
+        decided[symbol] = true;
+        let open = |e: &IndexExpr| bind::is_open(&self.plan, e, &decided);
+        let ready = |g: &&Guard| {
+            condition_waits(&self.plan.symbols, &g.condition)
+                && match &g.condition {
+                    Condition::Equal(a, b) => !open(a) && !open(b),
+                    Condition::NonNegative(e) => !open(e),
+                }
+        };
+        for g in self.plan.guards.iter().filter(ready) {
+            self.check(g, &symbols)?;
+        }
+        let (shapes, layout, threads) = (first.shapes.clone(), first.layout.clone(), self.threads.threads());
+        let new = Binding::new(&self.plan, &symbols, shapes, layout, threads, &decided)?;
+        if !new.fits_in(first, &self.plan) {
+            return Err(bind::overflow(&self.plan.name));
+        }
+        let new = Arc::new(new);
+        let mut known = lock(&first.rebound);
+        if known.len() >= MAX_BINDINGS {
+            known.pop_back();
+        }
+        known.push_front(Arc::clone(&new));
+        Ok(new)
+    }
+
+    /// An error if a guard does not hold.
+    fn check(&self, guard: &Guard, symbols: &[i64]) -> Result<(), RunError> {
+        if condition_holds(&guard.condition, symbols) {
+            return Ok(());
+        }
+        let condition = match &guard.condition {
+            Condition::Equal(a, b) => format!("{} = {}", self.text(a), self.text(b)),
+            Condition::NonNegative(e) => format!("{} >= 0", self.text(e)),
+        };
+        Err(RunError::Guard { condition })
+    }
+
+    /// Bytes of scratch that a call needs.
+    fn scratch_of(&self, binding: &Binding) -> usize {
+        let all = binding.scratch_bytes.saturating_mul(self.threads.threads() as u64) as usize;
+        match binding.scratch_bytes >= LARGE_SCRATCH_BYTES {
+            true => all.max(HUGE_PAGE_BYTES),
+            false => all,
+        }
     }
 
     /// The binding for these inputs: a known one, or a new one.
@@ -609,7 +723,11 @@ impl Executable {
         }
         let mut symbols = Vec::with_capacity(values.len());
         for (s, value) in self.plan.symbols.iter().zip(values) {
-            let value = match value {
+            let most = || {
+                let most = s.upper.as_ref()?.eval_symbols(&symbols)?;
+                Some(most.clamp(0, s.hi))
+            };
+            let value = match value.or_else(most) {
                 Some(v) => v,
                 None if s.lo == s.hi => s.lo,
                 None => return Err(RunError::SymbolUnbound { name: s.name.clone() }),
@@ -631,20 +749,9 @@ impl Executable {
                 }
             }
         }
-        for g in &self.plan.guards {
-            let (holds, condition) = match &g.condition {
-                Condition::Equal(a, b) => {
-                    let (x, y) = (a.eval_symbols(&symbols), b.eval_symbols(&symbols));
-                    (x.is_some() && x == y, format!("{} = {}", self.text(a), self.text(b)))
-                }
-                Condition::NonNegative(e) => (
-                    e.eval_symbols(&symbols).is_some_and(|v| v >= 0),
-                    format!("{} >= 0", self.text(e)),
-                ),
-            };
-            if !holds {
-                return Err(RunError::Guard { condition });
-            }
+        let waits = |g: &&Guard| condition_waits(&self.plan.symbols, &g.condition);
+        for g in self.plan.guards.iter().filter(|g| !waits(g)) {
+            self.check(g, &symbols)?;
         }
         Ok(symbols)
     }
@@ -656,6 +763,13 @@ impl Executable {
             name: self.plan.name.clone(),
         })?;
         let shapes = inputs.iter().map(|i| i.shape.to_vec()).collect();
-        Binding::new(&self.plan, &symbols, shapes, layout, self.threads.threads())
+        Binding::new(
+            &self.plan,
+            &symbols,
+            shapes,
+            layout,
+            self.threads.threads(),
+            &vec![false; self.plan.symbols.len()],
+        )
     }
 }

@@ -58,17 +58,16 @@ pub(super) fn elements(
 fn part(from: &IrGraph, root: NodeId) -> Result<(IrGraph, Vec<String>), tlc_ir::graph::GraphError> {
     let mut needed = BTreeSet::from([root.0]);
     let mut open = vec![root];
+    let binders = from.binders();
     while let Some(id) = open.pop() {
-        for &operand in &from.node(id).operands {
+        from.visit_needs(id, &binders, &mut |operand| {
             if needed.insert(operand.0) {
                 open.push(operand);
             }
-        }
+        });
     }
     let mut to = IrGraph::new("known");
-    for s in from.symbols() {
-        to.add_symbol(&s.name, s.lo, s.hi);
-    }
+    to.adopt_symbols(from);
     let mut names = vec![];
     let mut moved: FxHashMap<u32, NodeId> = FxHashMap::default();
     for id in needed {

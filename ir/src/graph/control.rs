@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Condition, Graph, TensorType};
+use super::{Condition, Graph, NodeId, NodeKind, Symbol, TensorType, View};
 use crate::dtype::DType;
-use crate::index::{IndexExpr, IndexNode};
+use crate::index::{IndexExpr, IndexNode, SymId};
 
 /// Loops nest at most this deep.
 pub const MAX_LOOP_DEPTH: usize = 16;
@@ -140,7 +140,7 @@ impl Loop {
     pub fn depth(&self) -> usize {
         // A body is complete before the loop is, so this ends.
         let inner = self.body.0.nodes().filter_map(|(_, n)| match &n.kind {
-            super::NodeKind::Loop(l) => Some(l.depth()),
+            NodeKind::Loop(l) => Some(l.depth()),
             _ => None,
         });
         1 + inner.max().unwrap_or(0)
@@ -160,6 +160,106 @@ pub enum HostFunction {
         /// The largest first.
         descending: bool,
     },
+    /// Operand: x. Results: the places of the elements that differ from zero, in C order, as `i64[rank of x, count]`; the
+    /// count.
+    NonZero {
+        /// How many there are.
+        count: SymId,
+    },
+    /// Operand: x. Its distinct elements or, with an axis, its distinct slices along it, which compare element by element in
+    /// C order. Results: those; where each stood first (`i64[count]`); which of them each element or slice is (`i64`, one
+    /// for each); how often each occurs (`i64[count]`); the count. NaN equals NaN and is larger than every number; -0
+    /// equals 0, and the first of equal ones is taken.
+    Unique {
+        /// Along which axis; all elements in C order if none.
+        axis: Option<u8>,
+        /// Ascending; else in the order of their first occurrence.
+        sorted: bool,
+        /// How many there are.
+        count: SymId,
+    },
+    /// Non-maximum suppression. Operands: boxes `f32[batch, n, 4]`, scores `f32[batch, classes, n]`, the most boxes of a
+    /// class (`i64[]`), an overlap and a score (`f32[]`). In each class of each batch, boxes whose score exceeds the given
+    /// one are taken from the highest score down (of equal ones the first), unless the intersection over union with one
+    /// taken before exceeds the overlap. Results: `i64[count, 3]` of batch, class and box in that order; the count.
+    Suppress {
+        /// Boxes are centers, widths and heights; else two opposite corners, y before x.
+        center: bool,
+        /// How many boxes are taken.
+        count: SymId,
+    },
+}
+
+impl Graph {
+    /// By symbol: the call that binds it. Empty if data decides none.
+    pub fn binders(&self) -> Vec<Option<NodeId>> {
+        if self.symbols().iter().all(|s| s.upper.is_none()) {
+            return Vec::new();
+        }
+        let mut all = vec![None; self.symbols().len()];
+        for (id, node) in self.nodes() {
+            if let NodeKind::Call(function) = &node.kind
+                && let Some(symbol) = function.binds()
+                && let Some(slot) = all.get_mut(symbol.0 as usize)
+            {
+                *slot = Some(id);
+            }
+        }
+        all
+    }
+
+    /// Calls `f` on what must be computed before a node: its operands, and the calls that bind sizes which it mentions;
+    /// `binders` are those of [`Graph::binders`].
+    pub fn visit_needs(&self, id: NodeId, binders: &[Option<NodeId>], f: &mut dyn FnMut(NodeId)) {
+        let node = self.node(id);
+        node.operands.iter().for_each(|&o| f(o));
+        if binders.is_empty() {
+            return;
+        }
+        let mut see = |e: &IndexExpr| {
+            e.visit_atoms(&mut |a| {
+                if let IndexNode::Sym(s) = a
+                    && let Some(Some(binder)) = binders.get(s.0 as usize)
+                    && *binder != id
+                {
+                    f(*binder);
+                }
+            });
+        };
+        node.ty.shape.iter().for_each(&mut see);
+        node.results.iter().flat_map(|t| &t.shape).for_each(&mut see);
+        node.kind.visit_extents(&mut see);
+    }
+}
+
+/// True if data decides a symbol that the expression mentions.
+pub fn mentions_data(symbols: &[Symbol], e: &IndexExpr) -> bool {
+    let mut found = false;
+    if symbols.iter().any(|s| s.upper.is_some()) {
+        e.visit_atoms(&mut |a| {
+            if let IndexNode::Sym(s) = a {
+                found |= symbols.get(s.0 as usize).is_some_and(|s| s.upper.is_some());
+            }
+        });
+    }
+    found
+}
+
+impl NodeKind {
+    /// Calls `f` on every extent that the kind carries.
+    pub fn visit_extents(&self, f: &mut dyn FnMut(&IndexExpr)) {
+        match self {
+            NodeKind::Input { ty, .. } | NodeKind::Iota { ty, .. } => ty.shape.iter().for_each(f),
+            NodeKind::Random { shape, .. } => shape.iter().for_each(f),
+            NodeKind::View(View::Reshape(shape) | View::Expand(shape)) => shape.iter().for_each(f),
+            NodeKind::View(View::Pad { lo, hi, .. }) => lo.iter().chain(hi).for_each(f),
+            NodeKind::View(View::Slice { start, size, .. }) => start.iter().chain(size).for_each(f),
+            NodeKind::View(View::Window { size, .. }) => f(size),
+            NodeKind::Loop(l) => l.symbols.iter().chain(&l.trip).for_each(f),
+            NodeKind::Call(function) => function.visit_extents(f),
+            _ => {}
+        }
+    }
 }
 
 impl HostFunction {
@@ -167,20 +267,35 @@ impl HostFunction {
     pub const fn name(&self) -> &'static str {
         match self {
             HostFunction::Sort { .. } => "sort",
+            HostFunction::NonZero { .. } => "nonzero",
+            HostFunction::Unique { .. } => "unique",
+            HostFunction::Suppress { .. } => "suppress",
         }
     }
 
     /// Number of operands.
     pub const fn arity(&self) -> usize {
         match self {
-            HostFunction::Sort { .. } => 1,
+            HostFunction::Sort { .. } | HostFunction::NonZero { .. } | HostFunction::Unique { .. } => 1,
+            HostFunction::Suppress { .. } => 5,
+        }
+    }
+
+    /// The symbol that it binds. Its last result, `i64[]`, is the symbol's value.
+    pub const fn binds(&self) -> Option<SymId> {
+        match self {
+            HostFunction::Sort { .. } => None,
+            HostFunction::NonZero { count }
+            | HostFunction::Unique { count, .. }
+            | HostFunction::Suppress { count, .. } => Some(*count),
         }
     }
 
     /// Number of results.
     pub const fn results(&self) -> usize {
         match self {
-            HostFunction::Sort { .. } => 2,
+            HostFunction::Sort { .. } | HostFunction::NonZero { .. } | HostFunction::Suppress { .. } => 2,
+            HostFunction::Unique { .. } => 5,
         }
     }
 
@@ -192,6 +307,7 @@ impl HostFunction {
                 let extent = shapes.first().and_then(|s| s.get(*axis as usize)).cloned();
                 extent.unwrap_or(IndexExpr::ZERO) * IndexExpr::Const(2)
             }
+            _ => IndexExpr::ZERO,
         }
     }
 
@@ -200,6 +316,16 @@ impl HostFunction {
         let mut function = self.clone();
         match &mut function {
             HostFunction::Sort { count, .. } => *count = f(count),
+            HostFunction::NonZero { count }
+            | HostFunction::Unique { count, .. }
+            | HostFunction::Suppress { count, .. } => {
+                // Still a symbol, under another number.
+                if let IndexExpr::Node(n) = f(&IndexExpr::from(*count))
+                    && let IndexNode::Sym(s) = *n
+                {
+                    *count = s;
+                }
+            }
         }
         function
     }
@@ -208,6 +334,11 @@ impl HostFunction {
     pub fn visit_extents(&self, f: &mut dyn FnMut(&IndexExpr)) {
         match self {
             HostFunction::Sort { count, .. } => f(count),
+            _ => {
+                if let Some(count) = self.binds() {
+                    f(&count.into());
+                }
+            }
         }
     }
 }

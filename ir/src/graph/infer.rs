@@ -11,7 +11,7 @@ use super::{
     TensorType, View,
 };
 use crate::dtype::DType;
-use crate::index::IndexExpr;
+use crate::index::{IndexExpr, SymId};
 
 /// What is wrong, and what would fit.
 pub type Refusal = (String, Option<String>);
@@ -587,6 +587,9 @@ impl Rule<'_> {
         if l.depth() > MAX_LOOP_DEPTH {
             return refuse_expecting("loops inside each other", format!("at most {MAX_LOOP_DEPTH}"));
         }
+        if body.symbols().iter().any(|s| s.upper.is_some()) {
+            return refuse("a body whose data decides a size");
+        }
         if l.symbols.len() != body.symbols().len() {
             let problem = format!("{} symbol values", l.symbols.len());
             return refuse_expecting(problem, format!("one for each of {}", body.symbols().len()));
@@ -711,8 +714,70 @@ impl Rule<'_> {
                 };
                 Ok(vec![values, places])
             }
+            HostFunction::NonZero { count } => {
+                let x = types[0];
+                let count = self.counted(*count, &element_product(&x.shape)?)?;
+                let rank = IndexExpr::from(x.rank());
+                Ok(vec![TensorType::new(DType::I64, [rank, count]), scalar_i64()])
+            }
+            HostFunction::Unique { axis, count, .. } => {
+                let x = types[0];
+                let all = match axis {
+                    None => element_product(&x.shape)?,
+                    Some(axis) => match x.shape.get(*axis as usize) {
+                        Some(extent) => extent.clone(),
+                        None => return refuse(format!("axis {axis} of a tensor of rank {}", x.rank())),
+                    },
+                };
+                let count = self.counted(*count, &all)?;
+                let mut values = x.clone();
+                match axis {
+                    Some(axis) => values.shape[*axis as usize] = count.clone(),
+                    None => values.shape = smallvec![count.clone()],
+                }
+                let list = |n: &IndexExpr| TensorType::new(DType::I64, [n.clone()]);
+                Ok(vec![values, list(&count), list(&all), list(&count), scalar_i64()])
+            }
+            HostFunction::Suppress { count, .. } => {
+                let (boxes, scores) = (types[0], types[1]);
+                let scalars = [(2, DType::I64), (3, DType::F32), (4, DType::F32)];
+                for (k, dtype) in scalars {
+                    self.expect(&format!("operand {k}"), types[k], &TensorType::new(dtype, [0i64; 0]))?;
+                }
+                if boxes.rank() != 3 || scores.rank() != 3 {
+                    return refuse_expecting("boxes or scores of another rank", "rank 3 for both");
+                }
+                let (batch, classes, n) = (&scores.shape[0], &scores.shape[1], &scores.shape[2]);
+                let expected = TensorType::new(DType::F32, [batch.clone(), n.clone(), IndexExpr::Const(4)]);
+                self.expect("boxes", boxes, &expected)?;
+                if scores.dtype != DType::F32 {
+                    return refuse_expecting(format!("scores of {}", scores.dtype), "f32");
+                }
+                let most = element_product(&[batch.clone(), classes.clone(), n.clone()])?;
+                let count = self.counted(*count, &most)?;
+                Ok(vec![
+                    TensorType::new(DType::I64, [count, IndexExpr::Const(3)]),
+                    scalar_i64(),
+                ])
+            }
         }
     }
+
+    /// A symbol that a call binds, which may take any value up to `most`.
+    fn counted(&mut self, count: SymId, most: &IndexExpr) -> Result<IndexExpr, Refusal> {
+        match self.graph.symbols().get(count.0 as usize).map(|s| &s.upper) {
+            Some(Some(upper)) if self.not_negative(upper.clone() - most.clone()) => Ok(count.into()),
+            Some(Some(upper)) => {
+                let problem = format!("a count of at most {}", self.text(upper));
+                refuse_expecting(problem, self.text(most))
+            }
+            _ => refuse_expecting("a count that data does not decide", "a symbol with an upper bound"),
+        }
+    }
+}
+
+fn scalar_i64() -> TensorType {
+    TensorType::new(DType::I64, [0i64; 0])
 }
 
 /// Number of elements; refuses a product of sums that has too many terms when multiplied out (their number is exponential

@@ -108,6 +108,9 @@ pub struct Symbol {
     pub lo: i64,
     /// Largest value.
     pub hi: i64,
+    /// For a symbol that data decides, which a call binds when it runs: an expression over the symbols before it that the
+    /// value never exceeds. None for a symbol that the inputs' shapes, or the caller, decide.
+    pub upper: Option<IndexExpr>,
 }
 
 /// The largest value a symbol has when nothing else is declared.
@@ -641,10 +644,39 @@ impl Graph {
             name: name.to_string(),
             lo,
             hi,
+            upper: None,
         });
         let id = SymId(self.symbols.len() as u32 - 1);
         self.symbol_ids.insert(name.to_string(), id);
         id
+    }
+
+    /// Declares a symbol that a call binds, of at most `upper`. A name that is taken gets a number.
+    pub fn add_data_symbol(&mut self, name: &str, upper: IndexExpr) -> SymId {
+        let mut free = name.to_string();
+        for n in 1.. {
+            if self.find_symbol(&free).is_none() {
+                break;
+            }
+            free = format!("{name}{n}");
+        }
+        let hi = upper.interval(self).hi.max(0);
+        let id = self.add_symbol(&free, 0, hi);
+        self.symbols[id.0 as usize].upper = Some(upper);
+        id
+    }
+
+    /// Declares the symbols of another graph, in their order.
+    pub fn adopt_symbols(&mut self, from: &Graph) {
+        for s in from.symbols() {
+            let id = self.add_symbol(&s.name, s.lo, s.hi);
+            self.symbols[id.0 as usize].upper = s.upper.clone();
+        }
+    }
+
+    /// True if data decides a symbol that the expression mentions.
+    pub fn is_data_bound(&self, e: &IndexExpr) -> bool {
+        control::mentions_data(&self.symbols, e)
     }
 
     /// All nodes in topological order.

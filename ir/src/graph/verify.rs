@@ -3,7 +3,7 @@
 use rustc_hash::FxHashSet;
 
 use super::control::MAX_LOOP_DEPTH;
-use super::{Graph, NodeId, NodeKind, TensorType, View, infer};
+use super::{Graph, NodeId, NodeKind, TensorType, infer};
 use crate::index::{IndexExpr, IndexNode};
 
 /// One finding.
@@ -36,22 +36,50 @@ fn verify_nested(graph: &Graph, depth: usize) -> Vec<VerifyError> {
             report(None, format!("symbol {} is declared twice", s.name));
         }
     }
+    for (i, s) in graph.symbols().iter().enumerate() {
+        let mut fits = true;
+        s.upper.iter().for_each(|e| {
+            e.visit_atoms(&mut |a| fits &= matches!(a, IndexNode::Sym(s) if (s.0 as usize) < i));
+        });
+        if !fits {
+            report(None, format!("symbol {}: its upper bound names a later symbol", s.name));
+        }
+    }
+    // By symbol: whether a call above has bound it.
+    let mut bound = vec![false; graph.symbols().len()];
     for (id, node) in graph.nodes() {
         if let Some(bad) = node.operands.iter().find(|o| **o >= id) {
             report(Some(id), format!("operand {bad} is not defined before it is used"));
             continue;
         }
-        let mut unknown = false;
+        if let NodeKind::Call(function) = &node.kind
+            && let Some(count) = function.binds()
+            && let Some(bound) = bound.get_mut(count.0 as usize)
+            && std::mem::replace(bound, true)
+        {
+            let name = graph.symbol_name(count);
+            report(Some(id), format!("symbol {name} is bound by a call above"));
+        }
+        let (mut unknown, mut early) = (false, None);
         let mut visit = |d: &IndexExpr| {
             d.visit_atoms(&mut |a| match a {
-                IndexNode::Sym(s) => unknown |= s.0 as usize >= graph.symbols().len(),
+                IndexNode::Sym(s) => match graph.symbols().get(s.0 as usize) {
+                    Some(symbol) if symbol.upper.is_some() && !bound[s.0 as usize] => early = Some(*s),
+                    Some(_) => {}
+                    None => unknown = true,
+                },
                 _ => unknown = true,
             });
         };
         node.ty.shape.iter().for_each(&mut visit);
-        visit_extents(&node.kind, &mut visit);
+        node.kind.visit_extents(&mut visit);
         if unknown {
             report(Some(id), "an extent names an unknown symbol".to_string());
+            continue;
+        }
+        if let Some(symbol) = early {
+            let name = graph.symbol_name(symbol);
+            report(Some(id), format!("symbol {name} is used before a call binds it"));
             continue;
         }
         if let NodeKind::Loop(l) = &node.kind {
@@ -125,19 +153,4 @@ fn verify_nested(graph: &Graph, depth: usize) -> Vec<VerifyError> {
         }
     }
     errors
-}
-
-/// Calls `f` on every extent that a kind carries.
-fn visit_extents(kind: &NodeKind, f: &mut dyn FnMut(&IndexExpr)) {
-    match kind {
-        NodeKind::Input { ty, .. } | NodeKind::Iota { ty, .. } => ty.shape.iter().for_each(f),
-        NodeKind::Random { shape, .. } => shape.iter().for_each(f),
-        NodeKind::View(View::Reshape(shape) | View::Expand(shape)) => shape.iter().for_each(f),
-        NodeKind::View(View::Pad { lo, hi, .. }) => lo.iter().chain(hi).for_each(f),
-        NodeKind::View(View::Slice { start, size, .. }) => start.iter().chain(size).for_each(f),
-        NodeKind::View(View::Window { size, .. }) => f(size),
-        NodeKind::Loop(l) => l.symbols.iter().chain(&l.trip).for_each(f),
-        NodeKind::Call(function) => function.visit_extents(f),
-        _ => {}
-    }
 }

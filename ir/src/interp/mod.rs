@@ -22,13 +22,13 @@ mod repeat;
 mod space;
 
 pub use bounds::{Bounded, Mismatch, compare, interpret_with_bounds};
-pub(crate) use host::host_results;
+pub use host::host_results;
 pub use random::{random_bits, threefry2x32};
 pub(crate) use repeat::{element_of_tensor as element, stack_tensors as stack};
 
-use crate::binding::{BindError, bind_symbols, check_condition};
+use crate::binding::{BindError, bind_symbols, check_condition, condition_waits};
 use crate::dtype::DType;
-use crate::graph::{Graph, HostFunction, Node, NodeId, NodeKind, View, infer};
+use crate::graph::{Condition, Graph, HostFunction, Node, NodeId, NodeKind, View, infer};
 use crate::index::IndexExpr;
 use crate::scalar::ScalarOp;
 use crate::tensor::{HostTensor, TensorError, element_count};
@@ -216,8 +216,10 @@ struct Schedule<'g> {
     is_output: Vec<bool>,
     needed: Vec<bool>,
     last_use: Vec<Option<NodeId>>,
-    /// Extents of each needed node.
-    shapes: Vec<Vec<usize>>,
+    /// Extents of each needed node; none where they wait for data.
+    shapes: Vec<Option<Vec<usize>>>,
+    /// Conditions that wait for data, by node.
+    waiting: Vec<(NodeId, Condition)>,
 }
 
 impl<'g> Schedule<'g> {
@@ -234,6 +236,7 @@ impl<'g> Schedule<'g> {
             }
         }
         let mut needed = is_output.clone();
+        let binders = graph.binders();
         let order: Vec<(NodeId, &Node)> = graph.nodes().collect();
         for &(id, node) in order.iter().rev() {
             if needed[id.index()] {
@@ -242,12 +245,13 @@ impl<'g> Schedule<'g> {
                         let problem = format!("operand {o} is not defined before it is used");
                         return Err(InterpError::Invalid { node: id, problem });
                     }
-                    needed[o.index()] = true;
                     last_use[o.index()] = last_use[o.index()].max(Some(id));
                 }
+                graph.visit_needs(id, &binders, &mut |o| needed[o.index()] = true);
             }
         }
-        let mut shapes = vec![Vec::new(); graph.len()];
+        let mut shapes = vec![None; graph.len()];
+        let mut waiting = Vec::new();
         for (id, node) in order {
             if !needed[id.index()] {
                 continue;
@@ -260,10 +264,16 @@ impl<'g> Schedule<'g> {
                 let problem = format!("has type {}, not {}", graph.type_text(&node.ty), graph.type_text(&ty));
                 return Err(InterpError::Invalid { node: id, problem });
             }
-            for c in &conditions {
-                check_condition(graph, id, c, symbols)?;
+            for c in conditions {
+                match condition_waits(graph.symbols(), &c) {
+                    true => waiting.push((id, c)),
+                    false => check_condition(graph, id, &c, symbols)?,
+                }
             }
-            shapes[id.index()] = extents(&node.ty.shape, symbols).ok_or_else(|| no_extent(id))?;
+            if !node.ty.shape.iter().any(|d| graph.is_data_bound(d)) {
+                let shape = extents(&node.ty.shape, symbols).ok_or_else(|| no_extent(id))?;
+                shapes[id.index()] = Some(shape);
+            }
         }
         Ok(Schedule {
             graph,
@@ -272,6 +282,7 @@ impl<'g> Schedule<'g> {
             needed,
             last_use,
             shapes,
+            waiting,
         })
     }
 
@@ -288,15 +299,26 @@ impl<'g> Schedule<'g> {
         // Results of loops and calls.
         let mut tuples: Vec<Vec<D::Value>> = vec![Vec::new(); graph.len()];
         let mut bytes = vec![0u64; graph.len()];
+        let mut symbols = self.symbols.clone();
         for (id, node) in graph.nodes() {
             if !self.needed[id.index()] {
                 continue;
             }
+            let from = self.waiting.partition_point(|w| w.0 < id);
+            for (_, c) in self.waiting[from..].iter().take_while(|w| w.0 == id) {
+                check_condition(graph, id, c, &symbols)?;
+            }
+            let shape = match &self.shapes[id.index()] {
+                Some(shape) => shape.clone(),
+                None => extents(&node.ty.shape, &symbols).ok_or_else(|| no_extent(id))?,
+            };
+            // What the node binds, once it is computed.
+            let mut bound = None;
             let step = Step {
-                symbols: &self.symbols,
+                symbols: &symbols,
                 id,
                 node,
-                shape: self.shapes[id.index()].clone(),
+                shape,
             };
             let operands: Vec<&D::Value> = node
                 .operands
@@ -322,10 +344,10 @@ impl<'g> Schedule<'g> {
                 _ => {
                     let mut own = elements(&step.shape).saturating_mul(domain.element_bytes(node.ty.dtype));
                     for ty in &node.results {
-                        let shape = extents(&ty.shape, &self.symbols).ok_or_else(|| no_extent(id))?;
+                        let shape = extents(&ty.shape, &symbols).ok_or_else(|| no_extent(id))?;
                         own = own.saturating_add(elements(&shape).saturating_mul(domain.element_bytes(ty.dtype)));
                     }
-                    let temporary = temporary_bytes(graph, node, &self.symbols);
+                    let temporary = temporary_bytes(graph, node, &symbols);
                     let wanted = own.saturating_add(temporary);
                     if budget.live.saturating_add(wanted) > budget.max_bytes {
                         return Err(InterpError::Memory {
@@ -344,7 +366,11 @@ impl<'g> Schedule<'g> {
                             None
                         }
                         NodeKind::Call(function) => {
-                            tuples[id.index()] = domain.call(&step, function, &operands)?;
+                            let results = domain.call(&step, function, &operands)?;
+                            if let (Some(symbol), Some(count)) = (function.binds(), results.last()) {
+                                bound = Some((symbol, domain.number(count).0));
+                            }
+                            tuples[id.index()] = results;
                             None
                         }
                         _ => Some(domain.compute(&step, &operands)?),
@@ -352,6 +378,9 @@ impl<'g> Schedule<'g> {
                 }
             };
             values[id.index()] = value;
+            if let Some((symbol, count)) = bound {
+                symbols[symbol.0 as usize] = count;
+            }
             for o in &node.operands {
                 let i = o.index();
                 if self.last_use[i] == Some(id) && !self.is_output[i] {

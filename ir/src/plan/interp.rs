@@ -7,8 +7,10 @@
 //!   slots that overlap while both are live show a wrong result.
 //! - Inputs and constants are never written.
 
+use crate::binding::condition_waits;
 use crate::dtype::{DType, Scalar};
 use crate::graph::Condition;
+use crate::graph::control::mentions_data;
 use crate::index::{IndexExpr, IndexNode, SymId};
 use crate::kernel::interp::{Buffers, KernelError, interpret_on};
 use crate::plan::{Gemm, GemmOperand, HostCall, Launch, Layout, Plan, Repeat, SlotId, Step, Storage};
@@ -126,11 +128,11 @@ pub fn bind(plan: &Plan, inputs: &[HostTensor]) -> Result<Vec<i64>, PlanError> {
             }
         }
     }
-    let symbols: Vec<i64> = values
-        .iter()
-        .zip(&plan.symbols)
-        .map(|(v, s)| v.unwrap_or(s.lo))
-        .collect();
+    let mut symbols: Vec<i64> = Vec::new();
+    for (v, s) in values.iter().zip(&plan.symbols) {
+        let most = s.upper.as_ref().and_then(|e| e.eval_symbols(&symbols));
+        symbols.push(v.or(most).unwrap_or(s.lo));
+    }
     for (i, (declared, given)) in plan.inputs.iter().zip(inputs).enumerate() {
         for (d, &n) in declared.ty.shape.iter().zip(given.shape()) {
             if d.eval_symbols(&symbols) != i64::try_from(n).ok() {
@@ -139,6 +141,9 @@ pub fn bind(plan: &Plan, inputs: &[HostTensor]) -> Result<Vec<i64>, PlanError> {
         }
     }
     for guard in &plan.guards {
+        if condition_waits(&plan.symbols, &guard.condition) {
+            continue;
+        }
         let holds = match &guard.condition {
             Condition::Equal(a, b) => a.eval_symbols(&symbols) == b.eval_symbols(&symbols),
             Condition::NonNegative(e) => e.eval_symbols(&symbols).is_none_or(|v| v >= 0),
@@ -227,7 +232,9 @@ impl<'p> Machine<'p> {
             written: vec![false; plan.slots.len()],
         };
         for slot in &plan.slots {
-            m.lens.push(m.size(&slot.len)?);
+            // As large as data may make it.
+            let most = plan.most(&slot.len, &m.symbols).and_then(|n| usize::try_from(n).ok());
+            m.lens.push(most.ok_or_else(|| PlanError::Size(slot.len.clone()))?);
         }
         for (i, slot) in plan.slots.iter().enumerate() {
             let id = SlotId(i as u32);
@@ -366,6 +373,19 @@ impl<'p> Machine<'p> {
         }
         let results = crate::interp::host_results(&c.function, &operands, &self.symbols);
         let results = results.ok_or(PlanError::BodyShape { step: number })?;
+        if let (Some(symbol), Some(count)) = (c.function.binds(), results.last()) {
+            self.symbols[symbol.0 as usize] = count.get(0).as_i64();
+            for (i, slot) in self.plan.slots.iter().enumerate() {
+                if mentions_data(&self.plan.symbols, &slot.len) {
+                    // What a later call decides is still as large as it may be.
+                    let size = self.plan.most(&slot.len, &self.symbols);
+                    self.lens[i] = slot
+                        .len
+                        .eval_symbols(&self.symbols)
+                        .map_or_else(|| size.unwrap_or(0) as usize, |n| n.max(0) as usize);
+                }
+            }
+        }
         for (slot, data) in c.results.iter().zip(&results) {
             self.fill(number, *slot, data)?;
         }

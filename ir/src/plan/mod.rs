@@ -15,7 +15,7 @@ pub mod verify;
 
 use crate::dtype::DType;
 use crate::graph::{Along, Guard, HostFunction, Shape, Symbol, TensorType};
-use crate::index::IndexExpr;
+use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::kernel::Kernel;
 use crate::tensor::HostTensor;
 
@@ -353,6 +353,26 @@ impl Step {
     }
 }
 
+/// Symbols that have their value, or any up to it where data decides.
+struct UpTo<'p> {
+    symbols: &'p [Symbol],
+    values: &'p [i64],
+}
+
+impl Bounds for UpTo<'_> {
+    fn symbol(&self, sym: SymId) -> Interval {
+        let at = sym.0 as usize;
+        match (self.symbols.get(at), self.values.get(at)) {
+            (Some(s), Some(&v)) if s.upper.is_some() => Interval::new(0, v),
+            (Some(_), Some(&v)) => Interval::new(v, v),
+            _ => Interval::new(0, i64::MAX),
+        }
+    }
+    fn extent(&self, _: VarId) -> Option<IndexExpr> {
+        None
+    }
+}
+
 impl Plan {
     /// Bytes that live as long as the executable: what the `init` steps leave for the steps of a call to read.
     pub fn persistent_bytes(&self) -> u64 {
@@ -367,6 +387,19 @@ impl Plan {
             .filter(|(s, read)| *read && s.storage == Storage::Persistent);
         kept.map(|(s, _)| s.len.as_const().unwrap_or(0).max(0) as u64 * s.dtype.bytes() as u64)
             .sum()
+    }
+
+    /// The most that a size may be: its value under the symbols, where those that data decides take any value up to the one
+    /// given here. `None` if it overflows or is negative.
+    pub fn most(&self, size: &IndexExpr, symbols: &[i64]) -> Option<u64> {
+        if !crate::graph::control::mentions_data(&self.symbols, size) {
+            return size.eval_symbols(symbols).and_then(|n| u64::try_from(n).ok());
+        }
+        let range = size.interval(&UpTo {
+            symbols: &self.symbols,
+            values: symbols,
+        });
+        u64::try_from(range.hi.max(0)).ok().filter(|&n| n < i64::MAX as u64)
     }
 
     /// The slot whose bytes this one uses: itself unless it is an alias.

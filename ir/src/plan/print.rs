@@ -129,6 +129,16 @@ impl Plan {
                 let descending = if *descending { " descending" } else { "" };
                 format!("sort axis {axis} count {}{descending}", self.dim(count))
             }
+            HostFunction::NonZero { count } => format!("nonzero count {}", self.dim(&(*count).into())),
+            HostFunction::Unique { axis, sorted, count } => {
+                let axis = axis.map_or(String::new(), |a| format!(" axis {a}"));
+                let sorted = if *sorted { " sorted" } else { "" };
+                format!("unique{axis} count {}{sorted}", self.dim(&(*count).into()))
+            }
+            HostFunction::Suppress { center, count } => {
+                let center = if *center { " center" } else { "" };
+                format!("suppress count {}{center}", self.dim(&(*count).into()))
+            }
         }
     }
 
@@ -202,7 +212,10 @@ impl Plan {
         write!(out.text, "plan @{}", sigil_name(&self.name))?;
         for (i, s) in self.symbols.iter().enumerate() {
             let lead = if i > 0 { ", " } else { " where " };
-            write!(out.text, "{lead}{} in {}..={}", word_name(&s.name), s.lo, s.hi)?;
+            match &s.upper {
+                Some(upper) => write!(out.text, "{lead}{} upto {}", word_name(&s.name), self.dim(upper))?,
+                None => write!(out.text, "{lead}{} in {}..={}", word_name(&s.name), s.lo, s.hi)?,
+            }
         }
         out.text.push_str(" {\n");
         let f = &mut out.text;

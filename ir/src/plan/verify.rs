@@ -207,10 +207,8 @@ pub fn verify_layout(plan: &Plan, layout: &Layout, symbols: &[i64]) -> Vec<PlanV
             continue;
         };
         let id = SlotId(i as u32);
-        let bytes = slot
-            .len
-            .eval_symbols(symbols)
-            .and_then(|n| u64::try_from(n).ok())
+        let bytes = plan
+            .most(&slot.len, symbols)
             .and_then(|n| n.checked_mul(slot.dtype.bytes() as u64));
         let at = layout.offsets.get(i).copied().flatten();
         let (Some(at), Some(bytes)) = (at, bytes) else {

@@ -18,7 +18,7 @@ use crate::graph::{
     Along, Axes, Body, ConstData, Graph, HostFunction, Labels, Loop, Monoid, NodeId, NodeKind, Operands, Origin,
     ScatterOp, Semiring, Shape, TensorType, View,
 };
-use crate::index::IndexExpr;
+use crate::index::{IndexExpr, IndexNode};
 use crate::scalar::ScalarOp;
 
 /// Words at which a line begins something new.
@@ -107,12 +107,15 @@ impl GraphParser<'_, '_, '_, '_> {
 
     fn symbol(&mut self) -> Parsed<()> {
         let start = self.c.mark();
-        let symbol = symbol_range(self.c)?;
+        let symbol = symbol_range(self.c, &mut self.graph)?;
         if self.graph.find_symbol(&symbol.name).is_some() {
             self.c.declared_twice(start, &symbol.name);
             return Ok(());
         }
-        self.graph.add_symbol(&symbol.name, symbol.lo, symbol.hi);
+        match symbol.upper {
+            Some(upper) => self.graph.add_data_symbol(&symbol.name, upper),
+            None => self.graph.add_symbol(&symbol.name, symbol.lo, symbol.hi),
+        };
         Ok(())
     }
 
@@ -352,12 +355,9 @@ impl GraphParser<'_, '_, '_, '_> {
             "copy" => Form::Copy,
             "project" => Form::Project,
             "call" => {
-                let names = ["sort"];
+                let names = ["sort", "nonzero", "unique", "suppress"];
                 let from_name = |name: &str| names.iter().find(|n| **n == name).copied();
-                {
-                    self.modifier(op, from_name, &names)?;
-                    Form::Call
-                }
+                Form::Call(self.modifier(op, from_name, &names)?)
             }
             "loop" => Form::Loop,
             _ => match ScalarOp::from_name(op) {
@@ -411,7 +411,10 @@ impl GraphParser<'_, '_, '_, '_> {
             Form::Window => &["axis", "size", "stride", "dilation"],
             Form::Scan(_) => &["axis", "exclusive", "reverse"],
             Form::Project => &["result"],
-            Form::Call => &["axis", "count", "descending"],
+            Form::Call("sort") => &["axis", "count", "descending"],
+            Form::Call("unique") => &["axis", "sorted", "count"],
+            Form::Call("suppress") => &["center", "count"],
+            Form::Call(_) => &["count"],
             Form::Loop => &[
                 "trip",
                 "counted",
@@ -452,6 +455,8 @@ impl GraphParser<'_, '_, '_, '_> {
                     "counted" => a.counted = true,
                     "conditional" => a.conditional = true,
                     "descending" => a.descending = true,
+                    "sorted" => a.sorted = true,
+                    "center" => a.center = true,
                     _ => {
                         self.c.expect(TokenKind::Equals, "attribute")?;
                         self.attribute(name, &mut a)?;
@@ -475,8 +480,12 @@ impl GraphParser<'_, '_, '_, '_> {
             "stacks",
             "symbols",
             "descending",
+            "sorted",
+            "center",
         ];
-        let missing = allowed.iter().find(|n| !optional.contains(n) && !seen.contains(n));
+        let whole = matches!(form, Form::Call("unique"));
+        let may_lack = |n: &str| optional.contains(&n) || (whole && n == "axis");
+        let missing = allowed.iter().find(|n| !may_lack(n) && !seen.contains(n));
         if let Some(missing) = missing {
             let span = self.c.span_since(open);
             return Err(self.c.error(
@@ -485,11 +494,40 @@ impl GraphParser<'_, '_, '_, '_> {
             ));
         }
         match form {
-            Form::Call => Ok(Full::Call(HostFunction::Sort {
-                axis: a.axis,
-                count: a.size.unwrap_or(IndexExpr::ZERO),
-                descending: a.descending,
-            })),
+            Form::Call(name) => {
+                let size = a.size.unwrap_or(IndexExpr::ZERO);
+                let count = match &size {
+                    IndexExpr::Node(n) => match **n {
+                        IndexNode::Sym(s) => Some(s),
+                        _ => None,
+                    },
+                    IndexExpr::Const(_) => None,
+                };
+                let function = match (name, count) {
+                    ("sort", _) => HostFunction::Sort {
+                        axis: a.axis,
+                        count: size,
+                        descending: a.descending,
+                    },
+                    (_, None) => {
+                        let span = self.c.span_since(open);
+                        return Err(self
+                            .c
+                            .error(span, "a count that is no symbol; expected one declared with `upto`"));
+                    }
+                    ("nonzero", Some(count)) => HostFunction::NonZero { count },
+                    ("suppress", Some(count)) => HostFunction::Suppress {
+                        center: a.center,
+                        count,
+                    },
+                    (_, Some(count)) => HostFunction::Unique {
+                        axis: seen.contains(&"axis").then_some(a.axis),
+                        sorted: a.sorted,
+                        count,
+                    },
+                };
+                Ok(Full::Call(function))
+            }
             Form::Loop => self.repeated(a),
             _ => Ok(Full::With(form, Box::new(a))),
         }
@@ -732,7 +770,7 @@ impl GraphParser<'_, '_, '_, '_> {
             },
             Form::Map(op) => NodeKind::Map(op),
             Form::Convert => NodeKind::Convert(ty.dtype),
-            Form::Einsum | Form::Call | Form::Loop => unreachable!("it has its own braces"),
+            Form::Einsum | Form::Call(_) | Form::Loop => unreachable!("it has its own braces"),
             Form::Project => NodeKind::Project(a.result),
             Form::Reduce(monoid) => NodeKind::Reduce { monoid, axes: a.axes },
             Form::Reshape => NodeKind::View(View::Reshape(ty.shape.clone())),
@@ -792,7 +830,7 @@ pub(super) enum Form {
     Scan(Monoid),
     Copy,
     Project,
-    Call,
+    Call(&'static str),
     Loop,
 }
 
@@ -838,6 +876,8 @@ pub(super) struct Attributes {
     counted: bool,
     conditional: bool,
     descending: bool,
+    sorted: bool,
+    center: bool,
     slices: SmallVec<[Along; 2]>,
     stacks: SmallVec<[Along; 2]>,
     symbols: Shape,

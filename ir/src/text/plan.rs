@@ -12,7 +12,7 @@ use super::lexer::{Span, Token, TokenKind, excerpt};
 use super::{Resolver, constant};
 use crate::graph::control::MAX_LOOP_DEPTH;
 use crate::graph::{Along, Condition, Guard, HostFunction, NodeId, Shape, Symbol, TensorType};
-use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
+use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::plan::{
     Carried, Gemm, GemmOperand, HostCall, KernelId, Launch, Plan, PlanInput, PlanOutput, Repeat, Slot, SlotId, Step,
     Storage, Walk,
@@ -119,7 +119,7 @@ impl PlanParser<'_, '_, '_, '_> {
         }
         loop {
             let start = self.c.mark();
-            let symbol = symbol_range(self.c)?;
+            let symbol = symbol_range(self.c, &mut self.names)?;
             let number = self.names.symbols.len() as u32;
             if self.names.numbers.insert(symbol.name.clone(), number).is_some() {
                 return Err(self.c.declared_twice(start, &symbol.name));
@@ -362,17 +362,7 @@ impl PlanParser<'_, '_, '_, '_> {
 
     /// `call sort axis 0 count 4 shapes [[8]] ($0) to ($1, $2) workspace $3 "label"`, behind the first word.
     fn call(&mut self) -> Parsed<HostCall> {
-        self.word("sort", "call")?;
-        self.word("axis", "call")?;
-        let axis = self.c.integer("axis", 0, 255)? as u8;
-        self.word("count", "call")?;
-        let count = dim(self.c, &mut self.names)?;
-        let descending = self.c.eat_word("descending");
-        let function = HostFunction::Sort {
-            axis,
-            count,
-            descending,
-        };
+        let function = self.function()?;
         self.word("shapes", "call")?;
         self.c.expect(TokenKind::LeftBracket, "call")?;
         let names = &mut self.names;
@@ -392,6 +382,57 @@ impl PlanParser<'_, '_, '_, '_> {
             results,
             workspace,
             label,
+        })
+    }
+
+    /// `sort axis 0 count 4`.
+    fn function(&mut self) -> Parsed<HostFunction> {
+        let names = ["sort", "nonzero", "unique", "suppress"];
+        let Some(name) = names.into_iter().find(|n| self.c.eat_word(n)) else {
+            return Err(self.c.unexpected("call", &format!("one of {}", names.join(", "))));
+        };
+        let mut axis = None;
+        if matches!(name, "sort" | "unique") && self.c.eat_word("axis") {
+            axis = Some(self.c.integer("axis", 0, 255)? as u8);
+        }
+        self.word("count", "call")?;
+        let start = self.c.mark();
+        let count = dim(self.c, &mut self.names)?;
+        if name == "sort" {
+            let Some(axis) = axis else {
+                return Err(self.c.unexpected("call", "`axis`"));
+            };
+            let descending = self.c.eat_word("descending");
+            return Ok(HostFunction::Sort {
+                axis,
+                count,
+                descending,
+            });
+        }
+        let symbol = match &count {
+            IndexExpr::Node(n) => match **n {
+                IndexNode::Sym(s) => Some(s),
+                _ => None,
+            },
+            IndexExpr::Const(_) => None,
+        };
+        let Some(count) = symbol else {
+            let span = self.c.span_since(start);
+            return Err(self
+                .c
+                .error(span, "a count that is no symbol; expected one declared with `upto`"));
+        };
+        Ok(match name {
+            "nonzero" => HostFunction::NonZero { count },
+            "unique" => HostFunction::Unique {
+                axis,
+                sorted: self.c.eat_word("sorted"),
+                count,
+            },
+            _ => HostFunction::Suppress {
+                center: self.c.eat_word("center"),
+                count,
+            },
         })
     }
 

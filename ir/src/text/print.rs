@@ -214,6 +214,9 @@ impl Printer<'_> {
             .collect();
         let symbols = self.graph.symbols().iter().map(|s| {
             let name = word_name(&s.name);
+            if let Some(upper) = &s.upper {
+                return format!("{name} upto {}", self.dim(upper));
+            }
             match (s.lo, s.hi) {
                 (0, DEFAULT_SYMBOL_MAX) => name,
                 (lo, hi) if lo == hi => format!("{name} = {lo}"),
@@ -331,6 +334,18 @@ impl Printer<'_> {
             }) => {
                 let descending = if *descending { ", descending" } else { "" };
                 let _ = write!(text, " {{axis={axis}, count={}{descending}}}", self.dim(count));
+            }
+            NodeKind::Call(HostFunction::NonZero { count }) => {
+                let _ = write!(text, " {{count={}}}", self.dim(&(*count).into()));
+            }
+            NodeKind::Call(HostFunction::Unique { axis, sorted, count }) => {
+                let axis = axis.map_or(String::new(), |a| format!("axis={a}, "));
+                let sorted = if *sorted { "sorted, " } else { "" };
+                let _ = write!(text, " {{{axis}{sorted}count={}}}", self.dim(&(*count).into()));
+            }
+            NodeKind::Call(HostFunction::Suppress { center, count }) => {
+                let center = if *center { "center, " } else { "" };
+                let _ = write!(text, " {{{center}count={}}}", self.dim(&(*count).into()));
             }
             NodeKind::Loop(l) => {
                 let _ = write!(text, " {{{}}} ", self.loop_attributes(l));

@@ -88,13 +88,10 @@ pub type Rewrite<'f> = dyn FnMut(&mut Rebuilder, NodeId, &Node, &[NodeId]) -> Re
 pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> {
     let mut live = vec![false; graph.len()];
     graph.outputs().iter().for_each(|o| live[o.node.index()] = true);
+    let binders = graph.binders();
     for i in (0..graph.len()).rev() {
         if live[i] {
-            graph
-                .node(NodeId(i as u32))
-                .operands
-                .iter()
-                .for_each(|o| live[o.index()] = true);
+            graph.visit_needs(NodeId(i as u32), &binders, &mut |o| live[o.index()] = true);
         }
     }
     let mut re = Rebuilder {
@@ -102,9 +99,7 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
         origin: Origin::Unknown,
     };
     re.graph.reserve(live.iter().filter(|&&l| l).count());
-    for s in graph.symbols() {
-        re.graph.add_symbol(&s.name, s.lo, s.hi);
-    }
+    re.graph.adopt_symbols(graph);
     let mut map: Vec<Option<NodeId>> = vec![None; graph.len()];
     for (id, node) in graph.nodes() {
         re.origin = node.origin;

@@ -1,11 +1,28 @@
 //! Evaluating a plan's sizes for concrete symbol values.
 
-use tlc_ir::index::IndexExpr;
+use std::sync::Mutex;
+
+use tlc_ir::graph::control::mentions_data;
+use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::plan::{Layout, Plan, SlotId, Step};
 
 use super::product::BoundGemm;
 use super::repeat::{BoundCall, BoundLoop};
 use super::{Binding, BoundLaunch, BoundStep, RunError, SCRATCH_ALIGNMENT};
+
+/// True if an expression mentions a symbol of which no call has said yet what it is.
+pub(super) fn is_open(plan: &Plan, e: &IndexExpr, decided: &[bool]) -> bool {
+    let mut open = false;
+    if mentions_data(&plan.symbols, e) {
+        e.visit_atoms(&mut |a| {
+            if let IndexNode::Sym(s) = a {
+                let at = s.0 as usize;
+                open |= plan.symbols[at].upper.is_some() && !decided.get(at).copied().unwrap_or(false);
+            }
+        });
+    }
+    open
+}
 
 pub(super) fn overflow(name: &str) -> RunError {
     RunError::Overflow { name: name.to_string() }
@@ -19,11 +36,16 @@ impl Binding {
         shapes: Vec<Vec<usize>>,
         layout: Layout,
         threads: usize,
+        decided: &[bool],
     ) -> Result<Binding, RunError> {
         let eval = |e: &IndexExpr, name: &str| e.eval_symbols(symbols).ok_or_else(|| overflow(name));
         let mut slot_bytes = Vec::with_capacity(plan.slots.len());
         for s in &plan.slots {
-            let n = u64::try_from(eval(&s.len, &s.name)?).map_err(|_| overflow(&s.name))?;
+            // As large as it may get, until a call says how large it is.
+            let n = match is_open(plan, &s.len, decided) {
+                true => plan.most(&s.len, symbols).ok_or_else(|| overflow(&s.name))?,
+                false => u64::try_from(eval(&s.len, &s.name)?).map_err(|_| overflow(&s.name))?,
+            };
             let bytes = n
                 .checked_mul(s.dtype.bytes() as u64)
                 .filter(|&b| b <= isize::MAX as u64);
@@ -37,7 +59,7 @@ impl Binding {
             let dims: Result<Vec<usize>, RunError> =
                 o.ty.shape
                     .iter()
-                    .map(|d| usize::try_from(eval(d, &o.name)?).map_err(|_| overflow(&o.name)))
+                    .map(|d| usize::try_from(eval(d, &o.name)?.max(0)).map_err(|_| overflow(&o.name)))
                     .collect();
             output_shapes.push(dims?);
         }
@@ -118,6 +140,9 @@ impl Binding {
             arg_count,
             init,
             steps,
+            symbols: symbols.to_vec(),
+            decided: decided.to_vec(),
+            rebound: Mutex::default(),
         })
     }
 }

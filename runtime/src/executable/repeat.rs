@@ -6,9 +6,10 @@
 //! - Iterations write a carried value to its two buffers in turn, never to the one that they read.
 //! - A run of a known binding allocates nothing.
 
-use tlc_ir::Kernel;
 use tlc_ir::graph::{Along, HostFunction};
+use tlc_ir::interp::host_results;
 use tlc_ir::plan::{BodyLayout, HostCall, Plan, Repeat, Step, Walk};
+use tlc_ir::{DType, HostTensor, Kernel};
 
 use super::bind::overflow;
 use super::{Binding, BoundStep, Code, Frame, Run, RunError};
@@ -68,6 +69,22 @@ impl Frame {
             body.inputs.resize(l.inputs, std::ptr::null_mut());
             body.frame.fit(&l.body);
         }
+    }
+}
+
+impl Binding {
+    /// True if no slot is larger than under another binding, whose layout has room for it.
+    pub(super) fn fits_in(&self, other: &Binding, plan: &Plan) -> bool {
+        let own = self.slot_bytes.iter().zip(&other.slot_bytes).all(|(a, b)| a <= b);
+        own && self
+            .steps
+            .iter()
+            .zip(&other.steps)
+            .zip(&plan.steps)
+            .all(|steps| match steps {
+                ((BoundStep::Loop(a), BoundStep::Loop(b)), Step::Loop(l)) => a.body.fits_in(&b.body, &l.body),
+                _ => true,
+            })
     }
 }
 
@@ -208,7 +225,7 @@ impl BoundLoop {
         for input in &l.body.inputs {
             shapes.push(extents(&input.ty).ok_or_else(misfit)?);
         }
-        let body = Binding::new(&l.body, &inner, shapes, layout.layout.clone(), threads)?;
+        let body = Binding::new(&l.body, &inner, shapes, layout.layout.clone(), threads, &[])?;
         let trip = match &l.trip {
             Some(t) => Some(
                 t.eval_symbols(symbols)
@@ -404,6 +421,19 @@ pub(super) enum BoundCall {
         workspace: usize,
         sort: Sort,
     },
+    Counted(Counted),
+}
+
+/// A function whose result's size data decides.
+pub(super) struct Counted {
+    function: HostFunction,
+    /// Symbol, and the largest value that its buffers have room for.
+    symbol: usize,
+    most: i64,
+    /// Slot, dtype, extents.
+    operands: Vec<(usize, DType, Vec<usize>)>,
+    /// Slot and bytes.
+    results: Vec<(usize, usize)>,
 }
 
 impl BoundCall {
@@ -419,6 +449,27 @@ impl BoundCall {
             }
         };
         let product = |dims: &[usize]| dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        if let Some(symbol) = c.function.binds() {
+            let mut operands = Vec::new();
+            for (slot, shape) in c.operands.iter().zip(&c.shapes) {
+                let dtype = plan.slots[slot.0 as usize].dtype;
+                let shape: Option<Vec<usize>> = shape.iter().map(size).collect();
+                let shape = shape.ok_or_else(misfit)?;
+                operands.push((has(*slot, product(&shape), dtype.bytes())?, dtype, shape));
+            }
+            let results = c
+                .results
+                .iter()
+                .map(|s| (s.0 as usize, slot_bytes[s.0 as usize] as usize));
+            let upper = plan.symbols.get(symbol.0 as usize).and_then(|s| s.upper.as_ref());
+            return Ok(BoundCall::Counted(Counted {
+                function: c.function.clone(),
+                symbol: symbol.0 as usize,
+                most: upper.and_then(|e| e.eval_symbols(symbols)).ok_or_else(misfit)?,
+                operands,
+                results: results.collect(),
+            }));
+        }
         match &c.function {
             HostFunction::Sort {
                 axis,
@@ -453,12 +504,18 @@ impl BoundCall {
                     },
                 })
             }
+            // The others bind a symbol.
+            _ => Err(misfit()),
         }
     }
 
-    /// Runs it.
-    pub(super) fn run(&self, slots: &[*mut u8]) {
+    /// Runs it; answers the symbol that it binds, and its value.
+    ///
+    /// # Errors
+    /// If the system has no memory left.
+    pub(super) fn run(&self, slots: &[*mut u8]) -> Result<Option<(usize, i64)>, RunError> {
         match self {
+            BoundCall::Counted(c) => c.run(slots).map(Some),
             BoundCall::Sort {
                 x,
                 values,
@@ -468,7 +525,43 @@ impl BoundCall {
             } => {
                 // SAFETY: binding checked what each buffer holds; the planner's buffers do not overlap.
                 unsafe { sort(settings, slots[*x], slots[*values], slots[*places], slots[*workspace]) };
+                Ok(None)
             }
         }
+    }
+}
+
+impl Counted {
+    fn run(&self, slots: &[*mut u8]) -> Result<(usize, i64), RunError> {
+        let misfit = || overflow(self.function.name());
+        let mut operands = Vec::with_capacity(self.operands.len());
+        for (slot, dtype, shape) in &self.operands {
+            let bytes = shape.iter().product::<usize>() * dtype.bytes();
+            let data: &[u8] = match bytes {
+                0 => &[],
+                // SAFETY: binding checked that the slot holds so many bytes, which an earlier step or the caller wrote.
+                n => unsafe { std::slice::from_raw_parts(slots[*slot], n) },
+            };
+            operands.push(HostTensor::from_bytes(*dtype, shape, data).map_err(|_| misfit())?);
+        }
+        let results = host_results(&self.function, &operands, &[]).ok_or_else(misfit)?;
+        let count = results
+            .last()
+            .filter(|t| t.len() == 1)
+            .ok_or_else(misfit)?
+            .get(0)
+            .as_i64();
+        if count > self.most || results.len() != self.results.len() {
+            return Err(misfit());
+        }
+        for ((slot, room), result) in self.results.iter().zip(&results) {
+            let bytes = result.bytes();
+            if bytes.len() > *room {
+                return Err(misfit());
+            }
+            // SAFETY: the slot has room for so many bytes, and is not the result's own memory.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), slots[*slot], bytes.len()) };
+        }
+        Ok((self.symbol, count))
     }
 }

@@ -50,7 +50,14 @@ impl Run<'_> {
     }
 
     /// Runs one step.
-    pub(super) fn step(&self, step: &BoundStep, frame: &mut Frame, arena: *mut u8) -> Result<(), RunError> {
+    ///
+    /// Answers the symbol that the step binds, and its value.
+    pub(super) fn step(
+        &self,
+        step: &BoundStep,
+        frame: &mut Frame,
+        arena: *mut u8,
+    ) -> Result<Option<(usize, i64)>, RunError> {
         match step {
             BoundStep::Launches(launches) => {
                 for l in launches {
@@ -58,7 +65,8 @@ impl Run<'_> {
                         frame.args[l.first_arg + k] = frame.slots[slot];
                     }
                 }
-                self.launch(launches, &frame.args)
+                self.launch(launches, &frame.args)?;
+                Ok(None)
             }
             BoundStep::Gemm(g) => {
                 let product = g.product(&frame.slots);
@@ -74,18 +82,15 @@ impl Run<'_> {
                         self.scratch_bytes as usize,
                     )?
                 };
-                Ok(())
+                Ok(None)
             }
             BoundStep::Copy { src, dst, bytes } => {
                 // SAFETY: both slots hold `bytes` bytes under this binding, and are different buffers.
                 unsafe { std::ptr::copy_nonoverlapping(frame.slots[*src], frame.slots[*dst], *bytes) };
-                Ok(())
+                Ok(None)
             }
-            BoundStep::Loop(l) => self.repeat(l, frame, arena),
-            BoundStep::Call(c) => {
-                c.run(&frame.slots);
-                Ok(())
-            }
+            BoundStep::Loop(l) => self.repeat(l, frame, arena).map(|()| None),
+            BoundStep::Call(c) => c.run(&frame.slots),
         }
     }
 

@@ -28,6 +28,10 @@ pub fn specialize(graph: &Graph, sets: &[(String, i64)], file: &str) -> Result<G
             ));
         };
         let declared = &graph.symbols()[symbol.0 as usize];
+        if declared.upper.is_some() {
+            let message = format!("--set {name}={value}: data decides this size; expected none for it");
+            return Err(Failure::new(Code::Usage, message));
+        }
         if !(declared.lo..=declared.hi).contains(value) {
             let (lo, hi) = (declared.lo, declared.hi);
             return Err(Failure::new(
@@ -54,7 +58,16 @@ fn rebuild(graph: &Graph, values: &[Option<i64>]) -> Result<Graph, GraphError> {
     for (s, value) in graph.symbols().iter().zip(values) {
         atoms.push(match value {
             Some(v) => IndexExpr::Const(*v),
-            None => new.add_symbol(&s.name, s.lo, s.hi).into(),
+            None => match &s.upper {
+                Some(upper) => {
+                    let upper = upper.replace(&mut |n| match n {
+                        IndexNode::Sym(s) => atoms.get(s.0 as usize).cloned(),
+                        _ => None,
+                    });
+                    new.add_data_symbol(&s.name, upper).into()
+                }
+                None => new.add_symbol(&s.name, s.lo, s.hi).into(),
+            },
         });
     }
     let dim = |e: &IndexExpr| {

@@ -78,6 +78,33 @@ pub(super) fn call(step: &Step<'_>, function: &HostFunction, operands: &[&Value]
             let shape = extents(&step.node.results[0].shape, step.symbols).ok_or_else(|| no_extent(step.id))?;
             sort(step, operands[0], &shape, *axis as usize, *descending)
         }
+        _ => {
+            let tensors: Result<Vec<HostTensor>, InterpError> = operands.iter().map(|v| v.tensor(step)).collect();
+            let results = host::call(step, function, &tensors?.iter().collect::<Vec<_>>())?;
+            // Exact elements give exact results; anything else could give any others.
+            let exact = operands.iter().all(|v| match v {
+                Value::Exact { uncertain, .. } => uncertain.is_none(),
+                Value::Float { elements, .. } => elements.iter().all(|x| x.is_exact()),
+            });
+            Ok(results
+                .iter()
+                .map(|t| match exact {
+                    true => leaf(t),
+                    false => doubt(leaf(t)),
+                })
+                .collect())
+        }
+    }
+}
+
+fn leaf(tensor: &HostTensor) -> Value {
+    if tensor.dtype().is_float() {
+        let elements = crate::interp::lanes::floats(tensor).into_iter().map(Approx::exact);
+        return Value::float(tensor.dtype(), tensor.shape(), elements.collect());
+    }
+    Value::Exact {
+        tensor: tensor.clone(),
+        uncertain: None,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Checker, PlanRule, verify};
 use crate::dtype::DType;
-use crate::graph::HostFunction;
+use crate::graph::{HostFunction, Shape};
 use crate::index::IndexExpr;
 use crate::plan::{HostCall, Repeat, SlotId, Step, Walk};
 
@@ -141,6 +141,45 @@ impl Checker<'_> {
                 let dtype = self.plan.slots[c.operands[0].0 as usize].dtype;
                 self.argument(c.results[0], dtype, &len);
                 self.argument(c.results[1], DType::I64, &len);
+            }
+            function => {
+                let dtype = self.plan.slots[c.operands[0].0 as usize].dtype;
+                let Some(symbol) = function.binds() else { return };
+                let count = IndexExpr::from(symbol);
+                let shape = &c.shapes[0];
+                let results: Vec<(DType, IndexExpr)> = match function {
+                    HostFunction::NonZero { .. } => {
+                        let places = count.clone() * IndexExpr::from(shape.len());
+                        vec![(DType::I64, places)]
+                    }
+                    HostFunction::Unique { axis, .. } => {
+                        let (mut kept, mut all) = (Shape::from_iter([count.clone()]), IndexExpr::product(shape));
+                        if let Some(axis) = axis {
+                            let Some(extent) = shape.get(*axis as usize) else {
+                                return self.error(PlanRule::Call(format!("there is no axis {axis}")));
+                            };
+                            all = extent.clone();
+                            kept = shape.clone();
+                            kept[*axis as usize] = count.clone();
+                        }
+                        let list = |n: IndexExpr| (DType::I64, n);
+                        vec![
+                            (dtype, IndexExpr::product(&kept)),
+                            list(count.clone()),
+                            list(all),
+                            list(count.clone()),
+                        ]
+                    }
+                    _ => vec![(DType::I64, count * IndexExpr::Const(3))],
+                };
+                for (slot, (dtype, len)) in c.results.iter().zip(&results) {
+                    self.argument(*slot, *dtype, len);
+                }
+                self.argument(c.results[results.len()], DType::I64, &IndexExpr::ONE);
+                match self.plan.symbols.get(symbol.0 as usize) {
+                    Some(s) if s.upper.is_some() => {}
+                    _ => self.error(PlanRule::Call("it binds a symbol that data does not decide".into())),
+                }
             }
         }
     }
