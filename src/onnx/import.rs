@@ -24,6 +24,9 @@ const MAX_DEPTH: usize = 48;
 /// The most nodes that a model may have once its functions are inlined.
 const MAX_NODES: usize = 500_000;
 
+/// What a symbolic extent may be: no more than an i32, which many models compute shapes in.
+const EXTENTS: std::ops::RangeInclusive<i64> = 1..=i32::MAX as i64;
+
 type Opsets<'a> = FxHashMap<&'a str, i64>;
 
 /// Values by name, and what nodes in their scope are of.
@@ -34,6 +37,8 @@ struct Scope<'a> {
     opsets: std::rc::Rc<Opsets<'a>>,
     /// In a function: attributes of the call.
     attributes: FxHashMap<&'a str, Attribute<'a>>,
+    /// Formal operands that the call leaves out: nodes inside that name them lack them, too.
+    absent: Vec<&'a str>,
     /// Whether names are looked up in the scope around it.
     open: bool,
     /// Whether it is the body of a loop, which is a graph of its own.
@@ -252,8 +257,8 @@ impl<'o, 'a> Importer<'o, 'a> {
                     return invalid(format!("an extent of {n}; expected 0 or more"));
                 }
                 Dimension::Value(n) => n.into(),
-                Dimension::Named(symbol) => self.graph.symbol(&symbol_name(symbol), 1..),
-                Dimension::Unknown => self.graph.symbol(&symbol_name(&format!("{name}_{axis}")), 1..),
+                Dimension::Named(symbol) => self.graph.symbol(&symbol_name(symbol), EXTENTS),
+                Dimension::Unknown => self.graph.symbol(&symbol_name(&format!("{name}_{axis}")), EXTENTS),
             });
         }
         let tensor = self.graph.input(name, dtype, shape);
@@ -362,6 +367,22 @@ impl<'o, 'a> Importer<'o, 'a> {
         Ok((iteration, values))
     }
 
+    /// In a function, or a subgraph of it: whether the call leaves out the operand of that name.
+    fn is_absent(&self, name: &str) -> bool {
+        for scope in self.scopes.iter().rev() {
+            if scope.values.contains_key(name) {
+                return false;
+            }
+            if scope.absent.contains(&name) {
+                return true;
+            }
+            if !scope.open {
+                break;
+            }
+        }
+        false
+    }
+
     /// In a function: the attribute that the call gave.
     pub(super) fn call_attribute(&self, name: &str) -> Option<Attribute<'a>> {
         let function = self.scopes.iter().rev().find(|s| !s.open)?;
@@ -415,6 +436,7 @@ impl<'o, 'a> Importer<'o, 'a> {
         for name in node.inputs() {
             inputs.push(match name {
                 "" => None,
+                name if self.is_absent(name) => None,
                 name => Some(self.lookup(name).map_err(here())?),
             });
         }
@@ -505,27 +527,16 @@ impl<'o, 'a> Importer<'o, 'a> {
                 scope.attributes.insert(attribute.name(), given);
             }
         }
+        let given = |n: &&str| scope.values.contains_key(n);
+        scope.absent = function.inputs().filter(|n| !given(n)).collect();
         self.scopes.push(scope);
-        // A formal operand that the call leaves out is an empty value to the nodes inside.
         let result = self.body(function);
         self.scopes.pop();
         result
     }
 
     fn body(&mut self, function: Function<'a>) -> Result<Vec<Value>, At> {
-        let absent: Vec<&'a str> = {
-            let scope = &self.scopes[self.scopes.len() - 1];
-            function.inputs().filter(|n| !scope.values.contains_key(n)).collect()
-        };
         for node in function.nodes() {
-            if let Some(name) = node.inputs().find(|n| absent.contains(n)) {
-                let text = format!(
-                    "the operand '{}' of function {} is left out, which is not supported; expected it",
-                    shown(name),
-                    shown(function.name())
-                );
-                return Err(at(node_place(node))(unsupported::<()>(text).unwrap_err()));
-            }
             self.node(node)?;
         }
         let values = function.outputs().map(|name| self.lookup(name));

@@ -4,12 +4,13 @@
 //! that may be negative, numbers large enough to overflow) the operator is recorded as any other.
 
 use tlc_ir::DType;
-use tlc_ir::index::IndexExpr;
+use tlc_ir::index::{IndexExpr, Interval};
 
 use super::call::Call;
 use super::refusal::Outcome;
 use super::value::{MAX_SIZES, Sizes, Value};
 use crate::dim::{Dim, resolve_axis};
+use crate::graph::Graph;
 
 /// Index expressions with more parts than this are left to the graph.
 const MAX_EXPRESSION: u32 = 64;
@@ -42,14 +43,28 @@ pub(super) fn carried(call: &mut Call<'_, '_, '_>) -> Outcome<Option<Value>> {
         "Div" => divided(call),
         "Min" => pairwise(call, |a, b| Some(a.min(b))),
         "Max" => pairwise(call, |a, b| Some(a.max(b))),
+        "Mod" => remainder(call)?,
         "Neg" => unary(call, |a| Dim::from(0) - a),
+        "Abs" => absolute(call),
+        "ReduceProd" => product(call)?,
+        "Equal" => compared(call, |d| match (d.lo, d.hi) {
+            (0, 0) => Some(true),
+            (lo, hi) if lo > 0 || hi < 0 => Some(false),
+            _ => None,
+        }),
+        "Less" => compared(call, |d| decided(d.hi < 0, d.lo >= 0)),
+        "LessOrEqual" => compared(call, |d| decided(d.hi <= 0, d.lo > 0)),
+        "Greater" => compared(call, |d| decided(d.lo > 0, d.hi <= 0)),
+        "GreaterOrEqual" => compared(call, |d| decided(d.lo >= 0, d.hi < 0)),
+        "Not" => negated(call),
+        "Where" => chosen(call),
         _ => None,
     };
     let Some(found) = found else {
         return Ok(None);
     };
     let small = |d: &Dim| match d.as_const() {
-        Some(n) => n.abs() < MAX_NUMBER,
+        Some(n) => n.unsigned_abs() < MAX_NUMBER as u64,
         None => d.expr().size() <= MAX_EXPRESSION,
     };
     let fits =
@@ -84,11 +99,22 @@ fn size(call: &Call<'_, '_, '_>) -> Option<Sizes> {
     })
 }
 
+/// Whether every value that the expression can have is an i32.
+fn fits_i32(graph: &Graph, d: &Dim) -> bool {
+    let i = graph.with_ir(|ir| d.expr().interval(ir));
+    i.lo >= i64::from(i32::MIN) && i.hi <= i64::from(i32::MAX)
+}
+
 fn cast(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
     let to = call.dtype("to")?;
+    let graph = call.graph();
     Ok(match (sizes(call, 0), to) {
         (Some(s), Some(DType::I64)) => Some(Sizes {
             dtype: DType::I64,
+            ..s.clone()
+        }),
+        (Some(s), Some(DType::I32)) if s.dims.iter().all(|d| fits_i32(&graph, d)) => Some(Sizes {
+            dtype: DType::I32,
             ..s.clone()
         }),
         _ => None,
@@ -226,22 +252,115 @@ fn unary(call: &Call<'_, '_, '_>, f: impl Fn(Dim) -> Dim) -> Option<Sizes> {
     })
 }
 
-/// Two operands broadcast to each other. Only i64: smaller integers could wrap.
+/// Operands broadcast to one another, element by element, and whether the result is a number.
+fn broadcast<const N: usize>(all: [&Sizes; N]) -> Option<(Vec<[Dim; N]>, bool)> {
+    let n = all.iter().map(|s| s.dims.len()).find(|&n| n != 1).unwrap_or(1);
+    if all.iter().any(|s| s.dims.len() != n && s.dims.len() != 1) {
+        return None;
+    }
+    let at = |s: &Sizes, i: usize| s.dims[if s.dims.len() == 1 { 0 } else { i }].clone();
+    let rows = (0..n).map(|i| all.map(|s| at(s, i))).collect();
+    Some((rows, all.iter().all(|s| s.scalar)))
+}
+
+/// Two operands broadcast to each other. Smaller integers than i64 could wrap: what may is left to the graph.
 fn pairwise(call: &Call<'_, '_, '_>, f: impl Fn(Dim, Dim) -> Option<Dim>) -> Option<Sizes> {
     let (a, b) = (sizes(call, 0)?, sizes(call, 1)?);
-    let alike = a.dtype == DType::I64 && b.dtype == DType::I64 && call.inputs.len() == 2;
-    let n = match (a.dims.len(), b.dims.len()) {
-        (n, m) if n == m || m == 1 => n,
-        (1, m) => m,
-        _ => return None,
-    };
-    let at = |s: &Sizes, i: usize| s.dims[if s.dims.len() == 1 { 0 } else { i }].clone();
-    let dims = (0..n).map(|i| f(at(a, i), at(b, i)));
-    let dims = dims.collect::<Option<Vec<Dim>>>().filter(|_| alike)?;
-    Some(Sizes {
+    if a.dtype != b.dtype || a.dtype == DType::Bool || call.inputs.len() != 2 {
+        return None;
+    }
+    let (rows, scalar) = broadcast([a, b])?;
+    let dims: Vec<Dim> = rows.into_iter().map(|[a, b]| f(a, b)).collect::<Option<_>>()?;
+    let graph = call.graph();
+    let exact = a.dtype == DType::I64 || dims.iter().all(|d| fits_i32(&graph, d));
+    exact.then_some(Sizes {
         dims,
-        scalar: a.scalar && b.scalar,
-        dtype: DType::I64,
+        scalar,
+        dtype: a.dtype,
+    })
+}
+
+/// The remainder with the sign of the divisor.
+fn remainder(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
+    let floored = !call.flag("fmod", false)?;
+    Ok(pairwise(call, |a, b| {
+        let n = b.as_const().filter(|&n| n > 0 && floored)?;
+        Some(a % n)
+    }))
+}
+
+fn absolute(call: &Call<'_, '_, '_>) -> Option<Sizes> {
+    let graph = call.graph();
+    let s = sizes(call, 0)?;
+    let positive = |d: &Dim| graph.with_ir(|ir| d.expr().interval(ir)).lo >= 0;
+    s.dims.iter().all(positive).then(|| s.clone())
+}
+
+/// The product of all, where nothing says otherwise.
+fn product(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
+    let keeps = call.flag("keepdims", true)?;
+    let axes = match call.version < 18 {
+        true => call.ints("axes")?,
+        false => match call.value(1) {
+            None => None,
+            Some(_) => match sizes(call, 1).and_then(Sizes::numbers) {
+                Some(axes) => Some(axes),
+                None => return Ok(None),
+            },
+        },
+    };
+    let all = axes.is_none_or(|a| matches!(a[..], [0 | -1]));
+    Ok(sizes(call, 0)
+        .filter(|s| !s.scalar && s.dtype == DType::I64 && all)
+        .map(|s| Sizes {
+            dims: vec![s.dims.iter().fold(Dim::from(1), |n, d| n * d)],
+            scalar: !keeps,
+            dtype: s.dtype,
+        }))
+}
+
+fn decided(yes: bool, no: bool) -> Option<bool> {
+    (yes || no).then_some(yes)
+}
+
+/// Truths that hold for every value of the symbols, decided by the interval of the difference.
+fn compared(call: &Call<'_, '_, '_>, f: impl Fn(Interval) -> Option<bool>) -> Option<Sizes> {
+    let (a, b) = (sizes(call, 0)?, sizes(call, 1)?);
+    if a.dtype != b.dtype || call.inputs.len() != 2 {
+        return None;
+    }
+    let graph = call.graph();
+    let (rows, scalar) = broadcast([a, b])?;
+    let truth = |[a, b]: [Dim; 2]| {
+        let difference = a - b;
+        f(graph.with_ir(|ir| difference.expr().interval(ir))).map(|t| Dim::from(i64::from(t)))
+    };
+    Some(Sizes {
+        dims: rows.into_iter().map(truth).collect::<Option<_>>()?,
+        scalar,
+        dtype: DType::Bool,
+    })
+}
+
+fn negated(call: &Call<'_, '_, '_>) -> Option<Sizes> {
+    let s = sizes(call, 0).filter(|s| s.dtype == DType::Bool)?;
+    Some(Sizes {
+        dims: s.dims.iter().map(|d| Dim::from(1) - d).collect(),
+        ..s.clone()
+    })
+}
+
+fn chosen(call: &Call<'_, '_, '_>) -> Option<Sizes> {
+    let (c, a, b) = (sizes(call, 0)?, sizes(call, 1)?, sizes(call, 2)?);
+    if c.dtype != DType::Bool || a.dtype != b.dtype {
+        return None;
+    }
+    let (rows, scalar) = broadcast([c, a, b])?;
+    let pick = |[c, a, b]: [Dim; 3]| Some(if c.as_const()? != 0 { a } else { b });
+    Some(Sizes {
+        dims: rows.into_iter().map(pick).collect::<Option<_>>()?,
+        scalar,
+        dtype: a.dtype,
     })
 }
 

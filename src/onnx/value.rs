@@ -43,7 +43,7 @@ impl Value {
         if steers && data.len() <= MAX_SIZES {
             let dims: Vec<i64> = (0..data.len()).map(|i| data.get(i).as_i64()).collect();
             // Larger numbers are data: index arithmetic on them could overflow.
-            if dims.iter().all(|d| d.abs() < 1 << 40) {
+            if dims.iter().all(|d| d.unsigned_abs() < 1 << 40) {
                 let dims = dims.into_iter().map(Dim::from).collect();
                 return Value::sizes(dims, data.shape().is_empty(), data.dtype());
             }

@@ -2,5 +2,8 @@
 
 mod hostile;
 mod meaning;
+mod operators;
 mod proto;
+mod random_nodes;
 mod recurrent;
+mod symbolic;

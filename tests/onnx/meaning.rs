@@ -137,3 +137,27 @@ fn a_shape_given_at_run_time_needs_its_value_and_is_told() {
     );
     assert_eq!(out[0].shape(), [3, 2]);
 }
+
+#[test]
+fn an_operand_that_a_call_leaves_out_is_left_out_inside() {
+    // own.Layer(a, s, b?) is a layer normalization, and with no `b` one without a bias.
+    let layer = Message::default()
+        .bytes(1, "Layer")
+        .bytes(4, "a")
+        .bytes(4, "s")
+        .bytes(4, "b")
+        .bytes(5, "r")
+        .message(7, op("LayerNormalization a s b -> r", &[]))
+        .message(9, opset("", 17))
+        .bytes(10, "own");
+    let nodes = vec![
+        op("Layer x s -> t", &[]).bytes(7, "own"),
+        op("Layer x s b -> u", &[]).bytes(7, "own"),
+        op("Sub u t -> y", &[]),
+    ];
+    let weights = vec![floats("s", &[2], &[1.0, 1.0]), floats("b", &[2], &[3.0, -4.0])];
+    let (x, y) = (value("x", FLOAT, &[D::N(1), D::N(2)]), value("y", FLOAT, &[]));
+    let graph = imported(&model(graph(nodes, weights, vec![x], vec![y]), vec![layer])).graph;
+    let out = run(&graph, &[f32s(&[1, 2], &[5.0, 9.0])]);
+    assert_eq!(out[0].as_slice::<f32>(), Some(&[3.0f32, -4.0][..]));
+}

@@ -69,6 +69,46 @@ pub fn int_attribute(name: &str, v: i64) -> Message {
     Message::default().bytes(1, name).int(3, v).int(20, 2)
 }
 
+/// The value of an attribute.
+#[derive(Clone, Debug)]
+pub enum A {
+    I(i64),
+    F(f32),
+    T(&'static str),
+    Is(Vec<i64>),
+    Fs(Vec<f32>),
+}
+
+pub fn attribute(name: &str, value: &A) -> Message {
+    let m = Message::default().bytes(1, name);
+    match value {
+        A::I(v) => m.int(3, *v).int(20, 2),
+        A::F(v) => {
+            let mut m = m;
+            m.0.push(2 << 3 | 5);
+            m.0.extend_from_slice(&v.to_le_bytes());
+            m.int(20, 1)
+        }
+        A::T(v) => m.bytes(4, v).int(20, 3),
+        A::Is(v) => v.iter().fold(m, |m, &i| m.int(8, i)).int(20, 7),
+        A::Fs(v) => {
+            let raw: Vec<u8> = v.iter().flat_map(|f| f.to_le_bytes()).collect();
+            m.bytes(7, raw).int(20, 6)
+        }
+    }
+}
+
+/// A node from `"Op a b _ c -> y z"`, where `_` is an operand left out.
+pub fn op(text: &str, attributes: &[(&str, A)]) -> Message {
+    let (left, right) = text.split_once(" -> ").expect("an arrow");
+    let mut words = left.split_whitespace();
+    let name = words.next().expect("an operator");
+    let inputs: Vec<&str> = words.map(|w| if w == "_" { "" } else { w }).collect();
+    let outputs: Vec<&str> = right.split_whitespace().collect();
+    let m = node(name, outputs[0], &inputs, &outputs);
+    m.messages(5, attributes.iter().map(|(name, value)| attribute(name, value)))
+}
+
 pub fn graph_attribute(name: &str, graph: Message) -> Message {
     Message::default().bytes(1, name).message(6, graph).int(20, 5)
 }
@@ -99,10 +139,14 @@ pub fn opset(domain: &str, version: i64) -> Message {
 }
 
 pub fn model(graph: Message, functions: Vec<Message>) -> Vec<u8> {
+    model_of(17, graph, functions)
+}
+
+pub fn model_of(version: i64, graph: Message, functions: Vec<Message>) -> Vec<u8> {
     Message::default()
         .int(1, 8)
         .message(7, graph)
-        .message(8, opset("", 17))
+        .message(8, opset("", version))
         .message(8, opset("own", 1))
         .messages(25, functions)
         .0

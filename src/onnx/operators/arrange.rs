@@ -194,7 +194,11 @@ fn part(x: &Tensor, axis: usize, start: &Dim, end: &Dim, step: i64) -> Outcome<T
             None if interval(d).lo >= 0 => d.min(hi),
             None => match interval(d).hi < 0 {
                 true => (&extent + d).max(lo),
-                false => return unsupported("an end that may count from either side; expected one of a known sign"),
+                // Which side it counts from is only known with the symbols: 1 where it is the end.
+                false => {
+                    let from_end = (Dim::from(0) - d).max(0).min(1);
+                    (&extent + d).max(lo) * &from_end + d.min(hi) * (Dim::from(1) - from_end)
+                }
             },
         })
     };
@@ -408,7 +412,7 @@ pub(super) fn trilu(c: &mut Call<'_, '_, '_>) -> Answer {
 
 pub(super) fn center_crop_pad(c: &mut Call<'_, '_, '_>) -> Answer {
     let mut x = c.tensor(0)?;
-    let Some(target) = c.input_ints(1)? else {
+    let Some(target) = c.input_dims(1)? else {
         return invalid("operand 1 is missing; expected the shape");
     };
     let axes = c.ints("axes")?.unwrap_or_else(|| (0..x.rank() as i64).collect());
@@ -419,23 +423,21 @@ pub(super) fn center_crop_pad(c: &mut Call<'_, '_, '_>) -> Answer {
             axes.len()
         ));
     }
-    for (&axis, &wanted) in axes.iter().zip(&target) {
+    let graph = c.graph();
+    for (&axis, wanted) in axes.iter().zip(&target) {
         let axis = c.axis(axis, x.rank())?;
-        let Some(extent) = x.dim(axis as i64).as_const() else {
-            return unsupported("an axis of symbolic extent; expected a number");
-        };
-        if !(0..1 << 40).contains(&wanted) {
-            return invalid(format!("an extent of {wanted}; expected 0 or more"));
+        if let Some(n) = wanted.as_const().filter(|n| !(0..1 << 40).contains(n)) {
+            return invalid(format!("an extent of {n}; expected 0 or more"));
         }
-        if wanted < extent {
-            let start = (extent - wanted) / 2;
-            x = x.narrow(axis as i64, start, wanted);
-        } else {
-            let lo = (wanted - extent) / 2;
-            let mut each = vec![(0, 0); x.rank()];
-            each[axis] = (lo, wanted - extent - lo);
-            x = x.pad(&each, x.dtype().zero());
+        let simple = |d: Dim| Dim(graph.simplify(d.expr()));
+        let extent = x.dim(axis as i64);
+        let (more, less) = (simple((wanted - &extent).max(0)), simple((&extent - wanted).max(0)));
+        if less.as_const() != Some(0) {
+            x = x.narrow(axis as i64, &less / 2, simple(extent.min(wanted)));
         }
+        let mut each = vec![(Dim::from(0), Dim::from(0)); x.rank()];
+        each[axis] = (&more / 2, more.div_ceil(2));
+        x = x.pad(&each, x.dtype().zero());
     }
     one(x)
 }

@@ -45,6 +45,9 @@ fn shared(x: &Tensor, heads: &Dim) -> Outcome<Tensor> {
 /// Which keys a query sees, by position: causal order, windows, and the keys that are no padding.
 fn visible(c: &Call<'_, '_, '_>, scores: &Tensor, past: &Dim) -> Outcome<Option<Tensor>> {
     let (left, right) = (c.int("left_window_size", -1)?, c.int("right_window_size", -1)?);
+    if let Some(n) = [left, right].into_iter().find(|n| !(-1..1 << 40).contains(n)) {
+        return invalid(format!("a window of {n}; expected -1 or a size"));
+    }
     let valid = c.optional(6)?;
     let causal = c.flag("is_causal", false)?;
     let graph = scores.graph();
@@ -91,13 +94,16 @@ fn bias(mask: &Tensor, scores: &Tensor) -> Outcome<Tensor> {
         d if d.is_float() => mask.cast(wide),
         d => return invalid(format!("a mask of {d}; expected bool or floats")),
     };
+    // A mask may end before the keys do; one of extent 1 is for all of them.
     let (own, all) = (bias.dim(-1), scores.dim(-1));
-    if let (Some(own), Some(all)) = (own.as_const(), all.as_const())
-        && own > 1
-        && own < all
-    {
-        let mut each = vec![(0, 0); bias.rank()];
-        each[bias.rank() - 1].1 = all - own;
+    let short = match (own.as_const(), all.as_const()) {
+        (Some(own), Some(all)) => own > 1 && own < all,
+        (Some(own), None) => own > 1,
+        (None, _) => false,
+    };
+    if short {
+        let mut each = vec![(Dim::from(0), Dim::from(0)); bias.rank()];
+        each[bias.rank() - 1].1 = (all - own).max(0);
         bias = bias.pad(&each, f64::NEG_INFINITY);
     }
     Ok(bias)
@@ -114,6 +120,9 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
         (None, None) => (k, v, Dim::from(0)),
         _ => return invalid("a past key without a past value, or the other way round; expected both"),
     };
+    if c.value(4).is_some() && c.value(6).is_some() {
+        return invalid("a past key with lengths of the keys; expected one of the two");
+    }
     let Some(size) = q.dim(3).as_const().filter(|&n| n > 0) else {
         return unsupported("heads of symbolic or no size; expected a number");
     };

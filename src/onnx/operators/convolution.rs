@@ -57,8 +57,7 @@ impl Windows {
                             Dim::from(c.graph().simplify(total.expr()))
                         }
                     };
-                    let small = &total / 2;
-                    let large = total - &small;
+                    let (small, large) = (&total / 2, total.div_ceil(2));
                     (before[i], behind[i]) = if auto == "SAME_UPPER" {
                         (small, large)
                     } else {
@@ -151,7 +150,10 @@ fn channels(w: &Tensor, zero: Option<Tensor>) -> Outcome<Tensor> {
 /// A vector along one axis of a tensor of that rank.
 fn per_channel(v: &Tensor, rank: usize, axis: usize) -> Tensor {
     let mut shape = vec![Dim::from(1); rank];
-    shape[axis] = v.dim(0);
+    // What was refused before is of rank 0.
+    if let Some(d) = shape.get_mut(axis) {
+        *d = v.dim(0);
+    }
     v.reshape(shape)
 }
 
@@ -189,22 +191,22 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
     let more = positive(c.ints("output_padding")?, n, "output_padding", 0)?;
     let reach: Vec<i64> = (0..n).map(|i| (dilation[i] * (size[i] - 1)) as i64).collect();
     let auto = c.text("auto_pad", "NOTSET")?;
-    let full = |i: usize| -> Outcome<i64> {
-        match x.dim(2 + i as i64).as_const() {
-            Some(e) => Ok(stride[i] as i64 * (e - 1) + more[i] as i64 + reach[i] + 1),
-            None => unsupported("an axis of symbolic extent with output_shape or SAME padding; expected pads"),
-        }
-    };
-    let (mut before, mut behind) = (vec![0i64; n], vec![0i64; n]);
-    let wanted = match (c.ints("output_shape")?, auto.as_str()) {
-        (Some(shape), _) if shape.len() >= n => Some(shape[shape.len() - n..].to_vec()),
-        (Some(shape), _) => return invalid(format!("output_shape of {} axes; expected {n}", shape.len())),
-        (None, "SAME_UPPER" | "SAME_LOWER") => {
-            let extents = (0..n).map(|i| x.dim(2 + i as i64).as_const().map(|e| e * stride[i] as i64));
-            match extents.collect::<Option<Vec<i64>>>() {
-                Some(all) => Some(all),
-                None => return unsupported(format!("{auto} over an axis of symbolic extent; expected pads")),
+    let (mut before, mut behind) = (vec![Dim::from(0); n], vec![Dim::from(0); n]);
+    // What is taken away of the whole result along each axis, where the node says what is left.
+    let taken: Option<Vec<Dim>> = match (c.ints("output_shape")?, auto.as_str()) {
+        (Some(shape), _) if shape.len() >= n => {
+            let wanted = &shape[shape.len() - n..];
+            if let Some(v) = wanted.iter().find(|v| !(0..1 << 40).contains(*v)) {
+                return invalid(format!("an output_shape of {v}; expected 0 or more"));
             }
+            let full = |i: usize| (x.dim(2 + i as i64) - 1) * stride[i] + more[i] + reach[i] + 1;
+            Some((0..n).map(|i| full(i) - wanted[i]).collect())
+        }
+        (Some(shape), _) => return invalid(format!("output_shape of {} axes; expected {n}", shape.len())),
+        // What is left is the extent times the stride.
+        (None, "SAME_UPPER" | "SAME_LOWER") => {
+            let taken = |i: usize| Dim::from(more[i] as i64 + reach[i] + 1 - stride[i] as i64);
+            Some((0..n).map(taken).collect())
         }
         (None, "NOTSET" | "VALID" | "") => None,
         (None, other) => {
@@ -213,21 +215,20 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
             ));
         }
     };
-    match wanted {
-        Some(wanted) => {
-            for i in 0..n {
-                let total = full(i)? - wanted[i];
-                let half = total.div_euclid(2);
+    match taken {
+        Some(taken) => {
+            for (i, total) in taken.into_iter().enumerate() {
+                let half = &total / 2;
                 (before[i], behind[i]) = match auto == "SAME_UPPER" {
-                    true => (half, total - half),
-                    false => (total - half, half),
+                    true => (half.clone(), total - half),
+                    false => (total - &half, half),
                 };
             }
         }
         None => {
             let pads = positive(c.ints("pads")?, 2 * n, "pads", 0)?;
-            before = pads[..n].iter().map(|&p| p as i64).collect();
-            behind = pads[n..].iter().map(|&p| p as i64).collect();
+            let pads: Vec<Dim> = pads.iter().map(Dim::from).collect();
+            (before, behind) = (pads[..n].to_vec(), pads[n..].to_vec());
         }
     }
     // Zeros between the elements.
@@ -246,16 +247,22 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
         spread = apart.narrow(axis as i64, 0, (extent - 1) * step as i64 + 1);
     }
     // What the window reaches beyond the ends, less the padding that is taken away.
+    let simple = |d: Dim| Dim::from(x.graph().simplify(d.expr()));
     for i in 0..n {
-        let (lo, hi) = (reach[i] - before[i], reach[i] - behind[i] + more[i] as i64);
         let axis = 2 + i;
-        let cut = |v: i64| v.min(0).saturating_neg();
-        if lo < 0 || hi < 0 {
-            let end = spread.dim(axis as i64) - cut(hi);
-            spread = spread.slice_axis(axis as i64, Dim::from(cut(lo))..end);
+        let ends = [
+            Dim::from(reach[i]) - &before[i],
+            Dim::from(reach[i] + more[i] as i64) - &behind[i],
+        ];
+        let cut = ends.clone().map(|d| simple((Dim::from(0) - d).max(0)));
+        let beyond = ends.map(|d| simple(d.max(0)));
+        if cut.iter().any(|d| d.as_const() != Some(0)) {
+            let end = spread.dim(axis as i64) - &cut[1];
+            spread = spread.slice_axis(axis as i64, cut[0].clone()..end);
         }
-        let mut each = vec![(0, 0); spread.rank()];
-        each[axis] = (lo.max(0), hi.max(0));
+        let mut each = vec![(Dim::from(0), Dim::from(0)); spread.rank()];
+        let [lo, hi] = beyond;
+        each[axis] = (lo, hi);
         spread = spread.pad(&each, spread.dtype().zero());
     }
     // [in, out / groups, ..] to [out, in / groups, ..], turned around.

@@ -93,10 +93,20 @@ pub(super) fn range(c: &mut Call<'_, '_, '_>) -> Answer {
         c.input_dims_if_carried(0),
         c.input_dims_if_carried(1),
         c.input_dims_if_carried(2),
-    ] && (start.as_const(), step.as_const()) == (Some(0), Some(1))
-        && limit.as_const().is_none_or(|n| n >= 0)
+    ] && let Some(step) = step.as_const().filter(|&n| n != 0 && n != i64::MIN)
     {
-        return one(graph.range(limit, dtype));
+        let span = if step > 0 { &limit - &start } else { &start - &limit };
+        let count = graph.simplify(span.max(0).div_ceil(step.abs()).expr());
+        let places = graph.range(Dim::from(count), dtype);
+        let first = graph
+            .dim_value(&start, dtype)
+            .or_else(|(problem, _)| invalid(problem))?;
+        let scaled = if step == 1 { places } else { places * step };
+        return one(if start.as_const() == Some(0) {
+            scaled
+        } else {
+            scaled + first
+        });
     }
     let mut numbers = vec![];
     for i in 0..3 {
@@ -120,10 +130,9 @@ pub(super) fn range(c: &mut Call<'_, '_, '_>) -> Answer {
     if count.is_nan() || count > (1u64 << 40) as f64 {
         return invalid(format!("{count} elements; expected fewer"));
     }
-    let places = graph.range(count as i64, dtype);
-    let (start, delta) = (
-        tlc_ir::Scalar::from_f64(dtype, start),
-        tlc_ir::Scalar::from_f64(dtype, delta),
-    );
-    one(places * graph.scalar(delta, dtype) + graph.scalar(start, dtype))
+    // Small floats cannot count far, so they are computed in larger ones.
+    let wide = dtype.accumulator();
+    let number = |v: f64| graph.scalar(tlc_ir::Scalar::from_f64(wide, v), wide);
+    let places = graph.range(count as i64, wide);
+    one((places * number(delta) + number(start)).cast(dtype))
 }
