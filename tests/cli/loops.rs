@@ -58,10 +58,10 @@ fn sizes_of_a_loop_can_be_set_and_a_body_s_errors_have_places() {
         out.contains("sums: f32[3, 4]") && out.contains("largest: i64[3, 2]"),
         "{out}"
     );
-    p.write("wrong.tlir", &MODEL.replace("add %h, %x", "add %h, %nothing"));
+    p.write("wrong.tlir", MODEL.replace("add %h, %x", "add %h, %nothing"));
     let ran = p.run(&["check", "wrong.tlir"]).code(1);
     assert!(ran.first_error().starts_with("error: wrong.tlir:3:"), "{}", ran.err);
-    p.write("grows.tlir", &MODEL.replace("return %0, %0", "return %i, %0"));
+    p.write("grows.tlir", MODEL.replace("return %0, %0", "return %i, %0"));
     let ran = p.run(&["check", "grows.tlir"]).code(1);
     assert!(
         ran.first_error().contains("carried value 0 becomes i64[]"),

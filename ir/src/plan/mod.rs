@@ -7,6 +7,7 @@
 //! - A step reads only slots that hold a value by then: inputs, constants, or slots written by an earlier step.
 //! - Two arena slots whose lifetimes overlap do not overlap in memory, unless one is the declared alias of the other and
 //!   the step where one ends and the other begins may update in place.
+//! - A symbol that data decides (it has an upper bound) is known once a call has bound it; slots have room for the largest.
 //! - Sizes, ranges and symbol arguments are index expressions over the plan's symbols.
 
 pub mod interp;

@@ -33,7 +33,8 @@
 //! called `7` is `%"7"`. Two equal statements are one node under two names.
 //!
 //! **Symbols** without a declared range have `0..=2147483648`; `h = 12` is a range of one value. Symbols are numbered in the
-//! order of the `where` clause, then by first occurrence.
+//! order of the `where` clause, then by first occurrence. `k upto 3*n` is a size that data decides: a call of the graph binds it,
+//! and buffers have room for the bound.
 //!
 //! **Types** are mandatory. For `reshape`, `expand`, `slice`, `iota`, `random`, `convert` and `einsum` the type says what
 //! the node makes (`einsum`: the dtype only); everywhere it must be the inferred type, extent for extent.
@@ -117,11 +118,14 @@
 //! section   = GLOBAL "(" [ input { "," input } [ "," ] ] ")" [ "where" symbol { "," symbol } ]
 //!             "{" { statement } "return" [ output { "," output } ] "}" ;
 //! input     = VALUE ":" type ;
-//! symbol    = name [ "=" INTEGER | "in" INTEGER "..=" INTEGER ] ;
+//! symbol    = name [ "=" INTEGER | "in" INTEGER "..=" INTEGER | "upto" extent ] ;
 //! output    = VALUE [ "as" name ] ;
 //! name      = WORD | STRING ;
 //! statement = VALUE "=" ( operation ":" type | tuple ":" "(" [ type { "," type } ] ")" ) ;
 //! tuple     = "call" "sort" VALUE "{" "axis" "=" INTEGER "," "count" "=" extent [ "," "descending" ] "}"
+//!           | "call" "nonzero" VALUE "{" "count" "=" name "}"
+//!           | "call" "unique" VALUE "{" [ "axis" "=" INTEGER "," ] [ "sorted" "," ] "count" "=" name "}"
+//!           | "call" "suppress" VALUE { "," VALUE } "{" [ "center" "," ] "count" "=" name "}"
 //!           | "loop" [ VALUE { "," VALUE } ] "{" [ "trip" "=" extent "," ] [ "counted" "," ] [ "conditional" "," ]
 //!             "carried" "=" INTEGER [ "," "slices" "=" alongs ] [ "," "stacks" "=" alongs ] [ "," "symbols" "=" extents ] "}"
 //!             "body" section ;
@@ -188,11 +192,13 @@
 //!           | "gemm" DTYPE "batch" extents extent "x" extent "x" extent STRING
 //!             "lhs" operand "rhs" operand "dst" operand
 //!           | "copy" SLOT "to" SLOT
-//!           | "call" "sort" "axis" INTEGER "count" extent [ "descending" ] "shapes" "[" extents { "," extents } "]"
+//!           | "call" function "shapes" "[" extents { "," extents } "]"
 //!             slots "to" slots "workspace" SLOT STRING
 //!           | "loop" [ "trip" extent ] [ "count" SLOT ] [ "while" SLOT ] [ "then" SLOT ] [ "symbols" extents ]
 //!             "number" SLOT STRING { "carried" SLOT "to" SLOT "spare" SLOT | ( "slice" | "stack" ) walk | "capture" SLOT }
 //!             "body" program ;
+//! function  = "sort" "axis" INTEGER "count" extent [ "descending" ] | "nonzero" "count" name
+//!           | "unique" [ "axis" INTEGER ] "count" name [ "sorted" ] | "suppress" "count" name [ "center" ] ;
 //! walk      = SLOT "axis" INTEGER [ "reverse" ] [ "element" SLOT ] ;
 //! slots     = "(" [ SLOT { "," SLOT } ] ")" ;
 //! launch    = "launch" "kernel" INTEGER "(" [ SLOT { "," SLOT } ] ")" [ "symbols" extents ]
