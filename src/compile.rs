@@ -364,6 +364,19 @@ impl Executable {
         Ok(self.named(self.inner.run_watched(&views, watch)?))
     }
 
+    /// As [`Executable::run_into`], and answers the outputs' shapes: where data decides a size, a buffer has room for the
+    /// largest (see [`Executable::output_shapes`]), and what lies beyond the actual size is anything.
+    ///
+    /// # Errors
+    /// As [`Executable::run_into`].
+    pub fn run_into_shaped(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<Vec<Vec<usize>>, RunError> {
+        self.inner.run_into_shaped(inputs, outputs)
+    }
+
     /// As [`Executable::run_into`], and appends the time of each step to `times`.
     ///
     /// # Errors
@@ -377,7 +390,7 @@ impl Executable {
         self.inner.run_profiled(inputs, outputs, times)
     }
 
-    /// Output shapes for the given inputs.
+    /// Output shapes for the given inputs, the largest where data decides.
     ///
     /// # Errors
     /// If the inputs do not fit.

@@ -5,10 +5,11 @@ use std::fmt::Write;
 
 use tlc_ir::graph::Origin;
 use tlc_ir::index::IndexExpr;
-use tlc_ir::plan::{Launch, Layout, Plan, Step};
+use tlc_ir::plan::{Gemm, HostCall, Launch, Layout, Plan, SlotId, Step};
 use tlc_ir::{Graph, NodeId, NodeKind, SymId, Target};
 use tlc_passes::Compiled;
-use tlc_passes::planner::LaunchReport;
+use tlc_passes::cluster::Clusters;
+use tlc_passes::planner::{LaunchReport, Planned};
 use tlc_passes::reason::FusionDecision;
 
 /// What one step costs, as predicted from the machine model.
@@ -120,11 +121,7 @@ fn costs_of(plan: &Plan, steps: &[Step], target: &Target) -> Vec<(usize, StepCos
             Step::Launch(l) => out.push((number, costs.launch(l))),
             Step::Group(all) => out.extend(all.iter().map(|l| (number, costs.launch(l)))),
             Step::Gemm(g) => {
-                let batch = IndexExpr::product(&g.batch);
-                let width = IndexExpr::from(g.dtype.bytes());
-                let flops = batch.clone() * g.m.clone() * g.n.clone() * g.k.clone() * IndexExpr::Const(2);
-                let area = g.m.clone() * g.k.clone() + g.k.clone() * g.n.clone() + g.m.clone() * g.n.clone();
-                let bytes = batch * area * width;
+                let [bytes, flops] = gemm_work(g);
                 let cost = costs.cost(
                     "library matmul".into(),
                     g.label.clone(),
@@ -143,9 +140,90 @@ fn costs_of(plan: &Plan, steps: &[Step], target: &Target) -> Vec<(usize, StepCos
                     costs.cost("copy".into(), label, (&bytes, &none), (floor_ns, "bytes")),
                 ));
             }
+            Step::Loop(l) => {
+                // What an iteration costs, as often as the trip count says; once where it does not say.
+                let body = work_of(&l.body, &l.body.steps);
+                let times = l.trip.clone().unwrap_or(IndexExpr::ONE);
+                let [bytes, flops] = body.map(|e| l.outer(&e) * times.clone());
+                let step = format!("loop of {}", counted(l.body.steps.len(), "step"));
+                out.push((
+                    number,
+                    costs.cost(step, l.label.clone(), (&bytes, &flops), (kernel_floor_ns, "bytes")),
+                ));
+            }
+            Step::Call(c) => {
+                let [bytes, flops] = call_work(plan, c);
+                let label = c.label.clone();
+                out.push((
+                    number,
+                    costs.cost("host call".into(), label, (&bytes, &flops), (kernel_floor_ns, "flops")),
+                ));
+            }
         }
     }
     out
+}
+
+/// Bytes and operations of a host function; a comparison counts one.
+fn call_work(plan: &Plan, c: &HostCall) -> [IndexExpr; 2] {
+    let bytes = |s: &SlotId| {
+        let slot = &plan.slots[s.0 as usize];
+        slot.len.clone() * IndexExpr::from(slot.dtype.bytes())
+    };
+    let moved = c.operands.iter().chain(&c.results).map(bytes);
+    let elements: IndexExpr = c
+        .operands
+        .iter()
+        .map(|s| plan.slots[s.0 as usize].len.clone())
+        .fold(IndexExpr::ZERO, |a, b| a + b);
+    // About the logarithm of a long row's length.
+    let flops = elements * IndexExpr::Const(16);
+    [moved.fold(IndexExpr::ZERO, |a, b| a + b), flops]
+}
+
+/// Bytes and operations of steps.
+fn work_of(plan: &Plan, steps: &[Step]) -> [IndexExpr; 2] {
+    let mut sum = [IndexExpr::ZERO, IndexExpr::ZERO];
+    let mut add = |bytes: IndexExpr, flops: IndexExpr| {
+        sum[0] = sum[0].clone() + bytes;
+        sum[1] = sum[1].clone() + flops;
+    };
+    for step in steps {
+        match step {
+            Step::Launch(l) => add(l.bytes.clone(), l.flops.clone()),
+            Step::Group(all) => all.iter().for_each(|l| add(l.bytes.clone(), l.flops.clone())),
+            Step::Gemm(g) => {
+                let [bytes, flops] = gemm_work(g);
+                add(bytes, flops);
+            }
+            Step::Copy { src, .. } => {
+                let slot = &plan.slots[src.0 as usize];
+                add(
+                    slot.len.clone() * IndexExpr::from(2 * slot.dtype.bytes()),
+                    IndexExpr::ZERO,
+                );
+            }
+            Step::Loop(l) => {
+                let times = l.trip.clone().unwrap_or(IndexExpr::ONE);
+                let [bytes, flops] = work_of(&l.body, &l.body.steps).map(|e| l.outer(&e) * times.clone());
+                add(bytes, flops);
+            }
+            Step::Call(c) => {
+                let [bytes, flops] = call_work(plan, c);
+                add(bytes, flops);
+            }
+        }
+    }
+    sum
+}
+
+/// Bytes and operations of a matrix product.
+fn gemm_work(g: &Gemm) -> [IndexExpr; 2] {
+    let batch = IndexExpr::product(&g.batch);
+    let width = IndexExpr::from(g.dtype.bytes());
+    let flops = batch.clone() * g.m.clone() * g.n.clone() * g.k.clone() * IndexExpr::Const(2);
+    let area = g.m.clone() * g.k.clone() + g.k.clone() * g.n.clone() + g.m.clone() * g.n.clone();
+    [batch * area * width, flops]
 }
 
 /// A size in bytes for people: `1.5 MiB`.
@@ -198,6 +276,7 @@ pub(crate) fn operation_text(graph: &Graph, node: NodeId) -> String {
 pub(crate) fn unnumbered_text(graph: &Graph, node: NodeId) -> String {
     let n = graph.node(node);
     let mut text = match &n.kind {
+        NodeKind::Call(function) => function.name().to_string(),
         NodeKind::Reduce { monoid, .. } => format!("reduce {}", monoid.name()),
         kind => kind.name().to_string(),
     };
@@ -207,16 +286,9 @@ pub(crate) fn unnumbered_text(graph: &Graph, node: NodeId) -> String {
     text
 }
 
-fn operation(compiled: &Compiled, node: NodeId) -> String {
-    operation_text(&compiled.graph, node)
-}
-
-pub(crate) fn node_text(compiled: &Compiled, node: NodeId) -> String {
-    format!(
-        "{} {}",
-        operation(compiled, node),
-        compiled.graph.type_text(compiled.graph.ty(node))
-    )
+pub(crate) fn node_text(graph: &Graph, node: NodeId) -> String {
+    let types = graph.results_text(graph.node(node));
+    format!("{} {types}", operation_text(graph, node))
 }
 
 /// The memory line: arena, lower bound, without sharing.
@@ -238,23 +310,37 @@ pub fn explain(compiled: &Compiled, target: &Target) -> String {
 }
 
 fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::fmt::Result {
-    let planned = &compiled.planned;
-    let plan = &planned.plan;
-    writeln!(
-        out,
-        "graph @{}: {}, {}, {}, {}",
-        compiled.graph.name,
-        counted(compiled.graph.len(), "node"),
-        counted(compiled.clusters.clusters.len(), "cluster"),
-        counted(plan.kernels.len(), "kernel"),
-        counted(plan.steps.len(), "step")
-    )?;
+    write_size(out, &compiled.graph, &compiled.clusters, &compiled.planned.plan)?;
     for p in &compiled.paths {
         writeln!(out, "\ncontraction order of {}:", p.node)?;
         for line in p.path.to_string().lines() {
             writeln!(out, "  {line}")?;
         }
     }
+    write_plan(out, &compiled.graph, &compiled.clusters, &compiled.planned, target)
+}
+
+fn write_size(out: &mut String, graph: &Graph, clusters: &Clusters, plan: &Plan) -> std::fmt::Result {
+    writeln!(
+        out,
+        "graph @{}: {}, {}, {}, {}",
+        graph.name,
+        counted(graph.len(), "node"),
+        counted(clusters.clusters.len(), "cluster"),
+        counted(plan.kernels.len(), "kernel"),
+        counted(plan.steps.len(), "step")
+    )
+}
+
+/// Steps, clusters, decisions and memory of a graph or of the body of a loop.
+fn write_plan(
+    out: &mut String,
+    graph: &Graph,
+    clusters: &Clusters,
+    planned: &Planned,
+    target: &Target,
+) -> std::fmt::Result {
+    let plan = &planned.plan;
     for (title, steps) in [("once, in the first call", &plan.init), ("steps", &plan.steps)] {
         if title != "steps" && steps.is_empty() {
             continue;
@@ -277,10 +363,10 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
         }
     }
     writeln!(out, "\nclusters")?;
-    for (number, c) in compiled.clusters.clusters.iter().enumerate() {
+    for (number, c) in clusters.clusters.iter().enumerate() {
         let how = match &c.kind {
             tlc_passes::cluster::ClusterKind::Loops(space) => {
-                format!("one loop nest over {}", compiled.graph.shape_text(&space.parallel))
+                format!("one loop nest over {}", graph.shape_text(&space.parallel))
             }
             tlc_passes::cluster::ClusterKind::Gemm(p) if p.lhs.is_wound() || p.rhs.is_wound() => {
                 "a matrix product by the library, which packs one operand's windows as it goes".into()
@@ -288,6 +374,8 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
             tlc_passes::cluster::ClusterKind::Gemm(_) => "a matrix product by the library".into(),
             tlc_passes::cluster::ClusterKind::Scan => "a serial scan".into(),
             tlc_passes::cluster::ClusterKind::Scatter => "a copy and serial updates".into(),
+            tlc_passes::cluster::ClusterKind::Loop => "a loop over a plan of its own".into(),
+            tlc_passes::cluster::ClusterKind::Call => "a function of the runtime".into(),
         };
         let when = if c.once { ", once per executable" } else { "" };
         writeln!(out, "  cluster {number}: {how}{when}")?;
@@ -297,7 +385,7 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
             } else {
                 "stays in the kernel"
             };
-            writeln!(out, "    {}: {kept}", node_text(compiled, r))?;
+            writeln!(out, "    {}: {kept}", node_text(graph, r))?;
         }
         for l in planned.launches.iter().filter(|l| l.cluster == number) {
             write_schedule(out, l)?;
@@ -308,10 +396,10 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
         producer,
         consumer,
         reason,
-    } in &compiled.clusters.decisions
+    } in &clusters.decisions
     {
         let verdict = if reason.accepted() { "fused  " } else { "refused" };
-        let (producer, consumer) = (operation(compiled, *producer), operation(compiled, *consumer));
+        let (producer, consumer) = (operation_text(graph, *producer), operation_text(graph, *consumer));
         writeln!(out, "  {verdict} {producer} -> {consumer}: {reason}")?;
     }
     writeln!(out, "\nmemory")?;
@@ -324,8 +412,17 @@ fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::
         writeln!(out, "  kept as long as the executable: {}", bytes_text(kept))?;
     }
     for a in &planned.aliases {
-        let name = |s: tlc_ir::plan::SlotId| &plan.slots[s.0 as usize].name;
+        let name = |s: SlotId| &plan.slots[s.0 as usize].name;
         writeln!(out, "  {} over {}: {}", name(a.slot), name(a.of), a.reason)?;
+    }
+    for body in &planned.bodies {
+        writeln!(
+            out,
+            "\nbody of {} in @{}, once for each iteration",
+            body.node, graph.name
+        )?;
+        write_size(out, &body.graph, &body.clusters, &body.planned.plan)?;
+        write_plan(out, &body.graph, &body.clusters, &body.planned, target)?;
     }
     Ok(())
 }

@@ -204,16 +204,14 @@ impl Graph {
         from.inputs().iter().for_each(|i| needed[i.index()] = true);
         let roots = || outputs.iter().filter_map(|(name, t)| Some((*name, t.id()?)));
         roots().for_each(|(_, id)| needed[id.index()] = true);
+        let binders = from.binders();
         for i in (0..from.len()).rev() {
             if needed[i] {
-                let node = from.node(NodeId(i as u32));
-                node.operands.iter().for_each(|o| needed[o.index()] = true);
+                from.visit_needs(NodeId(i as u32), &binders, &mut |o| needed[o.index()] = true);
             }
         }
         let mut to = IrGraph::new(from.name.clone());
-        for s in from.symbols() {
-            to.add_symbol(&s.name, s.lo, s.hi);
-        }
+        to.adopt_symbols(from);
         let mut moved = vec![NodeId(0); from.len()];
         for (id, node) in from.nodes().filter(|(id, _)| needed[id.index()]) {
             let operands: Vec<NodeId> = node.operands.iter().map(|o| moved[o.index()]).collect();
@@ -289,6 +287,26 @@ impl Graph {
         let added = state.ir.add(kind, &ids, origin);
         drop(state);
         self.wrap(added)
+    }
+
+    /// Adds a node of several results, and projections of all.
+    pub(crate) fn tuple(&self, kind: NodeKind, operands: &[&Tensor], results: usize) -> Step<Vec<Tensor>> {
+        let tuple = self.node(kind, operands)?;
+        (0..results as u32)
+            .map(|k| self.node(NodeKind::Project(k), &[&tuple]))
+            .collect()
+    }
+
+    /// A size of at most `upper` that a call binds.
+    pub(crate) fn data_symbol(&self, name: &str, upper: IndexExpr) -> tlc_ir::SymId {
+        self.lock().ir.add_data_symbol(name, upper)
+    }
+
+    /// Names and ranges of the symbols, in their order.
+    pub(crate) fn symbol_ranges(&self) -> Vec<(String, i64, i64)> {
+        let state = self.lock();
+        let all = state.ir.symbols().iter();
+        all.map(|s| (s.name.clone(), s.lo, s.hi)).collect()
     }
 
     fn wrap(&self, added: Result<NodeId, Error>) -> Step {

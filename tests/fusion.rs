@@ -43,7 +43,7 @@ fn all_launches(e: &Executable) -> Vec<&Launch> {
         match step {
             Step::Launch(l) => out.push(l),
             Step::Group(all) => out.extend(all),
-            Step::Gemm(_) | Step::Copy { .. } => {}
+            Step::Gemm(_) | Step::Copy { .. } | Step::Loop(_) | Step::Call(_) => {}
         }
     }
     out

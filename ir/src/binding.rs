@@ -7,10 +7,12 @@
 //!
 //! An input extent that is just a symbol binds it. Every other extent is only checked: no equation is solved. A symbol that
 //! no input binds takes its value from the caller, by name; failing that, its only possible value (a range of one); failing
-//! that, if nothing in the graph mentions it, its smallest.
+//! that, if nothing in the graph mentions it, its smallest. A symbol that data decides is given its upper bound; what depends on it
+//! is checked when a call binds it.
 
 use crate::dtype::DType;
-use crate::graph::{Condition, Graph, NodeId, NodeKind, View};
+use crate::graph::control::mentions_data;
+use crate::graph::{Condition, Graph, NodeId, NodeKind, Symbol};
 use crate::index::{IndexExpr, IndexNode, SymId};
 
 /// Why inputs do not fit a graph.
@@ -131,6 +133,14 @@ pub fn condition_text(graph: &Graph, condition: &Condition) -> String {
     }
 }
 
+/// Whether a condition mentions a symbol that data decides, so that it is checked once a call has bound it.
+pub fn condition_waits(symbols: &[Symbol], condition: &Condition) -> bool {
+    match condition {
+        Condition::Equal(a, b) => mentions_data(symbols, a) || mentions_data(symbols, b),
+        Condition::NonNegative(a) => mentions_data(symbols, a),
+    }
+}
+
 /// Whether a condition holds; one that has no value (overflow, division by zero) does not.
 pub fn condition_holds(condition: &Condition, symbols: &[i64]) -> bool {
     match condition {
@@ -161,19 +171,6 @@ pub fn values_text(graph: &Graph, symbols: &[i64], mentioned: &[&IndexExpr]) -> 
         "no symbols".to_string()
     } else {
         parts.join(", ")
-    }
-}
-
-/// Calls `f` on every index expression that a node's kind holds.
-fn visit_extents(kind: &NodeKind, f: &mut dyn FnMut(&IndexExpr)) {
-    match kind {
-        NodeKind::Input { ty, .. } | NodeKind::Iota { ty, .. } => ty.shape.iter().for_each(f),
-        NodeKind::Random { shape, .. } => shape.iter().for_each(f),
-        NodeKind::View(View::Reshape(shape) | View::Expand(shape)) => shape.iter().for_each(f),
-        NodeKind::View(View::Pad { lo, hi, .. }) => lo.iter().chain(hi).for_each(f),
-        NodeKind::View(View::Slice { start, size, .. }) => start.iter().chain(size).for_each(f),
-        NodeKind::View(View::Window { size, .. }) => f(size),
-        _ => {}
     }
 }
 
@@ -268,6 +265,14 @@ impl Binder<'_> {
 
     /// What no input binds: the only value of a range of one, or the smallest of a symbol that nothing mentions.
     fn rest(&mut self) -> Result<Vec<i64>, BindError> {
+        for (i, s) in self.graph.symbols().iter().enumerate() {
+            // What data decides is at most this; a call says what it is.
+            if let (None, Some(upper)) = (self.values[i], &s.upper) {
+                let known: Vec<i64> = self.values.iter().map(|v| v.map_or(0, |v| v.0)).collect();
+                let most = upper.eval_symbols(&known).unwrap_or(s.hi).clamp(0, s.hi.max(0));
+                self.values[i] = Some((most, None));
+            }
+        }
         if self.values.iter().any(Option::is_none) {
             let mut used = vec![false; self.values.len()];
             let mut mark = |e: &IndexExpr| {
@@ -280,7 +285,7 @@ impl Binder<'_> {
                 });
             };
             for (_, n) in self.graph.nodes() {
-                visit_extents(&n.kind, &mut mark);
+                n.kind.visit_extents(&mut mark);
                 n.ty.shape.iter().for_each(&mut mark);
             }
             for g in self.graph.guards() {
@@ -353,10 +358,15 @@ pub fn bind_symbols(
         }
     }
     for g in graph.guards() {
-        check_condition(graph, g.node, &g.condition, &symbols)?;
+        if !condition_waits(graph.symbols(), &g.condition) {
+            check_condition(graph, g.node, &g.condition, &symbols)?;
+        }
     }
     for (id, node) in graph.nodes() {
         for (axis, d) in node.ty.shape.iter().enumerate() {
+            if graph.is_data_bound(d) {
+                continue;
+            }
             let value = d.eval_symbols(&symbols);
             if value.is_none_or(|v| v < 0) {
                 return Err(BindError::NodeExtent {

@@ -9,6 +9,7 @@
 //! - With inputs from [`Case::input_data`] values stay moderate: operations with a limited domain get operands inside it
 //!   most of the time, and a value that could grow large is squashed by tanh first. NaN and infinities still occur.
 
+mod control;
 mod kinds;
 
 use crate::dtype::{DType, Scalar};
@@ -135,6 +136,8 @@ pub struct GenOptions {
     pub max_elements: usize,
     /// The most axes of a node.
     pub max_rank: usize,
+    /// Whether there may be loops and host functions.
+    pub control: bool,
     /// Whether names may be strange (spaces, digits, quotes, unicode, empty), and NaN payloads occur in constants.
     pub strange: bool,
 }
@@ -153,6 +156,7 @@ impl Default for GenOptions {
             guards: true,
             max_elements: 2000,
             max_rank: 5,
+            control: true,
             strange: false,
         }
     }
@@ -219,6 +223,7 @@ pub fn random_case(seed: u64, options: &GenOptions) -> Case {
         bounds: Vec::new(),
         dims: [1, 2, 3, 4, 5, 1, 2, 3, 8].map(IndexExpr::Const).to_vec(),
         inputs: 0,
+        depth: 0,
     };
     g.run();
     Case {
@@ -237,6 +242,8 @@ struct Generator<'o> {
     /// Extents to choose from.
     dims: Vec<IndexExpr>,
     inputs: usize,
+    /// Loops around it.
+    depth: usize,
 }
 
 /// Magnitudes beyond are squashed before they are used.
@@ -280,19 +287,25 @@ impl Generator<'_> {
             let kind = self.rng.pick(&self.options.kinds);
             let _ = self.grow(kind);
         }
+        if self.options.control && self.rng.chance(1, 3) {
+            self.control();
+        }
         self.outputs();
     }
 
     fn outputs(&mut self) {
         let counts = self.graph.use_counts();
         let mut outputs: Vec<NodeId> = self.graph.nodes().map(|(id, _)| id).collect();
-        outputs.retain(|o| counts[o.index()] == 0);
+        outputs.retain(|o| counts[o.index()] == 0 && !self.graph.node(*o).kind.is_tuple());
         while outputs.len() > 6 {
             let drop = self.rng.below(outputs.len());
             outputs.remove(drop);
         }
         if self.rng.chance(1, 4) {
-            outputs.push(NodeId(self.rng.below(self.graph.len()) as u32));
+            let any = NodeId(self.rng.below(self.graph.len()) as u32);
+            if !self.graph.node(any).kind.is_tuple() {
+                outputs.push(any);
+            }
         }
         for (i, id) in outputs.into_iter().enumerate() {
             let name = match self.rng.below(4) {
@@ -329,8 +342,9 @@ impl Generator<'_> {
             Condition::Equal(a, b) => self.value(a).is_some() && self.value(a) == self.value(b),
             Condition::NonNegative(e) => self.value(e).is_some_and(|v| v >= 0),
         };
+        let results = infer::results(&self.graph, &kind, operands, &mut Vec::new()).ok()?;
         let guards_fit = conditions.is_empty() || (self.options.guards && conditions.iter().all(holds));
-        if !guards_fit || !self.small(&ty) {
+        if !guards_fit || !self.small(&ty) || !results.iter().all(|t| self.small(t)) {
             return None;
         }
         let id = self.graph.add(kind, operands, Origin::Unknown).ok()?;
@@ -391,7 +405,12 @@ impl Generator<'_> {
     fn any(&mut self) -> NodeId {
         let n = self.graph.len();
         let recent = if self.rng.chance(1, 2) { n.min(4) } else { n };
-        NodeId((n - 1 - self.rng.below(recent)) as u32)
+        let mut id = NodeId((n - 1 - self.rng.below(recent)) as u32);
+        while self.graph.node(id).kind.is_tuple() {
+            // The first node is an input or a constant.
+            id.0 -= 1;
+        }
+        id
     }
 
     fn any_where(&mut self, accept: impl Fn(&TensorType) -> bool) -> Option<NodeId> {
@@ -445,7 +464,7 @@ impl Generator<'_> {
             let same: Vec<NodeId> = self
                 .graph
                 .nodes()
-                .filter(|(_, n)| fits(&n.ty.shape))
+                .filter(|(_, n)| fits(&n.ty.shape) && !n.kind.is_tuple())
                 .map(|(id, _)| id)
                 .collect();
             if !same.is_empty() {

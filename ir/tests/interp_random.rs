@@ -120,7 +120,14 @@ fn other_way(kind: &NodeKind, operands: &[&HostTensor], shape: &[usize], dtype: 
 /// The outputs, node by node, the other way where there is one; `None` if the case is too large.
 fn interpret_other_way(case: &Case, inputs: &[HostTensor]) -> Vec<HostTensor> {
     let mut values: Vec<HostTensor> = Vec::new();
+    // Results of loops and calls, by node.
+    let mut tuples: Vec<Vec<HostTensor>> = Vec::new();
     for (_, node) in case.graph.nodes() {
+        tuples.resize(values.len() + 1, Vec::new());
+        if let NodeKind::Project(result) = node.kind {
+            values.push(tuples[node.operands[0].index()][result as usize].clone());
+            continue;
+        }
         if let NodeKind::Input { index, .. } = &node.kind {
             values.push(inputs[*index as usize].clone());
             continue;
@@ -137,8 +144,18 @@ fn interpret_other_way(case: &Case, inputs: &[HostTensor]) -> Vec<HostTensor> {
             })
             .collect();
         let y = single.add(node.kind.clone(), &arguments, Origin::Unknown).unwrap();
-        single.add_output("y", y);
         let given: Vec<HostTensor> = operands.iter().map(|&t| t.clone()).collect();
+        if node.kind.is_tuple() {
+            for k in 0..node.results.len() {
+                let part = single.add(NodeKind::Project(k as u32), &[y], Origin::Unknown).unwrap();
+                single.add_output("", part);
+            }
+            let results = interpret(&single, &given, &options(case)).unwrap();
+            *tuples.last_mut().unwrap() = results;
+            values.push(HostTensor::zeros(DType::Bool, &[0]).unwrap());
+            continue;
+        }
+        single.add_output("y", y);
         let plain = interpret(&single, &given, &options(case)).unwrap().remove(0);
         let other = other_way(&node.kind, &operands, plain.shape(), plain.dtype());
         values.push(other.unwrap_or(plain));

@@ -114,8 +114,7 @@ fn generated_graphs_cover_the_language() {
     }
     let mut expected: Vec<String> = tlc_ir::ScalarOp::ALL.iter().map(|o| o.name().to_string()).collect();
     expected.extend(DType::ALL.iter().map(|d| d.name().to_string()));
-    let kinds =
-        "const iota random convert einsum reduce reshape permute expand pad slice window gather scatter scan copy";
+    let kinds = "const iota random convert einsum reduce reshape permute expand pad slice window gather scatter scan copy loop call project";
     expected.extend(kinds.split(' ').map(String::from));
     expected.extend(tlc_ir::graph::Semiring::ALL.iter().map(|s| s.name().to_string()));
     for m in tlc_ir::graph::Monoid::ALL {

@@ -34,6 +34,7 @@ fn push(g: &mut Graph, kind: NodeKind, operands: &[NodeId], t: TensorType) -> No
         kind,
         operands: operands.into(),
         ty: t,
+        results: Box::default(),
         origin: Origin::Unknown,
     })
 }

@@ -81,6 +81,10 @@ pub enum ClusterKind {
     Scan,
     /// A copy of the base and a serial loop over the updates.
     Scatter,
+    /// A loop over a plan of its own.
+    Loop,
+    /// A function of the runtime.
+    Call,
 }
 
 /// Values that are computed together.
@@ -138,6 +142,8 @@ struct Clusterer<'g> {
     demands: FxHashMap<NodeId, Vec<Demand>>,
     cone_ops: FxHashMap<NodeId, u32>,
     groups: Vec<Group>,
+    /// By symbol: the call that binds it.
+    binders: Vec<Option<NodeId>>,
     /// By node: the group of a root.
     group_of: Vec<Option<usize>>,
     decisions: Vec<FusionDecision>,
@@ -147,12 +153,21 @@ struct Clusterer<'g> {
 
 /// Groups a graph's values into clusters. The graph has no dead nodes, and each output is a node of its own.
 pub fn cluster(graph: &Graph, target: &Target) -> Clusters {
-    cluster_at_most(graph, target, usize::MAX)
+    clusters(graph, target, true, usize::MAX)
 }
 
 /// As [`cluster`], with no more than the first `merges` fusions of values that could have kernels of their own: what a search
 /// for a wrong one varies.
 pub fn cluster_at_most(graph: &Graph, target: &Target, merges: usize) -> Clusters {
+    clusters(graph, target, true, merges)
+}
+
+/// As [`cluster`], for the body of a loop: nothing of it runs once per executable.
+pub fn cluster_body(graph: &Graph, target: &Target) -> Clusters {
+    clusters(graph, target, false, usize::MAX)
+}
+
+fn clusters(graph: &Graph, target: &Target, once: bool, merges: usize) -> Clusters {
     let mut users: Vec<SmallVec<[NodeId; 4]>> = vec![SmallVec::new(); graph.len()];
     for (id, node) in graph.nodes() {
         for o in &node.operands {
@@ -174,11 +189,12 @@ pub fn cluster_at_most(graph: &Graph, target: &Target, merges: usize) -> Cluster
         demands: FxHashMap::default(),
         cone_ops: FxHashMap::default(),
         groups: Vec::new(),
+        binders: graph.binders(),
         group_of: vec![None; graph.len()],
         decisions: Vec::new(),
         merges,
     };
-    c.mark_roots();
+    c.mark_roots(once);
     c.grow();
     c.merge_siblings();
     let clusters = c.finish();
@@ -262,7 +278,17 @@ impl Clusterer<'_> {
             .filter(|id| self.is_root[id.index()])
             .collect();
         for root in roots {
+            if let NodeKind::Project(_) = self.kind(root) {
+                // A result belongs to the step that computes it.
+                let group = self.group(self.graph.node(root).operands[0]);
+                self.groups[group].roots.push(root);
+                self.group_of[root.index()] = Some(group);
+                self.demands.insert(root, Vec::new());
+                continue;
+            }
             let step = match self.kind(root) {
+                NodeKind::Loop(_) => Some("loop"),
+                NodeKind::Call(_) => Some("function of the runtime"),
                 NodeKind::Einsum { .. } if self.products.contains_key(&root) => Some("matrix product"),
                 NodeKind::Scan { .. } => Some("scan"),
                 NodeKind::Scatter { .. } => Some("scatter"),
@@ -299,7 +325,9 @@ impl Clusterer<'_> {
                     producers.push(d.source);
                 }
             }
-            self.groups[group].reads = producers.iter().map(|&p| self.group(p)).collect();
+            let mut reads: Vec<usize> = producers.iter().map(|&p| self.group(p)).collect();
+            reads.extend(self.binders_below(root).into_iter().map(|b| self.group(b)));
+            self.groups[group].reads = reads;
             self.demands.insert(root, demands);
             if step.is_none() {
                 let found = self.loop_space(&[root]).ok();
@@ -321,6 +349,31 @@ impl Clusterer<'_> {
                 });
             }
         }
+    }
+
+    /// The calls that bind sizes which the computation of a root mentions: they run before it.
+    fn binders_below(&self, root: NodeId) -> Vec<NodeId> {
+        let mut out = Vec::new();
+        if self.binders.is_empty() {
+            return out;
+        }
+        let mut seen: FxHashSet<NodeId> = FxHashSet::default();
+        let mut work = vec![root];
+        while let Some(n) = work.pop() {
+            if (n != root && (self.is_root[n.index()] || is_source(self.kind(n)))) || !seen.insert(n) {
+                // A root has its own; its sizes are those that its readers mention too.
+                let mut size = |id: NodeId| self.graph.visit_needs(id, &self.binders, &mut |b| out.push(b));
+                size(n);
+                continue;
+            }
+            self.graph.visit_needs(n, &self.binders, &mut |b| out.push(b));
+            work.extend(self.graph.node(n).operands.iter());
+        }
+        // Of what was met, only calls are binders.
+        out.retain(|b| *b != root && self.binders.contains(&Some(*b)));
+        out.sort();
+        out.dedup();
+        out
     }
 
     fn reachable_sources(&self, root: NodeId) -> Vec<Demand> {
@@ -621,6 +674,8 @@ impl Clusterer<'_> {
             }
             NodeKind::Scan { .. } => ClusterKind::Scan,
             NodeKind::Scatter { .. } => ClusterKind::Scatter,
+            NodeKind::Loop(_) => ClusterKind::Loop,
+            NodeKind::Call(_) => ClusterKind::Call,
             _ => {
                 let mut space = self.groups[g].space.take().expect("loop clusters have a space");
                 if self.groups[g].flat {

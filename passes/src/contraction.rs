@@ -6,7 +6,7 @@
 use smallvec::SmallVec;
 use tlc_ir::graph::{Labels, Semiring, Shape};
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::plan::{Leg, Walk};
+use tlc_ir::plan::{Leg, Strides};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
 use crate::access::{Index, Variables, flat_index, label_count, view_index};
@@ -25,9 +25,9 @@ pub struct MatrixOperand {
     /// Stride per batch axis.
     pub batch: Shape,
     /// How its rows follow each other.
-    pub row: Walk,
+    pub row: Strides,
     /// How its columns follow each other.
-    pub column: Walk,
+    pub column: Strides,
 }
 
 impl MatrixOperand {
@@ -119,7 +119,7 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
     let count = |of: &[usize]| of.iter().fold(IndexExpr::ONE, |n, &l| n * extents[l].clone());
     let (m, n, k) = (count(&rows), count(&columns), count(&summed));
     let straight =
-        |extent: &IndexExpr, strides: &[IndexExpr], i: usize| Walk::straight(extent.clone(), strides[i].clone());
+        |extent: &IndexExpr, strides: &[IndexExpr], i: usize| Strides::straight(extent.clone(), strides[i].clone());
     let legs = |s: &Strided, of: &[usize]| walk(s, of, &extents);
     let [lhs_walks, rhs_walks] = match wound {
         Some(0) => [
@@ -137,7 +137,7 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
     };
     let last = |strides: &[IndexExpr]| strides.len() - 1;
     let dst_walks = [straight(&m, &row, last(&row)), straight(&n, &column, last(&column))];
-    let operand = |s: &Strided, [row, column]: [Walk; 2]| MatrixOperand {
+    let operand = |s: &Strided, [row, column]: [Strides; 2]| MatrixOperand {
         base: s.base,
         offset: s.offset.clone(),
         batch: batch
@@ -169,7 +169,7 @@ fn wound(rows: &[usize], columns: &[usize], output: &Labels) -> Option<usize> {
 }
 
 /// How labels together walk an operand; `None` if that takes too many legs.
-fn walk(s: &Strided, of: &[usize], extents: &[IndexExpr]) -> Option<Walk> {
+fn walk(s: &Strided, of: &[usize], extents: &[IndexExpr]) -> Option<Strides> {
     let mut legs: SmallVec<[Leg; 1]> = SmallVec::new();
     for &l in of.iter().rev().filter(|&&l| !extents[l].is(1)) {
         let (extent, stride) = (extents[l].clone(), s.strides[l].clone()?);
@@ -181,10 +181,10 @@ fn walk(s: &Strided, of: &[usize], extents: &[IndexExpr]) -> Option<Walk> {
         }
     }
     if legs.is_empty() {
-        return Some(Walk::straight(IndexExpr::ONE, IndexExpr::ONE));
+        return Some(Strides::straight(IndexExpr::ONE, IndexExpr::ONE));
     }
     legs.reverse();
-    (legs.len() <= Walk::MAX_LEGS).then_some(Walk { legs })
+    (legs.len() <= Strides::MAX_LEGS).then_some(Strides { legs })
 }
 
 /// The labels of a binary contraction by what they are in the product.
@@ -249,7 +249,7 @@ fn groups(graph: &Graph, id: NodeId) -> Option<Groups> {
     })
 }
 
-/// Operands of a product that would have to be wound (see [`Walk`]) and may not be, with the axis order in which a copy of
+/// Operands of a product that would have to be wound (see [`Strides`]) and may not be, with the axis order in which a copy of
 /// each would do: batch labels first, then own and summed ones, whichever walk the operand with stride 1 last. This is how
 /// a convolution whose result has its pixels first becomes a matrix product.
 pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 4]>)> {

@@ -10,7 +10,7 @@
 
 use std::fmt;
 
-use tlc_ir::plan::{Layout, Plan, SlotId, Step, Storage};
+use tlc_ir::plan::{BodyLayout, Layout, Plan, SlotId, Step, Storage};
 
 /// Alignment of slots in the arena, in bytes.
 pub const ALIGNMENT: u64 = 64;
@@ -159,8 +159,17 @@ pub fn choose_donations(
     out
 }
 
+/// Whose bytes a block is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Owner {
+    /// A slot's.
+    Slot(usize),
+    /// The arena of a loop's body.
+    Body(usize),
+}
+
 struct Block {
-    slot: usize,
+    owner: Owner,
     bytes: u64,
     first: usize,
     last: usize,
@@ -175,26 +184,39 @@ pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
         if slot.storage != Storage::Arena {
             continue;
         }
-        let elements = u64::try_from(slot.len.eval_symbols(symbols)?).ok()?;
+        let elements = plan.most(&slot.len, symbols)?;
         let bytes = elements
             .checked_mul(slot.dtype.bytes() as u64)?
             .checked_next_multiple_of(ALIGNMENT)?;
         let (first, last) = spans[i].unwrap_or((0, 0));
         naive = naive.checked_add(bytes)?;
         blocks.push(Block {
-            slot: i,
+            owner: Owner::Slot(i),
             bytes,
             first,
             last,
         });
     }
+    let mut bodies = Vec::new();
+    for (at, step) in plan.steps.iter().enumerate() {
+        let Step::Loop(l) = step else { continue };
+        let layout = pack(&l.body, &l.inner_symbols(symbols)?)?;
+        naive = naive.checked_add(layout.naive_bytes)?;
+        blocks.push(Block {
+            owner: Owner::Body(bodies.len()),
+            bytes: layout.arena_bytes.checked_next_multiple_of(ALIGNMENT)?,
+            first: at,
+            last: at,
+        });
+        bodies.push(BodyLayout { offset: 0, layout });
+    }
     let lower = lower_bound(&blocks, plan.steps.len());
     // The largest first; the longest-lived first; as they are born. Only the last takes no more than linear time whatever the
     // lifetimes, so the others may be given up.
-    type Order = fn(&Block) -> (std::cmp::Reverse<u64>, usize, usize);
+    type Order = fn(&Block) -> (std::cmp::Reverse<u64>, usize, Owner);
     let orders: [Order; 2] = [
-        |b| (std::cmp::Reverse(b.bytes), b.first, b.slot),
-        |b| (std::cmp::Reverse((b.last - b.first) as u64), b.first, b.slot),
+        |b| (std::cmp::Reverse(b.bytes), b.first, b.owner),
+        |b| (std::cmp::Reverse((b.last - b.first) as u64), b.first, b.owner),
     ];
     let mut best: Option<(u64, Vec<u64>)> = None;
     let mut better = |found: Option<(u64, Vec<u64>)>| {
@@ -223,9 +245,13 @@ pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
         arena_bytes,
         lower_bound_bytes: lower,
         naive_bytes: naive,
+        bodies,
     };
     for (b, at) in blocks.iter().zip(offsets) {
-        layout.offsets[b.slot] = Some(at);
+        match b.owner {
+            Owner::Slot(slot) => layout.offsets[slot] = Some(at),
+            Owner::Body(body) => layout.bodies[body].offset = at,
+        }
     }
     #[cfg(feature = "seeded-faults")]
     crate::faults::after_pack(&mut layout);

@@ -18,7 +18,7 @@ use crate::legalize::legalize;
 use crate::lower::{lower, lower_unstaged};
 use crate::planner::{Planned, cluster_label, compact_symbols, plan};
 use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
-use crate::rewrite::{canonicalize, cse, dce, einsum_path, fold, own_outputs, pack, sink_layout, split_reduce};
+use crate::rewrite::{bodies, canonicalize, cse, dce, einsum_path, fold, own_outputs, pack, sink_layout, split_reduce};
 use crate::schedule::{MAX_SHARED_BYTES, Schedule, schedule_gpu, shared_bytes};
 
 /// An optional graph-to-graph pass.
@@ -155,7 +155,7 @@ pub struct Compiled {
     pub planned: Planned,
 }
 
-/// Runs one optional pass.
+/// Runs one optional pass, over bodies of loops first.
 ///
 /// # Errors
 /// [`PassError`], naming the pass.
@@ -177,6 +177,8 @@ fn rewritten(pass: Pass, graph: &Graph, options: &Options, paths: &mut Vec<PathD
         pass: pass.name(),
         source: source.into(),
     };
+    let inside = bodies(graph, wrap, &mut |body| run_pass(pass, body, options, paths))?;
+    let graph = inside.as_ref().unwrap_or(graph);
     match pass {
         Pass::Canonicalize => canonicalize::run(graph).map_err(wrap),
         Pass::Fold => fold::run(graph).map_err(wrap),

@@ -9,7 +9,7 @@ use tlc_ir::plan::verify::runs_in_place;
 use tlc_ir::plan::{
     Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage,
 };
-use tlc_ir::{Graph, NodeId, NodeKind, Target};
+use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
@@ -17,6 +17,8 @@ use crate::legalize::legalize_for;
 use crate::lower::{Form, lower};
 use crate::memory::{self, AliasDecision};
 use crate::schedule::{Schedule, schedule, tree};
+
+mod control;
 
 /// Bytes that one chunk of a parallel loop should move at least.
 const CHUNK_BYTES: i64 = 128 * 1024;
@@ -42,14 +44,28 @@ pub struct LaunchReport {
 pub struct Planned {
     /// The plan.
     pub plan: Plan,
-    /// The node whose elements each slot holds.
-    pub values: Vec<NodeId>,
+    /// The node whose elements each slot holds, if it is one's.
+    pub values: Vec<Option<NodeId>>,
     /// Per launch, in order of execution.
     pub launches: Vec<LaunchReport>,
     /// Every in-place decision.
     pub aliases: Vec<AliasDecision>,
     /// The arena, if no size is symbolic.
     pub layout: Option<Layout>,
+    /// The bodies of loops, in order of execution.
+    pub bodies: Vec<PlannedBody>,
+}
+
+/// What was decided about the body of a loop.
+pub struct PlannedBody {
+    /// The loop.
+    pub node: NodeId,
+    /// The body.
+    pub graph: Arc<Graph>,
+    /// Its clusters.
+    pub clusters: Clusters,
+    /// Its plan.
+    pub planned: Planned,
 }
 
 /// A kernel that was scheduled and legalized before.
@@ -68,7 +84,7 @@ struct Planner<'g> {
     target: &'g Target,
     plan: Plan,
     /// By slot.
-    values: Vec<NodeId>,
+    values: Vec<Option<NodeId>>,
     slot_of: FxHashMap<NodeId, SlotId>,
     /// Values that are computed once per executable.
     kept: FxHashSet<NodeId>,
@@ -79,6 +95,7 @@ struct Planner<'g> {
     known: FxHashMap<Kernel, Known>,
     in_place: Vec<Vec<(SlotId, SlotId)>>,
     launches: Vec<LaunchReport>,
+    bodies: Vec<PlannedBody>,
 }
 
 /// Plans clusters, in their order.
@@ -105,6 +122,7 @@ pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
         known: FxHashMap::default(),
         in_place: Vec::new(),
         launches: Vec::new(),
+        bodies: Vec::new(),
     };
     p.declare();
     for (number, c) in clusters.clusters.iter().enumerate() {
@@ -132,6 +150,7 @@ pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
         plan: p.plan,
         values: p.values,
         launches: p.launches,
+        bodies: p.bodies,
         aliases,
         layout,
     }
@@ -163,16 +182,27 @@ impl Planner<'_> {
 
     fn new_slot(&mut self, node: NodeId, name: String, storage: Storage) -> SlotId {
         let ty = self.graph.ty(node);
+        let id = self.push_slot(Some(node), name, ty.dtype, ty.elements(), storage);
+        self.slot_of.insert(node, id);
+        id
+    }
+
+    fn push_slot(
+        &mut self,
+        node: Option<NodeId>,
+        name: String,
+        dtype: DType,
+        len: IndexExpr,
+        storage: Storage,
+    ) -> SlotId {
         self.plan.slots.push(Slot {
             name,
-            dtype: ty.dtype,
-            len: ty.elements(),
+            dtype,
+            len,
             storage,
         });
         self.values.push(node);
-        let id = SlotId(self.plan.slots.len() as u32 - 1);
-        self.slot_of.insert(node, id);
-        id
+        SlotId(self.plan.slots.len() as u32 - 1)
     }
 
     fn slot(&mut self, node: NodeId) -> SlotId {
@@ -220,6 +250,9 @@ impl Planner<'_> {
                 Vec::new(),
             );
             return;
+        }
+        if let ClusterKind::Loop | ClusterKind::Call = &c.kind {
+            return self.control(c);
         }
         for mut nest in lower(self.graph, c, is_root) {
             let symbols = compact_symbols(&mut nest.kernel);

@@ -128,6 +128,8 @@ fn report_clusters(out: &mut String, graph: &Graph, clusters: &Clusters) {
             ClusterKind::Gemm(_) => "library product".into(),
             ClusterKind::Scan => "scan".into(),
             ClusterKind::Scatter => "scatter".into(),
+            ClusterKind::Loop => "loop over a plan".into(),
+            ClusterKind::Call => "function of the runtime".into(),
         };
         let once = if c.once { "once, " } else { "" };
         let _ = writeln!(out, "  {once}{kind}: {}; stores {}", list(&c.roots), list(&c.stored));

@@ -75,6 +75,8 @@ fn reach(compiled: &Compiled) -> Vec<String> {
             Step::Group(_) => "group".to_string(),
             Step::Gemm(_) => "gemm".to_string(),
             Step::Copy { .. } => "copy".to_string(),
+            Step::Loop(_) => "loop".to_string(),
+            Step::Call(_) => "call".to_string(),
         });
     }
     for l in &compiled.planned.launches {

@@ -10,25 +10,31 @@
 //! - The `init` steps run once, in the first call; what they leave is only read afterwards.
 //! - Chunks of parallel loops depend on extents alone, so results do not depend on the number of threads.
 
+mod bind;
 mod donate;
 mod init;
 mod product;
+mod repeat;
+mod steps;
 mod watch;
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use tlc_ir::DType;
-use tlc_ir::graph::Condition;
+use rustc_hash::FxHashMap;
+use tlc_ir::binding::{condition_holds, condition_waits};
+use tlc_ir::graph::{Condition, Guard};
 use tlc_ir::index::{IndexExpr, IndexNode};
-use tlc_ir::plan::{Layout, Plan, SlotId, Step, Storage};
+use tlc_ir::plan::{Layout, Plan};
+use tlc_ir::{DType, Kernel};
 
-use crate::gemm::multiply;
-use crate::jit::{self, Args, JitError, JitOptions, KernelFn};
+use crate::jit::{self, JitError, JitOptions, KernelFn};
 use crate::memory::{AlignedBuffer, AllocError, BufferPool, HUGE_PAGE_BYTES, PooledBuffer};
 use crate::pool::{Pool, PoolPanic};
 use product::BoundGemm;
+use repeat::{BodyFrame, BoundCall, BoundLoop};
+use steps::Run;
 
 pub use donate::Argument;
 use init::Kept;
@@ -202,14 +208,17 @@ pub struct StepTime {
     pub ns: u64,
 }
 
-/// Called before (`true`) and after each step, with its number and where each slot's bytes are.
-type Observe<'a> = dyn FnMut(usize, bool, &[*mut u8]) + 'a;
+/// Called before (`true`) and after each step, with its number, where each slot's bytes are, and the sizes as far as they are
+/// known.
+type Observe<'a> = dyn FnMut(usize, bool, &[*mut u8], &Binding) + 'a;
 
 /// One step under a binding: everything evaluated.
 enum BoundStep {
     Launches(Vec<BoundLaunch>),
     Gemm(Box<BoundGemm>),
     Copy { src: usize, dst: usize, bytes: usize },
+    Loop(Box<BoundLoop>),
+    Call(Box<BoundCall>),
 }
 
 struct BoundLaunch {
@@ -235,14 +244,33 @@ struct Binding {
     arg_count: usize,
     init: Vec<BoundStep>,
     steps: Vec<BoundStep>,
+    /// Values of the plan's symbols; those that data decides are as large as they may get, or what a call said.
+    symbols: Vec<i64>,
+    /// By symbol: whether a call said what it is.
+    decided: Vec<bool>,
+    /// The same inputs' shapes with what calls said: the latest first.
+    rebound: Mutex<VecDeque<Arc<Binding>>>,
 }
 
 /// What one call needs besides its inputs and outputs.
 struct CallState {
     arena: AlignedBuffer,
     scratch: AlignedBuffer,
+    frame: Frame,
+}
+
+/// Where the slots of a plan are during a call, and those of its loops' bodies.
+#[derive(Default)]
+struct Frame {
     slots: Vec<*mut u8>,
     args: Vec<*mut u8>,
+    bodies: Vec<BodyFrame>,
+}
+
+/// A plan's code: its kernels, and the code of the bodies of its loops in the order of the steps.
+struct Code {
+    kernels: Vec<KernelFn>,
+    bodies: Vec<Code>,
 }
 
 // SAFETY: the pointers are rewritten at the start of each call, by the thread that owns the state for that call.
@@ -251,7 +279,7 @@ unsafe impl Send for CallState {}
 /// A loaded plan.
 pub struct Executable {
     plan: Plan,
-    kernels: Vec<KernelFn>,
+    code: Code,
     threads: Arc<Pool>,
     buffers: Arc<BufferPool>,
     packer: Packer,
@@ -281,17 +309,29 @@ impl Executable {
         buffers: Arc<BufferPool>,
         packer: Packer,
     ) -> Result<Executable, RunError> {
-        let _span = tracing::info_span!("compile", kernels = plan.kernels.len()).entered();
-        let batch: Vec<_> = plan.kernels.iter().collect();
+        // Equal kernels of the plan and of its loops' bodies are compiled once.
+        let mut batch: Vec<&Kernel> = Vec::new();
+        let mut number: FxHashMap<&Kernel, usize> = FxHashMap::default();
+        repeat::visit_plans(&plan, &mut |p| {
+            for k in &p.kernels {
+                number.entry(k).or_insert_with(|| {
+                    batch.push(k);
+                    batch.len() - 1
+                });
+            }
+        });
+        let _span = tracing::info_span!("compile", kernels = batch.len()).entered();
         let options = JitOptions {
             threads: threads.threads(),
             ..JitOptions::default()
         };
         let compiled = jit::compile(&batch, &options)?;
-        let kernels = compiled.into_iter().map(|c| c.function).collect();
+        let functions: Vec<KernelFn> = compiled.into_iter().map(|c| c.function).collect();
+        let code = repeat::code(&plan, &|k| functions[number[k]].clone());
+        drop(number);
         let executable = Executable {
             plan,
-            kernels,
+            code,
             threads,
             buffers,
             packer,
@@ -322,7 +362,8 @@ impl Executable {
 
     /// Machine code size of all kernels, in bytes.
     pub fn code_bytes(&self) -> usize {
-        self.kernels.iter().map(|k| k.size_bytes()).sum()
+        self.code.kernels.iter().map(|k| k.size_bytes()).sum::<usize>()
+            + self.code.bodies.iter().map(repeat::code_bytes).sum::<usize>()
     }
 
     /// Arena placement for the given input shapes.
@@ -347,7 +388,7 @@ impl Executable {
     /// If the inputs do not fit, memory runs out, or a worker panics.
     pub fn run(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OutputTensor>, RunError> {
         let binding = self.binding(inputs)?;
-        self.run_observed(&binding, inputs, None, &mut |_, _, _| {})
+        self.run_observed(&binding, inputs, None, &mut |_, _, _, _| {})
     }
 
     fn run_observed(
@@ -366,28 +407,56 @@ impl Executable {
                 data: self.buffers.take(bytes)?,
             });
         }
-        self.with_state(binding, |state| {
+        let last = self.with_state(binding, |state| {
             if let Some(fill) = fill {
                 outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(fill));
                 state.arena.as_mut_slice().fill(fill);
                 state.scratch.as_mut_slice().fill(fill);
             }
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
-                state.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
+                state.frame.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
             self.execute(binding, state, &address, observe)
         })?;
+        self.cut(&mut outputs, last.as_deref());
         Ok(outputs)
     }
 
+    /// Gives outputs the sizes that data decided; their buffers had room for the largest.
+    fn cut(&self, outputs: &mut [OutputTensor], last: Option<&Binding>) {
+        let Some(last) = last else { return };
+        for ((out, o), shape) in outputs.iter_mut().zip(&self.plan.outputs).zip(&last.output_shapes) {
+            out.data.truncate(last.slot_bytes[o.slot.0 as usize] as usize);
+            out.shape.clone_from(shape);
+        }
+    }
+
+    /// As [`Executable::run_into`], and answers the outputs' shapes, which data may decide: a buffer then has room for the
+    /// largest, and what the shape does not reach holds anything.
+    ///
+    /// # Errors
+    /// As [`Executable::run_into`].
+    pub fn run_into_shaped(
+        &self,
+        inputs: &[TensorView<'_>],
+        outputs: &mut [&mut [u8]],
+    ) -> Result<Vec<Vec<usize>>, RunError> {
+        let last = self.run_timed(inputs, outputs, &mut |_, _, _, _| {})?;
+        match last {
+            Some(last) => Ok(last.output_shapes.clone()),
+            None => self.output_shapes(inputs),
+        }
+    }
+
     /// Runs the plan into the caller's buffers, in the order of the outputs. Allocates nothing once the input shapes have
-    /// been seen.
+    /// been seen. A buffer of an output whose size data decides has room for the largest; see
+    /// [`Executable::run_into_shaped`].
     ///
     /// # Errors
     /// If inputs or buffers do not fit, memory runs out, or a worker panics.
     pub fn run_into(&self, inputs: &[TensorView<'_>], outputs: &mut [&mut [u8]]) -> Result<(), RunError> {
-        self.run_timed(inputs, outputs, &mut |_, _, _| {})
+        self.run_timed(inputs, outputs, &mut |_, _, _, _| {}).map(drop)
     }
 
     /// As [`Executable::run_into`], and appends the time of each step to `times`.
@@ -401,7 +470,7 @@ impl Executable {
         times: &mut Vec<StepTime>,
     ) -> Result<(), RunError> {
         let mut last = Instant::now();
-        self.run_timed(inputs, outputs, &mut |step, begins, _| {
+        self.run_timed(inputs, outputs, &mut |step, begins, _, _| {
             let now = Instant::now();
             if begins {
                 last = now;
@@ -412,6 +481,7 @@ impl Executable {
                 });
             }
         })
+        .map(drop)
     }
 
     fn run_timed(
@@ -419,7 +489,7 @@ impl Executable {
         inputs: &[TensorView<'_>],
         outputs: &mut [&mut [u8]],
         observe: &mut Observe<'_>,
-    ) -> Result<(), RunError> {
+    ) -> Result<Option<Arc<Binding>>, RunError> {
         let binding = self.binding(inputs)?;
         if outputs.len() != self.plan.outputs.len() {
             return Err(RunError::OutputCount {
@@ -441,7 +511,7 @@ impl Executable {
         }
         self.with_state(&binding, |state| {
             for (o, out) in self.plan.outputs.iter().zip(outputs.iter_mut()) {
-                state.slots[o.slot.0 as usize] = out.as_mut_ptr();
+                state.frame.slots[o.slot.0 as usize] = out.as_mut_ptr();
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
             self.execute(&binding, state, &address, observe)
@@ -449,15 +519,12 @@ impl Executable {
     }
 
     /// Takes a call state that fits the binding, runs `f` with it, and puts it back.
-    fn with_state(
+    fn with_state<T>(
         &self,
         binding: &Binding,
-        f: impl FnOnce(&mut CallState) -> Result<(), RunError>,
-    ) -> Result<(), RunError> {
-        let mut scratch = binding.scratch_bytes.saturating_mul(self.threads.threads() as u64) as usize;
-        if binding.scratch_bytes >= LARGE_SCRATCH_BYTES {
-            scratch = scratch.max(HUGE_PAGE_BYTES);
-        }
+        f: impl FnOnce(&mut CallState) -> Result<T, RunError>,
+    ) -> Result<T, RunError> {
+        let scratch = self.scratch_of(binding);
         let arena = binding.layout.arena_bytes as usize;
         let taken = lock(&self.states).pop();
         let mut state = match taken {
@@ -465,8 +532,7 @@ impl Executable {
             None => CallState {
                 arena: AlignedBuffer::zeroed(0)?,
                 scratch: AlignedBuffer::zeroed(0)?,
-                slots: Vec::new(),
-                args: Vec::new(),
+                frame: Frame::default(),
             },
         };
         // The arena only grows.
@@ -476,8 +542,7 @@ impl Executable {
         if state.scratch.len() < scratch {
             state.scratch = AlignedBuffer::zeroed(scratch)?;
         }
-        state.slots.resize(self.plan.slots.len(), std::ptr::null_mut());
-        state.args.resize(binding.arg_count, std::ptr::null_mut());
+        state.frame.fit(binding);
         let result = f(&mut state);
         lock(&self.states).push(state);
         result
@@ -490,121 +555,105 @@ impl Executable {
         state: &mut CallState,
         input: &dyn Fn(usize) -> *mut u8,
         observe: &mut Observe<'_>,
-    ) -> Result<(), RunError> {
+    ) -> Result<Option<Arc<Binding>>, RunError> {
         let kept = self.kept(binding)?;
-        let arena = state.arena.as_mut_ptr();
-        for (i, slot) in self.plan.slots.iter().enumerate() {
-            match &slot.storage {
-                Storage::Input(k) => state.slots[i] = input(*k as usize),
-                Storage::Constant(k) => {
-                    state.slots[i] = self.plan.constants[*k as usize].bytes().as_ptr().cast_mut();
-                }
-                Storage::Arena => {
-                    let at = binding.layout.offsets[i].unwrap_or(0) as usize;
-                    // SAFETY: the layout places every arena slot inside `arena_bytes`, which the arena has.
-                    state.slots[i] = unsafe { arena.add(at) };
-                }
-                Storage::Persistent => state.slots[i] = kept.address(i),
-                Storage::Output(_) | Storage::Alias(_) => {}
-            }
-        }
-        for (i, &root) in binding.root.iter().enumerate() {
-            if root != i {
-                state.slots[i] = state.slots[root];
-            }
-        }
-        for (number, step) in binding.steps.iter().enumerate() {
-            observe(number, true, &state.slots);
-            self.step(step, binding, state)?;
-            observe(number, false, &state.slots);
-        }
-        Ok(())
-    }
-
-    /// Runs one step on the slots of a call state.
-    fn step(&self, step: &BoundStep, binding: &Binding, state: &mut CallState) -> Result<(), RunError> {
-        match step {
-            BoundStep::Launches(launches) => {
-                for l in launches {
-                    for (k, &slot) in l.args.iter().enumerate() {
-                        state.args[l.first_arg + k] = state.slots[slot];
-                    }
-                }
-                let scratch = state.scratch.as_mut_ptr();
-                self.launch(launches, &state.args, scratch, binding.scratch_bytes)
-            }
-            BoundStep::Gemm(g) => {
-                let product = g.product(&state.slots);
-                let scratch = state.scratch.as_mut_ptr();
-                // SAFETY: the three matrices lie inside their slots by construction of the matrix form, the result overlaps
-                // neither operand, and every worker has `scratch_bytes` of scratch, which the binding made enough for the
-                // cut.
-                unsafe {
-                    multiply(
-                        &product,
-                        g.cut(),
-                        &self.threads,
-                        scratch,
-                        binding.scratch_bytes as usize,
-                    )?
-                };
-                Ok(())
-            }
-            BoundStep::Copy { src, dst, bytes } => {
-                // SAFETY: both slots hold `bytes` bytes under this binding, and are different buffers.
-                unsafe { std::ptr::copy_nonoverlapping(state.slots[*src], state.slots[*dst], *bytes) };
-                Ok(())
-            }
-        }
-    }
-
-    fn launch(
-        &self,
-        launches: &[BoundLaunch],
-        args: &[*mut u8],
-        scratch: *mut u8,
-        scratch_bytes: u64,
-    ) -> Result<(), RunError> {
-        struct Shared<'a> {
-            args: &'a [*mut u8],
-            scratch: *mut u8,
-        }
-        // SAFETY: workers only read the pointers; what they point to is split between them by the kernels' invariant that
-        // parallel iterations write disjoint memory, and each worker has a scratch area of its own.
-        unsafe impl Sync for Shared<'_> {}
-        let shared = Shared { args, scratch };
-        let run = |l: &BoundLaunch, worker: usize, begin: u64, end: u64| {
-            let shared = &shared;
-            let args = Args {
-                buffers: shared.args[l.first_arg..].as_ptr(),
-                symbols: l.symbols.as_ptr(),
-                // SAFETY: the scratch area has `scratch_bytes` for each of the pool's workers.
-                scratch: unsafe { shared.scratch.add(worker * scratch_bytes as usize) },
-            };
-            // SAFETY: the binding evaluated every parameter's length and gave each a buffer of at least that size, and
-            // `begin..end` lies in the kernel's parallel range.
-            unsafe { self.kernels[l.kernel].call(&args, begin as i64, end as i64) };
+        let (arena, scratch) = (state.arena.as_mut_ptr(), state.scratch.as_mut_ptr());
+        let run = Run {
+            plan: &self.plan,
+            code: &self.code,
+            binding,
+            threads: &self.threads,
+            scratch,
+            scratch_bytes: binding.scratch_bytes,
         };
-        match launches {
-            [one] if one.extent <= one.grain || self.threads.threads() == 1 => {
-                if one.extent > 0 {
-                    run(one, 0, 0, one.extent);
+        run.place(&mut state.frame, arena, input, &|slot| kept.address(slot));
+        let mut later: Option<Arc<Binding>> = None;
+        for number in 0..binding.steps.len() {
+            let now = later.as_deref().unwrap_or(binding);
+            observe(number, true, &state.frame.slots, now);
+            let run = Run {
+                binding: now,
+                scratch: state.scratch.as_mut_ptr(),
+                scratch_bytes: now.scratch_bytes,
+                ..run
+            };
+            let bound = run.step(&now.steps[number], &mut state.frame, arena)?;
+            if let Some((symbol, value)) = bound {
+                let next = self.rebound(binding, now, symbol, value)?;
+                let scratch = self.scratch_of(&next);
+                if state.scratch.len() < scratch {
+                    state.scratch = AlignedBuffer::zeroed(scratch)?;
                 }
+                later = Some(next);
             }
-            [one] => self
-                .threads
-                .parallel_ranges(one.extent, one.grain, &|w, b, e| run(one, w, b, e))?,
-            many => {
-                self.threads.parallel_for(many.len() as u64, 1, &|w, b, e| {
-                    for l in &many[b as usize..e as usize] {
-                        if l.extent > 0 {
-                            run(l, w, 0, l.extent);
-                        }
-                    }
-                })?;
+            observe(number, false, &state.frame.slots, later.as_deref().unwrap_or(binding));
+        }
+        Ok(later)
+    }
+
+    /// The binding once a call has said what a symbol is. The layout stays: it has room for the largest value.
+    fn rebound(&self, first: &Binding, now: &Binding, symbol: usize, value: i64) -> Result<Arc<Binding>, RunError> {
+        let wanted = |i: usize| if i == symbol { value } else { now.symbols[i] };
+        let is = |b: &Binding| {
+            let all = b.symbols.iter().zip(&b.decided).enumerate();
+            all.into_iter()
+                .all(|(i, (&v, &d))| v == wanted(i) && d == (now.decided[i] || i == symbol))
+        };
+        {
+            let mut known = lock(&first.rebound);
+            if let Some(at) = known.iter().position(|b| is(b)) {
+                known.swap(0, at);
+                return Ok(Arc::clone(&known[0]));
             }
         }
-        Ok(())
+        let mut symbols = now.symbols.clone();
+        symbols[symbol] = value;
+        let mut decided = now.decided.clone();
+        decided[symbol] = true;
+        let open = |e: &IndexExpr| bind::is_open(&self.plan, e, &decided);
+        let ready = |g: &&Guard| {
+            condition_waits(&self.plan.symbols, &g.condition)
+                && match &g.condition {
+                    Condition::Equal(a, b) => !open(a) && !open(b),
+                    Condition::NonNegative(e) => !open(e),
+                }
+        };
+        for g in self.plan.guards.iter().filter(ready) {
+            self.check(g, &symbols)?;
+        }
+        let (shapes, layout, threads) = (first.shapes.clone(), first.layout.clone(), self.threads.threads());
+        let new = Binding::new(&self.plan, &symbols, shapes, layout, threads, &decided)?;
+        if !new.fits_in(first, &self.plan) {
+            return Err(bind::overflow(&self.plan.name));
+        }
+        let new = Arc::new(new);
+        let mut known = lock(&first.rebound);
+        if known.len() >= MAX_BINDINGS {
+            known.pop_back();
+        }
+        known.push_front(Arc::clone(&new));
+        Ok(new)
+    }
+
+    /// An error if a guard does not hold.
+    fn check(&self, guard: &Guard, symbols: &[i64]) -> Result<(), RunError> {
+        if condition_holds(&guard.condition, symbols) {
+            return Ok(());
+        }
+        let condition = match &guard.condition {
+            Condition::Equal(a, b) => format!("{} = {}", self.text(a), self.text(b)),
+            Condition::NonNegative(e) => format!("{} >= 0", self.text(e)),
+        };
+        Err(RunError::Guard { condition })
+    }
+
+    /// Bytes of scratch that a call needs.
+    fn scratch_of(&self, binding: &Binding) -> usize {
+        let all = binding.scratch_bytes.saturating_mul(self.threads.threads() as u64) as usize;
+        match binding.scratch_bytes >= LARGE_SCRATCH_BYTES {
+            true => all.max(HUGE_PAGE_BYTES),
+            false => all,
+        }
     }
 
     /// The binding for these inputs: a known one, or a new one.
@@ -696,7 +745,11 @@ impl Executable {
         }
         let mut symbols = Vec::with_capacity(values.len());
         for (s, value) in self.plan.symbols.iter().zip(values) {
-            let value = match value {
+            let most = || {
+                let most = s.upper.as_ref()?.eval_symbols(&symbols)?;
+                Some(most.clamp(0, s.hi))
+            };
+            let value = match value.or_else(most) {
                 Some(v) => v,
                 None if s.lo == s.hi => s.lo,
                 None => return Err(RunError::SymbolUnbound { name: s.name.clone() }),
@@ -718,20 +771,9 @@ impl Executable {
                 }
             }
         }
-        for g in &self.plan.guards {
-            let (holds, condition) = match &g.condition {
-                Condition::Equal(a, b) => {
-                    let (x, y) = (a.eval_symbols(&symbols), b.eval_symbols(&symbols));
-                    (x.is_some() && x == y, format!("{} = {}", self.text(a), self.text(b)))
-                }
-                Condition::NonNegative(e) => (
-                    e.eval_symbols(&symbols).is_some_and(|v| v >= 0),
-                    format!("{} >= 0", self.text(e)),
-                ),
-            };
-            if !holds {
-                return Err(RunError::Guard { condition });
-            }
+        let waits = |g: &&Guard| condition_waits(&self.plan.symbols, &g.condition);
+        for g in self.plan.guards.iter().filter(|g| !waits(g)) {
+            self.check(g, &symbols)?;
         }
         Ok(symbols)
     }
@@ -739,94 +781,17 @@ impl Executable {
     fn bind(&self, inputs: &[TensorView<'_>]) -> Result<Binding, RunError> {
         let _span = tracing::info_span!("bind", plan = %self.plan.name).entered();
         let symbols = self.solve_symbols(inputs)?;
-        let plan = &self.plan;
-        let overflow = |name: &str| RunError::Overflow { name: name.to_string() };
-        let eval = |e: &IndexExpr, name: &str| e.eval_symbols(&symbols).ok_or_else(|| overflow(name));
-        let mut slot_bytes = Vec::with_capacity(plan.slots.len());
-        for s in &plan.slots {
-            let n = u64::try_from(eval(&s.len, &s.name)?).map_err(|_| overflow(&s.name))?;
-            let bytes = n
-                .checked_mul(s.dtype.bytes() as u64)
-                .filter(|&b| b <= isize::MAX as u64);
-            slot_bytes.push(bytes.ok_or_else(|| overflow(&s.name))?);
-        }
-        let layout = (self.packer)(plan, &symbols).ok_or_else(|| overflow(&plan.name))?;
-        let root = (0..plan.slots.len())
-            .map(|i| plan.root(SlotId(i as u32)).0 as usize)
-            .collect();
-        let mut output_shapes = Vec::with_capacity(plan.outputs.len());
-        for o in &plan.outputs {
-            let dims: Result<Vec<usize>, RunError> =
-                o.ty.shape
-                    .iter()
-                    .map(|d| usize::try_from(eval(d, &o.name)?).map_err(|_| overflow(&o.name)))
-                    .collect();
-            output_shapes.push(dims?);
-        }
-        let mut arg_count = 0;
-        let mut scratch_bytes = 0u64;
-        let mut steps = Vec::with_capacity(plan.init.len() + plan.steps.len());
-        for step in plan.init.iter().chain(&plan.steps) {
-            let launches = match step {
-                Step::Launch(l) => std::slice::from_ref(l),
-                Step::Group(all) => &all[..],
-                Step::Gemm(g) => {
-                    let bound = BoundGemm::bind(g, self.threads.threads(), &eval)?;
-                    let scratch = (bound.cut().scratch_bytes as u64).next_multiple_of(SCRATCH_ALIGNMENT);
-                    scratch_bytes = scratch_bytes.max(scratch);
-                    steps.push(BoundStep::Gemm(Box::new(bound)));
-                    continue;
-                }
-                Step::Copy { src, dst } => {
-                    let (src, dst) = (src.0 as usize, dst.0 as usize);
-                    steps.push(BoundStep::Copy {
-                        src,
-                        dst,
-                        bytes: slot_bytes[dst].min(slot_bytes[src]) as usize,
-                    });
-                    continue;
-                }
-            };
-            let mut bound = Vec::with_capacity(launches.len());
-            for l in launches {
-                let kernel = &plan.kernels[l.kernel.0 as usize];
-                let values: Vec<i64> = l.symbols.iter().map(|e| eval(e, &l.label)).collect::<Result<_, _>>()?;
-                let local = |e: &IndexExpr| e.eval_symbols(&values).ok_or_else(|| overflow(&l.label));
-                for (param, slot) in kernel.params.iter().zip(&l.args) {
-                    // What the kernel believes its buffers hold is what they hold.
-                    let wants = local(&param.len)?.max(0) as u64 * param.dtype.bytes() as u64;
-                    if wants > slot_bytes[slot.0 as usize] {
-                        return Err(overflow(&l.label));
-                    }
-                }
-                let extent = local(&kernel.parallel_extent())?.max(0) as u64;
-                let scratch = local(&kernel.cache_scratch_bytes())?.max(0) as u64;
-                scratch_bytes = scratch_bytes.max(scratch.next_multiple_of(SCRATCH_ALIGNMENT));
-                bound.push(BoundLaunch {
-                    kernel: l.kernel.0 as usize,
-                    first_arg: arg_count,
-                    args: l.args.iter().map(|s| s.0 as usize).collect(),
-                    symbols: values,
-                    extent,
-                    grain: l.grain.max(1),
-                });
-                arg_count += l.args.len();
-            }
-            steps.push(BoundStep::Launches(bound));
-        }
+        let layout = (self.packer)(&self.plan, &symbols).ok_or_else(|| RunError::Overflow {
+            name: self.plan.name.clone(),
+        })?;
         let shapes = inputs.iter().map(|i| i.shape.to_vec()).collect();
-        let rest = steps.split_off(plan.init.len());
-        let (init, steps) = (steps, rest);
-        Ok(Binding {
+        Binding::new(
+            &self.plan,
+            &symbols,
             shapes,
-            slot_bytes,
-            root,
-            output_shapes,
             layout,
-            scratch_bytes,
-            arg_count,
-            init,
-            steps,
-        })
+            self.threads.threads(),
+            &vec![false; self.plan.symbols.len()],
+        )
     }
 }

@@ -499,6 +499,11 @@ impl PooledBuffer {
         self.len == 0
     }
 
+    /// Keeps at most the first `len` bytes; the others stay occupied.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
     /// The bytes that it occupies: its size class, at least its length.
     #[must_use]
     pub fn capacity_bytes(&self) -> usize {

@@ -87,8 +87,8 @@ fn warm_dispatches_buffers_and_calls_allocate_nothing() {
     assert_eq!(buffers.stats().fresh, fresh, "a mapping of the system's counts as well");
 }
 
-/// A product and a softmax after an activation: row kernels with scratch, packed operands, an arena, a symbolic size; with
-/// `constant`, also a value that is computed once per executable.
+/// A product and a softmax after an activation: row kernels with scratch, packed operands, an arena, a symbolic size;
+/// a loop with a stacked result, a sort; with `constant`, also a value that is computed once per executable.
 fn model(constant: bool) -> tlc_ir::Graph {
     let text = "graph @m(%x: f32[n, 96], %w: f32[n, 96], %b: f32[96], %p: f32[96, 96]) where n in 1..=4096 {
   %0 = mul %x, %w : f32[n, 96]
@@ -106,7 +106,17 @@ fn model(constant: bool) -> tlc_ir::Graph {
   %12 = div %8, %11 : f32[n, 96]
   %13 = reduce add %3 {axes=[0]} : f32[96]
   %14 = einsum %12, %p {nk,km->nm} : f32[n, 96]
-  return %14 as y, %13 as s
+  %20 = loop %14, %p {trip=3, carried=1, stacks=[1], symbols=[n]} body @step(%i: i64[], %h: f32[k, 96], %q: f32[96, 96])
+      where k in 1..=4096 {
+    %0 = einsum %h, %q {ab,bc->ac} : f32[k, 96]
+    %1 = tanh %0 : f32[k, 96]
+    %2 = reduce add %1 {axes=[1]} : f32[k]
+    return %1, %2
+  } : (f32[n, 96], f32[n, 3])
+  %21 = project %20 {result=0} : f32[n, 96]
+  %22 = call sort %21 {axis=1, count=96, descending} : (f32[n, 96], i64[n, 96])
+  %23 = project %22 {result=0} : f32[n, 96]
+  return %23 as y, %13 as s
 }
 ";
     // A table of 96 x 96 numbers, whose sums are computed once per executable.
@@ -114,8 +124,8 @@ fn model(constant: bool) -> tlc_ir::Graph {
   %16 = exp %15 : f32[96, 96]
   %17 = reduce add %16 {axes=[0]} : f32[96]
   %18 = add %13, %17 : f32[96]
-  return %14 as y, %18 as s";
-    let kept = text.replace("  return %14 as y, %13 as s", sums);
+  return %23 as y, %18 as s";
+    let kept = text.replace("  return %23 as y, %13 as s", sums);
     let text = if constant { &kept } else { text };
     let mut data = |_: &str, dtype: tlc_ir::DType, shape: &[usize]| tlc_ir::HostTensor::zeros(dtype, shape).ok();
     tlc_ir::text::parse_graph(text, &mut data).expect("a valid graph")

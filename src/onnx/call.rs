@@ -167,6 +167,13 @@ impl<'a> Call<'_, '_, 'a> {
         Ok(found.map_or(otherwise.into(), |a| String::from_utf8_lossy(a.bytes()).into_owned()))
     }
 
+    /// A list of texts, if it is given.
+    pub(super) fn texts(&self, name: &str) -> Outcome<Option<Vec<String>>> {
+        let found = self.of_kind(name, AttributeKind::Texts)?;
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        Ok(found.map(|a| a.texts().map(text).collect()))
+    }
+
     /// An attribute that names an element type.
     pub(super) fn dtype(&self, name: &str) -> Outcome<Option<DType>> {
         let number = self.maybe_int(name)?;

@@ -14,6 +14,9 @@ use crate::tensor::Tensor;
 /// The most bytes that such a computation may hold.
 const MAX_BYTES: u64 = 64 << 20;
 
+/// The most nodes that loops in it may compute.
+const MAX_STEPS: u64 = 1 << 20;
+
 /// The tensor's elements. `given` answers the value of an input.
 pub(super) fn elements(
     tensor: &Tensor,
@@ -41,6 +44,7 @@ pub(super) fn elements(
     }
     let options = Options {
         max_bytes: Some(MAX_BYTES),
+        max_steps: Some(MAX_STEPS),
         ..Options::default()
     };
     match interpret(&part, &inputs, &options) {
@@ -54,17 +58,16 @@ pub(super) fn elements(
 fn part(from: &IrGraph, root: NodeId) -> Result<(IrGraph, Vec<String>), tlc_ir::graph::GraphError> {
     let mut needed = BTreeSet::from([root.0]);
     let mut open = vec![root];
+    let binders = from.binders();
     while let Some(id) = open.pop() {
-        for &operand in &from.node(id).operands {
+        from.visit_needs(id, &binders, &mut |operand| {
             if needed.insert(operand.0) {
                 open.push(operand);
             }
-        }
+        });
     }
     let mut to = IrGraph::new("known");
-    for s in from.symbols() {
-        to.add_symbol(&s.name, s.lo, s.hi);
-    }
+    to.adopt_symbols(from);
     let mut names = vec![];
     let mut moved: FxHashMap<u32, NodeId> = FxHashMap::default();
     for id in needed {

@@ -3,6 +3,8 @@
 //! Invariants: a value is defined once in its scope and before its use; the recording of a node stops at its first error;
 //! functions and subgraphs nest boundedly, and so does the number of nodes that inlining makes.
 
+use std::cell::RefCell;
+
 use rustc_hash::FxHashMap;
 use tlc_formats::ErrorKind;
 use tlc_formats::onnx::{self, Attribute, Dimension, Function, Model, Node};
@@ -14,6 +16,8 @@ use super::value::Value;
 use super::{ImportError, ImportOptions, Imported, MAX_OPSET, MIN_OPSET, external, fold, operators, sizes};
 use crate::dim::Dim;
 use crate::graph::Graph;
+use crate::ops::repeat::Iteration;
+use crate::tensor::Tensor;
 
 /// Functions and subgraphs nest at most this deep.
 const MAX_DEPTH: usize = 48;
@@ -37,6 +41,8 @@ struct Scope<'a> {
     absent: Vec<&'a str>,
     /// Whether names are looked up in the scope around it.
     open: bool,
+    /// Whether it is the body of a loop, which is a graph of its own.
+    body: bool,
 }
 
 /// A model being imported.
@@ -45,6 +51,8 @@ pub(super) struct Importer<'o, 'a> {
     pub(super) options: &'o ImportOptions<'o>,
     functions: FxHashMap<(&'a str, &'a str, &'a str), Function<'a>>,
     scopes: Vec<Scope<'a>>,
+    /// The loops whose bodies are being recorded, outermost first: one for each scope that is a body.
+    loops: RefCell<Vec<Iteration>>,
     fixed: Vec<(String, HostTensor)>,
     nodes: usize,
 }
@@ -123,6 +131,7 @@ pub(super) fn import(bytes: &[u8], options: &ImportOptions<'_>) -> Result<Import
         options,
         functions: FxHashMap::default(),
         scopes: vec![],
+        loops: RefCell::default(),
         fixed: vec![],
         nodes: 0,
     };
@@ -282,10 +291,13 @@ impl<'o, 'a> Importer<'o, 'a> {
 
     /// The value of that name, in this scope or one around it.
     pub(super) fn lookup(&self, name: &str) -> Outcome<Value> {
+        // How many bodies are between the name and here.
+        let mut bodies = 0;
         for scope in self.scopes.iter().rev() {
             if let Some(value) = scope.values.get(name) {
-                return Ok(value.clone());
+                return Ok(self.captured(value, bodies));
             }
+            bodies += usize::from(scope.body);
             if !scope.open {
                 break;
             }
@@ -294,6 +306,70 @@ impl<'o, 'a> Importer<'o, 'a> {
             "no value is named '{}'; expected an input, an initializer or an earlier node's result",
             shown(name)
         ))
+    }
+
+    /// A value from outside of the innermost `bodies` bodies, as the innermost sees it.
+    fn captured(&self, value: &Value, bodies: usize) -> Value {
+        match value {
+            _ if bodies == 0 => value.clone(),
+            // Expressions over symbols mean the same in a body, which has the symbols of the graph around it.
+            Value::Sizes(_) => value.clone(),
+            Value::Tensor(_, Some(data)) => Value::Tensor(self.graph.constant(data), Some(data.clone())),
+            Value::Tensor(tensor, None) => {
+                let mut loops = self.loops.borrow_mut();
+                let first = loops.len() - bodies;
+                let inside = |t: Tensor, l: &mut Iteration| l.capture(&t);
+                Value::from(loops[first..].iter_mut().fold(tensor.clone(), inside))
+            }
+        }
+    }
+
+    /// Begins to record the body of a loop; answers the graph around it.
+    pub(super) fn enter(&mut self, iteration: Iteration) -> Graph {
+        let around = std::mem::replace(&mut self.graph, iteration.graph().clone());
+        self.loops.get_mut().push(iteration);
+        let opsets = self.scopes.last().map(|s| s.opsets.clone()).unwrap_or_default();
+        self.scopes.push(Scope {
+            opsets,
+            open: true,
+            body: true,
+            ..Scope::default()
+        });
+        around
+    }
+
+    /// Ends what [`Importer::enter`] began.
+    pub(super) fn leave(&mut self, around: Graph) -> Iteration {
+        self.scopes.pop();
+        self.graph = around;
+        self.loops.get_mut().pop().expect("a body was entered")
+    }
+
+    /// Records a subgraph as the body of a loop; `values` are its inputs. Answers its outputs.
+    pub(super) fn iteration(
+        &mut self,
+        graph: onnx::Graph<'a>,
+        iteration: Iteration,
+        values: Vec<(&'a str, Value)>,
+    ) -> Outcome<(Iteration, Vec<Value>)> {
+        self.deeper()?;
+        let around = self.enter(iteration);
+        let run = |this: &mut Self| {
+            for (name, value) in values {
+                this.define(name, value)?;
+            }
+            this.initializers(graph)?;
+            this.nodes(graph.nodes())?;
+            let values: Outcome<Vec<Value>> = graph.outputs().map(|o| this.lookup(o.name())).collect();
+            Ok(values?)
+        };
+        let result: Result<Vec<Value>, At> = run(self);
+        let iteration = self.leave(around);
+        let values = result.map_err(|e| Refusal {
+            kind: e.refusal.kind,
+            message: format!("{}{}", e.place, e.refusal.message),
+        })?;
+        Ok((iteration, values))
     }
 
     /// In a function, or a subgraph of it: whether the call leaves out the operand of that name.
@@ -325,9 +401,11 @@ impl<'o, 'a> Importer<'o, 'a> {
         }
         let tensor = value.tensor(&self.graph)?;
         self.recorded()?;
-        let (values, fixed) = (self.options.values, &mut self.fixed);
+        // What a body is given differs from iteration to iteration.
+        let outside = self.loops.get_mut().is_empty();
+        let (values, fixed) = (self.options.values.filter(|_| outside), &mut self.fixed);
         fold::elements(&tensor, what, &mut |name| {
-            if let Some((_, value)) = fixed.iter().find(|(n, _)| n == name) {
+            if let Some((_, value)) = fixed.iter().find(|(n, _)| outside && n == name) {
                 return Some(value.clone());
             }
             let value = values?(name)?;

@@ -276,7 +276,10 @@ impl Search<'_> {
     }
 
     fn slot_text(&self, slot: SlotId) -> String {
-        node_text(&self.compiled, self.planned().values[slot.0 as usize])
+        match self.planned().values[slot.0 as usize] {
+            Some(node) => node_text(&self.compiled.graph, node),
+            None => self.planned().plan.slots[slot.0 as usize].name.clone(),
+        }
     }
 
     fn cluster_text(&self, number: usize) -> String {

@@ -85,7 +85,7 @@ pub fn check_nan(case: &Case, executable: &Executable) -> Result<Nans, RunError>
         }
     }
     let visit = |step: &Step, f: &mut dyn FnMut(SlotId, bool)| step.visit_slots(f, &plan.kernels);
-    let mut guilty: Option<(usize, SlotId, usize)> = None;
+    let mut guilty: Option<(usize, NodeId, usize)> = None;
     let mut reads_nan = false;
     executable.run_watched(&inputs, &mut |watched| {
         if guilty.is_some() {
@@ -100,15 +100,20 @@ pub fn check_nan(case: &Case, executable: &Executable) -> Result<Nans, RunError>
             if watched.begins && !writes {
                 reads_nan = reads_nan || count() > 0;
             }
-            if !watched.begins && writes && !reads_nan && guilty.is_none() {
+            if !watched.begins
+                && writes
+                && !reads_nan
+                && guilty.is_none()
+                && let Some(node) = compiled.planned.values[slot.0 as usize]
+            {
                 let nans = count();
                 if nans > 0 {
-                    guilty = Some((watched.step, slot, nans));
+                    guilty = Some((watched.step, node, nans));
                 }
             }
         });
     })?;
-    let Some((step, slot, count)) = guilty else {
+    let Some((step, node, count)) = guilty else {
         return Ok(out);
     };
     // Again, for what the step reads.
@@ -122,7 +127,6 @@ pub fn check_nan(case: &Case, executable: &Executable) -> Result<Nans, RunError>
             });
         }
     })?;
-    let node = compiled.planned.values[slot.0 as usize];
     let mut first = FirstNan {
         operation: operation_text(&compiled.graph, node),
         index: vec![],
@@ -131,7 +135,7 @@ pub fn check_nan(case: &Case, executable: &Executable) -> Result<Nans, RunError>
         count,
     };
     let values = |slot: SlotId| compiled.planned.values[slot.0 as usize];
-    let read: Vec<(NodeId, Vec<u8>)> = read.into_iter().map(|(s, b)| (values(s), b)).collect();
+    let read: Vec<(NodeId, Vec<u8>)> = read.into_iter().filter_map(|(s, b)| Some((values(s)?, b))).collect();
     if let Some((operation, index, operands)) = inside(case, executable, node, &read) {
         first.operation = operation;
         first.index = index;

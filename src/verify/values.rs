@@ -35,7 +35,7 @@ fn visit(step: &Step, executable: &Executable, f: &mut dyn FnMut(SlotId, bool)) 
 pub(super) fn place(compiled: &Compiled, node: NodeId, step: Option<usize>) -> Place {
     Place {
         node,
-        text: node_text(compiled, node),
+        text: node_text(&compiled.graph, node),
         step,
     }
 }
@@ -98,8 +98,10 @@ pub(super) fn compare_values(
     let seen = watch(case, executable, &writers)?;
     let mut slots_of: FxHashMap<NodeId, Vec<usize>> = FxHashMap::default();
     for (slot, bytes) in seen.bytes.iter().enumerate() {
-        if bytes.is_some() {
-            slots_of.entry(compiled.planned.values[slot]).or_default().push(slot);
+        if bytes.is_some()
+            && let Some(node) = compiled.planned.values[slot]
+        {
+            slots_of.entry(node).or_default().push(slot);
         }
     }
     let mut report = Report {
@@ -109,8 +111,10 @@ pub(super) fn compare_values(
     let mut found: Vec<(usize, Finding)> = Vec::new();
     for &(slot, reader) in &seen.overwritten {
         let at = slot.0 as usize;
-        let place = place(compiled, compiled.planned.values[at], writers[at]);
-        found.push((2 * reader, Finding::Overwritten(place, reader)));
+        if let Some(node) = compiled.planned.values[at] {
+            let place = place(compiled, node, writers[at]);
+            found.push((2 * reader, Finding::Overwritten(place, reader)));
+        }
     }
     let mut compare = |node: NodeId, bounded: Bounded| -> Option<HostTensor> {
         let mut held = None;

@@ -5,5 +5,6 @@ mod meaning;
 mod operators;
 mod proto;
 mod random_nodes;
+mod recurrent;
 mod storage;
 mod symbolic;

@@ -11,6 +11,7 @@
 //! - Extents that must agree and are not known to differ are assumed equal, which records a [`Guard`]; the runtime checks
 //!   guards when it binds symbols.
 
+pub mod control;
 pub mod infer;
 mod specialize;
 pub mod verify;
@@ -27,6 +28,8 @@ use crate::dtype::{DType, Scalar};
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::scalar::ScalarOp;
 use crate::tensor::HostTensor;
+
+pub use control::{Along, Body, HostFunction, Loop};
 
 /// A node of a [`Graph`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -106,6 +109,9 @@ pub struct Symbol {
     pub lo: i64,
     /// Largest value.
     pub hi: i64,
+    /// For a symbol that data decides, which a call binds when it runs: an expression over the symbols before it that the
+    /// value never exceeds. None for a symbol that the inputs' shapes, or the caller, decide.
+    pub upper: Option<IndexExpr>,
 }
 
 /// The largest value a symbol has when nothing else is declared.
@@ -449,9 +455,20 @@ pub enum NodeKind {
     },
     /// The operand again, in a buffer of its own.
     Copy,
+    /// A body that runs again and again. Several results; see [`control`].
+    Loop(Arc<Loop>),
+    /// A function of the runtime. Several results; see [`control`].
+    Call(HostFunction),
+    /// That result of a loop or call.
+    Project(u32),
 }
 
 impl NodeKind {
+    /// True for nodes of several results, which only projections use.
+    pub fn is_tuple(&self) -> bool {
+        matches!(self, NodeKind::Loop(_) | NodeKind::Call(_))
+    }
+
     /// The mnemonic in text forms and messages.
     pub fn name(&self) -> &'static str {
         match self {
@@ -474,6 +491,9 @@ impl NodeKind {
             NodeKind::Scatter { .. } => "scatter",
             NodeKind::Scan { .. } => "scan",
             NodeKind::Copy => "copy",
+            NodeKind::Loop(_) => "loop",
+            NodeKind::Call(_) => "call",
+            NodeKind::Project(_) => "project",
         }
     }
 }
@@ -515,8 +535,10 @@ pub struct Node {
     pub kind: NodeKind,
     /// Operands, all with smaller ids.
     pub operands: Operands,
-    /// Result type, as [`infer`] says.
+    /// Result type, as [`infer`] says; [`control::unit`] for nodes of several results.
     pub ty: TensorType,
+    /// Result types of a loop or call; empty for other nodes.
+    pub results: Box<[TensorType]>,
     /// Where it was recorded.
     pub origin: Origin,
 }
@@ -630,10 +652,39 @@ impl Graph {
             name: name.to_string(),
             lo,
             hi,
+            upper: None,
         });
         let id = SymId(self.symbols.len() as u32 - 1);
         self.symbol_ids.insert(name.to_string(), id);
         id
+    }
+
+    /// Declares a symbol that a call binds, of at most `upper`. A name that is taken gets a number.
+    pub fn add_data_symbol(&mut self, name: &str, upper: IndexExpr) -> SymId {
+        let mut free = name.to_string();
+        for n in 1.. {
+            if self.find_symbol(&free).is_none() {
+                break;
+            }
+            free = format!("{name}{n}");
+        }
+        let hi = upper.interval(self).hi.max(0);
+        let id = self.add_symbol(&free, 0, hi);
+        self.symbols[id.0 as usize].upper = Some(upper);
+        id
+    }
+
+    /// Declares the symbols of another graph, in their order.
+    pub fn adopt_symbols(&mut self, from: &Graph) {
+        for s in from.symbols() {
+            let id = self.add_symbol(&s.name, s.lo, s.hi);
+            self.symbols[id.0 as usize].upper = s.upper.clone();
+        }
+    }
+
+    /// True if data decides a symbol that the expression mentions.
+    pub fn is_data_bound(&self, e: &IndexExpr) -> bool {
+        control::mentions_data(&self.symbols, e)
     }
 
     /// All nodes in topological order.
@@ -766,6 +817,10 @@ impl Graph {
             expected,
             origin: origin.clone(),
         })?;
+        let results = match kind.is_tuple() {
+            true => infer::results(self, &kind, operands, &mut Vec::new()).unwrap_or_default(),
+            false => Vec::new(),
+        };
         let id = NodeId(self.nodes.len() as u32);
         self.guards
             .extend(conditions.into_iter().map(|condition| Guard { condition, node: id }));
@@ -773,6 +828,7 @@ impl Graph {
             kind,
             operands: operands.into(),
             ty,
+            results: results.into(),
             origin,
         });
         self.interned.entry(hash).or_default().push(id);
@@ -814,6 +870,15 @@ impl Graph {
     /// A type, printed: `f32[b, 4]`.
     pub fn type_text(&self, ty: &TensorType) -> String {
         format!("{}{}", ty.dtype, self.shape_text(&ty.shape))
+    }
+
+    /// Result types, printed: `(f32[4], i64[])` for a loop or call, `f32[4]` for other nodes.
+    pub fn results_text(&self, node: &Node) -> String {
+        if !node.kind.is_tuple() {
+            return self.type_text(&node.ty);
+        }
+        let all: Vec<String> = node.results.iter().map(|t| self.type_text(t)).collect();
+        format!("({})", all.join(", "))
     }
 
     /// How often each node is used: by operands of other nodes and as an output.

@@ -1,6 +1,8 @@
 //! A graph under given sizes.
 
-use super::{Graph, GraphError, NodeId, NodeKind, Operands, Shape, TensorType, View};
+use std::sync::Arc;
+
+use super::{Graph, GraphError, Loop, NodeId, NodeKind, Operands, Shape, TensorType, View};
 use crate::index::{IndexExpr, IndexNode};
 
 impl Graph {
@@ -15,7 +17,16 @@ impl Graph {
         for (k, s) in self.symbols().iter().enumerate() {
             atoms.push(match values.get(k).copied().flatten() {
                 Some(v) => IndexExpr::Const(v),
-                None => new.add_symbol(&s.name, s.lo, s.hi).into(),
+                None => match &s.upper {
+                    Some(upper) => {
+                        let upper = upper.replace(&mut |n| match n {
+                            IndexNode::Sym(s) => atoms.get(s.0 as usize).cloned(),
+                            _ => None,
+                        });
+                        new.add_data_symbol(&s.name, upper).into()
+                    }
+                    None => new.add_symbol(&s.name, s.lo, s.hi).into(),
+                },
             });
         }
         let dim = |e: &IndexExpr| {
@@ -71,6 +82,13 @@ impl Graph {
                         dilation: *dilation,
                     },
                 }),
+                // A body keeps its symbols; the loop gives them other values.
+                NodeKind::Loop(l) => NodeKind::Loop(Arc::new(Loop {
+                    symbols: l.symbols.iter().map(&dim).collect(),
+                    trip: l.trip.as_ref().map(&dim),
+                    ..(**l).clone()
+                })),
+                NodeKind::Call(function) => NodeKind::Call(function.with_extents(&mut |e| dim(e))),
                 kind => kind.clone(),
             };
             map.push(new.add(kind, &operands, node.origin.clone())?);

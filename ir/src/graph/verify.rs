@@ -2,7 +2,8 @@
 
 use rustc_hash::FxHashSet;
 
-use super::{Graph, NodeId, NodeKind, View, infer};
+use super::control::MAX_LOOP_DEPTH;
+use super::{Graph, NodeId, NodeKind, TensorType, infer};
 use crate::index::{IndexExpr, IndexNode};
 
 /// One finding.
@@ -17,6 +18,10 @@ pub struct VerifyError {
 
 /// Every violation of the graph language's rules; empty means valid.
 pub fn verify(graph: &Graph) -> Vec<VerifyError> {
+    verify_nested(graph, 0)
+}
+
+fn verify_nested(graph: &Graph, depth: usize) -> Vec<VerifyError> {
     let mut errors = Vec::new();
     let mut report = |node: Option<NodeId>, problem: String| errors.push(VerifyError { node, problem });
     let mut names = FxHashSet::default();
@@ -31,23 +36,65 @@ pub fn verify(graph: &Graph) -> Vec<VerifyError> {
             report(None, format!("symbol {} is declared twice", s.name));
         }
     }
+    for (i, s) in graph.symbols().iter().enumerate() {
+        let mut fits = true;
+        s.upper.iter().for_each(|e| {
+            e.visit_atoms(&mut |a| fits &= matches!(a, IndexNode::Sym(s) if (s.0 as usize) < i));
+        });
+        if !fits {
+            report(None, format!("symbol {}: its upper bound names a later symbol", s.name));
+        }
+    }
+    // By symbol: whether a call above has bound it.
+    let mut bound = vec![false; graph.symbols().len()];
     for (id, node) in graph.nodes() {
         if let Some(bad) = node.operands.iter().find(|o| **o >= id) {
             report(Some(id), format!("operand {bad} is not defined before it is used"));
             continue;
         }
-        let mut unknown = false;
+        if let NodeKind::Call(function) = &node.kind
+            && let Some(count) = function.binds()
+            && let Some(bound) = bound.get_mut(count.0 as usize)
+            && std::mem::replace(bound, true)
+        {
+            let name = graph.symbol_name(count);
+            report(Some(id), format!("symbol {name} is bound by a call above"));
+        }
+        let (mut unknown, mut early) = (false, None);
         let mut visit = |d: &IndexExpr| {
             d.visit_atoms(&mut |a| match a {
-                IndexNode::Sym(s) => unknown |= s.0 as usize >= graph.symbols().len(),
+                IndexNode::Sym(s) => match graph.symbols().get(s.0 as usize) {
+                    Some(symbol) if symbol.upper.is_some() && !bound[s.0 as usize] => early = Some(*s),
+                    Some(_) => {}
+                    None => unknown = true,
+                },
                 _ => unknown = true,
             });
         };
         node.ty.shape.iter().for_each(&mut visit);
-        visit_extents(&node.kind, &mut visit);
+        node.kind.visit_extents(&mut visit);
         if unknown {
             report(Some(id), "an extent names an unknown symbol".to_string());
             continue;
+        }
+        if let Some(symbol) = early {
+            let name = graph.symbol_name(symbol);
+            report(Some(id), format!("symbol {name} is used before a call binds it"));
+            continue;
+        }
+        if let NodeKind::Loop(l) = &node.kind {
+            if depth >= MAX_LOOP_DEPTH {
+                report(Some(id), format!("loops nest more than {MAX_LOOP_DEPTH} deep"));
+                continue;
+            }
+            let inner = verify_nested(&l.body.0, depth + 1);
+            let broken = !inner.is_empty();
+            for e in inner {
+                report(Some(id), format!("body @{}: {e}", l.body.0.name));
+            }
+            if broken {
+                continue;
+            }
         }
         match infer::infer(graph, &node.kind, &node.operands, &mut Vec::new()) {
             Err((problem, expected)) => {
@@ -62,6 +109,18 @@ pub fn verify(graph: &Graph) -> Vec<VerifyError> {
                 );
             }
             Ok(_) => {}
+        }
+        match infer::results(graph, &node.kind, &node.operands, &mut Vec::new()) {
+            Ok(results) if results[..] != node.results[..] => {
+                let types = |all: &[TensorType]| all.iter().map(|t| graph.type_text(t)).collect::<Vec<_>>().join(", ");
+                let (found, expected) = (types(&node.results), types(&results));
+                report(
+                    Some(id),
+                    format!("{}: has results {found}; expected {expected}", node.kind.name()),
+                );
+            }
+            // An error was reported above.
+            Ok(_) | Err(_) => {}
         }
     }
     names.clear();
@@ -83,22 +142,15 @@ pub fn verify(graph: &Graph) -> Vec<VerifyError> {
                 format!("output {} names {}, which does not exist", out.name, out.node),
             );
         }
+        if out.node.index() < graph.len() && graph.node(out.node).kind.is_tuple() {
+            report(
+                None,
+                format!("output {} names {}, which has several results", out.name, out.node),
+            );
+        }
         if !names.insert(out.name.as_str()) {
             report(None, format!("output name {} is used twice", out.name));
         }
     }
     errors
-}
-
-/// Calls `f` on every extent that a kind carries.
-fn visit_extents(kind: &NodeKind, f: &mut impl FnMut(&IndexExpr)) {
-    match kind {
-        NodeKind::Input { ty, .. } | NodeKind::Iota { ty, .. } => ty.shape.iter().for_each(f),
-        NodeKind::Random { shape, .. } => shape.iter().for_each(f),
-        NodeKind::View(View::Reshape(shape) | View::Expand(shape)) => shape.iter().for_each(f),
-        NodeKind::View(View::Pad { lo, hi, .. }) => lo.iter().chain(hi).for_each(f),
-        NodeKind::View(View::Slice { start, size, .. }) => start.iter().chain(size).for_each(f),
-        NodeKind::View(View::Window { size, .. }) => f(size),
-        _ => {}
-    }
 }

@@ -14,17 +14,21 @@
 mod bounds;
 mod combine;
 mod elementwise;
+mod host;
 mod indexing;
 mod lanes;
 mod random;
+mod repeat;
 mod space;
 
 pub use bounds::{Bounded, Mismatch, compare, interpret_each_with_bounds, interpret_with_bounds};
+pub use host::host_results;
 pub use random::{random_bits, threefry2x32};
+pub(crate) use repeat::{element_of_tensor as element, stack_tensors as stack};
 
-use crate::binding::{BindError, bind_symbols, check_condition};
+use crate::binding::{BindError, bind_symbols, check_condition, condition_waits};
 use crate::dtype::DType;
-use crate::graph::{Graph, Node, NodeId, NodeKind, View, infer};
+use crate::graph::{Condition, Graph, HostFunction, Node, NodeId, NodeKind, View, infer};
 use crate::index::IndexExpr;
 use crate::scalar::ScalarOp;
 use crate::tensor::{HostTensor, TensorError, element_count};
@@ -41,16 +45,23 @@ pub struct Options {
     pub symbols: Vec<(String, i64)>,
     /// The most bytes of live values, inputs and constants apart; checked before each node is computed.
     pub max_bytes: Option<u64>,
+    /// The most nodes computed inside loops, an iteration counting each node of its body; a condition that never ends a
+    /// loop ends here.
+    pub max_steps: Option<u64>,
     /// Bounded mode: how many units in the last place a transcendental function (and `rsqrt`) may be off, in the dtype that
     /// computes it.
     pub function_ulps: f64,
 }
+
+/// What [`Options::max_steps`] is unless it is given.
+pub const DEFAULT_MAX_STEPS: u64 = 100_000_000;
 
 impl Default for Options {
     fn default() -> Options {
         Options {
             symbols: Vec::new(),
             max_bytes: None,
+            max_steps: Some(DEFAULT_MAX_STEPS),
             function_ulps: 4.0,
         }
     }
@@ -73,6 +84,14 @@ pub enum InterpError {
         needed: u64,
         /// Bytes of the values alive.
         live: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// Loops compute more nodes than [`Options::max_steps`].
+    #[error("{node}: the loop computes more than {limit} nodes")]
+    Steps {
+        /// The loop.
+        node: NodeId,
         /// The limit.
         limit: u64,
     },
@@ -135,11 +154,43 @@ trait Domain {
     fn element_bytes(&self, dtype: DType) -> u64;
     /// The node's value.
     fn compute(&self, step: &Step<'_>, operands: &[&Self::Value]) -> Result<Self::Value, InterpError>;
+    /// The results of a host function.
+    fn call(
+        &self,
+        step: &Step<'_>,
+        function: &HostFunction,
+        operands: &[&Self::Value],
+    ) -> Result<Vec<Self::Value>, InterpError>;
+    /// The only element, of an integer or bool; the flag says whether it is certain.
+    fn number(&self, value: &Self::Value) -> (i64, bool);
+    /// What may be anything, of that value.
+    fn doubt(&self, value: Self::Value) -> Self::Value;
+    /// The elements at one position of an axis, which disappears.
+    fn element(&self, value: &Self::Value, axis: usize, at: usize) -> Result<Self::Value, TensorError>;
+    /// A tensor of that shape whose elements along an axis are the parts, zero where there is none.
+    fn stack(
+        &self,
+        dtype: DType,
+        shape: &[usize],
+        axis: usize,
+        parts: &[Option<Self::Value>],
+    ) -> Result<Self::Value, TensorError>;
+}
+
+/// What was computed so far, and what is the most.
+struct Budget {
+    live: u64,
+    max_bytes: u64,
+    steps: u64,
+    max_steps: u64,
 }
 
 fn elements(shape: &[usize]) -> u64 {
     element_count(shape).map_or(u64::MAX, |n| n as u64)
 }
+
+/// Is shown the value of a node that has one, and may put another in its place.
+type Seen<'a, V> = dyn FnMut(NodeId, &V) -> Option<HostTensor> + 'a;
 
 /// Computes the outputs in one domain. `seen` is shown each value, and may put another in its place.
 fn run<D: Domain>(
@@ -147,112 +198,227 @@ fn run<D: Domain>(
     graph: &Graph,
     inputs: &[HostTensor],
     options: &Options,
-    seen: &mut dyn FnMut(NodeId, &D::Value) -> Option<HostTensor>,
+    seen: &mut Seen<'_, D::Value>,
 ) -> Result<Vec<D::Value>, InterpError> {
     let types: Vec<(DType, &[usize])> = inputs.iter().map(|t| (t.dtype(), t.shape())).collect();
     let symbols = bind_symbols(graph, &types, &options.symbols)?;
-    let mut last_use: Vec<Option<NodeId>> = vec![None; graph.len()];
-    let mut is_output = vec![false; graph.len()];
-    for o in graph.outputs() {
-        match is_output.get_mut(o.node.index()) {
-            Some(slot) => *slot = true,
-            None => {
-                let problem = format!("output {} names a node that does not exist", o.name);
-                return Err(InterpError::Invalid { node: o.node, problem });
-            }
-        }
-    }
-    let mut needed = is_output.clone();
-    let order: Vec<(NodeId, &Node)> = graph.nodes().collect();
-    for &(id, node) in order.iter().rev() {
-        if needed[id.index()] {
-            for &o in &node.operands {
-                if o >= id {
-                    let problem = format!("operand {o} is not defined before it is used");
-                    return Err(InterpError::Invalid { node: id, problem });
+    let mut budget = Budget {
+        live: 0,
+        max_bytes: options.max_bytes.unwrap_or(u64::MAX),
+        steps: 0,
+        max_steps: options.max_steps.unwrap_or(u64::MAX),
+    };
+    let schedule = Schedule::new(graph, &symbols)?;
+    let leaves: Vec<D::Value> = inputs.iter().map(|t| domain.leaf(t)).collect();
+    schedule.run(domain, leaves, &mut budget, seen)
+}
+
+/// A graph under symbol values, its conditions checked, and the order in which its values are computed and dropped.
+struct Schedule<'g> {
+    graph: &'g Graph,
+    symbols: Vec<i64>,
+    is_output: Vec<bool>,
+    needed: Vec<bool>,
+    last_use: Vec<Option<NodeId>>,
+    /// Extents of each needed node; none where they wait for data.
+    shapes: Vec<Option<Vec<usize>>>,
+    /// Conditions that wait for data, by node.
+    waiting: Vec<(NodeId, Condition)>,
+}
+
+impl<'g> Schedule<'g> {
+    fn new(graph: &'g Graph, symbols: &[i64]) -> Result<Schedule<'g>, InterpError> {
+        let mut last_use: Vec<Option<NodeId>> = vec![None; graph.len()];
+        let mut is_output = vec![false; graph.len()];
+        for o in graph.outputs() {
+            match is_output.get_mut(o.node.index()) {
+                Some(slot) => *slot = true,
+                None => {
+                    let problem = format!("output {} names a node that does not exist", o.name);
+                    return Err(InterpError::Invalid { node: o.node, problem });
                 }
-                needed[o.index()] = true;
-                last_use[o.index()] = last_use[o.index()].max(Some(id));
             }
         }
+        let mut needed = is_output.clone();
+        let binders = graph.binders();
+        let order: Vec<(NodeId, &Node)> = graph.nodes().collect();
+        for &(id, node) in order.iter().rev() {
+            if needed[id.index()] {
+                for &o in &node.operands {
+                    if o >= id {
+                        let problem = format!("operand {o} is not defined before it is used");
+                        return Err(InterpError::Invalid { node: id, problem });
+                    }
+                    last_use[o.index()] = last_use[o.index()].max(Some(id));
+                }
+                graph.visit_needs(id, &binders, &mut |o| needed[o.index()] = true);
+            }
+        }
+        let mut shapes = vec![None; graph.len()];
+        let mut waiting = Vec::new();
+        for (id, node) in order {
+            if !needed[id.index()] {
+                continue;
+            }
+            // The conditions again, from the rules: a graph that was read, not built, has no recorded guards.
+            let mut conditions = Vec::new();
+            let ty = infer::infer(graph, &node.kind, &node.operands, &mut conditions)
+                .map_err(|(problem, _)| InterpError::Invalid { node: id, problem })?;
+            if ty != node.ty {
+                let problem = format!("has type {}, not {}", graph.type_text(&node.ty), graph.type_text(&ty));
+                return Err(InterpError::Invalid { node: id, problem });
+            }
+            for c in conditions {
+                match condition_waits(graph.symbols(), &c) {
+                    true => waiting.push((id, c)),
+                    false => check_condition(graph, id, &c, symbols)?,
+                }
+            }
+            if !node.ty.shape.iter().any(|d| graph.is_data_bound(d)) {
+                let shape = extents(&node.ty.shape, symbols).ok_or_else(|| no_extent(id))?;
+                shapes[id.index()] = Some(shape);
+            }
+        }
+        Ok(Schedule {
+            graph,
+            symbols: symbols.to_vec(),
+            is_output,
+            needed,
+            last_use,
+            shapes,
+            waiting,
+        })
     }
-    let mut values: Vec<Option<D::Value>> = vec![None; graph.len()];
-    let mut bytes = vec![0u64; graph.len()];
-    let mut live = 0u64;
-    for (id, node) in order {
-        if !needed[id.index()] {
-            continue;
-        }
-        // The conditions again, from the rules: a graph that was read, not built, has no recorded guards.
-        let mut conditions = Vec::new();
-        let ty = infer::infer(graph, &node.kind, &node.operands, &mut conditions)
-            .map_err(|(problem, _)| InterpError::Invalid { node: id, problem })?;
-        if ty != node.ty {
-            let problem = format!("has type {}, not {}", graph.type_text(&node.ty), graph.type_text(&ty));
-            return Err(InterpError::Invalid { node: id, problem });
-        }
-        for c in &conditions {
-            check_condition(graph, id, c, &symbols)?;
-        }
-        let extent = |d: &IndexExpr| d.eval_symbols(&symbols).and_then(|d| usize::try_from(d).ok());
-        let shape: Option<Vec<usize>> = node.ty.shape.iter().map(extent).collect();
-        let step = Step {
-            symbols: &symbols,
-            id,
-            node,
-            shape: shape.ok_or_else(|| InterpError::Invalid {
-                node: id,
-                problem: "an extent has no value".into(),
-            })?,
-        };
-        let operands: Vec<&D::Value> = node
-            .operands
-            .iter()
-            .filter_map(|o| values[o.index()].as_ref())
-            .collect();
-        let value = match &node.kind {
-            NodeKind::Input { index, .. } => domain.leaf(inputs.get(*index as usize).ok_or(InterpError::Invalid {
-                node: id,
-                problem: "an input without a position".into(),
-            })?),
-            NodeKind::Const(value) => domain.leaf(&HostTensor::scalar(*value)),
-            NodeKind::Data(data) => domain.leaf(&data.0),
-            _ => {
-                let own = elements(&step.shape).saturating_mul(domain.element_bytes(node.ty.dtype));
-                let temporary = temporary_bytes(graph, node, &symbols);
-                let limit = options.max_bytes.unwrap_or(u64::MAX);
-                let wanted = own.saturating_add(temporary);
-                if live.saturating_add(wanted) > limit {
-                    return Err(InterpError::Memory {
+
+    /// Computes the outputs from values of the inputs.
+    fn run<D: Domain>(
+        &self,
+        domain: &D,
+        inputs: Vec<D::Value>,
+        budget: &mut Budget,
+        seen: &mut Seen<'_, D::Value>,
+    ) -> Result<Vec<D::Value>, InterpError> {
+        let graph = self.graph;
+        let before = budget.live;
+        let mut values: Vec<Option<D::Value>> = vec![None; graph.len()];
+        // Results of loops and calls.
+        let mut tuples: Vec<Vec<D::Value>> = vec![Vec::new(); graph.len()];
+        let mut bytes = vec![0u64; graph.len()];
+        let mut symbols = self.symbols.clone();
+        for (id, node) in graph.nodes() {
+            if !self.needed[id.index()] {
+                continue;
+            }
+            let from = self.waiting.partition_point(|w| w.0 < id);
+            for (_, c) in self.waiting[from..].iter().take_while(|w| w.0 == id) {
+                check_condition(graph, id, c, &symbols)?;
+            }
+            let shape = match &self.shapes[id.index()] {
+                Some(shape) => shape.clone(),
+                None => extents(&node.ty.shape, &symbols).ok_or_else(|| no_extent(id))?,
+            };
+            // What the node binds, once it is computed.
+            let mut bound = None;
+            let step = Step {
+                symbols: &symbols,
+                id,
+                node,
+                shape,
+            };
+            let operands: Vec<&D::Value> = node
+                .operands
+                .iter()
+                .filter_map(|o| values[o.index()].as_ref())
+                .collect();
+            let value = match &node.kind {
+                NodeKind::Input { index, .. } => {
+                    Some(inputs.get(*index as usize).cloned().ok_or(InterpError::Invalid {
                         node: id,
-                        kind: node.kind.name(),
-                        needed: wanted,
-                        live,
-                        limit,
-                    });
+                        problem: "an input without a position".into(),
+                    })?)
                 }
-                bytes[id.index()] = own;
-                live = live.saturating_add(own);
-                domain.compute(&step, &operands)?
+                NodeKind::Const(value) => Some(domain.leaf(&HostTensor::scalar(*value))),
+                NodeKind::Data(data) => Some(domain.leaf(&data.0)),
+                NodeKind::Project(result) => {
+                    let of = &tuples[node.operands[0].index()];
+                    Some(of.get(*result as usize).cloned().ok_or(InterpError::Invalid {
+                        node: id,
+                        problem: "a result that does not exist".into(),
+                    })?)
+                }
+                _ => {
+                    let mut own = elements(&step.shape).saturating_mul(domain.element_bytes(node.ty.dtype));
+                    for ty in &node.results {
+                        let shape = extents(&ty.shape, &symbols).ok_or_else(|| no_extent(id))?;
+                        own = own.saturating_add(elements(&shape).saturating_mul(domain.element_bytes(ty.dtype)));
+                    }
+                    let temporary = temporary_bytes(graph, node, &symbols);
+                    let wanted = own.saturating_add(temporary);
+                    if budget.live.saturating_add(wanted) > budget.max_bytes {
+                        return Err(InterpError::Memory {
+                            node: id,
+                            kind: node.kind.name(),
+                            needed: wanted,
+                            live: budget.live,
+                            limit: budget.max_bytes,
+                        });
+                    }
+                    bytes[id.index()] = own;
+                    budget.live = budget.live.saturating_add(own);
+                    match &node.kind {
+                        NodeKind::Loop(l) => {
+                            tuples[id.index()] = repeat::run(domain, &step, l, &operands, budget)?;
+                            None
+                        }
+                        NodeKind::Call(function) => {
+                            let results = domain.call(&step, function, &operands)?;
+                            if let (Some(symbol), Some(count)) = (function.binds(), results.last()) {
+                                bound = Some((symbol, domain.number(count).0));
+                            }
+                            tuples[id.index()] = results;
+                            None
+                        }
+                        _ => Some(domain.compute(&step, &operands)?),
+                    }
+                }
+            };
+            values[id.index()] = value.map(|value| match seen(id, &value) {
+                Some(other) => domain.leaf(&other),
+                None => value,
+            });
+            if let Some((symbol, count)) = bound {
+                symbols[symbol.0 as usize] = count;
             }
-        };
-        let value = match seen(id, &value) {
-            Some(other) => domain.leaf(&other),
-            None => value,
-        };
-        values[id.index()] = Some(value);
-        for o in &node.operands {
-            if last_use[o.index()] == Some(id) && !is_output[o.index()] && values[o.index()].take().is_some() {
-                live -= bytes[o.index()];
+            for o in &node.operands {
+                let i = o.index();
+                if self.last_use[i] == Some(id) && !self.is_output[i] {
+                    let tuple = !std::mem::take(&mut tuples[i]).is_empty();
+                    if values[i].take().is_some() || tuple {
+                        budget.live -= std::mem::take(&mut bytes[i]);
+                    }
+                }
             }
         }
+        budget.live = before;
+        // Outputs were marked needed, so each has a value.
+        Ok(graph
+            .outputs()
+            .iter()
+            .filter_map(|o| values[o.node.index()].clone())
+            .collect())
     }
-    // Outputs were marked needed, so each has a value.
-    Ok(graph
-        .outputs()
-        .iter()
-        .filter_map(|o| values[o.node.index()].clone())
-        .collect())
+}
+
+fn extents(shape: &[IndexExpr], symbols: &[i64]) -> Option<Vec<usize>> {
+    let extent = |d: &IndexExpr| d.eval_symbols(symbols).and_then(|d| usize::try_from(d).ok());
+    shape.iter().map(extent).collect()
+}
+
+fn no_extent(node: NodeId) -> InterpError {
+    InterpError::Invalid {
+        node,
+        problem: "an extent has no value".into(),
+    }
 }
 
 /// Bytes of widened copies that computing a node makes.
@@ -265,7 +431,7 @@ fn temporary_bytes(graph: &Graph, node: &Node, symbols: &[i64]) -> u64 {
         dims.map_or(u64::MAX, |d| elements(&d)).saturating_mul(8)
     };
     match &node.kind {
-        NodeKind::View(_) | NodeKind::Copy => 0,
+        NodeKind::View(_) | NodeKind::Copy | NodeKind::Loop(_) => 0,
         _ => node.operands.iter().map(count).fold(0, u64::saturating_add),
     }
 }
@@ -311,16 +477,53 @@ impl Domain for Plain {
     fn compute(&self, step: &Step<'_>, operands: &[&HostTensor]) -> Result<HostTensor, InterpError> {
         compute(step, operands)
     }
+
+    fn call(
+        &self,
+        step: &Step<'_>,
+        function: &HostFunction,
+        operands: &[&HostTensor],
+    ) -> Result<Vec<HostTensor>, InterpError> {
+        host::call(step, function, operands)
+    }
+
+    fn number(&self, value: &HostTensor) -> (i64, bool) {
+        (value.get(0).as_i64(), true)
+    }
+
+    fn doubt(&self, value: HostTensor) -> HostTensor {
+        value
+    }
+
+    fn element(&self, value: &HostTensor, axis: usize, at: usize) -> Result<HostTensor, TensorError> {
+        repeat::element_of_tensor(value, axis, at)
+    }
+
+    fn stack(
+        &self,
+        dtype: DType,
+        shape: &[usize],
+        axis: usize,
+        parts: &[Option<HostTensor>],
+    ) -> Result<HostTensor, TensorError> {
+        let parts: Vec<Option<&HostTensor>> = parts.iter().map(Option::as_ref).collect();
+        repeat::stack_tensors(dtype, shape, axis, &parts)
+    }
 }
 
 /// A node of host tensors: everything but leaves.
 fn compute(step: &Step<'_>, operands: &[&HostTensor]) -> Result<HostTensor, InterpError> {
     let (shape, dtype) = (&step.shape[..], step.node.ty.dtype);
     let result = match &step.node.kind {
-        NodeKind::Input { .. } | NodeKind::Const(_) | NodeKind::Data(_) => {
+        NodeKind::Input { .. }
+        | NodeKind::Const(_)
+        | NodeKind::Data(_)
+        | NodeKind::Loop(_)
+        | NodeKind::Call(_)
+        | NodeKind::Project(_) => {
             return Err(InterpError::Invalid {
                 node: step.id,
-                problem: "a leaf has no operands to compute from".into(),
+                problem: "not computed from the elements of its operands".into(),
             });
         }
         NodeKind::Iota { axis, .. } => iota(dtype, shape, *axis),

@@ -7,11 +7,15 @@
 //!   slots that overlap while both are live show a wrong result.
 //! - Inputs and constants are never written.
 
+use crate::binding::condition_waits;
 use crate::dtype::{DType, Scalar};
 use crate::graph::Condition;
+use crate::graph::control::mentions_data;
 use crate::index::{IndexExpr, IndexNode, SymId};
 use crate::kernel::interp::{Buffers, KernelError, interpret_on};
-use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage, Walk};
+use crate::plan::{
+    Gemm, GemmOperand, HostCall, Launch, Layout, Plan, Repeat, SlotId, Step, Storage, Strides,
+};
 use crate::tensor::{HostTensor, TensorError};
 
 /// Why a plan could not be run, or broke a rule while it ran.
@@ -74,10 +78,33 @@ pub enum PlanError {
         /// The slot.
         slot: SlotId,
     },
+    /// A loop that runs more than [`MAX_ITERATIONS`] times, or whose body does.
+    #[error("step {step}: the loop runs more than {MAX_ITERATIONS} times")]
+    Iterations {
+        /// Number of the step.
+        step: usize,
+    },
+    /// A step of a loop's body.
+    #[error("step {step}: in the loop: {source}")]
+    Body {
+        /// Number of the loop's step.
+        step: usize,
+        /// What went wrong in it.
+        source: Box<PlanError>,
+    },
+    /// A loop whose parts do not fit its body.
+    #[error("step {step}: the loop's body has no such input or output")]
+    BodyShape {
+        /// Number of the step.
+        step: usize,
+    },
     /// A tensor could not be made.
     #[error(transparent)]
     Tensor(#[from] TensorError),
 }
+
+/// The most iterations of a loop that are interpreted.
+pub const MAX_ITERATIONS: usize = 1 << 20;
 
 /// Symbol values for the given inputs: an extent that is a bare symbol binds it; others take their smallest value.
 ///
@@ -103,11 +130,11 @@ pub fn bind(plan: &Plan, inputs: &[HostTensor]) -> Result<Vec<i64>, PlanError> {
             }
         }
     }
-    let symbols: Vec<i64> = values
-        .iter()
-        .zip(&plan.symbols)
-        .map(|(v, s)| v.unwrap_or(s.lo))
-        .collect();
+    let mut symbols: Vec<i64> = Vec::new();
+    for (v, s) in values.iter().zip(&plan.symbols) {
+        let most = s.upper.as_ref().and_then(|e| e.eval_symbols(&symbols));
+        symbols.push(v.or(most).unwrap_or(s.lo));
+    }
     for (i, (declared, given)) in plan.inputs.iter().zip(inputs).enumerate() {
         for (d, &n) in declared.ty.shape.iter().zip(given.shape()) {
             if d.eval_symbols(&symbols) != i64::try_from(n).ok() {
@@ -116,6 +143,9 @@ pub fn bind(plan: &Plan, inputs: &[HostTensor]) -> Result<Vec<i64>, PlanError> {
         }
     }
     for guard in &plan.guards {
+        if condition_waits(&plan.symbols, &guard.condition) {
+            continue;
+        }
         let holds = match &guard.condition {
             Condition::Equal(a, b) => a.eval_symbols(&symbols) == b.eval_symbols(&symbols),
             Condition::NonNegative(e) => e.eval_symbols(&symbols).is_none_or(|v| v >= 0),
@@ -148,8 +178,11 @@ pub fn interpret_bound(
     symbols: &[i64],
 ) -> Result<Vec<HostTensor>, PlanError> {
     let mut m = Machine::new(plan, layout, inputs, symbols.to_vec())?;
+    let mut loops = 0;
     for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
-        m.step(number, step)?;
+        let body = layout.and_then(|l| l.bodies.get(loops)).map(|b| &b.layout);
+        loops += usize::from(matches!(step, Step::Loop(_)));
+        m.step(number, step, body)?;
     }
     let mut outputs = Vec::new();
     for o in &plan.outputs {
@@ -201,7 +234,9 @@ impl<'p> Machine<'p> {
             written: vec![false; plan.slots.len()],
         };
         for slot in &plan.slots {
-            m.lens.push(m.size(&slot.len)?);
+            // As large as data may make it.
+            let most = plan.most(&slot.len, &m.symbols).and_then(|n| usize::try_from(n).ok());
+            m.lens.push(most.ok_or_else(|| PlanError::Size(slot.len.clone()))?);
         }
         for (i, slot) in plan.slots.iter().enumerate() {
             let id = SlotId(i as u32);
@@ -251,7 +286,7 @@ impl<'p> Machine<'p> {
             .ok_or_else(|| PlanError::Size(e.clone()))
     }
 
-    fn step(&mut self, number: usize, step: &Step) -> Result<(), PlanError> {
+    fn step(&mut self, number: usize, step: &Step, body: Option<&Layout>) -> Result<(), PlanError> {
         let mut touched = Vec::new();
         step.visit_slots(&mut |slot, writes| touched.push((slot, writes)), &self.plan.kernels);
         for &(slot, writes) in &touched {
@@ -275,6 +310,8 @@ impl<'p> Machine<'p> {
                     self.put(number, *dst, i as i64, v)?;
                 }
             }
+            Step::Loop(l) => self.repeat(number, l, body)?,
+            Step::Call(c) => self.call(number, c)?,
         }
         for (slot, writes) in touched {
             self.written[self.plan.root(slot).0 as usize] |= writes;
@@ -306,6 +343,146 @@ impl<'p> Machine<'p> {
         })
     }
 
+    /// A slot's elements, in those extents.
+    fn tensor(&self, slot: SlotId, shape: &[usize]) -> Result<HostTensor, PlanError> {
+        let (region, at) = self.places[slot.0 as usize];
+        let dtype = self.plan.slots[slot.0 as usize].dtype;
+        let bytes = self.lens[slot.0 as usize] * dtype.bytes();
+        Ok(HostTensor::from_bytes(
+            dtype,
+            shape,
+            &self.regions[region][at..at + bytes],
+        )?)
+    }
+
+    fn fill(&mut self, step: usize, slot: SlotId, data: &HostTensor) -> Result<(), PlanError> {
+        if data.len() != self.lens[slot.0 as usize] || data.dtype() != self.plan.slots[slot.0 as usize].dtype {
+            return Err(PlanError::OutOfBounds { step, slot });
+        }
+        let (region, at) = self.places[slot.0 as usize];
+        self.regions[region][at..at + data.bytes().len()].copy_from_slice(data.bytes());
+        Ok(())
+    }
+
+    fn shape(&self, shape: &[IndexExpr]) -> Result<Vec<usize>, PlanError> {
+        shape.iter().map(|d| self.size(d)).collect()
+    }
+
+    fn call(&mut self, number: usize, c: &HostCall) -> Result<(), PlanError> {
+        let mut operands = Vec::new();
+        for (slot, shape) in c.operands.iter().zip(&c.shapes) {
+            operands.push(self.tensor(*slot, &self.shape(shape)?)?);
+        }
+        let results = crate::interp::host_results(&c.function, &operands, &self.symbols);
+        let results = results.ok_or(PlanError::BodyShape { step: number })?;
+        if let (Some(symbol), Some(count)) = (c.function.binds(), results.last()) {
+            self.symbols[symbol.0 as usize] = count.get(0).as_i64();
+            for (i, slot) in self.plan.slots.iter().enumerate() {
+                if mentions_data(&self.plan.symbols, &slot.len) {
+                    // What a later call decides is still as large as it may be.
+                    let size = self.plan.most(&slot.len, &self.symbols);
+                    self.lens[i] = slot
+                        .len
+                        .eval_symbols(&self.symbols)
+                        .map_or_else(|| size.unwrap_or(0) as usize, |n| n.max(0) as usize);
+                }
+            }
+        }
+        for (slot, data) in c.results.iter().zip(&results) {
+            self.fill(number, *slot, data)?;
+        }
+        Ok(())
+    }
+
+    fn repeat(&mut self, number: usize, l: &Repeat, layout: Option<&Layout>) -> Result<(), PlanError> {
+        let misfit = || PlanError::BodyShape { step: number };
+        let mut symbols = Vec::new();
+        for e in &l.symbols {
+            symbols.push(
+                e.eval_symbols(&self.symbols)
+                    .ok_or_else(|| PlanError::Size(e.clone()))?,
+            );
+        }
+        let trip = l.trip.as_ref().map(|t| self.size(t)).transpose()?;
+        let mut limit = trip.unwrap_or(usize::MAX);
+        if let Some(count) = l.count {
+            limit = limit.min(self.get(number, count, 0)?.as_i64().max(0) as usize);
+        }
+        let mut goes_on = match l.condition {
+            Some(slot) => self.get(number, slot, 0)?.as_i64() != 0,
+            None => true,
+        };
+        let inner = |ty: &crate::graph::TensorType| -> Result<Vec<usize>, PlanError> {
+            let size = |d: &IndexExpr| d.eval_symbols(&symbols).and_then(|d| usize::try_from(d).ok());
+            ty.shape
+                .iter()
+                .map(|d| size(d).ok_or_else(|| PlanError::Size(d.clone())))
+                .collect()
+        };
+        let input = |k: usize| l.body.inputs.get(k).ok_or_else(misfit);
+        let mut carried = Vec::new();
+        for (k, c) in l.carried.iter().enumerate() {
+            carried.push(self.tensor(c.first, &inner(&input(1 + k)?.ty)?)?);
+        }
+        let mut sliced = Vec::new();
+        for (k, w) in l.slices.iter().enumerate() {
+            let mut shape = inner(&input(1 + l.carried.len() + k)?.ty)?;
+            shape.insert((w.along.axis as usize).min(shape.len()), trip.ok_or_else(misfit)?);
+            sliced.push(self.tensor(w.slot, &shape)?);
+        }
+        let mut captures = Vec::new();
+        for (k, slot) in l.captures.iter().enumerate() {
+            let ty = &input(1 + l.carried.len() + l.slices.len() + k)?.ty;
+            captures.push(self.tensor(*slot, &inner(ty)?)?);
+        }
+        let first = usize::from(l.follows.is_some());
+        let mut stacks = Vec::new();
+        for (k, w) in l.stacks.iter().enumerate() {
+            let output = l.body.outputs.get(first + l.carried.len() + k).ok_or_else(misfit)?;
+            let mut shape = inner(&output.ty)?;
+            shape.insert((w.along.axis as usize).min(shape.len()), trip.ok_or_else(misfit)?);
+            stacks.push((output.ty.dtype, shape, vec![None; trip.unwrap_or(0)]));
+        }
+        let mut iteration = 0;
+        while goes_on && iteration < limit {
+            if iteration >= MAX_ITERATIONS {
+                return Err(PlanError::Iterations { step: number });
+            }
+            let index = Scalar::from_i64(DType::I64, iteration as i64);
+            let mut inputs = vec![HostTensor::scalar(index)];
+            inputs.append(&mut carried);
+            for (x, w) in sliced.iter().zip(&l.slices) {
+                let at = w.along.position(iteration, trip.unwrap_or(0));
+                inputs.push(crate::interp::element(x, w.along.axis as usize, at)?);
+            }
+            inputs.extend(captures.iter().cloned());
+            let outputs = interpret_bound(&l.body, layout, &inputs, &symbols);
+            let mut outputs = outputs
+                .map_err(|source| PlanError::Body {
+                    step: number,
+                    source: Box::new(source),
+                })?
+                .into_iter();
+            if l.follows.is_some() {
+                goes_on = outputs.next().ok_or_else(misfit)?.get(0).as_i64() != 0;
+            }
+            carried = outputs.by_ref().take(l.carried.len()).collect();
+            for (part, (w, stack)) in outputs.zip(l.stacks.iter().zip(&mut stacks)) {
+                stack.2[w.along.position(iteration, trip.unwrap_or(0))] = Some(part);
+            }
+            iteration += 1;
+        }
+        for (c, value) in l.carried.iter().zip(&carried) {
+            self.fill(number, c.last, value)?;
+        }
+        for (w, (dtype, shape, parts)) in l.stacks.iter().zip(&stacks) {
+            let parts: Vec<Option<&HostTensor>> = parts.iter().map(Option::as_ref).collect();
+            let whole = crate::interp::stack(*dtype, shape, w.along.axis as usize, &parts)?;
+            self.fill(number, w.slot, &whole)?;
+        }
+        Ok(())
+    }
+
     fn get(&self, step: usize, slot: SlotId, index: i64) -> Result<Scalar, PlanError> {
         let len = self.lens[slot.0 as usize] as i64;
         if !(0..len).contains(&index) {
@@ -335,7 +512,7 @@ impl<'p> Machine<'p> {
             extents.push(self.size(d)? as i64);
         }
         let value = |e: &IndexExpr| e.eval_symbols(&self.symbols).ok_or_else(|| PlanError::Size(e.clone()));
-        let walk = |w: &Walk| -> Result<Vec<(i64, i64)>, PlanError> {
+        let walk = |w: &Strides| -> Result<Vec<(i64, i64)>, PlanError> {
             let legs = w.legs.iter().map(|l| Ok((value(&l.extent)?, value(&l.stride)?)));
             legs.collect()
         };

@@ -7,6 +7,7 @@
 //! - A step reads only slots that hold a value by then: inputs, constants, or slots written by an earlier step.
 //! - Two arena slots whose lifetimes overlap do not overlap in memory, unless one is the declared alias of the other and
 //!   the step where one ends and the other begins may update in place.
+//! - A symbol that data decides (it has an upper bound) is known once a call has bound it; slots have room for the largest.
 //! - Sizes, ranges and symbol arguments are index expressions over the plan's symbols.
 
 pub mod interp;
@@ -16,8 +17,8 @@ pub mod verify;
 use smallvec::SmallVec;
 
 use crate::dtype::DType;
-use crate::graph::{Guard, Shape, Symbol, TensorType};
-use crate::index::IndexExpr;
+use crate::graph::{Along, Guard, HostFunction, Shape, Symbol, TensorType};
+use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::kernel::Kernel;
 use crate::tensor::HostTensor;
 
@@ -101,7 +102,7 @@ pub struct Launch {
 }
 
 /// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`, by a library. Strides in elements. At most one operand is wound (see
-/// [`Walk`]), and never the result.
+/// [`Strides`]), and never the result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gemm {
     /// f32 or f64.
@@ -134,9 +135,9 @@ pub struct GemmOperand {
     /// Stride of each batch axis.
     pub batch: Shape,
     /// How its rows follow each other.
-    pub row: Walk,
+    pub row: Strides,
     /// How its columns follow each other.
-    pub column: Walk,
+    pub column: Strides,
 }
 
 impl GemmOperand {
@@ -146,7 +147,7 @@ impl GemmOperand {
     }
 }
 
-/// One axis of several that make up a [`Walk`].
+/// One axis of several that make up a [`Strides`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Leg {
     /// Elements.
@@ -158,25 +159,121 @@ pub struct Leg {
 /// How one axis of a matrix walks memory: with one stride, or, where several axes of a tensor are taken as one, with a
 /// stride for each, outermost first. It has at least one leg, and the product of the legs' extents is the axis's.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Walk {
+pub struct Strides {
     /// The axes in one.
     pub legs: SmallVec<[Leg; 1]>,
 }
 
-impl Walk {
+impl Strides {
     /// The most legs of a walk.
     pub const MAX_LEGS: usize = 8;
 
     /// A walk of one stride.
-    pub fn straight(extent: IndexExpr, stride: IndexExpr) -> Walk {
-        Walk {
+    pub fn straight(extent: IndexExpr, stride: IndexExpr) -> Strides {
+        Strides {
             legs: [Leg { extent, stride }].into_iter().collect(),
         }
     }
 }
 
-/// One step.
+/// A value that goes around a loop. The three slots have one length.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Carried {
+    /// What the first iteration is given.
+    pub first: SlotId,
+    /// What the last iteration leaves.
+    pub last: SlotId,
+    /// Iterations write here and to `last` in turn.
+    pub spare: SlotId,
+}
+
+/// A tensor that the iterations of a loop walk along.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Walk {
+    /// The tensor.
+    pub slot: SlotId,
+    /// How.
+    pub along: Along,
+    /// Where one iteration's elements are copied from or to; without it they lie together in the tensor itself.
+    pub element: Option<SlotId>,
+}
+
+/// A loop over a plan of its own. The inputs and outputs of the body are those of the graph's body, see
+/// [`crate::graph::control`]; it has no `init` steps.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Repeat {
+    /// One iteration.
+    pub body: Plan,
+    /// The values of the body's symbols.
+    pub symbols: Vec<IndexExpr>,
+    /// The most iterations.
+    pub trip: Option<IndexExpr>,
+    /// Holds the number of iterations (i64).
+    pub count: Option<SlotId>,
+    /// Holds whether the first iteration runs (bool).
+    pub condition: Option<SlotId>,
+    /// Where an iteration finds its number (i64).
+    pub number: SlotId,
+    /// Where an iteration leaves whether another follows (bool).
+    pub follows: Option<SlotId>,
+    /// Values that go around.
+    pub carried: Vec<Carried>,
+    /// Operands of which each iteration sees one element.
+    pub slices: Vec<Walk>,
+    /// What each iteration sees alike.
+    pub captures: Vec<SlotId>,
+    /// Results of which each iteration writes one element.
+    pub stacks: Vec<Walk>,
+    /// What it computes, for reports.
+    pub label: String,
+}
+
+impl Repeat {
+    /// The slots that a body's input reads, but for the iteration number, which is input 0.
+    pub fn operand(&self, input: usize) -> Option<SlotId> {
+        let at = input.checked_sub(1)?;
+        let slices = self.carried.len();
+        let captures = slices + self.slices.len();
+        match at {
+            _ if at < slices => Some(self.carried[at].first),
+            _ if at < captures => Some(self.slices[at - slices].slot),
+            _ => self.captures.get(at - captures).copied(),
+        }
+    }
+
+    /// An expression over the body's symbols, over those of the plan around it.
+    pub fn outer(&self, e: &IndexExpr) -> IndexExpr {
+        e.replace(&mut |n| match n {
+            crate::index::IndexNode::Sym(s) => self.symbols.get(s.0 as usize).cloned(),
+            _ => None,
+        })
+    }
+
+    /// The body's symbols where those of the plan around it have these values.
+    pub fn inner_symbols(&self, symbols: &[i64]) -> Option<Vec<i64>> {
+        self.symbols.iter().map(|e| e.eval_symbols(symbols)).collect()
+    }
+}
+
+/// A function of the runtime.
 #[derive(Clone, PartialEq, Eq, Debug)]
+pub struct HostCall {
+    /// Which.
+    pub function: HostFunction,
+    /// Extents of the operands, in order.
+    pub shapes: Vec<Shape>,
+    /// Operands.
+    pub operands: Vec<SlotId>,
+    /// Results.
+    pub results: Vec<SlotId>,
+    /// Memory that it works in (u64); see [`HostFunction::workspace`].
+    pub workspace: SlotId,
+    /// What it computes, for reports.
+    pub label: String,
+}
+
+/// One step.
+#[derive(Clone, PartialEq, Debug)]
 pub enum Step {
     /// Runs a kernel.
     Launch(Launch),
@@ -191,6 +288,10 @@ pub enum Step {
         /// To.
         dst: SlotId,
     },
+    /// Runs a plan again and again.
+    Loop(Box<Repeat>),
+    /// Calls a function of the runtime.
+    Call(Box<HostCall>),
 }
 
 /// An executable program.
@@ -233,6 +334,17 @@ pub struct Layout {
     pub lower_bound_bytes: u64,
     /// Bytes without any sharing.
     pub naive_bytes: u64,
+    /// The arenas of the bodies of loops, in the order of the steps.
+    pub bodies: Vec<BodyLayout>,
+}
+
+/// Where the arena of a loop's body is, and what is in it.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct BodyLayout {
+    /// Its byte offset in the arena around it.
+    pub offset: u64,
+    /// The slots in it.
+    pub layout: Layout,
 }
 
 impl Step {
@@ -260,7 +372,44 @@ impl Step {
                 f(*src, false);
                 f(*dst, true);
             }
+            Step::Loop(l) => {
+                let read = [l.count, l.condition].into_iter().flatten();
+                let read = read.chain(l.carried.iter().map(|c| c.first));
+                let read = read
+                    .chain(l.slices.iter().map(|w| w.slot))
+                    .chain(l.captures.iter().copied());
+                read.for_each(|s| f(s, false));
+                let written = [Some(l.number), l.follows].into_iter().flatten();
+                let written = written.chain(l.carried.iter().flat_map(|c| [c.last, c.spare]));
+                let written = written.chain(l.slices.iter().filter_map(|w| w.element));
+                let written = written.chain(l.stacks.iter().flat_map(|w| [Some(w.slot), w.element]).flatten());
+                written.for_each(|s| f(s, true));
+            }
+            Step::Call(c) => {
+                c.operands.iter().for_each(|s| f(*s, false));
+                c.results.iter().chain([&c.workspace]).for_each(|s| f(*s, true));
+            }
         }
+    }
+}
+
+/// Symbols that have their value, or any up to it where data decides.
+struct UpTo<'p> {
+    symbols: &'p [Symbol],
+    values: &'p [i64],
+}
+
+impl Bounds for UpTo<'_> {
+    fn symbol(&self, sym: SymId) -> Interval {
+        let at = sym.0 as usize;
+        match (self.symbols.get(at), self.values.get(at)) {
+            (Some(s), Some(&v)) if s.upper.is_some() => Interval::new(0, v),
+            (Some(_), Some(&v)) => Interval::new(v, v),
+            _ => Interval::new(0, i64::MAX),
+        }
+    }
+    fn extent(&self, _: VarId) -> Option<IndexExpr> {
+        None
     }
 }
 
@@ -278,6 +427,19 @@ impl Plan {
             .filter(|(s, read)| *read && s.storage == Storage::Persistent);
         kept.map(|(s, _)| s.len.as_const().unwrap_or(0).max(0) as u64 * s.dtype.bytes() as u64)
             .sum()
+    }
+
+    /// The most that a size may be: its value under the symbols, where those that data decides take any value up to the one
+    /// given here. `None` if it overflows or is negative.
+    pub fn most(&self, size: &IndexExpr, symbols: &[i64]) -> Option<u64> {
+        if !crate::graph::control::mentions_data(&self.symbols, size) {
+            return size.eval_symbols(symbols).and_then(|n| u64::try_from(n).ok());
+        }
+        let range = size.interval(&UpTo {
+            symbols: &self.symbols,
+            values: symbols,
+        });
+        u64::try_from(range.hi.max(0)).ok().filter(|&n| n < i64::MAX as u64)
     }
 
     /// The slot whose bytes this one uses: itself unless it is an alias.

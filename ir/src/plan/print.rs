@@ -20,9 +20,9 @@
 
 use std::fmt::{self, Write as _};
 
-use crate::graph::Condition;
+use crate::graph::{Condition, HostFunction};
 use crate::index::{IndexExpr, SymId};
-use crate::plan::{GemmOperand, Launch, Leg, Plan, SlotId, Step, Storage, Walk};
+use crate::plan::{GemmOperand, Launch, Leg, Plan, Repeat, SlotId, Step, Storage, Strides};
 use crate::text::lexer::{quote, sigil_name, word_name};
 use crate::text::{PrintOptions, Printed};
 
@@ -70,12 +70,12 @@ impl Plan {
 
     fn operand(&self, o: &GemmOperand) -> String {
         let batch = o.batch.iter().map(|s| self.dim(s));
-        let strides: Vec<String> = batch.chain([self.walk(&o.row), self.walk(&o.column)]).collect();
+        let strides: Vec<String> = batch.chain([self.legs(&o.row), self.legs(&o.column)]).collect();
         let (offset, strides) = (self.dim(&o.offset), strides.join(", "));
         format!("{} offset {offset} strides [{strides}]", o.slot)
     }
 
-    fn walk(&self, w: &Walk) -> String {
+    fn legs(&self, w: &Strides) -> String {
         if let [leg] = &w.legs[..] {
             return self.dim(&leg.stride);
         }
@@ -104,7 +104,101 @@ impl Plan {
                 writeln!(f, "      dst {}", self.operand(&g.dst))
             }
             Step::Copy { src, dst } => writeln!(f, "    copy {src} to {dst}"),
+            Step::Call(c) => {
+                let slots = |all: &[SlotId]| all.iter().map(SlotId::to_string).collect::<Vec<_>>().join(", ");
+                let shapes: Vec<String> = c.shapes.iter().map(|s| self.dims(s)).collect();
+                writeln!(
+                    f,
+                    "    call {} shapes [{}] ({}) to ({}) workspace {} {}",
+                    self.function(&c.function),
+                    shapes.join(", "),
+                    slots(&c.operands),
+                    slots(&c.results),
+                    c.workspace,
+                    quote(&c.label)
+                )
+            }
+            // Loops hold plans, which may hold data: they have a function of their own.
+            Step::Loop(_) => Ok(()),
         }
+    }
+
+    /// A host function with its settings.
+    fn function(&self, function: &HostFunction) -> String {
+        match function {
+            HostFunction::Sort {
+                axis,
+                count,
+                descending,
+            } => {
+                let descending = if *descending { " descending" } else { "" };
+                format!("sort axis {axis} count {}{descending}", self.dim(count))
+            }
+            HostFunction::NonZero { count } => format!("nonzero count {}", self.dim(&(*count).into())),
+            HostFunction::Unique { axis, sorted, count } => {
+                let axis = axis.map_or(String::new(), |a| format!(" axis {a}"));
+                let sorted = if *sorted { " sorted" } else { "" };
+                format!("unique{axis} count {}{sorted}", self.dim(&(*count).into()))
+            }
+            HostFunction::Suppress { center, count } => {
+                let center = if *center { " center" } else { "" };
+                format!("suppress count {}{center}", self.dim(&(*count).into()))
+            }
+        }
+    }
+
+    /// A loop and its body.
+    fn write_loop(&self, out: &mut Printed, l: &Repeat, options: &PrintOptions) -> fmt::Result {
+        let f = &mut out.text;
+        f.push_str("    loop");
+        if let Some(trip) = &l.trip {
+            write!(f, " trip {}", self.dim(trip))?;
+        }
+        if let Some(count) = l.count {
+            write!(f, " count {count}")?;
+        }
+        if let Some(condition) = l.condition {
+            write!(f, " while {condition}")?;
+        }
+        if let Some(follows) = l.follows {
+            write!(f, " then {follows}")?;
+        }
+        if !l.symbols.is_empty() {
+            write!(f, " symbols {}", self.dims(&l.symbols))?;
+        }
+        writeln!(f, " number {} {}", l.number, quote(&l.label))?;
+        for c in &l.carried {
+            writeln!(f, "      carried {} to {} spare {}", c.first, c.last, c.spare)?;
+        }
+        for (word, all) in [("slice", &l.slices), ("stack", &l.stacks)] {
+            for w in all {
+                let reverse = if w.along.reverse { " reverse" } else { "" };
+                write!(f, "      {word} {} axis {}{reverse}", w.slot, w.along.axis)?;
+                if let Some(element) = w.element {
+                    write!(f, " element {element}")?;
+                }
+                f.push('\n');
+            }
+        }
+        for c in &l.captures {
+            writeln!(f, "      capture {c}")?;
+        }
+        // Data of the body is numbered on.
+        let mut inner = Printed {
+            text: String::new(),
+            externals: std::mem::take(&mut out.externals),
+        };
+        l.body.write(&mut inner, options)?;
+        out.externals = inner.externals;
+        for (i, line) in inner.text.lines().enumerate() {
+            let line = if i == 0 {
+                line.replacen("plan", "body", 1)
+            } else {
+                line.into()
+            };
+            writeln!(out.text, "      {line}")?;
+        }
+        Ok(())
     }
 }
 
@@ -123,7 +217,10 @@ impl Plan {
         write!(out.text, "plan @{}", sigil_name(&self.name))?;
         for (i, s) in self.symbols.iter().enumerate() {
             let lead = if i > 0 { ", " } else { " where " };
-            write!(out.text, "{lead}{} in {}..={}", word_name(&s.name), s.lo, s.hi)?;
+            match &s.upper {
+                Some(upper) => write!(out.text, "{lead}{} upto {}", word_name(&s.name), self.dim(upper))?,
+                None => write!(out.text, "{lead}{} in {}..={}", word_name(&s.name), s.lo, s.hi)?,
+            }
         }
         out.text.push_str(" {\n");
         let f = &mut out.text;
@@ -159,11 +256,17 @@ impl Plan {
         }
         for (name, steps) in [("init", &self.init), ("steps", &self.steps)] {
             if !steps.is_empty() {
-                writeln!(f, "  {name} {{")?;
-                steps.iter().try_for_each(|s| self.write_step(f, s))?;
-                f.push_str("  }\n");
+                writeln!(out.text, "  {name} {{")?;
+                for s in steps {
+                    match s {
+                        Step::Loop(l) => self.write_loop(out, l, options)?,
+                        s => self.write_step(&mut out.text, s)?,
+                    }
+                }
+                out.text.push_str("  }\n");
             }
         }
+        let f = &mut out.text;
         for (i, k) in self.kernels.iter().enumerate() {
             let text = k.to_string();
             let mut lines = text.lines();

@@ -7,6 +7,7 @@
 //!   checks an arena placement for concrete ones.
 //! - A slot that is an alias and that no step writes is a *view*: it holds a value when its root does.
 
+mod control;
 mod in_place;
 
 use std::fmt;
@@ -18,7 +19,7 @@ use crate::graph::Symbol;
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::Access;
 use crate::kernel::verify::nonnegative;
-use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage, Walk};
+use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage, Strides};
 pub use in_place::runs_in_place;
 
 /// A broken rule of a plan, and where.
@@ -74,8 +75,8 @@ pub enum PlanRule {
         found: usize,
     },
     /// The legs of a matrix's rows or columns do not make up their number, or are none or too many.
-    #[error("the legs of {0} do not make up its rows and columns, or are not 1 to {max}", max = Walk::MAX_LEGS)]
-    Walk(SlotId),
+    #[error("the legs of {0} do not make up its rows and columns, or are not 1 to {max}", max = Strides::MAX_LEGS)]
+    Legs(SlotId),
     /// A product with two wound operands, or a wound result.
     #[error("several legs in the result or in both operands, expected them in one operand at most")]
     Wound,
@@ -140,6 +141,15 @@ pub enum PlanRule {
     /// A matrix product that leaves its slot.
     #[error("the product accesses {0} outside its length")]
     OutOfBounds(SlotId),
+    /// A loop that does not fit its body.
+    #[error("the loop: {0}")]
+    Loop(String),
+    /// A rule that a loop's body breaks.
+    #[error("the body @{0}: {1}")]
+    Body(String, Box<PlanViolation>),
+    /// A host function that does not fit its operands.
+    #[error("the call: {0}")]
+    Call(String),
     /// Two slots that are live together overlap in the arena.
     #[error("{0} and {1} overlap in the arena")]
     Overlap(SlotId, SlotId),
@@ -203,10 +213,8 @@ pub fn verify_layout(plan: &Plan, layout: &Layout, symbols: &[i64]) -> Vec<PlanV
             continue;
         };
         let id = SlotId(i as u32);
-        let bytes = slot
-            .len
-            .eval_symbols(symbols)
-            .and_then(|n| u64::try_from(n).ok())
+        let bytes = plan
+            .most(&slot.len, symbols)
             .and_then(|n| n.checked_mul(slot.dtype.bytes() as u64));
         let at = layout.offsets.get(i).copied().flatten();
         let (Some(at), Some(bytes)) = (at, bytes) else {
@@ -224,7 +232,43 @@ pub fn verify_layout(plan: &Plan, layout: &Layout, symbols: &[i64]) -> Vec<PlanV
         }
         placed.push((i, at, at + bytes, span));
     }
+    verify_bodies(plan, layout, symbols, &placed, &mut errors);
     errors
+}
+
+/// The bodies' arenas: each overlaps nothing that lives at its loop, and is right in itself.
+fn verify_bodies(
+    plan: &Plan,
+    layout: &Layout,
+    symbols: &[i64],
+    placed: &[(usize, u64, u64, (usize, usize))],
+    errors: &mut Vec<PlanViolation>,
+) {
+    let mut bodies = layout.bodies.iter();
+    for (at, step) in plan.init.iter().chain(&plan.steps).enumerate() {
+        let Step::Loop(l) = step else { continue };
+        let place = PlanPlace::Step(at);
+        let mut fail = |rule| errors.push(PlanViolation { place, rule });
+        let (Some(body), Some(inner)) = (bodies.next(), l.inner_symbols(symbols)) else {
+            fail(PlanRule::Loop("its body has no arena".into()));
+            continue;
+        };
+        let end = body.offset.saturating_add(body.layout.arena_bytes);
+        if body.offset % 64 != 0 || end > layout.arena_bytes {
+            fail(PlanRule::Loop("its body's arena is not inside the arena".into()));
+        }
+        for &(slot, from, to, lives) in placed {
+            if lives.0 <= at && at <= lives.1 && body.offset < to && from < end {
+                fail(PlanRule::Loop(format!(
+                    "its body's arena overlaps {}",
+                    SlotId(slot as u32)
+                )));
+            }
+        }
+        for violation in verify_layout(&l.body, &body.layout, &inner) {
+            fail(PlanRule::Body(l.body.name.clone(), Box::new(violation)));
+        }
+    }
 }
 
 /// First and last step that touches the bytes of each root.
@@ -324,6 +368,12 @@ impl Checker<'_> {
                 Step::Group(all) => all.iter().for_each(|l| self.launch_ids(l)),
                 Step::Gemm(g) => [&g.lhs, &g.rhs, &g.dst].iter().for_each(|o| self.exists(o.slot)),
                 Step::Copy { src, dst } => [src, dst].iter().for_each(|s| self.exists(**s)),
+                Step::Loop(_) | Step::Call(_) => {
+                    let mut touched = Vec::new();
+                    step.visit_slots(&mut |s, _| touched.push(s), &plan.kernels);
+                    touched.into_iter().for_each(|s| self.exists(s));
+                    self.control_expressions(step);
+                }
             }
         }
         self.place = PlanPlace::Tables;
@@ -439,6 +489,14 @@ impl Checker<'_> {
                     if self.root(*src) == self.root(*dst) {
                         self.error(PlanRule::NotInPlace(*src, *dst));
                     }
+                }
+                Step::Loop(l) => {
+                    self.repeat(l);
+                    self.apart(step);
+                }
+                Step::Call(c) => {
+                    self.host_call(c);
+                    self.apart(step);
                 }
             }
             touched
@@ -600,8 +658,8 @@ impl Checker<'_> {
             let [rows, columns] = extents(operand);
             for (walk, whole) in [(&operand.row, &rows), (&operand.column, &columns)] {
                 let product = walk.legs.iter().fold(IndexExpr::ONE, |n, l| n * l.extent.clone());
-                if product != *whole || walk.legs.is_empty() || walk.legs.len() > Walk::MAX_LEGS {
-                    self.error(PlanRule::Walk(operand.slot));
+                if product != *whole || walk.legs.is_empty() || walk.legs.len() > Strides::MAX_LEGS {
+                    self.error(PlanRule::Legs(operand.slot));
                 }
             }
             let legs = operand.row.legs.iter().chain(&operand.column.legs);

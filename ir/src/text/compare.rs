@@ -1,6 +1,6 @@
 //! Structural equality of graphs: what the text form preserves.
 
-use crate::graph::{Condition, Graph, NodeId, NodeKind};
+use crate::graph::{Condition, Graph, Loop, NodeId, NodeKind};
 
 /// The first difference between two graphs, or `None` if they are the same computation written the same way: equal names,
 /// symbols, inputs, outputs and guards, and equal other nodes in the same order. Where inputs stand among the nodes does
@@ -33,6 +33,16 @@ pub fn difference(a: &Graph, b: &Graph) -> Option<String> {
         let (na, nb) = (a.node(ia), b.node(ib));
         let kinds_equal = match (&na.kind, &nb.kind) {
             (NodeKind::Data(x), NodeKind::Data(y)) => x.0 == y.0,
+            (NodeKind::Loop(x), NodeKind::Loop(y)) => {
+                if let Some(inside) = difference(&x.body.0, &y.body.0) {
+                    return Some(format!("in the body of {ia}: {inside}"));
+                }
+                let of_x = Loop {
+                    body: y.body.clone(),
+                    ..(**x).clone()
+                };
+                of_x == **y
+            }
             (x, y) => x == y,
         };
         if !kinds_equal {
@@ -50,7 +60,7 @@ pub fn difference(a: &Graph, b: &Graph) -> Option<String> {
                 na.operands, nb.operands
             ));
         }
-        if na.ty != nb.ty {
+        if na.ty != nb.ty || na.results != nb.results {
             return Some(format!(
                 "{ia} has type {}, {ib} has {}",
                 a.type_text(&na.ty),

@@ -158,6 +158,11 @@ impl<'t> Cursor<'t> {
         self.errors.len() >= MAX_ERRORS
     }
 
+    /// How many errors were reported.
+    pub(crate) fn errors(&self) -> usize {
+        self.errors.len()
+    }
+
     /// Reports a symbol's second declaration, which began at a mark.
     pub(crate) fn declared_twice(&mut self, start: Mark, name: &str) -> Reported {
         let message = format!("symbol `{}` declared twice; expected one declaration", excerpt(name));

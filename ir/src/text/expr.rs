@@ -64,10 +64,16 @@ pub(crate) fn dtype(c: &mut Cursor<'_>) -> Parsed<DType> {
     }
 }
 
-/// A declared size: `n`, `n = 4` or `n in 0..=4`.
-pub(crate) fn symbol_range(c: &mut Cursor<'_>) -> Parsed<Symbol> {
+/// A declared size: `n`, `n = 4`, `n in 0..=4`, or `n upto 3*m`, which data decides.
+pub(crate) fn symbol_range(c: &mut Cursor<'_>, scope: &mut dyn Scope) -> Parsed<Symbol> {
     let start = c.mark();
     let name = c.word_or_string("symbol")?;
+    if c.eat_word("upto") {
+        let upper = dim(c, scope)?;
+        let hi = upper.interval(scope).hi.max(0);
+        let upper = Some(upper);
+        return Ok(Symbol { name, lo: 0, hi, upper });
+    }
     let (lo, hi) = if c.eat(TokenKind::Equals) {
         let lo = c.integer("size", 0, i64::MAX)?;
         (lo, lo)
@@ -76,7 +82,12 @@ pub(crate) fn symbol_range(c: &mut Cursor<'_>) -> Parsed<Symbol> {
     } else {
         (0, DEFAULT_SYMBOL_MAX)
     };
-    Ok(Symbol { name, lo, hi })
+    Ok(Symbol {
+        name,
+        lo,
+        hi,
+        upper: None,
+    })
 }
 
 /// `0..=4`; an empty range is reported, from `start` on, and taken as its lower bound.

@@ -4,6 +4,7 @@
 //! their own syntax errors show) but not added. A node whose stated type differs from the inferred one counts as broken.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -12,11 +13,12 @@ use super::expr::{dim, dims, scalar, symbol_range, tensor_type};
 use super::lexer::{Span, TokenKind, excerpt};
 use super::{Resolver, constant, lexer};
 use crate::dtype::DType;
+use crate::graph::control::{MAX_LOOP_DEPTH, unit};
 use crate::graph::{
-    Axes, ConstData, Graph, Labels, Monoid, NodeId, NodeKind, Operands, Origin, ScatterOp, Semiring, Shape, TensorType,
-    View,
+    Along, Axes, Body, ConstData, Graph, HostFunction, Labels, Loop, Monoid, NodeId, NodeKind, Operands, Origin,
+    ScatterOp, Semiring, Shape, TensorType, View,
 };
-use crate::index::IndexExpr;
+use crate::index::{IndexExpr, IndexNode};
 use crate::scalar::ScalarOp;
 
 /// Words at which a line begins something new.
@@ -33,16 +35,23 @@ pub(super) struct GraphParser<'c, 't, 'r, 'f> {
     values: HashMap<Name, Option<NodeId>>,
     /// The header could not be read, so unknown values may be inputs.
     inputs_unknown: bool,
+    /// Loops around it.
+    depth: usize,
 }
 
 /// Reads a graph, behind the word `graph`. On failure the cursor may stand anywhere in the section.
 pub(crate) fn graph(c: &mut Cursor<'_>, resolver: &mut Resolver<'_>) -> Parsed<Graph> {
+    nested(c, resolver, 0)
+}
+
+fn nested(c: &mut Cursor<'_>, resolver: &mut Resolver<'_>, depth: usize) -> Parsed<Graph> {
     let mut parser = GraphParser {
         c,
         resolver,
         graph: Graph::default(),
         values: HashMap::new(),
         inputs_unknown: false,
+        depth,
     };
     parser.header()?;
     parser.body()?;
@@ -98,12 +107,15 @@ impl GraphParser<'_, '_, '_, '_> {
 
     fn symbol(&mut self) -> Parsed<()> {
         let start = self.c.mark();
-        let symbol = symbol_range(self.c)?;
+        let symbol = symbol_range(self.c, &mut self.graph)?;
         if self.graph.find_symbol(&symbol.name).is_some() {
             self.c.declared_twice(start, &symbol.name);
             return Ok(());
         }
-        self.graph.add_symbol(&symbol.name, symbol.lo, symbol.hi);
+        match symbol.upper {
+            Some(upper) => self.graph.add_data_symbol(&symbol.name, upper),
+            None => self.graph.add_symbol(&symbol.name, symbol.lo, symbol.hi),
+        };
         Ok(())
     }
 
@@ -191,6 +203,10 @@ impl GraphParser<'_, '_, '_, '_> {
                 name = self.c.word_or_string("output")?;
             }
             let span = self.c.span_since(start);
+            if value.is_some_and(|v| self.graph.node(v).kind.is_tuple()) {
+                let message = "an output of several results; expected a projection of it";
+                self.c.error(span, message);
+            }
             if name.is_empty() {
                 self.c.error(span, "an output's name is empty; expected a name");
             }
@@ -257,8 +273,15 @@ impl GraphParser<'_, '_, '_, '_> {
         let operation = self.c.span_since(start);
         self.c.expect(TokenKind::Colon, "statement")?;
         let annotation = self.c.mark();
-        let ty = tensor_type(self.c, &mut self.graph)?;
+        let (ty, results) = match &draft.form {
+            Full::Call(_) | Full::Loop(_) => (unit(), self.results()?),
+            _ => (tensor_type(self.c, &mut self.graph)?, Vec::new()),
+        };
         let annotation_span = self.c.span_since(annotation);
+        if let Full::Loop(None) = draft.form {
+            // Its body is broken.
+            return Ok(None);
+        }
         let Some(operands) = draft.operands.take() else {
             return Ok(None);
         };
@@ -272,14 +295,28 @@ impl GraphParser<'_, '_, '_, '_> {
             .graph
             .add(kind, &operands, origin)
             .map_err(|error| self.c.error(operation, error.to_string()))?;
-        let inferred = self.graph.ty(id);
-        if *inferred != ty {
-            let (expected, found) = (self.graph.type_text(inferred), self.graph.type_text(&ty));
+        let node = self.graph.node(id);
+        if node.ty != ty || node.results[..] != results[..] {
+            let found = match node.kind.is_tuple() {
+                true => {
+                    let all: Vec<String> = results.iter().map(|t| self.graph.type_text(t)).collect();
+                    format!("({})", all.join(", "))
+                }
+                false => self.graph.type_text(&ty),
+            };
+            let expected = self.graph.results_text(node);
             let message = format!("{op} has another type; expected {expected}, found {found}");
             self.c.error(annotation_span, message);
             return Ok(None);
         }
         Ok(Some(id))
+    }
+
+    /// `(f32[4], i64[])`.
+    fn results(&mut self) -> Parsed<Vec<TensorType>> {
+        self.c.expect(TokenKind::LeftParen, "results")?;
+        let graph = &mut self.graph;
+        self.c.list(TokenKind::RightParen, "results", |c| tensor_type(c, graph))
     }
 
     /// Reads what stands between `=` and `:`.
@@ -317,6 +354,13 @@ impl GraphParser<'_, '_, '_, '_> {
             "window" => Form::Window,
             "gather" => Form::Gather,
             "copy" => Form::Copy,
+            "project" => Form::Project,
+            "call" => {
+                let names = ["sort", "nonzero", "unique", "suppress"];
+                let from_name = |name: &str| names.iter().find(|n| **n == name).copied();
+                Form::Call(self.modifier(op, from_name, &names)?)
+            }
+            "loop" => Form::Loop,
             _ => match ScalarOp::from_name(op) {
                 Some(op) => Form::Map(op),
                 None => {
@@ -367,6 +411,20 @@ impl GraphParser<'_, '_, '_, '_> {
             Form::Slice => &["start", "step"],
             Form::Window => &["axis", "size", "stride", "dilation"],
             Form::Scan(_) => &["axis", "exclusive", "reverse"],
+            Form::Project => &["result"],
+            Form::Call("sort") => &["axis", "count", "descending"],
+            Form::Call("unique") => &["axis", "sorted", "count"],
+            Form::Call("suppress") => &["center", "count"],
+            Form::Call(_) => &["count"],
+            Form::Loop => &[
+                "trip",
+                "counted",
+                "conditional",
+                "carried",
+                "slices",
+                "stacks",
+                "symbols",
+            ],
         };
         let open = self.c.mark();
         let mut a = Attributes::default();
@@ -395,6 +453,11 @@ impl GraphParser<'_, '_, '_, '_> {
                 match name {
                     "exclusive" => a.exclusive = true,
                     "reverse" => a.reverse = true,
+                    "counted" => a.counted = true,
+                    "conditional" => a.conditional = true,
+                    "descending" => a.descending = true,
+                    "sorted" => a.sorted = true,
+                    "center" => a.center = true,
                     _ => {
                         self.c.expect(TokenKind::Equals, "attribute")?;
                         self.attribute(name, &mut a)?;
@@ -405,8 +468,25 @@ impl GraphParser<'_, '_, '_, '_> {
                 }
             }
         }
-        let optional = ["step", "stride", "dilation", "exclusive", "reverse"];
-        let missing = allowed.iter().find(|n| !optional.contains(n) && !seen.contains(n));
+        let optional = [
+            "step",
+            "stride",
+            "dilation",
+            "exclusive",
+            "reverse",
+            "trip",
+            "counted",
+            "conditional",
+            "slices",
+            "stacks",
+            "symbols",
+            "descending",
+            "sorted",
+            "center",
+        ];
+        let whole = matches!(form, Form::Call("unique"));
+        let may_lack = |n: &str| optional.contains(&n) || (whole && n == "axis");
+        let missing = allowed.iter().find(|n| !may_lack(n) && !seen.contains(n));
         if let Some(missing) = missing {
             let span = self.c.span_since(open);
             return Err(self.c.error(
@@ -414,7 +494,71 @@ impl GraphParser<'_, '_, '_, '_> {
                 format!("missing attribute of {op}; expected `{missing}=…` in braces"),
             ));
         }
-        Ok(Full::With(form, Box::new(a)))
+        match form {
+            Form::Call(name) => {
+                let size = a.size.unwrap_or(IndexExpr::ZERO);
+                let count = match &size {
+                    IndexExpr::Node(n) => match **n {
+                        IndexNode::Sym(s) => Some(s),
+                        _ => None,
+                    },
+                    IndexExpr::Const(_) => None,
+                };
+                let function = match (name, count) {
+                    ("sort", _) => HostFunction::Sort {
+                        axis: a.axis,
+                        count: size,
+                        descending: a.descending,
+                    },
+                    (_, None) => {
+                        let span = self.c.span_since(open);
+                        return Err(self
+                            .c
+                            .error(span, "a count that is no symbol; expected one declared with `upto`"));
+                    }
+                    ("nonzero", Some(count)) => HostFunction::NonZero { count },
+                    ("suppress", Some(count)) => HostFunction::Suppress {
+                        center: a.center,
+                        count,
+                    },
+                    (_, Some(count)) => HostFunction::Unique {
+                        axis: seen.contains(&"axis").then_some(a.axis),
+                        sorted: a.sorted,
+                        count,
+                    },
+                };
+                Ok(Full::Call(function))
+            }
+            Form::Loop => self.repeated(a),
+            _ => Ok(Full::With(form, Box::new(a))),
+        }
+    }
+
+    /// `body @name(…) { … }`, behind the attributes of a loop.
+    fn repeated(&mut self, a: Attributes) -> Parsed<Full> {
+        let word = self.c.token();
+        if !self.c.eat_word("body") {
+            return Err(self.c.unexpected("loop", "`body`"));
+        }
+        if self.depth + 1 >= MAX_LOOP_DEPTH {
+            let message = format!("loops inside each other; expected at most {MAX_LOOP_DEPTH}");
+            return Err(self.c.error(word.span(), message));
+        }
+        let before = self.c.errors();
+        let body = nested(self.c, self.resolver, self.depth + 1)?;
+        if self.c.errors() > before {
+            return Ok(Full::Loop(None));
+        }
+        Ok(Full::Loop(Some(Box::new(Loop {
+            body: Body(Arc::new(body)),
+            symbols: a.symbols.into_vec(),
+            trip: a.size,
+            counted: a.counted,
+            conditional: a.conditional,
+            carried: a.carried,
+            slices: a.slices,
+            stacks: a.stacks,
+        }))))
     }
 
     fn attribute(&mut self, name: &str, a: &mut Attributes) -> Parsed<()> {
@@ -432,13 +576,33 @@ impl GraphParser<'_, '_, '_, '_> {
             "lo" => a.lo = dims(self.c, &mut self.graph, name)?,
             "hi" => a.hi = dims(self.c, &mut self.graph, name)?,
             "start" => a.lo = dims(self.c, &mut self.graph, name)?,
-            "size" => a.size = Some(dim(self.c, &mut self.graph)?),
+            "size" | "trip" | "count" => a.size = Some(dim(self.c, &mut self.graph)?),
+            "carried" => a.carried = self.c.integer(name, 0, i64::from(u32::MAX))? as usize,
+            "result" => a.result = self.c.integer(name, 0, i64::from(u32::MAX))? as u32,
+            "slices" => a.slices = self.alongs(name)?,
+            "stacks" => a.stacks = self.alongs(name)?,
+            "symbols" => {
+                let graph = &mut self.graph;
+                self.c.expect(TokenKind::LeftBracket, name)?;
+                a.symbols = self.c.list(TokenKind::RightBracket, name, |c| dim(c, graph))?.into();
+            }
             _ => {
                 a.value = Some(self.c.mark());
                 self.skip_literal()?;
             }
         }
         Ok(())
+    }
+
+    /// `[0, 1 reverse]`.
+    fn alongs(&mut self, name: &str) -> Parsed<SmallVec<[Along; 2]>> {
+        self.c.expect(TokenKind::LeftBracket, name)?;
+        let all = self.c.list(TokenKind::RightBracket, name, |c| {
+            let axis = c.integer(name, 0, 255)? as u8;
+            let reverse = c.eat_word("reverse");
+            Ok(Along { axis, reverse })
+        })?;
+        Ok(all.into())
     }
 
     /// `{ab,bc->ac; semiring=max-add, acc=f64}`.
@@ -578,6 +742,9 @@ impl GraphParser<'_, '_, '_, '_> {
                 let data = constant::opaque(self.c, self.resolver, start, &name, ty, &text)?;
                 return Ok(NodeKind::Data(ConstData(data)));
             }
+            Full::Call(function) => return Ok(NodeKind::Call(function)),
+            Full::Loop(Some(l)) => return Ok(NodeKind::Loop(Arc::new(*l))),
+            Full::Loop(None) => unreachable!("a broken body is no kind"),
             Full::Einsum(spec) => {
                 if operands.len() != spec.inputs.len() {
                     let (expected, found) = (operands.len(), spec.inputs.len());
@@ -605,7 +772,8 @@ impl GraphParser<'_, '_, '_, '_> {
             Form::Map(op) => NodeKind::Map(op),
             Form::Convert => NodeKind::Convert(ty.dtype),
             Form::Bitcast => NodeKind::Bitcast(ty.dtype),
-            Form::Einsum => unreachable!("einsum has its own braces"),
+            Form::Einsum | Form::Call(_) | Form::Loop => unreachable!("it has its own braces"),
+            Form::Project => NodeKind::Project(a.result),
             Form::Reduce(monoid) => NodeKind::Reduce { monoid, axes: a.axes },
             Form::Reshape => NodeKind::View(View::Reshape(ty.shape.clone())),
             Form::Permute => NodeKind::View(View::Permute(a.axes)),
@@ -664,6 +832,9 @@ pub(super) enum Form {
     Scatter(ScatterOp),
     Scan(Monoid),
     Copy,
+    Project,
+    Call(&'static str),
+    Loop,
 }
 
 /// An operation with its attributes, before operands' types and the result type are looked at.
@@ -672,6 +843,9 @@ pub(super) enum Full {
     List(Mark),
     Opaque(Mark, String),
     Einsum(Box<EinsumSpec>),
+    Call(HostFunction),
+    /// None if the body is broken.
+    Loop(Option<Box<Loop>>),
     With(Form, Box<Attributes>),
 }
 
@@ -693,12 +867,23 @@ pub(super) struct Attributes {
     lo: Shape,
     hi: Shape,
     step: Option<SmallVec<[i64; 4]>>,
+    /// `size` of a window, `count` of a sort, `trip` of a loop.
     size: Option<IndexExpr>,
     stride: Option<i64>,
     dilation: Option<i64>,
     value: Option<Mark>,
     exclusive: bool,
     reverse: bool,
+    result: u32,
+    carried: usize,
+    counted: bool,
+    conditional: bool,
+    descending: bool,
+    sorted: bool,
+    center: bool,
+    slices: SmallVec<[Along; 2]>,
+    stacks: SmallVec<[Along; 2]>,
+    symbols: Shape,
 }
 
 /// A statement's right-hand side; no operands if one of them is broken.

@@ -9,7 +9,7 @@
 //!   parser resumes at the next statement, and what depends on a broken statement is not reported again.
 //! - No text makes the parser panic, hang or overflow the stack. Time and memory are linear in the text (constants' data
 //!   included: it is counted before it is allocated). Nothing recurses over the input but parentheses in extents, which
-//!   nest at most 64 deep, and blocks of kernels, at most 128. At most [`MAX_ERRORS`] errors are reported.
+//!   nest at most 64 deep, blocks of kernels, at most 128, and bodies of loops, at most 16. At most [`MAX_ERRORS`] errors are reported.
 //!
 //! # A graph
 //!
@@ -33,7 +33,8 @@
 //! called `7` is `%"7"`. Two equal statements are one node under two names.
 //!
 //! **Symbols** without a declared range have `0..=2147483648`; `h = 12` is a range of one value. Symbols are numbered in the
-//! order of the `where` clause, then by first occurrence.
+//! order of the `where` clause, then by first occurrence. `k upto 3*n` is a size that data decides: a call of the graph binds it,
+//! and buffers have room for the bound.
 //!
 //! **Types** are mandatory. For `reshape`, `expand`, `slice`, `iota`, `random`, `convert`, `bitcast` and `einsum` the type
 //! says what the node makes (`einsum`: the dtype only); everywhere it must be the inferred type, extent for extent.
@@ -46,6 +47,23 @@
 //!
 //! **Einsum** labels are letters, one per axis, or `'52` and so on beyond them; `a` is `'0` and `Z` is `'51`. They are
 //! renumbered by first appearance. `semiring` is `add-mul` and `acc` the accumulator of the result's dtype unless given.
+//!
+//! **Loops and calls** have several results, whose types stand in parentheses, and are used through `project`. A loop holds
+//! its body, a graph with values and symbols of its own; `symbols` gives those their values. See [`crate::graph::control`]
+//! for the order of operands, inputs, outputs and results.
+//!
+//! ```text
+//! graph @running(%x: f32[n, 4], %h: f32[4]) where n {
+//!   %0 = loop %h, %x {trip=n, carried=1, slices=[0], stacks=[0 reverse]} body @step(%i: i64[], %h: f32[4], %x: f32[4]) {
+//!     %0 = add %h, %x : f32[4]
+//!     return %0, %0
+//!   } : (f32[4], f32[n, 4])
+//!   %1 = project %0 {result=1} : f32[n, 4]
+//!   %2 = call sort %1 {axis=1, count=2, descending} : (f32[n, 2], i64[n, 2])
+//!   %3 = project %2 {result=1} : i64[n, 2]
+//!   return %1, %3
+//! }
+//! ```
 //!
 //! # A kernel
 //!
@@ -97,13 +115,22 @@
 //!
 //! ```text
 //! module    = { graph | kernel | plan } ;
-//! graph     = "graph" GLOBAL "(" [ input { "," input } [ "," ] ] ")" [ "where" symbol { "," symbol } ]
+//! graph     = "graph" section ;
+//! section   = GLOBAL "(" [ input { "," input } [ "," ] ] ")" [ "where" symbol { "," symbol } ]
 //!             "{" { statement } "return" [ output { "," output } ] "}" ;
 //! input     = VALUE ":" type ;
-//! symbol    = name [ "=" INTEGER | "in" INTEGER "..=" INTEGER ] ;
+//! symbol    = name [ "=" INTEGER | "in" INTEGER "..=" INTEGER | "upto" extent ] ;
 //! output    = VALUE [ "as" name ] ;
 //! name      = WORD | STRING ;
-//! statement = VALUE "=" operation ":" type ;
+//! statement = VALUE "=" ( operation ":" type | tuple ":" "(" [ type { "," type } ] ")" ) ;
+//! tuple     = "call" "sort" VALUE "{" "axis" "=" INTEGER "," "count" "=" extent [ "," "descending" ] "}"
+//!           | "call" "nonzero" VALUE "{" "count" "=" name "}"
+//!           | "call" "unique" VALUE "{" [ "axis" "=" INTEGER "," ] [ "sorted" "," ] "count" "=" name "}"
+//!           | "call" "suppress" VALUE { "," VALUE } "{" [ "center" "," ] "count" "=" name "}"
+//!           | "loop" [ VALUE { "," VALUE } ] "{" [ "trip" "=" extent "," ] [ "counted" "," ] [ "conditional" "," ]
+//!             "carried" "=" INTEGER [ "," "slices" "=" alongs ] [ "," "stacks" "=" alongs ] [ "," "symbols" "=" extents ] "}"
+//!             "body" section ;
+//! alongs    = "[" [ INTEGER [ "reverse" ] { "," INTEGER [ "reverse" ] } ] "]" ;
 //! operation = "const" ( literal | list | "opaque" STRING )
 //!           | "iota" "{" "axis" "=" INTEGER "}"
 //!           | "random" VALUE "{" "stream" "=" INTEGER "}"
@@ -118,7 +145,8 @@
 //!                            [ "," "stride" "=" INTEGER ] [ "," "dilation" "=" INTEGER ] "}"      (* both 1 *)
 //!           | "gather" VALUE "," VALUE { "," VALUE } "{" "axes" "=" integers "}"
 //!           | "scatter" SCATTER_OP VALUE { "," VALUE } "{" "axes" "=" integers "}"
-//!           | "scan" MONOID VALUE "{" "axis" "=" INTEGER [ "," "exclusive" ] [ "," "reverse" ] "}" ;
+//!           | "scan" MONOID VALUE "{" "axis" "=" INTEGER [ "," "exclusive" ] [ "," "reverse" ] "}"
+//!           | "project" VALUE "{" "result" "=" INTEGER "}" ;
 //! labels    = { LETTER | "'" DIGITS } ;
 //! einsum_option = "semiring" "=" SEMIRING | "acc" "=" DTYPE ;
 //! list      = "[" [ ( list | literal ) { "," ( list | literal ) } ] "]" ;
@@ -149,7 +177,8 @@
 //! variable  = "i"NUMBER "in" "0" ".." extent ;
 //! element   = ( "p"NUMBER | "r"NUMBER ) "[" extent "]" ;
 //!
-//! plan      = "plan" GLOBAL [ "where" symbol { "," symbol } ] "{" { item } "}" ;
+//! plan      = "plan" program ;
+//! program   = GLOBAL [ "where" symbol { "," symbol } ] "{" { item } "}" ;
 //! item      = "input" name ":" type "=" ( SLOT | "unused" )
 //!           | "output" name ":" type "=" SLOT
 //!           | "guard" extent ( "=" extent | "not" "negative" ) "at" "node" INTEGER
@@ -163,7 +192,16 @@
 //!           | "group" "{" { launch } "}"
 //!           | "gemm" DTYPE "batch" extents extent "x" extent "x" extent STRING
 //!             "lhs" operand "rhs" operand "dst" operand
-//!           | "copy" SLOT "to" SLOT ;
+//!           | "copy" SLOT "to" SLOT
+//!           | "call" function "shapes" "[" extents { "," extents } "]"
+//!             slots "to" slots "workspace" SLOT STRING
+//!           | "loop" [ "trip" extent ] [ "count" SLOT ] [ "while" SLOT ] [ "then" SLOT ] [ "symbols" extents ]
+//!             "number" SLOT STRING { "carried" SLOT "to" SLOT "spare" SLOT | ( "slice" | "stack" ) walk | "capture" SLOT }
+//!             "body" program ;
+//! function  = "sort" "axis" INTEGER "count" extent [ "descending" ] | "nonzero" "count" name
+//!           | "unique" [ "axis" INTEGER ] "count" name [ "sorted" ] | "suppress" "count" name [ "center" ] ;
+//! walk      = SLOT "axis" INTEGER [ "reverse" ] [ "element" SLOT ] ;
+//! slots     = "(" [ SLOT { "," SLOT } ] ")" ;
 //! launch    = "launch" "kernel" INTEGER "(" [ SLOT { "," SLOT } ] ")" [ "symbols" extents ]
 //!             "grain" INTEGER "bytes" extent "flops" extent STRING ;
 //! operand   = SLOT "offset" extent "strides" extents ;

@@ -10,10 +10,12 @@ use super::expr::{self, dim, dims, dtype, symbol_range, tensor_type};
 use super::kernel::{StatementSpans, kernel};
 use super::lexer::{Span, Token, TokenKind, excerpt};
 use super::{Resolver, constant};
-use crate::graph::{Condition, Guard, NodeId, Symbol, TensorType};
-use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
+use crate::graph::control::MAX_LOOP_DEPTH;
+use crate::graph::{Along, Condition, Guard, HostFunction, NodeId, Shape, Symbol, TensorType};
+use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::plan::{
-    Gemm, GemmOperand, KernelId, Launch, Leg, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage, Walk,
+    Carried, Gemm, GemmOperand, HostCall, KernelId, Launch, Leg, Plan, PlanInput, PlanOutput, Repeat, Slot, SlotId,
+    Step, Storage, Strides, Walk,
 };
 use crate::tensor::HostTensor;
 
@@ -23,7 +25,7 @@ const MAX_TABLE: usize = 1 << 16;
 /// Words that begin a line of a plan.
 const WORDS: &[&str] = &[
     "input", "output", "guard", "constant", "donate", "init", "steps", "kernel", "launch", "group", "gemm", "copy",
-    "graph", "plan",
+    "loop", "call", "carried", "slice", "stack", "capture", "body", "graph", "plan",
 ];
 
 /// How an axis of an operand of `gemm` is written.
@@ -95,10 +97,16 @@ struct PlanParser<'c, 't, 'r, 'f> {
     names: Names,
     plan: Plan,
     spans: PlanSpans,
+    /// Loops around it.
+    depth: usize,
 }
 
 /// Reads a plan, behind the word `plan`.
 pub(crate) fn plan(c: &mut Cursor<'_>, resolver: &mut Resolver<'_>) -> Parsed<(Plan, PlanSpans)> {
+    nested(c, resolver, 0)
+}
+
+fn nested(c: &mut Cursor<'_>, resolver: &mut Resolver<'_>, depth: usize) -> Parsed<(Plan, PlanSpans)> {
     let start = c.mark();
     let mut parser = PlanParser {
         c,
@@ -106,6 +114,7 @@ pub(crate) fn plan(c: &mut Cursor<'_>, resolver: &mut Resolver<'_>) -> Parsed<(P
         names: Names::default(),
         plan: Plan::default(),
         spans: PlanSpans::default(),
+        depth,
     };
     let header = parser.header();
     parser.spans.header = parser.c.span_since(start);
@@ -134,7 +143,7 @@ impl PlanParser<'_, '_, '_, '_> {
         }
         loop {
             let start = self.c.mark();
-            let symbol = symbol_range(self.c)?;
+            let symbol = symbol_range(self.c, &mut self.names)?;
             let number = self.names.symbols.len() as u32;
             if self.names.numbers.insert(symbol.name.clone(), number).is_some() {
                 return Err(self.c.declared_twice(start, &symbol.name));
@@ -366,7 +375,185 @@ impl PlanParser<'_, '_, '_, '_> {
             let dst = self.slot("copy", TokenKind::Slot.describe())?;
             return Ok(Step::Copy { src, dst });
         }
-        Err(self.c.unexpected("step", "launch, group, gemm or copy"))
+        if self.c.eat_word("call") {
+            return Ok(Step::Call(Box::new(self.call()?)));
+        }
+        if self.c.eat_word("loop") {
+            return Ok(Step::Loop(Box::new(self.repeat()?)));
+        }
+        Err(self.c.unexpected("step", "launch, group, gemm, copy, loop or call"))
+    }
+
+    /// `call sort axis 0 count 4 shapes [[8]] ($0) to ($1, $2) workspace $3 "label"`, behind the first word.
+    fn call(&mut self) -> Parsed<HostCall> {
+        let function = self.function()?;
+        self.word("shapes", "call")?;
+        self.c.expect(TokenKind::LeftBracket, "call")?;
+        let names = &mut self.names;
+        let shapes: Vec<Shape> = self
+            .c
+            .list(TokenKind::RightBracket, "call", |c| dims(c, names, "call"))?;
+        let operands = self.slots("call")?;
+        self.word("to", "call")?;
+        let results = self.slots("call")?;
+        self.word("workspace", "call")?;
+        let workspace = self.slot("call", TokenKind::Slot.describe())?;
+        let label = self.c.string("call")?;
+        Ok(HostCall {
+            function,
+            shapes,
+            operands,
+            results,
+            workspace,
+            label,
+        })
+    }
+
+    /// `sort axis 0 count 4`.
+    fn function(&mut self) -> Parsed<HostFunction> {
+        let names = ["sort", "nonzero", "unique", "suppress"];
+        let Some(name) = names.into_iter().find(|n| self.c.eat_word(n)) else {
+            return Err(self.c.unexpected("call", &format!("one of {}", names.join(", "))));
+        };
+        let mut axis = None;
+        if matches!(name, "sort" | "unique") && self.c.eat_word("axis") {
+            axis = Some(self.c.integer("axis", 0, 255)? as u8);
+        }
+        self.word("count", "call")?;
+        let start = self.c.mark();
+        let count = dim(self.c, &mut self.names)?;
+        if name == "sort" {
+            let Some(axis) = axis else {
+                return Err(self.c.unexpected("call", "`axis`"));
+            };
+            let descending = self.c.eat_word("descending");
+            return Ok(HostFunction::Sort {
+                axis,
+                count,
+                descending,
+            });
+        }
+        let symbol = match &count {
+            IndexExpr::Node(n) => match **n {
+                IndexNode::Sym(s) => Some(s),
+                _ => None,
+            },
+            IndexExpr::Const(_) => None,
+        };
+        let Some(count) = symbol else {
+            let span = self.c.span_since(start);
+            return Err(self
+                .c
+                .error(span, "a count that is no symbol; expected one declared with `upto`"));
+        };
+        Ok(match name {
+            "nonzero" => HostFunction::NonZero { count },
+            "unique" => HostFunction::Unique {
+                axis,
+                sorted: self.c.eat_word("sorted"),
+                count,
+            },
+            _ => HostFunction::Suppress {
+                center: self.c.eat_word("center"),
+                count,
+            },
+        })
+    }
+
+    /// `($0, $1)`.
+    fn slots(&mut self, context: &str) -> Parsed<Vec<SlotId>> {
+        self.c.expect(TokenKind::LeftParen, context)?;
+        let mut all = Vec::new();
+        while !self.c.eat(TokenKind::RightParen) {
+            all.push(self.slot(context, "a slot like `$0`, or `)`")?);
+            if !self.c.eat(TokenKind::Comma) && self.c.kind() != TokenKind::RightParen {
+                return Err(self.c.unexpected(context, "`,` or `)`"));
+            }
+        }
+        Ok(all)
+    }
+
+    /// `loop trip n … body @name { … }`, behind the first word.
+    fn repeat(&mut self) -> Parsed<Repeat> {
+        let expected = TokenKind::Slot.describe();
+        let trip = match self.c.eat_word("trip") {
+            true => Some(dim(self.c, &mut self.names)?),
+            false => None,
+        };
+        let optional = |this: &mut Self, word: &str| match this.c.eat_word(word) {
+            true => this.slot("loop", expected).map(Some),
+            false => Ok(None),
+        };
+        let count = optional(self, "count")?;
+        let condition = optional(self, "while")?;
+        let follows = optional(self, "then")?;
+        let mut symbols = Vec::new();
+        if self.c.eat_word("symbols") {
+            self.c.expect(TokenKind::LeftBracket, "loop")?;
+            let names = &mut self.names;
+            symbols = self.c.list(TokenKind::RightBracket, "loop", |c| dim(c, names))?;
+        }
+        self.word("number", "loop")?;
+        let number = self.slot("loop", expected)?;
+        let label = self.c.string("loop")?;
+        let (mut carried, mut slices, mut stacks, mut captures) = (vec![], vec![], vec![], vec![]);
+        loop {
+            self.c.anchor();
+            if self.c.eat_word("carried") {
+                let first = self.slot("loop", expected)?;
+                self.word("to", "loop")?;
+                let last = self.slot("loop", expected)?;
+                self.word("spare", "loop")?;
+                let spare = self.slot("loop", expected)?;
+                carried.push(Carried { first, last, spare });
+            } else if self.c.eat_word("slice") {
+                slices.push(self.walk()?);
+            } else if self.c.eat_word("stack") {
+                stacks.push(self.walk()?);
+            } else if self.c.eat_word("capture") {
+                captures.push(self.slot("loop", expected)?);
+            } else {
+                break;
+            }
+        }
+        let token = self.c.token();
+        self.word("body", "loop")?;
+        if self.depth + 1 >= MAX_LOOP_DEPTH {
+            let message = format!("loops inside each other; expected at most {MAX_LOOP_DEPTH}");
+            return Err(self.c.error(token.span(), message));
+        }
+        let (body, _) = nested(self.c, self.resolver, self.depth + 1)?;
+        Ok(Repeat {
+            body,
+            symbols,
+            trip,
+            count,
+            condition,
+            number,
+            follows,
+            carried,
+            slices,
+            captures,
+            stacks,
+            label,
+        })
+    }
+
+    /// `$0 axis 1 reverse element $2`.
+    fn walk(&mut self) -> Parsed<Walk> {
+        let slot = self.slot("loop", TokenKind::Slot.describe())?;
+        self.word("axis", "loop")?;
+        let axis = self.c.integer("axis", 0, 255)? as u8;
+        let reverse = self.c.eat_word("reverse");
+        let element = match self.c.eat_word("element") {
+            true => Some(self.slot("loop", TokenKind::Slot.describe())?),
+            false => None,
+        };
+        Ok(Walk {
+            slot,
+            along: Along { axis, reverse },
+            element,
+        })
     }
 
     /// `launch kernel 0($0, $1) symbols [n] grain 4 bytes 8*n flops n "label"`.
@@ -459,8 +646,8 @@ impl PlanParser<'_, '_, '_, '_> {
             return Err(self.c.error(span, "a batch axis of several legs; expected one stride"));
         };
         let walk = |s: Stride, extent: &IndexExpr| match s {
-            Stride::One(stride) => Walk::straight(extent.clone(), stride),
-            Stride::Legs(legs) => Walk { legs: legs.into() },
+            Stride::One(stride) => Strides::straight(extent.clone(), stride),
+            Stride::Legs(legs) => Strides { legs: legs.into() },
         };
         Ok(GemmOperand {
             slot,

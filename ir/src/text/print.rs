@@ -8,7 +8,9 @@ use std::fmt::{self, Write as _};
 use super::lexer::{quote, sigil_name, word_name};
 use super::{Module, Section};
 use crate::dtype::DType;
-use crate::graph::{DEFAULT_SYMBOL_MAX, Graph, Labels, NodeId, NodeKind, Semiring, TensorType, View};
+use crate::graph::{
+    Along, DEFAULT_SYMBOL_MAX, Graph, HostFunction, Labels, Loop, NodeId, NodeKind, Semiring, TensorType, View,
+};
 use crate::index::IndexExpr;
 use crate::plan::Plan;
 use crate::tensor::HostTensor;
@@ -133,9 +135,17 @@ struct Printer<'g> {
     graph: &'g Graph,
     /// Each node's name, with its sigil.
     names: Vec<String>,
+    /// Spaces before the closing brace.
+    indent: usize,
 }
 
 fn write_graph(out: &mut Printed, graph: &Graph, options: &PrintOptions) {
+    write_section(out, graph, options, "graph ", 0);
+    out.text.push('\n');
+}
+
+/// Everything of a graph but what begins its section and the last line end.
+fn write_section(out: &mut Printed, graph: &Graph, options: &PrintOptions, word: &str, indent: usize) {
     let mut number = 0usize;
     let names = graph
         .nodes()
@@ -147,17 +157,22 @@ fn write_graph(out: &mut Printed, graph: &Graph, options: &PrintOptions) {
             }
         })
         .collect();
-    let printer = Printer { graph, names };
+    let printer = Printer { graph, names, indent };
+    out.text.push_str(word);
     printer.header(&mut out.text);
     for (id, node) in graph.nodes() {
         if matches!(node.kind, NodeKind::Input { .. }) {
             continue;
         }
-        let _ = write!(out.text, "  {} = ", printer.name(id));
+        let _ = write!(out.text, "{:indent$}  {} = ", "", printer.name(id));
         printer.operation(out, &node.kind, &node.operands, &node.ty, options);
-        let _ = writeln!(out.text, " : {}", printer.ty(&node.ty));
+        let ty = match node.kind.is_tuple() {
+            true => format!("({})", comma(node.results.iter().map(|t| printer.ty(t)))),
+            false => printer.ty(&node.ty),
+        };
+        let _ = writeln!(out.text, " : {ty}");
     }
-    out.text.push_str("  return");
+    let _ = write!(out.text, "{:indent$}  return", "");
     for (i, output) in graph.outputs().iter().enumerate() {
         let _ = write!(
             out.text,
@@ -169,7 +184,7 @@ fn write_graph(out: &mut Printed, graph: &Graph, options: &PrintOptions) {
             let _ = write!(out.text, " as {}", word_name(&output.name));
         }
     }
-    out.text.push_str("\n}\n");
+    let _ = write!(out.text, "\n{:indent$}}}", "");
 }
 
 impl Printer<'_> {
@@ -199,6 +214,9 @@ impl Printer<'_> {
             .collect();
         let symbols = self.graph.symbols().iter().map(|s| {
             let name = word_name(&s.name);
+            if let Some(upper) = &s.upper {
+                return format!("{name} upto {}", self.dim(upper));
+            }
             match (s.lo, s.hi) {
                 (0, DEFAULT_SYMBOL_MAX) => name,
                 (lo, hi) if lo == hi => format!("{name} = {lo}"),
@@ -208,12 +226,12 @@ impl Printer<'_> {
         let symbols = comma(symbols);
         let name = sigil_name(&self.graph.name);
         let length = inputs.iter().map(|i| i.len() + 2).sum::<usize>() + symbols.len() + name.len();
-        let (open, between, close) = if length + 20 > MAX_HEADER && !inputs.is_empty() {
+        let (open, between, close) = if self.indent == 0 && length + 20 > MAX_HEADER && !inputs.is_empty() {
             ("\n    ", ",\n    ", "\n")
         } else {
             ("", ", ", "")
         };
-        let _ = write!(out, "graph @{name}({open}{}{close})", inputs.join(between));
+        let _ = write!(out, "@{name}({open}{}{close})", inputs.join(between));
         if !symbols.is_empty() {
             let _ = write!(out, " where {symbols}");
         }
@@ -236,6 +254,9 @@ impl Printer<'_> {
             }
             NodeKind::Scatter { op, .. } => {
                 let _ = write!(text, " {}", op.name());
+            }
+            NodeKind::Call(function) => {
+                let _ = write!(text, " {}", function.name());
             }
             _ => {}
         }
@@ -304,7 +325,56 @@ impl Printer<'_> {
                 let reverse = if *reverse { ", reverse" } else { "" };
                 let _ = write!(text, " {{axis={axis}{exclusive}{reverse}}}");
             }
+            NodeKind::Project(result) => {
+                let _ = write!(text, " {{result={result}}}");
+            }
+            NodeKind::Call(HostFunction::Sort {
+                axis,
+                count,
+                descending,
+            }) => {
+                let descending = if *descending { ", descending" } else { "" };
+                let _ = write!(text, " {{axis={axis}, count={}{descending}}}", self.dim(count));
+            }
+            NodeKind::Call(HostFunction::NonZero { count }) => {
+                let _ = write!(text, " {{count={}}}", self.dim(&(*count).into()));
+            }
+            NodeKind::Call(HostFunction::Unique { axis, sorted, count }) => {
+                let axis = axis.map_or(String::new(), |a| format!("axis={a}, "));
+                let sorted = if *sorted { "sorted, " } else { "" };
+                let _ = write!(text, " {{{axis}{sorted}count={}}}", self.dim(&(*count).into()));
+            }
+            NodeKind::Call(HostFunction::Suppress { center, count }) => {
+                let center = if *center { "center, " } else { "" };
+                let _ = write!(text, " {{{center}count={}}}", self.dim(&(*count).into()));
+            }
+            NodeKind::Loop(l) => {
+                let _ = write!(text, " {{{}}} ", self.loop_attributes(l));
+                write_section(out, &l.body.0, options, "body ", self.indent + 2);
+            }
         }
+    }
+
+    fn loop_attributes(&self, l: &Loop) -> String {
+        let along = |all: &[Along]| {
+            let one = |a: &Along| format!("{}{}", a.axis, if a.reverse { " reverse" } else { "" });
+            comma(all.iter().map(one))
+        };
+        let mut parts = Vec::new();
+        parts.extend(l.trip.iter().map(|t| format!("trip={}", self.dim(t))));
+        parts.extend(l.counted.then(|| "counted".to_string()));
+        parts.extend(l.conditional.then(|| "conditional".to_string()));
+        parts.push(format!("carried={}", l.carried));
+        if !l.slices.is_empty() {
+            parts.push(format!("slices=[{}]", along(&l.slices)));
+        }
+        if !l.stacks.is_empty() {
+            parts.push(format!("stacks=[{}]", along(&l.stacks)));
+        }
+        if !l.symbols.is_empty() {
+            parts.push(format!("symbols={}", self.dims(&l.symbols)));
+        }
+        parts.join(", ")
     }
 
     fn einsum(

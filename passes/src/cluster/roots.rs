@@ -55,7 +55,7 @@ struct Constant {
 }
 
 impl Clusterer<'_> {
-    pub(super) fn mark_roots(&mut self) {
+    pub(super) fn mark_roots(&mut self, once: bool) {
         // Library calls first: they decide which values must exist in memory.
         for (id, node) in self.graph.nodes() {
             if let NodeKind::Einsum { .. } = node.kind
@@ -66,8 +66,15 @@ impl Clusterer<'_> {
                 }
                 self.products.insert(id, product);
             }
+            if node.kind.is_tuple() {
+                for o in &node.operands {
+                    self.is_root[o.index()] |= !is_source(self.kind(*o));
+                }
+            }
         }
-        self.mark_constants();
+        if once {
+            self.mark_constants();
+        }
         let mut cones = vec![Cone::default(); self.graph.len()];
         for (id, node) in self.graph.nodes() {
             let i = id.index();
@@ -129,7 +136,7 @@ impl Clusterer<'_> {
         for (id, node) in self.graph.nodes() {
             let i = id.index();
             // Sizes that depend on symbols differ from call to call; outputs are written at each.
-            let input = matches!(node.kind, NodeKind::Input { .. });
+            let input = matches!(node.kind, NodeKind::Input { .. } | NodeKind::Project(_)) || node.kind.is_tuple();
             let Some(bytes) = self.bytes(id).filter(|_| !input && !self.is_output[i]) else {
                 continue;
             };
@@ -185,7 +192,7 @@ pub fn output_values(graph: &Graph) -> Vec<NodeId> {
         }
         let step = match graph.node(at).kind {
             NodeKind::Einsum { .. } => contraction::matrix_product(graph, at).is_some(),
-            NodeKind::Scan { .. } | NodeKind::Scatter { .. } => true,
+            NodeKind::Scan { .. } | NodeKind::Scatter { .. } | NodeKind::Project(_) => true,
             _ => false,
         };
         if step && !taken.contains(&at) {
@@ -204,5 +211,8 @@ fn own_root(kind: &NodeKind) -> bool {
             | NodeKind::Scan { .. }
             | NodeKind::Scatter { .. }
             | NodeKind::Copy
+            | NodeKind::Loop(_)
+            | NodeKind::Call(_)
+            | NodeKind::Project(_)
     )
 }

@@ -11,7 +11,7 @@ fn some_blocks(state: &mut u64, count: usize, steps: usize) -> Vec<Block> {
     let blocks = (0..count).map(|slot| {
         let first = random(state) % steps;
         Block {
-            slot,
+            owner: Owner::Slot(slot),
             bytes: (random(state) % 5) as u64 * ALIGNMENT,
             first,
             last: (first + random(state) % 6).min(steps - 1),
@@ -66,7 +66,7 @@ fn a_search_among_lifetimes_that_all_overlap_is_given_up() {
     let count = 40_000;
     let blocks: Vec<Block> = (0..count)
         .map(|slot| Block {
-            slot,
+            owner: Owner::Slot(slot),
             bytes: ALIGNMENT,
             first: slot,
             last: 2 * count - 1 - slot,

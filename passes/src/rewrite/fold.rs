@@ -1,7 +1,7 @@
 //! Constant folding: operations on constants are computed now, by the interpreter.
 //!
 //! Broadcast constants fold as one scalar whatever their shape. Constants with data fold through the graph interpreter up to
-//! a size; larger ones are left to run once per executable (see `cluster::roots`). Views that repeat or scatter their
+//! a size; larger ones, and loops and calls, are left to run once per executable (see `cluster::roots`). Views that repeat or scatter their
 //! operand's elements stay views, which cost nothing and take no room.
 
 use tlc_ir::graph::{ConstData, GraphError, Origin, TensorType, View};
@@ -52,7 +52,7 @@ fn computed(graph: &Graph, re: &Rebuilder, id: NodeId, node: &Node, operands: &[
         node.kind,
         NodeKind::View(View::Expand(_) | View::Window { .. } | View::Pad { .. })
     );
-    if spreads || !operands.iter().any(is_data) {
+    if spreads || node.kind.is_tuple() || !operands.iter().any(is_data) {
         return None;
     }
     let few = |shape: &[IndexExpr]| IndexExpr::product(shape).as_const().is_some_and(|n| n <= MAX_ELEMENTS);

@@ -14,7 +14,9 @@ pub mod pack;
 pub mod sink_layout;
 pub mod split_reduce;
 
-use tlc_ir::graph::{GraphError, Operands, Origin, Shape, View};
+use std::sync::Arc;
+
+use tlc_ir::graph::{Body, GraphError, Loop, Operands, Origin, Shape, View};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::{Graph, Node, NodeId, NodeKind, Scalar};
 
@@ -86,13 +88,10 @@ pub type Rewrite<'f> = dyn FnMut(&mut Rebuilder, NodeId, &Node, &[NodeId]) -> Re
 pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> {
     let mut live = vec![false; graph.len()];
     graph.outputs().iter().for_each(|o| live[o.node.index()] = true);
+    let binders = graph.binders();
     for i in (0..graph.len()).rev() {
         if live[i] {
-            graph
-                .node(NodeId(i as u32))
-                .operands
-                .iter()
-                .for_each(|o| live[o.index()] = true);
+            graph.visit_needs(NodeId(i as u32), &binders, &mut |o| live[o.index()] = true);
         }
     }
     let mut re = Rebuilder {
@@ -100,9 +99,7 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
         origin: Origin::Unknown,
     };
     re.graph.reserve(live.iter().filter(|&&l| l).count());
-    for s in graph.symbols() {
-        re.graph.add_symbol(&s.name, s.lo, s.hi);
-    }
+    re.graph.adopt_symbols(graph);
     let mut map: Vec<Option<NodeId>> = vec![None; graph.len()];
     for (id, node) in graph.nodes() {
         re.origin = node.origin.clone();
@@ -123,6 +120,42 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
     }
     re.graph.adopt_guards(graph, &map);
     Ok(re.graph)
+}
+
+/// The graph with other bodies in its loops: `f` is shown each body once and answers the new one. `None` if there are no
+/// loops.
+///
+/// # Errors
+/// What `f` refuses; what the builder refuses, through `wrap`: a bug in the pass.
+pub fn bodies<E>(
+    graph: &Graph,
+    wrap: impl Fn(GraphError) -> E,
+    f: &mut dyn FnMut(&Graph) -> Result<Graph, E>,
+) -> Result<Option<Graph>, E> {
+    // Few, and in the order of the graph.
+    let mut made: Vec<(Body, Body)> = Vec::new();
+    for (_, node) in graph.nodes() {
+        if let NodeKind::Loop(l) = &node.kind
+            && !made.iter().any(|(old, _)| *old == l.body)
+        {
+            made.push((l.body.clone(), Body(Arc::new(f(&l.body.0)?))));
+        }
+    }
+    if made.is_empty() {
+        return Ok(None);
+    }
+    let new = rebuild(graph, &mut |re, _, node, operands| match &node.kind {
+        NodeKind::Loop(l) => {
+            let new = made.iter().find(|(old, _)| *old == l.body);
+            let l = Loop {
+                body: new.map_or_else(|| l.body.clone(), |(_, new)| new.clone()),
+                ..(**l).clone()
+            };
+            re.add(NodeKind::Loop(Arc::new(l)), operands)
+        }
+        kind => re.add(kind.clone(), operands),
+    });
+    new.map(Some).map_err(wrap)
 }
 
 /// True for the constant shapes whose extents are all 1.

@@ -1,5 +1,5 @@
 //! Gives each output a node of its own to be computed into: an output that is an input, a constant or another output is
-//! copied. Mandatory before clustering.
+//! copied. Bodies of loops likewise. Mandatory before clustering.
 
 use tlc_ir::graph::{GraphError, Origin};
 use tlc_ir::{Graph, NodeKind};
@@ -9,6 +9,8 @@ use tlc_ir::{Graph, NodeKind};
 /// # Errors
 /// Never for a verified graph.
 pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
+    let inside = super::bodies(graph, |e| e, &mut run)?;
+    let graph = inside.as_ref().unwrap_or(graph);
     let mut new = super::rebuild(graph, &mut |re, _, node, operands| re.add(node.kind.clone(), operands))?;
     let mut taken = Vec::new();
     let outputs: Vec<_> = new.outputs().to_vec();

@@ -1,7 +1,7 @@
 //! Brings contractions into forms that the library multiplies well.
 //!
 //! An operand whose summed axes walk it with several strides, and which the library does not pack itself (see
-//! [`Walk`](tlc_ir::plan::Walk)), is copied once in the order of the product. A result whose rows and columns are interleaved
+//! [`Strides`](tlc_ir::plan::Strides)), is copied once in the order of the product. A result whose rows and columns are interleaved
 //! is computed with each together, and permuted behind the product, where its users read it through the view.
 
 use tlc_ir::graph::{GraphError, Labels, View};

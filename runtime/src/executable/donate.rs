@@ -59,12 +59,13 @@ impl Executable {
                 data,
             });
         }
-        self.with_state(&binding, |state| {
+        let last = self.with_state(&binding, |state| {
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
-                state.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
+                state.frame.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
             }
             self.execute(&binding, state, &|k| addresses[k], &mut |_, _, _| {})
         })?;
+        self.cut(&mut outputs, last.as_deref());
         Ok(outputs)
     }
 }

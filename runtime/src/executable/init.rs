@@ -6,7 +6,7 @@
 
 use tlc_ir::plan::Storage;
 
-use super::{Binding, CallState, Executable, RunError, lock};
+use super::{Binding, CallState, Executable, Frame, Run, RunError, lock};
 use crate::memory::AlignedBuffer;
 
 /// What the `init` steps left.
@@ -48,24 +48,33 @@ impl Executable {
         let mut state = CallState {
             arena: AlignedBuffer::zeroed(0)?,
             scratch: AlignedBuffer::zeroed(binding.scratch_bytes.saturating_mul(threads) as usize)?,
-            slots: vec![std::ptr::null_mut(); slots],
-            args: vec![std::ptr::null_mut(); binding.arg_count],
+            frame: Frame::default(),
         };
+        state.frame.fit(binding);
         for (i, slot) in self.plan.slots.iter().enumerate() {
             match &slot.storage {
                 Storage::Constant(k) => {
-                    state.slots[i] = self.plan.constants[*k as usize].bytes().as_ptr().cast_mut();
+                    state.frame.slots[i] = self.plan.constants[*k as usize].bytes().as_ptr().cast_mut();
                 }
                 Storage::Persistent => {
                     let mut buffer = AlignedBuffer::zeroed(binding.slot_bytes[i] as usize)?;
-                    state.slots[i] = buffer.as_mut_ptr();
+                    state.frame.slots[i] = buffer.as_mut_ptr();
                     buffers[i] = Some(buffer);
                 }
                 Storage::Input(_) | Storage::Output(_) | Storage::Arena | Storage::Alias(_) => {}
             }
         }
+        let (arena, scratch) = (state.arena.as_mut_ptr(), state.scratch.as_mut_ptr());
+        let run = Run {
+            plan: &self.plan,
+            code: &self.code,
+            binding,
+            threads: &self.threads,
+            scratch,
+            scratch_bytes: binding.scratch_bytes,
+        };
         for step in &binding.init {
-            self.step(step, binding, &mut state)?;
+            run.step(step, &mut state.frame, arena)?;
         }
         let mut read = vec![false; slots];
         for step in &self.plan.steps {

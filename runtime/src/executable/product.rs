@@ -2,7 +2,7 @@
 
 use tlc_ir::DType;
 use tlc_ir::index::IndexExpr;
-use tlc_ir::plan::{Gemm, GemmOperand, Walk};
+use tlc_ir::plan::{Gemm, GemmOperand, Strides};
 
 use super::RunError;
 use crate::gemm::{Cut, Leg, Matrix, Product, Wound, cut};
@@ -29,7 +29,7 @@ impl BoundGemm {
     ) -> Result<BoundGemm, RunError> {
         let size = |e: &IndexExpr| eval(e, &g.label).map(|v| v.max(0) as usize);
         let stride = |e: &IndexExpr| eval(e, &g.label).map(|v| v as isize);
-        let walk = |w: &Walk| -> Result<Vec<Leg>, RunError> {
+        let walk = |w: &Strides| -> Result<Vec<Leg>, RunError> {
             let leg = |l: &tlc_ir::plan::Leg| -> Result<Leg, RunError> {
                 Ok(Leg {
                     extent: size(&l.extent)?,

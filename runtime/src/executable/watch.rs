@@ -46,12 +46,12 @@ impl Executable {
         watch: &mut dyn FnMut(&Watched<'_>),
     ) -> Result<Vec<OutputTensor>, RunError> {
         let binding = self.binding(inputs)?;
-        self.run_observed(&binding, inputs, Some(GARBAGE), &mut |step, begins, slots| {
+        self.run_observed(&binding, inputs, Some(GARBAGE), &mut |step, begins, slots, binding| {
             watch(&Watched {
                 step,
                 begins,
                 slots,
-                binding: &binding,
+                binding,
             });
         })
     }

@@ -61,7 +61,7 @@ pub struct Wound<'a> {
 }
 
 /// The most legs of an axis.
-pub const MAX_LEGS: usize = tlc_ir::plan::Walk::MAX_LEGS;
+pub const MAX_LEGS: usize = tlc_ir::plan::Strides::MAX_LEGS;
 
 /// A stack of strided matrices. Strides in elements.
 #[derive(Clone, Copy, Debug)]

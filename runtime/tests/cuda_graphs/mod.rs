@@ -416,7 +416,10 @@ pub fn cases() -> Vec<Case> {
 
 /// Generated graphs.
 pub fn random_cases(count: u64) -> Vec<Case> {
-    let options = GenOptions::default();
+    let options = GenOptions {
+        control: false,
+        ..GenOptions::default()
+    };
     (0..count)
         .map(|seed| {
             let made = random_case(seed, &options);

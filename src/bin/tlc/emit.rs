@@ -90,6 +90,8 @@ fn cluster_title(compiled: &Compiled, cluster: &Cluster) -> String {
         ClusterKind::Gemm(_) => "library matmul".into(),
         ClusterKind::Scan => "serial scan".into(),
         ClusterKind::Scatter => "copy and serial updates".into(),
+        ClusterKind::Loop => "loop over a plan".into(),
+        ClusterKind::Call => "function of the runtime".into(),
     }
 }
 
@@ -274,6 +276,12 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
 }
 
 fn cuda(model: &Model, compiled: &Compiled, one: Option<usize>, arch: &str) -> Result<Vec<(usize, String)>, Failure> {
+    let own = |c: &&Cluster| matches!(c.kind, ClusterKind::Loop | ClusterKind::Call);
+    if let Some(c) = compiled.clusters.clusters.iter().find(own) {
+        let what = compiled.graph.node(c.roots[0]).kind.name();
+        let message = format!("{}: a {what} has no CUDA form yet", c.roots[0]);
+        return Err(Failure::at(Code::Unsupported, &model.file, message));
+    }
     let kernels = gpu_kernels(&compiled.graph, &compiled.clusters);
     let options = CudaOptions {
         arch: arch.into(),

@@ -169,5 +169,7 @@ fn kind_name(kind: &ClusterKind) -> &'static str {
         ClusterKind::Gemm(_) => "library matmul",
         ClusterKind::Scan => "scan",
         ClusterKind::Scatter => "scatter",
+        ClusterKind::Loop => "loop",
+        ClusterKind::Call => "call",
     }
 }

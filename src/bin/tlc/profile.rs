@@ -90,6 +90,8 @@ fn advice(row: &Row, step: &Step, compiled: &Compiled) -> String {
         Step::Group(all) => all.iter().map(|l| l.kernel).collect(),
         Step::Gemm(_) => return "a library product of this shape: larger or better aligned sizes".into(),
         Step::Copy { .. } => return "a copy: write the result in place".into(),
+        Step::Loop(_) => return "a loop: fewer or larger steps in its body (see `tlc explain`)".into(),
+        Step::Call(_) => return "a function of the runtime".into(),
     };
     let launches = compiled.planned.launches.iter().filter(|l| kernels.contains(&l.kernel));
     let scalar = launches.flat_map(|l| &l.schedule.inner).find_map(|i| i.as_ref().err());

@@ -24,6 +24,10 @@ pub fn specialize(graph: &Graph, sets: &[(String, i64)], file: &str) -> Result<G
             ));
         };
         let declared = &graph.symbols()[symbol.0 as usize];
+        if declared.upper.is_some() {
+            let message = format!("--set {name}={value}: data decides this size; expected none for it");
+            return Err(Failure::new(Code::Usage, message));
+        }
         if !(declared.lo..=declared.hi).contains(value) {
             let (lo, hi) = (declared.lo, declared.hi);
             return Err(Failure::new(

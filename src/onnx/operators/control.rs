@@ -5,7 +5,7 @@ use crate::onnx::refusal::{Outcome, invalid};
 use crate::onnx::value::Value;
 use tlc_formats::onnx::{AttributeKind, Graph};
 
-fn graph_of<'a>(c: &Call<'_, '_, 'a>, name: &str) -> Outcome<Graph<'a>> {
+pub(super) fn graph_of<'a>(c: &Call<'_, '_, 'a>, name: &str) -> Outcome<Graph<'a>> {
     match c.attribute(name) {
         Some(a) if a.kind() == AttributeKind::Graph => {
             a.graph().map_or_else(|| invalid(format!("no graph in {name}")), Ok)

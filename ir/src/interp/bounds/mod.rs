@@ -9,15 +9,16 @@
 //! - An error of exactly 0 means that the written semantics fix the element to the bit (the sign of a zero apart).
 
 pub(super) mod approx;
+mod control;
 mod sums;
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::dtype::{DType, Scalar};
-use crate::graph::{Graph, Monoid, NodeId, NodeKind, View};
+use crate::graph::{Graph, HostFunction, Monoid, NodeId, NodeKind, View};
 use crate::scalar::ScalarOp;
-use crate::tensor::HostTensor;
+use crate::tensor::{HostTensor, TensorError};
 
 use super::combine::{Contraction, Prefix};
 use super::indexing::{self, Indices};
@@ -486,6 +487,29 @@ impl Domain for Bounds {
             }
             _ => exact_node(step, operands),
         }
+    }
+
+    fn call(&self, step: &Step<'_>, function: &HostFunction, operands: &[&Value]) -> Result<Vec<Value>, InterpError> {
+        control::call(step, function, operands)
+    }
+
+    fn number(&self, value: &Value) -> (i64, bool) {
+        match value {
+            Value::Exact { tensor, .. } => (tensor.get(0).as_i64(), !value.is_marked(0)),
+            Value::Float { elements, .. } => (elements[0].value as i64, false),
+        }
+    }
+
+    fn doubt(&self, value: Value) -> Value {
+        control::doubt(value)
+    }
+
+    fn element(&self, value: &Value, axis: usize, at: usize) -> Result<Value, TensorError> {
+        control::element(value, axis, at)
+    }
+
+    fn stack(&self, dtype: DType, shape: &[usize], axis: usize, parts: &[Option<Value>]) -> Result<Value, TensorError> {
+        control::stack(dtype, shape, axis, parts)
     }
 }
 

@@ -1,0 +1,344 @@
+//! Nodes of several results: loops over a body graph, and functions that the runtime calls.
+//!
+//! Invariants:
+//! - Such a node has no value of its own ([`unit`] is its type); [`NodeKind::Project`](super::NodeKind::Project) picks one
+//!   of its results, and nothing else uses it.
+//! - A body is a closed graph: it sees nothing of the graph around it but its inputs and the values of its symbols, which
+//!   are index expressions over the symbols around it.
+//! - The inputs of a body are, in this order: the iteration's number (`i64[]`, from 0), the carried values, one element of
+//!   each sliced operand, the captures. Its outputs: the condition (`bool[]`, if there is one), the carried values, one
+//!   element of each stacked result.
+//! - The operands of a loop are, in this order: the iteration count (`i64[]`, if `counted`), the first condition (`bool[]`,
+//!   if `conditional`), the first carried values, the sliced operands, the captures. Its results: the last carried values,
+//!   the stacked results.
+//!
+//! A loop runs its body at most `trip` times (if given), at most as often as the count operand says (nothing if that is
+//! negative), and only as long as the condition holds: the first one decides whether the first iteration runs, each
+//! iteration's result whether another follows. Carried values keep their type. What no iteration wrote of a stacked result
+//! is zero.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::{Condition, Graph, NodeId, NodeKind, Symbol, TensorType, View};
+use crate::dtype::DType;
+use crate::index::{IndexExpr, IndexNode, SymId};
+
+/// Loops nest at most this deep.
+pub const MAX_LOOP_DEPTH: usize = 16;
+
+/// The type of a node that has several results instead of one: no element.
+pub fn unit() -> TensorType {
+    TensorType::new(DType::Bool, [0i64])
+}
+
+/// A loop's body, shared, compared by identity.
+#[derive(Clone, Debug)]
+pub struct Body(pub Arc<Graph>);
+
+impl PartialEq for Body {
+    fn eq(&self, other: &Body) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+impl Eq for Body {}
+impl Hash for Body {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (Arc::as_ptr(&self.0) as usize).hash(state);
+    }
+}
+
+/// How the iterations walk along an axis.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Along {
+    /// The axis.
+    pub axis: u8,
+    /// From its end to its start.
+    pub reverse: bool,
+}
+
+impl Along {
+    /// The position of an iteration on an axis of that extent.
+    pub fn position(self, iteration: usize, extent: usize) -> usize {
+        match self.reverse {
+            true => extent - 1 - iteration,
+            false => iteration,
+        }
+    }
+}
+
+/// A body that runs again and again; see the module.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Loop {
+    /// What an iteration computes.
+    pub body: Body,
+    /// The values of the body's symbols.
+    pub symbols: Vec<IndexExpr>,
+    /// The most iterations.
+    pub trip: Option<IndexExpr>,
+    /// Whether an operand says how many iterations there are.
+    pub counted: bool,
+    /// Whether a condition ends the loop.
+    pub conditional: bool,
+    /// Number of carried values.
+    pub carried: usize,
+    /// How the sliced operands are walked along.
+    pub slices: SmallVec<[Along; 2]>,
+    /// How the stacked results are.
+    pub stacks: SmallVec<[Along; 2]>,
+}
+
+/// Ranges of operands, body inputs, body outputs and results by what they are.
+impl Loop {
+    /// Operands before the carried ones: the count and the condition.
+    pub fn leading(&self) -> usize {
+        usize::from(self.counted) + usize::from(self.conditional)
+    }
+
+    /// The operand that is the first condition.
+    pub fn condition_operand(&self) -> Option<usize> {
+        self.conditional.then_some(usize::from(self.counted))
+    }
+
+    /// The body's output that carried value 0 is.
+    pub fn first_carried_output(&self) -> usize {
+        usize::from(self.conditional)
+    }
+
+    /// Number of results.
+    pub fn results(&self) -> usize {
+        self.carried + self.stacks.len()
+    }
+
+    /// An expression over the body's symbols, over those around the loop.
+    pub fn outer(&self, e: &IndexExpr) -> IndexExpr {
+        e.replace(&mut |n| match n {
+            IndexNode::Sym(s) => self.symbols.get(s.0 as usize).cloned(),
+            _ => None,
+        })
+    }
+
+    /// A type of the body, over the symbols around the loop.
+    pub fn outer_type(&self, ty: &TensorType) -> TensorType {
+        TensorType {
+            dtype: ty.dtype,
+            shape: ty.shape.iter().map(|d| self.outer(d)).collect(),
+        }
+    }
+
+    /// A condition of the body, over the symbols around the loop.
+    pub fn outer_condition(&self, c: &Condition) -> Condition {
+        match c {
+            Condition::Equal(a, b) => Condition::Equal(self.outer(a), self.outer(b)),
+            Condition::NonNegative(a) => Condition::NonNegative(self.outer(a)),
+        }
+    }
+
+    /// How many loops are inside each other, this one counted.
+    pub fn depth(&self) -> usize {
+        // A body is complete before the loop is, so this ends.
+        let inner = self.body.0.nodes().filter_map(|(_, n)| match &n.kind {
+            NodeKind::Loop(l) => Some(l.depth()),
+            _ => None,
+        });
+        1 + inner.max().unwrap_or(0)
+    }
+}
+
+/// What a library does better than a loop nest.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum HostFunction {
+    /// Operand: x. Results: the first `count` elements of x along `axis` once it is sorted, and their positions (i64).
+    /// Equal elements keep their order; NaN is larger than every number, and -0 equals 0.
+    Sort {
+        /// Along which axis.
+        axis: u8,
+        /// How many elements are kept of each row.
+        count: IndexExpr,
+        /// The largest first.
+        descending: bool,
+    },
+    /// Operand: x. Results: the places of the elements that differ from zero, in C order, as `i64[rank of x, count]`; the
+    /// count.
+    NonZero {
+        /// How many there are.
+        count: SymId,
+    },
+    /// Operand: x. Its distinct elements or, with an axis, its distinct slices along it, which compare element by element in
+    /// C order. Results: those; where each stood first (`i64[count]`); which of them each element or slice is (`i64`, one
+    /// for each); how often each occurs (`i64[count]`); the count. NaN equals NaN and is larger than every number; -0
+    /// equals 0, and the first of equal ones is taken.
+    Unique {
+        /// Along which axis; all elements in C order if none.
+        axis: Option<u8>,
+        /// Ascending; else in the order of their first occurrence.
+        sorted: bool,
+        /// How many there are.
+        count: SymId,
+    },
+    /// Non-maximum suppression. Operands: boxes `f32[batch, n, 4]`, scores `f32[batch, classes, n]`, the most boxes of a
+    /// class (`i64[]`), an overlap and a score (`f32[]`). In each class of each batch, boxes whose score exceeds the given
+    /// one are taken from the highest score down (of equal ones the first), unless the intersection over union with one
+    /// taken before exceeds the overlap. Results: `i64[count, 3]` of batch, class and box in that order; the count.
+    Suppress {
+        /// Boxes are centers, widths and heights; else two opposite corners, y before x.
+        center: bool,
+        /// How many boxes are taken.
+        count: SymId,
+    },
+}
+
+impl Graph {
+    /// By symbol: the call that binds it. Empty if data decides none.
+    pub fn binders(&self) -> Vec<Option<NodeId>> {
+        if self.symbols().iter().all(|s| s.upper.is_none()) {
+            return Vec::new();
+        }
+        let mut all = vec![None; self.symbols().len()];
+        for (id, node) in self.nodes() {
+            if let NodeKind::Call(function) = &node.kind
+                && let Some(symbol) = function.binds()
+                && let Some(slot) = all.get_mut(symbol.0 as usize)
+            {
+                *slot = Some(id);
+            }
+        }
+        all
+    }
+
+    /// Calls `f` on what must be computed before a node: its operands, and the calls that bind sizes which it mentions;
+    /// `binders` are those of [`Graph::binders`].
+    pub fn visit_needs(&self, id: NodeId, binders: &[Option<NodeId>], f: &mut dyn FnMut(NodeId)) {
+        let node = self.node(id);
+        node.operands.iter().for_each(|&o| f(o));
+        if binders.is_empty() {
+            return;
+        }
+        let mut see = |e: &IndexExpr| {
+            e.visit_atoms(&mut |a| {
+                if let IndexNode::Sym(s) = a
+                    && let Some(Some(binder)) = binders.get(s.0 as usize)
+                    && *binder != id
+                {
+                    f(*binder);
+                }
+            });
+        };
+        node.ty.shape.iter().for_each(&mut see);
+        node.results.iter().flat_map(|t| &t.shape).for_each(&mut see);
+        node.kind.visit_extents(&mut see);
+    }
+}
+
+/// True if data decides a symbol that the expression mentions.
+pub fn mentions_data(symbols: &[Symbol], e: &IndexExpr) -> bool {
+    let mut found = false;
+    if symbols.iter().any(|s| s.upper.is_some()) {
+        e.visit_atoms(&mut |a| {
+            if let IndexNode::Sym(s) = a {
+                found |= symbols.get(s.0 as usize).is_some_and(|s| s.upper.is_some());
+            }
+        });
+    }
+    found
+}
+
+impl NodeKind {
+    /// Calls `f` on every extent that the kind carries.
+    pub fn visit_extents(&self, f: &mut dyn FnMut(&IndexExpr)) {
+        match self {
+            NodeKind::Input { ty, .. } | NodeKind::Iota { ty, .. } => ty.shape.iter().for_each(f),
+            NodeKind::Random { shape, .. } => shape.iter().for_each(f),
+            NodeKind::View(View::Reshape(shape) | View::Expand(shape)) => shape.iter().for_each(f),
+            NodeKind::View(View::Pad { lo, hi, .. }) => lo.iter().chain(hi).for_each(f),
+            NodeKind::View(View::Slice { start, size, .. }) => start.iter().chain(size).for_each(f),
+            NodeKind::View(View::Window { size, .. }) => f(size),
+            NodeKind::Loop(l) => l.symbols.iter().chain(&l.trip).for_each(f),
+            NodeKind::Call(function) => function.visit_extents(f),
+            _ => {}
+        }
+    }
+}
+
+impl HostFunction {
+    /// The spelling in text forms.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            HostFunction::Sort { .. } => "sort",
+            HostFunction::NonZero { .. } => "nonzero",
+            HostFunction::Unique { .. } => "unique",
+            HostFunction::Suppress { .. } => "suppress",
+        }
+    }
+
+    /// Number of operands.
+    pub const fn arity(&self) -> usize {
+        match self {
+            HostFunction::Sort { .. } | HostFunction::NonZero { .. } | HostFunction::Unique { .. } => 1,
+            HostFunction::Suppress { .. } => 5,
+        }
+    }
+
+    /// The symbol that it binds. Its last result, `i64[]`, is the symbol's value.
+    pub const fn binds(&self) -> Option<SymId> {
+        match self {
+            HostFunction::Sort { .. } => None,
+            HostFunction::NonZero { count }
+            | HostFunction::Unique { count, .. }
+            | HostFunction::Suppress { count, .. } => Some(*count),
+        }
+    }
+
+    /// Number of results.
+    pub const fn results(&self) -> usize {
+        match self {
+            HostFunction::Sort { .. } | HostFunction::NonZero { .. } | HostFunction::Suppress { .. } => 2,
+            HostFunction::Unique { .. } => 5,
+        }
+    }
+
+    /// Elements (u64) of the memory that it works in, for operands of those extents.
+    pub fn workspace(&self, shapes: &[&[IndexExpr]]) -> IndexExpr {
+        match self {
+            // A key and a position for each element of a row.
+            HostFunction::Sort { axis, .. } => {
+                let extent = shapes.first().and_then(|s| s.get(*axis as usize)).cloned();
+                extent.unwrap_or(IndexExpr::ZERO) * IndexExpr::Const(2)
+            }
+            _ => IndexExpr::ZERO,
+        }
+    }
+
+    /// The function with other extents.
+    pub fn with_extents(&self, f: &mut dyn FnMut(&IndexExpr) -> IndexExpr) -> HostFunction {
+        let mut function = self.clone();
+        match &mut function {
+            HostFunction::Sort { count, .. } => *count = f(count),
+            HostFunction::NonZero { count }
+            | HostFunction::Unique { count, .. }
+            | HostFunction::Suppress { count, .. } => {
+                // Still a symbol, under another number.
+                if let IndexExpr::Node(n) = f(&IndexExpr::from(*count))
+                    && let IndexNode::Sym(s) = *n
+                {
+                    *count = s;
+                }
+            }
+        }
+        function
+    }
+
+    /// Calls `f` on every extent.
+    pub fn visit_extents(&self, f: &mut dyn FnMut(&IndexExpr)) {
+        match self {
+            HostFunction::Sort { count, .. } => f(count),
+            _ => {
+                if let Some(count) = self.binds() {
+                    f(&count.into());
+                }
+            }
+        }
+    }
+}

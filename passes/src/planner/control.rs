@@ -1,0 +1,124 @@
+//! Steps of loops and host functions: every slot that they touch is in the plan around them, but for the arena of a body.
+
+use std::sync::Arc;
+
+use tlc_ir::graph::{Along, HostFunction, Loop, Shape, TensorType};
+use tlc_ir::index::IndexExpr;
+use tlc_ir::plan::{Carried, HostCall, Repeat, SlotId, Step, Storage, Walk};
+use tlc_ir::{DType, NodeId, NodeKind};
+
+use super::{PlannedBody, Planner, plan};
+use crate::cluster::{Cluster, cluster_body};
+
+impl Planner<'_> {
+    /// The step of a cluster that is a loop or call.
+    pub(super) fn control(&mut self, c: &Cluster) {
+        let id = c.roots[0];
+        match self.graph.node(id).kind.clone() {
+            NodeKind::Loop(l) => self.repeat(c, id, &l),
+            NodeKind::Call(function) => self.call(c, id, function),
+            _ => unreachable!("only loops and calls have several results"),
+        }
+    }
+
+    /// The slot of each result; one that nothing uses has one all the same.
+    fn results(&mut self, c: &Cluster, id: NodeId) -> Vec<SlotId> {
+        let types = self.graph.node(id).results.to_vec();
+        let mut slots = vec![None; types.len()];
+        for &r in &c.roots[1..] {
+            if let NodeKind::Project(k) = self.graph.node(r).kind {
+                slots[k as usize] = Some(self.slot(r));
+            }
+        }
+        let fill = |(k, (slot, ty)): (usize, (Option<SlotId>, TensorType))| {
+            slot.unwrap_or_else(|| self.temporary(format!("{id}.{k}"), ty.dtype, ty.elements()))
+        };
+        slots.into_iter().zip(types).enumerate().map(fill).collect()
+    }
+
+    fn temporary(&mut self, name: String, dtype: DType, len: IndexExpr) -> SlotId {
+        self.push_slot(None, name, dtype, len, Storage::Arena)
+    }
+
+    fn repeat(&mut self, c: &Cluster, id: NodeId, l: &Loop) {
+        let graph = Arc::clone(&l.body.0);
+        let clusters = cluster_body(&graph, self.target);
+        let planned = plan(&graph, &clusters, self.target);
+        let operands: Vec<SlotId> = self.graph.node(id).operands.iter().map(|&o| self.slot(o)).collect();
+        let results = self.results(c, id);
+        let (lead, carried) = operands.split_at(l.leading());
+        let (carried, slices) = carried.split_at(l.carried);
+        let (slices, captures) = slices.split_at(l.slices.len());
+        let carried = carried.iter().zip(&results).enumerate().map(|(k, (&first, &last))| {
+            let slot = &self.plan.slots[last.0 as usize];
+            let (dtype, len) = (slot.dtype, slot.len.clone());
+            let spare = self.temporary(format!("{id}.carried{k}"), dtype, len);
+            Carried { first, last, spare }
+        });
+        let carried: Vec<Carried> = carried.collect();
+        let inputs = &graph.inputs()[1 + l.carried..];
+        let types: Vec<TensorType> = inputs.iter().map(|&i| l.outer_type(graph.ty(i))).collect();
+        let slices = self.walks(id, "slice", slices, &l.slices, &types);
+        let outputs = &graph.outputs()[l.first_carried_output() + l.carried..];
+        let types: Vec<TensorType> = outputs.iter().map(|o| l.outer_type(graph.ty(o.node))).collect();
+        let stacks = self.walks(id, "stack", &results[l.carried..], &l.stacks, &types);
+        let number = self.temporary(format!("{id}.number"), DType::I64, IndexExpr::ONE);
+        let follows = l
+            .conditional
+            .then(|| self.temporary(format!("{id}.follows"), DType::Bool, IndexExpr::ONE));
+        let step = Repeat {
+            body: planned.plan.clone(),
+            symbols: l.symbols.clone(),
+            trip: l.trip.clone(),
+            count: l.counted.then(|| lead[0]),
+            condition: l.condition_operand().map(|k| lead[k]),
+            number,
+            follows,
+            carried,
+            slices,
+            captures: captures.to_vec(),
+            stacks,
+            label: format!("loop {id}"),
+        };
+        self.bodies.push(PlannedBody {
+            node: id,
+            graph,
+            clusters,
+            planned,
+        });
+        self.push(Step::Loop(Box::new(step)), Vec::new());
+    }
+
+    /// `types` are those of one iteration's elements.
+    fn walks(&mut self, id: NodeId, what: &str, slots: &[SlotId], along: &[Along], types: &[TensorType]) -> Vec<Walk> {
+        let walk = |(k, ((&slot, &along), ty)): (usize, ((&SlotId, &Along), &TensorType))| {
+            // With nothing before the axis, the elements of an iteration lie together.
+            let together = ty.shape[..along.axis as usize].iter().all(|d| d.is(1));
+            let element = match together {
+                true => None,
+                false => Some(self.temporary(format!("{id}.{what}{k}"), ty.dtype, ty.elements())),
+            };
+            Walk { slot, along, element }
+        };
+        slots.iter().zip(along).zip(types).enumerate().map(walk).collect()
+    }
+
+    fn call(&mut self, c: &Cluster, id: NodeId, function: HostFunction) {
+        let nodes = self.graph.node(id).operands.clone();
+        let operands = nodes.iter().map(|&o| self.slot(o)).collect();
+        let shapes: Vec<Shape> = nodes.iter().map(|&o| self.graph.ty(o).shape.clone()).collect();
+        let results = self.results(c, id);
+        let extents: Vec<&[IndexExpr]> = shapes.iter().map(|s| &s[..]).collect();
+        let workspace = self.temporary(format!("{id}.workspace"), DType::U64, function.workspace(&extents));
+        let label = format!("{} {id}", function.name());
+        let step = HostCall {
+            function,
+            shapes,
+            operands,
+            results,
+            workspace,
+            label,
+        };
+        self.push(Step::Call(Box::new(step)), Vec::new());
+    }
+}

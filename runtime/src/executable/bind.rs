@@ -1,0 +1,148 @@
+//! Evaluating a plan's sizes for concrete symbol values.
+
+use std::sync::Mutex;
+
+use tlc_ir::graph::control::mentions_data;
+use tlc_ir::index::{IndexExpr, IndexNode};
+use tlc_ir::plan::{Layout, Plan, SlotId, Step};
+
+use super::product::BoundGemm;
+use super::repeat::{BoundCall, BoundLoop};
+use super::{Binding, BoundLaunch, BoundStep, RunError, SCRATCH_ALIGNMENT};
+
+/// True if an expression mentions a symbol of which no call has said yet what it is.
+pub(super) fn is_open(plan: &Plan, e: &IndexExpr, decided: &[bool]) -> bool {
+    let mut open = false;
+    if mentions_data(&plan.symbols, e) {
+        e.visit_atoms(&mut |a| {
+            if let IndexNode::Sym(s) = a {
+                let at = s.0 as usize;
+                open |= plan.symbols[at].upper.is_some() && !decided.get(at).copied().unwrap_or(false);
+            }
+        });
+    }
+    open
+}
+
+pub(super) fn overflow(name: &str) -> RunError {
+    RunError::Overflow { name: name.to_string() }
+}
+
+impl Binding {
+    /// Evaluates everything, and checks that every buffer is as large as whoever uses it believes.
+    pub(super) fn new(
+        plan: &Plan,
+        symbols: &[i64],
+        shapes: Vec<Vec<usize>>,
+        layout: Layout,
+        threads: usize,
+        decided: &[bool],
+    ) -> Result<Binding, RunError> {
+        let eval = |e: &IndexExpr, name: &str| e.eval_symbols(symbols).ok_or_else(|| overflow(name));
+        let mut slot_bytes = Vec::with_capacity(plan.slots.len());
+        for s in &plan.slots {
+            // As large as it may get, until a call says how large it is.
+            let n = match is_open(plan, &s.len, decided) {
+                true => plan.most(&s.len, symbols).ok_or_else(|| overflow(&s.name))?,
+                false => u64::try_from(eval(&s.len, &s.name)?).map_err(|_| overflow(&s.name))?,
+            };
+            let bytes = n
+                .checked_mul(s.dtype.bytes() as u64)
+                .filter(|&b| b <= isize::MAX as u64);
+            slot_bytes.push(bytes.ok_or_else(|| overflow(&s.name))?);
+        }
+        let root = (0..plan.slots.len())
+            .map(|i| plan.root(SlotId(i as u32)).0 as usize)
+            .collect();
+        let mut output_shapes = Vec::with_capacity(plan.outputs.len());
+        for o in &plan.outputs {
+            let dims: Result<Vec<usize>, RunError> =
+                o.ty.shape
+                    .iter()
+                    .map(|d| usize::try_from(eval(d, &o.name)?.max(0)).map_err(|_| overflow(&o.name)))
+                    .collect();
+            output_shapes.push(dims?);
+        }
+        let mut arg_count = 0;
+        let mut scratch_bytes = 0u64;
+        let mut loops = 0;
+        let mut steps = Vec::with_capacity(plan.init.len() + plan.steps.len());
+        for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
+            let launches = match step {
+                Step::Launch(l) => std::slice::from_ref(l),
+                Step::Group(all) => &all[..],
+                Step::Gemm(g) => {
+                    let bound = BoundGemm::bind(g, threads, &eval)?;
+                    let scratch = (bound.cut().scratch_bytes as u64).next_multiple_of(SCRATCH_ALIGNMENT);
+                    scratch_bytes = scratch_bytes.max(scratch);
+                    steps.push(BoundStep::Gemm(Box::new(bound)));
+                    continue;
+                }
+                Step::Copy { src, dst } => {
+                    let (src, dst) = (src.0 as usize, dst.0 as usize);
+                    steps.push(BoundStep::Copy {
+                        src,
+                        dst,
+                        bytes: slot_bytes[dst].min(slot_bytes[src]) as usize,
+                    });
+                    continue;
+                }
+                Step::Loop(l) => {
+                    let body = layout.bodies.get(loops).ok_or_else(|| overflow(&l.label))?;
+                    let bound = BoundLoop::bind(l, (number, loops), symbols, &slot_bytes, body, threads)?;
+                    loops += 1;
+                    scratch_bytes = scratch_bytes.max(bound.body.scratch_bytes);
+                    steps.push(BoundStep::Loop(Box::new(bound)));
+                    continue;
+                }
+                Step::Call(c) => {
+                    let bound = BoundCall::bind(c, plan, symbols, &slot_bytes)?;
+                    steps.push(BoundStep::Call(Box::new(bound)));
+                    continue;
+                }
+            };
+            let mut bound = Vec::with_capacity(launches.len());
+            for l in launches {
+                let kernel = &plan.kernels[l.kernel.0 as usize];
+                let values: Vec<i64> = l.symbols.iter().map(|e| eval(e, &l.label)).collect::<Result<_, _>>()?;
+                let local = |e: &IndexExpr| e.eval_symbols(&values).ok_or_else(|| overflow(&l.label));
+                for (param, slot) in kernel.params.iter().zip(&l.args) {
+                    // What the kernel believes its buffers hold is what they hold.
+                    let wants = local(&param.len)?.max(0) as u64 * param.dtype.bytes() as u64;
+                    if wants > slot_bytes[slot.0 as usize] {
+                        return Err(overflow(&l.label));
+                    }
+                }
+                let extent = local(&kernel.parallel_extent())?.max(0) as u64;
+                let scratch = local(&kernel.cache_scratch_bytes())?.max(0) as u64;
+                scratch_bytes = scratch_bytes.max(scratch.next_multiple_of(SCRATCH_ALIGNMENT));
+                bound.push(BoundLaunch {
+                    kernel: l.kernel.0 as usize,
+                    first_arg: arg_count,
+                    args: l.args.iter().map(|s| s.0 as usize).collect(),
+                    symbols: values,
+                    extent,
+                    grain: l.grain.max(1),
+                });
+                arg_count += l.args.len();
+            }
+            steps.push(BoundStep::Launches(bound));
+        }
+        let rest = steps.split_off(plan.init.len());
+        let (init, steps) = (steps, rest);
+        Ok(Binding {
+            shapes,
+            slot_bytes,
+            root,
+            output_shapes,
+            layout,
+            scratch_bytes,
+            arg_count,
+            init,
+            steps,
+            symbols: symbols.to_vec(),
+            decided: decided.to_vec(),
+            rebound: Mutex::default(),
+        })
+    }
+}

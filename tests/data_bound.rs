@@ -1,0 +1,181 @@
+//! Sizes that data decides: from recording to a run, and through everything that depends on them.
+
+use tlc::{CompileOptions, DType, Executable, Graph, HostTensor, Input, concat};
+use tlc_ir::graph::verify::verify;
+use tlc_ir::interp::{Options, interpret};
+use tlc_ir::text::{difference, no_data, parse_graph, parse_module};
+use tlc_runtime::executable::TensorView;
+
+fn compiled(g: &Graph, threads: usize) -> Executable {
+    let options = CompileOptions {
+        threads: Some(threads),
+        ..CompileOptions::default()
+    };
+    g.compile(&options).unwrap()
+}
+
+/// Runs several inputs through one executable of one thread and one of two: the interpreter's answers each time. Text forms
+/// of graph and plan survive.
+fn check(g: &Graph, all: &[Vec<HostTensor>]) -> Vec<Vec<HostTensor>> {
+    let graph = g.finish().unwrap();
+    assert!(verify(&graph).is_empty(), "{:?}", verify(&graph));
+    let again = parse_graph(&graph.to_string(), &mut no_data).unwrap_or_else(|e| panic!("{graph}\n{e:?}"));
+    assert_eq!(difference(&graph, &again), None);
+    let executables = [compiled(g, 1), compiled(g, 2)];
+    let plan = executables[0].plan().to_string();
+    let read = parse_module(&plan, &mut no_data).unwrap_or_else(|e| panic!("{plan}\n{e:?}"));
+    assert_eq!(read.plans[0].to_string(), plan);
+    let report = tlc_ir::plan::verify::verify(executables[0].plan());
+    assert!(report.errors.is_empty(), "{:?}\n{plan}", report.errors);
+    let mut out = Vec::new();
+    for inputs in all {
+        let right = interpret(&graph, inputs, &Options::default()).unwrap();
+        for e in &executables {
+            let found = e.run(&inputs.iter().map(Input::from).collect::<Vec<_>>()).unwrap();
+            for (found, right) in found.iter().zip(&right) {
+                assert_eq!(found.to_host(), *right, "output {}", found.name);
+            }
+        }
+        let planned = tlc_ir::plan::interp::interpret(executables[0].plan(), None, inputs).unwrap();
+        let layout = executables[0].layout(&views(inputs)).unwrap();
+        assert_eq!(planned, right);
+        let placed = tlc_ir::plan::interp::interpret(executables[0].plan(), Some(&layout), inputs).unwrap();
+        assert_eq!(placed, right);
+        out.push(right);
+    }
+    out
+}
+
+fn views(inputs: &[HostTensor]) -> Vec<TensorView<'_>> {
+    let all = inputs.iter();
+    all.map(|t| TensorView {
+        dtype: t.dtype(),
+        shape: t.shape(),
+        data: t.bytes(),
+    })
+    .collect()
+}
+
+fn f32s(shape: &[usize], data: &[f32]) -> HostTensor {
+    HostTensor::from_slice(shape, data).unwrap()
+}
+
+#[test]
+fn everything_behind_a_nonzero_has_its_actual_size() {
+    let g = Graph::new("picked");
+    let n = g.symbol("n", 0..=64);
+    let x = g.input("x", DType::F32, [n, 3.into()]);
+    let keep = x.sum(-1).gt(0.0);
+    let places = keep.nonzero();
+    let rows = x.take(&places.select_index(0, 0), 0);
+    g.output("places", &places);
+    g.output("rows", &rows);
+    // Elementwise, a reduction over the unknown axis, a product, something of that size that no data reaches.
+    g.output("scaled", &(&rows * 2.0 + 1.0));
+    g.output("sum", &rows.sum(0));
+    g.output("gram", &rows.matmul(&rows.transpose()));
+    let count = rows.dim(0);
+    g.output("numbers", &g.range(&count, DType::I64));
+    g.output("joined", &concat(&[&rows, &x], 0));
+    let inputs = |rows: usize, seed: usize| {
+        let data: Vec<f32> = (0..rows * 3).map(|i| ((i * 7 + seed) % 5) as f32 - 2.0).collect();
+        vec![f32s(&[rows, 3], &data)]
+    };
+    let all: Vec<Vec<HostTensor>> = [(5, 0), (5, 1), (0, 0), (64, 3), (1, 0), (5, 0), (33, 2)]
+        .into_iter()
+        .map(|(n, s)| inputs(n, s))
+        .collect();
+    check(&g, &all);
+}
+
+#[test]
+fn two_unknown_sizes_that_must_agree_are_checked_when_both_are_known() {
+    let g = Graph::new("pairs");
+    let (a, b) = (g.input("a", DType::F32, [6]), g.input("b", DType::F32, [6]));
+    let pick = |x: &tlc::Tensor| x.take(&x.nonzero().select_index(0, 0), 0);
+    g.output("sum", &(pick(&a) + pick(&b)));
+    let x = f32s(&[6], &[1.0, 0.0, 2.0, 0.0, 3.0, 0.0]);
+    let y = f32s(&[6], &[0.0, 5.0, 0.0, 6.0, 0.0, 7.0]);
+    let found = check(&g, &[vec![x.clone(), y]]);
+    assert_eq!(found[0][0], f32s(&[3], &[6.0, 8.0, 10.0]));
+    let other = f32s(&[6], &[1.0; 6]);
+    let e = compiled(&g, 1);
+    let error = e.run(&[(&x).into(), (&other).into()]).unwrap_err().to_string();
+    assert!(error.contains("which the inputs' shapes do not satisfy"), "{error}");
+    // The executable goes on.
+    assert!(e.run(&[(&x).into(), (&x).into()]).is_ok());
+}
+
+#[test]
+fn unique_is_numpy_s_in_every_dtype() {
+    let data = [3.0, 1.0, f32::NAN, 1.0, -0.0, 0.0, f32::NAN, 3.0];
+    for dtype in DType::ALL {
+        for sorted in [false, true] {
+            let g = Graph::new("distinct");
+            let x = g.input("x", DType::F32, [8]).cast(dtype);
+            let u = x.unique(None, sorted);
+            for (name, t) in [
+                ("values", &u.values),
+                ("first", &u.first),
+                ("inverse", &u.inverse),
+                ("counts", &u.counts),
+            ] {
+                g.output(name, t);
+            }
+            let graph = g.finish().unwrap();
+            let right = interpret(&graph, &[f32s(&[8], &data)], &Options::default()).unwrap();
+            let found = compiled(&g, 1).run(&[(&f32s(&[8], &data)).into()]).unwrap();
+            for (f, r) in found.iter().zip(&right) {
+                assert_eq!(f.bytes(), r.bytes());
+            }
+            if dtype == DType::F32 && sorted {
+                // np.unique(x, True, True, True)
+                assert_eq!(right[1].as_slice::<i64>(), Some(&[4, 1, 0, 2][..]));
+                assert_eq!(right[2].as_slice::<i64>(), Some(&[2, 1, 3, 1, 0, 0, 3, 2][..]));
+                assert_eq!(right[3].as_slice::<i64>(), Some(&[2, 2, 2, 2][..]));
+            }
+        }
+    }
+}
+
+#[test]
+fn distinct_rows_and_columns() {
+    for axis in [0, 1] {
+        let g = Graph::new("rows");
+        let x = g.input("x", DType::I32, [4, 4]);
+        let u = x.unique(Some(axis), true);
+        g.output("values", &u.values);
+        g.output("back", &u.values.take(&u.inverse, axis));
+        let data = [1, 0, 1, 0, 1, 0, 1, 0, 2, 3, 2, 3, 1, 0, 1, 0];
+        let x = HostTensor::from_slice(&[4, 4], &data).unwrap();
+        let found = check(&g, &[vec![x.clone()]]);
+        assert_eq!(found[0][1], x);
+        assert_eq!(found[0][0].shape()[axis as usize], 2);
+    }
+}
+
+#[test]
+fn buffers_of_the_caller_have_room_for_the_largest() {
+    let g = Graph::new("into");
+    let x = g.input("x", DType::I64, [4]);
+    g.output("places", &x.nonzero());
+    let e = compiled(&g, 1);
+    let x = HostTensor::from_slice(&[4], &[0i64, 5, 0, 7]).unwrap();
+    let views = views(std::slice::from_ref(&x));
+    assert_eq!(e.output_shapes(&views).unwrap(), [vec![1, 4]]);
+    let mut words = [0u64; 4];
+    // Room for four places.
+    let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
+    let shapes = e.run_into_shaped(&views, &mut [bytes]).unwrap();
+    assert_eq!(shapes, [vec![1, 2]]);
+    assert_eq!(words[..2], [1, 3]);
+}
+
+#[test]
+fn a_size_that_data_decides_cannot_be_used_before_it_is_known() {
+    let text = "graph @early(%x: f32[k]) where k upto 4 {
+  return %x
+}
+";
+    assert!(parse_graph(text, &mut no_data).is_err() || !verify(&parse_graph(text, &mut no_data).unwrap()).is_empty());
+}

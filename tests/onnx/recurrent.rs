@@ -1,0 +1,258 @@
+//! Recurrent networks, loops and scans from models written by hand, against loops over their definitions.
+
+use tlc::onnx::{ImportOptions, import};
+use tlc::{CompileOptions, HostTensor, compile_ir};
+use tlc_ir::NodeKind;
+use tlc_ir::plan::{Plan, Step};
+
+use crate::proto::{BOOL, D, FLOAT, INT64, Message, floats, graph, graph_attribute, int_attribute, model, node, value};
+
+fn model_of(nodes: &[Message], initializers: &[Message], inputs: &[Message], outputs: &[Message]) -> Vec<u8> {
+    let graph = graph(nodes.to_vec(), initializers.to_vec(), inputs.to_vec(), outputs.to_vec());
+    model(graph, vec![])
+}
+
+fn text_attribute(name: &str, v: &str) -> Message {
+    Message::default().bytes(1, name).bytes(4, v).int(20, 3)
+}
+
+/// Runs with one and two threads, which must agree to the bit.
+fn run(model: &[u8], inputs: &[HostTensor], given: &[(&str, HostTensor)]) -> Vec<HostTensor> {
+    let values = |name: &str| given.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
+    let options = ImportOptions {
+        folder: None,
+        values: Some(&values),
+    };
+    let imported = import(model, &options).unwrap();
+    let with = |threads| {
+        let options = CompileOptions {
+            threads: Some(threads),
+            ..CompileOptions::default()
+        };
+        let executable = compile_ir(&imported.graph, &options).unwrap();
+        let found = executable
+            .run(&inputs.iter().map(Into::into).collect::<Vec<_>>())
+            .unwrap();
+        found.iter().map(|o| o.to_host()).collect::<Vec<_>>()
+    };
+    let one = with(1);
+    assert_eq!(one, with(2));
+    one
+}
+
+fn numbers(n: usize, seed: usize) -> Vec<f32> {
+    (0..n)
+        .map(|i| ((i * 37 + seed * 11) % 23) as f32 / 23.0 - 0.5)
+        .collect()
+}
+
+const HIDDEN: usize = 3;
+const INPUT: usize = 2;
+
+fn lstm_model(direction: &str, lengths: bool) -> Vec<u8> {
+    let directions = if direction == "bidirectional" { 2 } else { 1 };
+    let (rows, size) = (4 * HIDDEN as i64, HIDDEN as i64);
+    let attributes = [
+        int_attribute("hidden_size", size),
+        text_attribute("direction", direction),
+    ];
+    let operands = ["x", "w", "r", "b", if lengths { "lengths" } else { "" }];
+    let lstm = node("LSTM", "lstm", &operands, &["y", "h", "c"]).messages(5, attributes);
+    let d = directions as usize;
+    let w = floats(
+        "w",
+        &[directions, rows, INPUT as i64],
+        &numbers(d * 4 * HIDDEN * INPUT, 1),
+    );
+    let r = floats("r", &[directions, rows, size], &numbers(d * 4 * HIDDEN * HIDDEN, 2));
+    let b = floats("b", &[directions, 2 * rows], &numbers(d * 8 * HIDDEN, 3));
+    let mut inputs = vec![value(
+        "x",
+        FLOAT,
+        &[D::Sym("time"), D::Sym("batch"), D::N(INPUT as i64)],
+    )];
+    if lengths {
+        inputs.push(value("lengths", INT64, &[D::Sym("batch")]));
+    }
+    let outputs = ["y", "h", "c"].map(|n| value(n, FLOAT, &[]));
+    model_of(&[lstm], &[w, r, b], &inputs, &outputs)
+}
+
+/// Y, Y_h and Y_c by the definition, in f64.
+fn lstm_reference(x: &[f32], time: usize, batch: usize, reverse: &[bool], lengths: Option<&[i64]>) -> [Vec<f64>; 3] {
+    let d = reverse.len();
+    let w = numbers(d * 4 * HIDDEN * INPUT, 1);
+    let r = numbers(d * 4 * HIDDEN * HIDDEN, 2);
+    let b = numbers(d * 8 * HIDDEN, 3);
+    let mut y = vec![0.0; time * d * batch * HIDDEN];
+    let (mut last_h, mut last_c) = (vec![0.0; d * batch * HIDDEN], vec![0.0; d * batch * HIDDEN]);
+    let sigmoid = |v: f64| 1.0 / (1.0 + (-v).exp());
+    for (dir, &back) in reverse.iter().enumerate() {
+        for n in 0..batch {
+            let (mut h, mut c) = (vec![0.0f64; HIDDEN], vec![0.0f64; HIDDEN]);
+            let length = lengths.map_or(time, |l| l[n] as usize);
+            for step in 0..length {
+                let t = if back { length - 1 - step } else { step };
+                let gate = |g: usize, k: usize| {
+                    let row = dir * 4 * HIDDEN + g * HIDDEN + k;
+                    let mut sum = f64::from(b[dir * 8 * HIDDEN + g * HIDDEN + k])
+                        + f64::from(b[dir * 8 * HIDDEN + (4 + g) * HIDDEN + k]);
+                    for i in 0..INPUT {
+                        sum += f64::from(x[(t * batch + n) * INPUT + i]) * f64::from(w[row * INPUT + i]);
+                    }
+                    for (i, h) in h.iter().enumerate() {
+                        sum += h * f64::from(r[row * HIDDEN + i]);
+                    }
+                    sum
+                };
+                let mut next = (vec![0.0; HIDDEN], vec![0.0; HIDDEN]);
+                for k in 0..HIDDEN {
+                    next.1[k] = sigmoid(gate(2, k)) * c[k] + sigmoid(gate(0, k)) * gate(3, k).tanh();
+                    next.0[k] = sigmoid(gate(1, k)) * next.1[k].tanh();
+                    y[((t * d + dir) * batch + n) * HIDDEN + k] = next.0[k];
+                }
+                (h, c) = next;
+            }
+            let at = (dir * batch + n) * HIDDEN;
+            last_h[at..at + HIDDEN].copy_from_slice(&h);
+            last_c[at..at + HIDDEN].copy_from_slice(&c);
+        }
+    }
+    [y, last_h, last_c]
+}
+
+#[test]
+fn an_lstm_of_symbolic_time_and_batch_is_its_definition() {
+    for (direction, reverse) in [
+        ("forward", &[false][..]),
+        ("reverse", &[true]),
+        ("bidirectional", &[false, true]),
+    ] {
+        for lengths in [false, true] {
+            let model = lstm_model(direction, lengths);
+            for (time, batch) in [(5, 2), (1, 1), (4, 3)] {
+                let x = numbers(time * batch * INPUT, 7);
+                let own: Vec<i64> = (0..batch).map(|n| ((n * 3 + 1) % (time + 1)) as i64).collect();
+                let mut inputs = vec![HostTensor::from_slice(&[time, batch, INPUT], &x).unwrap()];
+                if lengths {
+                    inputs.push(HostTensor::from_slice(&[batch], &own).unwrap());
+                }
+                let found = run(&model, &inputs, &[]);
+                let expected = lstm_reference(&x, time, batch, reverse, lengths.then_some(&own[..]));
+                for (found, expected) in found.iter().zip(&expected) {
+                    assert_eq!(found.len(), expected.len());
+                    for (i, e) in expected.iter().enumerate() {
+                        let f = found.get(i).as_f64();
+                        assert!(
+                            (f - e).abs() < 1e-5,
+                            "{direction} {lengths} element {i}: {f}, expected {e}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn bodies(plan: &Plan) -> Vec<&Plan> {
+    let loops = plan.steps.iter().filter_map(|s| match s {
+        Step::Loop(l) => Some(&l.body),
+        _ => None,
+    });
+    loops.collect()
+}
+
+#[test]
+fn an_lstm_step_is_a_few_kernels_and_nothing_is_unrolled() {
+    let imported = import(&lstm_model("forward", false), &ImportOptions::default()).unwrap();
+    let loops = imported
+        .graph
+        .nodes()
+        .filter(|(_, n)| matches!(n.kind, NodeKind::Loop(_)));
+    assert_eq!(loops.count(), 1);
+    assert!(imported.graph.len() < 100, "{} nodes", imported.graph.len());
+    let executable = compile_ir(&imported.graph, &CompileOptions::default()).unwrap();
+    let bodies = bodies(executable.plan());
+    assert_eq!(bodies.len(), 1);
+    // The product with R, and one kernel for the gates, the cell and the state.
+    assert!(bodies[0].steps.len() <= 2, "{}", bodies[0]);
+}
+
+#[test]
+fn a_loop_of_a_model_sees_the_values_around_it_and_stacks_what_it_yields() {
+    // sum = sum + scale * i; all sums are kept.
+    let body = Message::default()
+        .messages(
+            1,
+            [
+                node("Cast", "", &["i"], &["i32"]).messages(5, [int_attribute("to", FLOAT)]),
+                node("Mul", "", &["i32", "scale"], &["step"]),
+                node("Add", "", &["sum", "step"], &["next"]),
+                node("Identity", "", &["go"], &["still"]),
+                node("Identity", "", &["next"], &["kept"]),
+            ],
+        )
+        .bytes(2, "body")
+        .messages(
+            11,
+            [
+                value("i", INT64, &[]),
+                value("go", BOOL, &[]),
+                value("sum", FLOAT, &[D::N(2)]),
+            ],
+        )
+        .messages(
+            12,
+            [
+                value("still", BOOL, &[]),
+                value("next", FLOAT, &[]),
+                value("kept", FLOAT, &[]),
+            ],
+        );
+    let repeat =
+        node("Loop", "loop", &["n", "", "start"], &["last", "all"]).messages(5, [graph_attribute("body", body)]);
+    let inputs = [
+        value("n", INT64, &[]),
+        value("start", FLOAT, &[D::N(2)]),
+        value("scale", FLOAT, &[]),
+    ];
+    let outputs = [value("last", FLOAT, &[]), value("all", FLOAT, &[])];
+    let model = model_of(&[repeat], &[], &inputs, &outputs);
+    let n = HostTensor::from_slice(&[], &[4i64]).unwrap();
+    let start = HostTensor::from_slice(&[2], &[1.0f32, -1.0]).unwrap();
+    let scale = HostTensor::from_slice(&[], &[0.5f32]).unwrap();
+    let found = run(&model, &[n.clone(), start, scale], &[("n", n)]);
+    assert_eq!(found[0].as_slice::<f32>(), Some(&[4.0, 2.0][..]));
+    assert_eq!(
+        found[1].as_slice::<f32>(),
+        Some(&[1.0, -1.0, 1.5, -0.5, 2.5, 0.5, 4.0, 2.0][..])
+    );
+}
+
+#[test]
+fn a_condition_in_a_model_ends_its_loop() {
+    // Doubles x while it is below 100.
+    let body = Message::default()
+        .messages(
+            1,
+            [
+                node("Add", "", &["v", "v"], &["next"]),
+                node("Less", "", &["next", "limit"], &["still"]),
+            ],
+        )
+        .bytes(2, "body")
+        .messages(
+            11,
+            [value("i", INT64, &[]), value("go", BOOL, &[]), value("v", FLOAT, &[])],
+        )
+        .messages(12, [value("still", BOOL, &[]), value("next", FLOAT, &[])]);
+    let repeat = node("Loop", "loop", &["", "go", "x"], &["y"]).messages(5, [graph_attribute("body", body)]);
+    let inputs = [value("x", FLOAT, &[]), value("go", BOOL, &[])];
+    let limit = floats("limit", &[], &[100.0]);
+    let model = model_of(&[repeat], &[limit], &inputs, &[value("y", FLOAT, &[])]);
+    for (start, go, expected) in [(3.0f32, true, 192.0), (3.0, false, 3.0), (300.0, true, 600.0)] {
+        let x = HostTensor::from_slice(&[], &[start]).unwrap();
+        let go = HostTensor::from_bools(&[], &[go]).unwrap();
+        assert_eq!(run(&model, &[x, go], &[])[0].as_slice::<f32>(), Some(&[expected][..]));
+    }
+}
