@@ -25,7 +25,7 @@ const MAX_DEPTH: usize = 48;
 const MAX_NODES: usize = 500_000;
 
 /// What a symbolic extent may be: no more than an i32, which many models compute shapes in.
-const EXTENTS: std::ops::RangeInclusive<i64> = 1..=i32::MAX as i64;
+const EXTENTS: std::ops::RangeInclusive<i64> = 0..=i32::MAX as i64;
 
 type Opsets<'a> = FxHashMap<&'a str, i64>;
 

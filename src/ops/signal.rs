@@ -15,7 +15,9 @@ use crate::scope::{Step, op, record, refuse_expecting};
 use crate::tensor::Tensor;
 
 /// The most elements that a transform's matrix may have.
-const MAX_MATRIX: i64 = 1 << 27;
+const MAX_MATRIX: i64 = 1 << 26;
+/// Longer transforms are two shorter ones, where the length has a divisor.
+const LONG: i64 = 1024;
 
 impl Graph {
     /// `a - b cos(2πi / m) + c cos(4πi / m)` for the `n` elements `i`, where `m` is `n` if periodic, else `n - 1`: the sum
@@ -100,6 +102,14 @@ impl Graph {
     }
 }
 
+/// The largest divisor of a long transform's length up to its root, if it has one.
+fn divisor(n: i64) -> Option<i64> {
+    let root = (n as f64).sqrt() as i64;
+    (n > LONG)
+        .then(|| (2..=root.min(1 << 16)).rev().find(|d| n % d == 0))
+        .flatten()
+}
+
 /// A discrete Fourier transform over an axis of that length.
 struct Fourier {
     length: Dim,
@@ -160,21 +170,95 @@ impl Tensor {
             if how.length.as_const().is_some_and(|n| n < 1) {
                 return refuse_expecting(format!("length {:?}", how.length.as_const()), "1 or more");
             }
+            if let Some(n) = how.length.as_const().filter(|&n| divisor(n).is_some()) {
+                return self.long_dft(axis, n, &how);
+            }
             let extent = self.dim(axis as i64);
             let taken = Dim(self.graph().simplify(extent.min(how.taken()).expr()));
             let x = match taken == extent {
                 true => self.clone(),
                 false => self.narrow(axis as i64, 0, taken.clone()),
             };
-            let wide = self.dtype().accumulator();
-            let matrix = self.graph().fourier(taken.expr(), parts, &how, wide)?;
-            let rank = self.rank() as u16;
-            let labels: Vec<u16> = (0..rank).collect();
-            let (n, c, k, o) = (axis as u16, rank - 1, rank, rank + 1);
-            let mut output = labels.clone();
-            (output[axis], output[self.rank() - 1]) = (k, o);
-            contract(&[(&x, &labels), (&matrix, &[n, c, k, o])], &output, Some(self.dtype()))
+            x.multiplied_dft(axis, &how)
         })
+    }
+
+    /// The transform of all elements along an axis, as one contraction.
+    fn multiplied_dft(&self, axis: usize, how: &Fourier) -> Step {
+        let wide = self.dtype().accumulator();
+        let matrix = self.graph().fourier(&self.extents()[axis], self.parts()?, how, wide)?;
+        let rank = self.rank() as u16;
+        let labels: Vec<u16> = (0..rank).collect();
+        let (n, c, k, o) = (axis as u16, rank - 1, rank, rank + 1);
+        let mut output = labels.clone();
+        (output[axis], output[self.rank() - 1]) = (k, o);
+        contract(
+            &[(self, &labels), (&matrix, &[n, c, k, o])],
+            &output,
+            Some(self.dtype()),
+        )
+    }
+
+    /// [`Tensor::dft`] of a long signal: one-sided ones are cut from, or made, two-sided ones.
+    fn long_dft(&self, axis: usize, n: i64, how: &Fourier) -> Step {
+        let axis_number = axis as i64;
+        let given = how.taken();
+        let extent = self.dim(axis_number);
+        let taken = Dim(self.graph().simplify(extent.min(&given).expr()));
+        let mut each = vec![(Dim::from(0), Dim::from(0)); self.rank()];
+        each[axis].1 = Dim(self.graph().simplify((given - &extent).max(0).expr()));
+        let mut x = self.narrow(axis_number, 0, taken).pad(&each, self.dtype().zero());
+        if how.inverse && how.onesided {
+            let rest = x.narrow(axis_number, 1, (n - 1) / 2).flip(axis_number);
+            let sign = self.graph().constant([1.0, -1.0]).to(self.dtype())?;
+            x = crate::concat(&[&x, &(rest * sign)], axis_number);
+        }
+        let y = x.move_axis(axis_number, -2).split_dft(n, how.inverse)?;
+        let y = match (how.onesided, how.inverse) {
+            (true, true) => y.narrow(-1, 0, 1),
+            (true, false) => y.narrow(-2, 0, n / 2 + 1),
+            (false, _) => y,
+        };
+        Ok(y.move_axis(-2, axis_number))
+    }
+
+    /// The transform along the axis before the last, of `n = a b` elements as `a` transforms of `b` and `b` of `a`, with a
+    /// turn for each element between them (Cooley and Tukey, "An algorithm for the machine calculation of complex Fourier
+    /// series", 1965).
+    fn split_dft(&self, n: i64, inverse: bool) -> Step {
+        let axis = self.rank() - 2;
+        let Some(a) = divisor(n) else {
+            let how = Fourier {
+                length: n.into(),
+                inverse,
+                onesided: false,
+            };
+            return self.multiplied_dft(axis, &how);
+        };
+        let b = n / a;
+        // [.., a, b, parts]: element b i + j.
+        let first = self.unflatten(-2, [a, b]).swap_axes(-3, -2).split_dft(a, inverse)?;
+        // [.., b, a, 2]: the results k of each column j, turned by j k.
+        let wide = self.dtype().accumulator();
+        let graph = self.graph();
+        let (j, k) = (
+            graph.iota_1d(&b.into(), DType::F64)?.unsqueeze(1),
+            graph.iota_1d(&a.into(), DType::F64)?.unsqueeze(0),
+        );
+        let angle = j * k * (TAU / n as f64);
+        let (cos, mut sin) = (angle.cos().to(wide)?, angle.sin().to(wide)?);
+        if inverse {
+            sin = -sin;
+        }
+        let first = first.to(wide)?;
+        let (real, imaginary) = (first.select_index(-1, 0), first.select_index(-1, 1));
+        let turned = crate::stack(
+            &[&(&real * &cos + &imaginary * &sin), &(&imaginary * &cos - &real * &sin)],
+            -1,
+        );
+        // [.., a, b, 2] to results k + a l.
+        let second = turned.to(self.dtype())?.swap_axes(-3, -2).split_dft(b, inverse)?;
+        Ok(second.swap_axes(-3, -2).flatten_axes(-3, -2))
     }
 
     /// The short-time Fourier transform: `self` is `[batch, time, 1 or 2]`; frames of `length` elements, `step` apart, each

@@ -4,7 +4,7 @@
 use tlc::ops::regions::RoiAlign;
 use tlc::ops::resample::{Coordinates, Interpolation, Resample, Rounding};
 use tlc::ops::sample::{GridSample, Outside};
-use tlc::{Conv, DType, Graph, Pool, Tensor};
+use tlc::{Conv, DType, Graph, Pool, Tensor, s};
 
 use crate::numerics::{compare, data, run};
 
@@ -175,6 +175,9 @@ fn signals(g: &Graph) -> Vec<(&'static str, Tensor)> {
     let (real, complex) = (data(g, &[2, 9, 3, 1], 5), data(g, &[2, 9, 3, 2], 6));
     let sound = data(g, &[2, 20], 0).unsqueeze(-1);
     let window = g.hann_window(8, true, DType::F64);
+    // Lengths that have divisors are computed by parts.
+    let long = data(g, &[2, 1280, 2], 9);
+    let every = |t: &Tensor| t.slice((.., s(..).step(97)));
     vec![
         ("hann", g.hann_window(7, false, DType::F64)),
         ("hann_periodic", window.clone()),
@@ -186,6 +189,12 @@ fn signals(g: &Graph) -> Vec<(&'static str, Tensor)> {
         ("dft_inverse", complex.dft(1, 9, true, false)),
         ("dft_inverse_odd", complex.dft(1, 15, true, true)),
         ("dft_inverse_even", complex.dft(1, 16, true, true)),
+        ("dft_long", every(&long.dft(1, 1280, false, false))),
+        (
+            "dft_long_onesided",
+            every(&long.narrow(2, 0, 1).dft(1, 1500, false, true)),
+        ),
+        ("dft_long_inverse", every(&long.dft(1, 3150, true, true))),
         ("stft", sound.stft(3, 8, Some(&window), true)),
         ("stft_two_sided", sound.stft(5, 7, None, false)),
         ("det", (data(g, &[3, 4, 4], 7) + g.eye(4, 4, 0, DType::F64) * 3.0).det()),

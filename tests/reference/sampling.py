@@ -228,6 +228,7 @@ images = np.array([0, 1, 1, 0])
 pooled = np.array([[0, 0.0, 0.0, 5.0, 4.0], [1, 1.4, 1.6, 3.2, 9.9], [1, -4.0, -4.0, 1.0, 0.0], [0, 9.0, 9.0, 12.0, 12.0]])
 signal, complex_signal = data((2, 9, 3, 1), 5), data((2, 9, 3, 2), 6)
 z = complex_signal[..., 0] + 1j * complex_signal[..., 1]
+long_signal = data((2, 1280, 2), 9)
 square = data((3, 4, 4), 7) + 3 * np.eye(4)
 singular = np.array([[1.0, 2.0], [2.0, 4.0]])
 
@@ -271,6 +272,9 @@ cases = {
     "dft_inverse": parts(np.fft.ifft(z, axis=1)),
     "dft_inverse_odd": np.fft.irfft(z, n=15, axis=1)[..., None],
     "dft_inverse_even": np.fft.irfft(z, n=16, axis=1)[..., None],
+    "dft_long": parts(np.fft.fft(long_signal[..., 0] + 1j * long_signal[..., 1], axis=1))[:, ::97],
+    "dft_long_onesided": parts(np.fft.rfft(long_signal[..., 0], n=1500, axis=1))[:, ::97],
+    "dft_long_inverse": np.fft.irfft(long_signal[..., 0] + 1j * long_signal[..., 1], n=3150, axis=1)[:, ::97, None],
     "stft": stft(data((2, 20)), 3, 8, np.hanning(9)[:-1], True),
     "stft_two_sided": stft(data((2, 20)), 5, 7, np.ones(7), False),
     "det": np.linalg.det(square),

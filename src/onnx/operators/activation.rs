@@ -110,9 +110,14 @@ pub(super) fn shrink(c: &mut Call<'_, '_, '_>) -> Answer {
 /// Before opset 13 all axes from `axis` on are one.
 fn along(c: &mut Call<'_, '_, '_>, f: impl Fn(&Tensor, i64) -> Tensor) -> Answer {
     let x = c.tensor(0)?;
+    // Of no elements there is no maximum, and nothing to compute.
+    let whole = |x: &Tensor, axis: i64| match x.dim(axis).as_const() {
+        Some(0) => x.clone(),
+        _ => f(x, axis),
+    };
     if c.version >= 13 {
         let axis = c.axis(c.int("axis", -1)?, x.rank())?;
-        return one(f(&x, axis as i64));
+        return one(whole(&x, axis as i64));
     }
     let axis = c.int("axis", 1)?;
     let axis = if axis == x.rank() as i64 {
@@ -121,7 +126,7 @@ fn along(c: &mut Call<'_, '_, '_>, f: impl Fn(&Tensor, i64) -> Tensor) -> Answer
         c.axis(axis, x.rank())?
     };
     let flat = super::arrange::flattened(&x, axis);
-    one(f(&flat, 1).reshape(x.shape()))
+    one(whole(&flat, 1).reshape(x.shape()))
 }
 
 pub(super) fn softmax(c: &mut Call<'_, '_, '_>) -> Answer {

@@ -323,12 +323,13 @@ fn moved_pad(x: &Tensor, each: &[(Dim, Dim)], mode: &str) -> Answer {
             return invalid(format!("padding takes more than axis {axis} has"));
         }
         let places = graph.range(length, DType::I64) - value(lo)?;
-        let n = value(&extent)?;
+        // The last place, which there must be.
+        let last = value(&(extent - 1))?;
         let index = match mode {
-            "edge" => places.maximum(0).minimum(n - 1),
-            "wrap" => places.remainder(n),
+            "edge" => places.maximum(0).minimum(last),
+            "wrap" => places.remainder(last + 1),
             "reflect" => {
-                let period = (2 * (n - 1)).maximum(1);
+                let period = (2 * last).maximum(1);
                 let m = places.remainder(&period);
                 m.minimum(&period - &m)
             }

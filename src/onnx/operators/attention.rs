@@ -144,7 +144,10 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
         scores = seen.select(&scores, f64::NEG_INFINITY);
     }
     // A query that sees no key has a row of zeros.
-    let highest = scores.max(keep(-1));
+    let highest = match scores.dim(-1).as_const() {
+        Some(0) => scores.sum(keep(-1)),
+        _ => scores.max(keep(-1)),
+    };
     let highest = highest.eq(f64::NEG_INFINITY).select(0.0, highest);
     let powers = (&scores - highest).exp();
     let total = powers.sum(keep(-1));

@@ -231,6 +231,9 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
             (before, behind) = (pads[..n].to_vec(), pads[n..].to_vec());
         }
     }
+    if let Some(axis) = (2..2 + n).find(|&a| x.dim(a as i64).as_const() == Some(0)) {
+        return invalid(format!("axis {axis} is empty; expected at least one element"));
+    }
     // Zeros between the elements.
     let mut spread = x.clone();
     for (i, &step) in stride.iter().enumerate().filter(|(_, s)| **s > 1) {
@@ -245,6 +248,9 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
             .pad(&each, spread.dtype().zero())
             .reshape(joined);
         spread = apart.narrow(axis as i64, 0, (extent - 1) * step as i64 + 1);
+    }
+    if spread.is_poisoned() {
+        return one(spread);
     }
     // What the window reaches beyond the ends, less the padding that is taken away.
     let simple = |d: Dim| Dim::from(x.graph().simplify(d.expr()));

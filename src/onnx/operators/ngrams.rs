@@ -66,7 +66,8 @@ fn pool(c: &Call<'_, '_, '_>) -> Outcome<Vec<Grams>> {
 /// How often each gram occurs in each row with that distance between its items.
 fn occurrences(rows: &Tensor, grams: &Grams, distance: usize) -> Outcome<Tensor> {
     let graph = rows.graph();
-    let reach = (grams.length - 1) * distance;
+    // One more, so that a row of nothing has a window, too.
+    let reach = (grams.length - 1) * distance + 1;
     let behind = [(0, 0), (0, reach)];
     let inside = graph.full(rows.shape(), true, DType::Bool).pad(&behind, false);
     // [rows, starts, items]

@@ -202,7 +202,8 @@ fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: Option<Vec<i64>>, targets: Targ
             (_, Some(s), None) => (s[i].clone(), None),
             _ => return invalid("neither scales nor sizes; expected one"),
         };
-        if length.as_const().is_some_and(|l| !(0..=1 << 31).contains(&l)) || extent.as_const() == Some(0) {
+        let from_nothing = extent.as_const() == Some(0) && length.as_const() != Some(0);
+        if length.as_const().is_some_and(|l| !(0..=1 << 31).contains(&l)) || from_nothing {
             return invalid(format!(
                 "axis {axis} from {:?} to {:?} elements; expected at least one",
                 extent.as_const(),

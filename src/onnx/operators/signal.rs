@@ -82,7 +82,7 @@ pub(super) fn blackman(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 /// The most elements of a mel matrix.
-const MAX_MATRIX: i64 = 1 << 26;
+const MAX_MATRIX: i64 = 1 << 24;
 
 /// Triangles over the frequencies of a transform, evenly spaced on the mel scale `2595 log10(1 + f / 700)`.
 pub(super) fn mel_weights(c: &mut Call<'_, '_, '_>) -> Answer {

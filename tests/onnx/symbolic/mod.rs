@@ -42,7 +42,15 @@ fn case(name: &'static str, opset: i64, inputs: &[Operand], constants: Vec<Messa
         inputs: inputs.to_vec(),
         constants,
         nodes,
-        bindings: vec![[1, 5, 4], [3, 8, 6], [2, 13, 5], [4, 6, 9]],
+        bindings: vec![
+            [1, 5, 4],
+            [3, 8, 6],
+            [2, 13, 5],
+            [4, 6, 9],
+            [0, 5, 4],
+            [2, 0, 4],
+            [2, 6, 0],
+        ],
         outputs: 1,
     }
 }
@@ -164,6 +172,8 @@ fn failures(case: &Case) -> Vec<String> {
                     wrong.push(format!("{name} {binding:?}: symbolic {a:?}, fixed {b:?}"));
                 }
             }
+            // What has no elements may be refused where the import sees it.
+            (_, Err(_)) if binding.contains(&0) => {}
             (a, b) => wrong.push(format!(
                 "{name} {binding:?}: symbolic {:?}, fixed {:?}",
                 a.err(),

@@ -346,7 +346,7 @@ fn shape_arithmetic() {
             vec![
                 op("Shape x -> s", &[]),
                 op("ReduceProd s -> p", &[]),
-                op("Greater p zero -> g", &[]),
+                op("GreaterOrEqual p zero -> g", &[]),
                 op("Where g p flat -> t", &[]),
                 op("Reshape x t -> y", &[]),
             ],
