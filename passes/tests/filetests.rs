@@ -148,27 +148,41 @@ fn report_plan(out: &mut String, planned: &Planned) {
     let (kernels, steps) = (planned.plan.kernels.len(), steps.len());
     let all = [count(kernels, "kernel"), count(steps, "step"), count(groups, "group")];
     let _ = writeln!(out, "plan: {}", all.join(", "));
+    report_steps(out, &planned.plan.steps, "  ");
+}
+
+fn report_steps(out: &mut String, steps: &[Step], indent: &str) {
     let launch = |l: &Launch| format!("launch kernel {}: {}", l.kernel.0, l.label);
-    for step in &planned.plan.steps {
-        match step {
-            Step::Launch(l) => out.push_str(&format!("  {}\n", launch(l))),
+    let dim = |d: &tlc_ir::IndexExpr| d.as_const().map_or("?".into(), |d| d.to_string());
+    for step in steps {
+        let _ = match step {
+            Step::Launch(l) => writeln!(out, "{indent}{}", launch(l)),
             Step::Gemm(g) => {
-                let dim = |d: &tlc_ir::IndexExpr| d.as_const().map_or("?".into(), |d| d.to_string());
                 let batch: String = g.batch.iter().map(|d| format!("{} x ", dim(d))).collect();
-                let _ = writeln!(
+                writeln!(
                     out,
-                    "  library product: {batch}{} x {} x {}",
+                    "{indent}library product: {batch}{} x {} x {}",
                     dim(&g.m),
                     dim(&g.n),
                     dim(&g.k)
-                );
+                )
             }
             Step::Group(all) => {
-                let _ = writeln!(out, "  group of {}", count(all.len(), "member"));
-                all.iter().for_each(|l| out.push_str(&format!("    {}\n", launch(l))));
+                let s = if all.len() == 1 { "" } else { "s" };
+                let _ = writeln!(out, "{indent}group of {} member{s}", all.len());
+                all.iter()
+                    .for_each(|l| out.push_str(&format!("{indent}  {}\n", launch(l))));
+                Ok(())
             }
-            other => out.push_str(&format!("  {other:?}\n")),
-        }
+            Step::Loop(l) => {
+                let trip = l.trip.as_ref().map_or("?".into(), dim);
+                let _ = writeln!(out, "{indent}{} of {trip} iterations:", l.label);
+                report_steps(out, &l.body.steps, &format!("{indent}  "));
+                Ok(())
+            }
+            Step::Call(c) => writeln!(out, "{indent}call {}", c.label),
+            other => writeln!(out, "{indent}{other:?}"),
+        };
     }
 }
 

@@ -565,6 +565,11 @@ impl<'o, 'a> Importer<'o, 'a> {
 
     /// The results of a subgraph without inputs, which sees the names around it.
     pub(super) fn branch(&mut self, graph: onnx::Graph<'a>) -> Outcome<Vec<Value>> {
+        self.branch_with(graph, vec![])
+    }
+
+    /// The results of a subgraph with these inputs, recorded where its node stands.
+    pub(super) fn branch_with(&mut self, graph: onnx::Graph<'a>, values: Vec<(&'a str, Value)>) -> Outcome<Vec<Value>> {
         self.deeper()?;
         let opsets = self.scopes.last().map(|s| s.opsets.clone()).unwrap_or_default();
         self.scopes.push(Scope {
@@ -573,6 +578,9 @@ impl<'o, 'a> Importer<'o, 'a> {
             ..Scope::default()
         });
         let run = |this: &mut Self| {
+            for (name, value) in values {
+                this.define(name, value)?;
+            }
             this.initializers(graph)?;
             this.nodes(graph.nodes())?;
             let values: Outcome<Vec<Value>> = graph.outputs().map(|o| this.lookup(o.name())).collect();

@@ -5,7 +5,9 @@ use tlc::{CompileOptions, HostTensor, compile_ir};
 use tlc_ir::NodeKind;
 use tlc_ir::plan::{Plan, Step};
 
-use crate::proto::{BOOL, D, FLOAT, INT64, Message, floats, graph, graph_attribute, int_attribute, model, node, value};
+use crate::proto::{
+    BOOL, D, FLOAT, INT64, Message, floats, graph, graph_attribute, int_attribute, ints, model, node, value,
+};
 
 fn model_of(nodes: &[Message], initializers: &[Message], inputs: &[Message], outputs: &[Message]) -> Vec<u8> {
     let graph = graph(nodes.to_vec(), initializers.to_vec(), inputs.to_vec(), outputs.to_vec());
@@ -255,4 +257,73 @@ fn a_condition_in_a_model_ends_its_loop() {
         let go = HostTensor::from_bools(&[], &[go]).unwrap();
         assert_eq!(run(&model, &[x, go], &[])[0].as_slice::<f32>(), Some(&[expected][..]));
     }
+}
+
+#[test]
+fn what_a_condition_stacks_is_as_long_as_the_loop_ran() {
+    // Doubles x while it is below the limit, at most 8 times; every value is kept.
+    let body = Message::default()
+        .messages(
+            1,
+            [
+                node("Add", "", &["v", "v"], &["next"]),
+                node("Less", "", &["next", "limit"], &["still"]),
+                node("Identity", "", &["next"], &["kept"]),
+            ],
+        )
+        .bytes(2, "body")
+        .messages(
+            11,
+            [value("i", INT64, &[]), value("go", BOOL, &[]), value("v", FLOAT, &[])],
+        )
+        .messages(
+            12,
+            [
+                value("still", BOOL, &[]),
+                value("next", FLOAT, &[]),
+                value("kept", FLOAT, &[]),
+            ],
+        );
+    let nodes = [
+        node("Loop", "loop", &["most", "", "x"], &["last", "all"]).messages(5, [graph_attribute("body", body)]),
+        node("Neg", "neg", &["all"], &["y"]),
+    ];
+    let inputs = [value("x", FLOAT, &[]), value("limit", FLOAT, &[])];
+    let most = ints("most", &[], &[8]);
+    let outputs = [value("last", FLOAT, &[]), value("y", FLOAT, &[])];
+    let model = model_of(&nodes, &[most], &inputs, &outputs);
+    for (limit, expected) in [(20.0f32, &[-2.0f32, -4.0, -8.0, -16.0, -32.0][..]), (1.0, &[-2.0])] {
+        let x = HostTensor::from_slice(&[], &[1.0f32]).unwrap();
+        let limit = HostTensor::from_slice(&[], &[limit]).unwrap();
+        let found = run(&model, &[x, limit], &[]);
+        assert_eq!(found[1].shape(), [expected.len()]);
+        assert_eq!(found[1].as_slice::<f32>(), Some(expected));
+    }
+}
+
+#[test]
+fn iterations_that_differ_in_their_sizes_are_recorded_one_by_one() {
+    // The carried value grows: each iteration appends the sum of what is there.
+    let body = Message::default()
+        .messages(
+            1,
+            [
+                node("ReduceSum", "", &["v"], &["sum"]).messages(5, [int_attribute("keepdims", 1)]),
+                node("Concat", "", &["v", "sum"], &["next"]).messages(5, [int_attribute("axis", 0)]),
+                node("Identity", "", &["go"], &["still"]),
+            ],
+        )
+        .bytes(2, "body")
+        .messages(
+            11,
+            [value("i", INT64, &[]), value("go", BOOL, &[]), value("v", FLOAT, &[])],
+        )
+        .messages(12, [value("still", BOOL, &[]), value("next", FLOAT, &[])]);
+    let repeat = node("Loop", "loop", &["n", "", "x"], &["y"]).messages(5, [graph_attribute("body", body)]);
+    let n = ints("n", &[], &[3]);
+    let x = value("x", FLOAT, &[D::N(2)]);
+    let model = model_of(&[repeat], &[n], &[x], &[value("y", FLOAT, &[])]);
+    let x = HostTensor::from_slice(&[2], &[1.0f32, 2.0]).unwrap();
+    let found = run(&model, &[x], &[]);
+    assert_eq!(found[0].as_slice::<f32>(), Some(&[1.0, 2.0, 3.0, 6.0, 12.0][..]));
 }

@@ -1,14 +1,14 @@
 //! Loop and Scan: a subgraph as the body of the graph's loop.
 
 use tlc_formats::onnx::Graph;
-use tlc_ir::DType;
+use tlc_ir::{DType, HostTensor, Scalar};
 
 use super::control::graph_of;
 use crate::dim::Dim;
 use crate::onnx::call::{Answer, Call};
 use crate::onnx::refusal::{Outcome, invalid, unsupported};
 use crate::onnx::value::Value;
-use crate::ops::repeat::Repeat;
+use crate::ops::repeat::{Iteration, Repeat};
 use crate::tensor::Tensor;
 
 /// The body's formal inputs.
@@ -50,12 +50,6 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     let mut first = Some(true);
     if c.value(1).is_some() {
         first = known(c, 1).map(|v| v.as_bool());
-        if first.is_none() && stacked > 0 {
-            // It decides how long the stacked results are.
-            first = Some(c.elements(1)?)
-                .filter(|e| e.len() == 1)
-                .map(|e| e.get(0).as_bool());
-        }
     }
     let mut trip: Option<Dim> = None;
     let mut count: Option<Tensor> = None;
@@ -102,32 +96,114 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     let condition = Value::Tensor(condition, None);
     let mut values = vec![Value::from(number), condition];
     values.extend(iteration.carried.iter().cloned().map(Value::from));
-    let (mut iteration, results) = c
-        .importer
-        .iteration(body, iteration, names.into_iter().zip(values).collect())?;
+    let pairs = names.iter().copied().zip(values).collect();
+    let attempt = c.importer.iteration(body, iteration, pairs);
+    let same = |(iteration, results): &(Iteration, Vec<Value>)| {
+        let pairs = iteration.carried.iter().zip(&results[1..]);
+        pairs
+            .into_iter()
+            .all(|(from, to)| from.shape() == to.shape() && from.dtype() == to.dtype())
+    };
+    let few = trip.as_ref().and_then(Dim::as_const).filter(|n| *n <= MAX_UNROLLED);
+    let (mut iteration, results) = match (attempt, few) {
+        // A body whose sizes depend on the iteration's number, or that changes the carried types, differs from iteration
+        // to iteration.
+        (Err(_), Some(trip)) => return unrolled(c, body, &names, trip, first),
+        (Ok(made), Some(trip)) if !same(&made) => return unrolled(c, body, &names, trip, first),
+        (attempt, _) => attempt?,
+    };
     let inner = iteration.graph().clone();
     let decides = c.importer.constant(&results[0], "the condition");
     let goes_on = decides.ok().filter(|e| e.len() == 1).map(|e| e.get(0).as_bool());
     let tensors: Vec<Tensor> = results[1..].iter().map(|v| v.tensor(&inner)).collect::<Outcome<_>>()?;
     let conditional = first.is_none() || goes_on != Some(true);
-    if conditional && stacked > 0 {
-        return unsupported("stacked results of a loop that data ends; expected a trip count alone");
-    }
     if trip.is_none() && count.is_none() && !conditional {
         return invalid("a loop that never ends; expected a trip count or a condition");
+    }
+    let room = trip
+        .as_ref()
+        .is_some_and(|t| t.as_const().is_none_or(|t| t <= MAX_STACKED));
+    if stacked > 0 && !room {
+        return unsupported("stacked results of a loop without a bound; expected a trip count");
     }
     if conditional {
         iteration.go_on_if(&results[0].tensor(&inner)?.reshape(()));
     }
     let (next, parts) = tensors.split_at(carried.len());
     parts.iter().for_each(|t| iteration.stack(t, 0));
+    let cut = conditional && stacked > 0;
+    if cut {
+        // Which iterations ran: what no iteration wrote is false.
+        iteration.stack(&inner.full((), true, DType::Bool), 0);
+    }
     let l = start(trip, conditional);
-    let results = l.finish(iteration, next.to_vec());
+    let mut results = l.finish(iteration, next.to_vec());
+    if let Some(ran) = results.pop_if(|_| cut) {
+        let places = ran.nonzero().select_index(0, 0);
+        for stacked in &mut results[carried.len()..] {
+            *stacked = stacked.take(&places, 0);
+        }
+    }
     Ok(results.into_iter().map(Into::into).collect())
 }
 
-fn true_() -> tlc_ir::HostTensor {
-    tlc_ir::HostTensor::scalar(tlc_ir::Scalar::from_bool(true))
+/// A loop of so few iterations is recorded one by one where they differ.
+const MAX_UNROLLED: i64 = 128;
+/// The most iterations of a loop with stacked results that data ends, or may end: buffers have room for all.
+const MAX_STACKED: i64 = 1 << 31;
+
+/// The iterations one after the other, each with its number as a constant.
+fn unrolled<'a>(
+    c: &mut Call<'_, '_, 'a>,
+    body: Graph<'a>,
+    names: &[&'a str],
+    trip: i64,
+    first: Option<bool>,
+) -> Answer {
+    let graph = c.graph();
+    let first = match first {
+        Some(first) => first,
+        None => c.elements(1)?.get(0).as_bool(),
+    };
+    let mut values: Vec<Value> = Vec::new();
+    for i in 2..c.inputs.len() {
+        values.push(c.required(i)?.clone());
+    }
+    let stacked = body.outputs().count() - 1 - values.len();
+    let mut parts: Vec<Vec<Tensor>> = vec![Vec::new(); stacked];
+    for i in 0..if first { trip } else { 0 } {
+        let declared = |input: usize, value: HostTensor| {
+            let shape = as_declared(body, input, graph.full((), 0, DType::I64)).const_shape();
+            let value = value.reshaped(&shape.unwrap_or_default()).unwrap_or(value);
+            Value::constant(&graph, value)
+        };
+        let number = HostTensor::scalar(Scalar::from_i64(DType::I64, i));
+        let mut given = vec![declared(0, number), declared(1, true_())];
+        given.append(&mut values);
+        let pairs = names.iter().copied().zip(given).collect();
+        let mut results = c.importer.branch_with(body, pairs)?;
+        let goes_on = c
+            .importer
+            .constant(&results[0], "the condition of a loop whose iterations differ")?;
+        for (k, part) in results.split_off(results.len() - stacked).iter().enumerate() {
+            parts[k].push(part.tensor(&graph)?);
+        }
+        values = results.split_off(1);
+        if goes_on.len() != 1 || !goes_on.get(0).as_bool() {
+            break;
+        }
+    }
+    for part in &parts {
+        if part.is_empty() {
+            return unsupported("stacked results of a loop that does not run and whose iterations differ");
+        }
+        values.push(crate::stack(&part.iter().collect::<Vec<_>>(), 0).into());
+    }
+    Ok(values)
+}
+
+fn true_() -> HostTensor {
+    HostTensor::scalar(Scalar::from_bool(true))
 }
 
 /// How the operands and results of a Scan are walked along.
