@@ -63,7 +63,7 @@ impl Executable {
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
                 state.frame.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
             }
-            self.execute(&binding, state, &|k| addresses[k], &mut |_, _, _| {})
+            self.execute(&binding, state, &|k| addresses[k], &mut |_, _, _, _| {})
         })?;
         self.cut(&mut outputs, last.as_deref());
         Ok(outputs)
