@@ -409,7 +409,8 @@ impl<'o, 'a> Importer<'o, 'a> {
         };
         let values = match sizes::carried(&mut call).map_err(here())? {
             Some(value) => vec![value],
-            None => operator(&mut call).map_err(here())?,
+            // What the recording refused first is the reason of what failed for it later.
+            None => operator(&mut call).map_err(|e| here()(self.recorded().err().unwrap_or(e)))?,
         };
         self.recorded().map_err(here())?;
         Ok(values)
