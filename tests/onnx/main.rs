@@ -8,3 +8,4 @@ mod random_nodes;
 mod recurrent;
 mod storage;
 mod symbolic;
+mod versions;
