@@ -420,7 +420,8 @@ impl<'o, 'a> Importer<'o, 'a> {
             Err(refusal) => Err(refusal),
         };
         graph.set_within(outer);
-        let values = values.map_err(here())?;
+        // What the recording refused first is the reason of what failed for it later.
+        let values = values.map_err(|e| here()(self.recorded().err().unwrap_or(e)))?;
         self.recorded().map_err(here())?;
         Ok(values)
     }

@@ -5,7 +5,7 @@
 //! extent is literally 1 in one operand and not in another broadcasts: the axis of extent 1 is dropped. Bools contract over
 //! (or, and), as in NumPy.
 
-use tlc_ir::graph::{Labels, NodeKind, Semiring};
+use tlc_ir::graph::{Labels, NodeKind, ScatterOp, Semiring};
 use tlc_ir::{DType, IndexExpr, einsum as language};
 
 use crate::promotion::promote;
@@ -314,22 +314,24 @@ impl Tensor {
             let mut product = self.graph().filled(1.into(), &lead, matrix.dtype())?;
             lead.push(IndexExpr::ONE);
             for left in (1..=n as i64).rev() {
-                // The pivot's row, and the first row in its place, which changes the sign.
                 let pivot = matrix.select_index(-1, 0).abs().argmax(crate::keep(-1));
-                let row = matrix.take_along_axis(&pivot.unsqueeze(-1), -2).select_index(-2, 0);
-                let first = row.select_index(-1, 0);
                 let moved = pivot.reshaped(&lead[..last - 1])?.ne(0);
+                // The first row and the pivot's change places, which changes the sign. The exchange is a scatter, which is
+                // a step of its own: what the next column reads many times is there once.
+                let pivot = pivot.unsqueeze(-1);
+                let both = crate::concat(&[&pivot.zeros_like(), &pivot], -2);
+                let rows = matrix.take_along_axis(&both, -2);
+                matrix = matrix.scatter_along_axis(&both.flip(-2), -2, &rows, ScatterOp::Set);
+                let first = matrix.select_index(-1, 0).select_index(-1, 0);
                 product *= moved.select(-&first, &first);
                 if left == 1 {
                     break;
                 }
-                let number = self.graph().iota_1d(&left.into(), DType::I64)?;
-                let here = number.eq(&pivot).unsqueeze(-1);
-                let rest = here.select(matrix.narrow(-2, 0, 1), &matrix).narrow(-2, 1, left - 1);
                 // Below a pivot of zero nothing is left to eliminate.
                 let inverse = first.eq(0.0).select(0.0, 1.0 / &first).unsqueeze(-1).unsqueeze(-1);
-                let factor = rest.narrow(-1, 0, 1) * inverse;
-                matrix = rest.narrow(-1, 1, left - 1) - factor * row.narrow(-1, 1, left - 1).unsqueeze(-2);
+                let below = matrix.narrow(-2, 1, left - 1);
+                let row = matrix.narrow(-2, 0, 1).narrow(-1, 1, left - 1);
+                matrix = below.narrow(-1, 1, left - 1) - below.narrow(-1, 0, 1) * inverse * row;
             }
             product.to(self.dtype())
         })

@@ -6,3 +6,4 @@ mod operators;
 mod proto;
 mod random_nodes;
 mod symbolic;
+mod versions;

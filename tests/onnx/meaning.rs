@@ -161,3 +161,62 @@ fn an_operand_that_a_call_leaves_out_is_left_out_inside() {
     let out = run(&graph, &[f32s(&[1, 2], &[5.0, 9.0])]);
     assert_eq!(out[0].as_slice::<f32>(), Some(&[3.0f32, -4.0][..]));
 }
+
+#[test]
+fn linear_attention_goes_on_where_its_state_was_left() {
+    // The whole at once, less the first 12 steps and the other 8 from the state that these leave.
+    let heads = |rule| {
+        [
+            ("q_num_heads", A::I(2)),
+            ("kv_num_heads", A::I(2)),
+            ("update_rule", A::T(rule)),
+        ]
+    };
+    for (rule, gates) in [("delta", "_ b"), ("gated_delta", "d b"), ("gated", "d"), ("linear", "")] {
+        let gates_of = |suffix: &str| {
+            let named = gates.split_whitespace().map(|g| match g {
+                "_" => "_".to_string(),
+                g => format!("{g}{suffix}"),
+            });
+            named.collect::<Vec<String>>().join(" ")
+        };
+        let mut nodes = vec![
+            op("Sigmoid x -> b4", &[]),
+            op("Split b4 half -> b o", &[("axis", A::I(2))]),
+            op("Log b -> d", &[]),
+        ];
+        for name in ["x", "b", "d"] {
+            nodes.push(op(
+                &format!("Split {name} parts -> {name}1 {name}2"),
+                &[("axis", A::I(1))],
+            ));
+        }
+        nodes.push(op(
+            &format!("LinearAttention x x x _ {} -> w ws", gates_of("")),
+            &heads(rule),
+        ));
+        nodes.push(op(
+            &format!("LinearAttention x1 x1 x1 _ {} -> p1 s1", gates_of("1")),
+            &heads(rule),
+        ));
+        nodes.push(op(
+            &format!("LinearAttention x2 x2 x2 s1 {} -> p2 s2", gates_of("2")),
+            &heads(rule),
+        ));
+        nodes.push(op("Concat p1 p2 -> p", &[("axis", A::I(1))]));
+        nodes.push(op("Sub w p -> y", &[]));
+        nodes.push(op("Sub ws s2 -> z", &[]));
+        let constants = vec![ints("half", &[2], &[2, 2]), ints("parts", &[2], &[12, 8])];
+        let x = value("x", FLOAT, &[D::N(1), D::N(20), D::N(4)]);
+        let outputs = vec![value("y", FLOAT, &[]), value("z", FLOAT, &[]), value("w", FLOAT, &[])];
+        let graph = imported(&model_of(27, graph(nodes, constants, vec![x], outputs), vec![])).graph;
+        let data: Vec<f32> = (0..80).map(|i| ((i * 37) % 101) as f32 / 101.0 - 0.5).collect();
+        let out = run(&graph, &[f32s(&[1, 20, 4], &data)]);
+        for difference in &out[..2] {
+            let values = difference.as_slice::<f32>().expect("floats");
+            assert!(values.iter().all(|v| v.abs() < 1e-5), "{rule}: {values:?}");
+        }
+        let whole = out[2].as_slice::<f32>().expect("floats");
+        assert!(whole.iter().any(|v| v.abs() > 1e-2), "{rule}: {whole:?}");
+    }
+}

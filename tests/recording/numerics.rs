@@ -1,7 +1,9 @@
 //! Composites against NumPy and SciPy: `tests/reference/recording.py` makes the expected values, in f64.
 
 use tlc::functions::*;
-use tlc::{Attention, Conv, DType, Graph, Pool, Scalar, Slice, Tensor, keep, s};
+use tlc::{
+    Attention, CompileOptions, Conv, DType, Graph, HostTensor, Pool, Scalar, Slice, Tensor, compile_ir, keep, s,
+};
 
 use crate::eval::evaluate;
 
@@ -186,7 +188,19 @@ pub fn compare(g: &Graph, cases: &[(String, Tensor)], text: &str) {
     cases.iter().for_each(|(name, t)| g.output(name, t));
     let graph = g.finish().unwrap_or_else(|e| panic!("{e}"));
     assert_eq!(tlc_ir::graph::verify::verify(&graph), []);
-    let values = evaluate(&graph, &[], &[]);
+    check_values(cases, &evaluate(&graph, &[], &[]), &expected);
+    // And once more compiled.
+    let executable = compile_ir(&graph, &CompileOptions::default()).unwrap_or_else(|e| panic!("{e}"));
+    let outputs = executable.run(&[]).unwrap_or_else(|e| panic!("{e}"));
+    let values: Vec<HostTensor> = outputs.iter().map(|o| o.to_host()).collect();
+    check_values(cases, &values, &expected);
+}
+
+fn check_values(
+    cases: &[(String, Tensor)],
+    values: &[HostTensor],
+    expected: &serde_json::Map<String, serde_json::Value>,
+) {
     assert_eq!(
         cases.len(),
         expected.len(),
@@ -329,7 +343,7 @@ fn symbolic_sizes_give_the_same_numbers() {
     let graph = g.finish().unwrap();
     assert_eq!(tlc_ir::graph::verify::verify(&graph), []);
     let rows: Vec<f64> = (0..15).map(|i| (i * i % 7) as f64).collect();
-    let host = tlc::HostTensor::from_slice(&[5, 3], &rows).unwrap();
+    let host = HostTensor::from_slice(&[5, 3], &rows).unwrap();
     let found = evaluate(&graph, &[host], &[5]);
 
     let h = Graph::new("fixed");

@@ -1,10 +1,9 @@
 //! Resampling, sampling, regions and transforms against loops over their definitions: `tests/reference/sampling.py` makes
 //! the expected values, in f64.
 
-use tlc::ops::regions::RoiAlign;
-use tlc::ops::resample::{Coordinates, Interpolation, Resample, Rounding};
-use tlc::ops::sample::{GridSample, Outside};
-use tlc::{Conv, DType, Graph, Pool, Tensor, s};
+use tlc::{
+    Conv, Coordinates, DType, Graph, GridSample, Interpolation, Outside, Pool, Resample, RoiAlign, Rounding, Tensor, s,
+};
 
 use crate::numerics::{compare, data, run};
 
@@ -198,6 +197,10 @@ fn signals(g: &Graph) -> Vec<(&'static str, Tensor)> {
         ("stft", sound.stft(3, 8, Some(&window), true)),
         ("stft_two_sided", sound.stft(5, 7, None, false)),
         ("det", (data(g, &[3, 4, 4], 7) + g.eye(4, 4, 0, DType::F64) * 3.0).det()),
+        (
+            "det_large",
+            (data(g, &[12, 12], 3) + g.eye(12, 12, 0, DType::F64) * 3.0).det(),
+        ),
         ("det_singular", g.constant([[1.0, 2.0], [2.0, 4.0]]).det()),
         (
             "reverse_sequence",

@@ -278,6 +278,7 @@ cases = {
     "stft": stft(data((2, 20)), 3, 8, np.hanning(9)[:-1], True),
     "stft_two_sided": stft(data((2, 20)), 5, 7, np.ones(7), False),
     "det": np.linalg.det(square),
+    "det_large": np.linalg.det(data((12, 12), 3) + 3 * np.eye(12)),
     "det_singular": np.linalg.det(singular),
     "reverse_sequence": reverse_sequence(data((3, 4, 2)), [4, 0, 3]),
 }

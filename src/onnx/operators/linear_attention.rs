@@ -1,18 +1,20 @@
 //! Attention with a state instead of scores, and the convolution with a state that goes with it.
 //!
-//! The state is a matrix for each head: keys by values. Rules that only decay it have a closed form over all steps, which
-//! is masked attention without a softmax. Rules that correct it (the delta rule) depend on each step's state, so they are
-//! recorded step by step.
+//! The state is a matrix for each head: keys by values. Over all steps at once, what each step reads is masked attention
+//! without a softmax. Rules that correct what they write by what they read (the delta rule) write the solution of a unit
+//! triangular system instead of the values (Yang et al., "Parallelizing linear transformers with the delta rule over
+//! sequence length", arXiv:2406.06484).
 
-use crate::dim::Dim;
+use tlc_ir::DType;
+
 use crate::onnx::call::{Answer, Call};
 use crate::onnx::refusal::{Outcome, invalid, unsupported};
 use crate::ops::conv::Conv;
 use crate::tensor::Tensor;
 use crate::{einsum, keep};
 
-/// Steps recorded one by one, at most.
-const MAX_STEPS: i64 = 64;
+/// The most steps of a rule that corrects: the work grows with their cube.
+const MAX_STEPS: i64 = 2048;
 
 /// Operands with an axis of heads: `[batch, heads, length, ..]`; queries have one more, for those that share a head.
 struct Heads {
@@ -40,27 +42,29 @@ fn by_heads(x: &Tensor, heads: i64, what: &str) -> Outcome<Tensor> {
 }
 
 impl Heads {
-    /// All steps at once. Step `t` reads what each step `s` up to it wrote, decayed since.
+    /// How much of what step `s` wrote is there at step `t`: `[batch, heads, t, s, 1 or key's size]`, nothing where `s` is
+    /// later.
+    fn kept(&self, sums: &Tensor) -> Tensor {
+        let length = self.key.dim(2);
+        let seen = self.key.graph().tril_mask(&length, &length, 0);
+        seen.unsqueeze(-1)
+            .select((sums.unsqueeze(3) - sums.unsqueeze(2)).exp(), 0.0)
+    }
+
+    /// All steps at once. Step `t` reads what each step up to it wrote, decayed since.
     fn closed(&self) -> (Tensor, Tensor) {
-        let Heads {
-            query,
-            key,
-            value,
-            state,
-            ..
-        } = self;
+        let Heads { query, key, state, .. } = self;
         let length = query.dim(3);
         let graph = query.graph();
         let seen = graph.tril_mask(&length, &length, 0);
+        let value = &self.written();
         let Some(decay) = &self.decay else {
             let scores = seen.select(einsum("bhgtd,bhsd->bhgts", &[query, key]), 0.0);
             let read = einsum("bhgts,bhsv->bhgtv", &[&scores, value]) + einsum("bhgtd,bhdv->bhgtv", &[query, state]);
             return (read, state + einsum("bhsd,bhsv->bhdv", &[key, value]));
         };
         let sums = decay.cumsum(2);
-        // [batch, heads, t, s, 1 or key's size]; what is later than the reader is not there at all.
-        let since = sums.unsqueeze(3) - sums.unsqueeze(2);
-        let kept = seen.unsqueeze(-1).select(since.exp(), 0.0);
+        let kept = self.kept(&sums);
         let scores = match decay.dim(3).as_const() {
             Some(1) => einsum("bhgtd,bhsd->bhgts", &[query, key]) * kept.squeeze(-1).unsqueeze(2),
             _ => (query.unsqueeze(4) * key.unsqueeze(2).unsqueeze(3) * kept.unsqueeze(2)).sum(-1),
@@ -73,24 +77,47 @@ impl Heads {
         (read, state)
     }
 
-    /// One step after the other.
-    fn stepwise(&self, steps: i64) -> (Tensor, Tensor) {
-        let mut state = self.state.clone();
-        let mut reads = vec![];
-        for t in 0..steps {
-            let at = |x: &Tensor| x.select_index(2, t);
-            let (key, mut value) = (at(&self.key), at(&self.value));
-            if let Some(decay) = &self.decay {
-                state *= at(decay).exp().unsqueeze(-1);
+    /// What each step writes: its value, or, where the rule corrects, `beta` times what the value differs from what is there
+    /// already. The latter depends on what earlier steps wrote, so it solves `(1 + A) u = r` with `A` strictly lower
+    /// triangular.
+    fn written(&self) -> Tensor {
+        let Some(beta) = &self.beta else {
+            return self.value.clone();
+        };
+        let (key, graph) = (&self.key, self.key.graph());
+        let steps = key.dim(2);
+        let (first, mut system) = match &self.decay {
+            None => (key.clone(), einsum("bhtd,bhsd->bhts", &[key, key])),
+            Some(decay) => {
+                let sums = decay.cumsum(2);
+                let kept = self.kept(&sums);
+                let products = match decay.dim(3).as_const() {
+                    Some(1) => einsum("bhtd,bhsd->bhts", &[key, key]) * kept.squeeze(-1),
+                    _ => (key.unsqueeze(3) * key.unsqueeze(2) * kept).sum(-1),
+                };
+                (key * sums.exp(), products)
             }
-            if let Some(beta) = &self.beta {
-                value = at(beta) * (value - einsum("bhdv,bhd->bhv", &[&state, &key]));
-            }
-            state += key.unsqueeze(-1) * value.unsqueeze(-2);
-            let query = self.query.select_index(3, t);
-            reads.push(einsum("bhgd,bhdv->bhgv", &[&query, &state]));
+        };
+        system = beta * system;
+        let right = beta * (&self.value - einsum("bhtd,bhdv->bhtv", &[&first, &self.state]));
+        // The inverse of blocks along the diagonal, twice as large in each turn: X' = X - X A X, where of A only what lies
+        // below the diagonal between two neighbouring blocks counts.
+        let (row, column) = (
+            graph.iota([steps.clone(), 1.into()], 0, DType::I64),
+            graph.iota([1.into(), steps.clone()], 1, DType::I64),
+        );
+        let mut inverse = graph
+            .eye(&steps, &steps, 0, system.dtype())
+            .broadcast_to(system.shape());
+        let mut size = 1;
+        while size < steps.as_const().unwrap_or(0) {
+            let block = |t: &Tensor| t.floor_divide(size);
+            let between = block(&row).eq(block(&column) + 1).logical_and((block(&row) % 2).eq(1));
+            let part = between.select(&system, 0.0);
+            inverse = &inverse - inverse.matmul(&part).matmul(&inverse);
+            size *= 2;
         }
-        (crate::stack(&reads.iter().collect::<Vec<_>>(), 3), state)
+        inverse.matmul(&right)
     }
 }
 
@@ -170,30 +197,18 @@ pub(super) fn attention(c: &mut Call<'_, '_, '_>) -> Answer {
         beta: beta.map(|b| b.cast(wide)),
         state,
     };
-    let (read, state) = match (corrects, length.as_const()) {
-        (false, n) if n != Some(1) => all.closed(),
-        (_, Some(steps)) if (1..=MAX_STEPS).contains(&steps) => all.stepwise(steps),
-        (_, Some(0)) => {
-            let width = value_width(&all.value, q_heads);
-            let none = c.graph().zeros([batch, 0.into(), width], q.dtype());
-            return Ok(vec![none.into(), all.state.cast(state_dtype).into()]);
-        }
-        _ => {
-            return unsupported(format!(
-                "update_rule with a correction over a length that is not a number from 1 to {MAX_STEPS}"
-            ));
-        }
-    };
-    let width = value_width(&all.value, q_heads);
+    if corrects && length.as_const().is_none_or(|n| n > MAX_STEPS) {
+        return unsupported(format!(
+            "an update_rule with a correction over a length that is not a number up to {MAX_STEPS}"
+        ));
+    }
+    let (read, state) = all.closed();
+    let width = all.value.dim(3) * q_heads;
     let y = (read * scale)
         .reshape([batch.clone(), q_heads.into(), length.clone(), all.value.dim(3)])
         .swap_axes(1, 2)
         .reshape([batch, length, width]);
     Ok(vec![y.cast(q.dtype()).into(), state.cast(state_dtype).into()])
-}
-
-fn value_width(value: &Tensor, heads: i64) -> Dim {
-    value.dim(3) * heads
 }
 
 /// A convolution of each channel by itself over what came before: the state is the end of what was seen.
