@@ -407,7 +407,7 @@ fn long_case(layers: usize) -> Case {
         let w = g.input(&format!("w{layer}"), tlc::DType::F32, [32, 32]);
         let h = x.matmul(&w);
         let h = match layer == layers / 2 {
-            true => (&h - h.max(tlc::keep(-1))).exp(),
+            true => (-(h.max(tlc::keep(-1)) - &h)).exp(),
             false => h.tanh(),
         };
         x = &x + &(&h * 0.25);
@@ -426,17 +426,23 @@ fn a_fault_deep_in_a_long_graph_is_shown_by_a_small_one() {
         ..CompileOptions::default()
     };
     assert!(verify(&case, &options).expect("the interpreter runs it").is_right());
-    let _seeded = seed(Fault::ExponentialCoefficient);
-    let report = verify(&case, &options).expect("the interpreter runs it");
-    let first = report.findings.first().cloned().expect("a finding");
-    let mut tests = 0;
-    let smallest = reduce(&case, Budget::default(), &mut |c| {
-        tests += 1;
-        let report = verify(c, &options);
-        report.is_ok_and(|r| r.findings.first().is_some_and(|f| f.is_like(&first)))
-    });
-    assert_eq!(operations(&smallest), 1, "{}", guilty::graph_text(&smallest.graph));
-    assert!(tests < 200, "{tests} cases were tried");
-    let guilty = guilty::find(&smallest, &options).expect("someone is guilty");
-    assert!(guilty.to_string().starts_with("legalization: exp"), "{guilty}");
+    // A wrong kernel and a wrong rewrite: neither is lost in the bounds of the layers behind it.
+    for (fault, who) in [
+        (Fault::ExponentialCoefficient, "legalization: exp"),
+        (Fault::NegationIsNothing, "pass canonicalize: "),
+    ] {
+        let _seeded = seed(fault);
+        let report = verify(&case, &options).expect("the interpreter runs it");
+        let first = report.findings.first().cloned().expect("a finding");
+        let mut tests = 0;
+        let smallest = reduce(&case, Budget::default(), &mut |c| {
+            tests += 1;
+            let report = verify(c, &options);
+            report.is_ok_and(|r| r.findings.first().is_some_and(|f| f.is_like(&first)))
+        });
+        assert_eq!(operations(&smallest), 1, "{}", guilty::graph_text(&smallest.graph));
+        assert!(tests < 200, "{fault:?}: {tests} cases were tried");
+        let guilty = guilty::find(&smallest, &options).expect("someone is guilty");
+        assert!(guilty.to_string().starts_with(who), "{guilty}");
+    }
 }

@@ -59,8 +59,8 @@ pub(super) fn index_of(at: usize, shape: &[usize]) -> Vec<usize> {
 }
 
 /// Compares two tensors of one shape; `bounds` say of each how far a right implementation may be off. `None` if the shapes
-/// differ.
-pub fn difference(a: &HostTensor, b: &HostTensor, bounds: (&Bounded, &Bounded)) -> Option<Difference> {
+/// differ. If both are results of `one_model`, what its meaning in one dtype differs from that in another is within bounds.
+pub fn difference(a: &HostTensor, b: &HostTensor, bounds: (&Bounded, &Bounded), one_model: bool) -> Option<Difference> {
     if a.shape() != b.shape() || bounds.0.error.len() != a.len() || bounds.1.error.len() != a.len() {
         return None;
     }
@@ -71,7 +71,9 @@ pub fn difference(a: &HostTensor, b: &HostTensor, bounds: (&Bounded, &Bounded)) 
     for i in 0..a.len() {
         let (x, y) = (a.get(i), b.get(i));
         let (p, q) = (x.as_f64(), y.as_f64());
-        let allowed = bounds.0.error[i] + bounds.1.error[i];
+        let apart = (bounds.0.value[i] - bounds.1.value[i]).abs();
+        let apart = if one_model && apart.is_finite() { apart } else { 0.0 };
+        let allowed = bounds.0.error[i] + bounds.1.error[i] + apart;
         let uncertain = allowed == f64::INFINITY;
         out.uncertain += usize::from(uncertain);
         // Integers beyond 2^53 are one number as f64 and may still differ.

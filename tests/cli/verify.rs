@@ -56,6 +56,15 @@ fn compare_takes_two_models_or_two_settings() {
         .run(&["compare", "a.tlir", "--b-dtype", "f64", "-i", "x=ones", "-i", "w=ones"])
         .code(0);
     assert!(ran.out.contains("y: f32[3] and f64: equal"), "{}", ran.out);
+    p.write("chain.tlir", CHAIN);
+    let ran = p
+        .run(&["compare", "chain.tlir", "--set", "n=50", "--b-dtype", "bf16"])
+        .code(0);
+    assert!(
+        ran.out.contains("elements differ") && !ran.out.contains("outside"),
+        "{}",
+        ran.out
+    );
     let ran = p
         .run(&["compare", "a.tlir", "b.tlir", "-i", "x=ones", "-i", "w=ones"])
         .code(1);

@@ -66,15 +66,20 @@ fn a_difference_is_judged_by_what_rounding_allows() {
     let wide = compare::in_float(&one, DType::F64).unwrap();
     let ((a, ea), (b, eb)) = (run(&one), run(&wide));
     assert_eq!(b.dtype(), DType::F64);
-    let near = compare::difference(&a, &b, (&ea[0], &eb[0])).unwrap();
+    let near = compare::difference(&a, &b, (&ea[0], &eb[0]), true).unwrap();
     assert!(near.is_within() && near.differing > 0, "{near:?}");
     let mut off = a.clone();
     off.as_mut_slice::<f32>().unwrap()[1] += 1e-4;
-    let far = compare::difference(&off, &b, (&ea[0], &eb[0])).unwrap();
+    let far = compare::difference(&off, &b, (&ea[0], &eb[0]), true).unwrap();
     assert_eq!((far.is_within(), far.outside), (false, 1));
     assert_eq!(far.absolute.unwrap().index, [1]);
     assert_eq!(
-        compare::difference(&a, &HostTensor::zeros(DType::F32, &[2]).unwrap(), (&ea[0], &eb[0])),
+        compare::difference(
+            &a,
+            &HostTensor::zeros(DType::F32, &[2]).unwrap(),
+            (&ea[0], &eb[0]),
+            true
+        ),
         None
     );
 }

@@ -180,7 +180,7 @@ pub fn run(session: &Session, args: &Compare) -> Result<(), Failure> {
         // By name where both have it, by position else.
         let other = b.names.iter().position(|n| n == name).unwrap_or(k);
         let (x, y) = (&a.outputs[k], &b.outputs[other]);
-        let Some(d) = difference(x, y, (&a.bounds[k], &b.bounds[other])) else {
+        let Some(d) = difference(x, y, (&a.bounds[k], &b.bounds[other]), args.b.is_none()) else {
             let (expected, found) = (shown(x), shown(y));
             return Err(usage(format!("output `{name}`: expected {expected}, found {found}")));
         };
