@@ -1,6 +1,8 @@
 //! Two results of one computation: how far they are apart, where, and whether that is within what rounding allows.
 
-use tlc_ir::graph::{GraphError, Operands, View};
+use std::sync::Arc;
+
+use tlc_ir::graph::{Body, GraphError, HostFunction, Loop, Operands, View};
 use tlc_ir::interp::Bounded;
 use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind};
 
@@ -124,15 +126,26 @@ pub fn difference(a: &HostTensor, b: &HostTensor, bounds: (&Bounded, &Bounded), 
 /// # Errors
 /// [`GraphError`] for an operation that does not take the dtype.
 pub fn in_float(case: &Case, to: DType) -> Result<Case, GraphError> {
+    Ok(Case {
+        graph: graph_in_float(&case.graph, to, false)?,
+        inputs: case.inputs.clone(),
+        symbols: case.symbols.clone(),
+    })
+}
+
+/// A graph with its floats in another dtype; a loop's body takes its inputs in that dtype as well.
+fn graph_in_float(from: &Graph, to: DType, body: bool) -> Result<Graph, GraphError> {
     let dtype = |d: DType| if d.is_float() { to } else { d };
-    let from = &case.graph;
     let mut graph = Graph::new(from.name.clone());
     for s in from.symbols() {
-        graph.add_symbol(&s.name, s.lo, s.hi);
+        match &s.upper {
+            Some(upper) => graph.add_data_symbol(&s.name, upper.clone()),
+            None => graph.add_symbol(&s.name, s.lo, s.hi),
+        };
     }
     let mut map: Vec<NodeId> = Vec::with_capacity(from.len());
     for (_, node) in from.nodes() {
-        let operands: Operands = node.operands.iter().map(|o| map[o.index()]).collect();
+        let mut operands: Operands = node.operands.iter().map(|o| map[o.index()]).collect();
         let kind = match &node.kind {
             NodeKind::Convert(d) => NodeKind::Convert(dtype(*d)),
             NodeKind::Einsum {
@@ -153,10 +166,30 @@ pub fn in_float(case: &Case, to: DType) -> Result<Case, GraphError> {
                 hi: hi.clone(),
                 value: value.convert(dtype(value.dtype())),
             }),
+            NodeKind::Loop(l) => NodeKind::Loop(Arc::new(Loop {
+                body: Body(Arc::new(graph_in_float(&l.body.0, to, true)?)),
+                ..(**l).clone()
+            })),
+            // What is about the bits of a dtype, or takes one alone, gets its operands in that.
+            kind @ (NodeKind::Bitcast(_) | NodeKind::Call(HostFunction::Suppress { .. })) => {
+                for (made, of) in operands.iter_mut().zip(&node.operands) {
+                    let original = from.ty(*of).dtype;
+                    if graph.ty(*made).dtype != original {
+                        *made = graph.add(NodeKind::Convert(original), &[*made], node.origin.clone())?;
+                    }
+                }
+                kind.clone()
+            }
             kind => kind.clone(),
         };
         let mut made = match &kind {
-            NodeKind::Input { name, ty, .. } => graph.add_input(name, ty.clone(), node.origin.clone())?,
+            NodeKind::Input { name, ty, .. } => {
+                let mut ty = ty.clone();
+                if body {
+                    ty.dtype = dtype(ty.dtype);
+                }
+                graph.add_input(name, ty, node.origin.clone())?
+            }
             kind => graph.add(kind.clone(), &operands, node.origin.clone())?,
         };
         // What has no float operand may be of another float.
@@ -169,9 +202,5 @@ pub fn in_float(case: &Case, to: DType) -> Result<Case, GraphError> {
     for o in from.outputs() {
         graph.add_output(&o.name, map[o.node.index()]);
     }
-    Ok(Case {
-        graph,
-        inputs: case.inputs.clone(),
-        symbols: case.symbols.clone(),
-    })
+    Ok(graph)
 }

@@ -265,14 +265,17 @@ fn fresh_name(graph: &Graph, node: NodeId) -> String {
 pub(super) fn with_outputs(graph: &Graph, outputs: &[(String, NodeId)]) -> Option<Graph> {
     let mut new = Graph::new(graph.name.clone());
     for s in graph.symbols() {
-        new.add_symbol(&s.name, s.lo, s.hi);
+        match &s.upper {
+            Some(upper) => new.add_data_symbol(&s.name, upper.clone()),
+            None => new.add_symbol(&s.name, s.lo, s.hi),
+        };
     }
+    let binders = graph.binders();
     let mut live = vec![false; graph.len()];
     outputs.iter().for_each(|(_, node)| live[node.index()] = true);
     for i in (0..graph.len()).rev() {
         if live[i] {
-            let node = graph.node(NodeId(i as u32));
-            node.operands.iter().for_each(|o| live[o.index()] = true);
+            graph.visit_needs(NodeId(i as u32), &binders, &mut |o| live[o.index()] = true);
         }
     }
     let mut map: Vec<Option<NodeId>> = vec![None; graph.len()];

@@ -731,6 +731,9 @@ impl Rule<'_> {
     }
 
     fn call(&mut self, function: &HostFunction, types: &[&TensorType]) -> Result<Vec<TensorType>, Refusal> {
+        for t in types {
+            computed_in(t.dtype)?;
+        }
         match function {
             HostFunction::Sort { axis, count, .. } => {
                 let x = types[0];

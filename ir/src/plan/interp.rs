@@ -13,9 +13,7 @@ use crate::graph::Condition;
 use crate::graph::control::mentions_data;
 use crate::index::{IndexExpr, IndexNode, SymId};
 use crate::kernel::interp::{Buffers, KernelError, interpret_on};
-use crate::plan::{
-    Gemm, GemmOperand, HostCall, Launch, Layout, Plan, Repeat, SlotId, Step, Storage, Strides,
-};
+use crate::plan::{Gemm, GemmOperand, HostCall, Launch, Layout, Plan, Repeat, SlotId, Step, Storage, Strides};
 use crate::tensor::{HostTensor, TensorError};
 
 /// Why a plan could not be run, or broke a rule while it ran.

@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn keys_order_as_elements_do() {
-        for dtype in DType::ALL {
+        for dtype in DType::ALL.into_iter().filter(|d| !d.is_storage()) {
             let values = [
                 f64::NEG_INFINITY,
                 -3.0,
