@@ -243,9 +243,9 @@ fn what_does_not_fit_is_refused_where_it_was_recorded() {
 }
 
 #[test]
-fn sorting_is_stable_and_puts_nan_last_in_every_dtype() {
+fn sorting_is_stable_and_puts_nan_last() {
     let values = [2.0, f32::NAN, -0.0, 0.0, -1.0, 2.0, f32::INFINITY, -1.0];
-    for dtype in DType::ALL {
+    for dtype in DType::ALL.into_iter().filter(|d| !d.is_storage()) {
         for descending in [false, true] {
             let g = Graph::new("sort");
             let x = g.input("x", DType::F32, [8]).cast(dtype);

@@ -102,7 +102,7 @@ fn differences(
             .zip(expected)
             .map(off)
             .fold(0f64, |m, d| if d.is_nan() { d } else { m.max(d) });
-        if !(worst <= RELATIVE * largest) {
+        if worst.is_nan() || worst > RELATIVE * largest {
             wrong.push(format!("{}: off by {worst:.2e} of {largest:.2e}", output.name));
         }
     }
