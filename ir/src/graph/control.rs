@@ -1,7 +1,7 @@
 //! Nodes of several results: loops over a body graph, and functions that the runtime calls.
 //!
 //! Invariants:
-//! - Such a node has no value of its own ([`unit`] is its type); [`NodeKind::Project`](super::NodeKind::Project) picks one
+//! - Such a node has no value of its own ([`unit()`] is its type); [`NodeKind::Project`] picks one
 //!   of its results, and nothing else uses it.
 //! - A body is a closed graph: it sees nothing of the graph around it but its inputs and the values of its symbols, which
 //!   are index expressions over the symbols around it.
