@@ -2,7 +2,7 @@
 //! written beyond the matrices.
 
 use tlc_ir::DType;
-use tlc_runtime::gemm::{Matrix, Product, cut, multiply};
+use tlc_runtime::gemm::{Leg, Matrix, Product, Wound, cut, multiply};
 use tlc_runtime::memory::AlignedBuffer;
 use tlc_runtime::pool::Pool;
 
@@ -443,5 +443,147 @@ fn nothing_beyond_the_end_of_a_matrix_is_touched() {
                 assert!(found.iter().all(|&x| x == 0.0), "fresh mappings hold zeros");
             }
         }
+    }
+}
+
+/// Axes in one, as sliding windows make them: extents and strides, outermost first, and the elements that they span.
+fn legs(random: &mut Random, most: usize) -> Vec<Leg> {
+    let count = 1 + random.below(3);
+    (0..count)
+        .map(|_| Leg {
+            extent: 1 + random.below(most),
+            stride: random.below(7) as isize,
+        })
+        .collect()
+}
+
+fn elements(legs: &[Leg]) -> usize {
+    legs.iter().map(|l| l.extent).product()
+}
+
+fn place(legs: &[Leg], mut number: usize) -> isize {
+    let mut sum = 0;
+    for leg in legs.iter().rev() {
+        sum += (number % leg.extent) as isize * leg.stride;
+        number /= leg.extent;
+    }
+    sum
+}
+
+/// A wound operand (`left` says which) against its copy in C order: the same bits.
+fn wound_equals_copied<T: Element>(seed: u64, left: bool) {
+    let mut random = Random(seed);
+    let (mut outer, mut inner) = (legs(&mut random, 4), legs(&mut random, 4));
+    if let Some(last) = inner.last_mut() {
+        // Mostly 1, which is copied in vectors.
+        last.stride = [1, 1, 1, 2, 0][random.below(5)];
+        last.extent += random.below(70);
+    }
+    if seed.is_multiple_of(4) {
+        // More than one block of the sum.
+        outer[0].extent += random.below(400);
+    }
+    let (summed, across) = (elements(&outer), elements(&inner));
+    let (batch, other) = (1 + random.below(3), 1 + random.below(40));
+    let span = |l: &[Leg]| place(l, elements(l) - 1) as usize;
+    let one = span(&outer) + span(&inner) + 1;
+    let mut x: Vec<T> = (0..batch * one).map(|_| T::of(random.value())).collect();
+    let mut y: Vec<T> = (0..batch * summed * other).map(|_| T::of(random.value())).collect();
+    let mut copy = Vec::with_capacity(batch * summed * across);
+    for e in 0..batch {
+        for s in 0..summed {
+            let element = |a| x[e * one + (place(&outer, s) + place(&inner, a)) as usize];
+            copy.extend((0..across).map(element));
+        }
+    }
+    let strides = [
+        [one as isize],
+        [(summed * across) as isize],
+        [(summed * other) as isize],
+    ];
+    let result = [(across * other) as isize];
+    let multiplied = |threads: usize, wound: bool, x: &mut [T], copy: &mut [T], y: &mut [T]| {
+        let mut c = vec![T::of(7.5); batch * across * other];
+        // Summed by across; on the left, transposed.
+        let windows = Matrix {
+            start: if wound {
+                x.as_mut_ptr().cast()
+            } else {
+                copy.as_mut_ptr().cast()
+            },
+            batch: if wound { &strides[0] } else { &strides[1] },
+            row: if left { 1 } else { across as isize },
+            column: if left { across as isize } else { 1 },
+            wound: wound.then_some(Wound {
+                rows: if left { &inner } else { &outer },
+                columns: if left { &outer } else { &inner },
+                first_row: 0,
+                first_column: 0,
+            }),
+        };
+        let plain = Matrix {
+            start: y.as_mut_ptr().cast(),
+            batch: &strides[2],
+            row: if left { other as isize } else { summed as isize },
+            column: 1,
+            wound: None,
+        };
+        // Neighbours of the result lie along the windows.
+        let (row, column) = if left {
+            (1, across as isize)
+        } else {
+            (across as isize, 1)
+        };
+        let dst = Matrix {
+            start: c.as_mut_ptr().cast(),
+            batch: &result,
+            row,
+            column,
+            wound: None,
+        };
+        let (m, n) = if left { (across, other) } else { (other, across) };
+        let (lhs, rhs) = if left { (windows, plain) } else { (plain, windows) };
+        let product = Product {
+            dtype: T::DTYPE,
+            batch: &[batch],
+            m,
+            n,
+            k: summed,
+            lhs,
+            rhs,
+            dst,
+        };
+        let pool = Pool::new(threads);
+        let cut = cut(&product, threads);
+        let stride = cut.scratch_bytes.next_multiple_of(64);
+        let mut scratch = AlignedBuffer::zeroed(stride * threads).expect("memory");
+        scratch.as_mut_slice().fill(0xff);
+        // SAFETY: the buffers have the elements that legs and strides reach; the result is a buffer of its own.
+        unsafe { multiply(&product, &cut, &pool, scratch.as_mut_ptr(), stride) }.expect("no panic");
+        c.into_iter().map(Element::bits).collect::<Vec<u64>>()
+    };
+    let expected = multiplied(1, false, &mut x, &mut copy, &mut y);
+    // A vector for an operand is summed as dot products, where it is not wound.
+    let alike = across > 1 && other > 1;
+    for threads in [1, 2, 3] {
+        let found = multiplied(threads, true, &mut x, &mut copy, &mut y);
+        if alike {
+            assert!(
+                found == expected,
+                "seed {seed}, {outer:?} by {inner:?}, {threads} threads"
+            );
+        } else {
+            assert_eq!(found.len(), expected.len());
+        }
+    }
+}
+
+#[test]
+fn windows_are_multiplied_where_they_lie_as_their_copy_is() {
+    for seed in 0..60 {
+        wound_equals_copied::<f32>(seed, false);
+        wound_equals_copied::<f32>(seed, true);
+        wound_equals_copied::<f64>(seed, false);
+        wound_equals_copied::<f64>(seed, true);
     }
 }
