@@ -54,6 +54,22 @@ struct Constant {
     small: bool,
 }
 
+/// Sliding windows that overlap read an element many times: what costs more is computed once.
+const WINDOW_COST: u32 = 1;
+/// Where windows are at least so wide, padding is written once: else each of their reads asks whether it is inside.
+const WIDE_WINDOW: i64 = 5;
+
+/// The size of sliding windows that overlap, which show elements of their operand more than once.
+fn overlap(kind: &NodeKind) -> Option<i64> {
+    match kind {
+        NodeKind::View(View::Window { size, stride, .. }) => {
+            let size = size.as_const().unwrap_or(i64::MAX);
+            (size > *stride).then_some(size)
+        }
+        _ => None,
+    }
+}
+
 impl Clusterer<'_> {
     pub(super) fn mark_roots(&mut self, once: bool) {
         // Library calls first: they decide which values must exist in memory.
@@ -107,7 +123,12 @@ impl Clusterer<'_> {
             );
             let shared = self.users[i].len() > 1 && !free;
             let cheap = cone.cost <= CHEAP_COST && cone.loads <= 1;
-            self.is_root[i] |= self.is_output[i] || own || (shared && !cheap) || cone.nodes > MAX_CONE;
+            let padded = matches!(node.kind, NodeKind::View(View::Pad { .. }));
+            let again = self.users[i].iter().any(|&u| match overlap(self.kind(u)) {
+                Some(n) => cone.cost > WINDOW_COST || (padded && n >= WIDE_WINDOW),
+                None => false,
+            });
+            self.is_root[i] |= self.is_output[i] || own || (shared && !cheap) || again || cone.nodes > MAX_CONE;
             cones[i] = cone;
             if self.is_root[i] {
                 // A reduction or contraction itself counts one.

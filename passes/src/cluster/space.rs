@@ -195,13 +195,25 @@ impl Clusterer<'_> {
         (rows > most).then_some(FusionReason::TallColumns { rows, most })
     }
 
-    /// A size, or for one that depends on symbols the geometric middle of its range: sizes spread over orders of magnitude,
-    /// and both ends of a declared range are rare.
+    /// A size, or for one that depends on symbols what it is where each of them has the geometric middle of its range: sizes
+    /// spread over orders of magnitude, and both ends of a declared range are rare. A symbol of which nothing is declared has
+    /// [`UNDECLARED_SIZE`].
     fn typical(&self, size: &IndexExpr) -> i64 {
+        let middle = |lo: i64, hi: i64| ((lo.max(1) as f64) * (hi.max(1) as f64)).sqrt() as i64;
         let range = size.interval(self.graph);
         if range.lo >= range.hi {
             return range.hi;
         }
-        ((range.lo.max(1) as f64) * (range.hi.max(1) as f64)).sqrt() as i64
+        let symbols = self.graph.symbols().iter().map(|s| match s.hi >= i64::from(i32::MAX) {
+            true => UNDECLARED_SIZE.max(s.lo),
+            false => middle(s.lo, s.hi),
+        });
+        let symbols: Vec<i64> = symbols.collect();
+        size.eval_symbols(&symbols)
+            .unwrap_or_else(|| middle(range.lo, range.hi))
     }
 }
+
+/// What is expected of a size of which nothing is declared: a batch, a length, the side of an image. Rows that turn out longer
+/// than expected are read again from further away; rows that were not fused are always written and read in between.
+const UNDECLARED_SIZE: i64 = 64;

@@ -131,7 +131,12 @@ impl Scheduler<'_> {
         self.because(ScheduleReason::OneRange);
         while left.len() >= 2 {
             let (outer, inner) = (left[0], left[1]);
-            match self.apply(Directive::Fuse { outer, inner }) {
+            let made = match self.kernel.extents[inner.0 as usize].interval(&self.kernel).lo > 0 {
+                true => self.apply(Directive::Fuse { outer, inner }),
+                // A loop that stayed below would keep what is inside it from lanes.
+                false => self.apply(Directive::FuseGuarded { outer, inner }),
+            };
+            match made {
                 Some(made) => drop(left.splice(0..=1, made)),
                 None => break,
             }
