@@ -118,3 +118,39 @@ fn networks_are_right_in_every_value() {
     g.output("sum", &h.sum(0));
     is_right(&recorded(&g, &[]));
 }
+
+#[test]
+fn many_sums_down_the_columns_of_a_state_are_right() {
+    for steps in [2, 6, 11] {
+        let g = Graph::new("delta");
+        let mut state = g.input("state", DType::F32, [1, 8, 8]);
+        let keys = g.input("keys", DType::F32, [1, steps, 8]);
+        for i in 0..steps {
+            let key = keys.narrow(1, i, 1).reshape([1, 8]);
+            let old = tlc::einsum("abc,ab->ac", &[&state, &key]);
+            let scaled = &state * &(&old * 0.5).reshape([1, 1, 8]);
+            g.output(&format!("read{i}"), &tlc::einsum("abc,ab->ac", &[&scaled, &key]));
+            state = scaled;
+        }
+        g.output("state", &state);
+        let graph = g.finish().unwrap();
+        let input = |shape: &[usize], name: &str| tlc::verify::data::random(name, DType::F32, shape, 1).unwrap();
+        let inputs = [input(&[1, 8, 8], "state"), input(&[1, steps, 8], "keys")];
+        let expected = tlc_ir::interp::interpret(&graph, &inputs, &Default::default()).unwrap();
+        let executable = tlc::compile_ir(&graph, &CompileOptions::default()).unwrap();
+        let given: Vec<tlc::Input<'_>> = inputs.iter().map(Into::into).collect();
+        for (found, expected) in executable.run(&given).unwrap().iter().zip(&expected) {
+            let pairs = found
+                .as_slice::<f32>()
+                .unwrap()
+                .iter()
+                .zip(expected.as_slice::<f32>().unwrap());
+            for (a, b) in pairs {
+                assert!(
+                    (a - b).abs() <= 1e-4 * b.abs().max(1.0),
+                    "{steps} steps: {a} is not {b}"
+                );
+            }
+        }
+    }
+}

@@ -523,12 +523,12 @@ fn build_loops(
             lo.stage_len = lo.stage_len.clone() * width.clone();
             lo.rows_of_columns = vars.clone();
         }
-        if long && (local || column.is_none()) {
-            for &k in &l.roots {
-                lo.evaluate_sources(k, &|k| at_point(k, &inner).or_else(|| at_point(k, &[])));
-            }
-        }
-        lo.phase_loop(cluster, l, &vars, &inner, &column, &point_of);
+        let sources = |k: usize| at_point(k, &inner).or_else(|| at_point(k, &[]));
+        let first: Option<&dyn Fn(usize) -> Option<Index>> = match long && (local || column.is_none()) {
+            true => Some(&sources),
+            false => None,
+        };
+        lo.phase_loop(cluster, l, &vars, &inner, &column, &point_of, first);
     }
     for &(_, k) in &row_roots[rows_done..] {
         lo.current_loop = 0;
@@ -607,7 +607,12 @@ impl Lowerer<'_> {
         self.store_root(root, point, value, 0);
     }
 
-    /// One pass over a row (or, in column form, over all rows of a tile of columns).
+    /// One pass over a row (or, in column form, over all rows of a tile of columns). With `sources`, what the roots read is
+    /// evaluated first, at the points that it answers.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the pass, its loops, and where values are in them"
+    )]
     fn phase_loop(
         &mut self,
         cluster: &Cluster,
@@ -616,6 +621,7 @@ impl Lowerer<'_> {
         inner: &Index,
         column: &Option<(VarId, IndexExpr)>,
         point_of: &dyn Fn(usize, &[IndexExpr]) -> Index,
+        sources: Option<&dyn Fn(usize) -> Option<Index>>,
     ) {
         // Loops around the body: in column form the inner axes run outside the columns, so that memory is walked along
         // rows; the accumulators are then arrays over the columns of the tile.
@@ -659,6 +665,10 @@ impl Lowerer<'_> {
             && !states.is_empty()
         {
             self.close_inner(&[*v]);
+        }
+        // Behind the loop that sets the accumulators: what is evaluated belongs into the loop over the rows.
+        if let Some(sources) = sources {
+            l.roots.iter().for_each(|&k| self.evaluate_sources(k, sources));
         }
         for &k in &l.roots {
             let root = cluster.roots[k];
