@@ -64,8 +64,8 @@ struct Strided {
     strides: Vec<Option<IndexExpr>>,
 }
 
-/// The matrix form of an einsum that the library should compute.
-pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
+/// Operands and labels of an einsum of two operands whose sum of products the library can compute, all in one dtype.
+fn library_einsum(graph: &Graph, id: NodeId) -> Option<([NodeId; 2], &[Labels], &Labels)> {
     let node = graph.node(id);
     let NodeKind::Einsum {
         inputs,
@@ -78,10 +78,13 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
         return None;
     };
     let [a, b] = node.operands[..] else { return None };
-    let same = [graph.ty(a).dtype, graph.ty(b).dtype, *accumulator, *dtype];
-    if !library_dtype(*dtype) || same.iter().any(|d| d != dtype) {
-        return None;
-    }
+    let same = [graph.ty(a).dtype, graph.ty(b).dtype, *accumulator];
+    (library_dtype(*dtype) && same.iter().all(|d| d == dtype)).then_some(([a, b], inputs, output))
+}
+
+/// The matrix form of an einsum that the library should compute.
+pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
+    let ([a, b], inputs, output) = library_einsum(graph, id)?;
     let Groups {
         labels,
         extents,
@@ -92,7 +95,7 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
     } = groups(graph, id)?;
     let lhs = strided(graph, a, &inputs[0], labels)?;
     let rhs = strided(graph, b, &inputs[1], labels)?;
-    let dst_strides = tlc_ir::graph::infer::row_major_strides(&node.ty.shape);
+    let dst_strides = tlc_ir::graph::infer::row_major_strides(&graph.ty(id).shape);
     let mut dst = Strided {
         base: id,
         offset: IndexExpr::ZERO,
@@ -253,24 +256,9 @@ fn groups(graph: &Graph, id: NodeId) -> Option<Groups> {
 /// each would do: batch labels first, then own and summed ones, whichever walk the operand with stride 1 last. This is how
 /// a convolution whose result has its pixels first becomes a matrix product.
 pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 4]>)> {
-    let node = graph.node(id);
-    let NodeKind::Einsum {
-        inputs,
-        output,
-        semiring: Semiring::AddMul,
-        accumulator,
-        dtype,
-    } = &node.kind
-    else {
+    let Some((operands, inputs, output)) = library_einsum(graph, id) else {
         return Vec::new();
     };
-    let [a, b] = node.operands[..] else { return Vec::new() };
-    let plain = [graph.ty(a).dtype, graph.ty(b).dtype, *accumulator]
-        .iter()
-        .all(|d| d == dtype);
-    if !library_dtype(*dtype) || !plain {
-        return Vec::new();
-    }
     // One label walks with one stride: a plain matrix product is looked at no further.
     let mut summed: SmallVec<[_; 8]> = inputs.iter().flatten().filter(|l| !output.contains(l)).collect();
     summed.sort_unstable();
@@ -280,7 +268,7 @@ pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 
     }
     let Some(g) = groups(graph, id) else { return Vec::new() };
     let mut out = Vec::new();
-    for (k, &operand) in node.operands.iter().enumerate() {
+    for (k, &operand) in operands.iter().enumerate() {
         let Some(s) = strided(graph, operand, &inputs[k], g.labels) else {
             continue;
         };
@@ -307,22 +295,7 @@ const MIN_NEIGHBOURS: i64 = 16;
 /// and larger calls than in the order that is asked for: where rows and columns are interleaved, as those of blocks of pixels
 /// are, only the innermost label of each makes a matrix. `None` where the order that is asked for does.
 pub fn result_order(graph: &Graph, id: NodeId) -> Option<Labels> {
-    let node = graph.node(id);
-    let NodeKind::Einsum {
-        inputs,
-        output,
-        semiring: Semiring::AddMul,
-        accumulator,
-        dtype,
-    } = &node.kind
-    else {
-        return None;
-    };
-    let [a, b] = node.operands[..] else { return None };
-    let plain = [graph.ty(a).dtype, graph.ty(b).dtype, *accumulator];
-    if !library_dtype(*dtype) || plain.iter().any(|d| d != dtype) {
-        return None;
-    }
+    let (operands, inputs, output) = library_einsum(graph, id)?;
     let last = usize::from(*output.last()?);
     // Most results end in labels of one group: those are looked at no further.
     let before = usize::from(*output.get(output.len().checked_sub(2)?)?);
@@ -348,7 +321,7 @@ pub fn result_order(graph: &Graph, id: NodeId) -> Option<Labels> {
     }
     // Columns are the labels of the operand that has more of them side by side.
     let unit = |k: usize, of: &[usize]| {
-        let s = strided(graph, node.operands[k], &inputs[k], g.labels);
+        let s = strided(graph, operands[k], &inputs[k], g.labels);
         let innermost = of.last().copied();
         s.zip(innermost)
             .is_some_and(|(s, l)| s.strides[l].as_ref().is_some_and(|s| s.is(1)))

@@ -9,7 +9,7 @@ mod machine;
 mod measure;
 mod models;
 mod onnx;
-#[allow(dead_code)]
+#[allow(dead_code, reason = "shared with another test, which uses all of it")]
 #[path = "../onnx/proto.rs"]
 mod proto;
 mod support;

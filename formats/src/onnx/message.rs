@@ -269,7 +269,7 @@ pub struct Attribute<'a>(pub(super) Raw<'a>);
 
 /// What an attribute holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
+#[expect(missing_docs, reason = "the variants are named as in the ONNX schema")]
 pub enum AttributeKind {
     Float,
     Int,
