@@ -31,7 +31,7 @@ pub enum ModelError {
         /// The model's file.
         file: PathBuf,
         /// What is wrong.
-        error: ImportError,
+        error: Box<ImportError>,
     },
     /// It could not be compiled.
     #[error("{}: {error}", .file.display())]
@@ -39,7 +39,7 @@ pub enum ModelError {
         /// The model's file.
         file: PathBuf,
         /// What is wrong.
-        error: BuildError,
+        error: Box<BuildError>,
     },
     /// The call failed.
     #[error(transparent)]
@@ -208,11 +208,11 @@ impl Model {
         };
         let imported = import(&self.bytes, &options).map_err(|error| ModelError::Import {
             file: self.file.clone(),
-            error,
+            error: Box::new(error),
         })?;
         let executable = compile_ir(&imported.graph, &self.options).map_err(|error| ModelError::Build {
             file: self.file.clone(),
-            error,
+            error: Box::new(error),
         })?;
         Ok(Arc::new(Import {
             fixed: imported.fixed,
