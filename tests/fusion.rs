@@ -711,7 +711,7 @@ fn a_mask_of_integers_is_converted_once_and_not_in_every_row() {
     let masked = |g: &Graph| {
         let scores = input(g, "scores", [2, 4, 16, 24]);
         let mask = g.input("mask", DType::I64, [2, 1, 1, 24]);
-        let hidden = (1.0 - mask.convert(F32)) * -10_000.0;
+        let hidden = (1.0 - mask.cast(F32)) * -10_000.0;
         g.output("y", &(scores + hidden).softmax(-1));
     };
     let e = expect(launches(2), masked);
@@ -721,11 +721,11 @@ fn a_mask_of_integers_is_converted_once_and_not_in_every_row() {
     expect(launches(1), |g| {
         let scores = input(g, "scores", [2, 4, 16, 24]);
         let mask = g.input("mask", DType::I32, [2, 1, 1, 24]);
-        g.output("y", &(scores + (1.0 - mask.convert(F32)) * -10_000.0).softmax(-1));
+        g.output("y", &(scores + (1.0 - mask.cast(F32)) * -10_000.0).softmax(-1));
     });
     expect(launches(1), |g| {
         let scores = input(g, "scores", [2, 4, 16, 24]);
         let scale = g.input("scale", DType::I64, [2, 4, 16, 1]);
-        g.output("y", &(scores * scale.convert(F32)).softmax(-1));
+        g.output("y", &(scores * scale.cast(F32)).softmax(-1));
     });
 }
