@@ -729,3 +729,14 @@ fn a_mask_of_integers_is_converted_once_and_not_in_every_row() {
         g.output("y", &(scores * scale.cast(F32)).softmax(-1));
     });
 }
+
+#[test]
+fn an_activation_that_reads_its_operand_twice_is_computed_where_it_is_padded() {
+    let swish = |g: &Graph| {
+        let x = input(g, "x", [1, 8, 14, 14]) + input(g, "bias", [8, 1, 1]);
+        let y = &x * &((&x + 3.0).clamp(0.0, 6.0) / 6.0);
+        g.output("y", &y.pad(&[(0, 0), (0, 0), (2, 2), (2, 2)], 0.0));
+    };
+    let e = expect(launches(1), swish);
+    assert!(e.explain().contains("elementwise form"), "{}", e.explain());
+}

@@ -1,5 +1,6 @@
 //! Which values are roots, and which are computed once per executable.
 
+use smallvec::SmallVec;
 use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
@@ -55,6 +56,9 @@ struct Constant {
     /// Whether it may be kept.
     small: bool,
 }
+
+/// Operations among which the uses of a value may meet again.
+const MAX_MEETING: usize = 16;
 
 /// Sliding windows that overlap read an element many times: what costs more is computed once.
 const WINDOW_COST: u32 = 1;
@@ -125,7 +129,7 @@ impl Clusterer<'_> {
                 node.kind,
                 NodeKind::View(_) | NodeKind::Const(_) | NodeKind::Iota { .. }
             );
-            let shared = self.users[i].len() > 1 && !free;
+            let shared = self.users[i].len() > 1 && !free && !self.meets_again(id);
             let cheap = cone.cost <= CHEAP_COST && cone.loads <= 1;
             let padded = matches!(node.kind, NodeKind::View(View::Pad { .. }));
             let again = self.users[i].iter().any(|&u| match overlap(self.kind(u)) {
@@ -200,6 +204,33 @@ impl Clusterer<'_> {
         }
     }
 
+    /// Whether everything that uses a value does so element by element and ends in one value, as `x` in `x * sigmoid(x)`: a
+    /// kernel that computes an element of that needs the element of this once.
+    fn meets_again(&self, id: NodeId) -> bool {
+        let elementwise = |n: NodeId| matches!(self.kind(n), NodeKind::Map(_) | NodeKind::Convert(_));
+        if self.is_output[id.index()] {
+            return false;
+        }
+        // Users come after what they use: the earliest of the open ones is where all may have met, if it is the only one.
+        let mut open: SmallVec<[NodeId; 8]> = self.users[id.index()].iter().copied().collect();
+        for _ in 0..MAX_MEETING {
+            open.sort();
+            open.dedup();
+            let first = open.remove(0);
+            if !elementwise(first) {
+                return false;
+            }
+            if open.is_empty() {
+                return true;
+            }
+            if self.is_output[first.index()] {
+                return false;
+            }
+            open.extend(self.users[first.index()].iter().copied());
+        }
+        false
+    }
+
     /// Whether a view shows rows of its operand again and again, so that what varies inside a row would be computed anew in
     /// each.
     fn repeats_rows(&self, view: NodeId, operand: NodeId) -> bool {
@@ -213,10 +244,13 @@ impl Clusterer<'_> {
         repeated.is_some_and(|first| (first..to.len()).any(varies))
     }
 
-    /// Whether an operation is computed one element at a time: between 64-bit integers and floats no vector instruction
+    /// Whether the elements of a row are computed one at a time: between 64-bit integers and floats no vector instruction
     /// converts that all machines have, nor does any divide integers.
     fn has_no_vector_form(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
+        if node.ty.shape.last().is_none_or(|d| *d == IndexExpr::ONE) {
+            return false;
+        }
         let from = |k: usize| self.graph.ty(node.operands[k]).dtype;
         let wide = |d: DType| d.is_int() && d.bits() == 64;
         match node.kind {
