@@ -259,7 +259,10 @@ impl HostTensor {
 
     /// The element bytes, writable; the data is copied first if it is shared. Writers of bool keep it 0 or 1.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let unshared = matches!(&mut self.storage, Storage::Own(words) if Arc::get_mut(words).is_some());
+        let unshared = match &mut self.storage {
+            Storage::Own(words) => Arc::get_mut(words).is_some(),
+            Storage::Lent(..) => false,
+        };
         if !unshared {
             let mut words = vec![0u64; self.byte_len.div_ceil(8)];
             bytemuck::cast_slice_mut(words.as_mut_slice())[..self.byte_len].copy_from_slice(self.bytes());
