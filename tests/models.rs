@@ -5,10 +5,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use tlc::onnx::{ImportOptions, import};
+use tlc::onnx::{ImportOptions, import, import_in_place};
 use tlc::{CompileOptions, Executable, HostTensor, Input, compile_ir};
 use tlc_formats::npz;
+use tlc_ir::tensor::BytesOwner;
 
 /// The largest difference, relative to the largest value of the output.
 const RELATIVE: f64 = 1e-3;
@@ -38,7 +40,13 @@ fn check(name: &str, threads: usize) -> Vec<String> {
         .map(|k| (k.clone(), archive.read(&k, &Default::default()).expect("an array")))
         .collect();
 
-    let imported = match import(&read("onnx"), &ImportOptions::default()) {
+    // Whether constants are copied or shared with the file's bytes makes no difference.
+    let bytes: BytesOwner = Arc::new(read("onnx"));
+    let imported = match threads {
+        1 => import((*bytes).as_ref(), &ImportOptions::default()),
+        _ => import_in_place(&bytes, &ImportOptions::default()),
+    };
+    let imported = match imported {
         Ok(i) => i,
         Err(e) => return vec![format!("{name}: import: {e}")],
     };

@@ -158,6 +158,12 @@ impl AlignedBuffer {
     }
 }
 
+impl AsRef<[u8]> for AlignedBuffer {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
 impl Default for AlignedBuffer {
     /// An empty buffer.
     fn default() -> Self {

@@ -1,22 +1,166 @@
 //! Tensor data in other files: inside the model's folder, or refused.
 
+use std::cell::RefCell;
+use std::ops::Range;
 use std::path::{Component, Path};
+use std::sync::Arc;
 
-use tlc_formats::onnx::{External, Tensor};
+use rustc_hash::FxHashMap;
+use tlc_formats::onnx::{External, InPlace, Tensor};
 use tlc_ir::HostTensor;
+use tlc_ir::tensor::{BytesOwner, TensorError};
+use tlc_runtime::memory::{ALIGNMENT, AlignedBuffer};
 use tlc_runtime::mmap::MappedFile;
 
-use super::refusal::{Outcome, invalid};
+use super::refusal::{Outcome, Refusal, invalid};
 
-/// The tensor, with its elements from wherever they are.
-pub(super) fn host(tensor: Tensor<'_>, folder: Option<&Path>) -> Outcome<HostTensor> {
-    match tensor.external()? {
-        None => Ok(tensor.to_host(None)?),
-        Some(place) => {
-            let file = open(&place, folder)?;
-            Ok(tensor.to_host(Some(part(&place, &file)?))?)
+/// Where a model's tensors have their elements: in its own bytes, and in files beside it, each mapped once.
+pub(super) struct Files<'o> {
+    /// Who keeps the model's bytes, if tensors may share them.
+    model: Option<BytesOwner>,
+    folder: Option<&'o Path>,
+    others: RefCell<FxHashMap<String, Arc<MappedFile>>>,
+}
+
+/// A tensor, or elements that cannot stay where they are.
+enum Found<'a> {
+    Tensor(HostTensor),
+    Stray(Stray<'a>),
+}
+
+/// Elements to copy: nobody keeps them, or they are not aligned to their size.
+struct Stray<'a> {
+    of: InPlace<'a>,
+    /// In the model, or in that part of another file.
+    from: Option<(Arc<MappedFile>, Range<usize>)>,
+}
+
+impl Stray<'_> {
+    fn bytes(&self) -> &[u8] {
+        match &self.from {
+            None => self.of.bytes,
+            Some((file, range)) => &file[range.clone()],
         }
     }
+}
+
+fn too_large(e: TensorError) -> Refusal {
+    tlc_formats::onnx::OnnxError::limit(e.to_string()).into()
+}
+
+impl<'o> Files<'o> {
+    pub(super) fn new(model: Option<BytesOwner>, folder: Option<&'o Path>) -> Files<'o> {
+        Files {
+            model,
+            folder,
+            others: RefCell::default(),
+        }
+    }
+
+    /// The tensor, with its elements from wherever they are.
+    pub(super) fn host(&self, tensor: Tensor<'_>) -> Outcome<HostTensor> {
+        match self.find(tensor)? {
+            Found::Tensor(t) => Ok(t),
+            Found::Stray(stray) => {
+                HostTensor::from_bytes(stray.of.dtype, &stray.of.shape, stray.bytes()).map_err(too_large)
+            }
+        }
+    }
+
+    /// As [`Files::host`] for each. What must be copied goes into one buffer: for hundreds of megabytes, taking memory from
+    /// the system a small page at a time costs more than the copy.
+    pub(super) fn hosts<'a>(&self, tensors: impl Iterator<Item = Tensor<'a>>) -> Vec<Outcome<HostTensor>> {
+        let mut all: Vec<Outcome<Found<'a>>> = tensors.map(|t| self.find(t)).collect();
+        let strays = |all: &[Outcome<Found<'a>>]| -> usize {
+            let of = |f: &Outcome<Found<'a>>| match f {
+                Ok(Found::Stray(stray)) => stray.bytes().len().next_multiple_of(ALIGNMENT),
+                _ => 0,
+            };
+            all.iter().map(of).fold(0, usize::saturating_add)
+        };
+        // Without memory for all, each is refused or not by itself.
+        if let Ok(mut buffer) = AlignedBuffer::zeroed(strays(&all)) {
+            let room = buffer.as_mut_slice();
+            let mut end = 0;
+            let mut starts = vec![];
+            for stray in all.iter().flatten() {
+                let Found::Stray(stray) = stray else { continue };
+                let bytes = stray.bytes();
+                room[end..][..bytes.len()].copy_from_slice(bytes);
+                starts.push(end);
+                end += bytes.len().next_multiple_of(ALIGNMENT);
+            }
+            let buffer: BytesOwner = Arc::new(buffer);
+            let mut starts = starts.into_iter();
+            for found in &mut all {
+                if let Ok(Found::Stray(Stray { of, .. })) = found {
+                    let start = starts.next().unwrap_or_default();
+                    let tensor = HostTensor::from_owner(of.dtype, &of.shape, &buffer, start);
+                    *found = tensor.map(Found::Tensor).map_err(too_large);
+                }
+            }
+        }
+        let host = |found: Outcome<Found<'a>>| match found? {
+            Found::Tensor(t) => Ok(t),
+            Found::Stray(stray) => {
+                HostTensor::from_bytes(stray.of.dtype, &stray.of.shape, stray.bytes()).map_err(too_large)
+            }
+        };
+        all.into_iter().map(host).collect()
+    }
+
+    fn find<'a>(&self, tensor: Tensor<'a>) -> Outcome<Found<'a>> {
+        let Some(place) = tensor.external()? else {
+            let Some(of) = tensor.in_place(None)? else {
+                return Ok(Found::Tensor(tensor.to_host(None)?));
+            };
+            let owner = self.model.as_ref();
+            return match owner.and_then(|o| Some((o, within((**o).as_ref(), of.bytes)?))) {
+                Some((owner, start)) if is_aligned(&of) => {
+                    let tensor = HostTensor::from_owner(of.dtype, &of.shape, owner, start);
+                    Ok(Found::Tensor(tensor.map_err(too_large)?))
+                }
+                _ => Ok(Found::Stray(Stray { of, from: None })),
+            };
+        };
+        let file = self.file(&place)?;
+        let range = part(&place, &file)?;
+        let Some(of) = tensor.in_place(Some(&file[range.clone()]))? else {
+            return Ok(Found::Tensor(tensor.to_host(Some(&file[range]))?));
+        };
+        if is_aligned(&of) {
+            let owner: BytesOwner = file.clone();
+            let tensor = HostTensor::from_owner(of.dtype, &of.shape, &owner, range.start);
+            return Ok(Found::Tensor(tensor.map_err(too_large)?));
+        }
+        let of = InPlace {
+            dtype: of.dtype,
+            shape: of.shape,
+            bytes: &[],
+        };
+        let from = Some((file, range));
+        Ok(Found::Stray(Stray { of, from }))
+    }
+
+    fn file(&self, place: &External<'_>) -> Outcome<Arc<MappedFile>> {
+        if let Some(file) = self.others.borrow().get(place.location) {
+            return Ok(file.clone());
+        }
+        let file = Arc::new(open(place, self.folder)?);
+        self.others.borrow_mut().insert(place.location.into(), file.clone());
+        Ok(file)
+    }
+}
+
+fn is_aligned(of: &InPlace<'_>) -> bool {
+    of.bytes.as_ptr().addr().is_multiple_of(of.dtype.bytes())
+}
+
+/// Where `part` begins in `all`, if it is a part of it.
+fn within(all: &[u8], part: &[u8]) -> Option<usize> {
+    let start = part.as_ptr().addr().checked_sub(all.as_ptr().addr())?;
+    let end = start.checked_add(part.len())?;
+    (end <= all.len()).then_some(start)
 }
 
 fn open(place: &External<'_>, folder: Option<&Path>) -> Outcome<MappedFile> {
@@ -61,7 +205,7 @@ fn open(place: &External<'_>, folder: Option<&Path>) -> Outcome<MappedFile> {
     })
 }
 
-fn part<'f>(place: &External<'_>, file: &'f MappedFile) -> Outcome<&'f [u8]> {
+fn part(place: &External<'_>, file: &MappedFile) -> Outcome<Range<usize>> {
     let all = file.as_slice();
     let start = usize::try_from(place.offset).ok().filter(|&s| s <= all.len());
     let end = match (start, place.length) {
@@ -73,7 +217,7 @@ fn part<'f>(place: &External<'_>, file: &'f MappedFile) -> Outcome<&'f [u8]> {
         _ => None,
     };
     match (start, end) {
-        (Some(s), Some(e)) => Ok(&all[s..e]),
+        (Some(s), Some(e)) => Ok(s..e),
         _ => invalid(format!(
             "external data `{}` ends too early; expected {} bytes from byte {}, found {} in all",
             place.location,

@@ -9,11 +9,13 @@ use rustc_hash::FxHashMap;
 use tlc_formats::ErrorKind;
 use tlc_formats::onnx::{self, Attribute, Dimension, Function, Model, Node};
 use tlc_ir::HostTensor;
+use tlc_ir::tensor::BytesOwner;
 
 use super::call::Call;
+use super::external::Files;
 use super::refusal::{Outcome, Refusal, invalid, unsupported};
 use super::value::Value;
-use super::{ImportError, ImportOptions, Imported, MAX_OPSET, MIN_OPSET, external, fold, operators, sizes};
+use super::{ImportError, ImportOptions, Imported, MAX_OPSET, MIN_OPSET, fold, operators, sizes};
 use crate::dim::Dim;
 use crate::graph::Graph;
 use crate::ops::repeat::Iteration;
@@ -49,6 +51,7 @@ struct Scope<'a> {
 pub(super) struct Importer<'o, 'a> {
     pub(super) graph: Graph,
     pub(super) options: &'o ImportOptions<'o>,
+    pub(super) files: Files<'o>,
     functions: FxHashMap<(&'a str, &'a str, &'a str), Function<'a>>,
     scopes: Vec<Scope<'a>>,
     /// The loops whose bodies are being recorded, outermost first: one for each scope that is a body.
@@ -116,8 +119,12 @@ fn node_place(node: Node<'_>) -> String {
     format!("node '{}' ({domain}{}): ", node_name(node), shown(node.op_type()))
 }
 
-/// See [`super::import`].
-pub(super) fn import(bytes: &[u8], options: &ImportOptions<'_>) -> Result<Imported, ImportError> {
+/// See [`super::import`]; `owner` keeps `bytes`, if constants may share them.
+pub(super) fn import(
+    bytes: &[u8],
+    owner: Option<BytesOwner>,
+    options: &ImportOptions<'_>,
+) -> Result<Imported, ImportError> {
     let whole = |e: onnx::OnnxError| ImportError {
         kind: e.kind(),
         place: String::new(),
@@ -129,6 +136,7 @@ pub(super) fn import(bytes: &[u8], options: &ImportOptions<'_>) -> Result<Import
     let mut importer = Importer {
         graph: Graph::new(name),
         options,
+        files: Files::new(owner, options.folder),
         functions: FxHashMap::default(),
         scopes: vec![],
         loops: RefCell::default(),
@@ -227,12 +235,13 @@ impl<'o, 'a> Importer<'o, 'a> {
             let refusal = unsupported::<()>("sparse tensors are not supported; expected a dense one").unwrap_err();
             return Err(at(format!("initializer '{}': ", shown(name)))(refusal));
         }
-        for tensor in graph.initializers() {
+        let all = self.files.hosts(graph.initializers());
+        for (tensor, data) in graph.initializers().zip(all) {
             let place = || format!("initializer '{}': ", shown(tensor.name()));
             if tensor.name().is_empty() {
                 return Err(at(place())(invalid::<()>("no name; expected one").unwrap_err()));
             }
-            let data = external::host(tensor, self.options.folder).map_err(at(place()))?;
+            let data = data.map_err(at(place()))?;
             let value = Value::constant(&self.graph, data);
             self.define(tensor.name(), value).map_err(at(place()))?;
         }

@@ -22,8 +22,10 @@ mod sizes;
 mod value;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use tlc_formats::ErrorKind;
+use tlc_ir::tensor::BytesOwner;
 use tlc_ir::{Graph as IrGraph, HostTensor};
 
 pub use model::{Model, ModelError};
@@ -82,7 +84,30 @@ impl ImportError {
 /// [`ImportError`], which names the node or the value: a file that is no ONNX model, breaks a rule of it, or uses what is
 /// not supported.
 pub fn import(bytes: &[u8], options: &ImportOptions<'_>) -> Result<Imported, ImportError> {
-    import::import(bytes, options)
+    import::import(bytes, None, options)
+}
+
+/// As [`import`], sharing the elements of constants with `bytes` and with mappings of the files that hold external data,
+/// for as long as the graph, or what is compiled from it, is in use. Only what is not aligned to the size of its elements is
+/// copied. So a model of gigabytes is ready in milliseconds, and its pages are read when they are first used.
+///
+/// The bytes must stay as they are: where they are a mapped file that another program changes, results change with it.
+///
+/// ```
+/// use std::sync::Arc;
+/// use tlc::onnx::{ImportOptions, import_in_place};
+/// use tlc_ir::tensor::BytesOwner;
+///
+/// # let bytes: Vec<u8> = vec![];
+/// let bytes: BytesOwner = Arc::new(bytes); // or Arc::new(tlc_runtime::mmap::MappedFile::open(path)?)
+/// let imported = import_in_place(&bytes, &ImportOptions::default());
+/// # assert!(imported.is_err());
+/// ```
+///
+/// # Errors
+/// As [`import`].
+pub fn import_in_place(bytes: &BytesOwner, options: &ImportOptions<'_>) -> Result<Imported, ImportError> {
+    import::import((**bytes).as_ref(), Some(Arc::clone(bytes)), options)
 }
 
 /// The operators that are supported: name, first opset, last opset.

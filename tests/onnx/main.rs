@@ -1,6 +1,7 @@
 //! Importing ONNX models: what they mean, and what is refused.
 
 mod hostile;
+mod in_place;
 mod meaning;
 mod operators;
 mod proto;

@@ -10,9 +10,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use tlc::onnx::{ImportOptions, import};
+use tlc::onnx::{ImportOptions, import_in_place};
 use tlc::{CompileOptions, DType, Executable, HostTensor, compile_ir};
 use tlc_formats::npz;
+use tlc_ir::tensor::BytesOwner;
 use tlc_runtime::executable::TensorView;
 use tlc_runtime::mmap::MappedFile;
 use tract_linalg::multithread::{Executor, set_default_executor};
@@ -89,12 +90,12 @@ struct Tlc<'c> {
 
 impl<'c> Tlc<'c> {
     fn load(path: &Path, call: &'c Call, threads: usize, fixed: bool) -> Result<Tlc<'c>, Failure> {
-        let bytes = MappedFile::open(path)?;
+        let bytes: BytesOwner = Arc::new(MappedFile::open(path)?);
         let options = ImportOptions {
             folder: path.parent(),
             values: None,
         };
-        let mut graph = import(&bytes, &options)?.graph;
+        let mut graph = import_in_place(&bytes, &options)?.graph;
         let view = |name: &str| {
             let t = &call.inputs[name];
             TensorView {

@@ -21,6 +21,17 @@ pub struct External<'a> {
     pub length: Option<u64>,
 }
 
+/// A tensor whose elements can be used where they are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InPlace<'e> {
+    /// Element type.
+    pub dtype: DType,
+    /// Extents.
+    pub shape: Vec<usize>,
+    /// The elements.
+    pub bytes: &'e [u8],
+}
+
 /// The element type of that number in ONNX's `TensorProto.DataType`.
 ///
 /// # Errors
@@ -172,6 +183,30 @@ impl<'a> Tensor<'a> {
                     .map_err(|_| OnnxError::invalid(format!("a tensor with an extent of {d}; expected 0 or more")))
             })
             .collect()
+    }
+
+    /// The type, the shape and the elements, where the file holds them as a machine of this byte order does (not necessarily
+    /// aligned, and bools not necessarily 0 or 1); `None` where they must be converted. `external` is what
+    /// [`Tensor::external`] names.
+    ///
+    /// # Errors
+    /// If the type is not one of the IR's, or if the elements do not fit the shape.
+    pub fn in_place<'e>(self, external: Option<&'e [u8]>) -> Result<Option<InPlace<'e>>, OnnxError>
+    where
+        'a: 'e,
+    {
+        let dtype = dtype(self.element())?;
+        let same_order = cfg!(target_endian = "little") || dtype.bytes() == 1;
+        let Some(bytes) = external.or_else(|| self.0.blobs(9).next()) else {
+            return Ok(None);
+        };
+        if packed(dtype).is_some() || !same_order {
+            return Ok(None);
+        }
+        let shape = self.shape()?;
+        let expected = element_count(&shape).and_then(|n| n.checked_mul(dtype.bytes()));
+        // What does not fit is told where the elements are converted.
+        Ok((expected == Some(bytes.len())).then_some(InPlace { dtype, shape, bytes }))
     }
 
     /// The tensor, its elements copied out of the file. `external` is what [`Tensor::external`] names.

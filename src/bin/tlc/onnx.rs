@@ -1,11 +1,13 @@
 //! ONNX models as graphs, for every command that takes a model.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use tlc::onnx::{ImportError, ImportOptions, import};
+use tlc::onnx::{ImportError, ImportOptions, import_in_place};
 use tlc::{DType, HostTensor};
 use tlc_formats::ErrorKind;
 use tlc_ir::Graph;
+use tlc_ir::tensor::BytesOwner;
 use tlc_runtime::mmap::{MapError, MappedFile};
 
 use crate::data::{InputSpec, read_source};
@@ -41,7 +43,8 @@ pub fn load(session: &Session, path: &Path, specs: &[InputSpec]) -> Result<Graph
         folder: path.parent(),
         values: Some(&values),
     };
-    let imported = import(&bytes, &options).map_err(|e| failure(&file, &e))?;
+    let bytes: BytesOwner = Arc::new(bytes);
+    let imported = import_in_place(&bytes, &options).map_err(|e| failure(&file, &e))?;
     if !imported.fixed.is_empty() {
         let names: Vec<String> = imported.fixed.iter().map(|(n, _)| format!("`{n}`")).collect();
         let text = format!(

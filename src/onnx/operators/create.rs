@@ -4,7 +4,6 @@ use tlc_ir::{DType, HostTensor};
 
 use crate::dim::Dim;
 use crate::onnx::call::{Answer, Call, one};
-use crate::onnx::external;
 use crate::onnx::refusal::{Refusal, invalid, unsupported};
 use crate::onnx::value::Value;
 use tlc_formats::ErrorKind;
@@ -27,7 +26,7 @@ pub(super) fn constant(c: &mut Call<'_, '_, '_>) -> Answer {
     };
     let data = match a.kind() {
         AttributeKind::Tensor => match a.tensor() {
-            Some(t) => external::host(t, c.importer.options.folder)?,
+            Some(t) => c.importer.files.host(t)?,
             None => return invalid("no tensor in the attribute value; expected one"),
         },
         AttributeKind::Float => HostTensor::from_slice(&[], &[a.float()]).map_err(too_large)?,
@@ -56,7 +55,7 @@ pub(super) fn constant_of_shape(c: &mut Call<'_, '_, '_>) -> Answer {
         None => DType::F32.zero(),
         Some(a) => match a.tensor() {
             Some(t) => {
-                let data = external::host(t, c.importer.options.folder)?;
+                let data = c.importer.files.host(t)?;
                 if data.len() != 1 {
                     return invalid(format!("a value of {} elements; expected one", data.len()));
                 }

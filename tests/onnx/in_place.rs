@@ -1,0 +1,148 @@
+//! Constants share the model's bytes: what is copied between the file and the executable, and what is not.
+
+use std::sync::Arc;
+
+use tlc::onnx::{ImportOptions, Imported, import, import_in_place};
+use tlc::{CompileOptions, Executable, HostTensor, compile_ir};
+use tlc_ir::tensor::BytesOwner;
+
+use crate::proto::{D, FLOAT, Message, floats, graph, model, node, value};
+
+/// Bytes that begin `shift` behind an address that is a multiple of 8.
+struct Shifted {
+    words: Vec<u64>,
+    shift: usize,
+    len: usize,
+}
+
+impl AsRef<[u8]> for Shifted {
+    fn as_ref(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[self.shift..][..self.len]
+    }
+}
+
+fn shifted(bytes: &[u8], shift: usize) -> BytesOwner {
+    let mut words = vec![0u64; (bytes.len() + shift).div_ceil(8)];
+    bytemuck::cast_slice_mut(&mut words)[shift..][..bytes.len()].copy_from_slice(bytes);
+    let len = bytes.len();
+    Arc::new(Shifted { words, shift, len })
+}
+
+/// How many bytes of the constants that the executable reads lie outside of `owner`.
+fn copied_bytes(executable: &Executable, owner: &BytesOwner) -> usize {
+    let place = (**owner).as_ref().as_ptr_range();
+    let outside = |c: &&HostTensor| !(place.start.addr()..place.end.addr()).contains(&c.data_address());
+    let constants = executable.plan().constants.iter();
+    constants.filter(outside).map(|c| c.bytes().len()).sum()
+}
+
+fn compiled(imported: &Imported) -> Executable {
+    compile_ir(&imported.graph, &CompileOptions::default()).expect("it compiles")
+}
+
+/// A layer with a bias, whose result is normalized: weights that products, kernels and loops over rows read.
+fn layer(name_length: usize) -> (Vec<u8>, Vec<f32>) {
+    let weight: Vec<f32> = (0..48 * 32).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
+    let bias: Vec<f32> = (0..32).map(|i| i as f32 / 7.0).collect();
+    // A longer name moves the elements that come behind it.
+    let (w, b) = ("w".repeat(name_length), "b".repeat(8));
+    let nodes = vec![
+        node("MatMul", "product", &["x", &w], &["p"]),
+        node("Add", "biased", &["p", &b], &["s"]),
+        node("Softmax", "shares", &["s"], &["y"]),
+    ];
+    let initializers = vec![floats(&w, &[48, 32], &weight), floats(&b, &[32], &bias)];
+    let (x, y) = (
+        value("x", FLOAT, &[D::Sym("n"), D::N(48)]),
+        value("y", FLOAT, &[D::Sym("n"), D::N(32)]),
+    );
+    (model(graph(nodes, initializers, vec![x], vec![y]), vec![]), weight)
+}
+
+fn position(model: &[u8], of: &[f32]) -> usize {
+    let of: &[u8] = bytemuck::cast_slice(of);
+    model
+        .windows(of.len())
+        .position(|w| w == of)
+        .expect("it is in the model")
+}
+
+#[test]
+fn what_is_aligned_is_never_copied() {
+    let x: Vec<f32> = (0..5 * 48).map(|i| (i % 13) as f32 - 6.0).collect();
+    let x = HostTensor::from_slice(&[5, 48], &x).expect("elements");
+    let mut expected: Option<Vec<f32>> = None;
+    for name_length in 1..5 {
+        let (bytes, weight) = layer(name_length);
+        let at = position(&bytes, &weight);
+        for shift in 0..8 {
+            let owner = shifted(&bytes, shift);
+            let executable = compiled(&import_in_place(&owner, &ImportOptions::default()).expect("it imports"));
+            // Both tensors have names and sizes that put the bias at a place of its own.
+            let bias_at = position(&bytes, &[0.0, 1.0 / 7.0, 2.0 / 7.0]);
+            let moved = |at: usize, n: usize| if (at + shift).is_multiple_of(4) { 0 } else { n * 4 };
+            assert_eq!(
+                copied_bytes(&executable, &owner),
+                moved(at, 48 * 32) + moved(bias_at, 32),
+                "shift {shift}, weight at {at}, bias at {bias_at}"
+            );
+            // The executable keeps what it reads.
+            drop(owner);
+            let y = executable.run(&[(&x).into()]).expect("it runs").remove(0);
+            let y = y.as_slice::<f32>().expect("f32").to_vec();
+            assert_eq!(expected.get_or_insert_with(|| y.clone()), &y);
+        }
+    }
+    let (bytes, _) = layer(1);
+    let y = compiled(&import(&bytes, &ImportOptions::default()).expect("it imports"));
+    let y = y.run(&[(&x).into()]).expect("it runs").remove(0);
+    assert_eq!(y.as_slice::<f32>(), expected.as_deref());
+}
+
+#[test]
+fn a_file_of_external_data_is_mapped_once_and_outlives_its_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let elements: Vec<f32> = (0..3000).map(|i| i as f32 / 8.0).collect();
+    let file = folder.path().join("weights.bin");
+    std::fs::write(&file, bytemuck::cast_slice::<f32, u8>(&elements)).expect("a file");
+    let tensor = |name: &str, offset: usize| {
+        let entry = |k: &str, v: &str| Message::default().bytes(1, k).bytes(2, v);
+        Message::default()
+            .int(1, 1000)
+            .int(2, FLOAT)
+            .bytes(8, name)
+            .message(13, entry("location", "weights.bin"))
+            .message(13, entry("offset", &offset.to_string()))
+            .message(13, entry("length", "4000"))
+            .int(14, 1)
+    };
+    let nodes = vec![
+        node("Mul", "scaled", &["x", "a"], &["s"]),
+        node("Add", "moved", &["s", "b"], &["m"]),
+        node("Add", "again", &["m", "c"], &["y"]),
+    ];
+    let initializers = vec![tensor("a", 0), tensor("b", 4000), tensor("c", 7998)];
+    let (x, y) = (value("x", FLOAT, &[D::N(1000)]), value("y", FLOAT, &[D::N(1000)]));
+    let bytes = model(graph(nodes, initializers, vec![x], vec![y]), vec![]);
+    let options = ImportOptions {
+        folder: Some(folder.path()),
+        ..ImportOptions::default()
+    };
+    let imported = import(&bytes, &options).expect("it imports");
+    let executable = compiled(&imported);
+    let constants = &executable.plan().constants;
+    let mut places: Vec<usize> = constants.iter().map(HostTensor::data_address).collect();
+    places.sort_unstable();
+    assert_eq!(places.len(), 3);
+    // Of the third, no element is aligned: it lies elsewhere.
+    assert!(places.windows(2).any(|p| p[1] - p[0] == 4000), "{places:?}");
+    drop(imported);
+    std::fs::remove_file(&file).expect("the file is there");
+    let x = HostTensor::from_slice(&[1000], &[2.0f32; 1000]).expect("elements");
+    let y = executable.run(&[(&x).into()]).expect("it runs").remove(0);
+    let unaligned = bytemuck::cast_slice::<f32, u8>(&elements)[7998..11998].chunks_exact(4);
+    let unaligned = unaligned.map(|c| f32::from_le_bytes(c.try_into().expect("four bytes")));
+    let sums = elements[..1000].iter().zip(&elements[1000..2000]).zip(unaligned);
+    let expected: Vec<f32> = sums.map(|((a, b), c)| 2.0 * a + b + c).collect();
+    assert_eq!(y.as_slice::<f32>(), Some(&expected[..]));
+}
