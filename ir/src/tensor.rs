@@ -1,9 +1,12 @@
 //! Host tensors: the data of constants, of interpreted values and of files.
 //!
-//! Invariants: elements are C-contiguous and stored in the machine's byte order; the buffer is 8-byte aligned, so that any
-//! element type can be viewed in place; bools are 0 or 1, and bits above a type's value bits are 0; the byte length is `elements * dtype.bytes()` exactly.
+//! Invariants: elements are C-contiguous, stored in the machine's byte order and aligned to their own size (to 8 bytes where
+//! the tensor owns them); bools are 0 or 1, and bits above a type's value bits are 0; the byte length is
+//! `elements * dtype.bytes()` exactly. Bytes that another owner lends, such as a mapped file, are shared where they are so
+//! already, else copied.
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -22,14 +25,24 @@ macro_rules! element {
 element!(i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64,
     f16 => F16, bf16 => BF16, f32 => F32, f64 => F64);
 
+/// Who keeps the bytes that tensors share: a mapped file, a buffer.
+pub type BytesOwner = Arc<dyn AsRef<[u8]> + Send + Sync + UnwindSafe + RefUnwindSafe>;
+
 /// A C-contiguous tensor in host memory. Cloning shares the data.
 #[derive(Clone)]
 pub struct HostTensor {
     dtype: DType,
     shape: Vec<usize>,
-    /// In a vector of its own: that can be refused memory, and is not copied when it is shared.
-    words: Arc<Vec<u64>>,
+    storage: Storage,
     byte_len: usize,
+}
+
+#[derive(Clone)]
+enum Storage {
+    /// In a vector of its own: that can be refused memory, and is not copied when it is shared.
+    Own(Arc<Vec<u64>>),
+    /// A part of what another keeps, from that byte on.
+    Lent(BytesOwner, usize),
 }
 
 /// Why a host tensor could not be made.
@@ -95,7 +108,7 @@ impl HostTensor {
         Ok(HostTensor {
             dtype,
             shape: shape.to_vec(),
-            words: Arc::new(words),
+            storage: Storage::Own(Arc::new(words)),
             byte_len,
         })
     }
@@ -154,6 +167,42 @@ impl HostTensor {
         Ok(tensor)
     }
 
+    /// A tensor of `owner`'s bytes from `start` on, native-endian. They are shared if they keep this type's invariants as they
+    /// are, else copied as by [`HostTensor::from_bytes`]. The owner gives the same bytes whenever it is asked.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] (in bytes) if there are too few for the shape.
+    pub fn from_owner(
+        dtype: DType,
+        shape: &[usize],
+        owner: &BytesOwner,
+        start: usize,
+    ) -> Result<HostTensor, TensorError> {
+        let byte_len = Self::checked_bytes(dtype, shape)?;
+        let all: &[u8] = (**owner).as_ref();
+        let rest = all.get(start..).unwrap_or_default();
+        let bytes = rest.get(..byte_len).ok_or_else(|| TensorError::Length {
+            shape: shape.to_vec(),
+            expected: byte_len,
+            found: rest.len(),
+        })?;
+        let aligned = bytes.as_ptr().addr().is_multiple_of(dtype.bytes());
+        let value = match dtype {
+            DType::Bool => 1,
+            d if d.value_bits() < 8 => (1u8 << d.value_bits()) - 1,
+            _ => u8::MAX,
+        };
+        if !aligned || (value < u8::MAX && bytes.iter().any(|&b| b > value)) {
+            return Self::from_bytes(dtype, shape, bytes);
+        }
+        Ok(HostTensor {
+            dtype,
+            shape: shape.to_vec(),
+            storage: Storage::Lent(owner.clone(), start),
+            byte_len,
+        })
+    }
+
     /// A tensor with every element equal to `value`.
     ///
     /// # Errors
@@ -203,16 +252,30 @@ impl HostTensor {
 
     /// The element bytes, native-endian, C order.
     pub fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(self.words.as_slice())[..self.byte_len]
+        match &self.storage {
+            Storage::Own(words) => &bytemuck::cast_slice(words.as_slice())[..self.byte_len],
+            Storage::Lent(owner, start) => &(**owner).as_ref()[*start..*start + self.byte_len],
+        }
     }
 
     /// The element bytes, writable; the data is copied first if it is shared. Writers of bool keep it 0 or 1.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        if Arc::get_mut(&mut self.words).is_none() {
-            self.words = Arc::new(self.words.to_vec());
+        let unshared = match &mut self.storage {
+            Storage::Own(words) => Arc::get_mut(words).is_some(),
+            Storage::Lent(..) => false,
+        };
+        if !unshared {
+            let mut words = vec![0u64; self.byte_len.div_ceil(8)];
+            bytemuck::cast_slice_mut(words.as_mut_slice())[..self.byte_len].copy_from_slice(self.bytes());
+            self.storage = Storage::Own(Arc::new(words));
         }
-        let words = Arc::get_mut(&mut self.words).expect("unshared just now");
-        &mut bytemuck::cast_slice_mut(words.as_mut_slice())[..self.byte_len]
+        match &mut self.storage {
+            Storage::Own(words) => {
+                let words = Arc::get_mut(words).expect("unshared just now");
+                &mut bytemuck::cast_slice_mut(words.as_mut_slice())[..self.byte_len]
+            }
+            Storage::Lent(..) => unreachable!("owned just now"),
+        }
     }
 
     /// The elements, if `T` is the element type.
@@ -293,12 +356,18 @@ impl HostTensor {
 
     /// True if both handles share one buffer.
     pub fn same_data(&self, other: &HostTensor) -> bool {
-        Arc::ptr_eq(&self.words, &other.words)
+        match (&self.storage, &other.storage) {
+            (Storage::Own(a), Storage::Own(b)) => Arc::ptr_eq(a, b),
+            (Storage::Lent(..), Storage::Lent(..)) => {
+                self.data_address() == other.data_address() && self.byte_len == other.byte_len
+            }
+            _ => false,
+        }
     }
 
     /// The address of the shared data, which identifies a large constant without hashing it.
     pub fn data_address(&self) -> usize {
-        self.words.as_ptr() as usize
+        self.bytes().as_ptr().addr()
     }
 }
 
@@ -340,6 +409,36 @@ mod tests {
     fn overflowing_shapes_are_errors() {
         assert!(HostTensor::zeros(DType::F32, &[usize::MAX, 2]).is_err());
         assert_eq!(HostTensor::zeros(DType::F32, &[usize::MAX, 0]).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn lent_bytes_are_shared_where_they_can_be() {
+        let words: Vec<u64> = vec![0x0101_0101_0101_0100, u64::MAX];
+        struct Words(Vec<u64>);
+        impl AsRef<[u8]> for Words {
+            fn as_ref(&self) -> &[u8] {
+                bytemuck::cast_slice(&self.0)
+            }
+        }
+        let owner: BytesOwner = Arc::new(Words(words));
+        let start = (*owner).as_ref().as_ptr().addr();
+        let lent = |dtype, shape: &[usize], at| HostTensor::from_owner(dtype, shape, &owner, at);
+        let f = lent(DType::F32, &[2], 4).unwrap();
+        assert_eq!(f.data_address(), start + 4);
+        assert!(f.same_data(&lent(DType::F32, &[2], 4).unwrap()) && !f.same_data(&lent(DType::F32, &[2], 8).unwrap()));
+        // Not aligned, and not bools: copied, and mended.
+        assert_ne!(lent(DType::F32, &[1], 1).unwrap().data_address(), start + 1);
+        assert_eq!(lent(DType::Bool, &[8], 0).unwrap().data_address(), start);
+        assert_eq!(lent(DType::Bool, &[2], 8).unwrap().bytes(), [1, 1]);
+        assert_eq!(lent(DType::U4, &[1], 8).unwrap().bytes(), [15]);
+        assert_eq!(lent(DType::F64, &[0], 16).unwrap().len(), 0);
+        for (dtype, at) in [(DType::F64, 16), (DType::U8, usize::MAX)] {
+            assert!(matches!(lent(dtype, &[1], at), Err(TensorError::Length { .. })));
+        }
+        let mut own = f.clone();
+        own.as_mut_slice::<f32>().unwrap()[0] = 3.0;
+        assert_eq!(own.get(0).as_f64(), 3.0);
+        assert_ne!(f.get(0).as_f64(), 3.0);
     }
 
     #[test]
