@@ -49,6 +49,7 @@ pub mod ops;
 pub mod promotion;
 mod scope;
 pub mod tensor;
+pub mod tlir;
 pub mod verify;
 
 pub use compile::{

@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use tlc_formats::ErrorKind;
 use tlc_formats::onnx::{self, Attribute, Dimension, Function, Model, Node};
 use tlc_ir::HostTensor;
+use tlc_ir::graph::Origin;
 use tlc_ir::tensor::BytesOwner;
 
 use super::call::Call;
@@ -242,7 +243,14 @@ impl<'o, 'a> Importer<'o, 'a> {
                 return Err(at(place())(invalid::<()>("no name; expected one").unwrap_err()));
             }
             let data = data.map_err(at(place()))?;
+            let name = shown(tensor.name()).into();
+            let origin = match data.len() <= crate::tlir::INLINE_ELEMENTS {
+                true => Origin::Named(name),
+                false => Origin::Weights(name),
+            };
+            let before = self.graph.set_within(Some(origin));
             let value = Value::constant(&self.graph, data);
+            self.graph.set_within(before);
             self.define(tensor.name(), value).map_err(at(place()))?;
         }
         Ok(())
@@ -500,7 +508,7 @@ impl<'o, 'a> Importer<'o, 'a> {
             outputs: node.outputs().count(),
         };
         let graph = call.importer.graph.clone();
-        let outer = graph.set_within(Some(node_name(node).into()));
+        let outer = graph.set_within(Some(Origin::Named(node_name(node).into())));
         let values = match sizes::carried(&mut call) {
             Ok(Some(value)) => Ok(vec![value]),
             Ok(None) => operator(&mut call),
