@@ -105,6 +105,17 @@ fn fits_i32(graph: &Graph, d: &Dim) -> bool {
     i.lo >= i64::from(i32::MIN) && i.hi <= i64::from(i32::MAX)
 }
 
+/// Whether the expression may be taken for an i32. One of extents that may be too large for it is, under a guard: an
+/// extent of no elements, which must not be negative, says that it is no larger.
+fn becomes_i32(graph: &Graph, d: &Dim) -> bool {
+    if fits_i32(graph, d) {
+        return true;
+    }
+    let positive = graph.with_ir(|ir| d.expr().interval(ir)).lo >= 0;
+    let spare = Dim::from(i64::from(i32::MAX)) - d;
+    positive && graph.iota_1d(spare.min(0).expr(), DType::I64).is_ok()
+}
+
 fn cast(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
     let to = call.dtype("to")?;
     let graph = call.graph();
@@ -113,7 +124,7 @@ fn cast(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
             dtype: DType::I64,
             ..s.clone()
         }),
-        (Some(s), Some(DType::I32)) if s.dims.iter().all(|d| fits_i32(&graph, d)) => Some(Sizes {
+        (Some(s), Some(DType::I32)) if s.dims.iter().all(|d| becomes_i32(&graph, d)) => Some(Sizes {
             dtype: DType::I32,
             ..s.clone()
         }),
