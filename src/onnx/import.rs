@@ -275,12 +275,17 @@ impl<'o, 'a> Importer<'o, 'a> {
         let mut shape: Vec<Dim> = vec![];
         for (axis, d) in declared.enumerate() {
             shape.push(match d {
-                Dimension::Value(n) if n < 0 => {
-                    return invalid(format!("an extent of {n}; expected 0 or more"));
+                Dimension::Value(n) if n < -1 => {
+                    return invalid(format!(
+                        "an extent of {n}; expected 0 or more, or -1 for one that is not known"
+                    ));
+                }
+                // Exporters write -1 for an extent that is not known, and `?` for every one.
+                Dimension::Value(-1) | Dimension::Unknown | Dimension::Named("?") => {
+                    self.graph.symbol(&symbol_name(&format!("{name}_{axis}")), EXTENTS)
                 }
                 Dimension::Value(n) => n.into(),
                 Dimension::Named(symbol) => self.graph.symbol(&symbol_name(symbol), EXTENTS),
-                Dimension::Unknown => self.graph.symbol(&symbol_name(&format!("{name}_{axis}")), EXTENTS),
             });
         }
         let tensor = self.graph.input(name, dtype, shape);
