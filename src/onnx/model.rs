@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tlc_ir::HostTensor;
+use tlc_ir::tensor::BytesOwner;
 use tlc_runtime::executable::RunError;
 use tlc_runtime::mmap::{MapError, MappedFile};
 
-use super::{ImportError, ImportOptions, import};
+use super::{ImportError, ImportOptions, import_in_place};
 use crate::compile::{BuildError, CompileOptions, Executable, Input, Output, compile_ir};
 
 /// Compiled imports of one model that are kept.
@@ -97,7 +98,7 @@ fn same(a: &HostTensor, b: &HostTensor) -> bool {
 /// ```
 pub struct Model {
     file: PathBuf,
-    bytes: MappedFile,
+    bytes: BytesOwner,
     options: CompileOptions,
     /// Latest used first.
     imports: Mutex<Vec<Arc<Import>>>,
@@ -112,7 +113,7 @@ impl Model {
     pub fn open(file: impl AsRef<Path>, options: &CompileOptions) -> Result<Model, ModelError> {
         let file = file.as_ref().to_path_buf();
         let model = Model {
-            bytes: MappedFile::open(&file)?,
+            bytes: Arc::new(MappedFile::open(&file)?),
             file,
             options: options.clone(),
             imports: Mutex::default(),
@@ -206,7 +207,7 @@ impl Model {
             folder: self.file.parent(),
             values: Some(values),
         };
-        let imported = import(&self.bytes, &options).map_err(|error| ModelError::Import {
+        let imported = import_in_place(&self.bytes, &options).map_err(|error| ModelError::Import {
             file: self.file.clone(),
             error: Box::new(error),
         })?;
