@@ -13,7 +13,7 @@ use tlc_ir::plan::Layout;
 use tlc_ir::{DType, Element, Graph as IrGraph, HostTensor, Target};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::{Compiled, Options, memory};
-use tlc_runtime::executable::{Argument, OutputTensor, RunError, StepTime, TensorView, Watched};
+use tlc_runtime::executable::{Argument, MemoryNeed, OutputTensor, RunError, StepTime, TensorView, Watched};
 use tlc_runtime::jit::{self, JitError};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::{Pool, default_threads};
@@ -484,6 +484,15 @@ impl Executable {
         let picked = self.pick(inputs)?;
         let version = picked.version.as_deref().unwrap_or(&self.general);
         version.inner.output_shapes(inputs)
+    }
+
+    /// The memory that a call with the given inputs needs, before it runs.
+    ///
+    /// # Errors
+    /// If the inputs do not fit.
+    pub fn memory(&self, inputs: &[TensorView<'_>]) -> Result<MemoryNeed, RunError> {
+        let picked = self.pick(inputs)?;
+        picked.version.as_deref().unwrap_or(&self.general).inner.memory(inputs)
     }
 
     /// Arena placement for the given inputs.

@@ -15,6 +15,7 @@
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Where every buffer starts: a multiple of this many bytes (a cache line, and one AVX-512 vector).
@@ -55,6 +56,37 @@ unsafe impl Send for AlignedBuffer {}
 // SAFETY: as above.
 unsafe impl Sync for AlignedBuffer {}
 
+/// Bytes of all buffers that live, and the most there have been.
+static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
+static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes that all [`AlignedBuffer`]s of the process have: arenas, scratch, outputs, what is kept. Idle ones count.
+#[must_use]
+pub fn live_bytes() -> usize {
+    LIVE_BYTES.load(Ordering::Relaxed)
+}
+
+/// The most that [`live_bytes`] has been since the last call of this function, or ever.
+#[must_use]
+pub fn take_peak_bytes() -> usize {
+    PEAK_BYTES.swap(live_bytes(), Ordering::Relaxed)
+}
+
+fn counted(source: &Source, made: bool) {
+    let bytes = match *source {
+        Source::Nothing => 0,
+        Source::Heap(layout) => layout.size(),
+        #[cfg(target_os = "linux")]
+        Source::Mapping(bytes) => bytes,
+    };
+    if made {
+        let live = LIVE_BYTES.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        PEAK_BYTES.fetch_max(live, Ordering::Relaxed);
+    } else {
+        LIVE_BYTES.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 impl AlignedBuffer {
     /// A buffer of `len` zero bytes.
     ///
@@ -85,11 +117,7 @@ impl AlignedBuffer {
         #[cfg(target_os = "linux")]
         if len >= HUGE_PAGE_BYTES {
             let (start, mapped) = mapping::map(len, libc::MADV_NOHUGEPAGE).ok_or(AllocError { bytes: len })?;
-            return Ok(AlignedBuffer {
-                start,
-                len,
-                source: Source::Mapping(mapped),
-            });
+            return Ok(AlignedBuffer::made(start, len, Source::Mapping(mapped)));
         }
         Self::allocate(len, true)
     }
@@ -102,21 +130,18 @@ impl AlignedBuffer {
         #[cfg(target_os = "linux")]
         if len >= HUGE_PAGE_BYTES {
             let (start, mapped) = mapping::map(len, libc::MADV_HUGEPAGE).ok_or(error)?;
-            return Ok(AlignedBuffer {
-                start,
-                len,
-                source: Source::Mapping(mapped),
-            });
+            return Ok(AlignedBuffer::made(start, len, Source::Mapping(mapped)));
         }
         let layout = Layout::from_size_align(len, ALIGNMENT).map_err(|_| error)?;
         // SAFETY: the layout's size is not zero.
         let start = unsafe { if zero { alloc_zeroed(layout) } else { alloc(layout) } };
         let start = NonNull::new(start).ok_or(error)?;
-        Ok(AlignedBuffer {
-            start,
-            len,
-            source: Source::Heap(layout),
-        })
+        Ok(AlignedBuffer::made(start, len, Source::Heap(layout)))
+    }
+
+    fn made(start: NonNull<u8>, len: usize, source: Source) -> AlignedBuffer {
+        counted(&source, true);
+        AlignedBuffer { start, len, source }
     }
 
     /// Its length in bytes.
@@ -182,6 +207,7 @@ struct Line;
 
 impl Drop for AlignedBuffer {
     fn drop(&mut self) {
+        counted(&self.source, false);
         match self.source {
             Source::Nothing => {}
             // SAFETY: allocated with exactly this layout, and freed once.
@@ -274,6 +300,14 @@ fn size_class(len: usize) -> Option<(usize, usize)> {
     let above = (units - (1 << octave)).div_ceil(step);
     let class = (octave - STEPS.ilog2() as usize + 1) * STEPS + above - 1;
     (class < CLASSES).then(|| (class, ((1 << octave) + above * step) * ALIGNMENT))
+}
+
+/// Bytes that a buffer of a pool takes.
+pub(crate) fn pooled_bytes(len: u64) -> u64 {
+    match usize::try_from(len).ok().and_then(size_class) {
+        Some((_, bytes)) if len > 0 => bytes as u64,
+        _ => len,
+    }
 }
 
 /// What a pool has done and holds.

@@ -44,7 +44,9 @@ fn outputs_are_written_under_their_names() {
 fn without_a_directory_a_summary_is_printed() {
     let p = chain();
     let ran = run(&p, &[]).code(0);
-    assert!(ran.out.starts_with("y: f32[2, 4]  min 0"), "{}", ran.out);
+    // What the run needs, told before it.
+    let summary = "memory: at most 208 B, inputs and outputs 208 B\ny: f32[2, 4]  min 0";
+    assert!(ran.out.starts_with(summary), "{}", ran.out);
     assert!(
         ran.out.contains("total: f32[]") && ran.out.contains("40.5"),
         "{}",
@@ -53,6 +55,7 @@ fn without_a_directory_a_summary_is_printed() {
     let json = run(&p, &["--format", "json"]).code(0).json();
     assert_eq!(json["outputs"][0]["shape"], serde_json::json!([2, 4]));
     assert_eq!(json["outputs"][0]["max"], 17.0);
+    assert_eq!(json["memory"]["arena_bytes"], 0);
     assert_eq!(json["outputs"][1]["first"], serde_json::json!([40.5]));
 }
 
@@ -66,7 +69,7 @@ fn inputs_can_be_made_up() {
     assert_eq!(p.run(&made).code(0).out, first);
     let seeded = p.run(&[&made[..], &["--seed", "7"]].concat()).code(0);
     assert!(
-        seeded.out.starts_with("y: f32[3, 4]") && seeded.out != first,
+        seeded.out.contains("\ny: f32[3, 4]") && seeded.out != first,
         "{}",
         seeded.out
     );
@@ -74,7 +77,7 @@ fn inputs_can_be_made_up() {
     let mixed = [
         "run", "m.tlir", "--input", "a=a.npy", "--input", "b=random", "--input", "c=c.npy",
     ];
-    assert!(p.run(&mixed).code(0).out.starts_with("y: f32[2, 4]"));
+    assert!(p.run(&mixed).code(0).out.contains("\ny: f32[2, 4]"));
     let ran = p
         .run(&[
             "run", "m.tlir", "--input", "a=random", "--input", "b=ones", "--input", "c=zeros",

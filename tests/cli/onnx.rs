@@ -70,7 +70,7 @@ fn a_shape_in_a_file_steers_the_graph() {
     let ran = p
         .run(&["run", "m.onnx", "--input", "x=x.npy", "--input", "s=s.npy"])
         .code(0);
-    assert!(ran.out.starts_with("y: f32[4, 1]"), "{}", ran.out);
+    assert!(ran.out.contains("\ny: f32[4, 1]"), "{}", ran.out);
     assert!(ran.err.contains("shapes depend on the values of `s`"), "{}", ran.err);
     let ran = p.run(&["explain", "m.onnx"]).code(4);
     assert!(ran.first_error().contains("value of the input `s`"), "{}", ran.err);

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tlc::verify::{Case, nan};
 use tlc::{Executable, HostTensor, Input, Output};
 use tlc_formats::{FormatError, npy};
-use tlc_runtime::executable::TensorView;
+use tlc_runtime::executable::{MemoryNeed, TensorView};
 
 use crate::args::ModelArgs;
 use crate::batch;
@@ -51,7 +51,7 @@ pub fn run_model(
     specs: &[InputSpec],
     otherwise: Option<Source>,
 ) -> Result<(Vec<Output>, f64), Failure> {
-    let (tensors, executable) = prepared(session, model, specs, otherwise)?;
+    let (tensors, executable, _) = prepared(session, model, specs, otherwise)?;
     timed(model, &tensors, &executable)
 }
 
@@ -61,11 +61,11 @@ fn prepared(
     model: &Model,
     specs: &[InputSpec],
     otherwise: Option<Source>,
-) -> Result<(Vec<HostTensor>, Executable), Failure> {
+) -> Result<(Vec<HostTensor>, Executable, MemoryNeed), Failure> {
     let tensors = inputs(session, &model.file, &model.graph, specs, otherwise)?;
     let executable = session.compile(model)?;
-    check_memory(session, &model.file, &executable, &tensors)?;
-    Ok((tensors, executable))
+    let need = check_memory(session, &model.file, &executable, &tensors)?;
+    Ok((tensors, executable, need))
 }
 
 fn timed(model: &Model, tensors: &[HostTensor], executable: &Executable) -> Result<(Vec<Output>, f64), Failure> {
@@ -84,24 +84,33 @@ pub fn view(tensor: &HostTensor) -> TensorView<'_> {
     }
 }
 
-/// Refuses a run whose inputs, arena and outputs do not fit in memory.
+/// What a run needs of memory; refuses one that does not fit.
 pub fn check_memory(
     session: &Session,
     file: &str,
     executable: &Executable,
     tensors: &[HostTensor],
-) -> Result<(), Failure> {
+) -> Result<MemoryNeed, Failure> {
     let views: Vec<TensorView<'_>> = tensors.iter().map(view).collect();
-    let failed = |e| Failure::run(file, &e);
-    let shapes = executable.output_shapes(&views).map_err(failed)?;
-    let mut bytes = u128::from(executable.layout(&views).map_err(failed)?.arena_bytes);
-    for (o, shape) in executable.plan().outputs.iter().zip(&shapes) {
-        bytes += shape
-            .iter()
-            .fold(o.ty.dtype.bytes() as u128, |n, &d| n.saturating_mul(d as u128));
-    }
-    bytes += tensors.iter().map(|t| t.bytes().len() as u128).sum::<u128>();
-    session.need_memory(file, bytes, "running it")
+    let need = executable.memory(&views).map_err(|e| Failure::run(file, &e))?;
+    session.need_memory(file, need.total().into(), "running it")?;
+    Ok(need)
+}
+
+/// What a run needs of memory, as a line.
+fn memory_text(need: &MemoryNeed) -> String {
+    let part = |name: &str, bytes: u64| match bytes {
+        0 => String::new(),
+        b => format!(", {name} {}", tlc::explain::bytes_text(b)),
+    };
+    format!(
+        "memory: at most {}{}{}{}{}\n",
+        tlc::explain::bytes_text(need.total()),
+        part("constants", need.constants + need.kept),
+        part("between steps", need.arena),
+        part("scratch", need.scratch),
+        part("inputs and outputs", need.inputs + need.outputs),
+    )
 }
 
 /// Writes each output to `dir`, all or none, and answers the files.
@@ -158,9 +167,12 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
         graph: args.graph.clone(),
     };
     let model = session.model_for(&chosen, &args.inputs)?;
-    let (tensors, executable) = prepared(session, &model, &args.inputs, None)?;
+    let (tensors, executable, need) = prepared(session, &model, &args.inputs, None)?;
     if args.check_nan {
         check_nan(session, &model, &tensors, &executable)?;
+    }
+    if args.output_dir.is_none() && !session.console.json() {
+        session.console.result(&memory_text(&need))?;
     }
     let (outputs, seconds) = timed(&model, &tensors, &executable)?;
     let files = match &args.output_dir {
@@ -180,9 +192,20 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
                 value
             })
             .collect();
-        return session
-            .console
-            .json_result(&json!({ "graph": model.graph.name, "seconds": seconds, "outputs": all }));
+        return session.console.json_result(&json!({
+            "graph": model.graph.name,
+            "memory": {
+                "total_bytes": need.total(),
+                "constants_bytes": need.constants,
+                "kept_bytes": need.kept,
+                "arena_bytes": need.arena,
+                "scratch_bytes": need.scratch,
+                "inputs_bytes": need.inputs,
+                "outputs_bytes": need.outputs,
+            },
+            "seconds": seconds,
+            "outputs": all,
+        }));
     }
     if files.is_empty() || args.top.is_some() {
         let mut text = String::new();

@@ -1,0 +1,72 @@
+//! What a run is said to need of memory, and what it takes: buffers are counted as they are made.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use tlc::onnx::{ImportOptions, import};
+use tlc::{CompileOptions, HostTensor, Input, Specialize, compile_ir};
+use tlc_formats::npz;
+use tlc_runtime::executable::TensorView;
+use tlc_runtime::memory::{live_bytes, take_peak_bytes};
+
+/// One test: the counts are those of the process.
+#[test]
+fn networks_take_no_more_memory_than_they_are_said_to() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
+    let mut networks = 0;
+    for entry in std::fs::read_dir(&folder).expect("a folder") {
+        let path = entry.expect("a file").path();
+        if path.extension().is_none_or(|e| e != "onnx") {
+            continue;
+        }
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        for threads in [1, 2] {
+            let imported = import(&std::fs::read(&path).expect("a model"), &ImportOptions::default());
+            let options = CompileOptions {
+                threads: Some(threads),
+                specialize: Specialize::Never,
+                ..CompileOptions::default()
+            };
+            let executable = compile_ir(&imported.expect("it imports").graph, &options).expect("it compiles");
+            let recorded = std::fs::read(path.with_extension("npz")).expect("recorded calls");
+            let mut archive = npz::Archive::open(&recorded).expect("an archive");
+            let names: Vec<String> = archive.names().map(Into::into).collect();
+            let of_call = |n: &&String| n.starts_with("in.0.");
+            let all: BTreeMap<String, HostTensor> = names
+                .iter()
+                .filter(of_call)
+                .map(|n| {
+                    (
+                        n["in.0.".len()..].to_string(),
+                        archive.read(n, &Default::default()).expect("an array"),
+                    )
+                })
+                .collect();
+            let inputs: Vec<&HostTensor> = executable.plan().inputs.iter().map(|i| &all[&i.name]).collect();
+            let views: Vec<TensorView<'_>> = inputs
+                .iter()
+                .map(|t| TensorView {
+                    dtype: t.dtype(),
+                    shape: t.shape(),
+                    data: t.bytes(),
+                })
+                .collect();
+            let need = executable.memory(&views).expect("they fit");
+            let given: Vec<Input<'_>> = inputs.iter().map(|t| (*t).into()).collect();
+            let before = live_bytes();
+            let _ = take_peak_bytes();
+            for _ in 0..2 {
+                executable.run(&given).expect("it runs");
+            }
+            let taken = (take_peak_bytes() - before) as u64;
+            let stated = need.kept + need.arena + need.scratch + need.outputs;
+            assert!(
+                taken <= stated,
+                "{name} on {threads}: {taken} bytes taken of {stated}: {need:?}"
+            );
+            assert!(taken > 0 && need.constants > 0, "{name}: {need:?}");
+        }
+        networks += 1;
+    }
+    assert!(networks >= 13, "{networks} networks");
+}
