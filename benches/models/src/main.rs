@@ -48,6 +48,13 @@ struct Options {
     /// Programs, by name; all if left out.
     #[arg(long, value_delimiter = ',')]
     programs: Vec<String>,
+    /// Measure memory in place of time: the most that a process has resident while it loads a network and runs it twice,
+    /// beyond what it had before. A process for each program and network.
+    #[arg(long)]
+    memory: bool,
+    /// Be such a process: load the one network of `--filter` and answer its peak in KiB.
+    #[arg(long, hide = true, value_name = "PROGRAM")]
+    peak_of: Option<String>,
 }
 
 /// A recorded call of a network.
@@ -80,7 +87,16 @@ trait Program {
     fn run(&mut self) -> Result<(), Failure>;
     /// The outputs of one call, by name.
     fn answers(&mut self) -> Result<BTreeMap<String, Vec<f32>>, Failure>;
+    /// Calls until nothing more is compiled for the sizes of the call.
+    fn settle(&mut self) -> Result<(), Failure> {
+        Ok(())
+    }
 }
+
+/// Calls after which tlc has made and measured a version for sizes that recur, if it makes one.
+const SETTLING_CALLS: usize = 40;
+/// What settling may take where calls are long.
+const SETTLING_TIME: Duration = Duration::from_secs(4);
 
 struct Tlc<'c> {
     executable: Executable,
@@ -140,6 +156,23 @@ impl Program for Tlc<'_> {
         self.run()?;
         let names = self.executable.plan().outputs.iter().map(|o| o.name.clone());
         Ok(names.zip(self.outputs.iter().cloned()).collect())
+    }
+
+    fn settle(&mut self) -> Result<(), Failure> {
+        let start = Instant::now();
+        let mut calls = 0;
+        while calls < SETTLING_CALLS || start.elapsed() < SETTLING_TIME / 8 {
+            self.run()?;
+            self.executable.wait_for_specializations();
+            calls += 1;
+            if start.elapsed() > SETTLING_TIME {
+                break;
+            }
+        }
+        for version in self.executable.specializations() {
+            eprintln!("{version}");
+        }
+        Ok(())
     }
 }
 
@@ -295,6 +328,71 @@ fn turn(program: &mut dyn Program) -> Result<f64, Failure> {
     Ok(start.elapsed().as_secs_f64() / f64::from(calls))
 }
 
+fn load<'c>(
+    program: &str,
+    path: &Path,
+    call: &'c Call,
+    options: &Options,
+    threads: usize,
+    environment: Option<&ort::environment::Environment>,
+) -> Result<Box<dyn Program + 'c>, Failure> {
+    Ok(match program {
+        "tlc" => Box::new(Tlc::load(path, call, threads, options.fixed)?),
+        "tract" => Box::new(Tract::load(path, call)?),
+        _ => Box::new(OnnxRuntime::load(path, call, threads, environment)?),
+    })
+}
+
+/// A line of `/proc/self/status`, in KiB.
+fn status(name: &str) -> Result<u64, Failure> {
+    let text = std::fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
+    let number = line.and_then(|l| l.split_whitespace().next()).ok_or(name)?;
+    Ok(number.parse()?)
+}
+
+/// The peak of a process for one program and network, in KiB.
+fn peak(
+    program: &str,
+    path: &Path,
+    options: &Options,
+    environment: Option<&ort::environment::Environment>,
+) -> Result<u64, Failure> {
+    let threads = options.threads.first().copied().unwrap_or(1);
+    let call = Call::read(&path.with_extension("npz"))?;
+    let before = status("VmRSS")?;
+    let mut program = load(program, path, &call, options, threads, environment)?;
+    program.run()?;
+    program.run()?;
+    Ok(status("VmHWM")?.saturating_sub(before))
+}
+
+/// Starts a process for each program and network, and prints a table of their peaks.
+fn memory_table(files: &[PathBuf], options: &Options) -> Result<(), Failure> {
+    println!("\n| network | tlc | tract | ONNX Runtime | tlc / ORT |");
+    println!("|---|---|---|---|---|");
+    for file in files {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy();
+        let mut row = vec![];
+        for program in PROGRAMS {
+            let mut command = std::process::Command::new(std::env::current_exe()?);
+            command.args(["--peak-of", program, "--filter", &format!("/{name}.onnx")]);
+            command.arg("--models").arg(&options.models);
+            command.args(["--threads", &options.threads.first().copied().unwrap_or(1).to_string()]);
+            if let Some(library) = &options.onnxruntime {
+                command.arg("--onnxruntime").arg(library);
+            }
+            let output = command.output()?;
+            let kib = String::from_utf8_lossy(&output.stdout).trim().parse::<f64>().ok();
+            row.push(kib.map(|k| k / 1024.0));
+        }
+        let shown = |m: Option<f64>| m.map_or("-".into(), |m| format!("{m:.1} MiB"));
+        let ratio = row[0].zip(row[2]).map_or("-".into(), |(a, b)| format!("{:.2}", a / b));
+        println!("| {name} | {} | {} | {} | {ratio} |", shown(row[0]), shown(row[1]), shown(row[2]));
+    }
+    Ok(())
+}
+
 const PROGRAMS: [&str; 3] = ["tlc", "tract", "onnxruntime"];
 
 fn measure(
@@ -311,20 +409,16 @@ fn measure(
             continue;
         }
         let start = Instant::now();
-        let load = || -> Result<Box<dyn Program + '_>, Failure> {
-            Ok(match name {
-                "tlc" => Box::new(Tlc::load(path, &call, threads, options.fixed)?),
-                "tract" => Box::new(Tract::load(path, &call)?),
-                _ => Box::new(OnnxRuntime::load(path, &call, threads, environment)?),
-            })
-        };
-        let ready = load().and_then(|mut program| {
+        let ready = load(name, path, &call, options, threads, environment).and_then(|mut program| {
             let load = start.elapsed();
             let error = error(&call.outputs, &program.answers()?)?;
             let turns = vec![];
             Ok((program, Row { load, error, turns }))
         });
         programs.push(ready);
+    }
+    for (program, _) in programs.iter_mut().flatten() {
+        program.settle()?;
     }
     for _ in 0..options.rounds {
         for (program, row) in programs.iter_mut().flatten() {
@@ -362,6 +456,13 @@ fn main() -> Result<(), Failure> {
         .filter(|p| options.filter.as_ref().is_none_or(|f| p.to_string_lossy().contains(f.as_str())))
         .collect();
     files.sort();
+    if let (Some(program), [file]) = (&options.peak_of, &files[..]) {
+        println!("{}", peak(program, file, &options, environment.as_ref())?);
+        return Ok(());
+    }
+    if options.memory {
+        return memory_table(&files, &options);
+    }
     for &threads in &options.threads {
         set_default_executor(match threads {
             1 => Executor::SingleThread,
