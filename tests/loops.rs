@@ -154,7 +154,10 @@ fn what_no_iteration_changes_is_computed_before_the_loop() {
         let plan = executable.plan();
         // The product and what is elementwise behind it; the matrix in the library's order and exp(b) are made outside.
         assert_eq!(body(plan).steps.len(), 2, "{}", executable.explain());
-        assert_eq!((plan.init.len(), plan.steps.len()), if constant { (1, 1) } else { (0, 2) });
+        assert_eq!(
+            (plan.init.len(), plan.steps.len()),
+            if constant { (2, 1) } else { (0, 2) }
+        );
         assert_eq!(
             body(plan).inputs.len(),
             4,
