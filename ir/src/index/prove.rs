@@ -105,6 +105,35 @@ impl IndexExpr {
         (other.clone() - self.clone() - IndexExpr::ONE).proves_nonnegative(bounds)
     }
 
+    /// Where a divisor is a product `n * d` with symbols in `d`: `(q, r, n, d)` with `self = q*d + r` and r in `0..d`. With
+    /// numbers alone, splitting would only trade one division for another.
+    fn split_by_part(
+        &self,
+        divisor: &IndexExpr,
+        bounds: &dyn Bounds,
+    ) -> Option<(IndexExpr, IndexExpr, IndexExpr, IndexExpr)> {
+        let (terms, 0) = divisor.linear() else { return None };
+        let [(product, coefficient)] = &terms[..] else {
+            return None;
+        };
+        let factors = product.factors();
+        let number = IndexExpr::Const(*coefficient);
+        let parts = (0..factors.len()).map(|f| {
+            let others = factors.iter().enumerate().filter(|(k, _)| *k != f).map(|(_, o)| o);
+            (IndexExpr::product(others) * number.clone(), factors[f].clone())
+        });
+        for (n, d) in [(number.clone(), product.clone())].into_iter().chain(parts) {
+            if n.is(1) || n.interval(bounds).lo < 0 {
+                continue;
+            }
+            let (q, r) = self.split_divisible(&d);
+            if !q.is(0) && r.proves_nonnegative(bounds) && r.proves_less(&d, bounds) {
+                return Some((q, r, n, d));
+            }
+        }
+        None
+    }
+
     /// Removes divisions, modulos, minima and maxima that the bounds decide.
     pub fn simplify(&self, bounds: &dyn Bounds) -> IndexExpr {
         let n = match self {
@@ -137,6 +166,9 @@ impl IndexExpr {
                 let (q, r) = a.split_divisible(&b);
                 if r.proves_nonnegative(bounds) && r.proves_less(&b, bounds) {
                     q
+                } else if let Some((q, _, n, _)) = a.split_by_part(&b, bounds) {
+                    // floor((q*d + r) / (n*d)) = floor(q / n) for r in 0..d.
+                    IndexExpr::floor_div(&q, &n).simplify(bounds)
                 } else {
                     IndexExpr::floor_div(&a, &b)
                 }
@@ -149,6 +181,9 @@ impl IndexExpr {
                 let (_, r) = a.split_divisible(&b);
                 if r.proves_nonnegative(bounds) && r.proves_less(&b, bounds) {
                     r
+                } else if let Some((q, r, n, d)) = a.split_by_part(&b, bounds) {
+                    // (q*d + r) mod (n*d) = (q mod n)*d + r for r in 0..d.
+                    IndexExpr::modulo(&q, &n).simplify(bounds) * d + r
                 } else {
                     IndexExpr::modulo(&a, &b)
                 }
