@@ -643,6 +643,10 @@ mod tests {
             IndexExpr::modulo(&flat, &group).simplify(&bounds),
             IndexExpr::modulo(&v(0), &c(16)) * area + v(1) * s(1) + v(2)
         );
+        // A place in a table of groups: the group is below 8, whatever the channel.
+        let place = v(1) * c(8) + IndexExpr::floor_div(&v(0), &c(16));
+        assert!(place.proves_less(&(s(0) * c(8)), &bounds));
+        assert!(!place.proves_less(&(s(0) * c(8) - c(1)), &bounds));
         // The rest may be as large as the part: nothing is known.
         let far = v(0) * s(0) * s(1) + v(1) * s(1) + v(2) + c(1);
         assert!(matches!(

@@ -1,6 +1,6 @@
 //! What is known of an index expression under bounds: ranges, proofs, simplification.
 
-use super::{Bounds, IndexExpr, IndexNode, Interval, sat128};
+use super::{Bounds, IndexExpr, IndexNode, Interval, VarId, sat128};
 
 impl IndexExpr {
     /// A range that holds every value the expression can take.
@@ -82,7 +82,12 @@ impl IndexExpr {
             });
             let Some(v) = var else { break };
             let Some((coefficient, rest)) = current.affine_in(v) else {
-                return false;
+                // Quotients and remainders of it at the end of their own range.
+                match current.without_quotients(v, bounds) {
+                    Some(e) => current = e,
+                    None => return false,
+                }
+                continue;
             };
             let range = coefficient.interval(bounds);
             current = if range.lo >= 0 {
@@ -98,6 +103,28 @@ impl IndexExpr {
             }
         }
         false
+    }
+
+    /// A sum that is at most this one, with each quotient and remainder that mentions `var` as the number that its range makes
+    /// it at most, or at least; `None` if there is no such term or no such number.
+    fn without_quotients(&self, var: VarId, bounds: &dyn Bounds) -> Option<IndexExpr> {
+        let (terms, mut constant) = self.linear();
+        let mut rest = Vec::with_capacity(terms.len());
+        for (t, c) in terms {
+            let divides =
+                matches!(&t, IndexExpr::Node(n) if matches!(&**n, IndexNode::FloorDiv(..) | IndexNode::Mod(..)));
+            if !t.uses(var) {
+                rest.push((t, c));
+                continue;
+            }
+            let range = t.interval(bounds);
+            let end = if c > 0 { range.lo } else { range.hi };
+            if !divides || end == i64::MAX || end == i64::MIN {
+                return None;
+            }
+            constant = constant.checked_add(end.checked_mul(c)?)?;
+        }
+        Some(IndexExpr::from_linear(rest, constant))
     }
 
     /// True if `self < other` certainly.
