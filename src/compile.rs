@@ -3,7 +3,10 @@
 //! Invariants: one machine (pool, buffer pool, code generator) serves every executable of a thread count; an
 //! [`Executable`] is `Send + Sync` and runs from many threads at once; inputs are given in the order they were declared.
 
+mod specializations;
+
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
 
 use tlc_ir::graph::verify::{VerifyError, verify};
 use tlc_ir::plan::Layout;
@@ -17,6 +20,9 @@ use tlc_runtime::pool::{Pool, default_threads};
 
 use crate::error::Errors;
 use crate::graph::Graph;
+use specializations::{Picked, Specializations};
+
+pub use specializations::{Specialization, Specialize, Verdict};
 
 /// How to compile.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +35,8 @@ pub struct CompileOptions {
     pub max_memory_bytes: Option<u64>,
     /// Values of symbols that no input's shape tells, by name.
     pub symbols: Vec<(String, i64)>,
+    /// When versions for fixed sizes are made of a graph whose sizes are symbols.
+    pub specialize: Specialize,
 }
 
 /// Why a graph could not be compiled.
@@ -106,9 +114,68 @@ impl Machine {
 
 /// A compiled graph.
 pub struct Executable {
+    general: Version,
+    /// Versions for fixed sizes; absent if no input's size is a symbol.
+    specializations: Option<Arc<Specializations>>,
+    target: Target,
+}
+
+/// What was decided and the code for it.
+struct Version {
     inner: tlc_runtime::executable::Executable,
     compiled: Compiled,
-    target: Target,
+}
+
+/// How a graph is compiled: what [`CompileOptions`] mean on this machine.
+struct Compiler {
+    machine: Machine,
+    options: Options,
+    symbols: Vec<(String, i64)>,
+}
+
+impl Compiler {
+    fn new(options: &CompileOptions) -> Result<Compiler, BuildError> {
+        let machine = Machine::with_threads(options.threads)?;
+        let pipeline = match &options.passes {
+            Some(names) => names.parse()?,
+            None => Default::default(),
+        };
+        let pass_options = Options {
+            target: machine.target.clone(),
+            pipeline,
+            max_memory_bytes: options.max_memory_bytes,
+        };
+        Ok(Compiler {
+            machine,
+            options: pass_options,
+            symbols: options.symbols.clone(),
+        })
+    }
+
+    /// Everything but the code.
+    fn decide(&self, graph: &IrGraph) -> Result<Compiled, BuildError> {
+        Ok(tlc_passes::compile(graph, &self.options)?)
+    }
+
+    /// The code for what was decided, made by so many threads.
+    fn load(&self, compiled: Compiled, compiling: usize) -> Result<Version, BuildError> {
+        let plan = compiled.planned.plan.clone();
+        #[cfg(feature = "seeded-faults")]
+        let plan = {
+            let mut plan = plan;
+            tlc_passes::faults::before_load(&mut plan);
+            plan
+        };
+        let inner = tlc_runtime::executable::Executable::compiled_on(
+            compiling,
+            plan,
+            Arc::clone(&self.machine.threads),
+            Arc::clone(&self.machine.buffers),
+            memory::pack,
+        )?
+        .with_symbols(self.symbols.clone());
+        Ok(Version { inner, compiled })
+    }
 }
 
 /// An input of a call: borrowed where its layout allows, else a copy in C order.
@@ -231,39 +298,22 @@ impl Output {
 /// # Errors
 /// [`BuildError`].
 pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executable, BuildError> {
-    let machine = Machine::with_threads(options.threads)?;
+    let start = Instant::now();
+    let compiler = Compiler::new(options)?;
     let errors = verify(graph);
     if !errors.is_empty() {
         return Err(BuildError::Invalid(errors));
     }
-    let pipeline = match &options.passes {
-        Some(names) => names.parse()?,
-        None => Default::default(),
-    };
-    let pass_options = Options {
-        target: machine.target.clone(),
-        pipeline,
-        max_memory_bytes: options.max_memory_bytes,
-    };
-    let compiled = tlc_passes::compile(graph, &pass_options)?;
-    let plan = compiled.planned.plan.clone();
-    #[cfg(feature = "seeded-faults")]
-    let plan = {
-        let mut plan = plan;
-        tlc_passes::faults::before_load(&mut plan);
-        plan
-    };
-    let inner = tlc_runtime::executable::Executable::new(
-        plan,
-        Arc::clone(&machine.threads),
-        Arc::clone(&machine.buffers),
-        memory::pack,
-    )?
-    .with_symbols(options.symbols.clone());
+    let threads = compiler.machine.threads.threads();
+    let general = compiler.load(compiler.decide(graph)?, threads)?;
+    let target = compiler.machine.target.clone();
+    let bound_by_inputs = graph.symbols().iter().any(|s| s.upper.is_none());
+    let specializations =
+        bound_by_inputs.then(|| Specializations::new(graph.clone(), compiler, options, start.elapsed()));
     Ok(Executable {
-        inner,
-        compiled,
-        target: machine.target,
+        general,
+        specializations,
+        target,
     })
 }
 
@@ -284,11 +334,42 @@ impl Executable {
     /// If inputs do not fit, memory runs out, or a worker panics.
     pub fn run(&self, inputs: &[Input<'_>]) -> Result<Vec<Output>, RunError> {
         let views: Vec<TensorView<'_>> = inputs.iter().map(Input::view).collect();
-        Ok(self.named(self.inner.run(&views)?))
+        let outputs = self.with_version(&views, |version| version.inner.run(&views))?;
+        Ok(self.named(outputs))
+    }
+
+    /// The version that runs a call, or the code for any sizes.
+    fn pick(&self, inputs: &[TensorView<'_>]) -> Result<Picked, RunError> {
+        match &self.specializations {
+            Some(s) => s.pick(&self.general, inputs),
+            None => Ok(Picked::GENERAL),
+        }
+    }
+
+    /// Calls what runs these inputs, and counts the call.
+    fn with_version<T>(
+        &self,
+        inputs: &[TensorView<'_>],
+        call: impl FnOnce(&Version) -> Result<T, RunError>,
+    ) -> Result<T, RunError> {
+        let picked = self.pick(inputs)?;
+        self.run_picked(&picked, call)
+    }
+
+    fn run_picked<T>(
+        &self,
+        picked: &Picked,
+        call: impl FnOnce(&Version) -> Result<T, RunError>,
+    ) -> Result<T, RunError> {
+        let result = call(picked.version.as_deref().unwrap_or(&self.general))?;
+        if let Some(s) = &self.specializations {
+            s.ran(&self.general, picked);
+        }
+        Ok(result)
     }
 
     fn named(&self, outputs: Vec<OutputTensor>) -> Vec<Output> {
-        let names = self.inner.plan().outputs.iter().map(|o| o.name.clone());
+        let names = self.general.inner.plan().outputs.iter().map(|o| o.name.clone());
         names
             .zip(outputs)
             .map(|(name, tensor)| Output { name, tensor })
@@ -318,6 +399,10 @@ impl Executable {
     /// # Errors
     /// As [`Executable::run`]; what was given away is gone all the same.
     pub fn run_donating(&self, inputs: Vec<Input<'_>>) -> Result<Vec<Output>, RunError> {
+        let picked = {
+            let views: Vec<TensorView<'_>> = inputs.iter().map(Input::view).collect();
+            self.pick(&views)?
+        };
         let mut copies = Vec::new();
         let places: Vec<Result<Argument<'_>, usize>> = inputs
             .into_iter()
@@ -340,7 +425,8 @@ impl Executable {
                 })
             })
             .collect();
-        Ok(self.named(self.inner.run_donating(arguments)?))
+        let outputs = self.run_picked(&picked, |version| version.inner.run_donating(arguments))?;
+        Ok(self.named(outputs))
     }
 
     /// Runs into the caller's buffers; allocates nothing once the input shapes have been seen.
@@ -348,10 +434,10 @@ impl Executable {
     /// # Errors
     /// If inputs or buffers do not fit, memory runs out, or a worker panics.
     pub fn run_into(&self, inputs: &[TensorView<'_>], outputs: &mut [&mut [u8]]) -> Result<(), RunError> {
-        self.inner.run_into(inputs, outputs)
+        self.with_version(inputs, |version| version.inner.run_into(inputs, outputs))
     }
 
-    /// As [`Executable::run`], and calls `watch` before and after each step of the call.
+    /// As [`Executable::run`] with the code for any sizes, and calls `watch` before and after each step of the call.
     ///
     /// # Errors
     /// As [`Executable::run`].
@@ -361,7 +447,7 @@ impl Executable {
         watch: &mut dyn FnMut(&Watched<'_>),
     ) -> Result<Vec<Output>, RunError> {
         let views: Vec<TensorView<'_>> = inputs.iter().map(Input::view).collect();
-        Ok(self.named(self.inner.run_watched(&views, watch)?))
+        Ok(self.named(self.general.inner.run_watched(&views, watch)?))
     }
 
     /// As [`Executable::run_into`], and answers the outputs' shapes: where data decides a size, a buffer has room for the
@@ -374,10 +460,10 @@ impl Executable {
         inputs: &[TensorView<'_>],
         outputs: &mut [&mut [u8]],
     ) -> Result<Vec<Vec<usize>>, RunError> {
-        self.inner.run_into_shaped(inputs, outputs)
+        self.with_version(inputs, |version| version.inner.run_into_shaped(inputs, outputs))
     }
 
-    /// As [`Executable::run_into`], and appends the time of each step to `times`.
+    /// As [`Executable::run_into`] with the code for any sizes, and appends the time of each step to `times`.
     ///
     /// # Errors
     /// As [`Executable::run_into`].
@@ -387,7 +473,7 @@ impl Executable {
         outputs: &mut [&mut [u8]],
         times: &mut Vec<StepTime>,
     ) -> Result<(), RunError> {
-        self.inner.run_profiled(inputs, outputs, times)
+        self.general.inner.run_profiled(inputs, outputs, times)
     }
 
     /// Output shapes for the given inputs, the largest where data decides.
@@ -395,7 +481,9 @@ impl Executable {
     /// # Errors
     /// If the inputs do not fit.
     pub fn output_shapes(&self, inputs: &[TensorView<'_>]) -> Result<Vec<Vec<usize>>, RunError> {
-        self.inner.output_shapes(inputs)
+        let picked = self.pick(inputs)?;
+        let version = picked.version.as_deref().unwrap_or(&self.general);
+        version.inner.output_shapes(inputs)
     }
 
     /// Arena placement for the given inputs.
@@ -403,17 +491,17 @@ impl Executable {
     /// # Errors
     /// If the inputs do not fit.
     pub fn layout(&self, inputs: &[TensorView<'_>]) -> Result<Layout, RunError> {
-        self.inner.layout(inputs)
+        self.general.inner.layout(inputs)
     }
 
-    /// The plan that runs.
+    /// The plan that runs for any sizes.
     pub fn plan(&self) -> &tlc_ir::Plan {
-        self.inner.plan()
+        self.general.inner.plan()
     }
 
     /// Everything that compilation decided.
     pub fn decisions(&self) -> &Compiled {
-        &self.compiled
+        &self.general.compiled
     }
 
     /// What the compiler knew of the machine.
@@ -423,7 +511,43 @@ impl Executable {
 
     /// Machine code size in bytes.
     pub fn code_bytes(&self) -> usize {
-        self.inner.code_bytes()
+        self.general.inner.code_bytes()
+    }
+
+    /// Kernels compiled so far: those of the code for any sizes, and those of every version for fixed sizes.
+    pub fn compiled_kernels(&self) -> usize {
+        let special: usize = self.specializations().iter().map(|s| s.kernels).sum();
+        self.general.inner.compiled_kernels() + special
+    }
+
+    /// Versions for fixed sizes that were made so far, in order, and what became of them. See [`Specialize`].
+    ///
+    /// ```
+    /// use tlc::{CompileOptions, DType, Graph, HostTensor, Specialize};
+    ///
+    /// let g = Graph::new("mean");
+    /// let n = g.symbol("n", 1..=1024);
+    /// let x = g.input("x", DType::F32, (&n, 4));
+    /// g.output("y", &x.mean(1));
+    /// let options = CompileOptions { specialize: Specialize::After(2), ..CompileOptions::default() };
+    /// let mean = g.compile(&options)?;
+    /// let x = HostTensor::zeros(DType::F32, &[8, 4])?;
+    /// for _ in 0..2 {
+    ///     mean.run(&[(&x).into()])?;
+    /// }
+    /// mean.wait_for_specializations();
+    /// assert_eq!(mean.specializations()[0].sizes, "n=8");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn specializations(&self) -> Vec<Specialization> {
+        self.specializations.as_ref().map(|s| s.reports()).unwrap_or_default()
+    }
+
+    /// Waits until no version for fixed sizes is being made.
+    pub fn wait_for_specializations(&self) {
+        if let Some(s) = &self.specializations {
+            s.wait();
+        }
     }
 
     /// What the compiler decided and why, for people. Times are predicted from what `tlc hwbench` measured on this machine,
@@ -434,6 +558,12 @@ impl Executable {
             true => "times: from what `tlc hwbench` measured on this machine",
             false => "times: for a modest machine; `tlc hwbench` measures this one",
         };
-        format!("{}{model}\n", crate::explain::explain(&self.compiled, &target))
+        let mut text = crate::explain::explain(&self.general.compiled, &target);
+        let versions = self.specializations();
+        if !versions.is_empty() {
+            text.push_str("\nversions for fixed sizes\n");
+            versions.iter().for_each(|v| text.push_str(&format!("  {v}\n")));
+        }
+        format!("{text}{model}\n")
     }
 }

@@ -31,15 +31,15 @@ struct State {
     streams: u32,
     seed: u64,
     key: Option<NodeId>,
-    /// What is recorded now is this node of an imported model.
-    within: Option<Arc<str>>,
+    /// What is recorded now is this node, or this tensor, of an imported model.
+    within: Option<Origin>,
 }
 
 impl State {
     /// Where what is recorded now comes from.
     fn origin(&self) -> Origin {
         match &self.within {
-            Some(name) => Origin::Named(name.clone()),
+            Some(origin) => origin.clone(),
             None => scope::origin(),
         }
     }
@@ -322,9 +322,9 @@ impl Graph {
         }
     }
 
-    /// From here on nodes come from that node of an imported model; answers which one it was before.
-    pub(crate) fn set_within(&self, name: Option<Arc<str>>) -> Option<Arc<str>> {
-        std::mem::replace(&mut self.lock().within, name)
+    /// From here on nodes come from that node or tensor of an imported model; answers which one it was before.
+    pub(crate) fn set_within(&self, origin: Option<Origin>) -> Option<Origin> {
+        std::mem::replace(&mut self.lock().within, origin)
     }
 
     /// Runs `f` on the graph recorded so far.

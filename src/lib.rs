@@ -49,9 +49,12 @@ pub mod ops;
 pub mod promotion;
 mod scope;
 pub mod tensor;
+pub mod tlir;
 pub mod verify;
 
-pub use compile::{BuildError, CompileOptions, Executable, Input, Output, compile_ir};
+pub use compile::{
+    BuildError, CompileOptions, Executable, Input, Output, Specialization, Specialize, Verdict, compile_ir,
+};
 pub use dim::{Axes, Dim, IntoShape, keep};
 pub use error::{Error, Errors};
 pub use eval::EvalError;

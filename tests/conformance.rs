@@ -11,9 +11,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use tlc::onnx::{ImportOptions, import};
-use tlc::{CompileOptions, DType, HostTensor, Input, compile_ir};
+use tlc::{CompileOptions, DType, HostTensor, Input, compile_ir, tlir};
 use tlc_formats::ErrorKind;
 use tlc_formats::onnx::{Model, Tensor};
+use tlc_ir::Graph;
 
 /// How one case ended, and why.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -137,6 +138,22 @@ fn tensor(path: &Path) -> Result<HostTensor, Ending> {
     })
 }
 
+/// The graph by way of its text, with its larger constants by way of a file of weights.
+fn as_text(graph: &Graph) -> Result<Graph, String> {
+    let printed = tlir::print(graph);
+    let mut weights = vec![];
+    tlir::write_weights(&printed, &mut weights).map_err(|e| e.to_string())?;
+    let folder = tempfile::tempdir().map_err(|e| e.to_string())?;
+    let path = folder.path().join("model.tlir");
+    std::fs::write(tlir::weights_path(&path), weights).map_err(|e| e.to_string())?;
+    let module = tlir::parse(printed.text.as_bytes(), Some(&path)).map_err(|e| format!("as text: {}", e[0]))?;
+    module
+        .graphs
+        .into_iter()
+        .next()
+        .ok_or_else(|| "no graph in the text".to_string())
+}
+
 fn numbered(folder: &Path, what: &str) -> Result<Vec<HostTensor>, Ending> {
     let files = (0..).map(|i| folder.join(format!("{what}_{i}.pb")));
     files.take_while(|f| f.exists()).map(|f| tensor(&f)).collect()
@@ -186,6 +203,15 @@ fn case(folder: &Path) -> Result<(), Ending> {
             }
         }
         let found = executable.run(&arguments).map_err(|e| failed(&e))?;
+        let read = as_text(&imported.graph).map_err(Ending::Fail)?;
+        let again = compile_ir(&read, &options).map_err(|e| failed(&e))?;
+        let again = again.run(&arguments).map_err(|e| failed(&e))?;
+        let bits = |all: &[tlc::Output]| -> Vec<(String, HostTensor)> {
+            all.iter().map(|o| (o.name.clone(), o.to_host())).collect()
+        };
+        if bits(&found) != bits(&again) {
+            return Err(Ending::Fail("other bits from the model as text".into()));
+        }
         for (found, expected) in found.iter().zip(&outputs) {
             let host = found.to_host();
             let alike = host.dtype() == expected.dtype() && host.shape() == expected.shape();

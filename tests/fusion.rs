@@ -705,3 +705,38 @@ fn epilogues_of_odd_and_symbolic_products_are_one_kernel() {
         g.output("y", &((x.matmul(&w) + &b).gelu() + &residual));
     });
 }
+
+#[test]
+fn a_mask_of_integers_is_converted_once_and_not_in_every_row() {
+    let masked = |g: &Graph| {
+        let scores = input(g, "scores", [2, 4, 16, 24]);
+        let mask = g.input("mask", DType::I64, [2, 1, 1, 24]);
+        let hidden = (1.0 - mask.cast(F32)) * -10_000.0;
+        g.output("y", &(scores + hidden).softmax(-1));
+    };
+    let e = expect(launches(2), masked);
+    let explained = e.explain();
+    assert!(explained.contains("no vector form, and every row"), "{explained}");
+    // What has a vector form stays where it is used, and so does what a row has one of.
+    expect(launches(1), |g| {
+        let scores = input(g, "scores", [2, 4, 16, 24]);
+        let mask = g.input("mask", DType::I32, [2, 1, 1, 24]);
+        g.output("y", &(scores + (1.0 - mask.cast(F32)) * -10_000.0).softmax(-1));
+    });
+    expect(launches(1), |g| {
+        let scores = input(g, "scores", [2, 4, 16, 24]);
+        let scale = g.input("scale", DType::I64, [2, 4, 16, 1]);
+        g.output("y", &(scores * scale.cast(F32)).softmax(-1));
+    });
+}
+
+#[test]
+fn an_activation_that_reads_its_operand_twice_is_computed_where_it_is_padded() {
+    let swish = |g: &Graph| {
+        let x = input(g, "x", [1, 8, 14, 14]) + input(g, "bias", [8, 1, 1]);
+        let y = &x * &((&x + 3.0).clamp(0.0, 6.0) / 6.0);
+        g.output("y", &y.pad(&[(0, 0), (0, 0), (2, 2), (2, 2)], 0.0));
+    };
+    let e = expect(launches(1), swish);
+    assert!(e.explain().contains("elementwise form"), "{}", e.explain());
+}

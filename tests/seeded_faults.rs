@@ -204,7 +204,7 @@ const ALL: [Expected; 30] = [
 ];
 
 fn case(text: &str) -> Case {
-    let graph = parse_graph(text, &mut |_, _, _| None).unwrap_or_else(|e| panic!("{e:?} in {text}"));
+    let graph = parse_graph(text, &mut tlc_ir::text::no_data).unwrap_or_else(|e| panic!("{e:?} in {text}"));
     let input = |&id: &tlc_ir::NodeId| -> HostTensor {
         let ty = graph.ty(id);
         let NodeKind::Input { name, .. } = &graph.node(id).kind else {
@@ -346,7 +346,7 @@ fn the_command_line_names_the_decision_and_writes_the_smallest_graph() {
         written.starts_with("// wrong: ") && written.contains("exp %"),
         "{written}"
     );
-    let graph = parse_graph(&written, &mut |_, _, _| None).expect("a graph");
+    let graph = parse_graph(&written, &mut tlc_ir::text::no_data).expect("a graph");
     assert!(graph.len() <= 3, "{written}");
     // It fails by itself, and so does what `reduce` prints.
     let (code, _, _) = tlc(fault, path, &["verify", "m.reduced.tlir", "--no-reduce"]);

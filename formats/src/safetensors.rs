@@ -9,7 +9,7 @@
 //!   unsupported.
 //! - 4-bit floats lie two to a byte in the file, low bits first, and one to a byte in what [`View::to_host`] gives. The
 //!   other types of less than a byte have no name there: they are written as U8, one to a byte, and so are 4-bit floats,
-//!   whose number might be odd. Who reads them says what they are ([`HostTensor::bitcast`]).
+//!   whose number might be odd. Who reads them says what they are ([`HostTensor::bitcast`]), or [`dtype_metadata`] does.
 //!
 //! Reference: <https://github.com/huggingface/safetensors>, whose crate parses and lays out the header.
 
@@ -38,6 +38,8 @@ pub struct View<'v, 'a> {
     pub dtype: DType,
     /// Extents.
     pub shape: &'v [usize],
+    /// Where the elements begin in the file.
+    pub offset: usize,
     /// The elements: C order, little-endian, not necessarily aligned; of f4e2m1fn two to a byte.
     pub bytes: &'a [u8],
 }
@@ -152,6 +154,7 @@ impl<'a> Views<'a> {
             name,
             dtype,
             shape: &info.shape,
+            offset: self.data_offset + start,
             bytes: &self.data[start..end],
         })
     }
@@ -228,6 +231,18 @@ pub fn write<'t>(
         .iter()
         .try_for_each(|(_, tensor)| layout::write_little_endian(tensor, writer))
         .map_err(io())
+}
+
+/// Free-form text that says what those tensors are that lie in the file as U8 because it has no name for their type: under
+/// `dtype.NAME`, the type's name in this project (`i4`).
+pub fn dtype_metadata<'t>(tensors: impl IntoIterator<Item = (&'t str, &'t HostTensor)>) -> BTreeMap<String, String> {
+    let unnamed = |d: DType| d != DType::U8 && crate_dtype(d) == Dtype::U8;
+    let entry = |(name, t): (&str, &HostTensor)| (format!("dtype.{name}"), t.dtype().name().to_string());
+    tensors
+        .into_iter()
+        .filter(|(_, t)| unnamed(t.dtype()))
+        .map(entry)
+        .collect()
 }
 
 fn dtype_of(dtype: Dtype) -> Option<DType> {

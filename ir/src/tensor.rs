@@ -6,7 +6,7 @@
 //! already, else copied.
 
 use std::fmt;
-use std::panic::RefUnwindSafe;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 
 use half::{bf16, f16};
@@ -26,7 +26,7 @@ element!(i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32
     f16 => F16, bf16 => BF16, f32 => F32, f64 => F64);
 
 /// Who keeps the bytes that tensors share: a mapped file, a buffer.
-pub type BytesOwner = Arc<dyn AsRef<[u8]> + Send + Sync + RefUnwindSafe>;
+pub type BytesOwner = Arc<dyn AsRef<[u8]> + Send + Sync + UnwindSafe + RefUnwindSafe>;
 
 /// A C-contiguous tensor in host memory. Cloning shares the data.
 #[derive(Clone)]

@@ -425,12 +425,12 @@ fn resolvers_give_data_of_the_stated_type_only() {
     let mut asked = Vec::new();
     let module: Module = parse_module(text, &mut |name, dtype, shape| {
         asked.push((name.to_string(), dtype, shape.to_vec()));
-        HostTensor::zeros(dtype, shape).ok()
+        HostTensor::zeros(dtype, shape).map_err(|e| e.to_string())
     })
     .unwrap();
     assert_eq!(module.graphs[0].len(), 1);
     assert_eq!(asked, [("w 1".to_string(), DType::F32, vec![2])]);
-    let wrong = parse_module(text, &mut |_, _, _| HostTensor::zeros(DType::F16, &[2]).ok()).unwrap_err();
+    let wrong = parse_module(text, &mut |_, _, _| Ok(HostTensor::zeros(DType::F16, &[2]).unwrap())).unwrap_err();
     assert_eq!(
         wrong[0].to_string(),
         "1:25: data of another type; expected f32[2], found f16[2]"

@@ -22,7 +22,10 @@ fn parsing_what_was_printed_gives_the_same_graph() {
     for seed in 0..3000 {
         let graph = random_graph(seed, &options(seed));
         let limit = if seed.is_multiple_of(5) { 3 } else { 1024 };
-        let printing = PrintOptions { inline_elements: limit };
+        let printing = PrintOptions {
+            inline_elements: limit,
+            ..PrintOptions::default()
+        };
         let printed = print_graph(&graph, &printing);
         let parsed = parse_graph(&printed.text, &mut |name, _, _| printed.external(name))
             .unwrap_or_else(|e| panic!("seed {seed}: {}\n{}", e[0], printed.text));
@@ -465,4 +468,65 @@ fn labels_beyond_the_letters_and_odd_dims_round_trip() {
         .unwrap();
     let parsed = parse_graph(&g.to_string(), &mut no_data).unwrap_or_else(|e| panic!("{}\n{g}", e[0]));
     assert_eq!(difference(&g, &parsed), None, "{g}");
+}
+
+#[test]
+fn names_of_a_model_survive_and_broken_statements_do_not_hide_them() {
+    let text = "graph @f(%x: f32[2]) {\n  %0 = exp %x : f32[2] from \"layer/\\\"0\\\"\\n\"\n  %1 = const opaque \"w\" : f32[2]\n  \
+                %2 = add %0, %1 : f32[2]\n  return %2\n}\n";
+    let data = tlc_ir::HostTensor::zeros(DType::F32, &[2]).unwrap();
+    let graph = parse_graph(text, &mut |_, _, _| Ok(data.clone())).unwrap();
+    let options = PrintOptions {
+        names: true,
+        ..PrintOptions::default()
+    };
+    let printed = print_graph(&graph, &options);
+    assert_eq!(printed.text, text);
+    assert_eq!(printed.externals, [("w".to_string(), data)]);
+    // Without names it is the text of the same graph recorded elsewhere.
+    let plain = print_graph(&graph, &PrintOptions::default()).text;
+    assert!(
+        plain.contains("const [0.0, 0.0] : f32[2]") && !plain.contains("from"),
+        "{plain}"
+    );
+    let broken = text.replace("exp %x", "exp %y");
+    let errors = parse_graph(&broken, &mut no_data).unwrap_err();
+    let told: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    assert_eq!(
+        told,
+        [
+            "2:12: unknown value; expected one that is defined above, found `%y`",
+            "3:14: no data for `w`; expected data of f32[2]"
+        ]
+    );
+    let unfinished = parse_graph(
+        "graph @f(%x: f32[2]) { %0 = exp %x : f32[2] from return %0 }",
+        &mut no_data,
+    );
+    let message = &unfinished.unwrap_err()[0].message;
+    assert!(message.starts_with("malformed statement; expected a"), "{message}");
+}
+
+#[test]
+fn data_of_one_name_and_other_bits_gets_a_number() {
+    use tlc_ir::graph::{ConstData, Origin};
+    let mut graph = Graph::new("f");
+    let mut add = |value: f32| {
+        let data = tlc_ir::HostTensor::from_slice(&[2], &[value, value]).unwrap();
+        let origin = Origin::Weights("w".into());
+        graph.add(NodeKind::Data(ConstData(data)), &[], origin).unwrap()
+    };
+    let (a, b) = (add(1.0), add(2.0));
+    graph.add_output("a", a);
+    graph.add_output("b", b);
+    let options = PrintOptions {
+        names: true,
+        ..PrintOptions::default()
+    };
+    let printed = print_graph(&graph, &options);
+    let names: Vec<&str> = printed.externals.iter().map(|(n, _)| n.as_str()).collect();
+    assert_eq!(names, ["w", "w.1"]);
+    let again = parse_graph(&printed.text, &mut |name, _, _| printed.external(name)).unwrap();
+    assert_eq!(difference(&graph, &again), None);
+    assert_eq!(print_graph(&again, &options).text, printed.text);
 }

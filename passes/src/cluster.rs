@@ -136,6 +136,8 @@ struct Clusterer<'g> {
     users: Vec<SmallVec<[NodeId; 4]>>,
     is_output: Vec<bool>,
     is_root: Vec<bool>,
+    /// True for values that every row of a consumer would compute again, one element at a time: they share no kernel with it.
+    apart: Vec<bool>,
     /// True for values that no input reaches.
     once: Vec<bool>,
     products: FxHashMap<NodeId, MatrixProduct>,
@@ -184,6 +186,7 @@ fn clusters(graph: &Graph, target: &Target, once: bool, merges: usize) -> Cluste
         users,
         is_output,
         is_root: vec![false; graph.len()],
+        apart: vec![false; graph.len()],
         once: vec![false; graph.len()],
         products: FxHashMap::default(),
         demands: FxHashMap::default(),
@@ -406,6 +409,10 @@ impl Clusterer<'_> {
         }
         if self.is_once(a) != self.is_once(b) {
             return FusionReason::Once;
+        }
+        let apart = |g: usize| self.groups[g].roots.iter().any(|r| self.apart[r.index()]);
+        if apart(a) || apart(b) {
+            return FusionReason::ScalarInEveryRow;
         }
         let ops = self.groups[a].ops.saturating_add(self.groups[b].ops);
         if ops > MAX_KERNEL_OPS {

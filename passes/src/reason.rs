@@ -64,6 +64,8 @@ pub enum FusionReason {
     },
     /// Refused: one of the two is constant, so it is computed once per executable.
     Once,
+    /// Refused: the producer has no vector form, and every row of the consumer would compute it again.
+    ScalarInEveryRow,
     /// Refused: only so many fusions were asked for.
     Limit,
     /// Refused: the producer is a step of its own.
@@ -99,6 +101,7 @@ impl fmt::Display for FusionReason {
             Self::OnlyUse => f.write_str("nothing else uses it"),
             Self::Indices => f.write_str("it only says which element is meant"),
             Self::Recompute { ops } => write!(f, "recomputing {ops} cheap operations beats storing"),
+            Self::ScalarInEveryRow => f.write_str("it has no vector form, and every row would compute it again"),
             Self::OtherIndices => f.write_str("the consumer reads it at other indices"),
             Self::Cycle => f.write_str("the merged kernel would depend on itself"),
             Self::SearchBudget => f.write_str("the search for a dependency cycle was cut short"),

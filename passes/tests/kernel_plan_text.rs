@@ -22,13 +22,25 @@ fn kernel_round_trip(kernel: &Kernel, what: &str) {
 
 fn plan_round_trip(plan: &Plan, what: &str) {
     for inline_elements in [usize::MAX, 2] {
-        let printed = print_plan(plan, &PrintOptions { inline_elements });
+        let printed = print_plan(
+            plan,
+            &PrintOptions {
+                inline_elements,
+                ..PrintOptions::default()
+            },
+        );
         let text = &printed.text;
         let module = parse_module(text, &mut |name, _, _| printed.external(name))
             .unwrap_or_else(|e| panic!("{what}: {}\n{text}", e[0]));
         assert_eq!(module.plans, std::slice::from_ref(plan), "{what}:\n{text}");
         assert_eq!(verify_module(&module, text), [], "{what}:\n{text}");
-        let again = print_module(&module, &PrintOptions { inline_elements });
+        let again = print_module(
+            &module,
+            &PrintOptions {
+                inline_elements,
+                ..PrintOptions::default()
+            },
+        );
         assert_eq!(*text, again.text, "{what}");
     }
 }

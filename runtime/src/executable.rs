@@ -24,7 +24,7 @@ use std::time::Instant;
 
 use rustc_hash::FxHashMap;
 use tlc_ir::binding::{condition_holds, condition_waits};
-use tlc_ir::graph::{Condition, Guard};
+use tlc_ir::graph::{Condition, Guard, Symbol};
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::plan::{Layout, Plan};
 use tlc_ir::{DType, Kernel};
@@ -280,6 +280,8 @@ unsafe impl Send for CallState {}
 pub struct Executable {
     plan: Plan,
     code: Code,
+    /// Different kernels, those of loops' bodies included.
+    compiled_kernels: usize,
     threads: Arc<Pool>,
     buffers: Arc<BufferPool>,
     packer: Packer,
@@ -309,6 +311,21 @@ impl Executable {
         buffers: Arc<BufferPool>,
         packer: Packer,
     ) -> Result<Executable, RunError> {
+        let compiling = threads.threads();
+        Executable::compiled_on(compiling, plan, threads, buffers, packer)
+    }
+
+    /// As [`Executable::new`]; only `compiling` threads compile, so that calls of other executables can go on beside it.
+    ///
+    /// # Errors
+    /// As [`Executable::new`].
+    pub fn compiled_on(
+        compiling: usize,
+        plan: Plan,
+        threads: Arc<Pool>,
+        buffers: Arc<BufferPool>,
+        packer: Packer,
+    ) -> Result<Executable, RunError> {
         // Equal kernels of the plan and of its loops' bodies are compiled once.
         let mut batch: Vec<&Kernel> = Vec::new();
         let mut number: FxHashMap<&Kernel, usize> = FxHashMap::default();
@@ -322,16 +339,18 @@ impl Executable {
         });
         let _span = tracing::info_span!("compile", kernels = batch.len()).entered();
         let options = JitOptions {
-            threads: threads.threads(),
+            threads: compiling,
             ..JitOptions::default()
         };
         let compiled = jit::compile(&batch, &options)?;
+        let compiled_kernels = batch.len();
         let functions: Vec<KernelFn> = compiled.into_iter().map(|c| c.function).collect();
         let code = repeat::code(&plan, &|k| functions[number[k]].clone());
         drop(number);
         let executable = Executable {
             plan,
             code,
+            compiled_kernels,
             threads,
             buffers,
             packer,
@@ -364,6 +383,32 @@ impl Executable {
     pub fn code_bytes(&self) -> usize {
         self.code.kernels.iter().map(|k| k.size_bytes()).sum::<usize>()
             + self.code.bodies.iter().map(repeat::code_bytes).sum::<usize>()
+    }
+
+    /// How many kernels were compiled: equal ones count once, and those of loops' bodies count.
+    pub fn compiled_kernels(&self) -> usize {
+        self.compiled_kernels
+    }
+
+    /// What the inputs' shapes say of the plan's symbols, by position; `None` where data decides. Guards are not checked.
+    ///
+    /// # Errors
+    /// If the shapes do not fit what is declared.
+    pub fn sizes(&self, shapes: &[Vec<usize>]) -> Result<Vec<Option<i64>>, RunError> {
+        if shapes.len() != self.plan.inputs.len() {
+            return Err(self.input_count(shapes.len()));
+        }
+        let values = self.solve_symbols(shapes)?;
+        let known = |(s, v): (&Symbol, i64)| s.upper.is_none().then_some(v);
+        Ok(self.plan.symbols.iter().zip(values).map(known).collect())
+    }
+
+    /// Checks that the inputs fit the plan, its guards included; known shapes are known to.
+    ///
+    /// # Errors
+    /// If they do not.
+    pub fn check(&self, inputs: &[TensorView<'_>]) -> Result<(), RunError> {
+        self.binding(inputs).map(drop)
     }
 
     /// Arena placement for the given input shapes.
@@ -619,7 +664,7 @@ impl Executable {
                 }
         };
         for g in self.plan.guards.iter().filter(ready) {
-            self.check(g, &symbols)?;
+            self.check_guard(g, &symbols)?;
         }
         let (shapes, layout, threads) = (first.shapes.clone(), first.layout.clone(), self.threads.threads());
         let new = Binding::new(&self.plan, &symbols, shapes, layout, threads, &decided)?;
@@ -636,7 +681,7 @@ impl Executable {
     }
 
     /// An error if a guard does not hold.
-    fn check(&self, guard: &Guard, symbols: &[i64]) -> Result<(), RunError> {
+    fn check_guard(&self, guard: &Guard, symbols: &[i64]) -> Result<(), RunError> {
         if condition_holds(&guard.condition, symbols) {
             return Ok(());
         }
@@ -656,13 +701,15 @@ impl Executable {
         }
     }
 
-    /// The binding for these inputs: a known one, or a new one.
-    fn binding(&self, inputs: &[TensorView<'_>]) -> Result<Arc<Binding>, RunError> {
+    fn input_count(&self, found: usize) -> RunError {
+        let expected = self.plan.inputs.len();
+        RunError::InputCount { expected, found }
+    }
+
+    /// Checks number, dtypes, bytes and alignment of inputs.
+    fn check_inputs(&self, inputs: &[TensorView<'_>]) -> Result<(), RunError> {
         if inputs.len() != self.plan.inputs.len() {
-            return Err(RunError::InputCount {
-                expected: self.plan.inputs.len(),
-                found: inputs.len(),
-            });
+            return Err(self.input_count(inputs.len()));
         }
         for (declared, given) in self.plan.inputs.iter().zip(inputs) {
             if declared.ty.dtype != given.dtype {
@@ -687,6 +734,12 @@ impl Executable {
                 });
             }
         }
+        Ok(())
+    }
+
+    /// The binding for these inputs: a known one, or a new one.
+    fn binding(&self, inputs: &[TensorView<'_>]) -> Result<Arc<Binding>, RunError> {
+        self.check_inputs(inputs)?;
         let matches = |b: &Binding| b.shapes.iter().zip(inputs).all(|(s, i)| s == i.shape);
         {
             let mut known = lock(&self.bindings);
@@ -710,8 +763,8 @@ impl Executable {
         e.display(&|s| self.plan.symbols[s.0 as usize].name.clone()).to_string()
     }
 
-    /// Symbol values from the inputs' shapes, every declared extent and guard checked.
-    fn solve_symbols(&self, inputs: &[TensorView<'_>]) -> Result<Vec<i64>, RunError> {
+    /// Symbol values from the inputs' shapes, every declared extent checked.
+    fn solve_symbols(&self, shapes: &[Vec<usize>]) -> Result<Vec<i64>, RunError> {
         let mut values: Vec<Option<i64>> = vec![None; self.plan.symbols.len()];
         let shape_error = |k: usize| {
             let declared = &self.plan.inputs[k];
@@ -719,14 +772,14 @@ impl Executable {
             RunError::InputShape {
                 name: declared.name.clone(),
                 expected: format!("{}[{}]", declared.ty.dtype, dims.join(", ")),
-                found: inputs[k].shape.to_vec(),
+                found: shapes[k].clone(),
             }
         };
-        for (k, (declared, given)) in self.plan.inputs.iter().zip(inputs).enumerate() {
-            if declared.ty.shape.len() != given.shape.len() {
+        for (k, (declared, given)) in self.plan.inputs.iter().zip(shapes).enumerate() {
+            if declared.ty.shape.len() != given.len() {
                 return Err(shape_error(k));
             }
-            for (d, &n) in declared.ty.shape.iter().zip(given.shape) {
+            for (d, &n) in declared.ty.shape.iter().zip(given) {
                 if let IndexExpr::Node(node) = d
                     && let IndexNode::Sym(s) = **node
                 {
@@ -764,27 +817,27 @@ impl Executable {
             }
             symbols.push(value);
         }
-        for (k, (declared, given)) in self.plan.inputs.iter().zip(inputs).enumerate() {
-            for (d, &n) in declared.ty.shape.iter().zip(given.shape) {
+        for (k, (declared, given)) in self.plan.inputs.iter().zip(shapes).enumerate() {
+            for (d, &n) in declared.ty.shape.iter().zip(given) {
                 if d.eval_symbols(&symbols) != i64::try_from(n).ok() {
                     return Err(shape_error(k));
                 }
             }
-        }
-        let waits = |g: &&Guard| condition_waits(&self.plan.symbols, &g.condition);
-        for g in self.plan.guards.iter().filter(|g| !waits(g)) {
-            self.check(g, &symbols)?;
         }
         Ok(symbols)
     }
 
     fn bind(&self, inputs: &[TensorView<'_>]) -> Result<Binding, RunError> {
         let _span = tracing::info_span!("bind", plan = %self.plan.name).entered();
-        let symbols = self.solve_symbols(inputs)?;
+        let shapes: Vec<Vec<usize>> = inputs.iter().map(|i| i.shape.to_vec()).collect();
+        let symbols = self.solve_symbols(&shapes)?;
+        let waits = |g: &&Guard| condition_waits(&self.plan.symbols, &g.condition);
+        for g in self.plan.guards.iter().filter(|g| !waits(g)) {
+            self.check_guard(g, &symbols)?;
+        }
         let layout = (self.packer)(&self.plan, &symbols).ok_or_else(|| RunError::Overflow {
             name: self.plan.name.clone(),
         })?;
-        let shapes = inputs.iter().map(|i| i.shape.to_vec()).collect();
         Binding::new(
             &self.plan,
             &symbols,

@@ -127,7 +127,9 @@ fn model(constant: bool) -> tlc_ir::Graph {
   return %23 as y, %18 as s";
     let kept = text.replace("  return %23 as y, %13 as s", sums);
     let text = if constant { &kept } else { text };
-    let mut data = |_: &str, dtype: tlc_ir::DType, shape: &[usize]| tlc_ir::HostTensor::zeros(dtype, shape).ok();
+    let mut data = |_: &str, dtype: tlc_ir::DType, shape: &[usize]| {
+        tlc_ir::HostTensor::zeros(dtype, shape).map_err(|e| e.to_string())
+    };
     tlc_ir::text::parse_graph(text, &mut data).expect("a valid graph")
 }
 

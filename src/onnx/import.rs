@@ -9,6 +9,7 @@ use rustc_hash::FxHashMap;
 use tlc_formats::ErrorKind;
 use tlc_formats::onnx::{self, Attribute, Dimension, Function, Model, Node};
 use tlc_ir::HostTensor;
+use tlc_ir::graph::Origin;
 use tlc_ir::tensor::BytesOwner;
 
 use super::call::Call;
@@ -242,7 +243,14 @@ impl<'o, 'a> Importer<'o, 'a> {
                 return Err(at(place())(invalid::<()>("no name; expected one").unwrap_err()));
             }
             let data = data.map_err(at(place()))?;
+            let name = shown(tensor.name()).into();
+            let origin = match data.len() <= crate::tlir::INLINE_ELEMENTS {
+                true => Origin::Named(name),
+                false => Origin::Weights(name),
+            };
+            let before = self.graph.set_within(Some(origin));
             let value = Value::constant(&self.graph, data);
+            self.graph.set_within(before);
             self.define(tensor.name(), value).map_err(at(place()))?;
         }
         Ok(())
@@ -267,12 +275,17 @@ impl<'o, 'a> Importer<'o, 'a> {
         let mut shape: Vec<Dim> = vec![];
         for (axis, d) in declared.enumerate() {
             shape.push(match d {
-                Dimension::Value(n) if n < 0 => {
-                    return invalid(format!("an extent of {n}; expected 0 or more"));
+                Dimension::Value(n) if n < -1 => {
+                    return invalid(format!(
+                        "an extent of {n}; expected 0 or more, or -1 for one that is not known"
+                    ));
+                }
+                // Exporters write -1 for an extent that is not known, and `?` for every one.
+                Dimension::Value(-1) | Dimension::Unknown | Dimension::Named("?") => {
+                    self.graph.symbol(&symbol_name(&format!("{name}_{axis}")), EXTENTS)
                 }
                 Dimension::Value(n) => n.into(),
                 Dimension::Named(symbol) => self.graph.symbol(&symbol_name(symbol), EXTENTS),
-                Dimension::Unknown => self.graph.symbol(&symbol_name(&format!("{name}_{axis}")), EXTENTS),
             });
         }
         let tensor = self.graph.input(name, dtype, shape);
@@ -500,7 +513,7 @@ impl<'o, 'a> Importer<'o, 'a> {
             outputs: node.outputs().count(),
         };
         let graph = call.importer.graph.clone();
-        let outer = graph.set_within(Some(node_name(node).into()));
+        let outer = graph.set_within(Some(Origin::Named(node_name(node).into())));
         let values = match sizes::carried(&mut call) {
             Ok(Some(value)) => Ok(vec![value]),
             Ok(None) => operator(&mut call),

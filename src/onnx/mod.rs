@@ -15,6 +15,7 @@ mod call;
 mod external;
 mod fold;
 mod import;
+mod model;
 mod operators;
 mod refusal;
 mod sizes;
@@ -26,6 +27,8 @@ use std::sync::Arc;
 use tlc_formats::ErrorKind;
 use tlc_ir::tensor::BytesOwner;
 use tlc_ir::{Graph as IrGraph, HostTensor};
+
+pub use model::{Model, ModelError};
 
 /// The newest version of the default operator set that is read.
 pub const MAX_OPSET: i64 = 28;

@@ -4,6 +4,7 @@
 //! that may be negative, numbers large enough to overflow) the operator is recorded as any other.
 
 use tlc_ir::DType;
+use tlc_ir::graph::View;
 use tlc_ir::index::{IndexExpr, Interval};
 
 use super::call::Call;
@@ -105,6 +106,23 @@ fn fits_i32(graph: &Graph, d: &Dim) -> bool {
     i.lo >= i64::from(i32::MIN) && i.hi <= i64::from(i32::MAX)
 }
 
+/// Whether the expression may be taken for an i32. One of extents that may be too large for it is, under a guard: a slice
+/// that starts behind its operand's only element unless it is no larger.
+fn becomes_i32(graph: &Graph, d: &Dim) -> bool {
+    if fits_i32(graph, d) {
+        return true;
+    }
+    let positive = graph.with_ir(|ir| d.expr().interval(ir)).lo >= 0;
+    let excess = (d - i64::from(i32::MAX)).max(0);
+    let slice = View::Slice {
+        start: [excess.expr().clone()].into_iter().collect(),
+        step: [1].into_iter().collect(),
+        size: [IndexExpr::ONE].into_iter().collect(),
+    };
+    let one = graph.iota_1d(&IndexExpr::ONE, DType::I64);
+    positive && one.and_then(|one| one.view(slice)).is_ok()
+}
+
 fn cast(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
     let to = call.dtype("to")?;
     let graph = call.graph();
@@ -113,7 +131,7 @@ fn cast(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
             dtype: DType::I64,
             ..s.clone()
         }),
-        (Some(s), Some(DType::I32)) if s.dims.iter().all(|d| fits_i32(&graph, d)) => Some(Sizes {
+        (Some(s), Some(DType::I32)) if s.dims.iter().all(|d| becomes_i32(&graph, d)) => Some(Sizes {
             dtype: DType::I32,
             ..s.clone()
         }),

@@ -194,6 +194,7 @@ fn short(graph: &Graph, node: NodeId) -> String {
 pub fn graph_text(graph: &Graph) -> String {
     let options = PrintOptions {
         inline_elements: usize::MAX,
+        ..PrintOptions::default()
     };
     print_graph(graph, &options).text
 }

@@ -4,6 +4,7 @@ mod batch;
 mod contract;
 mod files;
 mod hostile;
+mod import;
 mod loops;
 mod machine;
 mod measure;

@@ -223,6 +223,61 @@ fn refusals_name_the_node_and_the_reason() {
     }
 }
 
+/// What is recorded after a refusal has no shape; an operator that looks at it must not take that for a tensor of rank 0.
+#[test]
+fn what_one_step_of_an_operator_refuses_is_the_reason() {
+    let float =
+        |name: &'static str, dims: &[i64]| value(name, FLOAT, &dims.iter().map(|&d| D::N(d)).collect::<Vec<_>>());
+    let one = |version: i64, node: Message, inputs: Vec<Message>| {
+        model_of(
+            version,
+            graph(vec![node], vec![], inputs, vec![value("y", FLOAT, &[])]),
+            vec![],
+        )
+    };
+    let heads = [
+        ("q_num_heads", A::I(3)),
+        ("kv_num_heads", A::I(3)),
+        ("is_causal", A::I(1)),
+    ];
+    let tokens = |name, n, width| float(name, &[2, n, width]);
+    let cases = [
+        (
+            one(
+                23,
+                op("Attention q k v -> y", &heads),
+                vec![tokens("q", 4, 24), tokens("k", 6, 30), tokens("v", 6, 24)],
+            ),
+            "node 'y' (Attention): ",
+        ),
+        (
+            one(
+                23,
+                op("RotaryEmbedding x c s p -> y", &[("num_heads", A::I(20))]),
+                vec![
+                    tokens("x", 3, 32),
+                    float("c", &[50, 4]),
+                    float("s", &[50, 4]),
+                    value("p", INT64, &[D::N(2), D::N(3)]),
+                ],
+            ),
+            "node 'y' (RotaryEmbedding): ",
+        ),
+        (
+            one(
+                11,
+                op("ConvTranspose x w -> y", &[("strides", A::Is(vec![1 << 62, 1 << 62]))]),
+                vec![float("x", &[1, 3, 6, 7]), float("w", &[3, 4, 3, 3])],
+            ),
+            "node 'y' (ConvTranspose): ",
+        ),
+    ];
+    for (bytes, start) in cases {
+        let text = refused(&bytes).to_string();
+        assert!(text.starts_with(start), "{text}");
+    }
+}
+
 #[test]
 fn a_tensor_claims_no_memory_that_its_bytes_do_not_justify() {
     let huge = Message::default().int(1, 1 << 40).int(2, FLOAT).0;

@@ -7,6 +7,7 @@ mod operators;
 mod proto;
 mod random_nodes;
 mod recurrent;
+mod steering;
 mod storage;
 mod symbolic;
 mod versions;

@@ -58,6 +58,57 @@ fn a_shape_computed_in_the_model_becomes_an_index_expression() {
 }
 
 #[test]
+fn an_extent_of_minus_one_or_a_question_mark_is_any_and_no_other() {
+    let x = value("x", FLOAT, &[D::N(-1), D::Sym("?"), D::Sym("?")]);
+    let nodes = vec![node("Neg", "neg", &["x"], &["y"])];
+    let graph = imported(&model(
+        graph(nodes, vec![], vec![x], vec![value("y", FLOAT, &[D::N(-1)])]),
+        vec![],
+    ))
+    .graph;
+    for shape in [[1, 2, 3], [2, 3, 1]] {
+        let out = run(&graph, &[f32s(&shape, &[1.0; 6])]);
+        assert_eq!(out[0].shape(), shape);
+    }
+}
+
+#[test]
+fn an_extent_that_may_be_large_is_an_i32_under_a_guard() {
+    // `[n, h, w, 6]` to `[n, h * w, 2, 3]`, with the shape computed in i32.
+    let to = |t: i64| [("to", A::I(t))];
+    let nodes = vec![
+        op("Reshape x flat -> f", &[]),
+        op("Shape f -> s", &[]),
+        op("Cast s -> s32", &to(6)),
+        op("Slice s32 one two zero -> t32", &[]),
+        op("Cast t32 -> t", &to(7)),
+        op("Concat zero t parts -> target", &[("axis", A::I(0))]),
+        op("Reshape f target -> y", &[]),
+    ];
+    let constants = vec![
+        ints("flat", &[3], &[0, -1, 6]),
+        ints("zero", &[1], &[0]),
+        ints("one", &[1], &[1]),
+        ints("two", &[1], &[2]),
+        ints("parts", &[2], &[2, 3]),
+    ];
+    let x = value("x", FLOAT, &[D::Sym("n"), D::Sym("h"), D::Sym("w"), D::N(6)]);
+    let graph = imported(&model(
+        graph(nodes, constants, vec![x], vec![value("y", FLOAT, &[])]),
+        vec![],
+    ))
+    .graph;
+    let out = run(&graph, &[f32s(&[1, 2, 2, 6], &[1.0; 24])]);
+    assert_eq!(out[0].shape(), [1, 4, 2, 3]);
+    let holds = |h: i64, w: i64| {
+        let mut conditions = graph.guards().iter().map(|g| &g.condition);
+        conditions.all(|c| tlc_ir::binding::condition_holds(c, &[1, h, w]))
+    };
+    assert!(holds(0, 5) && holds(46340, 46340));
+    assert!(!holds(1 << 16, 1 << 15), "an i32 would be negative");
+}
+
+#[test]
 fn weights_and_functions_of_the_model_are_inlined() {
     // own.Twice(a) = a + a, and y = Twice(x W).
     let twice = Message::default()

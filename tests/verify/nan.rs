@@ -9,7 +9,7 @@ use tlc_ir::text::parse_graph;
 
 fn case(text: &str, inputs: Vec<HostTensor>) -> Case {
     Case {
-        graph: parse_graph(text, &mut |_, _, _| None).unwrap(),
+        graph: parse_graph(text, &mut tlc_ir::text::no_data).unwrap(),
         inputs,
         symbols: vec![],
     }

@@ -31,7 +31,7 @@ fn case(text: &str, inputs: &[(&[usize], f32)]) -> Case {
         HostTensor::from_slice(shape, &data).unwrap()
     };
     Case {
-        graph: parse_graph(text, &mut |_, _, _| None).unwrap(),
+        graph: parse_graph(text, &mut tlc_ir::text::no_data).unwrap(),
         inputs: inputs.iter().map(tensor).collect(),
         symbols: vec![],
     }

@@ -139,6 +139,8 @@ messages! {
         one graph = 7: Graph;
         /// The operator sets that its nodes are of.
         many operator_sets = 8: OperatorSet;
+        /// What its maker tells of it, as texts by name.
+        many metadata = 14: Entry;
         /// Functions that its nodes may call.
         many functions = 25: Function;
     }

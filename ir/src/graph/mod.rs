@@ -515,6 +515,8 @@ pub enum Origin {
     },
     /// A node of an imported model, by its name.
     Named(Arc<str>),
+    /// A tensor of that name in the weights of a model: data that its text only names.
+    Weights(Arc<str>),
 }
 
 impl fmt::Display for Origin {
@@ -523,7 +525,7 @@ impl fmt::Display for Origin {
             Origin::Unknown => f.write_str("?"),
             Origin::Source(l) => write!(f, "{}:{}:{}", l.file(), l.line(), l.column()),
             Origin::Text { line, column } => write!(f, "{line}:{column}"),
-            Origin::Named(name) => write!(f, "'{name}'"),
+            Origin::Named(name) | Origin::Weights(name) => write!(f, "'{name}'"),
         }
     }
 }

@@ -184,13 +184,10 @@ impl Plan {
             writeln!(f, "      capture {c}")?;
         }
         // Data of the body is numbered on.
-        let mut inner = Printed {
-            text: String::new(),
-            externals: std::mem::take(&mut out.externals),
-        };
-        l.body.write(&mut inner, options)?;
-        out.externals = inner.externals;
-        for (i, line) in inner.text.lines().enumerate() {
+        let before = std::mem::take(&mut out.text);
+        l.body.write(out, options)?;
+        let inner = std::mem::replace(&mut out.text, before);
+        for (i, line) in inner.lines().enumerate() {
             let line = if i == 0 {
                 line.replacen("plan", "body", 1)
             } else {
@@ -242,7 +239,7 @@ impl Plan {
         }
         for (i, c) in self.constants.iter().enumerate() {
             write!(out.text, "  constant {i}: {}{:?} = ", c.dtype(), c.shape())?;
-            out.data(c, options);
+            out.data(c, options, None, false);
             out.text.push('\n');
         }
         let f = &mut out.text;

@@ -2,11 +2,11 @@
 //!
 //! Invariant: the elements of a list are read and counted before a tensor of the stated type is allocated.
 
-use super::Resolver;
 use super::cursor::{Cursor, Mark, Parsed};
 use super::expr::scalar;
 use super::graph::{Full, GraphParser};
 use super::lexer::{TokenKind, excerpt};
+use super::{NO_DATA, Resolver};
 use crate::dtype::{DType, Scalar};
 use crate::graph::TensorType;
 use crate::tensor::{HostTensor, element_count};
@@ -163,14 +163,18 @@ pub(super) fn opaque(
     let shape = const_shape(c, start, ty, text)?;
     let span = c.span_since(start);
     match resolver(name, ty.dtype, &shape) {
-        Some(data) if data.dtype() == ty.dtype && data.shape() == shape => Ok(data),
-        Some(data) => {
+        Ok(data) if data.dtype() == ty.dtype && data.shape() == shape => Ok(data),
+        Ok(data) => {
             let (dtype, shape) = (data.dtype(), data.shape());
             let message = format!("data of another type; expected {text}, found {dtype}{shape:?}");
             Err(c.error(span, message))
         }
-        None => {
-            let message = format!("no data for `{}`; expected data of {text}", excerpt(name));
+        Err(reason) => {
+            let reason = match reason.is_empty() {
+                true => reason,
+                false => format!(": {reason}"),
+            };
+            let message = format!("{NO_DATA}`{}`{reason}; expected data of {text}", excerpt(name));
             Err(c.error(span, message))
         }
     }

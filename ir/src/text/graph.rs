@@ -278,6 +278,10 @@ impl GraphParser<'_, '_, '_, '_> {
             _ => (tensor_type(self.c, &mut self.graph)?, Vec::new()),
         };
         let annotation_span = self.c.span_since(annotation);
+        let named = match self.c.eat_word("from") {
+            true => Some(Origin::Named(self.c.string("statement")?.into())),
+            false => None,
+        };
         if let Full::Loop(None) = draft.form {
             // Its body is broken.
             return Ok(None);
@@ -285,12 +289,16 @@ impl GraphParser<'_, '_, '_, '_> {
         let Some(operands) = draft.operands.take() else {
             return Ok(None);
         };
+        let outside = match &draft.form {
+            Full::Opaque(_, name) => Some(Origin::Weights(name.as_str().into())),
+            _ => None,
+        };
         let kind = self.kind(draft.form, &operands, &ty)?;
         let position = self.c.position(target.span().start);
-        let origin = Origin::Text {
+        let origin = outside.or(named).unwrap_or(Origin::Text {
             line: position.line,
             column: position.column,
-        };
+        });
         let id = self
             .graph
             .add(kind, &operands, origin)

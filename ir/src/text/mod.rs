@@ -3,7 +3,7 @@
 //! Invariants:
 //! - `parse(print(x)) == x` for everything the builder builds (see [`difference`] for what "equal" means): inputs come
 //!   first, in their order; the other nodes keep their order; constants keep their bits; names may be any string.
-//! - Printing is canonical: equal graphs print as equal text, and printing what was parsed from canonical text gives that
+//! - Printing is canonical: equal graphs (whose nodes have equal names, where names print) print as equal text, and printing what was parsed from canonical text gives that
 //!   text again. Comments do not survive.
 //! - A graph that parses without error verifies without error. Every error of a text is reported, with its place; after one, the
 //!   parser resumes at the next statement, and what depends on a broken statement is not reported again.
@@ -41,9 +41,13 @@
 //!
 //! **Constants**: `const 0.5 : f32[]` is a scalar. A list is data: nested as the type's extents say, or flat in C order;
 //! `const [0.5] : f32[]` is data of rank 0. `const opaque "name" : f32[1000, 1000]` is data that the text does not hold: the
-//! printer lists it in [`Printed::externals`], the parser asks its resolver. Literals are `true`, `false`, decimal or `0x`
+//! printer lists it in [`Printed::externals`], the parser asks its resolver. In a file it is the tensor of that name in the
+//! safetensors file beside it (`model.safetensors` beside `model.tlir`). Literals are `true`, `false`, decimal or `0x`
 //! integers, decimal fractions, `inf`, `-inf`, `nan`, and `nan:0x7fc00001` for a NaN with those bits. Literals of storage
 //! types are numbers that they have, or that round to one; what is too large for one is an error.
+//!
+//! **Names of a model**: `from "name"` behind a statement's type is the node of an imported model that it came from
+//! ([`PrintOptions::names`]). It means nothing, and messages about the node show it.
 //!
 //! **Einsum** labels are letters, one per axis, or `'52` and so on beyond them; `a` is `'0` and `Z` is `'51`. They are
 //! renumbered by first appearance. `semiring` is `add-mul` and `acc` the accumulator of the result's dtype unless given.
@@ -122,7 +126,7 @@
 //! symbol    = name [ "=" INTEGER | "in" INTEGER "..=" INTEGER | "upto" extent ] ;
 //! output    = VALUE [ "as" name ] ;
 //! name      = WORD | STRING ;
-//! statement = VALUE "=" ( operation ":" type | tuple ":" "(" [ type { "," type } ] ")" ) ;
+//! statement = VALUE "=" ( operation ":" type | tuple ":" "(" [ type { "," type } ] ")" ) [ "from" STRING ] ;
 //! tuple     = "call" "sort" VALUE "{" "axis" "=" INTEGER "," "count" "=" extent [ "," "descending" ] "}"
 //!           | "call" "nonzero" VALUE "{" "count" "=" name "}"
 //!           | "call" "unique" VALUE "{" [ "axis" "=" INTEGER "," ] [ "sorted" "," ] "count" "=" name "}"
@@ -334,11 +338,21 @@ pub struct ParseError {
     pub message: String,
 }
 
+/// How the message begins of an error that a resolver's answer makes.
+const NO_DATA: &str = "no data for ";
+
+impl ParseError {
+    /// Whether the text names data that its resolver does not have.
+    pub fn lacks_data(&self) -> bool {
+        self.message.starts_with(NO_DATA)
+    }
+}
+
 /// Finds the data of `const opaque "name"`: called with the name, the dtype and the extents of the type. What it answers
-/// must have that dtype and those extents.
-pub type Resolver<'r> = dyn FnMut(&str, DType, &[usize]) -> Option<HostTensor> + 'r;
+/// must have that dtype and those extents; or why there is no such data, which may be nothing.
+pub type Resolver<'r> = dyn FnMut(&str, DType, &[usize]) -> Result<HostTensor, String> + 'r;
 
 /// The resolver of texts that hold all their data: it knows no name.
-pub fn no_data(_: &str, _: DType, _: &[usize]) -> Option<HostTensor> {
-    None
+pub fn no_data(_: &str, _: DType, _: &[usize]) -> Result<HostTensor, String> {
+    Err(String::new())
 }

@@ -3,13 +3,15 @@
 //! Invariants: inputs print by name in the header, every other node as `%n` with its position among them, in order. It
 //! prints any graph, also one that does not verify: an operand that does not exist prints as `%missing.<id>`.
 
+use std::collections::HashMap;
 use std::fmt::{self, Write as _};
 
 use super::lexer::{quote, sigil_name, word_name};
 use super::{Module, Section};
 use crate::dtype::DType;
 use crate::graph::{
-    Along, DEFAULT_SYMBOL_MAX, Graph, HostFunction, Labels, Loop, NodeId, NodeKind, Semiring, TensorType, View,
+    Along, DEFAULT_SYMBOL_MAX, Graph, HostFunction, Labels, Loop, Node, NodeId, NodeKind, Origin, Semiring, TensorType,
+    View,
 };
 use crate::index::IndexExpr;
 use crate::plan::Plan;
@@ -26,11 +28,17 @@ const MAX_HEADER: usize = 120;
 pub struct PrintOptions {
     /// Data of at most this many elements prints in full; more becomes an external.
     pub inline_elements: usize,
+    /// Names of a model print too: `from "name"` behind a node that has one, and data under its own name. Data of a weights file
+    /// ([`Origin::Weights`]) stays an external, however small.
+    pub names: bool,
 }
 
 impl Default for PrintOptions {
     fn default() -> PrintOptions {
-        PrintOptions { inline_elements: 1024 }
+        PrintOptions {
+            inline_elements: 1024,
+            names: false,
+        }
     }
 }
 
@@ -39,30 +47,64 @@ impl Default for PrintOptions {
 pub struct Printed {
     /// The text.
     pub text: String,
-    /// Data of `const opaque "name"`, in order of appearance: names `data0`, `data1`, …
+    /// Data of `const opaque "name"`, in order of appearance, each name once: its own, or `data0`, `data1`, …
     pub externals: Vec<(String, HostTensor)>,
+    /// Where each name is in `externals`; and each address of data that has a name. Looked up, never iterated.
+    taken: HashMap<String, usize>,
+    shared: HashMap<usize, Vec<usize>>,
 }
 
 impl Printed {
     /// The data of that name: with this, `parse_module(&p.text, &mut |n, _, _| p.external(n))` reads the text back.
-    pub fn external(&self, name: &str) -> Option<HostTensor> {
-        let index: usize = name.strip_prefix("data")?.parse().ok()?;
-        self.externals
-            .get(index)
-            .filter(|(n, _)| n == name)
-            .map(|(_, data)| data.clone())
+    ///
+    /// # Errors
+    /// The empty reason, if no data has that name.
+    pub fn external(&self, name: &str) -> Result<HostTensor, String> {
+        let found = self.taken.get(name).and_then(|&index| self.externals.get(index));
+        found.map(|(_, data)| data.clone()).ok_or_else(String::new)
     }
 
-    /// Appends data in full, or a name for it.
-    pub(crate) fn data(&mut self, data: &HostTensor, options: &PrintOptions) {
-        if data.len() <= options.inline_elements {
+    /// Appends data in full, or a name for it; `name` is what it is called, if anything, and `outside` says that the text
+    /// shall not hold it.
+    pub(crate) fn data(&mut self, data: &HostTensor, options: &PrintOptions, name: Option<&str>, outside: bool) {
+        if data.len() <= options.inline_elements && !outside {
             write_list(&mut self.text, data);
             return;
         }
-        let name = format!("data{}", self.externals.len());
+        let index = self.name_data(data, name);
         self.text.push_str("opaque ");
-        self.text.push_str(&quote(&name));
-        self.externals.push((name, data.clone()));
+        self.text.push_str(&quote(&self.externals[index].0));
+    }
+
+    /// Where the data is among the externals: under `name`, or that name with a number if other data has it.
+    fn name_data(&mut self, data: &HostTensor, name: Option<&str>) -> usize {
+        let same = |o: &HostTensor| o.same_data(data) && o.dtype() == data.dtype() && o.shape() == data.shape();
+        let index = self.externals.len();
+        let address = data.data_address();
+        if name.is_some() {
+            let before = self.shared.get(&address).into_iter().flatten();
+            if let Some(&known) = before
+                .copied()
+                .collect::<Vec<_>>()
+                .iter()
+                .find(|&&i| same(&self.externals[i].1))
+            {
+                return known;
+            }
+        }
+        let base = name.map_or_else(|| format!("data{index}"), str::to_string);
+        let mut free = base.clone();
+        for n in 1.. {
+            // The key of free-form text in a safetensors file is no tensor's name.
+            if !self.taken.contains_key(&free) && free != "__metadata__" {
+                break;
+            }
+            free = format!("{base}.{n}");
+        }
+        self.taken.insert(free.clone(), index);
+        self.shared.entry(address).or_default().push(index);
+        self.externals.push((free, data.clone()));
+        index
     }
 }
 
@@ -165,12 +207,19 @@ fn write_section(out: &mut Printed, graph: &Graph, options: &PrintOptions, word:
             continue;
         }
         let _ = write!(out.text, "{:indent$}  {} = ", "", printer.name(id));
-        printer.operation(out, &node.kind, &node.operands, &node.ty, options);
+        let at = out.text.len();
+        printer.operation(out, node, options);
         let ty = match node.kind.is_tuple() {
             true => format!("({})", comma(node.results.iter().map(|t| printer.ty(t)))),
             false => printer.ty(&node.ty),
         };
-        let _ = writeln!(out.text, " : {ty}");
+        let _ = write!(out.text, " : {ty}");
+        // The name of data that the text does not hold stands there already.
+        let named = options.names && !out.text[at..].starts_with("const opaque");
+        if let (true, Origin::Named(name)) = (named, &node.origin) {
+            let _ = write!(out.text, " from {}", quote(name));
+        }
+        out.text.push('\n');
     }
     let _ = write!(out.text, "{:indent$}  return", "");
     for (i, output) in graph.outputs().iter().enumerate() {
@@ -238,14 +287,8 @@ impl Printer<'_> {
         out.push_str(" {\n");
     }
 
-    fn operation(
-        &self,
-        out: &mut Printed,
-        kind: &NodeKind,
-        operands: &[NodeId],
-        ty: &TensorType,
-        options: &PrintOptions,
-    ) {
+    fn operation(&self, out: &mut Printed, node: &Node, options: &PrintOptions) {
+        let (kind, operands, ty) = (&node.kind, &node.operands, &node.ty);
         let text = &mut out.text;
         text.push_str(kind.name());
         match kind {
@@ -275,7 +318,12 @@ impl Printer<'_> {
             }
             NodeKind::Data(data) => {
                 text.push(' ');
-                out.data(&data.0, options);
+                let name = match &node.origin {
+                    Origin::Named(name) | Origin::Weights(name) if options.names => Some(&**name),
+                    _ => None,
+                };
+                let outside = options.names && matches!(node.origin, Origin::Weights(_));
+                out.data(&data.0, options, name, outside);
             }
             NodeKind::Iota { axis, .. } => {
                 let _ = write!(text, " {{axis={axis}}}");

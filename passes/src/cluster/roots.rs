@@ -1,8 +1,9 @@
 //! Which values are roots, and which are computed once per executable.
 
+use smallvec::SmallVec;
 use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
-use tlc_ir::{Graph, NodeId, NodeKind, ScalarOp};
+use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
 
 use super::{Clusterer, is_source};
 use crate::contraction;
@@ -39,6 +40,8 @@ struct Cone {
     cost: u32,
     /// Values loaded.
     loads: u32,
+    /// Whether part of it has no vector form, so that the loop it is computed in has none.
+    scalar: bool,
 }
 
 /// What a constant value is made of.
@@ -53,6 +56,9 @@ struct Constant {
     /// Whether it may be kept.
     small: bool,
 }
+
+/// Operations among which the uses of a value may meet again.
+const MAX_MEETING: usize = 16;
 
 /// Sliding windows that overlap read an element many times: what costs more is computed once.
 const WINDOW_COST: u32 = 1;
@@ -103,6 +109,7 @@ impl Clusterer<'_> {
                 nodes: 1,
                 cost: own_cost,
                 loads: 0,
+                scalar: self.has_no_vector_form(id),
             };
             for o in &node.operands {
                 let below = match self.is_root[o.index()] {
@@ -115,19 +122,22 @@ impl Clusterer<'_> {
                 cone.nodes = cone.nodes.saturating_add(below.nodes);
                 cone.cost = cone.cost.saturating_add(below.cost);
                 cone.loads = cone.loads.saturating_add(below.loads);
+                cone.scalar |= below.scalar;
             }
             let own = own_root(&node.kind);
             let free = matches!(
                 node.kind,
                 NodeKind::View(_) | NodeKind::Const(_) | NodeKind::Iota { .. }
             );
-            let shared = self.users[i].len() > 1 && !free;
+            let shared = self.users[i].len() > 1 && !free && !self.meets_again(id);
             let cheap = cone.cost <= CHEAP_COST && cone.loads <= 1;
             let padded = matches!(node.kind, NodeKind::View(View::Pad { .. }));
             let again = self.users[i].iter().any(|&u| match overlap(self.kind(u)) {
                 Some(n) => cone.cost > WINDOW_COST || (padded && n >= WIDE_WINDOW),
                 None => false,
             });
+            self.apart[i] = cone.scalar && self.users[i].iter().any(|&u| self.repeats_rows(u, id));
+            let again = again || self.apart[i];
             self.is_root[i] |= self.is_output[i] || own || (shared && !cheap) || again || cone.nodes > MAX_CONE;
             cones[i] = cone;
             if self.is_root[i] {
@@ -191,6 +201,62 @@ impl Clusterer<'_> {
             };
             let root = self.once[i] && c.small && worth && self.users[i].iter().any(per_call);
             self.is_root[i] |= root && !is_source(&node.kind);
+        }
+    }
+
+    /// Whether everything that uses a value does so element by element and ends in one value, as `x` in `x * sigmoid(x)`: a
+    /// kernel that computes an element of that needs the element of this once.
+    fn meets_again(&self, id: NodeId) -> bool {
+        let elementwise = |n: NodeId| matches!(self.kind(n), NodeKind::Map(_) | NodeKind::Convert(_));
+        if self.is_output[id.index()] {
+            return false;
+        }
+        // Users come after what they use: the earliest of the open ones is where all may have met, if it is the only one.
+        let mut open: SmallVec<[NodeId; 8]> = self.users[id.index()].iter().copied().collect();
+        for _ in 0..MAX_MEETING {
+            open.sort();
+            open.dedup();
+            let first = open.remove(0);
+            if !elementwise(first) {
+                return false;
+            }
+            if open.is_empty() {
+                return true;
+            }
+            if self.is_output[first.index()] {
+                return false;
+            }
+            open.extend(self.users[first.index()].iter().copied());
+        }
+        false
+    }
+
+    /// Whether a view shows rows of its operand again and again, so that what varies inside a row would be computed anew in
+    /// each.
+    fn repeats_rows(&self, view: NodeId, operand: NodeId) -> bool {
+        let NodeKind::View(View::Expand(to)) = self.kind(view) else {
+            return false;
+        };
+        let shape = &self.graph.ty(operand).shape;
+        let missing = to.len() - shape.len();
+        let varies = |k: usize| k >= missing && shape[k - missing] != IndexExpr::ONE;
+        let repeated = (0..to.len()).find(|&k| !varies(k) && to[k] != IndexExpr::ONE);
+        repeated.is_some_and(|first| (first..to.len()).any(varies))
+    }
+
+    /// Whether the elements of a row are computed one at a time: between 64-bit integers and floats no vector instruction
+    /// converts that all machines have, nor does any divide integers.
+    fn has_no_vector_form(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        if node.ty.shape.last().is_none_or(|d| *d == IndexExpr::ONE) {
+            return false;
+        }
+        let from = |k: usize| self.graph.ty(node.operands[k]).dtype;
+        let wide = |d: DType| d.is_int() && d.bits() == 64;
+        match node.kind {
+            NodeKind::Convert(to) => (wide(to) && from(0).is_float()) || (to.is_float() && wide(from(0))),
+            NodeKind::Map(ScalarOp::Div | ScalarOp::Rem | ScalarOp::Mod) => from(0).is_int(),
+            _ => false,
         }
     }
 

@@ -5,7 +5,7 @@
 //! of the window lies an equal distance from what the next lane reads.
 
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Op, Stmt};
+use tlc_ir::kernel::{Bind, Op, Stmt};
 
 use super::directives::MAX_UNROLL;
 use super::{Directive, ScheduleReason, Scheduler, tree};
@@ -91,8 +91,35 @@ impl Scheduler<'_> {
         let made = self.apply(Directive::Across { var: results, lanes });
         if let Some(made) = &made {
             self.unroll_short(made[0]);
+            if let Some(&rest) = made.get(2) {
+                self.copy_out_rest(rest, lanes);
+            }
         }
         made.is_some()
+    }
+
+    /// Copies out what whole vectors leave over of a row with its windows: as a loop, whose elements are found by division,
+    /// it takes longer than all the vectors of a short row.
+    fn copy_out_rest(&mut self, rest: VarId, lanes: i64) {
+        let Some(body) = tree::loop_body(&self.kernel.body, rest) else {
+            return;
+        };
+        let few = self.window_ops(body, 1).is_some_and(|ops| ops * lanes <= UNROLLED_OPS);
+        if !few {
+            return;
+        }
+        let windows: Vec<VarId> = body
+            .iter()
+            .filter_map(|s| match s {
+                Stmt::Loop { var, .. } => Some(*var),
+                _ => None,
+            })
+            .collect();
+        self.because(ScheduleReason::Rest);
+        for var in windows.into_iter().chain([rest]) {
+            let bind = Bind::Unroll;
+            self.apply(Directive::Bind { var, bind });
+        }
     }
 
     /// Whether some load does not walk on from the end of a row of results to the next: the loops are no flat range.

@@ -55,12 +55,4 @@ impl Executable {
             });
         })
     }
-
-    /// The values of the plan's symbols for the given inputs.
-    ///
-    /// # Errors
-    /// If the inputs do not fit.
-    pub fn symbols(&self, inputs: &[TensorView<'_>]) -> Result<Vec<i64>, RunError> {
-        self.solve_symbols(inputs)
-    }
 }

@@ -4,10 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{bench, check, compare, completions, einsum, emit, explain, fmt, hwbench, opt, profile, run, verify};
+use crate::{
+    bench, check, compare, completions, einsum, emit, explain, fmt, hwbench, import, opt, profile, run, verify,
+};
 
 const AFTER_HELP: &str = "\
-A MODEL is a .tlir text file or an .onnx file; `-` is text on standard input. Results go to standard output, everything else to standard error.
+A MODEL is a .tlir text file (its weights, if it has any, in a .safetensors file of that name beside it) or an .onnx file; `-` is text on
+standard input. Results go to standard output, everything else to standard error.
 Output files are written beside their final name and renamed: a failed or interrupted run leaves none.
 
 Exit codes:
@@ -115,6 +118,8 @@ pub enum Command {
     Hwbench(hwbench::Hwbench),
     /// Tell where the time of a model goes, step by step, and what would help
     Profile(profile::Profile),
+    /// Write a model as text, with its weights beside it
+    Import(import::Import),
     /// Tell what this machine offers: CPU, vector levels, caches, GPU and libraries
     Info,
     /// Print a completion script for a shell

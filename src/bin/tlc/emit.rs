@@ -64,6 +64,7 @@ pub fn kernel_text(kernel: &Kernel) -> String {
 fn whole_plan_text(plan: &Plan) -> String {
     let options = PrintOptions {
         inline_elements: usize::MAX,
+        ..PrintOptions::default()
     };
     print_plan(plan, &options).text
 }

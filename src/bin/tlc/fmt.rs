@@ -5,11 +5,11 @@
 //! gives the comments up.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use tlc_ir::text::{Module, PrintOptions, Printed, no_data, parse_bytes, parse_module};
+use tlc_ir::text::{Module, PrintOptions, Printed};
 
 use crate::failure::{Code, Failure};
 use crate::session::{Session, Source, display, is_stdin, read_model};
@@ -34,7 +34,7 @@ pub fn run(session: &Session, args: &Fmt) -> Result<(), Failure> {
     let mut worst: Option<Code> = None;
     let mut results = Vec::new();
     for path in &args.files {
-        let outcome = read_model(path).and_then(|s| format(&s, args.drop_comments).map(|text| (s, text)));
+        let outcome = read_model(path).and_then(|s| format(&s, path, args.drop_comments).map(|text| (s, text)));
         let (source, text) = match outcome {
             Ok(done) => done,
             Err(failure) => {
@@ -84,8 +84,10 @@ fn not_canonical(source: &Source, text: &str) -> Failure {
     )
 }
 
-fn format(source: &Source, drop_comments: bool) -> Result<String, Failure> {
-    let module = parse(source)?;
+fn format(source: &Source, path: &Path, drop_comments: bool) -> Result<String, Failure> {
+    let module = source
+        .parse(path)
+        .map_err(|errors| source.failure(&errors, usize::MAX))?;
     // A text that parses is UTF-8.
     let text = String::from_utf8_lossy(&source.bytes);
     let scan = scan(&text);
@@ -93,6 +95,7 @@ fn format(source: &Source, drop_comments: bool) -> Result<String, Failure> {
     let mut printed = Printed::default();
     let options = PrintOptions {
         inline_elements: usize::MAX,
+        names: true,
     };
     for (i, section) in sections.iter().enumerate() {
         if i > 0 {
@@ -115,7 +118,7 @@ fn format(source: &Source, drop_comments: bool) -> Result<String, Failure> {
     if drop_comments || scan.inside.is_empty() {
         return Ok(out);
     }
-    with_comments(&module, &text, &scan.inside, &out).ok_or_else(|| {
+    with_comments(&module, path, &text, &scan.inside, &out).ok_or_else(|| {
         let at = scan.inside[0].at;
         let before = &text[..at];
         let line = before.matches('\n').count();
@@ -130,8 +133,9 @@ fn format(source: &Source, drop_comments: bool) -> Result<String, Failure> {
 
 /// Canonical text with the comments that were inside sections: one that had a line of its own stands before the same
 /// statement as before, others behind it. `None` if the statements are not those of the source.
-fn with_comments(module: &Module, text: &str, comments: &[Comment], canonical: &str) -> Option<String> {
-    let same = parse_module(canonical, &mut no_data).ok()?;
+fn with_comments(module: &Module, path: &Path, text: &str, comments: &[Comment], canonical: &str) -> Option<String> {
+    let path = (!is_stdin(path)).then_some(path);
+    let same = tlc::tlir::parse(canonical.as_bytes(), path).ok()?;
     let (from, to) = (module.line_starts(), same.line_starts());
     if from.len() != to.len() {
         return None;
@@ -178,23 +182,6 @@ fn with_comments(module: &Module, text: &str, comments: &[Comment], canonical: &
         at += line.len();
     }
     Some(out)
-}
-
-fn parse(source: &Source) -> Result<Module, Failure> {
-    let mut named = false;
-    let mut resolver = |name: &str, dtype, shape: &[usize]| {
-        named = true;
-        no_data(name, dtype, shape)
-    };
-    let module = parse_bytes(&source.bytes, &mut resolver);
-    match module {
-        Ok(module) => Ok(module),
-        Err(_) if named => {
-            let message = "formatting a text whose data is elsewhere (`const opaque`) is not supported";
-            Err(Failure::at(Code::Unsupported, &source.file, message))
-        }
-        Err(errors) => Err(source.failure(&errors, usize::MAX)),
-    }
 }
 
 /// Comments of a text.
@@ -260,7 +247,7 @@ fn canonical(text: &str, drop_comments: bool) -> Result<String, Failure> {
         file: "t.tlir".into(),
         bytes: text.into(),
     };
-    format(&source, drop_comments)
+    format(&source, Path::new("t.tlir"), drop_comments)
 }
 
 #[cfg(test)]

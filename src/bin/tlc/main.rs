@@ -19,6 +19,7 @@ mod explain;
 mod failure;
 mod fmt;
 mod hwbench;
+mod import;
 mod info;
 mod onnx;
 mod opt;
@@ -120,6 +121,7 @@ fn dispatch(cli: &Cli, console: Console) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(&session, args),
         Command::Hwbench(args) => hwbench::run(&session, args),
         Command::Profile(args) => profile::run(&session, args),
+        Command::Import(args) => import::run(&session, args),
         Command::Info => info::run(&session),
         Command::Completions(args) => completions::run(&session, args),
         Command::Man(args) => completions::man(&session, args),

@@ -29,6 +29,7 @@ pub fn graph_text(graph: &Graph) -> String {
         graph,
         &PrintOptions {
             inline_elements: usize::MAX,
+            ..PrintOptions::default()
         },
     )
     .text

@@ -5,10 +5,10 @@ use std::io::{self, Read};
 use std::path::Path;
 
 pub use tlc::machine_model::{cache_directory, limits, measured};
-use tlc::{CompileOptions, DType, Executable, HostTensor};
-use tlc_formats::{ReadOptions, safetensors};
+use tlc::{CompileOptions, DType, Executable};
+use tlc_formats::ReadOptions;
 use tlc_ir::graph::verify::verify;
-use tlc_ir::text::{Module, ParseError, parse_bytes};
+use tlc_ir::text::{Module, ParseError};
 use tlc_ir::{Graph, Target};
 use tlc_passes::pipeline::{Options, Pipeline};
 use tlc_runtime::machine::total_memory_bytes;
@@ -95,17 +95,7 @@ pub fn read_model(path: &Path) -> Result<Source, Failure> {
 impl Source {
     /// Parses the text. Data that it only names is looked up in the safetensors file of the same name beside it.
     pub fn parse(&self, path: &Path) -> Result<Module, Vec<ParseError>> {
-        let mut beside: Option<Vec<(String, HostTensor)>> = None;
-        let mut resolver = |name: &str, dtype: DType, shape: &[usize]| {
-            let all = beside.get_or_insert_with(|| tensors_beside(path));
-            let (_, found) = all.iter().find(|(n, t)| n == name && t.shape() == shape)?;
-            // What has no name in safetensors lies there as bytes.
-            match found.dtype() {
-                DType::U8 if dtype.value_bits() < 8 && dtype.is_storage() => found.bitcast(dtype).ok(),
-                found_dtype => (found_dtype == dtype).then(|| found.clone()),
-            }
-        };
-        parse_bytes(&self.bytes, &mut resolver)
+        tlc::tlir::parse(&self.bytes, (!is_stdin(path)).then_some(path))
     }
 
     /// Errors of the text, as a failure with at most `most` reports.
@@ -134,17 +124,6 @@ impl Source {
         }
         all
     }
-}
-
-fn tensors_beside(path: &Path) -> Vec<(String, HostTensor)> {
-    let Ok(bytes) = std::fs::read(path.with_extension("safetensors")) else {
-        return vec![];
-    };
-    let Ok(views) = safetensors::Views::parse(&bytes) else {
-        return vec![];
-    };
-    let read = |name: &str| Some((name.to_string(), views.get(name).ok()?.to_host().ok()?));
-    views.names().filter_map(read).collect()
 }
 
 /// What a file without a graph may hold instead, which can be checked and formatted, but not compiled.

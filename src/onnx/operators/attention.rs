@@ -52,6 +52,9 @@ fn visible(c: &Call<'_, '_, '_>, scores: &Tensor, past: &Dim) -> Outcome<Option<
     let causal = c.flag("is_causal", false)?;
     let graph = scores.graph();
     let shape = scores.shape();
+    if scores.is_poisoned() {
+        return Ok(None);
+    }
     let at = |axis: i64| {
         let mut own = vec![Dim::from(1); 4];
         own[axis as usize] = shape[axis as usize].clone();
@@ -207,6 +210,9 @@ pub(super) fn rotary(c: &mut Call<'_, '_, '_>) -> Answer {
     };
     let (cos, sin) = (angles(1)?, angles(2)?);
     let part = apart.narrow(-1, 0, turned).cast(wide);
+    if part.is_poisoned() {
+        return one(part);
+    }
     let shape = part.shape();
     let mut pairs = shape[..3].to_vec();
     let interleaved = c.flag("interleaved", false)?;

@@ -269,6 +269,9 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
     // Zeros between the elements.
     let mut spread = x.clone();
     for (i, &step) in stride.iter().enumerate().filter(|(_, s)| **s > 1) {
+        if spread.is_poisoned() {
+            break;
+        }
         let axis = 2 + i;
         let extent = spread.dim(axis as i64);
         let mut each = vec![(Dim::from(0), Dim::from(0)); spread.rank() + 1];
@@ -287,6 +290,9 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
     // What the window reaches beyond the ends, less the padding that is taken away.
     let simple = |d: Dim| Dim::from(x.graph().simplify(d.expr()));
     for i in 0..n {
+        if spread.is_poisoned() {
+            break;
+        }
         let axis = 2 + i;
         let ends = [
             Dim::from(reach[i]) - &before[i],

@@ -1,0 +1,133 @@
+//! Models whose shapes depend on the values of inputs: compiled for each value that comes, a bounded number kept.
+
+use tlc::onnx::{Model, ModelError};
+use tlc::{CompileOptions, HostTensor};
+
+use crate::proto::*;
+
+/// A file that is removed again.
+struct File(std::path::PathBuf);
+
+impl File {
+    fn new(name: &str, bytes: &[u8]) -> File {
+        let path = std::env::temp_dir().join(format!("tlc-steering-{}-{name}.onnx", std::process::id()));
+        std::fs::write(&path, bytes).expect("a temporary file");
+        File(path)
+    }
+
+    fn open(&self) -> Result<Model, ModelError> {
+        Model::open(&self.0, &CompileOptions::default())
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn longs(values: &[i64]) -> HostTensor {
+    HostTensor::from_slice(&[values.len()], values).expect("a tensor")
+}
+
+fn floats(shape: &[usize]) -> HostTensor {
+    let data: Vec<f32> = (0..shape.iter().product()).map(|i: usize| i as f32).collect();
+    HostTensor::from_slice(shape, &data).expect("a tensor")
+}
+
+/// `y = Tile(Relu(x), repeats)`.
+fn tiled() -> File {
+    let nodes = vec![
+        node("Relu", "relu", &["x"], &["r"]),
+        node("Tile", "tile", &["r", "repeats"], &["y"]),
+    ];
+    let inputs = vec![
+        value("x", FLOAT, &[D::Sym("n"), D::N(2)]),
+        value("repeats", INT64, &[D::N(2)]),
+    ];
+    let outputs = vec![value("y", FLOAT, &[D::Sym("a"), D::Sym("b")])];
+    File::new("tiled", &model(graph(nodes, vec![], inputs, outputs), vec![]))
+}
+
+#[test]
+fn a_model_is_compiled_for_each_value_that_steers_it_and_kept() {
+    let file = tiled();
+    let model = file.open().expect("it opens, though nothing can be compiled yet");
+    assert_eq!(model.imports(), 0);
+    for round in 0..2 {
+        for (k, repeats) in [[1i64, 2], [3, 1], [2, 2]].iter().enumerate() {
+            for rows in [1usize, 4] {
+                let x = floats(&[rows, 2]);
+                let y = model.run(&[("repeats", &longs(repeats)), ("x", &x)]).expect("it runs");
+                let [down, right] = [repeats[0] as usize, repeats[1] as usize];
+                assert_eq!(y[0].shape(), [rows * down, 2 * right]);
+                let values = y[0].as_slice::<f32>().expect("floats");
+                for (at, v) in values.iter().enumerate() {
+                    let (i, j) = (at / (2 * right), at % (2 * right));
+                    assert_eq!(*v, ((i % rows) * 2 + j % 2) as f32);
+                }
+            }
+            assert_eq!(model.imports(), if round == 0 { k + 1 } else { 3 });
+        }
+    }
+    let told = model.explain();
+    assert!(
+        told.contains("shapes depend on the values of `repeats`; this is for [2, 2]"),
+        "{told}"
+    );
+    assert!(told.contains("this is for [3, 1]"));
+}
+
+#[test]
+fn the_number_kept_is_bounded() {
+    let file = tiled();
+    let model = file.open().expect("it opens");
+    for k in 1..=20 {
+        let y = model
+            .run(&[("x", &floats(&[1, 2])), ("repeats", &longs(&[k, 1]))])
+            .expect("it runs");
+        assert_eq!(y[0].shape(), [k as usize, 2]);
+    }
+    assert_eq!(model.imports(), 8);
+}
+
+#[test]
+fn a_model_that_nothing_steers_is_compiled_once() {
+    let nodes = vec![node("Relu", "relu", &["x"], &["y"])];
+    let inputs = vec![value("x", FLOAT, &[D::Sym("n"), D::N(2)])];
+    let outputs = vec![value("y", FLOAT, &[D::Sym("n"), D::N(2)])];
+    let file = File::new("relu", &model(graph(nodes, vec![], inputs, outputs), vec![]));
+    let model = file.open().expect("it opens");
+    assert_eq!(model.imports(), 1);
+    for rows in [0, 1, 7] {
+        let y = model.run(&[("x", &floats(&[rows, 2]))]).expect("it runs");
+        assert_eq!(y[0].shape(), [rows, 2]);
+    }
+    assert_eq!(model.imports(), 1);
+}
+
+#[test]
+fn wrong_calls_are_told() {
+    let file = tiled();
+    let model = file.open().expect("it opens");
+    let (x, two) = (floats(&[1, 2]), longs(&[2, 1]));
+    let error = |inputs: &[(&str, &HostTensor)]| model.run(inputs).expect_err("it is wrong").to_string();
+    let text = error(&[("x", &x)]);
+    assert!(
+        text.contains("node 'tile' (Tile)") && text.contains("`repeats`"),
+        "{text}"
+    );
+    assert_eq!(error(&[("repeats", &two)]), "input `x` is missing");
+    assert_eq!(
+        error(&[("x", &x), ("repeats", &two), ("z", &x)]),
+        "no input `z`; expected x, repeats"
+    );
+    let text = error(&[("x", &x), ("repeats", &longs(&[-1, 2]))]);
+    assert!(text.contains("node 'tile' (Tile)"), "{text}");
+    let text = error(&[("x", &two), ("repeats", &two)]);
+    assert!(text.contains("input `x`"), "{text}");
+    assert!(matches!(
+        Model::open("no such file.onnx", &CompileOptions::default()),
+        Err(ModelError::Open(_))
+    ));
+}
