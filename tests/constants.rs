@@ -147,3 +147,35 @@ fn several_threads_may_make_the_first_call_at_once() {
         assert!(results.iter().all(|r| *r == results[0]));
     }
 }
+
+#[test]
+fn constant_weights_are_laid_out_once_as_the_library_reads_them() {
+    for (inner, outer, transposed) in [(96, 192, true), (96, 192, false), (100, 320, true), (600, 128, false)] {
+        let g = Graph::new("layer");
+        let n = g.symbol("n", 0..=4096);
+        let x = g.input("x", F32, [n, inner.into()]);
+        let w = match transposed {
+            true => g.constant(matrix(outer as usize, inner as usize)).permute([1, 0]),
+            false => g.constant(matrix(inner as usize, outer as usize)),
+        };
+        g.output("y", &x.matmul(&w));
+        let [e, two] = [1, 2].map(|threads| compile(&g, threads));
+        // The copy is made in the first call, and the product is all that a call does: its result is an output.
+        let counts = (e.plan().init.len(), e.plan().steps.len());
+        assert_eq!(counts, (1, 1), "{}", e.explain());
+        assert_eq!(e.plan().persistent_bytes(), (inner * outer * 4) as u64);
+        for n in [1, 2, 7, 48, 200] {
+            let x = [host(&matrix(n, inner as usize))];
+            agrees(&e, &g, &x, 1e-5);
+            let run = |e: &Executable| e.run(&[Input::from(&x[0])]).unwrap()[0].to_host();
+            assert_eq!(run(&e), run(&two), "{n} rows of {inner} by {outer}");
+        }
+    }
+    // Columns that make no blocks stay where they are.
+    let g = Graph::new("labels");
+    let x = g.input("x", F32, [8, 64]);
+    g.output("y", &x.matmul(&g.constant(matrix(64, 1000))));
+    let e = compile(&g, 1);
+    assert_eq!((e.plan().init.len(), e.plan().steps.len()), (0, 1), "{}", e.explain());
+    agrees(&e, &g, &[host(&matrix(8, 64))], 1e-5);
+}

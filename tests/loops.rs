@@ -126,6 +126,64 @@ fn a_body_is_planned_once_and_holds_a_few_steps() {
     assert!(executable.plan().kernels.is_empty());
 }
 
+/// `h = exp(b) * h + h @ r`, with r and b captured.
+fn gated(g: &Graph, r: &Tensor, b: &Tensor, steps: impl Into<tlc::Dim>) {
+    let n = g.symbol("n", 0..=64);
+    let h = g.input("h", DType::F32, [n, 64.into()]);
+    let l = g.repeat(steps).carry(&h);
+    let results = l.record(|i| {
+        let (r, b) = (i.capture(r), i.capture(b));
+        let h = &i.carried[0];
+        vec![tlc::einsum("bh,gh->bg", &[h, &r]) + b.exp() * h]
+    });
+    g.output("y", &results[0]);
+}
+
+#[test]
+fn what_no_iteration_changes_is_computed_before_the_loop() {
+    let zero = tensor(&[64], &[0.0; 64]);
+    for constant in [false, true] {
+        let g = Graph::new("gated");
+        let given = [counting(&[64, 64]), zero.clone()];
+        let (r, b) = match constant {
+            true => (g.constant(&given[0]), g.constant(&given[1])),
+            false => (g.input("r", DType::F32, [64, 64]), g.input("b", DType::F32, [64])),
+        };
+        gated(&g, &r, &b, 2usize);
+        let executable = compiled(&g, 1);
+        let plan = executable.plan();
+        // The product and what is elementwise behind it; the matrix in the library's order and exp(b) are made outside.
+        assert_eq!(body(plan).steps.len(), 2, "{}", executable.explain());
+        assert_eq!(
+            (plan.init.len(), plan.steps.len()),
+            if constant { (2, 1) } else { (0, 2) }
+        );
+        assert_eq!(
+            body(plan).inputs.len(),
+            4,
+            "what is no longer read is no longer captured"
+        );
+        for n in [0, 1, 5] {
+            let h = counting(&[n, 64]);
+            let inputs = match constant {
+                true => vec![h],
+                false => vec![given[0].clone(), given[1].clone(), h],
+            };
+            check(&g, &inputs);
+        }
+    }
+}
+
+#[test]
+fn a_loop_that_never_runs_needs_nothing_of_what_it_captures() {
+    let g = Graph::new("never");
+    let (r, b) = (g.input("r", DType::F32, [64, 64]), g.input("b", DType::F32, [64]));
+    gated(&g, &r, &b, 0usize);
+    let nan = tensor(&[64], &[f32::NAN; 64]);
+    let y = check(&g, &[counting(&[64, 64]), nan, counting(&[2, 64])]);
+    assert_eq!(y[0], counting(&[2, 64]));
+}
+
 #[test]
 fn a_condition_ends_a_loop_and_what_was_not_written_is_zero() {
     for (limit, times) in [(0.0f32, 0), (5.0, 3), (100.0, 6)] {

@@ -137,3 +137,43 @@ fn windows_with_something_before_and_after() {
         t[0].matmul(&t[1])
     });
 }
+
+#[test]
+fn padding_over_symbolic_sizes_runs_in_lanes() {
+    let g = Graph::new("norm-and-conv");
+    let [n, h, w] = ["n", "h", "w"].map(|s| g.symbol(s, 0..=i64::from(i32::MAX)));
+    let x = g.input("x", DType::F32, [n, 32.into(), h, w]);
+    let [scale, shift] = ["scale", "shift"].map(|s| g.input(s, DType::F32, [32]));
+    let k = g.input("k", DType::F32, [16, 32, 3, 3]);
+    let normal = x.group_norm(8, Some(&scale), Some(&shift), 1e-5);
+    let gated = &normal * normal.sigmoid();
+    g.output("y", &gated.conv2d(&k, None, &Conv::new().padding(1)));
+    let graph = g.finish().unwrap();
+    let executables = [1, 2].map(|threads| {
+        let options = CompileOptions {
+            threads: Some(threads),
+            ..CompileOptions::default()
+        };
+        compile_ir(&graph, &options).unwrap()
+    });
+    // The norm's two sums, what it gives the convolution with the padding around it, and the convolution.
+    let explained = executables[0].explain();
+    assert!(!explained.contains("innermost loops: scalar"), "{explained}");
+    assert_eq!(executables[0].plan().steps.len(), 3, "{explained}");
+    for (shape, special) in [
+        ([1, 32, 1, 1], false),
+        ([2, 32, 3, 5], false),
+        ([1, 32, 8, 17], false),
+        ([3, 32, 4, 4], true),
+        ([1, 32, 0, 4], false),
+        ([0, 32, 4, 4], false),
+    ] {
+        let of = |shape: &[usize]| data(DType::F32, shape, special);
+        let inputs = [of(&shape), of(&[32]), of(&[32]), of(&[16, 32, 3, 3])];
+        let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
+        let run = |e: &tlc::Executable| e.run(&inputs.each_ref().map(Into::into)).unwrap()[0].to_host();
+        let [one, two] = executables.each_ref().map(run);
+        compare(&one, &bounded[0]).unwrap_or_else(|e| panic!("{shape:?}: {e}\n{explained}"));
+        assert_eq!(one, two, "{shape:?}");
+    }
+}

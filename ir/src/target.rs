@@ -9,6 +9,9 @@ pub struct Target {
     pub vector_registers: u32,
     /// True if fused multiply-add is one instruction.
     pub has_fma: bool,
+    /// Neighbouring columns of a matrix that the library of products reads without copying where they lie together for each
+    /// step along the sum; 0 if it copies in any case.
+    pub panel_elements: u32,
     /// Threads of the pool.
     pub threads: usize,
     /// Bytes of one core's first-level data cache.
@@ -32,6 +35,7 @@ impl Default for Target {
             vector_bits: 128,
             vector_registers: 16,
             has_fma: true,
+            panel_elements: 64,
             threads: 1,
             l1_bytes: 32 << 10,
             l2_bytes: 1 << 20,

@@ -288,6 +288,55 @@ pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 
     out
 }
 
+/// How a copy of an operand is laid out so that the library multiplies it where it lies: blocks of its elements along the
+/// result's last label.
+#[derive(Clone, PartialEq, Debug)]
+pub struct PanelBlocks {
+    /// The operand.
+    pub operand: usize,
+    /// The label that is cut into blocks, the last of the result.
+    pub label: u16,
+    /// The operand's other labels in the order of the copy: those before the number of the block, and those between it and
+    /// the place in the block.
+    pub outer: Labels,
+    /// See there: the summed ones.
+    pub summed: Labels,
+}
+
+/// The operand of a product that the library would copy a panel at a time in every call, if blocks of `width` elements are as
+/// good. That pays where the operand never changes: the caller knows whether it does.
+pub fn panel_blocks(graph: &Graph, id: NodeId, width: u32) -> Option<PanelBlocks> {
+    let (operands, inputs, output) = library_einsum(graph, id)?;
+    let label = *output.last()?;
+    let side = match (inputs[0].contains(&label), inputs[1].contains(&label)) {
+        (true, false) => 0,
+        (false, true) => 1,
+        _ => return None,
+    };
+    let width = i64::from(width);
+    let axis = inputs[side].iter().position(|&l| l == label)?;
+    let extent = graph.ty(operands[side]).shape[axis].as_const()?;
+    if width == 0 || extent == 0 || extent % width != 0 {
+        return None;
+    }
+    let g = groups(graph, id)?;
+    let s = strided(graph, operands[side], &inputs[side], g.labels)?;
+    // As it is, if one label is summed and each step along it is a block.
+    let stride = |l: usize| s.strides[l].as_ref().and_then(IndexExpr::as_const);
+    if extent == width && stride(label.into()) == Some(1) && g.summed.iter().all(|&l| stride(l) == Some(width)) {
+        return None;
+    }
+    let own = if side == 0 { &g.rows } else { &g.columns };
+    let before = own.iter().filter(|&&l| l != usize::from(label));
+    let short = |l: &usize| *l as u16;
+    Some(PanelBlocks {
+        operand: side,
+        label,
+        outer: g.batch.iter().chain(before).map(short).collect(),
+        summed: g.summed.iter().map(short).collect(),
+    })
+}
+
 /// A result's neighbours that one call of the library should at least compute.
 const MIN_NEIGHBOURS: i64 = 16;
 

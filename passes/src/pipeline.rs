@@ -18,7 +18,9 @@ use crate::legalize::legalize;
 use crate::lower::{lower, lower_unstaged};
 use crate::planner::{Planned, cluster_label, compact_symbols, plan};
 use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
-use crate::rewrite::{bodies, canonicalize, cse, dce, einsum_path, fold, own_outputs, pack, sink_layout, split_reduce};
+use crate::rewrite::{
+    bodies, canonicalize, cse, dce, einsum_path, fold, hoist, own_outputs, pack, sink_layout, split_reduce,
+};
 use crate::schedule::{MAX_SHARED_BYTES, Schedule, schedule_gpu, shared_bytes};
 
 /// An optional graph-to-graph pass.
@@ -38,13 +40,15 @@ pub enum Pass {
     SinkLayout,
     /// Long reductions in two stages.
     SplitReduce,
-    /// Operands of products copied so that their summed axes lie together.
+    /// What every iteration of a loop computes alike.
+    Hoist,
+    /// Operands of products copied so that their summed axes lie together, or constant ones so that they are never copied again.
     Pack,
 }
 
 impl Pass {
     /// Every optional pass.
-    pub const ALL: [Pass; 8] = [
+    pub const ALL: [Pass; 9] = [
         Pass::Canonicalize,
         Pass::Fold,
         Pass::Cse,
@@ -52,6 +56,7 @@ impl Pass {
         Pass::EinsumPath,
         Pass::SinkLayout,
         Pass::SplitReduce,
+        Pass::Hoist,
         Pass::Pack,
     ];
 
@@ -65,6 +70,7 @@ impl Pass {
             Pass::EinsumPath => "einsum-path",
             Pass::SinkLayout => "sink-layout",
             Pass::SplitReduce => "split-reduce",
+            Pass::Hoist => "hoist",
             Pass::Pack => "pack",
         }
     }
@@ -84,6 +90,7 @@ impl Default for Pipeline {
             Pass::Cse,
             Pass::Dce,
             Pass::SplitReduce,
+            Pass::Hoist,
             Pass::Pack,
         ])
     }
@@ -165,20 +172,38 @@ pub fn run_pass(
     options: &Options,
     paths: &mut Vec<PathDecision>,
 ) -> Result<Graph, PassError> {
-    let made = rewritten(pass, graph, options, paths)?;
+    rewritten_in(pass, graph, options, paths, false)
+}
+
+/// As [`run_pass`]; `inside` a loop, which copies nothing for later calls.
+fn rewritten_in(
+    pass: Pass,
+    graph: &Graph,
+    options: &Options,
+    paths: &mut Vec<PathDecision>,
+    inside: bool,
+) -> Result<Graph, PassError> {
+    let made = rewritten(pass, graph, options, paths, inside)?;
     #[cfg(feature = "seeded-faults")]
     let made = crate::faults::after_pass(pass, graph, made);
     Ok(made)
 }
 
-fn rewritten(pass: Pass, graph: &Graph, options: &Options, paths: &mut Vec<PathDecision>) -> Result<Graph, PassError> {
+fn rewritten(
+    pass: Pass,
+    graph: &Graph,
+    options: &Options,
+    paths: &mut Vec<PathDecision>,
+    inside: bool,
+) -> Result<Graph, PassError> {
     let _span = tracing::info_span!("pass", name = pass.name()).entered();
     let wrap = |source: GraphError| PassError::Pass {
         pass: pass.name(),
         source: source.into(),
     };
-    let inside = bodies(graph, wrap, &mut |body| run_pass(pass, body, options, paths))?;
-    let graph = inside.as_ref().unwrap_or(graph);
+    let with_bodies = bodies(graph, wrap, &mut |body| rewritten_in(pass, body, options, paths, true))?;
+    let graph = with_bodies.as_ref().unwrap_or(graph);
+    let panels = options.target.panel_elements;
     match pass {
         Pass::Canonicalize => canonicalize::run(graph).map_err(wrap),
         Pass::Fold => fold::run(graph).map_err(wrap),
@@ -186,7 +211,8 @@ fn rewritten(pass: Pass, graph: &Graph, options: &Options, paths: &mut Vec<PathD
         Pass::Dce => dce::run(graph).map_err(wrap),
         Pass::SinkLayout => sink_layout::run(graph).map_err(wrap),
         Pass::SplitReduce => split_reduce::run(graph).map_err(wrap),
-        Pass::Pack => pack::run(graph).map_err(wrap),
+        Pass::Hoist => hoist::run(graph, panels).map_err(wrap),
+        Pass::Pack => pack::run(graph, if inside { 0 } else { panels }).map_err(wrap),
         Pass::EinsumPath => {
             let (graph, made) = einsum_path::run(graph, &PathOptions::default(), options.max_memory_bytes)?;
             paths.extend(made);

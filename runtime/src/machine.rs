@@ -658,6 +658,7 @@ pub fn target(has_fma: bool) -> tlc_ir::Target {
     let caches = cache_sizes();
     tlc_ir::Target {
         has_fma,
+        panel_elements: crate::gemm::PANEL_ELEMENTS,
         threads: crate::pool::default_threads(),
         l1_bytes: caches.l1d.bytes,
         l2_bytes: caches.l2.bytes,

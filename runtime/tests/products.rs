@@ -483,16 +483,28 @@ fn wound_equals_copied<T: Element>(seed: u64, left: bool) {
         // More than one block of the sum.
         outer[0].extent += random.below(400);
     }
-    let (summed, across) = (elements(&outer), elements(&inner));
     let (batch, other) = (1 + random.below(3), 1 + random.below(40));
+    lying_equals_copied::<T>(&mut random, &outer, &inner, (batch, other), left);
+}
+
+/// An operand whose rows and columns follow `outer` (summed) and `inner` against its copy in C order. Answers whether, with one
+/// thread, nothing was packed.
+fn lying_equals_copied<T: Element>(
+    random: &mut Random,
+    outer: &[Leg],
+    inner: &[Leg],
+    (batch, other): (usize, usize),
+    left: bool,
+) -> bool {
+    let (summed, across) = (elements(outer), elements(inner));
     let span = |l: &[Leg]| place(l, elements(l) - 1) as usize;
-    let one = span(&outer) + span(&inner) + 1;
+    let one = span(outer) + span(inner) + 1;
     let mut x: Vec<T> = (0..batch * one).map(|_| T::of(random.value())).collect();
     let mut y: Vec<T> = (0..batch * summed * other).map(|_| T::of(random.value())).collect();
     let mut copy = Vec::with_capacity(batch * summed * across);
     for e in 0..batch {
         for s in 0..summed {
-            let element = |a| x[e * one + (place(&outer, s) + place(&inner, a)) as usize];
+            let element = |a| x[e * one + (place(outer, s) + place(inner, a)) as usize];
             copy.extend((0..across).map(element));
         }
     }
@@ -515,8 +527,8 @@ fn wound_equals_copied<T: Element>(seed: u64, left: bool) {
             row: if left { 1 } else { across as isize },
             column: if left { across as isize } else { 1 },
             wound: wound.then_some(Wound {
-                rows: if left { &inner } else { &outer },
-                columns: if left { &outer } else { &inner },
+                rows: if left { inner } else { outer },
+                columns: if left { outer } else { inner },
                 first_row: 0,
                 first_column: 0,
             }),
@@ -560,22 +572,23 @@ fn wound_equals_copied<T: Element>(seed: u64, left: bool) {
         scratch.as_mut_slice().fill(0xff);
         // SAFETY: the buffers have the elements that legs and strides reach; the result is a buffer of its own.
         unsafe { multiply(&product, &cut, &pool, scratch.as_mut_ptr(), stride) }.expect("no panic");
-        c.into_iter().map(Element::bits).collect::<Vec<u64>>()
+        let packed = scratch.as_slice().iter().any(|&b| b != 0xff);
+        (c.into_iter().map(Element::bits).collect::<Vec<u64>>(), packed)
     };
-    let expected = multiplied(1, false, &mut x, &mut copy, &mut y);
+    let (expected, _) = multiplied(1, false, &mut x, &mut copy, &mut y);
     // A vector for an operand is summed as dot products, where it is not wound.
     let alike = across > 1 && other > 1;
+    let mut in_place = true;
     for threads in [1, 2, 3] {
-        let found = multiplied(threads, true, &mut x, &mut copy, &mut y);
+        let (found, packed) = multiplied(threads, true, &mut x, &mut copy, &mut y);
+        in_place &= !packed;
         if alike {
-            assert!(
-                found == expected,
-                "seed {seed}, {outer:?} by {inner:?}, {threads} threads"
-            );
+            assert!(found == expected, "{outer:?} by {inner:?}, {threads} threads");
         } else {
             assert_eq!(found.len(), expected.len());
         }
     }
+    in_place
 }
 
 #[test]
@@ -585,5 +598,48 @@ fn windows_are_multiplied_where_they_lie_as_their_copy_is() {
         wound_equals_copied::<f32>(seed, true);
         wound_equals_copied::<f64>(seed, false);
         wound_equals_copied::<f64>(seed, true);
+    }
+}
+
+#[test]
+fn blocks_of_panels_are_multiplied_where_they_lie() {
+    let wide = cfg!(target_arch = "x86_64");
+    let mut random = Random(7);
+    for (width, blocks, summed) in [
+        (64, 3, 40),
+        (64, 1, 700),
+        (64, 20, 33),
+        (32, 5, 600),
+        (96, 2, 20),
+        (48, 2, 9),
+    ] {
+        let outer = [Leg {
+            extent: summed,
+            stride: width as isize,
+        }];
+        // Blocks may have something between them.
+        for gap in [0, 5] {
+            let inner = [
+                Leg {
+                    extent: blocks,
+                    stride: (summed * width + gap) as isize,
+                },
+                Leg {
+                    extent: width,
+                    stride: 1,
+                },
+            ];
+            for other in [2, 7, 100] {
+                let in_place = [
+                    lying_equals_copied::<f32>(&mut random, &outer, &inner, (2, other), false),
+                    lying_equals_copied::<f64>(&mut random, &outer, &inner, (2, other), false),
+                ];
+                // The other operand's elements lie together along the sum, so nothing of it is packed either.
+                if wide && width == 64 {
+                    assert_eq!(in_place, [true; 2], "{blocks} blocks of {width}, {other} rows");
+                }
+                lying_equals_copied::<f32>(&mut random, &outer, &inner, (1, other), true);
+            }
+        }
     }
 }

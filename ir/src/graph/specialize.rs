@@ -46,10 +46,9 @@ impl Graph {
                 _ => None,
             })
         };
-        let shape = |s: &Shape| -> Shape { s.iter().map(&dim).collect() };
         let ty = |t: &TensorType| TensorType {
             dtype: t.dtype,
-            shape: shape(&t.shape),
+            shape: t.shape.iter().map(&dim).collect(),
         };
         let mut map: Vec<NodeId> = Vec::with_capacity(self.len());
         for (_, node) in self.nodes() {
@@ -62,48 +61,11 @@ impl Graph {
                     map.push(new.add_input(name, ty(declared), node.origin.clone())?);
                     continue;
                 }
-                NodeKind::Iota { ty: made, axis } => NodeKind::Iota {
-                    ty: ty(made),
-                    axis: *axis,
-                },
-                NodeKind::Random { shape: made, stream } => NodeKind::Random {
-                    shape: shape(made),
-                    stream: *stream,
-                },
-                NodeKind::View(view) => NodeKind::View(match view {
-                    View::Reshape(to) => View::Reshape(shape(to)),
-                    View::Expand(to) => View::Expand(wider(shape(to), &new.ty(operands[0]).shape)),
-                    View::Permute(p) => View::Permute(p.clone()),
-                    View::Pad { lo, hi, value } => View::Pad {
-                        lo: shape(lo),
-                        hi: shape(hi),
-                        value: *value,
-                    },
-                    View::Slice { start, step, size } => View::Slice {
-                        start: shape(start),
-                        step: step.clone(),
-                        size: shape(size),
-                    },
-                    View::Window {
-                        axis,
-                        size,
-                        stride,
-                        dilation,
-                    } => View::Window {
-                        axis: *axis,
-                        size: dim(size),
-                        stride: *stride,
-                        dilation: *dilation,
-                    },
-                }),
-                // A body keeps its symbols; the loop gives them other values.
-                NodeKind::Loop(l) => NodeKind::Loop(Arc::new(Loop {
-                    symbols: l.symbols.iter().map(&dim).collect(),
-                    trip: l.trip.as_ref().map(&dim),
-                    ..(**l).clone()
-                })),
-                NodeKind::Call(function) => NodeKind::Call(function.with_extents(&mut |e| dim(e))),
-                kind => kind.clone(),
+                NodeKind::View(View::Expand(to)) => {
+                    let to: Shape = to.iter().map(&dim).collect();
+                    NodeKind::View(View::Expand(wider(to, &new.ty(operands[0]).shape)))
+                }
+                kind => kind.with_extents(&dim),
             };
             map.push(new.add(kind, &operands, node.origin.clone())?);
         }
@@ -137,5 +99,64 @@ impl Graph {
             }
         }
         Ok(())
+    }
+}
+
+impl NodeKind {
+    /// The kind with other extents: `dim` answers the new one of each. A loop's body stays, with other values of its symbols.
+    pub fn with_extents(&self, dim: &dyn Fn(&IndexExpr) -> IndexExpr) -> NodeKind {
+        let shape = |s: &Shape| -> Shape { s.iter().map(dim).collect() };
+        let ty = |t: &TensorType| TensorType {
+            dtype: t.dtype,
+            shape: shape(&t.shape),
+        };
+        match self {
+            NodeKind::Input { index, name, ty: made } => NodeKind::Input {
+                index: *index,
+                name: name.clone(),
+                ty: ty(made),
+            },
+            NodeKind::Iota { ty: made, axis } => NodeKind::Iota {
+                ty: ty(made),
+                axis: *axis,
+            },
+            NodeKind::Random { shape: made, stream } => NodeKind::Random {
+                shape: shape(made),
+                stream: *stream,
+            },
+            NodeKind::View(view) => NodeKind::View(match view {
+                View::Reshape(to) => View::Reshape(shape(to)),
+                View::Expand(to) => View::Expand(shape(to)),
+                View::Permute(p) => View::Permute(p.clone()),
+                View::Pad { lo, hi, value } => View::Pad {
+                    lo: shape(lo),
+                    hi: shape(hi),
+                    value: *value,
+                },
+                View::Slice { start, step, size } => View::Slice {
+                    start: shape(start),
+                    step: step.clone(),
+                    size: shape(size),
+                },
+                View::Window {
+                    axis,
+                    size,
+                    stride,
+                    dilation,
+                } => View::Window {
+                    axis: *axis,
+                    size: dim(size),
+                    stride: *stride,
+                    dilation: *dilation,
+                },
+            }),
+            NodeKind::Loop(l) => NodeKind::Loop(Arc::new(Loop {
+                symbols: l.symbols.iter().map(dim).collect(),
+                trip: l.trip.as_ref().map(dim),
+                ..(**l).clone()
+            })),
+            NodeKind::Call(function) => NodeKind::Call(function.with_extents(&mut |e| dim(e))),
+            kind => kind.clone(),
+        }
     }
 }

@@ -245,20 +245,24 @@ impl IndexExpr {
         }
     }
 
-    /// Rewrites `c*(n*(x / n)) + c*(x mod n)` to `c*x`, wherever the pair occurs.
+    /// Rewrites `c*(n*(x / n)) + c*(x mod n)` to `c*x`, wherever the pair occurs; `c` may be a product.
     fn merge_div_mod(terms: &mut Terms, constant: &mut i64) {
         loop {
             let mut found = None;
             'search: for (i, (t, c)) in terms.iter().enumerate() {
-                if let Some((x, n)) = t.as_mod() {
-                    let quotient = IndexExpr::floor_div(&x, &n).mul_const(*c) * n;
+                let factors = t.factors();
+                for (f, factor) in factors.iter().enumerate() {
+                    let Some((x, n)) = factor.as_mod() else { continue };
+                    let others = factors.iter().enumerate().filter(|(k, _)| *k != f).map(|(_, o)| o);
+                    let rest = IndexExpr::product(others).mul_const(*c);
+                    let quotient = IndexExpr::floor_div(&x, &n) * rest.clone() * n;
                     let (want, k) = quotient.linear();
                     if k != 0 || want.len() != 1 {
                         continue;
                     }
                     for (j, other) in terms.iter().enumerate() {
                         if *other == want[0] {
-                            found = Some((i, j, x.mul_const(*c)));
+                            found = Some((i, j, x * rest));
                             break 'search;
                         }
                     }
@@ -624,6 +628,37 @@ impl Mul for IndexExpr {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_divisor_with_symbols_is_taken_apart_where_the_rest_is_small() {
+        // v0 below 128, v1 below s0, v2 below s1.
+        let bounds = Loops(vec![c(128), s(0), s(1)]);
+        let area = s(0) * s(1);
+        let flat = v(0) * area.clone() + v(1) * s(1) + v(2);
+        let group = area.clone() * c(16);
+        assert_eq!(
+            IndexExpr::floor_div(&flat, &group).simplify(&bounds),
+            IndexExpr::floor_div(&v(0), &c(16))
+        );
+        assert_eq!(
+            IndexExpr::modulo(&flat, &group).simplify(&bounds),
+            IndexExpr::modulo(&v(0), &c(16)) * area + v(1) * s(1) + v(2)
+        );
+        // A place in a table of groups: the group is below 8, whatever the channel.
+        let place = v(1) * c(8) + IndexExpr::floor_div(&v(0), &c(16));
+        assert!(place.proves_less(&(s(0) * c(8)), &bounds));
+        assert!(!place.proves_less(&(s(0) * c(8) - c(1)), &bounds));
+        // The rest may be as large as the part: nothing is known.
+        let far = v(0) * s(0) * s(1) + v(1) * s(1) + v(2) + c(1);
+        assert!(matches!(
+            IndexExpr::floor_div(&far, &group).simplify(&bounds),
+            IndexExpr::Node(_)
+        ));
+        assert_ne!(
+            IndexExpr::floor_div(&far, &group).simplify(&bounds),
+            IndexExpr::floor_div(&v(0), &c(16))
+        );
+    }
+
     fn v(i: u32) -> IndexExpr {
         VarId(i).into()
     }
@@ -662,6 +697,10 @@ mod tests {
         assert_eq!(IndexExpr::modulo(&flat, &s(1)).simplify(&bounds), v(1));
         let back = IndexExpr::floor_div(&v(0), &s(1)) * s(1) + IndexExpr::modulo(&v(0), &s(1));
         assert_eq!(back, v(0));
+        // A group of channels seen as one axis and back: quotients and remainders by symbols under symbolic strides.
+        let (row, column) = (IndexExpr::floor_div(&v(0), &s(1)), IndexExpr::modulo(&v(0), &s(1)));
+        let (channel, row) = (IndexExpr::floor_div(&row, &s(0)), IndexExpr::modulo(&row, &s(0)));
+        assert_eq!(channel * s(0) * s(1) + row * s(1) + column, v(0));
         let back = IndexExpr::floor_div(&v(0), &c(12)) * c(24) + IndexExpr::modulo(&v(0), &c(12)) * c(2);
         assert_eq!(back, v(0) * c(2));
     }

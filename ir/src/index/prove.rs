@@ -1,6 +1,6 @@
 //! What is known of an index expression under bounds: ranges, proofs, simplification.
 
-use super::{Bounds, IndexExpr, IndexNode, Interval, sat128};
+use super::{Bounds, IndexExpr, IndexNode, Interval, VarId, sat128};
 
 impl IndexExpr {
     /// A range that holds every value the expression can take.
@@ -82,7 +82,12 @@ impl IndexExpr {
             });
             let Some(v) = var else { break };
             let Some((coefficient, rest)) = current.affine_in(v) else {
-                return false;
+                // Quotients and remainders of it at the end of their own range.
+                match current.without_quotients(v, bounds) {
+                    Some(e) => current = e,
+                    None => return false,
+                }
+                continue;
             };
             let range = coefficient.interval(bounds);
             current = if range.lo >= 0 {
@@ -100,9 +105,60 @@ impl IndexExpr {
         false
     }
 
+    /// A sum that is at most this one, with each quotient and remainder that mentions `var` as the number that its range makes
+    /// it at most, or at least; `None` if there is no such term or no such number.
+    fn without_quotients(&self, var: VarId, bounds: &dyn Bounds) -> Option<IndexExpr> {
+        let (terms, mut constant) = self.linear();
+        let mut rest = Vec::with_capacity(terms.len());
+        for (t, c) in terms {
+            let divides =
+                matches!(&t, IndexExpr::Node(n) if matches!(&**n, IndexNode::FloorDiv(..) | IndexNode::Mod(..)));
+            if !t.uses(var) {
+                rest.push((t, c));
+                continue;
+            }
+            let range = t.interval(bounds);
+            let end = if c > 0 { range.lo } else { range.hi };
+            if !divides || end == i64::MAX || end == i64::MIN {
+                return None;
+            }
+            constant = constant.checked_add(end.checked_mul(c)?)?;
+        }
+        Some(IndexExpr::from_linear(rest, constant))
+    }
+
     /// True if `self < other` certainly.
     pub fn proves_less(&self, other: &IndexExpr, bounds: &dyn Bounds) -> bool {
         (other.clone() - self.clone() - IndexExpr::ONE).proves_nonnegative(bounds)
+    }
+
+    /// Where a divisor is a product `n * d` with symbols in `d`: `(q, r, n, d)` with `self = q*d + r` and r in `0..d`. With
+    /// numbers alone, splitting would only trade one division for another.
+    fn split_by_part(
+        &self,
+        divisor: &IndexExpr,
+        bounds: &dyn Bounds,
+    ) -> Option<(IndexExpr, IndexExpr, IndexExpr, IndexExpr)> {
+        let (terms, 0) = divisor.linear() else { return None };
+        let [(product, coefficient)] = &terms[..] else {
+            return None;
+        };
+        let factors = product.factors();
+        let number = IndexExpr::Const(*coefficient);
+        let parts = (0..factors.len()).map(|f| {
+            let others = factors.iter().enumerate().filter(|(k, _)| *k != f).map(|(_, o)| o);
+            (IndexExpr::product(others) * number.clone(), factors[f].clone())
+        });
+        for (n, d) in [(number.clone(), product.clone())].into_iter().chain(parts) {
+            if n.is(1) || n.interval(bounds).lo < 0 {
+                continue;
+            }
+            let (q, r) = self.split_divisible(&d);
+            if !q.is(0) && r.proves_nonnegative(bounds) && r.proves_less(&d, bounds) {
+                return Some((q, r, n, d));
+            }
+        }
+        None
     }
 
     /// Removes divisions, modulos, minima and maxima that the bounds decide.
@@ -137,6 +193,9 @@ impl IndexExpr {
                 let (q, r) = a.split_divisible(&b);
                 if r.proves_nonnegative(bounds) && r.proves_less(&b, bounds) {
                     q
+                } else if let Some((q, _, n, _)) = a.split_by_part(&b, bounds) {
+                    // floor((q*d + r) / (n*d)) = floor(q / n) for r in 0..d.
+                    IndexExpr::floor_div(&q, &n).simplify(bounds)
                 } else {
                     IndexExpr::floor_div(&a, &b)
                 }
@@ -149,6 +208,9 @@ impl IndexExpr {
                 let (_, r) = a.split_divisible(&b);
                 if r.proves_nonnegative(bounds) && r.proves_less(&b, bounds) {
                     r
+                } else if let Some((q, r, n, d)) = a.split_by_part(&b, bounds) {
+                    // (q*d + r) mod (n*d) = (q mod n)*d + r for r in 0..d.
+                    IndexExpr::modulo(&q, &n).simplify(bounds) * d + r
                 } else {
                     IndexExpr::modulo(&a, &b)
                 }

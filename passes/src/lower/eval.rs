@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use tlc_ir::graph::View;
-use tlc_ir::index::IndexExpr;
+use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
 
@@ -67,7 +67,37 @@ impl Lowerer<'_> {
         let ty = self.graph.ty(node);
         let memory = Memory::Param(self.param(node, Access::Read));
         let at = flat_index(index, &ty.shape).simplify(self);
+        let at = self.concrete(&at).simplify(self);
+        // Below padding: what is in bounds everywhere is read everywhere, and may leave the loops over what is padded.
+        let len = ty.elements();
+        let everywhere =
+            |m: &ValueId| self.padding.contains(m) && at.proves_nonnegative(self) && at.proves_less(&len, self);
+        let mask = mask.filter(|m| !everywhere(m));
         self.load(memory, at, mask, ty.dtype)
+    }
+
+    /// The expression over variables of loops.
+    fn concrete(&self, e: &IndexExpr) -> IndexExpr {
+        if self.padded.is_empty() {
+            return e.clone();
+        }
+        let is = |v: VarId| self.padded.iter().find(|p| p.0 == v).map(|p| p.1.clone());
+        e.replace_vars(&mut |v| is(v))
+    }
+
+    /// A variable that stands for an index below padding, which is in `0..extent` wherever the mask holds.
+    fn padded_index(&mut self, e: &IndexExpr, extent: &IndexExpr) -> IndexExpr {
+        let e = self.concrete(e);
+        let known = self
+            .padded
+            .iter()
+            .find(|(v, is)| *is == e && self.kernel.extents[v.0 as usize] == *extent);
+        if let Some((v, _)) = known {
+            return (*v).into();
+        }
+        let var = self.new_var(extent.clone(), self.level_of(&e));
+        self.padded.push((var, e));
+        var.into()
     }
 
     /// True for values that cost more to compute again than to keep in scratch.
@@ -176,6 +206,7 @@ impl Lowerer<'_> {
 
     fn index_value(&mut self, e: &IndexExpr, dtype: DType) -> ValueId {
         let e = e.simplify(self);
+        let e = self.concrete(&e).simplify(self);
         let level = self.level_of(&e);
         match e.as_const() {
             Some(c) => self.constant(Scalar::from_i64(dtype, c)),
@@ -260,7 +291,16 @@ impl Lowerer<'_> {
                 }
                 let inside = all.expect("there is a condition");
                 let guard = self.and(mask, inside);
-                let value = self.value_of(n.operands[0], &mapped.index, Some(guard));
+                if mask.is_none_or(|m| self.padding.contains(&m)) {
+                    self.padding.push(guard);
+                }
+                let mut below = mapped.index;
+                for (i, extent) in below.iter_mut().zip(from) {
+                    if mapped.conditions.iter().any(|(e, _)| e == i) {
+                        *i = self.padded_index(i, extent);
+                    }
+                }
+                let value = self.value_of(n.operands[0], &below, Some(guard));
                 let fill = self.constant(*fill);
                 self.map(ScalarOp::Select, &[inside, value, fill])
             }

@@ -127,6 +127,11 @@ struct Lowerer<'a> {
     rows_of_columns: Vec<VarId>,
     flops: IndexExpr,
     trips: Vec<IndexExpr>,
+    /// Variables that stand for indices below padding: in range wherever the mask holds, as their extents say, and what
+    /// they are. No statement mentions them.
+    padded: Vec<(VarId, IndexExpr)>,
+    /// Masks of what is below padding and nothing else: what they exclude is never used.
+    padding: Vec<ValueId>,
 }
 
 #[derive(Clone)]
@@ -173,6 +178,8 @@ impl<'a> Lowerer<'a> {
             rows_of_columns: Vec::new(),
             flops: IndexExpr::ZERO,
             trips: vec![IndexExpr::ONE, IndexExpr::ONE],
+            padded: Vec::new(),
+            padding: Vec::new(),
         }
     }
 

@@ -9,8 +9,10 @@ pub mod cse;
 pub mod dce;
 pub mod einsum_path;
 pub mod fold;
+pub mod hoist;
 pub mod own_outputs;
 pub mod pack;
+pub mod panels;
 pub mod sink_layout;
 pub mod split_reduce;
 

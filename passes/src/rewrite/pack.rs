@@ -7,18 +7,23 @@
 use tlc_ir::graph::{GraphError, Labels, View};
 use tlc_ir::{Graph, NodeKind};
 
+use super::panels::{Budget, Fixed, in_blocks};
 use super::sink_layout::add_canonical;
 use crate::contraction::{operands_to_pack, result_order};
 
-/// Inserts the copies.
+/// Inserts the copies. `width` is that of panel blocks, in which constants are copied; 0 for none.
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
+pub fn run(graph: &Graph, width: u32) -> Result<Graph, GraphError> {
+    let (fixed, mut budget) = (Fixed::new(graph, &|_| false), Budget::default());
     super::rebuild(graph, &mut |re, id, node, operands| {
         let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
             return re.add(node.kind.clone(), operands);
         };
+        if let Some(new) = in_blocks(re, graph, (id, node), operands, width, (&fixed, &mut budget))? {
+            return Ok(new);
+        }
         let (pack, ordered) = (operands_to_pack(graph, id), result_order(graph, id));
         if pack.is_empty() && ordered.is_none() {
             return re.add(node.kind.clone(), operands);

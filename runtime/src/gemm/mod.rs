@@ -37,6 +37,11 @@ const PIECE_OVERHEAD: usize = 4 << 10;
 /// What packing one element costs, in multiply-adds.
 const PACK_COST: usize = 4;
 
+/// Elements of a panel block: an operand whose elements across lie together in blocks of so many, a block for each step along
+/// the sum and the steps one after the other, is multiplied where it lies. A multiple of what any micro-kernel takes; 0 where
+/// the driver copies every operand.
+pub const PANEL_ELEMENTS: u32 = if cfg!(target_arch = "x86_64") { 64 } else { 0 };
+
 /// One axis of several that are taken as one axis of a matrix, outermost first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Leg {

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 use tlc_ir::DType;
 
-use super::{Product, Unit};
+use super::{Leg, Product, Unit};
 
 /// Bytes along the summed axis of one block: a strip of that length and what of a panel is in use fit the first-level
 /// cache. The order of summation depends on it, so it is the same on every machine.
@@ -208,8 +208,55 @@ pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
 
 /// Elements that a piece of that size packs.
 pub(super) fn packed_elements(p: &Product<'_>, tall: usize, wide: usize) -> usize {
+    fn in_blocks<K: Tiles>(across: &[Leg], depth: &[Leg]) -> bool {
+        Blocks::of(across, depth, K::PANEL).is_some()
+    }
+    let legs = match (p.lhs.wound, p.rhs.wound) {
+        (Some(w), _) => Some((w.rows, w.columns)),
+        (_, Some(w)) => Some((w.columns, w.rows)),
+        _ => None,
+    };
+    if legs.is_some_and(|(across, depth)| with_tiles!(p.dtype, in_blocks(across, depth))) {
+        return 0;
+    }
     let across = if along_rows(p) { tall } else { wide };
     across.saturating_mul(p.k)
+}
+
+/// An operand that is multiplied where it lies: blocks of panels, each with its steps along the sum one after the other.
+#[derive(Clone, Copy)]
+struct Blocks {
+    /// Elements across a block.
+    width: usize,
+    /// Stride between blocks.
+    stride: isize,
+    /// Stride along the sum.
+    sum: isize,
+}
+
+impl Blocks {
+    /// The blocks of a wound operand with those legs, if that is how it lies.
+    fn of(across: &[Leg], depth: &[Leg], panel: usize) -> Option<Blocks> {
+        let (outer, inner) = match across {
+            [inner] => (None, inner),
+            [outer, inner] => (Some(outer), inner),
+            _ => return None,
+        };
+        let [depth] = depth else { return None };
+        let together = inner.stride == 1 && depth.stride == inner.extent as isize;
+        (together && inner.extent <= super::PANEL_ELEMENTS as usize && inner.extent.is_multiple_of(panel)).then_some(
+            Blocks {
+                width: inner.extent,
+                stride: outer.map_or(0, |l| l.stride),
+                sum: depth.stride,
+            },
+        )
+    }
+
+    /// Where an element across begins.
+    fn at(self, number: usize) -> isize {
+        (number / self.width) as isize * self.stride + (number % self.width) as isize
+    }
 }
 
 /// Asks for the cache lines of a row that will be read soon.
@@ -260,6 +307,11 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8) {
         true => p.lhs.wound.map(|w| (w.rows, w.columns, w.first_row)),
         false => p.rhs.wound.map(|w| (w.columns, w.rows, w.first_column)),
     };
+    let blocks = wound.and_then(|(across, depth, origin)| {
+        let blocks = Blocks::of(across, depth, K::PANEL)?;
+        // Parts begin and end between panels, so that every vector is whole.
+        (origin.is_multiple_of(K::PANEL) && wide.is_multiple_of(K::PANEL)).then_some((blocks, origin))
+    });
     if p.k == 0 {
         for i in 0..tall as isize {
             for j in 0..wide as isize {
@@ -281,13 +333,15 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8) {
     let strips = panels.wrapping_add(wide.div_ceil(K::PANEL).min(pass / K::PANEL) * K::PANEL * block);
     for first in (0..wide).step_by(pass) {
         let across = pass.min(wide - first);
-        let direct =
-            wound.is_none() && panel_wide == 1 && across.is_multiple_of(K::LANES) && tall <= FEW_STRIPS * K::STRIP;
+        let direct = wound.is_none()
+            && panel_wide == 1
+            && across.is_multiple_of(K::LANES)
+            && (tall <= FEW_STRIPS * K::STRIP || panel_sum.unsigned_abs() <= super::PANEL_ELEMENTS as usize);
         let pack_strips = strip_sum != 1 && across > MANY_PANELS * K::PANEL;
         for begin in (0..p.k).step_by(block) {
             let depth = block.min(p.k - begin);
             let from = panel.wrapping_offset(first as isize * panel_wide + begin as isize * panel_sum);
-            if let Some((legs_across, legs_depth, origin)) = wound {
+            if let Some((legs_across, legs_depth, origin)) = wound.filter(|_| blocks.is_none()) {
                 let source = pack::WoundSource {
                     start: panel,
                     legs_across,
@@ -299,7 +353,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8) {
                 };
                 // SAFETY: the source is part of the operand, and scratch has room for whole panels of a block.
                 unsafe { K::pack_wound(source, panels) };
-            } else if !direct {
+            } else if !direct && blocks.is_none() {
                 let source = pack::Source {
                     start: from,
                     across,
@@ -349,9 +403,13 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8) {
                             prefetch_row(row.wrapping_add(at), part.min(depth.saturating_sub(at)), size);
                         }
                     }
-                    let (vectors, sum_panel) = match direct {
-                        true => (from.wrapping_add(left), panel_sum),
-                        false => (panels.wrapping_add(left * depth), K::PANEL as isize),
+                    let (vectors, sum_panel) = match blocks {
+                        Some((blocks, origin)) => {
+                            let to = blocks.at(origin + first + left) + begin as isize * blocks.sum;
+                            (panel.wrapping_offset(to), blocks.sum)
+                        }
+                        None if direct => (from.wrapping_add(left), panel_sum),
+                        None => (panels.wrapping_add(left * depth), K::PANEL as isize),
                     };
                     let kernel = K::kernel(width.div_ceil(K::LANES), height);
                     // SAFETY: the tile lies in the result, strip and panel in the operands or in scratch, where panels are

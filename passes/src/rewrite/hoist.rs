@@ -1,0 +1,216 @@
+//! Takes out of loops what every iteration would compute alike.
+//!
+//! A value of a body that follows from captures and constants alone is computed before the loop and captured, unless it is
+//! only seen through views, or would be larger than what it is made of: then an iteration had to load it instead of computing
+//! it. Matrices that a body multiplies with are laid out before the loop as the library multiplies them where they lie (see
+//! [`panels`](super::panels)).
+
+use std::sync::Arc;
+
+use tlc_ir::graph::{Body, GraphError, Loop, Operands, Origin, TensorType};
+use tlc_ir::{Graph, NodeId, NodeKind};
+
+use super::panels::{Budget, Fixed, in_blocks};
+use super::{Rebuilder, rebuild};
+
+/// A value may be so many times larger than the captures and constants that it is made of.
+const MAX_GROWTH: i64 = 2;
+
+/// Takes values out of the graph's loops. `width` is that of panel blocks; 0 for none.
+///
+/// # Errors
+/// Never for a verified graph.
+pub fn run(graph: &Graph, width: u32) -> Result<Graph, GraphError> {
+    let mut budget = Budget::default();
+    rebuild(graph, &mut |re, _, node, operands| {
+        let NodeKind::Loop(l) = &node.kind else {
+            return re.add(node.kind.clone(), operands);
+        };
+        let body = laid_out(l, width, &mut budget)?;
+        let (l, operands) = hoisted(re, l, &body, operands)?;
+        re.add(NodeKind::Loop(Arc::new(l)), &operands)
+    })
+}
+
+/// The body's inputs before the captures.
+fn first_capture(l: &Loop) -> usize {
+    1 + l.carried + l.slices.len()
+}
+
+/// What is the same in every iteration.
+fn fixed(l: &Loop, body: &Graph) -> Fixed {
+    let captures = &body.inputs()[first_capture(l)..];
+    Fixed::new(body, &|id| captures.contains(&id))
+}
+
+/// The body with its fixed matrices in blocks.
+fn laid_out(l: &Loop, width: u32, budget: &mut Budget) -> Result<Graph, GraphError> {
+    let body = &*l.body.0;
+    let fixed = fixed(l, body);
+    rebuild(body, &mut |re, id, node, operands| match in_blocks(
+        re,
+        body,
+        (id, node),
+        operands,
+        width,
+        (&fixed, budget),
+    )? {
+        Some(new) => Ok(new),
+        None => re.add(node.kind.clone(), operands),
+    })
+}
+
+/// The values of a body that are to be captured, in the order of the body.
+fn chosen(l: &Loop, body: &Graph) -> Vec<NodeId> {
+    let mut out = Vec::new();
+    if !body.binders().is_empty() {
+        // Sizes that an iteration finds out mean nothing outside.
+        return out;
+    }
+    let fixed = fixed(l, body);
+    let mut seen = vec![false; body.len()];
+    let mut work: Vec<NodeId> = body.outputs().iter().map(|o| o.node).collect();
+    while let Some(id) = work.pop() {
+        if std::mem::replace(&mut seen[id.index()], true) {
+            continue;
+        }
+        let node = body.node(id);
+        let computes = !matches!(
+            node.kind,
+            NodeKind::View(_) | NodeKind::Const(_) | NodeKind::Data(_) | NodeKind::Input { .. } | NodeKind::Iota { .. }
+        );
+        if computes && fixed.contains(id) && pays(body, id) {
+            out.push(id);
+        } else {
+            work.extend(node.operands.iter().copied());
+        }
+    }
+    out.sort_unstable();
+    out
+}
+
+/// Whether a value is not much larger than the captures and constants that it is made of.
+fn pays(body: &Graph, id: NodeId) -> bool {
+    let own = body.ty(id);
+    let elements = own.elements();
+    let bytes = |ty: &TensorType| Some(ty.elements().as_const()?.saturating_mul(ty.dtype.bytes() as i64));
+    let mut below = 0i64;
+    let mut seen = vec![id];
+    let mut at = 0;
+    while at < seen.len() && at < 256 {
+        let node = body.node(seen[at]);
+        if matches!(node.kind, NodeKind::Input { .. } | NodeKind::Data(_)) {
+            if node.ty.elements() == elements {
+                return true;
+            }
+            below = below.saturating_add(bytes(&node.ty).unwrap_or(0));
+        }
+        for o in &node.operands {
+            if !seen.contains(o) {
+                seen.push(*o);
+            }
+        }
+        at += 1;
+    }
+    bytes(own).is_some_and(|b| b <= below.saturating_mul(MAX_GROWTH))
+}
+
+/// The loop with `body`, whose chosen values are computed before it, and its operands.
+fn hoisted(re: &mut Rebuilder, l: &Loop, body: &Graph, operands: &[NodeId]) -> Result<(Loop, Operands), GraphError> {
+    let chosen = chosen(l, body);
+    let first = first_capture(l);
+    let captures = &operands[l.leading() + l.carried + l.slices.len()..];
+    // Outside.
+    let mut outside: Vec<Option<NodeId>> = vec![None; body.len()];
+    let mut needed = vec![false; body.len()];
+    for &id in &chosen {
+        needed[id.index()] = true;
+    }
+    for i in (0..body.len()).rev().filter(|_| !chosen.is_empty()) {
+        if needed[i] {
+            let node = body.node(NodeId(i as u32));
+            node.operands.iter().for_each(|o| needed[o.index()] = true);
+        }
+    }
+    for (&input, &operand) in body.inputs()[first..].iter().zip(captures) {
+        outside[input.index()] = Some(operand);
+    }
+    let around = re.origin.clone();
+    for (id, node) in body.nodes() {
+        if !needed[id.index()] || outside[id.index()].is_some() {
+            continue;
+        }
+        re.origin = node.origin.clone();
+        let operands: Operands = node
+            .operands
+            .iter()
+            .map(|o| outside[o.index()].expect("it follows from captures"))
+            .collect();
+        outside[id.index()] = Some(re.add(node.kind.with_extents(&|e| l.outer(e)), &operands)?);
+    }
+    re.origin = around;
+    // Inside: what is still read of the captures, then what is new.
+    let mut live = vec![false; body.len()];
+    body.outputs().iter().for_each(|o| live[o.node.index()] = true);
+    for i in (0..body.len()).rev() {
+        let id = NodeId(i as u32);
+        if live[i] && chosen.binary_search(&id).is_err() {
+            body.visit_needs(id, &body.binders(), &mut |o| live[o.index()] = true);
+        }
+    }
+    let mut inside = Rebuilder {
+        graph: Graph::new(body.name.clone()),
+        origin: Origin::Unknown,
+    };
+    inside.graph.adopt_symbols(body);
+    let mut map: Vec<Option<NodeId>> = vec![None; body.len()];
+    let mut given: Operands = operands[..operands.len() - captures.len()].iter().copied().collect();
+    for (k, &input) in body.inputs().iter().enumerate() {
+        if k >= first && !live[input.index()] {
+            continue;
+        }
+        let node = body.node(input);
+        if let NodeKind::Input { name, ty, .. } = &node.kind {
+            map[input.index()] = Some(inside.graph.add_input(name, ty.clone(), node.origin.clone())?);
+        }
+        if k >= first {
+            given.push(captures[k - first]);
+        }
+    }
+    for &id in chosen.iter().filter(|id| live[id.index()]) {
+        let node = body.node(id);
+        let taken = |name: &str| {
+            body.inputs()
+                .iter()
+                .any(|&i| matches!(&body.node(i).kind, NodeKind::Input { name: n, .. } if n == name))
+        };
+        let name = (0..)
+            .map(|k| format!("hoisted{}", id.index() + k * body.len()))
+            .find(|n| !taken(n));
+        let name = name.expect("some number is free");
+        map[id.index()] = Some(inside.graph.add_input(&name, node.ty.clone(), node.origin.clone())?);
+        given.push(outside[id.index()].expect("it was computed"));
+    }
+    for (id, node) in body.nodes() {
+        if !live[id.index()] || map[id.index()].is_some() {
+            continue;
+        }
+        inside.origin = node.origin.clone();
+        let operands: Operands = node
+            .operands
+            .iter()
+            .map(|o| map[o.index()].expect("operands come before users"))
+            .collect();
+        map[id.index()] = Some(inside.add(node.kind.clone(), &operands)?);
+    }
+    for o in body.outputs() {
+        let node = map[o.node.index()].expect("outputs are live");
+        inside.graph.add_output(&o.name, node);
+    }
+    inside.graph.adopt_guards(body, &map);
+    let new = Loop {
+        body: Body(Arc::new(inside.graph)),
+        ..l.clone()
+    };
+    Ok((new, given))
+}

@@ -1,0 +1,119 @@
+//! Lays operands out as the library multiplies them where they lie, once instead of in every call.
+//!
+//! An operand that never changes (see [`Fixed`]) and that the library would otherwise copy a panel at a time is copied into
+//! blocks: as many neighbours along the result's last axis as [`Target::panel_elements`](tlc_ir::Target) says, for each step
+//! along the sum. The einsum says so with one label more, the number of the block, and its result is reshaped. What is made of constants alone is computed once
+//! per executable; what a loop's body captures, before the loop (see [`hoist`](super::hoist)).
+
+use tlc_ir::graph::{GraphError, Labels, Shape, View};
+use tlc_ir::index::IndexExpr;
+use tlc_ir::{Graph, Node, NodeId, NodeKind};
+
+use super::Rebuilder;
+use super::sink_layout::add_canonical;
+use crate::contraction::{PanelBlocks, panel_blocks};
+
+/// The most bytes of constants that a graph lays out anew: copies stay in memory beside the constants, which are often the
+/// pages of a file.
+const MAX_COPIED_BYTES: u64 = 512 << 20;
+
+/// Which values of a graph are the same in every call, or in every iteration of a loop.
+pub struct Fixed(Vec<bool>);
+
+impl Fixed {
+    /// What follows from constants and from the inputs that `fixed` names alone.
+    pub fn new(graph: &Graph, fixed: &dyn Fn(NodeId) -> bool) -> Fixed {
+        let mut all = vec![false; graph.len()];
+        for (id, node) in graph.nodes() {
+            all[id.index()] = match &node.kind {
+                NodeKind::Input { .. } => fixed(id),
+                NodeKind::Loop(_) | NodeKind::Call(_) | NodeKind::Random { .. } => false,
+                _ => node.operands.iter().all(|o| all[o.index()]),
+            };
+        }
+        Fixed(all)
+    }
+
+    /// Whether a value is fixed.
+    pub fn contains(&self, id: NodeId) -> bool {
+        self.0[id.index()]
+    }
+}
+
+/// How many bytes copies may still take.
+pub struct Budget(u64);
+
+impl Default for Budget {
+    fn default() -> Budget {
+        Budget(MAX_COPIED_BYTES)
+    }
+}
+
+impl Budget {
+    fn take(&mut self, graph: &Graph, operand: NodeId) -> bool {
+        let ty = graph.ty(operand);
+        let elements = ty.elements().as_const().and_then(|n| u64::try_from(n).ok());
+        match elements.and_then(|n| n.checked_mul(ty.dtype.bytes() as u64)) {
+            Some(bytes) if bytes <= self.0 => {
+                self.0 -= bytes;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The einsum `id` of `graph` with its fixed operand in blocks of `width`, if that is to be so.
+///
+/// # Errors
+/// Never for a verified graph.
+pub fn in_blocks(
+    re: &mut Rebuilder,
+    graph: &Graph,
+    (id, node): (NodeId, &Node),
+    operands: &[NodeId],
+    width: u32,
+    (fixed, budget): (&Fixed, &mut Budget),
+) -> Result<Option<NodeId>, GraphError> {
+    let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
+        return Ok(None);
+    };
+    if !node.operands.iter().any(|&o| fixed.contains(o)) || fixed.contains(id) {
+        return Ok(None);
+    }
+    let Some(blocks) = panel_blocks(graph, id, width) else {
+        return Ok(None);
+    };
+    let PanelBlocks {
+        operand,
+        label,
+        outer,
+        summed,
+    } = blocks;
+    if !fixed.contains(node.operands[operand]) || !budget.take(graph, node.operands[operand]) {
+        return Ok(None);
+    }
+    let width = IndexExpr::Const(width.into());
+    let place = label;
+    let number = 1 + inputs.iter().flatten().copied().max().unwrap_or(0);
+    // The label as two, in the operand and in the result.
+    let split = |labels: &Labels, shape: &[IndexExpr]| -> (Labels, Shape) {
+        let both = labels.iter().zip(shape).flat_map(|(&l, d)| match l == label {
+            true => vec![(number, IndexExpr::floor_div(d, &width)), (place, width.clone())],
+            false => vec![(l, d.clone())],
+        });
+        both.unzip()
+    };
+    let (labels, shape) = split(&inputs[operand], &graph.ty(node.operands[operand]).shape);
+    let cut = re.reshape(operands[operand], &shape)?;
+    let order = outer.iter().chain([&number]).chain(&summed).chain([&place]);
+    let order: Labels = order.copied().collect();
+    let axis = |l: &u16| labels.iter().position(|x| x == l).expect("the same labels") as u8;
+    let view = re.add(NodeKind::View(View::Permute(order.iter().map(axis).collect())), &[cut])?;
+    let copy = re.add(NodeKind::Copy, &[view])?;
+    let (mut all, mut values): (Vec<Labels>, Vec<_>) = (inputs.to_vec(), operands.to_vec());
+    (all[operand], values[operand]) = (order, copy);
+    let (out, _) = split(output, &graph.ty(id).shape);
+    let product = add_canonical(re, &node.kind, all, out, &values)?;
+    re.reshape(product, &graph.ty(id).shape).map(Some)
+}
