@@ -1,4 +1,4 @@
-//! ONNX models as graphs.
+//! ONNX models as graphs, and graphs as ONNX models ([`export`](fn@export)).
 //!
 //! Invariants:
 //! - An operator is a function over [`Tensor`](crate::Tensor)s in the file of its family under `operators/`;
@@ -12,6 +12,7 @@
 //! Semantics are those of the ONNX operator documents (onnx.ai/onnx/operators), versions 6 to 28 of the default domain.
 
 mod call;
+mod export;
 mod external;
 mod fold;
 mod import;
@@ -28,7 +29,10 @@ use tlc_formats::ErrorKind;
 use tlc_ir::tensor::BytesOwner;
 use tlc_ir::{Graph as IrGraph, HostTensor};
 
+pub use export::ExportError;
 pub use model::{Model, ModelError};
+/// A model that is ready to be written.
+pub use tlc_formats::onnx::write::Model as Exported;
 
 /// The newest version of the default operator set that is read.
 pub const MAX_OPSET: i64 = 28;
@@ -108,6 +112,17 @@ pub fn import(bytes: &[u8], options: &ImportOptions<'_>) -> Result<Imported, Imp
 /// As [`import`].
 pub fn import_in_place(bytes: &BytesOwner, options: &ImportOptions<'_>) -> Result<Imported, ImportError> {
     import::import((**bytes).as_ref(), Some(Arc::clone(bytes)), options)
+}
+
+/// A graph as an ONNX model, of opset 21 or the first that has what it needs. [`Exported`] writes its bytes.
+///
+/// Inputs and outputs keep their names, sizes are dimensions of the symbols' names, and constants are called as their origin
+/// says. The ranges of symbols are not told, and neither are guards: ONNX has no word for them.
+///
+/// # Errors
+/// [`ExportError`], which names the node that ONNX cannot say, and why.
+pub fn export(graph: &IrGraph) -> Result<Exported, ExportError> {
+    export::export(graph)
 }
 
 /// The operators that are supported: name, first opset, last opset.

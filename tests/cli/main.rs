@@ -2,6 +2,7 @@
 
 mod batch;
 mod contract;
+mod export;
 mod files;
 mod hostile;
 mod import;

@@ -12,6 +12,7 @@ mod message;
 mod schema;
 mod tensor;
 mod wire;
+pub mod write;
 
 pub use error::OnnxError;
 pub use message::{

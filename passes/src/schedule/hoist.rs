@@ -2,10 +2,11 @@
 //!
 //! The code generator hoists arithmetic by itself but not loads, and so not what depends on them: a scalar operand, its
 //! logarithm, a row's bias. A load moves only if it is proven inside its buffer whatever the loop's extent is, because the
-//! loop may not run at all; and only from parameters that the kernel never writes.
+//! loop may not run at all, or if the loop certainly runs; and only from parameters that the kernel never writes. A mask proves
+//! nothing of a loop that does not run: it may be true where the buffer is empty.
 
 use rustc_hash::FxHashSet;
-use tlc_ir::index::{IndexExpr, IndexNode, VarId};
+use tlc_ir::index::{Bounds, IndexExpr, IndexNode, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Stmt, ValueId};
 
 use super::tree::{defined_vars, for_each_operand};
@@ -31,13 +32,14 @@ fn walk(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
                     out.push(Stmt::Loop { var, bind, body });
                     continue;
                 }
+                let runs = kernel.extent(var).is_some_and(|n| n.interval(kernel).lo > 0);
                 let mut vars: FxHashSet<VarId> = defined_vars(&body).into_iter().collect();
                 vars.insert(var);
                 let mut inside = FxHashSet::default();
                 let mut kept = Vec::with_capacity(body.len());
                 for s in body {
                     match s {
-                        Stmt::Let { value, op } if invariant(kernel, &op, &vars, &inside) => {
+                        Stmt::Let { value, op } if invariant(kernel, &op, runs, &vars, &inside) => {
                             out.push(Stmt::Let { value, op });
                         }
                         s => {
@@ -72,7 +74,7 @@ fn uses_any(e: &IndexExpr, vars: &FxHashSet<VarId>) -> bool {
     found
 }
 
-fn invariant(kernel: &Kernel, op: &Op, vars: &FxHashSet<VarId>, inside: &FxHashSet<ValueId>) -> bool {
+fn invariant(kernel: &Kernel, op: &Op, runs: bool, vars: &FxHashSet<VarId>, inside: &FxHashSet<ValueId>) -> bool {
     let mut free = true;
     let mut copy = op.clone();
     for_each_operand(&mut copy, &mut |v| free &= !inside.contains(v));
@@ -85,7 +87,7 @@ fn invariant(kernel: &Kernel, op: &Op, vars: &FxHashSet<VarId>, inside: &FxHashS
         } => {
             let param = &kernel.params[*p as usize];
             let proven = || index.proves_nonnegative(kernel) && index.proves_less(&param.len, kernel);
-            param.access == Access::Read && !uses_any(index, vars) && (mask.is_some() || proven())
+            param.access == Access::Read && !uses_any(index, vars) && (mask.is_some() && runs || proven())
         }
         Op::Load { .. } => false,
         Op::Const(_) | Op::Map(..) | Op::Convert(..) | Op::Bitcast(..) => true,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{
-    bench, check, compare, completions, einsum, emit, explain, fmt, hwbench, import, opt, profile, run, verify,
+    bench, check, compare, completions, einsum, emit, explain, export, fmt, hwbench, import, opt, profile, run, verify,
 };
 
 const AFTER_HELP: &str = "\
@@ -120,6 +120,8 @@ pub enum Command {
     Profile(profile::Profile),
     /// Write a model as text, with its weights beside it
     Import(import::Import),
+    /// Write a model as an ONNX file
+    Export(export::Export),
     /// Tell what this machine offers: CPU, vector levels, caches, GPU and libraries
     Info,
     /// Print a completion script for a shell

@@ -16,6 +16,7 @@ mod data;
 mod einsum;
 mod emit;
 mod explain;
+mod export;
 mod failure;
 mod fmt;
 mod hwbench;
@@ -122,6 +123,7 @@ fn dispatch(cli: &Cli, console: Console) -> Result<(), Failure> {
         Command::Hwbench(args) => hwbench::run(&session, args),
         Command::Profile(args) => profile::run(&session, args),
         Command::Import(args) => import::run(&session, args),
+        Command::Export(args) => export::run(&session, args),
         Command::Info => info::run(&session),
         Command::Completions(args) => completions::run(&session, args),
         Command::Man(args) => completions::man(&session, args),

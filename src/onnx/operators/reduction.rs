@@ -11,11 +11,16 @@ use crate::tensor::Tensor;
 
 /// What is reduced over which axes. `since` is the opset from which the axes are an operand.
 fn reduced(c: &mut Call<'_, '_, '_>, since: i64, f: impl FnOnce(&Tensor, Axes) -> Tensor) -> Answer {
+    reduced_over(c, since, |x, axes, _| f(x, axes))
+}
+
+/// The same with a function that is also told the axes' numbers.
+fn reduced_over(c: &mut Call<'_, '_, '_>, since: i64, f: impl FnOnce(&Tensor, Axes, &[i64]) -> Tensor) -> Answer {
     let x = c.tensor(0)?;
     let axes = c.axes(1, since)?.unwrap_or_default();
     let keeps = c.flag("keepdims", true)?;
     if axes.is_empty() && c.flag("noop_with_empty_axes", false)? {
-        return one(f(&x, Axes::from(Vec::<i64>::new())));
+        return one(f(&x, Axes::from(Vec::<i64>::new()), &[]));
     }
     let mut list = vec![];
     for a in axes {
@@ -25,8 +30,12 @@ fn reduced(c: &mut Call<'_, '_, '_>, since: i64, f: impl FnOnce(&Tensor, Axes) -
         list = (0..x.rank() as i64).collect();
     }
     let dtype = x.dtype();
-    let axes = if keeps { keep(list) } else { Axes::from(list) };
-    one(f(&x, axes).cast(dtype))
+    let axes = if keeps {
+        keep(list.clone())
+    } else {
+        Axes::from(list.clone())
+    };
+    one(f(&x, axes, &list).cast(dtype))
 }
 
 /// In at least f32, rounded once.
@@ -54,26 +63,33 @@ pub(super) fn prod(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 pub(super) fn max(c: &mut Call<'_, '_, '_>) -> Answer {
-    reduced(c, 18, |x, axes| match is_empty(x) {
+    reduced_over(c, 18, |x, axes, list| match is_empty_along(x, list) {
         // The maximum of nothing is the lowest value, which is what padding with it gives.
-        true => padded(x, x.dtype().lowest()).max(axes),
+        true => padded(x, list, x.dtype().lowest()).max(axes),
         false if x.dtype() == DType::Bool => x.any(axes),
         false => x.max(axes),
     })
 }
 
 pub(super) fn min(c: &mut Call<'_, '_, '_>) -> Answer {
-    reduced(c, 18, |x, axes| match is_empty(x) {
-        true => padded(x, x.dtype().highest()).min(axes),
+    reduced_over(c, 18, |x, axes, list| match is_empty_along(x, list) {
+        true => padded(x, list, x.dtype().highest()).min(axes),
         false if x.dtype() == DType::Bool => x.all(axes),
         false => x.min(axes),
     })
 }
 
-/// Empty axes with one element of that value.
-fn padded(x: &Tensor, fill: tlc_ir::Scalar) -> Tensor {
-    let one_more = |d: &Dim| if d.as_const() == Some(0) { (0, 1) } else { (0, 0) };
-    x.pad(&x.shape().iter().map(one_more).collect::<Vec<_>>(), fill)
+fn is_empty_along(x: &Tensor, axes: &[i64]) -> bool {
+    axes.iter().any(|&a| x.dim(a).as_const() == Some(0))
+}
+
+/// Those of the axes that are empty with one element of that value.
+fn padded(x: &Tensor, axes: &[i64], fill: tlc_ir::Scalar) -> Tensor {
+    let more = |(i, d): (usize, &Dim)| match d.as_const() {
+        Some(0) if axes.contains(&(i as i64)) => (0, 1),
+        _ => (0, 0),
+    };
+    x.pad(&x.shape().iter().enumerate().map(more).collect::<Vec<_>>(), fill)
 }
 
 pub(super) fn l1(c: &mut Call<'_, '_, '_>) -> Answer {

@@ -1,0 +1,135 @@
+//! Views: reshapes, transposes, padding, slices, windows.
+
+use tlc_formats::onnx::write::Attribute;
+use tlc_ir::graph::{NodeId, View};
+use tlc_ir::index::{IndexExpr, NoBounds};
+use tlc_ir::{DType, HostTensor};
+
+use super::{Outcome, Writer, ints, storage};
+
+/// An end of a slice that runs backward through the first element: before every axis, and a number that programs take for a
+/// size.
+pub(super) const BEFORE_ALL: i64 = -(1 << 39);
+
+/// Places of windows are a constant of at most this many elements, else computed in the model.
+const MAX_PLACES: i64 = 1 << 14;
+
+impl Writer<'_, '_> {
+    pub(super) fn view(&mut self, id: NodeId, view: &View) -> Outcome<String> {
+        let operand = self.operands(id)[0];
+        let ty = self.ty(operand);
+        let x = self.value(operand)?;
+        match view {
+            View::Reshape(shape) => self.reshape(&x, shape),
+            View::Permute(axes) => Ok(self.transpose(&x, &axes.iter().map(|&a| a as usize).collect::<Vec<_>>())),
+            View::Expand(_) => Ok(x),
+            View::Pad { lo, hi, value } => {
+                // The model does not tell the symbols' ranges, by which these may be known not to be negative.
+                let sure = |d: &IndexExpr| match d.interval(&NoBounds).lo {
+                    0.. => d.clone(),
+                    _ => IndexExpr::max(d, &IndexExpr::ZERO),
+                };
+                if lo.iter().chain(hi).all(|d| d.is(0)) {
+                    return Ok(x);
+                }
+                let pads: Vec<IndexExpr> = lo.iter().chain(hi).map(sure).collect();
+                let pads = self.shape(&pads)?;
+                let fill = self.scalar(*value);
+                Ok(self.emit("Pad", &[&x, &pads, &fill]))
+            }
+            View::Slice { start, step, size } => {
+                storage(ty.dtype, "Slice")?;
+                let (mut starts, mut ends, mut axes, mut steps) = (vec![], vec![], vec![], vec![]);
+                for (axis, extent) in ty.shape.iter().enumerate() {
+                    let (start, step, size) = (self.plain(&start[axis]), step[axis], self.plain(&size[axis]));
+                    if start.is(0) && step == 1 && size == self.plain(extent) {
+                        continue;
+                    }
+                    let end = start.clone() + size * IndexExpr::Const(step);
+                    starts.push(start);
+                    ends.push(if step > 0 { end } else { self.backward_end(&end, extent) });
+                    axes.push(axis as i64);
+                    steps.push(step);
+                }
+                if axes.is_empty() {
+                    return Ok(x);
+                }
+                let (starts, ends) = (self.shape(&starts)?, self.shape(&ends)?);
+                let (axes, steps) = (self.vector(&axes), self.vector(&steps));
+                Ok(self.emit("Slice", &[&x, &starts, &ends, &axes, &steps]))
+            }
+            View::Window {
+                axis, stride, dilation, ..
+            } => {
+                storage(ty.dtype, "Gather")?;
+                self.window(id, &x, *axis as usize, (*stride, *dilation))
+            }
+        }
+    }
+
+    /// An end before the first element is one that counts from the end in ONNX: it is moved to where it means what it says.
+    fn backward_end(&self, end: &IndexExpr, extent: &IndexExpr) -> IndexExpr {
+        let range = end.interval(self.graph);
+        if range.lo >= 0 {
+            return end.clone();
+        }
+        if range.hi < 0 {
+            return IndexExpr::Const(BEFORE_ALL);
+        }
+        let minus_one = IndexExpr::Const(-1);
+        let below = IndexExpr::min(&IndexExpr::max(end, &minus_one), &IndexExpr::ZERO);
+        end.clone() + extent.clone() * below
+    }
+
+    pub(super) fn reshape(&mut self, x: &str, shape: &[IndexExpr]) -> Outcome<String> {
+        let target = self.shape(shape)?;
+        // An extent of 0 is one: else it means the operand's.
+        let zero = |d: &IndexExpr| self.constant(d).is_none_or(|n| n == 0);
+        let kept = shape.iter().any(zero);
+        let attributes = if kept {
+            vec![("allowzero", Attribute::Int(1))]
+        } else {
+            vec![]
+        };
+        Ok(self.with("Reshape", &[x, &target], attributes))
+    }
+
+    pub(super) fn transpose(&mut self, x: &str, axes: &[usize]) -> String {
+        if axes.iter().enumerate().all(|(i, &a)| i == a) {
+            return x.to_string();
+        }
+        self.with("Transpose", &[x], vec![("perm", ints(axes.iter().copied()))])
+    }
+
+    /// `result[.., o, .., k] = x[.., o * stride + k * dilation, ..]`: a gather of those places.
+    fn window(&mut self, id: NodeId, x: &str, axis: usize, (stride, dilation): (i64, i64)) -> Outcome<String> {
+        let shape = &self.ty(id).shape;
+        let rank = shape.len();
+        let (count, size) = (self.plain(&shape[axis]), self.plain(&shape[rank - 1]));
+        let places = match (count.as_const(), size.as_const()) {
+            (Some(o), Some(k)) if o.saturating_mul(k) <= MAX_PLACES => {
+                let all: Vec<i64> = (0..o)
+                    .flat_map(|o| (0..k).map(move |k| o * stride + k * dilation))
+                    .collect();
+                let data = HostTensor::from_slice(&[o as usize, k as usize], &all).map_err(|e| e.to_string())?;
+                self.shared.initializer("places", data)
+            }
+            _ => {
+                let scaled = |this: &mut Self, n: &IndexExpr, by: i64| -> Outcome<String> {
+                    let range = this.range(n)?;
+                    let by = this.scalar(tlc_ir::Scalar::from_i64(DType::I64, by));
+                    Ok(this.emit("Mul", &[&range, &by]))
+                };
+                let (rows, columns) = (scaled(self, &count, stride)?, scaled(self, &size, dilation)?);
+                let axes = self.vector(&[1]);
+                let rows = self.emit("Unsqueeze", &[&rows, &axes]);
+                self.emit("Add", &[&rows, &columns])
+            }
+        };
+        let gathered = self.with("Gather", &[x, &places], vec![("axis", Attribute::Int(axis as i64))]);
+        let mut order: Vec<usize> = (0..rank).collect();
+        order.remove(axis + 1);
+        order.push(axis + 1);
+        Ok(self.transpose(&gathered, &order))
+    }
+}

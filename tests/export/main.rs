@@ -1,0 +1,7 @@
+//! Graphs as ONNX models: what is exported and imported again computes the same.
+
+mod networks;
+mod nodes;
+mod random;
+mod runtime;
+mod same;
