@@ -154,6 +154,16 @@ fn as_text(graph: &Graph) -> Result<Graph, String> {
         .ok_or_else(|| "no graph in the text".to_string())
 }
 
+/// What the graph answers by way of an ONNX model of our own.
+fn exported(graph: &Graph, arguments: &[Input<'_>], options: &CompileOptions) -> Result<Vec<tlc::Output>, String> {
+    let model = tlc::onnx::export(graph).map_err(|e| format!("export: {e}"))?;
+    let mut bytes = vec![];
+    model.write(&mut bytes).map_err(|e| e.to_string())?;
+    let again = import(&bytes, &ImportOptions::default()).map_err(|e| e.to_string())?;
+    let executable = compile_ir(&again.graph, options).map_err(|e| e.to_string())?;
+    executable.run(arguments).map_err(|e| e.to_string())
+}
+
 fn numbered(folder: &Path, what: &str) -> Result<Vec<HostTensor>, Ending> {
     let files = (0..).map(|i| folder.join(format!("{what}_{i}.pb")));
     files.take_while(|f| f.exists()).map(|f| tensor(&f)).collect()
@@ -211,6 +221,20 @@ fn case(folder: &Path) -> Result<(), Ending> {
         };
         if bits(&found) != bits(&again) {
             return Err(Ending::Fail("other bits from the model as text".into()));
+        }
+        match exported(&imported.graph, &arguments, &options) {
+            Ok(again) => {
+                for (again, found) in again.iter().zip(&found) {
+                    compare(&again.to_host(), &found.to_host(), tolerance(folder))
+                        .map_err(|e| Ending::Fail(format!("exported, output {}: {e}", again.name)))?;
+                }
+            }
+            Err(e) if e.starts_with("export: ") => {
+                if std::env::var_os("TLC_CONFORMANCE_REFUSED").is_some() {
+                    println!("{}: {e}", folder.display());
+                }
+            }
+            Err(e) => return Err(Ending::Fail(format!("exported: {e}"))),
         }
         for (found, expected) in found.iter().zip(&outputs) {
             let host = found.to_host();
