@@ -3,7 +3,8 @@
 //! The data is not part of this repository: tests/conformance/fetch.py fetches it into target/onnx-conformance, or
 //! TLC_ONNX_CONFORMANCE names a folder. Without it one SKIP line tells so. tests/conformance/passing.txt holds the names
 //! of the cases that pass: one of them failing is an error, and so is a case that passes and is not in it (TLC_BLESS=1
-//! writes it anew, with RESULTS.md).
+//! writes it anew, with RESULTS.md). Each case also goes by way of the model's text, its weights outside, to the same bits, and
+//! by way of a model that was exported, within the case's tolerance, unless ONNX cannot say its graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

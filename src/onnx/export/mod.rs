@@ -3,12 +3,12 @@
 //! Invariants:
 //! - Every node is said exactly or refused by name ([`ExportError`]): random numbers, running maxima and what else the default
 //!   domain has no word for. Nothing is written approximately, but where ONNX has a function only as a formula of others
-//!   (`rsqrt`, `log2`, `fma`, …), whose roundings differ.
+//!   (`rsqrt`, `expm1`, `log1p`, `log2`), whose roundings differ.
 //! - What ONNX leaves open and the graph language does not is made sure of: an index that may be out of range is masked, and what
 //!   converts to a small integer is clipped. An index that was an ONNX model's own is written as it was there, and a
 //!   conversion to 32 or 64 bits as a cast.
 //! - Sizes that symbols decide are computed from the inputs' shapes, whose extents have the symbols' names.
-//! - The writing is deterministic, and recursion is bounded by the depth of loops.
+//! - The writing is deterministic, and recursion is bounded by the depth of loops and the size of an extent.
 //!
 //! Each family of nodes has a file: it takes a node and answers the names of its results.
 
