@@ -3,7 +3,8 @@
 //! The data is not part of this repository: tests/conformance/fetch.py fetches it into target/onnx-conformance, or
 //! TLC_ONNX_CONFORMANCE names a folder. Without it one SKIP line tells so. tests/conformance/passing.txt holds the names
 //! of the cases that pass: one of them failing is an error, and so is a case that passes and is not in it (TLC_BLESS=1
-//! writes it anew, with RESULTS.md).
+//! writes it anew, with RESULTS.md). Each case also goes by way of the model's text, its weights outside, to the same bits, and
+//! by way of a model that was exported, within the case's tolerance, unless ONNX cannot say its graph.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -154,6 +155,16 @@ fn as_text(graph: &Graph) -> Result<Graph, String> {
         .ok_or_else(|| "no graph in the text".to_string())
 }
 
+/// What the graph answers by way of an ONNX model of our own.
+fn exported(graph: &Graph, arguments: &[Input<'_>], options: &CompileOptions) -> Result<Vec<tlc::Output>, String> {
+    let model = tlc::onnx::export(graph).map_err(|e| format!("export: {e}"))?;
+    let mut bytes = vec![];
+    model.write(&mut bytes).map_err(|e| e.to_string())?;
+    let again = import(&bytes, &ImportOptions::default()).map_err(|e| e.to_string())?;
+    let executable = compile_ir(&again.graph, options).map_err(|e| e.to_string())?;
+    executable.run(arguments).map_err(|e| e.to_string())
+}
+
 fn numbered(folder: &Path, what: &str) -> Result<Vec<HostTensor>, Ending> {
     let files = (0..).map(|i| folder.join(format!("{what}_{i}.pb")));
     files.take_while(|f| f.exists()).map(|f| tensor(&f)).collect()
@@ -211,6 +222,20 @@ fn case(folder: &Path) -> Result<(), Ending> {
         };
         if bits(&found) != bits(&again) {
             return Err(Ending::Fail("other bits from the model as text".into()));
+        }
+        match exported(&imported.graph, &arguments, &options) {
+            Ok(again) => {
+                for (again, found) in again.iter().zip(&found) {
+                    compare(&again.to_host(), &found.to_host(), tolerance(folder))
+                        .map_err(|e| Ending::Fail(format!("exported, output {}: {e}", again.name)))?;
+                }
+            }
+            Err(e) if e.starts_with("export: ") => {
+                if std::env::var_os("TLC_CONFORMANCE_REFUSED").is_some() {
+                    println!("{}: {e}", folder.display());
+                }
+            }
+            Err(e) => return Err(Ending::Fail(format!("exported: {e}"))),
         }
         for (found, expected) in found.iter().zip(&outputs) {
             let host = found.to_host();

@@ -1,7 +1,7 @@
 """Checks exported models: onnx.checker accepts them, and ONNX Runtime answers what this project does.
 
 Usage: check_models.py FOLDER. Each FOLDER/NAME has model.onnx and the arrays in.K.npy and out.K.npy of its inputs and outputs
-in order; tolerance.json holds the largest differences of floats (relative to the largest value, and absolute). Prints a line
+in order, or the model alone where only its form is checked; tolerance.json holds the largest differences of floats (relative to the largest value, and absolute). Prints a line
 for each case: `ok NAME`, `unsupported NAME: reason` where ONNX Runtime lacks a kernel, or `wrong NAME: reason`; the last line
 is `done`. Exits with 77 if onnx or onnxruntime is absent.
 """
@@ -44,9 +44,11 @@ def difference(found, expected, tolerance):
 
 
 def check(case):
-    tolerance = json.loads((case / "tolerance.json").read_text())
     path = case / "model.onnx"
     onnx.checker.check_model(str(path), full_check=True)
+    if not (case / "tolerance.json").exists():
+        return f"ok {case.name}"
+    tolerance = json.loads((case / "tolerance.json").read_text())
     try:
         run = session(path)
     except Exception as error:  # noqa: BLE001: the library has no narrower one for a kernel that it lacks

@@ -74,6 +74,14 @@ fn nodes_become_the_plainest_operators() {
             "Less BitwiseNot Where Cast Cast BitShift Cast BitwiseNot Where",
         ),
         ("%x: f32[n]", "%0 = convert %x : f8e4m3fn[n]\n return %0", "Cast"),
+        ("%x: f16[n]", "%0 = convert %x : u8[n]\n return %0", "Cast Clip Cast"),
+        ("%x: f32[n]", "%0 = convert %x : i64[n]\n return %0", "Cast"),
+        // Storage types are carried in one that has their values.
+        (
+            "%x: f8e5m2[4]",
+            "%0 = slice %x {start=[0], step=[1]} : f8e5m2[2]\n return %0",
+            "Cast Slice Cast",
+        ),
         // An index that is a constant in range, one that is the model's own, and one that may be anything.
         (
             "%x: f32[4, n]",
@@ -150,8 +158,8 @@ fn what_onnx_cannot_say_is_refused_by_node_and_reason() {
         ),
         (
             "%x: f8e5m2[4]",
-            "%0 = slice %x {start=[0], step=[1]} : f8e5m2[2]\n return %0",
-            "%1 slice at 2:2: ONNX's Slice takes no f8e5m2",
+            "%0 = bitcast %x : u4[4]\n return %0",
+            "%1 bitcast at 2:2: ONNX's BitCast takes no f8e5m2 for u4",
         ),
         (
             "%x: f32[4], %y: f32[4]",
@@ -168,7 +176,7 @@ fn what_onnx_cannot_say_is_refused_by_node_and_reason() {
 
 #[test]
 fn names_and_sizes_are_those_of_the_graph() {
-    let text = "graph @net(%\"my input\": f32[batch, 2*half], %x: f32[half]) where batch in 1..=8, half {
+    let text = "graph @net(%\"my input\": f32[batch, 2*half], %x: f32[half], %z: f32[three]) where batch in 1..=8, half, three = 3 {
   %0 = const [1.0, 2.0] : f32[2] from \"scale\"
   %1 = reshape %\"my input\" : f32[batch, half, 2] from \"split\"
   %2 = expand %0 : f32[batch, half, 2]
@@ -187,7 +195,8 @@ fn names_and_sizes_are_those_of_the_graph() {
         inputs,
         [
             ("my input".to_string(), vec![batch.clone(), Dimension::Unknown]),
-            ("x".to_string(), vec![half.clone()])
+            ("x".to_string(), vec![half.clone()]),
+            ("z".to_string(), vec![Dimension::Value(3)])
         ]
     );
     let outputs: Vec<_> = graph.outputs.iter().map(shape).collect();

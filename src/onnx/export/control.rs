@@ -48,7 +48,6 @@ impl Writer<'_, '_> {
         let mut lengths = vec![];
         let slice_operands = &operands[l.leading() + l.carried..];
         for (along, &o) in l.slices.iter().zip(slice_operands) {
-            storage(self.ty(o).dtype, "Gather")?;
             lengths.push(self.ty(o).shape[along.axis as usize].clone());
         }
         let mut ends = vec![];
@@ -101,10 +100,10 @@ impl Writer<'_, '_> {
             made = self.emit("Pad", &[&made, &pads, &zero]);
         }
         if reverse {
-            storage(ty.dtype, "Slice")?;
             let (start, end) = (self.vector(&[-1]), self.vector(&[BEFORE_ALL]));
             let (axes, step) = (self.vector(&[0]), self.vector(&[-1]));
-            made = self.emit("Slice", &[&made, &start, &end, &axes, &step]);
+            let slice = |this: &mut Self, x: &[String]| this.emit("Slice", &[&x[0], &start, &end, &axes, &step]);
+            made = self.carried(&[&made], ty.dtype, slice);
         }
         let mut order: Vec<usize> = (1..rank).collect();
         order.insert(axis, 0);
@@ -158,7 +157,8 @@ impl Writer<'_, '_> {
                 None => iteration.clone(),
             };
             let axis = vec![("axis", Attribute::Int(l.slices[k].axis.into()))];
-            let name = body.with("Gather", &[source, &place], axis);
+            let gather = |this: &mut Writer, x: &[String]| this.with("Gather", &[&x[0], &place], axis);
+            let name = body.carried(&[source], graph.ty(id).dtype, gather);
             body.set(id, name);
         }
         for (capture, id) in captures.iter().zip(formal) {
@@ -253,6 +253,9 @@ impl Writer<'_, '_> {
             }
             HostFunction::Unique { axis, sorted, count } => {
                 storage(ty.dtype, "Unique")?;
+                if ty.dtype == DType::BF16 {
+                    return Err("ONNX's Unique takes no bf16".into());
+                }
                 let mut attributes = vec![("sorted", Attribute::Int((*sorted).into()))];
                 attributes.extend(axis.map(|a| ("axis", Attribute::Int(a.into()))));
                 let all: Vec<String> = ["values", "first", "inverse", "counts"]

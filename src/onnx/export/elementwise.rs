@@ -6,7 +6,7 @@ use tlc_ir::DType;
 use tlc_ir::ScalarOp;
 use tlc_ir::graph::NodeId;
 
-use super::{Outcome, Writer, storage};
+use super::{Outcome, Writer};
 
 impl Writer<'_, '_> {
     pub(super) fn map(&mut self, id: NodeId, op: ScalarOp) -> Outcome<String> {
@@ -14,9 +14,6 @@ impl Writer<'_, '_> {
         let operands = self.operands(id);
         let dtype = self.ty(operands[operands.len() - 1]).dtype;
         let (bool, unsigned) = (dtype == DType::Bool, dtype.is_int() && !dtype.is_signed_int());
-        if op == Select {
-            storage(dtype, "Where")?;
-        }
         let names = self.broadcast(operands)?;
         let all: Vec<&str> = names.iter().map(String::as_str).collect();
         let x = all[0];
@@ -91,10 +88,12 @@ impl Writer<'_, '_> {
                 let shifted = self.emit("Add", &[&rest, y]);
                 let (a, b) = (self.emit("Less", &[&rest, &zero]), self.emit("Less", &[y, &zero]));
                 let other = self.emit("Xor", &[&a, &b]);
+                let moved = self.emit("Where", &[&other, &shifted, &rest]);
+                // A zero has the divisor's sign, too.
+                let minus = self.number(-0.0, dtype);
+                let signed = self.emit("Where", &[&b, &minus, &zero]);
                 let none = self.emit("Equal", &[&rest, &zero]);
-                let some = self.emit("Not", &[&none]);
-                let both = self.emit("And", &[&other, &some]);
-                self.emit("Where", &[&both, &shifted, &rest])
+                self.emit("Where", &[&none, &signed, &moved])
             }
             Mod => self.emit("Mod", &all),
             Pow => self.emit("Pow", &all),
@@ -132,7 +131,7 @@ impl Writer<'_, '_> {
             }
             Lt => self.emit("Less", &all),
             Le => self.emit("LessOrEqual", &all),
-            Select => self.emit("Where", &all),
+            Select => self.carried(&all[1..], dtype, |this, v| this.emit("Where", &[x, &v[0], &v[1]])),
             Fma => return Err("ONNX has no product and sum of one rounding".into()),
         })
     }
@@ -188,12 +187,14 @@ impl Writer<'_, '_> {
         Ok(self.converted(&x, self.ty(operand).dtype, to))
     }
 
-    /// A value in another type, as `convert` says: between plain types that is what a cast does where ONNX says what it does.
+    /// A value in another type, as `convert` says. A float beyond the range of a larger integer, or NaN, is left to what runs
+    /// the model: what ONNX's casts make of those is open.
     pub(super) fn converted(&mut self, x: &str, from: DType, to: DType) -> String {
-        let narrow = matches!(to, DType::I4 | DType::U4 | DType::I2 | DType::U2);
+        use DType::*;
+        let narrow = matches!(to, I4 | U4 | I2 | U2 | I8 | U8 | I16 | U16);
         if narrow && from.is_any_float() {
-            // What is too large is open in ONNX, and saturates here.
-            let wide = if from.is_storage() { DType::F32 } else { from };
+            // What is too large is open in ONNX, and saturates here: that is what quantization lives by.
+            let wide = if from == F64 { F64 } else { F32 };
             let x = self.cast(x, from, wide);
             let (lo, hi) = (
                 self.number(to.lowest().as_f64(), wide),
@@ -202,7 +203,7 @@ impl Writer<'_, '_> {
             let x = self.emit("Clip", &[&x, &lo, &hi]);
             return self.cast(&x, wide, to);
         }
-        if to == DType::F8E8M0FNU && from != to {
+        if to == F8E8M0FNU && from != to {
             self.shared.see(to);
             let how = vec![
                 ("to", Attribute::Int(element(to))),

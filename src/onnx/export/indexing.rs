@@ -131,7 +131,6 @@ impl Writer<'_, '_> {
     pub(super) fn gather(&mut self, id: NodeId, axes: &Axes) -> Outcome<String> {
         let operands = self.operands(id);
         let ty = self.ty(operands[0]);
-        storage(ty.dtype, "Gather")?;
         let (rank, places) = (ty.rank(), self.ty(operands[1]).rank());
         let x = self.value(operands[0])?;
         let extents: Vec<IndexExpr> = axes.iter().map(|&a| ty.shape[a as usize].clone()).collect();
@@ -139,7 +138,9 @@ impl Writer<'_, '_> {
         let mut y = match (&axes[..], &indices.names[..]) {
             (&[axis], [index]) => {
                 let axis = axis as usize;
-                let y = self.with("Gather", &[&x, index], vec![("axis", Attribute::Int(axis as i64))]);
+                let along = vec![("axis", Attribute::Int(axis as i64))];
+                let gather = |this: &mut Self, x: &[String]| this.with("Gather", &[&x[0], index], along);
+                let y = self.carried(&[&x], ty.dtype, gather);
                 // The axes of the indices come first.
                 let order: Vec<usize> = (axis..axis + places)
                     .chain(0..axis)
@@ -150,7 +151,7 @@ impl Writer<'_, '_> {
             _ => {
                 let x = self.transpose(&x, &Self::front(rank, axes));
                 let coordinates = self.coordinates(&indices.names);
-                self.emit("GatherND", &[&x, &coordinates])
+                self.carried(&[&x], ty.dtype, |this, x| this.emit("GatherND", &[&x[0], &coordinates]))
             }
         };
         if let Some(mut valid) = indices.valid {
@@ -160,7 +161,9 @@ impl Writer<'_, '_> {
                 valid = self.emit("Unsqueeze", &[&valid, &behind]);
             }
             let zero = self.scalar(ty.dtype.zero());
-            y = self.emit("Where", &[&valid, &y, &zero]);
+            y = self.carried(&[&y, &zero], ty.dtype, |this, v| {
+                this.emit("Where", &[&valid, &v[0], &v[1]])
+            });
         }
         Ok(y)
     }

@@ -3,11 +3,12 @@
 //! Invariants:
 //! - Every node is said exactly or refused by name ([`ExportError`]): random numbers, running maxima and what else the default
 //!   domain has no word for. Nothing is written approximately, but where ONNX has a function only as a formula of others
-//!   (`rsqrt`, `log2`, `fma`, …), whose roundings differ.
-//! - What ONNX leaves open and the graph language does not is made sure of: an index that may be out of range is masked. An index
-//!   that was an ONNX model's own is written as it was there.
+//!   (`rsqrt`, `expm1`, `log1p`, `log2`), whose roundings differ.
+//! - What ONNX leaves open and the graph language does not is made sure of: an index that may be out of range is masked, and what
+//!   converts to a small integer is clipped. An index that was an ONNX model's own is written as it was there, and a
+//!   conversion to 32 or 64 bits as a cast.
 //! - Sizes that symbols decide are computed from the inputs' shapes, whose extents have the symbols' names.
-//! - The writing is deterministic, and recursion is bounded by the depth of loops.
+//! - The writing is deterministic, and recursion is bounded by the depth of loops and the size of an extent.
 //!
 //! Each family of nodes has a file: it takes a node and answers the names of its results.
 
@@ -74,7 +75,11 @@ pub(super) fn export(graph: &Graph) -> Result<Model, ExportError> {
         }
     }
     let mut inputs = vec![];
-    let mut symbols = vec![Known::Nothing; graph.symbols().len()];
+    let one_size = |s: &tlc_ir::graph::Symbol| match s.lo == s.hi {
+        true => Known::Number(s.lo),
+        false => Known::Nothing,
+    };
+    let mut symbols: Vec<Known> = graph.symbols().iter().map(one_size).collect();
     for &id in graph.inputs() {
         let name = input_name(graph, id);
         for (axis, d) in graph.ty(id).shape.iter().enumerate() {
@@ -89,7 +94,7 @@ pub(super) fn export(graph: &Graph) -> Result<Model, ExportError> {
         let shape = &graph.ty(id).shape;
         // An extent that is an expression has no name: the reshape says that it follows from the others.
         let computed = |d: &IndexExpr| matches!(d, IndexExpr::Node(n) if !matches!(**n, IndexNode::Sym(_)));
-        if shape.iter().any(computed) && !graph.ty(id).dtype.is_storage() {
+        if shape.iter().any(computed) {
             name = writer.reshape(&name, shape).map_err(at(&format!("input `{name}`")))?;
         }
         writer.set(id, name);
@@ -133,7 +138,10 @@ fn value_info(graph: &Graph, name: &str, ty: &TensorType) -> ValueInfo {
     let dimension = |d: &IndexExpr| match d {
         IndexExpr::Const(n) => Dimension::Value(*n),
         IndexExpr::Node(n) => match **n {
-            IndexNode::Sym(s) => Dimension::Named(graph.symbol_name(s)),
+            IndexNode::Sym(s) => match graph.symbols().get(s.0 as usize) {
+                Some(symbol) if symbol.lo == symbol.hi => Dimension::Value(symbol.lo),
+                _ => Dimension::Named(graph.symbol_name(s)),
+            },
             _ => Dimension::Unknown,
         },
     };
@@ -374,14 +382,36 @@ impl<'w, 'g> Writer<'w, 'g> {
         name
     }
 
+    /// What an operator that moves elements makes of values. It takes no storage types: those are carried through it in a plain
+    /// type that has all their values.
+    fn carried(&mut self, values: &[&str], dtype: DType, f: impl FnOnce(&mut Self, &[String]) -> String) -> String {
+        let plain = match dtype {
+            d if !d.is_storage() => d,
+            d if d.is_storage_float() => DType::F32,
+            _ => DType::I8,
+        };
+        let values: Vec<String> = values.iter().map(|v| self.cast(v, dtype, plain)).collect();
+        let made = f(self, &values);
+        if matches!(
+            dtype,
+            DType::F8E4M3FN | DType::F8E4M3FNUZ | DType::F8E5M2 | DType::F8E5M2FNUZ
+        ) {
+            // Every value is one of the type's, infinities too.
+            let to = Attribute::Int(write::element(dtype));
+            return self.with("Cast", &[&made], vec![("to", to), ("saturate", Attribute::Int(0))]);
+        }
+        self.converted(&made, plain, dtype)
+    }
+
     /// The name of a value that has its whole shape.
     fn value(&mut self, id: NodeId) -> Outcome<String> {
         match self.values[id.index()].clone() {
             Some(Value::Named(name)) => Ok(name),
             Some(Value::Broadcast(source)) => {
-                storage(self.ty(id).dtype, "Expand")?;
                 let shape = self.shape(&self.ty(id).shape)?;
-                let name = self.emit("Expand", &[&source, &shape]);
+                let name = self.carried(&[&source], self.ty(id).dtype, |this, x| {
+                    this.emit("Expand", &[&x[0], &shape])
+                });
                 self.set(id, name.clone());
                 Ok(name)
             }

@@ -5,7 +5,7 @@ use tlc_ir::graph::{NodeId, View};
 use tlc_ir::index::{IndexExpr, NoBounds};
 use tlc_ir::{DType, HostTensor};
 
-use super::{Outcome, Writer, ints, storage};
+use super::{Outcome, Writer, ints};
 
 /// An end of a slice that runs backward through the first element: before every axis, and a number that programs take for a
 /// size.
@@ -38,7 +38,6 @@ impl Writer<'_, '_> {
                 Ok(self.emit("Pad", &[&x, &pads, &fill]))
             }
             View::Slice { start, step, size } => {
-                storage(ty.dtype, "Slice")?;
                 let (mut starts, mut ends, mut axes, mut steps) = (vec![], vec![], vec![], vec![]);
                 for (axis, extent) in ty.shape.iter().enumerate() {
                     let (start, step, size) = (self.plain(&start[axis]), step[axis], self.plain(&size[axis]));
@@ -56,14 +55,12 @@ impl Writer<'_, '_> {
                 }
                 let (starts, ends) = (self.shape(&starts)?, self.shape(&ends)?);
                 let (axes, steps) = (self.vector(&axes), self.vector(&steps));
-                Ok(self.emit("Slice", &[&x, &starts, &ends, &axes, &steps]))
+                let slice = |this: &mut Self, x: &[String]| this.emit("Slice", &[&x[0], &starts, &ends, &axes, &steps]);
+                Ok(self.carried(&[&x], ty.dtype, slice))
             }
             View::Window {
                 axis, stride, dilation, ..
-            } => {
-                storage(ty.dtype, "Gather")?;
-                self.window(id, &x, *axis as usize, (*stride, *dilation))
-            }
+            } => self.window(id, &x, *axis as usize, (*stride, *dilation)),
         }
     }
 
@@ -126,7 +123,9 @@ impl Writer<'_, '_> {
                 self.emit("Add", &[&rows, &columns])
             }
         };
-        let gathered = self.with("Gather", &[x, &places], vec![("axis", Attribute::Int(axis as i64))]);
+        let along = vec![("axis", Attribute::Int(axis as i64))];
+        let gather = |this: &mut Self, x: &[String]| this.with("Gather", &[&x[0], &places], along);
+        let gathered = self.carried(&[x], self.ty(id).dtype, gather);
         let mut order: Vec<usize> = (0..rank).collect();
         order.remove(axis + 1);
         order.push(axis + 1);
