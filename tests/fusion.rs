@@ -740,3 +740,48 @@ fn an_activation_that_reads_its_operand_twice_is_computed_where_it_is_padded() {
     let e = expect(launches(1), swish);
     assert!(e.explain().contains("elementwise form"), "{}", e.explain());
 }
+
+/// Where clusters that are merged lie around others, what depends on what is no longer told by the order of the nodes: `tanh`
+/// and the first output must not share a kernel, since the second scatter stands between them.
+const AROUND: &str = "\
+graph @cycle(%x0: f64[1], %v9: f64[1], %v10: f64[1, 1, 1], %v60: f64[1]) {
+  %0 = const -0.5 : f64[]
+  %1 = div %x0, %v9 : f64[1]
+  %2 = pad %1 {lo=[0], hi=[1], value=0.0} : f64[2]
+  %3 = const 1 : i64[]
+  %4 = expand %3 : i64[1, 1, 1]
+  %5 = scatter set %2, %v10, %4 {axes=[0]} : f64[2]
+  %6 = slice %5 {start=[0], step=[1]} : f64[1]
+  %7 = tanh %x0 : f64[1]
+  %8 = pow %6, %7 : f64[1]
+  %9 = pad %7 {lo=[0], hi=[1], value=0.0} : f64[2]
+  %10 = scatter set %9, %0, %3 {axes=[0]} : f64[2]
+  %11 = slice %10 {start=[0], step=[1]} : f64[1]
+  %12 = convert %11 : i32[1]
+  %13 = convert %12 : i64[1]
+  %14 = expand %3 : i64[1]
+  %15 = le %14, %13 : bool[1]
+  %16 = select %15, %1, %v60 : f64[1]
+  %17 = call sort %16 {axis=0, count=1, descending} : (f64[1], i64[1])
+  %18 = project %17 {result=1} : i64[1]
+  %19 = expand %8 : f64[0, 1]
+  return %19 as y78, %18 as y77
+}
+";
+
+#[test]
+fn clusters_around_others_are_not_merged_into_a_cycle() {
+    let graph = tlc_ir::text::parse_graph(AROUND, &mut |_, _, _| Err("no data".into())).expect("a graph");
+    let options = CompileOptions {
+        threads: Some(1),
+        ..CompileOptions::default()
+    };
+    let e = tlc::compile_ir(&graph, &options).expect("it compiles");
+    let of = |shape: &[usize], value: f64| HostTensor::from_slice(shape, &[value]).unwrap();
+    let inputs = [of(&[1], 2.0), of(&[1], 4.0), of(&[1, 1, 1], 3.0), of(&[1], 5.0)];
+    let expected = tlc_ir::interp::interpret(&graph, &inputs, &Default::default()).unwrap();
+    let found = e.run(&inputs.iter().map(Input::from).collect::<Vec<_>>()).unwrap();
+    for (found, expected) in found.iter().zip(expected) {
+        assert_eq!(found.to_host(), expected);
+    }
+}

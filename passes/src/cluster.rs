@@ -148,6 +148,9 @@ struct Clusterer<'g> {
     binders: Vec<Option<NodeId>>,
     /// By node: the group of a root.
     group_of: Vec<Option<usize>>,
+    /// By node: itself, if no group has roots on both sides of the place before it, else a later node: the way to the next
+    /// such place.
+    next_cut: Vec<u32>,
     decisions: Vec<FusionDecision>,
     /// Fusions that may still be made.
     merges: usize,
@@ -194,6 +197,7 @@ fn clusters(graph: &Graph, target: &Target, once: bool, merges: usize) -> Cluste
         groups: Vec::new(),
         binders: graph.binders(),
         group_of: vec![None; graph.len()],
+        next_cut: (0..=graph.len() as u32).collect(),
         decisions: Vec::new(),
         merges,
     };
@@ -493,7 +497,25 @@ impl Clusterer<'_> {
         group.space = Some(space);
         group.flat = flat;
         group.reads = reads;
+        let (first, last) = (group.roots[0].index(), group.roots[group.roots.len() - 1].index());
+        let mut at = self.cut_after(first);
+        while at <= last {
+            self.next_cut[at] = at as u32 + 1;
+            at = self.cut_after(first);
+        }
         reason
+    }
+
+    /// The first node after `node` with no group around the place before it: nothing up to there depends on what follows.
+    fn cut_after(&mut self, node: usize) -> usize {
+        let mut at = node + 1;
+        while self.next_cut[at] as usize != at {
+            // Halves the way for the next time.
+            let next = self.next_cut[at] as usize;
+            self.next_cut[at] = self.next_cut[next];
+            at = next;
+        }
+        at
     }
 
     fn group(&self, root: NodeId) -> usize {
@@ -554,15 +576,19 @@ impl Clusterer<'_> {
     }
 
     /// Whether a path leads from one group to the other through a third. `None` if the search was cut short.
-    fn would_cycle(&self, a: usize, b: usize) -> Option<bool> {
+    fn would_cycle(&mut self, a: usize, b: usize) -> Option<bool> {
         for (start, goal) in [(a, b), (b, a)] {
-            // Ids bound the search: a group whose newest root is older than the oldest of the target cannot depend on it.
+            // Ids bound the search: what a group depends on is older than its newest root, unless a group on the way has
+            // newer roots as well. So no way leads from one side of a cut to the newer one.
             let oldest = self.groups[goal].roots[0];
             let mut seen: FxHashSet<usize> = FxHashSet::default();
             let direct = self.groups[start].reads.iter().map(|&g| self.resolve(g));
             let mut work: Vec<usize> = direct.filter(|&g| g != start && g != goal).collect();
             while let Some(g) = work.pop() {
-                if self.groups[g].roots.last().is_none_or(|&newest| newest < oldest) || !seen.insert(g) {
+                let Some(&newest) = self.groups[g].roots.last() else {
+                    continue;
+                };
+                if self.cut_after(newest.index()) <= oldest.index() || !seen.insert(g) {
                     continue;
                 }
                 if seen.len() > CYCLE_BUDGET {
