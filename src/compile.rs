@@ -195,7 +195,7 @@ impl Input<'_> {
             Input::Owned(t) => TensorView {
                 dtype: t.dtype(),
                 shape: t.shape(),
-                data: t.bytes(),
+                data: t.aligned_bytes(),
             },
             Input::Donated(output) => output.tensor.view(),
         }
@@ -219,7 +219,7 @@ impl<'a> From<&'a HostTensor> for Input<'a> {
         Input::Borrowed(TensorView {
             dtype: t.dtype(),
             shape: t.shape(),
-            data: t.bytes(),
+            data: t.aligned_bytes(),
         })
     }
 }
@@ -420,7 +420,7 @@ impl Executable {
             .map(|p| {
                 p.unwrap_or_else(|k| {
                     let t = &copies[k];
-                    let (dtype, shape, data) = (t.dtype(), t.shape(), t.bytes());
+                    let (dtype, shape, data) = (t.dtype(), t.shape(), t.aligned_bytes());
                     Argument::Borrowed(TensorView { dtype, shape, data })
                 })
             })

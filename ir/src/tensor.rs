@@ -1,13 +1,13 @@
 //! Host tensors: the data of constants, of interpreted values and of files.
 //!
-//! Invariants: elements are C-contiguous, stored in the machine's byte order and aligned to their own size (to 8 bytes where
-//! the tensor owns them); bools are 0 or 1, and bits above a type's value bits are 0; the byte length is
-//! `elements * dtype.bytes()` exactly. Bytes that another owner lends, such as a mapped file, are shared where they are so
-//! already, else copied.
+//! Invariants: elements are C-contiguous and stored in the machine's byte order; bools are 0 or 1, and bits above a type's value
+//! bits are 0; the byte length is `elements * dtype.bytes()` exactly. What a tensor owns is aligned to 8 bytes. Bytes that another
+//! owner lends, such as a mapped file, are shared where they are, aligned or not; those of bools and of types of less than a
+//! byte are copied unless they keep the invariants.
 
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use half::{bf16, f16};
 
@@ -41,8 +41,9 @@ pub struct HostTensor {
 enum Storage {
     /// In a vector of its own: that can be refused memory, and is not copied when it is shared.
     Own(Arc<Vec<u64>>),
-    /// A part of what another keeps, from that byte on.
-    Lent(BytesOwner, usize),
+    /// A part of what another keeps, from that byte on. Where that is not aligned to the elements, a copy that is, made when
+    /// somebody wants one.
+    Lent(BytesOwner, usize, Option<Arc<OnceLock<Vec<u64>>>>),
 }
 
 /// Why a host tensor could not be made.
@@ -168,7 +169,7 @@ impl HostTensor {
     }
 
     /// A tensor of `owner`'s bytes from `start` on, native-endian. They are shared if they keep this type's invariants as they
-    /// are, else copied as by [`HostTensor::from_bytes`]. The owner gives the same bytes whenever it is asked.
+    /// are, else copied as by [`HostTensor::from_bytes`]; they need not be aligned (see [`HostTensor::aligned_bytes`]). The owner gives the same bytes whenever it is asked.
     ///
     /// # Errors
     /// [`TensorError::Length`] (in bytes) if there are too few for the shape.
@@ -186,19 +187,19 @@ impl HostTensor {
             expected: byte_len,
             found: rest.len(),
         })?;
-        let aligned = bytes.as_ptr().addr().is_multiple_of(dtype.bytes());
+        let aligned = bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(dtype.bytes());
         let value = match dtype {
             DType::Bool => 1,
             d if d.value_bits() < 8 => (1u8 << d.value_bits()) - 1,
             _ => u8::MAX,
         };
-        if !aligned || (value < u8::MAX && bytes.iter().any(|&b| b > value)) {
+        if value < u8::MAX && bytes.iter().any(|&b| b > value) {
             return Self::from_bytes(dtype, shape, bytes);
         }
         Ok(HostTensor {
             dtype,
             shape: shape.to_vec(),
-            storage: Storage::Lent(owner.clone(), start),
+            storage: Storage::Lent(owner.clone(), start, (!aligned).then(Arc::default)),
             byte_len,
         })
     }
@@ -250,11 +251,30 @@ impl HostTensor {
         self.byte_len == 0
     }
 
-    /// The element bytes, native-endian, C order.
+    /// The element bytes, native-endian, C order; of a tensor made by [`HostTensor::from_owner`] not necessarily aligned.
     pub fn bytes(&self) -> &[u8] {
         match &self.storage {
             Storage::Own(words) => &bytemuck::cast_slice(words.as_slice())[..self.byte_len],
-            Storage::Lent(owner, start) => &(**owner).as_ref()[*start..*start + self.byte_len],
+            Storage::Lent(owner, start, _) => &(**owner).as_ref()[*start..*start + self.byte_len],
+        }
+    }
+
+    /// The element bytes, aligned to the elements: copied the first time if they are not, and kept as long as the tensor.
+    pub fn aligned_bytes(&self) -> &[u8] {
+        match &self.storage {
+            Storage::Lent(.., Some(copy)) => {
+                let words = copy.get_or_init(|| words_of(self.bytes()));
+                &bytemuck::cast_slice(words)[..self.byte_len]
+            }
+            _ => self.bytes(),
+        }
+    }
+
+    /// Bytes of the copy that [`HostTensor::aligned_bytes`] has made.
+    pub fn copied_bytes(&self) -> usize {
+        match &self.storage {
+            Storage::Lent(.., Some(copy)) if copy.get().is_some() => self.byte_len,
+            _ => 0,
         }
     }
 
@@ -265,9 +285,7 @@ impl HostTensor {
             Storage::Lent(..) => false,
         };
         if !unshared {
-            let mut words = vec![0u64; self.byte_len.div_ceil(8)];
-            bytemuck::cast_slice_mut(words.as_mut_slice())[..self.byte_len].copy_from_slice(self.bytes());
-            self.storage = Storage::Own(Arc::new(words));
+            self.storage = Storage::Own(Arc::new(words_of(self.bytes())));
         }
         match &mut self.storage {
             Storage::Own(words) => {
@@ -280,7 +298,7 @@ impl HostTensor {
 
     /// The elements, if `T` is the element type.
     pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
-        (T::DTYPE == self.dtype).then(|| bytemuck::cast_slice(self.bytes()))
+        (T::DTYPE == self.dtype).then(|| bytemuck::cast_slice(self.aligned_bytes()))
     }
 
     /// The elements, writable, if `T` is the element type.
@@ -371,6 +389,13 @@ impl HostTensor {
     }
 }
 
+/// The bytes in words, zeros behind them.
+fn words_of(bytes: &[u8]) -> Vec<u64> {
+    let mut words = vec![0u64; bytes.len().div_ceil(8)];
+    bytemuck::cast_slice_mut(words.as_mut_slice())[..bytes.len()].copy_from_slice(bytes);
+    words
+}
+
 impl PartialEq for HostTensor {
     /// Same dtype, shape and bits.
     fn eq(&self, other: &HostTensor) -> bool {
@@ -426,8 +451,13 @@ mod tests {
         let f = lent(DType::F32, &[2], 4).unwrap();
         assert_eq!(f.data_address(), start + 4);
         assert!(f.same_data(&lent(DType::F32, &[2], 4).unwrap()) && !f.same_data(&lent(DType::F32, &[2], 8).unwrap()));
-        // Not aligned, and not bools: copied, and mended.
-        assert_ne!(lent(DType::F32, &[1], 1).unwrap().data_address(), start + 1);
+        // Not aligned: copied when somebody wants elements.
+        let odd = lent(DType::F32, &[2], 1).unwrap();
+        assert_eq!((odd.data_address(), odd.copied_bytes()), (start + 1, 0));
+        let bits = odd.get(1).bits() as u32;
+        assert_eq!(odd.clone().as_slice::<f32>().unwrap()[1].to_bits(), bits);
+        assert_eq!((odd.data_address(), odd.copied_bytes()), (start + 1, 8));
+        // Not bools: copied, and mended.
         assert_eq!(lent(DType::Bool, &[8], 0).unwrap().data_address(), start);
         assert_eq!(lent(DType::Bool, &[2], 8).unwrap().bytes(), [1, 1]);
         assert_eq!(lent(DType::U4, &[1], 8).unwrap().bytes(), [15]);

@@ -302,6 +302,8 @@ struct Frame {
 /// A plan's code: its kernels, and the code of the bodies of its loops in the order of the steps.
 struct Code {
     kernels: Vec<KernelFn>,
+    /// By slot: whether all that reads it takes elements at any address.
+    any_address: Vec<bool>,
     bodies: Vec<Code>,
 }
 

@@ -81,6 +81,8 @@ impl MappedFile {
             path: path.clone(),
             source,
         })?;
+        #[cfg(target_os = "linux")]
+        mapped().push(place(&map));
         Ok(MappedFile { map: Some(map), path })
     }
 
@@ -107,6 +109,73 @@ impl MappedFile {
                 }
             }
         }
+    }
+}
+
+/// The mappings that there are. Whoever holds the lock knows that none of them ends.
+#[cfg(target_os = "linux")]
+fn mapped() -> std::sync::MutexGuard<'static, Vec<Place>> {
+    static MAPPED: std::sync::Mutex<Vec<Place>> = std::sync::Mutex::new(Vec::new());
+    MAPPED.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The addresses of a mapping.
+#[cfg(target_os = "linux")]
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Place {
+    start: usize,
+    end: usize,
+}
+
+/// Gives the whole pages of `bytes` back to the system if they are part of a [`MappedFile`]: a later read finds them in the file
+/// again. Nothing happens to other memory.
+pub(crate) fn release(bytes: &[u8]) {
+    #[cfg(target_os = "linux")]
+    {
+        let of = bytes.as_ptr_range();
+        let mapped = mapped();
+        let inside = |p: &Place| p.start <= of.start.addr() && of.end.addr() <= p.end;
+        // SAFETY: a plain query.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let Ok(page) = usize::try_from(page) else { return };
+        let before = of.start.addr().next_multiple_of(page) - of.start.addr();
+        let Some(rest) = bytes.len().checked_sub(before) else {
+            return;
+        };
+        let whole = rest / page * page;
+        if whole > 0 && mapped.iter().any(inside) {
+            let start = bytes[before..].as_ptr().cast_mut().cast::<libc::c_void>();
+            // SAFETY: whole pages of a private read-only mapping of a file, which the lock keeps alive: they hold the file's
+            // bytes, before and after.
+            let refused = unsafe { libc::madvise(start, whole, libc::MADV_DONTNEED) } != 0;
+            if refused {
+                tracing::debug!(bytes = whole, "the system keeps pages that are not needed");
+            }
+        }
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = bytes;
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        if let Some(map) = &self.map {
+            let place = place(map);
+            let mut mapped = mapped();
+            if let Some(at) = mapped.iter().position(|p| *p == place) {
+                mapped.swap_remove(at);
+            }
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn place(map: &memmap2::Mmap) -> Place {
+    let range = map.as_ptr_range();
+    Place {
+        start: range.start.addr(),
+        end: range.end.addr(),
     }
 }
 
@@ -142,6 +211,22 @@ mod tests {
         // The mapping outlives the file's name.
         std::fs::remove_file(&path).unwrap();
         assert_eq!(mapped.as_slice(), &bytes[..]);
+    }
+
+    #[test]
+    fn released_pages_still_hold_the_bytes_of_the_file() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+        std::fs::write(file.path(), &bytes).unwrap();
+        let mapped = MappedFile::open(file.path()).unwrap();
+        for range in [0..100_000, 1..99_999, 5000..5001, 4095..8193, 100_000..100_000] {
+            release(&mapped[range]);
+            assert_eq!(mapped.as_slice(), &bytes[..]);
+        }
+        // Memory that is no mapping of ours stays as it is.
+        let own = bytes.clone();
+        release(&own);
+        assert_eq!(own, bytes);
     }
 
     #[test]

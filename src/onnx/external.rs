@@ -22,26 +22,10 @@ pub(super) struct Files<'o> {
     others: RefCell<FxHashMap<String, Arc<MappedFile>>>,
 }
 
-/// A tensor, or elements that cannot stay where they are.
+/// A tensor, or elements that nobody keeps.
 enum Found<'a> {
     Tensor(HostTensor),
-    Stray(Stray<'a>),
-}
-
-/// Elements to copy: nobody keeps them, or they are not aligned to their size.
-struct Stray<'a> {
-    of: InPlace<'a>,
-    /// In the model, or in that part of another file.
-    from: Option<(Arc<MappedFile>, Range<usize>)>,
-}
-
-impl Stray<'_> {
-    fn bytes(&self) -> &[u8] {
-        match &self.from {
-            None => self.of.bytes,
-            Some((file, range)) => &file[range.clone()],
-        }
-    }
+    Stray(InPlace<'a>),
 }
 
 fn too_large(e: TensorError) -> Refusal {
@@ -61,9 +45,7 @@ impl<'o> Files<'o> {
     pub(super) fn host(&self, tensor: Tensor<'_>) -> Outcome<HostTensor> {
         match self.find(tensor)? {
             Found::Tensor(t) => Ok(t),
-            Found::Stray(stray) => {
-                HostTensor::from_bytes(stray.of.dtype, &stray.of.shape, stray.bytes()).map_err(too_large)
-            }
+            Found::Stray(stray) => HostTensor::from_bytes(stray.dtype, &stray.shape, stray.bytes).map_err(too_large),
         }
     }
 
@@ -73,7 +55,7 @@ impl<'o> Files<'o> {
         let mut all: Vec<Outcome<Found<'a>>> = tensors.map(|t| self.find(t)).collect();
         let strays = |all: &[Outcome<Found<'a>>]| -> usize {
             let of = |f: &Outcome<Found<'a>>| match f {
-                Ok(Found::Stray(stray)) => stray.bytes().len().next_multiple_of(ALIGNMENT),
+                Ok(Found::Stray(stray)) => stray.bytes.len().next_multiple_of(ALIGNMENT),
                 _ => 0,
             };
             all.iter().map(of).fold(0, usize::saturating_add)
@@ -85,7 +67,7 @@ impl<'o> Files<'o> {
             let mut starts = vec![];
             for stray in all.iter().flatten() {
                 let Found::Stray(stray) = stray else { continue };
-                let bytes = stray.bytes();
+                let bytes = stray.bytes;
                 room[end..][..bytes.len()].copy_from_slice(bytes);
                 starts.push(end);
                 end += bytes.len().next_multiple_of(ALIGNMENT);
@@ -93,7 +75,7 @@ impl<'o> Files<'o> {
             let buffer: BytesOwner = Arc::new(buffer);
             let mut starts = starts.into_iter();
             for found in &mut all {
-                if let Ok(Found::Stray(Stray { of, .. })) = found {
+                if let Ok(Found::Stray(of)) = found {
                     let start = starts.next().unwrap_or_default();
                     let tensor = HostTensor::from_owner(of.dtype, &of.shape, &buffer, start);
                     *found = tensor.map(Found::Tensor).map_err(too_large);
@@ -102,9 +84,7 @@ impl<'o> Files<'o> {
         }
         let host = |found: Outcome<Found<'a>>| match found? {
             Found::Tensor(t) => Ok(t),
-            Found::Stray(stray) => {
-                HostTensor::from_bytes(stray.of.dtype, &stray.of.shape, stray.bytes()).map_err(too_large)
-            }
+            Found::Stray(stray) => HostTensor::from_bytes(stray.dtype, &stray.shape, stray.bytes).map_err(too_large),
         };
         all.into_iter().map(host).collect()
     }
@@ -116,30 +96,23 @@ impl<'o> Files<'o> {
             };
             let owner = self.model.as_ref();
             return match owner.and_then(|o| Some((o, within((**o).as_ref(), of.bytes)?))) {
-                Some((owner, start)) if is_aligned(&of) => {
+                Some((owner, start)) => {
                     let tensor = HostTensor::from_owner(of.dtype, &of.shape, owner, start);
                     Ok(Found::Tensor(tensor.map_err(too_large)?))
                 }
-                _ => Ok(Found::Stray(Stray { of, from: None })),
+                None => Ok(Found::Stray(of)),
             };
         };
         let file = self.file(&place)?;
         let range = part(&place, &file)?;
-        let Some(of) = tensor.in_place(Some(&file[range.clone()]))? else {
-            return Ok(Found::Tensor(tensor.to_host(Some(&file[range]))?));
+        let tensor = match tensor.in_place(Some(&file[range.clone()]))? {
+            Some(of) => {
+                let owner: BytesOwner = file.clone();
+                HostTensor::from_owner(of.dtype, &of.shape, &owner, range.start).map_err(too_large)?
+            }
+            None => tensor.to_host(Some(&file[range]))?,
         };
-        if is_aligned(&of) {
-            let owner: BytesOwner = file.clone();
-            let tensor = HostTensor::from_owner(of.dtype, &of.shape, &owner, range.start);
-            return Ok(Found::Tensor(tensor.map_err(too_large)?));
-        }
-        let of = InPlace {
-            dtype: of.dtype,
-            shape: of.shape,
-            bytes: &[],
-        };
-        let from = Some((file, range));
-        Ok(Found::Stray(Stray { of, from }))
+        Ok(Found::Tensor(tensor))
     }
 
     fn file(&self, place: &External<'_>) -> Outcome<Arc<MappedFile>> {
@@ -150,10 +123,6 @@ impl<'o> Files<'o> {
         self.others.borrow_mut().insert(place.location.into(), file.clone());
         Ok(file)
     }
-}
-
-fn is_aligned(of: &InPlace<'_>) -> bool {
-    of.bytes.as_ptr().addr().is_multiple_of(of.dtype.bytes())
 }
 
 /// Where `part` begins in `all`, if it is a part of it.

@@ -93,7 +93,7 @@ pub fn import(bytes: &[u8], options: &ImportOptions<'_>) -> Result<Imported, Imp
 
 /// As [`import`], sharing the elements of constants with `bytes` and with mappings of the files that hold external data,
 /// for as long as the graph, or what is compiled from it, is in use. Only what is not aligned to the size of its elements is
-/// copied. So a model of gigabytes is ready in milliseconds, and its pages are read when they are first used.
+/// copied, and only where code reads it that needs that: kernels read elements wherever they lie. So a model of gigabytes is ready in milliseconds, and its pages are read when they are first used.
 ///
 /// The bytes must stay as they are: where they are a mapped file that another program changes, results change with it.
 ///

@@ -634,7 +634,7 @@ fn move_tensor(
     };
     let mut out = HostTensor::zeros(operand.dtype(), shape)?;
     by_width!(operand.dtype(), Word => {
-        let source: &[Word] = bytemuck::cast_slice(operand.bytes());
+        let source: &[Word] = bytemuck::cast_slice(operand.aligned_bytes());
         let target: &mut [Word] = bytemuck::cast_slice_mut(out.bytes_mut());
         movement.apply(source, operand.shape(), shape, fill as Word, target);
     });
@@ -649,7 +649,7 @@ fn gather_tensor(
 ) -> Result<HostTensor, TensorError> {
     let mut out = HostTensor::zeros(operand.dtype(), shape)?;
     by_width!(operand.dtype(), Word => {
-        let source: &[Word] = bytemuck::cast_slice(operand.bytes());
+        let source: &[Word] = bytemuck::cast_slice(operand.aligned_bytes());
         let target: &mut [Word] = bytemuck::cast_slice_mut(out.bytes_mut());
         indexing::gather(source, operand.shape(), axes, indices, 0, target);
     });

@@ -6,6 +6,7 @@
 
 use tlc_ir::plan::Storage;
 
+use super::repeat::constant;
 use super::{Binding, CallState, Executable, Frame, Run, RunError, lock};
 use crate::memory::AlignedBuffer;
 
@@ -54,7 +55,7 @@ impl Executable {
         for (i, slot) in self.plan.slots.iter().enumerate() {
             match &slot.storage {
                 Storage::Constant(k) => {
-                    state.frame.slots[i] = self.plan.constants[*k as usize].bytes().as_ptr().cast_mut();
+                    state.frame.slots[i] = constant(&self.code, i, &self.plan.constants[*k as usize]);
                 }
                 Storage::Persistent => {
                     let mut buffer = AlignedBuffer::zeroed(binding.slot_bytes[i] as usize)?;
@@ -73,15 +74,30 @@ impl Executable {
             scratch,
             scratch_bytes: binding.scratch_bytes,
         };
-        for step in &binding.init {
-            run.step(step, &mut state.frame, arena)?;
-        }
         let mut read = vec![false; slots];
-        for step in &self.plan.steps {
+        let mut last = vec![None; slots];
+        let (init, steps) = (self.plan.init.iter().enumerate(), &self.plan.steps);
+        for (number, step) in init {
+            let mut see = |s, _| last[self.plan.root(s).0 as usize] = Some(number);
+            step.visit_slots(&mut see, &self.plan.kernels);
+        }
+        for step in steps {
             step.visit_slots(
                 &mut |s, _| read[self.plan.root(s).0 as usize] = true,
                 &self.plan.kernels,
             );
+        }
+        for (number, step) in binding.init.iter().enumerate() {
+            run.step(step, &mut state.frame, arena)?;
+            // Pages of a file that nothing reads again need not stay beside what was made of them.
+            for (i, slot) in self.plan.slots.iter().enumerate() {
+                if let Storage::Constant(k) = slot.storage
+                    && last[i] == Some(number)
+                    && !read[i]
+                {
+                    crate::mmap::release(self.plan.constants[k as usize].bytes());
+                }
+            }
         }
         for (buffer, read) in buffers.iter_mut().zip(read) {
             buffer.take_if(|_| !read);

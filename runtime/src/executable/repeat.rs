@@ -34,8 +34,30 @@ pub(super) fn code(plan: &Plan, function: &dyn Fn(&Kernel) -> KernelFn) -> Code 
     });
     Code {
         kernels: plan.kernels.iter().map(function).collect(),
+        any_address: any_address(plan),
         bodies: bodies.collect(),
     }
+}
+
+/// By slot: whether it is read by kernels and copies alone, which take elements at any address where the machine does.
+/// Products and host functions read elements through references, and bodies of loops may hand a slot to either.
+fn any_address(plan: &Plan) -> Vec<bool> {
+    let mut all = vec![cfg!(any(target_arch = "x86_64", target_arch = "aarch64")); plan.slots.len()];
+    for step in plan.init.iter().chain(&plan.steps) {
+        if !matches!(step, Step::Launch(_) | Step::Group(_) | Step::Copy { .. }) {
+            step.visit_slots(&mut |s, _| all[plan.root(s).0 as usize] = false, &plan.kernels);
+        }
+    }
+    all
+}
+
+/// Where a constant's elements are.
+pub(super) fn constant(code: &Code, slot: usize, data: &HostTensor) -> *mut u8 {
+    let bytes = match code.any_address[slot] {
+        true => data.bytes(),
+        false => data.aligned_bytes(),
+    };
+    bytes.as_ptr().cast_mut()
 }
 
 /// Machine code size in bytes.

@@ -2,6 +2,7 @@
 
 use tlc_ir::plan::{Plan, Storage};
 
+use super::repeat::constant;
 use super::{Binding, BoundLaunch, BoundStep, Code, Frame, RunError};
 use crate::gemm::multiply;
 use crate::jit::Args;
@@ -31,7 +32,7 @@ impl Run<'_> {
             match &slot.storage {
                 Storage::Input(k) => frame.slots[i] = input(*k as usize),
                 Storage::Constant(k) => {
-                    frame.slots[i] = self.plan.constants[*k as usize].bytes().as_ptr().cast_mut();
+                    frame.slots[i] = constant(self.code, i, &self.plan.constants[*k as usize]);
                 }
                 Storage::Arena => {
                     let at = self.binding.layout.offsets[i].unwrap_or(0) as usize;

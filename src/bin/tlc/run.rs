@@ -80,7 +80,7 @@ pub fn view(tensor: &HostTensor) -> TensorView<'_> {
     TensorView {
         dtype: tensor.dtype(),
         shape: tensor.shape(),
-        data: tensor.bytes(),
+        data: tensor.aligned_bytes(),
     }
 }
 
