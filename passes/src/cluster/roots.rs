@@ -10,6 +10,9 @@ use crate::reason::{FusionDecision, FusionReason};
 
 /// Nodes of an inlined cone beyond which its top becomes a root, which bounds recursion over cones.
 const MAX_CONE: u32 = 192;
+/// Reshapes that an element goes through on its way up a cone, beyond which its top becomes a root. Each divides what the ones
+/// above it made, twice, and from a dozen on the index expressions grow faster than they simplify.
+const MAX_REGROUPED: u32 = 8;
 /// Cheap recomputation: at most this cost over at most one loaded value.
 const CHEAP_COST: u32 = 4;
 /// A constant that is kept for as long as the executable lives may be this many times larger than the data it comes from,
@@ -39,6 +42,8 @@ struct Cone {
     cost: u32,
     /// Values loaded.
     loads: u32,
+    /// Reshapes on the longest way down that do more than drop or add axes of one element.
+    regrouped: u32,
 }
 
 /// What a constant value is made of.
@@ -103,6 +108,7 @@ impl Clusterer<'_> {
                 nodes: 1,
                 cost: own_cost,
                 loads: 0,
+                regrouped: 0,
             };
             for o in &node.operands {
                 let below = match self.is_root[o.index()] {
@@ -115,7 +121,9 @@ impl Clusterer<'_> {
                 cone.nodes = cone.nodes.saturating_add(below.nodes);
                 cone.cost = cone.cost.saturating_add(below.cost);
                 cone.loads = cone.loads.saturating_add(below.loads);
+                cone.regrouped = cone.regrouped.max(below.regrouped);
             }
+            cone.regrouped += u32::from(self.regroups(id));
             let own = own_root(&node.kind);
             let free = matches!(
                 node.kind,
@@ -128,7 +136,12 @@ impl Clusterer<'_> {
                 Some(n) => cone.cost > WINDOW_COST || (padded && n >= WIDE_WINDOW),
                 None => false,
             });
-            self.is_root[i] |= self.is_output[i] || own || (shared && !cheap) || again || cone.nodes > MAX_CONE;
+            self.is_root[i] |= self.is_output[i]
+                || own
+                || (shared && !cheap)
+                || again
+                || cone.nodes > MAX_CONE
+                || cone.regrouped > MAX_REGROUPED;
             cones[i] = cone;
             if self.is_root[i] {
                 // A reduction or contraction itself counts one.
@@ -148,6 +161,16 @@ impl Clusterer<'_> {
             });
             self.decisions.extend(decisions);
         }
+    }
+
+    /// Whether a node is a reshape that divides indices.
+    fn regroups(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        let NodeKind::View(View::Reshape(_)) = node.kind else {
+            return false;
+        };
+        let axes = |id: NodeId| self.graph.ty(id).shape.iter().filter(|d| !d.is(1));
+        !axes(id).eq(axes(node.operands[0]))
     }
 
     /// Finds the values that no input reaches, and makes roots of those that pay to be kept: where something that is computed
