@@ -4,6 +4,7 @@ mod batch;
 mod contract;
 mod files;
 mod hostile;
+mod interrupted;
 mod loops;
 mod machine;
 mod measure;

@@ -277,7 +277,7 @@ fn more_than_anybody_has_is_refused_with_the_node_s_name() {
         )
     };
     import(&nested(1000, 1), &ImportOptions::default()).expect("a million iterations are allowed");
-    for (trip, depth, name) in [(1 << 39, 0, "all"), (1000, 2, "all"), (10_000, 4, "loop2")] {
+    for (trip, depth, name) in [(1 << 39, 0, "all"), (1000, 2, "all"), (10_000, 4, "loop3")] {
         let e = refused(&nested(trip, depth));
         assert_eq!(e.kind(), ErrorKind::Limit);
         assert!(
