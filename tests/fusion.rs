@@ -785,3 +785,54 @@ fn clusters_around_others_are_not_merged_into_a_cycle() {
         assert_eq!(found.to_host(), expected);
     }
 }
+
+fn run_on(e: &Executable, x: &[f32]) -> Vec<f32> {
+    let x = HostTensor::from_slice(&[x.len()], x).expect("a tensor");
+    let outputs = e.run(&[Input::from(&x)]).expect("it runs");
+    outputs[0].as_slice::<f32>().expect("f32").to_vec()
+}
+
+/// Each step reads the one before at its own place and at another: in one kernel the first would be computed 3^12 times.
+#[test]
+fn what_is_read_at_several_places_is_not_computed_again_without_end() {
+    const N: usize = 24;
+    let e = compile(|g| {
+        let mut x = g.input("x", F32, [N]);
+        for _ in 0..12 {
+            x = x.roll(5, 0).sin() + &x;
+        }
+        g.output("y", &x);
+    });
+    assert_eq!(counts(&e), launches(4));
+    let mut x: Vec<f32> = (0..N).map(|i| i as f32 / 7.0 - 1.0).collect();
+    let y = run_on(&e, &x);
+    for _ in 0..12 {
+        x = (0..N).map(|i| x[(i + N - 5) % N].sin() + x[i]).collect();
+    }
+    for (a, b) in y.iter().zip(&x) {
+        assert!((a - b).abs() < 1e-4, "{y:?}, expected {x:?}");
+    }
+}
+
+/// Each reshape divides the indices that the ones behind it made.
+#[test]
+fn reshapes_of_reshapes_are_written_down_before_their_indices_grow_without_end() {
+    const N: usize = 30;
+    let e = compile(|g| {
+        let mut x = g.input("x", F32, [N]);
+        for k in 0..32 {
+            let rows = [3, 5][k % 2];
+            x = x.reshape([rows, N / rows]).t().reshape([N]);
+        }
+        g.output("y", &(x + 1.0));
+    });
+    assert_eq!(counts(&e), launches(3));
+    let mut x: Vec<f32> = (0..N).map(|i| i as f32).collect();
+    let y = run_on(&e, &x);
+    for k in 0..32 {
+        let rows = [3, 5][k % 2];
+        x = (0..N).map(|i| x[i % rows * (N / rows) + i / rows]).collect();
+    }
+    let expected: Vec<f32> = x.iter().map(|v| v + 1.0).collect();
+    assert_eq!(y, expected);
+}

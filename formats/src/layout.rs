@@ -5,8 +5,6 @@
 
 use std::io::{self, Write};
 
-use tlc_ir::tensor::HostTensor;
-
 /// Edge of the square tiles in which elements are transposed: a tile of 8-byte elements is 8 KiB on either side.
 const TILE: usize = 32;
 
@@ -88,14 +86,13 @@ pub(crate) fn swap_bytes(data: &mut [u8], width: usize) {
     }
 }
 
-/// Writes a tensor's elements in C order, little-endian.
-pub(crate) fn write_little_endian(tensor: &HostTensor, writer: &mut impl Write) -> io::Result<()> {
-    let width = tensor.dtype().bytes();
+/// Writes native-endian elements of so many bytes each little-endian.
+pub(crate) fn write_little_endian(width: usize, bytes: &[u8], writer: &mut impl Write) -> io::Result<()> {
     if cfg!(target_endian = "little") || width == 1 {
-        return writer.write_all(tensor.bytes());
+        return writer.write_all(bytes);
     }
     let mut swapped = Vec::with_capacity(1 << 16);
-    for chunk in tensor.bytes().chunks(1 << 16) {
+    for chunk in bytes.chunks(1 << 16) {
         swapped.clear();
         swapped.extend_from_slice(chunk);
         swap_bytes(&mut swapped, width);

@@ -229,7 +229,7 @@ pub fn write<'t>(
     writer.write_all(header.as_bytes()).map_err(io())?;
     tensors
         .iter()
-        .try_for_each(|(_, tensor)| layout::write_little_endian(tensor, writer))
+        .try_for_each(|(_, tensor)| layout::write_little_endian(tensor.dtype().bytes(), tensor.bytes(), writer))
         .map_err(io())
 }
 

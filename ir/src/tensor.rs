@@ -84,6 +84,22 @@ pub fn element_count(shape: &[usize]) -> Option<usize> {
     shape.iter().try_fold(1usize, |n, &d| n.checked_mul(d))
 }
 
+/// The element at a flat index of native-endian elements.
+///
+/// # Panics
+/// If the index is out of range.
+pub fn element(dtype: DType, bytes: &[u8], index: usize) -> Scalar {
+    let width = dtype.bytes();
+    let raw = &bytes[index * width..(index + 1) * width];
+    let bits = match width {
+        1 => raw[0] as u64,
+        2 => u16::from_ne_bytes([raw[0], raw[1]]) as u64,
+        4 => u32::from_ne_bytes([raw[0], raw[1], raw[2], raw[3]]) as u64,
+        _ => u64::from_ne_bytes(raw.try_into().expect("eight bytes")),
+    };
+    Scalar::from_bits(dtype, bits)
+}
+
 impl HostTensor {
     fn checked_bytes(dtype: DType, shape: &[usize]) -> Result<usize, TensorError> {
         element_count(shape)
@@ -311,15 +327,7 @@ impl HostTensor {
     /// # Panics
     /// If the index is out of range.
     pub fn get(&self, index: usize) -> Scalar {
-        let width = self.dtype.bytes();
-        let raw = &self.bytes()[index * width..(index + 1) * width];
-        let bits = match width {
-            1 => raw[0] as u64,
-            2 => u16::from_ne_bytes([raw[0], raw[1]]) as u64,
-            4 => u32::from_ne_bytes([raw[0], raw[1], raw[2], raw[3]]) as u64,
-            _ => u64::from_ne_bytes(raw.try_into().expect("eight bytes")),
-        };
-        Scalar::from_bits(self.dtype, bits)
+        element(self.dtype, self.bytes(), index)
     }
 
     /// Writes the element at a flat C-order index; `value` must have the tensor's dtype.

@@ -41,6 +41,13 @@ pub enum FusionReason {
         /// Operations the merged kernel would have.
         ops: u32,
     },
+    /// Refused: values needed at several places would be computed too often.
+    Repeated {
+        /// Operations the merged kernel would have.
+        ops: u32,
+        /// Operations without repetition.
+        once: u32,
+    },
     /// Refused: the reduced axes are not the innermost of the consumer, so rows would be strided.
     StridedRows,
     /// Refused: too few rows to keep the machine busy.
@@ -105,6 +112,12 @@ impl fmt::Display for FusionReason {
             Self::OtherIndices => f.write_str("the consumer reads it at other indices"),
             Self::Cycle => f.write_str("the merged kernel would depend on itself"),
             Self::SearchBudget => f.write_str("the search for a dependency cycle was cut short"),
+            Self::Repeated { ops, once } => {
+                write!(
+                    f,
+                    "what is read at several places would be computed again: {ops} operations, {once} without"
+                )
+            }
             Self::KernelSize { ops } => write!(f, "the kernel would have {ops} operations"),
             Self::StridedRows => f.write_str("the reduced axes are not the consumer's innermost"),
             Self::FewRows { rows, row } => write!(f, "only {rows} rows of {row} elements: it would run on one thread"),

@@ -14,7 +14,7 @@ use tlc_ir::tensor::BytesOwner;
 
 use super::call::Call;
 use super::external::Files;
-use super::refusal::{Outcome, Refusal, invalid, unsupported};
+use super::refusal::{Outcome, Refusal, invalid, limit, unsupported};
 use super::value::Value;
 use super::{ImportError, ImportOptions, Imported, MAX_OPSET, MIN_OPSET, fold, operators, sizes};
 use crate::dim::Dim;
@@ -26,6 +26,12 @@ use crate::tensor::Tensor;
 const MAX_DEPTH: usize = 48;
 /// The most nodes that a model may have once its functions are inlined.
 const MAX_NODES: usize = 500_000;
+
+/// The most elements that a result may have. Larger ones need not be in memory to be computed with, but nothing that people
+/// export has them, and a few nodes could ask for years of work.
+const MAX_ELEMENTS: i64 = 1 << 34;
+/// The most parts of a result's extent: where each depends on two of those before it, they double with each node.
+const MAX_EXTENT: u32 = 512;
 
 /// What a symbolic extent may be: no more than an i32, which many models compute shapes in.
 const EXTENTS: std::ops::RangeInclusive<i64> = 0..=i32::MAX as i64;
@@ -59,6 +65,8 @@ pub(super) struct Importer<'o, 'a> {
     loops: RefCell<Vec<Iteration>>,
     fixed: Vec<(String, HostTensor)>,
     nodes: usize,
+    /// The most iterations that a loop recorded so far in the innermost body makes, those of loops inside it included.
+    pub(super) iterations: i64,
 }
 
 /// An error at a place.
@@ -143,6 +151,7 @@ pub(super) fn import(
         loops: RefCell::default(),
         fixed: vec![],
         nodes: 0,
+        iterations: 1,
     };
     importer.model(model).map_err(|e| ImportError {
         kind: e.refusal.kind,
@@ -523,6 +532,19 @@ impl<'o, 'a> Importer<'o, 'a> {
         // What the recording refused first is the reason of what failed for it later.
         let values = values.map_err(|e| here()(self.recorded().err().unwrap_or(e)))?;
         self.recorded().map_err(here())?;
+        for value in &values {
+            let Value::Tensor(tensor, _) = value else { continue };
+            if let Some(n) = tensor.elements().as_const().filter(|&n| n > MAX_ELEMENTS) {
+                let text = format!("a result of {n} elements; expected at most {MAX_ELEMENTS}");
+                return Err(here()(limit::<()>(text).unwrap_err()));
+            }
+            if let Some(axis) = tensor.shape().iter().position(|d| d.expr().size() > MAX_EXTENT) {
+                let text = format!(
+                    "the extent of axis {axis} is an expression of more than {MAX_EXTENT} parts; expected fewer"
+                );
+                return Err(here()(unsupported::<()>(text).unwrap_err()));
+            }
+        }
         Ok(values)
     }
 

@@ -37,3 +37,11 @@ pub(super) fn unsupported<T>(message: impl Into<String>) -> Outcome<T> {
         message: message.into(),
     })
 }
+
+/// The model asks for more than anybody has.
+pub(super) fn limit<T>(message: impl Into<String>) -> Outcome<T> {
+    Err(Refusal {
+        kind: ErrorKind::Limit,
+        message: message.into(),
+    })
+}

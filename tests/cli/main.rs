@@ -6,6 +6,7 @@ mod export;
 mod files;
 mod hostile;
 mod import;
+mod interrupted;
 mod loops;
 mod machine;
 mod measure;

@@ -27,7 +27,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 root = pathlib.Path(__file__).resolve().parents[2]
 SECONDS, BYTES = 10, 1 << 30
-INTS = [0, 1, -1, 2, -2, 3, 7, 64, 65, 1000, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63)]
+INTS = [0, 1, -1, 2, -2, 3, 7, 64, 65, 1000, 50_000, 3_000_000, 100_000_000, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63)]
 FLOATS = [0.0, -0.0, 1.0, -1.0, 1e-45, 1e38, -1e38, float("nan"), float("inf"), float("-inf"), 2.0**63, 0.5]
 TEXTS = ["", "x", "SAME_UPPER", "NOTSET", "bidirectional", "reverse", "linear", "cubic", "mean", "a->b", "...ij->", "\n", "tanh"]
 # Operators whose operands steer sizes: their inputs are made constants more often.

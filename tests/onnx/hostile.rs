@@ -223,6 +223,99 @@ fn refusals_name_the_node_and_the_reason() {
     }
 }
 
+/// Results that no memory holds, and loops that nobody waits for, even where nothing of them would be kept.
+#[test]
+fn more_than_anybody_has_is_refused_with_the_node_s_name() {
+    let many = |op_of: &str, constants: Vec<Message>| {
+        let x = value("x", FLOAT, &[D::N(1)]);
+        let nodes = vec![op(op_of, &[]), op("ReduceMax e -> y", &[])];
+        model(graph(nodes, constants, vec![x], vec![value("y", FLOAT, &[])]), vec![])
+    };
+    let size = |n: i64| ints("s", &[1], &[n]);
+    for n in [1 << 40, 1 << 50] {
+        for node in ["Expand x s -> e", "Tile x s -> e", "ConstantOfShape s -> e"] {
+            let e = refused(&many(node, vec![size(n)]));
+            assert_eq!(e.kind(), ErrorKind::Limit);
+            let name = node.split(' ').next().expect("a name");
+            let expected = format!("node 'e' ({name}): a result of {n} elements; expected at most 17179869184");
+            assert_eq!(e.to_string(), expected);
+        }
+    }
+    // Loops in loops, each of few iterations.
+    fn body(depth: u32) -> Message {
+        let (c, v, o) = (format!("c{depth}"), format!("v{depth}"), format!("o{depth}"));
+        let inner = match depth {
+            0 => node("Neg", "neg", &[&v], &[&o]),
+            _ => node("Loop", &format!("loop{depth}"), &["m", "", &v], &[&o])
+                .message(5, graph_attribute("body", body(depth - 1))),
+        };
+        let (go, number) = (format!("g{depth}"), format!("i{depth}"));
+        let inputs = vec![
+            value(&number, INT64, &[]),
+            value(&c, BOOL, &[]),
+            value(&v, FLOAT, &[D::N(2)]),
+        ];
+        let outputs = vec![value(&go, BOOL, &[]), value(&o, FLOAT, &[D::N(2)])];
+        graph(
+            vec![node("Identity", "go", &[&c], &[&go]), inner],
+            vec![],
+            inputs,
+            outputs,
+        )
+    }
+    let nested = |trip: i64, depth: u32| {
+        let all = node("Loop", "all", &["m", "", "x"], &["y"]).message(5, graph_attribute("body", body(depth)));
+        let x = value("x", FLOAT, &[D::N(2)]);
+        model(
+            graph(
+                vec![all],
+                vec![ints("m", &[], &[trip])],
+                vec![x],
+                vec![value("y", FLOAT, &[])],
+            ),
+            vec![],
+        )
+    };
+    import(&nested(1000, 1), &ImportOptions::default()).expect("a million iterations are allowed");
+    for (trip, depth, name) in [(1 << 39, 0, "all"), (1000, 2, "all"), (10_000, 4, "loop3")] {
+        let e = refused(&nested(trip, depth));
+        assert_eq!(e.kind(), ErrorKind::Limit);
+        assert!(
+            e.to_string().contains(&format!("node '{name}' (Loop): a loop of ")),
+            "{e}"
+        );
+    }
+}
+
+#[test]
+fn an_extent_that_doubles_with_each_node_is_refused() {
+    // Each part of a concatenation is as long as what it is cut from allows.
+    let mut nodes = vec![];
+    for i in 0..40 {
+        let from = if i == 0 { "x".into() } else { format!("v{i}") };
+        nodes.push(op(&format!("Slice {from} zero three -> p{i}"), &[]));
+        nodes.push(op(&format!("Slice {from} three end -> q{i}"), &[]));
+        let to = if i == 39 { "y".into() } else { format!("v{}", i + 1) };
+        nodes.push(op(&format!("Concat q{i} p{i} -> {to}"), &[("axis", A::I(0))]));
+    }
+    let constants = vec![
+        ints("zero", &[1], &[0]),
+        ints("three", &[1], &[3]),
+        ints("end", &[1], &[1 << 31]),
+    ];
+    let x = value("x", FLOAT, &[D::Sym("n")]);
+    let e = refused(&model(
+        graph(nodes, constants, vec![x], vec![value("y", FLOAT, &[])]),
+        vec![],
+    ));
+    assert_eq!(e.kind(), ErrorKind::Unsupported);
+    assert!(
+        e.to_string()
+            .contains("the extent of axis 0 is an expression of more than"),
+        "{e}"
+    );
+}
+
 /// What is recorded after a refusal has no shape; an operator that looks at it must not take that for a tensor of rank 0.
 #[test]
 fn what_one_step_of_an_operator_refuses_is_the_reason() {

@@ -162,9 +162,17 @@ fn decode(header: &Header, data: &[u8]) -> Result<HostTensor, FormatError> {
 /// # Errors
 /// [`FormatError::Io`].
 pub fn write(tensor: &HostTensor, writer: &mut impl Write) -> Result<(), FormatError> {
-    let header = Header::encode(tensor.dtype(), tensor.shape());
+    write_elements(tensor.dtype(), tensor.shape(), tensor.bytes(), writer)
+}
+
+/// Writes one array of native-endian elements in C order, which are as many as the shape says.
+///
+/// # Errors
+/// [`FormatError::Io`].
+pub fn write_elements(dtype: DType, shape: &[usize], bytes: &[u8], writer: &mut impl Write) -> Result<(), FormatError> {
+    let header = Header::encode(dtype, shape);
     writer.write_all(&header).map_err(FormatError::io(Format::Npy))?;
-    layout::write_little_endian(tensor, writer).map_err(FormatError::io(Format::Npy))
+    layout::write_little_endian(dtype.bytes(), bytes, writer).map_err(FormatError::io(Format::Npy))
 }
 
 /// Bytes that [`write()`] will write.

@@ -217,7 +217,7 @@ fn raw_bytes(tensor: &HostTensor) -> usize {
 fn write_raw(tensor: &HostTensor, writer: &mut impl Write) -> io::Result<()> {
     let n = per_byte(tensor.dtype());
     if n == 1 {
-        return layout::write_little_endian(tensor, writer);
+        return layout::write_little_endian(tensor.dtype().bytes(), tensor.bytes(), writer);
     }
     let bits = tensor.dtype().value_bits();
     let pack = |c: &[u8]| c.iter().rev().fold(0u8, |byte, &v| byte << bits | v);

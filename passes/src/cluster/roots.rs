@@ -11,6 +11,9 @@ use crate::reason::{FusionDecision, FusionReason};
 
 /// Nodes of an inlined cone beyond which its top becomes a root, which bounds recursion over cones.
 const MAX_CONE: u32 = 192;
+/// Reshapes that an element goes through on its way up a cone, beyond which its top becomes a root. Each divides what the ones
+/// above it made, twice, and from a dozen on the index expressions grow faster than they simplify.
+const MAX_REGROUPED: u32 = 8;
 /// Cheap recomputation: at most this cost over at most one loaded value.
 const CHEAP_COST: u32 = 4;
 /// A constant that is kept for as long as the executable lives may be this many times larger than the data it comes from,
@@ -42,6 +45,8 @@ struct Cone {
     loads: u32,
     /// Whether part of it has no vector form, so that the loop it is computed in has none.
     scalar: bool,
+    /// Reshapes on the longest way down that do more than drop or add axes of one element.
+    regrouped: u32,
 }
 
 /// What a constant value is made of.
@@ -110,6 +115,7 @@ impl Clusterer<'_> {
                 cost: own_cost,
                 loads: 0,
                 scalar: self.has_no_vector_form(id),
+                regrouped: 0,
             };
             for o in &node.operands {
                 let below = match self.is_root[o.index()] {
@@ -123,7 +129,9 @@ impl Clusterer<'_> {
                 cone.cost = cone.cost.saturating_add(below.cost);
                 cone.loads = cone.loads.saturating_add(below.loads);
                 cone.scalar |= below.scalar;
+                cone.regrouped = cone.regrouped.max(below.regrouped);
             }
+            cone.regrouped += u32::from(self.regroups(id));
             let own = own_root(&node.kind);
             let free = matches!(
                 node.kind,
@@ -138,7 +146,12 @@ impl Clusterer<'_> {
             });
             self.apart[i] = cone.scalar && self.users[i].iter().any(|&u| self.repeats_rows(u, id));
             let again = again || self.apart[i];
-            self.is_root[i] |= self.is_output[i] || own || (shared && !cheap) || again || cone.nodes > MAX_CONE;
+            self.is_root[i] |= self.is_output[i]
+                || own
+                || (shared && !cheap)
+                || again
+                || cone.nodes > MAX_CONE
+                || cone.regrouped > MAX_REGROUPED;
             cones[i] = cone;
             if self.is_root[i] {
                 // A reduction or contraction itself counts one.
@@ -158,6 +171,16 @@ impl Clusterer<'_> {
             });
             self.decisions.extend(decisions);
         }
+    }
+
+    /// Whether a node is a reshape that divides indices.
+    fn regroups(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        let NodeKind::View(View::Reshape(_)) = node.kind else {
+            return false;
+        };
+        let axes = |id: NodeId| self.graph.ty(id).shape.iter().filter(|d| !d.is(1));
+        !axes(id).eq(axes(node.operands[0]))
     }
 
     /// Finds the values that no input reaches, and makes roots of those that pay to be kept: where something that is computed

@@ -3,11 +3,33 @@
 use smallvec::SmallVec;
 use tlc_ir::NodeId;
 use tlc_ir::graph::Shape;
-use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 
 use super::{Clusterer, LoopSpace, Role, columns};
 use crate::access::space;
 use crate::reason::FusionReason;
+
+/// Operations of a kernel, with those that are computed again because they are needed at several places, as a multiple of
+/// what computing everything once takes: beyond it values are written down.
+const MAX_REPETITION: u32 = 8;
+/// So many are repeated in any case.
+const FREE_REPETITION: u32 = 256;
+
+/// Parts of an index expression with divisions, beyond which the value that it would lead to is written down: the divisions of
+/// each reshape are divided again by those of the next.
+const MAX_INDEX_SIZE: u32 = 256;
+
+/// Whether there is a quotient or a remainder in it.
+fn divides(e: &IndexExpr) -> bool {
+    let IndexExpr::Node(n) = e else { return false };
+    match &**n {
+        IndexNode::Sym(_) | IndexNode::Var(_) => false,
+        IndexNode::Sum { terms, .. } => terms.iter().any(|t| divides(&t.0)),
+        IndexNode::Product(f) => f.iter().any(divides),
+        IndexNode::FloorDiv(..) | IndexNode::Mod(..) => true,
+        IndexNode::Min(a, b) | IndexNode::Max(a, b) => divides(a) || divides(b),
+    }
+}
 
 impl Clusterer<'_> {
     /// The parallel axes of a set of roots, or why they cannot share a loop.
@@ -157,6 +179,38 @@ impl Clusterer<'_> {
         Ok(space)
     }
 
+    /// Whether sharing loops would compute too much again. A value that a root of the same loops reads where they are not at
+    /// that moment (shifted, say) is computed there too, once for each such place, and so is everything below it.
+    fn repeats(&self, roots: &[NodeId]) -> Option<FusionReason> {
+        // Of each root: how often it is computed for readers at their own place, which share it, and for the others.
+        let (mut here, mut moved) = (vec![1u32; roots.len()], vec![0u32; roots.len()]);
+        // And how large the index expressions become that lead to it.
+        let mut size = vec![1u32; roots.len()];
+        let (mut once, mut all) = (0u32, 0u32);
+        for (k, reader) in roots.iter().enumerate().rev() {
+            let times = here[k].saturating_add(moved[k]);
+            let ops = self.cone_ops.get(reader).copied().unwrap_or(1).max(1);
+            once = once.saturating_add(ops);
+            all = all.saturating_add(ops.saturating_mul(times));
+            for d in &self.demands[reader] {
+                let Some(p) = roots.binary_search(&d.source).ok().filter(|&p| p != k) else {
+                    continue;
+                };
+                match d.index.iter().all(|i| i.as_var().is_some() || !i.has_vars()) {
+                    true => here[p] = here[p].max(times),
+                    false => moved[p] = moved[p].saturating_add(times),
+                }
+                let divided = d.index.iter().filter(|i| divides(i)).map(IndexExpr::size).max();
+                size[p] = size[p].max(size[k].saturating_mul(divided.unwrap_or(1)));
+                if size[p] > MAX_INDEX_SIZE {
+                    return Some(FusionReason::OtherIndices);
+                }
+            }
+        }
+        let most = once.saturating_mul(MAX_REPETITION).saturating_add(FREE_REPETITION);
+        (all > most).then_some(FusionReason::Repeated { ops: all, once })
+    }
+
     /// Why roots that could share their loops should not.
     pub(super) fn unprofitable(&self, roots: &[NodeId], merged: &LoopSpace) -> Option<FusionReason> {
         let rows = self.typical(&IndexExpr::product(&merged.parallel));
@@ -169,6 +223,9 @@ impl Clusterer<'_> {
             self.typical(&inner.fold(IndexExpr::ONE, |n, (_, d)| n * d.clone()))
         });
         let row = row.max().unwrap_or(1);
+        if let Some(reason) = self.repeats(roots) {
+            return Some(reason);
+        }
         if merged.is_column_local() {
             return self.tall_columns(roots, merged);
         }

@@ -9,7 +9,9 @@ use tlc::{DType, HostTensor, Scalar};
 use tlc_formats::{npy, npz};
 use tlc_ir::graph::TensorType;
 use tlc_ir::index::{IndexExpr, IndexNode};
+use tlc_ir::tensor::element;
 use tlc_ir::{Graph, NodeKind};
+use tlc_runtime::executable::TensorView;
 
 use crate::failure::{Code, Failure, tensor_text};
 use crate::session::{Session, display, open};
@@ -310,10 +312,12 @@ fn whole(s: Scalar) -> i128 {
 
 impl Summary {
     /// Summarizes a tensor. NaNs are counted and else left out; infinities are counted and left out of the mean.
-    pub fn of(name: &str, tensor: &HostTensor) -> Summary {
+    pub fn of(name: &str, tensor: TensorView<'_>) -> Summary {
+        let len: usize = tensor.shape.iter().product();
+        let get = |i: usize| element(tensor.dtype, tensor.data, i);
         let (mut range, mut sum, mut nans, mut infinities) = (None, 0f64, 0usize, 0usize);
-        for i in 0..tensor.len() {
-            let v = tensor.get(i);
+        for i in 0..len {
+            let v = get(i);
             if v.is_nan() {
                 nans += 1;
                 continue;
@@ -332,16 +336,16 @@ impl Summary {
                 Some((lo, hi)) => (if less(v, lo) { v } else { lo }, if less(hi, v) { v } else { hi }),
             });
         }
-        let counted = tensor.len() - nans - infinities;
+        let counted = len - nans - infinities;
         Summary {
             name: name.to_string(),
-            dtype: tensor.dtype(),
-            shape: tensor.shape().to_vec(),
+            dtype: tensor.dtype,
+            shape: tensor.shape.to_vec(),
             range,
             mean: (counted > 0).then(|| sum / counted as f64),
             nans,
             infinities,
-            first: (0..tensor.len().min(FIRST)).map(|i| tensor.get(i)).collect(),
+            first: (0..len.min(FIRST)).map(get).collect(),
         }
     }
 

@@ -12,6 +12,7 @@ use tlc_passes::einsum_path::{ContractionPath, PathError, PathOptions, contracti
 
 use crate::data::{Summary, number_json, read_npy};
 use crate::failure::{Code, Failure, tensor_text};
+use crate::run::view;
 use crate::session::{Session, is_stdin};
 use crate::staging::write_file;
 
@@ -139,7 +140,7 @@ pub fn run(session: &Session, args: &Einsum) -> Result<(), Failure> {
     if session.console.json() {
         return session.console.json_result(&json!({
             "expression": expression,
-            "result": Summary::of("result", &result).json(),
+            "result": Summary::of("result", view(&result)).json(),
             "output": args.output.as_deref().map(Path::to_string_lossy),
             "naive_flops": number_json(path.naive_flops),
             "flops": number_json(path.flops),
@@ -150,7 +151,7 @@ pub fn run(session: &Session, args: &Einsum) -> Result<(), Failure> {
         }));
     }
     if args.output.is_none() {
-        session.console.result(&Summary::of("result", &result).text())?;
+        session.console.result(&Summary::of("result", view(&result)).text())?;
     }
     Ok(())
 }

@@ -75,6 +75,15 @@ fn timed(model: &Model, tensors: &[HostTensor], executable: &Executable) -> Resu
     Ok((outputs, start.elapsed().as_secs_f64()))
 }
 
+/// An output as the runtime sees it.
+fn seen(output: &Output) -> TensorView<'_> {
+    TensorView {
+        dtype: output.dtype(),
+        shape: output.shape(),
+        data: output.bytes(),
+    }
+}
+
 /// A tensor as the runtime sees it.
 pub fn view(tensor: &HostTensor) -> TensorView<'_> {
     TensorView {
@@ -121,7 +130,7 @@ pub fn write_outputs(dir: &Path, outputs: &[Output]) -> Result<Vec<PathBuf>, Fai
     let files: Vec<PathBuf> = names.iter().map(|n| dir.join(n)).collect();
     for (output, file) in outputs.iter().zip(&files) {
         staged.file(file, &mut |mut w| {
-            npy::write(&output.to_host(), &mut w).map_err(|e| match e {
+            npy::write_elements(output.dtype(), output.shape(), output.bytes(), &mut w).map_err(|e| match e {
                 FormatError::Io { source, .. } => source,
                 other => std::io::Error::other(other.to_string()),
             })
@@ -179,7 +188,7 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
         Some(dir) => write_outputs(dir, &outputs)?,
         None => vec![],
     };
-    let summaries = outputs.iter().map(|o| Summary::of(&o.name, &o.to_host()));
+    let summaries = outputs.iter().map(|o| Summary::of(&o.name, seen(o)));
     if session.console.json() {
         let all: Vec<Value> = summaries
             .enumerate()
@@ -187,7 +196,7 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
                 let mut value = s.json();
                 value["file"] = json!(files.get(i).map(|f| f.to_string_lossy()));
                 if let Some(n) = args.top {
-                    value["top"] = top::json(&outputs[i].to_host(), n);
+                    value["top"] = top::json(seen(&outputs[i]), n);
                 }
                 value
             })
@@ -214,7 +223,7 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
                 text += &summary.text();
             }
             if let Some(n) = args.top {
-                text += &top::text(&output.name, &output.to_host(), n);
+                text += &top::text(&output.name, seen(output), n);
             }
         }
         session.console.result(&text)?;

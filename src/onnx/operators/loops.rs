@@ -6,7 +6,7 @@ use tlc_ir::{DType, HostTensor, Scalar};
 use super::control::graph_of;
 use crate::dim::Dim;
 use crate::onnx::call::{Answer, Call};
-use crate::onnx::refusal::{Outcome, invalid, unsupported};
+use crate::onnx::refusal::{Outcome, invalid, limit, unsupported};
 use crate::onnx::value::Value;
 use crate::ops::repeat::{Iteration, Repeat};
 use crate::tensor::Tensor;
@@ -97,7 +97,9 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     let mut values = vec![Value::from(number), condition];
     values.extend(iteration.carried.iter().cloned().map(Value::from));
     let pairs = names.iter().copied().zip(values).collect();
+    let around = std::mem::replace(&mut c.importer.iterations, 1);
     let attempt = c.importer.iteration(body, iteration, pairs);
+    let inside = std::mem::replace(&mut c.importer.iterations, around);
     let same = |(iteration, results): &(Iteration, Vec<Value>)| {
         let pairs = iteration.carried.iter().zip(&results[1..]);
         pairs
@@ -117,6 +119,12 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     let goes_on = decides.ok().filter(|e| e.len() == 1).map(|e| e.get(0).as_bool());
     let tensors: Vec<Tensor> = results[1..].iter().map(|v| v.tensor(&inner)).collect::<Outcome<_>>()?;
     let conditional = first.is_none() || goes_on != Some(true);
+    let own = trip.as_ref().and_then(Dim::as_const).filter(|_| !conditional);
+    let all = inside.saturating_mul(own.unwrap_or(1).max(1));
+    if all > MAX_ITERATIONS {
+        return limit(format!("a loop of {all} iterations; expected at most {MAX_ITERATIONS}"));
+    }
+    c.importer.iterations = around.max(all);
     if trip.is_none() && count.is_none() && !conditional {
         return invalid("a loop that never ends; expected a trip count or a condition");
     }
@@ -147,6 +155,9 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     Ok(results.into_iter().map(Into::into).collect())
 }
 
+/// The most iterations of a loop that nothing but its trip count ends, those of loops inside it included: more take longer than
+/// anybody waits.
+const MAX_ITERATIONS: i64 = 1 << 28;
 /// A loop of so few iterations is recorded one by one where they differ.
 const MAX_UNROLLED: i64 = 128;
 /// The most iterations of a loop with stacked results that data ends, or may end: buffers have room for all.

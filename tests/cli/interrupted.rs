@@ -1,0 +1,105 @@
+//! Runs that share a folder, are killed, or are told to end: what has an output's name is whole.
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use super::support::Place;
+
+/// Elements of each output: enough that writing them takes a while.
+const N: usize = 1 << 20;
+
+/// A model of four outputs, each full of one number.
+fn place() -> Place {
+    let p = Place::new();
+    let mut text = format!("graph @f(%x: f32[]) {{\n  %0 = expand %x : f32[{N}]\n");
+    for i in 1..=4 {
+        text += &format!("  %{i} = {} %0 : f32[{N}]\n", ["neg", "abs", "floor", "ceil"][i - 1]);
+    }
+    text += "  return %1 as a, %2 as b, %3 as c, %4 as d\n}\n";
+    p.write("m.tlir", text);
+    p
+}
+
+fn start(p: &Place, x: f32) -> Child {
+    let file = format!("{x}.npy");
+    p.f32s(&file, &[], &[x]);
+    let input = format!("x={file}");
+    p.command(&[
+        "run",
+        "m.tlir",
+        "--input",
+        &input,
+        "--output-dir",
+        "out",
+        "--threads",
+        "1",
+    ])
+    .stdout(Stdio::null())
+    .stderr(Stdio::null())
+    .spawn()
+    .expect("it starts")
+}
+
+/// Checks that each output that is there is whole and of one run, and answers how many there are.
+fn whole(p: &Place) -> usize {
+    let names: Vec<String> = p.list("out").into_iter().filter(|n| !n.starts_with('.')).collect();
+    for name in &names {
+        let tensor = p.read(&format!("out/{name}"));
+        let values = tensor.as_slice::<f32>().expect("f32");
+        assert_eq!(values.len(), N);
+        assert!(values.iter().all(|v| *v == values[0]), "{name} is of two runs");
+    }
+    names.len()
+}
+
+fn temporary(p: &Place) -> usize {
+    p.list("out").iter().filter(|n| n.starts_with('.')).count()
+}
+
+#[test]
+fn runs_in_one_folder_leave_whole_files_of_one_of_them() {
+    let p = place();
+    let mut running: Vec<Child> = (1..=6).map(|i| start(&p, i as f32)).collect();
+    for child in &mut running {
+        assert!(child.wait().expect("it ends").success());
+        whole(&p);
+    }
+    assert_eq!((whole(&p), temporary(&p)), (4, 0));
+}
+
+#[test]
+fn a_killed_run_leaves_no_part_of_an_output_under_its_name() {
+    let p = place();
+    for step in 0..12u64 {
+        let mut child = start(&p, step as f32);
+        std::thread::sleep(Duration::from_millis(10 + 12 * step));
+        // It may have ended.
+        let _ = child.kill();
+        child.wait().expect("it ends");
+        whole(&p);
+    }
+    // What was left behind is in nobody's way.
+    assert!(start(&p, 0.5).wait().expect("it ends").success());
+    assert_eq!(whole(&p), 4);
+    assert_eq!(p.read("out/b.npy").get(0).as_f64(), 0.5);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_run_that_is_told_to_end_takes_its_temporary_files_along() {
+    let p = place();
+    for step in 0..12u64 {
+        let mut child = start(&p, step as f32);
+        std::thread::sleep(Duration::from_millis(10 + 12 * step));
+        let signal = ["-INT", "-TERM"][step as usize % 2];
+        let _ = std::process::Command::new("kill")
+            .args([signal, &child.id().to_string()])
+            .stderr(Stdio::null())
+            .status();
+        let status = child.wait().expect("it ends");
+        whole(&p);
+        // Before the handler is set the signal itself ends it, and then nothing has been written.
+        assert!(matches!(status.code(), Some(0 | 130) | None), "{status}");
+        assert_eq!(temporary(&p), 0, "{:?}", p.list("out"));
+    }
+}
