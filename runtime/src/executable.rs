@@ -12,7 +12,9 @@
 
 mod bind;
 mod donate;
+mod error;
 mod init;
+mod memory_need;
 mod product;
 mod repeat;
 mod steps;
@@ -26,18 +28,20 @@ use rustc_hash::FxHashMap;
 use tlc_ir::binding::{condition_holds, condition_waits};
 use tlc_ir::graph::{Condition, Guard, Symbol};
 use tlc_ir::index::{IndexExpr, IndexNode};
-use tlc_ir::plan::{Layout, Plan, PlanOutput, Storage};
+use tlc_ir::plan::{Layout, Plan};
 use tlc_ir::{DType, Kernel};
 
-use crate::jit::{self, JitError, JitOptions, KernelFn};
-use crate::memory::{AlignedBuffer, AllocError, BufferPool, HUGE_PAGE_BYTES, PooledBuffer, pooled_bytes};
-use crate::pool::{Pool, PoolPanic};
+use crate::jit::{self, JitOptions, KernelFn};
+use crate::memory::{AlignedBuffer, BufferPool, HUGE_PAGE_BYTES, PooledBuffer};
+use crate::pool::Pool;
 use product::BoundGemm;
 use repeat::{BodyFrame, BoundCall, BoundLoop};
 use steps::Run;
 
 pub use donate::Argument;
+pub use error::RunError;
 use init::Kept;
+pub use memory_need::MemoryNeed;
 pub use watch::Watched;
 
 /// Places a plan's arena slots for concrete symbol values; `None` if a size overflows. Supplied by the compiler, which owns
@@ -50,115 +54,6 @@ const MAX_BINDINGS: usize = 64;
 const SCRATCH_ALIGNMENT: u64 = 64;
 /// Scratch memory of so many bytes for each worker asks for huge pages, whose bytes do not fight for sets of a cache.
 const LARGE_SCRATCH_BYTES: u64 = 128 << 10;
-
-/// Why a plan could not be loaded or run.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum RunError {
-    /// Another number of inputs than the graph declares.
-    #[error("the graph has {expected} inputs, found {found}")]
-    InputCount {
-        /// Declared.
-        expected: usize,
-        /// Given.
-        found: usize,
-    },
-    /// Another number of outputs than the graph has.
-    #[error("the graph has {expected} outputs, found {found} buffers")]
-    OutputCount {
-        /// The graph's.
-        expected: usize,
-        /// Given.
-        found: usize,
-    },
-    /// An input of another dtype.
-    #[error("input `{name}`: expected {expected}, found {found}")]
-    InputDtype {
-        /// The input.
-        name: String,
-        /// Declared.
-        expected: DType,
-        /// Given.
-        found: DType,
-    },
-    /// An input of another shape.
-    #[error("input `{name}`: expected {expected}, found shape {found:?}")]
-    InputShape {
-        /// The input.
-        name: String,
-        /// Declared type, printed.
-        expected: String,
-        /// Given.
-        found: Vec<usize>,
-    },
-    /// The data of an input does not have the bytes its shape says, or is not aligned to its elements.
-    #[error("input `{name}`: shape {shape:?} of {dtype} wants {expected} bytes aligned to {align}, found {found}")]
-    InputBytes {
-        /// The input.
-        name: String,
-        /// Given shape.
-        shape: Vec<usize>,
-        /// Dtype.
-        dtype: DType,
-        /// Bytes wanted.
-        expected: usize,
-        /// Alignment wanted, in bytes.
-        align: usize,
-        /// Bytes given.
-        found: usize,
-    },
-    /// An output buffer of another size or alignment.
-    #[error("output `{name}`: expected {expected} bytes aligned to {align}, found {found}")]
-    OutputBytes {
-        /// The output.
-        name: String,
-        /// Bytes wanted.
-        expected: usize,
-        /// Alignment wanted, in bytes.
-        align: usize,
-        /// Bytes given.
-        found: usize,
-    },
-    /// A size outside its declared range.
-    #[error("size `{name}` is {value}, declared {lo}..={hi}")]
-    SymbolRange {
-        /// The symbol.
-        name: String,
-        /// Its value.
-        value: i64,
-        /// Smallest allowed.
-        lo: i64,
-        /// Largest allowed.
-        hi: i64,
-    },
-    /// A size that no input shape tells.
-    #[error("size `{name}` follows from no input's shape")]
-    SymbolUnbound {
-        /// The symbol.
-        name: String,
-    },
-    /// The graph assumed that sizes agree, and they do not.
-    #[error("the graph needs {condition}, which the inputs' shapes do not satisfy")]
-    Guard {
-        /// The condition, printed with symbol names.
-        condition: String,
-    },
-    /// A size that overflows.
-    #[error("`{name}` has more elements than memory can hold")]
-    Overflow {
-        /// The slot.
-        name: String,
-    },
-    /// The system has no memory left.
-    #[error(transparent)]
-    OutOfMemory(#[from] AllocError),
-    /// A kernel could not be compiled.
-    #[error(transparent)]
-    Compile(#[from] JitError),
-    /// A worker panicked.
-    #[error(transparent)]
-    Worker(#[from] PoolPanic),
-}
 
 /// A C-contiguous tensor in host memory, borrowed.
 #[derive(Clone, Copy, Debug)]
@@ -196,38 +91,6 @@ impl OutputTensor {
             shape: &self.shape,
             data: self.data.as_slice(),
         }
-    }
-}
-
-/// The memory that a call needs, in bytes. What loops and library calls of unusual size allocate besides is not counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryNeed {
-    /// Constants as the graph has them: mapped from a file, or in memory.
-    pub constants: u64,
-    /// What is computed once per executable: constants in another order.
-    pub kept: u64,
-    /// Values between the steps of a call, placed by the planner.
-    pub arena: u64,
-    /// Working memory of kernels and products, of all threads together.
-    pub scratch: u64,
-    /// The inputs, which the caller holds.
-    pub inputs: u64,
-    /// The outputs, in memory of the pool.
-    pub outputs: u64,
-}
-
-impl MemoryNeed {
-    /// All of it.
-    pub fn total(&self) -> u64 {
-        let all = [
-            self.constants,
-            self.kept,
-            self.arena,
-            self.scratch,
-            self.inputs,
-            self.outputs,
-        ];
-        all.iter().fold(0, |n, b| n.saturating_add(*b))
     }
 }
 
@@ -451,29 +314,6 @@ impl Executable {
     /// If the shapes do not fit the declared inputs.
     pub fn layout(&self, inputs: &[TensorView<'_>]) -> Result<Layout, RunError> {
         Ok(self.binding(inputs)?.layout.clone())
-    }
-
-    /// The memory that a call with the given inputs needs.
-    ///
-    /// # Errors
-    /// If the shapes do not fit the declared inputs.
-    pub fn memory(&self, inputs: &[TensorView<'_>]) -> Result<MemoryNeed, RunError> {
-        let binding = self.binding(inputs)?;
-        let slots = self.plan.slots.iter().zip(&binding.slot_bytes);
-        let kept = slots
-            .filter(|(s, _)| matches!(s.storage, Storage::Persistent))
-            .map(|(_, &b)| b);
-        let output = |o: &PlanOutput| pooled_bytes(binding.slot_bytes[o.slot.0 as usize]);
-        // The `init` steps have scratch of their own while they run.
-        let areas = if self.plan.init.is_empty() { 1 } else { 2 };
-        Ok(MemoryNeed {
-            constants: self.plan.constants.iter().map(|c| c.bytes().len() as u64).sum(),
-            kept: kept.sum(),
-            arena: binding.layout.arena_bytes,
-            scratch: areas * self.scratch_of(&binding) as u64,
-            inputs: inputs.iter().map(|i| i.data.len() as u64).sum(),
-            outputs: self.plan.outputs.iter().map(output).sum(),
-        })
     }
 
     /// Output shapes for the given inputs.

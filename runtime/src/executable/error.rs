@@ -1,0 +1,116 @@
+//! Why a plan could not be loaded or run.
+
+use tlc_ir::DType;
+
+use crate::jit::JitError;
+use crate::memory::AllocError;
+use crate::pool::PoolPanic;
+
+/// Why a plan could not be loaded or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// Another number of inputs than the graph declares.
+    #[error("the graph has {expected} inputs, found {found}")]
+    InputCount {
+        /// Declared.
+        expected: usize,
+        /// Given.
+        found: usize,
+    },
+    /// Another number of outputs than the graph has.
+    #[error("the graph has {expected} outputs, found {found} buffers")]
+    OutputCount {
+        /// The graph's.
+        expected: usize,
+        /// Given.
+        found: usize,
+    },
+    /// An input of another dtype.
+    #[error("input `{name}`: expected {expected}, found {found}")]
+    InputDtype {
+        /// The input.
+        name: String,
+        /// Declared.
+        expected: DType,
+        /// Given.
+        found: DType,
+    },
+    /// An input of another shape.
+    #[error("input `{name}`: expected {expected}, found shape {found:?}")]
+    InputShape {
+        /// The input.
+        name: String,
+        /// Declared type, printed.
+        expected: String,
+        /// Given.
+        found: Vec<usize>,
+    },
+    /// The data of an input does not have the bytes its shape says, or is not aligned to its elements.
+    #[error("input `{name}`: shape {shape:?} of {dtype} wants {expected} bytes aligned to {align}, found {found}")]
+    InputBytes {
+        /// The input.
+        name: String,
+        /// Given shape.
+        shape: Vec<usize>,
+        /// Dtype.
+        dtype: DType,
+        /// Bytes wanted.
+        expected: usize,
+        /// Alignment wanted, in bytes.
+        align: usize,
+        /// Bytes given.
+        found: usize,
+    },
+    /// An output buffer of another size or alignment.
+    #[error("output `{name}`: expected {expected} bytes aligned to {align}, found {found}")]
+    OutputBytes {
+        /// The output.
+        name: String,
+        /// Bytes wanted.
+        expected: usize,
+        /// Alignment wanted, in bytes.
+        align: usize,
+        /// Bytes given.
+        found: usize,
+    },
+    /// A size outside its declared range.
+    #[error("size `{name}` is {value}, declared {lo}..={hi}")]
+    SymbolRange {
+        /// The symbol.
+        name: String,
+        /// Its value.
+        value: i64,
+        /// Smallest allowed.
+        lo: i64,
+        /// Largest allowed.
+        hi: i64,
+    },
+    /// A size that no input shape tells.
+    #[error("size `{name}` follows from no input's shape")]
+    SymbolUnbound {
+        /// The symbol.
+        name: String,
+    },
+    /// The graph assumed that sizes agree, and they do not.
+    #[error("the graph needs {condition}, which the inputs' shapes do not satisfy")]
+    Guard {
+        /// The condition, printed with symbol names.
+        condition: String,
+    },
+    /// A size that overflows.
+    #[error("`{name}` has more elements than memory can hold")]
+    Overflow {
+        /// The slot.
+        name: String,
+    },
+    /// The system has no memory left.
+    #[error(transparent)]
+    OutOfMemory(#[from] AllocError),
+    /// A kernel could not be compiled.
+    #[error(transparent)]
+    Compile(#[from] JitError),
+    /// A worker panicked.
+    #[error(transparent)]
+    Worker(#[from] PoolPanic),
+}
