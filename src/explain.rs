@@ -369,7 +369,11 @@ fn write_plan(
                 format!("one loop nest over {}", graph.shape_text(&space.parallel))
             }
             tlc_passes::cluster::ClusterKind::Gemm(p) if p.lhs.is_wound() || p.rhs.is_wound() => {
-                "a matrix product by the library, which packs one operand's windows as it goes".into()
+                let wound = if p.lhs.is_wound() { &p.lhs } else { &p.rhs };
+                match graph.node(wound.base).kind {
+                    NodeKind::Copy => "a matrix product by the library, over blocks laid out for it".into(),
+                    _ => "a matrix product by the library, which packs one operand's windows as it goes".into(),
+                }
             }
             tlc_passes::cluster::ClusterKind::Gemm(_) => "a matrix product by the library".into(),
             tlc_passes::cluster::ClusterKind::Scan => "a serial scan".into(),
