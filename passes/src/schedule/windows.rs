@@ -26,7 +26,9 @@ impl Scheduler<'_> {
         let lanes = (self.target.vector_bits / 32) as i64;
         let fits = |s: &Self| {
             let body = tree::loop_body(&s.kernel.body, *last)?;
-            let enough = s.kernel.extents[last.0 as usize].interval(&s.kernel).lo >= lanes;
+            // A row whose length is not known is taken to be one of an image: it is rarely shorter than a vector.
+            let row = s.kernel.extents[last.0 as usize].interval(&s.kernel);
+            let enough = row.lo >= lanes || (row.lo < row.hi && row.hi >= lanes);
             let apart = s.walks_apart(body, *before, *last);
             let small = s.window_ops(body, 1)? <= UNROLLED_OPS;
             (lanes >= 2 && enough && apart && small && s.fits_lanes(body, *last, true)).then_some(())
@@ -115,8 +117,10 @@ impl Scheduler<'_> {
                 _ => None,
             })
             .collect();
+        // Of a row of unknown length an unknown number is left over.
+        let known = self.kernel.extents[rest.0 as usize].as_const().map(|_| rest);
         self.because(ScheduleReason::Rest);
-        for var in windows.into_iter().chain([rest]) {
+        for var in windows.into_iter().chain(known) {
             let bind = Bind::Unroll;
             self.apply(Directive::Bind { var, bind });
         }
