@@ -177,3 +177,57 @@ fn padding_over_symbolic_sizes_runs_in_lanes() {
         assert_eq!(one, two, "{shape:?}");
     }
 }
+
+#[test]
+fn windows_over_images_of_unknown_size_run_in_lanes() {
+    let g = Graph::new("depthwise");
+    let (h, w) = (g.symbol("h", 0..=1 << 20), g.symbol("w", 0..=1 << 20));
+    let x = g.input("x", DType::F32, (2, 3, &h, &w));
+    let weight = g.input("weight", DType::F32, [3, 1, 3, 3]);
+    let bias = g.input("bias", DType::F32, [3, 1, 1]);
+    let y = x.conv2d(&weight, None, &Conv::new().groups(3).padding(1));
+    g.output("y", &(y + bias));
+    let graph = g.finish().unwrap();
+    for threads in [1, 2] {
+        let options = CompileOptions {
+            threads: Some(threads),
+            specialize: tlc::Specialize::Never,
+            ..CompileOptions::default()
+        };
+        let e = compile_ir(&graph, &options).unwrap();
+        let explained = e.explain();
+        assert!(
+            explained.contains("neighbouring results, each of a small window"),
+            "{explained}"
+        );
+        for (h, w) in [(5, 9), (1, 1), (4, 3), (7, 4), (3, 18), (0, 5), (6, 0)] {
+            let inputs = [
+                data(DType::F32, &[2, 3, h, w], true),
+                data(DType::F32, &[3, 1, 3, 3], false),
+                data(DType::F32, &[3, 1, 1], false),
+            ];
+            let bounded = interpret_with_bounds(&graph, &inputs, &interp::Options::default()).unwrap();
+            let found = e.run(&inputs.iter().map(Into::into).collect::<Vec<_>>()).unwrap();
+            compare(&found[0].to_host(), &bounded[0]).unwrap_or_else(|e| panic!("{h} by {w}: {e}\n{explained}"));
+        }
+    }
+}
+
+/// A bias for each channel, sizes unknown and computed from others: channels stay a loop, and no element asks which it has.
+#[test]
+fn a_bias_of_channels_is_found_without_a_division_for_each_element() {
+    let g = Graph::new("bias");
+    let h = g.symbol("h", 1..=1 << 20);
+    let x = g.input("x", DType::F32, (2, 16, &h, 50));
+    let weight = g.input("weight", DType::F32, [24, 16, 1, 1]);
+    let bias = g.input("bias", DType::F32, [24, 1, 1]);
+    g.output("y", &(x.conv2d(&weight, None, &Conv::new().stride(2)) + bias).exp());
+    let e = g.compile(&CompileOptions::default()).unwrap();
+    let kernels: Vec<String> = e.plan().kernels.iter().map(|k| k.to_string()).collect();
+    for (k, text) in kernels.iter().enumerate() {
+        // Once a channel is often enough: not in a loop inside that over channels.
+        let divides =
+            |l: &&str| l.starts_with("      ") && l.contains("load p1[") && (l.contains("mod(") || l.contains("div("));
+        assert_eq!(text.lines().filter(divides).count(), 0, "kernel {k}:\n{text}");
+    }
+}

@@ -184,15 +184,21 @@ pub fn loop_body(body: &[Stmt], var: VarId) -> Option<&Vec<Stmt>> {
     })
 }
 
-/// Divisions and modulos in all index expressions of the statements.
+/// Divisions and modulos in all index expressions of the statements, of what changes from iteration to iteration: those of
+/// sizes are computed once.
 pub fn count_divisions(body: &[Stmt]) -> usize {
+    fn changes(e: &IndexExpr) -> bool {
+        let mut found = false;
+        e.visit_atoms(&mut |a| found |= matches!(a, IndexNode::Var(_)));
+        found
+    }
     fn of(e: &IndexExpr) -> usize {
         let IndexExpr::Node(n) = e else { return 0 };
         match &**n {
             IndexNode::Sym(_) | IndexNode::Var(_) => 0,
             IndexNode::Sum { terms, .. } => terms.iter().map(|t| of(&t.0)).sum(),
             IndexNode::Product(f) => f.iter().map(of).sum(),
-            IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) => 1 + of(a) + of(b),
+            IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) => usize::from(changes(e)) + of(a) + of(b),
             IndexNode::Min(a, b) | IndexNode::Max(a, b) => of(a) + of(b),
         }
     }
