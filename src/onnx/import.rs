@@ -385,16 +385,7 @@ impl<'o, 'a> Importer<'o, 'a> {
     ) -> Outcome<(Iteration, Vec<Value>)> {
         self.deeper()?;
         let around = self.enter(iteration);
-        let run = |this: &mut Self| {
-            for (name, value) in values {
-                this.define(name, value)?;
-            }
-            this.initializers(graph)?;
-            this.nodes(graph.nodes())?;
-            let values: Outcome<Vec<Value>> = graph.outputs().map(|o| this.lookup(o.name())).collect();
-            Ok(values?)
-        };
-        let result: Result<Vec<Value>, At> = run(self);
+        let result = self.results(graph, values);
         let iteration = self.leave(around);
         let values = result.map_err(|e| Refusal {
             kind: e.refusal.kind,
@@ -451,6 +442,17 @@ impl<'o, 'a> Importer<'o, 'a> {
             Value::Tensor(_, Some(data)) => Ok(data.clone()),
             other => fold::elements(&other.tensor(&self.graph)?, what, &mut |_| None),
         }
+    }
+
+    /// Records a subgraph in the scope that was made for it; `values` are those of its inputs.
+    fn results(&mut self, graph: onnx::Graph<'a>, values: Vec<(&'a str, Value)>) -> Result<Vec<Value>, At> {
+        for (name, value) in values {
+            self.define(name, value)?;
+        }
+        self.initializers(graph)?;
+        self.nodes(graph.nodes())?;
+        let values: Outcome<Vec<Value>> = graph.outputs().map(|o| self.lookup(o.name())).collect();
+        Ok(values?)
     }
 
     fn nodes(&mut self, nodes: impl Iterator<Item = Node<'a>>) -> Result<(), At> {
@@ -622,16 +624,7 @@ impl<'o, 'a> Importer<'o, 'a> {
             open: true,
             ..Scope::default()
         });
-        let run = |this: &mut Self| {
-            for (name, value) in values {
-                this.define(name, value)?;
-            }
-            this.initializers(graph)?;
-            this.nodes(graph.nodes())?;
-            let values: Outcome<Vec<Value>> = graph.outputs().map(|o| this.lookup(o.name())).collect();
-            Ok(values?)
-        };
-        let result: Result<Vec<Value>, At> = run(self);
+        let result = self.results(graph, values);
         self.scopes.pop();
         result.map_err(|e| Refusal {
             kind: e.refusal.kind,
