@@ -490,6 +490,18 @@ impl Executable {
         result
     }
 
+    /// What runs the steps of a binding, with the scratch memory of a call.
+    fn steps_of<'a>(&'a self, binding: &'a Binding, scratch: *mut u8) -> Run<'a> {
+        Run {
+            plan: &self.plan,
+            code: &self.code,
+            binding,
+            threads: &self.threads,
+            scratch,
+            scratch_bytes: binding.scratch_bytes,
+        }
+    }
+
     /// Runs the steps. `input` tells where each input's bytes are; the state already knows where the outputs go.
     fn execute(
         &self,
@@ -500,14 +512,7 @@ impl Executable {
     ) -> Result<Option<Arc<Binding>>, RunError> {
         let kept = self.kept(binding)?;
         let (arena, scratch) = (state.arena.as_mut_ptr(), state.scratch.as_mut_ptr());
-        let run = Run {
-            plan: &self.plan,
-            code: &self.code,
-            binding,
-            threads: &self.threads,
-            scratch,
-            scratch_bytes: binding.scratch_bytes,
-        };
+        let run = self.steps_of(binding, scratch);
         run.place(&mut state.frame, arena, input, &|slot| kept.address(slot));
         let mut later: Option<Arc<Binding>> = None;
         for number in 0..binding.steps.len() {

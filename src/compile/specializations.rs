@@ -8,6 +8,7 @@
 //!   ever made.
 //! - A call with known shapes costs a lock and a comparison of shapes, and allocates nothing.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -305,7 +306,7 @@ impl Specializations {
                 before,
                 calls,
                 least,
-            } => {
+            } if picked.version.is_some() => {
                 *calls += 1;
                 *least = took.min(*least);
                 if *calls < TRIAL_CALLS {
@@ -329,7 +330,9 @@ impl Specializations {
     fn make_in_background(self: &Arc<Self>, sizes: Sizes, number: u64, reason: String) {
         let (this, on_thread, why) = (Arc::clone(self), sizes.clone(), reason.clone());
         let work = move || {
-            let made = this.make(&on_thread, 1);
+            // Whatever happens here, calls go on with the code for any sizes, and nobody waits for a thread that is gone.
+            let made = catch_unwind(AssertUnwindSafe(|| this.make(&on_thread, 1)));
+            let made = made.unwrap_or(Err(Verdict::Failed));
             this.enter(number, on_thread.text, why, made);
         };
         let spawned = std::thread::Builder::new().name("tlc-specialize".into()).spawn(work);
@@ -400,20 +403,26 @@ impl Specializations {
         let Ok(version) = self.make(&sizes, self.compiler.machine.threads.threads()) else {
             return Err(broken);
         };
-        version.inner.check(inputs)?;
-        let version = Arc::new(version);
         let mut state = self.state();
+        let mut report = Specialization {
+            sizes: sizes.text,
+            reason: broken.to_string(),
+            kernels: version.inner.compiled_kernels(),
+            verdict: Verdict::Needed,
+        };
+        if version.inner.check(inputs).is_err() {
+            // Another assumption fails as well. It counts as made: calls that cannot succeed do not compile for ever.
+            report.verdict = Verdict::Failed;
+            state.report(report);
+            return Err(broken);
+        }
+        let version = Arc::new(version);
         let used = state.calls;
         let standing = Standing::Special {
             version: Arc::clone(&version),
             used,
         };
-        let report = state.report(Specialization {
-            sizes: sizes.text,
-            reason: broken.to_string(),
-            kernels: version.inner.compiled_kernels(),
-            verdict: Verdict::Needed,
-        });
+        let report = state.report(report);
         state.watch(inputs, standing);
         state.watched[0].broken = true;
         state.watched[0].report = Some(report);

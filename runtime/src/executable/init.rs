@@ -7,7 +7,7 @@
 use tlc_ir::plan::Storage;
 
 use super::repeat::constant;
-use super::{Binding, CallState, Executable, Frame, Run, RunError, lock};
+use super::{Binding, CallState, Executable, Frame, RunError, lock};
 use crate::memory::AlignedBuffer;
 
 /// What the `init` steps left.
@@ -66,14 +66,7 @@ impl Executable {
             }
         }
         let (arena, scratch) = (state.arena.as_mut_ptr(), state.scratch.as_mut_ptr());
-        let run = Run {
-            plan: &self.plan,
-            code: &self.code,
-            binding,
-            threads: &self.threads,
-            scratch,
-            scratch_bytes: binding.scratch_bytes,
-        };
+        let run = self.steps_of(binding, scratch);
         let mut read = vec![false; slots];
         let mut last = vec![None; slots];
         let (init, steps) = (self.plan.init.iter().enumerate(), &self.plan.steps);
