@@ -121,14 +121,15 @@ fn costs_of(plan: &Plan, steps: &[Step], target: &Target) -> Vec<(usize, StepCos
             Step::Launch(l) => out.push((number, costs.launch(l))),
             Step::Group(all) => out.extend(all.iter().map(|l| (number, costs.launch(l)))),
             Step::Gemm(g) => {
-                let [bytes, flops] = gemm_work(g);
-                let cost = costs.cost(
-                    "library matmul".into(),
-                    g.label.clone(),
-                    (&bytes, &flops),
-                    (floor_ns, "flops"),
-                );
-                out.push((number, cost));
+                let [bytes, flops] = gemm_work(plan, g);
+                let (step, label) = match &g.epilogue {
+                    None => ("library matmul".into(), g.label.clone()),
+                    Some(e) => (
+                        format!("library matmul + kernel {}", e.launch.kernel.0),
+                        format!("{} then {}", g.label, e.launch.label),
+                    ),
+                };
+                out.push((number, costs.cost(step, label, (&bytes, &flops), (floor_ns, "flops"))));
             }
             Step::Copy { src, .. } => {
                 let slot = &plan.slots[src.0 as usize];
@@ -193,7 +194,7 @@ fn work_of(plan: &Plan, steps: &[Step]) -> [IndexExpr; 2] {
             Step::Launch(l) => add(l.bytes.clone(), l.flops.clone()),
             Step::Group(all) => all.iter().for_each(|l| add(l.bytes.clone(), l.flops.clone())),
             Step::Gemm(g) => {
-                let [bytes, flops] = gemm_work(g);
+                let [bytes, flops] = gemm_work(plan, g);
                 add(bytes, flops);
             }
             Step::Copy { src, .. } => {
@@ -217,13 +218,22 @@ fn work_of(plan: &Plan, steps: &[Step]) -> [IndexExpr; 2] {
     sum
 }
 
-/// Bytes and operations of a matrix product.
-fn gemm_work(g: &Gemm) -> [IndexExpr; 2] {
+/// Bytes and operations of a matrix product, with what runs behind it; that finds the product's result in cache.
+fn gemm_work(plan: &Plan, g: &Gemm) -> [IndexExpr; 2] {
     let batch = IndexExpr::product(&g.batch);
     let width = IndexExpr::from(g.dtype.bytes());
     let flops = batch.clone() * g.m.clone() * g.n.clone() * g.k.clone() * IndexExpr::Const(2);
-    let area = g.m.clone() * g.k.clone() + g.k.clone() * g.n.clone() + g.m.clone() * g.n.clone();
-    [batch * area * width, flops]
+    let operands = g.m.clone() * g.k.clone() + g.k.clone() * g.n.clone();
+    let result = g.m.clone() * g.n.clone();
+    match &g.epilogue {
+        None => [batch * (operands + result) * width, flops],
+        Some(e) => {
+            let slot = &plan.slots[g.dst.slot.0 as usize];
+            let own = slot.len.clone() * IndexExpr::from(slot.dtype.bytes());
+            let bytes = batch * operands * width + e.launch.bytes.clone() - own;
+            [bytes, flops + e.launch.flops.clone()]
+        }
+    }
 }
 
 /// A size in bytes for people: `1.5 MiB`.

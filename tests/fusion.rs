@@ -38,15 +38,7 @@ fn compile(record: impl FnOnce(&Graph)) -> Executable {
 }
 
 fn all_launches(e: &Executable) -> Vec<&Launch> {
-    let mut out = Vec::new();
-    for step in &e.plan().steps {
-        match step {
-            Step::Launch(l) => out.push(l),
-            Step::Group(all) => out.extend(all),
-            Step::Gemm(_) | Step::Copy { .. } | Step::Loop(_) | Step::Call(_) => {}
-        }
-    }
-    out
+    e.plan().steps.iter().flat_map(Step::launches).collect()
 }
 
 fn counts(e: &Executable) -> Counts {

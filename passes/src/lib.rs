@@ -8,6 +8,7 @@ pub mod access;
 pub mod cluster;
 pub mod contraction;
 pub mod einsum_path;
+mod epilogue;
 #[cfg(feature = "seeded-faults")]
 pub mod faults;
 pub mod legalize;

@@ -145,7 +145,9 @@ pub fn choose_donations(
             let begins = spans[written.0 as usize].is_some_and(|s| s.0 == at);
             let mut readers = 0;
             plan.steps[at].visit_slots(&mut |s, _| readers += (plan.root(s) == read) as u32, &plan.kernels);
-            if same && dies && begins && readers == 1 && !out.contains(&(*input, *output)) {
+            // A product writes its result before the kernel behind it reads anything.
+            let overwritten = matches!(&plan.steps[at], Step::Gemm(g) if plan.root(g.dst.slot) == plan.root(written));
+            if same && dies && begins && readers == 1 && !overwritten && !out.contains(&(*input, *output)) {
                 out.push((*input, *output));
                 let decided = |d: &&mut AliasDecision| d.slot == written && d.of == read;
                 if let Some(d) = decisions.iter_mut().find(decided) {
@@ -436,7 +438,8 @@ pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>
     *in_place = pairs;
 }
 
-fn independent(a: &Step, b: &Step, plan: &Plan) -> bool {
+/// Whether two steps touch no slot in common that one of them writes.
+pub(crate) fn independent(a: &Step, b: &Step, plan: &Plan) -> bool {
     let mut touched: Vec<(SlotId, bool)> = Vec::new();
     a.visit_slots(&mut |s, w| touched.push((s, w)), &plan.kernels);
     let mut free = true;

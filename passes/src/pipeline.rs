@@ -235,13 +235,13 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
         pass: "own-outputs",
         source: source.into(),
     })?;
-    let clusters = {
+    let mut clusters = {
         let _span = tracing::info_span!("pass", name = "cluster").entered();
         cluster(&owned, &options.target)
     };
     let planned = {
         let _span = tracing::info_span!("pass", name = "plan").entered();
-        plan(&owned, &clusters, &options.target)
+        plan(&owned, &mut clusters, &options.target)
     };
     Ok(Compiled {
         graph: owned,

@@ -13,9 +13,11 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
+use crate::epilogue;
 use crate::legalize::legalize_for;
 use crate::lower::{Form, lower};
 use crate::memory::{self, AliasDecision};
+use crate::reason::FusionDecision;
 use crate::schedule::{Schedule, schedule, tree};
 
 mod control;
@@ -98,8 +100,8 @@ struct Planner<'g> {
     bodies: Vec<PlannedBody>,
 }
 
-/// Plans clusters, in their order.
-pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
+/// Plans clusters, in their order. What it decides about kernels behind products, the clusters' decisions then say.
+pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned {
     let mut p = Planner {
         graph,
         target,
@@ -131,6 +133,17 @@ pub fn plan(graph: &Graph, clusters: &Clusters, target: &Target) -> Planned {
     }
     for (i, input) in p.plan.inputs.iter_mut().enumerate() {
         input.slot = p.slot_of.get(&graph.inputs()[i]).copied();
+    }
+    for decision in epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches) {
+        let producer = p.values[decision.product.0 as usize];
+        let consumers = &clusters.clusters[decision.cluster].roots;
+        let reason = decision.reason.told(graph);
+        let of = |d: &&mut FusionDecision| Some(d.producer) == producer && consumers.contains(&d.consumer);
+        clusters
+            .decisions
+            .iter_mut()
+            .filter(of)
+            .for_each(|d| d.reason = reason.clone());
     }
     memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
     #[cfg(feature = "seeded-faults")]
@@ -245,6 +258,7 @@ impl Planner<'_> {
                     lhs,
                     rhs,
                     dst,
+                    epilogue: None,
                     label: format!("matmul {}", c.roots[0]),
                 })),
                 Vec::new(),

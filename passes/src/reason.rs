@@ -30,6 +30,17 @@ pub enum FusionReason {
         /// Scalar operations per element.
         ops: u32,
     },
+    /// Accepted: the consumer runs in the step of the matrix product, on each line of the result as soon as it is complete.
+    Epilogue {
+        /// Elements of a line, printed.
+        elements: String,
+    },
+    /// Refused: the consumer does not go along a matrix product's result line by line.
+    OtherLines,
+    /// Refused: the consumer needs what is computed after the matrix product, or others need the product before.
+    ProductOrder,
+    /// Refused: another kernel runs in the step of the matrix product already.
+    ProductTaken,
     /// Refused: the consumer needs the producer at other indices than the ones it computes at that moment.
     OtherIndices,
     /// Refused: the result would wait for itself.
@@ -94,6 +105,7 @@ impl FusionReason {
                 | Self::OnlyUse
                 | Self::Indices
                 | Self::Recompute { .. }
+                | Self::Epilogue { .. }
         )
     }
 }
@@ -109,6 +121,15 @@ impl fmt::Display for FusionReason {
             Self::Indices => f.write_str("it only says which element is meant"),
             Self::Recompute { ops } => write!(f, "recomputing {ops} cheap operations beats storing"),
             Self::ScalarInEveryRow => f.write_str("it has no vector form, and every row would compute it again"),
+            Self::Epilogue { elements } => {
+                write!(
+                    f,
+                    "behind the matrix product in its step, on each line of {elements} elements when it is complete"
+                )
+            }
+            Self::OtherLines => f.write_str("it does not go along the matrix product's result line by line"),
+            Self::ProductOrder => f.write_str("what lies between the matrix product and it must stay between them"),
+            Self::ProductTaken => f.write_str("another kernel runs behind the matrix product already"),
             Self::OtherIndices => f.write_str("the consumer reads it at other indices"),
             Self::Cycle => f.write_str("the merged kernel would depend on itself"),
             Self::SearchBudget => f.write_str("the search for a dependency cycle was cut short"),

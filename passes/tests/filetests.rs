@@ -166,6 +166,15 @@ fn report_steps(out: &mut String, steps: &[Step], indent: &str) {
                     dim(&g.n),
                     dim(&g.k)
                 )
+                .and_then(|()| match &g.epilogue {
+                    Some(e) => writeln!(
+                        out,
+                        "{indent}  epilogue, lines of {}: {}",
+                        dim(&e.lines.elements),
+                        launch(&e.launch)
+                    ),
+                    None => Ok(()),
+                })
             }
             Step::Group(all) => {
                 let s = if all.len() == 1 { "" } else { "s" };
@@ -231,8 +240,8 @@ fn run_graph(graph: &Graph, test: &FileTest<'_>) -> Result<String, String> {
     }
     let graph = own(&graph)?;
     let target = Target::default();
-    let clusters = cluster(&graph, &target);
-    let planned = plan(&graph, &clusters, &target);
+    let mut clusters = cluster(&graph, &target);
+    let planned = plan(&graph, &mut clusters, &target);
     let mut out = format!("@{}\n", graph.name);
     for report in reports {
         match report {

@@ -21,6 +21,7 @@ mod steps;
 mod watch;
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -137,6 +138,8 @@ struct Binding {
     layout: Layout,
     scratch_bytes: u64,
     arg_count: usize,
+    /// The most counters that a product needs.
+    counters: usize,
     init: Vec<BoundStep>,
     steps: Vec<BoundStep>,
     /// Values of the plan's symbols; those that data decides are as large as they may get, or what a call said.
@@ -159,6 +162,8 @@ struct CallState {
 struct Frame {
     slots: Vec<*mut u8>,
     args: Vec<*mut u8>,
+    /// For products with epilogues; zero between steps.
+    counters: Vec<AtomicU32>,
     bodies: Vec<BodyFrame>,
 }
 

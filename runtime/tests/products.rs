@@ -154,7 +154,7 @@ fn run<T: Element>(case: Case, a: &mut [T], b: &mut [T], threads: &[usize]) -> (
         // What lies in scratch must not matter.
         scratch.as_mut_slice().fill(0xff);
         // SAFETY: the layouts say where the matrices lie; the result is a buffer of its own.
-        unsafe { multiply(&product, &cut, &pool, scratch.as_mut_ptr(), stride) }.expect("no panic");
+        unsafe { multiply(&product, &cut, &pool, scratch.as_mut_ptr(), stride, None) }.expect("no panic");
         match &first {
             None => first = Some(c),
             Some(f) => {
@@ -437,7 +437,7 @@ fn nothing_beyond_the_end_of_a_matrix_is_touched() {
                 let cut = cut(&product, 1);
                 let mut scratch = AlignedBuffer::zeroed(cut.scratch_bytes).expect("memory");
                 // SAFETY: three mappings of the matrices' sizes.
-                unsafe { multiply(&product, &cut, &Pool::new(1), scratch.as_mut_ptr(), 0) }.expect("no panic");
+                unsafe { multiply(&product, &cut, &Pool::new(1), scratch.as_mut_ptr(), 0, None) }.expect("no panic");
                 // SAFETY: `m * n` elements were just written there.
                 let found = unsafe { std::slice::from_raw_parts(c.start.cast::<f32>(), m * n) };
                 assert!(found.iter().all(|&x| x == 0.0), "fresh mappings hold zeros");
@@ -571,7 +571,7 @@ fn lying_equals_copied<T: Element>(
         let mut scratch = AlignedBuffer::zeroed(stride * threads).expect("memory");
         scratch.as_mut_slice().fill(0xff);
         // SAFETY: the buffers have the elements that legs and strides reach; the result is a buffer of its own.
-        unsafe { multiply(&product, &cut, &pool, scratch.as_mut_ptr(), stride) }.expect("no panic");
+        unsafe { multiply(&product, &cut, &pool, scratch.as_mut_ptr(), stride, None) }.expect("no panic");
         let packed = scratch.as_slice().iter().any(|&b| b != 0xff);
         (c.into_iter().map(Element::bits).collect::<Vec<u64>>(), packed)
     };

@@ -211,8 +211,8 @@ fn in_back_end(finding: Finding, case: &Case, options: &CompileOptions) -> Guilt
         let graph = tlc_passes::rewrite::own_outputs::run(&graph).ok()?;
         let fails = |merges: usize| {
             guarded(|| {
-                let clusters = cluster_at_most(&graph, &passes.target, merges);
-                Ok(plan(&graph, &clusters, &passes.target))
+                let mut clusters = cluster_at_most(&graph, &passes.target, merges);
+                Ok(plan(&graph, &mut clusters, &passes.target))
             })
             .is_err()
         };
@@ -387,7 +387,7 @@ impl Search<'_> {
                 let target = pass_options(self.options).ok()?.target;
                 let graph = &self.compiled.graph;
                 let fails = |c: &Clusters| {
-                    guarded(|| Ok(tlc_passes::planner::plan(graph, c, &target)))
+                    guarded(|| Ok(tlc_passes::planner::plan(graph, &mut c.clone(), &target)))
                         .map_or(true, |p| !verify_plan(&p.plan).errors.is_empty())
                 };
                 match self.guilty_merge(&fails) {

@@ -6,7 +6,6 @@ use tlc_ir::binding::bind_symbols;
 use tlc_ir::interp::{self, Bounded, interpret_each, interpret_each_with_bounds};
 use tlc_ir::kernel::interp::interpret as interpret_kernel;
 use tlc_ir::kernel::{Access, Bind, Op, Stmt};
-use tlc_ir::plan::{Launch, Plan, Step};
 use tlc_ir::{DType, Graph, HostTensor, Kernel, NodeId};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::{Cluster, ClusterKind, Clusters};
@@ -149,18 +148,6 @@ pub(super) fn is_right_unstaged(graph: &Graph, clusters: &Clusters, number: usiz
     nests.is_ok_and(is_right)
 }
 
-/// Every launch of a plan, in order.
-pub(super) fn launches(plan: &Plan) -> Vec<&Launch> {
-    fn each(step: &Step) -> &[Launch] {
-        match step {
-            Step::Launch(l) => std::slice::from_ref(l),
-            Step::Group(all) => all,
-            _ => &[],
-        }
-    }
-    plan.init.iter().chain(&plan.steps).flat_map(each).collect()
-}
-
 /// The stage at which a right nest becomes a wrong kernel.
 pub(super) enum WrongKernel {
     /// A directive of the schedule.
@@ -175,8 +162,8 @@ pub(super) enum WrongKernel {
 pub(super) fn wrong_kernel(compiled: &Compiled, meaning: &Meaning) -> Option<(usize, WrongKernel, String)> {
     let planned = &compiled.planned;
     let (graph, clusters) = (&compiled.graph, &compiled.clusters);
-    let all = launches(&planned.plan);
-    let values_of = |launch: &Launch| -> Option<Vec<i64>> {
+    let all = planned.plan.launches();
+    let values_of = |launch: &tlc_ir::plan::Launch| -> Option<Vec<i64>> {
         launch
             .symbols
             .iter()

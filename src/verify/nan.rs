@@ -84,7 +84,7 @@ pub fn check_nan(case: &Case, executable: &Executable) -> Result<Nans, RunError>
             out.inputs.push((declared.name.clone(), count));
         }
     }
-    let visit = |step: &Step, f: &mut dyn FnMut(SlotId, bool)| step.visit_slots(f, &plan.kernels);
+    let visit = |step: &Step, f: &mut dyn FnMut(SlotId, bool)| plan.visit_slots_around(step, f);
     let mut guilty: Option<(usize, NodeId, usize)> = None;
     let mut reads_nan = false;
     executable.run_watched(&inputs, &mut |watched| {

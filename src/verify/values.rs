@@ -28,7 +28,7 @@ fn last_writers(executable: &Executable) -> Vec<Option<usize>> {
 }
 
 fn visit(step: &Step, executable: &Executable, f: &mut dyn FnMut(SlotId, bool)) {
-    step.visit_slots(f, &executable.plan().kernels);
+    executable.plan().visit_slots_around(step, f);
 }
 
 /// A value of the compiled graph, for messages.

@@ -307,7 +307,7 @@ impl IndexExpr {
         }
     }
 
-    fn factors(&self) -> Vec<IndexExpr> {
+    pub(crate) fn factors(&self) -> Vec<IndexExpr> {
         match self {
             IndexExpr::Node(n) => match &**n {
                 IndexNode::Product(f) => f.clone(),
@@ -487,27 +487,39 @@ impl IndexExpr {
 
     /// Rebuilds the expression with symbols and variables replaced where the function answers.
     pub fn replace(&self, atom: &mut dyn FnMut(&IndexNode) -> Option<IndexExpr>) -> IndexExpr {
+        self.replace_nodes(&mut |n| match n {
+            IndexNode::Sym(_) | IndexNode::Var(_) => atom(n),
+            _ => None,
+        })
+    }
+
+    /// Rebuilds the expression with nodes replaced where the function answers, outer ones first; what it answers is not looked
+    /// into.
+    pub fn replace_nodes(&self, node: &mut dyn FnMut(&IndexNode) -> Option<IndexExpr>) -> IndexExpr {
         let n = match self {
             IndexExpr::Const(_) => return self.clone(),
             IndexExpr::Node(n) => n,
         };
+        if let Some(replaced) = node(n) {
+            return replaced;
+        }
         match &**n {
-            IndexNode::Sym(_) | IndexNode::Var(_) => atom(n).unwrap_or_else(|| self.clone()),
+            IndexNode::Sym(_) | IndexNode::Var(_) => self.clone(),
             IndexNode::Sum { terms, constant, .. } => {
                 let mut all = Vec::with_capacity(terms.len());
                 let mut k = *constant;
                 for (t, c) in terms {
-                    let (inner, add) = t.replace(atom).mul_const(*c).linear();
+                    let (inner, add) = t.replace_nodes(node).mul_const(*c).linear();
                     all.extend(inner);
                     k = k.saturating_add(add);
                 }
                 IndexExpr::from_linear(all, k)
             }
-            IndexNode::Product(f) => f.iter().fold(IndexExpr::ONE, |a, f| a * f.replace(atom)),
-            IndexNode::FloorDiv(a, b) => IndexExpr::floor_div(&a.replace(atom), &b.replace(atom)),
-            IndexNode::Mod(a, b) => IndexExpr::modulo(&a.replace(atom), &b.replace(atom)),
-            IndexNode::Min(a, b) => IndexExpr::min(&a.replace(atom), &b.replace(atom)),
-            IndexNode::Max(a, b) => IndexExpr::max(&a.replace(atom), &b.replace(atom)),
+            IndexNode::Product(f) => f.iter().fold(IndexExpr::ONE, |a, f| a * f.replace_nodes(node)),
+            IndexNode::FloorDiv(a, b) => IndexExpr::floor_div(&a.replace_nodes(node), &b.replace_nodes(node)),
+            IndexNode::Mod(a, b) => IndexExpr::modulo(&a.replace_nodes(node), &b.replace_nodes(node)),
+            IndexNode::Min(a, b) => IndexExpr::min(&a.replace_nodes(node), &b.replace_nodes(node)),
+            IndexNode::Max(a, b) => IndexExpr::max(&a.replace_nodes(node), &b.replace_nodes(node)),
         }
     }
 

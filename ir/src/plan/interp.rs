@@ -294,14 +294,17 @@ impl<'p> Machine<'p> {
                 if matches!(storage, Storage::Input(_) | Storage::Constant(_)) {
                     return Err(PlanError::ReadOnly { step: number, slot });
                 }
-            } else if !self.written[root.0 as usize] {
+            } else if !self.written[root.0 as usize] && !matches!(step, Step::Gemm(g) if g.dst.slot == slot) {
                 return Err(PlanError::Unwritten { step: number, slot });
             }
         }
         match step {
             Step::Launch(l) => self.launch(number, l)?,
             Step::Group(all) => all.iter().try_for_each(|l| self.launch(number, l))?,
-            Step::Gemm(g) => self.gemm(number, g)?,
+            Step::Gemm(g) => {
+                self.gemm(number, g)?;
+                g.epilogue.iter().try_for_each(|e| self.launch(number, &e.launch))?;
+            }
             Step::Copy { src, dst } => {
                 for i in 0..self.lens[src.0 as usize] {
                     let v = self.get(number, *src, i as i64)?;

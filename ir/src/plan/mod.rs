@@ -101,8 +101,18 @@ pub struct Launch {
     pub flops: IndexExpr,
 }
 
-/// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`, by a library. Strides in elements. At most one operand is wound (see
-/// [`Strides`]), and never the result.
+impl Launch {
+    /// An expression over the kernel's symbols, over those of the plan.
+    pub fn outer(&self, e: &IndexExpr) -> IndexExpr {
+        e.replace(&mut |n| match n {
+            crate::index::IndexNode::Sym(s) => self.symbols.get(s.0 as usize).cloned(),
+            _ => None,
+        })
+    }
+}
+
+/// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`, by a library, and what runs on the result. Strides in elements. At most
+/// one operand is wound (see [`Strides`]), and never the result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gemm {
     /// f32 or f64.
@@ -121,8 +131,30 @@ pub struct Gemm {
     pub rhs: GemmOperand,
     /// Result.
     pub dst: GemmOperand,
+    /// What runs on the result, in the same step.
+    pub epilogue: Option<Box<Epilogue>>,
     /// What it computes, for reports.
     pub label: String,
+}
+
+/// A kernel behind a matrix product: the step means the product and then the kernel. Because of what each iteration touches,
+/// the kernel may run on part of the result as soon as that part is complete.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Epilogue {
+    /// The kernel; it reads the product's result.
+    pub launch: Launch,
+    /// What its iterations touch of the result.
+    pub lines: Lines,
+}
+
+/// How the parallel iterations of a kernel go along a buffer: those numbered from `g * iterations` to
+/// `(g + 1) * iterations` touch no elements but those from `g * elements` to `(g + 1) * elements`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Lines {
+    /// Iterations of a line.
+    pub iterations: IndexExpr,
+    /// Elements of a line.
+    pub elements: IndexExpr,
 }
 
 /// A strided matrix (stack) in a slot.
@@ -350,7 +382,7 @@ pub struct BodyLayout {
 impl Step {
     /// Calls `f(slot, writes)` for every slot the step touches.
     pub fn visit_slots(&self, f: &mut dyn FnMut(SlotId, bool), kernels: &[Kernel]) {
-        let mut launch = |l: &Launch| {
+        let launch = |l: &Launch, f: &mut dyn FnMut(SlotId, bool)| {
             for (slot, param) in l.args.iter().zip(&kernels[l.kernel.0 as usize].params) {
                 if param.access != crate::kernel::Access::Write {
                     f(*slot, false);
@@ -361,12 +393,13 @@ impl Step {
             }
         };
         match self {
-            Step::Launch(l) => launch(l),
-            Step::Group(all) => all.iter().for_each(launch),
+            Step::Launch(l) => launch(l, f),
+            Step::Group(all) => all.iter().for_each(|l| launch(l, f)),
             Step::Gemm(g) => {
                 f(g.lhs.slot, false);
                 f(g.rhs.slot, false);
                 f(g.dst.slot, true);
+                g.epilogue.iter().for_each(|e| launch(&e.launch, f));
             }
             Step::Copy { src, dst } => {
                 f(*src, false);
@@ -413,7 +446,24 @@ impl Bounds for UpTo<'_> {
     }
 }
 
+impl Step {
+    /// The kernels that it runs, in order; those of a loop's body are the body's.
+    pub fn launches(&self) -> &[Launch] {
+        match self {
+            Step::Launch(l) => std::slice::from_ref(l),
+            Step::Group(all) => all,
+            Step::Gemm(g) => g.epilogue.as_ref().map_or(&[], |e| std::slice::from_ref(&e.launch)),
+            Step::Copy { .. } | Step::Loop(_) | Step::Call(_) => &[],
+        }
+    }
+}
+
 impl Plan {
+    /// Every launch, in order; those of loops' bodies are the bodies'.
+    pub fn launches(&self) -> Vec<&Launch> {
+        self.init.iter().chain(&self.steps).flat_map(Step::launches).collect()
+    }
+
     /// Bytes that live as long as the executable: what the `init` steps leave for the steps of a call to read.
     pub fn persistent_bytes(&self) -> u64 {
         let mut read = vec![false; self.slots.len()];
@@ -440,6 +490,29 @@ impl Plan {
             values: symbols,
         });
         u64::try_from(range.hi.max(0)).ok().filter(|&n| n < i64::MAX as u64)
+    }
+
+    /// As [`Step::visit_slots`], for who sees memory only before and after a step: leaves out the result of a product as the
+    /// kernel behind it reads it, and as it is written where that kernel's results take its bytes.
+    pub fn visit_slots_around(&self, step: &Step, f: &mut dyn FnMut(SlotId, bool)) {
+        let Step::Gemm(g) = step else {
+            return step.visit_slots(f, &self.kernels);
+        };
+        let result = self.root(g.dst.slot);
+        let mut taken = false;
+        step.visit_slots(
+            &mut |s, writes| taken |= writes && s != g.dst.slot && self.root(s) == result,
+            &self.kernels,
+        );
+        let inside = |s: SlotId, writes: bool| s == g.dst.slot && (!writes || taken);
+        step.visit_slots(
+            &mut |s, writes| {
+                if !inside(s, writes) {
+                    f(s, writes);
+                }
+            },
+            &self.kernels,
+        );
     }
 
     /// The slot whose bytes this one uses: itself unless it is an alias.

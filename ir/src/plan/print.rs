@@ -101,7 +101,13 @@ impl Plan {
                 writeln!(f, "    gemm {} batch {batch} {m} x {n} x {k} {label}", g.dtype)?;
                 writeln!(f, "      lhs {}", self.operand(&g.lhs))?;
                 writeln!(f, "      rhs {}", self.operand(&g.rhs))?;
-                writeln!(f, "      dst {}", self.operand(&g.dst))
+                writeln!(f, "      dst {}", self.operand(&g.dst))?;
+                if let Some(e) = &g.epilogue {
+                    let [iterations, elements] = [&e.lines.iterations, &e.lines.elements].map(|e| self.dim(e));
+                    let launch = self.launch(&e.launch);
+                    writeln!(f, "      epilogue lines {iterations} by {elements} launch {launch}")?;
+                }
+                Ok(())
             }
             Step::Copy { src, dst } => writeln!(f, "    copy {src} to {dst}"),
             Step::Call(c) => {

@@ -8,6 +8,7 @@
 //! - A slot that is an alias and that no step writes is a *view*: it holds a value when its root does.
 
 mod control;
+mod epilogue;
 mod in_place;
 
 use std::fmt;
@@ -20,6 +21,7 @@ use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::Access;
 use crate::kernel::verify::nonnegative;
 use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage, Strides};
+pub use epilogue::lines;
 pub use in_place::runs_in_place;
 
 /// A broken rule of a plan, and where.
@@ -138,6 +140,9 @@ pub enum PlanRule {
     /// Launches of one group that touch the same bytes, one of them writing.
     #[error("two launches of the group touch {0}, and one writes it")]
     GroupConflict(SlotId),
+    /// A kernel behind a product that does not go along its result as said.
+    #[error("the epilogue does not go along the lines of {0} as it says")]
+    Epilogue(SlotId),
     /// A matrix product that leaves its slot.
     #[error("the product accesses {0} outside its length")]
     OutOfBounds(SlotId),
@@ -366,7 +371,10 @@ impl Checker<'_> {
             match step {
                 Step::Launch(l) => self.launch_ids(l),
                 Step::Group(all) => all.iter().for_each(|l| self.launch_ids(l)),
-                Step::Gemm(g) => [&g.lhs, &g.rhs, &g.dst].iter().for_each(|o| self.exists(o.slot)),
+                Step::Gemm(g) => {
+                    [&g.lhs, &g.rhs, &g.dst].iter().for_each(|o| self.exists(o.slot));
+                    g.epilogue.iter().for_each(|e| self.launch_ids(&e.launch));
+                }
                 Step::Copy { src, dst } => [src, dst].iter().for_each(|s| self.exists(**s)),
                 Step::Loop(_) | Step::Call(_) => {
                     let mut touched = Vec::new();
@@ -460,7 +468,8 @@ impl Checker<'_> {
                 let root = self.root(slot);
                 // A view holds what its root holds.
                 let value = if ever_written[slot.0 as usize] { slot } else { root };
-                if !writes && !holds[value.0 as usize] {
+                let within = matches!(step, Step::Gemm(g) if g.dst.slot == slot);
+                if !writes && !holds[value.0 as usize] && !within {
                     self.error(PlanRule::Unwritten(slot));
                 }
                 let storage = &plan.slots[root.0 as usize].storage;
@@ -482,7 +491,10 @@ impl Checker<'_> {
                     all.iter().for_each(|l| self.launch(l));
                     self.group(all);
                 }
-                Step::Gemm(g) => self.gemm(g),
+                Step::Gemm(g) => {
+                    self.gemm(g);
+                    self.epilogue(g);
+                }
                 Step::Copy { src, dst } => {
                     let from = &plan.slots[src.0 as usize];
                     self.argument(*dst, from.dtype, &from.len.clone());
@@ -577,11 +589,7 @@ impl Checker<'_> {
             }
         }
         for (slot, p) in l.args.iter().zip(&kernel.params) {
-            let len = p.len.replace(&mut |n| match n {
-                IndexNode::Sym(s) => l.symbols.get(s.0 as usize).cloned(),
-                _ => None,
-            });
-            self.argument(*slot, p.dtype, &len);
+            self.argument(*slot, p.dtype, &l.outer(&p.len));
         }
         for (i, a) in l.args.iter().enumerate() {
             for (j, b) in l.args.iter().enumerate().skip(i + 1) {

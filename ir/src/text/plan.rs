@@ -14,8 +14,8 @@ use crate::graph::control::MAX_LOOP_DEPTH;
 use crate::graph::{Along, Condition, Guard, HostFunction, NodeId, Shape, Symbol, TensorType};
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::plan::{
-    Carried, Gemm, GemmOperand, HostCall, KernelId, Launch, Leg, Plan, PlanInput, PlanOutput, Repeat, Slot, SlotId,
-    Step, Storage, Strides, Walk,
+    Carried, Epilogue, Gemm, GemmOperand, HostCall, KernelId, Launch, Leg, Lines, Plan, PlanInput, PlanOutput, Repeat,
+    Slot, SlotId, Step, Storage, Strides, Walk,
 };
 use crate::tensor::HostTensor;
 
@@ -593,7 +593,7 @@ impl PlanParser<'_, '_, '_, '_> {
         })
     }
 
-    /// `gemm f32 batch [b] m x n x k "label" lhs … rhs … dst …`, behind the first word.
+    /// `gemm f32 batch [b] m x n x k "label" lhs … rhs … dst … epilogue …`, behind the first word.
     fn gemm(&mut self) -> Parsed<Gemm> {
         let dtype = dtype(self.c)?;
         self.word("batch", "gemm")?;
@@ -607,6 +607,10 @@ impl PlanParser<'_, '_, '_, '_> {
         let lhs = self.operand("lhs", [&m, &k])?;
         let rhs = self.operand("rhs", [&k, &n])?;
         let dst = self.operand("dst", [&m, &n])?;
+        let epilogue = match self.c.eat_word("epilogue") {
+            true => Some(Box::new(self.epilogue()?)),
+            false => None,
+        };
         Ok(Gemm {
             dtype,
             batch,
@@ -616,7 +620,20 @@ impl PlanParser<'_, '_, '_, '_> {
             lhs,
             rhs,
             dst,
+            epilogue,
             label,
+        })
+    }
+
+    /// `lines 1 by 768 launch …`, behind the word `epilogue`.
+    fn epilogue(&mut self) -> Parsed<Epilogue> {
+        self.word("lines", "epilogue")?;
+        let iterations = dim(self.c, &mut self.names)?;
+        self.word("by", "epilogue")?;
+        let elements = dim(self.c, &mut self.names)?;
+        Ok(Epilogue {
+            launch: self.launch()?,
+            lines: Lines { iterations, elements },
         })
     }
 

@@ -42,8 +42,8 @@ impl Planner<'_> {
 
     fn repeat(&mut self, c: &Cluster, id: NodeId, l: &Loop) {
         let graph = Arc::clone(&l.body.0);
-        let clusters = cluster_body(&graph, self.target);
-        let planned = plan(&graph, &clusters, self.target);
+        let mut clusters = cluster_body(&graph, self.target);
+        let planned = plan(&graph, &mut clusters, self.target);
         let operands: Vec<SlotId> = self.graph.node(id).operands.iter().map(|&o| self.slot(o)).collect();
         let results = self.results(c, id);
         let (lead, carried) = operands.split_at(l.leading());

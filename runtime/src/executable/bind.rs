@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use tlc_ir::graph::control::mentions_data;
 use tlc_ir::index::{IndexExpr, IndexNode};
-use tlc_ir::plan::{Layout, Plan, SlotId, Step};
+use tlc_ir::plan::{Launch, Layout, Plan, SlotId, Step};
 
 use super::product::BoundGemm;
 use super::repeat::{BoundCall, BoundLoop};
@@ -65,16 +65,50 @@ impl Binding {
         }
         let mut arg_count = 0;
         let mut scratch_bytes = 0u64;
+        // The same, of steps that are more than launches.
+        let mut product_bytes = 0u64;
+        let mut counters = 0;
         let mut loops = 0;
         let mut steps = Vec::with_capacity(plan.init.len() + plan.steps.len());
+        // `before` are bytes of a worker's scratch that lie before the kernel's.
+        let mut bind_launch = |l: &Launch, before: u64| -> Result<BoundLaunch, RunError> {
+            let kernel = &plan.kernels[l.kernel.0 as usize];
+            let values: Vec<i64> = l.symbols.iter().map(|e| eval(e, &l.label)).collect::<Result<_, _>>()?;
+            let local = |e: &IndexExpr| e.eval_symbols(&values).ok_or_else(|| overflow(&l.label));
+            for (param, slot) in kernel.params.iter().zip(&l.args) {
+                // What the kernel believes its buffers hold is what they hold.
+                let wants = local(&param.len)?.max(0) as u64 * param.dtype.bytes() as u64;
+                if wants > slot_bytes[slot.0 as usize] {
+                    return Err(overflow(&l.label));
+                }
+            }
+            let extent = local(&kernel.parallel_extent())?.max(0) as u64;
+            let scratch = local(&kernel.cache_scratch_bytes())?.max(0) as u64;
+            scratch_bytes = scratch_bytes.max((before + scratch).next_multiple_of(SCRATCH_ALIGNMENT));
+            let bound = BoundLaunch {
+                kernel: l.kernel.0 as usize,
+                first_arg: arg_count,
+                args: l.args.iter().map(|s| s.0 as usize).collect(),
+                symbols: values,
+                extent,
+                grain: l.grain.max(1),
+            };
+            arg_count += l.args.len();
+            Ok(bound)
+        };
         for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
             let launches = match step {
                 Step::Launch(l) => std::slice::from_ref(l),
                 Step::Group(all) => &all[..],
                 Step::Gemm(g) => {
-                    let bound = BoundGemm::bind(g, threads, &eval)?;
+                    let mut bound = BoundGemm::bind(g, threads, &eval)?;
                     let scratch = (bound.cut().scratch_bytes as u64).next_multiple_of(SCRATCH_ALIGNMENT);
-                    scratch_bytes = scratch_bytes.max(scratch);
+                    product_bytes = product_bytes.max(scratch);
+                    if let Some(e) = &g.epilogue {
+                        let launch = bind_launch(&e.launch, scratch)?;
+                        bound.follow(launch, e, threads, &eval)?;
+                        counters = counters.max(bound.counters());
+                    }
                     steps.push(BoundStep::Gemm(Box::new(bound)));
                     continue;
                 }
@@ -91,7 +125,7 @@ impl Binding {
                     let body = layout.bodies.get(loops).ok_or_else(|| overflow(&l.label))?;
                     let bound = BoundLoop::bind(l, (number, loops), symbols, &slot_bytes, body, threads)?;
                     loops += 1;
-                    scratch_bytes = scratch_bytes.max(bound.body.scratch_bytes);
+                    product_bytes = product_bytes.max(bound.body.scratch_bytes);
                     steps.push(BoundStep::Loop(Box::new(bound)));
                     continue;
                 }
@@ -101,32 +135,8 @@ impl Binding {
                     continue;
                 }
             };
-            let mut bound = Vec::with_capacity(launches.len());
-            for l in launches {
-                let kernel = &plan.kernels[l.kernel.0 as usize];
-                let values: Vec<i64> = l.symbols.iter().map(|e| eval(e, &l.label)).collect::<Result<_, _>>()?;
-                let local = |e: &IndexExpr| e.eval_symbols(&values).ok_or_else(|| overflow(&l.label));
-                for (param, slot) in kernel.params.iter().zip(&l.args) {
-                    // What the kernel believes its buffers hold is what they hold.
-                    let wants = local(&param.len)?.max(0) as u64 * param.dtype.bytes() as u64;
-                    if wants > slot_bytes[slot.0 as usize] {
-                        return Err(overflow(&l.label));
-                    }
-                }
-                let extent = local(&kernel.parallel_extent())?.max(0) as u64;
-                let scratch = local(&kernel.cache_scratch_bytes())?.max(0) as u64;
-                scratch_bytes = scratch_bytes.max(scratch.next_multiple_of(SCRATCH_ALIGNMENT));
-                bound.push(BoundLaunch {
-                    kernel: l.kernel.0 as usize,
-                    first_arg: arg_count,
-                    args: l.args.iter().map(|s| s.0 as usize).collect(),
-                    symbols: values,
-                    extent,
-                    grain: l.grain.max(1),
-                });
-                arg_count += l.args.len();
-            }
-            steps.push(BoundStep::Launches(bound));
+            let bound: Result<Vec<BoundLaunch>, RunError> = launches.iter().map(|l| bind_launch(l, 0)).collect();
+            steps.push(BoundStep::Launches(bound?));
         }
         let rest = steps.split_off(plan.init.len());
         let (init, steps) = (steps, rest);
@@ -136,8 +146,9 @@ impl Binding {
             root,
             output_shapes,
             layout,
-            scratch_bytes,
+            scratch_bytes: scratch_bytes.max(product_bytes),
             arg_count,
+            counters,
             init,
             steps,
             symbols: symbols.to_vec(),

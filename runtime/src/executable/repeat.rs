@@ -6,9 +6,11 @@
 //! - Iterations write a carried value to its two buffers in turn, never to the one that they read.
 //! - A run of a known binding allocates nothing.
 
+use std::sync::atomic::AtomicU32;
+
 use tlc_ir::graph::{Along, HostFunction};
 use tlc_ir::interp::host_results;
-use tlc_ir::plan::{BodyLayout, HostCall, Plan, Repeat, Step, Walk};
+use tlc_ir::plan::{BodyLayout, HostCall, Plan, Repeat, SlotId, Step, Walk};
 use tlc_ir::{DType, HostTensor, Kernel};
 
 use super::bind::overflow;
@@ -44,8 +46,11 @@ pub(super) fn code(plan: &Plan, function: &dyn Fn(&Kernel) -> KernelFn) -> Code 
 fn any_address(plan: &Plan) -> Vec<bool> {
     let mut all = vec![cfg!(any(target_arch = "x86_64", target_arch = "aarch64")); plan.slots.len()];
     for step in plan.init.iter().chain(&plan.steps) {
-        if !matches!(step, Step::Launch(_) | Step::Group(_) | Step::Copy { .. }) {
-            step.visit_slots(&mut |s, _| all[plan.root(s).0 as usize] = false, &plan.kernels);
+        let mut by_element = |s: SlotId| all[plan.root(s).0 as usize] = false;
+        match step {
+            Step::Launch(_) | Step::Group(_) | Step::Copy { .. } => {}
+            Step::Gemm(g) => [&g.lhs, &g.rhs, &g.dst].iter().for_each(|o| by_element(o.slot)),
+            _ => step.visit_slots(&mut |s, _| by_element(s), &plan.kernels),
         }
     }
     all
@@ -78,6 +83,8 @@ impl Frame {
     pub(super) fn fit(&mut self, binding: &Binding) {
         self.slots.resize(binding.slot_bytes.len(), std::ptr::null_mut());
         self.args.resize(binding.arg_count, std::ptr::null_mut());
+        self.counters
+            .resize_with(self.counters.len().max(binding.counters), AtomicU32::default);
         let steps = binding.init.iter().chain(&binding.steps);
         let loops = steps.filter_map(|s| match s {
             BoundStep::Loop(l) => Some(l),
@@ -274,7 +281,7 @@ impl BoundLoop {
             true => Ok(slot),
             false => Err(misfit()),
         };
-        let slot = |s: tlc_ir::plan::SlotId| s.0 as usize;
+        let slot = |s: SlotId| s.0 as usize;
         // The body's slots are as large as the types of its inputs and outputs say.
         for (input, shape) in l.body.inputs.iter().zip(&body.shapes) {
             let bytes = bytes(shape, input.ty.dtype.bytes())?;
@@ -463,7 +470,7 @@ impl BoundCall {
     pub(super) fn bind(c: &HostCall, plan: &Plan, symbols: &[i64], slot_bytes: &[u64]) -> Result<BoundCall, RunError> {
         let misfit = || overflow(&c.label);
         let size = |e: &tlc_ir::IndexExpr| e.eval_symbols(symbols).and_then(|v| usize::try_from(v).ok());
-        let has = |slot: tlc_ir::plan::SlotId, elements: Option<usize>, width: usize| {
+        let has = |slot: SlotId, elements: Option<usize>, width: usize| {
             let bytes = elements.and_then(|n| n.checked_mul(width)).ok_or_else(misfit)?;
             match slot_bytes[slot.0 as usize] >= bytes as u64 {
                 true => Ok(slot.0 as usize),

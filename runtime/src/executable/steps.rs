@@ -1,11 +1,14 @@
 //! Running the steps of a plan, and of the bodies of its loops.
 
+use std::ops::Range;
+
 use tlc_ir::plan::{Plan, Storage};
 
+use super::product::{Along, BoundGemm};
 use super::repeat::constant;
-use super::{Binding, BoundLaunch, BoundStep, Code, Frame, RunError};
-use crate::gemm::multiply;
-use crate::jit::Args;
+use super::{Binding, BoundLaunch, BoundStep, Code, Frame, RunError, SCRATCH_ALIGNMENT};
+use crate::gemm::{Follow, multiply};
+use crate::jit::{Args, KernelFn};
 use crate::pool::Pool;
 
 /// A plan on its way through a call.
@@ -17,6 +20,44 @@ pub(super) struct Run<'r> {
     /// `scratch_bytes` for each worker, enough for the bodies too.
     pub(super) scratch: *mut u8,
     pub(super) scratch_bytes: u64,
+}
+
+/// What workers share.
+struct Shared<'a> {
+    kernels: &'a [KernelFn],
+    args: &'a [*mut u8],
+    scratch: *mut u8,
+    scratch_bytes: usize,
+}
+
+// SAFETY: workers only read the pointers; what they point to is split between them by the kernels' invariant that parallel
+// iterations write disjoint memory, and each worker has a scratch area of its own.
+unsafe impl Sync for Shared<'_> {}
+
+impl Shared<'_> {
+    /// Runs iterations of a kernel with the scratch of a worker, from a byte of it on.
+    ///
+    /// # Safety
+    /// Its arguments are in place, the range lies in the kernel's parallel range, no one else runs it, and the worker is this
+    /// thread.
+    unsafe fn call(&self, l: &BoundLaunch, (worker, byte): (usize, usize), begin: u64, end: u64) {
+        let args = Args {
+            buffers: self.args[l.first_arg..].as_ptr(),
+            symbols: l.symbols.as_ptr(),
+            // SAFETY: the scratch area has `scratch_bytes` for each of the pool's workers.
+            scratch: unsafe { self.scratch.add(worker * self.scratch_bytes + byte) },
+        };
+        // SAFETY: the binding evaluated every parameter's length and gave each a buffer of at least that size; the rest is the
+        // caller's promise.
+        unsafe { self.kernels[l.kernel].call(&args, begin as i64, end as i64) };
+    }
+}
+
+/// Writes down where a launch's buffers are.
+fn point(l: &BoundLaunch, frame: &mut Frame) {
+    for (k, &slot) in l.args.iter().enumerate() {
+        frame.args[l.first_arg + k] = frame.slots[slot];
+    }
 }
 
 impl Run<'_> {
@@ -61,30 +102,11 @@ impl Run<'_> {
     ) -> Result<Option<(usize, i64)>, RunError> {
         match step {
             BoundStep::Launches(launches) => {
-                for l in launches {
-                    for (k, &slot) in l.args.iter().enumerate() {
-                        frame.args[l.first_arg + k] = frame.slots[slot];
-                    }
-                }
+                launches.iter().for_each(|l| point(l, frame));
                 self.launch(launches, &frame.args)?;
                 Ok(None)
             }
-            BoundStep::Gemm(g) => {
-                let product = g.product(&frame.slots);
-                // SAFETY: the three matrices lie inside their slots by construction of the matrix form, the result overlaps
-                // neither operand, and every worker has `scratch_bytes` of scratch, which the binding made enough for the
-                // cut.
-                unsafe {
-                    multiply(
-                        &product,
-                        g.cut(),
-                        self.threads,
-                        self.scratch,
-                        self.scratch_bytes as usize,
-                    )?
-                };
-                Ok(None)
-            }
+            BoundStep::Gemm(g) => self.product(g, frame).map(|()| None),
             BoundStep::Copy { src, dst, bytes } => {
                 // SAFETY: both slots hold `bytes` bytes under this binding, and are different buffers.
                 unsafe { std::ptr::copy_nonoverlapping(frame.slots[*src], frame.slots[*dst], *bytes) };
@@ -95,28 +117,75 @@ impl Run<'_> {
         }
     }
 
-    fn launch(&self, launches: &[BoundLaunch], args: &[*mut u8]) -> Result<(), RunError> {
-        struct Shared<'a> {
-            args: &'a [*mut u8],
-            scratch: *mut u8,
+    /// Runs a product, and the kernel behind it along with it.
+    fn product(&self, g: &BoundGemm, frame: &mut Frame) -> Result<(), RunError> {
+        if let Some(e) = g.epilogue() {
+            point(&e.launch, frame);
         }
-        // SAFETY: workers only read the pointers; what they point to is split between them by the kernels' invariant that
-        // parallel iterations write disjoint memory, and each worker has a scratch area of its own.
-        unsafe impl Sync for Shared<'_> {}
-        let (scratch, scratch_bytes) = (self.scratch, self.scratch_bytes);
-        let shared = Shared { args, scratch };
-        let kernels = &self.code.kernels;
+        let counters = g.counters();
+        frame.counters[..counters].iter_mut().for_each(|c| *c.get_mut() = 0);
+        let product = g.product(&frame.slots);
+        let along = g
+            .epilogue()
+            .and_then(|e| e.along.as_ref().map(|along| (&e.launch, along)));
+        let shared = self.shared(&frame.args);
+        let scratch_before = g.cut().scratch_bytes.next_multiple_of(SCRATCH_ALIGNMENT as usize);
+        // Lines of the kernel from `first` to `last`.
+        let lines = |(launch, along): (&BoundLaunch, &Along), worker: usize, first: u64, last: u64| {
+            let (begin, end) = (first * along.iterations, last * along.iterations);
+            // SAFETY: the binding gave each worker scratch for the kernel behind that for the product, and pieces and lines
+            // are disjoint parts of the kernel's range. Until the product is done, only lines whose elements are.
+            unsafe { shared.call(launch, (worker, scratch_before), begin, end) };
+        };
+        let run = |worker: usize, entry: usize, done: Range<usize>, next: &mut u64| {
+            let Some((launch, along)) = along else { return };
+            let element = |line: usize| (entry as u64 * along.lines + line as u64) * along.width;
+            let (first, last) = along.within(element(done.start), element(done.end));
+            let first = first.max(*next);
+            if first < last {
+                lines((launch, along), worker, first, last);
+                *next = last;
+            }
+        };
+        let follow = along.map(|(_, along)| Follow {
+            side: along.side,
+            run: &run,
+            done: &frame.counters[..counters],
+        });
+        // SAFETY: the three matrices lie inside their slots by construction of the matrix form, the result overlaps neither
+        // operand, and every worker has `scratch_bytes` of scratch, which the binding made enough for the cut.
+        unsafe {
+            multiply(
+                &product,
+                g.cut(),
+                self.threads,
+                self.scratch,
+                self.scratch_bytes as usize,
+                follow.as_ref(),
+            )?
+        };
+        match (along, g.epilogue()) {
+            (Some(both), _) => g.late(both.1, &mut |line| lines(both, 0, line, line + 1)),
+            (None, Some(e)) => self.launch(std::slice::from_ref(&e.launch), &frame.args)?,
+            (None, None) => {}
+        }
+        Ok(())
+    }
+
+    fn shared<'s>(&'s self, args: &'s [*mut u8]) -> Shared<'s> {
+        Shared {
+            kernels: &self.code.kernels,
+            args,
+            scratch: self.scratch,
+            scratch_bytes: self.scratch_bytes as usize,
+        }
+    }
+
+    fn launch(&self, launches: &[BoundLaunch], args: &[*mut u8]) -> Result<(), RunError> {
+        let shared = self.shared(args);
         let run = |l: &BoundLaunch, worker: usize, begin: u64, end: u64| {
-            let shared = &shared;
-            let args = Args {
-                buffers: shared.args[l.first_arg..].as_ptr(),
-                symbols: l.symbols.as_ptr(),
-                // SAFETY: the scratch area has `scratch_bytes` for each of the pool's workers.
-                scratch: unsafe { shared.scratch.add(worker * scratch_bytes as usize) },
-            };
-            // SAFETY: the binding evaluated every parameter's length and gave each a buffer of at least that size, and
-            // `begin..end` lies in the kernel's parallel range.
-            unsafe { kernels[l.kernel].call(&args, begin as i64, end as i64) };
+            // SAFETY: `begin..end` lies in the kernel's parallel range, and no other worker is given it.
+            unsafe { shared.call(l, (worker, 0), begin, end) };
         };
         match launches {
             [one] if one.extent <= one.grain || self.threads.threads() == 1 => {

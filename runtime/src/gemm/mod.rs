@@ -10,6 +10,9 @@
 //!   product has a vector for an operand: blocks of it in turn, one chain of multiply-adds in each. So results do not depend on the cut, nor on the number of threads.
 //! - A [`Cut`] and the run that follows it agree on the scratch bytes.
 
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use tlc_ir::DType;
 
 use crate::pool::{Pool, PoolPanic};
@@ -83,6 +86,16 @@ pub struct Matrix<'a> {
     pub wound: Option<Wound<'a>>,
 }
 
+impl Product<'_> {
+    /// Lines of one entry.
+    fn lines(&self, side: Side) -> usize {
+        match side {
+            Side::Rows => self.m,
+            Side::Columns => self.n,
+        }
+    }
+}
+
 impl Matrix<'_> {
     /// A part of one matrix of the stack, whose first element is at `start` (that of the matrix itself, where it is wound).
     fn from(self, start: *mut u8, first_row: usize, first_column: usize) -> Self {
@@ -120,6 +133,30 @@ pub struct Product<'a> {
     pub dst: Matrix<'a>,
 }
 
+/// Which axis of a result is that of its lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Side {
+    /// A line is a row.
+    Rows,
+    /// A line is a column.
+    Columns,
+}
+
+/// What is done with the lines of a result as soon as they are complete.
+pub struct Follow<'a> {
+    /// What a line is.
+    pub side: Side,
+    /// Called as `run(worker, entry, lines, next)` when these lines of an entry of the stack are complete. Lines of one piece are
+    /// told by one worker, each time from the piece's first on, and `next` is what it left there before, at first 0.
+    pub run: &'a (dyn Fn(usize, usize, Range<usize>, &mut u64) + Sync),
+    /// For each entry and piece along the lines how many pieces across are done; zero before and after.
+    /// [`Cut::counters`] of them.
+    pub done: &'a [AtomicU32],
+}
+
+/// What a driver calls with the number of complete lines of a piece, and what the lines are.
+type Progress<'a> = Option<(Side, &'a mut dyn FnMut(usize))>;
+
 /// How a product is shared out between threads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Cut {
@@ -131,6 +168,40 @@ pub struct Cut {
     grain: usize,
     /// Bytes of scratch memory that each worker needs, aligned to 64.
     pub scratch_bytes: usize,
+}
+
+impl Cut {
+    /// True if only the calling thread works.
+    pub fn is_serial(&self) -> bool {
+        self.grain == 0
+    }
+
+    /// Pieces along the lines of one entry, and across them.
+    fn pieces(&self, side: Side) -> (usize, usize) {
+        match side {
+            Side::Rows => (self.rows, self.columns),
+            Side::Columns => (self.columns, self.rows),
+        }
+    }
+
+    /// Counters that a [`Follow`] needs for so many entries.
+    pub fn counters(&self, side: Side, entries: usize) -> usize {
+        match self.pieces(side) {
+            (_, 1) => 0,
+            (along, _) => entries.saturating_mul(along),
+        }
+    }
+
+    /// Calls `f` with the line where each piece of one entry begins, but for the first.
+    pub fn edges(&self, p: &Product<'_>, side: Side, f: &mut dyn FnMut(usize)) {
+        let unit = driver::unit(p);
+        let (extent, unit, units) = match side {
+            Side::Rows => (p.m, unit.rows, unit.count(p.m, unit.rows)),
+            Side::Columns => (p.n, unit.columns, unit.count(p.n, unit.columns)),
+        };
+        let (along, _) = self.pieces(side);
+        (1..along).for_each(|k| f(edge(k, along, units, unit, extent)));
+    }
 }
 
 /// The sides of the smallest part of a result that is worth computing alone. Cuts are at multiples of it.
@@ -212,7 +283,8 @@ struct Shared<'a>(&'a Product<'a>, *mut u8);
 // SAFETY: pieces write disjoint parts of the result and only read the operands; each worker has scratch of its own.
 unsafe impl Sync for Shared<'_> {}
 
-/// Computes a product on the pool, cut as [`cut`] said for it. `scratch` has `stride` bytes for each worker.
+/// Computes a product on the pool, cut as [`cut`] said for it, and calls `follow` for its lines. `scratch` has `stride` bytes for
+/// each worker.
 ///
 /// # Errors
 /// [`PoolPanic`] if a worker panicked.
@@ -227,6 +299,7 @@ pub unsafe fn multiply(
     pool: &Pool,
     scratch: *mut u8,
     stride: usize,
+    follow: Option<&Follow<'_>>,
 ) -> Result<(), PoolPanic> {
     let entries: usize = p.batch.iter().product();
     let pieces = entries * cut.rows * cut.columns;
@@ -238,7 +311,7 @@ pub unsafe fn multiply(
         let shared = &shared;
         for number in begin as usize..end as usize {
             // SAFETY: pieces are disjoint parts of the caller's product, and the worker's scratch is its own.
-            unsafe { piece(shared.0, cut, number, shared.1.add(worker * stride)) };
+            unsafe { piece(shared.0, cut, number, (worker, shared.1.add(worker * stride)), follow) };
         }
     };
     if cut.grain == 0 {
@@ -248,11 +321,17 @@ pub unsafe fn multiply(
     pool.parallel_for(pieces as u64, cut.grain as u64, &run)
 }
 
-/// Computes one piece.
+/// Computes one piece, with the number and scratch of a worker.
 ///
 /// # Safety
 /// As for [`multiply`], with the scratch of one worker.
-unsafe fn piece(p: &Product<'_>, cut: &Cut, number: usize, scratch: *mut u8) {
+unsafe fn piece(
+    p: &Product<'_>,
+    cut: &Cut,
+    number: usize,
+    (worker, scratch): (usize, *mut u8),
+    follow: Option<&Follow<'_>>,
+) {
     let unit = driver::unit(p);
     let (number, column) = (number / cut.columns, number % cut.columns);
     let (entry, row) = (number / cut.rows, number % cut.rows);
@@ -286,13 +365,53 @@ unsafe fn piece(p: &Product<'_>, cut: &Cut, number: usize, scratch: *mut u8) {
         dst: p.dst.from(at(&p.dst, rows.0, columns.0), rows.0, columns.0),
         ..*p
     };
+    // What is told of the lines: as the piece gets on with them, or once the last piece across is done.
+    let told = follow.map(|f| {
+        let (lines, along) = match f.side {
+            Side::Rows => (rows.0..rows.1, row),
+            Side::Columns => (columns.0..columns.1, column),
+        };
+        let (pieces, across) = cut.pieces(f.side);
+        (f, lines, entry * pieces + along, across)
+    });
+    let mut next = 0;
+    let mut on = told
+        .as_ref()
+        .filter(|t| t.3 == 1)
+        .map(|(f, lines, ..)| |count: usize| (f.run)(worker, entry, lines.start..lines.start + count, &mut next));
+    let progress: Progress<'_> = match (&told, &mut on) {
+        (Some((f, ..)), Some(on)) => Some((f.side, on)),
+        _ => None,
+    };
+    // SAFETY: a part of what the caller vouches for.
+    unsafe { compute(p, &part, scratch, progress) };
+    if let Some((f, lines, counter, across)) = told
+        && across > 1
+    {
+        // What the others wrote is seen by who comes last.
+        let before = f.done[counter].fetch_add(1, Ordering::AcqRel);
+        if before as usize + 1 == across {
+            f.done[counter].store(0, Ordering::Relaxed);
+            (f.run)(worker, entry, lines, &mut 0);
+        }
+    }
+}
+
+/// Computes a part of a product.
+///
+/// # Safety
+/// As for [`multiply`], with the scratch of one worker.
+unsafe fn compute(p: &Product<'_>, part: &Product<'_>, scratch: *mut u8, progress: Progress<'_>) {
     // The whole product decides: a piece of one row must be summed as its neighbours are.
     #[cfg(target_arch = "x86_64")]
     if dots::fits(p) {
         // SAFETY: a part of what the caller vouches for.
-        unsafe { dots::run(&part, p.n == 1) };
+        unsafe { dots::run(part, p.n == 1) };
+        if let Some((side, f)) = progress {
+            f(part.lines(side));
+        }
         return;
     }
     // SAFETY: a part of what the caller vouches for.
-    unsafe { driver::run(&part, scratch) };
+    unsafe { driver::run(part, scratch, progress) };
 }

@@ -3,7 +3,7 @@
 use gemm::Parallelism;
 use tlc_ir::DType;
 
-use super::{Leg, Matrix, Product, Unit};
+use super::{Leg, Matrix, Product, Progress, Unit};
 
 /// A multiple of every micro-kernel's edge, and wide enough that the crate takes no shortcut that sums in another order.
 const EDGE: usize = 96;
@@ -31,17 +31,20 @@ pub(super) fn packed_elements(p: &Product<'_>, _tall: usize, wide: usize) -> usi
     wide.saturating_mul(p.k)
 }
 
-/// Computes a piece.
+/// Computes a piece, and then tells of its lines.
 ///
 /// # Safety
 /// As for [`super::multiply`].
-pub(super) unsafe fn run(p: &Product<'_>, _scratch: *mut u8) {
+pub(super) unsafe fn run(p: &Product<'_>, _scratch: *mut u8, progress: Progress<'_>) {
     // SAFETY: the caller's promise.
     unsafe {
         match p.dtype {
             DType::F64 => unwound::<f64>(p, 0.0, 1.0),
             _ => unwound::<f32>(p, 0.0, 1.0),
         }
+    }
+    if let Some((side, f)) = progress {
+        f(p.lines(side));
     }
 }
 

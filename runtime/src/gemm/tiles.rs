@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 use tlc_ir::DType;
 
-use super::{Leg, Product, Unit};
+use super::{Leg, Product, Progress, Side, Unit};
 
 /// Bytes along the summed axis of one block: a strip of that length and what of a panel is in use fit the first-level
 /// cache. The order of summation depends on it, so it is the same on every machine.
@@ -27,6 +27,8 @@ const MANY_PANELS: usize = 2;
 const STRIPS_AT_ONCE: usize = 8;
 /// Bytes of a cache line.
 const LINE_BYTES: usize = 64;
+/// Bytes of complete lines from which on it pays to call what follows them.
+const TELL_BYTES: usize = 16 << 10;
 /// Panels of one pass over the strips, at most.
 const MAX_PANELS: usize = 16;
 
@@ -273,18 +275,50 @@ fn prefetch_row<T>(start: *const T, elements: usize, size: usize) {
     }
 }
 
-/// Computes a piece.
+/// Computes a piece, and tells of its lines as they are complete.
 ///
 /// # Safety
 /// As for [`super::multiply`], with scratch for one worker.
-pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8) {
+pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, mut progress: Progress<'_>) {
+    let mut tell = Tell {
+        told: 0,
+        // Elements of a line, where lines are across strips; otherwise all are complete at the end.
+        width: match &progress {
+            Some((Side::Rows, _)) if !along_rows(p) => Some(p.n),
+            Some((Side::Columns, _)) if along_rows(p) => Some(p.m),
+            _ => None,
+        },
+        to: progress.as_mut().map(|(_, f)| &mut **f as &mut dyn FnMut(usize)),
+    };
     // SAFETY: the caller's promise.
-    unsafe { with_tiles!(p.dtype, typed(p, scratch)) };
+    unsafe { with_tiles!(p.dtype, typed(p, scratch, &mut tell)) };
+    if let Some((side, f)) = progress {
+        f(p.lines(side));
+    }
+}
+
+/// Tells how many lines are complete, from time to time.
+struct Tell<'a> {
+    told: usize,
+    width: Option<usize>,
+    to: Option<&'a mut dyn FnMut(usize)>,
+}
+
+impl Tell<'_> {
+    /// So many lines are complete.
+    fn complete(&mut self, lines: usize, size: usize) {
+        if let (Some(width), Some(f)) = (self.width, &mut self.to)
+            && (lines - self.told).saturating_mul(width * size) >= TELL_BYTES
+        {
+            self.told = lines;
+            f(lines);
+        }
+    }
 }
 
 /// # Safety
 /// As for [`run`], and this machine has the instruction set of `K`.
-unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8) {
+unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>) {
     let size = size_of::<K::Element>();
     let dst = p.dst.start.cast::<K::Element>();
     let (lhs, rhs) = (p.lhs.start.cast::<K::Element>(), p.rhs.start.cast::<K::Element>());
@@ -436,6 +470,9 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8) {
                             std::ptr::null(),
                         );
                     }
+                }
+                if first + across == wide && begin + depth == p.k {
+                    tell.complete(top + height, size);
                 }
             }
         }

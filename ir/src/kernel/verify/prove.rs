@@ -156,6 +156,28 @@ fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32, left: &mut usize) ->
                 }
                 continue;
             }
+            IndexNode::FloorDiv(a, b) if let Some(b) = b.as_const().filter(|&b| b > 0 && c % b == 0) => {
+                // b * floor(a / b) is one of a-b+1..=a.
+                let rest = e.clone() - t.clone() * IndexExpr::Const(*c);
+                let end = if *c > 0 {
+                    a.clone() - IndexExpr::Const(b - 1)
+                } else {
+                    a.clone()
+                };
+                if by_cases(&(rest + end * IndexExpr::Const(c / b)), bounds, depth - 1, left) {
+                    return true;
+                }
+                continue;
+            }
+            IndexNode::FloorDiv(a, b) if let Some(b) = b.as_const().filter(|&b| *c < 0 && b > 0 && b % c == 0) => {
+                // n * floor(a / (n * d)) is at most floor(a / d).
+                let rest = e.clone() - t.clone() * IndexExpr::Const(*c);
+                let most = IndexExpr::floor_div(a, &IndexExpr::Const(b / -c));
+                if by_cases(&(rest - most), bounds, depth - 1, left) {
+                    return true;
+                }
+                continue;
+            }
             _ => continue,
         };
         let rest = e.clone() - t.clone() * IndexExpr::Const(*c);

@@ -38,6 +38,11 @@ impl Checker<'_> {
                 let launches = match &plan.steps[last] {
                     Step::Launch(l) => std::slice::from_ref(l),
                     Step::Group(all) => all,
+                    // A product that writes to the output's bytes does so before the operand is read.
+                    Step::Gemm(g) if self.root(g.dst.slot) != self.root(taker) => match &g.epilogue {
+                        Some(e) if given != g.lhs.slot && given != g.rhs.slot => std::slice::from_ref(&e.launch),
+                        _ => return false,
+                    },
                     _ => return false,
                 };
                 let mut readers = launches.iter().filter(|l| l.args.contains(&given));

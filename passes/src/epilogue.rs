@@ -1,0 +1,184 @@
+//! Products with epilogues: a kernel that goes along a product's result line by line becomes part of the product's step, so
+//! that each line is worked on while it is still in cache.
+//!
+//! A kernel qualifies by what it touches, not by what it computes ([`tlc_ir::plan::verify::lines`]): biases, activations,
+//! residuals, padding, and norms or softmax whose rows are the result's.
+
+use tlc_ir::Graph;
+use tlc_ir::kernel::Access;
+use tlc_ir::plan::verify::lines;
+use tlc_ir::plan::{Epilogue, Launch, Lines, Plan, SlotId, Step};
+
+use crate::memory::independent;
+use crate::planner::LaunchReport;
+use crate::reason::FusionReason;
+
+/// Steps between a product and the kernel behind it, at most.
+const MAX_DISTANCE: usize = 64;
+
+/// What was decided about a kernel that reads a product's result.
+pub(crate) struct Decision {
+    /// The product's result.
+    pub(crate) product: SlotId,
+    /// The cluster of the kernel.
+    pub(crate) cluster: usize,
+    /// What was decided, and why.
+    pub(crate) reason: EpilogueReason,
+}
+
+/// Why a kernel runs behind a product in one step, or does not.
+pub(crate) enum EpilogueReason {
+    /// It does: so many elements are a line of it.
+    Lines(Lines),
+    /// It does not go along the result line by line.
+    OtherLines,
+    /// It needs something that is computed after the product, or the product's result is needed before it.
+    Order,
+    /// Another kernel runs there already.
+    Taken,
+}
+
+impl EpilogueReason {
+    /// As a fusion of the product with the kernel.
+    pub(crate) fn told(self, graph: &Graph) -> FusionReason {
+        match self {
+            Self::Lines(lines) => FusionReason::Epilogue {
+                elements: graph.dim_text(&lines.elements),
+            },
+            Self::OtherLines => FusionReason::OtherLines,
+            Self::Order => FusionReason::ProductOrder,
+            Self::Taken => FusionReason::ProductTaken,
+        }
+    }
+}
+
+struct Entry {
+    step: Step,
+    in_place: Vec<(SlotId, SlotId)>,
+    report: Option<LaunchReport>,
+}
+
+/// Puts kernels behind the products whose results they read. `in_place` has a list for each step, and `launches` a report for
+/// each launch of the plan, in order; both are kept so.
+pub(crate) fn attach(
+    plan: &mut Plan,
+    in_place: &mut Vec<Vec<(SlotId, SlotId)>>,
+    launches: &mut Vec<LaunchReport>,
+) -> Vec<Decision> {
+    let is_launch = |s: &&Step| matches!(s, Step::Launch(_));
+    let once = plan.init.iter().filter(is_launch).count();
+    let mut reports = launches.split_off(once).into_iter();
+    let mut entries: Vec<Option<Entry>> = std::mem::take(&mut plan.steps)
+        .into_iter()
+        .zip(std::mem::take(in_place))
+        .map(|(step, in_place)| {
+            let report = is_launch(&&step).then(|| reports.next()).flatten();
+            Some(Entry { step, in_place, report })
+        })
+        .collect();
+    // By slot: the product that computes it.
+    let mut product_of: Vec<Option<usize>> = vec![None; plan.slots.len()];
+    let mut decisions = Vec::new();
+    for at in 0..entries.len() {
+        let Some(entry) = &entries[at] else { continue };
+        let launch = match &entry.step {
+            Step::Gemm(g) => {
+                product_of[g.dst.slot.0 as usize] = Some(at);
+                continue;
+            }
+            Step::Launch(l) => l,
+            _ => continue,
+        };
+        let products = launch.args.iter().filter_map(|s| product_of[s.0 as usize]);
+        let (Some(product), Some(report)) = (products.max(), &entry.report) else {
+            continue;
+        };
+        let cluster = report.cluster;
+        let Some(Entry {
+            step: Step::Gemm(g), ..
+        }) = &entries[product]
+        else {
+            continue;
+        };
+        let dst = g.dst.slot;
+        let reason = match (&g.epilogue, lines_along(plan, launch, dst)) {
+            (Some(_), _) => EpilogueReason::Taken,
+            (None, None) => EpilogueReason::OtherLines,
+            (None, Some(lines)) => match meet(plan, &entries, product, at) {
+                Some(place) => {
+                    join(&mut entries, product, at, place, lines.clone());
+                    product_of[dst.0 as usize] = Some(place);
+                    EpilogueReason::Lines(lines)
+                }
+                None => EpilogueReason::Order,
+            },
+        };
+        decisions.push(Decision {
+            product: dst,
+            cluster,
+            reason,
+        });
+    }
+    for entry in entries.into_iter().flatten() {
+        plan.steps.push(entry.step);
+        in_place.push(entry.in_place);
+        launches.extend(entry.report);
+    }
+    decisions
+}
+
+/// How a launch goes along a slot that it only reads, in the plan's symbols.
+fn lines_along(plan: &Plan, launch: &Launch, slot: SlotId) -> Option<Lines> {
+    let kernel = &plan.kernels[launch.kernel.0 as usize];
+    let mut reads = Vec::new();
+    for (arg, (param, number)) in launch.args.iter().zip(kernel.params.iter().zip(0..)) {
+        if *arg == slot {
+            if param.access != Access::Read {
+                return None;
+            }
+            reads.push(number);
+        }
+    }
+    let found = lines(kernel, &reads)?;
+    Some(Lines {
+        iterations: launch.outer(&found.iterations),
+        elements: launch.outer(&found.elements),
+    })
+}
+
+/// Where in the order of steps a product and a launch behind it can be one step.
+fn meet(plan: &Plan, entries: &[Option<Entry>], product: usize, launch: usize) -> Option<usize> {
+    if launch - product > MAX_DISTANCE {
+        return None;
+    }
+    let between = || entries[product + 1..launch].iter().flatten().map(|e| &e.step);
+    // What these decide may be a size of the launch.
+    if between().any(|s| matches!(s, Step::Call(_) | Step::Loop(_))) {
+        return None;
+    }
+    let free = |of: usize| {
+        let Some(entry) = &entries[of] else { return false };
+        between().all(|s| independent(s, &entry.step, plan))
+    };
+    match (free(launch), free(product)) {
+        (true, _) => Some(product),
+        (_, true) => Some(launch),
+        _ => None,
+    }
+}
+
+/// Makes the launch part of the product's step, at that place in the order.
+fn join(entries: &mut [Option<Entry>], product: usize, launch: usize, place: usize, lines: Lines) {
+    let (Some(mut first), Some(second)) = (entries[product].take(), entries[launch].take()) else {
+        return;
+    };
+    if let (Step::Gemm(g), Step::Launch(launch)) = (&mut first.step, second.step) {
+        let dst = g.dst.slot;
+        g.epilogue = Some(Box::new(Epilogue { launch, lines }));
+        first.report = second.report;
+        first.in_place = second.in_place;
+        // Where the result's bytes are free to take, the result needs none of its own.
+        first.in_place.sort_by_key(|(read, _)| *read != dst);
+    }
+    entries[place] = Some(first);
+}
