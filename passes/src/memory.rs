@@ -86,9 +86,12 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
             let root = plan.root(read);
             let same = plan.slots[root.0 as usize].len == plan.slots[written.0 as usize].len
                 && plan.slots[root.0 as usize].dtype.bytes() == plan.slots[written.0 as usize].dtype.bytes();
-            // Another launch of the group may read the operand while this one overwrites it.
+            // Another launch of the group, or the product before, may read the operand while this one overwrites it.
             let mut readers = 0;
-            plan.steps[at].visit_slots(&mut |s, _| readers += (plan.root(s) == root) as u32, &plan.kernels);
+            plan.steps[at].visit_slots(
+                &mut |s, writes| readers += (!writes && plan.root(s) == root) as u32,
+                &plan.kernels,
+            );
             // Everything that shares the bytes must be past its last use.
             let live = last_use[root.0 as usize] > at;
             let reason = match (

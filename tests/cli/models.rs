@@ -253,6 +253,7 @@ fn explain_tells_kernels_fusion_and_the_library_step() {
         "library matmul",
         "kernel 0",
         "fusion decisions",
+        "behind the matrix product in its step",
         "a matrix product by the library",
         "vectors side by side hide each other's latency: split",
         "innermost loops: 4 lanes",
@@ -261,8 +262,9 @@ fn explain_tells_kernels_fusion_and_the_library_step() {
         assert!(ran.out.contains(part), "{part} in\n{}", ran.out);
     }
     let json = p.run(&["explain", "m.tlir", "--format", "json"]).code(0).json();
-    assert_eq!(json["steps"][0]["what"], "library matmul");
-    assert_eq!(json["steps"][0]["flops"], 2 * 256 * 128 * 192);
+    // The product, and the sums of its rows behind it.
+    assert_eq!(json["steps"][0]["what"], "library matmul + kernel 0");
+    assert_eq!(json["steps"][0]["flops"], 2 * 256 * 128 * 192 + 256 * 192);
     assert!(json["memory"]["arena_bytes"].is_u64() && json["clusters"].is_array() && json["decisions"].is_array());
     let applied = json["schedules"][0]["applied"].as_array().map_or(0, Vec::len);
     assert!(

@@ -294,7 +294,7 @@ impl<'p> Machine<'p> {
                 if matches!(storage, Storage::Input(_) | Storage::Constant(_)) {
                     return Err(PlanError::ReadOnly { step: number, slot });
                 }
-            } else if !self.written[root.0 as usize] && !matches!(step, Step::Gemm(g) if g.dst.slot == slot) {
+            } else if !self.written[root.0 as usize] && !matches!(step, Step::Gemm(g) if g.makes(slot)) {
                 return Err(PlanError::Unwritten { step: number, slot });
             }
         }

@@ -458,6 +458,13 @@ impl Step {
     }
 }
 
+impl Gemm {
+    /// Whether that is the product's result and no operand: what the epilogue reads once the product has written it.
+    pub(super) fn makes(&self, slot: SlotId) -> bool {
+        self.dst.slot == slot && self.lhs.slot != slot && self.rhs.slot != slot
+    }
+}
+
 impl Plan {
     /// Every launch, in order; those of loops' bodies are the bodies'.
     pub fn launches(&self) -> Vec<&Launch> {

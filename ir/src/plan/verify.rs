@@ -468,7 +468,7 @@ impl Checker<'_> {
                 let root = self.root(slot);
                 // A view holds what its root holds.
                 let value = if ever_written[slot.0 as usize] { slot } else { root };
-                let within = matches!(step, Step::Gemm(g) if g.dst.slot == slot);
+                let within = matches!(step, Step::Gemm(g) if g.makes(slot));
                 if !writes && !holds[value.0 as usize] && !within {
                     self.error(PlanRule::Unwritten(slot));
                 }

@@ -11,9 +11,24 @@ use tlc_passes::{Compiled, Options, compile};
 
 use super::generate::Case;
 
+/// The plan where each epilogue is a step behind its product: other kernels need not go along the result.
+fn with_epilogues_apart(plan: &Plan) -> Plan {
+    let mut plan = plan.clone();
+    let apart = |mut step: Step| -> Vec<Step> {
+        let epilogue = match &mut step {
+            Step::Gemm(g) => g.epilogue.take(),
+            _ => None,
+        };
+        let launch = epilogue.map(|e| Step::Launch(e.launch));
+        std::iter::once(step).chain(launch).collect()
+    };
+    plan.steps = std::mem::take(&mut plan.steps).into_iter().flat_map(apart).collect();
+    plan
+}
+
 /// The plan with another kernel for each launch; `symbols` replaces the launches' symbol arguments.
 fn with_kernels(plan: &Plan, kernels: Vec<Kernel>, symbols: Option<Vec<IndexExpr>>) -> Plan {
-    let mut plan = plan.clone();
+    let mut plan = with_epilogues_apart(plan);
     let mut next = 0;
     for step in plan.init.iter_mut().chain(&mut plan.steps) {
         let launches = match step {
