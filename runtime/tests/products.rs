@@ -1,8 +1,10 @@
 //! Matrix products: values against sums in f64, whatever the strides; the same bits whatever the threads; nothing read or
 //! written beyond the matrices.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use tlc_ir::DType;
-use tlc_runtime::gemm::{Leg, Matrix, Product, Wound, cut, multiply};
+use tlc_runtime::gemm::{Follow, Leg, Matrix, Product, Side, Wound, cut, multiply};
 use tlc_runtime::memory::AlignedBuffer;
 use tlc_runtime::pool::Pool;
 
@@ -640,6 +642,85 @@ fn blocks_of_panels_are_multiplied_where_they_lie() {
                 }
                 lying_equals_copied::<f32>(&mut random, &outer, &inner, (1, other), true);
             }
+        }
+    }
+}
+
+/// What is told of a product's lines: each exactly once, when its elements are final, by whatever cut and order of strips.
+#[test]
+fn lines_are_told_once_and_when_they_are_complete() {
+    let mut random = Random(77);
+    let sizes = [1, 2, 7, 8, 9, 24, 48, 50, 64, 100, 131, 200, 300];
+    for round in 0..150 {
+        let mut size = || sizes[random.below(sizes.len())];
+        let (m, n, k) = (size(), size(), [1, 5, 64, 700][round % 4]);
+        let batch = 1 + random.below(3);
+        let side = [Side::Rows, Side::Columns][random.below(2)];
+        let order = match side {
+            Side::Rows => Order::Rows,
+            Side::Columns => Order::Columns,
+        };
+        let case = Case {
+            batch,
+            m,
+            n,
+            k,
+            orders: [Order::Rows, [Order::Rows, Order::Columns][random.below(2)], order],
+        };
+        let (la, lb) = (layout(case.orders[0], batch, m, k), layout(case.orders[1], batch, k, n));
+        let mut fill = |len: usize| -> Vec<f32> { (0..len).map(|_| random.value() as f32).collect() };
+        let (mut a, mut b) = (fill(la.len), fill(lb.len));
+        let (expected, lc) = run(case, &mut a, &mut b, &[1]);
+        for threads in [1, 2, 5] {
+            let pool = Pool::new(threads);
+            let mut c = vec![7.5f32; lc.len];
+            let (ba, bb, bc) = ([la.batch], [lb.batch], [lc.batch]);
+            let product = Product {
+                dtype: DType::F32,
+                batch: &[batch],
+                m,
+                n,
+                k,
+                lhs: matrix(a.as_mut_ptr(), &la, &ba),
+                rhs: matrix(b.as_mut_ptr(), &lb, &bb),
+                dst: matrix(c.as_mut_ptr(), &lc, &bc),
+            };
+            let cut = cut(&product, threads);
+            let stride = cut.scratch_bytes.next_multiple_of(64);
+            let mut scratch = AlignedBuffer::zeroed(stride * threads).expect("memory");
+            let done: Vec<AtomicU32> = (0..cut.counters(side, batch)).map(|_| AtomicU32::new(0)).collect();
+            let (lines, width) = match side {
+                Side::Rows => (m, n),
+                Side::Columns => (n, m),
+            };
+            let told: Vec<AtomicU32> = (0..batch * lines).map(|_| AtomicU32::new(0)).collect();
+            let early = AtomicU32::new(0);
+            let address = c.as_ptr().addr();
+            let tell = |worker: usize, entry: usize, all: std::ops::Range<usize>, next: &mut u64| {
+                assert!(worker < threads);
+                for line in all.start.max(*next as usize)..all.end {
+                    told[entry * lines + line].fetch_add(1, Ordering::Relaxed);
+                    for i in 0..width {
+                        let at = (entry * lines + line) * width + i;
+                        // SAFETY: an element of the result, which nobody writes any more: that is what is tested.
+                        let now = unsafe { std::ptr::with_exposed_provenance::<f32>(address).add(at).read() };
+                        early.fetch_add(u32::from(now.to_bits() != expected[at].to_bits()), Ordering::Relaxed);
+                    }
+                }
+                *next = all.end as u64;
+            };
+            let follow = Follow {
+                side,
+                run: &tell,
+                done: &done,
+            };
+            c.as_mut_ptr().expose_provenance();
+            // SAFETY: the layouts say where the matrices lie; the result is a buffer of its own.
+            unsafe { multiply(&product, &cut, &pool, scratch.as_mut_ptr(), stride, Some(&follow)) }.expect("no panic");
+            let what = format!("{case:?} {side:?} {threads} threads");
+            assert!(told.iter().all(|t| t.load(Ordering::Relaxed) == 1), "{what}");
+            assert_eq!(early.load(Ordering::Relaxed), 0, "{what}: elements that were not final");
+            assert!(done.iter().all(|d| d.load(Ordering::Relaxed) == 0), "{what}");
         }
     }
 }

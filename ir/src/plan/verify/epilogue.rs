@@ -6,7 +6,7 @@ use super::{Checker, PlanRule};
 use crate::dtype::DType;
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::verify::nonnegative;
-use crate::kernel::{Bind, Kernel, Memory, Op, Stmt, ValueId};
+use crate::kernel::{Access, Bind, Kernel, Memory, Op, Stmt, ValueId};
 use crate::plan::{Gemm, Lines};
 use crate::scalar::ScalarOp;
 
@@ -16,9 +16,11 @@ impl Checker<'_> {
         let Some(e) = &g.epilogue else { return };
         let plan = self.plan;
         self.launch(&e.launch);
-        let Some(kernel) = plan.kernels.get(e.launch.kernel.0 as usize) else {
+        let kernel = &plan.kernels[e.launch.kernel.0 as usize];
+        if kernel.params.len() != e.launch.args.len() || kernel.symbols.len() != e.launch.symbols.len() {
+            // Told by the launch's own check.
             return;
-        };
+        }
         let result = self.root(g.dst.slot);
         let arguments = || e.launch.args.iter().zip(0u32..);
         let touching: Vec<u32> = arguments()
@@ -35,10 +37,7 @@ impl Checker<'_> {
         }
         // Parts of the operands may still be read when the kernel writes.
         for (slot, p) in arguments() {
-            let writes = kernel
-                .params
-                .get(p as usize)
-                .is_some_and(|p| p.access != crate::kernel::Access::Read);
+            let writes = kernel.params[p as usize].access != Access::Read;
             for operand in [g.lhs.slot, g.rhs.slot] {
                 if writes && self.root(operand) == self.root(*slot) {
                     self.error(PlanRule::NotInPlace(operand, *slot));
@@ -66,7 +65,13 @@ pub fn lines(kernel: &Kernel, touched: &[u32]) -> Option<Lines> {
         },
     ] = &kernel.body[..]
     else {
-        return None;
+        // One iteration, and one line: the buffer.
+        let mut lengths = touched.iter().map(|&p| &kernel.params[p as usize].len);
+        let elements = lengths.next()?.clone();
+        return lengths.all(|l| *l == elements).then_some(Lines {
+            iterations: IndexExpr::ONE,
+            elements,
+        });
     };
     let mut walk = Walk {
         touched,
@@ -74,12 +79,7 @@ pub fn lines(kernel: &Kernel, touched: &[u32]) -> Option<Lines> {
         ops: FxHashMap::default(),
     };
     walk.body(body);
-    let mut search = Search {
-        kernel,
-        parallel: *var,
-        divisor: None,
-        extra: Vec::new(),
-    };
+    let mut search = Search::new(kernel, *var);
     let mut found: Option<Lines> = None;
     for (index, mask) in &walk.touches {
         let next = match search.touch(index, *mask, &walk.ops)? {
@@ -154,8 +154,13 @@ struct Search<'k> {
     parallel: VarId,
     /// What the parallel variable is divided by.
     divisor: Option<IndexExpr>,
-    /// Extents of variables that the kernel does not have: the quotient and the remainder of the parallel one, and one for
-    /// each range that a mask leaves.
+    /// By variable, with what the kernel says of it put into this search's variables.
+    extents: Vec<IndexExpr>,
+    /// What is never more than a number although it depends on the parallel variable: the rest of a buffer that is walked in
+    /// blocks.
+    blocks: Vec<IndexExpr>,
+    /// Extents of variables that the kernel does not have: the quotient and the remainder of the parallel one, one for each
+    /// block, and one for each range that a mask leaves.
     extra: Vec<Option<IndexExpr>>,
 }
 
@@ -166,12 +171,30 @@ impl Bounds for Search<'_> {
     fn extent(&self, var: VarId) -> Option<IndexExpr> {
         match (var.0 as usize).checked_sub(self.kernel.extents.len()) {
             Some(extra) => self.extra.get(extra).cloned().flatten(),
-            None => self.kernel.extent(var),
+            None => self.extents.get(var.0 as usize).cloned(),
         }
     }
 }
 
-impl Search<'_> {
+impl<'k> Search<'k> {
+    fn new(kernel: &'k Kernel, parallel: VarId) -> Search<'k> {
+        let mut search = Search {
+            kernel,
+            parallel,
+            divisor: None,
+            extents: kernel.extents.clone(),
+            blocks: Vec::new(),
+            extra: vec![None, None],
+        };
+        for e in &kernel.extents {
+            search.divided(e);
+        }
+        // Once more, now that all blocks are known.
+        search.extents = kernel.extents.iter().map(|e| search.divided(e)).collect();
+        search.extents[parallel.0 as usize] = kernel.extents[parallel.0 as usize].clone();
+        search
+    }
+
     fn quotient(&self) -> VarId {
         VarId(self.kernel.extents.len() as u32)
     }
@@ -181,14 +204,14 @@ impl Search<'_> {
     }
 
     fn touch(&mut self, index: &IndexExpr, mask: Option<ValueId>, ops: &FxHashMap<ValueId, &Op>) -> Option<Touch> {
+        self.extra.truncate(2 + self.blocks.len());
         let mut index = self.divided(index);
-        self.extra.resize(2, None);
-        self.extra.truncate(2);
-        self.extra[1] = self.divisor.clone();
         let mut ranges = Vec::new();
         if let Some(mask) = mask {
             self.ranges(mask, ops, &mut ranges);
         }
+        self.extra.truncate(2 + self.blocks.len());
+        self.extra[1] = self.divisor.clone();
         let mut known: Vec<(VarId, IndexExpr)> = Vec::new();
         for (e, low, high) in ranges {
             let (low, high) = (low.as_ref(), high.as_ref());
@@ -257,6 +280,14 @@ impl Search<'_> {
             IndexNode::Max(a, b) if b.is(1) && divides(a, &extent) => Some(a.clone()),
             _ => None,
         });
+        let positive = positive.replace_nodes(&mut |n| match n {
+            IndexNode::Min(a, b) => {
+                let (most, rest) = if a.as_const().is_some() { (a, b) } else { (b, a) };
+                let most = most.as_const()?;
+                self.block(most, rest)
+            }
+            _ => None,
+        });
         let (parallel, quotient, remainder) = (self.parallel, self.quotient(), self.remainder());
         let mut divisor = self.divisor.take();
         let mut same = |a: &IndexExpr, b: &IndexExpr| {
@@ -269,6 +300,26 @@ impl Search<'_> {
         });
         self.divisor = divisor;
         divided
+    }
+
+    /// A variable for `min(most, rest)`, where that depends on the parallel variable and is not negative.
+    fn block(&mut self, most: i64, rest: &IndexExpr) -> Option<IndexExpr> {
+        if !rest.uses(self.parallel) || !nonnegative(rest, self.kernel) {
+            return None;
+        }
+        let first = self.kernel.extents.len() + 2;
+        let whole = IndexExpr::min(&IndexExpr::Const(most), rest);
+        let at = match self.blocks.iter().position(|b| *b == whole) {
+            Some(at) => at,
+            // What a mask left of the access before is no longer needed.
+            None => {
+                self.extra.truncate(2 + self.blocks.len());
+                self.extra.push(Some(IndexExpr::Const(most) + IndexExpr::ONE));
+                self.blocks.push(whole);
+                self.blocks.len() - 1
+            }
+        };
+        Some(VarId((first + at) as u32).into())
     }
 
     /// Expressions of which a mask says that they lie in `low..high`.
