@@ -10,6 +10,7 @@ use std::sync::Arc;
 use tlc::onnx::{ImportOptions, import, import_in_place};
 use tlc::{CompileOptions, Executable, HostTensor, Input, compile_ir};
 use tlc_formats::npz;
+use tlc_ir::plan::{Plan, Step};
 use tlc_ir::tensor::BytesOwner;
 
 /// The largest difference, relative to the largest value of the output.
@@ -130,4 +131,99 @@ fn networks_answer_as_onnx_runtime_does() {
         .flat_map(|t| names.iter().flat_map(move |n| check(n, t)))
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// What of a plan runs as a kernel of its own, in order of names; and products, and kernels in the steps of products.
+fn apart(plan: &Plan, out: &mut (Vec<String>, usize, usize)) {
+    for step in &plan.steps {
+        match step {
+            Step::Gemm(g) => {
+                out.1 += 1;
+                out.2 += usize::from(g.epilogue.is_some());
+            }
+            Step::Loop(l) => apart(&l.body, out),
+            _ => out.0.extend(step.launches().iter().map(|l| l.label.clone())),
+        }
+    }
+    out.0.sort();
+}
+
+/// Biases, activations, residuals, masks, reshapes and most transposes have no kernel of their own: they run behind the product
+/// that they follow, or in the kernel of a norm, a softmax, a pool or a depthwise convolution, of which each is one.
+#[test]
+fn networks_have_no_kernels_for_what_follows_a_product() {
+    // Of the network of that name: products, kernels in their steps, kernels of their own.
+    let expected: [(&str, usize, usize, &[&str]); 13] = [
+        (
+            "conv_next",
+            7,
+            7,
+            &["2 einsum", "1 pad", "3 reduce.add+sub+reduce.add+add"],
+        ),
+        ("decoder", 13, 10, &["1 add+reduce.add+sub+reduce.add+add"]),
+        ("dense_cnn", 13, 13, &["1 pad", "1 reduce.max+max"]),
+        (
+            "diffusion",
+            45,
+            19,
+            &[
+                "1 mul+select",
+                "9 pad",
+                "8 reduce.add+sub+reduce.add",
+                "2 reduce.add+sub+reduce.add+add",
+                "1 select",
+            ],
+        ),
+        // The mask is made once for all layers.
+        (
+            "encoder",
+            17,
+            15,
+            &["1 add+reduce.add+sub+reduce.add+add", "1 gather", "1 mul"],
+        ),
+        ("gru", 9, 9, &["1 expand", "3 permute"]),
+        // Keys and values are repeated for the heads that share them, and queries turned by their place.
+        (
+            "llama",
+            19,
+            8,
+            &["2 add", "4 expand", "1 gather+reduce.add+mul", "1 mul+cos+sin"],
+        ),
+        ("lstm", 9, 9, &["1 expand", "3 permute"]),
+        (
+            "mobile",
+            13,
+            13,
+            &["2 einsum+max", "1 einsum+mul", "1 pad", "2 reduce.add+div"],
+        ),
+        ("residual_cnn", 7, 6, &["2 pad", "1 reduce.max"]),
+        ("speech", 18, 16, &["1 pad"]),
+        ("u_net", 12, 10, &["5 pad", "2 reduce.max"]),
+        (
+            "vision_transformer",
+            14,
+            8,
+            &["4 einsum", "1 gather", "2 reduce.max+exp+reduce.add"],
+        ),
+    ];
+    for (name, products, behind, kernels) in expected {
+        let bytes = std::fs::read(folder().join(format!("{name}.onnx"))).expect("the file is in the repository");
+        let imported = import(&bytes, &ImportOptions::default()).expect("a network");
+        let options = CompileOptions {
+            threads: Some(1),
+            ..CompileOptions::default()
+        };
+        let e = compile_ir(&imported.graph, &options).expect("compiles");
+        let mut found = (Vec::new(), 0, 0);
+        apart(e.plan(), &mut found);
+        let mut counted: Vec<String> = Vec::new();
+        for same in found.0.chunk_by(|a, b| a == b) {
+            counted.push(format!("{} {}", same.len(), same[0]));
+        }
+        assert_eq!(
+            (found.1, found.2, counted),
+            (products, behind, kernels.iter().map(ToString::to_string).collect()),
+            "{name}"
+        );
+    }
 }

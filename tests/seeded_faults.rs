@@ -52,6 +52,15 @@ const VIEWS: &str = "graph @g(%x: f32[4, 4, 4], %y: f32[4, 4, 4]) {
   return %5 as z
 }";
 
+const TURNED: &str = "graph @g(%x: f32[80, 64], %w: f32[64, 96], %b: f32[96, 80]) {
+  %0 = einsum %x, %w {ab,bc->ac} : f32[80, 96]
+  %1 = tanh %0 : f32[80, 96]
+  %2 = permute %1 {axes=[1, 0]} : f32[96, 80]
+  %3 = add %2, %b : f32[96, 80]
+  %4 = exp %3 : f32[96, 80]
+  return %4 as y
+}";
+
 const SOFTMAX: &str = "graph @g(%x: f32[32, 70], %w: f32[70]) {
   %0 = expand %w : f32[32, 70]
   %1 = mul %x, %0 : f32[32, 70]
@@ -169,7 +178,7 @@ const WEIGHTS: &str = "graph @g(%x: f32[8, 90]) {
 }";
 
 #[rustfmt::skip]
-const ALL: [Expected; 30] = [
+const ALL: [Expected; 31] = [
     Expected { fault: Fault::AdditionOfOneIsNothing, graph: ELEMENTWISE, stage: "pass canonicalize", decision: &["= add"], reason: "", operations: 2 },
     Expected { fault: Fault::NegationIsNothing, graph: ELEMENTWISE, stage: "pass canonicalize", decision: &["= neg"], reason: "", operations: 1 },
     Expected { fault: Fault::PermutationsComposedBackwards, graph: VIEWS, stage: "pass canonicalize", decision: &["= permute"], reason: "", operations: 2 },
@@ -186,6 +195,7 @@ const ALL: [Expected; 30] = [
     Expected { fault: Fault::FusedExtentIsShort, graph: SOFTMAX, stage: "fusion", decision: &["share a kernel"], reason: "row-local", operations: 5 },
     Expected { fault: Fault::StoredValueForgotten, graph: SIBLINGS, stage: "fusion", decision: &["share a kernel"], reason: "row-local", operations: 7 },
     Expected { fault: Fault::ProductTransposed, graph: PRODUCTS, stage: "matrix product", decision: &["einsum"], reason: "", operations: 1 },
+    Expected { fault: Fault::EpilogueOfOtherLines, graph: TURNED, stage: "product epilogue", decision: &["as its lines are complete"], reason: "behind the matrix product", operations: 3 },
     Expected { fault: Fault::SumBeginsAtOne, graph: SOFTMAX, stage: "lowering", decision: &["reduce add"], reason: "", operations: 1 },
     Expected { fault: Fault::StagedValueElsewhere, graph: SOFTMAX, stage: "lowering", decision: &["values kept from phase to phase", "reduce"], reason: "phases", operations: 8 },
     Expected { fault: Fault::SplitDropsTail, graph: SOFTMAX, stage: "schedule", decision: &["split"], reason: "", operations: 1 },

@@ -139,7 +139,11 @@ fn lines_along(plan: &Plan, launch: &Launch, slot: SlotId) -> Option<Lines> {
             reads.push(number);
         }
     }
-    let found = lines(kernel, &reads)?;
+    #[allow(unused_mut, reason = "only a seeded fault changes it")]
+    let mut found = lines(kernel, &reads);
+    #[cfg(feature = "seeded-faults")]
+    crate::faults::after_lines(&mut found);
+    let found = found?;
     Some(Lines {
         iterations: launch.outer(&found.iterations),
         elements: launch.outer(&found.elements),

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tlc_ir::graph::{Graph, GraphError, Monoid, Node, View};
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
-use tlc_ir::plan::{Layout, Plan, Step, Storage};
+use tlc_ir::plan::{Layout, Lines, Plan, Step, Storage};
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
 
 use crate::cluster::{ClusterKind, Clusters, LoopSpace};
@@ -55,6 +55,8 @@ pub enum Fault {
     StoredValueForgotten,
     /// contraction: rows and columns of the left matrix are confused.
     ProductTransposed,
+    /// epilogue: a kernel runs behind a product although it needs other lines than those that are complete.
+    EpilogueOfOtherLines,
     /// lower: sums begin at one.
     SumBeginsAtOne,
     /// lower: what a row keeps for its next phase is read from the beginning of the row.
@@ -87,7 +89,7 @@ pub enum Fault {
 
 impl Fault {
     /// Every fault.
-    pub const ALL: [Fault; 30] = [
+    pub const ALL: [Fault; 31] = [
         Fault::AdditionOfOneIsNothing,
         Fault::NegationIsNothing,
         Fault::PermutationsComposedBackwards,
@@ -104,6 +106,7 @@ impl Fault {
         Fault::FusedExtentIsShort,
         Fault::StoredValueForgotten,
         Fault::ProductTransposed,
+        Fault::EpilogueOfOtherLines,
         Fault::SumBeginsAtOne,
         Fault::StagedValueElsewhere,
         Fault::SplitDropsTail,
@@ -479,6 +482,16 @@ pub(crate) fn after_legalize(exponential: bool, kernel: &mut Kernel) {
             *value = Scalar::from_f64(DType::F32, value.as_f64() * 1.05);
         }
     });
+}
+
+/// Behind the search for the lines along which a kernel goes.
+pub(crate) fn after_lines(lines: &mut Option<Lines>) {
+    if is(Fault::EpilogueOfOtherLines) && lines.is_none() {
+        *lines = Some(Lines {
+            iterations: IndexExpr::ONE,
+            elements: IndexExpr::ONE,
+        });
+    }
 }
 
 /// Behind the grouping of launches.

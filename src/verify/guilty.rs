@@ -43,6 +43,8 @@ pub enum Stage {
     Legalization,
     /// Which contractions are products for the library.
     Product,
+    /// Which kernels run behind a product, in its step.
+    Epilogue,
     /// Which launches run side by side.
     Grouping,
     /// Which values share bytes.
@@ -68,6 +70,7 @@ impl fmt::Display for Stage {
             Stage::Schedule => "schedule",
             Stage::Legalization => "legalization",
             Stage::Product => "matrix product",
+            Stage::Epilogue => "product epilogue",
             Stage::Grouping => "grouping of launches",
             Stage::Alias => "alias",
             Stage::Placement => "placement in the arena",
@@ -346,6 +349,12 @@ impl Search<'_> {
         use tlc_ir::plan::verify::PlanRule::*;
         Some(match &rule {
             AliasLive(a, b) | NotInPlace(a, b) | AliasLength(a, b) => self.alias(*a, *b, effect),
+            Epilogue(slot) => {
+                let decision = format!("a kernel runs on {} as its lines are complete", self.slot_text(*slot));
+                let told = self.compiled.clusters.decisions.iter().map(|d| d.reason.to_string());
+                let reason = told.filter(|r| r.starts_with("behind the matrix product")).last();
+                Guilty::new(Stage::Epilogue, decision, reason.unwrap_or_default(), effect)
+            }
             GroupConflict(slot) => {
                 let decision = match place {
                     PlanPlace::Step(step) => {

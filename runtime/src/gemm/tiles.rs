@@ -471,7 +471,8 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
                         );
                     }
                 }
-                if first + across == wide && begin + depth == p.k {
+                // After several passes most of a line has left the cache, and what follows it would drive the panels out.
+                if across == wide && begin + depth == p.k {
                     tell.complete(top + height, size);
                 }
             }
