@@ -142,13 +142,16 @@ pub enum Side {
     Columns,
 }
 
+/// Called as `(worker, entry, lines, next)` when these lines of an entry of the stack are complete. Lines of one piece are told by
+/// one worker, each time from the piece's first on, and `next` is what it left there before, at first 0.
+pub type LinesDone<'a> = dyn Fn(usize, usize, Range<usize>, &mut u64) + Sync + 'a;
+
 /// What is done with the lines of a result as soon as they are complete.
 pub struct Follow<'a> {
     /// What a line is.
     pub side: Side,
-    /// Called as `run(worker, entry, lines, next)` when these lines of an entry of the stack are complete. Lines of one piece are
-    /// told by one worker, each time from the piece's first on, and `next` is what it left there before, at first 0.
-    pub run: &'a (dyn Fn(usize, usize, Range<usize>, &mut u64) + Sync),
+    /// What is called.
+    pub run: &'a LinesDone<'a>,
     /// For each entry and piece along the lines how many pieces across are done; zero before and after.
     /// [`Cut::counters`] of them.
     pub done: &'a [AtomicU32],

@@ -401,3 +401,107 @@ fn divides(part: &IndexExpr, whole: &IndexExpr) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::text::{no_data, parse_module};
+
+    /// The lines along which a kernel of that body goes in `p0`; its first parameter has the given length.
+    fn found(symbols: &str, len: &str, body: &str) -> Option<(String, String)> {
+        let text = format!("kernel(p0: f32[{len}] read, p1: f32[{len}] write) {symbols} {{\n{body}\n}}\n",);
+        let module = parse_module(&text, &mut no_data).unwrap_or_else(|e| panic!("{e:?} in {text}"));
+        let found = lines(&module.kernels[0].1, &[0])?;
+        let name = |s: SymId| format!("s{}", s.0);
+        let text = |e: &IndexExpr| e.display(&name).to_string();
+        Some((text(&found.iterations), text(&found.elements)))
+    }
+
+    fn is(found: Option<(String, String)>, iterations: &str, elements: &str) -> bool {
+        found == Some((iterations.into(), elements.into()))
+    }
+
+    fn rows(extent: &str, inner: &str, index: &str) -> String {
+        format!(
+            "  for i0 in 0..{extent} parallel {{\n    for i1 in 0..{inner} serial {{\n      %0: f32 = load p0[{index}]\n      \
+             store p1[{index}], %0\n    }}\n  }}"
+        )
+    }
+
+    #[test]
+    fn rows_are_lines() {
+        assert!(is(found("", "12", &rows("3", "4", "4*i0 + i1")), "1", "4"));
+        // One element too many, and one too few to begin with.
+        assert_eq!(found("", "13", &rows("3", "5", "4*i0 + i1")), None);
+        assert_eq!(found("", "12", &rows("3", "4", "4*i0 + i1 - 1")), None);
+        // A row for all, and each other's rows.
+        assert_eq!(found("", "12", &rows("3", "4", "i1")), None);
+        assert_eq!(found("", "12", &rows("3", "4", "8 - 4*i0 + i1")), None);
+        // The columns.
+        assert_eq!(found("", "12", &rows("4", "3", "i0 + 4*i1")), None);
+    }
+
+    #[test]
+    fn symbolic_rows_are_lines() {
+        let symbols = "where s0 in 0..=1000, s1 in 0..=1000";
+        assert!(is(found(symbols, "s0*s1", &rows("s0", "s1", "s1*i0 + i1")), "1", "s1"));
+        // Whole vectors.
+        let index = "s1*i0 + 16*i1";
+        assert!(is(
+            found(symbols, "s0*s1", &rows("s0", "div(s1, 16)", index)),
+            "1",
+            "s1"
+        ));
+        let index = "s1*i0 + 32*i1 + 31";
+        assert!(is(
+            found(symbols, "s0*s1", &rows("s0", "div(s1, 32)", index)),
+            "1",
+            "s1"
+        ));
+        assert_eq!(
+            found(symbols, "s0*s1", &rows("s0", "div(s1, 32)", "s1*i0 + 32*i1 + 32")),
+            None
+        );
+    }
+
+    #[test]
+    fn iterations_of_a_line_are_counted() {
+        // Three rows of four make one line where the first axis is not walked in order.
+        let index = "12*div(i0, 3) + 4*mod(i0, 3) + i1";
+        assert!(is(found("", "24", &rows("6", "4", index)), "1", "4"));
+        let index = "12*div(i0, 3) + 8 - 4*mod(i0, 3) + i1";
+        assert!(is(found("", "24", &rows("6", "4", index)), "3", "12"));
+    }
+
+    #[test]
+    fn blocks_are_lines() {
+        let body = rows("3", "min(4096, 10000 - 4096*i0)", "4096*i0 + i1");
+        assert!(is(found("", "10000", &body), "1", "4096"));
+        let body = rows("3", "min(4097, 10000 - 4096*i0)", "4096*i0 + i1");
+        assert_eq!(found("", "10000", &body), None);
+    }
+
+    #[test]
+    fn one_iteration_has_one_line() {
+        let body = "  for i0 in 0..12 serial {\n    %0: f32 = load p0[11 - i0]\n    store p1[i0], %0\n  }";
+        assert!(is(found("", "12", body), "1", "12"));
+    }
+
+    /// Rows of 4 with one element of padding on each side, under the given mask.
+    fn padded(mask: &str) -> Option<(String, String)> {
+        let body = format!(
+            "  for i0 in 0..6 parallel {{\n    for i1 in 0..6 serial {{\n      %0: i32 = const 0\n      %1: i32 = const 4\n      \
+             %2: i32 = index i1 - 1\n      %3: bool = le %0, %2\n      %4: bool = lt %2, %1\n      %5: bool = and %3, %4\n      \
+             %6: f32 = load p0[4*i0 + i1 - 1] if {mask}\n      store p1[4*i0], %6\n    }}\n  }}"
+        );
+        found("", "24", &body)
+    }
+
+    #[test]
+    fn a_mask_says_where_an_access_goes() {
+        assert!(is(padded("%5"), "1", "4"));
+        // Each half alone leaves an end open.
+        assert_eq!(padded("%3"), None);
+        assert_eq!(padded("%4"), None);
+    }
+}
