@@ -10,8 +10,10 @@ use tlc_ir::tensor::BytesOwner;
 
 use crate::proto::*;
 
+type Kind = (i64, DType, usize, fn(u8) -> f32);
+
 /// Element types of ONNX, how many of an element share a byte, and what its bits are worth, written down from the documents.
-const KINDS: [(i64, DType, usize, fn(u8) -> f32); 5] = [
+const KINDS: [Kind; 5] = [
     (22, DType::I4, 2, |b| f32::from((b << 4) as i8 >> 4)),
     (21, DType::U4, 2, f32::from),
     (26, DType::I2, 4, |b| f32::from((b << 6) as i8 >> 6)),
@@ -91,7 +93,15 @@ fn elements_are_what_their_bits_say_in_every_type_and_shape() {
     let zero = [HostTensor::from_slice(&[], &[0.0f32]).expect("a scalar")];
     for (element, dtype, per_byte, of) in KINDS {
         // Whole bytes a row, ragged rows, few elements, none; more than folding computes.
-        for shape in [&[64, 96][..], &[73, 71], &[5003], &[3, 5, 7], &[17], &[4, 0], &[1, 33, 1]] {
+        for shape in [
+            &[64, 96][..],
+            &[73, 71],
+            &[5003],
+            &[3, 5, 7],
+            &[17],
+            &[4, 0],
+            &[1, 33, 1],
+        ] {
             let n = shape.iter().product::<i64>() as usize;
             let data = bytes(n.div_ceil(per_byte));
             let expected = worth(&data, per_byte, n, of);
@@ -179,7 +189,11 @@ fn weights_of_a_dequantized_product_stay_in_the_file() {
         let x: Vec<f32> = (0..n * ROWS).map(|i| (i % 7) as f32 - 3.0).collect();
         let input = [HostTensor::from_slice(&[n, ROWS], &x).expect("elements")];
         let found = run(&executable, &input);
-        assert_eq!(found[0].as_slice::<f32>(), Some(&rows_of(&x, &dequantized, 192)[..]), "{n}");
+        assert_eq!(
+            found[0].as_slice::<f32>(),
+            Some(&rows_of(&x, &dequantized, 192)[..]),
+            "{n}"
+        );
         assert_eq!(packed[0].copied_bytes(), 0, "n = {n}");
     }
 }
@@ -206,7 +220,13 @@ fn a_text_keeps_them_packed_beside_it() {
     let written = export(&module.graphs[0]).expect("exported");
     let w = written.graph.initializers.iter().find(|(n, _)| n == "w").expect("w");
     assert_eq!((w.1.dtype(), w.1.shape()), (DType::I4, &[128, 192][..]));
-    assert!(written.graph.nodes.iter().all(|n| !matches!(n.op, "BitShift" | "Where" | "Equal")));
+    assert!(
+        written
+            .graph
+            .nodes
+            .iter()
+            .all(|n| !matches!(n.op, "BitShift" | "Where" | "Equal"))
+    );
     let mut again = vec![];
     written.write(&mut again).expect("written to memory");
     assert!(again.windows(data.len()).any(|w| w == data));
@@ -246,7 +266,11 @@ fn a_loop_reads_them_packed_too() {
         node("Identity", "go on", &["go"], &["go2"]),
     ];
     let states = vec![value("h2", FLOAT, &[])];
-    let inputs = vec![value("i", INT64, &[]), value("go", BOOL, &[]), value("h", FLOAT, &[D::N(1), D::N(64)])];
+    let inputs = vec![
+        value("i", INT64, &[]),
+        value("go", BOOL, &[]),
+        value("h", FLOAT, &[D::N(1), D::N(64)]),
+    ];
     let outputs = [vec![value("go2", BOOL, &[])], states].concat();
     let body = graph(nodes, vec![], inputs, outputs);
     let repeat = node("Loop", "loop", &["n", "", "x"], &["y"]).messages(5, [graph_attribute("body", body)]);
