@@ -454,6 +454,7 @@ fn code_that_crashes_is_a_finding_that_names_its_kernel() {
         .args(["verify", "-"])
         .env("TLC_SEEDED_FAULT", format!("{fault:?}"))
         .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
         .expect("the binary runs");
@@ -467,6 +468,8 @@ fn code_that_crashes_is_a_finding_that_names_its_kernel() {
         err.starts_with("error: <stdin>: the compiled graph is wrong: crashed: SIGSEGV"),
         "{err}"
     );
+    let out = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(out.starts_with("wrong: crashed: SIGSEGV in step "), "{out}");
     // Nothing is left behind of the process of its own.
     let without = std::fs::read_dir(path).expect("a folder").count();
     assert_eq!(without, 2, "the model and the smallest graph");

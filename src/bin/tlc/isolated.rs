@@ -14,9 +14,20 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::failure::{Code, Failure};
+use crate::staging::INTERRUPTED;
 
 /// Set for a process that was started to be watched: the file in which it tells where it is.
 const TOLD: &str = "TLC_ISOLATED";
+
+/// What this program's processes end with, but for 0.
+const CODES: [Code; 6] = [
+    Code::Failed,
+    Code::Usage,
+    Code::Invalid,
+    Code::Unsupported,
+    Code::Limit,
+    Code::Bug,
+];
 
 /// The process that is running.
 static RUNNING: Mutex<Option<Child>> = Mutex::new(None);
@@ -73,19 +84,11 @@ pub enum End {
 impl End {
     /// What to do about it, if it did not crash.
     pub fn outcome(&self) -> Option<Result<(), Failure>> {
-        let all = [
-            Code::Failed,
-            Code::Usage,
-            Code::Invalid,
-            Code::Unsupported,
-            Code::Limit,
-            Code::Bug,
-        ];
         Some(match self {
             End::Code(0) => Ok(()),
             // Everything has been said.
             End::Code(code) => Err(Failure::silent(
-                all.into_iter().find(|c| *c as i32 == *code).unwrap_or(Code::Bug),
+                CODES.into_iter().find(|c| *c as i32 == *code).unwrap_or(Code::Bug),
             )),
             End::Ended(signal) => Err(Failure::new(
                 Code::Limit,
@@ -181,8 +184,13 @@ pub fn run(scratch: &Scratch, arguments: &[OsString], input: Option<&[u8]>, quie
             Some(signal) => End::Crashed { signal, place },
             None => End::Ended(signal),
         },
-        (None, Some(code)) => End::Code(code),
-        (None, None) => End::Code(Code::Bug as i32),
+        (None, Some(INTERRUPTED)) => End::Ended(2),
+        (None, Some(code)) if code == 0 || CODES.iter().any(|c| *c as i32 == code) => End::Code(code),
+        // How systems without signals say it.
+        _ => End::Crashed {
+            signal: "an exception",
+            place,
+        },
     })
 }
 

@@ -18,7 +18,7 @@ fn temporary() -> MutexGuard<'static, Vec<PathBuf>> {
 }
 
 /// The exit code of a run that Ctrl-C ended, as shells number it.
-const INTERRUPTED: i32 = 130;
+pub const INTERRUPTED: i32 = 130;
 
 /// Removes temporary files when the process is interrupted or told to end.
 pub fn clean_up_on_signals() {

@@ -377,11 +377,11 @@ pub fn run(session: &Session, args: &Verify) -> Result<(), Failure> {
         Watched::Crashed(prepared) => *prepared,
         Watched::Unsearched(finding) => {
             let file = display(&args.what.model.model);
-            return Err(Failure::at(
-                Code::Failed,
-                &file,
-                format!("the compiled graph is wrong: {finding}"),
-            ));
+            let report = Report {
+                findings: vec![finding.clone()],
+                ..Report::default()
+            };
+            return wrong(session, &file, &finding, &wrong_text(&finding), &report_json(&report));
         }
         Watched::SearchCrashed {
             mut arguments,
@@ -399,6 +399,7 @@ pub fn run(session: &Session, args: &Verify) -> Result<(), Failure> {
         }
     };
     let report = &prepared.report;
+    let file = &prepared.model.file;
     let mut value = report_json(report);
     let Some(first) = report.findings.first() else {
         return match session.console.json() {
@@ -406,7 +407,7 @@ pub fn run(session: &Session, args: &Verify) -> Result<(), Failure> {
             false => session.console.result(&right_text(report)),
         };
     };
-    let mut text = format!("wrong: {first}\n");
+    let mut text = wrong_text(first);
     if report.findings.len() > 1 {
         text += &format!("  and {} more\n", counted(report.findings.len() - 1, "finding"));
     }
@@ -436,12 +437,21 @@ pub fn run(session: &Session, args: &Verify) -> Result<(), Failure> {
         let files: Vec<Value> = files.iter().map(|(n, f)| json!({ "input": n, "file": f })).collect();
         value["reduced"] = json!({ "file": path, "operations": nodes, "inputs": files });
     }
+    wrong(session, file, first, &text, &value)
+}
+
+fn wrong_text(first: &Finding) -> String {
+    format!("wrong: {first}\n")
+}
+
+/// Tells what is wrong.
+fn wrong(session: &Session, file: &str, first: &Finding, text: &str, value: &Value) -> Result<(), Failure> {
     match session.console.json() {
-        true => session.console.json_result(&value)?,
-        false => session.console.result(&text)?,
+        true => session.console.json_result(value)?,
+        false => session.console.result(text)?,
     }
     let message = format!("the compiled graph is wrong: {first}");
-    Err(Failure::at(Code::Failed, &prepared.model.file, message))
+    Err(Failure::at(Code::Failed, file, message))
 }
 
 fn operations(case: &Case) -> usize {
