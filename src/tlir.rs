@@ -3,6 +3,9 @@
 //! Invariants:
 //! - `model.tlir` has its weights in `model.safetensors` in the same folder, and names them `const opaque "NAME"`. No text
 //!   names a file, and a link that leads out of the folder is refused.
+//! - A text that was written with weights begins with the line `// weights ID`, and the weights' metadata say the same `ID`, which
+//!   differs where any element does: so a text beside the weights of another one (an import that was killed between the two)
+//!   is an error, and never computes with them. A text without that line takes any weights, and so do weights without it.
 //! - [`parse`] of what [`print`](fn@print) made, with the weights that [`write_weights`] wrote, is the same graph: the same operations on the
 //!   same bits under the same names, so that it compiles to the same results.
 //! - Weights are mapped, and shared with the graph where they lie, unless their place in the file is not a multiple of
@@ -28,6 +31,7 @@
 //! ```
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -46,6 +50,11 @@ pub fn weights_path(text: &Path) -> PathBuf {
     text.with_extension("safetensors")
 }
 
+/// What the first line of a text begins with, if it says which weights it is for; their number follows.
+const WEIGHTS: &str = "// weights ";
+/// The weights' word for that number, in their metadata.
+const ID: &str = "weights";
+
 /// A graph as text, with the names of the model it came from, and the weights that the text only names. What no output needs
 /// is left out.
 pub fn print(graph: &Graph) -> Printed {
@@ -53,11 +62,32 @@ pub fn print(graph: &Graph) -> Printed {
         inline_elements: INLINE_ELEMENTS,
         names: true,
     };
-    match tlc_passes::rewrite::dce::run(graph) {
+    let mut printed = match tlc_passes::rewrite::dce::run(graph) {
         Ok(live) => print_graph(&live, &options),
         // A graph that does not verify prints as it is.
         Err(_) => print_graph(graph, &options),
+    };
+    if !printed.externals.is_empty() {
+        let id = content_id(printed.externals.iter().map(|(name, data)| (name.as_str(), data)));
+        printed.text.insert_str(0, &format!("{WEIGHTS}{id}\n"));
     }
+    printed
+}
+
+/// A number for named tensors, as text: other names, types, extents or elements have another one, as good as certainly.
+pub fn content_id<'t>(tensors: impl IntoIterator<Item = (&'t str, &'t HostTensor)>) -> String {
+    let mut hasher = rustc_hash::FxHasher::default();
+    for (name, tensor) in tensors {
+        (name, tensor.dtype(), tensor.shape()).hash(&mut hasher);
+        hasher.write(tensor.bytes());
+    }
+    format!("{:016x}", hasher.finish())
+}
+
+/// The number of the weights that a text is for, if it says so.
+fn weights_of(text: &[u8]) -> Option<&str> {
+    let line = text.split(|&b| b == b'\n').next()?;
+    str::from_utf8(line).ok()?.strip_prefix(WEIGHTS).map(str::trim)
 }
 
 /// Writes the weights of a text.
@@ -66,7 +96,9 @@ pub fn print(graph: &Graph) -> Printed {
 /// [`FormatError::Io`].
 pub fn write_weights(printed: &Printed, writer: &mut impl Write) -> Result<(), FormatError> {
     let all = || printed.externals.iter().map(|(name, data)| (name.as_str(), data));
-    safetensors::write(all(), &safetensors::dtype_metadata(all()), writer)
+    let mut metadata = safetensors::dtype_metadata(all());
+    metadata.extend(weights_of(printed.text.as_bytes()).map(|id| (ID.into(), id.into())));
+    safetensors::write(all(), &metadata, writer)
 }
 
 /// Reads a text. Data that it only names is looked up in the weights beside `path`; a text that comes from no file has none.
@@ -78,7 +110,7 @@ pub fn parse(text: &[u8], path: Option<&Path>) -> Result<Module, Vec<ParseError>
     let mut beside: Option<Result<Weights, String>> = None;
     let mut resolver = |name: &str, dtype: DType, shape: &[usize]| {
         let open = || match path {
-            Some(path) => Weights::beside(path),
+            Some(path) => Weights::beside(path)?.belonging_to(text),
             None => Err("the text comes from no file, beside which its weights could be".into()),
         };
         let weights = beside.get_or_insert_with(open).as_mut().map_err(|e| e.clone())?;
@@ -97,6 +129,8 @@ pub fn parse(text: &[u8], path: Option<&Path>) -> Result<Module, Vec<ParseError>
 pub struct Weights {
     /// The file's name, for messages.
     file: String,
+    /// The number that a text has which is for these weights, if they say it.
+    id: Option<String>,
     bytes: BytesOwner,
     tensors: HashMap<String, Result<Entry, String>>,
     /// Tensors that were asked for. Who asks again gets the same data.
@@ -166,12 +200,26 @@ impl Weights {
             };
             tensors.insert(name.to_string(), entry);
         }
+        let id = views.metadata().get(ID).cloned();
         Ok(Weights {
             file,
+            id,
             bytes: Arc::new(mapped),
             tensors,
             made: HashMap::new(),
         })
+    }
+
+    /// The weights, unless they say that they are those of another text.
+    fn belonging_to(self, text: &[u8]) -> Result<Weights, String> {
+        match (weights_of(text), &self.id) {
+            (Some(expected), Some(found)) if expected != found => Err(format!(
+                "{} has the weights of another text ({found}, this one's are {expected}), as after an import that was cut off; \
+                 import the model again",
+                self.file
+            )),
+            _ => Ok(self),
+        }
     }
 
     /// The names of the tensors, in order.

@@ -408,6 +408,83 @@ fn inputs_that_matter_are_written_beside_the_graph() {
     assert_eq!(code, Some(1), "{again}");
 }
 
+/// Kernels among which one crashes, and a product between them.
+const ROOTS: &str = "graph @g(%x: f32[24, 32], %w: f32[32, 16]) {
+  %0 = exp %x : f32[24, 32]
+  %1 = einsum %0, %w {ab,bc->ac} : f32[24, 16]
+  %2 = reduce add %0 {axes=[1]} : f32[24]
+  %3 = sqrt %2 : f32[24]
+  %4 = reshape %3 : f32[24, 1]
+  %5 = expand %4 : f32[24, 16]
+  %6 = div %1, %5 : f32[24, 16]
+  %7 = permute %6 {axes=[1, 0]} : f32[16, 24]
+  %8 = einsum %7, %0 {ab,bc->ac} : f32[16, 32]
+  %9 = tanh %8 : f32[16, 32]
+  return %9 as y, %3 as roots
+}";
+
+#[cfg(unix)]
+#[test]
+fn code_that_crashes_is_a_finding_that_names_its_kernel() {
+    let dir = tempfile::TempDir::new().expect("a temporary directory");
+    let path = dir.path();
+    std::fs::write(path.join("m.tlir"), ROOTS).unwrap();
+    let fault = Fault::CodeReadsFarAway;
+    let (code, out, err) = tlc(fault, path, &["verify", "m.tlir"]);
+    assert_eq!(code, Some(1), "{out}{err}");
+    assert!(out.starts_with("wrong: crashed: SIGSEGV in step "), "{out}");
+    let first = out.lines().next().unwrap_or_default();
+    assert!(first.contains("kernel ") && first.contains("sqrt"), "{out}");
+    assert!(
+        out.contains("guilty: machine code: step 0, kernel 0 (sqrt), which writes "),
+        "{out}"
+    );
+    assert!(
+        err.starts_with("error: m.tlir: the compiled graph is wrong: crashed"),
+        "{err}"
+    );
+    let written = std::fs::read_to_string(path.join("m.reduced.tlir")).expect("the smallest graph");
+    let graph = parse_graph(&written, &mut tlc_ir::text::no_data).expect("a graph");
+    assert!(written.contains(" = sqrt ") && graph.len() <= 2, "{written}");
+    let (code, out, _) = tlc(
+        fault,
+        path,
+        &["verify", "m.reduced.tlir", "--no-reduce", "--format", "json"],
+    );
+    let json: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+    assert_eq!(
+        (code, &json["findings"][0]["kind"]),
+        (Some(1), &"crashed".into()),
+        "{out}"
+    );
+    let (code, out, err) = tlc(fault, path, &["reduce", "m.tlir"]);
+    assert_eq!((code, out.contains(" = sqrt ")), (Some(0), true), "{out}{err}");
+    // What is read once is not reduced, but told.
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_tlc"))
+        .args(["verify", "-"])
+        .env("TLC_SEEDED_FAULT", format!("{fault:?}"))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut stdin = child.stdin.take().expect("a pipe");
+    std::io::Write::write_all(&mut stdin, ROOTS.as_bytes()).expect("it reads");
+    drop(stdin);
+    let ended = child.wait_with_output().expect("it ends");
+    let err = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{err}");
+    assert!(
+        err.starts_with("error: <stdin>: the compiled graph is wrong: crashed: SIGSEGV"),
+        "{err}"
+    );
+    let out = String::from_utf8_lossy(&ended.stdout).into_owned();
+    assert!(out.starts_with("wrong: crashed: SIGSEGV in step "), "{out}");
+    // Nothing is left behind of the process of its own.
+    let without = std::fs::read_dir(path).expect("a folder").count();
+    assert_eq!(without, 2, "the model and the smallest graph");
+}
+
 /// Layers that a fault spoils at one place only.
 fn long_case(layers: usize) -> Case {
     let g = tlc::Graph::new("layers");

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - An element is one byte in memory at run time; a type of fewer bits has its value in the low ones and zeros above.
-//!   (Files pack several to a byte; `formats` unpacks them. Packed weights in memory would be a layout, not a dtype.)
+//!   (Files pack several to a byte. What stays packed in memory is a constant of bytes, and arithmetic of the graph unpacks it.)
 //! - Every value of a storage type is one of f32's, so decoding is exact and everything else goes by way of it.
 //! - Conversion to a storage float rounds to nearest, ties to even, once, and *saturates*: an infinity or a number beyond
 //!   the largest finite one becomes that one. NaN becomes the one NaN of positive sign, or zero where there is none.

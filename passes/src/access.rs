@@ -163,6 +163,9 @@ fn reshape_index(from: &[IndexExpr], to: &[IndexExpr], index: &[IndexExpr], boun
         for (k, &axis) in group_from.iter().enumerate().rev() {
             if k == 0 {
                 out[axis] = rest.clone();
+            } else if from[axis].is(0) {
+                // There is no element, and nothing divides by zero.
+                out[axis] = IndexExpr::ZERO;
             } else {
                 out[axis] = IndexExpr::modulo(&rest, &from[axis]).simplify(bounds);
                 rest = IndexExpr::floor_div(&rest, &from[axis]).simplify(bounds);

@@ -3,6 +3,7 @@
 //! Invariant: scalar functions compute exactly what [`ScalarOp::eval`] says, so emitters and interpreters agree bit for bit.
 
 mod copy;
+pub(crate) mod counted;
 pub(crate) mod sort;
 
 use tlc_codegen::clif::HostFunction;

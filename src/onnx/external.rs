@@ -12,6 +12,7 @@ use tlc_ir::tensor::{BytesOwner, TensorError};
 use tlc_runtime::memory::{ALIGNMENT, AlignedBuffer};
 use tlc_runtime::mmap::MappedFile;
 
+use super::packed::{self, Elements};
 use super::refusal::{Outcome, Refusal, invalid};
 
 /// Where a model's tensors have their elements: in its own bytes, and in files beside it, each mapped once.
@@ -24,11 +25,11 @@ pub(super) struct Files<'o> {
 
 /// A tensor, or elements that nobody keeps.
 enum Found<'a> {
-    Tensor(HostTensor),
+    Tensor(Elements),
     Stray(InPlace<'a>),
 }
 
-fn too_large(e: TensorError) -> Refusal {
+pub(super) fn too_large(e: TensorError) -> Refusal {
     tlc_formats::onnx::OnnxError::limit(e.to_string()).into()
 }
 
@@ -42,16 +43,21 @@ impl<'o> Files<'o> {
     }
 
     /// The tensor, with its elements from wherever they are.
-    pub(super) fn host(&self, tensor: Tensor<'_>) -> Outcome<HostTensor> {
+    pub(super) fn elements(&self, tensor: Tensor<'_>) -> Outcome<Elements> {
         match self.find(tensor)? {
             Found::Tensor(t) => Ok(t),
-            Found::Stray(stray) => HostTensor::from_bytes(stray.dtype, &stray.shape, stray.bytes).map_err(too_large),
+            Found::Stray(stray) => copied(&stray),
         }
     }
 
-    /// As [`Files::host`] for each. What must be copied goes into one buffer: for hundreds of megabytes, taking memory from
+    /// The tensor, each of its elements in bytes of its own.
+    pub(super) fn host(&self, tensor: Tensor<'_>) -> Outcome<HostTensor> {
+        self.elements(tensor)?.host()
+    }
+
+    /// As [`Files::elements`] for each. What must be copied goes into one buffer: for hundreds of megabytes, taking memory from
     /// the system a small page at a time costs more than the copy.
-    pub(super) fn hosts<'a>(&self, tensors: impl Iterator<Item = Tensor<'a>>) -> Vec<Outcome<HostTensor>> {
+    pub(super) fn hosts<'a>(&self, tensors: impl Iterator<Item = Tensor<'a>>) -> Vec<Outcome<Elements>> {
         let mut all: Vec<Outcome<Found<'a>>> = tensors.map(|t| self.find(t)).collect();
         let strays = |all: &[Outcome<Found<'a>>]| -> usize {
             let of = |f: &Outcome<Found<'a>>| match f {
@@ -77,14 +83,13 @@ impl<'o> Files<'o> {
             for found in &mut all {
                 if let Ok(Found::Stray(of)) = found {
                     let start = starts.next().unwrap_or_default();
-                    let tensor = HostTensor::from_owner(of.dtype, &of.shape, &buffer, start);
-                    *found = tensor.map(Found::Tensor).map_err(too_large);
+                    *found = shared(of, &buffer, start).map(Found::Tensor);
                 }
             }
         }
         let host = |found: Outcome<Found<'a>>| match found? {
             Found::Tensor(t) => Ok(t),
-            Found::Stray(stray) => HostTensor::from_bytes(stray.dtype, &stray.shape, stray.bytes).map_err(too_large),
+            Found::Stray(stray) => copied(&stray),
         };
         all.into_iter().map(host).collect()
     }
@@ -92,14 +97,11 @@ impl<'o> Files<'o> {
     fn find<'a>(&self, tensor: Tensor<'a>) -> Outcome<Found<'a>> {
         let Some(place) = tensor.external()? else {
             let Some(of) = tensor.in_place(None)? else {
-                return Ok(Found::Tensor(tensor.to_host(None)?));
+                return packed::read(tensor.to_host(None)?).map(Found::Tensor);
             };
             let owner = self.model.as_ref();
             return match owner.and_then(|o| Some((o, within((**o).as_ref(), of.bytes)?))) {
-                Some((owner, start)) => {
-                    let tensor = HostTensor::from_owner(of.dtype, &of.shape, owner, start);
-                    Ok(Found::Tensor(tensor.map_err(too_large)?))
-                }
+                Some((owner, start)) => shared(&of, owner, start).map(Found::Tensor),
                 None => Ok(Found::Stray(of)),
             };
         };
@@ -108,9 +110,9 @@ impl<'o> Files<'o> {
         let tensor = match tensor.in_place(Some(&file[range.clone()]))? {
             Some(of) => {
                 let owner: BytesOwner = file.clone();
-                HostTensor::from_owner(of.dtype, &of.shape, &owner, range.start).map_err(too_large)?
+                shared(&of, &owner, range.start)?
             }
-            None => tensor.to_host(Some(&file[range]))?,
+            None => packed::read(tensor.to_host(Some(&file[range]))?)?,
         };
         Ok(Found::Tensor(tensor))
     }
@@ -123,6 +125,18 @@ impl<'o> Files<'o> {
         self.others.borrow_mut().insert(place.location.into(), file.clone());
         Ok(file)
     }
+}
+
+/// Elements in memory of their own.
+fn copied(of: &InPlace<'_>) -> Outcome<Elements> {
+    let (dtype, shape) = packed::held(of);
+    packed::elements(of, HostTensor::from_bytes(dtype, &shape, of.bytes))
+}
+
+/// Elements in the owner's memory, from byte `start`.
+fn shared(of: &InPlace<'_>, owner: &BytesOwner, start: usize) -> Outcome<Elements> {
+    let (dtype, shape) = packed::held(of);
+    packed::elements(of, HostTensor::from_owner(dtype, &shape, owner, start))
 }
 
 /// Where `part` begins in `all`, if it is a part of it.

@@ -345,7 +345,7 @@ impl<'o, 'a> Importer<'o, 'a> {
             _ if bodies == 0 => value.clone(),
             // Expressions over symbols mean the same in a body, which has the symbols of the graph around it.
             Value::Sizes(_) => value.clone(),
-            Value::Tensor(_, Some(data)) => Value::Tensor(self.graph.constant(data), Some(data.clone())),
+            Value::Tensor(_, Some(data)) => Value::Tensor(data.tensor(&self.graph), Some(data.clone())),
             Value::Tensor(tensor, None) => {
                 let mut loops = self.loops.borrow_mut();
                 let first = loops.len() - bodies;
@@ -419,7 +419,7 @@ impl<'o, 'a> Importer<'o, 'a> {
     /// The elements of a value that must be known now.
     pub(super) fn elements(&mut self, value: &Value, what: &str) -> Outcome<HostTensor> {
         if let Value::Tensor(_, Some(data)) = value {
-            return Ok(data.clone());
+            return data.host();
         }
         let tensor = value.tensor(&self.graph)?;
         self.recorded()?;
@@ -439,7 +439,7 @@ impl<'o, 'a> Importer<'o, 'a> {
     /// The elements of a value that follows from constants alone.
     pub(super) fn constant(&self, value: &Value, what: &str) -> Outcome<HostTensor> {
         match value {
-            Value::Tensor(_, Some(data)) => Ok(data.clone()),
+            Value::Tensor(_, Some(data)) => data.host(),
             other => fold::elements(&other.tensor(&self.graph)?, what, &mut |_| None),
         }
     }

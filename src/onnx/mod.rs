@@ -18,6 +18,7 @@ mod fold;
 mod import;
 mod model;
 mod operators;
+mod packed;
 mod refusal;
 mod sizes;
 mod value;

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use tlc_ir::{DType, HostTensor};
 
+use super::packed::Elements;
 use super::refusal::{Outcome, Refusal};
 use crate::dim::Dim;
 use crate::graph::Graph;
@@ -17,7 +18,7 @@ pub(super) const MAX_SIZES: usize = 128;
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     /// A tensor, with its elements if it is a constant.
-    Tensor(Tensor, Option<HostTensor>),
+    Tensor(Tensor, Option<Elements>),
     /// Integers of rank 0 or 1, as index expressions.
     Sizes(Rc<Sizes>),
 }
@@ -38,7 +39,11 @@ impl From<Tensor> for Value {
 
 impl Value {
     /// A constant.
-    pub(super) fn constant(graph: &Graph, data: HostTensor) -> Value {
+    pub(super) fn constant(graph: &Graph, elements: impl Into<Elements>) -> Value {
+        let data = match elements.into() {
+            Elements::Whole(data) => data,
+            packed => return Value::Tensor(packed.tensor(graph), Some(packed)),
+        };
         let steers = matches!(data.dtype(), DType::I64 | DType::I32) && data.shape().len() <= 1;
         if steers && data.len() <= MAX_SIZES {
             let dims: Vec<i64> = (0..data.len()).map(|i| data.get(i).as_i64()).collect();
@@ -48,7 +53,7 @@ impl Value {
                 return Value::sizes(dims, data.shape().is_empty(), data.dtype());
             }
         }
-        Value::Tensor(graph.constant(&data), Some(data))
+        Value::Tensor(graph.constant(&data), Some(data.into()))
     }
 
     /// Integers of rank 0 or 1.

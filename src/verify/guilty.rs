@@ -118,6 +118,19 @@ impl fmt::Display for Guilty {
 
 /// Finds the first wrong decision in the compilation of a case. `None` if nothing is wrong, or the case cannot be interpreted.
 pub fn find(case: &Case, options: &CompileOptions) -> Option<Guilty> {
+    decision(case, options, &|search| search.machine())
+}
+
+/// As [`find`], for a case that crashes `at` a place that [`super::verify_telling`] told. Nothing that was generated runs: if every
+/// decision is right for the interpreters, it is machine code.
+pub fn find_crash(case: &Case, options: &CompileOptions, at: &str, effect: &str) -> Option<Guilty> {
+    decision(case, options, &|_| {
+        Some(Guilty::new(Stage::MachineCode, at, "", effect))
+    })
+}
+
+/// The first wrong decision above machine code, or what is said where there is none.
+fn decision(case: &Case, options: &CompileOptions, below: &dyn Fn(&Search<'_>) -> Option<Guilty>) -> Option<Guilty> {
     if let Some(wrong) = first_wrong(case, options)
         && super::passes::only_regrouped(case, options) != Ok(true)
     {
@@ -138,7 +151,7 @@ pub fn find(case: &Case, options: &CompileOptions) -> Option<Guilty> {
         .kernels()
         .or_else(|| search.plan_rules())
         .or_else(|| search.plan_meaning())
-        .or_else(|| search.machine())
+        .or_else(|| below(&search))
 }
 
 /// What a pass rewrote.
@@ -351,8 +364,8 @@ impl Search<'_> {
             AliasLive(a, b) | NotInPlace(a, b) | AliasLength(a, b) => self.alias(*a, *b, effect),
             Epilogue(slot) => {
                 let decision = format!("a kernel runs on {} as its lines are complete", self.slot_text(*slot));
-                let told = self.compiled.clusters.decisions.iter().map(|d| d.reason.to_string());
-                let reason = told.filter(|r| r.starts_with("behind the matrix product")).last();
+                let mut told = self.compiled.clusters.decisions.iter().map(|d| d.reason.to_string());
+                let reason = told.rfind(|r| r.starts_with("behind the matrix product"));
                 Guilty::new(Stage::Epilogue, decision, reason.unwrap_or_default(), effect)
             }
             GroupConflict(slot) => {

@@ -10,7 +10,8 @@
 //! - What runs is what any call runs: the same plan, aliases, arena and threads. Values are looked at between the steps.
 //! - A tolerance is never chosen. What may be anything (say, an overflow that a right implementation may or may not have) is
 //!   counted as uncertain, not compared.
-//! - A panic of the compiler is a finding, not the end.
+//! - A panic of the compiler is a finding, not the end. Machine code that crashes ends the process: who runs [`verify_telling`] in a
+//!   process of its own knows where, and [`guilty::find_crash`] names the decision without running anything.
 
 pub mod compare;
 pub mod data;
@@ -81,6 +82,8 @@ pub enum Finding {
     Refused(String),
     /// The compiler or the runtime panicked.
     Panicked(String),
+    /// The process that compiled and ran it was ended by its own code: how, and where. Only who started that process can tell.
+    Crashed(String),
     /// The plan breaks a rule of its language.
     Plan(String),
     /// A value that a step wrote is outside its bounds.
@@ -116,6 +119,7 @@ impl fmt::Display for Finding {
         match self {
             Finding::Refused(message) => write!(f, "refused: {message}"),
             Finding::Panicked(message) => write!(f, "panicked: {message}"),
+            Finding::Crashed(message) => write!(f, "crashed: {message}"),
             Finding::Plan(message) => write!(f, "the plan is not valid: {message}"),
             Finding::Value(place, mismatch) => match place.step {
                 Some(step) => write!(f, "step {step}: {}: {mismatch}", place.text),
@@ -219,7 +223,22 @@ fn same_bits(a: &Output, b: &Output) -> bool {
 /// # Errors
 /// [`VerifyError`] if the interpreter cannot run it; what the compiler or the runtime does wrong is a finding.
 pub fn verify(case: &Case, options: &CompileOptions) -> Result<Report, VerifyError> {
+    verify_telling(case, options, &mut |_| ())
+}
+
+/// As [`verify()`], and tells what is about to happen before it does: `step 3, kernel 1 (exp), which writes %5 exp`. Where the
+/// process ends there, that is where it crashed.
+///
+/// # Errors
+/// As for [`verify()`].
+pub fn verify_telling(
+    case: &Case,
+    options: &CompileOptions,
+    tell: &mut dyn FnMut(&str),
+) -> Result<Report, VerifyError> {
+    tell("the interpreter");
     let expected = interpret_with_bounds(&case.graph, &case.inputs, &case.interpretation(options))?;
+    tell("the compiler");
     let executable = match compiled(case, options) {
         Ok(executable) => executable,
         Err(finding) => return Ok(Report::of(finding)),
@@ -228,7 +247,7 @@ pub fn verify(case: &Case, options: &CompileOptions) -> Result<Report, VerifyErr
     if let Some(error) = tlc_ir::plan::verify::verify(executable.plan()).errors.first() {
         return Ok(Report::of(Finding::Plan(error.to_string())));
     }
-    let (mut report, outputs) = match values::compare_values(case, &executable, options) {
+    let (mut report, outputs) = match values::compare_values(case, &executable, options, tell) {
         Ok(compared) => compared?,
         Err(finding) => return Ok(Report::of(finding)),
     };
@@ -248,7 +267,7 @@ pub fn verify(case: &Case, options: &CompileOptions) -> Result<Report, VerifyErr
         report.regrouped = true;
     }
     if report.is_right() {
-        let finding = values::compare_calls(case, &executable, &outputs, options);
+        let finding = values::compare_calls(case, &executable, &outputs, options, tell);
         report.findings.extend(finding);
     }
     Ok(report)

@@ -5,13 +5,13 @@
 
 use rustc_hash::FxHashMap;
 use tlc_ir::interp::{self, Bounded, interpret_each_with_bounds};
-use tlc_ir::plan::{SlotId, Step, Storage};
+use tlc_ir::plan::{Launch, SlotId, Step, Storage};
 use tlc_ir::{HostTensor, NodeId};
 use tlc_passes::Compiled;
 
 use super::{Case, Finding, Place, Report, VerifyError, compiled, first_other, guarded, ran};
 use crate::compile::{CompileOptions, Executable, Input, Output};
-use crate::explain::node_text;
+use crate::explain::{counted, node_text};
 
 /// The step that writes each slot for the last time: what a scatter copies and then updates is whole behind the update.
 fn last_writers(executable: &Executable) -> Vec<Option<usize>> {
@@ -49,14 +49,50 @@ struct Seen {
     outputs: Vec<Output>,
 }
 
-fn watch(case: &Case, executable: &Executable, writers: &[Option<usize>]) -> Result<Seen, Finding> {
+/// What a step is and what it writes.
+fn step_text(executable: &Executable, number: usize) -> String {
+    let step = &executable.plan().steps[number];
+    let compiled = executable.decisions();
+    let mut written: Vec<String> = Vec::new();
+    visit(step, executable, &mut |slot, writes| {
+        let node = compiled.planned.values[slot.0 as usize].filter(|_| writes);
+        written.extend(node.map(|node| node_text(&compiled.graph, node)));
+    });
+    let kernel = |l: &Launch| format!("kernel {} ({})", l.kernel.0, l.label);
+    let what = match step {
+        Step::Launch(l) => kernel(l),
+        Step::Group(all) => all.iter().map(kernel).collect::<Vec<_>>().join(" beside "),
+        Step::Gemm(_) => "a product by the library".into(),
+        Step::Copy { .. } => "a copy".into(),
+        Step::Loop(_) => "a loop".into(),
+        Step::Call(_) => "a call of the runtime".into(),
+    };
+    match written.is_empty() {
+        true => format!("step {number}, {what}"),
+        false => format!("step {number}, {what}, which writes {}", written.join(", ")),
+    }
+}
+
+fn watch(
+    case: &Case,
+    executable: &Executable,
+    writers: &[Option<usize>],
+    tell: &mut dyn FnMut(&str),
+) -> Result<Seen, Finding> {
     let plan = executable.plan();
     let mut bytes: Vec<Option<Vec<u8>>> = vec![None; plan.slots.len()];
     let mut overwritten = Vec::new();
     let inputs: Vec<Input<'_>> = case.inputs.iter().map(Into::into).collect();
+    tell(match plan.init.is_empty() {
+        true => "the first call",
+        false => "what runs once per executable",
+    });
     let outputs = guarded(|| {
         let run = executable.run_watched(&inputs, &mut |watched| {
             let step = &plan.steps[watched.step];
+            if watched.begins {
+                tell(&step_text(executable, watched.step));
+            }
             if watched.begins && watched.step == 0 {
                 for (slot, held) in bytes.iter_mut().enumerate() {
                     if plan.slots[slot].storage == Storage::Persistent {
@@ -79,6 +115,7 @@ fn watch(case: &Case, executable: &Executable, writers: &[Option<usize>]) -> Res
         });
         run.map_err(|e| Finding::Refused(e.to_string()))
     })?;
+    tell("the comparison");
     Ok(Seen {
         bytes,
         overwritten,
@@ -92,10 +129,11 @@ pub(super) fn compare_values(
     case: &Case,
     executable: &Executable,
     options: &CompileOptions,
+    tell: &mut dyn FnMut(&str),
 ) -> Result<Result<(Report, Vec<Output>), VerifyError>, Finding> {
     let compiled = executable.decisions();
     let writers = last_writers(executable);
-    let seen = watch(case, executable, &writers)?;
+    let seen = watch(case, executable, &writers, tell)?;
     let mut slots_of: FxHashMap<NodeId, Vec<usize>> = FxHashMap::default();
     for (slot, bytes) in seen.bytes.iter().enumerate() {
         if bytes.is_some()
@@ -164,13 +202,16 @@ pub(super) fn compare_calls(
     executable: &Executable,
     outputs: &[Output],
     options: &CompileOptions,
+    tell: &mut dyn FnMut(&str),
 ) -> Option<Finding> {
-    let calls = || -> Result<Option<Finding>, Finding> {
+    let mut calls = || -> Result<Option<Finding>, Finding> {
+        tell("a second call");
         let again = ran(executable, case)?;
         if let Some(name) = first_other(outputs, &again) {
             return Ok(Some(Finding::Again(name)));
         }
         let threads = if executable.target().threads == 1 { 2 } else { 1 };
+        tell(&format!("a call on {}", counted(threads, "thread")));
         let others = CompileOptions {
             threads: Some(threads),
             ..options.clone()
@@ -180,6 +221,7 @@ pub(super) fn compare_calls(
             return Ok(Some(Finding::Threads(name)));
         }
         for &(input, _) in &executable.plan().donations {
+            tell("a call that is given an input");
             if let Some(output) = donated(case, executable, outputs, input as usize, options)? {
                 let input = executable.plan().inputs[input as usize].name.clone();
                 return Ok(Some(Finding::Donation { input, output }));

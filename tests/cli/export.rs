@@ -63,12 +63,36 @@ fn constants_can_lie_in_a_file_of_their_own() {
         "graph @f(%x: f32[600]) {{\n  %0 = const [{}] : f32[600] from \"w\"\n  %1 = add %x, %0 : f32[600]\n  return %1 as y\n}}\n",
         numbers.join(", ")
     );
-    p.write("m.tlir", text);
+    p.write("m.tlir", &text);
     p.run(&["export", "m.tlir", "-o", "m.onnx", "--external-data"]).code(0);
-    assert_eq!(p.list("."), ["m.onnx", "m.onnx.data", "m.tlir"]);
-    assert_eq!(std::fs::metadata(p.path("m.onnx.data")).expect("data").len(), 2400);
+    let data = |p: &Place| -> Vec<String> { p.list(".").into_iter().filter(|n| n.ends_with(".data")).collect() };
+    let first = data(&p);
+    assert_eq!((p.list(".").len(), first.len()), (3, 1));
+    assert!(first[0].starts_with("m.onnx."), "{first:?}");
+    assert_eq!(std::fs::metadata(p.path(&first[0])).expect("data").len(), 2400);
     assert!(std::fs::metadata(p.path("m.onnx")).expect("a model").len() < 400);
     p.run(&["compare", "m.tlir", "m.onnx"]).code(0);
+    // Other data has another name, the same data the same; what the model no longer reads goes.
+    let before = std::fs::read(p.path("m.onnx")).expect("a model");
+    p.run(&["export", "m.onnx", "-o", "m.onnx", "--external-data"]).code(0);
+    assert_eq!(data(&p), first);
+    p.write("other.tlir", text.replace("[0.5,", "[7.5,"));
+    p.run(&["export", "other.tlir", "-o", "m.onnx", "--external-data"])
+        .code(0);
+    let second = data(&p);
+    assert!(second.len() == 1 && second != first, "{second:?}");
+    p.run(&["compare", "other.tlir", "m.onnx"]).code(0);
+    // A machine that stops before the model has its name leaves the one before, whose data is still there.
+    p.run(&["export", "m.tlir", "-o", "m.onnx", "--external-data"]).code(0);
+    assert_eq!(data(&p), first);
+    p.run(&["export", "other.tlir", "-o", "stopped.onnx", "--external-data"])
+        .code(0);
+    let stopped = data(&p).into_iter().find(|n| n.starts_with("stopped")).expect("data");
+    std::fs::rename(p.path(&stopped), p.path(&second[0])).expect("the data has its name");
+    assert_eq!(std::fs::read(p.path("m.onnx")).expect("a model"), before);
+    p.run(&["compare", "m.tlir", "m.onnx"]).code(0);
+    p.run(&["export", "m.tlir", "-o", "m.onnx"]).code(0);
+    assert_eq!(data(&p), second, "what no model names is left to people");
 }
 
 #[test]

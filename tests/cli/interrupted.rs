@@ -3,6 +3,7 @@
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use super::proto::{D, FLOAT, floats, graph, model, node, value};
 use super::support::Place;
 
 /// Elements of each output: enough that writing them takes a while.
@@ -50,6 +51,67 @@ fn whole(p: &Place) -> usize {
         assert!(values.iter().all(|v| *v == values[0]), "{name} is of two runs");
     }
     names.len()
+}
+
+/// A model of one layer, whose weights are all `w`.
+fn layer(w: f32) -> Vec<u8> {
+    let nodes = vec![node("Add", "shift", &["x", "W"], &["y"])];
+    let weights = vec![floats("W", &[1 << 18], &vec![w; 1 << 18])];
+    let ty = |name| value(name, FLOAT, &[D::N(1 << 18)]);
+    model(graph(nodes, weights, vec![ty("x")], vec![ty("y")]), vec![])
+}
+
+#[test]
+fn an_import_that_is_killed_leaves_a_text_with_its_weights_or_one_that_is_refused() {
+    let p = Place::new();
+    for w in 0..2 {
+        p.write(&format!("{w}.onnx"), layer(w as f32));
+        p.run(&["import", &format!("{w}.onnx"), "-o", &format!("{w}.tlir")])
+            .code(0);
+    }
+    let copy = |from: &str, to: &str| std::fs::copy(p.path(from), p.path(to)).map(|_| ()).expect("a copy");
+    let result = || -> Option<f64> {
+        let ran = p.run(&["run", "m.tlir", "-i", "x=zeros", "-o", "out"]);
+        if ran.code == 0 {
+            return Some(p.read("out/y.npy").get(77).as_f64());
+        }
+        let first = ran.first_error();
+        assert!(
+            ran.code == 3 && first.contains("has the weights of another text"),
+            "{}",
+            ran.err
+        );
+        None
+    };
+    // Between the two: new weights, and the text that was there before.
+    copy("0.tlir", "m.tlir");
+    copy("1.safetensors", "m.safetensors");
+    assert_eq!(result(), None);
+    p.run(&["import", "1.onnx", "-o", "m.tlir"]).code(0);
+    assert_eq!(result(), Some(1.0));
+    // And whenever it is killed.
+    for step in 0..12u64 {
+        let w = step % 2;
+        let mut child = p
+            .command(&["import", &format!("{w}.onnx"), "-o", "m.tlir"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        std::thread::sleep(Duration::from_millis(4 + 3 * step));
+        let _ = child.kill();
+        child.wait().expect("it ends");
+        let text = std::fs::read(p.path("m.tlir")).expect("a text");
+        let of = (0..2).find(|w| text == std::fs::read(p.path(&format!("{w}.tlir"))).expect("a text"));
+        let of = of.expect("one of the two, whole");
+        assert!(result().is_none_or(|y| y == f64::from(of)));
+    }
+    // Texts that say nothing take what they find.
+    let text = std::fs::read_to_string(p.path("0.tlir")).expect("a text");
+    let text = text.split_once('\n').expect("lines").1;
+    p.write("m.tlir", text);
+    copy("1.safetensors", "m.safetensors");
+    assert_eq!(result(), Some(1.0));
 }
 
 fn temporary(p: &Place) -> usize {

@@ -4,6 +4,7 @@ mod hostile;
 mod in_place;
 mod meaning;
 mod operators;
+mod packed;
 mod proto;
 mod random_nodes;
 mod recurrent;

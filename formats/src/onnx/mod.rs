@@ -19,4 +19,4 @@ pub use message::{
     Attribute, AttributeKind, Dimension, Entry, Function, Graph, Model, Node, OperatorSet, SparseTensor, TensorType,
     Type, ValueInfo,
 };
-pub use tensor::{External, InPlace, Tensor, dtype, dtype_name};
+pub use tensor::{External, InPlace, Tensor, dtype, dtype_name, packed, per_byte, unpacked};

@@ -21,7 +21,7 @@ pub struct External<'a> {
     pub length: Option<u64>,
 }
 
-/// A tensor whose elements can be used where they are.
+/// A tensor whose elements can be used where they are. Those of less than a byte share bytes ([`per_byte`]), low bits first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InPlace<'e> {
     /// Element type.
@@ -30,6 +30,14 @@ pub struct InPlace<'e> {
     pub shape: Vec<usize>,
     /// The elements.
     pub bytes: &'e [u8],
+}
+
+/// Elements of that type in a byte of a file: more than one for the types of less than a byte.
+pub fn per_byte(dtype: DType) -> usize {
+    match dtype {
+        DType::Bool => 1,
+        d => (8 / d.value_bits() as usize).max(1),
+    }
 }
 
 /// The element type of that number in ONNX's `TensorProto.DataType`.
@@ -200,11 +208,13 @@ impl<'a> Tensor<'a> {
         let Some(bytes) = external.or_else(|| self.0.blobs(9).next()) else {
             return Ok(None);
         };
-        if packed(dtype).is_some() || !same_order {
+        if !same_order {
             return Ok(None);
         }
         let shape = self.shape()?;
-        let expected = element_count(&shape).and_then(|n| n.checked_mul(dtype.bytes()));
+        let expected = element_count(&shape)
+            .and_then(|n| n.checked_mul(dtype.bytes()))
+            .map(|n| n.div_ceil(per_byte(dtype)));
         // What does not fit is told where the elements are converted.
         Ok((expected == Some(bytes.len())).then_some(InPlace { dtype, shape, bytes }))
     }
@@ -218,12 +228,9 @@ impl<'a> Tensor<'a> {
         let shape = self.shape()?;
         let too_large = || OnnxError::invalid(format!("shape {shape:?} of {dtype} has too many elements"));
         let elements = element_count(&shape).ok_or_else(too_large)?;
-        // Two or four elements of less than a byte share one, low bits first.
-        let packed = packed(dtype);
-        let bytes = match packed {
-            Some(per_byte) => elements.div_ceil(per_byte),
-            None => elements.checked_mul(dtype.bytes()).ok_or_else(too_large)?,
-        };
+        let shares = per_byte(dtype) > 1;
+        let bytes = elements.checked_mul(dtype.bytes()).ok_or_else(too_large)?;
+        let bytes = bytes.div_ceil(per_byte(dtype));
         let short = |expected: usize, found: usize, what: &str| {
             OnnxError::invalid(format!(
                 "{what} do not fit {dtype}{shape:?}; expected {expected}, found {found}"
@@ -234,9 +241,9 @@ impl<'a> Tensor<'a> {
             if raw.len() != bytes {
                 return Err(short(bytes, raw.len(), "the tensor's bytes"));
             }
-            return match packed {
-                Some(per_byte) => unpacked(dtype, &shape, per_byte, raw),
-                None => host(dtype, &shape, raw),
+            return match shares {
+                true => unpacked(dtype, &shape, raw),
+                false => host(dtype, &shape, raw),
             };
         }
         // Counted before anything is allocated: a shape alone costs nothing.
@@ -247,12 +254,12 @@ impl<'a> Tensor<'a> {
             DType::U32 | DType::U64 => self.0.ints(11).count(),
             _ => self.0.ints(5).count(),
         };
-        if let Some(per_byte) = packed {
+        if shares {
             if found != bytes {
                 return Err(short(bytes, found, "the tensor's bytes"));
             }
             let raw: Vec<u8> = self.0.ints(5).map(|v| v as u8).collect();
-            return unpacked(dtype, &shape, per_byte, &raw);
+            return unpacked(dtype, &shape, &raw);
         }
         if found != elements {
             return Err(short(elements, found, "the tensor's elements"));
@@ -278,20 +285,26 @@ impl<'a> Tensor<'a> {
     }
 }
 
-/// Elements in a byte, for the types of less than one.
-fn packed(dtype: DType) -> Option<usize> {
-    let bits = dtype.value_bits();
-    (dtype != DType::Bool && bits < 8).then(|| 8 / bits as usize)
-}
-
-/// Elements that share bytes, each in one of its own.
-fn unpacked(dtype: DType, shape: &[usize], per_byte: usize, raw: &[u8]) -> Result<HostTensor, OnnxError> {
+/// Elements of less than a byte that share bytes, each in one of its own. `raw` has as many bytes as the shape asks for.
+///
+/// # Errors
+/// If there is no memory for them.
+pub fn unpacked(dtype: DType, shape: &[usize], raw: &[u8]) -> Result<HostTensor, OnnxError> {
     let mut tensor = HostTensor::zeros(dtype, shape).map_err(|e| OnnxError::limit(e.to_string()))?;
-    let bits = dtype.value_bits();
-    for (i, target) in tensor.bytes_mut().iter_mut().enumerate() {
-        *target = (raw[i / per_byte] >> ((i % per_byte) as u32 * bits)) & ((1 << bits) - 1);
+    let (bits, per_byte) = (dtype.value_bits(), per_byte(dtype));
+    for (targets, &byte) in tensor.bytes_mut().chunks_mut(per_byte).zip(raw) {
+        for (i, target) in targets.iter_mut().enumerate() {
+            *target = (byte >> (i as u32 * bits)) & ((1 << bits) - 1);
+        }
     }
     Ok(tensor)
+}
+
+/// Elements of less than a byte, as many to a byte as there is room for.
+pub fn packed(tensor: &HostTensor) -> Vec<u8> {
+    let bits = tensor.dtype().value_bits();
+    let pack = |c: &[u8]| c.iter().rev().fold(0u8, |byte, &v| byte << bits | v);
+    tensor.bytes().chunks(per_byte(tensor.dtype())).map(pack).collect()
 }
 
 /// Little-endian elements as a host tensor.

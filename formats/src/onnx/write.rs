@@ -11,6 +11,7 @@ use std::io::{self, Write};
 use tlc_ir::dtype::DType;
 use tlc_ir::tensor::HostTensor;
 
+use super::tensor::{packed, per_byte};
 use crate::layout;
 
 /// The number of an element type in ONNX's `TensorProto.DataType`.
@@ -199,14 +200,6 @@ enum Place {
     Outside { location: String, offset: u64 },
 }
 
-/// Elements of less than a byte, a byte.
-fn per_byte(dtype: DType) -> usize {
-    match dtype {
-        DType::Bool => 1,
-        d => (8 / d.value_bits() as usize).max(1),
-    }
-}
-
 fn raw_bytes(tensor: &HostTensor) -> usize {
     match per_byte(tensor.dtype()) {
         1 => tensor.bytes().len(),
@@ -215,14 +208,10 @@ fn raw_bytes(tensor: &HostTensor) -> usize {
 }
 
 fn write_raw(tensor: &HostTensor, writer: &mut impl Write) -> io::Result<()> {
-    let n = per_byte(tensor.dtype());
-    if n == 1 {
+    if per_byte(tensor.dtype()) == 1 {
         return layout::write_little_endian(tensor.dtype().bytes(), tensor.bytes(), writer);
     }
-    let bits = tensor.dtype().value_bits();
-    let pack = |c: &[u8]| c.iter().rev().fold(0u8, |byte, &v| byte << bits | v);
-    let packed: Vec<u8> = tensor.bytes().chunks(n).map(pack).collect();
-    writer.write_all(&packed)
+    writer.write_all(&packed(tensor))
 }
 
 /// A graph's message, in pieces: initializers are not copied.

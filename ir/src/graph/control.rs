@@ -262,6 +262,9 @@ impl NodeKind {
     }
 }
 
+/// The most rows that are sorted side by side.
+const ROWS_SORTED_AT_ONCE: i64 = 8;
+
 impl HostFunction {
     /// The spelling in text forms.
     pub const fn name(&self) -> &'static str {
@@ -302,10 +305,18 @@ impl HostFunction {
     /// Elements (u64) of the memory that it works in, for operands of those extents.
     pub fn workspace(&self, shapes: &[&[IndexExpr]]) -> IndexExpr {
         match self {
-            // A key and a position for each element of a row.
+            // A key and a position for each element of a row, and some rows at once.
             HostFunction::Sort { axis, .. } => {
-                let extent = shapes.first().and_then(|s| s.get(*axis as usize)).cloned();
-                extent.unwrap_or(IndexExpr::ZERO) * IndexExpr::Const(2)
+                let Some((extent, shape)) = shapes.first().and_then(|s| Some((s.get(*axis as usize)?, s))) else {
+                    return IndexExpr::ZERO;
+                };
+                let others = shape.iter().enumerate().filter(|(a, _)| *a != *axis as usize);
+                // At least one: of no rows there is nothing to sort, and a row's room is asked for all the same.
+                let most = IndexExpr::Const(ROWS_SORTED_AT_ONCE);
+                let rows = others.fold(IndexExpr::ONE, |rows, (_, d)| {
+                    IndexExpr::min(&(rows * d.clone()), &most)
+                });
+                extent.clone() * IndexExpr::Const(2) * IndexExpr::max(&rows, &IndexExpr::ONE)
             }
             _ => IndexExpr::ZERO,
         }

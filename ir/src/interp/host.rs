@@ -1,6 +1,7 @@
 //! Host functions.
 
 use std::cmp::Ordering;
+use std::collections::BTreeMap;
 
 use crate::dtype::{DType, Scalar};
 use crate::graph::HostFunction;
@@ -33,7 +34,13 @@ pub(super) fn call(
 }
 
 /// The results of a host function on tensors, its settings under symbol values; `None` if they do not fit.
-pub fn host_results(function: &HostFunction, operands: &[HostTensor], symbols: &[i64]) -> Option<Vec<HostTensor>> {
+///
+/// Each is its definition, word by word: what the runtime does instead is judged by it.
+pub(crate) fn host_results(
+    function: &HostFunction,
+    operands: &[HostTensor],
+    symbols: &[i64],
+) -> Option<Vec<HostTensor>> {
     match function {
         HostFunction::Sort {
             axis,
@@ -61,14 +68,17 @@ pub fn host_results(function: &HostFunction, operands: &[HostTensor], symbols: &
             let [boxes, scores, most, overlap, score] = operands else {
                 return None;
             };
-            let limits = Limits {
-                most: most.get(0).as_i64().max(0) as usize,
+            let taken = Suppression {
+                boxes,
+                scores,
+                center: *center,
+                most: most.get(0).as_i64(),
                 overlap: overlap.as_slice::<f32>()?[0],
                 score: score.as_slice::<f32>()?[0],
-            };
-            let taken = suppress(boxes, scores, *center, &limits)?;
-            let list = HostTensor::from_slice(&[taken.len() / 3, 3], &taken).ok()?;
-            Some(vec![list, number(taken.len() / 3)])
+            }
+            .taken()?;
+            let list = HostTensor::from_slice(&[taken.len(), 3], taken.as_flattened()).ok()?;
+            Some(vec![list, number(taken.len())])
         }
     }
 }
@@ -77,117 +87,190 @@ fn number(n: usize) -> HostTensor {
     HostTensor::scalar(Scalar::from_i64(DType::I64, n as i64))
 }
 
-/// Where elements differ from zero.
-fn nonzero(x: &HostTensor) -> Result<Vec<HostTensor>, TensorError> {
-    let found: Vec<usize> = (0..x.len()).filter(|&i| x.get(i).as_bool()).collect();
-    let rank = x.shape().len();
-    let mut places = HostTensor::zeros(DType::I64, &[rank, found.len()])?;
-    for (k, &at) in found.iter().enumerate() {
-        let mut rest = at;
-        for axis in (0..rank).rev() {
-            let index = (rest % x.shape()[axis]) as i64;
-            rest /= x.shape()[axis];
-            places.set(axis * found.len() + k, Scalar::from_i64(DType::I64, index));
-        }
+/// A list of numbers.
+fn list(numbers: impl ExactSizeIterator<Item = usize>) -> Result<HostTensor, TensorError> {
+    let mut all = HostTensor::zeros(DType::I64, &[numbers.len()])?;
+    for (k, n) in numbers.enumerate() {
+        all.set(k, Scalar::from_i64(DType::I64, n as i64));
     }
-    Ok(vec![places, number(found.len())])
+    Ok(all)
 }
 
-/// Distinct elements or slices.
+/// Visits every position of a tensor of these extents, the last axis fastest.
+fn each_position(shape: &[usize], f: &mut dyn FnMut(&[usize])) {
+    let mut position = vec![0; shape.len()];
+    if shape.contains(&0) {
+        return;
+    }
+    loop {
+        f(&position);
+        // The last axis that is not at its end goes on, and those behind it begin again.
+        let Some(axis) = (0..shape.len()).rev().find(|&a| position[a] + 1 < shape[a]) else {
+            return;
+        };
+        position[axis] += 1;
+        position[axis + 1..].fill(0);
+    }
+}
+
+/// Where the element at a position stands.
+fn offset(shape: &[usize], position: &[usize]) -> usize {
+    shape.iter().zip(position).fold(0, |at, (extent, i)| at * extent + i)
+}
+
+/// An element as a number that is equal where elements are, and larger where they are: NaN, all of them equal, above all.
+fn rank(x: Scalar) -> i128 {
+    match x.dtype() {
+        d if d.is_float() => {
+            let v = x.as_f64();
+            let magnitude = i128::from(v.abs().to_bits());
+            match () {
+                () if v.is_nan() => i128::MAX,
+                () if v < 0.0 => -magnitude,
+                () => magnitude,
+            }
+        }
+        d if d.is_signed_int() => i128::from(x.as_i64()),
+        _ => i128::from(x.bits()),
+    }
+}
+
+/// The positions of the elements that differ from zero, a column for each.
+fn nonzero(x: &HostTensor) -> Result<Vec<HostTensor>, TensorError> {
+    let mut found: Vec<usize> = vec![];
+    each_position(x.shape(), &mut |p| {
+        if rank(x.get(offset(x.shape(), p))) != 0 {
+            found.extend(p);
+        }
+    });
+    let axes = x.shape().len();
+    // Of rank 0 there are no positions to write, but there is one or none.
+    let count = match axes {
+        0 => usize::from(rank(x.get(0)) != 0),
+        axes => found.len() / axes,
+    };
+    let mut places = HostTensor::zeros(DType::I64, &[axes, count])?;
+    for (k, position) in found.chunks(axes.max(1)).enumerate() {
+        for (axis, &i) in position.iter().enumerate() {
+            places.set(axis * count + k, Scalar::from_i64(DType::I64, i as i64));
+        }
+    }
+    Ok(vec![places, number(count)])
+}
+
+/// The distinct elements, or the distinct slices along an axis, which are lists of elements: for each the first that it is
+/// equal to, and all of them.
 fn unique(x: &HostTensor, axis: Option<usize>, sorted: bool) -> Result<Vec<HostTensor>, TensorError> {
-    let shape = match axis {
-        Some(_) => x.shape().to_vec(),
-        None => vec![x.len()],
+    let (shape, axis) = match axis {
+        Some(axis) => (x.shape().to_vec(), axis),
+        None => (vec![x.len()], 0),
     };
-    let axis = axis.unwrap_or(0);
-    let ((outer, inner), extent) = (around(&shape, axis), shape[axis]);
-    // Element `e` of slice `i`.
-    let size = outer * inner;
-    let at = |i: usize, e: usize| x.get((e / inner.max(1) * extent + i) * inner + e % inner.max(1));
-    let compare = |a: usize, b: usize| {
-        let mut each = (0..size).map(|e| order(at(a, e), at(b, e)));
-        each.find(|o| o.is_ne()).unwrap_or(Ordering::Equal)
+    let mut of_slice = shape.clone();
+    of_slice.remove(axis);
+    let element = |slice: usize, inside: &[usize]| {
+        let mut position = inside.to_vec();
+        position.insert(axis, slice);
+        x.get(offset(&shape, &position))
     };
-    let mut order: Vec<usize> = (0..extent).collect();
-    order.sort_by(|&a, &b| compare(a, b));
-    // Slices that are equal, each group in the order of the axis.
-    let mut groups: Vec<&[usize]> = order.chunk_by(|&a, &b| compare(a, b).is_eq()).collect();
+    let mut slices: BTreeMap<Vec<i128>, Vec<usize>> = BTreeMap::new();
+    for slice in 0..shape[axis] {
+        let mut ranks = vec![];
+        each_position(&of_slice, &mut |inside| ranks.push(rank(element(slice, inside))));
+        slices.entry(ranks).or_default().push(slice);
+    }
+    let mut distinct: Vec<Vec<usize>> = slices.into_values().collect();
     if !sorted {
-        groups.sort_by_key(|g| g[0]);
+        distinct.sort();
     }
     let mut kept = shape.clone();
-    kept[axis] = groups.len();
+    kept[axis] = distinct.len();
     let mut values = HostTensor::zeros(x.dtype(), &kept)?;
-    let lists = |n: usize| HostTensor::zeros(DType::I64, &[n]);
-    let (mut first, mut inverse, mut counts) = (lists(groups.len())?, lists(extent)?, lists(groups.len())?);
-    let index = |n: usize| Scalar::from_i64(DType::I64, n as i64);
-    for (k, group) in groups.iter().enumerate() {
-        for e in 0..size {
-            let to = (e / inner * groups.len() + k) * inner + e % inner;
-            values.set(to, at(group[0], e));
-        }
-        first.set(k, index(group[0]));
-        counts.set(k, index(group.len()));
-        group.iter().for_each(|&i| inverse.set(i, index(k)));
+    each_position(&kept, &mut |position| {
+        let mut inside = position.to_vec();
+        let which = inside.remove(axis);
+        values.set(offset(&kept, position), element(distinct[which][0], &inside));
+    });
+    let mut inverse = vec![0; shape[axis]];
+    for (k, all) in distinct.iter().enumerate() {
+        all.iter().for_each(|&slice| inverse[slice] = k);
     }
-    let count = number(groups.len());
-    Ok(vec![values, first, inverse, counts, count])
+    Ok(vec![
+        values,
+        list(distinct.iter().map(|all| all[0]))?,
+        list(inverse.into_iter())?,
+        list(distinct.iter().map(Vec::len))?,
+        number(distinct.len()),
+    ])
 }
 
-/// What ends and thins a suppression.
-struct Limits {
-    most: usize,
+/// Non-maximum suppression, as ONNX describes it.
+struct Suppression<'t> {
+    boxes: &'t HostTensor,
+    scores: &'t HostTensor,
+    center: bool,
+    most: i64,
     overlap: f32,
     score: f32,
 }
 
-/// Batch, class and box of each that is taken.
-fn suppress(boxes: &HostTensor, scores: &HostTensor, center: bool, limits: &Limits) -> Option<Vec<i64>> {
-    let &[batches, classes, n] = scores.shape() else {
-        return None;
-    };
-    let (corners, scores) = (boxes.as_slice::<f32>()?, scores.as_slice::<f32>()?);
-    if corners.len() != batches * n * 4 {
-        return None;
-    }
-    let mut taken = Vec::new();
-    for b in 0..batches {
-        let corner = |i: usize| {
-            let [p, q, r, s] = [0, 1, 2, 3].map(|k| corners[(b * n + i) * 4 + k]);
-            match center {
-                true => [p - r / 2.0, q - s / 2.0, p + r / 2.0, q + s / 2.0],
-                false => [q.min(s), p.min(r), q.max(s), p.max(r)],
-            }
-        };
-        for c in 0..classes {
-            let score = |i: usize| scores[(b * classes + c) * n + i];
-            let mut left: Vec<usize> = (0..n).filter(|&i| score(i) > limits.score).collect();
-            left.sort_by(|&i, &j| order_floats(score(j).into(), score(i).into()));
-            let mut own: Vec<usize> = Vec::new();
-            for i in left {
-                if own.len() >= limits.most {
-                    break;
-                }
-                if !own.iter().any(|&j| overlaps(corner(i), corner(j), limits.overlap)) {
-                    own.push(i);
-                    taken.extend([b as i64, c as i64, i as i64]);
-                }
-            }
-        }
-    }
-    Some(taken)
-}
+/// Lower and upper corner.
+type Corners = [[f32; 2]; 2];
 
-/// Whether the intersection over the union of two boxes (left, top, right, bottom) exceeds `limit`.
-fn overlaps(a: [f32; 4], b: [f32; 4], limit: f32) -> bool {
-    let area = |x: [f32; 4]| (x[2] - x[0]) * (x[3] - x[1]);
-    let width = a[2].min(b[2]) - a[0].max(b[0]);
-    let height = a[3].min(b[3]) - a[1].max(b[1]);
-    if width <= 0.0 || height <= 0.0 || area(a) <= 0.0 || area(b) <= 0.0 {
-        return false;
+impl Suppression<'_> {
+    /// Batch, class and box of each that is taken: from each class of each batch the best of those left, as long as there are
+    /// some and fewer than the most are taken, unless it overlaps one taken before too much.
+    fn taken(&self) -> Option<Vec<[i64; 3]>> {
+        let (&[batches, classes, n], &[b, m, 4]) = (self.scores.shape(), self.boxes.shape()) else {
+            return None;
+        };
+        if (b, m) != (batches, n) {
+            return None;
+        }
+        let scores = self.scores.as_slice::<f32>()?;
+        let mut all = vec![];
+        for (batch, class) in (0..batches).flat_map(|b| (0..classes).map(move |c| (b, c))) {
+            let score = |i: usize| scores[(batch * classes + class) * n + i];
+            let mut left: Vec<usize> = (0..n).filter(|&i| score(i) > self.score).collect();
+            let mut taken: Vec<usize> = vec![];
+            while !left.is_empty() && (taken.len() as i64) < self.most {
+                // Of equal ones the first.
+                let best = (1..left.len()).fold(0, |best, k| match score(left[k]) > score(left[best]) {
+                    true => k,
+                    false => best,
+                });
+                let best = left.remove(best);
+                let own = self.corners(batch * n + best)?;
+                let mut others = taken.iter().filter_map(|&t| self.corners(batch * n + t));
+                if !others.any(|other| self.too_close(own, other)) {
+                    taken.push(best);
+                }
+            }
+            all.extend(taken.iter().map(|&i| [batch as i64, class as i64, i as i64]));
+        }
+        Some(all)
     }
-    let both = width * height;
-    both / (area(a) + area(b) - both) > limit
+
+    fn corners(&self, which: usize) -> Option<Corners> {
+        let numbers = &self.boxes.as_slice::<f32>()?[which * 4..][..4];
+        let [p, q, r, s] = <[f32; 4]>::try_from(numbers).ok()?;
+        Some(match self.center {
+            true => [[p - r / 2.0, q - s / 2.0], [p + r / 2.0, q + s / 2.0]],
+            false => [[p.min(r), q.min(s)], [p.max(r), q.max(s)]],
+        })
+    }
+
+    /// Whether the intersection over the union exceeds the limit.
+    fn too_close(&self, a: Corners, b: Corners) -> bool {
+        let area = |[low, high]: Corners| (high[0] - low[0]) * (high[1] - low[1]);
+        let low = [0, 1].map(|k| a[0][k].max(b[0][k]));
+        let high = [0, 1].map(|k| a[1][k].min(b[1][k]));
+        let meet = high[0] > low[0] && high[1] > low[1];
+        if !meet || area(a) <= 0.0 || area(b) <= 0.0 {
+            return false;
+        }
+        let shared = area([low, high]);
+        shared / (area(a) + area(b) - shared) > self.overlap
+    }
 }
 
 /// Where the first `count` elements of each row stood before it was sorted; rows in C order of the other axes.
@@ -231,15 +314,11 @@ fn sorted(x: &HostTensor, shape: &[usize], axis: usize, places: &[Vec<usize>]) -
 pub(super) fn order(a: Scalar, b: Scalar) -> Ordering {
     let dtype = a.dtype();
     if dtype.is_float() {
-        return order_floats(a.as_f64(), b.as_f64());
+        let (a, b) = (a.as_f64(), b.as_f64());
+        return a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()));
     }
     match dtype.is_signed_int() {
         true => a.as_i64().cmp(&b.as_i64()),
         false => a.bits().cmp(&b.bits()),
     }
-}
-
-/// As [`order`].
-pub(super) fn order_floats(a: f64, b: f64) -> Ordering {
-    a.partial_cmp(&b).unwrap_or_else(|| a.is_nan().cmp(&b.is_nan()))
 }

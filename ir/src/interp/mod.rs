@@ -22,7 +22,7 @@ mod repeat;
 mod space;
 
 pub use bounds::{Bounded, Mismatch, compare, interpret_each_with_bounds, interpret_with_bounds};
-pub use host::host_results;
+pub(crate) use host::host_results;
 pub use random::{random_bits, threefry2x32};
 pub(crate) use repeat::{element_of_tensor as element, stack_tensors as stack};
 

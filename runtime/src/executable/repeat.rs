@@ -9,14 +9,15 @@
 use std::sync::atomic::AtomicU32;
 
 use tlc_ir::graph::{Along, HostFunction};
-use tlc_ir::interp::host_results;
 use tlc_ir::plan::{BodyLayout, HostCall, Plan, Repeat, SlotId, Step, Walk};
 use tlc_ir::{DType, HostTensor, Kernel};
 
 use super::bind::overflow;
 use super::{Binding, BoundStep, Code, Frame, Run, RunError};
-use crate::host_functions::sort::{Sort, sort};
+use crate::host_functions::counted::counted;
+use crate::host_functions::sort::{Buffers, Sort, sort};
 use crate::jit::KernelFn;
+use crate::pool::Pool;
 
 /// Calls `f` on a plan and on the bodies of its loops, those inside first come after.
 pub(super) fn visit_plans<'p>(plan: &'p Plan, f: &mut dyn FnMut(&'p Plan)) {
@@ -448,6 +449,8 @@ pub(super) enum BoundCall {
         values: usize,
         places: usize,
         workspace: usize,
+        /// Rows whose keys the workspace has room for.
+        rows_at_once: usize,
         sort: Sort,
     },
     Counted(Counted),
@@ -518,11 +521,15 @@ impl BoundCall {
                 }
                 let mut kept = shape.clone();
                 kept[axis] = count;
+                // At least one row's; each pair of words is a key and a position.
+                let workspace = has(c.workspace, extent.checked_mul(2), 8)?;
+                let rows_at_once = slot_bytes[workspace] / (16 * extent.max(1) as u64);
                 Ok(BoundCall::Sort {
                     x: has(*x, product(&shape), dtype.bytes())?,
                     values: has(*values, product(&kept), dtype.bytes())?,
                     places: has(*places, product(&kept), 8)?,
-                    workspace: has(c.workspace, extent.checked_mul(2), 8)?,
+                    workspace,
+                    rows_at_once: usize::try_from(rows_at_once).unwrap_or(1).max(1),
                     sort: Sort {
                         dtype,
                         outer: product(&shape[..axis]).ok_or_else(misfit)?,
@@ -542,7 +549,7 @@ impl BoundCall {
     ///
     /// # Errors
     /// If the system has no memory left.
-    pub(super) fn run(&self, slots: &[*mut u8]) -> Result<Option<(usize, i64)>, RunError> {
+    pub(super) fn run(&self, slots: &[*mut u8], threads: &Pool) -> Result<Option<(usize, i64)>, RunError> {
         match self {
             BoundCall::Counted(c) => c.run(slots).map(Some),
             BoundCall::Sort {
@@ -550,10 +557,18 @@ impl BoundCall {
                 values,
                 places,
                 workspace,
+                rows_at_once,
                 sort: settings,
             } => {
+                let buffers = Buffers {
+                    x: slots[*x],
+                    values: slots[*values],
+                    places: slots[*places],
+                    workspace: slots[*workspace],
+                    rows_at_once: *rows_at_once,
+                };
                 // SAFETY: binding checked what each buffer holds; the planner's buffers do not overlap.
-                unsafe { sort(settings, slots[*x], slots[*values], slots[*places], slots[*workspace]) };
+                unsafe { sort(settings, buffers, threads)? };
                 Ok(None)
             }
         }
@@ -573,7 +588,7 @@ impl Counted {
             };
             operands.push(HostTensor::from_bytes(*dtype, shape, data).map_err(|_| misfit())?);
         }
-        let results = host_results(&self.function, &operands, &[]).ok_or_else(misfit)?;
+        let results = counted(&self.function, &operands).ok_or_else(misfit)?;
         let count = results
             .last()
             .filter(|t| t.len() == 1)

@@ -113,7 +113,7 @@ impl Run<'_> {
                 Ok(None)
             }
             BoundStep::Loop(l) => self.repeat(l, frame, arena).map(|()| None),
-            BoundStep::Call(c) => c.run(&frame.slots),
+            BoundStep::Call(c) => c.run(&frame.slots, self.threads),
         }
     }
 

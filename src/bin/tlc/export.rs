@@ -1,10 +1,12 @@
 //! `tlc export`: a model in another format. What ONNX can say of it is [`tlc::onnx::export`]'s.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
+use tlc_formats::onnx;
 
 use crate::args::ModelArgs;
 use crate::data::{InputSpec, input_spec};
@@ -30,7 +32,7 @@ pub struct Export {
     /// The file to write
     #[arg(long, short = 'o', value_name = "FILE.onnx")]
     output: PathBuf,
-    /// Write constants of 1 KiB and more to FILE.onnx.data [default: only where they are about 2 GiB and more]
+    /// Write constants of 1 KiB and more to a file of their own, FILE.onnx.ID.data [default: only where they are about 2 GiB and more]
     #[arg(long)]
     external_data: bool,
     /// An input on whose value the model's shapes depend, as in x=x.npy or x=all.npz:KEY: the file is for that value
@@ -38,11 +40,30 @@ pub struct Export {
     inputs: Vec<InputSpec>,
 }
 
-fn data_path(model: &Path) -> (String, PathBuf) {
+/// The name of a model's data and its path. `id` is another one for other data: so a model never finds data beside it that
+/// was written for another, whenever the writing is cut off.
+fn data_path(model: &Path, id: &str) -> (String, PathBuf) {
     let name = model.file_name().unwrap_or(model.as_os_str());
-    let location = format!("{}.data", name.to_string_lossy());
+    let location = format!("{}.{id}.data", name.to_string_lossy());
     let path = model.with_file_name(&location);
     (location, path)
+}
+
+/// The data of the model that is there already, where this command wrote it: nobody needs it once the model is another.
+fn earlier_data(model: &Path) -> BTreeSet<PathBuf> {
+    let read = || -> Option<BTreeSet<PathBuf>> {
+        let mapped = tlc_runtime::mmap::MappedFile::open(model).ok()?;
+        let parsed = onnx::Model::parse(&mapped).ok()?;
+        let name = model.file_name()?.to_str()?;
+        let own = |location: &str| {
+            let id = location.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(".data")?;
+            let is_id = id.len() == 16 && id.bytes().all(|b| b.is_ascii_hexdigit());
+            is_id.then(|| model.with_file_name(location))
+        };
+        let all = parsed.graph()?.initializers();
+        Some(all.filter_map(|t| own(t.external().ok()??.location)).collect())
+    };
+    read().unwrap_or_default()
 }
 
 /// Runs the command.
@@ -55,7 +76,19 @@ pub fn run(session: &Session, args: &Export) -> Result<(), Failure> {
     let model =
         tlc::onnx::export(&source.graph).map_err(|e| Failure::at(Code::Unsupported, &source.file, e.to_string()))?;
     let external = args.external_data || model.initializer_bytes() > MAX_MODEL_BYTES;
-    let (location, data) = data_path(&args.output);
+    let initializers = || {
+        model
+            .graph
+            .initializers
+            .iter()
+            .map(|(name, data)| (name.as_str(), data))
+    };
+    let id = match external {
+        true => tlc::tlir::content_id(initializers()),
+        false => String::new(),
+    };
+    let (location, data) = data_path(&args.output, &id);
+    let mut earlier = earlier_data(&args.output);
     let mut staged = Outputs::new();
     if external {
         // The data is laid out as the model is written, and gets its name first: a model is never without it.
@@ -68,6 +101,11 @@ pub fn run(session: &Session, args: &Export) -> Result<(), Failure> {
         staged.file(&args.output, &mut |mut w| model.write(&mut w))?;
     }
     staged.commit()?;
+    if external {
+        earlier.remove(&data);
+    }
+    // What stays is in nobody's way.
+    earlier.iter().for_each(|f| drop(std::fs::remove_file(f)));
     let (nodes, opset) = (model.graph.nodes.len(), model.opset);
     if session.console.json() {
         return session.console.json_result(&json!({

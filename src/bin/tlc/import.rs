@@ -17,7 +17,8 @@ use crate::staging::Outputs;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Writes FILE.tlir, and the weights beside it in FILE.safetensors: constants of more than 16 elements, under the names that the
-model gives them. Both appear together or not at all. Every command that takes a model takes FILE.tlir then, and maps the
+model gives them. Both appear together or not at all; if the machine stops between the two, the text, whose first line says which
+weights are its, is refused beside the others. Every command that takes a model takes FILE.tlir then, and maps the
 weights. Inputs and outputs keep their names, and so do nodes (`from \"NAME\"`).
 
 Element types that safetensors cannot name (int4, uint4, int2, uint2, float4) are written as U8, one element a byte; the metadata

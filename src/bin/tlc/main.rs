@@ -22,6 +22,7 @@ mod fmt;
 mod hwbench;
 mod import;
 mod info;
+mod isolated;
 mod onnx;
 mod opt;
 mod panics;

@@ -18,11 +18,12 @@ fn temporary() -> MutexGuard<'static, Vec<PathBuf>> {
 }
 
 /// The exit code of a run that Ctrl-C ended, as shells number it.
-const INTERRUPTED: i32 = 130;
+pub const INTERRUPTED: i32 = 130;
 
 /// Removes temporary files when the process is interrupted or told to end.
 pub fn clean_up_on_signals() {
     let handler = || {
+        crate::isolated::end();
         let files = temporary();
         files.iter().for_each(|f| drop(fs::remove_file(f)));
         // Then directories, innermost first; one that someone else has written to stays.

@@ -1,6 +1,9 @@
 //! `tlc verify` and `tlc reduce`: is what was compiled right, and if not, which decision is wrong and which small graph shows
-//! it. The work is done by [`tlc::verify`].
+//! it. The work is done by [`tlc::verify`], in a process of its own (see `isolated.rs`): this one tells what crashes there.
 
+use std::cell::RefCell;
+use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,7 +21,8 @@ use crate::args::ModelArgs;
 use crate::bench::seconds;
 use crate::data::{InputSpec, Source, declared, file_names, input_spec, inputs};
 use crate::failure::{Code, Failure};
-use crate::session::{Model, Session, is_stdin};
+use crate::isolated::{self, End, Scratch, Told};
+use crate::session::{Model, Session, display, is_stdin};
 use crate::staging::write_file;
 
 /// Arguments of `tlc verify`.
@@ -66,10 +70,84 @@ struct Prepared {
     case: Case,
     options: CompileOptions,
     report: Report,
+    /// Where cases must run if they crash.
+    apart: Option<Apart>,
+}
+
+/// What is told while decisions and smaller graphs are tried.
+const SEARCH: &str = "the search";
+
+/// How the process of its own ended.
+enum Watched {
+    /// There is none, or this is it.
+    Here,
+    /// All was right.
+    Done,
+    /// The model crashes.
+    Crashed(Box<Prepared>),
+    /// The model crashes, and it cannot be read again.
+    Unsearched(Finding),
+    /// The model does not crash, but something smaller or something of it does.
+    SearchCrashed {
+        arguments: Vec<OsString>,
+        input: Option<Vec<u8>>,
+        scratch: Scratch,
+        signal: &'static str,
+    },
+}
+
+/// Runs cases in a process of their own.
+struct Apart {
+    scratch: Scratch,
+    /// Where the last one crashed.
+    last: RefCell<String>,
+}
+
+impl Apart {
+    /// Whether a case crashes.
+    fn crashes(&self, case: &Case, options: &CompileOptions) -> bool {
+        match self.end(case, options) {
+            Ok(End::Crashed { place, .. }) => {
+                self.last.replace(place);
+                true
+            }
+            // What cannot be tried is not known to crash.
+            _ => false,
+        }
+    }
+
+    fn end(&self, case: &Case, options: &CompileOptions) -> io::Result<End> {
+        let failed = |e: tlc_formats::FormatError| io::Error::other(e.to_string());
+        let text = self.scratch.path("case.tlir");
+        let printed = tlc::tlir::print(&case.graph);
+        std::fs::write(&text, &printed.text)?;
+        if !printed.externals.is_empty() {
+            let mut file = io::BufWriter::new(std::fs::File::create(tlc::tlir::weights_path(&text))?);
+            tlc::tlir::write_weights(&printed, &mut file).map_err(failed)?;
+            io::Write::flush(&mut file)?;
+        }
+        let mut arguments: Vec<OsString> = vec!["verify".into(), text.into(), "--no-reduce".into()];
+        for (i, ((name, _), tensor)) in declared(&case.graph).iter().zip(&case.inputs).enumerate() {
+            let path = self.scratch.path(&format!("{i}.npy"));
+            std::fs::write(&path, npy_bytes(tensor))?;
+            let mut argument = OsString::from(format!("--input={name}="));
+            argument.push(path);
+            arguments.push(argument);
+        }
+        let numbers = [
+            ("--threads", options.threads.map(|n| n as u64)),
+            ("--max-memory", options.max_memory_bytes),
+        ];
+        for (option, number) in numbers {
+            arguments.extend(number.map(|n| format!("{option}={n}").into()));
+        }
+        arguments.extend(options.passes.iter().map(|p| format!("--passes={p}").into()));
+        isolated::run(&self.scratch, &arguments, None, true)
+    }
 }
 
 impl What {
-    fn prepare(&self, session: &Session) -> Result<Prepared, Failure> {
+    fn load(&self, session: &Session) -> Result<(Model, Case, CompileOptions), Failure> {
         let mut options = session.compile_options();
         if let Some(names) = &self.passes {
             let parsed: Result<tlc_passes::pipeline::Pipeline, _> = names.parse();
@@ -84,13 +162,66 @@ impl What {
             inputs: tensors,
             symbols: vec![],
         };
-        let report = verify::verify(&case, &options).map_err(|e| interpreter(&model.file, &e))?;
+        Ok((model, case, options))
+    }
+
+    fn prepare(&self, session: &Session) -> Result<Prepared, Failure> {
+        let (model, case, options) = self.load(session)?;
+        let told = Told::of_this_process();
+        let mut tell = |place: &str| told.iter().for_each(|t| t.tell(place));
+        let report = verify::verify_telling(&case, &options, &mut tell);
+        let report = report.map_err(|e| interpreter(&model.file, &e))?;
+        tell(SEARCH);
         Ok(Prepared {
             model,
             case,
             options,
             report,
+            apart: None,
         })
+    }
+
+    /// Has a process of its own do what the command line says.
+    fn watched(&self, session: &Session) -> Result<Watched, Failure> {
+        let failed = |e: io::Error| Failure::new(Code::Bug, format!("a process of its own could not be run: {e}"));
+        // Where there is no room for its files, the work is done here.
+        let (None, Ok(scratch)) = (Told::of_this_process(), Scratch::new()) else {
+            return Ok(Watched::Here);
+        };
+        let (arguments, input) = isolated::own_arguments().map_err(failed)?;
+        let end = isolated::run(&scratch, &arguments, input.as_deref(), false).map_err(failed)?;
+        if let Some(outcome) = end.outcome() {
+            return outcome.map(|()| Watched::Done);
+        }
+        let End::Crashed { signal, place } = end else {
+            return Ok(Watched::Done);
+        };
+        if place == SEARCH {
+            return Ok(Watched::SearchCrashed {
+                arguments,
+                input,
+                scratch,
+                signal,
+            });
+        }
+        let first = Finding::Crashed(format!("{signal} in {place}"));
+        if input.is_some() {
+            return Ok(Watched::Unsearched(first));
+        }
+        let (model, case, options) = self.load(session)?;
+        Ok(Watched::Crashed(Box::new(Prepared {
+            model,
+            case,
+            options,
+            report: Report {
+                findings: vec![first],
+                ..Report::default()
+            },
+            apart: Some(Apart {
+                scratch,
+                last: RefCell::default(),
+            }),
+        })))
     }
 
     fn budget(&self) -> Budget {
@@ -119,9 +250,12 @@ struct Smallest {
 
 impl Prepared {
     fn smallest(&self, session: &Session, first: &Finding, budget: Budget) -> Smallest {
-        let mut fails = |case: &Case| {
-            let report = verify::verify(case, &self.options);
-            report.is_ok_and(|r| r.findings.first().is_some_and(|f| f.is_like(first)))
+        let mut fails = |case: &Case| match &self.apart {
+            Some(apart) => apart.crashes(case, &self.options),
+            None => {
+                let report = verify::verify(case, &self.options);
+                report.is_ok_and(|r| r.findings.first().is_some_and(|f| f.is_like(first)))
+            }
         };
         let case = verify::reduce(&self.case, budget, &mut fails);
         let made_up = verify::reduce::with_random_inputs(&case, session.global.seed);
@@ -129,7 +263,15 @@ impl Prepared {
             Some(made_up) => (made_up, true),
             None => (case, false),
         };
-        let guilty = verify::guilty::find(&case, &self.options);
+        let guilty = match &self.apart {
+            // Once more, to know where that one crashes.
+            Some(apart) if apart.crashes(&case, &self.options) => {
+                let place = apart.last.borrow();
+                verify::guilty::find_crash(&case, &self.options, &place, &first.to_string())
+            }
+            Some(_) => None,
+            None => verify::guilty::find(&case, &self.options),
+        };
         Smallest { case, made_up, guilty }
     }
 }
@@ -177,6 +319,7 @@ fn finding_json(finding: &Finding) -> Value {
     let kind = match finding {
         Finding::Refused(_) => "refused",
         Finding::Panicked(_) => "panicked",
+        Finding::Crashed(_) => "crashed",
         Finding::Plan(_) => "plan",
         Finding::Value(..) => "value",
         Finding::Overwritten(..) => "overwritten",
@@ -228,8 +371,35 @@ fn right_text(report: &Report) -> String {
 
 /// Runs `tlc verify`.
 pub fn run(session: &Session, args: &Verify) -> Result<(), Failure> {
-    let prepared = args.what.prepare(session)?;
+    let prepared = match args.what.watched(session)? {
+        Watched::Done => return Ok(()),
+        Watched::Here => args.what.prepare(session)?,
+        Watched::Crashed(prepared) => *prepared,
+        Watched::Unsearched(finding) => {
+            let file = display(&args.what.model.model);
+            let report = Report {
+                findings: vec![finding.clone()],
+                ..Report::default()
+            };
+            return wrong(session, &file, &finding, &wrong_text(&finding), &report_json(&report));
+        }
+        Watched::SearchCrashed {
+            mut arguments,
+            input,
+            scratch,
+            signal,
+        } => {
+            let note = format!("note: the search for the wrong decision and a smaller graph crashed ({signal})");
+            session.console.note(&note);
+            let options_end = arguments.iter().position(|a| a == "--").unwrap_or(arguments.len());
+            arguments.insert(options_end, "--no-reduce".into());
+            let end = isolated::run(&scratch, &arguments, input.as_deref(), false);
+            let outcome = end.ok().and_then(|e| e.outcome());
+            return outcome.unwrap_or_else(|| Err(Failure::new(Code::Bug, "it crashes now and then")));
+        }
+    };
     let report = &prepared.report;
+    let file = &prepared.model.file;
     let mut value = report_json(report);
     let Some(first) = report.findings.first() else {
         return match session.console.json() {
@@ -237,7 +407,7 @@ pub fn run(session: &Session, args: &Verify) -> Result<(), Failure> {
             false => session.console.result(&right_text(report)),
         };
     };
-    let mut text = format!("wrong: {first}\n");
+    let mut text = wrong_text(first);
     if report.findings.len() > 1 {
         text += &format!("  and {} more\n", counted(report.findings.len() - 1, "finding"));
     }
@@ -267,12 +437,21 @@ pub fn run(session: &Session, args: &Verify) -> Result<(), Failure> {
         let files: Vec<Value> = files.iter().map(|(n, f)| json!({ "input": n, "file": f })).collect();
         value["reduced"] = json!({ "file": path, "operations": nodes, "inputs": files });
     }
+    wrong(session, file, first, &text, &value)
+}
+
+fn wrong_text(first: &Finding) -> String {
+    format!("wrong: {first}\n")
+}
+
+/// Tells what is wrong.
+fn wrong(session: &Session, file: &str, first: &Finding, text: &str, value: &Value) -> Result<(), Failure> {
     match session.console.json() {
-        true => session.console.json_result(&value)?,
-        false => session.console.result(&text)?,
+        true => session.console.json_result(value)?,
+        false => session.console.result(text)?,
     }
     let message = format!("the compiled graph is wrong: {first}");
-    Err(Failure::at(Code::Failed, &prepared.model.file, message))
+    Err(Failure::at(Code::Failed, file, message))
 }
 
 fn operations(case: &Case) -> usize {
@@ -292,7 +471,20 @@ fn default_output(model: &Path) -> PathBuf {
 
 /// Runs `tlc reduce`.
 pub fn reduce(session: &Session, args: &Reduce) -> Result<(), Failure> {
-    let prepared = args.what.prepare(session)?;
+    let file = || display(&args.what.model.model);
+    let prepared = match args.what.watched(session)? {
+        Watched::Done => return Ok(()),
+        Watched::Here => args.what.prepare(session)?,
+        Watched::Crashed(prepared) => *prepared,
+        Watched::Unsearched(finding) => {
+            let message = format!("{finding}; expected a file, which can be read again, for a smaller graph of it");
+            return Err(Failure::at(Code::Failed, &file(), message));
+        }
+        Watched::SearchCrashed { signal, .. } => {
+            let message = format!("the search for a smaller graph crashed ({signal}); `tlc verify` says what is wrong");
+            return Err(Failure::at(Code::Failed, &file(), message));
+        }
+    };
     let Some(first) = prepared.report.findings.first() else {
         let message = "nothing is wrong with it, so that there is nothing to reduce; expected a model that `tlc verify` finds wrong";
         return Err(Failure::at(Code::Failed, &prepared.model.file, message));

@@ -27,6 +27,7 @@ use tlc_ir::graph::{NodeId, NodeKind, Origin, TensorType, View};
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::{DType, Graph, HostTensor, Scalar};
 
+use crate::onnx::packed::Packed;
 use size::Known;
 
 /// The oldest operator set that is written; newer ones only where a model needs them.
@@ -240,16 +241,21 @@ impl<'w, 'g> Writer<'w, 'g> {
     fn nodes_of(&mut self, names: &FxHashMap<NodeId, &str>) -> Result<(), ExportError> {
         let graph = self.graph;
         let windowed = window::absorbed(graph);
-        let wanted = window::wanted(graph, &windowed);
+        let packed: FxHashMap<NodeId, Packed> = graph
+            .nodes()
+            .filter_map(|(id, _)| Some((id, Packed::of(graph, id)?)))
+            .collect();
+        let wanted = window::wanted(graph, &windowed, &packed);
         for (id, node) in graph.nodes() {
             if !wanted[id.index()] || matches!(node.kind, NodeKind::Input { .. }) {
                 continue;
             }
             self.at = id;
             let first = self.nodes.len();
-            let made = match windowed.get(&id) {
-                Some(windowed) => self.windowed(id, windowed),
-                None => self.node(id),
+            let made = match (windowed.get(&id), packed.get(&id)) {
+                (_, Some(packed)) => self.packed(id, packed).map(Some),
+                (Some(windowed), _) => self.windowed(id, windowed),
+                _ => self.node(id),
             };
             let name = made.map_err(|message| ExportError {
                 place: self.place(id),
@@ -380,6 +386,12 @@ impl<'w, 'g> Writer<'w, 'g> {
         let name = self.shared.initializer(&base, data.clone());
         self.shared.data.insert(key, name.clone());
         name
+    }
+
+    /// A constant of elements that share bytes.
+    fn packed(&mut self, id: NodeId, packed: &Packed) -> Outcome<String> {
+        let data = packed.host().map_err(|e| e.message)?;
+        Ok(self.data(id, &data))
     }
 
     /// What an operator that moves elements makes of values. It takes no storage types: those are carried through it in a plain

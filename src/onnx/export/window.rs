@@ -9,6 +9,7 @@ use tlc_ir::graph::{Labels, Monoid, NodeId, NodeKind, Semiring, View};
 use tlc_ir::{Graph, Scalar};
 
 use super::{Outcome, Writer};
+use crate::onnx::packed::Packed;
 
 /// A node that is a convolution or a pooling.
 pub(super) struct Windowed {
@@ -56,8 +57,13 @@ pub(super) fn absorbed(graph: &Graph) -> FxHashMap<NodeId, Windowed> {
     all
 }
 
-/// The nodes that are written: those that outputs need, without windows that are part of an operator.
-pub(super) fn wanted(graph: &Graph, windowed: &FxHashMap<NodeId, Windowed>) -> Vec<bool> {
+/// The nodes that are written: those that outputs need, without windows that are part of an operator and
+/// the arithmetic that unpacks constants.
+pub(super) fn wanted(
+    graph: &Graph,
+    windowed: &FxHashMap<NodeId, Windowed>,
+    packed: &FxHashMap<NodeId, Packed>,
+) -> Vec<bool> {
     let mut wanted = vec![false; graph.len()];
     graph.outputs().iter().for_each(|o| wanted[o.node.index()] = true);
     let binders = graph.binders();
@@ -67,6 +73,7 @@ pub(super) fn wanted(graph: &Graph, windowed: &FxHashMap<NodeId, Windowed>) -> V
             continue;
         }
         match windowed.get(&id) {
+            _ if packed.contains_key(&id) => {}
             Some(w) => w.needs.iter().for_each(|o| wanted[o.index()] = true),
             None => graph.visit_needs(id, &binders, &mut |o| wanted[o.index()] = true),
         }

@@ -26,7 +26,7 @@ pub(super) fn constant(c: &mut Call<'_, '_, '_>) -> Answer {
     };
     let data = match a.kind() {
         AttributeKind::Tensor => match a.tensor() {
-            Some(t) => c.importer.files.host(t)?,
+            Some(t) => return Ok(vec![Value::constant(&graph, c.importer.files.elements(t)?)]),
             None => return invalid("no tensor in the attribute value; expected one"),
         },
         AttributeKind::Float => HostTensor::from_slice(&[], &[a.float()]).map_err(too_large)?,

@@ -112,10 +112,11 @@ pub(super) fn dequantize(c: &mut Call<'_, '_, '_>) -> Answer {
         return invalid(format!("a result of {dtype}; expected f16, bf16, f32 or f64"));
     }
     let wide = dtype.accumulator();
-    // Differences are exact: of storage types in f32, of the others in i64.
+    // Differences are exact: of storage types in f32, of small integers in i32, of the others in i64.
     let exact = match x.dtype() {
         d if d.is_float() => wide,
         d if d.is_storage() => DType::F32,
+        d if d.bits() <= 16 => DType::I32,
         _ => DType::I64,
     };
     let mut y = x.cast(exact);
