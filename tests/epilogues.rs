@@ -44,11 +44,13 @@ fn options(threads: usize) -> CompileOptions {
 }
 
 fn products(e: &Executable) -> Vec<&Gemm> {
-    let of = |s| match s {
-        &Step::Gemm(ref g) => Some(&**g),
-        _ => None,
-    };
-    e.plan().steps.iter().filter_map(of).collect()
+    let mut all = Vec::new();
+    for step in &e.plan().steps {
+        if let Step::Gemm(g) = step {
+            all.push(&**g);
+        }
+    }
+    all
 }
 
 /// Verifies a case on several numbers of threads, which `verify` compares with yet others.
