@@ -97,36 +97,83 @@ pub(crate) fn record<T>(
     body: impl FnOnce() -> Step<T>,
     poison: impl FnOnce(Tensor) -> T,
 ) -> T {
+    let Some(recording) = Recording::begin(graph, operands, Location::caller()) else {
+        return poison(poisoned(graph, operands));
+    };
+    let (value, refusal) = match recording.mixed.is_none().then(body) {
+        Some(Ok(value)) => (Some(value), None),
+        Some(Err(refusal)) => (None, Some(refusal)),
+        None => (None, None),
+    };
+    match (recording.end(graph, name, operands, scalars, refusal), value) {
+        (true, Some(value)) => value,
+        _ => poison(poisoned(graph, operands)),
+    }
+}
+
+fn poisoned(graph: &Graph, operands: &[&Tensor]) -> Tensor {
     let dtype = operands.first().map_or(tlc_ir::DType::F32, |t| t.dtype());
-    if operands.iter().any(|t| t.is_poisoned()) {
-        return poison(Tensor::poisoned(graph, dtype));
+    Tensor::poisoned(graph, dtype)
+}
+
+/// What is around the body of an operation: apart from it, because there is a copy of [`record`] for every body.
+struct Recording {
+    scope: Entered,
+    /// Why the body cannot run.
+    mixed: Option<Refusal>,
+}
+
+impl Recording {
+    /// `None` if an operand is poisoned.
+    #[inline(never)]
+    fn begin(graph: &Graph, operands: &[&Tensor], at: &'static Location<'static>) -> Option<Recording> {
+        if operands.iter().any(|t| t.is_poisoned()) {
+            return None;
+        }
+        let mixed = !operands.iter().all(|t| t.graph().is(graph));
+        Some(Recording {
+            scope: Entered::new(at),
+            mixed: mixed.then(|| {
+                let problem = "operands recorded in different graphs";
+                (problem.to_string(), Some("tensors of one graph".to_string()))
+            }),
+        })
     }
-    let scope = Entered::new(Location::caller());
-    let result = if operands.iter().all(|t| t.graph().is(graph)) {
-        body()
-    } else {
-        refuse_expecting("operands recorded in different graphs", "tensors of one graph")
-    };
-    if !scope.outermost {
-        return result.unwrap_or_else(|refusal| {
-            SCOPE.with_borrow_mut(|s| s.failure.get_or_insert(refusal).0.len());
-            poison(Tensor::poisoned(graph, dtype))
+
+    /// Whether nothing failed in the body, which answered `refusal`. The outermost operation reports what did.
+    #[inline(never)]
+    fn end(
+        self,
+        graph: &Graph,
+        name: &str,
+        operands: &[&Tensor],
+        scalars: &[String],
+        refusal: Option<Refusal>,
+    ) -> bool {
+        let refusal = refusal.or(self.mixed);
+        if !self.scope.outermost {
+            return match refusal {
+                None => true,
+                Some(refusal) => {
+                    SCOPE.with_borrow_mut(|s| s.failure.get_or_insert(refusal).0.len());
+                    false
+                }
+            };
+        }
+        // What failed inside is the reason of what failed outside.
+        let inner = SCOPE.with_borrow_mut(|s| s.failure.take());
+        let Some((problem, expected)) = inner.or(refusal) else {
+            return true;
+        };
+        let mut texts: Vec<String> = operands.iter().map(|t| graph.type_text(t.ty())).collect();
+        texts.extend_from_slice(scalars);
+        graph.report(GraphError {
+            op: name.to_string(),
+            operands: texts,
+            problem,
+            expected,
+            origin: origin(),
         });
+        false
     }
-    let inner = SCOPE.with_borrow_mut(|s| s.failure.take());
-    let (problem, expected) = match (result, inner) {
-        (Ok(value), None) => return value,
-        (_, Some(inner)) => inner,
-        (Err(refusal), None) => refusal,
-    };
-    let mut texts: Vec<String> = operands.iter().map(|t| graph.type_text(t.ty())).collect();
-    texts.extend_from_slice(scalars);
-    graph.report(GraphError {
-        op: name.to_string(),
-        operands: texts,
-        problem,
-        expected,
-        origin: origin(),
-    });
-    poison(Tensor::poisoned(graph, dtype))
 }

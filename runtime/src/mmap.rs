@@ -112,6 +112,52 @@ impl MappedFile {
     }
 }
 
+impl MappedFile {
+    /// How many bytes of the file the system has in memory, in whole pages; `None` where it does not tell. It tells of a
+    /// file that this user may not write that all of it is.
+    pub fn resident(&self) -> Option<usize> {
+        #[cfg(target_os = "linux")]
+        {
+            let Some(map) = &self.map else { return Some(0) };
+            let page = page_size()?;
+            let mut pages = vec![0u8; map.len().div_ceil(page)];
+            let start = map.as_ptr().cast_mut().cast::<libc::c_void>();
+            // SAFETY: the mapping is ours and begins at a page; there is a byte for each page of it.
+            let refused = unsafe { libc::mincore(start, map.len(), pages.as_mut_ptr()) } != 0;
+            (!refused).then(|| pages.iter().filter(|&&p| p & 1 != 0).count() * page)
+        }
+        #[cfg(not(target_os = "linux"))]
+        None
+    }
+}
+
+/// Asks the system to drop what it has of a file in memory, so that the next read comes from the disk. What is mapped
+/// somewhere stays, and so does all of it where the system has no such request: see [`MappedFile::resident`].
+///
+/// # Errors
+/// If the file cannot be opened or written back.
+pub fn evict(path: impl AsRef<Path>) -> std::io::Result<()> {
+    let file = File::open(path)?;
+    file.sync_all()?;
+    #[cfg(target_os = "linux")]
+    {
+        use std::os::fd::AsRawFd;
+        // SAFETY: advice on a file that is open.
+        let refused = unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+        if refused != 0 {
+            return Err(std::io::Error::from_raw_os_error(refused));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(target_os = "linux")]
+fn page_size() -> Option<usize> {
+    // SAFETY: a plain query.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(page).ok().filter(|&p| p > 0)
+}
+
 /// The mappings that there are. Whoever holds the lock knows that none of them ends.
 #[cfg(target_os = "linux")]
 fn mapped() -> std::sync::MutexGuard<'static, Vec<Place>> {
@@ -121,10 +167,77 @@ fn mapped() -> std::sync::MutexGuard<'static, Vec<Place>> {
 
 /// The addresses of a mapping.
 #[cfg(target_os = "linux")]
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
     start: usize,
     end: usize,
+}
+
+#[cfg(target_os = "linux")]
+impl Place {
+    fn holds(&self, bytes: &[u8]) -> bool {
+        let of = bytes.as_ptr_range();
+        self.start <= of.start.addr() && of.end.addr() <= self.end
+    }
+}
+
+/// While it lives, the system reads no more of a mapped file than the pages that are touched.
+///
+/// By default it reads megabytes around every page that is not in memory, which is right for weights that are about to be
+/// computed with, and wrong for the few bytes of text between them.
+#[derive(Debug)]
+#[must_use = "the system reads ahead again once this is dropped"]
+pub struct Sparse {
+    #[cfg(target_os = "linux")]
+    place: Option<Place>,
+}
+
+/// Files up to this size are read as they come: whole, they cost no more than a few hundred pages one by one.
+#[cfg(target_os = "linux")]
+const SMALL: usize = 8 << 20;
+
+/// Reads the [`MappedFile`] that holds `bytes` sparsely, if it is large. Only a hint: nothing happens to other memory, nor
+/// where the system refuses.
+pub fn read_sparsely(bytes: &[u8]) -> Sparse {
+    #[cfg(target_os = "linux")]
+    {
+        let mapped = mapped();
+        let place = mapped
+            .iter()
+            .copied()
+            .find(|p| p.holds(bytes) && p.end - p.start > SMALL);
+        if let Some(place) = place {
+            advise(place, libc::MADV_RANDOM);
+        }
+        Sparse { place }
+    }
+    #[cfg(not(target_os = "linux"))]
+    {
+        let _ = bytes;
+        Sparse {}
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Sparse {
+    fn drop(&mut self) {
+        let Some(place) = self.place else { return };
+        let mapped = mapped();
+        if mapped.contains(&place) {
+            advise(place, libc::MADV_NORMAL);
+        }
+    }
+}
+
+/// Gives advice on a mapping that the caller knows to be there.
+#[cfg(target_os = "linux")]
+fn advise(place: Place, advice: libc::c_int) {
+    let start = std::ptr::without_provenance_mut::<libc::c_void>(place.start);
+    // SAFETY: advice on how to read a file changes no memory.
+    let refused = unsafe { libc::madvise(start, place.end - place.start, advice) } != 0;
+    if refused {
+        tracing::debug!(advice, "the system takes no advice on a mapping");
+    }
 }
 
 /// Gives the whole pages of `bytes` back to the system if they are part of a [`MappedFile`]: a later read finds them in the file
@@ -132,18 +245,15 @@ struct Place {
 pub(crate) fn release(bytes: &[u8]) {
     #[cfg(target_os = "linux")]
     {
-        let of = bytes.as_ptr_range();
         let mapped = mapped();
-        let inside = |p: &Place| p.start <= of.start.addr() && of.end.addr() <= p.end;
-        // SAFETY: a plain query.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        let Ok(page) = usize::try_from(page) else { return };
-        let before = of.start.addr().next_multiple_of(page) - of.start.addr();
+        let Some(page) = page_size() else { return };
+        let start = bytes.as_ptr().addr();
+        let before = start.next_multiple_of(page) - start;
         let Some(rest) = bytes.len().checked_sub(before) else {
             return;
         };
         let whole = rest / page * page;
-        if whole > 0 && mapped.iter().any(inside) {
+        if whole > 0 && mapped.iter().any(|p| p.holds(bytes)) {
             let start = bytes[before..].as_ptr().cast_mut().cast::<libc::c_void>();
             // SAFETY: whole pages of a private read-only mapping of a file, which the lock keeps alive: they hold the file's
             // bytes, before and after.
@@ -227,6 +337,39 @@ mod tests {
         let own = bytes.clone();
         release(&own);
         assert_eq!(own, bytes);
+    }
+
+    #[test]
+    fn what_is_read_sparsely_brings_in_nothing_around_it() {
+        // In the build's folder: the system's own may be in memory.
+        let build = std::env::current_exe().unwrap();
+        let folder = tempfile::tempdir_in(build.parent().unwrap()).unwrap();
+        let path = folder.path().join("data.bin");
+        let bytes: Vec<u8> = (0..16 << 20).map(|i| (i % 251) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        evict(&path).unwrap();
+        let mapped = MappedFile::open(&path).unwrap();
+        if mapped.resident() != Some(0) {
+            eprintln!(
+                "SKIP: this system keeps files in memory, or does not tell: {:?}",
+                mapped.resident()
+            );
+            return;
+        }
+        let places = [0, 3 << 20, 9 << 20, (16 << 20) - 1];
+        let sparse = read_sparsely(&mapped[1..5]);
+        for at in places {
+            assert_eq!(mapped[at], bytes[at]);
+        }
+        let page = page_size().unwrap();
+        assert_eq!(mapped.resident(), Some(places.len() * page));
+        drop(sparse);
+        assert_eq!(mapped.as_slice(), &bytes[..]);
+        // Of memory that is no mapping nothing is said, nor of a mapping that is gone.
+        drop(read_sparsely(&bytes));
+        let sparse = read_sparsely(&mapped);
+        drop(mapped);
+        drop(sparse);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tlc_formats::onnx::{External, InPlace, Tensor};
 use tlc_ir::HostTensor;
 use tlc_ir::tensor::{BytesOwner, TensorError};
 use tlc_runtime::memory::{ALIGNMENT, AlignedBuffer};
-use tlc_runtime::mmap::MappedFile;
+use tlc_runtime::mmap::{MappedFile, Sparse, read_sparsely};
 
 use super::packed::{self, Elements};
 use super::refusal::{Outcome, Refusal, invalid};
@@ -20,7 +20,7 @@ pub(super) struct Files<'o> {
     /// Who keeps the model's bytes, if tensors may share them.
     model: Option<BytesOwner>,
     folder: Option<&'o Path>,
-    others: RefCell<FxHashMap<String, Arc<MappedFile>>>,
+    others: RefCell<FxHashMap<String, (Arc<MappedFile>, Sparse)>>,
 }
 
 /// A tensor, or elements that nobody keeps.
@@ -118,11 +118,13 @@ impl<'o> Files<'o> {
     }
 
     fn file(&self, place: &External<'_>) -> Outcome<Arc<MappedFile>> {
-        if let Some(file) = self.others.borrow().get(place.location) {
+        if let Some((file, _)) = self.others.borrow().get(place.location) {
             return Ok(file.clone());
         }
         let file = Arc::new(open(place, self.folder)?);
-        self.others.borrow_mut().insert(place.location.into(), file.clone());
+        // An import looks at no more than the small constants in it.
+        let known = (file.clone(), read_sparsely(&file));
+        self.others.borrow_mut().insert(place.location.into(), known);
         Ok(file)
     }
 }

@@ -11,6 +11,7 @@ use tlc_formats::onnx::{self, Attribute, Dimension, Function, Model, Node};
 use tlc_ir::HostTensor;
 use tlc_ir::graph::Origin;
 use tlc_ir::tensor::BytesOwner;
+use tlc_runtime::mmap::read_sparsely;
 
 use super::call::Call;
 use super::external::Files;
@@ -139,6 +140,8 @@ pub(super) fn import(
         place: String::new(),
         message: e.to_string(),
     };
+    // What is text in a model lies between its weights, which nothing reads before the first call.
+    let _sparse = read_sparsely(bytes);
     let model = Model::parse(bytes).map_err(whole)?;
     let name = model.graph().map_or("", |g| g.name());
     let name = if name.is_empty() { "main".into() } else { shown(name) };

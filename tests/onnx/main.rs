@@ -1,5 +1,6 @@
 //! Importing ONNX models: what they mean, and what is refused.
 
+mod cold;
 mod hostile;
 mod in_place;
 mod meaning;

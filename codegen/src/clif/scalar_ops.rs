@@ -3,7 +3,7 @@
 //! Invariant: no instruction traps, whatever the operands: divisors are made harmless first.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::{InstBuilder, Value};
+use cranelift_codegen::ir::{InstBuilder, Type, Value};
 use tlc_ir::{DType, ScalarOp};
 
 use super::translate::Translator;
@@ -49,6 +49,27 @@ impl Translator<'_, '_> {
         let ty = self.type_of(a);
         let b = args.get(1).copied().unwrap_or(a);
         Ok(match op {
+            Add => self.b.ins().fadd(a, b),
+            Sub => self.b.ins().fsub(a, b),
+            Mul => self.b.ins().fmul(a, b),
+            Div => self.b.ins().fdiv(a, b),
+            Max | Min => self.float_extremum(op, a, b, vals),
+            Fma => self.b.ins().fma(a, b, args[2]),
+            Eq => self.b.ins().fcmp(FloatCC::Equal, a, b),
+            Ne => self.b.ins().fcmp(FloatCC::NotEqual, a, b),
+            Lt => self.b.ins().fcmp(FloatCC::LessThan, a, b),
+            Le => self.b.ins().fcmp(FloatCC::LessThanOrEqual, a, b),
+            _ => match self.float_unary(op, ty, a) {
+                Some(value) => value,
+                None => return unsupported(format!("{op} on {dtype}")),
+            },
+        })
+    }
+
+    /// An operation on one float, or on each of a vector's; `None` where the machine has no such instruction.
+    pub(super) fn float_unary(&mut self, op: ScalarOp, ty: Type, a: Value) -> Option<Value> {
+        use ScalarOp::*;
+        Some(match op {
             Neg => self.b.ins().fneg(a),
             Abs => self.b.ins().fabs(a),
             Floor => self.b.ins().floor(a),
@@ -65,20 +86,10 @@ impl Translator<'_, '_> {
                 let (zero, one, minus) = (self.float(ty, 0.0), self.float(ty, 1.0), self.float(ty, -1.0));
                 let below = self.b.ins().fcmp(FloatCC::LessThan, a, zero);
                 let above = self.b.ins().fcmp(FloatCC::GreaterThan, a, zero);
-                let r = self.b.ins().select(below, minus, a);
-                self.b.ins().select(above, one, r)
+                let r = self.select(below, minus, a);
+                self.select(above, one, r)
             }
-            Add => self.b.ins().fadd(a, b),
-            Sub => self.b.ins().fsub(a, b),
-            Mul => self.b.ins().fmul(a, b),
-            Div => self.b.ins().fdiv(a, b),
-            Max | Min => self.float_extremum(op, a, b, vals),
-            Fma => self.b.ins().fma(a, b, args[2]),
-            Eq => self.b.ins().fcmp(FloatCC::Equal, a, b),
-            Ne => self.b.ins().fcmp(FloatCC::NotEqual, a, b),
-            Lt => self.b.ins().fcmp(FloatCC::LessThan, a, b),
-            Le => self.b.ins().fcmp(FloatCC::LessThanOrEqual, a, b),
-            _ => return unsupported(format!("{op} on {dtype}")),
+            _ => return None,
         })
     }
 

@@ -118,29 +118,10 @@ impl Translator<'_, '_> {
         }
         let a = self.vector(&vals[0], dtype, ty);
         if op.arity() == 1 {
-            return Some(match op {
-                Neg | Abs if self.x64 => self.sign_change(op, ty, a),
-                Neg => self.b.ins().fneg(a),
-                Abs => self.b.ins().fabs(a),
-                Floor => self.b.ins().floor(a),
-                Ceil => self.b.ins().ceil(a),
-                Round => self.b.ins().nearest(a),
-                Trunc => self.b.ins().trunc(a),
-                Sqrt => self.b.ins().sqrt(a),
-                Rsqrt => {
-                    let one = self.float(ty, 1.0);
-                    let root = self.b.ins().sqrt(a);
-                    self.b.ins().fdiv(one, root)
-                }
-                Sign => {
-                    let (zero, one, minus) = (self.float(ty, 0.0), self.float(ty, 1.0), self.float(ty, -1.0));
-                    let below = self.b.ins().fcmp(FloatCC::LessThan, a, zero);
-                    let above = self.b.ins().fcmp(FloatCC::GreaterThan, a, zero);
-                    let r = self.select(below, minus, a);
-                    self.select(above, one, r)
-                }
-                _ => return None,
-            });
+            return match op {
+                Neg | Abs if self.x64 => Some(self.sign_change(op, ty, a)),
+                _ => self.float_unary(op, ty, a),
+            };
         }
         let b = self.vector(&vals[1], dtype, ty);
         let cc = match op {

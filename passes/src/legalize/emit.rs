@@ -25,11 +25,14 @@ fn int_of(width: u32) -> DType {
     if width == 64 { DType::I64 } else { DType::I32 }
 }
 
+// Each is called from hundreds of places, which would otherwise hold a copy.
 impl Legalizer<'_> {
+    #[inline(never)]
     fn constant_value(&mut self, value: Scalar) -> ValueId {
         self.emit(Op::Const(value), value.dtype())
     }
 
+    #[inline(never)]
     fn raw(&mut self, op: ScalarOp, args: &[ValueId]) -> ValueId {
         let dtypes: SmallVec<[DType; 3]> = args.iter().map(|&a| self.kernel.dtype(a)).collect();
         let dtype = op
@@ -38,6 +41,7 @@ impl Legalizer<'_> {
         self.emit(Op::Map(op, args.into()), dtype)
     }
 
+    #[inline(never)]
     fn shift(&mut self, a: ValueId, bits: u32, op: ScalarOp) -> ValueId {
         let from = self.kernel.dtype(a);
         let unsigned = if from.bits() == 64 { DType::U64 } else { DType::U32 };
