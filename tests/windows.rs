@@ -118,6 +118,50 @@ fn depthwise_and_small_convolutions() {
     }
 }
 
+/// Sums of windows over images of every height and width near a few rows and vectors: rows that are left over, last vectors
+/// that overlap the ones before, and results that take the place of an operand, which are computed once.
+#[test]
+fn windows_of_several_rows_run_together() {
+    for (h, w) in [(2, 4), (4, 4), (5, 9), (7, 7), (11, 6), (13, 5), (14, 14), (16, 23)] {
+        for (size, stride) in [(3, 1), (5, 1), (3, 2)] {
+            let image = [1, 20, (h - 1) * stride + size, (w - 1) * stride + size];
+            let shapes: [&[usize]; 4] = [&image, &[20, 1, size, size], &[1, 20, h, w], &[20, 1, 1]];
+            let conv = || Conv::new().stride(stride).groups(20);
+            let what = format!("{h} by {w}, window {size}, stride {stride}");
+            for special in [false, true] {
+                check(&what, &shapes[..2], DType::F32, special, &|t| {
+                    t[0].conv2d(&t[1], None, &conv())
+                });
+                check(&format!("{what}, activation"), &shapes, DType::F32, special, &|t| {
+                    (t[0].conv2d(&t[1], None, &conv()) + &t[3]).relu()
+                });
+                check(&format!("{what}, residual"), &shapes[..3], DType::F32, special, &|t| {
+                    t[0].conv2d(&t[1], None, &conv()) * &t[2] + &t[2]
+                });
+            }
+        }
+    }
+}
+
+/// The weights of a window are loaded once for all rows that run together, and the loops over it stay loops.
+#[test]
+fn windows_that_run_together_load_their_weights_once() {
+    let g = Graph::new("depthwise");
+    let x = g.input("x", DType::F32, [1, 64, 11, 11]);
+    let weight = g.input("weight", DType::F32, [64, 1, 5, 5]);
+    g.output("y", &x.conv2d(&weight, None, &Conv::new().groups(64)));
+    let e = g.compile(&CompileOptions::default()).unwrap();
+    let explained = e.explain();
+    assert!(explained.contains("windows of 7 rows share"), "{explained}");
+    assert!(explained.contains("the last one overlapping"), "{explained}");
+    let text = e.plan().kernels[0].to_string();
+    let loads = |p: &str| text.lines().filter(|l| l.contains(&format!("load {p}["))).count();
+    // One in the loop over the window for the vectors at the left, and one for those at the right.
+    assert_eq!((loads("p0"), loads("p1")), (2, 2), "{text}");
+    assert_eq!(text.matches("in 0..7 unroll").count(), 6, "{text}");
+    assert_eq!(text.matches("in 0..5 serial").count(), 4, "{text}");
+}
+
 #[test]
 fn windows_with_something_before_and_after() {
     check(

@@ -133,7 +133,7 @@ fn set_first(kernel: &Kernel, body: &[Stmt], scratch: u32) -> bool {
     }
 }
 
-fn move_scratch(body: &mut [Stmt], copies: &[(Memory, Memory)]) {
+pub(super) fn move_scratch(body: &mut [Stmt], copies: &[(Memory, Memory)]) {
     let of = |m: &mut Memory| {
         if let Some((_, new)) = copies.iter().find(|c| c.0 == *m) {
             *m = *new;
