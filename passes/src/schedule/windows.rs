@@ -14,7 +14,7 @@ use super::{Directive, ScheduleReason, Scheduler, tree};
 /// The most elements of a window that is copied out.
 const WINDOW: i64 = 49;
 /// Images, planes or matrices from which there is enough to share without their rows.
-const MANY_IMAGES: i64 = 16;
+pub(super) const MANY_IMAGES: i64 = 16;
 /// Operations that the body may have when it is copied out.
 const UNROLLED_OPS: i64 = 600;
 
