@@ -182,6 +182,61 @@ fn windows_with_something_before_and_after() {
     });
 }
 
+/// Padding of many small images: rows and columns at the edges apart, last vectors of a row that overlap the ones before.
+#[test]
+fn padding_of_images_with_ragged_rows() {
+    for (h, w) in [(1, 1), (3, 4), (4, 7), (7, 5), (9, 18), (2, 23)] {
+        for (rows, columns) in [((1, 1), (1, 1)), ((2, 2), (2, 2)), ((0, 1), (3, 0)), ((5, 4), (0, 0))] {
+            let what = format!("{h} by {w}, {rows:?} and {columns:?} around");
+            let around = [(0, 0), (0, 0), rows, columns];
+            for special in [false, true] {
+                // An activation reads its operand twice.
+                let shapes: [&[usize]; 3] = [&[2, 10, h, w], &[10, 1, 1], &[2, h, w, 10]];
+                let activated = |t: &[Tensor]| {
+                    let x = &t[0] * &t[1];
+                    (&x * x.sigmoid()).pad(&around, 0.5)
+                };
+                check(&what, &shapes[..2], DType::F32, special, &activated);
+                check(&what, &shapes[..2], DType::F16, special, &activated);
+                // What is loaded across rows.
+                check(&format!("{what}, transposed"), &shapes, DType::F32, special, &|t| {
+                    (&t[0] + t[2].permute([0, 3, 1, 2]) * &t[1]).pad(&around, -1.0)
+                });
+            }
+        }
+    }
+}
+
+/// A sum and the same sum with zeros around it, as between the blocks of a network: one kernel, no condition an element.
+#[test]
+fn a_result_and_the_same_padded_run_in_lanes() {
+    for (h, w) in [(14, 14), (7, 9), (5, 4)] {
+        let g = Graph::new("block");
+        let x = g.input("x", DType::F32, [1, 24, h, w]);
+        let t = g.input("t", DType::F32, [1, h, w, 24]);
+        let sum = &x + t.permute([0, 3, 1, 2]);
+        g.output("sum", &sum);
+        g.output("padded", &sum.pad(&[(0, 0), (0, 0), (3, 3), (3, 3)], 0.0));
+        let graph = g.finish().unwrap();
+        let inputs = [[1, 24, h, w], [1, h, w, 24]].map(|s| data(DType::F32, &s, true));
+        let exact = interpret(&graph, &inputs, &interp::Options::default()).unwrap();
+        for threads in [1, 2] {
+            let options = CompileOptions {
+                threads: Some(threads),
+                ..CompileOptions::default()
+            };
+            let e = compile_ir(&graph, &options).unwrap();
+            let explained = e.explain();
+            assert_eq!(e.plan().steps.len(), 1, "{explained}");
+            assert!(!explained.contains("conditional per element"), "{explained}");
+            let found = e.run(&inputs.each_ref().map(Into::into)).unwrap();
+            for (found, exact) in found.iter().zip(&exact) {
+                assert_eq!(found.to_host(), *exact, "{h} by {w}\n{explained}");
+            }
+        }
+    }
+}
+
 #[test]
 fn padding_over_symbolic_sizes_runs_in_lanes() {
     let g = Graph::new("norm-and-conv");

@@ -114,7 +114,7 @@ impl Scheduler<'_> {
     }
 
     /// Whole vectors only, the last one overlapping, where that is possible; else as [`Self::vectorize`].
-    fn vectorize_row(&mut self, row: VarId) {
+    pub(super) fn vectorize_row(&mut self, row: VarId) {
         let extent = self.kernel.extents[row.0 as usize].as_const();
         let (Ok(lanes), Some(n)) = (self.lanes(row), extent) else {
             return self.vectorize(row);

@@ -17,13 +17,26 @@ use super::{Directive, ScheduleReason, Scheduler, tree};
 const EDGES: i64 = 8;
 
 /// What is known of values while statements are walked: integers as index expressions, and decided bools.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Known {
     numbers: FxHashMap<ValueId, IndexExpr>,
     bools: FxHashMap<ValueId, bool>,
 }
 
 impl Known {
+    /// What the constants of a kernel are, wherever they stand.
+    fn constants(kernel: &Kernel) -> Known {
+        let mut known = Known::default();
+        kernel.visit(&mut |s| match s {
+            Stmt::Let {
+                value,
+                op: op @ Op::Const(_),
+            } => known.note(kernel, *value, op),
+            _ => {}
+        });
+        known
+    }
+
     /// An expression that is at least 0 exactly where a comparison of integers holds, if the values do not wrap.
     fn margin(&self, kernel: &Kernel, op: &Op) -> Option<IndexExpr> {
         let Op::Map(op @ (ScalarOp::Le | ScalarOp::Lt), args) = op else {
@@ -77,6 +90,7 @@ pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, to: i64) -> Resul
         .filter(|p| p.0 < p.1)
         .collect();
     let own = own_scratch(kernel, var);
+    let constants = Known::constants(kernel);
     let mut made = Vec::new();
     rewrite(kernel, var, &mut |kernel, bind, body| {
         let mut out = Vec::new();
@@ -96,7 +110,7 @@ pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, to: i64) -> Resul
             let v = kernel.new_var(IndexExpr::Const(end - start));
             let at = IndexExpr::Const(start) + v.into();
             substitute_in(kernel, &mut part, &mut |x| (x == var).then(|| at.clone()));
-            let body = decided(kernel, part);
+            let body = decided(kernel, part, constants.clone());
             out.push(Stmt::Loop { var: v, bind, body });
             made.push(v);
         }
@@ -154,8 +168,7 @@ pub(super) fn move_scratch(body: &mut [Stmt], copies: &[(Memory, Memory)]) {
 }
 
 /// The statements with every comparison that the ranges of variables decide as a constant, and what follows from it.
-fn decided(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
-    let mut known = Known::default();
+fn decided(kernel: &Kernel, body: Vec<Stmt>, mut known: Known) -> Vec<Stmt> {
     let mut renamed = FxHashMap::default();
     let body = decide(kernel, body, &mut known, &mut renamed);
     let mut used = FxHashSet::default();
@@ -339,7 +352,8 @@ impl Scheduler<'_> {
             return whole;
         };
         let mut range = (0, n);
-        middle(&self.kernel, body, var, n, &mut Known::default(), &mut range);
+        let mut known = Known::constants(&self.kernel);
+        middle(&self.kernel, body, var, n, &mut known, &mut range);
         let (from, to) = (range.0.max(0), range.1.min(n));
         if to <= from || to - from == n || from + n - to > EDGES {
             return whole;
