@@ -27,12 +27,14 @@ impl Known {
     /// What the constants of a kernel are, wherever they stand.
     fn constants(kernel: &Kernel) -> Known {
         let mut known = Known::default();
-        kernel.visit(&mut |s| match s {
-            Stmt::Let {
+        kernel.visit(&mut |s| {
+            if let Stmt::Let {
                 value,
                 op: op @ Op::Const(_),
-            } => known.note(kernel, *value, op),
-            _ => {}
+            } = s
+            {
+                known.note(kernel, *value, op);
+            }
         });
         known
     }
