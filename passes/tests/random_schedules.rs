@@ -70,7 +70,7 @@ fn random_directive(rng: &mut Rng, all: &[(VarId, Bind)]) -> Directive {
         10 => Directive::Peel {
             var,
             from: rng.pick(&[0i64, 1, 2]),
-            to: rng.pick(&[1i64, 2, 3, 4, 5]),
+            behind: rng.pick(&[0i64, 1, 2, 3]),
         },
         11 => Directive::StageRows {
             var,

@@ -138,15 +138,15 @@ pub enum Directive {
         /// Whether sums of squares look for NaN in f32 and f64, which takes a multiply-add an element.
         squares: bool,
     },
-    /// The iterations below `from`, and those from `to` on, run in loops of their own, so that what is conditional at the
-    /// edges is not in the middle. Answers the loops, without empty ones.
+    /// The first and the last iterations run in loops of their own, so that what is conditional at the edges is not in the
+    /// middle. Answers the loops, without empty ones.
     Peel {
-        /// The loop, of constant extent.
+        /// The loop, which has at least as many iterations as are peeled.
         var: VarId,
         /// The first iteration of the middle.
         from: i64,
-        /// The first iteration behind it.
-        to: i64,
+        /// Iterations behind the middle.
+        behind: i64,
     },
     /// The whole body becomes the body of a loop with one iteration. Answers its variable.
     Enclose,
@@ -278,7 +278,7 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
             vectors,
             squares,
         } => super::narrow::narrow(kernel, *var, *lanes, *vectors, *squares),
-        Directive::Peel { var, from, to } => super::peel::peel(kernel, *var, *from, *to),
+        Directive::Peel { var, from, behind } => super::peel::peel(kernel, *var, *from, *behind),
         Directive::Enclose => Ok(threads::enclose(kernel)),
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
         Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),

@@ -179,7 +179,7 @@ impl fmt::Display for Directive {
                 write!(f, "narrow the search of i{} to blocks of {vectors} by {lanes}", var.0)
             }
             Self::StageStores { var, param, .. } => write!(f, "stage stores of i{} to p{param} in scratch", var.0),
-            Self::Peel { var, from, to } => write!(f, "peel i{} below {from} and from {to} on", var.0),
+            Self::Peel { var, from, behind } => write!(f, "peel {from} of i{} before and {behind} behind", var.0),
             Self::Enclose => f.write_str("a loop of one iteration around all"),
             Self::Place { scratch, scope } => write!(f, "scratch {scratch} in {} memory", scope.name()),
             Self::Distribute { around, var, threads } => {
