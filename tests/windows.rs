@@ -237,6 +237,46 @@ fn a_result_and_the_same_padded_run_in_lanes() {
     }
 }
 
+/// Images made larger by elements that are meant several times, with something around them: whole vectors, with sizes known
+/// or not, from even places and odd ones.
+#[test]
+fn enlarged_images_with_padding_run_in_lanes() {
+    for dtype in [DType::F32, DType::F16, DType::F64, DType::I32, DType::Bool] {
+        for (count, skipped) in [(2, 0), (2, 1), (3, 0), (4, 1), (8, 0)] {
+            for symbolic in [false, true] {
+                let g = Graph::new("enlarged");
+                let [h, w]: [tlc::Dim; 2] = match symbolic {
+                    true => ["h", "w"].map(|s| (&g.symbol(s, 1..=1 << 20)).into()),
+                    false => [5.into(), 9.into()],
+                };
+                let x = g.input("x", dtype, [1.into(), 20.into(), h.clone(), w.clone()]);
+                let wide = x.repeat(count, 2).repeat(count, 3);
+                let from = wide.slice((.., .., .., skipped..));
+                g.output("y", &from.pad(&[(0, 0), (0, 0), (1, 1), (1, 2)], 0));
+                let graph = g.finish().unwrap();
+                let what = format!("{dtype}, {count} times, from {skipped}, symbolic {symbolic}");
+                let options = CompileOptions {
+                    specialize: tlc::Specialize::Never,
+                    ..CompileOptions::default()
+                };
+                let e = compile_ir(&graph, &options).unwrap();
+                let explained = e.explain();
+                assert!(!explained.contains("conditional per element"), "{what}\n{explained}");
+                let sizes: &[(usize, usize)] = match symbolic {
+                    true => &[(5, 9), (1, 1), (2, 3), (4, 8), (3, 17)],
+                    false => &[(5, 9)],
+                };
+                for &(h, w) in sizes {
+                    let inputs = [data(dtype, &[1, 20, h, w], true)];
+                    let exact = interpret(&graph, &inputs, &interp::Options::default()).unwrap();
+                    let found = e.run(&inputs.each_ref().map(Into::into)).unwrap();
+                    assert_eq!(found[0].to_host(), exact[0], "{what}, {h} by {w}\n{explained}");
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn padding_over_symbolic_sizes_runs_in_lanes() {
     let g = Graph::new("norm-and-conv");

@@ -57,11 +57,10 @@ impl Scheduler<'_> {
             self.parallel(&outer);
             self.stream(inner, &streamed);
             for row in rows {
-                let parts = match streamed.is_empty() {
-                    true => self.peeled(row).0,
-                    false => vec![row],
-                };
-                parts.into_iter().for_each(|part| self.vectorize_row(part));
+                match streamed.is_empty() {
+                    true => self.row_of_image(row),
+                    false => self.vectorize_row(row),
+                }
             }
             return;
         }
@@ -113,8 +112,23 @@ impl Scheduler<'_> {
         rows.iter().filter_map(inside).collect()
     }
 
+    /// Vectorizes a row, what is conditional at its ends apart.
+    pub(super) fn row_of_image(&mut self, row: VarId) {
+        let (parts, middle) = self.peeled(row);
+        for part in parts {
+            // The few elements of an edge are no row.
+            let few = self.kernel.extents[part.0 as usize]
+                .as_const()
+                .is_some_and(|n| n <= UNROLL);
+            match few && part != middle {
+                true => self.unroll_short(part),
+                false => self.vectorize_row(part),
+            }
+        }
+    }
+
     /// Whole vectors only, the last one overlapping, where that is possible; else as [`Self::vectorize`].
-    pub(super) fn vectorize_row(&mut self, row: VarId) {
+    fn vectorize_row(&mut self, row: VarId) {
         let extent = self.kernel.extents[row.0 as usize].as_const();
         let (Ok(lanes), Some(n)) = (self.lanes(row), extent) else {
             return self.vectorize(row);

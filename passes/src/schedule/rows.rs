@@ -63,8 +63,7 @@ impl Scheduler<'_> {
             _ => vec![last],
         };
         for row in rows {
-            let parts = self.peeled(row).0;
-            parts.into_iter().for_each(|part| self.vectorize_row(part));
+            self.row_of_image(row);
         }
     }
 
