@@ -118,6 +118,50 @@ fn depthwise_and_small_convolutions() {
     }
 }
 
+/// Sums of windows over images of every height and width near a few rows and vectors: rows that are left over, last vectors
+/// that overlap the ones before, and results that take the place of an operand, which are computed once.
+#[test]
+fn windows_of_several_rows_run_together() {
+    for (h, w) in [(2, 4), (4, 4), (5, 9), (7, 7), (11, 6), (13, 5), (14, 14), (16, 23)] {
+        for (size, stride) in [(3, 1), (5, 1), (3, 2)] {
+            let image = [1, 20, (h - 1) * stride + size, (w - 1) * stride + size];
+            let shapes: [&[usize]; 4] = [&image, &[20, 1, size, size], &[1, 20, h, w], &[20, 1, 1]];
+            let conv = || Conv::new().stride(stride).groups(20);
+            let what = format!("{h} by {w}, window {size}, stride {stride}");
+            for special in [false, true] {
+                check(&what, &shapes[..2], DType::F32, special, &|t| {
+                    t[0].conv2d(&t[1], None, &conv())
+                });
+                check(&format!("{what}, activation"), &shapes, DType::F32, special, &|t| {
+                    (t[0].conv2d(&t[1], None, &conv()) + &t[3]).relu()
+                });
+                check(&format!("{what}, residual"), &shapes[..3], DType::F32, special, &|t| {
+                    t[0].conv2d(&t[1], None, &conv()) * &t[2] + &t[2]
+                });
+            }
+        }
+    }
+}
+
+/// The weights of a window are loaded once for all rows that run together, and the loops over it stay loops.
+#[test]
+fn windows_that_run_together_load_their_weights_once() {
+    let g = Graph::new("depthwise");
+    let x = g.input("x", DType::F32, [1, 64, 11, 11]);
+    let weight = g.input("weight", DType::F32, [64, 1, 5, 5]);
+    g.output("y", &x.conv2d(&weight, None, &Conv::new().groups(64)));
+    let e = g.compile(&CompileOptions::default()).unwrap();
+    let explained = e.explain();
+    assert!(explained.contains("windows of 7 rows share"), "{explained}");
+    assert!(explained.contains("the last one overlapping"), "{explained}");
+    let text = e.plan().kernels[0].to_string();
+    let loads = |p: &str| text.lines().filter(|l| l.contains(&format!("load {p}["))).count();
+    // One in the loop over the window for the vectors at the left, and one for those at the right.
+    assert_eq!((loads("p0"), loads("p1")), (2, 2), "{text}");
+    assert_eq!(text.matches("in 0..7 unroll").count(), 6, "{text}");
+    assert_eq!(text.matches("in 0..5 serial").count(), 4, "{text}");
+}
+
 #[test]
 fn windows_with_something_before_and_after() {
     check(
@@ -136,6 +180,101 @@ fn windows_with_something_before_and_after() {
     check("short matrices", &[&[3, 5, 2], &[3, 2, 9]], DType::F32, false, &|t| {
         t[0].matmul(&t[1])
     });
+}
+
+/// Padding of many small images: rows and columns at the edges apart, last vectors of a row that overlap the ones before.
+#[test]
+fn padding_of_images_with_ragged_rows() {
+    for (h, w) in [(1, 1), (3, 4), (4, 7), (7, 5), (9, 18), (2, 23)] {
+        for (rows, columns) in [((1, 1), (1, 1)), ((2, 2), (2, 2)), ((0, 1), (3, 0)), ((5, 4), (0, 0))] {
+            let what = format!("{h} by {w}, {rows:?} and {columns:?} around");
+            let around = [(0, 0), (0, 0), rows, columns];
+            for special in [false, true] {
+                // An activation reads its operand twice.
+                let shapes: [&[usize]; 3] = [&[2, 10, h, w], &[10, 1, 1], &[2, h, w, 10]];
+                let activated = |t: &[Tensor]| {
+                    let x = &t[0] * &t[1];
+                    (&x * x.sigmoid()).pad(&around, 0.5)
+                };
+                check(&what, &shapes[..2], DType::F32, special, &activated);
+                check(&what, &shapes[..2], DType::F16, special, &activated);
+                // What is loaded across rows.
+                check(&format!("{what}, transposed"), &shapes, DType::F32, special, &|t| {
+                    (&t[0] + t[2].permute([0, 3, 1, 2]) * &t[1]).pad(&around, -1.0)
+                });
+            }
+        }
+    }
+}
+
+/// A sum and the same sum with zeros around it, as between the blocks of a network: one kernel, no condition an element.
+#[test]
+fn a_result_and_the_same_padded_run_in_lanes() {
+    for (h, w) in [(14, 14), (7, 9), (5, 4)] {
+        let g = Graph::new("block");
+        let x = g.input("x", DType::F32, [1, 24, h, w]);
+        let t = g.input("t", DType::F32, [1, h, w, 24]);
+        let sum = &x + t.permute([0, 3, 1, 2]);
+        g.output("sum", &sum);
+        g.output("padded", &sum.pad(&[(0, 0), (0, 0), (3, 3), (3, 3)], 0.0));
+        let graph = g.finish().unwrap();
+        let inputs = [[1, 24, h, w], [1, h, w, 24]].map(|s| data(DType::F32, &s, true));
+        let exact = interpret(&graph, &inputs, &interp::Options::default()).unwrap();
+        for threads in [1, 2] {
+            let options = CompileOptions {
+                threads: Some(threads),
+                ..CompileOptions::default()
+            };
+            let e = compile_ir(&graph, &options).unwrap();
+            let explained = e.explain();
+            assert_eq!(e.plan().steps.len(), 1, "{explained}");
+            assert!(!explained.contains("conditional per element"), "{explained}");
+            let found = e.run(&inputs.each_ref().map(Into::into)).unwrap();
+            for (found, exact) in found.iter().zip(&exact) {
+                assert_eq!(found.to_host(), *exact, "{h} by {w}\n{explained}");
+            }
+        }
+    }
+}
+
+/// Images made larger by elements that are meant several times, with something around them: whole vectors, with sizes known
+/// or not, from even places and odd ones.
+#[test]
+fn enlarged_images_with_padding_run_in_lanes() {
+    for dtype in [DType::F32, DType::F16, DType::F64, DType::I32, DType::Bool] {
+        for (count, skipped) in [(2, 0), (2, 1), (3, 0), (4, 1), (8, 0)] {
+            for symbolic in [false, true] {
+                let g = Graph::new("enlarged");
+                let [h, w]: [tlc::Dim; 2] = match symbolic {
+                    true => ["h", "w"].map(|s| (&g.symbol(s, 1..=1 << 20)).into()),
+                    false => [5.into(), 9.into()],
+                };
+                let x = g.input("x", dtype, [1.into(), 20.into(), h.clone(), w.clone()]);
+                let wide = x.repeat(count, 2).repeat(count, 3);
+                let from = wide.slice((.., .., .., skipped..));
+                g.output("y", &from.pad(&[(0, 0), (0, 0), (1, 1), (1, 2)], 0));
+                let graph = g.finish().unwrap();
+                let what = format!("{dtype}, {count} times, from {skipped}, symbolic {symbolic}");
+                let options = CompileOptions {
+                    specialize: tlc::Specialize::Never,
+                    ..CompileOptions::default()
+                };
+                let e = compile_ir(&graph, &options).unwrap();
+                let explained = e.explain();
+                assert!(!explained.contains("conditional per element"), "{what}\n{explained}");
+                let sizes: &[(usize, usize)] = match symbolic {
+                    true => &[(5, 9), (1, 1), (2, 3), (4, 8), (3, 17)],
+                    false => &[(5, 9)],
+                };
+                for &(h, w) in sizes {
+                    let inputs = [data(dtype, &[1, 20, h, w], true)];
+                    let exact = interpret(&graph, &inputs, &interp::Options::default()).unwrap();
+                    let found = e.run(&inputs.each_ref().map(Into::into)).unwrap();
+                    assert_eq!(found[0].to_host(), exact[0], "{what}, {h} by {w}\n{explained}");
+                }
+            }
+        }
+    }
 }
 
 #[test]

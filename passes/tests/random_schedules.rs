@@ -32,7 +32,7 @@ fn random_directive(rng: &mut Rng, all: &[(VarId, Bind)]) -> Directive {
     let other = rng.pick(all).0;
     let next = all.iter().position(|l| l.0 == var).and_then(|i| all.get(i + 1));
     let next = next.map_or(other, |l| l.0);
-    match rng.below(14) {
+    match rng.below(17) {
         0 | 1 => Directive::Split {
             var,
             factor: rng.pick(&[1i64, 2, 3, 4, 8]),
@@ -70,12 +70,18 @@ fn random_directive(rng: &mut Rng, all: &[(VarId, Bind)]) -> Directive {
         10 => Directive::Peel {
             var,
             from: rng.pick(&[0i64, 1, 2]),
-            to: rng.pick(&[1i64, 2, 3, 4, 5]),
+            behind: rng.pick(&[0i64, 1, 2, 3]),
         },
         11 => Directive::StageRows {
             var,
             pitch: rng.pick(&[4i64, 16, 64]),
         },
+        12 => Directive::Pieces {
+            var,
+            factor: rng.pick(&[2i64, 3, 4]),
+            again: rng.pick(&[false, true]),
+        },
+        13 | 14 => Directive::Inward { var },
         _ => Directive::Bind {
             var,
             bind: rng.pick(&[Bind::Unroll, Bind::Lanes, Bind::Lanes, Bind::Parallel, Bind::Serial]),
@@ -97,6 +103,7 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
         let bound = |v: VarId| all.iter().any(|l| l.0 == v && l.1 != Bind::Serial);
         let keeps = match &directive {
             Directive::Split { var, .. } | Directive::Block { var, .. } | Directive::Peel { var, .. } => bound(*var),
+            Directive::Pieces { var, .. } => bound(*var),
             Directive::Fuse { outer, inner } => bound(*outer) || bound(*inner),
             Directive::Interchange { outer, inner } => bound(*outer) || bound(*inner),
             Directive::Bind { var, .. } | Directive::Narrow { var, .. } => bound(*var),

@@ -71,6 +71,9 @@ impl Translator<'_, '_> {
                             self.guarded(uniform, ty, |t| Ok(t.load_every_second(dtype, ty, flags, base, offset)))?;
                         Ok(Val::Vector(v))
                     }
+                    (_, Some(ty)) if dtype != DType::Bool => {
+                        self.guarded_lanes(uniform, dtype, ty, |t| t.load_lanes(memory, index, ty, flags))
+                    }
                     _ => {
                         let mut lanes = SmallVec::new();
                         for lane in 0..count {
@@ -121,6 +124,61 @@ impl Translator<'_, '_> {
             lanes.push(v);
         }
         Ok(Val::Lanes(lanes))
+    }
+
+    /// An element for each lane, whose places follow from no step. Neighbouring elements of which some are meant twice, as
+    /// where an image is enlarged, move together.
+    fn load_lanes(&mut self, memory: Memory, index: &IndexExpr, ty: Type, flags: MemFlagsData) -> Result<Val> {
+        let dtype = self.kernel.memory_dtype(memory);
+        let (count, bytes) = (self.lane_count(), dtype.bytes() as i32);
+        let mut places: SmallVec<[(Value, i32); 8]> = SmallVec::new();
+        for lane in 0..count {
+            places.push(self.lane_address(memory, index, lane)?);
+        }
+        let (base, first) = places[0];
+        let elements: SmallVec<[i32; 8]> = places.iter().map(|p| (p.1 - first) / bytes).collect();
+        let last = elements[elements.len() - 1];
+        let neighbours = places.iter().all(|p| p.0 == base && (p.1 - first) % bytes == 0)
+            && elements.windows(2).all(|e| (0..=1).contains(&(e[1] - e[0])));
+        if neighbours && bytes == 4 && count == 4 && matches!(last, 1 | 2) {
+            let v = self.load_repeated(ty, flags, base, first, &elements);
+            return Ok(Val::Vector(v));
+        }
+        let element = scalar_type(dtype);
+        let load = |t: &mut Self, (base, offset)| t.b.ins().load(element, flags, base, offset);
+        Ok(Val::Lanes(places.into_iter().map(|place| load(self, place)).collect()))
+    }
+
+    /// Elements of 4 bytes by their numbers from the first, of which there are two or three: two pairs, the second of which
+    /// ends with the last element wanted.
+    fn load_repeated(&mut self, ty: Type, flags: MemFlagsData, base: Value, first: i32, elements: &[i32]) -> Value {
+        let last = elements.iter().copied().max().unwrap_or(1);
+        let pair = |t: &mut Self, offset| {
+            let x = t.b.ins().load(types::F64, flags, base, offset);
+            let x = t.b.ins().scalar_to_vector(types::F64X2, x);
+            t.cast(types::I8X16, x)
+        };
+        let low = pair(self, first);
+        let high = match last {
+            1 => low,
+            _ => pair(self, first + 4 * (last - 1)),
+        };
+        let mask: Vec<u8> = (0..16)
+            .map(|byte| {
+                let (element, inside) = (elements[byte / 4], (byte % 4) as i32);
+                // Bytes of the second pair are numbered from 16.
+                let from = match element {
+                    0 | 1 => 4 * element,
+                    _ => 16 + 4,
+                };
+                (from + inside) as u8
+            })
+            .collect();
+        let mask = self.b.func.dfg.immediates.push(ConstantData::from(V128Imm(
+            <[u8; 16]>::try_from(mask).unwrap_or([0; 16]),
+        )));
+        let picked = self.b.ins().shuffle(low, high, mask);
+        self.cast(ty, picked)
     }
 
     /// Writes an element where the mask is true or absent.
@@ -230,6 +288,24 @@ impl Translator<'_, '_> {
                 self.value_if(cond, zero, body)
             }
         }
+    }
+
+    /// As [`Self::guarded`] for a value of each lane: one test for all of them.
+    fn guarded_lanes(
+        &mut self,
+        cond: Option<Value>,
+        dtype: DType,
+        ty: Type,
+        body: impl FnOnce(&mut Self) -> Result<Val>,
+    ) -> Result<Val> {
+        if cond.is_none() {
+            return body(self);
+        }
+        let v = self.guarded(cond, ty, |t| {
+            let lanes = body(t)?;
+            Ok(t.vector(&lanes, dtype, ty))
+        })?;
+        Ok(Val::Vector(v))
     }
 
     fn store_if(&mut self, cond: Option<Value>, body: impl FnOnce(&mut Self)) {

@@ -717,6 +717,23 @@ mod tests {
         assert_eq!(back, v(0) * c(2));
     }
 
+    #[test]
+    fn what_is_less_than_a_part_of_a_divisor_is_not_divided() {
+        let bounds = Loops(vec![c(128), c(32), c(32), s(0)]);
+        let element = v(0) * c(1024) + v(1) * c(32) + v(2);
+        let group = IndexExpr::floor_div(&element, &c(16384));
+        assert_eq!(group.simplify(&bounds), IndexExpr::floor_div(&v(0), &c(16)));
+        let inside = IndexExpr::modulo(&element, &c(16384));
+        let rest = v(1) * c(32) + v(2);
+        assert_eq!(
+            inside.simplify(&bounds),
+            IndexExpr::modulo(&v(0), &c(16)) * c(1024) + rest
+        );
+        // What may be more stays.
+        let open = IndexExpr::floor_div(&(v(0) * c(8) + v(3)), &c(16));
+        assert_eq!(open.simplify(&bounds), open);
+    }
+
     /// A random expression over two variables and a symbol, with the value it must have.
     fn random(rng: &mut impl FnMut(u64) -> u64, depth: u32) -> IndexExpr {
         if depth == 0 {
@@ -729,7 +746,7 @@ mod tests {
         }
         let a = random(rng, depth - 1);
         let b = random(rng, depth - 1);
-        let positive = c(1 + rng(6) as i64);
+        let positive = c([1, 2, 3, 4, 5, 6, 12, 24][rng(8) as usize]);
         match rng(7) {
             0 => a + b,
             1 => a - b,

@@ -132,13 +132,16 @@ impl IndexExpr {
         (other.clone() - self.clone() - IndexExpr::ONE).proves_nonnegative(bounds)
     }
 
-    /// Where a divisor is a product `n * d` with symbols in `d`: `(q, r, n, d)` with `self = q*d + r` and r in `0..d`. With
-    /// numbers alone, splitting would only trade one division for another.
+    /// Where a divisor is a product `n * d`: `(q, r, n, d)` with `self = q*d + r` and r in `0..d`. A number is split where what
+    /// is left to divide has fewer terms, for else one division would only be traded for another.
     fn split_by_part(
         &self,
         divisor: &IndexExpr,
         bounds: &dyn Bounds,
     ) -> Option<(IndexExpr, IndexExpr, IndexExpr, IndexExpr)> {
+        if let IndexExpr::Const(number) = divisor {
+            return self.split_by_divisor(*number, bounds);
+        }
         let (terms, 0) = divisor.linear() else { return None };
         let [(product, coefficient)] = &terms[..] else {
             return None;
@@ -159,6 +162,28 @@ impl IndexExpr {
             }
         }
         None
+    }
+
+    fn split_by_divisor(
+        &self,
+        number: i64,
+        bounds: &dyn Bounds,
+    ) -> Option<(IndexExpr, IndexExpr, IndexExpr, IndexExpr)> {
+        let (terms, _) = self.linear();
+        if terms.len() < 2 {
+            return None;
+        }
+        terms.iter().find_map(|(_, coefficient)| {
+            let d = gcd(*coefficient, number);
+            let part = IndexExpr::Const(d);
+            if d <= 1 || d >= number {
+                return None;
+            }
+            let (q, r) = self.split_divisible(&part);
+            let fewer = q.linear().0.len() < terms.len() && !q.is(0);
+            let fits = fewer && r.proves_nonnegative(bounds) && r.proves_less(&part, bounds);
+            fits.then(|| (q, r, IndexExpr::Const(number / d), part))
+        })
     }
 
     /// Removes divisions, modulos, minima and maxima that the bounds decide.
@@ -237,4 +262,12 @@ impl IndexExpr {
             }
         }
     }
+}
+
+fn gcd(a: i64, b: i64) -> i64 {
+    let (mut a, mut b) = (a.saturating_abs(), b.saturating_abs());
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }

@@ -136,7 +136,7 @@ fn check(
     Ok(())
 }
 
-fn loads_any(body: &[Stmt], memories: &[Memory]) -> bool {
+pub(super) fn loads_any(body: &[Stmt], memories: &[Memory]) -> bool {
     body.iter().any(|s| match s {
         Stmt::Let {
             op: Op::Load { memory, .. },
@@ -234,7 +234,7 @@ pub(super) fn across(kernel: &mut Kernel, var: VarId, lanes: i64) -> Result<Vec<
 }
 
 /// Unrolls the loops, and gives every lane its own part of each scratch.
-fn widen(body: &mut [Stmt], wide: &[(Memory, Memory)], at: &dyn Fn(&IndexExpr) -> IndexExpr) {
+pub(super) fn widen(body: &mut [Stmt], wide: &[(Memory, Memory)], at: &dyn Fn(&IndexExpr) -> IndexExpr) {
     let move_to = |m: &mut Memory, e: &mut IndexExpr| {
         if let Some((_, new)) = wide.iter().find(|w| w.0 == *m) {
             (*m, *e) = (*new, at(e));

@@ -7,7 +7,7 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, CopyNest, Kernel, Memory, Op, Scope, Stmt};
 
 use super::tree::{clone_fresh, count_divisions, loop_body, replace_loop, substitute_in};
-use super::{accumulators, stage, threads};
+use super::{accumulators, inward, stage, threads};
 
 /// One transformation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -109,6 +109,23 @@ pub enum Directive {
         /// Iterations at once.
         lanes: i64,
     },
+    /// Splits a loop whose iterations may run in any order; each part has registers of its own. Answers `[o, i]`, and `t` for
+    /// what is left over.
+    Pieces {
+        /// The loop.
+        var: VarId,
+        /// Iterations of a piece.
+        factor: i64,
+        /// Whether what is left over is a whole piece, which ends where the loop ends and computes some results again. The
+        /// loop then has at least `factor` iterations, and loads nothing whose place a result may take.
+        again: bool,
+    },
+    /// Moves a loop, whose iterations may run in any order, inside the loops of its body: each run of statements becomes an
+    /// unrolled loop over it. Answers these loops.
+    Inward {
+        /// The loop.
+        var: VarId,
+    },
     /// A loop that finds the position of an extremum takes the extremum of whole blocks, then searches the block that has
     /// it; then what is left as before. Answers the loop over blocks, and the one over the rest if there may be one.
     Narrow {
@@ -121,15 +138,15 @@ pub enum Directive {
         /// Whether sums of squares look for NaN in f32 and f64, which takes a multiply-add an element.
         squares: bool,
     },
-    /// The iterations below `from`, and those from `to` on, run in loops of their own, so that what is conditional at the
-    /// edges is not in the middle. Answers the loops, without empty ones.
+    /// The first and the last iterations run in loops of their own, so that what is conditional at the edges is not in the
+    /// middle. Answers the loops, without empty ones.
     Peel {
-        /// The loop, of constant extent.
+        /// The loop, which has at least as many iterations as are peeled.
         var: VarId,
         /// The first iteration of the middle.
         from: i64,
-        /// The first iteration behind it.
-        to: i64,
+        /// Iterations behind the middle.
+        behind: i64,
     },
     /// The whole body becomes the body of a loop with one iteration. Answers its variable.
     Enclose,
@@ -253,13 +270,15 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
         Directive::StageStores { var, param, length } => stage::stores(kernel, *var, *param, *length),
         Directive::StageRows { var, pitch } => stage::rows(kernel, *var, *pitch),
         Directive::Across { var, lanes } => super::across::across(kernel, *var, *lanes),
+        Directive::Pieces { var, factor, again } => inward::pieces(kernel, *var, *factor, *again),
+        Directive::Inward { var } => inward::inward(kernel, *var),
         Directive::Narrow {
             var,
             lanes,
             vectors,
             squares,
         } => super::narrow::narrow(kernel, *var, *lanes, *vectors, *squares),
-        Directive::Peel { var, from, to } => super::peel::peel(kernel, *var, *from, *to),
+        Directive::Peel { var, from, behind } => super::peel::peel(kernel, *var, *from, *behind),
         Directive::Enclose => Ok(threads::enclose(kernel)),
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
         Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),

@@ -1,8 +1,10 @@
 //! Parallel loops only: blocks of a flat loop, rows of a nest, and tiles of a transposition.
 
-use tlc_ir::index::VarId;
+use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Bind, CopyNest, Memory, Op, Stmt};
 
+use super::vectorize::UNROLL;
+use super::windows::MANY_IMAGES;
 use super::{Directive, ScalarReason, ScheduleReason, Scheduler, tree};
 
 /// Elements of one parallel iteration of a flat loop.
@@ -48,14 +50,18 @@ impl Scheduler<'_> {
                 outer.push(made[0]);
                 inner = made[1];
             }
+            let rows = match streamed.is_empty() {
+                true => self.rows_apart(&mut outer, inner),
+                false => vec![inner],
+            };
             self.parallel(&outer);
             self.stream(inner, &streamed);
-            let parts = if streamed.is_empty() {
-                self.peeled(inner).0
-            } else {
-                vec![inner]
-            };
-            parts.into_iter().for_each(|part| self.vectorize(part));
+            for row in rows {
+                match streamed.is_empty() {
+                    true => self.row_of_image(row),
+                    false => self.vectorize_row(row),
+                }
+            }
             return;
         }
         let n = &self.kernel.extents[last.0 as usize];
@@ -81,6 +87,77 @@ impl Scheduler<'_> {
             self.stream(made[1], &streamed);
             self.vectorize(made[1]);
         }
+    }
+
+    /// Rows at the edge of an image apart from the others, if images are many enough to share among threads without their
+    /// rows. Answers the innermost loops that there are then.
+    fn rows_apart(&mut self, outer: &mut Vec<VarId>, inner: VarId) -> Vec<VarId> {
+        let whole = vec![inner];
+        let [images @ .., row] = &outer[..] else {
+            return whole;
+        };
+        let images = images.iter().map(|v| &self.kernel.extents[v.0 as usize]);
+        if IndexExpr::product(images).interval(&self.kernel).lo < MANY_IMAGES {
+            return whole;
+        }
+        let rows = self.peeled(*row).0;
+        if rows.len() == 1 {
+            return whole;
+        }
+        outer.pop();
+        let inside = |row: &VarId| match tree::loop_body(&self.kernel.body, *row).map(|b| &b[..]) {
+            Some([Stmt::Loop { var, .. }]) => Some(*var),
+            _ => None,
+        };
+        rows.iter().filter_map(inside).collect()
+    }
+
+    /// Vectorizes a row, what is conditional at its ends apart.
+    pub(super) fn row_of_image(&mut self, row: VarId) {
+        let (parts, middle) = self.peeled(row);
+        for part in parts {
+            // The few elements of an edge are no row.
+            let few = self.kernel.extents[part.0 as usize]
+                .as_const()
+                .is_some_and(|n| n <= UNROLL);
+            match few && part != middle {
+                true => self.unroll_short(part),
+                false => self.vectorize_row(part),
+            }
+        }
+    }
+
+    /// Whole vectors only, the last one overlapping, where that is possible; else as [`Self::vectorize`].
+    fn vectorize_row(&mut self, row: VarId) {
+        let extent = self.kernel.extents[row.0 as usize].as_const();
+        let (Ok(lanes), Some(n)) = (self.lanes(row), extent) else {
+            return self.vectorize(row);
+        };
+        let (var, factor, again) = (row, lanes, true);
+        if n % lanes == 0 || n < lanes {
+            return self.vectorize(row);
+        }
+        self.because(ScheduleReason::Vectors { lanes });
+        let Some(made) = self.apply(Directive::Pieces { var, factor, again }) else {
+            return self.vectorize(row);
+        };
+        self.schedule.inner.push(Ok(lanes as u32));
+        for &var in &made[1..] {
+            let bind = Bind::Lanes;
+            self.apply(Directive::Bind { var, bind });
+        }
+        let mut rest = Some(made[0]);
+        if n >= lanes * UNROLL {
+            self.because(ScheduleReason::SideBySide { vectors: UNROLL });
+            let var = made[0];
+            let split = self.apply(Directive::Split { var, factor: UNROLL }).unwrap_or_default();
+            if let Some(&var) = split.get(1) {
+                let bind = Bind::Unroll;
+                self.apply(Directive::Bind { var, bind });
+            }
+            rest = split.get(2).copied();
+        }
+        rest.into_iter().for_each(|v| self.unroll_short(v));
     }
 
     /// The parameters that the loop over `last` writes side by side and that will not be found in the caches again, with

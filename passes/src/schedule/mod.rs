@@ -11,6 +11,7 @@ pub mod directives;
 mod elementwise;
 mod gpu;
 pub mod hoist;
+mod inward;
 mod lanes;
 mod narrow;
 mod peel;

@@ -17,13 +17,28 @@ use super::{Directive, ScheduleReason, Scheduler, tree};
 const EDGES: i64 = 8;
 
 /// What is known of values while statements are walked: integers as index expressions, and decided bools.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Known {
     numbers: FxHashMap<ValueId, IndexExpr>,
     bools: FxHashMap<ValueId, bool>,
 }
 
 impl Known {
+    /// What the constants of a kernel are, wherever they stand.
+    fn constants(kernel: &Kernel) -> Known {
+        let mut known = Known::default();
+        kernel.visit(&mut |s| {
+            if let Stmt::Let {
+                value,
+                op: op @ Op::Const(_),
+            } = s
+            {
+                known.note(kernel, *value, op);
+            }
+        });
+        known
+    }
+
     /// An expression that is at least 0 exactly where a comparison of integers holds, if the values do not wrap.
     fn margin(&self, kernel: &Kernel, op: &Op) -> Option<IndexExpr> {
         let Op::Map(op @ (ScalarOp::Le | ScalarOp::Lt), args) = op else {
@@ -58,13 +73,11 @@ impl Known {
 }
 
 /// Answers the loops of the first iterations, of the middle, and of the last; without those that are empty.
-pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, to: i64) -> Result<Vec<VarId>, Refusal> {
+pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, behind: i64) -> Result<Vec<VarId>, Refusal> {
     exists(kernel, var)?;
-    let n = kernel.extents[var.0 as usize]
-        .as_const()
-        .ok_or(Refusal::NotConstant(var))?;
-    if !(0..=to).contains(&from) || to > n {
-        return Err(Refusal::Factor(from.min(to)));
+    let n = kernel.extents[var.0 as usize].clone();
+    if from < 0 || behind < 0 || from.saturating_add(behind) > n.interval(kernel).lo {
+        return Err(Refusal::Factor(from.min(behind)));
     }
     if !matches!(loop_bind(&kernel.body, var), Some(Bind::Serial)) {
         return Err(Refusal::Recurrence(var));
@@ -72,15 +85,22 @@ pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, to: i64) -> Resul
     if let Some(Some(outer)) = enclosing_lanes(&kernel.body, var, None) {
         return Err(Refusal::NotNested(outer, var));
     }
-    let parts: Vec<(i64, i64)> = [(0, from), (from, to), (to, n)]
-        .into_iter()
-        .filter(|p| p.0 < p.1)
-        .collect();
+    let (first, last) = (IndexExpr::Const(from), IndexExpr::Const(behind));
+    let to = n.clone() - last.clone();
+    let parts: Vec<(IndexExpr, IndexExpr)> = [
+        (IndexExpr::ZERO, first.clone()),
+        (first.clone(), to.clone() - first),
+        (to, last),
+    ]
+    .into_iter()
+    .filter(|(_, extent)| !extent.is(0))
+    .collect();
     let own = own_scratch(kernel, var);
+    let constants = Known::constants(kernel);
     let mut made = Vec::new();
     rewrite(kernel, var, &mut |kernel, bind, body| {
         let mut out = Vec::new();
-        for (number, &(start, end)) in parts.iter().enumerate() {
+        for (number, (start, extent)) in parts.iter().enumerate() {
             let mut part = clone_fresh(kernel, &body);
             // Each part has states of its own, so that each may be scheduled in its own way.
             if number > 0 {
@@ -93,10 +113,10 @@ pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, to: i64) -> Resul
                     .collect();
                 move_scratch(&mut part, &copies);
             }
-            let v = kernel.new_var(IndexExpr::Const(end - start));
-            let at = IndexExpr::Const(start) + v.into();
+            let v = kernel.new_var(extent.clone());
+            let at = start.clone() + v.into();
             substitute_in(kernel, &mut part, &mut |x| (x == var).then(|| at.clone()));
-            let body = decided(kernel, part);
+            let body = decided(kernel, part, constants.clone());
             out.push(Stmt::Loop { var: v, bind, body });
             made.push(v);
         }
@@ -133,7 +153,7 @@ fn set_first(kernel: &Kernel, body: &[Stmt], scratch: u32) -> bool {
     }
 }
 
-fn move_scratch(body: &mut [Stmt], copies: &[(Memory, Memory)]) {
+pub(super) fn move_scratch(body: &mut [Stmt], copies: &[(Memory, Memory)]) {
     let of = |m: &mut Memory| {
         if let Some((_, new)) = copies.iter().find(|c| c.0 == *m) {
             *m = *new;
@@ -154,8 +174,7 @@ fn move_scratch(body: &mut [Stmt], copies: &[(Memory, Memory)]) {
 }
 
 /// The statements with every comparison that the ranges of variables decide as a constant, and what follows from it.
-fn decided(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
-    let mut known = Known::default();
+fn decided(kernel: &Kernel, body: Vec<Stmt>, mut known: Known) -> Vec<Stmt> {
     let mut renamed = FxHashMap::default();
     let body = decide(kernel, body, &mut known, &mut renamed);
     let mut used = FxHashSet::default();
@@ -293,8 +312,9 @@ fn sweep(body: Vec<Stmt>, used: &mut FxHashSet<ValueId>) -> Vec<Stmt> {
     out
 }
 
-/// The iterations of a loop in which the conditions on its variable hold, as far as most of them do.
-fn middle(kernel: &Kernel, body: &[Stmt], var: VarId, n: i64, known: &mut Known, range: &mut (i64, i64)) {
+/// The iterations at both ends of a loop of `n` in which conditions on its variable fail, where most of them hold.
+fn edges(kernel: &Kernel, body: &[Stmt], var: VarId, n: &IndexExpr, known: &mut Known, found: &mut (i64, i64)) {
+    let most = EDGES.min(n.interval(kernel).lo / 2);
     for s in body {
         match s {
             Stmt::Let { value, op } => {
@@ -305,23 +325,32 @@ fn middle(kernel: &Kernel, body: &[Stmt], var: VarId, n: i64, known: &mut Known,
                 let Some((slope, rest)) = margin.affine_in(var) else {
                     continue;
                 };
-                let (Some(slope), least) = (slope.as_const(), rest.interval(kernel).lo) else {
-                    continue;
-                };
-                // `slope * v + least >= 0`.
-                if slope > 0 {
-                    let from = least.saturating_neg().saturating_add(slope - 1).div_euclid(slope);
-                    if from <= EDGES.min(n / 2) {
-                        range.0 = range.0.max(from);
+                let least = rest.interval(kernel).lo;
+                // `slope * v + rest >= 0`.
+                match (slope.as_const(), n.as_const()) {
+                    (Some(slope), _) if slope > 0 => {
+                        let from = least.saturating_neg().saturating_add(slope - 1).div_euclid(slope);
+                        if from <= most {
+                            found.0 = found.0.max(from);
+                        }
                     }
-                } else if slope < 0 {
-                    let to = least.div_euclid(-slope).saturating_add(1);
-                    if to >= n - EDGES.min(n / 2) {
-                        range.1 = range.1.min(to);
+                    // As long as the loop but for a number, whatever its length is.
+                    (Some(-1), _) => {
+                        let behind = (n.clone() - rest - IndexExpr::ONE).simplify(kernel).interval(kernel).hi;
+                        if behind <= most {
+                            found.1 = found.1.max(behind);
+                        }
                     }
+                    (Some(slope), Some(n)) if slope < 0 => {
+                        let to = least.div_euclid(-slope).saturating_add(1);
+                        if n.saturating_sub(to) <= most {
+                            found.1 = found.1.max(n - to);
+                        }
+                    }
+                    _ => {}
                 }
             }
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => middle(kernel, body, var, n, known, range),
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } => edges(kernel, body, var, n, known, found),
             _ => {}
         }
     }
@@ -332,21 +361,20 @@ impl Scheduler<'_> {
     /// and which of them is the middle.
     pub(super) fn peeled(&mut self, var: VarId) -> (Vec<VarId>, VarId) {
         let whole = (vec![var], var);
-        let Some(n) = self.kernel.extents[var.0 as usize].as_const() else {
-            return whole;
-        };
+        let n = self.kernel.extents[var.0 as usize].clone();
         let Some(body) = tree::loop_body(&self.kernel.body, var) else {
             return whole;
         };
-        let mut range = (0, n);
-        middle(&self.kernel, body, var, n, &mut Known::default(), &mut range);
-        let (from, to) = (range.0.max(0), range.1.min(n));
-        if to <= from || to - from == n || from + n - to > EDGES {
+        let mut found = (0, 0);
+        let mut known = Known::constants(&self.kernel);
+        edges(&self.kernel, body, var, &n, &mut known, &mut found);
+        let (from, behind) = found;
+        if from + behind == 0 || from + behind > EDGES || n.is(from + behind) {
             return whole;
         }
         match self
             .because(ScheduleReason::Edges)
-            .apply(Directive::Peel { var, from, to })
+            .apply(Directive::Peel { var, from, behind })
         {
             Some(made) => {
                 let middle = made[(from > 0) as usize];

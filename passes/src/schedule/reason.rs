@@ -66,6 +66,11 @@ pub enum ScheduleReason {
         /// Results at once.
         lanes: i64,
     },
+    /// Windows of neighbouring rows meet the same elements and weights.
+    WindowsTogether {
+        /// Rows at once.
+        rows: i64,
+    },
     /// What is conditional at the edges is not in the middle.
     Edges,
     /// The position of an extremum costs more than the extremum, so that only one block is searched for it.
@@ -110,6 +115,9 @@ impl fmt::Display for ScheduleReason {
                 f,
                 "{lanes} neighbouring results, each of a small window, fill the lanes"
             ),
+            Self::WindowsTogether { rows } => {
+                write!(f, "windows of {rows} rows share what each of their elements loads")
+            }
             Self::BestBlock { elements } => {
                 write!(
                     f,
@@ -160,13 +168,18 @@ impl fmt::Display for Directive {
             Self::Stage { outer, inner, .. } => write!(f, "stage loads of i{} and i{} in scratch", outer.0, inner.0),
             Self::StageRows { var, .. } => write!(f, "stage rows of i{} in scratch, turned", var.0),
             Self::Across { var, lanes } => write!(f, "{lanes} iterations of i{} in lanes", var.0),
+            Self::Pieces { var, factor, again } => {
+                write!(f, "pieces of {factor} of i{}", var.0)?;
+                f.write_str(if *again { ", the last one overlapping" } else { "" })
+            }
+            Self::Inward { var } => write!(f, "i{} inside the loops of its body", var.0),
             Self::Narrow {
                 var, lanes, vectors, ..
             } => {
                 write!(f, "narrow the search of i{} to blocks of {vectors} by {lanes}", var.0)
             }
             Self::StageStores { var, param, .. } => write!(f, "stage stores of i{} to p{param} in scratch", var.0),
-            Self::Peel { var, from, to } => write!(f, "peel i{} below {from} and from {to} on", var.0),
+            Self::Peel { var, from, behind } => write!(f, "peel {from} of i{} before and {behind} behind", var.0),
             Self::Enclose => f.write_str("a loop of one iteration around all"),
             Self::Place { scratch, scope } => write!(f, "scratch {scratch} in {} memory", scope.name()),
             Self::Distribute { around, var, threads } => {

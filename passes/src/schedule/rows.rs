@@ -34,9 +34,36 @@ impl Scheduler<'_> {
         for nest in self.inner_nests() {
             let loops = self.fuse_clean(&nest);
             if let Some(&last) = loops.last() {
-                let last = self.narrowed(last);
-                last.into_iter().for_each(|v| self.vectorize(v));
+                match self.narrowed(last) {
+                    Some(v) if self.only_stores(v) => self.row_of_results(&loops, v),
+                    Some(v) => self.vectorize(v),
+                    None => {}
+                }
             }
+        }
+    }
+
+    /// Whether a loop computes results that do not depend on each other.
+    fn only_stores(&self, var: VarId) -> bool {
+        let plain = |s: &Stmt| matches!(s, Stmt::Let { .. } | Stmt::Store { .. });
+        tree::loop_body(&self.kernel.body, var).is_some_and(|b| b.iter().all(plain))
+    }
+
+    /// Vectorizes results, those at the edges of an image apart from the others.
+    fn row_of_results(&mut self, loops: &[VarId], last: VarId) {
+        let rows = match loops {
+            [.., row, inner] if *inner == last => {
+                let inside = |s: &Self, row: VarId| match tree::loop_body(&s.kernel.body, row).map(|b| &b[..]) {
+                    Some([Stmt::Loop { var, .. }]) => Some(*var),
+                    _ => None,
+                };
+                let rows = self.peeled(*row).0;
+                rows.into_iter().filter_map(|row| inside(self, row)).collect()
+            }
+            _ => vec![last],
+        };
+        for row in rows {
+            self.row_of_image(row);
         }
     }
 

@@ -7,7 +7,7 @@ use tlc_ir::kernel::{Bind, Memory, Scope, Stmt};
 use super::{Directive, ScheduleReason, Scheduler, tree};
 
 /// Vectors computed side by side in a loop body.
-const UNROLL: i64 = 4;
+pub(super) const UNROLL: i64 = 4;
 /// Vectors of which an extremum is taken at once: their NaN tests share an update of the accumulator.
 const EXTREMUM_UNROLL: i64 = 8;
 

@@ -4,6 +4,7 @@
 //! do not lie together. Its results do: neighbouring ones go to neighbouring lanes, and what a lane reads in one iteration
 //! of the window lies an equal distance from what the next lane reads.
 
+use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Op, Stmt};
 
@@ -13,9 +14,30 @@ use super::{Directive, ScheduleReason, Scheduler, tree};
 /// The most elements of a window that is copied out.
 const WINDOW: i64 = 49;
 /// Images, planes or matrices from which there is enough to share without their rows.
-const MANY_IMAGES: i64 = 16;
+pub(super) const MANY_IMAGES: i64 = 16;
 /// Operations that the body may have when it is copied out.
 const UNROLLED_OPS: i64 = 600;
+
+/// Rows whose windows run together. Each takes a register for its sum and one for what it loads, beside that of the weight
+/// that they share, and x86 has 16.
+const ROWS_TOGETHER: i64 = 7;
+/// As many where a vector is picked from two.
+const ROWS_TOGETHER_STRIDED: i64 = 4;
+
+/// Whether nothing is conditional, and all that is accumulated is added up.
+fn only_sums(body: &[Stmt]) -> bool {
+    body.iter().all(|s| match s {
+        Stmt::Let {
+            op: Op::Load { mask, .. },
+            ..
+        }
+        | Stmt::Store { mask, .. } => mask.is_none(),
+        Stmt::Let { .. } => true,
+        Stmt::Accumulate { monoid, .. } => *monoid == Monoid::Add,
+        Stmt::Loop { body, .. } => only_sums(body),
+        _ => false,
+    })
+}
 
 impl Scheduler<'_> {
     /// Runs the last parallel loop in lanes with the windows inside copied out. Answers whether it was done.
@@ -35,6 +57,9 @@ impl Scheduler<'_> {
         };
         if fits(self).is_none() {
             return false;
+        }
+        if self.windows_together(outer, *before, *last, lanes) {
+            return true;
         }
         let saved = (self.kernel.clone(), self.schedule.clone());
         // Rows at the edge of an image apart from the others, if images are many enough to share among threads.
@@ -66,6 +91,108 @@ impl Scheduler<'_> {
         }
         self.parallel(&shared);
         true
+    }
+
+    /// Sums of windows without conditions: several rows and a vector of results in each at once, whose accumulators stay in
+    /// registers while the loops over the window run. Answers whether it was done.
+    fn windows_together(&mut self, outer: &[VarId], before: VarId, last: VarId, lanes: i64) -> bool {
+        let Some(body) = tree::loop_body(&self.kernel.body, last) else {
+            return false;
+        };
+        let sums = body.iter().any(|s| matches!(s, Stmt::Loop { .. })) && only_sums(body);
+        let most = match self.strides(body, last) {
+            true => ROWS_TOGETHER_STRIDED,
+            false => ROWS_TOGETHER,
+        };
+        let images = outer.iter().map(|v| &self.kernel.extents[v.0 as usize]);
+        let many = IndexExpr::product(images).interval(&self.kernel).lo >= MANY_IMAGES;
+        let Some(rows) = self.rows_at_once(before, most, many).filter(|_| sums) else {
+            return false;
+        };
+        let saved = (self.kernel.clone(), self.schedule.clone());
+        let done = self.rows_of_windows(outer, before, last, rows, lanes).is_some();
+        if !done {
+            (self.kernel, self.schedule) = saved;
+        }
+        done
+    }
+
+    /// Rows whose windows run together: as many as divide them, else the most, where there are images enough to share without
+    /// their rows.
+    fn rows_at_once(&self, before: VarId, most: i64, many: bool) -> Option<i64> {
+        let rows = &self.kernel.extents[before.0 as usize];
+        let even = rows.as_const().and_then(|n| {
+            let least = n.min(ROWS_TOGETHER_STRIDED);
+            (least.max(2)..=most).rev().find(|r| n % r == 0)
+        });
+        even.or((many && rows.interval(&self.kernel).hi > most).then_some(most))
+    }
+
+    fn rows_of_windows(&mut self, outer: &[VarId], before: VarId, last: VarId, rows: i64, lanes: i64) -> Option<()> {
+        self.because(ScheduleReason::WindowsTogether { rows });
+        let mut shared = outer.to_vec();
+        let mut parts = vec![last];
+        let mut together = before;
+        if !self.kernel.extents[before.0 as usize].is(rows) {
+            let made = self.apply(Directive::Pieces {
+                var: before,
+                factor: rows,
+                again: false,
+            })?;
+            together = made[1];
+            match made.get(2) {
+                Some(&rest) => match tree::loop_body(&self.kernel.body, rest).map(|b| &b[..]) {
+                    Some([Stmt::Loop { var, .. }]) => parts.push(*var),
+                    _ => return None,
+                },
+                None => shared.push(made[0]),
+            }
+        }
+        self.apply(Directive::Inward { var: together })?;
+        self.because(ScheduleReason::ResultsInLanes { lanes });
+        for var in parts {
+            let factor = lanes;
+            let whole = self.kernel.extents[var.0 as usize].interval(&self.kernel).lo >= lanes;
+            let again = whole
+                .then(|| {
+                    self.apply(Directive::Pieces {
+                        var,
+                        factor,
+                        again: true,
+                    })
+                })
+                .flatten();
+            let made = match &again {
+                Some(made) => made.clone(),
+                None => self.apply(Directive::Pieces {
+                    var,
+                    factor,
+                    again: false,
+                })?,
+            };
+            let vectors = if again.is_some() { &made[1..] } else { &made[1..2] };
+            for &var in vectors {
+                for var in self.apply(Directive::Inward { var })? {
+                    let bind = Bind::Lanes;
+                    self.apply(Directive::Bind { var, bind })?;
+                }
+            }
+        }
+        self.schedule.inner.push(Ok(lanes as u32));
+        self.parallel(&shared);
+        Some(())
+    }
+
+    /// Whether what neighbouring lanes load of some window does not lie side by side.
+    fn strides(&self, body: &[Stmt], last: VarId) -> bool {
+        body.iter().any(|s| match s {
+            Stmt::Let {
+                op: Op::Load { index, .. },
+                ..
+            } => index.affine_in(last).is_none_or(|(c, _)| !c.is(0) && !c.is(1)),
+            Stmt::Loop { body, .. } => self.strides(body, last),
+            _ => false,
+        })
     }
 
     /// Copies out the windows of a loop over results, which goes to lanes. Answers whether it was done.

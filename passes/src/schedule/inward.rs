@@ -1,0 +1,405 @@
+//! Iterations side by side around loops that stay loops: the innermost statements run for each of them.
+//!
+//! A window of a few results is a loop nest whose accumulators fill a few registers. Run together, the results of several
+//! rows share what the window loads for all of them (a weight, spread over the lanes), and the loops over the window are paid
+//! once:
+//!
+//! ```text
+//! for v in n { a; for w { b }; c }      becomes      for v in n { a }; for w { for v in n { b } }; for v in n { c }
+//! ```
+//! Scratch of an iteration gets an element for each of them. What is the same in all iterations is computed once; what one
+//! run of statements needs of an earlier one is computed again.
+
+use rustc_hash::{FxHashMap, FxHashSet};
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
+
+use super::across::{loads_any, scratch_of, widen, without};
+use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, loop_bind, rewrite};
+use super::peel::move_scratch;
+use super::tree::{clone_fresh, defined_vars, for_each_operand, substitute_in};
+
+/// Whether the elements that one iteration of `var` stores to are none of those of another: the strides of all loops are
+/// those of a row-major array, each wider than what the narrower ones span.
+fn apart(kernel: &Kernel, index: &IndexExpr, var: VarId, inside: &[VarId]) -> bool {
+    let mut strides = Vec::new();
+    let mut rest = index.clone();
+    for &v in inside.iter().chain([&var]).filter(|&&v| index.uses(v)) {
+        let Some((stride, others)) = rest.affine_in(v) else {
+            return false;
+        };
+        strides.push((stride, v));
+        rest = others;
+    }
+    // Strides that depend on sizes are those of the outer loops.
+    strides.sort_by_key(|(stride, _)| stride.as_const().unwrap_or(i64::MAX));
+    let mut span = IndexExpr::ZERO;
+    for (stride, v) in &strides {
+        let wider = stride.clone() - span.clone() - IndexExpr::ONE;
+        if stride.uses(*v) || !wider.simplify(kernel).proves_nonnegative(kernel) {
+            return false;
+        }
+        span = span + stride.clone() * (kernel.extents[v.0 as usize].clone() - IndexExpr::ONE);
+    }
+    strides.iter().any(|s| s.1 == var)
+}
+
+fn stores_apart(
+    kernel: &Kernel,
+    body: &[Stmt],
+    var: VarId,
+    inside: &[VarId],
+    written: &mut Vec<Memory>,
+) -> Result<(), Refusal> {
+    for s in body {
+        match s {
+            Stmt::Let { .. } => {}
+            Stmt::Store {
+                memory: memory @ Memory::Param(_),
+                index,
+                mask: None,
+                ..
+            } => {
+                if !apart(kernel, index, var, inside) {
+                    return Err(Refusal::Recurrence(var));
+                }
+                written.push(*memory);
+            }
+            Stmt::Store {
+                memory: Memory::Scratch(_),
+                mask: None,
+                ..
+            } => {}
+            Stmt::Accumulate { state, .. } if state.iter().all(|s| matches!(s.0, Memory::Scratch(_))) => {}
+            Stmt::Loop {
+                var: v,
+                bind: Bind::Serial | Bind::Unroll,
+                body,
+            } => {
+                if kernel.extents[v.0 as usize].uses(var) {
+                    return Err(Refusal::DependentExtent(*v, var));
+                }
+                stores_apart(kernel, body, var, inside, written)?;
+            }
+            _ => return Err(Refusal::Recurrence(var)),
+        }
+    }
+    Ok(())
+}
+
+/// Whether the first statements that use a scratch store to all of it.
+fn set_whole(kernel: &Kernel, body: &[Stmt], scratch: u32, around: Option<VarId>) -> bool {
+    let first = body.iter().find(|s| {
+        let mut used = Vec::new();
+        scratch_of(std::slice::from_ref(*s), &mut used);
+        used.contains(&scratch)
+    });
+    match first {
+        Some(Stmt::Store { mask: None, index, .. }) => {
+            let len = &kernel.scratch[scratch as usize].len;
+            len.is(1) || around.is_some_and(|v| index.as_var() == Some(v) && kernel.extents[v.0 as usize] == *len)
+        }
+        Some(Stmt::Loop { var, body, .. }) => {
+            kernel.extents[var.0 as usize].interval(kernel).lo >= 1 && set_whole(kernel, body, scratch, Some(*var))
+        }
+        _ => false,
+    }
+}
+
+/// The scratch of iterations that may run in any order, side by side, or twice: registers that each sets before all else,
+/// while what it stores is its own and never loaded.
+fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, Refusal> {
+    let body = exists(kernel, var)?;
+    if !matches!(loop_bind(&kernel.body, var), Some(Bind::Serial)) {
+        return Err(Refusal::Recurrence(var));
+    }
+    if let Some(Some(outer)) = enclosing_lanes(&kernel.body, var, None) {
+        return Err(Refusal::NotNested(outer, var));
+    }
+    let mut written = Vec::new();
+    stores_apart(kernel, body, var, &defined_vars(body), &mut written)?;
+    if loads_any(body, &written) {
+        return Err(Refusal::Recurrence(var));
+    }
+    let (mut inner, mut outer) = (Vec::new(), Vec::new());
+    scratch_of(body, &mut inner);
+    scratch_of(&without(&kernel.body, var), &mut outer);
+    let own = |i: &u32| {
+        let s = &kernel.scratch[*i as usize];
+        s.scope == Scope::Register && !outer.contains(i) && set_whole(kernel, body, *i, None)
+    };
+    match inner.iter().all(own) {
+        true => Ok(inner),
+        false => Err(Refusal::Recurrence(var)),
+    }
+}
+
+/// Whether a result may take the place of what is loaded, which is then gone once it is stored.
+fn replaceable(kernel: &Kernel, memory: Memory) -> bool {
+    let Memory::Param(read) = memory else { return false };
+    let read = &kernel.params[read as usize];
+    let written = kernel.params.iter().filter(|p| p.access != Access::Read);
+    written
+        .into_iter()
+        .any(|w| w.len == read.len && w.dtype.bytes() == read.dtype.bytes())
+}
+
+fn loads_replaceable(kernel: &Kernel, body: &[Stmt]) -> bool {
+    body.iter().any(|s| match s {
+        Stmt::Let {
+            op: Op::Load { memory, .. },
+            ..
+        } => replaceable(kernel, *memory),
+        Stmt::Loop { body, .. } => loads_replaceable(kernel, body),
+        _ => false,
+    })
+}
+
+/// Splits a loop, each part with scratch of its own. What is left over is a loop as after a split, or, with `again`, a whole
+/// piece that ends where the loop ends: what it shares with the one before is computed twice.
+pub(super) fn pieces(kernel: &mut Kernel, var: VarId, factor: i64, again: bool) -> Result<Vec<VarId>, Refusal> {
+    let own = own_scratch(kernel, var)?;
+    if factor < 2 {
+        return Err(Refusal::Factor(factor));
+    }
+    if again && loads_replaceable(kernel, exists(kernel, var)?) {
+        return Err(Refusal::Recurrence(var));
+    }
+    let n = kernel.extents[var.0 as usize].clone();
+    let k = IndexExpr::Const(factor);
+    let range = n.interval(kernel);
+    if range.hi < factor || (again && range.lo < factor) {
+        return Err(Refusal::Factor(factor));
+    }
+    let whole = IndexExpr::floor_div(&n, &k).simplify(kernel);
+    let left = IndexExpr::modulo(&n, &k).simplify(kernel);
+    let mut made = Vec::new();
+    rewrite(kernel, var, &mut |kernel, bind, body| {
+        let (o, i) = (kernel.new_var(whole.clone()), kernel.new_var(k.clone()));
+        made.extend([o, i]);
+        let mut out = vec![Stmt::Loop {
+            var: o,
+            bind,
+            body: vec![Stmt::Loop {
+                var: i,
+                bind: Bind::Serial,
+                body: body.clone(),
+            }],
+        }];
+        let main = IndexExpr::from(o) * k.clone() + i.into();
+        if !left.is(0) {
+            let mut rest = clone_fresh(kernel, &body);
+            let copies: Vec<(Memory, Memory)> = own
+                .iter()
+                .map(|&i| {
+                    let s = kernel.scratch[i as usize].clone();
+                    (Memory::Scratch(i), kernel.new_scratch(s.dtype, s.len, s.scope))
+                })
+                .collect();
+            move_scratch(&mut rest, &copies);
+            let (extent, start) = match again {
+                true => (k.clone(), n.clone() - k.clone()),
+                false => (left.clone(), whole.clone() * k.clone()),
+            };
+            let t = kernel.new_var(extent);
+            made.push(t);
+            let at = start + t.into();
+            substitute_in(kernel, &mut rest, &mut |v| (v == var).then(|| at.clone()));
+            let mut rest = vec![Stmt::Loop {
+                var: t,
+                bind: Bind::Serial,
+                body: rest,
+            }];
+            if again && left.as_const().is_none() {
+                // Once if anything is left over, and else never.
+                let once = kernel.new_var(IndexExpr::min(&IndexExpr::ONE, &left));
+                rest = vec![Stmt::Loop {
+                    var: once,
+                    bind: Bind::Serial,
+                    body: rest,
+                }];
+            }
+            out.extend(rest);
+        }
+        substitute_in(kernel, &mut out[..1], &mut |v| (v == var).then(|| main.clone()));
+        out
+    });
+    Ok(made)
+}
+
+/// Moves a loop inside the loops of its body. Answers the loops that it becomes, which are unrolled, as registers want it.
+pub(super) fn inward(kernel: &mut Kernel, var: VarId) -> Result<Vec<VarId>, Refusal> {
+    let own = own_scratch(kernel, var)?;
+    let Some(n) = kernel.extents[var.0 as usize]
+        .as_const()
+        .filter(|n| (1..=MAX_UNROLL).contains(n))
+    else {
+        return Err(Refusal::NotConstant(var));
+    };
+    for &i in &own {
+        let len = kernel.scratch[i as usize].len.as_const();
+        if len.is_none_or(|len| len * n > 4 * MAX_UNROLL) {
+            return Err(Refusal::Recurrence(var));
+        }
+    }
+    let mut work = kernel.clone();
+    let wide = own
+        .iter()
+        .map(|&i| {
+            let s = work.scratch[i as usize].clone();
+            let len = s.len * IndexExpr::Const(n);
+            (Memory::Scratch(i), work.new_scratch(s.dtype, len, s.scope))
+        })
+        .collect();
+    let mut made = Vec::new();
+    let mut refusal = None;
+    rewrite(&mut work, var, &mut |kernel, _, body| {
+        let mut pass = Inward {
+            kernel,
+            var,
+            n,
+            own: &own,
+            wide: &wide,
+            varying: FxHashSet::default(),
+            defined: FxHashMap::default(),
+            made: Vec::new(),
+        };
+        let out = pass.block(body);
+        made = std::mem::take(&mut pass.made);
+        out.unwrap_or_else(|r| {
+            refusal = Some(r);
+            Vec::new()
+        })
+    });
+    if let Some(refusal) = refusal {
+        return Err(refusal);
+    }
+    *kernel = work;
+    Ok(made)
+}
+
+struct Inward<'k> {
+    kernel: &'k mut Kernel,
+    var: VarId,
+    n: i64,
+    own: &'k [u32],
+    wide: &'k Vec<(Memory, Memory)>,
+    /// Values that differ from iteration to iteration, and what they are.
+    varying: FxHashSet<ValueId>,
+    defined: FxHashMap<ValueId, Op>,
+    made: Vec<VarId>,
+}
+
+impl Inward<'_> {
+    fn varies(&self, op: &Op) -> bool {
+        let own = |m: &Memory| matches!(m, Memory::Scratch(i) if self.own.contains(i));
+        let mut found = match op {
+            Op::Index(e, _) => e.uses(self.var),
+            Op::Load { memory, index, .. } => own(memory) || index.uses(self.var),
+            _ => false,
+        };
+        for_each_operand(&mut op.clone(), &mut |v| found |= self.varying.contains(v));
+        found
+    }
+
+    fn block(&mut self, body: Vec<Stmt>) -> Result<Vec<Stmt>, Refusal> {
+        let (mut out, mut run) = (Vec::new(), Vec::new());
+        for s in body {
+            match s {
+                Stmt::Let { value, op } if self.varies(&op) => {
+                    self.varying.insert(value);
+                    self.defined.insert(value, op.clone());
+                    run.push(Stmt::Let { value, op });
+                }
+                s @ Stmt::Let { .. } => out.push(s),
+                Stmt::Loop { var, bind, body } => {
+                    self.close(std::mem::take(&mut run), &mut out)?;
+                    let body = self.block(body)?;
+                    out.push(Stmt::Loop { var, bind, body });
+                }
+                s => run.push(s),
+            }
+        }
+        self.close(run, &mut out)?;
+        Ok(out)
+    }
+
+    /// Writes a run of statements as a loop, with what it needs of earlier ones.
+    fn close(&mut self, run: Vec<Stmt>, out: &mut Vec<Stmt>) -> Result<(), Refusal> {
+        if run.iter().all(|s| matches!(s, Stmt::Let { .. })) {
+            return Ok(());
+        }
+        let mut here: FxHashMap<ValueId, ValueId> = FxHashMap::default();
+        let mut body = Vec::with_capacity(run.len());
+        for mut s in run {
+            match &mut s {
+                Stmt::Let { value, op } => {
+                    self.bring(op, &mut here, &mut body)?;
+                    here.insert(*value, *value);
+                }
+                Stmt::Store { value, .. } => *value = self.brought(*value, &mut here, &mut body)?,
+                Stmt::Accumulate { values, .. } => {
+                    for v in values {
+                        *v = self.brought(*v, &mut here, &mut body)?;
+                    }
+                }
+                _ => return Err(Refusal::Recurrence(self.var)),
+            }
+            body.push(s);
+        }
+        let l = self.kernel.new_var(IndexExpr::Const(self.n));
+        self.made.push(l);
+        let var = self.var;
+        substitute_in(self.kernel, &mut body, &mut |v| (v == var).then(|| l.into()));
+        let k = IndexExpr::Const(self.n);
+        widen(&mut body, self.wide, &|e| e.clone() * k.clone() + l.into());
+        out.push(Stmt::Loop {
+            var: l,
+            bind: Bind::Unroll,
+            body,
+        });
+        Ok(())
+    }
+
+    fn bring(
+        &mut self,
+        op: &mut Op,
+        here: &mut FxHashMap<ValueId, ValueId>,
+        body: &mut Vec<Stmt>,
+    ) -> Result<(), Refusal> {
+        let mut operands = Vec::new();
+        for_each_operand(op, &mut |v| operands.push(*v));
+        for v in &mut operands {
+            *v = self.brought(*v, here, body)?;
+        }
+        let mut next = operands.into_iter();
+        for_each_operand(op, &mut |v| *v = next.next().unwrap_or(*v));
+        Ok(())
+    }
+
+    /// The value in the run that is being written.
+    fn brought(
+        &mut self,
+        value: ValueId,
+        here: &mut FxHashMap<ValueId, ValueId>,
+        body: &mut Vec<Stmt>,
+    ) -> Result<ValueId, Refusal> {
+        if let Some(&v) = here.get(&value) {
+            return Ok(v);
+        }
+        let Some(mut op) = self.defined.get(&value).cloned() else {
+            return Ok(value);
+        };
+        // An accumulator has changed since, and so may have what a result takes the place of.
+        if let Op::Load { memory, .. } = op
+            && (matches!(memory, Memory::Scratch(_)) || replaceable(self.kernel, memory))
+        {
+            return Err(Refusal::Recurrence(self.var));
+        }
+        self.bring(&mut op, here, body)?;
+        let new = self.kernel.new_value(self.kernel.dtype(value));
+        here.insert(value, new);
+        body.push(Stmt::Let { value: new, op });
+        Ok(new)
+    }
+}
