@@ -242,3 +242,58 @@ fn the_result_takes_the_bytes_of_the_product() {
     let layout = e.decisions().planned.layout.as_ref().unwrap();
     assert_eq!(layout.arena_bytes, 128 * 256 * 4, "{}", e.explain());
 }
+
+#[test]
+fn a_product_whose_size_data_decides_is_cut_anew() {
+    // Up to 4096 rows, of which few are kept: then columns are cut as well.
+    let g = Graph::new("kept");
+    let x = g.input("x", DType::F32, [4096, 64]);
+    let rows = x.take(
+        &g.input("keep", DType::F32, [4096]).gt(0.0).nonzero().select_index(0, 0),
+        0,
+    );
+    let product = rows.matmul(&g.input("w", DType::F32, [64, 768]));
+    g.output("y", &(product + g.input("b", DType::F32, [768])).relu());
+    let graph = g.finish().unwrap();
+    let mut r = Numbers(21);
+    let (x, w) = (
+        r.tensor(DType::F32, &[4096, 64], false),
+        r.tensor(DType::F32, &[64, 768], false),
+    );
+    let b = r.tensor(DType::F32, &[768], false);
+    for kept in [0usize, 1, 48, 100, 700, 4096] {
+        let keep: Vec<f32> = (0..4096).map(|i| if i < kept { 1.0 } else { -1.0 }).collect();
+        let keep = HostTensor::from_slice(&[4096], &keep).unwrap();
+        let mut all = Vec::new();
+        for threads in [1, 2, 3, 8] {
+            let e = compile_ir(&graph, &options(threads)).unwrap();
+            let all_products = products(&e);
+            assert!(
+                all_products.len() == 1 && all_products[0].epilogue.is_some(),
+                "{}",
+                e.explain()
+            );
+            let out = e.run(&[(&x).into(), (&keep).into(), (&w).into(), (&b).into()]).unwrap();
+            assert_eq!(out[0].shape(), [kept, 768]);
+            all.push(out[0].as_slice::<f32>().unwrap().to_vec());
+        }
+        assert!(all.iter().all(|one| one == &all[0]), "{kept} rows");
+        let (x, w, b) = (
+            x.as_slice::<f32>().unwrap(),
+            w.as_slice::<f32>().unwrap(),
+            b.as_slice::<f32>().unwrap(),
+        );
+        for i in (0..kept).step_by(37) {
+            for j in 0..768 {
+                let sum: f64 = (0..64)
+                    .map(|k| f64::from(x[i * 64 + k]) * f64::from(w[k * 768 + j]))
+                    .sum();
+                let expected = (sum + f64::from(b[j])).max(0.0);
+                assert!(
+                    (f64::from(all[0][i * 768 + j]) - expected).abs() < 1e-4,
+                    "{kept} rows: [{i}, {j}]"
+                );
+            }
+        }
+    }
+}

@@ -162,7 +162,7 @@ struct CallState {
 struct Frame {
     slots: Vec<*mut u8>,
     args: Vec<*mut u8>,
-    /// For products with epilogues; zero between steps.
+    /// For products with epilogues.
     counters: Vec<AtomicU32>,
     bodies: Vec<BodyFrame>,
 }
@@ -536,6 +536,8 @@ impl Executable {
                 if state.scratch.len() < scratch {
                     state.scratch = AlignedBuffer::zeroed(scratch)?;
                 }
+                // Products may be cut otherwise now.
+                state.frame.fit(&next);
                 later = Some(next);
             }
             observe(number, false, &state.frame.slots, later.as_deref().unwrap_or(binding));

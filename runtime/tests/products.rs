@@ -720,7 +720,6 @@ fn lines_are_told_once_and_when_they_are_complete() {
             let what = format!("{case:?} {side:?} {threads} threads");
             assert!(told.iter().all(|t| t.load(Ordering::Relaxed) == 1), "{what}");
             assert_eq!(early.load(Ordering::Relaxed), 0, "{what}: elements that were not final");
-            assert!(done.iter().all(|d| d.load(Ordering::Relaxed) == 0), "{what}");
         }
     }
 }

@@ -720,6 +720,7 @@ impl Checker<'_> {
         plan.outputs
             .iter()
             .for_each(|o| last_read[o.slot.0 as usize] = Some(end));
+        self.results_behind(&last_read);
         let bounds = Ranges(&plan.symbols);
         // First writes to the bytes of each root, in order.
         let mut writes: FxHashMap<SlotId, Vec<(usize, SlotId)>> = FxHashMap::default();

@@ -7,8 +7,8 @@ use tlc_ir::plan::{Epilogue, Gemm, GemmOperand, Strides};
 use super::{BoundLaunch, RunError};
 use crate::gemm::{Cut, Leg, Matrix, Product, Side, Wound, cut};
 
-/// Lines of an epilogue that each thread should get at least.
-const LINES_PER_THREAD: u64 = 4;
+/// Parts of the lines of an epilogue that each thread should get at least.
+const PARTS_PER_THREAD: u64 = 4;
 /// Of the lines of an epilogue, at most one in so many may wait until the whole product is done.
 const LATE_LINES: u64 = 8;
 
@@ -155,14 +155,19 @@ impl BoundGemm {
             return None;
         }
         if threads > 1 {
-            // One thread would do all the work of the kernel, or few lines would keep the others waiting.
-            let few = self.cut.is_serial() || count < LINES_PER_THREAD * threads as u64;
+            // One thread would do all the work of the kernel, or few lines, or lines that are complete together, would keep
+            // the others waiting.
+            let parts = match self.cut.counters(side, entries) {
+                0 => count,
+                together => count.min(together as u64),
+            };
+            let few = self.cut.is_serial() || parts < PARTS_PER_THREAD * threads as u64;
             if few && launch.extent > launch.grain {
                 return None;
             }
             let mut late = 0;
             self.late(&along, &mut |_| late += 1);
-            if late * LATE_LINES > count {
+            if late * LATE_LINES.max(4 * threads as u64) > count {
                 return None;
             }
         }
@@ -205,7 +210,7 @@ impl BoundGemm {
         } else {
             return None;
         };
-        let mut wanted = self.m * self.n;
+        let mut wanted = self.m.checked_mul(self.n)?;
         for (&extent, &stride) in self.batch.iter().zip(&self.dst.batch).rev() {
             if !is(extent, stride, wanted) {
                 return None;

@@ -152,8 +152,7 @@ pub struct Follow<'a> {
     pub side: Side,
     /// What is called.
     pub run: &'a LinesDone<'a>,
-    /// For each entry and piece along the lines how many pieces across are done; zero before and after.
-    /// [`Cut::counters`] of them.
+    /// For each entry and piece along the lines how many pieces across are done; zero before. [`Cut::counters`] of them.
     pub done: &'a [AtomicU32],
 }
 
@@ -394,7 +393,6 @@ unsafe fn piece(
         // What the others wrote is seen by who comes last.
         let before = f.done[counter].fetch_add(1, Ordering::AcqRel);
         if before as usize + 1 == across {
-            f.done[counter].store(0, Ordering::Relaxed);
             (f.run)(worker, entry, lines, &mut 0);
         }
     }

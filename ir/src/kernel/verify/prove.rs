@@ -169,7 +169,7 @@ fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32, left: &mut usize) ->
                 }
                 continue;
             }
-            IndexNode::FloorDiv(a, b) if let Some(b) = b.as_const().filter(|&b| *c < 0 && b > 0 && b % c == 0) => {
+            IndexNode::FloorDiv(a, b) if let Some(b) = b.as_const().filter(|&b| *c < -1 && b > 0 && b % c == 0) => {
                 // n * floor(a / (n * d)) is at most floor(a / d).
                 let rest = e.clone() - t.clone() * IndexExpr::Const(*c);
                 let most = IndexExpr::floor_div(a, &IndexExpr::Const(b / -c));

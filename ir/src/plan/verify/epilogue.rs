@@ -2,13 +2,16 @@
 
 use rustc_hash::FxHashMap;
 
-use super::{Checker, PlanRule};
+use super::{Checker, PlanPlace, PlanRule};
 use crate::dtype::DType;
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::verify::nonnegative;
 use crate::kernel::{Access, Bind, Kernel, Memory, Op, Stmt, ValueId};
-use crate::plan::{Gemm, Lines};
+use crate::plan::{Gemm, Lines, SlotId, Step};
 use crate::scalar::ScalarOp;
+
+/// Conditions of a mask that are looked at.
+const MAX_CONDITIONS: usize = 64;
 
 impl Checker<'_> {
     /// The kernel behind a product touches the result as its lines say, and nothing else that the product touches.
@@ -43,10 +46,34 @@ impl Checker<'_> {
                     self.error(PlanRule::NotInPlace(operand, *slot));
                 }
             }
-            // The product overwrites what lies in the result's bytes.
+            // The product overwrites what lies in the result's bytes, and lines of other elements are other bytes.
             let other = *slot != g.dst.slot && self.root(*slot) == result;
-            if other && !writes {
+            let bytes = |slot: SlotId| plan.slots[slot.0 as usize].dtype.bytes();
+            if other && (!writes || bytes(*slot) != bytes(g.dst.slot)) {
                 self.error(PlanRule::NotInPlace(g.dst.slot, *slot));
+            }
+        }
+    }
+}
+
+impl Checker<'_> {
+    /// Nothing reads a product's result after the kernel behind it has written to the same bytes. `last_read` is by slot the number
+    /// of the last step that does.
+    pub(super) fn results_behind(&mut self, last_read: &[Option<usize>]) {
+        let plan = self.plan;
+        for (at, step) in plan.init.iter().chain(&plan.steps).enumerate() {
+            let Step::Gemm(g) = step else { continue };
+            let needed = last_read[g.dst.slot.0 as usize].is_some_and(|read| read > at);
+            let Some(e) = g.epilogue.as_ref().filter(|_| needed) else {
+                continue;
+            };
+            let params = &plan.kernels[e.launch.kernel.0 as usize].params;
+            for (slot, param) in e.launch.args.iter().zip(params) {
+                let same = *slot != g.dst.slot && self.root(*slot) == self.root(g.dst.slot);
+                if same && param.access != Access::Read {
+                    self.place = PlanPlace::Step(at);
+                    self.error(PlanRule::AliasLive(g.dst.slot, *slot));
+                }
             }
         }
     }
@@ -206,10 +233,7 @@ impl<'k> Search<'k> {
     fn touch(&mut self, index: &IndexExpr, mask: Option<ValueId>, ops: &FxHashMap<ValueId, &Op>) -> Option<Touch> {
         self.extra.truncate(2 + self.blocks.len());
         let mut index = self.divided(index);
-        let mut ranges = Vec::new();
-        if let Some(mask) = mask {
-            self.ranges(mask, ops, &mut ranges);
-        }
+        let ranges = mask.map_or(Vec::new(), |mask| self.ranges(mask, ops));
         self.extra.truncate(2 + self.blocks.len());
         self.extra[1] = self.divisor.clone();
         let mut known: Vec<(VarId, IndexExpr)> = Vec::new();
@@ -231,7 +255,12 @@ impl<'k> Search<'k> {
             let Some(var) = free.filter(|v| !fixed.contains(v)) else {
                 continue;
             };
-            let Some((_, others)) = e.affine_in(var) else { continue };
+            let Some((one, others)) = e.affine_in(var) else {
+                continue;
+            };
+            if !one.is(1) {
+                continue;
+            }
             // What the mask leaves open, the variable's own range says.
             let own = |end: IndexExpr| (!others.has_vars()).then(|| end + others.clone());
             let low = low.cloned().or_else(|| own(IndexExpr::ZERO));
@@ -276,8 +305,8 @@ impl<'k> Search<'k> {
     fn divided(&mut self, e: &IndexExpr) -> IndexExpr {
         let extent = self.kernel.extent(self.parallel).unwrap_or(IndexExpr::ONE);
         let positive = e.replace_nodes(&mut |n| match n {
-            IndexNode::Max(a, b) if a.is(1) && divides(b, &extent) => Some(b.clone()),
-            IndexNode::Max(a, b) if b.is(1) && divides(a, &extent) => Some(a.clone()),
+            IndexNode::Max(a, b) if a.is(1) && self.divides(b, &extent) => Some(b.clone()),
+            IndexNode::Max(a, b) if b.is(1) && self.divides(a, &extent) => Some(a.clone()),
             _ => None,
         });
         let positive = positive.replace_nodes(&mut |n| match n {
@@ -302,9 +331,25 @@ impl<'k> Search<'k> {
         divided
     }
 
+    /// True if every factor of the product `part` is one of the product `whole`, so that it is positive where that is.
+    fn divides(&self, part: &IndexExpr, whole: &IndexExpr) -> bool {
+        let single = |e: &IndexExpr| match &e.linear() {
+            (terms, 0) => match &terms[..] {
+                [(t, c)] if *c > 0 => Some(t.factors()),
+                _ => None,
+            },
+            _ => None,
+        };
+        let (Some(part), Some(whole)) = (single(part), single(whole)) else {
+            return false;
+        };
+        let positive = whole.iter().all(|f| nonnegative(f, self.kernel));
+        positive && part.iter().all(|f| whole.contains(f))
+    }
+
     /// A variable for `min(most, rest)`, where that depends on the parallel variable and is not negative.
     fn block(&mut self, most: i64, rest: &IndexExpr) -> Option<IndexExpr> {
-        if !rest.uses(self.parallel) || !nonnegative(rest, self.kernel) {
+        if most < 0 || !rest.uses(self.parallel) || !nonnegative(rest, self.kernel) {
             return None;
         }
         let first = self.kernel.extents.len() + 2;
@@ -323,45 +368,50 @@ impl<'k> Search<'k> {
     }
 
     /// Expressions of which a mask says that they lie in `low..high`.
-    fn ranges(&mut self, mask: ValueId, ops: &FxHashMap<ValueId, &Op>, out: &mut Vec<Range>) {
-        let Some(Op::Map(op, args)) = ops.get(&mask) else {
-            return;
-        };
-        let (Some(&a), Some(&b)) = (args.first(), args.get(1)) else {
-            return;
-        };
-        let more = match op {
-            ScalarOp::And => {
-                self.ranges(a, ops, out);
-                return self.ranges(b, ops, out);
+    fn ranges(&mut self, mask: ValueId, ops: &FxHashMap<ValueId, &Op>) -> Vec<Range> {
+        let mut out: Vec<Range> = Vec::new();
+        let mut work = vec![mask];
+        for _ in 0..MAX_CONDITIONS {
+            let Some(Op::Map(op, args)) = work.pop().and_then(|m| ops.get(&m)) else {
+                continue;
+            };
+            let (Some(&a), Some(&b)) = (args.first(), args.get(1)) else {
+                continue;
+            };
+            let end = match op {
+                ScalarOp::And => {
+                    work.extend([b, a]);
+                    continue;
+                }
+                ScalarOp::Le => IndexExpr::ONE,
+                ScalarOp::Lt => IndexExpr::ZERO,
+                _ => continue,
+            };
+            let (Some(a), Some(b)) = (self.integer(a, ops), self.integer(b, ops)) else {
+                continue;
+            };
+            let mut entry = |e: IndexExpr| match out.iter().position(|r| r.0 == e) {
+                Some(at) => at,
+                None => {
+                    out.push((e, None, None));
+                    out.len() - 1
+                }
+            };
+            if !a.has_vars() {
+                let at = entry(b);
+                out[at].1 = Some(a + IndexExpr::ONE - end);
+            } else if !b.has_vars() {
+                let at = entry(a);
+                out[at].2 = Some(b + end);
             }
-            ScalarOp::Le => IndexExpr::ONE,
-            ScalarOp::Lt => IndexExpr::ZERO,
-            _ => return,
-        };
-        let (Some(a), Some(b)) = (self.integer(a, ops), self.integer(b, ops)) else {
-            return;
-        };
-        let mut entry = |e: IndexExpr| match out.iter().position(|r| r.0 == e) {
-            Some(at) => at,
-            None => {
-                out.push((e, None, None));
-                out.len() - 1
-            }
-        };
-        if !a.has_vars() {
-            let at = entry(b.clone());
-            out[at].1 = Some(a + IndexExpr::ONE - more);
-        } else if !b.has_vars() {
-            let at = entry(a);
-            out[at].2 = Some(b + more);
         }
+        out
     }
 
     /// The index expression that an integer value is.
     fn integer(&mut self, value: ValueId, ops: &FxHashMap<ValueId, &Op>) -> Option<IndexExpr> {
         match ops.get(&value)? {
-            Op::Const(c) if c.dtype().is_int() => Some(IndexExpr::Const(c.as_i64())),
+            Op::Const(c) if matches!(c.dtype(), DType::I32 | DType::I64) => Some(IndexExpr::Const(c.as_i64())),
             Op::Index(e, dtype) => {
                 let below = |low: IndexExpr, high: &IndexExpr| nonnegative(&(high.clone() - low), self.kernel);
                 let exact = match dtype {
@@ -385,21 +435,6 @@ type Range = (IndexExpr, Option<IndexExpr>, Option<IndexExpr>);
 /// The expression with a variable replaced.
 fn put(e: &IndexExpr, var: VarId, is: &IndexExpr) -> IndexExpr {
     e.replace_vars(&mut |v| (v == var).then(|| is.clone()))
-}
-
-/// True if every symbol of the product `part` is a factor of the product `whole`, so that it is positive where that is.
-fn divides(part: &IndexExpr, whole: &IndexExpr) -> bool {
-    let single = |e: &IndexExpr| match &e.linear() {
-        (terms, 0) => match &terms[..] {
-            [(t, c)] if *c > 0 => Some(t.factors()),
-            _ => None,
-        },
-        _ => None,
-    };
-    match (single(part), single(whole)) {
-        (Some(part), Some(whole)) => part.iter().all(|f| whole.contains(f)),
-        _ => false,
-    }
 }
 
 #[cfg(test)]
@@ -485,6 +520,40 @@ mod tests {
     fn one_iteration_has_one_line() {
         let body = "  for i0 in 0..12 serial {\n    %0: f32 = load p0[11 - i0]\n    store p1[i0], %0\n  }";
         assert!(is(found("", "12", body), "1", "12"));
+    }
+
+    /// A load of `index` under `low <= what < high`.
+    fn masked(index: &str, what: &str, low: &str, high: &str) -> Option<(String, String)> {
+        let body = format!(
+            "  for i0 in 0..6 parallel {{\n    for i1 in 0..6 serial {{\n      %0: i64 = index {low}\n      %1: i64 = index {high}\n      \
+             %2: i64 = index {what}\n      %3: bool = le %0, %2\n      %4: bool = lt %2, %1\n      %5: bool = and %3, %4\n      \
+             %6: f32 = load p0[{index}] if %5\n      store p1[4*i0], %6\n    }}\n  }}"
+        );
+        found("where s0 in 0..=9", "24", &body)
+    }
+
+    #[test]
+    fn a_mask_is_not_more_than_it_says() {
+        assert!(is(masked("4*i0 + i1 - 1", "i1", "1", "5"), "1", "4"));
+        // Of a variable with two coefficients.
+        assert_eq!(masked("4*i0 + i1 - 4", "i1 + s0*i1", "4", "8"), None);
+        // A minimum with what is negative.
+        assert_eq!(masked("4*i0 + min(-1, i0)", "i1", "0", "6"), None);
+        // What never happens touches nothing.
+        assert_eq!(masked("4*i0 + i1", "7", "0", "6"), None);
+    }
+
+    #[test]
+    fn conditions_that_share_all_of_themselves_end() {
+        let mut chain = String::from("      %0: i64 = index i1\n      %1: bool = le %0, %0\n");
+        for k in 2..90 {
+            chain += &format!("      %{k}: bool = and %{}, %{}\n", k - 1, k - 1);
+        }
+        let body = format!(
+            "  for i0 in 0..6 parallel {{\n    for i1 in 0..6 serial {{\n{chain}      %90: f32 = load p0[4*i0 + i1 - 1] if %89\n      \
+             store p1[4*i0], %90\n    }}\n  }}"
+        );
+        assert_eq!(found("", "24", &body), None);
     }
 
     /// Rows of 4 with one element of padding on each side, under the given mask.

@@ -40,7 +40,9 @@ impl Checker<'_> {
                     Step::Group(all) => all,
                     // A product that writes to the output's bytes does so before the operand is read.
                     Step::Gemm(g) if self.root(g.dst.slot) != self.root(taker) => match &g.epilogue {
-                        Some(e) if given != g.lhs.slot && given != g.rhs.slot => std::slice::from_ref(&e.launch),
+                        Some(e) if [&g.lhs, &g.rhs].iter().all(|o| self.root(o.slot) != given) => {
+                            std::slice::from_ref(&e.launch)
+                        }
                         _ => return false,
                     },
                     _ => return false,
