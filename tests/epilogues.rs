@@ -245,23 +245,26 @@ fn the_result_takes_the_bytes_of_the_product() {
 
 #[test]
 fn a_product_whose_size_data_decides_is_cut_anew() {
-    // Up to 4096 rows, of which few are kept: then columns are cut as well.
+    // Up to 4096 rows, of which few are kept: then columns are cut in place of rows.
     let g = Graph::new("kept");
     let x = g.input("x", DType::F32, [4096, 64]);
     let rows = x.take(
         &g.input("keep", DType::F32, [4096]).gt(0.0).nonzero().select_index(0, 0),
         0,
     );
-    let product = rows.matmul(&g.input("w", DType::F32, [64, 768]));
+    let product = rows
+        .unsqueeze(0)
+        .expand((12, rows.dim(0), 64))
+        .matmul(&g.input("w", DType::F32, [12, 64, 768]));
     g.output("y", &(product + g.input("b", DType::F32, [768])).relu());
     let graph = g.finish().unwrap();
     let mut r = Numbers(21);
     let (x, w) = (
         r.tensor(DType::F32, &[4096, 64], false),
-        r.tensor(DType::F32, &[64, 768], false),
+        r.tensor(DType::F32, &[12, 64, 768], false),
     );
     let b = r.tensor(DType::F32, &[768], false);
-    for kept in [0usize, 1, 48, 100, 700, 4096] {
+    for kept in [0usize, 1, 5, 20, 48, 100, 1000] {
         let keep: Vec<f32> = (0..4096).map(|i| if i < kept { 1.0 } else { -1.0 }).collect();
         let keep = HostTensor::from_slice(&[4096], &keep).unwrap();
         let mut all = Vec::new();
@@ -274,7 +277,7 @@ fn a_product_whose_size_data_decides_is_cut_anew() {
                 e.explain()
             );
             let out = e.run(&[(&x).into(), (&keep).into(), (&w).into(), (&b).into()]).unwrap();
-            assert_eq!(out[0].shape(), [kept, 768]);
+            assert_eq!(out[0].shape(), [12, kept, 768]);
             all.push(out[0].as_slice::<f32>().unwrap().to_vec());
         }
         assert!(all.iter().all(|one| one == &all[0]), "{kept} rows");
