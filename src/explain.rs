@@ -356,14 +356,16 @@ fn write_plan(
             continue;
         }
         writeln!(out, "\n{title}")?;
-        for (number, cost) in costs_of(plan, steps, target) {
+        let costs = costs_of(plan, steps, target);
+        let width = costs.iter().map(|(_, c)| c.step.len()).max().unwrap_or(0).max(14);
+        for (number, cost) in costs {
             let bytes = cost
                 .bytes
                 .map_or_else(|| format!("{} B", cost.bytes_formula), bytes_text);
             let flops = cost.flops.map_or_else(|| cost.flops_formula.clone(), count_text);
             write!(
                 out,
-                "  {number:>3}  {:<14} {:<40} {bytes:>10} {flops:>9} flops",
+                "  {number:>3}  {:<width$} {:<40} {bytes:>10} {flops:>9} flops",
                 cost.step, cost.label
             )?;
             match cost.predicted_ns {

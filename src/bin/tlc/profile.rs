@@ -148,14 +148,15 @@ pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
         counted(rows.len(), "step"),
         counted(target.threads, "thread")
     );
+    let width = rows.iter().map(|r| r.what.len()).max().unwrap_or(0).max(15);
     text += &format!(
-        "{:>4}  {:<15} {:>10} {:>6} {:>10} {:>9} {:>10} {:>7}  {}\n",
+        "{:>4}  {:<width$} {:>10} {:>6} {:>10} {:>9} {:>10} {:>7}  {}\n",
         "step", "what", "time", "share", "bytes", "flops", "limit", "ratio", "bound by; computes; what would help"
     );
     for (i, r) in rows.iter().enumerate() {
         let known = |v: Option<u64>, f: fn(u64) -> String| v.map_or("?".into(), f);
         text += &format!(
-            "{i:>4}  {:<15} {:>10} {:>5.1}% {:>10} {:>9} {:>10} {:>7}  {}; {}; {}\n",
+            "{i:>4}  {:<width$} {:>10} {:>5.1}% {:>10} {:>9} {:>10} {:>7}  {}; {}; {}\n",
             r.what,
             time_text(r.ns),
             100.0 * share(r),
