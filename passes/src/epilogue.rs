@@ -139,10 +139,9 @@ fn lines_along(plan: &Plan, launch: &Launch, slot: SlotId) -> Option<Lines> {
             reads.push(number);
         }
     }
-    #[allow(unused_mut, reason = "only a seeded fault changes it")]
-    let mut found = lines(kernel, &reads);
+    let found = lines(kernel, &reads);
     #[cfg(feature = "seeded-faults")]
-    crate::faults::after_lines(&mut found);
+    let found = crate::faults::after_lines(found);
     let found = found?;
     Some(Lines {
         iterations: launch.outer(&found.iterations),

@@ -489,13 +489,12 @@ pub(crate) fn after_legalize(exponential: bool, kernel: &mut Kernel) {
 }
 
 /// Behind the search for the lines along which a kernel goes.
-pub(crate) fn after_lines(lines: &mut Option<Lines>) {
-    if is(Fault::EpilogueOfOtherLines) && lines.is_none() {
-        *lines = Some(Lines {
-            iterations: IndexExpr::ONE,
-            elements: IndexExpr::ONE,
-        });
-    }
+pub(crate) fn after_lines(lines: Option<Lines>) -> Option<Lines> {
+    let wrong = || Lines {
+        iterations: IndexExpr::ONE,
+        elements: IndexExpr::ONE,
+    };
+    lines.or_else(|| is(Fault::EpilogueOfOtherLines).then(wrong))
 }
 
 /// Behind the grouping of launches.
