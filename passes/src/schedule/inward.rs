@@ -16,7 +16,7 @@ use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
 use super::across::{loads_any, scratch_of, widen, without};
 use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, loop_bind, rewrite};
-use super::peel::move_scratch;
+use super::peel::with_own_scratch;
 use super::tree::{clone_fresh, defined_vars, for_each_operand, substitute_in};
 
 /// Whether the elements that one iteration of `var` stores to are none of those of another: the strides of all loops are
@@ -189,14 +189,7 @@ pub(super) fn pieces(kernel: &mut Kernel, var: VarId, factor: i64, again: bool) 
         let main = IndexExpr::from(o) * k.clone() + i.into();
         if !left.is(0) {
             let mut rest = clone_fresh(kernel, &body);
-            let copies: Vec<(Memory, Memory)> = own
-                .iter()
-                .map(|&i| {
-                    let s = kernel.scratch[i as usize].clone();
-                    (Memory::Scratch(i), kernel.new_scratch(s.dtype, s.len, s.scope))
-                })
-                .collect();
-            move_scratch(&mut rest, &copies);
+            with_own_scratch(kernel, &mut rest, &own);
             let (extent, start) = match again {
                 true => (k.clone(), n.clone() - k.clone()),
                 false => (left.clone(), whole.clone() * k.clone()),

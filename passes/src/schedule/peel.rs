@@ -104,14 +104,7 @@ pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, behind: i64) -> R
             let mut part = clone_fresh(kernel, &body);
             // Each part has states of its own, so that each may be scheduled in its own way.
             if number > 0 {
-                let copies: Vec<(Memory, Memory)> = own
-                    .iter()
-                    .map(|&i| {
-                        let s = kernel.scratch[i as usize].clone();
-                        (Memory::Scratch(i), kernel.new_scratch(s.dtype, s.len, s.scope))
-                    })
-                    .collect();
-                move_scratch(&mut part, &copies);
+                with_own_scratch(kernel, &mut part, &own);
             }
             let v = kernel.new_var(extent.clone());
             let at = start.clone() + v.into();
@@ -153,7 +146,19 @@ fn set_first(kernel: &Kernel, body: &[Stmt], scratch: u32) -> bool {
     }
 }
 
-pub(super) fn move_scratch(body: &mut [Stmt], copies: &[(Memory, Memory)]) {
+/// Gives statements copies of these scratch memories.
+pub(super) fn with_own_scratch(kernel: &mut Kernel, body: &mut [Stmt], own: &[u32]) {
+    let copies: Vec<(Memory, Memory)> = own
+        .iter()
+        .map(|&i| {
+            let s = kernel.scratch[i as usize].clone();
+            (Memory::Scratch(i), kernel.new_scratch(s.dtype, s.len, s.scope))
+        })
+        .collect();
+    move_scratch(body, &copies);
+}
+
+fn move_scratch(body: &mut [Stmt], copies: &[(Memory, Memory)]) {
     let of = |m: &mut Memory| {
         if let Some((_, new)) = copies.iter().find(|c| c.0 == *m) {
             *m = *new;
