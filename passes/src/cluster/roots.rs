@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
+use tlc_ir::scalar::Cost;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
 
 use super::{Clusterer, is_source};
@@ -24,9 +25,11 @@ const KEPT_BYTES: u64 = 1 << 20;
 /// Cost of one element of a node, an addition being 1: what a value costs each time it is computed again.
 fn cost(kind: &NodeKind) -> u32 {
     match kind {
-        NodeKind::Map(ScalarOp::Div | ScalarOp::Rem | ScalarOp::Mod | ScalarOp::Sqrt | ScalarOp::Rsqrt) => 4,
-        NodeKind::Map(op) if op.is_transcendental() => 40,
-        NodeKind::Map(_) => 1,
+        NodeKind::Map(op) => match op.cost() {
+            Cost::Cheap | Cost::Fused => 1,
+            Cost::Division => 4,
+            Cost::Function => 40,
+        },
         NodeKind::Convert(_) => 1,
         NodeKind::Random { .. } => 100,
         NodeKind::Gather { .. } => 2,
