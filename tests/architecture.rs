@@ -28,7 +28,9 @@ fn named(text: &str) -> Vec<String> {
         .flat_map(|w| match (w.find('{'), w.find('}')) {
             (Some(open), Some(close)) => {
                 let either = w[open + 1..close].split(',');
-                either.map(|part| format!("{}{part}{}", &w[..open], &w[close + 1..])).collect()
+                either
+                    .map(|part| format!("{}{part}{}", &w[..open], &w[close + 1..]))
+                    .collect()
             }
             _ => vec![w.to_string()],
         })

@@ -8,7 +8,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
 
 use super::{Clusterer, is_source};
 use crate::contraction;
-use crate::reason::{FusionDecision, FusionReason};
+use crate::reason::{FusionDecision, FusionReason, FusionStage};
 
 /// Nodes of an inlined cone beyond which its top becomes a root, which bounds recursion over cones.
 const MAX_CONE: u32 = 192;
@@ -167,12 +167,14 @@ impl Clusterer<'_> {
                 _ if shared => FusionReason::Recompute { ops: cone.cost },
                 _ => FusionReason::OnlyUse,
             };
-            let decisions = self.users[i].iter().map(|&consumer| FusionDecision {
-                producer: id,
-                consumer,
-                reason: reason.clone(),
-            });
-            self.decisions.extend(decisions);
+            for &consumer in &self.users[i] {
+                self.ledger.record(FusionDecision {
+                    stage: FusionStage::Inlining,
+                    producer: id,
+                    consumer,
+                    reason: reason.clone(),
+                });
+            }
         }
     }
 
