@@ -144,6 +144,7 @@ impl Compiler {
             target: machine.target.clone(),
             pipeline,
             max_memory_bytes: options.max_memory_bytes,
+            ..Options::default()
         };
         Ok(Compiler {
             machine,
@@ -159,13 +160,8 @@ impl Compiler {
 
     /// The code for what was decided, made by so many threads.
     fn load(&self, compiled: Compiled, compiling: usize) -> Result<Version, BuildError> {
-        let plan = compiled.planned.plan.clone();
-        #[cfg(feature = "seeded-faults")]
-        let plan = {
-            let mut plan = plan;
-            tlc_passes::faults::before_load(&mut plan);
-            plan
-        };
+        let mut plan = compiled.planned.plan.clone();
+        tlc_passes::made::before_load(&mut plan);
         let inner = tlc_runtime::executable::Executable::compiled_on(
             compiling,
             plan,
