@@ -18,7 +18,7 @@ use crate::legalize::legalize_for;
 use crate::lower::{Form, lower};
 use crate::memory::{self, AliasDecision};
 use crate::reason::FusionDecision;
-use crate::schedule::{Schedule, schedule, tree};
+use crate::schedule::{Schedule, schedule};
 
 mod control;
 
@@ -384,36 +384,21 @@ pub fn cluster_label(graph: &Graph, c: &Cluster) -> String {
 /// Renumbers a kernel's symbols to those it uses, in order of the graph; answers what each stands for.
 pub(crate) fn compact_symbols(kernel: &mut Kernel) -> Vec<IndexExpr> {
     let mut used = vec![false; kernel.symbols.len()];
-    let mut see = |e: &IndexExpr| {
+    for e in kernel.indices() {
         e.visit_atoms(&mut |a| {
             if let IndexNode::Sym(s) = a {
                 used[s.0 as usize] = true;
             }
         });
-    };
-    kernel.extents.iter().for_each(&mut see);
-    kernel.params.iter().for_each(|p| see(&p.len));
-    kernel.scratch.iter().for_each(|s| see(&s.len));
-    let mut body = std::mem::take(&mut kernel.body);
-    tree::for_each_index(&mut body, &mut |e| see(e));
+    }
     let kept: Vec<u32> = (0..used.len() as u32).filter(|&s| used[s as usize]).collect();
     if kept.len() < used.len() {
         let mut rename = |n: &IndexNode| match n {
             IndexNode::Sym(s) => kept.iter().position(|&k| k == s.0).map(|k| SymId(k as u32).into()),
             _ => None,
         };
-        kernel.extents.iter_mut().for_each(|e| *e = e.replace(&mut rename));
-        kernel
-            .params
-            .iter_mut()
-            .for_each(|p| p.len = p.len.replace(&mut rename));
-        kernel
-            .scratch
-            .iter_mut()
-            .for_each(|s| s.len = s.len.replace(&mut rename));
-        tree::for_each_index(&mut body, &mut |e| *e = e.replace(&mut rename));
+        kernel.for_each_index_mut(&mut |e| *e = e.replace(&mut rename));
         kernel.symbols = kept.iter().map(|&k| kernel.symbols[k as usize]).collect();
     }
-    kernel.body = body;
     kept.into_iter().map(|k| SymId(k).into()).collect()
 }

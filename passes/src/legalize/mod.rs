@@ -20,7 +20,6 @@ use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Stmt, ValueId};
 use tlc_ir::{DType, ScalarOp, Target};
 
 use crate::math::Function;
-use crate::schedule::tree::for_each_operand;
 
 /// The polynomial form of an operation, if it has one.
 fn function_of(op: ScalarOp) -> Option<Function> {
@@ -132,53 +131,36 @@ impl Legalizer<'_> {
         self.legal_map(op, args.into(), dtype)
     }
 
-    fn statement(&mut self, s: Stmt) {
+    fn statement(&mut self, mut s: Stmt) {
+        s.operands_mut().for_each(|v| *v = self.of(*v));
         match s {
-            Stmt::Let { value, op } => {
-                let mut op = op;
-                for_each_operand(&mut op, &mut |v| *v = self.renamed.get(v).copied().unwrap_or(*v));
-                match op {
-                    Op::Map(scalar, args) => {
-                        let dtype = self.kernel.dtype(value);
-                        let new = self.legal_map(scalar, args, dtype);
-                        self.renamed.insert(value, new);
-                    }
-                    Op::Index(e, to) if to.is_storage() => {
-                        let number = self.emit(Op::Index(e, DType::I64), DType::I64);
-                        let new = self.convert_storage(number, DType::I64, to);
-                        self.renamed.insert(value, new);
-                    }
-                    Op::Convert(to, v) if to.is_storage() || self.kernel.dtype(v).is_storage() => {
-                        let from = self.kernel.dtype(v);
-                        let new = self.convert_storage(v, from, to);
-                        self.renamed.insert(value, new);
-                    }
-                    Op::Bitcast(to, v)
-                        if to != self.kernel.dtype(v) && (to == DType::Bool || self.kernel.dtype(v) == DType::Bool) =>
-                    {
-                        let new = self.bitcast_bool(v, to);
-                        self.renamed.insert(value, new);
-                    }
-                    op => {
-                        self.note(value, &op);
-                        self.out.push(Stmt::Let { value, op });
-                    }
+            Stmt::Let { value, op } => match op {
+                Op::Map(scalar, args) => {
+                    let dtype = self.kernel.dtype(value);
+                    let new = self.legal_map(scalar, args, dtype);
+                    self.renamed.insert(value, new);
                 }
-            }
-            Stmt::Store {
-                memory,
-                index,
-                value,
-                mask,
-            } => {
-                let (value, mask) = (self.of(value), mask.map(|m| self.of(m)));
-                self.out.push(Stmt::Store {
-                    memory,
-                    index,
-                    value,
-                    mask,
-                });
-            }
+                Op::Index(e, to) if to.is_storage() => {
+                    let number = self.emit(Op::Index(e, DType::I64), DType::I64);
+                    let new = self.convert_storage(number, DType::I64, to);
+                    self.renamed.insert(value, new);
+                }
+                Op::Convert(to, v) if to.is_storage() || self.kernel.dtype(v).is_storage() => {
+                    let from = self.kernel.dtype(v);
+                    let new = self.convert_storage(v, from, to);
+                    self.renamed.insert(value, new);
+                }
+                Op::Bitcast(to, v)
+                    if to != self.kernel.dtype(v) && (to == DType::Bool || self.kernel.dtype(v) == DType::Bool) =>
+                {
+                    let new = self.bitcast_bool(v, to);
+                    self.renamed.insert(value, new);
+                }
+                op => {
+                    self.note(value, &op);
+                    self.out.push(Stmt::Let { value, op });
+                }
+            },
             Stmt::Loop {
                 var,
                 bind: Bind::Unroll,
@@ -197,20 +179,13 @@ impl Legalizer<'_> {
                 self.lanes = saved;
                 self.out.push(Stmt::Loop { var, bind, body });
             }
-            Stmt::If { cond, body } => {
-                let cond = self.of(cond);
-                let body = self.nested(body);
-                self.out.push(Stmt::If { cond, body });
+            Stmt::Accumulate { monoid, state, values } => self.accumulate(monoid, &state, &values),
+            mut s => {
+                if let Some(body) = s.body_mut() {
+                    *body = self.nested(std::mem::take(body));
+                }
+                self.out.push(s);
             }
-            Stmt::Clamp { var, value } => {
-                let value = self.of(value);
-                self.out.push(Stmt::Clamp { var, value });
-            }
-            Stmt::Accumulate { monoid, state, values } => {
-                let values: SmallVec<[ValueId; 2]> = values.iter().map(|&v| self.of(v)).collect();
-                self.accumulate(monoid, &state, &values);
-            }
-            Stmt::Barrier => self.out.push(Stmt::Barrier),
         }
     }
 

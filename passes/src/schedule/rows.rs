@@ -120,20 +120,19 @@ impl Scheduler<'_> {
         let fits = |d: DType| matches!(d, DType::F32 | DType::I32 | DType::U32 | DType::Bool);
         body.iter().all(|s| match s {
             Stmt::Let { value, op } => {
+                let linear = op.index().is_none_or(|e| e.affine_in(row).is_some());
                 fits(self.kernel.dtype(*value))
+                    && linear
                     && match op {
                         Op::Map(op, args) => {
                             let on = self.kernel.dtype(args[args.len() - 1]);
                             fits(on) && vector_form(*op, on)
                         }
-                        Op::Load { memory, index, mask } => {
-                            (masks || mask.is_none())
-                                && fits(self.kernel.memory_dtype(*memory))
-                                && index.affine_in(row).is_some()
+                        Op::Load { memory, mask, .. } => {
+                            (masks || mask.is_none()) && fits(self.kernel.memory_dtype(*memory))
                         }
-                        Op::Const(_) => true,
-                        Op::Index(e, _) => e.affine_in(row).is_some(),
-                        Op::Convert(..) | Op::Bitcast(..) => false,
+                        Op::Const(_) | Op::Index(..) => true,
+                        _ => false,
                     }
             }
             Stmt::Store {
