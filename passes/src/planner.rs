@@ -17,7 +17,7 @@ use crate::epilogue;
 use crate::legalize::legalize_for;
 use crate::lower::{Form, lower};
 use crate::memory::{self, AliasDecision};
-use crate::reason::FusionDecision;
+use crate::reason::{FusionDecision, FusionStage};
 use crate::schedule::{Schedule, schedule};
 
 mod control;
@@ -100,7 +100,7 @@ struct Planner<'g> {
     bodies: Vec<PlannedBody>,
 }
 
-/// Plans clusters, in their order. What it decides about kernels behind products, the clusters' decisions then say.
+/// Plans clusters, in their order. What it decides about kernels behind products is appended to their ledger.
 pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned {
     let mut p = Planner {
         graph,
@@ -134,17 +134,8 @@ pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned 
     for (i, input) in p.plan.inputs.iter_mut().enumerate() {
         input.slot = p.slot_of.get(&graph.inputs()[i]).copied();
     }
-    for decision in epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches) {
-        let producer = p.values[decision.product.0 as usize];
-        let consumers = &clusters.clusters[decision.cluster].roots;
-        let reason = decision.reason.told(graph);
-        let of = |d: &&mut FusionDecision| Some(d.producer) == producer && consumers.contains(&d.consumer);
-        clusters
-            .decisions
-            .iter_mut()
-            .filter(of)
-            .for_each(|d| d.reason = reason.clone());
-    }
+    let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
+    record_epilogues(graph, clusters, &p.values, epilogues);
     memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
     #[cfg(feature = "seeded-faults")]
     crate::faults::after_grouping(&mut p.plan, &mut p.in_place);
@@ -166,6 +157,45 @@ pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned 
         bodies: p.bodies,
         aliases,
         layout,
+    }
+}
+
+/// Appends what was decided about kernels behind products, for each edge from a product to such a kernel.
+fn record_epilogues(
+    graph: &Graph,
+    clusters: &mut Clusters,
+    values: &[Option<NodeId>],
+    decisions: Vec<epilogue::Decision>,
+) {
+    let products: FxHashSet<NodeId> = decisions.iter().filter_map(|d| values[d.product.0 as usize]).collect();
+    let mut readers: FxHashMap<NodeId, Vec<NodeId>> = FxHashMap::default();
+    for d in clusters
+        .ledger
+        .entries()
+        .iter()
+        .filter(|d| products.contains(&d.producer))
+    {
+        let of = readers.entry(d.producer).or_default();
+        if !of.contains(&d.consumer) {
+            of.push(d.consumer);
+        }
+    }
+    for decision in decisions {
+        let Some(producer) = values[decision.product.0 as usize] else {
+            continue;
+        };
+        let kernel = &clusters.clusters[decision.cluster].roots;
+        let reason = decision.reason.told(graph);
+        for &consumer in readers.get(&producer).into_iter().flatten() {
+            if kernel.contains(&consumer) {
+                clusters.ledger.record(FusionDecision {
+                    stage: FusionStage::Epilogues,
+                    producer,
+                    consumer,
+                    reason: reason.clone(),
+                });
+            }
+        }
     }
 }
 

@@ -21,37 +21,6 @@ use tlc_ir::{DType, ScalarOp, Target};
 
 use crate::math::Function;
 
-/// The polynomial form of an operation, if it has one.
-fn function_of(op: ScalarOp) -> Option<Function> {
-    Some(match op {
-        ScalarOp::Exp => Function::Exp,
-        ScalarOp::Exp2 => Function::Exp2,
-        ScalarOp::Expm1 => Function::Expm1,
-        ScalarOp::Log => Function::Log,
-        ScalarOp::Log2 => Function::Log2,
-        ScalarOp::Log1p => Function::Log1p,
-        ScalarOp::Sin => Function::Sin,
-        ScalarOp::Cos => Function::Cos,
-        ScalarOp::Tan => Function::Tan,
-        ScalarOp::Asin => Function::Asin,
-        ScalarOp::Acos => Function::Acos,
-        ScalarOp::Atan => Function::Atan,
-        ScalarOp::Atan2 => Function::Atan2,
-        ScalarOp::Sinh => Function::Sinh,
-        ScalarOp::Cosh => Function::Cosh,
-        ScalarOp::Tanh => Function::Tanh,
-        ScalarOp::Erf => Function::Erf,
-        ScalarOp::Pow => Function::Pow,
-        ScalarOp::Rsqrt => Function::Rsqrt,
-        _ => return None,
-    })
-}
-
-/// True if the operation on that dtype becomes straight-line code of vector operations.
-pub fn has_kernel_form(op: ScalarOp, dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F64) && function_of(op).is_some()
-}
-
 /// The lanes loop that statements are in.
 #[derive(Clone, Copy)]
 struct Lanes {
@@ -213,10 +182,10 @@ impl Legalizer<'_> {
                 }
             }
             DType::Bool => self.bool_map(op, args),
-            DType::F32 | DType::F64 if function_of(op).is_some() => {
-                let function = function_of(op).expect("checked");
-                emit::function(self, function, on, &args)
-            }
+            DType::F32 | DType::F64 => match Function::of(op) {
+                Some(function) => emit::function(self, function, on, &args),
+                None => self.emit(Op::Map(op, args), dtype),
+            },
             _ => self.emit(Op::Map(op, args), dtype),
         }
     }

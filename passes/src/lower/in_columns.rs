@@ -5,10 +5,10 @@
 //! the columns computes it before the rows and keeps it in scratch, an element a column.
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tlc_ir::ScalarOp;
 use tlc_ir::graph::Shape;
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 use tlc_ir::kernel::{Bind, Memory, Op, Scope, Stmt, ValueId, visit};
+use tlc_ir::scalar::Cost;
 
 use super::Lowerer;
 use crate::access::{Index, space};
@@ -140,9 +140,7 @@ impl Lowerer<'_> {
 /// Whether an operation costs more than a load.
 fn costly(op: &Op) -> bool {
     match op {
-        Op::Map(op, _) => {
-            op.is_transcendental() || matches!(op, ScalarOp::Div | ScalarOp::Rem | ScalarOp::Mod | ScalarOp::Sqrt)
-        }
+        Op::Map(op, _) => op.cost() >= Cost::Division,
         _ => false,
     }
 }

@@ -157,8 +157,7 @@ fn is_half(dtype: DType) -> bool {
 pub(super) fn vector_form(op: ScalarOp, on: DType) -> bool {
     use ScalarOp::*;
     if on.is_float() {
-        let on = if is_half(on) { DType::F32 } else { on };
-        return !matches!(op, Rem | Mod) && (!op.is_transcendental() || crate::legalize::has_kernel_form(op, on));
+        return !matches!(op, Rem | Mod);
     }
     match op {
         Div | Rem | Mod | Sign => false,

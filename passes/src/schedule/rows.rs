@@ -1,10 +1,11 @@
 //! Rows: each innermost loop in lanes, with accumulators of its own for every lane and unrolled copy; short rows with a row
 //! in each lane.
 
+use tlc_ir::DType;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Op, Stmt};
-use tlc_ir::{DType, ScalarOp};
+use tlc_ir::scalar::Cost;
 
 use super::lanes::vector_form;
 use super::{Directive, ScheduleReason, Scheduler, tree};
@@ -155,7 +156,7 @@ impl Scheduler<'_> {
         let mut total = 0;
         for s in body {
             total += match s {
-                Stmt::Let { op: Op::Map(op, _), .. } if op.is_transcendental() => FUNCTION_OPS * copies,
+                Stmt::Let { op: Op::Map(op, _), .. } if op.cost() == Cost::Function => FUNCTION_OPS * copies,
                 Stmt::Loop { var, body, .. } => {
                     let n = self.kernel.extents[var.0 as usize].as_const()?;
                     if n * copies > SHORT_ROW {
@@ -173,9 +174,7 @@ impl Scheduler<'_> {
     fn narrowed(&mut self, var: VarId) -> Option<VarId> {
         let searches = tree::loop_body(&self.kernel.body, var).is_some_and(|b| {
             let cheap = |s: &Stmt| match s {
-                Stmt::Let { op: Op::Map(op, _), .. } => {
-                    !op.is_transcendental() && !matches!(op, ScalarOp::Div | ScalarOp::Sqrt)
-                }
+                Stmt::Let { op: Op::Map(op, _), .. } => op.cost() < Cost::Division,
                 Stmt::Let { .. } => true,
                 Stmt::Accumulate { monoid, .. } => matches!(monoid, Monoid::ArgMax | Monoid::ArgMin),
                 _ => false,

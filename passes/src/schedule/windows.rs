@@ -8,6 +8,7 @@ use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk};
 use tlc_ir::kernel::{Bind, Op, Stmt};
+use tlc_ir::scalar::Cost;
 
 use super::directives::MAX_UNROLL;
 use super::{Directive, ScheduleReason, Scheduler, tree};
@@ -268,7 +269,7 @@ impl Scheduler<'_> {
         let mut total = 0;
         for s in body {
             total += match s {
-                Stmt::Let { op: Op::Map(op, _), .. } if op.is_transcendental() => 25 * copies,
+                Stmt::Let { op: Op::Map(op, _), .. } if op.cost() == Cost::Function => 25 * copies,
                 Stmt::Loop { var, body, .. } => {
                     let n = self.kernel.extents[var.0 as usize].as_const()?;
                     if !(1..=WINDOW.min(MAX_UNROLL)).contains(&(n * copies)) {
