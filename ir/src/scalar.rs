@@ -7,6 +7,7 @@
 //!
 //! **Sums** (Reduce, Einsum and Scan with `add`) may reassociate, and the identity +0 may or may not take part: the sign of a
 //! zero sum is open, and a sum of the one term −0 may be either zero. Nothing else about a sum of one term is open.
+//! What an Einsum may regroup besides is stated at [`NodeKind::Einsum`](crate::graph::NodeKind::Einsum).
 //!
 //! | operation | meaning beyond the obvious |
 //! |---|---|
