@@ -22,6 +22,8 @@
 //! | `eq ne lt le` | `ne` is the negation of `eq`; anything ordered against NaN is false |
 //! | `and or xor not` | logical on bool, bitwise on integers |
 //! | `select(c, a, b)` | `a` where `c`, else `b`; the other operand's NaN does not leak |
+//! | `acosh` | NaN below 1 |
+//! | `atanh` | infinite at −1 and 1, NaN beyond |
 //! | `fma(a, b, c)` | `a*b + c` with one rounding; on f16 and bf16 that is f32's, and the rounding to the narrow type follows |
 //! | `convert` to an integer | from float: truncate, saturate, NaN is 0; from integer: wrap |
 //! | `convert` to a float | round to nearest, ties to even, once |
@@ -97,6 +99,9 @@ ops! {
     Sinh "sinh" 1 Float "Hyperbolic sine.";
     Cosh "cosh" 1 Float "Hyperbolic cosine.";
     Tanh "tanh" 1 Float "Hyperbolic tangent.";
+    Asinh "asinh" 1 Float "Inverse hyperbolic sine.";
+    Acosh "acosh" 1 Float "Inverse hyperbolic cosine.";
+    Atanh "atanh" 1 Float "Inverse hyperbolic tangent.";
     Erf "erf" 1 Float "Error function.";
     Add "add" 2 Number "x + y.";
     Sub "sub" 2 Number "x − y.";
@@ -173,6 +178,9 @@ impl ScalarOp {
                 | Sinh
                 | Cosh
                 | Tanh
+                | Asinh
+                | Acosh
+                | Atanh
                 | Erf
                 | Pow
                 | Atan2
@@ -314,6 +322,11 @@ impl ScalarOp {
             Sinh => libm::sinh(x),
             Cosh => libm::cosh(x),
             Tanh => libm::tanh(x),
+            Asinh => libm::asinh(x),
+            // The library takes some numbers below -1 for valid ones.
+            Acosh if x < 1.0 => f64::NAN,
+            Acosh => libm::acosh(x),
+            Atanh => libm::atanh(x),
             Erf => libm::erf(x),
             Add => x + y,
             Sub => x - y,

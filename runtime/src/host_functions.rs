@@ -55,6 +55,9 @@ operations! {
     sinh Sinh (x);
     cosh Cosh (x);
     tanh Tanh (x);
+    asinh Asinh (x);
+    acosh Acosh (x);
+    atanh Atanh (x);
     erf Erf (x);
     pow Pow (x, y);
     atan2 Atan2 (x, y);

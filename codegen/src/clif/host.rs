@@ -31,7 +31,7 @@ pub enum HostFunction {
 }
 
 /// Operations on f32 and f64 that are called where they were not legalized, or where an instruction is missing.
-const OPS: [ScalarOp; 25] = [
+const OPS: [ScalarOp; 28] = [
     ScalarOp::Exp,
     ScalarOp::Exp2,
     ScalarOp::Expm1,
@@ -47,6 +47,9 @@ const OPS: [ScalarOp; 25] = [
     ScalarOp::Sinh,
     ScalarOp::Cosh,
     ScalarOp::Tanh,
+    ScalarOp::Asinh,
+    ScalarOp::Acosh,
+    ScalarOp::Atanh,
     ScalarOp::Erf,
     ScalarOp::Pow,
     ScalarOp::Atan2,

@@ -28,6 +28,7 @@ mod exponential;
 mod format;
 mod hyperbolic;
 mod inverse;
+mod inverse_hyperbolic;
 mod logarithm;
 mod power;
 pub mod scalar;
@@ -163,6 +164,12 @@ pub enum Function {
     Cosh,
     /// Hyperbolic tangent.
     Tanh,
+    /// Inverse hyperbolic sine.
+    Asinh,
+    /// Inverse hyperbolic cosine.
+    Acosh,
+    /// Inverse hyperbolic tangent.
+    Atanh,
     /// Error function.
     Erf,
     /// `pow(x, y)`: x to the y.
@@ -175,11 +182,11 @@ pub enum Function {
 
 impl Function {
     /// Every function, in the order of declaration.
-    pub const ALL: [Self; 20] = {
+    pub const ALL: [Self; 23] = {
         use Function::*;
         [
-            Exp, Exp2, Expm1, Log, Log2, Log1p, Sin, Cos, Tan, Asin, Acos, Atan, Atan2, Sinh, Cosh, Tanh, Erf, Pow,
-            Sigmoid, Rsqrt,
+            Exp, Exp2, Expm1, Log, Log2, Log1p, Sin, Cos, Tan, Asin, Acos, Atan, Atan2, Sinh, Cosh, Tanh, Asinh, Acosh,
+            Atanh, Erf, Pow, Sigmoid, Rsqrt,
         ]
     };
 
@@ -202,6 +209,9 @@ impl Function {
             Self::Sinh => "sinh",
             Self::Cosh => "cosh",
             Self::Tanh => "tanh",
+            Self::Asinh => "asinh",
+            Self::Acosh => "acosh",
+            Self::Atanh => "atanh",
             Self::Erf => "erf",
             Self::Pow => "pow",
             Self::Sigmoid => "sigmoid",
@@ -241,6 +251,9 @@ pub fn emit<F: Format, E: Emit>(function: Function, e: &mut E, args: &[E::V]) ->
         (Function::Sinh, &[x]) => hyperbolic::sinh::<F, E>(e, x),
         (Function::Cosh, &[x]) => hyperbolic::cosh::<F, E>(e, x),
         (Function::Tanh, &[x]) => hyperbolic::tanh::<F, E>(e, x),
+        (Function::Asinh, &[x]) => inverse_hyperbolic::asinh::<F, E>(e, x),
+        (Function::Acosh, &[x]) => inverse_hyperbolic::acosh::<F, E>(e, x),
+        (Function::Atanh, &[x]) => inverse_hyperbolic::atanh::<F, E>(e, x),
         (Function::Erf, &[x]) => error_function::erf::<F, E>(e, x),
         (Function::Pow, &[x, y]) => power::pow::<F, E>(e, x, y),
         (Function::Rsqrt, &[x]) => {

@@ -33,7 +33,7 @@ impl Activation {
             "scaledtanh" => alpha * (beta * x).tanh(),
             "hardsigmoid" => (alpha * x + beta).clamp(0, 1),
             "elu" => x.elu(alpha),
-            "softsign" => x / (1.0 + x.abs()),
+            "softsign" => x.softsign(),
             // `activations` knows no other.
             _ => x.softplus(),
         }
