@@ -203,6 +203,9 @@ float_functions! {
     sinh Sinh "Hyperbolic sine.";
     cosh Cosh "Hyperbolic cosine.";
     tanh Tanh "Hyperbolic tangent.";
+    asinh Asinh "Inverse hyperbolic sine.";
+    acosh Acosh "Inverse hyperbolic cosine; NaN below 1.";
+    atanh Atanh "Inverse hyperbolic tangent; NaN beyond -1 and 1.";
     erf Erf "Error function.";
 }
 
