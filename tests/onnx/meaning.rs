@@ -281,8 +281,9 @@ fn operators_on_narrow_floats_do_not_overflow_on_their_way_and_take_infinities()
         t
     };
     let inf = f64::INFINITY;
+    type Attributes = [(&'static str, A)];
     // Operator, attributes, two equal operands, the result: by the formulas of ONNX in f64, rounded to f16.
-    let cases: [(&str, &[(&str, A)], f64, f64); 11] = [
+    let cases: [(&str, &Attributes, f64, f64); 11] = [
         ("Mean x y", &[], 60000.0, 60000.0),
         (
             "LRN x",
