@@ -3,8 +3,8 @@
 //! Invariants:
 //! - Every public operation runs its body in a scope. Scopes nest per thread, because composites call other operations; the
 //!   outermost one gives every node its source line and every error its name and operand types.
-//! - An operation on a poisoned operand records nothing, reports nothing and answers a poisoned tensor.
-//! - A body never panics on bad shapes: it answers a [`Refusal`], and the tensor it would have made is poisoned.
+//! - An operation on a poisoned operand records nothing, reports nothing and returns a poisoned tensor.
+//! - A body never panics on bad shapes: it returns a [`Refusal`], and the tensor it would have made is poisoned.
 
 use std::cell::RefCell;
 use std::panic::Location;
@@ -134,13 +134,23 @@ impl Recording {
         Some(Recording {
             scope: Entered::new(at),
             mixed: mixed.then(|| {
-                let problem = "operands recorded in different graphs";
-                (problem.to_string(), Some("tensors of one graph".to_string()))
+                let inside = |t: &&Tensor| operands.iter().any(|o| o.graph().is_inside(t.graph()));
+                let (problem, expected) = match operands.iter().position(inside) {
+                    Some(k) => (
+                        format!("operand {k} belongs to the graph around the loop, whose body is a graph of its own"),
+                        "the tensor that the iteration's `capture` returns for it",
+                    ),
+                    None => (
+                        "operands recorded in different graphs".to_string(),
+                        "tensors of one graph",
+                    ),
+                };
+                (problem, Some(expected.to_string()))
             }),
         })
     }
 
-    /// Whether nothing failed in the body, which answered `refusal`. The outermost operation reports what did.
+    /// Whether nothing failed in the body, which returned `refusal`. The outermost operation reports what did.
     #[inline(never)]
     fn end(
         self,
