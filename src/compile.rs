@@ -9,9 +9,11 @@ pub(crate) mod output;
 mod print;
 mod specializations;
 
+use std::panic::Location;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
 use tlc_ir::{Graph as IrGraph, IndexExpr, Target, TensorType};
 use tlc_passes::pipeline::PassError;
@@ -21,7 +23,7 @@ use tlc_runtime::jit::{self, JitError};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::{Pool, default_threads};
 
-use crate::error::Errors;
+use crate::error::{Error, Errors};
 use crate::graph::Graph;
 use specializations::Specializations;
 
@@ -214,9 +216,21 @@ impl Graph {
     /// Compiles what has been recorded.
     ///
     /// # Errors
-    /// Every error of the recording, or why it could not be compiled.
+    /// Every error of the recording, no output, or why it could not be compiled.
+    #[track_caller]
     pub fn compile(&self, options: &CompileOptions) -> Result<Executable, BuildError> {
-        compile_ir(&self.finish()?, options)
+        let graph = self.finish()?;
+        if graph.outputs().is_empty() {
+            return Err(Errors::new(vec![Error {
+                op: "compile".into(),
+                operands: vec![],
+                problem: "the graph has no outputs".into(),
+                expected: Some("at least one, see Graph::output".into()),
+                origin: Origin::Source(Location::caller()),
+            }])
+            .into());
+        }
+        compile_ir(&graph, options)
     }
 }
 

@@ -21,7 +21,7 @@ pub struct Tensor {
 impl std::fmt::Debug for Tensor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.node {
-            Some(id) => write!(f, "{id}: {}", self.graph.type_text(&self.ty)),
+            Some(id) => write!(f, "{id}: {}", self.type_text()),
             None => f.write_str("poisoned"),
         }
     }
@@ -111,6 +111,14 @@ impl Tensor {
     /// Number of elements.
     pub fn elements(&self) -> Dim {
         Dim(self.ty.elements())
+    }
+
+    /// The type, printed with the symbols of its graph.
+    pub(crate) fn type_text(&self) -> String {
+        match self.node {
+            Some(_) => self.graph.type_text(&self.ty),
+            None => "a poisoned tensor".to_string(),
+        }
     }
 
     pub(crate) fn extents(&self) -> &[IndexExpr] {

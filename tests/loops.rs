@@ -285,7 +285,7 @@ fn what_does_not_fit_is_refused_where_it_was_recorded() {
             let x = x(g);
             g.repeat(2).carry(&x).record(|i| vec![&i.carried[0] + &x])
         },
-        "the tensor that the iteration's `capture` returns",
+        "through the iteration's `capture`",
     );
     refused(
         &|g| g.repeat(2).carry(&x(g)).record(|_| vec![]),

@@ -82,12 +82,10 @@ impl Graph {
         let value = match value {
             Operand::Weak(w) => self.node(NodeKind::Const(w.of(dtype)?), &[])?,
             Operand::Scalar(s) => self.node(NodeKind::Const(s.convert(dtype)), &[])?,
-            Operand::Tensor(t) if t.rank() == 0 && t.graph().is(self) => t.to(dtype)?,
+            Operand::Tensor(t) if !t.graph().is(self) => return Err(crate::scope::mixed([self, t.graph()])),
+            Operand::Tensor(t) if t.rank() == 0 => t.to(dtype)?,
             Operand::Tensor(t) => {
-                return refuse_expecting(
-                    format!("fill value {}", self.type_text(t.ty())),
-                    "a rank-0 tensor or a scalar",
-                );
+                return refuse_expecting(format!("fill value {}", t.type_text()), "a rank-0 tensor or a scalar");
             }
         };
         value.expanded(shape)

@@ -230,6 +230,9 @@ float_functions! {
     cosh Cosh "Hyperbolic cosine.";
     tanh Tanh "Hyperbolic tangent."
         ["let x = g.constant([0.0f32, f32::INFINITY]);\nassert_eq!(x.tanh().eval()?.as_slice::<f32>()?, [0.0, 1.0]);"];
+    asinh Asinh "Inverse hyperbolic sine.";
+    acosh Acosh "Inverse hyperbolic cosine; NaN below 1.";
+    atanh Atanh "Inverse hyperbolic tangent; NaN beyond -1 and 1.";
     erf Erf "Error function.";
 }
 

@@ -86,6 +86,9 @@ fn contract_over(
 /// A contraction in NumPy's notation: `"ij,jk->ik"`, with implicit output, `...`, diagonals and broadcasting of extents 1;
 /// any Unicode letter is a label. See [`tlc_ir::einsum`].
 ///
+/// The contraction order is the compiler's, as with NumPy's `optimize`: sums and products are regrouped. What that does to
+/// infinities is stated at [`tlc_ir::NodeKind::Einsum`].
+///
 /// ```
 /// use tlc::{Graph, einsum};
 ///
@@ -105,7 +108,9 @@ pub fn einsum(expression: &str, operands: &[&Tensor]) -> Tensor {
     op("einsum", operands, || einsum_step(expression, operands, None))
 }
 
-/// [`einsum`] over another semiring: longest or shortest paths, maximal products, reachability.
+/// [`einsum`] over another semiring: longest or shortest paths, maximal products, reachability. Where no path is, max-add
+/// has -inf and min-add inf; operands that hold the other infinity besides may give that one in place of NaN (see
+/// [`tlc_ir::NodeKind::Einsum`]).
 ///
 /// # Panics
 /// If `operands` is empty.

@@ -168,10 +168,11 @@ impl GridSample {
         }
         let last = &n - 1.0;
         let within = |i: Tensor| i.maximum(0.0).minimum(&last);
-        at = match self.outside {
-            Outside::Zeros => at,
-            Outside::Border => within(at),
-            Outside::Reflection => self.reflected(&at, &n),
+        at = match (self.outside, self.interpolation) {
+            // The curve goes on beyond the ends, through neighbours that are elements inside; PyTorch and ONNX Runtime agree on that.
+            (_, Interpolation::Cubic(_)) | (Outside::Zeros, _) => at,
+            (Outside::Border, _) => within(at),
+            (Outside::Reflection, _) => self.reflected(&at, &n),
         };
         neighbours(&at, self.interpolation, wide, |i| {
             Ok(match self.outside {

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use tlc::explain::{StepCost, bytes_text, step_costs};
 use tlc_ir::plan::Layout;
 use tlc_passes::cluster::ClusterKind;
+use tlc_passes::reason::FusionDecision;
 
 use crate::args::ModelArgs;
 use crate::data::number_json;
@@ -89,15 +90,26 @@ pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
         .collect();
     let decisions: Vec<Value> = compiled
         .clusters
-        .decisions
-        .iter()
-        .map(|d| {
-            json!({
-                "producer": d.producer.to_string(),
-                "consumer": d.consumer.to_string(),
-                "fused": d.reason.accepted(),
-                "reason": d.reason.to_string(),
-            })
+        .ledger
+        .edges()
+        .into_iter()
+        .filter_map(|edge| {
+            let (last, before) = edge.split_last()?;
+            let entry = |d: &FusionDecision| {
+                json!({
+                    "stage": d.stage.name(),
+                    "fused": d.reason.accepted(),
+                    "reason": d.reason.to_string(),
+                })
+            };
+            Some(json!({
+                "producer": last.producer.to_string(),
+                "consumer": last.consumer.to_string(),
+                "stage": last.stage.name(),
+                "fused": last.reason.accepted(),
+                "reason": last.reason.to_string(),
+                "before": before.iter().map(|d| entry(d)).collect::<Vec<_>>(),
+            }))
         })
         .collect();
     let schedules: Vec<Value> = compiled
