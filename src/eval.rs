@@ -184,8 +184,8 @@ impl Tensor {
     /// let g = Graph::default();
     /// let a = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
     /// let y = (a.matmul(&a) + 1.0).sum(0).eval()?;
-    /// assert_eq!(y.as_slice::<f32>(), Some(&[24.0, 34.0][..]));
-    /// # Ok::<(), tlc::EvalError>(())
+    /// assert_eq!(y.as_slice::<f32>()?, [24.0, 34.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Recording never panics and never fails at the call: a refused operation leaves a poisoned [`Tensor`] and an [`Error`]
-//!   in the graph. [`Graph::finish`] answers all of them.
+//!   in the graph. [`Graph::finish`] returns all of them.
 //! - The handle is `Send + Sync`; clones share one recording. Order of recording is order of locking, so a graph recorded
 //!   by one thread is deterministic.
 
@@ -164,6 +164,11 @@ impl Graph {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether this is the body of a loop in the other graph, or of one inside it.
+    pub(crate) fn is_inside(&self, other: &Graph) -> bool {
+        self.around().is_some_and(|g| g.is(other) || g.is_inside(other))
+    }
+
     /// True if both handles share one recording.
     pub fn is(&self, other: &Graph) -> bool {
         Arc::ptr_eq(&self.state, &other.state)
@@ -172,7 +177,8 @@ impl Graph {
     /// A named size, any value of `range` (`1..=64`; an open end is 2^31, an open start 0). Naming it again narrows the
     /// range.
     ///
-    /// Errors: a range that holds no size.
+    /// # Errors
+    /// A range that holds no size.
     #[track_caller]
     pub fn symbol(&self, name: &str, range: impl RangeBounds<i64>) -> Dim {
         use std::ops::Bound::*;
@@ -204,7 +210,8 @@ impl Graph {
 
     /// A run-time operand.
     ///
-    /// Errors: a name that another input has, a negative extent, more elements than memory can address.
+    /// # Errors
+    /// A name that another input has, a negative extent, more elements than memory can address.
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor {
         let shape = shape.into_shape();
@@ -222,7 +229,8 @@ impl Graph {
 
     /// Names a result.
     ///
-    /// Errors: a name that another output has.
+    /// # Errors
+    /// A name that another output has.
     #[track_caller]
     pub fn output(&self, name: &str, tensor: &Tensor) {
         let body = || {
@@ -427,7 +435,7 @@ impl Graph {
         }
     }
 
-    /// From here on nodes come from that node or tensor of an imported model; answers which one it was before.
+    /// From here on nodes come from that node or tensor of an imported model. Returns the one before.
     pub(crate) fn set_within(&self, origin: Option<Origin>) -> Option<Origin> {
         std::mem::replace(&mut self.lock().within, origin)
     }

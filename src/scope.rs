@@ -5,7 +5,7 @@
 //!   outermost one gives every node its source line and every error its name and operand types.
 //! - An operation on a poisoned operand records nothing, reports nothing and returns a poisoned tensor.
 //! - An operation over tensors of several graphs is reported to each of them: none of them compiles.
-//! - A body never panics on bad shapes: it answers a [`Refusal`], and the tensor it would have made is poisoned.
+//! - A body never panics on bad shapes: it returns a [`Refusal`], and the tensor it would have made is poisoned.
 
 use std::cell::RefCell;
 use std::panic::Location;
@@ -61,9 +61,17 @@ pub(crate) fn concern<'g>(graphs: impl IntoIterator<Item = &'g Graph>) {
 
 /// The refusal of what would mix tensors of several graphs; it is reported to all of them.
 pub(crate) fn mixed<'g>(graphs: impl IntoIterator<Item = &'g Graph>) -> Refusal {
+    let graphs: Vec<&Graph> = graphs.into_iter().collect();
+    let of_loop = graphs.iter().any(|outer| graphs.iter().any(|g| g.is_inside(outer)));
     concern(graphs);
-    let problem = "operands recorded in different graphs";
-    (problem.to_string(), Some("tensors of one graph".to_string()))
+    let (problem, expected) = match of_loop {
+        true => (
+            "operands of a loop's body and of the graph around it, which are two graphs",
+            "what the body needs through the iteration's `capture`, what it computes as its results",
+        ),
+        false => ("operands recorded in different graphs", "tensors of one graph"),
+    };
+    (problem.to_string(), Some(expected.to_string()))
 }
 
 /// The source line of the outermost operation being recorded on this thread.

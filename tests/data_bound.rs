@@ -1,10 +1,9 @@
 //! Sizes that data decides: from recording to a run, and through everything that depends on them.
 
-use tlc::{CompileOptions, DType, Executable, Graph, HostTensor, Input, concat};
+use tlc::{CompileOptions, DType, Executable, Graph, HostTensor, Input, concat, outputs};
 use tlc_ir::graph::verify::verify;
 use tlc_ir::interp::{Options, interpret};
 use tlc_ir::text::{difference, no_data, parse_graph, parse_module};
-use tlc_runtime::executable::TensorView;
 
 fn compiled(g: &Graph, threads: usize) -> Executable {
     let options = CompileOptions {
@@ -37,7 +36,7 @@ fn check(g: &Graph, all: &[Vec<HostTensor>]) -> Vec<Vec<HostTensor>> {
             }
         }
         let planned = tlc_ir::plan::interp::interpret(executables[0].plan(), None, inputs).unwrap();
-        let layout = executables[0].layout(&views(inputs)).unwrap();
+        let layout = executables[0].layout(&given(inputs)).unwrap();
         assert_eq!(planned, right);
         let placed = tlc_ir::plan::interp::interpret(executables[0].plan(), Some(&layout), inputs).unwrap();
         assert_eq!(placed, right);
@@ -46,14 +45,8 @@ fn check(g: &Graph, all: &[Vec<HostTensor>]) -> Vec<Vec<HostTensor>> {
     out
 }
 
-fn views(inputs: &[HostTensor]) -> Vec<TensorView<'_>> {
-    let all = inputs.iter();
-    all.map(|t| TensorView {
-        dtype: t.dtype(),
-        shape: t.shape(),
-        data: t.bytes(),
-    })
-    .collect()
+fn given(inputs: &[HostTensor]) -> Vec<Input<'_>> {
+    inputs.iter().map(Input::from).collect()
 }
 
 fn f32s(shape: &[usize], data: &[f32]) -> HostTensor {
@@ -161,14 +154,13 @@ fn buffers_of_the_caller_have_room_for_the_largest() {
     g.output("places", &x.nonzero());
     let e = compiled(&g, 1);
     let x = HostTensor::from_slice(&[4], &[0i64, 5, 0, 7]).unwrap();
-    let views = views(std::slice::from_ref(&x));
-    assert_eq!(e.output_shapes(&views).unwrap(), [vec![1, 4]]);
-    let mut words = [0u64; 4];
+    let given = given(std::slice::from_ref(&x));
+    assert_eq!(e.output_shapes(&given).unwrap(), [vec![1, 4]]);
     // Room for four places.
-    let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-    let shapes = e.run_into_shaped(&views, &mut [bytes]).unwrap();
+    let mut places = [0i64; 4];
+    let shapes = e.run_into_shaped(&given, &mut outputs![&mut places]).unwrap();
     assert_eq!(shapes, [vec![1, 2]]);
-    assert_eq!(words[..2], [1, 3]);
+    assert_eq!(places[..2], [1, 3]);
 }
 
 #[test]

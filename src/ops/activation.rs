@@ -19,6 +19,15 @@ impl Tensor {
     }
 
     /// `max(x, 0)`; NaN stays NaN.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([-1.0f32, 2.0]);
+    /// assert_eq!(x.relu().eval()?.as_slice::<f32>()?, [0.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn relu(&self) -> Tensor {
         op("relu", &[self], || Ok(self.maximum(0)))
@@ -26,6 +35,15 @@ impl Tensor {
 
     /// Gaussian error linear unit, `x/2 * (1 + erf(x/√2))` (Hendrycks and Gimpel, arXiv:1606.08415). The sum cancels where
     /// `x` is far below zero, which leaves an error of some `|x| / 2^24` in f32, as in other libraries.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([0.0f32, 100.0]);
+    /// assert_eq!(x.gelu().eval()?.as_slice::<f32>()?, [0.0, 100.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn gelu(&self) -> Tensor {
         op("gelu", &[self], || {
@@ -49,6 +67,15 @@ impl Tensor {
     }
 
     /// `1 / (1 + e^-x)`.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([0.0f32, f32::INFINITY]);
+    /// assert_eq!(x.sigmoid().eval()?.as_slice::<f32>()?, [0.5, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn sigmoid(&self) -> Tensor {
         op("sigmoid", &[self], || {
@@ -57,6 +84,15 @@ impl Tensor {
     }
 
     /// `x * sigmoid(x)`, also called swish; computed as `x / (1 + e^-x)`.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([0.0f32, 100.0]);
+    /// assert_eq!(x.silu().eval()?.as_slice::<f32>()?, [0.0, 100.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn silu(&self) -> Tensor {
         op("silu", &[self], || {

@@ -69,6 +69,16 @@ impl Graph {
     }
 
     /// Uniform in [0, 1). Float dtypes; at most 2^32 elements.
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// g.seed(7);
+    /// let x = g.rand([1000], DType::F32).eval()?;
+    /// assert!(x.as_slice::<f32>()?.iter().all(|v| (0.0..1.0).contains(v)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn rand(&self, shape: impl IntoShape, dtype: DType) -> Tensor {
         let shape = shape.into_shape();
@@ -77,6 +87,17 @@ impl Graph {
 
     /// Normal with mean 0 and variance 1, by Box and Muller ("A note on the generation of random normal deviates", 1958).
     /// Float dtypes (f16 and bf16 are drawn in f32); at most 2^32 elements.
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// g.seed(7);
+    /// let x = g.randn([10_000], DType::F32);
+    /// let mean = x.mean(0).eval()?.as_scalar::<f32>()?;
+    /// assert!(mean.abs() < 0.05);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn randn(&self, shape: impl IntoShape, dtype: DType) -> Tensor {
         let shape = shape.into_shape();
@@ -92,7 +113,8 @@ impl Graph {
 
     /// Uniform integers in `lo..hi`, by multiplying 32 random bits with the range: the bias is at most range / 2^32.
     ///
-    /// Errors: an empty range, one beyond 2^32, bounds that the dtype cannot hold.
+    /// # Errors
+    /// An empty range, one beyond 2^32, bounds that the dtype cannot hold.
     #[track_caller]
     pub fn randint(&self, lo: i64, hi: i64, shape: impl IntoShape, dtype: DType) -> Tensor {
         let shape = shape.into_shape();
@@ -125,7 +147,8 @@ impl Graph {
 impl Tensor {
     /// Zero with probability `p`, else divided by `1 - p` (Srivastava et al., JMLR 15, 2014).
     ///
-    /// Errors: a `p` outside 0 to 1 (1 excluded).
+    /// # Errors
+    /// A `p` outside 0 to 1 (1 excluded).
     #[track_caller]
     pub fn dropout(&self, p: f64) -> Tensor {
         op("dropout", &[self], || {

@@ -40,7 +40,7 @@ impl Graph {
     /// A loop of `trip` iterations, or fewer if something else ends it before.
     ///
     /// ```
-    /// use tlc::{CompileOptions, DType, Graph, HostTensor};
+    /// use tlc::{CompileOptions, DType, Graph, inputs};
     ///
     /// let g = Graph::new("filter");
     /// let (x, start) = (g.input("x", DType::F32, [4]), g.input("start", DType::F32, ()));
@@ -52,12 +52,10 @@ impl Graph {
     /// });
     /// g.output("last", &results[0]);
     /// g.output("y", &results[1]);
-    /// let x = HostTensor::from_slice(&[4], &[8.0f32, 0.0, 2.0, 0.0])?;
-    /// let start = HostTensor::from_slice(&[], &[0.0f32])?;
     /// let filter = g.compile(&CompileOptions::default())?;
-    /// let found = filter.run(&[(&x).into(), (&start).into()])?;
-    /// assert_eq!(found[0].as_slice::<f32>(), Some(&[2.0][..]));
-    /// assert_eq!(found[1].as_slice::<f32>(), Some(&[8.0, 4.0, 4.0, 2.0][..]));
+    /// let found = filter.run(&inputs![&[8.0f32, 0.0, 2.0, 0.0], 0.0f32])?;
+    /// assert_eq!(found[0].as_slice::<f32>()?, [2.0]);
+    /// assert_eq!(found[1].as_slice::<f32>()?, [8.0, 4.0, 4.0, 2.0]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn repeat(&self, trip: impl Into<Dim>) -> Repeat {
@@ -71,7 +69,7 @@ impl Graph {
     /// [`Iteration::go_on_if`] whether another follows. It has no stacked results and no slices.
     ///
     /// ```
-    /// use tlc::{CompileOptions, DType, Graph, HostTensor};
+    /// use tlc::{CompileOptions, DType, Graph, inputs};
     ///
     /// let g = Graph::new("halve");
     /// let x = g.input("x", DType::F32, ());
@@ -81,9 +79,8 @@ impl Graph {
     ///     vec![half]
     /// });
     /// g.output("y", &results[0]);
-    /// let x = HostTensor::from_slice(&[], &[12.0f32])?;
-    /// let found = g.compile(&CompileOptions::default())?.run(&[(&x).into()])?;
-    /// assert_eq!(found[0].as_slice::<f32>(), Some(&[0.75][..]));
+    /// let found = g.compile(&CompileOptions::default())?.run(&inputs![12.0f32])?;
+    /// assert_eq!(found[0].as_slice::<f32>()?, [0.75]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn repeat_while(&self, condition: &Tensor) -> Repeat {
@@ -103,7 +100,7 @@ impl Graph {
 }
 
 impl Repeat {
-    /// A value that goes around: the first iteration is given `first`, each other one what the one before it answered.
+    /// A value that goes around: the first iteration is given `first`, each other one what the one before it returned.
     /// Its type stays as it is.
     pub fn carry(mut self, first: &Tensor) -> Repeat {
         self.carried.push(first.clone());
@@ -135,10 +132,11 @@ impl Repeat {
         self
     }
 
-    /// Records the body: `body` answers what the carried values become. The results are the last carried values, then the
+    /// Records the body: `body` returns what the carried values become. The results are the last carried values, then the
     /// stacked ones in the order of [`Iteration::stack`]; what no iteration wrote of those is zero.
     ///
-    /// Errors: a carried value that changes its type, slices that are not as long as the trip count, a body that uses
+    /// # Errors
+    /// A carried value that changes its type, slices that are not as long as the trip count, a body that uses
     /// tensors of the graph around it without [`Iteration::capture`], a loop that nothing ends.
     #[track_caller]
     pub fn record(self, body: impl FnOnce(&mut Iteration) -> Vec<Tensor>) -> Vec<Tensor> {
@@ -194,6 +192,12 @@ impl Repeat {
             new.for_each(|e| self.graph.report(e));
             return poisons;
         }
+        // What was refused in the graph around is reported there already.
+        let known = |t: &Tensor| t.is_poisoned() && (t.graph().is(&self.graph) || t.graph().is(&iteration.graph));
+        let stacked = iteration.stacks.iter().map(|s| &s.0);
+        if next.iter().chain(stacked).chain(&iteration.condition).any(known) {
+            return poisons;
+        }
         let graph = self.graph.clone();
         let operands = self.operands(&iteration);
         let operands: Vec<&Tensor> = operands.iter().collect();
@@ -209,7 +213,7 @@ impl Repeat {
 
     fn recorded(&self, iteration: Iteration, next: Vec<Tensor>, operands: &[&Tensor]) -> Step<Vec<Tensor>> {
         if next.len() != self.carried.len() {
-            let problem = format!("the body answers {} values", next.len());
+            let problem = format!("the body returns {} values", next.len());
             return refuse_expecting(problem, format!("{}, one for each that is carried", self.carried.len()));
         }
         let along = |axis: i64, rank: usize, reverse: bool| match resolve_axis(axis, rank) {

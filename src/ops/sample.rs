@@ -189,7 +189,8 @@ impl Tensor {
     /// `[batch, channels, space..]`, `grid` `[batch, space'.., n]` with the coordinates of the `n` axes of space in reverse
     /// order, -1 to 1; the result is `[batch, channels, space'..]`. Integers are computed as floats and rounded toward zero.
     ///
-    /// Errors: ranks that differ, a last extent of `grid` that is not the number of axes of space, more than three axes of
+    /// # Errors
+    /// Ranks that differ, a last extent of `grid` that is not the number of axes of space, more than three axes of
     /// space with cubic interpolation.
     #[track_caller]
     pub fn grid_sample(&self, grid: &Tensor, options: &GridSample) -> Tensor {
@@ -221,7 +222,8 @@ impl Tensor {
     /// Grids for [`Tensor::grid_sample`] from affine matrices: `self` is `[batch, n, n + 1]`, `size` the result's extents of
     /// space; the result is `[batch, size.., n]`. `align_corners` as in [`GridSample`].
     ///
-    /// Errors: another shape, a size of other than `n` axes.
+    /// # Errors
+    /// Another shape, a size of other than `n` axes.
     #[track_caller]
     pub fn affine_grid(&self, size: impl IntoShape, align_corners: bool) -> Tensor {
         let size = size.into_shape();
@@ -260,7 +262,8 @@ impl Tensor {
     /// space'..]` (for each element of the window, `n` distances), `mask` `[batch, groups' * window, space'..]`; channels
     /// fall into `offset_groups` groups that share offsets.
     ///
-    /// Errors: shapes that do not belong together, a window or channels of symbolic extent.
+    /// # Errors
+    /// Shapes that do not belong together, a window or channels of symbolic extent.
     #[track_caller]
     pub fn deform_conv(
         &self,

@@ -153,7 +153,7 @@ fn both_branches_of_a_condition_are_there() {
     for (c, expected) in [(true, [6.0f32, 10.0]), (false, [9.0, 25.0])] {
         let out = run(
             &graph,
-            &[HostTensor::from_bools(&[], &[c]).expect("a tensor"), x.clone()],
+            &[HostTensor::from_slice(&[], &[c]).expect("a tensor"), x.clone()],
         );
         assert_eq!(out[0].as_slice::<f32>(), Some(&expected[..]));
     }

@@ -320,7 +320,7 @@ fn a_body_that_mixes_graphs_is_reported_once() {
         let x = f32s(g, "x", [2]);
         g.repeat(2).carry(&x).record(|i| vec![&i.carried[0] + &x]);
     });
-    assert!(e.to_string().contains("operands recorded in different graphs"), "{e}");
+    assert!(e.to_string().contains("through the iteration's `capture`"), "{e}");
 }
 
 #[test]
