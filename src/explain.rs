@@ -73,7 +73,7 @@ struct Costs<'a> {
 }
 
 impl Costs<'_> {
-    /// The cost of a step, whose least time `floor` tells from bytes and operations; `usual` bounds it where sizes are unknown.
+    /// The cost of a step, whose least time `floor` gives from bytes and operations; `usual` bounds it where sizes are unknown.
     fn cost(
         &self,
         step: String,

@@ -7,6 +7,7 @@
 //!
 //! **Sums** (Reduce, Einsum and Scan with `add`) may reassociate, and the identity +0 may or may not take part: the sign of a
 //! zero sum is open, and a sum of the one term −0 may be either zero. Nothing else about a sum of one term is open.
+//! What an Einsum may regroup besides is stated at [`NodeKind::Einsum`](crate::graph::NodeKind::Einsum).
 //!
 //! | operation | meaning beyond the obvious |
 //! |---|---|
@@ -21,6 +22,8 @@
 //! | `eq ne lt le` | `ne` is the negation of `eq`; anything ordered against NaN is false |
 //! | `and or xor not` | logical on bool, bitwise on integers |
 //! | `select(c, a, b)` | `a` where `c`, else `b`; the other operand's NaN does not leak |
+//! | `acosh` | NaN below 1 |
+//! | `atanh` | infinite at −1 and 1, NaN beyond |
 //! | `fma(a, b, c)` | `a*b + c` with one rounding; on f16 and bf16 that is f32's, and the rounding to the narrow type follows |
 //! | `convert` to an integer | from float: truncate, saturate, NaN is 0; from integer: wrap |
 //! | `convert` to a float | round to nearest, ties to even, once |
@@ -145,6 +148,9 @@ macro_rules! scalar_rows {
             Sinh "sinh" 1 Float Function Formula Monotone 4.0 "Hyperbolic sine.";
             Cosh "cosh" 1 Float Function Formula Own 4.0 "Hyperbolic cosine.";
             Tanh "tanh" 1 Float Function Formula Monotone 4.0 "Hyperbolic tangent.";
+            Asinh "asinh" 1 Float Function Formula Monotone 4.0 "Inverse hyperbolic sine.";
+            Acosh "acosh" 1 Float Function Formula Monotone 4.0 "Inverse hyperbolic cosine.";
+            Atanh "atanh" 1 Float Function Formula Monotone 4.0 "Inverse hyperbolic tangent.";
             Erf "erf" 1 Float Function Formula Monotone 4.0 "Error function.";
             Add "add" 2 Number Cheap Native Own 0.0 "x + y.";
             Sub "sub" 2 Number Cheap Native Own 0.0 "x − y.";
@@ -341,6 +347,11 @@ impl ScalarOp {
             Sinh => libm::sinh(x),
             Cosh => libm::cosh(x),
             Tanh => libm::tanh(x),
+            Asinh => libm::asinh(x),
+            // The library takes some numbers below -1 for valid ones.
+            Acosh if x < 1.0 => f64::NAN,
+            Acosh => libm::acosh(x),
+            Atanh => libm::atanh(x),
             Erf => libm::erf(x),
             Add => x + y,
             Sub => x - y,

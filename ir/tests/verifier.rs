@@ -21,6 +21,7 @@ fn base() -> Graph {
     ] {
         g.add_input(name, t, Origin::Unknown).unwrap();
     }
+    g.add_output("base", X);
     g
 }
 
@@ -327,6 +328,7 @@ fn every_rule_of_a_node_has_its_error() {
 fn argmax_over_an_empty_axis_is_an_error() {
     let mut g = Graph::new("bad");
     g.add_input("e", ty(DType::F32, &[0]), Origin::Unknown).unwrap();
+    g.add_output("e", X);
     push(&mut g, reduce(Monoid::ArgMax, &[0]), &[X], ty(DType::I64, &[]));
     assert!(only_error(&g).contains("argmax over the empty axis 0"));
 }
@@ -393,6 +395,16 @@ fn outputs_exist_and_have_a_name_of_their_own() {
 }
 
 #[test]
+fn a_graph_has_outputs() {
+    let mut g = Graph::new("nothing");
+    assert_eq!(only_error(&g), "the graph has no outputs; expected at least one");
+    let x = g.add_input("x", ty(DType::F32, &[2]), Origin::Unknown).unwrap();
+    assert_eq!(only_error(&g), "the graph has no outputs; expected at least one");
+    g.add_output("x", x);
+    assert_eq!(verify(&g), []);
+}
+
+#[test]
 fn all_errors_are_reported_at_once() {
     let mut g = base();
     push(&mut g, NodeKind::Map(ScalarOp::Exp), &[I], ty(DType::I64, &[2]));
@@ -421,6 +433,7 @@ fn storage_types_are_moved_selected_and_converted_and_nothing_else() {
         for (kind, operands) in taken {
             g.add(kind, &operands, Origin::Unknown).unwrap();
         }
+        g.add_output("x", x);
         assert_eq!(verify(&g), []);
         let iota = NodeKind::Iota {
             ty: ty(storage, &[2]),

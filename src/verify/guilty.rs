@@ -123,7 +123,7 @@ pub fn find(case: &Case, options: &CompileOptions) -> Option<Guilty> {
     decision(case, options, &|search| search.machine())
 }
 
-/// As [`find`], for a case that crashes `at` a place that [`super::verify_telling`] told. Nothing that was generated runs: if every
+/// As [`find`], for a case that crashes `at` a place that [`super::verify_telling`] reported. Nothing that was generated runs: if every
 /// decision is right for the interpreters, it is machine code.
 pub fn find_crash(case: &Case, options: &CompileOptions, at: &str, effect: &str) -> Option<Guilty> {
     decision(case, options, &|_| {

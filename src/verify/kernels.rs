@@ -68,7 +68,7 @@ impl Bound {
     }
 }
 
-/// Runs the kernels of one cluster one after another; answers what is wrong with what they leave.
+/// Runs the kernels of one cluster one after another; returns what is wrong with what they leave.
 fn wrong(meaning: &Meaning, cluster: &Cluster, kernels: &[Bound]) -> Option<String> {
     let mut written: Vec<(NodeId, HostTensor)> = Vec::new();
     for bound in kernels {

@@ -28,6 +28,7 @@ mod exponential;
 mod format;
 mod hyperbolic;
 mod inverse;
+mod inverse_hyperbolic;
 mod logarithm;
 mod power;
 pub mod scalar;
@@ -204,6 +205,9 @@ functions! {
         Sinh (x) hyperbolic::sinh, "Hyperbolic sine.";
         Cosh (x) hyperbolic::cosh, "Hyperbolic cosine.";
         Tanh (x) hyperbolic::tanh, "Hyperbolic tangent.";
+        Asinh (x) inverse_hyperbolic::asinh, "Inverse hyperbolic sine.";
+        Acosh (x) inverse_hyperbolic::acosh, "Inverse hyperbolic cosine.";
+        Atanh (x) inverse_hyperbolic::atanh, "Inverse hyperbolic tangent.";
         Erf (x) error_function::erf, "Error function.";
         Pow (x, y) power::pow, "`pow(x, y)`: x to the y.";
         Rsqrt (x) power::rsqrt, "1 / sqrt(x).";

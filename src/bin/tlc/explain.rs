@@ -6,7 +6,6 @@ use tlc::explain::{StepCost, bytes_text, step_costs};
 use tlc_ir::plan::Layout;
 use tlc_passes::cluster::ClusterKind;
 use tlc_passes::reason::FusionDecision;
-use tlc_runtime::executable::TensorView;
 
 use crate::args::ModelArgs;
 use crate::data::number_json;
@@ -66,11 +65,7 @@ pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
     }
     let plan = executable.plan();
     // A plan without symbols and inputs of unknown size has its layout already.
-    let layout = compiled
-        .planned
-        .layout
-        .clone()
-        .or_else(|| executable.layout(&[] as &[TensorView<'_>]).ok());
+    let layout = compiled.planned.layout.clone().or_else(|| executable.layout(&[]).ok());
     let clusters: Vec<Value> = compiled
         .clusters
         .clusters
