@@ -53,7 +53,7 @@ pub mod tlir;
 pub mod verify;
 
 pub use compile::{
-    BuildError, CompileOptions, Executable, Input, Output, Specialization, Specialize, Verdict, compile_ir,
+    Broken, BuildError, CompileOptions, Executable, Input, Output, Specialization, Specialize, Verdict, compile_ir,
 };
 pub use dim::{Axes, Dim, IntoShape, keep};
 pub use error::{Error, Errors};

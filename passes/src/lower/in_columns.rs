@@ -113,6 +113,9 @@ impl Lowerer<'_> {
             });
             still
         };
+        // The loop over the columns runs where the rows may not.
+        let rows_run = self.certainly_run(&self.rows_of_columns);
+        let safe = |memory: Memory, e: &IndexExpr, masked: bool| rows_run || (!masked && self.in_bounds(memory, e));
         // Values defined here: whether they stay the same, and if so whether they are costly.
         let mut here: FxHashMap<ValueId, Option<bool>> = FxHashMap::default();
         let mut frontier = Vec::new();
@@ -129,7 +132,9 @@ impl Lowerer<'_> {
                     let fixed = args.iter().all(|v| here.get(v).is_none_or(Option::is_some))
                         && match op {
                             Op::Index(e, _) => still(e),
-                            Op::Load { memory, index, .. } => still(index) && !written.contains(memory),
+                            Op::Load { memory, index, mask } => {
+                                still(index) && !written.contains(memory) && safe(*memory, index, mask.is_some())
+                            }
                             _ => true,
                         };
                     if fixed {
