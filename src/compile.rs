@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
+use tlc_ir::plan::verify::{Fault, check, check_thoroughly};
 use tlc_ir::{Graph as IrGraph, IndexExpr, Target, TensorType};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::{Compiled, Options, memory};
@@ -65,6 +66,19 @@ pub enum BuildError {
     /// The code generator does not know this machine.
     #[error(transparent)]
     Machine(#[from] JitError),
+    /// What was compiled breaks a rule of its language, so that it may not run: a bug in tlc.
+    #[error("a bug in tlc: {}", .0.fault)]
+    Broken(Box<Broken>),
+}
+
+/// A graph that was compiled wrongly, as the verifiers of plans and kernels found.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Broken {
+    /// What is wrong with what was made of it.
+    pub fault: Fault,
+    /// The graph that was to be compiled.
+    pub graph: IrGraph,
 }
 
 /// Threads, memory and code generator, shared by executables.
@@ -166,9 +180,26 @@ impl Compiler {
         Ok(tlc_passes::compile(graph, &self.options)?)
     }
 
-    /// The code for what was decided, made by so many threads.
-    fn load(&self, compiled: Compiled, compiling: usize) -> Result<Version, BuildError> {
+    /// The code for what was decided about a graph, made by so many threads. Every plan and kernel that is to run passes here,
+    /// and none that its verifier refuses gets further. In builds with debug assertions that is a panic.
+    fn load(&self, graph: &IrGraph, compiled: Compiled, compiling: usize) -> Result<Version, BuildError> {
         let plan = compiled.planned.plan.clone();
+        let checked = {
+            let _span = tracing::info_span!("pass", name = "verify").entered();
+            match cfg!(debug_assertions) {
+                true => check_thoroughly(&plan),
+                false => check(&plan),
+            }
+        };
+        if let Err(fault) = checked {
+            #[cfg(all(debug_assertions, not(feature = "seeded-faults")))]
+            panic!("{fault}\n{graph}{plan}");
+            #[cfg(not(all(debug_assertions, not(feature = "seeded-faults"))))]
+            return Err(BuildError::Broken(Box::new(Broken {
+                fault: *fault,
+                graph: graph.clone(),
+            })));
+        }
         #[cfg(feature = "seeded-faults")]
         let plan = {
             let mut plan = plan;
@@ -199,7 +230,7 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
         return Err(BuildError::Invalid(errors));
     }
     let threads = compiler.machine.threads.threads();
-    let general = compiler.load(compiler.decide(graph)?, threads)?;
+    let general = compiler.load(graph, compiler.decide(graph)?, threads)?;
     let target = compiler.machine.target.clone();
     let bound_by_inputs = graph.symbols().iter().any(|s| s.upper.is_none());
     let specializations =

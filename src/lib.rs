@@ -81,7 +81,7 @@ pub mod tlir;
 pub mod verify;
 
 pub use compile::{
-    BuildError, CompileOptions, Executable, Input, Output, OutputMut, Outputs, Specialization, Specialize, Verdict,
+    Broken, BuildError, CompileOptions, Executable, Input, Output, OutputMut, Outputs, Specialization, Specialize, Verdict,
     WrongType, compile_ir,
 };
 pub use datum::Datum;

@@ -56,6 +56,10 @@ const SCRATCH_ALIGNMENT: u64 = 64;
 /// Scratch memory of so many bytes for each worker asks for huge pages, whose bytes do not fight for sets of a cache.
 const LARGE_SCRATCH_BYTES: u64 = 128 << 10;
 
+/// What builds with debug assertions fill the arena, scratch and results with before each call: NaN in every float, -1 in every
+/// signed integer, and no bool at all, so that a value which is read before it is written shows.
+const UNWRITTEN: u8 = 0xff;
+
 /// A C-contiguous tensor in host memory, borrowed.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
@@ -383,6 +387,9 @@ impl Executable {
                 data: self.buffers.take(bytes)?,
             });
         }
+        if cfg!(debug_assertions) {
+            outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(UNWRITTEN));
+        }
         let last = self.with_state(binding, |state| {
             if let Some(fill) = fill {
                 outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(fill));
@@ -532,6 +539,10 @@ impl Executable {
         }
         if state.scratch.len() < scratch {
             state.scratch = AlignedBuffer::zeroed(scratch)?;
+        }
+        if cfg!(debug_assertions) {
+            state.arena.as_mut_slice().fill(UNWRITTEN);
+            state.scratch.as_mut_slice().fill(UNWRITTEN);
         }
         state.frame.fit(binding);
         let result = f(&mut state);

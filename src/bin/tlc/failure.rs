@@ -150,6 +150,7 @@ impl Failure {
             BuildError::Pass(e) => Failure::at(Code::Bug, file, e.to_string()),
             BuildError::Load(e) => Failure::run(file, e),
             BuildError::Machine(e) => Failure::compile(file, e),
+            BuildError::Broken(broken) => crate::bug::saved(file, broken),
             BuildError::Invalid(all) => {
                 let reports = all
                     .iter()

@@ -8,6 +8,7 @@
 mod args;
 mod batch;
 mod bench;
+mod bug;
 mod check;
 mod compare;
 mod completions;
