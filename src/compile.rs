@@ -167,6 +167,7 @@ impl Compiler {
             target: machine.target.clone(),
             pipeline,
             max_memory_bytes: options.max_memory_bytes,
+            ..Options::default()
         };
         Ok(Compiler {
             machine,
@@ -183,7 +184,7 @@ impl Compiler {
     /// The code for what was decided about a graph, made by so many threads. Every plan and kernel that is to run passes here,
     /// and none that its verifier refuses gets further. In builds with debug assertions that is a panic.
     fn load(&self, graph: &IrGraph, compiled: Compiled, compiling: usize) -> Result<Version, BuildError> {
-        let plan = compiled.planned.plan.clone();
+        let mut plan = compiled.planned.plan.clone();
         let checked = {
             let _span = tracing::info_span!("pass", name = "verify").entered();
             match cfg!(debug_assertions) {
@@ -200,12 +201,7 @@ impl Compiler {
                 graph: graph.clone(),
             })));
         }
-        #[cfg(feature = "seeded-faults")]
-        let plan = {
-            let mut plan = plan;
-            tlc_passes::faults::before_load(&mut plan);
-            plan
-        };
+        tlc_passes::made::before_load(&mut plan);
         let inner = tlc_runtime::executable::Executable::compiled_on(
             compiling,
             plan,

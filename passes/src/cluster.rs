@@ -25,6 +25,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 
 use crate::access::{Index, Variables, operand_indices, space, view_index};
 use crate::contraction::MatrixProduct;
+use crate::made::{Made, made};
 use crate::reason::{FusionDecision, FusionLedger, FusionReason, FusionStage, OwnStep};
 
 /// Operations (an addition is one, a transcendental function about the instructions it takes) beyond which a kernel does not
@@ -204,13 +205,11 @@ fn clusters(graph: &Graph, target: &Target, once: bool, merges: usize) -> Cluste
     c.mark_roots(once);
     c.grow();
     c.merge_siblings();
-    let clusters = c.finish();
-    #[cfg(feature = "seeded-faults")]
-    let clusters = {
-        let mut clusters = clusters;
-        crate::faults::after_cluster(graph, &mut clusters);
-        clusters
-    };
+    let mut clusters = c.finish();
+    made(Made::Clusters {
+        graph,
+        clusters: &mut clusters,
+    });
     clusters
 }
 
@@ -431,14 +430,13 @@ impl Clusterer<'_> {
             }
             let mut roots = [&self.groups[a].roots[..], &self.groups[b].roots[..]].concat();
             roots.sort();
-            let space = self.loop_space(&roots);
-            #[cfg(feature = "seeded-faults")]
-            let space = space.or_else(|reason| {
-                let (a, b) = (&self.groups[a], &self.groups[b]);
-                let spaces = [a.space.as_ref(), b.space.as_ref()];
-                crate::faults::fused_space(spaces, [&a.roots, &b.roots]).ok_or(reason)
+            let mut shared = self.loop_space(&roots);
+            made(Made::Space {
+                alone: [a, b].map(|g| self.groups[g].space.as_ref()),
+                roots: [a, b].map(|g| &self.groups[g].roots[..]),
+                shared: &mut shared,
             });
-            let space = match space {
+            let space = match shared {
                 Ok(space) => space,
                 Err(reason) => return reason,
             };

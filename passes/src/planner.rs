@@ -16,6 +16,7 @@ use crate::contraction::MatrixOperand;
 use crate::epilogue;
 use crate::legalize::legalize_for;
 use crate::lower::{Form, lower};
+use crate::made::{Made, made};
 use crate::memory::{self, AliasDecision};
 use crate::reason::{FusionDecision, FusionStage};
 use crate::schedule::{Schedule, schedule};
@@ -137,14 +138,17 @@ pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned 
     let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
     record_epilogues(graph, clusters, &p.values, epilogues);
     memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
-    #[cfg(feature = "seeded-faults")]
-    crate::faults::after_grouping(&mut p.plan, &mut p.in_place);
+    made(Made::Groups {
+        plan: &mut p.plan,
+        in_place: &mut p.in_place,
+    });
     let mut aliases = memory::choose_aliases(&mut p.plan, &p.in_place);
-    #[cfg(feature = "seeded-faults")]
-    crate::faults::after_aliases(&mut p.plan, &mut aliases);
+    made(Made::Aliases {
+        plan: &mut p.plan,
+        decisions: &mut aliases,
+    });
     p.plan.donations = memory::choose_donations(&p.plan, &p.in_place, &mut aliases);
-    #[cfg(feature = "seeded-faults")]
-    crate::faults::after_donations(&mut p.plan);
+    made(Made::Donations(&mut p.plan));
     let layout = if p.plan.symbols.is_empty() {
         memory::pack(&p.plan, &[])
     } else {

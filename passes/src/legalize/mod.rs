@@ -19,6 +19,7 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Stmt, ValueId};
 use tlc_ir::{DType, ScalarOp, Target};
 
+use crate::made::{Made, made};
 use crate::math::Function;
 
 /// The lanes loop that statements are in.
@@ -45,8 +46,7 @@ pub fn legalize(kernel: &mut Kernel) {
 
 /// Legalizes a kernel, choosing among equal forms the one that the target runs fastest.
 pub fn legalize_for(kernel: &mut Kernel, target: &Target) {
-    #[cfg(feature = "seeded-faults")]
-    let exponential = crate::faults::before_legalize(kernel);
+    made(Made::Scheduled(kernel));
     let body = std::mem::take(&mut kernel.body);
     let mut l = Legalizer {
         kernel,
@@ -58,8 +58,7 @@ pub fn legalize_for(kernel: &mut Kernel, target: &Target) {
     };
     l.block(body);
     kernel.body = l.out;
-    #[cfg(feature = "seeded-faults")]
-    crate::faults::after_legalize(exponential, kernel);
+    made(Made::Legal(kernel));
 }
 
 impl Legalizer<'_> {

@@ -32,6 +32,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind};
 use crate::access::{Index, flat_index, operand_indices, space};
 use crate::cluster::columns::{column_form, trailing_columns};
 use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role, is_source};
+use crate::made::{Made, made};
 
 /// Columns of one tile in column form.
 const COLUMN_TILE: i64 = 256;
@@ -785,8 +786,7 @@ impl Lowerer<'_> {
             }];
         }
         self.kernel.body = body;
-        #[cfg(feature = "seeded-faults")]
-        crate::faults::after_lower(&mut self.kernel);
+        made(Made::Nest(&mut self.kernel));
         let in_place = match form {
             Form::Elementwise | Form::Rows | Form::Columns => in_place::pairs(&self.kernel, &parallel),
             Form::Serial => Vec::new(),

@@ -9,8 +9,8 @@ use tlc_ir::graph::{GraphError, Labels, Origin, Semiring};
 use tlc_ir::text::einsum_labels;
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind};
 
-use super::Rebuilder;
 use super::sink_layout::add_canonical;
+use super::{Context, Failure, Pass, Rebuilder};
 use crate::access::label_count;
 use crate::einsum_path::{ContractionPath, PathError, PathOptions, contraction_path};
 
@@ -44,6 +44,21 @@ pub enum EinsumPathError {
     /// A bug in the pass.
     #[error(transparent)]
     Graph(#[from] GraphError),
+}
+
+/// Contraction orders.
+pub struct EinsumPath;
+
+impl Pass for EinsumPath {
+    fn name(&self) -> &'static str {
+        "einsum-path"
+    }
+
+    fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
+        let (graph, made) = run(graph, &PathOptions::default(), context.max_memory_bytes)?;
+        context.paths.extend(made);
+        Ok(graph)
+    }
 }
 
 /// Rewrites every einsum of more than two operands, with diagonals, or with labels to sum first. No intermediate takes more

@@ -11,10 +11,23 @@ use tlc_ir::graph::{Body, GraphError, Loop, Operands, Origin, TensorType};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
 use super::panels::{Budget, Fixed, in_blocks};
-use super::{Rebuilder, rebuild};
+use super::{Context, Failure, Pass, Rebuilder, rebuild};
 
 /// A value may be so many times larger than the captures and constants that it is made of.
 const MAX_GROWTH: i64 = 2;
+
+/// What every iteration of a loop computes alike.
+pub struct Hoist;
+
+impl Pass for Hoist {
+    fn name(&self) -> &'static str {
+        "hoist"
+    }
+
+    fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
+        Ok(run(graph, context.panel_elements)?)
+    }
+}
 
 /// Takes values out of the graph's loops. `width` is that of panel blocks; 0 for none.
 ///

@@ -9,6 +9,7 @@ use tlc_ir::kernel::{Bind, CopyNest, Kernel, Memory, Scope, Stmt};
 
 use super::tree::{clone_fresh, count_divisions, loop_body, replace_loop, substitute_in};
 use super::{accumulators, inward, stage, threads};
+use crate::made::{Made, made};
 
 /// One transformation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -244,12 +245,15 @@ pub const MAX_UNROLL: i64 = 64;
 /// # Errors
 /// [`Refusal`] if the precondition fails; the kernel is then unchanged.
 pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, Refusal> {
-    #[cfg(feature = "seeded-faults")]
     let scratch = kernel.scratch.len();
-    let made = transform(kernel, directive)?;
-    #[cfg(feature = "seeded-faults")]
-    crate::faults::after_directive(directive, &made, scratch, kernel);
-    Ok(made)
+    let variables = transform(kernel, directive)?;
+    made(Made::Schedule {
+        directive,
+        variables: &variables,
+        scratch,
+        kernel,
+    });
+    Ok(variables)
 }
 
 fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, Refusal> {

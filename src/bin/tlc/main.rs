@@ -51,8 +51,7 @@ use stages::Stages;
 fn main() -> ExitCode {
     panics::install();
     staging::clean_up_on_signals();
-    #[cfg(feature = "seeded-faults")]
-    tlc_passes::faults::seed_from_environment();
+    tlc_passes::made::seed_from_environment();
     let cli = match parse() {
         Ok(cli) => cli,
         Err(code) => return code,

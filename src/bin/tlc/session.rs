@@ -214,10 +214,7 @@ impl Session {
     pub fn compile_options(&self) -> CompileOptions {
         CompileOptions {
             threads: self.global.threads,
-            passes: self.stages.limit.map(|n| {
-                let all = Pipeline::default().0;
-                Pipeline(all.into_iter().take(n).collect()).to_string()
-            }),
+            passes: (self.stages.limit).map(|n| Pipeline::default().first(Some(n)).to_string()),
             max_memory_bytes: self.global.max_memory,
             ..CompileOptions::default()
         }
@@ -237,6 +234,7 @@ impl Session {
                 target: Target::default(),
                 pipeline,
                 max_memory_bytes: options.max_memory_bytes,
+                ..Options::default()
             };
             self.stages.run_passes(&self.console, model, &options)?;
         }
