@@ -112,10 +112,7 @@ impl<'a> Call<'_, '_, 'a> {
     /// The attribute of that name: the node's, or, in a function, the call's.
     pub(super) fn attribute(&self, name: &str) -> Option<Attribute<'a>> {
         let found = self.node.attributes().find(|a| a.name() == name)?;
-        match found.reference() {
-            "" => Some(found),
-            reference => self.importer.call_attribute(reference),
-        }
+        self.importer.resolved(found).ok()?
     }
 
     fn of_kind(&self, name: &str, kind: AttributeKind) -> Outcome<Option<Attribute<'a>>> {

@@ -9,6 +9,7 @@ mod packed;
 mod proto;
 mod random_nodes;
 mod recurrent;
+mod signatures;
 mod steering;
 mod storage;
 mod symbolic;

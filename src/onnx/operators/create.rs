@@ -18,8 +18,10 @@ fn too_large(e: tlc_ir::tensor::TensorError) -> Refusal {
 
 pub(super) fn constant(c: &mut Call<'_, '_, '_>) -> Answer {
     let graph = c.graph();
-    let Some(a) = c.node.attributes().next() else {
-        return invalid("no attribute; expected the value");
+    let mut given = c.node.attributes().filter(|a| !a.name().starts_with("__"));
+    let (Some(a), None) = (given.next(), given.next()) else {
+        let known = c.node.attributes().count();
+        return invalid(format!("{known} attributes; expected one, the value"));
     };
     let Some(a) = c.attribute(a.name()) else {
         return invalid("an attribute that the call does not give; expected the value");
