@@ -10,6 +10,7 @@ mod proto;
 mod random_nodes;
 mod recurrent;
 mod signatures;
+mod sizes;
 mod steering;
 mod storage;
 mod symbolic;
