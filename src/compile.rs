@@ -13,7 +13,7 @@ use tlc_ir::plan::Layout;
 use tlc_ir::{DType, Element, Graph as IrGraph, HostTensor, Target};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::{Compiled, Options, memory};
-use tlc_runtime::executable::{Argument, MemoryNeed, OutputTensor, RunError, StepTime, TensorView, Watched};
+use tlc_runtime::executable::{Argument, LoopTime, MemoryNeed, OutputTensor, RunError, StepTime, TensorView, Watched};
 use tlc_runtime::jit::{self, JitError};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::{Pool, default_threads};
@@ -33,7 +33,7 @@ pub struct CompileOptions {
     pub passes: Option<String>,
     /// The most bytes that an einsum intermediate may have.
     pub max_memory_bytes: Option<u64>,
-    /// Values of symbols that no input's shape tells, by name.
+    /// Values of symbols that no input's shape tells, by name. A name that the graph does not have is an error.
     pub symbols: Vec<(String, i64)>,
     /// When versions for fixed sizes are made of a graph whose sizes are symbols.
     pub specialize: Specialize,
@@ -49,6 +49,14 @@ pub enum BuildError {
     /// The graph breaks a rule of the language (a bug in whatever made it).
     #[error("the graph is not valid: {}", .0.iter().map(|e| e.to_string()).collect::<Vec<_>>().join("; "))]
     Invalid(Vec<VerifyError>),
+    /// [`CompileOptions::symbols`] names a size that the graph does not have.
+    #[error("no size is called `{name}`; expected {}", known_text(.known))]
+    UnknownSymbol {
+        /// The name.
+        name: String,
+        /// The names of the graph's sizes.
+        known: Vec<String>,
+    },
     /// A pass failed.
     #[error(transparent)]
     Pass(#[from] PassError),
@@ -58,6 +66,24 @@ pub enum BuildError {
     /// The code generator does not know this machine.
     #[error(transparent)]
     Machine(#[from] JitError),
+}
+
+fn known_text(known: &[String]) -> String {
+    match known {
+        [] => "none: every size is fixed".into(),
+        names => names.join(", "),
+    }
+}
+
+/// An error if a value is given for a size that the graph does not have.
+fn check_symbols(graph: &IrGraph, given: &[(String, i64)]) -> Result<(), BuildError> {
+    match given.iter().find(|(name, _)| graph.find_symbol(name).is_none()) {
+        None => Ok(()),
+        Some((name, _)) => Err(BuildError::UnknownSymbol {
+            name: name.clone(),
+            known: graph.symbols().iter().map(|s| s.name.clone()).collect(),
+        }),
+    }
 }
 
 /// Threads, memory and code generator, shared by executables.
@@ -304,6 +330,7 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
     if !errors.is_empty() {
         return Err(BuildError::Invalid(errors));
     }
+    check_symbols(graph, &options.symbols)?;
     let threads = compiler.machine.threads.threads();
     let general = compiler.load(compiler.decide(graph)?, threads)?;
     let target = compiler.machine.target.clone();
@@ -463,7 +490,8 @@ impl Executable {
         self.with_version(inputs, |version| version.inner.run_into_shaped(inputs, outputs))
     }
 
-    /// As [`Executable::run_into`] with the code for any sizes, and appends the time of each step to `times`.
+    /// As [`Executable::run_into`] with the code for any sizes, and appends the time of each step to `times`. Returns what was
+    /// measured in loops.
     ///
     /// # Errors
     /// As [`Executable::run_into`].
@@ -472,7 +500,7 @@ impl Executable {
         inputs: &[TensorView<'_>],
         outputs: &mut [&mut [u8]],
         times: &mut Vec<StepTime>,
-    ) -> Result<(), RunError> {
+    ) -> Result<Vec<LoopTime>, RunError> {
         self.general.inner.run_profiled(inputs, outputs, times)
     }
 
@@ -484,6 +512,15 @@ impl Executable {
         let picked = self.pick(inputs)?;
         let version = picked.version.as_deref().unwrap_or(&self.general);
         version.inner.output_shapes(inputs)
+    }
+
+    /// What the given inputs' shapes say of the plan's symbols, by position; `None` where data decides.
+    ///
+    /// # Errors
+    /// If the inputs do not fit.
+    pub fn sizes(&self, inputs: &[TensorView<'_>]) -> Result<Vec<Option<i64>>, RunError> {
+        let shapes: Vec<Vec<usize>> = inputs.iter().map(|i| i.shape.to_vec()).collect();
+        self.general.inner.sizes(&shapes)
     }
 
     /// The memory that a call with the given inputs needs, before it runs.

@@ -98,8 +98,8 @@ pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
         .iter()
         .map(|d| {
             json!({
-                "producer": d.producer.to_string(),
-                "consumer": d.consumer.to_string(),
+                "producer": compiled.graph.value_name(d.producer),
+                "consumer": compiled.graph.value_name(d.consumer),
                 "fused": d.reason.accepted(),
                 "reason": d.reason.to_string(),
             })
@@ -133,7 +133,7 @@ pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
         .iter()
         .map(|p| {
             json!({
-                "node": p.node.to_string(),
+                "node": p.value,
                 "naive_flops": number_json(p.path.naive_flops),
                 "flops": number_json(p.path.flops),
                 "largest_intermediate_elements": number_json(p.path.largest_intermediate),
