@@ -41,7 +41,7 @@ pub struct CompileOptions {
     pub passes: Option<String>,
     /// The most bytes that an einsum intermediate may have.
     pub max_memory_bytes: Option<u64>,
-    /// Values by name of symbols that are the extent of no input.
+    /// Values by name of symbols that are the extent of no input. A name that the graph does not have is an error.
     pub symbols: Vec<(String, i64)>,
     /// When versions for fixed sizes are made of a graph whose sizes are symbols.
     pub specialize: Specialize,
@@ -57,6 +57,14 @@ pub enum BuildError {
     /// The graph breaks a rule of the language (a bug in whatever made it).
     #[error("the graph is not valid: {}", .0.iter().map(|e| e.to_string()).collect::<Vec<_>>().join("; "))]
     Invalid(Vec<VerifyError>),
+    /// [`CompileOptions::symbols`] names a size that the graph does not have.
+    #[error("no size is called `{name}`; expected {}", known_text(.known))]
+    UnknownSymbol {
+        /// The name.
+        name: String,
+        /// The names of the graph's sizes.
+        known: Vec<String>,
+    },
     /// A pass failed.
     #[error(transparent)]
     Pass(#[from] PassError),
@@ -79,6 +87,24 @@ pub struct Broken {
     pub fault: Fault,
     /// The graph that was to be compiled.
     pub graph: IrGraph,
+}
+
+fn known_text(known: &[String]) -> String {
+    match known {
+        [] => "none: every size is fixed".into(),
+        names => names.join(", "),
+    }
+}
+
+/// An error if a value is given for a size that the graph does not have.
+fn check_symbols(graph: &IrGraph, given: &[(String, i64)]) -> Result<(), BuildError> {
+    match given.iter().find(|(name, _)| graph.find_symbol(name).is_none()) {
+        None => Ok(()),
+        Some((name, _)) => Err(BuildError::UnknownSymbol {
+            name: name.clone(),
+            known: graph.symbols().iter().map(|s| s.name.clone()).collect(),
+        }),
+    }
 }
 
 /// Threads, memory and code generator, shared by executables.
@@ -225,6 +251,7 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
     if !errors.is_empty() {
         return Err(BuildError::Invalid(errors));
     }
+    check_symbols(graph, &options.symbols)?;
     let threads = compiler.machine.threads.threads();
     let general = compiler.load(graph, compiler.decide(graph)?, threads)?;
     let target = compiler.machine.target.clone();

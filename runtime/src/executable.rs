@@ -132,6 +132,19 @@ pub struct StepTime {
     pub ns: u64,
 }
 
+/// What the iterations of one loop took in one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopTime {
+    /// Position of the loop in its plan's steps.
+    pub step: usize,
+    /// How many iterations ran; for a loop inside another, in all of that one's iterations together.
+    pub iterations: u64,
+    /// Nanoseconds of each step of the body, in all iterations together.
+    pub steps: Vec<u64>,
+    /// The loops among those steps.
+    pub loops: Vec<LoopTime>,
+}
+
 /// Called before (`true`) and after each step, with its number, where each slot's bytes are, and the sizes as far as they are
 /// known.
 type Observe<'a> = dyn FnMut(usize, bool, &[*mut u8], &Binding) + 'a;
@@ -193,6 +206,8 @@ struct Frame {
     /// For products with epilogues.
     counters: Vec<AtomicU32>,
     bodies: Vec<BodyFrame>,
+    /// Whether the steps of loops' bodies are timed.
+    timed: bool,
 }
 
 /// A plan's code: its kernels, and the code of the bodies of its loops in the order of the steps.
@@ -425,7 +440,7 @@ impl Executable {
         inputs: &[TensorView<'_>],
         outputs: &mut [impl Destination],
     ) -> Result<Vec<Vec<usize>>, RunError> {
-        let last = self.run_timed(inputs, outputs, &mut |_, _, _, _| {})?;
+        let last = self.run_timed(inputs, outputs, None, &mut |_, _, _, _| {})?;
         match last {
             Some(last) => Ok(last.output_shapes.clone()),
             None => self.output_shapes(inputs),
@@ -439,10 +454,11 @@ impl Executable {
     /// # Errors
     /// If inputs or buffers do not fit, memory runs out, or a worker panics.
     pub fn run_into(&self, inputs: &[TensorView<'_>], outputs: &mut [impl Destination]) -> Result<(), RunError> {
-        self.run_timed(inputs, outputs, &mut |_, _, _, _| {}).map(drop)
+        self.run_timed(inputs, outputs, None, &mut |_, _, _, _| {}).map(drop)
     }
 
-    /// As [`Executable::run_into`], and appends the time of each step to `times`.
+    /// As [`Executable::run_into`], and appends the time of each step to `times`. Returns what was measured in loops, whose
+    /// iterations take a little longer for it.
     ///
     /// # Errors
     /// As [`Executable::run_into`].
@@ -451,9 +467,10 @@ impl Executable {
         inputs: &[TensorView<'_>],
         outputs: &mut [impl Destination],
         times: &mut Vec<StepTime>,
-    ) -> Result<(), RunError> {
+    ) -> Result<Vec<LoopTime>, RunError> {
         let mut last = Instant::now();
-        self.run_timed(inputs, outputs, &mut |step, begins, _, _| {
+        let mut loops = Vec::new();
+        self.run_timed(inputs, outputs, Some(&mut loops), &mut |step, begins, _, _| {
             let now = Instant::now();
             if begins {
                 last = now;
@@ -463,14 +480,15 @@ impl Executable {
                     ns: now.duration_since(last).as_nanos() as u64,
                 });
             }
-        })
-        .map(drop)
+        })?;
+        Ok(loops)
     }
 
     fn run_timed(
         &self,
         inputs: &[TensorView<'_>],
         outputs: &mut [impl Destination],
+        loops: Option<&mut Vec<LoopTime>>,
         observe: &mut Observe<'_>,
     ) -> Result<Option<Arc<Binding>>, RunError> {
         let binding = self.binding(inputs)?;
@@ -512,7 +530,13 @@ impl Executable {
                 state.frame.slots[o.slot.0 as usize] = out.bytes_mut().as_mut_ptr();
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
-            self.execute(&binding, state, &address, observe)
+            state.frame.measure(loops.is_some());
+            let last = self.execute(&binding, state, &address, observe);
+            state.frame.measure(false);
+            if let Some(loops) = loops {
+                loops.extend(state.frame.loop_times(&binding));
+            }
+            last
         })
     }
 
@@ -650,10 +674,13 @@ impl Executable {
             return Ok(());
         }
         let condition = match &guard.condition {
+            // What is a number is what the other should be.
+            Condition::Equal(a, b) if a.as_const().is_some() => format!("{} = {}", self.text(b), self.text(a)),
             Condition::Equal(a, b) => format!("{} = {}", self.text(a), self.text(b)),
             Condition::NonNegative(e) => format!("{} >= 0", self.text(e)),
         };
-        Err(RunError::Guard { condition })
+        let needed_by = guard.needed_by.to_string();
+        Err(RunError::Guard { needed_by, condition })
     }
 
     /// Bytes of scratch that a call needs.
@@ -756,7 +783,8 @@ impl Executable {
                 let known = *values[at].get_or_insert(*value);
                 if known != *value {
                     let condition = format!("{name} = {value} (an input's shape says {known})");
-                    return Err(RunError::Guard { condition });
+                    let needed_by = String::new();
+                    return Err(RunError::Guard { needed_by, condition });
                 }
             }
         }
