@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 use half::{bf16, f16};
 
 use crate::dtype::{DType, Scalar};
+use crate::fallible::fallibly;
 
 /// A Rust type that is stored as elements of one [`DType`]. Bytes are checked where they are seen as `bool`, which may only be
 /// 0 or 1; all others take any bits.
@@ -119,8 +120,7 @@ impl HostTensor {
     pub fn zeros(dtype: DType, shape: &[usize]) -> Result<HostTensor, TensorError> {
         let byte_len = Self::checked_bytes(dtype, shape)?;
         let mut words: Vec<u64> = Vec::new();
-        words
-            .try_reserve_exact(byte_len.div_ceil(8))
+        fallibly(|| words.try_reserve_exact(byte_len.div_ceil(8)))
             .map_err(|_| TensorError::OutOfMemory { bytes: byte_len })?;
         words.resize(byte_len.div_ceil(8), 0);
         Ok(HostTensor {

@@ -653,6 +653,7 @@ impl Clusterer<'_> {
     }
 
     fn finish(mut self) -> Clusters {
+        let demanded = self.demanded_outside();
         // Order: ready clusters by their oldest root.
         let alive: Vec<usize> = (0..self.groups.len())
             .filter(|&g| self.groups[g].merged_into.is_none())
@@ -681,7 +682,7 @@ impl Clusterer<'_> {
                     ready.insert((self.groups[u].roots[0], u));
                 }
             }
-            clusters.push(self.cluster_of(g));
+            clusters.push(self.cluster_of(g, &demanded));
         }
         debug_assert_eq!(clusters.len(), alive.len(), "the cluster graph is acyclic");
         // What runs once per executable runs before everything else.
@@ -693,13 +694,26 @@ impl Clusterer<'_> {
         }
     }
 
-    fn cluster_of(&mut self, g: usize) -> Cluster {
+    /// By node: whether a root of another group reads it. What a group demands is all that counts, not the users of a value: a
+    /// matrix product reads the value below a view, past the view.
+    fn demanded_outside(&self) -> Vec<bool> {
+        let mut demanded = vec![false; self.graph.len()];
+        for (reader, demands) in &self.demands {
+            let group = self.group_of[reader.index()];
+            for d in demands {
+                demanded[d.source.index()] |= self.group_of[d.source.index()] != group;
+            }
+        }
+        demanded
+    }
+
+    fn cluster_of(&mut self, g: usize, demanded: &[bool]) -> Cluster {
         let once = self.is_once(g);
         let roots = std::mem::take(&mut self.groups[g].roots);
         let stored = roots
             .iter()
             .copied()
-            .filter(|&r| self.is_output[r.index()] || self.needed_outside(r, g))
+            .filter(|&r| self.is_output[r.index()] || demanded[r.index()])
             .collect();
         let kind = match self.kind(roots[0]) {
             _ if self.products.contains_key(&roots[0]) => {
@@ -724,22 +738,6 @@ impl Clusterer<'_> {
             kind,
             once,
         }
-    }
-
-    /// True if a root of another group demands `root`. Inlined users count through the roots they feed.
-    fn needed_outside(&self, root: NodeId, group: usize) -> bool {
-        let mut work: Vec<NodeId> = self.users[root.index()].to_vec();
-        let mut seen: FxHashSet<NodeId> = FxHashSet::default();
-        while let Some(n) = work.pop() {
-            if self.is_root[n.index()] {
-                if self.group_of[n.index()] != Some(group) {
-                    return true;
-                }
-            } else if seen.insert(n) {
-                work.extend(self.users[n.index()].iter());
-            }
-        }
-        false
     }
 }
 

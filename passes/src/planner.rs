@@ -261,10 +261,10 @@ impl Planner<'_> {
             NodeKind::Data(data) => {
                 self.plan.constants.push(data.0.clone());
                 let storage = Storage::Constant(self.plan.constants.len() as u32 - 1);
-                self.new_slot(node, format!("{node}"), storage)
+                self.new_slot(node, self.graph.value_name(node), storage)
             }
-            _ if self.kept.contains(&node) => self.new_slot(node, format!("{node}"), Storage::Persistent),
-            _ => self.new_slot(node, format!("{node}"), Storage::Arena),
+            _ if self.kept.contains(&node) => self.new_slot(node, self.graph.value_name(node), Storage::Persistent),
+            _ => self.new_slot(node, self.graph.value_name(node), Storage::Arena),
         }
     }
 
@@ -293,7 +293,7 @@ impl Planner<'_> {
                     rhs,
                     dst,
                     epilogue: None,
-                    label: format!("matmul {}", c.roots[0]),
+                    label: format!("matmul {}", self.graph.value_name(c.roots[0])),
                 })),
                 Vec::new(),
             );

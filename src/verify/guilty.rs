@@ -174,12 +174,13 @@ fn in_pass(wrong: &Wrong, case: &Case, options: &CompileOptions) -> Guilty {
     };
     let operation = |graph: &Graph, node: NodeId| {
         let n = graph.node(node);
-        let origin = match &n.origin {
+        let origin = match n.origin.recorded() {
             tlc_ir::graph::Origin::Unknown => String::new(),
             origin => format!(" at {origin}"),
         };
-        let operands: Vec<String> = n.operands.iter().map(ToString::to_string).collect();
-        format!("{node} = {} {}{origin}", n.kind.name(), operands.join(", "))
+        let operands: Vec<String> = n.operands.iter().map(|&o| graph.value_name(o)).collect();
+        let value = graph.value_name(node);
+        format!("{value} = {} {}{origin}", n.kind.name(), operands.join(", "))
     };
     let decision = match after.as_ref().and_then(|g| Some((g, g.outputs().first()?.node))) {
         Some((graph, result)) => {
@@ -204,7 +205,7 @@ fn short(graph: &Graph, node: NodeId) -> String {
     match &graph.node(node).kind {
         tlc_ir::NodeKind::Input { name, .. } => format!("%{name}"),
         tlc_ir::NodeKind::Const(value) => format!("const {value}"),
-        kind => format!("{node} {}", kind.name()),
+        kind => format!("{} {}", graph.value_name(node), kind.name()),
     }
 }
 

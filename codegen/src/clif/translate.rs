@@ -46,7 +46,8 @@ pub(super) struct LaneLoop {
 pub(super) enum MemoKey {
     Index(IndexExpr),
     Address(Memory, SmallVec<[(Term, i64); 4]>),
-    Splat(Value, ir::Type),
+    /// A scalar in every lane; a bool is a mask there, and another value than the same bits of an integer.
+    Splat(Value, ir::Type, bool),
     Const(Scalar, ir::Type),
 }
 

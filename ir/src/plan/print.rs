@@ -237,11 +237,15 @@ impl Plan {
             writeln!(f, "  output {name}: {}{dims} = {}", o.ty.dtype, o.slot)?;
         }
         for g in &self.guards {
-            let node = g.node.0;
             match &g.condition {
-                Condition::Equal(a, b) => writeln!(f, "  guard {} = {} at node {node}", self.dim(a), self.dim(b))?,
-                Condition::NonNegative(e) => writeln!(f, "  guard {} not negative at node {node}", self.dim(e))?,
+                Condition::Equal(a, b) => write!(f, "  guard {} = {}", self.dim(a), self.dim(b))?,
+                Condition::NonNegative(e) => write!(f, "  guard {} not negative", self.dim(e))?,
             }
+            write!(f, " at node {}", g.node.0)?;
+            if !g.needed_by.is_empty() {
+                write!(f, " for {}", quote(&g.needed_by))?;
+            }
+            f.push('\n');
         }
         for (i, c) in self.constants.iter().enumerate() {
             write!(out.text, "  constant {i}: {}{:?} = ", c.dtype(), c.shape())?;

@@ -185,7 +185,7 @@
 //! program   = GLOBAL [ "where" symbol { "," symbol } ] "{" { item } "}" ;
 //! item      = "input" name ":" type "=" ( SLOT | "unused" )
 //!           | "output" name ":" type "=" SLOT
-//!           | "guard" extent ( "=" extent | "not" "negative" ) "at" "node" INTEGER
+//!           | "guard" extent ( "=" extent | "not" "negative" ) "at" "node" INTEGER [ "for" STRING ]
 //!           | "constant" INTEGER ":" type "=" ( list | "opaque" STRING )
 //!           | SLOT ":" DTYPE "[" extent "]" storage STRING
 //!           | "donate" "input" INTEGER "to" "output" INTEGER

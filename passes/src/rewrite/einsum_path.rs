@@ -22,6 +22,8 @@ const TYPICAL_EXTENT: i64 = 64;
 pub struct PathDecision {
     /// The einsum, in the graph before the pass.
     pub node: NodeId,
+    /// Its name in the graph that was compiled.
+    pub value: String,
     /// The path.
     pub path: ContractionPath,
 }
@@ -93,7 +95,8 @@ pub fn run(
         };
         match rewrite(re, graph, node, operands, &options) {
             Ok((result, path)) => {
-                decisions.push(PathDecision { node: id, path });
+                let value = graph.value_name(id);
+                decisions.push(PathDecision { node: id, value, path });
                 Ok(result)
             }
             Err(Failed::Graph(e)) => Err(e),

@@ -173,9 +173,14 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
     };
     re.graph.reserve(live.iter().filter(|&&l| l).count());
     re.graph.adopt_symbols(graph);
+    re.graph.set_derived();
     let mut map: Vec<Option<NodeId>> = vec![None; graph.len()];
     for (id, node) in graph.nodes() {
-        re.origin = node.origin.clone();
+        // The first pass writes down what the values of the graph that was given are called.
+        re.origin = match graph.is_derived() {
+            true => node.origin.clone(),
+            false => node.origin.clone().named(|| graph.value_name(id)),
+        };
         if let NodeKind::Input { name, ty, .. } = &node.kind {
             map[id.index()] = Some(re.graph.add_input(name, ty.clone(), node.origin.clone())?);
         } else if live[id.index()] {

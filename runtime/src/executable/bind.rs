@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use tlc_ir::graph::control::mentions_data;
 use tlc_ir::index::{IndexExpr, IndexNode};
+use tlc_ir::kernel::Access;
 use tlc_ir::plan::{Launch, Layout, Plan, SlotId, Step};
 
 use super::product::BoundGemm;
@@ -82,7 +83,13 @@ impl Binding {
                     return Err(overflow(&l.label));
                 }
             }
-            let extent = local(&kernel.parallel_extent())?.max(0) as u64;
+            // A launch that writes nothing does nothing, however far its loops go along the axes that are not empty.
+            let written = kernel.params.iter().filter(|p| p.access != Access::Read);
+            let lengths: Result<Vec<i64>, RunError> = written.map(|p| local(&p.len)).collect();
+            let extent = match lengths?.iter().any(|&n| n > 0) {
+                true => local(&kernel.parallel_extent())?.max(0) as u64,
+                false => 0,
+            };
             let scratch = local(&kernel.cache_scratch_bytes())?.max(0) as u64;
             scratch_bytes = scratch_bytes.max((before + scratch).next_multiple_of(SCRATCH_ALIGNMENT));
             let bound = BoundLaunch {

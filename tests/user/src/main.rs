@@ -95,8 +95,9 @@ fn tables() -> Result<(), Box<dyn Error>> {
     assert!(need.total() > 0);
     let mut times: Vec<StepTime> = vec![];
     let mut y = [0f32; 4];
-    let places: &mut [OutputMut<'_>] = &mut outputs![&mut y];
-    e.run_profiled(&given, places, &mut times)?;
+    let mut places: [OutputMut<'_>; 1] = outputs![&mut y];
+    e.run_profiled(&given, &mut places, &mut times)?;
+    drop(places);
     assert_eq!(y, [6.0, 8.0, 2.0, 4.0]);
     let mut steps = 0;
     e.run_watched(&given, &mut |w: &Watched<'_>| steps += usize::from(w.begins))?;
