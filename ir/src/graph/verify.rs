@@ -24,6 +24,7 @@ pub fn verify(graph: &Graph) -> Vec<VerifyError> {
     if graph.outputs().is_empty() {
         errors.push(VerifyError {
             node: None,
+            value: None,
             problem: "the graph has no outputs; expected at least one".to_string(),
         });
     }

@@ -11,7 +11,7 @@ use tlc_passes::einsum_path::{ContractionPath, PathError, PathOptions, contracti
 
 use crate::data::{Summary, number_json, read_npy};
 use crate::failure::{Code, Failure, one_line, tensor_text};
-use crate::run::{encode, seen};
+use crate::run::encode;
 use crate::session::{Session, is_stdin};
 use crate::staging::Outputs;
 
