@@ -292,8 +292,8 @@ fn linear_attention_goes_on_where_its_state_was_left() {
 fn operators_on_narrow_floats_do_not_overflow_on_their_way_and_take_infinities() {
     const FLOAT16: i64 = 10;
     let f16s = |shape: &[usize], data: &[f64]| {
-        let mut t = HostTensor::zeros(tlc::DType::F16, shape).unwrap();
-        (0..data.len()).for_each(|i| t.set(i, tlc::Scalar::from_f64(tlc::DType::F16, data[i])));
+        let mut t = HostTensor::zeros(DType::F16, shape).unwrap();
+        (0..data.len()).for_each(|i| t.set(i, tlc::Scalar::from_f64(DType::F16, data[i])));
         t
     };
     let inf = f64::INFINITY;
