@@ -3,25 +3,32 @@
 //! Invariants: one machine (pool, buffer pool, code generator) serves every executable of a thread count; an
 //! [`Executable`] is `Send + Sync` and runs from many threads at once; inputs are given in the order they were declared.
 
+mod call;
+pub(crate) mod input;
+pub(crate) mod output;
+mod print;
 mod specializations;
 
+use std::panic::Location;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
+use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
-use tlc_ir::plan::Layout;
-use tlc_ir::{DType, Element, Graph as IrGraph, HostTensor, Target};
+use tlc_ir::{Graph as IrGraph, IndexExpr, Target, TensorType};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::{Compiled, Options, memory};
-use tlc_runtime::executable::{Argument, LoopTime, MemoryNeed, OutputTensor, RunError, StepTime, TensorView, Watched};
+use tlc_runtime::executable::RunError;
 use tlc_runtime::jit::{self, JitError};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::{Pool, default_threads};
 
-use crate::error::Errors;
+use crate::error::{Error, Errors};
 use crate::graph::Graph;
-use specializations::{Picked, Specializations};
+use specializations::Specializations;
 
+pub use input::{Input, Named};
+pub use output::{Output, OutputMut, Outputs, WrongType};
 pub use specializations::{Specialization, Specialize, Verdict};
 
 /// How to compile.
@@ -33,7 +40,7 @@ pub struct CompileOptions {
     pub passes: Option<String>,
     /// The most bytes that an einsum intermediate may have.
     pub max_memory_bytes: Option<u64>,
-    /// Values of symbols that no input's shape tells, by name. A name that the graph does not have is an error.
+    /// Values by name of symbols that are the extent of no input. A name that the graph does not have is an error.
     pub symbols: Vec<(String, i64)>,
     /// When versions for fixed sizes are made of a graph whose sizes are symbols.
     pub specialize: Specialize,
@@ -143,6 +150,8 @@ pub struct Executable {
     general: Version,
     /// Versions for fixed sizes; absent if no input's size is a symbol.
     specializations: Option<Arc<Specializations>>,
+    /// Values of symbols that the options gave.
+    symbols: Vec<(String, i64)>,
     target: Target,
 }
 
@@ -204,121 +213,6 @@ impl Compiler {
     }
 }
 
-/// An input of a call: borrowed where its layout allows, else a copy in C order.
-pub enum Input<'a> {
-    /// The caller's memory.
-    Borrowed(TensorView<'a>),
-    /// A copy.
-    Owned(HostTensor),
-    /// A result of an earlier call, given away: [`Executable::run_donating`] may compute an output in its buffer.
-    Donated(Output),
-}
-
-impl Input<'_> {
-    fn view(&self) -> TensorView<'_> {
-        match self {
-            Input::Borrowed(v) => *v,
-            Input::Owned(t) => TensorView {
-                dtype: t.dtype(),
-                shape: t.shape(),
-                data: t.aligned_bytes(),
-            },
-            Input::Donated(output) => output.tensor.view(),
-        }
-    }
-}
-
-impl From<Output> for Input<'_> {
-    fn from(output: Output) -> Self {
-        Input::Donated(output)
-    }
-}
-
-impl<'a> From<TensorView<'a>> for Input<'a> {
-    fn from(v: TensorView<'a>) -> Self {
-        Input::Borrowed(v)
-    }
-}
-
-impl<'a> From<&'a HostTensor> for Input<'a> {
-    fn from(t: &'a HostTensor) -> Self {
-        Input::Borrowed(TensorView {
-            dtype: t.dtype(),
-            shape: t.shape(),
-            data: t.aligned_bytes(),
-        })
-    }
-}
-
-impl<'a> From<&'a OutputTensor> for Input<'a> {
-    fn from(t: &'a OutputTensor) -> Self {
-        Input::Borrowed(t.view())
-    }
-}
-
-impl<'a> From<&'a Output> for Input<'a> {
-    fn from(t: &'a Output) -> Self {
-        Input::Borrowed(t.tensor.view())
-    }
-}
-
-impl<'a, T: Element, D: ndarray::Dimension> From<&'a ndarray::Array<T, D>> for Input<'a> {
-    /// Borrowed if the array is in C order, copied otherwise.
-    fn from(a: &'a ndarray::Array<T, D>) -> Self {
-        match a.as_slice() {
-            Some(data) => Input::Borrowed(TensorView {
-                dtype: T::DTYPE,
-                shape: a.shape(),
-                data: bytemuck::cast_slice(data),
-            }),
-            None => {
-                let data: Vec<T> = a.iter().copied().collect();
-                Input::Owned(HostTensor::from_slice(a.shape(), &data).expect("as many elements as the array has"))
-            }
-        }
-    }
-}
-
-/// A named result in pooled memory.
-#[derive(Debug)]
-pub struct Output {
-    /// The output's name.
-    pub name: String,
-    tensor: OutputTensor,
-}
-
-impl Output {
-    /// Element type.
-    pub fn dtype(&self) -> DType {
-        self.tensor.dtype
-    }
-
-    /// Extents.
-    pub fn shape(&self) -> &[usize] {
-        &self.tensor.shape
-    }
-
-    /// The elements, if `T` is the element type.
-    pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
-        (T::DTYPE == self.tensor.dtype).then(|| bytemuck::cast_slice(self.tensor.bytes()))
-    }
-
-    /// A view as an `ndarray` array, if `T` is the element type.
-    pub fn as_array<T: Element>(&self) -> Option<ndarray::ArrayViewD<'_, T>> {
-        ndarray::ArrayViewD::from_shape(self.shape(), self.as_slice::<T>()?).ok()
-    }
-
-    /// The element bytes, native-endian.
-    pub fn bytes(&self) -> &[u8] {
-        self.tensor.bytes()
-    }
-
-    /// A copy as a host tensor.
-    pub fn to_host(&self) -> HostTensor {
-        HostTensor::from_bytes(self.dtype(), self.shape(), self.bytes()).expect("the buffer fits its shape")
-    }
-}
-
 /// Compiles a graph of the graph language.
 ///
 /// # Errors
@@ -340,6 +234,7 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
     Ok(Executable {
         general,
         specializations,
+        symbols: options.symbols.clone(),
         target,
     })
 }
@@ -348,198 +243,61 @@ impl Graph {
     /// Compiles what has been recorded.
     ///
     /// # Errors
-    /// Every error of the recording, or why it could not be compiled.
+    /// Every error of the recording, no output, or why it could not be compiled.
+    #[track_caller]
     pub fn compile(&self, options: &CompileOptions) -> Result<Executable, BuildError> {
-        compile_ir(&self.finish()?, options)
+        let graph = self.finish()?;
+        if graph.outputs().is_empty() {
+            return Err(Errors::new(vec![Error {
+                op: "compile".into(),
+                operands: vec![],
+                problem: "the graph has no outputs".into(),
+                expected: Some("at least one, see Graph::output".into()),
+                origin: Origin::Source(Location::caller()),
+            }])
+            .into());
+        }
+        compile_ir(&graph, options)
+    }
+}
+
+impl std::fmt::Debug for Executable {
+    /// In one line: its name, the types of its inputs and outputs, and how many kernels it has.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plan = self.plan();
+        let ty = |ty: &TensorType| {
+            let extent = |e: &IndexExpr| e.display(&|s| plan.symbols[s.0 as usize].name.clone()).to_string();
+            format!(
+                "{}[{}]",
+                ty.dtype,
+                ty.shape.iter().map(extent).collect::<Vec<_>>().join(", ")
+            )
+        };
+        let inputs: Vec<String> = plan
+            .inputs
+            .iter()
+            .map(|i| format!("{}: {}", i.name, ty(&i.ty)))
+            .collect();
+        let outputs: Vec<String> = plan
+            .outputs
+            .iter()
+            .map(|o| format!("{}: {}", o.name, ty(&o.ty)))
+            .collect();
+        write!(
+            f,
+            "Executable({}: ({}) -> ({}), ",
+            plan.name,
+            inputs.join(", "),
+            outputs.join(", ")
+        )?;
+        match self.compiled_kernels() {
+            1 => write!(f, "1 kernel)"),
+            n => write!(f, "{n} kernels)"),
+        }
     }
 }
 
 impl Executable {
-    /// Runs with inputs in the order they were declared; outputs are in pooled memory.
-    ///
-    /// # Errors
-    /// If inputs do not fit, memory runs out, or a worker panics.
-    pub fn run(&self, inputs: &[Input<'_>]) -> Result<Vec<Output>, RunError> {
-        let views: Vec<TensorView<'_>> = inputs.iter().map(Input::view).collect();
-        let outputs = self.with_version(&views, |version| version.inner.run(&views))?;
-        Ok(self.named(outputs))
-    }
-
-    /// The version that runs a call, or the code for any sizes.
-    fn pick(&self, inputs: &[TensorView<'_>]) -> Result<Picked, RunError> {
-        match &self.specializations {
-            Some(s) => s.pick(&self.general, inputs),
-            None => Ok(Picked::GENERAL),
-        }
-    }
-
-    /// Calls what runs these inputs, and counts the call.
-    fn with_version<T>(
-        &self,
-        inputs: &[TensorView<'_>],
-        call: impl FnOnce(&Version) -> Result<T, RunError>,
-    ) -> Result<T, RunError> {
-        let picked = self.pick(inputs)?;
-        self.run_picked(&picked, call)
-    }
-
-    fn run_picked<T>(
-        &self,
-        picked: &Picked,
-        call: impl FnOnce(&Version) -> Result<T, RunError>,
-    ) -> Result<T, RunError> {
-        let result = call(picked.version.as_deref().unwrap_or(&self.general))?;
-        if let Some(s) = &self.specializations {
-            s.ran(&self.general, picked);
-        }
-        Ok(result)
-    }
-
-    fn named(&self, outputs: Vec<OutputTensor>) -> Vec<Output> {
-        let names = self.general.inner.plan().outputs.iter().map(|o| o.name.clone());
-        names
-            .zip(outputs)
-            .map(|(name, tensor)| Output { name, tensor })
-            .collect()
-    }
-
-    /// As [`Executable::run`], taking the inputs. An [`Output`] of an earlier call among them is given away: where the input
-    /// is last read where an output of its size is written, that output is computed in its buffer (see
-    /// [`tlc_ir::Plan::donations`]), and otherwise the buffer returns to the pool.
-    ///
-    /// ```
-    /// use tlc::{CompileOptions, DType, Graph, HostTensor};
-    ///
-    /// let g = Graph::new("decay");
-    /// let x = g.input("x", DType::F32, [4]);
-    /// g.output("y", &(&x * 0.5));
-    /// let decay = g.compile(&CompileOptions::default())?;
-    /// let start = HostTensor::from_slice(&[4], &[8.0f32, 4.0, 2.0, 1.0])?;
-    /// let mut state = decay.run(&[(&start).into()])?.remove(0);
-    /// for _ in 0..2 {
-    ///     state = decay.run_donating(vec![state.into()])?.remove(0);
-    /// }
-    /// assert_eq!(state.as_slice::<f32>(), Some(&[1.0, 0.5, 0.25, 0.125][..]));
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// As [`Executable::run`]; what was given away is gone all the same.
-    pub fn run_donating(&self, inputs: Vec<Input<'_>>) -> Result<Vec<Output>, RunError> {
-        let picked = {
-            let views: Vec<TensorView<'_>> = inputs.iter().map(Input::view).collect();
-            self.pick(&views)?
-        };
-        let mut copies = Vec::new();
-        let places: Vec<Result<Argument<'_>, usize>> = inputs
-            .into_iter()
-            .map(|input| match input {
-                Input::Borrowed(view) => Ok(Argument::Borrowed(view)),
-                Input::Donated(output) => Ok(Argument::Donated(output.tensor)),
-                Input::Owned(tensor) => {
-                    copies.push(tensor);
-                    Err(copies.len() - 1)
-                }
-            })
-            .collect();
-        let arguments = places
-            .into_iter()
-            .map(|p| {
-                p.unwrap_or_else(|k| {
-                    let t = &copies[k];
-                    let (dtype, shape, data) = (t.dtype(), t.shape(), t.aligned_bytes());
-                    Argument::Borrowed(TensorView { dtype, shape, data })
-                })
-            })
-            .collect();
-        let outputs = self.run_picked(&picked, |version| version.inner.run_donating(arguments))?;
-        Ok(self.named(outputs))
-    }
-
-    /// Runs into the caller's buffers; allocates nothing once the input shapes have been seen.
-    ///
-    /// # Errors
-    /// If inputs or buffers do not fit, memory runs out, or a worker panics.
-    pub fn run_into(&self, inputs: &[TensorView<'_>], outputs: &mut [&mut [u8]]) -> Result<(), RunError> {
-        self.with_version(inputs, |version| version.inner.run_into(inputs, outputs))
-    }
-
-    /// As [`Executable::run`] with the code for any sizes, and calls `watch` before and after each step of the call.
-    ///
-    /// # Errors
-    /// As [`Executable::run`].
-    pub fn run_watched(
-        &self,
-        inputs: &[Input<'_>],
-        watch: &mut dyn FnMut(&Watched<'_>),
-    ) -> Result<Vec<Output>, RunError> {
-        let views: Vec<TensorView<'_>> = inputs.iter().map(Input::view).collect();
-        Ok(self.named(self.general.inner.run_watched(&views, watch)?))
-    }
-
-    /// As [`Executable::run_into`], and answers the outputs' shapes: where data decides a size, a buffer has room for the
-    /// largest (see [`Executable::output_shapes`]), and what lies beyond the actual size is anything.
-    ///
-    /// # Errors
-    /// As [`Executable::run_into`].
-    pub fn run_into_shaped(
-        &self,
-        inputs: &[TensorView<'_>],
-        outputs: &mut [&mut [u8]],
-    ) -> Result<Vec<Vec<usize>>, RunError> {
-        self.with_version(inputs, |version| version.inner.run_into_shaped(inputs, outputs))
-    }
-
-    /// As [`Executable::run_into`] with the code for any sizes, and appends the time of each step to `times`. Returns what was
-    /// measured in loops.
-    ///
-    /// # Errors
-    /// As [`Executable::run_into`].
-    pub fn run_profiled(
-        &self,
-        inputs: &[TensorView<'_>],
-        outputs: &mut [&mut [u8]],
-        times: &mut Vec<StepTime>,
-    ) -> Result<Vec<LoopTime>, RunError> {
-        self.general.inner.run_profiled(inputs, outputs, times)
-    }
-
-    /// Output shapes for the given inputs, the largest where data decides.
-    ///
-    /// # Errors
-    /// If the inputs do not fit.
-    pub fn output_shapes(&self, inputs: &[TensorView<'_>]) -> Result<Vec<Vec<usize>>, RunError> {
-        let picked = self.pick(inputs)?;
-        let version = picked.version.as_deref().unwrap_or(&self.general);
-        version.inner.output_shapes(inputs)
-    }
-
-    /// What the given inputs' shapes say of the plan's symbols, by position; `None` where data decides.
-    ///
-    /// # Errors
-    /// If the inputs do not fit.
-    pub fn sizes(&self, inputs: &[TensorView<'_>]) -> Result<Vec<Option<i64>>, RunError> {
-        let shapes: Vec<Vec<usize>> = inputs.iter().map(|i| i.shape.to_vec()).collect();
-        self.general.inner.sizes(&shapes)
-    }
-
-    /// The memory that a call with the given inputs needs, before it runs.
-    ///
-    /// # Errors
-    /// If the inputs do not fit.
-    pub fn memory(&self, inputs: &[TensorView<'_>]) -> Result<MemoryNeed, RunError> {
-        let picked = self.pick(inputs)?;
-        picked.version.as_deref().unwrap_or(&self.general).inner.memory(inputs)
-    }
-
-    /// Arena placement for the given inputs.
-    ///
-    /// # Errors
-    /// If the inputs do not fit.
-    pub fn layout(&self, inputs: &[TensorView<'_>]) -> Result<Layout, RunError> {
-        self.general.inner.layout(inputs)
-    }
-
     /// The plan that runs for any sizes.
     pub fn plan(&self) -> &tlc_ir::Plan {
         self.general.inner.plan()
@@ -569,7 +327,7 @@ impl Executable {
     /// Versions for fixed sizes that were made so far, in order, and what became of them. See [`Specialize`].
     ///
     /// ```
-    /// use tlc::{CompileOptions, DType, Graph, HostTensor, Specialize};
+    /// use tlc::{CompileOptions, DType, Graph, Specialize, inputs};
     ///
     /// let g = Graph::new("mean");
     /// let n = g.symbol("n", 1..=1024);
@@ -577,9 +335,8 @@ impl Executable {
     /// g.output("y", &x.mean(1));
     /// let options = CompileOptions { specialize: Specialize::After(2), ..CompileOptions::default() };
     /// let mean = g.compile(&options)?;
-    /// let x = HostTensor::zeros(DType::F32, &[8, 4])?;
     /// for _ in 0..2 {
-    ///     mean.run(&[(&x).into()])?;
+    ///     mean.run(&inputs![&[0.0f32; 32]])?;
     /// }
     /// mean.wait_for_specializations();
     /// assert_eq!(mean.specializations()[0].sizes, "n=8");

@@ -6,12 +6,13 @@
 //!   shapes compiles nothing.
 //! - The cache is bounded, the least recently used goes first, and equal graphs that arrive at once compile once.
 
+use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tlc_ir::graph::{NodeId, NodeKind, TensorType, View};
-use tlc_ir::index::{IndexExpr, IndexNode};
+use tlc_ir::graph::{NodeId, NodeKind};
+use tlc_ir::index::{IndexExpr, IndexNode, SymId};
 use tlc_ir::{Graph as IrGraph, HostTensor};
 use tlc_runtime::executable::RunError;
 
@@ -35,7 +36,7 @@ pub enum EvalError {
         /// The first such input.
         name: String,
     },
-    /// It depends on a size that is known only at run time.
+    /// It depends on a size that a call must be given (sizes that data decides are not such ones).
     #[error("the value depends on the size `{name}`: compile the graph and give it one")]
     NeedsSize {
         /// The first such size.
@@ -93,27 +94,42 @@ fn place(key: String) -> Place {
     place
 }
 
-fn symbol_in<'e>(sizes: impl IntoIterator<Item = &'e IndexExpr>) -> Option<u32> {
-    let mut found = None;
-    for size in sizes {
-        size.visit_atoms(&mut |atom| {
-            if let IndexNode::Sym(s) = atom {
-                found.get_or_insert(s.0);
-            }
-        });
-    }
-    found
+/// The sizes of a lifted graph: only data decides them.
+struct Sizes<'g> {
+    from: &'g IrGraph,
+    /// By symbol of `from`: the one of the lifted graph, once the call that binds it was added.
+    moved: Vec<Option<IndexExpr>>,
+    /// The first symbol met that something else decides.
+    free: Option<SymId>,
 }
 
-/// The first symbol that a node's type or kind mentions.
-fn symbol_of(kind: &NodeKind, ty: &TensorType) -> Option<u32> {
-    let inside = match kind {
-        NodeKind::View(View::Pad { lo, hi, .. }) => symbol_in(lo.iter().chain(hi)),
-        NodeKind::View(View::Slice { start, .. }) => symbol_in(start),
-        NodeKind::View(View::Window { size, .. }) => symbol_in([size]),
-        _ => None,
-    };
-    inside.or_else(|| symbol_in(&ty.shape))
+impl Sizes<'_> {
+    fn of(&mut self, e: &IndexExpr) -> IndexExpr {
+        e.replace(&mut |atom| match atom {
+            IndexNode::Sym(s) => {
+                let known = self.moved.get(s.0 as usize).cloned().flatten();
+                if known.is_none() {
+                    self.free.get_or_insert(*s);
+                }
+                known
+            }
+            _ => None,
+        })
+    }
+
+    /// The kind over the lifted graph's sizes; a call binds one that is added to `to`.
+    fn kind(&mut self, kind: &NodeKind, to: &mut IrGraph) -> NodeKind {
+        if let NodeKind::Call(function) = kind
+            && let Some(symbol) = function.binds()
+            && let Some(upper) = &self.from.symbols()[symbol.0 as usize].upper
+        {
+            let upper = self.of(upper);
+            // Not its own name, which tells what else was recorded.
+            self.moved[symbol.0 as usize] = Some(to.add_data_symbol("size", upper).into());
+        }
+        let this = RefCell::new(self);
+        kind.with_extents(&|e| this.borrow_mut().of(e))
+    }
 }
 
 /// The part of a graph that one output needs, with its arrays as inputs, and the arrays.
@@ -121,26 +137,31 @@ fn lift(from: &IrGraph) -> Result<(IrGraph, Vec<HostTensor>), EvalError> {
     let uses = from.use_counts();
     let mut to = IrGraph::new("eval");
     let mut data = Vec::new();
+    let mut sizes = Sizes {
+        from,
+        moved: vec![None; from.symbols().len()],
+        free: None,
+    };
     let mut moved: Vec<Option<NodeId>> = vec![None; from.len()];
     for (id, node) in from.nodes() {
-        let needed = uses[id.index()] > 0 || from.outputs().iter().any(|o| o.node == id);
         if let NodeKind::Input { name, .. } = &node.kind {
-            if needed {
+            if uses[id.index()] > 0 {
                 return Err(EvalError::NeedsInput { name: name.clone() });
             }
             continue;
         }
-        if let Some(symbol) = symbol_of(&node.kind, &node.ty) {
-            let name = from.symbols()[symbol as usize].name.clone();
+        let kind = sizes.kind(&node.kind, &mut to);
+        if let Some(symbol) = sizes.free {
+            let name = from.symbol_name(symbol);
             return Err(EvalError::NeedsSize { name });
         }
         let operands: Vec<NodeId> = node.operands.iter().filter_map(|o| moved[o.index()]).collect();
-        let added = match &node.kind {
+        let added = match kind {
             NodeKind::Data(array) => {
-                data.push(array.0.clone());
+                data.push(array.0);
                 to.add_input(&format!("data{}", data.len() - 1), node.ty.clone(), node.origin.clone())
             }
-            kind => to.add(kind.clone(), &operands, node.origin.clone()),
+            kind => to.add(kind, &operands, node.origin.clone()),
         };
         moved[id.index()] = Some(added.map_err(|e| Errors::new(vec![e]))?);
     }
@@ -163,8 +184,8 @@ impl Tensor {
     /// let g = Graph::default();
     /// let a = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
     /// let y = (a.matmul(&a) + 1.0).sum(0).eval()?;
-    /// assert_eq!(y.as_slice::<f32>(), Some(&[24.0, 34.0][..]));
-    /// # Ok::<(), tlc::EvalError>(())
+    /// assert_eq!(y.as_slice::<f32>()?, [24.0, 34.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors

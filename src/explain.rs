@@ -10,7 +10,6 @@ use tlc_ir::{Graph, NodeId, NodeKind, SymId, Target};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::Clusters;
 use tlc_passes::planner::{LaunchReport, Planned};
-use tlc_passes::reason::FusionDecision;
 use tlc_runtime::executable::LoopTime;
 
 /// What one step costs, as predicted from the machine model.
@@ -84,7 +83,7 @@ impl<'a> Costs<'a> {
         bound.as_const().and_then(|v| u64::try_from(v).ok())
     }
 
-    /// The cost of a step, whose least time `floor` makes of bytes and operations; `usual` bounds it where sizes are unknown.
+    /// The cost of a step, whose least time `floor` gives from bytes and operations; `usual` bounds it where sizes are unknown.
     fn cost(
         &self,
         step: String,
@@ -511,15 +510,20 @@ fn write_plan(
         }
     }
     writeln!(out, "\nfusion decisions")?;
-    for FusionDecision {
-        producer,
-        consumer,
-        reason,
-    } in &clusters.decisions
-    {
-        let verdict = if reason.accepted() { "fused  " } else { "refused" };
-        let (producer, consumer) = (operation_text(graph, *producer), operation_text(graph, *consumer));
-        writeln!(out, "  {verdict} {producer} -> {consumer}: {reason}")?;
+    for edge in clusters.ledger.edges() {
+        let Some((last, before)) = edge.split_last() else {
+            continue;
+        };
+        let verdict = if last.reason.accepted() { "fused  " } else { "refused" };
+        let (producer, consumer) = (
+            operation_text(graph, last.producer),
+            operation_text(graph, last.consumer),
+        );
+        writeln!(out, "  {verdict} {producer} -> {consumer}: {}", last.reason)?;
+        for d in before.iter().filter(|d| d.reason != last.reason) {
+            let verdict = if d.reason.accepted() { "fused" } else { "refused" };
+            writeln!(out, "            before, {verdict} by {}: {}", d.stage.name(), d.reason)?;
+        }
     }
     writeln!(out, "\nmemory")?;
     match &planned.layout {

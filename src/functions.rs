@@ -51,8 +51,8 @@ macro_rules! along_axis {
 
 unary! {
     negative, abs, sign, bit_not, logical_not, floor, ceil, round, trunc, sqrt, rsqrt, exp, exp2, expm1, log, log2, log10,
-    log1p, sin, cos, tan, asin, acos, atan, sinh, cosh, tanh, erf, reciprocal, square, is_nan, is_inf, is_finite, relu,
-    gelu, gelu_tanh, sigmoid, silu, softplus, log_sigmoid, mish, hard_sigmoid, hard_swish, transpose, flatten,
+    log1p, sin, cos, tan, asin, acos, atan, sinh, cosh, tanh, asinh, acosh, atanh, erf, reciprocal, square, is_nan, is_inf, is_finite, relu,
+    gelu, gelu_tanh, sigmoid, silu, softplus, log_sigmoid, softsign, mish, hard_sigmoid, hard_swish, transpose, flatten,
     diag_embed, trace,
 }
 

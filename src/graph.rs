@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - Recording never panics and never fails at the call: a refused operation leaves a poisoned [`Tensor`] and an [`Error`]
-//!   in the graph. [`Graph::finish`] answers all of them.
+//!   in the graph. [`Graph::finish`] returns all of them.
 //! - The handle is `Send + Sync`; clones share one recording. Order of recording is order of locking, so a graph recorded
 //!   by one thread is deterministic.
 
@@ -15,7 +15,9 @@ use tlc_ir::{DType, Graph as IrGraph, IndexExpr, Scalar};
 
 use crate::dim::{Dim, IntoShape};
 use crate::error::{Error, Errors};
-use crate::scope::{self, Step, record, refuse, refuse_expecting};
+use crate::ops::random;
+use crate::scope::{self, Step, record, refuse};
+use crate::streams::{self, Streams};
 use crate::tensor::Tensor;
 
 /// A recording in progress. Cloning gives another handle on the same recording.
@@ -28,11 +30,34 @@ pub struct Graph {
 struct State {
     ir: IrGraph,
     errors: Vec<Error>,
-    streams: u32,
-    seed: u64,
+    /// Shared with the bodies of the graph's loops.
+    streams: Arc<Mutex<Streams>>,
+    seed: Seed,
+    /// The key of random numbers under that seed, once one was drawn.
     key: Option<NodeId>,
+    /// In the body of a loop: what it is the body of.
+    around: Option<Around>,
     /// What is recorded now is this node, or this tensor, of an imported model.
     within: Option<Origin>,
+}
+
+/// What the key of random numbers follows from.
+#[derive(Clone, Copy, Default)]
+enum Seed {
+    /// In a body the key of the graph around it, elsewhere 0.
+    #[default]
+    Inherited,
+    Number(u64),
+    Input(NodeId),
+}
+
+/// The graph around a body, and what the body reads of it.
+struct Around {
+    graph: Graph,
+    /// The number of the iteration, in the body.
+    number: NodeId,
+    /// Values outside, and the inputs of the body that they are, in order.
+    captures: Vec<(NodeId, NodeId)>,
 }
 
 impl State {
@@ -73,9 +98,75 @@ impl Graph {
         }
     }
 
+    /// An empty recording of the body of a loop of this graph, with its symbols, and its first input: the iteration's number.
+    pub(crate) fn body(&self) -> (Graph, Tensor) {
+        let inner = Graph::new("body");
+        for (name, lo, hi) in self.symbol_ranges() {
+            inner.symbol(&name, lo..=hi);
+        }
+        let number = inner.input("i", DType::I64, ());
+        let mut state = inner.lock();
+        state.streams = Arc::clone(&self.lock().streams);
+        state.around = number.id().map(|number| Around {
+            graph: self.clone(),
+            number,
+            captures: Vec::new(),
+        });
+        drop(state);
+        (inner, number)
+    }
+
+    /// In a body: the graph around it.
+    pub(crate) fn around(&self) -> Option<Graph> {
+        self.lock().around.as_ref().map(|a| a.graph.clone())
+    }
+
+    /// In a body: a tensor of the graph around it, as each iteration sees it.
+    pub(crate) fn capture(&self, outer: &Tensor) -> Step {
+        let mut state = self.lock();
+        let (Some(around), Some(id)) = (&state.around, outer.id()) else {
+            return Ok(Tensor::poisoned(self, outer.dtype()));
+        };
+        let known = around.captures.iter().find(|(o, _)| *o == id).map(|c| c.1);
+        let name = format!("capture{}", around.captures.len());
+        let added = match known {
+            Some(inner) => Ok(inner),
+            None => {
+                let origin = state.origin();
+                state.ir.add_input(&name, outer.ty().clone(), origin)
+            }
+        };
+        if let (None, Ok(inner), Some(around)) = (known, &added, &mut state.around) {
+            around.captures.push((id, *inner));
+        }
+        drop(state);
+        self.wrap(added)
+    }
+
+    /// In a body: what it reads of the graph around it, in the order of the inputs that it reads them as.
+    pub(crate) fn captured(&self) -> Vec<Tensor> {
+        let state = self.lock();
+        let Some(around) = &state.around else {
+            return Vec::new();
+        };
+        let wrap = |(outer, _): &(NodeId, NodeId)| around.graph.wrap(Ok(*outer)).ok();
+        around.captures.iter().filter_map(wrap).collect()
+    }
+
+    /// Enters the body of a loop of this graph, for the streams of random numbers.
+    pub(crate) fn enter_loop(&self) -> streams::Entered {
+        let streams = Arc::clone(&self.lock().streams);
+        streams.lock().unwrap_or_else(PoisonError::into_inner).enter_loop()
+    }
+
     // A panic while locked leaves an append-only graph that is still well formed, so poisoning is no reason to stop.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this is the body of a loop in the other graph, or of one inside it.
+    pub(crate) fn is_inside(&self, other: &Graph) -> bool {
+        self.around().is_some_and(|g| g.is(other) || g.is_inside(other))
     }
 
     /// True if both handles share one recording.
@@ -86,7 +177,8 @@ impl Graph {
     /// A named size, any value of `range` (`1..=64`; an open end is 2^31, an open start 0). Naming it again narrows the
     /// range.
     ///
-    /// Errors: a range that holds no size.
+    /// # Errors
+    /// A range that holds no size.
     #[track_caller]
     pub fn symbol(&self, name: &str, range: impl RangeBounds<i64>) -> Dim {
         use std::ops::Bound::*;
@@ -118,7 +210,8 @@ impl Graph {
 
     /// A run-time operand.
     ///
-    /// Errors: a name that another input has, a negative extent, more elements than memory can address.
+    /// # Errors
+    /// A name that another input has, a negative extent, more elements than memory can address.
     #[track_caller]
     pub fn input(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor {
         let shape = shape.into_shape();
@@ -136,13 +229,11 @@ impl Graph {
 
     /// Names a result.
     ///
-    /// Errors: a name that another output has.
+    /// # Errors
+    /// A name that another output has.
     #[track_caller]
     pub fn output(&self, name: &str, tensor: &Tensor) {
-        scope::op("output", &[tensor], || {
-            if !tensor.graph().is(self) {
-                return refuse_expecting("a tensor of another graph", "a tensor recorded here");
-            }
+        let body = || {
             let mut state = self.lock();
             if !name.is_empty() && state.ir.outputs().iter().any(|o| o.name == name) {
                 return refuse(format!("the name `{name}` is taken by another output"));
@@ -150,9 +241,9 @@ impl Graph {
             if let Some(id) = tensor.id() {
                 state.ir.add_output(name, id);
             }
-            drop(state);
-            Ok(tensor.clone())
-        });
+            Ok(())
+        };
+        record(self, "output", &[tensor], &[], body, |_| ())
     }
 
     /// Errors so far, first to last (at most 100).
@@ -225,21 +316,28 @@ impl Graph {
         Ok(to)
     }
 
-    /// The seed of `rand` and its kin, unless [`Graph::rng_key_input`] makes the key a run-time operand. Random numbers
-    /// recorded before keep the seed they had. 0 if never called.
+    /// The seed of the random numbers recorded from here on, in place of [`Graph::rng_key_input`]'s key; those recorded before
+    /// keep the one they had. 0 if never called, and in the body of a loop the one of the graph around it: see
+    /// [`random`](crate::ops::random).
     pub fn seed(&self, seed: u64) {
-        let mut state = self.lock();
-        state.seed = seed;
-        state.key = None;
+        self.set_seed(Seed::Number(seed));
     }
 
     /// Makes the key of random numbers recorded from here on a run-time input of that name, `u64[]`, so that each call can
-    /// draw others. Answers the input.
+    /// draw others. Returns the input.
     #[track_caller]
     pub fn rng_key_input(&self, name: &str) -> Tensor {
         let key = self.input(name, DType::U64, ());
-        self.lock().key = key.id();
+        if let Some(id) = key.id() {
+            self.set_seed(Seed::Input(id));
+        }
         key
+    }
+
+    fn set_seed(&self, seed: Seed) {
+        let mut state = self.lock();
+        state.seed = seed;
+        state.key = None;
     }
 
     /// Runs `f`, whose random numbers have that seed; those recorded after it have the one of before.
@@ -255,26 +353,41 @@ impl Graph {
         result
     }
 
-    /// The key of random numbers, and a stream that nobody had before.
-    pub(crate) fn next_stream(&self) -> Step<(Tensor, u32)> {
-        let mut state = self.lock();
-        let stream = state.streams;
-        state.streams += 1;
-        let key = match state.key {
-            Some(key) => Ok(key),
-            None => {
-                let value = Scalar::from_bits(DType::U64, state.seed);
-                let origin = state.origin();
-                state.ir.add(NodeKind::Const(value), &[], origin)
-            }
-        };
-        state.key = key.as_ref().ok().copied();
+    /// The key of random numbers that are recorded now: in a body it differs from iteration to iteration.
+    pub(crate) fn random_key(&self) -> Step {
+        let state = self.lock();
+        if let Some(key) = state.key {
+            drop(state);
+            return self.wrap(Ok(key));
+        }
+        let (seed, around) = (state.seed, state.around.as_ref().map(|a| (a.graph.clone(), a.number)));
         drop(state);
-        Ok((self.wrap(key)?, stream))
+        let number = |seed: u64| self.node(NodeKind::Const(Scalar::from_bits(DType::U64, seed)), &[]);
+        let base = match (seed, &around) {
+            (Seed::Number(seed), _) => number(seed)?,
+            (Seed::Input(id), _) => self.wrap(Ok(id))?,
+            (Seed::Inherited, Some((graph, _))) => self.capture(&graph.random_key()?)?,
+            (Seed::Inherited, None) => number(0)?,
+        };
+        let key = match around {
+            Some((_, iteration)) => random::folded(&base, &self.wrap(Ok(iteration))?)?,
+            None => base,
+        };
+        self.lock().key = key.id();
+        Ok(key)
+    }
+
+    /// A stream that no other draw of this graph or of its loops has.
+    pub(crate) fn next_stream(&self) -> u32 {
+        let streams = Arc::clone(&self.lock().streams);
+        streams.lock().unwrap_or_else(PoisonError::into_inner).next()
     }
 
     /// Adds a node. A poisoned operand gives a poisoned result.
     pub(crate) fn node(&self, kind: NodeKind, operands: &[&Tensor]) -> Step {
+        if !operands.iter().all(|t| t.graph().is(self)) {
+            return Err(scope::mixed(operands.iter().map(|t| t.graph()).chain([self])));
+        }
         let mut ids = tlc_ir::graph::Operands::new();
         for t in operands {
             match t.id() {
@@ -322,7 +435,7 @@ impl Graph {
         }
     }
 
-    /// From here on nodes come from that node or tensor of an imported model; answers which one it was before.
+    /// From here on nodes come from that node or tensor of an imported model. Returns the one before.
     pub(crate) fn set_within(&self, origin: Option<Origin>) -> Option<Origin> {
         std::mem::replace(&mut self.lock().within, origin)
     }

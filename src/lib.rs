@@ -1,60 +1,90 @@
 //! A lazy tensor-graph compiler: record, optimize, fuse, compile, run and explain.
 //!
-//! A [`Graph`] records what is called on its [`Tensor`]s; nothing is computed until it is compiled.
+//! A [`Graph`] records what is called on its [`Tensor`]s. [`Graph::compile`] optimizes the whole graph, fuses it into few loops and
+//! compiles those to machine code in milliseconds. The [`Executable`] runs on arrays, slices and scalars:
 //!
 //! ```
-//! use tlc::{DType, Graph, keep};
+//! use ndarray::{Ix2, array};
+//! use tlc::{CompileOptions, DType, Graph, inputs, keep};
 //!
+//! // Record: nothing is computed yet.
 //! let g = Graph::new("row_softmax");
 //! let rows = g.symbol("rows", 1..=4096);
-//! let x = g.input("x", DType::F32, (&rows, 1024));
+//! let x = g.input("x", DType::F32, (&rows, 3));
 //! let e = (&x - x.max(keep(-1))).exp();
 //! g.output("y", &(&e / e.sum(keep(-1))));
-//! let graph = g.finish()?;
-//! assert_eq!(graph.outputs().len(), 1);
-//! # Ok::<(), tlc::Errors>(())
+//!
+//! // Compile: one kernel, for any number of rows.
+//! let softmax = g.compile(&CompileOptions::default())?;
+//! assert_eq!(softmax.plan().kernels.len(), 1);
+//!
+//! // Run: inputs by position or by name, results by name or by position.
+//! let x = array![[0.0f32, 0.0, 0.0], [f32::NEG_INFINITY, 1.0, 1.0]];
+//! let outputs = softmax.run(&inputs![&x])?;
+//! let y = outputs["y"].as_array::<f32, Ix2>()?;
+//! assert_eq!(y.row(1), array![0.0, 0.5, 0.5]);
+//!
+//! // Print: as NumPy does.
+//! println!("{}", outputs["y"]);
+//! # assert_eq!(
+//! #     outputs["y"].to_string(),
+//! #     "y: f32[2, 3]\n[[0.33333334 0.33333334 0.33333334]\n [0.         0.5        0.5       ]]"
+//! # );
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Operators take tensors and Rust scalars on either side, by value or by reference; `/` and `%` mean what they mean in
-//! NumPy (see [`operators`]). Dtypes promote and shapes broadcast as [`promotion`] says.
+//! prints
 //!
-//! A wrong shape never panics. The operation is refused, its result is poisoned, and the graph keeps the error with the line
-//! that recorded it:
-//!
+//! ```text
+//! y: f32[2, 3]
+//! [[0.33333334 0.33333334 0.33333334]
+//!  [0.         0.5        0.5       ]]
 //! ```
-//! use tlc::{DType, Graph};
 //!
-//! let g = Graph::new("wrong");
-//! let (a, b) = (g.input("a", DType::F32, [2, 3]), g.input("b", DType::F32, [4, 5]));
-//! let c = a.matmul(&b).relu() + 1.0;
-//! assert!(c.is_poisoned());
-//! let errors = g.finish().unwrap_err().to_string();
-//! assert!(errors.ends_with(
-//!     "matmul of f32[2, 3] and f32[4, 5]: inner extents 3 and 4 differ; expected f32[3, 5] on the right"
-//! ));
-//! ```
+//! # Where to go from here
+//!
+//! | | |
+//! |---|---|
+//! | [Recording](guide::recording) | tensors, operators, errors, values at once |
+//! | [Shapes and symbols](guide::shapes) | sizes that a call gives, slices, sizes that data decides |
+//! | [Running and memory](guide::running) | inputs, results, memory of your own, threads |
+//! | [Loops](guide::loops) | recurrences, conditions, captures |
+//! | [Einsum](guide::einsum) | contractions and their order |
+//! | [Explain and verify](guide::explaining) | what the compiler decided, and whether it was right |
+//! | [ONNX](guide::onnx) | models in files |
+//!
+//! The operations are methods of [`Tensor`]; [`functions`] has them as functions, [`ops`] by subject.
+//!
+//! # Features
+//!
+//! `cli`, on by default, builds the command `tlc`. A program that uses the library turns it off: `default-features = false`.
 #![forbid(unsafe_code)]
 
 pub mod compile;
+mod datum;
 pub mod dim;
 pub mod error;
 pub mod eval;
 pub mod explain;
 pub mod functions;
 pub mod graph;
+pub mod guide;
 pub mod machine_model;
 pub mod onnx;
 pub mod operators;
 pub mod ops;
 pub mod promotion;
 mod scope;
+mod streams;
 pub mod tensor;
 pub mod tlir;
 pub mod verify;
 
 pub use compile::{
-    BuildError, CompileOptions, Executable, Input, Output, Specialization, Specialize, Verdict, compile_ir,
+    BuildError, CompileOptions, Executable, Input, Output, OutputMut, Outputs, Specialization, Specialize, Verdict,
+    WrongType, compile_ir,
 };
+pub use datum::Datum;
 pub use dim::{Axes, Dim, IntoShape, keep};
 pub use error::{Error, Errors};
 pub use eval::EvalError;
@@ -62,7 +92,6 @@ pub use functions::{broadcast_tensors, concat, einsum, einsum_over, matmul, mesh
 pub use graph::Graph;
 pub use ops::attention::Attention;
 pub use ops::conv::{Conv, PerAxis};
-pub use ops::create::{Datum, IntoHost};
 pub use ops::pool::Pool;
 pub use ops::regions::RoiAlign;
 pub use ops::repeat::{Iteration, Repeat};
@@ -72,6 +101,20 @@ pub use ops::slice::{IntoSlices, Slice, s};
 pub use ops::sort::Unique;
 pub use ops::storage::{Conversion, PowerRounding};
 pub use promotion::{Operand, Weak, promote};
+pub use streams::named_scope;
 pub use tensor::Tensor;
 pub use tlc_ir::graph::{Monoid, ScatterOp, Semiring};
-pub use tlc_ir::{DType, HostTensor, Scalar};
+pub use tlc_ir::tensor::TensorError;
+pub use tlc_ir::{DType, Element, HostTensor, Scalar};
+pub use tlc_runtime::executable::{MemoryNeed, RunError, StepTime, TensorView, Watched};
+pub use tlc_runtime::mmap::MappedFile;
+pub use tlc_runtime::pool::default_threads;
+
+/// Files of numbers: `.npy`, `.npz`, safetensors, and the messages of ONNX.
+pub use tlc_formats as formats;
+/// The languages and their meaning: graphs, kernels, plans, their texts, verifiers and interpreters.
+pub use tlc_ir as ir;
+/// What decides: [`Executable::decisions`] is in its terms.
+pub use tlc_passes as passes;
+/// What loads, runs and measures.
+pub use tlc_runtime as runtime;

@@ -3,8 +3,9 @@
 //! Invariants:
 //! - Every public operation runs its body in a scope. Scopes nest per thread, because composites call other operations; the
 //!   outermost one gives every node its source line and every error its name and operand types.
-//! - An operation on a poisoned operand records nothing, reports nothing and answers a poisoned tensor.
-//! - A body never panics on bad shapes: it answers a [`Refusal`], and the tensor it would have made is poisoned.
+//! - An operation on a poisoned operand records nothing, reports nothing and returns a poisoned tensor.
+//! - An operation over tensors of several graphs is reported to each of them: none of them compiles.
+//! - A body never panics on bad shapes: it returns a [`Refusal`], and the tensor it would have made is poisoned.
 
 use std::cell::RefCell;
 use std::panic::Location;
@@ -35,10 +36,42 @@ struct Scope {
     depth: u32,
     at: Option<&'static Location<'static>>,
     failure: Option<Refusal>,
+    /// Graphs of tensors that failed together.
+    concerned: Vec<Graph>,
 }
 
 thread_local! {
-    static SCOPE: RefCell<Scope> = const { RefCell::new(Scope { depth: 0, at: None, failure: None }) };
+    static SCOPE: RefCell<Scope> =
+        const { RefCell::new(Scope { depth: 0, at: None, failure: None, concerned: Vec::new() }) };
+}
+
+/// Adds those that are not among them yet.
+fn join<'g>(all: &mut Vec<Graph>, more: impl IntoIterator<Item = &'g Graph>) {
+    for graph in more {
+        if !all.iter().any(|g| g.is(graph)) {
+            all.push(graph.clone());
+        }
+    }
+}
+
+/// Has the refusal that follows reported to these graphs, too.
+pub(crate) fn concern<'g>(graphs: impl IntoIterator<Item = &'g Graph>) {
+    SCOPE.with_borrow_mut(|s| join(&mut s.concerned, graphs));
+}
+
+/// The refusal of what would mix tensors of several graphs; it is reported to all of them.
+pub(crate) fn mixed<'g>(graphs: impl IntoIterator<Item = &'g Graph>) -> Refusal {
+    let graphs: Vec<&Graph> = graphs.into_iter().collect();
+    let of_loop = graphs.iter().any(|outer| graphs.iter().any(|g| g.is_inside(outer)));
+    concern(graphs);
+    let (problem, expected) = match of_loop {
+        true => (
+            "operands of a loop's body and of the graph around it, which are two graphs",
+            "what the body needs through the iteration's `capture`, what it computes as its results",
+        ),
+        false => ("operands recorded in different graphs", "tensors of one graph"),
+    };
+    (problem.to_string(), Some(expected.to_string()))
 }
 
 /// The source line of the outermost operation being recorded on this thread.
@@ -58,6 +91,7 @@ impl Entered {
             if s.depth == 1 {
                 s.at = Some(at);
                 s.failure = None;
+                s.concerned.clear();
             }
             Entered {
                 outermost: s.depth == 1,
@@ -124,23 +158,22 @@ struct Recording {
 }
 
 impl Recording {
-    /// `None` if an operand is poisoned.
+    /// `None` if an operand is poisoned: its graph knows why. Another graph does not, so that mixing them is reported.
     #[inline(never)]
     fn begin(graph: &Graph, operands: &[&Tensor], at: &'static Location<'static>) -> Option<Recording> {
-        if operands.iter().any(|t| t.is_poisoned()) {
+        let several = !operands.iter().all(|t| t.graph().is(graph));
+        if !several && operands.iter().any(|t| t.is_poisoned()) {
             return None;
         }
-        let mixed = !operands.iter().all(|t| t.graph().is(graph));
+        let scope = Entered::new(at);
+        let all = || std::iter::once(graph).chain(operands.iter().map(|t| t.graph()));
         Some(Recording {
-            scope: Entered::new(at),
-            mixed: mixed.then(|| {
-                let problem = "operands recorded in different graphs";
-                (problem.to_string(), Some("tensors of one graph".to_string()))
-            }),
+            scope,
+            mixed: several.then(|| mixed(all())),
         })
     }
 
-    /// Whether nothing failed in the body, which answered `refusal`. The outermost operation reports what did.
+    /// Whether nothing failed in the body, which returned `refusal`. The outermost operation reports what did.
     #[inline(never)]
     fn end(
         self,
@@ -161,19 +194,21 @@ impl Recording {
             };
         }
         // What failed inside is the reason of what failed outside.
-        let inner = SCOPE.with_borrow_mut(|s| s.failure.take());
+        let (inner, mut graphs) = SCOPE.with_borrow_mut(|s| (s.failure.take(), std::mem::take(&mut s.concerned)));
         let Some((problem, expected)) = inner.or(refusal) else {
             return true;
         };
-        let mut texts: Vec<String> = operands.iter().map(|t| graph.type_text(t.ty())).collect();
+        let mut texts: Vec<String> = operands.iter().map(|t| t.type_text()).collect();
         texts.extend_from_slice(scalars);
-        graph.report(GraphError {
+        let error = GraphError {
             op: name.to_string(),
             operands: texts,
             problem,
             expected,
             origin: origin(),
-        });
+        };
+        join(&mut graphs, [graph]);
+        graphs.iter().for_each(|g| g.report(error.clone()));
         false
     }
 }

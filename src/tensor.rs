@@ -8,7 +8,7 @@ use tlc_ir::{DType, IndexExpr, ScalarOp};
 
 use crate::dim::{Axes, Dim, resolve_axis};
 use crate::graph::Graph;
-use crate::scope::{Step, refuse_expecting};
+use crate::scope::{self, Step, refuse_expecting};
 
 /// A value that a [`Graph`] computes. Cloning is cheap.
 #[derive(Clone)]
@@ -21,7 +21,7 @@ pub struct Tensor {
 impl std::fmt::Debug for Tensor {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.node {
-            Some(id) => write!(f, "{id}: {}", self.graph.type_text(&self.ty)),
+            Some(id) => write!(f, "{id}: {}", self.type_text()),
             None => f.write_str("poisoned"),
         }
     }
@@ -87,14 +87,38 @@ impl Tensor {
         self.ty.const_shape()
     }
 
-    /// The extent of an axis (negative: from the end); 0 for an axis that does not exist.
+    /// The extent of an axis (negative: from the end).
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// let n = g.symbol("n", 1..=8);
+    /// let x = g.input("x", DType::F32, (&n, 3));
+    /// assert_eq!(x.dim(-1).as_const(), Some(3));
+    /// assert_eq!(x.dim(0), n);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An axis that does not exist; the extent is 0 then.
+    #[track_caller]
     pub fn dim(&self, axis: i64) -> Dim {
-        resolve_axis(axis, self.rank()).map_or(Dim(IndexExpr::ZERO), |a| Dim(self.ty.shape[a].clone()))
+        let body = || Ok(Dim(self.ty.shape[self.axis(axis)?].clone()));
+        scope::record(&self.graph, "dim", &[self], &[], body, |_| Dim(IndexExpr::ZERO))
     }
 
     /// Number of elements.
     pub fn elements(&self) -> Dim {
         Dim(self.ty.elements())
+    }
+
+    /// The type, printed with the symbols of its graph.
+    pub(crate) fn type_text(&self) -> String {
+        match self.node {
+            Some(_) => self.graph.type_text(&self.ty),
+            None => "a poisoned tensor".to_string(),
+        }
     }
 
     pub(crate) fn extents(&self) -> &[IndexExpr] {

@@ -156,7 +156,7 @@ fn as_text(graph: &Graph) -> Result<Graph, String> {
 }
 
 /// What the graph answers by way of an ONNX model of our own.
-fn exported(graph: &Graph, arguments: &[Input<'_>], options: &CompileOptions) -> Result<Vec<tlc::Output>, String> {
+fn exported(graph: &Graph, arguments: &[Input<'_>], options: &CompileOptions) -> Result<tlc::Outputs, String> {
     let model = tlc::onnx::export(graph).map_err(|e| format!("export: {e}"))?;
     let mut bytes = vec![];
     model.write(&mut bytes).map_err(|e| e.to_string())?;

@@ -1,10 +1,9 @@
 //! Sizes that data decides: from recording to a run, and through everything that depends on them.
 
-use tlc::{CompileOptions, DType, Executable, Graph, HostTensor, Input, concat};
+use tlc::{CompileOptions, DType, Executable, Graph, HostTensor, Input, concat, outputs};
 use tlc_ir::graph::verify::verify;
 use tlc_ir::interp::{Options, interpret};
 use tlc_ir::text::{difference, no_data, parse_graph, parse_module};
-use tlc_runtime::executable::TensorView;
 
 fn compiled(g: &Graph, threads: usize) -> Executable {
     let options = CompileOptions {
@@ -37,7 +36,7 @@ fn check(g: &Graph, all: &[Vec<HostTensor>]) -> Vec<Vec<HostTensor>> {
             }
         }
         let planned = tlc_ir::plan::interp::interpret(executables[0].plan(), None, inputs).unwrap();
-        let layout = executables[0].layout(&views(inputs)).unwrap();
+        let layout = executables[0].layout(&given(inputs)).unwrap();
         assert_eq!(planned, right);
         let placed = tlc_ir::plan::interp::interpret(executables[0].plan(), Some(&layout), inputs).unwrap();
         assert_eq!(placed, right);
@@ -46,14 +45,8 @@ fn check(g: &Graph, all: &[Vec<HostTensor>]) -> Vec<Vec<HostTensor>> {
     out
 }
 
-fn views(inputs: &[HostTensor]) -> Vec<TensorView<'_>> {
-    let all = inputs.iter();
-    all.map(|t| TensorView {
-        dtype: t.dtype(),
-        shape: t.shape(),
-        data: t.bytes(),
-    })
-    .collect()
+fn given(inputs: &[HostTensor]) -> Vec<Input<'_>> {
+    inputs.iter().map(Input::from).collect()
 }
 
 fn f32s(shape: &[usize], data: &[f32]) -> HostTensor {
@@ -161,14 +154,13 @@ fn buffers_of_the_caller_have_room_for_the_largest() {
     g.output("places", &x.nonzero());
     let e = compiled(&g, 1);
     let x = HostTensor::from_slice(&[4], &[0i64, 5, 0, 7]).unwrap();
-    let views = views(std::slice::from_ref(&x));
-    assert_eq!(e.output_shapes(&views).unwrap(), [vec![1, 4]]);
-    let mut words = [0u64; 4];
+    let given = given(std::slice::from_ref(&x));
+    assert_eq!(e.output_shapes(&given).unwrap(), [vec![1, 4]]);
     // Room for four places.
-    let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut words);
-    let shapes = e.run_into_shaped(&views, &mut [bytes]).unwrap();
+    let mut places = [0i64; 4];
+    let shapes = e.run_into_shaped(&given, &mut outputs![&mut places]).unwrap();
     assert_eq!(shapes, [vec![1, 2]]);
-    assert_eq!(words[..2], [1, 3]);
+    assert_eq!(places[..2], [1, 3]);
 }
 
 #[test]
@@ -178,4 +170,68 @@ fn a_size_that_data_decides_cannot_be_used_before_it_is_known() {
 }
 ";
     assert!(parse_graph(text, &mut no_data).is_err() || !verify(&parse_graph(text, &mut no_data).unwrap()).is_empty());
+}
+
+#[test]
+fn what_data_alone_decides_has_a_value_at_once() {
+    let g = Graph::new("eval");
+    // Neither sizes nor inputs that the value does not need matter.
+    let n = g.symbol("n", 1..=4);
+    g.input("unused", DType::F32, [&n]).nonzero();
+    let x = g.constant([0.0f32, 3.0, -1.0, 0.0, 3.0, f32::NAN]);
+    let places = x.nonzero();
+    let found = places.eval().unwrap();
+    assert_eq!(
+        (found.shape(), found.as_slice()),
+        (&[1, 4][..], Some(&[1i64, 2, 4, 5][..]))
+    );
+    let unique = x.unique(None, true);
+    let values = unique.values.slice(..3).eval().unwrap();
+    assert_eq!(values.as_slice(), Some(&[-1.0f32, 0.0, 3.0][..]));
+    assert_eq!(unique.counts.eval().unwrap().as_slice(), Some(&[1i64, 2, 2, 1][..]));
+    assert_eq!(unique.first.eval().unwrap().as_slice(), Some(&[2i64, 0, 1, 5][..]));
+    assert_eq!(
+        unique.inverse.eval().unwrap().as_slice(),
+        Some(&[1i64, 2, 0, 1, 2, 3][..])
+    );
+    // A size that follows from another one, beside a constant, and in a loop.
+    let kept = x.take(&places.select_index(0, 0), 0).cast(DType::I32);
+    let joined = concat(&[&kept.unique(None, false).values, &g.constant([7i32])], 0);
+    assert_eq!(joined.eval().unwrap().as_slice(), Some(&[3i32, -1, 0, 7][..]));
+    let doubled = g.repeat(2).carry(&kept).record(|i| vec![&i.carried[0] * 2]).remove(0);
+    assert_eq!(doubled.eval().unwrap().as_slice(), Some(&[12i32, -4, 12, 0][..]));
+    let boxes = g.constant([[[0.0f32, 0.0, 1.0, 1.0], [0.0, 0.0, 1.0, 0.9], [2.0, 2.0, 3.0, 3.0]]]);
+    let scores = g.constant([[[0.5f32, 0.9, 0.7]]]);
+    let (most, half) = (g.scalar(9, DType::I64), g.scalar(0.5, DType::F32));
+    let taken = boxes.suppress(&scores, &most, &half, &g.scalar(0.1, DType::F32), false);
+    assert_eq!(taken.eval().unwrap().as_slice(), Some(&[0i64, 0, 1, 0, 0, 2][..]));
+    // Of no elements, and none of them.
+    let empty = g.zeros([0], DType::F32);
+    assert_eq!(empty.nonzero().eval().unwrap().shape(), [1, 0]);
+    assert_eq!(empty.unique(None, true).values.eval().unwrap().shape(), [0]);
+    assert_eq!(g.zeros([2, 3], DType::I8).nonzero().eval().unwrap().shape(), [2, 0]);
+    assert_eq!(g.scalar(2, DType::I8).nonzero().eval().unwrap().shape(), [0, 1]);
+}
+
+#[test]
+fn a_loop_has_a_value_beside_sizes_that_it_does_not_use() {
+    let g = Graph::new("eval");
+    let n = g.symbol("n", 1..=4);
+    let x = g.constant([1.0f32, 2.0]);
+    let y = g.repeat(3).carry(&x).record(|i| vec![&i.carried[0] + 1.0]).remove(0);
+    assert_eq!(y.eval().unwrap().as_slice(), Some(&[4.0f32, 5.0][..]));
+    for needs in [
+        g.repeat(&n).carry(&x).record(|i| vec![&i.carried[0] + 1.0]).remove(0),
+        g.repeat(3)
+            .carry(&x)
+            .record(|i| vec![&i.carried[0] + i.graph().ones(&n, DType::F32).sum(0)])
+            .remove(0),
+        g.ones(&n, DType::F32).nonzero(),
+    ] {
+        let error = needs.eval().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "the value depends on the size `n`: compile the graph and give it one"
+        );
+    }
 }

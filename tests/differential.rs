@@ -7,9 +7,15 @@ use tlc::{CompileOptions, compile_ir};
 use tlc_ir::interp::{self, Bounded, compare, interpret, interpret_with_bounds};
 
 use tlc_ir::testgen::{Case, GenOptions, random_case};
-use tlc_ir::{DType, HostTensor};
+use tlc_ir::{DType, Graph, HostTensor};
 
-fn run(case: &Case, inputs: &[HostTensor], threads: usize, passes: Option<&str>) -> Result<Vec<HostTensor>, String> {
+/// The outputs, and the graph that was compiled if contractions in it were regrouped.
+fn run(
+    case: &Case,
+    inputs: &[HostTensor],
+    threads: usize,
+    passes: Option<&str>,
+) -> Result<(Vec<HostTensor>, Option<Graph>), String> {
     let names = case.graph.symbols().iter().map(|s| s.name.clone());
     let options = CompileOptions {
         threads: Some(threads),
@@ -21,7 +27,9 @@ fn run(case: &Case, inputs: &[HostTensor], threads: usize, passes: Option<&str>)
     let outputs = executable
         .run(&inputs.iter().map(Into::into).collect::<Vec<_>>())
         .map_err(|e| format!("run: {e}"))?;
-    Ok(outputs.iter().map(|o| o.to_host()).collect())
+    let decisions = executable.decisions();
+    let regrouped = (!decisions.paths.is_empty()).then(|| decisions.graph.clone());
+    Ok((outputs.iter().map(|o| o.to_host()).collect(), regrouped))
 }
 
 fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
@@ -36,8 +44,8 @@ fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
             .collect(),
         ..interp::Options::default()
     };
-    let one = run(case, &inputs, 1, passes)?;
-    let two = run(case, &inputs, 2, passes)?;
+    let (one, regrouped) = run(case, &inputs, 1, passes)?;
+    let (two, _) = run(case, &inputs, 2, passes)?;
     for (k, (a, b)) in one.iter().zip(&two).enumerate() {
         if a != b {
             return Err(format!("output {k} differs between one and two threads"));
@@ -46,26 +54,26 @@ fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
     let exact = interpret(&case.graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;
     let bounded = interpret_with_bounds(&case.graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;
     let compared = compare_all(&one, &exact, &bounded);
-    if compared.is_err() && without_paths(case, passes) != passes.map(String::from).unwrap_or_else(default_passes) {
-        // A contraction order regroups products and sums, which is the einsum's licence: where infinities, NaN or empty
-        // sums meet, both orders are right and differ. In the written order there is nothing to excuse.
-        let plain = run(case, &inputs, 1, Some(&without_paths(case, passes)))?;
-        return compare_all(&plain, &exact, &bounded);
-    }
-    compared
+    let (Err(_), Some(regrouped)) = (&compared, regrouped) else {
+        return compared;
+    };
+    // Contractions are regrouped as `NodeKind::Einsum` permits: where infinities or empty sums meet, both orders are right and
+    // differ. Then the result is that of the regrouped graph, and in the written order it is that of the graph itself.
+    let exact_of = |e| format!("interpreter, regrouped: {e}");
+    let exact_regrouped = interpret(&regrouped, &inputs, &options).map_err(exact_of)?;
+    let bounded_regrouped = interpret_with_bounds(&regrouped, &inputs, &options).map_err(exact_of)?;
+    compare_all(&one, &exact_regrouped, &bounded_regrouped).map_err(|e| format!("regrouped: {e}"))?;
+    let (plain, _) = run(case, &inputs, 1, Some(&without_paths(passes)))?;
+    compare_all(&plain, &exact, &bounded)
 }
 
 fn default_passes() -> String {
     tlc_passes::pipeline::Pipeline::default().to_string()
 }
 
-/// The passes without `einsum-path`, if the graph has an einsum that it would break up.
-fn without_paths(case: &Case, passes: Option<&str>) -> String {
+/// The passes without `einsum-path`.
+fn without_paths(passes: Option<&str>) -> String {
     let names = passes.map(String::from).unwrap_or_else(default_passes);
-    let einsum = |n: &tlc_ir::Node| matches!(&n.kind, tlc_ir::NodeKind::Einsum { .. });
-    if !case.graph.nodes().any(|(_, n)| einsum(n)) {
-        return names;
-    }
     names
         .split(',')
         .filter(|p| *p != "einsum-path")

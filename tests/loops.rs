@@ -285,11 +285,11 @@ fn what_does_not_fit_is_refused_where_it_was_recorded() {
             let x = x(g);
             g.repeat(2).carry(&x).record(|i| vec![&i.carried[0] + &x])
         },
-        "different graphs",
+        "through the iteration's `capture`",
     );
     refused(
         &|g| g.repeat(2).carry(&x(g)).record(|_| vec![]),
-        "the body answers 0 values",
+        "the body returns 0 values",
     );
     refused(
         &|g| {

@@ -6,7 +6,6 @@ use std::path::Path;
 use tlc::onnx::{ImportOptions, import};
 use tlc::{CompileOptions, HostTensor, Input, Specialize, compile_ir};
 use tlc_formats::npz;
-use tlc_runtime::executable::TensorView;
 use tlc_runtime::memory::{live_bytes, take_peak_bytes};
 
 /// One test: the counts are those of the process.
@@ -43,16 +42,8 @@ fn networks_take_no_more_memory_than_they_are_said_to() {
                 })
                 .collect();
             let inputs: Vec<&HostTensor> = executable.plan().inputs.iter().map(|i| &all[&i.name]).collect();
-            let views: Vec<TensorView<'_>> = inputs
-                .iter()
-                .map(|t| TensorView {
-                    dtype: t.dtype(),
-                    shape: t.shape(),
-                    data: t.bytes(),
-                })
-                .collect();
-            let need = executable.memory(&views).expect("they fit");
             let given: Vec<Input<'_>> = inputs.iter().map(|t| (*t).into()).collect();
+            let need = executable.memory(&given).expect("they fit");
             let before = live_bytes();
             let _ = take_peak_bytes();
             for _ in 0..2 {

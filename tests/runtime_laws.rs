@@ -2,7 +2,8 @@
 //! may be given away, and inputs that do not fit answered with an error that says what would.
 
 use tlc::{
-    Attention, BuildError, CompileOptions, Conv, DType, Executable, Graph, HostTensor, Input, Output, Pool, Tensor,
+    Attention, BuildError, CompileOptions, Conv, DType, Executable, Graph, HostTensor, Input, Output, Outputs, Pool,
+    Tensor, inputs, outputs,
 };
 use tlc_runtime::executable::RunError;
 
@@ -31,7 +32,7 @@ fn values(shape: &[usize], seed: u32) -> HostTensor {
     HostTensor::from_slice(shape, &data).unwrap()
 }
 
-fn run(e: &Executable, inputs: &[HostTensor]) -> Vec<Output> {
+fn run(e: &Executable, inputs: &[HostTensor]) -> Outputs {
     let inputs: Vec<Input<'_>> = inputs.iter().map(Input::from).collect();
     e.run(&inputs).unwrap()
 }
@@ -321,20 +322,13 @@ fn an_empty_batch_gives_empty_results() {
 fn buffers_of_a_wrong_size_are_refused() {
     let e = compile(1, |g| g.output("y", &(f32s(g, "x", &[4]) * 2.0)));
     let x = values(&[4], 1);
-    let view = tlc_runtime::executable::TensorView {
-        dtype: F32,
-        shape: &[4],
-        data: x.bytes(),
-    };
-    let mut small = [0u32; 3];
-    let error = e
-        .run_into(&[view], &mut [bytemuck::cast_slice_mut(&mut small)])
-        .unwrap_err();
+    let mut small = [0f32; 3];
+    let error = e.run_into(&inputs![&x], &mut outputs![&mut small]).unwrap_err();
     assert_eq!(
         error.to_string(),
         "output `y`: expected 16 bytes aligned to 4, found 12"
     );
-    assert!(e.run_into(&[view], &mut []).is_err());
+    assert!(e.run_into(&inputs![&x], &mut []).is_err());
 }
 
 #[test]

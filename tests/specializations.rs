@@ -2,7 +2,7 @@
 //! sizes that break an assumption.
 
 use tlc::{
-    Attention, CompileOptions, DType, Executable, Graph, HostTensor, Input, Output, Specialize, Tensor, Verdict,
+    Attention, CompileOptions, DType, Executable, Graph, HostTensor, Input, Outputs, Specialize, Tensor, Verdict,
 };
 use tlc_runtime::executable::RunError;
 
@@ -38,7 +38,7 @@ impl Numbers {
     }
 }
 
-fn run(e: &Executable, inputs: &[HostTensor]) -> Result<Vec<Output>, RunError> {
+fn run(e: &Executable, inputs: &[HostTensor]) -> Result<Outputs, RunError> {
     let inputs: Vec<Input<'_>> = inputs.iter().map(Input::from).collect();
     e.run(&inputs)
 }

@@ -7,8 +7,7 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use tlc::{CompileOptions, DType, Executable, Graph, Tensor};
-use tlc_runtime::executable::TensorView;
+use tlc::{CompileOptions, DType, Executable, Graph, Input, Tensor, outputs};
 
 const OPTIONS: usize = 10_000_000;
 const RATE: f64 = 0.03;
@@ -140,24 +139,17 @@ fn run() -> Outcome<bool> {
     let graph = record();
     let mut good = true;
     let mut last: Option<Executable> = None;
-    let all = tlc_runtime::pool::default_threads();
+    let all = tlc::default_threads();
     for threads in if all > 1 { vec![1, all] } else { vec![1] } {
         let options = CompileOptions {
             threads: Some(threads),
             ..CompileOptions::default()
         };
         let executable = graph.compile(&options)?;
-        let views = inputs.each_ref().map(|data| TensorView {
-            dtype: DType::F32,
-            shape: &[OPTIONS],
-            data: bytemuck::cast_slice(data),
-        });
+        let given = inputs.each_ref().map(Input::from);
         call.fill(f32::NAN);
         put.fill(f32::NAN);
-        let seconds = least_seconds(|| {
-            let mut outputs = [bytemuck::cast_slice_mut(&mut call), bytemuck::cast_slice_mut(&mut put)];
-            Ok(executable.run_into(&views, &mut outputs)?)
-        })?;
+        let seconds = least_seconds(|| Ok(executable.run_into(&given, &mut outputs![&mut call, &mut put])?))?;
         let off = error(&inputs, &call, &put);
         line(
             &format!("tlc, {threads} thread{}", if threads == 1 { "" } else { "s" }),

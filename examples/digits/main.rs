@@ -7,8 +7,8 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use tlc::{CompileOptions, Conv, DType, Executable, Graph, HostTensor, Pool, Tensor};
-use tlc_formats::{npz, safetensors};
+use tlc::formats::{npz, safetensors};
+use tlc::{CompileOptions, Conv, DType, Executable, Graph, HostTensor, Pool, Tensor, inputs};
 
 const DIGITS: &[u8] = include_bytes!("digits.npz");
 const REFERENCE: &[u8] = include_bytes!("reference.npz");
@@ -87,7 +87,7 @@ fn median_seconds(executable: &Executable, images: &HostTensor) -> Outcome<f64> 
     let mut samples = Vec::with_capacity(101);
     for _ in 0..101 {
         let start = Instant::now();
-        executable.run(&[images.into()])?;
+        executable.run(&inputs![images])?;
         samples.push(start.elapsed().as_secs_f64());
     }
     samples.sort_by(f64::total_cmp);
@@ -98,9 +98,9 @@ fn evaluate(title: &str, key: &str, executable: &Executable) -> Outcome<bool> {
     let images = npz::read(DIGITS, "test_images")?;
     let labels = npz::read(DIGITS, "test_labels")?;
     let reference = npz::read(REFERENCE, key)?;
-    let outputs = executable.run(&[(&images).into()])?;
-    let logits = outputs[0].as_slice::<f32>().ok_or("logits are f32")?;
-    let digits = outputs[1].as_slice::<i64>().ok_or("digits are i64")?;
+    let outputs = executable.run(&inputs![&images])?;
+    let logits = outputs["logits"].as_slice::<f32>()?;
+    let digits = outputs["digits"].as_slice::<i64>()?;
     let right = digits
         .iter()
         .enumerate()

@@ -101,7 +101,7 @@ fn run() -> Outcome<bool> {
 
     println!("{NETWORK}\n  p, q, r, s, t = {SITE}, the others {BOND}\n");
     let ranks: Vec<usize> = tensors.iter().map(|t| t.shape().len()).collect();
-    let letters = tlc_ir::einsum::parse(NETWORK, &ranks)?.letters();
+    let letters = tlc::ir::einsum::parse(NETWORK, &ranks)?.letters();
     let path = &executable.decisions().paths.first().ok_or("no order was chosen")?.path;
     for line in path.report(&letters).to_string().lines() {
         println!("  {line}");
@@ -113,7 +113,7 @@ fn run() -> Outcome<bool> {
         let begin = Instant::now();
         let outputs = executable.run(&views)?;
         least = least.min(begin.elapsed().as_secs_f64());
-        value = f64::from(outputs[0].as_slice::<f32>().ok_or("the overlap is f32")?[0]);
+        value = f64::from(outputs["overlap"].as_scalar::<f32>()?);
     }
     let expected = by_hand(&tensors);
     let off = ((value - expected) / expected).abs();

@@ -10,8 +10,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use ndarray::{Array2, s as cut};
-use tlc::{CompileOptions, DType, Executable, Graph, s};
-use tlc_runtime::executable::TensorView;
+use tlc::{CompileOptions, DType, Executable, Graph, inputs, outputs, s};
 
 const SIDE: usize = 512;
 const STEPS: usize = 600;
@@ -95,13 +94,7 @@ fn run(path: &Path) -> Outcome<bool> {
     let (mut now, mut next) = (first.clone(), Array2::<f32>::zeros((SIDE, SIDE)));
     let begin = Instant::now();
     for _ in 0..STEPS {
-        let view = TensorView {
-            dtype: DType::F32,
-            shape: &[SIDE, SIDE],
-            data: bytemuck::cast_slice(now.as_slice().ok_or("in C order")?),
-        };
-        let out = next.as_slice_mut().ok_or("in C order")?;
-        step.run_into(&[view], &mut [bytemuck::cast_slice_mut(out)])?;
+        step.run_into(&inputs![&now], &mut outputs![&mut next])?;
         std::mem::swap(&mut now, &mut next);
     }
     let seconds = begin.elapsed().as_secs_f64();

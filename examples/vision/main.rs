@@ -15,7 +15,7 @@ use std::time::Instant;
 use picture::Picture;
 use reader::{Read, Reader};
 use tlc::HostTensor;
-use tlc_formats::npz;
+use tlc::formats::npz;
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 

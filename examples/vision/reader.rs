@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use tlc::formats::onnx::Model;
 use tlc::onnx::{ImportOptions, import};
 use tlc::{
     CompileOptions, DType, Executable, Graph, GridSample, HostTensor, Interpolation, Outside, Resample, compile_ir,
     stack,
 };
-use tlc_formats::onnx::Model;
 
 use crate::Outcome;
 use crate::picture::Picture;
@@ -117,7 +117,7 @@ impl Reader {
         let enlarged = self.enlarge.run(&[(&pixels).into()])?;
         let detected = self.detect.run(&[(&enlarged[0]).into()])?.remove(0);
         let size = (detected.shape()[2], detected.shape()[3]);
-        let probability = detected.as_slice::<f32>().ok_or("probabilities are f32")?.to_vec();
+        let probability = detected.as_slice::<f32>()?.to_vec();
         let found = regions(&probability, size.1, (picture.width, picture.height));
         let mut read = Read {
             lines: vec![],
@@ -131,7 +131,7 @@ impl Reader {
         }
         let scores = self.recognized(&pixels, &found)?;
         let classes = self.characters.len();
-        let all = scores.as_slice::<f32>().ok_or("probabilities are f32")?;
+        let all = scores.as_slice::<f32>()?;
         if scores.shape().last() != Some(&classes) {
             return Err(format!(
                 "the recognizer has {:?} classes; expected {classes}",

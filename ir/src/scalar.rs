@@ -2,11 +2,12 @@
 //!
 //! **Floats** follow IEEE 754 strictly: no contraction, no reassociation, no flushing of denormals. f16 and bf16 compute in
 //! f32 and round once to the narrow type; for `+ - * / sqrt` that is the correctly rounded result. Transcendental
-//! functions are accurate to the ulps that the emitter documents, and exact on specials (NaN, infinities, zeros) as in
+//! functions are accurate to the ulps of [`ScalarOp::ulps`], and exact on specials (NaN, infinities, zeros) as in
 //! C99 Annex F.
 //!
 //! **Sums** (Reduce, Einsum and Scan with `add`) may reassociate, and the identity +0 may or may not take part: the sign of a
 //! zero sum is open, and a sum of the one term −0 may be either zero. Nothing else about a sum of one term is open.
+//! What an Einsum may regroup besides is stated at [`NodeKind::Einsum`](crate::graph::NodeKind::Einsum).
 //!
 //! | operation | meaning beyond the obvious |
 //! |---|---|
@@ -21,6 +22,8 @@
 //! | `eq ne lt le` | `ne` is the negation of `eq`; anything ordered against NaN is false |
 //! | `and or xor not` | logical on bool, bitwise on integers |
 //! | `select(c, a, b)` | `a` where `c`, else `b`; the other operand's NaN does not leak |
+//! | `acosh` | NaN below 1 |
+//! | `atanh` | infinite at −1 and 1, NaN beyond |
 //! | `fma(a, b, c)` | `a*b + c` with one rounding; on f16 and bf16 that is f32's, and the rounding to the narrow type follows |
 //! | `convert` to an integer | from float: truncate, saturate, NaN is 0; from integer: wrap |
 //! | `convert` to a float | round to nearest, ties to even, once |
@@ -34,7 +37,7 @@ use std::fmt;
 use crate::dtype::{DType, Scalar};
 
 macro_rules! ops {
-    ($($variant:ident $name:literal $arity:literal $class:ident $doc:literal;)*) => {
+    ($($variant:ident $name:literal $arity:tt $class:ident $cost:tt $form:ident $carry:ident $ulps:literal $doc:literal;)*) => {
         /// An elementwise operation on one to three scalars.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
         pub enum ScalarOp { $(#[doc = $doc] $variant,)* }
@@ -47,6 +50,15 @@ macro_rules! ops {
             /// Number of operands.
             pub const fn arity(self) -> usize { match self { $(ScalarOp::$variant => $arity,)* } }
             const fn class(self) -> Class { match self { $(ScalarOp::$variant => Class::$class,)* } }
+            /// What an element costs.
+            pub const fn cost(self) -> Cost { match self { $(ScalarOp::$variant => Cost::$cost,)* } }
+            /// What it is to emitters.
+            pub const fn form(self) -> Form { match self { $(ScalarOp::$variant => Form::$form,)* } }
+            /// How an error of its operands moves its result.
+            pub const fn carry(self) -> Carry { match self { $(ScalarOp::$variant => Carry::$carry,)* } }
+            /// How many ulps a right result on floats may be off, of the type that it is computed in; 0 where the result is
+            /// correctly rounded.
+            pub const fn ulps(self) -> f64 { match self { $(ScalarOp::$variant => $ulps,)* } }
         }
     };
 }
@@ -70,55 +82,102 @@ enum Class {
     Select,
 }
 
-ops! {
-    Neg "neg" 1 Number "−x; wraps on integers.";
-    Abs "abs" 1 Number "|x|.";
-    Sign "sign" 1 Number "−1, 0 or 1.";
-    Not "not" 1 Bits "Logical or bitwise complement.";
-    Floor "floor" 1 Float "Largest integer not above.";
-    Ceil "ceil" 1 Float "Smallest integer not below.";
-    Round "round" 1 Float "Nearest integer, half to even.";
-    Trunc "trunc" 1 Float "Integer part.";
-    Sqrt "sqrt" 1 Float "Square root, correctly rounded.";
-    Rsqrt "rsqrt" 1 Float "1 / sqrt(x).";
-    Exp "exp" 1 Float "e^x.";
-    Exp2 "exp2" 1 Float "2^x.";
-    Expm1 "expm1" 1 Float "e^x − 1.";
-    Log "log" 1 Float "Natural logarithm.";
-    Log2 "log2" 1 Float "Binary logarithm.";
-    Log1p "log1p" 1 Float "ln(1 + x).";
-    Sin "sin" 1 Float "Sine.";
-    Cos "cos" 1 Float "Cosine.";
-    Tan "tan" 1 Float "Tangent.";
-    Asin "asin" 1 Float "Arc sine.";
-    Acos "acos" 1 Float "Arc cosine.";
-    Atan "atan" 1 Float "Arc tangent.";
-    Sinh "sinh" 1 Float "Hyperbolic sine.";
-    Cosh "cosh" 1 Float "Hyperbolic cosine.";
-    Tanh "tanh" 1 Float "Hyperbolic tangent.";
-    Erf "erf" 1 Float "Error function.";
-    Add "add" 2 Number "x + y.";
-    Sub "sub" 2 Number "x − y.";
-    Mul "mul" 2 Number "x · y.";
-    Div "div" 2 Number "x / y.";
-    Rem "rem" 2 Number "Remainder with the sign of the dividend.";
-    Mod "mod" 2 Number "Remainder with the sign of the divisor.";
-    Pow "pow" 2 Float "x^y.";
-    Atan2 "atan2" 2 Float "Angle of the point (y, x): `atan2(y, x)`.";
-    Max "max" 2 Any "The larger; NaN wins.";
-    Min "min" 2 Any "The smaller; NaN wins.";
-    And "and" 2 Bits "Logical or bitwise and.";
-    Or "or" 2 Bits "Logical or bitwise or.";
-    Xor "xor" 2 Bits "Logical or bitwise exclusive or.";
-    Shl "shl" 2 Int "Shift left.";
-    Shr "shr" 2 Int "Shift right; arithmetic on signed.";
-    Eq "eq" 2 Compare "Equal.";
-    Ne "ne" 2 Compare "Not equal.";
-    Lt "lt" 2 Compare "Less.";
-    Le "le" 2 Compare "Less or equal.";
-    Select "select" 3 Select "`select(c, a, b)`.";
-    Fma "fma" 3 Float "`a*b + c`, rounded once.";
+/// What an operation costs: how dear it is to compute one again, and how much it counts in reports. The order is that of
+/// dearness.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Cost {
+    /// An instruction or a few that no machine is slow at.
+    Cheap,
+    /// A multiplication and an addition in one.
+    Fused,
+    /// A division, a root, or both: a few times as long as an addition.
+    Division,
+    /// A transcendental function: tens of instructions.
+    Function,
 }
+
+/// Who makes an operation out of what a machine has, on f32 and f64; on integers and bool all are [`Form::Native`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Form {
+    /// Each emitter, by an instruction, a few of them, or a call.
+    Native,
+    /// Legalization, by a formula of native operations: no emitter meets it there.
+    Formula,
+}
+
+/// How an error of the operands moves the result of an operation on floats, as the interpreter with bounds derives it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum Carry {
+    /// By a rule of the operation's own, in `interp/bounds/approx.rs`.
+    Own,
+    /// One operand, in which it is monotone wherever it is a number: between its values at both ends.
+    Monotone,
+}
+
+/// The table of scalar operations: calls the macro that it is given with a row for each.
+///
+/// A row is the operation, its name and number of operands; how it is typed; what it [costs](Cost); [who makes it](Form)
+/// out of native operations; how [errors of operands](Carry) carry on, and how many ulps it may be off by itself; and what
+/// it is.
+#[macro_export]
+macro_rules! scalar_rows {
+    ($rows:ident) => {
+        $rows! {
+            Neg "neg" 1 Number Cheap Native Own 0.0 "−x; wraps on integers.";
+            Abs "abs" 1 Number Cheap Native Own 0.0 "|x|.";
+            Sign "sign" 1 Number Cheap Native Own 0.0 "−1, 0 or 1.";
+            Not "not" 1 Bits Cheap Native Own 0.0 "Logical or bitwise complement.";
+            Floor "floor" 1 Float Cheap Native Own 0.0 "Largest integer not above.";
+            Ceil "ceil" 1 Float Cheap Native Own 0.0 "Smallest integer not below.";
+            Round "round" 1 Float Cheap Native Own 0.0 "Nearest integer, half to even.";
+            Trunc "trunc" 1 Float Cheap Native Own 0.0 "Integer part.";
+            Sqrt "sqrt" 1 Float Division Native Own 0.0 "Square root, correctly rounded.";
+            Rsqrt "rsqrt" 1 Float Division Formula Monotone 4.0 "1 / sqrt(x).";
+            Exp "exp" 1 Float Function Formula Monotone 4.0 "e^x.";
+            Exp2 "exp2" 1 Float Function Formula Monotone 4.0 "2^x.";
+            Expm1 "expm1" 1 Float Function Formula Monotone 4.0 "e^x − 1.";
+            Log "log" 1 Float Function Formula Monotone 4.0 "Natural logarithm.";
+            Log2 "log2" 1 Float Function Formula Monotone 4.0 "Binary logarithm.";
+            Log1p "log1p" 1 Float Function Formula Monotone 4.0 "ln(1 + x).";
+            Sin "sin" 1 Float Function Formula Own 4.0 "Sine.";
+            Cos "cos" 1 Float Function Formula Own 4.0 "Cosine.";
+            Tan "tan" 1 Float Function Formula Own 4.0 "Tangent.";
+            Asin "asin" 1 Float Function Formula Monotone 4.0 "Arc sine.";
+            Acos "acos" 1 Float Function Formula Monotone 4.0 "Arc cosine.";
+            Atan "atan" 1 Float Function Formula Monotone 4.0 "Arc tangent.";
+            Sinh "sinh" 1 Float Function Formula Monotone 4.0 "Hyperbolic sine.";
+            Cosh "cosh" 1 Float Function Formula Own 4.0 "Hyperbolic cosine.";
+            Tanh "tanh" 1 Float Function Formula Monotone 4.0 "Hyperbolic tangent.";
+            Asinh "asinh" 1 Float Function Formula Monotone 4.0 "Inverse hyperbolic sine.";
+            Acosh "acosh" 1 Float Function Formula Monotone 4.0 "Inverse hyperbolic cosine.";
+            Atanh "atanh" 1 Float Function Formula Monotone 4.0 "Inverse hyperbolic tangent.";
+            Erf "erf" 1 Float Function Formula Monotone 4.0 "Error function.";
+            Add "add" 2 Number Cheap Native Own 0.0 "x + y.";
+            Sub "sub" 2 Number Cheap Native Own 0.0 "x − y.";
+            Mul "mul" 2 Number Cheap Native Own 0.0 "x · y.";
+            Div "div" 2 Number Division Native Own 0.0 "x / y.";
+            Rem "rem" 2 Number Division Native Own 0.0 "Remainder with the sign of the dividend.";
+            Mod "mod" 2 Number Division Native Own 0.0 "Remainder with the sign of the divisor.";
+            Pow "pow" 2 Float Function Formula Own 4.0 "x^y.";
+            Atan2 "atan2" 2 Float Function Formula Own 4.0 "Angle of the point (y, x): `atan2(y, x)`.";
+            Max "max" 2 Any Cheap Native Own 0.0 "The larger; NaN wins.";
+            Min "min" 2 Any Cheap Native Own 0.0 "The smaller; NaN wins.";
+            And "and" 2 Bits Cheap Native Own 0.0 "Logical or bitwise and.";
+            Or "or" 2 Bits Cheap Native Own 0.0 "Logical or bitwise or.";
+            Xor "xor" 2 Bits Cheap Native Own 0.0 "Logical or bitwise exclusive or.";
+            Shl "shl" 2 Int Cheap Native Own 0.0 "Shift left.";
+            Shr "shr" 2 Int Cheap Native Own 0.0 "Shift right; arithmetic on signed.";
+            Eq "eq" 2 Compare Cheap Native Own 0.0 "Equal.";
+            Ne "ne" 2 Compare Cheap Native Own 0.0 "Not equal.";
+            Lt "lt" 2 Compare Cheap Native Own 0.0 "Less.";
+            Le "le" 2 Compare Cheap Native Own 0.0 "Less or equal.";
+            Select "select" 3 Select Cheap Native Own 0.0 "`select(c, a, b)`.";
+            Fma "fma" 3 Float Fused Native Own 0.0 "`a*b + c`, rounded once.";
+        }
+    };
+}
+
+scalar_rows!(ops);
 
 impl fmt::Display for ScalarOp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -153,37 +212,12 @@ impl ScalarOp {
         matches!(self, Add | Mul | Max | Min | And | Or | Xor | Eq | Ne)
     }
 
-    /// True for the functions that take tens of instructions: recomputing them is not free.
-    pub const fn is_transcendental(self) -> bool {
-        use ScalarOp::*;
-        matches!(
-            self,
-            Exp | Exp2
-                | Expm1
-                | Log
-                | Log2
-                | Log1p
-                | Sin
-                | Cos
-                | Tan
-                | Asin
-                | Acos
-                | Atan
-                | Sinh
-                | Cosh
-                | Tanh
-                | Erf
-                | Pow
-                | Atan2
-        )
-    }
-
     /// Operations that count as one floating-point operation in reports: 20 for a transcendental, 2 for `fma`, 1 otherwise.
     pub const fn flops(self) -> u64 {
-        match self {
-            ScalarOp::Fma => 2,
-            op if op.is_transcendental() => 20,
-            _ => 1,
+        match self.cost() {
+            Cost::Cheap | Cost::Division => 1,
+            Cost::Fused => 2,
+            Cost::Function => 20,
         }
     }
 
@@ -313,6 +347,11 @@ impl ScalarOp {
             Sinh => libm::sinh(x),
             Cosh => libm::cosh(x),
             Tanh => libm::tanh(x),
+            Asinh => libm::asinh(x),
+            // The library takes some numbers below -1 for valid ones.
+            Acosh if x < 1.0 => f64::NAN,
+            Acosh => libm::acosh(x),
+            Atanh => libm::atanh(x),
             Erf => libm::erf(x),
             Add => x + y,
             Sub => x - y,
@@ -446,6 +485,36 @@ mod tests {
         assert!(ScalarOp::Min.eval(&[f(f64::NAN), f(1.0)]).is_nan());
         assert!(!ScalarOp::Le.eval(&[f(f64::NAN), f(1.0)]).as_bool());
         assert!(ScalarOp::Ne.eval(&[f(f64::NAN), f(f64::NAN)]).as_bool());
+    }
+
+    #[test]
+    fn rows_agree_with_themselves() {
+        for &op in ScalarOp::ALL {
+            assert_eq!(ScalarOp::from_name(op.name()), Some(op));
+            // A formula, a function's price and an error come with functions of floats alone.
+            let formula = op.form() == Form::Formula;
+            assert_eq!(formula, op.ulps() > 0.0, "{op}");
+            assert!(formula || op.cost() != Cost::Function, "{op}");
+            assert!(!formula || op.class() == Class::Float, "{op}");
+            assert!(op.carry() == Carry::Own || op.arity() == 1, "{op}");
+        }
+    }
+
+    /// Where a row says so, a larger operand gives no smaller (or no larger) result, over the whole range.
+    #[test]
+    fn monotone_operations_are() {
+        let points = (-600..=600).map(|i: i32| f64::from(i.signum()) * 1.02f64.powi(i.abs() - 400));
+        let points: Vec<f64> = points.collect();
+        for &op in ScalarOp::ALL.iter().filter(|op| op.carry() == Carry::Monotone) {
+            let results = points.iter().map(|&x| op.eval_f64(&[x, 0.0, 0.0]));
+            let numbers: Vec<f64> = results.filter(|r| !r.is_nan()).collect();
+            assert!(numbers.len() > 100, "{op}");
+            // But for the rounding of the library.
+            let close = |w: &[f64]| (w[0] - w[1]).abs() <= 1e-14 * w[0].abs().min(w[1].abs());
+            let rises = numbers.windows(2).all(|w| w[0] <= w[1] || close(w));
+            let falls = numbers.windows(2).all(|w| w[0] >= w[1] || close(w));
+            assert!(rises || falls, "{op}");
+        }
     }
 
     #[test]

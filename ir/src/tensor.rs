@@ -14,8 +14,9 @@ use half::{bf16, f16};
 use crate::dtype::{DType, Scalar};
 use crate::fallible::fallibly;
 
-/// A Rust type that is stored as elements of one [`DType`].
-pub trait Element: bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync {
+/// A Rust type that is stored as elements of one [`DType`]. Bytes are checked where they are seen as `bool`, which may only be
+/// 0 or 1; all others take any bits.
+pub trait Element: bytemuck::NoUninit + bytemuck::CheckedBitPattern + PartialEq + fmt::Debug + Send + Sync {
     /// The dtype whose stored form this type is.
     const DTYPE: DType;
 }
@@ -24,7 +25,7 @@ macro_rules! element {
     ($($t:ty => $d:ident),*) => { $(impl Element for $t { const DTYPE: DType = DType::$d; })* };
 }
 element!(i8 => I8, i16 => I16, i32 => I32, i64 => I64, u8 => U8, u16 => U16, u32 => U32, u64 => U64,
-    f16 => F16, bf16 => BF16, f32 => F32, f64 => F64);
+    f16 => F16, bf16 => BF16, f32 => F32, f64 => F64, bool => Bool);
 
 /// Who keeps the bytes that tensors share: a mapped file, a buffer.
 pub type BytesOwner = Arc<dyn AsRef<[u8]> + Send + Sync + UnwindSafe + RefUnwindSafe>;
@@ -147,15 +148,6 @@ impl HostTensor {
             });
         }
         Self::from_bytes(T::DTYPE, shape, bytemuck::cast_slice(data))
-    }
-
-    /// A bool tensor from a slice.
-    ///
-    /// # Errors
-    /// As [`HostTensor::from_slice`].
-    pub fn from_bools(shape: &[usize], data: &[bool]) -> Result<HostTensor, TensorError> {
-        let bytes: Vec<u8> = data.iter().map(|&b| b as u8).collect();
-        Self::from_bytes(DType::Bool, shape, &bytes)
     }
 
     /// A tensor from native-endian element bytes. Bool bytes other than 0 become 1; of the types of less than a byte, which
@@ -314,12 +306,12 @@ impl HostTensor {
 
     /// The elements, if `T` is the element type.
     pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
-        (T::DTYPE == self.dtype).then(|| bytemuck::cast_slice(self.aligned_bytes()))
+        (T::DTYPE == self.dtype).then(|| bytemuck::checked::try_cast_slice(self.aligned_bytes()).ok())?
     }
 
     /// The elements, writable, if `T` is the element type.
     pub fn as_mut_slice<T: Element>(&mut self) -> Option<&mut [T]> {
-        (T::DTYPE == self.dtype).then(|| bytemuck::cast_slice_mut(self.bytes_mut()))
+        (T::DTYPE == self.dtype).then(|| bytemuck::checked::try_cast_slice_mut(self.bytes_mut()).ok())?
     }
 
     /// The element at a flat C-order index.

@@ -110,7 +110,7 @@ fn a_condition_that_never_ends_a_loop_ends_the_interpretation() {
         ..Options::default()
     };
     let h = HostTensor::from_slice(&[], &[1i64]).unwrap();
-    let go = |v| HostTensor::from_bools(&[], &[v]).unwrap();
+    let go = |v| HostTensor::from_slice(&[], &[v]).unwrap();
     let error = interpret(&graph, &[h.clone(), go(true)], &options).unwrap_err();
     assert!(matches!(error, InterpError::Steps { limit: 1000, .. }), "{error}");
     assert_eq!(interpret(&graph, &[h.clone(), go(false)], &options).unwrap(), [h]);

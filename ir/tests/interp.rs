@@ -371,7 +371,7 @@ fn what_may_go_either_way_is_uncertain_and_what_may_not_is_checked() {
     assert_eq!(bounds[0].error[1], 0.0);
     assert_eq!(bounds[1].error, [f64::INFINITY, 0.0], "1 ± u truncates to 0 or 1");
     assert_eq!(bounds[2].error, [f64::INFINITY, 0.0]);
-    let wrong = HostTensor::from_bools(&[2], &[true, false]).unwrap();
+    let wrong = HostTensor::from_slice(&[2], &[true, false]).unwrap();
     assert_eq!(
         compare(&wrong, &bounds[2]).unwrap_err().to_string(),
         "element [1] is false; expected true; 1 of 2 elements are outside their bounds"

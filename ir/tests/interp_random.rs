@@ -49,6 +49,7 @@ fn f32_function(op: ScalarOp, x: f32) -> Option<f32> {
         ScalarOp::Sinh => x.sinh(),
         ScalarOp::Cosh => x.cosh(),
         ScalarOp::Tanh => x.tanh(),
+        ScalarOp::Asinh => x.asinh(),
         ScalarOp::Rsqrt => 1.0 / x.sqrt(),
         _ => return None,
     })

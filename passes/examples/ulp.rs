@@ -33,7 +33,10 @@ impl Worst {
 /// True of odd and even functions, which work on `|x|` or with operations that are odd themselves: one sign is enough.
 fn is_symmetric(function: Function) -> bool {
     use Function::*;
-    matches!(function, Sin | Cos | Tan | Asin | Atan | Sinh | Cosh | Tanh | Erf)
+    matches!(
+        function,
+        Sin | Cos | Tan | Asin | Atan | Sinh | Cosh | Tanh | Asinh | Atanh | Erf
+    )
 }
 
 /// SplitMix64.

@@ -25,7 +25,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 
 use crate::access::{Index, Variables, operand_indices, space, view_index};
 use crate::contraction::MatrixProduct;
-use crate::reason::{FusionDecision, FusionReason};
+use crate::reason::{FusionDecision, FusionLedger, FusionReason, FusionStage, OwnStep};
 
 /// Operations (an addition is one, a transcendental function about the instructions it takes) beyond which a kernel does not
 /// grow. Compile time is linear in a kernel's size, about 10 us an operation, so any size would do for that; but from some
@@ -105,8 +105,8 @@ pub struct Cluster {
 pub struct Clusters {
     /// Clusters in execution order.
     pub clusters: Vec<Cluster>,
-    /// Every decision, in the order made.
-    pub decisions: Vec<FusionDecision>,
+    /// Every decision about a fusion; planning appends its own.
+    pub ledger: FusionLedger,
     /// True for each node that is a root.
     pub is_root: Vec<bool>,
 }
@@ -126,7 +126,7 @@ struct Group {
     flat: bool,
     /// Groups that it reads, as they were numbered when it was made.
     reads: Vec<usize>,
-    step: Option<&'static str>,
+    step: Option<OwnStep>,
     merged_into: Option<usize>,
 }
 
@@ -151,7 +151,7 @@ struct Clusterer<'g> {
     /// By node: itself, if no group has roots on both sides of the place before it, else a later node: the way to the next
     /// such place.
     next_cut: Vec<u32>,
-    decisions: Vec<FusionDecision>,
+    ledger: FusionLedger,
     /// Fusions that may still be made.
     merges: usize,
 }
@@ -198,7 +198,7 @@ fn clusters(graph: &Graph, target: &Target, once: bool, merges: usize) -> Cluste
         binders: graph.binders(),
         group_of: vec![None; graph.len()],
         next_cut: (0..=graph.len() as u32).collect(),
-        decisions: Vec::new(),
+        ledger: FusionLedger::default(),
         merges,
     };
     c.mark_roots(once);
@@ -294,17 +294,17 @@ impl Clusterer<'_> {
                 continue;
             }
             let step = match self.kind(root) {
-                NodeKind::Loop(_) => Some("loop"),
-                NodeKind::Call(_) => Some("function of the runtime"),
-                NodeKind::Einsum { .. } if self.products.contains_key(&root) => Some("matrix product"),
-                NodeKind::Scan { .. } => Some("scan"),
-                NodeKind::Scatter { .. } => Some("scatter"),
+                NodeKind::Loop(_) => Some(OwnStep::Loop),
+                NodeKind::Call(_) => Some(OwnStep::Call),
+                NodeKind::Einsum { .. } if self.products.contains_key(&root) => Some(OwnStep::MatrixProduct),
+                NodeKind::Scan { .. } => Some(OwnStep::Scan),
+                NodeKind::Scatter { .. } => Some(OwnStep::Scatter),
                 _ => None,
             };
             // Steps of their own still need their sources for ordering and the cycle check.
             let demands = match step {
                 None => self.demands_of(root),
-                Some("matrix product") => {
+                Some(OwnStep::MatrixProduct) => {
                     let p = &self.products[&root];
                     [p.lhs.base, p.rhs.base]
                         .map(|source| Demand {
@@ -313,7 +313,7 @@ impl Clusterer<'_> {
                         })
                         .into()
                 }
-                Some(_) => self.reachable_sources(root),
+                Some(OwnStep::Loop | OwnStep::Call | OwnStep::Scan | OwnStep::Scatter) => self.reachable_sources(root),
             };
             let group = self.groups.len();
             self.groups.push(Group {
@@ -349,7 +349,8 @@ impl Clusterer<'_> {
                     continue;
                 }
                 let reason = self.try_merge(from, into, false);
-                self.decisions.push(FusionDecision {
+                self.ledger.record(FusionDecision {
+                    stage: FusionStage::Merging,
                     producer,
                     consumer: root,
                     reason,
@@ -632,7 +633,8 @@ impl Clusterer<'_> {
                         continue;
                     }
                     let reason = self.try_merge(a.min(b), a.max(b), true);
-                    self.decisions.push(FusionDecision {
+                    self.ledger.record(FusionDecision {
+                        stage: FusionStage::Siblings,
                         producer: other,
                         consumer: root,
                         reason,
@@ -688,7 +690,7 @@ impl Clusterer<'_> {
         clusters.sort_by_key(|c: &Cluster| !c.once);
         Clusters {
             clusters,
-            decisions: std::mem::take(&mut self.decisions),
+            ledger: std::mem::take(&mut self.ledger),
             is_root: std::mem::take(&mut self.is_root),
         }
     }

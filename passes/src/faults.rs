@@ -9,6 +9,7 @@ use std::marker::PhantomData;
 use smallvec::SmallVec;
 use tlc_ir::graph::{Graph, GraphError, Monoid, Node, View};
 use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::walk_mut;
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
 use tlc_ir::plan::{Layout, Lines, Plan, Step, Storage};
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
@@ -387,18 +388,18 @@ pub(crate) fn after_cluster(graph: &Graph, clusters: &mut Clusters) {
 
 /// Behind lowering.
 pub(crate) fn after_lower(kernel: &mut Kernel) {
-    let mut sums = false;
-    kernel.visit(&mut |s| {
-        sums |= matches!(
+    let sum = |s: &Stmt| {
+        matches!(
             s,
             Stmt::Accumulate {
                 monoid: Monoid::Add,
                 ..
             }
-        );
-    });
+        )
+    };
+    let sums = kernel.statements().any(sum);
     let kept: Vec<bool> = kernel.scratch.iter().map(|s| s.scope == Scope::Cache).collect();
-    each(&mut kernel.body, &mut |s| match s {
+    walk_mut(&mut kernel.body, &mut |s| match s {
         Stmt::Let {
             op: Op::Const(value), ..
         } if sums && is(Fault::SumBeginsAtOne) && *value == value.dtype().zero() => *value = value.dtype().one(),
@@ -415,16 +416,6 @@ pub(crate) fn after_lower(kernel: &mut Kernel) {
     });
 }
 
-/// Every statement, outside first.
-fn each(body: &mut [Stmt], f: &mut dyn FnMut(&mut Stmt)) {
-    for s in body {
-        f(s);
-        if let Stmt::Loop { body, .. } | Stmt::If { body, .. } = s {
-            each(body, f);
-        }
-    }
-}
-
 /// Behind a directive, which made these loops; the kernel had so many scratch buffers before.
 pub(crate) fn after_directive(directive: &Directive, made: &[VarId], scratch: usize, kernel: &mut Kernel) {
     match directive {
@@ -435,7 +426,7 @@ pub(crate) fn after_directive(directive: &Directive, made: &[VarId], scratch: us
             }
         }
         Directive::RFactor { .. } if is(Fault::AccumulatorLost) => {
-            each(&mut kernel.body, &mut |s| {
+            walk_mut(&mut kernel.body, &mut |s| {
                 if let Stmt::Let {
                     op:
                         Op::Load {
@@ -458,7 +449,7 @@ pub(crate) fn after_directive(directive: &Directive, made: &[VarId], scratch: us
 /// Before legalization; answers what [`after_legalize`] wants to know.
 pub(crate) fn before_legalize(kernel: &mut Kernel) -> bool {
     let mut exponential = false;
-    each(&mut kernel.body, &mut |s| match s {
+    walk_mut(&mut kernel.body, &mut |s| match s {
         Stmt::Let {
             op: Op::Map(ScalarOp::Exp, _),
             ..
@@ -476,7 +467,7 @@ pub(crate) fn after_legalize(exponential: bool, kernel: &mut Kernel) {
     if !exponential || !is(Fault::ExponentialCoefficient) {
         return;
     }
-    each(&mut kernel.body, &mut |s| {
+    walk_mut(&mut kernel.body, &mut |s| {
         if let Stmt::Let {
             op: Op::Const(value), ..
         } = s
@@ -580,7 +571,7 @@ pub fn before_load(plan: &mut Plan) {
         .collect();
     for (number, kernel) in plan.kernels.iter_mut().enumerate() {
         if is(Fault::CodeSubtractsBackwards) {
-            each(&mut kernel.body, &mut |s| {
+            walk_mut(&mut kernel.body, &mut |s| {
                 if let Stmt::Let {
                     op: Op::Map(ScalarOp::Sub, args),
                     ..
@@ -590,13 +581,12 @@ pub fn before_load(plan: &mut Plan) {
                 }
             });
         }
-        let mut has_root = false;
-        kernel.visit(&mut |s| {
-            let root = |op: &Op| matches!(op, Op::Map(ScalarOp::Sqrt, _));
-            has_root |= matches!(s, Stmt::Let { op, .. } if root(op));
-        });
+        let root = |op: &Op| matches!(op, Op::Map(ScalarOp::Sqrt, _));
+        let has_root = kernel
+            .statements()
+            .any(|s| matches!(s, Stmt::Let { op, .. } if root(op)));
         if has_root && is(Fault::CodeReadsFarAway) {
-            each(&mut kernel.body, &mut |s| {
+            walk_mut(&mut kernel.body, &mut |s| {
                 if let Stmt::Let {
                     op:
                         Op::Load {

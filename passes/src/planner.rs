@@ -17,8 +17,8 @@ use crate::epilogue;
 use crate::legalize::legalize_for;
 use crate::lower::{Form, lower};
 use crate::memory::{self, AliasDecision};
-use crate::reason::FusionDecision;
-use crate::schedule::{Schedule, schedule, tree};
+use crate::reason::{FusionDecision, FusionStage};
+use crate::schedule::{Schedule, schedule};
 
 mod control;
 
@@ -100,7 +100,7 @@ struct Planner<'g> {
     bodies: Vec<PlannedBody>,
 }
 
-/// Plans clusters, in their order. What it decides about kernels behind products, the clusters' decisions then say.
+/// Plans clusters, in their order. What it decides about kernels behind products is appended to their ledger.
 pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned {
     let mut p = Planner {
         graph,
@@ -134,17 +134,8 @@ pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned 
     for (i, input) in p.plan.inputs.iter_mut().enumerate() {
         input.slot = p.slot_of.get(&graph.inputs()[i]).copied();
     }
-    for decision in epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches) {
-        let producer = p.values[decision.product.0 as usize];
-        let consumers = &clusters.clusters[decision.cluster].roots;
-        let reason = decision.reason.told(graph);
-        let of = |d: &&mut FusionDecision| Some(d.producer) == producer && consumers.contains(&d.consumer);
-        clusters
-            .decisions
-            .iter_mut()
-            .filter(of)
-            .for_each(|d| d.reason = reason.clone());
-    }
+    let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
+    record_epilogues(graph, clusters, &p.values, epilogues);
     memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
     #[cfg(feature = "seeded-faults")]
     crate::faults::after_grouping(&mut p.plan, &mut p.in_place);
@@ -166,6 +157,45 @@ pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned 
         bodies: p.bodies,
         aliases,
         layout,
+    }
+}
+
+/// Appends what was decided about kernels behind products, for each edge from a product to such a kernel.
+fn record_epilogues(
+    graph: &Graph,
+    clusters: &mut Clusters,
+    values: &[Option<NodeId>],
+    decisions: Vec<epilogue::Decision>,
+) {
+    let products: FxHashSet<NodeId> = decisions.iter().filter_map(|d| values[d.product.0 as usize]).collect();
+    let mut readers: FxHashMap<NodeId, Vec<NodeId>> = FxHashMap::default();
+    for d in clusters
+        .ledger
+        .entries()
+        .iter()
+        .filter(|d| products.contains(&d.producer))
+    {
+        let of = readers.entry(d.producer).or_default();
+        if !of.contains(&d.consumer) {
+            of.push(d.consumer);
+        }
+    }
+    for decision in decisions {
+        let Some(producer) = values[decision.product.0 as usize] else {
+            continue;
+        };
+        let kernel = &clusters.clusters[decision.cluster].roots;
+        let reason = decision.reason.told(graph);
+        for &consumer in readers.get(&producer).into_iter().flatten() {
+            if kernel.contains(&consumer) {
+                clusters.ledger.record(FusionDecision {
+                    stage: FusionStage::Epilogues,
+                    producer,
+                    consumer,
+                    reason: reason.clone(),
+                });
+            }
+        }
     }
 }
 
@@ -384,36 +414,21 @@ pub fn cluster_label(graph: &Graph, c: &Cluster) -> String {
 /// Renumbers a kernel's symbols to those it uses, in order of the graph; answers what each stands for.
 pub(crate) fn compact_symbols(kernel: &mut Kernel) -> Vec<IndexExpr> {
     let mut used = vec![false; kernel.symbols.len()];
-    let mut see = |e: &IndexExpr| {
+    for e in kernel.indices() {
         e.visit_atoms(&mut |a| {
             if let IndexNode::Sym(s) = a {
                 used[s.0 as usize] = true;
             }
         });
-    };
-    kernel.extents.iter().for_each(&mut see);
-    kernel.params.iter().for_each(|p| see(&p.len));
-    kernel.scratch.iter().for_each(|s| see(&s.len));
-    let mut body = std::mem::take(&mut kernel.body);
-    tree::for_each_index(&mut body, &mut |e| see(e));
+    }
     let kept: Vec<u32> = (0..used.len() as u32).filter(|&s| used[s as usize]).collect();
     if kept.len() < used.len() {
         let mut rename = |n: &IndexNode| match n {
             IndexNode::Sym(s) => kept.iter().position(|&k| k == s.0).map(|k| SymId(k as u32).into()),
             _ => None,
         };
-        kernel.extents.iter_mut().for_each(|e| *e = e.replace(&mut rename));
-        kernel
-            .params
-            .iter_mut()
-            .for_each(|p| p.len = p.len.replace(&mut rename));
-        kernel
-            .scratch
-            .iter_mut()
-            .for_each(|s| s.len = s.len.replace(&mut rename));
-        tree::for_each_index(&mut body, &mut |e| *e = e.replace(&mut rename));
+        kernel.for_each_index_mut(&mut |e| *e = e.replace(&mut rename));
         kernel.symbols = kept.iter().map(|&k| kernel.symbols[k as usize]).collect();
     }
-    kernel.body = body;
     kept.into_iter().map(|k| SymId(k).into()).collect()
 }

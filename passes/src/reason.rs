@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use rustc_hash::FxHashMap;
 use tlc_ir::NodeId;
 
 /// Why two values share a kernel, or do not.
@@ -89,8 +90,35 @@ pub enum FusionReason {
     /// Refused: the producer is a step of its own.
     OwnStep {
         /// The kind of step.
-        step: &'static str,
+        step: OwnStep,
     },
+}
+
+/// What is a step of its own, so that nothing shares a kernel with it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum OwnStep {
+    /// A loop over a plan.
+    Loop,
+    /// A function of the runtime.
+    Call,
+    /// A matrix product by the library.
+    MatrixProduct,
+    /// A scan.
+    Scan,
+    /// A scatter.
+    Scatter,
+}
+
+impl fmt::Display for OwnStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Loop => "loop",
+            Self::Call => "function of the runtime",
+            Self::MatrixProduct => "matrix product",
+            Self::Scan => "scan",
+            Self::Scatter => "scatter",
+        })
+    }
 }
 
 impl FusionReason {
@@ -162,13 +190,114 @@ impl fmt::Display for FusionReason {
     }
 }
 
+/// Where a fusion is decided. The order is that of compilation.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum FusionStage {
+    /// Which values are computed where they are used, and which get a kernel.
+    Inlining,
+    /// Which kernels merge along an edge.
+    Merging,
+    /// Which kernels merge because they read the same.
+    Siblings,
+    /// Which kernels run in the steps of the matrix products that they read.
+    Epilogues,
+}
+
+impl FusionStage {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Inlining => "inlining",
+            Self::Merging => "merging",
+            Self::Siblings => "siblings",
+            Self::Epilogues => "epilogues",
+        }
+    }
+
+    /// True for decisions that two kernels become one: what [`crate::cluster::cluster_at_most`] counts.
+    pub const fn merges_kernels(self) -> bool {
+        match self {
+            Self::Merging | Self::Siblings => true,
+            Self::Inlining | Self::Epilogues => false,
+        }
+    }
+}
+
 /// One fusion decision about an edge of the graph.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FusionDecision {
+    /// Where it was made.
+    pub stage: FusionStage,
     /// The value that is produced.
     pub producer: NodeId,
     /// The value that needs it (for siblings, the other one).
     pub consumer: NodeId,
     /// What was decided, and why.
     pub reason: FusionReason,
+}
+
+/// Every fusion decision in the order made. A later stage may decide about an edge again, and what it decides holds; what was
+/// decided before stays on record.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct FusionLedger {
+    entries: Vec<FusionDecision>,
+}
+
+impl FusionLedger {
+    /// Appends a decision.
+    pub(crate) fn record(&mut self, decision: FusionDecision) {
+        debug_assert!(
+            self.entries.last().is_none_or(|last| last.stage <= decision.stage),
+            "stages decide one after the other"
+        );
+        self.entries.push(decision);
+    }
+
+    /// Every decision, in the order made.
+    pub fn entries(&self) -> &[FusionDecision] {
+        &self.entries
+    }
+
+    /// The decisions about each edge, oldest first, of which the last holds; edges in the order in which they were first
+    /// decided about.
+    pub fn edges(&self) -> Vec<Vec<&FusionDecision>> {
+        let mut number: FxHashMap<(NodeId, NodeId), usize> = FxHashMap::default();
+        let mut edges: Vec<Vec<&FusionDecision>> = Vec::new();
+        for d in &self.entries {
+            let at = *number.entry((d.producer, d.consumer)).or_insert(edges.len());
+            match edges.get_mut(at) {
+                Some(edge) => edge.push(d),
+                None => edges.push(vec![d]),
+            }
+        }
+        edges
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_decision_about_an_edge_holds_and_the_others_stay() {
+        let decision = |stage, producer: u32, consumer: u32, reason| FusionDecision {
+            stage,
+            producer: NodeId(producer),
+            consumer: NodeId(consumer),
+            reason,
+        };
+        let own = FusionReason::OwnStep {
+            step: OwnStep::MatrixProduct,
+        };
+        let mut ledger = FusionLedger::default();
+        ledger.record(decision(FusionStage::Inlining, 0, 1, FusionReason::OnlyUse));
+        ledger.record(decision(FusionStage::Merging, 1, 2, own.clone()));
+        ledger.record(decision(FusionStage::Siblings, 2, 3, FusionReason::Siblings));
+        ledger.record(decision(FusionStage::Epilogues, 1, 2, FusionReason::OtherLines));
+        let edges = ledger.edges();
+        assert_eq!(edges.iter().map(Vec::len).collect::<Vec<_>>(), [1, 2, 1]);
+        assert_eq!(edges[1][0].reason, own);
+        assert_eq!(edges[1][1].reason, FusionReason::OtherLines);
+        assert_eq!(ledger.entries().len(), 4);
+    }
 }

@@ -23,9 +23,8 @@ fn compiled(graph: &Graph) -> Compiled {
 }
 
 fn count(kernel: &Kernel, bind: Bind) -> usize {
-    let mut n = 0;
-    kernel.visit(&mut |s| n += matches!(s, Stmt::Loop { bind: b, .. } if *b == bind) as usize);
-    n
+    let bound = |s: &&Stmt| matches!(s, Stmt::Loop { bind: b, .. } if *b == bind);
+    kernel.statements().filter(bound).count()
 }
 
 /// Copies, and copies past the caches, of the only kernel.

@@ -134,7 +134,8 @@ fn report_clusters(out: &mut String, graph: &Graph, clusters: &Clusters) {
         let once = if c.once { "once, " } else { "" };
         let _ = writeln!(out, "  {once}{kind}: {}; stores {}", list(&c.roots), list(&c.stored));
     }
-    for d in &clusters.decisions {
+    for edge in clusters.ledger.edges() {
+        let Some(d) = edge.last() else { continue };
         let verdict = if d.reason.accepted() { "fused" } else { "apart" };
         let (from, into) = (name(&d.producer), name(&d.consumer));
         let _ = writeln!(out, "  {verdict}: {from} -> {into}: {}", d.reason);

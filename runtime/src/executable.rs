@@ -68,6 +68,30 @@ pub struct TensorView<'a> {
     pub data: &'a [u8],
 }
 
+/// Memory of the caller that an output is written to: its bytes, and what is said of its type.
+pub trait Destination {
+    /// The element type, if it is said.
+    fn dtype(&self) -> Option<DType>;
+    /// The extents, if they are said.
+    fn shape(&self) -> Option<&[usize]>;
+    /// The bytes, aligned to the elements.
+    fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+impl Destination for &mut [u8] {
+    fn dtype(&self) -> Option<DType> {
+        None
+    }
+
+    fn shape(&self) -> Option<&[usize]> {
+        None
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
 /// A result in pooled memory, which returns to the pool when it is dropped.
 #[derive(Debug)]
 pub struct OutputTensor {
@@ -296,6 +320,11 @@ impl Executable {
         &self.threads
     }
 
+    /// The pool that outputs come from.
+    pub fn buffers(&self) -> &Arc<BufferPool> {
+        &self.buffers
+    }
+
     /// Machine code size of all kernels, in bytes.
     pub fn code_bytes(&self) -> usize {
         self.code.kernels.iter().map(|k| k.size_bytes()).sum::<usize>()
@@ -402,7 +431,7 @@ impl Executable {
     pub fn run_into_shaped(
         &self,
         inputs: &[TensorView<'_>],
-        outputs: &mut [&mut [u8]],
+        outputs: &mut [impl Destination],
     ) -> Result<Vec<Vec<usize>>, RunError> {
         let last = self.run_timed(inputs, outputs, None, &mut |_, _, _, _| {})?;
         match last {
@@ -417,7 +446,7 @@ impl Executable {
     ///
     /// # Errors
     /// If inputs or buffers do not fit, memory runs out, or a worker panics.
-    pub fn run_into(&self, inputs: &[TensorView<'_>], outputs: &mut [&mut [u8]]) -> Result<(), RunError> {
+    pub fn run_into(&self, inputs: &[TensorView<'_>], outputs: &mut [impl Destination]) -> Result<(), RunError> {
         self.run_timed(inputs, outputs, None, &mut |_, _, _, _| {}).map(drop)
     }
 
@@ -429,7 +458,7 @@ impl Executable {
     pub fn run_profiled(
         &self,
         inputs: &[TensorView<'_>],
-        outputs: &mut [&mut [u8]],
+        outputs: &mut [impl Destination],
         times: &mut Vec<StepTime>,
     ) -> Result<Vec<LoopTime>, RunError> {
         let mut last = Instant::now();
@@ -451,7 +480,7 @@ impl Executable {
     fn run_timed(
         &self,
         inputs: &[TensorView<'_>],
-        outputs: &mut [&mut [u8]],
+        outputs: &mut [impl Destination],
         loops: Option<&mut Vec<LoopTime>>,
         observe: &mut Observe<'_>,
     ) -> Result<Option<Arc<Binding>>, RunError> {
@@ -462,21 +491,36 @@ impl Executable {
                 found: outputs.len(),
             });
         }
-        for (o, out) in self.plan.outputs.iter().zip(outputs.iter()) {
+        for (k, (o, out)) in self.plan.outputs.iter().zip(outputs.iter_mut()).enumerate() {
+            if let Some(found) = out.dtype().filter(|&d| d != o.ty.dtype) {
+                return Err(RunError::OutputDtype {
+                    name: o.name.clone(),
+                    expected: o.ty.dtype,
+                    found,
+                });
+            }
+            if let Some(found) = out.shape().filter(|&s| s != binding.output_shapes[k]) {
+                return Err(RunError::OutputShape {
+                    name: o.name.clone(),
+                    expected: binding.output_shapes[k].clone(),
+                    found: found.to_vec(),
+                });
+            }
             let expected = binding.slot_bytes[o.slot.0 as usize] as usize;
             let align = o.ty.dtype.bytes();
-            if out.len() != expected || (expected > 0 && out.as_ptr().addr() % align != 0) {
+            let bytes = out.bytes_mut();
+            if bytes.len() != expected || (expected > 0 && bytes.as_ptr().addr() % align != 0) {
                 return Err(RunError::OutputBytes {
                     name: o.name.clone(),
                     expected,
                     align,
-                    found: out.len(),
+                    found: bytes.len(),
                 });
             }
         }
         self.with_state(&binding, |state| {
             for (o, out) in self.plan.outputs.iter().zip(outputs.iter_mut()) {
-                state.frame.slots[o.slot.0 as usize] = out.as_mut_ptr();
+                state.frame.slots[o.slot.0 as usize] = out.bytes_mut().as_mut_ptr();
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
             state.frame.measure(loops.is_some());

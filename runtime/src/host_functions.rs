@@ -9,62 +9,57 @@ pub(crate) mod sort;
 use tlc_codegen::clif::HostFunction;
 use tlc_ir::{DType, Scalar, ScalarOp};
 
-macro_rules! operations {
-    ($($module:ident $op:ident ($($x:ident),*);)*) => {
-        $(mod $module {
-            use super::*;
-            pub extern "C" fn single($($x: f32),*) -> f32 {
-                let mut v = [0.0; 3];
-                for (slot, x) in v.iter_mut().zip([$($x),*]) {
-                    *slot = x as f64;
-                }
-                ScalarOp::$op.eval_f64(&v) as f32
-            }
-            pub extern "C" fn double($($x: f64),*) -> f64 {
-                let mut v = [0.0; 3];
-                for (slot, x) in v.iter_mut().zip([$($x),*]) {
-                    *slot = x;
-                }
-                ScalarOp::$op.eval_f64(&v)
-            }
-        })*
-
-        fn operation(op: ScalarOp, dtype: DType) -> Option<*const u8> {
-            match (op, dtype) {
-                $((ScalarOp::$op, DType::F32) => Some($module::single as *const u8),
-                (ScalarOp::$op, DType::F64) => Some($module::double as *const u8),)*
-                _ => None,
-            }
+/// A function on f32 and one on f64 that compute a scalar operation; the address of one of them.
+macro_rules! operation {
+    ($op:ident ($($x:ident)*) $($zero:literal)*; $dtype:ident) => {{
+        extern "C" fn single($($x: f32),*) -> f32 {
+            ScalarOp::$op.eval_f64(&[$(f64::from($x),)* $($zero),*]) as f32
         }
-    };
+        extern "C" fn double($($x: f64),*) -> f64 {
+            ScalarOp::$op.eval_f64(&[$($x,)* $($zero),*])
+        }
+        match $dtype {
+            DType::F32 => Some(single as *const u8),
+            DType::F64 => Some(double as *const u8),
+            _ => None,
+        }
+    }};
 }
 
-operations! {
-    exp Exp (x);
-    exp2 Exp2 (x);
-    expm1 Expm1 (x);
-    log Log (x);
-    log2 Log2 (x);
-    log1p Log1p (x);
-    sin Sin (x);
-    cos Cos (x);
-    tan Tan (x);
-    asin Asin (x);
-    acos Acos (x);
-    atan Atan (x);
-    sinh Sinh (x);
-    cosh Cosh (x);
-    tanh Tanh (x);
-    erf Erf (x);
-    pow Pow (x, y);
-    atan2 Atan2 (x, y);
-    rem Rem (x, y);
-    modulo Mod (x, y);
-    floor Floor (x);
-    ceil Ceil (x);
-    trunc Trunc (x);
-    round Round (x);
-    fma Fma (x, y, z);
+/// The operations whose row says that they are functions.
+macro_rules! functions {
+    ($($op:ident $name:literal $arity:tt $class:ident $cost:tt $form:ident $carry:ident $ulps:literal $doc:literal;)*) => {
+        fn function(op: ScalarOp, dtype: DType) -> Option<*const u8> {
+            $(functions!(@ $cost $arity $op; op dtype);)*
+            None
+        }
+    };
+    (@ Function 1 $op:ident; $given:ident $dtype:ident) => {
+        if $given == ScalarOp::$op {
+            return operation!($op (x) 0.0 0.0; $dtype);
+        }
+    };
+    (@ Function 2 $op:ident; $given:ident $dtype:ident) => {
+        if $given == ScalarOp::$op {
+            return operation!($op (x y) 0.0; $dtype);
+        }
+    };
+    (@ $cost:tt $arity:tt $op:ident; $given:ident $dtype:ident) => {};
+}
+
+tlc_ir::scalar_rows!(functions);
+
+fn operation(op: ScalarOp, dtype: DType) -> Option<*const u8> {
+    match op {
+        ScalarOp::Rem => operation!(Rem (x y) 0.0; dtype),
+        ScalarOp::Mod => operation!(Mod (x y) 0.0; dtype),
+        ScalarOp::Floor => operation!(Floor (x) 0.0 0.0; dtype),
+        ScalarOp::Ceil => operation!(Ceil (x) 0.0 0.0; dtype),
+        ScalarOp::Trunc => operation!(Trunc (x) 0.0 0.0; dtype),
+        ScalarOp::Round => operation!(Round (x) 0.0 0.0; dtype),
+        ScalarOp::Fma => operation!(Fma (x y z); dtype),
+        op => function(op, dtype),
+    }
 }
 
 /// An f32 product and sum with one rounding: not what f64 arithmetic and a second rounding give.

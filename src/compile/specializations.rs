@@ -261,7 +261,7 @@ impl Specializations {
         })
     }
 
-    /// Counts a call that [`Specializations::pick`] answered, which ended well, and may begin to make a version.
+    /// Counts a call that [`Specializations::pick`] chose the code for, which ended well, and may begin to make a version.
     pub(super) fn ran(self: &Arc<Self>, general: &Version, picked: &Picked) {
         let Some((number, start)) = picked.timed else { return };
         let took = start.elapsed();
@@ -399,7 +399,7 @@ impl Specializations {
         }
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|i| i.shape.to_vec()).collect();
         let sizes = self.sizes(general, &shapes)?;
-        // What the sizes contradict is an error of the call, told as the assumption that it broke.
+        // What the sizes contradict is an error of the call, reported as the assumption that it broke.
         let Ok(version) = self.make(&sizes, self.compiler.machine.threads.threads()) else {
             return Err(broken);
         };
@@ -491,7 +491,7 @@ impl Specializations {
 }
 
 impl State {
-    /// Watches shapes; answers their number.
+    /// Watches shapes; returns their number.
     fn watch(&mut self, inputs: &[TensorView<'_>], standing: Standing) -> u64 {
         if self.watched.len() >= MAX_WATCHED {
             // Versions are bounded elsewhere, so something else is there.
@@ -513,7 +513,7 @@ impl State {
         number
     }
 
-    /// Enters a report; answers its position.
+    /// Enters a report; returns its position.
     fn report(&mut self, report: Specialization) -> usize {
         self.reports.push(report);
         self.reports.len() - 1

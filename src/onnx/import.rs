@@ -3,8 +3,6 @@
 //! Invariants: a value is defined once in its scope and before its use; the recording of a node stops at its first error;
 //! functions and subgraphs nest boundedly, and so does the number of nodes that inlining makes.
 
-use std::cell::RefCell;
-
 use rustc_hash::FxHashMap;
 use tlc_formats::ErrorKind;
 use tlc_formats::onnx::{self, Attribute, Dimension, Function, Model, Node};
@@ -21,6 +19,7 @@ use super::{ImportError, ImportOptions, Imported, MAX_OPSET, MIN_OPSET, fold, op
 use crate::dim::Dim;
 use crate::graph::Graph;
 use crate::ops::repeat::Iteration;
+use crate::streams::{Entered, named_scope};
 use crate::tensor::Tensor;
 
 /// Functions and subgraphs nest at most this deep.
@@ -63,7 +62,7 @@ pub(super) struct Importer<'o, 'a> {
     functions: FxHashMap<(&'a str, &'a str, &'a str), Function<'a>>,
     scopes: Vec<Scope<'a>>,
     /// The loops whose bodies are being recorded, outermost first: one for each scope that is a body.
-    loops: RefCell<Vec<Iteration>>,
+    loops: Vec<(Iteration, Entered)>,
     fixed: Vec<(String, HostTensor)>,
     nodes: usize,
     /// The most iterations that a loop recorded so far in the innermost body makes, those of loops inside it included.
@@ -151,7 +150,7 @@ pub(super) fn import(
         files: Files::new(owner, options.folder),
         functions: FxHashMap::default(),
         scopes: vec![],
-        loops: RefCell::default(),
+        loops: vec![],
         fixed: vec![],
         nodes: 0,
         iterations: 1,
@@ -210,7 +209,9 @@ impl<'o, 'a> Importer<'o, 'a> {
         };
         self.scopes.push(scope);
         let Some(graph) = model.graph() else {
-            return Ok(());
+            return Err(invalid::<()>("the model has no graph; expected one")
+                .unwrap_err()
+                .into());
         };
         self.initializers(graph)?;
         for input in graph.inputs() {
@@ -350,18 +351,18 @@ impl<'o, 'a> Importer<'o, 'a> {
             Value::Sizes(_) => value.clone(),
             Value::Tensor(_, Some(data)) => Value::Tensor(data.tensor(&self.graph), Some(data.clone())),
             Value::Tensor(tensor, None) => {
-                let mut loops = self.loops.borrow_mut();
-                let first = loops.len() - bodies;
-                let inside = |t: Tensor, l: &mut Iteration| l.capture(&t);
-                Value::from(loops[first..].iter_mut().fold(tensor.clone(), inside))
+                let inside = |t: Tensor, l: &(Iteration, Entered)| l.0.capture(&t);
+                let bodies = &self.loops[self.loops.len() - bodies..];
+                Value::from(bodies.iter().fold(tensor.clone(), inside))
             }
         }
     }
 
     /// Begins to record the body of a loop; answers the graph around it.
     pub(super) fn enter(&mut self, iteration: Iteration) -> Graph {
+        let inside = self.graph.enter_loop();
         let around = std::mem::replace(&mut self.graph, iteration.graph().clone());
-        self.loops.get_mut().push(iteration);
+        self.loops.push((iteration, inside));
         let opsets = self.scopes.last().map(|s| s.opsets.clone()).unwrap_or_default();
         self.scopes.push(Scope {
             opsets,
@@ -376,7 +377,7 @@ impl<'o, 'a> Importer<'o, 'a> {
     pub(super) fn leave(&mut self, around: Graph) -> Iteration {
         self.scopes.pop();
         self.graph = around;
-        self.loops.get_mut().pop().expect("a body was entered")
+        self.loops.pop().expect("a body was entered").0
     }
 
     /// Records a subgraph as the body of a loop; `values` are its inputs. Answers its outputs.
@@ -427,7 +428,7 @@ impl<'o, 'a> Importer<'o, 'a> {
         let tensor = value.tensor(&self.graph)?;
         self.recorded()?;
         // What a body is given differs from iteration to iteration.
-        let outside = self.loops.get_mut().is_empty();
+        let outside = self.loops.is_empty();
         let (values, fixed) = (self.options.values.filter(|_| outside), &mut self.fixed);
         fold::elements(&tensor, what, &mut |name| {
             if let Some((_, value)) = fixed.iter().find(|(n, _)| outside && n == name) {
@@ -481,7 +482,7 @@ impl<'o, 'a> Importer<'o, 'a> {
                 name => Some(self.lookup(name).map_err(here())?),
             });
         }
-        let values = self.apply(node, inputs)?;
+        let values = named_scope(&node_name(node), || self.apply(node, inputs))?;
         let wanted: Vec<&'a str> = node.outputs().collect();
         if wanted.iter().skip(values.len()).any(|n| !n.is_empty()) {
             let text = format!("{} results; expected at most {}", wanted.len(), values.len());

@@ -6,13 +6,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use rustc_hash::FxHashSet;
 use tlc_ir::HostTensor;
 use tlc_ir::tensor::BytesOwner;
 use tlc_runtime::executable::RunError;
-use tlc_runtime::mmap::{MapError, MappedFile};
+use tlc_runtime::mmap::{MapError, MappedFile, read_sparsely};
 
 use super::{ImportError, ImportOptions, import_in_place};
-use crate::compile::{BuildError, CompileOptions, Executable, Input, Output, compile_ir};
+use crate::compile::input;
+use crate::compile::{BuildError, CompileOptions, Executable, Input, Named, Outputs, compile_ir};
 
 /// Compiled imports of one model that are kept.
 const MAX_IMPORTS: usize = 8;
@@ -45,40 +47,21 @@ pub enum ModelError {
     /// The call failed.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// An input that the model does not have.
-    #[error("no input `{name}`; expected {}", .expected.join(", "))]
-    UnknownInput {
-        /// The name given.
-        name: String,
-        /// The model's inputs.
-        expected: Vec<String>,
-    },
-    /// An input of the model that the call lacks.
-    #[error("input `{name}` is missing")]
-    MissingInput {
-        /// Its name.
-        name: String,
-    },
 }
 
 /// The model imported and compiled, for certain values of the inputs on whose values its shapes depend.
 struct Import {
     fixed: Vec<(String, HostTensor)>,
-    inputs: Vec<String>,
     executable: Executable,
 }
 
 impl Import {
-    fn is_for(&self, inputs: &[(&str, &HostTensor)]) -> bool {
+    fn is_for<'a, I: AsRef<Input<'a>>>(&self, names: &[String], inputs: &[I]) -> bool {
         self.fixed.iter().all(|(name, value)| {
-            let given = inputs.iter().find(|(n, _)| n == name);
-            given.is_some_and(|(_, t)| same(t, value))
+            let given = names.iter().zip(inputs).find(|(n, _)| *n == name);
+            given.is_some_and(|(_, input)| input.as_ref().is_same(value))
         })
     }
-}
-
-fn same(a: &HostTensor, b: &HostTensor) -> bool {
-    a.dtype() == b.dtype() && a.shape() == b.shape() && a.bytes() == b.bytes()
 }
 
 /// An ONNX model in a file, ready to run.
@@ -87,18 +70,22 @@ fn same(a: &HostTensor, b: &HostTensor) -> bool {
 /// an input of the model), the model is imported and compiled for each value that comes, and the latest are kept.
 ///
 /// ```no_run
+/// use ndarray::{Array4, Ix2};
 /// use tlc::onnx::Model;
-/// use tlc::{CompileOptions, DType, HostTensor};
+/// use tlc::{CompileOptions, inputs};
 ///
 /// let model = Model::open("model.onnx", &CompileOptions::default())?;
-/// let image = HostTensor::zeros(DType::F32, &[1, 3, 224, 224])?;
-/// let scores = model.run(&[("image", &image)])?;
-/// println!("{:?}", scores[0].shape());
+/// let image = Array4::<f32>::zeros((1, 3, 224, 224));
+/// let outputs = model.run_named(&inputs!["image" => &image])?;
+/// let scores = outputs["scores"].as_array::<f32, Ix2>()?;
+/// println!("{}", scores.row(0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Model {
     file: PathBuf,
     bytes: BytesOwner,
+    /// Names of the inputs, in the model's order.
+    names: Vec<String>,
     options: CompileOptions,
     /// Latest used first.
     imports: Mutex<Vec<Arc<Import>>>,
@@ -112,8 +99,10 @@ impl Model {
     /// If the file cannot be opened, or the model is wrong, unsupported or cannot be compiled.
     pub fn open(file: impl AsRef<Path>, options: &CompileOptions) -> Result<Model, ModelError> {
         let file = file.as_ref().to_path_buf();
+        let bytes = MappedFile::open(&file)?;
         let model = Model {
-            bytes: Arc::new(MappedFile::open(&file)?),
+            names: input_names(bytes.as_ref()),
+            bytes: Arc::new(bytes),
             file,
             options: options.clone(),
             imports: Mutex::default(),
@@ -131,26 +120,33 @@ impl Model {
         Ok(model)
     }
 
-    /// Runs the model with its inputs by name, in any order. Outputs are in the model's order.
+    /// The names of the inputs, in the order in which [`Model::run`] takes them.
+    pub fn inputs(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
+        self.names.iter().map(String::as_str)
+    }
+
+    /// Runs the model with its inputs in the model's order; outputs are in the model's order, too.
     ///
     /// # Errors
     /// If inputs do not fit, or the model cannot be imported or compiled for their values.
-    pub fn run(&self, inputs: &[(&str, &HostTensor)]) -> Result<Vec<Output>, ModelError> {
-        let import = self.for_values(inputs)?;
-        if let Some((name, _)) = inputs.iter().find(|(n, _)| !import.inputs.iter().any(|i| i == n)) {
-            return Err(ModelError::UnknownInput {
-                name: (*name).to_string(),
-                expected: import.inputs.clone(),
-            });
+    pub fn run(&self, inputs: &[Input<'_>]) -> Result<Outputs, ModelError> {
+        self.run_all(inputs)
+    }
+
+    /// As [`Model::run`], with inputs by name, in any order.
+    ///
+    /// # Errors
+    /// As [`Model::run`]; a name that the model does not have, one given twice, an input that is missing.
+    pub fn run_named(&self, inputs: &[Named<'_, '_>]) -> Result<Outputs, ModelError> {
+        self.run_all(&input::in_order(self.inputs(), inputs)?)
+    }
+
+    fn run_all<'a, I: AsRef<Input<'a>>>(&self, inputs: &[I]) -> Result<Outputs, ModelError> {
+        if inputs.len() != self.names.len() {
+            let (expected, found) = (self.names.len(), inputs.len());
+            return Err(RunError::InputCount { expected, found }.into());
         }
-        let mut given: Vec<Input<'_>> = Vec::with_capacity(import.inputs.len());
-        for name in &import.inputs {
-            let Some((_, tensor)) = inputs.iter().find(|(n, _)| n == name) else {
-                return Err(ModelError::MissingInput { name: name.clone() });
-            };
-            given.push((*tensor).into());
-        }
-        Ok(import.executable.run(&given)?)
+        Ok(self.for_values(inputs)?.executable.run_all(inputs)?)
     }
 
     /// How often the model is imported and compiled at present: once, or for each value kept of the inputs that steer its
@@ -185,17 +181,17 @@ impl Model {
         kept.insert(0, import);
     }
 
-    fn for_values(&self, inputs: &[(&str, &HostTensor)]) -> Result<Arc<Import>, ModelError> {
+    fn for_values<'a, I: AsRef<Input<'a>>>(&self, inputs: &[I]) -> Result<Arc<Import>, ModelError> {
         {
             let mut kept = self.kept();
-            if let Some(at) = kept.iter().position(|i| i.is_for(inputs)) {
+            if let Some(at) = kept.iter().position(|i| i.is_for(&self.names, inputs)) {
                 kept[..=at].rotate_right(1);
                 return Ok(Arc::clone(&kept[0]));
             }
         }
         let values = |name: &str| {
-            let (_, tensor) = inputs.iter().find(|(n, _)| *n == name)?;
-            Some((*tensor).clone())
+            let (_, input) = self.names.iter().zip(inputs).find(|(n, _)| *n == name)?;
+            input.as_ref().to_host().ok()
         };
         let import = self.import(&values)?;
         self.keep(Arc::clone(&import));
@@ -217,10 +213,21 @@ impl Model {
         })?;
         Ok(Arc::new(Import {
             fixed: imported.fixed,
-            inputs: executable.plan().inputs.iter().map(|i| i.name.clone()).collect(),
             executable,
         }))
     }
+}
+
+/// The inputs that a call gives: those that have no default. None for what is no model, which the import refuses.
+fn input_names(bytes: &[u8]) -> Vec<String> {
+    let _sparse = read_sparsely(bytes);
+    let model = tlc_formats::onnx::Model::parse(bytes).ok();
+    let Some(graph) = model.and_then(|m| m.graph()) else {
+        return vec![];
+    };
+    let defaults: FxHashSet<&str> = graph.initializers().map(|t| t.name()).collect();
+    let names = graph.inputs().map(|i| i.name()).filter(|n| !defaults.contains(n));
+    names.map(str::to_string).collect()
 }
 
 /// The elements of a small integer tensor.

@@ -1,10 +1,15 @@
-//! Activations. f16 and bf16 compute in f32 and round once; bool and integers convert to f32.
+//! Activations. f16 and bf16 compute in f32 and round once; bool and integers convert to f32. At an infinity the result is
+//! the limit. Results below 2^-120 in f32 (2^-1012 in f64) may come out as zero.
 
 use std::f64::consts::{FRAC_1_SQRT_2, LOG2_E, PI};
 
 use crate::promotion::float_of;
 use crate::scope::{Step, op};
 use crate::tensor::Tensor;
+
+/// Far beyond where an activation is flat. A product with a factor that is zero there, or its quotient by what is infinite
+/// there, takes an infinite operand as this: the result is the limit, not NaN.
+pub(crate) const FAR: f64 = 1e30;
 
 impl Tensor {
     /// Runs `f` on the tensor in at least f32, and converts the result to the tensor's float dtype.
@@ -14,16 +19,35 @@ impl Tensor {
     }
 
     /// `max(x, 0)`; NaN stays NaN.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([-1.0f32, 2.0]);
+    /// assert_eq!(x.relu().eval()?.as_slice::<f32>()?, [0.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn relu(&self) -> Tensor {
         op("relu", &[self], || Ok(self.maximum(0)))
     }
 
-    /// Gaussian error linear unit, `x/2 * (1 + erf(x/√2))` (Hendrycks and Gimpel, arXiv:1606.08415).
+    /// Gaussian error linear unit, `x/2 * (1 + erf(x/√2))` (Hendrycks and Gimpel, arXiv:1606.08415). The sum cancels where
+    /// `x` is far below zero, which leaves an error of some `|x| / 2^24` in f32, as in other libraries.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([0.0f32, 100.0]);
+    /// assert_eq!(x.gelu().eval()?.as_slice::<f32>()?, [0.0, 100.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn gelu(&self) -> Tensor {
         op("gelu", &[self], || {
-            self.in_wide_float(|x| Ok(&x * 0.5 * (1.0 + (&x * FRAC_1_SQRT_2).erf())))
+            self.in_wide_float(|x| Ok(x.maximum(-FAR) * 0.5 * (1.0 + (&x * FRAC_1_SQRT_2).erf())))
         })
     }
 
@@ -37,12 +61,21 @@ impl Tensor {
             self.in_wide_float(|x| {
                 let rate = -2.0 * LOG2_E * (2.0 / PI).sqrt();
                 let v = &x * (&x * &x).fma(0.044715 * rate, rate);
-                Ok(&x / (1.0 + v.exp2()))
+                Ok(x.maximum(-FAR) / (1.0 + v.exp2()))
             })
         })
     }
 
     /// `1 / (1 + e^-x)`.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([0.0f32, f32::INFINITY]);
+    /// assert_eq!(x.sigmoid().eval()?.as_slice::<f32>()?, [0.5, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn sigmoid(&self) -> Tensor {
         op("sigmoid", &[self], || {
@@ -51,9 +84,20 @@ impl Tensor {
     }
 
     /// `x * sigmoid(x)`, also called swish; computed as `x / (1 + e^-x)`.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([0.0f32, 100.0]);
+    /// assert_eq!(x.silu().eval()?.as_slice::<f32>()?, [0.0, 100.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn silu(&self) -> Tensor {
-        op("silu", &[self], || self.in_wide_float(|x| Ok(&x / (1.0 + (-&x).exp()))))
+        op("silu", &[self], || {
+            self.in_wide_float(|x| Ok(x.maximum(-FAR) / (1.0 + (-&x).exp())))
+        })
     }
 
     /// `ln(1 + e^x)`, computed as `max(x, 0) + log1p(e^-|x|)`, which does not overflow.
@@ -88,17 +132,35 @@ impl Tensor {
         })
     }
 
-    /// `x * tanh(softplus(x))` (Misra, arXiv:1908.08681).
+    /// `x / (1 + |x|)`.
     #[track_caller]
-    pub fn mish(&self) -> Tensor {
-        op("mish", &[self], || self.in_wide_float(|x| Ok(&x * x.softplus().tanh())))
+    pub fn softsign(&self) -> Tensor {
+        op("softsign", &[self], || {
+            self.in_wide_float(|x| {
+                let x = x.clamp(-FAR, FAR);
+                Ok(&x / (1.0 + x.abs()))
+            })
+        })
     }
 
-    /// `clamp(x/6 + 1/2, 0, 1)`.
+    /// `x * tanh(softplus(x))` (Misra, arXiv:1908.08681), computed as `x * n / (n + 2)` with `n = e^x (e^x + 2)`.
+    #[track_caller]
+    pub fn mish(&self) -> Tensor {
+        op("mish", &[self], || {
+            self.in_wide_float(|x| {
+                // From 20 on the quotient is 1.
+                let e = x.minimum(20).exp();
+                let n = &e * (&e + 2.0);
+                Ok(x.maximum(-FAR) * (&n / (&n + 2.0)))
+            })
+        })
+    }
+
+    /// `clamp(x/6 + 1/2, 0, 1)`, computed as `clamp(x + 3, 0, 6) / 6`, which keeps the digits near -3.
     #[track_caller]
     pub fn hard_sigmoid(&self) -> Tensor {
         op("hard_sigmoid", &[self], || {
-            self.in_wide_float(|x| Ok((x / 6.0 + 0.5).clamp(0, 1)))
+            self.in_wide_float(|x| Ok((x + 3.0).clamp(0, 6) / 6.0))
         })
     }
 
@@ -106,7 +168,7 @@ impl Tensor {
     #[track_caller]
     pub fn hard_swish(&self) -> Tensor {
         op("hard_swish", &[self], || {
-            self.in_wide_float(|x| Ok(&x * x.hard_sigmoid()))
+            self.in_wide_float(|x| Ok(x.maximum(-FAR) * x.hard_sigmoid()))
         })
     }
 }

@@ -163,7 +163,8 @@ impl Tensor {
     /// channels, space..]`, `weight` `[outputs, channels / groups, kernel..]`, `bias` `[outputs]`; the result is `[batch,
     /// outputs, space'..]` with `space' = (space + padding - dilation * (kernel - 1) - 1) / stride + 1`.
     ///
-    /// Errors: ranks that differ, channels that do not fit the weight and groups, a kernel larger than the padded space.
+    /// # Errors
+    /// Ranks that differ, channels that do not fit the weight and groups, a kernel larger than the padded space.
     #[track_caller]
     pub fn conv(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv) -> Tensor {
         self.conv_named("conv", None, weight, bias, options)
@@ -176,6 +177,17 @@ impl Tensor {
     }
 
     /// [`Tensor::conv`] over two axes: `self` is `[batch, channels, height, width]`.
+    ///
+    /// ```
+    /// use tlc::{Conv, DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// let x = g.ones([1, 1, 3, 3], DType::F32);
+    /// let w = g.ones([1, 1, 3, 3], DType::F32);
+    /// let y = x.conv2d(&w, None, &Conv::new().padding(1));
+    /// assert_eq!(y.eval()?.as_slice::<f32>()?, [4.0, 6.0, 4.0, 6.0, 9.0, 6.0, 4.0, 6.0, 4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn conv2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: &Conv) -> Tensor {
         self.conv_named("conv2d", Some(2), weight, bias, options)

@@ -3,141 +3,56 @@
 //! Invariants: a constant of rank 0 is held by value; larger ones share the caller's [`HostTensor`] where one is given, and
 //! are copied once from slices and arrays. Filled tensors are a scalar, repeated: they take no memory.
 
-use ndarray::{ArrayBase, Data, Dimension};
 use tlc_ir::graph::{ConstData, NodeKind};
 use tlc_ir::tensor::TensorError;
 use tlc_ir::{DType, Element, HostTensor, IndexExpr, Scalar, TensorType};
 
+use crate::compile::Input;
 use crate::dim::{Dim, IntoShape};
 use crate::graph::Graph;
 use crate::promotion::Operand;
 use crate::scope::{Step, op, record, refuse, refuse_expecting};
 use crate::tensor::Tensor;
 
-/// A Rust type that elements of a tensor can be given in: every [`Element`], and `bool`.
-pub trait Datum: Copy {
-    /// The element type it becomes.
-    const DTYPE: DType;
-
-    /// A host tensor from a slice in C order.
-    ///
-    /// # Errors
-    /// As [`HostTensor::from_slice`].
-    fn host(shape: &[usize], data: &[Self]) -> Result<HostTensor, TensorError>;
-}
-
-macro_rules! datum {
-    ($($t:ty),*) => { $(impl Datum for $t {
-        const DTYPE: DType = <$t as Element>::DTYPE;
-        fn host(shape: &[usize], data: &[Self]) -> Result<HostTensor, TensorError> {
-            HostTensor::from_slice(shape, data)
-        }
-    })* };
-}
-datum!(i8, i16, i32, i64, u8, u16, u32, u64, f32, f64, half::f16, half::bf16);
-
-impl Datum for bool {
-    const DTYPE: DType = DType::Bool;
-    fn host(shape: &[usize], data: &[bool]) -> Result<HostTensor, TensorError> {
-        HostTensor::from_bools(shape, data)
-    }
-}
-
-/// What can become a constant: host tensors, `ndarray` arrays and views of any layout, slices, vectors, (nested) arrays,
-/// scalars.
-pub trait IntoHost {
-    /// The data in C order.
-    ///
-    /// # Errors
-    /// [`TensorError`] if there are too many elements or memory is refused.
-    fn into_host(self) -> Result<HostTensor, TensorError>;
-}
-
-impl IntoHost for HostTensor {
-    fn into_host(self) -> Result<HostTensor, TensorError> {
-        Ok(self)
-    }
-}
-
-impl IntoHost for &HostTensor {
-    fn into_host(self) -> Result<HostTensor, TensorError> {
-        Ok(self.clone())
-    }
-}
-
-impl<T: Datum, S: Data<Elem = T>, D: Dimension> IntoHost for &ArrayBase<S, D> {
-    fn into_host(self) -> Result<HostTensor, TensorError> {
-        match self.as_slice() {
-            Some(slice) => T::host(self.shape(), slice),
-            None => T::host(self.shape(), &self.iter().copied().collect::<Vec<T>>()),
-        }
-    }
-}
-
-impl<T: Datum, S: Data<Elem = T>, D: Dimension> IntoHost for ArrayBase<S, D> {
-    fn into_host(self) -> Result<HostTensor, TensorError> {
-        (&self).into_host()
-    }
-}
-
-impl<T: Datum> IntoHost for T {
-    fn into_host(self) -> Result<HostTensor, TensorError> {
-        T::host(&[], &[self])
-    }
-}
-
-impl<T: Datum> IntoHost for &[T] {
-    fn into_host(self) -> Result<HostTensor, TensorError> {
-        T::host(&[self.len()], self)
-    }
-}
-
-impl<T: Datum> IntoHost for Vec<T> {
-    fn into_host(self) -> Result<HostTensor, TensorError> {
-        T::host(&[self.len()], &self)
-    }
-}
-
-impl<T: Datum> IntoHost for &Vec<T> {
-    fn into_host(self) -> Result<HostTensor, TensorError> {
-        T::host(&[self.len()], self)
-    }
-}
-
-impl<T: Datum, const N: usize> IntoHost for [T; N] {
-    fn into_host(self) -> Result<HostTensor, TensorError> {
-        T::host(&[N], &self)
-    }
-}
-
-impl<T: Datum, const N: usize, const M: usize> IntoHost for [[T; N]; M] {
-    fn into_host(self) -> Result<HostTensor, TensorError> {
-        T::host(&[M, N], self.as_flattened())
-    }
-}
-
-impl<T: Datum, const N: usize, const M: usize, const K: usize> IntoHost for [[[T; N]; M]; K] {
-    fn into_host(self) -> Result<HostTensor, TensorError> {
-        T::host(&[K, M, N], self.as_flattened().as_flattened())
-    }
-}
-
 /// Constants, filled tensors and ranges.
 impl Graph {
-    /// A constant from data: a [`HostTensor`] (shared, not copied), an `ndarray` array of any layout, a slice, a vector, a
-    /// nested array or a scalar. The dtype is the data's.
+    /// A constant from data: whatever an [`Input`] is made from. A [`HostTensor`] is shared, all else is copied. The dtype is
+    /// the data's, and so is the shape; slices and vectors become vectors.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let matrix = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// let mask = g.constant(vec![true, false]);
+    /// let cut = g.constant(ndarray::array![[1i64, 2, 3]].slice(ndarray::s![.., ..;2]));
+    /// assert_eq!((matrix.rank(), mask.rank()), (2, 1));
+    /// assert_eq!(cut.eval()?.as_slice::<i64>()?, [1, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
-    pub fn constant(&self, data: impl IntoHost) -> Tensor {
-        let body = || self.host(data.into_host());
+    pub fn constant<'a>(&self, data: impl Into<Input<'a>>) -> Tensor {
+        let body = || self.host(data.into().to_host());
         record(self, "constant", &[], &[], body, |p| p)
     }
 
     /// A constant from elements in C order.
     ///
-    /// Errors: a length that is not the product of the extents.
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.data(&[1i32, 2, 3, 4, 5, 6], &[2, 3]);
+    /// assert_eq!(x.sum(1).eval()?.as_slice::<i64>()?, [6, 15]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A length that is not the product of the extents.
     #[track_caller]
-    pub fn data<T: Datum>(&self, elements: &[T], shape: &[usize]) -> Tensor {
-        record(self, "data", &[], &[], || self.host(T::host(shape, elements)), |p| p)
+    pub fn data<T: Element>(&self, elements: &[T], shape: &[usize]) -> Tensor {
+        let body = || self.host(HostTensor::from_slice(shape, elements));
+        record(self, "data", &[], &[], body, |p| p)
     }
 
     fn host(&self, data: Result<HostTensor, TensorError>) -> Step {
@@ -149,6 +64,14 @@ impl Graph {
     }
 
     /// A rank-0 constant.
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// assert_eq!(g.scalar(2.5, DType::F64).eval()?.as_slice::<f64>()?, [2.5]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn scalar(&self, value: impl Into<Operand>, dtype: DType) -> Tensor {
         let value = value.into();
@@ -159,12 +82,10 @@ impl Graph {
         let value = match value {
             Operand::Weak(w) => self.node(NodeKind::Const(w.of(dtype)?), &[])?,
             Operand::Scalar(s) => self.node(NodeKind::Const(s.convert(dtype)), &[])?,
-            Operand::Tensor(t) if t.rank() == 0 && t.graph().is(self) => t.to(dtype)?,
+            Operand::Tensor(t) if !t.graph().is(self) => return Err(crate::scope::mixed([self, t.graph()])),
+            Operand::Tensor(t) if t.rank() == 0 => t.to(dtype)?,
             Operand::Tensor(t) => {
-                return refuse_expecting(
-                    format!("fill value {}", self.type_text(t.ty())),
-                    "a rank-0 tensor or a scalar",
-                );
+                return refuse_expecting(format!("fill value {}", t.type_text()), "a rank-0 tensor or a scalar");
             }
         };
         value.expanded(shape)
@@ -172,7 +93,16 @@ impl Graph {
 
     /// Every element `value` (a scalar or a rank-0 tensor).
     ///
-    /// Errors: an integer that the dtype cannot hold, a shape that overflows.
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// assert_eq!(g.full([2, 1], 7, DType::I32).eval()?.as_slice::<i32>()?, [7, 7]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An integer that the dtype cannot hold, a shape that overflows.
     #[track_caller]
     pub fn full(&self, shape: impl IntoShape, value: impl Into<Operand>, dtype: DType) -> Tensor {
         let (shape, value) = (shape.into_shape(), value.into());
@@ -180,6 +110,14 @@ impl Graph {
     }
 
     /// Every element 0 (false).
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// assert_eq!(g.zeros(3, DType::U8).eval()?.as_slice::<u8>()?, [0, 0, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn zeros(&self, shape: impl IntoShape, dtype: DType) -> Tensor {
         let (shape, zero) = (shape.into_shape(), dtype.zero());
@@ -194,6 +132,14 @@ impl Graph {
     }
 
     /// Every element 1 (true).
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// assert_eq!(g.ones([2], DType::F32).eval()?.as_slice::<f32>()?, [1.0, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn ones(&self, shape: impl IntoShape, dtype: DType) -> Tensor {
         let (shape, one) = (shape.into_shape(), dtype.one());
@@ -215,6 +161,14 @@ impl Graph {
     }
 
     /// `[rows, columns]` with ones on a diagonal: `offset` columns right of the main one.
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// assert_eq!(g.eye(2, 2, 0, DType::F32).eval()?.as_slice::<f32>()?, [1.0, 0.0, 0.0, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn eye(&self, rows: impl Into<Dim>, columns: impl Into<Dim>, offset: i64, dtype: DType) -> Tensor {
         let shape = [rows.into(), columns.into()].into_shape();
@@ -257,7 +211,16 @@ impl Graph {
 
     /// `start, start + step, ..` up to but not including `stop`; element `i` is `start + i * step`, rounded once.
     ///
-    /// Errors: a step of 0 or one that is not finite; a start or step that an integer dtype cannot hold.
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// assert_eq!(g.arange(0.0, 1.0, 0.25, DType::F32).eval()?.as_slice::<f32>()?, [0.0, 0.25, 0.5, 0.75]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A step of 0 or one that is not finite; a start or step that an integer dtype cannot hold.
     #[track_caller]
     pub fn arange(&self, start: f64, stop: f64, step: f64, dtype: DType) -> Tensor {
         let body = || {
@@ -279,6 +242,14 @@ impl Graph {
     }
 
     /// `[0, 1, .., n - 1]`; `n` may be symbolic. Integers and floats.
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// assert_eq!(g.range(3, DType::I64).eval()?.as_slice::<i64>()?, [0, 1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn range(&self, n: impl Into<Dim>, dtype: DType) -> Tensor {
         let n = n.into().0;
@@ -286,6 +257,14 @@ impl Graph {
     }
 
     /// `count` numbers evenly spaced from `start` to `stop`, both included; computed in f64 and rounded once.
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// assert_eq!(g.linspace(0.0, 1.0, 3, DType::F64).eval()?.as_slice::<f64>()?, [0.0, 0.5, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn linspace(&self, start: f64, stop: f64, count: usize, dtype: DType) -> Tensor {
         let body = || {

@@ -126,12 +126,24 @@ pub(crate) fn ge(a: Operand, b: Operand) -> Tensor {
     })
 }
 
+/// The text of an example.
+macro_rules! example {
+    ($code:literal) => {
+        concat!(
+            "\n```\nuse tlc::Graph;\n\nlet g = Graph::default();\n",
+            $code,
+            "\n# Ok::<(), Box<dyn std::error::Error>>(())\n```"
+        )
+    };
+}
+
 macro_rules! binary_methods {
-    ($($name:ident $doc:literal;)*) => {
+    ($($name:ident $doc:literal $([$example:literal])?;)*) => {
         /// Two-operand elementwise methods. The other operand is a tensor or a scalar.
         impl Tensor {
             $(
                 #[doc = $doc]
+                $(#[doc = example!($example)])?
                 #[track_caller]
                 pub fn $name(&self, other: impl Into<Operand>) -> Tensor {
                     $name(self.into(), other.into())
@@ -142,18 +154,25 @@ macro_rules! binary_methods {
 }
 
 binary_methods! {
-    add "`self + other`; on two bools, `or`.";
-    sub "`self - other`. Not for bool.";
-    mul "`self * other`; on two bools, `and`.";
-    div "True division: integers divide as f32.";
+    add "`self + other`; on two bools, `or`."
+        ["let x = g.constant([1i32, 2]);\nassert_eq!(x.add(10).eval()?.as_slice::<i32>()?, [11, 12]);"];
+    sub "`self - other`. Not for bool."
+        ["let x = g.constant([1i32, 2]);\nassert_eq!(x.sub(1).eval()?.as_slice::<i32>()?, [0, 1]);"];
+    mul "`self * other`; on two bools, `and`."
+        ["let x = g.constant([1.5f32, 2.0]);\nassert_eq!(x.mul(&x).eval()?.as_slice::<f32>()?, [2.25, 4.0]);"];
+    div "True division: integers divide as f32."
+        ["let x = g.constant([1i32, 3]);\nassert_eq!(x.div(2).eval()?.as_slice::<f32>()?, [0.5, 1.5]);"];
     floor_divide "Floor of the quotient; on integers `x / 0 = 0`.";
     trunc_divide "The quotient rounded toward zero (Rust's `/` on integers; `x / 0 = 0`); on floats, `self / other`.";
     rem "Remainder with the sign of the dividend (Rust's `%`, C's `fmod`).";
-    remainder "Remainder with the sign of the divisor (Python's `%`); `x` itself where an integer divisor is 0.";
-    maximum "The larger; NaN in either gives NaN.";
+    remainder "Remainder with the sign of the divisor (Python's `%`); `x` itself where an integer divisor is 0."
+        ["let x = g.constant([-1i32, 7]);\nassert_eq!(x.remainder(3).eval()?.as_slice::<i32>()?, [2, 1]);"];
+    maximum "The larger; NaN in either gives NaN."
+        ["let x = g.constant([1.0f32, f32::NAN]);\nlet y = x.maximum(2.0).eval()?;\nlet y = y.as_slice::<f32>()?;\nassert!(y[0] == 2.0 && y[1].is_nan());"];
     minimum "The smaller; NaN in either gives NaN.";
     atan2 "The angle of the point (`other`, `self`), in -π to π.";
-    pow "`self` to the power `other`. Bool and integer tensors take a constant integer exponent, 0 or more (repeated multiplication, wrapping).";
+    pow "`self` to the power `other`. Bool and integer tensors take a constant integer exponent, 0 or more (repeated multiplication, wrapping)."
+        ["let x = g.constant([2i32, -3]);\nassert_eq!(x.pow(3).eval()?.as_slice::<i32>()?, [8, -27]);"];
     bit_and "Bitwise and on integers, logical on bool.";
     bit_or "Bitwise or on integers, logical on bool.";
     bit_xor "Bitwise exclusive or on integers, logical on bool.";
@@ -162,20 +181,24 @@ binary_methods! {
     logical_and "Whether both differ from zero. Bool.";
     logical_or "Whether one differs from zero. Bool.";
     logical_xor "Whether exactly one differs from zero. Bool.";
-    eq "Whether equal. Bool; false against NaN.";
+    eq "Whether equal. Bool; false against NaN."
+        ["let x = g.constant([1.0f32, f32::NAN]);\nassert_eq!(x.eq(&x).eval()?.as_slice::<bool>()?, [true, false]);"];
     ne "Whether not equal. Bool; true against NaN.";
-    lt "Whether less. Bool; false against NaN.";
+    lt "Whether less. Bool; false against NaN."
+        ["let x = g.constant([1i32, 5]);\nassert_eq!(x.lt(3).eval()?.as_slice::<bool>()?, [true, false]);"];
     le "Whether less or equal. Bool; false against NaN.";
-    gt "Whether greater. Bool; false against NaN.";
+    gt "Whether greater. Bool; false against NaN."
+        ["let x = g.constant([1i32, 5]);\nassert_eq!(x.gt(3).eval()?.as_slice::<bool>()?, [false, true]);"];
     ge "Whether greater or equal. Bool; false against NaN.";
 }
 
 macro_rules! float_functions {
-    ($($name:ident $op:ident $doc:literal;)*) => {
+    ($($name:ident $op:ident $doc:literal $([$example:literal])?;)*) => {
         /// Functions of one float; bool and integer tensors convert to f32.
         impl Tensor {
             $(
                 #[doc = $doc]
+                $(#[doc = example!($example)])?
                 #[track_caller]
                 pub fn $name(&self) -> Tensor {
                     op(stringify!($name), &[self], || self.floats()?.map(ScalarOp::$op))
@@ -186,12 +209,15 @@ macro_rules! float_functions {
 }
 
 float_functions! {
-    sqrt Sqrt "Square root.";
+    sqrt Sqrt "Square root."
+        ["let x = g.constant([4.0f32, 2.25]);\nassert_eq!(x.sqrt().eval()?.as_slice::<f32>()?, [2.0, 1.5]);"];
     rsqrt Rsqrt "`1 / sqrt(x)`.";
-    exp Exp "`e^x`.";
+    exp Exp "`e^x`."
+        ["let x = g.constant([0.0f32, f32::NEG_INFINITY]);\nassert_eq!(x.exp().eval()?.as_slice::<f32>()?, [1.0, 0.0]);"];
     exp2 Exp2 "`2^x`.";
     expm1 Expm1 "`e^x - 1`, exact near 0.";
-    log Log "Natural logarithm.";
+    log Log "Natural logarithm."
+        ["let x = g.constant([1.0f32, 0.0]);\nassert_eq!(x.log().eval()?.as_slice::<f32>()?, [0.0, f32::NEG_INFINITY]);"];
     log2 Log2 "Binary logarithm.";
     log1p Log1p "`ln(1 + x)`, exact near 0.";
     sin Sin "Sine.";
@@ -202,7 +228,11 @@ float_functions! {
     atan Atan "Arc tangent.";
     sinh Sinh "Hyperbolic sine.";
     cosh Cosh "Hyperbolic cosine.";
-    tanh Tanh "Hyperbolic tangent.";
+    tanh Tanh "Hyperbolic tangent."
+        ["let x = g.constant([0.0f32, f32::INFINITY]);\nassert_eq!(x.tanh().eval()?.as_slice::<f32>()?, [0.0, 1.0]);"];
+    asinh Asinh "Inverse hyperbolic sine.";
+    acosh Acosh "Inverse hyperbolic cosine; NaN below 1.";
+    atanh Atanh "Inverse hyperbolic tangent; NaN beyond -1 and 1.";
     erf Erf "Error function.";
 }
 
@@ -241,6 +271,15 @@ impl Tensor {
     /// The tensor in another dtype, converted as [`tlc_ir::scalar`] states: floats to integers truncate and saturate, NaN is
     /// 0; integers wrap; anything to bool is `!= 0`; to a storage float rounds to nearest and saturates
     /// ([`Tensor::cast_with`] says otherwise).
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1.7f32, -1.7, f32::NAN]);
+    /// assert_eq!(x.cast(DType::I32).eval()?.as_slice::<i32>()?, [1, -1, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn cast(&self, dtype: DType) -> Tensor {
         op("cast", &[self], || self.to(dtype))
@@ -253,6 +292,15 @@ impl Tensor {
     }
 
     /// `|x|`; the lowest integer is its own.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([-1i32, 2]);
+    /// assert_eq!(x.abs().eval()?.as_slice::<i32>()?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn abs(&self) -> Tensor {
         op("abs", &[self], || self.map(ScalarOp::Abs))
@@ -283,6 +331,15 @@ impl Tensor {
     }
 
     /// `x * x`.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([-3i32]);
+    /// assert_eq!(x.square().eval()?.as_slice::<i32>()?, [9]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn square(&self) -> Tensor {
         op("square", &[self], || Ok(self * self))
@@ -329,6 +386,15 @@ impl Tensor {
     }
 
     /// Whether NaN. Bool; false on integers.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1.0f32, f32::NAN]);
+    /// assert_eq!(x.is_nan().eval()?.as_slice::<bool>()?, [false, true]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn is_nan(&self) -> Tensor {
         op("is_nan", &[self], || self.map2(ScalarOp::Ne, self))
@@ -352,6 +418,15 @@ impl Tensor {
     }
 
     /// `x` limited to `lo..=hi`: `min(max(x, lo), hi)`; NaN stays NaN.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([-5.0f32, 0.5, 5.0]);
+    /// assert_eq!(x.clamp(0.0, 1.0).eval()?.as_slice::<f32>()?, [0.0, 0.5, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn clamp(&self, lo: impl Into<Operand>, hi: impl Into<Operand>) -> Tensor {
         let (lo, hi) = (lo.into(), hi.into());
@@ -359,6 +434,16 @@ impl Tensor {
     }
 
     /// `a` where `self` is true, else `b`. `self` converts to bool; all three broadcast to one shape.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let mask = g.constant([true, false]);
+    /// let x = g.constant([1.0f32, 2.0]);
+    /// assert_eq!(mask.select(&x, 0.0).eval()?.as_slice::<f32>()?, [1.0, 0.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn select(&self, a: impl Into<Operand>, b: impl Into<Operand>) -> Tensor {
         let operands = [self.into(), a.into(), b.into()];
@@ -380,6 +465,15 @@ impl Tensor {
     }
 
     /// `value` where `mask` is true, else `self`.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1.0f32, 2.0]);
+    /// assert_eq!(x.masked_fill(&x.gt(1.0), -1.0).eval()?.as_slice::<f32>()?, [1.0, -1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn masked_fill(&self, mask: &Tensor, value: impl Into<Operand>) -> Tensor {
         let value = value.into();

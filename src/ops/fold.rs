@@ -13,7 +13,8 @@ impl Tensor {
     /// block, places]`, blocks and places in C order; `stride`, `dilation` and `padding` of `options` say where windows of
     /// that size lie, as for [`Tensor::conv`]. The result is `[batch, channels, image..]`.
     ///
-    /// Errors: another rank, blocks that do not divide the channels, a number of places that the settings do not give.
+    /// # Errors
+    /// Another rank, blocks that do not divide the channels, a number of places that the settings do not give.
     #[track_caller]
     pub fn fold(&self, image: impl IntoShape, block: &[usize], options: &Conv) -> Tensor {
         let image = image.into_shape();

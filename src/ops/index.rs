@@ -1,10 +1,12 @@
 //! Indexing by tensors, masks and diagonals.
 //!
-//! Index tensors are of any integer dtype and count from 0. An index out of range, negative ones included, reads zero and
-//! writes nothing.
+//! Index tensors are of any integer dtype and count from 0. In [`Tensor::take`] and [`Tensor::take_along_axis`] negative ones
+//! count from the end of the axis, as in NumPy; everywhere else they are out of range. An index out of range that is known when
+//! it is recorded is an error there. Where data decides, an index out of range reads zero and writes nothing: no result depends
+//! on memory outside of the tensor.
 
 use tlc_ir::graph::{NodeKind, ScatterOp};
-use tlc_ir::{DType, IndexExpr, ScalarOp, TensorType};
+use tlc_ir::{DType, HostTensor, IndexExpr, Scalar, ScalarOp, TensorType};
 
 use crate::dim::Dim;
 use crate::promotion::{Operand, broadcast, broadcast_shape, promote};
@@ -22,22 +24,99 @@ impl Tensor {
     }
 
     /// The elements at `indices` of an axis: the indices' axes take the axis' place (NumPy's `take`, PyTorch's
-    /// `index_select`).
+    /// `index_select`). Negative indices count from the end. An index out of range that only the data of a call decides reads
+    /// zero.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([10i32, 20, 30]);
+    /// let y = x.take(&g.constant([0i64, -1, 1]), 0);
+    /// assert_eq!(y.eval()?.as_slice::<i32>()?, [10, 30, 20]);
+    /// assert!(x.take(&g.constant([3i64]), 0).is_poisoned());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Constant indices that are out of range, where the extent is a number.
     #[track_caller]
     pub fn take(&self, indices: &Tensor, axis: i64) -> Tensor {
         op("take", &[self, indices], || {
-            indices.is_index()?;
             let axis = self.axis(axis)?;
-            let gathered = self.gathered(&[axis], &[indices])?;
-            let n = indices.rank();
-            // Result axes: the indices' first, then the rest in order; the first `axis` of the rest go before.
-            let order: Vec<usize> = (n..n + axis).chain(0..n).chain(n + axis..gathered.rank()).collect();
-            gathered.permuted(&order)
+            self.taken(&self.counted_from_start(indices, axis)?, axis)
         })
+    }
+
+    /// As [`Tensor::take`], of indices that count from 0.
+    pub(crate) fn take_from_start(&self, indices: &Tensor, axis: i64) -> Tensor {
+        op("take", &[self, indices], || {
+            indices.is_index()?;
+            self.taken(indices, self.axis(axis)?)
+        })
+    }
+
+    fn taken(&self, indices: &Tensor, axis: usize) -> Step {
+        let gathered = self.gathered(&[axis], &[indices])?;
+        let n = indices.rank();
+        // Result axes: the indices' first, then the rest in order; the first `axis` of the rest go before.
+        let order: Vec<usize> = (n..n + axis).chain(0..n).chain(n + axis..gathered.rank()).collect();
+        gathered.permuted(&order)
+    }
+
+    /// Indices of an axis, those that count from its end counted from its start.
+    fn counted_from_start(&self, indices: &Tensor, axis: usize) -> Step {
+        indices.is_index()?;
+        let (extent, g) = (&self.extents()[axis], self.graph());
+        let known = indices.id().and_then(|id| {
+            g.with_ir(|ir| match &ir.node(id).kind {
+                NodeKind::Const(value) => Some(HostTensor::scalar(*value)),
+                NodeKind::Data(data) => Some(data.0.clone()),
+                _ => None,
+            })
+        });
+        let signed = indices.dtype().is_signed_int();
+        if let Some(known) = known {
+            let number = |value: Scalar| match signed {
+                true => i128::from(value.as_i64()),
+                false => i128::from(value.bits()),
+            };
+            let values = || (0..known.len()).map(|i| number(known.get(i)));
+            if let Some(n) = extent.as_const() {
+                let n = i128::from(n);
+                if let Some(wrong) = values().find(|&v| v < -n || v >= n) {
+                    let expected = match n {
+                        0 => "no index".to_string(),
+                        _ => format!("indices from {} to {}", -n, n - 1),
+                    };
+                    return refuse_expecting(format!("index {wrong} of axis {axis} of extent {n}"), expected);
+                }
+            }
+            if values().all(|v| v >= 0) {
+                return Ok(indices.clone());
+            }
+        }
+        if !signed {
+            return Ok(indices.clone());
+        }
+        // The extent need not fit in the dtype of the indices.
+        let wide = indices.to(DType::I64)?;
+        let n = g.dim_value(&Dim(extent.clone()), DType::I64)?;
+        Ok(wide.lt(0).select(&wide + n, &wide))
     }
 
     /// The elements at integer coordinates: axis `axes[k]` is indexed by `indices[k]`. Result axes: those of the indices
     /// (broadcast to one shape), then the other axes in order.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// let at = g.constant([0i64, 1]);
+    /// assert_eq!(x.gather(&[0, 1], &[&at, &at]).eval()?.as_slice::<f32>()?, [1.0, 4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn gather(&self, axes: &[i64], indices: &[&Tensor]) -> Tensor {
         let mut operands = vec![self];
@@ -96,9 +175,29 @@ impl Tensor {
     }
 
     /// `result[i, j, k] = self[i, indices[i, j, k], k]` for axis 1 (NumPy's `take_along_axis`). The other extents of
-    /// `indices` are those of `self`, or 1.
+    /// `indices` are those of `self`, or 1. Negative indices count from the end, and those out of range are as in
+    /// [`Tensor::take`].
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[3i32, 1, 2], [6, 5, 4]]);
+    /// let last = x.take_along_axis(&g.constant([[-1i64], [0]]), 1);
+    /// assert_eq!(last.eval()?.as_slice::<i32>()?, [2, 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn take_along_axis(&self, indices: &Tensor, axis: i64) -> Tensor {
+        op("take_along_axis", &[self, indices], || {
+            let indices = self.counted_from_start(indices, self.axis(axis)?)?;
+            Ok(self.take_along_axis_from_start(&indices, axis))
+        })
+    }
+
+    /// As [`Tensor::take_along_axis`], of indices that count from 0.
+    #[track_caller]
+    pub(crate) fn take_along_axis_from_start(&self, indices: &Tensor, axis: i64) -> Tensor {
         op("take_along_axis", &[self, indices], || {
             let (_, all) = self.along(indices, axis)?;
             let axes: Vec<usize> = (0..self.rank()).collect();
@@ -120,6 +219,16 @@ impl Tensor {
 
     /// `updates` added to the rows of an axis: `result = self`, then `result[.., indices[b], ..] += updates[.., b, ..]`,
     /// where the indices' axes stand in place of the axis (PyTorch's `index_add`).
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// let x = g.zeros([3], DType::F32);
+    /// let y = x.scatter_add(0, &g.constant([2i64, 0, 2]), &g.constant([1.0f32, 2.0, 3.0]));
+    /// assert_eq!(y.eval()?.as_slice::<f32>()?, [2.0, 0.0, 4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn scatter_add(&self, axis: i64, indices: &Tensor, updates: &Tensor) -> Tensor {
         op("scatter_add", &[self, indices, updates], || {
@@ -149,6 +258,15 @@ impl Tensor {
     }
 
     /// Rows of a table `[vocabulary, width]` at integer indices: `[indices.., width]`.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let table = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// assert_eq!(table.embedding(&g.constant([1i64])).eval()?.as_slice::<f32>()?, [3.0, 4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn embedding(&self, indices: &Tensor) -> Tensor {
         op("embedding", &[self, indices], || {
@@ -159,6 +277,15 @@ impl Tensor {
     }
 
     /// A new last axis of extent `classes` with one at the index and zero elsewhere; all zero for an index out of range.
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([2i64, 0]);
+    /// assert_eq!(x.one_hot(3, DType::F32).eval()?.as_slice::<f32>()?, [0.0, 0.0, 1.0, 1.0, 0.0, 0.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn one_hot(&self, classes: impl Into<Dim>, dtype: DType) -> Tensor {
         let classes = classes.into().0;
@@ -171,6 +298,15 @@ impl Tensor {
     }
 
     /// The elements on and below a diagonal of the last two axes, `offset` columns right of the main one; zero above.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// assert_eq!(x.tril(0).eval()?.as_slice::<f32>()?, [1.0, 0.0, 3.0, 4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn tril(&self, offset: i64) -> Tensor {
         op("tril", &[self], || {
@@ -247,7 +383,8 @@ impl Tensor {
     /// The first elements of each sequence in reverse order, the rest as they are: sequence `b` along `batch_axis` has
     /// `lengths[b]` elements along `time_axis`.
     ///
-    /// Errors: one axis twice, lengths that are not one for each sequence.
+    /// # Errors
+    /// One axis twice, lengths that are not one for each sequence.
     #[track_caller]
     pub fn reverse_sequence(&self, lengths: &Tensor, batch_axis: i64, time_axis: i64) -> Tensor {
         op("reverse_sequence", &[self, lengths], || {
@@ -267,12 +404,21 @@ impl Tensor {
                 .iota_1d(&self.extents()[time], DType::I64)?
                 .reshaped(&shape)?;
             let turned = at.lt(&lengths).select(&lengths - 1 - &at, &at);
-            Ok(self.take_along_axis(&turned, time as i64))
+            Ok(self.take_along_axis_from_start(&turned, time as i64))
         })
     }
 }
 
 /// `a` where `condition` is true, else `b`; see [`Tensor::select`].
+///
+/// ```
+/// use tlc::{Graph, where_};
+///
+/// let g = Graph::default();
+/// let mask = g.constant([true, false]);
+/// assert_eq!(where_(&mask, 1.0f32, 2.0f32).eval()?.as_slice::<f32>()?, [1.0, 2.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[track_caller]
 pub fn where_(condition: &Tensor, a: impl Into<Operand>, b: impl Into<Operand>) -> Tensor {
     condition.select(a, b)

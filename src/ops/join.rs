@@ -14,7 +14,17 @@ use crate::tensor::Tensor;
 
 /// The tensors one behind the other along an axis. Dtypes promote.
 ///
-/// Errors: different ranks, extents that differ on another axis, an empty list (which has no graph to report to: it
+/// ```
+/// use tlc::{Graph, concat};
+///
+/// let g = Graph::default();
+/// let (a, b) = (g.constant([1i32]), g.constant([2i32, 3]));
+/// assert_eq!(concat(&[&a, &b], 0).eval()?.as_slice::<i32>()?, [1, 2, 3]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Different ranks, extents that differ on another axis, an empty list (which has no graph to report to: it
 /// panics).
 ///
 /// # Panics
@@ -90,6 +100,15 @@ fn spread(t: &Tensor, axis: usize, before: &IndexExpr, behind: &IndexExpr, fill:
 
 /// The tensors, of one shape, along a new axis.
 ///
+/// ```
+/// use tlc::{Graph, stack};
+///
+/// let g = Graph::default();
+/// let (a, b) = (g.constant([1i32, 2]), g.constant([3i32, 4]));
+/// assert_eq!(stack(&[&a, &b], 1).eval()?.as_slice::<i32>()?, [1, 3, 2, 4]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
 /// # Panics
 /// If `tensors` is empty.
 #[track_caller]
@@ -106,7 +125,18 @@ pub fn stack(tensors: &[&Tensor], axis: i64) -> Tensor {
 impl Tensor {
     /// Consecutive parts of the given sizes along an axis.
     ///
-    /// Errors: sizes that do not add up to the extent.
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1i32, 2, 3]);
+    /// let parts = x.split(&[1, 2], 0);
+    /// assert_eq!(parts[1].eval()?.as_slice::<i32>()?, [2, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Sizes that do not add up to the extent.
     #[track_caller]
     pub fn split<D: Into<Dim> + Clone>(&self, sizes: &[D], axis: i64) -> Vec<Tensor> {
         let body = || {
@@ -126,7 +156,8 @@ impl Tensor {
 
     /// `count` consecutive parts along an axis, as equal as can be: the first ones are longer by one.
     ///
-    /// Errors: an axis of symbolic extent.
+    /// # Errors
+    /// An axis of symbolic extent.
     #[track_caller]
     pub fn chunk(&self, count: usize, axis: i64) -> Vec<Tensor> {
         let body = || {
@@ -143,7 +174,8 @@ impl Tensor {
 
     /// The parts of extent 1 along an axis, which disappears.
     ///
-    /// Errors: an axis of symbolic extent (the result is then empty).
+    /// # Errors
+    /// An axis of symbolic extent (the result is then empty).
     #[track_caller]
     pub fn unbind(&self, axis: i64) -> Vec<Tensor> {
         let body = || {

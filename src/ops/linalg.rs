@@ -86,7 +86,20 @@ fn contract_over(
 /// A contraction in NumPy's notation: `"ij,jk->ik"`, with implicit output, `...`, diagonals and broadcasting of extents 1;
 /// any Unicode letter is a label. See [`tlc_ir::einsum`].
 ///
-/// Errors: a malformed expression, ranks or extents that do not fit.
+/// The contraction order is the compiler's, as with NumPy's `optimize`: sums and products are regrouped. What that does to
+/// infinities is stated at [`tlc_ir::NodeKind::Einsum`].
+///
+/// ```
+/// use tlc::{Graph, einsum};
+///
+/// let g = Graph::default();
+/// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+/// assert_eq!(einsum("ij,ij->i", &[&x, &x]).eval()?.as_slice::<f32>()?, [5.0, 25.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// A malformed expression, ranks or extents that do not fit.
 ///
 /// # Panics
 /// If `operands` is empty.
@@ -95,7 +108,9 @@ pub fn einsum(expression: &str, operands: &[&Tensor]) -> Tensor {
     op("einsum", operands, || einsum_step(expression, operands, None))
 }
 
-/// [`einsum`] over another semiring: longest or shortest paths, maximal products, reachability.
+/// [`einsum`] over another semiring: longest or shortest paths, maximal products, reachability. Where no path is, max-add
+/// has -inf and min-add inf; operands that hold the other infinity besides may give that one in place of NaN (see
+/// [`tlc_ir::NodeKind::Einsum`]).
 ///
 /// # Panics
 /// If `operands` is empty.
@@ -159,7 +174,18 @@ impl Tensor {
     /// Matrix product over the last two axes, with the axes before them broadcast as in NumPy; a vector on the left is a
     /// row and on the right a column, and that axis disappears.
     ///
-    /// Errors: a scalar operand, inner extents that differ, batch extents that do not broadcast.
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// let v = g.constant([1.0f32, -1.0]);
+    /// assert_eq!(x.matmul(&v).eval()?.as_slice::<f32>()?, [-1.0, -1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A scalar operand, inner extents that differ, batch extents that do not broadcast.
     #[track_caller]
     pub fn matmul(&self, other: &Tensor) -> Tensor {
         op("matmul", &[self, other], || self.matmul_step(other, None))
@@ -235,6 +261,15 @@ impl Tensor {
     }
 
     /// All products of elements of two vectors: `result[i, j] = self[i] * other[j]`; tensors of other ranks are flattened.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let (a, b) = (g.constant([1i32, 2]), g.constant([10i32, 20]));
+    /// assert_eq!(a.outer(&b).eval()?.as_slice::<i32>()?, [10, 20, 20, 40]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn outer(&self, other: &Tensor) -> Tensor {
         op("outer", &[self, other], || {
@@ -268,6 +303,16 @@ impl Tensor {
     }
 
     /// `x Wᵀ + b`: `self` is `[.., features]`, `weight` `[outputs, features]` (PyTorch's layout), `bias` `[outputs]`.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// let (w, b) = (g.constant([[1.0f32, 1.0]]), g.constant([0.5f32]));
+    /// assert_eq!(x.linear(&w, Some(&b)).eval()?.as_slice::<f32>()?, [3.5, 7.5]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn linear(&self, weight: &Tensor, bias: Option<&Tensor>) -> Tensor {
         let mut operands = vec![self, weight];
@@ -296,7 +341,8 @@ impl Tensor {
     /// The determinants of the matrices of the last two axes, by elimination with the largest element of each column as
     /// pivot. f16 and bf16 are computed in f32.
     ///
-    /// Errors: matrices that are not square, of symbolic extent, or larger than 64 by 64; integers.
+    /// # Errors
+    /// Matrices that are not square, of symbolic extent, or larger than 64 by 64; integers.
     #[track_caller]
     pub fn det(&self) -> Tensor {
         op("det", &[self], || {
@@ -320,7 +366,7 @@ impl Tensor {
                 // a step of its own: what the next column reads many times is there once.
                 let pivot = pivot.unsqueeze(-1);
                 let both = crate::concat(&[&pivot.zeros_like(), &pivot], -2);
-                let rows = matrix.take_along_axis(&both, -2);
+                let rows = matrix.take_along_axis_from_start(&both, -2);
                 matrix = matrix.scatter_along_axis(&both.flip(-2), -2, &rows, ScatterOp::Set);
                 let first = matrix.select_index(-1, 0).select_index(-1, 0);
                 product *= moved.select(-&first, &first);

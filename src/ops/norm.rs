@@ -24,6 +24,15 @@ impl Tensor {
 
     /// Normalization over the last axis, then `* weight + bias` (Ba et al., arXiv:1607.06450). `weight` and `bias` are
     /// `[features]`, or broadcast against the input.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 3.0]]);
+    /// assert_eq!(x.layer_norm(None, None, 0.0).eval()?.as_slice::<f32>()?, [-1.0, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn layer_norm(&self, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> Tensor {
         let operands: Vec<&Tensor> = [Some(self), weight, bias].into_iter().flatten().collect();
@@ -57,6 +66,15 @@ impl Tensor {
     }
 
     /// `x / sqrt(mean(x²) + eps) * weight` over the last axis (Zhang and Sennrich, arXiv:1910.07467).
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[2.0f32, -2.0]]);
+    /// assert_eq!(x.rms_norm(None, 0.0).eval()?.as_slice::<f32>()?, [1.0, -1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn rms_norm(&self, weight: Option<&Tensor>, eps: f64) -> Tensor {
         let operands: Vec<&Tensor> = [Some(self), weight].into_iter().flatten().collect();
@@ -112,7 +130,8 @@ impl Tensor {
     /// `[channels]`; `self` is `[batch, channels, ..]` (Wu and He, arXiv:1803.08494). As many groups as channels give
     /// instance normalization.
     ///
-    /// Errors: a channel count that is symbolic or that `groups` does not divide.
+    /// # Errors
+    /// A channel count that is symbolic or that `groups` does not divide.
     #[track_caller]
     pub fn group_norm(&self, groups: usize, weight: Option<&Tensor>, bias: Option<&Tensor>, eps: f64) -> Tensor {
         let operands: Vec<&Tensor> = [Some(self), weight, bias].into_iter().flatten().collect();

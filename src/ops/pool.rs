@@ -89,7 +89,17 @@ impl Tensor {
 
     /// Maximum over windows of space; `self` is `[batch, channels, space..]`.
     ///
-    /// Errors: no axis of space, a window larger than the padded space.
+    /// ```
+    /// use tlc::{Graph, Pool};
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[[1.0f32, 5.0, 2.0, 3.0]]]);
+    /// assert_eq!(x.max_pool(&Pool::new(2)).eval()?.as_slice::<f32>()?, [5.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// No axis of space, a window larger than the padded space.
     #[track_caller]
     pub fn max_pool(&self, options: &Pool) -> Tensor {
         op("max_pool", &[self], || {
@@ -100,7 +110,8 @@ impl Tensor {
 
     /// [`Tensor::max_pool`], and where in `self`, flattened in C order, each maximum stands: the first place of equal ones.
     ///
-    /// Errors: as [`Tensor::max_pool`].
+    /// # Errors
+    /// As [`Tensor::max_pool`].
     #[track_caller]
     pub fn max_pool_with_places(&self, options: &Pool) -> (Tensor, Tensor) {
         let body = || {
@@ -142,7 +153,8 @@ impl Tensor {
 
     /// The inverse of [`Tensor::max_pool_with_places`]: zeros of `shape` with each element at its place, counted in C order.
     ///
-    /// Errors: places of another shape.
+    /// # Errors
+    /// Places of another shape.
     #[track_caller]
     pub fn max_unpool(&self, places: &Tensor, shape: impl crate::dim::IntoShape) -> Tensor {
         let shape = shape.into_shape();
@@ -156,7 +168,17 @@ impl Tensor {
 
     /// Average over windows of space; `self` is `[batch, channels, space..]`. Dtypes as [`Tensor::mean`].
     ///
-    /// Errors: no axis of space, a window larger than the padded space.
+    /// ```
+    /// use tlc::{Graph, Pool};
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[[1.0f32, 5.0, 2.0, 4.0]]]);
+    /// assert_eq!(x.avg_pool(&Pool::new(2)).eval()?.as_slice::<f32>()?, [3.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// No axis of space, a window larger than the padded space.
     #[track_caller]
     pub fn avg_pool(&self, options: &Pool) -> Tensor {
         op("avg_pool", &[self], || {

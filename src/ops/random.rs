@@ -1,22 +1,45 @@
 //! Random numbers from counter-based bits.
 //!
-//! Invariants: every call records its own stream, so no two calls are ever merged, and a graph run twice with one key
-//! draws the same numbers, whatever the number of threads. The key is [`Graph::seed`]'s, or a run-time input made by
-//! [`Graph::rng_key_input`].
+//! Each call of a method here is a draw. Element `i` (in C order) of a draw is Threefry-2x32-20 under a key, of the counter
+//! (`i`, stream): see [`NodeKind::Random`]. So the numbers follow from key and stream alone, and a graph that runs twice with
+//! one key draws the same ones, on any number of threads, compiled or interpreted.
+//!
+//! - **Key.** The seed that [`Graph::seed`] gave, or a run-time input made by [`Graph::rng_key_input`]. The body of a loop has
+//!   the key of the graph around it, unless [`Graph::seed`] of the body's graph gives another, and folds the iteration's
+//!   number into it: no two iterations draw the same numbers, in nested loops either. In iteration `i` (from 0) the key is
+//!   `mix(key) + (i + 1) * 0x9e3779b97f4a7c15`, wrapping, with the bijection `mix` of SplitMix64 (Steele, Lea and Flood,
+//!   "Fast splittable pseudorandom number generators", OOPSLA 2014).
+//! - **Stream.** No two draws of a graph, its loops included, have the same stream: no two calls are ever merged, and none
+//!   draws what another does. A stream is a hash of the scopes and loops that the draw is recorded in and of its ordinal
+//!   there, so that a draw that is added in one scope changes none in another: see [`named_scope`](crate::named_scope).
+//!   The nodes of an imported model are such scopes.
 
 use std::f64::consts::TAU;
 
 use tlc_ir::graph::{NodeKind, Shape};
-use tlc_ir::{DType, ScalarOp};
+use tlc_ir::{DType, Scalar, ScalarOp};
 
 use crate::dim::IntoShape;
 use crate::graph::Graph;
 use crate::scope::{Step, op, record, refuse_expecting};
+use crate::streams::{INCREMENT, LAST_SHIFT, MIX};
 use crate::tensor::Tensor;
+
+/// The key (`u64[]`) of an iteration (`i64[]`) of a loop in whose surroundings it is `key`.
+pub(crate) fn folded(key: &Tensor, iteration: &Tensor) -> Step {
+    let constant = |v: u64| key.graph().node(NodeKind::Const(Scalar::from_u64(DType::U64, v)), &[]);
+    let shifted = |z: &Tensor, shift: u32| z.map2(ScalarOp::Xor, &z.map2(ScalarOp::Shr, &constant(shift.into())?)?);
+    let mut mixed = key.clone();
+    for (shift, factor) in MIX {
+        mixed = shifted(&mixed, shift)?.map2(ScalarOp::Mul, &constant(factor)?)?;
+    }
+    let ordinal = iteration.to(DType::U64)?.map2(ScalarOp::Add, &constant(1)?)?;
+    shifted(&mixed, LAST_SHIFT)?.map2(ScalarOp::Add, &ordinal.map2(ScalarOp::Mul, &constant(INCREMENT)?)?)
+}
 
 impl Graph {
     fn bits(&self, shape: &Shape) -> Step {
-        let (key, stream) = self.next_stream()?;
+        let (key, stream) = (self.random_key()?, self.next_stream());
         let shape = shape.clone();
         self.node(NodeKind::Random { shape, stream }, &[&key])
     }
@@ -46,6 +69,16 @@ impl Graph {
     }
 
     /// Uniform in [0, 1). Float dtypes; at most 2^32 elements.
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// g.seed(7);
+    /// let x = g.rand([1000], DType::F32).eval()?;
+    /// assert!(x.as_slice::<f32>()?.iter().all(|v| (0.0..1.0).contains(v)));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn rand(&self, shape: impl IntoShape, dtype: DType) -> Tensor {
         let shape = shape.into_shape();
@@ -54,6 +87,17 @@ impl Graph {
 
     /// Normal with mean 0 and variance 1, by Box and Muller ("A note on the generation of random normal deviates", 1958).
     /// Float dtypes (f16 and bf16 are drawn in f32); at most 2^32 elements.
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// g.seed(7);
+    /// let x = g.randn([10_000], DType::F32);
+    /// let mean = x.mean(0).eval()?.as_scalar::<f32>()?;
+    /// assert!(mean.abs() < 0.05);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn randn(&self, shape: impl IntoShape, dtype: DType) -> Tensor {
         let shape = shape.into_shape();
@@ -69,7 +113,8 @@ impl Graph {
 
     /// Uniform integers in `lo..hi`, by multiplying 32 random bits with the range: the bias is at most range / 2^32.
     ///
-    /// Errors: an empty range, one beyond 2^32, bounds that the dtype cannot hold.
+    /// # Errors
+    /// An empty range, one beyond 2^32, bounds that the dtype cannot hold.
     #[track_caller]
     pub fn randint(&self, lo: i64, hi: i64, shape: impl IntoShape, dtype: DType) -> Tensor {
         let shape = shape.into_shape();
@@ -102,7 +147,8 @@ impl Graph {
 impl Tensor {
     /// Zero with probability `p`, else divided by `1 - p` (Srivastava et al., JMLR 15, 2014).
     ///
-    /// Errors: a `p` outside 0 to 1 (1 excluded).
+    /// # Errors
+    /// A `p` outside 0 to 1 (1 excluded).
     #[track_caller]
     pub fn dropout(&self, p: f64) -> Tensor {
         op("dropout", &[self], || {

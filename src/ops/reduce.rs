@@ -63,6 +63,16 @@ impl Tensor {
     }
 
     /// Sum. Bool and signed integers sum as i64, unsigned ones as u64; f16 and bf16 are carried in f32.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// assert_eq!(x.sum(0).eval()?.as_slice::<f32>()?, [4.0, 6.0]);
+    /// assert_eq!(x.sum(..).eval()?.as_slice::<f32>()?, [10.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn sum(&self, axes: impl Into<Axes>) -> Tensor {
         let axes = axes.into();
@@ -72,6 +82,15 @@ impl Tensor {
     }
 
     /// Product; dtypes as [`Tensor::sum`].
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// assert_eq!(x.prod(1).eval()?.as_slice::<f32>()?, [2.0, 12.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn prod(&self, axes: impl Into<Axes>) -> Tensor {
         let axes = axes.into();
@@ -81,6 +100,15 @@ impl Tensor {
     }
 
     /// Maximum; NaN wins.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// assert_eq!(x.max(-1).eval()?.as_slice::<f32>()?, [2.0, 4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn max(&self, axes: impl Into<Axes>) -> Tensor {
         let axes = axes.into();
@@ -88,6 +116,15 @@ impl Tensor {
     }
 
     /// Minimum; NaN wins.
+    ///
+    /// ```
+    /// use tlc::{Graph, keep};
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// assert_eq!(x.min(keep(0)).eval()?.as_slice::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn min(&self, axes: impl Into<Axes>) -> Tensor {
         let axes = axes.into();
@@ -95,6 +132,15 @@ impl Tensor {
     }
 
     /// Whether some element differs from zero. Bool.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[true, false], [false, false]]);
+    /// assert_eq!(x.any(1).eval()?.as_slice::<bool>()?, [true, false]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn any(&self, axes: impl Into<Axes>) -> Tensor {
         let axes = axes.into();
@@ -102,6 +148,15 @@ impl Tensor {
     }
 
     /// Whether every element differs from zero. Bool.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[true, true], [true, false]]);
+    /// assert_eq!(x.all(1).eval()?.as_slice::<bool>()?, [true, false]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn all(&self, axes: impl Into<Axes>) -> Tensor {
         let axes = axes.into();
@@ -109,6 +164,16 @@ impl Tensor {
     }
 
     /// Index of the maximum along one axis, or `..` for the flat index: i64; the first wins, NaN wins.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// assert_eq!(x.argmax(1).eval()?.as_slice::<i64>()?, [1, 1]);
+    /// assert_eq!(x.argmax(..).eval()?.as_slice::<i64>()?, [3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn argmax(&self, axis: impl Into<Axes>) -> Tensor {
         let axis = axis.into();
@@ -116,6 +181,15 @@ impl Tensor {
     }
 
     /// Index of the minimum along one axis, or `..` for the flat index: i64; the first wins, NaN wins.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// assert_eq!(x.argmin(0).eval()?.as_slice::<i64>()?, [0, 0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn argmin(&self, axis: impl Into<Axes>) -> Tensor {
         let axis = axis.into();
@@ -140,6 +214,15 @@ impl Tensor {
     }
 
     /// Mean; NaN over no element. Bool and integers convert to f32, f16 and bf16 compute in f32.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// assert_eq!(x.mean(0).eval()?.as_slice::<f32>()?, [2.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn mean(&self, axes: impl Into<Axes>) -> Tensor {
         let axes = axes.into();
@@ -156,6 +239,16 @@ impl Tensor {
 
     /// Variance: the mean squared distance from the mean, in two passes. `correction` is subtracted from the count: 0 for a
     /// population (NumPy's default), 1 for a sample (PyTorch's default). Dtypes as [`Tensor::mean`].
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// assert_eq!(x.var(1, 0).eval()?.as_slice::<f32>()?, [0.25, 0.25]);
+    /// assert_eq!(x.var(1, 1).eval()?.as_slice::<f32>()?, [0.5, 0.5]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn var(&self, axes: impl Into<Axes>, correction: i64) -> Tensor {
         let axes = axes.into();
@@ -168,6 +261,15 @@ impl Tensor {
     }
 
     /// Standard deviation: the root of [`Tensor::var`].
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1.0f32, 5.0]);
+    /// assert_eq!(x.std(0, 0).eval()?.as_slice::<f32>()?, [2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn std(&self, axes: impl Into<Axes>, correction: i64) -> Tensor {
         let axes = axes.into();
@@ -193,6 +295,15 @@ impl Tensor {
     }
 
     /// Root of the sum of squares. Dtypes as [`Tensor::mean`].
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([3.0f32, 4.0]);
+    /// assert_eq!(x.norm(0).eval()?.as_slice::<f32>()?, [5.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn norm(&self, axes: impl Into<Axes>) -> Tensor {
         let axes = axes.into();
@@ -202,6 +313,15 @@ impl Tensor {
     }
 
     /// How many elements differ from zero: i64.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[0i32, 2], [3, 4]]);
+    /// assert_eq!(x.count_nonzero(1).eval()?.as_slice::<i64>()?, [1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn count_nonzero(&self, axes: impl Into<Axes>) -> Tensor {
         let axes = axes.into();
@@ -226,6 +346,15 @@ impl Tensor {
     }
 
     /// Cumulative sum along an axis; dtypes as [`Tensor::sum`].
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1.0f32, 2.0, 3.0]);
+    /// assert_eq!(x.cumsum(0).eval()?.as_slice::<f32>()?, [1.0, 3.0, 6.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn cumsum(&self, axis: i64) -> Tensor {
         op("cumsum", &[self], || {
@@ -259,6 +388,15 @@ impl Tensor {
     ///
     /// The sum, which is at least 1, is inverted once a row: a division an element would round once less and take as long
     /// as half of the exponential.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[0.0f32, 0.0], [5.0, f32::NEG_INFINITY]]);
+    /// assert_eq!(x.softmax(-1).eval()?.as_slice::<f32>()?, [0.5, 0.5, 1.0, 0.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn softmax(&self, axis: i64) -> Tensor {
         op("softmax", &[self], || {

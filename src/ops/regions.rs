@@ -37,7 +37,8 @@ impl Tensor {
     /// bilinear samples (He et al., "Mask R-CNN", arXiv:1703.06870): `self` is `[batch, channels, height, width]`, the
     /// result `[r, channels, cells..]`. Samples more than one element outside are zero.
     ///
-    /// Errors: other shapes, no cells or no samples.
+    /// # Errors
+    /// Other shapes, no cells or no samples.
     #[track_caller]
     pub fn roi_align(&self, regions: &Tensor, images: &Tensor, options: &RoiAlign) -> Tensor {
         op("roi_align", &[self, regions, images], || {
@@ -126,7 +127,8 @@ impl Tensor {
     /// cells, each the maximum of the elements that it covers, zero where it covers none (Girshick, "Fast R-CNN",
     /// arXiv:1504.08083): `self` is `[batch, channels, height, width]`, the result `[r, channels, cells..]`.
     ///
-    /// Errors: other shapes.
+    /// # Errors
+    /// Other shapes.
     #[track_caller]
     pub fn roi_max_pool(&self, regions: &Tensor, cells: [usize; 2], scale: f64) -> Tensor {
         op("roi_max_pool", &[self, regions], || {
@@ -137,7 +139,7 @@ impl Tensor {
             // Halves are rounded away from zero.
             let scaled = regions.to(wide)? * scale;
             let rounded = (scaled.abs() + 0.5).floor() * scaled.sign();
-            let mut y = self.take(&regions.select_index(1, 0).to(DType::I64)?, 0);
+            let mut y = self.take_from_start(&regions.select_index(1, 0).to(DType::I64)?, 0);
             let mut empty: Option<Tensor> = None;
             // Columns, then rows: each pass leaves cells where the elements of that axis were.
             for (axis, first) in [(3usize, 1i64), (2, 2)] {

@@ -26,14 +26,12 @@ pub struct Repeat {
 #[derive(Debug)]
 pub struct Iteration {
     graph: Graph,
-    outer: Graph,
     /// The number of the iteration, from 0: `i64[]`.
     pub number: Tensor,
     /// What goes around, in the order of [`Repeat::carry`].
     pub carried: Vec<Tensor>,
     /// This iteration's elements of the sliced tensors, in the order of [`Repeat::slice`].
     pub slices: Vec<Tensor>,
-    captures: Vec<(Tensor, Tensor)>,
     stacks: Vec<(Tensor, i64, bool)>,
     condition: Option<Tensor>,
 }
@@ -42,7 +40,7 @@ impl Graph {
     /// A loop of `trip` iterations, or fewer if something else ends it before.
     ///
     /// ```
-    /// use tlc::{CompileOptions, DType, Graph, HostTensor};
+    /// use tlc::{CompileOptions, DType, Graph, inputs};
     ///
     /// let g = Graph::new("filter");
     /// let (x, start) = (g.input("x", DType::F32, [4]), g.input("start", DType::F32, ()));
@@ -54,12 +52,10 @@ impl Graph {
     /// });
     /// g.output("last", &results[0]);
     /// g.output("y", &results[1]);
-    /// let x = HostTensor::from_slice(&[4], &[8.0f32, 0.0, 2.0, 0.0])?;
-    /// let start = HostTensor::from_slice(&[], &[0.0f32])?;
     /// let filter = g.compile(&CompileOptions::default())?;
-    /// let found = filter.run(&[(&x).into(), (&start).into()])?;
-    /// assert_eq!(found[0].as_slice::<f32>(), Some(&[2.0][..]));
-    /// assert_eq!(found[1].as_slice::<f32>(), Some(&[8.0, 4.0, 4.0, 2.0][..]));
+    /// let found = filter.run(&inputs![&[8.0f32, 0.0, 2.0, 0.0], 0.0f32])?;
+    /// assert_eq!(found[0].as_slice::<f32>()?, [2.0]);
+    /// assert_eq!(found[1].as_slice::<f32>()?, [8.0, 4.0, 4.0, 2.0]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn repeat(&self, trip: impl Into<Dim>) -> Repeat {
@@ -73,7 +69,7 @@ impl Graph {
     /// [`Iteration::go_on_if`] whether another follows. It has no stacked results and no slices.
     ///
     /// ```
-    /// use tlc::{CompileOptions, DType, Graph, HostTensor};
+    /// use tlc::{CompileOptions, DType, Graph, inputs};
     ///
     /// let g = Graph::new("halve");
     /// let x = g.input("x", DType::F32, ());
@@ -83,9 +79,8 @@ impl Graph {
     ///     vec![half]
     /// });
     /// g.output("y", &results[0]);
-    /// let x = HostTensor::from_slice(&[], &[12.0f32])?;
-    /// let found = g.compile(&CompileOptions::default())?.run(&[(&x).into()])?;
-    /// assert_eq!(found[0].as_slice::<f32>(), Some(&[0.75][..]));
+    /// let found = g.compile(&CompileOptions::default())?.run(&inputs![12.0f32])?;
+    /// assert_eq!(found[0].as_slice::<f32>()?, [0.75]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn repeat_while(&self, condition: &Tensor) -> Repeat {
@@ -105,7 +100,7 @@ impl Graph {
 }
 
 impl Repeat {
-    /// A value that goes around: the first iteration is given `first`, each other one what the one before it answered.
+    /// A value that goes around: the first iteration is given `first`, each other one what the one before it returned.
     /// Its type stays as it is.
     pub fn carry(mut self, first: &Tensor) -> Repeat {
         self.carried.push(first.clone());
@@ -137,31 +132,31 @@ impl Repeat {
         self
     }
 
-    /// Records the body: `body` answers what the carried values become. The results are the last carried values, then the
+    /// Records the body: `body` returns what the carried values become. The results are the last carried values, then the
     /// stacked ones in the order of [`Iteration::stack`]; what no iteration wrote of those is zero.
     ///
-    /// Errors: a carried value that changes its type, slices that are not as long as the trip count, a body that uses
+    /// # Errors
+    /// A carried value that changes its type, slices that are not as long as the trip count, a body that uses
     /// tensors of the graph around it without [`Iteration::capture`], a loop that nothing ends.
     #[track_caller]
     pub fn record(self, body: impl FnOnce(&mut Iteration) -> Vec<Tensor>) -> Vec<Tensor> {
         let mut iteration = self.start();
-        let next = body(&mut iteration);
+        let next = {
+            let _inside = self.graph.enter_loop();
+            body(&mut iteration)
+        };
         self.finish(iteration, next)
     }
 
     /// An iteration whose body is to be recorded.
     #[track_caller]
     pub(crate) fn start(&self) -> Iteration {
-        let inner = Graph::new("body");
-        for (name, lo, hi) in self.graph.symbol_ranges() {
-            inner.symbol(&name, lo..=hi);
-        }
+        let (inner, number) = self.graph.body();
         let input = |name: String, ty: Option<TensorType>, dtype: DType| match ty {
             Some(ty) => inner.input(&name, ty.dtype, ty.shape.iter().cloned().map(Dim).collect::<Vec<_>>()),
             None => Tensor::poisoned(&inner, dtype),
         };
         let whole = |t: &Tensor| (!t.is_poisoned()).then(|| t.ty().clone());
-        let number = input("i".into(), Some(TensorType::new(DType::I64, [0i64; 0])), DType::I64);
         let mut carried = Vec::new();
         for (k, t) in self.carried.iter().enumerate() {
             carried.push(input(format!("carried{k}"), whole(t), t.dtype()));
@@ -176,11 +171,9 @@ impl Repeat {
         }
         Iteration {
             graph: inner,
-            outer: self.graph.clone(),
             number,
             carried,
             slices,
-            captures: Vec::new(),
             stacks: Vec::new(),
             condition: None,
         }
@@ -193,7 +186,16 @@ impl Repeat {
         let poisons: Vec<Tensor> = results.map(|t| Tensor::poisoned(&self.graph, t.dtype())).collect();
         let errors = iteration.graph.errors();
         if !errors.is_empty() {
-            errors.into_iter().for_each(|e| self.graph.report(e));
+            // What mixes the body with the graph around it was reported to both.
+            let known = self.graph.errors();
+            let new = errors.into_iter().filter(|e| !known.contains(e));
+            new.for_each(|e| self.graph.report(e));
+            return poisons;
+        }
+        // What was refused in the graph around is reported there already.
+        let known = |t: &Tensor| t.is_poisoned() && (t.graph().is(&self.graph) || t.graph().is(&iteration.graph));
+        let stacked = iteration.stacks.iter().map(|s| &s.0);
+        if next.iter().chain(stacked).chain(&iteration.condition).any(known) {
             return poisons;
         }
         let graph = self.graph.clone();
@@ -206,15 +208,12 @@ impl Repeat {
     fn operands(&self, iteration: &Iteration) -> Vec<Tensor> {
         let lead = self.count.iter().chain(&self.condition);
         let rest = self.carried.iter().chain(self.slices.iter().map(|s| &s.0));
-        lead.chain(rest)
-            .chain(iteration.captures.iter().map(|c| &c.0))
-            .cloned()
-            .collect()
+        lead.chain(rest).cloned().chain(iteration.graph.captured()).collect()
     }
 
     fn recorded(&self, iteration: Iteration, next: Vec<Tensor>, operands: &[&Tensor]) -> Step<Vec<Tensor>> {
         if next.len() != self.carried.len() {
-            let problem = format!("the body answers {} values", next.len());
+            let problem = format!("the body returns {} values", next.len());
             return refuse_expecting(problem, format!("{}, one for each that is carried", self.carried.len()));
         }
         let along = |axis: i64, rank: usize, reverse: bool| match resolve_axis(axis, rank) {
@@ -237,7 +236,10 @@ impl Repeat {
         for t in outputs {
             match t.id() {
                 Some(id) if t.graph().is(&iteration.graph) => body.add_output("", id),
-                _ => return refuse_expecting("a result of another graph", "tensors of the body, see capture"),
+                _ => {
+                    scope::concern([t.graph()]);
+                    return refuse_expecting("a result of another graph", "tensors of the body, see capture");
+                }
             }
         }
         let mut slices = Vec::new();
@@ -252,9 +254,16 @@ impl Repeat {
         if self.graph.symbol_ranges().len() < count {
             return refuse("the body has a symbol that the graph around it lacks");
         }
+        // One that the body does not mention may have any value, and the loop does not wait for what binds it.
+        let value = |s: usize, used: bool| match used {
+            true => IndexExpr::from(SymId(s as u32)),
+            false => IndexExpr::Const(body.symbols()[s].lo),
+        };
+        let used = body.used_symbols().into_iter().enumerate();
+        let symbols = used.map(|(s, used)| value(s, used)).collect();
         let results = self.carried.len() + stacks.len();
         let kind = NodeKind::Loop(Arc::new(Loop {
-            symbols: (0..count as u32).map(|s| IndexExpr::from(SymId(s))).collect(),
+            symbols,
             trip: self.trip.as_ref().map(|t| t.expr().clone()),
             counted: self.count.is_some(),
             conditional: self.condition.is_some(),
@@ -275,27 +284,16 @@ impl Iteration {
 
     /// A tensor of the graph around the loop, as each iteration sees it. A tensor of the body stays as it is.
     #[track_caller]
-    pub fn capture(&mut self, outer: &Tensor) -> Tensor {
-        if outer.graph().is(&self.graph) {
+    pub fn capture(&self, outer: &Tensor) -> Tensor {
+        let around = self.graph.around();
+        if outer.graph().is(&self.graph) || !around.is_some_and(|g| g.is(outer.graph())) {
+            // What is of a third graph is reported where it is used.
             return outer.clone();
         }
-        if outer.is_poisoned() || !outer.graph().is(&self.outer) {
-            // What is of a third graph is told where it is used.
-            return match outer.is_poisoned() {
-                true => Tensor::poisoned(&self.graph, outer.dtype()),
-                false => outer.clone(),
-            };
+        if outer.is_poisoned() {
+            return Tensor::poisoned(&self.graph, outer.dtype());
         }
-        if let Some((_, inner)) = self.captures.iter().find(|(t, _)| t.id() == outer.id()) {
-            return inner.clone();
-        }
-        let ty = outer.ty();
-        let shape: Vec<Dim> = outer.shape();
-        let inner = self
-            .graph
-            .input(&format!("capture{}", self.captures.len()), ty.dtype, shape);
-        self.captures.push((outer.clone(), inner.clone()));
-        inner
+        scope::record(&self.graph, "capture", &[], &[], || self.graph.capture(outer), |p| p)
     }
 
     /// A result of the loop that has this iteration's `element` at the iteration's number on a new axis.

@@ -215,7 +215,8 @@ impl Tensor {
     /// The tensor with `length` places along an axis, each from its neighbours as `options` say. Integers are computed as
     /// floats and rounded half to even; weights of f16 and bf16 are f32.
     ///
-    /// Errors: an empty axis, a scale that is not positive, `antialias` without a scale over an axis of symbolic extent.
+    /// # Errors
+    /// An empty axis, a scale that is not positive, `antialias` without a scale over an axis of symbolic extent.
     #[track_caller]
     pub fn resample(&self, axis: i64, length: impl Into<Dim>, options: &Resample) -> Tensor {
         let length = length.into();
@@ -264,7 +265,7 @@ impl Tensor {
         let within = |at: &Tensor| at.maximum(0).minimum(&last);
         if let Interpolation::Nearest(rounding) = options.interpolation {
             let at = within(&rounding.of(places).to(DType::I64)?);
-            return Ok(self.take(&at, axis as i64));
+            return Ok(self.take_from_start(&at, axis as i64));
         }
         let stretch = match (options.antialias, options.scale) {
             (false, _) => 1.0,
@@ -309,7 +310,7 @@ impl Tensor {
         let (index, weights) = (within(&index), weights.to(wide)?);
         let rounded = |y: Tensor| if dtype.is_float() { y } else { y.round() };
         if count > UNROLLED {
-            let all = self.take(&index, axis as i64).to(wide)?;
+            let all = self.take_from_start(&index, axis as i64).to(wide)?;
             let mut shape = vec![IndexExpr::ONE; self.rank() + 1];
             shape[axis] = length.expr().clone();
             shape[axis + 1] = count.into();
@@ -318,7 +319,7 @@ impl Tensor {
         let mut sum: Option<Tensor> = None;
         for k in 0..count {
             let weight = self.column(&weights.select_index(1, k), axis)?;
-            let part = self.take(&index.select_index(1, k), axis as i64).to(wide)? * weight;
+            let part = self.take_from_start(&index.select_index(1, k), axis as i64).to(wide)? * weight;
             sum = Some(match sum {
                 Some(s) => s + part,
                 None => part,

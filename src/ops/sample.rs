@@ -168,10 +168,11 @@ impl GridSample {
         }
         let last = &n - 1.0;
         let within = |i: Tensor| i.maximum(0.0).minimum(&last);
-        at = match self.outside {
-            Outside::Zeros => at,
-            Outside::Border => within(at),
-            Outside::Reflection => self.reflected(&at, &n),
+        at = match (self.outside, self.interpolation) {
+            // The curve goes on beyond the ends, through neighbours that are elements inside; PyTorch and ONNX Runtime agree on that.
+            (_, Interpolation::Cubic(_)) | (Outside::Zeros, _) => at,
+            (Outside::Border, _) => within(at),
+            (Outside::Reflection, _) => self.reflected(&at, &n),
         };
         neighbours(&at, self.interpolation, wide, |i| {
             Ok(match self.outside {
@@ -188,7 +189,8 @@ impl Tensor {
     /// `[batch, channels, space..]`, `grid` `[batch, space'.., n]` with the coordinates of the `n` axes of space in reverse
     /// order, -1 to 1; the result is `[batch, channels, space'..]`. Integers are computed as floats and rounded toward zero.
     ///
-    /// Errors: ranks that differ, a last extent of `grid` that is not the number of axes of space, more than three axes of
+    /// # Errors
+    /// Ranks that differ, a last extent of `grid` that is not the number of axes of space, more than three axes of
     /// space with cubic interpolation.
     #[track_caller]
     pub fn grid_sample(&self, grid: &Tensor, options: &GridSample) -> Tensor {
@@ -220,7 +222,8 @@ impl Tensor {
     /// Grids for [`Tensor::grid_sample`] from affine matrices: `self` is `[batch, n, n + 1]`, `size` the result's extents of
     /// space; the result is `[batch, size.., n]`. `align_corners` as in [`GridSample`].
     ///
-    /// Errors: another shape, a size of other than `n` axes.
+    /// # Errors
+    /// Another shape, a size of other than `n` axes.
     #[track_caller]
     pub fn affine_grid(&self, size: impl IntoShape, align_corners: bool) -> Tensor {
         let size = size.into_shape();
@@ -259,7 +262,8 @@ impl Tensor {
     /// space'..]` (for each element of the window, `n` distances), `mask` `[batch, groups' * window, space'..]`; channels
     /// fall into `offset_groups` groups that share offsets.
     ///
-    /// Errors: shapes that do not belong together, a window or channels of symbolic extent.
+    /// # Errors
+    /// Shapes that do not belong together, a window or channels of symbolic extent.
     #[track_caller]
     pub fn deform_conv(
         &self,

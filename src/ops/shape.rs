@@ -11,7 +11,17 @@ use crate::tensor::Tensor;
 impl Tensor {
     /// The same elements in C order under another shape; one extent may be -1, which is then what is left.
     ///
-    /// Errors: another number of elements.
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// assert_eq!(x.reshape([4, -1]).const_shape(), Some(vec![4, 1]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Another number of elements.
     #[track_caller]
     pub fn reshape(&self, shape: impl IntoShape) -> Tensor {
         let mut shape = shape.into_shape();
@@ -36,6 +46,15 @@ impl Tensor {
     }
 
     /// All axes as one.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// assert_eq!(x.flatten().eval()?.as_slice::<f32>()?, [1.0, 2.0, 3.0, 4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn flatten(&self) -> Tensor {
         op("flatten", &[self], || self.reshaped(&[self.ty().elements()]))
@@ -78,7 +97,19 @@ impl Tensor {
 
     /// Result axis `i` is axis `axes[i]`.
     ///
-    /// Errors: axes that are not each axis once.
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[[1i32, 2], [3, 4]]]);
+    /// let y = x.permute([2, 0, 1]);
+    /// assert_eq!(y.const_shape(), Some(vec![2, 1, 2]));
+    /// assert_eq!(y.eval()?.as_slice::<i32>()?, [1, 3, 2, 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Axes that are not each axis once.
     #[track_caller]
     pub fn permute(&self, axes: impl Into<Axes>) -> Tensor {
         let axes = axes.into();
@@ -93,6 +124,15 @@ impl Tensor {
     }
 
     /// All axes in reverse order (NumPy's `.T`).
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32, 2.0], [3.0, 4.0]]);
+    /// assert_eq!(x.transpose().eval()?.as_slice::<f32>()?, [1.0, 3.0, 2.0, 4.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn transpose(&self) -> Tensor {
         op("transpose", &[self], || {
@@ -102,7 +142,8 @@ impl Tensor {
 
     /// The last two axes exchanged.
     ///
-    /// Errors: fewer than two axes.
+    /// # Errors
+    /// Fewer than two axes.
     #[track_caller]
     pub fn t(&self) -> Tensor {
         op("t", &[self], || match self.rank() {
@@ -134,7 +175,17 @@ impl Tensor {
 
     /// Repeated to a shape, aligned at the right: extents that are literally 1 repeat, missing axes repeat, -1 keeps.
     ///
-    /// Errors: an extent that is neither 1 nor equal.
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1i32, 2]);
+    /// assert_eq!(x.broadcast_to([2, 2]).eval()?.as_slice::<i32>()?, [1, 2, 1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An extent that is neither 1 nor equal.
     #[track_caller]
     pub fn broadcast_to(&self, shape: impl IntoShape) -> Tensor {
         let mut shape = shape.into_shape();
@@ -158,7 +209,17 @@ impl Tensor {
 
     /// The given axes, of extent 1, removed; `..` removes every axis that is literally 1.
     ///
-    /// Errors: an axis that cannot be of extent 1.
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1i32, 2]]);
+    /// assert_eq!(x.squeeze(0).const_shape(), Some(vec![2]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An axis that cannot be of extent 1.
     #[track_caller]
     pub fn squeeze(&self, axes: impl Into<Axes>) -> Tensor {
         let axes = axes.into();
@@ -186,6 +247,15 @@ impl Tensor {
     }
 
     /// A new axis of extent 1, which becomes axis `axis` of the result.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1i32, 2]);
+    /// assert_eq!(x.unsqueeze(-1).const_shape(), Some(vec![2, 1]));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn unsqueeze(&self, axis: i64) -> Tensor {
         op("unsqueeze", &[self], || {
@@ -201,7 +271,17 @@ impl Tensor {
 
     /// `(before, behind)` fill values around each axis.
     ///
-    /// Errors: not one pair per axis, negative padding, an integer fill that the dtype cannot hold.
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1.0f32, 2.0]);
+    /// assert_eq!(x.pad(&[(1, 2)], 0.0).eval()?.as_slice::<f32>()?, [0.0, 1.0, 2.0, 0.0, 0.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Not one pair per axis, negative padding, an integer fill that the dtype cannot hold.
     #[track_caller]
     pub fn pad<D: Into<Dim> + Clone>(&self, padding: &[(D, D)], value: impl Into<Operand>) -> Tensor {
         let value = value.into();
@@ -235,7 +315,17 @@ impl Tensor {
     /// Sliding windows along an axis: the axis becomes the window's position, and a new last axis runs through the window.
     /// `result[.., o, .., k] = self[.., o * stride + k * dilation, ..]`.
     ///
-    /// Errors: a window that does not fit the axis; size, stride or dilation below 1.
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1i32, 2, 3, 4]);
+    /// assert_eq!(x.window(0, 2, 1, 1).max(-1).eval()?.as_slice::<i32>()?, [2, 3, 4]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A window that does not fit the axis; size, stride or dilation below 1.
     #[track_caller]
     pub fn window(&self, axis: i64, size: impl Into<Dim>, stride: usize, dilation: usize) -> Tensor {
         let size = size.into().0;
@@ -250,6 +340,15 @@ impl Tensor {
     }
 
     /// The whole tensor repeated `repeats[i]` times along axis `i`, aligned at the right (NumPy's `tile`).
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1i32, 2]);
+    /// assert_eq!(x.tile([2]).eval()?.as_slice::<i32>()?, [1, 2, 1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn tile(&self, repeats: impl IntoShape) -> Tensor {
         let mut repeats = repeats.into_shape();
@@ -278,6 +377,15 @@ impl Tensor {
     }
 
     /// Each element repeated `count` times along an axis, next to each other (NumPy's `repeat`).
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1i32, 2]);
+    /// assert_eq!(x.repeat(2, 0).eval()?.as_slice::<i32>()?, [1, 1, 2, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn repeat(&self, count: impl Into<Dim>, axis: i64) -> Tensor {
         let count = count.into().0;
@@ -308,7 +416,8 @@ pub(crate) fn moved(rank: usize, from: usize, to: usize) -> Vec<usize> {
 
 /// The tensors repeated to their common shape (NumPy's `broadcast_arrays`).
 ///
-/// Errors: extents that differ and are not 1. An empty list gives an empty one.
+/// # Errors
+/// Extents that differ and are not 1. An empty list gives an empty one.
 #[track_caller]
 pub fn broadcast_tensors(tensors: &[&Tensor]) -> Vec<Tensor> {
     let Some(first) = tensors.first() else {

@@ -151,7 +151,8 @@ impl Tensor {
     /// inverse transform, these are what is given, and the result is real, with a last axis of one. An inverse transform
     /// divides by the length.
     ///
-    /// Errors: other dtypes and last axes, the last axis itself, a one-sided transform of complex numbers.
+    /// # Errors
+    /// Other dtypes and last axes, the last axis itself, a one-sided transform of complex numbers.
     #[track_caller]
     pub fn dft(&self, axis: i64, length: impl Into<Dim>, inverse: bool, onesided: bool) -> Tensor {
         let how = Fourier {
@@ -162,7 +163,10 @@ impl Tensor {
         op("dft", &[self], || {
             let (axis, parts) = (self.axis(axis)?, self.parts()?);
             if axis + 1 == self.rank() {
-                return refuse_expecting("a transform along the last axis", "another: it tells real from complex");
+                return refuse_expecting(
+                    "a transform along the last axis",
+                    "another axis: the last one is the real and imaginary part",
+                );
             }
             if onesided && !inverse && parts == 2 {
                 return refuse_expecting("a one-sided transform of complex numbers", "real numbers");
@@ -264,7 +268,8 @@ impl Tensor {
     /// The short-time Fourier transform: `self` is `[batch, time, 1 or 2]`; frames of `length` elements, `step` apart, each
     /// multiplied with `window`, are transformed. The result is `[batch, frames, frequencies, 2]`.
     ///
-    /// Errors: another rank, a window of another length, frames longer than the signal, a step of 0, a one-sided transform
+    /// # Errors
+    /// Another rank, a window of another length, frames longer than the signal, a step of 0, a one-sided transform
     /// of complex numbers.
     #[track_caller]
     pub fn stft(&self, step: usize, length: impl Into<Dim>, window: Option<&Tensor>, onesided: bool) -> Tensor {

@@ -37,6 +37,17 @@ impl Slice {
         single: false,
     };
 
+    /// From `start` to, not including, `stop`, each a number or a size: what `start..stop` cannot say where only one of the
+    /// two is a size. [`s!`](crate::s!) writes it so.
+    pub fn between(start: impl Into<Dim>, stop: impl Into<Dim>) -> Slice {
+        Slice::from(start.into()..stop.into())
+    }
+
+    /// As [`Slice::between`], with the last element.
+    pub fn through(start: impl Into<Dim>, last: impl Into<Dim>) -> Slice {
+        Slice::from(start.into()..=last.into())
+    }
+
     /// From `start` down to, not including, `stop`.
     pub fn down(start: impl Into<Dim>, stop: impl Into<Dim>) -> Slice {
         Slice::from(start.into()..stop.into()).step(-1)
@@ -47,6 +58,62 @@ impl Slice {
     pub fn step(mut self, step: i64) -> Slice {
         self.step = step;
         self
+    }
+}
+
+/// Slices as an array: ranges whose ends may be a number and a size (`1..&w - 1`), with steps after a semicolon, and indices.
+///
+/// ```
+/// use tlc::{CompileOptions, DType, Graph, inputs, s};
+///
+/// let g = Graph::new("inner");
+/// let w = g.symbol("w", 2..=100);
+/// let x = g.input("x", DType::F32, (2, &w));
+/// g.output("y", &x.slice(s![-1, 1..&w - 1]));
+/// g.output("odd", &x.slice(s![.., 1..; 2]));
+/// let inner = g.compile(&CompileOptions::default())?;
+/// let outputs = inner.run(&inputs![&[[0.0f32; 5], [1.0, 2.0, 3.0, 4.0, 5.0]]])?;
+/// assert_eq!(outputs["y"].as_slice::<f32>()?, [2.0, 3.0, 4.0]);
+/// assert_eq!(outputs["odd"].as_slice::<f32>()?, [0.0, 0.0, 2.0, 4.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[macro_export]
+macro_rules! s {
+    // The first brackets hold the slices that are complete, the next ones the tokens of the one being read.
+    (@start [$($done:tt)*] []) => { [$($done)*] };
+    (@start [$($done:tt)*] [$($at:tt)+]) => { [$($done)* $crate::Slice::from($($at)+)] };
+    (@start [$($done:tt)*] [$($at:tt)+] , $($rest:tt)*) => {
+        $crate::s!(@start [$($done)* $crate::Slice::from($($at)+),] [] $($rest)*)
+    };
+    (@start $done:tt $from:tt ..= $($rest:tt)*) => { $crate::s!(@stop through $done $from [] $($rest)*) };
+    (@start $done:tt $from:tt .. $($rest:tt)*) => { $crate::s!(@stop between $done $from [] $($rest)*) };
+    (@start $done:tt [$($from:tt)*] $next:tt $($rest:tt)*) => {
+        $crate::s!(@start $done [$($from)* $next] $($rest)*)
+    };
+    (@stop $how:ident [$($done:tt)*] $from:tt $to:tt) => { [$($done)* $crate::s!(@range $how $from $to)] };
+    (@stop $how:ident [$($done:tt)*] $from:tt $to:tt , $($rest:tt)*) => {
+        $crate::s!(@start [$($done)* $crate::s!(@range $how $from $to),] [] $($rest)*)
+    };
+    (@stop $how:ident [$($done:tt)*] $from:tt $to:tt ; $step:expr) => {
+        [$($done)* $crate::s!(@range $how $from $to).step($step)]
+    };
+    (@stop $how:ident [$($done:tt)*] $from:tt $to:tt ; $step:expr , $($rest:tt)*) => {
+        $crate::s!(@start [$($done)* $crate::s!(@range $how $from $to).step($step),] [] $($rest)*)
+    };
+    (@stop $how:ident $done:tt $from:tt [$($to:tt)*] $next:tt $($rest:tt)*) => {
+        $crate::s!(@stop $how $done $from [$($to)* $next] $($rest)*)
+    };
+    (@range between [] []) => { $crate::Slice::from(..) };
+    (@range between [$($from:tt)+] []) => { $crate::Slice::from($crate::Dim::from($($from)+)..) };
+    (@range between [] [$($to:tt)+]) => { $crate::Slice::from(..$crate::Dim::from($($to)+)) };
+    (@range through [] [$($to:tt)+]) => { $crate::Slice::from(..=$crate::Dim::from($($to)+)) };
+    (@range $how:ident [$($from:tt)+] [$($to:tt)+]) => { $crate::Slice::$how($($from)+, $($to)+) };
+    ($($slices:tt)*) => { $crate::s!(@start [] [] $($slices)*) };
+}
+
+impl From<[Slice; 1]> for Slice {
+    fn from([slice]: [Slice; 1]) -> Slice {
+        slice
     }
 }
 
@@ -237,7 +304,18 @@ impl Tensor {
 
     /// A part of the leading axes, one slice each; see [`Slice`]. An index removes its axis.
     ///
-    /// Errors: more slices than axes, an index or range that leaves its axis, a step of 0.
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1i32, 2, 3], [4, 5, 6]]);
+    /// assert_eq!(x.slice((.., 1..)).eval()?.as_slice::<i32>()?, [2, 3, 5, 6]);
+    /// assert_eq!(x.slice(-1).eval()?.as_slice::<i32>()?, [4, 5, 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// More slices than axes, an index or range that leaves its axis, a step of 0.
     #[track_caller]
     pub fn slice(&self, slices: impl IntoSlices) -> Tensor {
         let slices = slices.into_slices();
@@ -267,6 +345,15 @@ impl Tensor {
     }
 
     /// `length` elements of an axis from `start` on.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1i32, 2, 3, 4]);
+    /// assert_eq!(x.narrow(0, 1, 2).eval()?.as_slice::<i32>()?, [2, 3]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn narrow(&self, axis: i64, start: impl Into<Dim>, length: impl Into<Dim>) -> Tensor {
         let (start, length) = (start.into(), length.into());
@@ -277,6 +364,15 @@ impl Tensor {
     }
 
     /// The elements in reverse order along the axes.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1i32, 2, 3]);
+    /// assert_eq!(x.flip(0).eval()?.as_slice::<i32>()?, [3, 2, 1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     #[track_caller]
     pub fn flip(&self, axes: impl Into<crate::dim::Axes>) -> Tensor {
         let axes = axes.into();
@@ -289,7 +385,17 @@ impl Tensor {
 
     /// The elements moved by `shift` along an axis, those pushed out at the end coming back at the start.
     ///
-    /// Errors: an axis of symbolic extent.
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1i32, 2, 3]);
+    /// assert_eq!(x.roll(1, 0).eval()?.as_slice::<i32>()?, [3, 1, 2]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// An axis of symbolic extent.
     #[track_caller]
     pub fn roll(&self, shift: i64, axis: i64) -> Tensor {
         op("roll", &[self], || {

@@ -25,7 +25,7 @@ impl Tensor {
     /// size of the graph like any other; buffers have room for the largest.
     ///
     /// ```
-    /// use tlc::{CompileOptions, DType, Graph, HostTensor};
+    /// use tlc::{CompileOptions, DType, Graph, inputs};
     ///
     /// let g = Graph::new("positive");
     /// let x = g.input("x", DType::F32, [5]);
@@ -33,10 +33,9 @@ impl Tensor {
     /// g.output("positive", &x.take(&places, 0));
     /// let positive = g.compile(&CompileOptions::default())?;
     /// for (data, expected) in [([1.0f32, -2.0, 3.0, 0.0, 5.0], &[1.0f32, 3.0, 5.0][..]), ([-1.0; 5], &[])] {
-    ///     let x = HostTensor::from_slice(&[5], &data)?;
-    ///     let found = positive.run(&[(&x).into()])?;
+    ///     let found = positive.run(&inputs![&data])?;
     ///     assert_eq!(found[0].shape(), [expected.len()]);
-    ///     assert_eq!(found[0].as_slice::<f32>(), Some(expected));
+    ///     assert_eq!(found[0].as_slice::<f32>()?, expected);
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -106,21 +105,22 @@ impl Tensor {
     /// first, if `largest` is false. Equal elements keep their order; NaN counts as larger than every number.
     ///
     /// ```
-    /// use tlc::{CompileOptions, DType, Graph, HostTensor};
+    /// use tlc::{CompileOptions, DType, Graph, inputs};
     ///
     /// let g = Graph::new("best");
     /// let x = g.input("x", DType::F32, [5]);
     /// let (values, places) = x.top_k(2, -1, true);
     /// g.output("values", &values);
     /// g.output("places", &places);
-    /// let x = HostTensor::from_slice(&[5], &[1.0f32, 7.0, 3.0, 7.0, 0.0])?;
-    /// let found = g.compile(&CompileOptions::default())?.run(&[(&x).into()])?;
-    /// assert_eq!(found[0].as_slice::<f32>(), Some(&[7.0, 7.0][..]));
-    /// assert_eq!(found[1].as_slice::<i64>(), Some(&[1, 3][..]));
+    /// let best = g.compile(&CompileOptions::default())?;
+    /// let found = best.run(&inputs![&[1.0f32, 7.0, 3.0, 7.0, 0.0]])?;
+    /// assert_eq!(found[0].as_slice::<f32>()?, [7.0, 7.0]);
+    /// assert_eq!(found[1].as_slice::<i64>()?, [1, 3]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Errors: more elements than the axis has.
+    /// # Errors
+    /// More elements than the axis has.
     #[track_caller]
     pub fn top_k(&self, count: impl Into<Dim>, axis: i64, largest: bool) -> (Tensor, Tensor) {
         let count = count.into();

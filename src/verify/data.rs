@@ -1,4 +1,4 @@
-//! Made-up inputs: functions of an input's name and a seed, so that a case can be told by its graph and a number.
+//! Made-up inputs: functions of an input's name and a seed, so that a graph and a number say what a case is.
 
 use tlc_ir::tensor::TensorError;
 use tlc_ir::testgen::Rng;

@@ -1,6 +1,6 @@
 //! Changes of a case that may keep what is wrong with it: nodes cut off or bypassed, outputs dropped, sizes made smaller.
 //!
-//! A change that makes no valid graph answers `None`; nothing else is promised of the result, which the caller tests.
+//! A change that makes no valid graph gives `None`; nothing else is promised of the result, which the caller tests.
 
 use rustc_hash::FxHashMap;
 use tlc_ir::graph::{ConstData, Operands, Origin, Shape, TensorType, View};

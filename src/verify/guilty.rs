@@ -121,7 +121,7 @@ pub fn find(case: &Case, options: &CompileOptions) -> Option<Guilty> {
     decision(case, options, &|search| search.machine())
 }
 
-/// As [`find`], for a case that crashes `at` a place that [`super::verify_telling`] told. Nothing that was generated runs: if every
+/// As [`find`], for a case that crashes `at` a place that [`super::verify_telling`] reported. Nothing that was generated runs: if every
 /// decision is right for the interpreters, it is machine code.
 pub fn find_crash(case: &Case, options: &CompileOptions, at: &str, effect: &str) -> Option<Guilty> {
     decision(case, options, &|_| {
@@ -245,17 +245,8 @@ fn in_back_end(finding: Finding, case: &Case, options: &CompileOptions) -> Guilt
 
 /// The fusion with which something begins to fail, of those that `clusters` has.
 fn first_wrong_merge(clusters: &Clusters, fails: &dyn Fn(usize) -> bool) -> Option<FusionDecision> {
-    let inlined = |r: &FusionReason| {
-        matches!(
-            r,
-            FusionReason::OnlyUse | FusionReason::Indices | FusionReason::Recompute { .. }
-        )
-    };
-    let merges: Vec<&FusionDecision> = clusters
-        .decisions
-        .iter()
-        .filter(|d| d.reason.accepted() && !inlined(&d.reason))
-        .collect();
+    let made = |d: &&FusionDecision| d.stage.merges_kernels() && d.reason.accepted();
+    let merges: Vec<&FusionDecision> = clusters.ledger.entries().iter().filter(made).collect();
     // The least number of fusions that fails: with `low` it does not, with `high` it does.
     let (mut low, mut high) = (0, merges.len());
     if merges.is_empty() || fails(0) || !fails(high) {
@@ -365,9 +356,12 @@ impl Search<'_> {
             AliasLive(a, b) | NotInPlace(a, b) | AliasLength(a, b) => self.alias(*a, *b, effect),
             Epilogue(slot) => {
                 let decision = format!("a kernel runs on {} as its lines are complete", self.slot_text(*slot));
-                let mut told = self.compiled.clusters.decisions.iter().map(|d| d.reason.to_string());
-                let reason = told.rfind(|r| r.starts_with("behind the matrix product"));
-                Guilty::new(Stage::Epilogue, decision, reason.unwrap_or_default(), effect)
+                let product = self.planned().values[slot.0 as usize];
+                let mut entries = self.compiled.clusters.ledger.entries().iter().rev();
+                let decided =
+                    entries.find(|d| matches!(d.reason, FusionReason::Epilogue { .. }) && Some(d.producer) == product);
+                let reason = decided.map_or(String::new(), |d| d.reason.to_string());
+                Guilty::new(Stage::Epilogue, decision, reason, effect)
             }
             GroupConflict(slot) => {
                 let decision = match place {

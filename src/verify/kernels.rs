@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tlc_ir::binding::bind_symbols;
 use tlc_ir::interp::{self, Bounded, interpret_each, interpret_each_with_bounds};
 use tlc_ir::kernel::interp::interpret as interpret_kernel;
-use tlc_ir::kernel::{Access, Bind, Op, Stmt};
+use tlc_ir::kernel::{Access, Bind, Op, Stmt, visit};
 use tlc_ir::{DType, Graph, HostTensor, Kernel, NodeId};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::{Cluster, ClusterKind, Clusters};
@@ -68,7 +68,7 @@ impl Bound {
     }
 }
 
-/// Runs the kernels of one cluster one after another; answers what is wrong with what they leave.
+/// Runs the kernels of one cluster one after another; returns what is wrong with what they leave.
 fn wrong(meaning: &Meaning, cluster: &Cluster, kernels: &[Bound]) -> Option<String> {
     let mut written: Vec<(NodeId, HostTensor)> = Vec::new();
     for bound in kernels {
@@ -230,7 +230,13 @@ fn wrong_directive(
     // its own they would be in each other's way.
     for (applied, kernel) in directives.iter().zip(&behind) {
         let mut serial = kernel.clone();
-        without_lanes(&mut serial.body);
+        visit::walk_mut(&mut serial.body, &mut |s| {
+            if let Stmt::Loop { bind, .. } = s
+                && *bind == Bind::Lanes
+            {
+                *bind = Bind::Serial;
+            }
+        });
         if let Some(text) = judge(serial) {
             return (WrongKernel::Directive(applied.clone()), text);
         }
@@ -249,35 +255,21 @@ fn wrong_directive(
     }
 }
 
-fn without_lanes(body: &mut [Stmt]) {
-    for s in body {
-        if let Stmt::Loop { bind, body, .. } = s {
-            if *bind == Bind::Lanes {
-                *bind = Bind::Serial;
-            }
-            without_lanes(body);
-        }
-        if let Stmt::If { body, .. } = s {
-            without_lanes(body);
-        }
-    }
-}
-
 /// What a kernel computes, by name: `exp, add, reduce max`.
 fn operations(kernel: &Kernel) -> String {
     let mut names: Vec<String> = Vec::new();
-    kernel.visit(&mut |s| {
+    for s in kernel.statements() {
         let name = match s {
             Stmt::Let { op: Op::Map(op, _), .. } => op.name().to_string(),
             Stmt::Let {
                 op: Op::Convert(to, _), ..
             } => format!("convert to {to}"),
             Stmt::Accumulate { monoid, .. } => format!("accumulate {}", monoid.name()),
-            _ => return,
+            _ => continue,
         };
         if !names.contains(&name) {
             names.push(name);
         }
-    });
+    }
     names.join(", ")
 }

@@ -29,7 +29,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tlc_ir::interp::{self, InterpError, Mismatch, interpret_with_bounds};
 use tlc_ir::{Graph, HostTensor, NodeId};
 
-use crate::compile::{CompileOptions, Executable, Input, Output, compile_ir};
+use crate::compile::{CompileOptions, Executable, Input, Output, Outputs, compile_ir};
 
 pub use guilty::{Guilty, Stage};
 pub use reduce::{Budget, reduce};
@@ -41,7 +41,7 @@ pub struct Case {
     pub graph: Graph,
     /// Its inputs, in the order they are declared.
     pub inputs: Vec<HostTensor>,
-    /// Values by name of symbols that no input's shape tells.
+    /// Values by name of symbols that are the extent of no input.
     pub symbols: Vec<(String, i64)>,
 }
 
@@ -82,7 +82,7 @@ pub enum Finding {
     Refused(String),
     /// The compiler or the runtime panicked.
     Panicked(String),
-    /// The process that compiled and ran it was ended by its own code: how, and where. Only who started that process can tell.
+    /// The process that compiled and ran it was ended by its own code: how, and where. Only the process that started it can know.
     Crashed(String),
     /// The plan breaks a rule of its language.
     Plan(String),
@@ -94,9 +94,9 @@ pub enum Finding {
     Meaning(String, Box<Mismatch>),
     /// An output is outside the bounds of the graph that was given.
     Output(String, Box<Mismatch>),
-    /// A second run of the same executable on the same inputs answers other bits in that output.
+    /// A second run of the same executable on the same inputs gives other bits in that output.
     Again(String),
-    /// Another number of threads answers other bits in that output.
+    /// Another number of threads gives other bits in that output.
     Threads(String),
     /// An input that was given away changes that output's bits.
     Donation {
@@ -197,7 +197,7 @@ fn compiled(case: &Case, options: &CompileOptions) -> Result<Executable, Finding
     guarded(|| compile_ir(&case.graph, &case.compilation(options)).map_err(|e| Finding::Refused(e.to_string())))
 }
 
-fn ran(executable: &Executable, case: &Case) -> Result<Vec<Output>, Finding> {
+fn ran(executable: &Executable, case: &Case) -> Result<Outputs, Finding> {
     let inputs: Vec<Input<'_>> = case.inputs.iter().map(Into::into).collect();
     guarded(|| executable.run(&inputs).map_err(|e| Finding::Refused(e.to_string())))
 }
@@ -226,7 +226,7 @@ pub fn verify(case: &Case, options: &CompileOptions) -> Result<Report, VerifyErr
     verify_telling(case, options, &mut |_| ())
 }
 
-/// As [`verify()`], and tells what is about to happen before it does: `step 3, kernel 1 (exp), which writes %5 exp`. Where the
+/// As [`verify()`], and reports what is about to happen before it does: `step 3, kernel 1 (exp), which writes %5 exp`. Where the
 /// process ends there, that is where it crashed.
 ///
 /// # Errors

@@ -247,8 +247,8 @@ pub(super) fn first_wrong_node(
     None
 }
 
-/// Whether the outputs differ only because a contraction is computed in another order where infinities, NaN or empty sums
-/// meet: both orders are right there, and differ. In the written order there is nothing to excuse.
+/// Whether the outputs differ only because a contraction is computed in another order where infinities or empty sums meet,
+/// as [`NodeKind::Einsum`](tlc_ir::NodeKind::Einsum) permits. In the written order there is nothing to excuse.
 pub(super) fn only_regrouped(case: &Case, options: &CompileOptions) -> Result<bool, VerifyError> {
     let Some(wrong) = first_wrong(case, options) else {
         return Ok(false);

@@ -10,7 +10,7 @@ use tlc_ir::{HostTensor, NodeId};
 use tlc_passes::Compiled;
 
 use super::{Case, Finding, Place, Report, VerifyError, compiled, first_other, guarded, ran};
-use crate::compile::{CompileOptions, Executable, Input, Output};
+use crate::compile::{CompileOptions, Executable, Input, Output, Outputs};
 use crate::explain::{counted, node_text};
 
 /// The step that writes each slot for the last time: what a scatter copies and then updates is whole behind the update.
@@ -46,7 +46,7 @@ struct Seen {
     bytes: Vec<Option<Vec<u8>>>,
     /// Slots that held something else when a step read them, and which step that was.
     overwritten: Vec<(SlotId, usize)>,
-    outputs: Vec<Output>,
+    outputs: Outputs,
 }
 
 /// What a step is and what it writes.
@@ -130,7 +130,7 @@ pub(super) fn compare_values(
     executable: &Executable,
     options: &CompileOptions,
     tell: &mut dyn FnMut(&str),
-) -> Result<Result<(Report, Vec<Output>), VerifyError>, Finding> {
+) -> Result<Result<(Report, Outputs), VerifyError>, Finding> {
     let compiled = executable.decisions();
     let writers = last_writers(executable);
     let seen = watch(case, executable, &writers, tell)?;
@@ -200,7 +200,7 @@ pub(super) fn compare_values(
     Ok(Ok((report, seen.outputs)))
 }
 
-/// Runs again, on another number of threads, and with inputs given away: all of which must answer the same bits.
+/// Runs again, on another number of threads, and with inputs given away: all of which must give the same bits.
 pub(super) fn compare_calls(
     case: &Case,
     executable: &Executable,
@@ -244,7 +244,7 @@ fn donated(
     input: usize,
     options: &CompileOptions,
 ) -> Result<Option<String>, Finding> {
-    // Only results can be given away, so that the input goes through a graph that answers it.
+    // Only results can be given away, so that the input goes through a graph that returns it.
     let tensor = &case.inputs[input];
     let mut graph = tlc_ir::Graph::new("identity");
     let ty = tlc_ir::TensorType::new(tensor.dtype(), tensor.shape().iter().map(|&d| d as i64));

@@ -144,3 +144,27 @@ fn a_memory_limit_that_no_path_obeys_is_a_resource_limit() {
     let ran = p.run(&[&args[..], &["1KiB"]].concat()).code(5);
     assert!(ran.first_error().starts_with("error: "), "{}", ran.err);
 }
+
+#[test]
+fn a_graph_without_outputs_is_invalid() {
+    let p = Place::new();
+    p.write(
+        "nothing.tlir",
+        "graph @nothing(%a: f32[2]) {\n  %0 = neg %a : f32[2]\n  return\n}\n",
+    );
+    for (command, code) in [
+        // A check that failed.
+        (&["check", "nothing.tlir"][..], 1),
+        (&["run", "nothing.tlir", "--input", "a=random"], 3),
+        (&["explain", "nothing.tlir"], 3),
+        (&["bench", "nothing.tlir"], 3),
+        (&["export", "--onnx", "nothing.tlir", "-o", "nothing.onnx"], 3),
+    ] {
+        let ran = p.run(command).code(code);
+        assert!(
+            ran.err.contains("the graph has no outputs; expected at least one"),
+            "{command:?}: {}",
+            ran.err
+        );
+    }
+}

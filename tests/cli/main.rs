@@ -18,5 +18,6 @@ mod onnx;
 #[allow(dead_code, reason = "shared with another test, which uses all of it")]
 #[path = "../onnx/proto.rs"]
 mod proto;
+mod readme;
 mod support;
 mod verify;

@@ -47,8 +47,8 @@ fn write(folder: &Path, name: &str, graph: &Graph, inputs: &[HostTensor], tolera
 fn smooth(dtype: DType) -> GenOptions {
     use ScalarOp::*;
     let ops = vec![
-        Neg, Abs, Sqrt, Rsqrt, Exp, Exp2, Expm1, Log, Log2, Log1p, Sin, Cos, Atan, Sinh, Cosh, Tanh, Erf, Add, Sub,
-        Mul, Div, Max, Min,
+        Neg, Abs, Sqrt, Rsqrt, Exp, Exp2, Expm1, Log, Log2, Log1p, Sin, Cos, Atan, Sinh, Cosh, Tanh, Asinh, Erf, Add,
+        Sub, Mul, Div, Max, Min,
     ];
     use GenKind::*;
     let kinds = vec![

@@ -153,7 +153,7 @@ fn both_branches_of_a_condition_are_there() {
     for (c, expected) in [(true, [6.0f32, 10.0]), (false, [9.0, 25.0])] {
         let out = run(
             &graph,
-            &[HostTensor::from_bools(&[], &[c]).expect("a tensor"), x.clone()],
+            &[HostTensor::from_slice(&[], &[c]).expect("a tensor"), x.clone()],
         );
         assert_eq!(out[0].as_slice::<f32>(), Some(&expected[..]));
     }
@@ -269,5 +269,46 @@ fn linear_attention_goes_on_where_its_state_was_left() {
         }
         let whole = out[2].as_slice::<f32>().expect("floats");
         assert!(whole.iter().any(|v| v.abs() > 1e-2), "{rule}: {whole:?}");
+    }
+}
+
+#[test]
+fn operators_on_narrow_floats_do_not_overflow_on_their_way_and_take_infinities() {
+    const FLOAT16: i64 = 10;
+    let f16s = |shape: &[usize], data: &[f64]| {
+        let mut t = HostTensor::zeros(tlc::DType::F16, shape).unwrap();
+        (0..data.len()).for_each(|i| t.set(i, tlc::Scalar::from_f64(tlc::DType::F16, data[i])));
+        t
+    };
+    let inf = f64::INFINITY;
+    type Attributes = [(&'static str, A)];
+    // Operator, attributes, two equal operands, the result: by the formulas of ONNX in f64, rounded to f16.
+    let cases: [(&str, &Attributes, f64, f64); 11] = [
+        ("Mean x y", &[], 60000.0, 60000.0),
+        (
+            "LRN x",
+            &[("size", A::I(1)), ("alpha", A::F(1e-4))],
+            300.0,
+            300.0 / 10f64.powf(0.75),
+        ),
+        ("Asinh x", &[], -60000.0, -11.695246),
+        ("Acosh x", &[], 60000.0, 11.695246),
+        ("Atanh x", &[], 2f64.powi(-24), 2f64.powi(-24)),
+        ("Asinh x", &[], -inf, -inf),
+        ("Swish x", &[("alpha", A::F(2.0))], -inf, 0.0),
+        ("Swish x", &[("alpha", A::F(-1.0))], inf, 0.0),
+        ("Swish x", &[("alpha", A::F(0.0))], -inf, -inf),
+        ("Softsign x", &[], inf, 1.0),
+        ("Mish x", &[], -inf, 0.0),
+    ];
+    for (text, attributes, x, expected) in cases {
+        let node = op(&format!("{text} -> out"), attributes);
+        let inputs = ["x", "y"].map(|name| value(name, FLOAT16, &[D::N(1), D::N(1), D::N(1)]));
+        let all = graph(vec![node], vec![], inputs.to_vec(), vec![value("out", FLOAT16, &[])]);
+        let model = model_of(24, all, vec![]);
+        let operands = [f16s(&[1, 1, 1], &[x]), f16s(&[1, 1, 1], &[x])];
+        let found = run(&imported(&model).graph, &operands);
+        let right = f16s(&[1], &[expected]);
+        assert_eq!(found[0].get(0).as_f64(), right.get(0).as_f64(), "{text} of {x}");
     }
 }

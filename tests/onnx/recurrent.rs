@@ -254,7 +254,7 @@ fn a_condition_in_a_model_ends_its_loop() {
     let model = model_of(&[repeat], &[limit], &inputs, &[value("y", FLOAT, &[])]);
     for (start, go, expected) in [(3.0f32, true, 192.0), (3.0, false, 3.0), (300.0, true, 600.0)] {
         let x = HostTensor::from_slice(&[], &[start]).unwrap();
-        let go = HostTensor::from_bools(&[], &[go]).unwrap();
+        let go = HostTensor::from_slice(&[], &[go]).unwrap();
         assert_eq!(run(&model, &[x, go], &[])[0].as_slice::<f32>(), Some(&[expected][..]));
     }
 }

@@ -1,7 +1,7 @@
 //! Models whose shapes depend on the values of inputs: compiled for each value that comes, a bounded number kept.
 
 use tlc::onnx::{Model, ModelError};
-use tlc::{CompileOptions, HostTensor};
+use tlc::{CompileOptions, HostTensor, Input, inputs};
 
 use crate::proto::*;
 
@@ -58,7 +58,9 @@ fn a_model_is_compiled_for_each_value_that_steers_it_and_kept() {
         for (k, repeats) in [[1i64, 2], [3, 1], [2, 2]].iter().enumerate() {
             for rows in [1usize, 4] {
                 let x = floats(&[rows, 2]);
-                let y = model.run(&[("repeats", &longs(repeats)), ("x", &x)]).expect("it runs");
+                let y = model
+                    .run_named(&inputs!["repeats" => repeats, "x" => &x])
+                    .expect("it runs");
                 let [down, right] = [repeats[0] as usize, repeats[1] as usize];
                 assert_eq!(y[0].shape(), [rows * down, 2 * right]);
                 let values = y[0].as_slice::<f32>().expect("floats");
@@ -83,9 +85,7 @@ fn the_number_kept_is_bounded() {
     let file = tiled();
     let model = file.open().expect("it opens");
     for k in 1..=20 {
-        let y = model
-            .run(&[("x", &floats(&[1, 2])), ("repeats", &longs(&[k, 1]))])
-            .expect("it runs");
+        let y = model.run(&inputs![&floats(&[1, 2]), &[k, 1i64]]).expect("it runs");
         assert_eq!(y[0].shape(), [k as usize, 2]);
     }
     assert_eq!(model.imports(), 8);
@@ -100,7 +100,7 @@ fn a_model_that_nothing_steers_is_compiled_once() {
     let model = file.open().expect("it opens");
     assert_eq!(model.imports(), 1);
     for rows in [0, 1, 7] {
-        let y = model.run(&[("x", &floats(&[rows, 2]))]).expect("it runs");
+        let y = model.run_named(&inputs!["x" => &floats(&[rows, 2])]).expect("it runs");
         assert_eq!(y[0].shape(), [rows, 2]);
     }
     assert_eq!(model.imports(), 1);
@@ -111,20 +111,22 @@ fn wrong_calls_are_told() {
     let file = tiled();
     let model = file.open().expect("it opens");
     let (x, two) = (floats(&[1, 2]), longs(&[2, 1]));
-    let error = |inputs: &[(&str, &HostTensor)]| model.run(inputs).expect_err("it is wrong").to_string();
-    let text = error(&[("x", &x)]);
-    assert!(
-        text.contains("node 'tile' (Tile)") && text.contains("`repeats`"),
-        "{text}"
-    );
-    assert_eq!(error(&[("repeats", &two)]), "input `x` is missing");
+    let error = |inputs: &[(&str, Input<'_>)]| model.run_named(inputs).expect_err("it is wrong").to_string();
+    assert_eq!(error(&inputs!["x" => &x]), "input `repeats` is missing");
+    assert_eq!(error(&inputs!["repeats" => &two]), "input `x` is missing");
     assert_eq!(
-        error(&[("x", &x), ("repeats", &two), ("z", &x)]),
+        error(&inputs!["x" => &x, "repeats" => &two, "z" => &x]),
         "no input `z`; expected x, repeats"
     );
-    let text = error(&[("x", &x), ("repeats", &longs(&[-1, 2]))]);
+    assert_eq!(
+        error(&inputs!["x" => &x, "repeats" => &two, "x" => &x]),
+        "input `x` is given twice"
+    );
+    let count = model.run(&inputs![&x]).expect_err("it is wrong").to_string();
+    assert_eq!(count, "the graph has 2 inputs, found 1");
+    let text = error(&inputs!["x" => &x, "repeats" => &longs(&[-1, 2])]);
     assert!(text.contains("node 'tile' (Tile)"), "{text}");
-    let text = error(&[("x", &two), ("repeats", &two)]);
+    let text = error(&inputs!["x" => &two, "repeats" => &two]);
     assert!(text.contains("input `x`"), "{text}");
     assert!(matches!(
         Model::open("no such file.onnx", &CompileOptions::default()),

@@ -246,3 +246,99 @@ fn a_chain_of_100_000_nodes_is_recorded_in_linear_time() {
     // Quadratic time would be 5 times slower a node.
     assert!(long < 4.0 * short + 2e-6, "{short} {long}");
 }
+
+/// Two graphs, an input of each, and what `f` makes of them: neither may compile.
+fn both_refused(f: impl FnOnce((&Graph, &Tensor), (&Graph, &Tensor)), problem: &str) {
+    let (g, h) = (Graph::new("g"), Graph::new("h"));
+    let (a, b) = (f32s(&g, "a", [2]), f32s(&h, "b", [2]));
+    g.output("own", &a);
+    h.output("own", &b);
+    f((&g, &a), (&h, &b));
+    for graph in [&g, &h] {
+        let errors = graph.finish().map(|_| ()).unwrap_err();
+        assert_eq!(errors.len(), 1, "{errors}");
+        let text = errors.to_string();
+        assert!(text.contains("recording.rs:") && text.contains(problem), "{text}");
+        assert!(graph.compile(&Default::default()).is_err());
+    }
+}
+
+#[test]
+fn what_mixes_graphs_is_reported_to_all_of_them() {
+    let problem = "operands recorded in different graphs; expected tensors of one graph";
+    both_refused(|(g, _), (_, b)| g.output("y", b), problem);
+    both_refused(
+        |(_, a), (_, b)| drop(a + b),
+        "add of f32[2] and f32[2]: operands recorded",
+    );
+    both_refused(|(_, a), (_, b)| drop(concat(&[a, b], 0)), problem);
+    both_refused(|(_, a), (_, b)| drop(a.clamp(b, 1.0)), problem);
+    both_refused(|(_, a), (_, b)| drop(a.gt(0.0).select(a, b)), problem);
+    both_refused(|(_, a), (_, b)| drop(a.masked_fill(&a.gt(0.0), b)), problem);
+    both_refused(|(g, _), (_, b)| drop(g.full([3], b.sum(0), DType::F32)), problem);
+    both_refused(|(_, a), (_, b)| drop(einsum("i,i->", &[a, b])), problem);
+    both_refused(
+        |(g, a), (_, b)| drop(g.repeat(2).carry(a).carry(b).record(|i| i.carried.clone())),
+        problem,
+    );
+    both_refused(
+        |(g, a), (_, b)| drop(g.repeat(2).carry(a).record(|_| vec![b.clone()])),
+        "a result of another graph",
+    );
+    // An operation of the body over a third graph's tensor: reported to that graph, and with the body to the one around it.
+    both_refused(
+        |(g, a), (_, b)| drop(g.repeat(2).carry(a).record(|i| vec![&i.carried[0] + i.capture(b)])),
+        problem,
+    );
+    // Three graphs at once.
+    let all = ["a", "b", "c"].map(|name| f32s(&Graph::new(name), name, [2]));
+    stack(&[&all[0], &all[1], &all[2]], 0);
+    for t in &all {
+        assert!(t.graph().finish().is_err(), "{}", t.graph().with_ir(|g| g.name.clone()));
+    }
+}
+
+#[test]
+fn a_refused_tensor_of_another_graph_is_reported_where_it_is_used() {
+    let (g, h) = (Graph::new("g"), Graph::new("h"));
+    let bad = f32s(&h, "a", [2]) + f32s(&h, "b", [3]);
+    g.output("own", &f32s(&g, "x", [2]));
+    g.output("y", &bad);
+    let errors = g.finish().unwrap_err().to_string();
+    assert!(
+        errors.ends_with(
+            "output of a poisoned tensor: operands recorded in different graphs; expected tensors of one graph"
+        ),
+        "{errors}"
+    );
+    assert_eq!(h.errors().len(), 2);
+}
+
+#[test]
+fn a_body_that_mixes_graphs_is_reported_once() {
+    let e = refusal(|g| {
+        let x = f32s(g, "x", [2]);
+        g.repeat(2).carry(&x).record(|i| vec![&i.carried[0] + &x]);
+    });
+    assert!(e.to_string().contains("through the iteration's `capture`"), "{e}");
+}
+
+#[test]
+fn a_graph_without_outputs_is_an_error() {
+    let g = Graph::new("nothing");
+    f32s(&g, "x", [2]).exp();
+    let line = line!() + 1;
+    let Err(error) = g.compile(&Default::default()) else {
+        panic!("compiled")
+    };
+    let text = error.to_string();
+    assert!(text.contains(&format!("recording.rs:{line}:")), "{text}");
+    assert!(
+        text.ends_with("compile: the graph has no outputs; expected at least one, see Graph::output"),
+        "{text}"
+    );
+    let Err(error) = tlc::compile_ir(&g.finish().unwrap(), &Default::default()) else {
+        panic!("compiled")
+    };
+    assert!(error.to_string().contains("the graph has no outputs"), "{error}");
+}

@@ -54,10 +54,11 @@ fn resampling(g: &Graph) -> Vec<(&'static str, Tensor)> {
     ]
 }
 
-fn sampling(g: &Graph) -> Vec<(String, Tensor)> {
-    let x4 = data(g, &[2, 3, 5, 6], 0);
-    let grid = data(g, &[2, 4, 3, 2], 3);
-    let mut all = vec![];
+/// Every mode, padding and alignment, on planes and volumes.
+fn grids(g: &Graph) -> Vec<(String, Tensor)> {
+    let grid = |shape: &[usize], seed: usize| data(g, shape, seed) * 0.9318 + 0.0131;
+    let plane = (data(g, &[2, 3, 5, 6], 0), grid(&[2, 5, 4, 2], 3));
+    let volume = (data(g, &[2, 2, 3, 4, 3], 2), grid(&[2, 3, 2, 3, 3], 4));
     let modes = [
         ("nearest", Interpolation::Nearest(Rounding::HalfEven)),
         ("linear", LINEAR),
@@ -68,25 +69,22 @@ fn sampling(g: &Graph) -> Vec<(String, Tensor)> {
         ("border", Outside::Border),
         ("reflection", Outside::Reflection),
     ];
-    for (mode, how) in modes {
-        for (side, outside) in sides {
-            let options = GridSample::new(how).outside(outside);
-            all.push((
-                format!("grid_{mode}_{side}_False"),
-                x4.grid_sample(&grid, &options.clone()),
-            ));
-            all.push((
-                format!("grid_{mode}_{side}_True"),
-                x4.grid_sample(&grid, &options.align_corners()),
-            ));
+    let mut all = vec![];
+    for (kind, (x, grid)) in [("plane", plane), ("volume", volume)] {
+        for (mode, how) in modes {
+            for (side, outside) in sides {
+                let options = GridSample::new(how).outside(outside);
+                let name = |aligned: &str| format!("{kind}_{mode}_{side}_{aligned}");
+                all.push((name("False"), x.grid_sample(&grid, &options.clone())));
+                all.push((name("True"), x.grid_sample(&grid, &options.align_corners())));
+            }
         }
     }
-    let volume = GridSample::new(LINEAR).outside(Outside::Reflection);
-    let x5 = data(g, &[2, 2, 3, 4, 3], 2);
-    all.push((
-        "grid_volume".into(),
-        x5.grid_sample(&data(g, &[2, 2, 3, 2, 3], 4), &volume),
-    ));
+    all
+}
+
+fn sampling(g: &Graph) -> Vec<(String, Tensor)> {
+    let mut all = vec![];
     all.push(("affine".into(), data(g, &[2, 2, 3], 8).affine_grid([4, 3], false)));
     all.push((
         "affine_volume".into(),
@@ -217,6 +215,13 @@ fn samples_and_transforms_follow_their_definitions() {
         cases.extend(family.into_iter().map(|(name, t)| (name.to_string(), t)));
     }
     compare(&g, &cases, include_str!("../reference/sampling.json"));
+}
+
+/// `tests/reference/grid_sample.py` asks PyTorch, and ONNX Runtime whether it agrees.
+#[test]
+fn grids_sample_as_pytorch_and_onnx_runtime_do() {
+    let g = Graph::new("grids");
+    compare(&g, &grids(&g), include_str!("../reference/grid_sample.json"));
 }
 
 #[test]

@@ -58,11 +58,11 @@ pub fn static_vector_instructions(kernel: &Kernel, symbols: &[i64]) -> Instructi
 /// By value: the operation that makes it.
 fn definitions(kernel: &Kernel) -> Vec<Option<Op>> {
     let mut made = vec![None; kernel.values.len()];
-    kernel.visit(&mut |s| {
+    for s in kernel.statements() {
         if let Stmt::Let { value, op } = s {
             made[value.0 as usize] = Some(op.clone());
         }
-    });
+    }
     made
 }
 

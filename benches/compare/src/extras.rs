@@ -4,8 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use tlc::{CompileOptions, DType, Graph, Tensor};
-use tlc_runtime::executable::TensorView;
+use tlc::{CompileOptions, DType, Graph, Input, Tensor, inputs, outputs};
 use tlc_runtime::pool::Pool;
 
 use crate::measure::{Failure, median};
@@ -171,14 +170,9 @@ pub fn overheads() -> Result<Overheads, Failure> {
     })
     .compile(&options(1))?;
     let (a, b, mut y) = ([0.5f32; 16], [0.25f32; 16], [0f32; 16]);
-    let view = |data| TensorView {
-        dtype: DType::F32,
-        shape: &[16],
-        data: bytemuck::cast_slice(data),
-    };
-    let views = [view(&a), view(&b)];
-    let mut outs = [bytemuck::cast_slice_mut(&mut y)];
-    let tiny5_ns = batches(|| exe.run_into(black_box(&views), &mut outs).expect("fits"));
+    let given = inputs![&a, &b];
+    let mut outs = outputs![&mut y];
+    let tiny5_ns = batches(|| exe.run_into(black_box(&given), &mut outs).expect("fits"));
     let pool = Pool::new(2);
     let fork_join_ns = batches(|| {
         pool.parallel_for(2, 1, &|_, begin, _| {
@@ -196,16 +190,12 @@ pub fn overheads() -> Result<Overheads, Failure> {
             .map(|i| i.ty.shape.iter().map(|d| d.as_const().unwrap_or(1) as usize).collect())
             .collect();
         let zeros: Vec<Vec<f32>> = inputs.iter().map(|s| vec![0.0; s.iter().product()]).collect();
-        let views: Vec<TensorView<'_>> = inputs
+        let given: Vec<Input<'_>> = inputs
             .iter()
             .zip(&zeros)
-            .map(|(shape, data)| TensorView {
-                dtype: DType::F32,
-                shape,
-                data: bytemuck::cast_slice(data),
-            })
+            .map(|(shape, data)| Input::bytes(DType::F32, shape, bytemuck::cast_slice(data)))
             .collect();
-        let layout = exe.layout(&views)?;
+        let layout = exe.layout(&given)?;
         arenas.push((
             name.to_owned(),
             layout.arena_bytes,

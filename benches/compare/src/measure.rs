@@ -16,9 +16,8 @@ use std::time::{Duration, Instant};
 
 use candle_core::{DType as CandleType, Device, Tensor as Candle};
 use serde::{Deserialize, Serialize};
-use tlc::{CompileOptions, DType, Graph};
+use tlc::{CompileOptions, DType, Graph, Input, OutputMut};
 use tlc_codegen::clif::EmitText;
-use tlc_runtime::executable::TensorView;
 use tlc_runtime::hwbench::{BandwidthRow, HwBench};
 use tlc_runtime::jit::JitOptions;
 use tlc_runtime::memory::AlignedBuffer;
@@ -302,19 +301,14 @@ pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Res
         ..CompileOptions::default()
     })?;
     let data = inputs(w)?;
-    let views: Vec<TensorView<'_>> = data
+    let given: Vec<Input<'_>> = data
         .iter()
         .zip(&w.inputs)
-        .map(|(d, shape)| TensorView {
-            dtype,
-            shape,
-            data: d.as_slice(),
-        })
+        .map(|(d, shape)| Input::bytes(dtype, shape, d.as_slice()))
         .collect();
-    let given: Vec<tlc::Input<'_>> = views.iter().map(|&v| v.into()).collect();
     let types: Vec<DType> = exe.plan().outputs.iter().map(|o| o.ty.dtype).collect();
     let sizes: Vec<usize> = exe
-        .output_shapes(&views)?
+        .output_shapes(&given)?
         .iter()
         .zip(&types)
         .map(|(s, t)| s.iter().product::<usize>() * t.bytes())
@@ -323,9 +317,9 @@ pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Res
         .iter()
         .map(|&n| AlignedBuffer::zeroed(n))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut outs: Vec<&mut [u8]> = buffers.iter_mut().map(|b| b.as_mut_slice()).collect();
-    exe.run_into(&views, &mut outs)?;
-    let answer = to_f64(types[0], outs[0]);
+    exe.run_into(&given, &mut places(&types, &mut buffers))?;
+    let answer = to_f64(types[0], buffers[0].as_slice());
+    let mut outs = places(&types, &mut buffers);
     let tolerance = w.tolerance();
 
     let mut names = vec!["tlc bound", "tlc fresh"];
@@ -360,7 +354,7 @@ pub fn run(w: &Workload, threads: usize, bench: &HwBench, effort: Effort) -> Res
         differences.push(difference(&to_f64(types[0], out.as_slice()), &answer, tolerance));
     }
     let mut calls: Vec<Call<'_>> = vec![
-        Box::new(|| exe.run_into(&views, &mut outs).expect("ran before")),
+        Box::new(|| exe.run_into(&given, &mut outs).expect("ran before")),
         Box::new(|| drop(black_box(exe.run(&given).expect("ran before")))),
     ];
     if let Some(f) = &w.candle {
@@ -422,24 +416,27 @@ pub fn with_call(w: &Workload, threads: usize, f: impl FnOnce(&mut dyn FnMut()))
         ..CompileOptions::default()
     })?;
     let data = inputs(w)?;
-    let views: Vec<TensorView<'_>> = data
+    let given: Vec<Input<'_>> = data
         .iter()
         .zip(&w.inputs)
-        .map(|(d, shape)| TensorView {
-            dtype,
-            shape,
-            data: d.as_slice(),
-        })
+        .map(|(d, shape)| Input::bytes(dtype, shape, d.as_slice()))
         .collect();
-    let shapes = exe.output_shapes(&views)?;
+    let shapes = exe.output_shapes(&given)?;
     let sizes = shapes.iter().zip(&exe.plan().outputs);
     let mut buffers = sizes
         .map(|(s, o)| AlignedBuffer::zeroed(s.iter().product::<usize>() * o.ty.dtype.bytes()))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut outs: Vec<&mut [u8]> = buffers.iter_mut().map(|b| b.as_mut_slice()).collect();
-    exe.run_into(&views, &mut outs)?;
-    f(&mut || exe.run_into(&views, &mut outs).expect("ran before"));
+    let types: Vec<DType> = exe.plan().outputs.iter().map(|o| o.ty.dtype).collect();
+    let mut outs = places(&types, &mut buffers);
+    exe.run_into(&given, &mut outs)?;
+    f(&mut || exe.run_into(&given, &mut outs).expect("ran before"));
     Ok(())
+}
+
+/// The buffers as places for outputs of these types.
+fn places<'b>(types: &[DType], buffers: &'b mut [AlignedBuffer]) -> Vec<OutputMut<'b>> {
+    let all = types.iter().zip(buffers);
+    all.map(|(&dtype, b)| OutputMut::bytes(dtype, b.as_mut_slice())).collect()
 }
 
 fn candle_tensor(bytes: &[u8], shape: &[usize], double: bool) -> candle_core::Result<Candle> {

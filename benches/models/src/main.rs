@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use tlc::onnx::{ImportOptions, import_in_place};
-use tlc::{CompileOptions, DType, Executable, HostTensor, compile_ir};
+use tlc::{CompileOptions, DType, Executable, HostTensor, Input, OutputMut, compile_ir};
 use tlc_formats::npz;
 use tlc_ir::tensor::BytesOwner;
-use tlc_runtime::executable::TensorView;
 use tlc_runtime::mmap::MappedFile;
 use tract_linalg::multithread::{Executor, set_default_executor};
 use tract_onnx::prelude::{
@@ -100,7 +99,7 @@ const SETTLING_TIME: Duration = Duration::from_secs(4);
 
 struct Tlc<'c> {
     executable: Executable,
-    inputs: Vec<TensorView<'c>>,
+    inputs: Vec<Input<'c>>,
     outputs: Vec<Vec<f32>>,
 }
 
@@ -112,21 +111,13 @@ impl<'c> Tlc<'c> {
             values: None,
         };
         let mut graph = import_in_place(&bytes, &options)?.graph;
-        let view = |name: &str| {
-            let t = &call.inputs[name];
-            TensorView {
-                dtype: t.dtype(),
-                shape: t.shape(),
-                data: t.bytes(),
-            }
-        };
         if fixed {
             let name = |i: &tlc_ir::NodeId| match &graph.node(*i).kind {
                 tlc_ir::NodeKind::Input { name, .. } => name.clone(),
                 _ => unreachable!("inputs are input nodes"),
             };
-            let given: Vec<TensorView<'_>> = graph.inputs().iter().map(|i| view(&name(i))).collect();
-            let given: Vec<(DType, &[usize])> = given.iter().map(|v| (v.dtype, v.shape)).collect();
+            let given: Vec<&HostTensor> = graph.inputs().iter().map(|i| &call.inputs[&name(i)]).collect();
+            let given: Vec<(DType, &[usize])> = given.iter().map(|t| (t.dtype(), t.shape())).collect();
             let sizes = tlc_ir::binding::bind_symbols(&graph, &given, &[]).map_err(|e| e.to_string())?;
             graph = graph.specialize(&sizes.into_iter().map(Some).collect::<Vec<_>>())?;
         }
@@ -135,7 +126,8 @@ impl<'c> Tlc<'c> {
             ..CompileOptions::default()
         };
         let executable = compile_ir(&graph, &options)?;
-        let inputs: Vec<TensorView<'_>> = executable.plan().inputs.iter().map(|i| view(&i.name)).collect();
+        let declared = executable.plan().inputs.iter();
+        let inputs: Vec<Input<'_>> = declared.map(|i| Input::from(&call.inputs[&i.name])).collect();
         let shapes = executable.output_shapes(&inputs)?;
         let outputs = shapes.iter().map(|s| vec![0.0; s.iter().product()]).collect();
         Ok(Tlc {
@@ -148,7 +140,7 @@ impl<'c> Tlc<'c> {
 
 impl Program for Tlc<'_> {
     fn run(&mut self) -> Result<(), Failure> {
-        let mut into: Vec<&mut [u8]> = self.outputs.iter_mut().map(|o| bytemuck::cast_slice_mut(o)).collect();
+        let mut into: Vec<OutputMut<'_>> = self.outputs.iter_mut().map(OutputMut::from).collect();
         Ok(self.executable.run_into(&self.inputs, &mut into)?)
     }
 

@@ -1,7 +1,7 @@
 //! What translation relies on without looking: every id that a kernel mentions exists.
 
 use tlc_ir::index::IndexNode;
-use tlc_ir::kernel::{Memory, Op, Stmt, ValueId};
+use tlc_ir::kernel::{Memory, Stmt, ValueId};
 use tlc_ir::{IndexExpr, Kernel, VarId};
 
 use super::{Result, invalid};
@@ -12,7 +12,7 @@ pub(super) fn ids(kernel: &Kernel) -> Result<()> {
     for extent in &kernel.extents {
         found.index(extent);
     }
-    kernel.visit(&mut |s| found.stmt(s));
+    kernel.statements().for_each(|s| found.stmt(s));
     found.what.map_or(Ok(()), invalid)
 }
 
@@ -44,50 +44,16 @@ impl Unknown<'_> {
         });
     }
 
-    fn access(&mut self, memory: Memory, index: &IndexExpr) {
-        match memory {
-            Memory::Param(i) => self.note("parameter", i, self.kernel.params.len()),
-            Memory::Scratch(i) => self.note("scratch", i, self.kernel.scratch.len()),
-        }
-        self.index(index);
-    }
-
     fn stmt(&mut self, s: &Stmt) {
-        match s {
-            Stmt::Let { value, op } => {
-                self.value(*value);
-                match op {
-                    Op::Const(_) => {}
-                    Op::Index(e, _) => self.index(e),
-                    Op::Load { memory, index, mask } => {
-                        self.access(*memory, index);
-                        mask.iter().for_each(|m| self.value(*m));
-                    }
-                    Op::Map(_, operands) => operands.iter().for_each(|v| self.value(*v)),
-                    Op::Convert(_, v) | Op::Bitcast(_, v) => self.value(*v),
-                }
+        s.defined_value().into_iter().for_each(|v| self.value(v));
+        s.defined_var().into_iter().for_each(|v| self.var(v));
+        s.indices().for_each(|e| self.index(e));
+        s.operands().for_each(|v| self.value(v));
+        for a in s.accesses() {
+            match a.memory {
+                Memory::Param(i) => self.note("parameter", i, self.kernel.params.len()),
+                Memory::Scratch(i) => self.note("scratch", i, self.kernel.scratch.len()),
             }
-            Stmt::Store {
-                memory,
-                index,
-                value,
-                mask,
-            } => {
-                self.access(*memory, index);
-                self.value(*value);
-                mask.iter().for_each(|m| self.value(*m));
-            }
-            Stmt::Loop { var, .. } => self.var(*var),
-            Stmt::If { cond, .. } => self.value(*cond),
-            Stmt::Clamp { var, value } => {
-                self.var(*var);
-                self.value(*value);
-            }
-            Stmt::Accumulate { state, values, .. } => {
-                state.iter().for_each(|(m, index)| self.access(*m, index));
-                values.iter().for_each(|v| self.value(*v));
-            }
-            Stmt::Barrier => {}
         }
     }
 }

@@ -10,6 +10,7 @@
 
 use cranelift_codegen::ir::{AbiParam, LibCall, Signature, Type, types};
 use cranelift_codegen::isa::CallConv;
+use tlc_ir::scalar::Cost;
 use tlc_ir::{DType, ScalarOp};
 
 /// A function that compiled code calls for what Cranelift cannot express.
@@ -30,28 +31,8 @@ pub enum HostFunction {
     },
 }
 
-/// Operations on f32 and f64 that are called where they were not legalized, or where an instruction is missing.
-const OPS: [ScalarOp; 25] = [
-    ScalarOp::Exp,
-    ScalarOp::Exp2,
-    ScalarOp::Expm1,
-    ScalarOp::Log,
-    ScalarOp::Log2,
-    ScalarOp::Log1p,
-    ScalarOp::Sin,
-    ScalarOp::Cos,
-    ScalarOp::Tan,
-    ScalarOp::Asin,
-    ScalarOp::Acos,
-    ScalarOp::Atan,
-    ScalarOp::Sinh,
-    ScalarOp::Cosh,
-    ScalarOp::Tanh,
-    ScalarOp::Erf,
-    ScalarOp::Pow,
-    ScalarOp::Atan2,
-    ScalarOp::Rem,
-    ScalarOp::Mod,
+/// Operations on f32 and f64 for which an instruction may be missing.
+const MAYBE_MISSING: [ScalarOp; 5] = [
     ScalarOp::Floor,
     ScalarOp::Ceil,
     ScalarOp::Trunc,
@@ -59,11 +40,18 @@ const OPS: [ScalarOp; 25] = [
     ScalarOp::Fma,
 ];
 
+/// Whether Cranelift has no code for an operation on f32 and f64: functions that were not legalized, and remainders.
+pub(super) fn is_called(op: ScalarOp) -> bool {
+    op.cost() == Cost::Function || matches!(op, ScalarOp::Rem | ScalarOp::Mod)
+}
+
 impl HostFunction {
     /// Every host function, in a fixed order; a position in it is the function's index in relocations.
     pub fn all() -> Vec<HostFunction> {
-        let mut all = Vec::with_capacity(2 * OPS.len() + 16);
-        for op in OPS {
+        let mut all = Vec::with_capacity(2 * ScalarOp::ALL.len());
+        let functions = ScalarOp::ALL.iter().copied().filter(|op| op.cost() == Cost::Function);
+        let remainders = [ScalarOp::Rem, ScalarOp::Mod];
+        for op in functions.chain(remainders).chain(MAYBE_MISSING) {
             all.push(HostFunction::Map(op, DType::F32));
             all.push(HostFunction::Map(op, DType::F64));
         }

@@ -71,20 +71,17 @@ pub(super) fn loop_uses(kernel: &Kernel) -> Vec<LoopUse> {
     for e in &kernel.extents {
         plain(&mut uses, e);
     }
-    kernel.visit(&mut |s| match s {
-        Stmt::Let { op, .. } => match op {
-            Op::Index(e, _) => plain(&mut uses, e),
-            Op::Load { memory, index, .. } => access(kernel, &mut uses, *memory, index),
-            _ => {}
-        },
-        Stmt::Store { memory, index, .. } => access(kernel, &mut uses, *memory, index),
-        Stmt::Accumulate { state, .. } => {
-            for (memory, index) in state {
-                access(kernel, &mut uses, *memory, index);
-            }
+    for s in kernel.statements() {
+        if let Stmt::Let {
+            op: Op::Index(e, _), ..
+        } = s
+        {
+            plain(&mut uses, e);
         }
-        _ => {}
-    });
+        for a in s.accesses() {
+            access(kernel, &mut uses, a.memory, a.index);
+        }
+    }
     uses
 }
 

@@ -8,7 +8,7 @@
 use cranelift_codegen::ir::{InstBuilder, Type, types};
 use cranelift_frontend::Variable;
 use smallvec::SmallVec;
-use tlc_ir::kernel::{Bind, Memory, Op, Stmt};
+use tlc_ir::kernel::{Bind, Memory, Stmt};
 use tlc_ir::{DType, IndexExpr, Kernel, ScalarOp, VarId};
 
 use super::index::LaneUse;
@@ -37,37 +37,17 @@ fn walked_by(kernel: &Kernel, scratch: u32) -> SmallVec<[i64; 2]> {
         }
     }
     fn walk(kernel: &Kernel, body: &[Stmt], scratch: u32, lanes: Option<(VarId, i64)>, found: &mut SmallVec<[i64; 2]>) {
-        let this = Memory::Scratch(scratch);
         for s in body {
-            match s {
-                Stmt::Let {
-                    op: Op::Load { memory, index, .. },
-                    ..
-                }
-                | Stmt::Store { memory, index, .. }
-                    if *memory == this =>
-                {
-                    note(index, lanes, found);
-                }
-                Stmt::Accumulate { state, .. } => {
-                    for (memory, index) in state {
-                        if *memory == this {
-                            note(index, lanes, found);
-                        }
-                    }
-                }
-                Stmt::Loop { var, bind, body } => {
-                    let count = kernel.extents[var.0 as usize].as_const().unwrap_or(0);
-                    let lanes = if *bind == Bind::Lanes {
-                        Some((*var, count))
-                    } else {
-                        lanes
-                    };
-                    walk(kernel, body, scratch, lanes, found);
-                }
-                Stmt::If { body, .. } => walk(kernel, body, scratch, lanes, found),
-                _ => {}
+            for a in s.accesses().filter(|a| a.memory == Memory::Scratch(scratch)) {
+                note(a.index, lanes, found);
             }
+            let lanes = match s {
+                Stmt::Loop {
+                    var, bind: Bind::Lanes, ..
+                } => Some((*var, kernel.extents[var.0 as usize].as_const().unwrap_or(0))),
+                _ => lanes,
+            };
+            walk(kernel, s.body(), scratch, lanes, found);
         }
     }
     let mut found = SmallVec::new();

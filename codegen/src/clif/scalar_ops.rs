@@ -6,6 +6,7 @@ use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, Type, Value};
 use tlc_ir::{DType, ScalarOp};
 
+use super::host::is_called;
 use super::translate::Translator;
 use super::values::Val;
 use super::{HostFunction, Result, unsupported};
@@ -42,7 +43,7 @@ impl Translator<'_, '_> {
 
     fn scalar_float(&mut self, op: ScalarOp, dtype: DType, vals: &[Val], args: &[Value]) -> Result<Value> {
         use ScalarOp::*;
-        if op.is_transcendental() || matches!(op, Rem | Mod) {
+        if is_called(op) {
             return self.call_host(HostFunction::Map(op, dtype), args);
         }
         let a = args[0];

@@ -14,7 +14,7 @@ use cranelift_codegen::isa::{CallConv, TargetIsa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tlc_ir::kernel::{Bind, Memory, Op, Scope, Stmt, ValueId};
+use tlc_ir::kernel::{Bind, Memory, Op, Scope, Stmt, ValueId, visit};
 use tlc_ir::scalar::ScalarOp;
 use tlc_ir::{DType, IndexExpr, Kernel, Scalar, VarId};
 
@@ -272,7 +272,7 @@ impl<'k> Translator<'k, '_> {
                     return invalid("an unrolled loop without constant extent");
                 };
                 // A clamped variable has another value in each copy, so what depends on it must not outlive the copy.
-                let scoped = contains_clamp(body);
+                let scoped = visit::walk(body).any(|s| matches!(s, Stmt::Clamp { .. }));
                 for i in 0..n {
                     self.count_statement()?;
                     self.vars[var.0 as usize] = VarState::Const(i);
@@ -305,7 +305,7 @@ impl<'k> Translator<'k, '_> {
                 }
                 self.vars[var.0 as usize] = VarState::Lane;
                 self.lanes = Some(LaneLoop { count, current: None });
-                let scoped = contains_clamp(body);
+                let scoped = visit::walk(body).any(|s| matches!(s, Stmt::Clamp { .. }));
                 if scoped {
                     self.memo.push(FxHashMap::default());
                 }
@@ -543,12 +543,4 @@ impl<'k> Translator<'k, '_> {
         };
         Ok(self.b.ins().call(callee, args))
     }
-}
-
-fn contains_clamp(body: &[Stmt]) -> bool {
-    body.iter().any(|s| match s {
-        Stmt::Clamp { .. } => true,
-        Stmt::Loop { body, .. } | Stmt::If { body, .. } => contains_clamp(body),
-        _ => false,
-    })
 }

@@ -7,6 +7,7 @@ use cranelift_codegen::ir::{InstBuilder, InstructionData, Type, Value, types};
 use tlc_ir::{DType, ScalarOp};
 
 use super::Result;
+use super::host::is_called;
 use super::translate::Translator;
 use super::values::{Val, full, int_type};
 
@@ -113,7 +114,7 @@ impl Translator<'_, '_> {
 
     fn vector_float(&mut self, op: ScalarOp, dtype: DType, ty: Type, vals: &[Val]) -> Option<Value> {
         use ScalarOp::*;
-        if op.is_transcendental() || matches!(op, Rem | Mod) {
+        if is_called(op) {
             return None;
         }
         let a = self.vector(&vals[0], dtype, ty);

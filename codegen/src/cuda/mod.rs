@@ -27,7 +27,7 @@ mod statements;
 
 use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
-use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt};
+use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
 
 use index::Width;
 use scalar::memory_type;
@@ -147,7 +147,7 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
         return Err(CudaError::NoBlockLoop);
     };
     let mut block = 1;
-    kernel.visit(&mut |s| {
+    for s in kernel.statements() {
         if let Stmt::Loop {
             var,
             bind: Bind::Thread,
@@ -156,7 +156,7 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
         {
             block = block.max(extent(kernel, var.0).interval(kernel).hi);
         }
-    });
+    }
     limit("threads of a block", block, MAX_THREADS)?;
     check_scratch(kernel, body)?;
     let shared_bytes = shared_bytes(kernel)?;
@@ -252,19 +252,16 @@ fn check_scratch(kernel: &Kernel, body: &[Stmt]) -> Result<(), CudaError> {
     let mut users: Vec<Vec<Option<u32>>> = vec![Vec::new(); kernel.scratch.len()];
     fn walk(body: &[Stmt], thread: Option<u32>, see: &mut dyn FnMut(Memory, bool, Option<u32>)) {
         for s in body {
-            match s {
-                Stmt::Let {
-                    op: Op::Load { memory, .. },
+            s.accesses().for_each(|a| see(a.memory, a.effect.writes(), thread));
+            let inside = match s {
+                Stmt::Loop {
+                    var,
+                    bind: Bind::Thread,
                     ..
-                } => see(*memory, false, thread),
-                Stmt::Store { memory, .. } => see(*memory, true, thread),
-                Stmt::Loop { var, bind, body } => {
-                    let inside = if *bind == Bind::Thread { Some(var.0) } else { thread };
-                    walk(body, inside, see);
-                }
-                Stmt::If { body, .. } => walk(body, thread, see),
-                _ => {}
-            }
+                } => Some(var.0),
+                _ => thread,
+            };
+            walk(s.body(), inside, see);
         }
     }
     walk(body, None, &mut |memory, writes, thread| {

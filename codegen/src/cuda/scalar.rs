@@ -5,7 +5,7 @@
 //! `fma` contracts.
 
 use tlc_ir::dtype::{DType, Scalar};
-use tlc_ir::scalar::ScalarOp;
+use tlc_ir::scalar::{Cost, ScalarOp};
 
 use super::CudaError;
 
@@ -119,7 +119,7 @@ pub(super) fn literal(value: Scalar) -> String {
     }
 }
 
-/// Name of the C math function on floats, if that is what an operation is.
+/// Name of the C math function on floats, if that is what an operation is. Functions that were not legalized have C's names.
 fn math_function(op: ScalarOp) -> Option<&'static str> {
     use ScalarOp::*;
     Some(match op {
@@ -129,26 +129,9 @@ fn math_function(op: ScalarOp) -> Option<&'static str> {
         Round => "rint",
         Trunc => "trunc",
         Sqrt => "sqrt",
-        Exp => "exp",
-        Exp2 => "exp2",
-        Expm1 => "expm1",
-        Log => "log",
-        Log2 => "log2",
-        Log1p => "log1p",
-        Sin => "sin",
-        Cos => "cos",
-        Tan => "tan",
-        Asin => "asin",
-        Acos => "acos",
-        Atan => "atan",
-        Sinh => "sinh",
-        Cosh => "cosh",
-        Tanh => "tanh",
-        Erf => "erf",
         Rem => "fmod",
-        Pow => "pow",
-        Atan2 => "atan2",
         Fma => "fma",
+        op if op.cost() == Cost::Function => op.name(),
         _ => return None,
     })
 }

@@ -1,8 +1,8 @@
 //! The network: a transformer encoder (Devlin et al., "BERT", arXiv:1810.04805) whose outputs are averaged over the words of
 //! a sentence and scaled to length 1 (Reimers and Gurevych, "Sentence-BERT", arXiv:1908.10084).
 
+use tlc::formats::safetensors::Views;
 use tlc::{Attention, DType, Dim, Graph, Tensor, keep};
-use tlc_formats::safetensors::Views;
 
 use crate::Outcome;
 

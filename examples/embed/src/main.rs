@@ -12,9 +12,8 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use encoder::{MAX_WORDS, encoder, nearest};
-use tlc::{CompileOptions, Executable, HostTensor, Output};
-use tlc_formats::{npz, safetensors};
-use tlc_runtime::mmap::MappedFile;
+use tlc::formats::{npz, safetensors};
+use tlc::{CompileOptions, Executable, HostTensor, MappedFile, Output, inputs};
 use tokenizers::{PaddingParams, PaddingStrategy, Tokenizer, TruncationParams};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -82,14 +81,14 @@ impl Embedder {
             .collect();
         Ok(Tokens {
             tokens: HostTensor::from_slice(&shape, &tokens)?,
-            seen: HostTensor::from_bools(&shape, &seen)?,
+            seen: HostTensor::from_slice(&shape, &seen)?,
         })
     }
 
     /// `f32[sentences, WIDTH]`, each of length 1.
     fn embed(&self, sentences: &[&str]) -> Outcome<Output> {
         let given = self.tokens(sentences)?;
-        let mut outputs = self.network.run(&[(&given.tokens).into(), (&given.seen).into()])?;
+        let mut outputs = self.network.run(&inputs![&given.tokens, &given.seen])?;
         Ok(outputs.remove(0))
     }
 }
@@ -131,9 +130,9 @@ fn run() -> Outcome<bool> {
     println!("embedded {} sentences in {:.1} ms\n", sentences.len(), seconds * 1e3);
 
     let asked = embedder.embed(&questions)?;
-    let found = nearest.run(&[(&asked).into(), (&known).into()])?;
-    let cosines = found[0].as_slice::<f32>().ok_or("cosines are f32")?;
-    let places = found[1].as_slice::<i64>().ok_or("places are i64")?;
+    let found = nearest.run(&inputs![&asked, &known])?;
+    let cosines = found[0].as_slice::<f32>()?;
+    let places = found[1].as_slice::<i64>()?;
     for (i, question) in questions.iter().enumerate() {
         println!("{question}");
         for k in i * TOLD..(i + 1) * TOLD {
@@ -144,7 +143,7 @@ fn run() -> Outcome<bool> {
         return Ok(true);
     }
     let expected = npz::read(REFERENCE, "embeddings")?;
-    let off = difference(known.as_slice::<f32>().ok_or("embeddings are f32")?, &expected);
+    let off = difference(known.as_slice::<f32>()?, &expected);
     println!("\nlargest difference from the reference embeddings: {off:.1e}");
     Ok(off <= TOLERANCE)
 }

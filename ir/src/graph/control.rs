@@ -232,6 +232,28 @@ impl Graph {
     }
 }
 
+impl Graph {
+    /// By symbol: whether a node mentions it, in its type or in what it does.
+    pub fn used_symbols(&self) -> Vec<bool> {
+        let mut used = vec![false; self.symbols().len()];
+        let mut see = |e: &IndexExpr| {
+            e.visit_atoms(&mut |a| {
+                if let IndexNode::Sym(s) = a
+                    && let Some(used) = used.get_mut(s.0 as usize)
+                {
+                    *used = true;
+                }
+            });
+        };
+        for (_, node) in self.nodes() {
+            node.ty.shape.iter().for_each(&mut see);
+            node.results.iter().flat_map(|t| &t.shape).for_each(&mut see);
+            node.kind.visit_extents(&mut see);
+        }
+        used
+    }
+}
+
 /// True if data decides a symbol that the expression mentions.
 pub fn mentions_data(symbols: &[Symbol], e: &IndexExpr) -> bool {
     let mut found = false;

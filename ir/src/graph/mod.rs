@@ -217,6 +217,23 @@ pub enum NodeKind {
     /// the byte 0 or 1, and what becomes a bool is whether any bit is set. The bits of a NaN are open.
     Bitcast(DType),
     /// A contraction over labels: `result[out] = Σ over the other labels of Π operands[labels]`.
+    ///
+    /// Sums and products may be regrouped by the laws of the semiring, the distributive law included: the terms of a sum in
+    /// any order, the factors of a product in any order, and part of a sum may be taken before the product with what does
+    /// not depend on its labels, as NumPy does with `optimize` and opt_einsum always. Add-mul (also where integers wrap),
+    /// or-and, and max-add and min-add on floats are regrouped so; max-mul, and max-add and min-add on integers, are not, for
+    /// the distributive law does not hold of negative factors and of sums that wrap. Floats then are rounded at other
+    /// places, and besides:
+    ///
+    /// - A partial result may overflow, or underflow, where the whole would not, and the other way round.
+    /// - Add-mul: where an infinity takes part, the result is an infinity or NaN in any grouping, but which of the two may
+    ///   depend on it: `Σ a_i b` of `a = [1, 0]` and `b = inf` is `inf + 0 * inf` or `1 * inf`.
+    /// - Max-add is over numbers and −inf (min-add: +inf), which its laws hold of exactly. Where an operand holds the other
+    ///   infinity as well, a result that is NaN term by term (`inf + −inf`) may be that other infinity:
+    ///   `max(a_i + b_j)` of `a = [inf, 1]` and `b = [−inf, 1]`. A result that is finite term by term stays as it is.
+    /// - A NaN in an operand is never lost to this.
+    /// - A sum over an axis whose extent is the constant 0 is the identity of the sum. If the extent is a symbol that turns out
+    ///   to be 0, an infinity or NaN in another operand may make NaN of it.
     Einsum {
         /// Labels of each operand, one per axis, canonical: numbered by first appearance.
         inputs: SmallVec<[Labels; 2]>,

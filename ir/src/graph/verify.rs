@@ -20,7 +20,15 @@ pub struct VerifyError {
 
 /// Every violation of the graph language's rules; empty means valid.
 pub fn verify(graph: &Graph) -> Vec<VerifyError> {
-    verify_nested(graph, 0)
+    let mut errors = verify_nested(graph, 0);
+    if graph.outputs().is_empty() {
+        errors.push(VerifyError {
+            node: None,
+            value: None,
+            problem: "the graph has no outputs; expected at least one".to_string(),
+        });
+    }
+    errors
 }
 
 fn verify_nested(graph: &Graph, depth: usize) -> Vec<VerifyError> {

@@ -48,9 +48,6 @@ pub struct Options {
     /// The most nodes computed inside loops, an iteration counting each node of its body; a condition that never ends a
     /// loop ends here.
     pub max_steps: Option<u64>,
-    /// Bounded mode: how many units in the last place a transcendental function (and `rsqrt`) may be off, in the dtype that
-    /// computes it.
-    pub function_ulps: f64,
 }
 
 /// What [`Options::max_steps`] is unless it is given.
@@ -62,7 +59,6 @@ impl Default for Options {
             symbols: Vec::new(),
             max_bytes: None,
             max_steps: Some(DEFAULT_MAX_STEPS),
-            function_ulps: 4.0,
         }
     }
 }
@@ -659,7 +655,5 @@ fn gather_tensor(
 /// True for operations whose result the written semantics fix to the bit when the operands are known.
 fn is_correctly_rounded(op: ScalarOp, dtype: DType) -> bool {
     // `fma` on f16 and bf16: the text forms allow both one rounding and a detour through f32.
-    !op.is_transcendental()
-        && op != ScalarOp::Rsqrt
-        && !(op == ScalarOp::Fma && matches!(dtype, DType::F16 | DType::BF16))
+    op.ulps() == 0.0 && !(op == ScalarOp::Fma && matches!(dtype, DType::F16 | DType::BF16))
 }

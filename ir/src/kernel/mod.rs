@@ -34,6 +34,7 @@ mod copy;
 pub mod interp;
 mod print;
 pub mod verify;
+pub mod visit;
 
 pub use copy::CopyNest;
 use smallvec::SmallVec;
@@ -320,20 +321,6 @@ impl Kernel {
             }
         }
         (offsets, at)
-    }
-
-    /// Calls `f` on every statement, outer before inner.
-    pub fn visit(&self, f: &mut dyn FnMut(&Stmt)) {
-        fn walk(body: &[Stmt], f: &mut dyn FnMut(&Stmt)) {
-            for s in body {
-                f(s);
-                match s {
-                    Stmt::Loop { body, .. } | Stmt::If { body, .. } => walk(body, f),
-                    _ => {}
-                }
-            }
-        }
-        walk(&self.body, f);
     }
 }
 

@@ -110,11 +110,10 @@ impl Kernel {
     fn write_unused(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut values = vec![false; self.values.len()];
         let mut vars = vec![false; self.extents.len()];
-        self.visit(&mut |s| match s {
-            Stmt::Let { value, .. } => values[value.0 as usize] = true,
-            Stmt::Loop { var, .. } | Stmt::Clamp { var, .. } => vars[var.0 as usize] = true,
-            _ => {}
-        });
+        for s in self.statements() {
+            s.defined_value().into_iter().for_each(|v| values[v.0 as usize] = true);
+            s.defined_var().into_iter().for_each(|v| vars[v.0 as usize] = true);
+        }
         for i in (0..values.len()).filter(|&i| !values[i]) {
             writeln!(f, "  unused %{i}: {}", self.values[i])?;
         }

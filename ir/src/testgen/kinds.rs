@@ -148,7 +148,11 @@ impl Generator<'_> {
         let careful = ty.dtype.is_float() && self.rng.chance(7, 8);
         if careful {
             x = match op {
-                Asin | Acos => self.map(Sin, &[x], 1.0)?,
+                Asin | Acos | Atanh => self.map(Sin, &[x], 1.0)?,
+                Acosh => {
+                    let small = self.map(Sin, &[x], 1.0)?;
+                    self.map(Cosh, &[small], 1.6)?
+                }
                 Log | Log2 | Sqrt | Rsqrt | Pow => {
                     let magnitude = self.map(Abs, &[x], self.bound(x))?;
                     let half = self.splat(Scalar::from_f64(ty.dtype, 0.5), &ty.shape)?;
@@ -177,7 +181,7 @@ impl Generator<'_> {
             Neg | Abs | Floor | Ceil | Round | Trunc | Rem => b(0) + 1.0,
             Sign | Sin | Cos | Tanh | Erf => 1.0,
             Asin | Acos | Atan | Atan2 if careful => 3.2,
-            Sqrt | Log | Log2 | Log1p | Rsqrt | Pow if careful => b(0) + 2.0,
+            Sqrt | Log | Log2 | Log1p | Rsqrt | Pow | Asinh | Acosh if careful => b(0) + 2.0,
             Exp | Exp2 | Expm1 | Sinh | Cosh => b(0).exp(),
             Add | Sub => b(0) + b(1),
             Mul => b(0) * b(1),

@@ -3,11 +3,12 @@
 use smallvec::SmallVec;
 use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
+use tlc_ir::scalar::Cost;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
 
 use super::{Clusterer, is_source};
 use crate::contraction;
-use crate::reason::{FusionDecision, FusionReason};
+use crate::reason::{FusionDecision, FusionReason, FusionStage};
 
 /// Nodes of an inlined cone beyond which its top becomes a root, which bounds recursion over cones.
 const MAX_CONE: u32 = 192;
@@ -24,9 +25,11 @@ const KEPT_BYTES: u64 = 1 << 20;
 /// Cost of one element of a node, an addition being 1: what a value costs each time it is computed again.
 fn cost(kind: &NodeKind) -> u32 {
     match kind {
-        NodeKind::Map(ScalarOp::Div | ScalarOp::Rem | ScalarOp::Mod | ScalarOp::Sqrt | ScalarOp::Rsqrt) => 4,
-        NodeKind::Map(op) if op.is_transcendental() => 40,
-        NodeKind::Map(_) => 1,
+        NodeKind::Map(op) => match op.cost() {
+            Cost::Cheap | Cost::Fused => 1,
+            Cost::Division => 4,
+            Cost::Function => 40,
+        },
         NodeKind::Convert(_) => 1,
         NodeKind::Random { .. } => 100,
         NodeKind::Gather { .. } => 2,
@@ -164,12 +167,14 @@ impl Clusterer<'_> {
                 _ if shared => FusionReason::Recompute { ops: cone.cost },
                 _ => FusionReason::OnlyUse,
             };
-            let decisions = self.users[i].iter().map(|&consumer| FusionDecision {
-                producer: id,
-                consumer,
-                reason: reason.clone(),
-            });
-            self.decisions.extend(decisions);
+            for &consumer in &self.users[i] {
+                self.ledger.record(FusionDecision {
+                    stage: FusionStage::Inlining,
+                    producer: id,
+                    consumer,
+                    reason: reason.clone(),
+                });
+            }
         }
     }
 

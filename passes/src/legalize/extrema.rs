@@ -18,6 +18,7 @@
 use smallvec::SmallVec;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::Effect;
 use tlc_ir::kernel::{Memory, Op, Stmt, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp};
 
@@ -52,15 +53,9 @@ impl Legalizer<'_> {
             }
             _ => false,
         });
-        let reads = |s: &Stmt| match s {
-            Stmt::Let {
-                op: Op::Load { memory, .. },
-                ..
-            }
-            | Stmt::Store { memory, .. } => states.contains(memory),
-            _ => false,
-        };
-        accumulates && !states.is_empty() && !body.iter().any(reads)
+        let mut accesses = body.iter().flat_map(|s| s.accesses());
+        let mut touched = || accesses.any(|a| a.effect != Effect::Accumulate && states.contains(&a.memory));
+        accumulates && !states.is_empty() && !touched()
     }
 
     /// The unrolled loop over `var` with `copies` iterations, of which [`Self::takes_extrema`] holds.

@@ -20,38 +20,6 @@ use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Stmt, ValueId};
 use tlc_ir::{DType, ScalarOp, Target};
 
 use crate::math::Function;
-use crate::schedule::tree::for_each_operand;
-
-/// The polynomial form of an operation, if it has one.
-fn function_of(op: ScalarOp) -> Option<Function> {
-    Some(match op {
-        ScalarOp::Exp => Function::Exp,
-        ScalarOp::Exp2 => Function::Exp2,
-        ScalarOp::Expm1 => Function::Expm1,
-        ScalarOp::Log => Function::Log,
-        ScalarOp::Log2 => Function::Log2,
-        ScalarOp::Log1p => Function::Log1p,
-        ScalarOp::Sin => Function::Sin,
-        ScalarOp::Cos => Function::Cos,
-        ScalarOp::Tan => Function::Tan,
-        ScalarOp::Asin => Function::Asin,
-        ScalarOp::Acos => Function::Acos,
-        ScalarOp::Atan => Function::Atan,
-        ScalarOp::Atan2 => Function::Atan2,
-        ScalarOp::Sinh => Function::Sinh,
-        ScalarOp::Cosh => Function::Cosh,
-        ScalarOp::Tanh => Function::Tanh,
-        ScalarOp::Erf => Function::Erf,
-        ScalarOp::Pow => Function::Pow,
-        ScalarOp::Rsqrt => Function::Rsqrt,
-        _ => return None,
-    })
-}
-
-/// True if the operation on that dtype becomes straight-line code of vector operations.
-pub fn has_kernel_form(op: ScalarOp, dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F64) && function_of(op).is_some()
-}
 
 /// The lanes loop that statements are in.
 #[derive(Clone, Copy)]
@@ -132,53 +100,36 @@ impl Legalizer<'_> {
         self.legal_map(op, args.into(), dtype)
     }
 
-    fn statement(&mut self, s: Stmt) {
+    fn statement(&mut self, mut s: Stmt) {
+        s.operands_mut().for_each(|v| *v = self.of(*v));
         match s {
-            Stmt::Let { value, op } => {
-                let mut op = op;
-                for_each_operand(&mut op, &mut |v| *v = self.renamed.get(v).copied().unwrap_or(*v));
-                match op {
-                    Op::Map(scalar, args) => {
-                        let dtype = self.kernel.dtype(value);
-                        let new = self.legal_map(scalar, args, dtype);
-                        self.renamed.insert(value, new);
-                    }
-                    Op::Index(e, to) if to.is_storage() => {
-                        let number = self.emit(Op::Index(e, DType::I64), DType::I64);
-                        let new = self.convert_storage(number, DType::I64, to);
-                        self.renamed.insert(value, new);
-                    }
-                    Op::Convert(to, v) if to.is_storage() || self.kernel.dtype(v).is_storage() => {
-                        let from = self.kernel.dtype(v);
-                        let new = self.convert_storage(v, from, to);
-                        self.renamed.insert(value, new);
-                    }
-                    Op::Bitcast(to, v)
-                        if to != self.kernel.dtype(v) && (to == DType::Bool || self.kernel.dtype(v) == DType::Bool) =>
-                    {
-                        let new = self.bitcast_bool(v, to);
-                        self.renamed.insert(value, new);
-                    }
-                    op => {
-                        self.note(value, &op);
-                        self.out.push(Stmt::Let { value, op });
-                    }
+            Stmt::Let { value, op } => match op {
+                Op::Map(scalar, args) => {
+                    let dtype = self.kernel.dtype(value);
+                    let new = self.legal_map(scalar, args, dtype);
+                    self.renamed.insert(value, new);
                 }
-            }
-            Stmt::Store {
-                memory,
-                index,
-                value,
-                mask,
-            } => {
-                let (value, mask) = (self.of(value), mask.map(|m| self.of(m)));
-                self.out.push(Stmt::Store {
-                    memory,
-                    index,
-                    value,
-                    mask,
-                });
-            }
+                Op::Index(e, to) if to.is_storage() => {
+                    let number = self.emit(Op::Index(e, DType::I64), DType::I64);
+                    let new = self.convert_storage(number, DType::I64, to);
+                    self.renamed.insert(value, new);
+                }
+                Op::Convert(to, v) if to.is_storage() || self.kernel.dtype(v).is_storage() => {
+                    let from = self.kernel.dtype(v);
+                    let new = self.convert_storage(v, from, to);
+                    self.renamed.insert(value, new);
+                }
+                Op::Bitcast(to, v)
+                    if to != self.kernel.dtype(v) && (to == DType::Bool || self.kernel.dtype(v) == DType::Bool) =>
+                {
+                    let new = self.bitcast_bool(v, to);
+                    self.renamed.insert(value, new);
+                }
+                op => {
+                    self.note(value, &op);
+                    self.out.push(Stmt::Let { value, op });
+                }
+            },
             Stmt::Loop {
                 var,
                 bind: Bind::Unroll,
@@ -197,20 +148,13 @@ impl Legalizer<'_> {
                 self.lanes = saved;
                 self.out.push(Stmt::Loop { var, bind, body });
             }
-            Stmt::If { cond, body } => {
-                let cond = self.of(cond);
-                let body = self.nested(body);
-                self.out.push(Stmt::If { cond, body });
+            Stmt::Accumulate { monoid, state, values } => self.accumulate(monoid, &state, &values),
+            mut s => {
+                if let Some(body) = s.body_mut() {
+                    *body = self.nested(std::mem::take(body));
+                }
+                self.out.push(s);
             }
-            Stmt::Clamp { var, value } => {
-                let value = self.of(value);
-                self.out.push(Stmt::Clamp { var, value });
-            }
-            Stmt::Accumulate { monoid, state, values } => {
-                let values: SmallVec<[ValueId; 2]> = values.iter().map(|&v| self.of(v)).collect();
-                self.accumulate(monoid, &state, &values);
-            }
-            Stmt::Barrier => self.out.push(Stmt::Barrier),
         }
     }
 
@@ -238,10 +182,10 @@ impl Legalizer<'_> {
                 }
             }
             DType::Bool => self.bool_map(op, args),
-            DType::F32 | DType::F64 if function_of(op).is_some() => {
-                let function = function_of(op).expect("checked");
-                emit::function(self, function, on, &args)
-            }
+            DType::F32 | DType::F64 => match Function::of(op) {
+                Some(function) => emit::function(self, function, on, &args),
+                None => self.emit(Op::Map(op, args), dtype),
+            },
             _ => self.emit(Op::Map(op, args), dtype),
         }
     }

@@ -328,7 +328,7 @@ mod tests {
         let mut after = before.clone();
         legalize(&mut after);
         assert!(verify::verify(&after).errors.is_empty(), "{from} to {to}: {after}");
-        after.visit(&mut |s| match s {
+        after.statements().for_each(|s| match s {
             Stmt::Let {
                 op: Op::Convert(to, v), ..
             } => {

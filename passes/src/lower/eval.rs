@@ -4,6 +4,7 @@ use smallvec::SmallVec;
 use tlc_ir::graph::View;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Memory, Op, Scope, Stmt, ValueId};
+use tlc_ir::scalar::Cost;
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::{Lowerer, reduces};
@@ -104,7 +105,7 @@ impl Lowerer<'_> {
     fn worth_staging(&self, node: NodeId) -> bool {
         match &self.graph.node(node).kind {
             NodeKind::Map(op) => {
-                op.is_transcendental() || (self.is_root[node.index()] && self.recompute_ops(node).is_none())
+                op.cost() == Cost::Function || (self.is_root[node.index()] && self.recompute_ops(node).is_none())
             }
             NodeKind::Random { .. } => true,
             _ => false,
@@ -125,8 +126,7 @@ impl Lowerer<'_> {
             return Some(ELEMENT);
         }
         let own = match &n.kind {
-            NodeKind::Map(ScalarOp::Div | ScalarOp::Rem | ScalarOp::Mod | ScalarOp::Sqrt) => return None,
-            NodeKind::Map(op) if op.is_transcendental() => return None,
+            NodeKind::Map(op) if op.cost() >= Cost::Division => return None,
             NodeKind::Map(_) => 1,
             NodeKind::View(View::Reshape(_) | View::Permute(_) | View::Expand(_)) => 0,
             _ => return None,

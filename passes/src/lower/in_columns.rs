@@ -5,16 +5,16 @@
 //! the columns computes it before the rows and keeps it in scratch, an element a column.
 
 use rustc_hash::{FxHashMap, FxHashSet};
-use tlc_ir::ScalarOp;
 use tlc_ir::graph::Shape;
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
-use tlc_ir::kernel::{Bind, Memory, Op, Scope, Stmt, ValueId};
+use tlc_ir::kernel::{Bind, Memory, Op, Scope, Stmt, ValueId, visit};
+use tlc_ir::scalar::Cost;
 
 use super::Lowerer;
 use crate::access::{Index, space};
 use crate::cluster::columns::tile_width;
 use crate::cluster::{Cluster, LoopSpace, Role};
-use crate::schedule::tree::{clone_fresh, for_each_operand, substitute};
+use crate::schedule::tree::{clone_fresh, substitute};
 
 impl Lowerer<'_> {
     /// The width of a column-local tile: its rows and what is staged of them stay in cache.
@@ -96,14 +96,8 @@ impl Lowerer<'_> {
 
     /// Values that do not change from row to row, cost more than to load them, and are used by what does change.
     fn costly_in_columns(&self, stmts: &[Stmt], column: VarId) -> Vec<ValueId> {
-        let written: Vec<Memory> = stmts
-            .iter()
-            .flat_map(|s| match s {
-                Stmt::Store { memory, .. } => vec![*memory],
-                Stmt::Accumulate { state, .. } => state.iter().map(|s| s.0).collect(),
-                _ => Vec::new(),
-            })
-            .collect();
+        let writes = stmts.iter().flat_map(|s| s.accesses()).filter(|a| a.effect.writes());
+        let written: Vec<Memory> = writes.map(|a| a.memory).collect();
         let still = |e: &IndexExpr| {
             let mut still = true;
             e.visit_atoms(&mut |a| {
@@ -124,14 +118,10 @@ impl Lowerer<'_> {
         for s in stmts {
             match s {
                 Stmt::Let { value, op } => {
-                    let mut args = Vec::new();
-                    for_each_operand(&mut op.clone(), &mut |v| args.push(*v));
+                    let args = op.operands();
                     let fixed = args.iter().all(|v| here.get(v).is_none_or(Option::is_some))
-                        && match op {
-                            Op::Index(e, _) => still(e),
-                            Op::Load { memory, index, .. } => still(index) && !written.contains(memory),
-                            _ => true,
-                        };
+                        && op.index().is_none_or(still)
+                        && op.access().is_none_or(|a| !written.contains(&a.memory));
                     if fixed {
                         let below = args.iter().any(|v| here.get(v) == Some(&Some(true)));
                         here.insert(*value, Some(below || costly(op)));
@@ -140,10 +130,7 @@ impl Lowerer<'_> {
                         here.insert(*value, None);
                     }
                 }
-                Stmt::Store { value, mask, .. } => [Some(*value), *mask].iter().flatten().for_each(|&v| meet(&here, v)),
-                Stmt::Accumulate { values, .. } => values.iter().for_each(|&v| meet(&here, v)),
-                Stmt::Clamp { value, .. } => meet(&here, *value),
-                Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Barrier => {}
+                s => s.operands().for_each(|v| meet(&here, v)),
             }
         }
         frontier
@@ -153,9 +140,7 @@ impl Lowerer<'_> {
 /// Whether an operation costs more than a load.
 fn costly(op: &Op) -> bool {
     match op {
-        Op::Map(op, _) => {
-            op.is_transcendental() || matches!(op, ScalarOp::Div | ScalarOp::Rem | ScalarOp::Mod | ScalarOp::Sqrt)
-        }
+        Op::Map(op, _) => op.cost() >= Cost::Division,
         _ => false,
     }
 }
@@ -166,23 +151,14 @@ fn needed(stmts: &[Stmt], mut wanted: FxHashSet<ValueId>) -> Vec<Stmt> {
     let only = !wanted.is_empty();
     let mut out = Vec::new();
     for s in stmts.iter().rev() {
-        match s {
-            Stmt::Let { value, op } => {
-                if !wanted.contains(value) {
-                    continue;
-                }
-                for_each_operand(&mut op.clone(), &mut |v| {
-                    wanted.insert(*v);
-                });
-            }
-            _ if only => continue,
-            Stmt::Store { value, mask, .. } => wanted.extend([Some(*value), *mask].into_iter().flatten()),
-            Stmt::Accumulate { values, .. } => wanted.extend(values.iter().copied()),
-            Stmt::Clamp { value, .. } => wanted.extend([*value]),
-            // Never at this point of lowering; what they use is not looked at, so that everything is kept.
-            Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Barrier => return stmts.to_vec(),
+        let needed = match s.defined_value() {
+            Some(value) => wanted.contains(&value),
+            None => !only,
+        };
+        if needed {
+            wanted.extend(visit::walk(std::slice::from_ref(s)).flat_map(|s| s.operands()));
+            out.push(s.clone());
         }
-        out.push(s.clone());
     }
     out.reverse();
     out

@@ -4,7 +4,8 @@
 //! planner lets the plan verifier's own rule judge the scheduled kernel before it relies on a pair.
 
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Access, Kernel, Memory, Op, Stmt};
+use tlc_ir::kernel::visit::Effect;
+use tlc_ir::kernel::{Access, Kernel, Memory, Stmt};
 
 /// A load or store of a parameter, in program order.
 struct Touch {
@@ -71,46 +72,24 @@ fn same_element(kernel: &Kernel, load: &Touch, store: &Touch) -> bool {
 
 fn collect(body: &[Stmt], parallel: &[VarId], loops: &mut Vec<VarId>, out: &mut Vec<Touch>) {
     for s in body {
-        match s {
-            Stmt::Let {
-                op:
-                    Op::Load {
-                        memory: Memory::Param(p),
-                        index,
-                        mask,
-                    },
-                ..
-            } => out.push(Touch {
-                param: *p,
-                store: false,
-                masked: mask.is_some(),
-                index: index.clone(),
-                loops: loops.clone(),
-            }),
-            Stmt::Store {
-                memory: Memory::Param(p),
-                index,
-                mask,
-                ..
-            } => out.push(Touch {
-                param: *p,
-                store: true,
-                masked: mask.is_some(),
-                index: index.clone(),
-                loops: loops.clone(),
-            }),
-            Stmt::Loop { var, body, .. } => {
-                let inner = !parallel.contains(var);
-                if inner {
-                    loops.push(*var);
-                }
-                collect(body, parallel, loops, out);
-                if inner {
-                    loops.pop();
-                }
+        // An accumulator in a parameter is no result of such a nest.
+        for a in s.accesses().filter(|a| a.effect != Effect::Accumulate) {
+            if let Memory::Param(param) = a.memory {
+                out.push(Touch {
+                    param,
+                    store: a.effect.writes(),
+                    masked: a.mask.is_some(),
+                    index: a.index.clone(),
+                    loops: loops.clone(),
+                });
             }
-            Stmt::If { body, .. } => collect(body, parallel, loops, out),
-            _ => {}
         }
+        let inner = match s {
+            Stmt::Loop { var, .. } => Some(*var).filter(|v| !parallel.contains(v)),
+            _ => None,
+        };
+        loops.extend(inner);
+        collect(s.body(), parallel, loops, out);
+        loops.truncate(loops.len() - usize::from(inner.is_some()));
     }
 }

@@ -28,9 +28,13 @@ mod exponential;
 mod format;
 mod hyperbolic;
 mod inverse;
+mod inverse_hyperbolic;
 mod logarithm;
 mod power;
 pub mod scalar;
+
+use tlc_ir::ScalarOp;
+use tlc_ir::scalar::Form;
 
 pub use format::{Double, Format, Single};
 
@@ -128,128 +132,97 @@ pub trait Emit {
     }
 }
 
-/// The functions that this module has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Function {
-    /// e to the x.
-    Exp,
-    /// 2 to the x.
-    Exp2,
-    /// e to the x, less 1.
-    Expm1,
-    /// Natural logarithm.
-    Log,
-    /// Logarithm to base 2.
-    Log2,
-    /// Logarithm of 1 + x.
-    Log1p,
-    /// Sine of x radians.
-    Sin,
-    /// Cosine of x radians.
-    Cos,
-    /// Tangent of x radians.
-    Tan,
-    /// Inverse sine, in radians.
-    Asin,
-    /// Inverse cosine, in radians.
-    Acos,
-    /// Inverse tangent, in radians.
-    Atan,
-    /// `atan2(y, x)`: the angle of the point (x, y), in radians.
-    Atan2,
-    /// Hyperbolic sine.
-    Sinh,
-    /// Hyperbolic cosine.
-    Cosh,
-    /// Hyperbolic tangent.
-    Tanh,
-    /// Error function.
-    Erf,
-    /// `pow(x, y)`: x to the y.
-    Pow,
-    /// 1 / (1 + e^-x).
-    Sigmoid,
-    /// 1 / sqrt(x).
-    Rsqrt,
+macro_rules! functions {
+    (
+        operations { $($op:ident ($($x:ident),*) $module:ident::$formula:ident, $doc:literal;)* }
+        others { $($other:ident $name:literal ($($y:ident),*) $other_module:ident::$other_formula:ident, $other_doc:literal;)* }
+    ) => {
+        /// The functions that this module has.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Function {
+            $(#[doc = $doc] $op,)*
+            $(#[doc = $other_doc] $other,)*
+        }
+
+        impl Function {
+            /// Every function, in the order of declaration.
+            pub const ALL: [Self; [$(Self::$op,)* $(Self::$other,)*].len()] = [$(Self::$op,)* $(Self::$other,)*];
+
+            /// The name in kernel text: `exp`, `log1p`, ...
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$op => ScalarOp::$op.name(),)*
+                    $(Self::$other => $name,)*
+                }
+            }
+
+            /// The number of operands: 2 for `atan2` and `pow`, else 1.
+            pub const fn arity(self) -> usize {
+                match self {
+                    $(Self::$op => ScalarOp::$op.arity(),)*
+                    $(Self::$other => [$(stringify!($y)),*].len(),)*
+                }
+            }
+
+            /// The formula of a scalar operation; `None` where emitters have the operation.
+            pub const fn of(op: ScalarOp) -> Option<Self> {
+                match op {
+                    $(ScalarOp::$op => Some(Self::$op),)*
+                    _ => None,
+                }
+            }
+        }
+
+        /// Emits `function` of `args`, which are all of format `F`; `None` if the number of operands is wrong.
+        ///
+        /// Every function exists in both formats. `emit::<Single, _>(function, e, args)` for f32, `Double` for f64.
+        #[inline(always)]
+        pub fn emit<F: Format, E: Emit>(function: Function, e: &mut E, args: &[E::V]) -> Option<E::V> {
+            match (function, args) {
+                $((Function::$op, &[$($x),*]) => Some($module::$formula::<F, E>(e, $($x),*)),)*
+                $((Function::$other, &[$($y),*]) => Some($other_module::$other_formula::<F, E>(e, $($y),*)),)*
+                _ => None,
+            }
+        }
+    };
 }
 
-impl Function {
-    /// Every function, in the order of declaration.
-    pub const ALL: [Self; 20] = {
-        use Function::*;
-        [
-            Exp, Exp2, Expm1, Log, Log2, Log1p, Sin, Cos, Tan, Asin, Acos, Atan, Atan2, Sinh, Cosh, Tanh, Erf, Pow,
-            Sigmoid, Rsqrt,
-        ]
-    };
-
-    /// The name in kernel text: `exp`, `log1p`, ...
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Exp => "exp",
-            Self::Exp2 => "exp2",
-            Self::Expm1 => "expm1",
-            Self::Log => "log",
-            Self::Log2 => "log2",
-            Self::Log1p => "log1p",
-            Self::Sin => "sin",
-            Self::Cos => "cos",
-            Self::Tan => "tan",
-            Self::Asin => "asin",
-            Self::Acos => "acos",
-            Self::Atan => "atan",
-            Self::Atan2 => "atan2",
-            Self::Sinh => "sinh",
-            Self::Cosh => "cosh",
-            Self::Tanh => "tanh",
-            Self::Erf => "erf",
-            Self::Pow => "pow",
-            Self::Sigmoid => "sigmoid",
-            Self::Rsqrt => "rsqrt",
-        }
+functions! {
+    operations {
+        Exp (x) exponential::exp, "e to the x.";
+        Exp2 (x) exponential::exp2, "2 to the x.";
+        Expm1 (x) exponential::expm1, "e to the x, less 1.";
+        Log (x) logarithm::log, "Natural logarithm.";
+        Log2 (x) logarithm::log2, "Logarithm to base 2.";
+        Log1p (x) logarithm::log1p, "Logarithm of 1 + x.";
+        Sin (x) circular::sin, "Sine of x radians.";
+        Cos (x) circular::cos, "Cosine of x radians.";
+        Tan (x) circular::tan, "Tangent of x radians.";
+        Asin (x) inverse::asin, "Inverse sine, in radians.";
+        Acos (x) inverse::acos, "Inverse cosine, in radians.";
+        Atan (x) inverse::atan, "Inverse tangent, in radians.";
+        Atan2 (y, x) inverse::atan2, "`atan2(y, x)`: the angle of the point (x, y), in radians.";
+        Sinh (x) hyperbolic::sinh, "Hyperbolic sine.";
+        Cosh (x) hyperbolic::cosh, "Hyperbolic cosine.";
+        Tanh (x) hyperbolic::tanh, "Hyperbolic tangent.";
+        Asinh (x) inverse_hyperbolic::asinh, "Inverse hyperbolic sine.";
+        Acosh (x) inverse_hyperbolic::acosh, "Inverse hyperbolic cosine.";
+        Atanh (x) inverse_hyperbolic::atanh, "Inverse hyperbolic tangent.";
+        Erf (x) error_function::erf, "Error function.";
+        Pow (x, y) power::pow, "`pow(x, y)`: x to the y.";
+        Rsqrt (x) power::rsqrt, "1 / sqrt(x).";
     }
-
-    /// The number of operands: 2 for `atan2` and `pow`, else 1.
-    pub const fn arity(self) -> usize {
-        match self {
-            Self::Atan2 | Self::Pow => 2,
-            _ => 1,
-        }
+    others {
+        Sigmoid "sigmoid" (x) exponential::sigmoid, "1 / (1 + e^-x).";
     }
 }
 
-/// Emits `function` of `args`, which are all of format `F`; `None` if the number of operands is wrong.
-///
-/// Every function exists in both formats. `emit::<Single, _>(function, e, args)` for f32, `Double` for f64.
-#[inline(always)]
-pub fn emit<F: Format, E: Emit>(function: Function, e: &mut E, args: &[E::V]) -> Option<E::V> {
-    let value = match (function, args) {
-        (Function::Exp, &[x]) => exponential::exp::<F, E>(e, x),
-        (Function::Exp2, &[x]) => exponential::exp2::<F, E>(e, x),
-        (Function::Expm1, &[x]) => exponential::expm1::<F, E>(e, x),
-        (Function::Sigmoid, &[x]) => exponential::sigmoid::<F, E>(e, x),
-        (Function::Log, &[x]) => logarithm::log::<F, E>(e, x),
-        (Function::Log2, &[x]) => logarithm::log2::<F, E>(e, x),
-        (Function::Log1p, &[x]) => logarithm::log1p::<F, E>(e, x),
-        (Function::Sin, &[x]) => circular::sin::<F, E>(e, x),
-        (Function::Cos, &[x]) => circular::cos::<F, E>(e, x),
-        (Function::Tan, &[x]) => circular::tan::<F, E>(e, x),
-        (Function::Asin, &[x]) => inverse::asin::<F, E>(e, x),
-        (Function::Acos, &[x]) => inverse::acos::<F, E>(e, x),
-        (Function::Atan, &[x]) => inverse::atan::<F, E>(e, x),
-        (Function::Atan2, &[y, x]) => inverse::atan2::<F, E>(e, y, x),
-        (Function::Sinh, &[x]) => hyperbolic::sinh::<F, E>(e, x),
-        (Function::Cosh, &[x]) => hyperbolic::cosh::<F, E>(e, x),
-        (Function::Tanh, &[x]) => hyperbolic::tanh::<F, E>(e, x),
-        (Function::Erf, &[x]) => error_function::erf::<F, E>(e, x),
-        (Function::Pow, &[x, y]) => power::pow::<F, E>(e, x, y),
-        (Function::Rsqrt, &[x]) => {
-            // Not the 12-bit estimate: 1 / sqrt(x) is within 1 ulp, and division is pipelined.
-            let one = F::float(e, 1.0);
-            let root = e.sqrt(x);
-            e.div(one, root)
-        }
-        _ => return None,
-    };
-    Some(value)
-}
+// Each operation whose row says that it is a formula has one here.
+const _: () = {
+    let mut i = 0;
+    while i < ScalarOp::ALL.len() {
+        let formula = matches!(ScalarOp::ALL[i].form(), Form::Formula);
+        assert!(Function::of(ScalarOp::ALL[i]).is_some() == formula);
+        i += 1;
+    }
+};

@@ -1,4 +1,4 @@
-//! pow: `2^(y log2 |x|)` with the logarithm and the product in two floats each, then the special cases.
+//! rsqrt; pow: `2^(y log2 |x|)` with the logarithm and the product in two floats each, then the special cases.
 //!
 //! `log2 |x| = k + (2 / ln 2) atanh(s)`, `s = (m - 1) / (m + 1)`, `m` in [sqrt(1/2), sqrt 2). The error of the exponent
 //! is that of the logarithm times up to 2^10 (f64) or 2^7 (f32), so the pair must carry 11 (8) bits more than the
@@ -7,6 +7,14 @@
 use super::exponential::exp2_extended;
 use super::logarithm::split_any;
 use super::{Emit, Format};
+
+/// `1 / sqrt(x)`, within 1 ulp: not the 12-bit estimate, as division is pipelined.
+#[inline(always)]
+pub(super) fn rsqrt<F: Format, E: Emit>(e: &mut E, x: E::V) -> E::V {
+    let one = F::float(e, 1.0);
+    let root = e.sqrt(x);
+    e.div(one, root)
+}
 
 /// The exact product of two floats, as its rounded value and its error.
 #[inline(always)]

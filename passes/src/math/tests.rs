@@ -10,7 +10,7 @@ fn bound_f32(function: Function) -> f64 {
         Exp | Exp2 | Log | Log2 | Log1p => 1.0,
         Expm1 => 1.5,
         Tanh | Erf | Rsqrt | Sin | Cos => 2.0,
-        Tan | Asin | Acos | Atan | Sinh | Cosh | Sigmoid => 3.0,
+        Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh | Sigmoid => 3.0,
         _ => 4.0,
     }
 }
@@ -164,6 +164,26 @@ fn specials_are_exact() {
         (Cosh, -inf, inf),
         (Tanh, -0.0, -0.0),
         (Tanh, -inf, -1.0),
+        (Asinh, 0.0, 0.0),
+        (Asinh, -0.0, -0.0),
+        (Asinh, -inf, -inf),
+        (Asinh, inf, inf),
+        (Asinh, f32::from_bits(3), f32::from_bits(3)),
+        (Acosh, 1.0, 0.0),
+        (Acosh, inf, inf),
+        (Acosh, 0.99999994, nan),
+        (Acosh, 0.0, nan),
+        (Acosh, -1.0, nan),
+        (Acosh, -3.0, nan),
+        (Acosh, f32::MIN, nan),
+        (Acosh, -inf, nan),
+        (Atanh, -0.0, -0.0),
+        (Atanh, f32::from_bits(3), f32::from_bits(3)),
+        (Atanh, 1.0, inf),
+        (Atanh, -1.0, -inf),
+        (Atanh, 1.0000001, nan),
+        (Atanh, f32::MIN, nan),
+        (Atanh, inf, nan),
         (Erf, -0.0, -0.0),
         (Erf, inf, 1.0),
         (Sigmoid, 0.0, 0.5),
@@ -261,7 +281,7 @@ fn bounded_functions_stay_within_their_bounds() {
 /// The `ulp` example measures these for one sign of the argument.
 #[test]
 fn odd_and_even_functions_are_so_bit_for_bit() {
-    for function in [Sin, Tan, Asin, Atan, Sinh, Tanh, Erf, Cos, Cosh] {
+    for function in [Sin, Tan, Asin, Atan, Sinh, Tanh, Asinh, Atanh, Erf, Cos, Cosh] {
         for x in (0..0x7f80_0000_u32).step_by(9_973).map(f32::from_bits) {
             let (y, mirrored) = (evaluate_f32(function, x, 0.0), evaluate_f32(function, -x, 0.0));
             let expected = if matches!(function, Cos | Cosh) { y } else { -y };
@@ -313,10 +333,16 @@ fn edges_of_regimes_are_within_their_bounds() {
         f32::MAX,
         std::f32::consts::SQRT_2,
         0.41421356,
+        0.75,
+        1.0,
+        1.25,
+        3.0,
+        6.7108864e7,
+        1.8446744e19,
         -0.29289323,
         -0.99999994,
     ];
-    for function in [Exp, Exp2, Expm1, Tanh, Log, Log2, Log1p] {
+    for function in [Exp, Exp2, Expm1, Tanh, Log, Log2, Log1p, Asinh, Acosh, Atanh] {
         for centre in centres {
             for x in [centre, -centre] {
                 for step in 0..2001_u32 {

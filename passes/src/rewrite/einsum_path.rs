@@ -2,6 +2,8 @@
 //!
 //! Diagonals are taken first, labels that only one operand has are summed in it, then pairs are contracted. Intermediates
 //! are carried in the accumulator dtype. A symbolic extent counts as a typical size, so that the order is fixed once.
+//!
+//! Terms are regrouped by the distributive law, as far as [`NodeKind::Einsum`] permits.
 
 use tlc_ir::graph::{GraphError, Labels, Origin, Semiring};
 use tlc_ir::text::einsum_labels;
@@ -68,7 +70,7 @@ pub fn run(
         else {
             return re.add(node.kind.clone(), operands);
         };
-        if inputs.len() < 2 || !needs_path(node) {
+        if inputs.len() < 2 || !needs_path(graph, node) {
             return re.add(node.kind.clone(), operands);
         }
         let element_bytes = accumulator.bytes();
@@ -112,7 +114,7 @@ impl From<GraphError> for Failed {
     }
 }
 
-fn needs_path(node: &Node) -> bool {
+fn needs_path(graph: &Graph, node: &Node) -> bool {
     let NodeKind::Einsum {
         inputs,
         output,
@@ -127,6 +129,10 @@ fn needs_path(node: &Node) -> bool {
     // either extremum: such a contraction is one loop nest.
     let tropical = matches!(semiring, Semiring::MaxAdd | Semiring::MinAdd);
     if *semiring == Semiring::MaxMul || (tropical && !accumulator.is_float()) {
+        return false;
+    }
+    // A sum of no terms is the identity whatever the operands are; a sum of part of them could be infinite, or NaN.
+    if node.operands.iter().any(|&o| graph.ty(o).shape.iter().any(|d| d.is(0))) {
         return false;
     }
     let repeats = |l: &Labels| (0..l.len()).any(|i| l[..i].contains(&l[i]));

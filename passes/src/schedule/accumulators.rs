@@ -2,6 +2,7 @@
 
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
 
 use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, loop_bind, rewrite};
@@ -9,48 +10,30 @@ use super::tree::{loop_body, replace_loop};
 
 /// Accumulations below the loop over `var` whose state is scratch made outside `around` and does not vary inside it.
 pub(super) fn accumulations(body: &[Stmt], out: &mut Vec<(Memory, IndexExpr)>) {
-    for s in body {
-        match s {
-            Stmt::Accumulate { state, .. } => {
-                for (m, i) in state {
-                    if !out.contains(&(*m, i.clone())) {
-                        out.push((*m, i.clone()));
-                    }
-                }
-            }
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => accumulations(body, out),
-            _ => {}
+    let accesses = walk(body).flat_map(|s| s.accesses());
+    for a in accesses.filter(|a| a.effect == Effect::Accumulate) {
+        if !out.iter().any(|(m, i)| *m == a.memory && i == a.index) {
+            out.push((a.memory, a.index.clone()));
         }
     }
 }
 
 /// Accumulations with their states, once per distinct state.
 pub(super) fn collect_groups(body: &[Stmt], out: &mut Vec<(Monoid, Vec<Memory>)>) {
-    for s in body {
-        match s {
-            Stmt::Accumulate { monoid, state, .. } => {
-                let memories: Vec<Memory> = state.iter().map(|s| s.0).collect();
-                if !out.iter().any(|(_, m)| *m == memories) {
-                    out.push((*monoid, memories));
-                }
+    for s in walk(body) {
+        if let Stmt::Accumulate { monoid, state, .. } = s {
+            let memories: Vec<Memory> = state.iter().map(|s| s.0).collect();
+            if !out.iter().any(|(_, m)| *m == memories) {
+                out.push((*monoid, memories));
             }
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => collect_groups(body, out),
-            _ => {}
         }
     }
 }
 
 /// True if a statement other than an accumulation loads or stores the memory.
 pub(super) fn touched(body: &[Stmt], memory: Memory) -> bool {
-    body.iter().any(|s| match s {
-        Stmt::Let {
-            op: Op::Load { memory: m, .. },
-            ..
-        }
-        | Stmt::Store { memory: m, .. } => *m == memory,
-        Stmt::Loop { body, .. } | Stmt::If { body, .. } => touched(body, memory),
-        _ => false,
-    })
+    let mut accesses = walk(body).flat_map(|s| s.accesses());
+    accesses.any(|a| a.memory == memory && a.effect != Effect::Accumulate)
 }
 
 pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<Vec<VarId>, Refusal> {
@@ -171,7 +154,12 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
     }
     let mut rewritten = std::mem::take(&mut kernel.body);
     replace_loop(&mut rewritten, var, &mut |bind, mut body| {
-        rename_states(&mut body, &renamed, var);
+        move_states(&mut body, &mut |m, i| {
+            if let Some((_, new, len)) = renamed.iter().find(|(old, ..)| old == m) {
+                *m = *new;
+                *i = IndexExpr::from(var) * IndexExpr::Const(*len) + i.clone();
+            }
+        });
         vec![Stmt::Loop { var, bind, body }]
     });
     replace_loop(&mut rewritten, around, &mut |bind, body| {
@@ -217,21 +205,13 @@ fn copy_loops(c: VarId, e: VarId, len: i64, lanes: bool, body: Vec<Stmt>) -> Stm
     }
 }
 
-fn rename_states(body: &mut [Stmt], renamed: &[(Memory, Memory, i64)], var: VarId) {
-    for s in body {
-        match s {
-            Stmt::Accumulate { state, .. } => {
-                for (m, i) in state.iter_mut() {
-                    if let Some((_, new, len)) = renamed.iter().find(|(old, ..)| old == m) {
-                        *m = *new;
-                        *i = IndexExpr::from(var) * IndexExpr::Const(*len) + i.clone();
-                    }
-                }
-            }
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => rename_states(body, renamed, var),
-            _ => {}
+/// Calls `f` on the place of every accumulator of the statements.
+pub(super) fn move_states(body: &mut [Stmt], f: &mut impl FnMut(&mut Memory, &mut IndexExpr)) {
+    walk_mut(body, &mut |s| {
+        for a in s.accesses_mut().filter(|a| a.effect == Effect::Accumulate) {
+            f(a.memory, a.index);
         }
-    }
+    });
 }
 
 pub(super) fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -> Result<Vec<VarId>, Refusal> {
@@ -297,23 +277,11 @@ pub(super) fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -
         renamed.push((original, own));
     }
     rewrite(kernel, var, &mut |_, bind, mut body| {
-        fn rename(body: &mut [Stmt], renamed: &[(Memory, Memory)], at: &IndexExpr) {
-            for s in body {
-                match s {
-                    Stmt::Accumulate { state, .. } => {
-                        for (m, i) in state.iter_mut() {
-                            if let Some((_, own)) = renamed.iter().find(|(old, _)| old == m) {
-                                *m = *own;
-                                *i = at.clone();
-                            }
-                        }
-                    }
-                    Stmt::Loop { body, .. } | Stmt::If { body, .. } => rename(body, renamed, at),
-                    _ => {}
-                }
+        move_states(&mut body, &mut |m, i| {
+            if let Some((_, own)) = renamed.iter().find(|(old, _)| old == m) {
+                (*m, *i) = (*own, at.clone());
             }
-        }
-        rename(&mut body, &renamed, &at);
+        });
         let mut out = std::mem::take(&mut before);
         out.push(Stmt::Loop { var, bind, body });
         out.append(&mut after);

@@ -5,51 +5,35 @@
 //! loops inside a row are unrolled, and scratch holds an element for every lane.
 
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
-use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
+use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Scope, Stmt};
 
 use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, loop_bind, rewrite};
 use super::tree::{clone_fresh, defined_vars, substitute_in};
 
-/// Every scratch that the statements use.
-pub(super) fn scratch_of(body: &[Stmt], out: &mut Vec<u32>) {
-    fn note(m: &Memory, out: &mut Vec<u32>) {
-        if let Memory::Scratch(i) = m
-            && !out.contains(i)
+fn note_scratch(s: &Stmt, out: &mut Vec<u32>) {
+    for a in s.accesses() {
+        if let Memory::Scratch(i) = a.memory
+            && !out.contains(&i)
         {
-            out.push(*i);
-        }
-    }
-    for s in body {
-        match s {
-            Stmt::Let {
-                op: Op::Load { memory, .. },
-                ..
-            }
-            | Stmt::Store { memory, .. } => note(memory, out),
-            Stmt::Accumulate { state, .. } => state.iter().for_each(|s| note(&s.0, out)),
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => scratch_of(body, out),
-            _ => {}
+            out.push(i);
         }
     }
 }
 
-/// The statements outside the loop over `var`.
-pub(super) fn without(body: &[Stmt], var: VarId) -> Vec<Stmt> {
-    body.iter()
-        .filter(|s| !matches!(s, Stmt::Loop { var: v, .. } if *v == var))
-        .map(|s| match s {
-            Stmt::Loop { var: v, bind, body } => Stmt::Loop {
-                var: *v,
-                bind: *bind,
-                body: without(body, var),
-            },
-            Stmt::If { cond, body } => Stmt::If {
-                cond: *cond,
-                body: without(body, var),
-            },
-            s => s.clone(),
-        })
-        .collect()
+/// Every scratch that the statements use.
+pub(super) fn scratch_of(body: &[Stmt], out: &mut Vec<u32>) {
+    walk(body).for_each(|s| note_scratch(s, out));
+}
+
+/// Every scratch that the statements outside the loop over `var` use.
+pub(super) fn scratch_outside(body: &[Stmt], var: VarId, out: &mut Vec<u32>) {
+    for s in body {
+        if !matches!(s, Stmt::Loop { var: v, .. } if *v == var) {
+            note_scratch(s, out);
+            scratch_outside(s.body(), var, out);
+        }
+    }
 }
 
 /// Whether two iterations of `var` never store to one element: the stride is wider than what the loops inside span.
@@ -137,14 +121,10 @@ fn check(
 }
 
 pub(super) fn loads_any(body: &[Stmt], memories: &[Memory]) -> bool {
-    body.iter().any(|s| match s {
-        Stmt::Let {
-            op: Op::Load { memory, .. },
-            ..
-        } => memories.contains(memory),
-        Stmt::Loop { body, .. } => loads_any(body, memories),
-        _ => false,
-    })
+    let mut loads = walk(body)
+        .flat_map(|s| s.accesses())
+        .filter(|a| a.effect == Effect::Load);
+    loads.any(|a| memories.contains(&a.memory))
 }
 
 /// Runs `lanes` iterations of `var` at once, then what is left one by one. Answers `[o, l, t]` as a split does.
@@ -165,7 +145,7 @@ pub(super) fn across(kernel: &mut Kernel, var: VarId, lanes: i64) -> Result<Vec<
     }
     let (mut inner, mut outer) = (Vec::new(), Vec::new());
     scratch_of(body, &mut inner);
-    scratch_of(&without(&kernel.body, var), &mut outer);
+    scratch_outside(&kernel.body, var, &mut outer);
     // Scratch in memory that is copied from and to outside of the loop is shared by its iterations, as parameters are.
     let (shared, inner): (Vec<u32>, Vec<u32>) = inner
         .into_iter()
@@ -235,24 +215,14 @@ pub(super) fn across(kernel: &mut Kernel, var: VarId, lanes: i64) -> Result<Vec<
 
 /// Unrolls the loops, and gives every lane its own part of each scratch.
 pub(super) fn widen(body: &mut [Stmt], wide: &[(Memory, Memory)], at: &dyn Fn(&IndexExpr) -> IndexExpr) {
-    let move_to = |m: &mut Memory, e: &mut IndexExpr| {
-        if let Some((_, new)) = wide.iter().find(|w| w.0 == *m) {
-            (*m, *e) = (*new, at(e));
-        }
-    };
-    for s in body {
-        match s {
-            Stmt::Let {
-                op: Op::Load { memory, index, .. },
-                ..
+    walk_mut(body, &mut |s| {
+        for a in s.accesses_mut() {
+            if let Some((_, new)) = wide.iter().find(|w| w.0 == *a.memory) {
+                (*a.memory, *a.index) = (*new, at(a.index));
             }
-            | Stmt::Store { memory, index, .. } => move_to(memory, index),
-            Stmt::Accumulate { state, .. } => state.iter_mut().for_each(|(m, e)| move_to(m, e)),
-            Stmt::Loop { bind, body, .. } => {
-                *bind = Bind::Unroll;
-                widen(body, wide, at);
-            }
-            _ => {}
         }
-    }
+        if let Stmt::Loop { bind, .. } = s {
+            *bind = Bind::Unroll;
+        }
+    });
 }

@@ -1,7 +1,8 @@
 //! Columns: lanes across the columns of a tile, several rows added up in registers.
 
-use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Stmt};
+use tlc_ir::index::VarId;
+use tlc_ir::kernel::visit::Effect;
+use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
 
 use super::{Directive, ScheduleReason, Scheduler, tree};
 
@@ -77,22 +78,14 @@ impl Scheduler<'_> {
     fn rows_together(&self, row: VarId) -> i64 {
         let mut walked: Vec<u32> = Vec::new();
         let mut writes = false;
-        let mut note = |m: &Memory, i: &IndexExpr| match m {
-            Memory::Param(p) if i.uses(row) && !walked.contains(p) => walked.push(*p),
-            _ => {}
-        };
         let column = only_loop(&self.kernel, row).and_then(|c| tree::loop_body(&self.kernel.body, c));
-        for s in column.into_iter().flatten() {
-            match s {
-                Stmt::Let {
-                    op: Op::Load { memory, index, .. },
-                    ..
-                } => note(memory, index),
-                Stmt::Store { memory, index, .. } => {
-                    writes |= matches!(memory, Memory::Param(_));
-                    note(memory, index);
+        let accesses = column.into_iter().flatten().flat_map(|s| s.accesses());
+        for a in accesses.filter(|a| a.effect != Effect::Accumulate) {
+            if let Memory::Param(p) = a.memory {
+                writes |= a.effect == Effect::Store;
+                if a.index.uses(row) && !walked.contains(&p) {
+                    walked.push(p);
                 }
-                _ => {}
             }
         }
         if !writes {

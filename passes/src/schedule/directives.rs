@@ -4,7 +4,8 @@
 //! in part. New variables are numbered deterministically, so a list of directives is a schedule that can be replayed.
 
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Bind, CopyNest, Kernel, Memory, Op, Scope, Stmt};
+use tlc_ir::kernel::visit::{Effect, walk};
+use tlc_ir::kernel::{Bind, CopyNest, Kernel, Memory, Scope, Stmt};
 
 use super::tree::{clone_fresh, count_divisions, loop_body, replace_loop, substitute_in};
 use super::{accumulators, inward, stage, threads};
@@ -432,40 +433,22 @@ fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, guarded: bool) -> Resul
 
 /// True if the statements carry something from one iteration to the next that is not an accumulation.
 fn carries_state(body: &[Stmt]) -> bool {
-    let mut loads = Vec::new();
-    let mut stores = Vec::new();
-    fn walk(body: &[Stmt], loads: &mut Vec<Memory>, stores: &mut Vec<Memory>) {
-        for s in body {
-            match s {
-                Stmt::Let {
-                    op: Op::Load { memory, .. },
-                    ..
-                } => loads.push(*memory),
-                Stmt::Store { memory, .. } => stores.push(*memory),
-                // Accumulations commute with each other, but not with loads of the running value.
-                Stmt::Accumulate { state, .. } => stores.extend(state.iter().map(|s| s.0)),
-                Stmt::Loop { body, .. } | Stmt::If { body, .. } => walk(body, loads, stores),
-                _ => {}
-            }
-        }
-    }
-    walk(body, &mut loads, &mut stores);
-    stores.iter().any(|m| loads.contains(m))
+    let accesses = || walk(body).flat_map(|s| s.accesses());
+    // Accumulations commute with each other, but not with loads of the running value.
+    let loads: Vec<Memory> = accesses().filter(|a| !a.effect.writes()).map(|a| a.memory).collect();
+    accesses().any(|a| a.effect.writes() && loads.contains(&a.memory))
 }
 
 /// True if iterations over `var` may store to one element, so that the last one counts.
 fn overwrites(kernel: &Kernel, body: &[Stmt], var: VarId) -> bool {
     let one = kernel.extents[var.0 as usize].is(1);
-    body.iter().any(|s| match s {
-        Stmt::Store { index, .. } => !one && !index.uses(var),
-        Stmt::Loop { body, .. } | Stmt::If { body, .. } => overwrites(kernel, body, var),
-        _ => false,
-    })
+    let mut accesses = walk(body).flat_map(|s| s.accesses());
+    accesses.any(|a| a.effect == Effect::Store && !one && !a.index.uses(var))
 }
 
 /// True if one argmax or argmin state meets iterations of both loops: it must meet them in the order they count.
 fn counts_through(body: &[Stmt], outer: VarId, inner: VarId) -> bool {
-    body.iter().any(|s| match s {
+    walk(body).any(|s| match s {
         Stmt::Accumulate { monoid, state, .. } => {
             // A state index that is linear in one of the loops leaves each state to one iteration of it.
             let splits = |at: &IndexExpr, v: VarId| {
@@ -474,7 +457,6 @@ fn counts_through(body: &[Stmt], outer: VarId, inner: VarId) -> bool {
             };
             monoid.is_arg() && !state.iter().all(|(_, at)| splits(at, outer) != splits(at, inner))
         }
-        Stmt::Loop { body, .. } | Stmt::If { body, .. } => counts_through(body, outer, inner),
         _ => false,
     })
 }
@@ -527,9 +509,8 @@ fn set_bind(kernel: &mut Kernel, var: VarId, new: Bind) -> Result<Vec<VarId>, Re
 }
 
 pub(super) fn loop_bind(body: &[Stmt], var: VarId) -> Option<Bind> {
-    body.iter().find_map(|s| match s {
+    walk(body).find_map(|s| match s {
         Stmt::Loop { var: v, bind, .. } if *v == var => Some(*bind),
-        Stmt::Loop { body, .. } | Stmt::If { body, .. } => loop_bind(body, var),
         _ => None,
     })
 }
@@ -538,11 +519,11 @@ pub(super) fn loop_bind(body: &[Stmt], var: VarId) -> Option<Bind> {
 pub(super) fn enclosing_lanes(body: &[Stmt], var: VarId, lanes: Option<VarId>) -> Option<Option<VarId>> {
     body.iter().find_map(|s| match s {
         Stmt::Loop { var: v, .. } if *v == var => Some(lanes),
-        Stmt::Loop { var: v, bind, body } => {
-            let lanes = if *bind == Bind::Lanes { Some(*v) } else { lanes };
-            enclosing_lanes(body, var, lanes)
-        }
-        Stmt::If { body, .. } => enclosing_lanes(body, var, lanes),
-        _ => None,
+        Stmt::Loop {
+            var: v,
+            bind: Bind::Lanes,
+            body,
+        } => enclosing_lanes(body, var, Some(*v)),
+        s => enclosing_lanes(s.body(), var, lanes),
     })
 }

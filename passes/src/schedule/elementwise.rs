@@ -1,7 +1,8 @@
 //! Parallel loops only: blocks of a flat loop, rows of a nest, and tiles of a transposition.
 
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Access, Bind, CopyNest, Memory, Op, Stmt};
+use tlc_ir::kernel::visit::Effect;
+use tlc_ir::kernel::{Access, Bind, CopyNest, Memory, Stmt};
 
 use super::vectorize::UNROLL;
 use super::windows::MANY_IMAGES;
@@ -168,24 +169,20 @@ impl Scheduler<'_> {
             return found;
         }
         let mut widest = 1;
-        self.kernel.visit(&mut |s| {
-            if let Stmt::Store {
-                memory: memory @ Memory::Param(p),
-                index,
-                mask: None,
-                ..
-            } = s
-                && index.affine_in(last).is_some_and(|(c, _)| c.is(1))
-                && self.passes_caches(*p)
+        let accesses = self.kernel.statements().flat_map(|s| s.accesses());
+        for a in accesses.filter(|a| a.effect == Effect::Store && a.mask.is_none()) {
+            if let Memory::Param(p) = a.memory
+                && a.index.affine_in(last).is_some_and(|(c, _)| c.is(1))
+                && self.passes_caches(p)
             {
-                let bytes = self.kernel.memory_dtype(*memory).bytes() as i64;
+                let bytes = self.kernel.memory_dtype(a.memory).bytes() as i64;
                 let row = self.kernel.extents[last.0 as usize].interval(&self.kernel).lo;
                 if row.saturating_mul(bytes) >= SHORTEST_STREAMED_ROW {
                     widest = widest.max(bytes);
-                    found.push((*p, 0));
+                    found.push((p, 0));
                 }
             }
-        });
+        }
         found.iter_mut().for_each(|f| f.1 = STREAMED_BYTES / widest);
         found
     }
@@ -226,18 +223,11 @@ impl Scheduler<'_> {
 
     /// Whether loads walk memory along `a` but not along `b`.
     fn prefers(&self, a: VarId, b: VarId) -> bool {
-        let mut strided = false;
-        self.kernel.visit(&mut |s| {
-            if let Stmt::Let {
-                op: Op::Load { index, .. },
-                ..
-            } = s
-            {
-                let unit = |v: VarId| index.affine_in(v).is_some_and(|(c, _)| c.is(1));
-                strided |= unit(a) && index.uses(b) && !unit(b);
-            }
-        });
-        strided
+        let accesses = self.kernel.statements().flat_map(|s| s.accesses());
+        accesses.filter(|access| access.effect == Effect::Load).any(|access| {
+            let unit = |v: VarId| access.index.affine_in(v).is_some_and(|(c, _)| c.is(1));
+            unit(a) && access.index.uses(b) && !unit(b)
+        })
     }
 
     /// Tiles two loops so that both the walk along one axis and the walk along the other stay in cache.

@@ -92,8 +92,7 @@ fn trips(kernel: &Kernel, s: &Stmt) -> Option<i64> {
             let inside = body.iter().try_fold(1i64, |m, s| Some(m.max(trips(kernel, s)?)))?;
             n.checked_mul(inside)
         }
-        Stmt::If { body, .. } => body.iter().try_fold(1i64, |m, s| Some(m.max(trips(kernel, s)?))),
-        _ => Some(1),
+        s => s.body().iter().try_fold(1i64, |m, s| Some(m.max(trips(kernel, s)?))),
     }
 }
 

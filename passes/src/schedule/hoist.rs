@@ -7,9 +7,9 @@
 
 use rustc_hash::FxHashSet;
 use tlc_ir::index::{Bounds, IndexExpr, IndexNode, VarId};
-use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Stmt, ValueId};
+use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Stmt, ValueId, visit};
 
-use super::tree::{defined_vars, for_each_operand};
+use super::tree::defined_vars;
 
 /// Hoists invariant values, innermost loops first, up to but never out of the parallel loop.
 pub fn hoist(kernel: &mut Kernel) {
@@ -43,29 +43,22 @@ fn walk(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
                             out.push(Stmt::Let { value, op });
                         }
                         s => {
-                            defined_values(&s, &mut inside);
+                            inside.extend(visit::walk(std::slice::from_ref(&s)).filter_map(Stmt::defined_value));
                             kept.push(s);
                         }
                     }
                 }
                 out.push(Stmt::Loop { var, bind, body: kept });
             }
-            Stmt::If { cond, body } => out.push(Stmt::If {
-                cond,
-                body: walk(kernel, body),
-            }),
-            s => out.push(s),
+            mut s => {
+                if let Some(body) = s.body_mut() {
+                    *body = walk(kernel, std::mem::take(body));
+                }
+                out.push(s);
+            }
         }
     }
     out
-}
-
-fn defined_values(s: &Stmt, out: &mut FxHashSet<ValueId>) {
-    match s {
-        Stmt::Let { value, .. } => drop(out.insert(*value)),
-        Stmt::Loop { body, .. } | Stmt::If { body, .. } => body.iter().for_each(|s| defined_values(s, out)),
-        _ => {}
-    }
 }
 
 fn uses_any(e: &IndexExpr, vars: &FxHashSet<VarId>) -> bool {
@@ -75,21 +68,13 @@ fn uses_any(e: &IndexExpr, vars: &FxHashSet<VarId>) -> bool {
 }
 
 fn invariant(kernel: &Kernel, op: &Op, runs: bool, vars: &FxHashSet<VarId>, inside: &FxHashSet<ValueId>) -> bool {
-    let mut free = true;
-    let mut copy = op.clone();
-    for_each_operand(&mut copy, &mut |v| free &= !inside.contains(v));
-    free && match op {
-        Op::Index(e, _) => !uses_any(e, vars),
-        Op::Load {
-            memory: Memory::Param(p),
-            index,
-            mask,
-        } => {
-            let param = &kernel.params[*p as usize];
-            let proven = || index.proves_nonnegative(kernel) && index.proves_less(&param.len, kernel);
-            param.access == Access::Read && !uses_any(index, vars) && (mask.is_some() && runs || proven())
-        }
-        Op::Load { .. } => false,
-        Op::Const(_) | Op::Map(..) | Op::Convert(..) | Op::Bitcast(..) => true,
+    if op.operands().iter().any(|v| inside.contains(v)) || op.index().is_some_and(|e| uses_any(e, vars)) {
+        return false;
     }
+    op.access().is_none_or(|a| {
+        let Memory::Param(p) = a.memory else { return false };
+        let param = &kernel.params[p as usize];
+        let proven = || a.index.proves_nonnegative(kernel) && a.index.proves_less(&param.len, kernel);
+        param.access == Access::Read && (a.mask.is_some() && runs || proven())
+    })
 }

@@ -12,12 +12,13 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::{Effect, walk};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
-use super::across::{loads_any, scratch_of, widen, without};
+use super::across::{loads_any, scratch_of, scratch_outside, widen};
 use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, loop_bind, rewrite};
 use super::peel::with_own_scratch;
-use super::tree::{clone_fresh, defined_vars, for_each_operand, substitute_in};
+use super::tree::{clone_fresh, defined_vars, substitute_in};
 
 /// Whether the elements that one iteration of `var` stores to are none of those of another: the strides of all loops are
 /// those of a row-major array, each wider than what the narrower ones span.
@@ -123,7 +124,7 @@ fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, Refusal> {
     }
     let (mut inner, mut outer) = (Vec::new(), Vec::new());
     scratch_of(body, &mut inner);
-    scratch_of(&without(&kernel.body, var), &mut outer);
+    scratch_outside(&kernel.body, var, &mut outer);
     let own = |i: &u32| {
         let s = &kernel.scratch[*i as usize];
         s.scope == Scope::Register && !outer.contains(i) && set_whole(kernel, body, *i, None)
@@ -145,14 +146,8 @@ fn replaceable(kernel: &Kernel, memory: Memory) -> bool {
 }
 
 fn loads_replaceable(kernel: &Kernel, body: &[Stmt]) -> bool {
-    body.iter().any(|s| match s {
-        Stmt::Let {
-            op: Op::Load { memory, .. },
-            ..
-        } => replaceable(kernel, *memory),
-        Stmt::Loop { body, .. } => loads_replaceable(kernel, body),
-        _ => false,
-    })
+    let mut accesses = walk(body).flat_map(|s| s.accesses());
+    accesses.any(|a| a.effect == Effect::Load && replaceable(kernel, a.memory))
 }
 
 /// Splits a loop, each part with scratch of its own. What is left over is a loop as after a split, or, with `again`, a whole
@@ -285,14 +280,10 @@ struct Inward<'k> {
 
 impl Inward<'_> {
     fn varies(&self, op: &Op) -> bool {
-        let own = |m: &Memory| matches!(m, Memory::Scratch(i) if self.own.contains(i));
-        let mut found = match op {
-            Op::Index(e, _) => e.uses(self.var),
-            Op::Load { memory, index, .. } => own(memory) || index.uses(self.var),
-            _ => false,
-        };
-        for_each_operand(&mut op.clone(), &mut |v| found |= self.varying.contains(v));
-        found
+        let own = |m: Memory| matches!(m, Memory::Scratch(i) if self.own.contains(&i));
+        op.access().is_some_and(|a| own(a.memory))
+            || op.index().is_some_and(|e| e.uses(self.var))
+            || op.operands().iter().any(|v| self.varying.contains(v))
     }
 
     fn block(&mut self, body: Vec<Stmt>) -> Result<Vec<Stmt>, Refusal> {
@@ -325,19 +316,13 @@ impl Inward<'_> {
         let mut here: FxHashMap<ValueId, ValueId> = FxHashMap::default();
         let mut body = Vec::with_capacity(run.len());
         for mut s in run {
-            match &mut s {
-                Stmt::Let { value, op } => {
-                    self.bring(op, &mut here, &mut body)?;
-                    here.insert(*value, *value);
-                }
-                Stmt::Store { value, .. } => *value = self.brought(*value, &mut here, &mut body)?,
-                Stmt::Accumulate { values, .. } => {
-                    for v in values {
-                        *v = self.brought(*v, &mut here, &mut body)?;
-                    }
-                }
-                _ => return Err(Refusal::Recurrence(self.var)),
+            if !matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Accumulate { .. }) {
+                return Err(Refusal::Recurrence(self.var));
             }
+            for v in s.operands_mut() {
+                *v = self.brought(*v, &mut here, &mut body)?;
+            }
+            here.extend(s.defined_value().map(|v| (v, v)));
             body.push(s);
         }
         let l = self.kernel.new_var(IndexExpr::Const(self.n));
@@ -351,22 +336,6 @@ impl Inward<'_> {
             bind: Bind::Unroll,
             body,
         });
-        Ok(())
-    }
-
-    fn bring(
-        &mut self,
-        op: &mut Op,
-        here: &mut FxHashMap<ValueId, ValueId>,
-        body: &mut Vec<Stmt>,
-    ) -> Result<(), Refusal> {
-        let mut operands = Vec::new();
-        for_each_operand(op, &mut |v| operands.push(*v));
-        for v in &mut operands {
-            *v = self.brought(*v, here, body)?;
-        }
-        let mut next = operands.into_iter();
-        for_each_operand(op, &mut |v| *v = next.next().unwrap_or(*v));
         Ok(())
     }
 
@@ -384,12 +353,14 @@ impl Inward<'_> {
             return Ok(value);
         };
         // An accumulator has changed since, and so may have what a result takes the place of.
-        if let Op::Load { memory, .. } = op
-            && (matches!(memory, Memory::Scratch(_)) || replaceable(self.kernel, memory))
+        if let Some(a) = op.access()
+            && (matches!(a.memory, Memory::Scratch(_)) || replaceable(self.kernel, a.memory))
         {
             return Err(Refusal::Recurrence(self.var));
         }
-        self.bring(&mut op, here, body)?;
+        for v in op.operands_mut() {
+            *v = self.brought(*v, here, body)?;
+        }
         let new = self.kernel.new_value(self.kernel.dtype(value));
         here.insert(value, new);
         body.push(Stmt::Let { value: new, op });

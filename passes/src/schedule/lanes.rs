@@ -71,25 +71,20 @@ impl Scheduler<'_> {
             match s {
                 Stmt::Let { value, op } => {
                     let dtype = self.kernel.dtype(*value);
-                    let varies = match op {
-                        Op::Const(_) => false,
-                        Op::Index(e, _) => e.uses(var),
-                        Op::Load { memory, index, mask } => {
-                            // Lanes side by side are one access wherever all of them are inside.
-                            if mask.is_some_and(|m| varying.contains(&m)) && !unit(index) {
-                                return Err(ScalarReason::MaskedAccess);
-                            }
-                            if index.uses(var) && index.affine_in(var).is_none() {
-                                // A gather by an index that is not linear is still an index the lanes can compute.
-                                if matches!(memory, Memory::Scratch(_)) {
-                                    return Err(ScalarReason::DataIndex);
-                                }
-                            }
-                            index.uses(var) || mask.is_some_and(|m| varying.contains(&m))
+                    if let Some(a) = op.access() {
+                        // Lanes side by side are one access wherever all of them are inside.
+                        if a.mask.is_some_and(|m| varying.contains(&m)) && !unit(a.index) {
+                            return Err(ScalarReason::MaskedAccess);
                         }
-                        Op::Map(_, args) => args.iter().any(|a| varying.contains(a)),
-                        Op::Convert(_, a) | Op::Bitcast(_, a) => varying.contains(a),
-                    };
+                        // A gather from a parameter by an index that is not linear is still an index that the lanes can
+                        // compute.
+                        let scratch = matches!(a.memory, Memory::Scratch(_));
+                        if scratch && a.index.uses(var) && a.index.affine_in(var).is_none() {
+                            return Err(ScalarReason::DataIndex);
+                        }
+                    }
+                    let varies =
+                        op.index().is_some_and(|e| e.uses(var)) || op.operands().iter().any(|a| varying.contains(a));
                     if !varies {
                         continue;
                     }
@@ -162,8 +157,7 @@ fn is_half(dtype: DType) -> bool {
 pub(super) fn vector_form(op: ScalarOp, on: DType) -> bool {
     use ScalarOp::*;
     if on.is_float() {
-        let on = if is_half(on) { DType::F32 } else { on };
-        return !matches!(op, Rem | Mod) && (!op.is_transcendental() || crate::legalize::has_kernel_form(op, on));
+        return !matches!(op, Rem | Mod);
     }
     match op {
         Div | Rem | Mod | Sign => false,

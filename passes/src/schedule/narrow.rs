@@ -202,14 +202,9 @@ impl Writer<'_> {
             _ => false,
         };
         // The position may be an operand as well.
-        let used = copy.iter().any(|s| match s {
-            Stmt::Let { op, .. } => {
-                let mut uses = false;
-                super::tree::for_each_operand(&mut op.clone(), &mut |v| uses |= *v == position);
-                uses
-            }
-            _ => false,
-        });
+        let used = copy
+            .iter()
+            .any(|s| matches!(s, Stmt::Let { op, .. } if op.operands().contains(&position)));
         self.out.extend(
             copy.into_iter()
                 .filter(|s| wanted(s) || (used && matches!(s, Stmt::Let { .. }))),

@@ -5,12 +5,13 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::{walk, walk_mut};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Stmt, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp};
 
-use super::across::{scratch_of, without};
+use super::across::{scratch_of, scratch_outside};
 use super::directives::{Refusal, enclosing_lanes, exists, loop_bind, rewrite};
-use super::tree::{clone_fresh, for_each_operand, substitute_in};
+use super::tree::{clone_fresh, substitute_in};
 use super::{Directive, ScheduleReason, Scheduler, tree};
 
 /// The most iterations at both edges together.
@@ -27,7 +28,7 @@ impl Known {
     /// What the constants of a kernel are, wherever they stand.
     fn constants(kernel: &Kernel) -> Known {
         let mut known = Known::default();
-        kernel.visit(&mut |s| {
+        for s in kernel.statements() {
             if let Stmt::Let {
                 value,
                 op: op @ Op::Const(_),
@@ -35,7 +36,7 @@ impl Known {
             {
                 known.note(kernel, *value, op);
             }
-        });
+        }
         known
     }
 
@@ -125,7 +126,7 @@ fn own_scratch(kernel: &Kernel, var: VarId) -> Vec<u32> {
         return inside;
     };
     scratch_of(body, &mut inside);
-    scratch_of(&without(&kernel.body, var), &mut outside);
+    scratch_outside(&kernel.body, var, &mut outside);
     inside.retain(|&i| kernel.scratch[i as usize].len.is(1) && !outside.contains(&i) && set_first(kernel, body, i));
     inside
 }
@@ -155,27 +156,13 @@ pub(super) fn with_own_scratch(kernel: &mut Kernel, body: &mut [Stmt], own: &[u3
             (Memory::Scratch(i), kernel.new_scratch(s.dtype, s.len, s.scope))
         })
         .collect();
-    move_scratch(body, &copies);
-}
-
-fn move_scratch(body: &mut [Stmt], copies: &[(Memory, Memory)]) {
-    let of = |m: &mut Memory| {
-        if let Some((_, new)) = copies.iter().find(|c| c.0 == *m) {
-            *m = *new;
-        }
-    };
-    for s in body {
-        match s {
-            Stmt::Let {
-                op: Op::Load { memory, .. },
-                ..
+    walk_mut(body, &mut |s| {
+        for a in s.accesses_mut() {
+            if let Some((_, new)) = copies.iter().find(|c| c.0 == *a.memory) {
+                *a.memory = *new;
             }
-            | Stmt::Store { memory, .. } => of(memory),
-            Stmt::Accumulate { state, .. } => state.iter_mut().for_each(|s| of(&mut s.0)),
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => move_scratch(body, copies),
-            _ => {}
         }
-    }
+    });
 }
 
 /// The statements with every comparison that the ranges of variables decide as a constant, and what follows from it.
@@ -188,25 +175,29 @@ fn decided(kernel: &Kernel, body: Vec<Stmt>, mut known: Known) -> Vec<Stmt> {
 
 fn decide(kernel: &Kernel, body: Vec<Stmt>, known: &mut Known, renamed: &mut FxHashMap<ValueId, ValueId>) -> Vec<Stmt> {
     let mut out = Vec::with_capacity(body.len());
-    for s in body {
-        let of = |v: ValueId| renamed.get(&v).copied().unwrap_or(v);
-        out.push(match s {
-            Stmt::Let { value, mut op } => {
-                for_each_operand(&mut op, &mut |v| *v = of(*v));
-                if let Some(margin) = known.margin(kernel, &op) {
+    for mut s in body {
+        s.operands_mut()
+            .for_each(|v| *v = renamed.get(v).copied().unwrap_or(*v));
+        if let Some(inside) = s.body_mut() {
+            *inside = decide(kernel, std::mem::take(inside), known, renamed);
+        }
+        match &mut s {
+            Stmt::Let { value, op } => {
+                let value = *value;
+                if let Some(margin) = known.margin(kernel, op) {
                     let below = IndexExpr::ZERO - margin.clone() - IndexExpr::ONE;
                     if margin.proves_nonnegative(kernel) {
-                        op = Op::Const(Scalar::from_bool(true));
+                        *op = Op::Const(Scalar::from_bool(true));
                     } else if below.proves_nonnegative(kernel) {
-                        op = Op::Const(Scalar::from_bool(false));
+                        *op = Op::Const(Scalar::from_bool(false));
                     }
                 }
-                match &op {
+                match op {
                     Op::Map(ScalarOp::And, args) if kernel.dtype(value) == DType::Bool => {
                         match [args[0], args[1]].map(|v| known.bools.get(&v).copied()) {
                             [Some(true), _] => drop(renamed.insert(value, args[1])),
                             [_, Some(true)] => drop(renamed.insert(value, args[0])),
-                            [Some(false), _] | [_, Some(false)] => op = Op::Const(Scalar::from_bool(false)),
+                            [Some(false), _] | [_, Some(false)] => *op = Op::Const(Scalar::from_bool(false)),
                             _ => {}
                         }
                     }
@@ -215,19 +206,9 @@ fn decide(kernel: &Kernel, body: Vec<Stmt>, known: &mut Known, renamed: &mut FxH
                         Some(false) => drop(renamed.insert(value, args[2])),
                         None => {}
                     },
-                    Op::Load {
-                        memory,
-                        index,
-                        mask: Some(m),
-                    } => match known.bools.get(m) {
-                        Some(true) => {
-                            op = Op::Load {
-                                memory: *memory,
-                                index: index.clone(),
-                                mask: None,
-                            };
-                        }
-                        Some(false) => op = Op::Const(kernel.dtype(value).zero()),
+                    Op::Load { mask, .. } => match mask.and_then(|m| known.bools.get(&m)) {
+                        Some(true) => *mask = None,
+                        Some(false) => *op = Op::Const(kernel.dtype(value).zero()),
                         None => {}
                     },
                     _ => {}
@@ -238,40 +219,12 @@ fn decide(kernel: &Kernel, body: Vec<Stmt>, known: &mut Known, renamed: &mut FxH
                     }
                     continue;
                 }
-                known.note(kernel, value, &op);
-                Stmt::Let { value, op }
+                known.note(kernel, value, op);
             }
-            Stmt::Store {
-                memory,
-                index,
-                value,
-                mask,
-            } => {
-                let mask = mask.map(of);
-                Stmt::Store {
-                    memory,
-                    index,
-                    value: of(value),
-                    mask: mask.filter(|m| known.bools.get(m) != Some(&true)),
-                }
-            }
-            Stmt::Loop { var, bind, body } => Stmt::Loop {
-                var,
-                bind,
-                body: decide(kernel, body, known, renamed),
-            },
-            Stmt::If { cond, body } => Stmt::If {
-                cond: of(cond),
-                body: decide(kernel, body, known, renamed),
-            },
-            Stmt::Clamp { var, value } => Stmt::Clamp { var, value: of(value) },
-            Stmt::Accumulate { monoid, state, values } => Stmt::Accumulate {
-                monoid,
-                state,
-                values: values.into_iter().map(of).collect(),
-            },
-            Stmt::Barrier => Stmt::Barrier,
-        });
+            Stmt::Store { mask, .. } => *mask = mask.filter(|m| known.bools.get(m) != Some(&true)),
+            _ => {}
+        }
+        out.push(s);
     }
     out
 }
@@ -279,39 +232,15 @@ fn decide(kernel: &Kernel, body: Vec<Stmt>, known: &mut Known, renamed: &mut FxH
 /// The statements without values that nothing uses.
 fn sweep(body: Vec<Stmt>, used: &mut FxHashSet<ValueId>) -> Vec<Stmt> {
     let mut out = Vec::with_capacity(body.len());
-    for s in body.into_iter().rev() {
-        out.push(match s {
-            Stmt::Let { value, mut op } => {
-                if !used.contains(&value) {
-                    continue;
-                }
-                for_each_operand(&mut op, &mut |v| {
-                    used.insert(*v);
-                });
-                Stmt::Let { value, op }
-            }
-            Stmt::Loop { var, bind, body } => Stmt::Loop {
-                var,
-                bind,
-                body: sweep(body, used),
-            },
-            Stmt::If { cond, body } => {
-                used.insert(cond);
-                Stmt::If {
-                    cond,
-                    body: sweep(body, used),
-                }
-            }
-            s => {
-                match &s {
-                    Stmt::Store { value, mask, .. } => used.extend([Some(*value), *mask].into_iter().flatten()),
-                    Stmt::Clamp { value, .. } => used.extend([*value]),
-                    Stmt::Accumulate { values, .. } => used.extend(values.iter().copied()),
-                    _ => {}
-                }
-                s
-            }
-        });
+    for mut s in body.into_iter().rev() {
+        if s.defined_value().is_some_and(|v| !used.contains(&v)) {
+            continue;
+        }
+        used.extend(s.operands());
+        if let Some(inside) = s.body_mut() {
+            *inside = sweep(std::mem::take(inside), used);
+        }
+        out.push(s);
     }
     out.reverse();
     out
@@ -320,42 +249,37 @@ fn sweep(body: Vec<Stmt>, used: &mut FxHashSet<ValueId>) -> Vec<Stmt> {
 /// The iterations at both ends of a loop of `n` in which conditions on its variable fail, where most of them hold.
 fn edges(kernel: &Kernel, body: &[Stmt], var: VarId, n: &IndexExpr, known: &mut Known, found: &mut (i64, i64)) {
     let most = EDGES.min(n.interval(kernel).lo / 2);
-    for s in body {
-        match s {
-            Stmt::Let { value, op } => {
-                known.note(kernel, *value, op);
-                let Some(margin) = known.margin(kernel, op) else {
-                    continue;
-                };
-                let Some((slope, rest)) = margin.affine_in(var) else {
-                    continue;
-                };
-                let least = rest.interval(kernel).lo;
-                // `slope * v + rest >= 0`.
-                match (slope.as_const(), n.as_const()) {
-                    (Some(slope), _) if slope > 0 => {
-                        let from = least.saturating_neg().saturating_add(slope - 1).div_euclid(slope);
-                        if from <= most {
-                            found.0 = found.0.max(from);
-                        }
-                    }
-                    // As long as the loop but for a number, whatever its length is.
-                    (Some(-1), _) => {
-                        let behind = (n.clone() - rest - IndexExpr::ONE).simplify(kernel).interval(kernel).hi;
-                        if behind <= most {
-                            found.1 = found.1.max(behind);
-                        }
-                    }
-                    (Some(slope), Some(n)) if slope < 0 => {
-                        let to = least.div_euclid(-slope).saturating_add(1);
-                        if n.saturating_sub(to) <= most {
-                            found.1 = found.1.max(n - to);
-                        }
-                    }
-                    _ => {}
+    for s in walk(body) {
+        let Stmt::Let { value, op } = s else { continue };
+        known.note(kernel, *value, op);
+        let Some(margin) = known.margin(kernel, op) else {
+            continue;
+        };
+        let Some((slope, rest)) = margin.affine_in(var) else {
+            continue;
+        };
+        let least = rest.interval(kernel).lo;
+        // `slope * v + rest >= 0`.
+        match (slope.as_const(), n.as_const()) {
+            (Some(slope), _) if slope > 0 => {
+                let from = least.saturating_neg().saturating_add(slope - 1).div_euclid(slope);
+                if from <= most {
+                    found.0 = found.0.max(from);
                 }
             }
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => edges(kernel, body, var, n, known, found),
+            // As long as the loop but for a number, whatever its length is.
+            (Some(-1), _) => {
+                let behind = (n.clone() - rest - IndexExpr::ONE).simplify(kernel).interval(kernel).hi;
+                if behind <= most {
+                    found.1 = found.1.max(behind);
+                }
+            }
+            (Some(slope), Some(n)) if slope < 0 => {
+                let to = least.div_euclid(-slope).saturating_add(1);
+                if n.saturating_sub(to) <= most {
+                    found.1 = found.1.max(n - to);
+                }
+            }
             _ => {}
         }
     }

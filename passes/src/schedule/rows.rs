@@ -1,10 +1,11 @@
 //! Rows: each innermost loop in lanes, with accumulators of its own for every lane and unrolled copy; short rows with a row
 //! in each lane.
 
+use tlc_ir::DType;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Op, Stmt};
-use tlc_ir::{DType, ScalarOp};
+use tlc_ir::scalar::Cost;
 
 use super::lanes::vector_form;
 use super::{Directive, ScheduleReason, Scheduler, tree};
@@ -120,20 +121,19 @@ impl Scheduler<'_> {
         let fits = |d: DType| matches!(d, DType::F32 | DType::I32 | DType::U32 | DType::Bool);
         body.iter().all(|s| match s {
             Stmt::Let { value, op } => {
+                let linear = op.index().is_none_or(|e| e.affine_in(row).is_some());
                 fits(self.kernel.dtype(*value))
+                    && linear
                     && match op {
                         Op::Map(op, args) => {
                             let on = self.kernel.dtype(args[args.len() - 1]);
                             fits(on) && vector_form(*op, on)
                         }
-                        Op::Load { memory, index, mask } => {
-                            (masks || mask.is_none())
-                                && fits(self.kernel.memory_dtype(*memory))
-                                && index.affine_in(row).is_some()
+                        Op::Load { memory, mask, .. } => {
+                            (masks || mask.is_none()) && fits(self.kernel.memory_dtype(*memory))
                         }
-                        Op::Const(_) => true,
-                        Op::Index(e, _) => e.affine_in(row).is_some(),
-                        Op::Convert(..) | Op::Bitcast(..) => false,
+                        Op::Const(_) | Op::Index(..) => true,
+                        _ => false,
                     }
             }
             Stmt::Store {
@@ -156,7 +156,7 @@ impl Scheduler<'_> {
         let mut total = 0;
         for s in body {
             total += match s {
-                Stmt::Let { op: Op::Map(op, _), .. } if op.is_transcendental() => FUNCTION_OPS * copies,
+                Stmt::Let { op: Op::Map(op, _), .. } if op.cost() == Cost::Function => FUNCTION_OPS * copies,
                 Stmt::Loop { var, body, .. } => {
                     let n = self.kernel.extents[var.0 as usize].as_const()?;
                     if n * copies > SHORT_ROW {
@@ -174,9 +174,7 @@ impl Scheduler<'_> {
     fn narrowed(&mut self, var: VarId) -> Option<VarId> {
         let searches = tree::loop_body(&self.kernel.body, var).is_some_and(|b| {
             let cheap = |s: &Stmt| match s {
-                Stmt::Let { op: Op::Map(op, _), .. } => {
-                    !op.is_transcendental() && !matches!(op, ScalarOp::Div | ScalarOp::Sqrt)
-                }
+                Stmt::Let { op: Op::Map(op, _), .. } => op.cost() < Cost::Division,
                 Stmt::Let { .. } => true,
                 Stmt::Accumulate { monoid, .. } => matches!(monoid, Monoid::ArgMax | Monoid::ArgMin),
                 _ => false,

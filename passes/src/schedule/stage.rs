@@ -6,9 +6,9 @@
 //! computes them, past the caches.
 
 use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk, walk_mut};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
-use super::accumulators::{accumulations, touched};
 use super::directives::{Refusal, enclosing_lanes, exists, loop_bind, nested, rewrite};
 use super::tree::defined_vars;
 
@@ -179,44 +179,24 @@ fn collect_rows(
     refused: &mut Vec<u32>,
 ) {
     for s in body {
-        let (memory, index, mask, stored) = match s {
-            Stmt::Let {
-                op: Op::Load { memory, index, mask },
-                ..
-            } => (memory, index, mask, false),
-            Stmt::Store {
-                memory, index, mask, ..
-            } => (memory, index, mask, true),
-            Stmt::Accumulate { state, .. } => {
-                for (m, _) in state {
-                    if let Memory::Param(p) = m {
-                        refused.push(*p);
+        for a in s.accesses() {
+            let Memory::Param(p) = a.memory else { continue };
+            let plain = a.mask.is_none() && a.effect != Effect::Accumulate;
+            let row = row_of(kernel, p, a.index, var, inside, a.effect.writes()).map(|r| r.0);
+            match row.filter(|_| plain) {
+                Some(row) if found.iter().all(|f| f.param != p || *f == row) => {
+                    if !found.contains(&row) {
+                        found.push(row);
                     }
                 }
-                continue;
+                _ => refused.push(p),
             }
-            Stmt::Loop { body, .. } => {
-                collect_rows(kernel, body, var, inside, found, refused);
-                continue;
-            }
-            // What need not happen may leave elements of a row as they were.
-            Stmt::If { body, .. } => {
-                let from = found.len();
-                collect_rows(kernel, body, var, inside, found, refused);
-                refused.extend(found.drain(from..).filter(|r| r.stored).map(|r| r.param));
-                continue;
-            }
-            _ => continue,
-        };
-        let Memory::Param(p) = memory else { continue };
-        let row = row_of(kernel, *p, index, var, inside, stored).map(|r| r.0);
-        match row.filter(|_| mask.is_none()) {
-            Some(row) if found.iter().all(|f| f.param != *p || *f == row) => {
-                if !found.contains(&row) {
-                    found.push(row);
-                }
-            }
-            _ => refused.push(*p),
+        }
+        let from = found.len();
+        collect_rows(kernel, s.body(), var, inside, found, refused);
+        // What need not happen may leave elements of a row as they were.
+        if matches!(s, Stmt::If { .. }) {
+            refused.extend(found.drain(from..).filter(|r| r.stored).map(|r| r.param));
         }
     }
 }
@@ -279,25 +259,17 @@ pub(super) fn rows(kernel: &mut Kernel, var: VarId, pitch: i64) -> Result<Vec<Va
 
 /// Moves accesses to staged parameters to their scratch.
 fn turn(kernel: &Kernel, body: &mut [Stmt], var: VarId, inside: &[VarId], staged: &[(u32, Memory)], pitch: &IndexExpr) {
-    for s in body {
-        match s {
-            Stmt::Let {
-                op: Op::Load { memory, index, .. },
-                ..
+    walk_mut(body, &mut |s| {
+        for a in s.accesses_mut() {
+            if let Memory::Param(p) = *a.memory
+                && let Some((_, scratch)) = staged.iter().find(|s| s.0 == p)
+                && let Some((_, column)) = row_of(kernel, p, a.index, var, inside, false)
+            {
+                *a.memory = *scratch;
+                *a.index = IndexExpr::from(column) * pitch.clone() + var.into();
             }
-            | Stmt::Store { memory, index, .. } => {
-                if let Memory::Param(p) = *memory
-                    && let Some((_, scratch)) = staged.iter().find(|s| s.0 == p)
-                    && let Some((_, column)) = row_of(kernel, p, index, var, inside, false)
-                {
-                    *memory = *scratch;
-                    *index = IndexExpr::from(column) * pitch.clone() + var.into();
-                }
-            }
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => turn(kernel, body, var, inside, staged, pitch),
-            _ => {}
         }
-    }
+    });
 }
 
 /// Sends what the loop stores to `param` through scratch; answers the loop that copies it from there.
@@ -310,27 +282,16 @@ pub(super) fn stores(kernel: &mut Kernel, var: VarId, param: u32, length: i64) -
     let target = Memory::Param(param);
     let mut start = None;
     let mut stores = 0;
-    for s in body {
-        if let Stmt::Store {
-            memory,
-            index,
-            mask: None,
-            ..
-        } = s
-            && *memory == target
-        {
-            stores += 1;
-            start = index.affine_in(var).filter(|(c, _)| c.is(1)).map(|(_, rest)| rest);
-        }
+    let plain = |a: &MemoryAccess<'_>| a.effect == Effect::Store && a.mask.is_none() && a.memory == target;
+    for a in body.iter().flat_map(|s| s.accesses()).filter(plain) {
+        stores += 1;
+        start = a.index.affine_in(var).filter(|(c, _)| c.is(1)).map(|(_, rest)| rest);
     }
     let refused = Refusal::NotSideBySide { var, param };
     let start = start.filter(|at| !at.uses(var)).ok_or(refused.clone())?;
     // One store, and nothing else touches the parameter, inside or in a loop inside.
-    let mut others = body.clone();
-    others.retain(|s| !matches!(s, Stmt::Store { memory, mask: None, .. } if *memory == target));
-    let mut states = Vec::new();
-    accumulations(&others, &mut states);
-    if stores != 1 || touched(&others, target) || states.iter().any(|(m, _)| *m == target) {
+    let touches = walk(body).flat_map(|s| s.accesses()).filter(|a| a.memory == target);
+    if stores != 1 || touches.count() != 1 {
         return Err(refused);
     }
     let dtype = kernel.memory_dtype(target);

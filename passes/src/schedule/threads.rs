@@ -10,10 +10,11 @@
 use smallvec::SmallVec;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::{Effect, walk};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
 use tlc_ir::{DType, ScalarOp};
 
-use super::accumulators::{accumulations, collect_groups, touched};
+use super::accumulators::{accumulations, collect_groups, move_states, touched};
 use super::directives::{Refusal, exists, rewrite};
 use super::tree::{loop_body, replace_loop, substitute_in};
 
@@ -57,20 +58,15 @@ pub(super) fn may_bind(kernel: &Kernel, var: VarId) -> Result<(), Refusal> {
     fn inside_thread(body: &[Stmt], var: VarId, inside: bool) -> Option<bool> {
         body.iter().find_map(|s| match s {
             Stmt::Loop { var: v, .. } if *v == var => Some(inside),
-            Stmt::Loop { bind, body, .. } => inside_thread(body, var, inside || *bind == Bind::Thread),
-            Stmt::If { body, .. } => inside_thread(body, var, inside),
-            _ => None,
+            s => {
+                let inside = inside || matches!(s, Stmt::Loop { bind: Bind::Thread, .. });
+                inside_thread(s.body(), var, inside)
+            }
         })
     }
-    fn has_thread_or_barrier(body: &[Stmt]) -> bool {
-        body.iter().any(|s| match s {
-            Stmt::Barrier | Stmt::Loop { bind: Bind::Thread, .. } => true,
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => has_thread_or_barrier(body),
-            _ => false,
-        })
-    }
+    let thread_or_barrier = |s: &Stmt| matches!(s, Stmt::Barrier | Stmt::Loop { bind: Bind::Thread, .. });
     match inside_thread(body, var, false) {
-        Some(false) if !loop_body(body, var).is_some_and(|b| has_thread_or_barrier(b)) => Ok(()),
+        Some(false) if !loop_body(body, var).is_some_and(|b| walk(b).any(thread_or_barrier)) => Ok(()),
         _ => Err(Refusal::NotInBlock(var)),
     }
 }
@@ -240,7 +236,11 @@ pub(super) fn distribute(kernel: &mut Kernel, around: VarId, var: VarId, threads
         threads,
     };
     rewrite(kernel, around, &mut |kernel, bind, mut body| {
-        rename(&mut body, &groups);
+        move_states(&mut body, &mut |m, i| {
+            if let Some(p) = groups.iter().flat_map(|g| &g.parts).find(|p| p.original == *m) {
+                (*m, *i) = (p.own, IndexExpr::ZERO);
+            }
+        });
         let mut inner = std::mem::take(&mut before);
         if around == var {
             inner.extend(share.of(kernel, body));
@@ -314,22 +314,6 @@ impl Share {
                 body,
             }],
             None => body,
-        }
-    }
-}
-
-fn rename(body: &mut [Stmt], groups: &[Group]) {
-    for s in body {
-        match s {
-            Stmt::Accumulate { state, .. } => {
-                for (m, i) in state.iter_mut() {
-                    if let Some(p) = groups.iter().flat_map(|g| &g.parts).find(|p| p.original == *m) {
-                        (*m, *i) = (p.own, IndexExpr::ZERO);
-                    }
-                }
-            }
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => rename(body, groups),
-            _ => {}
         }
     }
 }
@@ -433,21 +417,15 @@ struct Uses {
 }
 
 fn uses(kernel: &Kernel, s: &Stmt, out: &mut Uses) {
-    let shared = |m: &Memory| matches!(m, Memory::Scratch(i) if kernel.scratch[*i as usize].scope == Scope::Shared);
-    match s {
-        Stmt::Let {
-            op: Op::Load { memory, .. },
-            ..
-        } if shared(memory) => out.read.push(*memory),
-        Stmt::Store { memory, .. } if shared(memory) => out.written.push(*memory),
-        Stmt::Accumulate { state, .. } => {
-            for (m, _) in state.iter().filter(|(m, _)| shared(m)) {
-                out.read.push(*m);
-                out.written.push(*m);
-            }
+    let shared = |m: Memory| matches!(m, Memory::Scratch(i) if kernel.scratch[i as usize].scope == Scope::Shared);
+    let accesses = walk(std::slice::from_ref(s)).flat_map(|s| s.accesses());
+    for a in accesses.filter(|a| shared(a.memory)) {
+        if a.effect != Effect::Store {
+            out.read.push(a.memory);
         }
-        Stmt::Loop { body, .. } | Stmt::If { body, .. } => body.iter().for_each(|s| uses(kernel, s, out)),
-        _ => {}
+        if a.effect.writes() {
+            out.written.push(a.memory);
+        }
     }
 }
 

@@ -6,7 +6,9 @@
 
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk};
 use tlc_ir::kernel::{Bind, Op, Stmt};
+use tlc_ir::scalar::Cost;
 
 use super::directives::MAX_UNROLL;
 use super::{Directive, ScheduleReason, Scheduler, tree};
@@ -26,17 +28,25 @@ const ROWS_TOGETHER_STRIDED: i64 = 4;
 
 /// Whether nothing is conditional, and all that is accumulated is added up.
 fn only_sums(body: &[Stmt]) -> bool {
-    body.iter().all(|s| match s {
-        Stmt::Let {
-            op: Op::Load { mask, .. },
-            ..
-        }
-        | Stmt::Store { mask, .. } => mask.is_none(),
-        Stmt::Let { .. } => true,
+    walk(body).all(|s| match s {
+        Stmt::Let { .. } | Stmt::Store { .. } => s.accesses().all(|a| a.mask.is_none()),
         Stmt::Accumulate { monoid, .. } => *monoid == Monoid::Add,
-        Stmt::Loop { body, .. } => only_sums(body),
+        Stmt::Loop { .. } => true,
         _ => false,
     })
+}
+
+/// What the statements load.
+fn loads(body: &[Stmt]) -> impl Iterator<Item = MemoryAccess<'_>> {
+    walk(body)
+        .flat_map(|s| s.accesses())
+        .filter(|a| a.effect == Effect::Load)
+}
+
+/// Whether what neighbouring lanes load of some window does not lie side by side.
+fn strides(body: &[Stmt], last: VarId) -> bool {
+    let mut loads = loads(body);
+    loads.any(|a| a.index.affine_in(last).is_none_or(|(c, _)| !c.is(0) && !c.is(1)))
 }
 
 impl Scheduler<'_> {
@@ -100,7 +110,7 @@ impl Scheduler<'_> {
             return false;
         };
         let sums = body.iter().any(|s| matches!(s, Stmt::Loop { .. })) && only_sums(body);
-        let most = match self.strides(body, last) {
+        let most = match strides(body, last) {
             true => ROWS_TOGETHER_STRIDED,
             false => ROWS_TOGETHER,
         };
@@ -183,18 +193,6 @@ impl Scheduler<'_> {
         Some(())
     }
 
-    /// Whether what neighbouring lanes load of some window does not lie side by side.
-    fn strides(&self, body: &[Stmt], last: VarId) -> bool {
-        body.iter().any(|s| match s {
-            Stmt::Let {
-                op: Op::Load { index, .. },
-                ..
-            } => index.affine_in(last).is_none_or(|(c, _)| !c.is(0) && !c.is(1)),
-            Stmt::Loop { body, .. } => self.strides(body, last),
-            _ => false,
-        })
-    }
-
     /// Copies out the windows of a loop over results, which goes to lanes. Answers whether it was done.
     fn results_in_lanes(&mut self, results: VarId, lanes: i64) -> bool {
         // The rows of a window and their elements in one loop: what is combined in it is combined together.
@@ -256,21 +254,13 @@ impl Scheduler<'_> {
     /// Whether some load does not walk on from the end of a row of results to the next: the loops are no flat range.
     fn walks_apart(&self, body: &[Stmt], before: VarId, last: VarId) -> bool {
         let extent = &self.kernel.extents[last.0 as usize];
-        body.iter().any(|s| match s {
-            // At the edge of an image the row ends, even if the next one follows in memory.
-            Stmt::Let {
-                op: Op::Load { mask: Some(_), .. },
-                ..
-            } => true,
-            Stmt::Let {
-                op: Op::Load { index, .. },
-                ..
-            } => match (index.affine_in(before), index.affine_in(last)) {
-                (Some((b, _)), Some((l, _))) => b != l * extent.clone(),
-                _ => true,
-            },
-            Stmt::Loop { body, .. } => self.walks_apart(body, before, last),
-            _ => false,
+        // At the edge of an image the row ends, even if the next one follows in memory.
+        loads(body).any(|a| {
+            a.mask.is_some()
+                || match (a.index.affine_in(before), a.index.affine_in(last)) {
+                    (Some((b, _)), Some((l, _))) => b != l * extent.clone(),
+                    _ => true,
+                }
         })
     }
 
@@ -279,7 +269,7 @@ impl Scheduler<'_> {
         let mut total = 0;
         for s in body {
             total += match s {
-                Stmt::Let { op: Op::Map(op, _), .. } if op.is_transcendental() => 25 * copies,
+                Stmt::Let { op: Op::Map(op, _), .. } if op.cost() == Cost::Function => 25 * copies,
                 Stmt::Loop { var, body, .. } => {
                     let n = self.kernel.extents[var.0 as usize].as_const()?;
                     if !(1..=WINDOW.min(MAX_UNROLL)).contains(&(n * copies)) {

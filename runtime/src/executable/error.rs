@@ -62,6 +62,56 @@ pub enum RunError {
         /// Bytes given.
         found: usize,
     },
+    /// Elements without a shape that the declared type does not give one.
+    #[error("input `{name}`: expected {expected}, whose extents do not follow from {found} elements")]
+    InputElements {
+        /// The input.
+        name: String,
+        /// Declared type, printed.
+        expected: String,
+        /// Elements given.
+        found: usize,
+    },
+    /// A name that no input has.
+    #[error("no input `{name}`; expected {}", .expected.join(", "))]
+    UnknownInput {
+        /// The name given.
+        name: String,
+        /// The inputs.
+        expected: Vec<String>,
+    },
+    /// An input that was given twice.
+    #[error("input `{name}` is given twice")]
+    RepeatedInput {
+        /// Its name.
+        name: String,
+    },
+    /// An input that was not given.
+    #[error("input `{name}` is missing")]
+    MissingInput {
+        /// Its name.
+        name: String,
+    },
+    /// Memory for an output of another dtype.
+    #[error("output `{name}`: expected memory for {expected}, found {found}")]
+    OutputDtype {
+        /// The output.
+        name: String,
+        /// The output's.
+        expected: DType,
+        /// Given.
+        found: DType,
+    },
+    /// An array for an output of another shape.
+    #[error("output `{name}`: expected an array of shape {expected:?}, found {found:?}")]
+    OutputShape {
+        /// The output.
+        name: String,
+        /// The output's.
+        expected: Vec<usize>,
+        /// Given.
+        found: Vec<usize>,
+    },
     /// An output buffer of another size or alignment.
     #[error("output `{name}`: expected {expected} bytes aligned to {align}, found {found}")]
     OutputBytes {

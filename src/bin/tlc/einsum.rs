@@ -11,7 +11,7 @@ use tlc_passes::einsum_path::{ContractionPath, PathError, PathOptions, contracti
 
 use crate::data::{Summary, number_json, read_npy};
 use crate::failure::{Code, Failure, one_line, tensor_text};
-use crate::run::{encode, seen};
+use crate::run::encode;
 use crate::session::{Session, is_stdin};
 use crate::staging::Outputs;
 
@@ -151,7 +151,7 @@ pub fn run(session: &Session, args: &Einsum) -> Result<(), Failure> {
     if session.console.json() {
         return session.console.json_result(&json!({
             "expression": expression,
-            "result": Summary::of("result", seen(&result)).json(),
+            "result": Summary::of("result", result.view()).json(),
             "output": args.output.as_deref().map(Path::to_string_lossy),
             "naive_flops": number_json(path.naive_flops),
             "flops": number_json(path.flops),
@@ -162,7 +162,7 @@ pub fn run(session: &Session, args: &Einsum) -> Result<(), Failure> {
         }));
     }
     if args.output.is_none() {
-        session.console.result(&Summary::of("result", seen(&result)).text())?;
+        session.console.result(&Summary::of("result", result.view()).text())?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use tlc::explain::{StepCost, bytes_text, step_costs};
 use tlc_ir::plan::Layout;
 use tlc_passes::cluster::ClusterKind;
-use tlc_runtime::executable::TensorView;
+use tlc_passes::reason::FusionDecision;
 
 use crate::args::ModelArgs;
 use crate::data::number_json;
@@ -65,11 +65,7 @@ pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
     }
     let plan = executable.plan();
     // A plan without symbols and inputs of unknown size has its layout already.
-    let layout = compiled
-        .planned
-        .layout
-        .clone()
-        .or_else(|| executable.layout(&[] as &[TensorView<'_>]).ok());
+    let layout = compiled.planned.layout.clone().or_else(|| executable.layout(&[]).ok());
     let clusters: Vec<Value> = compiled
         .clusters
         .clusters
@@ -94,15 +90,26 @@ pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
         .collect();
     let decisions: Vec<Value> = compiled
         .clusters
-        .decisions
-        .iter()
-        .map(|d| {
-            json!({
-                "producer": compiled.graph.value_name(d.producer),
-                "consumer": compiled.graph.value_name(d.consumer),
-                "fused": d.reason.accepted(),
-                "reason": d.reason.to_string(),
-            })
+        .ledger
+        .edges()
+        .into_iter()
+        .filter_map(|edge| {
+            let (last, before) = edge.split_last()?;
+            let entry = |d: &FusionDecision| {
+                json!({
+                    "stage": d.stage.name(),
+                    "fused": d.reason.accepted(),
+                    "reason": d.reason.to_string(),
+                })
+            };
+            Some(json!({
+                "producer": compiled.graph.value_name(last.producer),
+                "consumer": compiled.graph.value_name(last.consumer),
+                "stage": last.stage.name(),
+                "fused": last.reason.accepted(),
+                "reason": last.reason.to_string(),
+                "before": before.iter().map(|d| entry(d)).collect::<Vec<_>>(),
+            }))
         })
         .collect();
     let schedules: Vec<Value> = compiled

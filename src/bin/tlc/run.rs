@@ -7,9 +7,8 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::{Value, json};
 use tlc::verify::{Case, nan};
-use tlc::{Executable, HostTensor, Input, Output};
+use tlc::{Executable, HostTensor, Input, MemoryNeed, Output, TensorView};
 use tlc_formats::{FormatError, npy};
-use tlc_runtime::executable::{MemoryNeed, TensorView};
 
 use crate::args::ModelArgs;
 use crate::batch;
@@ -51,7 +50,7 @@ pub fn run_model(
     model: &Model,
     specs: &[InputSpec],
     otherwise: Option<Source>,
-) -> Result<(Vec<Output>, f64), Failure> {
+) -> Result<(tlc::Outputs, f64), Failure> {
     let (tensors, executable, _) = prepared(session, model, specs, otherwise)?;
     timed(model, &tensors, &executable)
 }
@@ -69,7 +68,7 @@ fn prepared(
     Ok((tensors, executable, need))
 }
 
-fn timed(model: &Model, tensors: &[HostTensor], executable: &Executable) -> Result<(Vec<Output>, f64), Failure> {
+fn timed(model: &Model, tensors: &[HostTensor], executable: &Executable) -> Result<(tlc::Outputs, f64), Failure> {
     let views: Vec<Input<'_>> = tensors.iter().map(Input::from).collect();
     let start = Instant::now();
     let outputs = executable.run(&views).map_err(|e| Failure::run(&model.file, &e))?;
@@ -84,16 +83,8 @@ pub fn encode(output: &Output, mut writer: &mut dyn Write) -> io::Result<()> {
     })
 }
 
-/// An output as the runtime sees it.
-pub fn seen(output: &Output) -> TensorView<'_> {
-    TensorView {
-        dtype: output.dtype(),
-        shape: output.shape(),
-        data: output.bytes(),
-    }
-}
-
 /// A tensor as the runtime sees it.
+#[cfg(test)]
 pub fn view(tensor: &HostTensor) -> TensorView<'_> {
     TensorView {
         dtype: tensor.dtype(),
@@ -109,8 +100,8 @@ pub fn check_memory(
     executable: &Executable,
     tensors: &[HostTensor],
 ) -> Result<MemoryNeed, Failure> {
-    let views: Vec<TensorView<'_>> = tensors.iter().map(view).collect();
-    let need = executable.memory(&views).map_err(|e| Failure::run(file, &e))?;
+    let inputs: Vec<Input<'_>> = tensors.iter().map(Input::from).collect();
+    let need = executable.memory(&inputs).map_err(|e| Failure::run(file, &e))?;
     session.need_memory(file, need.total().into(), "running it")?;
     Ok(need)
 }
@@ -192,7 +183,7 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
         Some(dir) => write_outputs(dir, &outputs)?,
         None => vec![],
     };
-    let summaries = outputs.iter().map(|o| Summary::of(&o.name, seen(o)));
+    let summaries = outputs.iter().map(|o| Summary::of(&o.name, o.view()));
     if session.console.json() {
         let all: Vec<Value> = summaries
             .enumerate()
@@ -200,7 +191,7 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
                 let mut value = s.json();
                 value["file"] = json!(files.get(i).map(|f| f.to_string_lossy()));
                 if let Some(n) = args.top {
-                    value["top"] = top::json(seen(&outputs[i]), n);
+                    value["top"] = top::json(outputs[i].view(), n);
                 }
                 value
             })
@@ -227,7 +218,7 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
                 text += &summary.text();
             }
             if let Some(n) = args.top {
-                text += &top::text(&output.name, seen(output), n);
+                text += &top::text(&output.name, output.view(), n);
             }
         }
         session.console.result(&text)?;

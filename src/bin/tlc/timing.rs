@@ -3,14 +3,14 @@
 use std::time::{Duration, Instant};
 
 use tlc::explain::step_costs_of_call;
-use tlc::{Executable, HostTensor};
+use tlc::{Executable, HostTensor, Input, OutputMut, RunError, StepTime};
 use tlc_ir::{DType, Target};
-use tlc_runtime::executable::{LoopTime, StepTime, TensorView};
+use tlc_runtime::executable::LoopTime;
 
 use crate::args::ModelArgs;
 use crate::data::{InputSpec, Source, inputs};
 use crate::failure::{Code, Failure};
-use crate::run::{check_memory, view};
+use crate::run::check_memory;
 use crate::session::{Model, Session};
 
 /// A compiled model with its data and buffers for its results.
@@ -36,11 +36,12 @@ impl Prepared {
         let executable = session.compile(&model)?;
         let compile = start.elapsed();
         check_memory(session, &model.file, &executable, &inputs)?;
-        let views: Vec<TensorView<'_>> = inputs.iter().map(view).collect();
+        let given: Vec<Input<'_>> = inputs.iter().map(Input::from).collect();
         let shapes = executable
-            .output_shapes(&views)
+            .output_shapes(&given)
             .map_err(|e| Failure::run(&model.file, &e))?;
-        let sizes = executable.sizes(&views).map_err(|e| Failure::run(&model.file, &e))?;
+        let sizes = executable.sizes(&given).map_err(|e| Failure::run(&model.file, &e))?;
+        drop(given);
         let types: Vec<DType> = executable.plan().outputs.iter().map(|o| o.ty.dtype).collect();
         let made = types.iter().zip(&shapes).map(|(&d, s)| HostTensor::zeros(d, s));
         let outputs = made
@@ -59,21 +60,21 @@ impl Prepared {
     /// Calls `body` with what a run takes.
     fn with<R>(
         &mut self,
-        body: impl FnOnce(&Executable, &[TensorView<'_>], &mut [&mut [u8]]) -> Result<R, tlc_runtime::executable::RunError>,
+        body: impl FnOnce(&Executable, &[Input<'_>], &mut [OutputMut<'_>]) -> Result<R, RunError>,
     ) -> Result<R, Failure> {
-        let views: Vec<TensorView<'_>> = self.inputs.iter().map(view).collect();
-        let mut buffers: Vec<&mut [u8]> = self.outputs.iter_mut().map(HostTensor::bytes_mut).collect();
-        body(&self.executable, &views, &mut buffers).map_err(|e| Failure::run(&self.model.file, &e))
+        let inputs: Vec<Input<'_>> = self.inputs.iter().map(Input::from).collect();
+        let mut outputs: Vec<OutputMut<'_>> = self.outputs.iter_mut().map(OutputMut::from).collect();
+        body(&self.executable, &inputs, &mut outputs).map_err(|e| Failure::run(&self.model.file, &e))
     }
 
     /// Nanoseconds of a warm call: samples of about a millisecond or one call each, for about `time`.
     pub fn samples(&mut self, time: Duration) -> Result<Vec<f64>, Failure> {
         const SAMPLE_NS: f64 = 1e6;
         const MIN_SAMPLES: usize = 5;
-        self.with(|executable, views, buffers| {
-            executable.run_into(views, buffers)?;
+        self.with(|executable, inputs, outputs| {
+            executable.run_into(inputs, outputs)?;
             let start = Instant::now();
-            executable.run_into(views, buffers)?;
+            executable.run_into(inputs, outputs)?;
             let once = start.elapsed().as_nanos().max(20) as f64;
             let calls = (SAMPLE_NS / once).clamp(1.0, 1e5) as u32;
             let mut samples = Vec::new();
@@ -81,7 +82,7 @@ impl Prepared {
             while samples.len() < MIN_SAMPLES || (begin.elapsed() < time && samples.len() < 100_000) {
                 let start = Instant::now();
                 for _ in 0..calls {
-                    executable.run_into(views, buffers)?;
+                    executable.run_into(inputs, outputs)?;
                 }
                 samples.push(start.elapsed().as_nanos() as f64 / f64::from(calls));
             }
@@ -92,14 +93,14 @@ impl Prepared {
     /// Median nanoseconds of each step of a warm call, of those in loops too.
     pub fn steps(&mut self, time: Duration) -> Result<Times, Failure> {
         const MIN_RUNS: usize = 5;
-        let (times, loops) = self.with(|executable, views, buffers| {
-            executable.run_into(views, buffers)?;
+        let (times, loops) = self.with(|executable, inputs, outputs| {
+            executable.run_into(inputs, outputs)?;
             let mut times: Vec<StepTime> = Vec::new();
             let mut loops: Vec<Vec<LoopTime>> = Vec::new();
             let begin = Instant::now();
             while loops.len() < MIN_RUNS || (begin.elapsed() < time && loops.len() < 10_000 && times.len() < 10_000_000)
             {
-                loops.push(executable.run_profiled(views, buffers, &mut times)?);
+                loops.push(executable.run_profiled(inputs, outputs, &mut times)?);
             }
             Ok((times, loops))
         })?;

@@ -18,7 +18,12 @@ impl Writer<'_, '_> {
         let all: Vec<&str> = names.iter().map(String::as_str).collect();
         let x = all[0];
         let y = all.get(1).copied().unwrap_or_default();
-        if dtype == DType::BF16 && matches!(op, Round | Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh) {
+        if dtype == DType::BF16
+            && matches!(
+                op,
+                Round | Sin | Cos | Tan | Asin | Acos | Atan | Sinh | Cosh | Asinh | Acosh | Atanh
+            )
+        {
             self.shared.needs(22);
         }
         Ok(match op {
@@ -75,6 +80,9 @@ impl Writer<'_, '_> {
             Sinh => self.emit("Sinh", &all),
             Cosh => self.emit("Cosh", &all),
             Tanh => self.emit("Tanh", &all),
+            Asinh => self.emit("Asinh", &all),
+            Acosh => self.emit("Acosh", &all),
+            Atanh => self.emit("Atanh", &all),
             Erf => self.emit("Erf", &all),
             Add => self.emit("Add", &all),
             Sub => self.emit("Sub", &all),

@@ -3,6 +3,7 @@
 use crate::keep;
 use crate::onnx::call::{Answer, Call, one};
 use crate::onnx::refusal::invalid;
+use crate::ops::activation::FAR;
 use crate::tensor::Tensor;
 
 /// Runs `f` in at least f32 and rounds once.
@@ -39,9 +40,19 @@ pub(super) fn hard_swish(c: &mut Call<'_, '_, '_>) -> Answer {
     one(c.tensor(0)?.hard_swish())
 }
 
+/// `x / (1 + e^(-alpha x))`, at infinities its limit.
+fn scaled_silu(x: &Tensor, alpha: f64) -> Tensor {
+    let numerator = match alpha {
+        0.0 => return x * 0.5,
+        alpha if alpha < 0.0 => x.minimum(FAR),
+        _ => x.maximum(-FAR),
+    };
+    numerator / (1.0 + (-alpha * x).exp())
+}
+
 pub(super) fn swish(c: &mut Call<'_, '_, '_>) -> Answer {
     let alpha = c.float("alpha", 1.0)?;
-    wide(c, |x| &x / (1.0 + (-alpha * &x).exp()))
+    wide(c, |x| scaled_silu(&x, alpha))
 }
 
 pub(super) fn swiglu(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -50,9 +61,7 @@ pub(super) fn swiglu(c: &mut Call<'_, '_, '_>) -> Answer {
         return invalid("gate and value of different shapes; expected one shape");
     }
     let dtype = value.dtype();
-    wide(c, |x| {
-        &x / (1.0 + (-alpha * &x).exp()) * value.cast(dtype.accumulator())
-    })
+    wide(c, |x| scaled_silu(&x, alpha) * value.cast(dtype.accumulator()))
 }
 
 pub(super) fn elu(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -89,7 +98,7 @@ pub(super) fn softplus(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 pub(super) fn softsign(c: &mut Call<'_, '_, '_>) -> Answer {
-    wide(c, |x| &x / (1.0 + x.abs()))
+    one(c.tensor(0)?.softsign())
 }
 
 pub(super) fn shrink(c: &mut Call<'_, '_, '_>) -> Answer {

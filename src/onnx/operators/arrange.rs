@@ -335,7 +335,7 @@ fn moved_pad(x: &Tensor, each: &[(Dim, Dim)], mode: &str) -> Answer {
             }
             other => return invalid(format!("mode `{other}`; expected constant, reflect, edge or wrap")),
         };
-        x = x.take(&index, axis as i64);
+        x = x.take_from_start(&index, axis as i64);
     }
     one(x)
 }

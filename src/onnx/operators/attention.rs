@@ -200,7 +200,7 @@ pub(super) fn rotary(c: &mut Call<'_, '_, '_>) -> Answer {
     let angles = |i: usize| -> Outcome<Tensor> {
         let cache = c.tensor(i)?.cast(wide);
         let cache = match c.optional(3)? {
-            Some(places) => cache.take(&places, 0),
+            Some(places) => cache.take_from_start(&places, 0),
             None => cache,
         };
         match cache.rank() {

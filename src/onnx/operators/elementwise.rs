@@ -89,17 +89,9 @@ functions! { unary:
     not |x| x.logical_not();
     bitwise_not |x| x.bit_not();
     identity |x| x.clone();
-    // asinh(x) = sign(x) ln(|x| + sqrt(x² + 1)), by log1p so that small arguments keep their digits.
-    asinh |x| {
-        let a = x.abs();
-        let s = &a * &a;
-        x.lt(0.0).select(-1.0, 1.0).cast(x.dtype()) * (&a + &s / (1.0 + (&s + 1.0).sqrt())).log1p()
-    };
-    acosh |x| {
-        let t = x - 1.0;
-        (&t + (&t * &t + 2.0 * &t).sqrt()).log1p()
-    };
-    atanh |x| 0.5 * (x.log1p() - (-x).log1p());
+    asinh |x| x.asinh();
+    acosh |x| x.acosh();
+    atanh |x| x.atanh();
 }
 
 functions! { binary:
@@ -217,9 +209,14 @@ pub(super) fn sum(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 pub(super) fn mean(c: &mut Call<'_, '_, '_>) -> Answer {
-    let n = c.inputs.len() as f64;
-    match &sum(c)?[0] {
-        crate::onnx::value::Value::Tensor(t, _) => one(t / n),
+    let (n, dtype) = (c.inputs.len() as f64, c.tensor(0)?.dtype());
+    if !dtype.is_float() {
+        return invalid(format!("a mean of {dtype}; expected floats"));
+    }
+    // In at least f32, rounded once: a sum of narrow floats may overflow where their mean does not.
+    let wide = |t: &Tensor| t.cast(dtype.accumulator());
+    match &fold(c, |a, b| wide(a) + wide(b))?[0] {
+        crate::onnx::value::Value::Tensor(t, _) => one((t / n).cast(dtype)),
         crate::onnx::value::Value::Sizes(_) => unsupported("a mean of integers"),
     }
 }

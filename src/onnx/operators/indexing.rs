@@ -28,7 +28,7 @@ fn from_start(indices: &Tensor, extent: &Dim) -> Outcome<Tensor> {
 pub(super) fn gather(c: &mut Call<'_, '_, '_>) -> Answer {
     let (x, indices) = (c.tensor(0)?, c.tensor(1)?);
     let axis = c.axis(c.int("axis", 0)?, x.rank())? as i64;
-    one(x.take(&from_start(&indices, &x.dim(axis))?, axis))
+    one(x.take_from_start(&from_start(&indices, &x.dim(axis))?, axis))
 }
 
 /// For each element of `indices`, its own coordinates, with those of `axis` replaced by the element.

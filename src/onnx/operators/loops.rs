@@ -149,7 +149,7 @@ pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
     if let Some(ran) = results.pop_if(|_| cut) {
         let places = ran.nonzero().select_index(0, 0);
         for stacked in &mut results[carried.len()..] {
-            *stacked = stacked.take(&places, 0);
+            *stacked = stacked.take_from_start(&places, 0);
         }
     }
     Ok(results.into_iter().map(Into::into).collect())

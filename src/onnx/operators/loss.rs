@@ -26,7 +26,7 @@ fn likelihood(c: &Call<'_, '_, '_>, logs: &Tensor) -> Outcome<Tensor> {
     // A class out of range, which is only allowed where it is ignored, reads zero.
     let picked = -logs.cast(wide).gather(&axes, &places.iter().collect::<Vec<_>>());
     let ignored = c.maybe_int("ignore_index")?;
-    let mut weight = c.optional(2)?.map(|w| w.cast(wide).take(&target, 0));
+    let mut weight = c.optional(2)?.map(|w| w.cast(wide).take_from_start(&target, 0));
     if let Some(ignored) = ignored {
         let kept = target.ne(ignored);
         let ones = weight.unwrap_or_else(|| picked.ones_like());

@@ -176,6 +176,7 @@ pub(super) fn local_response(c: &mut Call<'_, '_, '_>) -> Answer {
     let (alpha, beta, bias) = (c.float("alpha", 1e-4)?, c.float("beta", 0.75)?, c.float("bias", 1.0)?);
     let mut each = vec![(0, 0); x.rank()];
     each[1] = ((size - 1) / 2, size / 2);
+    let (dtype, x) = (x.dtype(), x.cast(x.dtype().accumulator()));
     let squares = (&x * &x).pad(&each, x.dtype().zero()).window(1, size, 1, 1).sum(-1);
-    one(&x / (squares * (alpha / size as f64) + bias).pow(beta))
+    one((&x / (squares * (alpha / size as f64) + bias).pow(beta)).cast(dtype))
 }

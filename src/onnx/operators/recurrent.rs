@@ -33,7 +33,7 @@ impl Activation {
             "scaledtanh" => alpha * (beta * x).tanh(),
             "hardsigmoid" => (alpha * x + beta).clamp(0, 1),
             "elu" => x.elu(alpha),
-            "softsign" => x / (1.0 + x.abs()),
+            "softsign" => x.softsign(),
             // `activations` knows no other.
             _ => x.softplus(),
         }
@@ -363,7 +363,7 @@ pub(super) fn lstm(c: &mut Call<'_, '_, '_>) -> Answer {
         let gates = x + times_r(i, h, &n.r.select_index(0, d as i64));
         // W and R are ordered input, output, forget, cell; P input, output, forget.
         let part = |k: i64| gates.narrow(1, k * size, size);
-        let mut peep = |sum: Tensor, k: i64, cell: &Tensor| match &peepholes {
+        let peep = |sum: Tensor, k: i64, cell: &Tensor| match &peepholes {
             Some(p) => sum + i.capture(&p.select_index(0, d as i64).narrow(0, k * size, size)) * cell,
             None => sum,
         };

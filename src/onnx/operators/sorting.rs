@@ -41,9 +41,9 @@ pub(super) fn compress(c: &mut Call<'_, '_, '_>) -> Answer {
     match c.maybe_int("axis")? {
         Some(axis) => {
             let axis = c.axis(axis, x.rank())? as i64;
-            one(x.take(&places, axis))
+            one(x.take_from_start(&places, axis))
         }
-        None => one(x.flatten().take(&places, 0)),
+        None => one(x.flatten().take_from_start(&places, 0)),
     }
 }
 

@@ -131,7 +131,7 @@ fn operands(case: &Case, binding: [i64; 3]) -> Vec<HostTensor> {
             }
             Mask => {
                 let data: Vec<bool> = (0..count).map(|i| at(i) % 3 != 0).collect();
-                HostTensor::from_bools(&shape, &data)
+                HostTensor::from_slice(&shape, &data)
             }
         });
     }

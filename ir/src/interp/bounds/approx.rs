@@ -15,14 +15,14 @@
 //!   or index that could turn out either way is uncertain, and so is what depends on it (`error` is infinite);
 //! - *exact operands* (`error == 0`): IEEE strictness fixes the result of correctly rounded operations to the bit, so the
 //!   result is computed in the dtype itself and stays exact. Comparisons, floors and branches on such values are certain;
-//! - *functions* may be off by a stated number of ulps, an ulp being at most 2u|f|, and are exact on NaN, infinities and
+//! - *functions* may be off by the ulps of [`ScalarOp::ulps`], an ulp being at most 2u|f|, and are exact on NaN, infinities and
 //!   zeros where the result is 0, ±1, infinite or NaN;
 //! - *overflow*: beyond (2 − 2^-p) 2^emax a result is infinite for certain; near it, uncertain.
 //!
 //! A zero whose sign is open (`max(-0, +0)`) has the error [`TINY`], so that a division by it is uncertain.
 
 use crate::dtype::{DType, Scalar};
-use crate::scalar::ScalarOp;
+use crate::scalar::{Carry, ScalarOp};
 
 use super::super::is_correctly_rounded;
 
@@ -202,7 +202,7 @@ fn times(x: f64, e: f64) -> f64 {
 }
 
 /// A float operation with a float result.
-pub(crate) fn map(op: ScalarOp, dtype: DType, args: &[Approx], ulps: f64) -> Approx {
+pub(crate) fn map(op: ScalarOp, dtype: DType, args: &[Approx]) -> Approx {
     let mut v = [0.0; 3];
     v.iter_mut().zip(args).for_each(|(slot, a)| *slot = a.value);
     if args.iter().all(|a| a.is_exact()) && is_correctly_rounded(op, dtype) {
@@ -210,8 +210,8 @@ pub(crate) fn map(op: ScalarOp, dtype: DType, args: &[Approx], ulps: f64) -> App
     }
     let f = op.eval_f64(&v);
     match args {
-        [x] => unary(op, dtype, *x, f, ulps),
-        [x, y] => binary(op, dtype, *x, *y, f, ulps),
+        [x] => unary(op, dtype, *x, f),
+        [x, y] => binary(op, dtype, *x, *y, f),
         [x, y, z] => {
             let product = product_error(*x, *y);
             rounded(
@@ -248,7 +248,7 @@ fn exact_map(op: ScalarOp, dtype: DType, args: &[Approx], v: &[f64; 3]) -> Appro
     result
 }
 
-fn unary(op: ScalarOp, dtype: DType, x: Approx, f: f64, ulps: f64) -> Approx {
+fn unary(op: ScalarOp, dtype: DType, x: Approx, f: f64) -> Approx {
     use ScalarOp::*;
     if x.is_uncertain() {
         return Approx::uncertain(f);
@@ -257,7 +257,7 @@ fn unary(op: ScalarOp, dtype: DType, x: Approx, f: f64, ulps: f64) -> Approx {
     if x.value == 0.0 && x.error == TINY {
         let (minus, plus) = (g(-0.0), g(0.0));
         return if minus.to_bits() == plus.to_bits() {
-            unary(op, dtype, Approx::exact(0.0), plus, ulps)
+            unary(op, dtype, Approx::exact(0.0), plus)
         } else if minus == 0.0 && plus == 0.0 {
             x
         } else {
@@ -291,7 +291,7 @@ fn unary(op: ScalarOp, dtype: DType, x: Approx, f: f64, ulps: f64) -> Approx {
         return Approx::exact(f);
     }
     let before = match op {
-        Sin | Cos if x.value.is_finite() => x.error.min(2.0),
+        Sin | Cos => x.error.min(2.0),
         Tan if x.is_exact() => 0.0,
         Tan => {
             let branch = |p: f64| (p / std::f64::consts::PI + 0.5).floor();
@@ -302,9 +302,13 @@ fn unary(op: ScalarOp, dtype: DType, x: Approx, f: f64, ulps: f64) -> Approx {
             }
         }
         Cosh if lo <= 0.0 && hi >= 0.0 => farthest(f, &[g(lo), g(hi), 1.0]),
-        _ => farthest(f, &[g(lo), g(hi)]),
+        Cosh => farthest(f, &[g(lo), g(hi)]),
+        _ => match op.carry() {
+            Carry::Monotone => farthest(f, &[g(lo), g(hi)]),
+            Carry::Own => f64::INFINITY,
+        },
     };
-    rounded(dtype, f, f.abs(), before, ulps)
+    rounded(dtype, f, f.abs(), before, op.ulps())
 }
 
 /// The error of a product before it is rounded.
@@ -331,7 +335,7 @@ fn quotient_error(x: Approx, y: Approx, f: f64) -> f64 {
     (x.error + times(f.abs(), y.error)) / room
 }
 
-fn binary(op: ScalarOp, dtype: DType, x: Approx, y: Approx, f: f64, ulps: f64) -> Approx {
+fn binary(op: ScalarOp, dtype: DType, x: Approx, y: Approx, f: f64) -> Approx {
     use ScalarOp::*;
     // A certain NaN wins every binary operation on floats but pow.
     if op != Pow && ((x.value.is_nan() && !x.is_uncertain()) || (y.value.is_nan() && !y.is_uncertain())) {
@@ -378,7 +382,7 @@ fn binary(op: ScalarOp, dtype: DType, x: Approx, y: Approx, f: f64, ulps: f64) -
             if special {
                 Approx::exact(f)
             } else {
-                rounded(dtype, f, f.abs(), before, ulps)
+                rounded(dtype, f, f.abs(), before, op.ulps())
             }
         }
         Atan2 => {
@@ -396,7 +400,7 @@ fn binary(op: ScalarOp, dtype: DType, x: Approx, y: Approx, f: f64, ulps: f64) -
                 let t = moved / radius;
                 t / (1.0 - t * t).sqrt()
             };
-            rounded(dtype, f, f.abs(), before, ulps)
+            rounded(dtype, f, f.abs(), before, op.ulps())
         }
         _ => Approx::uncertain(f),
     }

@@ -78,9 +78,7 @@ pub fn interpret_each_with_bounds(
     wanted: &mut dyn FnMut(NodeId) -> bool,
     seen: &mut dyn FnMut(NodeId, Bounded) -> Option<HostTensor>,
 ) -> Result<Vec<Bounded>, InterpError> {
-    let domain = Bounds {
-        ulps: options.function_ulps,
-    };
+    let domain = Bounds;
     let mut each = |id: NodeId, value: &Value| match wanted(id) {
         true => seen(id, value.clone().into_bounded()),
         false => None,
@@ -250,9 +248,7 @@ impl Value {
 }
 
 /// Values with error bounds.
-struct Bounds {
-    ulps: f64,
-}
+struct Bounds;
 
 impl Domain for Bounds {
     type Value = Value;
@@ -358,7 +354,7 @@ impl Domain for Bounds {
                 let updates = operands[1].to_float(dtype);
                 indexing::scatter(shape, axes, &indices, updates.len(), |at, from| {
                     target[at] = match op.combine() {
-                        Some(op) => approx::map(op, dtype, &[target[at], updates[from]], self.ulps),
+                        Some(op) => approx::map(op, dtype, &[target[at], updates[from]]),
                         None => updates[from],
                     };
                 });
@@ -456,7 +452,7 @@ impl Bounds {
                 let at = |i: usize| {
                     let mut v = [Approx::exact(0.0); 3];
                     v.iter_mut().zip(&args).for_each(|(slot, a)| *slot = a[i]);
-                    approx::map(op, dtype, &v[..args.len()], self.ulps)
+                    approx::map(op, dtype, &v[..args.len()])
                 };
                 Ok(Value::float(dtype, shape, (0..count).map(at).collect()))
             }

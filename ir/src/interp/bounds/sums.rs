@@ -251,7 +251,7 @@ impl Product {
 
 /// A maximum or minimum with another element.
 pub(super) fn extreme(op: ScalarOp, x: Approx, y: Approx) -> Approx {
-    approx::map(op, DType::F64, &[x, y], 0.0)
+    approx::map(op, DType::F64, &[x, y])
 }
 
 /// A float monoid under way.
@@ -343,7 +343,7 @@ impl Ring {
                         };
                         term = rounded(accumulator, f, term.magnitude + x.magnitude, before + extra, 0.0);
                     } else {
-                        term = approx::map(product, accumulator, &[term, x], 0.0);
+                        term = approx::map(product, accumulator, &[term, x]);
                     }
                 }
                 *best = extreme(*op, *best, term);

@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::verify::{Place, Report, Rule, Violation};
-use crate::kernel::{Kernel, Memory, Op, Stmt};
+use crate::kernel::{Kernel, Memory, Stmt};
 
 /// Symbol and variable values that refute a fact; empty if none are known.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -64,23 +64,10 @@ impl Walk<'_, '_> {
         let depth = self.vars.len();
         for (i, s) in body.iter().enumerate() {
             self.place.push(i as u32);
+            for a in s.accesses().filter(|a| a.mask.is_none()) {
+                self.access(a.memory, a.index);
+            }
             match s {
-                Stmt::Let {
-                    op:
-                        Op::Load {
-                            memory,
-                            index,
-                            mask: None,
-                        },
-                    ..
-                } => self.access(*memory, index),
-                Stmt::Store {
-                    memory,
-                    index,
-                    mask: None,
-                    ..
-                } => self.access(*memory, index),
-                Stmt::Accumulate { state, .. } => state.iter().for_each(|(m, i)| self.access(*m, i)),
                 Stmt::Loop { var, body, .. } => {
                     self.vars.push(*var);
                     self.block(body);

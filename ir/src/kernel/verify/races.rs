@@ -12,7 +12,8 @@ use rustc_hash::FxHashMap;
 use crate::index::{IndexExpr, IndexNode, VarId};
 use crate::kernel::verify::prove::{nonnegative, search};
 use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
-use crate::kernel::{Access, Bind, Kernel, Memory, Op, Stmt};
+use crate::kernel::visit::walk;
+use crate::kernel::{Access, Bind, Kernel, Memory, Stmt};
 
 /// One access in the text of a kernel.
 #[derive(Clone)]
@@ -77,25 +78,13 @@ pub(super) fn collect(body: &[Stmt], memory: Memory, vars: &mut Vec<VarId>, cond
     let depth = vars.len();
     let mut scope: Rc<[VarId]> = vars[..].into();
     for s in body {
-        let mut touch = |m: &Memory, index: &IndexExpr, writes: bool, masked: bool| {
-            if *m == memory {
-                out.push(Touch {
-                    index: index.clone(),
-                    vars: scope.clone(),
-                    writes,
-                    conditional: conditional || masked,
-                });
-            }
-        };
+        out.extend(s.accesses().filter(|a| a.memory == memory).map(|a| Touch {
+            index: a.index.clone(),
+            vars: scope.clone(),
+            writes: a.effect.writes(),
+            conditional: conditional || a.mask.is_some(),
+        }));
         match s {
-            Stmt::Let {
-                op: Op::Load { memory, index, mask },
-                ..
-            } => touch(memory, index, false, mask.is_some()),
-            Stmt::Store {
-                memory, index, mask, ..
-            } => touch(memory, index, true, mask.is_some()),
-            Stmt::Accumulate { state, .. } => state.iter().for_each(|(m, i)| touch(m, i, true, false)),
             Stmt::Clamp { var, .. } => {
                 vars.push(*var);
                 scope = vars[..].into();
@@ -105,7 +94,10 @@ pub(super) fn collect(body: &[Stmt], memory: Memory, vars: &mut Vec<VarId>, cond
                 collect(body, memory, vars, conditional, out);
                 vars.pop();
             }
-            Stmt::If { body, .. } => collect(body, memory, vars, true, out),
+            s if !s.body().is_empty() => {
+                let conditional = conditional || matches!(s, Stmt::If { .. });
+                collect(s.body(), memory, vars, conditional, out);
+            }
             _ => {}
         }
     }
@@ -268,9 +260,5 @@ fn enumerate(kernel: &Kernel, var: VarId, touches: &[Touch]) -> (bool, Option<Ex
 }
 
 pub(super) fn is_clamped(body: &[Stmt], var: VarId) -> bool {
-    body.iter().any(|s| match s {
-        Stmt::Clamp { var: v, .. } => *v == var,
-        Stmt::Loop { body, .. } | Stmt::If { body, .. } => is_clamped(body, var),
-        _ => false,
-    })
+    walk(body).any(|s| matches!(s, Stmt::Clamp { var: v, .. } if *v == var))
 }

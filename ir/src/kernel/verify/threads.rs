@@ -13,7 +13,8 @@ use crate::index::{IndexExpr, VarId};
 use crate::kernel::verify::prove::search;
 use crate::kernel::verify::races::{Touch, collect, is_clamped, parts, separate};
 use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
-use crate::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt};
+use crate::kernel::visit::{Effect, walk};
+use crate::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
 
 /// The most threads of a block.
 const MAX_THREADS: i64 = 1024;
@@ -49,7 +50,7 @@ pub(super) fn positions(kernel: &Kernel, errors: &mut Vec<Violation>) {
         block: false,
         thread: None,
         condition: false,
-        threads: has_threads(&kernel.body),
+        threads: kernel.statements().any(|s| thread_of(s).is_some()),
     };
     walk.statements(&kernel.body);
 }
@@ -57,32 +58,27 @@ pub(super) fn positions(kernel: &Kernel, errors: &mut Vec<Violation>) {
 /// Register and cache scratch: the first thread loop that writes it.
 fn private_writers(body: &[Stmt], thread: Option<VarId>, kernel: &Kernel, out: &mut [Option<VarId>]) {
     for s in body {
-        let mut write = |m: &Memory| {
-            if let (Memory::Scratch(i), Some(_)) = (m, thread)
-                && kernel.scratch[*i as usize].scope != Scope::Shared
+        for a in s.accesses().filter(|a| a.effect.writes()) {
+            if let (Memory::Scratch(i), Some(_)) = (a.memory, thread)
+                && kernel.scratch[i as usize].scope != Scope::Shared
             {
-                out[*i as usize] = out[*i as usize].or(thread);
+                out[i as usize] = out[i as usize].or(thread);
             }
-        };
-        match s {
-            Stmt::Store { memory, .. } => write(memory),
-            Stmt::Accumulate { state, .. } => state.iter().for_each(|(m, _)| write(m)),
-            Stmt::Loop { var, bind, body } => {
-                let inner = if *bind == Bind::Thread { Some(*var) } else { thread };
-                private_writers(body, inner, kernel, out);
-            }
-            Stmt::If { body, .. } => private_writers(body, thread, kernel, out),
-            _ => {}
         }
+        private_writers(s.body(), thread_of(s).or(thread), kernel, out);
     }
 }
 
-fn has_threads(body: &[Stmt]) -> bool {
-    body.iter().any(|s| match s {
-        Stmt::Loop { bind, body, .. } => *bind == Bind::Thread || has_threads(body),
-        Stmt::If { body, .. } => has_threads(body),
-        _ => false,
-    })
+/// The variable of a thread loop.
+fn thread_of(s: &Stmt) -> Option<VarId> {
+    match s {
+        Stmt::Loop {
+            var,
+            bind: Bind::Thread,
+            ..
+        } => Some(*var),
+        _ => None,
+    }
 }
 
 struct Positions<'k, 'e> {
@@ -106,13 +102,8 @@ impl Positions<'_, '_> {
     fn statements(&mut self, body: &[Stmt]) {
         for (i, s) in body.iter().enumerate() {
             self.place.0.push(i as u32);
+            s.accesses().for_each(|a| self.access(a.memory, a.effect.writes()));
             match s {
-                Stmt::Let {
-                    op: Op::Load { memory, .. },
-                    ..
-                } => self.access(*memory, false),
-                Stmt::Store { memory, .. } => self.access(*memory, true),
-                Stmt::Accumulate { state, .. } => state.iter().for_each(|(m, _)| self.access(*m, true)),
                 Stmt::Barrier if !self.block || self.thread.is_some() => self.error(Rule::BarrierPosition),
                 Stmt::If { body, .. } => {
                     let outer = std::mem::replace(&mut self.condition, true);
@@ -259,7 +250,7 @@ impl<'k> Phases<'k> {
                     let mut inside = self.block(body, kernel, chain, place);
                     chain.pop();
                     self.pair(&inside.pending, &inside.exposed, chain.len(), Some(*var));
-                    if has_barrier(body) {
+                    if walk(body).any(|s| matches!(s, Stmt::Barrier)) {
                         self.synchronized.push(*var);
                     }
                     inside.barrier &= kernel.extents[var.0 as usize].interval(kernel).lo >= 1;
@@ -273,10 +264,12 @@ impl<'k> Phases<'k> {
                     barrier: true,
                     ..Flow::default()
                 },
-                Stmt::Let {
-                    op: Op::Load { memory, .. },
-                    ..
-                } if shared(kernel, *memory) => self.phase(None, std::slice::from_ref(s), chain, place),
+                s if s
+                    .accesses()
+                    .any(|a| a.effect == Effect::Load && shared(kernel, a.memory)) =>
+                {
+                    self.phase(None, std::slice::from_ref(s), chain, place)
+                }
                 Stmt::Clamp { var, .. } => {
                     chain.push(*var);
                     Flow::default()
@@ -297,14 +290,6 @@ impl<'k> Phases<'k> {
         chain.truncate(depth);
         whole
     }
-}
-
-fn has_barrier(body: &[Stmt]) -> bool {
-    body.iter().any(|s| match s {
-        Stmt::Barrier => true,
-        Stmt::Loop { body, .. } | Stmt::If { body, .. } => has_barrier(body),
-        _ => false,
-    })
 }
 
 /// Memory that the threads of a block have in common and that may be written.

@@ -6,6 +6,7 @@ use super::{Checker, PlanPlace, PlanRule};
 use crate::dtype::DType;
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::verify::nonnegative;
+use crate::kernel::visit::walk;
 use crate::kernel::{Access, Bind, Kernel, Memory, Op, Stmt, ValueId};
 use crate::plan::{Gemm, Lines, SlotId, Step};
 use crate::scalar::ScalarOp;
@@ -139,29 +140,15 @@ struct Walk<'k, 't> {
 }
 
 impl<'k> Walk<'k, '_> {
-    fn touch(&mut self, memory: &Memory, index: &'k IndexExpr, mask: Option<ValueId>) {
-        if let Memory::Param(p) = memory
-            && self.touched.contains(p)
-        {
-            self.touches.push((index, mask));
-        }
-    }
-
     fn body(&mut self, body: &'k [Stmt]) {
-        for s in body {
-            match s {
-                Stmt::Let { value, op } => {
-                    if let Op::Load { memory, index, mask } = op {
-                        self.touch(memory, index, *mask);
-                    }
-                    self.ops.insert(*value, op);
+        for s in walk(body) {
+            for a in s.accesses() {
+                if matches!(a.memory, Memory::Param(p) if self.touched.contains(&p)) {
+                    self.touches.push((a.index, a.mask));
                 }
-                Stmt::Store {
-                    memory, index, mask, ..
-                } => self.touch(memory, index, *mask),
-                Stmt::Accumulate { state, .. } => state.iter().for_each(|(m, i)| self.touch(m, i, None)),
-                Stmt::Loop { body, .. } | Stmt::If { body, .. } => self.body(body),
-                Stmt::Clamp { .. } | Stmt::Barrier => {}
+            }
+            if let Stmt::Let { value, op } = s {
+                self.ops.insert(*value, op);
             }
         }
     }

@@ -3,7 +3,8 @@
 use super::{Checker, PlanRule};
 use crate::index::{IndexExpr, IndexNode, VarId};
 use crate::kernel::verify::nonnegative;
-use crate::kernel::{Kernel, Memory, Op, Stmt};
+use crate::kernel::visit::Effect;
+use crate::kernel::{Kernel, Memory, Stmt};
 use crate::plan::{SlotId, Step};
 
 impl Checker<'_> {
@@ -110,28 +111,25 @@ impl<'k> Walk<'k, '_> {
     fn body(&mut self, body: &'k [Stmt]) {
         for (i, s) in body.iter().enumerate() {
             self.block.push(i);
-            match s {
-                Stmt::Let {
-                    op: Op::Load { memory, index, .. },
-                    ..
-                } if *memory == self.read => self.touch(0, index),
-                Stmt::Store { memory, index, .. } if *memory == self.written => self.touch(1, index),
-                Stmt::Accumulate { state, .. } => {
+            for a in s.accesses() {
+                match a.effect {
+                    Effect::Load if a.memory == self.read => self.touch(0, a.index),
+                    Effect::Store if a.memory == self.written => self.touch(1, a.index),
                     // Accumulating into the result reads what the operand may have left there.
-                    for (memory, index) in state {
-                        if *memory == self.written {
-                            self.touch(0, index);
-                            self.touch(1, index);
-                        }
+                    Effect::Accumulate if a.memory == self.written => {
+                        self.touch(0, a.index);
+                        self.touch(1, a.index);
                     }
+                    Effect::Load | Effect::Store | Effect::Accumulate => {}
                 }
+            }
+            match s {
                 Stmt::Loop { var, body, .. } => {
                     self.loops.push((self.block.len() - 1, *var));
                     self.body(body);
                     self.loops.pop();
                 }
-                Stmt::If { body, .. } => self.body(body),
-                _ => {}
+                s => self.body(s.body()),
             }
             self.block.pop();
         }
@@ -200,7 +198,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
     use crate::graph::Monoid;
-    use crate::kernel::{Access, Bind, Param, Scope};
+    use crate::kernel::{Access, Bind, Op, Param, Scope};
 
     /// `b[r, j] = a[r, j] + sum(a[r, ..])` over 3 rows of 4: two passes over each row, the second split in two parts.
     fn row_local(second: impl Fn(IndexExpr, IndexExpr) -> IndexExpr) -> Kernel {

@@ -1,0 +1,65 @@
+//! A warm call into the caller's memory allocates nothing, whatever its inputs are made from.
+
+use ndarray::{Array2, array};
+use tlc::{CompileOptions, DType, Graph, Input, OutputMut, Specialize, inputs, outputs};
+
+fn options() -> CompileOptions {
+    CompileOptions {
+        threads: Some(1),
+        specialize: Specialize::Never,
+        ..CompileOptions::default()
+    }
+}
+
+/// Allocations of the third call.
+fn warm(mut call: impl FnMut()) -> u64 {
+    call();
+    call();
+    allocation_counter::measure(call).count_total
+}
+
+#[test]
+fn a_warm_call_with_slices_arrays_and_scalars_allocates_nothing() {
+    let g = Graph::new("mixed");
+    let n = g.symbol("n", 1..=100);
+    let x = g.input("x", DType::F32, (&n, 2));
+    let y = g.input("y", DType::F32, (&n, 2));
+    let w = g.input("w", DType::F32, [2, 2]);
+    let k = g.input("k", DType::F32, ());
+    g.output("z", &((&x * &k + &y).matmul(&w)));
+    g.output("m", &x.gt(&y));
+    let e = g.compile(&options()).unwrap();
+    let (x, y, w) = (
+        [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0],
+        Array2::<f32>::ones((3, 2)),
+        [[1.0f32, 0.0], [0.0, 2.0]],
+    );
+    let (mut z, mut m) = (Array2::<f32>::zeros((3, 2)), [false; 6]);
+    let mut call = || {
+        e.run_into(&inputs![&x, y.view(), &w, 2.0f32], &mut outputs![&mut z, &mut m])
+            .unwrap();
+    };
+    assert_eq!(warm(&mut call), 0);
+    assert_eq!(z, array![[3.0, 10.0], [7.0, 18.0], [11.0, 26.0]]);
+    assert_eq!(m, [false, true, true, true, true, true]);
+}
+
+#[test]
+fn a_warm_call_with_a_hundred_inputs_without_shapes_allocates_nothing() {
+    const COUNT: usize = 100;
+    let g = Graph::new("many");
+    let tensors: Vec<tlc::Tensor> = (0..COUNT)
+        .map(|k| g.input(&format!("x{k}"), DType::F32, [2, 2]))
+        .collect();
+    let sum = tensors.iter().skip(1).fold(tensors[0].clone(), |sum, t| sum + t);
+    g.output("sum", &sum);
+    let e = g.compile(&options()).unwrap();
+    let data: Vec<Vec<f32>> = (0..COUNT).map(|k| vec![k as f32; 4]).collect();
+    let inputs: Vec<Input<'_>> = data.iter().map(Input::from).collect();
+    let mut sum = [0f32; 4];
+    let mut outputs = [OutputMut::from(&mut sum)];
+    let count = warm(|| e.run_into(&inputs, &mut outputs).unwrap());
+    drop(outputs);
+    assert_eq!(count, 0);
+    assert_eq!(sum, [4950.0; 4]);
+}

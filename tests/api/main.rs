@@ -1,0 +1,6 @@
+//! The interface as its users see it: what goes in, what comes out, and what errors say.
+
+mod allocations;
+mod calls;
+mod print;
+mod recorded;
