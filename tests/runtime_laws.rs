@@ -2,8 +2,8 @@
 //! may be given away, and inputs that do not fit answered with an error that says what would.
 
 use tlc::{
-    Attention, BuildError, CompileOptions, Conv, DType, Executable, Graph, HostTensor, Input, Output, Outputs, Pool, Tensor,
-    inputs, outputs,
+    Attention, BuildError, CompileOptions, Conv, DType, Executable, Graph, HostTensor, Input, Output, Outputs, Pool,
+    Tensor, inputs, outputs,
 };
 use tlc_runtime::executable::RunError;
 

@@ -12,7 +12,8 @@ import opt_einsum
 # Operands of distinct extents, so that the order of an implicit output shows in its shape.
 PATTERNS = [("?b,b->?", "2x3 3"), ("?b->b?", "2x3"), ("?M", "2x3"), ("k?j", "4x2x3"), ("ij->?", "2x3")]
 POINTS = [*range(0x100), *(ord(opt_einsum.get_symbol(n)) for n in range(116, 140)), 0x301, 0x2003, 0x200B, 0x2028, 0x4E00]
-POINTS += [ord(opt_einsum.get_symbol(n)) for n in (5000, 55155, 55156, 60000)] + [0xFFFD, 0x1F600, 0x10FFFF]
+# Not 55156, whose symbol is half a character.
+POINTS += [ord(opt_einsum.get_symbol(n)) for n in (5000, 55155, 60000)] + [0xFFFD, 0x1F600, 0x10FFFF]
 
 
 def shape_text(shape):

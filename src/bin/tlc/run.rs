@@ -84,6 +84,7 @@ pub fn encode(output: &Output, mut writer: &mut dyn Write) -> io::Result<()> {
 }
 
 /// A tensor as the runtime sees it.
+#[cfg(test)]
 pub fn view(tensor: &HostTensor) -> TensorView<'_> {
     TensorView {
         dtype: tensor.dtype(),
