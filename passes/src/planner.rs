@@ -17,13 +17,11 @@ use crate::epilogue;
 use crate::legalize::legalize_for;
 use crate::lower::{Form, lower};
 use crate::memory::{self, AliasDecision};
-use crate::reason::FusionDecision;
 use crate::schedule::{Schedule, schedule, tree};
 
 mod control;
+mod share;
 
-/// Bytes that one chunk of a parallel loop should move at least.
-const CHUNK_BYTES: i64 = 128 * 1024;
 /// Launches that move at most so many bytes are grouped.
 const SMALL_BYTES: i64 = 64 * 1024;
 
@@ -134,16 +132,25 @@ pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned 
     for (i, input) in p.plan.inputs.iter_mut().enumerate() {
         input.slot = p.slot_of.get(&graph.inputs()[i]).copied();
     }
-    for decision in epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches) {
-        let producer = p.values[decision.product.0 as usize];
+    let attached = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
+    // Of each product: where the decisions about what reads it are.
+    let mut decided: FxHashMap<NodeId, Vec<usize>> = FxHashMap::default();
+    if !attached.is_empty() {
+        for (k, d) in clusters.decisions.iter().enumerate() {
+            decided.entry(d.producer).or_default().push(k);
+        }
+    }
+    for decision in attached {
+        let Some(producer) = p.values[decision.product.0 as usize] else {
+            continue;
+        };
         let consumers = &clusters.clusters[decision.cluster].roots;
         let reason = decision.reason.told(graph);
-        let of = |d: &&mut FusionDecision| Some(d.producer) == producer && consumers.contains(&d.consumer);
-        clusters
-            .decisions
-            .iter_mut()
-            .filter(of)
-            .for_each(|d| d.reason = reason.clone());
+        for &k in decided.get(&producer).into_iter().flatten() {
+            if consumers.binary_search(&clusters.decisions[k].consumer).is_ok() {
+                clusters.decisions[k].reason = reason.clone();
+            }
+        }
     }
     memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
     #[cfg(feature = "seeded-faults")]
@@ -304,18 +311,12 @@ impl Planner<'_> {
                     self.plan.slots[s.0 as usize].len.clone() * IndexExpr::from(p.dtype.bytes() * times)
                 })
                 .fold(IndexExpr::ZERO, |a, b| a + b);
-            let extent = self.plan.kernels[kernel.0 as usize]
-                .parallel_extent()
-                .replace(&mut |n| match n {
-                    IndexNode::Sym(s) => symbols.get(s.0 as usize).cloned(),
-                    IndexNode::Var(_) => None,
-                    _ => None,
-                });
-            let each = match (bytes.as_const(), extent.as_const()) {
-                (Some(b), Some(e)) if e > 0 => b / e,
-                _ => 0,
-            };
-            let grain = if each > 0 { (CHUNK_BYTES / each).max(1) } else { 1 };
+            let extent = self.plan.kernels[kernel.0 as usize].parallel_extent();
+            let extent = extent.replace(&mut |n| match n {
+                IndexNode::Sym(s) => symbols.get(s.0 as usize).cloned(),
+                _ => None,
+            });
+            let grain = share::grain(self.target, &extent, &bytes, &nest.flops);
             let pairs = in_place
                 .iter()
                 .map(|&(r, w)| (args[r as usize], args[w as usize]))
@@ -332,7 +333,7 @@ impl Planner<'_> {
                     kernel,
                     args,
                     symbols,
-                    grain: grain as u64,
+                    grain,
                     label: cluster_label(self.graph, c),
                     bytes,
                     flops: nest.flops.clone(),

@@ -19,7 +19,7 @@ use tlc_ir::{Graph, NodeId};
 use tlc_passes::cluster::{Clusters, cluster_at_most};
 use tlc_passes::memory::pack;
 use tlc_passes::planner::{Planned, cluster_label, plan};
-use tlc_passes::reason::{FusionDecision, FusionReason};
+use tlc_passes::reason::FusionDecision;
 use tlc_passes::{Compiled, compile};
 
 use super::kernels::{Meaning, WrongKernel, wrong_kernel, wrong_nest};
@@ -244,16 +244,10 @@ fn in_back_end(finding: Finding, case: &Case, options: &CompileOptions) -> Guilt
 
 /// The fusion with which something begins to fail, of those that `clusters` has.
 fn first_wrong_merge(clusters: &Clusters, fails: &dyn Fn(usize) -> bool) -> Option<FusionDecision> {
-    let inlined = |r: &FusionReason| {
-        matches!(
-            r,
-            FusionReason::OnlyUse | FusionReason::Indices | FusionReason::Recompute { .. }
-        )
-    };
     let merges: Vec<&FusionDecision> = clusters
         .decisions
         .iter()
-        .filter(|d| d.reason.accepted() && !inlined(&d.reason))
+        .filter(|d| d.reason.accepted() && !d.reason.inlines())
         .collect();
     // The least number of fusions that fails: with `low` it does not, with `high` it does.
     let (mut low, mut high) = (0, merges.len());
