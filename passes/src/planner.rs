@@ -22,9 +22,8 @@ use crate::reason::{FusionDecision, FusionStage};
 use crate::schedule::{Schedule, schedule};
 
 mod control;
+mod share;
 
-/// Bytes that one chunk of a parallel loop should move at least.
-const CHUNK_BYTES: i64 = 128 * 1024;
 /// Launches that move at most so many bytes are grouped.
 const SMALL_BYTES: i64 = 64 * 1024;
 
@@ -191,7 +190,7 @@ fn record_epilogues(
         let kernel = &clusters.clusters[decision.cluster].roots;
         let reason = decision.reason.told(graph);
         for &consumer in readers.get(&producer).into_iter().flatten() {
-            if kernel.contains(&consumer) {
+            if kernel.binary_search(&consumer).is_ok() {
                 clusters.ledger.record(FusionDecision {
                     stage: FusionStage::Epilogues,
                     producer,
@@ -338,18 +337,12 @@ impl Planner<'_> {
                     self.plan.slots[s.0 as usize].len.clone() * IndexExpr::from(p.dtype.bytes() * times)
                 })
                 .fold(IndexExpr::ZERO, |a, b| a + b);
-            let extent = self.plan.kernels[kernel.0 as usize]
-                .parallel_extent()
-                .replace(&mut |n| match n {
-                    IndexNode::Sym(s) => symbols.get(s.0 as usize).cloned(),
-                    IndexNode::Var(_) => None,
-                    _ => None,
-                });
-            let each = match (bytes.as_const(), extent.as_const()) {
-                (Some(b), Some(e)) if e > 0 => b / e,
-                _ => 0,
-            };
-            let grain = if each > 0 { (CHUNK_BYTES / each).max(1) } else { 1 };
+            let extent = self.plan.kernels[kernel.0 as usize].parallel_extent();
+            let extent = extent.replace(&mut |n| match n {
+                IndexNode::Sym(s) => symbols.get(s.0 as usize).cloned(),
+                _ => None,
+            });
+            let grain = share::grain(self.target, &extent, &bytes, &nest.flops);
             let pairs = in_place
                 .iter()
                 .map(|&(r, w)| (args[r as usize], args[w as usize]))
@@ -366,7 +359,7 @@ impl Planner<'_> {
                     kernel,
                     args,
                     symbols,
-                    grain: grain as u64,
+                    grain,
                     label: cluster_label(self.graph, c),
                     bytes,
                     flops: nest.flops.clone(),

@@ -151,9 +151,17 @@ type Observe<'a> = dyn FnMut(usize, bool, &[*mut u8], &Binding) + 'a;
 
 /// One step under a binding: everything evaluated.
 enum BoundStep {
-    Launches(Vec<BoundLaunch>),
+    Launches {
+        launches: Vec<BoundLaunch>,
+        /// Whether they are too little work to be shared.
+        alone: bool,
+    },
     Gemm(Box<BoundGemm>),
-    Copy { src: usize, dst: usize, bytes: usize },
+    Copy {
+        src: usize,
+        dst: usize,
+        bytes: usize,
+    },
     Loop(Box<BoundLoop>),
     Call(Box<BoundCall>),
 }

@@ -64,8 +64,8 @@ impl Plan {
         if !l.symbols.is_empty() {
             text += &format!(" symbols {}", self.dims(&l.symbols));
         }
-        let (bytes, flops) = (self.dim(&l.bytes), self.dim(&l.flops));
-        text + &format!(" grain {} bytes {bytes} flops {flops} {}", l.grain, quote(&l.label))
+        let (grain, bytes, flops) = (self.dim(&l.grain), self.dim(&l.bytes), self.dim(&l.flops));
+        text + &format!(" grain {grain} bytes {bytes} flops {flops} {}", quote(&l.label))
     }
 
     fn operand(&self, o: &GemmOperand) -> String {

@@ -207,7 +207,7 @@
 //! walk      = SLOT "axis" INTEGER [ "reverse" ] [ "element" SLOT ] ;
 //! slots     = "(" [ SLOT { "," SLOT } ] ")" ;
 //! launch    = "launch" "kernel" INTEGER "(" [ SLOT { "," SLOT } ] ")" [ "symbols" extents ]
-//!             "grain" INTEGER "bytes" extent "flops" extent STRING ;
+//!             "grain" extent "bytes" extent "flops" extent STRING ;
 //! operand   = SLOT "offset" extent "strides" extents ;
 //!
 //! SLOT      = "$" NUMBER ;

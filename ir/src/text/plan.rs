@@ -584,7 +584,14 @@ impl PlanParser<'_, '_, '_, '_> {
             symbols = self.c.list(TokenKind::RightBracket, "launch", |c| dim(c, names))?;
         }
         self.word("grain", "launch")?;
-        let grain = self.c.integer("grain", 1, i64::MAX)? as u64;
+        let start = self.c.mark();
+        let grain = dim(self.c, &mut self.names)?;
+        if let Some(n) = grain.as_const().filter(|&n| n < 1) {
+            let span = self.c.span_since(start);
+            return Err(self
+                .c
+                .error(span, format!("grain out of range; expected at least 1, found {n}")));
+        }
         self.word("bytes", "launch")?;
         let bytes = dim(self.c, &mut self.names)?;
         self.word("flops", "launch")?;

@@ -226,6 +226,12 @@ pub enum Refusal {
     /// Nothing is accumulated there.
     #[error("nothing is accumulated in i{}", .0.0)]
     NoAccumulation(VarId),
+    /// The kernel would be too large.
+    #[error("the kernel would have {statements} statements")]
+    Statements {
+        /// Statements that it would have, legalized and unrolled.
+        statements: u64,
+    },
     /// The loop does more than to copy.
     #[error("loop i{} does not just copy", .0.0)]
     NotACopy(VarId),

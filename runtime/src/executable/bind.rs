@@ -98,7 +98,8 @@ impl Binding {
                 args: l.args.iter().map(|s| s.0 as usize).collect(),
                 symbols: values,
                 extent,
-                grain: l.grain.max(1),
+                // What overflows is enough work for any number of threads.
+                grain: l.grain.eval_symbols(symbols).map_or(1, |n| n.max(1) as u64),
             };
             arg_count += l.args.len();
             Ok(bound)
@@ -143,7 +144,9 @@ impl Binding {
                 }
             };
             let bound: Result<Vec<BoundLaunch>, RunError> = launches.iter().map(|l| bind_launch(l, 0)).collect();
-            steps.push(BoundStep::Launches(bound?));
+            let launches = bound?;
+            let alone = at_most_one_chunk(&launches);
+            steps.push(BoundStep::Launches { launches, alone });
         }
         let rest = steps.split_off(plan.init.len());
         let (init, steps) = (steps, rest);
@@ -163,4 +166,10 @@ impl Binding {
             rebound: Mutex::default(),
         })
     }
+}
+
+/// Whether launches have no more iterations than one chunk: each is a part of one that its extent and grain say.
+pub(super) fn at_most_one_chunk(launches: &[BoundLaunch]) -> bool {
+    let parts = launches.iter().map(|l| l.extent as f64 / l.grain as f64);
+    parts.sum::<f64>() <= 1.0
 }
