@@ -87,3 +87,19 @@ fn a_mask_in_every_lane_is_not_the_number_of_the_same_bits() {
 }",
     );
 }
+
+#[test]
+fn loops_around_one_that_is_known_to_be_empty_divide_by_nothing() {
+    check(
+        "graph @f(%x: f32[1]) {
+  %0 = iota {axis=0} : i64[8, 2, 0]
+  %1 = reshape %0 : i64[16, 0, 1]
+  %2 = const 6.0 : f32[]
+  %3 = expand %2 : f32[3, 0, 5]
+  %4 = exp %3 : f32[3, 0, 5]
+  %5 = reduce add %4 {axes=[0]} : f32[0, 5]
+  %6 = neg %x : f32[1]
+  return %1, %5, %6
+}",
+    );
+}

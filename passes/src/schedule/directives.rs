@@ -409,7 +409,8 @@ fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, guarded: bool) -> Resul
     let total = kernel.extents[outer.0 as usize].clone() * ei.clone();
     let mut fused = kernel.clone();
     let var = fused.new_var(total);
-    let divisor = if guarded {
+    // Where the inner loop is known to be empty nothing runs, and nothing divides by zero all the same.
+    let divisor = if guarded || ei.is(0) {
         IndexExpr::max(&ei, &IndexExpr::ONE)
     } else {
         ei.clone()
