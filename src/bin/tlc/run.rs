@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::{Value, json};
 use tlc::verify::{Case, nan};
-use tlc::{Executable, HostTensor, Input, MemoryNeed, Output, TensorView};
+use tlc::{Executable, HostTensor, Input, MemoryNeed, Output};
 use tlc_formats::{FormatError, npy};
 
 use crate::args::ModelArgs;
@@ -85,8 +85,8 @@ pub fn encode(output: &Output, mut writer: &mut dyn Write) -> io::Result<()> {
 
 /// A tensor as the runtime sees it.
 #[cfg(test)]
-pub fn view(tensor: &HostTensor) -> TensorView<'_> {
-    TensorView {
+pub fn view(tensor: &HostTensor) -> tlc::TensorView<'_> {
+    tlc::TensorView {
         dtype: tensor.dtype(),
         shape: tensor.shape(),
         data: tensor.aligned_bytes(),
