@@ -362,7 +362,7 @@ fn an_executable_says_what_it_is_in_one_line() {
         format!("{e:?}"),
         "Executable(rows: (x: f32[n, 4]) -> (y: f32[n]), 1 kernel)"
     );
-    let failed: Result<Executable, BuildError> = Graph::new("x").compile(&CompileOptions {
+    let failed: Result<Executable, BuildError> = g.compile(&CompileOptions {
         passes: Some("nonsense".into()),
         ..CompileOptions::default()
     });

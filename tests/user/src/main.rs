@@ -25,6 +25,18 @@ enum Failure {
     Type(WrongType),
 }
 
+impl std::fmt::Display for Failure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failure::Build(e) => e.fmt(f),
+            Failure::Run(e) => e.fmt(f),
+            Failure::Type(e) => e.fmt(f),
+        }
+    }
+}
+
+impl Error for Failure {}
+
 impl From<BuildError> for Failure {
     fn from(e: BuildError) -> Failure {
         Failure::Build(e)
@@ -139,9 +151,9 @@ fn files() -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let mut scorer = Scorer::new().map_err(|e| format!("{e:?}"))?;
+    let mut scorer = Scorer::new()?;
     let x = array![[1.0f32, 1.0, 5.0], [0.0, 0.0, -1.0]];
-    let y = scorer.score(&x, &[true, true, false]).map_err(|e| format!("{e:?}"))?;
+    let y = scorer.score(&x, &[true, true, false])?;
     assert_eq!(y, [0.5, 0.5, 0.0, 0.5, 0.5, 0.0]);
     let best = scorer.latest.take().ok_or("a result")?;
     assert_eq!(best.as_array::<i64, Ix1>()?, array![2, 0]);
