@@ -42,7 +42,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tlc_runtime::process::{self, EndingAllocator, LastWords, Stream};
+use tlc_runtime::process::{self, LastWords, Stream};
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches, ValueEnum};
 
@@ -54,8 +54,9 @@ use stages::Stages;
 
 /// Ends the process with exit code 5 where an allocation fails that nobody handles. Unit tests link a crate that counts
 /// allocations, which has an allocator of its own.
-#[cfg_attr(not(test), global_allocator)]
-static ALLOCATOR: EndingAllocator = EndingAllocator;
+#[cfg(not(test))]
+#[global_allocator]
+static ALLOCATOR: process::EndingAllocator = process::EndingAllocator;
 
 /// Set if results are JSON, for those who cannot ask the console.
 static FOR_PROGRAMS: AtomicBool = AtomicBool::new(false);
