@@ -21,7 +21,7 @@ use tlc_passes::cluster::{Clusters, cluster_at_most};
 use tlc_passes::memory::pack;
 use tlc_passes::pipeline::{Ran, rewrite};
 use tlc_passes::planner::{Planned, cluster_label, plan};
-use tlc_passes::reason::FusionDecision;
+use tlc_passes::reason::{FusionDecision, FusionReason};
 use tlc_passes::{Compiled, compile};
 
 use super::kernels::{Meaning, WrongKernel, wrong_kernel, wrong_nest};
