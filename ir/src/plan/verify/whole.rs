@@ -61,11 +61,11 @@ fn thoroughly(plan: &Plan) -> Result<(), Box<Fault>> {
             }));
         }
     }
-    let bodies = plan.init.iter().chain(&plan.steps).filter_map(|step| match step {
+    let mut bodies = plan.init.iter().chain(&plan.steps).filter_map(|step| match step {
         Step::Loop(l) => Some(&l.body),
         _ => None,
     });
-    bodies.map(thoroughly).collect()
+    bodies.try_for_each(thoroughly)
 }
 
 /// The kernels of a plan under some values of its symbols.
