@@ -81,8 +81,8 @@ pub mod tlir;
 pub mod verify;
 
 pub use compile::{
-    Broken, BuildError, CompileOptions, Executable, Input, Output, OutputMut, Outputs, Specialization, Specialize, Verdict,
-    WrongType, compile_ir,
+    Broken, BuildError, CompileOptions, Executable, Input, Output, OutputMut, Outputs, Specialization, Specialize,
+    Verdict, WrongType, compile_ir,
 };
 pub use datum::Datum;
 pub use dim::{Axes, Dim, IntoShape, keep};

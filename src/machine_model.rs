@@ -1,7 +1,7 @@
 //! What times are compared with: the speeds that `tlc hwbench` measured on this machine, or assumed ones.
 //!
-//! Only predictions read these. Compilation does not: what a schedule decides follows from sizes, never from speeds, so that
-//! a measurement changes no result.
+//! Only predictions read these. Compilation does not: what a schedule decides follows from sizes, and how much work a thread is
+//! given at a time from assumed speeds, so that a measurement changes nothing.
 
 use tlc_ir::Target;
 use tlc_runtime::hwbench::HwBench;

@@ -21,7 +21,7 @@ fn explain_says_which_machine_its_times_are_for() {
 }
 
 #[test]
-fn speeds_decide_nothing() {
+fn speeds_decide_nothing_that_results_depend_on() {
     let graph = model().finish().expect("no errors");
     let plan = |target: Target| {
         let options = tlc_passes::Options {
@@ -29,7 +29,16 @@ fn speeds_decide_nothing() {
             ..Default::default()
         };
         let compiled = tlc_passes::compile(&graph, &options).expect("it compiles");
-        format!("{:?}", compiled.planned.plan)
+        // All but how much work a thread gets at a time, which changes no result.
+        let text = compiled.planned.plan.to_string();
+        let lines = text.lines().map(|line| match line.split_once(" grain ") {
+            Some((before, after)) => {
+                let (_, rest) = after.split_once(" bytes ").expect("a launch says what it moves");
+                format!("{before} bytes {rest}")
+            }
+            None => line.to_string(),
+        });
+        lines.collect::<Vec<_>>()
     };
     let assumed = Target::default();
     let measured = Target {

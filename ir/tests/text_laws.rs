@@ -150,7 +150,17 @@ fn survives(bytes: &[u8]) {
         Ok(module) => {
             for graph in &module.graphs {
                 let text = String::from_utf8_lossy(bytes);
-                assert_eq!(verify(graph), [], "{text}");
+                // A graph without outputs is read, so that what else is wrong with it is reported as well.
+                let mut errors = verify(graph);
+                if graph.outputs().is_empty() {
+                    let last = errors.pop().map(|e| e.to_string());
+                    assert_eq!(
+                        last.as_deref(),
+                        Some("the graph has no outputs; expected at least one"),
+                        "{text}"
+                    );
+                }
+                assert_eq!(errors, [], "{text}");
                 let printed = graph.to_string();
                 let again =
                     parse_graph(&printed, &mut no_data).unwrap_or_else(|e| panic!("{}\n{printed}\n{text}", e[0]));

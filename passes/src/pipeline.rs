@@ -321,7 +321,7 @@ mod tests {
   %0 = loop %x {trip=2, carried=1, slices=[], stacks=[]} body @inner(%i: i64[], %v: f32[4]) {
     %0 = neg %v : f32[4]
     return %0
-  } : f32[4]
+  } : (f32[4])
   %1 = project %0 {result=0} : f32[4]
   return %1
 }";

@@ -139,27 +139,27 @@ fn what_onnx_cannot_say_is_refused_by_node_and_reason() {
         (
             "%k: u64[]",
             "%0 = random %k {stream=0} : u32[4]\n return %0",
-            "%1 random at 2:2: ONNX does not say which random numbers a generator gives",
+            "%0 random at 2:2: ONNX does not say which random numbers a generator gives",
         ),
         (
             "%x: f32[4]",
             "%0 = scan max %x {axis=0} : f32[4] from \"peak\"\n return %0",
-            "%1 scan of node 'peak': ONNX has no running max, only running sums and products",
+            "%0 scan of node 'peak': ONNX has no running max, only running sums and products",
         ),
         (
             "%x: f32[4]",
             "%0 = atan2 %x, %x : f32[4]\n return %0",
-            "%1 atan2 at 2:2: ONNX has no angle of a point (Atan takes the quotient, which loses the quadrant)",
+            "%0 atan2 at 2:2: ONNX has no angle of a point (Atan takes the quotient, which loses the quadrant)",
         ),
         (
             "%x: f32[4]",
             "%0 = iota {axis=0} : f32[n]\n return %0",
-            "%1 iota at 2:2: the size `n` is told by no input's shape; expected --set n=N or an input of that extent",
+            "%0 iota at 2:2: the size `n` is told by no input's shape; expected --set n=N or an input of that extent",
         ),
         (
             "%x: f8e5m2[4]",
             "%0 = bitcast %x : u4[4]\n return %0",
-            "%1 bitcast at 2:2: ONNX's BitCast takes no f8e5m2 for u4",
+            "%0 bitcast at 2:2: ONNX's BitCast takes no f8e5m2 for u4",
         ),
         (
             "%x: f32[4], %y: f32[4]",

@@ -31,7 +31,7 @@ fn the_operation_inside_of_a_fused_kernel_is_named() {
     let executable = compile_ir(&case.graph, &CompileOptions::default()).unwrap();
     let found = check_nan(&case, &executable).unwrap();
     let first = found.first.expect("a NaN");
-    assert_eq!(first.operation, "log");
+    assert_eq!(first.operation, "%1 log");
     assert_eq!(
         (first.index, first.operands, first.count),
         (vec![2], vec!["-2.0".to_string()], 1)
