@@ -15,6 +15,7 @@ use std::time::Instant;
 
 use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
+use tlc_ir::plan::verify::{Fault, check, check_thoroughly};
 use tlc_ir::{Graph as IrGraph, IndexExpr, Target, TensorType};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::{Compiled, Options, memory};
@@ -40,7 +41,7 @@ pub struct CompileOptions {
     pub passes: Option<String>,
     /// The most bytes that an einsum intermediate may have.
     pub max_memory_bytes: Option<u64>,
-    /// Values by name of symbols that are the extent of no input.
+    /// Values by name of symbols that are the extent of no input. A name that the graph does not have is an error.
     pub symbols: Vec<(String, i64)>,
     /// When versions for fixed sizes are made of a graph whose sizes are symbols.
     pub specialize: Specialize,
@@ -56,6 +57,14 @@ pub enum BuildError {
     /// The graph breaks a rule of the language (a bug in whatever made it).
     #[error("the graph is not valid: {}", .0.iter().map(|e| e.to_string()).collect::<Vec<_>>().join("; "))]
     Invalid(Vec<VerifyError>),
+    /// [`CompileOptions::symbols`] names a size that the graph does not have.
+    #[error("no size is called `{name}`; expected {}", known_text(.known))]
+    UnknownSymbol {
+        /// The name.
+        name: String,
+        /// The names of the graph's sizes.
+        known: Vec<String>,
+    },
     /// A pass failed.
     #[error(transparent)]
     Pass(#[from] PassError),
@@ -65,6 +74,37 @@ pub enum BuildError {
     /// The code generator does not know this machine.
     #[error(transparent)]
     Machine(#[from] JitError),
+    /// What was compiled breaks a rule of its language, so that it may not run: a bug in tlc.
+    #[error("a bug in tlc: {}", .0.fault)]
+    Broken(Box<Broken>),
+}
+
+/// A graph that was compiled wrongly, as the verifiers of plans and kernels found.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Broken {
+    /// What is wrong with what was made of it.
+    pub fault: Fault,
+    /// The graph that was to be compiled.
+    pub graph: IrGraph,
+}
+
+fn known_text(known: &[String]) -> String {
+    match known {
+        [] => "none: every size is fixed".into(),
+        names => names.join(", "),
+    }
+}
+
+/// An error if a value is given for a size that the graph does not have.
+fn check_symbols(graph: &IrGraph, given: &[(String, i64)]) -> Result<(), BuildError> {
+    match given.iter().find(|(name, _)| graph.find_symbol(name).is_none()) {
+        None => Ok(()),
+        Some((name, _)) => Err(BuildError::UnknownSymbol {
+            name: name.clone(),
+            known: graph.symbols().iter().map(|s| s.name.clone()).collect(),
+        }),
+    }
 }
 
 /// Threads, memory and code generator, shared by executables.
@@ -153,6 +193,7 @@ impl Compiler {
             target: machine.target.clone(),
             pipeline,
             max_memory_bytes: options.max_memory_bytes,
+            ..Options::default()
         };
         Ok(Compiler {
             machine,
@@ -166,15 +207,27 @@ impl Compiler {
         Ok(tlc_passes::compile(graph, &self.options)?)
     }
 
-    /// The code for what was decided, made by so many threads.
-    fn load(&self, compiled: Compiled, compiling: usize) -> Result<Version, BuildError> {
-        let plan = compiled.planned.plan.clone();
-        #[cfg(feature = "seeded-faults")]
-        let plan = {
-            let mut plan = plan;
-            tlc_passes::faults::before_load(&mut plan);
-            plan
+    /// The code for what was decided about a graph, made by so many threads. Every plan and kernel that is to run passes here,
+    /// and none that its verifier refuses gets further. In builds with debug assertions that is a panic.
+    fn load(&self, graph: &IrGraph, compiled: Compiled, compiling: usize) -> Result<Version, BuildError> {
+        let mut plan = compiled.planned.plan.clone();
+        let checked = {
+            let _span = tracing::info_span!("pass", name = "verify").entered();
+            match cfg!(debug_assertions) {
+                true => check_thoroughly(&plan),
+                false => check(&plan),
+            }
         };
+        if let Err(fault) = checked {
+            #[cfg(all(debug_assertions, not(feature = "seeded-faults")))]
+            panic!("{fault}\n{graph}{plan}");
+            #[cfg(not(all(debug_assertions, not(feature = "seeded-faults"))))]
+            return Err(BuildError::Broken(Box::new(Broken {
+                fault: *fault,
+                graph: graph.clone(),
+            })));
+        }
+        tlc_passes::made::before_load(&mut plan);
         let inner = tlc_runtime::executable::Executable::compiled_on(
             compiling,
             plan,
@@ -198,8 +251,9 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
     if !errors.is_empty() {
         return Err(BuildError::Invalid(errors));
     }
+    check_symbols(graph, &options.symbols)?;
     let threads = compiler.machine.threads.threads();
-    let general = compiler.load(compiler.decide(graph)?, threads)?;
+    let general = compiler.load(graph, compiler.decide(graph)?, threads)?;
     let target = compiler.machine.target.clone();
     let bound_by_inputs = graph.symbols().iter().any(|s| s.upper.is_none());
     let specializations =

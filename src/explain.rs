@@ -4,12 +4,13 @@
 use std::fmt::Write;
 
 use tlc_ir::graph::Origin;
-use tlc_ir::index::IndexExpr;
-use tlc_ir::plan::{Gemm, HostCall, Launch, Layout, Plan, SlotId, Step};
+use tlc_ir::index::{IndexExpr, IndexNode};
+use tlc_ir::plan::{Gemm, HostCall, Launch, Layout, Plan, Repeat, SlotId, Step};
 use tlc_ir::{Graph, NodeId, NodeKind, SymId, Target};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::Clusters;
 use tlc_passes::planner::{LaunchReport, Planned};
+use tlc_runtime::executable::LoopTime;
 
 /// What one step costs, as predicted from the machine model.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,10 +31,6 @@ pub struct StepCost {
     pub predicted_ns: Option<f64>,
     /// What bounds it: `bytes` or `flops`.
     pub bound: &'static str,
-}
-
-fn constant(e: &IndexExpr) -> Option<u64> {
-    e.as_const().and_then(|v| u64::try_from(v).ok())
 }
 
 /// The least time, in nanoseconds, that a target needs to move `bytes` and compute `flops` at full width (a library's
@@ -70,9 +67,22 @@ type Floor = fn(&Target, u64, u64) -> (f64, &'static str);
 struct Costs<'a> {
     plan: &'a Plan,
     target: &'a Target,
+    /// The plan's symbols, as far as they are known.
+    sizes: Vec<Option<i64>>,
+    /// What a call measured in the plan's loops; nothing is known of loops otherwise but their trip counts.
+    loops: Option<&'a [LoopTime]>,
 }
 
-impl Costs<'_> {
+impl<'a> Costs<'a> {
+    fn value(&self, e: &IndexExpr) -> Option<u64> {
+        let known = |s: SymId| self.sizes.get(s.0 as usize).copied().flatten();
+        let bound = e.replace(&mut |n| match n {
+            IndexNode::Sym(s) => known(*s).map(IndexExpr::Const),
+            _ => None,
+        });
+        bound.as_const().and_then(|v| u64::try_from(v).ok())
+    }
+
     /// The cost of a step, whose least time `floor` gives from bytes and operations; `usual` bounds it where sizes are unknown.
     fn cost(
         &self,
@@ -86,14 +96,13 @@ impl Costs<'_> {
             let name = |s: SymId| named(s).unwrap_or_else(|| format!("s{}", s.0));
             e.display(&name).to_string()
         };
-        let known = constant(bytes)
-            .zip(constant(flops))
-            .map(|(b, f)| floor(self.target, b, f));
+        let (b, f) = (self.value(bytes), self.value(flops));
+        let known = b.zip(f).map(|(b, f)| floor(self.target, b, f));
         StepCost {
             label,
             step,
-            bytes: constant(bytes),
-            flops: constant(flops),
+            bytes: b,
+            flops: f,
             bytes_formula: formula(bytes),
             flops_formula: formula(flops),
             predicted_ns: known.map(|k| k.0),
@@ -105,6 +114,101 @@ impl Costs<'_> {
         let step = format!("kernel {}", l.kernel.0);
         self.cost(step, l.label.clone(), (&l.bytes, &l.flops), (kernel_floor_ns, "bytes"))
     }
+
+    fn of(&self, steps: &[Step]) -> Vec<(usize, StepCost)> {
+        let mut out = Vec::new();
+        for (number, step) in steps.iter().enumerate() {
+            match step {
+                Step::Launch(l) => out.push((number, self.launch(l))),
+                Step::Group(all) => out.extend(all.iter().map(|l| (number, self.launch(l)))),
+                Step::Gemm(g) => {
+                    let [bytes, flops] = gemm_work(self.plan, g);
+                    let (step, label) = match &g.epilogue {
+                        None => ("library matmul".into(), g.label.clone()),
+                        Some(e) => (
+                            format!("library matmul + kernel {}", e.launch.kernel.0),
+                            format!("{} then {}", g.label, e.launch.label),
+                        ),
+                    };
+                    out.push((number, self.cost(step, label, (&bytes, &flops), (floor_ns, "flops"))));
+                }
+                Step::Copy { src, .. } => {
+                    let slot = &self.plan.slots[src.0 as usize];
+                    let bytes = slot.len.clone() * IndexExpr::from(2 * slot.dtype.bytes());
+                    let label = format!("copy {}", slot.name);
+                    let work = (&bytes, &IndexExpr::ZERO);
+                    out.push((number, self.cost("copy".into(), label, work, (floor_ns, "bytes"))));
+                }
+                Step::Loop(l) => out.push((number, self.repeat(number, l))),
+                Step::Call(c) => {
+                    let [bytes, flops] = call_work(self.plan, c);
+                    let (step, label) = ("host call".into(), c.label.clone());
+                    out.push((
+                        number,
+                        self.cost(step, label, (&bytes, &flops), (kernel_floor_ns, "flops")),
+                    ));
+                }
+            }
+        }
+        out
+    }
+
+    /// The cost of a loop. The formulas say what all iterations cost that the trip count allows, or one where it does not say;
+    /// the least time is that of the iterations that run, if their number is known before a call, or was counted in one.
+    fn repeat(&self, number: usize, l: &Repeat) -> StepCost {
+        let one = work_of(&l.body, &l.body.steps);
+        let times = l.trip.clone().unwrap_or(IndexExpr::ONE);
+        let [bytes, flops] = one.map(|e| l.outer(&e) * times.clone());
+        let step = format!("loop of {}", counted(l.body.steps.len(), "step"));
+        let mut cost = self.cost(step, l.label.clone(), (&bytes, &flops), (kernel_floor_ns, "bytes"));
+        cost.predicted_ns = None;
+        let Some(inside) = self.inside(number, l) else {
+            return cost;
+        };
+        let sum = |part: fn(&StepCost) -> Option<u64>| -> Option<u64> {
+            let each = inside.iter().map(|(_, c, times)| part(c)?.checked_mul(*times));
+            each.sum()
+        };
+        // Each iteration by itself: what one moves may stay in a cache that all of them together would not fit in.
+        let each = inside.iter().map(|(_, c, times)| Some(c.predicted_ns? * *times as f64));
+        cost.predicted_ns = each.sum();
+        let of = |bound: &str| -> f64 {
+            let those = inside.iter().filter(|(_, c, _)| c.bound == bound);
+            those
+                .filter_map(|(_, c, times)| Some(c.predicted_ns? * *times as f64))
+                .sum()
+        };
+        cost.bound = if of("flops") > of("bytes") { "flops" } else { "bytes" };
+        (cost.bytes, cost.flops) = (sum(|c| c.bytes), sum(|c| c.flops));
+        cost
+    }
+
+    fn inner_sizes(&self, l: &Repeat) -> Vec<Option<i64>> {
+        let size = |e: &IndexExpr| self.value(e).and_then(|v| i64::try_from(v).ok());
+        l.symbols.iter().map(size).collect()
+    }
+
+    /// The costs of a loop's steps, and how often each counts: `None` if nobody knows how many iterations run.
+    fn inside(&self, number: usize, l: &Repeat) -> Option<Vec<InnerCost>> {
+        let time = self.loops.and_then(|all| all.iter().find(|t| t.step == number));
+        let all_run = l.count.is_none() && l.condition.is_none() && l.follows.is_none();
+        let iterations = match (time, &l.trip) {
+            (Some(time), _) => time.iterations,
+            (None, Some(trip)) if all_run => self.value(trip)?,
+            (None, _) => return None,
+        };
+        let body = Costs {
+            plan: &l.body,
+            target: self.target,
+            sizes: self.inner_sizes(l),
+            loops: time.map(|t| &t.loops[..]),
+        };
+        // What was counted in a loop inside was counted in all iterations together.
+        let is_loop = |k: usize| matches!(l.body.steps[k], Step::Loop(_));
+        let times = |k: usize| if time.is_some() && is_loop(k) { 1 } else { iterations };
+        let costs = body.of(&l.body.steps).into_iter();
+        Some(costs.map(|(k, cost)| (k, cost, times(k))).collect())
+    }
 }
 
 /// The cost of every step; launches of a group count one by one under the number of their step.
@@ -113,55 +217,53 @@ pub fn step_costs(plan: &Plan, target: &Target) -> Vec<(usize, StepCost)> {
 }
 
 fn costs_of(plan: &Plan, steps: &[Step], target: &Target) -> Vec<(usize, StepCost)> {
-    let costs = Costs { plan, target };
-    let mut out = Vec::new();
-    for (number, step) in steps.iter().enumerate() {
-        match step {
-            Step::Launch(l) => out.push((number, costs.launch(l))),
-            Step::Group(all) => out.extend(all.iter().map(|l| (number, costs.launch(l)))),
-            Step::Gemm(g) => {
-                let [bytes, flops] = gemm_work(plan, g);
-                let (step, label) = match &g.epilogue {
-                    None => ("library matmul".into(), g.label.clone()),
-                    Some(e) => (
-                        format!("library matmul + kernel {}", e.launch.kernel.0),
-                        format!("{} then {}", g.label, e.launch.label),
-                    ),
-                };
-                out.push((number, costs.cost(step, label, (&bytes, &flops), (floor_ns, "flops"))));
-            }
-            Step::Copy { src, .. } => {
-                let slot = &plan.slots[src.0 as usize];
-                let bytes = slot.len.clone() * IndexExpr::from(2 * slot.dtype.bytes());
-                let label = format!("copy {}", slot.name);
-                let none = IndexExpr::Const(0);
-                out.push((
-                    number,
-                    costs.cost("copy".into(), label, (&bytes, &none), (floor_ns, "bytes")),
-                ));
-            }
-            Step::Loop(l) => {
-                // What an iteration costs, as often as the trip count says; once where it does not say.
-                let body = work_of(&l.body, &l.body.steps);
-                let times = l.trip.clone().unwrap_or(IndexExpr::ONE);
-                let [bytes, flops] = body.map(|e| l.outer(&e) * times.clone());
-                let step = format!("loop of {}", counted(l.body.steps.len(), "step"));
-                out.push((
-                    number,
-                    costs.cost(step, l.label.clone(), (&bytes, &flops), (kernel_floor_ns, "bytes")),
-                ));
-            }
-            Step::Call(c) => {
-                let [bytes, flops] = call_work(plan, c);
-                let label = c.label.clone();
-                out.push((
-                    number,
-                    costs.cost("host call".into(), label, (&bytes, &flops), (kernel_floor_ns, "flops")),
-                ));
-            }
-        }
+    let costs = Costs {
+        plan,
+        target,
+        sizes: vec![],
+        loops: None,
+    };
+    costs.of(steps)
+}
+
+/// The cost of every step of a call whose inputs say that the plan's symbols are `sizes`, and in whose loops so many iterations
+/// ran. As [`step_costs`].
+pub fn step_costs_of_call(
+    plan: &Plan,
+    target: &Target,
+    sizes: &[Option<i64>],
+    loops: &[LoopTime],
+) -> Vec<(usize, StepCost)> {
+    call_costs(plan, target, sizes, loops).of(&plan.steps)
+}
+
+fn call_costs<'a>(plan: &'a Plan, target: &'a Target, sizes: &[Option<i64>], loops: &'a [LoopTime]) -> Costs<'a> {
+    Costs {
+        plan,
+        target,
+        sizes: sizes.to_vec(),
+        loops: Some(loops),
     }
-    out
+}
+
+/// A step of a loop's body: its number there, its cost in one iteration (or, of a loop inside, in all), and how often that
+/// counts in a call.
+pub type InnerCost = (usize, StepCost, u64);
+
+/// The costs of the steps of the loop that is step `number` of the plan, as [`step_costs_of_call`] counts them, and the sizes of
+/// its body's symbols. `None` if that step is no loop, or nobody knows how many iterations run.
+pub fn inner_costs_of_call(
+    plan: &Plan,
+    target: &Target,
+    sizes: &[Option<i64>],
+    loops: &[LoopTime],
+    number: usize,
+) -> Option<(Vec<InnerCost>, Vec<Option<i64>>)> {
+    let Step::Loop(l) = plan.steps.get(number)? else {
+        return None;
+    };
+    let costs = call_costs(plan, target, sizes, loops);
+    Some((costs.inside(number, l)?, costs.inner_sizes(l)))
 }
 
 /// Bytes and operations of a host function; a comparison counts one.
@@ -276,20 +378,21 @@ pub fn time_text(ns: f64) -> String {
     }
 }
 
-/// A node and what it does, with its name in the model that it came from: `%3 reduce add 'layer.1/ReduceSum'`.
+/// A value, what computes it, and the name of that in the model that it came from: `%3 reduce add 'layer.1/ReduceSum'`. Values
+/// have the names of the text that was read (see [`Graph::value_name`]).
 pub(crate) fn operation_text(graph: &Graph, node: NodeId) -> String {
-    format!("{node} {}", unnumbered_text(graph, node))
+    format!("{} {}", graph.value_name(node), unnamed_text(graph, node))
 }
 
 /// What a node does, with its name in the model that it came from.
-pub(crate) fn unnumbered_text(graph: &Graph, node: NodeId) -> String {
+fn unnamed_text(graph: &Graph, node: NodeId) -> String {
     let n = graph.node(node);
     let mut text = match &n.kind {
         NodeKind::Call(function) => function.name().to_string(),
         NodeKind::Reduce { monoid, .. } => format!("reduce {}", monoid.name()),
         kind => kind.name().to_string(),
     };
-    if let Origin::Named(_) = &n.origin {
+    if let Origin::Named(_) = n.origin.recorded() {
         text += &format!(" {}", n.origin);
     }
     text
@@ -321,7 +424,7 @@ pub fn explain(compiled: &Compiled, target: &Target) -> String {
 fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::fmt::Result {
     write_size(out, &compiled.graph, &compiled.clusters, &compiled.planned.plan)?;
     for p in &compiled.paths {
-        writeln!(out, "\ncontraction order of {}:", p.node)?;
+        writeln!(out, "\ncontraction order of {}:", p.value)?;
         for line in p.path.to_string().lines() {
             writeln!(out, "  {line}")?;
         }
@@ -439,7 +542,8 @@ fn write_plan(
         writeln!(
             out,
             "\nbody of {} in @{}, once for each iteration",
-            body.node, graph.name
+            graph.value_name(body.node),
+            graph.name
         )?;
         write_size(out, &body.graph, &body.clusters, &body.planned.plan)?;
         write_plan(out, &body.graph, &body.clusters, &body.planned, target)?;

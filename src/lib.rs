@@ -81,7 +81,7 @@ pub mod tlir;
 pub mod verify;
 
 pub use compile::{
-    BuildError, CompileOptions, Executable, Input, Output, OutputMut, Outputs, Specialization, Specialize, Verdict,
+    Broken, BuildError, CompileOptions, Executable, Input, Output, OutputMut, Outputs, Specialization, Specialize, Verdict,
     WrongType, compile_ir,
 };
 pub use datum::Datum;
@@ -106,7 +106,7 @@ pub use tensor::Tensor;
 pub use tlc_ir::graph::{Monoid, ScatterOp, Semiring};
 pub use tlc_ir::tensor::TensorError;
 pub use tlc_ir::{DType, Element, HostTensor, Scalar};
-pub use tlc_runtime::executable::{MemoryNeed, RunError, StepTime, TensorView, Watched};
+pub use tlc_runtime::executable::{LoopTime, MemoryNeed, RunError, StepTime, TensorView, Watched};
 pub use tlc_runtime::mmap::MappedFile;
 pub use tlc_runtime::pool::default_threads;
 

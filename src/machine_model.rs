@@ -21,12 +21,12 @@ pub fn cache_directory() -> Option<std::path::PathBuf> {
     Some(base.join("tlc"))
 }
 
-/// What `tlc hwbench` measured, if it did on this processor.
+/// What `tlc hwbench` measured, if it did on this processor, and undisturbed.
 pub fn measured() -> Option<HwBench> {
     let text = std::fs::read_to_string(cache_directory()?.join("hwbench.json")).ok()?;
     HwBench::from_json(&text)
         .ok()
-        .filter(|b| b.is_of(&MachineInfo::detect_without_gpu()))
+        .filter(|b| b.is_of(&MachineInfo::detect_without_gpu()) && !b.is_disturbed())
 }
 
 /// A target with the speeds to compare with: measured where that was done, assumed elsewhere; and which of the two. For all

@@ -5,7 +5,8 @@
 //!   names a file, and a link that leads out of the folder is refused.
 //! - A text that was written with weights begins with the line `// weights ID`, and the weights' metadata say the same `ID`, which
 //!   differs where any element does: so a text beside the weights of another one (an import that was killed between the two)
-//!   is an error, and never computes with them. A text without that line takes any weights, and so do weights without it.
+//!   is an error, and never computes with them. One that says its `ID` beside one that does not is an error too: nobody knows
+//!   whether they belong together. Only where neither says one, a text takes any weights.
 //! - [`parse`] of what [`print`](fn@print) made, with the weights that [`write_weights`] wrote, is the same graph: the same operations on the
 //!   same bits under the same names, so that it compiles to the same results.
 //! - Weights are mapped, and shared with the graph where they lie, unless their place in the file is not a multiple of
@@ -84,10 +85,18 @@ pub fn content_id<'t>(tensors: impl IntoIterator<Item = (&'t str, &'t HostTensor
     format!("{:016x}", hasher.finish())
 }
 
+/// The line that says which weights a text is for, if it has one among the comments that it begins with.
+pub fn weights_line(text: &[u8]) -> Option<&str> {
+    let lines = text
+        .split(|&b| b == b'\n')
+        .map(|line| str::from_utf8(line).unwrap_or_default());
+    let mut comments = lines.take_while(|line| line.trim().is_empty() || line.trim_start().starts_with("//"));
+    comments.find(|line| line.starts_with(WEIGHTS)).map(str::trim_end)
+}
+
 /// The number of the weights that a text is for, if it says so.
 fn weights_of(text: &[u8]) -> Option<&str> {
-    let line = text.split(|&b| b == b'\n').next()?;
-    str::from_utf8(line).ok()?.strip_prefix(WEIGHTS).map(str::trim)
+    weights_line(text)?.strip_prefix(WEIGHTS).map(str::trim)
 }
 
 /// Writes the weights of a text.
@@ -210,15 +219,24 @@ impl Weights {
         })
     }
 
-    /// The weights, unless they say that they are those of another text.
+    /// The weights, unless they or the text say that the two do not belong together.
     fn belonging_to(self, text: &[u8]) -> Result<Weights, String> {
+        let file = &self.file;
         match (weights_of(text), &self.id) {
-            (Some(expected), Some(found)) if expected != found => Err(format!(
-                "{} has the weights of another text ({found}, this one's are {expected}), as after an import that was cut off; \
-                 import the model again",
-                self.file
+            (Some(expected), Some(found)) if expected == found => Ok(self),
+            (None, None) => Ok(self),
+            (Some(expected), Some(found)) => Err(format!(
+                "{file} has the weights of another text ({found}, this one's are {expected}), as after an import that was cut off; \
+                 import the model again"
             )),
-            _ => Ok(self),
+            (Some(expected), None) => Err(format!(
+                "{file} does not say which text its weights are for, and this one's are {expected}; import the model again, or \
+                 remove the text's line `{WEIGHTS}{expected}` to take any"
+            )),
+            (None, Some(found)) => Err(format!(
+                "{file} has the weights of the text that begins with `{WEIGHTS}{found}`, and this one lacks that line; import the \
+                 model again"
+            )),
         }
     }
 

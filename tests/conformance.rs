@@ -188,7 +188,7 @@ fn case(folder: &Path) -> Result<(), Ending> {
         let open: Vec<&str> = all.iter().copied().filter(|n| !initialized.contains(n)).collect();
         let names = if inputs.len() == all.len() { all } else { open };
         let values: BTreeMap<&str, &HostTensor> = names.into_iter().zip(&inputs).collect();
-        let given = |name: &str| values.get(name).map(|v| (*v).clone());
+        let given = |name: &str, _: DType| values.get(name).map(|v| (*v).clone());
         let options = ImportOptions {
             folder: Some(folder),
             values: Some(&given),

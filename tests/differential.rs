@@ -1,7 +1,9 @@
 //! Random graphs over all node kinds and dtypes: compiled results against the interpreter, within its derived error bound,
 //! and bitwise equal between thread counts.
 //!
-//! `TLC_SEEDS=from..to` runs other seeds than the recorded ones, `TLC_SEED=n` prints one.
+//! `TLC_SEEDS=from..to` runs other seeds than the recorded ones, for as long as one likes: failures are printed as they are found,
+//! and the file that `TLC_AT` names holds the seed that is running, for the case that generated code ends the process. `TLC_SEED=n`
+//! runs one and prints its graph.
 
 use tlc::{CompileOptions, compile_ir};
 use tlc_ir::interp::{self, Bounded, compare, interpret, interpret_with_bounds};
@@ -106,7 +108,11 @@ fn seeds(default: std::ops::Range<u64>) -> Vec<u64> {
 
 fn check_all(name: &str, default: std::ops::Range<u64>, options: &GenOptions, passes: &dyn Fn(u64) -> Option<String>) {
     let mut failures = Vec::new();
+    let at = std::env::var_os("TLC_AT");
     for seed in seeds(default) {
+        if let Some(at) = &at {
+            std::fs::write(at, seed.to_string()).expect("the file that TLC_AT names can be written");
+        }
         let case = random_case(seed, options);
         let passes = passes(seed);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(seed, &case, passes.as_deref())));
@@ -124,7 +130,11 @@ fn check_all(name: &str, default: std::ops::Range<u64>, options: &GenOptions, pa
         if std::env::var("TLC_SEED").is_ok() {
             println!("{}", case.graph);
         }
-        failures.push(format!("{name} seed {seed} passes {passes:?}: {message}"));
+        let failure = format!("{name} seed {seed} passes {passes:?}: {message}");
+        if at.is_some() {
+            println!("{failure}");
+        }
+        failures.push(failure);
     }
     assert!(
         failures.is_empty(),
@@ -164,7 +174,7 @@ fn graphs_of_symbolic_shape_match_the_interpreter() {
 fn any_subset_of_passes_in_any_order_keeps_results() {
     let pick = |seed: u64| {
         let mut rng = tlc_ir::testgen::Rng::new(seed);
-        let all = tlc_passes::pipeline::Pass::ALL;
+        let all = tlc_passes::pipeline::PASSES;
         let names: Vec<&str> = (0..rng.below(9)).map(|_| all[rng.below(all.len())].name()).collect();
         Some(names.join(","))
     };

@@ -4,11 +4,13 @@
 Run `python3 einsum_numpy.py > einsum_numpy.txt` with NumPy installed. One case a line, fields separated by tabs: the
 expression as a JSON string, the operand shapes (`2x3`, `-` for a scalar, separated by spaces), their dtypes, and the
 result: `ok DTYPE SHAPE VALUE...` or `refused`. Operand k has the elements `(7 i + 3 k + 1) mod 5 - 2` (bools:
-`(7 i + 3 k + 1) mod 3 == 0`) for i = 0, 1, ... in C order, so every sum is exact in every dtype.
+`(7 i + 3 k + 1) mod 3 == 0`) for i = 0, 1, ... in C order, so every sum is exact in every dtype. Labels that are no letters,
+which opt_einsum takes and NumPy refuses, are given to NumPy as letters in the same order.
 """
 
 import json
 import random
+import string
 
 import numpy as np
 
@@ -86,6 +88,17 @@ def work(text, shapes):
     return size
 
 
+def einsum(text, operands):
+    try:
+        return np.asarray(np.einsum(text, *operands))
+    except ValueError as error:
+        if "must be letters" not in str(error):
+            raise
+    labels = sorted(set(text) - set(" ,.->"))
+    letters = dict(zip(labels, sorted(string.ascii_letters)))
+    return np.asarray(np.einsum("".join(letters.get(c, c) for c in text), *operands))
+
+
 def main():
     rng = random.Random(20250311)
     print(f"# numpy {np.__version__}; written by einsum_numpy.py, do not edit")
@@ -105,7 +118,7 @@ def main():
         seen.add(case)
         operands = [data(k, s, d) for k, (s, d) in enumerate(zip(shapes, dtypes))]
         try:
-            result = np.asarray(np.einsum(text, *operands))
+            result = einsum(text, operands)
         except (ValueError, TypeError):
             if refused >= 500:
                 continue

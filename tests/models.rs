@@ -1,7 +1,8 @@
 //! Networks of the kinds that people export, against what ONNX Runtime answered.
 //!
 //! tests/models/make.py builds the models and records the calls: several sizes of batch, length, picture and cache for each
-//! network, all of which one compilation serves.
+//! network, all of which one compilation serves. Those of tests/models/exported are written by PyTorch's exporters, with every size
+//! symbolic that they allow (tests/models/export.py): each taught the import something about shape arithmetic.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -30,9 +31,9 @@ fn arrays(all: &BTreeMap<String, HostTensor>, prefix: &str, call: usize) -> BTre
 }
 
 /// What is wrong with the answers of one network, a line for each.
-fn check(name: &str, threads: usize) -> Vec<String> {
+fn check(folder: &Path, name: &str, threads: usize) -> Vec<String> {
     let read =
-        |ending: &str| std::fs::read(folder().join(format!("{name}.{ending}"))).expect("the file is in the repository");
+        |ending: &str| std::fs::read(folder.join(format!("{name}.{ending}"))).expect("the file is in the repository");
     let recorded = read("npz");
     let mut archive = npz::Archive::open(&recorded).expect("an archive");
     let names: Vec<String> = archive.names().map(Into::into).collect();
@@ -118,19 +119,29 @@ fn differences(
     wrong
 }
 
-#[test]
-fn networks_answer_as_onnx_runtime_does() {
-    let mut names: Vec<String> = std::fs::read_dir(folder())
-        .expect("tests/models")
+/// Checks every network in a folder, which holds `count`.
+fn check_all(folder: &Path, count: usize) {
+    let mut names: Vec<String> = std::fs::read_dir(folder)
+        .expect("a folder of models")
         .filter_map(|f| Some(f.ok()?.file_name().to_str()?.strip_suffix(".onnx")?.to_string()))
         .collect();
     names.sort();
-    assert_eq!(names.len(), 13, "{names:?}");
+    assert_eq!(names.len(), count, "{names:?}");
     let wrong: Vec<String> = [1, 2]
         .into_iter()
-        .flat_map(|t| names.iter().flat_map(move |n| check(n, t)))
+        .flat_map(|t| names.iter().flat_map(move |n| check(folder, n, t)))
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn networks_answer_as_onnx_runtime_does() {
+    check_all(&folder(), 13);
+}
+
+#[test]
+fn exported_networks_compute_what_onnx_runtime_does_at_every_size() {
+    check_all(&folder().join("exported"), 9);
 }
 
 /// What of a plan runs as a kernel of its own, in order of names; and products, and kernels in the steps of products.

@@ -1,5 +1,5 @@
 //! Storage types, compiled: every conversion against the recorded references and against the scalar semantics, and the
-//! operations that know nothing of their meaning.
+//! operations that know nothing of their meaning. Also integers to f64, which vectors convert by arithmetic on bits.
 
 use tlc::{CompileOptions, Conversion, DType, Graph, HostTensor, Input, PowerRounding, Scalar, Tensor};
 use tlc_ir::plan::Step;
@@ -193,5 +193,34 @@ fn arithmetic_on_a_storage_type_is_refused_with_the_way_out() {
     assert_eq!(errors.len(), refused.len());
     for e in errors {
         assert!(e.to_string().contains("convert"), "{e}");
+    }
+}
+
+#[test]
+fn integers_of_up_to_32_bits_become_doubles_exactly_and_in_vectors() {
+    for dtype in [DType::I8, DType::U8, DType::I16, DType::U16, DType::I32, DType::U32] {
+        let mut rng = Rng::new(7);
+        let mask = u64::MAX >> (64 - dtype.bits());
+        // The lowest, the highest, around zero and around the sign, then any; not a multiple of a vector.
+        let edges = [0, 1, mask, mask >> 1, (mask >> 1) + 1, mask - 1];
+        let bits = (0..1003).map(|i| match edges.get(i) {
+            Some(bits) => *bits,
+            None => rng.below(1 << 32) as u64 & mask,
+        });
+        let values: Vec<Scalar> = bits.map(|bits| Scalar::from_bits(dtype, bits)).collect();
+        let g = Graph::new("doubles");
+        let x = g.input("x", dtype, [values.len()]);
+        g.output("y", &x.cast(DType::F64));
+        let executable = g.compile(&CompileOptions::default()).expect("compiles");
+        let inner = &executable.decisions().planned.launches[0].schedule.inner;
+        assert!(inner.iter().all(Result::is_ok), "{dtype}: {inner:?}");
+        let found = executable.run(&[Input::from(&tensor(&values))]).expect("runs")[0].to_host();
+        for (i, v) in values.iter().enumerate() {
+            assert_eq!(
+                found.get(i),
+                Scalar::from_f64(DType::F64, v.as_i64() as f64),
+                "{dtype} {v}"
+            );
+        }
     }
 }

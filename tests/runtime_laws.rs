@@ -2,8 +2,8 @@
 //! may be given away, and inputs that do not fit answered with an error that says what would.
 
 use tlc::{
-    Attention, CompileOptions, Conv, DType, Executable, Graph, HostTensor, Input, Output, Outputs, Pool, Tensor,
-    inputs, outputs,
+    Attention, BuildError, CompileOptions, Conv, DType, Executable, Graph, HostTensor, Input, Output, Outputs, Pool,
+    Tensor, inputs, outputs,
 };
 use tlc_runtime::executable::RunError;
 
@@ -329,4 +329,21 @@ fn buffers_of_a_wrong_size_are_refused() {
         "output `y`: expected 16 bytes aligned to 4, found 12"
     );
     assert!(e.run_into(&inputs![&x], &mut []).is_err());
+}
+
+#[test]
+fn a_value_for_a_size_that_the_graph_does_not_have_is_an_error_that_says_which_it_has() {
+    let g = Graph::new("sizes");
+    let (n, m) = (g.symbol("rows", 1..=8), g.symbol("columns", 1..=8));
+    let x = g.input("x", DType::F32, (&n, &m));
+    g.output("y", &(&x + 1.0));
+    let given = |name: &str| CompileOptions {
+        symbols: vec![(name.into(), 4)],
+        ..CompileOptions::default()
+    };
+    let Err(refused @ BuildError::UnknownSymbol { .. }) = g.compile(&given("row")) else {
+        panic!("`row` is none of its sizes")
+    };
+    assert_eq!(refused.to_string(), "no size is called `row`; expected rows, columns");
+    assert!(g.compile(&given("rows")).is_ok());
 }

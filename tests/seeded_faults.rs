@@ -375,6 +375,36 @@ fn the_command_line_names_the_decision_and_writes_the_smallest_graph() {
 }
 
 #[test]
+fn what_a_verifier_refuses_never_runs_and_its_graph_is_kept() {
+    let dir = tempfile::TempDir::new().expect("a temporary directory");
+    let path = dir.path();
+    std::fs::write(path.join("m.tlir"), SIBLINGS).unwrap();
+    let fault = Fault::StoredValueForgotten;
+    let (code, out, err) = tlc(
+        fault,
+        path,
+        &["run", "m.tlir", "--input", "x=ones", "--input", "w=ones"],
+    );
+    assert_eq!(code, Some(70), "{out}{err}");
+    let first = err.lines().next().unwrap_or_default();
+    assert!(
+        first.starts_with("error: m.tlir: a bug in tlc: the plan is not valid: step "),
+        "{err}"
+    );
+    let command = "the graph is in m.bug.tlir, and `tlc reduce m.bug.tlir` makes it smaller";
+    assert!(first.ends_with(command), "{err}");
+    // Nothing ran, and nothing but the graph is left.
+    assert_eq!(out, "");
+    let kept = std::fs::read_to_string(path.join("m.bug.tlir")).expect("the graph");
+    let graph = parse_graph(&kept, &mut tlc_ir::text::no_data).expect("a graph");
+    assert_eq!(graph.to_string(), case(SIBLINGS).graph.to_string());
+    assert_eq!(std::fs::read_dir(path).expect("a folder").count(), 2);
+    let (code, out, err) = tlc(fault, path, &["reduce", "m.bug.tlir"]);
+    assert_eq!(code, Some(0), "{err}");
+    assert!(out.starts_with("// wrong: the plan is not valid: "), "{out}");
+}
+
+#[test]
 fn inputs_that_matter_are_written_beside_the_graph() {
     let dir = tempfile::TempDir::new().expect("a temporary directory");
     let path = dir.path();

@@ -40,7 +40,7 @@ fn names(graph: &Graph) -> (Vec<String>, Vec<String>, Vec<String>) {
         NodeKind::Input { name, .. } => name.clone(),
         kind => panic!("{kind:?} is no input"),
     };
-    let origin = |n: &tlc_ir::Node| match &n.origin {
+    let origin = |n: &tlc_ir::Node| match n.origin.recorded() {
         Origin::Named(name) | Origin::Weights(name) if !matches!(n.kind, NodeKind::Const(_)) => Some(name.to_string()),
         _ => None,
     };

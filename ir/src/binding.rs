@@ -89,20 +89,24 @@ pub enum BindError {
         symbol: String,
     },
     /// An assumption that the values break.
-    #[error("{node}: {condition} fails with {values}")]
+    #[error("{needed_by}: {condition} fails with {values}")]
     Guard {
         /// The node that needs it.
         node: NodeId,
+        /// The operation, by its name and the place where it was recorded.
+        needed_by: String,
         /// What was assumed, printed.
         condition: String,
         /// The symbols' values, printed.
         values: String,
     },
     /// An extent that comes out negative, or not at all (overflow, division by zero).
-    #[error("{node}: extent {extent} of axis {axis} is {found} with {values}; expected at least 0")]
+    #[error("{value}: extent {extent} of axis {axis} is {found} with {values}; expected at least 0")]
     NodeExtent {
         /// The node.
         node: NodeId,
+        /// Its name in the graph's text.
+        value: String,
         /// The axis.
         axis: usize,
         /// The extent, printed.
@@ -128,6 +132,8 @@ fn plain_symbol(dim: &IndexExpr) -> Option<SymId> {
 /// A condition, printed with symbol names.
 pub fn condition_text(graph: &Graph, condition: &Condition) -> String {
     match condition {
+        // What is a number is what the other should be.
+        Condition::Equal(a, b) if a.as_const().is_some() => format!("{} = {}", graph.dim_text(b), graph.dim_text(a)),
         Condition::Equal(a, b) => format!("{} = {}", graph.dim_text(a), graph.dim_text(b)),
         Condition::NonNegative(a) => format!("{} >= 0", graph.dim_text(a)),
     }
@@ -359,7 +365,7 @@ pub fn bind_symbols(
     }
     for g in graph.guards() {
         if !condition_waits(graph.symbols(), &g.condition) {
-            check_condition(graph, g.node, &g.condition, &symbols)?;
+            check_condition(graph, (g.node, Some(&g.needed_by)), &g.condition, &symbols)?;
         }
     }
     for (id, node) in graph.nodes() {
@@ -371,6 +377,7 @@ pub fn bind_symbols(
             if value.is_none_or(|v| v < 0) {
                 return Err(BindError::NodeExtent {
                     node: id,
+                    value: graph.value_name(id),
                     axis,
                     extent: graph.dim_text(d),
                     found: value.map_or("undefined".to_string(), |v| v.to_string()),
@@ -382,10 +389,10 @@ pub fn bind_symbols(
     Ok(symbols)
 }
 
-/// An error if the condition does not hold.
+/// An error if the condition does not hold, which the node needs, or what a guard says.
 pub(crate) fn check_condition(
     graph: &Graph,
-    node: NodeId,
+    (node, needed_by): (NodeId, Option<&str>),
     condition: &Condition,
     symbols: &[i64],
 ) -> Result<(), BindError> {
@@ -398,6 +405,7 @@ pub(crate) fn check_condition(
     };
     Err(BindError::Guard {
         node,
+        needed_by: needed_by.map_or_else(|| graph.operation_at(node), str::to_string),
         condition: condition_text(graph, condition),
         values: values_text(graph, symbols, &mentioned),
     })

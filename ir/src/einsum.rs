@@ -11,12 +11,13 @@
 //! * A label repeated within one operand is a diagonal; it is kept as it was written.
 //!
 //! The language is NumPy's (`np.einsum`, the C implementation behind `optimize=False`; recorded in
-//! `ir/tests/einsum_numpy.txt`), and the same strings are accepted, with one extension: NumPy's labels are the ASCII
-//! letters, ours are all of [`char::is_alphabetic`].
+//! `ir/tests/einsum_numpy.txt`), with one extension: NumPy's labels are the ASCII letters, ours are all characters but
+//! space, `,`, `.`, `-` and `>`, as in opt_einsum (recorded in `ir/tests/einsum_labels.txt`). Its generated labels are
+//! consecutive code points from `À` on, of which `×` and `÷` are no letters.
 //!
 //! ```text
 //! expression = operand { "," operand } [ "->" output ]
-//! operand    = { letter } [ "..." ] { letter }          output = the same
+//! operand    = { label } [ "..." ] { label }            output = the same
 //! ```
 //!
 //! Spaces (no other blank) may stand anywhere but inside `...` and `->`. Without `->` the output is the ellipsis axes
@@ -47,7 +48,7 @@ pub struct EinsumSpec {
 /// How a label was written in the expression.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LabelName {
-    /// A letter.
+    /// A character.
     Letter(char),
     /// An axis of the ellipsis, counted from the left of the broadcast ellipsis (0 is the outermost axis).
     Ellipsis(Label),
@@ -108,7 +109,7 @@ pub enum EinsumError {
     /// There is nothing to contract.
     #[error("einsum without operands; expected at least one")]
     NoOperands,
-    /// A character that is no label, separator or blank.
+    /// A `,` in the output, or a `>` without `-`.
     #[error("unexpected {found:?} in {place}; expected {expected}")]
     UnexpectedChar {
         /// What stands there.
@@ -424,19 +425,19 @@ fn parse_syntax(expr: &str) -> Result<(Vec<Subscripts>, Option<Subscripts>), Ein
                     });
                 }
             },
-            c if c.is_alphabetic() => current.items.push((Item::Letter(c), Span::new(start, end))),
-            found => {
+            ',' | '>' => {
                 let expected = match in_output {
-                    true => "a letter, `...` or the end",
-                    false => "a letter, `...`, `,`, `->` or the end",
+                    true => "a label, `...` or the end",
+                    false => "a label, `...`, `,`, `->` or the end",
                 };
                 return Err(EinsumError::UnexpectedChar {
-                    found,
+                    found: c,
                     place,
                     expected,
                     at: Span::new(start, end),
                 });
             }
+            label => current.items.push((Item::Letter(label), Span::new(start, end))),
         }
     }
     current.span.end = expr.len();

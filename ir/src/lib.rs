@@ -8,6 +8,7 @@
 pub mod binding;
 pub mod dtype;
 pub mod einsum;
+pub mod fallible;
 pub mod graph;
 pub mod index;
 pub mod interp;

@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 use half::{bf16, f16};
 
 use crate::dtype::{DType, Scalar};
+use crate::fallible::fallibly;
 
 /// A Rust type that is stored as elements of one [`DType`]. Bytes are checked where they are seen as `bool`, which may only be
 /// 0 or 1; all others take any bits.
@@ -119,8 +120,7 @@ impl HostTensor {
     pub fn zeros(dtype: DType, shape: &[usize]) -> Result<HostTensor, TensorError> {
         let byte_len = Self::checked_bytes(dtype, shape)?;
         let mut words: Vec<u64> = Vec::new();
-        words
-            .try_reserve_exact(byte_len.div_ceil(8))
+        fallibly(|| words.try_reserve_exact(byte_len.div_ceil(8)))
             .map_err(|_| TensorError::OutOfMemory { bytes: byte_len })?;
         words.resize(byte_len.div_ceil(8), 0);
         Ok(HostTensor {
@@ -195,7 +195,11 @@ impl HostTensor {
             expected: byte_len,
             found: rest.len(),
         })?;
-        let aligned = bytes.is_empty() || bytes.as_ptr().addr().is_multiple_of(dtype.bytes());
+        if bytes.is_empty() {
+            // There is nothing to share, and readers of elements expect even an empty slice to be aligned.
+            return Self::zeros(dtype, shape);
+        }
+        let aligned = bytes.as_ptr().addr().is_multiple_of(dtype.bytes());
         let value = match dtype {
             DType::Bool => 1,
             d if d.value_bits() < 8 => (1u8 << d.value_bits()) - 1,
@@ -451,6 +455,12 @@ mod tests {
         let f = lent(DType::F32, &[2], 4).unwrap();
         assert_eq!(f.data_address(), start + 4);
         assert!(f.same_data(&lent(DType::F32, &[2], 4).unwrap()) && !f.same_data(&lent(DType::F32, &[2], 8).unwrap()));
+        // Nothing, wherever it lies.
+        for at in [1, 16, 99] {
+            let none = lent(DType::F32, &[0, 3], at).unwrap();
+            assert_eq!(none.as_slice::<f32>(), Some(&[][..]));
+            assert!(none.aligned_bytes().as_ptr().addr().is_multiple_of(4) && none.bytes().is_empty());
+        }
         // Not aligned: copied when somebody wants elements.
         let odd = lent(DType::F32, &[2], 1).unwrap();
         assert_eq!((odd.data_address(), odd.copied_bytes()), (start + 1, 0));

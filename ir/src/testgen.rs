@@ -11,6 +11,7 @@
 
 mod control;
 mod kinds;
+mod products;
 
 use crate::dtype::{DType, Scalar};
 use crate::graph::{Condition, ConstData, Graph, NodeId, NodeKind, Origin, Shape, TensorType, View, infer};
@@ -64,7 +65,7 @@ impl Rng {
     }
 }
 
-/// The node kinds that can be generated.
+/// The node kinds that can be generated. `Product` is an einsum that a library computes, over views of computed values.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[allow(missing_docs, reason = "each variant is the node kind of its name")]
 pub enum GenKind {
@@ -77,6 +78,7 @@ pub enum GenKind {
     Convert,
     Bitcast,
     Einsum,
+    Product,
     Reduce,
     Reshape,
     Permute,
@@ -92,7 +94,7 @@ pub enum GenKind {
 
 impl GenKind {
     /// Every kind.
-    pub const ALL: [GenKind; 20] = [
+    pub const ALL: [GenKind; 21] = [
         GenKind::Input,
         GenKind::Const,
         GenKind::Data,
@@ -102,6 +104,7 @@ impl GenKind {
         GenKind::Convert,
         GenKind::Bitcast,
         GenKind::Einsum,
+        GenKind::Product,
         GenKind::Reduce,
         GenKind::Reshape,
         GenKind::Permute,
@@ -301,10 +304,26 @@ impl Generator<'_> {
             let drop = self.rng.below(outputs.len());
             outputs.remove(drop);
         }
-        if self.rng.chance(1, 4) {
+        // Inner values as well, now and then one that is an output already. What a view shows, and the view, more often: that
+        // a value is stored in both forms, one, or none is decided in several places.
+        let inner = |g: &Self, id: NodeId| !g.graph.node(id).kind.is_tuple();
+        let view = |g: &Self, id: NodeId| matches!(g.graph.node(id).kind, NodeKind::View(_));
+        for _ in 0..self.rng.pick(&[0, 0, 1, 1, 2, 4]) {
             let any = NodeId(self.rng.below(self.graph.len()) as u32);
-            if !self.graph.node(any).kind.is_tuple() {
-                outputs.push(any);
+            let chosen = match self.rng.below(3) {
+                0 if view(self, any) => self.graph.node(any).operands[0],
+                _ => any,
+            };
+            let known = outputs.contains(&chosen);
+            if inner(self, chosen) && (!known || self.rng.chance(1, 4)) {
+                outputs.push(chosen);
+            }
+        }
+        if self.rng.chance(1, 3) {
+            let views: Vec<NodeId> = self.graph.nodes().map(|n| n.0).filter(|&n| view(self, n)).collect();
+            if !views.is_empty() {
+                let chosen = self.rng.pick(&views);
+                outputs.push(chosen);
             }
         }
         for (i, id) in outputs.into_iter().enumerate() {
@@ -429,6 +448,16 @@ impl Generator<'_> {
 
     fn bound(&self, id: NodeId) -> f64 {
         self.bounds[id.index()]
+    }
+
+    /// Some bool: one that exists, or whether some value is not zero.
+    fn mask(&mut self) -> Option<NodeId> {
+        let bools = |t: &TensorType| t.dtype == DType::Bool;
+        if let Some(mask) = self.any_where(bools) {
+            return Some(mask);
+        }
+        let x = self.any();
+        self.add(NodeKind::Convert(DType::Bool), &[x], 1.0)
     }
 
     /// `id`, or its tanh if it is a float that may be large.

@@ -152,7 +152,7 @@ fn guards_and_negative_extents_are_checked() {
     let graph = g.output(sum);
     let x = |n| zeros(DType::F32, &[n]);
     assert!(interpret(&graph, &[x(4), x(4)], &Options::default()).is_ok());
-    assert_eq!(message(&graph, &[x(4), x(5)]), "%2: m = n fails with m = 4, n = 5");
+    assert_eq!(message(&graph, &[x(4), x(5)]), "add %0: m = n fails with m = 4, n = 5");
 
     let mut g = G::new();
     let n = g.sym("n", 0, 100);

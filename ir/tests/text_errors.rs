@@ -409,7 +409,7 @@ fn nodes_know_their_line_and_column() {
             .replace("/**/ ", "")
             .as_str(),
     );
-    let origins: Vec<Origin> = g.nodes().map(|(_, n)| n.origin.clone()).collect();
+    let origins: Vec<Origin> = g.nodes().map(|(_, n)| n.origin.recorded().clone()).collect();
     assert_eq!(
         origins,
         [

@@ -12,6 +12,16 @@ use tlc_ir::{Graph, NodeId, NodeKind};
 /// One index expression per axis.
 pub type Index = SmallVec<[IndexExpr; 4]>;
 
+/// Nodes of an index expression beyond which it is not followed further down: the value that it would lead to is written down.
+/// The divisions of each reshape are divided again by those of the next, so that where nothing cancels an expression doubles with
+/// every reshape.
+pub const MAX_INDEX_SIZE: u32 = 128;
+
+/// Whether an entry of an index has more than [`MAX_INDEX_SIZE`] nodes.
+pub fn is_long(index: &[IndexExpr]) -> bool {
+    index.iter().any(|i| i.size() > MAX_INDEX_SIZE)
+}
+
 /// An operand index, with the half-open ranges that some of its entries must lie in (from `pad`).
 pub struct ViewIndex {
     /// Index into the operand.
@@ -260,7 +270,8 @@ pub fn operand_indices(graph: &Graph, node: NodeId, point: &[IndexExpr]) -> Vec<
 }
 
 /// Every element of a source, or of a value stored elsewhere, that a root reads at a point of its space. Nodes below the
-/// root are followed down to inputs and data; gathers and random bits are not followed.
+/// root are followed down to inputs and data; gathers and random bits are not followed, and neither is an index that
+/// [is long](is_long).
 pub fn loads_below(graph: &Graph, root: NodeId, point: &[IndexExpr], vars: &mut Variables<'_>) -> Vec<(NodeId, Index)> {
     let mut out = Vec::new();
     let mut work = operand_indices(graph, root, point);
@@ -270,6 +281,7 @@ pub fn loads_below(graph: &Graph, root: NodeId, point: &[IndexExpr], vars: &mut 
         let n = graph.node(node);
         match &n.kind {
             _ if budget <= 0 => break,
+            _ if is_long(&index) => {}
             NodeKind::View(view) => {
                 let from = &graph.ty(n.operands[0]).shape;
                 work.push((n.operands[0], view_index(view, from, &n.ty.shape, &index, vars).index));

@@ -11,12 +11,14 @@
 //!
 //! Invariants: the cluster graph is acyclic; clusters come out in a topological order; a root belongs to one cluster.
 
+mod again;
 pub mod columns;
 mod roots;
 mod space;
 
 pub use roots::output_values;
 
+use again::Again;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tlc_ir::graph::{Shape, View};
@@ -25,13 +27,14 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 
 use crate::access::{Index, Variables, operand_indices, space, view_index};
 use crate::contraction::MatrixProduct;
+use crate::made::{Made, made};
 use crate::reason::{FusionDecision, FusionLedger, FusionReason, FusionStage, OwnStep};
 
-/// Operations (an addition is one, a transcendental function about the instructions it takes) beyond which a kernel does not
-/// grow. Compile time is linear in a kernel's size, about 10 us an operation, so any size would do for that; but from some
-/// hundred operations on a kernel no longer fits the instruction cache, and a body of 100,000 statements (an operation
-/// makes about six: four side by side, and the tails) is more than the code generator takes.
-pub const MAX_KERNEL_OPS: u32 = 12_000;
+/// Legalized statements beyond which a kernel does not grow, before any loop is unrolled. Compile time is linear in a kernel's
+/// size, so any size would do for that; but from some hundred statements on a kernel no longer fits the instruction cache, and
+/// [`tlc_ir::kernel::MAX_STATEMENTS`] are more than the language allows. The distance between the two is room for what the
+/// estimate does not see, and for vectors side by side and tails.
+pub const MAX_KERNEL_STATEMENTS: u32 = 12_000;
 /// Roots of one cluster, unless all run over one space and read each other only where they are.
 const MAX_ROOTS: usize = 64;
 /// Clusters visited when looking for a cycle.
@@ -117,13 +120,25 @@ struct Demand {
     index: Index,
 }
 
+/// What computing one element of a root takes, down to other roots and sources.
+#[derive(Clone, Copy)]
+struct ConeSize {
+    /// Cost, an addition being 1.
+    cost: u32,
+    /// Statements after legalization.
+    statements: u32,
+}
+
 struct Group {
     /// Ascending.
     roots: Vec<NodeId>,
-    ops: u32,
+    /// Legalized statements, each root computed once.
+    statements: u32,
     space: Option<LoopSpace>,
     /// True if every root has all of the space's axes, in their order, and no others.
     flat: bool,
+    /// Those of its roots that some readers would compute again at too high a cost.
+    costly: SmallVec<[NodeId; 2]>,
     /// Groups that it reads, as they were numbered when it was made.
     reads: Vec<usize>,
     step: Option<OwnStep>,
@@ -142,7 +157,10 @@ struct Clusterer<'g> {
     once: Vec<bool>,
     products: FxHashMap<NodeId, MatrixProduct>,
     demands: FxHashMap<NodeId, Vec<Demand>>,
-    cone_ops: FxHashMap<NodeId, u32>,
+    /// Values that are stored because some that read them would compute them again, at a higher cost.
+    costly: FxHashMap<NodeId, Again>,
+    /// By root: what computing an element of it costs, and the statements it takes.
+    cone_sizes: FxHashMap<NodeId, ConeSize>,
     groups: Vec<Group>,
     /// By symbol: the call that binds it.
     binders: Vec<Option<NodeId>>,
@@ -193,7 +211,8 @@ fn clusters(graph: &Graph, target: &Target, once: bool, merges: usize) -> Cluste
         once: vec![false; graph.len()],
         products: FxHashMap::default(),
         demands: FxHashMap::default(),
-        cone_ops: FxHashMap::default(),
+        costly: FxHashMap::default(),
+        cone_sizes: FxHashMap::default(),
         groups: Vec::new(),
         binders: graph.binders(),
         group_of: vec![None; graph.len()],
@@ -204,13 +223,11 @@ fn clusters(graph: &Graph, target: &Target, once: bool, merges: usize) -> Cluste
     c.mark_roots(once);
     c.grow();
     c.merge_siblings();
-    let clusters = c.finish();
-    #[cfg(feature = "seeded-faults")]
-    let clusters = {
-        let mut clusters = clusters;
-        crate::faults::after_cluster(graph, &mut clusters);
-        clusters
-    };
+    let mut clusters = c.finish();
+    made(Made::Clusters {
+        graph,
+        clusters: &mut clusters,
+    });
     clusters
 }
 
@@ -220,6 +237,11 @@ pub fn is_source(kind: &NodeKind) -> bool {
 }
 
 impl Clusterer<'_> {
+    fn cone_size(&self, root: NodeId) -> ConeSize {
+        let one = ConeSize { cost: 1, statements: 1 };
+        self.cone_sizes.get(&root).copied().unwrap_or(one)
+    }
+
     fn kind(&self, id: NodeId) -> &NodeKind {
         &self.graph.node(id).kind
     }
@@ -318,9 +340,10 @@ impl Clusterer<'_> {
             let group = self.groups.len();
             self.groups.push(Group {
                 roots: vec![root],
-                ops: self.cone_ops.get(&root).copied().unwrap_or(1),
+                statements: self.cone_size(root).statements,
                 space: None,
                 flat: false,
+                costly: self.costly.contains_key(&root).then_some(root).into_iter().collect(),
                 reads: Vec::new(),
                 step,
                 merged_into: None,
@@ -419,26 +442,28 @@ impl Clusterer<'_> {
         if apart(a) || apart(b) {
             return FusionReason::ScalarInEveryRow;
         }
-        let ops = self.groups[a].ops.saturating_add(self.groups[b].ops);
-        if ops > MAX_KERNEL_OPS {
-            return FusionReason::KernelSize { ops };
+        let statements = self.groups[a].statements.saturating_add(self.groups[b].statements);
+        if statements > MAX_KERNEL_STATEMENTS {
+            return FusionReason::KernelSize { statements };
         }
         let (space, flat) = if let Some(space) = self.flat_space(a, b) {
             (space, true)
         } else {
             if self.groups[a].roots.len() + self.groups[b].roots.len() > MAX_ROOTS {
-                return FusionReason::KernelSize { ops };
+                return FusionReason::KernelSize { statements };
             }
             let mut roots = [&self.groups[a].roots[..], &self.groups[b].roots[..]].concat();
             roots.sort();
-            let space = self.loop_space(&roots);
-            #[cfg(feature = "seeded-faults")]
-            let space = space.or_else(|reason| {
-                let (a, b) = (&self.groups[a], &self.groups[b]);
-                let spaces = [a.space.as_ref(), b.space.as_ref()];
-                crate::faults::fused_space(spaces, [&a.roots, &b.roots]).ok_or(reason)
+            let mut shared = self.loop_space(&roots);
+            made(Made::Space {
+                alone: [a, b].map(|g| self.groups[g].space.as_ref()),
+                roots: [a, b].map(|g| &self.groups[g].roots[..]),
+                shared: &mut shared,
             });
-            let space = match space {
+            if let Some(reason) = self.stored_instead([a, b], &roots, shared.as_ref().ok()) {
+                return reason;
+            }
+            let space = match shared {
                 Ok(space) => space,
                 Err(reason) => return reason,
             };
@@ -491,10 +516,12 @@ impl Clusterer<'_> {
             .collect();
         reads.sort();
         reads.dedup();
+        let costly = std::mem::take(&mut self.groups[from].costly);
         let group = &mut self.groups[into];
+        group.costly.extend(costly);
         group.roots.extend(moved);
         group.roots.sort();
-        group.ops = ops;
+        group.statements = statements;
         group.space = Some(space);
         group.flat = flat;
         group.reads = reads;
@@ -655,6 +682,7 @@ impl Clusterer<'_> {
     }
 
     fn finish(mut self) -> Clusters {
+        let demanded = self.demanded_outside();
         // Order: ready clusters by their oldest root.
         let alive: Vec<usize> = (0..self.groups.len())
             .filter(|&g| self.groups[g].merged_into.is_none())
@@ -683,7 +711,7 @@ impl Clusterer<'_> {
                     ready.insert((self.groups[u].roots[0], u));
                 }
             }
-            clusters.push(self.cluster_of(g));
+            clusters.push(self.cluster_of(g, &demanded));
         }
         debug_assert_eq!(clusters.len(), alive.len(), "the cluster graph is acyclic");
         // What runs once per executable runs before everything else.
@@ -695,13 +723,26 @@ impl Clusterer<'_> {
         }
     }
 
-    fn cluster_of(&mut self, g: usize) -> Cluster {
+    /// By node: whether a root of another group reads it. What a group demands is all that counts, not the users of a value: a
+    /// matrix product reads the value below a view, past the view.
+    fn demanded_outside(&self) -> Vec<bool> {
+        let mut demanded = vec![false; self.graph.len()];
+        for (reader, demands) in &self.demands {
+            let group = self.group_of[reader.index()];
+            for d in demands {
+                demanded[d.source.index()] |= self.group_of[d.source.index()] != group;
+            }
+        }
+        demanded
+    }
+
+    fn cluster_of(&mut self, g: usize, demanded: &[bool]) -> Cluster {
         let once = self.is_once(g);
         let roots = std::mem::take(&mut self.groups[g].roots);
         let stored = roots
             .iter()
             .copied()
-            .filter(|&r| self.is_output[r.index()] || self.needed_outside(r, g))
+            .filter(|&r| self.is_output[r.index()] || demanded[r.index()])
             .collect();
         let kind = match self.kind(roots[0]) {
             _ if self.products.contains_key(&roots[0]) => {
@@ -726,22 +767,6 @@ impl Clusterer<'_> {
             kind,
             once,
         }
-    }
-
-    /// True if a root of another group demands `root`. Inlined users count through the roots they feed.
-    fn needed_outside(&self, root: NodeId, group: usize) -> bool {
-        let mut work: Vec<NodeId> = self.users[root.index()].to_vec();
-        let mut seen: FxHashSet<NodeId> = FxHashSet::default();
-        while let Some(n) = work.pop() {
-            if self.is_root[n.index()] {
-                if self.group_of[n.index()] != Some(group) {
-                    return true;
-                }
-            } else if seen.insert(n) {
-                work.extend(self.users[n.index()].iter());
-            }
-        }
-        false
     }
 }
 

@@ -9,6 +9,7 @@ use tlc_ir::kernel::Access;
 use tlc_ir::plan::verify::lines;
 use tlc_ir::plan::{Epilogue, Launch, Lines, Plan, SlotId, Step};
 
+use crate::made::{Made, made};
 use crate::memory::independent;
 use crate::planner::LaunchReport;
 use crate::reason::FusionReason;
@@ -139,9 +140,8 @@ fn lines_along(plan: &Plan, launch: &Launch, slot: SlotId) -> Option<Lines> {
             reads.push(number);
         }
     }
-    let found = lines(kernel, &reads);
-    #[cfg(feature = "seeded-faults")]
-    let found = crate::faults::after_lines(found);
+    let mut found = lines(kernel, &reads);
+    made(Made::Lines(&mut found));
     let found = found?;
     Some(Lines {
         iterations: launch.outer(&found.iterations),

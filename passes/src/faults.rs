@@ -15,9 +15,9 @@ use tlc_ir::plan::{Layout, Lines, Plan, Step, Storage};
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
 
 use crate::cluster::{ClusterKind, Clusters, LoopSpace};
+use crate::made::Made;
 use crate::memory::{AliasDecision, AliasReason};
-use crate::pipeline::Pass;
-use crate::rewrite::{Rebuilder, rebuild};
+use crate::rewrite::{Pass, Rebuilder, rebuild};
 use crate::schedule::Directive;
 use crate::schedule::tree::replace_loop;
 
@@ -130,6 +130,8 @@ impl Fault {
 
 thread_local! {
     static SEEDED: Cell<Option<Fault>> = const { Cell::new(None) };
+    /// Whether the kernel that is being legalized has an exponential.
+    static EXPONENTIAL: Cell<bool> = const { Cell::new(false) };
 }
 
 /// A fault is seeded on this thread as long as it lives.
@@ -164,23 +166,59 @@ fn is(fault: Fault) -> bool {
     SEEDED.get() == Some(fault)
 }
 
+/// Changes what a stage has made, if the seeded fault is one of that stage's.
+pub(crate) fn change(made: Made<'_>) {
+    if SEEDED.get().is_none() {
+        return;
+    }
+    match made {
+        Made::Graph { pass, before, after } => {
+            let given = std::mem::replace(after, Graph::new(""));
+            *after = after_pass(pass, before, given);
+        }
+        Made::Space { alone, roots, shared } => {
+            if shared.is_err()
+                && let Some(space) = fused_space(alone, roots)
+            {
+                *shared = Ok(space);
+            }
+        }
+        Made::Clusters { graph, clusters } => after_cluster(graph, clusters),
+        Made::Nest(kernel) => after_lower(kernel),
+        Made::Schedule {
+            directive,
+            variables,
+            scratch,
+            kernel,
+        } => after_directive(directive, variables, scratch, kernel),
+        Made::Scheduled(kernel) => EXPONENTIAL.set(before_legalize(kernel)),
+        Made::Legal(kernel) => after_legalize(EXPONENTIAL.get(), kernel),
+        Made::Lines(lines) => *lines = after_lines(lines.take()),
+        Made::Groups { plan, in_place } => after_grouping(plan, in_place),
+        Made::Aliases { plan, decisions } => after_aliases(plan, decisions),
+        Made::Donations(plan) => after_donations(plan),
+        Made::Layout(layout) => after_pack(layout),
+        Made::Loaded(plan) => before_load(plan),
+    }
+}
+
 /// Behind a pass.
-pub(crate) fn after_pass(pass: Pass, before: &Graph, after: Graph) -> Graph {
+fn after_pass(pass: &dyn Pass, before: &Graph, after: Graph) -> Graph {
     let Some(fault) = SEEDED.get() else { return after };
     let operands = |re: &mut Rebuilder, node: &Node, operands: &[NodeId]| re.add(node.kind.clone(), operands);
-    let made = match (pass, fault) {
-        (Pass::Canonicalize, Fault::AdditionOfOneIsNothing) => rebuild(&after, &mut |re, _, node, o| {
+    let made = match (pass.name(), fault) {
+        ("canonicalize", Fault::AdditionOfOneIsNothing) => rebuild(&after, &mut |re, _, node, o| {
             let one = |id: NodeId| re.splat_value(id).is_some_and(|s| s == s.dtype().one());
             match node.kind {
                 NodeKind::Map(ScalarOp::Add) if one(o[1]) => Ok(o[0]),
                 _ => operands(re, node, o),
             }
         }),
-        (Pass::Canonicalize, Fault::NegationIsNothing) => rebuild(&after, &mut |re, _, node, o| match node.kind {
+        ("canonicalize", Fault::NegationIsNothing) => rebuild(&after, &mut |re, _, node, o| match node.kind {
             NodeKind::Map(ScalarOp::Neg) => Ok(o[0]),
             _ => operands(re, node, o),
         }),
-        (Pass::Canonicalize, Fault::PermutationsComposedBackwards) => {
+        ("canonicalize", Fault::PermutationsComposedBackwards) => {
             rebuild(&after, &mut |re, _, node, o| match &node.kind {
                 NodeKind::View(View::Permute(p)) if !is_nested(before, p.len()) => {
                     re.add(NodeKind::View(View::Permute(p.clone())), o)
@@ -199,7 +237,7 @@ pub(crate) fn after_pass(pass: Pass, before: &Graph, after: Graph) -> Graph {
                 _ => operands(re, node, o),
             })
         }
-        (Pass::Canonicalize, Fault::ReversalIsTrivial) => rebuild(&after, &mut |re, _, node, o| match &node.kind {
+        ("canonicalize", Fault::ReversalIsTrivial) => rebuild(&after, &mut |re, _, node, o| match &node.kind {
             NodeKind::View(View::Slice { size, step, .. })
                 if *size == re.graph.ty(o[0]).shape && step.contains(&-1) =>
             {
@@ -207,12 +245,12 @@ pub(crate) fn after_pass(pass: Pass, before: &Graph, after: Graph) -> Graph {
             }
             _ => operands(re, node, o),
         }),
-        (Pass::Canonicalize, Fault::PanicOnMaximum) => {
+        ("canonicalize", Fault::PanicOnMaximum) => {
             let maximum = after.nodes().any(|(_, n)| n.kind == NodeKind::Map(ScalarOp::Max));
             assert!(!maximum, "a maximum is more than this pass can take");
             return after;
         }
-        (Pass::Fold, Fault::FoldedConstantIsOff) => {
+        ("fold", Fault::FoldedConstantIsOff) => {
             let known = |value: &Scalar| before.nodes().any(|(_, n)| n.kind == NodeKind::Const(*value));
             rebuild(&after, &mut |re, _, node, o| match &node.kind {
                 NodeKind::Const(value) if !known(value) => {
@@ -222,14 +260,14 @@ pub(crate) fn after_pass(pass: Pass, before: &Graph, after: Graph) -> Graph {
                 _ => operands(re, node, o),
             })
         }
-        (Pass::Cse, Fault::SubtractionCommutes) => rebuild(&after, &mut |re, _, node, o| match node.kind {
+        ("cse", Fault::SubtractionCommutes) => rebuild(&after, &mut |re, _, node, o| match node.kind {
             NodeKind::Map(ScalarOp::Sub) => {
                 let ordered = [o[0].min(o[1]), o[0].max(o[1])];
                 re.add(node.kind.clone(), &ordered)
             }
             _ => operands(re, node, o),
         }),
-        (Pass::Dce, Fault::OutputsSwapped) => {
+        ("dce", Fault::OutputsSwapped) => {
             let mut after = after;
             let mut nodes: Vec<NodeId> = after.outputs().iter().map(|o| o.node).collect();
             if nodes.len() > 1 && after.ty(nodes[0]) == after.ty(nodes[1]) {
@@ -238,7 +276,7 @@ pub(crate) fn after_pass(pass: Pass, before: &Graph, after: Graph) -> Graph {
             after.set_output_nodes(&nodes);
             return after;
         }
-        (Pass::SinkLayout, Fault::LabelsNotPermuted) => {
+        ("sink-layout", Fault::LabelsNotPermuted) => {
             let permuted = before
                 .nodes()
                 .any(|(_, n)| matches!(n.kind, NodeKind::View(View::Permute(_))));
@@ -251,7 +289,7 @@ pub(crate) fn after_pass(pass: Pass, before: &Graph, after: Graph) -> Graph {
                 _ => operands(re, node, o),
             })
         }
-        (Pass::EinsumPath, Fault::ContractionTransposed) => {
+        ("einsum-path", Fault::ContractionTransposed) => {
             let long = before
                 .nodes()
                 .any(|(_, n)| matches!(&n.kind, NodeKind::Einsum { inputs, .. } if inputs.len() > 2));
@@ -270,7 +308,7 @@ pub(crate) fn after_pass(pass: Pass, before: &Graph, after: Graph) -> Graph {
                 _ => operands(re, node, o),
             })
         }
-        (Pass::SplitReduce, Fault::SecondStageIsMaximum) => {
+        ("split-reduce", Fault::SecondStageIsMaximum) => {
             let sums = |g: &Graph| g.nodes().filter(|(_, n)| is_sum(&n.kind)).count();
             let last = after.nodes().filter(|(_, n)| is_sum(&n.kind)).last().map(|(id, _)| id);
             let split = sums(&after) > sums(before);
@@ -288,7 +326,7 @@ pub(crate) fn after_pass(pass: Pass, before: &Graph, after: Graph) -> Graph {
                 _ => operands(re, node, o),
             })
         }
-        (Pass::Pack, Fault::PackedInAnotherOrder) => {
+        ("pack", Fault::PackedInAnotherOrder) => {
             let copies = |g: &Graph| g.nodes().filter(|(_, n)| n.kind == NodeKind::Copy).count();
             let packed = copies(&after) > copies(before);
             rebuild(&after, &mut |re, _, node, o| {
@@ -343,7 +381,7 @@ fn relabelled(
 }
 
 /// In the question whether two groups of roots can share a loop: a space for both though there is none.
-pub(crate) fn fused_space(spaces: [Option<&LoopSpace>; 2], roots: [&[NodeId]; 2]) -> Option<LoopSpace> {
+fn fused_space(spaces: [Option<&LoopSpace>; 2], roots: [&[NodeId]; 2]) -> Option<LoopSpace> {
     let [Some(a), Some(b)] = spaces else { return None };
     if !is(Fault::FusedAtOtherIndices) || a.parallel != b.parallel {
         return None;
@@ -362,7 +400,7 @@ pub(crate) fn fused_space(spaces: [Option<&LoopSpace>; 2], roots: [&[NodeId]; 2]
 }
 
 /// Behind clustering.
-pub(crate) fn after_cluster(graph: &Graph, clusters: &mut Clusters) {
+fn after_cluster(graph: &Graph, clusters: &mut Clusters) {
     for c in &mut clusters.clusters {
         let fused = c.roots.len() > 1;
         if let (true, true, ClusterKind::Loops(space)) = (is(Fault::FusedExtentIsShort), fused, &mut c.kind)
@@ -387,7 +425,7 @@ pub(crate) fn after_cluster(graph: &Graph, clusters: &mut Clusters) {
 }
 
 /// Behind lowering.
-pub(crate) fn after_lower(kernel: &mut Kernel) {
+fn after_lower(kernel: &mut Kernel) {
     let sum = |s: &Stmt| {
         matches!(
             s,
@@ -417,7 +455,7 @@ pub(crate) fn after_lower(kernel: &mut Kernel) {
 }
 
 /// Behind a directive, which made these loops; the kernel had so many scratch buffers before.
-pub(crate) fn after_directive(directive: &Directive, made: &[VarId], scratch: usize, kernel: &mut Kernel) {
+fn after_directive(directive: &Directive, made: &[VarId], scratch: usize, kernel: &mut Kernel) {
     match directive {
         Directive::Split { factor, .. } if is(Fault::SplitDropsTail) => {
             let Some(&tail) = made.last() else { return };
@@ -447,7 +485,7 @@ pub(crate) fn after_directive(directive: &Directive, made: &[VarId], scratch: us
 }
 
 /// Before legalization; answers what [`after_legalize`] wants to know.
-pub(crate) fn before_legalize(kernel: &mut Kernel) -> bool {
+fn before_legalize(kernel: &mut Kernel) -> bool {
     let mut exponential = false;
     walk_mut(&mut kernel.body, &mut |s| match s {
         Stmt::Let {
@@ -463,7 +501,7 @@ pub(crate) fn before_legalize(kernel: &mut Kernel) -> bool {
 }
 
 /// Behind legalization.
-pub(crate) fn after_legalize(exponential: bool, kernel: &mut Kernel) {
+fn after_legalize(exponential: bool, kernel: &mut Kernel) {
     if !exponential || !is(Fault::ExponentialCoefficient) {
         return;
     }
@@ -480,7 +518,7 @@ pub(crate) fn after_legalize(exponential: bool, kernel: &mut Kernel) {
 }
 
 /// Behind the search for the lines along which a kernel goes.
-pub(crate) fn after_lines(lines: Option<Lines>) -> Option<Lines> {
+fn after_lines(lines: Option<Lines>) -> Option<Lines> {
     let wrong = || Lines {
         iterations: IndexExpr::ONE,
         elements: IndexExpr::ONE,
@@ -489,7 +527,7 @@ pub(crate) fn after_lines(lines: Option<Lines>) -> Option<Lines> {
 }
 
 /// Behind the grouping of launches.
-pub(crate) fn after_grouping(plan: &mut Plan, in_place: &mut Vec<Vec<(tlc_ir::plan::SlotId, tlc_ir::plan::SlotId)>>) {
+fn after_grouping(plan: &mut Plan, in_place: &mut Vec<Vec<(tlc_ir::plan::SlotId, tlc_ir::plan::SlotId)>>) {
     if !is(Fault::GroupedWithProducer) {
         return;
     }
@@ -504,7 +542,7 @@ pub(crate) fn after_grouping(plan: &mut Plan, in_place: &mut Vec<Vec<(tlc_ir::pl
 }
 
 /// Behind the choice of aliases.
-pub(crate) fn after_aliases(plan: &mut Plan, decisions: &mut Vec<AliasDecision>) {
+fn after_aliases(plan: &mut Plan, decisions: &mut Vec<AliasDecision>) {
     let arena = |plan: &Plan, s: tlc_ir::plan::SlotId| plan.slots[s.0 as usize].storage == Storage::Arena;
     if is(Fault::AliasOfLiveValue) {
         for d in decisions.iter_mut() {
@@ -538,7 +576,7 @@ pub(crate) fn after_aliases(plan: &mut Plan, decisions: &mut Vec<AliasDecision>)
 }
 
 /// Behind the choice of what may be given away.
-pub(crate) fn after_donations(plan: &mut Plan) {
+fn after_donations(plan: &mut Plan) {
     if !is(Fault::WrongDonation) {
         return;
     }
@@ -553,14 +591,14 @@ pub(crate) fn after_donations(plan: &mut Plan) {
 }
 
 /// Behind the placement of the arena.
-pub(crate) fn after_pack(layout: &mut Layout) {
+fn after_pack(layout: &mut Layout) {
     if is(Fault::ArenaOverlaps) {
         layout.offsets.iter_mut().flatten().for_each(|o| *o = 0);
     }
 }
 
 /// Between the compiler and the runtime: the plan that runs is not the one that was planned.
-pub fn before_load(plan: &mut Plan) {
+fn before_load(plan: &mut Plan) {
     let once: Vec<u32> = plan
         .init
         .iter()

@@ -13,6 +13,7 @@ mod epilogue;
 pub mod faults;
 pub mod legalize;
 pub mod lower;
+pub mod made;
 pub mod math;
 pub mod memory;
 pub mod pipeline;

@@ -12,6 +12,8 @@ use std::fmt;
 
 use tlc_ir::plan::{BodyLayout, Layout, Plan, SlotId, Step, Storage};
 
+use crate::made::{Made, made};
+
 /// Alignment of slots in the arena, in bytes.
 pub const ALIGNMENT: u64 = 64;
 
@@ -258,8 +260,7 @@ pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
             Owner::Body(body) => layout.bodies[body].offset = at,
         }
     }
-    #[cfg(feature = "seeded-faults")]
-    crate::faults::after_pack(&mut layout);
+    made(Made::Layout(&mut layout));
     Some(layout)
 }
 

@@ -1,98 +1,47 @@
 //! The pipeline: which passes run, in which order, and what they decided.
 //!
-//! The optional graph passes are data: a comma-separated list of names, which are also the names on the command line, in
-//! tests and of tracing spans. Any subset in any order keeps every result. What follows them is fixed: own-outputs,
+//! The optional graph passes ([`PASSES`]) are data: a comma-separated list of names, which are also the names on the command line,
+//! in tests and of tracing spans. Any subset in any order keeps every result. [`rewrite`] drives them: it names, times and
+//! verifies each, shows it to who prints or bisects, and lets tests seed faults. What follows them is fixed: own-outputs,
 //! cluster, lower, schedule, legalize, memory.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use tlc_ir::graph::GraphError;
+use tlc_ir::graph::verify::verify;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::Kernel;
 use tlc_ir::{Graph, NodeId, Target};
 
 use crate::cluster::{Clusters, cluster};
-use crate::einsum_path::PathOptions;
 use crate::legalize::legalize;
 use crate::lower::{lower, lower_unstaged};
+use crate::made::{Made, made};
 use crate::planner::{Planned, cluster_label, compact_symbols, plan};
 use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
-use crate::rewrite::{
-    bodies, canonicalize, cse, dce, einsum_path, fold, hoist, own_outputs, pack, sink_layout, split_reduce,
-};
+use crate::rewrite::{Context, Failure, bodies, own_outputs};
+pub use crate::rewrite::{PASSES, Pass};
 use crate::schedule::{MAX_SHARED_BYTES, Schedule, schedule_gpu, shared_bytes};
-
-/// An optional graph-to-graph pass.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Pass {
-    /// Small directional rewrites.
-    Canonicalize,
-    /// Constant folding.
-    Fold,
-    /// Common subexpressions.
-    Cse,
-    /// Dead code.
-    Dce,
-    /// Contraction orders.
-    EinsumPath,
-    /// Permutations and broadcasts into einsum labels.
-    SinkLayout,
-    /// Long reductions in two stages.
-    SplitReduce,
-    /// What every iteration of a loop computes alike.
-    Hoist,
-    /// Operands of products copied so that their summed axes lie together, or constant ones so that they are never copied again.
-    Pack,
-}
-
-impl Pass {
-    /// Every optional pass.
-    pub const ALL: [Pass; 9] = [
-        Pass::Canonicalize,
-        Pass::Fold,
-        Pass::Cse,
-        Pass::Dce,
-        Pass::EinsumPath,
-        Pass::SinkLayout,
-        Pass::SplitReduce,
-        Pass::Hoist,
-        Pass::Pack,
-    ];
-
-    /// The name on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Pass::Canonicalize => "canonicalize",
-            Pass::Fold => "fold",
-            Pass::Cse => "cse",
-            Pass::Dce => "dce",
-            Pass::EinsumPath => "einsum-path",
-            Pass::SinkLayout => "sink-layout",
-            Pass::SplitReduce => "split-reduce",
-            Pass::Hoist => "hoist",
-            Pass::Pack => "pack",
-        }
-    }
-}
 
 /// A list of optional passes.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Pipeline(pub Vec<Pass>);
+pub struct Pipeline(pub Vec<&'static dyn Pass>);
+
+impl Pipeline {
+    /// The first passes of the list, at most so many: how a bug in a pass is found by bisection.
+    #[must_use]
+    pub fn first(mut self, limit: Option<usize>) -> Pipeline {
+        self.0.truncate(limit.unwrap_or(usize::MAX));
+        self
+    }
+}
 
 impl Default for Pipeline {
     fn default() -> Pipeline {
-        Pipeline(vec![
-            Pass::Canonicalize,
-            Pass::Fold,
-            Pass::SinkLayout,
-            Pass::EinsumPath,
-            Pass::Cse,
-            Pass::Dce,
-            Pass::SplitReduce,
-            Pass::Hoist,
-            Pass::Pack,
-        ])
+        Pipeline(PASSES.to_vec())
     }
 }
 
@@ -101,7 +50,7 @@ impl FromStr for Pipeline {
     fn from_str(text: &str) -> Result<Pipeline, PassError> {
         let names = text.split(',').map(str::trim).filter(|n| !n.is_empty());
         let find = |name: &str| {
-            Pass::ALL
+            PASSES
                 .into_iter()
                 .find(|p| p.name() == name)
                 .ok_or_else(|| PassError::UnknownPass { name: name.into() })
@@ -125,6 +74,8 @@ pub struct Options {
     pub pipeline: Pipeline,
     /// The most bytes that any einsum intermediate may have.
     pub max_memory_bytes: Option<u64>,
+    /// Whether every graph that a pass makes is verified. Where debug assertions are on, it always is.
+    pub verify_passes: bool,
 }
 
 /// Why compilation failed.
@@ -132,7 +83,7 @@ pub struct Options {
 #[non_exhaustive]
 pub enum PassError {
     /// No such pass.
-    #[error("unknown pass `{name}`; expected {}", Pass::ALL.map(|p| p.name()).join(", "))]
+    #[error("unknown pass `{name}`; expected {}", PASSES.map(|p| p.name()).join(", "))]
     UnknownPass {
         /// The name.
         name: String,
@@ -144,6 +95,16 @@ pub enum PassError {
         pass: &'static str,
         /// What the builder said.
         source: Box<GraphError>,
+    },
+    /// A pass made a graph that does not verify: a bug.
+    #[error("after {pass}: {first} (one of {count} errors)")]
+    Invalid {
+        /// The pass.
+        pass: &'static str,
+        /// The first thing that is wrong.
+        first: String,
+        /// How many things are.
+        count: usize,
     },
     /// No contraction order fits the memory limit.
     #[error(transparent)]
@@ -162,63 +123,99 @@ pub struct Compiled {
     pub planned: Planned,
 }
 
+/// A pass that has run.
+pub struct Ran<'a> {
+    /// Its place in the pipeline.
+    pub number: usize,
+    /// The pass.
+    pub pass: &'static dyn Pass,
+    /// What it was given.
+    pub before: &'a Graph,
+    /// What it made.
+    pub after: &'a Graph,
+}
+
+/// Runs the optional passes of `options`, each seen by `seen`, which ends the run with `Break`. Chosen contraction orders go
+/// to `paths`.
+///
+/// # Errors
+/// [`PassError`], naming the pass.
+pub fn rewrite<'g>(
+    graph: &'g Graph,
+    options: &Options,
+    paths: &mut Vec<PathDecision>,
+    seen: &mut dyn FnMut(Ran<'_>) -> ControlFlow<()>,
+) -> Result<Cow<'g, Graph>, PassError> {
+    let mut current = Cow::Borrowed(graph);
+    for (number, &pass) in options.pipeline.0.iter().enumerate() {
+        let after = run_pass(pass, &current, options, paths)?;
+        let ran = Ran {
+            number,
+            pass,
+            before: &current,
+            after: &after,
+        };
+        let flow = seen(ran);
+        current = Cow::Owned(after);
+        if flow.is_break() {
+            break;
+        }
+    }
+    Ok(current)
+}
+
 /// Runs one optional pass, over bodies of loops first.
 ///
 /// # Errors
 /// [`PassError`], naming the pass.
 pub fn run_pass(
-    pass: Pass,
+    pass: &dyn Pass,
     graph: &Graph,
     options: &Options,
     paths: &mut Vec<PathDecision>,
 ) -> Result<Graph, PassError> {
-    rewritten_in(pass, graph, options, paths, false)
-}
-
-/// As [`run_pass`]; `inside` a loop, which copies nothing for later calls.
-fn rewritten_in(
-    pass: Pass,
-    graph: &Graph,
-    options: &Options,
-    paths: &mut Vec<PathDecision>,
-    inside: bool,
-) -> Result<Graph, PassError> {
-    let made = rewritten(pass, graph, options, paths, inside)?;
-    #[cfg(feature = "seeded-faults")]
-    let made = crate::faults::after_pass(pass, graph, made);
+    let mut context = Context {
+        panel_elements: options.target.panel_elements,
+        max_memory_bytes: options.max_memory_bytes,
+        inside_loop: false,
+        paths,
+    };
+    let made = run_inside(pass, graph, &mut context)?;
+    if options.verify_passes || cfg!(debug_assertions) {
+        let errors = verify(&made);
+        if let Some(first) = errors.first() {
+            return Err(PassError::Invalid {
+                pass: pass.name(),
+                first: first.to_string(),
+                count: errors.len(),
+            });
+        }
+    }
     Ok(made)
 }
 
-fn rewritten(
-    pass: Pass,
-    graph: &Graph,
-    options: &Options,
-    paths: &mut Vec<PathDecision>,
-    inside: bool,
-) -> Result<Graph, PassError> {
+/// Runs a pass over bodies of loops, then over the graph itself.
+fn run_inside(pass: &dyn Pass, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, PassError> {
     let _span = tracing::info_span!("pass", name = pass.name()).entered();
     let wrap = |source: GraphError| PassError::Pass {
         pass: pass.name(),
         source: source.into(),
     };
-    let with_bodies = bodies(graph, wrap, &mut |body| rewritten_in(pass, body, options, paths, true))?;
-    let graph = with_bodies.as_ref().unwrap_or(graph);
-    let panels = options.target.panel_elements;
-    match pass {
-        Pass::Canonicalize => canonicalize::run(graph).map_err(wrap),
-        Pass::Fold => fold::run(graph).map_err(wrap),
-        Pass::Cse => cse::run(graph).map_err(wrap),
-        Pass::Dce => dce::run(graph).map_err(wrap),
-        Pass::SinkLayout => sink_layout::run(graph).map_err(wrap),
-        Pass::SplitReduce => split_reduce::run(graph).map_err(wrap),
-        Pass::Hoist => hoist::run(graph, panels).map_err(wrap),
-        Pass::Pack => pack::run(graph, if inside { 0 } else { panels }).map_err(wrap),
-        Pass::EinsumPath => {
-            let (graph, made) = einsum_path::run(graph, &PathOptions::default(), options.max_memory_bytes)?;
-            paths.extend(made);
-            Ok(graph)
-        }
-    }
+    let outside = std::mem::replace(&mut context.inside_loop, true);
+    let with_bodies = bodies(graph, wrap, &mut |body| run_inside(pass, body, context))?;
+    context.inside_loop = outside;
+    let mut after = pass
+        .run(with_bodies.as_ref().unwrap_or(graph), context)
+        .map_err(|failure| match failure {
+            Failure::Graph(source) => wrap(source),
+            Failure::EinsumPath(e) => e.into(),
+        })?;
+    made(Made::Graph {
+        pass,
+        before: graph,
+        after: &mut after,
+    });
+    Ok(after)
 }
 
 /// Compiles a verified graph to a plan.
@@ -227,11 +224,8 @@ fn rewritten(
 /// [`PassError`].
 pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> {
     let mut paths = Vec::new();
-    let mut current = None;
-    for &pass in &options.pipeline.0 {
-        current = Some(run_pass(pass, current.as_ref().unwrap_or(graph), options, &mut paths)?);
-    }
-    let owned = own_outputs::run(current.as_ref().unwrap_or(graph)).map_err(|source| PassError::Pass {
+    let rewritten = rewrite(graph, options, &mut paths, &mut |_| ControlFlow::Continue(()))?;
+    let owned = own_outputs::run(&rewritten).map_err(|source| PassError::Pass {
         pass: "own-outputs",
         source: source.into(),
     })?;
@@ -295,4 +289,76 @@ pub fn gpu_kernels(graph: &Graph, clusters: &Clusters) -> Vec<GpuKernel> {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use tlc_ir::text::{no_data, parse_module};
+
+    use super::*;
+
+    /// Notes what it is shown, and changes nothing.
+    struct Watching(Mutex<Vec<(String, bool)>>);
+
+    impl Pass for Watching {
+        fn name(&self) -> &'static str {
+            "watching"
+        }
+
+        fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
+            let mut seen = self.0.lock().expect("no other thread panics");
+            seen.push((graph.name.clone(), context.inside_loop));
+            Ok(graph.clone())
+        }
+    }
+
+    static WATCHING: Watching = Watching(Mutex::new(Vec::new()));
+
+    fn looping() -> Graph {
+        let text = "graph @outer(%x: f32[4]) {
+  %0 = loop %x {trip=2, carried=1, slices=[], stacks=[]} body @inner(%i: i64[], %v: f32[4]) {
+    %0 = neg %v : f32[4]
+    return %0
+  } : f32[4]
+  %1 = project %0 {result=0} : f32[4]
+  return %1
+}";
+        let module = parse_module(text, &mut no_data).expect("a graph");
+        module.graphs.into_iter().next().expect("one graph")
+    }
+
+    /// Bodies of loops come first and are told apart from the graph around them; whoever watches may end the run.
+    #[test]
+    fn the_driver_shows_each_pass_and_stops_when_asked() {
+        let graph = looping();
+        let options = Options {
+            pipeline: Pipeline(vec![&WATCHING, PASSES[0], &WATCHING]),
+            ..Options::default()
+        };
+        let mut names = Vec::new();
+        let mut seen = |ran: Ran<'_>| {
+            assert_eq!(ran.number, names.len());
+            names.push(ran.pass.name());
+            match names.len() {
+                2 => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        };
+        rewrite(&graph, &options, &mut Vec::new(), &mut seen).expect("nothing fails");
+        assert_eq!(names, ["watching", PASSES[0].name()]);
+        let shown = WATCHING.0.lock().expect("no other thread panics");
+        assert_eq!(*shown, [("inner".to_string(), true), ("outer".to_string(), false)]);
+    }
+
+    #[test]
+    fn passes_are_told_apart_by_their_names() {
+        for (k, pass) in PASSES.iter().enumerate() {
+            assert!(PASSES[..k].iter().all(|other| other != pass), "{pass:?}");
+            let pipeline: Pipeline = pass.name().parse().expect("a name");
+            assert_eq!(pipeline.0, [*pass]);
+        }
+        assert_eq!(Pipeline::default().first(Some(2)).0, PASSES[..2]);
+    }
 }

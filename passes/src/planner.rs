@@ -16,14 +16,14 @@ use crate::contraction::MatrixOperand;
 use crate::epilogue;
 use crate::legalize::legalize_for;
 use crate::lower::{Form, lower};
+use crate::made::{Made, made};
 use crate::memory::{self, AliasDecision};
 use crate::reason::{FusionDecision, FusionStage};
 use crate::schedule::{Schedule, schedule};
 
 mod control;
+mod share;
 
-/// Bytes that one chunk of a parallel loop should move at least.
-const CHUNK_BYTES: i64 = 128 * 1024;
 /// Launches that move at most so many bytes are grouped.
 const SMALL_BYTES: i64 = 64 * 1024;
 
@@ -137,14 +137,17 @@ pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned 
     let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
     record_epilogues(graph, clusters, &p.values, epilogues);
     memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
-    #[cfg(feature = "seeded-faults")]
-    crate::faults::after_grouping(&mut p.plan, &mut p.in_place);
+    made(Made::Groups {
+        plan: &mut p.plan,
+        in_place: &mut p.in_place,
+    });
     let mut aliases = memory::choose_aliases(&mut p.plan, &p.in_place);
-    #[cfg(feature = "seeded-faults")]
-    crate::faults::after_aliases(&mut p.plan, &mut aliases);
+    made(Made::Aliases {
+        plan: &mut p.plan,
+        decisions: &mut aliases,
+    });
     p.plan.donations = memory::choose_donations(&p.plan, &p.in_place, &mut aliases);
-    #[cfg(feature = "seeded-faults")]
-    crate::faults::after_donations(&mut p.plan);
+    made(Made::Donations(&mut p.plan));
     let layout = if p.plan.symbols.is_empty() {
         memory::pack(&p.plan, &[])
     } else {
@@ -187,7 +190,7 @@ fn record_epilogues(
         let kernel = &clusters.clusters[decision.cluster].roots;
         let reason = decision.reason.told(graph);
         for &consumer in readers.get(&producer).into_iter().flatten() {
-            if kernel.contains(&consumer) {
+            if kernel.binary_search(&consumer).is_ok() {
                 clusters.ledger.record(FusionDecision {
                     stage: FusionStage::Epilogues,
                     producer,
@@ -257,10 +260,10 @@ impl Planner<'_> {
             NodeKind::Data(data) => {
                 self.plan.constants.push(data.0.clone());
                 let storage = Storage::Constant(self.plan.constants.len() as u32 - 1);
-                self.new_slot(node, format!("{node}"), storage)
+                self.new_slot(node, self.graph.value_name(node), storage)
             }
-            _ if self.kept.contains(&node) => self.new_slot(node, format!("{node}"), Storage::Persistent),
-            _ => self.new_slot(node, format!("{node}"), Storage::Arena),
+            _ if self.kept.contains(&node) => self.new_slot(node, self.graph.value_name(node), Storage::Persistent),
+            _ => self.new_slot(node, self.graph.value_name(node), Storage::Arena),
         }
     }
 
@@ -289,7 +292,7 @@ impl Planner<'_> {
                     rhs,
                     dst,
                     epilogue: None,
-                    label: format!("matmul {}", c.roots[0]),
+                    label: format!("matmul {}", self.graph.value_name(c.roots[0])),
                 })),
                 Vec::new(),
             );
@@ -334,18 +337,12 @@ impl Planner<'_> {
                     self.plan.slots[s.0 as usize].len.clone() * IndexExpr::from(p.dtype.bytes() * times)
                 })
                 .fold(IndexExpr::ZERO, |a, b| a + b);
-            let extent = self.plan.kernels[kernel.0 as usize]
-                .parallel_extent()
-                .replace(&mut |n| match n {
-                    IndexNode::Sym(s) => symbols.get(s.0 as usize).cloned(),
-                    IndexNode::Var(_) => None,
-                    _ => None,
-                });
-            let each = match (bytes.as_const(), extent.as_const()) {
-                (Some(b), Some(e)) if e > 0 => b / e,
-                _ => 0,
-            };
-            let grain = if each > 0 { (CHUNK_BYTES / each).max(1) } else { 1 };
+            let extent = self.plan.kernels[kernel.0 as usize].parallel_extent();
+            let extent = extent.replace(&mut |n| match n {
+                IndexNode::Sym(s) => symbols.get(s.0 as usize).cloned(),
+                _ => None,
+            });
+            let grain = share::grain(self.target, &extent, &bytes, &nest.flops);
             let pairs = in_place
                 .iter()
                 .map(|&(r, w)| (args[r as usize], args[w as usize]))
@@ -362,7 +359,7 @@ impl Planner<'_> {
                     kernel,
                     args,
                     symbols,
-                    grain: grain as u64,
+                    grain,
                     label: cluster_label(self.graph, c),
                     bytes,
                     flops: nest.flops.clone(),

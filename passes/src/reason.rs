@@ -31,6 +31,13 @@ pub enum FusionReason {
         /// Scalar operations per element.
         ops: u32,
     },
+    /// Accepted: computing the producer wherever it is read costs less than storing it once and loading it there.
+    CheaperAgain {
+        /// Operations of computing it wherever it is read, over all elements, an addition being 1; for typical sizes.
+        computed: u64,
+        /// Operations of computing, storing and loading it.
+        stored: u64,
+    },
     /// Accepted: the consumer runs in the step of the matrix product, on each line of the result as soon as it is complete.
     Epilogue {
         /// Elements of a line, printed.
@@ -48,10 +55,10 @@ pub enum FusionReason {
     Cycle,
     /// Refused: the search for a cycle was cut short.
     SearchBudget,
-    /// Refused: the kernel would grow beyond the limit of scalar operations.
+    /// Refused: the kernel would grow beyond the limit of statements.
     KernelSize {
-        /// Operations the merged kernel would have.
-        ops: u32,
+        /// Statements the merged kernel would have once it is legalized.
+        statements: u32,
     },
     /// Refused: values needed at several places would be computed too often.
     Repeated {
@@ -59,6 +66,13 @@ pub enum FusionReason {
         ops: u32,
         /// Operations without repetition.
         once: u32,
+    },
+    /// Refused: computing the producer wherever it is read would cost more than storing it once and loading it there.
+    CheaperStored {
+        /// Operations of computing it wherever it is read, over all elements, an addition being 1; for typical sizes.
+        computed: u64,
+        /// Operations of computing, storing and loading it.
+        stored: u64,
     },
     /// Refused: the reduced axes are not the innermost of the consumer, so rows would be strided.
     StridedRows,
@@ -133,6 +147,7 @@ impl FusionReason {
                 | Self::OnlyUse
                 | Self::Indices
                 | Self::Recompute { .. }
+                | Self::CheaperAgain { .. }
                 | Self::Epilogue { .. }
         )
     }
@@ -148,6 +163,14 @@ impl fmt::Display for FusionReason {
             Self::OnlyUse => f.write_str("nothing else uses it"),
             Self::Indices => f.write_str("it only says which element is meant"),
             Self::Recompute { ops } => write!(f, "recomputing {ops} cheap operations beats storing"),
+            Self::CheaperAgain { computed, stored } => write!(
+                f,
+                "computing it wherever it is read takes {computed} operations, storing and loading it {stored}"
+            ),
+            Self::CheaperStored { computed, stored } => write!(
+                f,
+                "storing and loading it takes {stored} operations, computing it wherever it is read {computed}"
+            ),
             Self::ScalarInEveryRow => f.write_str("it has no vector form, and every row would compute it again"),
             Self::Epilogue { elements } => {
                 write!(
@@ -167,7 +190,7 @@ impl fmt::Display for FusionReason {
                     "what is read at several places would be computed again: {ops} operations, {once} without"
                 )
             }
-            Self::KernelSize { ops } => write!(f, "the kernel would have {ops} operations"),
+            Self::KernelSize { statements } => write!(f, "the kernel would have {statements} statements"),
             Self::StridedRows => f.write_str("the reduced axes are not the consumer's innermost"),
             Self::FewRows { rows, row } => write!(f, "only {rows} rows of {row} elements: it would run on one thread"),
             Self::LongRows { row } => write!(f, "rows of {row} elements do not stay in cache"),

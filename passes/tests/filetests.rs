@@ -33,7 +33,7 @@ const EXPECT: &str = "// expect:\n";
 /// One entry of a run line.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Entry {
-    Rewrite(Pass),
+    Rewrite(&'static dyn Pass),
     OwnOutputs,
     Cluster,
     Plan,

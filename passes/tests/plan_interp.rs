@@ -9,7 +9,7 @@ use oracle::generate::{Rng, graph};
 use oracle::stages::{check, describe};
 use tlc_ir::plan::Step;
 use tlc_passes::Compiled;
-use tlc_passes::pipeline::{Pass, Pipeline};
+use tlc_passes::pipeline::{PASSES, Pipeline};
 
 fn seeds() -> std::ops::Range<u64> {
     match std::env::var("TLC_SEEDS").ok().and_then(|s| {
@@ -30,7 +30,7 @@ fn run(name: &str, nodes: usize, elements: usize, symbolic: bool, random_passes:
         let mut rng = Rng(seed | 1);
         let pipeline = if random_passes {
             let n = rng.below(6);
-            Pipeline((0..n).map(|_| rng.pick(&Pass::ALL)).collect())
+            Pipeline((0..n).map(|_| rng.pick(&PASSES)).collect())
         } else {
             Pipeline::default()
         };

@@ -56,6 +56,10 @@ const SCRATCH_ALIGNMENT: u64 = 64;
 /// Scratch memory of so many bytes for each worker asks for huge pages, whose bytes do not fight for sets of a cache.
 const LARGE_SCRATCH_BYTES: u64 = 128 << 10;
 
+/// What builds with debug assertions fill the arena, scratch and results with before each call: NaN in every float, -1 in every
+/// signed integer, and no bool at all, so that a value which is read before it is written shows.
+const UNWRITTEN: u8 = 0xff;
+
 /// A C-contiguous tensor in host memory, borrowed.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
@@ -128,15 +132,36 @@ pub struct StepTime {
     pub ns: u64,
 }
 
+/// What the iterations of one loop took in one call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopTime {
+    /// Position of the loop in its plan's steps.
+    pub step: usize,
+    /// How many iterations ran; for a loop inside another, in all of that one's iterations together.
+    pub iterations: u64,
+    /// Nanoseconds of each step of the body, in all iterations together.
+    pub steps: Vec<u64>,
+    /// The loops among those steps.
+    pub loops: Vec<LoopTime>,
+}
+
 /// Called before (`true`) and after each step, with its number, where each slot's bytes are, and the sizes as far as they are
 /// known.
 type Observe<'a> = dyn FnMut(usize, bool, &[*mut u8], &Binding) + 'a;
 
 /// One step under a binding: everything evaluated.
 enum BoundStep {
-    Launches(Vec<BoundLaunch>),
+    Launches {
+        launches: Vec<BoundLaunch>,
+        /// Whether they are too little work to be shared.
+        alone: bool,
+    },
     Gemm(Box<BoundGemm>),
-    Copy { src: usize, dst: usize, bytes: usize },
+    Copy {
+        src: usize,
+        dst: usize,
+        bytes: usize,
+    },
     Loop(Box<BoundLoop>),
     Call(Box<BoundCall>),
 }
@@ -189,6 +214,8 @@ struct Frame {
     /// For products with epilogues.
     counters: Vec<AtomicU32>,
     bodies: Vec<BodyFrame>,
+    /// Whether the steps of loops' bodies are timed.
+    timed: bool,
 }
 
 /// A plan's code: its kernels, and the code of the bodies of its loops in the order of the steps.
@@ -383,6 +410,9 @@ impl Executable {
                 data: self.buffers.take(bytes)?,
             });
         }
+        if cfg!(debug_assertions) {
+            outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(UNWRITTEN));
+        }
         let last = self.with_state(binding, |state| {
             if let Some(fill) = fill {
                 outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(fill));
@@ -418,7 +448,7 @@ impl Executable {
         inputs: &[TensorView<'_>],
         outputs: &mut [impl Destination],
     ) -> Result<Vec<Vec<usize>>, RunError> {
-        let last = self.run_timed(inputs, outputs, &mut |_, _, _, _| {})?;
+        let last = self.run_timed(inputs, outputs, None, &mut |_, _, _, _| {})?;
         match last {
             Some(last) => Ok(last.output_shapes.clone()),
             None => self.output_shapes(inputs),
@@ -432,10 +462,11 @@ impl Executable {
     /// # Errors
     /// If inputs or buffers do not fit, memory runs out, or a worker panics.
     pub fn run_into(&self, inputs: &[TensorView<'_>], outputs: &mut [impl Destination]) -> Result<(), RunError> {
-        self.run_timed(inputs, outputs, &mut |_, _, _, _| {}).map(drop)
+        self.run_timed(inputs, outputs, None, &mut |_, _, _, _| {}).map(drop)
     }
 
-    /// As [`Executable::run_into`], and appends the time of each step to `times`.
+    /// As [`Executable::run_into`], and appends the time of each step to `times`. Returns what was measured in loops, whose
+    /// iterations take a little longer for it.
     ///
     /// # Errors
     /// As [`Executable::run_into`].
@@ -444,9 +475,10 @@ impl Executable {
         inputs: &[TensorView<'_>],
         outputs: &mut [impl Destination],
         times: &mut Vec<StepTime>,
-    ) -> Result<(), RunError> {
+    ) -> Result<Vec<LoopTime>, RunError> {
         let mut last = Instant::now();
-        self.run_timed(inputs, outputs, &mut |step, begins, _, _| {
+        let mut loops = Vec::new();
+        self.run_timed(inputs, outputs, Some(&mut loops), &mut |step, begins, _, _| {
             let now = Instant::now();
             if begins {
                 last = now;
@@ -456,14 +488,15 @@ impl Executable {
                     ns: now.duration_since(last).as_nanos() as u64,
                 });
             }
-        })
-        .map(drop)
+        })?;
+        Ok(loops)
     }
 
     fn run_timed(
         &self,
         inputs: &[TensorView<'_>],
         outputs: &mut [impl Destination],
+        loops: Option<&mut Vec<LoopTime>>,
         observe: &mut Observe<'_>,
     ) -> Result<Option<Arc<Binding>>, RunError> {
         let binding = self.binding(inputs)?;
@@ -505,7 +538,13 @@ impl Executable {
                 state.frame.slots[o.slot.0 as usize] = out.bytes_mut().as_mut_ptr();
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
-            self.execute(&binding, state, &address, observe)
+            state.frame.measure(loops.is_some());
+            let last = self.execute(&binding, state, &address, observe);
+            state.frame.measure(false);
+            if let Some(loops) = loops {
+                loops.extend(state.frame.loop_times(&binding));
+            }
+            last
         })
     }
 
@@ -532,6 +571,10 @@ impl Executable {
         }
         if state.scratch.len() < scratch {
             state.scratch = AlignedBuffer::zeroed(scratch)?;
+        }
+        if cfg!(debug_assertions) {
+            state.arena.as_mut_slice().fill(UNWRITTEN);
+            state.scratch.as_mut_slice().fill(UNWRITTEN);
         }
         state.frame.fit(binding);
         let result = f(&mut state);
@@ -639,10 +682,13 @@ impl Executable {
             return Ok(());
         }
         let condition = match &guard.condition {
+            // What is a number is what the other should be.
+            Condition::Equal(a, b) if a.as_const().is_some() => format!("{} = {}", self.text(b), self.text(a)),
             Condition::Equal(a, b) => format!("{} = {}", self.text(a), self.text(b)),
             Condition::NonNegative(e) => format!("{} >= 0", self.text(e)),
         };
-        Err(RunError::Guard { condition })
+        let needed_by = guard.needed_by.to_string();
+        Err(RunError::Guard { needed_by, condition })
     }
 
     /// Bytes of scratch that a call needs.
@@ -745,7 +791,8 @@ impl Executable {
                 let known = *values[at].get_or_insert(*value);
                 if known != *value {
                     let condition = format!("{name} = {value} (an input's shape says {known})");
-                    return Err(RunError::Guard { condition });
+                    let needed_by = String::new();
+                    return Err(RunError::Guard { needed_by, condition });
                 }
             }
         }

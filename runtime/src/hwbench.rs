@@ -27,6 +27,9 @@ use serde::{Deserialize, Serialize};
 /// The version of [`HwBench`]'s JSON form.
 pub const SCHEMA: u32 = 2;
 
+/// The largest [`HwBench::disturbed_share`] of a measurement that is worth keeping.
+pub const MOST_DISTURBED: f64 = 0.05;
+
 /// How much time a measurement takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
@@ -402,6 +405,62 @@ impl HwBench {
         };
         let one = at(1)?;
         Some(blend(one, at(self.threads).unwrap_or(one), threads, self.threads))
+    }
+
+    /// Whether so many samples were disturbed that the figures say little of the machine: limits that a program then runs
+    /// faster than.
+    #[must_use]
+    pub fn is_disturbed(&self) -> bool {
+        self.disturbed_share > MOST_DISTURBED
+    }
+
+    /// Speeds, all the larger the better, in an order that depends on what was measured alone.
+    fn speeds(&mut self) -> Vec<&mut f64> {
+        let rates = [
+            &mut self.f32_flops_per_second,
+            &mut self.f64_flops_per_second,
+            &mut self.xmm_ops_per_second,
+            &mut self.xmm_mixed_ops_per_second,
+            &mut self.xmm_multiplies_per_second,
+            &mut self.xmm_divisions_per_second,
+            &mut self.xmm_divisions_beside_per_second,
+        ];
+        let rates = rates.into_iter().flat_map(|r| [&mut r.one_thread, &mut r.all_threads]);
+        let rows = self.bandwidth.iter_mut().map(|row| &mut row.bytes_per_second);
+        rates.chain(rows).collect()
+    }
+
+    /// Takes the better of each figure of two measurements of one machine: what disturbs one, also where no clock shows it
+    /// (another program's use of memory, or a lower frequency), only makes figures worse. Returns the largest factor by
+    /// which a speed differed between the two, infinite if they did not measure the same things.
+    pub fn combine(&mut self, mut other: HwBench) -> f64 {
+        let same_rows = self.bandwidth.len() == other.bandwidth.len()
+            && self.bandwidth.iter().zip(&other.bandwidth).all(|(a, b)| {
+                (a.operation, a.level, a.threads, a.non_temporal) == (b.operation, b.level, b.threads, b.non_temporal)
+            });
+        if !same_rows || self.cpu_model != other.cpu_model || self.threads != other.threads {
+            return f64::INFINITY;
+        }
+        let mut factor = 1.0f64;
+        for (a, b) in self.speeds().into_iter().zip(other.speeds()) {
+            let (less, more) = (a.min(*b), a.max(*b));
+            if more > 0.0 {
+                factor = factor.max(more / less);
+            }
+            *a = more;
+        }
+        let times = [
+            (&mut self.page_fault_ns, other.page_fault_ns),
+            (&mut self.huge_page_fault_ns, other.huge_page_fault_ns),
+            (&mut self.fork_join_ns, other.fork_join_ns),
+            (&mut self.fork_join_shared_ns, other.fork_join_shared_ns),
+        ];
+        for (a, b) in times {
+            // Zero is what could not be measured.
+            *a = if *a > 0.0 && b > 0.0 { a.min(b) } else { a.max(b) };
+        }
+        self.disturbed_share = self.disturbed_share.min(other.disturbed_share);
+        factor
     }
 
     /// Whether this was measured on the processor of `machine`.

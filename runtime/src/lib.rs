@@ -10,3 +10,4 @@ pub mod memory;
 pub mod mmap;
 pub mod nvrtc;
 pub mod pool;
+pub mod process;

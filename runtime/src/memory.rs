@@ -18,6 +18,8 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tlc_ir::fallible::fallibly;
+
 /// Where every buffer starts: a multiple of this many bytes (a cache line, and one AVX-512 vector).
 pub const ALIGNMENT: usize = 64;
 
@@ -134,7 +136,7 @@ impl AlignedBuffer {
         }
         let layout = Layout::from_size_align(len, ALIGNMENT).map_err(|_| error)?;
         // SAFETY: the layout's size is not zero.
-        let start = unsafe { if zero { alloc_zeroed(layout) } else { alloc(layout) } };
+        let start = fallibly(|| unsafe { if zero { alloc_zeroed(layout) } else { alloc(layout) } });
         let start = NonNull::new(start).ok_or(error)?;
         Ok(AlignedBuffer::made(start, len, Source::Heap(layout)))
     }

@@ -1,7 +1,7 @@
 //! Calls of an executable.
 
 use tlc_ir::plan::Layout;
-use tlc_runtime::executable::{Argument, MemoryNeed, OutputTensor, RunError, StepTime, TensorView, Watched};
+use tlc_runtime::executable::{Argument, LoopTime, MemoryNeed, OutputTensor, RunError, StepTime, TensorView, Watched};
 
 use super::input::{self, Input, Named};
 use super::output::{Output, OutputMut, Outputs};
@@ -209,7 +209,8 @@ impl Executable {
         Ok(self.named(outputs))
     }
 
-    /// As [`Executable::run_into`] with the code for any sizes, and appends the time of each step to `times`.
+    /// As [`Executable::run_into`] with the code for any sizes, and appends the time of each step to `times`. Returns what was
+    /// measured in loops.
     ///
     /// # Errors
     /// As [`Executable::run_into`].
@@ -218,7 +219,7 @@ impl Executable {
         inputs: &[Input<'_>],
         outputs: &mut [OutputMut<'_>],
         times: &mut Vec<StepTime>,
-    ) -> Result<(), RunError> {
+    ) -> Result<Vec<LoopTime>, RunError> {
         for output in &mut *outputs {
             output.stage(self.general.inner.buffers())?;
         }
@@ -236,6 +237,17 @@ impl Executable {
             let picked = self.pick(views)?;
             let version = picked.version.as_deref().unwrap_or(&self.general);
             version.inner.output_shapes(views)
+        })
+    }
+
+    /// What the given inputs' shapes say of the plan's symbols, by position; `None` where data decides.
+    ///
+    /// # Errors
+    /// If the inputs do not fit.
+    pub fn sizes(&self, inputs: &[Input<'_>]) -> Result<Vec<Option<i64>>, RunError> {
+        self.with_views(inputs, |views| {
+            let shapes: Vec<Vec<usize>> = views.iter().map(|v| v.shape.to_vec()).collect();
+            self.general.inner.sizes(&shapes)
         })
     }
 

@@ -473,7 +473,7 @@ impl Specializations {
         if kept > MAX_KEPT_BYTES {
             return Err(Verdict::TooLarge(kept));
         }
-        self.compiler.load(compiled, compiling).map_err(fail)
+        self.compiler.load(&graph, compiled, compiling).map_err(fail)
     }
 
     /// Waits until no version is being made.

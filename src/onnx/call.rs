@@ -80,6 +80,7 @@ impl<'a> Call<'_, '_, 'a> {
             return Ok(None);
         };
         if let Value::Sizes(s) = value
+            && !s.dtype.is_float()
             && let Some(numbers) = s.numbers()
         {
             return Ok(Some(numbers));
@@ -102,7 +103,9 @@ impl<'a> Call<'_, '_, 'a> {
 
     /// The sizes in operand `i`, as numbers or expressions over the graph's symbols.
     pub(super) fn input_dims(&mut self, i: usize) -> Outcome<Option<Vec<Dim>>> {
-        if let Some(Value::Sizes(s)) = self.value(i) {
+        if let Some(Value::Sizes(s)) = self.value(i)
+            && !s.dtype.is_float()
+        {
             return Ok(Some(s.dims.clone()));
         }
         let numbers = self.input_ints(i)?;
@@ -112,10 +115,7 @@ impl<'a> Call<'_, '_, 'a> {
     /// The attribute of that name: the node's, or, in a function, the call's.
     pub(super) fn attribute(&self, name: &str) -> Option<Attribute<'a>> {
         let found = self.node.attributes().find(|a| a.name() == name)?;
-        match found.reference() {
-            "" => Some(found),
-            reference => self.importer.call_attribute(reference),
-        }
+        self.importer.resolved(found).ok()?
     }
 
     fn of_kind(&self, name: &str, kind: AttributeKind) -> Outcome<Option<Attribute<'a>>> {
@@ -214,5 +214,16 @@ impl Call<'_, '_, '_> {
             Some(Value::Sizes(s)) if s.dims.len() == 1 => Some(s.dims[0].clone()),
             _ => None,
         }
+    }
+
+    /// The one whole number in operand `i`, if it is carried or a constant.
+    pub(super) fn input_whole(&self, i: usize) -> Option<Dim> {
+        if let Some(Value::Tensor(_, Some(data))) = self.value(i) {
+            let data = Some(data).filter(|d| d.len() == 1)?.host().ok()?;
+            let number = data.get(0).as_f64();
+            let whole = number.trunc() == number && number.abs() < (1 << 24) as f64;
+            return whole.then(|| Dim::from(number as i64));
+        }
+        self.input_dims_if_carried(i)
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use rustc_hash::FxHashMap;
 use tlc_ir::graph::{NodeId, NodeKind};
 use tlc_ir::interp::{Options, interpret};
-use tlc_ir::{Graph as IrGraph, HostTensor};
+use tlc_ir::{DType, Graph as IrGraph, HostTensor};
 
 use super::refusal::{Outcome, invalid, unsupported};
 use crate::tensor::Tensor;
@@ -17,11 +17,11 @@ const MAX_BYTES: u64 = 64 << 20;
 /// The most nodes that loops in it may compute.
 const MAX_STEPS: u64 = 1 << 20;
 
-/// The tensor's elements. `given` answers the value of an input.
+/// The tensor's elements. `given` returns the value of an input of that name and element type.
 pub(super) fn elements(
     tensor: &Tensor,
     what: &str,
-    given: &mut dyn FnMut(&str) -> Option<HostTensor>,
+    given: &mut dyn FnMut(&str, DType) -> Option<HostTensor>,
 ) -> Outcome<HostTensor> {
     let Some(root) = tensor.id() else {
         return invalid(format!("{what} was refused"));
@@ -32,8 +32,8 @@ pub(super) fn elements(
         Err(e) => return invalid(e.to_string()),
     };
     let mut inputs = Vec::with_capacity(names.len());
-    for name in &names {
-        match given(name) {
+    for (name, dtype) in &names {
+        match given(name, *dtype) {
             Some(value) => inputs.push(value),
             None => {
                 return unsupported(format!(
@@ -54,8 +54,8 @@ pub(super) fn elements(
     }
 }
 
-/// The part of a graph that one node needs, and the inputs in it.
-fn part(from: &IrGraph, root: NodeId) -> Result<(IrGraph, Vec<String>), tlc_ir::graph::GraphError> {
+/// The part of a graph that one node needs, and the inputs in it with their element types.
+fn part(from: &IrGraph, root: NodeId) -> Result<(IrGraph, Vec<(String, DType)>), tlc_ir::graph::GraphError> {
     let mut needed = BTreeSet::from([root.0]);
     let mut open = vec![root];
     let binders = from.binders();
@@ -75,7 +75,7 @@ fn part(from: &IrGraph, root: NodeId) -> Result<(IrGraph, Vec<String>), tlc_ir::
         let operands: Vec<NodeId> = node.operands.iter().map(|o| moved[&o.0]).collect();
         let added = match &node.kind {
             NodeKind::Input { name, ty, .. } => {
-                names.push(name.clone());
+                names.push((name.clone(), ty.dtype));
                 to.add_input(name, ty.clone(), node.origin.clone())?
             }
             kind => to.add(kind.clone(), &operands, node.origin.clone())?,

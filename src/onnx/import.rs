@@ -3,17 +3,18 @@
 //! Invariants: a value is defined once in its scope and before its use; the recording of a node stops at its first error;
 //! functions and subgraphs nest boundedly, and so does the number of nodes that inlining makes.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_formats::ErrorKind;
 use tlc_formats::onnx::{self, Attribute, Dimension, Function, Model, Node};
 use tlc_ir::HostTensor;
-use tlc_ir::graph::Origin;
+use tlc_ir::graph::{NodeKind, Origin};
 use tlc_ir::tensor::BytesOwner;
 use tlc_runtime::mmap::read_sparsely;
 
 use super::call::Call;
 use super::external::Files;
 use super::refusal::{Outcome, Refusal, invalid, limit, unsupported};
+use super::signature::Signature;
 use super::value::Value;
 use super::{ImportError, ImportOptions, Imported, MAX_OPSET, MIN_OPSET, fold, operators, sizes};
 use crate::dim::Dim;
@@ -33,6 +34,9 @@ const MAX_ELEMENTS: i64 = 1 << 34;
 /// The most parts of a result's extent: where each depends on two of those before it, they double with each node.
 const MAX_EXTENT: u32 = 512;
 
+/// How many operators behind a constant it is looked for.
+const MAX_BEHIND: usize = 16;
+
 /// What a symbolic extent may be: no more than an i32, which many models compute shapes in.
 const EXTENTS: std::ops::RangeInclusive<i64> = 0..=i32::MAX as i64;
 
@@ -44,7 +48,9 @@ struct Scope<'a> {
     values: FxHashMap<&'a str, Value>,
     /// The operator sets; a subgraph has those of its graph.
     opsets: std::rc::Rc<Opsets<'a>>,
-    /// In a function: attributes of the call.
+    /// In a function: the names of its attributes.
+    formals: FxHashSet<&'a str>,
+    /// In a function: attributes of the call, and what those are that it leaves out.
     attributes: FxHashMap<&'a str, Attribute<'a>>,
     /// Formal operands that the call leaves out: nodes inside that name them lack them, too.
     absent: Vec<&'a str>,
@@ -64,6 +70,10 @@ pub(super) struct Importer<'o, 'a> {
     /// The loops whose bodies are being recorded, outermost first: one for each scope that is a body.
     loops: Vec<(Iteration, Entered)>,
     fixed: Vec<(String, HostTensor)>,
+    /// The symbols of dimensions, by the dimensions' names.
+    symbols: FxHashMap<String, String>,
+    /// The symbols, and how many others would have had the same text.
+    symbol_texts: FxHashMap<String, usize>,
     nodes: usize,
     /// The most iterations that a loop recorded so far in the innermost body makes, those of loops inside it included.
     pub(super) iterations: i64,
@@ -103,7 +113,7 @@ fn one_line(text: String) -> String {
 /// Characters of a name that is shown; what is longer is cut.
 const MAX_NAME: usize = 200;
 
-fn shown(name: &str) -> String {
+pub(super) fn shown(name: &str) -> String {
     let mut text: String = name.chars().take(MAX_NAME).collect();
     if text.len() < name.len() {
         text.push('…');
@@ -152,6 +162,8 @@ pub(super) fn import(
         scopes: vec![],
         loops: vec![],
         fixed: vec![],
+        symbols: FxHashMap::default(),
+        symbol_texts: FxHashMap::default(),
         nodes: 0,
         iterations: 1,
     };
@@ -214,8 +226,13 @@ impl<'o, 'a> Importer<'o, 'a> {
                 .into());
         };
         self.initializers(graph)?;
+        let mut seen = FxHashSet::default();
         for input in graph.inputs() {
             let name = input.name();
+            if !seen.insert(name) {
+                let text = format!("the graph has two inputs '{}'; expected distinct names", shown(name));
+                return Err(invalid::<()>(text).unwrap_err().into());
+            }
             if self.scopes[0].values.contains_key(name) {
                 // An input that has a default is a constant: before version 4 of the format every constant was listed.
                 continue;
@@ -295,15 +312,32 @@ impl<'o, 'a> Importer<'o, 'a> {
                 }
                 // Exporters write -1 for an extent that is not known, and `?` for every one.
                 Dimension::Value(-1) | Dimension::Unknown | Dimension::Named("?") => {
-                    self.graph.symbol(&symbol_name(&format!("{name}_{axis}")), EXTENTS)
+                    // No dimension's name begins so.
+                    self.symbol(&format!("\0{name}_{axis}"))
                 }
                 Dimension::Value(n) => n.into(),
-                Dimension::Named(symbol) => self.graph.symbol(&symbol_name(symbol), EXTENTS),
+                Dimension::Named(symbol) => self.symbol(symbol),
             });
         }
         let tensor = self.graph.input(name, dtype, shape);
         self.recorded()?;
         Ok(tensor.into())
+    }
+
+    /// The symbol of a dimension. Names that differ only in what a symbol cannot hold (`n + 1` and `n - 1`) stay apart.
+    fn symbol(&mut self, name: &str) -> Dim {
+        if !self.symbols.contains_key(name) {
+            let plain = symbol_name(name.trim_start_matches('\0'));
+            let mut text = plain.clone();
+            while self.symbol_texts.contains_key(&text) {
+                let copies = self.symbol_texts.entry(plain.clone()).or_insert(0);
+                *copies += 1;
+                text = format!("{plain}_{}", *copies + 1);
+            }
+            self.symbol_texts.insert(text.clone(), 0);
+            self.symbols.insert(name.into(), text);
+        }
+        self.graph.symbol(&self.symbols[name], EXTENTS)
     }
 
     /// The first error of the recording, as a refusal.
@@ -414,10 +448,21 @@ impl<'o, 'a> Importer<'o, 'a> {
         false
     }
 
-    /// In a function: the attribute that the call gave.
-    pub(super) fn call_attribute(&self, name: &str) -> Option<Attribute<'a>> {
-        let function = self.scopes.iter().rev().find(|s| !s.open)?;
-        function.attributes.get(name).copied()
+    /// The attribute itself, or, if it stands for one of the function's, what the call gives for that.
+    pub(super) fn resolved(&self, attribute: Attribute<'a>) -> Outcome<Option<Attribute<'a>>> {
+        let reference = attribute.reference();
+        if reference.is_empty() {
+            return Ok(Some(attribute));
+        }
+        let function = self.scopes.iter().rev().find(|s| !s.open);
+        match function.filter(|f| f.formals.contains(reference)) {
+            Some(function) => Ok(function.attributes.get(reference).copied()),
+            None => invalid(format!(
+                "attribute {} stands for an attribute `{}` that no function around it has; expected a value",
+                shown(attribute.name()),
+                shown(reference)
+            )),
+        }
     }
 
     /// The elements of a value that must be known now.
@@ -430,11 +475,11 @@ impl<'o, 'a> Importer<'o, 'a> {
         // What a body is given differs from iteration to iteration.
         let outside = self.loops.is_empty();
         let (values, fixed) = (self.options.values.filter(|_| outside), &mut self.fixed);
-        fold::elements(&tensor, what, &mut |name| {
+        fold::elements(&tensor, what, &mut |name, dtype| {
             if let Some((_, value)) = fixed.iter().find(|(n, _)| outside && n == name) {
                 return Some(value.clone());
             }
-            let value = values?(name)?;
+            let value = values?(name, dtype)?;
             fixed.push((name.to_string(), value.clone()));
             Some(value)
         })
@@ -444,8 +489,32 @@ impl<'o, 'a> Importer<'o, 'a> {
     pub(super) fn constant(&self, value: &Value, what: &str) -> Outcome<HostTensor> {
         match value {
             Value::Tensor(_, Some(data)) => data.host(),
-            other => fold::elements(&other.tensor(&self.graph)?, what, &mut |_| None),
+            other => fold::elements(&other.tensor(&self.graph)?, what, &mut |_, _| None),
         }
+    }
+
+    /// The elements of a constant, or of one behind a few operators that only move or convert them.
+    pub(super) fn known(&self, value: &Value) -> Option<HostTensor> {
+        if let Value::Sizes(sizes) = value {
+            sizes.numbers()?;
+        }
+        if let Value::Tensor(tensor, None) = value {
+            let mut at = tensor.id()?;
+            let behind = self.graph.with_ir(|ir| {
+                for _ in 0..MAX_BEHIND {
+                    let node = ir.node(at);
+                    match node.operands[..] {
+                        [operand] => at = operand,
+                        _ => return matches!(node.kind, NodeKind::Const(_) | NodeKind::Data(_)),
+                    }
+                }
+                false
+            });
+            if !behind {
+                return None;
+            }
+        }
+        self.constant(value, "a constant").ok()
     }
 
     /// Records a subgraph in the scope that was made for it; `values` are those of its inputs.
@@ -496,6 +565,10 @@ impl<'o, 'a> Importer<'o, 'a> {
 
     fn apply(&mut self, node: Node<'a>, inputs: Vec<Option<Value>>) -> Result<Vec<Value>, At> {
         let here = || at(node_place(node));
+        if node.op_type().is_empty() {
+            let text = "a node without an op_type; expected the name of an operator";
+            return Err(here()(invalid::<()>(text).unwrap_err()));
+        }
         let domain = match node.domain() {
             "ai.onnx" => "",
             domain => domain,
@@ -520,6 +593,9 @@ impl<'o, 'a> Importer<'o, 'a> {
             return Err(here()(unsupported::<()>(text).unwrap_err()));
         }
         let operator = operators::table::find(node.op_type(), version).map_err(here())?;
+        if let Some(signature) = Signature::find(node.op_type(), version) {
+            signature.check(node, |a| self.resolved(a)).map_err(here())?;
+        }
         let mut call = Call {
             importer: self,
             node,
@@ -571,22 +647,42 @@ impl<'o, 'a> Importer<'o, 'a> {
             let text = format!("{} operands; expected at most {formals}", inputs.len());
             return Err(here()(invalid::<()>(text).unwrap_err()));
         }
+        let mut names = FxHashSet::default();
+        if let Some(twice) = function.inputs().find(|n| !names.insert(*n)) {
+            let text = format!(
+                "a function with two operands '{}'; expected distinct names",
+                shown(twice)
+            );
+            return Err(here()(invalid::<()>(text).unwrap_err()));
+        }
         for (name, value) in function.inputs().zip(inputs) {
             if let Some(value) = value {
                 scope.values.insert(name, value);
             }
         }
+        scope.formals.extend(function.attributes());
         for default in function.defaults() {
+            scope.formals.insert(default.name());
             scope.attributes.insert(default.name(), default);
         }
+        let mut seen = FxHashSet::default();
         for attribute in node.attributes() {
-            let given = match attribute.reference() {
-                "" => Some(attribute),
-                reference => self.call_attribute(reference),
+            let name = attribute.name();
+            let wrong = match () {
+                () if !scope.formals.contains(name) => "that the function does not have",
+                () if !seen.insert(name) => "given twice",
+                () => {
+                    if let Some(given) = self.resolved(attribute).map_err(here())? {
+                        scope.attributes.insert(name, given);
+                    }
+                    continue;
+                }
             };
-            if let Some(given) = given {
-                scope.attributes.insert(attribute.name(), given);
-            }
+            let text = format!(
+                "an attribute `{}` {wrong}; expected each of its own at most once",
+                shown(name)
+            );
+            return Err(here()(invalid::<()>(text).unwrap_err()));
         }
         let given = |n: &&str| scope.values.contains_key(n);
         scope.absent = function.inputs().filter(|n| !given(n)).collect();

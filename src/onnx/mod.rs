@@ -4,7 +4,8 @@
 //! - An operator is a function over [`Tensor`](crate::Tensor)s in the file of its family under `operators/`;
 //!   `operators/table.rs` lists what there is, by name and opset. Nothing of ONNX reaches the graph language.
 //! - What is not in the table, and every setting that an operator's function does not know, is refused by name. Nothing is
-//!   computed approximately because it is not supported.
+//!   computed approximately because it is not supported. An attribute or operand that ONNX does not give an operator at its opset is
+//!   refused before its function sees it (`signature.rs`).
 //! - Small integer tensors that only steer shapes are carried as index expressions (see `sizes.rs`), so that a shape
 //!   computed in the model becomes an expression over the graph's symbols.
 //! - No model makes the import panic, and none makes it allocate more than its own nodes and tensors justify.
@@ -20,6 +21,7 @@ mod model;
 mod operators;
 mod packed;
 mod refusal;
+mod signature;
 mod sizes;
 mod value;
 
@@ -28,10 +30,11 @@ use std::sync::Arc;
 
 use tlc_formats::ErrorKind;
 use tlc_ir::tensor::BytesOwner;
-use tlc_ir::{Graph as IrGraph, HostTensor};
+use tlc_ir::{DType, Graph as IrGraph, HostTensor};
 
 pub use export::ExportError;
 pub use model::{Model, ModelError};
+pub use signature::Signature;
 /// A model that is ready to be written.
 pub use tlc_formats::onnx::write::Model as Exported;
 
@@ -40,8 +43,8 @@ pub const MAX_OPSET: i64 = 28;
 /// The oldest version of the default operator set that is read. Most operators are supported from opset 6 or 7 on.
 pub const MIN_OPSET: i64 = 1;
 
-/// Answers the value of the input of that name, if it is known.
-pub type InputValues<'a> = &'a dyn Fn(&str) -> Option<HostTensor>;
+/// Returns the value of the input of that name and declared element type, if it is known.
+pub type InputValues<'a> = &'a dyn Fn(&str, DType) -> Option<HostTensor>;
 
 /// What an import may be told beyond the model's bytes.
 #[derive(Clone, Copy, Default)]
@@ -124,6 +127,13 @@ pub fn import_in_place(bytes: &BytesOwner, options: &ImportOptions<'_>) -> Resul
 /// [`ExportError`], which names the node that ONNX cannot say, and why.
 pub fn export(graph: &IrGraph) -> Result<Exported, ExportError> {
     export::export(graph)
+}
+
+/// The operands, results and attributes that a supported operator has at an opset.
+pub fn signature(operator: &str, opset: i64) -> Option<&'static Signature> {
+    let known = |o: &&operators::table::Operator| o.name == operator && (o.first..=o.last).contains(&opset);
+    let known = operators::table::OPERATORS.iter().find(known)?;
+    Signature::find(known.name, opset)
 }
 
 /// The operators that are supported: name, first opset, last opset.

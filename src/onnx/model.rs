@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustc_hash::FxHashSet;
-use tlc_ir::HostTensor;
 use tlc_ir::tensor::BytesOwner;
+use tlc_ir::{DType, HostTensor};
 use tlc_runtime::executable::RunError;
 use tlc_runtime::mmap::{MapError, MappedFile, read_sparsely};
 
-use super::{ImportError, ImportOptions, import_in_place};
+use super::{ImportError, ImportOptions, InputValues, import_in_place};
 use crate::compile::input;
 use crate::compile::{BuildError, CompileOptions, Executable, Input, Named, Outputs, compile_ir};
 
@@ -108,7 +108,7 @@ impl Model {
             imports: Mutex::default(),
         };
         let asked = std::cell::Cell::new(false);
-        let values = |_: &str| {
+        let values = |_: &str, _: DType| {
             asked.set(true);
             None
         };
@@ -189,7 +189,7 @@ impl Model {
                 return Ok(Arc::clone(&kept[0]));
             }
         }
-        let values = |name: &str| {
+        let values = |name: &str, _: DType| {
             let (_, input) = self.names.iter().zip(inputs).find(|(n, _)| *n == name)?;
             input.as_ref().to_host().ok()
         };
@@ -198,7 +198,7 @@ impl Model {
         Ok(import)
     }
 
-    fn import(&self, values: &dyn Fn(&str) -> Option<HostTensor>) -> Result<Arc<Import>, ModelError> {
+    fn import(&self, values: InputValues<'_>) -> Result<Arc<Import>, ModelError> {
         let options = ImportOptions {
             folder: self.file.parent(),
             values: Some(values),

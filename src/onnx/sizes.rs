@@ -1,4 +1,5 @@
-//! Shape arithmetic: small integer tensors carried as index expressions through the operators that compute shapes.
+//! Shape arithmetic: small integer tensors carried as index expressions through the operators that compute shapes. `moves.rs` has those that
+//! only move elements.
 //!
 //! Invariants: what is carried equals what the operators would compute; where that is not certain (a quotient of something
 //! that may be negative, numbers large enough to overflow) the operator is recorded as any other.
@@ -7,21 +8,43 @@ use tlc_ir::DType;
 use tlc_ir::graph::View;
 use tlc_ir::index::{IndexExpr, Interval};
 
+mod moves;
+
 use super::call::Call;
 use super::refusal::Outcome;
 use super::value::{MAX_SIZES, Sizes, Value};
-use crate::dim::{Dim, resolve_axis};
+use crate::dim::Dim;
 use crate::graph::Graph;
 
 /// Index expressions with more parts than this are left to the graph.
-const MAX_EXPRESSION: u32 = 64;
+const MAX_EXPRESSION: u32 = 128;
+/// More axes are left to the graph.
+const MAX_RANK: usize = 8;
 /// Larger constants are left to the graph.
 const MAX_NUMBER: i64 = 1 << 40;
 
-fn sizes<'c>(call: &'c Call<'_, '_, '_>, i: usize) -> Option<&'c Sizes> {
+/// Operand `i`, if it is carried, as integers or as floats that are whole numbers.
+fn any<'c>(call: &'c Call<'_, '_, '_>, i: usize) -> Option<&'c Sizes> {
     match call.value(i) {
         Some(Value::Sizes(s)) => Some(s),
         _ => None,
+    }
+}
+
+/// Operand `i`, if it is carried and not as floats.
+fn sizes<'c>(call: &'c Call<'_, '_, '_>, i: usize) -> Option<&'c Sizes> {
+    any(call, i).filter(|s| !s.dtype.is_float())
+}
+
+/// The numbers of operand `i`, if they are constants: carried ones, or those too large to be carried (`i64::MAX` as an end).
+fn numbers(call: &Call<'_, '_, '_>, i: usize) -> Option<Vec<i64>> {
+    match call.value(i)? {
+        Value::Sizes(s) => s.numbers().filter(|_| s.dtype.is_int()),
+        Value::Tensor(_, data) => {
+            let data = data.as_ref().filter(|d| d.len() <= MAX_SIZES)?.host().ok()?;
+            let whole = data.dtype().is_int() && data.shape().len() <= 1;
+            whole.then(|| (0..data.len()).map(|k| data.get(k).as_i64()).collect())
+        }
     }
 }
 
@@ -30,14 +53,17 @@ pub(super) fn carried(call: &mut Call<'_, '_, '_>) -> Outcome<Option<Value>> {
     let found = match call.node.op_type() {
         "Shape" => shape(call)?,
         "Size" => size(call),
-        "Identity" => sizes(call, 0).cloned(),
+        "Identity" => any(call, 0).cloned(),
+        "Floor" | "Ceil" | "Round" => any(call, 0).filter(|s| s.dtype.is_float()).cloned(),
         "Cast" => cast(call)?,
-        "Concat" => concat(call)?,
-        "Gather" => gather(call)?,
-        "Slice" => slice(call)?,
-        "Squeeze" => squeeze(call)?,
-        "Unsqueeze" => unsqueeze(call)?,
-        "Reshape" => reshape(call),
+        "Concat" => moves::concat(call)?,
+        "Gather" => moves::gather(call)?,
+        "Slice" => moves::slice(call)?,
+        "Squeeze" => moves::squeeze(call)?,
+        "Unsqueeze" => moves::unsqueeze(call)?,
+        "Reshape" => moves::reshape(call)?,
+        "Transpose" => moves::transpose(call)?,
+        "Expand" => moves::expand(call),
         "Add" => pairwise(call, |a, b| Some(a + b)),
         "Sub" => pairwise(call, |a, b| Some(a - b)),
         "Mul" => pairwise(call, |a, b| Some(a * b)),
@@ -68,15 +94,14 @@ pub(super) fn carried(call: &mut Call<'_, '_, '_>) -> Outcome<Option<Value>> {
         Some(n) => n.unsigned_abs() < MAX_NUMBER as u64,
         None => d.expr().size() <= MAX_EXPRESSION,
     };
-    let fits =
-        found.dims.len() <= MAX_SIZES && found.dims.iter().all(small) && (!found.scalar || found.dims.len() == 1);
-    Ok(fits.then(|| Value::sizes(found.dims, found.scalar, found.dtype)))
+    let fits = found.dims.len() <= MAX_SIZES && found.shape.len() <= MAX_RANK && found.dims.iter().all(small);
+    Ok(fits.then(|| Value::Sizes(found.into())))
 }
 
 fn vector(dims: Vec<Dim>, dtype: DType) -> Option<Sizes> {
     Some(Sizes {
+        shape: vec![dims.len()],
         dims,
-        scalar: false,
         dtype,
     })
 }
@@ -95,7 +120,7 @@ fn size(call: &Call<'_, '_, '_>) -> Option<Sizes> {
     let dims = call.value(0)?.shape();
     Some(Sizes {
         dims: vec![dims.into_iter().fold(Dim::from(1), |n, d| n * d)],
-        scalar: true,
+        shape: vec![],
         dtype: DType::I64,
     })
 }
@@ -106,160 +131,61 @@ fn fits_i32(graph: &Graph, d: &Dim) -> bool {
     i.lo >= i64::from(i32::MIN) && i.hi <= i64::from(i32::MAX)
 }
 
-/// Whether the expression may be taken for an i32. One of extents that may be too large for it is, under a guard: a slice
-/// that starts behind its operand's only element unless it is no larger.
-fn becomes_i32(graph: &Graph, d: &Dim) -> bool {
-    if fits_i32(graph, d) {
+/// Whether the expression is never negative, under a guard if need be: a slice that starts behind its operand's only element where
+/// it is.
+fn becomes_nonnegative(graph: &Graph, d: &Dim) -> bool {
+    if lowest(graph, d) >= 0 {
         return true;
     }
-    let positive = graph.with_ir(|ir| d.expr().interval(ir)).lo >= 0;
-    let excess = (d - i64::from(i32::MAX)).max(0);
+    let below = (Dim::from(0) - d).max(0);
     let slice = View::Slice {
-        start: [excess.expr().clone()].into_iter().collect(),
+        start: [below.expr().clone()].into_iter().collect(),
         step: [1].into_iter().collect(),
         size: [IndexExpr::ONE].into_iter().collect(),
     };
     let one = graph.iota_1d(&IndexExpr::ONE, DType::I64);
-    positive && one.and_then(|one| one.view(slice)).is_ok()
+    one.and_then(|one| one.view(slice)).is_ok()
+}
+
+/// Whether the expression is a divisor, under a guard if it may be 0.
+pub(super) fn becomes_positive(graph: &Graph, d: &Dim) -> bool {
+    lowest(graph, d) >= 0 && becomes_nonnegative(graph, &(d - 1))
+}
+
+/// Whether the expression may be taken for an i32, under a guard if it is of extents that may be too large for it.
+fn becomes_i32(graph: &Graph, d: &Dim) -> bool {
+    fits_i32(graph, d) || lowest(graph, d) >= 0 && becomes_nonnegative(graph, &(Dim::from(i64::from(i32::MAX)) - d))
+}
+
+/// The smallest value that the expression may have.
+fn lowest(graph: &Graph, d: &Dim) -> i64 {
+    graph.with_ir(|ir| d.expr().interval(ir)).lo
+}
+
+/// Up to here every integer is an f32.
+const WHOLE_F32: i64 = 1 << 24;
+
+/// Whether the expression may be taken for an f32, under a guard if it is of extents that may be too large.
+fn becomes_f32(graph: &Graph, d: &Dim) -> bool {
+    lowest(graph, d) >= -WHOLE_F32 && becomes_nonnegative(graph, &(Dim::from(WHOLE_F32) - d))
 }
 
 fn cast(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
-    let to = call.dtype("to")?;
+    let (Some(s), Some(dtype)) = (any(call, 0), call.dtype("to")?) else {
+        return Ok(None);
+    };
     let graph = call.graph();
-    Ok(match (sizes(call, 0), to) {
-        (Some(s), Some(DType::I64)) => Some(Sizes {
-            dtype: DType::I64,
-            ..s.clone()
-        }),
-        (Some(s), Some(DType::I32)) if s.dims.iter().all(|d| becomes_i32(&graph, d)) => Some(Sizes {
-            dtype: DType::I32,
-            ..s.clone()
-        }),
-        _ => None,
-    })
-}
-
-fn concat(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
-    let axis = call.int("axis", 0)?;
-    let mut dims = vec![];
-    let mut dtype = None;
-    for i in 0..call.inputs.len() {
-        match sizes(call, i) {
-            Some(s) if !s.scalar && dtype.is_none_or(|d| d == s.dtype) => {
-                dims.extend_from_slice(&s.dims);
-                dtype = Some(s.dtype);
-            }
-            _ => return Ok(None),
+    let exact = |d: &Dim| match dtype {
+        DType::I64 => true,
+        DType::I32 => becomes_i32(&graph, d),
+        DType::F32 => becomes_f32(&graph, d),
+        DType::F64 => {
+            let range = graph.with_ir(|ir| d.expr().interval(ir));
+            range.lo >= -(1 << 53) && range.hi <= 1 << 53
         }
-        if dims.len() > MAX_SIZES {
-            return Ok(None);
-        }
-    }
-    Ok(dtype
-        .filter(|_| axis == 0 || axis == -1)
-        .and_then(|dtype| vector(dims, dtype)))
-}
-
-fn gather(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
-    let axis = call.int("axis", 0)?;
-    let (Some(data), Some(indices)) = (sizes(call, 0), sizes(call, 1)) else {
-        return Ok(None);
+        _ => false,
     };
-    let Some(numbers) = indices.numbers().filter(|_| !data.scalar && (axis == 0 || axis == -1)) else {
-        return Ok(None);
-    };
-    let picked = numbers
-        .iter()
-        .map(|&i| Some(data.dims[resolve_axis(i, data.dims.len())?].clone()));
-    Ok(picked.collect::<Option<Vec<Dim>>>().map(|dims| Sizes {
-        dims,
-        scalar: indices.scalar,
-        dtype: data.dtype,
-    }))
-}
-
-fn slice(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
-    let Some(data) = sizes(call, 0).filter(|s| !s.scalar) else {
-        return Ok(None);
-    };
-    let one = |list: Option<Vec<i64>>| list.filter(|l| l.len() == 1).map(|l| l[0]);
-    let given = |i: usize| one(sizes(call, i).and_then(Sizes::numbers));
-    let (start, end, axis, step) = match call.version < 10 {
-        true => (
-            one(call.ints("starts")?),
-            one(call.ints("ends")?),
-            one(call.ints("axes")?).or(Some(0)),
-            Some(1),
-        ),
-        false => (
-            given(1),
-            given(2),
-            if call.value(3).is_some() { given(3) } else { Some(0) },
-            if call.value(4).is_some() { given(4) } else { Some(1) },
-        ),
-    };
-    let (Some(start), Some(end), Some(0 | -1), Some(step)) = (start, end, axis, step) else {
-        return Ok(None);
-    };
-    if step == 0 {
-        return Ok(None);
-    }
-    let n = data.dims.len() as i64;
-    let from_end = |i: i64| if i < 0 { i.saturating_add(n) } else { i };
-    let (lo, hi) = if step > 0 { (0, n) } else { (-1, n - 1) };
-    let (mut at, end) = (
-        from_end(start).clamp(lo.max(0), hi.max(lo)),
-        from_end(end).clamp(lo, hi.max(lo)),
-    );
-    let mut dims = vec![];
-    while (step > 0 && at < end) || (step < 0 && at > end) {
-        dims.push(data.dims[at as usize].clone());
-        at = at.saturating_add(step);
-    }
-    Ok(vector(dims, data.dtype))
-}
-
-fn squeeze(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
-    let Some(data) = sizes(call, 0).filter(|s| !s.scalar && s.dims.len() == 1) else {
-        return Ok(None);
-    };
-    let axes = match call.version < 13 {
-        true => call.ints("axes")?,
-        false => sizes(call, 1).and_then(Sizes::numbers),
-    };
-    let plain = call.version >= 13 && call.value(1).is_none();
-    let fits = plain || matches!(axes.as_deref(), Some([0 | -1]));
-    Ok(fits.then(|| Sizes {
-        scalar: true,
-        ..data.clone()
-    }))
-}
-
-fn unsqueeze(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
-    let Some(data) = sizes(call, 0).filter(|s| s.scalar) else {
-        return Ok(None);
-    };
-    let axes = match call.version < 13 {
-        true => call.ints("axes")?,
-        false => sizes(call, 1).and_then(Sizes::numbers),
-    };
-    Ok(matches!(axes.as_deref(), Some([0 | -1])).then(|| Sizes {
-        scalar: false,
-        ..data.clone()
-    }))
-}
-
-/// Between a number and a vector of one, and from a vector to itself.
-fn reshape(call: &Call<'_, '_, '_>) -> Option<Sizes> {
-    let (data, target) = (sizes(call, 0)?, sizes(call, 1)?);
-    let n = data.dims.len() as i64;
-    let scalar = match target.numbers()?[..] {
-        [] if n == 1 => true,
-        [-1] => false,
-        [m] if m == n && n > 0 => false,
-        _ => return None,
-    };
-    Some(Sizes { scalar, ..data.clone() })
+    Ok(s.dims.iter().all(exact).then(|| Sizes { dtype, ..s.clone() }))
 }
 
 fn unary(call: &Call<'_, '_, '_>, f: impl Fn(Dim) -> Dim) -> Option<Sizes> {
@@ -270,15 +196,15 @@ fn unary(call: &Call<'_, '_, '_>, f: impl Fn(Dim) -> Dim) -> Option<Sizes> {
     })
 }
 
-/// Operands broadcast to one another, element by element, and whether the result is a number.
-fn broadcast<const N: usize>(all: [&Sizes; N]) -> Option<(Vec<[Dim; N]>, bool)> {
-    let n = all.iter().map(|s| s.dims.len()).find(|&n| n != 1).unwrap_or(1);
-    if all.iter().any(|s| s.dims.len() != n && s.dims.len() != 1) {
-        return None;
+/// Operands broadcast to one another, element by element, and the shape of the result.
+fn broadcast<const N: usize>(all: [&Sizes; N]) -> Option<(Vec<[Dim; N]>, Vec<usize>)> {
+    let mut shape = vec![];
+    for s in all {
+        shape = moves::broadcast_shape(&shape, &s.shape)?;
     }
-    let at = |s: &Sizes, i: usize| s.dims[if s.dims.len() == 1 { 0 } else { i }].clone();
-    let rows = (0..n).map(|i| all.map(|s| at(s, i))).collect();
-    Some((rows, all.iter().all(|s| s.scalar)))
+    let parts = all.map(|s| moves::expanded(s, &shape));
+    let rows = (0..shape.iter().product()).map(|i| parts.each_ref().map(|p| p[i].clone()));
+    Some((rows.collect(), shape))
 }
 
 /// Two operands broadcast to each other. Smaller integers than i64 could wrap: what may is left to the graph.
@@ -287,31 +213,31 @@ fn pairwise(call: &Call<'_, '_, '_>, f: impl Fn(Dim, Dim) -> Option<Dim>) -> Opt
     if a.dtype != b.dtype || a.dtype == DType::Bool || call.inputs.len() != 2 {
         return None;
     }
-    let (rows, scalar) = broadcast([a, b])?;
+    let (rows, shape) = broadcast([a, b])?;
     let dims: Vec<Dim> = rows.into_iter().map(|[a, b]| f(a, b)).collect::<Option<_>>()?;
     let graph = call.graph();
     let exact = a.dtype == DType::I64 || dims.iter().all(|d| fits_i32(&graph, d));
     exact.then_some(Sizes {
         dims,
-        scalar,
+        shape,
         dtype: a.dtype,
     })
 }
 
-/// The remainder with the sign of the divisor.
+/// The remainder with the sign of the divisor, or, where that makes no difference, of the dividend.
 fn remainder(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
     let floored = !call.flag("fmod", false)?;
+    let graph = call.graph();
     Ok(pairwise(call, |a, b| {
-        let n = b.as_const().filter(|&n| n > 0 && floored)?;
-        Some(a % n)
+        let same = floored || lowest(&graph, &a) >= 0;
+        (same && becomes_positive(&graph, &b)).then(|| a % b)
     }))
 }
 
 fn absolute(call: &Call<'_, '_, '_>) -> Option<Sizes> {
     let graph = call.graph();
     let s = sizes(call, 0)?;
-    let positive = |d: &Dim| graph.with_ir(|ir| d.expr().interval(ir)).lo >= 0;
-    s.dims.iter().all(positive).then(|| s.clone())
+    s.dims.iter().all(|d| lowest(&graph, d) >= 0).then(|| s.clone())
 }
 
 /// The product of all, where nothing says otherwise.
@@ -321,7 +247,7 @@ fn product(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
         true => call.ints("axes")?,
         false => match call.value(1) {
             None => None,
-            Some(_) => match sizes(call, 1).and_then(Sizes::numbers) {
+            Some(_) => match numbers(call, 1) {
                 Some(axes) => Some(axes),
                 None => return Ok(None),
             },
@@ -329,10 +255,10 @@ fn product(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
     };
     let all = axes.is_none_or(|a| matches!(a[..], [0 | -1]));
     Ok(sizes(call, 0)
-        .filter(|s| !s.scalar && s.dtype == DType::I64 && all)
+        .filter(|s| s.shape.len() == 1 && s.dtype == DType::I64 && all)
         .map(|s| Sizes {
             dims: vec![s.dims.iter().fold(Dim::from(1), |n, d| n * d)],
-            scalar: !keeps,
+            shape: if keeps { vec![1] } else { vec![] },
             dtype: s.dtype,
         }))
 }
@@ -348,14 +274,14 @@ fn compared(call: &Call<'_, '_, '_>, f: impl Fn(Interval) -> Option<bool>) -> Op
         return None;
     }
     let graph = call.graph();
-    let (rows, scalar) = broadcast([a, b])?;
+    let (rows, shape) = broadcast([a, b])?;
     let truth = |[a, b]: [Dim; 2]| {
         let difference = a - b;
         f(graph.with_ir(|ir| difference.expr().interval(ir))).map(|t| Dim::from(i64::from(t)))
     };
     Some(Sizes {
         dims: rows.into_iter().map(truth).collect::<Option<_>>()?,
-        scalar,
+        shape,
         dtype: DType::Bool,
     })
 }
@@ -373,25 +299,30 @@ fn chosen(call: &Call<'_, '_, '_>) -> Option<Sizes> {
     if c.dtype != DType::Bool || a.dtype != b.dtype {
         return None;
     }
-    let (rows, scalar) = broadcast([c, a, b])?;
+    let (rows, shape) = broadcast([c, a, b])?;
     let pick = |[c, a, b]: [Dim; 3]| Some(if c.as_const()? != 0 { a } else { b });
     Some(Sizes {
         dims: rows.into_iter().map(pick).collect::<Option<_>>()?,
-        scalar,
+        shape,
         dtype: a.dtype,
     })
 }
 
-/// Integer division rounds toward zero, which is the floor where nothing is negative.
+/// What may be further below 0 than this is negative for more than the smallest sizes.
+const SMALL: i64 = 1 << 12;
+
+/// Integer division rounds toward zero, which is the floor where nothing is negative. The quotient of what is negative for the
+/// smallest sizes alone (`(n - 1) / 8`), and one by what may be 0, are taken under a guard.
 fn divided(call: &Call<'_, '_, '_>) -> Option<Sizes> {
     let graph = call.graph();
     pairwise(call, |a, b| match (a.as_const(), b.as_const()) {
         (_, Some(0)) => None,
         (Some(a), Some(b)) => Some(Dim::from(a / b)),
         (None, Some(b)) => {
-            let lo = graph.with_ir(|ir| a.expr().interval(ir)).lo;
-            (b > 0 && lo >= 0).then(|| IndexExpr::floor_div(a.expr(), &b.into()).into())
+            let nearly = b > 0 && lowest(&graph, &a) >= -SMALL;
+            (nearly && becomes_nonnegative(&graph, &a)).then(|| IndexExpr::floor_div(a.expr(), &b.into()).into())
         }
+        _ if lowest(&graph, &a) >= 0 && becomes_positive(&graph, &b) => Some(a / b),
         _ => None,
     })
 }

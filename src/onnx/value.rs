@@ -11,7 +11,7 @@ use crate::graph::Graph;
 use crate::tensor::Tensor;
 use tlc_formats::ErrorKind;
 
-/// Integer tensors of rank 0 or 1 with at most so many elements are carried as sizes.
+/// Integer tensors with at most so many elements are carried as sizes, constants if their rank is 0 or 1.
 pub(super) const MAX_SIZES: usize = 128;
 
 /// A value of a model.
@@ -19,15 +19,16 @@ pub(super) const MAX_SIZES: usize = 128;
 pub(super) enum Value {
     /// A tensor, with its elements if it is a constant.
     Tensor(Tensor, Option<Elements>),
-    /// Integers of rank 0 or 1, as index expressions.
+    /// A few integers, as index expressions.
     Sizes(Rc<Sizes>),
 }
 
 /// Integers known as expressions over the graph's symbols.
 #[derive(Clone, Debug)]
 pub(super) struct Sizes {
+    /// The elements, in order.
     pub(super) dims: Vec<Dim>,
-    pub(super) scalar: bool,
+    pub(super) shape: Vec<usize>,
     pub(super) dtype: DType,
 }
 
@@ -50,15 +51,14 @@ impl Value {
             // Larger numbers are data: index arithmetic on them could overflow.
             if dims.iter().all(|d| d.unsigned_abs() < 1 << 40) {
                 let dims = dims.into_iter().map(Dim::from).collect();
-                return Value::sizes(dims, data.shape().is_empty(), data.dtype());
+                return Value::Sizes(Rc::new(Sizes {
+                    dims,
+                    shape: data.shape().to_vec(),
+                    dtype: data.dtype(),
+                }));
             }
         }
         Value::Tensor(graph.constant(&data), Some(data.into()))
-    }
-
-    /// Integers of rank 0 or 1.
-    pub(super) fn sizes(dims: Vec<Dim>, scalar: bool, dtype: DType) -> Value {
-        Value::Sizes(Rc::new(Sizes { dims, scalar, dtype }))
     }
 
     /// The value as a tensor of the graph.
@@ -81,9 +81,27 @@ impl Value {
     pub(super) fn shape(&self) -> Vec<Dim> {
         match self {
             Value::Tensor(t, _) => t.shape(),
-            Value::Sizes(s) if s.scalar => vec![],
-            Value::Sizes(s) => vec![s.dims.len().into()],
+            Value::Sizes(s) => s.shape.iter().map(Dim::from).collect(),
         }
+    }
+}
+
+/// The furthest below 0 that a size is taken to data from.
+const LOWEST: i64 = -(1 << 40);
+
+/// The value of an expression as data, negative or not.
+pub(super) fn size_value(graph: &Graph, d: &Dim, dtype: DType) -> Outcome<Tensor> {
+    let refused = |(message, _)| Refusal {
+        kind: ErrorKind::Invalid,
+        message,
+    };
+    let lowest = graph.with_ir(|ir| d.expr().interval(ir)).lo;
+    match lowest {
+        LOWEST..0 => {
+            let above = graph.dim_value(&(d - lowest), DType::I64).map_err(refused)?;
+            Ok((above + lowest).cast(dtype))
+        }
+        _ => graph.dim_value(d, dtype).map_err(refused),
     }
 }
 
@@ -99,16 +117,15 @@ impl Sizes {
             message,
         };
         if let Some(numbers) = self.numbers() {
-            let shape = [numbers.len()];
-            let shape = if self.scalar { &[][..] } else { &shape[..] };
-            let data = HostTensor::from_slice(shape, &numbers).map_err(|e| refused(e.to_string()))?;
+            let data = HostTensor::from_slice(&self.shape, &numbers).map_err(|e| refused(e.to_string()))?;
             return Ok(graph.constant(data).cast(self.dtype));
         }
-        let one = |d: &Dim| graph.dim_value(d, self.dtype).map_err(|(problem, _)| refused(problem));
+        let one = |d: &Dim| size_value(graph, d, self.dtype);
         let all = self.dims.iter().map(one).collect::<Outcome<Vec<Tensor>>>()?;
-        Ok(match self.scalar {
-            true => all[0].clone(),
-            false => crate::stack(&all.iter().collect::<Vec<_>>(), 0),
+        Ok(match self.shape[..] {
+            [] => all[0].clone(),
+            [_] => crate::stack(&all.iter().collect::<Vec<_>>(), 0),
+            _ => crate::stack(&all.iter().collect::<Vec<_>>(), 0).reshape(&self.shape),
         })
     }
 }

@@ -9,6 +9,7 @@
 //! The search runs interpreters over every value of the graph, so that it is for small cases: [`super::reduce()`] comes first.
 
 use std::fmt;
+use std::ops::ControlFlow;
 
 use tlc_ir::interp::{self, interpret_with_bounds};
 use tlc_ir::plan::interp::interpret_bound;
@@ -18,6 +19,7 @@ use tlc_ir::text::{PrintOptions, print_graph};
 use tlc_ir::{Graph, NodeId};
 use tlc_passes::cluster::{Clusters, cluster_at_most};
 use tlc_passes::memory::pack;
+use tlc_passes::pipeline::{Ran, rewrite};
 use tlc_passes::planner::{Planned, cluster_label, plan};
 use tlc_passes::reason::{FusionDecision, FusionReason};
 use tlc_passes::{Compiled, compile};
@@ -172,12 +174,13 @@ fn in_pass(wrong: &Wrong, case: &Case, options: &CompileOptions) -> Guilty {
     };
     let operation = |graph: &Graph, node: NodeId| {
         let n = graph.node(node);
-        let origin = match &n.origin {
+        let origin = match n.origin.recorded() {
             tlc_ir::graph::Origin::Unknown => String::new(),
             origin => format!(" at {origin}"),
         };
-        let operands: Vec<String> = n.operands.iter().map(ToString::to_string).collect();
-        format!("{node} = {} {}{origin}", n.kind.name(), operands.join(", "))
+        let operands: Vec<String> = n.operands.iter().map(|&o| graph.value_name(o)).collect();
+        let value = graph.value_name(node);
+        format!("{value} = {} {}{origin}", n.kind.name(), operands.join(", "))
     };
     let decision = match after.as_ref().and_then(|g| Some((g, g.outputs().first()?.node))) {
         Some((graph, result)) => {
@@ -202,7 +205,7 @@ fn short(graph: &Graph, node: NodeId) -> String {
     match &graph.node(node).kind {
         tlc_ir::NodeKind::Input { name, .. } => format!("%{name}"),
         tlc_ir::NodeKind::Const(value) => format!("const {value}"),
-        kind => format!("{node} {}", kind.name()),
+        kind => format!("{} {}", graph.value_name(node), kind.name()),
     }
 }
 
@@ -220,11 +223,9 @@ fn in_back_end(finding: Finding, case: &Case, options: &CompileOptions) -> Guilt
     let effect = finding.to_string();
     let attempt = || -> Option<Guilty> {
         let passes = pass_options(options).ok()?;
-        let mut graph = case.graph.clone();
-        for &pass in &passes.pipeline.0 {
-            graph = tlc_passes::pipeline::run_pass(pass, &graph, &passes, &mut Vec::new()).ok()?;
-        }
-        let graph = tlc_passes::rewrite::own_outputs::run(&graph).ok()?;
+        let mut pass_by = |_: Ran<'_>| ControlFlow::Continue(());
+        let rewritten = rewrite(&case.graph, &passes, &mut Vec::new(), &mut pass_by).ok()?;
+        let graph = tlc_passes::rewrite::own_outputs::run(&rewritten).ok()?;
         let fails = |merges: usize| {
             guarded(|| {
                 let mut clusters = cluster_at_most(&graph, &passes.target, merges);

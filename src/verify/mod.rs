@@ -29,7 +29,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tlc_ir::interp::{self, InterpError, Mismatch, interpret_with_bounds};
 use tlc_ir::{Graph, HostTensor, NodeId};
 
-use crate::compile::{CompileOptions, Executable, Input, Output, Outputs, compile_ir};
+use crate::compile::{BuildError, CompileOptions, Executable, Input, Output, Outputs, compile_ir};
 
 pub use guilty::{Guilty, Stage};
 pub use reduce::{Budget, reduce};
@@ -84,7 +84,7 @@ pub enum Finding {
     Panicked(String),
     /// The process that compiled and ran it was ended by its own code: how, and where. Only the process that started it can know.
     Crashed(String),
-    /// The plan breaks a rule of its language.
+    /// The plan or a kernel breaks a rule of its language, so that it was not run.
     Plan(String),
     /// A value that a step wrote is outside its bounds.
     Value(Place, Box<Mismatch>),
@@ -120,7 +120,7 @@ impl fmt::Display for Finding {
             Finding::Refused(message) => write!(f, "refused: {message}"),
             Finding::Panicked(message) => write!(f, "panicked: {message}"),
             Finding::Crashed(message) => write!(f, "crashed: {message}"),
-            Finding::Plan(message) => write!(f, "the plan is not valid: {message}"),
+            Finding::Plan(message) => f.write_str(message),
             Finding::Value(place, mismatch) => match place.step {
                 Some(step) => write!(f, "step {step}: {}: {mismatch}", place.text),
                 None => write!(f, "once per executable: {}: {mismatch}", place.text),
@@ -194,7 +194,11 @@ fn guarded<T>(f: impl FnOnce() -> Result<T, Finding>) -> Result<T, Finding> {
 }
 
 fn compiled(case: &Case, options: &CompileOptions) -> Result<Executable, Finding> {
-    guarded(|| compile_ir(&case.graph, &case.compilation(options)).map_err(|e| Finding::Refused(e.to_string())))
+    let finding = |e: BuildError| match e {
+        BuildError::Broken(broken) => Finding::Plan(broken.fault.to_string()),
+        e => Finding::Refused(e.to_string()),
+    };
+    guarded(|| compile_ir(&case.graph, &case.compilation(options)).map_err(finding))
 }
 
 fn ran(executable: &Executable, case: &Case) -> Result<Outputs, Finding> {
@@ -243,10 +247,6 @@ pub fn verify_telling(
         Ok(executable) => executable,
         Err(finding) => return Ok(Report::of(finding)),
     };
-    // A plan that breaks its rules may do anything to memory: it is not run.
-    if let Some(error) = tlc_ir::plan::verify::verify(executable.plan()).errors.first() {
-        return Ok(Report::of(Finding::Plan(error.to_string())));
-    }
     let (mut report, outputs) = match values::compare_values(case, &executable, options, tell) {
         Ok(compared) => compared?,
         Err(finding) => return Ok(Report::of(finding)),

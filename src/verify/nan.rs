@@ -12,7 +12,7 @@ use super::edit::{Change, Edit};
 use super::values::place;
 use super::{Case, Place};
 use crate::compile::{CompileOptions, Executable, Input};
-use crate::explain::{operation_text, unnumbered_text};
+use crate::explain::operation_text;
 use tlc_runtime::executable::RunError;
 
 /// Where NaNs are and where they come from.
@@ -27,7 +27,7 @@ pub struct Nans {
 /// The first operation that made a NaN.
 #[derive(Clone, PartialEq, Debug)]
 pub struct FirstNan {
-    /// The operation, with its name in the model that it came from: `log 'layer.3/Log'`.
+    /// The operation's value, and its name in the model that it came from: `%4 log 'layer.3/Log'`.
     pub operation: String,
     /// The first element of its result that is NaN, if the operation's result was seen.
     pub index: Vec<usize>,
@@ -200,5 +200,5 @@ fn inside(
     };
     let operands = n.operands.iter().filter_map(operand).collect();
     let index = super::compare::index_of(at, &shape);
-    Some((unnumbered_text(&part.graph, id), index, operands))
+    Some((operation_text(&part.graph, id), index, operands))
 }

@@ -162,7 +162,11 @@ pub(super) fn compare_values(
             report.elements += bounded.value.len() as u64;
             report.uncertain += bounded.uncertain() as u64;
             let Ok(actual) = HostTensor::from_bytes(bounded.dtype, &bounded.shape, bytes) else {
-                let text = format!("{node} has {} bytes in memory", bytes.len());
+                let text = format!(
+                    "the plan is not valid: {} has {} bytes in memory",
+                    compiled.graph.value_name(node),
+                    bytes.len()
+                );
                 found.push((0, Finding::Plan(text)));
                 continue;
             };

@@ -38,7 +38,11 @@ fn every_case_answers_one_line_and_none_ends_the_batch() {
     manifest.insert(1, "{not json".into());
     manifest.insert(3, String::new());
     p.write("cases.jsonl", manifest.join("\n"));
-    let ran = p.run(&["run", "--batch", "cases.jsonl"]).code(0);
+    let ran = p.run(&["run", "--batch", "cases.jsonl"]).code(1);
+    assert_eq!(
+        ran.first_error(),
+        "error: cases.jsonl: 5 of 7 cases failed; expected none"
+    );
     let answers = lines(&ran);
     let status: Vec<(&Value, &str)> = answers
         .iter()
@@ -123,7 +127,7 @@ fn a_panic_is_an_answer_too() {
     );
     let ran = p
         .run_under(("TLC", "fault=panic"), &["run", "--batch", "cases.jsonl"])
-        .code(0);
+        .code(1);
     let answers = lines(&ran);
     assert_eq!(answers[0]["status"], "error");
     assert!(
@@ -144,4 +148,48 @@ fn asked_for_json_every_line_has_the_schema() {
     assert_eq!(lines(&ran)[0]["schema"], 1);
     p.run(&["run", "--batch", "none.jsonl"]).code(3);
     p.run(&["run", "m.tlir", "--batch", "cases.jsonl"]).code(2);
+}
+
+#[test]
+fn inputs_are_made_up_as_run_makes_them_up() {
+    let p = place();
+    let made =
+        |kind: &str| json!({"id": kind, "model": "m.tlir", "inputs": {"x": kind}, "output_dir": kind}).to_string();
+    p.write("cases.jsonl", ["zeros", "ones", "random"].map(made).join("\n"));
+    p.run(&["run", "--batch", "cases.jsonl", "--set", "n=5", "--seed", "3"])
+        .code(0);
+    for kind in ["zeros", "ones", "random"] {
+        let input = format!("x={kind}");
+        p.run(&[
+            "run", "m.tlir", "-i", &input, "--set", "n=5", "--seed", "3", "-o", "alone",
+        ])
+        .code(0);
+        let (alone, batch) = (p.read("alone/y.npy"), p.read(&format!("{kind}/y.npy")));
+        assert_eq!(alone.shape(), [5]);
+        assert_eq!(alone.bytes(), batch.bytes(), "{kind}");
+    }
+    p.write(
+        "bad.jsonl",
+        json!({"id": 1, "model": "m.tlir", "inputs": {"x": 5}}).to_string(),
+    );
+    let ran = p.run(&["run", "--batch", "bad.jsonl"]).code(1);
+    assert!(ran.out.contains("zeros, ones or random"), "{}", ran.out);
+}
+
+#[test]
+fn a_line_that_is_no_case_fails_the_batch() {
+    let p = place();
+    for (line, place) in [("{", "b.jsonl:1:"), ("{\"id\": 7}", "b.jsonl:1:1")] {
+        p.write("b.jsonl", line);
+        for format in ["human", "json"] {
+            let ran = p.run(&["run", "--batch", "b.jsonl", "--format", format]).code(1);
+            let answers = lines(&ran);
+            assert_eq!(answers.len(), 1, "{}", ran.out);
+            assert!(
+                answers[0]["message"].as_str().unwrap().starts_with(place),
+                "{}",
+                ran.out
+            );
+        }
+    }
 }

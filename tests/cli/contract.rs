@@ -71,13 +71,13 @@ fn dtypes_promote_and_ones_broadcast() {
 fn a_malformed_expression_is_shown_with_a_caret() {
     let p = Place::new();
     p.f32s("a.npy", &[2, 3], &[0.0; 6]);
-    let ran = p.run(&["einsum", "i1->i", "a.npy"]).code(3);
+    let ran = p.run(&["einsum", "i>->i", "a.npy"]).code(3);
     assert!(
-        ran.first_error().starts_with("error: EXPR:1:2: unexpected '1'"),
+        ran.first_error().starts_with("error: EXPR:1:2: unexpected '>'"),
         "{}",
         ran.err
     );
-    assert!(ran.err.contains("1 | i1->i\n  |  ^"), "{}", ran.err);
+    assert!(ran.err.contains("1 | i>->i\n  |  ^"), "{}", ran.err);
     let ran = p.run(&["einsum", "ij,ij->i", "a.npy"]).code(3);
     assert!(ran.first_error().starts_with("error: EXPR"), "{}", ran.err);
     p.f32s("b.npy", &[4, 3], &[0.0; 12]);
@@ -88,6 +88,41 @@ fn a_malformed_expression_is_shown_with_a_caret() {
         ran.err
     );
     p.run(&["einsum", "ij"]).code(2);
+}
+
+#[test]
+fn an_expression_may_begin_with_an_arrow() {
+    let p = Place::new();
+    p.f32s("s.npy", &[], &[7.5]);
+    let ran = p.run(&["einsum", "->", "s.npy"]).code(0);
+    assert!(ran.out.starts_with("result: f32[]  min 7.5"), "{}", ran.out);
+    p.run(&["einsum", "--output", "c.npy", "->", "s.npy"]).code(0);
+    assert_eq!(p.read("c.npy").get(0).as_f64(), 7.5);
+    p.run(&["einsum", "->", "s.npy", "-o", "d.npy", "--threads", "1"])
+        .code(0);
+    assert_eq!(p.read("d.npy").get(0).as_f64(), 7.5);
+    // What is neither an option nor an expression stays wrong usage.
+    p.run(&["einsum", "--outptu", "c.npy", "->", "s.npy"]).code(2);
+    p.run(&["einsum", "-x", "s.npy"]).code(2);
+}
+
+#[test]
+fn labels_beyond_letters_are_taken() {
+    let p = Place::new();
+    p.f32s("a.npy", &[2, 3], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    p.f32s("b.npy", &[3, 2], &[1.0, 0.0, 0.0, 1.0, 1.0, 1.0]);
+    // opt_einsum's labels 75 and 107 are `×` and `÷`; digits and control characters are labels there too.
+    for expression in ["i×,×÷->i÷", "12,23->13", "\u{1b}\t,\t@->\u{1b}@", "αb,bж->αж"] {
+        let ran = p
+            .run(&["einsum", expression, "a.npy", "b.npy", "--output", "c.npy"])
+            .code(0);
+        assert_eq!(
+            p.read("c.npy").as_slice::<f32>().unwrap(),
+            [4.0, 5.0, 10.0, 11.0],
+            "{expression}"
+        );
+        assert!(!ran.err.contains(['\u{1b}', '\t']), "{:?}", ran.err);
+    }
 }
 
 #[test]

@@ -105,7 +105,7 @@ fn what_onnx_cannot_say_leaves_nothing() {
     let ran = p.run(&["export", "m.tlir", "-o", "m.onnx"]).code(4);
     assert_eq!(
         ran.first_error(),
-        "error: m.tlir: %1 scan at 2:3: ONNX has no running max, only running sums and products"
+        "error: m.tlir: %0 scan at 2:3: ONNX has no running max, only running sums and products"
     );
     p.run(&["export", "m.tlir", "-o", "m.tlir"]).code(2);
     p.run(&["export", "missing.tlir", "-o", "m.onnx"]).code(3);

@@ -1,5 +1,7 @@
 //! Models moved between formats.
 
+use std::collections::BTreeMap;
+
 use crate::proto::*;
 use crate::support::Place;
 
@@ -84,13 +86,21 @@ fn formatting_keeps_weights_outside_and_comments() {
     let p = imported();
     let loose = TEXT.replace("  %2 = einsum %x, %0", "  // the layer\n  %2   = einsum   %x, %0");
     let loose = loose.replace("from \"product\"", "from   \"product\" // here");
-    p.write("m.tlir", &loose);
+    let line = weights_line(&p);
+    p.write("m.tlir", format!("{line}\n{loose}"));
     p.run(&["fmt", "--check", "m.tlir"]).code(1);
     p.run(&["fmt", "m.tlir"]).code(0);
     let expected = TEXT
         .replace("  %2 = einsum", "  // the layer\n  %2 = einsum")
         .replace(" from \"product\"", " from \"product\" // here");
-    assert_eq!(std::fs::read_to_string(p.path("m.tlir")).expect("a text"), expected);
+    let text = std::fs::read_to_string(p.path("m.tlir")).expect("a text");
+    assert_eq!(text, format!("{line}\n{expected}"));
+}
+
+/// The line of `m.tlir` that says which weights are its.
+fn weights_line(p: &Place) -> String {
+    let text = std::fs::read_to_string(p.path("m.tlir")).expect("a text");
+    text.lines().next().expect("a line").to_string()
 }
 
 #[test]
@@ -136,11 +146,14 @@ fn weights_that_do_not_fit_their_text_are_told_in_one_line() {
         }
         p.run(&["check", "m.tlir"]).code(1);
     };
+    let line = weights_line(&p);
+    let id = line.strip_prefix("// weights ").expect("its number");
+    let metadata = BTreeMap::from([("weights".to_string(), id.to_string())]);
     let with = |shape: &[usize], name: &str| {
         let data = vec![1.0f32; shape.iter().product()];
         let tensor = tlc::HostTensor::from_slice(shape, &data).expect("a tensor");
         let mut bytes = vec![];
-        tlc_formats::safetensors::write([(name, &tensor)], &Default::default(), &mut bytes).expect("written");
+        tlc_formats::safetensors::write([(name, &tensor)], &metadata, &mut bytes).expect("written");
         bytes
     };
     std::fs::remove_file(p.path("m.safetensors")).expect("removed");
@@ -162,7 +175,7 @@ fn weights_that_do_not_fit_their_text_are_told_in_one_line() {
     told("it is f32[4, 6] in m.safetensors");
     let half = tlc::HostTensor::zeros(tlc::DType::F16, &[6, 4]).expect("a tensor");
     let mut bytes = vec![];
-    tlc_formats::safetensors::write([("W", &half)], &Default::default(), &mut bytes).expect("written");
+    tlc_formats::safetensors::write([("W", &half)], &metadata, &mut bytes).expect("written");
     p.write("m.safetensors", bytes);
     told("it is f16[6, 4] in m.safetensors");
     #[cfg(unix)]

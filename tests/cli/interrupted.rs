@@ -106,12 +106,75 @@ fn an_import_that_is_killed_leaves_a_text_with_its_weights_or_one_that_is_refuse
         let of = of.expect("one of the two, whole");
         assert!(result().is_none_or(|y| y == f64::from(of)));
     }
-    // Texts that say nothing take what they find.
+}
+
+/// A safetensors file without what its metadata says.
+fn without_metadata(bytes: &[u8]) -> Vec<u8> {
+    let header = u64::from_le_bytes(bytes[..8].try_into().expect("a length")) as usize;
+    let mut names: serde_json::Value = serde_json::from_slice(&bytes[8..8 + header]).expect("a header");
+    names
+        .as_object_mut()
+        .expect("an object")
+        .remove("__metadata__")
+        .expect("metadata");
+    let text = names.to_string();
+    let mut out = (text.len() as u64).to_le_bytes().to_vec();
+    out.extend(text.as_bytes());
+    out.extend(&bytes[8 + header..]);
+    out
+}
+
+#[test]
+fn a_text_and_weights_of_different_imports_never_load_together() {
+    let p = Place::new();
+    for w in 0..2 {
+        p.write(&format!("{w}.onnx"), layer(w as f32));
+        p.run(&["import", &format!("{w}.onnx"), "-o", &format!("{w}.tlir")])
+            .code(0);
+    }
     let text = std::fs::read_to_string(p.path("0.tlir")).expect("a text");
-    let text = text.split_once('\n').expect("lines").1;
-    p.write("m.tlir", text);
-    copy("1.safetensors", "m.safetensors");
-    assert_eq!(result(), Some(1.0));
+    let (line, rest) = text.split_once('\n').expect("lines");
+    let weights = |w: usize| std::fs::read(p.path(&format!("{w}.safetensors"))).expect("weights");
+    // Whether the two run, and if so, with the weights of the import that the text is of.
+    let loads = |text: &str, weights: &[u8]| -> bool {
+        p.write("m.tlir", text);
+        p.write("m.safetensors", weights);
+        let ran = p.run(&["run", "m.tlir", "-i", "x=zeros", "-o", "out"]);
+        if ran.code == 0 {
+            assert_eq!(p.read("out/y.npy").get(77).as_f64(), 0.0);
+            return true;
+        }
+        assert!(
+            ran.code == 3 && ran.first_error().contains("m.safetensors"),
+            "{}",
+            ran.err
+        );
+        for other in [&["check"][..], &["explain"], &["export", "-o", "m.onnx"], &["fmt"]] {
+            let ran = p.run(&[other, &["m.tlir"]].concat());
+            assert!(matches!(ran.code, 1 | 3), "{other:?}: {}", ran.err);
+        }
+        false
+    };
+    assert!(loads(&text, &weights(0)));
+    assert!(!loads(&text, &weights(1)));
+    // One side has lost its number: by a hand that edited the text, or a program that copied the tensors.
+    assert!(!loads(rest, &weights(1)) && !loads(rest, &weights(0)));
+    assert!(!loads(&text, &without_metadata(&weights(1))));
+    // A comment above the line is no reason to forget it.
+    let edited = format!("// mine\n\n{line}\n{rest}");
+    assert!(loads(&edited, &weights(0)) && !loads(&edited, &weights(1)));
+    // Canonical text keeps it, whatever goes.
+    p.write("m.tlir", format!("// mine\n{text}"));
+    p.write("m.safetensors", weights(0));
+    for options in [&[][..], &["--drop-comments"]] {
+        p.run(&[&["fmt", "m.tlir"], options].concat()).code(0);
+        let kept = std::fs::read_to_string(p.path("m.tlir")).expect("a text");
+        assert!(kept.contains(line), "{kept}");
+        assert!(loads(&kept, &weights(0)) && !loads(&kept, &weights(1)));
+        p.write("m.safetensors", weights(0));
+    }
+    // Where neither says anything, the names decide.
+    assert!(loads(rest, &without_metadata(&weights(0))));
 }
 
 fn temporary(p: &Place) -> usize {

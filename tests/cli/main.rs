@@ -2,15 +2,18 @@
 
 mod batch;
 mod contract;
+mod errors;
 mod export;
 mod files;
 mod hostile;
 mod import;
 mod interrupted;
+mod limits;
 mod loops;
 mod machine;
 mod measure;
 mod models;
+mod numbering;
 mod onnx;
 #[allow(dead_code, reason = "shared with another test, which uses all of it")]
 #[path = "../onnx/proto.rs"]

@@ -1,5 +1,8 @@
 //! bench, profile, hwbench.
 
+use tlc_runtime::hwbench::{Effort, HwBench};
+use tlc_runtime::pool::Pool;
+
 use super::support::{CHAIN, PRODUCT, Place};
 
 #[test]
@@ -31,9 +34,59 @@ fn bench_saves_and_compares() {
         "{}",
         ran.err
     );
+    let json = ran.json();
+    assert_eq!(
+        (&json["error"]["exit_code"], &json["error"]["kind"]),
+        (&1.into(), &"failed".into())
+    );
     p.write("other.json", "{}");
     p.run(&[&args[..], &["--against", "other.json"]].concat()).code(3);
     p.run(&[&args[..], &["--against", "none.json"]].concat()).code(3);
+}
+
+#[test]
+fn a_saved_result_of_something_else_is_refused() {
+    let p = Place::new();
+    p.write("m.tlir", CHAIN);
+    let bench = |model: &str, rest: &[&str]| p.run(&[&["bench", model, "--time", "0.01"], rest].concat());
+    bench("m.tlir", &["--set", "n=64", "--threads", "1", "--save", "base.json"]).code(0);
+    let same = [
+        "--set",
+        "n=64",
+        "--threads",
+        "1",
+        "--against",
+        "base.json",
+        "--tolerance",
+        "1e9",
+    ];
+    bench("m.tlir", &same).code(0);
+    let refused = |model: &str, rest: &[&str], says: &str| {
+        let ran = bench(model, &[rest, &["--tolerance", "1e9"]].concat()).code(2);
+        assert!(ran.first_error().contains(says), "{}", ran.err);
+        assert_eq!(ran.out, "");
+    };
+    let against = ["--against", "base.json"];
+    refused(
+        "m.tlir",
+        &[&["--set", "n=64", "--threads", "2"], &against[..]].concat(),
+        "1 thread;",
+    );
+    refused(
+        "m.tlir",
+        &[&["--set", "n=65", "--threads", "1"], &against[..]].concat(),
+        "other sizes",
+    );
+    p.write("other.tlir", CHAIN.replace("max %2", "min %2"));
+    let one = [&["--set", "n=64", "--threads", "1"], &against[..]].concat();
+    refused("other.tlir", &one, "another graph @chain");
+    p.write("named.tlir", CHAIN.replace("@chain", "@link"));
+    refused("named.tlir", &one, "a result of @chain on");
+    let saved = std::fs::read_to_string(p.path("base.json")).unwrap();
+    let cpu = serde_json::from_str::<serde_json::Value>(&saved).unwrap()["cpu"].to_string();
+    p.write("cpu.json", saved.replace(&cpu, "\"Z80\""));
+    let elsewhere = ["--set", "n=64", "--threads", "1", "--against", "cpu.json"];
+    refused("m.tlir", &elsewhere, "on Z80");
 }
 
 #[test]
@@ -68,22 +121,190 @@ fn profile_has_a_row_for_every_step() {
     );
 }
 
+/// Puts a model of this machine where `tlc hwbench` keeps it: all its speeds are so many times those that were measured.
+fn kept_model(p: &Place, factor: f64, disturbed_share: f64) {
+    let mut bench = HwBench::measure(&Pool::new(1), Effort::QUICK, &mut |_, _| {}).expect("memory");
+    bench
+        .bandwidth
+        .iter_mut()
+        .for_each(|row| row.bytes_per_second *= factor);
+    for rate in [&mut bench.f32_flops_per_second, &mut bench.xmm_ops_per_second] {
+        rate.one_thread *= factor;
+        rate.all_threads *= factor;
+    }
+    bench.disturbed_share = disturbed_share;
+    std::fs::create_dir_all(p.path("tlc")).expect("a directory");
+    p.write("tlc/hwbench.json", bench.to_json());
+}
+
 #[test]
-fn hwbench_is_kept_and_used() {
+fn hwbench_keeps_a_quiet_machine_and_no_other() {
     let p = Place::new();
+    let ran = p.run(&["hwbench", "--quick", "--format", "json", "--threads", "1"]);
+    let json = ran.json();
+    assert!(json["f32_flops_per_second"]["one_thread"].as_f64().unwrap() > 0.0);
+    // Whether this machine is quiet is not ours to say.
+    if ran.code == 0 {
+        assert_eq!(p.list("tlc"), ["hwbench.json"]);
+        assert!(json["disturbed_share"].as_f64().unwrap() <= 0.05, "{json}");
+        let info = p.run(&["info", "--format", "json"]).code(0).json();
+        assert_eq!(info["measured"], true);
+    } else {
+        assert_eq!((ran.code, &json["error"]["kind"]), (1, &"failed".into()));
+        assert!(ran.first_error().contains("the machine is busy"), "{}", ran.err);
+        assert_eq!((p.list("tlc").len(), &json["saved"]), (0, &serde_json::Value::Null));
+    }
+}
+
+#[test]
+fn a_kept_model_is_used_if_it_is_worth_it() {
+    let p = Place::new();
+    p.write("m.tlir", PRODUCT);
+    let measured = || {
+        let json = p.run(&["explain", "m.tlir", "--format", "json"]).code(0).json();
+        json["measured_machine"] == true
+    };
+    kept_model(&p, 1.0, 0.0);
+    assert!(measured());
+    // A broken file is as good as none, and so is the model of a busy machine.
+    p.write("tlc/hwbench.json", "{");
+    assert!(!measured());
+    kept_model(&p, 1.0, 0.3);
+    assert!(!measured());
+}
+
+#[test]
+fn a_limit_that_is_beaten_is_called_wrong() {
+    let p = Place::new();
+    p.write("m.tlir", PRODUCT);
+    // A machine that was measured ten thousand times slower than it is.
+    kept_model(&p, 1e-4, 0.0);
+    let ran = p.run(&["bench", "m.tlir", "--time", "0.02"]).code(0);
+    assert!(
+        ran.out.contains("beaten, so the limit is wrong") && !ran.out.contains("x the limit"),
+        "{}",
+        ran.out
+    );
+    assert!(ran.err.contains("the model of this machine is wrong"), "{}", ran.err);
     let json = p
-        .run(&["hwbench", "--quick", "--format", "json", "--threads", "1"])
+        .run(&["bench", "m.tlir", "--time", "0.02", "--format", "json"])
         .code(0)
         .json();
-    assert!(json["f32_flops_per_second"]["one_thread"].as_f64().unwrap() > 0.0);
-    assert_eq!(p.list("tlc"), ["hwbench.json"]);
-    let info = p.run(&["info", "--format", "json"]).code(0).json();
-    assert_eq!(info["measured"], true);
-    p.write("m.tlir", PRODUCT);
-    let json = p.run(&["explain", "m.tlir", "--format", "json"]).code(0).json();
-    assert_eq!(json["measured_machine"], true);
-    // A broken file is as good as none.
-    p.write("tlc/hwbench.json", "{");
-    let json = p.run(&["explain", "m.tlir", "--format", "json"]).code(0).json();
-    assert_eq!(json["measured_machine"], false);
+    assert_eq!(json["model_wrong"], true);
+    let ran = p.run(&["profile", "m.tlir", "--time", "0.02"]).code(0);
+    assert!(
+        ran.out.contains(" beaten ") && ran.err.contains("1 limit beaten"),
+        "{}\n{}",
+        ran.out,
+        ran.err
+    );
+    // One that it cannot reach is no such case.
+    kept_model(&p, 1e4, 0.0);
+    let json = p
+        .run(&["bench", "m.tlir", "--time", "0.02", "--format", "json"])
+        .code(0)
+        .json();
+    assert_eq!(json["model_wrong"], false);
+}
+
+/// A loop that doubles until a limit: `n` iterations at most, and fewer where `%limit` is reached before.
+const DOUBLING: &str = "graph @f(%x: f32[4096], %go: bool[], %limit: f32[]) {
+  %0 = loop %go, %x, %limit {trip=1000, conditional, carried=1} body @double(%i: i64[], %s: f32[4096], %limit: f32[]) {
+    %0 = add %s, %s : f32[4096]
+    %1 = reduce max %0 {axes=[0]} : f32[]
+    %2 = lt %1, %limit : bool[]
+    return %2, %0
+  } : (f32[4096])
+  %1 = project %0 {result=0} : f32[4096]
+  %2 = exp %1 : f32[4096]
+  return %2 as y
+}
+";
+
+fn doubling(limit: f32) -> Place {
+    let p = Place::new();
+    p.write("m.tlir", DOUBLING);
+    p.f32s("limit.npy", &[], &[limit]);
+    p
+}
+
+const DOUBLED: [&str; 8] = [
+    "m.tlir",
+    "-i",
+    "x=ones",
+    "-i",
+    "go=ones",
+    "-i",
+    "limit=limit.npy",
+    "--time",
+];
+
+#[test]
+fn profile_goes_into_loops() {
+    // 2, 4, ... 32 is the first that is not below 32.
+    let p = doubling(32.0);
+    let args = [&["profile"], &DOUBLED[..], &["0.02", "--format", "json"]].concat();
+    let json = p.run(&args).code(0).json();
+    let steps = json["steps"].as_array().unwrap();
+    let one = steps
+        .iter()
+        .find(|s| s["what"].as_str().unwrap().starts_with("loop"))
+        .unwrap();
+    assert_eq!(one["iterations"], 5, "{json}");
+    let inner = one["inner"].as_array().unwrap();
+    assert!(!inner.is_empty(), "{json}");
+    let sum = |part: &str| -> f64 { inner.iter().map(|s| s[part].as_f64().unwrap()).sum() };
+    assert!(sum("share") > 0.0 && sum("ns") > 0.0, "{json}");
+    for (k, step) in inner.iter().enumerate() {
+        assert_eq!(step["step"], format!("{}.{k}", one["step"].as_str().unwrap()));
+    }
+    // What one iteration reads and writes at least, five times.
+    assert!(sum("bytes") >= 5.0 * 2.0 * 4096.0 * 4.0, "{json}");
+    assert_eq!(Some(sum("bytes")), one["bytes"].as_f64());
+    let text = p.run(&[&["profile"], &DOUBLED[..], &["0.02"]].concat()).code(0).out;
+    assert!(text.contains("5 iterations of loop %0"), "{text}");
+}
+
+#[test]
+fn the_limit_of_a_loop_is_that_of_the_iterations_that_ran() {
+    let limit = |limit: f32| -> (f64, f64) {
+        let p = doubling(limit);
+        let bench = [&["bench"], &DOUBLED[..], &["0.01", "--format", "json"]].concat();
+        let profile = [&["profile"], &DOUBLED[..], &["0.01", "--format", "json"]].concat();
+        let steps = p.run(&profile).code(0).json()["steps"].as_array().unwrap().clone();
+        let one = steps
+            .iter()
+            .find(|s| s["what"].as_str().unwrap().starts_with("loop"))
+            .unwrap();
+        let whole = p.run(&bench).code(0).json()["floor_ns"].as_f64().unwrap();
+        (whole, one["floor_ns"].as_f64().unwrap())
+    };
+    let ((few, few_inside), (many, many_inside)) = (limit(8.0), limit(512.0));
+    // Three iterations and nine, of a thousand that the trip count allows.
+    assert!(
+        (many_inside / few_inside - 3.0).abs() < 1e-6,
+        "{few_inside} {many_inside}"
+    );
+    assert!(
+        (many - few - (many_inside - few_inside)).abs() < 1e-6 * many,
+        "{few} {many}"
+    );
+}
+
+#[test]
+fn the_limit_takes_sizes_from_the_inputs() {
+    let p = Place::new();
+    p.write("m.tlir", CHAIN);
+    p.f32s("a.npy", &[64, 4], &[1.0; 256]);
+    let limit = |args: &[&str]| {
+        let args = [&["bench", "m.tlir", "--time", "0.01", "--format", "json"], args].concat();
+        p.run(&args).code(0).json()["floor_ns"].as_f64()
+    };
+    let given = limit(&["-i", "a=a.npy"]);
+    assert!(given.is_some() && given == limit(&["--set", "n=64"]), "{given:?}");
+    let text = p
+        .run(&["bench", "m.tlir", "--time", "0.01", "-i", "a=a.npy"])
+        .code(0)
+        .out;
+    assert!(text.contains("x the limit"), "{text}");
 }

@@ -75,3 +75,41 @@ fn a_shape_in_a_file_steers_the_graph() {
     let ran = p.run(&["explain", "m.onnx"]).code(4);
     assert!(ran.first_error().contains("value of the input `s`"), "{}", ran.err);
 }
+
+#[test]
+fn bf16_numbers_in_files_steer_the_graph_and_a_file_that_cannot_be_read_is_named() {
+    let p = Place::new();
+    const BF16: i64 = 16;
+    let names = ["start", "limit", "step"];
+    let inputs = names.map(|n| value(n, BF16, &[])).to_vec();
+    let nodes = vec![node("Range", "r", &names, &["y"])];
+    p.write(
+        "m.onnx",
+        model(graph(nodes, vec![], inputs, vec![value("y", BF16, &[D::N(4)])]), vec![]),
+    );
+    for (name, number) in names.into_iter().zip([1.0, 3.0, 0.5]) {
+        let number = tlc::HostTensor::scalar(tlc::Scalar::from_f64(tlc::DType::BF16, number));
+        let mut bytes = vec![];
+        tlc_formats::npy::write(&number, &mut bytes).expect("an array");
+        assert!(String::from_utf8_lossy(&bytes).contains("|V2"));
+        p.write(&format!("{name}.npy"), bytes);
+    }
+    let run = |start: &str| {
+        let start = format!("start={start}");
+        p.run(&[
+            "run",
+            "m.onnx",
+            "-i",
+            &start,
+            "-i",
+            "limit=limit.npy",
+            "-i",
+            "step=step.npy",
+        ])
+    };
+    let ran = run("start.npy").code(0);
+    assert!(ran.out.contains("y: bf16[4]"), "{}", ran.out);
+    p.write("broken.npy", b"no array");
+    let ran = run("broken.npy").code(3);
+    assert!(ran.first_error().starts_with("error: broken.npy"), "{}", ran.err);
+}

@@ -152,7 +152,7 @@ fn refusals_name_the_node_and_the_reason() {
         (
             one(node("Relu", "", &[], &["y"])),
             ErrorKind::Invalid,
-            "node 'y' (Relu): operand 0 is missing; expected it, found 0 operands",
+            "node 'y' (Relu): 0 operands; expected 1",
         ),
         (
             one(node("Relu", "n", &["x"], &["w"])),

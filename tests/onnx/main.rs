@@ -10,6 +10,8 @@ mod proto;
 mod random;
 mod random_nodes;
 mod recurrent;
+mod signatures;
+mod sizes;
 mod steering;
 mod storage;
 mod symbolic;

@@ -1,7 +1,7 @@
 //! Small models whose results are known.
 
 use tlc::onnx::{ImportOptions, Imported, import};
-use tlc::{CompileOptions, HostTensor, Input, compile_ir};
+use tlc::{CompileOptions, DType, HostTensor, Input, compile_ir};
 
 use crate::proto::*;
 
@@ -70,6 +70,22 @@ fn an_extent_of_minus_one_or_a_question_mark_is_any_and_no_other() {
         let out = run(&graph, &[f32s(&shape, &[1.0; 6])]);
         assert_eq!(out[0].shape(), shape);
     }
+}
+
+#[test]
+fn dimensions_whose_names_differ_in_signs_alone_are_two() {
+    let inputs = vec![
+        value("x", FLOAT, &[D::Sym("n + 1")]),
+        value("y", FLOAT, &[D::Sym("n - 1"), D::N(-1)]),
+        value("z", FLOAT, &[D::Sym("n + 1"), D::Sym("n___1_2"), D::Sym("y_1")]),
+    ];
+    let nodes = ["x", "y", "z"].map(|n| op(&format!("Neg {n} -> {n}2"), &[])).to_vec();
+    let outputs = ["x2", "y2", "z2"].map(|n| value(n, FLOAT, &[])).to_vec();
+    let graph = imported(&model(graph(nodes, vec![], inputs, outputs), vec![])).graph;
+    let shapes: [&[usize]; 3] = [&[3], &[1, 2], &[3, 4, 5]];
+    let given = shapes.map(|s| f32s(s, &vec![1.0; s.iter().product()]));
+    let out = run(&graph, &given);
+    assert!(out.iter().zip(shapes).all(|(o, s)| o.shape() == s));
 }
 
 #[test]
@@ -175,7 +191,7 @@ fn a_shape_given_at_run_time_needs_its_value_and_is_told() {
          from a file"
     );
     let target = HostTensor::from_slice(&[2], &[3i64, 2]).expect("a tensor");
-    let given = |name: &str| (name == "s").then(|| target.clone());
+    let given = |name: &str, _: DType| (name == "s").then(|| target.clone());
     let options = ImportOptions {
         values: Some(&given),
         ..ImportOptions::default()
@@ -276,8 +292,8 @@ fn linear_attention_goes_on_where_its_state_was_left() {
 fn operators_on_narrow_floats_do_not_overflow_on_their_way_and_take_infinities() {
     const FLOAT16: i64 = 10;
     let f16s = |shape: &[usize], data: &[f64]| {
-        let mut t = HostTensor::zeros(tlc::DType::F16, shape).unwrap();
-        (0..data.len()).for_each(|i| t.set(i, tlc::Scalar::from_f64(tlc::DType::F16, data[i])));
+        let mut t = HostTensor::zeros(DType::F16, shape).unwrap();
+        (0..data.len()).for_each(|i| t.set(i, tlc::Scalar::from_f64(DType::F16, data[i])));
         t
     };
     let inf = f64::INFINITY;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tlc::onnx::{ImportError, ImportOptions, import, supported};
+use tlc::onnx::{ImportError, ImportOptions, import, signature, supported};
 use tlc::{CompileOptions, compile_ir};
 
 use crate::proto::A::{F, I, Is, T};
@@ -166,14 +166,17 @@ impl Dice {
         all[self.roll(all.len())]
     }
 
-    fn attributes(&mut self) -> Vec<Message> {
+    /// Attributes out of `known`, and now and then another.
+    fn attributes(&mut self, known: &[&'static str]) -> Vec<Message> {
         let mut all: Vec<(&str, A)> = vec![];
         for _ in 0..self.roll(6) {
-            let name = match self.roll(4) {
+            let name = match self.roll(40) {
                 0 => self.pick(NUMBERS),
                 1 => self.pick(LISTS),
                 2 => self.pick(FLOATS),
-                _ => self.pick(TEXTS).0,
+                3 => self.pick(TEXTS).0,
+                _ if known.is_empty() => continue,
+                _ => self.pick(known),
             };
             let usual = self.roll(8) > 0;
             let value = if usual && LISTS.contains(&name) {
@@ -201,13 +204,19 @@ fn no_node_makes_the_import_panic() {
         .and_then(|n| n.parse().ok())
         .unwrap_or(100);
     let mut dice = Dice(7);
-    let names = ["a", "b", "c", "d", "e", "f", "g"];
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i"];
     let (mut imported, mut panicked) = (0, BTreeSet::new());
     for (name, first, last) in supported() {
         // Subgraphs and recursion have tests of their own.
         for _ in 0..nodes {
             let version = first + dice.roll((last - first + 1) as usize) as i64;
-            let count = dice.roll(names.len() + 1);
+            let declared = signature(name, version).expect("it is supported");
+            let known: Vec<&str> = declared.attributes().map(|(name, _)| name).collect();
+            let (least, most) = (*declared.inputs().start(), names.len().min(*declared.inputs().end()));
+            let count = match dice.roll(20) {
+                0 => dice.roll(names.len() + 1),
+                _ => least + dice.roll(most - least + 1),
+            };
             let storage = (dice.roll(5) == 0).then(|| dice.pick(STORAGE));
             let (mut inputs, mut constants, mut operands) = (vec![], vec![], vec![]);
             for &input in &names[..count] {
@@ -253,7 +262,7 @@ fn no_node_makes_the_import_panic() {
             }
             let results = ["out", "p", "q", "r"];
             let wanted = 1 + dice.roll(results.len());
-            let node = node(name, "it", &operands, &results[..wanted]).messages(5, dice.attributes());
+            let node = node(name, "it", &operands, &results[..wanted]).messages(5, dice.attributes(&known));
             let g = graph(vec![node], constants, inputs, vec![value("out", FLOAT, &[])]);
             let bytes = model_of(version, g, vec![]);
             let answer = catch_unwind(AssertUnwindSafe(|| {

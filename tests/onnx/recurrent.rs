@@ -1,7 +1,7 @@
 //! Recurrent networks, loops and scans from models written by hand, against loops over their definitions.
 
 use tlc::onnx::{ImportOptions, import};
-use tlc::{CompileOptions, HostTensor, compile_ir};
+use tlc::{CompileOptions, DType, HostTensor, compile_ir};
 use tlc_ir::NodeKind;
 use tlc_ir::plan::{Plan, Step};
 
@@ -20,7 +20,7 @@ fn text_attribute(name: &str, v: &str) -> Message {
 
 /// Runs with one and two threads, which must agree to the bit.
 fn run(model: &[u8], inputs: &[HostTensor], given: &[(&str, HostTensor)]) -> Vec<HostTensor> {
-    let values = |name: &str| given.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
+    let values = |name: &str, _: DType| given.iter().find(|(n, _)| *n == name).map(|(_, v)| v.clone());
     let options = ImportOptions {
         folder: None,
         values: Some(&values),

@@ -69,7 +69,7 @@ pub enum CodegenError {
     #[error("kernel unrolls to more than {limit} statements")]
     TooLarge {
         /// The limit on statements after unrolling.
-        limit: usize,
+        limit: u64,
     },
     /// Cranelift refused the function: a bug in the translation, or its limits on code size.
     #[error("Cranelift: {message}")]

@@ -14,7 +14,7 @@ use cranelift_codegen::isa::{CallConv, TargetIsa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
-use tlc_ir::kernel::{Bind, Memory, Op, Scope, Stmt, ValueId, visit};
+use tlc_ir::kernel::{Bind, MAX_STATEMENTS, Memory, Op, Scope, Stmt, ValueId, visit};
 use tlc_ir::scalar::ScalarOp;
 use tlc_ir::{DType, IndexExpr, Kernel, Scalar, VarId};
 
@@ -26,8 +26,6 @@ use super::{
     ARGS_BUFFERS, ARGS_SCRATCH, ARGS_SYMBOLS, CodegenError, HostFunction, Result, check, invalid, unsupported,
 };
 
-/// Statements after unrolling that a kernel may have.
-const STATEMENT_LIMIT: usize = 100_000;
 /// Parameters and scratch areas that a kernel may have.
 const MEMORY_LIMIT: usize = 4096;
 /// Iterations of a lanes loop.
@@ -46,7 +44,8 @@ pub(super) struct LaneLoop {
 pub(super) enum MemoKey {
     Index(IndexExpr),
     Address(Memory, SmallVec<[(Term, i64); 4]>),
-    Splat(Value, ir::Type),
+    /// A scalar in every lane; a bool is a mask there, and another value than the same bits of an integer.
+    Splat(Value, ir::Type, bool),
     Const(Scalar, ir::Type),
 }
 
@@ -79,7 +78,7 @@ pub(super) struct Translator<'k, 'b> {
     /// Whether something was written past the caches.
     pub streams: bool,
     range: (Value, Value),
-    statements: usize,
+    statements: u64,
 }
 
 /// The Cranelift function of a kernel.
@@ -220,8 +219,8 @@ impl<'k> Translator<'k, '_> {
 
     fn count_statement(&mut self) -> Result<()> {
         self.statements += 1;
-        if self.statements > STATEMENT_LIMIT {
-            return Err(CodegenError::TooLarge { limit: STATEMENT_LIMIT });
+        if self.statements > MAX_STATEMENTS {
+            return Err(CodegenError::TooLarge { limit: MAX_STATEMENTS });
         }
         Ok(())
     }

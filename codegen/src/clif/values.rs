@@ -205,7 +205,7 @@ impl Translator<'_, '_> {
             Val::Vector(v) => *v,
             Val::Const(c) => self.constant_vector(*c, ty),
             Val::Scalar(s) => {
-                let key = MemoKey::Splat(*s, ty);
+                let key = MemoKey::Splat(*s, ty, dtype == DType::Bool);
                 if let Some(v) = self.memo_get(&key) {
                     return v;
                 }

@@ -14,6 +14,7 @@ mod header;
 use std::io::{ErrorKind, Read, Write};
 
 use tlc_ir::dtype::DType;
+use tlc_ir::fallible::fallibly;
 use tlc_ir::tensor::HostTensor;
 
 pub use header::{ByteOrder, Header, MAX_HEADER_BYTES, MAX_RANK};
@@ -112,7 +113,7 @@ fn fill(reader: &mut impl Read, wanted: usize, buffer: &mut Vec<u8>) -> Result<(
     while buffer.len() < wanted {
         let start = buffer.len();
         let step = (wanted - start).min(start.max(STEP_BYTES));
-        buffer.try_reserve_exact(step).map_err(|_| FormatError::OutOfMemory {
+        fallibly(|| buffer.try_reserve_exact(step)).map_err(|_| FormatError::OutOfMemory {
             format: Format::Npy,
             bytes: start + step,
         })?;

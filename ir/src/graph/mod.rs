@@ -14,12 +14,12 @@
 mod combine;
 pub mod control;
 pub mod infer;
+mod origin;
 mod specialize;
 pub mod verify;
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
-use std::panic::Location;
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHasher};
@@ -32,6 +32,7 @@ use crate::tensor::HostTensor;
 
 pub use combine::{Monoid, ScatterOp, Semiring};
 pub use control::{Along, Body, HostFunction, Loop};
+pub use origin::{NamedValue, Origin};
 
 /// A node of a [`Graph`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -325,38 +326,6 @@ impl NodeKind {
     }
 }
 
-/// Where a node was recorded.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub enum Origin {
-    /// Made by a pass.
-    #[default]
-    Unknown,
-    /// A line of the user's program.
-    Source(&'static Location<'static>),
-    /// A place in a text file, both counted from 1.
-    Text {
-        /// Line.
-        line: u32,
-        /// Column, in characters.
-        column: u32,
-    },
-    /// A node of an imported model, by its name.
-    Named(Arc<str>),
-    /// A tensor of that name in the weights of a model: data that its text only names.
-    Weights(Arc<str>),
-}
-
-impl fmt::Display for Origin {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Origin::Unknown => f.write_str("?"),
-            Origin::Source(l) => write!(f, "{}:{}:{}", l.file(), l.line(), l.column()),
-            Origin::Text { line, column } => write!(f, "{line}:{column}"),
-            Origin::Named(name) | Origin::Weights(name) => write!(f, "'{name}'"),
-        }
-    }
-}
-
 /// One node: a kind over operands, with its result type.
 #[derive(Clone, Debug)]
 pub struct Node {
@@ -388,6 +357,9 @@ pub struct Guard {
     pub condition: Condition,
     /// The node that needs it.
     pub node: NodeId,
+    /// The operation that needs it, by its name and the place where it was recorded, for messages: `reshape %3 at 4:3`. Empty if
+    /// nobody knows.
+    pub needed_by: Arc<str>,
 }
 
 /// A named result.
@@ -437,6 +409,7 @@ pub struct Graph {
     inputs: Vec<NodeId>,
     outputs: Vec<Output>,
     guards: Vec<Guard>,
+    derived: bool,
     interned: FxHashMap<u64, SmallVec<[NodeId; 1]>>,
     // Looked up, never iterated.
     symbol_ids: FxHashMap<String, SymId>,
@@ -587,6 +560,7 @@ impl Graph {
                 self.guards.push(Guard {
                     condition: g.condition.clone(),
                     node,
+                    needed_by: Arc::clone(&g.needed_by),
                 });
             }
         }
@@ -651,8 +625,14 @@ impl Graph {
             false => Vec::new(),
         };
         let id = NodeId(self.nodes.len() as u32);
-        self.guards
-            .extend(conditions.into_iter().map(|condition| Guard { condition, node: id }));
+        if !conditions.is_empty() {
+            let needed_by: Arc<str> = self.placed(&kind, id, &origin).into();
+            self.guards.extend(conditions.into_iter().map(|condition| Guard {
+                condition,
+                node: id,
+                needed_by: Arc::clone(&needed_by),
+            }));
+        }
         self.nodes.push(Node {
             kind,
             operands: operands.into(),
@@ -662,6 +642,16 @@ impl Graph {
         });
         self.interned.entry(hash).or_default().push(id);
         Ok(id)
+    }
+
+    /// True if passes made this graph of another, whose text it is that names values.
+    pub fn is_derived(&self) -> bool {
+        self.derived
+    }
+
+    /// Says that this graph is made of another, and that its nodes' origins name values of that one.
+    pub fn set_derived(&mut self) {
+        self.derived = true;
     }
 
     /// Appends a node without inference or interning: for tests of the verifier and readers of foreign data, which verify

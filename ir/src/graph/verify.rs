@@ -8,10 +8,12 @@ use crate::index::{IndexExpr, IndexNode};
 
 /// One finding.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{}{problem}", .node.map_or(String::new(), |n| format!("{n}: ")))]
+#[error("{}{problem}", .value.as_ref().map_or(String::new(), |v| format!("{v}: ")))]
 pub struct VerifyError {
     /// The node concerned, if one is.
     pub node: Option<NodeId>,
+    /// Its name in the graph's text.
+    pub value: Option<String>,
     /// What is wrong.
     pub problem: String,
 }
@@ -22,6 +24,7 @@ pub fn verify(graph: &Graph) -> Vec<VerifyError> {
     if graph.outputs().is_empty() {
         errors.push(VerifyError {
             node: None,
+            value: None,
             problem: "the graph has no outputs; expected at least one".to_string(),
         });
     }
@@ -30,7 +33,10 @@ pub fn verify(graph: &Graph) -> Vec<VerifyError> {
 
 fn verify_nested(graph: &Graph, depth: usize) -> Vec<VerifyError> {
     let mut errors = Vec::new();
-    let mut report = |node: Option<NodeId>, problem: String| errors.push(VerifyError { node, problem });
+    let mut report = |node: Option<NodeId>, problem: String| {
+        let value = node.map(|n| graph.value_name(n));
+        errors.push(VerifyError { node, value, problem });
+    };
     let mut names = FxHashSet::default();
     for s in graph.symbols() {
         if s.lo < 0 || s.lo > s.hi {

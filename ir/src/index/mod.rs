@@ -11,6 +11,7 @@
 //! Proving (`a < b`, `0 <= a`) is by substitution of loop bounds and interval arithmetic in i128; it may fail to prove a
 //! true fact, never prove a false one.
 
+mod divide;
 mod print;
 mod prove;
 
@@ -232,6 +233,10 @@ impl IndexExpr {
         terms.retain(|t| t.1 != 0);
         if terms.len() > 1 {
             Self::merge_div_mod(&mut terms, &mut constant);
+            if let Some((at, part)) = Self::rounded(&terms) {
+                terms.remove(at);
+                return IndexExpr::from_linear(terms, constant) + part;
+            }
         }
         match (&terms[..], constant) {
             ([], c) => IndexExpr::Const(c),
@@ -284,7 +289,7 @@ impl IndexExpr {
         }
     }
 
-    fn as_mod(&self) -> Option<(IndexExpr, IndexExpr)> {
+    pub(super) fn as_mod(&self) -> Option<(IndexExpr, IndexExpr)> {
         match self {
             IndexExpr::Node(n) => match &**n {
                 IndexNode::Mod(a, b) => Some((a.clone(), b.clone())),
@@ -314,105 +319,6 @@ impl IndexExpr {
                 _ => vec![self.clone()],
             },
             _ => vec![self.clone()],
-        }
-    }
-
-    /// Splits `self` into `(q, r)` with `self = q*d + r`, where `r` keeps the terms that `d` does not divide.
-    fn split_divisible(&self, d: &IndexExpr) -> (IndexExpr, IndexExpr) {
-        let (terms, constant) = self.linear();
-        let (mut q, mut r) = (Vec::new(), Vec::new());
-        match d {
-            // Not a divisor: code that never runs (a loop over nothing) may still mention it.
-            IndexExpr::Const(..=0) => (IndexExpr::ZERO, self.clone()),
-            IndexExpr::Const(d) => {
-                for (t, c) in terms {
-                    let (whole, rest) = (c.div_euclid(*d), c.rem_euclid(*d));
-                    // Splitting a coefficient would add terms; take only what divides exactly.
-                    if rest == 0 { q.push((t, whole)) } else { r.push((t, c)) }
-                }
-                (
-                    IndexExpr::from_linear(q, constant.div_euclid(*d)),
-                    IndexExpr::from_linear(r, constant.rem_euclid(*d)),
-                )
-            }
-            IndexExpr::Node(_) => {
-                let (dterms, dconst) = d.linear();
-                if dconst != 0 || dterms.len() != 1 {
-                    return if self == d {
-                        (IndexExpr::ONE, IndexExpr::ZERO)
-                    } else {
-                        (IndexExpr::ZERO, self.clone())
-                    };
-                }
-                let (dfactors, dcoef) = (dterms[0].0.factors(), dterms[0].1);
-                let mut quotient = IndexExpr::ZERO;
-                'terms: for (t, c) in terms {
-                    if c.checked_rem(dcoef) == Some(0) {
-                        let mut left = t.factors();
-                        for f in &dfactors {
-                            match left.iter().position(|x| x == f) {
-                                Some(i) => drop(left.remove(i)),
-                                None => {
-                                    r.push((t, c));
-                                    continue 'terms;
-                                }
-                            }
-                        }
-                        let product = left.into_iter().fold(IndexExpr::ONE, |a, b| a * b);
-                        quotient = quotient + product.mul_const(c / dcoef);
-                    } else {
-                        r.push((t, c));
-                    }
-                }
-                (quotient, IndexExpr::from_linear(r, constant))
-            }
-        }
-    }
-
-    /// `floor(a / b)`; `b` must be positive.
-    pub fn floor_div(a: &IndexExpr, b: &IndexExpr) -> IndexExpr {
-        match (a, b) {
-            (_, IndexExpr::Const(1)) => return a.clone(),
-            (IndexExpr::Const(0), _) => return IndexExpr::ZERO,
-            (IndexExpr::Const(x), IndexExpr::Const(y)) if *y > 0 => return IndexExpr::Const(x.div_euclid(*y)),
-            (_, IndexExpr::Const(y)) if *y <= 0 => return IndexExpr::node(IndexNode::FloorDiv(a.clone(), b.clone())),
-            _ => {}
-        }
-        let (q, r) = a.split_divisible(b);
-        if r.is(0) {
-            return q;
-        }
-        let rest = match (&r, b) {
-            (IndexExpr::Const(x), IndexExpr::Const(y)) => IndexExpr::Const(x.div_euclid(*y)),
-            (IndexExpr::Node(n), IndexExpr::Const(y)) => match &**n {
-                // floor(floor(x / m) / y) = floor(x / (m*y)) for positive constants.
-                IndexNode::FloorDiv(x, IndexExpr::Const(m)) if *m > 0 && m.checked_mul(*y).is_some() => {
-                    return q + IndexExpr::floor_div(x, &IndexExpr::Const(m * y));
-                }
-                // (x mod y) / y = 0.
-                IndexNode::Mod(_, m) if m == b => IndexExpr::ZERO,
-                _ => IndexExpr::node(IndexNode::FloorDiv(r.clone(), b.clone())),
-            },
-            (IndexExpr::Node(n), _) if matches!(&**n, IndexNode::Mod(_, m) if m == b) => IndexExpr::ZERO,
-            _ => IndexExpr::node(IndexNode::FloorDiv(r, b.clone())),
-        };
-        q + rest
-    }
-
-    /// `a - b * floor(a / b)`; `b` must be positive.
-    pub fn modulo(a: &IndexExpr, b: &IndexExpr) -> IndexExpr {
-        match (a, b) {
-            (_, IndexExpr::Const(1)) => return IndexExpr::ZERO,
-            (IndexExpr::Const(x), IndexExpr::Const(y)) if *y > 0 => return IndexExpr::Const(x.rem_euclid(*y)),
-            (_, IndexExpr::Const(y)) if *y <= 0 => return IndexExpr::node(IndexNode::Mod(a.clone(), b.clone())),
-            _ => {}
-        }
-        let (_, r) = a.split_divisible(b);
-        match &r {
-            IndexExpr::Const(0) => IndexExpr::ZERO,
-            IndexExpr::Const(x) if b.as_const().is_some() => IndexExpr::Const(x.rem_euclid(b.as_const().unwrap_or(1))),
-            IndexExpr::Node(n) if matches!(&**n, IndexNode::Mod(_, m) if m == b) => r,
-            _ => IndexExpr::node(IndexNode::Mod(r, b.clone())),
         }
     }
 
@@ -747,12 +653,17 @@ mod tests {
         let a = random(rng, depth - 1);
         let b = random(rng, depth - 1);
         let positive = c([1, 2, 3, 4, 5, 6, 12, 24][rng(8) as usize]);
+        let divisor = match rng(4) {
+            0 => s(0) + positive,
+            1 => s(0) * positive + v(1) + c(1),
+            _ => positive,
+        };
         match rng(7) {
             0 => a + b,
             1 => a - b,
             2 => a * b,
-            3 => IndexExpr::floor_div(&a, &positive),
-            4 => IndexExpr::modulo(&a, &positive),
+            3 => IndexExpr::floor_div(&a, &divisor),
+            4 => IndexExpr::modulo(&a, &divisor),
             5 => IndexExpr::min(&a, &b),
             _ => IndexExpr::max(&a, &b),
         }

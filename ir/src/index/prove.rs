@@ -22,7 +22,13 @@ impl IndexExpr {
                     lo = lo.saturating_add(sat128(i.lo));
                     hi = hi.saturating_add(sat128(i.hi));
                 }
-                Interval::clamp128(lo, hi)
+                let whole = Interval::clamp128(lo, hi);
+                match IndexExpr::remainder_joined(terms, *constant).map(|e| e.interval(bounds)) {
+                    Some(i) if i.lo.max(whole.lo) <= i.hi.min(whole.hi) => {
+                        Interval::new(i.lo.max(whole.lo), i.hi.min(whole.hi))
+                    }
+                    _ => whole,
+                }
             }
             IndexNode::Product(f) => f.iter().fold(Interval::new(1, 1), |acc, f| {
                 let b = f.interval(bounds);

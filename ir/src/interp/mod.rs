@@ -267,7 +267,7 @@ impl<'g> Schedule<'g> {
             for c in conditions {
                 match condition_waits(graph.symbols(), &c) {
                     true => waiting.push((id, c)),
-                    false => check_condition(graph, id, &c, symbols)?,
+                    false => check_condition(graph, (id, None), &c, symbols)?,
                 }
             }
             if !node.ty.shape.iter().any(|d| graph.is_data_bound(d)) {
@@ -307,7 +307,7 @@ impl<'g> Schedule<'g> {
             }
             let from = self.waiting.partition_point(|w| w.0 < id);
             for (_, c) in self.waiting[from..].iter().take_while(|w| w.0 == id) {
-                check_condition(graph, id, c, &symbols)?;
+                check_condition(graph, (id, None), c, &symbols)?;
             }
             let shape = match &self.shapes[id.index()] {
                 Some(shape) => shape.clone(),

@@ -44,6 +44,10 @@ use crate::graph::Monoid;
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::scalar::ScalarOp;
 
+/// The most statements that code generators take of a kernel, counted once its `Unroll` loops are copied out. Larger ones would
+/// take long to compile, and exceed what a code generator can number. No verifier asks for it.
+pub const MAX_STATEMENTS: u64 = 100_000;
+
 /// A scalar (or, in a lanes loop, one per lane) of a [`Kernel`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub struct ValueId(pub u32);

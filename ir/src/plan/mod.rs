@@ -91,8 +91,9 @@ pub struct Launch {
     pub args: Vec<SlotId>,
     /// Values of its symbols, in order.
     pub symbols: Vec<IndexExpr>,
-    /// Parallel iterations that one chunk takes; at least 1.
-    pub grain: u64,
+    /// Parallel iterations that one chunk takes; what is below 1 counts as 1. Fewer are not worth a thread of their own: a launch of
+    /// one chunk, and a group of launches that together have no more iterations than one chunk, run on the calling thread.
+    pub grain: IndexExpr,
     /// What it computes, for reports: `softmax.max+exp+sum`, graph nodes.
     pub label: String,
     /// Bytes read and written, each operand once.

@@ -64,8 +64,8 @@ impl Plan {
         if !l.symbols.is_empty() {
             text += &format!(" symbols {}", self.dims(&l.symbols));
         }
-        let (bytes, flops) = (self.dim(&l.bytes), self.dim(&l.flops));
-        text + &format!(" grain {} bytes {bytes} flops {flops} {}", l.grain, quote(&l.label))
+        let (grain, bytes, flops) = (self.dim(&l.grain), self.dim(&l.bytes), self.dim(&l.flops));
+        text + &format!(" grain {grain} bytes {bytes} flops {flops} {}", quote(&l.label))
     }
 
     fn operand(&self, o: &GemmOperand) -> String {
@@ -237,11 +237,15 @@ impl Plan {
             writeln!(f, "  output {name}: {}{dims} = {}", o.ty.dtype, o.slot)?;
         }
         for g in &self.guards {
-            let node = g.node.0;
             match &g.condition {
-                Condition::Equal(a, b) => writeln!(f, "  guard {} = {} at node {node}", self.dim(a), self.dim(b))?,
-                Condition::NonNegative(e) => writeln!(f, "  guard {} not negative at node {node}", self.dim(e))?,
+                Condition::Equal(a, b) => write!(f, "  guard {} = {}", self.dim(a), self.dim(b))?,
+                Condition::NonNegative(e) => write!(f, "  guard {} not negative", self.dim(e))?,
             }
+            write!(f, " at node {}", g.node.0)?;
+            if !g.needed_by.is_empty() {
+                write!(f, " for {}", quote(&g.needed_by))?;
+            }
+            f.push('\n');
         }
         for (i, c) in self.constants.iter().enumerate() {
             write!(out.text, "  constant {i}: {}{:?} = ", c.dtype(), c.shape())?;

@@ -10,6 +10,7 @@
 mod control;
 mod epilogue;
 mod in_place;
+mod whole;
 
 use std::fmt;
 
@@ -23,6 +24,7 @@ use crate::kernel::verify::nonnegative;
 use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage, Strides};
 pub use epilogue::lines;
 pub use in_place::runs_in_place;
+pub use whole::{Fault, check, check_thoroughly};
 
 /// A broken rule of a plan, and where.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]

@@ -64,12 +64,21 @@ impl Generator<'_> {
             }
             GenKind::Map => self.grow_map(),
             GenKind::Convert => {
-                let x = self.any();
+                // A mask is not a number, though both may be a byte.
+                let x = if self.rng.chance(1, 5) {
+                    self.mask()?
+                } else {
+                    self.any()
+                };
                 let dtype = self.rng.pick(&self.options.dtypes);
                 self.convert(x, dtype)
             }
             GenKind::Bitcast => {
-                let x = self.any();
+                let x = if self.rng.chance(1, 4) {
+                    self.mask()?
+                } else {
+                    self.any()
+                };
                 let bits = self.ty(x).dtype.bits();
                 let alike: Vec<DType> = self
                     .options
@@ -85,9 +94,15 @@ impl Generator<'_> {
                 self.add(NodeKind::Bitcast(dtype), &[x], f64::INFINITY)
             }
             GenKind::Einsum => self.grow_einsum(),
+            GenKind::Product => self.grow_product(),
             GenKind::Reduce => self.grow_reduce(),
             GenKind::Reshape | GenKind::Permute | GenKind::Expand | GenKind::Pad | GenKind::Slice | GenKind::Window => {
-                let x = self.any();
+                // Most values have no axis to expand: those that have are tried more often.
+                let thin = |t: &TensorType| t.shape.iter().all(|d| d.is(1));
+                let x = match kind == GenKind::Expand && self.rng.chance(1, 2) {
+                    true => self.any_where(thin)?,
+                    false => self.any(),
+                };
                 let view = self.view(kind, &self.ty(x))?;
                 let bound = match &view {
                     View::Pad { value, .. } if value.is_nan() => f64::INFINITY,
@@ -238,7 +253,7 @@ impl Generator<'_> {
         axes
     }
 
-    fn permutation(&mut self, rank: usize) -> Axes {
+    pub(super) fn permutation(&mut self, rank: usize) -> Axes {
         let mut axes: Axes = (0..rank as u8).collect();
         for i in (1..rank).rev() {
             axes.swap(i, self.rng.below(i + 1));
@@ -457,7 +472,7 @@ impl Generator<'_> {
     }
 
     /// Another shape of as many elements.
-    fn reshaped(&mut self, shape: &Shape) -> Shape {
+    pub(super) fn reshaped(&mut self, shape: &Shape) -> Shape {
         let mut shape = shape.clone();
         for _ in 0..1 + self.rng.below(3) {
             let at = self.rng.below(shape.len() + 1);

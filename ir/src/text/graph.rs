@@ -301,9 +301,10 @@ impl GraphParser<'_, '_, '_, '_> {
             line: position.line,
             column: position.column,
         });
+        let name = self.c.source(target).to_string();
         let id = self
             .graph
-            .add(kind, &operands, origin)
+            .add(kind, &operands, origin.named(|| name))
             .map_err(|error| self.c.error(operation, error.to_string()))?;
         let node = self.graph.node(id);
         if node.ty != ty || node.results[..] != results[..] {

@@ -185,7 +185,7 @@
 //! program   = GLOBAL [ "where" symbol { "," symbol } ] "{" { item } "}" ;
 //! item      = "input" name ":" type "=" ( SLOT | "unused" )
 //!           | "output" name ":" type "=" SLOT
-//!           | "guard" extent ( "=" extent | "not" "negative" ) "at" "node" INTEGER
+//!           | "guard" extent ( "=" extent | "not" "negative" ) "at" "node" INTEGER [ "for" STRING ]
 //!           | "constant" INTEGER ":" type "=" ( list | "opaque" STRING )
 //!           | SLOT ":" DTYPE "[" extent "]" storage STRING
 //!           | "donate" "input" INTEGER "to" "output" INTEGER
@@ -207,7 +207,7 @@
 //! walk      = SLOT "axis" INTEGER [ "reverse" ] [ "element" SLOT ] ;
 //! slots     = "(" [ SLOT { "," SLOT } ] ")" ;
 //! launch    = "launch" "kernel" INTEGER "(" [ SLOT { "," SLOT } ] ")" [ "symbols" extents ]
-//!             "grain" INTEGER "bytes" extent "flops" extent STRING ;
+//!             "grain" extent "bytes" extent "flops" extent STRING ;
 //! operand   = SLOT "offset" extent "strides" extents ;
 //!
 //! SLOT      = "$" NUMBER ;

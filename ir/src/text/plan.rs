@@ -297,7 +297,7 @@ impl PlanParser<'_, '_, '_, '_> {
         Ok((name, tensor_type(self.c, &mut self.names)?))
     }
 
-    /// `a = b at node 3` or `a not negative at node 3`.
+    /// `a = b at node 3` or `a not negative at node 3`, and behind it maybe `for "reshape %1 at 4:3"`.
     fn guard(&mut self) -> Parsed<()> {
         let left = dim(self.c, &mut self.names)?;
         let condition = if self.c.eat(TokenKind::Equals) {
@@ -312,7 +312,15 @@ impl PlanParser<'_, '_, '_, '_> {
         self.word("at", "guard")?;
         self.word("node", "guard")?;
         let node = NodeId(self.index("guard")?);
-        self.plan.guards.push(Guard { condition, node });
+        let needed_by = match self.c.eat_word("for") {
+            true => self.c.string("guard")?.into(),
+            false => "".into(),
+        };
+        self.plan.guards.push(Guard {
+            condition,
+            node,
+            needed_by,
+        });
         Ok(())
     }
 
@@ -576,7 +584,14 @@ impl PlanParser<'_, '_, '_, '_> {
             symbols = self.c.list(TokenKind::RightBracket, "launch", |c| dim(c, names))?;
         }
         self.word("grain", "launch")?;
-        let grain = self.c.integer("grain", 1, i64::MAX)? as u64;
+        let start = self.c.mark();
+        let grain = dim(self.c, &mut self.names)?;
+        if let Some(n) = grain.as_const().filter(|&n| n < 1) {
+            let span = self.c.span_since(start);
+            return Err(self
+                .c
+                .error(span, format!("grain out of range; expected at least 1, found {n}")));
+        }
         self.word("bytes", "launch")?;
         let bytes = dim(self.c, &mut self.names)?;
         self.word("flops", "launch")?;

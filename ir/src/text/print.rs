@@ -216,7 +216,7 @@ fn write_section(out: &mut Printed, graph: &Graph, options: &PrintOptions, word:
         let _ = write!(out.text, " : {ty}");
         // The name of data that the text does not hold stands there already.
         let named = options.names && !out.text[at..].starts_with("const opaque");
-        if let (true, Origin::Named(name)) = (named, &node.origin) {
+        if let (true, Origin::Named(name)) = (named, node.origin.recorded()) {
             let _ = write!(out.text, " from {}", quote(name));
         }
         out.text.push('\n');
@@ -318,11 +318,11 @@ impl Printer<'_> {
             }
             NodeKind::Data(data) => {
                 text.push(' ');
-                let name = match &node.origin {
+                let name = match node.origin.recorded() {
                     Origin::Named(name) | Origin::Weights(name) if options.names => Some(&**name),
                     _ => None,
                 };
-                let outside = options.names && matches!(node.origin, Origin::Weights(_));
+                let outside = options.names && matches!(node.origin.recorded(), Origin::Weights(_));
                 out.data(&data.0, options, name, outside);
             }
             NodeKind::Iota { axis, .. } => {

@@ -23,9 +23,9 @@ pub fn verify_module(module: &Module, text: &str) -> Vec<ParseError> {
                     let origin = e
                         .node
                         .filter(|n| n.index() < graph.len())
-                        .map(|n| graph.node(n).origin.clone());
+                        .map(|n| graph.node(n).origin.recorded());
                     let start = match origin {
-                        Some(Origin::Text { line, column }) => offset(text, line, column),
+                        Some(&Origin::Text { line, column }) => offset(text, line, column),
                         _ => 0,
                     };
                     found.push((Span { start, end: start }, format!("@{}: {e}", graph.name)));

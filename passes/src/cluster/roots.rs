@@ -6,14 +6,19 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::scalar::Cost;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
 
-use super::{Clusterer, is_source};
+use super::{Clusterer, ConeSize, is_source};
+use crate::access::{Index, Variables, is_long};
 use crate::contraction;
+use crate::legalize::{convert_statements, map_statements};
 use crate::reason::{FusionDecision, FusionReason, FusionStage};
 
 /// Nodes of an inlined cone beyond which its top becomes a root, which bounds recursion over cones.
 const MAX_CONE: u32 = 192;
-/// Reshapes that an element goes through on its way up a cone, beyond which its top becomes a root. Each divides what the ones
-/// above it made, twice, and from a dozen on the index expressions grow faster than they simplify.
+/// Legalized statements of all operands of a node beyond which large ones become roots: cones are indivisible, so that a
+/// kernel can only be kept below [`super::MAX_KERNEL_STATEMENTS`] if they are much smaller.
+const MAX_CONE_STATEMENTS: u32 = 3_000;
+/// Reshapes that an element goes through on its way up a cone, beyond which its top becomes a root even where the index
+/// expressions stay short.
 const MAX_REGROUPED: u32 = 8;
 /// Cheap recomputation: at most this cost over at most one loaded value.
 const CHEAP_COST: u32 = 4;
@@ -37,6 +42,37 @@ fn cost(kind: &NodeKind) -> u32 {
     }
 }
 
+/// Statements that a node adds to a kernel once it is legalized, without those that compute its operands. Loads do not count: most
+/// are of an element that the kernel has already.
+fn statements(graph: &Graph, id: NodeId) -> u32 {
+    // Comparing an index with the ends of its range.
+    const INSIDE: u32 = 5;
+    let node = graph.node(id);
+    let on = |k: usize| graph.ty(node.operands[k]).dtype;
+    match &node.kind {
+        NodeKind::Map(op) => map_statements(*op, on(node.operands.len() - 1)),
+        NodeKind::Convert(to) => convert_statements(on(0), *to),
+        NodeKind::Bitcast(_) => 4,
+        // Twenty rounds of five operations, with constants and keys.
+        NodeKind::Random { .. } => 160,
+        NodeKind::Gather { axes } | NodeKind::Scatter { axes, .. } => {
+            (2 * INSIDE).saturating_mul(axes.len() as u32 + 1)
+        }
+        NodeKind::View(View::Pad { .. }) => INSIDE * (node.ty.rank() as u32 + 1),
+        // A kernel has each constant once.
+        NodeKind::View(_) | NodeKind::Const(_) => 0,
+        NodeKind::Reduce { .. } | NodeKind::Scan { .. } => 24,
+        NodeKind::Einsum {
+            semiring, accumulator, ..
+        } => {
+            let each =
+                |k: usize| convert_statements(on(k), *accumulator) + map_statements(semiring.product(), *accumulator);
+            (0..node.operands.len()).fold(24, |n, k| n.saturating_add(each(k)))
+        }
+        _ => 1,
+    }
+}
+
 /// What is known of the part of a cone that is computed inline.
 #[derive(Clone, Copy, Default)]
 struct Cone {
@@ -44,6 +80,8 @@ struct Cone {
     nodes: u32,
     /// Cost of one element.
     cost: u32,
+    /// Statements after legalization.
+    statements: u32,
     /// Values loaded.
     loads: u32,
     /// Whether part of it has no vector form, so that the loop it is computed in has none.
@@ -116,6 +154,7 @@ impl Clusterer<'_> {
             let mut cone = Cone {
                 nodes: 1,
                 cost: own_cost,
+                statements: statements(self.graph, id),
                 loads: 0,
                 scalar: self.has_no_vector_form(id),
                 regrouped: 0,
@@ -130,6 +169,7 @@ impl Clusterer<'_> {
                 };
                 cone.nodes = cone.nodes.saturating_add(below.nodes);
                 cone.cost = cone.cost.saturating_add(below.cost);
+                cone.statements = cone.statements.saturating_add(below.statements);
                 cone.loads = cone.loads.saturating_add(below.loads);
                 cone.scalar |= below.scalar;
                 cone.regrouped = cone.regrouped.max(below.regrouped);
@@ -149,23 +189,44 @@ impl Clusterer<'_> {
             });
             self.apart[i] = cone.scalar && self.users[i].iter().any(|&u| self.repeats_rows(u, id));
             let again = again || self.apart[i];
+            // Computed once where it is read again and again, if that costs less.
+            let sum = match own || free || cheap {
+                true => None,
+                false => self.again(id, cone.cost, cone.loads),
+            };
+            let costly = sum.filter(|s| s.computed > s.stored);
+            self.costly.extend(costly.map(|s| (id, s)));
             self.is_root[i] |= self.is_output[i]
                 || own
+                || costly.is_some()
                 || (shared && !cheap)
                 || again
                 || cone.nodes > MAX_CONE
-                || cone.regrouped > MAX_REGROUPED;
+                || cone.statements > MAX_CONE_STATEMENTS / self.most_operands(id)
+                || cone.regrouped > MAX_REGROUPED
+                || (cone.regrouped > 1 && self.regroups(id) && self.reaches_far(id));
             cones[i] = cone;
             if self.is_root[i] {
                 // A reduction or contraction itself counts one.
-                self.cone_ops.insert(id, cone.cost.saturating_add(own as u32));
+                let size = ConeSize {
+                    cost: cone.cost.saturating_add(own as u32),
+                    // It may be stored.
+                    statements: cone.statements.saturating_add(1),
+                };
+                self.cone_sizes.insert(id, size);
                 continue;
             }
             let reason = match node.kind {
                 NodeKind::Const(_) => continue,
                 NodeKind::View(_) => FusionReason::Indices,
                 _ if shared => FusionReason::Recompute { ops: cone.cost },
-                _ => FusionReason::OnlyUse,
+                _ => match sum {
+                    Some(s) => FusionReason::CheaperAgain {
+                        computed: s.computed,
+                        stored: s.stored,
+                    },
+                    None => FusionReason::OnlyUse,
+                },
             };
             for &consumer in &self.users[i] {
                 self.ledger.record(FusionDecision {
@@ -178,6 +239,14 @@ impl Clusterer<'_> {
         }
     }
 
+    /// The most operands that a user of a value has, which share the room of a cone.
+    fn most_operands(&self, id: NodeId) -> u32 {
+        let operands = self.users[id.index()]
+            .iter()
+            .map(|&u| self.graph.node(u).operands.len());
+        operands.max().unwrap_or(1).max(1) as u32
+    }
+
     /// Whether a node is a reshape that divides indices.
     fn regroups(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
@@ -186,6 +255,31 @@ impl Clusterer<'_> {
         };
         let axes = |id: NodeId| self.graph.ty(id).shape.iter().filter(|d| !d.is(1));
         !axes(id).eq(axes(node.operands[0]))
+    }
+
+    /// Whether an index [becomes long](is_long) on the way from an element of a value down its cone.
+    fn reaches_far(&self, id: NodeId) -> bool {
+        let mut vars = Variables::new(self.graph);
+        let point: Index = self
+            .graph
+            .ty(id)
+            .shape
+            .iter()
+            .map(|d| vars.push(d.clone()).into())
+            .collect();
+        let mut work = vec![(id, point)];
+        let mut budget = MAX_CONE;
+        while let Some((node, index)) = work.pop() {
+            if is_long(&index) {
+                return true;
+            }
+            let stored = node != id && self.is_root[node.index()];
+            if budget > 0 && !stored && !is_source(self.kind(node)) {
+                budget -= 1;
+                self.step_down(node, &index, &mut vars, &mut work);
+            }
+        }
+        false
     }
 
     /// Finds the values that no input reaches, and makes roots of those that pay to be kept: where something that is computed

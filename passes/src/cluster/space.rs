@@ -1,12 +1,13 @@
 //! Which loops a set of roots can share, and whether sharing them pays.
 
+use rustc_hash::FxHashSet;
 use smallvec::SmallVec;
 use tlc_ir::NodeId;
 use tlc_ir::graph::Shape;
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 
-use super::{Clusterer, LoopSpace, Role, columns};
-use crate::access::space;
+use super::{Clusterer, LoopSpace, MAX_KERNEL_STATEMENTS, Role, columns};
+use crate::access::{MAX_INDEX_SIZE, space};
 use crate::reason::FusionReason;
 
 /// Operations of a kernel, with those that are computed again because they are needed at several places, as a multiple of
@@ -14,10 +15,6 @@ use crate::reason::FusionReason;
 const MAX_REPETITION: u32 = 8;
 /// So many are repeated in any case.
 const FREE_REPETITION: u32 = 256;
-
-/// Parts of an index expression with divisions, beyond which the value that it would lead to is written down: the divisions of
-/// each reshape are divided again by those of the next.
-const MAX_INDEX_SIZE: u32 = 256;
 
 /// Whether there is a quotient or a remainder in it.
 fn divides(e: &IndexExpr) -> bool {
@@ -179,20 +176,28 @@ impl Clusterer<'_> {
         Ok(space)
     }
 
-    /// Whether sharing loops would compute too much again. A value that a root of the same loops reads where they are not at
+    /// Whether sharing loops would compute too much again, or make more statements than a kernel may have. A value that a root of the same loops reads where they are not at
     /// that moment (shifted, say) is computed there too, once for each such place, and so is everything below it.
-    fn repeats(&self, roots: &[NodeId]) -> Option<FusionReason> {
+    fn repeats(&self, roots: &[NodeId], merged: &LoopSpace) -> Option<FusionReason> {
         // Of each root: how often it is computed for readers at their own place, which share it, and for the others.
         let (mut here, mut moved) = (vec![1u32; roots.len()], vec![0u32; roots.len()]);
         // And how large the index expressions become that lead to it.
         let mut size = vec![1u32; roots.len()];
-        let (mut once, mut all) = (0u32, 0u32);
+        let (mut once, mut all, mut statements) = (0u32, 0u32, 0u32);
         for (k, reader) in roots.iter().enumerate().rev() {
             let times = here[k].saturating_add(moved[k]);
-            let ops = self.cone_ops.get(reader).copied().unwrap_or(1).max(1);
+            let cone = self.cone_size(*reader);
+            let ops = cone.cost.max(1);
             once = once.saturating_add(ops);
             all = all.saturating_add(ops.saturating_mul(times));
+            statements = statements.saturating_add(cone.statements.saturating_mul(times));
             for d in &self.demands[reader] {
+                let divided = d.index.iter().filter(|i| divides(i)).map(IndexExpr::size).max();
+                let reached = size[k].saturating_mul(divided.unwrap_or(1));
+                // What a root alone reads, whatever its index, is none of the others' business.
+                if size[k] > 1 && reached > MAX_INDEX_SIZE {
+                    return Some(FusionReason::OtherIndices);
+                }
                 let Some(p) = roots.binary_search(&d.source).ok().filter(|&p| p != k) else {
                     continue;
                 };
@@ -200,15 +205,41 @@ impl Clusterer<'_> {
                     true => here[p] = here[p].max(times),
                     false => moved[p] = moved[p].saturating_add(times),
                 }
-                let divided = d.index.iter().filter(|i| divides(i)).map(IndexExpr::size).max();
-                size[p] = size[p].max(size[k].saturating_mul(divided.unwrap_or(1)));
+                size[p] = size[p].max(reached);
                 if size[p] > MAX_INDEX_SIZE {
                     return Some(FusionReason::OtherIndices);
                 }
             }
         }
         let most = once.saturating_mul(MAX_REPETITION).saturating_add(FREE_REPETITION);
-        (all > most).then_some(FusionReason::Repeated { ops: all, once })
+        if all > most {
+            return Some(FusionReason::Repeated { ops: all, once });
+        }
+        // What several passes over a row need may be computed in each.
+        if statements.saturating_mul(roots.len() as u32) > MAX_KERNEL_STATEMENTS {
+            statements = statements.saturating_mul(self.passes(roots, merged));
+        }
+        (statements > MAX_KERNEL_STATEMENTS).then_some(FusionReason::KernelSize { statements })
+    }
+
+    /// How many loops over inner axes a kernel of the roots has: one for each extent of such axes among the reductions that wait
+    /// for equally many others.
+    fn passes(&self, roots: &[NodeId], merged: &LoopSpace) -> u32 {
+        let spaces: Vec<_> = roots.iter().map(|&r| space(self.graph, r)).collect();
+        let mut waits = vec![0u32; roots.len()];
+        let mut loops: FxHashSet<(u32, Shape)> = FxHashSet::default();
+        for (k, root) in roots.iter().enumerate() {
+            for d in &self.demands[root] {
+                if let Some(p) = roots.binary_search(&d.source).ok().filter(|&p| p < k) {
+                    let reduces = spaces[p].extents.len() > spaces[p].result_rank;
+                    waits[k] = waits[k].max(waits[p] + u32::from(reduces));
+                }
+            }
+            let inner = merged.roles[k].iter().zip(&spaces[k].extents);
+            let inner = inner.filter(|(role, _)| matches!(role, Role::Inner(_)));
+            loops.insert((waits[k], inner.map(|(_, extent)| extent.clone()).collect()));
+        }
+        loops.len() as u32
     }
 
     /// Why roots that could share their loops should not.
@@ -223,7 +254,7 @@ impl Clusterer<'_> {
             self.typical(&inner.fold(IndexExpr::ONE, |n, (_, d)| n * d.clone()))
         });
         let row = row.max().unwrap_or(1);
-        if let Some(reason) = self.repeats(roots) {
+        if let Some(reason) = self.repeats(roots, merged) {
             return Some(reason);
         }
         if merged.is_column_local() {
@@ -255,7 +286,7 @@ impl Clusterer<'_> {
     /// A size, or for one that depends on symbols what it is where each of them has the geometric middle of its range: sizes
     /// spread over orders of magnitude, and both ends of a declared range are rare. A symbol of which nothing is declared has
     /// [`UNDECLARED_SIZE`].
-    fn typical(&self, size: &IndexExpr) -> i64 {
+    pub(super) fn typical(&self, size: &IndexExpr) -> i64 {
         let middle = |lo: i64, hi: i64| ((lo.max(1) as f64) * (hi.max(1) as f64)).sqrt() as i64;
         let range = size.interval(self.graph);
         if range.lo >= range.hi {

@@ -22,7 +22,7 @@ impl ContractionPath {
     /// method                 exact
     ///
     /// step  tensors  contraction  flops  elements
-    /// %3    %1 %2    jk,k->j      8192   64
+    /// #3    #1 #2    jk,k->j      8192   64
     /// ```
     pub fn report<'a>(&'a self, names: &'a [char]) -> PathReport<'a> {
         PathReport { path: self, names }
@@ -60,6 +60,8 @@ fn power_of_ten(log10: f64) -> String {
 impl PathReport<'_> {
     fn text(&self, labels: &[Label]) -> String {
         let name = |&label: &Label| match self.names.get(usize::from(label)) {
+            // Labels may be any character, and a table's line is one line.
+            Some(name) if name.is_control() => name.escape_default().to_string(),
             Some(name) => name.to_string(),
             None => format!("<{label}>"),
         };
@@ -100,7 +102,8 @@ impl fmt::Display for PathReport<'_> {
         writeln!(f, "method                {}", path.method)?;
 
         let mut rows: Vec<[String; 5]> = Vec::new();
-        let operand_text = |id: usize| format!("%{id}");
+        // Not `%`: that is how a graph's text names values.
+        let operand_text = |id: usize| format!("#{id}");
         for reduction in &path.reductions {
             let mut before: Vec<Label> = reduction.kept.clone();
             before.extend(&reduction.summed);

@@ -538,9 +538,9 @@ largest intermediate  64 elements
 method                exact
 
 step  tensors  contraction  flops  elements
-sum   %2       kx->k        4096
-%3    %1 %2    jk,k->j      8192   64
-%4    %0 %3    ij,j->i      8192   64
+sum   #2       kx->k        4096
+#3    #1 #2    jk,k->j      8192   64
+#4    #0 #3    ij,j->i      8192   64
 ";
     assert_eq!(report, expected);
     let one = case_of_one().path().to_string();

@@ -8,8 +8,10 @@
 
 mod emit;
 mod extrema;
+mod size;
 mod storage;
 
+pub use size::{convert_statements, legal_block, legal_statements, map_statements};
 pub(crate) use storage::{decoded, encoded};
 
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -17,9 +19,15 @@ use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Stmt, ValueId};
-use tlc_ir::{DType, ScalarOp, Target};
+use tlc_ir::{DType, Scalar, ScalarOp, Target};
 
+use crate::made::{Made, made};
 use crate::math::Function;
+
+/// Whether the values of an integer dtype are so few that any of them can be added to the significand of an f64.
+pub(crate) fn fits_significand(dtype: DType) -> bool {
+    dtype.is_int() && dtype.bits() <= 32
+}
 
 /// The lanes loop that statements are in.
 #[derive(Clone, Copy)]
@@ -45,8 +53,12 @@ pub fn legalize(kernel: &mut Kernel) {
 
 /// Legalizes a kernel, choosing among equal forms the one that the target runs fastest.
 pub fn legalize_for(kernel: &mut Kernel, target: &Target) {
-    #[cfg(feature = "seeded-faults")]
-    let exponential = crate::faults::before_legalize(kernel);
+    made(Made::Scheduled(kernel));
+    rewrite(kernel, target.has_fma);
+    made(Made::Legal(kernel));
+}
+
+fn rewrite(kernel: &mut Kernel, has_fma: bool) {
     let body = std::mem::take(&mut kernel.body);
     let mut l = Legalizer {
         kernel,
@@ -54,12 +66,10 @@ pub fn legalize_for(kernel: &mut Kernel, target: &Target) {
         renamed: FxHashMap::default(),
         lanes: None,
         counters: FxHashSet::default(),
-        has_fma: target.has_fma,
+        has_fma,
     };
     l.block(body);
     kernel.body = l.out;
-    #[cfg(feature = "seeded-faults")]
-    crate::faults::after_legalize(exponential, kernel);
 }
 
 impl Legalizer<'_> {
@@ -117,6 +127,10 @@ impl Legalizer<'_> {
                 Op::Convert(to, v) if to.is_storage() || self.kernel.dtype(v).is_storage() => {
                     let from = self.kernel.dtype(v);
                     let new = self.convert_storage(v, from, to);
+                    self.renamed.insert(value, new);
+                }
+                Op::Convert(DType::F64, v) if self.lanes.is_some() && fits_significand(self.kernel.dtype(v)) => {
+                    let new = self.exact_double(v);
                     self.renamed.insert(value, new);
                 }
                 Op::Bitcast(to, v)
@@ -188,6 +202,19 @@ impl Legalizer<'_> {
             },
             _ => self.emit(Op::Map(op, args), dtype),
         }
+    }
+
+    /// An integer of up to 32 bits as f64, in operations that vectors have: it is added to the significand of 2^52 + 2^51, of which
+    /// one unit is 1, so that the sum's bits are those of a number that a subtraction makes exact.
+    fn exact_double(&mut self, v: ValueId) -> ValueId {
+        const ANCHOR: f64 = 6_755_399_441_055_744.0;
+        let wide = self.emit(Op::Convert(DType::I64, v), DType::I64);
+        let bits = Scalar::from_bits(DType::I64, ANCHOR.to_bits());
+        let bits = self.emit(Op::Const(bits), DType::I64);
+        let sum = self.emit(Op::Map(ScalarOp::Add, smallvec![wide, bits]), DType::I64);
+        let sum = self.emit(Op::Bitcast(DType::F64, sum), DType::F64);
+        let anchor = self.emit(Op::Const(Scalar::from_f64(DType::F64, ANCHOR)), DType::F64);
+        self.emit(Op::Map(ScalarOp::Sub, smallvec![sum, anchor]), DType::F64)
     }
 
     /// Operations on bool as bitwise ones, which is what lane masks have.

@@ -190,10 +190,15 @@ impl Lowerer<'_> {
         value
     }
 
+    /// An element at the outermost level where it may be read. What would leave loops that may be empty, and may lie outside of
+    /// its memory if they are, stays inside. A mask does not help: it may be true where the memory is empty.
     fn load(&mut self, memory: Memory, index: IndexExpr, mask: Option<ValueId>, dtype: DType) -> ValueId {
-        let level = self
+        let mut level = self
             .level_of(&index)
             .max(mask.map_or(0, |m| self.value_level[m.0 as usize]));
+        if self.may_not_run && (mask.is_some() || !self.in_bounds(memory, &index)) {
+            level = level.max(1);
+        }
         self.emit(Op::Load { memory, index, mask }, dtype, level)
     }
 

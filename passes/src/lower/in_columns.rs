@@ -107,6 +107,9 @@ impl Lowerer<'_> {
             });
             still
         };
+        // The loop over the columns runs where the rows may not.
+        let rows_run = self.certainly_run(&self.rows_of_columns);
+        let safe = |memory: Memory, e: &IndexExpr, masked: bool| rows_run || (!masked && self.in_bounds(memory, e));
         // Values defined here: whether they stay the same, and if so whether they are costly.
         let mut here: FxHashMap<ValueId, Option<bool>> = FxHashMap::default();
         let mut frontier = Vec::new();
@@ -121,7 +124,9 @@ impl Lowerer<'_> {
                     let args = op.operands();
                     let fixed = args.iter().all(|v| here.get(v).is_none_or(Option::is_some))
                         && op.index().is_none_or(still)
-                        && op.access().is_none_or(|a| !written.contains(&a.memory));
+                        && op.access().is_none_or(|a| {
+                            !written.contains(&a.memory) && safe(a.memory, a.index, a.mask.is_some())
+                        });
                     if fixed {
                         let below = args.iter().any(|v| here.get(v) == Some(&Some(true)));
                         here.insert(*value, Some(below || costly(op)));

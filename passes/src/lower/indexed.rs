@@ -58,6 +58,7 @@ pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> 
     );
     lo.trips[1] = node.ty.elements();
     lo.current_loop = 1;
+    lo.may_not_run = !lo.certainly_run(&[along]);
     let value = lo.value_of(node.operands[0], &point, None);
     let value = lo.convert(value, carried);
     let accumulate = Stmt::Accumulate {
@@ -105,6 +106,7 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool]) 
     let updates = graph.ty(node.operands[1]);
     let vars: Vec<_> = updates.shape.iter().map(|d| lo.new_var(d.clone(), 1)).collect();
     let point: Index = vars.iter().map(|&v| v.into()).collect();
+    lo.may_not_run = !lo.certainly_run(&vars);
     let batch = point.len() - (node.ty.rank() - axes.len());
     let at: Index = point[..batch].into();
     let mut target: Index = smallvec![IndexExpr::ZERO; node.ty.rank()];

@@ -32,6 +32,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind};
 use crate::access::{Index, flat_index, operand_indices, space};
 use crate::cluster::columns::{column_form, trailing_columns};
 use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role, is_source};
+use crate::made::{Made, made};
 
 /// Columns of one tile in column form.
 const COLUMN_TILE: i64 = 256;
@@ -117,6 +118,8 @@ struct Lowerer<'a> {
     seen_in_loop: FxHashMap<(NodeId, Index), usize>,
     repeated: FxHashSet<NodeId>,
     current_loop: usize,
+    /// Whether what level 1 holds may run not even once: the loops around it may be empty.
+    may_not_run: bool,
     inner_offset: IndexExpr,
     /// Where the current iteration keeps staged values, and how many a row (or tile of columns) has.
     stage_offset: IndexExpr,
@@ -171,6 +174,7 @@ impl<'a> Lowerer<'a> {
             seen_in_loop: FxHashMap::default(),
             repeated: FxHashSet::default(),
             current_loop: 0,
+            may_not_run: false,
             inner_offset: IndexExpr::ZERO,
             stage_offset: IndexExpr::ZERO,
             stage_len: IndexExpr::ONE,
@@ -201,6 +205,17 @@ impl<'a> Lowerer<'a> {
             }
         });
         level
+    }
+
+    /// Whether each of these loops has an iteration for all sizes.
+    fn certainly_run(&self, vars: &[VarId]) -> bool {
+        let runs = |v: &VarId| self.kernel.extents[v.0 as usize].interval(self).lo > 0;
+        vars.iter().all(runs)
+    }
+
+    /// Whether an element certainly lies inside its memory, wherever the variables of its index have values.
+    fn in_bounds(&self, memory: Memory, index: &IndexExpr) -> bool {
+        index.proves_nonnegative(self) && index.proves_less(self.kernel.memory_len(memory), self)
     }
 
     /// The parameter that holds a node's value.
@@ -281,9 +296,13 @@ impl<'a> Lowerer<'a> {
         self.emit(Op::Bitcast(to, value), to, level)
     }
 
-    /// Closes level 1: its statements, wrapped in loops over `vars` (outermost first), with loop variables of their own.
+    /// Closes level 1: its statements, wrapped in loops over `vars` (outermost first), with loop variables of their own. Loops
+    /// of which one is known to be empty are left out: the others would be walked for nothing, however long they are.
     fn close_inner(&mut self, vars: &[VarId]) {
         let level = std::mem::take(&mut self.levels[1]);
+        if vars.iter().any(|v| self.kernel.extents[v.0 as usize].is(0)) {
+            return;
+        }
         let mut body = level.stmts;
         let mut renamed = FxHashMap::default();
         for &v in vars {
@@ -434,6 +453,11 @@ fn build_loops(
         let mut rest = start + v.into();
         let mut index = Index::new();
         for d in axes[1..].iter().rev() {
+            if d.is(0) {
+                // There is no element, and nothing divides by zero.
+                index.push(IndexExpr::ZERO);
+                continue;
+            }
             index.push(IndexExpr::modulo(&rest, d).simplify(&lo));
             rest = IndexExpr::floor_div(&rest, d).simplify(&lo);
         }
@@ -673,6 +697,7 @@ impl Lowerer<'_> {
         {
             self.close_inner(&[*v]);
         }
+        self.may_not_run = !self.certainly_run(&around);
         // Behind the loop that sets the accumulators: what is evaluated belongs into the loop over the rows.
         if let Some(sources) = sources {
             l.roots.iter().for_each(|&k| self.evaluate_sources(k, sources));
@@ -706,6 +731,7 @@ impl Lowerer<'_> {
             self.once_a_column(*v, width);
         }
         self.close_inner(&around);
+        self.may_not_run = false;
         for (k, _, _, index_dtype, of_root) in states {
             let root = cluster.roots[k];
             let (memory, index) = of_root[index_dtype.is_some() as usize].clone();
@@ -760,8 +786,7 @@ impl Lowerer<'_> {
             }];
         }
         self.kernel.body = body;
-        #[cfg(feature = "seeded-faults")]
-        crate::faults::after_lower(&mut self.kernel);
+        made(Made::Nest(&mut self.kernel));
         let in_place = match form {
             Form::Elementwise | Form::Rows | Form::Columns => in_place::pairs(&self.kernel, &parallel),
             Form::Serial => Vec::new(),

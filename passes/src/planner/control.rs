@@ -24,6 +24,7 @@ impl Planner<'_> {
     /// The slot of each result; one that nothing uses has one all the same.
     fn results(&mut self, c: &Cluster, id: NodeId) -> Vec<SlotId> {
         let types = self.graph.node(id).results.to_vec();
+        let name = self.graph.value_name(id);
         let mut slots = vec![None; types.len()];
         for &r in &c.roots[1..] {
             if let NodeKind::Project(k) = self.graph.node(r).kind {
@@ -31,7 +32,7 @@ impl Planner<'_> {
             }
         }
         let fill = |(k, (slot, ty)): (usize, (Option<SlotId>, TensorType))| {
-            slot.unwrap_or_else(|| self.temporary(format!("{id}.{k}"), ty.dtype, ty.elements()))
+            slot.unwrap_or_else(|| self.temporary(format!("{name}.{k}"), ty.dtype, ty.elements()))
         };
         slots.into_iter().zip(types).enumerate().map(fill).collect()
     }
@@ -42,6 +43,7 @@ impl Planner<'_> {
 
     fn repeat(&mut self, c: &Cluster, id: NodeId, l: &Loop) {
         let graph = Arc::clone(&l.body.0);
+        let name = self.graph.value_name(id);
         let mut clusters = cluster_body(&graph, self.target);
         let planned = plan(&graph, &mut clusters, self.target);
         let operands: Vec<SlotId> = self.graph.node(id).operands.iter().map(|&o| self.slot(o)).collect();
@@ -52,7 +54,7 @@ impl Planner<'_> {
         let carried = carried.iter().zip(&results).enumerate().map(|(k, (&first, &last))| {
             let slot = &self.plan.slots[last.0 as usize];
             let (dtype, len) = (slot.dtype, slot.len.clone());
-            let spare = self.temporary(format!("{id}.carried{k}"), dtype, len);
+            let spare = self.temporary(format!("{name}.carried{k}"), dtype, len);
             Carried { first, last, spare }
         });
         let carried: Vec<Carried> = carried.collect();
@@ -62,10 +64,10 @@ impl Planner<'_> {
         let outputs = &graph.outputs()[l.first_carried_output() + l.carried..];
         let types: Vec<TensorType> = outputs.iter().map(|o| l.outer_type(graph.ty(o.node))).collect();
         let stacks = self.walks(id, "stack", &results[l.carried..], &l.stacks, &types);
-        let number = self.temporary(format!("{id}.number"), DType::I64, IndexExpr::ONE);
+        let number = self.temporary(format!("{name}.number"), DType::I64, IndexExpr::ONE);
         let follows = l
             .conditional
-            .then(|| self.temporary(format!("{id}.follows"), DType::Bool, IndexExpr::ONE));
+            .then(|| self.temporary(format!("{name}.follows"), DType::Bool, IndexExpr::ONE));
         let step = Repeat {
             body: planned.plan.clone(),
             symbols: l.symbols.clone(),
@@ -78,7 +80,7 @@ impl Planner<'_> {
             slices,
             captures: captures.to_vec(),
             stacks,
-            label: format!("loop {id}"),
+            label: format!("loop {name}"),
         };
         self.bodies.push(PlannedBody {
             node: id,
@@ -91,12 +93,13 @@ impl Planner<'_> {
 
     /// `types` are those of one iteration's elements.
     fn walks(&mut self, id: NodeId, what: &str, slots: &[SlotId], along: &[Along], types: &[TensorType]) -> Vec<Walk> {
+        let name = self.graph.value_name(id);
         let walk = |(k, ((&slot, &along), ty)): (usize, ((&SlotId, &Along), &TensorType))| {
             // With nothing before the axis, the elements of an iteration lie together.
             let together = ty.shape[..along.axis as usize].iter().all(|d| d.is(1));
             let element = match together {
                 true => None,
-                false => Some(self.temporary(format!("{id}.{what}{k}"), ty.dtype, ty.elements())),
+                false => Some(self.temporary(format!("{name}.{what}{k}"), ty.dtype, ty.elements())),
             };
             Walk { slot, along, element }
         };
@@ -105,12 +108,13 @@ impl Planner<'_> {
 
     fn call(&mut self, c: &Cluster, id: NodeId, function: HostFunction) {
         let nodes = self.graph.node(id).operands.clone();
+        let name = self.graph.value_name(id);
         let operands = nodes.iter().map(|&o| self.slot(o)).collect();
         let shapes: Vec<Shape> = nodes.iter().map(|&o| self.graph.ty(o).shape.clone()).collect();
         let results = self.results(c, id);
         let extents: Vec<&[IndexExpr]> = shapes.iter().map(|s| &s[..]).collect();
-        let workspace = self.temporary(format!("{id}.workspace"), DType::U64, function.workspace(&extents));
-        let label = format!("{} {id}", function.name());
+        let workspace = self.temporary(format!("{name}.workspace"), DType::U64, function.workspace(&extents));
+        let label = format!("{} {name}", function.name());
         let step = HostCall {
             function,
             shapes,

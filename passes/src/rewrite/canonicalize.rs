@@ -6,9 +6,22 @@
 use tlc_ir::graph::{GraphError, View};
 use tlc_ir::{Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
-use super::{Rebuilder, all_ones};
+use super::{Context, Failure, Pass, Rebuilder, all_ones};
 
 type Rewritten = Result<Option<NodeId>, GraphError>;
+
+/// Small directional rewrites.
+pub struct Canonicalize;
+
+impl Pass for Canonicalize {
+    fn name(&self) -> &'static str {
+        "canonicalize"
+    }
+
+    fn run(&self, graph: &Graph, _: &mut Context<'_>) -> Result<Graph, Failure> {
+        Ok(run(graph)?)
+    }
+}
 
 /// Applies the rules to every node, bottom up.
 ///

@@ -5,8 +5,23 @@ use rustc_hash::FxHashMap;
 use tlc_ir::graph::{ConstData, GraphError};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
+use super::{Context, Failure, Pass};
+
 /// Constants up to this many bytes are compared by content.
 const MAX_COMPARED_BYTES: usize = 4096;
+
+/// Common subexpressions.
+pub struct Cse;
+
+impl Pass for Cse {
+    fn name(&self) -> &'static str {
+        "cse"
+    }
+
+    fn run(&self, graph: &Graph, _: &mut Context<'_>) -> Result<Graph, Failure> {
+        Ok(run(graph)?)
+    }
+}
 
 /// Merges equal computations.
 ///

@@ -3,6 +3,21 @@
 use tlc_ir::Graph;
 use tlc_ir::graph::GraphError;
 
+use super::{Context, Failure, Pass};
+
+/// Dead code.
+pub struct Dce;
+
+impl Pass for Dce {
+    fn name(&self) -> &'static str {
+        "dce"
+    }
+
+    fn run(&self, graph: &Graph, _: &mut Context<'_>) -> Result<Graph, Failure> {
+        Ok(run(graph)?)
+    }
+}
+
 /// Removes dead nodes.
 ///
 /// # Errors

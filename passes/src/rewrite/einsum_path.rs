@@ -9,8 +9,8 @@ use tlc_ir::graph::{GraphError, Labels, Origin, Semiring};
 use tlc_ir::text::einsum_labels;
 use tlc_ir::{DType, Graph, Node, NodeId, NodeKind};
 
-use super::Rebuilder;
 use super::sink_layout::add_canonical;
+use super::{Context, Failure, Pass, Rebuilder};
 use crate::access::label_count;
 use crate::einsum_path::{ContractionPath, PathError, PathOptions, contraction_path};
 
@@ -22,6 +22,8 @@ const TYPICAL_EXTENT: i64 = 64;
 pub struct PathDecision {
     /// The einsum, in the graph before the pass.
     pub node: NodeId,
+    /// Its name in the graph that was compiled.
+    pub value: String,
     /// The path.
     pub path: ContractionPath,
 }
@@ -44,6 +46,21 @@ pub enum EinsumPathError {
     /// A bug in the pass.
     #[error(transparent)]
     Graph(#[from] GraphError),
+}
+
+/// Contraction orders.
+pub struct EinsumPath;
+
+impl Pass for EinsumPath {
+    fn name(&self) -> &'static str {
+        "einsum-path"
+    }
+
+    fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
+        let (graph, made) = run(graph, &PathOptions::default(), context.max_memory_bytes)?;
+        context.paths.extend(made);
+        Ok(graph)
+    }
 }
 
 /// Rewrites every einsum of more than two operands, with diagonals, or with labels to sum first. No intermediate takes more
@@ -78,7 +95,8 @@ pub fn run(
         };
         match rewrite(re, graph, node, operands, &options) {
             Ok((result, path)) => {
-                decisions.push(PathDecision { node: id, path });
+                let value = graph.value_name(id);
+                decisions.push(PathDecision { node: id, value, path });
                 Ok(result)
             }
             Err(Failed::Graph(e)) => Err(e),

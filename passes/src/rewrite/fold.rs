@@ -10,12 +10,29 @@ use tlc_ir::interp::{Options, interpret};
 use tlc_ir::tensor::HostTensor;
 use tlc_ir::{Graph, Node, NodeId, NodeKind, Scalar};
 
-use super::Rebuilder;
+use super::{Context, Failure, Pass, Rebuilder};
 use crate::access::space;
 
 /// Elements of the results, the operands and the iteration space that the interpreter is asked to visit for one node: some
 /// hundred microseconds.
 const MAX_ELEMENTS: i64 = 4096;
+
+/// Constant folding.
+pub struct Fold;
+
+impl Pass for Fold {
+    fn name(&self) -> &'static str {
+        "fold"
+    }
+
+    fn run(&self, graph: &Graph, _: &mut Context<'_>) -> Result<Graph, Failure> {
+        Ok(run(graph)?)
+    }
+
+    fn rounds(&self) -> bool {
+        true
+    }
+}
 
 /// Folds constants.
 ///

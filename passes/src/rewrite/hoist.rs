@@ -11,10 +11,23 @@ use tlc_ir::graph::{Body, GraphError, Loop, Operands, Origin, TensorType};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
 use super::panels::{Budget, Fixed, in_blocks};
-use super::{Rebuilder, rebuild};
+use super::{Context, Failure, Pass, Rebuilder, rebuild};
 
 /// A value may be so many times larger than the captures and constants that it is made of.
 const MAX_GROWTH: i64 = 2;
+
+/// What every iteration of a loop computes alike.
+pub struct Hoist;
+
+impl Pass for Hoist {
+    fn name(&self) -> &'static str {
+        "hoist"
+    }
+
+    fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
+        Ok(run(graph, context.panel_elements)?)
+    }
+}
 
 /// Takes values out of the graph's loops. `width` is that of panel blocks; 0 for none.
 ///
@@ -140,7 +153,11 @@ fn hoisted(re: &mut Rebuilder, l: &Loop, body: &Graph, operands: &[NodeId]) -> R
         if !needed[id.index()] || outside[id.index()].is_some() {
             continue;
         }
-        re.origin = node.origin.clone();
+        let name = || match around.value_name() {
+            Some(outer) => format!("{outer}.{}", body.value_name(id)),
+            None => body.value_name(id),
+        };
+        re.origin = node.origin.recorded().clone().named(name);
         let operands: Operands = node
             .operands
             .iter()
@@ -163,6 +180,8 @@ fn hoisted(re: &mut Rebuilder, l: &Loop, body: &Graph, operands: &[NodeId]) -> R
         origin: Origin::Unknown,
     };
     inside.graph.adopt_symbols(body);
+    inside.graph.set_derived();
+    let named = |id: NodeId| body.node(id).origin.clone().named(|| body.value_name(id));
     let mut map: Vec<Option<NodeId>> = vec![None; body.len()];
     let mut given: Operands = operands[..operands.len() - captures.len()].iter().copied().collect();
     for (k, &input) in body.inputs().iter().enumerate() {
@@ -188,14 +207,14 @@ fn hoisted(re: &mut Rebuilder, l: &Loop, body: &Graph, operands: &[NodeId]) -> R
             .map(|k| format!("hoisted{}", id.index() + k * body.len()))
             .find(|n| !taken(n));
         let name = name.expect("some number is free");
-        map[id.index()] = Some(inside.graph.add_input(&name, node.ty.clone(), node.origin.clone())?);
+        map[id.index()] = Some(inside.graph.add_input(&name, node.ty.clone(), named(id))?);
         given.push(outside[id.index()].expect("it was computed"));
     }
     for (id, node) in body.nodes() {
         if !live[id.index()] || map[id.index()].is_some() {
             continue;
         }
-        inside.origin = node.origin.clone();
+        inside.origin = named(id);
         let operands: Operands = node
             .operands
             .iter()

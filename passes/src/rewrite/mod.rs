@@ -1,4 +1,4 @@
-//! Graph-to-graph passes and the driver they share.
+//! Graph-to-graph passes: what a pass is, which there are, and the rebuilding that they share. [`crate::pipeline`] drives them.
 //!
 //! A pass rebuilds the graph out of place: it is shown each live node with its operands already in the new graph and
 //! answers the new node. Dead nodes are never shown, and hash-consing merges what became equal, so every rebuild also
@@ -16,11 +16,82 @@ pub mod panels;
 pub mod sink_layout;
 pub mod split_reduce;
 
+use std::fmt;
+use std::panic::RefUnwindSafe;
 use std::sync::Arc;
 
 use tlc_ir::graph::{Body, GraphError, Loop, Operands, Origin, Shape, View};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::{Graph, Node, NodeId, NodeKind, Scalar};
+
+use self::einsum_path::{EinsumPathError, PathDecision};
+
+/// An optional graph-to-graph pass: any subset of passes in any order keeps every result. It has no state of its own.
+pub trait Pass: Sync + RefUnwindSafe {
+    /// The name on the command line, in tests and of the tracing span.
+    fn name(&self) -> &'static str;
+
+    /// The graph rewritten; bodies of its loops have been already.
+    ///
+    /// # Errors
+    /// [`Failure`]: a bug in the pass, or a limit that nothing fits.
+    fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure>;
+
+    /// Whether the result may be rounded where the operands were not: values are computed in their dtype.
+    fn rounds(&self) -> bool {
+        false
+    }
+}
+
+impl PartialEq for dyn Pass {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for dyn Pass {}
+
+impl fmt::Debug for dyn Pass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Every optional pass, in the order in which they run by default. A new pass is a line here.
+pub const PASSES: [&dyn Pass; 9] = [
+    &canonicalize::Canonicalize,
+    &fold::Fold,
+    &sink_layout::SinkLayout,
+    &einsum_path::EinsumPath,
+    &cse::Cse,
+    &dce::Dce,
+    &split_reduce::SplitReduce,
+    &hoist::Hoist,
+    &pack::Pack,
+];
+
+/// What a pass may know beside the graph, and what it reports.
+pub struct Context<'a> {
+    /// Width of the blocks that the product library takes without a copy; 0 for none.
+    pub panel_elements: u32,
+    /// The most bytes that any einsum intermediate may have.
+    pub max_memory_bytes: Option<u64>,
+    /// Whether the graph is the body of a loop, which keeps nothing for later calls.
+    pub inside_loop: bool,
+    /// Contraction orders that were chosen.
+    pub paths: &'a mut Vec<PathDecision>,
+}
+
+/// Why a pass failed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Failure {
+    /// It made a graph that does not type: a bug.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// No contraction order fits the memory limit.
+    #[error(transparent)]
+    EinsumPath(#[from] EinsumPathError),
+}
 
 /// A graph being rebuilt.
 pub struct Rebuilder {
@@ -102,9 +173,14 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
     };
     re.graph.reserve(live.iter().filter(|&&l| l).count());
     re.graph.adopt_symbols(graph);
+    re.graph.set_derived();
     let mut map: Vec<Option<NodeId>> = vec![None; graph.len()];
     for (id, node) in graph.nodes() {
-        re.origin = node.origin.clone();
+        // The first pass writes down what the values of the graph that was given are called.
+        re.origin = match graph.is_derived() {
+            true => node.origin.clone(),
+            false => node.origin.clone().named(|| graph.value_name(id)),
+        };
         if let NodeKind::Input { name, ty, .. } = &node.kind {
             map[id.index()] = Some(re.graph.add_input(name, ty.clone(), node.origin.clone())?);
         } else if live[id.index()] {

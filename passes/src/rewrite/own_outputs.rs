@@ -1,7 +1,7 @@
 //! Gives each output a node of its own to be computed into: an output that is an input, a constant or another output is
 //! copied. Bodies of loops likewise. Mandatory before clustering.
 
-use tlc_ir::graph::{GraphError, Origin};
+use tlc_ir::graph::GraphError;
 use tlc_ir::{Graph, NodeKind};
 
 /// Inserts the copies.
@@ -19,7 +19,8 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
         let mut node = o.node;
         while taken.contains(&node) || matches!(new.node(node).kind, NodeKind::Input { .. } | NodeKind::Data(_)) {
             // A copy of a copy is a different node, so any number of outputs of one value get their own.
-            node = new.add(NodeKind::Copy, &[node], Origin::Unknown)?;
+            let origin = new.node(node).origin.clone();
+            node = new.add(NodeKind::Copy, &[node], origin)?;
         }
         taken.push(node);
         changed.push(node);

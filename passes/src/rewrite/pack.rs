@@ -9,7 +9,22 @@ use tlc_ir::{Graph, NodeKind};
 
 use super::panels::{Budget, Fixed, in_blocks};
 use super::sink_layout::add_canonical;
+use super::{Context, Failure, Pass};
 use crate::contraction::{operands_to_pack, result_order};
+
+/// Operands of products copied so that their summed axes lie together, or constant ones so that they are never copied again.
+pub struct Pack;
+
+impl Pass for Pack {
+    fn name(&self) -> &'static str {
+        "pack"
+    }
+
+    fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
+        let width = if context.inside_loop { 0 } else { context.panel_elements };
+        Ok(run(graph, width)?)
+    }
+}
 
 /// Inserts the copies. `width` is that of panel blocks, in which constants are copied; 0 for none.
 ///

@@ -7,7 +7,20 @@ use smallvec::SmallVec;
 use tlc_ir::graph::{GraphError, Labels, View};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
-use super::Rebuilder;
+use super::{Context, Failure, Pass, Rebuilder};
+
+/// Permutations and broadcasts into einsum labels.
+pub struct SinkLayout;
+
+impl Pass for SinkLayout {
+    fn name(&self) -> &'static str {
+        "sink-layout"
+    }
+
+    fn run(&self, graph: &Graph, _: &mut Context<'_>) -> Result<Graph, Failure> {
+        Ok(run(graph)?)
+    }
+}
 
 /// Moves layout changes into labels.
 ///

@@ -14,7 +14,7 @@ use tlc_ir::graph::{Axes, GraphError, Monoid, Shape, View};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
-use super::Rebuilder;
+use super::{Context, Failure, Pass, Rebuilder};
 use crate::cluster::columns::TALLEST_COLUMN;
 
 /// Elements of one piece.
@@ -31,6 +31,19 @@ const TALL: i64 = 1 << 20;
 const MOST_COLUMNS: i64 = 4096;
 /// Users that are looked at for one that spreads a result over what was reduced.
 const SEARCHED: usize = 32;
+
+/// Long reductions in two stages.
+pub struct SplitReduce;
+
+impl Pass for SplitReduce {
+    fn name(&self) -> &'static str {
+        "split-reduce"
+    }
+
+    fn run(&self, graph: &Graph, _: &mut Context<'_>) -> Result<Graph, Failure> {
+        Ok(run(graph)?)
+    }
+}
 
 /// Splits reductions over constant trailing or leading axes.
 ///

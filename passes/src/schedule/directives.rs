@@ -9,6 +9,7 @@ use tlc_ir::kernel::{Bind, CopyNest, Kernel, Memory, Scope, Stmt};
 
 use super::tree::{clone_fresh, count_divisions, loop_body, replace_loop, substitute_in};
 use super::{accumulators, inward, stage, threads};
+use crate::made::{Made, made};
 
 /// One transformation.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -225,6 +226,12 @@ pub enum Refusal {
     /// Nothing is accumulated there.
     #[error("nothing is accumulated in i{}", .0.0)]
     NoAccumulation(VarId),
+    /// The kernel would be too large.
+    #[error("the kernel would have {statements} statements")]
+    Statements {
+        /// Statements that it would have, legalized and unrolled.
+        statements: u64,
+    },
     /// The loop does more than to copy.
     #[error("loop i{} does not just copy", .0.0)]
     NotACopy(VarId),
@@ -244,12 +251,15 @@ pub const MAX_UNROLL: i64 = 64;
 /// # Errors
 /// [`Refusal`] if the precondition fails; the kernel is then unchanged.
 pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, Refusal> {
-    #[cfg(feature = "seeded-faults")]
     let scratch = kernel.scratch.len();
-    let made = transform(kernel, directive)?;
-    #[cfg(feature = "seeded-faults")]
-    crate::faults::after_directive(directive, &made, scratch, kernel);
-    Ok(made)
+    let variables = transform(kernel, directive)?;
+    made(Made::Schedule {
+        directive,
+        variables: &variables,
+        scratch,
+        kernel,
+    });
+    Ok(variables)
 }
 
 fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, Refusal> {
@@ -399,7 +409,8 @@ fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, guarded: bool) -> Resul
     let total = kernel.extents[outer.0 as usize].clone() * ei.clone();
     let mut fused = kernel.clone();
     let var = fused.new_var(total);
-    let divisor = if guarded {
+    // Where the inner loop is known to be empty nothing runs, and nothing divides by zero all the same.
+    let divisor = if guarded || ei.is(0) {
         IndexExpr::max(&ei, &IndexExpr::ONE)
     } else {
         ei.clone()

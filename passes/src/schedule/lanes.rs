@@ -7,7 +7,7 @@ use tlc_ir::kernel::{Memory, Op, Stmt};
 use tlc_ir::{DType, ScalarOp};
 
 use super::{Scheduler, tree};
-use crate::legalize::{decoded, encoded};
+use crate::legalize::{decoded, encoded, fits_significand};
 
 /// Why an innermost loop runs one element at a time.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -26,6 +26,8 @@ pub enum ScalarReason {
     Short,
     /// Each iteration needs the one before.
     Recurrence,
+    /// With a loop for whole vectors and one for the rest the kernel would be too large.
+    Size,
 }
 
 impl fmt::Display for ScalarReason {
@@ -38,6 +40,7 @@ impl fmt::Display for ScalarReason {
             Self::StridedStore => f.write_str("results are not stored side by side"),
             Self::Short => f.write_str("the loop is shorter than a vector"),
             Self::Recurrence => f.write_str("each iteration needs the one before"),
+            Self::Size => f.write_str("the kernel would be too large"),
         }
     }
 }
@@ -181,7 +184,10 @@ fn convert_form(to: DType, from: DType) -> bool {
     match (to.is_float(), from.is_float()) {
         (false, false) => true,
         // 16-bit floats are converted by way of f32.
-        (true, false) => from.bits() <= 16 && to != DType::F64 || from.bits() == 32 && to == DType::F32,
+        (true, false) => match to {
+            DType::F64 => fits_significand(from),
+            _ => from.bits() <= 16 || from.bits() == 32 && to == DType::F32,
+        },
         (false, true) => from != DType::F64 && to.bits() <= 32,
         (true, true) => !(from == DType::F64 && is_half(to)),
     }

@@ -25,13 +25,14 @@ mod windows;
 
 use tlc_ir::Target;
 use tlc_ir::index::VarId;
-use tlc_ir::kernel::{Bind, Kernel, Stmt};
+use tlc_ir::kernel::{Bind, Kernel, MAX_STATEMENTS, Stmt};
 
 pub use directives::{Directive, Refusal, apply};
 pub use gpu::{MAX_SHARED_BYTES, schedule_gpu, shared_bytes};
 pub use lanes::ScalarReason;
 pub use reason::{Applied, Refused, ScheduleReason};
 
+use crate::legalize::legal_statements;
 use crate::lower::{Form, Nest};
 
 /// What was done to a nest.
@@ -51,20 +52,36 @@ impl Schedule {
     }
 }
 
+/// Legalized statements that a schedule may make of a kernel, loops unrolled. The rest up to [`MAX_STATEMENTS`] is for what
+/// legalization makes of several copies at once.
+const MOST_STATEMENTS: u64 = MAX_STATEMENTS * 4 / 5;
+
 struct Scheduler<'t> {
     kernel: Kernel,
     target: &'t Target,
     schedule: Schedule,
+    /// Whether directives are refused that make the kernel larger than [`MOST_STATEMENTS`].
+    bounded: bool,
     /// Why the directives that come next are applied.
     why: ScheduleReason,
 }
 
 /// Schedules a nest for a CPU target.
 pub fn schedule(nest: &Nest, target: &Target) -> (Kernel, Schedule) {
+    let (kernel, made) = scheduled(nest, target, false);
+    // Nearly every kernel is small. For the others each directive is looked at: one that copies too much is refused.
+    match legal_statements(&kernel) > MOST_STATEMENTS {
+        true => scheduled(nest, target, true),
+        false => (kernel, made),
+    }
+}
+
+fn scheduled(nest: &Nest, target: &Target, bounded: bool) -> (Kernel, Schedule) {
     let mut s = Scheduler {
         kernel: nest.kernel.clone(),
         target,
         schedule: Schedule::default(),
+        bounded,
         why: ScheduleReason::OneRange,
     };
     match nest.form {
@@ -88,7 +105,16 @@ impl Scheduler<'_> {
     }
 
     fn apply(&mut self, directive: Directive) -> Option<Vec<VarId>> {
-        match apply(&mut self.kernel, &directive) {
+        let before = self.bounded.then(|| self.kernel.clone());
+        let mut applied = apply(&mut self.kernel, &directive);
+        if let Some(before) = before {
+            let statements = legal_statements(&self.kernel);
+            if statements > MOST_STATEMENTS && statements > legal_statements(&before) {
+                self.kernel = before;
+                applied = Err(Refusal::Statements { statements });
+            }
+        }
+        match applied {
             Ok(made) => {
                 self.schedule.note(directive, self.why);
                 Some(made)

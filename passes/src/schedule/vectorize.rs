@@ -4,10 +4,14 @@ use tlc_ir::graph::Monoid;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Memory, Scope, Stmt};
 
-use super::{Directive, ScheduleReason, Scheduler, tree};
+use super::{Directive, ScalarReason, ScheduleReason, Scheduler, tree};
+use crate::legalize::legal_block;
 
 /// Vectors computed side by side in a loop body.
 pub(super) const UNROLL: i64 = 4;
+/// Legalized statements of a loop body beyond which several vectors of it are not put side by side: one vector's instructions fill
+/// what a processor looks ahead (some hundred), so that the next vector's would wait all the same. The code is a quarter.
+const OVERLAPPING_STATEMENTS: u64 = 2000;
 /// Vectors of which an extremum is taken at once: their NaN tests share an update of the accumulator.
 const EXTREMUM_UNROLL: i64 = 8;
 
@@ -26,16 +30,18 @@ impl Scheduler<'_> {
         let hi = self.kernel.extents[var.0 as usize].interval(&self.kernel).hi;
         let reduces = self.accumulates(var);
         let mut tail = Some(var);
-        if reduces && self.only_extrema(var) && hi >= lanes * EXTREMUM_UNROLL {
+        let several = self.overlaps(var);
+        if several && !self.bounded && reduces && self.only_extrema(var) && hi >= lanes * EXTREMUM_UNROLL {
             tail = self.extrema(var, lanes);
-        } else if hi >= lanes * UNROLL {
-            let made = self
+        } else if several
+            && hi >= lanes * UNROLL
+            && let Some(made) = self
                 .because(ScheduleReason::SideBySide { vectors: UNROLL })
                 .apply(Directive::Split {
                     var,
                     factor: lanes * UNROLL,
                 })
-                .unwrap_or_default();
+        {
             tail = made.get(2).copied().or((made.len() == 1).then(|| made[0]));
             if made.len() >= 2
                 && let Some(pair) = self.apply(Directive::Split {
@@ -70,9 +76,8 @@ impl Scheduler<'_> {
         } else {
             ScheduleReason::Rest
         });
-        if let Some(t) = tail
-            && let Some(made) = self.apply(Directive::Split { var: t, factor: lanes })
-        {
+        let Some(t) = tail else { return };
+        if let Some(made) = self.apply(Directive::Split { var: t, factor: lanes }) {
             if made.len() >= 2 {
                 self.apply(Directive::Bind {
                     var: made[1],
@@ -87,7 +92,16 @@ impl Scheduler<'_> {
             }
             let rest = made.get(2).copied().or((made.len() == 1).then(|| made[0]));
             rest.into_iter().for_each(|r| self.unroll_short(r));
+        } else if t == var {
+            self.schedule.inner.pop();
+            self.schedule.inner.push(Err(ScalarReason::Size));
         }
+    }
+
+    /// Whether copies of the body of a loop, one behind the other, would overlap when they run.
+    fn overlaps(&self, var: VarId) -> bool {
+        let body = tree::loop_body(&self.kernel.body, var);
+        body.is_some_and(|b| legal_block(&self.kernel, b) <= OVERLAPPING_STATEMENTS)
     }
 
     /// As `vectorize` for a main part that takes extrema of floats: the vectors of one iteration are combined with each
@@ -140,7 +154,8 @@ impl Scheduler<'_> {
 
     pub(super) fn unroll_short(&mut self, var: VarId) {
         self.because(ScheduleReason::Rest);
-        if self.kernel.extents[var.0 as usize].as_const().is_some_and(|n| n <= 4) {
+        let short = self.kernel.extents[var.0 as usize].as_const().is_some_and(|n| n <= 4);
+        if short && self.overlaps(var) {
             self.apply(Directive::Bind {
                 var,
                 bind: Bind::Unroll,

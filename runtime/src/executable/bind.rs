@@ -4,6 +4,7 @@ use std::sync::Mutex;
 
 use tlc_ir::graph::control::mentions_data;
 use tlc_ir::index::{IndexExpr, IndexNode};
+use tlc_ir::kernel::Access;
 use tlc_ir::plan::{Launch, Layout, Plan, SlotId, Step};
 
 use super::product::BoundGemm;
@@ -82,7 +83,13 @@ impl Binding {
                     return Err(overflow(&l.label));
                 }
             }
-            let extent = local(&kernel.parallel_extent())?.max(0) as u64;
+            // A launch that writes nothing does nothing, however far its loops go along the axes that are not empty.
+            let written = kernel.params.iter().filter(|p| p.access != Access::Read);
+            let lengths: Result<Vec<i64>, RunError> = written.map(|p| local(&p.len)).collect();
+            let extent = match lengths?.iter().any(|&n| n > 0) {
+                true => local(&kernel.parallel_extent())?.max(0) as u64,
+                false => 0,
+            };
             let scratch = local(&kernel.cache_scratch_bytes())?.max(0) as u64;
             scratch_bytes = scratch_bytes.max((before + scratch).next_multiple_of(SCRATCH_ALIGNMENT));
             let bound = BoundLaunch {
@@ -91,7 +98,8 @@ impl Binding {
                 args: l.args.iter().map(|s| s.0 as usize).collect(),
                 symbols: values,
                 extent,
-                grain: l.grain.max(1),
+                // What overflows is enough work for any number of threads.
+                grain: l.grain.eval_symbols(symbols).map_or(1, |n| n.max(1) as u64),
             };
             arg_count += l.args.len();
             Ok(bound)
@@ -136,7 +144,9 @@ impl Binding {
                 }
             };
             let bound: Result<Vec<BoundLaunch>, RunError> = launches.iter().map(|l| bind_launch(l, 0)).collect();
-            steps.push(BoundStep::Launches(bound?));
+            let launches = bound?;
+            let alone = at_most_one_chunk(&launches);
+            steps.push(BoundStep::Launches { launches, alone });
         }
         let rest = steps.split_off(plan.init.len());
         let (init, steps) = (steps, rest);
@@ -156,4 +166,10 @@ impl Binding {
             rebound: Mutex::default(),
         })
     }
+}
+
+/// Whether launches have no more iterations than one chunk: each is a part of one that its extent and grain say.
+pub(super) fn at_most_one_chunk(launches: &[BoundLaunch]) -> bool {
+    let parts = launches.iter().map(|l| l.extent as f64 / l.grain as f64);
+    parts.sum::<f64>() <= 1.0
 }

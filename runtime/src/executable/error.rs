@@ -143,8 +143,11 @@ pub enum RunError {
         name: String,
     },
     /// The graph assumed that sizes agree, and they do not.
-    #[error("the graph needs {condition}, which the inputs' shapes do not satisfy")]
+    #[error("{}the graph needs {condition}, which the inputs' shapes do not satisfy", operation_text(.needed_by))]
     Guard {
+        /// The operation that needs it, by its name and the place where it was recorded, as in `reshape %3 at 4:3`; empty if nobody
+        /// knows.
+        needed_by: String,
         /// The condition, printed with symbol names.
         condition: String,
     },
@@ -163,4 +166,11 @@ pub enum RunError {
     /// A worker panicked.
     #[error(transparent)]
     Worker(#[from] PoolPanic),
+}
+
+fn operation_text(needed_by: &str) -> String {
+    match needed_by {
+        "" => String::new(),
+        operation => format!("{operation}: "),
+    }
 }

@@ -7,13 +7,14 @@
 //! - A run of a known binding allocates nothing.
 
 use std::sync::atomic::AtomicU32;
+use std::time::Instant;
 
 use tlc_ir::graph::{Along, HostFunction};
 use tlc_ir::plan::{BodyLayout, HostCall, Plan, Repeat, SlotId, Step, Walk};
 use tlc_ir::{DType, HostTensor, Kernel};
 
 use super::bind::overflow;
-use super::{Binding, BoundStep, Code, Frame, Run, RunError};
+use super::{Binding, BoundStep, Code, Frame, LoopTime, Run, RunError};
 use crate::host_functions::counted::counted;
 use crate::host_functions::sort::{Buffers, Sort, sort};
 use crate::jit::KernelFn;
@@ -77,6 +78,9 @@ pub(super) fn code_bytes(code: &Code) -> usize {
 pub(super) struct BodyFrame {
     inputs: Vec<*mut u8>,
     frame: Frame,
+    /// Iterations of a timed call, and nanoseconds of each step in all of them.
+    iterations: u64,
+    step_ns: Vec<u64>,
 }
 
 impl Frame {
@@ -97,8 +101,38 @@ impl Frame {
             }
             let body = &mut self.bodies[k];
             body.inputs.resize(l.inputs, std::ptr::null_mut());
+            body.step_ns.resize(l.body.steps.len(), 0);
             body.frame.fit(&l.body);
         }
+    }
+
+    /// Says whether the steps of loops' bodies are timed from here on. Where they are, counting starts at 0.
+    pub(super) fn measure(&mut self, timed: bool) {
+        self.timed = timed;
+        for body in &mut self.bodies {
+            if timed {
+                body.iterations = 0;
+                body.step_ns.fill(0);
+            }
+            body.frame.measure(timed);
+        }
+    }
+
+    /// What a timed call measured in the loops among a binding's steps.
+    pub(super) fn loop_times(&self, binding: &Binding) -> Vec<LoopTime> {
+        let timed = |(step, bound): (usize, &BoundStep)| match bound {
+            BoundStep::Loop(l) => {
+                let body = &self.bodies[l.number];
+                Some(LoopTime {
+                    step,
+                    iterations: body.iterations,
+                    steps: body.step_ns.clone(),
+                    loops: body.frame.loop_times(&l.body),
+                })
+            }
+            _ => None,
+        };
+        binding.steps.iter().enumerate().filter_map(timed).collect()
     }
 }
 
@@ -414,8 +448,12 @@ impl Run<'_> {
             }
             let inputs = &body.inputs;
             run.place(&mut body.frame, arena, &|k| inputs[k], &|_| std::ptr::null_mut());
-            for step in &l.body.steps {
+            for (number, step) in l.body.steps.iter().enumerate() {
+                let begin = body.frame.timed.then(Instant::now);
                 run.step(step, &mut body.frame, arena)?;
+                if let Some(begin) = begin {
+                    body.step_ns[number] += begin.elapsed().as_nanos() as u64;
+                }
             }
             for w in &l.stacks {
                 w.copy(slots, iteration, true);
@@ -429,6 +467,7 @@ impl Run<'_> {
             }
             iteration += 1;
         }
+        body.iterations += iteration as u64;
         for (k, c) in l.carried.iter().enumerate() {
             if body.inputs[1 + k] != slots[c.last] {
                 // SAFETY: binding checked that each holds `bytes` bytes; they are different buffers.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use tlc_ir::plan::{Plan, Storage};
 
+use super::bind::at_most_one_chunk;
 use super::product::{Along, BoundGemm};
 use super::repeat::constant;
 use super::{Binding, BoundLaunch, BoundStep, Code, Frame, RunError, SCRATCH_ALIGNMENT};
@@ -101,9 +102,9 @@ impl Run<'_> {
         arena: *mut u8,
     ) -> Result<Option<(usize, i64)>, RunError> {
         match step {
-            BoundStep::Launches(launches) => {
+            BoundStep::Launches { launches, alone } => {
                 launches.iter().for_each(|l| point(l, frame));
-                self.launch(launches, &frame.args)?;
+                self.launch(launches, *alone, &frame.args)?;
                 Ok(None)
             }
             BoundStep::Gemm(g) => self.product(g, frame).map(|()| None),
@@ -166,7 +167,10 @@ impl Run<'_> {
         };
         match (along, g.epilogue()) {
             (Some(both), _) => g.late(both.1, &mut |line| lines(both, 0, line, line + 1)),
-            (None, Some(e)) => self.launch(std::slice::from_ref(&e.launch), &frame.args)?,
+            (None, Some(e)) => {
+                let launches = std::slice::from_ref(&e.launch);
+                self.launch(launches, at_most_one_chunk(launches), &frame.args)?;
+            }
             (None, None) => {}
         }
         Ok(())
@@ -181,16 +185,17 @@ impl Run<'_> {
         }
     }
 
-    fn launch(&self, launches: &[BoundLaunch], args: &[*mut u8]) -> Result<(), RunError> {
+    /// Runs launches that do not depend on each other; on this thread if they are to be `alone`.
+    fn launch(&self, launches: &[BoundLaunch], alone: bool, args: &[*mut u8]) -> Result<(), RunError> {
         let shared = self.shared(args);
         let run = |l: &BoundLaunch, worker: usize, begin: u64, end: u64| {
             // SAFETY: `begin..end` lies in the kernel's parallel range, and no other worker is given it.
             unsafe { shared.call(l, (worker, 0), begin, end) };
         };
         match launches {
-            [one] if one.extent <= one.grain || self.threads.threads() == 1 => {
-                if one.extent > 0 {
-                    run(one, 0, 0, one.extent);
+            all if alone || self.threads.threads() == 1 => {
+                for l in all.iter().filter(|l| l.extent > 0) {
+                    run(l, 0, 0, l.extent);
                 }
             }
             [one] => self

@@ -12,14 +12,17 @@ const AFTER_HELP: &str = "\
 A MODEL is a .tlir text file (its weights, if it has any, in a .safetensors file of that name beside it) or an .onnx file; `-` is text on
 standard input. Results go to standard output, everything else to standard error.
 Output files are written beside their final name and renamed: a failed or interrupted run leaves none.
+With --format json the result is one object with \"schema\": 1; where a command fails, standard output gets an object with
+\"error\": {\"exit_code\", \"kind\", \"message\", \"reports\"} too, beside the result if there is one.
 
 Exit codes:
   0   done
-  1   a check or a comparison failed; for reduce, there is nothing to reduce
+  1   a check, a comparison or a case of a batch failed; the machine is too busy to be measured; for reduce, there is nothing to
+      reduce
   2   wrong usage
   3   invalid input (also: an output that cannot be written for want of permission or a directory)
   4   unsupported; the message says what
-  5   a resource limit: memory (--max-memory, or this machine's) or disk space
+  5   a resource limit: memory (--max-memory, or this machine's), disk space or the size of a file
   70  a bug in tlc
 
 Environment:
@@ -50,7 +53,7 @@ pub struct Cli {
 pub enum Format {
     /// For people.
     Human,
-    /// For programs; every object carries "schema": 1.
+    /// For programs: one object with "schema": 1; an error is its field "error".
     Json,
 }
 

@@ -1,4 +1,5 @@
-//! `tlc run --batch`: JSON lines in, one JSON line out for each, flushed; a bad case never ends the batch.
+//! `tlc run --batch`: JSON lines in, one JSON line out for each, flushed; a bad case never ends the batch, but the command
+//! ends with exit code 1 then.
 
 use std::io::{BufRead, BufReader, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -7,10 +8,11 @@ use std::time::Instant;
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use tlc::explain::counted;
 
 use crate::args::ModelArgs;
 use crate::console::with_schema;
-use crate::data::Source;
+use crate::data::source_of;
 use crate::failure::{Code, Failure};
 use crate::panics;
 use crate::run::{run_model, write_outputs};
@@ -31,10 +33,14 @@ struct Case {
     graph: Option<String>,
 }
 
-/// Runs every case of a manifest. The lines tell how each went; the command has done its work when all are told.
+/// Runs every case of a manifest. The lines say how each went.
+///
+/// # Errors
+/// If the manifest cannot be read, or a case failed.
 pub fn run(session: &Session, manifest: &Path) -> Result<(), Failure> {
     let file = display(manifest);
     let mut reader = BufReader::new(open(manifest)?);
+    let (mut cases, mut failed) = (0usize, 0usize);
     for number in 1u32.. {
         let mut line = Vec::new();
         let read = reader.by_ref().take(MAX_LINE_BYTES + 1).read_until(b'\n', &mut line);
@@ -58,6 +64,8 @@ pub fn run(session: &Session, manifest: &Path) -> Result<(), Failure> {
         } else {
             one_line(session, &file, number, &line)
         };
+        cases += 1;
+        failed += usize::from(outcome.is_err());
         let (status, message) = match outcome {
             Ok(()) => ("ok", String::new()),
             Err(f) if f.code == Some(Code::Unsupported) => ("unsupported", f.text()),
@@ -70,7 +78,14 @@ pub fn run(session: &Session, manifest: &Path) -> Result<(), Failure> {
         }
         session.console.result(&format!("{answer}\n"))?;
     }
-    Ok(())
+    if failed == 0 {
+        return Ok(());
+    }
+    let message = format!("{failed} of {} failed; expected none", counted(cases, "case"));
+    let failure = Failure::at(Code::Failed, &file, message);
+    session.console.failure(&failure);
+    // Programs have read of each case in its line.
+    Err(Failure::silent(Code::Failed))
 }
 
 fn skip_line(reader: &mut impl BufRead) -> std::io::Result<()> {
@@ -113,7 +128,7 @@ fn one_line(session: &Session, file: &str, number: u32, line: &[u8]) -> (Value, 
         }
     };
     let outcome = catch_unwind(AssertUnwindSafe(|| run_case(session, &case)));
-    let outcome = outcome.unwrap_or_else(|_| Err(Failure::new(Code::Bug, panics::last_message())));
+    let outcome = outcome.unwrap_or_else(|_| Err(panics::failure()));
     (id, outcome)
 }
 
@@ -125,11 +140,14 @@ fn reason(e: &serde_json::Error) -> String {
 
 fn run_case(session: &Session, case: &Case) -> Result<(), Failure> {
     let mut specs = Vec::with_capacity(case.inputs.len());
-    for (name, file) in &case.inputs {
-        match file {
-            Value::String(file) => specs.push((name.clone(), Source::File(file.into()))),
+    for (name, source) in &case.inputs {
+        match source {
+            Value::String(text) => {
+                let failed = |e: String| Failure::new(Code::Invalid, format!("input `{name}`: {e}"));
+                specs.push((name.clone(), source_of(text).map_err(failed)?));
+            }
             other => {
-                let message = format!("input `{name}`: expected a file name, found {other}");
+                let message = format!("input `{name}`: expected a file, zeros, ones or random, found {other}");
                 return Err(Failure::new(Code::Invalid, message));
             }
         }

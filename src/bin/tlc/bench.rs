@@ -1,5 +1,6 @@
 //! `tlc bench`: the median time of a model against the hardware's limit, and against an earlier one.
 
+use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ pub struct Bench {
     /// Save the result
     #[arg(long, value_name = "FILE.json")]
     save: Option<PathBuf>,
-    /// Compare with a saved result; slower by more than the tolerance is exit code 1
+    /// Compare with a saved result of the same graph, sizes, CPU and threads; slower by more than the tolerance is exit code 1
     #[arg(long, value_name = "FILE.json")]
     against: Option<PathBuf>,
     /// How much slower than --against is still no failure, in percent
@@ -49,10 +50,50 @@ pub fn seconds(text: &str) -> Result<f64, String> {
 #[derive(Serialize, Deserialize)]
 struct Saved {
     schema: u32,
+    #[serde(flatten)]
+    of: Measured,
+    median_ns: f64,
+}
+
+/// What was measured: times are comparable only where all of it is the same.
+#[derive(Serialize, Deserialize, PartialEq, Eq)]
+struct Measured {
+    /// The graph's name.
     graph: String,
+    /// A number for the graph's text, its sizes included.
+    graph_id: String,
     cpu: String,
     threads: usize,
-    median_ns: f64,
+}
+
+impl Measured {
+    fn new(prepared: &Prepared, threads: usize) -> Measured {
+        let graph = &prepared.model.graph;
+        let mut hasher = rustc_hash::FxHasher::default();
+        (graph.to_string(), &prepared.sizes).hash(&mut hasher);
+        Measured {
+            graph: graph.name.clone(),
+            graph_id: format!("{:016x}", hasher.finish()),
+            cpu: MachineInfo::detect_without_gpu().cpu.key(),
+            threads,
+        }
+    }
+
+    /// Refuses a saved result of something else than this.
+    fn check(&self, saved: &Measured, file: &str) -> Result<(), Failure> {
+        let of = |m: &Measured| {
+            let threads = counted(m.threads, "thread");
+            format!("@{} on {} with {threads}", m.graph, m.cpu)
+        };
+        let known = |m: &Measured| (m.graph.clone(), m.cpu.clone(), m.threads);
+        let message = match known(self) == known(saved) {
+            true if self.graph_id == saved.graph_id => return Ok(()),
+            true => format!("a result of another graph @{}, or of other sizes of it", saved.graph),
+            false => format!("a result of {}", of(saved)),
+        };
+        let message = format!("{message}; expected one of this graph, {}", of(self));
+        Err(Failure::at(Code::Usage, file, message))
+    }
 }
 
 fn read_saved(path: &Path) -> Result<Saved, Failure> {
@@ -77,23 +118,28 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
     // A comparison that cannot be made should not be waited for.
     let saved = args.against.as_deref().map(read_saved).transpose()?;
     let mut prepared = Prepared::new(session, &args.model, &args.inputs)?;
+    let (target, measured) = limits(prepared.executable.target());
+    let of = Measured::new(&prepared, target.threads);
+    if let (Some(saved), Some(path)) = (&saved, &args.against) {
+        of.check(&saved.of, &display(path))?;
+    }
     let mut samples = prepared.samples(Duration::from_secs_f64(args.time))?;
     let middle = median(&mut samples);
     let (lo, hi) = (samples[0], samples[samples.len() - 1]);
-    let (target, measured) = limits(prepared.executable.target());
-    let floor = prepared.floor_ns(&target);
-    let cpu = MachineInfo::detect_without_gpu().cpu.key();
-    let graph = prepared.model.graph.name.clone();
+    let floor = prepared.floor_ns(&target)?;
     let ratio = saved.as_ref().map(|s| middle / s.median_ns);
     let mut result = json!({
-        "graph": graph,
-        "cpu": cpu,
-        "threads": target.threads,
+        "graph": of.graph,
+        "graph_id": of.graph_id,
+        "cpu": of.cpu,
+        "threads": of.threads,
         "median_ns": number_json(middle),
         "min_ns": number_json(lo),
         "max_ns": number_json(hi),
         "samples": samples.len(),
         "floor_ns": floor.map(number_json),
+        // A limit that is beaten is none: the model of the machine is wrong.
+        "model_wrong": floor.is_some_and(|f| f > middle),
         "measured_machine": measured,
         "compile_ns": prepared.compile.as_nanos() as u64,
     });
@@ -102,24 +148,20 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
         write_file(path, (text + "\n").as_bytes())?;
     }
     if let (Some(saved), Some(ratio)) = (&saved, ratio) {
-        if saved.cpu != cpu || saved.threads != target.threads || saved.graph != graph {
-            session.console.note(&format!(
-                "note: the saved result is of @{} on {} with {} threads, this one of @{graph} on {cpu} with {}",
-                saved.graph, saved.cpu, saved.threads, target.threads
-            ));
-        }
         result["against_ns"] = number_json(saved.median_ns);
         result["ratio"] = number_json(ratio);
     }
-    if session.console.json() {
-        session.console.json_result(&result)?;
-    } else {
+    if !session.console.json() {
         let text = human(&result, middle, floor, ratio, samples.len(), (lo, hi), target.threads);
         session.console.result(&text)?;
+        let beaten = floor.is_some_and(|f| f > middle);
         if !measured {
             session
                 .console
                 .note("note: the limit assumes a modest machine; `tlc hwbench` measures this one");
+        } else if beaten {
+            let note = "note: the model of this machine is wrong, as where it was measured while other programs ran; `tlc hwbench` measures it again";
+            session.console.note(note);
         }
     }
     match ratio {
@@ -128,8 +170,9 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
                 "{ratio:.2}x the saved time; expected at most {:.2}x",
                 1.0 + args.tolerance / 100.0
             );
-            Err(Failure::at(Code::Failed, &prepared.model.file, message))
+            Err(Failure::at(Code::Failed, &prepared.model.file, message).with_result(result))
         }
+        _ if session.console.json() => session.console.json_result(&result),
         _ => Ok(()),
     }
 }
@@ -152,9 +195,10 @@ fn human(
         counted(threads, "thread")
     );
     text += &match floor {
+        Some(floor) if floor > middle => format!("limit {}: beaten, so the limit is wrong\n", time_text(floor)),
         Some(floor) if floor > 0.0 => format!("limit {}: {:.2}x the limit\n", time_text(floor), middle / floor),
         Some(_) => "limit 0 ns: nothing to compute\n".into(),
-        None => "limit unknown: sizes are symbolic; --set NAME=N fixes them\n".into(),
+        None => "limit unknown: data decides sizes\n".into(),
     };
     if let Some(ratio) = ratio {
         let word = if ratio <= 1.0 { "faster" } else { "slower" };

@@ -22,6 +22,7 @@ pub struct Check {
 /// Runs the command.
 pub fn run(session: &Session, args: &Check) -> Result<(), Failure> {
     let mut worst: Option<Code> = None;
+    let mut all = Vec::new();
     let mut results: Vec<Value> = Vec::new();
     for path in &args.files {
         let failure = check(session, path);
@@ -32,6 +33,7 @@ pub fn run(session: &Session, args: &Check) -> Result<(), Failure> {
                 .code
                 .filter(|_| !failure.reports.iter().any(|r| r.position.is_some()));
             worst = worst.max(Some(code.unwrap_or(Code::Failed)));
+            all.extend(failure.reports.iter().cloned());
         }
         let reports = failure.iter().flat_map(|f| &f.reports);
         let errors: Vec<Value> = reports
@@ -42,10 +44,12 @@ pub fn run(session: &Session, args: &Check) -> Result<(), Failure> {
             .collect();
         results.push(json!({ "file": crate::session::display(path), "ok": errors.is_empty(), "errors": errors }));
     }
-    if session.console.json() {
-        session.console.json_result(&json!({ "files": results }))?;
+    let result = json!({ "files": results });
+    match worst {
+        Some(code) => Err(Failure::of_reports(code, all).already_reported().with_result(result)),
+        None if session.console.json() => session.console.json_result(&result),
+        None => Ok(()),
     }
-    worst.map_or(Ok(()), |code| Err(Failure::silent(code)))
 }
 
 fn check(session: &Session, path: &std::path::Path) -> Option<Failure> {

@@ -98,12 +98,15 @@ fn side(
         max_bytes: Some(session.memory_limit()),
         ..Options::default()
     };
+    let copied = |o: &tlc::Output| HostTensor::from_bytes(o.dtype(), o.shape(), o.bytes());
+    let copies: Result<Vec<HostTensor>, _> = outputs.iter().map(copied).collect();
+    let copies = copies.map_err(|e| Failure::at(Code::Limit, &model.file, e.to_string()))?;
     let bounds = interpret_with_bounds(&case.graph, &case.inputs, &settings)
         .map_err(|e| Failure::at(Code::Limit, &model.file, e.to_string()))?;
     Ok(Side {
         file: model.file,
         names: outputs.iter().map(|o| o.name.clone()).collect(),
-        outputs: outputs.iter().map(|o| o.to_host()).collect(),
+        outputs: copies,
         bounds,
     })
 }
@@ -198,20 +201,19 @@ pub fn run(session: &Session, args: &Compare) -> Result<(), Failure> {
             "within": d.is_within(),
         }));
     }
-    match session.console.json() {
-        true => session
-            .console
-            .json_result(&json!({ "within": outside == 0, "outputs": values }))?,
-        false => session.console.result(&lines)?,
+    let result = json!({ "within": outside == 0, "outputs": values });
+    if !session.console.json() {
+        session.console.result(&lines)?;
     }
     match outside {
+        0 if session.console.json() => session.console.json_result(&result),
         0 => Ok(()),
         n => {
             let message = format!(
                 "{} further apart than two right implementations may be",
                 tlc::explain::counted(n, "output")
             );
-            Err(Failure::at(Code::Failed, &b.file, message))
+            Err(Failure::at(Code::Failed, &b.file, message).with_result(result))
         }
     }
 }

@@ -32,6 +32,14 @@ impl Console {
         }
     }
 
+    /// For programs, without colors.
+    pub fn for_programs() -> Console {
+        Console {
+            format: Format::Json,
+            color: false,
+        }
+    }
+
     /// True if results are JSON.
     pub fn json(&self) -> bool {
         self.format == Format::Json
@@ -90,7 +98,18 @@ impl Console {
         self.note(&text);
     }
 
-    /// Tells a failure.
+    /// Reports how the command failed: on standard error, and for programs on standard output too, on one line.
+    pub fn end(&self, failure: &Failure) {
+        if !failure.reported {
+            self.failure(failure);
+        }
+        if let (true, Some(value)) = (self.json(), failure.json()) {
+            // The exit code says it to those who cannot be told.
+            let _ = self.result(&format!("{}\n", with_schema(&value)));
+        }
+    }
+
+    /// Reports a failure on standard error.
     pub fn failure(&self, failure: &Failure) {
         failure.reports.iter().for_each(|r| self.report(r));
         if failure.code == Some(Code::Bug) {

@@ -39,7 +39,12 @@ pub fn input_spec(text: &str) -> Result<InputSpec, String> {
     let (name, source) = text
         .split_once('=')
         .ok_or("expected NAME=FILE.npy, NAME=FILE.npz:KEY, NAME=random, NAME=zeros or NAME=ones")?;
-    let source = match source {
+    Ok((name.to_string(), source_of(source)?))
+}
+
+/// Reads `FILE.npy`, `FILE.npz:KEY`, `random`, `zeros` or `ones`.
+pub fn source_of(text: &str) -> Result<Source, String> {
+    Ok(match text {
         "" => return Err("expected a file behind `=`".into()),
         "random" => Source::Random,
         "zeros" => Source::Zeros,
@@ -50,8 +55,7 @@ pub fn input_spec(text: &str) -> Result<InputSpec, String> {
             None if file.ends_with(".npz") => Source::Array(file.into(), None),
             None => Source::File(file.into()),
         },
-    };
-    Ok((name.to_string(), source))
+    })
 }
 
 /// Declared inputs of a graph, in order.

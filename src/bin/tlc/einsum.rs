@@ -5,22 +5,21 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::{Value, json};
 use tlc::explain::{bytes_text, time_text};
-use tlc::{DType, Graph, HostTensor, Input};
-use tlc_formats::npy;
+use tlc::{DType, Graph, HostTensor, Input, Output};
 use tlc_ir::einsum::{EinsumError, EinsumSpec, broadcast_extents, parse};
 use tlc_passes::einsum_path::{ContractionPath, PathError, PathOptions, contraction_path};
 
 use crate::data::{Summary, number_json, read_npy};
-use crate::failure::{Code, Failure, tensor_text};
-use crate::run::view;
+use crate::failure::{Code, Failure, one_line, tensor_text};
+use crate::run::encode;
 use crate::session::{Session, is_stdin};
-use crate::staging::write_file;
+use crate::staging::Outputs;
 
 /// Arguments.
 #[derive(Args, Debug)]
 pub struct Einsum {
-    /// The contraction in NumPy's notation, as in ij,jk->ik; any Unicode letter is a label
-    #[arg(value_name = "EXPR")]
+    /// The contraction in NumPy's notation, as in ij,jk->ik; any character is a label but space and the four of `,.->`
+    #[arg(value_name = "EXPR", allow_hyphen_values = true, value_parser = expression)]
     expression: String,
     /// Operands, as npy files
     #[arg(required = true, value_name = "FILE.npy")]
@@ -28,6 +27,14 @@ pub struct Einsum {
     /// Where the result goes; - is standard output [default: only a summary is printed]
     #[arg(long, short, value_name = "FILE.npy")]
     output: Option<PathBuf>,
+}
+
+/// An expression may begin with an arrow; what else begins with `-` is a mistyped option.
+fn expression(text: &str) -> Result<String, String> {
+    match text.starts_with('-') && !text.starts_with("->") {
+        true => Err("no such option, and an expression begins with `-` only if that is of `->`".into()),
+        false => Ok(text.into()),
+    }
 }
 
 /// What errors in the expression name as their file.
@@ -112,20 +119,24 @@ pub fn run(session: &Session, args: &Einsum) -> Result<(), Failure> {
     let (result, seconds) = contract(session, expression, &operands)?;
     let largest = path.largest_intermediate * dtype.bytes() as f64;
     if let Some(output) = &args.output {
-        let bytes = encode(&result);
         if to_stdout {
+            let mut bytes = Vec::new();
+            encode(&result, &mut bytes).map_err(|e| Failure::writing("standard output", &e))?;
             session.console.result_bytes(&bytes)?
         } else {
-            write_file(output, &bytes)?
+            let mut staged = Outputs::new();
+            staged.file(output, &mut |w| encode(&result, w))?;
+            staged.commit()?;
         }
     }
     let report = path.report(&spec.letters()).to_string();
     if !session.console.json() {
         let inputs: Vec<String> = operands.iter().map(tensor_text).collect();
         session.console.note(&format!(
-            "{expression}: {} -> {}\n{}",
+            "{}: {} -> {}\n{}",
+            one_line(expression),
             inputs.join(", "),
-            tensor_text(&result),
+            output_text(&result),
             report.trim_end()
         ));
         session.console.note(&format!(
@@ -140,7 +151,7 @@ pub fn run(session: &Session, args: &Einsum) -> Result<(), Failure> {
     if session.console.json() {
         return session.console.json_result(&json!({
             "expression": expression,
-            "result": Summary::of("result", view(&result)).json(),
+            "result": Summary::of("result", result.view()).json(),
             "output": args.output.as_deref().map(Path::to_string_lossy),
             "naive_flops": number_json(path.naive_flops),
             "flops": number_json(path.flops),
@@ -151,19 +162,18 @@ pub fn run(session: &Session, args: &Einsum) -> Result<(), Failure> {
         }));
     }
     if args.output.is_none() {
-        session.console.result(&Summary::of("result", view(&result)).text())?;
+        session.console.result(&Summary::of("result", result.view()).text())?;
     }
     Ok(())
 }
 
-fn encode(tensor: &HostTensor) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(npy::encoded_len(tensor));
-    // Writing to a Vec cannot fail.
-    let _ = npy::write(tensor, &mut bytes);
-    bytes
+/// `f32[2, 3]`, for messages.
+fn output_text(output: &Output) -> String {
+    let dims: Vec<String> = output.shape().iter().map(usize::to_string).collect();
+    format!("{}[{}]", output.dtype(), dims.join(", "))
 }
 
-fn contract(session: &Session, expression: &str, operands: &[HostTensor]) -> Result<(HostTensor, f64), Failure> {
+fn contract(session: &Session, expression: &str, operands: &[HostTensor]) -> Result<(Output, f64), Failure> {
     let failed = |e: tlc::BuildError| Failure::build(PLACE, &e);
     let graph = Graph::new("einsum");
     let inputs: Vec<tlc::Tensor> = operands
@@ -179,7 +189,8 @@ fn contract(session: &Session, expression: &str, operands: &[HostTensor]) -> Res
     let start = std::time::Instant::now();
     let mut outputs = executable.run(&views).map_err(|e| Failure::run(PLACE, &e))?;
     let seconds = start.elapsed().as_secs_f64();
-    let result = outputs.pop().map(|o| o.to_host());
-    let result = result.ok_or_else(|| Failure::at(Code::Bug, PLACE, "the contraction has no result"))?;
+    let result = outputs
+        .pop()
+        .ok_or_else(|| Failure::at(Code::Bug, PLACE, "the contraction has no result"))?;
     Ok((result, seconds))
 }

@@ -82,7 +82,8 @@ fn node_text(compiled: &Compiled, node: NodeId) -> String {
         NodeKind::Const(value) => format!("const {value}"),
         kind => kind.name().to_string(),
     };
-    format!("{node} {name} : {}", compiled.graph.type_text(&n.ty))
+    let value = compiled.graph.value_name(node);
+    format!("{value} {name} : {}", compiled.graph.type_text(&n.ty))
 }
 
 fn cluster_title(compiled: &Compiled, cluster: &Cluster) -> String {
@@ -280,7 +281,10 @@ fn cuda(model: &Model, compiled: &Compiled, one: Option<usize>, arch: &str) -> R
     let own = |c: &&Cluster| matches!(c.kind, ClusterKind::Loop | ClusterKind::Call);
     if let Some(c) = compiled.clusters.clusters.iter().find(own) {
         let what = compiled.graph.node(c.roots[0]).kind.name();
-        let message = format!("{}: a {what} has no CUDA form yet", c.roots[0]);
+        let message = format!(
+            "{}: a {what} has no CUDA form yet",
+            compiled.graph.value_name(c.roots[0])
+        );
         return Err(Failure::at(Code::Unsupported, &model.file, message));
     }
     let kernels = gpu_kernels(&compiled.graph, &compiled.clusters);

@@ -103,8 +103,8 @@ pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
                 })
             };
             Some(json!({
-                "producer": last.producer.to_string(),
-                "consumer": last.consumer.to_string(),
+                "producer": compiled.graph.value_name(last.producer),
+                "consumer": compiled.graph.value_name(last.consumer),
                 "stage": last.stage.name(),
                 "fused": last.reason.accepted(),
                 "reason": last.reason.to_string(),
@@ -140,7 +140,7 @@ pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
         .iter()
         .map(|p| {
             json!({
-                "node": p.node.to_string(),
+                "node": p.value,
                 "naive_flops": number_json(p.path.naive_flops),
                 "flops": number_json(p.path.flops),
                 "largest_intermediate_elements": number_json(p.path.largest_intermediate),

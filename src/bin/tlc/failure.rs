@@ -1,10 +1,12 @@
-//! What goes wrong, and how it is told: exit codes, the first line that stands alone, the source line with its caret.
+//! What goes wrong, and how it is reported: exit codes, the first line that stands alone, the source line with its caret, and
+//! the object that programs read.
 //!
 //! Invariants: a [`Failure`] holds at least one report unless everything has been said already; its code is the exit code
 //! of the process; the first line of a report is `error: [PLACE: ]MESSAGE` and never contains a line end.
 
 use std::io;
 
+use serde_json::{Value, json};
 use tlc::{BuildError, HostTensor};
 use tlc_formats::{ErrorKind, FormatError};
 use tlc_passes::pipeline::PassError;
@@ -27,6 +29,20 @@ pub enum Code {
     Limit = 5,
     /// A bug in tlc.
     Bug = 70,
+}
+
+impl Code {
+    /// What went wrong, as a word for programs.
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Code::Failed => "failed",
+            Code::Usage => "usage",
+            Code::Invalid => "invalid",
+            Code::Unsupported => "unsupported",
+            Code::Limit => "limit",
+            Code::Bug => "bug",
+        }
+    }
 }
 
 /// One thing to tell.
@@ -61,9 +77,55 @@ pub struct Failure {
     pub code: Option<Code>,
     /// What to tell.
     pub reports: Vec<Report>,
+    /// The reports are on standard error already.
+    pub reported: bool,
+    /// The result that programs get all the same, with the error in it.
+    result: Option<Box<Value>>,
 }
 
 impl Failure {
+    /// Several reports.
+    pub fn of_reports(code: Code, reports: Vec<Report>) -> Failure {
+        Failure {
+            code: Some(code),
+            reports,
+            reported: false,
+            result: None,
+        }
+    }
+
+    /// The same, with a result for programs beside it.
+    pub fn with_result(mut self, result: Value) -> Failure {
+        self.result = Some(result.into());
+        self
+    }
+
+    /// The same, its reports having been written to standard error one by one.
+    pub fn already_reported(mut self) -> Failure {
+        self.reported = true;
+        self
+    }
+
+    /// What programs read of it: the result, if there is one, with the field `error`. `None` if everything has been said.
+    pub fn json(&self) -> Option<Value> {
+        let code = self.code?;
+        if self.reports.is_empty() && self.result.is_none() {
+            return None;
+        }
+        let report = |r: &Report| {
+            let (line, column) = r.position.unzip();
+            json!({ "place": r.place, "line": line, "column": column, "message": r.message })
+        };
+        let mut value = self.result.as_ref().map_or_else(|| json!({}), |r| (**r).clone());
+        value["error"] = json!({
+            "exit_code": code as u8,
+            "kind": code.kind(),
+            "message": self.reports.first().map(Report::line),
+            "reports": self.reports.iter().map(report).collect::<Vec<_>>(),
+        });
+        Some(value)
+    }
+
     /// One message without a place.
     pub fn new(code: Code, message: impl Into<String>) -> Failure {
         let report = Report {
@@ -72,10 +134,7 @@ impl Failure {
             message: one_line(&message.into()),
             source: None,
         };
-        Failure {
-            code: Some(code),
-            reports: vec![report],
-        }
+        Failure::of_reports(code, vec![report])
     }
 
     /// One message about a file.
@@ -98,17 +157,14 @@ impl Failure {
 
     /// Everything has been said.
     pub fn silent(code: Code) -> Failure {
-        Failure {
-            code: Some(code),
-            reports: vec![],
-        }
+        Failure::of_reports(code, vec![])
     }
 
     /// The reader of our output has gone.
     pub fn reader_gone() -> Failure {
         Failure {
             code: None,
-            reports: vec![],
+            ..Failure::silent(Code::Failed)
         }
     }
 
@@ -146,19 +202,18 @@ impl Failure {
     pub fn build(file: &str, error: &BuildError) -> Failure {
         match error {
             BuildError::Pass(PassError::UnknownPass { .. }) => Failure::new(Code::Usage, error.to_string()),
+            BuildError::UnknownSymbol { .. } => Failure::at(Code::Usage, file, error.to_string()),
             BuildError::Pass(PassError::EinsumPath(e)) => Failure::at(Code::Limit, file, e.to_string()),
             BuildError::Pass(e) => Failure::at(Code::Bug, file, e.to_string()),
             BuildError::Load(e) => Failure::run(file, e),
             BuildError::Machine(e) => Failure::compile(file, e),
+            BuildError::Broken(broken) => crate::bug::saved(file, broken),
             BuildError::Invalid(all) => {
                 let reports = all
                     .iter()
                     .flat_map(|e| Failure::at(Code::Invalid, file, e.to_string()).reports)
                     .collect();
-                Failure {
-                    code: Some(Code::Invalid),
-                    reports,
-                }
+                Failure::of_reports(Code::Invalid, reports)
             }
             other => Failure::at(Code::Invalid, file, other.to_string()),
         }
@@ -203,7 +258,7 @@ fn plain(error: &io::Error) -> String {
 }
 
 /// A first line stands alone, so line ends and other control characters in it are escaped.
-fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     if !text.contains(char::is_control) {
         return text.to_string();
     }

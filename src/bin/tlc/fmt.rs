@@ -32,6 +32,7 @@ pub struct Fmt {
 /// Runs the command.
 pub fn run(session: &Session, args: &Fmt) -> Result<(), Failure> {
     let mut worst: Option<Code> = None;
+    let mut all = Vec::new();
     let mut results = Vec::new();
     for path in &args.files {
         let outcome = read_model(path).and_then(|s| format(&s, path, args.drop_comments).map(|text| (s, text)));
@@ -40,6 +41,7 @@ pub fn run(session: &Session, args: &Fmt) -> Result<(), Failure> {
             Err(failure) => {
                 session.console.failure(&failure);
                 worst = worst.max(failure.code);
+                all.extend(failure.reports);
                 results.push(json!({ "file": display(path), "ok": false, "canonical": false }));
                 continue;
             }
@@ -51,6 +53,7 @@ pub fn run(session: &Session, args: &Fmt) -> Result<(), Failure> {
                 let failure = not_canonical(&source, &text);
                 session.console.failure(&failure);
                 worst = worst.max(failure.code);
+                all.extend(failure.reports);
             }
         } else if is_stdin(path) {
             session.console.result(&text)?;
@@ -58,10 +61,14 @@ pub fn run(session: &Session, args: &Fmt) -> Result<(), Failure> {
             write_file(path, text.as_bytes())?;
         }
     }
-    if session.console.json() && !args.files.iter().any(|f| is_stdin(f) && !args.check) {
-        session.console.json_result(&json!({ "files": results }))?;
+    let result = json!({ "files": results });
+    // A text that was printed is the result.
+    let printed = args.files.iter().any(|f| is_stdin(f) && !args.check);
+    match worst {
+        Some(code) => Err(Failure::of_reports(code, all).already_reported().with_result(result)),
+        None if session.console.json() && !printed => session.console.json_result(&result),
+        None => Ok(()),
     }
-    worst.map_or(Ok(()), |code| Err(Failure::silent(code)))
 }
 
 fn not_canonical(source: &Source, text: &str) -> Failure {

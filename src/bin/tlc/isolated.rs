@@ -43,6 +43,20 @@ pub fn end() {
     remove_folder();
 }
 
+/// As [`end`], where this thread may hold any lock: what it holds stays as it is.
+pub fn end_without_memory() {
+    if let Ok(mut running) = RUNNING.try_lock()
+        && let Some(child) = running.as_mut()
+    {
+        let _ = child.kill();
+    }
+    if let Ok(mut folder) = FOLDER.try_lock()
+        && let Some(path) = folder.take()
+    {
+        let _ = std::fs::remove_dir_all(path);
+    }
+}
+
 fn remove_folder() {
     let mut folder = FOLDER.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(path) = folder.take() {

@@ -1,13 +1,14 @@
 //! The tlc command: one file per command, and what they share.
 //!
-//! Invariants: results go to standard output, everything else to standard error; an error's first line stands alone
-//! (`failure.rs`); output files appear complete or not at all (`staging.rs`); every end of the program has one of the
+//! Invariants: results go to standard output, everything else to standard error; an error's first line stands alone, and
+//! under `--format json` an error is an object on standard output too (`failure.rs`); output files appear complete or not at all (`staging.rs`); every end of the program has one of the
 //! documented exit codes (`args.rs`), a panic included.
 #![forbid(unsafe_code)]
 
 mod args;
 mod batch;
 mod bench;
+mod bug;
 mod check;
 mod compare;
 mod completions;
@@ -36,33 +37,64 @@ mod timing;
 mod top;
 mod verify;
 
+use std::ffi::OsString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use clap::{ColorChoice, CommandFactory, FromArgMatches};
+use tlc_runtime::process::{self, LastWords, Stream};
 
-use args::{Cli, Color, Command};
+use clap::{ColorChoice, CommandFactory, FromArgMatches, ValueEnum};
+
+use args::{Cli, Color, Command, Format};
 use console::Console;
 use failure::{Code, Failure};
 use session::Session;
 use stages::Stages;
 
+/// Ends the process with exit code 5 where an allocation fails that nobody handles. Unit tests link a crate that counts
+/// allocations, which has an allocator of its own.
+#[cfg(not(test))]
+#[global_allocator]
+static ALLOCATOR: process::EndingAllocator = process::EndingAllocator;
+
+/// Set if results are JSON, for those who cannot ask the console.
+static FOR_PROGRAMS: AtomicBool = AtomicBool::new(false);
+
+/// What is done where memory runs out.
+fn without_memory() {
+    if FOR_PROGRAMS.load(Ordering::Relaxed) {
+        let object = concat!(
+            r#"{"schema":1,"error":{"exit_code":5,"kind":"limit","message":"out of memory","reports":"#,
+            r#"[{"place":null,"line":null,"column":null,"message":"out of memory"}]}}"#,
+            "\n"
+        );
+        process::write_unbuffered(Stream::Output, object.as_bytes());
+    }
+    staging::clean_up_without_memory();
+}
+
 fn main() -> ExitCode {
+    process::install(LastWords {
+        exit_code: Code::Limit as i32,
+        message: "error: out of memory\n",
+        clean_up: without_memory,
+    });
     panics::install();
     staging::clean_up_on_signals();
-    #[cfg(feature = "seeded-faults")]
-    tlc_passes::faults::seed_from_environment();
+    tlc_passes::made::seed_from_environment();
     let cli = match parse() {
         Ok(cli) => cli,
         Err(code) => return code,
     };
     let console = Console::new(&cli.global);
+    FOR_PROGRAMS.store(console.json(), Ordering::Relaxed);
     let outcome = catch_unwind(AssertUnwindSafe(|| dispatch(&cli, console)));
-    let outcome = outcome.unwrap_or_else(|_| Err(Failure::new(Code::Bug, panics::last_message())));
+    let outcome = outcome.unwrap_or_else(|_| Err(panics::failure()));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            console.failure(&failure);
+            console.end(&failure);
             failure
                 .code
                 .map_or(ExitCode::SUCCESS, |code| ExitCode::from(code as u8))
@@ -70,25 +102,26 @@ fn main() -> ExitCode {
     }
 }
 
+/// The value of an option that counts before options are read: the last one given, as `--name=VALUE` or `--name VALUE`.
+fn early_option<T: ValueEnum>(arguments: &[OsString], name: &str) -> Option<T> {
+    let texts: Vec<&str> = arguments.iter().map(|a| a.to_str().unwrap_or_default()).collect();
+    let value = |at: usize| match texts[at].strip_prefix(name)? {
+        "" => texts.get(at + 1).copied(),
+        rest => rest.strip_prefix('='),
+    };
+    let values = (1..texts.len()).rev().filter_map(value);
+    values.filter_map(|v| T::from_str(v, false).ok()).next()
+}
+
 /// Reads the command line. Help, versions and usage errors are clap's; the exit code says which.
 fn parse() -> Result<Cli, ExitCode> {
-    let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
-    // Help is colored before options are read, so this one is looked for by hand.
-    let color = arguments
-        .windows(2)
-        .rev()
-        .find_map(|w| match (w[0].to_str(), w[1].to_str()) {
-            (_, Some("--color=always")) => Some(Color::Always),
-            (_, Some("--color=never")) => Some(Color::Never),
-            (Some("--color"), Some("always")) => Some(Color::Always),
-            (Some("--color"), Some("never")) => Some(Color::Never),
-            _ => None,
-        });
-    let choice = match color {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let choice = match early_option(&arguments, "--color") {
         Some(Color::Always) => ColorChoice::Always,
         Some(Color::Never) => ColorChoice::Never,
-        _ => ColorChoice::Auto,
+        Some(Color::Auto) | None => ColorChoice::Auto,
     };
+    let format = early_option(&arguments, "--format");
     let parsed = Cli::command()
         .color(choice)
         .try_get_matches_from(arguments)
@@ -96,8 +129,22 @@ fn parse() -> Result<Cli, ExitCode> {
     parsed.map_err(|e| {
         // A reader that has gone is nobody's fault.
         let _ = e.print();
-        ExitCode::from(if e.use_stderr() { Code::Usage as u8 } else { 0 })
+        if !e.use_stderr() {
+            return ExitCode::SUCCESS;
+        }
+        if format == Some(Format::Json) {
+            Console::for_programs().end(&usage_error(&e.to_string()));
+        }
+        ExitCode::from(Code::Usage as u8)
     })
+}
+
+/// What clap says of a command line, up to its advice; it is on standard error already.
+fn usage_error(text: &str) -> Failure {
+    let said = text.split("\n\n").next().unwrap_or(text);
+    let lines: Vec<&str> = said.lines().map(str::trim).collect();
+    let message = lines.join(" ");
+    Failure::new(Code::Usage, message.strip_prefix("error: ").unwrap_or(&message)).already_reported()
 }
 
 fn dispatch(cli: &Cli, console: Console) -> Result<(), Failure> {
@@ -108,6 +155,19 @@ fn dispatch(cli: &Cli, console: Console) -> Result<(), Failure> {
     };
     if !matches!(cli.command, Command::Run(_)) {
         session.stages.panic_if_asked();
+    }
+    let no_model = matches!(
+        cli.command,
+        Command::Fmt(_)
+            | Command::Einsum(_)
+            | Command::Hwbench(_)
+            | Command::Info
+            | Command::Completions(_)
+            | Command::Man(_)
+    );
+    if let (true, Some((name, value))) = (no_model, cli.global.sets.first()) {
+        let message = format!("--set {name}={value}: this command has no model; expected one with a size of that name");
+        return Err(Failure::new(Code::Usage, message));
     }
     match &cli.command {
         Command::Check(args) => check::run(&session, args),

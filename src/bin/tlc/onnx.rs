@@ -1,5 +1,6 @@
 //! ONNX models as graphs, for every command that takes a model.
 
+use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -33,18 +34,25 @@ pub fn load(session: &Session, path: &Path, specs: &[InputSpec]) -> Result<Graph
             "cannot be read: not a file; expected an ONNX model",
         ),
     })?;
-    let values = |name: &str| -> Option<HostTensor> {
+    let unreadable = RefCell::new(None);
+    let values = |name: &str, dtype: DType| -> Option<HostTensor> {
         let (_, source) = specs.iter().find(|(n, _)| n == name)?;
-        // What is wrong with the file is told when it is read as an input.
-        let tensor = read_source(session, source, name, None::<DType>)?.ok()?;
-        (tensor.bytes().len() <= MAX_STEERING_BYTES).then_some(tensor)
+        match read_source(session, source, name, Some(dtype))? {
+            Ok(tensor) => (tensor.bytes().len() <= MAX_STEERING_BYTES).then_some(tensor),
+            Err(failure) => {
+                unreadable.borrow_mut().get_or_insert(failure);
+                None
+            }
+        }
     };
     let options = ImportOptions {
         folder: path.parent(),
         values: Some(&values),
     };
     let bytes: BytesOwner = Arc::new(bytes);
-    let imported = import_in_place(&bytes, &options).map_err(|e| failure(&file, &e))?;
+    // A file that cannot be read is why its input's value is not known.
+    let imported = import_in_place(&bytes, &options)
+        .map_err(|e| unreadable.borrow_mut().take().unwrap_or_else(|| failure(&file, &e)))?;
     if !imported.fixed.is_empty() {
         let names: Vec<String> = imported.fixed.iter().map(|(n, _)| format!("`{n}`")).collect();
         let text = format!(

@@ -1,10 +1,12 @@
 //! `tlc opt`: graph to graph.
 
+use std::ops::ControlFlow;
+
 use clap::Args;
 use serde_json::json;
 use tlc_ir::Graph;
 use tlc_ir::text::{PrintOptions, print_graph};
-use tlc_passes::pipeline::{Options, Pass, Pipeline, run_pass};
+use tlc_passes::pipeline::{Options, Pass, Pipeline, Ran, rewrite};
 
 use crate::args::ModelArgs;
 use crate::failure::{Code, Failure};
@@ -38,17 +40,17 @@ pub fn graph_text(graph: &Graph) -> String {
 /// Runs the command.
 pub fn run(session: &Session, args: &Opt) -> Result<(), Failure> {
     let usage = |e: tlc_passes::PassError| Failure::new(Code::Usage, e.to_string());
-    let mut pipeline: Pipeline = match &args.passes {
+    let pipeline: Pipeline = match &args.passes {
         Some(names) => names.parse().map_err(usage)?,
         None => Pipeline::default(),
     };
-    pipeline.0.truncate(session.stages.limit.unwrap_or(usize::MAX));
+    let pipeline = pipeline.first(session.stages.limit);
     if let Some(name) = &args.print_after
         && name != "all"
     {
         name.parse::<Pipeline>().map_err(usage)?;
     }
-    let printed = |pass: Pass| {
+    let printed = |pass: &dyn Pass| {
         args.print_after
             .as_deref()
             .is_some_and(|p| p == "all" || p == pass.name())
@@ -62,15 +64,15 @@ pub fn run(session: &Session, args: &Opt) -> Result<(), Failure> {
     if session.stages.wants_passes() {
         session.stages.run_passes(&session.console, &model, &options)?;
     }
-    let mut graph = model.graph;
     let mut stages = Vec::new();
-    for &pass in &pipeline.0 {
-        graph = run_pass(pass, &graph, &options, &mut Vec::new())
-            .map_err(|e| Failure::build(&model.file, &tlc::BuildError::Pass(e)))?;
-        if printed(pass) {
-            stages.push((pass.name(), graph_text(&graph)));
+    let mut keep = |ran: Ran<'_>| {
+        if printed(ran.pass) {
+            stages.push((ran.pass.name(), graph_text(ran.after)));
         }
-    }
+        ControlFlow::Continue(())
+    };
+    let graph = rewrite(&model.graph, &options, &mut Vec::new(), &mut keep)
+        .map_err(|e| Failure::build(&model.file, &tlc::BuildError::Pass(e)))?;
     let last = graph_text(&graph);
     if session.console.json() {
         let stages: Vec<_> = stages

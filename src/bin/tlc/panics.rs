@@ -3,6 +3,8 @@
 use std::panic::PanicHookInfo;
 use std::sync::{Mutex, PoisonError};
 
+use crate::failure::{Code, Failure};
+
 static LAST: Mutex<Option<String>> = Mutex::new(None);
 
 /// Keeps the message of every panic, and prints nothing but a backtrace where `RUST_BACKTRACE` asks for one.
@@ -26,8 +28,16 @@ fn keep(info: &PanicHookInfo<'_>) {
     *LAST.lock().unwrap_or_else(PoisonError::into_inner) = Some(message);
 }
 
+/// What ends with a panic: a bug, or a system without memory, which some libraries panic about.
+pub fn failure() -> Failure {
+    match tlc_runtime::process::memory_is_exhausted() {
+        true => Failure::new(Code::Limit, "out of memory"),
+        false => Failure::new(Code::Bug, last_message()),
+    }
+}
+
 /// What the last panic said.
-pub fn last_message() -> String {
+fn last_message() -> String {
     let last = LAST.lock().unwrap_or_else(PoisonError::into_inner).take();
     last.unwrap_or_else(|| "internal error: a panic without a message".into())
 }

@@ -1,13 +1,17 @@
-//! `tlc profile`: per step, its time, bytes, flops, what bounds it, its share, and what would help.
+//! `tlc profile`: per step, those of loops' bodies included, its time, bytes, flops, what bounds it, its share, and what would
+//! help.
 
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tlc::explain::{bytes_text, count_text, counted, step_costs, time_text};
+use tlc::LoopTime;
+use tlc::explain::{
+    InnerCost, StepCost, bytes_text, count_text, counted, inner_costs_of_call, step_costs_of_call, time_text,
+};
 use tlc_ir::Target;
 use tlc_ir::plan::{Plan, Step};
-use tlc_passes::Compiled;
+use tlc_passes::planner::Planned;
 
 use crate::args::ModelArgs;
 use crate::bench::seconds;
@@ -29,8 +33,10 @@ pub struct Profile {
     time: f64,
 }
 
-/// One step, measured.
+/// One step, measured: a step of the plan, or, in all iterations together, one of a loop's body.
 struct Row {
+    /// `3`, or `3.0` in the body of step 3.
+    number: String,
     what: String,
     label: String,
     bytes: Option<u64>,
@@ -39,43 +45,104 @@ struct Row {
     bound: &'static str,
     ns: f64,
     advice: String,
+    /// Of a loop: how often its body ran.
+    iterations: Option<u64>,
+    inner: Vec<Row>,
 }
 
 /// Steps shorter than this are mostly dispatch, in nanoseconds.
 const DISPATCH_NS: f64 = 1_000.0;
 
-fn rows(plan: &Plan, compiled: &Compiled, target: &Target, times: &[f64]) -> Vec<Row> {
-    let costs = step_costs(plan, target);
-    let sum = |all: &mut dyn Iterator<Item = Option<u64>>| all.sum::<Option<u64>>();
-    let of_step = |(number, step): (usize, &Step)| {
-        let own: Vec<_> = costs.iter().filter(|(n, _)| *n == number).map(|(_, c)| c).collect();
-        let floor_ns = own.iter().map(|c| c.predicted_ns).sum::<Option<f64>>();
-        let flops_bound = own.iter().filter(|c| c.bound == "flops").count() * 2 > own.len();
+/// The steps of a plan, measured.
+struct Rows<'a> {
+    plan: &'a Plan,
+    planned: &'a Planned,
+    target: &'a Target,
+    sizes: &'a [Option<i64>],
+    loops: &'a [LoopTime],
+    /// What stands before the steps' numbers.
+    prefix: String,
+}
+
+impl Rows<'_> {
+    /// `times` are nanoseconds of each step.
+    fn all(&self, times: &[f64], costs: &[InnerCost]) -> Vec<Row> {
+        let steps = self.plan.steps.iter().enumerate();
+        steps
+            .map(|(number, step)| self.row(number, step, times[number], costs))
+            .collect()
+    }
+
+    fn row(&self, number: usize, step: &Step, ns: f64, costs: &[InnerCost]) -> Row {
+        let own: Vec<_> = costs.iter().filter(|c| c.0 == number).map(|c| (&c.1, c.2)).collect();
+        let sum = |part: fn(&StepCost) -> Option<u64>| -> Option<u64> {
+            own.iter().map(|(c, times)| part(c)?.checked_mul(*times)).sum()
+        };
+        let flops_bound = own.iter().filter(|(c, _)| c.bound == "flops").count() * 2 > own.len();
         let mut row = Row {
+            number: format!("{}{number}", self.prefix),
             what: match own.as_slice() {
-                [one] => one.step.clone(),
+                [(one, _)] => one.step.clone(),
                 all => format!("group of {}", all.len()),
             },
-            label: own.iter().map(|c| c.label.as_str()).collect::<Vec<_>>().join(", "),
-            bytes: sum(&mut own.iter().map(|c| c.bytes)),
-            flops: sum(&mut own.iter().map(|c| c.flops)),
-            floor_ns,
+            label: own.iter().map(|(c, _)| c.label.as_str()).collect::<Vec<_>>().join(", "),
+            bytes: sum(|c| c.bytes),
+            flops: sum(|c| c.flops),
+            floor_ns: own.iter().map(|(c, times)| Some(c.predicted_ns? * *times as f64)).sum(),
             bound: if flops_bound { "flops" } else { "bytes" },
-            ns: times[number],
+            ns,
             advice: String::new(),
+            iterations: None,
+            inner: vec![],
         };
-        row.advice = advice(&row, step, compiled);
+        row.advice = advice(&row, step, self.planned);
+        if let Step::Loop(l) = step {
+            self.go_inside(&mut row, number, &l.body);
+        }
         row
-    };
-    plan.steps.iter().enumerate().map(of_step).collect()
+    }
+
+    /// Measures the steps of a loop's body.
+    fn go_inside(&self, row: &mut Row, number: usize, body: &Plan) {
+        let is_loop = |s: &&Step| matches!(s, Step::Loop(_));
+        let before = self.plan.init.iter().chain(&self.plan.steps[..number]).filter(is_loop);
+        let time = self.loops.iter().find(|t| t.step == number);
+        let planned = self.planned.bodies.get(before.count());
+        let costs = inner_costs_of_call(self.plan, self.target, self.sizes, self.loops, number);
+        let (Some(time), Some(planned), Some((costs, sizes))) = (time, planned, costs) else {
+            return;
+        };
+        row.iterations = Some(time.iterations);
+        let inside = Rows {
+            plan: body,
+            planned: &planned.planned,
+            target: self.target,
+            sizes: &sizes,
+            loops: &time.loops,
+            prefix: format!("{}.", row.number),
+        };
+        let times: Vec<f64> = time.steps.iter().map(|ns| *ns as f64).collect();
+        row.inner = inside.all(&times, &costs);
+    }
+}
+
+/// All rows in the order in which they are printed, those of a loop's body behind the loop.
+fn listed<'r>(rows: &'r [Row], out: &mut Vec<&'r Row>) {
+    for row in rows {
+        out.push(row);
+        listed(&row.inner, out);
+    }
 }
 
 /// What would make a step faster.
-fn advice(row: &Row, step: &Step, compiled: &Compiled) -> String {
+fn advice(row: &Row, step: &Step, planned: &Planned) -> String {
     let Some(floor) = row.floor_ns else {
-        return "sizes are symbolic: --set NAME=N gives a limit".into();
+        return "data decides sizes: no limit is known".into();
     };
     let ratio = row.ns / floor.max(1.0);
+    if ratio < 1.0 && floor > 0.0 {
+        return "faster than its limit: the model of this machine is wrong here".into();
+    }
     if row.ns < DISPATCH_NS {
         return "too short to matter by itself: larger inputs or fewer steps".into();
     }
@@ -90,10 +157,10 @@ fn advice(row: &Row, step: &Step, compiled: &Compiled) -> String {
         Step::Group(all) => all.iter().map(|l| l.kernel).collect(),
         Step::Gemm(_) => return "a library product of this shape: larger or better aligned sizes".into(),
         Step::Copy { .. } => return "a copy: write the result in place".into(),
-        Step::Loop(_) => return "a loop: fewer or larger steps in its body (see `tlc explain`)".into(),
+        Step::Loop(_) => return "a loop: what its body's steps need, or fewer and larger ones".into(),
         Step::Call(_) => return "a function of the runtime".into(),
     };
-    let launches = compiled.planned.launches.iter().filter(|l| kernels.contains(&l.kernel));
+    let launches = planned.launches.iter().filter(|l| kernels.contains(&l.kernel));
     let scalar = launches.flat_map(|l| &l.schedule.inner).find_map(|i| i.as_ref().err());
     match scalar {
         Some(reason) => format!("an inner loop runs one element at a time ({reason}): vectors would help"),
@@ -101,44 +168,63 @@ fn advice(row: &Row, step: &Step, compiled: &Compiled) -> String {
     }
 }
 
+fn json_of(row: &Row, total: f64) -> Value {
+    json!({
+        "step": row.number,
+        "what": row.what,
+        "label": row.label,
+        "ns": number_json(row.ns),
+        "share": number_json(share(row, total)),
+        "bytes": row.bytes,
+        "flops": row.flops,
+        "floor_ns": row.floor_ns.map(number_json),
+        "model_wrong": row.floor_ns.is_some_and(|f| f > row.ns),
+        "bound": row.bound,
+        "advice": row.advice,
+        "iterations": row.iterations,
+        "inner": row.inner.iter().map(|r| json_of(r, total)).collect::<Vec<_>>(),
+    })
+}
+
+/// Time over limit. A limit that is beaten is none.
+fn ratio_text(row: &Row) -> String {
+    match row.floor_ns.filter(|f| *f > 0.0) {
+        None => "?".into(),
+        Some(floor) if floor > row.ns => "beaten".into(),
+        Some(floor) => format!("{:.2}x", row.ns / floor),
+    }
+}
+
+/// The share of a call's time.
+fn share(row: &Row, total: f64) -> f64 {
+    if total > 0.0 { row.ns / total } else { 0.0 }
+}
+
 /// Runs the command.
 pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
     let mut prepared = Prepared::new(session, &args.model, &args.inputs)?;
     let times = prepared.steps(Duration::from_secs_f64(args.time))?;
     let (target, measured) = limits(prepared.executable.target());
-    let rows = rows(
-        prepared.executable.plan(),
-        prepared.executable.decisions(),
-        &target,
-        &times,
-    );
+    let plan = prepared.executable.plan();
+    let costs = step_costs_of_call(plan, &target, &prepared.sizes, &times.loops);
+    let costs: Vec<InnerCost> = costs.into_iter().map(|(number, cost)| (number, cost, 1)).collect();
+    let rows = Rows {
+        plan,
+        planned: &prepared.executable.decisions().planned,
+        target: &target,
+        sizes: &prepared.sizes,
+        loops: &times.loops,
+        prefix: String::new(),
+    };
+    let rows = rows.all(&times.steps, &costs);
     let total: f64 = rows.iter().map(|r| r.ns).sum();
-    let share = |r: &Row| if total > 0.0 { r.ns / total } else { 0.0 };
     if session.console.json() {
-        let steps: Vec<Value> = rows
-            .iter()
-            .enumerate()
-            .map(|(i, r)| {
-                json!({
-                    "step": i,
-                    "what": r.what,
-                    "label": r.label,
-                    "ns": number_json(r.ns),
-                    "share": number_json(share(r)),
-                    "bytes": r.bytes,
-                    "flops": r.flops,
-                    "floor_ns": r.floor_ns.map(number_json),
-                    "bound": r.bound,
-                    "advice": r.advice,
-                })
-            })
-            .collect();
         return session.console.json_result(&json!({
             "graph": prepared.model.graph.name,
             "threads": target.threads,
             "total_ns": number_json(total),
             "measured_machine": measured,
-            "steps": steps,
+            "steps": rows.iter().map(|r| json_of(r, total)).collect::<Vec<_>>(),
         }));
     }
     let mut text = format!(
@@ -148,34 +234,48 @@ pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
         counted(rows.len(), "step"),
         counted(target.threads, "thread")
     );
-    let width = rows.iter().map(|r| r.what.len()).max().unwrap_or(0).max(15);
+    let mut all = Vec::new();
+    listed(&rows, &mut all);
+    let width = all.iter().map(|r| r.what.len()).max().unwrap_or(0).max(15);
+    let number = all.iter().map(|r| r.number.len()).max().unwrap_or(0).max(4);
     text += &format!(
-        "{:>4}  {:<width$} {:>10} {:>6} {:>10} {:>9} {:>10} {:>7}  {}\n",
+        "{:>number$}  {:<width$} {:>10} {:>6} {:>10} {:>9} {:>10} {:>7}  {}\n",
         "step", "what", "time", "share", "bytes", "flops", "limit", "ratio", "bound by; computes; what would help"
     );
-    for (i, r) in rows.iter().enumerate() {
+    for r in all {
         let known = |v: Option<u64>, f: fn(u64) -> String| v.map_or("?".into(), f);
+        let iterations = r.iterations.map_or(String::new(), |n| {
+            format!("{} of ", counted(usize::try_from(n).unwrap_or(usize::MAX), "iteration"))
+        });
         text += &format!(
-            "{i:>4}  {:<width$} {:>10} {:>5.1}% {:>10} {:>9} {:>10} {:>7}  {}; {}; {}\n",
+            "{:>number$}  {:<width$} {:>10} {:>5.1}% {:>10} {:>9} {:>10} {:>7}  {}; {iterations}{}; {}\n",
+            r.number,
             r.what,
             time_text(r.ns),
-            100.0 * share(r),
+            100.0 * share(r, total),
             known(r.bytes, bytes_text),
             known(r.flops, count_text),
             r.floor_ns.map_or("?".into(), time_text),
-            r.floor_ns
-                .filter(|f| *f > 0.0)
-                .map_or("?".into(), |f| format!("{:.2}x", r.ns / f)),
+            ratio_text(r),
             r.bound,
             r.label,
             r.advice
         );
     }
     session.console.result(&text)?;
+    let mut all = Vec::new();
+    listed(&rows, &mut all);
+    let beaten = all.iter().filter(|r| r.floor_ns.is_some_and(|f| f > r.ns)).count();
     if !measured {
         session
             .console
             .note("note: limits assume a modest machine; `tlc hwbench` measures this one");
+    } else if beaten > 0 {
+        let note = format!(
+            "note: {} beaten: the model of this machine is wrong there, as where it was measured while other programs ran; `tlc hwbench` measures it again",
+            counted(beaten, "limit")
+        );
+        session.console.note(&note);
     }
     Ok(())
 }

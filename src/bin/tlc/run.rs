@@ -1,12 +1,13 @@
 //! `tlc run`: a model on data, or a batch of cases.
 
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Args;
 use serde_json::{Value, json};
 use tlc::verify::{Case, nan};
-use tlc::{Executable, HostTensor, Input, MemoryNeed, Output, TensorView};
+use tlc::{Executable, HostTensor, Input, MemoryNeed, Output};
 use tlc_formats::{FormatError, npy};
 
 use crate::args::ModelArgs;
@@ -38,7 +39,7 @@ pub struct Run {
     /// Name the first operation that makes a NaN; then the exit code is 1
     #[arg(long, conflicts_with = "batch")]
     check_nan: bool,
-    /// Run many cases: JSON lines {"id","model","inputs":{name:file},"output_dir"}, one JSON line out for each
+    /// Run many cases: JSON lines {"id","model","inputs":{name:source},"output_dir"}, one JSON line out for each; exit code 1 if one failed
     #[arg(long, value_name = "MANIFEST", conflicts_with_all = ["model", "inputs", "output_dir", "graph"])]
     batch: Option<PathBuf>,
 }
@@ -74,9 +75,18 @@ fn timed(model: &Model, tensors: &[HostTensor], executable: &Executable) -> Resu
     Ok((outputs, start.elapsed().as_secs_f64()))
 }
 
+/// Writes an output as an npy file.
+pub fn encode(output: &Output, mut writer: &mut dyn Write) -> io::Result<()> {
+    npy::write_elements(output.dtype(), output.shape(), output.bytes(), &mut writer).map_err(|e| match e {
+        FormatError::Io { source, .. } => source,
+        other => io::Error::other(other.to_string()),
+    })
+}
+
 /// A tensor as the runtime sees it.
-pub fn view(tensor: &HostTensor) -> TensorView<'_> {
-    TensorView {
+#[cfg(test)]
+pub fn view(tensor: &HostTensor) -> tlc::TensorView<'_> {
+    tlc::TensorView {
         dtype: tensor.dtype(),
         shape: tensor.shape(),
         data: tensor.aligned_bytes(),
@@ -119,12 +129,7 @@ pub fn write_outputs(dir: &Path, outputs: &[Output]) -> Result<Vec<PathBuf>, Fai
     let names = file_names(outputs.iter().map(|o| o.name.as_str()));
     let files: Vec<PathBuf> = names.iter().map(|n| dir.join(n)).collect();
     for (output, file) in outputs.iter().zip(&files) {
-        staged.file(file, &mut |mut w| {
-            npy::write_elements(output.dtype(), output.shape(), output.bytes(), &mut w).map_err(|e| match e {
-                FormatError::Io { source, .. } => source,
-                other => std::io::Error::other(other.to_string()),
-            })
-        })?;
+        staged.file(file, &mut |w| encode(output, w))?;
     }
     staged.commit()?;
     Ok(files)

@@ -101,10 +101,7 @@ impl Source {
     /// Errors of the text, as a failure with at most `most` reports.
     pub fn failure(&self, errors: &[ParseError], most: usize) -> Failure {
         let text = String::from_utf8_lossy(&self.bytes);
-        let mut all = Failure {
-            code: Some(Code::Invalid),
-            reports: vec![],
-        };
+        let mut all = Failure::of_reports(Code::Invalid, vec![]);
         for e in errors.iter().take(most) {
             let width = match (self.bytes.get(e.span.start..e.span.end), e.span.end > e.span.start) {
                 (Some(part), true) => {
@@ -158,10 +155,7 @@ impl Session {
             let reports = errors
                 .iter()
                 .flat_map(|e| Failure::at(Code::Invalid, &file, e.to_string()).reports);
-            return Err(Failure {
-                code: Some(Code::Invalid),
-                reports: reports.collect(),
-            });
+            return Err(Failure::of_reports(Code::Invalid, reports.collect()));
         }
         Ok(Model { file, graph })
     }
@@ -214,10 +208,7 @@ impl Session {
     pub fn compile_options(&self) -> CompileOptions {
         CompileOptions {
             threads: self.global.threads,
-            passes: self.stages.limit.map(|n| {
-                let all = Pipeline::default().0;
-                Pipeline(all.into_iter().take(n).collect()).to_string()
-            }),
+            passes: (self.stages.limit).map(|n| Pipeline::default().first(Some(n)).to_string()),
             max_memory_bytes: self.global.max_memory,
             ..CompileOptions::default()
         }
@@ -237,6 +228,7 @@ impl Session {
                 target: Target::default(),
                 pipeline,
                 max_memory_bytes: options.max_memory_bytes,
+                ..Options::default()
             };
             self.stages.run_passes(&self.console, model, &options)?;
         }

@@ -45,7 +45,11 @@ pub fn specialize(graph: &Graph, sets: &[(String, i64)], file: &str) -> Result<G
             ));
         }
     }
-    graph
-        .specialize(&values)
-        .map_err(|e| Failure::at(Code::Invalid, file, format!("under the sizes of --set: {e}")))
+    graph.specialize(&values).map_err(|e| {
+        let value = e
+            .origin
+            .value_name()
+            .map_or(String::new(), |v| format!("{v} at {}: ", e.origin));
+        Failure::at(Code::Invalid, file, format!("under the sizes of --set: {value}{e}"))
+    })
 }

@@ -1,12 +1,11 @@
 //! The variable `TLC`: what the compiler shows of its work.
 
 use std::fmt::Write;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use tlc_ir::Graph;
-use tlc_ir::graph::verify::verify;
 use tlc_passes::Compiled;
-use tlc_passes::pipeline::{Options, Pass, run_pass};
+use tlc_passes::pipeline::{Options, PASSES, Ran, rewrite};
 
 use crate::console::Console;
 use crate::emit;
@@ -39,9 +38,9 @@ impl Stages {
             match (key, value) {
                 ("print", value) => {
                     let name = value.strip_prefix("after:").unwrap_or_default();
-                    let known = name == "all" || LATE.contains(&name) || Pass::ALL.iter().any(|p| p.name() == name);
+                    let known = name == "all" || LATE.contains(&name) || PASSES.iter().any(|p| p.name() == name);
                     if !known {
-                        let names = Pass::ALL
+                        let names = PASSES
                             .iter()
                             .map(|p| p.name())
                             .chain(LATE)
@@ -105,26 +104,25 @@ impl Stages {
     /// Runs the graph passes one by one, for show.
     pub fn run_passes(&self, console: &Console, model: &Model, options: &Options) -> Result<(), Failure> {
         self.dump("00-graph.tlir", &model.graph.to_string())?;
-        let mut current: Option<Graph> = None;
-        for (number, &pass) in options.pipeline.0.iter().enumerate() {
-            let before = current.as_ref().unwrap_or(&model.graph);
-            let after = run_pass(pass, before, options, &mut Vec::new())
-                .map_err(|e| Failure::build(&model.file, &tlc::BuildError::Pass(e)))?;
-            let text = after.to_string();
-            if self.prints(pass.name()) {
-                console.note(&format!("// after {pass}\n{text}", pass = pass.name()));
+        let options = Options {
+            verify_passes: self.verify,
+            ..options.clone()
+        };
+        let mut shown = Ok(());
+        let mut show = |ran: Ran<'_>| {
+            let (pass, text) = (ran.pass.name(), ran.after.to_string());
+            if self.prints(pass) {
+                console.note(&format!("// after {pass}\n{text}"));
             }
-            self.dump(&format!("{:02}-{}.tlir", number + 1, pass.name()), &text)?;
-            if self.verify {
-                let errors = verify(&after);
-                if let Some(first) = errors.first() {
-                    let message = format!("after {}: {first} (one of {} errors)", pass.name(), errors.len());
-                    return Err(Failure::at(Code::Bug, &model.file, message));
-                }
+            shown = self.dump(&format!("{:02}-{pass}.tlir", ran.number + 1), &text);
+            match shown {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(_) => ControlFlow::Break(()),
             }
-            current = Some(after);
-        }
-        Ok(())
+        };
+        rewrite(&model.graph, &options, &mut Vec::new(), &mut show)
+            .map_err(|e| Failure::build(&model.file, &tlc::BuildError::Pass(e)))?;
+        shown
     }
 
     /// Shows what follows the graph passes.

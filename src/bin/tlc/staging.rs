@@ -1,20 +1,94 @@
 //! Output files: written beside their final name, then renamed, so that a failed or interrupted run leaves none.
 //!
-//! Invariants: every temporary file, and every directory made for it, is registered as it is made and until it is
-//! renamed, kept or removed; the handler of Ctrl-C removes what is registered; a set of files is renamed only when all of them are complete.
+//! Invariants:
+//! - Every temporary file, and every directory made for it, is registered as it is made and until it is renamed, kept or
+//!   removed. Whatever ends the process early (Ctrl-C, SIGTERM, no memory) removes what is registered.
+//! - A set of files is renamed only when all of them are complete, and never once the process is ending.
+//! - Files are written in pieces: the system removes no file in the middle of a write, and a write of gigabytes would
+//!   keep the process that long.
+//! - Nothing is allocated while the list of files is locked.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tlc_runtime::process;
 
 use crate::failure::{Code, Failure};
 
 static TEMPORARY: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
+/// Set as the process begins to end: nothing is written or renamed from then on.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// The most that one write of a file takes, in bytes.
+const PIECE_BYTES: usize = 1 << 20;
+
 fn temporary() -> MutexGuard<'static, Vec<PathBuf>> {
     TEMPORARY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The list, with room for one more.
+fn temporary_with_room() -> MutexGuard<'static, Vec<PathBuf>> {
+    loop {
+        let files = temporary();
+        let (len, capacity) = (files.len(), files.capacity());
+        if len < capacity {
+            return files;
+        }
+        drop(files);
+        let mut larger = Vec::with_capacity(2 * capacity + 16);
+        let mut files = temporary();
+        if files.len() < larger.capacity() {
+            larger.append(&mut files);
+            let smaller = std::mem::replace(&mut *files, larger);
+            drop(files);
+            drop(smaller);
+        }
+    }
+}
+
+/// Stops this thread for good if the process is ending; another one ends it.
+fn stop_if_ending() {
+    while ENDING.load(Ordering::SeqCst) {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// What a file's bytes go through: pieces, as long as the process is not ending.
+struct Pieces(File);
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        stop_if_ending();
+        self.0.write(&bytes[..bytes.len().min(PIECE_BYTES)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+fn remove(files: &[PathBuf]) {
+    files.iter().for_each(|f| drop(fs::remove_file(f)));
+    // Then directories, innermost first; one that someone else has written to stays.
+    files.iter().rev().for_each(|d| drop(fs::remove_dir(d)));
+}
+
+/// Removes temporary files where the process ends for want of memory: this thread may hold any lock.
+pub fn clean_up_without_memory() {
+    ENDING.store(true, Ordering::SeqCst);
+    crate::isolated::end_without_memory();
+    // Others hold the list for a moment only.
+    for _ in 0..100 {
+        if let Ok(files) = TEMPORARY.try_lock() {
+            return remove(&files);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// The exit code of a run that Ctrl-C ended, as shells number it.
@@ -23,13 +97,13 @@ pub const INTERRUPTED: i32 = 130;
 /// Removes temporary files when the process is interrupted or told to end.
 pub fn clean_up_on_signals() {
     let handler = || {
+        ENDING.store(true, Ordering::SeqCst);
         crate::isolated::end();
         let files = temporary();
-        files.iter().for_each(|f| drop(fs::remove_file(f)));
-        // Then directories, innermost first; one that someone else has written to stays.
-        files.iter().rev().for_each(|d| drop(fs::remove_dir(d)));
-        // The lock is held on purpose: nobody registers another file on the way out.
-        std::process::exit(INTERRUPTED);
+        remove(&files);
+        // The lock is held on purpose: nobody registers another file on the way out. What the other threads are in the
+        // middle of is not waited for.
+        process::exit_at_once(INTERRUPTED);
     };
     // Where no handler can be set, only the cleaning up is lost.
     let _ = ctrlc::set_handler(handler);
@@ -77,11 +151,14 @@ impl Outputs {
             .collect();
         missing.reverse();
         for part in missing {
-            match fs::create_dir(part) {
-                Ok(()) => {
-                    temporary().push(part.to_path_buf());
-                    self.created.push(part.to_path_buf());
-                }
+            let (own, listed) = (part.to_path_buf(), part.to_path_buf());
+            self.created.reserve(1);
+            let made = {
+                let mut files = temporary_with_room();
+                fs::create_dir(part).map(|()| files.push(listed))
+            };
+            match made {
+                Ok(()) => self.created.push(own),
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(Failure::writing(&part.display().to_string(), &e)),
             }
@@ -102,7 +179,7 @@ impl Outputs {
         let target = match fs::metadata(path) {
             // Devices and pipes have no beside.
             Ok(m) if !m.is_file() && !m.is_dir() => {
-                let mut out = BufWriter::new(File::options().write(true).open(path).map_err(failed)?);
+                let mut out = BufWriter::new(Pieces(File::options().write(true).open(path).map_err(failed)?));
                 return write(&mut out).and_then(|()| out.flush()).map_err(failed);
             }
             Ok(m) if m.is_dir() => return Err(failed(io::Error::other("is a directory; expected a file name"))),
@@ -114,13 +191,14 @@ impl Outputs {
         let number = COUNTER.fetch_add(1, Ordering::Relaxed);
         let name = format!(".tlc-{}-{number}.tmp", std::process::id());
         let temporary_path = target.parent().unwrap_or(Path::new("")).join(name);
-        temporary().push(temporary_path.clone());
+        let listed = temporary_path.clone();
+        temporary_with_room().push(listed);
         let staged = Staged {
             temporary: temporary_path,
             target,
             renamed: false,
         };
-        let mut out = BufWriter::new(File::create_new(&staged.temporary).map_err(failed)?);
+        let mut out = BufWriter::new(Pieces(File::create_new(&staged.temporary).map_err(failed)?));
         write(&mut out).and_then(|()| out.flush()).map_err(failed)?;
         self.staged.push(staged);
         Ok(())
@@ -128,11 +206,19 @@ impl Outputs {
 
     /// Gives all files their names.
     pub fn commit(mut self) -> Result<(), Failure> {
-        let mut new: Vec<PathBuf> = Vec::new();
+        let mut new: Vec<PathBuf> = Vec::with_capacity(self.staged.len());
+        // Held until all have their names: who ends the process finds none of them or all.
+        let files = temporary();
+        if ENDING.load(Ordering::SeqCst) {
+            drop(files);
+            stop_if_ending();
+            unreachable!("the process is ending");
+        }
         for staged in &mut self.staged {
             let existed = staged.target.exists();
             if let Err(e) = fs::rename(&staged.temporary, &staged.target) {
                 new.iter().for_each(|f| drop(fs::remove_file(f)));
+                drop(files);
                 return Err(Failure::writing(&staged.target.display().to_string(), &e));
             }
             staged.renamed = true;
@@ -140,6 +226,7 @@ impl Outputs {
                 new.push(staged.target.clone());
             }
         }
+        drop(files);
         let created = std::mem::take(&mut self.created);
         temporary().retain(|f| !created.contains(f));
         Ok(())

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use tlc::explain::step_costs;
-use tlc::{Executable, HostTensor, Input, OutputMut, RunError, StepTime};
+use tlc::explain::step_costs_of_call;
+use tlc::{Executable, HostTensor, Input, LoopTime, OutputMut, RunError, StepTime};
 use tlc_ir::{DType, Target};
 
 use crate::args::ModelArgs;
@@ -14,8 +14,10 @@ use crate::session::{Model, Session};
 
 /// A compiled model with its data and buffers for its results.
 pub struct Prepared {
-    /// The model; sizes that its inputs bind are in the graph.
+    /// The model.
     pub model: Model,
+    /// What the inputs' shapes say of the plan's symbols; `None` where data decides.
+    pub sizes: Vec<Option<i64>>,
     /// The executable.
     pub executable: Executable,
     /// How long compiling took.
@@ -37,6 +39,7 @@ impl Prepared {
         let shapes = executable
             .output_shapes(&given)
             .map_err(|e| Failure::run(&model.file, &e))?;
+        let sizes = executable.sizes(&given).map_err(|e| Failure::run(&model.file, &e))?;
         drop(given);
         let types: Vec<DType> = executable.plan().outputs.iter().map(|o| o.ty.dtype).collect();
         let made = types.iter().zip(&shapes).map(|(&d, s)| HostTensor::zeros(d, s));
@@ -45,6 +48,7 @@ impl Prepared {
             .map_err(|e| Failure::at(Code::Limit, &model.file, e.to_string()))?;
         Ok(Prepared {
             model,
+            sizes,
             executable,
             compile,
             inputs,
@@ -85,34 +89,66 @@ impl Prepared {
         })
     }
 
-    /// Median nanoseconds of each step of a warm call.
-    pub fn steps(&mut self, time: Duration) -> Result<Vec<f64>, Failure> {
+    /// Median nanoseconds of each step of a warm call, of those in loops too.
+    pub fn steps(&mut self, time: Duration) -> Result<Times, Failure> {
         const MIN_RUNS: usize = 5;
-        let times = self.with(|executable, inputs, outputs| {
+        let (times, loops) = self.with(|executable, inputs, outputs| {
             executable.run_into(inputs, outputs)?;
             let mut times: Vec<StepTime> = Vec::new();
+            let mut loops: Vec<Vec<LoopTime>> = Vec::new();
             let begin = Instant::now();
-            let mut runs = 0;
-            while runs < MIN_RUNS || (begin.elapsed() < time && runs < 10_000 && times.len() < 10_000_000) {
-                executable.run_profiled(inputs, outputs, &mut times)?;
-                runs += 1;
+            while loops.len() < MIN_RUNS || (begin.elapsed() < time && loops.len() < 10_000 && times.len() < 10_000_000)
+            {
+                loops.push(executable.run_profiled(inputs, outputs, &mut times)?);
             }
-            Ok(times)
+            Ok((times, loops))
         })?;
+        let calls: Vec<&[LoopTime]> = loops.iter().map(|l| &l[..]).collect();
+        let loops = loop_medians(&calls);
         let mut per_step: Vec<Vec<f64>> = vec![Vec::new(); self.executable.plan().steps.len()];
         for t in times {
             if let Some(all) = per_step.get_mut(t.step) {
                 all.push(t.ns as f64);
             }
         }
-        Ok(per_step.into_iter().map(|mut all| median(&mut all)).collect())
+        Ok(Times {
+            steps: per_step.into_iter().map(|mut all| median(&mut all)).collect(),
+            loops,
+        })
     }
 
-    /// The least time of a call in nanoseconds, by the machine model, if every size is known.
-    pub fn floor_ns(&self, target: &Target) -> Option<f64> {
-        let costs = step_costs(self.executable.plan(), target);
-        costs.iter().map(|(_, c)| c.predicted_ns).sum()
+    /// The least time of a call in nanoseconds, by the machine model, if every size is known. The iterations of loops are
+    /// counted in a call.
+    pub fn floor_ns(&mut self, target: &Target) -> Result<Option<f64>, Failure> {
+        let loops = self.with(|executable, views, buffers| executable.run_profiled(views, buffers, &mut Vec::new()))?;
+        let costs = step_costs_of_call(self.executable.plan(), target, &self.sizes, &loops);
+        Ok(costs.iter().map(|(_, c)| c.predicted_ns).sum())
     }
+}
+
+/// What the steps of a call took.
+pub struct Times {
+    /// Nanoseconds of each step.
+    pub steps: Vec<f64>,
+    /// Medians of what was measured in the loops.
+    pub loops: Vec<LoopTime>,
+}
+
+/// The medians of what several calls measured in the same loops.
+fn loop_medians(calls: &[&[LoopTime]]) -> Vec<LoopTime> {
+    let middle = |of: &dyn Fn(&[LoopTime]) -> u64| {
+        let mut all: Vec<u64> = calls.iter().map(|c| of(c)).collect();
+        all.sort_unstable();
+        all[all.len() / 2]
+    };
+    let first = calls.first().copied().unwrap_or_default();
+    let one = |(k, one): (usize, &LoopTime)| LoopTime {
+        step: one.step,
+        iterations: middle(&|c| c[k].iterations),
+        steps: (0..one.steps.len()).map(|s| middle(&|c| c[k].steps[s])).collect(),
+        loops: loop_medians(&calls.iter().map(|c| &c[k].loops[..]).collect::<Vec<_>>()),
+    };
+    first.iter().enumerate().map(one).collect()
 }
 
 /// The median; 0 of nothing.

@@ -183,7 +183,13 @@ impl What {
 
     /// Has a process of its own do what the command line says.
     fn watched(&self, session: &Session) -> Result<Watched, Failure> {
-        let failed = |e: io::Error| Failure::new(Code::Bug, format!("a process of its own could not be run: {e}"));
+        let failed = |e: io::Error| {
+            let code = match e.kind() {
+                io::ErrorKind::OutOfMemory | io::ErrorKind::WouldBlock | io::ErrorKind::StorageFull => Code::Limit,
+                _ => Code::Bug,
+            };
+            Failure::new(code, format!("a process of its own could not be run: {e}"))
+        };
         // Where there is no room for its files, the work is done here.
         let (None, Ok(scratch)) = (Told::of_this_process(), Scratch::new()) else {
             return Ok(Watched::Here);
@@ -259,10 +265,12 @@ impl Prepared {
         };
         let case = verify::reduce(&self.case, budget, &mut fails);
         let made_up = verify::reduce::with_random_inputs(&case, session.global.seed);
-        let (case, made_up) = match made_up.filter(|c| fails(c)) {
+        let (mut case, made_up) = match made_up.filter(|c| fails(c)) {
             Some(made_up) => (made_up, true),
             None => (case, false),
         };
+        // It is written to a file of its own, whose numbers reports use.
+        case.graph.forget_names();
         let guilty = match &self.apart {
             // Once more, to know where that one crashes.
             Some(apart) if apart.crashes(&case, &self.options) => {
@@ -446,12 +454,11 @@ fn wrong_text(first: &Finding) -> String {
 
 /// Tells what is wrong.
 fn wrong(session: &Session, file: &str, first: &Finding, text: &str, value: &Value) -> Result<(), Failure> {
-    match session.console.json() {
-        true => session.console.json_result(value)?,
-        false => session.console.result(text)?,
+    if !session.console.json() {
+        session.console.result(text)?;
     }
     let message = format!("the compiled graph is wrong: {first}");
-    Err(Failure::at(Code::Failed, file, message))
+    Err(Failure::at(Code::Failed, file, message).with_result(value.clone()))
 }
 
 fn operations(case: &Case) -> usize {

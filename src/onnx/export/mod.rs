@@ -283,11 +283,11 @@ impl<'w, 'g> Writer<'w, 'g> {
         Ok(())
     }
 
-    /// Which node it is, for messages: its number among the graph's, its operation, and where that comes from.
+    /// Which node it is, for messages: its name in the graph's text, its operation, and where that comes from.
     fn place(&self, id: NodeId) -> String {
         let node = self.graph.node(id);
-        let what = format!("{id} {}", node.kind.name());
-        match &node.origin {
+        let what = format!("{} {}", self.graph.value_name(id), node.kind.name());
+        match node.origin.recorded() {
             Origin::Unknown => what,
             Origin::Named(name) => format!("{what} of node '{name}'"),
             origin => format!("{what} at {origin}"),
@@ -314,7 +314,7 @@ impl<'w, 'g> Writer<'w, 'g> {
         outputs: Vec<String>,
         attributes: Vec<(&'static str, Attribute)>,
     ) {
-        let base = match &self.graph.node(self.at).origin {
+        let base = match self.graph.node(self.at).origin.recorded() {
             Origin::Named(name) => name,
             _ => op,
         };
@@ -379,7 +379,7 @@ impl<'w, 'g> Writer<'w, 'g> {
         if let Some(name) = self.shared.data.get(&key).filter(|_| !data.is_empty()) {
             return name.clone();
         }
-        let base = match &self.graph.node(id).origin {
+        let base = match self.graph.node(id).origin.recorded() {
             Origin::Weights(name) | Origin::Named(name) => name.to_string(),
             _ => "data".into(),
         };

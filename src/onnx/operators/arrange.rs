@@ -5,6 +5,7 @@ use tlc_ir::DType;
 use crate::dim::Dim;
 use crate::onnx::call::{Answer, Call, one};
 use crate::onnx::refusal::{Outcome, invalid, unsupported};
+use crate::onnx::sizes::becomes_positive;
 use crate::onnx::value::Value;
 use crate::ops::slice::s;
 use crate::tensor::Tensor;
@@ -91,10 +92,21 @@ pub(super) fn unsqueeze(c: &mut Call<'_, '_, '_>) -> Answer {
 
 pub(super) fn expand(c: &mut Call<'_, '_, '_>) -> Answer {
     let x = c.tensor(0)?;
-    let Some(target) = c.input_dims(1)? else {
+    let Some(mut target) = c.input_dims(1)? else {
         return invalid("operand 1 is missing; expected the shape");
     };
-    one(x.broadcast_to(broadcast(&x.shape(), &target)))
+    // An extent that is at most 1 is 1, under a guard, where it meets one that may be more.
+    let graph = c.graph();
+    let own = x.shape();
+    let lead = own.len().saturating_sub(target.len());
+    let behind = target.len().saturating_sub(own.len());
+    for (from, to) in own.iter().skip(lead).zip(target.iter_mut().skip(behind)) {
+        let most = |d: &Dim| graph.with_ir(|ir| d.expr().interval(ir)).hi;
+        if to.as_const().is_none() && most(to) == 1 && most(from) > 1 && becomes_positive(&graph, to) {
+            *to = 1.into();
+        }
+    }
+    one(x.broadcast_to(broadcast(&own, &target)))
 }
 
 /// The shape that both broadcast to; extents that differ are left for the recording to refuse.
@@ -285,24 +297,31 @@ pub(super) fn pad(c: &mut Call<'_, '_, '_>) -> Answer {
         },
     };
     // Negative padding takes away.
+    let graph = c.graph();
+    let mut wanted = x.shape();
     let mut x = x;
+    let mut open = false;
     for (axis, (lo, hi)) in each.iter_mut().enumerate() {
-        let cut = |d: &Dim| d.as_const().filter(|&n| n < 0).map_or(0, |n| n.saturating_neg());
-        let (a, b) = (cut(lo), cut(hi));
-        if a > 0 || b > 0 {
-            let end = x.dim(axis as i64) - b;
-            x = x.slice_axis(axis as i64, Dim::from(a)..end);
-        }
-        let keep = |d: &Dim| {
-            if d.as_const().is_some_and(|n| n < 0) {
-                Dim::from(0)
-            } else {
-                d.clone()
+        wanted[axis] = &wanted[axis] + &*lo + &*hi;
+        let mut less = [Dim::from(0), Dim::from(0)];
+        for (less, d) in less.iter_mut().zip([lo, hi]) {
+            let range = graph.with_ir(|ir| d.expr().interval(ir));
+            if range.lo >= 0 {
+                continue;
             }
-        };
-        (*lo, *hi) = (keep(lo), keep(hi));
+            // Which of both it is may only be known with the symbols.
+            open |= range.hi > 0;
+            *less = (Dim::from(0) - &*d).max(0);
+            *d = d.max(0);
+        }
+        let [before, behind] = less;
+        if before.as_const() != Some(0) || behind.as_const() != Some(0) {
+            let end = x.dim(axis as i64) - behind;
+            x = x.slice_axis(axis as i64, before..end);
+        }
     }
-    one(x.pad(&each, fill))
+    let padded = x.pad(&each, fill);
+    one(if open { padded.reshape(wanted) } else { padded })
 }
 
 /// Padding with the tensor's own elements.
@@ -395,20 +414,33 @@ fn blocks(x: &Tensor, block: i64) -> Outcome<()> {
 }
 
 pub(super) fn trilu(c: &mut Call<'_, '_, '_>) -> Answer {
+    /// An offset beyond every axis is as good as any.
+    const FAR: i64 = 1 << 40;
     let x = c.tensor(0)?;
-    let k = match c.input_ints(1)?.as_deref() {
-        None => 0,
-        // An offset beyond every axis is as good as any.
-        Some([k]) => (*k).clamp(-(1 << 40), 1 << 40),
-        Some(other) => return invalid(format!("{} offsets; expected one", other.len())),
-    };
     if x.rank() < 2 {
         return invalid(format!("rank {}; expected at least 2", x.rank()));
     }
-    one(match c.flag("upper", true)? {
-        true => x.triu(k),
-        false => x.tril(k),
-    })
+    let upper = c.flag("upper", true)?;
+    let known = match c.value(1) {
+        None => Some(0),
+        Some(value) => match c.importer.known(value) {
+            Some(k) if k.len() == 1 && k.dtype().is_int() => Some(k.get(0).as_i64().clamp(-FAR, FAR)),
+            Some(k) => return invalid(format!("{} offsets of {}; expected one integer", k.len(), k.dtype())),
+            None => None,
+        },
+    };
+    if let Some(k) = known {
+        return one(if upper { x.triu(k) } else { x.tril(k) });
+    }
+    let k = c.tensor(1)?.reshape(()).cast(DType::I64).maximum(-FAR).minimum(FAR);
+    let place = |axis: i64| c.graph().iota([x.dim(-2), x.dim(-1)], axis, DType::I64);
+    let (diagonal, column) = (place(0) + k, place(1));
+    let keeps = if upper {
+        column.ge(diagonal)
+    } else {
+        column.le(diagonal)
+    };
+    one(keeps.select(&x, x.dtype().zero()))
 }
 
 pub(super) fn center_crop_pad(c: &mut Call<'_, '_, '_>) -> Answer {

@@ -5,7 +5,7 @@ use tlc_ir::{DType, HostTensor};
 use crate::dim::Dim;
 use crate::onnx::call::{Answer, Call, one};
 use crate::onnx::refusal::{Refusal, invalid, unsupported};
-use crate::onnx::value::Value;
+use crate::onnx::value::{Value, size_value};
 use tlc_formats::ErrorKind;
 use tlc_formats::onnx::AttributeKind;
 
@@ -18,8 +18,10 @@ fn too_large(e: tlc_ir::tensor::TensorError) -> Refusal {
 
 pub(super) fn constant(c: &mut Call<'_, '_, '_>) -> Answer {
     let graph = c.graph();
-    let Some(a) = c.node.attributes().next() else {
-        return invalid("no attribute; expected the value");
+    let mut given = c.node.attributes().filter(|a| !a.name().starts_with("__"));
+    let (Some(a), None) = (given.next(), given.next()) else {
+        let known = c.node.attributes().count();
+        return invalid(format!("{known} attributes; expected one, the value"));
     };
     let Some(a) = c.attribute(a.name()) else {
         return invalid("an attribute that the call does not give; expected the value");
@@ -88,19 +90,19 @@ pub(super) fn eye_like(c: &mut Call<'_, '_, '_>) -> Answer {
 pub(super) fn range(c: &mut Call<'_, '_, '_>) -> Answer {
     let dtype = c.required(0)?.dtype();
     let graph = c.graph();
-    if let [Some(start), Some(limit), Some(step)] = [
-        c.input_dims_if_carried(0),
-        c.input_dims_if_carried(1),
-        c.input_dims_if_carried(2),
-    ] && let Some(step) = step.as_const().filter(|&n| n != 0 && n != i64::MIN)
+    let counts = dtype.is_int() || matches!(dtype, DType::F32 | DType::F64);
+    if let [Some(start), Some(limit), Some(step)] = [0, 1, 2].map(|i| c.input_whole(i).filter(|_| counts))
+        && (1..3).all(|i| c.value(i).is_some_and(|v| v.dtype() == dtype))
+        && let Some(step) = step.as_const().filter(|&n| n != 0 && n != i64::MIN)
     {
         let span = if step > 0 { &limit - &start } else { &start - &limit };
         let count = graph.simplify(span.max(0).div_ceil(step.abs()).expr());
         let places = graph.range(Dim::from(count), dtype);
-        let first = graph
-            .dim_value(&start, dtype)
-            .or_else(|(problem, _)| invalid(problem))?;
-        let scaled = if step == 1 { places } else { places * step };
+        let first = size_value(&graph, &start, dtype)?;
+        let scaled = match step {
+            1 => places,
+            step => places * graph.scalar(tlc_ir::Scalar::from_f64(dtype, step as f64), dtype),
+        };
         return one(if start.as_const() == Some(0) {
             scaled
         } else {

@@ -1,4 +1,4 @@
-//! Gathers and scatters. Negative indices count from the end.
+//! Gathers and scatters. Negative indices count from the end; constant ones outside of their axis are refused.
 
 use tlc_ir::DType;
 use tlc_ir::graph::ScatterOp;
@@ -25,9 +25,33 @@ fn from_start(indices: &Tensor, extent: &Dim) -> Outcome<Tensor> {
     Ok(indices.lt(0).select(&indices + n, &indices))
 }
 
+/// Refuses constant indices, which are operand 1, that lie outside of their axes: `extents` are those of the axes that its elements
+/// index in turn. Where data decides, what lies outside reads zero and is not written.
+fn within(c: &Call<'_, '_, '_>, extents: &[Dim]) -> Outcome<()> {
+    let Some(known) = c.importer.known(c.required(1)?) else {
+        return Ok(());
+    };
+    if !known.dtype().is_int() {
+        return Ok(());
+    }
+    for (k, extent) in extents.iter().enumerate() {
+        let Some(n) = extent.as_const() else { continue };
+        let mut along = (k..known.len()).step_by(extents.len()).map(|i| known.get(i).as_i64());
+        if let Some(index) = along.find(|i| !(-n..n).contains(i)) {
+            return invalid(format!(
+                "index {index} into an axis of {n} elements; expected {} to {}",
+                -n,
+                n - 1
+            ));
+        }
+    }
+    Ok(())
+}
+
 pub(super) fn gather(c: &mut Call<'_, '_, '_>) -> Answer {
     let (x, indices) = (c.tensor(0)?, c.tensor(1)?);
     let axis = c.axis(c.int("axis", 0)?, x.rank())? as i64;
+    within(c, &[x.dim(axis)])?;
     one(x.take_from_start(&from_start(&indices, &x.dim(axis))?, axis))
 }
 
@@ -50,6 +74,7 @@ pub(super) fn gather_elements(c: &mut Call<'_, '_, '_>) -> Answer {
         return invalid(format!("ranks {} and {}; expected one rank", x.rank(), indices.rank()));
     }
     let axis = c.axis(c.int("axis", 0)?, x.rank())?;
+    within(c, &[x.dim(axis as i64)])?;
     let all = coordinates(&indices, axis, &x.dim(axis as i64))?;
     one(x.gather(&every_axis(&x), &all.iter().collect::<Vec<_>>()))
 }
@@ -71,12 +96,13 @@ pub(super) fn scatter_elements(c: &mut Call<'_, '_, '_>) -> Answer {
         return invalid("data, indices and updates do not belong together; expected one rank and one element type");
     }
     let axis = c.axis(c.int("axis", 0)?, x.rank())?;
+    within(c, &[x.dim(axis as i64)])?;
     let all = coordinates(&indices, axis, &x.dim(axis as i64))?;
     one(x.scatter(&every_axis(&x), &all.iter().collect::<Vec<_>>(), &updates, how(c)?))
 }
 
 /// The last axis of `indices` as coordinates of the axes of `x` from `batch` on.
-fn nd(x: &Tensor, indices: &Tensor, batch: usize) -> Outcome<Vec<Tensor>> {
+fn nd(c: &Call<'_, '_, '_>, x: &Tensor, indices: &Tensor, batch: usize) -> Outcome<Vec<Tensor>> {
     let Some(depth) = indices.shape().last().and_then(Dim::as_const) else {
         return unsupported("indices whose last extent is symbolic; expected a number");
     };
@@ -86,6 +112,7 @@ fn nd(x: &Tensor, indices: &Tensor, batch: usize) -> Outcome<Vec<Tensor>> {
             x.rank()
         ));
     }
+    within(c, &x.shape()[batch..batch + depth as usize])?;
     let mut all = vec![];
     let places: Vec<Dim> = indices.shape()[..indices.rank() - 1].to_vec();
     for a in 0..batch {
@@ -104,7 +131,7 @@ pub(super) fn gather_nd(c: &mut Call<'_, '_, '_>) -> Answer {
     if !(0..x.rank().min(indices.rank()) as i64).contains(&batch) {
         return invalid(format!("batch_dims {batch}; expected fewer than the rank"));
     }
-    let all = nd(&x, &indices, batch as usize)?;
+    let all = nd(c, &x, &indices, batch as usize)?;
     let axes: Vec<i64> = (0..all.len() as i64).collect();
     one(x.gather(&axes, &all.iter().collect::<Vec<_>>()))
 }
@@ -116,7 +143,7 @@ pub(super) fn scatter_nd(c: &mut Call<'_, '_, '_>) -> Answer {
             "data, indices and updates do not belong together; expected one element type and indices of rank 1 or more",
         );
     }
-    let all = nd(&x, &indices, 0)?;
+    let all = nd(c, &x, &indices, 0)?;
     let axes: Vec<i64> = (0..all.len() as i64).collect();
     one(x.scatter(&axes, &all.iter().collect::<Vec<_>>(), &updates, how(c)?))
 }

@@ -46,6 +46,10 @@ pub(super) fn einsum(c: &mut Call<'_, '_, '_>) -> Answer {
         return invalid("no operands; expected at least one");
     }
     let equation: String = equation.chars().filter(|c| !c.is_whitespace()).collect();
+    // Recorded expressions take any character as a label; ONNX has letters alone.
+    if let Some(c) = equation.chars().find(|&c| !c.is_alphabetic() && !",.->".contains(c)) {
+        return invalid(format!("{c:?} in the equation; expected letters, `...`, `,` and `->`"));
+    }
     one(crate::einsum(&equation, &all.iter().collect::<Vec<_>>()))
 }
 

@@ -22,5 +22,6 @@ mod reduction;
 mod resample;
 mod sampling;
 mod signal;
+pub(super) mod signatures;
 mod sorting;
 pub(super) mod table;

@@ -6,9 +6,11 @@
 //! - [`verify`] adds what must hold for all values of symbols and variables: accesses inside their memory, disjoint writes
 //!   of parallel iterations. Such a fact is proven, or refuted by an example (an error), or neither: then it is listed as
 //!   unproven, which is not an error.
+//! - [`refute`] looks for errors alone, at the ends of loops, which is what every compilation can afford.
 
 mod prove;
 mod races;
+mod refute;
 mod threads;
 
 use std::fmt;
@@ -22,6 +24,7 @@ use crate::scalar::ScalarTypeError;
 
 pub use prove::Example;
 pub(crate) use prove::nonnegative;
+pub use refute::refute;
 
 /// Where in a kernel: statement numbers from the body inwards. Empty for the kernel's tables.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]

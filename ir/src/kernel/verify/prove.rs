@@ -39,7 +39,7 @@ impl fmt::Display for Example {
 const ENUMERATED: usize = 1 << 14;
 
 /// Nodes of the expressions that one proof looks at: cases multiply, and each costs as much as its expression is large.
-const NODES: usize = 1 << 15;
+pub(super) const NODES: usize = 1 << 15;
 
 /// Checks that every unconditional access is inside its memory.
 pub(super) fn accesses(kernel: &Kernel, report: &mut Report) {
@@ -112,7 +112,12 @@ impl Walk<'_, '_> {
 
 /// True if the expression is certainly not negative.
 pub(crate) fn nonnegative(e: &IndexExpr, bounds: &dyn Bounds) -> bool {
-    by_cases(e, bounds, 6, &mut { NODES })
+    nonnegative_within(e, bounds, NODES)
+}
+
+/// As [`nonnegative`], looking at so many nodes of expressions at most.
+pub(super) fn nonnegative_within(e: &IndexExpr, bounds: &dyn Bounds, mut nodes: usize) -> bool {
+    by_cases(e, bounds, 6, &mut nodes)
 }
 
 /// As [`IndexExpr::proves_nonnegative`], with loop ends put in for variables and minima and maxima split into cases.
@@ -124,6 +129,9 @@ fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32, left: &mut usize) ->
         return false;
     }
     *left = left.saturating_sub(e.size() as usize);
+    if let Some(e) = recombined(e) {
+        return by_cases(&e, bounds, depth - 1, left);
+    }
     let (terms, _) = e.linear();
     for (t, c) in &terms {
         let IndexExpr::Node(n) = t else { continue };
@@ -206,6 +214,22 @@ fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32, left: &mut usize) ->
         }
     }
     false
+}
+
+/// The sum with `k * (x mod b) + k * b * floor(x / b)` as `k * x`, if it has such terms: what the loops over the whole pieces of
+/// a range and over the rest of it come to together.
+fn recombined(e: &IndexExpr) -> Option<IndexExpr> {
+    let (terms, _) = e.linear();
+    terms.iter().find_map(|(rest, k)| {
+        let IndexExpr::Node(n) = rest else { return None };
+        let IndexNode::Mod(x, b) = &**n else { return None };
+        let all = k.checked_mul(b.as_const()?)?;
+        let whole = IndexExpr::floor_div(x, b);
+        terms.iter().any(|(t, c)| *c == all && *t == whole).then(|| {
+            let (rest, whole) = (rest.clone() * IndexExpr::Const(*k), whole * IndexExpr::Const(all));
+            e.clone() - rest - whole + x.clone() * IndexExpr::Const(*k)
+        })
+    })
 }
 
 /// A fact of one iteration, under symbol values and a lookup of variables; `None` where an expression has no value.

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use rustc_hash::FxHashMap;
 
 use crate::index::{IndexExpr, IndexNode, VarId};
-use crate::kernel::verify::prove::{nonnegative, search};
+use crate::kernel::verify::prove::{NODES, nonnegative_within, search};
 use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
 use crate::kernel::visit::walk;
 use crate::kernel::{Access, Bind, Kernel, Memory, Stmt};
@@ -47,7 +47,7 @@ pub(super) fn parallel_writes(kernel: &Kernel, report: &mut Report) {
         }
         let mut touches = Vec::new();
         collect(body, Memory::Param(p), &mut vec![*var], false, &mut touches);
-        if !touches.iter().any(|t| t.writes) || separate(kernel, *var, &touches) {
+        if !touches.iter().any(|t| t.writes) || separate(kernel, *var, &touches, NODES) {
             continue;
         }
         let (proven, mut example) = enumerate(kernel, *var, &touches);
@@ -159,8 +159,9 @@ fn determined(what: &IndexExpr, atoms: &[(IndexExpr, i64)], kernel: &Kernel) -> 
     })
 }
 
-/// True if different values of the parallel variable certainly touch different elements.
-pub(super) fn separate(kernel: &Kernel, var: VarId, touches: &[Touch]) -> bool {
+/// True if different values of the parallel variable certainly touch different elements. `nodes` of expressions are looked at
+/// for each proof, at most.
+pub(super) fn separate(kernel: &Kernel, var: VarId, touches: &[Touch], nodes: usize) -> bool {
     let mut shared: Option<Vec<(IndexExpr, i64)>> = None;
     let mut rests = Vec::new();
     for t in touches {
@@ -172,7 +173,7 @@ pub(super) fn separate(kernel: &Kernel, var: VarId, touches: &[Touch]) -> bool {
                 shared = Some(found);
                 rests.push(rest);
             }
-            None => return separate_symbolic(kernel, var, touches),
+            None => return separate_symbolic(kernel, var, touches, nodes),
         }
     }
     let Some(shared) = shared else { return true };
@@ -196,7 +197,7 @@ pub(super) fn separate(kernel: &Kernel, var: VarId, touches: &[Touch]) -> bool {
         span += stride * range;
         fits
     });
-    let symbolic = || separate_symbolic(kernel, var, touches);
+    let symbolic = || separate_symbolic(kernel, var, touches, nodes);
     (ordered && determined(&var.into(), &shared, kernel)) || symbolic()
 }
 
@@ -211,17 +212,28 @@ pub(super) fn parts(index: &IndexExpr) -> (IndexExpr, IndexExpr) {
     parts
 }
 
-/// `index = stride * var + rest` with a symbolic stride that the rest stays below. What does not vary at all may be any
+/// The stride of a variable in an index, and the rest, which may mention the variable as well: where a block is cut short it does.
+fn stride_of(index: &IndexExpr, var: VarId) -> Option<(IndexExpr, IndexExpr)> {
+    index.affine_in(var).or_else(|| {
+        let (terms, _) = index.linear();
+        let (_, k) = terms.iter().find(|(t, _)| t.as_var() == Some(var))?;
+        let stride = IndexExpr::Const(*k);
+        Some((stride.clone(), index.clone() - stride * var.into()))
+    })
+}
+
+/// `index = stride * var + rest` with a stride, maybe symbolic, that the rest stays below. What does not vary at all may be any
 /// offset, if all accesses share it.
-fn separate_symbolic(kernel: &Kernel, var: VarId, touches: &[Touch]) -> bool {
-    let split: Option<Vec<(IndexExpr, IndexExpr)>> = touches.iter().map(|t| t.index.affine_in(var)).collect();
+fn separate_symbolic(kernel: &Kernel, var: VarId, touches: &[Touch], nodes: usize) -> bool {
+    let split: Option<Vec<(IndexExpr, IndexExpr)>> = touches.iter().map(|t| stride_of(&t.index, var)).collect();
     let Some(split) = split else { return false };
     let stride = split[0].0.clone();
     if stride.interval(kernel).lo < 0 || split.iter().any(|s| s.0 != stride) {
         return false;
     }
     let below = |moving: &IndexExpr| {
-        nonnegative(moving, kernel) && nonnegative(&(stride.clone() - moving.clone() - IndexExpr::ONE), kernel)
+        let room = stride.clone() - moving.clone() - IndexExpr::ONE;
+        nonnegative_within(moving, kernel, nodes) && nonnegative_within(&room, kernel, nodes)
     };
     let fixed = parts(&split[0].1).0;
     split.iter().all(|s| below(&s.1))
@@ -257,6 +269,19 @@ fn enumerate(kernel: &Kernel, var: VarId, touches: &[Touch]) -> (bool, Option<Ex
         }
     }
     (complete, None)
+}
+
+/// Variables whose values come from data.
+pub(super) fn clamped(body: &[Stmt]) -> Vec<VarId> {
+    let mut out = Vec::new();
+    for s in body {
+        match s {
+            Stmt::Clamp { var, .. } => out.push(*var),
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } => out.extend(clamped(body)),
+            _ => {}
+        }
+    }
+    out
 }
 
 pub(super) fn is_clamped(body: &[Stmt], var: VarId) -> bool {

@@ -244,3 +244,58 @@ fn lanes_do_not_accumulate_into_one_element() {
     ];
     assert_eq!(rules(&k), [Rule::LanesCollide { lanes: l, memory: r }]);
 }
+
+#[test]
+fn what_is_refuted_at_the_ends_of_loops_needs_no_proof() {
+    let n = IndexExpr::from(SymId(0));
+    let sizes = [vec![1], vec![7], vec![37]];
+    for bind in [Bind::Serial, Bind::Parallel] {
+        let right = negate(n.clone(), n.clone(), bind, vec![(0, 100)]);
+        assert_eq!(refute(&right, &sizes), None);
+        let short = negate(n.clone(), n.clone() - 1.into(), bind, vec![(1, 100)]);
+        let found = refute(&short, &sizes).expect("the last element is outside");
+        assert!(matches!(found.rule, Rule::OutOfBounds { .. }), "{found}");
+        // Values under which nothing is launched refute nothing.
+        let half = IndexExpr::floor_div(&n, &2.into());
+        let other = negate(half.clone(), half, bind, vec![(0, 100)]);
+        assert_eq!(refute(&other, &[]), None);
+    }
+    // Blocks of which the last is cut short: nothing is outside, and no two share an element.
+    let mut k = negate(1000.into(), 1000.into(), Bind::Serial, vec![]);
+    let block = k.new_var(IndexExpr::Const(4));
+    let left = IndexExpr::min(
+        &256.into(),
+        &(IndexExpr::Const(1000) - IndexExpr::from(block) * 256.into()),
+    );
+    k.extents[0] = left;
+    let at = IndexExpr::from(block) * 256.into() + VarId(0).into();
+    let mut body = std::mem::take(&mut k.body);
+    let Stmt::Loop { body: inner, .. } = &mut body[0] else {
+        panic!("a loop")
+    };
+    for s in inner.iter_mut() {
+        match s {
+            Stmt::Let {
+                op: Op::Load { index, .. },
+                ..
+            }
+            | Stmt::Store { index, .. } => *index = at.clone(),
+            _ => {}
+        }
+    }
+    k.body = vec![Stmt::Loop {
+        var: block,
+        bind: Bind::Parallel,
+        body,
+    }];
+    assert_eq!(refute(&k, &[vec![]]), None);
+    assert_eq!(verify(&k), Report::default());
+    // A block that goes too far leaves the buffer, or meets the next one.
+    k.extents[0] = IndexExpr::Const(256);
+    let found = refute(&k, &[vec![]]).expect("the last block is too long");
+    assert!(matches!(found.rule, Rule::OutOfBounds { .. }), "{found}");
+    k.params.iter_mut().for_each(|p| p.len = IndexExpr::Const(2000));
+    k.extents[0] = IndexExpr::Const(257);
+    let found = refute(&k, &[vec![]]).expect("blocks overlap");
+    assert!(matches!(found.rule, Rule::ParallelConflict { .. }), "{found}");
+}

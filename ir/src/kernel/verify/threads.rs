@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::index::{IndexExpr, VarId};
-use crate::kernel::verify::prove::search;
+use crate::kernel::verify::prove::{NODES, search};
 use crate::kernel::verify::races::{Touch, collect, is_clamped, parts, separate};
 use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
 use crate::kernel::visit::{Effect, walk};
@@ -407,7 +407,7 @@ impl Check<'_> {
                 .iter_mut()
                 .for_each(|t| t.index = t.index.clone() - base.clone());
         }
-        separate(&kernel, first, &touches)
+        separate(&kernel, first, &touches, NODES)
     }
 
     /// An example of two threads that certainly race, if one was found.

@@ -1,0 +1,129 @@
+//! Where the nodes of a graph come from, and what reports call their values.
+
+use std::fmt;
+use std::panic::Location;
+use std::sync::Arc;
+
+use super::{Graph, NodeId, NodeKind};
+
+/// Where a node was recorded.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Origin {
+    /// Made by a pass.
+    #[default]
+    Unknown,
+    /// A line of the user's program.
+    Source(&'static Location<'static>),
+    /// A place in a text file, both counted from 1.
+    Text {
+        /// Line.
+        line: u32,
+        /// Column, in characters.
+        column: u32,
+    },
+    /// A node of an imported model, by its name.
+    Named(Arc<str>),
+    /// A tensor of that name in the weights of a model: data that its text only names.
+    Weights(Arc<str>),
+    /// A value of the graph that was read or recorded. Passes hand it on to what they make of that value, so that reports
+    /// of what became of a graph name values as its text does.
+    Value(Arc<NamedValue>),
+}
+
+/// A value's name in the text of its graph, and where it was recorded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NamedValue {
+    /// The name with its sigil, as in `%3`.
+    pub name: String,
+    /// Where it was recorded; no [`Origin::Value`].
+    pub recorded: Origin,
+}
+
+impl Origin {
+    /// A value of that name, recorded there. An origin that has a name keeps it.
+    pub fn named(self, name: impl FnOnce() -> String) -> Origin {
+        match self {
+            Origin::Value(_) => self,
+            recorded => Origin::Value(Arc::new(NamedValue { name: name(), recorded })),
+        }
+    }
+
+    /// Where it was recorded.
+    pub fn recorded(&self) -> &Origin {
+        match self {
+            Origin::Value(value) => &value.recorded,
+            other => other,
+        }
+    }
+
+    /// The value's name in the text of the graph that was read or recorded, with its sigil.
+    pub fn value_name(&self) -> Option<&str> {
+        match self {
+            Origin::Value(value) => Some(&value.name),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.recorded() {
+            Origin::Unknown => f.write_str("?"),
+            Origin::Source(l) => write!(f, "{}:{}:{}", l.file(), l.line(), l.column()),
+            Origin::Text { line, column } => write!(f, "{line}:{column}"),
+            Origin::Named(name) | Origin::Weights(name) => write!(f, "'{name}'"),
+            Origin::Value(value) => f.write_str(&value.name),
+        }
+    }
+}
+
+impl Graph {
+    /// A node's operation with its name and the place where it was recorded: `reshape %3 at 4:3`.
+    pub fn operation_at(&self, id: NodeId) -> String {
+        let node = self.nodes.get(id.index());
+        node.map_or_else(String::new, |n| self.placed(&n.kind, id, &n.origin))
+    }
+
+    pub(super) fn placed(&self, kind: &NodeKind, id: NodeId, origin: &Origin) -> String {
+        let name = match origin.value_name() {
+            Some(name) => name.to_string(),
+            None => self.numbered(id),
+        };
+        match origin.recorded() {
+            Origin::Unknown => format!("{} {name}", kind.name()),
+            Origin::Named(_) | Origin::Weights(_) => format!("{} {name} {origin}", kind.name()),
+            _ => format!("{} {name} at {origin}", kind.name()),
+        }
+    }
+
+    /// A value's name for messages: that of the text that the graph was read from, or that the recorded graph prints as. What
+    /// passes made of a value has that value's name.
+    pub fn value_name(&self, id: NodeId) -> String {
+        let Some(node) = self.nodes.get(id.index()) else {
+            return format!("%missing.{}", id.0);
+        };
+        let quoted = |name: &str| name.contains(|c: char| !c.is_alphanumeric() && c != '_' && c != '.');
+        match (node.origin.value_name(), &node.kind) {
+            (Some(name), _) => name.to_string(),
+            (None, NodeKind::Input { name, .. }) if quoted(name) => format!("%{name:?}"),
+            (None, NodeKind::Input { name, .. }) => format!("%{name}"),
+            (None, _) if self.derived => format!("%new.{}", id.0),
+            (None, _) => self.numbered(id),
+        }
+    }
+
+    /// The name of a value that is no input, as this graph's own text has it: inputs have no numbers.
+    fn numbered(&self, id: NodeId) -> String {
+        let inputs = self.inputs.partition_point(|i| *i < id);
+        format!("%{}", id.index() - inputs)
+    }
+
+    /// Forgets the names of the text that the graph was read from: values are called as this graph's own text calls them.
+    pub fn forget_names(&mut self) {
+        for node in &mut self.nodes {
+            if let Origin::Value(value) = &node.origin {
+                node.origin = value.recorded.clone();
+            }
+        }
+    }
+}

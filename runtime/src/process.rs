@@ -1,0 +1,186 @@
+//! What a program does where the system refuses it memory or room in a file. For programs alone: a library leaves its process
+//! as it is.
+//!
+//! Invariants, once a program uses [`EndingAllocator`] and has called [`install`]:
+//! - An allocation that fails ends the process with the exit code and the words of [`LastWords`], after its cleaning up,
+//!   unless it is made in [`fallibly`](tlc_ir::fallible::fallibly): then its maker handles it.
+//! - An abort while the system has no memory (a thread that cannot start, a stack that cannot grow) ends it likewise.
+//! - A write beyond the limit of a file's size is an error of that write, not the end of the process.
+//! - On the way out nothing waits for a lock that the ending thread may hold.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// How a program ends that has no memory.
+#[derive(Clone, Copy, Debug)]
+pub struct LastWords {
+    /// The exit code.
+    pub exit_code: i32,
+    /// What standard error gets: whole lines.
+    pub message: &'static str,
+    /// Called before the end, on the thread that has no memory: takes no lock that may be held, and allocates little. What it
+    /// allocates in vain ends the process at once.
+    pub clean_up: fn(),
+}
+
+static LAST_WORDS: OnceLock<LastWords> = OnceLock::new();
+
+/// The system's allocator; see the module's text for what it does where that has no memory.
+pub struct EndingAllocator;
+
+/// A failed allocation that nobody handles is the end.
+fn checked(start: *mut u8) -> *mut u8 {
+    if start.is_null() && !tlc_ir::fallible::is_fallible() {
+        end();
+    }
+    start
+}
+
+// SAFETY: every call goes to the system's allocator, with the caller's promises; what `checked` adds allocates nothing before
+// it ends the process.
+unsafe impl GlobalAlloc for EndingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises.
+        checked(unsafe { System.alloc(layout) })
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promises.
+        checked(unsafe { System.alloc_zeroed(layout) })
+    }
+
+    unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller's promises.
+        checked(unsafe { System.realloc(start, layout, size) })
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promises.
+        unsafe { System.dealloc(start, layout) }
+    }
+}
+
+/// Ends a process that has no memory.
+fn end() {
+    thread_local! {
+        static ENDING: Cell<bool> = const { Cell::new(false) };
+    }
+    static ENDED: AtomicBool = AtomicBool::new(false);
+    // Before the program has said how, the failure is its allocator's.
+    let Some(words) = LAST_WORDS.get() else { return };
+    let again = ENDING.try_with(|e| e.replace(true)).unwrap_or(true);
+    if again {
+        exit_at_once(words.exit_code);
+    }
+    if ENDED.swap(true, Ordering::SeqCst) {
+        // Another thread is at it.
+        loop {
+            std::thread::sleep(std::time::Duration::from_secs(1));
+        }
+    }
+    write_unbuffered(Stream::Error, words.message.as_bytes());
+    (words.clean_up)();
+    exit_at_once(words.exit_code);
+}
+
+/// A stream of the process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stream {
+    /// Standard output.
+    Output,
+    /// Standard error.
+    Error,
+}
+
+/// Writes to a stream without buffers, locks or memory. What cannot be written is lost.
+pub fn write_unbuffered(stream: Stream, bytes: &[u8]) {
+    #[cfg(unix)]
+    {
+        let file = match stream {
+            Stream::Output => libc::STDOUT_FILENO,
+            Stream::Error => libc::STDERR_FILENO,
+        };
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            // SAFETY: the bytes are ours, and as many as is said.
+            let written = unsafe { libc::write(file, rest.as_ptr().cast(), rest.len()) };
+            match usize::try_from(written) {
+                Ok(n) if n > 0 => rest = &rest[n.min(rest.len())..],
+                _ => return,
+            }
+        }
+    }
+    #[cfg(not(unix))]
+    {
+        use std::io::Write;
+        let _ = match stream {
+            Stream::Output => std::io::stdout().write_all(bytes),
+            Stream::Error => std::io::stderr().write_all(bytes),
+        };
+    }
+}
+
+/// Ends the process now: no destructor runs, and no buffer is written.
+pub fn exit_at_once(code: i32) -> ! {
+    #[cfg(unix)]
+    // SAFETY: it only ends the process.
+    unsafe {
+        libc::_exit(code)
+    }
+    #[cfg(not(unix))]
+    std::process::exit(code)
+}
+
+/// Whether the system refuses the process even a little memory.
+pub fn memory_is_exhausted() -> bool {
+    #[cfg(unix)]
+    {
+        const LITTLE: usize = 256 << 10;
+        let (protection, flags) = (
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+        );
+        // SAFETY: a fresh anonymous mapping at an address of the system's choice touches no other memory, and nobody else
+        // knows of it when it goes.
+        unsafe {
+            let start = libc::mmap(std::ptr::null_mut(), LITTLE, protection, flags, -1, 0);
+            if start == libc::MAP_FAILED {
+                return true;
+            }
+            libc::munmap(start, LITTLE);
+        }
+    }
+    false
+}
+
+/// Sets what the process does where memory runs out, and makes writes beyond a file's size limit errors. Once in a process;
+/// later calls change nothing.
+pub fn install(words: LastWords) {
+    if LAST_WORDS.set(words).is_err() {
+        return;
+    }
+    #[cfg(unix)]
+    // SAFETY: the handler is a function of the right type that may run at any time (see there); ignoring a signal is always
+    // sound.
+    unsafe {
+        libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        let handler: extern "C" fn(libc::c_int) = aborting;
+        libc::signal(libc::SIGABRT, handler as libc::sighandler_t);
+    }
+}
+
+/// What comes before an abort.
+#[cfg(unix)]
+extern "C" fn aborting(signal: libc::c_int) {
+    if memory_is_exhausted() {
+        end();
+    }
+    // Any other abort goes on: behind this handler the signal comes again, or is raised again.
+    // SAFETY: the default action needs nothing.
+    unsafe {
+        libc::signal(signal, libc::SIG_DFL);
+        libc::raise(signal);
+    }
+}

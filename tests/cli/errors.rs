@@ -1,0 +1,117 @@
+//! Errors as programs read them: with `--format json`, one object of schema 1 on standard output.
+
+use super::support::{CHAIN, PRODUCT, Place, Ran};
+
+/// The error of a run, which standard error tells too.
+#[track_caller]
+fn error(ran: &Ran, code: i32, kind: &str) -> serde_json::Value {
+    assert_eq!(ran.code, code, "stdout:\n{}\nstderr:\n{}", ran.out, ran.err);
+    let json = ran.json();
+    let error = json["error"].clone();
+    assert_eq!(
+        (&error["exit_code"], &error["kind"]),
+        (&code.into(), &kind.into()),
+        "{json}"
+    );
+    let message = error["message"].as_str().unwrap();
+    let first = ran.first_error().strip_prefix("error: ").unwrap();
+    assert!(
+        message.starts_with(first.trim_end_matches(':')),
+        "{message} against {}",
+        ran.err
+    );
+    assert!(!error["reports"].as_array().unwrap().is_empty());
+    error
+}
+
+#[test]
+fn every_kind_of_error_is_an_object_too() {
+    let p = Place::new();
+    p.write("m.tlir", CHAIN);
+    p.write("product.tlir", PRODUCT);
+    p.write(
+        "bad.tlir",
+        "graph @f(%x: f32[3]) {\n  %0 = xep %x : f32[3]\n  return %0 as y\n}\n",
+    );
+    p.f32s("a.npy", &[2], &[1.0, f32::NAN]);
+    let json = |args: &[&str]| p.run(&[args, &["--format", "json"]].concat());
+    // Usage: found by clap, and later.
+    error(&json(&["dance"]), 2, "usage");
+    error(&json(&["run"]), 2, "usage");
+    error(&p.run(&["--format=json", "info", "--threads", "0"]), 2, "usage");
+    error(
+        &json(&["emit", "m.tlir", "--what", "plan", "--kernel", "0"]),
+        2,
+        "usage",
+    );
+    error(&json(&["run", "m.tlir", "--set", "z=1"]), 2, "usage");
+    // Invalid input, with its place.
+    let e = error(&json(&["explain", "bad.tlir"]), 3, "invalid");
+    let report = &e["reports"][0];
+    assert_eq!(
+        (&report["place"], &report["line"], &report["column"]),
+        (&"bad.tlir".into(), &2.into(), &8.into())
+    );
+    error(&json(&["run", "none.tlir"]), 3, "invalid");
+    error(&json(&["run", "m.tlir"]), 3, "invalid");
+    error(&json(&["run", "--batch", "none.jsonl"]), 3, "invalid");
+    error(&json(&["einsum", "i>->i", "a.npy"]), 3, "invalid");
+    error(
+        &json(&["bench", "product.tlir", "--against", "none.json"]),
+        3,
+        "invalid",
+    );
+    // Unsupported, limits, bugs.
+    error(&json(&["fmt", "m.onnx"]), 4, "unsupported");
+    error(
+        &json(&[
+            "run",
+            "product.tlir",
+            "-i",
+            "a=zeros",
+            "-i",
+            "b=zeros",
+            "--max-memory",
+            "1K",
+        ]),
+        5,
+        "limit",
+    );
+    let panics = p.run_under(("TLC", "fault=panic"), &["info", "--format", "json"]);
+    error(&panics, 70, "bug");
+    error(&p.run_under(("TLC", "fun"), &["info", "--format", "json"]), 2, "usage");
+}
+
+#[test]
+fn a_check_that_failed_gives_its_result_and_the_error() {
+    let p = Place::new();
+    p.write(
+        "m.tlir",
+        "graph @f(%x: f32[2]) {\n  %0 = sqrt %x : f32[2]\n  return %0 as y\n}\n",
+    );
+    p.write(
+        "n.tlir",
+        "graph @f(%x: f32[2]) {\n  %0 = exp %x : f32[2]\n  return %0 as y\n}\n",
+    );
+    p.write("bad.tlir", "graph @f(");
+    p.write(
+        "loose.tlir",
+        "graph @f(%x: f32[2]) {\n%0 = sqrt %x : f32[2]\n  return %0 as y\n}\n",
+    );
+    p.f32s("x.npy", &[2], &[1.0, -1.0]);
+    let ran = p.run(&["check", "m.tlir", "bad.tlir", "--format", "json"]);
+    error(&ran, 1, "failed");
+    let files = ran.json()["files"].clone();
+    assert_eq!((&files[0]["ok"], &files[1]["ok"]), (&true.into(), &false.into()));
+    let ran = p.run(&["fmt", "--check", "m.tlir", "loose.tlir", "--format", "json"]);
+    error(&ran, 1, "failed");
+    assert_eq!(ran.json()["files"][1]["canonical"], false);
+    let ran = p.run(&["compare", "m.tlir", "n.tlir", "-i", "x=x.npy", "--format", "json"]);
+    error(&ran, 1, "failed");
+    assert_eq!(ran.json()["within"], false);
+    let ran = p.run(&["run", "m.tlir", "-i", "x=x.npy", "--check-nan", "--format", "json"]);
+    error(&ran, 1, "failed");
+    // What went well has no error.
+    let ran = p.run(&["check", "m.tlir", "--format", "json"]).code(0);
+    assert!(ran.json().get("error").is_none());
+}
