@@ -318,7 +318,7 @@ impl Graph {
 
     /// The seed of the random numbers recorded from here on, in place of [`Graph::rng_key_input`]'s key; those recorded before
     /// keep the one they had. 0 if never called, and in the body of a loop the one of the graph around it: see
-    /// [`random`](crate::ops::random).
+    /// [`crate::ops::random`].
     pub fn seed(&self, seed: u64) {
         self.set_seed(Seed::Number(seed));
     }

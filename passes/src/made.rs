@@ -1,7 +1,7 @@
 //! Where wrong decisions are seeded: each stage shows what it has made to one function, which tests fill.
 //!
 //! Decision code knows nothing of faults. The functions below do nothing, and cost nothing, but under the feature
-//! `seeded-faults`, where [`crate::faults`] may change what they are shown.
+//! `seeded-faults`, where `crate::faults` may change what they are shown.
 
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::Kernel;
