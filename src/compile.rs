@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
-use tlc_ir::plan::verify::{Fault, check, check_thoroughly};
+use tlc_ir::plan::verify::{Fault, check};
 use tlc_ir::{Graph as IrGraph, IndexExpr, Target, TensorType};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::{Compiled, Options, memory};
@@ -213,10 +213,7 @@ impl Compiler {
         let mut plan = compiled.planned.plan.clone();
         let checked = {
             let _span = tracing::info_span!("pass", name = "verify").entered();
-            match cfg!(debug_assertions) {
-                true => check_thoroughly(&plan),
-                false => check(&plan),
-            }
+            check(&plan)
         };
         if let Err(fault) = checked {
             #[cfg(all(debug_assertions, not(feature = "seeded-faults")))]

@@ -8,6 +8,7 @@
 use tlc::{CompileOptions, compile_ir};
 use tlc_ir::interp::{self, Bounded, compare, interpret, interpret_with_bounds};
 
+use tlc_ir::plan::verify::check_thoroughly;
 use tlc_ir::testgen::{Case, GenOptions, random_case};
 use tlc_ir::{DType, Graph, HostTensor};
 
@@ -26,6 +27,8 @@ fn run(
         ..Default::default()
     };
     let executable = compile_ir(&case.graph, &options).map_err(|e| format!("compile: {e}"))?;
+    // Compilation looks for counterexamples at the ends of loops; here every kernel is proven or enumerated.
+    check_thoroughly(executable.plan()).map_err(|e| e.to_string())?;
     let outputs = executable
         .run(&inputs.iter().map(Into::into).collect::<Vec<_>>())
         .map_err(|e| format!("run: {e}"))?;
