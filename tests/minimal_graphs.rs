@@ -103,3 +103,42 @@ fn loops_around_one_that_is_known_to_be_empty_divide_by_nothing() {
 }",
     );
 }
+
+#[test]
+fn values_of_clusters_with_many_outputs_are_computed_in_loops_of_their_own_extents() {
+    check(
+        "graph @f(%x: f64[3], %p: i64[3, 2]) {
+  %0 = const 1.0 : f64[]
+  %1 = const 0.0 : f32[]
+  %2 = const 0 : i64[]
+  %3 = expand %1 : f32[1, 1, 3, 3]
+  %4 = expand %0 : f64[3]
+  %5 = div %4, %x : f64[3]
+  %6 = convert %5 : i64[3]
+  %7 = reshape %6 : i64[3, 1]
+  %8 = expand %7 : i64[3, 2]
+  %9 = add %8, %p : i64[3, 2]
+  %10 = reshape %5 : f64[3, 1]
+  %11 = expand %0 : f64[3, 2]
+  %12 = expand %10 : f64[3, 2]
+  %13 = sub %11, %12 : f64[3, 2]
+  %14 = expand %2 : i64[3, 2]
+  %15 = max %9, %14 : i64[3, 2]
+  %16 = convert %13 : f32[3, 2]
+  %17 = slice %15 {start=[0, 0], step=[1, 1]} : i64[3, 1]
+  %18 = reshape %17 : i64[3]
+  %19 = expand %2 : i64[3]
+  %20 = lt %18, %19 : bool[3]
+  %21 = select %20, %18, %19 : i64[3]
+  %22 = gather %3, %21 {axes=[2]} : f32[3, 1, 1, 3]
+  %23 = permute %22 {axes=[1, 2, 0, 3]} : f32[1, 1, 3, 3]
+  %24 = permute %23 {axes=[2, 0, 1, 3]} : f32[3, 1, 1, 3]
+  %25 = reshape %20 : bool[3, 1, 1, 1]
+  %26 = expand %1 : f32[3, 1, 1, 3]
+  %27 = expand %25 : bool[3, 1, 1, 3]
+  %28 = select %27, %24, %26 : f32[3, 1, 1, 3]
+  %29 = permute %28 {axes=[1, 2, 0, 3]} : f32[1, 1, 3, 3]
+  return %29, %3, %16, %15, %19, %26, %4, %x, %p, %11, %14, %19, %11, %11, %14
+}",
+    );
+}

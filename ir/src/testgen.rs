@@ -308,6 +308,11 @@ impl Generator<'_> {
         // a value is stored in both forms, one, or none is decided in several places.
         let inner = |g: &Self, id: NodeId| !g.graph.node(id).kind.is_tuple();
         let view = |g: &Self, id: NodeId| matches!(g.graph.node(id).kind, NodeKind::View(_));
+        if self.rng.chance(1, 16) {
+            // All of them: many stored values of many shapes in one cluster.
+            let all = self.graph.nodes().map(|n| n.0);
+            outputs = all.filter(|&id| inner(self, id)).collect();
+        }
         for _ in 0..self.rng.pick(&[0, 0, 1, 1, 2, 4]) {
             let any = NodeId(self.rng.below(self.graph.len()) as u32);
             let chosen = match self.rng.below(3) {

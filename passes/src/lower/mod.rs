@@ -472,6 +472,13 @@ fn build_loops(
     let mut loops: Vec<InnerLoop> = Vec::new();
     let mut row_roots: Vec<(usize, usize)> = Vec::new();
     let spaces: Vec<_> = cluster.roots.iter().map(|&r| space(graph, r)).collect();
+    let inner_of: Vec<Shape> = (spaces.iter().zip(&loop_space.roles))
+        .map(|(space, roles)| {
+            let axes = space.extents.iter().zip(roles);
+            let inner = axes.filter(|(_, role)| matches!(role, Role::Inner(_)));
+            inner.map(|(extent, _)| extent.clone()).collect()
+        })
+        .collect();
     for (k, &root) in cluster.roots.iter().enumerate() {
         let ph = lo
             .own_sources(root)
@@ -480,10 +487,7 @@ fn build_loops(
             .max()
             .unwrap_or(0);
         phase.insert(root, ph);
-        let inner: Shape = (0..spaces[k].extents.len())
-            .filter(|&a| matches!(loop_space.roles[k][a], Role::Inner(_)))
-            .map(|a| spaces[k].extents[a].clone())
-            .collect();
+        let inner = inner_of[k].clone();
         let stored = cluster.stored.binary_search(&root).is_ok();
         if inner.is_empty() && column.is_none() && reduces(graph, root).is_none() {
             if stored {
@@ -519,15 +523,15 @@ fn build_loops(
     };
     // Values of long chains are evaluated from the oldest, so that no evaluation reaches far down.
     let long = cluster.roots.len() > LONG_CLUSTER;
-    let at_point = |k: usize, inner: &[IndexExpr]| -> Option<Index> {
-        let own = loop_space.roles[k].iter().filter(|r| matches!(r, Role::Inner(_)));
-        (own.count() == inner.len()).then(|| point_of(k, inner))
+    // Only loops of the root's own extents: over others its elements would be read out of range.
+    let at_point = |k: usize, extents: &[IndexExpr], inner: &[IndexExpr]| -> Option<Index> {
+        (inner_of[k][..] == *extents).then(|| point_of(k, inner))
     };
     for (number, l) in loops.iter().enumerate() {
         while rows_done < row_roots.len() && row_roots[rows_done].0 <= l.phase {
             lo.current_loop = 0;
             if long {
-                lo.evaluate_sources(row_roots[rows_done].1, &|k| at_point(k, &[]));
+                lo.evaluate_sources(row_roots[rows_done].1, &|k| at_point(k, &[], &[]));
             }
             lo.row_root(
                 cluster.roots[row_roots[rows_done].1],
@@ -554,7 +558,7 @@ fn build_loops(
             lo.stage_len = lo.stage_len.clone() * width.clone();
             lo.rows_of_columns = vars.clone();
         }
-        let sources = |k: usize| at_point(k, &inner).or_else(|| at_point(k, &[]));
+        let sources = |k: usize| at_point(k, &l.extents, &inner).or_else(|| at_point(k, &[], &[]));
         let first: Option<&dyn Fn(usize) -> Option<Index>> = match long && (local || column.is_none()) {
             true => Some(&sources),
             false => None,
@@ -564,7 +568,7 @@ fn build_loops(
     for &(_, k) in &row_roots[rows_done..] {
         lo.current_loop = 0;
         if long {
-            lo.evaluate_sources(k, &|k| at_point(k, &[]));
+            lo.evaluate_sources(k, &|k| at_point(k, &[], &[]));
         }
         lo.row_root(cluster.roots[k], &point_of(k, &[]));
     }

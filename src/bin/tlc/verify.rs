@@ -316,7 +316,9 @@ fn annotated(smallest: &Smallest, first: &Finding) -> String {
             out += &format!("// {line}\n");
         }
     };
-    comment(&format!("wrong: {first}"));
+    // What a panic says may go on for pages, with the graph that this one was reduced from.
+    let first = first.to_string();
+    comment(&format!("wrong: {}", first.lines().next().unwrap_or_default()));
     if let Some(guilty) = &smallest.guilty {
         comment(&format!("guilty: {guilty}"));
     }
