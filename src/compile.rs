@@ -16,7 +16,8 @@ use std::time::Instant;
 use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
 use tlc_ir::plan::verify::{Fault, check};
-use tlc_ir::{Graph as IrGraph, IndexExpr, Target, TensorType};
+use tlc_ir::target::Cpu;
+use tlc_ir::{Graph as IrGraph, IndexExpr, TensorType};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::{Compiled, Options, memory};
 use tlc_runtime::executable::RunError;
@@ -112,7 +113,7 @@ fn check_symbols(graph: &IrGraph, given: &[(String, i64)]) -> Result<(), BuildEr
 pub struct Machine {
     threads: Arc<Pool>,
     buffers: Arc<BufferPool>,
-    target: Target,
+    target: Cpu,
 }
 
 impl Machine {
@@ -134,8 +135,8 @@ impl Machine {
         let (buffers, mut target) = match shared {
             Some(m) => (m.buffers, m.target),
             None => {
-                jit::host_isa()?;
-                (BufferPool::new(), tlc_runtime::machine::target(jit::has_fma()))
+                let emitter = Arc::new(jit::emitter()?);
+                (BufferPool::new(), tlc_runtime::machine::cpu(emitter))
             }
         };
         target.threads = threads;
@@ -149,7 +150,7 @@ impl Machine {
     }
 
     /// What the compiler knows of the machine.
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> &Cpu {
         &self.target
     }
 
@@ -166,7 +167,7 @@ pub struct Executable {
     specializations: Option<Arc<Specializations>>,
     /// Values of symbols that the options gave.
     symbols: Vec<(String, i64)>,
-    target: Target,
+    target: Cpu,
 }
 
 /// What was decided and the code for it.
@@ -190,10 +191,9 @@ impl Compiler {
             None => Default::default(),
         };
         let pass_options = Options {
-            target: machine.target.clone(),
             pipeline,
             max_memory_bytes: options.max_memory_bytes,
-            ..Options::default()
+            ..Options::new(machine.target.clone())
         };
         Ok(Compiler {
             machine,
@@ -333,7 +333,7 @@ impl Executable {
     }
 
     /// What the compiler knew of the machine.
-    pub fn target(&self) -> &Target {
+    pub fn target(&self) -> &Cpu {
         &self.target
     }
 

@@ -6,7 +6,8 @@ use std::fmt::Write;
 use tlc_ir::graph::Origin;
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::plan::{Gemm, HostCall, Launch, Layout, Plan, Repeat, SlotId, Step};
-use tlc_ir::{Graph, NodeId, NodeKind, SymId, Target};
+use tlc_ir::target::Cpu;
+use tlc_ir::{Graph, NodeId, NodeKind, SymId};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::Clusters;
 use tlc_passes::planner::{LaunchReport, Planned};
@@ -35,17 +36,17 @@ pub struct StepCost {
 
 /// The least time, in nanoseconds, that a target needs to move `bytes` and compute `flops` at full width (a library's
 /// product), and which of the two it is.
-pub fn floor_ns(target: &Target, bytes: u64, flops: u64) -> (f64, &'static str) {
+pub fn floor_ns(target: &Cpu, bytes: u64, flops: u64) -> (f64, &'static str) {
     floor_at(target, bytes, flops, target.f32_flops_per_second)
 }
 
 /// As [`floor_ns`], for a kernel: its arithmetic runs at the lanes that the emitter has, one operation an instruction.
-pub fn kernel_floor_ns(target: &Target, bytes: u64, flops: u64) -> (f64, &'static str) {
-    let lanes = f64::from(target.vector_bits / 32);
+pub fn kernel_floor_ns(target: &Cpu, bytes: u64, flops: u64) -> (f64, &'static str) {
+    let lanes = f64::from(target.emitter.vector_bits / 32);
     floor_at(target, bytes, flops, target.vector_ops_per_second * lanes)
 }
 
-fn floor_at(target: &Target, bytes: u64, flops: u64, flops_per_second: f64) -> (f64, &'static str) {
+fn floor_at(target: &Cpu, bytes: u64, flops: u64, flops_per_second: f64) -> (f64, &'static str) {
     let bandwidth = match bytes {
         b if b <= target.l2_bytes => target.bytes_per_second[0],
         b if b <= target.l3_bytes => target.bytes_per_second[1],
@@ -61,12 +62,12 @@ fn floor_at(target: &Target, bytes: u64, flops: u64, flops_per_second: f64) -> (
 }
 
 /// Least nanoseconds for bytes and operations, and which of the two it is.
-type Floor = fn(&Target, u64, u64) -> (f64, &'static str);
+type Floor = fn(&Cpu, u64, u64) -> (f64, &'static str);
 
 /// Makes the costs of one plan's steps.
 struct Costs<'a> {
     plan: &'a Plan,
-    target: &'a Target,
+    target: &'a Cpu,
     /// The plan's symbols, as far as they are known.
     sizes: Vec<Option<i64>>,
     /// What a call measured in the plan's loops; nothing is known of loops otherwise but their trip counts.
@@ -212,11 +213,11 @@ impl<'a> Costs<'a> {
 }
 
 /// The cost of every step; launches of a group count one by one under the number of their step.
-pub fn step_costs(plan: &Plan, target: &Target) -> Vec<(usize, StepCost)> {
+pub fn step_costs(plan: &Plan, target: &Cpu) -> Vec<(usize, StepCost)> {
     costs_of(plan, &plan.steps, target)
 }
 
-fn costs_of(plan: &Plan, steps: &[Step], target: &Target) -> Vec<(usize, StepCost)> {
+fn costs_of(plan: &Plan, steps: &[Step], target: &Cpu) -> Vec<(usize, StepCost)> {
     let costs = Costs {
         plan,
         target,
@@ -230,14 +231,14 @@ fn costs_of(plan: &Plan, steps: &[Step], target: &Target) -> Vec<(usize, StepCos
 /// ran. As [`step_costs`].
 pub fn step_costs_of_call(
     plan: &Plan,
-    target: &Target,
+    target: &Cpu,
     sizes: &[Option<i64>],
     loops: &[LoopTime],
 ) -> Vec<(usize, StepCost)> {
     call_costs(plan, target, sizes, loops).of(&plan.steps)
 }
 
-fn call_costs<'a>(plan: &'a Plan, target: &'a Target, sizes: &[Option<i64>], loops: &'a [LoopTime]) -> Costs<'a> {
+fn call_costs<'a>(plan: &'a Plan, target: &'a Cpu, sizes: &[Option<i64>], loops: &'a [LoopTime]) -> Costs<'a> {
     Costs {
         plan,
         target,
@@ -254,7 +255,7 @@ pub type InnerCost = (usize, StepCost, u64);
 /// its body's symbols. `None` if that step is no loop, or nobody knows how many iterations run.
 pub fn inner_costs_of_call(
     plan: &Plan,
-    target: &Target,
+    target: &Cpu,
     sizes: &[Option<i64>],
     loops: &[LoopTime],
     number: usize,
@@ -414,14 +415,14 @@ pub fn layout_text(layout: &Layout) -> String {
 }
 
 /// Everything the compiler decided, for people.
-pub fn explain(compiled: &Compiled, target: &Target) -> String {
+pub fn explain(compiled: &Compiled, target: &Cpu) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     let _ = write_report(&mut out, compiled, target);
     out
 }
 
-fn write_report(out: &mut String, compiled: &Compiled, target: &Target) -> std::fmt::Result {
+fn write_report(out: &mut String, compiled: &Compiled, target: &Cpu) -> std::fmt::Result {
     write_size(out, &compiled.graph, &compiled.clusters, &compiled.planned.plan)?;
     for p in &compiled.paths {
         writeln!(out, "\ncontraction order of {}:", p.value)?;
@@ -450,7 +451,7 @@ fn write_plan(
     graph: &Graph,
     clusters: &Clusters,
     planned: &Planned,
-    target: &Target,
+    target: &Cpu,
 ) -> std::fmt::Result {
     let plan = &planned.plan;
     for (title, steps) in [("once, in the first call", &plan.init), ("steps", &plan.steps)] {

@@ -3,7 +3,7 @@
 //! Only predictions read these. Compilation does not: what a schedule decides follows from sizes, and how much work a thread is
 //! given at a time from assumed speeds, so that a measurement changes nothing.
 
-use tlc_ir::Target;
+use tlc_ir::target::Cpu;
 use tlc_runtime::hwbench::HwBench;
 use tlc_runtime::machine::MachineInfo;
 
@@ -31,7 +31,7 @@ pub fn measured() -> Option<HwBench> {
 
 /// A target with the speeds to compare with: measured where that was done, assumed elsewhere; and which of the two. For all
 /// threads of the target together.
-pub fn limits(target: &Target) -> (Target, bool) {
+pub fn limits(target: &Cpu) -> (Cpu, bool) {
     let mut limits = target.clone();
     let Some(bench) = measured() else {
         // What is assumed is of one thread; cores have their own caches and units, and share the memory.

@@ -118,6 +118,9 @@ fn check_all(name: &str, default: std::ops::Range<u64>, options: &GenOptions, pa
         }
         let case = random_case(seed, options);
         let passes = passes(seed);
+        if std::env::var("TLC_SEED").is_ok() {
+            println!("{}", case.graph);
+        }
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(seed, &case, passes.as_deref())));
         let message = match outcome {
             Ok(Ok(())) => continue,
@@ -130,9 +133,6 @@ fn check_all(name: &str, default: std::ops::Range<u64>, options: &GenOptions, pa
                     .unwrap_or_default()
             ),
         };
-        if std::env::var("TLC_SEED").is_ok() {
-            println!("{}", case.graph);
-        }
         let failure = format!("{name} seed {seed} passes {passes:?}: {message}");
         if at.is_some() {
             println!("{failure}");

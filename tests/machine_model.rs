@@ -1,7 +1,9 @@
 //! Speeds of the machine are for predictions: they appear in what is explained, and change nothing that is compiled.
 
+use std::sync::Arc;
+
 use tlc::{CompileOptions, DType, Graph};
-use tlc_ir::Target;
+use tlc_ir::target::Cpu;
 
 fn model() -> Graph {
     let g = Graph::new("model");
@@ -23,12 +25,8 @@ fn explain_says_which_machine_its_times_are_for() {
 #[test]
 fn speeds_decide_nothing_that_results_depend_on() {
     let graph = model().finish().expect("no errors");
-    let plan = |target: Target| {
-        let options = tlc_passes::Options {
-            target,
-            ..Default::default()
-        };
-        let compiled = tlc_passes::compile(&graph, &options).expect("it compiles");
+    let plan = |cpu: Cpu| {
+        let compiled = tlc_passes::compile(&graph, &tlc_passes::Options::new(cpu)).expect("it compiles");
         // All but how much work a thread gets at a time, which changes no result.
         let text = compiled.planned.plan.to_string();
         let lines = text.lines().map(|line| match line.split_once(" grain ") {
@@ -40,12 +38,12 @@ fn speeds_decide_nothing_that_results_depend_on() {
         });
         lines.collect::<Vec<_>>()
     };
-    let assumed = Target::default();
-    let measured = Target {
+    let assumed = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+    let measured = Cpu {
         bytes_per_second: [3e12, 1e12, 2e10],
         vector_ops_per_second: 1e8,
         f32_flops_per_second: 1e13,
-        ..Target::default()
+        ..assumed.clone()
     };
     assert_eq!(plan(assumed), plan(measured));
 }

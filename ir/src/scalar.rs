@@ -206,6 +206,18 @@ impl ScalarOp {
         ScalarOp::ALL.iter().copied().find(|op| op.name() == name)
     }
 
+    /// Whether the operation is defined on operands of that dtype (of `select`, on its two values).
+    pub const fn takes(self, on: DType) -> bool {
+        match self.class() {
+            Class::Number => on.is_int() || on.is_float(),
+            Class::Float => on.is_float(),
+            Class::Any | Class::Compare => !on.is_storage(),
+            Class::Bits => on.is_int() || matches!(on, DType::Bool),
+            Class::Int => on.is_int(),
+            Class::Select => true,
+        }
+    }
+
     /// True where swapping the two operands gives the same result.
     pub const fn is_commutative(self) -> bool {
         use ScalarOp::*;

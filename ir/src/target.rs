@@ -1,14 +1,39 @@
-//! What the compiler knows of the machine it compiles for. Filled by the runtime, read by the passes.
+//! What the compiler knows of the machines that it compiles for: a capability model.
+//!
+//! A [`Target`] is data. The runtime fills it from the machine it finds; passes read it and decide by it. No constant of a
+//! machine lives anywhere else: caches, speeds and limits are fields here, and what the code generator has for the machine is
+//! its [`Emitter`].
 
-/// A machine model.
+use std::sync::Arc;
+
+mod emitter;
+
+pub use emitter::{Emitter, Support, Width};
+
+use crate::dtype::DType;
+
+/// The most threads that a block of a GPU kernel can have: a rule of the kernel language, because every CUDA device has this
+/// limit (CUDA C++ Programming Guide, "Compute Capabilities", since 2.0).
+pub const MAX_BLOCK_THREADS: i64 = 1024;
+
+/// Bytes of shared memory that a kernel can declare with a fixed size on every CUDA device (the same table); more must be
+/// asked of the driver.
+pub const STATIC_SHARED_BYTES: i64 = 48 << 10;
+
+/// A machine that kernels are compiled for.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Target {
-    /// Bits of a vector register that the emitter uses (128 for CLIF).
-    pub vector_bits: u32,
-    /// Vector registers.
-    pub vector_registers: u32,
-    /// True if fused multiply-add is one instruction.
-    pub has_fma: bool,
+pub enum Target {
+    /// The cores of a host.
+    Cpu(Cpu),
+    /// A device that runs blocks of threads.
+    Gpu(Gpu),
+}
+
+/// The cores of a host, their caches and speeds.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Cpu {
+    /// What generates code for it.
+    pub emitter: Arc<Emitter>,
     /// Neighbouring columns of a matrix that the library of products reads without copying where they lie together for each
     /// step along the sum; 0 if it copies in any case.
     pub panel_elements: u32,
@@ -22,19 +47,27 @@ pub struct Target {
     pub l3_bytes: u64,
     /// Bytes a second that one thread moves, as {L2, L3, memory}.
     pub bytes_per_second: [f64; 3],
-    /// 128-bit vector instructions a second of one thread.
+    /// Vector instructions of the emitter's width a second of one thread.
     pub vector_ops_per_second: f64,
-    /// f32 operations a second of one thread at full width (a fused multiply-add counts 2).
+    /// f32 operations a second of one thread at the processor's full width (a fused multiply-add counts 2).
     pub f32_flops_per_second: f64,
 }
 
-impl Default for Target {
-    /// A modest 128-bit machine: 32 KiB, 1 MiB and 32 MiB of cache, 3 vector instructions a nanosecond.
-    fn default() -> Target {
-        Target {
-            vector_bits: 128,
-            vector_registers: 16,
-            has_fma: true,
+/// A device that runs blocks of threads, each block with memory that its threads share.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Gpu {
+    /// What generates code for it.
+    pub emitter: Arc<Emitter>,
+    /// Bytes of shared memory that a block may use without asking the driver for more.
+    pub shared_bytes: i64,
+}
+
+impl Cpu {
+    /// A modest machine, where nothing is known of the real one: 32 KiB, 1 MiB and 32 MiB of cache, 3 vector instructions a
+    /// nanosecond.
+    pub fn modest(emitter: Arc<Emitter>) -> Cpu {
+        Cpu {
+            emitter,
             panel_elements: 64,
             threads: 1,
             l1_bytes: 32 << 10,
@@ -44,5 +77,56 @@ impl Default for Target {
             vector_ops_per_second: 9e9,
             f32_flops_per_second: 200e9,
         }
+    }
+
+    /// Bytes of the second-level cache that a kernel may count on: the other half belongs to what streams through it.
+    pub fn resident_bytes(&self) -> i64 {
+        i64::try_from(self.l2_bytes / 2).unwrap_or(i64::MAX)
+    }
+
+    /// Lanes of a vector of elements of that type.
+    pub fn lanes(&self, dtype: DType) -> i64 {
+        i64::from(self.emitter.vector_bits / dtype.bits())
+    }
+}
+
+impl Gpu {
+    /// What every device of compute capability 8.0 and later has.
+    pub fn any(emitter: Arc<Emitter>) -> Gpu {
+        Gpu {
+            emitter,
+            shared_bytes: STATIC_SHARED_BYTES,
+        }
+    }
+}
+
+impl Target {
+    /// What generates code for the machine.
+    pub fn emitter(&self) -> &Arc<Emitter> {
+        match self {
+            Target::Cpu(cpu) => &cpu.emitter,
+            Target::Gpu(gpu) => &gpu.emitter,
+        }
+    }
+
+    /// Bytes that stay close to whoever computes a row or a tile of columns: half of a core's second-level cache, or the
+    /// shared memory of a block.
+    pub fn resident_bytes(&self) -> i64 {
+        match self {
+            Target::Cpu(cpu) => cpu.resident_bytes(),
+            Target::Gpu(gpu) => gpu.shared_bytes,
+        }
+    }
+}
+
+impl From<Cpu> for Target {
+    fn from(cpu: Cpu) -> Target {
+        Target::Cpu(cpu)
+    }
+}
+
+impl From<Gpu> for Target {
+    fn from(gpu: Gpu) -> Target {
+        Target::Gpu(gpu)
     }
 }

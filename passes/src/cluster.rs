@@ -99,6 +99,8 @@ pub struct Cluster {
     pub stored: Vec<NodeId>,
     /// How it runs.
     pub kind: ClusterKind,
+    /// Bytes that a tile of columns may keep close ([`Target::resident_bytes`]).
+    pub resident_bytes: i64,
     /// True if no input reaches it: it runs once per executable.
     pub once: bool,
 }
@@ -765,6 +767,7 @@ impl Clusterer<'_> {
             roots,
             stored,
             kind,
+            resident_bytes: self.target.resident_bytes(),
             once,
         }
     }

@@ -14,6 +14,7 @@ use tlc_ir::graph::GraphError;
 use tlc_ir::graph::verify::verify;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::Kernel;
+use tlc_ir::target::Gpu;
 use tlc_ir::{Graph, NodeId, Target};
 
 use crate::cluster::{Clusters, cluster};
@@ -24,7 +25,7 @@ use crate::planner::{Planned, cluster_label, compact_symbols, plan};
 use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
 use crate::rewrite::{Context, Failure, bodies, own_outputs};
 pub use crate::rewrite::{PASSES, Pass};
-use crate::schedule::{MAX_SHARED_BYTES, Schedule, schedule_gpu, shared_bytes};
+use crate::schedule::{Schedule, schedule, shared_bytes};
 
 /// A list of optional passes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -66,7 +67,7 @@ impl fmt::Display for Pipeline {
 }
 
 /// What the compiler may do, and for which machine.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// The machine.
     pub target: Target,
@@ -76,6 +77,18 @@ pub struct Options {
     pub max_memory_bytes: Option<u64>,
     /// Whether every graph that a pass makes is verified. Where debug assertions are on, it always is.
     pub verify_passes: bool,
+}
+
+impl Options {
+    /// The default pipeline and no memory limit, for a machine.
+    pub fn new(target: impl Into<Target>) -> Options {
+        Options {
+            target: target.into(),
+            pipeline: Pipeline::default(),
+            max_memory_bytes: None,
+            verify_passes: false,
+        }
+    }
 }
 
 /// Why compilation failed.
@@ -175,7 +188,11 @@ pub fn run_pass(
     paths: &mut Vec<PathDecision>,
 ) -> Result<Graph, PassError> {
     let mut context = Context {
-        panel_elements: options.target.panel_elements,
+        panel_elements: match &options.target {
+            Target::Cpu(cpu) => cpu.panel_elements,
+            Target::Gpu(_) => 0,
+        },
+        resident_bytes: options.target.resident_bytes(),
         max_memory_bytes: options.max_memory_bytes,
         inside_loop: false,
         paths,
@@ -260,8 +277,9 @@ pub struct GpuKernel {
     pub schedule: Schedule,
 }
 
-/// The kernels of a graph's clusters for a GPU, in order of execution. Library products have none.
-pub fn gpu_kernels(graph: &Graph, clusters: &Clusters) -> Vec<GpuKernel> {
+/// The kernels of a graph for a GPU, in order of execution, from clusters made for it. Library products have none.
+pub fn gpu_kernels(graph: &Graph, clusters: &Clusters, gpu: &Gpu) -> Vec<GpuKernel> {
+    let target = Target::from(gpu.clone());
     let mut out = Vec::new();
     for c in &clusters.clusters {
         let label = cluster_label(graph, c);
@@ -269,22 +287,22 @@ pub fn gpu_kernels(graph: &Graph, clusters: &Clusters) -> Vec<GpuKernel> {
         for mut nest in lower(graph, c, &clusters.is_root) {
             let again = unstaged.next();
             let mut symbols = compact_symbols(&mut nest.kernel);
-            let (mut kernel, mut schedule) = schedule_gpu(&nest);
-            if shared_bytes(&kernel).is_none_or(|b| b > MAX_SHARED_BYTES)
+            let (mut kernel, mut made) = schedule(&nest, &target);
+            if shared_bytes(&kernel).is_none_or(|b| b > gpu.shared_bytes)
                 && let Some(mut again) = again
             {
                 // A row too long for shared memory: what two phases need is computed twice.
                 symbols = compact_symbols(&mut again.kernel);
-                (kernel, schedule) = schedule_gpu(&again);
+                (kernel, made) = schedule(&again, &target);
                 nest = again;
             }
-            legalize(&mut kernel);
+            legalize(&mut kernel, &gpu.emitter);
             out.push(GpuKernel {
                 label: label.clone(),
                 kernel,
                 args: nest.args,
                 symbols,
-                schedule,
+                schedule: made,
             });
         }
     }
@@ -293,8 +311,9 @@ pub fn gpu_kernels(graph: &Graph, clusters: &Clusters) -> Vec<GpuKernel> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
 
+    use tlc_ir::target::Cpu;
     use tlc_ir::text::{no_data, parse_module};
 
     use super::*;
@@ -335,7 +354,7 @@ mod tests {
         let graph = looping();
         let options = Options {
             pipeline: Pipeline(vec![&WATCHING, PASSES[0], &WATCHING]),
-            ..Options::default()
+            ..Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true))))
         };
         let mut names = Vec::new();
         let mut seen = |ran: Ran<'_>| {

@@ -14,7 +14,7 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
 use crate::epilogue;
-use crate::legalize::legalize_for;
+use crate::legalize::legalize;
 use crate::lower::{Form, lower};
 use crate::made::{Made, made};
 use crate::memory::{self, AliasDecision};
@@ -313,7 +313,7 @@ impl Planner<'_> {
                 None => {
                     let (mut kernel, made) = schedule(&nest, self.target);
                     let scheduled = Arc::new(kernel.clone());
-                    legalize_for(&mut kernel, self.target);
+                    legalize(&mut kernel, self.target.emitter());
                     // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.
                     let mut in_place = nest.in_place.clone();
                     in_place.retain(|&(r, w)| runs_in_place(&kernel, r, w));

@@ -1,10 +1,13 @@
 //! Values that are read again and again are computed once where that costs less than to store and to load them, and the
 //! decision says both costs. Kernels and operations are counted; every plan means what its graph does.
 
+use std::sync::Arc;
+
 use tlc_ir::graph::{Labels, Monoid, Origin, Semiring, TensorType, View};
 use tlc_ir::interp::{self, compare, interpret_with_bounds};
 use tlc_ir::plan::Step;
 use tlc_ir::plan::interp::interpret_bound;
+use tlc_ir::target::Cpu;
 use tlc_ir::{DType, Graph, HostTensor, IndexExpr, NodeId, NodeKind, Scalar, ScalarOp};
 use tlc_passes::reason::FusionReason;
 use tlc_passes::{Compiled, Options, compile};
@@ -61,7 +64,11 @@ fn flops(c: &Compiled, symbols: &[i64]) -> i64 {
 
 /// Compiles, and runs the plan in its interpreter against the graph's, within derived bounds.
 fn compiled(g: &Graph, symbols: &[i64]) -> Compiled {
-    let c = compile(g, &Options::default()).unwrap();
+    let c = compile(
+        g,
+        &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),
+    )
+    .unwrap();
     let report = tlc_ir::plan::verify::verify(&c.planned.plan);
     assert!(report.errors.is_empty(), "{:?}", report.errors);
     let inputs: Vec<HostTensor> = g

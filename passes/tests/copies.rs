@@ -1,22 +1,22 @@
 //! Copies of blocks in schedules: which nests become copies, which results are written past the caches, and that plans
 //! with them verify and mean the same.
 
+use std::sync::Arc;
+
 use tlc_ir::graph::{Origin, TensorType, View};
 use tlc_ir::kernel::{Bind, Kernel, Stmt};
 use tlc_ir::plan::interp::interpret_bound;
-use tlc_ir::{DType, Graph, HostTensor, IndexExpr, NodeId, NodeKind, Scalar, ScalarOp, Target};
+use tlc_ir::target::Cpu;
+use tlc_ir::{DType, Graph, HostTensor, IndexExpr, NodeId, NodeKind, Scalar, ScalarOp};
 use tlc_passes::{Compiled, Options, compile};
 
 /// With a last cache of 1 MiB, so that results of 512 KiB are written past it.
 fn compiled(graph: &Graph) -> Compiled {
-    let options = Options {
-        target: Target {
-            l3_bytes: 1 << 20,
-            ..Target::default()
-        },
-        ..Options::default()
+    let cpu = Cpu {
+        l3_bytes: 1 << 20,
+        ..Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))
     };
-    let compiled = compile(graph, &options).unwrap();
+    let compiled = compile(graph, &Options::new(cpu)).unwrap();
     let report = tlc_ir::plan::verify::verify(&compiled.planned.plan);
     assert!(report.errors.is_empty(), "{:?}", report.errors);
     compiled

@@ -19,10 +19,12 @@
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tlc_ir::plan::{Launch, Step};
+use tlc_ir::target::Cpu;
 use tlc_ir::text::{no_data, parse_module};
-use tlc_ir::{Graph, NodeId, NodeKind, Target};
+use tlc_ir::{Graph, NodeId, NodeKind};
 use tlc_passes::cluster::{ClusterKind, Clusters, cluster};
 use tlc_passes::pipeline::{Options, Pass, Pipeline, run_pass};
 use tlc_passes::planner::{Planned, plan};
@@ -222,7 +224,7 @@ fn report_memory(out: &mut String, graph: &Graph, planned: &Planned) {
 fn run_graph(graph: &Graph, test: &FileTest<'_>) -> Result<String, String> {
     let options = Options {
         max_memory_bytes: test.limit,
-        ..Options::default()
+        ..Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true))))
     };
     let own = |g: &Graph| own_outputs::run(g).map_err(|e| e.to_string());
     let mut graph = graph.clone();
@@ -240,9 +242,9 @@ fn run_graph(graph: &Graph, test: &FileTest<'_>) -> Result<String, String> {
         return Ok(graph.to_string());
     }
     let graph = own(&graph)?;
-    let target = Target::default();
-    let mut clusters = cluster(&graph, &target);
-    let planned = plan(&graph, &mut clusters, &target);
+    let target = &options.target;
+    let mut clusters = cluster(&graph, target);
+    let planned = plan(&graph, &mut clusters, target);
     let mut out = format!("@{}\n", graph.name);
     for report in reports {
         match report {

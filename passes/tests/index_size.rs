@@ -2,12 +2,14 @@
 //! of constant and of symbolic sizes, alone and below products and reductions. What is counted are the nodes of the expressions
 //! in the kernels; every plan means what its graph does.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tlc_ir::graph::{Labels, Monoid, Origin, Semiring, Shape, TensorType, View};
 use tlc_ir::interp::{self, interpret};
 use tlc_ir::kernel::{Op, Stmt};
 use tlc_ir::plan::interp::interpret_bound;
+use tlc_ir::target::Cpu;
 use tlc_ir::{DType, Graph, HostTensor, IndexExpr, NodeId, NodeKind, Scalar};
 use tlc_passes::access::MAX_INDEX_SIZE;
 use tlc_passes::{Options, compile};
@@ -90,7 +92,11 @@ fn check(pairs: usize, symbolic: bool, rank: usize, reader: Reader) {
     let what = format!("{pairs} pairs, symbolic {symbolic}, rank {rank}, {reader:?}");
     let graph = chain(pairs, symbolic, rank, reader);
     let start = Instant::now();
-    let compiled = compile(&graph, &Options::default()).unwrap();
+    let compiled = compile(
+        &graph,
+        &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),
+    )
+    .unwrap();
     // A guard against what takes for ever, not a measurement.
     assert!(
         start.elapsed() < Duration::from_secs(60),

@@ -3,12 +3,16 @@
 
 mod oracle;
 
+use std::sync::Arc;
+
 use tlc_ir::kernel::Kernel;
 use tlc_ir::kernel::verify::verify;
 use tlc_ir::plan::Plan;
+use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::testgen::{GenOptions, Rng, random_graph};
 use tlc_ir::text::{PrintOptions, parse_module, print_module, print_plan, verify_module};
 use tlc_ir::text::{no_data, parse_bytes};
+use tlc_passes::cluster::cluster;
 use tlc_passes::lower::lower;
 use tlc_passes::pipeline::gpu_kernels;
 use tlc_passes::{Compiled, Options, compile};
@@ -60,7 +64,9 @@ fn all_survive(compiled: &Compiled, what: &str) -> (usize, usize) {
         kernel_round_trip(kernel, &format!("{what}, legalized"));
         kernels += 1;
     }
-    for kernel in gpu_kernels(&compiled.graph, &compiled.clusters) {
+    let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+    let clusters = cluster(&compiled.graph, &gpu.clone().into());
+    for kernel in gpu_kernels(&compiled.graph, &clusters, &gpu) {
         kernel_round_trip(&kernel.kernel, &format!("{what}, for a GPU"));
         let errors = verify(&kernel.kernel).errors;
         assert_eq!(errors, [], "{what}, for a GPU\n{}", kernel.kernel);
@@ -77,7 +83,10 @@ fn kernels_and_plans_of_random_graphs_survive_their_text() {
             strange: seed % 2 == 0,
             ..GenOptions::default()
         };
-        let Ok(compiled) = compile(&random_graph(seed, &options), &Options::default()) else {
+        let Ok(compiled) = compile(
+            &random_graph(seed, &options),
+            &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),
+        ) else {
             continue;
         };
         let counts = all_survive(&compiled, &format!("seed {seed}"));
@@ -90,7 +99,11 @@ fn kernels_and_plans_of_random_graphs_survive_their_text() {
 fn kernels_and_plans_over_symbols_survive_their_text() {
     for seed in 0..60 {
         let case = oracle::generate::graph(seed, 10, 4096, true);
-        let compiled = compile(&case.graph, &Options::default()).expect("compiles");
+        let compiled = compile(
+            &case.graph,
+            &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),
+        )
+        .expect("compiles");
         all_survive(&compiled, &format!("symbolic seed {seed}"));
     }
 }
@@ -142,7 +155,10 @@ fn damaged_texts_are_errors_or_are_verified() {
     let mut rng = Rng::new(7);
     let (mut good, mut bad) = (0, 0);
     for seed in 0..40 {
-        let Ok(compiled) = compile(&random_graph(seed, &GenOptions::default()), &Options::default()) else {
+        let Ok(compiled) = compile(
+            &random_graph(seed, &GenOptions::default()),
+            &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),
+        ) else {
             continue;
         };
         let kernels = compiled.planned.plan.kernels.iter().take(3).map(Kernel::to_string);

@@ -3,9 +3,12 @@
 //!
 //! The statements are counted on the final kernels, loops unrolled, not with the estimate that decides.
 
+use std::sync::Arc;
+
 use tlc_ir::graph::{Labels, Monoid, Origin, Semiring, TensorType, View};
 use tlc_ir::kernel::{Bind, Kernel, MAX_STATEMENTS, Stmt};
 use tlc_ir::scalar::Cost;
+use tlc_ir::target::Cpu;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 use tlc_passes::legalize::{convert_statements, map_statements};
 use tlc_passes::{Compiled, Options, compile};
@@ -37,7 +40,11 @@ fn unrolled(kernel: &Kernel, body: &[Stmt]) -> u64 {
 
 /// Compiles; answers the statements of the largest kernel, and how many kernels there are.
 fn largest(g: &Graph) -> (u64, usize) {
-    let Compiled { planned, .. } = compile(g, &Options::default()).unwrap();
+    let Compiled { planned, .. } = compile(
+        g,
+        &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),
+    )
+    .unwrap();
     let sizes = planned.plan.kernels.iter().map(|k| unrolled(k, &k.body));
     (sizes.max().unwrap_or(0), planned.launches.len())
 }

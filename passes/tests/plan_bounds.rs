@@ -3,12 +3,15 @@
 
 mod oracle;
 
+use std::sync::Arc;
+
 use oracle::stages::{describe, stages};
 use tlc_ir::graph::Condition;
 use tlc_ir::interp::{self, compare, interpret_with_bounds};
 use tlc_ir::kernel::verify::{Violation, verify};
 use tlc_ir::plan::interp::interpret_bound;
 use tlc_ir::plan::{Launch, Plan, Step};
+use tlc_ir::target::Cpu;
 use tlc_ir::testgen::{Case, GenOptions, random_case};
 use tlc_passes::{Options, compile, memory};
 
@@ -78,7 +81,11 @@ fn check(seed: u64, case: &Case) -> Result<(), String> {
         ..interp::Options::default()
     };
     let inputs = case.input_data(seed);
-    let compiled = compile(&case.graph, &Options::default()).map_err(|e| e.to_string())?;
+    let compiled = compile(
+        &case.graph,
+        &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),
+    )
+    .map_err(|e| e.to_string())?;
     let bounds = interpret_with_bounds(&case.graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;
     let layout = memory::pack(&compiled.planned.plan, &case.binding);
     for (stage, plan) in stages(&compiled) {

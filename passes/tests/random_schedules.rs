@@ -3,11 +3,14 @@
 
 mod oracle;
 
+use std::sync::Arc;
+
 use oracle::generate::{Case, Rng, graph};
 use oracle::stages::{describe, difference, naive_plan};
 use tlc_ir::kernel::verify::{structure, verify};
 use tlc_ir::kernel::{Bind, Kernel, Stmt};
 use tlc_ir::plan::interp::interpret_bound;
+use tlc_ir::target::Cpu;
 use tlc_ir::text::{no_data, parse_graph, parse_module};
 use tlc_ir::{HostTensor, VarId};
 use tlc_passes::schedule::{Directive, apply};
@@ -141,7 +144,11 @@ fn check(seed: u64, nodes: usize, elements: usize, symbolic: bool) -> Result<usi
 }
 
 fn check_case(seed: u64, case: &Case) -> Result<usize, String> {
-    let compiled = compile(&case.graph, &Options::default()).map_err(|e| e.to_string())?;
+    let compiled = compile(
+        &case.graph,
+        &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),
+    )
+    .map_err(|e| e.to_string())?;
     let expected = oracle::evaluate(&case.graph, &case.inputs, &case.symbols);
     let mut rng = Rng(seed.wrapping_mul(77) | 1);
     let mut total = 0;
@@ -154,7 +161,10 @@ fn check_case(seed: u64, case: &Case) -> Result<usize, String> {
         total += applied.iter().map(Vec::len).sum::<usize>();
         for legal in [false, true] {
             if legal {
-                plan.kernels.iter_mut().for_each(tlc_passes::legalize::legalize);
+                let emitter = tlc_codegen::clif::emitter(true);
+                plan.kernels
+                    .iter_mut()
+                    .for_each(|k| tlc_passes::legalize::legalize(k, &emitter));
             }
             let text = plan.to_string();
             match parse_module(&text, &mut no_data) {

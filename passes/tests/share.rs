@@ -1,8 +1,11 @@
 //! Which launches are worth sharing among threads, and in what pieces: counted in chunks, from the plan.
 
+use std::sync::Arc;
+
 use tlc_ir::graph::{Origin, TensorType};
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::plan::{Launch, Plan, Step};
+use tlc_ir::target::Cpu;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
 use tlc_passes::{Options, compile};
 
@@ -16,7 +19,13 @@ fn map(g: &mut Graph, op: ScalarOp, operands: &[NodeId]) -> NodeId {
 }
 
 fn plan(g: &Graph) -> Plan {
-    compile(g, &Options::default()).unwrap().planned.plan
+    compile(
+        g,
+        &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),
+    )
+    .unwrap()
+    .planned
+    .plan
 }
 
 /// Parallel iterations of a launch, and chunks that they make (below 1 where they are a part of one).

@@ -18,6 +18,7 @@ use cranelift_module::{FuncId, Linkage, Module, ModuleReloc, ModuleRelocTarget};
 use rustc_hash::FxHashMap;
 use tlc_codegen::clif::{self, CodegenError, CompiledCode, Compiler, EmitText, HostFunction};
 use tlc_ir::Kernel;
+use tlc_ir::target::Emitter;
 
 use crate::host_functions;
 
@@ -86,9 +87,12 @@ pub fn host_isa() -> Result<Arc<dyn TargetIsa>, JitError> {
     .map_err(|message| JitError::Host { message })
 }
 
-/// Whether a fused multiply-add is one instruction in compiled kernels: `Target::has_fma`.
-pub fn has_fma() -> bool {
-    host_isa().is_ok_and(|isa| isa.has_native_fma())
+/// What the code generator has on this machine.
+///
+/// # Errors
+/// As [`host_isa`].
+pub fn emitter() -> Result<Emitter, JitError> {
+    Ok(clif::emitter(host_isa()?.has_native_fma()))
 }
 
 /// Executable memory of one batch of kernels.

@@ -12,6 +12,9 @@ mod libraries;
 
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tlc_ir::target::{self, Emitter};
 
 pub use libraries::{GpuLibraries, NVRTC_VARIABLE};
 
@@ -651,19 +654,18 @@ pub(crate) fn second_level_bytes() -> u64 {
     cache_sizes().l2.bytes
 }
 
-/// What the passes need to know of this machine: vector shape and caches from the processor, speeds from the machine model's
-/// defaults (see [`crate::hwbench`] for measured ones).
+/// What the passes need to know of this machine: what the emitter has, caches from the processor, speeds from the machine
+/// model's defaults (see [`crate::hwbench`] for measured ones).
 #[must_use]
-pub fn target(has_fma: bool) -> tlc_ir::Target {
+pub fn cpu(emitter: Arc<Emitter>) -> target::Cpu {
     let caches = cache_sizes();
-    tlc_ir::Target {
-        has_fma,
+    target::Cpu {
         panel_elements: crate::gemm::PANEL_ELEMENTS,
         threads: crate::pool::default_threads(),
         l1_bytes: caches.l1d.bytes,
         l2_bytes: caches.l2.bytes,
         l3_bytes: caches.last_level_bytes(),
-        ..tlc_ir::Target::default()
+        ..target::Cpu::modest(emitter)
     }
 }
 

@@ -138,8 +138,10 @@ fn warm_calls_allocate_nothing() {
     use tlc_ir::DType;
     use tlc_runtime::executable::{Executable, TensorView};
 
-    let compiled = tlc_passes::compile(&model(false), &tlc_passes::Options::default()).expect("it compiles");
-    let kept = tlc_passes::compile(&model(true), &tlc_passes::Options::default()).expect("it compiles");
+    let cpu = tlc_runtime::machine::cpu(Arc::new(tlc_runtime::jit::emitter().expect("a known machine")));
+    let options = tlc_passes::Options::new(cpu);
+    let compiled = tlc_passes::compile(&model(false), &options).expect("it compiles");
+    let kept = tlc_passes::compile(&model(true), &options).expect("it compiles");
     assert!(!kept.planned.plan.init.is_empty(), "the table's sums are kept");
     for (threads, compiled) in [(1, &compiled), (2, &compiled), (1, &kept), (2, &kept)] {
         let executable = Executable::new(

@@ -4,10 +4,13 @@
 #[path = "cuda_graphs/mod.rs"]
 mod cuda_graphs;
 
+use std::sync::Arc;
+
 use cuda_graphs::{Case, cases, random_cases};
 use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, emit, identifier};
 use tlc_ir::kernel::interp::interpret;
 use tlc_ir::kernel::{Access, Bind, Kernel, Stmt, verify};
+use tlc_ir::target::Gpu;
 use tlc_ir::{DType, HostTensor, IndexExpr, Scalar};
 use tlc_passes::cluster::Clusters;
 use tlc_passes::legalize::legalize;
@@ -22,20 +25,22 @@ const RANDOM: u64 = 150;
 const RANDOM_COMPILED: u64 = 30;
 
 fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
-    let compiled = compile(&case.graph, &Options::default()).unwrap_or_else(|e| panic!("{}: {e}", case.name));
-    let kernels = gpu_kernels(&compiled.graph, &compiled.clusters);
+    let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+    let compiled = compile(&case.graph, &Options::new(gpu.clone())).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+    let kernels = gpu_kernels(&compiled.graph, &compiled.clusters, &gpu);
     (compiled, kernels)
 }
 
 /// The naive nests, legalized but not scheduled, in the order of `gpu_kernels`.
 fn naive(graph: &tlc_ir::Graph, clusters: &Clusters) -> Vec<(Vec<tlc_ir::NodeId>, Kernel)> {
+    let emitter = tlc_codegen::cuda::emitter();
     let nests = clusters
         .clusters
         .iter()
         .flat_map(|c| lower(graph, c, &clusters.is_root));
     nests
         .map(|mut n| {
-            legalize(&mut n.kernel);
+            legalize(&mut n.kernel, &emitter);
             (n.args, n.kernel)
         })
         .collect()
@@ -247,8 +252,8 @@ fn what_does_not_translate_is_an_error() {
     assert!(matches!(with("1k", "sm_90a"), Err(CudaError::Name(_))));
     assert!(matches!(with("k", "sm_75"), Err(CudaError::Arch(_))));
     assert!(matches!(with("k", "compute_90"), Err(CudaError::Arch(_))));
-    let cpu = &compiled.planned.plan.kernels[0];
-    assert_eq!(emit(cpu, "k", &CudaOptions::default()), Err(CudaError::NoBlockLoop));
+    let (_, serial) = &naive(&compiled.graph, &compiled.clusters)[0];
+    assert_eq!(emit(serial, "k", &CudaOptions::default()), Err(CudaError::NoBlockLoop));
 }
 
 #[test]

@@ -34,7 +34,7 @@ pub(super) fn pass_options(options: &CompileOptions) -> Result<Options, Finding>
         None => Pipeline::default(),
     };
     Ok(Options {
-        target: machine.target().clone(),
+        target: machine.target().clone().into(),
         pipeline,
         max_memory_bytes: options.max_memory_bytes,
         verify_passes: true,

@@ -28,6 +28,7 @@ mod loops;
 mod memory;
 mod registers;
 mod scalar_ops;
+mod table;
 mod translate;
 mod values;
 mod vector_ops;
@@ -42,6 +43,7 @@ use cranelift_frontend::FunctionBuilderContext;
 use tlc_ir::Kernel;
 
 pub use host::HostFunction;
+pub use table::emitter;
 
 /// Byte offset in `Args` of the pointer to the buffer pointers.
 pub const ARGS_BUFFERS: i32 = 0;

@@ -24,21 +24,21 @@
 mod index;
 mod scalar;
 mod statements;
+mod table;
 
 use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
 
+use tlc_ir::target::{MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
+
 use index::Width;
 use scalar::memory_type;
 
+pub use table::emitter;
+
 /// Flags that the emitted text must be compiled with.
 pub const COMPILE_FLAGS: [&str; 1] = ["--fmad=false"];
-
-/// The most threads of a block.
-const MAX_THREADS: i64 = 1024;
-/// Static shared memory of a block.
-const MAX_SHARED_BYTES: i64 = 48 * 1024;
 
 /// What the text is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -157,10 +157,10 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
             block = block.max(extent(kernel, var.0).interval(kernel).hi);
         }
     }
-    limit("threads of a block", block, MAX_THREADS)?;
+    limit("threads of a block", block, MAX_BLOCK_THREADS)?;
     check_scratch(kernel, body)?;
     let shared_bytes = shared_bytes(kernel)?;
-    limit("bytes of shared memory", shared_bytes, MAX_SHARED_BYTES)?;
+    limit("bytes of shared memory", shared_bytes, STATIC_SHARED_BYTES)?;
 
     let mut w = statements::Writer::new(kernel, block);
     w.open_block(*var);

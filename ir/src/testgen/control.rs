@@ -8,6 +8,7 @@ use super::{GenOptions, Generator, LARGE, Rng};
 use crate::dtype::{DType, Scalar};
 use crate::graph::{Along, Body, Graph, HostFunction, Loop, NodeId, NodeKind, Operands, Origin, TensorType};
 use crate::index::{IndexExpr, SymId};
+use crate::scalar::ScalarOp;
 
 impl Generator<'_> {
     /// Some loops or calls, and projections of all their results.
@@ -66,7 +67,10 @@ impl Generator<'_> {
         let scalar = |dtype| TensorType::new(dtype, [0i64; 0]);
         let counted = self.rng.chance(1, 5);
         if counted {
-            operands.push(self.of_type(&scalar(DType::I64))?);
+            // Whatever computes it, few: random bits may be billions.
+            let most = self.splat(Scalar::from_i64(DType::I64, 6), &scalar(DType::I64).shape)?;
+            let count = self.of_type(&scalar(DType::I64))?;
+            operands.push(self.map(ScalarOp::Min, &[count, most], 6.0)?);
         }
         let conditional = self.rng.chance(1, 5);
         if conditional {

@@ -4,7 +4,8 @@ use smallvec::SmallVec;
 use tlc_ir::graph::View;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::scalar::Cost;
-use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
+use tlc_ir::target::{Support, Width};
+use tlc_ir::{Graph, NodeId, NodeKind};
 
 use super::{Clusterer, ConeSize, is_source};
 use crate::access::{Index, Variables, is_long};
@@ -366,20 +367,20 @@ impl Clusterer<'_> {
         repeated.is_some_and(|first| (first..to.len()).any(varies))
     }
 
-    /// Whether the elements of a row are computed one at a time: between 64-bit integers and floats no vector instruction
-    /// converts that all machines have, nor does any divide integers.
+    /// Whether the elements of a row are computed one at a time, because the emitter has no vector form of the operation.
     fn has_no_vector_form(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
         if node.ty.shape.last().is_none_or(|d| *d == IndexExpr::ONE) {
             return false;
         }
         let from = |k: usize| self.graph.ty(node.operands[k]).dtype;
-        let wide = |d: DType| d.is_int() && d.bits() == 64;
-        match node.kind {
-            NodeKind::Convert(to) => (wide(to) && from(0).is_float()) || (to.is_float() && wide(from(0))),
-            NodeKind::Map(ScalarOp::Div | ScalarOp::Rem | ScalarOp::Mod) => from(0).is_int(),
-            _ => false,
-        }
+        let emitter = self.target.emitter();
+        let support = match node.kind {
+            NodeKind::Convert(to) => emitter.convert(from(0), to, Width::Lanes),
+            NodeKind::Map(op) => emitter.map(op, from(node.operands.len() - 1), Width::Lanes),
+            _ => return false,
+        };
+        support == Support::PerLane
     }
 
     /// Bytes of a value whose size does not depend on symbols.

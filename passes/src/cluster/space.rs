@@ -263,8 +263,8 @@ impl Clusterer<'_> {
         if rows < 8 && row > 1 << 14 && rows.saturating_mul(row) > 1 << 16 {
             return Some(FusionReason::FewRows { rows, row });
         }
-        // Half of the second-level cache must hold the row in f32.
-        (row.saturating_mul(4) > self.target.l2_bytes as i64 / 2).then_some(FusionReason::LongRows { row })
+        // What stays close must hold the row in f32.
+        (row.saturating_mul(4) > self.target.resident_bytes()).then_some(FusionReason::LongRows { row })
     }
 
     /// Why columns do not stay in the second-level cache, if a tile of the narrowest kind does not.
@@ -279,7 +279,7 @@ impl Clusterer<'_> {
             rows.interval(self.graph).hi
         });
         let rows = rows.max().unwrap_or(1);
-        let most = self.target.l2_bytes as i64 / 2 / (columns::NARROWEST_TILE * columns::COLUMN_VALUE_BYTES);
+        let most = self.target.resident_bytes() / (columns::NARROWEST_TILE * columns::COLUMN_VALUE_BYTES);
         (rows > most).then_some(FusionReason::TallColumns { rows, most })
     }
 

@@ -130,7 +130,10 @@ impl Legalizer<'_> {
 
     /// Values of which one is NaN where any of these is.
     fn nan_witnesses(&mut self, dtype: DType, values: &[ValueId]) -> SmallVec<[ValueId; 8]> {
-        if !self.has_fma || values.len() < 2 * CHAINS || !matches!(dtype, DType::F32 | DType::F64) {
+        if !self.emitter.is_some_and(|e| e.has_fma)
+            || values.len() < 2 * CHAINS
+            || !matches!(dtype, DType::F32 | DType::F64)
+        {
             return values.into();
         }
         let one = self.emit(Op::Const(Scalar::from_f64(dtype, 1.0)), dtype);

@@ -19,7 +19,8 @@ use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Stmt, ValueId};
-use tlc_ir::{DType, Scalar, ScalarOp, Target};
+use tlc_ir::target::{Emitter, Support, Width};
+use tlc_ir::{DType, Scalar, ScalarOp};
 
 use crate::made::{Made, made};
 use crate::math::Function;
@@ -43,22 +44,18 @@ struct Legalizer<'k> {
     lanes: Option<Lanes>,
     /// Values that are index expressions: positions as a loop counts them.
     counters: FxHashSet<ValueId>,
-    has_fma: bool,
+    /// The emitter; if there is none, every formula is written out.
+    emitter: Option<&'k Emitter>,
 }
 
-/// Legalizes a kernel for any target.
-pub fn legalize(kernel: &mut Kernel) {
-    legalize_for(kernel, &Target::default());
-}
-
-/// Legalizes a kernel, choosing among equal forms the one that the target runs fastest.
-pub fn legalize_for(kernel: &mut Kernel, target: &Target) {
+/// Legalizes a kernel for an emitter, choosing among equal forms the one that it runs fastest.
+pub fn legalize(kernel: &mut Kernel, emitter: &Emitter) {
     made(Made::Scheduled(kernel));
-    rewrite(kernel, target.has_fma);
+    rewrite(kernel, Some(emitter));
     made(Made::Legal(kernel));
 }
 
-fn rewrite(kernel: &mut Kernel, has_fma: bool) {
+fn rewrite(kernel: &mut Kernel, emitter: Option<&Emitter>) {
     let body = std::mem::take(&mut kernel.body);
     let mut l = Legalizer {
         kernel,
@@ -66,7 +63,7 @@ fn rewrite(kernel: &mut Kernel, has_fma: bool) {
         renamed: FxHashMap::default(),
         lanes: None,
         counters: FxHashSet::default(),
-        has_fma,
+        emitter,
     };
     l.block(body);
     kernel.body = l.out;
@@ -129,7 +126,7 @@ impl Legalizer<'_> {
                     let new = self.convert_storage(v, from, to);
                     self.renamed.insert(value, new);
                 }
-                Op::Convert(DType::F64, v) if self.lanes.is_some() && fits_significand(self.kernel.dtype(v)) => {
+                Op::Convert(DType::F64, v) if self.doubles_by_formula(v) => {
                     let new = self.exact_double(v);
                     self.renamed.insert(value, new);
                 }
@@ -197,8 +194,14 @@ impl Legalizer<'_> {
             }
             DType::Bool => self.bool_map(op, args),
             DType::F32 | DType::F64 => match Function::of(op) {
-                Some(function) => emit::function(self, function, on, &args),
-                None => self.emit(Op::Map(op, args), dtype),
+                Some(function)
+                    if self
+                        .emitter
+                        .is_none_or(|e| e.map(op, on, Width::Scalar) == Support::Formula) =>
+                {
+                    emit::function(self, function, on, &args)
+                }
+                _ => self.emit(Op::Map(op, args), dtype),
             },
             _ => self.emit(Op::Map(op, args), dtype),
         }
@@ -215,6 +218,13 @@ impl Legalizer<'_> {
         let sum = self.emit(Op::Bitcast(DType::F64, sum), DType::F64);
         let anchor = self.emit(Op::Const(Scalar::from_f64(DType::F64, ANCHOR)), DType::F64);
         self.emit(Op::Map(ScalarOp::Sub, smallvec![sum, anchor]), DType::F64)
+    }
+
+    /// Whether a conversion to f64 is a formula where it stands: in lanes, of integers that fit a significand.
+    fn doubles_by_formula(&self, v: ValueId) -> bool {
+        let from = self.kernel.dtype(v);
+        let formula = |e: &Emitter| e.convert(from, DType::F64, Width::Lanes) == Support::Formula;
+        self.lanes.is_some() && fits_significand(from) && self.emitter.is_none_or(formula)
     }
 
     /// Operations on bool as bitwise ones, which is what lane masks have.

@@ -326,7 +326,7 @@ mod tests {
         }
         let before = kernel(x.len(), from, to, op);
         let mut after = before.clone();
-        legalize(&mut after);
+        legalize(&mut after, &tlc_codegen::clif::emitter(true));
         assert!(verify::verify(&after).errors.is_empty(), "{from} to {to}: {after}");
         after.statements().for_each(|s| match s {
             Stmt::Let {

@@ -29,7 +29,7 @@ impl Lowerer<'_> {
         });
         let rows = longest.max().unwrap_or(1);
         let staged = self.stage.iter().map(|&n| self.graph.ty(n).dtype.bytes() as i64);
-        tile_width(columns, rows.saturating_mul(staged.sum()))
+        tile_width(columns, rows.saturating_mul(staged.sum()), cluster.resident_bytes)
     }
 
     /// Whether an index moves with the rows of a column-local nest.

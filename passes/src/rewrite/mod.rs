@@ -74,6 +74,8 @@ pub const PASSES: [&dyn Pass; 9] = [
 pub struct Context<'a> {
     /// Width of the blocks that the product library takes without a copy; 0 for none.
     pub panel_elements: u32,
+    /// Bytes that stay close to whoever computes a tile of columns ([`tlc_ir::Target::resident_bytes`]).
+    pub resident_bytes: i64,
     /// The most bytes that any einsum intermediate may have.
     pub max_memory_bytes: Option<u64>,
     /// Whether the graph is the body of a loop, which keeps nothing for later calls.

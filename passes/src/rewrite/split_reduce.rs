@@ -15,7 +15,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::{Context, Failure, Pass, Rebuilder};
-use crate::cluster::columns::TALLEST_COLUMN;
+use crate::cluster::columns::tallest_column;
 
 /// Elements of one piece.
 pub const PIECE: i64 = 16 * 1024;
@@ -40,8 +40,8 @@ impl Pass for SplitReduce {
         "split-reduce"
     }
 
-    fn run(&self, graph: &Graph, _: &mut Context<'_>) -> Result<Graph, Failure> {
-        Ok(run(graph)?)
+    fn run(&self, graph: &Graph, context: &mut Context<'_>) -> Result<Graph, Failure> {
+        Ok(run(graph, context.resident_bytes)?)
     }
 }
 
@@ -49,7 +49,8 @@ impl Pass for SplitReduce {
 ///
 /// # Errors
 /// Never for a verified graph.
-pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
+pub fn run(graph: &Graph, resident_bytes: i64) -> Result<Graph, GraphError> {
+    let tallest = tallest_column(resident_bytes);
     let mut users: Option<Vec<Vec<NodeId>>> = None;
     super::rebuild(graph, &mut |re, id, node, operands| {
         let mut returns = || {
@@ -63,7 +64,7 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
             returns(graph, users, id)
         };
         if let NodeKind::Reduce { monoid, axes } = &node.kind
-            && let Some(new) = split(re, *monoid, axes, operands[0], &mut returns)?
+            && let Some(new) = split(re, *monoid, axes, operands[0], tallest, &mut returns)?
         {
             return Ok(new);
         }
@@ -142,6 +143,7 @@ fn split(
     monoid: Monoid,
     axes: &Axes,
     x: NodeId,
+    tallest: i64,
     returns: &mut dyn FnMut() -> bool,
 ) -> Result<Option<NodeId>, GraphError> {
     let ty = re.graph.ty(x).clone();
@@ -179,7 +181,7 @@ fn split(
         return Ok(None);
     }
     let rows = PIECE_ROWS.max(PIECE / columns);
-    if n < 4 * rows || n * columns < TALL || (n <= TALLEST_COLUMN && returns()) {
+    if n < 4 * rows || n * columns < TALL || (n <= tallest && returns()) {
         return Ok(None);
     }
     let kept = &ty.shape[axes.len()..];

@@ -3,6 +3,7 @@
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::Effect;
 use tlc_ir::kernel::{Access, Bind, CopyNest, Memory, Stmt};
+use tlc_ir::target::Cpu;
 
 use super::vectorize::UNROLL;
 use super::windows::MANY_IMAGES;
@@ -16,15 +17,15 @@ const STREAMED_BYTES: i64 = 2 << 10;
 /// Rows of fewer bytes are not worth a copy of their own.
 const SHORTEST_STREAMED_ROW: i64 = 512;
 
-/// Rows and columns of a transposition's tiles of elements of so many bytes: the tile and what it is turned into fit the
-/// first cache, and rows on both sides are several lines long.
-const fn tile(bytes: usize) -> (i64, i64) {
-    match bytes {
-        1 => (128, 256),
-        2 => (128, 128),
-        4 => (64, 128),
-        _ => (64, 64),
-    }
+/// Rows and columns of a transposition's tiles of elements of so many bytes: a tile fits the first-level cache, and rows on
+/// both sides are several cache lines long.
+fn tile(cpu: &Cpu, bytes: usize) -> (i64, i64) {
+    // A power of two, so that tiles divide the extents that are common.
+    let fits = cpu.l1_bytes.clamp(4 << 10, 1 << 20).next_power_of_two();
+    let fits = if fits > cpu.l1_bytes { fits / 2 } else { fits };
+    let elements = fits as i64 / bytes as i64;
+    let rows = if bytes < 4 { 128 } else { 64 };
+    (rows, (elements / rows).max(16))
 }
 
 impl Scheduler<'_> {
@@ -193,11 +194,11 @@ impl Scheduler<'_> {
         let p = &self.kernel.params[param as usize];
         let least = p.len.interval(&self.kernel).lo;
         let bytes = least.saturating_mul(p.dtype.bytes() as i64);
-        p.access == Access::Write && bytes >= 0 && bytes as u64 >= self.target.l3_bytes.max(1 << 20) / 2
+        p.access == Access::Write && bytes >= 0 && bytes as u64 >= self.cpu.l3_bytes.max(1 << 20) / 2
     }
 
     fn past_caches(&mut self) {
-        let last_cache = self.target.l3_bytes;
+        let last_cache = self.cpu.l3_bytes;
         self.because(ScheduleReason::PastCaches { last_cache });
     }
 
@@ -234,7 +235,7 @@ impl Scheduler<'_> {
     fn transposition(&mut self, loops: &[VarId], across: VarId, last: VarId) {
         let at = loops.iter().position(|&v| v == across).unwrap_or(0);
         let widest = self.kernel.params.iter().map(|p| p.dtype.bytes()).max();
-        let (rows, columns) = tile(widest.unwrap_or(4));
+        let (rows, columns) = tile(self.cpu, widest.unwrap_or(4));
         let tiles = ScheduleReason::Tiles { rows, columns };
         self.because(tiles);
         // Bring `across` next to the innermost loop.

@@ -13,14 +13,11 @@
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Scope, Stmt};
+use tlc_ir::target::MAX_BLOCK_THREADS;
 
 use super::directives::{Directive, Refusal, apply};
-use super::threads::MAX_THREADS;
 use super::{Schedule, ScheduleReason, tree};
 use crate::lower::{Form, Nest};
-
-/// Shared memory that a block may use without asking the driver for more.
-pub const MAX_SHARED_BYTES: i64 = 48 * 1024;
 
 /// Threads of a block of independent elements.
 const THREADS: i64 = 256;
@@ -32,7 +29,7 @@ const SHORT_ROW: i64 = 32;
 const MANY_ROWS: i64 = 64;
 
 /// Schedules a nest for a GPU.
-pub fn schedule_gpu(nest: &Nest) -> (Kernel, Schedule) {
+pub(super) fn schedule(nest: &Nest) -> (Kernel, Schedule) {
     let attempt = |f: &dyn Fn(&mut Gpu) -> Result<(), Refusal>| {
         let mut g = Gpu {
             kernel: nest.kernel.clone(),
@@ -219,8 +216,8 @@ impl Gpu {
             let Some((&column, outer)) = chain.split_last() else {
                 continue;
             };
-            if self.kernel.extents[column.0 as usize].interval(&self.kernel).hi > MAX_THREADS {
-                return Err(Refusal::Threads(MAX_THREADS));
+            if self.kernel.extents[column.0 as usize].interval(&self.kernel).hi > MAX_BLOCK_THREADS {
+                return Err(Refusal::Threads(MAX_BLOCK_THREADS));
             }
             for &outer in outer.iter().rev() {
                 self.apply(Directive::Interchange { outer, inner: column })?;

@@ -4,10 +4,11 @@ use std::fmt;
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Memory, Op, Stmt};
+use tlc_ir::target::{Emitter, Width};
 use tlc_ir::{DType, ScalarOp};
 
 use super::{Scheduler, tree};
-use crate::legalize::{decoded, encoded, fits_significand};
+use crate::legalize::{decoded, encoded};
 
 /// Why an innermost loop runs one element at a time.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -51,7 +52,7 @@ impl Scheduler<'_> {
         let body = tree::loop_body(&self.kernel.body, var).ok_or(ScalarReason::Short)?;
         let mut widest = 8;
         self.check_lanes(body, var, &mut widest)?;
-        let lanes = (self.target.vector_bits / widest) as i64;
+        let lanes = i64::from(self.cpu.emitter.vector_bits / widest);
         let extent = &self.kernel.extents[var.0 as usize];
         if extent.interval(&self.kernel).hi < lanes {
             return Err(ScalarReason::Short);
@@ -93,7 +94,7 @@ impl Scheduler<'_> {
                     }
                     if let Op::Map(op, args) = op {
                         let on = self.kernel.dtype(args[args.len() - 1]);
-                        if !vector_form(*op, on) {
+                        if !vector_form(&self.cpu.emitter, *op, on) {
                             return Err(ScalarReason::NoVectorOp(*op));
                         }
                         // Arithmetic on 16-bit floats is arithmetic on f32.
@@ -106,7 +107,7 @@ impl Scheduler<'_> {
                     }
                     if let Op::Convert(_, a) = op {
                         let from = self.kernel.dtype(*a);
-                        if !convert_form(dtype, from) {
+                        if !convert_form(&self.cpu.emitter, from, dtype) {
                             return Err(ScalarReason::NoVectorConversion(from, dtype));
                         }
                         meet(from);
@@ -135,7 +136,7 @@ impl Scheduler<'_> {
                         if i.uses(var) && !unit(i) {
                             return Err(ScalarReason::StridedStore);
                         }
-                        if !vector_form(monoid.combine(), dtype) {
+                        if !vector_form(&self.cpu.emitter, monoid.combine(), dtype) {
                             return Err(ScalarReason::NoVectorOp(monoid.combine()));
                         }
                         if is_half(dtype) {
@@ -157,38 +158,16 @@ fn is_half(dtype: DType) -> bool {
 }
 
 /// Whether an operation on a dtype has a vector form (after legalization).
-pub(super) fn vector_form(op: ScalarOp, on: DType) -> bool {
-    use ScalarOp::*;
-    if on.is_float() {
-        return !matches!(op, Rem | Mod);
-    }
-    match op {
-        Div | Rem | Mod | Sign => false,
-        // Per-lane shift amounts and wide or narrow products are scalar on 128-bit x86.
-        Shl | Shr => on.bits() == 32,
-        Mul => on.bits() == 32 || on.bits() == 16,
-        _ => true,
-    }
+pub(super) fn vector_form(emitter: &Emitter, op: ScalarOp, on: DType) -> bool {
+    emitter.map(op, on, Width::Lanes).is_vector()
 }
 
-/// Whether a conversion has a vector form where both dtypes fit the lanes.
-fn convert_form(to: DType, from: DType) -> bool {
+/// Whether a conversion has a vector form where both dtypes fit the lanes (after legalization).
+fn convert_form(emitter: &Emitter, from: DType, to: DType) -> bool {
     if to.is_storage() || from.is_storage() {
         let from = if from.is_storage() { decoded(from) } else { from };
         let through = if to.is_storage() { encoded(to, from) } else { to };
-        return through != DType::F64 && (from == through || convert_form(through, from));
+        return through != DType::F64 && convert_form(emitter, from, through);
     }
-    if to == DType::Bool || from == DType::Bool {
-        return true;
-    }
-    match (to.is_float(), from.is_float()) {
-        (false, false) => true,
-        // 16-bit floats are converted by way of f32.
-        (true, false) => match to {
-            DType::F64 => fits_significand(from),
-            _ => from.bits() <= 16 || from.bits() == 32 && to == DType::F32,
-        },
-        (false, true) => from != DType::F64 && to.bits() <= 32,
-        (true, true) => !(from == DType::F64 && is_half(to)),
-    }
+    emitter.convert(from, to, Width::Lanes).is_vector()
 }

@@ -23,12 +23,12 @@ pub mod tree;
 mod vectorize;
 mod windows;
 
-use tlc_ir::Target;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Kernel, MAX_STATEMENTS, Stmt};
+use tlc_ir::target::{Cpu, Target};
 
 pub use directives::{Directive, Refusal, apply};
-pub use gpu::{MAX_SHARED_BYTES, schedule_gpu, shared_bytes};
+pub use gpu::shared_bytes;
 pub use lanes::ScalarReason;
 pub use reason::{Applied, Refused, ScheduleReason};
 
@@ -58,7 +58,7 @@ const MOST_STATEMENTS: u64 = MAX_STATEMENTS * 4 / 5;
 
 struct Scheduler<'t> {
     kernel: Kernel,
-    target: &'t Target,
+    cpu: &'t Cpu,
     schedule: Schedule,
     /// Whether directives are refused that make the kernel larger than [`MOST_STATEMENTS`].
     bounded: bool,
@@ -66,20 +66,24 @@ struct Scheduler<'t> {
     why: ScheduleReason,
 }
 
-/// Schedules a nest for a CPU target.
+/// Schedules a nest for a target.
 pub fn schedule(nest: &Nest, target: &Target) -> (Kernel, Schedule) {
-    let (kernel, made) = scheduled(nest, target, false);
+    let cpu = match target {
+        Target::Cpu(cpu) => cpu,
+        Target::Gpu(_) => return gpu::schedule(nest),
+    };
+    let (kernel, made) = scheduled(nest, cpu, false);
     // Nearly every kernel is small. For the others each directive is looked at: one that copies too much is refused.
     match legal_statements(&kernel) > MOST_STATEMENTS {
-        true => scheduled(nest, target, true),
+        true => scheduled(nest, cpu, true),
         false => (kernel, made),
     }
 }
 
-fn scheduled(nest: &Nest, target: &Target, bounded: bool) -> (Kernel, Schedule) {
+fn scheduled(nest: &Nest, cpu: &Cpu, bounded: bool) -> (Kernel, Schedule) {
     let mut s = Scheduler {
         kernel: nest.kernel.clone(),
-        target,
+        cpu,
         schedule: Schedule::default(),
         bounded,
         why: ScheduleReason::OneRange,

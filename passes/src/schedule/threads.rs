@@ -12,14 +12,12 @@ use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
+use tlc_ir::target::MAX_BLOCK_THREADS;
 use tlc_ir::{DType, ScalarOp};
 
 use super::accumulators::{accumulations, collect_groups, move_states, touched};
 use super::directives::{Refusal, exists, rewrite};
 use super::tree::{loop_body, replace_loop, substitute_in};
-
-/// The most threads of a block.
-pub(super) const MAX_THREADS: i64 = 1024;
 
 /// The whole body as the body of a loop with one iteration.
 pub(super) fn enclose(kernel: &mut Kernel) -> Vec<VarId> {
@@ -42,7 +40,7 @@ pub(super) fn place(kernel: &mut Kernel, scratch: u32, scope: Scope) -> Result<V
 /// Whether a loop may become a thread loop.
 pub(super) fn may_bind(kernel: &Kernel, var: VarId) -> Result<(), Refusal> {
     let most = kernel.extents[var.0 as usize].interval(kernel).hi;
-    if most > MAX_THREADS {
+    if most > MAX_BLOCK_THREADS {
         return Err(Refusal::Threads(most));
     }
     let [
@@ -182,7 +180,7 @@ fn load(value: tlc_ir::kernel::ValueId, memory: Memory, index: IndexExpr) -> Stm
 }
 
 pub(super) fn distribute(kernel: &mut Kernel, around: VarId, var: VarId, threads: i64) -> Result<Vec<VarId>, Refusal> {
-    if !(1..=MAX_THREADS).contains(&threads) || !(threads as u64).is_power_of_two() {
+    if !(1..=MAX_BLOCK_THREADS).contains(&threads) || !(threads as u64).is_power_of_two() {
         return Err(Refusal::Threads(threads));
     }
     perfect_chain(kernel, around, var)?;
@@ -287,7 +285,7 @@ impl Share {
         };
         substitute_in(kernel, &mut body, &mut |v| (v == self.var).then(|| at.clone()));
         if !whole {
-            let wide = self.n.interval(kernel).hi > i32::MAX as i64 - MAX_THREADS;
+            let wide = self.n.interval(kernel).hi > i32::MAX as i64 - MAX_BLOCK_THREADS;
             let dtype = if wide { DType::I64 } else { DType::I32 };
             let (i, limit) = (kernel.new_value(dtype), kernel.new_value(dtype));
             let inside = kernel.new_value(DType::Bool);

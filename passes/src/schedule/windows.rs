@@ -4,11 +4,13 @@
 //! do not lie together. Its results do: neighbouring ones go to neighbouring lanes, and what a lane reads in one iteration
 //! of the window lies an equal distance from what the next lane reads.
 
+use tlc_ir::DType;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk};
 use tlc_ir::kernel::{Bind, Op, Stmt};
 use tlc_ir::scalar::Cost;
+use tlc_ir::target::Cpu;
 
 use super::directives::MAX_UNROLL;
 use super::{Directive, ScheduleReason, Scheduler, tree};
@@ -20,11 +22,16 @@ pub(super) const MANY_IMAGES: i64 = 16;
 /// Operations that the body may have when it is copied out.
 const UNROLLED_OPS: i64 = 600;
 
-/// Rows whose windows run together. Each takes a register for its sum and one for what it loads, beside that of the weight
-/// that they share, and x86 has 16.
-const ROWS_TOGETHER: i64 = 7;
-/// As many where a vector is picked from two.
-const ROWS_TOGETHER_STRIDED: i64 = 4;
+/// Rows whose windows run together: each takes a register for its sum and one for what it loads, beside that of the weight
+/// that they share.
+fn rows_together(cpu: &Cpu) -> i64 {
+    i64::from(cpu.emitter.vector_registers.saturating_sub(1) / 2).max(1)
+}
+
+/// As many where what is loaded is picked from two vectors, which takes four registers.
+fn rows_together_strided(cpu: &Cpu) -> i64 {
+    i64::from(cpu.emitter.vector_registers / 4).max(1)
+}
 
 /// Whether nothing is conditional, and all that is accumulated is added up.
 fn only_sums(body: &[Stmt]) -> bool {
@@ -55,7 +62,7 @@ impl Scheduler<'_> {
         let [outer @ .., before, last] = parallel else {
             return false;
         };
-        let lanes = (self.target.vector_bits / 32) as i64;
+        let lanes = self.cpu.lanes(DType::F32);
         let fits = |s: &Self| {
             let body = tree::loop_body(&s.kernel.body, *last)?;
             // A row whose length is not known is taken to be one of an image: it is rarely shorter than a vector.
@@ -111,8 +118,8 @@ impl Scheduler<'_> {
         };
         let sums = body.iter().any(|s| matches!(s, Stmt::Loop { .. })) && only_sums(body);
         let most = match strides(body, last) {
-            true => ROWS_TOGETHER_STRIDED,
-            false => ROWS_TOGETHER,
+            true => rows_together_strided(self.cpu),
+            false => rows_together(self.cpu),
         };
         let images = outer.iter().map(|v| &self.kernel.extents[v.0 as usize]);
         let many = IndexExpr::product(images).interval(&self.kernel).lo >= MANY_IMAGES;
@@ -132,7 +139,7 @@ impl Scheduler<'_> {
     fn rows_at_once(&self, before: VarId, most: i64, many: bool) -> Option<i64> {
         let rows = &self.kernel.extents[before.0 as usize];
         let even = rows.as_const().and_then(|n| {
-            let least = n.min(ROWS_TOGETHER_STRIDED);
+            let least = n.min(rows_together_strided(self.cpu));
             (least.max(2)..=most).rev().find(|r| n % r == 0)
         });
         even.or((many && rows.interval(&self.kernel).hi > most).then_some(most))

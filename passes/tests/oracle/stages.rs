@@ -4,7 +4,8 @@ use tlc_ir::graph::Condition;
 use tlc_ir::kernel::verify::verify;
 use tlc_ir::plan::interp::interpret_bound;
 use tlc_ir::plan::{KernelId, Layout, Plan, Step};
-use tlc_ir::{Graph, HostTensor, IndexExpr, Kernel, SymId, Target};
+use tlc_ir::target::Cpu;
+use tlc_ir::{Graph, HostTensor, IndexExpr, Kernel, SymId};
 use tlc_passes::lower::lower;
 use tlc_passes::pipeline::Pipeline;
 use tlc_passes::{Compiled, Options, compile};
@@ -104,13 +105,11 @@ pub fn difference(found: &HostTensor, expected: &HostTensor, tolerance: Option<f
 
 /// What is wrong with the compilation of a case, if anything.
 pub fn check(case: &Case, pipeline: &Pipeline, vector_bits: u32) -> Result<Compiled, String> {
+    let mut emitter = tlc_codegen::clif::emitter(true);
+    emitter.vector_bits = vector_bits;
     let options = Options {
-        target: Target {
-            vector_bits,
-            ..Target::default()
-        },
         pipeline: pipeline.clone(),
-        ..Options::default()
+        ..Options::new(Cpu::modest(emitter.into()))
     };
     let compiled = compile(&case.graph, &options).map_err(|e| e.to_string())?;
     let expected = super::evaluate(&case.graph, &case.inputs, &case.symbols);

@@ -20,7 +20,7 @@ fn kernel(op: ScalarOp, dtype: DType, n: i64, lanes: i64) -> Kernel {
         });
     });
     let mut kernel = b.finish();
-    legalize(&mut kernel);
+    legalize(&mut kernel, &tlc_codegen::clif::emitter(true));
     kernel
 }
 

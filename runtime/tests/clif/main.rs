@@ -5,3 +5,4 @@ mod functions;
 mod module;
 mod nests;
 mod ops;
+mod table;

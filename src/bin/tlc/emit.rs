@@ -1,15 +1,17 @@
 //! `tlc emit`: the stages of the compiler, printed.
 
 use std::fmt::Write;
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tlc_codegen::clif::EmitText;
 use tlc_codegen::cuda::{CudaOptions, identifier};
+use tlc_ir::target::Gpu;
 use tlc_ir::text::{PrintOptions, print_plan};
 use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
 use tlc_passes::Compiled;
-use tlc_passes::cluster::{Cluster, ClusterKind};
+use tlc_passes::cluster::{Cluster, ClusterKind, cluster};
 use tlc_passes::pipeline::gpu_kernels;
 use tlc_runtime::jit;
 
@@ -287,7 +289,9 @@ fn cuda(model: &Model, compiled: &Compiled, one: Option<usize>, arch: &str) -> R
         );
         return Err(Failure::at(Code::Unsupported, &model.file, message));
     }
-    let kernels = gpu_kernels(&compiled.graph, &compiled.clusters);
+    let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+    let clusters = cluster(&compiled.graph, &gpu.clone().into());
+    let kernels = gpu_kernels(&compiled.graph, &clusters, &gpu);
     let options = CudaOptions {
         arch: arch.into(),
         ..CudaOptions::default()

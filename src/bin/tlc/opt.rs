@@ -57,9 +57,8 @@ pub fn run(session: &Session, args: &Opt) -> Result<(), Failure> {
     };
     let model = session.model(&args.model)?;
     let options = Options {
-        max_memory_bytes: session.global.max_memory,
         pipeline: pipeline.clone(),
-        ..Options::default()
+        ..session.pass_options()?
     };
     if session.stages.wants_passes() {
         session.stages.run_passes(&session.console, &model, &options)?;

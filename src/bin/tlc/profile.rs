@@ -9,8 +9,8 @@ use tlc::LoopTime;
 use tlc::explain::{
     InnerCost, StepCost, bytes_text, count_text, counted, inner_costs_of_call, step_costs_of_call, time_text,
 };
-use tlc_ir::Target;
 use tlc_ir::plan::{Plan, Step};
+use tlc_ir::target::Cpu;
 use tlc_passes::planner::Planned;
 
 use crate::args::ModelArgs;
@@ -57,7 +57,7 @@ const DISPATCH_NS: f64 = 1_000.0;
 struct Rows<'a> {
     plan: &'a Plan,
     planned: &'a Planned,
-    target: &'a Target,
+    target: &'a Cpu,
     sizes: &'a [Option<i64>],
     loops: &'a [LoopTime],
     /// What stands before the steps' numbers.

@@ -4,12 +4,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
+use tlc::compile::Machine;
 pub use tlc::machine_model::{cache_directory, limits, measured};
 use tlc::{CompileOptions, DType, Executable};
 use tlc_formats::ReadOptions;
+use tlc_ir::Graph;
 use tlc_ir::graph::verify::verify;
 use tlc_ir::text::{Module, ParseError};
-use tlc_ir::{Graph, Target};
 use tlc_passes::pipeline::{Options, Pipeline};
 use tlc_runtime::machine::total_memory_bytes;
 
@@ -214,6 +215,16 @@ impl Session {
         }
     }
 
+    /// What graph passes are run with: this machine, all its passes, and the memory limit of the command line.
+    pub fn pass_options(&self) -> Result<Options, Failure> {
+        let machine =
+            Machine::with_threads(self.global.threads).map_err(|e| Failure::new(Code::Unsupported, e.to_string()))?;
+        Ok(Options {
+            max_memory_bytes: self.global.max_memory,
+            ..Options::new(machine.target().clone())
+        })
+    }
+
     /// Compiles a model, and shows of it what `TLC` asks for.
     pub fn compile(&self, model: &Model) -> Result<Executable, Failure> {
         let options = self.compile_options();
@@ -225,10 +236,8 @@ impl Session {
                 None => Pipeline::default(),
             };
             let options = Options {
-                target: Target::default(),
                 pipeline,
-                max_memory_bytes: options.max_memory_bytes,
-                ..Options::default()
+                ..self.pass_options()?
             };
             self.stages.run_passes(&self.console, model, &options)?;
         }

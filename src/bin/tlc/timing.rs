@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use tlc::explain::step_costs_of_call;
 use tlc::{Executable, HostTensor, Input, LoopTime, OutputMut, RunError, StepTime};
-use tlc_ir::{DType, Target};
+use tlc_ir::DType;
+use tlc_ir::target::Cpu;
 
 use crate::args::ModelArgs;
 use crate::data::{InputSpec, Source, inputs};
@@ -119,7 +120,7 @@ impl Prepared {
 
     /// The least time of a call in nanoseconds, by the machine model, if every size is known. The iterations of loops are
     /// counted in a call.
-    pub fn floor_ns(&mut self, target: &Target) -> Result<Option<f64>, Failure> {
+    pub fn floor_ns(&mut self, target: &Cpu) -> Result<Option<f64>, Failure> {
         let loops = self.with(|executable, views, buffers| executable.run_profiled(views, buffers, &mut Vec::new()))?;
         let costs = step_costs_of_call(self.executable.plan(), target, &self.sizes, &loops);
         Ok(costs.iter().map(|(_, c)| c.predicted_ns).sum())

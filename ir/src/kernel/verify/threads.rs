@@ -15,9 +15,7 @@ use crate::kernel::verify::races::{Touch, collect, is_clamped, parts, separate};
 use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
 use crate::kernel::visit::{Effect, walk};
 use crate::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
-
-/// The most threads of a block.
-const MAX_THREADS: i64 = 1024;
+use crate::target::MAX_BLOCK_THREADS;
 
 /// Pairs of thread loops that are compared at most; further ones are unproven.
 const MAX_PAIRS: usize = 1024;
@@ -131,7 +129,7 @@ impl Positions<'_, '_> {
                     self.error(Rule::ThreadPosition(var));
                 }
                 let threads = self.kernel.extents[var.0 as usize].interval(self.kernel).hi;
-                if threads > MAX_THREADS {
+                if threads > MAX_BLOCK_THREADS {
                     self.error(Rule::ThreadCount { var, threads });
                 }
                 self.thread = Some(var);

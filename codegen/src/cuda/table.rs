@@ -1,0 +1,35 @@
+//! What this emitter has, as data for passes to choose by.
+
+use tlc_ir::scalar::Form;
+use tlc_ir::target::{Emitter, Support, Width};
+use tlc_ir::{DType, ScalarOp};
+
+/// Registers of 32 bits that a thread can have (CUDA C++ Programming Guide, "Compute Capabilities").
+const REGISTERS: u32 = 255;
+
+/// The table of the CUDA emitter. A thread works on one element of any type; there are no lanes.
+pub fn emitter() -> Emitter {
+    Emitter::new("cuda", 0, REGISTERS, true, map, convert)
+}
+
+fn map(op: ScalarOp, on: DType, width: Width) -> Support {
+    use ScalarOp::*;
+    match op {
+        _ if width == Width::Lanes => Support::Missing,
+        Select => Support::Native,
+        Max | Min | Eq | Ne | Lt | Le if on == DType::Bool => Support::Formula,
+        // The device's own functions round differently: the formulas give the bits that other emitters give.
+        _ if on.is_float() && op.form() == Form::Formula => Support::Formula,
+        // Arithmetic on 16-bit floats is f32's, rounded.
+        _ if matches!(on, DType::F16 | DType::BF16) => Support::Formula,
+        _ => Support::Native,
+    }
+}
+
+fn convert(from: DType, to: DType, width: Width) -> Support {
+    match width {
+        Width::Lanes => Support::Missing,
+        Width::Scalar if from != to && (from.is_storage() || to.is_storage()) => Support::Formula,
+        Width::Scalar => Support::Native,
+    }
+}

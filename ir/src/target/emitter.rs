@@ -1,0 +1,119 @@
+//! What a code generator has: one table of operations and conversions, by dtype and width.
+//!
+//! The table is a promise. Where it says [`Support::Native`] or [`Support::Formula`], a kernel of that one operation is
+//! legalized, emitted and agrees with the interpreter; a refusal by the emitter is then a bug. Passes choose by the table, so
+//! that a schedule is never made for an emitter that would run it another way.
+
+use std::fmt;
+
+use crate::dtype::DType;
+use crate::scalar::ScalarOp;
+
+/// How an emitter does something.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Support {
+    /// By instructions of its own.
+    Native,
+    /// By other operations that it has: legalization writes them out.
+    Formula,
+    /// One element after another, whatever the width: by scalar code or by a call for each lane.
+    PerLane,
+    /// Not at all.
+    Missing,
+}
+
+impl Support {
+    /// Whether all lanes are done at once.
+    pub const fn is_vector(self) -> bool {
+        matches!(self, Support::Native | Support::Formula)
+    }
+}
+
+impl fmt::Display for Support {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Support::Native => "native",
+            Support::Formula => "by a formula",
+            Support::PerLane => "lane by lane",
+            Support::Missing => "missing",
+        })
+    }
+}
+
+/// How many elements an operation works on at once.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Width {
+    /// One.
+    Scalar,
+    /// A vector of lanes.
+    Lanes,
+}
+
+impl Width {
+    /// Both.
+    pub const ALL: [Width; 2] = [Width::Scalar, Width::Lanes];
+}
+
+/// A code generator as data.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Emitter {
+    /// Its name, for reports.
+    pub name: &'static str,
+    /// Bits of a vector; 0 if it has none.
+    pub vector_bits: u32,
+    /// Vector registers.
+    pub vector_registers: u32,
+    /// Whether a fused multiply-add is one instruction.
+    pub has_fma: bool,
+    /// By width, operation and dtype of the operands.
+    maps: Vec<Support>,
+    /// By width and the dtypes from and to.
+    conversions: Vec<Support>,
+}
+
+impl Emitter {
+    /// An emitter with the given answers. `map` is asked for each operation and dtype of its operands that the language types,
+    /// `convert` for each pair of dtypes, from and to.
+    pub fn new(
+        name: &'static str,
+        vector_bits: u32,
+        vector_registers: u32,
+        has_fma: bool,
+        map: impl Fn(ScalarOp, DType, Width) -> Support,
+        convert: impl Fn(DType, DType, Width) -> Support,
+    ) -> Emitter {
+        let mut maps = Vec::with_capacity(Width::ALL.len() * ScalarOp::ALL.len() * DType::ALL.len());
+        let mut conversions = Vec::with_capacity(Width::ALL.len() * DType::ALL.len() * DType::ALL.len());
+        for width in Width::ALL {
+            for &op in ScalarOp::ALL {
+                maps.extend(DType::ALL.iter().map(|&on| match op.takes(on) {
+                    true => map(op, on, width),
+                    false => Support::Missing,
+                }));
+            }
+            for from in DType::ALL {
+                conversions.extend(DType::ALL.iter().map(|&to| convert(from, to, width)));
+            }
+        }
+        Emitter {
+            name,
+            vector_bits,
+            vector_registers,
+            has_fma,
+            maps,
+            conversions,
+        }
+    }
+
+    /// How an operation on operands of that dtype is done (of `select`, the dtype of its two values).
+    pub fn map(&self, op: ScalarOp, on: DType, width: Width) -> Support {
+        let row = width as usize * ScalarOp::ALL.len() + op as usize;
+        self.maps[row * DType::ALL.len() + on as usize]
+    }
+
+    /// How a conversion is done.
+    pub fn convert(&self, from: DType, to: DType, width: Width) -> Support {
+        let row = width as usize * DType::ALL.len() + from as usize;
+        self.conversions[row * DType::ALL.len() + to as usize]
+    }
+}
