@@ -142,3 +142,19 @@ fn values_of_clusters_with_many_outputs_are_computed_in_loops_of_their_own_exten
 }",
     );
 }
+
+#[test]
+fn comparisons_of_the_largest_numbers_at_the_edges_of_padding_are_decided_as_computed() {
+    for value in ["-9223372036854775808", "9223372036854775807"] {
+        for (op, operands) in [("le", "%0, %0"), ("lt", "%0, %0"), ("le", "%0, %1"), ("lt", "%1, %0")] {
+            check(&format!(
+                "graph @f(%x: i64[5, 3, 3]) {{
+  %0 = pad %x {{lo=[0, 0, 1], hi=[0, 0, 0], value={value}}} : i64[5, 3, 4]
+  %1 = pad %x {{lo=[0, 0, 1], hi=[0, 0, 0], value=3}} : i64[5, 3, 4]
+  %2 = {op} {operands} : bool[5, 3, 4]
+  return %2
+}}"
+            ));
+        }
+    }
+}

@@ -161,6 +161,13 @@ impl IndexExpr {
     /// One.
     pub const ONE: IndexExpr = IndexExpr::Const(1);
 
+    /// A number that a program computes with, as an index. `None` for a number so large that index arithmetic on it would
+    /// saturate where the program's wraps, which 2^60 is far from on either side.
+    pub fn from_data(number: i64) -> Option<IndexExpr> {
+        const LARGEST: u64 = 1 << 60;
+        (number.unsigned_abs() <= LARGEST).then_some(IndexExpr::Const(number))
+    }
+
     fn node(n: IndexNode) -> IndexExpr {
         IndexExpr::Node(Arc::new(n))
     }

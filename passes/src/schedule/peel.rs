@@ -60,7 +60,9 @@ impl Known {
     fn note(&mut self, kernel: &Kernel, value: ValueId, op: &Op) {
         match op {
             Op::Const(c) if matches!(kernel.dtype(value), DType::I32 | DType::I64) => {
-                self.numbers.insert(value, IndexExpr::Const(c.as_i64()));
+                if let Some(e) = IndexExpr::from_data(c.as_i64()) {
+                    self.numbers.insert(value, e);
+                }
             }
             Op::Const(c) if c.dtype() == DType::Bool => {
                 self.bools.insert(value, c.as_bool());

@@ -398,7 +398,7 @@ impl<'k> Search<'k> {
     /// The index expression that an integer value is.
     fn integer(&mut self, value: ValueId, ops: &FxHashMap<ValueId, &Op>) -> Option<IndexExpr> {
         match ops.get(&value)? {
-            Op::Const(c) if matches!(c.dtype(), DType::I32 | DType::I64) => Some(IndexExpr::Const(c.as_i64())),
+            Op::Const(c) if matches!(c.dtype(), DType::I32 | DType::I64) => IndexExpr::from_data(c.as_i64()),
             Op::Index(e, dtype) => {
                 let below = |low: IndexExpr, high: &IndexExpr| nonnegative(&(high.clone() - low), self.kernel);
                 let exact = match dtype {
