@@ -136,7 +136,7 @@ impl Machine {
             Some(m) => (m.buffers, m.target),
             None => {
                 let emitter = Arc::new(jit::emitter()?);
-                (BufferPool::new(), tlc_runtime::machine::cpu(emitter))
+                (BufferPool::new(), tlc_runtime::target::cpu(emitter))
             }
         };
         target.threads = threads;

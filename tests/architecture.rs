@@ -1,6 +1,6 @@
-//! ARCHITECTURE.md sends readers to files that exist.
+//! ARCHITECTURE.md sends readers to files that exist, and modules import each other in one direction.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Every file and folder below `folder`, as paths from it; build outputs and hidden folders apart.
@@ -55,4 +55,82 @@ fn every_path_in_the_architecture_exists() {
         })
         .collect();
     assert!(missing.is_empty(), "ARCHITECTURE.md names {missing:?}");
+}
+
+/// The code of a file without comments and without its tests at the end.
+fn code(text: &str) -> String {
+    let text = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let line = |l: &str| l.split("//").next().unwrap_or_default().to_string();
+    text.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn word(text: &str) -> &str {
+    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    &text[..end.unwrap_or(text.len())]
+}
+
+/// The modules of the crate's root that a file of the module at `depth` folders below the root names.
+fn named_modules(code: &str, depth: usize) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let above = "super::".repeat(depth);
+    for (at, _) in code.match_indices("crate::") {
+        let rest = &code[at + "crate::".len()..];
+        match rest.strip_prefix('{') {
+            Some(list) => {
+                let list = list.split(';').next().unwrap_or_default();
+                found.extend(list.split([',', '{', '}', ' ', '\n']).map(|w| word(w).to_string()));
+            }
+            None => drop(found.insert(word(rest).to_string())),
+        }
+    }
+    for (at, _) in code.match_indices(&above) {
+        if !code[..at].ends_with("super::") {
+            found.insert(word(&code[at + above.len()..]).to_string());
+        }
+    }
+    found
+}
+
+#[test]
+fn modules_import_each_other_in_one_direction() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut edges = 0;
+    for krate in ["ir", "passes", "codegen", "runtime", "formats"] {
+        let source = root.join(krate).join("src");
+        let mut files = BTreeSet::new();
+        listed(&source, "", &mut files);
+        let files: Vec<&String> = files.iter().filter(|f| f.ends_with(".rs") && *f != "lib.rs").collect();
+        let module = |file: &str| word(file).to_string();
+        let modules: BTreeSet<String> = files.iter().map(|f| module(f)).collect();
+        let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for file in files {
+            let text = std::fs::read_to_string(source.join(file)).unwrap();
+            let depth = file.matches('/').count() + usize::from(!file.ends_with("mod.rs"));
+            let own = module(file);
+            let named = named_modules(&code(&text), depth);
+            let others = named.into_iter().filter(|m| modules.contains(m) && *m != own);
+            imports.entry(own.clone()).or_default().extend(others);
+        }
+        edges += imports.values().map(BTreeSet::len).sum::<usize>();
+        // Modules that import nothing that is left are taken away until none is left, or only circles.
+        loop {
+            let done: Vec<String> = imports
+                .iter()
+                .filter(|(_, to)| to.is_empty())
+                .map(|(m, _)| m.clone())
+                .collect();
+            if done.is_empty() {
+                break;
+            }
+            for module in done {
+                imports.remove(&module);
+                imports.values_mut().for_each(|to| drop(to.remove(&module)));
+            }
+        }
+        assert!(
+            imports.is_empty(),
+            "modules of {krate} import each other in a circle: {imports:?}"
+        );
+    }
+    assert!(edges > 100, "{edges} imports");
 }

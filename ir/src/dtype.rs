@@ -2,18 +2,20 @@
 //!
 //! Invariants:
 //! - A [`DType`] has a fixed width in bits and one name, which is its spelling in every text form.
-//! - Those from `F8E4M3FN` on are storage types ([`crate::narrow`]): they are kept, moved, selected and converted, and
+//! - Those from `F8E4M3FN` on are storage types ([`narrow`]): they are kept, moved, selected and converted, and
 //!   arithmetic refuses them. [`DType::is_float`] and its like speak of the types that are computed in.
 //! - A [`Scalar`] holds the value's exact bits, so equality and hashing are bitwise: two NaNs with the same payload are
 //!   equal, and `0.0` differs from `-0.0`. That is what hash-consing and printing need.
 //! - `bool` is stored as one byte, 0 or 1; any other byte read from outside is normalized on the way in.
+
+pub mod narrow;
 
 use std::fmt;
 use std::str::FromStr;
 
 use half::{bf16, f16};
 
-use crate::narrow::{self, FloatFormat};
+use narrow::FloatFormat;
 
 /// The type of one element of a tensor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

@@ -13,7 +13,6 @@ pub mod graph;
 pub mod index;
 pub mod interp;
 pub mod kernel;
-pub mod narrow;
 pub mod plan;
 pub mod scalar;
 pub mod target;

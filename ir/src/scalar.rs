@@ -28,7 +28,7 @@
 //! | `convert` to an integer | from float: truncate, saturate, NaN is 0; from integer: wrap |
 //! | `convert` to a float | round to nearest, ties to even, once |
 //! | `convert` to bool | `x != 0`, so NaN is true |
-//! | `convert` to a storage type | floats round and saturate, integers as above ([`crate::narrow`]) |
+//! | `convert` to a storage type | floats round and saturate, integers as above ([`crate::dtype::narrow`]) |
 //!
 //! Of the storage types only `select` and `convert` know; every other operation refuses them.
 

@@ -1,7 +1,7 @@
 //! The storage types against ml_dtypes and onnx: every case of the recorded table `narrow_cases.txt` (made by
 //! `narrow_cases.py`, which says what it leaves out and why).
 
-use tlc_ir::narrow::encode;
+use tlc_ir::dtype::narrow::encode;
 use tlc_ir::{DType, Scalar};
 
 fn scalars(dtype: DType, hex: &str) -> Vec<Scalar> {

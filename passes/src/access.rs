@@ -61,6 +61,16 @@ impl Bounds for Variables<'_> {
     }
 }
 
+/// True for nodes that hold a value without being computed.
+pub fn is_source(kind: &NodeKind) -> bool {
+    matches!(kind, NodeKind::Input { .. } | NodeKind::Data(_))
+}
+
+/// True for views that only move elements (all but `pad`).
+pub fn moves_only(view: &View) -> bool {
+    !matches!(view, View::Pad { .. })
+}
+
 /// The C-order offset of an index.
 pub fn flat_index(index: &[IndexExpr], shape: &[IndexExpr]) -> IndexExpr {
     let strides = row_major_strides(shape);

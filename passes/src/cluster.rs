@@ -18,14 +18,15 @@ mod space;
 
 pub use roots::output_values;
 
+pub use crate::partition::{Cluster, ClusterKind, Clusters, LoopSpace, Role};
+
 use again::Again;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
-use tlc_ir::graph::{Shape, View};
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
+use tlc_ir::{Graph, NodeId, NodeKind, Target};
 
-use crate::access::{Index, Variables, operand_indices, space, view_index};
+use crate::access::{Index, Variables, is_source, operand_indices, space, view_index};
 use crate::contraction::MatrixProduct;
 use crate::made::{Made, made};
 use crate::reason::{FusionDecision, FusionLedger, FusionReason, FusionStage, OwnStep};
@@ -39,82 +40,6 @@ pub const MAX_KERNEL_STATEMENTS: u32 = 12_000;
 const MAX_ROOTS: usize = 64;
 /// Clusters visited when looking for a cycle.
 const CYCLE_BUDGET: usize = 512;
-
-/// What an axis of a root is in its cluster.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Role {
-    /// The cluster's parallel axis of that number.
-    Parallel(usize),
-    /// The root's own inner axis of that number.
-    Inner(usize),
-    /// An axis of one element: always at 0, so no loop.
-    Unit,
-}
-
-/// The parallel axes of a loop cluster, and how each root's axes map to them.
-#[derive(Clone, PartialEq, Debug)]
-pub struct LoopSpace {
-    /// Extents of the parallel axes, outermost first.
-    pub parallel: Shape,
-    /// Per root (in the order of [`Cluster::roots`]): the role of each axis of its space.
-    pub roles: Vec<Vec<Role>>,
-}
-
-impl LoopSpace {
-    /// Whether a root has parallel axes inside of inner ones: what it needs lies in a tile of columns.
-    pub fn is_column_local(&self) -> bool {
-        self.roles.iter().any(|roles| {
-            let mut inner = false;
-            roles.iter().any(|r| {
-                inner |= matches!(r, Role::Inner(_));
-                inner && matches!(r, Role::Parallel(_))
-            })
-        })
-    }
-}
-
-/// How a cluster runs.
-#[derive(Clone, PartialEq, Debug)]
-pub enum ClusterKind {
-    /// One fused loop nest.
-    Loops(LoopSpace),
-    /// A matrix product by the library.
-    Gemm(Box<MatrixProduct>),
-    /// A serial loop along an axis.
-    Scan,
-    /// A copy of the base and a serial loop over the updates.
-    Scatter,
-    /// A loop over a plan of its own.
-    Loop,
-    /// A function of the runtime.
-    Call,
-}
-
-/// Values that are computed together.
-#[derive(Clone, PartialEq, Debug)]
-pub struct Cluster {
-    /// Roots, ascending.
-    pub roots: Vec<NodeId>,
-    /// The roots that something outside needs.
-    pub stored: Vec<NodeId>,
-    /// How it runs.
-    pub kind: ClusterKind,
-    /// Bytes that a tile of columns may keep close ([`Target::resident_bytes`]).
-    pub resident_bytes: i64,
-    /// True if no input reaches it: it runs once per executable.
-    pub once: bool,
-}
-
-/// The result of clustering.
-#[derive(Clone, Debug, Default)]
-pub struct Clusters {
-    /// Clusters in execution order.
-    pub clusters: Vec<Cluster>,
-    /// Every decision about a fusion; planning appends its own.
-    pub ledger: FusionLedger,
-    /// True for each node that is a root.
-    pub is_root: Vec<bool>,
-}
 
 /// A value that a root reads at one point of its space.
 struct Demand {
@@ -231,11 +156,6 @@ fn clusters(graph: &Graph, target: &Target, once: bool, merges: usize) -> Cluste
         clusters: &mut clusters,
     });
     clusters
-}
-
-/// True for nodes that hold a value without being computed.
-pub fn is_source(kind: &NodeKind) -> bool {
-    matches!(kind, NodeKind::Input { .. } | NodeKind::Data(_))
 }
 
 impl Clusterer<'_> {
@@ -771,14 +691,4 @@ impl Clusterer<'_> {
             once,
         }
     }
-}
-
-/// Whether a dtype's values can be multiplied by the library.
-pub fn library_dtype(dtype: DType) -> bool {
-    matches!(dtype, DType::F32 | DType::F64)
-}
-
-/// True for views that only move elements (all but `pad`).
-pub fn moves_only(view: &View) -> bool {
-    !matches!(view, View::Pad { .. })
 }

@@ -7,10 +7,9 @@ use smallvec::SmallVec;
 use tlc_ir::graph::{Labels, Semiring, Shape};
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::plan::{Leg, Strides};
-use tlc_ir::{Graph, NodeId, NodeKind};
+use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
-use crate::access::{Index, Variables, flat_index, label_count, view_index};
-use crate::cluster::{is_source, library_dtype, moves_only};
+use crate::access::{Index, Variables, flat_index, is_source, label_count, moves_only, view_index};
 
 /// Below this many multiply-adds a loop nest beats the call.
 pub const MIN_LIBRARY_FLOPS: i64 = 8 * 1024;
@@ -62,6 +61,11 @@ struct Strided {
     offset: IndexExpr,
     /// Stride by label; `None` where the operand lacks the label.
     strides: Vec<Option<IndexExpr>>,
+}
+
+/// Whether a dtype's values can be multiplied by the library.
+pub fn library_dtype(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F64)
 }
 
 /// Operands and labels of an einsum of two operands whose sum of products the library can compute, all in one dtype.

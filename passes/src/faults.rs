@@ -14,12 +14,12 @@ use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
 use tlc_ir::plan::{Layout, Lines, Plan, Step, Storage};
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
 
-use crate::cluster::{ClusterKind, Clusters, LoopSpace};
-use crate::made::Made;
-use crate::memory::{AliasDecision, AliasReason};
-use crate::rewrite::{Pass, Rebuilder, rebuild};
-use crate::schedule::Directive;
-use crate::schedule::tree::replace_loop;
+use crate::directive::Directive;
+use crate::made::{Made, change_with};
+use crate::partition::{ClusterKind, Clusters, LoopSpace};
+use crate::reason::{AliasDecision, AliasReason};
+use crate::rewrite::{Rebuilder, rebuild};
+use crate::tree::replace_loop;
 
 /// A bug.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -140,8 +140,13 @@ pub struct Seeded(PhantomData<*const ()>);
 /// Seeds a fault on this thread.
 #[must_use]
 pub fn seed(fault: Fault) -> Seeded {
-    SEEDED.set(Some(fault));
+    plant(fault);
     Seeded(PhantomData)
+}
+
+fn plant(fault: Fault) {
+    SEEDED.set(Some(fault));
+    change_with(change);
 }
 
 /// Seeds the fault that the variable `TLC_SEEDED_FAULT` names on this thread, for good: how the command line is tested.
@@ -152,7 +157,7 @@ pub fn seed_from_environment() {
     if let Ok(name) = std::env::var("TLC_SEEDED_FAULT") {
         let mut all = Fault::ALL.into_iter().chain([Fault::CodeReadsFarAway]);
         let found = all.find(|f| format!("{f:?}") == name);
-        SEEDED.set(Some(found.expect("TLC_SEEDED_FAULT names a fault")));
+        plant(found.expect("TLC_SEEDED_FAULT names a fault"));
     }
 }
 
@@ -167,7 +172,7 @@ fn is(fault: Fault) -> bool {
 }
 
 /// Changes what a stage has made, if the seeded fault is one of that stage's.
-pub(crate) fn change(made: Made<'_>) {
+fn change(made: Made<'_>) {
     if SEEDED.get().is_none() {
         return;
     }
@@ -203,10 +208,10 @@ pub(crate) fn change(made: Made<'_>) {
 }
 
 /// Behind a pass.
-fn after_pass(pass: &dyn Pass, before: &Graph, after: Graph) -> Graph {
+fn after_pass(pass: &str, before: &Graph, after: Graph) -> Graph {
     let Some(fault) = SEEDED.get() else { return after };
     let operands = |re: &mut Rebuilder, node: &Node, operands: &[NodeId]| re.add(node.kind.clone(), operands);
-    let made = match (pass.name(), fault) {
+    let made = match (pass, fault) {
         ("canonicalize", Fault::AdditionOfOneIsNothing) => rebuild(&after, &mut |re, _, node, o| {
             let one = |id: NodeId| re.splat_value(id).is_some_and(|s| s == s.dtype().one());
             match node.kind {

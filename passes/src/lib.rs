@@ -7,19 +7,33 @@
 pub mod access;
 pub mod cluster;
 pub mod contraction;
+pub mod directive;
 pub mod einsum_path;
 mod epilogue;
 #[cfg(feature = "seeded-faults")]
 pub mod faults;
+mod launch;
 pub mod legalize;
 pub mod lower;
 pub mod made;
 pub mod math;
 pub mod memory;
+pub mod partition;
 pub mod pipeline;
 pub mod planner;
 pub mod reason;
 pub mod rewrite;
 pub mod schedule;
+pub mod tree;
 
 pub use pipeline::{Compiled, Options, PassError, compile};
+
+/// Seeds the fault that the variable `TLC_SEEDED_FAULT` names on this thread, where faults can be seeded.
+///
+/// # Panics
+/// If faults can be seeded and there is none of that name.
+#[inline]
+pub fn seed_fault_from_environment() {
+    #[cfg(feature = "seeded-faults")]
+    faults::seed_from_environment();
+}

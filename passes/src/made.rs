@@ -1,18 +1,16 @@
 //! Where wrong decisions are seeded: each stage shows what it has made to one function, which tests fill.
 //!
 //! Decision code knows nothing of faults. The functions below do nothing, and cost nothing, but under the feature
-//! `seeded-faults`, where `crate::faults` may change what they are shown.
+//! `seeded-faults`, where what is shown may be changed.
 
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::Kernel;
 use tlc_ir::plan::{Layout, Lines, Plan, SlotId};
 use tlc_ir::{Graph, NodeId};
 
-use crate::cluster::{Clusters, LoopSpace};
-use crate::memory::AliasDecision;
-use crate::reason::FusionReason;
-use crate::rewrite::Pass;
-use crate::schedule::Directive;
+use crate::directive::Directive;
+use crate::partition::{Clusters, LoopSpace};
+use crate::reason::{AliasDecision, FusionReason};
 
 /// What a stage has made, before the next one sees it.
 #[cfg_attr(
@@ -22,7 +20,7 @@ use crate::schedule::Directive;
 pub(crate) enum Made<'a> {
     /// A graph by a pass.
     Graph {
-        pass: &'a dyn Pass,
+        pass: &'static str,
         before: &'a Graph,
         after: &'a mut Graph,
     },
@@ -71,11 +69,25 @@ pub(crate) enum Made<'a> {
     Loaded(&'a mut Plan),
 }
 
+#[cfg(feature = "seeded-faults")]
+thread_local! {
+    /// What changes what stages make, on this thread.
+    static CHANGE: std::cell::Cell<Option<fn(Made<'_>)>> = const { std::cell::Cell::new(None) };
+}
+
+/// Has a function change what stages make on this thread from now on.
+#[cfg(feature = "seeded-faults")]
+pub(crate) fn change_with(change: fn(Made<'_>)) {
+    CHANGE.set(Some(change));
+}
+
 /// Shows what a stage has made.
 #[inline]
 pub(crate) fn made(made: Made<'_>) {
     #[cfg(feature = "seeded-faults")]
-    crate::faults::change(made);
+    if let Some(change) = CHANGE.get() {
+        change(made);
+    }
     #[cfg(not(feature = "seeded-faults"))]
     let _ = made;
 }
@@ -84,14 +96,4 @@ pub(crate) fn made(made: Made<'_>) {
 #[inline]
 pub fn before_load(plan: &mut Plan) {
     made(Made::Loaded(plan));
-}
-
-/// Seeds the fault that the variable `TLC_SEEDED_FAULT` names on this thread, where faults can be seeded.
-///
-/// # Panics
-/// If faults can be seeded and there is none of that name.
-#[inline]
-pub fn seed_from_environment() {
-    #[cfg(feature = "seeded-faults")]
-    crate::faults::seed_from_environment();
 }

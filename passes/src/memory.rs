@@ -8,52 +8,13 @@
 //! The order of steps is the planner's; lifetimes are closed intervals of step numbers, so a value that dies where another
 //! is born overlaps it unless they alias.
 
-use std::fmt;
-
 use tlc_ir::plan::{BodyLayout, Layout, Plan, SlotId, Step, Storage};
 
 use crate::made::{Made, made};
+pub use crate::reason::{AliasDecision, AliasReason};
 
 /// Alignment of slots in the arena, in bytes.
 pub const ALIGNMENT: u64 = 64;
-
-/// One aliasing decision.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct AliasDecision {
-    /// The slot that is written.
-    pub slot: SlotId,
-    /// The slot whose bytes it takes, or would have.
-    pub of: SlotId,
-    /// What was decided, and why.
-    pub reason: AliasReason,
-}
-
-/// Why a result is, or is not, written in place.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum AliasReason {
-    /// The operand dies here and each element is read where it is written.
-    InPlace,
-    /// The operand moves into the output's buffer, which is free until then.
-    IntoOutput,
-    /// The operand is needed later.
-    StillLive,
-    /// The operand is an input that the caller may give away.
-    IfGiven,
-    /// The operand's bytes belong to the caller or are constant.
-    NotOurs,
-}
-
-impl fmt::Display for AliasReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::InPlace => "in place: the operand dies here",
-            Self::IntoOutput => "computed in the output's buffer",
-            Self::StillLive => "not in place: the operand is needed later",
-            Self::IfGiven => "in place if the caller gives the operand away",
-            Self::NotOurs => "not in place: the operand's bytes are the caller's",
-        })
-    }
-}
 
 /// First and last step that touches each slot, aliases counted with the slot whose bytes they use.
 pub fn lifetimes(plan: &Plan) -> Vec<Option<(usize, usize)>> {

@@ -228,7 +228,7 @@ fn run_inside(pass: &dyn Pass, graph: &Graph, context: &mut Context<'_>) -> Resu
             Failure::EinsumPath(e) => e.into(),
         })?;
     made(Made::Graph {
-        pass,
+        pass: pass.name(),
         before: graph,
         after: &mut after,
     });

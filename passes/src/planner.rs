@@ -14,8 +14,9 @@ use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
 use crate::epilogue;
+pub use crate::launch::LaunchReport;
 use crate::legalize::legalize;
-use crate::lower::{Form, lower};
+use crate::lower::lower;
 use crate::made::{Made, made};
 use crate::memory::{self, AliasDecision};
 use crate::reason::{FusionDecision, FusionStage};
@@ -26,21 +27,6 @@ mod share;
 
 /// Launches that move at most so many bytes are grouped.
 const SMALL_BYTES: i64 = 64 * 1024;
-
-/// What was decided about one kernel launch.
-#[derive(Clone, Debug)]
-pub struct LaunchReport {
-    /// The cluster it belongs to.
-    pub cluster: usize,
-    /// The kernel before legalization; launches of equal nests share it.
-    pub scheduled: Arc<Kernel>,
-    /// How the nest was built.
-    pub form: Form,
-    /// The schedule.
-    pub schedule: Arc<Schedule>,
-    /// The kernel in the plan.
-    pub kernel: KernelId,
-}
 
 /// The plan with what was decided on the way.
 pub struct Planned {

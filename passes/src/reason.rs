@@ -4,6 +4,7 @@ use std::fmt;
 
 use rustc_hash::FxHashMap;
 use tlc_ir::NodeId;
+use tlc_ir::plan::SlotId;
 
 /// Why two values share a kernel, or do not.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -294,6 +295,44 @@ impl FusionLedger {
             }
         }
         edges
+    }
+}
+
+/// One aliasing decision.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AliasDecision {
+    /// The slot that is written.
+    pub slot: SlotId,
+    /// The slot whose bytes it takes, or would have.
+    pub of: SlotId,
+    /// What was decided, and why.
+    pub reason: AliasReason,
+}
+
+/// Why a result is, or is not, written in place.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AliasReason {
+    /// The operand dies here and each element is read where it is written.
+    InPlace,
+    /// The operand moves into the output's buffer, which is free until then.
+    IntoOutput,
+    /// The operand is needed later.
+    StillLive,
+    /// The operand is an input that the caller may give away.
+    IfGiven,
+    /// The operand's bytes belong to the caller or are constant.
+    NotOurs,
+}
+
+impl fmt::Display for AliasReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InPlace => "in place: the operand dies here",
+            Self::IntoOutput => "computed in the output's buffer",
+            Self::StillLive => "not in place: the operand is needed later",
+            Self::IfGiven => "in place if the caller gives the operand away",
+            Self::NotOurs => "not in place: the operand's bytes are the caller's",
+        })
     }
 }
 

@@ -130,6 +130,9 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
             *kernel = before;
             continue;
         }
+        if directive.to_string().parse() != Ok(directive.clone()) {
+            return Err(format!("`{directive}` does not read as {directive:?}"));
+        }
         applied.push(directive);
         if let Some(e) = report.errors.first() {
             return Err(format!("after {applied:?}: {e}\n{before}\n{kernel}"));

@@ -11,3 +11,4 @@ pub mod mmap;
 pub mod nvrtc;
 pub mod pool;
 pub mod process;
+pub mod target;

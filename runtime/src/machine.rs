@@ -10,13 +10,9 @@
 
 mod libraries;
 
+pub use libraries::{GpuLibraries, NVRTC_VARIABLE};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use tlc_ir::target::{self, Emitter};
-
-pub use libraries::{GpuLibraries, NVRTC_VARIABLE};
 
 /// What is known about this machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -643,7 +639,7 @@ fn installed_memory_bytes() -> Option<u64> {
 }
 
 /// The caches' sizes, without who shares them. Asks the processor first: the system's tables take 100 times as long.
-fn cache_sizes() -> Caches {
+pub(crate) fn cache_sizes() -> Caches {
     cpuid_caches()
         .or_else(|| system_caches(&usable_cpus()))
         .unwrap_or_else(Caches::assumed)
@@ -652,21 +648,6 @@ fn cache_sizes() -> Caches {
 /// Bytes of one core's second-level cache.
 pub(crate) fn second_level_bytes() -> u64 {
     cache_sizes().l2.bytes
-}
-
-/// What the passes need to know of this machine: what the emitter has, caches from the processor, speeds from the machine
-/// model's defaults (see [`crate::hwbench`] for measured ones).
-#[must_use]
-pub fn cpu(emitter: Arc<Emitter>) -> target::Cpu {
-    let caches = cache_sizes();
-    target::Cpu {
-        panel_elements: crate::gemm::PANEL_ELEMENTS,
-        threads: crate::pool::default_threads(),
-        l1_bytes: caches.l1d.bytes,
-        l2_bytes: caches.l2.bytes,
-        l3_bytes: caches.last_level_bytes(),
-        ..target::Cpu::modest(emitter)
-    }
 }
 
 #[cfg(test)]

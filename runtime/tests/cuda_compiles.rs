@@ -16,7 +16,7 @@ use tlc_passes::cluster::Clusters;
 use tlc_passes::legalize::legalize;
 use tlc_passes::lower::lower;
 use tlc_passes::pipeline::{GpuKernel, gpu_kernels};
-use tlc_passes::schedule::tree::substitute_in;
+use tlc_passes::tree::substitute_in;
 use tlc_passes::{Options, compile};
 use tlc_runtime::nvrtc::{Nvrtc, NvrtcError};
 

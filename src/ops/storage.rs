@@ -1,9 +1,9 @@
 //! Storage types: conversions with a stated overflow and rounding, and the same bits as another type.
 //!
-//! [`Tensor::cast`] to a storage float rounds to nearest and saturates ([`tlc_ir::narrow`]). What else is asked of such
+//! [`Tensor::cast`] to a storage float rounds to nearest and saturates ([`tlc_ir::dtype::narrow`]). What else is asked of such
 //! conversions is a function over it, written here.
 
-use tlc_ir::narrow::{FloatFormat, encode};
+use tlc_ir::dtype::narrow::{FloatFormat, encode};
 use tlc_ir::{DType, Scalar, graph::NodeKind};
 
 use crate::scope::{Step, op, refuse_expecting};

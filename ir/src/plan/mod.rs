@@ -11,7 +11,6 @@
 //! - Sizes, ranges and symbol arguments are index expressions over the plan's symbols.
 
 pub mod interp;
-mod print;
 pub mod verify;
 
 use smallvec::SmallVec;

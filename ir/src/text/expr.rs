@@ -294,7 +294,7 @@ pub(crate) fn scalar(c: &mut Cursor<'_>, dtype: DType) -> Parsed<Scalar> {
     let sign = |v: f64| if negative { -v } else { v };
     // A storage float of that value, if it has it: a literal does not saturate.
     let special = |v: f64| match dtype.is_storage() {
-        true => Scalar::from_bits(dtype, crate::narrow::encode(dtype, v, false).into()),
+        true => Scalar::from_bits(dtype, crate::dtype::narrow::encode(dtype, v, false).into()),
         false => Scalar::from_f64(dtype, v),
     };
     let missing = |c: &mut Cursor<'_>, what: &str| {

@@ -234,6 +234,7 @@ pub(crate) mod lexer;
 mod parse;
 mod plan;
 mod print;
+mod print_plan;
 mod verify;
 
 use std::fmt;

@@ -7,8 +7,8 @@ use tlc_ir::scalar::Cost;
 use tlc_ir::target::{Support, Width};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
-use super::{Clusterer, ConeSize, is_source};
-use crate::access::{Index, Variables, is_long};
+use super::{Clusterer, ConeSize};
+use crate::access::{Index, Variables, is_long, is_source};
 use crate::contraction;
 use crate::legalize::{convert_statements, map_statements};
 use crate::reason::{FusionDecision, FusionReason, FusionStage};

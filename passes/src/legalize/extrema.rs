@@ -23,7 +23,7 @@ use tlc_ir::kernel::{Memory, Op, Stmt, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp};
 
 use super::Legalizer;
-use crate::schedule::tree::{clone_fresh, substitute_in};
+use crate::tree::{clone_fresh, substitute_in};
 
 /// Sums of squares side by side.
 const CHAINS: usize = 2;

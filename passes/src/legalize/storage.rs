@@ -1,10 +1,10 @@
-//! Conversions from and to storage types ([`tlc_ir::narrow`]), as integer arithmetic on their bits.
+//! Conversions from and to storage types ([`tlc_ir::dtype::narrow`]), as integer arithmetic on their bits.
 //!
 //! Decoding gives f32 or i32, which every value of a storage type fits exactly; encoding takes f32, f64 or i32. After it a
 //! storage type is only loaded, stored, selected and seen as a u8.
 
+use tlc_ir::dtype::narrow::FloatFormat;
 use tlc_ir::kernel::{Op, ValueId};
-use tlc_ir::narrow::FloatFormat;
 use tlc_ir::{DType, Scalar, ScalarOp};
 
 use super::Legalizer;

@@ -8,8 +8,7 @@ use tlc_ir::scalar::Cost;
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::{Lowerer, reduces};
-use crate::access::{Index, flat_index, view_index};
-use crate::cluster::is_source;
+use crate::access::{Index, flat_index, is_source, view_index};
 
 impl Lowerer<'_> {
     /// The node's value at an index of its result. Where `mask` is false nothing is read and the value is arbitrary.

@@ -14,7 +14,7 @@ use super::Lowerer;
 use crate::access::{Index, space};
 use crate::cluster::columns::tile_width;
 use crate::cluster::{Cluster, LoopSpace, Role};
-use crate::schedule::tree::{clone_fresh, substitute};
+use crate::tree::{clone_fresh, substitute};
 
 impl Lowerer<'_> {
     /// The width of a column-local tile: its rows and what is staged of them stay in cache.

@@ -29,9 +29,9 @@ use tlc_ir::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Scope, Stmt, ValueId};
 use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
-use crate::access::{Index, flat_index, operand_indices, space};
+use crate::access::{Index, flat_index, is_source, operand_indices, space};
 use crate::cluster::columns::{column_form, trailing_columns};
-use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role, is_source};
+use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role};
 use crate::made::{Made, made};
 
 /// Columns of one tile in column form.
@@ -310,7 +310,7 @@ impl<'a> Lowerer<'a> {
             let fresh = self.new_var(extent, 1);
             renamed.insert(v, fresh);
         }
-        crate::schedule::tree::substitute(&mut body, &mut |v| renamed.get(&v).map(|&f| f.into()));
+        crate::tree::substitute(&mut body, &mut |v| renamed.get(&v).map(|&f| f.into()));
         for v in vars.iter().rev() {
             body = vec![Stmt::Loop {
                 var: renamed[v],
@@ -406,7 +406,7 @@ fn unstaged(graph: &Graph, cluster: &Cluster, space: &LoopSpace, is_root: &[bool
     };
     let built = build(fused);
     // Axes that some value walks differently stay apart.
-    if fused > 1 && crate::schedule::tree::count_divisions(&built.nest.kernel.body) > 0 {
+    if fused > 1 && crate::tree::count_divisions(&built.nest.kernel.body) > 0 {
         return build(1);
     }
     built

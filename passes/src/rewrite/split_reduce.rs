@@ -105,7 +105,7 @@ fn in_memory(re: &Rebuilder, mut x: NodeId) -> bool {
         let n = re.graph.node(x);
         match n.kind {
             NodeKind::View(View::Reshape(_)) => x = n.operands[0],
-            _ => return crate::cluster::is_source(&n.kind),
+            _ => return crate::access::is_source(&n.kind),
         }
     }
 }

@@ -5,8 +5,9 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
 
-use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, loop_bind, rewrite};
-use super::tree::{loop_body, replace_loop};
+use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
+use crate::directive::{MAX_UNROLL, Refusal};
+use crate::tree::{loop_body, replace_loop};
 
 /// Accumulations below the loop over `var` whose state is scratch made outside `around` and does not vary inside it.
 pub(super) fn accumulations(body: &[Stmt], out: &mut Vec<(Memory, IndexExpr)>) {
@@ -224,7 +225,7 @@ pub(super) fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -
         return Err(Refusal::NoAccumulation(var));
     }
     // One accumulator, which stays where it is while the loop runs, becomes one register.
-    let inner = super::tree::defined_vars(inside);
+    let inner = crate::tree::defined_vars(inside);
     let moves = |i: &IndexExpr| i.uses(var) || inner.iter().any(|&v| i.uses(v));
     let several = |m: &Memory| states.iter().filter(|(other, _)| other == m).count() > 1;
     let fits = |(m, i): &(Memory, IndexExpr)| !touched(inside, *m) && !moves(i) && !several(m);

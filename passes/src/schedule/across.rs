@@ -8,8 +8,9 @@ use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Scope, Stmt};
 
-use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, loop_bind, rewrite};
-use super::tree::{clone_fresh, defined_vars, substitute_in};
+use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
+use crate::directive::{MAX_UNROLL, Refusal};
+use crate::tree::{clone_fresh, defined_vars, substitute_in};
 
 fn note_scratch(s: &Stmt, out: &mut Vec<u32>) {
     for a in s.accesses() {

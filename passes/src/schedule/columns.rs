@@ -4,7 +4,8 @@ use tlc_ir::index::VarId;
 use tlc_ir::kernel::visit::Effect;
 use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
 
-use super::{Directive, ScheduleReason, Scheduler, tree};
+use super::{Directive, ScheduleReason, Scheduler};
+use crate::tree;
 
 /// Rows that a column reduction adds up before it touches the accumulators.
 const COLUMN_ROWS: i64 = 8;

@@ -7,7 +7,8 @@ use tlc_ir::target::Cpu;
 
 use super::vectorize::UNROLL;
 use super::windows::MANY_IMAGES;
-use super::{Directive, ScalarReason, ScheduleReason, Scheduler, tree};
+use super::{Directive, ScalarReason, ScheduleReason, Scheduler};
+use crate::tree;
 
 /// Elements of one parallel iteration of a flat loop.
 const BLOCK: i64 = 4096;

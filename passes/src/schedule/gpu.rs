@@ -15,9 +15,11 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Scope, Stmt};
 use tlc_ir::target::MAX_BLOCK_THREADS;
 
-use super::directives::{Directive, Refusal, apply};
-use super::{Schedule, ScheduleReason, tree};
+use super::directives::apply;
+use super::{Schedule, ScheduleReason};
+use crate::directive::{Directive, Refusal};
 use crate::lower::{Form, Nest};
+use crate::tree;
 
 /// Threads of a block of independent elements.
 const THREADS: i64 = 256;
@@ -114,7 +116,7 @@ impl Gpu {
     /// One loop of the perfectly nested ones: the whole body in a loop of one iteration if there are none.
     fn one_loop(&mut self, loops: &[VarId]) -> Result<VarId, Refusal> {
         let Some((&last, outer)) = loops.split_last() else {
-            return Ok(self.apply(Directive::Enclose)?[0]);
+            return Ok(self.apply(Directive::Enclose {})?[0]);
         };
         let mut inner = last;
         for &outer in outer.iter().rev() {

@@ -9,7 +9,7 @@ use rustc_hash::FxHashSet;
 use tlc_ir::index::{Bounds, IndexExpr, IndexNode, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Stmt, ValueId, visit};
 
-use super::tree::defined_vars;
+use crate::tree::defined_vars;
 
 /// Hoists invariant values, innermost loops first, up to but never out of the parallel loop.
 pub fn hoist(kernel: &mut Kernel) {

@@ -16,9 +16,10 @@ use tlc_ir::kernel::visit::{Effect, walk};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
 use super::across::{loads_any, scratch_of, scratch_outside, widen};
-use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, loop_bind, rewrite};
+use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
 use super::peel::with_own_scratch;
-use super::tree::{clone_fresh, defined_vars, substitute_in};
+use crate::directive::{MAX_UNROLL, Refusal};
+use crate::tree::{clone_fresh, defined_vars, substitute_in};
 
 /// Whether the elements that one iteration of `var` stores to are none of those of another: the strides of all loops are
 /// those of a row-major array, each wider than what the narrower ones span.

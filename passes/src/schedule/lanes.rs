@@ -7,8 +7,9 @@ use tlc_ir::kernel::{Memory, Op, Stmt};
 use tlc_ir::target::{Emitter, Width};
 use tlc_ir::{DType, ScalarOp};
 
-use super::{Scheduler, tree};
+use super::Scheduler;
 use crate::legalize::{decoded, encoded};
+use crate::tree;
 
 /// Why an innermost loop runs one element at a time.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -19,7 +19,6 @@ mod reason;
 mod rows;
 mod stage;
 mod threads;
-pub mod tree;
 mod vectorize;
 mod windows;
 
@@ -27,13 +26,15 @@ use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Kernel, MAX_STATEMENTS, Stmt};
 use tlc_ir::target::{Cpu, Target};
 
-pub use directives::{Directive, Refusal, apply};
+pub use crate::directive::{Directive, Refusal};
+pub use directives::apply;
 pub use gpu::shared_bytes;
 pub use lanes::ScalarReason;
 pub use reason::{Applied, Refused, ScheduleReason};
 
 use crate::legalize::legal_statements;
 use crate::lower::{Form, Nest};
+use crate::tree;
 
 /// What was done to a nest.
 #[derive(Clone, Debug, Default, PartialEq)]

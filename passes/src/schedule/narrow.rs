@@ -20,8 +20,9 @@ use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp};
 
 use super::accumulators::touched;
-use super::directives::{MAX_UNROLL, Refusal, enclosing_lanes, exists, rewrite};
-use super::tree::{clone_fresh, substitute_in};
+use super::directives::{enclosing_lanes, exists, rewrite};
+use crate::directive::{MAX_UNROLL, Refusal};
+use crate::tree::{clone_fresh, substitute_in};
 
 /// Vectors of a block whose extremum is taken at once: so many fit the registers of any target.
 const GROUP: i64 = 8;

@@ -10,9 +10,11 @@ use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Stmt, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp};
 
 use super::across::{scratch_of, scratch_outside};
-use super::directives::{Refusal, enclosing_lanes, exists, loop_bind, rewrite};
-use super::tree::{clone_fresh, substitute_in};
-use super::{Directive, ScheduleReason, Scheduler, tree};
+use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
+use super::{Directive, ScheduleReason, Scheduler};
+use crate::directive::Refusal;
+use crate::tree;
+use crate::tree::{clone_fresh, substitute_in};
 
 /// The most iterations at both edges together.
 const EDGES: i64 = 8;

@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use tlc_ir::kernel::Bind;
-
-use super::{Directive, Refusal};
+use crate::directive::{Directive, Refusal};
 
 /// Why a directive was applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -151,42 +149,17 @@ pub struct Refused {
     pub refusal: Refusal,
 }
 
-impl fmt::Display for Directive {
+/// The text of a schedule: a directive a line, each reason as a comment above the directives that it stands for, and what was
+/// tried in vain as comments. [`crate::directive::parse`] reads it.
+impl fmt::Display for super::Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Split { var, factor } => write!(f, "split i{} by {factor}", var.0),
-            Self::Block { var, factor } => write!(f, "block i{} by {factor}", var.0),
-            Self::Fuse { outer, inner } => write!(f, "fuse i{} and i{}", outer.0, inner.0),
-            Self::FuseGuarded { outer, inner } => write!(f, "fuse i{} and i{}, which may be empty", outer.0, inner.0),
-            Self::Interchange { outer, inner } => write!(f, "interchange i{} and i{}", outer.0, inner.0),
-            Self::Bind { var, bind } => match bind {
-                Bind::Unroll => write!(f, "unroll i{}", var.0),
-                bind => write!(f, "i{} {}", var.0, bind.name()),
-            },
-            Self::RFactor { var, around } => write!(f, "accumulators for i{} around i{}", var.0, around.0),
-            Self::Privatize { var, .. } => write!(f, "a register for i{}", var.0),
-            Self::Stage { outer, inner, .. } => write!(f, "stage loads of i{} and i{} in scratch", outer.0, inner.0),
-            Self::StageRows { var, .. } => write!(f, "stage rows of i{} in scratch, turned", var.0),
-            Self::Across { var, lanes } => write!(f, "{lanes} iterations of i{} in lanes", var.0),
-            Self::Pieces { var, factor, again } => {
-                write!(f, "pieces of {factor} of i{}", var.0)?;
-                f.write_str(if *again { ", the last one overlapping" } else { "" })
-            }
-            Self::Inward { var } => write!(f, "i{} inside the loops of its body", var.0),
-            Self::Narrow {
-                var, lanes, vectors, ..
-            } => {
-                write!(f, "narrow the search of i{} to blocks of {vectors} by {lanes}", var.0)
-            }
-            Self::StageStores { var, param, .. } => write!(f, "stage stores of i{} to p{param} in scratch", var.0),
-            Self::Peel { var, from, behind } => write!(f, "peel {from} of i{} before and {behind} behind", var.0),
-            Self::Enclose => f.write_str("a loop of one iteration around all"),
-            Self::Place { scratch, scope } => write!(f, "scratch {scratch} in {} memory", scope.name()),
-            Self::Distribute { around, var, threads } => {
-                write!(f, "i{} to i{} over {threads} threads", around.0, var.0)
-            }
-            Self::OneThread { block } => write!(f, "single stores of i{} by its first thread", block.0),
-            Self::Synchronize { block } => write!(f, "barriers in i{}", block.0),
+        for run in self.applied.chunk_by(|a, b| a.reason == b.reason) {
+            writeln!(f, "// {}", run[0].reason)?;
+            run.iter().try_for_each(|a| writeln!(f, "{}", a.directive))?;
         }
+        for r in &self.refused {
+            writeln!(f, "// refused ({}): {}: {}", r.reason, r.directive, r.refusal)?;
+        }
+        Ok(())
     }
 }

@@ -8,7 +8,8 @@ use tlc_ir::kernel::{Bind, Op, Stmt};
 use tlc_ir::scalar::Cost;
 
 use super::lanes::vector_form;
-use super::{Directive, ScheduleReason, Scheduler, tree};
+use super::{Directive, ScheduleReason, Scheduler};
+use crate::tree;
 
 /// The most elements of a row that runs in one lane.
 const SHORT_ROW: i64 = 16;

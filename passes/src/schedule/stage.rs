@@ -9,8 +9,9 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk, walk_mut};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
-use super::directives::{Refusal, enclosing_lanes, exists, loop_bind, nested, rewrite};
-use super::tree::defined_vars;
+use super::directives::{enclosing_lanes, exists, loop_bind, nested, rewrite};
+use crate::directive::Refusal;
+use crate::tree::defined_vars;
 
 /// Bytes that rows of scratch are apart more than they are long, so that rows of a power of two do not share cache sets.
 const PADDING: i64 = 64;

@@ -16,8 +16,9 @@ use tlc_ir::target::MAX_BLOCK_THREADS;
 use tlc_ir::{DType, ScalarOp};
 
 use super::accumulators::{accumulations, collect_groups, move_states, touched};
-use super::directives::{Refusal, exists, rewrite};
-use super::tree::{loop_body, replace_loop, substitute_in};
+use super::directives::{exists, rewrite};
+use crate::directive::Refusal;
+use crate::tree::{loop_body, replace_loop, substitute_in};
 
 /// The whole body as the body of a loop with one iteration.
 pub(super) fn enclose(kernel: &mut Kernel) -> Vec<VarId> {

@@ -4,8 +4,9 @@ use tlc_ir::graph::Monoid;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Memory, Scope, Stmt};
 
-use super::{Directive, ScalarReason, ScheduleReason, Scheduler, tree};
+use super::{Directive, ScalarReason, ScheduleReason, Scheduler};
 use crate::legalize::legal_block;
+use crate::tree;
 
 /// Vectors computed side by side in a loop body.
 pub(super) const UNROLL: i64 = 4;

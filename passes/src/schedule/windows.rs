@@ -12,8 +12,9 @@ use tlc_ir::kernel::{Bind, Op, Stmt};
 use tlc_ir::scalar::Cost;
 use tlc_ir::target::Cpu;
 
-use super::directives::MAX_UNROLL;
-use super::{Directive, ScheduleReason, Scheduler, tree};
+use super::{Directive, ScheduleReason, Scheduler};
+use crate::directive::MAX_UNROLL;
+use crate::tree;
 
 /// The most elements of a window that is copied out.
 const WINDOW: i64 = 49;

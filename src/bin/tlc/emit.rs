@@ -13,6 +13,7 @@ use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::{Cluster, ClusterKind, cluster};
 use tlc_passes::pipeline::gpu_kernels;
+use tlc_passes::planner::LaunchReport;
 use tlc_runtime::jit;
 
 use crate::args::ModelArgs;
@@ -27,6 +28,8 @@ pub enum What {
     Graph,
     /// Which nodes run together
     Clusters,
+    /// What was done to each loop nest, a directive a line, and why
+    Schedule,
     /// Loop nests, scheduled and legalized
     Kernel,
     /// The program that the runtime executes
@@ -49,7 +52,7 @@ pub struct Emit {
     /// What to print
     #[arg(long, value_enum)]
     what: What,
-    /// Only this kernel, for kernel, clif, asm and cuda
+    /// Only this kernel, for schedule, kernel, clif, asm and cuda
     #[arg(long, value_name = "N")]
     kernel: Option<usize>,
     /// The GPU architecture, for cuda
@@ -219,11 +222,14 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
     let kernels = &executable.plan().kernels;
     let whole = |text: String| -> Vec<(usize, String)> { vec![(0, text)] };
     let one = args.kernel;
-    let per_kernel = matches!(args.what, What::Kernel | What::Clif | What::Asm | What::Cuda);
+    let per_kernel = matches!(
+        args.what,
+        What::Schedule | What::Kernel | What::Clif | What::Asm | What::Cuda
+    );
     if one.is_some() && !per_kernel {
         return Err(Failure::new(
             Code::Usage,
-            "--kernel does not go with this --what; expected kernel, clif, asm or cuda",
+            "--kernel does not go with this --what; expected schedule, kernel, clif, asm or cuda",
         ));
     }
     let texts = match args.what {
@@ -231,6 +237,11 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
         What::Clusters => whole(clusters_text(compiled)),
         What::Plan => whole(whole_plan_text(executable.plan())),
         What::Dot => whole(dot_text(compiled)),
+        What::Schedule => chosen(kernels, one, &model.file, |i, _| {
+            let of = |l: &&LaunchReport| l.kernel.0 as usize == i;
+            let report = compiled.planned.launches.iter().find(of);
+            Ok(report.map_or_else(String::new, |l| l.schedule.to_string()))
+        })?,
         What::Kernel => chosen(kernels, one, &model.file, |_, k| Ok(kernel_text(k)))?,
         What::Clif | What::Asm => {
             let failed = |e: jit::JitError| Failure::build(&model.file, &e.into());

@@ -82,7 +82,7 @@ fn main() -> ExitCode {
     });
     panics::install();
     staging::clean_up_on_signals();
-    tlc_passes::made::seed_from_environment();
+    tlc_passes::seed_fault_from_environment();
     let cli = match parse() {
         Ok(cli) => cli,
         Err(code) => return code,

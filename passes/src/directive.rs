@@ -1,0 +1,482 @@
+//! Schedule directives as data: what each one is, why it may not apply, and its text.
+//!
+//! A line of text is one directive: its name, the loops and words it takes in their order, numbers by name, and flags:
+//! `split i3 factor=16`, `bind i4 unroll`, `narrow i2 lanes=4 vectors=8 squares`. What follows `//` is a comment.
+
+use std::fmt;
+use std::str::FromStr;
+
+use tlc_ir::index::VarId;
+use tlc_ir::kernel::{Bind, Scope};
+
+/// Declares the directives, each with its name in text, and derives both directions of the text from the types of fields.
+macro_rules! directives {
+    ($($(#[$doc:meta])* $variant:ident $name:literal {
+        $($(#[$field_doc:meta])* $field:ident: $type:ty,)*
+    },)*) => {
+        /// One transformation of a loop nest.
+        #[derive(Clone, PartialEq, Eq, Debug)]
+        pub enum Directive {
+            $($(#[$doc])* $variant { $($(#[$field_doc])* $field: $type,)* },)*
+        }
+
+        impl Directive {
+            /// The names of all directives.
+            pub const NAMES: &[&str] = &[$($name),*];
+        }
+
+        impl fmt::Display for Directive {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(Directive::$variant { $($field,)* } => {
+                        f.write_str($name)?;
+                        $($field.write(stringify!($field), f)?;)*
+                    })*
+                }
+                Ok(())
+            }
+        }
+
+        impl FromStr for Directive {
+            type Err = DirectiveError;
+
+            fn from_str(text: &str) -> Result<Directive, DirectiveError> {
+                let mut words: Vec<&str> = text.split_whitespace().collect();
+                if words.is_empty() {
+                    return Err(DirectiveError::Empty);
+                }
+                let name = words.remove(0);
+                let directive = match name {
+                    $($name => Directive::$variant {
+                        $($field: Field::read(stringify!($field), &mut words)
+                            .ok_or(DirectiveError::Missing($name, stringify!($field)))?,)*
+                    },)*
+                    _ => return Err(DirectiveError::Unknown(name.into())),
+                };
+                match words.first() {
+                    None => Ok(directive),
+                    Some(word) => Err(DirectiveError::Unexpected(word.to_string())),
+                }
+            }
+        }
+    };
+}
+
+directives! {
+    /// `for v in n` becomes `for o in n div factor { for i in factor }`, then `for t in n mod factor` where that is not
+    /// known to be empty. Returns `[o, i, t]`, without `o` where the factor is not below `n`.
+    Split "split" {
+        /// The loop.
+        var: VarId,
+        /// Iterations of the inner loop.
+        factor: i64,
+    },
+    /// `for v in n` becomes `for o in ceil(n / factor) { for i in min(factor, n - o * factor) }`: no tail, but an inner
+    /// extent that varies. Returns `[o, i]`.
+    Block "block" {
+        /// The loop.
+        var: VarId,
+        /// The most iterations of the inner loop.
+        factor: i64,
+    },
+    /// Two perfectly nested loops become one. Returns the new variable.
+    Fuse "fuse" {
+        /// The outer loop, whose body is just the inner.
+        outer: VarId,
+        /// The inner loop.
+        inner: VarId,
+    },
+    /// As `Fuse`, also where the inner extent may be zero: indices divide by `max(extent, 1)`, which costs divisions that
+    /// cannot cancel. Returns the new variable.
+    FuseGuarded "fuse-guarded" {
+        /// The outer loop, whose body is just the inner.
+        outer: VarId,
+        /// The inner loop.
+        inner: VarId,
+    },
+    /// Two perfectly nested loops swap places.
+    Interchange "interchange" {
+        /// The outer loop, whose body is just the inner.
+        outer: VarId,
+        /// The inner loop.
+        inner: VarId,
+    },
+    /// Sets how a loop runs.
+    Bind "bind" {
+        /// The loop.
+        var: VarId,
+        /// How.
+        bind: Bind,
+    },
+    /// Gives every iteration of `var` accumulators of its own in registers, for the accumulations inside; they are set to
+    /// the identity before the loop `around` and combined behind it.
+    RFactor "rfactor" {
+        /// The loop whose iterations become independent.
+        var: VarId,
+        /// The loop, at or outside `var`, around which the accumulators live.
+        around: VarId,
+    },
+    /// Accumulates the iterations of `var` in a register first, and its result once into the accumulator.
+    Privatize "privatize" {
+        /// The loop.
+        var: VarId,
+        /// The lanes loop outside it, if there is one.
+        lanes: Option<VarId>,
+    },
+    /// Copies what two nested loops load across rows to scratch first, turned, so that the inner loop loads side by side.
+    /// Returns the outer loops of the copies, one per staged load.
+    Stage "stage" {
+        /// The loop that walks along the loaded rows.
+        outer: VarId,
+        /// The loop inside it that walks from row to row.
+        inner: VarId,
+        /// The most iterations of the outer loop.
+        rows: i64,
+        /// The most iterations of the inner loop.
+        columns: i64,
+    },
+    /// Stores of a loop to a parameter go to scratch first, which is copied behind the loop. Returns the copying loop.
+    StageStores "stage-stores" {
+        /// The loop, which stores side by side.
+        var: VarId,
+        /// The parameter.
+        param: u32,
+        /// The most iterations of the loop.
+        length: i64,
+    },
+    /// Sends the rows of a few elements that iterations of `var` load and store, one each, through scratch that holds them
+    /// turned. Returns the copying loops.
+    StageRows "stage-rows" {
+        /// The loop over rows.
+        var: VarId,
+        /// The most iterations of the loop.
+        pitch: i64,
+    },
+    /// Runs several iterations of `var` at once, one in each lane, with the loops inside unrolled; then what is left one by
+    /// one. Returns `[o, l, t]` as a split does.
+    Across "across" {
+        /// The loop.
+        var: VarId,
+        /// Iterations at once.
+        lanes: i64,
+    },
+    /// Splits a loop whose iterations may run in any order; each part has registers of its own. Returns `[o, i]`, and `t` for
+    /// what is left over.
+    Pieces "pieces" {
+        /// The loop.
+        var: VarId,
+        /// Iterations of a piece.
+        factor: i64,
+        /// Whether what is left over is a whole piece, which ends where the loop ends and computes some results again. The
+        /// loop then has at least `factor` iterations, and loads nothing whose place a result may take.
+        again: bool,
+    },
+    /// Moves a loop, whose iterations may run in any order, inside the loops of its body: each run of statements becomes an
+    /// unrolled loop over it. Returns these loops.
+    Inward "inward" {
+        /// The loop.
+        var: VarId,
+    },
+    /// A loop that finds the position of an extremum takes the extremum of whole blocks, then searches the block that has
+    /// it; then what is left as before. Returns the loop over blocks, and the one over the rest if there may be one.
+    Narrow "narrow" {
+        /// The loop.
+        var: VarId,
+        /// Positions side by side.
+        lanes: i64,
+        /// Vectors of that many lanes in a block.
+        vectors: i64,
+        /// Whether sums of squares look for NaN in f32 and f64, which takes a multiply-add an element.
+        squares: bool,
+    },
+    /// The first and the last iterations run in loops of their own, so that what is conditional at the edges is not in the
+    /// middle. Returns the loops, without empty ones.
+    Peel "peel" {
+        /// The loop, which has at least as many iterations as are peeled.
+        var: VarId,
+        /// The first iteration of the middle.
+        from: i64,
+        /// Iterations behind the middle.
+        behind: i64,
+    },
+    /// The whole body becomes the body of a loop with one iteration. Returns its variable.
+    Enclose "enclose" {},
+    /// Moves scratch to another kind of memory.
+    Place "place" {
+        /// Number of the scratch.
+        scratch: u32,
+        /// Where it goes.
+        scope: Scope,
+    },
+    /// The iterations of `var` go to the threads of a GPU block in turn, each thread running the loops from `around` to
+    /// `var` for its share; accumulations get an accumulator per thread, combined through shared memory. Returns the
+    /// thread variable. Barriers are `Synchronize`'s business.
+    Distribute "distribute" {
+        /// The outermost of a perfect nest of loops.
+        around: VarId,
+        /// The innermost.
+        var: VarId,
+        /// Threads: a power of two.
+        threads: i64,
+    },
+    /// Stores directly in the body of a block loop go to its first thread.
+    OneThread "one-thread" {
+        /// The block loop.
+        block: VarId,
+    },
+    /// Puts barriers between statements of a block loop of which one writes shared memory that the other uses.
+    Synchronize "synchronize" {
+        /// The block loop.
+        block: VarId,
+    },
+}
+
+/// Why text is no directive.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum DirectiveError {
+    /// There is no word.
+    #[error("there is no directive; expected one")]
+    Empty,
+    /// No directive has that name.
+    #[error("there is no directive `{0}`")]
+    Unknown(String),
+    /// A directive lacks something.
+    #[error("`{0}` lacks its `{1}`")]
+    Missing(&'static str, &'static str),
+    /// A word that the directive does not take, or not as written.
+    #[error("unexpected `{0}`")]
+    Unexpected(String),
+}
+
+/// A kind of field, in both directions of the text.
+trait Field: Sized {
+    /// Writes a space and the field.
+    fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+    /// Takes the field out of the words of a directive.
+    fn read(name: &str, words: &mut Vec<&str>) -> Option<Self>;
+}
+
+/// Takes out the first word of which something is made.
+fn take<T>(words: &mut Vec<&str>, f: impl Fn(&str) -> Option<T>) -> Option<T> {
+    let (at, value) = words.iter().enumerate().find_map(|(at, w)| Some((at, f(w)?)))?;
+    words.remove(at);
+    Some(value)
+}
+
+fn variable(word: &str) -> Option<VarId> {
+    word.strip_prefix('i')?.parse().ok().map(VarId)
+}
+
+/// The text behind `name=`.
+fn named<'w>(word: &'w str, name: &str) -> Option<&'w str> {
+    word.strip_prefix(name)?.strip_prefix('=')
+}
+
+impl Field for VarId {
+    fn write(&self, _: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " i{}", self.0)
+    }
+    fn read(_: &str, words: &mut Vec<&str>) -> Option<VarId> {
+        take(words, variable)
+    }
+}
+
+impl Field for Option<VarId> {
+    fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.map_or(Ok(()), |v| write!(f, " {name}=i{}", v.0))
+    }
+    fn read(name: &str, words: &mut Vec<&str>) -> Option<Option<VarId>> {
+        Some(take(words, |w| variable(named(w, name)?)))
+    }
+}
+
+impl Field for i64 {
+    fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " {name}={self}")
+    }
+    fn read(name: &str, words: &mut Vec<&str>) -> Option<i64> {
+        take(words, |w| named(w, name)?.parse().ok())
+    }
+}
+
+impl Field for u32 {
+    fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " {name}={self}")
+    }
+    fn read(name: &str, words: &mut Vec<&str>) -> Option<u32> {
+        take(words, |w| named(w, name)?.parse().ok())
+    }
+}
+
+impl Field for bool {
+    fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            true => write!(f, " {name}"),
+            false => Ok(()),
+        }
+    }
+    fn read(name: &str, words: &mut Vec<&str>) -> Option<bool> {
+        Some(take(words, |w| (w == name).then_some(())).is_some())
+    }
+}
+
+impl Field for Bind {
+    fn write(&self, _: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " {}", self.name())
+    }
+    fn read(_: &str, words: &mut Vec<&str>) -> Option<Bind> {
+        take(words, |w| Bind::ALL.into_iter().find(|b| b.name() == w))
+    }
+}
+
+impl Field for Scope {
+    fn write(&self, _: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " {}", self.name())
+    }
+    fn read(_: &str, words: &mut Vec<&str>) -> Option<Scope> {
+        take(words, |w| Scope::ALL.into_iter().find(|s| s.name() == w))
+    }
+}
+
+/// The directives of a text, one a line.
+///
+/// # Errors
+/// The number of the first line, from 1, that is no directive, and why.
+pub fn parse(text: &str) -> Result<Vec<Directive>, (usize, DirectiveError)> {
+    let code = |line: &str| line.split("//").next().unwrap_or_default().trim().to_string();
+    let lines = text.lines().map(code).enumerate().filter(|(_, line)| !line.is_empty());
+    lines.map(|(at, line)| line.parse().map_err(|e| (at + 1, e))).collect()
+}
+
+/// The most iterations that are unrolled or kept in registers.
+pub const MAX_UNROLL: i64 = 64;
+
+/// Why a directive does not apply.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum Refusal {
+    /// No loop has that variable.
+    #[error("there is no loop i{}", .0.0)]
+    NoLoop(VarId),
+    /// No such scratch.
+    #[error("there is no scratch {0}")]
+    NoScratch(u32),
+    /// The two loops are not perfectly nested.
+    #[error("loops i{} and i{} are not perfectly nested", .0.0, .1.0)]
+    NotNested(VarId, VarId),
+    /// An extent depends on the other loop.
+    #[error("the extent of i{} depends on i{}", .0.0, .1.0)]
+    DependentExtent(VarId, VarId),
+    /// The order of iterations matters.
+    #[error("iterations of i{} depend on each other", .0.0)]
+    Recurrence(VarId),
+    /// Vector lanes and registers need a constant extent.
+    #[error("the extent of i{} is not a constant up to {}", .0.0, MAX_UNROLL)]
+    NotConstant(VarId),
+    /// Dividing by an extent that may be zero.
+    #[error("the extent of i{} may be zero", .0.0)]
+    MayBeEmpty(VarId),
+    /// Registers are indexed by unrolled loops and lanes only.
+    #[error("loop i{} is neither unrolled nor in lanes, so that registers cannot be indexed by it", .0.0)]
+    NotInRegisters(VarId),
+    /// A factor below 1.
+    #[error("factor {0} is below 1")]
+    Factor(i64),
+    /// A parameter is not stored once per iteration, side by side.
+    #[error("parameter {param} is not stored side by side in i{}, or not only", .var.0)]
+    NotSideBySide {
+        /// The loop.
+        var: VarId,
+        /// The parameter.
+        param: u32,
+    },
+    /// No load there walks across rows.
+    #[error("no load walks across rows in i{}", .0.0)]
+    NoStridedLoad(VarId),
+    /// Nothing is accumulated there.
+    #[error("nothing is accumulated in i{}", .0.0)]
+    NoAccumulation(VarId),
+    /// The kernel would be too large.
+    #[error("the kernel would have {statements} statements")]
+    Statements {
+        /// Statements that it would have, legalized and unrolled.
+        statements: u64,
+    },
+    /// The loop does more than to copy.
+    #[error("loop i{} does not just copy", .0.0)]
+    NotACopy(VarId),
+    /// More threads than a GPU block has, or no power of two.
+    #[error("a block cannot have {0} threads there")]
+    Threads(i64),
+    /// A thread loop lies in another, or outside the block loop.
+    #[error("thread loop i{} is not directly inside a block", .0.0)]
+    NotInBlock(VarId),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: &str = "split i1 factor=16
+block i1 factor=3
+fuse i1 i2
+fuse-guarded i1 i2
+interchange i1 i2
+bind i1 parallel
+rfactor i1 i2
+privatize i1 lanes=i4
+privatize i1
+stage i1 i2 rows=64 columns=16
+stage-stores i1 param=2 length=64
+stage-rows i1 pitch=7
+across i1 lanes=4
+pieces i1 factor=8 again
+pieces i1 factor=8
+inward i1
+narrow i1 lanes=4 vectors=8 squares
+peel i1 from=1 behind=0
+enclose
+place shared scratch=3
+distribute i1 i2 threads=128
+one-thread i1
+synchronize i1
+";
+
+    #[test]
+    fn every_directive_reads_as_it_is_written() {
+        let all = parse(EVERY).unwrap_or_else(|(line, e)| panic!("line {line}: {e}"));
+        let names: std::collections::BTreeSet<_> = all
+            .iter()
+            .map(std::mem::discriminant)
+            .map(|d| format!("{d:?}"))
+            .collect();
+        assert_eq!(names.len(), Directive::NAMES.len(), "every directive is in the text");
+        let written: String = all.iter().map(|d| format!("{d}\n")).collect();
+        let words = |text: &str| -> Vec<Vec<String>> {
+            let sorted = |line: &str| {
+                let mut words: Vec<String> = line.split_whitespace().map(String::from).collect();
+                words[1..].sort();
+                words
+            };
+            text.lines().map(sorted).collect()
+        };
+        assert_eq!(words(&written), words(EVERY));
+        assert_eq!(parse(&written), Ok(all));
+    }
+
+    #[test]
+    fn what_is_no_directive_is_an_error_with_its_line() {
+        for (line, error) in [
+            ("splat i1 factor=16", DirectiveError::Unknown("splat".into())),
+            ("split factor=16", DirectiveError::Missing("split", "var")),
+            ("split i1", DirectiveError::Missing("split", "factor")),
+            ("split i1 factor=x", DirectiveError::Missing("split", "factor")),
+            ("split i1 factor=4 i2", DirectiveError::Unexpected("i2".into())),
+            ("bind i1 sideways", DirectiveError::Missing("bind", "bind")),
+            ("split i99999999999 factor=4", DirectiveError::Missing("split", "var")),
+        ] {
+            let text = format!("// a comment\n\nenclose // here\n{line}");
+            assert_eq!(parse(&text), Err((4, error)), "{line}");
+        }
+        assert_eq!("".parse::<Directive>(), Err(DirectiveError::Empty));
+    }
+}

@@ -1,0 +1,83 @@
+//! A graph divided into clusters: what clustering decides, as data.
+
+use tlc_ir::NodeId;
+use tlc_ir::graph::Shape;
+
+use crate::contraction::MatrixProduct;
+use crate::reason::FusionLedger;
+
+/// What an axis of a root is in its cluster.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Role {
+    /// The cluster's parallel axis of that number.
+    Parallel(usize),
+    /// The root's own inner axis of that number.
+    Inner(usize),
+    /// An axis of one element: always at 0, so no loop.
+    Unit,
+}
+
+/// The parallel axes of a loop cluster, and how each root's axes map to them.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LoopSpace {
+    /// Extents of the parallel axes, outermost first.
+    pub parallel: Shape,
+    /// Per root (in the order of [`Cluster::roots`]): the role of each axis of its space.
+    pub roles: Vec<Vec<Role>>,
+}
+
+impl LoopSpace {
+    /// Whether a root has parallel axes inside of inner ones: what it needs lies in a tile of columns.
+    pub fn is_column_local(&self) -> bool {
+        self.roles.iter().any(|roles| {
+            let mut inner = false;
+            roles.iter().any(|r| {
+                inner |= matches!(r, Role::Inner(_));
+                inner && matches!(r, Role::Parallel(_))
+            })
+        })
+    }
+}
+
+/// How a cluster runs.
+#[derive(Clone, PartialEq, Debug)]
+pub enum ClusterKind {
+    /// One fused loop nest.
+    Loops(LoopSpace),
+    /// A matrix product by the library.
+    Gemm(Box<MatrixProduct>),
+    /// A serial loop along an axis.
+    Scan,
+    /// A copy of the base and a serial loop over the updates.
+    Scatter,
+    /// A loop over a plan of its own.
+    Loop,
+    /// A function of the runtime.
+    Call,
+}
+
+/// Values that are computed together.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Cluster {
+    /// Roots, ascending.
+    pub roots: Vec<NodeId>,
+    /// The roots that something outside needs.
+    pub stored: Vec<NodeId>,
+    /// How it runs.
+    pub kind: ClusterKind,
+    /// Bytes that a tile of columns may keep close ([`tlc_ir::Target::resident_bytes`]).
+    pub resident_bytes: i64,
+    /// True if no input reaches it: it runs once per executable.
+    pub once: bool,
+}
+
+/// The result of clustering.
+#[derive(Clone, Debug, Default)]
+pub struct Clusters {
+    /// Clusters in execution order.
+    pub clusters: Vec<Cluster>,
+    /// Every decision about a fusion; planning appends its own.
+    pub ledger: FusionLedger,
+    /// True for each node that is a root.
+    pub is_root: Vec<bool>,
+}
