@@ -15,8 +15,9 @@ use std::time::Instant;
 
 use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
+use tlc_ir::plan::Plan;
 use tlc_ir::plan::verify::{Fault, check};
-use tlc_ir::target::Cpu;
+use tlc_ir::target::{Cpu, Target};
 use tlc_ir::{Graph as IrGraph, IndexExpr, TensorType};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::{Compiled, Options, memory};
@@ -186,18 +187,9 @@ struct Compiler {
 impl Compiler {
     fn new(options: &CompileOptions) -> Result<Compiler, BuildError> {
         let machine = Machine::with_threads(options.threads)?;
-        let pipeline = match &options.passes {
-            Some(names) => names.parse()?,
-            None => Default::default(),
-        };
-        let pass_options = Options {
-            pipeline,
-            max_memory_bytes: options.max_memory_bytes,
-            ..Options::new(machine.target.clone())
-        };
         Ok(Compiler {
+            options: pass_options(machine.target.clone(), options)?,
             machine,
-            options: pass_options,
             symbols: options.symbols.clone(),
         })
     }
@@ -208,22 +200,10 @@ impl Compiler {
     }
 
     /// The code for what was decided about a graph, made by so many threads. Every plan and kernel that is to run passes here,
-    /// and none that its verifier refuses gets further. In builds with debug assertions that is a panic.
+    /// and none that its verifier refuses gets further.
     fn load(&self, graph: &IrGraph, compiled: Compiled, compiling: usize) -> Result<Version, BuildError> {
         let mut plan = compiled.planned.plan.clone();
-        let checked = {
-            let _span = tracing::info_span!("pass", name = "verify").entered();
-            check(&plan)
-        };
-        if let Err(fault) = checked {
-            #[cfg(all(debug_assertions, not(feature = "seeded-faults")))]
-            panic!("{fault}\n{graph}{plan}");
-            #[cfg(not(all(debug_assertions, not(feature = "seeded-faults"))))]
-            return Err(BuildError::Broken(Box::new(Broken {
-                fault: *fault,
-                graph: graph.clone(),
-            })));
-        }
+        checked(graph, &plan)?;
         tlc_passes::made::before_load(&mut plan);
         let inner = tlc_runtime::executable::Executable::compiled_on(
             compiling,
@@ -235,6 +215,49 @@ impl Compiler {
         .with_symbols(self.symbols.clone());
         Ok(Version { inner, compiled })
     }
+}
+
+/// Has the verifiers judge a plan and its kernels. What they refuse is an error, and in builds with debug assertions a panic.
+fn checked(graph: &IrGraph, plan: &Plan) -> Result<(), BuildError> {
+    let _span = tracing::info_span!("pass", name = "verify").entered();
+    let Err(fault) = check(plan) else {
+        return Ok(());
+    };
+    #[cfg(all(debug_assertions, not(feature = "seeded-faults")))]
+    panic!("{fault}\n{graph}{plan}");
+    #[cfg(not(all(debug_assertions, not(feature = "seeded-faults"))))]
+    Err(BuildError::Broken(Box::new(Broken {
+        fault: *fault,
+        graph: graph.clone(),
+    })))
+}
+
+/// What the compiler decides about a graph for a machine that need not be this one, such as a GPU: its clusters, kernels and
+/// plan, checked as those that run are. No code is made.
+///
+/// # Errors
+/// [`BuildError`].
+pub fn plan_ir(graph: &IrGraph, target: impl Into<Target>, options: &CompileOptions) -> Result<Compiled, BuildError> {
+    let errors = verify(graph);
+    if !errors.is_empty() {
+        return Err(BuildError::Invalid(errors));
+    }
+    check_symbols(graph, &options.symbols)?;
+    let compiled = tlc_passes::compile(graph, &pass_options(target, options)?)?;
+    checked(graph, &compiled.planned.plan)?;
+    Ok(compiled)
+}
+
+/// What passes are run with.
+fn pass_options(target: impl Into<Target>, options: &CompileOptions) -> Result<Options, BuildError> {
+    Ok(Options {
+        pipeline: match &options.passes {
+            Some(names) => names.parse()?,
+            None => Default::default(),
+        },
+        max_memory_bytes: options.max_memory_bytes,
+        ..Options::new(target)
+    })
 }
 
 /// Compiles a graph of the graph language.
@@ -323,7 +346,7 @@ impl std::fmt::Debug for Executable {
 
 impl Executable {
     /// The plan that runs for any sizes.
-    pub fn plan(&self) -> &tlc_ir::Plan {
+    pub fn plan(&self) -> &Plan {
         self.general.inner.plan()
     }
 

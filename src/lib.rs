@@ -82,7 +82,7 @@ pub mod verify;
 
 pub use compile::{
     Broken, BuildError, CompileOptions, Executable, Input, Output, OutputMut, Outputs, Specialization, Specialize,
-    Verdict, WrongType, compile_ir,
+    Verdict, WrongType, compile_ir, plan_ir,
 };
 pub use datum::Datum;
 pub use dim::{Axes, Dim, IntoShape, keep};

@@ -1,14 +1,17 @@
 //! Random graphs over all node kinds and dtypes: compiled results against the interpreter, within its derived error bound,
-//! and bitwise equal between thread counts.
+//! and bitwise equal between thread counts. Each is compiled for a GPU as well, and that plan proven and interpreted.
 //!
 //! `TLC_SEEDS=from..to` runs other seeds than the recorded ones, for as long as one likes: failures are printed as they are found,
 //! and the file that `TLC_AT` names holds the seed that is running, for the case that generated code ends the process. `TLC_SEED=n`
 //! runs one and prints its graph.
 
-use tlc::{CompileOptions, compile_ir};
-use tlc_ir::interp::{self, Bounded, compare, interpret, interpret_with_bounds};
+use std::sync::Arc;
 
+use tlc::{CompileOptions, compile_ir, plan_ir};
+use tlc_ir::interp::{self, Bounded, compare, interpret, interpret_with_bounds};
+use tlc_ir::plan::interp::interpret_bound;
 use tlc_ir::plan::verify::check_thoroughly;
+use tlc_ir::target::{Gpu, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
 use tlc_ir::testgen::{Case, GenOptions, random_case};
 use tlc_ir::{DType, Graph, HostTensor};
 
@@ -58,18 +61,47 @@ fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
     }
     let exact = interpret(&case.graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;
     let bounded = interpret_with_bounds(&case.graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;
-    let compared = compare_all(&one, &exact, &bounded);
-    let (Err(_), Some(regrouped)) = (&compared, regrouped) else {
-        return compared;
+    let judge = |found: &[HostTensor], regrouped: Option<Graph>| -> Result<(), String> {
+        let compared = compare_all(found, &exact, &bounded);
+        let (Err(_), Some(regrouped)) = (&compared, regrouped) else {
+            return compared;
+        };
+        // Contractions are regrouped as `NodeKind::Einsum` permits: where infinities or empty sums meet, both orders are right
+        // and differ. Then the result is that of the regrouped graph, and in the written order it is that of the graph itself.
+        let exact_of = |e| format!("interpreter, regrouped: {e}");
+        let exact_regrouped = interpret(&regrouped, &inputs, &options).map_err(exact_of)?;
+        let bounded_regrouped = interpret_with_bounds(&regrouped, &inputs, &options).map_err(exact_of)?;
+        compare_all(found, &exact_regrouped, &bounded_regrouped).map_err(|e| format!("regrouped: {e}"))?;
+        let (plain, _) = run(case, &inputs, 1, Some(&without_paths(passes)))?;
+        compare_all(&plain, &exact, &bounded)
     };
-    // Contractions are regrouped as `NodeKind::Einsum` permits: where infinities or empty sums meet, both orders are right and
-    // differ. Then the result is that of the regrouped graph, and in the written order it is that of the graph itself.
-    let exact_of = |e| format!("interpreter, regrouped: {e}");
-    let exact_regrouped = interpret(&regrouped, &inputs, &options).map_err(exact_of)?;
-    let bounded_regrouped = interpret_with_bounds(&regrouped, &inputs, &options).map_err(exact_of)?;
-    compare_all(&one, &exact_regrouped, &bounded_regrouped).map_err(|e| format!("regrouped: {e}"))?;
-    let (plain, _) = run(case, &inputs, 1, Some(&without_paths(passes)))?;
-    compare_all(&plain, &exact, &bounded)
+    judge(&one, regrouped)?;
+    let (found, regrouped) = on_gpu(case, &inputs, passes)?;
+    judge(&found, regrouped).map_err(|e| format!("for a GPU: {e}"))
+}
+
+/// The outputs of the plan for a GPU, proven and interpreted, and the graph that was compiled if contractions were regrouped.
+fn on_gpu(
+    case: &Case,
+    inputs: &[HostTensor],
+    passes: Option<&str>,
+) -> Result<(Vec<HostTensor>, Option<Graph>), String> {
+    let options = CompileOptions {
+        passes: passes.map(String::from),
+        ..CompileOptions::default()
+    };
+    let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+    let compiled = plan_ir(&case.graph, gpu, &options).map_err(|e| format!("compile for a GPU: {e}"))?;
+    let plan = &compiled.planned.plan;
+    check_thoroughly(plan).map_err(|e| format!("for a GPU: {e}"))?;
+    for (number, kernel) in plan.kernels.iter().enumerate() {
+        let grid = kernel.grid().ok_or(format!("kernel {number} has no grid"))?;
+        if grid.threads > MAX_BLOCK_THREADS || grid.shared_bytes > STATIC_SHARED_BYTES {
+            return Err(format!("kernel {number} takes more than a GPU has: {grid:?}"));
+        }
+    }
+    let found = interpret_bound(plan, None, inputs, &case.binding).map_err(|e| format!("plan for a GPU: {e}"))?;
+    Ok((found, (!compiled.paths.is_empty()).then_some(compiled.graph)))
 }
 
 fn default_passes() -> String {

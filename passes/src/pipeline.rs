@@ -12,20 +12,14 @@ use std::str::FromStr;
 
 use tlc_ir::graph::GraphError;
 use tlc_ir::graph::verify::verify;
-use tlc_ir::index::IndexExpr;
-use tlc_ir::kernel::Kernel;
-use tlc_ir::target::Gpu;
-use tlc_ir::{Graph, NodeId, Target};
+use tlc_ir::{Graph, Target};
 
 use crate::cluster::{Clusters, cluster};
-use crate::legalize::legalize;
-use crate::lower::{lower, lower_unstaged};
 use crate::made::{Made, made};
-use crate::planner::{Planned, cluster_label, compact_symbols, plan};
+use crate::planner::{Planned, plan};
 use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
 use crate::rewrite::{Context, Failure, bodies, own_outputs};
 pub use crate::rewrite::{PASSES, Pass};
-use crate::schedule::{Schedule, schedule, shared_bytes};
 
 /// A list of optional passes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -260,53 +254,6 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
         clusters,
         planned,
     })
-}
-
-/// A kernel for a GPU, as part of a compiled graph.
-#[derive(Clone, Debug)]
-pub struct GpuKernel {
-    /// What it computes, for reports.
-    pub label: String,
-    /// The legal kernel, its body one loop over blocks.
-    pub kernel: Kernel,
-    /// The node whose value each parameter holds.
-    pub args: Vec<NodeId>,
-    /// Values of its symbols, over the graph's.
-    pub symbols: Vec<IndexExpr>,
-    /// What was done to the nest.
-    pub schedule: Schedule,
-}
-
-/// The kernels of a graph for a GPU, in order of execution, from clusters made for it. Library products have none.
-pub fn gpu_kernels(graph: &Graph, clusters: &Clusters, gpu: &Gpu) -> Vec<GpuKernel> {
-    let target = Target::from(gpu.clone());
-    let mut out = Vec::new();
-    for c in &clusters.clusters {
-        let label = cluster_label(graph, c);
-        let mut unstaged = lower_unstaged(graph, c, &clusters.is_root).into_iter();
-        for mut nest in lower(graph, c, &clusters.is_root) {
-            let again = unstaged.next();
-            let mut symbols = compact_symbols(&mut nest.kernel);
-            let (mut kernel, mut made) = schedule(&nest, &target);
-            if shared_bytes(&kernel).is_none_or(|b| b > gpu.shared_bytes)
-                && let Some(mut again) = again
-            {
-                // A row too long for shared memory: what two phases need is computed twice.
-                symbols = compact_symbols(&mut again.kernel);
-                (kernel, made) = schedule(&again, &target);
-                nest = again;
-            }
-            legalize(&mut kernel, &gpu.emitter);
-            out.push(GpuKernel {
-                label: label.clone(),
-                kernel,
-                args: nest.args,
-                symbols,
-                schedule: made,
-            });
-        }
-    }
-    out
 }
 
 #[cfg(test)]

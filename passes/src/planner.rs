@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::index::{IndexExpr, IndexNode, SymId};
-use tlc_ir::kernel::{Access, Kernel};
+use tlc_ir::kernel::{Access, Grid, Kernel};
 use tlc_ir::plan::verify::runs_in_place;
 use tlc_ir::plan::{
-    Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage,
+    Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage, Work,
 };
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 
@@ -16,7 +16,7 @@ use crate::contraction::MatrixOperand;
 use crate::epilogue;
 pub use crate::launch::LaunchReport;
 use crate::legalize::legalize;
-use crate::lower::lower;
+use crate::lower::{Nest, lower, lower_unstaged};
 use crate::made::{Made, made};
 use crate::memory::{self, AliasDecision};
 use crate::reason::{FusionDecision, FusionStage};
@@ -120,9 +120,12 @@ pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned 
     for (i, input) in p.plan.inputs.iter_mut().enumerate() {
         input.slot = p.slot_of.get(&graph.inputs()[i]).copied();
     }
-    let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
-    record_epilogues(graph, clusters, &p.values, epilogues);
-    memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
+    // The library of products calls kernels of the host, and its threads take small launches together.
+    if let Target::Cpu(_) = target {
+        let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
+        record_epilogues(graph, clusters, &p.values, epilogues);
+        memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
+    }
     made(Made::Groups {
         plan: &mut p.plan,
         in_place: &mut p.in_place,
@@ -287,7 +290,7 @@ impl Planner<'_> {
         if let ClusterKind::Loop | ClusterKind::Call = &c.kind {
             return self.control(c);
         }
-        for mut nest in lower(self.graph, c, is_root) {
+        for mut nest in self.nests(c, is_root) {
             let symbols = compact_symbols(&mut nest.kernel);
             let Known {
                 kernel,
@@ -324,11 +327,26 @@ impl Planner<'_> {
                 })
                 .fold(IndexExpr::ZERO, |a, b| a + b);
             let extent = self.plan.kernels[kernel.0 as usize].parallel_extent();
-            let extent = extent.replace(&mut |n| match n {
-                IndexNode::Sym(s) => symbols.get(s.0 as usize).cloned(),
-                _ => None,
-            });
-            let grain = share::grain(self.target, &extent, &bytes, &nest.flops);
+            let outer = |e: &IndexExpr| {
+                e.replace(&mut |n| match n {
+                    IndexNode::Sym(s) => symbols.get(s.0 as usize).cloned(),
+                    _ => None,
+                })
+            };
+            let extent = outer(&extent);
+            let work = match self.target {
+                Target::Cpu(cpu) => Work::Chunks {
+                    grain: share::grain(cpu, &extent, &bytes, &nest.flops),
+                },
+                // The schedule gives every kernel for a GPU one loop over blocks.
+                Target::Gpu(_) => match self.plan.kernels[kernel.0 as usize].grid() {
+                    Some(grid) => Work::Grid(Grid {
+                        blocks: outer(&grid.blocks),
+                        ..grid
+                    }),
+                    None => Work::Chunks { grain: IndexExpr::ONE },
+                },
+            };
             let pairs = in_place
                 .iter()
                 .map(|&(r, w)| (args[r as usize], args[w as usize]))
@@ -345,7 +363,7 @@ impl Planner<'_> {
                     kernel,
                     args,
                     symbols,
-                    grain,
+                    work,
                     label: cluster_label(self.graph, c),
                     bytes,
                     flops: nest.flops.clone(),
@@ -353,6 +371,27 @@ impl Planner<'_> {
                 pairs,
             );
         }
+    }
+
+    /// The nests of a cluster. On a GPU rows that are too long for the memory which a block shares are not kept in it: what two
+    /// phases need is then computed twice.
+    fn nests(&self, c: &Cluster, is_root: &[bool]) -> Vec<Nest> {
+        let nests = lower(self.graph, c, is_root);
+        let Target::Gpu(gpu) = self.target else {
+            return nests;
+        };
+        let fits = |nest: &Nest| {
+            let grid = schedule(nest, self.target).0.grid();
+            grid.is_some_and(|g| g.shared_bytes <= gpu.shared_bytes)
+        };
+        if nests.iter().all(fits) {
+            return nests;
+        }
+        let again = lower_unstaged(self.graph, c, is_root);
+        let chosen = nests.into_iter().zip(again);
+        chosen
+            .map(|(nest, again)| if fits(&nest) { nest } else { again })
+            .collect()
     }
 
     fn push(&mut self, step: Step, in_place: Vec<(SlotId, SlotId)>) {

@@ -5,6 +5,7 @@ mod oracle;
 
 use std::sync::Arc;
 
+use tlc_ir::Graph;
 use tlc_ir::kernel::Kernel;
 use tlc_ir::kernel::verify::verify;
 use tlc_ir::plan::Plan;
@@ -12,9 +13,7 @@ use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::testgen::{GenOptions, Rng, random_graph};
 use tlc_ir::text::{PrintOptions, parse_module, print_module, print_plan, verify_module};
 use tlc_ir::text::{no_data, parse_bytes};
-use tlc_passes::cluster::cluster;
 use tlc_passes::lower::lower;
-use tlc_passes::pipeline::gpu_kernels;
 use tlc_passes::{Compiled, Options, compile};
 
 fn kernel_round_trip(kernel: &Kernel, what: &str) {
@@ -50,7 +49,7 @@ fn plan_round_trip(plan: &Plan, what: &str) {
 }
 
 /// Every kernel and plan on the way of a compiled graph; answers how many.
-fn all_survive(compiled: &Compiled, what: &str) -> (usize, usize) {
+fn all_survive(graph: &Graph, compiled: &Compiled, what: &str) -> (usize, usize) {
     let mut kernels = 0;
     for cluster in &compiled.clusters.clusters {
         for nest in lower(&compiled.graph, cluster, &compiled.clusters.is_root) {
@@ -65,12 +64,13 @@ fn all_survive(compiled: &Compiled, what: &str) -> (usize, usize) {
         kernels += 1;
     }
     let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
-    let clusters = cluster(&compiled.graph, &gpu.clone().into());
-    for kernel in gpu_kernels(&compiled.graph, &clusters, &gpu) {
-        kernel_round_trip(&kernel.kernel, &format!("{what}, for a GPU"));
-        let errors = verify(&kernel.kernel).errors;
-        assert_eq!(errors, [], "{what}, for a GPU\n{}", kernel.kernel);
+    let on_gpu = compile(graph, &Options::new(gpu)).unwrap_or_else(|e| panic!("{what}, for a GPU: {e}"));
+    for kernel in &on_gpu.planned.plan.kernels {
+        kernel_round_trip(kernel, &format!("{what}, for a GPU"));
+        let errors = verify(kernel).errors;
+        assert_eq!(errors, [], "{what}, for a GPU\n{kernel}");
     }
+    plan_round_trip(&on_gpu.planned.plan, &format!("{what}, for a GPU"));
     plan_round_trip(&compiled.planned.plan, what);
     (kernels, compiled.planned.plan.steps.len())
 }
@@ -83,13 +83,14 @@ fn kernels_and_plans_of_random_graphs_survive_their_text() {
             strange: seed % 2 == 0,
             ..GenOptions::default()
         };
+        let graph = random_graph(seed, &options);
         let Ok(compiled) = compile(
-            &random_graph(seed, &options),
+            &graph,
             &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),
         ) else {
             continue;
         };
-        let counts = all_survive(&compiled, &format!("seed {seed}"));
+        let counts = all_survive(&graph, &compiled, &format!("seed {seed}"));
         (kernels, steps) = (kernels + counts.0, steps + counts.1);
     }
     assert!(kernels > 300 && steps > 300, "{kernels} kernels, {steps} steps");
@@ -104,7 +105,7 @@ fn kernels_and_plans_over_symbols_survive_their_text() {
             &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),
         )
         .expect("compiles");
-        all_survive(&compiled, &format!("symbolic seed {seed}"));
+        all_survive(&case.graph, &compiled, &format!("symbolic seed {seed}"));
     }
 }
 

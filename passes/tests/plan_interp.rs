@@ -6,7 +6,8 @@ mod oracle;
 use std::collections::BTreeSet;
 
 use oracle::generate::{Rng, graph};
-use oracle::stages::{check, describe};
+use oracle::stages::{check, cpu, describe, gpu};
+use tlc_ir::Target;
 use tlc_ir::plan::Step;
 use tlc_passes::Compiled;
 use tlc_passes::pipeline::{PASSES, Pipeline};
@@ -34,15 +35,12 @@ fn run(name: &str, nodes: usize, elements: usize, symbolic: bool, random_passes:
         } else {
             Pipeline::default()
         };
-        let result = std::panic::catch_unwind(|| {
-            let bits = rng_bits(seed);
-            check(&case, &pipeline, bits).map(|c| reach(&c))
-        })
-        .unwrap_or_else(|e| {
-            let text = e.downcast_ref::<String>().cloned();
-            let text = text.or_else(|| e.downcast_ref::<&str>().map(|s| s.to_string()));
-            Err(format!("panic: {}", text.unwrap_or_default()))
-        });
+        let result = std::panic::catch_unwind(|| check(&case, &pipeline, target(seed)).map(|c| reach(&c)))
+            .unwrap_or_else(|e| {
+                let text = e.downcast_ref::<String>().cloned();
+                let text = text.or_else(|| e.downcast_ref::<&str>().map(|s| s.to_string()));
+                Err(format!("panic: {}", text.unwrap_or_default()))
+            });
         total += 1;
         match result {
             Ok(seen) => reached.extend(seen),
@@ -62,8 +60,14 @@ fn run(name: &str, nodes: usize, elements: usize, symbolic: bool, random_passes:
     reached
 }
 
-fn rng_bits(seed: u64) -> u32 {
-    [128, 128, 256, 512][(seed % 4) as usize]
+/// CPUs of several widths, and a GPU.
+fn target(seed: u64) -> Target {
+    match seed % 6 {
+        0 | 1 => cpu(128),
+        2 => cpu(256),
+        3 => cpu(512),
+        _ => gpu(),
+    }
 }
 
 /// What of the compiler a case has reached, by name.

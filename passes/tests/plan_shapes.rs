@@ -4,7 +4,7 @@
 mod oracle;
 
 use oracle::generate::{Case, Rng};
-use oracle::stages::{check, describe};
+use oracle::stages::{check, cpu, describe, gpu};
 use smallvec::smallvec;
 use tlc_ir::graph::{Axes, Monoid, Origin, Semiring, Shape, TensorType, View};
 use tlc_ir::plan::Step;
@@ -91,10 +91,10 @@ impl Build {
             tolerance: outputs.iter().map(|o| o.1).collect(),
         };
         let mut last = None;
-        for bits in [128, 256, 512] {
-            match check(&case, &Pipeline::default(), bits) {
+        for target in [gpu(), cpu(128), cpu(256), cpu(512)] {
+            match check(&case, &Pipeline::default(), target.clone()) {
                 Ok(c) => last = Some(c),
-                Err(e) => panic!("{bits} bits: {e}\n{}", describe(&case.graph)),
+                Err(e) => panic!("{target:?}: {e}\n{}", describe(&case.graph)),
             }
         }
         last.unwrap()

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tlc_ir::graph::{Origin, TensorType};
 use tlc_ir::index::{IndexExpr, IndexNode};
-use tlc_ir::plan::{Launch, Plan, Step};
+use tlc_ir::plan::{Launch, Plan, Step, Work};
 use tlc_ir::target::Cpu;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
 use tlc_passes::{Options, compile};
@@ -36,7 +36,10 @@ fn chunks(plan: &Plan, l: &Launch, symbols: &[i64]) -> (i64, f64) {
         _ => None,
     });
     let extent = extent.eval_symbols(symbols).unwrap();
-    (extent, extent as f64 / l.grain.eval_symbols(symbols).unwrap() as f64)
+    let Work::Chunks { grain } = &l.work else {
+        panic!("a launch of a CPU: {:?}", l.work)
+    };
+    (extent, extent as f64 / grain.eval_symbols(symbols).unwrap() as f64)
 }
 
 /// A chain of functions of a tensor.

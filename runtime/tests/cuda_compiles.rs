@@ -10,12 +10,13 @@ use cuda_graphs::{Case, cases, random_cases};
 use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, emit, identifier};
 use tlc_ir::kernel::interp::interpret;
 use tlc_ir::kernel::{Access, Bind, Kernel, Stmt, verify};
+use tlc_ir::plan::{Step, Work};
 use tlc_ir::target::Gpu;
-use tlc_ir::{DType, HostTensor, IndexExpr, Scalar};
+use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Scalar};
 use tlc_passes::cluster::Clusters;
 use tlc_passes::legalize::legalize;
 use tlc_passes::lower::lower;
-use tlc_passes::pipeline::{GpuKernel, gpu_kernels};
+use tlc_passes::planner::Planned;
 use tlc_passes::tree::substitute_in;
 use tlc_passes::{Options, compile};
 use tlc_runtime::nvrtc::{Nvrtc, NvrtcError};
@@ -24,19 +25,44 @@ use tlc_runtime::nvrtc::{Nvrtc, NvrtcError};
 const RANDOM: u64 = 150;
 const RANDOM_COMPILED: u64 = 30;
 
+/// A kernel of a plan for a GPU, as it is launched.
+struct GpuKernel {
+    label: String,
+    kernel: Kernel,
+    /// The node whose value each parameter holds.
+    args: Vec<NodeId>,
+    /// Values of its symbols, over the graph's.
+    symbols: Vec<IndexExpr>,
+}
+
 fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
     let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
-    let compiled = compile(&case.graph, &Options::new(gpu.clone())).unwrap_or_else(|e| panic!("{}: {e}", case.name));
-    let kernels = gpu_kernels(&compiled.graph, &compiled.clusters, &gpu);
+    let compiled = compile(&case.graph, &Options::new(gpu)).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+    let Planned { plan, values, .. } = &compiled.planned;
+    let launches = plan.init.iter().chain(&plan.steps).filter_map(|s| match s {
+        Step::Launch(l) => Some(l),
+        _ => None,
+    });
+    let kernels = launches.map(|l| {
+        assert!(matches!(l.work, Work::Grid(_)), "{}: {}", case.name, l.label);
+        GpuKernel {
+            label: l.label.clone(),
+            kernel: plan.kernels[l.kernel.0 as usize].clone(),
+            args: (l.args.iter().map(|s| values[s.0 as usize].expect("a node's value"))).collect(),
+            symbols: l.symbols.clone(),
+        }
+    });
+    let kernels = kernels.collect();
     (compiled, kernels)
 }
 
-/// The naive nests, legalized but not scheduled, in the order of `gpu_kernels`.
-fn naive(graph: &tlc_ir::Graph, clusters: &Clusters) -> Vec<(Vec<tlc_ir::NodeId>, Kernel)> {
+/// The naive nests, once per executable first, legalized but not scheduled, in the order of launches.
+fn naive(graph: &tlc_ir::Graph, clusters: &Clusters) -> Vec<(Vec<NodeId>, Kernel)> {
     let emitter = tlc_codegen::cuda::emitter();
-    let nests = clusters
-        .clusters
-        .iter()
+    let (once, each): (Vec<_>, Vec<_>) = clusters.clusters.iter().partition(|c| c.once);
+    let nests = once
+        .into_iter()
+        .chain(each)
         .flat_map(|c| lower(graph, c, &clusters.is_root));
     nests
         .map(|mut n| {

@@ -28,7 +28,7 @@ mod table;
 
 use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
-use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
+use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, Scope, Stmt};
 
 use tlc_ir::target::{MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
 
@@ -146,23 +146,16 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
     else {
         return Err(CudaError::NoBlockLoop);
     };
-    let mut block = 1;
-    for s in kernel.statements() {
-        if let Stmt::Loop {
-            var,
-            bind: Bind::Thread,
-            ..
-        } = s
-        {
-            block = block.max(extent(kernel, var.0).interval(kernel).hi);
-        }
-    }
-    limit("threads of a block", block, MAX_BLOCK_THREADS)?;
     check_scratch(kernel, body)?;
-    let shared_bytes = shared_bytes(kernel)?;
+    let Grid {
+        blocks,
+        threads,
+        shared_bytes,
+    } = kernel.grid().ok_or(CudaError::NoBlockLoop)?;
+    limit("threads of a block", threads, MAX_BLOCK_THREADS)?;
     limit("bytes of shared memory", shared_bytes, STATIC_SHARED_BYTES)?;
 
-    let mut w = statements::Writer::new(kernel, block);
+    let mut w = statements::Writer::new(kernel, threads);
     w.open_block(*var);
     w.body(body)?;
     let code = w.finish();
@@ -170,7 +163,7 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
     let mut source = prelude(kernel, &code);
     source.push_str(&code.helpers);
     source.push('\n');
-    source.push_str(&signature(kernel, name, block, options));
+    source.push_str(&signature(kernel, name, threads, options));
     source.push_str(" {\n");
     source.push_str(&symbols(kernel, &code));
     source.push_str(&scratch(kernel)?);
@@ -179,8 +172,8 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
     Ok(CudaKernel {
         name: name.into(),
         source,
-        grid: extent(kernel, var.0),
-        block: block as u32,
+        grid: blocks,
+        block: threads as u32,
         shared_bytes: shared_bytes as u32,
     })
 }
@@ -225,15 +218,6 @@ fn limit(what: &'static str, found: i64, limit: i64) -> Result<(), CudaError> {
 
 fn extent(kernel: &Kernel, var: u32) -> IndexExpr {
     kernel.extents.get(var as usize).cloned().unwrap_or(IndexExpr::ZERO)
-}
-
-fn shared_bytes(kernel: &Kernel) -> Result<i64, CudaError> {
-    let mut total = 0i64;
-    for (i, s) in kernel.scratch.iter().enumerate().filter(|s| s.1.scope == Scope::Shared) {
-        let len = scratch_len(kernel, i)?;
-        total = total.saturating_add(len.saturating_mul(s.dtype.bytes() as i64).saturating_add(15) / 16 * 16);
-    }
-    Ok(total)
 }
 
 /// The constant length of scratch, or what bounds it.

@@ -94,6 +94,20 @@ pub enum Scope {
     Shared,
 }
 
+/// What a kernel needs of a GPU.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Grid {
+    /// Blocks, over the symbols.
+    pub blocks: IndexExpr,
+    /// Threads of each block.
+    pub threads: i64,
+    /// Bytes that the threads of a block share.
+    pub shared_bytes: i64,
+}
+
+/// Each shared scratch begins at a multiple of so many bytes, the widest load of a thread.
+const SHARED_ALIGNMENT: i64 = 16;
+
 /// Mutable memory private to one parallel iteration.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Scratch {
@@ -306,6 +320,40 @@ impl Kernel {
             ] => self.extents[var.0 as usize].clone(),
             _ => IndexExpr::ONE,
         }
+    }
+
+    /// The blocks of threads that a kernel for a GPU takes; `None` if its body is not one loop over blocks, or nothing bounds what
+    /// a block needs.
+    pub fn grid(&self) -> Option<Grid> {
+        let [
+            Stmt::Loop {
+                var, bind: Bind::Block, ..
+            },
+        ] = &self.body[..]
+        else {
+            return None;
+        };
+        let mut threads = 1;
+        for s in self.statements() {
+            if let Stmt::Loop {
+                var,
+                bind: Bind::Thread,
+                ..
+            } = s
+            {
+                threads = threads.max(self.extents[var.0 as usize].interval(self).hi);
+            }
+        }
+        let shared = self.scratch.iter().filter(|s| s.scope == Scope::Shared);
+        let shared_bytes = shared.into_iter().try_fold(0i64, |sum, s| {
+            let bytes = s.len.interval(self).hi.checked_mul(s.dtype.bytes() as i64)?;
+            sum.checked_add(bytes.checked_add(SHARED_ALIGNMENT - 1)? / SHARED_ALIGNMENT * SHARED_ALIGNMENT)
+        })?;
+        Some(Grid {
+            blocks: self.extents[var.0 as usize].clone(),
+            threads,
+            shared_bytes,
+        })
     }
 
     /// Bytes of cache scratch that one thread needs: each area rounded up to 64 bytes, in order of declaration.

@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 use crate::dtype::DType;
 use crate::graph::{Along, Guard, HostFunction, Shape, Symbol, TensorType};
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
-use crate::kernel::Kernel;
+use crate::kernel::{Grid, Kernel};
 use crate::tensor::HostTensor;
 
 /// A slot of a [`Plan`].
@@ -81,6 +81,20 @@ pub struct PlanOutput {
     pub slot: SlotId,
 }
 
+/// How the iterations of a launch are shared out.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Work {
+    /// In chunks to the threads of a host's pool.
+    Chunks {
+        /// Parallel iterations that one chunk takes; what is below 1 counts as 1. Fewer are not worth a thread of their own: a
+        /// launch of one chunk, and a group of launches that together have no more iterations than one chunk, run on the calling
+        /// thread.
+        grain: IndexExpr,
+    },
+    /// To blocks of threads of a GPU, as the kernel's loops say; over the plan's symbols.
+    Grid(Grid),
+}
+
 /// One execution of a kernel.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Launch {
@@ -90,9 +104,8 @@ pub struct Launch {
     pub args: Vec<SlotId>,
     /// Values of its symbols, in order.
     pub symbols: Vec<IndexExpr>,
-    /// Parallel iterations that one chunk takes; what is below 1 counts as 1. Fewer are not worth a thread of their own: a launch of
-    /// one chunk, and a group of launches that together have no more iterations than one chunk, run on the calling thread.
-    pub grain: IndexExpr,
+    /// How its iterations are shared out.
+    pub work: Work,
     /// What it computes, for reports: `softmax.max+exp+sum`, graph nodes.
     pub label: String,
     /// Bytes read and written, each operand once.

@@ -21,7 +21,7 @@ use crate::graph::Symbol;
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::Access;
 use crate::kernel::verify::nonnegative;
-use crate::plan::{Gemm, GemmOperand, Launch, Layout, Plan, SlotId, Step, Storage, Strides};
+use crate::plan::{Gemm, GemmOperand, KernelId, Launch, Layout, Plan, SlotId, Step, Storage, Strides, Work};
 pub use epilogue::lines;
 pub use in_place::runs_in_place;
 pub use whole::{Fault, check, check_thoroughly};
@@ -133,6 +133,9 @@ pub enum PlanRule {
     /// A value is overwritten while it is still needed.
     #[error("{0} is overwritten by {1}, but is read later")]
     AliasLive(SlotId, SlotId),
+    /// A launch that is not shared out as its kernel's loops are.
+    #[error("kernel {} does not run over the chunks or the grid that the launch says", .0.0)]
+    Work(KernelId),
     /// A kernel that cannot run in place is asked to.
     #[error("{0} and {1} share bytes, but not each element is read before it is written")]
     NotInPlace(SlotId, SlotId),
@@ -589,6 +592,18 @@ impl Checker<'_> {
                 let none_fits = range.lo > hi || range.hi < lo;
                 self.doubt_if(none_fits, PlanRule::SymbolRange { position, lo, hi });
             }
+        }
+        let grid = kernel.grid();
+        let shared_out = match (&l.work, &grid) {
+            (Work::Chunks { .. }, None) => true,
+            (Work::Grid(found), Some(grid)) => {
+                let is = (l.outer(&grid.blocks), grid.threads, grid.shared_bytes);
+                (found.blocks.clone(), found.threads, found.shared_bytes) == is
+            }
+            _ => false,
+        };
+        if !shared_out {
+            self.error(PlanRule::Work(l.kernel));
         }
         for (slot, p) in l.args.iter().zip(&kernel.params) {
             self.argument(*slot, p.dtype, &l.outer(&p.len));

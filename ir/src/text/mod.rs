@@ -207,7 +207,8 @@
 //! walk      = SLOT "axis" INTEGER [ "reverse" ] [ "element" SLOT ] ;
 //! slots     = "(" [ SLOT { "," SLOT } ] ")" ;
 //! launch    = "launch" "kernel" INTEGER "(" [ SLOT { "," SLOT } ] ")" [ "symbols" extents ]
-//!             "grain" extent "bytes" extent "flops" extent STRING ;
+//!             work "bytes" extent "flops" extent STRING ;
+//! work      = "grain" extent | "grid" extent "threads" INTEGER "shared" INTEGER ;
 //! operand   = SLOT "offset" extent "strides" extents ;
 //!
 //! SLOT      = "$" NUMBER ;

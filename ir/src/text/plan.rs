@@ -13,9 +13,10 @@ use super::{Resolver, constant};
 use crate::graph::control::MAX_LOOP_DEPTH;
 use crate::graph::{Along, Condition, Guard, HostFunction, NodeId, Shape, Symbol, TensorType};
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
+use crate::kernel::Grid;
 use crate::plan::{
     Carried, Epilogue, Gemm, GemmOperand, HostCall, KernelId, Launch, Leg, Lines, Plan, PlanInput, PlanOutput, Repeat,
-    Slot, SlotId, Step, Storage, Strides, Walk,
+    Slot, SlotId, Step, Storage, Strides, Walk, Work,
 };
 use crate::tensor::HostTensor;
 
@@ -583,15 +584,7 @@ impl PlanParser<'_, '_, '_, '_> {
             let names = &mut self.names;
             symbols = self.c.list(TokenKind::RightBracket, "launch", |c| dim(c, names))?;
         }
-        self.word("grain", "launch")?;
-        let start = self.c.mark();
-        let grain = dim(self.c, &mut self.names)?;
-        if let Some(n) = grain.as_const().filter(|&n| n < 1) {
-            let span = self.c.span_since(start);
-            return Err(self
-                .c
-                .error(span, format!("grain out of range; expected at least 1, found {n}")));
-        }
+        let work = self.work()?;
         self.word("bytes", "launch")?;
         let bytes = dim(self.c, &mut self.names)?;
         self.word("flops", "launch")?;
@@ -601,11 +594,37 @@ impl PlanParser<'_, '_, '_, '_> {
             kernel,
             args,
             symbols,
-            grain,
+            work,
             label,
             bytes,
             flops,
         })
+    }
+
+    /// `grain 4`, or `grid n threads 256 shared 1024`.
+    fn work(&mut self) -> Parsed<Work> {
+        if self.c.eat_word("grid") {
+            let blocks = dim(self.c, &mut self.names)?;
+            self.word("threads", "launch")?;
+            let threads = self.c.integer("launch", 1, i64::MAX)?;
+            self.word("shared", "launch")?;
+            let shared_bytes = self.c.integer("launch", 0, i64::MAX)?;
+            return Ok(Work::Grid(Grid {
+                blocks,
+                threads,
+                shared_bytes,
+            }));
+        }
+        self.word("grain", "launch")?;
+        let start = self.c.mark();
+        let grain = dim(self.c, &mut self.names)?;
+        if let Some(n) = grain.as_const().filter(|&n| n < 1) {
+            let span = self.c.span_since(start);
+            return Err(self
+                .c
+                .error(span, format!("grain out of range; expected at least 1, found {n}")));
+        }
+        Ok(Work::Chunks { grain })
     }
 
     /// `gemm f32 batch [b] m x n x k "label" lhs … rhs … dst … epilogue …`, behind the first word.

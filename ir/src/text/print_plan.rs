@@ -22,7 +22,7 @@ use std::fmt::{self, Write as _};
 
 use crate::graph::{Condition, HostFunction};
 use crate::index::{IndexExpr, SymId};
-use crate::plan::{GemmOperand, Launch, Leg, Plan, Repeat, SlotId, Step, Storage, Strides};
+use crate::plan::{GemmOperand, Launch, Leg, Plan, Repeat, SlotId, Step, Storage, Strides, Work};
 use crate::text::lexer::{quote, sigil_name, word_name};
 use crate::text::{PrintOptions, Printed};
 
@@ -64,8 +64,17 @@ impl Plan {
         if !l.symbols.is_empty() {
             text += &format!(" symbols {}", self.dims(&l.symbols));
         }
-        let (grain, bytes, flops) = (self.dim(&l.grain), self.dim(&l.bytes), self.dim(&l.flops));
-        text + &format!(" grain {grain} bytes {bytes} flops {flops} {}", quote(&l.label))
+        text += &match &l.work {
+            Work::Chunks { grain } => format!(" grain {}", self.dim(grain)),
+            Work::Grid(g) => format!(
+                " grid {} threads {} shared {}",
+                self.dim(&g.blocks),
+                g.threads,
+                g.shared_bytes
+            ),
+        };
+        let (bytes, flops) = (self.dim(&l.bytes), self.dim(&l.flops));
+        text + &format!(" bytes {bytes} flops {flops} {}", quote(&l.label))
     }
 
     fn operand(&self, o: &GemmOperand) -> String {

@@ -5,18 +5,14 @@
 
 use tlc_ir::DType;
 use tlc_ir::index::IndexExpr;
-use tlc_ir::target::{Cpu, Target};
+use tlc_ir::target::Cpu;
 
 /// Picoseconds of the least work that is worth handing to another thread: about four times what waking it and waiting for it take.
 pub const CHUNK_PICOSECONDS: i64 = 8_000_000;
 
 /// Parallel iterations of a chunk, of a launch that has `extent` of them, and in all moves so many bytes and makes so many
 /// floating-point operations. Where sizes are symbolic it is evaluated when they are bound.
-pub fn grain(target: &Target, extent: &IndexExpr, bytes: &IndexExpr, flops: &IndexExpr) -> IndexExpr {
-    // Blocks of a GPU are its own to distribute.
-    let Target::Cpu(cpu) = target else {
-        return IndexExpr::ONE;
-    };
+pub fn grain(cpu: &Cpu, extent: &IndexExpr, bytes: &IndexExpr, flops: &IndexExpr) -> IndexExpr {
     let (byte, flop) = picoseconds(cpu);
     let work = bytes.clone() * IndexExpr::Const(byte) + flops.clone() * IndexExpr::Const(flop);
     let work = IndexExpr::max(&work, &IndexExpr::ONE);

@@ -52,20 +52,6 @@ pub(super) fn schedule(nest: &Nest) -> (Kernel, Schedule) {
         .unwrap_or_else(|_| (nest.kernel.clone(), Schedule::default()))
 }
 
-/// Bytes of shared memory that a kernel's block needs, if they are known to be bounded.
-pub fn shared_bytes(kernel: &Kernel) -> Option<i64> {
-    kernel
-        .scratch
-        .iter()
-        .filter(|s| s.scope == Scope::Shared)
-        .try_fold(0i64, |sum, s| {
-            let hi = s.len.interval(kernel).hi;
-            let bytes = hi.checked_mul(s.dtype.bytes() as i64)?.checked_add(15)? / 16 * 16;
-            sum.checked_add(bytes)
-        })
-        .filter(|&b| b < i64::MAX / 2)
-}
-
 /// Whether rows are short and many enough for a thread each.
 fn short_rows(nest: &Nest) -> bool {
     let k = &nest.kernel;

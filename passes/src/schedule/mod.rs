@@ -28,7 +28,6 @@ use tlc_ir::target::{Cpu, Target};
 
 pub use crate::directive::{Directive, Refusal};
 pub use directives::apply;
-pub use gpu::shared_bytes;
 pub use lanes::ScalarReason;
 pub use reason::{Applied, Refused, ScheduleReason};
 

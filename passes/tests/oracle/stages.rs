@@ -1,10 +1,11 @@
 //! A compiled graph run at each stage of compilation, and comparison of results.
 
 use tlc_ir::graph::Condition;
+use tlc_ir::kernel::Grid;
 use tlc_ir::kernel::verify::verify;
 use tlc_ir::plan::interp::interpret_bound;
-use tlc_ir::plan::{KernelId, Layout, Plan, Step};
-use tlc_ir::target::Cpu;
+use tlc_ir::plan::{KernelId, Layout, Plan, Step, Work};
+use tlc_ir::target::{Cpu, Gpu, Target};
 use tlc_ir::{Graph, HostTensor, IndexExpr, Kernel, SymId};
 use tlc_passes::lower::lower;
 use tlc_passes::pipeline::Pipeline;
@@ -39,10 +40,17 @@ fn with_kernels(plan: &Plan, kernels: Vec<Kernel>, symbols: Option<Vec<IndexExpr
         };
         for l in launches {
             l.kernel = KernelId(next);
-            next += 1;
             if let Some(s) = &symbols {
                 l.symbols = s.clone();
             }
+            l.work = match kernels.get(next as usize).and_then(Kernel::grid) {
+                Some(grid) => Work::Grid(Grid {
+                    blocks: l.outer(&grid.blocks),
+                    ..grid
+                }),
+                None => Work::Chunks { grain: IndexExpr::ONE },
+            };
+            next += 1;
         }
     }
     assert_eq!(next as usize, kernels.len(), "one kernel per launch");
@@ -50,13 +58,13 @@ fn with_kernels(plan: &Plan, kernels: Vec<Kernel>, symbols: Option<Vec<IndexExpr
     plan
 }
 
-/// The plan with every launch's naive nest.
+/// The plan with every launch's naive nest. What runs once per executable comes first in a plan.
 pub fn naive_plan(compiled: &Compiled) -> Plan {
     let graph = &compiled.graph;
-    let naive: Vec<Kernel> = compiled
-        .clusters
-        .clusters
-        .iter()
+    let (once, each): (Vec<_>, Vec<_>) = compiled.clusters.clusters.iter().partition(|c| c.once);
+    let naive: Vec<Kernel> = once
+        .into_iter()
+        .chain(each)
         .flat_map(|c| lower(graph, c, &compiled.clusters.is_root))
         .map(|n| n.kernel)
         .collect();
@@ -103,13 +111,23 @@ pub fn difference(found: &HostTensor, expected: &HostTensor, tolerance: Option<f
     None
 }
 
-/// What is wrong with the compilation of a case, if anything.
-pub fn check(case: &Case, pipeline: &Pipeline, vector_bits: u32) -> Result<Compiled, String> {
+/// A modest CPU whose emitter has vectors of so many bits.
+pub fn cpu(vector_bits: u32) -> Target {
     let mut emitter = tlc_codegen::clif::emitter(true);
     emitter.vector_bits = vector_bits;
+    Cpu::modest(emitter.into()).into()
+}
+
+/// A GPU.
+pub fn gpu() -> Target {
+    Gpu::any(tlc_codegen::cuda::emitter().into()).into()
+}
+
+/// What is wrong with the compilation of a case for a target, if anything.
+pub fn check(case: &Case, pipeline: &Pipeline, target: Target) -> Result<Compiled, String> {
     let options = Options {
         pipeline: pipeline.clone(),
-        ..Options::new(Cpu::modest(emitter.into()))
+        ..Options::new(target)
     };
     let compiled = compile(&case.graph, &options).map_err(|e| e.to_string())?;
     let expected = super::evaluate(&case.graph, &case.inputs, &case.symbols);

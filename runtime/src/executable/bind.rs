@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use tlc_ir::graph::control::mentions_data;
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::kernel::Access;
-use tlc_ir::plan::{Launch, Layout, Plan, SlotId, Step};
+use tlc_ir::plan::{Launch, Layout, Plan, SlotId, Step, Work};
 
 use super::product::BoundGemm;
 use super::repeat::{BoundCall, BoundLoop};
@@ -99,7 +99,11 @@ impl Binding {
                 symbols: values,
                 extent,
                 // What overflows is enough work for any number of threads.
-                grain: l.grain.eval_symbols(symbols).map_or(1, |n| n.max(1) as u64),
+                grain: match &l.work {
+                    Work::Chunks { grain } => grain.eval_symbols(symbols).map_or(1, |n| n.max(1) as u64),
+                    // No kernel for a grid is compiled for the host.
+                    Work::Grid(_) => 1,
+                },
             };
             arg_count += l.args.len();
             Ok(bound)

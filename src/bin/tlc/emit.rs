@@ -11,8 +11,7 @@ use tlc_ir::target::Gpu;
 use tlc_ir::text::{PrintOptions, print_plan};
 use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
 use tlc_passes::Compiled;
-use tlc_passes::cluster::{Cluster, ClusterKind, cluster};
-use tlc_passes::pipeline::gpu_kernels;
+use tlc_passes::cluster::{Cluster, ClusterKind};
 use tlc_passes::planner::LaunchReport;
 use tlc_runtime::jit;
 
@@ -44,6 +43,15 @@ pub enum What {
     Dot,
 }
 
+/// What to compile for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Device {
+    /// This machine's processor
+    Cpu,
+    /// A GPU, which need not be here
+    Cuda,
+}
+
 /// Arguments.
 #[derive(Args, Debug)]
 pub struct Emit {
@@ -55,6 +63,9 @@ pub struct Emit {
     /// Only this kernel, for schedule, kernel, clif, asm and cuda
     #[arg(long, value_name = "N")]
     kernel: Option<usize>,
+    /// What to compile for [default: cuda for --what cuda, else cpu]
+    #[arg(long, value_enum)]
+    device: Option<Device>,
     /// The GPU architecture, for cuda
     #[arg(long, default_value = "sm_90a")]
     arch: String,
@@ -217,9 +228,31 @@ fn chosen<T>(
 /// Runs the command.
 pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
     let model = session.model(&args.model)?;
-    let executable = session.compile(&model)?;
-    let compiled = executable.decisions();
-    let kernels = &executable.plan().kernels;
+    let device = args.device.unwrap_or(match args.what {
+        What::Cuda => Device::Cuda,
+        _ => Device::Cpu,
+    });
+    let of_cpu = matches!(args.what, What::Clif | What::Asm);
+    if of_cpu && device == Device::Cuda || args.what == What::Cuda && device == Device::Cpu {
+        return Err(Failure::new(
+            Code::Usage,
+            "--device does not go with this --what; clif and asm are of the cpu, cuda is of cuda",
+        ));
+    }
+    // The executable lives as long as its decisions are looked at.
+    let (executable, planned);
+    let compiled = match device {
+        Device::Cpu => {
+            executable = session.compile(&model)?;
+            executable.decisions()
+        }
+        Device::Cuda => {
+            let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+            planned = session.plan_for(&model, gpu)?;
+            &planned
+        }
+    };
+    let kernels = &compiled.planned.plan.kernels;
     let whole = |text: String| -> Vec<(usize, String)> { vec![(0, text)] };
     let one = args.kernel;
     let per_kernel = matches!(
@@ -235,7 +268,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
     let texts = match args.what {
         What::Graph => whole(graph_text(&compiled.graph)),
         What::Clusters => whole(clusters_text(compiled)),
-        What::Plan => whole(whole_plan_text(executable.plan())),
+        What::Plan => whole(whole_plan_text(&compiled.planned.plan)),
         What::Dot => whole(dot_text(compiled)),
         What::Schedule => chosen(kernels, one, &model.file, |i, _| {
             let of = |l: &&LaunchReport| l.kernel.0 as usize == i;
@@ -290,6 +323,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
     session.console.result(&out)
 }
 
+/// The kernels of a graph compiled for a GPU as CUDA C++, each once.
 fn cuda(model: &Model, compiled: &Compiled, one: Option<usize>, arch: &str) -> Result<Vec<(usize, String)>, Failure> {
     let own = |c: &&Cluster| matches!(c.kind, ClusterKind::Loop | ClusterKind::Call);
     if let Some(c) = compiled.clusters.clusters.iter().find(own) {
@@ -300,16 +334,13 @@ fn cuda(model: &Model, compiled: &Compiled, one: Option<usize>, arch: &str) -> R
         );
         return Err(Failure::at(Code::Unsupported, &model.file, message));
     }
-    let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
-    let clusters = cluster(&compiled.graph, &gpu.clone().into());
-    let kernels = gpu_kernels(&compiled.graph, &clusters, &gpu);
     let options = CudaOptions {
         arch: arch.into(),
         ..CudaOptions::default()
     };
-    chosen(&kernels, one, &model.file, |i, k| {
+    chosen(&compiled.planned.plan.kernels, one, &model.file, |i, k| {
         let name = identifier(&format!("{}_{i}", compiled.graph.name));
-        tlc_codegen::cuda::emit(&k.kernel, &name, &options)
+        tlc_codegen::cuda::emit(k, &name, &options)
             .map(|c| c.source)
             .map_err(|e| {
                 let code = match e {

@@ -8,9 +8,10 @@ use tlc::compile::Machine;
 pub use tlc::machine_model::{cache_directory, limits, measured};
 use tlc::{CompileOptions, DType, Executable};
 use tlc_formats::ReadOptions;
-use tlc_ir::Graph;
 use tlc_ir::graph::verify::verify;
 use tlc_ir::text::{Module, ParseError};
+use tlc_ir::{Graph, Target};
+use tlc_passes::Compiled;
 use tlc_passes::pipeline::{Options, Pipeline};
 use tlc_runtime::machine::total_memory_bytes;
 
@@ -244,6 +245,14 @@ impl Session {
         let executable = tlc::compile_ir(&model.graph, &options).map_err(|e| Failure::build(&model.file, &e))?;
         self.stages.show_compiled(&self.console, executable.decisions())?;
         Ok(executable)
+    }
+
+    /// What is decided about a model for a target that need not be this machine.
+    pub fn plan_for(&self, model: &Model, target: impl Into<Target>) -> Result<Compiled, Failure> {
+        let compiled =
+            tlc::plan_ir(&model.graph, target, &self.compile_options()).map_err(|e| Failure::build(&model.file, &e))?;
+        self.stages.show_compiled(&self.console, &compiled)?;
+        Ok(compiled)
     }
 
     /// The most memory to use, in bytes.

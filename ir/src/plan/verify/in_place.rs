@@ -66,7 +66,8 @@ impl Checker<'_> {
 /// A load is safe if a store at the same index follows it in its own iteration: each element is written once, so nothing
 /// else overwrites what it reads. It is also safe if no store can come before it at the same place: those of its own
 /// iteration come later or go elsewhere, and those of other iterations stay in their own part of the buffer (a row is then
-/// read as a whole before any of it is written).
+/// read as a whole before any of it is written). The threads of a GPU's block are at different iterations at once, so that there
+/// only the first holds.
 pub fn runs_in_place(kernel: &Kernel, read: u32, written: u32) -> bool {
     let mut found = [Vec::new(), Vec::new()];
     let mut walk = Walk {
@@ -78,9 +79,10 @@ pub fn runs_in_place(kernel: &Kernel, read: u32, written: u32) -> bool {
     };
     walk.body(&kernel.body);
     let [loads, stores] = found;
-    loads
-        .iter()
-        .all(|l| stores.iter().any(|s| overwrites(l, s)) || stores.iter().all(|s| never_before(kernel, l, s)))
+    let in_order = kernel.grid().is_none();
+    loads.iter().all(|l| {
+        stores.iter().any(|s| overwrites(l, s)) || (in_order && stores.iter().all(|s| never_before(kernel, l, s)))
+    })
 }
 
 /// One load or store: the numbers of its statements from the outermost block inwards, the loops around it (each with its

@@ -53,7 +53,7 @@ fn chain() -> Plan {
             kernel: KernelId(0),
             args: vec![SlotId(from), SlotId(to)],
             symbols: vec![],
-            grain: 1.into(),
+            work: Work::Chunks { grain: 1.into() },
             label: "copy".into(),
             bytes: 32.into(),
             flops: 0.into(),
