@@ -200,7 +200,7 @@ const ALL: [Expected; 31] = [
     Expected { fault: Fault::SumBeginsAtOne, graph: SOFTMAX, stage: "lowering", decision: &["reduce add"], reason: "", operations: 1 },
     Expected { fault: Fault::StagedValueElsewhere, graph: SOFTMAX, stage: "lowering", decision: &["values kept from phase to phase", "reduce"], reason: "phases", operations: 8 },
     Expected { fault: Fault::SplitDropsTail, graph: SOFTMAX, stage: "schedule", decision: &["split"], reason: "", operations: 1 },
-    Expected { fault: Fault::AccumulatorLost, graph: SOFTMAX, stage: "schedule", decision: &["accumulators for"], reason: "vectors", operations: 1 },
+    Expected { fault: Fault::AccumulatorLost, graph: SOFTMAX, stage: "schedule", decision: &["rfactor i"], reason: "vectors", operations: 1 },
     Expected { fault: Fault::ExponentialCoefficient, graph: SOFTMAX, stage: "legalization", decision: &["exp"], reason: "", operations: 1 },
     Expected { fault: Fault::MaximumIsMinimum, graph: SOFTMAX, stage: "legalization", decision: &["accumulate max"], reason: "", operations: 1 },
     Expected { fault: Fault::AliasOfLiveValue, graph: RESIDUAL, stage: "alias", decision: &["takes the bytes of"], reason: "in place", operations: 5 },

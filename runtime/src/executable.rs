@@ -29,6 +29,7 @@ use rustc_hash::FxHashMap;
 use tlc_ir::binding::{condition_holds, condition_waits};
 use tlc_ir::graph::{Condition, Guard, Symbol};
 use tlc_ir::index::{IndexExpr, IndexNode};
+use tlc_ir::plan::verify::verify_layout;
 use tlc_ir::plan::{Layout, Plan};
 use tlc_ir::{DType, Kernel};
 
@@ -838,6 +839,9 @@ impl Executable {
         let layout = (self.packer)(&self.plan, &symbols).ok_or_else(|| RunError::Overflow {
             name: self.plan.name.clone(),
         })?;
+        if let Some(violation) = verify_layout(&self.plan, &layout, &symbols).into_iter().next() {
+            return Err(RunError::Layout(violation));
+        }
         Binding::new(
             &self.plan,
             &symbols,

@@ -306,6 +306,7 @@ fn emit_prints_every_stage() {
     for (what, part) in [
         ("graph", "graph @chain("),
         ("clusters", "cluster 0: loops over"),
+        ("schedule", "// kernel 0\n// vectors of 4\nsplit i3 factor=4"),
         ("kernel", "// kernel 0\nkernel("),
         ("plan", "plan @chain"),
         ("clif", "function "),
@@ -319,6 +320,24 @@ fn emit_prints_every_stage() {
         assert!(json["texts"][0]["text"].as_str().unwrap().len() > 20);
     }
     assert!(emit("kernel", &["--kernel", "0"]).code(0).out.starts_with("kernel("));
+    // For a GPU, which need not be here.
+    for (what, part) in [
+        ("graph", "graph @chain("),
+        ("clusters", "cluster 0: loops over"),
+        ("schedule", "bind i0 block"),
+        ("kernel", " thread {"),
+        ("plan", " threads 256 shared 0 bytes "),
+        ("cuda", "__global__"),
+        ("dot", "digraph \"chain\" {"),
+    ] {
+        let ran = emit(what, &["--device", "cuda"]).code(0);
+        assert!(ran.out.contains(part), "{what}:\n{}", ran.out);
+    }
+    p.write("gpu.tlir", emit("plan", &["--device", "cuda"]).code(0).out);
+    p.run(&["check", "gpu.tlir"]).code(0);
+    for (what, device) in [("asm", "cuda"), ("clif", "cuda"), ("cuda", "cpu"), ("plan", "tpu")] {
+        emit(what, &["--device", device]).code(2);
+    }
     let ran = emit("kernel", &["--kernel", "99"]).code(2);
     assert!(
         ran.first_error().starts_with("error: m.tlir: no kernel 99; expected "),

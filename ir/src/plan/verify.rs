@@ -12,6 +12,7 @@ mod epilogue;
 mod in_place;
 mod whole;
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use rustc_hash::FxHashMap;
@@ -234,16 +235,36 @@ pub fn verify_layout(plan: &Plan, layout: &Layout, symbols: &[i64]) -> Vec<PlanV
         if at % 64 != 0 || at.checked_add(bytes).is_none_or(|end| end > layout.arena_bytes) {
             fail(PlanRule::Place(id));
         }
-        for &(other, from, to, lives) in &placed {
-            let together = lives.0 <= span.1 && span.0 <= lives.1;
-            if together && at < to && from < at + bytes {
-                fail(PlanRule::Overlap(SlotId(other as u32), id));
-            }
-        }
-        placed.push((i, at, at + bytes, span));
+        placed.push((i, at, at.saturating_add(bytes), span));
     }
+    overlaps(&placed, &mut fail);
     verify_bodies(plan, layout, symbols, &placed, &mut errors);
     errors
+}
+
+/// Slots that share bytes while both are alive, of slots with the bytes and the steps of each. As long as none do, those that are
+/// alive lie one behind another, so that a slot which overlaps any overlaps a neighbour: all are compared in time n log n.
+fn overlaps(placed: &[(usize, u64, u64, (usize, usize))], fail: &mut dyn FnMut(PlanRule)) {
+    let filled = || placed.iter().filter(|(_, from, to, _)| from < to);
+    let mut by_birth: Vec<_> = filled().collect();
+    by_birth.sort_by_key(|(.., lives)| lives.0);
+    let mut by_death: Vec<_> = filled().collect();
+    by_death.sort_by_key(|(.., lives)| lives.1);
+    let mut dead = by_death.into_iter().peekable();
+    // By the place where they begin, which only wrong layouts give to several.
+    let mut alive: BTreeMap<(u64, usize), u64> = BTreeMap::new();
+    for &(slot, from, to, (birth, _)) in by_birth {
+        while let Some(&(slot, from, ..)) = dead.next_if(|(.., lives)| lives.1 < birth) {
+            alive.remove(&(from, slot));
+        }
+        let before = alive.range(..(from, 0)).next_back().filter(|(_, end)| **end > from);
+        let behind = alive.range((from, 0)..).next().filter(|((begin, _), _)| *begin < to);
+        for (&(_, other), _) in before.into_iter().chain(behind) {
+            let (a, b) = (slot.min(other), slot.max(other));
+            fail(PlanRule::Overlap(SlotId(a as u32), SlotId(b as u32)));
+        }
+        alive.insert((from, slot), to);
+    }
 }
 
 /// The bodies' arenas: each overlaps nothing that lives at its loop, and is right in itself.

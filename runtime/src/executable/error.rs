@@ -1,6 +1,7 @@
 //! Why a plan could not be loaded or run.
 
 use tlc_ir::DType;
+use tlc_ir::plan::verify::PlanViolation;
 
 use crate::jit::JitError;
 use crate::memory::AllocError;
@@ -136,6 +137,9 @@ pub enum RunError {
         /// Largest allowed.
         hi: i64,
     },
+    /// The arena was laid out wrongly, which is a bug in tlc: nothing ran.
+    #[error("a bug in tlc: the arena's layout is not valid: {0}")]
+    Layout(PlanViolation),
     /// A size that no input shape tells.
     #[error("size `{name}` follows from no input's shape")]
     SymbolUnbound {

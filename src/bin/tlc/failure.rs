@@ -237,7 +237,7 @@ impl Failure {
         match error {
             RunError::Overflow { .. } | RunError::OutOfMemory(_) => Failure::at(Code::Limit, file, error.to_string()),
             RunError::Compile(e) => Failure::compile(file, e),
-            RunError::Worker(_) => Failure::at(Code::Bug, file, error.to_string()),
+            RunError::Worker(_) | RunError::Layout(_) => Failure::at(Code::Bug, file, error.to_string()),
             other => Failure::at(Code::Invalid, file, other.to_string()),
         }
     }

@@ -195,3 +195,43 @@ fn init_steps_fill_what_lives_as_long_as_the_executable() {
     p.init.clear();
     assert_eq!(rules(&p), [PlanRule::Unwritten(SlotId(1))]);
 }
+
+#[test]
+fn overlaps_in_the_arena_are_those_that_comparing_all_pairs_finds() {
+    let mut seed = 0x9e37_79b9_7f4a_7c15u64;
+    let mut random = |n: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % n
+    };
+    let (mut right, mut wrong) = (0, 0);
+    for _ in 0..4000 {
+        let count = 2 + random(6) as usize;
+        let placed: Vec<(usize, u64, u64, (usize, usize))> = (0..count)
+            .map(|slot| {
+                let (from, birth) = (64 * random(6), random(5) as usize);
+                (slot, from, from + 64 * random(4), (birth, birth + random(3) as usize))
+            })
+            .collect();
+        let mut pairs = Vec::new();
+        for (i, a) in placed.iter().enumerate() {
+            for b in &placed[i + 1..] {
+                let filled = a.1 < a.2 && b.1 < b.2;
+                let together = a.3.0 <= b.3.1 && b.3.0 <= a.3.1;
+                if filled && together && a.1 < b.2 && b.1 < a.2 {
+                    pairs.push(PlanRule::Overlap(SlotId(a.0 as u32), SlotId(b.0 as u32)));
+                }
+            }
+        }
+        let mut found = Vec::new();
+        overlaps(&placed, &mut |rule| found.push(rule));
+        assert_eq!(found.is_empty(), pairs.is_empty(), "{placed:?}");
+        assert!(found.iter().all(|f| pairs.contains(f)), "{placed:?}: {found:?}");
+        match pairs.is_empty() {
+            true => right += 1,
+            false => wrong += 1,
+        }
+    }
+    assert!(right > 200 && wrong > 200, "{right} right, {wrong} wrong");
+}
