@@ -393,8 +393,8 @@ fn unnamed_text(graph: &Graph, node: NodeId) -> String {
         NodeKind::Reduce { monoid, .. } => format!("reduce {}", monoid.name()),
         kind => kind.name().to_string(),
     };
-    if let Origin::Named(_) = n.origin.recorded() {
-        text += &format!(" {}", n.origin);
+    if let Origin::Named(_) | Origin::Derived(_) = n.origin.recorded() {
+        text += &n.origin.clause();
     }
     text
 }
@@ -492,7 +492,7 @@ fn write_plan(
             }
             tlc_passes::cluster::ClusterKind::Gemm(_) => "a matrix product by the library".into(),
             tlc_passes::cluster::ClusterKind::Scan => "a serial scan".into(),
-            tlc_passes::cluster::ClusterKind::Scatter => "a copy and serial updates".into(),
+            tlc_passes::cluster::ClusterKind::Scatter(updates) => format!("a copy and {}", updates.text()),
             tlc_passes::cluster::ClusterKind::Loop => "a loop over a plan of its own".into(),
             tlc_passes::cluster::ClusterKind::Call => "a function of the runtime".into(),
         };

@@ -15,10 +15,11 @@ mod again;
 pub mod columns;
 mod roots;
 mod space;
+mod updates;
 
 pub use roots::output_values;
 
-pub use crate::partition::{Cluster, ClusterKind, Clusters, LoopSpace, Role};
+pub use crate::partition::{Cluster, ClusterKind, Clusters, LoopSpace, Role, Updates};
 
 use again::Again;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -671,7 +672,7 @@ impl Clusterer<'_> {
                 ClusterKind::Gemm(Box::new(self.products.remove(&roots[0]).expect("checked")))
             }
             NodeKind::Scan { .. } => ClusterKind::Scan,
-            NodeKind::Scatter { .. } => ClusterKind::Scatter,
+            NodeKind::Scatter { .. } => ClusterKind::Scatter(updates::updates(self.graph, roots[0], self.target)),
             NodeKind::Loop(_) => ClusterKind::Loop,
             NodeKind::Call(_) => ClusterKind::Call,
             _ => {

@@ -48,12 +48,35 @@ pub enum ClusterKind {
     Gemm(Box<MatrixProduct>),
     /// A serial loop along an axis.
     Scan,
-    /// A copy of the base and a serial loop over the updates.
-    Scatter,
+    /// A copy of the base and loops over the updates.
+    Scatter(Updates),
     /// A loop over a plan of its own.
     Loop,
     /// A function of the runtime.
     Call,
+}
+
+/// Who applies which updates of a scatter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Updates {
+    /// One loop applies all.
+    Serial,
+    /// The axes before the first indexed one are parallel: each of their positions has elements and updates of its own.
+    Outer,
+    /// The first axis is cut into so many ranges. The owner of each looks at all indices and applies the updates that lie in
+    /// its range.
+    Owners(i64),
+}
+
+impl Updates {
+    /// What a report says of it.
+    pub fn text(self) -> String {
+        match self {
+            Updates::Serial => "serial updates".into(),
+            Updates::Outer => "updates, apart along the first axes".into(),
+            Updates::Owners(n) => format!("updates by the owners of {n} ranges of the first axis"),
+        }
+    }
 }
 
 /// Values that are computed together.

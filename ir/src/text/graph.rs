@@ -17,8 +17,8 @@ use super::{Resolver, constant, lexer};
 use crate::dtype::DType;
 use crate::graph::control::unit;
 use crate::graph::{
-    Along, Axes, ConstData, Graph, HostFunction, Labels, Loop, Monoid, NodeId, NodeKind, Operands, Origin, ScatterOp,
-    Semiring, Shape, TensorType, View,
+    Along, Axes, ConstData, Derivation, Derived, Graph, HostFunction, Labels, Loop, Monoid, NodeId, NodeKind, Operands,
+    Origin, ScatterOp, Semiring, Shape, TensorType, View,
 };
 use crate::index::IndexExpr;
 use crate::scalar::ScalarOp;
@@ -281,7 +281,7 @@ impl GraphParser<'_, '_, '_, '_> {
         };
         let annotation_span = self.c.span_since(annotation);
         let named = match self.c.eat_word("from") {
-            true => Some(Origin::Named(self.c.string("statement")?.into())),
+            true => Some(self.origin()?),
             false => None,
         };
         if let Full::Loop(None) = draft.form {
@@ -396,6 +396,34 @@ impl GraphParser<'_, '_, '_, '_> {
         Ok(Draft { form, operands })
     }
 
+    /// Where a node came from, behind the word `from`: a name, or rewrites of operations.
+    fn origin(&mut self) -> Parsed<Origin> {
+        const CONTEXT: &str = "statement";
+        if self.c.kind() == TokenKind::String && !self.c.word_follows("of") {
+            return Ok(Origin::Named(self.c.string(CONTEXT)?.into()));
+        }
+        let mut steps = Vec::new();
+        loop {
+            if !self.c.word_follows("of") {
+                return Err(self
+                    .c
+                    .unexpected(CONTEXT, "a name in quotes, or a rewrite `of` an operation"));
+            }
+            let rewrite = self.c.word_or_string(CONTEXT)?.into();
+            self.c.bump();
+            let operation = self.c.word_or_string(CONTEXT)?.into();
+            steps.push(Derived { rewrite, operation });
+            if !self.c.eat_word("in") {
+                break;
+            }
+        }
+        let recorded = match self.c.kind() {
+            TokenKind::String => Origin::Named(self.c.string(CONTEXT)?.into()),
+            _ => Origin::Unknown,
+        };
+        Ok(Origin::Derived(Arc::new(Derivation { steps, recorded })))
+    }
+
     fn modifier<T>(&mut self, op: &str, from_name: impl Fn(&str) -> Option<T>, names: &[&str]) -> Parsed<T> {
         let token = self.c.token();
         let found = (token.kind == TokenKind::Word)
@@ -486,7 +514,12 @@ impl GraphParser<'_, '_, '_, '_> {
                     self.c.reset(behind);
                 }
                 let (lo, hi) = (a.lo, a.hi);
-                NodeKind::View(View::Pad { lo, hi, value })
+                NodeKind::View(View::Pad {
+                    interior: a.interior.unwrap_or_else(|| SmallVec::from_elem(0, lo.len())),
+                    lo,
+                    hi,
+                    value,
+                })
             }
             Form::Slice => NodeKind::View(View::Slice {
                 step: a.step.unwrap_or_else(|| SmallVec::from_elem(1, a.lo.len())),
@@ -566,6 +599,7 @@ pub(super) struct Attributes {
     lo: Shape,
     hi: Shape,
     step: Option<SmallVec<[i64; 4]>>,
+    interior: Option<SmallVec<[i64; 4]>>,
     /// `size` of a window, `count` of a sort, `trip` of a loop.
     size: Option<IndexExpr>,
     stride: Option<i64>,
