@@ -6,7 +6,6 @@
 //!   shapes compiles nothing.
 //! - The cache is bounded, the least recently used goes first, and equal graphs that arrive at once compile once.
 
-use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -127,8 +126,7 @@ impl Sizes<'_> {
             // Not its own name, which tells what else was recorded.
             self.moved[symbol.0 as usize] = Some(to.add_data_symbol("size", upper).into());
         }
-        let this = RefCell::new(self);
-        kind.with_extents(&|e| this.borrow_mut().of(e))
+        kind.map_sizes(&mut |_, e| self.of(e))
     }
 }
 

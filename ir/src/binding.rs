@@ -291,7 +291,7 @@ impl Binder<'_> {
                 });
             };
             for (_, n) in self.graph.nodes() {
-                n.kind.visit_extents(&mut mark);
+                n.kind.visit_sizes(&mut mark);
                 n.ty.shape.iter().for_each(&mut mark);
             }
             for g in self.graph.guards() {

@@ -3,7 +3,7 @@
 //! A change that makes no valid graph gives `None`; nothing else is promised of the result, which the caller tests.
 
 use rustc_hash::FxHashMap;
-use tlc_ir::graph::{ConstData, Operands, Origin, Shape, TensorType, View};
+use tlc_ir::graph::{ConstData, Operands, Origin, Shape, SizeRole, TensorType, View};
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::{Graph, HostTensor, NodeId, NodeKind, Scalar};
 
@@ -124,7 +124,6 @@ impl Edit {
         };
         let size = |e: &IndexExpr| self.size(&bound(e));
         let sizes = |s: &Shape| -> Shape { s.iter().map(size).collect() };
-        let plain = |s: &Shape| -> Shape { s.iter().map(bound).collect() };
         let ty = |t: &TensorType| TensorType {
             dtype: t.dtype,
             shape: sizes(&t.shape),
@@ -166,7 +165,10 @@ impl Edit {
                     }
                     kind => {
                         let operands: Option<Operands> = node.operands.iter().map(|o| map[o.index()]).collect();
-                        let kind = resized(kind, &size, &sizes, &plain)?;
+                        let kind = resized(kind, &mut |role, e| match role {
+                            SizeRole::Extent => size(e),
+                            SizeRole::Distance => bound(e),
+                        })?;
                         new.add(kind, &operands?, node.origin.clone()).ok()?
                     }
                 },
@@ -186,63 +188,17 @@ impl Edit {
     }
 }
 
-/// A node's kind under other sizes.
-fn resized(
-    kind: &NodeKind,
-    size: &dyn Fn(&IndexExpr) -> IndexExpr,
-    sizes: &dyn Fn(&Shape) -> Shape,
-    plain: &dyn Fn(&Shape) -> Shape,
-) -> Option<NodeKind> {
-    let ty = |t: &TensorType| TensorType {
-        dtype: t.dtype,
-        shape: sizes(&t.shape),
+/// A node's kind under other sizes; constants are cropped to them.
+fn resized(kind: &NodeKind, size: &mut dyn FnMut(SizeRole, &IndexExpr) -> IndexExpr) -> Option<NodeKind> {
+    let NodeKind::Data(data) = kind else {
+        return Some(kind.map_sizes(size));
     };
-    Some(match kind {
-        NodeKind::Iota { ty: made, axis } => NodeKind::Iota {
-            ty: ty(made),
-            axis: *axis,
-        },
-        NodeKind::Random { shape, stream } => NodeKind::Random {
-            shape: sizes(shape),
-            stream: *stream,
-        },
-        NodeKind::Data(data) => {
-            let shape: Shape = data.0.shape().iter().map(|&d| IndexExpr::Const(d as i64)).collect();
-            let shape = sizes(&shape);
-            let part = cropped(&data.0, &extents(&shape, &data.0)?)?;
-            match part.shape() == data.0.shape() {
-                true => kind.clone(),
-                false => NodeKind::Data(ConstData(part)),
-            }
-        }
-        NodeKind::View(View::Reshape(to)) => NodeKind::View(View::Reshape(sizes(to))),
-        NodeKind::View(View::Expand(to)) => NodeKind::View(View::Expand(sizes(to))),
-        NodeKind::View(View::Pad { lo, hi, value }) => NodeKind::View(View::Pad {
-            lo: plain(lo),
-            hi: plain(hi),
-            value: *value,
-        }),
-        NodeKind::View(View::Slice {
-            start,
-            step,
-            size: extent,
-        }) => NodeKind::View(View::Slice {
-            start: plain(start),
-            step: step.clone(),
-            size: sizes(extent),
-        }),
-        NodeKind::View(View::Window {
-            axis,
-            size: extent,
-            stride,
-            dilation,
-        }) => NodeKind::View(View::Window {
-            axis: *axis,
-            size: size(extent),
-            stride: *stride,
-            dilation: *dilation,
-        }),
-        kind => kind.clone(),
+    let shape: Shape = data.0.shape().iter().map(|&d| IndexExpr::Const(d as i64)).collect();
+    let shape = shape.iter().map(|e| size(SizeRole::Extent, e)).collect();
+    let part = cropped(&data.0, &extents(&shape, &data.0)?)?;
+    Some(match part.shape() == data.0.shape() {
+        true => kind.clone(),
+        false => NodeKind::Data(ConstData(part)),
     })
 }
 
@@ -294,4 +250,38 @@ pub(super) fn with_outputs(graph: &Graph, outputs: &[(String, NodeId)]) -> Optio
         new.add_output(name, map[node.index()]?);
     }
     Some(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a loop and a call say of a symbol follows it when it becomes a number and others move up.
+    #[test]
+    fn a_bound_symbol_is_bound_in_loops_and_calls_too() {
+        let text = "graph @g(%x: f32[n, m]) where n, m {
+  %sort = call sort %x {axis=1, count=m, descending} : (f32[n, m], i64[n, m])
+  %sorted = project %sort {result=0} : f32[n, m]
+  %loop = loop %sorted {trip=m, carried=1, symbols=[n, m]} body @b(%i: i64[], %h: f32[p, q]) where p, q {
+    %0 = neg %h : f32[p, q]
+    return %0
+  } : (f32[n, m])
+  %last = project %loop {result=0} : f32[n, m]
+  return %last
+}
+";
+        let case = Case {
+            graph: tlc_ir::text::parse_graph(text, &mut tlc_ir::text::no_data).unwrap(),
+            inputs: vec![HostTensor::zeros(tlc_ir::DType::F32, &[2, 3]).unwrap()],
+            symbols: Vec::new(),
+        };
+        let edit = Edit {
+            bound: vec![("n".into(), 2)],
+            ..Edit::default()
+        };
+        let made = edit.apply(&case).expect("a valid graph");
+        assert!(tlc_ir::graph::verify::verify(&made.graph).is_empty());
+        let last = made.graph.outputs()[0].node;
+        assert_eq!(made.graph.type_text(made.graph.ty(last)), "f32[2, m]");
+    }
 }

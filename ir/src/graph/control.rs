@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Condition, Graph, NodeId, NodeKind, Symbol, TensorType, View};
+use super::{Condition, Graph, NodeId, NodeKind, Symbol, TensorType};
 use crate::dtype::DType;
 use crate::index::{IndexExpr, IndexNode, SymId};
 
@@ -228,7 +228,7 @@ impl Graph {
         };
         node.ty.shape.iter().for_each(&mut see);
         node.results.iter().flat_map(|t| &t.shape).for_each(&mut see);
-        node.kind.visit_extents(&mut see);
+        node.kind.visit_sizes(&mut see);
     }
 }
 
@@ -248,7 +248,7 @@ impl Graph {
         for (_, node) in self.nodes() {
             node.ty.shape.iter().for_each(&mut see);
             node.results.iter().flat_map(|t| &t.shape).for_each(&mut see);
-            node.kind.visit_extents(&mut see);
+            node.kind.visit_sizes(&mut see);
         }
         used
     }
@@ -265,23 +265,6 @@ pub fn mentions_data(symbols: &[Symbol], e: &IndexExpr) -> bool {
         });
     }
     found
-}
-
-impl NodeKind {
-    /// Calls `f` on every extent that the kind carries.
-    pub fn visit_extents(&self, f: &mut dyn FnMut(&IndexExpr)) {
-        match self {
-            NodeKind::Input { ty, .. } | NodeKind::Iota { ty, .. } => ty.shape.iter().for_each(f),
-            NodeKind::Random { shape, .. } => shape.iter().for_each(f),
-            NodeKind::View(View::Reshape(shape) | View::Expand(shape)) => shape.iter().for_each(f),
-            NodeKind::View(View::Pad { lo, hi, .. }) => lo.iter().chain(hi).for_each(f),
-            NodeKind::View(View::Slice { start, size, .. }) => start.iter().chain(size).for_each(f),
-            NodeKind::View(View::Window { size, .. }) => f(size),
-            NodeKind::Loop(l) => l.symbols.iter().chain(&l.trip).for_each(f),
-            NodeKind::Call(function) => function.visit_extents(f),
-            _ => {}
-        }
-    }
 }
 
 /// The most rows that are sorted side by side.
@@ -341,37 +324,6 @@ impl HostFunction {
                 extent.clone() * IndexExpr::Const(2) * IndexExpr::max(&rows, &IndexExpr::ONE)
             }
             _ => IndexExpr::ZERO,
-        }
-    }
-
-    /// The function with other extents.
-    pub fn with_extents(&self, f: &mut dyn FnMut(&IndexExpr) -> IndexExpr) -> HostFunction {
-        let mut function = self.clone();
-        match &mut function {
-            HostFunction::Sort { count, .. } => *count = f(count),
-            HostFunction::NonZero { count }
-            | HostFunction::Unique { count, .. }
-            | HostFunction::Suppress { count, .. } => {
-                // Still a symbol, under another number.
-                if let IndexExpr::Node(n) = f(&IndexExpr::from(*count))
-                    && let IndexNode::Sym(s) = *n
-                {
-                    *count = s;
-                }
-            }
-        }
-        function
-    }
-
-    /// Calls `f` on every extent.
-    pub fn visit_extents(&self, f: &mut dyn FnMut(&IndexExpr)) {
-        match self {
-            HostFunction::Sort { count, .. } => f(count),
-            _ => {
-                if let Some(count) = self.binds() {
-                    f(&count.into());
-                }
-            }
         }
     }
 }

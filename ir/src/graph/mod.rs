@@ -15,6 +15,7 @@ mod combine;
 pub mod control;
 pub mod infer;
 mod origin;
+mod sizes;
 mod specialize;
 pub mod verify;
 
@@ -33,6 +34,7 @@ use crate::tensor::HostTensor;
 pub use combine::{Monoid, ScatterOp, Semiring};
 pub use control::{Along, Body, HostFunction, Loop};
 pub use origin::{NamedValue, Origin};
+pub use sizes::SizeRole;
 
 /// A node of a [`Graph`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]

@@ -1,8 +1,6 @@
 //! A graph under given sizes.
 
-use std::sync::Arc;
-
-use super::{Graph, GraphError, Loop, NodeId, NodeKind, Operands, Origin, Shape, TensorType, View};
+use super::{Graph, GraphError, NodeId, NodeKind, Operands, Origin, Shape, TensorType, View};
 use crate::index::{IndexExpr, IndexNode};
 
 /// The extents that an operand expands to: its own where it was assumed equal to one that turned out to be 1.
@@ -65,7 +63,7 @@ impl Graph {
                     let to: Shape = to.iter().map(&dim).collect();
                     NodeKind::View(View::Expand(wider(to, &new.ty(operands[0]).shape)))
                 }
-                kind => kind.with_extents(&dim),
+                kind => kind.map_sizes(&mut |_, e| dim(e)),
             };
             map.push(new.add(kind, &operands, node.origin.clone())?);
         }
@@ -99,64 +97,5 @@ impl Graph {
             }
         }
         Ok(())
-    }
-}
-
-impl NodeKind {
-    /// The kind with other extents: `dim` answers the new one of each. A loop's body stays, with other values of its symbols.
-    pub fn with_extents(&self, dim: &dyn Fn(&IndexExpr) -> IndexExpr) -> NodeKind {
-        let shape = |s: &Shape| -> Shape { s.iter().map(dim).collect() };
-        let ty = |t: &TensorType| TensorType {
-            dtype: t.dtype,
-            shape: shape(&t.shape),
-        };
-        match self {
-            NodeKind::Input { index, name, ty: made } => NodeKind::Input {
-                index: *index,
-                name: name.clone(),
-                ty: ty(made),
-            },
-            NodeKind::Iota { ty: made, axis } => NodeKind::Iota {
-                ty: ty(made),
-                axis: *axis,
-            },
-            NodeKind::Random { shape: made, stream } => NodeKind::Random {
-                shape: shape(made),
-                stream: *stream,
-            },
-            NodeKind::View(view) => NodeKind::View(match view {
-                View::Reshape(to) => View::Reshape(shape(to)),
-                View::Expand(to) => View::Expand(shape(to)),
-                View::Permute(p) => View::Permute(p.clone()),
-                View::Pad { lo, hi, value } => View::Pad {
-                    lo: shape(lo),
-                    hi: shape(hi),
-                    value: *value,
-                },
-                View::Slice { start, step, size } => View::Slice {
-                    start: shape(start),
-                    step: step.clone(),
-                    size: shape(size),
-                },
-                View::Window {
-                    axis,
-                    size,
-                    stride,
-                    dilation,
-                } => View::Window {
-                    axis: *axis,
-                    size: dim(size),
-                    stride: *stride,
-                    dilation: *dilation,
-                },
-            }),
-            NodeKind::Loop(l) => NodeKind::Loop(Arc::new(Loop {
-                symbols: l.symbols.iter().map(dim).collect(),
-                trip: l.trip.as_ref().map(dim),
-                ..(**l).clone()
-            })),
-            NodeKind::Call(function) => NodeKind::Call(function.with_extents(&mut |e| dim(e))),
-            kind => kind.clone(),
-        }
     }
 }

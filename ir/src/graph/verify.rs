@@ -85,7 +85,7 @@ fn verify_nested(graph: &Graph, depth: usize) -> Vec<VerifyError> {
             });
         };
         node.ty.shape.iter().for_each(&mut visit);
-        node.kind.visit_extents(&mut visit);
+        node.kind.visit_sizes(&mut visit);
         if unknown {
             report(Some(id), "an extent names an unknown symbol".to_string());
             continue;

@@ -163,7 +163,7 @@ fn hoisted(re: &mut Rebuilder, l: &Loop, body: &Graph, operands: &[NodeId]) -> R
             .iter()
             .map(|o| outside[o.index()].expect("it follows from captures"))
             .collect();
-        outside[id.index()] = Some(re.add(node.kind.with_extents(&|e| l.outer(e)), &operands)?);
+        outside[id.index()] = Some(re.add(node.kind.map_sizes(&mut |_, e| l.outer(e)), &operands)?);
     }
     re.origin = around;
     // Inside: what is still read of the captures, then what is new.

@@ -13,7 +13,7 @@ impl Checker<'_> {
             Step::Loop(l) => l.symbols.iter().chain(&l.trip).for_each(|e| self.symbolic(e)),
             Step::Call(c) => {
                 c.shapes.iter().flatten().for_each(|e| self.symbolic(e));
-                c.function.visit_extents(&mut |e| self.symbolic(e));
+                c.function.visit_sizes(&mut |e| self.symbolic(e));
             }
             _ => {}
         }
