@@ -393,8 +393,8 @@ fn unnamed_text(graph: &Graph, node: NodeId) -> String {
         NodeKind::Reduce { monoid, .. } => format!("reduce {}", monoid.name()),
         kind => kind.name().to_string(),
     };
-    if let Origin::Named(_) = n.origin.recorded() {
-        text += &format!(" {}", n.origin);
+    if let Origin::Named(_) | Origin::Derived(_) = n.origin.recorded() {
+        text += &n.origin.clause();
     }
     text
 }

@@ -540,3 +540,56 @@ fn data_of_one_name_and_other_bits_gets_a_number() {
     assert_eq!(difference(&graph, &again), None);
     assert_eq!(print_graph(&again, &options).text, printed.text);
 }
+
+#[test]
+fn derived_origins_say_of_what_and_round_trip() {
+    use tlc_ir::graph::{Origin, TensorType};
+    let named = Origin::Named("conv \"1\"".into());
+    let gradient = named.derived("gradient", "exp");
+    let second = gradient.clone().named(|| "%9".into()).derived("gradient", "mul");
+    assert_eq!(second.to_string(), "gradient of mul in gradient of exp 'conv \"1\"'");
+    let line = Origin::Text { line: 4, column: 3 };
+    assert_eq!(line.derived("tangent", "max").to_string(), "tangent of max at 4:3");
+    assert_eq!(
+        Origin::Unknown.derived("gradient", "exp").to_string(),
+        "gradient of exp"
+    );
+
+    let mut g = Graph::new("g");
+    let mut value = g
+        .add_input("x", TensorType::new(DType::F32, [2i64]), Origin::Unknown)
+        .unwrap();
+    let origins = [
+        gradient,
+        second,
+        line.derived("an odd \"rewrite\"", "max"),
+        Origin::Unknown.derived("of", "in").derived("in", "of"),
+        Origin::Named("of".into()),
+        Origin::Unknown,
+    ];
+    for origin in origins {
+        value = g.add(NodeKind::Map(tlc_ir::ScalarOp::Neg), &[value], origin).unwrap();
+    }
+    g.add_output("y", value);
+    assert_eq!(
+        g.operation_at(tlc_ir::NodeId(2)),
+        "neg %1 (gradient of mul in gradient of exp 'conv \"1\"')"
+    );
+    let options = PrintOptions {
+        names: true,
+        ..PrintOptions::default()
+    };
+    let printed = print_graph(&g, &options).text;
+    let again = parse_graph(&printed, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{printed}"));
+    assert_eq!(print_graph(&again, &options).text, printed);
+    let texts = |g: &Graph| -> Vec<String> { g.nodes().skip(1).map(|(_, n)| n.origin.to_string()).collect() };
+    let (mut before, after) = (texts(&g), texts(&again));
+    // A place in another text is none of this one; what has no origin gets its place.
+    before[2] = "an odd \"rewrite\" of max".into();
+    before[5] = "7:3".into();
+    assert_eq!(before, after);
+    for broken in ["gradient", "gradient of", "gradient of exp in", "of exp"] {
+        let text = format!("graph @f(%x: f32[]) {{\n  %y = exp %x : f32[] from {broken}\n  return %y\n}}\n");
+        assert!(parse_graph(&text, &mut no_data).is_err(), "{broken}");
+    }
+}

@@ -174,10 +174,7 @@ fn in_pass(wrong: &Wrong, case: &Case, options: &CompileOptions) -> Guilty {
     };
     let operation = |graph: &Graph, node: NodeId| {
         let n = graph.node(node);
-        let origin = match n.origin.recorded() {
-            tlc_ir::graph::Origin::Unknown => String::new(),
-            origin => format!(" at {origin}"),
-        };
+        let origin = n.origin.clause();
         let operands: Vec<String> = n.operands.iter().map(|&o| graph.value_name(o)).collect();
         let value = graph.value_name(node);
         format!("{value} = {} {}{origin}", n.kind.name(), operands.join(", "))

@@ -375,3 +375,13 @@ fn the_variable_tlc_shows_stages() {
         ran.err
     );
 }
+
+#[test]
+fn explain_says_what_a_value_was_derived_from() {
+    let p = Place::new();
+    let text = "graph @g(%x: f32[64]) {\n  %0 = exp %x : f32[64] from gradient of exp \"layer.1\"\n  return %0\n}\n";
+    p.write("m.tlir", text);
+    let ran = p.run(&["explain", "m.tlir"]).code(0);
+    assert!(ran.out.contains("%0 exp (gradient of exp 'layer.1')"), "{}", ran.out);
+    p.run(&["fmt", "--check", "m.tlir"]).code(0);
+}

@@ -33,7 +33,7 @@ use crate::tensor::HostTensor;
 
 pub use combine::{Monoid, ScatterOp, Semiring};
 pub use control::{Along, Body, HostFunction, Loop};
-pub use origin::{NamedValue, Origin};
+pub use origin::{Derivation, Derived, NamedValue, Origin};
 pub use sizes::SizeRole;
 
 /// A node of a [`Graph`].

@@ -28,6 +28,26 @@ pub enum Origin {
     /// A value of the graph that was read or recorded. Passes hand it on to what they make of that value, so that reports
     /// of what became of a graph name values as its text does.
     Value(Arc<NamedValue>),
+    /// Made of another node by a named rewrite, as differentiation makes the gradient of an operation.
+    Derived(Arc<Derivation>),
+}
+
+/// How a node was derived from one that was recorded. The list is flat, so that derivatives of any order nest nothing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Derivation {
+    /// The rewrites, the last first.
+    pub steps: Vec<Derived>,
+    /// Where the operation of the last step was recorded; no [`Origin::Value`] and no [`Origin::Derived`].
+    pub recorded: Origin,
+}
+
+/// A rewrite, and what it was applied to.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Derived {
+    /// What the node is of that operation: `gradient`.
+    pub rewrite: Arc<str>,
+    /// The operation, by its mnemonic.
+    pub operation: Arc<str>,
 }
 
 /// A value's name in the text of its graph, and where it was recorded.
@@ -48,7 +68,34 @@ impl Origin {
         }
     }
 
-    /// Where it was recorded.
+    /// What a rewrite makes of an operation that comes from here: `derived("gradient", "exp")` of line 4 is the gradient of
+    /// the exponential function in line 4.
+    pub fn derived(&self, rewrite: &str, operation: &str) -> Origin {
+        let step = Derived {
+            rewrite: rewrite.into(),
+            operation: operation.into(),
+        };
+        let (before, recorded) = match self.recorded() {
+            Origin::Derived(from) => (&from.steps[..], &from.recorded),
+            recorded => (&[][..], recorded),
+        };
+        Origin::Derived(Arc::new(Derivation {
+            steps: std::iter::once(step).chain(before.iter().cloned()).collect(),
+            recorded: recorded.clone(),
+        }))
+    }
+
+    /// What a message adds to an operation that comes from here: nothing, or its place behind a space.
+    pub fn clause(&self) -> String {
+        match self.recorded() {
+            Origin::Unknown => String::new(),
+            Origin::Named(_) | Origin::Weights(_) => format!(" {self}"),
+            Origin::Derived(_) => format!(" ({self})"),
+            Origin::Source(_) | Origin::Text { .. } | Origin::Value(_) => format!(" at {self}"),
+        }
+    }
+
+    /// Where it was recorded, or how it was derived from what was.
     pub fn recorded(&self) -> &Origin {
         match self {
             Origin::Value(value) => &value.recorded,
@@ -73,7 +120,19 @@ impl fmt::Display for Origin {
             Origin::Text { line, column } => write!(f, "{line}:{column}"),
             Origin::Named(name) | Origin::Weights(name) => write!(f, "'{name}'"),
             Origin::Value(value) => f.write_str(&value.name),
+            Origin::Derived(from) => write!(f, "{from}{}", from.recorded.clause()),
         }
+    }
+}
+
+/// The steps: `gradient of mul in gradient of exp`.
+impl fmt::Display for Derivation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, step) in self.steps.iter().enumerate() {
+            let between = if i > 0 { " in " } else { "" };
+            write!(f, "{between}{} of {}", step.rewrite, step.operation)?;
+        }
+        Ok(())
     }
 }
 
@@ -89,11 +148,7 @@ impl Graph {
             Some(name) => name.to_string(),
             None => self.numbered(id),
         };
-        match origin.recorded() {
-            Origin::Unknown => format!("{} {name}", kind.name()),
-            Origin::Named(_) | Origin::Weights(_) => format!("{} {name} {origin}", kind.name()),
-            _ => format!("{} {name} at {origin}", kind.name()),
-        }
+        format!("{} {name}{}", kind.name(), origin.clause())
     }
 
     /// A value's name for messages: that of the text that the graph was read from, or that the recorded graph prints as. What

@@ -105,6 +105,12 @@ impl<'t> Cursor<'t> {
         self.kind() == TokenKind::Word && self.source(self.token()) == word
     }
 
+    /// True if the token after the one under the cursor is that word.
+    pub(crate) fn word_follows(&self, word: &str) -> bool {
+        let next = self.tokens[(self.at + 1).min(self.tokens.len() - 1)];
+        next.kind == TokenKind::Word && self.source(next) == word
+    }
+
     /// Passes that word, if it is there.
     pub(crate) fn eat_word(&mut self, word: &str) -> bool {
         let there = self.at_word(word);

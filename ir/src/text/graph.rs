@@ -17,8 +17,8 @@ use super::{Resolver, constant, lexer};
 use crate::dtype::DType;
 use crate::graph::control::unit;
 use crate::graph::{
-    Along, Axes, ConstData, Graph, HostFunction, Labels, Loop, Monoid, NodeId, NodeKind, Operands, Origin, ScatterOp,
-    Semiring, Shape, TensorType, View,
+    Along, Axes, ConstData, Derivation, Derived, Graph, HostFunction, Labels, Loop, Monoid, NodeId, NodeKind, Operands,
+    Origin, ScatterOp, Semiring, Shape, TensorType, View,
 };
 use crate::index::IndexExpr;
 use crate::scalar::ScalarOp;
@@ -281,7 +281,7 @@ impl GraphParser<'_, '_, '_, '_> {
         };
         let annotation_span = self.c.span_since(annotation);
         let named = match self.c.eat_word("from") {
-            true => Some(Origin::Named(self.c.string("statement")?.into())),
+            true => Some(self.origin()?),
             false => None,
         };
         if let Full::Loop(None) = draft.form {
@@ -394,6 +394,34 @@ impl GraphParser<'_, '_, '_, '_> {
         }
         let form = self.attributes(op, form)?;
         Ok(Draft { form, operands })
+    }
+
+    /// Where a node came from, behind the word `from`: a name, or rewrites of operations.
+    fn origin(&mut self) -> Parsed<Origin> {
+        const CONTEXT: &str = "statement";
+        if self.c.kind() == TokenKind::String && !self.c.word_follows("of") {
+            return Ok(Origin::Named(self.c.string(CONTEXT)?.into()));
+        }
+        let mut steps = Vec::new();
+        loop {
+            if !self.c.word_follows("of") {
+                return Err(self
+                    .c
+                    .unexpected(CONTEXT, "a name in quotes, or a rewrite `of` an operation"));
+            }
+            let rewrite = self.c.word_or_string(CONTEXT)?.into();
+            self.c.bump();
+            let operation = self.c.word_or_string(CONTEXT)?.into();
+            steps.push(Derived { rewrite, operation });
+            if !self.c.eat_word("in") {
+                break;
+            }
+        }
+        let recorded = match self.c.kind() {
+            TokenKind::String => Origin::Named(self.c.string(CONTEXT)?.into()),
+            _ => Origin::Unknown,
+        };
+        Ok(Origin::Derived(Arc::new(Derivation { steps, recorded })))
     }
 
     fn modifier<T>(&mut self, op: &str, from_name: impl Fn(&str) -> Option<T>, names: &[&str]) -> Parsed<T> {

@@ -47,7 +47,8 @@
 //! types are numbers that they have, or that round to one; what is too large for one is an error.
 //!
 //! **Names of a model**: `from "name"` behind a statement's type is the node of an imported model that it came from
-//! ([`PrintOptions::names`]). It means nothing, and messages about the node show it.
+//! ([`PrintOptions::names`]). It means nothing, and messages about the node show it. `from gradient of exp "name"` is what a
+//! rewrite made of an operation of that node: rewrites of what rewrites made are listed with `in`, the last first.
 //!
 //! **Einsum** labels are letters, one per axis, or `'52` and so on beyond them; `a` is `'0` and `Z` is `'51`. They are
 //! renumbered by first appearance. `semiring` is `add-mul` and `acc` the accumulator of the result's dtype unless given.
@@ -126,7 +127,8 @@
 //! symbol    = name [ "=" INTEGER | "in" INTEGER "..=" INTEGER | "upto" extent ] ;
 //! output    = VALUE [ "as" name ] ;
 //! name      = WORD | STRING ;
-//! statement = VALUE "=" ( operation ":" type | tuple ":" "(" [ type { "," type } ] ")" ) [ "from" STRING ] ;
+//! statement = VALUE "=" ( operation ":" type | tuple ":" "(" [ type { "," type } ] ")" ) [ "from" origin ] ;
+//! origin    = STRING | name "of" name { "in" name "of" name } [ STRING ] ;
 //! tuple     = "call" "sort" VALUE "{" "axis" "=" INTEGER "," "count" "=" extent [ "," "descending" ] "}"
 //!           | "call" "nonzero" VALUE "{" "count" "=" name "}"
 //!           | "call" "unique" VALUE "{" [ "axis" "=" INTEGER "," ] [ "sorted" "," ] "count" "=" name "}"

@@ -10,8 +10,8 @@ use super::lexer::{quote, sigil_name, word_name};
 use super::{Module, Section};
 use crate::dtype::DType;
 use crate::graph::{
-    Along, DEFAULT_SYMBOL_MAX, Graph, HostFunction, Labels, Loop, Node, NodeId, NodeKind, Origin, Semiring, TensorType,
-    View,
+    Along, DEFAULT_SYMBOL_MAX, Derivation, Graph, HostFunction, Labels, Loop, Node, NodeId, NodeKind, Origin, Semiring,
+    TensorType, View,
 };
 use crate::index::IndexExpr;
 use crate::plan::Plan;
@@ -216,8 +216,12 @@ fn write_section(out: &mut Printed, graph: &Graph, options: &PrintOptions, word:
         let _ = write!(out.text, " : {ty}");
         // The name of data that the text does not hold stands there already.
         let named = options.names && !out.text[at..].starts_with("const opaque");
-        if let (true, Origin::Named(name)) = (named, node.origin.recorded()) {
-            let _ = write!(out.text, " from {}", quote(name));
+        match node.origin.recorded() {
+            Origin::Named(name) if named => {
+                let _ = write!(out.text, " from {}", quote(name));
+            }
+            Origin::Derived(from) if named => derivation(&mut out.text, from),
+            _ => {}
         }
         out.text.push('\n');
     }
@@ -446,6 +450,19 @@ impl Printer<'_> {
             let _ = write!(text, "; {}", options.join(", "));
         }
         text.push('}');
+    }
+}
+
+/// How a node was derived: ` from gradient of mul in gradient of exp "name"`. Places in a program or in another text are not
+/// those of this text and stay out.
+fn derivation(text: &mut String, from: &Derivation) {
+    for (i, step) in from.steps.iter().enumerate() {
+        let before = if i > 0 { "in" } else { "from" };
+        let (rewrite, operation) = (word_name(&step.rewrite), word_name(&step.operation));
+        let _ = write!(text, " {before} {rewrite} of {operation}");
+    }
+    if let Origin::Named(name) | Origin::Weights(name) = &from.recorded {
+        let _ = write!(text, " {}", quote(name));
     }
 }
 

@@ -288,9 +288,8 @@ impl<'w, 'g> Writer<'w, 'g> {
         let node = self.graph.node(id);
         let what = format!("{} {}", self.graph.value_name(id), node.kind.name());
         match node.origin.recorded() {
-            Origin::Unknown => what,
             Origin::Named(name) => format!("{what} of node '{name}'"),
-            origin => format!("{what} at {origin}"),
+            origin => format!("{what}{}", origin.clause()),
         }
     }
 
