@@ -445,6 +445,7 @@ fn views_compose() {
     let pad = View::Pad {
         lo: [c(1), c(2)].into_iter().collect(),
         hi: [c(0), c(3)].into_iter().collect(),
+        interior: vec![0, 0].into(),
         value: Scalar::from_i64(DType::I32, 9),
     };
     let padded = g.add(NodeKind::View(pad), &[back]);

@@ -89,6 +89,7 @@ fn kind(words: &[&str], operands: &[HostTensor]) -> NodeKind {
             "pad" => View::Pad {
                 lo: dims(words[2]),
                 hi: dims(words[3]),
+                interior: dims(words[2]).iter().map(|_| 0).collect(),
                 value: Scalar::from_bits(operands[0].dtype(), u64::from_str_radix(words[4], 16).expect("hex")),
             },
             "slice" => View::Slice {

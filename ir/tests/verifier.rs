@@ -73,7 +73,13 @@ fn einsum(labels: &[&[u16]], output: &[u16]) -> NodeKind {
 fn pad(lo: &[i64], value: Scalar) -> NodeKind {
     let lo: tlc_ir::graph::Shape = lo.iter().map(|&d| d.into()).collect();
     let hi = smallvec![IndexExpr::ZERO; 2];
-    NodeKind::View(View::Pad { lo, hi, value })
+    let interior = smallvec![0; 2];
+    NodeKind::View(View::Pad {
+        lo,
+        hi,
+        interior,
+        value,
+    })
 }
 
 fn slice(start: i64, step: i64, size: i64) -> NodeKind {

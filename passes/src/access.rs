@@ -1,8 +1,8 @@
 //! How one value's element reaches back to the values it is computed from: index maps of views, and the demands of a cone.
 //!
 //! Invariants: an index map is given one index expression per result axis, each inside its extent, and answers one per
-//! operand axis. Only `pad` can answer an index outside the operand; it also answers the conditions under which the index
-//! is inside, and callers read nothing unless all hold.
+//! operand axis. Only `pad` can answer an index outside the operand, or one of an element that stands elsewhere; it also answers
+//! the conditions under which the index is inside and the element stands there, and callers read nothing unless all hold.
 
 use smallvec::SmallVec;
 use tlc_ir::graph::{Labels, Shape, View, infer::row_major_strides};
@@ -89,12 +89,22 @@ pub fn view_index(view: &View, from: &Shape, to: &Shape, index: &Index, bounds: 
                 .map(|(d, i)| if d.is(1) { IndexExpr::ZERO } else { i.clone() })
                 .collect()
         }
-        View::Pad { lo, .. } => {
-            let out: Index = index.iter().zip(lo).map(|(i, l)| i.clone() - l.clone()).collect();
-            for (i, d) in out.iter().zip(from) {
-                if !(i.proves_nonnegative(bounds) && i.proves_less(d, bounds)) {
-                    conditions.push((i.clone(), d.clone()));
+        View::Pad { lo, interior, .. } => {
+            let mut out = Index::new();
+            for (((i, l), d), between) in index.iter().zip(lo).zip(from).zip(interior) {
+                let mut at = i.clone() - l.clone();
+                if *between > 0 {
+                    let apart = IndexExpr::Const(between + 1);
+                    let off = IndexExpr::modulo(&at, &apart).simplify(bounds);
+                    if !off.is(0) {
+                        conditions.push((off, IndexExpr::ONE));
+                    }
+                    at = IndexExpr::floor_div(&at, &apart).simplify(bounds);
                 }
+                if !(at.proves_nonnegative(bounds) && at.proves_less(d, bounds)) {
+                    conditions.push((at.clone(), d.clone()));
+                }
+                out.push(at);
             }
             out
         }

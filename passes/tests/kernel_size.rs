@@ -264,7 +264,16 @@ fn operands_of_contractions_scans_and_windows_fit() {
     let pad = |n: i64| -> tlc_ir::graph::Shape { [0, n, n].into_iter().map(|n: i64| n.into()).collect() };
     let (lo, hi) = (pad(1), pad(1));
     let value = Scalar::from_f64(DType::F32, 0.0);
-    let mut y = add(&mut g, NodeKind::View(View::Pad { lo, hi, value }), &[x]);
+    let mut y = add(
+        &mut g,
+        NodeKind::View(View::Pad {
+            lo,
+            hi,
+            interior: [0; 3].into_iter().collect(),
+            value,
+        }),
+        &[x],
+    );
     for axis in [1, 2] {
         let window = View::Window {
             axis,

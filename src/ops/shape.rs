@@ -1,6 +1,7 @@
 //! Changes of shape. All are views: they move no data by themselves.
 
 use tlc_ir::graph::View;
+use tlc_ir::graph::infer::Refusal;
 use tlc_ir::{IndexExpr, Scalar};
 
 use crate::dim::{Axes, Dim, IntoShape};
@@ -286,19 +287,76 @@ impl Tensor {
     pub fn pad<D: Into<Dim> + Clone>(&self, padding: &[(D, D)], value: impl Into<Operand>) -> Tensor {
         let value = value.into();
         op("pad", &[self], || {
-            if padding.len() != self.rank() {
-                let problem = format!("padding for {} axes", padding.len());
-                return refuse_expecting(problem, format!("one pair per axis, {}", self.rank()));
-            }
-            let value = match value {
-                Operand::Weak(w) => w.of(self.dtype())?,
-                Operand::Scalar(s) => s.convert(self.dtype()),
-                Operand::Tensor(_) => return refuse_expecting("a tensor as fill value", "a scalar"),
-            };
-            let lo: Vec<IndexExpr> = padding.iter().map(|p| p.0.clone().into().0).collect();
-            let hi: Vec<IndexExpr> = padding.iter().map(|p| p.1.clone().into().0).collect();
-            self.padded(&lo, &hi, value)
+            let (lo, hi) = self.sides(padding)?;
+            self.padded(&lo, &hi, self.fill(value)?)
         })
+    }
+
+    /// As [`pad`](Tensor::pad), with `interior[i]` fill values between any two elements next to each other on axis `i` as well. An
+    /// axis of extent `d > 0` becomes one of `before + d + (d - 1) * interior + behind`, an empty one of `before + behind`.
+    /// This is XLA's `Pad`; it puts what a slice with a step took back in its place.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([1.0f32, 2.0, 3.0]);
+    /// let y = x.pad_interior(&[(1, 0)], &[2], 0.0);
+    /// assert_eq!(y.eval()?.as_slice::<f32>()?, [0.0, 1.0, 0.0, 0.0, 2.0, 0.0, 0.0, 3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Not one pair and one number per axis, negative padding, more than 2^31 - 1 between two elements, an integer fill that the
+    /// dtype cannot hold.
+    #[track_caller]
+    pub fn pad_interior<D: Into<Dim> + Clone>(
+        &self,
+        padding: &[(D, D)],
+        interior: &[usize],
+        value: impl Into<Operand>,
+    ) -> Tensor {
+        let value = value.into();
+        op("pad_interior", &[self], || {
+            let (lo, hi) = self.sides(padding)?;
+            if interior.len() != self.rank() {
+                let problem = format!("interior padding for {} axes", interior.len());
+                return refuse_expecting(problem, format!("one number per axis, {}", self.rank()));
+            }
+            let value = self.fill(value)?;
+            if interior.iter().all(|&p| p == 0) {
+                return self.padded(&lo, &hi, value);
+            }
+            self.view(View::Pad {
+                lo: lo.into(),
+                hi: hi.into(),
+                // What is no i64 is refused as too much.
+                interior: interior.iter().map(|&p| i64::try_from(p).unwrap_or(i64::MAX)).collect(),
+                value,
+            })
+        })
+    }
+
+    /// The padding before and behind each axis.
+    fn sides<D: Into<Dim> + Clone>(&self, padding: &[(D, D)]) -> Result<(Vec<IndexExpr>, Vec<IndexExpr>), Refusal> {
+        if padding.len() != self.rank() {
+            let problem = format!("padding for {} axes", padding.len());
+            return refuse_expecting(problem, format!("one pair per axis, {}", self.rank()));
+        }
+        let side = |p: D| p.into().0;
+        Ok((
+            padding.iter().map(|p| side(p.0.clone())).collect(),
+            padding.iter().map(|p| side(p.1.clone())).collect(),
+        ))
+    }
+
+    /// The scalar that padding fills with.
+    fn fill(&self, value: Operand) -> Result<Scalar, Refusal> {
+        match value {
+            Operand::Weak(w) => w.of(self.dtype()),
+            Operand::Scalar(s) => Ok(s.convert(self.dtype())),
+            Operand::Tensor(_) => refuse_expecting("a tensor as fill value", "a scalar"),
+        }
     }
 
     pub(crate) fn padded(&self, lo: &[IndexExpr], hi: &[IndexExpr], value: Scalar) -> Step {
@@ -308,6 +366,7 @@ impl Tensor {
         self.view(View::Pad {
             lo: lo.into(),
             hi: hi.into(),
+            interior: lo.iter().map(|_| 0).collect(),
             value,
         })
     }

@@ -161,9 +161,15 @@ fn graph_in_float(from: &Graph, to: DType, body: bool) -> Result<Graph, GraphErr
                 accumulator: dtype(*accumulator),
                 dtype: dtype(*result),
             },
-            NodeKind::View(View::Pad { lo, hi, value }) => NodeKind::View(View::Pad {
+            NodeKind::View(View::Pad {
+                lo,
+                hi,
+                interior,
+                value,
+            }) => NodeKind::View(View::Pad {
                 lo: lo.clone(),
                 hi: hi.clone(),
+                interior: interior.clone(),
                 value: value.convert(dtype(value.dtype())),
             }),
             NodeKind::Loop(l) => NodeKind::Loop(Arc::new(Loop {

@@ -63,6 +63,12 @@ fn nodes_become_the_plainest_operators() {
             "%0 = pad %x {lo=[0, 1], hi=[1, 0], value=0.5} : f32[n + 1, 5]\n return %0",
             "Pad",
         ),
+        // Elements as rows, padded behind themselves; behind the last there is nothing.
+        (
+            "%x: f32[5, 4]",
+            "%0 = pad %x {lo=[0, 1], hi=[1, 0], interior=[0, 2], value=0.5} : f32[6, 11]\n return %0",
+            "Reshape Pad Reshape Slice Pad",
+        ),
         (
             "%x: i8[n, 4]",
             "%0 = scan add %x {axis=0, reverse} : i8[n, 4]\n return %0",

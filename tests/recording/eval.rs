@@ -197,12 +197,15 @@ pub fn evaluate(graph: &Graph, inputs: &[HostTensor], symbols: &[i64]) -> Vec<Ho
                     .collect();
                 at(x[0], &j)
             }),
-            NodeKind::View(View::Pad { lo, value, .. }) => build(dtype, &shape, |i| {
+            NodeKind::View(View::Pad {
+                lo, interior, value, ..
+            }) => build(dtype, &shape, |i| {
                 let mut j = Vec::new();
-                for ((&v, l), &d) in i.iter().zip(lo).zip(x[0].shape()) {
-                    match v.checked_sub(size(l)) {
-                        Some(v) if v < d => j.push(v),
-                        _ => return *value,
+                for (a, &d) in x[0].shape().iter().enumerate() {
+                    let place = |e: &usize| size(&lo[a]) + e * (interior[a] as usize + 1) == i[a];
+                    match (0..d).find(place) {
+                        Some(e) => j.push(e),
+                        None => return *value,
                     }
                 }
                 at(x[0], &j)

@@ -9,7 +9,8 @@ use smallvec::smallvec;
 
 use super::control::unit;
 use super::{
-    Axes, Condition, Graph, Labels, MAX_RANK, Monoid, NodeId, NodeKind, ScatterOp, Semiring, Shape, TensorType, View,
+    Axes, Condition, Graph, Labels, MAX_INTERIOR, MAX_RANK, Monoid, NodeId, NodeKind, ScatterOp, Semiring, Shape,
+    TensorType, View,
 };
 use crate::dtype::DType;
 use crate::index::IndexExpr;
@@ -441,9 +442,15 @@ impl Rule<'_> {
                 }
                 Ok(shape.clone())
             }
-            View::Pad { lo, hi, value } => {
+            View::Pad {
+                lo,
+                hi,
+                interior,
+                value,
+            } => {
                 rank_is(lo.len())?;
                 rank_is(hi.len())?;
+                rank_is(interior.len())?;
                 if value.dtype() != t.dtype {
                     return refuse_expecting(format!("fill of {}", value.dtype()), format!("{}", t.dtype));
                 }
@@ -452,10 +459,14 @@ impl Rule<'_> {
                         return refuse_expecting(format!("padding {}", self.text(p)), "no negative padding");
                     }
                 }
-                Ok(t.shape
-                    .iter()
+                if let Some(bad) = interior.iter().find(|p| !(0..=MAX_INTERIOR).contains(*p)) {
+                    let fits = format!("0 to {MAX_INTERIOR} between two elements");
+                    return refuse_expecting(format!("interior padding {bad}"), fits);
+                }
+                let spread = t.shape.iter().zip(interior).map(|(d, p)| self.spread(d, *p));
+                Ok(spread
                     .zip(lo.iter().zip(hi))
-                    .map(|(d, (l, h))| l.clone() + d.clone() + h.clone())
+                    .map(|(d, (l, h))| l.clone() + d + h.clone())
                     .collect())
             }
             View::Slice { start, step, size } => {
@@ -492,6 +503,18 @@ impl Rule<'_> {
                 shape.push(size.clone());
                 Ok(shape)
             }
+        }
+    }
+
+    /// The extent of an axis with so many elements between neighbours: `d + (d - 1) * interior`, and 0 of an empty one.
+    fn spread(&self, d: &IndexExpr, interior: i64) -> IndexExpr {
+        if interior == 0 {
+            return d.clone();
+        }
+        let spread = d.clone() * IndexExpr::Const(interior + 1) - IndexExpr::Const(interior);
+        match d.interval(self.graph).lo >= 1 {
+            true => spread,
+            false => IndexExpr::max(&spread, &IndexExpr::ZERO).simplify(self.graph),
         }
     }
 

@@ -138,6 +138,9 @@ impl Hash for ConstData {
     }
 }
 
+/// The most fill values between two elements: beyond it one element more is more than a tensor may have.
+pub const MAX_INTERIOR: i64 = i32::MAX as i64;
+
 /// A change of coordinates: each result element is one operand element (or, for `Pad`, a fill value).
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum View {
@@ -147,12 +150,16 @@ pub enum View {
     Permute(Axes),
     /// Broadcast: axes align at the right; an operand extent that is literally 1 repeats, a missing axis repeats.
     Expand(Shape),
-    /// `lo[i]` fill values before and `hi[i]` behind axis `i`; none is negative.
+    /// `lo[i]` fill values before and `hi[i]` behind axis `i`, and `interior[i]` between any two elements that are next to each
+    /// other; none is negative. An axis of extent `d > 0` becomes one of `lo + d + (d - 1) * interior + hi`, an empty one
+    /// of `lo + hi`. Interior padding is what undoes a slice with a step.
     Pad {
         /// Fill count before, per axis.
         lo: Shape,
         /// Fill count behind, per axis.
         hi: Shape,
+        /// Fill count between neighbours, per axis, at most [`MAX_INTERIOR`].
+        interior: SmallVec<[i64; 4]>,
         /// The fill value, of the operand's dtype.
         value: Scalar,
     },

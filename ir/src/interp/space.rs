@@ -176,13 +176,16 @@ impl Movement {
                     strides: (0..result.len()).map(stride).collect(),
                 }
             }
-            View::Pad { lo, .. } => {
+            View::Pad { lo, interior, .. } => {
                 let into = c_strides(result);
                 let mut start = 0i64;
                 for (l, s) in lo.iter().zip(&into) {
                     start = start.wrapping_add(eval(l)?.wrapping_mul(*s));
                 }
-                Movement::Place { start, strides: into }
+                Movement::Place {
+                    start,
+                    strides: into.iter().zip(interior).map(|(s, p)| s.wrapping_mul(p + 1)).collect(),
+                }
             }
             View::Slice { start, step, .. } => {
                 let mut first = 0i64;

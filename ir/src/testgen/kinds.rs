@@ -417,7 +417,17 @@ impl Generator<'_> {
                     2 | 3 => random_scalar(&mut self.rng, ty.dtype),
                     _ => ty.dtype.zero(),
                 };
-                View::Pad { lo, hi, value }
+                let between = self.rng.chance(1, 3);
+                let interior = (0..rank).map(|_| match between {
+                    true => self.rng.below(4) as i64,
+                    false => 0,
+                });
+                View::Pad {
+                    interior: interior.collect(),
+                    lo,
+                    hi,
+                    value,
+                }
             }
             GenKind::Slice => {
                 let (mut start, mut step, mut size) = (Shape::new(), SmallVec::new(), Shape::new());

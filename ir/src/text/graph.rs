@@ -514,7 +514,12 @@ impl GraphParser<'_, '_, '_, '_> {
                     self.c.reset(behind);
                 }
                 let (lo, hi) = (a.lo, a.hi);
-                NodeKind::View(View::Pad { lo, hi, value })
+                NodeKind::View(View::Pad {
+                    interior: a.interior.unwrap_or_else(|| SmallVec::from_elem(0, lo.len())),
+                    lo,
+                    hi,
+                    value,
+                })
             }
             Form::Slice => NodeKind::View(View::Slice {
                 step: a.step.unwrap_or_else(|| SmallVec::from_elem(1, a.lo.len())),
@@ -594,6 +599,7 @@ pub(super) struct Attributes {
     lo: Shape,
     hi: Shape,
     step: Option<SmallVec<[i64; 4]>>,
+    interior: Option<SmallVec<[i64; 4]>>,
     /// `size` of a window, `count` of a sort, `trip` of a loop.
     size: Option<IndexExpr>,
     stride: Option<i64>,

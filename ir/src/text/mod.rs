@@ -145,7 +145,8 @@
 //!           | "einsum" VALUE { "," VALUE } "{" labels { "," labels } "->" labels [ ";" einsum_option { "," einsum_option } ] "}"
 //!           | "reduce" MONOID VALUE "{" "axes" "=" integers "}"
 //!           | "permute" VALUE "{" "axes" "=" integers "}"
-//!           | "pad" VALUE "{" "lo" "=" extents "," "hi" "=" extents "," "value" "=" literal "}"
+//!           | "pad" VALUE "{" "lo" "=" extents "," "hi" "=" extents "," [ "interior" "=" integers "," ]
+//!                         "value" "=" literal "}"                                  (* interior: all 0 *)
 //!           | "slice" VALUE "{" "start" "=" extents [ "," "step" "=" integers ] "}"      (* step: all 1 *)
 //!           | "window" VALUE "{" "axis" "=" INTEGER "," "size" "=" extent
 //!                            [ "," "stride" "=" INTEGER ] [ "," "dilation" "=" INTEGER ] "}"      (* both 1 *)

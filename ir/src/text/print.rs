@@ -348,8 +348,17 @@ impl Printer<'_> {
             | NodeKind::View(View::Permute(axes)) => {
                 let _ = write!(text, " {{axes=[{}]}}", comma(axes.iter().map(|a| a.to_string())));
             }
-            NodeKind::View(View::Pad { lo, hi, value }) => {
-                let _ = write!(text, " {{lo={}, hi={}, value={value}}}", self.dims(lo), self.dims(hi));
+            NodeKind::View(View::Pad {
+                lo,
+                hi,
+                interior,
+                value,
+            }) => {
+                let _ = write!(text, " {{lo={}, hi={}, ", self.dims(lo), self.dims(hi));
+                if interior.iter().any(|p| *p != 0) {
+                    let _ = write!(text, "interior=[{}], ", comma(interior.iter().map(|p| p.to_string())));
+                }
+                let _ = write!(text, "value={value}}}");
             }
             NodeKind::View(View::Slice { start, step, .. }) => {
                 let steps = comma(step.iter().map(|s| s.to_string()));

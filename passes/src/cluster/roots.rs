@@ -59,7 +59,10 @@ fn statements(graph: &Graph, id: NodeId) -> u32 {
         NodeKind::Gather { axes } | NodeKind::Scatter { axes, .. } => {
             (2 * INSIDE).saturating_mul(axes.len() as u32 + 1)
         }
-        NodeKind::View(View::Pad { .. }) => INSIDE * (node.ty.rank() as u32 + 1),
+        NodeKind::View(View::Pad { interior, .. }) => {
+            let apart = interior.iter().filter(|p| **p > 0).count();
+            INSIDE * (node.ty.rank() + apart + 1) as u32
+        }
         // A kernel has each constant once.
         NodeKind::View(_) | NodeKind::Const(_) => 0,
         NodeKind::Reduce { .. } | NodeKind::Scan { .. } => 24,

@@ -154,7 +154,10 @@ fn trivial_view(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rew
     let trivial = match view {
         View::Reshape(to) | View::Expand(to) => to == shape,
         View::Permute(p) => p.iter().enumerate().all(|(i, &a)| a as usize == i),
-        View::Pad { lo, hi, .. } => lo.iter().chain(hi).all(|p| p.is(0)),
+        View::Pad { lo, hi, interior, .. } => {
+            let nothing_between = |(p, d): (&i64, &tlc_ir::IndexExpr)| *p == 0 || d.is(0) || d.is(1);
+            lo.iter().chain(hi).all(|p| p.is(0)) && interior.iter().zip(shape).all(nothing_between)
+        }
         View::Slice { start, step, size } => {
             start.iter().all(|s| s.is(0)) && step.iter().all(|&s| s == 1) && size == shape
         }

@@ -544,9 +544,13 @@ impl Builder {
                 let pads: Vec<(i64, i64)> = (0..rank)
                     .map(|_| (self.rng.below(3) as i64, self.rng.below(3) as i64))
                     .collect();
+                let apart = self.rng.chance(30);
+                let interior = (0..rank).map(|_| if apart { self.rng.below(3) as i64 } else { 0 });
+                let interior = interior.collect();
                 View::Pad {
                     lo: pads.iter().map(|p| IndexExpr::from(p.0)).collect(),
                     hi: pads.iter().map(|p| IndexExpr::from(p.1)).collect(),
+                    interior,
                     value: Scalar::from_i64(ty.dtype, self.rng.below(3) as i64),
                 }
             }

@@ -190,10 +190,17 @@ fn node_value(
                             .map(|(d, &v)| if d.is(1) { 0 } else { v })
                             .collect()
                     }
-                    View::Pad { lo, value, .. } => {
-                        let out: Vec<i64> = i.iter().zip(lo).map(|(v, l)| v - number(l)).collect();
-                        if out.iter().zip(from).any(|(&v, &d)| v < 0 || v >= d as i64) {
-                            return *value;
+                    View::Pad {
+                        lo, interior, value, ..
+                    } => {
+                        let mut out = Vec::new();
+                        for a in 0..from.len() {
+                            // The element, if one stands there.
+                            let place = |e: &i64| number(&lo[a]) + e * (interior[a] + 1) == i[a];
+                            match (0..from[a] as i64).find(place) {
+                                Some(e) => out.push(e),
+                                None => return *value,
+                            }
                         }
                         out
                     }

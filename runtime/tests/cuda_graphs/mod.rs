@@ -223,6 +223,7 @@ fn views() -> Case {
         View::Pad {
             lo: d(&[1, 2]),
             hi: d(&[3, 0]),
+            interior: smallvec![0, 2],
             value: Scalar::from_f64(DType::F32, -1.5),
         },
         x,

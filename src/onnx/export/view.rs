@@ -23,18 +23,24 @@ impl Writer<'_, '_> {
             View::Reshape(shape) => self.reshape(&x, shape),
             View::Permute(axes) => Ok(self.transpose(&x, &axes.iter().map(|&a| a as usize).collect::<Vec<_>>())),
             View::Expand(_) => Ok(x),
-            View::Pad { lo, hi, value } => {
+            View::Pad {
+                lo,
+                hi,
+                interior,
+                value,
+            } => {
                 // The model does not tell the symbols' ranges, by which these may be known not to be negative.
                 let sure = |d: &IndexExpr| match d.interval(&NoBounds).lo {
                     0.. => d.clone(),
                     _ => IndexExpr::max(d, &IndexExpr::ZERO),
                 };
+                let fill = self.scalar(*value);
+                let x = self.spread(x, operand, interior, &fill)?;
                 if lo.iter().chain(hi).all(|d| d.is(0)) {
                     return Ok(x);
                 }
                 let pads: Vec<IndexExpr> = lo.iter().chain(hi).map(sure).collect();
                 let pads = self.shape(&pads)?;
-                let fill = self.scalar(*value);
                 Ok(self.emit("Pad", &[&x, &pads, &fill]))
             }
             View::Slice { start, step, size } => {
@@ -62,6 +68,37 @@ impl Writer<'_, '_> {
                 axis, stride, dilation, ..
             } => self.window(id, &x, *axis as usize, (*stride, *dilation)),
         }
+    }
+
+    /// Padding between elements, which ONNX has not: each element becomes a row that is padded behind it, and what is behind
+    /// the last element is cut off. Of an empty axis nothing is left either way.
+    fn spread(&mut self, x: String, operand: NodeId, interior: &[i64], fill: &str) -> Outcome<String> {
+        let axes: Vec<usize> = (0..interior.len()).filter(|&a| interior[a] > 0).collect();
+        if axes.is_empty() {
+            return Ok(x);
+        }
+        let ty = self.ty(operand);
+        let (mut apart, mut merged, mut pads) = (vec![], vec![], vec![]);
+        for (d, &p) in ty.shape.iter().zip(interior) {
+            let d = self.plain(d);
+            apart.push(d.clone());
+            pads.push(0);
+            if p > 0 {
+                apart.push(IndexExpr::ONE);
+                pads.push(p);
+            }
+            merged.push(d * IndexExpr::Const(p + 1));
+        }
+        let before = vec![0; pads.len()];
+        let pads = self.vector(&[before, pads].concat());
+        let rows = self.reshape(&x, &apart)?;
+        let padded = self.emit("Pad", &[&rows, &pads, fill]);
+        let flat = self.reshape(&padded, &merged)?;
+        let starts = self.vector(&vec![0; axes.len()]);
+        let ends = self.vector(&axes.iter().map(|&a| -interior[a]).collect::<Vec<_>>());
+        let along = self.vector(&axes.iter().map(|&a| a as i64).collect::<Vec<_>>());
+        let slice = |this: &mut Self, x: &[String]| this.emit("Slice", &[&x[0], &starts, &ends, &along]);
+        Ok(self.carried(&[&flat], ty.dtype, slice))
     }
 
     /// An end before the first element is one that counts from the end in ONNX: it is moved to where it means what it says.

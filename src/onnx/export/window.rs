@@ -110,10 +110,16 @@ fn windows(graph: &Graph, mut id: NodeId) -> Option<(NodeId, Windows)> {
         return None;
     }
     found.pads = vec![0; 2 * n];
-    if let NodeKind::View(View::Pad { lo, hi, value }) = &graph.node(id).kind {
+    if let NodeKind::View(View::Pad {
+        lo,
+        hi,
+        interior,
+        value,
+    }) = &graph.node(id).kind
+    {
         let constant = |s: &[tlc_ir::IndexExpr]| s.iter().map(|d| d.as_const()).collect::<Option<Vec<i64>>>();
         let (lo, hi) = (constant(lo)?, constant(hi)?);
-        if [lo[0], lo[1], hi[0], hi[1]] != [0; 4] {
+        if [lo[0], lo[1], hi[0], hi[1]] != [0; 4] || interior.iter().any(|p| *p > 0) {
             return None;
         }
         found.pads = [&lo[2..], &hi[2..]].concat();

@@ -23,7 +23,7 @@ impl GraphParser<'_, '_, '_, '_> {
             Form::Iota => &["axis"],
             Form::Random => &["stream"],
             Form::Reduce(_) | Form::Permute | Form::Gather | Form::Scatter(_) => &["axes"],
-            Form::Pad => &["lo", "hi", "value"],
+            Form::Pad => &["lo", "hi", "interior", "value"],
             Form::Slice => &["start", "step"],
             Form::Window => &["axis", "size", "stride", "dilation"],
             Form::Scan(_) => &["axis", "exclusive", "reverse"],
@@ -85,6 +85,7 @@ impl GraphParser<'_, '_, '_, '_> {
             }
         }
         let optional = [
+            "interior",
             "step",
             "stride",
             "dilation",
@@ -186,6 +187,7 @@ impl GraphParser<'_, '_, '_, '_> {
             "axis" => a.axis = self.c.integer(name, 0, 255)? as u8,
             "stream" => a.stream = self.c.integer(name, 0, i64::from(u32::MAX))? as u32,
             "axes" => a.axes = integers(self.c, 0, 255)?.into_iter().map(|v| v as u8).collect(),
+            "interior" => a.interior = Some(integers(self.c, 0, i64::MAX)?.into()),
             "step" => a.step = Some(integers(self.c, i64::MIN, i64::MAX)?.into()),
             "stride" => a.stride = Some(self.c.integer(name, i64::MIN, i64::MAX)?),
             "dilation" => a.dilation = Some(self.c.integer(name, i64::MIN, i64::MAX)?),
