@@ -492,7 +492,7 @@ fn write_plan(
             }
             tlc_passes::cluster::ClusterKind::Gemm(_) => "a matrix product by the library".into(),
             tlc_passes::cluster::ClusterKind::Scan => "a serial scan".into(),
-            tlc_passes::cluster::ClusterKind::Scatter => "a copy and serial updates".into(),
+            tlc_passes::cluster::ClusterKind::Scatter(updates) => format!("a copy and {}", updates.text()),
             tlc_passes::cluster::ClusterKind::Loop => "a loop over a plan of its own".into(),
             tlc_passes::cluster::ClusterKind::Call => "a function of the runtime".into(),
         };

@@ -15,8 +15,10 @@ mod again;
 pub mod columns;
 mod roots;
 mod space;
+mod updates;
 
 pub use roots::output_values;
+pub use updates::Updates;
 
 use again::Again;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -82,8 +84,8 @@ pub enum ClusterKind {
     Gemm(Box<MatrixProduct>),
     /// A serial loop along an axis.
     Scan,
-    /// A copy of the base and a serial loop over the updates.
-    Scatter,
+    /// A copy of the base and loops over the updates.
+    Scatter(Updates),
     /// A loop over a plan of its own.
     Loop,
     /// A function of the runtime.
@@ -751,7 +753,7 @@ impl Clusterer<'_> {
                 ClusterKind::Gemm(Box::new(self.products.remove(&roots[0]).expect("checked")))
             }
             NodeKind::Scan { .. } => ClusterKind::Scan,
-            NodeKind::Scatter { .. } => ClusterKind::Scatter,
+            NodeKind::Scatter { .. } => ClusterKind::Scatter(updates::updates(self.graph, roots[0], self.target)),
             NodeKind::Loop(_) => ClusterKind::Loop,
             NodeKind::Call(_) => ClusterKind::Call,
             _ => {

@@ -197,19 +197,19 @@ impl Lowerer<'_> {
             .level_of(&index)
             .max(mask.map_or(0, |m| self.value_level[m.0 as usize]));
         if self.may_not_run && (mask.is_some() || !self.in_bounds(memory, &index)) {
-            level = level.max(1);
+            level = level.max(self.levels.len() - 1);
         }
         self.emit(Op::Load { memory, index, mask }, dtype, level)
     }
 
-    fn map(&mut self, op: ScalarOp, args: &[ValueId]) -> ValueId {
+    pub(super) fn map(&mut self, op: ScalarOp, args: &[ValueId]) -> ValueId {
         let dtypes: SmallVec<[DType; 3]> = args.iter().map(|&a| self.kernel.dtype(a)).collect();
         let dtype = op.result_dtype(&dtypes).expect("the graph is verified");
         let level = args.iter().map(|a| self.value_level[a.0 as usize]).max().unwrap_or(0);
         self.emit(Op::Map(op, args.into()), dtype, level)
     }
 
-    fn index_value(&mut self, e: &IndexExpr, dtype: DType) -> ValueId {
+    pub(super) fn index_value(&mut self, e: &IndexExpr, dtype: DType) -> ValueId {
         let e = e.simplify(self);
         let e = self.concrete(&e).simplify(self);
         let level = self.level_of(&e);

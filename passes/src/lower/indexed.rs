@@ -1,14 +1,13 @@
-//! Lowering of scans and scatters: recurrences that run serially along part of their space.
+//! Lowering of scans and scatters: recurrences that run serially along part of their space, and in parallel along the rest.
 
 use smallvec::smallvec;
-use tlc_ir::graph::ScatterOp;
-use tlc_ir::index::IndexExpr;
-use tlc_ir::kernel::{Access, Memory, Op, Scope, Stmt};
-use tlc_ir::{Graph, NodeKind};
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Access, Bind, Memory, Op, Scope, Stmt, ValueId};
+use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
 
-use super::{Form, Lowerer, Nest};
+use super::{Form, Level, Lowerer, Nest};
 use crate::access::{Index, flat_index};
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Updates};
 
 /// A scan: parallel over the other axes, serial along its own, the running value in a register.
 pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Nest {
@@ -88,8 +87,9 @@ pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> 
     lo.finish(parallel, Form::Serial)
 }
 
-/// A scatter: the base is copied, then the updates apply one after another in C order.
-pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
+/// A scatter: the base is copied, then the updates apply, those of one element one after another in C order. The indices are
+/// looked at before the loops over what they select.
+pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool], who: Updates) -> Vec<Nest> {
     let root = cluster.roots[0];
     let node = graph.node(root);
     let NodeKind::Scatter { axes, op } = &node.kind else {
@@ -104,10 +104,31 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool]) 
 
     let mut lo = Lowerer::new(graph, &cluster.roots, is_root);
     let updates = graph.ty(node.operands[1]);
-    let vars: Vec<_> = updates.shape.iter().map(|d| lo.new_var(d.clone(), 1)).collect();
-    let point: Index = vars.iter().map(|&v| v.into()).collect();
-    lo.may_not_run = !lo.certainly_run(&vars);
-    let batch = point.len() - (node.ty.rank() - axes.len());
+    let batch = updates.rank() - (node.ty.rank() - axes.len());
+    let first = axes.iter().copied().min().unwrap_or(0) as usize;
+    // The axes of the updates: those of the indices, then those of the base that are not indexed, in order.
+    let outer = match who {
+        Updates::Outer => batch..batch + first,
+        Updates::Serial | Updates::Owners(_) => batch..batch,
+    };
+    let (mut parallel, mut around, mut inner) = (vec![], vec![], vec![]);
+    for (a, extent) in updates.shape.iter().enumerate() {
+        let (list, level) = match a {
+            a if a < batch => (&mut around, 1),
+            a if outer.contains(&a) => (&mut parallel, 0),
+            _ => (&mut inner, 2),
+        };
+        list.push((a, lo.new_var(extent.clone(), level)));
+    }
+    let mut point: Index = smallvec![IndexExpr::ZERO; updates.rank()];
+    for &(a, v) in parallel.iter().chain(&around).chain(&inner) {
+        point[a] = v.into();
+    }
+    let vars_of = |list: &[(usize, VarId)]| -> Vec<VarId> { list.iter().map(|l| l.1).collect() };
+    let (mut parallel, around, inner) = (vars_of(&parallel), vars_of(&around), vars_of(&inner));
+
+    lo.may_not_run = !lo.certainly_run(&around);
+    lo.trips[1] = IndexExpr::product(&updates.shape[..batch]);
     let at: Index = point[..batch].into();
     let mut target: Index = smallvec![IndexExpr::ZERO; node.ty.rank()];
     let mut rest = point[batch..].iter();
@@ -118,60 +139,95 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool]) 
     }
     let mut inside = None;
     for (&axis, &operand) in axes.iter().zip(&node.operands[2..]) {
-        let (var, ok) = lo.data_index(operand, &at, &node.ty.shape[axis as usize], None);
-        target[axis as usize] = var;
+        let extent = &node.ty.shape[axis as usize];
+        let (place, ok) = match (who, extent.as_const()) {
+            (Updates::Owners(owners), Some(n)) if axis as usize == first => {
+                let len = IndexExpr::Const(n).ceil_div(owners.max(1));
+                let owner = lo.new_var(extent.ceil_div(len.as_const().unwrap_or(1).max(1)), 0);
+                parallel.push(owner);
+                lo.owned_index(operand, &at, extent, IndexExpr::from(owner) * len.clone(), &len)
+            }
+            _ => lo.data_index(operand, &at, extent, None),
+        };
+        target[axis as usize] = place;
         inside = Some(lo.and(inside, ok));
     }
     let cond = inside.expect("scatter has an axis");
+
+    // What depends on the updates is computed where the indices select something, not before.
+    lo.levels.push(Level::default());
+    lo.trips.push(updates.elements());
+    around.iter().for_each(|v| lo.var_level[v.0 as usize] = 2);
+    let loops: Vec<VarId> = around.iter().chain(&inner).copied().collect();
+    lo.may_not_run = !lo.certainly_run(&loops);
     let value = lo.value_of(node.operands[1], &point, None);
     let memory = Memory::Param(lo.param(root, Access::ReadWrite));
     let index = flat_index(&target, &node.ty.shape);
-    let apply = match (op, op.combine()) {
-        (ScatterOp::Set, _) | (_, None) => Stmt::Store {
+    let mut stored = value;
+    if let Some(combine) = op.combine() {
+        // Narrow floats combine in f32 and round after each update, as the scalar semantics say.
+        let (old, new) = (lo.new_value(node.ty.dtype, 2), lo.new_value(node.ty.dtype, 2));
+        let op = Op::Load {
+            memory,
+            index: index.clone(),
+            mask: None,
+        };
+        lo.push(2, Stmt::Let { value: old, op });
+        let op = Op::Map(combine, smallvec![old, value]);
+        lo.push(2, Stmt::Let { value: new, op });
+        stored = new;
+    }
+    lo.push(
+        2,
+        Stmt::Store {
             memory,
             index,
-            value,
+            value: stored,
             mask: None,
         },
-        (_, Some(combine)) => {
-            // Narrow floats combine in f32 and round after each update, as the scalar semantics say.
-            let old = lo.new_value(node.ty.dtype, 1);
-            let new = lo.new_value(node.ty.dtype, 1);
-            let body = vec![
-                Stmt::Let {
-                    value: old,
-                    op: Op::Load {
-                        memory,
-                        index: index.clone(),
-                        mask: None,
-                    },
-                },
-                Stmt::Let {
-                    value: new,
-                    op: Op::Map(combine, smallvec![old, value]),
-                },
-                Stmt::Store {
-                    memory,
-                    index,
-                    value: new,
-                    mask: None,
-                },
-            ];
-            lo.push(1, Stmt::If { cond, body });
-            return vec![copy, finish_scatter(lo, &vars)];
-        }
-    };
-    lo.push(
-        1,
-        Stmt::If {
-            cond,
-            body: vec![apply],
-        },
     );
-    vec![copy, finish_scatter(lo, &vars)]
+    let mut body = lo.levels.pop().map_or_else(Vec::new, |level| level.stmts);
+    for &var in inner.iter().rev() {
+        let bind = Bind::Serial;
+        body = vec![Stmt::Loop { var, bind, body }];
+    }
+    if inner.iter().any(|v| lo.kernel.extents[v.0 as usize].is(0)) {
+        // Nothing is updated, however many indices there are.
+        lo.levels[1] = Level::default();
+    } else {
+        lo.push(1, Stmt::If { cond, body });
+        lo.close_inner(&around);
+    }
+    vec![copy, lo.finish(parallel, Form::Serial)]
 }
 
-fn finish_scatter(mut lo: Lowerer<'_>, vars: &[tlc_ir::VarId]) -> Nest {
-    lo.close_inner(vars);
-    lo.finish(Vec::new(), Form::Serial)
+impl Lowerer<'_> {
+    /// An index taken from data that is looked for in `start..start + len` alone: an index expression that is always inside of
+    /// that range, and whether the data was, and inside of `0..extent`.
+    fn owned_index(
+        &mut self,
+        operand: NodeId,
+        at: &Index,
+        extent: &IndexExpr,
+        start: IndexExpr,
+        len: &IndexExpr,
+    ) -> (IndexExpr, ValueId) {
+        let raw = self.value_of(operand, at, None);
+        let value = self.convert(raw, DType::I64);
+        let first = self.index_value(&start, DType::I64);
+        // A number that is no index may wrap here, to one that is far outside of the range.
+        let place = self.map(ScalarOp::Sub, &[value, first]);
+        let zero = self.constant(DType::I64.zero());
+        let low = self.map(ScalarOp::Le, &[zero, place]);
+        let limit = self.index_value(len, DType::I64);
+        let high = self.map(ScalarOp::Lt, &[place, limit]);
+        let end = self.index_value(extent, DType::I64);
+        let inside = self.map(ScalarOp::Lt, &[value, end]);
+        let owned = self.map(ScalarOp::And, &[low, high]);
+        let ok = self.map(ScalarOp::And, &[owned, inside]);
+        let level = self.value_level[place.0 as usize];
+        let var = self.new_var(len.clone(), level);
+        self.push(level, Stmt::Clamp { var, value: place });
+        (start + var.into(), ok)
+    }
 }

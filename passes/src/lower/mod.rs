@@ -76,7 +76,7 @@ pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
     match &cluster.kind {
         ClusterKind::Loops(space) => vec![lower_loops(graph, cluster, space, is_root)],
         ClusterKind::Scan => vec![indexed::lower_scan(graph, cluster, is_root)],
-        ClusterKind::Scatter => indexed::lower_scatter(graph, cluster, is_root),
+        ClusterKind::Scatter(updates) => indexed::lower_scatter(graph, cluster, is_root, *updates),
         ClusterKind::Gemm(_) | ClusterKind::Loop | ClusterKind::Call => Vec::new(),
     }
 }

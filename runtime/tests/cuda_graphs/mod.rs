@@ -276,7 +276,14 @@ fn scatters(op: ScatterOp) -> Case {
     let i = b.input("i", DType::I64, &[6]);
     let u = b.input("u", DType::F32, &[6, 4]);
     let y = b.add(NodeKind::Scatter { axes: smallvec![0], op }, &[base, u, i]);
-    b.done(y)
+    // Enough for owners of ranges, and an axis that comes before the indexed one.
+    let base = b.input("rows", DType::F32, &[700, 20]);
+    let i = b.input("places", DType::I64, &[500]);
+    let u = b.input("updates", DType::F32, &[500, 20]);
+    let owned = b.add(NodeKind::Scatter { axes: smallvec![0], op }, &[base, u, i]);
+    let base = b.input("columns", DType::F32, &[20, 300]);
+    let outer = b.add(NodeKind::Scatter { axes: smallvec![1], op }, &[base, u, i]);
+    b.done_all(&[y, owned, outer])
 }
 
 fn scans() -> Case {

@@ -175,7 +175,7 @@ fn kind_name(kind: &ClusterKind) -> &'static str {
         ClusterKind::Loops(_) => "loops",
         ClusterKind::Gemm(_) => "library matmul",
         ClusterKind::Scan => "scan",
-        ClusterKind::Scatter => "scatter",
+        ClusterKind::Scatter(_) => "scatter",
         ClusterKind::Loop => "loop",
         ClusterKind::Call => "call",
     }

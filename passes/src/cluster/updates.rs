@@ -1,0 +1,71 @@
+//! How the updates of a scatter are shared out.
+//!
+//! Invariant: whatever the choice, the updates of one element apply one after another in C order, so that results are equal to
+//! the bit for any number of threads. Nothing is added up apart and combined later.
+
+use tlc_ir::index::IndexExpr;
+use tlc_ir::target::Target;
+use tlc_ir::{Graph, NodeId, NodeKind};
+
+/// Who applies which updates of a scatter.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Updates {
+    /// One loop applies all.
+    Serial,
+    /// The axes before the first indexed one are parallel: each of their positions has elements and updates of its own.
+    Outer,
+    /// The first axis is cut into so many ranges. The owner of each looks at all indices and applies the updates that lie in
+    /// its range.
+    Owners(i64),
+}
+
+impl Updates {
+    /// What a report says of it.
+    pub fn text(self) -> String {
+        match self {
+            Updates::Serial => "serial updates".into(),
+            Updates::Outer => "updates, apart along the first axes".into(),
+            Updates::Owners(n) => format!("updates by the owners of {n} ranges of the first axis"),
+        }
+    }
+}
+
+/// Updates below this many elements are applied before other threads would have begun.
+const FEW_ELEMENTS: i64 = 1 << 13;
+
+/// An owner looks at every index, with a branch that is hard to foresee: that pays if behind each index there is a row of at
+/// least this many elements.
+const ROW_ELEMENTS: i64 = 16;
+
+/// Ranges for a device of many threads, each of which walks all indices; all read the same one at about the same time.
+const DEVICE_OWNERS: i64 = 512;
+
+pub(super) fn updates(graph: &Graph, root: NodeId, target: &Target) -> Updates {
+    let node = graph.node(root);
+    let NodeKind::Scatter { axes, .. } = &node.kind else {
+        unreachable!("a scatter cluster")
+    };
+    let (most_owners, least_row) = match target {
+        Target::Cpu(cpu) => (i64::try_from(cpu.threads).unwrap_or(i64::MAX), ROW_ELEMENTS),
+        Target::Gpu(_) => (DEVICE_OWNERS, 1),
+    };
+    let most = |d: &IndexExpr| d.interval(graph).hi;
+    let first = axes.iter().copied().min().unwrap_or(0) as usize;
+    if most_owners < 2 {
+        return Updates::Serial;
+    }
+    if node.ty.shape[..first].iter().any(|d| most(d) > 1) {
+        return Updates::Outer;
+    }
+    let elements = |shape: &mut dyn Iterator<Item = &IndexExpr>| shape.fold(1i64, |n, d| n.saturating_mul(most(d)));
+    let updates = elements(&mut graph.ty(node.operands[1]).shape.iter());
+    let behind = |(a, d): (usize, _)| (!axes.contains(&(a as u8))).then_some(d);
+    let row = elements(&mut node.ty.shape.iter().enumerate().filter_map(behind));
+    // Ranges of a symbolic axis may be empty, and offsets in them are no constants: nothing would prove them apart.
+    match node.ty.shape[first].as_const() {
+        Some(extent) if extent > 1 && updates >= FEW_ELEMENTS && row >= least_row => {
+            Updates::Owners(most_owners.min(extent))
+        }
+        _ => Updates::Serial,
+    }
+}
