@@ -139,6 +139,21 @@ fn axes_before_the_indexed_one_are_apart_by_themselves() {
 }
 
 #[test]
+fn an_axis_of_one_position_before_the_indexed_one_has_nothing_to_share_out() {
+    let g = Graph::new("one");
+    let base = g.input("base", DType::F32, vec![1, 40, 20]);
+    let index = g.input("index", DType::I64, vec![450]);
+    let updates = g.input("updates", DType::F32, vec![450, 1, 20]);
+    g.output("y", &base.scatter(&[1], &[&index], &updates, ScatterOp::Add));
+    let inputs = [
+        uneven(DType::F32, &[1, 40, 20]),
+        places(DType::I64, 450, 40),
+        uneven(DType::F32, &[450, 1, 20]),
+    ];
+    everywhere(&g.finish().unwrap(), &inputs, &owners(40));
+}
+
+#[test]
 fn several_indices_and_computed_updates() {
     let g = Graph::new("several");
     let table = g.input("table", DType::F32, vec![9, 32]);
@@ -161,40 +176,58 @@ fn several_indices_and_computed_updates() {
     everywhere(&g.finish().unwrap(), &inputs, &owners(21));
 }
 
+fn parsed(text: &str) -> tlc_ir::Graph {
+    tlc_ir::text::parse_graph(text, &mut tlc_ir::text::no_data).unwrap_or_else(|e| panic!("{}", e[0]))
+}
+
 #[test]
 fn symbolic_counts_and_rows() {
-    let text = "graph @g(%base: f32[30, d], %index: i64[n], %updates: f32[n, d], %at: i64[]) where d in 0..=500, n in 0..=500 {
+    let graph = parsed(
+        "graph @g(%base: f32[30, d], %index: i64[n], %updates: f32[n, d]) where d in 0..=500, n in 0..=500 {
   %0 = scatter add %base, %updates, %index {axes=[0]} : f32[30, d]
   return %0
 }
-";
-    let graph = tlc_ir::text::parse_graph(text, &mut tlc_ir::text::no_data).unwrap_or_else(|e| panic!("{}", e[0]));
+",
+    );
     for (d, n) in [(0, 5), (5, 0), (1, 1), (40, 500)] {
         let inputs = [
             uneven(DType::F32, &[30, d]),
             places(DType::I64, n, 30),
             uneven(DType::F32, &[n, d]),
-            places(DType::I64, 1, 30).reshaped(&[]).unwrap(),
         ];
         everywhere(&graph, &inputs, &owners(30));
     }
     // The outer axis and the indexed one may be of any extent.
-    let text = text
-        .replace("30", "d, m")
-        .replace("f32[n, d]", "f32[n, d]")
-        .replace("axes=[0]", "axes=[1]");
-    let text = text
-        .replace("f32[d, m, d]", "f32[d, m]")
-        .replace("n in 0..=500", "n in 0..=500, m in 0..=500");
-    let graph = tlc_ir::text::parse_graph(&text, &mut tlc_ir::text::no_data).unwrap_or_else(|e| panic!("{}", e[0]));
+    let graph = parsed(
+        "graph @g(%base: f32[d, m], %index: i64[n], %updates: f32[n, d]) where d in 0..=500, n in 0..=500, m in 0..=500 {
+  %0 = scatter add %base, %updates, %index {axes=[1]} : f32[d, m]
+  return %0
+}
+",
+    );
     for (d, n, m) in [(0, 5, 3), (5, 0, 2), (3, 4, 0), (40, 300, 50)] {
         let inputs = [
             uneven(DType::F32, &[d, m]),
             places(DType::I64, n, m.max(1)),
             uneven(DType::F32, &[n, d]),
-            places(DType::I64, 1, 30).reshaped(&[]).unwrap(),
         ];
         everywhere(&graph, &inputs, &outer);
+    }
+    // An indexed first axis of unknown extent has no ranges that are known to be apart.
+    let graph = parsed(
+        "graph @g(%base: f32[m, 64], %index: i64[n], %updates: f32[n, 64]) where m in 0..=500, n in 0..=500 {
+  %0 = scatter add %base, %updates, %index {axes=[0]} : f32[m, 64]
+  return %0
+}
+",
+    );
+    for (n, m) in [(0, 3), (4, 0), (300, 50)] {
+        let inputs = [
+            uneven(DType::F32, &[m, 64]),
+            places(DType::I64, n, m.max(1)),
+            uneven(DType::F32, &[n, 64]),
+        ];
+        everywhere(&graph, &inputs, &|_| Updates::Serial);
     }
 }
 
