@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 mod emitter;
 
-pub use emitter::{Emitter, Support, Width};
+pub use emitter::{Emitter, MatrixTile, Support, Width};
 
 use crate::dtype::DType;
 

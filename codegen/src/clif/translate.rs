@@ -257,6 +257,7 @@ impl<'k> Translator<'k, '_> {
                         self.accumulate(*monoid, state, values)?;
                     }
                 }
+                Stmt::Contract(_) => return unsupported("contractions that are not legalized"),
                 Stmt::Barrier => return unsupported("barriers"),
             }
         }

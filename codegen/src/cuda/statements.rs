@@ -249,6 +249,7 @@ impl<'k> Writer<'k> {
                 Ok(())
             }
             Stmt::Accumulate { .. } => Err(CudaError::NotLegal("accumulate".into())),
+            Stmt::Contract(_) => Err(CudaError::NotLegal("contract".into())),
             Stmt::Barrier if self.in_thread => Err(CudaError::Misplaced {
                 bind: Bind::Thread,
                 place: "around a barrier",

@@ -10,6 +10,8 @@
 //! - Scalars compute exactly as [`ScalarOp::eval`] says, so operations without a polynomial form agree bitwise with
 //!   generated code.
 
+mod contract;
+
 use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};
@@ -296,6 +298,7 @@ impl Machine<'_> {
                     self.accumulate(*monoid, state, values, lane)?;
                 }
             }
+            Stmt::Contract(c) => self.contract(c)?,
             Stmt::Barrier => {}
         }
         Ok(())

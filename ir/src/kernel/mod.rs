@@ -7,8 +7,8 @@
 //! Invariants, which the verifier checks:
 //! - Values are in SSA form: each [`ValueId`] has one defining `Let`, which dominates every use. Scalars are typed exactly:
 //!   the operand dtypes of a `Map` fit its operation, with no implicit conversion.
-//! - Each loop variable belongs to one statement (a `Loop` or a `Clamp`), runs through `0..extent` (`extents[var]`), and
-//!   is used only inside. An extent may mention symbols and outer loop variables.
+//! - Each loop variable belongs to one statement (a `Loop`, a `Clamp` or a `Contract`), runs through `0..extent`
+//!   (`extents[var]`), and is used only inside. An extent may mention symbols and outer loop variables.
 //! - Every access that is not masked is proven inside its memory for all variable ranges, or is under an `If` or a masked
 //!   access. A masked access touches memory only where its mask is true.
 //! - A `Parallel` loop is the outermost statement and the only one at its level; its iterations touch disjoint written
@@ -17,6 +17,9 @@
 //!   `If` there runs its body when *any* lane's condition holds; stores inside are masked by the program, not by the `If`.
 //! - `Register` scratch has a constant length and is only accessed at indices that become constants once `Unroll` loops are
 //!   unrolled, plus at most one lane variable with coefficient 1 at an offset divisible by the lane count.
+//! - A `Contract` is in no lanes loop. Its tile of scratch is a strided matrix of constant size; to register scratch its rows
+//!   and columns count as unrolled. Its operands are other memory, and an operand's element is inside its memory wherever the
+//!   operand's conditions hold.
 //! - A `Copy` or `Stream` loop, with at most one loop inside, only copies elements between two memories that do not overlap
 //!   ([`CopyNest`]).
 //! - Scratch contents are undefined at the start of a parallel iteration.
@@ -30,12 +33,14 @@
 //!
 //! Kernels are alpha-renamed and nameless inside, so equal ones compare equal and compile once.
 
+pub mod contract;
 mod copy;
 pub mod interp;
 mod print;
 pub mod verify;
 pub mod visit;
 
+pub use contract::{Contract, ContractOperand, Range};
 pub use copy::CopyNest;
 use smallvec::SmallVec;
 
@@ -233,6 +238,8 @@ pub enum Stmt {
         /// What is combined into them.
         values: SmallVec<[ValueId; 2]>,
     },
+    /// `dst[m, n] += sum over k of left[m, k] * right[k, n]`; see [`contract`] for what that means exactly.
+    Contract(Box<Contract>),
     /// Waits for all threads of a GPU block.
     Barrier,
 }

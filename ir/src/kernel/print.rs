@@ -17,7 +17,7 @@
 use std::fmt;
 
 use crate::index::{IndexExpr, IndexNode, SymId};
-use crate::kernel::{Access, Kernel, Memory, Op, Scope, Stmt, ValueId};
+use crate::kernel::{Access, Contract, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
 impl Access {
     /// Every mode.
@@ -112,7 +112,7 @@ impl Kernel {
         let mut vars = vec![false; self.extents.len()];
         for s in self.statements() {
             s.defined_value().into_iter().for_each(|v| values[v.0 as usize] = true);
-            s.defined_var().into_iter().for_each(|v| vars[v.0 as usize] = true);
+            s.defined_vars().iter().for_each(|v| vars[v.0 as usize] = true);
         }
         for i in (0..values.len()).filter(|&i| !values[i]) {
             writeln!(f, "  unused %{i}: {}", self.values[i])?;
@@ -188,7 +188,29 @@ impl Kernel {
                     }
                     f.write_str("\n")?;
                 }
+                Stmt::Contract(c) => {
+                    self.write_contract(f, c)?;
+                    f.write_str("\n")?;
+                }
                 Stmt::Barrier => f.write_str("barrier\n")?,
+            }
+        }
+        Ok(())
+    }
+
+    /// `contract i0 in 0..4, i1 in 0..8 over i2 in 0..s0 by 16 r0[8*i0 + i1] with p0[...] if i2 in 0..s1, p1[...]`.
+    fn write_contract(&self, f: &mut fmt::Formatter<'_>, c: &Contract) -> fmt::Result {
+        let lead = ["contract ", ", ", " over "];
+        for (var, lead) in c.vars.iter().zip(lead) {
+            let extent = &self.extents[var.0 as usize];
+            write!(f, "{lead}i{} in 0..{}", var.0, Positional(extent))?;
+        }
+        write!(f, " by {} {}[{}]", c.k_block, c.dst, Positional(&c.dst_index))?;
+        for (operand, lead) in c.operands().into_iter().zip([" with ", ", "]) {
+            write!(f, "{lead}{}[{}]", operand.memory, Positional(&operand.index))?;
+            for (i, r) in operand.ranges.iter().enumerate() {
+                let lead = if i > 0 { "and" } else { "if" };
+                write!(f, " {lead} {} in 0..{}", Positional(&r.index), Positional(&r.limit))?;
             }
         }
         Ok(())

@@ -18,7 +18,9 @@ use crate::dtype::DType;
 use crate::graph::Monoid;
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::kernel::verify::Place;
-use crate::kernel::{Access, Bind, Kernel, Memory, Op, Param, Scope, Scratch, Stmt, ValueId};
+use crate::kernel::{
+    Access, Bind, Contract, ContractOperand, Kernel, Memory, Op, Param, Range, Scope, Scratch, Stmt, ValueId,
+};
 use crate::scalar::ScalarOp;
 
 /// How deep loops and conditions nest.
@@ -34,6 +36,7 @@ const WORDS: &[&str] = &[
     "store",
     "clamp",
     "accumulate",
+    "contract",
     "barrier",
     "scratch",
     "unused",
@@ -409,7 +412,7 @@ impl KernelParser<'_, '_> {
             let op = self.operation(dtype)?;
             return Ok(Some(Stmt::Let { value, op }));
         }
-        let words = &WORDS[..8];
+        let words = &WORDS[..9];
         let which = self.one_of("statement", &words.iter().map(|w| (*w, *w)).collect::<Vec<_>>())?;
         Ok(Some(match which {
             "for" => {
@@ -456,6 +459,7 @@ impl KernelParser<'_, '_> {
                 let values = self.values()?.into();
                 Stmt::Accumulate { monoid, state, values }
             }
+            "contract" => Stmt::Contract(Box::new(self.contract()?)),
             "barrier" => Stmt::Barrier,
             "scratch" => {
                 let (token, number) = self.number("r", "scratch")?;
@@ -475,6 +479,51 @@ impl KernelParser<'_, '_> {
                 return Ok(None);
             }
         }))
+    }
+
+    /// Behind `contract`.
+    fn contract(&mut self) -> Parsed<Contract> {
+        let m = self.define_var()?;
+        self.c.expect(TokenKind::Comma, "contract")?;
+        let n = self.define_var()?;
+        self.word("over", "contract")?;
+        let k = self.define_var()?;
+        self.word("by", "contract")?;
+        let k_block = self.c.integer("block", 1, i64::from(u32::MAX))?;
+        let (dst, dst_index) = self.element()?;
+        self.word("with", "contract")?;
+        let left = self.contract_operand()?;
+        self.c.expect(TokenKind::Comma, "contract")?;
+        let right = self.contract_operand()?;
+        Ok(Contract {
+            vars: [m, n, k],
+            dst,
+            dst_index,
+            left,
+            right,
+            k_block,
+        })
+    }
+
+    /// `p0[index] if e in 0..limit and e in 0..limit`.
+    fn contract_operand(&mut self) -> Parsed<ContractOperand> {
+        let (memory, index) = self.element()?;
+        let mut ranges = SmallVec::new();
+        let statement = self.c.at_word("if") && self.c.next_kind() == TokenKind::Value;
+        if !statement && self.c.eat_word("if") {
+            loop {
+                let index = dim(self.c, &mut self.names)?;
+                self.word("in", "condition")?;
+                self.c.integer("lower bound", 0, 0)?;
+                self.c.expect(TokenKind::Range, "condition")?;
+                let limit = dim(self.c, &mut self.names)?;
+                ranges.push(Range { index, limit });
+                if !self.c.eat_word("and") {
+                    break;
+                }
+            }
+        }
+        Ok(ContractOperand { memory, index, ranges })
     }
 
     fn operation(&mut self, dtype: DType) -> Parsed<Op> {

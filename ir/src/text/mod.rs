@@ -175,7 +175,10 @@
 //!           | "if" VALUE block
 //!           | "clamp" variable "=" VALUE
 //!           | "accumulate" MONOID element { "," element } "with" VALUE { "," VALUE }
+//!           | "contract" variable "," variable "over" variable "by" INTEGER element "with" operand "," operand
 //!           | "barrier" ;
+//! operand   = element [ "if" condition { "and" condition } ] ;
+//! condition = extent "in" "0" ".." extent ;
 //! scalar    = "const" literal | "index" extent | "load" element [ "if" VALUE ]
 //!           | ( "convert" | "bitcast" ) VALUE | SCALAR_OP VALUE { "," VALUE } ;
 //! variable  = "i"NUMBER "in" "0" ".." extent ;
@@ -195,7 +198,7 @@
 //! step      = launch
 //!           | "group" "{" { launch } "}"
 //!           | "gemm" DTYPE "batch" extents extent "x" extent "x" extent STRING
-//!             "lhs" operand "rhs" operand "dst" operand
+//!             "lhs" matrix "rhs" matrix "dst" matrix
 //!           | "copy" SLOT "to" SLOT
 //!           | "call" function "shapes" "[" extents { "," extents } "]"
 //!             slots "to" slots "workspace" SLOT STRING
@@ -208,7 +211,7 @@
 //! slots     = "(" [ SLOT { "," SLOT } ] ")" ;
 //! launch    = "launch" "kernel" INTEGER "(" [ SLOT { "," SLOT } ] ")" [ "symbols" extents ]
 //!             "grain" extent "bytes" extent "flops" extent STRING ;
-//! operand   = SLOT "offset" extent "strides" extents ;
+//! matrix    = SLOT "offset" extent "strides" extents ;
 //!
 //! SLOT      = "$" NUMBER ;
 //! VALUE     = "%" ( dotted | STRING ) ;       GLOBAL = "@" ( dotted | STRING ) ;

@@ -1,11 +1,12 @@
 //! Legalization: statements that a target lacks become statements that it has.
 //!
-//! After it a kernel holds no `Accumulate`, no conversion from or to a storage type, no transcendental operation with a polynomial form, no arithmetic on f16, bf16
+//! After it a kernel holds no `Accumulate`, no `Contract` that the emitter has no matrix instructions for, no conversion from or to a storage type, no transcendental operation with a polynomial form, no arithmetic on f16, bf16
 //! or bool that is not bitwise, and no value-defining shortcut. What remains translates one to one.
 //!
 //! Accumulations become load, combine, store. Elementary functions become the straight-line code of [`crate::math`]. f16
 //! and bf16 compute in f32 and round once, as the scalar semantics say.
 
+mod contract;
 mod emit;
 mod extrema;
 mod size;
@@ -160,6 +161,7 @@ impl Legalizer<'_> {
                 self.out.push(Stmt::Loop { var, bind, body });
             }
             Stmt::Accumulate { monoid, state, values } => self.accumulate(monoid, &state, &values),
+            Stmt::Contract(c) if self.lacks(&c) => self.contract(*c),
             mut s => {
                 if let Some(body) = s.body_mut() {
                     *body = self.nested(std::mem::take(body));

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use tlc_ir::kernel::{Bind, Kernel, Op, Stmt, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp};
 
+use super::contract::contract_statements;
 use super::rewrite;
 
 /// Statements of an update of an accumulator: it is loaded, combined and stored. That of an argmax or argmin compares as well.
@@ -76,7 +77,8 @@ pub fn legal_block(kernel: &Kernel, body: &[Stmt]) -> u64 {
             legal_block(kernel, body).saturating_mul(copies).saturating_add(copies)
         }
         Stmt::If { body, .. } => legal_block(kernel, body) + 1,
-        _ => 1,
+        Stmt::Contract(c) => contract_statements(kernel, c),
+        Stmt::Store { .. } | Stmt::Clamp { .. } | Stmt::Barrier => 1,
     };
     body.iter().fold(0, |n, s| n.saturating_add(of(s)))
 }

@@ -146,7 +146,9 @@ impl Scheduler<'_> {
                     }
                 }
                 Stmt::Clamp { .. } => return Err(ScalarReason::DataIndex),
-                Stmt::If { .. } | Stmt::Loop { .. } | Stmt::Barrier => return Err(ScalarReason::Recurrence),
+                Stmt::If { .. } | Stmt::Loop { .. } | Stmt::Contract(_) | Stmt::Barrier => {
+                    return Err(ScalarReason::Recurrence);
+                }
             }
         }
         Ok(())

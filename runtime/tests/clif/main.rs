@@ -1,6 +1,7 @@
 //! Compiled kernels against the stated meaning of the kernel language.
 
 mod build;
+mod contract;
 mod functions;
 mod module;
 mod nests;

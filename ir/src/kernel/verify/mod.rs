@@ -8,6 +8,7 @@
 //!   unproven, which is not an error.
 //! - [`refute`] looks for errors alone, at the ends of loops, which is what every compilation can afford.
 
+mod contract;
 mod prove;
 mod races;
 mod refute;
@@ -173,6 +174,38 @@ pub enum Rule {
     /// A constant divisor that is not positive.
     #[error("a divisor is not positive")]
     Divisor,
+    /// A contraction inside a lanes loop.
+    #[error("a contraction is in lanes loop i{}", .0.0)]
+    ContractInLanes(VarId),
+    /// A tile of a size that is not constant or not positive.
+    #[error("i{} goes along a side of a tile, whose length is not a positive constant", .0.0)]
+    TileExtent(VarId),
+    /// A contraction into something other than a thread's own scratch.
+    #[error("a contraction is accumulated into {0}, expected register or cache scratch")]
+    TileMemory(Memory),
+    /// The tile of a contraction is not a matrix of different elements.
+    #[error("the tile in {0} is not a strided matrix of different elements")]
+    TileIndex(Memory),
+    /// A contraction in a dtype that is none of accumulators.
+    #[error("a contraction is accumulated in {0}, expected f32, f64, i32 or i64")]
+    Accumulator(DType),
+    /// An operand of a contraction that does not convert to the accumulator exactly.
+    #[error("an operand of a contraction is {operand}, which does not convert to {accumulator} exactly")]
+    ContractOperand {
+        /// Dtype of the operand.
+        operand: DType,
+        /// Dtype that is accumulated in.
+        accumulator: DType,
+    },
+    /// A contraction that reads what it accumulates into.
+    #[error("{0} is both the tile and an operand of a contraction")]
+    ContractAlias(Memory),
+    /// An index of a contraction over the other operand's side of the tile.
+    #[error("i{} does not belong to the operand of a contraction that is over it", .0.0)]
+    ContractSide(VarId),
+    /// A contraction whose blocks have no length.
+    #[error("a contraction has blocks of {0} steps, expected at least 1")]
+    BlockLength(i64),
     /// An access can leave its memory.
     #[error("{memory} is accessed outside its length {example}")]
     OutOfBounds {
@@ -329,11 +362,16 @@ impl Checker<'_> {
         }
     }
 
-    fn memory(&mut self, memory: Memory) -> Option<DType> {
-        let known = match memory {
+    /// The dtype of a memory, if there is such a one.
+    fn known_dtype(&self, memory: Memory) -> Option<DType> {
+        match memory {
             Memory::Param(p) => self.kernel.params.get(p as usize).map(|p| p.dtype),
             Memory::Scratch(s) => self.kernel.scratch.get(s as usize).map(|s| s.dtype),
-        };
+        }
+    }
+
+    fn memory(&mut self, memory: Memory) -> Option<DType> {
+        let known = self.known_dtype(memory);
         if known.is_none() {
             self.error(Rule::Missing(memory.to_string()));
         }
@@ -516,6 +554,7 @@ impl Checker<'_> {
                     }
                 }
             }
+            Stmt::Contract(c) => self.contract(c),
             Stmt::Barrier => {}
         }
     }

@@ -78,11 +78,15 @@ pub(super) fn collect(body: &[Stmt], memory: Memory, vars: &mut Vec<VarId>, cond
     let depth = vars.len();
     let mut scope: Rc<[VarId]> = vars[..].into();
     for s in body {
+        let whole: Rc<[VarId]> = match s.own_vars() {
+            [] => scope.clone(),
+            own => [&scope[..], own].concat().into(),
+        };
         out.extend(s.accesses().filter(|a| a.memory == memory).map(|a| Touch {
             index: a.index.clone(),
-            vars: scope.clone(),
+            vars: whole.clone(),
             writes: a.effect.writes(),
-            conditional: conditional || a.mask.is_some(),
+            conditional: conditional || a.is_conditional(),
         }));
         match s {
             Stmt::Clamp { var, .. } => {

@@ -103,6 +103,16 @@ fn unproven<'k>(kernel: &'k Kernel, body: &'k [Stmt], place: &mut Vec<u32>, coun
             // Walked below: what counts accesses is borrowed here.
             Stmt::Loop { var, body, .. } => inner.push((out.len(), *var, body, place.clone())),
             Stmt::Clamp { var, .. } => out.push(Node::Clamp(*var)),
+            // As loops around its accesses.
+            Stmt::Contract(c) => {
+                let mut own = Vec::new();
+                for a in s.accesses().filter(|a| a.ranges.is_empty()) {
+                    look(&mut own, a.memory, a.index, place);
+                }
+                if !own.is_empty() {
+                    out.extend(c.vars.iter().rev().fold(own, |inner, v| vec![Node::Loop(*v, inner)]));
+                }
+            }
             // What is under a condition is the program's to keep inside.
             _ => {}
         }
