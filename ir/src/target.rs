@@ -16,6 +16,9 @@ use crate::dtype::DType;
 /// limit (CUDA C++ Programming Guide, "Compute Capabilities", since 2.0).
 pub const MAX_BLOCK_THREADS: i64 = 1024;
 
+/// Threads of a warp of a GPU: a rule of the kernel language, because every CUDA device has so many (the same table).
+pub const WARP_THREADS: i64 = 32;
+
 /// Bytes of shared memory that a kernel can declare with a fixed size on every CUDA device (the same table); more must be
 /// asked of the driver.
 pub const STATIC_SHARED_BYTES: i64 = 48 << 10;

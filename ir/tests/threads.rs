@@ -113,3 +113,43 @@ kernel (p0: f32[256] read, p1: f32[256] write) {
     assert_eq!(found.errors, []);
     assert!(matches!(&found.unproven[..], [v] if matches!(v.rule, Rule::ThreadConflict { .. })));
 }
+
+#[test]
+fn threads_of_warps_are_those_of_the_block() {
+    // What a warp's thread writes, thread 32*w + t of the block reads without a barrier, and any other behind one.
+    let text = "\
+kernel (p0: f32[256] read, p1: f32[256] write) {
+  scratch r0: f32[128] shared
+  scratch r1: f32[1] thread
+  for i0 in 0..2 block {
+    for i1 in 0..4 warp {
+      for i2 in 0..32 thread {
+        %0: f32 = load p0[128*i0 + 32*i1 + i2]
+        store r0[32*i1 + i2], %0
+        store r1[0], %0
+      }
+      reduce max warp r1[0]
+    }
+    for i3 in 0..128 thread {
+      %1: f32 = load r0[i3]
+      accumulate add r1[0] with %1
+    }
+    barrier
+    for i4 in 0..4 warp {
+      %2: f32 = load r0[32*i4]
+      for i5 in 0..32 thread {
+        %3: f32 = load r0[127 - 32*i4 - i5]
+        %4: f32 = load r1[0]
+        %5: f32 = add %3, %4
+        %6: f32 = add %5, %2
+        store p1[128*i0 + 32*i4 + i5], %6
+      }
+    }
+  }
+}
+";
+    assert_eq!(report(text), Report::default());
+    let crossed = text.replace("load r0[i3]", "load r0[127 - i3]");
+    let rules: Vec<Rule> = report(&crossed).errors.into_iter().map(|v| v.rule).collect();
+    assert!(matches!(rules[..], [Rule::ThreadConflict { .. }]), "{rules:?}");
+}

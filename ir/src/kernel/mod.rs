@@ -29,10 +29,17 @@
 //!   Register and cache scratch that a thread loop writes is used in that loop only. What lies outside of thread loops is
 //!   executed by every thread of the block alike, so it writes nothing but register scratch (in a block without thread
 //!   loops, which is one thread, it may). The serial meaning is then the parallel one.
+//! - A `Warp` loop lies in the block loop as thread loops do, and thread loops may lie in it, each of exactly 32 iterations: that
+//!   of iteration `t` in warp `w` is thread `32*w + t` of the block. What is in a warp loop outside of thread loops is executed by
+//!   each thread of the warp alike and writes nothing; no barrier is there, and no extent depends on the warp. Threads of
+//!   one warp are not ordered either but by a barrier.
+//! - Scratch of scope `Thread` has a constant length and is accessed in thread loops, and as a whole by a `Collective`, which is
+//!   outside of them: that of a warp in a warp loop, that of a block outside.
 //! - Symbols are positional: a launch supplies their values, under which no memory has a negative length.
 //!
 //! Kernels are alpha-renamed and nameless inside, so equal ones compare equal and compile once.
 
+pub mod collective;
 pub mod contract;
 mod copy;
 pub mod interp;
@@ -40,6 +47,7 @@ mod print;
 pub mod verify;
 pub mod visit;
 
+pub use collective::{Collective, CollectiveKind, Group};
 pub use contract::{Contract, ContractOperand, Range};
 pub use copy::CopyNest;
 use smallvec::SmallVec;
@@ -97,6 +105,9 @@ pub enum Scope {
     Cache,
     /// Memory shared by the threads of a GPU block.
     Shared,
+    /// A thread's own: each thread of a GPU block has a copy of that length, which lives as long as the block, through
+    /// thread loops and barriers. Serially an array of `[threads, len]`, of which iteration `t` of a thread loop touches row `t`.
+    Thread,
 }
 
 /// Mutable memory private to one parallel iteration.
@@ -123,8 +134,10 @@ pub enum Bind {
     Parallel,
     /// One per GPU block; the outermost statement and the only one at its level.
     Block,
-    /// One per GPU thread of a block.
+    /// One per GPU thread of a block, or of the warp around.
     Thread,
+    /// One per warp of a GPU block: what is inside is executed by its 32 threads together.
+    Warp,
     /// As one copy of a block of memory, straight or transposed.
     Copy,
     /// As `Copy`, writing past the caches: for what is too large to be found there again.
@@ -133,13 +146,14 @@ pub enum Bind {
 
 impl Bind {
     /// Every binding.
-    pub const ALL: [Bind; 8] = [
+    pub const ALL: [Bind; 9] = [
         Bind::Serial,
         Bind::Unroll,
         Bind::Lanes,
         Bind::Parallel,
         Bind::Block,
         Bind::Thread,
+        Bind::Warp,
         Bind::Copy,
         Bind::Stream,
     ];
@@ -153,6 +167,7 @@ impl Bind {
             Bind::Parallel => "parallel",
             Bind::Block => "block",
             Bind::Thread => "thread",
+            Bind::Warp => "warp",
             Bind::Copy => "copy",
             Bind::Stream => "stream",
         }
@@ -240,6 +255,8 @@ pub enum Stmt {
     },
     /// `dst[m, n] += sum over k of left[m, k] * right[k, n]`; see [`contract`] for what that means exactly.
     Contract(Box<Contract>),
+    /// Combines an element of each thread of a warp or a block; see [`collective`] for what that means exactly.
+    Collective(Box<Collective>),
     /// Waits for all threads of a GPU block.
     Barrier,
 }

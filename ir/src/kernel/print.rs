@@ -17,7 +17,7 @@
 use std::fmt;
 
 use crate::index::{IndexExpr, IndexNode, SymId};
-use crate::kernel::{Access, Contract, Kernel, Memory, Op, Scope, Stmt, ValueId};
+use crate::kernel::{Access, CollectiveKind, Contract, Group, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
 impl Access {
     /// Every mode.
@@ -35,7 +35,7 @@ impl Access {
 
 impl Scope {
     /// Every scope.
-    pub const ALL: [Scope; 3] = [Scope::Register, Scope::Cache, Scope::Shared];
+    pub const ALL: [Scope; 4] = [Scope::Register, Scope::Cache, Scope::Shared, Scope::Thread];
 
     /// The spelling in text forms.
     pub const fn name(self) -> &'static str {
@@ -43,6 +43,7 @@ impl Scope {
             Scope::Register => "register",
             Scope::Cache => "cache",
             Scope::Shared => "shared",
+            Scope::Thread => "thread",
         }
     }
 }
@@ -191,6 +192,18 @@ impl Kernel {
                 Stmt::Contract(c) => {
                     self.write_contract(f, c)?;
                     f.write_str("\n")?;
+                }
+                Stmt::Collective(c) => {
+                    match c.kind {
+                        CollectiveKind::Reduce(monoid) => write!(f, "reduce {}", monoid.name())?,
+                        CollectiveKind::Scan(monoid) => write!(f, "scan {}", monoid.name())?,
+                        CollectiveKind::Broadcast(from) => write!(f, "broadcast {from}")?,
+                    }
+                    match c.group {
+                        Group::Warp => f.write_str(" warp ")?,
+                        Group::Block(threads) => write!(f, " block {threads} ")?,
+                    }
+                    writeln!(f, "{}[{}]", c.memory, Positional(&c.index))?;
                 }
                 Stmt::Barrier => f.write_str("barrier\n")?,
             }

@@ -140,6 +140,7 @@ impl Stmt {
             | Stmt::Clamp { .. }
             | Stmt::Accumulate { .. }
             | Stmt::Contract(_)
+            | Stmt::Collective(_)
             | Stmt::Barrier => None,
         }
     }
@@ -154,6 +155,7 @@ impl Stmt {
             | Stmt::Clamp { .. }
             | Stmt::Accumulate { .. }
             | Stmt::Contract(_)
+            | Stmt::Collective(_)
             | Stmt::Barrier => None,
         }
     }
@@ -164,7 +166,12 @@ impl Stmt {
         match self {
             Stmt::Loop { var, .. } | Stmt::Clamp { var, .. } => slice::from_ref(var),
             Stmt::Contract(c) => &c.vars,
-            Stmt::Let { .. } | Stmt::Store { .. } | Stmt::If { .. } | Stmt::Accumulate { .. } | Stmt::Barrier => &[],
+            Stmt::Let { .. }
+            | Stmt::Store { .. }
+            | Stmt::If { .. }
+            | Stmt::Accumulate { .. }
+            | Stmt::Collective(_)
+            | Stmt::Barrier => &[],
         }
     }
 
@@ -173,9 +180,12 @@ impl Stmt {
         match self {
             Stmt::Loop { var, .. } | Stmt::Clamp { var, .. } => slice::from_mut(var),
             Stmt::Contract(c) => &mut c.vars,
-            Stmt::Let { .. } | Stmt::Store { .. } | Stmt::If { .. } | Stmt::Accumulate { .. } | Stmt::Barrier => {
-                &mut []
-            }
+            Stmt::Let { .. }
+            | Stmt::Store { .. }
+            | Stmt::If { .. }
+            | Stmt::Accumulate { .. }
+            | Stmt::Collective(_)
+            | Stmt::Barrier => &mut [],
         }
     }
 
@@ -190,6 +200,7 @@ impl Stmt {
             | Stmt::If { .. }
             | Stmt::Clamp { .. }
             | Stmt::Accumulate { .. }
+            | Stmt::Collective(_)
             | Stmt::Barrier => &[],
         }
     }
@@ -202,7 +213,7 @@ impl Stmt {
             Stmt::If { cond, .. } => (slice::from_ref(cond), &[]),
             Stmt::Clamp { value, .. } => (slice::from_ref(value), &[]),
             Stmt::Accumulate { values, .. } => (values, &[]),
-            Stmt::Loop { .. } | Stmt::Contract(_) | Stmt::Barrier => (&[], &[]),
+            Stmt::Loop { .. } | Stmt::Contract(_) | Stmt::Collective(_) | Stmt::Barrier => (&[], &[]),
         };
         first.iter().chain(second).copied()
     }
@@ -215,7 +226,7 @@ impl Stmt {
             Stmt::If { cond, .. } => (slice::from_mut(cond), &mut []),
             Stmt::Clamp { value, .. } => (slice::from_mut(value), &mut []),
             Stmt::Accumulate { values, .. } => (values, &mut []),
-            Stmt::Loop { .. } | Stmt::Contract(_) | Stmt::Barrier => (&mut [], &mut []),
+            Stmt::Loop { .. } | Stmt::Contract(_) | Stmt::Collective(_) | Stmt::Barrier => (&mut [], &mut []),
         };
         first.iter_mut().chain(second)
     }
@@ -242,6 +253,13 @@ impl Stmt {
                 effect: Effect::Accumulate,
             })),
             Stmt::Contract(c) => found.extend(c.accesses()),
+            Stmt::Collective(c) => found.push(MemoryAccess {
+                memory: c.memory,
+                index: &c.index,
+                mask: None,
+                ranges: &[],
+                effect: Effect::Accumulate,
+            }),
             Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => {}
         }
         found.into_iter()
@@ -263,6 +281,11 @@ impl Stmt {
                 effect: Effect::Accumulate,
             })),
             Stmt::Contract(c) => found.extend(c.accesses_mut()),
+            Stmt::Collective(c) => found.push(MemoryAccessMut {
+                memory: &mut c.memory,
+                index: &mut c.index,
+                effect: Effect::Accumulate,
+            }),
             Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => {}
         }
         found.into_iter()
@@ -277,6 +300,7 @@ impl Stmt {
             Stmt::Store { index, .. } => found.push(index),
             Stmt::Accumulate { state, .. } => found.extend(state.iter().map(|(_, index)| index)),
             Stmt::Contract(c) => found.extend(c.indices()),
+            Stmt::Collective(c) => found.push(&c.index),
             Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => {}
         }
         found.into_iter()
@@ -290,6 +314,7 @@ impl Stmt {
             Stmt::Store { index, .. } => found.push(index),
             Stmt::Accumulate { state, .. } => found.extend(state.iter_mut().map(|(_, index)| index)),
             Stmt::Contract(c) => found.extend(c.indices_mut()),
+            Stmt::Collective(c) => found.push(&mut c.index),
             Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => {}
         }
         found.into_iter()
@@ -304,6 +329,7 @@ impl Stmt {
             | Stmt::Clamp { .. }
             | Stmt::Accumulate { .. }
             | Stmt::Contract(_)
+            | Stmt::Collective(_)
             | Stmt::Barrier => &[],
         }
     }
@@ -317,6 +343,7 @@ impl Stmt {
             | Stmt::Clamp { .. }
             | Stmt::Accumulate { .. }
             | Stmt::Contract(_)
+            | Stmt::Collective(_)
             | Stmt::Barrier => None,
         }
     }

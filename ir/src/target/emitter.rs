@@ -82,6 +82,8 @@ pub struct Emitter {
     conversions: Vec<Support>,
     /// What it has for contractions.
     matrices: Vec<MatrixTile>,
+    /// Whether it has blocks and their threads.
+    pub has_blocks: bool,
 }
 
 impl Emitter {
@@ -116,12 +118,19 @@ impl Emitter {
             maps,
             conversions,
             matrices: Vec::new(),
+            has_blocks: false,
         }
     }
 
     /// The emitter, which also has these matrix instructions; one that is not given any has none.
     pub fn with_matrices(mut self, tiles: impl IntoIterator<Item = MatrixTile>) -> Emitter {
         self.matrices.extend(tiles);
+        self
+    }
+
+    /// The emitter, which also has blocks of threads, as GPUs do.
+    pub fn with_blocks(mut self) -> Emitter {
+        self.has_blocks = true;
         self
     }
 

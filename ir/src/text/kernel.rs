@@ -19,9 +19,11 @@ use crate::graph::Monoid;
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::kernel::verify::Place;
 use crate::kernel::{
-    Access, Bind, Contract, ContractOperand, Kernel, Memory, Op, Param, Range, Scope, Scratch, Stmt, ValueId,
+    Access, Bind, Collective, CollectiveKind, Contract, ContractOperand, Group, Kernel, Memory, Op, Param, Range,
+    Scope, Scratch, Stmt, ValueId,
 };
 use crate::scalar::ScalarOp;
+use crate::target::MAX_BLOCK_THREADS;
 
 /// How deep loops and conditions nest.
 const MAX_BLOCKS: u32 = 128;
@@ -37,6 +39,9 @@ const WORDS: &[&str] = &[
     "clamp",
     "accumulate",
     "contract",
+    "reduce",
+    "scan",
+    "broadcast",
     "barrier",
     "scratch",
     "unused",
@@ -412,7 +417,7 @@ impl KernelParser<'_, '_> {
             let op = self.operation(dtype)?;
             return Ok(Some(Stmt::Let { value, op }));
         }
-        let words = &WORDS[..9];
+        let words = &WORDS[..12];
         let which = self.one_of("statement", &words.iter().map(|w| (*w, *w)).collect::<Vec<_>>())?;
         Ok(Some(match which {
             "for" => {
@@ -444,10 +449,7 @@ impl KernelParser<'_, '_> {
                 Stmt::Clamp { var, value }
             }
             "accumulate" => {
-                let Some(monoid) = Monoid::from_name(self.c.source(self.c.token())) else {
-                    return Err(self.c.unexpected("accumulate", "a monoid like `add`"));
-                };
-                self.c.bump();
+                let monoid = self.monoid("accumulate")?;
                 let mut state = SmallVec::new();
                 loop {
                     state.push(self.element()?);
@@ -460,6 +462,15 @@ impl KernelParser<'_, '_> {
                 Stmt::Accumulate { monoid, state, values }
             }
             "contract" => Stmt::Contract(Box::new(self.contract()?)),
+            "reduce" => self.collective(|p| Ok(CollectiveKind::Reduce(p.monoid("reduce")?)))?,
+            "scan" => self.collective(|p| Ok(CollectiveKind::Scan(p.monoid("scan")?)))?,
+            "broadcast" => self.collective(|p| {
+                Ok(CollectiveKind::Broadcast(p.c.integer(
+                    "thread",
+                    0,
+                    MAX_BLOCK_THREADS,
+                )?))
+            })?,
             "barrier" => Stmt::Barrier,
             "scratch" => {
                 let (token, number) = self.number("r", "scratch")?;
@@ -479,6 +490,30 @@ impl KernelParser<'_, '_> {
                 return Ok(None);
             }
         }))
+    }
+
+    fn monoid(&mut self, context: &str) -> Parsed<Monoid> {
+        let Some(monoid) = Monoid::from_name(self.c.source(self.c.token())) else {
+            return Err(self.c.unexpected(context, "a monoid like `add`"));
+        };
+        self.c.bump();
+        Ok(monoid)
+    }
+
+    /// A collective: what it does, by `warp` or `block 128`, and on which element.
+    fn collective(&mut self, kind: impl FnOnce(&mut Self) -> Parsed<CollectiveKind>) -> Parsed<Stmt> {
+        let kind = kind(self)?;
+        let group = match self.one_of("collective", &[("warp", true), ("block", false)])? {
+            true => Group::Warp,
+            false => Group::Block(self.c.integer("threads", 1, MAX_BLOCK_THREADS)?),
+        };
+        let (memory, index) = self.element()?;
+        Ok(Stmt::Collective(Box::new(Collective {
+            kind,
+            group,
+            memory,
+            index,
+        })))
     }
 
     /// Behind `contract`.

@@ -167,15 +167,16 @@
 //! param     = "p"NUMBER ":" DTYPE "[" extent "]" ( "read" | "write" | "readwrite" ) ;
 //! size      = "s"NUMBER "in" INTEGER "..=" INTEGER ;
 //! block     = "{" { entry } "}" ;
-//! entry     = "scratch" "r"NUMBER ":" DTYPE "[" extent "]" ( "register" | "cache" | "shared" )
+//! entry     = "scratch" "r"NUMBER ":" DTYPE "[" extent "]" ( "register" | "cache" | "shared" | "thread" )
 //!           | "unused" ( VALUE ":" DTYPE | variable )
 //!           | VALUE ":" DTYPE "=" scalar
 //!           | "store" element "," VALUE [ "if" VALUE ]                    (* the mask *)
-//!           | "for" variable ( "serial" | "unroll" | "lanes" | "parallel" | "block" | "thread" | "copy" | "stream" ) block
+//!           | "for" variable ( "serial" | "unroll" | "lanes" | "parallel" | "block" | "warp" | "thread" | "copy" | "stream" ) block
 //!           | "if" VALUE block
 //!           | "clamp" variable "=" VALUE
 //!           | "accumulate" MONOID element { "," element } "with" VALUE { "," VALUE }
 //!           | "contract" variable "," variable "over" variable "by" INTEGER element "with" operand "," operand
+//!           | ( ( "reduce" | "scan" ) MONOID | "broadcast" INTEGER ) ( "warp" | "block" INTEGER ) element
 //!           | "barrier" ;
 //! operand   = element [ "if" condition { "and" condition } ] ;
 //! condition = extent "in" "0" ".." extent ;

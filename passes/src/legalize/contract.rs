@@ -19,7 +19,10 @@ const CONDITION: u64 = 8;
 
 /// Whether the rows and columns of the tile are copied out.
 fn in_registers(kernel: &Kernel, dst: Memory) -> bool {
-    matches!(dst, Memory::Scratch(s) if kernel.scratch[s as usize].scope == Scope::Register)
+    match dst {
+        Memory::Scratch(s) => matches!(kernel.scratch[s as usize].scope, Scope::Register | Scope::Thread),
+        Memory::Param(_) => false,
+    }
 }
 
 /// Statements that a contraction becomes once its tile is copied out, at most.

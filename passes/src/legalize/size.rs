@@ -11,6 +11,7 @@ use tlc_ir::{DType, Scalar, ScalarOp};
 
 use super::contract::contract_statements;
 use super::rewrite;
+use super::serial::collective_statements;
 
 /// Statements of an update of an accumulator: it is loaded, combined and stored. That of an argmax or argmin compares as well.
 const ACCUMULATE: u32 = 20;
@@ -79,6 +80,7 @@ pub fn legal_block(kernel: &Kernel, body: &[Stmt]) -> u64 {
         Stmt::If { body, .. } => legal_block(kernel, body) + 1,
         Stmt::Contract(c) => contract_statements(kernel, c),
         Stmt::Store { .. } | Stmt::Clamp { .. } | Stmt::Barrier => 1,
+        Stmt::Collective(c) => collective_statements(c),
     };
     body.iter().fold(0, |n, s| n.saturating_add(of(s)))
 }

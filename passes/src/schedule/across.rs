@@ -92,6 +92,7 @@ fn check(
             | Stmt::If { .. }
             | Stmt::Clamp { .. }
             | Stmt::Contract(_)
+            | Stmt::Collective(_)
             | Stmt::Barrier => {
                 return Err(Refusal::Recurrence(var));
             }

@@ -146,7 +146,7 @@ impl Scheduler<'_> {
                     }
                 }
                 Stmt::Clamp { .. } => return Err(ScalarReason::DataIndex),
-                Stmt::If { .. } | Stmt::Loop { .. } | Stmt::Contract(_) | Stmt::Barrier => {
+                Stmt::If { .. } | Stmt::Loop { .. } | Stmt::Contract(_) | Stmt::Collective(_) | Stmt::Barrier => {
                     return Err(ScalarReason::Recurrence);
                 }
             }

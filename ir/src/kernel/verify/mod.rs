@@ -8,6 +8,7 @@
 //!   unproven, which is not an error.
 //! - [`refute`] looks for errors alone, at the ends of loops, which is what every compilation can afford.
 
+mod collective;
 mod contract;
 mod prove;
 mod races;
@@ -107,7 +108,7 @@ pub enum Rule {
     #[error("a barrier is in a thread loop or outside of the block loop; expected it between thread loops")]
     BarrierPosition,
     /// A store that every thread of a block executes.
-    #[error("{0} is written outside of the thread loops, where only registers may be")]
+    #[error("{0} is written outside of the thread loops, where only registers may be, and in warp loops nothing")]
     UniformWrite(Memory),
     /// Memory of one thread that is used outside of the thread loop that writes it.
     #[error("r{0} is each thread's own, but is used outside of the thread loop that writes it")]
@@ -174,6 +175,44 @@ pub enum Rule {
     /// A constant divisor that is not positive.
     #[error("a divisor is not positive")]
     Divisor,
+    /// A warp loop that is not directly in the block loop.
+    #[error("warp loop i{} is not directly in the block loop: it is outside, in a warp or thread loop, or under a condition", .0.0)]
+    WarpPosition(VarId),
+    /// A thread loop in a warp that is not one iteration a thread.
+    #[error("thread loop i{} in a warp does not have exactly 32 iterations", .0.0)]
+    WarpThreads(VarId),
+    /// An extent in a warp loop that depends on the warp.
+    #[error("the extent of i{} in a warp loop depends on the warp", .0.0)]
+    WarpExtent(VarId),
+    /// A clamped variable of a warp, which may differ among warps.
+    #[error("i{} is clamped in a warp loop outside of thread loops", .0.0)]
+    WarpClamp(VarId),
+    /// Scratch of scope `Thread` whose length is not constant.
+    #[error("r{0}, of which each thread has a copy, has no constant length")]
+    ThreadLength(u32),
+    /// Scratch of scope `Thread` that is used where no thread is known.
+    #[error("r{0}, of which each thread has a copy, is used outside of the thread loops")]
+    ThreadCopy(u32),
+    /// A collective in a thread loop, or outside of the group that it is of.
+    #[error("a collective is not directly in the {} loop that it is of", if *.warp { "warp" } else { "block" })]
+    CollectivePosition {
+        /// Whether it is of a warp.
+        warp: bool,
+    },
+    /// A collective on something other than scratch of scope `Thread`.
+    #[error("a collective is on {0}, expected scratch of which each thread has a copy")]
+    CollectiveMemory(Memory),
+    /// A collective of no threads, of more than a block has, or from one that does not take part.
+    #[error("a collective is of {threads} threads from thread {from}, expected 1 to 1024 threads and one of them")]
+    CollectiveThreads {
+        /// Threads of the group.
+        threads: i64,
+        /// Whose element is broadcast, or the first thread.
+        from: i64,
+    },
+    /// A collective with a monoid of two states.
+    #[error("a collective combines by {0}, which has two states")]
+    CollectiveMonoid(&'static str),
     /// A contraction inside a lanes loop.
     #[error("a contraction is in lanes loop i{}", .0.0)]
     ContractInLanes(VarId),
@@ -181,7 +220,7 @@ pub enum Rule {
     #[error("i{} goes along a side of a tile, whose length is not a positive constant", .0.0)]
     TileExtent(VarId),
     /// A contraction into something other than a thread's own scratch.
-    #[error("a contraction is accumulated into {0}, expected register or cache scratch")]
+    #[error("a contraction is accumulated into {0}, expected register, cache or thread scratch")]
     TileMemory(Memory),
     /// The tile of a contraction is not a matrix of different elements.
     #[error("the tile in {0} is not a strided matrix of different elements")]
@@ -265,8 +304,10 @@ pub fn structure(kernel: &Kernel) -> Vec<Violation> {
     }
     for (i, s) in kernel.scratch.iter().enumerate() {
         c.length(&s.len);
-        if s.scope == Scope::Register && s.len.as_const().is_none() {
-            c.error(Rule::RegisterLength(i as u32));
+        match s.scope {
+            Scope::Register if s.len.as_const().is_none() => c.error(Rule::RegisterLength(i as u32)),
+            Scope::Thread if s.len.as_const().is_none() => c.error(Rule::ThreadLength(i as u32)),
+            Scope::Register | Scope::Cache | Scope::Shared | Scope::Thread => {}
         }
     }
     c.block(&kernel.body);
@@ -555,6 +596,7 @@ impl Checker<'_> {
                 }
             }
             Stmt::Contract(c) => self.contract(c),
+            Stmt::Collective(c) => self.collective(c),
             Stmt::Barrier => {}
         }
     }

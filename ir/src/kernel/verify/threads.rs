@@ -1,10 +1,10 @@
-//! GPU kernels: where block loops, thread loops and barriers stand, and races between the threads of a block.
+//! GPU kernels: where block, warp and thread loops, collectives and barriers stand, and races between the threads of a block.
 //!
 //! Two accesses of different threads race if they touch one element of memory that the threads share, one of them writes,
 //! and no barrier lies between. So every two thread loops that one execution can reach without passing a barrier (and each
 //! loop with itself) must keep to the same assignment of elements to threads. What every thread executes alike counts as an
 //! access by all of them. Such an assignment is proven as for parallel iterations, or by enumeration; an example that refutes
-//! it uses only accesses that certainly happen.
+//! it uses only accesses that certainly happen. Thread loops of a warp are looked at as loops over the threads of all warps.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -13,9 +13,9 @@ use crate::index::{IndexExpr, VarId};
 use crate::kernel::verify::prove::{NODES, search};
 use crate::kernel::verify::races::{Touch, collect, is_clamped, parts, separate};
 use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
-use crate::kernel::visit::{Effect, walk};
-use crate::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
-use crate::target::MAX_BLOCK_THREADS;
+use crate::kernel::visit::{Effect, walk, walk_mut};
+use crate::kernel::{Access, Bind, Collective, Group, Kernel, Memory, Scope, Stmt, ValueId};
+use crate::target::{MAX_BLOCK_THREADS, WARP_THREADS};
 
 /// Pairs of thread loops that are compared at most; further ones are unproven.
 const MAX_PAIRS: usize = 1024;
@@ -46,8 +46,10 @@ pub(super) fn positions(kernel: &Kernel, errors: &mut Vec<Violation>) {
         writers,
         place: Place::default(),
         block: false,
+        warp: None,
         thread: None,
         condition: false,
+        lanes: false,
         threads: kernel.statements().any(|s| thread_of(s).is_some()),
     };
     walk.statements(&kernel.body);
@@ -58,7 +60,7 @@ fn private_writers(body: &[Stmt], thread: Option<VarId>, kernel: &Kernel, out: &
     for s in body {
         for a in s.accesses().filter(|a| a.effect.writes()) {
             if let (Memory::Scratch(i), Some(_)) = (a.memory, thread)
-                && kernel.scratch[i as usize].scope != Scope::Shared
+                && matches!(kernel.scratch[i as usize].scope, Scope::Register | Scope::Cache)
             {
                 out[i as usize] = out[i as usize].or(thread);
             }
@@ -85,8 +87,10 @@ struct Positions<'k, 'e> {
     writers: Vec<Option<VarId>>,
     place: Place,
     block: bool,
+    warp: Option<VarId>,
     thread: Option<VarId>,
     condition: bool,
+    lanes: bool,
     /// A block without thread loops is one thread.
     threads: bool,
 }
@@ -100,9 +104,17 @@ impl Positions<'_, '_> {
     fn statements(&mut self, body: &[Stmt]) {
         for (i, s) in body.iter().enumerate() {
             self.place.0.push(i as u32);
-            s.accesses().for_each(|a| self.access(a.memory, a.effect.writes()));
             match s {
-                Stmt::Barrier if !self.block || self.thread.is_some() => self.error(Rule::BarrierPosition),
+                // What it accesses are the copies of all threads.
+                Stmt::Collective(c) => self.collective(c),
+                _ => s.accesses().for_each(|a| self.access(a.memory, a.effect.writes())),
+            }
+            let in_warp = self.warp.is_some() && self.thread.is_none();
+            match s {
+                Stmt::Barrier if !self.block || self.thread.is_some() || self.warp.is_some() => {
+                    self.error(Rule::BarrierPosition);
+                }
+                Stmt::Clamp { var, .. } if in_warp => self.error(Rule::WarpClamp(*var)),
                 Stmt::If { body, .. } => {
                     let outer = std::mem::replace(&mut self.condition, true);
                     self.statements(body);
@@ -116,7 +128,14 @@ impl Positions<'_, '_> {
     }
 
     fn repeat(&mut self, var: VarId, bind: Bind, body: &[Stmt]) {
-        let outer = (self.block, self.thread);
+        let outer = (self.block, self.warp, self.thread, self.lanes);
+        let extent = &self.kernel.extents[var.0 as usize];
+        if let Some(warp) = self.warp
+            && self.thread.is_none()
+            && extent.uses(warp)
+        {
+            self.error(Rule::WarpExtent(var));
+        }
         match bind {
             Bind::Block => {
                 if self.place.0.len() > 1 || self.kernel.body.len() > 1 {
@@ -128,19 +147,46 @@ impl Positions<'_, '_> {
                 if !self.block || self.thread.is_some() || self.condition {
                     self.error(Rule::ThreadPosition(var));
                 }
-                let threads = self.kernel.extents[var.0 as usize].interval(self.kernel).hi;
+                let threads = extent.interval(self.kernel).hi;
+                if self.warp.is_some() && !extent.is(WARP_THREADS) {
+                    self.error(Rule::WarpThreads(var));
+                }
                 if threads > MAX_BLOCK_THREADS {
                     self.error(Rule::ThreadCount { var, threads });
                 }
                 self.thread = Some(var);
             }
-            _ => {}
+            Bind::Warp => {
+                if !self.block || self.warp.is_some() || self.thread.is_some() || self.condition {
+                    self.error(Rule::WarpPosition(var));
+                }
+                let threads = extent.interval(self.kernel).hi.saturating_mul(WARP_THREADS);
+                if threads > MAX_BLOCK_THREADS {
+                    self.error(Rule::ThreadCount { var, threads });
+                }
+                self.warp = Some(var);
+            }
+            Bind::Lanes => self.lanes = true,
+            Bind::Serial | Bind::Unroll | Bind::Parallel | Bind::Copy | Bind::Stream => {}
         }
         self.statements(body);
-        (self.block, self.thread) = outer;
+        (self.block, self.warp, self.thread, self.lanes) = outer;
+    }
+
+    fn collective(&mut self, c: &Collective) {
+        let warp = matches!(c.group, Group::Warp);
+        if !self.block || self.thread.is_some() || self.lanes || self.warp.is_some() != warp {
+            self.error(Rule::CollectivePosition { warp });
+        }
     }
 
     fn access(&mut self, memory: Memory, writes: bool) {
+        if let Memory::Scratch(i) = memory
+            && self.kernel.scratch[i as usize].scope == Scope::Thread
+            && self.thread.is_none()
+        {
+            self.error(Rule::ThreadCopy(i));
+        }
         if !self.block {
             return;
         }
@@ -149,7 +195,8 @@ impl Positions<'_, '_> {
             Memory::Scratch(i) => Some(i as usize).filter(|&i| i < self.kernel.scratch.len()),
         };
         let scope = scratch.map(|i| self.kernel.scratch[i].scope);
-        if writes && self.threads && self.thread.is_none() && scope != Some(Scope::Register) {
+        let alike = self.thread.is_none() && scope != Some(Scope::Thread);
+        if writes && alike && self.threads && (scope != Some(Scope::Register) || self.warp.is_some()) {
             self.error(Rule::UniformWrite(memory));
         }
         if let Some(i) = scratch
@@ -300,6 +347,9 @@ fn shared(kernel: &Kernel, memory: Memory) -> bool {
 
 /// Checks that the threads of a block write apart, or with barriers between.
 pub(super) fn races(kernel: &Kernel, report: &mut Report) {
+    if kernel.statements().any(|s| is_warp_loop(s)) {
+        return races(&flattened(kernel), report);
+    }
     let Some((block, body)) = block_loop(kernel) else {
         return;
     };
@@ -343,6 +393,72 @@ pub(super) fn races(kernel: &Kernel, report: &mut Report) {
             (Some(v), _) => report.errors.push(v),
             (None, Some(at)) => report.unproven.push(violation(at, Example::default())),
             (None, None) => {}
+        }
+    }
+}
+
+fn is_warp_loop(s: &Stmt) -> bool {
+    matches!(s, Stmt::Loop { bind: Bind::Warp, .. })
+}
+
+/// The kernel with thread loops over the threads of all warps, for its accesses alone: the loop over warps is a block, and each
+/// statement of it stands where it stood.
+fn flattened(kernel: &Kernel) -> Kernel {
+    let mut flat = kernel.clone();
+    let mut body = std::mem::take(&mut flat.body);
+    flatten(&mut flat, &mut body, None);
+    flat.body = body;
+    flat
+}
+
+fn flatten(kernel: &mut Kernel, body: &mut [Stmt], warp: Option<VarId>) {
+    for s in body {
+        match (s, warp) {
+            (s @ Stmt::Loop { bind: Bind::Thread, .. }, Some(warp)) => {
+                let Stmt::Loop { var, body, .. } = s else { continue };
+                let threads = kernel.extents[warp.0 as usize].clone() * IndexExpr::Const(WARP_THREADS);
+                let whole = IndexExpr::from(kernel.new_var(threads));
+                let size = IndexExpr::Const(WARP_THREADS);
+                let (w, t) = (IndexExpr::floor_div(&whole, &size), IndexExpr::modulo(&whole, &size));
+                let thread = *var;
+                let put = |v: VarId| match v {
+                    _ if v == warp => Some(w.clone()),
+                    _ if v == thread => Some(t.clone()),
+                    _ => None,
+                };
+                for v in walk(body).flat_map(|s| s.defined_vars()).copied().collect::<Vec<_>>() {
+                    let extent = &mut kernel.extents[v.0 as usize];
+                    *extent = extent.replace_vars(&mut |v| put(v));
+                }
+                walk_mut(body, &mut |s| {
+                    s.indices_mut().for_each(|e| *e = e.replace_vars(&mut |v| put(v)));
+                });
+                if let Some(v) = whole.as_var() {
+                    *var = v;
+                }
+            }
+            (s @ Stmt::Loop { bind: Bind::Warp, .. }, None) => {
+                let Stmt::Loop { var, mut body, .. } = std::mem::replace(s, Stmt::Barrier) else {
+                    continue;
+                };
+                flatten(kernel, &mut body, Some(var));
+                let cond = ValueId(0);
+                *s = Stmt::If { cond, body };
+            }
+            (s, Some(warp)) if s.body().is_empty() && s.accesses().any(|a| shared(kernel, a.memory)) => {
+                // Each thread of each warp executes it alike.
+                let var = kernel.new_var(kernel.extents[warp.0 as usize].clone());
+                s.indices_mut()
+                    .for_each(|e| *e = e.replace_vars(&mut |v| (v == warp).then(|| var.into())));
+                let body = vec![std::mem::replace(s, Stmt::Barrier)];
+                let bind = Bind::Serial;
+                *s = Stmt::Loop { var, bind, body };
+            }
+            (s, warp) => {
+                if let Some(body) = s.body_mut() {
+                    flatten(kernel, body, warp);
+                }
+            }
         }
     }
 }
