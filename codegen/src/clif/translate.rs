@@ -259,6 +259,8 @@ impl<'k> Translator<'k, '_> {
                 }
                 Stmt::Contract(_) => return unsupported("contractions that are not legalized"),
                 Stmt::Collective(_) => return unsupported("collectives"),
+                Stmt::Each { .. } => return unsupported("fragments"),
+                Stmt::CopyAsync(_) | Stmt::Wait(_) => return unsupported("copies beside the threads"),
                 Stmt::Barrier => return unsupported("barriers"),
             }
         }

@@ -23,7 +23,7 @@ pub(super) fn memory_name(kernel: &Kernel, memory: Memory) -> String {
         Memory::Scratch(i) => match kernel.scratch.get(i as usize).map(|s| s.scope) {
             Some(Scope::Shared) => format!("shared{i}"),
             Some(Scope::Cache | Scope::Thread) => format!("a{i}"),
-            Some(Scope::Register) | None => format!("r{i}"),
+            Some(Scope::Register | Scope::WarpFragment | Scope::BlockFragment) | None => format!("r{i}"),
         },
     }
 }
@@ -251,6 +251,8 @@ impl<'k> Writer<'k> {
             Stmt::Accumulate { .. } => Err(CudaError::NotLegal("accumulate".into())),
             Stmt::Contract(_) => Err(CudaError::NotLegal("contract".into())),
             Stmt::Collective(_) => Err(CudaError::Unsupported("a collective".into())),
+            Stmt::Each { .. } => Err(CudaError::Unsupported("a fragment".into())),
+            Stmt::CopyAsync(_) | Stmt::Wait(_) => Err(CudaError::Unsupported("a copy beside the threads".into())),
             Stmt::Barrier if self.in_thread => Err(CudaError::Misplaced {
                 bind: Bind::Thread,
                 place: "around a barrier",

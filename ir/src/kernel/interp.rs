@@ -10,9 +10,11 @@
 //! - Scalars compute exactly as [`ScalarOp::eval`] says, so operations without a polynomial form agree bitwise with
 //!   generated code.
 
+mod asynchronous;
 mod collective;
 mod contract;
 
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};
@@ -80,6 +82,14 @@ pub enum KernelError {
     /// A load of an element that nothing defined.
     #[error("{memory:?}[{index}] is read before it is written")]
     Undefined {
+        /// The memory.
+        memory: Memory,
+        /// The element.
+        index: i64,
+    },
+    /// An access to an element that a copy is under way to.
+    #[error("{memory}[{index}] is accessed while a copy to it is under way")]
+    Pending {
         /// The memory.
         memory: Memory,
         /// The element.
@@ -195,9 +205,14 @@ pub fn interpret_on(kernel: &Kernel, buffers: &mut dyn Buffers, symbols: &[i64])
             .len
             .eval_symbols(symbols)
             .ok_or_else(|| KernelError::Index(s.len.clone()))?;
+        // As many elements as all copies have together.
+        let most: usize = match s.scope {
+            Scope::Register | Scope::Cache | Scope::Shared | Scope::BlockFragment => 1 << 32,
+            Scope::Thread | Scope::WarpFragment => 1 << 22,
+        };
         let len = usize::try_from(len)
             .ok()
-            .filter(|&n| n < 1 << 32)
+            .filter(|&n| n < most)
             .ok_or(KernelError::Scratch(i))?;
         lengths.push(len);
         scratch.push(vec![None; len]);
@@ -215,6 +230,7 @@ pub fn interpret_on(kernel: &Kernel, buffers: &mut dyn Buffers, symbols: &[i64])
         iteration: 0,
         warp: None,
         thread: 0,
+        pending: FxHashMap::default(),
     }
     .block(&kernel.body)
 }
@@ -244,6 +260,8 @@ struct Machine<'a> {
     warp: Option<i64>,
     /// The thread of the block that runs.
     thread: usize,
+    /// Elements of scratch that copies are under way to, with the group.
+    pending: FxHashMap<(u32, usize), u32>,
 }
 
 fn of_lane<T: Copy>(all: &[T], lane: usize) -> Option<T> {
@@ -314,6 +332,9 @@ impl Machine<'_> {
             }
             Stmt::Contract(c) => self.contract(c)?,
             Stmt::Collective(c) => self.collective(c)?,
+            Stmt::Each { vars, body, .. } => self.each(*vars, body)?,
+            Stmt::CopyAsync(c) => self.copy_async(c)?,
+            Stmt::Wait(group) => self.pending.retain(|_, g| g != group),
             Stmt::Barrier => {}
         }
         Ok(())
@@ -345,6 +366,7 @@ impl Machine<'_> {
                 Bind::Parallel | Bind::Block => {
                     self.iteration = u32::try_from(i).map_err(|_| KernelError::Extent(var))?;
                     self.scratch.iter_mut().for_each(|s| s.fill(None));
+                    self.pending.clear();
                 }
                 Bind::Warp => self.warp = Some(i),
                 Bind::Thread => {
@@ -388,10 +410,29 @@ impl Machine<'_> {
         };
         let at = usize::try_from(index).ok().filter(|&i| i < len);
         let at = at.ok_or(KernelError::OutOfBounds { memory, index, len })?;
-        Ok(match memory {
-            Memory::Scratch(s) if self.kernel.scratch[s as usize].scope == Scope::Thread => self.thread * len + at,
-            _ => at,
+        let Memory::Scratch(s) = memory else { return Ok(at) };
+        if self.pending.contains_key(&(s, at)) {
+            return Err(KernelError::Pending { memory, index });
+        }
+        Ok(match self.kernel.scratch[s as usize].scope {
+            Scope::Thread => self.thread * len + at,
+            Scope::WarpFragment => usize::try_from(self.warp.unwrap_or(0)).unwrap_or(0) * len + at,
+            Scope::Register | Scope::Cache | Scope::Shared | Scope::BlockFragment => at,
         })
+    }
+
+    /// Each element of a fragment, row by row.
+    fn each(&mut self, [m, n]: [VarId; 2], body: &[Stmt]) -> Result<(), KernelError> {
+        let extent = |k: &Self, v: VarId| k.index(&k.kernel.extents[v.0 as usize], 0);
+        let (rows, columns) = (extent(self, m)?, extent(self, n)?);
+        for row in 0..rows {
+            for column in 0..columns {
+                self.set(m, row);
+                self.set(n, column);
+                self.block(body)?;
+            }
+        }
+        Ok(())
     }
 
     fn load(&mut self, memory: Memory, index: i64) -> Result<Scalar, KernelError> {

@@ -7,7 +7,7 @@
 //! Invariants, which the verifier checks:
 //! - Values are in SSA form: each [`ValueId`] has one defining `Let`, which dominates every use. Scalars are typed exactly:
 //!   the operand dtypes of a `Map` fit its operation, with no implicit conversion.
-//! - Each loop variable belongs to one statement (a `Loop`, a `Clamp` or a `Contract`), runs through `0..extent`
+//! - Each loop variable belongs to one statement (a `Loop`, a `Clamp`, a `Contract`, an `Each` or a `CopyAsync`), runs through `0..extent`
 //!   (`extents[var]`), and is used only inside. An extent may mention symbols and outer loop variables.
 //! - Every access that is not masked is proven inside its memory for all variable ranges, or is under an `If` or a masked
 //!   access. A masked access touches memory only where its mask is true.
@@ -35,10 +35,17 @@
 //!   one warp are not ordered either but by a barrier.
 //! - Scratch of scope `Thread` has a constant length and is accessed in thread loops, and as a whole by a `Collective`, which is
 //!   outside of them: that of a warp in a warp loop, that of a block outside.
+//! - A `CopyAsync` is in a thread loop, a `Wait` where a barrier may be. No access to what is copied to lies between the copy and
+//!   a barrier behind a wait for its group.
+//! - A fragment (scope `WarpFragment` or `BlockFragment`) has a constant length and one shape, a matrix row by row. It is the
+//!   whole tile of a `Contract`, whose operands are then parameters or shared scratch, and is read and written by `Each`, whose
+//!   body is as that of a thread loop, but without scratch of scope `Thread`. Both are executed by all who hold it: in the warp
+//!   loop, or in the block loop, outside of thread loops. No other access is.
 //! - Symbols are positional: a launch supplies their values, under which no memory has a negative length.
 //!
 //! Kernels are alpha-renamed and nameless inside, so equal ones compare equal and compile once.
 
+pub mod asynchronous;
 pub mod collective;
 pub mod contract;
 mod copy;
@@ -47,6 +54,7 @@ mod print;
 pub mod verify;
 pub mod visit;
 
+pub use asynchronous::AsyncCopy;
 pub use collective::{Collective, CollectiveKind, Group};
 pub use contract::{Contract, ContractOperand, Range};
 pub use copy::CopyNest;
@@ -105,6 +113,10 @@ pub enum Scope {
     Cache,
     /// Memory shared by the threads of a GPU block.
     Shared,
+    /// A matrix that the threads of a warp hold together, each warp its own; which thread holds which element is not known.
+    WarpFragment,
+    /// A matrix that the threads of a block hold together; which thread holds which element is not known.
+    BlockFragment,
     /// A thread's own: each thread of a GPU block has a copy of that length, which lives as long as the block, through
     /// thread loops and barriers. Serially an array of `[threads, len]`, of which iteration `t` of a thread loop touches row `t`.
     Thread,
@@ -257,6 +269,20 @@ pub enum Stmt {
     Contract(Box<Contract>),
     /// Combines an element of each thread of a warp or a block; see [`collective`] for what that means exactly.
     Collective(Box<Collective>),
+    /// Runs the body for each element of a fragment, by the thread that holds it: for each value of the two variables, row by
+    /// row. The body may load and store the fragment's element `columns * rows' variable + columns' variable`.
+    Each {
+        /// The row and the column; extents are positive constants.
+        vars: [VarId; 2],
+        /// The fragment.
+        memory: Memory,
+        /// What is done with each element.
+        body: Vec<Stmt>,
+    },
+    /// Copies elements to shared memory beside the threads; see [`asynchronous`].
+    CopyAsync(Box<AsyncCopy>),
+    /// Waits for the copies of a group that the thread has begun.
+    Wait(u32),
     /// Waits for all threads of a GPU block.
     Barrier,
 }

@@ -16,7 +16,7 @@
 
 use std::fmt;
 
-use crate::index::{IndexExpr, IndexNode, SymId};
+use crate::index::{IndexExpr, IndexNode, SymId, VarId};
 use crate::kernel::{Access, CollectiveKind, Contract, Group, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
 impl Access {
@@ -35,7 +35,14 @@ impl Access {
 
 impl Scope {
     /// Every scope.
-    pub const ALL: [Scope; 4] = [Scope::Register, Scope::Cache, Scope::Shared, Scope::Thread];
+    pub const ALL: [Scope; 6] = [
+        Scope::Register,
+        Scope::Cache,
+        Scope::Shared,
+        Scope::WarpFragment,
+        Scope::BlockFragment,
+        Scope::Thread,
+    ];
 
     /// The spelling in text forms.
     pub const fn name(self) -> &'static str {
@@ -43,6 +50,8 @@ impl Scope {
             Scope::Register => "register",
             Scope::Cache => "cache",
             Scope::Shared => "shared",
+            Scope::WarpFragment => "warp_fragment",
+            Scope::BlockFragment => "block_fragment",
             Scope::Thread => "thread",
         }
     }
@@ -205,6 +214,26 @@ impl Kernel {
                     }
                     writeln!(f, "{}[{}]", c.memory, Positional(&c.index))?;
                 }
+                Stmt::Each {
+                    vars: [m, n],
+                    memory,
+                    body,
+                } => {
+                    let extent = |v: &VarId| Positional(&self.extents[v.0 as usize]);
+                    let (rows, columns) = (extent(m), extent(n));
+                    writeln!(f, "each i{} in 0..{rows}, i{} in 0..{columns} of {memory} {{", m.0, n.0)?;
+                    self.write_block(f, body, depth + 1)?;
+                    writeln!(f, "{indent}}}")?;
+                }
+                Stmt::CopyAsync(c) => {
+                    let extent = Positional(&self.extents[c.var.0 as usize]);
+                    write!(f, "copy_async {} i{} in 0..{extent} ", c.group, c.var.0)?;
+                    write!(f, "{}[{}] ", c.to, Positional(&c.to_index))?;
+                    write!(f, "from {}[{}]", c.from, Positional(&c.from_index))?;
+                    write_mask(f, c.mask)?;
+                    f.write_str("\n")?;
+                }
+                Stmt::Wait(group) => writeln!(f, "wait {group}")?,
                 Stmt::Barrier => f.write_str("barrier\n")?,
             }
         }

@@ -141,6 +141,9 @@ impl Stmt {
             | Stmt::Accumulate { .. }
             | Stmt::Contract(_)
             | Stmt::Collective(_)
+            | Stmt::Each { .. }
+            | Stmt::CopyAsync(_)
+            | Stmt::Wait(_)
             | Stmt::Barrier => None,
         }
     }
@@ -156,21 +159,27 @@ impl Stmt {
             | Stmt::Accumulate { .. }
             | Stmt::Contract(_)
             | Stmt::Collective(_)
+            | Stmt::Each { .. }
+            | Stmt::CopyAsync(_)
+            | Stmt::Wait(_)
             | Stmt::Barrier => None,
         }
     }
 
     /// The loop variables that the statement defines: of a loop for its body, of a clamp for the rest of its block, of a
-    /// contraction for itself.
+    /// contraction or copy for itself.
     pub fn defined_vars(&self) -> &[VarId] {
         match self {
             Stmt::Loop { var, .. } | Stmt::Clamp { var, .. } => slice::from_ref(var),
             Stmt::Contract(c) => &c.vars,
+            Stmt::CopyAsync(c) => slice::from_ref(&c.var),
+            Stmt::Each { vars, .. } => vars,
             Stmt::Let { .. }
             | Stmt::Store { .. }
             | Stmt::If { .. }
             | Stmt::Accumulate { .. }
             | Stmt::Collective(_)
+            | Stmt::Wait(_)
             | Stmt::Barrier => &[],
         }
     }
@@ -180,11 +189,14 @@ impl Stmt {
         match self {
             Stmt::Loop { var, .. } | Stmt::Clamp { var, .. } => slice::from_mut(var),
             Stmt::Contract(c) => &mut c.vars,
+            Stmt::CopyAsync(c) => slice::from_mut(&mut c.var),
+            Stmt::Each { vars, .. } => vars,
             Stmt::Let { .. }
             | Stmt::Store { .. }
             | Stmt::If { .. }
             | Stmt::Accumulate { .. }
             | Stmt::Collective(_)
+            | Stmt::Wait(_)
             | Stmt::Barrier => &mut [],
         }
     }
@@ -194,6 +206,7 @@ impl Stmt {
     pub fn own_vars(&self) -> &[VarId] {
         match self {
             Stmt::Contract(c) => &c.vars,
+            Stmt::CopyAsync(c) => slice::from_ref(&c.var),
             Stmt::Let { .. }
             | Stmt::Store { .. }
             | Stmt::Loop { .. }
@@ -201,6 +214,8 @@ impl Stmt {
             | Stmt::Clamp { .. }
             | Stmt::Accumulate { .. }
             | Stmt::Collective(_)
+            | Stmt::Each { .. }
+            | Stmt::Wait(_)
             | Stmt::Barrier => &[],
         }
     }
@@ -212,8 +227,14 @@ impl Stmt {
             Stmt::Store { value, mask, .. } => (slice::from_ref(value), mask.as_slice()),
             Stmt::If { cond, .. } => (slice::from_ref(cond), &[]),
             Stmt::Clamp { value, .. } => (slice::from_ref(value), &[]),
+            Stmt::CopyAsync(c) => (c.mask.as_slice(), &[]),
             Stmt::Accumulate { values, .. } => (values, &[]),
-            Stmt::Loop { .. } | Stmt::Contract(_) | Stmt::Collective(_) | Stmt::Barrier => (&[], &[]),
+            Stmt::Loop { .. }
+            | Stmt::Contract(_)
+            | Stmt::Collective(_)
+            | Stmt::Each { .. }
+            | Stmt::Wait(_)
+            | Stmt::Barrier => (&[], &[]),
         };
         first.iter().chain(second).copied()
     }
@@ -225,8 +246,14 @@ impl Stmt {
             Stmt::Store { value, mask, .. } => (slice::from_mut(value), mask.as_mut_slice()),
             Stmt::If { cond, .. } => (slice::from_mut(cond), &mut []),
             Stmt::Clamp { value, .. } => (slice::from_mut(value), &mut []),
+            Stmt::CopyAsync(c) => (c.mask.as_mut_slice(), &mut []),
             Stmt::Accumulate { values, .. } => (values, &mut []),
-            Stmt::Loop { .. } | Stmt::Contract(_) | Stmt::Collective(_) | Stmt::Barrier => (&mut [], &mut []),
+            Stmt::Loop { .. }
+            | Stmt::Contract(_)
+            | Stmt::Collective(_)
+            | Stmt::Each { .. }
+            | Stmt::Wait(_)
+            | Stmt::Barrier => (&mut [], &mut []),
         };
         first.iter_mut().chain(second)
     }
@@ -253,6 +280,22 @@ impl Stmt {
                 effect: Effect::Accumulate,
             })),
             Stmt::Contract(c) => found.extend(c.accesses()),
+            Stmt::CopyAsync(c) => found.extend([
+                MemoryAccess {
+                    memory: c.from,
+                    index: &c.from_index,
+                    mask: c.mask,
+                    ranges: &[],
+                    effect: Effect::Load,
+                },
+                MemoryAccess {
+                    memory: c.to,
+                    index: &c.to_index,
+                    mask: None,
+                    ranges: &[],
+                    effect: Effect::Store,
+                },
+            ]),
             Stmt::Collective(c) => found.push(MemoryAccess {
                 memory: c.memory,
                 index: &c.index,
@@ -260,7 +303,12 @@ impl Stmt {
                 ranges: &[],
                 effect: Effect::Accumulate,
             }),
-            Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => {}
+            Stmt::Loop { .. }
+            | Stmt::If { .. }
+            | Stmt::Clamp { .. }
+            | Stmt::Each { .. }
+            | Stmt::Wait(_)
+            | Stmt::Barrier => {}
         }
         found.into_iter()
     }
@@ -281,12 +329,30 @@ impl Stmt {
                 effect: Effect::Accumulate,
             })),
             Stmt::Contract(c) => found.extend(c.accesses_mut()),
+            Stmt::CopyAsync(c) => {
+                let c = &mut **c;
+                found.push(MemoryAccessMut {
+                    memory: &mut c.from,
+                    index: &mut c.from_index,
+                    effect: Effect::Load,
+                });
+                found.push(MemoryAccessMut {
+                    memory: &mut c.to,
+                    index: &mut c.to_index,
+                    effect: Effect::Store,
+                });
+            }
             Stmt::Collective(c) => found.push(MemoryAccessMut {
                 memory: &mut c.memory,
                 index: &mut c.index,
                 effect: Effect::Accumulate,
             }),
-            Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => {}
+            Stmt::Loop { .. }
+            | Stmt::If { .. }
+            | Stmt::Clamp { .. }
+            | Stmt::Each { .. }
+            | Stmt::Wait(_)
+            | Stmt::Barrier => {}
         }
         found.into_iter()
     }
@@ -300,8 +366,14 @@ impl Stmt {
             Stmt::Store { index, .. } => found.push(index),
             Stmt::Accumulate { state, .. } => found.extend(state.iter().map(|(_, index)| index)),
             Stmt::Contract(c) => found.extend(c.indices()),
+            Stmt::CopyAsync(c) => found.extend([&c.from_index, &c.to_index]),
             Stmt::Collective(c) => found.push(&c.index),
-            Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => {}
+            Stmt::Loop { .. }
+            | Stmt::If { .. }
+            | Stmt::Clamp { .. }
+            | Stmt::Each { .. }
+            | Stmt::Wait(_)
+            | Stmt::Barrier => {}
         }
         found.into_iter()
     }
@@ -314,8 +386,17 @@ impl Stmt {
             Stmt::Store { index, .. } => found.push(index),
             Stmt::Accumulate { state, .. } => found.extend(state.iter_mut().map(|(_, index)| index)),
             Stmt::Contract(c) => found.extend(c.indices_mut()),
+            Stmt::CopyAsync(c) => {
+                let c = &mut **c;
+                found.extend([&mut c.from_index, &mut c.to_index]);
+            }
             Stmt::Collective(c) => found.push(&mut c.index),
-            Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => {}
+            Stmt::Loop { .. }
+            | Stmt::If { .. }
+            | Stmt::Clamp { .. }
+            | Stmt::Each { .. }
+            | Stmt::Wait(_)
+            | Stmt::Barrier => {}
         }
         found.into_iter()
     }
@@ -323,13 +404,15 @@ impl Stmt {
     /// The statements directly inside; empty for a statement that holds none.
     pub fn body(&self) -> &[Stmt] {
         match self {
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => body,
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } | Stmt::Each { body, .. } => body,
             Stmt::Let { .. }
             | Stmt::Store { .. }
             | Stmt::Clamp { .. }
             | Stmt::Accumulate { .. }
             | Stmt::Contract(_)
             | Stmt::Collective(_)
+            | Stmt::CopyAsync(_)
+            | Stmt::Wait(_)
             | Stmt::Barrier => &[],
         }
     }
@@ -337,13 +420,15 @@ impl Stmt {
     /// The statements directly inside, to change them; `None` for a statement that cannot hold any.
     pub fn body_mut(&mut self) -> Option<&mut Vec<Stmt>> {
         match self {
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => Some(body),
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } | Stmt::Each { body, .. } => Some(body),
             Stmt::Let { .. }
             | Stmt::Store { .. }
             | Stmt::Clamp { .. }
             | Stmt::Accumulate { .. }
             | Stmt::Contract(_)
             | Stmt::Collective(_)
+            | Stmt::CopyAsync(_)
+            | Stmt::Wait(_)
             | Stmt::Barrier => None,
         }
     }

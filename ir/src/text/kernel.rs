@@ -19,8 +19,8 @@ use crate::graph::Monoid;
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::kernel::verify::Place;
 use crate::kernel::{
-    Access, Bind, Collective, CollectiveKind, Contract, ContractOperand, Group, Kernel, Memory, Op, Param, Range,
-    Scope, Scratch, Stmt, ValueId,
+    Access, AsyncCopy, Bind, Collective, CollectiveKind, Contract, ContractOperand, Group, Kernel, Memory, Op, Param,
+    Range, Scope, Scratch, Stmt, ValueId,
 };
 use crate::scalar::ScalarOp;
 use crate::target::MAX_BLOCK_THREADS;
@@ -42,6 +42,9 @@ const WORDS: &[&str] = &[
     "reduce",
     "scan",
     "broadcast",
+    "each",
+    "copy_async",
+    "wait",
     "barrier",
     "scratch",
     "unused",
@@ -103,8 +106,8 @@ impl StatementSpans {
             let at = at as usize;
             number += block.iter().take(at).map(statements).sum::<usize>() + usize::from(depth > 0);
             block = match block.get(at) {
-                Some(Stmt::Loop { body, .. } | Stmt::If { body, .. }) => body,
-                _ => &[],
+                Some(s) => s.body(),
+                None => &[],
             };
         }
         match place.0.is_empty() {
@@ -116,10 +119,7 @@ impl StatementSpans {
 
 /// A statement and those inside it.
 fn statements(s: &Stmt) -> usize {
-    match s {
-        Stmt::Loop { body, .. } | Stmt::If { body, .. } => 1 + body.iter().map(statements).sum::<usize>(),
-        _ => 1,
-    }
+    1 + s.body().iter().map(statements).sum::<usize>()
 }
 
 struct KernelParser<'c, 't> {
@@ -318,6 +318,12 @@ impl KernelParser<'_, '_> {
 
     /// `p0[index]`.
     fn element(&mut self) -> Parsed<(Memory, IndexExpr)> {
+        let memory = self.memory()?;
+        Ok((memory, self.bracketed("access")?))
+    }
+
+    /// `p0`.
+    fn memory(&mut self) -> Parsed<Memory> {
         let token = self.c.token();
         let name = self.c.source(token);
         let known = |number: &u32, len: usize| self.names.incomplete || (*number as usize) < len;
@@ -329,7 +335,7 @@ impl KernelParser<'_, '_> {
             _ => return Err(self.c.unexpected("access", "a parameter or scratch of this kernel")),
         };
         self.c.bump();
-        Ok((memory, self.bracketed("access")?))
+        Ok(memory)
     }
 
     /// `if %3`, unless that begins a statement.
@@ -417,7 +423,7 @@ impl KernelParser<'_, '_> {
             let op = self.operation(dtype)?;
             return Ok(Some(Stmt::Let { value, op }));
         }
-        let words = &WORDS[..12];
+        let words = &WORDS[..15];
         let which = self.one_of("statement", &words.iter().map(|w| (*w, *w)).collect::<Vec<_>>())?;
         Ok(Some(match which {
             "for" => {
@@ -471,6 +477,13 @@ impl KernelParser<'_, '_> {
                     MAX_BLOCK_THREADS,
                 )?))
             })?,
+            "each" => {
+                let head = self.each_head();
+                let ((vars, memory), body) = self.nested(number, start, head)?;
+                Stmt::Each { vars, memory, body }
+            }
+            "copy_async" => Stmt::CopyAsync(Box::new(self.copy_async()?)),
+            "wait" => Stmt::Wait(self.copy_group()?),
             "barrier" => Stmt::Barrier,
             "scratch" => {
                 let (token, number) = self.number("r", "scratch")?;
@@ -490,6 +503,39 @@ impl KernelParser<'_, '_> {
                 return Ok(None);
             }
         }))
+    }
+
+    /// Behind `each`.
+    fn each_head(&mut self) -> Parsed<([VarId; 2], Memory)> {
+        let m = self.define_var()?;
+        self.c.expect(TokenKind::Comma, "each")?;
+        let n = self.define_var()?;
+        self.word("of", "each")?;
+        Ok(([m, n], self.memory()?))
+    }
+
+    fn copy_group(&mut self) -> Parsed<u32> {
+        let group = self.c.integer("group", 0, i64::from(u32::MAX))?;
+        Ok(u32::try_from(group).unwrap_or(u32::MAX))
+    }
+
+    /// Behind `copy_async`.
+    fn copy_async(&mut self) -> Parsed<AsyncCopy> {
+        let group = self.copy_group()?;
+        let var = self.define_var()?;
+        let (to, to_index) = self.element()?;
+        self.word("from", "copy")?;
+        let (from, from_index) = self.element()?;
+        let mask = self.mask()?;
+        Ok(AsyncCopy {
+            group,
+            var,
+            to,
+            to_index,
+            from,
+            from_index,
+            mask,
+        })
     }
 
     fn monoid(&mut self, context: &str) -> Parsed<Monoid> {

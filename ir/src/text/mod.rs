@@ -167,7 +167,8 @@
 //! param     = "p"NUMBER ":" DTYPE "[" extent "]" ( "read" | "write" | "readwrite" ) ;
 //! size      = "s"NUMBER "in" INTEGER "..=" INTEGER ;
 //! block     = "{" { entry } "}" ;
-//! entry     = "scratch" "r"NUMBER ":" DTYPE "[" extent "]" ( "register" | "cache" | "shared" | "thread" )
+//! entry     = "scratch" "r"NUMBER ":" DTYPE "[" extent "]" ( "register" | "cache" | "shared" | "thread" | "warp_fragment"
+//!             | "block_fragment" )
 //!           | "unused" ( VALUE ":" DTYPE | variable )
 //!           | VALUE ":" DTYPE "=" scalar
 //!           | "store" element "," VALUE [ "if" VALUE ]                    (* the mask *)
@@ -177,13 +178,17 @@
 //!           | "accumulate" MONOID element { "," element } "with" VALUE { "," VALUE }
 //!           | "contract" variable "," variable "over" variable "by" INTEGER element "with" operand "," operand
 //!           | ( ( "reduce" | "scan" ) MONOID | "broadcast" INTEGER ) ( "warp" | "block" INTEGER ) element
+//!           | "each" variable "," variable "of" memory block
+//!           | "copy_async" INTEGER variable element "from" element [ "if" VALUE ]
+//!           | "wait" INTEGER
 //!           | "barrier" ;
 //! operand   = element [ "if" condition { "and" condition } ] ;
 //! condition = extent "in" "0" ".." extent ;
 //! scalar    = "const" literal | "index" extent | "load" element [ "if" VALUE ]
 //!           | ( "convert" | "bitcast" ) VALUE | SCALAR_OP VALUE { "," VALUE } ;
 //! variable  = "i"NUMBER "in" "0" ".." extent ;
-//! element   = ( "p"NUMBER | "r"NUMBER ) "[" extent "]" ;
+//! element   = memory "[" extent "]" ;
+//! memory    = "p"NUMBER | "r"NUMBER ;
 //!
 //! plan      = "plan" program ;
 //! program   = GLOBAL [ "where" symbol { "," symbol } ] "{" { item } "}" ;

@@ -49,6 +49,15 @@ impl Legalizer<'_> {
         let (Some(emitter), Some([m, n])) = (self.emitter, c.tile(self.kernel)) else {
             return true;
         };
+        // There are no plain loops over what no thread is known to hold: such an emitter refuses the kernel.
+        if let Memory::Scratch(s) = c.dst
+            && matches!(
+                self.kernel.scratch[s as usize].scope,
+                Scope::WarpFragment | Scope::BlockFragment
+            )
+        {
+            return false;
+        }
         let operands = c.operands().map(|o| self.kernel.memory_dtype(o.memory));
         let accumulator = self.kernel.memory_dtype(c.dst);
         emitter.contract(operands, accumulator, [m, n, c.k_block]) != Support::Native

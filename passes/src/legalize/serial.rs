@@ -1,8 +1,8 @@
 //! GPU kernels by their serial meaning, for emitters without blocks of threads.
 //!
 //! Blocks become the iterations of a parallel loop; warps and threads become serial loops inside. Shared memory becomes
-//! cache scratch, and so does what each thread has a copy of: an array with a row for each thread. Barriers vanish;
-//! collectives become loops over the rows, in the order that they define.
+//! cache scratch, and so does what each thread or warp has a copy of: an array with a row for each. Barriers and waits vanish;
+//! copies beside the threads are done at once; collectives become loops over the rows, in the order that they define.
 
 use smallvec::smallvec;
 use tlc_ir::graph::Monoid;
@@ -11,13 +11,12 @@ use tlc_ir::kernel::{Bind, Collective, CollectiveKind, Group, Kernel, Memory, Op
 use tlc_ir::target::{MAX_BLOCK_THREADS, WARP_THREADS};
 
 /// Statements that a collective becomes, at most.
-pub(super) fn collective_statements(c: &Collective) -> u64 {
-    // Five levels in full warps, in the last one and over warps, of two loops and four statements each; the elements of later
-    // warps; and one loop over all threads.
-    match c.kind {
-        CollectiveKind::Reduce(_) | CollectiveKind::Scan(_) => 5 * 3 * 6 + 2 * 6 + 4,
-        CollectiveKind::Broadcast(_) => 4,
-    }
+pub(super) fn collective_statements(kernel: &Kernel, c: &Collective) -> u64 {
+    let Some(monoid) = c.kind.monoid() else { return 4 };
+    let combine = u64::from(super::map_statements(monoid.combine(), kernel.memory_dtype(c.memory)));
+    // Five levels in full warps, in the last one and over warps, and the elements of later warps: each two loops around two
+    // loads, a combination and a store. Then one loop over all threads.
+    (5 * 3 + 2) * (combine + 5) + 4
 }
 
 /// Rewrites a GPU kernel; leaves any other as it is.
@@ -27,17 +26,17 @@ pub(super) fn serialize(kernel: &mut Kernel) {
     };
     let body = std::mem::take(&mut kernel.body);
     let threads = threads(kernel, &body, 1);
-    let copies: Vec<Option<IndexExpr>> = kernel
-        .scratch
-        .iter()
-        .map(|s| (s.scope == Scope::Thread).then(|| s.len.clone()))
-        .collect();
+    let mut copies = Vec::with_capacity(kernel.scratch.len());
     for s in &mut kernel.scratch {
-        match s.scope {
-            Scope::Thread => s.len = s.len.clone() * IndexExpr::Const(threads),
-            Scope::Register | Scope::Cache | Scope::Shared => {}
-        }
-        if matches!(s.scope, Scope::Thread | Scope::Shared) {
+        let len = s.len.clone();
+        let (rows, row) = match s.scope {
+            Scope::Register | Scope::Cache | Scope::Shared | Scope::BlockFragment => (1, Row::None),
+            Scope::Thread => (threads, Row::Thread(len.clone())),
+            Scope::WarpFragment => ((threads + WARP_THREADS - 1) / WARP_THREADS, Row::Warp(len.clone())),
+        };
+        copies.push(row);
+        s.len = len * IndexExpr::Const(rows);
+        if s.scope != Scope::Register {
             s.scope = Scope::Cache;
         }
     }
@@ -62,7 +61,7 @@ fn threads(kernel: &Kernel, body: &[Stmt], warps: i64) -> i64 {
                     .clamp(1, MAX_BLOCK_THREADS)
             };
             match bind {
-                Bind::Warp => threads(kernel, body, extent()),
+                Bind::Warp => threads(kernel, body, extent()).max(extent() * WARP_THREADS),
                 Bind::Thread => extent() * warps,
                 _ => threads(kernel, body, warps),
             }
@@ -76,10 +75,17 @@ fn threads(kernel: &Kernel, body: &[Stmt], warps: i64) -> i64 {
     body.iter().map(of).max().unwrap_or(1).min(MAX_BLOCK_THREADS)
 }
 
+/// Who has a copy of a scratch, and how long a copy is.
+enum Row {
+    None,
+    Thread(IndexExpr),
+    Warp(IndexExpr),
+}
+
 struct Serial<'k> {
     kernel: &'k mut Kernel,
-    /// Of scratch that each thread has a copy of: the length of a copy.
-    copies: Vec<Option<IndexExpr>>,
+    /// By scratch.
+    copies: Vec<Row>,
     warp: Option<VarId>,
     /// The thread of the block.
     thread: IndexExpr,
@@ -96,7 +102,30 @@ impl Serial<'_> {
 
     fn statement(&mut self, s: Stmt, out: &mut Vec<Stmt>) {
         match s {
-            Stmt::Barrier => {}
+            Stmt::Barrier | Stmt::Wait(_) => {}
+            Stmt::CopyAsync(c) => {
+                let value = self.kernel.new_value(self.kernel.memory_dtype(c.from));
+                let (memory, index, mask) = (c.from, c.from_index, c.mask);
+                let op = Op::Load { memory, index, mask };
+                let load = Stmt::Let { value, op };
+                let (memory, index, mask) = (c.to, c.to_index, None);
+                let store = Stmt::Store {
+                    memory,
+                    index,
+                    value,
+                    mask,
+                };
+                out.push(Stmt::Loop {
+                    var: c.var,
+                    bind: Bind::Serial,
+                    body: vec![load, store],
+                });
+            }
+            Stmt::Each { vars: [m, n], body, .. } => {
+                let (body, bind) = (self.block(body), Bind::Serial);
+                let body = vec![Stmt::Loop { var: n, bind, body }];
+                out.push(Stmt::Loop { var: m, bind, body });
+            }
             Stmt::Collective(c) => self.collective(&c, out),
             Stmt::Loop { var, bind, body } => {
                 let outer = (self.warp, self.thread.clone());
@@ -139,9 +168,10 @@ impl Serial<'_> {
     /// Where a thread's copy of a memory begins.
     fn row(&self, memory: Memory, thread: &IndexExpr) -> IndexExpr {
         match memory {
-            Memory::Scratch(s) => match &self.copies[s as usize] {
-                Some(len) => thread.clone() * len.clone(),
-                None => IndexExpr::ZERO,
+            Memory::Scratch(s) => match (&self.copies[s as usize], self.warp) {
+                (Row::Thread(len), _) => thread.clone() * len.clone(),
+                (Row::Warp(len), Some(warp)) => IndexExpr::from(warp) * len.clone(),
+                (Row::None | Row::Warp(_), _) => IndexExpr::ZERO,
             },
             Memory::Param(_) => IndexExpr::ZERO,
         }

@@ -79,8 +79,11 @@ pub fn legal_block(kernel: &Kernel, body: &[Stmt]) -> u64 {
         }
         Stmt::If { body, .. } => legal_block(kernel, body) + 1,
         Stmt::Contract(c) => contract_statements(kernel, c),
-        Stmt::Store { .. } | Stmt::Clamp { .. } | Stmt::Barrier => 1,
-        Stmt::Collective(c) => collective_statements(c),
+        Stmt::Each { body, .. } => legal_block(kernel, body) + 2,
+        // A loop of a load and a store.
+        Stmt::CopyAsync(_) => 3,
+        Stmt::Store { .. } | Stmt::Clamp { .. } | Stmt::Wait(_) | Stmt::Barrier => 1,
+        Stmt::Collective(c) => collective_statements(kernel, c),
     };
     body.iter().fold(0, |n, s| n.saturating_add(of(s)))
 }

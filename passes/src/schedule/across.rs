@@ -93,6 +93,9 @@ fn check(
             | Stmt::Clamp { .. }
             | Stmt::Contract(_)
             | Stmt::Collective(_)
+            | Stmt::Each { .. }
+            | Stmt::CopyAsync(_)
+            | Stmt::Wait(_)
             | Stmt::Barrier => {
                 return Err(Refusal::Recurrence(var));
             }

@@ -63,6 +63,11 @@ fn statements(kernel: &Kernel, body: &[Stmt]) -> u64 {
 
 /// Interprets a kernel, legalizes it, runs the machine code, and returns what all of them agree on.
 pub fn agreed(kernel: &Kernel, symbols: &[i64], arguments: &[Vec<Scalar>]) -> Vec<Vec<Scalar>> {
+    agreed_within(kernel, symbols, arguments, 0.0)
+}
+
+/// As [`agreed`]; formulas of elementary functions may be off by so much from the functions.
+pub fn agreed_within(kernel: &Kernel, symbols: &[i64], arguments: &[Vec<Scalar>], far: f64) -> Vec<Vec<Scalar>> {
     let mut expected = tensors(kernel, arguments);
     interpret(kernel, &mut expected, symbols).unwrap_or_else(|e| panic!("{e}\n{kernel}"));
     let mut legal = kernel.clone();
@@ -85,13 +90,11 @@ pub fn agreed(kernel: &Kernel, symbols: &[i64], arguments: &[Vec<Scalar>]) -> Ve
         let found = scalars(expected.dtype(), &buffers[p]);
         for (i, f) in found.iter().enumerate() {
             let (e, a) = (expected.get(i), again[p].get(i));
+            let near = same(e, a) || far > 0.0 && (e.as_f64() - a.as_f64()).abs() <= far;
+            assert!(near, "p{p}[{i}]: {e} interpreted, {a} legalized\n{kernel}\n{legal}");
             assert!(
-                same(e, a),
-                "p{p}[{i}]: {e} interpreted, {a} legalized\n{kernel}\n{legal}"
-            );
-            assert!(
-                same(e, *f),
-                "p{p}[{i}]: {e} interpreted, {f} as machine code\n{kernel}\n{legal}"
+                same(a, *f),
+                "p{p}[{i}]: {a} legalized, {f} as machine code\n{kernel}\n{legal}"
             );
         }
         out.push(found);

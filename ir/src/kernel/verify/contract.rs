@@ -57,7 +57,7 @@ impl Checker<'_> {
     }
 
     fn tile(&mut self, c: &Contract) {
-        let known = |scope: Scope| matches!(scope, Scope::Register | Scope::Cache | Scope::Thread);
+        let known = |scope: Scope| scope != Scope::Shared;
         match c.dst {
             Memory::Scratch(s) if self.kernel.scratch.get(s as usize).is_some_and(|s| !known(s.scope)) => {
                 return self.error(Rule::TileMemory(c.dst));

@@ -76,6 +76,11 @@ impl Walk<'_, '_> {
                     self.vars.pop();
                 }
                 Stmt::Clamp { var, .. } => self.vars.push(*var),
+                Stmt::Each { vars, body, .. } => {
+                    self.vars.extend(vars);
+                    self.block(body);
+                    self.vars.truncate(self.vars.len() - vars.len());
+                }
                 // What is under a condition is the program's to keep inside.
                 _ => {}
             }
