@@ -1,5 +1,6 @@
 //! GPU kernels by their serial meaning: interpreted, and run as machine code of the host.
 
+use tlc_codegen::cuda::CudaOptions;
 use tlc_ir::kernel::Kernel;
 use tlc_ir::kernel::interp::{KernelError, interpret};
 use tlc_ir::kernel::verify::{Report, structure, verify};
@@ -422,4 +423,45 @@ fn damage_to_a_text_is_an_error_or_judged() {
         }
     }
     assert!(judged > 30, "{judged}");
+}
+
+#[test]
+fn threads_contract_into_their_copies_in_cuda_and_what_is_missing_there_is_refused() {
+    let text = "\
+kernel (p0: f32[128] read, p1: f32[128] read, p2: f32[256] write) {
+  scratch r0: f32[4] thread
+  for i0 in 0..1 block {
+    for i1 in 0..64 thread {
+      %0: f32 = const 0.0
+      for i2 in 0..4 unroll {
+        store r0[i2], %0
+      }
+    }
+    for i3 in 0..64 thread {
+      contract i4 in 0..2, i5 in 0..2 over i6 in 0..8 by 8 r0[2*i4 + i5] with p0[8*(2*div(i3, 8) + i4) + i6], p1[16*i6 + 2*mod(i3, 8) + i5]
+    }
+    for i7 in 0..64 thread {
+      for i8 in 0..4 unroll {
+        %1: f32 = load r0[i8]
+        store p2[16*(2*div(i7, 8) + div(i8, 2)) + 2*mod(i7, 8) + mod(i8, 2)], %1
+      }
+    }
+  }
+}
+";
+    let kernel = parse(text);
+    agreed(&kernel, &[], &arguments(&kernel, &[], 2));
+    let emitted = |mut kernel: Kernel| {
+        legalize(&mut kernel, &tlc_codegen::cuda::emitter());
+        tlc_codegen::cuda::emit(&kernel, "k", &CudaOptions::default())
+    };
+    let source = emitted(kernel).unwrap().source;
+    assert!(source.contains("f32 a0[4];") && source.contains("fma"), "{source}");
+    for text in [
+        include_str!("kernels/product.tlir"),
+        include_str!("kernels/attention.tlir"),
+    ] {
+        let refused = emitted(parse(text)).unwrap_err().to_string();
+        assert!(!refused.contains('\n'), "{refused}");
+    }
 }
