@@ -182,7 +182,7 @@ impl DType {
     }
 
     /// True for the integers of two's complement, storage types included.
-    const fn has_sign(self) -> bool {
+    pub(crate) const fn has_sign(self) -> bool {
         self.is_signed_int() || matches!(self, DType::I4 | DType::I2)
     }
 

@@ -8,13 +8,16 @@ use std::sync::Arc;
 
 mod emitter;
 
-pub use emitter::{Emitter, Support, Width};
+pub use emitter::{Emitter, MatrixTile, Support, Width};
 
 use crate::dtype::DType;
 
 /// The most threads that a block of a GPU kernel can have: a rule of the kernel language, because every CUDA device has this
 /// limit (CUDA C++ Programming Guide, "Compute Capabilities", since 2.0).
 pub const MAX_BLOCK_THREADS: i64 = 1024;
+
+/// Threads of a warp of a GPU: a rule of the kernel language, because every CUDA device has so many (the same table).
+pub const WARP_THREADS: i64 = 32;
 
 /// Bytes of shared memory that a kernel can declare with a fixed size on every CUDA device (the same table); more must be
 /// asked of the driver.

@@ -16,7 +16,7 @@ pub fn substitute(body: &mut [Stmt], f: &mut dyn FnMut(VarId) -> Option<IndexExp
 
 /// The variables that loops and clamps inside the statements define.
 pub fn defined_vars(body: &[Stmt]) -> Vec<VarId> {
-    walk(body).filter_map(Stmt::defined_var).collect()
+    walk(body).flat_map(Stmt::defined_vars).copied().collect()
 }
 
 /// Replaces loop variables in the statements and in the extents of the loops inside, then simplifies under the kernel's
@@ -53,7 +53,7 @@ pub fn clone_fresh(kernel: &mut Kernel, body: &[Stmt]) -> Vec<Stmt> {
             values.insert(*v, new);
             *v = new;
         }
-        if let Some(v) = s.defined_var_mut() {
+        for v in s.defined_vars_mut() {
             *v = vars[&*v];
         }
     });

@@ -148,7 +148,14 @@ fn walk(kernel: &Kernel, made: &[Option<Op>], body: &[Stmt], symbols: &[i64], ti
                 walk(kernel, made, body, symbols, times * trips as f64, sum);
             }
             Stmt::If { cond, .. } => sum.arithmetic += times * lane_bytes(kernel, made, *cond) as f64 / 16.0,
-            Stmt::Clamp { .. } | Stmt::Barrier => {}
+            // Legal kernels of a host hold nothing of a GPU, and no contractions.
+            Stmt::Clamp { .. }
+            | Stmt::Contract(_)
+            | Stmt::Collective(_)
+            | Stmt::Each { .. }
+            | Stmt::CopyAsync(_)
+            | Stmt::Wait(_)
+            | Stmt::Barrier => {}
         }
     }
 }

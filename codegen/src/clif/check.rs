@@ -46,7 +46,7 @@ impl Unknown<'_> {
 
     fn stmt(&mut self, s: &Stmt) {
         s.defined_value().into_iter().for_each(|v| self.value(v));
-        s.defined_var().into_iter().for_each(|v| self.var(v));
+        s.defined_vars().iter().for_each(|v| self.var(*v));
         s.indices().for_each(|e| self.index(e));
         s.operands().for_each(|v| self.value(v));
         for a in s.accesses() {

@@ -191,7 +191,7 @@ impl<'k> Translator<'k, '_> {
                     let base = self.b.ins().iadd(start, offset);
                     area = Some(Area { base, flags });
                 }
-                _ => return unsupported("shared scratch"),
+                _ => return unsupported(format!("{} scratch", s.scope.name())),
             }
             self.scratch.push(area);
             self.registers.push(registers);
@@ -257,6 +257,10 @@ impl<'k> Translator<'k, '_> {
                         self.accumulate(*monoid, state, values)?;
                     }
                 }
+                Stmt::Contract(_) => return unsupported("contractions that are not legalized"),
+                Stmt::Collective(_) => return unsupported("collectives"),
+                Stmt::Each { .. } => return unsupported("fragments"),
+                Stmt::CopyAsync(_) | Stmt::Wait(_) => return unsupported("copies beside the threads"),
                 Stmt::Barrier => return unsupported("barriers"),
             }
         }
@@ -320,7 +324,7 @@ impl<'k> Translator<'k, '_> {
             Bind::Parallel if outermost => self.counted_loop(var, Some(self.range), body),
             Bind::Parallel => invalid("a parallel loop that is not outermost"),
             Bind::Copy | Bind::Stream => self.copy_loop(var, bind, body),
-            Bind::Block | Bind::Thread => unsupported(format!("{} loops", bind.name())),
+            Bind::Block | Bind::Warp | Bind::Thread => unsupported(format!("{} loops", bind.name())),
         }
     }
 

@@ -253,7 +253,7 @@ fn check_scratch(kernel: &Kernel, body: &[Stmt]) -> Result<(), CudaError> {
         let Some(s) = kernel.scratch.get(i as usize) else {
             return;
         };
-        if s.scope == Scope::Shared {
+        if matches!(s.scope, Scope::Shared | Scope::Thread) {
             return;
         }
         if writes && thread.is_some() {

@@ -22,8 +22,8 @@ pub(super) fn memory_name(kernel: &Kernel, memory: Memory) -> String {
         Memory::Param(i) => format!("p{i}"),
         Memory::Scratch(i) => match kernel.scratch.get(i as usize).map(|s| s.scope) {
             Some(Scope::Shared) => format!("shared{i}"),
-            Some(Scope::Cache) => format!("a{i}"),
-            _ => format!("r{i}"),
+            Some(Scope::Cache | Scope::Thread) => format!("a{i}"),
+            Some(Scope::Register | Scope::WarpFragment | Scope::BlockFragment) | None => format!("r{i}"),
         },
     }
 }
@@ -249,6 +249,10 @@ impl<'k> Writer<'k> {
                 Ok(())
             }
             Stmt::Accumulate { .. } => Err(CudaError::NotLegal("accumulate".into())),
+            Stmt::Contract(_) => Err(CudaError::NotLegal("contract".into())),
+            Stmt::Collective(_) => Err(CudaError::Unsupported("a collective".into())),
+            Stmt::Each { .. } => Err(CudaError::Unsupported("a fragment".into())),
+            Stmt::CopyAsync(_) | Stmt::Wait(_) => Err(CudaError::Unsupported("a copy beside the threads".into())),
             Stmt::Barrier if self.in_thread => Err(CudaError::Misplaced {
                 bind: Bind::Thread,
                 place: "around a barrier",
@@ -276,6 +280,7 @@ impl<'k> Writer<'k> {
                     place: "in a GPU kernel",
                 });
             }
+            Bind::Warp => return Err(CudaError::Unsupported("a warp loop".into())),
             Bind::Thread if self.in_thread => {
                 return Err(CudaError::Misplaced {
                     bind,

@@ -9,7 +9,7 @@ const REGISTERS: u32 = 255;
 
 /// The table of the CUDA emitter. A thread works on one element of any type; there are no lanes.
 pub fn emitter() -> Emitter {
-    Emitter::new("cuda", 0, REGISTERS, true, map, convert)
+    Emitter::new("cuda", 0, REGISTERS, true, map, convert).with_blocks()
 }
 
 fn map(op: ScalarOp, on: DType, width: Width) -> Support {

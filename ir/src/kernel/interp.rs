@@ -10,14 +10,20 @@
 //! - Scalars compute exactly as [`ScalarOp::eval`] says, so operations without a polynomial form agree bitwise with
 //!   generated code.
 
+mod asynchronous;
+mod collective;
+mod contract;
+
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};
 use crate::graph::Monoid;
 use crate::index::{IndexExpr, VarId};
 use crate::kernel::verify::{Violation, structure};
-use crate::kernel::{Access, Bind, Kernel, Memory, Op, Stmt, ValueId};
+use crate::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use crate::scalar::{ScalarOp, compare};
+use crate::target::WARP_THREADS;
 use crate::tensor::HostTensor;
 
 /// Why a kernel could not be run, or broke a rule while it ran.
@@ -76,6 +82,14 @@ pub enum KernelError {
     /// A load of an element that nothing defined.
     #[error("{memory:?}[{index}] is read before it is written")]
     Undefined {
+        /// The memory.
+        memory: Memory,
+        /// The element.
+        index: i64,
+    },
+    /// An access to an element that a copy is under way to.
+    #[error("{memory}[{index}] is accessed while a copy to it is under way")]
+    Pending {
         /// The memory.
         memory: Memory,
         /// The element.
@@ -185,15 +199,22 @@ pub fn interpret_on(kernel: &Kernel, buffers: &mut dyn Buffers, symbols: &[i64])
         touched.push(vec![Touch::default(); tracked]);
     }
     let mut scratch = Vec::new();
+    let mut lengths = Vec::new();
     for (i, s) in kernel.scratch.iter().enumerate() {
         let len = s
             .len
             .eval_symbols(symbols)
             .ok_or_else(|| KernelError::Index(s.len.clone()))?;
+        // As many elements as all copies have together.
+        let most: usize = match s.scope {
+            Scope::Register | Scope::Cache | Scope::Shared | Scope::BlockFragment => 1 << 32,
+            Scope::Thread | Scope::WarpFragment => 1 << 22,
+        };
         let len = usize::try_from(len)
             .ok()
-            .filter(|&n| n < 1 << 32)
+            .filter(|&n| n < most)
             .ok_or(KernelError::Scratch(i))?;
+        lengths.push(len);
         scratch.push(vec![None; len]);
     }
     Machine {
@@ -203,9 +224,13 @@ pub fn interpret_on(kernel: &Kernel, buffers: &mut dyn Buffers, symbols: &[i64])
         values: vec![SmallVec::new(); kernel.values.len()],
         vars: vec![SmallVec::new(); kernel.extents.len()],
         scratch,
+        lengths,
         touched,
         lanes: 1,
         iteration: 0,
+        warp: None,
+        thread: 0,
+        pending: FxHashMap::default(),
     }
     .block(&kernel.body)
 }
@@ -224,10 +249,19 @@ struct Machine<'a> {
     /// One element, or one per lane if defined in a lanes loop.
     values: Vec<SmallVec<[Scalar; 1]>>,
     vars: Vec<SmallVec<[i64; 1]>>,
+    /// Of scope `Thread` the rows of the threads, one behind another, as far as there was one.
     scratch: Vec<Vec<Option<Scalar>>>,
+    /// Number of elements of a scratch, of scope `Thread` of one thread's.
+    lengths: Vec<usize>,
     touched: Vec<Vec<Touch>>,
     lanes: usize,
     iteration: u32,
+    /// The warp whose loop runs.
+    warp: Option<i64>,
+    /// The thread of the block that runs.
+    thread: usize,
+    /// Elements of scratch that copies are under way to, with the group.
+    pending: FxHashMap<(u32, usize), u32>,
 }
 
 fn of_lane<T: Copy>(all: &[T], lane: usize) -> Option<T> {
@@ -296,6 +330,11 @@ impl Machine<'_> {
                     self.accumulate(*monoid, state, values, lane)?;
                 }
             }
+            Stmt::Contract(c) => self.contract(c)?,
+            Stmt::Collective(c) => self.collective(c)?,
+            Stmt::Each { vars, body, .. } => self.each(*vars, body)?,
+            Stmt::CopyAsync(c) => self.copy_async(c)?,
+            Stmt::Wait(group) => self.pending.retain(|_, g| g != group),
             Stmt::Barrier => {}
         }
         Ok(())
@@ -323,11 +362,23 @@ impl Machine<'_> {
         }
         for i in 0..extent {
             self.vars[var.0 as usize] = smallvec::smallvec![i];
-            if bind == Bind::Parallel {
-                self.iteration = u32::try_from(i).map_err(|_| KernelError::Extent(var))?;
-                self.scratch.iter_mut().for_each(|s| s.fill(None));
+            match bind {
+                Bind::Parallel | Bind::Block => {
+                    self.iteration = u32::try_from(i).map_err(|_| KernelError::Extent(var))?;
+                    self.scratch.iter_mut().for_each(|s| s.fill(None));
+                    self.pending.clear();
+                }
+                Bind::Warp => self.warp = Some(i),
+                Bind::Thread => {
+                    let thread = self.warp.unwrap_or(0).saturating_mul(WARP_THREADS).saturating_add(i);
+                    self.thread = usize::try_from(thread).map_err(|_| KernelError::Extent(var))?;
+                }
+                Bind::Serial | Bind::Unroll | Bind::Lanes | Bind::Copy | Bind::Stream => {}
             }
             self.block(body)?;
+        }
+        if bind == Bind::Warp {
+            self.warp = None;
         }
         Ok(())
     }
@@ -355,18 +406,42 @@ impl Machine<'_> {
     fn locate(&self, memory: Memory, index: i64) -> Result<usize, KernelError> {
         let len = match memory {
             Memory::Param(p) => self.buffers.len(p as usize),
-            Memory::Scratch(s) => self.scratch[s as usize].len(),
+            Memory::Scratch(s) => self.lengths[s as usize],
         };
-        usize::try_from(index)
-            .ok()
-            .filter(|&i| i < len)
-            .ok_or(KernelError::OutOfBounds { memory, index, len })
+        let at = usize::try_from(index).ok().filter(|&i| i < len);
+        let at = at.ok_or(KernelError::OutOfBounds { memory, index, len })?;
+        let Memory::Scratch(s) = memory else { return Ok(at) };
+        if self.pending.contains_key(&(s, at)) {
+            return Err(KernelError::Pending { memory, index });
+        }
+        Ok(match self.kernel.scratch[s as usize].scope {
+            Scope::Thread => self.thread * len + at,
+            Scope::WarpFragment => usize::try_from(self.warp.unwrap_or(0)).unwrap_or(0) * len + at,
+            Scope::Register | Scope::Cache | Scope::Shared | Scope::BlockFragment => at,
+        })
+    }
+
+    /// Each element of a fragment, row by row.
+    fn each(&mut self, [m, n]: [VarId; 2], body: &[Stmt]) -> Result<(), KernelError> {
+        let extent = |k: &Self, v: VarId| k.index(&k.kernel.extents[v.0 as usize], 0);
+        let (rows, columns) = (extent(self, m)?, extent(self, n)?);
+        for row in 0..rows {
+            for column in 0..columns {
+                self.set(m, row);
+                self.set(n, column);
+                self.block(body)?;
+            }
+        }
+        Ok(())
     }
 
     fn load(&mut self, memory: Memory, index: i64) -> Result<Scalar, KernelError> {
         let at = self.locate(memory, index)?;
         match memory {
-            Memory::Scratch(s) => self.scratch[s as usize][at].ok_or(KernelError::Undefined { memory, index }),
+            Memory::Scratch(s) => {
+                let element = self.scratch[s as usize].get(at).copied().flatten();
+                element.ok_or(KernelError::Undefined { memory, index })
+            }
             Memory::Param(p) => {
                 let access = self.kernel.params[p as usize].access;
                 if access != Access::Read {
@@ -386,7 +461,13 @@ impl Machine<'_> {
     fn store(&mut self, memory: Memory, index: i64, value: Scalar) -> Result<(), KernelError> {
         let at = self.locate(memory, index)?;
         match memory {
-            Memory::Scratch(s) => self.scratch[s as usize][at] = Some(value),
+            Memory::Scratch(s) => {
+                let all = &mut self.scratch[s as usize];
+                if at >= all.len() {
+                    all.resize(at + 1, None);
+                }
+                all[at] = Some(value);
+            }
             Memory::Param(p) => {
                 let me = self.iteration + 1;
                 let touch = &mut self.touched[p as usize][at];
@@ -457,7 +538,7 @@ pub fn combine(monoid: Monoid, old: &[Scalar], new: &[Scalar]) -> SmallVec<[Scal
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{Param, Scope};
+    use crate::kernel::Param;
 
     fn param(dtype: DType, len: i64, access: Access) -> Param {
         Param {
@@ -515,7 +596,8 @@ mod tests {
 
     #[test]
     fn every_binding_gives_the_same_result() {
-        for bind in Bind::ALL {
+        // A warp is 32 threads of a block.
+        for bind in Bind::ALL.into_iter().filter(|b| *b != Bind::Warp) {
             let (mut b, mut k) = (buffers(), doubling(4, 0, bind));
             let copies = matches!(bind, Bind::Copy | Bind::Stream);
             if copies {

@@ -7,8 +7,8 @@
 //! Invariants, which the verifier checks:
 //! - Values are in SSA form: each [`ValueId`] has one defining `Let`, which dominates every use. Scalars are typed exactly:
 //!   the operand dtypes of a `Map` fit its operation, with no implicit conversion.
-//! - Each loop variable belongs to one statement (a `Loop` or a `Clamp`), runs through `0..extent` (`extents[var]`), and
-//!   is used only inside. An extent may mention symbols and outer loop variables.
+//! - Each loop variable belongs to one statement (a `Loop`, a `Clamp`, a `Contract`, an `Each` or a `CopyAsync`), runs through `0..extent`
+//!   (`extents[var]`), and is used only inside. An extent may mention symbols and outer loop variables.
 //! - Every access that is not masked is proven inside its memory for all variable ranges, or is under an `If` or a masked
 //!   access. A masked access touches memory only where its mask is true.
 //! - A `Parallel` loop is the outermost statement and the only one at its level; its iterations touch disjoint written
@@ -17,6 +17,9 @@
 //!   `If` there runs its body when *any* lane's condition holds; stores inside are masked by the program, not by the `If`.
 //! - `Register` scratch has a constant length and is only accessed at indices that become constants once `Unroll` loops are
 //!   unrolled, plus at most one lane variable with coefficient 1 at an offset divisible by the lane count.
+//! - A `Contract` is in no lanes loop. Its tile of scratch is a strided matrix of constant size; to register scratch its rows
+//!   and columns count as unrolled. Its operands are other memory, and an operand's element is inside its memory wherever the
+//!   operand's conditions hold.
 //! - A `Copy` or `Stream` loop, with at most one loop inside, only copies elements between two memories that do not overlap
 //!   ([`CopyNest`]).
 //! - Scratch contents are undefined at the start of a parallel iteration.
@@ -26,16 +29,34 @@
 //!   Register and cache scratch that a thread loop writes is used in that loop only. What lies outside of thread loops is
 //!   executed by every thread of the block alike, so it writes nothing but register scratch (in a block without thread
 //!   loops, which is one thread, it may). The serial meaning is then the parallel one.
+//! - A `Warp` loop lies in the block loop as thread loops do, and thread loops may lie in it, each of exactly 32 iterations: that
+//!   of iteration `t` in warp `w` is thread `32*w + t` of the block. What is in a warp loop outside of thread loops is executed by
+//!   each thread of the warp alike and writes nothing; no barrier is there, and no extent depends on the warp. Threads of
+//!   one warp are not ordered either but by a barrier.
+//! - Scratch of scope `Thread` has a constant length and is accessed in thread loops, and as a whole by a `Collective`, which is
+//!   outside of them: that of a warp in a warp loop, that of a block outside.
+//! - A `CopyAsync` is in a thread loop, a `Wait` where a barrier may be. No access to what is copied to lies between the copy and
+//!   a barrier behind a wait for its group.
+//! - A fragment (scope `WarpFragment` or `BlockFragment`) has a constant length and one shape, a matrix row by row. It is the
+//!   whole tile of a `Contract`, whose operands are then parameters or shared scratch, and is read and written by `Each`, whose
+//!   body is as that of a thread loop, but without scratch of scope `Thread`. Both are executed by all who hold it: in the warp
+//!   loop, or in the block loop, outside of thread loops. No other access is.
 //! - Symbols are positional: a launch supplies their values, under which no memory has a negative length.
 //!
 //! Kernels are alpha-renamed and nameless inside, so equal ones compare equal and compile once.
 
+pub mod asynchronous;
+pub mod collective;
+pub mod contract;
 mod copy;
 pub mod interp;
 mod print;
 pub mod verify;
 pub mod visit;
 
+pub use asynchronous::AsyncCopy;
+pub use collective::{Collective, CollectiveKind, Group};
+pub use contract::{Contract, ContractOperand, Range};
 pub use copy::CopyNest;
 use smallvec::SmallVec;
 
@@ -43,6 +64,7 @@ use crate::dtype::{DType, Scalar};
 use crate::graph::Monoid;
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::scalar::ScalarOp;
+use crate::target::WARP_THREADS;
 
 /// The most statements that code generators take of a kernel, counted once its `Unroll` loops are copied out. Larger ones would
 /// take long to compile, and exceed what a code generator can number. No verifier asks for it.
@@ -92,6 +114,13 @@ pub enum Scope {
     Cache,
     /// Memory shared by the threads of a GPU block.
     Shared,
+    /// A matrix that the threads of a warp hold together, each warp its own; which thread holds which element is not known.
+    WarpFragment,
+    /// A matrix that the threads of a block hold together; which thread holds which element is not known.
+    BlockFragment,
+    /// A thread's own: each thread of a GPU block has a copy of that length, which lives as long as the block, through
+    /// thread loops and barriers. Serially an array of `[threads, len]`, of which iteration `t` of a thread loop touches row `t`.
+    Thread,
 }
 
 /// What a kernel needs of a GPU.
@@ -132,8 +161,10 @@ pub enum Bind {
     Parallel,
     /// One per GPU block; the outermost statement and the only one at its level.
     Block,
-    /// One per GPU thread of a block.
+    /// One per GPU thread of a block, or of the warp around.
     Thread,
+    /// One per warp of a GPU block: what is inside is executed by its 32 threads together.
+    Warp,
     /// As one copy of a block of memory, straight or transposed.
     Copy,
     /// As `Copy`, writing past the caches: for what is too large to be found there again.
@@ -142,13 +173,14 @@ pub enum Bind {
 
 impl Bind {
     /// Every binding.
-    pub const ALL: [Bind; 8] = [
+    pub const ALL: [Bind; 9] = [
         Bind::Serial,
         Bind::Unroll,
         Bind::Lanes,
         Bind::Parallel,
         Bind::Block,
         Bind::Thread,
+        Bind::Warp,
         Bind::Copy,
         Bind::Stream,
     ];
@@ -162,6 +194,7 @@ impl Bind {
             Bind::Parallel => "parallel",
             Bind::Block => "block",
             Bind::Thread => "thread",
+            Bind::Warp => "warp",
             Bind::Copy => "copy",
             Bind::Stream => "stream",
         }
@@ -247,6 +280,24 @@ pub enum Stmt {
         /// What is combined into them.
         values: SmallVec<[ValueId; 2]>,
     },
+    /// `dst[m, n] += sum over k of left[m, k] * right[k, n]`; see [`contract`] for what that means exactly.
+    Contract(Box<Contract>),
+    /// Combines an element of each thread of a warp or a block; see [`collective`] for what that means exactly.
+    Collective(Box<Collective>),
+    /// Runs the body for each element of a fragment, by the thread that holds it: for each value of the two variables, row by
+    /// row. The body may load and store the fragment's element `columns * rows' variable + columns' variable`.
+    Each {
+        /// The row and the column; extents are positive constants.
+        vars: [VarId; 2],
+        /// The fragment.
+        memory: Memory,
+        /// What is done with each element.
+        body: Vec<Stmt>,
+    },
+    /// Copies elements to shared memory beside the threads; see [`asynchronous`].
+    CopyAsync(Box<AsyncCopy>),
+    /// Waits for the copies of a group that the thread has begun.
+    Wait(u32),
     /// Waits for all threads of a GPU block.
     Barrier,
 }
@@ -335,13 +386,13 @@ impl Kernel {
         };
         let mut threads = 1;
         for s in self.statements() {
-            if let Stmt::Loop {
-                var,
-                bind: Bind::Thread,
-                ..
-            } = s
-            {
-                threads = threads.max(self.extents[var.0 as usize].interval(self).hi);
+            if let Stmt::Loop { var, bind, .. } = s {
+                let most = self.extents[var.0 as usize].interval(self).hi;
+                threads = threads.max(match bind {
+                    Bind::Thread => most,
+                    Bind::Warp => most.saturating_mul(WARP_THREADS),
+                    _ => 1,
+                });
             }
         }
         let shared = self.scratch.iter().filter(|s| s.scope == Scope::Shared);

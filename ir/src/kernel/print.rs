@@ -16,8 +16,8 @@
 
 use std::fmt;
 
-use crate::index::{IndexExpr, IndexNode, SymId};
-use crate::kernel::{Access, Kernel, Memory, Op, Scope, Stmt, ValueId};
+use crate::index::{IndexExpr, IndexNode, SymId, VarId};
+use crate::kernel::{Access, CollectiveKind, Contract, Group, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
 impl Access {
     /// Every mode.
@@ -35,7 +35,14 @@ impl Access {
 
 impl Scope {
     /// Every scope.
-    pub const ALL: [Scope; 3] = [Scope::Register, Scope::Cache, Scope::Shared];
+    pub const ALL: [Scope; 6] = [
+        Scope::Register,
+        Scope::Cache,
+        Scope::Shared,
+        Scope::WarpFragment,
+        Scope::BlockFragment,
+        Scope::Thread,
+    ];
 
     /// The spelling in text forms.
     pub const fn name(self) -> &'static str {
@@ -43,6 +50,9 @@ impl Scope {
             Scope::Register => "register",
             Scope::Cache => "cache",
             Scope::Shared => "shared",
+            Scope::WarpFragment => "warp_fragment",
+            Scope::BlockFragment => "block_fragment",
+            Scope::Thread => "thread",
         }
     }
 }
@@ -112,7 +122,7 @@ impl Kernel {
         let mut vars = vec![false; self.extents.len()];
         for s in self.statements() {
             s.defined_value().into_iter().for_each(|v| values[v.0 as usize] = true);
-            s.defined_var().into_iter().for_each(|v| vars[v.0 as usize] = true);
+            s.defined_vars().iter().for_each(|v| vars[v.0 as usize] = true);
         }
         for i in (0..values.len()).filter(|&i| !values[i]) {
             writeln!(f, "  unused %{i}: {}", self.values[i])?;
@@ -188,7 +198,61 @@ impl Kernel {
                     }
                     f.write_str("\n")?;
                 }
+                Stmt::Contract(c) => {
+                    self.write_contract(f, c)?;
+                    f.write_str("\n")?;
+                }
+                Stmt::Collective(c) => {
+                    match c.kind {
+                        CollectiveKind::Reduce(monoid) => write!(f, "reduce {}", monoid.name())?,
+                        CollectiveKind::Scan(monoid) => write!(f, "scan {}", monoid.name())?,
+                        CollectiveKind::Broadcast(from) => write!(f, "broadcast {from}")?,
+                    }
+                    match c.group {
+                        Group::Warp => f.write_str(" warp ")?,
+                        Group::Block(threads) => write!(f, " block {threads} ")?,
+                    }
+                    writeln!(f, "{}[{}]", c.memory, Positional(&c.index))?;
+                }
+                Stmt::Each {
+                    vars: [m, n],
+                    memory,
+                    body,
+                } => {
+                    let extent = |v: &VarId| Positional(&self.extents[v.0 as usize]);
+                    let (rows, columns) = (extent(m), extent(n));
+                    writeln!(f, "each i{} in 0..{rows}, i{} in 0..{columns} of {memory} {{", m.0, n.0)?;
+                    self.write_block(f, body, depth + 1)?;
+                    writeln!(f, "{indent}}}")?;
+                }
+                Stmt::CopyAsync(c) => {
+                    let extent = Positional(&self.extents[c.var.0 as usize]);
+                    write!(f, "copy_async {} i{} in 0..{extent} ", c.group, c.var.0)?;
+                    write!(f, "{}[{}] ", c.to, Positional(&c.to_index))?;
+                    write!(f, "from {}[{}]", c.from, Positional(&c.from_index))?;
+                    write_mask(f, c.mask)?;
+                    f.write_str("\n")?;
+                }
+                Stmt::Wait(group) => writeln!(f, "wait {group}")?,
                 Stmt::Barrier => f.write_str("barrier\n")?,
+            }
+        }
+        Ok(())
+    }
+
+    /// `contract i0 in 0..4, i1 in 0..8 over i2 in 0..s0 by 16 r0[8*i0 + i1] with p0[...] if i2 in 0..s1, p1[...]`.
+    fn write_contract(&self, f: &mut fmt::Formatter<'_>, c: &Contract) -> fmt::Result {
+        let lead = ["contract ", ", ", " over "];
+        for (var, lead) in c.vars.iter().zip(lead) {
+            let extent = &self.extents[var.0 as usize];
+            write!(f, "{lead}i{} in 0..{}", var.0, Positional(extent))?;
+        }
+        write!(f, " by {} {}[{}]", c.k_block, c.dst, Positional(&c.dst_index))?;
+        for (operand, lead) in c.operands().into_iter().zip([" with ", ", "]) {
+            write!(f, "{lead}{}[{}]", operand.memory, Positional(&operand.index))?;
+            for (i, r) in operand.ranges.iter().enumerate() {
+                let lead = if i > 0 { "and" } else { "if" };
+                write!(f, " {lead} {} in 0..{}", Positional(&r.index), Positional(&r.limit))?;
             }
         }
         Ok(())

@@ -7,13 +7,13 @@
 //! does not compile until it is described.
 //!
 //! Shared and mutable forms visit the same things in the same order. They are iterators, which callers leave early with
-//! `any`, `all` or `find`; none allocates, except [`walk`] below eight nested statements.
+//! `any`, `all` or `find`; none allocates, except [`walk`] below eight nested statements and a contraction with conditions.
 
 use std::slice;
 
 use smallvec::SmallVec;
 
-use super::{Kernel, Memory, Op, Stmt, ValueId};
+use super::{Kernel, Memory, Op, Range, Stmt, ValueId};
 use crate::index::{IndexExpr, VarId};
 
 /// What an access does with its element.
@@ -43,8 +43,17 @@ pub struct MemoryAccess<'k> {
     pub index: &'k IndexExpr,
     /// A bool without which nothing is touched.
     pub mask: Option<ValueId>,
+    /// Conditions without which nothing is touched.
+    pub ranges: &'k [Range],
     /// What happens to the element.
     pub effect: Effect,
+}
+
+impl MemoryAccess<'_> {
+    /// Whether the access need not happen where its statement runs.
+    pub fn is_conditional(&self) -> bool {
+        self.mask.is_some() || !self.ranges.is_empty()
+    }
 }
 
 /// As [`MemoryAccess`], to move an access elsewhere.
@@ -86,6 +95,7 @@ impl Op {
                 memory: *memory,
                 index,
                 mask: *mask,
+                ranges: &[],
                 effect: Effect::Load,
             }),
             Op::Const(_) | Op::Index(..) | Op::Map(..) | Op::Convert(..) | Op::Bitcast(..) => None,
@@ -129,6 +139,11 @@ impl Stmt {
             | Stmt::If { .. }
             | Stmt::Clamp { .. }
             | Stmt::Accumulate { .. }
+            | Stmt::Contract(_)
+            | Stmt::Collective(_)
+            | Stmt::Each { .. }
+            | Stmt::CopyAsync(_)
+            | Stmt::Wait(_)
             | Stmt::Barrier => None,
         }
     }
@@ -142,23 +157,66 @@ impl Stmt {
             | Stmt::If { .. }
             | Stmt::Clamp { .. }
             | Stmt::Accumulate { .. }
+            | Stmt::Contract(_)
+            | Stmt::Collective(_)
+            | Stmt::Each { .. }
+            | Stmt::CopyAsync(_)
+            | Stmt::Wait(_)
             | Stmt::Barrier => None,
         }
     }
 
-    /// The loop variable that the statement defines: of a loop for its body, of a clamp for the rest of its block.
-    pub fn defined_var(&self) -> Option<VarId> {
+    /// The loop variables that the statement defines: of a loop for its body, of a clamp for the rest of its block, of a
+    /// contraction or copy for itself.
+    pub fn defined_vars(&self) -> &[VarId] {
         match self {
-            Stmt::Loop { var, .. } | Stmt::Clamp { var, .. } => Some(*var),
-            Stmt::Let { .. } | Stmt::Store { .. } | Stmt::If { .. } | Stmt::Accumulate { .. } | Stmt::Barrier => None,
+            Stmt::Loop { var, .. } | Stmt::Clamp { var, .. } => slice::from_ref(var),
+            Stmt::Contract(c) => &c.vars,
+            Stmt::CopyAsync(c) => slice::from_ref(&c.var),
+            Stmt::Each { vars, .. } => vars,
+            Stmt::Let { .. }
+            | Stmt::Store { .. }
+            | Stmt::If { .. }
+            | Stmt::Accumulate { .. }
+            | Stmt::Collective(_)
+            | Stmt::Wait(_)
+            | Stmt::Barrier => &[],
         }
     }
 
-    /// The loop variable that the statement defines, to rename it.
-    pub fn defined_var_mut(&mut self) -> Option<&mut VarId> {
+    /// The loop variables that the statement defines, to rename them.
+    pub fn defined_vars_mut(&mut self) -> &mut [VarId] {
         match self {
-            Stmt::Loop { var, .. } | Stmt::Clamp { var, .. } => Some(var),
-            Stmt::Let { .. } | Stmt::Store { .. } | Stmt::If { .. } | Stmt::Accumulate { .. } | Stmt::Barrier => None,
+            Stmt::Loop { var, .. } | Stmt::Clamp { var, .. } => slice::from_mut(var),
+            Stmt::Contract(c) => &mut c.vars,
+            Stmt::CopyAsync(c) => slice::from_mut(&mut c.var),
+            Stmt::Each { vars, .. } => vars,
+            Stmt::Let { .. }
+            | Stmt::Store { .. }
+            | Stmt::If { .. }
+            | Stmt::Accumulate { .. }
+            | Stmt::Collective(_)
+            | Stmt::Wait(_)
+            | Stmt::Barrier => &mut [],
+        }
+    }
+
+    /// The loop variables that the statement's own accesses go through: the statement touches the elements for all their
+    /// values.
+    pub fn own_vars(&self) -> &[VarId] {
+        match self {
+            Stmt::Contract(c) => &c.vars,
+            Stmt::CopyAsync(c) => slice::from_ref(&c.var),
+            Stmt::Let { .. }
+            | Stmt::Store { .. }
+            | Stmt::Loop { .. }
+            | Stmt::If { .. }
+            | Stmt::Clamp { .. }
+            | Stmt::Accumulate { .. }
+            | Stmt::Collective(_)
+            | Stmt::Each { .. }
+            | Stmt::Wait(_)
+            | Stmt::Barrier => &[],
         }
     }
 
@@ -169,8 +227,14 @@ impl Stmt {
             Stmt::Store { value, mask, .. } => (slice::from_ref(value), mask.as_slice()),
             Stmt::If { cond, .. } => (slice::from_ref(cond), &[]),
             Stmt::Clamp { value, .. } => (slice::from_ref(value), &[]),
+            Stmt::CopyAsync(c) => (c.mask.as_slice(), &[]),
             Stmt::Accumulate { values, .. } => (values, &[]),
-            Stmt::Loop { .. } | Stmt::Barrier => (&[], &[]),
+            Stmt::Loop { .. }
+            | Stmt::Contract(_)
+            | Stmt::Collective(_)
+            | Stmt::Each { .. }
+            | Stmt::Wait(_)
+            | Stmt::Barrier => (&[], &[]),
         };
         first.iter().chain(second).copied()
     }
@@ -182,99 +246,190 @@ impl Stmt {
             Stmt::Store { value, mask, .. } => (slice::from_mut(value), mask.as_mut_slice()),
             Stmt::If { cond, .. } => (slice::from_mut(cond), &mut []),
             Stmt::Clamp { value, .. } => (slice::from_mut(value), &mut []),
+            Stmt::CopyAsync(c) => (c.mask.as_mut_slice(), &mut []),
             Stmt::Accumulate { values, .. } => (values, &mut []),
-            Stmt::Loop { .. } | Stmt::Barrier => (&mut [], &mut []),
+            Stmt::Loop { .. }
+            | Stmt::Contract(_)
+            | Stmt::Collective(_)
+            | Stmt::Each { .. }
+            | Stmt::Wait(_)
+            | Stmt::Barrier => (&mut [], &mut []),
         };
         first.iter_mut().chain(second)
     }
 
-    /// The accesses of the statement itself.
+    /// The accesses of the statement itself. One that goes through [`Self::own_vars`] touches the elements for all of them.
     pub fn accesses(&self) -> impl Iterator<Item = MemoryAccess<'_>> {
-        let (one, states): (Option<MemoryAccess<'_>>, &[(Memory, IndexExpr)]) = match self {
-            Stmt::Let { op, .. } => (op.access(), &[]),
+        let mut found: SmallVec<[MemoryAccess<'_>; 3]> = SmallVec::new();
+        match self {
+            Stmt::Let { op, .. } => found.extend(op.access()),
             Stmt::Store {
                 memory, index, mask, ..
-            } => {
-                let store = MemoryAccess {
-                    memory: *memory,
-                    index,
-                    mask: *mask,
+            } => found.push(MemoryAccess {
+                memory: *memory,
+                index,
+                mask: *mask,
+                ranges: &[],
+                effect: Effect::Store,
+            }),
+            Stmt::Accumulate { state, .. } => found.extend(state.iter().map(|(memory, index)| MemoryAccess {
+                memory: *memory,
+                index,
+                mask: None,
+                ranges: &[],
+                effect: Effect::Accumulate,
+            })),
+            Stmt::Contract(c) => found.extend(c.accesses()),
+            Stmt::CopyAsync(c) => found.extend([
+                MemoryAccess {
+                    memory: c.from,
+                    index: &c.from_index,
+                    mask: c.mask,
+                    ranges: &[],
+                    effect: Effect::Load,
+                },
+                MemoryAccess {
+                    memory: c.to,
+                    index: &c.to_index,
+                    mask: None,
+                    ranges: &[],
                     effect: Effect::Store,
-                };
-                (Some(store), &[])
-            }
-            Stmt::Accumulate { state, .. } => (None, state),
-            Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => (None, &[]),
-        };
-        one.into_iter().chain(states.iter().map(|(memory, index)| MemoryAccess {
-            memory: *memory,
-            index,
-            mask: None,
-            effect: Effect::Accumulate,
-        }))
+                },
+            ]),
+            Stmt::Collective(c) => found.push(MemoryAccess {
+                memory: c.memory,
+                index: &c.index,
+                mask: None,
+                ranges: &[],
+                effect: Effect::Accumulate,
+            }),
+            Stmt::Loop { .. }
+            | Stmt::If { .. }
+            | Stmt::Clamp { .. }
+            | Stmt::Each { .. }
+            | Stmt::Wait(_)
+            | Stmt::Barrier => {}
+        }
+        found.into_iter()
     }
 
     /// The accesses of the statement itself, to move them elsewhere.
     pub fn accesses_mut(&mut self) -> impl Iterator<Item = MemoryAccessMut<'_>> {
-        let (one, states): (Option<MemoryAccessMut<'_>>, &mut [(Memory, IndexExpr)]) = match self {
-            Stmt::Let { op, .. } => (op.access_mut(), &mut []),
-            Stmt::Store { memory, index, .. } => {
-                let store = MemoryAccessMut {
-                    memory,
-                    index,
-                    effect: Effect::Store,
-                };
-                (Some(store), &mut [])
-            }
-            Stmt::Accumulate { state, .. } => (None, state),
-            Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => (None, &mut []),
-        };
-        one.into_iter()
-            .chain(states.iter_mut().map(|(memory, index)| MemoryAccessMut {
+        let mut found: SmallVec<[MemoryAccessMut<'_>; 3]> = SmallVec::new();
+        match self {
+            Stmt::Let { op, .. } => found.extend(op.access_mut()),
+            Stmt::Store { memory, index, .. } => found.push(MemoryAccessMut {
+                memory,
+                index,
+                effect: Effect::Store,
+            }),
+            Stmt::Accumulate { state, .. } => found.extend(state.iter_mut().map(|(memory, index)| MemoryAccessMut {
                 memory,
                 index,
                 effect: Effect::Accumulate,
-            }))
+            })),
+            Stmt::Contract(c) => found.extend(c.accesses_mut()),
+            Stmt::CopyAsync(c) => {
+                let c = &mut **c;
+                found.push(MemoryAccessMut {
+                    memory: &mut c.from,
+                    index: &mut c.from_index,
+                    effect: Effect::Load,
+                });
+                found.push(MemoryAccessMut {
+                    memory: &mut c.to,
+                    index: &mut c.to_index,
+                    effect: Effect::Store,
+                });
+            }
+            Stmt::Collective(c) => found.push(MemoryAccessMut {
+                memory: &mut c.memory,
+                index: &mut c.index,
+                effect: Effect::Accumulate,
+            }),
+            Stmt::Loop { .. }
+            | Stmt::If { .. }
+            | Stmt::Clamp { .. }
+            | Stmt::Each { .. }
+            | Stmt::Wait(_)
+            | Stmt::Barrier => {}
+        }
+        found.into_iter()
     }
 
-    /// The index expressions of the statement itself: of its accesses, or of a value that is counted. The extent of a
-    /// variable is the kernel's.
+    /// The index expressions of the statement itself: of its accesses and their conditions, or of a value that is counted.
+    /// The extent of a variable is the kernel's.
     pub fn indices(&self) -> impl Iterator<Item = &IndexExpr> {
-        let (one, states): (Option<&IndexExpr>, &[(Memory, IndexExpr)]) = match self {
-            Stmt::Let { op, .. } => (op.index(), &[]),
-            Stmt::Store { index, .. } => (Some(index), &[]),
-            Stmt::Accumulate { state, .. } => (None, state),
-            Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => (None, &[]),
-        };
-        one.into_iter().chain(states.iter().map(|(_, index)| index))
+        let mut found: SmallVec<[&IndexExpr; 3]> = SmallVec::new();
+        match self {
+            Stmt::Let { op, .. } => found.extend(op.index()),
+            Stmt::Store { index, .. } => found.push(index),
+            Stmt::Accumulate { state, .. } => found.extend(state.iter().map(|(_, index)| index)),
+            Stmt::Contract(c) => found.extend(c.indices()),
+            Stmt::CopyAsync(c) => found.extend([&c.from_index, &c.to_index]),
+            Stmt::Collective(c) => found.push(&c.index),
+            Stmt::Loop { .. }
+            | Stmt::If { .. }
+            | Stmt::Clamp { .. }
+            | Stmt::Each { .. }
+            | Stmt::Wait(_)
+            | Stmt::Barrier => {}
+        }
+        found.into_iter()
     }
 
     /// The index expressions of the statement itself, to replace them.
     pub fn indices_mut(&mut self) -> impl Iterator<Item = &mut IndexExpr> {
-        let (one, states): (Option<&mut IndexExpr>, &mut [(Memory, IndexExpr)]) = match self {
-            Stmt::Let { op, .. } => (op.index_mut(), &mut []),
-            Stmt::Store { index, .. } => (Some(index), &mut []),
-            Stmt::Accumulate { state, .. } => (None, state),
-            Stmt::Loop { .. } | Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => (None, &mut []),
-        };
-        one.into_iter().chain(states.iter_mut().map(|(_, index)| index))
+        let mut found: SmallVec<[&mut IndexExpr; 3]> = SmallVec::new();
+        match self {
+            Stmt::Let { op, .. } => found.extend(op.index_mut()),
+            Stmt::Store { index, .. } => found.push(index),
+            Stmt::Accumulate { state, .. } => found.extend(state.iter_mut().map(|(_, index)| index)),
+            Stmt::Contract(c) => found.extend(c.indices_mut()),
+            Stmt::CopyAsync(c) => {
+                let c = &mut **c;
+                found.extend([&mut c.from_index, &mut c.to_index]);
+            }
+            Stmt::Collective(c) => found.push(&mut c.index),
+            Stmt::Loop { .. }
+            | Stmt::If { .. }
+            | Stmt::Clamp { .. }
+            | Stmt::Each { .. }
+            | Stmt::Wait(_)
+            | Stmt::Barrier => {}
+        }
+        found.into_iter()
     }
 
     /// The statements directly inside; empty for a statement that holds none.
     pub fn body(&self) -> &[Stmt] {
         match self {
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => body,
-            Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Clamp { .. } | Stmt::Accumulate { .. } | Stmt::Barrier => &[],
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } | Stmt::Each { body, .. } => body,
+            Stmt::Let { .. }
+            | Stmt::Store { .. }
+            | Stmt::Clamp { .. }
+            | Stmt::Accumulate { .. }
+            | Stmt::Contract(_)
+            | Stmt::Collective(_)
+            | Stmt::CopyAsync(_)
+            | Stmt::Wait(_)
+            | Stmt::Barrier => &[],
         }
     }
 
     /// The statements directly inside, to change them; `None` for a statement that cannot hold any.
     pub fn body_mut(&mut self) -> Option<&mut Vec<Stmt>> {
         match self {
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => Some(body),
-            Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Clamp { .. } | Stmt::Accumulate { .. } | Stmt::Barrier => {
-                None
-            }
+            Stmt::Loop { body, .. } | Stmt::If { body, .. } | Stmt::Each { body, .. } => Some(body),
+            Stmt::Let { .. }
+            | Stmt::Store { .. }
+            | Stmt::Clamp { .. }
+            | Stmt::Accumulate { .. }
+            | Stmt::Contract(_)
+            | Stmt::Collective(_)
+            | Stmt::CopyAsync(_)
+            | Stmt::Wait(_)
+            | Stmt::Barrier => None,
         }
     }
 }
@@ -352,7 +507,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
     use crate::graph::Monoid;
-    use crate::kernel::{Access, Bind, Param, Scope};
+    use crate::kernel::{Access, Bind, Contract, ContractOperand, Param, Scope};
     use crate::scalar::ScalarOp;
 
     fn v(n: u32) -> ValueId {
@@ -407,6 +562,25 @@ mod tests {
                 value: v(111),
                 mask: Some(v(112)),
             },
+            Stmt::Contract(Box::new(Contract {
+                vars: [VarId(2), VarId(3), VarId(4)],
+                dst: s,
+                dst_index: at(20),
+                left: ContractOperand {
+                    memory: p,
+                    index: at(16),
+                    ranges: smallvec![Range {
+                        index: at(17),
+                        limit: at(18)
+                    }],
+                },
+                right: ContractOperand {
+                    memory: p,
+                    index: at(19),
+                    ranges: smallvec![],
+                },
+                k_block: 1,
+            })),
             Stmt::Barrier,
         ]
     }
@@ -416,28 +590,31 @@ mod tests {
         let body = all();
         let values: Vec<u32> = walk(&body).filter_map(|s| s.defined_value()).map(|v| v.0).collect();
         assert_eq!(values, [0, 1, 2, 3, 4, 5]);
-        let vars: Vec<u32> = walk(&body).filter_map(|s| s.defined_var()).map(|v| v.0).collect();
-        assert_eq!(vars, [0, 1]);
+        let vars: Vec<u32> = walk(&body).flat_map(|s| s.defined_vars()).map(|v| v.0).collect();
+        assert_eq!(vars, [0, 1, 2, 3, 4]);
         let used: Vec<u32> = walk(&body).flat_map(|s| s.operands()).map(|v| v.0).collect();
         assert_eq!(used, Vec::from_iter(101..=112));
         let indices: Vec<i64> = walk(&body)
             .flat_map(|s| s.indices())
             .filter_map(|e| e.as_const())
             .collect();
-        assert_eq!(indices, Vec::from_iter(11..=15));
+        assert_eq!(indices, Vec::from_iter(11..=20));
         let accesses: Vec<(Effect, i64, bool)> = walk(&body)
             .flat_map(|s| s.accesses())
-            .map(|a| (a.effect, a.index.as_const().unwrap(), a.mask.is_some()))
+            .map(|a| (a.effect, a.index.as_const().unwrap(), a.is_conditional()))
             .collect();
         let expected = [
             (Effect::Load, 12, true),
             (Effect::Accumulate, 13, false),
             (Effect::Accumulate, 14, false),
             (Effect::Store, 15, true),
+            (Effect::Load, 16, true),
+            (Effect::Load, 19, false),
+            (Effect::Accumulate, 20, false),
         ];
         assert_eq!(accesses, expected);
         assert!(walk(&body).any(|s| matches!(s, Stmt::Barrier)));
-        assert_eq!(walk(&body).count(), 12);
+        assert_eq!(walk(&body).count(), 13);
     }
 
     #[test]
@@ -447,12 +624,14 @@ mod tests {
             s.operands_mut().for_each(|v| v.0 += 1000);
             s.indices_mut().for_each(|e| *e = e.clone() + at(1000));
             s.defined_value_mut().into_iter().for_each(|v| v.0 += 1000);
-            s.defined_var_mut().into_iter().for_each(|v| v.0 += 1000);
+            s.defined_vars_mut().iter_mut().for_each(|v| v.0 += 1000);
         });
         let numbers = |body: &[Stmt]| -> Vec<u32> {
             let of = |s: &Stmt| {
                 let own = s.defined_value().map(|v| v.0).into_iter();
-                let own = own.chain(s.defined_var().map(|v| v.0)).chain(s.operands().map(|v| v.0));
+                let own = own
+                    .chain(s.defined_vars().iter().map(|v| v.0))
+                    .chain(s.operands().map(|v| v.0));
                 own.chain(s.indices().filter_map(|e| e.as_const()).map(|k| k as u32))
                     .collect::<Vec<_>>()
             };
@@ -469,7 +648,9 @@ mod tests {
         let accesses = walk(&body).flat_map(|s| s.accesses());
         let moved: Vec<(Memory, i64)> = accesses.map(|a| (a.memory, a.index.as_const().unwrap())).collect();
         assert_eq!(moved[0], (Memory::Param(0), 7));
-        assert_eq!(moved[1..], [(Memory::Param(1), 7); 3]);
+        assert_eq!(moved[1..4], [(Memory::Param(1), 7); 3]);
+        assert_eq!(moved[4..6], [(Memory::Param(0), 7); 2]);
+        assert_eq!(moved[6..], [(Memory::Param(1), 7)]);
     }
 
     #[test]
@@ -483,9 +664,11 @@ mod tests {
         let (len, dtype, access) = (at(3), DType::F32, Access::Read);
         k.params.push(Param { dtype, len, access });
         let numbers = |k: &Kernel| -> Vec<i64> { k.indices().filter_map(|e| e.as_const()).collect() };
-        assert_eq!(numbers(&k), [1, 2, 3, 4, 11, 12, 13, 14, 15]);
+        assert_eq!(numbers(&k)[..9], [1, 2, 3, 4, 11, 12, 13, 14, 15]);
+        assert_eq!(numbers(&k)[9..], [16, 17, 18, 19, 20]);
         k.for_each_index_mut(&mut |e| *e = e.clone() + at(100));
-        assert_eq!(numbers(&k), [101, 102, 103, 104, 111, 112, 113, 114, 115]);
+        assert_eq!(numbers(&k)[..9], [101, 102, 103, 104, 111, 112, 113, 114, 115]);
+        assert_eq!(numbers(&k)[9..], [116, 117, 118, 119, 120]);
     }
 
     #[test]
@@ -498,7 +681,7 @@ mod tests {
                 body,
             }];
         }
-        let vars: Vec<u32> = walk(&body).filter_map(|s| s.defined_var()).map(|v| v.0).collect();
+        let vars: Vec<u32> = walk(&body).flat_map(|s| s.defined_vars()).map(|v| v.0).collect();
         assert_eq!(vars, Vec::from_iter((0..40).rev()));
         assert!(matches!(walk(&body).last(), Some(Stmt::Barrier)));
     }

@@ -54,6 +54,17 @@ impl Width {
     pub const ALL: [Width; 2] = [Width::Scalar, Width::Lanes];
 }
 
+/// A matrix instruction, or a sequence of them that an emitter has as one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct MatrixTile {
+    /// Dtypes of the left and the right operand.
+    pub operands: [DType; 2],
+    /// Dtype that it accumulates in.
+    pub accumulator: DType,
+    /// Rows and columns of the accumulator, and steps of the sum.
+    pub extents: [i64; 3],
+}
+
 /// A code generator as data.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Emitter {
@@ -69,6 +80,10 @@ pub struct Emitter {
     maps: Vec<Support>,
     /// By width and the dtypes from and to.
     conversions: Vec<Support>,
+    /// What it has for contractions.
+    matrices: Vec<MatrixTile>,
+    /// Whether it has blocks and their threads.
+    pub has_blocks: bool,
 }
 
 impl Emitter {
@@ -102,6 +117,33 @@ impl Emitter {
             has_fma,
             maps,
             conversions,
+            matrices: Vec::new(),
+            has_blocks: false,
+        }
+    }
+
+    /// The emitter, which also has these matrix instructions; one that is not given any has none.
+    pub fn with_matrices(mut self, tiles: impl IntoIterator<Item = MatrixTile>) -> Emitter {
+        self.matrices.extend(tiles);
+        self
+    }
+
+    /// The emitter, which also has blocks of threads, as GPUs do.
+    pub fn with_blocks(mut self) -> Emitter {
+        self.has_blocks = true;
+        self
+    }
+
+    /// How a contraction of these dtypes is done whose tile has so many rows and columns and whose blocks so many steps: by
+    /// matrix instructions that cut all three without a rest, or by the loops that define it.
+    pub fn contract(&self, operands: [DType; 2], accumulator: DType, extents: [i64; 3]) -> Support {
+        let fits = |t: &&MatrixTile| {
+            let whole = |(all, one): (i64, i64)| all > 0 && one > 0 && all % one == 0;
+            t.operands == operands && t.accumulator == accumulator && extents.into_iter().zip(t.extents).all(whole)
+        };
+        match self.matrices.iter().find(fits) {
+            Some(_) => Support::Native,
+            None => Support::Formula,
         }
     }
 

@@ -18,8 +18,12 @@ use crate::dtype::DType;
 use crate::graph::Monoid;
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::kernel::verify::Place;
-use crate::kernel::{Access, Bind, Kernel, Memory, Op, Param, Scope, Scratch, Stmt, ValueId};
+use crate::kernel::{
+    Access, AsyncCopy, Bind, Collective, CollectiveKind, Contract, ContractOperand, Group, Kernel, Memory, Op, Param,
+    Range, Scope, Scratch, Stmt, ValueId,
+};
 use crate::scalar::ScalarOp;
+use crate::target::MAX_BLOCK_THREADS;
 
 /// How deep loops and conditions nest.
 const MAX_BLOCKS: u32 = 128;
@@ -34,6 +38,13 @@ const WORDS: &[&str] = &[
     "store",
     "clamp",
     "accumulate",
+    "contract",
+    "reduce",
+    "scan",
+    "broadcast",
+    "each",
+    "copy_async",
+    "wait",
     "barrier",
     "scratch",
     "unused",
@@ -95,8 +106,8 @@ impl StatementSpans {
             let at = at as usize;
             number += block.iter().take(at).map(statements).sum::<usize>() + usize::from(depth > 0);
             block = match block.get(at) {
-                Some(Stmt::Loop { body, .. } | Stmt::If { body, .. }) => body,
-                _ => &[],
+                Some(s) => s.body(),
+                None => &[],
             };
         }
         match place.0.is_empty() {
@@ -108,10 +119,7 @@ impl StatementSpans {
 
 /// A statement and those inside it.
 fn statements(s: &Stmt) -> usize {
-    match s {
-        Stmt::Loop { body, .. } | Stmt::If { body, .. } => 1 + body.iter().map(statements).sum::<usize>(),
-        _ => 1,
-    }
+    1 + s.body().iter().map(statements).sum::<usize>()
 }
 
 struct KernelParser<'c, 't> {
@@ -310,6 +318,12 @@ impl KernelParser<'_, '_> {
 
     /// `p0[index]`.
     fn element(&mut self) -> Parsed<(Memory, IndexExpr)> {
+        let memory = self.memory()?;
+        Ok((memory, self.bracketed("access")?))
+    }
+
+    /// `p0`.
+    fn memory(&mut self) -> Parsed<Memory> {
         let token = self.c.token();
         let name = self.c.source(token);
         let known = |number: &u32, len: usize| self.names.incomplete || (*number as usize) < len;
@@ -321,7 +335,7 @@ impl KernelParser<'_, '_> {
             _ => return Err(self.c.unexpected("access", "a parameter or scratch of this kernel")),
         };
         self.c.bump();
-        Ok((memory, self.bracketed("access")?))
+        Ok(memory)
     }
 
     /// `if %3`, unless that begins a statement.
@@ -409,7 +423,7 @@ impl KernelParser<'_, '_> {
             let op = self.operation(dtype)?;
             return Ok(Some(Stmt::Let { value, op }));
         }
-        let words = &WORDS[..8];
+        let words = &WORDS[..15];
         let which = self.one_of("statement", &words.iter().map(|w| (*w, *w)).collect::<Vec<_>>())?;
         Ok(Some(match which {
             "for" => {
@@ -441,10 +455,7 @@ impl KernelParser<'_, '_> {
                 Stmt::Clamp { var, value }
             }
             "accumulate" => {
-                let Some(monoid) = Monoid::from_name(self.c.source(self.c.token())) else {
-                    return Err(self.c.unexpected("accumulate", "a monoid like `add`"));
-                };
-                self.c.bump();
+                let monoid = self.monoid("accumulate")?;
                 let mut state = SmallVec::new();
                 loop {
                     state.push(self.element()?);
@@ -456,6 +467,23 @@ impl KernelParser<'_, '_> {
                 let values = self.values()?.into();
                 Stmt::Accumulate { monoid, state, values }
             }
+            "contract" => Stmt::Contract(Box::new(self.contract()?)),
+            "reduce" => self.collective(|p| Ok(CollectiveKind::Reduce(p.monoid("reduce")?)))?,
+            "scan" => self.collective(|p| Ok(CollectiveKind::Scan(p.monoid("scan")?)))?,
+            "broadcast" => self.collective(|p| {
+                Ok(CollectiveKind::Broadcast(p.c.integer(
+                    "thread",
+                    0,
+                    MAX_BLOCK_THREADS,
+                )?))
+            })?,
+            "each" => {
+                let head = self.each_head();
+                let ((vars, memory), body) = self.nested(number, start, head)?;
+                Stmt::Each { vars, memory, body }
+            }
+            "copy_async" => Stmt::CopyAsync(Box::new(self.copy_async()?)),
+            "wait" => Stmt::Wait(self.copy_group()?),
             "barrier" => Stmt::Barrier,
             "scratch" => {
                 let (token, number) = self.number("r", "scratch")?;
@@ -475,6 +503,108 @@ impl KernelParser<'_, '_> {
                 return Ok(None);
             }
         }))
+    }
+
+    /// Behind `each`.
+    fn each_head(&mut self) -> Parsed<([VarId; 2], Memory)> {
+        let m = self.define_var()?;
+        self.c.expect(TokenKind::Comma, "each")?;
+        let n = self.define_var()?;
+        self.word("of", "each")?;
+        Ok(([m, n], self.memory()?))
+    }
+
+    fn copy_group(&mut self) -> Parsed<u32> {
+        let group = self.c.integer("group", 0, i64::from(u32::MAX))?;
+        Ok(u32::try_from(group).unwrap_or(u32::MAX))
+    }
+
+    /// Behind `copy_async`.
+    fn copy_async(&mut self) -> Parsed<AsyncCopy> {
+        let group = self.copy_group()?;
+        let var = self.define_var()?;
+        let (to, to_index) = self.element()?;
+        self.word("from", "copy")?;
+        let (from, from_index) = self.element()?;
+        let mask = self.mask()?;
+        Ok(AsyncCopy {
+            group,
+            var,
+            to,
+            to_index,
+            from,
+            from_index,
+            mask,
+        })
+    }
+
+    fn monoid(&mut self, context: &str) -> Parsed<Monoid> {
+        let Some(monoid) = Monoid::from_name(self.c.source(self.c.token())) else {
+            return Err(self.c.unexpected(context, "a monoid like `add`"));
+        };
+        self.c.bump();
+        Ok(monoid)
+    }
+
+    /// A collective: what it does, by `warp` or `block 128`, and on which element.
+    fn collective(&mut self, kind: impl FnOnce(&mut Self) -> Parsed<CollectiveKind>) -> Parsed<Stmt> {
+        let kind = kind(self)?;
+        let group = match self.one_of("collective", &[("warp", true), ("block", false)])? {
+            true => Group::Warp,
+            false => Group::Block(self.c.integer("threads", 1, MAX_BLOCK_THREADS)?),
+        };
+        let (memory, index) = self.element()?;
+        Ok(Stmt::Collective(Box::new(Collective {
+            kind,
+            group,
+            memory,
+            index,
+        })))
+    }
+
+    /// Behind `contract`.
+    fn contract(&mut self) -> Parsed<Contract> {
+        let m = self.define_var()?;
+        self.c.expect(TokenKind::Comma, "contract")?;
+        let n = self.define_var()?;
+        self.word("over", "contract")?;
+        let k = self.define_var()?;
+        self.word("by", "contract")?;
+        let k_block = self.c.integer("block", 1, i64::from(u32::MAX))?;
+        let (dst, dst_index) = self.element()?;
+        self.word("with", "contract")?;
+        let left = self.contract_operand()?;
+        self.c.expect(TokenKind::Comma, "contract")?;
+        let right = self.contract_operand()?;
+        Ok(Contract {
+            vars: [m, n, k],
+            dst,
+            dst_index,
+            left,
+            right,
+            k_block,
+        })
+    }
+
+    /// `p0[index] if e in 0..limit and e in 0..limit`.
+    fn contract_operand(&mut self) -> Parsed<ContractOperand> {
+        let (memory, index) = self.element()?;
+        let mut ranges = SmallVec::new();
+        let statement = self.c.at_word("if") && self.c.next_kind() == TokenKind::Value;
+        if !statement && self.c.eat_word("if") {
+            loop {
+                let index = dim(self.c, &mut self.names)?;
+                self.word("in", "condition")?;
+                self.c.integer("lower bound", 0, 0)?;
+                self.c.expect(TokenKind::Range, "condition")?;
+                let limit = dim(self.c, &mut self.names)?;
+                ranges.push(Range { index, limit });
+                if !self.c.eat_word("and") {
+                    break;
+                }
+            }
+        }
+        Ok(ContractOperand { memory, index, ranges })
     }
 
     fn operation(&mut self, dtype: DType) -> Parsed<Op> {

@@ -170,19 +170,28 @@
 //! param     = "p"NUMBER ":" DTYPE "[" extent "]" ( "read" | "write" | "readwrite" ) ;
 //! size      = "s"NUMBER "in" INTEGER "..=" INTEGER ;
 //! block     = "{" { entry } "}" ;
-//! entry     = "scratch" "r"NUMBER ":" DTYPE "[" extent "]" ( "register" | "cache" | "shared" )
+//! entry     = "scratch" "r"NUMBER ":" DTYPE "[" extent "]" ( "register" | "cache" | "shared" | "thread" | "warp_fragment"
+//!             | "block_fragment" )
 //!           | "unused" ( VALUE ":" DTYPE | variable )
 //!           | VALUE ":" DTYPE "=" scalar
 //!           | "store" element "," VALUE [ "if" VALUE ]                    (* the mask *)
-//!           | "for" variable ( "serial" | "unroll" | "lanes" | "parallel" | "block" | "thread" | "copy" | "stream" ) block
+//!           | "for" variable ( "serial" | "unroll" | "lanes" | "parallel" | "block" | "warp" | "thread" | "copy" | "stream" ) block
 //!           | "if" VALUE block
 //!           | "clamp" variable "=" VALUE
 //!           | "accumulate" MONOID element { "," element } "with" VALUE { "," VALUE }
+//!           | "contract" variable "," variable "over" variable "by" INTEGER element "with" operand "," operand
+//!           | ( ( "reduce" | "scan" ) MONOID | "broadcast" INTEGER ) ( "warp" | "block" INTEGER ) element
+//!           | "each" variable "," variable "of" memory block
+//!           | "copy_async" INTEGER variable element "from" element [ "if" VALUE ]
+//!           | "wait" INTEGER
 //!           | "barrier" ;
+//! operand   = element [ "if" condition { "and" condition } ] ;
+//! condition = extent "in" "0" ".." extent ;
 //! scalar    = "const" literal | "index" extent | "load" element [ "if" VALUE ]
 //!           | ( "convert" | "bitcast" ) VALUE | SCALAR_OP VALUE { "," VALUE } ;
 //! variable  = "i"NUMBER "in" "0" ".." extent ;
-//! element   = ( "p"NUMBER | "r"NUMBER ) "[" extent "]" ;
+//! element   = memory "[" extent "]" ;
+//! memory    = "p"NUMBER | "r"NUMBER ;
 //!
 //! plan      = "plan" program ;
 //! program   = GLOBAL [ "where" symbol { "," symbol } ] "{" { item } "}" ;
@@ -198,7 +207,7 @@
 //! step      = launch
 //!           | "group" "{" { launch } "}"
 //!           | "gemm" DTYPE "batch" extents extent "x" extent "x" extent STRING
-//!             "lhs" operand "rhs" operand "dst" operand
+//!             "lhs" matrix "rhs" matrix "dst" matrix
 //!           | "copy" SLOT "to" SLOT
 //!           | "call" function "shapes" "[" extents { "," extents } "]"
 //!             slots "to" slots "workspace" SLOT STRING
@@ -212,7 +221,7 @@
 //! launch    = "launch" "kernel" INTEGER "(" [ SLOT { "," SLOT } ] ")" [ "symbols" extents ]
 //!             work "bytes" extent "flops" extent STRING ;
 //! work      = "grain" extent | "grid" extent "threads" INTEGER "shared" INTEGER ;
-//! operand   = SLOT "offset" extent "strides" extents ;
+//! matrix    = SLOT "offset" extent "strides" extents ;
 //!
 //! SLOT      = "$" NUMBER ;
 //! VALUE     = "%" ( dotted | STRING ) ;       GLOBAL = "@" ( dotted | STRING ) ;

@@ -1,13 +1,16 @@
 //! Legalization: statements that a target lacks become statements that it has.
 //!
-//! After it a kernel holds no `Accumulate`, no conversion from or to a storage type, no transcendental operation with a polynomial form, no arithmetic on f16, bf16
+//! After it a kernel holds no `Accumulate`, no `Contract` that the emitter has no matrix instructions for, nothing
+//! of a GPU if the emitter has no blocks, no conversion from or to a storage type, no transcendental operation with a polynomial form, no arithmetic on f16, bf16
 //! or bool that is not bitwise, and no value-defining shortcut. What remains translates one to one.
 //!
 //! Accumulations become load, combine, store. Elementary functions become the straight-line code of [`crate::math`]. f16
 //! and bf16 compute in f32 and round once, as the scalar semantics say.
 
+mod contract;
 mod emit;
 mod extrema;
+mod serial;
 mod size;
 mod storage;
 
@@ -51,6 +54,9 @@ struct Legalizer<'k> {
 /// Legalizes a kernel for an emitter, choosing among equal forms the one that it runs fastest.
 pub fn legalize(kernel: &mut Kernel, emitter: &Emitter) {
     made(Made::Scheduled(kernel));
+    if !emitter.has_blocks {
+        serial::serialize(kernel);
+    }
     rewrite(kernel, Some(emitter));
     made(Made::Legal(kernel));
 }
@@ -160,6 +166,7 @@ impl Legalizer<'_> {
                 self.out.push(Stmt::Loop { var, bind, body });
             }
             Stmt::Accumulate { monoid, state, values } => self.accumulate(monoid, &state, &values),
+            Stmt::Contract(c) if self.lacks(&c) => self.contract(*c),
             mut s => {
                 if let Some(body) = s.body_mut() {
                     *body = self.nested(std::mem::take(body));

@@ -9,7 +9,9 @@ use smallvec::SmallVec;
 use tlc_ir::kernel::{Bind, Kernel, Op, Stmt, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp};
 
+use super::contract::contract_statements;
 use super::rewrite;
+use super::serial::collective_statements;
 
 /// Statements of an update of an accumulator: it is loaded, combined and stored. That of an argmax or argmin compares as well.
 const ACCUMULATE: u32 = 20;
@@ -76,7 +78,12 @@ pub fn legal_block(kernel: &Kernel, body: &[Stmt]) -> u64 {
             legal_block(kernel, body).saturating_mul(copies).saturating_add(copies)
         }
         Stmt::If { body, .. } => legal_block(kernel, body) + 1,
-        _ => 1,
+        Stmt::Contract(c) => contract_statements(kernel, c),
+        Stmt::Each { body, .. } => legal_block(kernel, body) + 2,
+        // A loop of a load and a store.
+        Stmt::CopyAsync(_) => 3,
+        Stmt::Store { .. } | Stmt::Clamp { .. } | Stmt::Wait(_) | Stmt::Barrier => 1,
+        Stmt::Collective(c) => collective_statements(kernel, c),
     };
     body.iter().fold(0, |n, s| n.saturating_add(of(s)))
 }

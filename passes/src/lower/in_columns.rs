@@ -124,9 +124,9 @@ impl Lowerer<'_> {
                     let args = op.operands();
                     let fixed = args.iter().all(|v| here.get(v).is_none_or(Option::is_some))
                         && op.index().is_none_or(still)
-                        && op
-                            .access()
-                            .is_none_or(|a| !written.contains(&a.memory) && safe(a.memory, a.index, a.mask.is_some()));
+                        && op.access().is_none_or(|a| {
+                            !written.contains(&a.memory) && safe(a.memory, a.index, a.is_conditional())
+                        });
                     if fixed {
                         let below = args.iter().any(|v| here.get(v) == Some(&Some(true)));
                         here.insert(*value, Some(below || costly(op)));

@@ -78,7 +78,7 @@ fn collect(body: &[Stmt], parallel: &[VarId], loops: &mut Vec<VarId>, out: &mut 
                 out.push(Touch {
                     param,
                     store: a.effect.writes(),
-                    masked: a.mask.is_some(),
+                    masked: a.is_conditional(),
                     index: a.index.clone(),
                     loops: loops.clone(),
                 });

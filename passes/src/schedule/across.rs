@@ -89,7 +89,15 @@ fn check(
 ) -> Result<(), Refusal> {
     for s in body {
         match s {
-            Stmt::Store { mask: Some(_), .. } | Stmt::If { .. } | Stmt::Clamp { .. } | Stmt::Barrier => {
+            Stmt::Store { mask: Some(_), .. }
+            | Stmt::If { .. }
+            | Stmt::Clamp { .. }
+            | Stmt::Contract(_)
+            | Stmt::Collective(_)
+            | Stmt::Each { .. }
+            | Stmt::CopyAsync(_)
+            | Stmt::Wait(_)
+            | Stmt::Barrier => {
                 return Err(Refusal::Recurrence(var));
             }
             Stmt::Let { .. } => {}

@@ -172,7 +172,7 @@ impl Scheduler<'_> {
         }
         let mut widest = 1;
         let accesses = self.kernel.statements().flat_map(|s| s.accesses());
-        for a in accesses.filter(|a| a.effect == Effect::Store && a.mask.is_none()) {
+        for a in accesses.filter(|a| a.effect == Effect::Store && !a.is_conditional()) {
             if let Memory::Param(p) = a.memory
                 && a.index.affine_in(last).is_some_and(|(c, _)| c.is(1))
                 && self.passes_caches(p)

@@ -28,7 +28,7 @@ fn walk(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
                     continue;
                 }
                 let body = walk(kernel, body);
-                if matches!(bind, Bind::Parallel | Bind::Block | Bind::Thread) {
+                if matches!(bind, Bind::Parallel | Bind::Block | Bind::Warp | Bind::Thread) {
                     out.push(Stmt::Loop { var, bind, body });
                     continue;
                 }

@@ -147,7 +147,12 @@ impl Scheduler<'_> {
                     }
                 }
                 Stmt::Clamp { .. } => return Err(ScalarReason::DataIndex),
-                Stmt::If { .. } | Stmt::Loop { .. } | Stmt::Barrier => return Err(ScalarReason::Recurrence),
+                Stmt::If { .. } | Stmt::Loop { .. } | Stmt::Contract(_) | Stmt::Collective(_) => {
+                    return Err(ScalarReason::Recurrence);
+                }
+                Stmt::Each { .. } | Stmt::CopyAsync(_) | Stmt::Wait(_) | Stmt::Barrier => {
+                    return Err(ScalarReason::Recurrence);
+                }
             }
         }
         Ok(())

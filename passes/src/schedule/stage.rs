@@ -182,7 +182,7 @@ fn collect_rows(
     for s in body {
         for a in s.accesses() {
             let Memory::Param(p) = a.memory else { continue };
-            let plain = a.mask.is_none() && a.effect != Effect::Accumulate;
+            let plain = !a.is_conditional() && a.effect != Effect::Accumulate;
             let row = row_of(kernel, p, a.index, var, inside, a.effect.writes()).map(|r| r.0);
             match row.filter(|_| plain) {
                 Some(row) if found.iter().all(|f| f.param != p || *f == row) => {
@@ -283,7 +283,7 @@ pub(super) fn stores(kernel: &mut Kernel, var: VarId, param: u32, length: i64) -
     let target = Memory::Param(param);
     let mut start = None;
     let mut stores = 0;
-    let plain = |a: &MemoryAccess<'_>| a.effect == Effect::Store && a.mask.is_none() && a.memory == target;
+    let plain = |a: &MemoryAccess<'_>| a.effect == Effect::Store && !a.is_conditional() && a.memory == target;
     for a in body.iter().flat_map(|s| s.accesses()).filter(plain) {
         stores += 1;
         start = a.index.affine_in(var).filter(|(c, _)| c.is(1)).map(|(_, rest)| rest);

@@ -37,7 +37,7 @@ fn rows_together_strided(cpu: &Cpu) -> i64 {
 /// Whether nothing is conditional, and all that is accumulated is added up.
 fn only_sums(body: &[Stmt]) -> bool {
     walk(body).all(|s| match s {
-        Stmt::Let { .. } | Stmt::Store { .. } => s.accesses().all(|a| a.mask.is_none()),
+        Stmt::Let { .. } | Stmt::Store { .. } => s.accesses().all(|a| !a.is_conditional()),
         Stmt::Accumulate { monoid, .. } => *monoid == Monoid::Add,
         Stmt::Loop { .. } => true,
         _ => false,

@@ -1,7 +1,9 @@
 //! Compiled kernels against the stated meaning of the kernel language.
 
 mod build;
+mod contract;
 mod functions;
+mod gpu;
 mod module;
 mod nests;
 mod ops;

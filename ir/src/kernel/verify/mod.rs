@@ -8,9 +8,14 @@
 //!   unproven, which is not an error.
 //! - [`refute`] looks for errors alone, at the ends of loops, which is what every compilation can afford.
 
+mod asynchronous;
+mod collective;
+mod contract;
+mod fragment;
 mod prove;
 mod races;
 mod refute;
+mod rule;
 mod threads;
 
 use std::fmt;
@@ -20,11 +25,11 @@ use rustc_hash::FxHashSet;
 use crate::dtype::DType;
 use crate::index::{IndexExpr, IndexNode, VarId};
 use crate::kernel::{Access, Bind, CopyNest, Kernel, Memory, Op, Scope, Stmt, ValueId};
-use crate::scalar::ScalarTypeError;
 
 pub use prove::Example;
 pub(crate) use prove::nonnegative;
 pub use refute::refute;
+pub use rule::Rule;
 
 /// Where in a kernel: statement numbers from the body inwards. Empty for the kernel's tables.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Hash)]
@@ -48,147 +53,6 @@ pub struct Violation {
     pub place: Place,
     /// What.
     pub rule: Rule,
-}
-
-/// What is wrong with a kernel.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum Rule {
-    /// A value has a second definition.
-    #[error("%{} is defined twice", .0.0)]
-    Redefined(ValueId),
-    /// A value is used where its definition does not reach.
-    #[error("%{} is used where it is not defined", .0.0)]
-    NotDefined(ValueId),
-    /// A value, variable, memory or symbol that the kernel's tables lack.
-    #[error("there is no {0}")]
-    Missing(String),
-    /// A value has another dtype than its operation gives or its use wants.
-    #[error("%{} is {found}, expected {expected}", .value.0)]
-    Dtype {
-        /// The value.
-        value: ValueId,
-        /// The recorded dtype.
-        found: DType,
-        /// What fits.
-        expected: String,
-    },
-    /// Operands do not fit an operation.
-    #[error(transparent)]
-    Operands(#[from] ScalarTypeError),
-    /// A variable belongs to two statements.
-    #[error("i{} belongs to two statements", .0.0)]
-    VariableReused(VarId),
-    /// A variable is used outside its statement.
-    #[error("i{} is used outside its loop", .0.0)]
-    VariableScope(VarId),
-    /// A length mentions a loop variable.
-    #[error("a length mentions i{}", .0.0)]
-    LengthOverVariable(VarId),
-    /// A parallel loop that is not the only outermost statement.
-    #[error("parallel loop i{} is not the only outermost statement", .0.0)]
-    ParallelPosition(VarId),
-    /// A block loop that is not the only outermost statement.
-    #[error("block loop i{} is not the only outermost statement", .0.0)]
-    BlockPosition(VarId),
-    /// A thread loop that is not in a block loop, or in another thread loop, or under a condition.
-    #[error("thread loop i{} is not directly in the block loop: it is outside, in a thread loop, or under a condition", .0.0)]
-    ThreadPosition(VarId),
-    /// More threads than a block can have.
-    #[error("thread loop i{} has up to {threads} iterations, expected at most 1024", .var.0)]
-    ThreadCount {
-        /// The thread loop.
-        var: VarId,
-        /// Its largest extent.
-        threads: i64,
-    },
-    /// A barrier that not every thread of a block reaches.
-    #[error("a barrier is in a thread loop or outside of the block loop; expected it between thread loops")]
-    BarrierPosition,
-    /// A store that every thread of a block executes.
-    #[error("{0} is written outside of the thread loops, where only registers may be")]
-    UniformWrite(Memory),
-    /// Memory of one thread that is used outside of the thread loop that writes it.
-    #[error("r{0} is each thread's own, but is used outside of the thread loop that writes it")]
-    ThreadScratch(u32),
-    /// Two threads of a block can touch one element that one of them writes, without a barrier between.
-    #[error("two threads touch one element of {memory} without a barrier between them, {example}")]
-    ThreadConflict {
-        /// The memory.
-        memory: Memory,
-        /// Where the second of them is, or nothing where that is just not excluded.
-        example: Example,
-    },
-    /// Lanes and copies need a constant count.
-    #[error("the extent of {} loop i{} is not constant", .0.name(), .1.0)]
-    ExtentNotConstant(Bind, VarId),
-    /// A lanes loop holds something other than unrolled loops.
-    #[error("loop i{} inside lanes loop i{}", .inner.0, .lanes.0)]
-    InsideLanes {
-        /// The lanes loop.
-        lanes: VarId,
-        /// The loop inside.
-        inner: VarId,
-    },
-    /// A copy loop that does something else.
-    #[error("{} loop i{} does not just copy", .0.name(), .1.0)]
-    NotACopy(Bind, VarId),
-    /// Several lanes write one element.
-    #[error("lanes of i{} write one element of {memory}", .lanes.0)]
-    LanesCollide {
-        /// The lanes loop.
-        lanes: VarId,
-        /// What is written.
-        memory: Memory,
-    },
-    /// Register scratch whose length is not constant.
-    #[error("register scratch r{0} has no constant length")]
-    RegisterLength(u32),
-    /// A register index that does not become constant plus a lane.
-    #[error("register scratch r{scratch} is accessed at an index that unrolling does not make constant")]
-    RegisterIndex {
-        /// The scratch.
-        scratch: u32,
-    },
-    /// A number of states or values that the monoid does not have.
-    #[error("{monoid} accumulates {expected} values, found {found}")]
-    States {
-        /// Monoid name.
-        monoid: &'static str,
-        /// How many it has.
-        expected: usize,
-        /// How many there are.
-        found: usize,
-    },
-    /// A use that the parameter's access mode excludes.
-    #[error("p{param} is declared {} but {found}", .access.name())]
-    ParamAccess {
-        /// The parameter.
-        param: u32,
-        /// Its declared use.
-        access: Access,
-        /// What is done.
-        found: &'static str,
-    },
-    /// A constant divisor that is not positive.
-    #[error("a divisor is not positive")]
-    Divisor,
-    /// An access can leave its memory.
-    #[error("{memory} is accessed outside its length {example}")]
-    OutOfBounds {
-        /// The memory.
-        memory: Memory,
-        /// Values for which it is, or none where that is just not excluded.
-        example: Example,
-    },
-    /// Two parallel iterations can touch one element that one of them writes.
-    #[error("parallel iterations share an element of p{param} {example}")]
-    ParallelConflict {
-        /// The parameter.
-        param: u32,
-        /// Values for which they do, or none where that is just not excluded.
-        example: Example,
-    },
 }
 
 /// What the verifier found.
@@ -232,14 +96,27 @@ pub fn structure(kernel: &Kernel) -> Vec<Violation> {
     }
     for (i, s) in kernel.scratch.iter().enumerate() {
         c.length(&s.len);
-        if s.scope == Scope::Register && s.len.as_const().is_none() {
-            c.error(Rule::RegisterLength(i as u32));
+        match s.scope {
+            Scope::Register if s.len.as_const().is_none() => c.error(Rule::RegisterLength(i as u32)),
+            Scope::Thread if s.len.as_const().is_none() => c.error(Rule::ThreadLength(i as u32)),
+            Scope::WarpFragment | Scope::BlockFragment if s.len.as_const().is_none() => {
+                c.error(Rule::FragmentLength(i as u32));
+            }
+            Scope::Register
+            | Scope::Cache
+            | Scope::Shared
+            | Scope::Thread
+            | Scope::WarpFragment
+            | Scope::BlockFragment => {}
         }
     }
     c.block(&kernel.body);
     let mut errors = c.errors;
     if errors.is_empty() {
         threads::positions(kernel, &mut errors);
+    }
+    if errors.is_empty() {
+        asynchronous::pending(kernel, &mut errors);
     }
     errors
 }
@@ -329,11 +206,16 @@ impl Checker<'_> {
         }
     }
 
-    fn memory(&mut self, memory: Memory) -> Option<DType> {
-        let known = match memory {
+    /// The dtype of a memory, if there is such a one.
+    fn known_dtype(&self, memory: Memory) -> Option<DType> {
+        match memory {
             Memory::Param(p) => self.kernel.params.get(p as usize).map(|p| p.dtype),
             Memory::Scratch(s) => self.kernel.scratch.get(s as usize).map(|s| s.dtype),
-        };
+        }
+    }
+
+    fn memory(&mut self, memory: Memory) -> Option<DType> {
+        let known = self.known_dtype(memory);
         if known.is_none() {
             self.error(Rule::Missing(memory.to_string()));
         }
@@ -516,6 +398,11 @@ impl Checker<'_> {
                     }
                 }
             }
+            Stmt::Contract(c) => self.contract(c),
+            Stmt::Collective(c) => self.collective(c),
+            Stmt::Each { vars, memory, body } => self.each(*vars, *memory, body),
+            Stmt::CopyAsync(c) => self.copy_async(c),
+            Stmt::Wait(group) => self.copy_group(*group),
             Stmt::Barrier => {}
         }
     }

@@ -8,7 +8,7 @@ use std::fmt;
 
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::verify::{Place, Report, Rule, Violation};
-use crate::kernel::{Kernel, Memory, Stmt};
+use crate::kernel::{Kernel, Memory, Range, Stmt};
 
 /// Symbol and variable values that refute a fact; empty if none are known.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -64,9 +64,11 @@ impl Walk<'_, '_> {
         let depth = self.vars.len();
         for (i, s) in body.iter().enumerate() {
             self.place.push(i as u32);
+            self.vars.extend(s.own_vars());
             for a in s.accesses().filter(|a| a.mask.is_none()) {
-                self.access(a.memory, a.index);
+                self.access(a.memory, a.index, a.ranges);
             }
+            self.vars.truncate(self.vars.len() - s.own_vars().len());
             match s {
                 Stmt::Loop { var, body, .. } => {
                     self.vars.push(*var);
@@ -74,6 +76,11 @@ impl Walk<'_, '_> {
                     self.vars.pop();
                 }
                 Stmt::Clamp { var, .. } => self.vars.push(*var),
+                Stmt::Each { vars, body, .. } => {
+                    self.vars.extend(vars);
+                    self.block(body);
+                    self.vars.truncate(self.vars.len() - vars.len());
+                }
                 // What is under a condition is the program's to keep inside.
                 _ => {}
             }
@@ -82,13 +89,17 @@ impl Walk<'_, '_> {
         self.vars.truncate(depth);
     }
 
-    fn access(&mut self, memory: Memory, index: &IndexExpr) {
+    fn access(&mut self, memory: Memory, index: &IndexExpr, ranges: &[Range]) {
         let len = self.kernel.memory_len(memory);
-        let above = len.clone() - index.clone() - IndexExpr::ONE;
-        if nonnegative(index, self.kernel) && nonnegative(&above, self.kernel) {
+        if inside_where(self.kernel, index, len, ranges) {
             return;
         }
         let (proven, example) = search(self.kernel, &self.vars, &mut |symbols, vars| {
+            for r in ranges {
+                if !(0..r.limit.eval(symbols, vars)?).contains(&r.index.eval(symbols, vars)?) {
+                    return Some(true);
+                }
+            }
             let at = index.eval(symbols, vars)?;
             let len = len.eval_symbols(symbols)?;
             Some((0..len).contains(&at))
@@ -107,6 +118,70 @@ impl Walk<'_, '_> {
                 example: example.unwrap_or_default(),
             },
         });
+    }
+}
+
+/// Whether an access is proven to be inside a memory of that length wherever the conditions hold.
+fn inside_where(kernel: &Kernel, index: &IndexExpr, len: &IndexExpr, ranges: &[Range]) -> bool {
+    let proven = |index: &IndexExpr, bounds: &dyn Bounds| {
+        let above = len.clone() - index.clone() - IndexExpr::ONE;
+        nonnegative(index, bounds) && nonnegative(&above, bounds)
+    };
+    if proven(index, kernel) {
+        return true;
+    }
+    let (index, bounds) = narrowed(kernel, index, ranges);
+    !ranges.is_empty() && proven(&index, &bounds)
+}
+
+/// An index under its conditions, in variables whose extents the conditions are: where `e` is a variable plus something else,
+/// the variable is `x` less that, for `x` in the range of `e`.
+fn narrowed(kernel: &Kernel, index: &IndexExpr, ranges: &[Range]) -> (IndexExpr, Narrowed) {
+    let mut index = index.clone();
+    let mut bounds = Narrowed {
+        symbols: kernel.symbols.clone(),
+        extents: kernel.extents.clone(),
+    };
+    let mut ranges = ranges.to_vec();
+    for i in 0..ranges.len() {
+        let Range { index: e, limit } = ranges[i].clone();
+        let mut vars = Vec::new();
+        e.visit_atoms(&mut |n| {
+            if let IndexNode::Var(v) = n {
+                vars.push(*v);
+            }
+        });
+        // The innermost one: what is around it stays.
+        let found = vars.into_iter().max().and_then(|v| {
+            let (stride, rest) = e.affine_in(v)?;
+            (stride.is(1) && !limit.uses(v)).then_some((v, rest))
+        });
+        let Some((v, rest)) = found else { continue };
+        let x = VarId(bounds.extents.len() as u32);
+        bounds.extents.push(limit);
+        let instead = IndexExpr::from(x) - rest;
+        let put = |e: &IndexExpr| e.replace_vars(&mut |u| (u == v).then(|| instead.clone()));
+        index = put(&index);
+        for r in &mut ranges[i + 1..] {
+            (r.index, r.limit) = (put(&r.index), put(&r.limit));
+        }
+    }
+    (index, bounds)
+}
+
+/// The ranges of a kernel's symbols and variables, and of variables that stand for conditions.
+struct Narrowed {
+    symbols: Vec<(i64, i64)>,
+    extents: Vec<IndexExpr>,
+}
+
+impl Bounds for Narrowed {
+    fn symbol(&self, sym: SymId) -> Interval {
+        let known = self.symbols.get(sym.0 as usize);
+        known.map_or(Interval::new(0, i64::MAX), |&(lo, hi)| Interval::new(lo, hi))
+    }
+    fn extent(&self, var: VarId) -> Option<IndexExpr> {
+        self.extents.get(var.0 as usize).cloned()
     }
 }
 

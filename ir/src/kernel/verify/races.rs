@@ -78,11 +78,15 @@ pub(super) fn collect(body: &[Stmt], memory: Memory, vars: &mut Vec<VarId>, cond
     let depth = vars.len();
     let mut scope: Rc<[VarId]> = vars[..].into();
     for s in body {
+        let whole: Rc<[VarId]> = match s.own_vars() {
+            [] => scope.clone(),
+            own => [&scope[..], own].concat().into(),
+        };
         out.extend(s.accesses().filter(|a| a.memory == memory).map(|a| Touch {
             index: a.index.clone(),
-            vars: scope.clone(),
+            vars: whole.clone(),
             writes: a.effect.writes(),
-            conditional: conditional || a.mask.is_some(),
+            conditional: conditional || a.is_conditional(),
         }));
         match s {
             Stmt::Clamp { var, .. } => {
@@ -93,6 +97,11 @@ pub(super) fn collect(body: &[Stmt], memory: Memory, vars: &mut Vec<VarId>, cond
                 vars.push(*var);
                 collect(body, memory, vars, conditional, out);
                 vars.pop();
+            }
+            Stmt::Each { vars: own, body, .. } => {
+                vars.extend(own);
+                collect(body, memory, vars, conditional, out);
+                vars.truncate(vars.len() - own.len());
             }
             s if !s.body().is_empty() => {
                 let conditional = conditional || matches!(s, Stmt::If { .. });
@@ -198,7 +207,46 @@ pub(super) fn separate(kernel: &Kernel, var: VarId, touches: &[Touch], nodes: us
         fits
     });
     let symbolic = || separate_symbolic(kernel, var, touches, nodes);
-    (ordered && determined(&var.into(), &shared, kernel)) || symbolic()
+    ((ordered || interleaved(kernel, &shared, &rests)) && determined(&var.into(), &shared, kernel)) || symbolic()
+}
+
+/// Whether the atoms and the terms of the rests are digits of one mixed radix system, in which every index is then written in one
+/// way: the atoms may stand between the others.
+fn interleaved(kernel: &Kernel, atoms: &[(IndexExpr, i64)], rests: &[IndexExpr]) -> bool {
+    // By stride: the largest digit.
+    let mut digits: Vec<(i128, i128)> = Vec::new();
+    let mut base = None;
+    for rest in rests {
+        let (terms, constant) = rest.linear();
+        let mut own: Vec<i128> = Vec::new();
+        let mut start = i128::from(constant);
+        for (t, c) in atoms.iter().chain(&terms) {
+            let (range, c) = (t.interval(kernel), i128::from(*c));
+            let (lo, hi) = (i128::from(range.lo), i128::from(range.hi));
+            let stride = c.abs();
+            // Two terms of one stride are no digits.
+            if stride == 0 || own.contains(&stride) {
+                return false;
+            }
+            // Digits count from the end of the range that makes the sum smallest.
+            start += if c > 0 { c * lo } else { c * hi };
+            own.push(stride);
+            match digits.iter_mut().find(|d| d.0 == stride) {
+                Some(digit) => digit.1 = digit.1.max(hi - lo),
+                None => digits.push((stride, hi - lo)),
+            }
+        }
+        if *base.get_or_insert(start) != start {
+            return false;
+        }
+    }
+    digits.sort();
+    let mut below = 0i128;
+    digits.iter().all(|&(stride, largest)| {
+        let fits = stride > below;
+        below = below.saturating_add(stride.saturating_mul(largest));
+        fits
+    })
 }
 
 /// The terms of an index that no variable occurs in, and the others with the constant.
@@ -277,8 +325,7 @@ pub(super) fn clamped(body: &[Stmt]) -> Vec<VarId> {
     for s in body {
         match s {
             Stmt::Clamp { var, .. } => out.push(*var),
-            Stmt::Loop { body, .. } | Stmt::If { body, .. } => out.extend(clamped(body)),
-            _ => {}
+            s => out.extend(clamped(s.body())),
         }
     }
     out

@@ -101,18 +101,36 @@ fn unproven<'k>(kernel: &'k Kernel, body: &'k [Stmt], place: &mut Vec<u32>, coun
             } => look(&mut out, *memory, index, place),
             Stmt::Accumulate { state, .. } => state.iter().for_each(|(m, index)| look(&mut out, *m, index, place)),
             // Walked below: what counts accesses is borrowed here.
-            Stmt::Loop { var, body, .. } => inner.push((out.len(), *var, body, place.clone())),
+            Stmt::Loop { body, .. } | Stmt::Each { body, .. } => {
+                inner.push((out.len(), s.defined_vars(), body, place.clone()));
+            }
             Stmt::Clamp { var, .. } => out.push(Node::Clamp(*var)),
+            // As loops around its accesses.
+            Stmt::Contract(_) | Stmt::CopyAsync(_) => {
+                let mut own = Vec::new();
+                for a in s.accesses().filter(|a| !a.is_conditional()) {
+                    look(&mut own, a.memory, a.index, place);
+                }
+                if !own.is_empty() {
+                    out.extend(
+                        s.own_vars()
+                            .iter()
+                            .rev()
+                            .fold(own, |inner, v| vec![Node::Loop(*v, inner)]),
+                    );
+                }
+            }
             // What is under a condition is the program's to keep inside.
             _ => {}
         }
         place.pop();
     }
     // From behind, so that the places of those before stay.
-    for (at, var, body, mut place) in inner.into_iter().rev() {
+    for (at, vars, body, mut place) in inner.into_iter().rev() {
         let nodes = unproven(kernel, body, &mut place, count);
         if nodes.iter().any(|n| !matches!(n, Node::Clamp(_))) {
-            out.insert(at, Node::Loop(var, nodes));
+            let nest = vars.iter().rev().fold(nodes, |inner, v| vec![Node::Loop(*v, inner)]);
+            nest.into_iter().for_each(|n| out.insert(at, n));
         }
     }
     out

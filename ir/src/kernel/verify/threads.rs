@@ -1,21 +1,22 @@
-//! GPU kernels: where block loops, thread loops and barriers stand, and races between the threads of a block.
+//! GPU kernels: where block, warp and thread loops, collectives and barriers stand, and races between the threads of a block.
 //!
 //! Two accesses of different threads race if they touch one element of memory that the threads share, one of them writes,
 //! and no barrier lies between. So every two thread loops that one execution can reach without passing a barrier (and each
 //! loop with itself) must keep to the same assignment of elements to threads. What every thread executes alike counts as an
 //! access by all of them. Such an assignment is proven as for parallel iterations, or by enumeration; an example that refutes
-//! it uses only accesses that certainly happen.
+//! it uses only accesses that certainly happen. Thread loops of a warp are looked at as loops over the threads of all warps.
 
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 use crate::index::{IndexExpr, VarId};
+use crate::kernel::verify::fragment::{is_element, is_fragment};
 use crate::kernel::verify::prove::{NODES, search};
 use crate::kernel::verify::races::{Touch, collect, is_clamped, parts, separate};
 use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
-use crate::kernel::visit::{Effect, walk};
-use crate::kernel::{Access, Bind, Kernel, Memory, Scope, Stmt};
-use crate::target::MAX_BLOCK_THREADS;
+use crate::kernel::visit::{Effect, walk, walk_mut};
+use crate::kernel::{Access, Bind, Collective, Contract, Group, Kernel, Memory, Scope, Stmt, ValueId};
+use crate::target::{MAX_BLOCK_THREADS, WARP_THREADS};
 
 /// Pairs of thread loops that are compared at most; further ones are unproven.
 const MAX_PAIRS: usize = 1024;
@@ -46,8 +47,12 @@ pub(super) fn positions(kernel: &Kernel, errors: &mut Vec<Violation>) {
         writers,
         place: Place::default(),
         block: false,
+        warp: None,
         thread: None,
+        each: None,
+        shapes: vec![None; kernel.scratch.len()],
         condition: false,
+        lanes: false,
         threads: kernel.statements().any(|s| thread_of(s).is_some()),
     };
     walk.statements(&kernel.body);
@@ -58,7 +63,7 @@ fn private_writers(body: &[Stmt], thread: Option<VarId>, kernel: &Kernel, out: &
     for s in body {
         for a in s.accesses().filter(|a| a.effect.writes()) {
             if let (Memory::Scratch(i), Some(_)) = (a.memory, thread)
-                && kernel.scratch[i as usize].scope != Scope::Shared
+                && matches!(kernel.scratch[i as usize].scope, Scope::Register | Scope::Cache)
             {
                 out[i as usize] = out[i as usize].or(thread);
             }
@@ -67,7 +72,7 @@ fn private_writers(body: &[Stmt], thread: Option<VarId>, kernel: &Kernel, out: &
     }
 }
 
-/// The variable of a thread loop.
+/// The variable of a thread loop, or one that stands for those who hold the elements of a fragment.
 fn thread_of(s: &Stmt) -> Option<VarId> {
     match s {
         Stmt::Loop {
@@ -75,6 +80,7 @@ fn thread_of(s: &Stmt) -> Option<VarId> {
             bind: Bind::Thread,
             ..
         } => Some(*var),
+        Stmt::Each { vars, .. } => Some(vars[0]),
         _ => None,
     }
 }
@@ -85,8 +91,14 @@ struct Positions<'k, 'e> {
     writers: Vec<Option<VarId>>,
     place: Place,
     block: bool,
+    warp: Option<VarId>,
     thread: Option<VarId>,
+    /// The `Each` around: its variables and fragment.
+    each: Option<([VarId; 2], Memory)>,
+    /// The one shape of each fragment that was seen.
+    shapes: Vec<Option<[i64; 2]>>,
     condition: bool,
+    lanes: bool,
     /// A block without thread loops is one thread.
     threads: bool,
 }
@@ -100,9 +112,40 @@ impl Positions<'_, '_> {
     fn statements(&mut self, body: &[Stmt]) {
         for (i, s) in body.iter().enumerate() {
             self.place.0.push(i as u32);
-            s.accesses().for_each(|a| self.access(a.memory, a.effect.writes()));
             match s {
-                Stmt::Barrier if !self.block || self.thread.is_some() => self.error(Rule::BarrierPosition),
+                // What it accesses are the copies of all threads.
+                Stmt::Collective(c) => self.collective(c),
+                Stmt::Contract(c) if is_fragment(self.kernel, c.dst) => self.fragment_tile(c),
+                _ => {
+                    for a in s.accesses() {
+                        if is_fragment(self.kernel, a.memory) {
+                            self.element(a.memory, a.index);
+                        } else {
+                            self.access(a.memory, a.effect.writes());
+                        }
+                    }
+                }
+            }
+            let in_warp = self.warp.is_some() && self.thread.is_none();
+            match s {
+                Stmt::Barrier if !self.block || self.thread.is_some() || self.warp.is_some() => {
+                    self.error(Rule::BarrierPosition);
+                }
+                Stmt::Wait(_) if !self.block || self.thread.is_some() || self.warp.is_some() => {
+                    self.error(Rule::WaitPosition);
+                }
+                Stmt::CopyAsync(_) if self.thread.is_none() || self.each.is_some() || self.lanes => {
+                    self.error(Rule::CopyPosition);
+                }
+                Stmt::Each { vars, memory, body } => {
+                    self.together(*memory);
+                    self.shape(*memory, *vars);
+                    let outer = (self.thread, self.each);
+                    (self.thread, self.each) = (Some(vars[0]), Some((*vars, *memory)));
+                    self.statements(body);
+                    (self.thread, self.each) = outer;
+                }
+                Stmt::Clamp { var, .. } if in_warp => self.error(Rule::WarpClamp(*var)),
                 Stmt::If { body, .. } => {
                     let outer = std::mem::replace(&mut self.condition, true);
                     self.statements(body);
@@ -116,7 +159,14 @@ impl Positions<'_, '_> {
     }
 
     fn repeat(&mut self, var: VarId, bind: Bind, body: &[Stmt]) {
-        let outer = (self.block, self.thread);
+        let outer = (self.block, self.warp, self.thread, self.lanes);
+        let extent = &self.kernel.extents[var.0 as usize];
+        if let Some(warp) = self.warp
+            && self.thread.is_none()
+            && extent.uses(warp)
+        {
+            self.error(Rule::WarpExtent(var));
+        }
         match bind {
             Bind::Block => {
                 if self.place.0.len() > 1 || self.kernel.body.len() > 1 {
@@ -128,19 +178,94 @@ impl Positions<'_, '_> {
                 if !self.block || self.thread.is_some() || self.condition {
                     self.error(Rule::ThreadPosition(var));
                 }
-                let threads = self.kernel.extents[var.0 as usize].interval(self.kernel).hi;
+                let threads = extent.interval(self.kernel).hi;
+                if self.warp.is_some() && !extent.is(WARP_THREADS) {
+                    self.error(Rule::WarpThreads(var));
+                }
                 if threads > MAX_BLOCK_THREADS {
                     self.error(Rule::ThreadCount { var, threads });
                 }
                 self.thread = Some(var);
             }
-            _ => {}
+            Bind::Warp => {
+                if !self.block || self.warp.is_some() || self.thread.is_some() || self.condition {
+                    self.error(Rule::WarpPosition(var));
+                }
+                let threads = extent.interval(self.kernel).hi.saturating_mul(WARP_THREADS);
+                if threads > MAX_BLOCK_THREADS {
+                    self.error(Rule::ThreadCount { var, threads });
+                }
+                self.warp = Some(var);
+            }
+            Bind::Lanes => self.lanes = true,
+            Bind::Serial | Bind::Unroll | Bind::Parallel | Bind::Copy | Bind::Stream => {}
         }
         self.statements(body);
-        (self.block, self.thread) = outer;
+        (self.block, self.warp, self.thread, self.lanes) = outer;
+    }
+
+    /// Checks that those who hold a fragment are all here.
+    fn together(&mut self, memory: Memory) {
+        let Memory::Scratch(i) = memory else { return };
+        let warp = self.kernel.scratch[i as usize].scope == Scope::WarpFragment;
+        if !self.block || self.thread.is_some() || self.lanes || self.warp.is_some() != warp {
+            self.error(Rule::FragmentPosition(memory));
+        }
+    }
+
+    /// Checks that a fragment has one shape, which is all of it.
+    fn shape(&mut self, memory: Memory, vars: [VarId; 2]) {
+        let Memory::Scratch(i) = memory else { return };
+        let [m, n] = vars.map(|v| self.kernel.extents[v.0 as usize].as_const().unwrap_or(0));
+        let whole = self.kernel.scratch[i as usize].len.as_const() == m.checked_mul(n);
+        let known = *self.shapes[i as usize].get_or_insert([m, n]);
+        if !whole || known != [m, n] {
+            self.error(Rule::FragmentTile(memory));
+        }
+    }
+
+    /// A contraction into a fragment.
+    fn fragment_tile(&mut self, c: &Contract) {
+        let vars = [c.m(), c.n()];
+        self.together(c.dst);
+        self.shape(c.dst, vars);
+        if !is_element(self.kernel, vars, &c.dst_index) {
+            self.error(Rule::FragmentTile(c.dst));
+        }
+        for o in c.operands() {
+            let shared = match o.memory {
+                Memory::Param(_) => true,
+                Memory::Scratch(i) => self.kernel.scratch[i as usize].scope == Scope::Shared,
+            };
+            if !shared {
+                self.error(Rule::FragmentOperand(o.memory));
+            }
+        }
+    }
+
+    /// An access to an element of a fragment: that of the `Each` around.
+    fn element(&mut self, memory: Memory, index: &IndexExpr) {
+        let Memory::Scratch(i) = memory else { return };
+        let here = |(vars, fragment)| fragment == memory && is_element(self.kernel, vars, index);
+        if !self.each.is_some_and(here) {
+            self.error(Rule::FragmentAccess(i));
+        }
+    }
+
+    fn collective(&mut self, c: &Collective) {
+        let warp = matches!(c.group, Group::Warp);
+        if !self.block || self.thread.is_some() || self.lanes || self.warp.is_some() != warp {
+            self.error(Rule::CollectivePosition { warp });
+        }
     }
 
     fn access(&mut self, memory: Memory, writes: bool) {
+        if let Memory::Scratch(i) = memory
+            && self.kernel.scratch[i as usize].scope == Scope::Thread
+            && (self.thread.is_none() || self.each.is_some())
+        {
+            self.error(Rule::ThreadCopy(i));
+        }
         if !self.block {
             return;
         }
@@ -149,7 +274,8 @@ impl Positions<'_, '_> {
             Memory::Scratch(i) => Some(i as usize).filter(|&i| i < self.kernel.scratch.len()),
         };
         let scope = scratch.map(|i| self.kernel.scratch[i].scope);
-        if writes && self.threads && self.thread.is_none() && scope != Some(Scope::Register) {
+        let alike = self.thread.is_none() && scope != Some(Scope::Thread);
+        if writes && alike && self.threads && (scope != Some(Scope::Register) || self.warp.is_some()) {
             self.error(Rule::UniformWrite(memory));
         }
         if let Some(i) = scratch
@@ -300,6 +426,24 @@ fn shared(kernel: &Kernel, memory: Memory) -> bool {
 
 /// Checks that the threads of a block write apart, or with barriers between.
 pub(super) fn races(kernel: &Kernel, report: &mut Report) {
+    let grouped = |s: &Stmt| matches!(s, Stmt::Loop { bind: Bind::Warp, .. } | Stmt::Each { .. });
+    if kernel.statements().any(grouped) {
+        let mut flat = kernel.clone();
+        let mut owners = Owners::default();
+        let mut body = std::mem::take(&mut flat.body);
+        flatten(&mut flat, &mut body, None, &mut owners);
+        flat.body = body;
+        races_of(&flat, &owners, report);
+    } else {
+        races_of(kernel, &Owners::default(), report);
+    }
+}
+
+/// Loops over the elements of a fragment instead of threads, with the fragment: which thread holds which element is not known, but
+/// it is the same one each time.
+type Owners = FxHashMap<VarId, Memory>;
+
+fn races_of(kernel: &Kernel, owners: &Owners, report: &mut Report) {
     let Some((block, body)) = block_loop(kernel) else {
         return;
     };
@@ -325,6 +469,7 @@ pub(super) fn races(kernel: &Kernel, report: &mut Report) {
             }
             let check = Check {
                 kernel,
+                owners,
                 phases: &phases,
                 pair,
                 a,
@@ -347,6 +492,92 @@ pub(super) fn races(kernel: &Kernel, report: &mut Report) {
     }
 }
 
+/// Makes the thread loops of warps loops over the threads of all warps, and what is done with each element of fragments loops over
+/// the elements of all of them, for the accesses alone: the loop over warps is a block, and each statement of it stands where it
+/// stood.
+fn flatten(kernel: &mut Kernel, body: &mut [Stmt], warp: Option<VarId>, owners: &mut Owners) {
+    for s in body {
+        match (s, warp) {
+            (s @ Stmt::Each { .. }, warp) => {
+                let Stmt::Each {
+                    vars: [m, n],
+                    memory,
+                    mut body,
+                } = std::mem::replace(s, Stmt::Barrier)
+                else {
+                    continue;
+                };
+                let extent = |v: VarId| kernel.extents[v.0 as usize].clone();
+                let (columns, elements) = (extent(n), extent(m) * extent(n));
+                let all = warp.map_or(elements.clone(), |w| extent(w) * elements.clone());
+                let var = kernel.new_var(all);
+                let at = IndexExpr::modulo(&var.into(), &elements);
+                let put = |v: VarId| match v {
+                    _ if Some(v) == warp => Some(IndexExpr::floor_div(&var.into(), &elements)),
+                    _ if v == m => Some(IndexExpr::floor_div(&at, &columns)),
+                    _ if v == n => Some(IndexExpr::modulo(&at, &columns)),
+                    _ => None,
+                };
+                replace(kernel, &mut body, &put);
+                owners.insert(var, memory);
+                let bind = Bind::Thread;
+                *s = Stmt::Loop { var, bind, body };
+            }
+            (s @ Stmt::Loop { bind: Bind::Thread, .. }, Some(warp)) => {
+                let Stmt::Loop { var, body, .. } = s else { continue };
+                let threads = kernel.extents[warp.0 as usize].clone() * IndexExpr::Const(WARP_THREADS);
+                let whole = IndexExpr::from(kernel.new_var(threads));
+                let size = IndexExpr::Const(WARP_THREADS);
+                let (w, t) = (IndexExpr::floor_div(&whole, &size), IndexExpr::modulo(&whole, &size));
+                let thread = *var;
+                let put = |v: VarId| match v {
+                    _ if v == warp => Some(w.clone()),
+                    _ if v == thread => Some(t.clone()),
+                    _ => None,
+                };
+                replace(kernel, body, &put);
+                if let Some(v) = whole.as_var() {
+                    *var = v;
+                }
+            }
+            (s @ Stmt::Loop { bind: Bind::Warp, .. }, None) => {
+                let Stmt::Loop { var, mut body, .. } = std::mem::replace(s, Stmt::Barrier) else {
+                    continue;
+                };
+                flatten(kernel, &mut body, Some(var), owners);
+                let cond = ValueId(0);
+                *s = Stmt::If { cond, body };
+            }
+            (s, Some(warp)) if s.body().is_empty() && s.accesses().any(|a| shared(kernel, a.memory)) => {
+                // Each thread of each warp executes it alike.
+                let var = kernel.new_var(kernel.extents[warp.0 as usize].clone());
+                let mut body = vec![std::mem::replace(s, Stmt::Barrier)];
+                replace(kernel, &mut body, &|v| (v == warp).then(|| var.into()));
+                let bind = Bind::Serial;
+                *s = Stmt::Loop { var, bind, body };
+            }
+            (s, warp) => {
+                if let Some(body) = s.body_mut() {
+                    flatten(kernel, body, warp, owners);
+                }
+            }
+        }
+    }
+}
+
+/// Replaces variables in statements and in the extents of what they define.
+fn replace(kernel: &mut Kernel, body: &mut [Stmt], put: &dyn Fn(VarId) -> Option<IndexExpr>) {
+    for v in walk(body).flat_map(|s| s.defined_vars()).copied().collect::<Vec<_>>() {
+        let extent = &mut kernel.extents[v.0 as usize];
+        *extent = extent.replace_vars(&mut |v| put(v));
+    }
+    let bounds: &Kernel = kernel;
+    walk_mut(body, &mut |s| {
+        s.indices_mut()
+            .for_each(|e| *e = e.replace_vars(&mut |v| put(v)).simplify(bounds));
+    });
+}
+
 fn touches(phase: &Phase<'_>, memory: Memory) -> Vec<Touch> {
     let mut vars = phase.chain.clone();
     vars.extend(phase.var);
@@ -358,6 +589,7 @@ fn touches(phase: &Phase<'_>, memory: Memory) -> Vec<Touch> {
 /// Whether two phases race for one memory.
 struct Check<'c> {
     kernel: &'c Kernel,
+    owners: &'c Owners,
     phases: &'c Phases<'c>,
     pair: &'c Pair,
     a: &'c [Touch],
@@ -380,6 +612,9 @@ impl Check<'_> {
         let (Some(first), Some(second)) = (a.var, b.var) else {
             return false;
         };
+        if self.owners.get(&first) != self.owners.get(&second) {
+            return false;
+        }
         // What has one value in both phases is a symbol; the second phase's threads are those of the first.
         let mut kernel = self.kernel.clone();
         let mut put: Vec<(VarId, IndexExpr)> = Vec::new();
@@ -461,8 +696,12 @@ impl Check<'_> {
                         key.push(vars(w)? + i64::from(!second));
                     }
                     let at = t.index.eval(symbols, vars)?;
-                    let me = match phase.var {
-                        Some(v) => vars(v)?,
+                    // Those who hold elements of a fragment are not known to be any thread.
+                    let me = match phase.var.map(|v| (v, self.owners.get(&v))) {
+                        Some((v, None)) => vars(v)?,
+                        Some((v, Some(Memory::Scratch(i) | Memory::Param(i)))) => {
+                            vars(v)? + ((i64::from(*i) + 1) << 30)
+                        }
                         None => -1,
                     };
                     if !second {

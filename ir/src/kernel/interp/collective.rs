@@ -1,0 +1,39 @@
+//! Collectives, one combination after another.
+
+use super::{KernelError, Machine, combine};
+use crate::kernel::{Collective, Group};
+use crate::target::WARP_THREADS;
+
+impl Machine<'_> {
+    pub(super) fn collective(&mut self, c: &Collective) -> Result<(), KernelError> {
+        let index = self.index(&c.index, 0)?;
+        let threads = c.group.threads();
+        let first = match c.group {
+            Group::Warp => self.warp.unwrap_or(0) * WARP_THREADS,
+            Group::Block(_) => 0,
+        };
+        let outer = self.thread;
+        let mut elements = Vec::new();
+        for t in 0..threads {
+            self.thread = (first + t) as usize;
+            elements.push(self.load(c.memory, index)?);
+        }
+        let (steps, all) = c.kind.steps(threads);
+        if let Some(monoid) = c.kind.monoid() {
+            for s in steps {
+                let (left, right) = (elements[s.left as usize], elements[s.right as usize]);
+                elements[s.to as usize] = combine(monoid, &[left], &[right])[0];
+            }
+        }
+        if let Some(from) = all {
+            let one = elements[from as usize];
+            elements.fill(one);
+        }
+        for (t, element) in (0..threads).zip(elements) {
+            self.thread = (first + t) as usize;
+            self.store(c.memory, index, element)?;
+        }
+        self.thread = outer;
+        Ok(())
+    }
+}

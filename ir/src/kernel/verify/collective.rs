@@ -1,0 +1,38 @@
+//! Rules of collectives that do not depend on where they are.
+
+use super::{Checker, Rule};
+use crate::kernel::{Collective, CollectiveKind, Memory, Scope};
+use crate::target::MAX_BLOCK_THREADS;
+
+impl Checker<'_> {
+    pub(super) fn collective(&mut self, c: &Collective) {
+        let threads = c.group.threads();
+        let from = match c.kind {
+            CollectiveKind::Broadcast(from) => from,
+            CollectiveKind::Reduce(_) | CollectiveKind::Scan(_) => 0,
+        };
+        if !(1..=MAX_BLOCK_THREADS).contains(&threads) || !(0..threads).contains(&from) {
+            self.error(Rule::CollectiveThreads { threads, from });
+        }
+        let copies = |m: Memory| match m {
+            Memory::Param(_) => false,
+            Memory::Scratch(s) => {
+                let known = self.kernel.scratch.get(s as usize);
+                known.is_none_or(|s| s.scope == Scope::Thread)
+            }
+        };
+        if !copies(c.memory) {
+            return self.error(Rule::CollectiveMemory(c.memory));
+        }
+        let Some(dtype) = self.access(c.memory, &c.index, true, true) else {
+            return;
+        };
+        let Some(monoid) = c.kind.monoid() else { return };
+        if monoid.is_arg() {
+            return self.error(Rule::CollectiveMonoid(monoid.name()));
+        }
+        if let Err(e) = monoid.combine().result_dtype(&[dtype, dtype]) {
+            self.error(e.into());
+        }
+    }
+}
