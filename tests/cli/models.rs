@@ -324,9 +324,9 @@ fn emit_prints_every_stage() {
     for (what, part) in [
         ("graph", "graph @chain("),
         ("clusters", "cluster 0: loops over"),
-        ("schedule", "bind i0 block"),
+        ("schedule", " block\n"),
         ("kernel", " thread {"),
-        ("plan", " threads 256 shared 0 bytes "),
+        ("plan", " threads 256 shared "),
         ("cuda", "__global__"),
         ("dot", "digraph \"chain\" {"),
     ] {
