@@ -1,6 +1,7 @@
 use super::*;
 use crate::graph::TensorType;
 use crate::kernel::{Bind, Kernel, Memory, Op, Param, Stmt};
+use crate::plan::Layout;
 use crate::plan::{KernelId, PlanInput, PlanOutput, Slot};
 
 /// `p1[i] = p0[i + shift]` over 4 elements.
@@ -225,7 +226,7 @@ fn overlaps_in_the_arena_are_those_that_comparing_all_pairs_finds() {
             }
         }
         let mut found = Vec::new();
-        overlaps(&placed, &mut |rule| found.push(rule));
+        layout::overlaps(&placed, &mut |rule| found.push(rule));
         assert_eq!(found.is_empty(), pairs.is_empty(), "{placed:?}");
         assert!(found.iter().all(|f| pairs.contains(f)), "{placed:?}: {found:?}");
         match pairs.is_empty() {
