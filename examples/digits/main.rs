@@ -100,7 +100,7 @@ fn evaluate(title: &str, key: &str, executable: &Executable) -> Outcome<bool> {
     let reference = npz::read(REFERENCE, key)?;
     let outputs = executable.run(&inputs![&images])?;
     let logits = outputs["logits"].as_slice::<f32>()?;
-    let digits = outputs["digits"].as_slice::<i64>()?;
+    let digits = outputs["digit"].as_slice::<i64>()?;
     let right = digits
         .iter()
         .enumerate()

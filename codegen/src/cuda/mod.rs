@@ -29,7 +29,6 @@ mod table;
 use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
 use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, Scope, Stmt};
-
 use tlc_ir::target::{MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
 
 use index::Width;
