@@ -62,3 +62,22 @@ fn commands_print_what_the_readme_says() {
     }
     assert!(run >= 6, "{run} commands");
 }
+
+/// The README's first command, as tests build it.
+#[test]
+fn the_main_example_runs() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let example = Path::new(env!("CARGO_BIN_EXE_tlc"))
+        .with_file_name("examples")
+        .join("digits");
+    if !example.is_file() {
+        println!("SKIP the main example: it is not built; cargo test without --test builds it");
+        return;
+    }
+    let output = Command::new(example).current_dir(root).output().expect("it starts");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{printed}{errors}");
+    let right = "accuracy on 360 held-out images: 0.9889 (356 right)";
+    assert!(printed.contains(right), "{printed}");
+}
