@@ -11,9 +11,10 @@ use tlc::{CompileOptions, compile_ir, plan_ir};
 use tlc_ir::interp::{self, Bounded, compare, interpret, interpret_with_bounds};
 use tlc_ir::plan::interp::interpret_bound;
 use tlc_ir::plan::verify::check_thoroughly;
-use tlc_ir::target::{Gpu, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
+use tlc_ir::target::{Cpu, Gpu, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
 use tlc_ir::testgen::{Case, GenOptions, random_case};
 use tlc_ir::{DType, Graph, HostTensor};
+use tlc_passes::devices::Devices;
 
 /// The outputs, and the graph that was compiled if contractions in it were regrouped.
 fn run(
@@ -91,7 +92,9 @@ fn on_gpu(
         ..CompileOptions::default()
     };
     let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
-    let compiled = plan_ir(&case.graph, gpu, &options).map_err(|e| format!("compile for a GPU: {e}"))?;
+    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+    let devices = Devices::new(host, [gpu]);
+    let compiled = plan_ir(&case.graph, devices, &options).map_err(|e| format!("compile for a GPU: {e}"))?;
     let plan = &compiled.planned.plan;
     check_thoroughly(plan).map_err(|e| format!("for a GPU: {e}"))?;
     for (number, kernel) in plan.kernels.iter().enumerate() {
