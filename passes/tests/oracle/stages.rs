@@ -173,10 +173,7 @@ pub fn gpu() -> Options {
 pub fn scattered(seed: u64) -> Options {
     let mut devices = Devices::new(host(128), [one_gpu(), one_gpu()]);
     if seed % 2 == 1 {
-        devices = devices.with_link(Link {
-            from: DeviceId(1),
-            to: DeviceId(2),
-        });
+        devices = devices.with_link(Link::pcie(DeviceId(1), DeviceId(2)));
     }
     Options {
         place: Place::Scattered { seed },
