@@ -688,7 +688,6 @@ impl Clusterer<'_> {
             roots,
             stored,
             kind,
-            resident_bytes: self.target.resident_bytes(),
             once,
         }
     }

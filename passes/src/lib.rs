@@ -24,6 +24,7 @@ pub mod planner;
 pub mod reason;
 pub mod rewrite;
 pub mod schedule;
+mod tile;
 pub mod tree;
 
 pub use pipeline::{Compiled, Options, PassError, compile};

@@ -88,8 +88,6 @@ pub struct Cluster {
     pub stored: Vec<NodeId>,
     /// How it runs.
     pub kind: ClusterKind,
-    /// Bytes that a tile of columns may keep close ([`tlc_ir::Target::resident_bytes`]).
-    pub resident_bytes: i64,
     /// True if no input reaches it: it runs once per executable.
     pub once: bool,
 }

@@ -16,7 +16,7 @@ use crate::contraction::MatrixOperand;
 use crate::epilogue;
 pub use crate::launch::LaunchReport;
 use crate::legalize::legalize;
-use crate::lower::{Nest, lower, lower_unstaged};
+use crate::lower::{Form, lower};
 use crate::made::{Made, made};
 use crate::memory::{self, AliasDecision};
 use crate::reason::{FusionDecision, FusionStage};
@@ -80,7 +80,7 @@ struct Planner<'g> {
     once: bool,
     kernel_of: FxHashMap<Kernel, KernelId>,
     /// Scheduled and legalized kernels by their naive form: equal nests are scheduled once.
-    known: FxHashMap<Kernel, Known>,
+    known: FxHashMap<(Kernel, Form, usize, bool), Known>,
     in_place: Vec<Vec<(SlotId, SlotId)>>,
     launches: Vec<LaunchReport>,
     bodies: Vec<PlannedBody>,
@@ -290,14 +290,14 @@ impl Planner<'_> {
         if let ClusterKind::Loop | ClusterKind::Call = &c.kind {
             return self.control(c);
         }
-        for mut nest in self.nests(c, is_root) {
+        for mut nest in lower(self.graph, c, is_root) {
             let symbols = compact_symbols(&mut nest.kernel);
             let Known {
                 kernel,
                 schedule,
                 scheduled,
                 in_place,
-            } = match self.known.get(&nest.kernel) {
+            } = match self.known.get(&nest.shape()) {
                 Some(known) => known.clone(),
                 None => {
                     let (mut kernel, made) = schedule(&nest, self.target);
@@ -312,7 +312,7 @@ impl Planner<'_> {
                         scheduled,
                         in_place,
                     };
-                    self.known.insert(nest.kernel.clone(), known.clone());
+                    self.known.insert(nest.shape(), known.clone());
                     known
                 }
             };
@@ -333,10 +333,10 @@ impl Planner<'_> {
                     _ => None,
                 })
             };
-            let extent = outer(&extent);
+            let (extent, flops) = (outer(&extent), outer(&schedule.flops));
             let work = match self.target {
                 Target::Cpu(cpu) => Work::Chunks {
-                    grain: share::grain(cpu, &extent, &bytes, &nest.flops),
+                    grain: share::grain(cpu, &extent, &bytes, &flops),
                 },
                 // The schedule gives every kernel for a GPU one loop over blocks.
                 Target::Gpu(_) => match self.plan.kernels[kernel.0 as usize].grid() {
@@ -366,32 +366,11 @@ impl Planner<'_> {
                     work,
                     label: cluster_label(self.graph, c),
                     bytes,
-                    flops: nest.flops.clone(),
+                    flops,
                 }),
                 pairs,
             );
         }
-    }
-
-    /// The nests of a cluster. On a GPU rows that are too long for the memory which a block shares are not kept in it: what two
-    /// phases need is then computed twice.
-    fn nests(&self, c: &Cluster, is_root: &[bool]) -> Vec<Nest> {
-        let nests = lower(self.graph, c, is_root);
-        let Target::Gpu(gpu) = self.target else {
-            return nests;
-        };
-        let fits = |nest: &Nest| {
-            let grid = schedule(nest, self.target).0.grid();
-            grid.is_some_and(|g| g.shared_bytes <= gpu.shared_bytes)
-        };
-        if nests.iter().all(fits) {
-            return nests;
-        }
-        let again = lower_unstaged(self.graph, c, is_root);
-        let chosen = nests.into_iter().zip(again);
-        chosen
-            .map(|(nest, again)| if fits(&nest) { nest } else { again })
-            .collect()
     }
 
     fn push(&mut self, step: Step, in_place: Vec<(SlotId, SlotId)>) {
