@@ -5,10 +5,12 @@
 //! Offsets are packed when sizes are known, at compile time or when symbols are bound, by [`pack`]:
 //! the best of several first-fit orders, against the lower bound of simultaneously live bytes.
 //!
-//! The order of steps is the planner's; lifetimes are closed intervals of step numbers, so a value that dies where another
-//! is born overlaps it unless they alias.
+//! The order of steps is the planner's, and where devices work at once a partial one ([`tlc_ir::plan::order`]). Lifetimes are closed
+//! intervals of step numbers ([`Plan::lives`]), so a value that dies where another is born overlaps it unless they alias. Each
+//! device has an arena of its own.
 
-use tlc_ir::plan::{BodyLayout, Layout, Plan, SlotId, Step, Storage};
+use smallvec::{SmallVec, smallvec};
+use tlc_ir::plan::{Arena, BodyLayout, DeviceId, Layout, Plan, SlotId, Step, Storage, Work};
 
 use crate::made::{Made, made};
 pub use crate::reason::{AliasDecision, AliasReason};
@@ -16,28 +18,14 @@ pub use crate::reason::{AliasDecision, AliasReason};
 /// Alignment of slots in the arena, in bytes.
 pub const ALIGNMENT: u64 = 64;
 
-/// First and last step that touches each slot, aliases counted with the slot whose bytes they use.
-pub fn lifetimes(plan: &Plan) -> Vec<Option<(usize, usize)>> {
-    let mut out: Vec<Option<(usize, usize)>> = vec![None; plan.slots.len()];
-    for (at, step) in plan.steps.iter().enumerate() {
-        step.visit_slots(
-            &mut |slot, _| {
-                let root = plan.root(slot).0 as usize;
-                let span = out[root].get_or_insert((at, at));
-                span.1 = at;
-            },
-            &plan.kernels,
-        );
-    }
-    out
-}
-
 /// Chooses aliases. `in_place[k]` lists, for step `k`, the `(read, written)` slot pairs that may be one buffer.
 pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Vec<AliasDecision> {
     let mut decisions = Vec::new();
-    let mut last_use = vec![0usize; plan.slots.len()];
+    let order = plan.order();
+    // The steps that touch each slot; those of what shares its bytes are added.
+    let mut uses = vec![order.nothing(); plan.slots.len()];
     for (at, step) in plan.steps.iter().enumerate() {
-        step.visit_slots(&mut |slot, _| last_use[slot.0 as usize] = at, &plan.kernels);
+        step.visit_slots(&mut |slot, _| order.add(&mut uses[slot.0 as usize], at), &plan.kernels);
     }
     for (at, pairs) in in_place.iter().enumerate() {
         let mut taken: Vec<SlotId> = Vec::new();
@@ -56,7 +44,7 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
                 &plan.kernels,
             );
             // Everything that shares the bytes must be past its last use.
-            let live = last_use[root.0 as usize] > at;
+            let live = !order.all_before(&uses[root.0 as usize], at);
             let reason = match (
                 &plan.slots[root.0 as usize].storage,
                 &plan.slots[written.0 as usize].storage,
@@ -68,7 +56,8 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
             };
             match reason {
                 AliasReason::InPlace => {
-                    last_use[root.0 as usize] = last_use[root.0 as usize].max(last_use[written.0 as usize]);
+                    let added = uses[written.0 as usize].clone();
+                    order.join(&mut uses[root.0 as usize], &added);
                     plan.slots[written.0 as usize].storage = Storage::Alias(root);
                 }
                 // The output's own last use is no earlier than this step.
@@ -97,7 +86,7 @@ pub fn choose_donations(
     in_place: &[Vec<(SlotId, SlotId)>],
     decisions: &mut [AliasDecision],
 ) -> Vec<(u32, u32)> {
-    let spans = lifetimes(plan);
+    let spans = plan.lives();
     let mut out: Vec<(u32, u32)> = Vec::new();
     for (at, pairs) in in_place.iter().enumerate() {
         for &(read, written) in pairs {
@@ -145,9 +134,10 @@ struct Block {
 
 /// Places arena slots for concrete symbol values. `None` if a size is negative or overflows.
 pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
-    let spans = lifetimes(plan);
-    let mut blocks = Vec::new();
-    let mut naive = 0u64;
+    let spans = plan.lives();
+    // By device.
+    let mut blocks: Vec<Vec<Block>> = plan.devices.iter().map(|_| Vec::new()).collect();
+    let mut naive = vec![0u64; plan.devices.len()];
     for (i, slot) in plan.slots.iter().enumerate() {
         if slot.storage != Storage::Arena {
             continue;
@@ -157,28 +147,63 @@ pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
             .checked_mul(slot.dtype.bytes() as u64)?
             .checked_next_multiple_of(ALIGNMENT)?;
         let (first, last) = spans[i].unwrap_or((0, 0));
-        naive = naive.checked_add(bytes)?;
-        blocks.push(Block {
+        let device = slot.device.0 as usize;
+        naive[device] = naive[device].checked_add(bytes)?;
+        blocks[device].push(Block {
             owner: Owner::Slot(i),
             bytes,
             first,
             last,
         });
     }
+    let order = plan.order();
     let mut bodies = Vec::new();
     for (at, step) in plan.steps.iter().enumerate() {
         let Step::Loop(l) = step else { continue };
         let layout = pack(&l.body, &l.inner_symbols(symbols)?)?;
-        naive = naive.checked_add(layout.naive_bytes)?;
-        blocks.push(Block {
-            owner: Owner::Body(bodies.len()),
-            bytes: layout.arena_bytes.checked_next_multiple_of(ALIGNMENT)?,
-            first: at,
-            last: at,
+        let mut alone = order.nothing();
+        order.add(&mut alone, at);
+        for (device, (blocks, naive)) in blocks.iter_mut().zip(&mut naive).enumerate() {
+            let inner = layout.arena(DeviceId(device as u32));
+            *naive = naive.checked_add(inner.naive_bytes)?;
+            blocks.push(Block {
+                owner: Owner::Body(bodies.len()),
+                bytes: inner.bytes.checked_next_multiple_of(ALIGNMENT)?,
+                first: at,
+                last: order.end(&alone),
+            });
+        }
+        bodies.push(BodyLayout {
+            offsets: smallvec![0; plan.devices.len()],
+            layout,
         });
-        bodies.push(BodyLayout { offset: 0, layout });
     }
-    let lower = lower_bound(&blocks, plan.steps.len());
+    let mut layout = Layout {
+        offsets: vec![None; plan.slots.len()],
+        arenas: SmallVec::new(),
+        bodies,
+    };
+    for (device, (blocks, naive_bytes)) in blocks.iter().zip(naive).enumerate() {
+        let lower_bound_bytes = lower_bound(blocks, plan.steps.len());
+        let (bytes, offsets) = place(blocks, plan.steps.len(), lower_bound_bytes);
+        for (b, at) in blocks.iter().zip(offsets) {
+            match b.owner {
+                Owner::Slot(slot) => layout.offsets[slot] = Some(at),
+                Owner::Body(body) => layout.bodies[body].offsets[device] = at,
+            }
+        }
+        layout.arenas.push(Arena {
+            bytes,
+            lower_bound_bytes,
+            naive_bytes,
+        });
+    }
+    made(Made::Layout(&mut layout));
+    Some(layout)
+}
+
+/// The bytes of an arena, and where each block is in it.
+fn place(blocks: &[Block], steps: usize, lower: u64) -> (u64, Vec<u64>) {
     // The largest first; the longest-lived first; as they are born. Only the last takes no more than linear time whatever the
     // lifetimes, so the others may be given up.
     type Order = fn(&Block) -> (std::cmp::Reverse<u64>, usize, Owner);
@@ -200,29 +225,13 @@ pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
         by.sort_by_key(|&i| order(&blocks[i]));
         by
     };
-    let steps = plan.steps.len();
     let perfect = orders
         .iter()
-        .any(|&order| better(first_fit(&blocks, &sorted(order), steps)));
+        .any(|&order| better(first_fit(blocks, &sorted(order), steps)));
     if !perfect {
-        better(Some(first_fit_by_birth(&blocks, steps)));
+        better(Some(first_fit_by_birth(blocks, steps)));
     }
-    let (arena_bytes, offsets) = best.unwrap_or_default();
-    let mut layout = Layout {
-        offsets: vec![None; plan.slots.len()],
-        arena_bytes,
-        lower_bound_bytes: lower,
-        naive_bytes: naive,
-        bodies,
-    };
-    for (b, at) in blocks.iter().zip(offsets) {
-        match b.owner {
-            Owner::Slot(slot) => layout.offsets[slot] = Some(at),
-            Owner::Body(body) => layout.bodies[body].offset = at,
-        }
-    }
-    made(Made::Layout(&mut layout));
-    Some(layout)
+    best.unwrap_or_default()
 }
 
 fn lower_bound(blocks: &[Block], steps: usize) -> u64 {
@@ -376,6 +385,8 @@ pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>
         .zip(std::mem::take(in_place))
     {
         let small = |s: &Step| match s {
+            // A GPU shares out each launch by itself.
+            Step::Launch(l) if matches!(l.work, Work::Grid(_)) => false,
             Step::Launch(l) => l.bytes.as_const().is_some_and(|b| b <= small_bytes),
             Step::Group(_) => true,
             _ => false,

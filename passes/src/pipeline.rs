@@ -3,7 +3,7 @@
 //! The optional graph passes ([`PASSES`]) are data: a comma-separated list of names, which are also the names on the command line,
 //! in tests and of tracing spans. Any subset in any order keeps every result. [`rewrite`] drives them: it names, times and
 //! verifies each, shows it to who prints or bisects, and lets tests seed faults. What follows them is fixed: own-outputs,
-//! cluster, lower, schedule, legalize, memory.
+//! place, cluster, lower, schedule, legalize, memory.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,9 +12,11 @@ use std::str::FromStr;
 
 use tlc_ir::graph::GraphError;
 use tlc_ir::graph::verify::verify;
+use tlc_ir::plan::DeviceId;
 use tlc_ir::{Graph, Target};
 
 use crate::cluster::{Clusters, cluster};
+use crate::devices::{Devices, Place, Placement, place};
 use crate::made::{Made, made};
 use crate::planner::{Planned, plan};
 use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
@@ -64,7 +66,9 @@ impl fmt::Display for Pipeline {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// The machine.
-    pub target: Target,
+    pub devices: Devices,
+    /// Which of its devices computes what.
+    pub place: Place,
     /// Optional passes.
     pub pipeline: Pipeline,
     /// The most bytes that any einsum intermediate may have.
@@ -74,14 +78,29 @@ pub struct Options {
 }
 
 impl Options {
-    /// The default pipeline and no memory limit, for a machine.
-    pub fn new(target: impl Into<Target>) -> Options {
+    /// The default pipeline and no memory limit; all that can be is computed on the last of the devices.
+    pub fn new(devices: impl Into<Devices>) -> Options {
+        let devices = devices.into();
         Options {
-            target: target.into(),
+            place: Place::On(DeviceId(devices.count() as u32 - 1)),
+            devices,
             pipeline: Pipeline::default(),
             max_memory_bytes: None,
             verify_passes: false,
         }
+    }
+
+    /// The machine that most is computed on: what passes over the graph go by.
+    pub fn target(&self) -> &Target {
+        self.devices.target(match self.place {
+            Place::On(device) => device,
+            Place::Scattered { .. } => DeviceId::HOST,
+        })
+    }
+
+    /// The device of each value of a graph.
+    pub fn placement(&self, graph: &Graph) -> Placement<'_> {
+        place(graph, &self.devices, self.place)
     }
 }
 
@@ -182,11 +201,11 @@ pub fn run_pass(
     paths: &mut Vec<PathDecision>,
 ) -> Result<Graph, PassError> {
     let mut context = Context {
-        panel_elements: match &options.target {
+        panel_elements: match options.target() {
             Target::Cpu(cpu) => cpu.panel_elements,
             Target::Gpu(_) => 0,
         },
-        resident_bytes: options.target.resident_bytes(),
+        resident_bytes: options.target().resident_bytes(),
         max_memory_bytes: options.max_memory_bytes,
         inside_loop: false,
         paths,
@@ -240,13 +259,14 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
         pass: "own-outputs",
         source: source.into(),
     })?;
+    let placement = options.placement(&owned);
     let mut clusters = {
         let _span = tracing::info_span!("pass", name = "cluster").entered();
-        cluster(&owned, &options.target)
+        cluster(&owned, &placement)
     };
     let planned = {
         let _span = tracing::info_span!("pass", name = "plan").entered();
-        plan(&owned, &mut clusters, &options.target)
+        plan(&owned, &mut clusters, &placement)
     };
     Ok(Compiled {
         graph: owned,

@@ -3,16 +3,19 @@
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
 use tlc_ir::index::{IndexExpr, IndexNode, SymId};
 use tlc_ir::kernel::{Access, Grid, Kernel};
 use tlc_ir::plan::verify::runs_in_place;
 use tlc_ir::plan::{
-    Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage, Work,
+    DeviceId, Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage,
+    Work,
 };
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
+use crate::devices::Placement;
 use crate::epilogue;
 pub use crate::launch::LaunchReport;
 use crate::legalize::legalize;
@@ -23,6 +26,7 @@ use crate::reason::{FusionDecision, FusionStage};
 use crate::schedule::{Schedule, schedule};
 
 mod control;
+mod queues;
 mod share;
 
 /// Launches that move at most so many bytes are grouped.
@@ -67,38 +71,77 @@ struct Known {
     in_place: Vec<(u32, u32)>,
 }
 
+/// What a schedule depends on besides the naive kernel.
+#[derive(Clone, Copy, PartialEq)]
+struct Setting {
+    device: DeviceId,
+    form: Form,
+    columns: usize,
+    column_local: bool,
+}
+
 struct Planner<'g> {
     graph: &'g Graph,
-    target: &'g Target,
+    placement: &'g Placement<'g>,
     plan: Plan,
     /// By slot.
     values: Vec<Option<NodeId>>,
+    /// Where each value is computed.
     slot_of: FxHashMap<NodeId, SlotId>,
+    /// Where each value is on other devices, and whether it has been copied there yet.
+    copy_of: FxHashMap<(NodeId, DeviceId), (SlotId, bool)>,
     /// Values that are computed once per executable.
     kept: FxHashSet<NodeId>,
     /// Whether the steps being made run once per executable.
     once: bool,
+    /// Whether it is the body of a loop that is planned.
+    inside: bool,
     kernel_of: FxHashMap<Kernel, KernelId>,
     /// Scheduled and legalized kernels by their naive form: equal nests are scheduled once.
-    known: FxHashMap<(Kernel, Form, usize, bool), Known>,
+    known: FxHashMap<Kernel, SmallVec<[(Setting, Known); 1]>>,
     in_place: Vec<Vec<(SlotId, SlotId)>>,
     launches: Vec<LaunchReport>,
     bodies: Vec<PlannedBody>,
 }
 
+/// Where the values are that cross the edge of a graph.
+struct Edge {
+    inputs: Vec<DeviceId>,
+    outputs: Vec<DeviceId>,
+}
+
 /// Plans clusters, in their order. What it decides about kernels behind products is appended to their ledger.
-pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned {
+pub fn plan(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_>) -> Planned {
+    // The caller's memory is the host's.
+    let edge = Edge {
+        inputs: vec![DeviceId::HOST; graph.inputs().len()],
+        outputs: vec![DeviceId::HOST; graph.outputs().len()],
+    };
+    plan_between(graph, clusters, placement, &edge, false)
+}
+
+/// As [`plan`], for values that cross the edge elsewhere: the body of a loop, if it is `inside` one.
+fn plan_between(
+    graph: &Graph,
+    clusters: &mut Clusters,
+    placement: &Placement<'_>,
+    edge: &Edge,
+    inside: bool,
+) -> Planned {
     let mut p = Planner {
         graph,
-        target,
+        placement,
         plan: Plan {
             name: graph.name.clone(),
+            devices: placement.devices().kinds(),
+            queues: queues::queues(placement.devices().count()),
             symbols: graph.symbols().to_vec(),
             guards: graph.guards().to_vec(),
             ..Plan::default()
         },
         values: Vec::new(),
         slot_of: FxHashMap::default(),
+        copy_of: FxHashMap::default(),
         kept: clusters
             .clusters
             .iter()
@@ -106,30 +149,31 @@ pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned 
             .flat_map(|c| c.roots.clone())
             .collect(),
         once: false,
+        inside,
         kernel_of: FxHashMap::default(),
         known: FxHashMap::default(),
         in_place: Vec::new(),
         launches: Vec::new(),
         bodies: Vec::new(),
     };
-    p.declare();
+    p.declare(edge);
     for (number, c) in clusters.clusters.iter().enumerate() {
         p.once = c.once;
         p.cluster(number, c, &clusters.is_root);
     }
+    p.once = false;
+    p.deliver(edge);
     for (i, input) in p.plan.inputs.iter_mut().enumerate() {
         input.slot = p.slot_of.get(&graph.inputs()[i]).copied();
     }
-    // The library of products calls kernels of the host, and its threads take small launches together.
-    if let Target::Cpu(_) = target {
-        let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
-        record_epilogues(graph, clusters, &p.values, epilogues);
-        memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
-    }
+    let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
+    record_epilogues(graph, clusters, &p.values, epilogues);
+    memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
     made(Made::Groups {
         plan: &mut p.plan,
         in_place: &mut p.in_place,
     });
+    queues::take_turns(&mut p.plan);
     let mut aliases = memory::choose_aliases(&mut p.plan, &p.in_place);
     made(Made::Aliases {
         plan: &mut p.plan,
@@ -192,7 +236,7 @@ fn record_epilogues(
 }
 
 impl Planner<'_> {
-    fn declare(&mut self) {
+    fn declare(&mut self, edge: &Edge) {
         for &i in self.graph.inputs() {
             let NodeKind::Input { name, ty, .. } = &self.graph.node(i).kind else {
                 continue;
@@ -203,10 +247,33 @@ impl Planner<'_> {
                 slot: None,
             });
         }
+        for &i in self.graph.inputs() {
+            if let NodeKind::Input { name, index, .. } = &self.graph.node(i).kind
+                && let Some(&device) = edge.inputs.get(*index as usize)
+                && device != DeviceId::HOST
+            {
+                self.new_slot(i, name.clone(), Storage::Input(*index), device);
+            }
+        }
         let values = output_values(self.graph);
         for (k, (o, value)) in self.graph.outputs().iter().zip(values).enumerate() {
             let ty = self.graph.ty(o.node).clone();
-            let slot = self.new_slot(value, o.name.clone(), Storage::Output(k as u32));
+            let (storage, device) = (Storage::Output(k as u32), edge.outputs[k]);
+            let slot = match self.home(value) == device {
+                true => self.new_slot(value, o.name.clone(), storage, device),
+                false => {
+                    let held = self.graph.ty(value);
+                    let slot = self.push_slot(
+                        Some(value),
+                        o.name.clone(),
+                        (held.dtype, held.elements()),
+                        storage,
+                        device,
+                    );
+                    self.copy_of.insert((value, device), (slot, false));
+                    slot
+                }
+            };
             self.plan.outputs.push(PlanOutput {
                 name: o.name.clone(),
                 ty,
@@ -215,9 +282,25 @@ impl Planner<'_> {
         }
     }
 
-    fn new_slot(&mut self, node: NodeId, name: String, storage: Storage) -> SlotId {
+    /// Has each output where it is expected.
+    fn deliver(&mut self, edge: &Edge) {
+        let values = output_values(self.graph);
+        for (value, &device) in values.into_iter().zip(&edge.outputs) {
+            self.read(value, device);
+        }
+    }
+
+    /// The device where a value is computed, or the caller has it.
+    fn home(&self, node: NodeId) -> DeviceId {
+        match self.slot_of.get(&node) {
+            Some(slot) => self.plan.slots[slot.0 as usize].device,
+            None => self.placement.device(node),
+        }
+    }
+
+    fn new_slot(&mut self, node: NodeId, name: String, storage: Storage, device: DeviceId) -> SlotId {
         let ty = self.graph.ty(node);
-        let id = self.push_slot(Some(node), name, ty.dtype, ty.elements(), storage);
+        let id = self.push_slot(Some(node), name, (ty.dtype, ty.elements()), storage, device);
         self.slot_of.insert(node, id);
         id
     }
@@ -226,40 +309,88 @@ impl Planner<'_> {
         &mut self,
         node: Option<NodeId>,
         name: String,
-        dtype: DType,
-        len: IndexExpr,
+        (dtype, len): (DType, IndexExpr),
         storage: Storage,
+        device: DeviceId,
     ) -> SlotId {
         self.plan.slots.push(Slot {
             name,
             dtype,
             len,
             storage,
+            device,
         });
         self.values.push(node);
         SlotId(self.plan.slots.len() as u32 - 1)
     }
 
+    /// The slot that a value is computed to.
     fn slot(&mut self, node: NodeId) -> SlotId {
         if let Some(&s) = self.slot_of.get(&node) {
             return s;
         }
-        match &self.graph.node(node).kind {
-            NodeKind::Input { index, name, .. } => self.new_slot(node, name.clone(), Storage::Input(*index)),
+        let device = self.placement.device(node);
+        let (name, storage) = match &self.graph.node(node).kind {
+            NodeKind::Input { index, name, .. } => (name.clone(), Storage::Input(*index)),
             NodeKind::Data(data) => {
                 self.plan.constants.push(data.0.clone());
                 let storage = Storage::Constant(self.plan.constants.len() as u32 - 1);
-                self.new_slot(node, self.graph.value_name(node), storage)
+                (self.graph.value_name(node), storage)
             }
-            _ if self.kept.contains(&node) => self.new_slot(node, self.graph.value_name(node), Storage::Persistent),
-            _ => self.new_slot(node, self.graph.value_name(node), Storage::Arena),
+            _ if self.kept.contains(&node) => (self.graph.value_name(node), Storage::Persistent),
+            _ => (self.graph.value_name(node), Storage::Arena),
+        };
+        self.new_slot(node, name, storage, device)
+    }
+
+    /// The slot where a device finds a value that has been computed: it is copied there when it is first read there.
+    fn read(&mut self, node: NodeId, device: DeviceId) -> SlotId {
+        let slot = self.slot(node);
+        let home = self.plan.slots[slot.0 as usize].device;
+        if home == device {
+            return slot;
         }
+        if let Some(&(copy, true)) = self.copy_of.get(&(node, device)) {
+            return copy;
+        }
+        // What does not change from call to call is copied once. The body of a loop has no steps that run once.
+        let once = !self.inside
+            && matches!(
+                self.plan.slots[slot.0 as usize].storage,
+                Storage::Constant(_) | Storage::Persistent
+            );
+        let mut src = slot;
+        for at in self.placement.devices().route(home, device) {
+            src = match self.copy_of.get(&(node, at)) {
+                Some(&(copy, true)) => copy,
+                declared => {
+                    let dst = match declared {
+                        Some(&(output, _)) => output,
+                        None => {
+                            let Slot { name, dtype, len, .. } = self.plan.slots[slot.0 as usize].clone();
+                            let storage = if once { Storage::Persistent } else { Storage::Arena };
+                            self.push_slot(Some(node), name, (dtype, len), storage, at)
+                        }
+                    };
+                    self.copy_of.insert((node, at), (dst, true));
+                    // An output is written by each call.
+                    let outlives = self.plan.slots[dst.0 as usize].storage == Storage::Persistent;
+                    let outside = std::mem::replace(&mut self.once, outlives);
+                    self.push(Step::Copy { src, dst }, Vec::new());
+                    self.once = outside;
+                    dst
+                }
+            };
+        }
+        src
     }
 
     fn cluster(&mut self, number: usize, c: &Cluster, is_root: &[bool]) {
+        let device = self.placement.device(c.roots[0]);
+        let target = self.placement.devices().target(device);
         if let ClusterKind::Gemm(product) = &c.kind {
             let operand = |p: &mut Self, o: &MatrixOperand| GemmOperand {
-                slot: p.slot(o.base),
+                slot: p.read(o.base, device),
                 offset: o.offset.clone(),
                 batch: o.batch.clone(),
                 row: o.row.clone(),
@@ -292,17 +423,23 @@ impl Planner<'_> {
         }
         for mut nest in lower(self.graph, c, is_root) {
             let symbols = compact_symbols(&mut nest.kernel);
+            let setting = Setting {
+                device,
+                form: nest.form,
+                columns: nest.columns,
+                column_local: nest.column_local,
+            };
             let Known {
                 kernel,
                 schedule,
                 scheduled,
                 in_place,
-            } = match self.known.get(&nest.shape()) {
+            } = match self.known(&nest.kernel, &setting) {
                 Some(known) => known.clone(),
                 None => {
-                    let (mut kernel, made) = schedule(&nest, self.target);
+                    let (mut kernel, made) = schedule(&nest, target);
                     let scheduled = Arc::new(kernel.clone());
-                    legalize(&mut kernel, self.target.emitter());
+                    legalize(&mut kernel, target.emitter());
                     // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.
                     let mut in_place = nest.in_place.clone();
                     in_place.retain(|&(r, w)| runs_in_place(&kernel, r, w));
@@ -312,11 +449,16 @@ impl Planner<'_> {
                         scheduled,
                         in_place,
                     };
-                    self.known.insert(nest.shape(), known.clone());
+                    let on = self.known.entry(nest.kernel.clone()).or_default();
+                    on.push((setting, known.clone()));
                     known
                 }
             };
-            let args: Vec<SlotId> = nest.args.iter().map(|&a| self.slot(a)).collect();
+            let written: Vec<bool> = nest.kernel.params.iter().map(|p| p.access != Access::Read).collect();
+            let args = nest.args.iter().zip(written);
+            let args: Vec<SlotId> = args
+                .map(|(&a, written)| if written { self.slot(a) } else { self.read(a, device) })
+                .collect();
             let bytes = self.plan.kernels[kernel.0 as usize]
                 .params
                 .iter()
@@ -334,7 +476,7 @@ impl Planner<'_> {
                 })
             };
             let (extent, flops) = (outer(&extent), outer(&schedule.flops));
-            let work = match self.target {
+            let work = match target {
                 Target::Cpu(cpu) => Work::Chunks {
                     grain: share::grain(cpu, &extent, &bytes, &flops),
                 },
@@ -371,6 +513,12 @@ impl Planner<'_> {
                 pairs,
             );
         }
+    }
+
+    /// What was made of a naive kernel in a setting before.
+    fn known(&self, kernel: &Kernel, setting: &Setting) -> Option<&Known> {
+        let on = self.known.get(kernel)?;
+        on.iter().find(|(s, _)| s == setting).map(|(_, known)| known)
     }
 
     fn push(&mut self, step: Step, in_place: Vec<(SlotId, SlotId)>) {

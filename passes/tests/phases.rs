@@ -4,19 +4,21 @@ use std::sync::Arc;
 
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Scope, Stmt, ValueId};
-use tlc_ir::target::{Cpu, Gpu, Target};
+use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::text::{no_data, parse_graph};
+use tlc_passes::devices::Devices;
 use tlc_passes::lower::{Form, lower};
 use tlc_passes::schedule::{Directive, Refusal, Schedule, ScheduleReason, apply};
 use tlc_passes::{Compiled, Options, compile};
 
-fn cpu() -> Target {
+fn cpu() -> Devices {
     Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true))).into()
 }
 
-fn gpu(shared_bytes: i64) -> Target {
+fn gpu(shared_bytes: i64) -> Devices {
+    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
     let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
-    Gpu { shared_bytes, ..gpu }.into()
+    Devices::new(host, [Gpu { shared_bytes, ..gpu }])
 }
 
 fn softmax(axis: usize, shape: [usize; 2]) -> String {
@@ -42,14 +44,14 @@ fn softmax(axis: usize, shape: [usize; 2]) -> String {
     )
 }
 
-fn compiled(text: &str, target: Target) -> Compiled {
+fn compiled(text: &str, devices: Devices) -> Compiled {
     let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
-    compile(&graph, &Options::new(target)).unwrap_or_else(|e| panic!("{e}\n{text}"))
+    compile(&graph, &Options::new(devices)).unwrap_or_else(|e| panic!("{e}\n{text}"))
 }
 
 /// The schedule of the only kernel, and the lengths of what it keeps in memory.
-fn only(text: &str, target: Target) -> (Schedule, Vec<i64>) {
-    let compiled = compiled(text, target);
+fn only(text: &str, devices: Devices) -> (Schedule, Vec<i64>) {
+    let compiled = compiled(text, devices);
     let [launch] = &compiled.planned.launches[..] else {
         panic!("one kernel of {text}")
     };
@@ -131,13 +133,12 @@ fn a_block_of_a_gpu_keeps_rows_that_it_can_share() {
         matches!(refusal, Refusal::SharedBytes { bytes, most: m } if *m == most && bytes > m),
         "{refusal}"
     );
-    for target in [gpu(48 << 10), gpu(most)] {
+    for shared_bytes in [48 << 10, most] {
         for axis in [0, 1] {
-            let Target::Gpu(gpu) = &target else { unreachable!() };
-            let compiled = compiled(&softmax(axis, [64, 1000]), target.clone());
+            let compiled = compiled(&softmax(axis, [64, 1000]), gpu(shared_bytes));
             for kernel in &compiled.planned.plan.kernels {
                 let grid = kernel.grid().expect("a kernel of a GPU");
-                assert!(grid.shared_bytes <= gpu.shared_bytes, "{grid:?}\n{kernel}");
+                assert!(grid.shared_bytes <= shared_bytes, "{grid:?}\n{kernel}");
             }
         }
     }

@@ -556,7 +556,7 @@ impl Executable {
         f: impl FnOnce(&mut CallState) -> Result<T, RunError>,
     ) -> Result<T, RunError> {
         let scratch = self.scratch_of(binding);
-        let arena = binding.layout.arena_bytes as usize;
+        let arena = binding.layout.host().bytes as usize;
         let taken = lock(&self.states).pop();
         let mut state = match taken {
             Some(state) => state,

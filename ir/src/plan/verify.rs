@@ -8,6 +8,7 @@
 //! - A slot that is an alias and that no step writes is a *view*: it holds a value when its root does.
 
 mod control;
+mod devices;
 mod epilogue;
 mod in_place;
 mod layout;
@@ -22,7 +23,7 @@ use crate::graph::Symbol;
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::Access;
 use crate::kernel::verify::nonnegative;
-use crate::plan::{Gemm, GemmOperand, KernelId, Launch, Plan, SlotId, Step, Storage, Strides, Work};
+use crate::plan::{DeviceId, Gemm, GemmOperand, KernelId, Launch, Plan, SlotId, Step, Storage, Strides, Work};
 pub use epilogue::lines;
 pub use in_place::runs_in_place;
 pub use layout::verify_layout;
@@ -138,6 +139,15 @@ pub enum PlanRule {
     /// A launch that is not shared out as its kernel's loops are.
     #[error("kernel {} does not run over the chunks or the grid that the launch says", .0.0)]
     Work(KernelId),
+    /// Devices, queues or turns that do not fit.
+    #[error("{0}")]
+    Device(String),
+    /// A slot that is not on the device which a step runs on.
+    #[error("{slot} is not on device {device}", slot = .0, device = .1.0)]
+    OtherDevice(SlotId, DeviceId),
+    /// Two steps that may run at once touch the same bytes, one of them writing.
+    #[error("{0} may be touched while step {1} is at it, and one of them writes")]
+    Unordered(SlotId, usize),
     /// A kernel that cannot run in place is asked to.
     #[error("{0} and {1} share bytes, but not each element is read before it is written")]
     NotInPlace(SlotId, SlotId),
@@ -205,7 +215,9 @@ pub fn verify(plan: &Plan) -> PlanReport {
         place: PlanPlace::Tables,
         roots: Vec::new(),
     };
-    if c.tables() {
+    if c.tables() && c.device_tables() {
+        c.devices();
+        c.ordered();
         c.flow();
         c.lifetimes();
         c.donations();
@@ -428,6 +440,9 @@ impl Checker<'_> {
                     }
                 }
                 Step::Loop(l) => {
+                    if number < plan.init.len() {
+                        self.error(PlanRule::Loop("it is an init step".into()));
+                    }
                     self.repeat(l);
                     self.apart(step);
                 }

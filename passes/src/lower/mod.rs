@@ -67,13 +67,6 @@ pub struct Nest {
     pub column_local: bool,
 }
 
-impl Nest {
-    /// What a schedule of the nest depends on: nests of one shape are scheduled alike.
-    pub fn shape(&self) -> (Kernel, Form, usize, bool) {
-        (self.kernel.clone(), self.form, self.columns, self.column_local)
-    }
-}
-
 /// Lowers a cluster to the nests that compute its stored roots, in order.
 pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
     match &cluster.kind {
