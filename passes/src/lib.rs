@@ -10,6 +10,7 @@ pub mod contraction;
 pub mod devices;
 pub mod directive;
 pub mod einsum_path;
+pub mod emitters;
 mod epilogue;
 #[cfg(feature = "seeded-faults")]
 pub mod faults;

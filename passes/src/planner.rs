@@ -11,6 +11,7 @@ use tlc_ir::plan::{
     DeviceId, Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage,
     Work,
 };
+use tlc_ir::target::EmitterId;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
@@ -38,6 +39,8 @@ pub struct Planned {
     pub plan: Plan,
     /// The node whose elements each slot holds, if it is one's.
     pub values: Vec<Option<NodeId>>,
+    /// What makes each kernel, by its number: one of the emitters of the device that runs it.
+    pub emitters: Vec<EmitterId>,
     /// Per launch, in order of execution.
     pub launches: Vec<LaunchReport>,
     /// Every in-place decision.
@@ -75,6 +78,7 @@ struct Known {
 #[derive(Clone, Copy, PartialEq)]
 struct Setting {
     device: DeviceId,
+    emitter: EmitterId,
     form: Form,
     columns: usize,
     column_local: bool,
@@ -96,7 +100,9 @@ struct Planner<'g> {
     once: bool,
     /// Whether it is the body of a loop that is planned.
     inside: bool,
-    kernel_of: FxHashMap<Kernel, KernelId>,
+    /// Kernels by what makes them: equal ones of different emitters are not one.
+    kernel_of: FxHashMap<(Kernel, EmitterId), KernelId>,
+    emitters: Vec<EmitterId>,
     /// Scheduled and legalized kernels by their naive form: equal nests are scheduled once.
     known: FxHashMap<Kernel, SmallVec<[(Setting, Known); 1]>>,
     in_place: Vec<Vec<(SlotId, SlotId)>>,
@@ -151,6 +157,7 @@ fn plan_between(
         once: false,
         inside,
         kernel_of: FxHashMap::default(),
+        emitters: Vec::new(),
         known: FxHashMap::default(),
         in_place: Vec::new(),
         launches: Vec::new(),
@@ -189,6 +196,7 @@ fn plan_between(
     Planned {
         plan: p.plan,
         values: p.values,
+        emitters: p.emitters,
         launches: p.launches,
         bodies: p.bodies,
         aliases,
@@ -421,10 +429,12 @@ impl Planner<'_> {
         if let ClusterKind::Loop | ClusterKind::Call = &c.kind {
             return self.control(c);
         }
+        let emitter = c.emitter.emitter;
         for mut nest in lower(self.graph, c, is_root) {
             let symbols = compact_symbols(&mut nest.kernel);
             let setting = Setting {
                 device,
+                emitter,
                 form: nest.form,
                 columns: nest.columns,
                 column_local: nest.column_local,
@@ -437,14 +447,14 @@ impl Planner<'_> {
             } = match self.known(&nest.kernel, &setting) {
                 Some(known) => known.clone(),
                 None => {
-                    let (mut kernel, made) = schedule(&nest, target);
+                    let (mut kernel, made) = schedule(&nest, target, emitter);
                     let scheduled = Arc::new(kernel.clone());
-                    legalize(&mut kernel, target.emitter());
+                    legalize(&mut kernel, target.emitter(emitter));
                     // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.
                     let mut in_place = nest.in_place.clone();
                     in_place.retain(|&(r, w)| runs_in_place(&kernel, r, w));
                     let known = Known {
-                        kernel: self.intern(kernel),
+                        kernel: self.intern(kernel, emitter),
                         schedule: Arc::new(made),
                         scheduled,
                         in_place,
@@ -478,7 +488,7 @@ impl Planner<'_> {
             let (extent, flops) = (outer(&extent), outer(&schedule.flops));
             let work = match target {
                 Target::Cpu(cpu) => Work::Chunks {
-                    grain: share::grain(cpu, &extent, &bytes, &flops),
+                    grain: share::grain(cpu, emitter, &extent, &bytes, &flops),
                 },
                 // The schedule gives every kernel for a GPU one loop over blocks.
                 Target::Gpu(_) => match self.plan.kernels[kernel.0 as usize].grid() {
@@ -497,6 +507,7 @@ impl Planner<'_> {
                 cluster: number,
                 scheduled,
                 form: nest.form,
+                emitter: c.emitter,
                 schedule,
                 kernel,
             });
@@ -530,13 +541,15 @@ impl Planner<'_> {
         }
     }
 
-    fn intern(&mut self, kernel: Kernel) -> KernelId {
-        if let Some(&id) = self.kernel_of.get(&kernel) {
+    fn intern(&mut self, kernel: Kernel, emitter: EmitterId) -> KernelId {
+        let key = (kernel, emitter);
+        if let Some(&id) = self.kernel_of.get(&key) {
             return id;
         }
         let id = KernelId(self.plan.kernels.len() as u32);
-        self.plan.kernels.push(kernel.clone());
-        self.kernel_of.insert(kernel, id);
+        self.plan.kernels.push(key.0.clone());
+        self.emitters.push(emitter);
+        self.kernel_of.insert(key, id);
         id
     }
 }

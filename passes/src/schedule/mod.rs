@@ -29,7 +29,7 @@ mod windows;
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, MAX_STATEMENTS, Stmt};
-use tlc_ir::target::{Cpu, Target};
+use tlc_ir::target::{Cpu, Emitter, EmitterId, Target};
 
 pub use crate::directive::{Directive, Refusal};
 pub use directives::apply;
@@ -79,6 +79,8 @@ const MOST_STATEMENTS: u64 = MAX_STATEMENTS * 4 / 5;
 struct Scheduler<'t> {
     kernel: Kernel,
     cpu: &'t Cpu,
+    /// What makes the kernel.
+    emitter: &'t Emitter,
     schedule: Schedule,
     /// Whether directives are refused that make the kernel larger than [`MOST_STATEMENTS`].
     bounded: bool,
@@ -88,16 +90,17 @@ struct Scheduler<'t> {
     kept_bytes: i64,
 }
 
-/// Schedules a nest for a target.
-pub fn schedule(nest: &Nest, target: &Target) -> (Kernel, Schedule) {
+/// Schedules a nest for one of the emitters of a target, which is to make the kernel.
+pub fn schedule(nest: &Nest, target: &Target, emitter: EmitterId) -> (Kernel, Schedule) {
     let cpu = match target {
         Target::Cpu(cpu) => cpu,
         Target::Gpu(gpu) => return gpu::schedule(nest, gpu),
     };
-    let (kernel, made) = scheduled(nest, cpu, false);
+    let emitter = &cpu.emitter(emitter).table;
+    let (kernel, made) = scheduled(nest, cpu, emitter, false);
     // Nearly every kernel is small. For the others each directive is looked at: one that copies too much is refused.
     match legal_statements(&kernel) > MOST_STATEMENTS {
-        true => scheduled(nest, cpu, true),
+        true => scheduled(nest, cpu, emitter, true),
         false => (kernel, made),
     }
 }
@@ -112,10 +115,11 @@ fn keeps_rows(nest: &Nest) -> bool {
     }
 }
 
-fn scheduled(nest: &Nest, cpu: &Cpu, bounded: bool) -> (Kernel, Schedule) {
+fn scheduled(nest: &Nest, cpu: &Cpu, emitter: &Emitter, bounded: bool) -> (Kernel, Schedule) {
     let mut s = Scheduler {
         kernel: nest.kernel.clone(),
         cpu,
+        emitter,
         schedule: Schedule::default(),
         bounded,
         why: ScheduleReason::OneRange,
