@@ -81,6 +81,15 @@ impl Devices {
     }
 }
 
+/// An input, an output, or one of each that are the old and the new value of one state ([`tlc_ir::plan::PlanState`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StateBinding {
+    /// Number of the graph's input that is the value when a call begins.
+    pub input: Option<u32>,
+    /// Number of the graph's output that is the value when it ends.
+    pub output: Option<u32>,
+}
+
 /// How nodes are placed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Place {
@@ -145,6 +154,11 @@ impl<'d> Placement<'d> {
     /// Where a loop leaves a result, and its body computes it. Values that go around have one place for all iterations.
     pub fn loop_result(&self, node: NodeId, result: usize) -> DeviceId {
         self.pick((u64::from(node.0) << 16) + 2 * result as u64)
+    }
+
+    /// Where a state of the caller is.
+    pub fn state(&self, number: usize) -> DeviceId {
+        self.pick(u64::MAX - number as u64)
     }
 
     /// Where the body of a loop reads an operand that does not go around.

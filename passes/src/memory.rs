@@ -18,6 +18,73 @@ pub use crate::reason::{AliasDecision, AliasReason};
 /// Alignment of slots in the arena, in bytes.
 pub const ALIGNMENT: u64 = 64;
 
+/// Has what computes the new value of a state write it to the state's own bytes, in place of a copy at the end of the call, where every
+/// step that reads the old value comes before, or reads each element where the new one is written. `in_place` as for
+/// [`choose_aliases`]; it loses the copies that go.
+pub fn update_states(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>) -> Vec<AliasDecision> {
+    let mut decisions = Vec::new();
+    for k in 0..plan.states.len() {
+        let (state, Some(set)) = (plan.states[k].slot, plan.states[k].set) else {
+            continue;
+        };
+        let copies = |s: &Step| matches!(s, Step::Copy { dst, .. } if *dst == set);
+        let Some(copy) = plan.steps.iter().position(copies) else {
+            continue;
+        };
+        let Step::Copy { src, .. } = plan.steps[copy] else {
+            continue;
+        };
+        let updates = writes_in_place(plan, in_place, state, src, copy);
+        if updates {
+            plan.slots[src.0 as usize].storage = Storage::Alias(state);
+            plan.states[k].set = Some(src);
+            plan.steps.remove(copy);
+            in_place.remove(copy);
+        }
+        decisions.push(AliasDecision {
+            slot: src,
+            of: state,
+            reason: match updates {
+                true => AliasReason::UpdatesState,
+                false => AliasReason::StateCopied,
+            },
+        });
+    }
+    decisions
+}
+
+/// Whether a value can be computed in the bytes of a state that nothing but the step `copy` writes.
+fn writes_in_place(plan: &Plan, in_place: &[Vec<(SlotId, SlotId)>], state: SlotId, value: SlotId, copy: usize) -> bool {
+    let (old, new) = (&plan.slots[state.0 as usize], &plan.slots[value.0 as usize]);
+    if new.storage != Storage::Arena || old.device != new.device || old.len != new.len || old.dtype != new.dtype {
+        return false;
+    }
+    let (mut last_read, mut first_write) = (None, None);
+    for (at, step) in plan.steps.iter().enumerate().filter(|(at, _)| *at != copy) {
+        step.visit_slots(
+            &mut |s, writes| {
+                if s == state {
+                    last_read = Some(at);
+                }
+                if s == value && writes {
+                    first_write = first_write.or(Some(at));
+                }
+            },
+            &plan.kernels,
+        );
+    }
+    match (last_read, first_write) {
+        (_, None) => false,
+        (None, Some(_)) => true,
+        (Some(read), Some(write)) if read == write => {
+            let mut readers = 0;
+            plan.steps[read].visit_slots(&mut |s, _| readers += u32::from(s == state), &plan.kernels);
+            readers == 1 && in_place[read].contains(&(state, value))
+        }
+        (Some(read), Some(write)) => read < write,
+    }
+}
+
 /// Chooses aliases. `in_place[k]` lists, for step `k`, the `(read, written)` slot pairs that may be one buffer.
 pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Vec<AliasDecision> {
     let mut decisions = Vec::new();
@@ -414,13 +481,17 @@ pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>
     *in_place = pairs;
 }
 
-/// Whether two steps touch no slot in common that one of them writes.
+/// Whether two steps touch no bytes in common that one of them writes.
 pub(crate) fn independent(a: &Step, b: &Step, plan: &Plan) -> bool {
     let mut touched: Vec<(SlotId, bool)> = Vec::new();
-    a.visit_slots(&mut |s, w| touched.push((s, w)), &plan.kernels);
+    a.visit_slots(&mut |s, w| touched.push((plan.root(s), w)), &plan.kernels);
     let mut free = true;
     b.visit_slots(
-        &mut |s, w| free &= !touched.iter().any(|&(other, writes)| other == s && (w || writes)),
+        &mut |s, w| {
+            free &= !touched
+                .iter()
+                .any(|&(other, writes)| other == plan.root(s) && (w || writes))
+        },
         &plan.kernels,
     );
     free

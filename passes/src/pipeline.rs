@@ -16,7 +16,7 @@ use tlc_ir::plan::DeviceId;
 use tlc_ir::{Graph, Target};
 
 use crate::cluster::{Clusters, cluster};
-use crate::devices::{Devices, Place, Placement, place};
+use crate::devices::{Devices, Place, Placement, StateBinding, place};
 use crate::made::{Made, made};
 use crate::planner::{Planned, plan};
 use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
@@ -69,6 +69,8 @@ pub struct Options {
     pub devices: Devices,
     /// Which of its devices computes what.
     pub place: Place,
+    /// Inputs and outputs that are states of the caller.
+    pub states: Vec<StateBinding>,
     /// Optional passes.
     pub pipeline: Pipeline,
     /// The most bytes that any einsum intermediate may have.
@@ -84,6 +86,7 @@ impl Options {
         Options {
             place: Place::On(DeviceId(devices.count() as u32 - 1)),
             devices,
+            states: Vec::new(),
             pipeline: Pipeline::default(),
             max_memory_bytes: None,
             verify_passes: false,
@@ -131,6 +134,14 @@ pub enum PassError {
         first: String,
         /// How many things are.
         count: usize,
+    },
+    /// States that are not the inputs and outputs of the graph.
+    #[error("state {number}: {problem}")]
+    State {
+        /// Its number in [`Options::states`].
+        number: usize,
+        /// What is wrong.
+        problem: String,
     },
     /// No contraction order fits the memory limit.
     #[error(transparent)]
@@ -259,6 +270,7 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
         pass: "own-outputs",
         source: source.into(),
     })?;
+    check_states(graph, &options.states)?;
     let placement = options.placement(&owned);
     let mut clusters = {
         let _span = tracing::info_span!("pass", name = "cluster").entered();
@@ -266,7 +278,7 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
     };
     let planned = {
         let _span = tracing::info_span!("pass", name = "plan").entered();
-        plan(&owned, &mut clusters, &placement)
+        plan(&owned, &mut clusters, &placement, &options.states)
     };
     Ok(Compiled {
         graph: owned,
@@ -274,6 +286,41 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
         clusters,
         planned,
     })
+}
+
+/// States name inputs and outputs that exist, none twice, and old and new value have one type.
+fn check_states(graph: &Graph, states: &[StateBinding]) -> Result<(), PassError> {
+    let mut inputs: Vec<u32> = Vec::new();
+    let mut outputs: Vec<u32> = Vec::new();
+    for (number, s) in states.iter().enumerate() {
+        let wrong = |problem: String| Err(PassError::State { number, problem });
+        for (what, k, count, taken) in [
+            ("input", s.input, graph.inputs().len(), &mut inputs),
+            ("output", s.output, graph.outputs().len(), &mut outputs),
+        ] {
+            let Some(k) = k else { continue };
+            if k as usize >= count {
+                return wrong(format!("there is no {what} {k}; the graph has {count}"));
+            }
+            if taken.contains(&k) {
+                return wrong(format!("{what} {k} is another state's as well"));
+            }
+            taken.push(k);
+        }
+        match (s.input, s.output) {
+            (None, None) => return wrong("neither an input nor an output".into()),
+            (Some(i), Some(o)) => {
+                let (old, new) = (graph.inputs()[i as usize], graph.outputs()[o as usize].node);
+                let (old, new) = (graph.ty(old), graph.ty(new));
+                if old != new {
+                    let (expected, found) = (graph.type_text(old), graph.type_text(new));
+                    return wrong(format!("its new value is {found}, expected {expected}"));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

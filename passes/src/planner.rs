@@ -4,19 +4,20 @@ use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
+use tlc_ir::graph::{Shape, TensorType};
 use tlc_ir::index::{IndexExpr, IndexNode, SymId};
 use tlc_ir::kernel::{Access, Grid, Kernel};
 use tlc_ir::plan::verify::runs_in_place;
 use tlc_ir::plan::{
-    DeviceId, Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage,
-    Work,
+    DeviceId, Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, PlanState, Slot, SlotId, Step,
+    Storage, Work,
 };
 use tlc_ir::target::EmitterId;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
-use crate::devices::Placement;
+use crate::devices::{Placement, StateBinding};
 use crate::epilogue;
 pub use crate::launch::LaunchReport;
 use crate::legalize::legalize;
@@ -90,6 +91,8 @@ struct Planner<'g> {
     plan: Plan,
     /// By slot.
     values: Vec<Option<NodeId>>,
+    /// The number of each input that is no state.
+    number_of: FxHashMap<NodeId, u32>,
     /// Where each value is computed.
     slot_of: FxHashMap<NodeId, SlotId>,
     /// Where each value is on other devices, and whether it has been copied there yet.
@@ -110,30 +113,41 @@ struct Planner<'g> {
     bodies: Vec<PlannedBody>,
 }
 
-/// Where the values are that cross the edge of a graph.
-struct Edge {
+/// What crosses the edge of a graph.
+struct Edge<'s> {
+    /// Where each input is.
     inputs: Vec<DeviceId>,
+    /// Where each output is expected.
     outputs: Vec<DeviceId>,
+    /// Which inputs and outputs are states.
+    states: &'s [StateBinding],
+    /// Whether it is the body of a loop.
+    inside: bool,
+}
+
+impl Edge<'_> {
+    fn state_of_input(&self, input: u32) -> Option<usize> {
+        self.states.iter().position(|s| s.input == Some(input))
+    }
+
+    fn state_of_output(&self, output: u32) -> Option<usize> {
+        self.states.iter().position(|s| s.output == Some(output))
+    }
 }
 
 /// Plans clusters, in their order. What it decides about kernels behind products is appended to their ledger.
-pub fn plan(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_>) -> Planned {
+pub fn plan(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_>, states: &[StateBinding]) -> Planned {
     // The caller's memory is the host's.
     let edge = Edge {
         inputs: vec![DeviceId::HOST; graph.inputs().len()],
         outputs: vec![DeviceId::HOST; graph.outputs().len()],
+        states,
+        inside: false,
     };
-    plan_between(graph, clusters, placement, &edge, false)
+    plan_between(graph, clusters, placement, &edge)
 }
 
-/// As [`plan`], for values that cross the edge elsewhere: the body of a loop, if it is `inside` one.
-fn plan_between(
-    graph: &Graph,
-    clusters: &mut Clusters,
-    placement: &Placement<'_>,
-    edge: &Edge,
-    inside: bool,
-) -> Planned {
+fn plan_between(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_>, edge: &Edge<'_>) -> Planned {
     let mut p = Planner {
         graph,
         placement,
@@ -146,6 +160,7 @@ fn plan_between(
             ..Plan::default()
         },
         values: Vec::new(),
+        number_of: FxHashMap::default(),
         slot_of: FxHashMap::default(),
         copy_of: FxHashMap::default(),
         kept: clusters
@@ -155,7 +170,7 @@ fn plan_between(
             .flat_map(|c| c.roots.clone())
             .collect(),
         once: false,
-        inside,
+        inside: edge.inside,
         kernel_of: FxHashMap::default(),
         emitters: Vec::new(),
         known: FxHashMap::default(),
@@ -170,18 +185,19 @@ fn plan_between(
     }
     p.once = false;
     p.deliver(edge);
-    for (i, input) in p.plan.inputs.iter_mut().enumerate() {
-        input.slot = p.slot_of.get(&graph.inputs()[i]).copied();
+    for (node, &number) in &p.number_of {
+        p.plan.inputs[number as usize].slot = p.slot_of.get(node).copied();
     }
     let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
     record_epilogues(graph, clusters, &p.values, epilogues);
+    let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place);
     memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
     made(Made::Groups {
         plan: &mut p.plan,
         in_place: &mut p.in_place,
     });
     queues::take_turns(&mut p.plan);
-    let mut aliases = memory::choose_aliases(&mut p.plan, &p.in_place);
+    aliases.extend(memory::choose_aliases(&mut p.plan, &p.in_place));
     made(Made::Aliases {
         plan: &mut p.plan,
         decisions: &mut aliases,
@@ -244,40 +260,71 @@ fn record_epilogues(
 }
 
 impl Planner<'_> {
-    fn declare(&mut self, edge: &Edge) {
+    fn declare(&mut self, edge: &Edge<'_>) {
+        let unset = |_| PlanState {
+            name: String::new(),
+            ty: TensorType {
+                dtype: DType::Bool,
+                shape: Shape::new(),
+            },
+            slot: SlotId(0),
+            read: false,
+            set: None,
+        };
+        self.plan.states = edge.states.iter().map(unset).collect();
         for &i in self.graph.inputs() {
-            let NodeKind::Input { name, ty, .. } = &self.graph.node(i).kind else {
+            let NodeKind::Input { name, ty, index } = &self.graph.node(i).kind else {
                 continue;
             };
+            if let Some(k) = edge.state_of_input(*index) {
+                let device = self.placement.state(k);
+                let slot = self.new_slot(i, name.clone(), Storage::State(k as u32), device);
+                self.plan.states[k] = PlanState {
+                    name: name.clone(),
+                    ty: ty.clone(),
+                    slot,
+                    read: true,
+                    set: None,
+                };
+                continue;
+            }
+            let number = self.plan.inputs.len() as u32;
+            self.number_of.insert(i, number);
+            if edge.inputs[*index as usize] != DeviceId::HOST {
+                self.new_slot(i, name.clone(), Storage::Input(number), edge.inputs[*index as usize]);
+            }
             self.plan.inputs.push(PlanInput {
                 name: name.clone(),
                 ty: ty.clone(),
                 slot: None,
             });
         }
-        for &i in self.graph.inputs() {
-            if let NodeKind::Input { name, index, .. } = &self.graph.node(i).kind
-                && let Some(&device) = edge.inputs.get(*index as usize)
-                && device != DeviceId::HOST
-            {
-                self.new_slot(i, name.clone(), Storage::Input(*index), device);
-            }
-        }
         let values = output_values(self.graph);
         for (k, (o, value)) in self.graph.outputs().iter().zip(values).enumerate() {
             let ty = self.graph.ty(o.node).clone();
-            let (storage, device) = (Storage::Output(k as u32), edge.outputs[k]);
+            if let Some(state) = edge.state_of_output(k as u32) {
+                if edge.states[state].input.is_none() {
+                    let held = (ty.dtype, ty.elements());
+                    let storage = Storage::State(state as u32);
+                    let device = self.placement.state(state);
+                    let slot = self.push_slot(None, o.name.clone(), held, storage, device);
+                    self.plan.states[state] = PlanState {
+                        name: o.name.clone(),
+                        ty,
+                        slot,
+                        read: false,
+                        set: None,
+                    };
+                }
+                continue;
+            }
+            let (storage, device) = (Storage::Output(self.plan.outputs.len() as u32), edge.outputs[k]);
             let slot = match self.home(value) == device {
                 true => self.new_slot(value, o.name.clone(), storage, device),
                 false => {
                     let held = self.graph.ty(value);
-                    let slot = self.push_slot(
-                        Some(value),
-                        o.name.clone(),
-                        (held.dtype, held.elements()),
-                        storage,
-                        device,
-                    );
+                    let held = (held.dtype, held.elements());
+                    let slot = self.push_slot(Some(value), o.name.clone(), held, storage, device);
                     self.copy_of.insert((value, device), (slot, false));
                     slot
                 }
@@ -290,11 +337,18 @@ impl Planner<'_> {
         }
     }
 
-    /// Has each output where it is expected.
-    fn deliver(&mut self, edge: &Edge) {
+    /// Has each output where it is expected, and each state at its new value.
+    fn deliver(&mut self, edge: &Edge<'_>) {
         let values = output_values(self.graph);
-        for (value, &device) in values.into_iter().zip(&edge.outputs) {
-            self.read(value, device);
+        for (k, (value, &device)) in values.into_iter().zip(&edge.outputs).enumerate() {
+            let Some(state) = edge.state_of_output(k as u32) else {
+                self.read(value, device);
+                continue;
+            };
+            let dst = self.plan.states[state].slot;
+            let src = self.read(value, self.plan.slots[dst.0 as usize].device);
+            self.push(Step::Copy { src, dst }, Vec::new());
+            self.plan.states[state].set = Some(dst);
         }
     }
 
@@ -339,7 +393,7 @@ impl Planner<'_> {
         }
         let device = self.placement.device(node);
         let (name, storage) = match &self.graph.node(node).kind {
-            NodeKind::Input { index, name, .. } => (name.clone(), Storage::Input(*index)),
+            NodeKind::Input { name, .. } => (name.clone(), Storage::Input(self.number_of[&node])),
             NodeKind::Data(data) => {
                 self.plan.constants.push(data.0.clone());
                 let storage = Storage::Constant(self.plan.constants.len() as u32 - 1);

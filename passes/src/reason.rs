@@ -342,6 +342,10 @@ pub enum AliasReason {
     StillLive,
     /// The operand is an input that the caller may give away.
     IfGiven,
+    /// The operand is a state of the caller, and this is its new value.
+    UpdatesState,
+    /// The new value of a state is copied to it when the call ends, because something reads the old one after the new one is begun.
+    StateCopied,
     /// The operand's bytes belong to the caller or are constant.
     NotOurs,
 }
@@ -353,6 +357,8 @@ impl fmt::Display for AliasReason {
             Self::IntoOutput => "computed in the output's buffer",
             Self::StillLive => "not in place: the operand is needed later",
             Self::IfGiven => "in place if the caller gives the operand away",
+            Self::UpdatesState => "in place: the state's new value",
+            Self::StateCopied => "copied to the state at the end: its old value is needed until then",
             Self::NotOurs => "not in place: the operand's bytes are the caller's",
         })
     }

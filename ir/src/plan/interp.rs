@@ -10,13 +10,13 @@
 
 use crate::binding::condition_waits;
 use crate::dtype::{DType, Scalar};
-use crate::graph::Condition;
 use crate::graph::control::mentions_data;
+use crate::graph::{Condition, TensorType};
 use crate::index::{IndexExpr, IndexNode, SymId};
 use crate::kernel::Access;
 use crate::kernel::interp::{Buffers, KernelError, interpret_on};
 use crate::plan::{
-    DeviceId, Gemm, GemmOperand, HostCall, Launch, Layout, Plan, Repeat, SlotId, Step, Storage, Strides,
+    DeviceId, Gemm, GemmOperand, HostCall, Launch, Layout, Plan, PlanState, Repeat, SlotId, Step, Storage, Strides,
 };
 use crate::tensor::{HostTensor, TensorError};
 
@@ -179,7 +179,23 @@ pub fn interpret_bound(
     inputs: &[HostTensor],
     symbols: &[i64],
 ) -> Result<Vec<HostTensor>, PlanError> {
-    run(plan, layout, inputs, symbols, None)
+    run(plan, layout, (inputs, &mut []), symbols, None)
+}
+
+/// As [`interpret_bound`], for a plan with states, which the call updates: those that hold no value before are replaced. With a
+/// seed, in an order of steps as [`interpret_shuffled`] takes.
+///
+/// # Errors
+/// [`PlanError`]; then the states are as they were.
+pub fn interpret_with_states(
+    plan: &Plan,
+    layout: Option<&Layout>,
+    inputs: &[HostTensor],
+    states: &mut [HostTensor],
+    symbols: &[i64],
+    seed: Option<u64>,
+) -> Result<Vec<HostTensor>, PlanError> {
+    run(plan, layout, (inputs, states), symbols, seed)
 }
 
 /// As [`interpret_bound`], with the steps of a call in another order: a random one, as the seed says, of those that the plan's
@@ -194,17 +210,17 @@ pub fn interpret_shuffled(
     symbols: &[i64],
     seed: u64,
 ) -> Result<Vec<HostTensor>, PlanError> {
-    run(plan, layout, inputs, symbols, Some(seed))
+    run(plan, layout, (inputs, &mut []), symbols, Some(seed))
 }
 
 fn run(
     plan: &Plan,
     layout: Option<&Layout>,
-    inputs: &[HostTensor],
+    (inputs, states): (&[HostTensor], &mut [HostTensor]),
     symbols: &[i64],
     seed: Option<u64>,
 ) -> Result<Vec<HostTensor>, PlanError> {
-    let mut m = Machine::new(plan, layout, inputs, symbols.to_vec(), seed)?;
+    let mut m = Machine::new(plan, layout, (inputs, states), symbols.to_vec(), seed)?;
     let init = plan.init.len();
     for (number, step) in plan.init.iter().enumerate() {
         m.step(number, step, None)?;
@@ -225,25 +241,13 @@ fn run(
         };
         m.step(init + at, step, body)?;
     }
-    let mut outputs = Vec::new();
-    for o in &plan.outputs {
-        if !m.written[plan.root(o.slot).0 as usize] {
-            return Err(PlanError::Unwritten {
-                step: plan.init.len() + plan.steps.len(),
-                slot: o.slot,
-            });
+    let outputs: Vec<HostTensor> = (plan.outputs.iter().map(|o| m.result(o.slot, &o.ty))).collect::<Result<_, _>>()?;
+    let set = |s: &PlanState| s.set.map(|slot| m.result(slot, &s.ty)).transpose();
+    let updated: Vec<Option<HostTensor>> = plan.states.iter().map(set).collect::<Result<_, _>>()?;
+    for (state, new) in states.iter_mut().zip(updated) {
+        if let Some(new) = new {
+            *state = new;
         }
-        let mut shape = Vec::new();
-        for d in &o.ty.shape {
-            shape.push(m.size(d)?);
-        }
-        let (region, at) = m.places[o.slot.0 as usize];
-        let bytes = m.lens[o.slot.0 as usize] * o.ty.dtype.bytes();
-        outputs.push(HostTensor::from_bytes(
-            o.ty.dtype,
-            &shape,
-            &m.regions[region][at..at + bytes],
-        )?);
     }
     Ok(outputs)
 }
@@ -265,7 +269,7 @@ impl<'p> Machine<'p> {
     fn new(
         plan: &'p Plan,
         layout: Option<&Layout>,
-        inputs: &[HostTensor],
+        (inputs, states): (&[HostTensor], &[HostTensor]),
         symbols: Vec<i64>,
         seed: Option<u64>,
     ) -> Result<Self, PlanError> {
@@ -305,7 +309,8 @@ impl<'p> Machine<'p> {
                 }
                 Storage::Input(k) => inputs.get(*k as usize),
                 Storage::Constant(k) => plan.constants.get(*k as usize),
-                Storage::Output(_) | Storage::Persistent | Storage::Arena => {
+                Storage::State(k) if plan.states.get(*k as usize).is_some_and(|s| s.read) => states.get(*k as usize),
+                Storage::State(_) | Storage::Output(_) | Storage::Persistent | Storage::Arena => {
                     m.places[i] = (m.regions.len(), 0);
                     m.regions.push(vec![0xFF; bytes]);
                     continue;
@@ -332,6 +337,15 @@ impl<'p> Machine<'p> {
             }
         }
         Ok(m)
+    }
+
+    /// What is in a slot when the call ends.
+    fn result(&self, slot: SlotId, ty: &TensorType) -> Result<HostTensor, PlanError> {
+        if !self.written[self.plan.root(slot).0 as usize] {
+            let step = self.plan.init.len() + self.plan.steps.len();
+            return Err(PlanError::Unwritten { step, slot });
+        }
+        self.tensor(slot, &self.shape(&ty.shape)?)
     }
 
     fn size(&self, e: &IndexExpr) -> Result<usize, PlanError> {
@@ -473,7 +487,7 @@ impl<'p> Machine<'p> {
             Some(slot) => self.get(number, slot, 0)?.as_i64() != 0,
             None => true,
         };
-        let inner = |ty: &crate::graph::TensorType| -> Result<Vec<usize>, PlanError> {
+        let inner = |ty: &TensorType| -> Result<Vec<usize>, PlanError> {
             let size = |d: &IndexExpr| d.eval_symbols(&symbols).and_then(|d| usize::try_from(d).ok());
             ty.shape
                 .iter()
@@ -518,7 +532,7 @@ impl<'p> Machine<'p> {
             }
             inputs.extend(captures.iter().cloned());
             let seed = self.seed.map(|s| s.wrapping_add(iteration as u64));
-            let outputs = run(&l.body, layout, &inputs, &symbols, seed);
+            let outputs = run(&l.body, layout, (&inputs, &mut []), &symbols, seed);
             let mut outputs = outputs
                 .map_err(|source| PlanError::Body {
                     step: number,

@@ -75,6 +75,8 @@ pub enum Storage {
     Output(u32),
     /// The plan's constant at that position.
     Constant(u32),
+    /// The caller's state at that position.
+    State(u32),
     /// Memory that lives as long as the executable, filled by the `init` steps.
     Persistent,
     /// Part of the arena; placed by the memory pass when sizes are known.
@@ -118,6 +120,22 @@ pub struct PlanOutput {
     pub ty: TensorType,
     /// Its slot.
     pub slot: SlotId,
+}
+
+/// Memory of the caller that is bound for a call as inputs are, and that a call reads, updates in place, or both: the parameters of a
+/// model that is trained, or the keys and values that a decoder keeps. Its elements are packed, the last axis innermost.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlanState {
+    /// Name.
+    pub name: String,
+    /// Type.
+    pub ty: TensorType,
+    /// Its slot ([`Storage::State`]).
+    pub slot: SlotId,
+    /// Whether it holds a value when a call begins. One that does not is written before it is read.
+    pub read: bool,
+    /// The slot of the value that it has once a call is over, in its own bytes; `None` if it stays as it is.
+    pub set: Option<SlotId>,
 }
 
 /// How the iterations of a launch are shared out.
@@ -395,6 +413,8 @@ pub struct Plan {
     pub inputs: Vec<PlanInput>,
     /// Declared outputs.
     pub outputs: Vec<PlanOutput>,
+    /// Declared states.
+    pub states: Vec<PlanState>,
     /// Constants.
     pub constants: Vec<HostTensor>,
     /// Storage.
@@ -424,6 +444,7 @@ impl Default for Plan {
             guards: Vec::new(),
             inputs: Vec::new(),
             outputs: Vec::new(),
+            states: Vec::new(),
             constants: Vec::new(),
             slots: Vec::new(),
             kernels: Vec::new(),

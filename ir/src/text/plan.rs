@@ -16,7 +16,7 @@ use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::Grid;
 use crate::plan::{
     Carried, DeviceId, DeviceKind, Epilogue, Gemm, GemmOperand, HostCall, KernelId, Launch, Leg, Lines, Plan,
-    PlanInput, PlanOutput, QueueId, Repeat, Slot, SlotId, Step, Storage, Strides, Turn, Walk, Work,
+    PlanInput, PlanOutput, PlanState, QueueId, Repeat, Slot, SlotId, Step, Storage, Strides, Turn, Walk, Work,
 };
 use crate::tensor::HostTensor;
 
@@ -28,8 +28,9 @@ const MAX_QUEUES: usize = 64;
 
 /// Words that begin a line of a plan.
 const WORDS: &[&str] = &[
-    "device", "queue", "input", "output", "guard", "constant", "donate", "init", "steps", "kernel", "in", "after",
-    "launch", "group", "gemm", "copy", "loop", "call", "carried", "slice", "stack", "capture", "body", "graph", "plan",
+    "device", "queue", "input", "output", "state", "guard", "constant", "donate", "init", "steps", "kernel", "in",
+    "after", "launch", "group", "gemm", "copy", "loop", "call", "carried", "slice", "stack", "capture", "body",
+    "graph", "plan",
 ];
 
 /// How an axis of an operand of `gemm` is written.
@@ -193,9 +194,20 @@ impl PlanParser<'_, '_, '_, '_> {
         };
         if !matches!(
             word,
-            "device" | "queue" | "input" | "output" | "guard" | "constant" | "donate" | "init" | "steps" | "kernel"
+            "device"
+                | "queue"
+                | "input"
+                | "output"
+                | "state"
+                | "guard"
+                | "constant"
+                | "donate"
+                | "init"
+                | "steps"
+                | "kernel"
         ) {
-            let expected = "device, queue, input, output, guard, constant, a slot, donate, init, steps or kernel";
+            let expected =
+                "device, queue, input, output, state, guard, constant, a slot, donate, init, steps or kernel";
             return Err(self.c.unexpected("plan", expected));
         }
         self.c.bump();
@@ -233,6 +245,23 @@ impl PlanParser<'_, '_, '_, '_> {
                 self.c.expect(TokenKind::Equals, "output")?;
                 let slot = self.slot("output", TokenKind::Slot.describe())?;
                 self.plan.outputs.push(PlanOutput { name, ty, slot });
+            }
+            "state" => {
+                let (name, ty) = self.named_type("state")?;
+                self.c.expect(TokenKind::Equals, "state")?;
+                let slot = self.slot("state", TokenKind::Slot.describe())?;
+                let read = self.c.eat_word("read");
+                let set = match self.c.eat_word("set") {
+                    true => Some(self.slot("state", TokenKind::Slot.describe())?),
+                    false => None,
+                };
+                self.plan.states.push(PlanState {
+                    name,
+                    ty,
+                    slot,
+                    read,
+                    set,
+                });
             }
             "guard" => self.guard()?,
             "constant" => {
@@ -287,7 +316,7 @@ impl PlanParser<'_, '_, '_, '_> {
         let len = dim(self.c, &mut self.names)?;
         self.c.expect(TokenKind::RightBracket, "slot")?;
         let word = self.c.token();
-        let expected = "input, output, constant, persistent, arena or alias";
+        let expected = "input, output, constant, state, persistent, arena or alias";
         if word.kind != TokenKind::Word {
             return Err(self.c.unexpected("slot", expected));
         }
@@ -296,6 +325,7 @@ impl PlanParser<'_, '_, '_, '_> {
             "input" => Storage::Input(self.index("slot")?),
             "output" => Storage::Output(self.index("slot")?),
             "constant" => Storage::Constant(self.index("slot")?),
+            "state" => Storage::State(self.index("slot")?),
             "persistent" => Storage::Persistent,
             "arena" => Storage::Arena,
             "alias" => Storage::Alias(self.slot("slot", TokenKind::Slot.describe())?),

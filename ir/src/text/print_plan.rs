@@ -80,6 +80,7 @@ impl Plan {
             Storage::Input(k) => format!("input {k}"),
             Storage::Output(k) => format!("output {k}"),
             Storage::Constant(k) => format!("constant {k}"),
+            Storage::State(k) => format!("state {k}"),
             Storage::Persistent => "persistent".into(),
             Storage::Arena => "arena".into(),
             Storage::Alias(of) => format!("alias {of}"),
@@ -278,6 +279,17 @@ impl Plan {
         for o in &self.outputs {
             let (name, dims) = (word_name(&o.name), self.dims(&o.ty.shape));
             writeln!(f, "  output {name}: {}{dims} = {}", o.ty.dtype, o.slot)?;
+        }
+        for s in &self.states {
+            let (name, dims, slot) = (word_name(&s.name), self.dims(&s.ty.shape), s.slot);
+            write!(f, "  state {name}: {}{dims} = {slot}", s.ty.dtype)?;
+            if s.read {
+                f.push_str(" read");
+            }
+            if let Some(set) = s.set {
+                write!(f, " set {set}")?;
+            }
+            f.push('\n');
         }
         for g in &self.guards {
             match &g.condition {

@@ -68,10 +68,12 @@ impl Planner<'_> {
                 .chain(on[l.leading()..].iter().copied())
                 .collect(),
             outputs: outputs.chain(homes).collect(),
+            states: &[],
+            inside: true,
         };
         let inside = placement.inside(&graph);
         let mut clusters = cluster_body(&graph, &inside);
-        let planned = plan_between(&graph, &mut clusters, &inside, &edge, true);
+        let planned = plan_between(&graph, &mut clusters, &inside, &edge);
         let operands = self.graph.node(id).operands.clone();
         let operands: Vec<SlotId> = operands
             .iter()

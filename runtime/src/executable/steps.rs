@@ -82,7 +82,7 @@ impl Run<'_> {
                     frame.slots[i] = unsafe { arena.add(at) };
                 }
                 Storage::Persistent => frame.slots[i] = kept(i),
-                Storage::Output(_) | Storage::Alias(_) => {}
+                Storage::Output(_) | Storage::State(_) | Storage::Alias(_) => {}
             }
         }
         for (i, &root) in self.binding.root.iter().enumerate() {
