@@ -18,7 +18,7 @@ use cranelift_module::{FuncId, Linkage, Module, ModuleReloc, ModuleRelocTarget};
 use rustc_hash::FxHashMap;
 use tlc_codegen::clif::{self, CodegenError, CompiledCode, Compiler, EmitText, HostFunction};
 use tlc_ir::Kernel;
-use tlc_ir::target::Emitter;
+use tlc_ir::target::{CpuEmitter, Emitter};
 
 use crate::host_functions;
 
@@ -93,6 +93,15 @@ pub fn host_isa() -> Result<Arc<dyn TargetIsa>, JitError> {
 /// As [`host_isa`].
 pub fn emitter() -> Result<Emitter, JitError> {
     Ok(clif::emitter(host_isa()?.has_native_fma()))
+}
+
+/// The code generators of this machine, in order of preference, at the speed of a modest one: what passes choose from for each
+/// kernel.
+///
+/// # Errors
+/// As [`host_isa`].
+pub fn emitters() -> Result<Vec<CpuEmitter>, JitError> {
+    Ok(vec![CpuEmitter::modest(Arc::new(emitter()?))])
 }
 
 /// Executable memory of one batch of kernels.

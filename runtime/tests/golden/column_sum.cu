@@ -13,7 +13,7 @@ extern "C" __global__ void __launch_bounds__(256) column_sum(const f32* __restri
         const int t2 = threadIdx.x;
         r1 = 0.0f;
         for (int k3 = 0; k3 < 40; ++k3) {
-            const f32 v0 = p0[b0 * 256 + k3 * 700 + t2];
+            const f32 v0 = p0[k3 * 700 + b0 * 256 + t2];
             const f32 v1 = r1;
             const f32 v2 = v1 + v0;
             r1 = v2;
