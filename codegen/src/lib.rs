@@ -3,4 +3,12 @@
 #![forbid(unsafe_code)]
 
 pub mod clif;
+pub mod code;
 pub mod cuda;
+mod error;
+mod generator;
+mod host;
+
+pub use error::CodegenError;
+pub use generator::CodeGenerator;
+pub use host::HostFunction;

@@ -8,7 +8,8 @@ use tlc_ir::DType;
 
 use super::translate::Translator;
 use super::values::{Val, full, int_type, scalar_type};
-use super::{HostFunction, Result, unsupported};
+use crate::error::{Result, unsupported};
+use crate::host::HostFunction;
 
 impl Translator<'_, '_> {
     /// The value converted to another dtype.

@@ -5,7 +5,8 @@ use tlc_ir::kernel::{Bind, CopyNest, Memory, Stmt};
 use tlc_ir::{IndexExpr, VarId};
 
 use super::translate::Translator;
-use super::{HostFunction, Result, invalid};
+use crate::error::{Result, invalid};
+use crate::host::HostFunction;
 
 impl Translator<'_, '_> {
     pub(super) fn copy_loop(&mut self, var: VarId, bind: Bind, body: &[Stmt]) -> Result<()> {

@@ -15,7 +15,7 @@ use tlc_ir::{DType, IndexExpr, VarId};
 
 use super::translate::{LaneLoop, MemoKey, Translator};
 use super::values::Val;
-use super::{Result, invalid};
+use crate::error::{Result, invalid};
 
 /// What a loop variable is bound to.
 #[derive(Clone)]

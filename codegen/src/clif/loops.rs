@@ -13,9 +13,9 @@ use tlc_ir::index::IndexNode;
 use tlc_ir::kernel::{Memory, Op, Scope, Stmt};
 use tlc_ir::{IndexExpr, Kernel, VarId};
 
-use super::Result;
 use super::index::VarState;
 use super::translate::Translator;
+use crate::error::Result;
 
 /// How the body of a loop uses its variable.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ use tlc_ir::{DType, IndexExpr, ScalarOp};
 use super::index::LaneUse;
 use super::translate::Translator;
 use super::values::{Val, full, int_type, scalar_type};
-use super::{Result, invalid};
+use crate::error::{Result, invalid};
 
 impl Translator<'_, '_> {
     fn is_register(&self, memory: Memory) -> bool {

@@ -14,7 +14,7 @@ use tlc_ir::{DType, IndexExpr, Kernel, ScalarOp, VarId};
 use super::index::LaneUse;
 use super::translate::Translator;
 use super::values::{Val, full, int_type, scalar_type};
-use super::{Result, invalid, unsupported};
+use crate::error::{Result, invalid, unsupported};
 
 /// Elements that one register scratch may have.
 const REGISTER_LIMIT: i64 = 4096;

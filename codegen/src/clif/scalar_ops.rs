@@ -6,10 +6,10 @@ use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, Type, Value};
 use tlc_ir::{DType, ScalarOp};
 
-use super::host::is_called;
 use super::translate::Translator;
 use super::values::Val;
-use super::{HostFunction, Result, unsupported};
+use crate::error::{Result, unsupported};
+use crate::host::{HostFunction, is_called};
 
 impl Translator<'_, '_> {
     /// The operation on scalars. `vals` are the operands as the kernel has them, for what is known of them.

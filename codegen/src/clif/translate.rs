@@ -18,13 +18,15 @@ use tlc_ir::kernel::{Bind, MAX_STATEMENTS, Memory, Op, Scope, Stmt, ValueId, vis
 use tlc_ir::scalar::ScalarOp;
 use tlc_ir::{DType, IndexExpr, Kernel, Scalar, VarId};
 
+use super::check;
+use super::host::signature;
 use super::index::{Term, VarState};
 use super::loops::{LoopUse, loop_uses};
 use super::registers::RegisterScratch;
 use super::values::Val;
-use super::{
-    ARGS_BUFFERS, ARGS_SCRATCH, ARGS_SYMBOLS, CodegenError, HostFunction, Result, check, invalid, unsupported,
-};
+use crate::code::{ARGS_BUFFERS, ARGS_SCRATCH, ARGS_SYMBOLS};
+use crate::error::{CodegenError, Result, invalid, unsupported};
+use crate::host::HostFunction;
 
 /// Parameters and scratch areas that a kernel may have.
 const MEMORY_LIMIT: usize = 4096;
@@ -529,7 +531,7 @@ impl<'k> Translator<'k, '_> {
                 let Some(index) = function.index() else {
                     return unsupported(function.name());
                 };
-                let signature = self.b.import_signature(function.signature(self.call_conv));
+                let signature = self.b.import_signature(signature(function, self.call_conv));
                 let name = self
                     .b
                     .func

@@ -7,7 +7,7 @@ use tlc_ir::{DType, IndexExpr, Scalar, ScalarOp};
 
 use super::index::LaneUse;
 use super::translate::{MemoKey, Translator};
-use super::{Result, invalid};
+use crate::error::{Result, invalid};
 
 /// A value of the kernel.
 #[derive(Clone, Debug)]

@@ -6,10 +6,10 @@ use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, InstructionData, Type, Value, types};
 use tlc_ir::{DType, ScalarOp};
 
-use super::Result;
-use super::host::is_called;
 use super::translate::Translator;
 use super::values::{Val, full, int_type};
+use crate::error::Result;
+use crate::host::is_called;
 
 impl Translator<'_, '_> {
     /// The operation as vector code, if there is any.

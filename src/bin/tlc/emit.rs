@@ -280,7 +280,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
             let failed = |e: jit::JitError| Failure::build(&model.file, &e.into());
             let options = jit::JitOptions {
                 text: EmitText {
-                    clif: true,
+                    listing: true,
                     disasm: true,
                 },
                 ..jit::JitOptions::default()
@@ -290,7 +290,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
                 let text = compiled
                     .into_iter()
                     .next()
-                    .and_then(|c| if args.what == What::Clif { c.clif } else { c.disasm });
+                    .and_then(|c| if args.what == What::Clif { c.listing } else { c.disasm });
                 Ok(text.map_or_else(String::new, |t| t.to_string()))
             })?
         }
