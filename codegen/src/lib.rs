@@ -6,6 +6,7 @@ pub mod clif;
 pub mod code;
 pub mod cuda;
 mod error;
+pub mod flat;
 mod generator;
 mod host;
 

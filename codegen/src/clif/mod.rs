@@ -14,7 +14,6 @@
 //! (its upper lanes are unused where they are narrower), otherwise `L` scalars. Bools are masks of `128 / L` bits. A value
 //! that does not depend on the lane stays a scalar and is spread where it meets one that does.
 
-mod check;
 mod convert;
 mod copy;
 mod host;

@@ -18,7 +18,6 @@ use tlc_ir::kernel::{Bind, MAX_STATEMENTS, Memory, Op, Scope, Stmt, ValueId, vis
 use tlc_ir::scalar::ScalarOp;
 use tlc_ir::{DType, IndexExpr, Kernel, Scalar, VarId};
 
-use super::check;
 use super::host::signature;
 use super::index::{Term, VarState};
 use super::loops::{LoopUse, loop_uses};
@@ -26,6 +25,7 @@ use super::registers::RegisterScratch;
 use super::values::Val;
 use crate::code::{ARGS_BUFFERS, ARGS_SCRATCH, ARGS_SYMBOLS};
 use crate::error::{CodegenError, Result, invalid, unsupported};
+use crate::flat::check;
 use crate::host::HostFunction;
 
 /// Parameters and scratch areas that a kernel may have.
