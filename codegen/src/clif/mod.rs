@@ -14,13 +14,11 @@
 //! (its upper lanes are unused where they are narrower), otherwise `L` scalars. Bools are masks of `128 / L` bits. A value
 //! that does not depend on the lane stays a scalar and is spread where it meets one that does.
 
+mod address;
+mod control;
 mod convert;
-mod copy;
 mod host;
-mod index;
-mod loops;
 mod memory;
-mod registers;
 mod scalar_ops;
 mod table;
 mod translate;
@@ -41,6 +39,7 @@ use tlc_ir::target::Emitter;
 
 use crate::code::{CodeReloc, CompiledCode, RelocKind};
 use crate::error::{CodegenError, Result};
+use crate::flat::Flat;
 use crate::generator::CodeGenerator;
 use crate::host::HostFunction;
 
@@ -152,6 +151,14 @@ impl Compiler {
             disasm: code.vcode.clone(),
         })
     }
+}
+
+/// The lowered form of a kernel as it is translated.
+///
+/// # Errors
+/// [`CodegenError`] if the kernel uses what this emitter lacks.
+pub fn flatten<'k>(kernel: &'k Kernel, isa: &dyn TargetIsa) -> Result<Flat<'k>> {
+    translate::flatten(kernel, isa)
 }
 
 /// The Cranelift function of a kernel, unoptimized. See [`Compiler::translate`].

@@ -44,7 +44,7 @@ impl Val {
     }
 }
 
-/// The lanes loop being lowered to vectors.
+/// The lanes loop being lowered.
 #[derive(Clone, Copy)]
 pub(super) struct LaneLoop {
     pub count: u32,
@@ -73,14 +73,19 @@ pub(super) struct Builder<'k, 'c> {
     pub bound: Vec<Option<Val>>,
     pub vars: Vec<VarState>,
     pub lanes: Option<LaneLoop>,
-    /// Whether in a lanes loop, be it of vectors or copied out.
-    pub in_lanes: bool,
     pub registers: Vec<Option<RegisterScratch>>,
     /// What each register of all scratch holds.
     pub held: Vec<Value>,
     /// What was carried without changing, and what it is.
     pub unchanged: Vec<(Value, Value)>,
     pub statements: u64,
+}
+
+/// Whether so many lanes of that type make a vector, each as wide as its part of all bits or narrower.
+pub(super) fn makes_vectors(bits: u32, lanes: u32, dtype: DType) -> bool {
+    let width = bits / lanes;
+    let whole = bits.is_multiple_of(lanes) && matches!(width, 8 | 16 | 32 | 64);
+    whole && (dtype == DType::Bool || dtype.bits() <= width)
 }
 
 /// The lowered form of a legal kernel for an emitter that has so much.
@@ -100,7 +105,6 @@ pub fn flatten<'k>(kernel: &'k Kernel, has: &dyn Capability) -> Result<Flat<'k>>
         bound: vec![None; kernel.values.len()],
         vars: vec![VarState::Unbound; kernel.extents.len()],
         lanes: None,
-        in_lanes: false,
         registers: Vec::new(),
         held: Vec::new(),
         unchanged: Vec::new(),
@@ -244,7 +248,7 @@ impl Builder<'_, '_> {
 
     fn is_placeless(&self, op: &Op) -> bool {
         match op {
-            Op::Splat(s) => self.info(*s).op.is_placeless(),
+            Op::Splat(s) => self.info(*s).op.is_constant(),
             op => op.is_placeless(),
         }
     }
@@ -340,10 +344,8 @@ impl Builder<'_, '_> {
 
     /// Whether elements of that type make a vector in the current lanes loop.
     pub(super) fn fits(&self, dtype: DType) -> bool {
-        match self.lane_count() {
-            1 => false,
-            count => dtype == DType::Bool || dtype.bits() <= self.has.vector_bits() / count,
-        }
+        let count = self.lane_count();
+        count > 1 && makes_vectors(self.has.vector_bits(), count, dtype)
     }
 
     /// The scalar of one lane.

@@ -178,9 +178,14 @@ pub enum Op {
 }
 
 impl Op {
-    /// Whether the value is known before anything runs, so that it has no place: constants, and those in all lanes.
+    /// Whether the value is there before anything runs, so that it has no place.
     fn is_placeless(&self) -> bool {
-        matches!(self, Op::Symbol(_) | Op::Const(_) | Op::Undefined)
+        self.is_constant() || matches!(self, Op::Symbol(_))
+    }
+
+    /// Whether an emitter makes the value out of nothing.
+    fn is_constant(&self) -> bool {
+        matches!(self, Op::Const(_) | Op::Undefined)
     }
 
     /// Calls `f` on every operand, addresses' parts included.
@@ -443,7 +448,7 @@ impl Flat<'_> {
     /// Whether a value is known before anything runs, so that no item defines it.
     pub fn is_placeless(&self, v: Value) -> bool {
         match self.op(v) {
-            Op::Splat(s) => self.op(*s).is_placeless(),
+            Op::Splat(s) => self.op(*s).is_constant(),
             op => op.is_placeless(),
         }
     }
@@ -475,7 +480,7 @@ pub trait Capability {
     /// Its table.
     fn table(&self) -> &Emitter;
 
-    /// Bits of a vector on the machine at hand; 0 where lanes run one after another.
+    /// Bits of a vector on the machine at hand; 0 where every lane is a scalar.
     fn vector_bits(&self) -> u32 {
         self.table().vector_bits
     }

@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 use tlc_ir::kernel::{Bind, Memory, Stmt};
 use tlc_ir::{DType, IndexExpr, Kernel, ScalarOp, VarId};
 
-use super::build::{Builder, Val};
+use super::build::{Builder, Val, makes_vectors};
 use super::index::LaneUse;
 use super::{Op, Value};
 use crate::error::{Result, invalid, unsupported};
@@ -87,15 +87,13 @@ impl Builder<'_, '_> {
             return unsupported(format!("register scratch of {len} elements (at most {REGISTER_LIMIT})"));
         }
         let mut lanes = 1;
-        let bits = i64::from(self.has.vector_bits());
         if let [count] = walked_by(self.kernel, i as u32)[..]
             && count > 1
             && len % count == 0
-            && bits % count == 0
-            && matches!(bits / count, 8 | 16 | 32 | 64)
-            && (s.dtype == DType::Bool || i64::from(s.dtype.bits()) <= bits / count)
+            && let Ok(count) = u32::try_from(count)
+            && makes_vectors(self.has.vector_bits(), count, s.dtype)
         {
-            lanes = count as u32;
+            lanes = count;
         }
         let (first, count) = (self.held.len(), (len.max(0) / i64::from(lanes)) as usize);
         let nothing = self.shared(Op::Undefined, s.dtype, lanes);

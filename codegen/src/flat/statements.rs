@@ -81,23 +81,19 @@ impl<'k> Builder<'k, '_> {
                     Some(n) => return unsupported(format!("a lanes loop of {n} iterations (at most {LANE_LIMIT})")),
                     None => return invalid("a lanes loop without constant extent"),
                 };
-                if self.in_lanes {
+                if self.lanes.is_some() {
                     return unsupported("nested lanes loops");
                 }
-                self.in_lanes = count > 1;
-                let bits = self.has.vector_bits();
-                if count > 1 && bits % count == 0 && matches!(bits / count, 8 | 16 | 32 | 64) {
-                    self.vars[var.0 as usize] = VarState::Lane;
-                    self.lanes = Some(LaneLoop { count, current: None });
-                    self.block(body, false)?;
-                    self.lanes = None;
-                } else {
-                    self.copies(var, i64::from(count), body)?;
+                if count < 2 {
+                    return self.copies(var, i64::from(count), body);
                 }
-                self.in_lanes = false;
+                self.vars[var.0 as usize] = VarState::Lane;
+                self.lanes = Some(LaneLoop { count, current: None });
+                self.block(body, false)?;
+                self.lanes = None;
                 Ok(())
             }
-            Bind::Serial | Bind::Parallel if self.in_lanes => unsupported("a serial loop inside a lanes loop"),
+            Bind::Serial | Bind::Parallel if self.lanes.is_some() => unsupported("a serial loop inside a lanes loop"),
             Bind::Serial => self.serial(var, body),
             Bind::Parallel if blocks => unsupported("parallel loops"),
             Bind::Parallel if outermost => self.bound_loop(var, LoopKind::Parallel, Varies::NOTHING, body),
