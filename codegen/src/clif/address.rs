@@ -98,7 +98,7 @@ impl Found<'_, '_> {
                     // Needed only as what its users need.
                     Op::Sum { .. } => {}
                     Op::Load { address, .. } => self.access(address),
-                    op => op.operands(&mut |o| self.plain(o)),
+                    op => op.operands(|o| self.plain(o)),
                 },
                 Item::Store { address, value, .. } => {
                     self.access(address);

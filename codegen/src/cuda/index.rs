@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tlc_ir::index::Interval;
 
 use super::write::Writer;
-use crate::flat::{Address, Op, Value};
+use crate::flat::{Address, Op, Value, range};
 
 /// Width in which an index is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,39 +54,6 @@ struct Linear {
     constant: i64,
 }
 
-/// An index is one of these; what else is an i64 is data.
-pub(super) fn is_index(op: &Op) -> bool {
-    match op {
-        Op::Symbol(_)
-        | Op::Counter
-        | Op::Sum { .. }
-        | Op::Product(_)
-        | Op::FloorDiv(..)
-        | Op::FloorMod(..)
-        | Op::Smaller(..)
-        | Op::Larger(..)
-        | Op::Clamp { .. } => true,
-        Op::Carried
-        | Op::Outcome
-        | Op::Undefined
-        | Op::Const(_)
-        | Op::Series { .. }
-        | Op::Load { .. }
-        | Op::Map(..)
-        | Op::Unordered(..)
-        | Op::Convert(_)
-        | Op::Bitcast(_)
-        | Op::Splat(_)
-        | Op::Pack(_)
-        | Op::Lane(..)
-        | Op::Insert(..)
-        | Op::AnyLane(_)
-        | Op::AllLanes(_)
-        | Op::LaneBits(_)
-        | Op::Bit(..) => false,
-    }
-}
-
 fn constant(c: i64, w: Width) -> String {
     match w {
         Width::Wide if c == i64::MIN => "(-9223372036854775807LL - 1)".into(),
@@ -115,23 +82,11 @@ impl Writer<'_, '_> {
             Op::Counter => self.uses.extent(v).map_or(own, |extent| own.wider(self.width(extent))),
             Op::Sum { .. } => own.wider(self.linear_width(&self.linear(v))),
             Op::Product(factors) => {
-                let mut range = Interval::new(1, 1);
-                let mut width = all(factors);
-                for f in factors {
-                    let f = self.flat.info(*f).range;
-                    let corner = |a: i64, b: i64| a.saturating_mul(b);
-                    let corners = [
-                        corner(range.lo, f.lo),
-                        corner(range.lo, f.hi),
-                        corner(range.hi, f.lo),
-                        corner(range.hi, f.hi),
-                    ];
-                    let least = corners.iter().copied().fold(i64::MAX, i64::min);
-                    let most = corners.iter().copied().fold(i64::MIN, i64::max);
-                    range = Interval::new(least, most);
-                    width = width.wider(Width::of(range));
-                }
-                width
+                // Every partial product.
+                (1..factors.len()).fold(all(factors), |w, n| {
+                    let ranges = factors[..n].iter().map(|f| self.flat.info(*f).range);
+                    w.wider(Width::of(range::product(ranges)))
+                })
             }
             Op::FloorDiv(a, b) | Op::FloorMod(a, b) | Op::Smaller(a, b) | Op::Larger(a, b) => all(&[*a, *b]),
             _ => own,

@@ -38,7 +38,7 @@ use index::Width;
 use scalar::memory_type;
 
 use crate::error::CodegenError;
-use crate::flat::{Capability, flatten};
+use crate::flat::{self, Capability, Flat};
 
 pub use table::emitter;
 
@@ -154,7 +154,7 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
     limit("threads of a block", threads, MAX_BLOCK_THREADS)?;
     limit("bytes of shared memory", shared_bytes, STATIC_SHARED_BYTES)?;
 
-    let flat = flatten(kernel, &Threads(emitter()))?;
+    let flat = flatten(kernel)?;
     let code = write::Writer::new(&flat, threads).kernel()?;
 
     let mut source = prelude(kernel, &code);
@@ -173,6 +173,14 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
         block: threads as u32,
         shared_bytes: shared_bytes as u32,
     })
+}
+
+/// The lowered form of a kernel as its text is written.
+///
+/// # Errors
+/// [`CodegenError`] if the kernel uses what this emitter lacks.
+pub fn flatten(kernel: &Kernel) -> Result<Flat<'_>, CodegenError> {
+    flat::flatten(kernel, &Threads(emitter()))
 }
 
 /// A thread works on one element; the table is all that it has.

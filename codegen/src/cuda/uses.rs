@@ -68,7 +68,7 @@ impl Uses {
             match item {
                 Item::Let(v) => {
                     self.region[v.0 as usize] = region;
-                    flat.op(*v).operands(&mut |o| {
+                    flat.op(*v).operands(|o| {
                         self.note(o, region);
                     });
                 }

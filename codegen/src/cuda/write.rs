@@ -6,7 +6,7 @@
 use tlc_ir::DType;
 use tlc_ir::kernel::{Bind, Kernel, Memory, Scope};
 
-use super::index::{Width, is_index};
+use super::index::Width;
 use super::scalar::{self, Helpers, literal, value_type};
 use super::uses::Uses;
 use super::{CudaError, uses_word};
@@ -145,7 +145,7 @@ impl<'f, 'k> Writer<'f, 'k> {
         if let Op::Const(c) = self.flat.op(v) {
             return literal(*c);
         }
-        if is_index(self.flat.op(v)) {
+        if self.flat.op(v).is_index() {
             return match self.index(v) {
                 (text, Width::Narrow) => format!("(i64)({text})"),
                 (text, Width::Wide) => format!("({text})"),
@@ -293,7 +293,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             self.line(&format!("const {t} {name} = ({t})clamp_index({data}, {last});"));
             return Ok(());
         }
-        if is_index(&info.op) {
+        if info.op.is_index() {
             if self.uses.needs_name(v) {
                 let w = self.width(v);
                 let text = self.definition(v, w);
@@ -319,7 +319,7 @@ impl<'f, 'k> Writer<'f, 'k> {
                 let args: Vec<String> = args.iter().map(|a| self.value(*a)).collect();
                 scalar::map(&mut self.helpers, *op, on, &args)?
             }
-            Op::Convert(a) if is_index(self.flat.op(*a)) => match (dtype, self.index(*a)) {
+            Op::Convert(a) if self.flat.op(*a).is_index() => match (dtype, self.index(*a)) {
                 (DType::I32, (text, Width::Narrow)) => text,
                 (to, (text, Width::Narrow)) => {
                     scalar::convert(&mut self.helpers, to, DType::I32, &format!("({text})"))?

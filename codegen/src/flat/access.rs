@@ -320,7 +320,7 @@ impl Builder<'_, '_> {
                 let mut all = lanes[0];
                 for lane in &lanes[1..] {
                     let both = Op::Map(ScalarOp::And, SmallVec::from_slice(&[all, *lane]));
-                    all = self.make(both, DType::Bool, 1);
+                    all = self.shared(both, DType::Bool, 1);
                 }
                 (MaskBits::Lanes(lanes), all)
             }

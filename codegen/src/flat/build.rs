@@ -234,7 +234,7 @@ impl Builder<'_, '_> {
 
     fn varies(&self, op: &Op, lanes: u32) -> Varies {
         let mut all = Varies::NOTHING;
-        op.operands(&mut |v| all = all.and(self.info(v).varies));
+        op.operands(|v| all = all.and(self.info(v).varies));
         if let Op::Load { address, .. } = op
             && self.is_own(address.memory)
         {
@@ -303,7 +303,7 @@ impl Builder<'_, '_> {
             return v;
         }
         let mut level = 0;
-        key.0.operands(&mut |v| level = level.max(self.level(v)));
+        key.0.operands(|v| level = level.max(self.level(v)));
         let v = self.place(key.0.clone(), DType::I64, 1, self.home(level), range);
         self.known.insert(key, v);
         v

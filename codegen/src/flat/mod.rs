@@ -22,7 +22,7 @@ pub(crate) mod check;
 mod index;
 mod print;
 mod prune;
-mod range;
+pub(crate) mod range;
 mod registers;
 mod statements;
 mod verify;
@@ -188,11 +188,68 @@ impl Op {
         matches!(self, Op::Const(_) | Op::Undefined)
     }
 
-    /// Calls `f` on every operand, addresses' parts included.
-    pub fn operands(&self, f: &mut dyn FnMut(Value)) {
-        self.clone().operands_mut(&mut |v| f(*v));
+    /// Whether the value is made by index arithmetic; what else is an i64 is data.
+    pub fn is_index(&self) -> bool {
+        match self {
+            Op::Symbol(_)
+            | Op::Counter
+            | Op::Sum { .. }
+            | Op::Product(_)
+            | Op::FloorDiv(..)
+            | Op::FloorMod(..)
+            | Op::Smaller(..)
+            | Op::Larger(..)
+            | Op::Clamp { .. } => true,
+            Op::Carried
+            | Op::Outcome
+            | Op::Undefined
+            | Op::Const(_)
+            | Op::Series { .. }
+            | Op::Load { .. }
+            | Op::Map(..)
+            | Op::Unordered(..)
+            | Op::Convert(_)
+            | Op::Bitcast(_)
+            | Op::Splat(_)
+            | Op::Pack(_)
+            | Op::Lane(..)
+            | Op::Insert(..)
+            | Op::AnyLane(_)
+            | Op::AllLanes(_)
+            | Op::LaneBits(_)
+            | Op::Bit(..) => false,
+        }
     }
 
+    /// Calls `f` on every operand, addresses' parts included.
+    pub fn operands(&self, mut f: impl FnMut(Value)) {
+        match self {
+            Op::Symbol(_) | Op::Counter | Op::Carried | Op::Outcome | Op::Undefined | Op::Const(_) => {}
+            Op::Sum { terms, .. } => terms.iter().for_each(|t| f(t.0)),
+            Op::Product(factors) => factors.iter().copied().for_each(f),
+            Op::Map(_, args) => args.iter().copied().for_each(f),
+            Op::Pack(lanes) => lanes.iter().copied().for_each(f),
+            Op::FloorDiv(a, b)
+            | Op::FloorMod(a, b)
+            | Op::Smaller(a, b)
+            | Op::Larger(a, b)
+            | Op::Unordered(a, b)
+            | Op::Insert(a, b, _)
+            | Op::Clamp { data: a, last: b } => [*a, *b].into_iter().for_each(f),
+            Op::Load { address, mask, .. } => address.parts().chain(*mask).for_each(f),
+            Op::Series { first: a, .. }
+            | Op::Convert(a)
+            | Op::Bitcast(a)
+            | Op::Splat(a)
+            | Op::Lane(a, _)
+            | Op::AnyLane(a)
+            | Op::AllLanes(a)
+            | Op::LaneBits(a)
+            | Op::Bit(a, _) => f(*a),
+        }
+    }
+
+    /// Calls `f` on every operand, to rename it.
     fn operands_mut(&mut self, f: &mut dyn FnMut(&mut Value)) {
         match self {
             Op::Symbol(_) | Op::Counter | Op::Carried | Op::Outcome | Op::Undefined | Op::Const(_) => {}

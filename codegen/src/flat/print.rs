@@ -2,12 +2,14 @@
 //!
 //! ```text
 //! for %1 in 0..s0 parallel {
-//!   %3: f32x4 = load p0[%2] lanes 0 1 2 3
-//!   %4: f32x4 = mul %3, 2.0
-//!   store p1[%2 + 4] lanes 0 1 2 3, %4
+//!   %2: i64 = 4*%1
+//!   %3: f32x4 = load p0[%2]
+//!   %4: f32x4 = load p1[%2 + 4] lanes 3 2 1 0
+//!   %5: f32x4 = mul %3, %4
+//!   store p1[%2], %5
 //! }
 //! ```
-//! Constants and symbols stand where they are used. `~` says with which loops a value varies (block, warp, thread); that of a
+//! Lanes access neighbours in order, or elements that are told. Constants and symbols stand where they are used. `~` says with which loops a value varies (block, warp, thread); that of a
 //! vector with its lane is its type. In an address the uniform part comes first, the varying part has a `~`.
 
 use std::fmt;
@@ -77,9 +79,9 @@ impl<'k> Flat<'k> {
 
     fn lanes(offsets: &[u8]) -> String {
         let each: Vec<String> = offsets.iter().map(|o| format!(" {o}")).collect();
-        match offsets {
-            [] => String::new(),
-            _ => format!(" lanes{}", each.concat()),
+        match offsets.iter().enumerate().all(|(i, o)| i == usize::from(*o)) {
+            true => String::new(),
+            false => format!(" lanes{}", each.concat()),
         }
     }
 

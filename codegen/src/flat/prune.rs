@@ -24,7 +24,7 @@ pub(super) fn prune(flat: &mut Flat, unchanged: &[(Value, Value)]) {
     flat.scratch_at.iter().flatten().for_each(|v| needs.need(*v));
     needs.roots(&body);
     while let Some(v) = needs.waiting.pop() {
-        flat.values[v.0 as usize].op.operands(&mut |o| needs.need(o));
+        flat.values[v.0 as usize].op.operands(|o| needs.need(o));
         let others = std::mem::take(&mut needs.decided[v.0 as usize]);
         others.into_iter().flatten().for_each(|o| needs.need(o));
     }

@@ -31,7 +31,7 @@ pub(super) fn sum(terms: impl Iterator<Item = (Interval, i64)>, constant: i64) -
 }
 
 /// The range of a product.
-pub(super) fn product(factors: impl Iterator<Item = Interval>) -> Interval {
+pub(crate) fn product(factors: impl Iterator<Item = Interval>) -> Interval {
     factors.fold(Interval::new(1, 1), |x, y| {
         let corner = |a: i64, b: i64| wide(a).saturating_mul(b as i128);
         let all = [

@@ -117,7 +117,7 @@ impl Verifier<'_, '_> {
         let info = self.flat.info(v);
         let mut uses = Ok(());
         let mut varies = Varies::NOTHING;
-        info.op.operands(&mut |o| {
+        info.op.operands(|o| {
             if uses.is_ok() {
                 uses = self.uses(o);
             }

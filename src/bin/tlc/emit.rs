@@ -33,6 +33,8 @@ pub enum What {
     Kernel,
     /// The program that the runtime executes
     Plan,
+    /// The lowered form under every emitter
+    Flat,
     /// Cranelift's intermediate form
     Clif,
     /// Machine code of this CPU
@@ -60,7 +62,7 @@ pub struct Emit {
     /// What to print
     #[arg(long, value_enum)]
     what: What,
-    /// Only this kernel, for schedule, kernel, clif, asm and cuda
+    /// Only this kernel, for schedule, kernel, flat, clif, asm and cuda
     #[arg(long, value_name = "N")]
     kernel: Option<usize>,
     /// What to compile for [default: cuda for --what cuda, else cpu]
@@ -257,12 +259,12 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
     let one = args.kernel;
     let per_kernel = matches!(
         args.what,
-        What::Schedule | What::Kernel | What::Clif | What::Asm | What::Cuda
+        What::Schedule | What::Kernel | What::Flat | What::Clif | What::Asm | What::Cuda
     );
     if one.is_some() && !per_kernel {
         return Err(Failure::new(
             Code::Usage,
-            "--kernel does not go with this --what; expected schedule, kernel, clif, asm or cuda",
+            "--kernel does not go with this --what; expected schedule, kernel, flat, clif, asm or cuda",
         ));
     }
     let texts = match args.what {
@@ -276,6 +278,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
             Ok(report.map_or_else(String::new, |l| l.schedule.to_string()))
         })?,
         What::Kernel => chosen(kernels, one, &model.file, |_, k| Ok(kernel_text(k)))?,
+        What::Flat => chosen(kernels, one, &model.file, |i, k| flat_text(&model, device, i, k))?,
         What::Clif | What::Asm => {
             let failed = |e: jit::JitError| Failure::build(&model.file, &e.into());
             let options = jit::JitOptions {
@@ -321,6 +324,24 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
         out.push('\n');
     }
     session.console.result(&out)
+}
+
+/// A kernel as its emitter takes it.
+fn flat_text(model: &Model, device: Device, number: usize, kernel: &Kernel) -> Result<String, Failure> {
+    let flat = match device {
+        Device::Cpu => {
+            let isa = jit::host_isa().map_err(|e| Failure::build(&model.file, &e.into()))?;
+            tlc_codegen::clif::flatten(kernel, &*isa)
+        }
+        Device::Cuda => tlc_codegen::cuda::flatten(kernel),
+    };
+    match flat {
+        Ok(flat) => Ok(flat.to_string()),
+        Err(e) => {
+            let message = format!("kernel {number}: {e}");
+            Err(Failure::at(Code::Unsupported, &model.file, message))
+        }
+    }
 }
 
 /// The kernels of a graph compiled for a GPU as CUDA C++, each once.
