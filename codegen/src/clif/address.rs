@@ -9,6 +9,7 @@
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{ConstantData, InstBuilder, Type, Value, types};
+use rustc_hash::FxHashMap;
 
 use super::translate::{MemoKey, Translator};
 use crate::error::Result;
@@ -43,11 +44,11 @@ impl CounterUse {
     }
 }
 
-/// The uses of every value that is a counter.
-pub(super) fn counter_uses(flat: &Flat<'_>) -> Vec<CounterUse> {
+/// The uses of every counter that has some.
+pub(super) fn counter_uses(flat: &Flat<'_>) -> FxHashMap<flat::Value, CounterUse> {
     let mut found = Found {
         flat,
-        uses: vec![CounterUse::default(); flat.values.len()],
+        uses: FxHashMap::default(),
         counted: vec![false; flat.values.len()],
     };
     flat.scratch_at.iter().flatten().for_each(|v| found.plain(*v));
@@ -57,7 +58,7 @@ pub(super) fn counter_uses(flat: &Flat<'_>) -> Vec<CounterUse> {
 
 struct Found<'f, 'k> {
     flat: &'f Flat<'k>,
-    uses: Vec<CounterUse>,
+    uses: FxHashMap<flat::Value, CounterUse>,
     /// Sums whose counters are known to be needed as themselves.
     counted: Vec<bool>,
 }
@@ -66,7 +67,7 @@ impl Found<'_, '_> {
     /// A use as itself.
     fn plain(&mut self, v: flat::Value) {
         match self.flat.op(v) {
-            Op::Counter => self.uses[v.0 as usize].plain = true,
+            Op::Counter => self.uses.entry(v).or_default().plain = true,
             Op::Sum { terms, .. } => {
                 if !std::mem::replace(&mut self.counted[v.0 as usize], true) {
                     terms.iter().for_each(|t| self.plain(t.0));
@@ -85,7 +86,7 @@ impl Found<'_, '_> {
                 continue;
             }
             let stride = k.saturating_mul(bytes).saturating_abs();
-            let u = &mut self.uses[v.0 as usize];
+            let u = self.uses.entry(v).or_default();
             u.stride = gcd(u.stride, stride);
             u.wide |= !matches!(stride, 1 | 2 | 4 | 8);
         }
@@ -157,7 +158,7 @@ impl Translator<'_, '_, '_> {
 
     /// `term * k`; a counter that is kept scaled is used where it divides.
     fn term_times(&mut self, term: flat::Value, mut k: i64) -> Value {
-        let v = match self.counters[term.0 as usize] {
+        let v = match self.kept(term) {
             Some(Counter {
                 scaled: Some((v, unit)),
                 ..
@@ -170,8 +171,16 @@ impl Translator<'_, '_, '_> {
         self.times(v, k)
     }
 
+    /// How a counter is kept.
+    fn kept(&self, v: flat::Value) -> Option<Counter> {
+        match self.flat.op(v) {
+            Op::Counter => self.counters.get(&v).copied(),
+            _ => None,
+        }
+    }
+
     pub(super) fn counter(&mut self, v: flat::Value) -> Value {
-        match self.counters[v.0 as usize] {
+        match self.kept(v) {
             Some(Counter { plain: Some(v), .. }) => v,
             Some(Counter {
                 scaled: Some((v, unit)),

@@ -43,7 +43,7 @@ impl Translator<'_, '_, '_> {
             LoopKind::Parallel => self.range,
             _ => (self.int(types::I64, 0), self.value(l.extent)),
         };
-        let (unit, plain) = self.uses[l.counter.0 as usize].counters();
+        let (unit, plain) = self.uses.get(&l.counter).copied().unwrap_or_default().counters();
         // What runs from where to where: the scaled counter first, as it also decides when to stop.
         let mut counters: SmallVec<[(i64, Value, Value); 2]> = SmallVec::new();
         for step in unit.into_iter().chain(plain.then_some(1)) {
@@ -70,10 +70,11 @@ impl Translator<'_, '_, '_> {
             .collect();
         l.carried.iter().for_each(|c| self.parameter(header, c.inside));
         self.b.switch_to_block(header);
-        self.counters[l.counter.0 as usize] = Some(Counter {
+        let kept = Counter {
             plain: plain.then(|| params[params.len() - 1]),
             scaled: unit.map(|unit| (params[0], unit)),
-        });
+        };
+        self.counters.insert(l.counter, kept);
         self.memo.push(Default::default());
         self.region(&l.body)?;
         let next = self.arguments(l.carried.iter().map(|c| c.next));

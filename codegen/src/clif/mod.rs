@@ -188,7 +188,7 @@ fn reloc_kind(kind: Reloc) -> Option<RelocKind> {
 /// The CLIF emitter for one machine. One per thread.
 pub struct Generator {
     isa: Arc<dyn TargetIsa>,
-    table: Emitter,
+    table: &'static Emitter,
     text: EmitText,
     compiler: Compiler,
 }
@@ -197,7 +197,7 @@ impl Generator {
     /// The emitter for a machine; the code comes with the text asked for.
     pub fn new(isa: Arc<dyn TargetIsa>, text: EmitText) -> Generator {
         Generator {
-            table: emitter(isa.has_native_fma()),
+            table: table::shared_emitter(isa.has_native_fma()),
             isa,
             text,
             compiler: Compiler::new(),
@@ -209,7 +209,7 @@ impl CodeGenerator for Generator {
     type Code = CompiledCode;
 
     fn table(&self) -> &Emitter {
-        &self.table
+        self.table
     }
 
     fn emit(&mut self, kernel: &Kernel) -> Result<CompiledCode> {

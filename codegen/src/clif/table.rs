@@ -1,5 +1,7 @@
 //! What this emitter has, as data for passes to choose by.
 
+use std::sync::OnceLock;
+
 use ScalarOp::*;
 use cranelift_codegen::isa::TargetIsa;
 use tlc_ir::scalar::Form;
@@ -24,6 +26,12 @@ pub fn emitter(has_fma: bool) -> Emitter {
         |op, on, width| map(op, on, width, has_fma),
         convert,
     )
+}
+
+/// The table, made once for all kernels.
+pub(super) fn shared_emitter(has_fma: bool) -> &'static Emitter {
+    static TABLES: [OnceLock<Emitter>; 2] = [OnceLock::new(), OnceLock::new()];
+    TABLES[usize::from(has_fma)].get_or_init(|| emitter(has_fma))
 }
 
 fn is_half(dtype: DType) -> bool {
@@ -100,7 +108,7 @@ fn convert(from: DType, to: DType, width: Width) -> Support {
 
 /// What the emitter has on one machine.
 pub(super) struct Machine {
-    table: Emitter,
+    table: &'static Emitter,
     /// Whether it has 128-bit vectors whose first lane is the lowest address.
     vectors: bool,
 }
@@ -118,7 +126,7 @@ impl Machine {
             _ => false,
         };
         Machine {
-            table: emitter(isa.has_native_fma()),
+            table: shared_emitter(isa.has_native_fma()),
             vectors,
         }
     }
@@ -126,7 +134,7 @@ impl Machine {
 
 impl Capability for Machine {
     fn table(&self) -> &Emitter {
-        &self.table
+        self.table
     }
 
     fn vector_bits(&self) -> u32 {

@@ -65,6 +65,8 @@ pub(super) struct Builder<'k, 'c> {
     pub has: &'c dyn Capability,
     pub values: Vec<ValueInfo>,
     known: FxHashMap<(Op, DType, u32), Value>,
+    /// Constants by their lanes, which most operations have some of.
+    constants: FxHashMap<(Scalar, u32), Value>,
     open: Vec<Open>,
     regions: u32,
     /// Bound loops around, for what is carried in them.
@@ -97,8 +99,9 @@ pub fn flatten<'k>(kernel: &'k Kernel, has: &dyn Capability) -> Result<Flat<'k>>
     let mut b = Builder {
         kernel,
         has,
-        values: Vec::with_capacity(64),
+        values: Vec::with_capacity(64 + 4 * kernel.values.len()),
         known: FxHashMap::default(),
+        constants: FxHashMap::default(),
         open: Vec::new(),
         regions: 0,
         around: Varies::NOTHING,
@@ -322,10 +325,25 @@ impl Builder<'_, '_> {
 
     /// A constant.
     pub(super) fn constant(&mut self, c: Scalar) -> Value {
-        let v = self.shared(Op::Const(c), c.dtype(), 1);
+        if let Some(v) = self.constants.get(&(c, 1)) {
+            return *v;
+        }
+        let v = self.make(Op::Const(c), c.dtype(), 1);
         if c.dtype() == DType::I64 {
             self.narrow(v, Interval::new(c.as_i64(), c.as_i64()));
         }
+        self.constants.insert((c, 1), v);
+        v
+    }
+
+    /// A constant in all lanes.
+    fn constant_vector(&mut self, c: Scalar, lanes: u32) -> Value {
+        if let Some(v) = self.constants.get(&(c, lanes)) {
+            return *v;
+        }
+        let scalar = self.constant(c);
+        let v = self.make(Op::Splat(scalar), c.dtype(), lanes);
+        self.constants.insert((c, lanes), v);
         v
     }
 
@@ -363,10 +381,8 @@ impl Builder<'_, '_> {
         let count = self.lane_count();
         match v {
             Val::Vector(v) => *v,
-            Val::Const(_) | Val::One(_) => {
-                let scalar = self.scalar(v, 0);
-                self.shared(Op::Splat(scalar), self.dtype(scalar), count)
-            }
+            Val::Const(c) => self.constant_vector(*c, count),
+            Val::One(scalar) => self.shared(Op::Splat(*scalar), self.dtype(*scalar), count),
             Val::Each(lanes) => self.make(Op::Pack(lanes.clone()), self.dtype(lanes[0]), count),
         }
     }

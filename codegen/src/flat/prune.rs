@@ -2,31 +2,39 @@
 //!
 //! Invariant: loads may go, stores never do.
 
-use super::{Address, Flat, Item, Region, Value};
+use rustc_hash::FxHashMap;
+
+use super::{Address, Flat, Item, Op, Region, Value};
 
 /// Removes what no store needs. `unchanged` names values that are carried without changing, and what they are.
 pub(super) fn prune(flat: &mut Flat, unchanged: &[(Value, Value)]) {
-    let mut to: Vec<Value> = (0..flat.values.len() as u32).map(Value).collect();
-    // Inner loops come first, and what is unchanged in them may be so in outer ones.
-    for (inside, initial) in unchanged.iter().rev() {
-        to[inside.0 as usize] = to[initial.0 as usize];
-    }
-    for info in &mut flat.values {
-        info.op.operands_mut(&mut |v| *v = to[v.0 as usize]);
-    }
     let mut body = std::mem::take(&mut flat.body);
-    rename(&mut body, &to);
+    if !unchanged.is_empty() {
+        let mut to: Vec<Value> = (0..flat.values.len() as u32).map(Value).collect();
+        // Inner loops come first, and what is unchanged in them may be so in outer ones.
+        for (inside, initial) in unchanged.iter().rev() {
+            to[inside.0 as usize] = to[initial.0 as usize];
+        }
+        for info in &mut flat.values {
+            info.op.operands_mut(&mut |v| *v = to[v.0 as usize]);
+        }
+        rename(&mut body, &to);
+    }
     let mut needs = Needs {
         live: vec![false; flat.values.len()],
         waiting: Vec::new(),
-        decided: vec![[None; 3]; flat.values.len()],
+        decided: FxHashMap::default(),
     };
     flat.scratch_at.iter().flatten().for_each(|v| needs.need(*v));
     needs.roots(&body);
     while let Some(v) = needs.waiting.pop() {
-        flat.values[v.0 as usize].op.operands(|o| needs.need(o));
-        let others = std::mem::take(&mut needs.decided[v.0 as usize]);
-        others.into_iter().flatten().for_each(|o| needs.need(o));
+        match &flat.values[v.0 as usize].op {
+            Op::Carried | Op::Outcome => {
+                let by = needs.decided.get(&v).copied().unwrap_or_default();
+                by.into_iter().flatten().for_each(|o| needs.need(o));
+            }
+            op => op.operands(|o| needs.need(o)),
+        }
     }
     sweep(&mut body, &needs.live);
     flat.body = body;
@@ -77,7 +85,7 @@ struct Needs {
     live: Vec<bool>,
     waiting: Vec<Value>,
     /// What a value that control defines is decided by.
-    decided: Vec<[Option<Value>; 3]>,
+    decided: FxHashMap<Value, [Option<Value>; 3]>,
 }
 
 impl Needs {
@@ -107,7 +115,7 @@ impl Needs {
                     self.need(l.counter);
                     for c in &l.carried {
                         for v in [c.inside, c.outcome] {
-                            self.decided[v.0 as usize] = [Some(c.initial), Some(c.next), Some(c.inside)];
+                            self.decided.insert(v, [Some(c.initial), Some(c.next), Some(c.inside)]);
                         }
                     }
                     self.roots(&l.body);
@@ -115,7 +123,7 @@ impl Needs {
                 Item::If(i) => {
                     self.need(i.cond);
                     for m in &i.merges {
-                        self.decided[m.outcome.0 as usize] = [Some(m.then), Some(m.otherwise), None];
+                        self.decided.insert(m.outcome, [Some(m.then), Some(m.otherwise), None]);
                     }
                     self.roots(&i.then);
                     self.roots(&i.otherwise);
