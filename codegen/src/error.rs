@@ -3,7 +3,8 @@
 /// Why a kernel did not become code.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CodegenError {
-    /// The kernel uses what the emitter does not have; legalize or schedule differently.
+    /// The kernel uses what the emitter does not have. One that was made for the emitter's table does not: then the table, or
+    /// who chose by it, is wrong.
     #[error("the emitter does not support {what}")]
     Unsupported {
         /// What is missing.
@@ -14,6 +15,16 @@ pub enum CodegenError {
     Invalid {
         /// Which rule.
         what: String,
+    },
+    /// The kernel has more of something than the emitter can number.
+    #[error("the kernel has {found} {what}, the limit is {limit}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many it has.
+        found: usize,
+        /// How many it can have.
+        limit: usize,
     },
     /// Unrolling makes the kernel too large.
     #[error("kernel unrolls to more than {limit} statements")]

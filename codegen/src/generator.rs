@@ -12,6 +12,8 @@ use crate::error::CodegenError;
 pub trait CodeGenerator {
     /// What becomes of a kernel.
     type Code;
+    /// Why there is no code.
+    type Error: From<CodegenError>;
 
     /// What it has, as data for passes to choose by.
     fn table(&self) -> &Emitter;
@@ -19,6 +21,6 @@ pub trait CodeGenerator {
     /// The code of a legal kernel.
     ///
     /// # Errors
-    /// [`CodegenError`] if the kernel uses what the table lacks, or breaks a rule of the kernel language.
-    fn emit(&mut self, kernel: &Kernel) -> Result<Self::Code, CodegenError>;
+    /// If the kernel uses what the table lacks, or breaks a rule of the kernel language.
+    fn emit(&mut self, kernel: &Kernel) -> Result<Self::Code, Self::Error>;
 }

@@ -68,10 +68,8 @@ impl Found<'_, '_> {
     fn plain(&mut self, v: flat::Value) {
         match self.flat.op(v) {
             Op::Counter => self.uses.entry(v).or_default().plain = true,
-            Op::Sum { terms, .. } => {
-                if !std::mem::replace(&mut self.counted[v.0 as usize], true) {
-                    terms.iter().for_each(|t| self.plain(t.0));
-                }
+            Op::Sum { terms, .. } if !std::mem::replace(&mut self.counted[v.0 as usize], true) => {
+                terms.iter().for_each(|t| self.plain(t.0));
             }
             _ => {}
         }

@@ -207,6 +207,7 @@ impl Generator {
 
 impl CodeGenerator for Generator {
     type Code = CompiledCode;
+    type Error = CodegenError;
 
     fn table(&self) -> &Emitter {
         self.table

@@ -19,7 +19,7 @@ use super::address::{Counter, CounterUse, counter_uses};
 use super::host::signature;
 use super::table::Machine;
 use crate::code::{ARGS_BUFFERS, ARGS_SCRATCH, ARGS_SYMBOLS};
-use crate::error::{Result, invalid, unsupported};
+use crate::error::{CodegenError, Result, invalid, unsupported};
 use crate::flat::{self, BlockCopy, Flat, Item, Op};
 use crate::host::HostFunction;
 
@@ -69,11 +69,13 @@ pub(super) struct Translator<'f, 'k, 'b> {
 
 /// The lowered form that the emitter takes.
 pub(super) fn flatten<'k>(kernel: &'k Kernel, isa: &dyn TargetIsa) -> Result<Flat<'k>> {
-    if kernel.params.len() + kernel.scratch.len() > MEMORY_LIMIT {
-        return unsupported(format!(
-            "more than {MEMORY_LIMIT} parameters and scratch areas (this kernel has {})",
-            kernel.params.len() + kernel.scratch.len()
-        ));
+    let found = kernel.params.len() + kernel.scratch.len();
+    if found > MEMORY_LIMIT {
+        return Err(CodegenError::TooMany {
+            what: "parameters and scratch areas",
+            found,
+            limit: MEMORY_LIMIT,
+        });
     }
     flat::flatten(kernel, &Machine::of(isa))
 }

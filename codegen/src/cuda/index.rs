@@ -203,7 +203,12 @@ impl Writer<'_, '_> {
     }
 
     fn divided(&self, [operator, function]: [&str; 2], a: Value, b: Value, w: Width) -> (String, Level) {
-        let (x, y) = (self.expression(a, w), self.expression(b, w));
+        let (x, mut y) = (self.expression(a, w), self.expression(b, w));
+        if self.flat.info(b).range.lo < 1 {
+            // Computed in front of a loop that then does not run.
+            let one = if w == Width::Wide { "(i64)1" } else { "1" };
+            y = (format!("max({}, {one})", y.0), Level::Atom);
+        }
         if self.flat.info(a).range.lo >= 0 {
             // Truncation is flooring there.
             let (x, y) = (at_least(x, Level::Atom), at_least(y, Level::Atom));

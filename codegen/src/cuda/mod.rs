@@ -39,6 +39,7 @@ use scalar::memory_type;
 
 use crate::error::CodegenError;
 use crate::flat::{self, Capability, Flat};
+use crate::generator::CodeGenerator;
 
 pub use table::emitter;
 
@@ -124,6 +125,38 @@ pub enum CudaError {
     /// The kernel has no lowered form.
     #[error(transparent)]
     Kernel(#[from] CodegenError),
+}
+
+/// The CUDA emitter for one architecture. Functions are named as the generator says when they are emitted.
+pub struct Generator {
+    table: Emitter,
+    options: CudaOptions,
+    /// Name of the next kernel's function.
+    pub name: String,
+}
+
+impl Generator {
+    /// The emitter with these options, whose functions have that name.
+    pub fn new(name: String, options: CudaOptions) -> Generator {
+        Generator {
+            table: emitter(),
+            options,
+            name,
+        }
+    }
+}
+
+impl CodeGenerator for Generator {
+    type Code = CudaKernel;
+    type Error = CudaError;
+
+    fn table(&self) -> &Emitter {
+        &self.table
+    }
+
+    fn emit(&mut self, kernel: &Kernel) -> Result<CudaKernel, CudaError> {
+        emit(kernel, &self.name, &self.options)
+    }
 }
 
 /// Translates a legal kernel.

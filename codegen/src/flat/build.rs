@@ -200,7 +200,7 @@ impl Builder<'_, '_> {
 
     /// Where index arithmetic belongs whose operands are there at `level`: in front of the outermost loop inside that it does not
     /// change in, or here.
-    fn home(&self, level: u32) -> u32 {
+    pub(super) fn home(&self, level: u32) -> u32 {
         let inner = level as usize + 1..self.open.len();
         let top = self.top();
         inner
@@ -312,11 +312,6 @@ impl Builder<'_, '_> {
         v
     }
 
-    /// Where index arithmetic on values of that level stands.
-    pub(super) fn home_of(&self, level: u32) -> u32 {
-        self.home(level)
-    }
-
     /// What else is known of an index.
     pub(super) fn narrow(&mut self, v: Value, known: Interval) {
         let info = &mut self.values[v.0 as usize];
@@ -350,6 +345,14 @@ impl Builder<'_, '_> {
     /// An index that is known.
     pub(super) fn number(&mut self, c: i64) -> Value {
         self.constant(Scalar::from_i64(DType::I64, c))
+    }
+
+    /// A scalar as a value of the kernel.
+    pub(super) fn known_value(&self, v: Value) -> Val {
+        match self.info(v).op {
+            Op::Const(c) => Val::Const(c),
+            _ => Val::One(v),
+        }
     }
 
     /// Iterations of the lanes loop, 1 outside of one or in code for one lane.

@@ -7,7 +7,7 @@ use tlc_ir::{IndexExpr, Kernel, VarId};
 use crate::error::{Result, invalid};
 
 /// Checks that every value, memory and loop variable that is mentioned exists.
-pub(crate) fn ids(kernel: &Kernel) -> Result<()> {
+pub(super) fn ids(kernel: &Kernel) -> Result<()> {
     let mut found = Unknown { kernel, what: None };
     for extent in &kernel.extents {
         found.index(extent);

@@ -6,7 +6,7 @@
 
 use smallvec::SmallVec;
 use tlc_ir::index::IndexNode;
-use tlc_ir::kernel::{Memory, ValueId};
+use tlc_ir::kernel::{Memory, Scope, ValueId};
 use tlc_ir::{DType, IndexExpr, Scalar, VarId};
 
 use super::build::{Builder, Val};
@@ -174,7 +174,7 @@ impl Builder<'_, '_> {
             [(v, 1)] if constant == 0 => return v,
             _ => {}
         }
-        let level = |b: &Self, v: Value| b.home_of(b.level(v));
+        let level = |b: &Self, v: Value| b.home(b.level(v));
         let here = terms.last().map_or(0, |t| level(self, t.0));
         let outer = terms.iter().take_while(|t| level(self, t.0) < here).count();
         let mut all: SmallVec<[(Value, i64); 2]> = SmallVec::new();
@@ -294,7 +294,7 @@ impl Builder<'_, '_> {
         }
         if lane == LaneUse::None {
             let v = self.eval(index)?;
-            let v = self.known(v);
+            let v = self.known_value(v);
             return self.convert(DType::I64, to, &v);
         }
         let LaneUse::Affine(step) = lane else {
@@ -318,7 +318,7 @@ impl Builder<'_, '_> {
             _ => None,
         };
         if let Some(through) = through.filter(|d| self.fits(*d)) {
-            let first = self.known(first);
+            let first = self.known_value(first);
             let first = self.convert(DType::I64, through, &first)?;
             let first = self.scalar(&first, 0);
             let series = self.shared(Op::Series { first, step }, through, count);
@@ -336,17 +336,8 @@ impl Builder<'_, '_> {
         self.convert(DType::I64, to, &Val::Each(lanes))
     }
 
-    /// An index as a value of the kernel.
-    fn known(&self, v: Value) -> Val {
-        match self.info(v).op {
-            Op::Const(c) => Val::Const(c),
-            _ => Val::One(v),
-        }
-    }
-
     /// Whether each thread, or whatever runs the kernel, has a memory of its own.
     pub(super) fn is_own(&self, memory: Memory) -> bool {
-        use tlc_ir::kernel::Scope;
         match memory {
             Memory::Param(_) => false,
             Memory::Scratch(i) => match self.kernel.scratch[i as usize].scope {

@@ -18,7 +18,7 @@
 mod access;
 mod accumulate;
 mod build;
-pub(crate) mod check;
+mod check;
 mod index;
 mod print;
 mod prune;

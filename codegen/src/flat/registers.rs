@@ -179,17 +179,10 @@ impl Builder<'_, '_> {
             lanes.push(self.held_in(register, lane));
         }
         Ok(if p.uniform {
-            self.held_value(lanes[0])
+            self.known_value(lanes[0])
         } else {
             Val::Each(lanes)
         })
-    }
-
-    fn held_value(&self, v: Value) -> Val {
-        match self.info(v).op {
-            Op::Const(c) => Val::Const(c),
-            _ => Val::One(v),
-        }
     }
 
     /// A store to register scratch.

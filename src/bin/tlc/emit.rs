@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tlc_codegen::clif::EmitText;
-use tlc_codegen::cuda::{CudaOptions, identifier};
+use tlc_codegen::cuda::{CudaError, CudaOptions, identifier};
 use tlc_ir::target::Gpu;
 use tlc_ir::text::{PrintOptions, print_plan};
 use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
@@ -339,7 +339,7 @@ fn flat_text(model: &Model, device: Device, number: usize, kernel: &Kernel) -> R
         Ok(flat) => Ok(flat.to_string()),
         Err(e) => {
             let message = format!("kernel {number}: {e}");
-            Err(Failure::at(Code::Unsupported, &model.file, message))
+            Err(Failure::at(Code::Bug, &model.file, message))
         }
     }
 }
@@ -365,7 +365,9 @@ fn cuda(model: &Model, compiled: &Compiled, one: Option<usize>, arch: &str) -> R
             .map(|c| c.source)
             .map_err(|e| {
                 let code = match e {
-                    tlc_codegen::cuda::CudaError::Arch(_) => Code::Usage,
+                    CudaError::Arch(_) => Code::Usage,
+                    // The kernel was made for the emitter's table.
+                    CudaError::Kernel(_) => Code::Bug,
                     _ => Code::Unsupported,
                 };
                 Failure::at(code, &model.file, format!("kernel {i}: {e}"))
