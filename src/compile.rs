@@ -17,8 +17,9 @@ use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
 use tlc_ir::plan::Plan;
 use tlc_ir::plan::verify::{Fault, check};
-use tlc_ir::target::{Cpu, Target};
+use tlc_ir::target::Cpu;
 use tlc_ir::{Graph as IrGraph, IndexExpr, TensorType};
+use tlc_passes::devices::Devices;
 use tlc_passes::pipeline::PassError;
 use tlc_passes::{Compiled, Options, memory};
 use tlc_runtime::executable::RunError;
@@ -232,31 +233,31 @@ fn checked(graph: &IrGraph, plan: &Plan) -> Result<(), BuildError> {
     })))
 }
 
-/// What the compiler decides about a graph for a machine that need not be this one, such as a GPU: its clusters, kernels and
-/// plan, checked as those that run are. No code is made.
+/// What the compiler decides about a graph for a machine that need not be this one, such as one with GPUs: its clusters, kernels and
+/// plan, checked as those that run are. No code is made. What has a form on the last device is computed there.
 ///
 /// # Errors
 /// [`BuildError`].
-pub fn plan_ir(graph: &IrGraph, target: impl Into<Target>, options: &CompileOptions) -> Result<Compiled, BuildError> {
+pub fn plan_ir(graph: &IrGraph, devices: impl Into<Devices>, options: &CompileOptions) -> Result<Compiled, BuildError> {
     let errors = verify(graph);
     if !errors.is_empty() {
         return Err(BuildError::Invalid(errors));
     }
     check_symbols(graph, &options.symbols)?;
-    let compiled = tlc_passes::compile(graph, &pass_options(target, options)?)?;
+    let compiled = tlc_passes::compile(graph, &pass_options(devices, options)?)?;
     checked(graph, &compiled.planned.plan)?;
     Ok(compiled)
 }
 
 /// What passes are run with.
-fn pass_options(target: impl Into<Target>, options: &CompileOptions) -> Result<Options, BuildError> {
+fn pass_options(devices: impl Into<Devices>, options: &CompileOptions) -> Result<Options, BuildError> {
     Ok(Options {
         pipeline: match &options.passes {
             Some(names) => names.parse()?,
             None => Default::default(),
         },
         max_memory_bytes: options.max_memory_bytes,
-        ..Options::new(target)
+        ..Options::new(devices)
     })
 }
 

@@ -408,9 +408,9 @@ pub(crate) fn node_text(graph: &Graph, node: NodeId) -> String {
 pub fn layout_text(layout: &Layout) -> String {
     format!(
         "arena {} (lower bound {}, without sharing {})",
-        bytes_text(layout.arena_bytes),
-        bytes_text(layout.lower_bound_bytes),
-        bytes_text(layout.naive_bytes)
+        bytes_text(layout.host().bytes),
+        bytes_text(layout.host().lower_bound_bytes),
+        bytes_text(layout.host().naive_bytes)
     )
 }
 

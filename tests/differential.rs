@@ -1,5 +1,6 @@
 //! Random graphs over all node kinds and dtypes: compiled results against the interpreter, within its derived error bound,
-//! and bitwise equal between thread counts. Each is compiled for a GPU as well, and that plan proven and interpreted.
+//! and bitwise equal between thread counts. Each is compiled for one or two GPUs as well, and that
+//! plan proven and interpreted, its steps in two orders.
 //!
 //! `TLC_SEEDS=from..to` runs other seeds than the recorded ones, for as long as one likes: failures are printed as they are found,
 //! and the file that `TLC_AT` names holds the seed that is running, for the case that generated code ends the process. `TLC_SEED=n`
@@ -7,13 +8,17 @@
 
 use std::sync::Arc;
 
-use tlc::{CompileOptions, compile_ir, plan_ir};
+use tlc::{CompileOptions, compile_ir};
 use tlc_ir::interp::{self, Bounded, compare, interpret, interpret_with_bounds};
-use tlc_ir::plan::interp::interpret_bound;
-use tlc_ir::plan::verify::check_thoroughly;
-use tlc_ir::target::{Gpu, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
+use tlc_ir::plan::interp::{interpret_bound, interpret_shuffled};
+use tlc_ir::plan::verify::{check_thoroughly, verify_layout};
+use tlc_ir::plan::{DeviceId, Plan, Step, Work};
+use tlc_ir::target::{Cpu, Gpu, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
 use tlc_ir::testgen::{Case, GenOptions, random_case};
 use tlc_ir::{DType, Graph, HostTensor};
+use tlc_passes::Options;
+use tlc_passes::devices::{Devices, Place};
+use tlc_passes::memory::pack;
 
 /// The outputs, and the graph that was compiled if contractions in it were regrouped.
 fn run(
@@ -76,32 +81,66 @@ fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
         compare_all(&plain, &exact, &bounded)
     };
     judge(&one, regrouped)?;
-    let (found, regrouped) = on_gpu(case, &inputs, passes)?;
-    judge(&found, regrouped).map_err(|e| format!("for a GPU: {e}"))
+    let (found, regrouped) = on_gpus(case, &inputs, passes).map_err(|e| format!("for GPUs: {e}"))?;
+    judge(&found, regrouped).map_err(|e| format!("for GPUs: {e}"))
 }
 
-/// The outputs of the plan for a GPU, proven and interpreted, and the graph that was compiled if contractions were regrouped.
-fn on_gpu(
+/// The outputs of the plan for a GPU beside a host, or with every value on any of two GPUs and the host, proven and interpreted in
+/// the order of the list and another one; and the graph that was compiled if contractions were regrouped.
+fn on_gpus(
     case: &Case,
     inputs: &[HostTensor],
     passes: Option<&str>,
 ) -> Result<(Vec<HostTensor>, Option<Graph>), String> {
-    let options = CompileOptions {
-        passes: passes.map(String::from),
-        ..CompileOptions::default()
+    let gpu = || Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+    let seed = case.graph.len() as u64;
+    let mut options = match seed % 2 {
+        0 => Options::new(Devices::new(host, [gpu()])),
+        _ => Options {
+            place: Place::Scattered { seed },
+            ..Options::new(Devices::new(host, [gpu(), gpu()]))
+        },
     };
-    let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
-    let compiled = plan_ir(&case.graph, gpu, &options).map_err(|e| format!("compile for a GPU: {e}"))?;
+    if let Some(passes) = passes {
+        options.pipeline = passes.parse().map_err(|e| format!("passes: {e}"))?;
+    }
+    let compiled = tlc_passes::compile(&case.graph, &options).map_err(|e| format!("compile: {e}"))?;
     let plan = &compiled.planned.plan;
-    check_thoroughly(plan).map_err(|e| format!("for a GPU: {e}"))?;
-    for (number, kernel) in plan.kernels.iter().enumerate() {
-        let grid = kernel.grid().ok_or(format!("kernel {number} has no grid"))?;
-        if grid.threads > MAX_BLOCK_THREADS || grid.shared_bytes > STATIC_SHARED_BYTES {
-            return Err(format!("kernel {number} takes more than a GPU has: {grid:?}"));
+    check_thoroughly(plan).map_err(|e| e.to_string())?;
+    fits_a_gpu(plan)?;
+    let layout = pack(plan, &case.binding).ok_or("it has no arenas")?;
+    if let Some(e) = verify_layout(plan, &layout, &case.binding).first() {
+        return Err(format!("layout: {e}"));
+    }
+    let found = interpret_bound(plan, Some(&layout), inputs, &case.binding).map_err(|e| format!("plan: {e}"))?;
+    let other =
+        interpret_shuffled(plan, Some(&layout), inputs, &case.binding, seed).map_err(|e| format!("plan: {e}"))?;
+    if found.iter().zip(&other).any(|(a, b)| a.bytes() != b.bytes()) {
+        return Err("another order of steps gives other results".into());
+    }
+    Ok((found, (!compiled.paths.is_empty()).then_some(compiled.graph)))
+}
+
+/// Every launch of a GPU is one that it can run.
+fn fits_a_gpu(plan: &Plan) -> Result<(), String> {
+    for step in plan.init.iter().chain(&plan.steps) {
+        if let Step::Loop(l) = step {
+            fits_a_gpu(&l.body)?;
+        }
+        for launch in step.launches() {
+            let on_host = launch
+                .args
+                .iter()
+                .all(|s| plan.slots[s.0 as usize].device == DeviceId::HOST);
+            match &launch.work {
+                Work::Chunks { .. } if on_host => {}
+                Work::Grid(grid) if grid.threads <= MAX_BLOCK_THREADS && grid.shared_bytes <= STATIC_SHARED_BYTES => {}
+                work => return Err(format!("{} is shared out as {work:?}", launch.label)),
+            }
         }
     }
-    let found = interpret_bound(plan, None, inputs, &case.binding).map_err(|e| format!("plan for a GPU: {e}"))?;
-    Ok((found, (!compiled.paths.is_empty()).then_some(compiled.graph)))
+    Ok(())
 }
 
 fn default_passes() -> String {

@@ -240,7 +240,7 @@ fn the_result_takes_the_bytes_of_the_product() {
     g.output("y", &h.matmul(&g.input("v", DType::F32, [256, 32])));
     let e = compile_ir(&g.finish().unwrap(), &options(1)).unwrap();
     let layout = e.decisions().planned.layout.as_ref().unwrap();
-    assert_eq!(layout.arena_bytes, 128 * 256 * 4, "{}", e.explain());
+    assert_eq!(layout.host().bytes, 128 * 256 * 4, "{}", e.explain());
 }
 
 #[test]

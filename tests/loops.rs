@@ -355,7 +355,7 @@ fn a_body_s_memory_is_part_of_the_peak_that_is_printed() {
     let executable = compiled(&g, 1);
     let layout = executable.decisions().planned.layout.clone().unwrap();
     // A spare buffer, and at least one temporary of the body.
-    assert!(layout.arena_bytes >= 2 * 64 * 64 * 4, "{layout:?}");
+    assert!(layout.host().bytes >= 2 * 64 * 64 * 4, "{layout:?}");
     assert_eq!(layout.bodies.len(), 1);
     assert!(executable.explain().contains("once for each iteration"));
     let graph = g.finish().unwrap();

@@ -9,7 +9,8 @@
 //! what it demands of another root must be the very element that the merged loop is at. Axes that stand for each other in
 //! every root of a cluster are its parallel axes; the others are *inner*, looped over once per reduction phase.
 //!
-//! Invariants: the cluster graph is acyclic; clusters come out in a topological order; a root belongs to one cluster.
+//! Invariants: the cluster graph is acyclic; clusters come out in a topological order; a root belongs to one cluster; all
+//! roots of a cluster are on one device.
 
 mod again;
 pub mod columns;
@@ -25,10 +26,11 @@ use again::Again;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::{Graph, NodeId, NodeKind, Target};
+use tlc_ir::{Graph, NodeId, NodeKind};
 
 use crate::access::{Index, Variables, is_source, operand_indices, space, view_index};
 use crate::contraction::MatrixProduct;
+use crate::devices::Placement;
 use crate::made::{Made, made};
 use crate::reason::{FusionDecision, FusionLedger, FusionReason, FusionStage, OwnStep};
 
@@ -75,7 +77,7 @@ struct Group {
 
 struct Clusterer<'g> {
     graph: &'g Graph,
-    target: &'g Target,
+    placement: &'g Placement<'g>,
     users: Vec<SmallVec<[NodeId; 4]>>,
     is_output: Vec<bool>,
     is_root: Vec<bool>,
@@ -103,22 +105,22 @@ struct Clusterer<'g> {
 }
 
 /// Groups a graph's values into clusters. The graph has no dead nodes, and each output is a node of its own.
-pub fn cluster(graph: &Graph, target: &Target) -> Clusters {
-    clusters(graph, target, true, usize::MAX)
+pub fn cluster(graph: &Graph, placement: &Placement<'_>) -> Clusters {
+    clusters(graph, placement, true, usize::MAX)
 }
 
 /// As [`cluster`], with no more than the first `merges` fusions of values that could have kernels of their own: what a search
 /// for a wrong one varies.
-pub fn cluster_at_most(graph: &Graph, target: &Target, merges: usize) -> Clusters {
-    clusters(graph, target, true, merges)
+pub fn cluster_at_most(graph: &Graph, placement: &Placement<'_>, merges: usize) -> Clusters {
+    clusters(graph, placement, true, merges)
 }
 
 /// As [`cluster`], for the body of a loop: nothing of it runs once per executable.
-pub fn cluster_body(graph: &Graph, target: &Target) -> Clusters {
-    clusters(graph, target, false, usize::MAX)
+pub fn cluster_body(graph: &Graph, placement: &Placement<'_>) -> Clusters {
+    clusters(graph, placement, false, usize::MAX)
 }
 
-fn clusters(graph: &Graph, target: &Target, once: bool, merges: usize) -> Clusters {
+fn clusters(graph: &Graph, placement: &Placement<'_>, once: bool, merges: usize) -> Clusters {
     let mut users: Vec<SmallVec<[NodeId; 4]>> = vec![SmallVec::new(); graph.len()];
     for (id, node) in graph.nodes() {
         for o in &node.operands {
@@ -131,7 +133,7 @@ fn clusters(graph: &Graph, target: &Target, once: bool, merges: usize) -> Cluste
     output_values(graph).iter().for_each(|o| is_output[o.index()] = true);
     let mut c = Clusterer {
         graph,
-        target,
+        placement,
         users,
         is_output,
         is_root: vec![false; graph.len()],
@@ -360,6 +362,10 @@ impl Clusterer<'_> {
         }
         if self.is_once(a) != self.is_once(b) {
             return FusionReason::Once;
+        }
+        let device = |g: usize| self.placement.device(self.groups[g].roots[0]);
+        if device(a) != device(b) {
+            return FusionReason::OtherDevice;
         }
         let apart = |g: usize| self.groups[g].roots.iter().any(|r| self.apart[r.index()]);
         if apart(a) || apart(b) {
@@ -667,12 +673,13 @@ impl Clusterer<'_> {
             .copied()
             .filter(|&r| self.is_output[r.index()] || demanded[r.index()])
             .collect();
+        let target = self.placement.target(roots[0]);
         let kind = match self.kind(roots[0]) {
             _ if self.products.contains_key(&roots[0]) => {
                 ClusterKind::Gemm(Box::new(self.products.remove(&roots[0]).expect("checked")))
             }
             NodeKind::Scan { .. } => ClusterKind::Scan,
-            NodeKind::Scatter { .. } => ClusterKind::Scatter(updates::updates(self.graph, roots[0], self.target)),
+            NodeKind::Scatter { .. } => ClusterKind::Scatter(updates::updates(self.graph, roots[0], target)),
             NodeKind::Loop(_) => ClusterKind::Loop,
             NodeKind::Call(_) => ClusterKind::Call,
             _ => {
@@ -688,7 +695,7 @@ impl Clusterer<'_> {
             roots,
             stored,
             kind,
-            resident_bytes: self.target.resident_bytes(),
+            resident_bytes: target.resident_bytes(),
             once,
         }
     }

@@ -7,7 +7,7 @@
 use tlc_ir::Graph;
 use tlc_ir::kernel::Access;
 use tlc_ir::plan::verify::lines;
-use tlc_ir::plan::{Epilogue, Launch, Lines, Plan, SlotId, Step};
+use tlc_ir::plan::{DeviceId, Epilogue, Launch, Lines, Plan, SlotId, Step};
 
 use crate::launch::LaunchReport;
 use crate::made::{Made, made};
@@ -84,7 +84,10 @@ pub(crate) fn attach(
         let Some(entry) = &entries[at] else { continue };
         let launch = match &entry.step {
             Step::Gemm(g) => {
-                product_of[g.dst.slot.0 as usize] = Some(at);
+                // The host's library of products calls kernels; that of a GPU does not.
+                if plan.slots[g.dst.slot.0 as usize].device == DeviceId::HOST {
+                    product_of[g.dst.slot.0 as usize] = Some(at);
+                }
                 continue;
             }
             Step::Launch(l) => l,

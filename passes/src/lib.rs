@@ -7,6 +7,7 @@
 pub mod access;
 pub mod cluster;
 pub mod contraction;
+pub mod devices;
 pub mod directive;
 pub mod einsum_path;
 mod epilogue;

@@ -5,10 +5,12 @@
 //! Offsets are packed when sizes are known, at compile time or when symbols are bound, by [`pack`]:
 //! the best of several first-fit orders, against the lower bound of simultaneously live bytes.
 //!
-//! The order of steps is the planner's; lifetimes are closed intervals of step numbers, so a value that dies where another
-//! is born overlaps it unless they alias.
+//! The order of steps is the planner's, and where devices work at once a partial one ([`tlc_ir::plan::order`]). Lifetimes are closed
+//! intervals of step numbers ([`Plan::lives`]), so a value that dies where another is born overlaps it unless they alias. Each
+//! device has an arena of its own.
 
-use tlc_ir::plan::{BodyLayout, Layout, Plan, SlotId, Step, Storage};
+use smallvec::{SmallVec, smallvec};
+use tlc_ir::plan::{Arena, BodyLayout, DeviceId, Layout, Plan, SlotId, Step, Storage, Work};
 
 use crate::made::{Made, made};
 pub use crate::reason::{AliasDecision, AliasReason};
@@ -16,28 +18,81 @@ pub use crate::reason::{AliasDecision, AliasReason};
 /// Alignment of slots in the arena, in bytes.
 pub const ALIGNMENT: u64 = 64;
 
-/// First and last step that touches each slot, aliases counted with the slot whose bytes they use.
-pub fn lifetimes(plan: &Plan) -> Vec<Option<(usize, usize)>> {
-    let mut out: Vec<Option<(usize, usize)>> = vec![None; plan.slots.len()];
-    for (at, step) in plan.steps.iter().enumerate() {
+/// Has what computes the new value of a state write it to the state's own bytes, in place of a copy at the end of the call, where every
+/// step that reads the old value comes before, or reads each element where the new one is written. `in_place` as for
+/// [`choose_aliases`]; it loses the copies that go.
+pub fn update_states(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>) -> Vec<AliasDecision> {
+    let mut decisions = Vec::new();
+    for k in 0..plan.states.len() {
+        let (state, Some(set)) = (plan.states[k].slot, plan.states[k].set) else {
+            continue;
+        };
+        let copies = |s: &Step| matches!(s, Step::Copy { dst, .. } if *dst == set);
+        let Some(copy) = plan.steps.iter().position(copies) else {
+            continue;
+        };
+        let Step::Copy { src, .. } = plan.steps[copy] else {
+            continue;
+        };
+        let updates = writes_in_place(plan, in_place, state, src, copy);
+        if updates {
+            plan.slots[src.0 as usize].storage = Storage::Alias(state);
+            plan.states[k].set = Some(src);
+            plan.steps.remove(copy);
+            in_place.remove(copy);
+        }
+        decisions.push(AliasDecision {
+            slot: src,
+            of: state,
+            reason: match updates {
+                true => AliasReason::UpdatesState,
+                false => AliasReason::StateCopied,
+            },
+        });
+    }
+    decisions
+}
+
+/// Whether a value can be computed in the bytes of a state that nothing but the step `copy` writes.
+fn writes_in_place(plan: &Plan, in_place: &[Vec<(SlotId, SlotId)>], state: SlotId, value: SlotId, copy: usize) -> bool {
+    let (old, new) = (&plan.slots[state.0 as usize], &plan.slots[value.0 as usize]);
+    if new.storage != Storage::Arena || old.device != new.device || old.len != new.len || old.dtype != new.dtype {
+        return false;
+    }
+    let (mut last_read, mut first_write) = (None, None);
+    for (at, step) in plan.steps.iter().enumerate().filter(|(at, _)| *at != copy) {
         step.visit_slots(
-            &mut |slot, _| {
-                let root = plan.root(slot).0 as usize;
-                let span = out[root].get_or_insert((at, at));
-                span.1 = at;
+            &mut |s, writes| {
+                if s == state {
+                    last_read = Some(at);
+                }
+                if s == value && writes {
+                    first_write = first_write.or(Some(at));
+                }
             },
             &plan.kernels,
         );
     }
-    out
+    match (last_read, first_write) {
+        (_, None) => false,
+        (None, Some(_)) => true,
+        (Some(read), Some(write)) if read == write => {
+            let mut readers = 0;
+            plan.steps[read].visit_slots(&mut |s, _| readers += u32::from(s == state), &plan.kernels);
+            readers == 1 && in_place[read].contains(&(state, value))
+        }
+        (Some(read), Some(write)) => read < write,
+    }
 }
 
 /// Chooses aliases. `in_place[k]` lists, for step `k`, the `(read, written)` slot pairs that may be one buffer.
 pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Vec<AliasDecision> {
     let mut decisions = Vec::new();
-    let mut last_use = vec![0usize; plan.slots.len()];
+    let order = plan.order();
+    // The steps that touch each slot; those of what shares its bytes are added.
+    let mut uses = vec![order.nothing(); plan.slots.len()];
     for (at, step) in plan.steps.iter().enumerate() {
-        step.visit_slots(&mut |slot, _| last_use[slot.0 as usize] = at, &plan.kernels);
+        step.visit_slots(&mut |slot, _| order.add(&mut uses[slot.0 as usize], at), &plan.kernels);
     }
     for (at, pairs) in in_place.iter().enumerate() {
         let mut taken: Vec<SlotId> = Vec::new();
@@ -56,7 +111,7 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
                 &plan.kernels,
             );
             // Everything that shares the bytes must be past its last use.
-            let live = last_use[root.0 as usize] > at;
+            let live = !order.all_before(&uses[root.0 as usize], at);
             let reason = match (
                 &plan.slots[root.0 as usize].storage,
                 &plan.slots[written.0 as usize].storage,
@@ -68,7 +123,8 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
             };
             match reason {
                 AliasReason::InPlace => {
-                    last_use[root.0 as usize] = last_use[root.0 as usize].max(last_use[written.0 as usize]);
+                    let added = uses[written.0 as usize].clone();
+                    order.join(&mut uses[root.0 as usize], &added);
                     plan.slots[written.0 as usize].storage = Storage::Alias(root);
                 }
                 // The output's own last use is no earlier than this step.
@@ -97,7 +153,7 @@ pub fn choose_donations(
     in_place: &[Vec<(SlotId, SlotId)>],
     decisions: &mut [AliasDecision],
 ) -> Vec<(u32, u32)> {
-    let spans = lifetimes(plan);
+    let spans = plan.lives();
     let mut out: Vec<(u32, u32)> = Vec::new();
     for (at, pairs) in in_place.iter().enumerate() {
         for &(read, written) in pairs {
@@ -145,9 +201,10 @@ struct Block {
 
 /// Places arena slots for concrete symbol values. `None` if a size is negative or overflows.
 pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
-    let spans = lifetimes(plan);
-    let mut blocks = Vec::new();
-    let mut naive = 0u64;
+    let spans = plan.lives();
+    // By device.
+    let mut blocks: Vec<Vec<Block>> = plan.devices.iter().map(|_| Vec::new()).collect();
+    let mut naive = vec![0u64; plan.devices.len()];
     for (i, slot) in plan.slots.iter().enumerate() {
         if slot.storage != Storage::Arena {
             continue;
@@ -157,28 +214,63 @@ pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
             .checked_mul(slot.dtype.bytes() as u64)?
             .checked_next_multiple_of(ALIGNMENT)?;
         let (first, last) = spans[i].unwrap_or((0, 0));
-        naive = naive.checked_add(bytes)?;
-        blocks.push(Block {
+        let device = slot.device.0 as usize;
+        naive[device] = naive[device].checked_add(bytes)?;
+        blocks[device].push(Block {
             owner: Owner::Slot(i),
             bytes,
             first,
             last,
         });
     }
+    let order = plan.order();
     let mut bodies = Vec::new();
     for (at, step) in plan.steps.iter().enumerate() {
         let Step::Loop(l) = step else { continue };
         let layout = pack(&l.body, &l.inner_symbols(symbols)?)?;
-        naive = naive.checked_add(layout.naive_bytes)?;
-        blocks.push(Block {
-            owner: Owner::Body(bodies.len()),
-            bytes: layout.arena_bytes.checked_next_multiple_of(ALIGNMENT)?,
-            first: at,
-            last: at,
+        let mut alone = order.nothing();
+        order.add(&mut alone, at);
+        for (device, (blocks, naive)) in blocks.iter_mut().zip(&mut naive).enumerate() {
+            let inner = layout.arena(DeviceId(device as u32));
+            *naive = naive.checked_add(inner.naive_bytes)?;
+            blocks.push(Block {
+                owner: Owner::Body(bodies.len()),
+                bytes: inner.bytes.checked_next_multiple_of(ALIGNMENT)?,
+                first: at,
+                last: order.end(&alone),
+            });
+        }
+        bodies.push(BodyLayout {
+            offsets: smallvec![0; plan.devices.len()],
+            layout,
         });
-        bodies.push(BodyLayout { offset: 0, layout });
     }
-    let lower = lower_bound(&blocks, plan.steps.len());
+    let mut layout = Layout {
+        offsets: vec![None; plan.slots.len()],
+        arenas: SmallVec::new(),
+        bodies,
+    };
+    for (device, (blocks, naive_bytes)) in blocks.iter().zip(naive).enumerate() {
+        let lower_bound_bytes = lower_bound(blocks, plan.steps.len());
+        let (bytes, offsets) = place(blocks, plan.steps.len(), lower_bound_bytes);
+        for (b, at) in blocks.iter().zip(offsets) {
+            match b.owner {
+                Owner::Slot(slot) => layout.offsets[slot] = Some(at),
+                Owner::Body(body) => layout.bodies[body].offsets[device] = at,
+            }
+        }
+        layout.arenas.push(Arena {
+            bytes,
+            lower_bound_bytes,
+            naive_bytes,
+        });
+    }
+    made(Made::Layout(&mut layout));
+    Some(layout)
+}
+
+/// The bytes of an arena, and where each block is in it.
+fn place(blocks: &[Block], steps: usize, lower: u64) -> (u64, Vec<u64>) {
     // The largest first; the longest-lived first; as they are born. Only the last takes no more than linear time whatever the
     // lifetimes, so the others may be given up.
     type Order = fn(&Block) -> (std::cmp::Reverse<u64>, usize, Owner);
@@ -200,29 +292,13 @@ pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
         by.sort_by_key(|&i| order(&blocks[i]));
         by
     };
-    let steps = plan.steps.len();
     let perfect = orders
         .iter()
-        .any(|&order| better(first_fit(&blocks, &sorted(order), steps)));
+        .any(|&order| better(first_fit(blocks, &sorted(order), steps)));
     if !perfect {
-        better(Some(first_fit_by_birth(&blocks, steps)));
+        better(Some(first_fit_by_birth(blocks, steps)));
     }
-    let (arena_bytes, offsets) = best.unwrap_or_default();
-    let mut layout = Layout {
-        offsets: vec![None; plan.slots.len()],
-        arena_bytes,
-        lower_bound_bytes: lower,
-        naive_bytes: naive,
-        bodies,
-    };
-    for (b, at) in blocks.iter().zip(offsets) {
-        match b.owner {
-            Owner::Slot(slot) => layout.offsets[slot] = Some(at),
-            Owner::Body(body) => layout.bodies[body].offset = at,
-        }
-    }
-    made(Made::Layout(&mut layout));
-    Some(layout)
+    best.unwrap_or_default()
 }
 
 fn lower_bound(blocks: &[Block], steps: usize) -> u64 {
@@ -376,6 +452,8 @@ pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>
         .zip(std::mem::take(in_place))
     {
         let small = |s: &Step| match s {
+            // A GPU shares out each launch by itself.
+            Step::Launch(l) if matches!(l.work, Work::Grid(_)) => false,
             Step::Launch(l) => l.bytes.as_const().is_some_and(|b| b <= small_bytes),
             Step::Group(_) => true,
             _ => false,
@@ -403,13 +481,17 @@ pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>
     *in_place = pairs;
 }
 
-/// Whether two steps touch no slot in common that one of them writes.
+/// Whether two steps touch no bytes in common that one of them writes.
 pub(crate) fn independent(a: &Step, b: &Step, plan: &Plan) -> bool {
     let mut touched: Vec<(SlotId, bool)> = Vec::new();
-    a.visit_slots(&mut |s, w| touched.push((s, w)), &plan.kernels);
+    a.visit_slots(&mut |s, w| touched.push((plan.root(s), w)), &plan.kernels);
     let mut free = true;
     b.visit_slots(
-        &mut |s, w| free &= !touched.iter().any(|&(other, writes)| other == s && (w || writes)),
+        &mut |s, w| {
+            free &= !touched
+                .iter()
+                .any(|&(other, writes)| other == plan.root(s) && (w || writes))
+        },
         &plan.kernels,
     );
     free

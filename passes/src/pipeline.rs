@@ -3,7 +3,7 @@
 //! The optional graph passes ([`PASSES`]) are data: a comma-separated list of names, which are also the names on the command line,
 //! in tests and of tracing spans. Any subset in any order keeps every result. [`rewrite`] drives them: it names, times and
 //! verifies each, shows it to who prints or bisects, and lets tests seed faults. What follows them is fixed: own-outputs,
-//! cluster, lower, schedule, legalize, memory.
+//! place, cluster, lower, schedule, legalize, memory.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,9 +12,11 @@ use std::str::FromStr;
 
 use tlc_ir::graph::GraphError;
 use tlc_ir::graph::verify::verify;
+use tlc_ir::plan::DeviceId;
 use tlc_ir::{Graph, Target};
 
 use crate::cluster::{Clusters, cluster};
+use crate::devices::{Devices, Place, Placement, StateBinding, place};
 use crate::made::{Made, made};
 use crate::planner::{Planned, plan};
 use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
@@ -64,7 +66,11 @@ impl fmt::Display for Pipeline {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Options {
     /// The machine.
-    pub target: Target,
+    pub devices: Devices,
+    /// Which of its devices computes what.
+    pub place: Place,
+    /// Inputs and outputs that are states of the caller.
+    pub states: Vec<StateBinding>,
     /// Optional passes.
     pub pipeline: Pipeline,
     /// The most bytes that any einsum intermediate may have.
@@ -74,14 +80,30 @@ pub struct Options {
 }
 
 impl Options {
-    /// The default pipeline and no memory limit, for a machine.
-    pub fn new(target: impl Into<Target>) -> Options {
+    /// The default pipeline and no memory limit; all that can be is computed on the last of the devices.
+    pub fn new(devices: impl Into<Devices>) -> Options {
+        let devices = devices.into();
         Options {
-            target: target.into(),
+            place: Place::On(DeviceId(devices.count() as u32 - 1)),
+            devices,
+            states: Vec::new(),
             pipeline: Pipeline::default(),
             max_memory_bytes: None,
             verify_passes: false,
         }
+    }
+
+    /// The machine that most is computed on: what passes over the graph go by.
+    pub fn target(&self) -> &Target {
+        self.devices.target(match self.place {
+            Place::On(device) => device,
+            Place::Scattered { .. } => DeviceId::HOST,
+        })
+    }
+
+    /// The device of each value of a graph.
+    pub fn placement(&self, graph: &Graph) -> Placement<'_> {
+        place(graph, &self.devices, self.place)
     }
 }
 
@@ -112,6 +134,14 @@ pub enum PassError {
         first: String,
         /// How many things are.
         count: usize,
+    },
+    /// States that are not the inputs and outputs of the graph.
+    #[error("state {number}: {problem}")]
+    State {
+        /// Its number in [`Options::states`].
+        number: usize,
+        /// What is wrong.
+        problem: String,
     },
     /// No contraction order fits the memory limit.
     #[error(transparent)]
@@ -182,11 +212,11 @@ pub fn run_pass(
     paths: &mut Vec<PathDecision>,
 ) -> Result<Graph, PassError> {
     let mut context = Context {
-        panel_elements: match &options.target {
+        panel_elements: match options.target() {
             Target::Cpu(cpu) => cpu.panel_elements,
             Target::Gpu(_) => 0,
         },
-        resident_bytes: options.target.resident_bytes(),
+        resident_bytes: options.target().resident_bytes(),
         max_memory_bytes: options.max_memory_bytes,
         inside_loop: false,
         paths,
@@ -240,13 +270,15 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
         pass: "own-outputs",
         source: source.into(),
     })?;
+    check_states(graph, &options.states)?;
+    let placement = options.placement(&owned);
     let mut clusters = {
         let _span = tracing::info_span!("pass", name = "cluster").entered();
-        cluster(&owned, &options.target)
+        cluster(&owned, &placement)
     };
     let planned = {
         let _span = tracing::info_span!("pass", name = "plan").entered();
-        plan(&owned, &mut clusters, &options.target)
+        plan(&owned, &mut clusters, &placement, &options.states)
     };
     Ok(Compiled {
         graph: owned,
@@ -254,6 +286,41 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
         clusters,
         planned,
     })
+}
+
+/// States name inputs and outputs that exist, none twice, and old and new value have one type.
+fn check_states(graph: &Graph, states: &[StateBinding]) -> Result<(), PassError> {
+    let mut inputs: Vec<u32> = Vec::new();
+    let mut outputs: Vec<u32> = Vec::new();
+    for (number, s) in states.iter().enumerate() {
+        let wrong = |problem: String| Err(PassError::State { number, problem });
+        for (what, k, count, taken) in [
+            ("input", s.input, graph.inputs().len(), &mut inputs),
+            ("output", s.output, graph.outputs().len(), &mut outputs),
+        ] {
+            let Some(k) = k else { continue };
+            if k as usize >= count {
+                return wrong(format!("there is no {what} {k}; the graph has {count}"));
+            }
+            if taken.contains(&k) {
+                return wrong(format!("{what} {k} is another state's as well"));
+            }
+            taken.push(k);
+        }
+        match (s.input, s.output) {
+            (None, None) => return wrong("neither an input nor an output".into()),
+            (Some(i), Some(o)) => {
+                let (old, new) = (graph.inputs()[i as usize], graph.outputs()[o as usize].node);
+                let (old, new) = (graph.ty(old), graph.ty(new));
+                if old != new {
+                    let (expected, found) = (graph.type_text(old), graph.type_text(new));
+                    return wrong(format!("its new value is {found}, expected {expected}"));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -3,16 +3,20 @@
 use std::sync::Arc;
 
 use rustc_hash::{FxHashMap, FxHashSet};
+use smallvec::SmallVec;
+use tlc_ir::graph::{Shape, TensorType};
 use tlc_ir::index::{IndexExpr, IndexNode, SymId};
 use tlc_ir::kernel::{Access, Grid, Kernel};
 use tlc_ir::plan::verify::runs_in_place;
 use tlc_ir::plan::{
-    Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, Slot, SlotId, Step, Storage, Work,
+    DeviceId, Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, PlanState, Slot, SlotId, Step,
+    Storage, Work,
 };
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
+use crate::devices::{Placement, StateBinding};
 use crate::epilogue;
 pub use crate::launch::LaunchReport;
 use crate::legalize::legalize;
@@ -23,6 +27,7 @@ use crate::reason::{FusionDecision, FusionStage};
 use crate::schedule::{Schedule, schedule};
 
 mod control;
+mod queues;
 mod share;
 
 /// Launches that move at most so many bytes are grouped.
@@ -69,36 +74,80 @@ struct Known {
 
 struct Planner<'g> {
     graph: &'g Graph,
-    target: &'g Target,
+    placement: &'g Placement<'g>,
     plan: Plan,
     /// By slot.
     values: Vec<Option<NodeId>>,
+    /// The number of each input that is no state.
+    number_of: FxHashMap<NodeId, u32>,
+    /// Where each value is computed.
     slot_of: FxHashMap<NodeId, SlotId>,
+    /// Where each value is on other devices, and whether it has been copied there yet.
+    copy_of: FxHashMap<(NodeId, DeviceId), (SlotId, bool)>,
     /// Values that are computed once per executable.
     kept: FxHashSet<NodeId>,
     /// Whether the steps being made run once per executable.
     once: bool,
+    /// Whether it is the body of a loop that is planned.
+    inside: bool,
     kernel_of: FxHashMap<Kernel, KernelId>,
     /// Scheduled and legalized kernels by their naive form: equal nests are scheduled once.
-    known: FxHashMap<Kernel, Known>,
+    known: FxHashMap<Kernel, SmallVec<[(DeviceId, Known); 1]>>,
     in_place: Vec<Vec<(SlotId, SlotId)>>,
     launches: Vec<LaunchReport>,
     bodies: Vec<PlannedBody>,
 }
 
+/// What crosses the edge of a graph.
+struct Edge<'s> {
+    /// Where each input is.
+    inputs: Vec<DeviceId>,
+    /// Where each output is expected.
+    outputs: Vec<DeviceId>,
+    /// Which inputs and outputs are states.
+    states: &'s [StateBinding],
+    /// Whether it is the body of a loop.
+    inside: bool,
+}
+
+impl Edge<'_> {
+    fn state_of_input(&self, input: u32) -> Option<usize> {
+        self.states.iter().position(|s| s.input == Some(input))
+    }
+
+    fn state_of_output(&self, output: u32) -> Option<usize> {
+        self.states.iter().position(|s| s.output == Some(output))
+    }
+}
+
 /// Plans clusters, in their order. What it decides about kernels behind products is appended to their ledger.
-pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned {
+pub fn plan(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_>, states: &[StateBinding]) -> Planned {
+    // The caller's memory is the host's.
+    let edge = Edge {
+        inputs: vec![DeviceId::HOST; graph.inputs().len()],
+        outputs: vec![DeviceId::HOST; graph.outputs().len()],
+        states,
+        inside: false,
+    };
+    plan_between(graph, clusters, placement, &edge)
+}
+
+fn plan_between(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_>, edge: &Edge<'_>) -> Planned {
     let mut p = Planner {
         graph,
-        target,
+        placement,
         plan: Plan {
             name: graph.name.clone(),
+            devices: placement.devices().kinds(),
+            queues: queues::queues(placement.devices().count()),
             symbols: graph.symbols().to_vec(),
             guards: graph.guards().to_vec(),
             ..Plan::default()
         },
         values: Vec::new(),
+        number_of: FxHashMap::default(),
         slot_of: FxHashMap::default(),
+        copy_of: FxHashMap::default(),
         kept: clusters
             .clusters
             .iter()
@@ -106,31 +155,33 @@ pub fn plan(graph: &Graph, clusters: &mut Clusters, target: &Target) -> Planned 
             .flat_map(|c| c.roots.clone())
             .collect(),
         once: false,
+        inside: edge.inside,
         kernel_of: FxHashMap::default(),
         known: FxHashMap::default(),
         in_place: Vec::new(),
         launches: Vec::new(),
         bodies: Vec::new(),
     };
-    p.declare();
+    p.declare(edge);
     for (number, c) in clusters.clusters.iter().enumerate() {
         p.once = c.once;
         p.cluster(number, c, &clusters.is_root);
     }
-    for (i, input) in p.plan.inputs.iter_mut().enumerate() {
-        input.slot = p.slot_of.get(&graph.inputs()[i]).copied();
+    p.once = false;
+    p.deliver(edge);
+    for (node, &number) in &p.number_of {
+        p.plan.inputs[number as usize].slot = p.slot_of.get(node).copied();
     }
-    // The library of products calls kernels of the host, and its threads take small launches together.
-    if let Target::Cpu(_) = target {
-        let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
-        record_epilogues(graph, clusters, &p.values, epilogues);
-        memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
-    }
+    let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
+    record_epilogues(graph, clusters, &p.values, epilogues);
+    let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place);
+    memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
     made(Made::Groups {
         plan: &mut p.plan,
         in_place: &mut p.in_place,
     });
-    let mut aliases = memory::choose_aliases(&mut p.plan, &p.in_place);
+    queues::take_turns(&mut p.plan);
+    aliases.extend(memory::choose_aliases(&mut p.plan, &p.in_place));
     made(Made::Aliases {
         plan: &mut p.plan,
         decisions: &mut aliases,
@@ -192,11 +243,39 @@ fn record_epilogues(
 }
 
 impl Planner<'_> {
-    fn declare(&mut self) {
+    fn declare(&mut self, edge: &Edge<'_>) {
+        let unset = |_| PlanState {
+            name: String::new(),
+            ty: TensorType {
+                dtype: DType::Bool,
+                shape: Shape::new(),
+            },
+            slot: SlotId(0),
+            read: false,
+            set: None,
+        };
+        self.plan.states = edge.states.iter().map(unset).collect();
         for &i in self.graph.inputs() {
-            let NodeKind::Input { name, ty, .. } = &self.graph.node(i).kind else {
+            let NodeKind::Input { name, ty, index } = &self.graph.node(i).kind else {
                 continue;
             };
+            if let Some(k) = edge.state_of_input(*index) {
+                let device = self.placement.state(k);
+                let slot = self.new_slot(i, name.clone(), Storage::State(k as u32), device);
+                self.plan.states[k] = PlanState {
+                    name: name.clone(),
+                    ty: ty.clone(),
+                    slot,
+                    read: true,
+                    set: None,
+                };
+                continue;
+            }
+            let number = self.plan.inputs.len() as u32;
+            self.number_of.insert(i, number);
+            if edge.inputs[*index as usize] != DeviceId::HOST {
+                self.new_slot(i, name.clone(), Storage::Input(number), edge.inputs[*index as usize]);
+            }
             self.plan.inputs.push(PlanInput {
                 name: name.clone(),
                 ty: ty.clone(),
@@ -206,7 +285,33 @@ impl Planner<'_> {
         let values = output_values(self.graph);
         for (k, (o, value)) in self.graph.outputs().iter().zip(values).enumerate() {
             let ty = self.graph.ty(o.node).clone();
-            let slot = self.new_slot(value, o.name.clone(), Storage::Output(k as u32));
+            if let Some(state) = edge.state_of_output(k as u32) {
+                if edge.states[state].input.is_none() {
+                    let held = (ty.dtype, ty.elements());
+                    let storage = Storage::State(state as u32);
+                    let device = self.placement.state(state);
+                    let slot = self.push_slot(None, o.name.clone(), held, storage, device);
+                    self.plan.states[state] = PlanState {
+                        name: o.name.clone(),
+                        ty,
+                        slot,
+                        read: false,
+                        set: None,
+                    };
+                }
+                continue;
+            }
+            let (storage, device) = (Storage::Output(self.plan.outputs.len() as u32), edge.outputs[k]);
+            let slot = match self.home(value) == device {
+                true => self.new_slot(value, o.name.clone(), storage, device),
+                false => {
+                    let held = self.graph.ty(value);
+                    let held = (held.dtype, held.elements());
+                    let slot = self.push_slot(Some(value), o.name.clone(), held, storage, device);
+                    self.copy_of.insert((value, device), (slot, false));
+                    slot
+                }
+            };
             self.plan.outputs.push(PlanOutput {
                 name: o.name.clone(),
                 ty,
@@ -215,9 +320,32 @@ impl Planner<'_> {
         }
     }
 
-    fn new_slot(&mut self, node: NodeId, name: String, storage: Storage) -> SlotId {
+    /// Has each output where it is expected, and each state at its new value.
+    fn deliver(&mut self, edge: &Edge<'_>) {
+        let values = output_values(self.graph);
+        for (k, (value, &device)) in values.into_iter().zip(&edge.outputs).enumerate() {
+            let Some(state) = edge.state_of_output(k as u32) else {
+                self.read(value, device);
+                continue;
+            };
+            let dst = self.plan.states[state].slot;
+            let src = self.read(value, self.plan.slots[dst.0 as usize].device);
+            self.push(Step::Copy { src, dst }, Vec::new());
+            self.plan.states[state].set = Some(dst);
+        }
+    }
+
+    /// The device where a value is computed, or the caller has it.
+    fn home(&self, node: NodeId) -> DeviceId {
+        match self.slot_of.get(&node) {
+            Some(slot) => self.plan.slots[slot.0 as usize].device,
+            None => self.placement.device(node),
+        }
+    }
+
+    fn new_slot(&mut self, node: NodeId, name: String, storage: Storage, device: DeviceId) -> SlotId {
         let ty = self.graph.ty(node);
-        let id = self.push_slot(Some(node), name, ty.dtype, ty.elements(), storage);
+        let id = self.push_slot(Some(node), name, (ty.dtype, ty.elements()), storage, device);
         self.slot_of.insert(node, id);
         id
     }
@@ -226,40 +354,88 @@ impl Planner<'_> {
         &mut self,
         node: Option<NodeId>,
         name: String,
-        dtype: DType,
-        len: IndexExpr,
+        (dtype, len): (DType, IndexExpr),
         storage: Storage,
+        device: DeviceId,
     ) -> SlotId {
         self.plan.slots.push(Slot {
             name,
             dtype,
             len,
             storage,
+            device,
         });
         self.values.push(node);
         SlotId(self.plan.slots.len() as u32 - 1)
     }
 
+    /// The slot that a value is computed to.
     fn slot(&mut self, node: NodeId) -> SlotId {
         if let Some(&s) = self.slot_of.get(&node) {
             return s;
         }
-        match &self.graph.node(node).kind {
-            NodeKind::Input { index, name, .. } => self.new_slot(node, name.clone(), Storage::Input(*index)),
+        let device = self.placement.device(node);
+        let (name, storage) = match &self.graph.node(node).kind {
+            NodeKind::Input { name, .. } => (name.clone(), Storage::Input(self.number_of[&node])),
             NodeKind::Data(data) => {
                 self.plan.constants.push(data.0.clone());
                 let storage = Storage::Constant(self.plan.constants.len() as u32 - 1);
-                self.new_slot(node, self.graph.value_name(node), storage)
+                (self.graph.value_name(node), storage)
             }
-            _ if self.kept.contains(&node) => self.new_slot(node, self.graph.value_name(node), Storage::Persistent),
-            _ => self.new_slot(node, self.graph.value_name(node), Storage::Arena),
+            _ if self.kept.contains(&node) => (self.graph.value_name(node), Storage::Persistent),
+            _ => (self.graph.value_name(node), Storage::Arena),
+        };
+        self.new_slot(node, name, storage, device)
+    }
+
+    /// The slot where a device finds a value that has been computed: it is copied there when it is first read there.
+    fn read(&mut self, node: NodeId, device: DeviceId) -> SlotId {
+        let slot = self.slot(node);
+        let home = self.plan.slots[slot.0 as usize].device;
+        if home == device {
+            return slot;
         }
+        if let Some(&(copy, true)) = self.copy_of.get(&(node, device)) {
+            return copy;
+        }
+        // What does not change from call to call is copied once. The body of a loop has no steps that run once.
+        let once = !self.inside
+            && matches!(
+                self.plan.slots[slot.0 as usize].storage,
+                Storage::Constant(_) | Storage::Persistent
+            );
+        let mut src = slot;
+        for at in self.placement.devices().route(home, device) {
+            src = match self.copy_of.get(&(node, at)) {
+                Some(&(copy, true)) => copy,
+                declared => {
+                    let dst = match declared {
+                        Some(&(output, _)) => output,
+                        None => {
+                            let Slot { name, dtype, len, .. } = self.plan.slots[slot.0 as usize].clone();
+                            let storage = if once { Storage::Persistent } else { Storage::Arena };
+                            self.push_slot(Some(node), name, (dtype, len), storage, at)
+                        }
+                    };
+                    self.copy_of.insert((node, at), (dst, true));
+                    // An output is written by each call.
+                    let outlives = self.plan.slots[dst.0 as usize].storage == Storage::Persistent;
+                    let outside = std::mem::replace(&mut self.once, outlives);
+                    self.push(Step::Copy { src, dst }, Vec::new());
+                    self.once = outside;
+                    dst
+                }
+            };
+        }
+        src
     }
 
     fn cluster(&mut self, number: usize, c: &Cluster, is_root: &[bool]) {
+        let device = self.placement.device(c.roots[0]);
+        let target = self.placement.devices().target(device);
         if let ClusterKind::Gemm(product) = &c.kind {
             let operand = |p: &mut Self, o: &MatrixOperand| GemmOperand {
-                slot: p.slot(o.base),
+                slot: p.read(o.base, device),
                 offset: o.offset.clone(),
                 batch: o.batch.clone(),
                 row: o.row.clone(),
@@ -297,12 +473,12 @@ impl Planner<'_> {
                 schedule,
                 scheduled,
                 in_place,
-            } = match self.known.get(&nest.kernel) {
+            } = match self.known(&nest.kernel, device) {
                 Some(known) => known.clone(),
                 None => {
-                    let (mut kernel, made) = schedule(&nest, self.target);
+                    let (mut kernel, made) = schedule(&nest, target);
                     let scheduled = Arc::new(kernel.clone());
-                    legalize(&mut kernel, self.target.emitter());
+                    legalize(&mut kernel, target.emitter());
                     // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.
                     let mut in_place = nest.in_place.clone();
                     in_place.retain(|&(r, w)| runs_in_place(&kernel, r, w));
@@ -312,11 +488,16 @@ impl Planner<'_> {
                         scheduled,
                         in_place,
                     };
-                    self.known.insert(nest.kernel.clone(), known.clone());
+                    let on = self.known.entry(nest.kernel.clone()).or_default();
+                    on.push((device, known.clone()));
                     known
                 }
             };
-            let args: Vec<SlotId> = nest.args.iter().map(|&a| self.slot(a)).collect();
+            let written: Vec<bool> = nest.kernel.params.iter().map(|p| p.access != Access::Read).collect();
+            let args = nest.args.iter().zip(written);
+            let args: Vec<SlotId> = args
+                .map(|(&a, written)| if written { self.slot(a) } else { self.read(a, device) })
+                .collect();
             let bytes = self.plan.kernels[kernel.0 as usize]
                 .params
                 .iter()
@@ -334,7 +515,7 @@ impl Planner<'_> {
                 })
             };
             let extent = outer(&extent);
-            let work = match self.target {
+            let work = match target {
                 Target::Cpu(cpu) => Work::Chunks {
                     grain: share::grain(cpu, &extent, &bytes, &nest.flops),
                 },
@@ -373,15 +554,22 @@ impl Planner<'_> {
         }
     }
 
+    /// What was made of a naive kernel for a device before.
+    fn known(&self, kernel: &Kernel, device: DeviceId) -> Option<&Known> {
+        let on = self.known.get(kernel)?;
+        on.iter().find(|(d, _)| *d == device).map(|(_, known)| known)
+    }
+
     /// The nests of a cluster. On a GPU rows that are too long for the memory which a block shares are not kept in it: what two
     /// phases need is then computed twice.
     fn nests(&self, c: &Cluster, is_root: &[bool]) -> Vec<Nest> {
         let nests = lower(self.graph, c, is_root);
-        let Target::Gpu(gpu) = self.target else {
+        let target = self.placement.target(c.roots[0]);
+        let Target::Gpu(gpu) = target else {
             return nests;
         };
         let fits = |nest: &Nest| {
-            let grid = schedule(nest, self.target).0.grid();
+            let grid = schedule(nest, target).0.grid();
             grid.is_some_and(|g| g.shared_bytes <= gpu.shared_bytes)
         };
         if nests.iter().all(fits) {

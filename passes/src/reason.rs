@@ -98,6 +98,8 @@ pub enum FusionReason {
     },
     /// Refused: one of the two is constant, so it is computed once per executable.
     Once,
+    /// Refused: the two are computed on different devices.
+    OtherDevice,
     /// Refused: the producer has no vector form, and every row of the consumer would compute it again.
     ScalarInEveryRow,
     /// Refused: only so many fusions were asked for.
@@ -182,6 +184,7 @@ impl fmt::Display for FusionReason {
             Self::OtherLines => f.write_str("it does not go along the matrix product's result line by line"),
             Self::ProductOrder => f.write_str("what lies between the matrix product and it must stay between them"),
             Self::ProductTaken => f.write_str("another kernel runs behind the matrix product already"),
+            Self::OtherDevice => f.write_str("another device computes it"),
             Self::OtherIndices => f.write_str("the consumer reads it at other indices"),
             Self::Cycle => f.write_str("the merged kernel would depend on itself"),
             Self::SearchBudget => f.write_str("the search for a dependency cycle was cut short"),
@@ -320,6 +323,10 @@ pub enum AliasReason {
     StillLive,
     /// The operand is an input that the caller may give away.
     IfGiven,
+    /// The operand is a state of the caller, and this is its new value.
+    UpdatesState,
+    /// The new value of a state is copied to it when the call ends, because something reads the old one after the new one is begun.
+    StateCopied,
     /// The operand's bytes belong to the caller or are constant.
     NotOurs,
 }
@@ -331,6 +338,8 @@ impl fmt::Display for AliasReason {
             Self::IntoOutput => "computed in the output's buffer",
             Self::StillLive => "not in place: the operand is needed later",
             Self::IfGiven => "in place if the caller gives the operand away",
+            Self::UpdatesState => "in place: the state's new value",
+            Self::StateCopied => "copied to the state at the end: its old value is needed until then",
             Self::NotOurs => "not in place: the operand's bytes are the caller's",
         })
     }

@@ -214,7 +214,9 @@ fn report_memory(out: &mut String, graph: &Graph, planned: &Planned) {
         Some(l) => writeln!(
             out,
             "  arena {} bytes, lower bound {}, naive {}",
-            l.arena_bytes, l.lower_bound_bytes, l.naive_bytes
+            l.host().bytes,
+            l.host().lower_bound_bytes,
+            l.host().naive_bytes
         ),
         None => writeln!(out, "  arena packed when symbols are bound"),
     };
@@ -242,9 +244,9 @@ fn run_graph(graph: &Graph, test: &FileTest<'_>) -> Result<String, String> {
         return Ok(graph.to_string());
     }
     let graph = own(&graph)?;
-    let target = &options.target;
-    let mut clusters = cluster(&graph, target);
-    let planned = plan(&graph, &mut clusters, target);
+    let placement = options.placement(&graph);
+    let mut clusters = cluster(&graph, &placement);
+    let planned = plan(&graph, &mut clusters, &placement, &[]);
     let mut out = format!("@{}\n", graph.name);
     for report in reports {
         match report {

@@ -13,6 +13,7 @@ use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::testgen::{GenOptions, Rng, random_graph};
 use tlc_ir::text::{PrintOptions, parse_module, print_module, print_plan, verify_module};
 use tlc_ir::text::{no_data, parse_bytes};
+use tlc_passes::devices::{Devices, Place};
 use tlc_passes::lower::lower;
 use tlc_passes::{Compiled, Options, compile};
 
@@ -64,13 +65,25 @@ fn all_survive(graph: &Graph, compiled: &Compiled, what: &str) -> (usize, usize)
         kernels += 1;
     }
     let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
-    let on_gpu = compile(graph, &Options::new(gpu)).unwrap_or_else(|e| panic!("{what}, for a GPU: {e}"));
+    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+    let on_gpu =
+        compile(graph, &Options::new(Devices::new(host, [gpu]))).unwrap_or_else(|e| panic!("{what}, for a GPU: {e}"));
     for kernel in &on_gpu.planned.plan.kernels {
         kernel_round_trip(kernel, &format!("{what}, for a GPU"));
         let errors = verify(kernel).errors;
         assert_eq!(errors, [], "{what}, for a GPU\n{kernel}");
     }
     plan_round_trip(&on_gpu.planned.plan, &format!("{what}, for a GPU"));
+    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+    let gpu = || Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+    let several = Options {
+        place: Place::Scattered {
+            seed: graph.len() as u64,
+        },
+        ..Options::new(Devices::new(host, [gpu(), gpu()]))
+    };
+    let on_several = compile(graph, &several).unwrap_or_else(|e| panic!("{what}, for two GPUs: {e}"));
+    plan_round_trip(&on_several.planned.plan, &format!("{what}, for two GPUs"));
     plan_round_trip(&compiled.planned.plan, what);
     (kernels, compiled.planned.plan.steps.len())
 }

@@ -6,11 +6,10 @@ mod oracle;
 use std::collections::BTreeSet;
 
 use oracle::generate::{Rng, graph};
-use oracle::stages::{check, cpu, describe, gpu};
-use tlc_ir::Target;
+use oracle::stages::{check, cpu, describe, gpu, scattered};
 use tlc_ir::plan::Step;
-use tlc_passes::Compiled;
 use tlc_passes::pipeline::{PASSES, Pipeline};
+use tlc_passes::{Compiled, Options};
 
 fn seeds() -> std::ops::Range<u64> {
     match std::env::var("TLC_SEEDS").ok().and_then(|s| {
@@ -35,7 +34,7 @@ fn run(name: &str, nodes: usize, elements: usize, symbolic: bool, random_passes:
         } else {
             Pipeline::default()
         };
-        let result = std::panic::catch_unwind(|| check(&case, &pipeline, target(seed)).map(|c| reach(&c)))
+        let result = std::panic::catch_unwind(|| check(&case, &pipeline, machine(seed)).map(|c| reach(&c)))
             .unwrap_or_else(|e| {
                 let text = e.downcast_ref::<String>().cloned();
                 let text = text.or_else(|| e.downcast_ref::<&str>().map(|s| s.to_string()));
@@ -60,13 +59,14 @@ fn run(name: &str, nodes: usize, elements: usize, symbolic: bool, random_passes:
     reached
 }
 
-/// CPUs of several widths, and a GPU.
-fn target(seed: u64) -> Target {
-    match seed % 6 {
+/// CPUs of several widths, a GPU, and a host with two.
+fn machine(seed: u64) -> Options {
+    match seed % 8 {
         0 | 1 => cpu(128),
         2 => cpu(256),
         3 => cpu(512),
-        _ => gpu(),
+        4 | 5 => gpu(),
+        _ => scattered(seed / 2),
     }
 }
 

@@ -4,7 +4,7 @@
 mod oracle;
 
 use oracle::generate::{Case, Rng};
-use oracle::stages::{check, cpu, describe, gpu};
+use oracle::stages::{check, cpu, describe, gpu, scattered};
 use smallvec::smallvec;
 use tlc_ir::graph::{Axes, Monoid, Origin, Semiring, Shape, TensorType, View};
 use tlc_ir::plan::Step;
@@ -91,10 +91,15 @@ impl Build {
             tolerance: outputs.iter().map(|o| o.1).collect(),
         };
         let mut last = None;
-        for target in [gpu(), cpu(128), cpu(256), cpu(512)] {
-            match check(&case, &Pipeline::default(), target.clone()) {
+        for machine in [gpu(), scattered(0), scattered(1), cpu(128), cpu(256), cpu(512)] {
+            match check(&case, &Pipeline::default(), machine.clone()) {
                 Ok(c) => last = Some(c),
-                Err(e) => panic!("{target:?}: {e}\n{}", describe(&case.graph)),
+                Err(e) => panic!(
+                    "{:?}, {:?}: {e}\n{}",
+                    machine.place,
+                    machine.devices.kinds(),
+                    describe(&case.graph)
+                ),
             }
         }
         last.unwrap()

@@ -17,6 +17,7 @@ mod init;
 mod memory_need;
 mod product;
 mod repeat;
+mod states;
 mod steps;
 mod watch;
 
@@ -44,6 +45,7 @@ pub use donate::Argument;
 pub use error::RunError;
 use init::Kept;
 pub use memory_need::MemoryNeed;
+pub use states::StateView;
 pub use watch::Watched;
 
 /// Places a plan's arena slots for concrete symbol values; `None` if a size overflows. Supplied by the compiler, which owns
@@ -258,7 +260,7 @@ impl Executable {
     /// Compiles a plan's kernels and makes it ready to run.
     ///
     /// # Errors
-    /// [`RunError::Compile`] if a kernel cannot be compiled.
+    /// [`RunError::Compile`] if a kernel cannot be compiled, [`RunError::Devices`] if the plan is not for the host alone.
     pub fn new(
         plan: Plan,
         threads: Arc<Pool>,
@@ -280,6 +282,11 @@ impl Executable {
         buffers: Arc<BufferPool>,
         packer: Packer,
     ) -> Result<Executable, RunError> {
+        if plan.devices.len() > 1 {
+            return Err(RunError::Devices {
+                found: plan.devices.len() - 1,
+            });
+        }
         // Equal kernels of the plan and of its loops' bodies are compiled once.
         let mut batch: Vec<&Kernel> = Vec::new();
         let mut number: FxHashMap<&Kernel, usize> = FxHashMap::default();
@@ -402,18 +409,7 @@ impl Executable {
         fill: Option<u8>,
         observe: &mut Observe<'_>,
     ) -> Result<Vec<OutputTensor>, RunError> {
-        let mut outputs = Vec::with_capacity(self.plan.outputs.len());
-        for (o, shape) in self.plan.outputs.iter().zip(&binding.output_shapes) {
-            let bytes = binding.slot_bytes[o.slot.0 as usize] as usize;
-            outputs.push(OutputTensor {
-                dtype: o.ty.dtype,
-                shape: shape.clone(),
-                data: self.buffers.take(bytes)?,
-            });
-        }
-        if cfg!(debug_assertions) {
-            outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(UNWRITTEN));
-        }
+        let mut outputs = self.take_outputs(binding)?;
         let last = self.with_state(binding, |state| {
             if let Some(fill) = fill {
                 outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(fill));
@@ -427,6 +423,23 @@ impl Executable {
             self.execute(binding, state, &address, observe)
         })?;
         self.cut(&mut outputs, last.as_deref());
+        Ok(outputs)
+    }
+
+    /// Memory of the pool for the outputs.
+    fn take_outputs(&self, binding: &Binding) -> Result<Vec<OutputTensor>, RunError> {
+        let mut outputs = Vec::with_capacity(self.plan.outputs.len());
+        for (o, shape) in self.plan.outputs.iter().zip(&binding.output_shapes) {
+            let bytes = binding.slot_bytes[o.slot.0 as usize] as usize;
+            outputs.push(OutputTensor {
+                dtype: o.ty.dtype,
+                shape: shape.clone(),
+                data: self.buffers.take(bytes)?,
+            });
+        }
+        if cfg!(debug_assertions) {
+            outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(UNWRITTEN));
+        }
         Ok(outputs)
     }
 
@@ -556,7 +569,7 @@ impl Executable {
         f: impl FnOnce(&mut CallState) -> Result<T, RunError>,
     ) -> Result<T, RunError> {
         let scratch = self.scratch_of(binding);
-        let arena = binding.layout.arena_bytes as usize;
+        let arena = binding.layout.host().bytes as usize;
         let taken = lock(&self.states).pop();
         let mut state = match taken {
             Some(state) => state,
@@ -737,8 +750,16 @@ impl Executable {
         Ok(())
     }
 
-    /// The binding for these inputs: a known one, or a new one.
+    /// The binding for these inputs, of a plan that has no states.
     fn binding(&self, inputs: &[TensorView<'_>]) -> Result<Arc<Binding>, RunError> {
+        match self.plan.states.is_empty() {
+            true => self.bound(inputs),
+            false => Err(self.state_count(0)),
+        }
+    }
+
+    /// The binding for these inputs: a known one, or a new one.
+    fn bound(&self, inputs: &[TensorView<'_>]) -> Result<Arc<Binding>, RunError> {
         self.check_inputs(inputs)?;
         let matches = |b: &Binding| b.shapes.iter().zip(inputs).all(|(s, i)| s == i.shape);
         {

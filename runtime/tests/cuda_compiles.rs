@@ -11,9 +11,10 @@ use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, emit, identifier}
 use tlc_ir::kernel::interp::interpret;
 use tlc_ir::kernel::{Access, Bind, Kernel, Stmt, verify};
 use tlc_ir::plan::{Step, Work};
-use tlc_ir::target::Gpu;
+use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::{DType, HostTensor, IndexExpr, NodeId, Scalar};
 use tlc_passes::cluster::Clusters;
+use tlc_passes::devices::Devices;
 use tlc_passes::legalize::legalize;
 use tlc_passes::lower::lower;
 use tlc_passes::planner::Planned;
@@ -37,7 +38,9 @@ struct GpuKernel {
 
 fn gpu(case: &Case) -> (tlc_passes::Compiled, Vec<GpuKernel>) {
     let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
-    let compiled = compile(&case.graph, &Options::new(gpu)).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+    let devices = Devices::new(host, [gpu]);
+    let compiled = compile(&case.graph, &Options::new(devices)).unwrap_or_else(|e| panic!("{}: {e}", case.name));
     let Planned { plan, values, .. } = &compiled.planned;
     let launches = plan.init.iter().chain(&plan.steps).filter_map(|s| match s {
         Step::Launch(l) => Some(l),

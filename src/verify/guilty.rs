@@ -223,17 +223,18 @@ fn in_back_end(finding: Finding, case: &Case, options: &CompileOptions) -> Guilt
         let mut pass_by = |_: Ran<'_>| ControlFlow::Continue(());
         let rewritten = rewrite(&case.graph, &passes, &mut Vec::new(), &mut pass_by).ok()?;
         let graph = tlc_passes::rewrite::own_outputs::run(&rewritten).ok()?;
+        let placement = passes.placement(&graph);
         let fails = |merges: usize| {
             guarded(|| {
-                let mut clusters = cluster_at_most(&graph, &passes.target, merges);
-                Ok(plan(&graph, &mut clusters, &passes.target))
+                let mut clusters = cluster_at_most(&graph, &placement, merges);
+                Ok(plan(&graph, &mut clusters, &placement, &[]))
             })
             .is_err()
         };
         if fails(0) {
             return Some(Guilty::new(Stage::Lowering, "it fails", "", effect.clone()));
         }
-        let clusters = guarded(|| Ok(cluster_at_most(&graph, &passes.target, usize::MAX))).ok()?;
+        let clusters = guarded(|| Ok(cluster_at_most(&graph, &placement, usize::MAX))).ok()?;
         let decision = first_wrong_merge(&clusters, &fails)?;
         Some(fused(&graph, &decision, effect.clone()))
     };
@@ -304,9 +305,10 @@ impl Search<'_> {
 
     /// The fusion that makes a check of the clusters fail.
     fn guilty_merge(&self, fails: &dyn Fn(&Clusters) -> bool) -> Option<FusionDecision> {
-        let target = pass_options(self.options).ok()?.target;
+        let options = pass_options(self.options).ok()?;
+        let placement = options.placement(&self.compiled.graph);
         first_wrong_merge(&self.compiled.clusters, &|merges| {
-            fails(&cluster_at_most(&self.compiled.graph, &target, merges))
+            fails(&cluster_at_most(&self.compiled.graph, &placement, merges))
         })
     }
 
@@ -398,10 +400,11 @@ impl Search<'_> {
                 Guilty::new(Stage::Grouping, decision, "small launches run in one fork-join", effect)
             }
             Unwritten(slot) => {
-                let target = pass_options(self.options).ok()?.target;
+                let options = pass_options(self.options).ok()?;
                 let graph = &self.compiled.graph;
+                let placement = options.placement(graph);
                 let fails = |c: &Clusters| {
-                    guarded(|| Ok(tlc_passes::planner::plan(graph, &mut c.clone(), &target)))
+                    guarded(|| Ok(tlc_passes::planner::plan(graph, &mut c.clone(), &placement, &[])))
                         .map_or(true, |p| !verify_plan(&p.plan).errors.is_empty())
                 };
                 match self.guilty_merge(&fails) {

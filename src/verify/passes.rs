@@ -34,10 +34,10 @@ pub(super) fn pass_options(options: &CompileOptions) -> Result<Options, Finding>
         None => Pipeline::default(),
     };
     Ok(Options {
-        target: machine.target().clone().into(),
         pipeline,
         max_memory_bytes: options.max_memory_bytes,
         verify_passes: true,
+        ..Options::new(machine.target().clone())
     })
 }
 

@@ -275,7 +275,7 @@ fn attention_is_two_steps_in_one_matrix_of_scores() {
 #[track_caller]
 fn arena_is(e: &Executable, bytes: u64) {
     let layout = tlc_passes::memory::pack(e.plan(), &[]).unwrap();
-    assert_eq!((layout.arena_bytes, layout.lower_bound_bytes), (bytes, bytes));
+    assert_eq!((layout.host().bytes, layout.host().lower_bound_bytes), (bytes, bytes));
 }
 
 #[test]
@@ -346,7 +346,7 @@ fn an_encoder_layer_has_no_kernel_for_a_change_of_layout() {
     });
     let layout = tlc_passes::memory::pack(e.plan(), &[]).unwrap();
     assert!(
-        layout.arena_bytes as f64 <= 1.05 * layout.lower_bound_bytes as f64,
+        layout.host().bytes as f64 <= 1.05 * layout.host().lower_bound_bytes as f64,
         "{layout:?}"
     );
 }

@@ -198,9 +198,9 @@ pub fn overheads() -> Result<Overheads, Failure> {
         let layout = exe.layout(&given)?;
         arenas.push((
             name.to_owned(),
-            layout.arena_bytes,
-            layout.lower_bound_bytes,
-            layout.naive_bytes,
+            layout.host().bytes,
+            layout.host().lower_bound_bytes,
+            layout.host().naive_bytes,
         ));
     }
     Ok(Overheads {

@@ -10,12 +10,14 @@
 
 use crate::binding::condition_waits;
 use crate::dtype::{DType, Scalar};
-use crate::graph::Condition;
 use crate::graph::control::mentions_data;
+use crate::graph::{Condition, TensorType};
 use crate::index::{IndexExpr, IndexNode, SymId};
 use crate::kernel::Access;
 use crate::kernel::interp::{Buffers, KernelError, interpret_on};
-use crate::plan::{Gemm, GemmOperand, HostCall, Launch, Layout, Plan, Repeat, SlotId, Step, Storage, Strides};
+use crate::plan::{
+    DeviceId, Gemm, GemmOperand, HostCall, Launch, Layout, Plan, PlanState, Repeat, SlotId, Step, Storage, Strides,
+};
 use crate::tensor::{HostTensor, TensorError};
 
 /// Why a plan could not be run, or broke a rule while it ran.
@@ -177,32 +179,75 @@ pub fn interpret_bound(
     inputs: &[HostTensor],
     symbols: &[i64],
 ) -> Result<Vec<HostTensor>, PlanError> {
-    let mut m = Machine::new(plan, layout, inputs, symbols.to_vec())?;
-    let mut loops = 0;
-    for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
-        let body = layout.and_then(|l| l.bodies.get(loops)).map(|b| &b.layout);
-        loops += usize::from(matches!(step, Step::Loop(_)));
-        m.step(number, step, body)?;
+    run(plan, layout, (inputs, &mut []), symbols, None)
+}
+
+/// As [`interpret_bound`], for a plan with states, which the call updates: those that hold no value before are replaced. With a
+/// seed, in an order of steps as [`interpret_shuffled`] takes.
+///
+/// # Errors
+/// [`PlanError`]; then the states are as they were.
+pub fn interpret_with_states(
+    plan: &Plan,
+    layout: Option<&Layout>,
+    inputs: &[HostTensor],
+    states: &mut [HostTensor],
+    symbols: &[i64],
+    seed: Option<u64>,
+) -> Result<Vec<HostTensor>, PlanError> {
+    run(plan, layout, (inputs, states), symbols, seed)
+}
+
+/// As [`interpret_bound`], with the steps of a call in another order: a random one, as the seed says, of those that the plan's
+/// queues and waits allow. Bodies of loops as well.
+///
+/// # Errors
+/// [`PlanError`].
+pub fn interpret_shuffled(
+    plan: &Plan,
+    layout: Option<&Layout>,
+    inputs: &[HostTensor],
+    symbols: &[i64],
+    seed: u64,
+) -> Result<Vec<HostTensor>, PlanError> {
+    run(plan, layout, (inputs, &mut []), symbols, Some(seed))
+}
+
+fn run(
+    plan: &Plan,
+    layout: Option<&Layout>,
+    (inputs, states): (&[HostTensor], &mut [HostTensor]),
+    symbols: &[i64],
+    seed: Option<u64>,
+) -> Result<Vec<HostTensor>, PlanError> {
+    let mut m = Machine::new(plan, layout, (inputs, states), symbols.to_vec(), seed)?;
+    let init = plan.init.len();
+    for (number, step) in plan.init.iter().enumerate() {
+        m.step(number, step, None)?;
     }
-    let mut outputs = Vec::new();
-    for o in &plan.outputs {
-        if !m.written[plan.root(o.slot).0 as usize] {
-            return Err(PlanError::Unwritten {
-                step: plan.init.len() + plan.steps.len(),
-                slot: o.slot,
-            });
+    let order = match seed {
+        Some(seed) => plan.order().shuffled(seed),
+        None => (0..plan.steps.len()).collect(),
+    };
+    for at in order {
+        let step = &plan.steps[at];
+        let is_loop = |s: &&Step| matches!(s, Step::Loop(_));
+        let body = match step {
+            Step::Loop(_) => {
+                let loops = plan.steps[..at].iter().filter(is_loop).count();
+                layout.and_then(|l| l.bodies.get(loops)).map(|b| &b.layout)
+            }
+            _ => None,
+        };
+        m.step(init + at, step, body)?;
+    }
+    let outputs: Vec<HostTensor> = (plan.outputs.iter().map(|o| m.result(o.slot, &o.ty))).collect::<Result<_, _>>()?;
+    let set = |s: &PlanState| s.set.map(|slot| m.result(slot, &s.ty)).transpose();
+    let updated: Vec<Option<HostTensor>> = plan.states.iter().map(set).collect::<Result<_, _>>()?;
+    for (state, new) in states.iter_mut().zip(updated) {
+        if let Some(new) = new {
+            *state = new;
         }
-        let mut shape = Vec::new();
-        for d in &o.ty.shape {
-            shape.push(m.size(d)?);
-        }
-        let (region, at) = m.places[o.slot.0 as usize];
-        let bytes = m.lens[o.slot.0 as usize] * o.ty.dtype.bytes();
-        outputs.push(HostTensor::from_bytes(
-            o.ty.dtype,
-            &shape,
-            &m.regions[region][at..at + bytes],
-        )?);
     }
     Ok(outputs)
 }
@@ -216,42 +261,56 @@ struct Machine<'p> {
     lens: Vec<usize>,
     /// By slot: roots only.
     written: Vec<bool>,
+    /// Of the order of steps, if it is random.
+    seed: Option<u64>,
 }
 
 impl<'p> Machine<'p> {
     fn new(
         plan: &'p Plan,
         layout: Option<&Layout>,
-        inputs: &[HostTensor],
+        (inputs, states): (&[HostTensor], &[HostTensor]),
         symbols: Vec<i64>,
+        seed: Option<u64>,
     ) -> Result<Self, PlanError> {
         let mut m = Machine {
             plan,
             symbols,
-            regions: vec![vec![0xFF; layout.map_or(0, |l| l.arena_bytes as usize)]],
+            regions: Vec::new(),
             places: vec![(0, 0); plan.slots.len()],
             lens: Vec::new(),
             written: vec![false; plan.slots.len()],
+            seed,
         };
         for slot in &plan.slots {
             // As large as data may make it.
             let most = plan.most(&slot.len, &m.symbols).and_then(|n| usize::try_from(n).ok());
             m.lens.push(most.ok_or_else(|| PlanError::Size(slot.len.clone()))?);
         }
+        // The arena of each device comes first.
+        for device in 0..plan.devices.len() {
+            let arena = layout.map_or(0, |l| l.arena(DeviceId(device as u32)).bytes);
+            m.regions.push(vec![0xFF; arena as usize]);
+        }
         for (i, slot) in plan.slots.iter().enumerate() {
             let id = SlotId(i as u32);
             let bytes = m.lens[i] * slot.dtype.bytes();
+            let device = slot.device.0 as usize;
+            if device >= plan.devices.len() {
+                return Err(PlanError::Place { slot: id, bytes });
+            }
             let given = match &slot.storage {
                 Storage::Alias(_) => continue,
                 Storage::Arena if layout.is_some() => {
                     let at = layout.and_then(|l| l.offsets.get(i).copied().flatten());
-                    let at = at.filter(|&at| at as usize + bytes <= m.regions[0].len());
-                    m.places[i] = (0, at.ok_or(PlanError::Place { slot: id, bytes })? as usize);
+                    let at = at.filter(|&at| at as usize + bytes <= m.regions[device].len());
+                    m.places[i] = (device, at.ok_or(PlanError::Place { slot: id, bytes })? as usize);
                     continue;
                 }
                 Storage::Input(k) => inputs.get(*k as usize),
                 Storage::Constant(k) => plan.constants.get(*k as usize),
-                Storage::Output(_) | Storage::Persistent | Storage::Arena => {
+                Storage::State(k) if plan.states.get(*k as usize).is_some_and(|s| s.read) => states.get(*k as usize),
+                Storage::State(_) | Storage::Output(_) | Storage::Persistent | Storage::Arena => {
                     m.places[i] = (m.regions.len(), 0);
                     m.regions.push(vec![0xFF; bytes]);
                     continue;
@@ -278,6 +337,15 @@ impl<'p> Machine<'p> {
             }
         }
         Ok(m)
+    }
+
+    /// What is in a slot when the call ends.
+    fn result(&self, slot: SlotId, ty: &TensorType) -> Result<HostTensor, PlanError> {
+        if !self.written[self.plan.root(slot).0 as usize] {
+            let step = self.plan.init.len() + self.plan.steps.len();
+            return Err(PlanError::Unwritten { step, slot });
+        }
+        self.tensor(slot, &self.shape(&ty.shape)?)
     }
 
     fn size(&self, e: &IndexExpr) -> Result<usize, PlanError> {
@@ -419,7 +487,7 @@ impl<'p> Machine<'p> {
             Some(slot) => self.get(number, slot, 0)?.as_i64() != 0,
             None => true,
         };
-        let inner = |ty: &crate::graph::TensorType| -> Result<Vec<usize>, PlanError> {
+        let inner = |ty: &TensorType| -> Result<Vec<usize>, PlanError> {
             let size = |d: &IndexExpr| d.eval_symbols(&symbols).and_then(|d| usize::try_from(d).ok());
             ty.shape
                 .iter()
@@ -463,7 +531,8 @@ impl<'p> Machine<'p> {
                 inputs.push(crate::interp::element(x, w.along.axis as usize, at)?);
             }
             inputs.extend(captures.iter().cloned());
-            let outputs = interpret_bound(&l.body, layout, &inputs, &symbols);
+            let seed = self.seed.map(|s| s.wrapping_add(iteration as u64));
+            let outputs = run(&l.body, layout, (&inputs, &mut []), &symbols, seed);
             let mut outputs = outputs
                 .map_err(|source| PlanError::Body {
                     step: number,

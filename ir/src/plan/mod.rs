@@ -1,16 +1,23 @@
 //! The plan language: the program that the runtime executes.
 //!
 //! A plan is a list of steps over slots. Slots are named storage: the caller's inputs and outputs, constants, values that
-//! live as long as the executable (made by the `init` steps), and temporaries that share one arena.
+//! live as long as the executable (made by the `init` steps), and temporaries that share one arena for each device.
+//!
+//! A plan is for one or several devices, the first of which is the host. Every slot is on one device, and so is what a step
+//! touches; only a [`Step::Copy`] goes from one to another. Devices work at once: [`order`] says what happens before what.
+//! Where the host must know a value, a step of its own reads it from a slot of its own: the trip count and the conditions of a
+//! [`Step::Loop`], and the size that a [`Step::Call`] binds to a symbol.
 //!
 //! Invariants, which the verifier checks without trusting the planner:
 //! - A step reads only slots that hold a value by then: inputs, constants, or slots written by an earlier step.
+//! - Of two steps that touch the same bytes, one of them writing, one happens before the other.
 //! - Two arena slots whose lifetimes overlap do not overlap in memory, unless one is the declared alias of the other and
 //!   the step where one ends and the other begins may update in place.
 //! - A symbol that data decides (it has an upper bound) is known once a call has bound it; slots have room for the largest.
 //! - Sizes, ranges and symbol arguments are index expressions over the plan's symbols.
 
 pub mod interp;
+pub mod order;
 pub mod verify;
 
 use smallvec::SmallVec;
@@ -20,6 +27,36 @@ use crate::graph::{Along, Guard, HostFunction, Shape, Symbol, TensorType};
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::kernel::{Grid, Kernel};
 use crate::tensor::HostTensor;
+
+pub use order::{QueueId, Turn};
+
+/// A device of a [`Plan`], by its number.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct DeviceId(pub u32);
+
+impl DeviceId {
+    /// The host: the first device of every plan.
+    pub const HOST: DeviceId = DeviceId(0);
+}
+
+/// What kind of machine a device is.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum DeviceKind {
+    /// The cores of a host: runs launches in chunks, library products, loops and host functions.
+    Host,
+    /// Runs launches over a grid of blocks, and library products.
+    Gpu,
+}
+
+impl DeviceKind {
+    /// Its name in text.
+    pub const fn name(self) -> &'static str {
+        match self {
+            DeviceKind::Host => "host",
+            DeviceKind::Gpu => "gpu",
+        }
+    }
+}
 
 /// A slot of a [`Plan`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -38,6 +75,8 @@ pub enum Storage {
     Output(u32),
     /// The plan's constant at that position.
     Constant(u32),
+    /// The caller's state at that position.
+    State(u32),
     /// Memory that lives as long as the executable, filled by the `init` steps.
     Persistent,
     /// Part of the arena; placed by the memory pass when sizes are known.
@@ -57,6 +96,8 @@ pub struct Slot {
     pub len: IndexExpr,
     /// Where the bytes are.
     pub storage: Storage,
+    /// The device whose memory that is.
+    pub device: DeviceId,
 }
 
 /// A declared input.
@@ -79,6 +120,22 @@ pub struct PlanOutput {
     pub ty: TensorType,
     /// Its slot.
     pub slot: SlotId,
+}
+
+/// Memory of the caller that is bound for a call as inputs are, and that a call reads, updates in place, or both: the parameters of a
+/// model that is trained, or the keys and values that a decoder keeps. Its elements are packed, the last axis innermost.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PlanState {
+    /// Name.
+    pub name: String,
+    /// Type.
+    pub ty: TensorType,
+    /// Its slot ([`Storage::State`]).
+    pub slot: SlotId,
+    /// Whether it holds a value when a call begins. One that does not is written before it is read.
+    pub read: bool,
+    /// The slot of the value that it has once a call is over, in its own bytes; `None` if it stays as it is.
+    pub set: Option<SlotId>,
 }
 
 /// How the iterations of a launch are shared out.
@@ -326,7 +383,7 @@ pub enum Step {
     Group(Vec<Launch>),
     /// A matrix product by the library.
     Gemm(Box<Gemm>),
-    /// Copies all elements of one slot to another of the same length and dtype.
+    /// Copies all elements of one slot to another of the same length and dtype; between two devices, over the link between them.
     Copy {
         /// From.
         src: SlotId,
@@ -340,10 +397,14 @@ pub enum Step {
 }
 
 /// An executable program.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Plan {
     /// The graph's name.
     pub name: String,
+    /// The devices, the host first.
+    pub devices: Vec<DeviceKind>,
+    /// The device of each queue; the first is the host's.
+    pub queues: Vec<DeviceId>,
     /// Symbols, in the order of the graph.
     pub symbols: Vec<Symbol>,
     /// What must hold of them.
@@ -352,6 +413,8 @@ pub struct Plan {
     pub inputs: Vec<PlanInput>,
     /// Declared outputs.
     pub outputs: Vec<PlanOutput>,
+    /// Declared states.
+    pub states: Vec<PlanState>,
     /// Constants.
     pub constants: Vec<HostTensor>,
     /// Storage.
@@ -362,34 +425,85 @@ pub struct Plan {
     pub init: Vec<Step>,
     /// Runs at every call.
     pub steps: Vec<Step>,
+    /// When each of `steps` runs; empty if all of them are the host's, one after another.
+    pub turns: Vec<Turn>,
     /// `(input, output)` pairs that may be one buffer: the input is last read where the output is first written, by a
     /// kernel that may run in place. What a caller may give away; in a call each input and each output is in at most one
     /// pair, the first that applies.
     pub donations: Vec<(u32, u32)>,
 }
 
+impl Default for Plan {
+    /// No steps, for the host alone.
+    fn default() -> Plan {
+        Plan {
+            name: String::new(),
+            devices: vec![DeviceKind::Host],
+            queues: vec![DeviceId::HOST],
+            symbols: Vec::new(),
+            guards: Vec::new(),
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            states: Vec::new(),
+            constants: Vec::new(),
+            slots: Vec::new(),
+            kernels: Vec::new(),
+            init: Vec::new(),
+            steps: Vec::new(),
+            turns: Vec::new(),
+            donations: Vec::new(),
+        }
+    }
+}
+
 /// Arena placement for concrete symbol values.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Layout {
-    /// Byte offset of each slot that is in the arena, by slot number; `None` for the others.
+    /// Byte offset of each slot that is in the arena of its device, by slot number; `None` for the others.
     pub offsets: Vec<Option<u64>>,
-    /// Bytes of the arena.
-    pub arena_bytes: u64,
-    /// The least any placement could need: the largest sum of live bytes at a step.
-    pub lower_bound_bytes: u64,
-    /// Bytes without any sharing.
-    pub naive_bytes: u64,
+    /// The arena of each device, by its number; one that is missing is empty.
+    pub arenas: SmallVec<[Arena; 1]>,
     /// The arenas of the bodies of loops, in the order of the steps.
     pub bodies: Vec<BodyLayout>,
 }
 
-/// Where the arena of a loop's body is, and what is in it.
+/// The size of an arena.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Arena {
+    /// Bytes of the arena.
+    pub bytes: u64,
+    /// The least any placement could need: the largest sum of live bytes at a step.
+    pub lower_bound_bytes: u64,
+    /// Bytes without any sharing.
+    pub naive_bytes: u64,
+}
+
+impl Layout {
+    /// The arena on a device.
+    pub fn arena(&self, device: DeviceId) -> Arena {
+        self.arenas.get(device.0 as usize).copied().unwrap_or_default()
+    }
+
+    /// The arena on the host.
+    pub fn host(&self) -> Arena {
+        self.arena(DeviceId::HOST)
+    }
+}
+
+/// Where the arenas of a loop's body are, and what is in them.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct BodyLayout {
-    /// Its byte offset in the arena around it.
-    pub offset: u64,
-    /// The slots in it.
+    /// The byte offset of each in the arena around it, by device.
+    pub offsets: SmallVec<[u64; 1]>,
+    /// The slots in them.
     pub layout: Layout,
+}
+
+impl BodyLayout {
+    /// Where the body's arena begins in the arena around it, on a device.
+    pub fn offset(&self, device: DeviceId) -> u64 {
+        self.offsets.get(device.0 as usize).copied().unwrap_or(0)
+    }
 }
 
 impl Step {

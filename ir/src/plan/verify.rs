@@ -8,6 +8,7 @@
 //! - A slot that is an alias and that no step writes is a *view*: it holds a value when its root does.
 
 mod control;
+mod devices;
 mod epilogue;
 mod in_place;
 mod layout;
@@ -22,7 +23,7 @@ use crate::graph::Symbol;
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::Access;
 use crate::kernel::verify::nonnegative;
-use crate::plan::{Gemm, GemmOperand, KernelId, Launch, Plan, SlotId, Step, Storage, Strides, Work};
+use crate::plan::{DeviceId, Gemm, GemmOperand, KernelId, Launch, Plan, SlotId, Step, Storage, Strides, Work};
 pub use epilogue::lines;
 pub use in_place::runs_in_place;
 pub use layout::verify_layout;
@@ -138,6 +139,15 @@ pub enum PlanRule {
     /// A launch that is not shared out as its kernel's loops are.
     #[error("kernel {} does not run over the chunks or the grid that the launch says", .0.0)]
     Work(KernelId),
+    /// Devices, queues or turns that do not fit.
+    #[error("{0}")]
+    Device(String),
+    /// A slot that is not on the device which a step runs on.
+    #[error("{slot} is not on device {device}", slot = .0, device = .1.0)]
+    OtherDevice(SlotId, DeviceId),
+    /// Two steps that may run at once touch the same bytes, one of them writing.
+    #[error("{0} may be touched while step {1} is at it, and one of them writes")]
+    Unordered(SlotId, usize),
     /// A kernel that cannot run in place is asked to.
     #[error("{0} and {1} share bytes, but not each element is read before it is written")]
     NotInPlace(SlotId, SlotId),
@@ -205,7 +215,9 @@ pub fn verify(plan: &Plan) -> PlanReport {
         place: PlanPlace::Tables,
         roots: Vec::new(),
     };
-    if c.tables() {
+    if c.tables() && c.device_tables() {
+        c.devices();
+        c.ordered();
         c.flow();
         c.lifetimes();
         c.donations();
@@ -276,6 +288,7 @@ impl Checker<'_> {
                 Storage::Input(k) => ((*k as usize) < plan.inputs.len(), "input"),
                 Storage::Output(k) => ((*k as usize) < plan.outputs.len(), "output"),
                 Storage::Constant(k) => ((*k as usize) < plan.constants.len(), "constant"),
+                Storage::State(k) => ((*k as usize) < plan.states.len(), "state"),
                 Storage::Alias(of) => ((of.0 as usize) < plan.slots.len(), "slot"),
                 _ => (true, ""),
             };
@@ -291,6 +304,9 @@ impl Checker<'_> {
         self.aliases();
         plan.inputs.iter().filter_map(|i| i.slot).for_each(|s| self.exists(s));
         plan.outputs.iter().for_each(|o| self.exists(o.slot));
+        for s in &plan.states {
+            [Some(s.slot), s.set].into_iter().flatten().for_each(|s| self.exists(s));
+        }
         for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
             self.place = PlanPlace::Step(number);
             match step {
@@ -382,7 +398,11 @@ impl Checker<'_> {
         let mut holds: Vec<bool> = plan
             .slots
             .iter()
-            .map(|s| matches!(s.storage, Storage::Input(_) | Storage::Constant(_)))
+            .map(|s| match s.storage {
+                Storage::Input(_) | Storage::Constant(_) => true,
+                Storage::State(k) => plan.states[k as usize].read,
+                _ => false,
+            })
             .collect();
         self.stored();
         for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
@@ -398,7 +418,12 @@ impl Checker<'_> {
                     self.error(PlanRule::Unwritten(slot));
                 }
                 let storage = &plan.slots[root.0 as usize].storage;
-                if writes && matches!(storage, Storage::Input(_) | Storage::Constant(_)) {
+                let fixed = match storage {
+                    Storage::Input(_) | Storage::Constant(_) => true,
+                    Storage::State(k) => plan.states[*k as usize].set.is_none(),
+                    _ => false,
+                };
+                if writes && fixed {
                     self.error(PlanRule::ReadOnly(slot));
                 }
                 let lives = match storage {
@@ -428,6 +453,9 @@ impl Checker<'_> {
                     }
                 }
                 Step::Loop(l) => {
+                    if number < plan.init.len() {
+                        self.error(PlanRule::Loop("it is an init step".into()));
+                    }
                     self.repeat(l);
                     self.apart(step);
                 }
@@ -452,6 +480,46 @@ impl Checker<'_> {
                 self.error(PlanRule::Unwritten(o.slot));
             }
             self.argument(o.slot, o.ty.dtype, &o.ty.elements());
+        }
+        self.states(&holds);
+    }
+
+    /// Each state has a slot of its own of its size, and what it is set to is in its bytes when a call ends. `holds` says by slot
+    /// whether a value is there then.
+    fn states(&mut self, holds: &[bool]) {
+        let plan = self.plan;
+        for (k, s) in plan.states.iter().enumerate() {
+            if plan.slots[s.slot.0 as usize].storage != Storage::State(k as u32) {
+                self.error(PlanRule::Missing(format!("state {k} in {}", s.slot)));
+            }
+            for slot in [Some(s.slot), s.set].into_iter().flatten() {
+                self.argument(slot, s.ty.dtype, &s.ty.elements());
+            }
+            if !s.read && s.set.is_none() {
+                self.error(PlanRule::Missing(format!(
+                    "use of state {k}: it is neither read nor set"
+                )));
+            }
+            if let Some(set) = s.set {
+                if !holds[set.0 as usize] {
+                    self.error(PlanRule::Unwritten(set));
+                }
+                if self.root(set) != s.slot {
+                    self.error(PlanRule::NotInPlace(set, s.slot));
+                }
+            }
+        }
+        let named = |k: u32, id: SlotId| plan.states[k as usize].slot == id;
+        for (i, slot) in plan.slots.iter().enumerate() {
+            let id = SlotId(i as u32);
+            if let Storage::State(k) = slot.storage
+                && !named(k, id)
+            {
+                self.error(PlanRule::Missing(format!(
+                    "state {k} in {id}, but in {}",
+                    plan.states[k as usize].slot
+                )));
+            }
         }
     }
 
@@ -654,9 +722,12 @@ impl Checker<'_> {
             );
         }
         let end = plan.init.len() + plan.steps.len();
-        plan.outputs
+        let kept = plan
+            .outputs
             .iter()
-            .for_each(|o| last_read[o.slot.0 as usize] = Some(end));
+            .map(|o| o.slot)
+            .chain(plan.states.iter().filter_map(|s| s.set));
+        kept.for_each(|slot| last_read[slot.0 as usize] = Some(end));
         self.results_behind(&last_read);
         let bounds = Ranges(&plan.symbols);
         // First writes to the bytes of each root, in order.
@@ -693,7 +764,12 @@ impl Checker<'_> {
             let (Some(born), Some(read), Some(writes)) = (born, last_read[i], writes.get(&root)) else {
                 continue;
             };
-            let next = writes.partition_point(|w| w.0 <= born);
+            // What a state holds when a call begins is older than any step.
+            let older = matches!(slot.storage, Storage::State(_)) && first_write[i].is_none();
+            let next = match older {
+                true => 0,
+                false => writes.partition_point(|w| w.0 <= born),
+            };
             if let Some(&(overwritten, b)) = writes.get(next)
                 && read > overwritten
             {

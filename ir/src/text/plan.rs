@@ -15,18 +15,22 @@ use crate::graph::{Along, Condition, Guard, HostFunction, NodeId, Shape, Symbol,
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::Grid;
 use crate::plan::{
-    Carried, Epilogue, Gemm, GemmOperand, HostCall, KernelId, Launch, Leg, Lines, Plan, PlanInput, PlanOutput, Repeat,
-    Slot, SlotId, Step, Storage, Strides, Walk, Work,
+    Carried, DeviceId, DeviceKind, Epilogue, Gemm, GemmOperand, HostCall, KernelId, Launch, Leg, Lines, Plan,
+    PlanInput, PlanOutput, PlanState, QueueId, Repeat, Slot, SlotId, Step, Storage, Strides, Turn, Walk, Work,
 };
 use crate::tensor::HostTensor;
 
 /// The most slots and steps of a plan: the verifier compares them with each other.
 const MAX_TABLE: usize = 1 << 16;
 
+/// The most queues of a plan: for each step the verifier keeps a number for each of them.
+const MAX_QUEUES: usize = 64;
+
 /// Words that begin a line of a plan.
 const WORDS: &[&str] = &[
-    "input", "output", "guard", "constant", "donate", "init", "steps", "kernel", "launch", "group", "gemm", "copy",
-    "loop", "call", "carried", "slice", "stack", "capture", "body", "graph", "plan",
+    "device", "queue", "input", "output", "state", "guard", "constant", "donate", "init", "steps", "kernel", "in",
+    "after", "launch", "group", "gemm", "copy", "loop", "call", "carried", "slice", "stack", "capture", "body",
+    "graph", "plan",
 ];
 
 /// How an axis of an operand of `gemm` is written.
@@ -190,13 +194,43 @@ impl PlanParser<'_, '_, '_, '_> {
         };
         if !matches!(
             word,
-            "input" | "output" | "guard" | "constant" | "donate" | "init" | "steps" | "kernel"
+            "device"
+                | "queue"
+                | "input"
+                | "output"
+                | "state"
+                | "guard"
+                | "constant"
+                | "donate"
+                | "init"
+                | "steps"
+                | "kernel"
         ) {
-            let expected = "input, output, guard, constant, a slot, donate, init, steps or kernel";
+            let expected =
+                "device, queue, input, output, state, guard, constant, a slot, donate, init, steps or kernel";
             return Err(self.c.unexpected("plan", expected));
         }
         self.c.bump();
         match word {
+            "device" => {
+                self.numbered("device", self.plan.devices.len())?;
+                self.room(token, self.plan.devices.len())?;
+                let kinds = [DeviceKind::Host, DeviceKind::Gpu];
+                let Some(kind) = kinds.into_iter().find(|k| self.c.eat_word(k.name())) else {
+                    return Err(self.c.unexpected("device", "host or gpu"));
+                };
+                self.plan.devices.push(kind);
+            }
+            "queue" => {
+                self.numbered("queue", self.plan.queues.len())?;
+                if self.plan.queues.len() >= MAX_QUEUES {
+                    let message = format!("too many queues; expected at most {MAX_QUEUES}");
+                    return Err(self.c.error(token.span(), message));
+                }
+                self.word("on", "queue")?;
+                let device = DeviceId(self.index("queue")?);
+                self.plan.queues.push(device);
+            }
             "input" => {
                 let (name, ty) = self.named_type("input")?;
                 self.c.expect(TokenKind::Equals, "input")?;
@@ -211,6 +245,23 @@ impl PlanParser<'_, '_, '_, '_> {
                 self.c.expect(TokenKind::Equals, "output")?;
                 let slot = self.slot("output", TokenKind::Slot.describe())?;
                 self.plan.outputs.push(PlanOutput { name, ty, slot });
+            }
+            "state" => {
+                let (name, ty) = self.named_type("state")?;
+                self.c.expect(TokenKind::Equals, "state")?;
+                let slot = self.slot("state", TokenKind::Slot.describe())?;
+                let read = self.c.eat_word("read");
+                let set = match self.c.eat_word("set") {
+                    true => Some(self.slot("state", TokenKind::Slot.describe())?),
+                    false => None,
+                };
+                self.plan.states.push(PlanState {
+                    name,
+                    ty,
+                    slot,
+                    read,
+                    set,
+                });
             }
             "guard" => self.guard()?,
             "constant" => {
@@ -235,17 +286,19 @@ impl PlanParser<'_, '_, '_, '_> {
                 self.plan.kernels.push(kernel);
                 self.spans.kernels.push(spans);
             }
-            section => {
+            "init" => {
                 let (steps, spans) = self.block(word, Self::step)?;
-                let (all, places) = match section {
-                    "init" => (&mut self.plan.init, &mut self.spans.init),
-                    _ => (&mut self.plan.steps, &mut self.spans.steps),
-                };
-                if !all.is_empty() {
-                    let span = self.c.span_since(start);
-                    return Err(self.c.error(span, format!("second `{word}`; expected one")));
+                self.only(start, word, self.plan.init.is_empty())?;
+                (self.plan.init, self.spans.init) = (steps, spans);
+            }
+            _ => {
+                let (steps, spans) = self.block(word, Self::step_in_turn)?;
+                self.only(start, word, self.plan.steps.is_empty())?;
+                let (turns, steps): (Vec<Turn>, Vec<Step>) = steps.into_iter().unzip();
+                (self.plan.steps, self.spans.steps) = (steps, spans);
+                if turns.iter().any(|t| *t != Turn::default()) {
+                    self.plan.turns = turns;
                 }
-                (*all, *places) = (steps, spans);
             }
         }
         Ok(())
@@ -263,7 +316,7 @@ impl PlanParser<'_, '_, '_, '_> {
         let len = dim(self.c, &mut self.names)?;
         self.c.expect(TokenKind::RightBracket, "slot")?;
         let word = self.c.token();
-        let expected = "input, output, constant, persistent, arena or alias";
+        let expected = "input, output, constant, state, persistent, arena or alias";
         if word.kind != TokenKind::Word {
             return Err(self.c.unexpected("slot", expected));
         }
@@ -272,6 +325,7 @@ impl PlanParser<'_, '_, '_, '_> {
             "input" => Storage::Input(self.index("slot")?),
             "output" => Storage::Output(self.index("slot")?),
             "constant" => Storage::Constant(self.index("slot")?),
+            "state" => Storage::State(self.index("slot")?),
             "persistent" => Storage::Persistent,
             "arena" => Storage::Arena,
             "alias" => Storage::Alias(self.slot("slot", TokenKind::Slot.describe())?),
@@ -280,12 +334,17 @@ impl PlanParser<'_, '_, '_, '_> {
                 return Err(self.c.error(word.span(), message));
             }
         };
+        let device = match self.c.eat_word("on") {
+            true => DeviceId(self.index("slot")?),
+            false => DeviceId::HOST,
+        };
         let name = self.c.string("slot")?;
         self.plan.slots.push(Slot {
             name,
             dtype,
             len,
             storage,
+            device,
         });
         self.spans.slots.push(self.c.span_since(start));
         Ok(())
@@ -366,6 +425,33 @@ impl PlanParser<'_, '_, '_, '_> {
                 }
             }
         }
+    }
+
+    /// A section that may not come twice.
+    fn only(&mut self, start: Mark, word: &str, first: bool) -> Parsed<()> {
+        match first {
+            true => Ok(()),
+            false => {
+                let span = self.c.span_since(start);
+                Err(self.c.error(span, format!("second `{word}`; expected one")))
+            }
+        }
+    }
+
+    /// `in 1 after [0, 3]` before a step, either of them or both or none.
+    fn step_in_turn(&mut self) -> Parsed<(Turn, Step)> {
+        let mut turn = Turn::default();
+        if self.c.eat_word("in") {
+            turn.queue = QueueId(self.index("step")?);
+        }
+        if self.c.eat_word("after") {
+            self.c.expect(TokenKind::LeftBracket, "step")?;
+            let waits = self.c.list(TokenKind::RightBracket, "step", |c| {
+                c.integer("step", 0, i64::from(u32::MAX)).map(|n| n as u32)
+            })?;
+            turn.waits = waits.into();
+        }
+        Ok((turn, self.step()?))
     }
 
     fn step(&mut self) -> Parsed<Step> {

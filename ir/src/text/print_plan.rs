@@ -15,6 +15,18 @@
 //! }
 //! ```
 //!
+//! A plan for more than the host alone names its devices and queues first, a slot that is not on the host says `on 1`, and a step that
+//! is not the host's its queue and what it waits for:
+//!
+//! ```text
+//!   device 1 gpu
+//!   queue 1 on 1
+//!   $2: f32[n] arena on 1 "z"
+//!   steps {
+//!     in 1 after [0, 3] copy $0 to $2
+//!   }
+//! ```
+//!
 //! Invariants: slots, kernels and constants print with their numbers, sizes with the symbols' names; names that are no
 //! words print in quotes. The text determines the plan, but for the data of large constants, which it only names.
 
@@ -22,13 +34,29 @@ use std::fmt::{self, Write as _};
 
 use crate::graph::{Condition, HostFunction};
 use crate::index::{IndexExpr, SymId};
-use crate::plan::{GemmOperand, Launch, Leg, Plan, Repeat, SlotId, Step, Storage, Strides, Work};
+use crate::plan::{
+    DeviceId, GemmOperand, Launch, Leg, Plan, QueueId, Repeat, SlotId, Step, Storage, Strides, Turn, Work,
+};
 use crate::text::lexer::{quote, sigil_name, word_name};
 use crate::text::{PrintOptions, Printed};
 
 impl fmt::Display for SlotId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "${}", self.0)
+    }
+}
+
+impl fmt::Display for Turn {
+    /// The queue of a step and what it waits for, before the step; nothing for one that is simply the host's next.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.queue != QueueId::HOST {
+            write!(f, "in {} ", self.queue.0)?;
+        }
+        if !self.waits.is_empty() {
+            let waits: Vec<String> = self.waits.iter().map(u32::to_string).collect();
+            write!(f, "after [{}] ", waits.join(", "))?;
+        }
+        Ok(())
     }
 }
 
@@ -52,6 +80,7 @@ impl Plan {
             Storage::Input(k) => format!("input {k}"),
             Storage::Output(k) => format!("output {k}"),
             Storage::Constant(k) => format!("constant {k}"),
+            Storage::State(k) => format!("state {k}"),
             Storage::Persistent => "persistent".into(),
             Storage::Arena => "arena".into(),
             Storage::Alias(of) => format!("alias {of}"),
@@ -92,11 +121,11 @@ impl Plan {
         format!("[{}]", w.legs.iter().map(leg).collect::<Vec<_>>().join(", "))
     }
 
-    fn write_step(&self, f: &mut String, step: &Step) -> fmt::Result {
+    fn write_step(&self, f: &mut String, step: &Step, turn: &str) -> fmt::Result {
         match step {
-            Step::Launch(l) => writeln!(f, "    launch {}", self.launch(l)),
+            Step::Launch(l) => writeln!(f, "    {turn}launch {}", self.launch(l)),
             Step::Group(all) => {
-                f.push_str("    group {\n");
+                writeln!(f, "    {turn}group {{")?;
                 for l in all {
                     writeln!(f, "      launch {}", self.launch(l))?;
                 }
@@ -107,7 +136,7 @@ impl Plan {
                 let [m, n, k] = [&g.m, &g.n, &g.k].map(|e| self.dim(e));
                 let batch = self.dims(&g.batch);
                 let label = quote(&g.label);
-                writeln!(f, "    gemm {} batch {batch} {m} x {n} x {k} {label}", g.dtype)?;
+                writeln!(f, "    {turn}gemm {} batch {batch} {m} x {n} x {k} {label}", g.dtype)?;
                 writeln!(f, "      lhs {}", self.operand(&g.lhs))?;
                 writeln!(f, "      rhs {}", self.operand(&g.rhs))?;
                 writeln!(f, "      dst {}", self.operand(&g.dst))?;
@@ -118,13 +147,13 @@ impl Plan {
                 }
                 Ok(())
             }
-            Step::Copy { src, dst } => writeln!(f, "    copy {src} to {dst}"),
+            Step::Copy { src, dst } => writeln!(f, "    {turn}copy {src} to {dst}"),
             Step::Call(c) => {
                 let slots = |all: &[SlotId]| all.iter().map(SlotId::to_string).collect::<Vec<_>>().join(", ");
                 let shapes: Vec<String> = c.shapes.iter().map(|s| self.dims(s)).collect();
                 writeln!(
                     f,
-                    "    call {} shapes [{}] ({}) to ({}) workspace {} {}",
+                    "    {turn}call {} shapes [{}] ({}) to ({}) workspace {} {}",
                     self.function(&c.function),
                     shapes.join(", "),
                     slots(&c.operands),
@@ -163,9 +192,9 @@ impl Plan {
     }
 
     /// A loop and its body.
-    fn write_loop(&self, out: &mut Printed, l: &Repeat, options: &PrintOptions) -> fmt::Result {
+    fn write_loop(&self, out: &mut Printed, l: &Repeat, turn: &str, options: &PrintOptions) -> fmt::Result {
         let f = &mut out.text;
-        f.push_str("    loop");
+        write!(f, "    {turn}loop")?;
         if let Some(trip) = &l.trip {
             write!(f, " trip {}", self.dim(trip))?;
         }
@@ -236,6 +265,12 @@ impl Plan {
         }
         out.text.push_str(" {\n");
         let f = &mut out.text;
+        for (i, kind) in self.devices.iter().enumerate().skip(1) {
+            writeln!(f, "  device {i} {}", kind.name())?;
+        }
+        for (i, device) in self.queues.iter().enumerate().skip(1) {
+            writeln!(f, "  queue {i} on {}", device.0)?;
+        }
         for i in &self.inputs {
             let slot = i.slot.map_or("unused".into(), |s| s.to_string());
             let (name, dims) = (word_name(&i.name), self.dims(&i.ty.shape));
@@ -244,6 +279,17 @@ impl Plan {
         for o in &self.outputs {
             let (name, dims) = (word_name(&o.name), self.dims(&o.ty.shape));
             writeln!(f, "  output {name}: {}{dims} = {}", o.ty.dtype, o.slot)?;
+        }
+        for s in &self.states {
+            let (name, dims, slot) = (word_name(&s.name), self.dims(&s.ty.shape), s.slot);
+            write!(f, "  state {name}: {}{dims} = {slot}", s.ty.dtype)?;
+            if s.read {
+                f.push_str(" read");
+            }
+            if let Some(set) = s.set {
+                write!(f, " set {set}")?;
+            }
+            f.push('\n');
         }
         for g in &self.guards {
             match &g.condition {
@@ -265,7 +311,11 @@ impl Plan {
         for (i, s) in self.slots.iter().enumerate() {
             let id = SlotId(i as u32);
             let (storage, name) = (self.storage(&s.storage), quote(&s.name));
-            writeln!(f, "  {id}: {}[{}] {storage} {name}", s.dtype, self.dim(&s.len))?;
+            let device = match s.device {
+                DeviceId::HOST => String::new(),
+                device => format!(" on {}", device.0),
+            };
+            writeln!(f, "  {id}: {}[{}] {storage}{device} {name}", s.dtype, self.dim(&s.len))?;
         }
         for (input, output) in &self.donations {
             writeln!(f, "  donate input {input} to output {output}")?;
@@ -273,10 +323,14 @@ impl Plan {
         for (name, steps) in [("init", &self.init), ("steps", &self.steps)] {
             if !steps.is_empty() {
                 writeln!(out.text, "  {name} {{")?;
-                for s in steps {
+                for (number, s) in steps.iter().enumerate() {
+                    let turn = match name {
+                        "steps" => self.turns.get(number).map_or(String::new(), Turn::to_string),
+                        _ => String::new(),
+                    };
                     match s {
-                        Step::Loop(l) => self.write_loop(out, l, options)?,
-                        s => self.write_step(&mut out.text, s)?,
+                        Step::Loop(l) => self.write_loop(out, l, &turn, options)?,
+                        s => self.write_step(&mut out.text, s, &turn)?,
                     }
                 }
                 out.text.push_str("  }\n");

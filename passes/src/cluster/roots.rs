@@ -377,7 +377,7 @@ impl Clusterer<'_> {
             return false;
         }
         let from = |k: usize| self.graph.ty(node.operands[k]).dtype;
-        let emitter = self.target.emitter();
+        let emitter = self.placement.target(id).emitter();
         let support = match node.kind {
             NodeKind::Convert(to) => emitter.convert(from(0), to, Width::Lanes),
             NodeKind::Map(op) => emitter.map(op, from(node.operands.len() - 1), Width::Lanes),

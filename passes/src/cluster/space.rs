@@ -264,7 +264,8 @@ impl Clusterer<'_> {
             return Some(FusionReason::FewRows { rows, row });
         }
         // What stays close must hold the row in f32.
-        (row.saturating_mul(4) > self.target.resident_bytes()).then_some(FusionReason::LongRows { row })
+        (row.saturating_mul(4) > self.placement.target(roots[0]).resident_bytes())
+            .then_some(FusionReason::LongRows { row })
     }
 
     /// Why columns do not stay in the second-level cache, if a tile of the narrowest kind does not.
@@ -279,7 +280,8 @@ impl Clusterer<'_> {
             rows.interval(self.graph).hi
         });
         let rows = rows.max().unwrap_or(1);
-        let most = self.target.resident_bytes() / (columns::NARROWEST_TILE * columns::COLUMN_VALUE_BYTES);
+        let most =
+            self.placement.target(roots[0]).resident_bytes() / (columns::NARROWEST_TILE * columns::COLUMN_VALUE_BYTES);
         (rows > most).then_some(FusionReason::TallColumns { rows, most })
     }
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use tlc_ir::graph::{Along, HostFunction, Loop, Shape, TensorType};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::plan::{Carried, HostCall, Repeat, SlotId, Step, Storage, Walk};
+use tlc_ir::plan::{Carried, DeviceId, HostCall, Repeat, SlotId, Step, Storage, Walk};
 use tlc_ir::{DType, NodeId, NodeKind};
 
-use super::{PlannedBody, Planner, plan};
+use super::{Edge, PlannedBody, Planner, plan_between};
 use crate::cluster::{Cluster, cluster_body};
 
 impl Planner<'_> {
@@ -21,8 +21,8 @@ impl Planner<'_> {
         }
     }
 
-    /// The slot of each result; one that nothing uses has one all the same.
-    fn results(&mut self, c: &Cluster, id: NodeId) -> Vec<SlotId> {
+    /// The slot of each result; one that nothing uses has one all the same, on the device that is given for it.
+    fn results(&mut self, c: &Cluster, id: NodeId, device: impl Fn(usize) -> DeviceId) -> Vec<SlotId> {
         let types = self.graph.node(id).results.to_vec();
         let name = self.graph.value_name(id);
         let mut slots = vec![None; types.len()];
@@ -32,29 +32,62 @@ impl Planner<'_> {
             }
         }
         let fill = |(k, (slot, ty)): (usize, (Option<SlotId>, TensorType))| {
-            slot.unwrap_or_else(|| self.temporary(format!("{name}.{k}"), ty.dtype, ty.elements()))
+            slot.unwrap_or_else(|| self.temporary(format!("{name}.{k}"), ty.dtype, ty.elements(), device(k)))
         };
         slots.into_iter().zip(types).enumerate().map(fill).collect()
     }
 
-    fn temporary(&mut self, name: String, dtype: DType, len: IndexExpr) -> SlotId {
-        self.push_slot(None, name, dtype, len, Storage::Arena)
+    fn temporary(&mut self, name: String, dtype: DType, len: IndexExpr, device: DeviceId) -> SlotId {
+        self.push_slot(None, name, (dtype, len), Storage::Arena, device)
     }
 
     fn repeat(&mut self, c: &Cluster, id: NodeId, l: &Loop) {
         let graph = Arc::clone(&l.body.0);
         let name = self.graph.value_name(id);
-        let mut clusters = cluster_body(&graph, self.target);
-        let planned = plan(&graph, &mut clusters, self.target);
-        let operands: Vec<SlotId> = self.graph.node(id).operands.iter().map(|&o| self.slot(o)).collect();
-        let results = self.results(c, id);
+        let placement = self.placement;
+        let result = |k: usize| placement.loop_result(id, k);
+        let homes: Vec<DeviceId> = (0..l.results())
+            .map(|k| {
+                let is = |r: &&NodeId| matches!(self.graph.node(**r).kind, NodeKind::Project(of) if of as usize == k);
+                c.roots[1..].iter().find(is).map_or(result(k), |&r| self.home(r))
+            })
+            .collect();
+        // The host reads the numbers that the loop starts with; what goes around stays where it is left; the rest is where the
+        // placement has it.
+        let on: Vec<DeviceId> = (0..self.graph.node(id).operands.len())
+            .map(|k| match k.checked_sub(l.leading()) {
+                None => DeviceId::HOST,
+                Some(k) if k < l.carried => homes[k],
+                Some(k) => placement.loop_operand(id, k),
+            })
+            .collect();
+        let outputs = (0..l.first_carried_output()).map(|_| DeviceId::HOST);
+        let edge = Edge {
+            inputs: [DeviceId::HOST]
+                .into_iter()
+                .chain(on[l.leading()..].iter().copied())
+                .collect(),
+            outputs: outputs.chain(homes).collect(),
+            states: &[],
+            inside: true,
+        };
+        let inside = placement.inside(&graph);
+        let mut clusters = cluster_body(&graph, &inside);
+        let planned = plan_between(&graph, &mut clusters, &inside, &edge);
+        let operands = self.graph.node(id).operands.clone();
+        let operands: Vec<SlotId> = operands
+            .iter()
+            .zip(on)
+            .map(|(&o, device)| self.read(o, device))
+            .collect();
+        let results = self.results(c, id, result);
         let (lead, carried) = operands.split_at(l.leading());
         let (carried, slices) = carried.split_at(l.carried);
         let (slices, captures) = slices.split_at(l.slices.len());
         let carried = carried.iter().zip(&results).enumerate().map(|(k, (&first, &last))| {
             let slot = &self.plan.slots[last.0 as usize];
-            let (dtype, len) = (slot.dtype, slot.len.clone());
-            let spare = self.temporary(format!("{name}.carried{k}"), dtype, len);
+            let (dtype, len, device) = (slot.dtype, slot.len.clone(), slot.device);
+            let spare = self.temporary(format!("{name}.carried{k}"), dtype, len, device);
             Carried { first, last, spare }
         });
         let carried: Vec<Carried> = carried.collect();
@@ -64,10 +97,10 @@ impl Planner<'_> {
         let outputs = &graph.outputs()[l.first_carried_output() + l.carried..];
         let types: Vec<TensorType> = outputs.iter().map(|o| l.outer_type(graph.ty(o.node))).collect();
         let stacks = self.walks(id, "stack", &results[l.carried..], &l.stacks, &types);
-        let number = self.temporary(format!("{name}.number"), DType::I64, IndexExpr::ONE);
+        let number = self.temporary(format!("{name}.number"), DType::I64, IndexExpr::ONE, DeviceId::HOST);
         let follows = l
             .conditional
-            .then(|| self.temporary(format!("{name}.follows"), DType::Bool, IndexExpr::ONE));
+            .then(|| self.temporary(format!("{name}.follows"), DType::Bool, IndexExpr::ONE, DeviceId::HOST));
         let step = Repeat {
             body: planned.plan.clone(),
             symbols: l.symbols.clone(),
@@ -99,7 +132,10 @@ impl Planner<'_> {
             let together = ty.shape[..along.axis as usize].iter().all(|d| d.is(1));
             let element = match together {
                 true => None,
-                false => Some(self.temporary(format!("{name}.{what}{k}"), ty.dtype, ty.elements())),
+                false => {
+                    let device = self.plan.slots[slot.0 as usize].device;
+                    Some(self.temporary(format!("{name}.{what}{k}"), ty.dtype, ty.elements(), device))
+                }
             };
             Walk { slot, along, element }
         };
@@ -109,11 +145,16 @@ impl Planner<'_> {
     fn call(&mut self, c: &Cluster, id: NodeId, function: HostFunction) {
         let nodes = self.graph.node(id).operands.clone();
         let name = self.graph.value_name(id);
-        let operands = nodes.iter().map(|&o| self.slot(o)).collect();
+        let operands = nodes.iter().map(|&o| self.read(o, DeviceId::HOST)).collect();
         let shapes: Vec<Shape> = nodes.iter().map(|&o| self.graph.ty(o).shape.clone()).collect();
-        let results = self.results(c, id);
+        let results = self.results(c, id, |_| DeviceId::HOST);
         let extents: Vec<&[IndexExpr]> = shapes.iter().map(|s| &s[..]).collect();
-        let workspace = self.temporary(format!("{name}.workspace"), DType::U64, function.workspace(&extents));
+        let workspace = self.temporary(
+            format!("{name}.workspace"),
+            DType::U64,
+            function.workspace(&extents),
+            DeviceId::HOST,
+        );
         let label = format!("{} {name}", function.name());
         let step = HostCall {
             function,

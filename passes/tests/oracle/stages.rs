@@ -3,10 +3,12 @@
 use tlc_ir::graph::Condition;
 use tlc_ir::kernel::Grid;
 use tlc_ir::kernel::verify::verify;
-use tlc_ir::plan::interp::interpret_bound;
-use tlc_ir::plan::{KernelId, Layout, Plan, Step, Work};
-use tlc_ir::target::{Cpu, Gpu, Target};
+use tlc_ir::plan::interp::{interpret_bound, interpret_shuffled};
+use tlc_ir::plan::verify::PlanRule;
+use tlc_ir::plan::{DeviceId, KernelId, Layout, Plan, Step, Turn, Work};
+use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::{Graph, HostTensor, IndexExpr, Kernel, SymId};
+use tlc_passes::devices::{Devices, Link, Place};
 use tlc_passes::lower::lower;
 use tlc_passes::pipeline::Pipeline;
 use tlc_passes::{Compiled, Options, compile};
@@ -24,7 +26,43 @@ fn with_epilogues_apart(plan: &Plan) -> Plan {
         let launch = epilogue.map(|e| Step::Launch(e.launch));
         std::iter::once(step).chain(launch).collect()
     };
-    plan.steps = std::mem::take(&mut plan.steps).into_iter().flat_map(apart).collect();
+    let apart: Vec<Vec<Step>> = std::mem::take(&mut plan.steps).into_iter().map(apart).collect();
+    // The last step that each one has become, and turns for all of them.
+    let mut count = 0;
+    let ends: Vec<u32> = apart
+        .iter()
+        .map(|steps| {
+            count += steps.len() as u32;
+            count - 1
+        })
+        .collect();
+    let turns = std::mem::take(&mut plan.turns).into_iter().zip(&apart);
+    plan.turns = turns
+        .flat_map(|(mut turn, steps)| {
+            turn.waits.iter_mut().for_each(|w| *w = ends[*w as usize]);
+            let queue = turn.queue;
+            let behind = Turn {
+                queue,
+                ..Turn::default()
+            };
+            std::iter::once(turn).chain(steps[1..].iter().map(move |_| behind.clone()))
+        })
+        .collect();
+    plan.steps = apart.into_iter().flatten().collect();
+    plan
+}
+
+/// The plan with everything on the host, which runs kernels that have no grid.
+fn on_host(mut plan: Plan) -> Plan {
+    plan.devices.truncate(1);
+    plan.queues.truncate(1);
+    plan.turns.clear();
+    plan.slots.iter_mut().for_each(|s| s.device = DeviceId::HOST);
+    for step in &mut plan.steps {
+        if let Step::Loop(l) = step {
+            l.body = on_host(std::mem::take(&mut l.body));
+        }
+    }
     plan
 }
 
@@ -69,7 +107,7 @@ pub fn naive_plan(compiled: &Compiled) -> Plan {
         .map(|n| n.kernel)
         .collect();
     let all: Vec<IndexExpr> = (0..graph.symbols().len() as u32).map(|s| SymId(s).into()).collect();
-    with_kernels(&compiled.planned.plan, naive, Some(all))
+    with_kernels(&on_host(compiled.planned.plan.clone()), naive, Some(all))
 }
 
 /// The plan at each stage: naive nests, scheduled kernels, legalized kernels.
@@ -111,23 +149,46 @@ pub fn difference(found: &HostTensor, expected: &HostTensor, tolerance: Option<f
     None
 }
 
-/// A modest CPU whose emitter has vectors of so many bits.
-pub fn cpu(vector_bits: u32) -> Target {
+fn host(vector_bits: u32) -> Cpu {
     let mut emitter = tlc_codegen::clif::emitter(true);
     emitter.vector_bits = vector_bits;
-    Cpu::modest(emitter.into()).into()
+    Cpu::modest(emitter.into())
 }
 
-/// A GPU.
-pub fn gpu() -> Target {
-    Gpu::any(tlc_codegen::cuda::emitter().into()).into()
+fn one_gpu() -> Gpu {
+    Gpu::any(tlc_codegen::cuda::emitter().into())
 }
 
-/// What is wrong with the compilation of a case for a target, if anything.
-pub fn check(case: &Case, pipeline: &Pipeline, target: Target) -> Result<Compiled, String> {
+/// For a modest CPU whose emitter has vectors of so many bits.
+pub fn cpu(vector_bits: u32) -> Options {
+    Options::new(host(vector_bits))
+}
+
+/// For a GPU beside a host.
+pub fn gpu() -> Options {
+    Options::new(Devices::new(host(128), [one_gpu()]))
+}
+
+/// For a host and two GPUs, each value on any of them; odd seeds have a link from the first GPU to the second.
+pub fn scattered(seed: u64) -> Options {
+    let mut devices = Devices::new(host(128), [one_gpu(), one_gpu()]);
+    if seed % 2 == 1 {
+        devices = devices.with_link(Link {
+            from: DeviceId(1),
+            to: DeviceId(2),
+        });
+    }
+    Options {
+        place: Place::Scattered { seed },
+        ..Options::new(devices)
+    }
+}
+
+/// What is wrong with the compilation of a case, if anything.
+pub fn check(case: &Case, pipeline: &Pipeline, options: Options) -> Result<Compiled, String> {
     let options = Options {
         pipeline: pipeline.clone(),
-        ..Options::new(target)
+        ..options
     };
     let compiled = compile(&case.graph, &options).map_err(|e| e.to_string())?;
     let expected = super::evaluate(&case.graph, &case.inputs, &case.symbols);
@@ -142,6 +203,7 @@ fn check_compiled(compiled: &Compiled, case: &Case, expected: &[HostTensor]) -> 
     {
         return Err(format!("layout: {e}"));
     }
+    waits_are_needed(&compiled.planned.plan)?;
     for (stage, plan) in stages(compiled) {
         if let Some(e) = tlc_ir::plan::verify::verify(&plan).errors.first() {
             return Err(format!("{stage} plan: {e}{}", shown(&plan)));
@@ -151,6 +213,11 @@ fn check_compiled(compiled: &Compiled, case: &Case, expected: &[HostTensor]) -> 
                 return Err(format!("{stage} kernel {k}: {e}{}", shown(&plan)));
             }
         }
+        // What has moved to the host has places there.
+        let layout = match plan.devices == compiled.planned.plan.devices {
+            true => layout.clone(),
+            false => tlc_passes::memory::pack(&plan, &case.symbols),
+        };
         for layout in [None, layout.as_ref()] {
             let arena = if layout.is_some() { ", one arena" } else { "" };
             let found = interpret_bound(&plan, layout, &case.inputs, &case.symbols)
@@ -160,6 +227,38 @@ fn check_compiled(compiled: &Compiled, case: &Case, expected: &[HostTensor]) -> 
                     return Err(format!("{stage}{arena}: output {k}: {d}{}", shown(&plan)));
                 }
             }
+            // Whatever order the queues take, the bits are the same.
+            for seed in 0..if plan.turns.is_empty() { 0 } else { 3 } {
+                let other = interpret_shuffled(&plan, layout, &case.inputs, &case.symbols, seed)
+                    .map_err(|e| format!("{stage}{arena}, order {seed}: {e}{}", shown(&plan)))?;
+                if other.iter().zip(&found).any(|(a, b)| a.bytes() != b.bytes()) {
+                    return Err(format!(
+                        "{stage}{arena}: order {seed} gives other results{}",
+                        shown(&plan)
+                    ));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Without any one of its waits a plan has two steps that may touch the same bytes at once, and the verifier says so.
+fn waits_are_needed(plan: &Plan) -> Result<(), String> {
+    for (step, turn) in plan.turns.iter().enumerate() {
+        for k in 0..turn.waits.len() {
+            let mut broken = plan.clone();
+            broken.turns[step].waits.remove(k);
+            let errors = tlc_ir::plan::verify::verify(&broken).errors;
+            if !errors.iter().any(|e| matches!(e.rule, PlanRule::Unordered(..))) {
+                let wait = turn.waits[k];
+                return Err(format!("step {step} need not wait for step {wait}{}", shown(plan)));
+            }
+        }
+    }
+    for step in &plan.steps {
+        if let Step::Loop(l) = step {
+            waits_are_needed(&l.body)?;
         }
     }
     Ok(())

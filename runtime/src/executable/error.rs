@@ -27,6 +27,36 @@ pub enum RunError {
         /// Given.
         found: usize,
     },
+    /// A plan for devices that this runtime cannot run.
+    #[error("the plan is for {found} devices beside the host; only the host can run one")]
+    Devices {
+        /// How many.
+        found: usize,
+    },
+    /// Another number of states than the plan has.
+    #[error("the plan has {expected} states, found {found}")]
+    StateCount {
+        /// The plan's.
+        expected: usize,
+        /// Given.
+        found: usize,
+    },
+    /// A state of another dtype or shape, or whose bytes are not those, or not aligned to the elements.
+    #[error("state `{name}`: expected aligned {expected}{shape:?}, found {dtype}{found:?} in {bytes} bytes")]
+    State {
+        /// The state.
+        name: String,
+        /// Declared dtype.
+        expected: DType,
+        /// Declared extents under the binding.
+        shape: Vec<usize>,
+        /// Given dtype.
+        dtype: DType,
+        /// Given extents.
+        found: Vec<usize>,
+        /// Given bytes.
+        bytes: usize,
+    },
     /// An input of another dtype.
     #[error("input `{name}`: expected {expected}, found {found}")]
     InputDtype {

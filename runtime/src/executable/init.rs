@@ -62,7 +62,7 @@ impl Executable {
                     state.frame.slots[i] = buffer.as_mut_ptr();
                     buffers[i] = Some(buffer);
                 }
-                Storage::Input(_) | Storage::Output(_) | Storage::Arena | Storage::Alias(_) => {}
+                Storage::Input(_) | Storage::Output(_) | Storage::State(_) | Storage::Arena | Storage::Alias(_) => {}
             }
         }
         let (arena, scratch) = (state.arena.as_mut_ptr(), state.scratch.as_mut_ptr());

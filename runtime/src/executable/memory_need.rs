@@ -54,7 +54,7 @@ impl Executable {
         Ok(MemoryNeed {
             constants: self.plan.constants.iter().map(|c| c.bytes().len() as u64).sum(),
             kept: kept.sum(),
-            arena: binding.layout.arena_bytes,
+            arena: binding.layout.host().bytes,
             scratch: areas * self.scratch_of(&binding) as u64,
             inputs: inputs.iter().map(|i| i.data.len() as u64).sum(),
             outputs: self.plan.outputs.iter().map(output).sum(),

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Instant;
 
 use tlc_ir::graph::{Along, HostFunction};
-use tlc_ir::plan::{BodyLayout, HostCall, Plan, Repeat, SlotId, Step, Walk};
+use tlc_ir::plan::{BodyLayout, DeviceId, HostCall, Plan, Repeat, SlotId, Step, Walk};
 use tlc_ir::{DType, HostTensor, Kernel};
 
 use super::bind::overflow;
@@ -372,7 +372,7 @@ impl BoundLoop {
         Ok(BoundLoop {
             step,
             number,
-            offset: layout.offset,
+            offset: layout.offset(DeviceId::HOST),
             inputs: l.body.inputs.len(),
             trip,
             count: l.count.map(|s| has(slot(s), 8)).transpose()?,

@@ -78,11 +78,11 @@ impl Run<'_> {
                 }
                 Storage::Arena => {
                     let at = self.binding.layout.offsets[i].unwrap_or(0) as usize;
-                    // SAFETY: the layout places every arena slot inside `arena_bytes`, which the arena has.
+                    // SAFETY: the layout places every arena slot inside the arena's bytes, which the arena has.
                     frame.slots[i] = unsafe { arena.add(at) };
                 }
                 Storage::Persistent => frame.slots[i] = kept(i),
-                Storage::Output(_) | Storage::Alias(_) => {}
+                Storage::Output(_) | Storage::State(_) | Storage::Alias(_) => {}
             }
         }
         for (i, &root) in self.binding.root.iter().enumerate() {

@@ -250,7 +250,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
         }
         Device::Cuda => {
             let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
-            planned = session.plan_for(&model, gpu)?;
+            planned = session.plan_for(&model, [gpu])?;
             &planned
         }
     };

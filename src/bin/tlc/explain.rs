@@ -37,9 +37,9 @@ pub fn cost_json(number: usize, cost: &StepCost) -> Value {
 /// An arena for programs.
 pub fn layout_json(layout: &Layout) -> Value {
     json!({
-        "arena_bytes": layout.arena_bytes,
-        "lower_bound_bytes": layout.lower_bound_bytes,
-        "without_sharing_bytes": layout.naive_bytes,
+        "arena_bytes": layout.host().bytes,
+        "lower_bound_bytes": layout.host().lower_bound_bytes,
+        "without_sharing_bytes": layout.host().naive_bytes,
     })
 }
 

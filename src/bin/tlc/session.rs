@@ -8,10 +8,12 @@ use tlc::compile::Machine;
 pub use tlc::machine_model::{cache_directory, limits, measured};
 use tlc::{CompileOptions, DType, Executable};
 use tlc_formats::ReadOptions;
+use tlc_ir::Graph;
 use tlc_ir::graph::verify::verify;
+use tlc_ir::target::Gpu;
 use tlc_ir::text::{Module, ParseError};
-use tlc_ir::{Graph, Target};
 use tlc_passes::Compiled;
+use tlc_passes::devices::Devices;
 use tlc_passes::pipeline::{Options, Pipeline};
 use tlc_runtime::machine::total_memory_bytes;
 
@@ -247,10 +249,13 @@ impl Session {
         Ok(executable)
     }
 
-    /// What is decided about a model for a target that need not be this machine.
-    pub fn plan_for(&self, model: &Model, target: impl Into<Target>) -> Result<Compiled, Failure> {
-        let compiled =
-            tlc::plan_ir(&model.graph, target, &self.compile_options()).map_err(|e| Failure::build(&model.file, &e))?;
+    /// What is decided about a model for this machine with GPUs that it need not have.
+    pub fn plan_for(&self, model: &Model, gpus: impl IntoIterator<Item = Gpu>) -> Result<Compiled, Failure> {
+        let machine =
+            Machine::with_threads(self.global.threads).map_err(|e| Failure::new(Code::Unsupported, e.to_string()))?;
+        let devices = Devices::new(machine.target().clone(), gpus);
+        let compiled = tlc::plan_ir(&model.graph, devices, &self.compile_options())
+            .map_err(|e| Failure::build(&model.file, &e))?;
         self.stages.show_compiled(&self.console, &compiled)?;
         Ok(compiled)
     }

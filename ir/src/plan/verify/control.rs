@@ -38,8 +38,8 @@ impl Checker<'_> {
         for violation in verify(body).errors {
             self.error(PlanRule::Body(body.name.clone(), Box::new(violation)));
         }
-        if !body.init.is_empty() {
-            self.error(PlanRule::Loop("its body has init steps".into()));
+        if !body.init.is_empty() || !body.states.is_empty() {
+            self.error(PlanRule::Loop("its body has init steps or states".into()));
         }
         let first = usize::from(l.follows.is_some());
         let inputs = 1 + l.carried.len() + l.slices.len() + l.captures.len();

@@ -5,19 +5,18 @@ use crate::index::{IndexExpr, IndexNode, VarId};
 use crate::kernel::verify::nonnegative;
 use crate::kernel::visit::Effect;
 use crate::kernel::{Kernel, Memory, Stmt};
-use crate::plan::{SlotId, Step};
+use crate::plan::Step;
 
 impl Checker<'_> {
     /// A donated input has the output's size and is read for the last time before the output begins, or where it begins,
     /// by a kernel that may run in place.
     pub(super) fn donations(&mut self) {
         let plan = self.plan;
-        // First and last step that touches the bytes of each root.
-        let mut touches: Vec<Option<(usize, usize)>> = vec![None; plan.slots.len()];
-        for (at, step) in plan.steps.iter().enumerate() {
-            let mut touch = |s: SlotId, _| touches[self.root(s).0 as usize].get_or_insert((at, at)).1 = at;
-            step.visit_slots(&mut touch, &plan.kernels);
+        // Most plans offer nothing.
+        if plan.donations.is_empty() {
+            return;
         }
+        let touches = plan.lives();
         for &(input, output) in &plan.donations {
             if !self.may_donate(input, output, &touches) {
                 self.error(PlanRule::Donation(input, output));

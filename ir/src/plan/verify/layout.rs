@@ -1,22 +1,26 @@
-//! Where slots lie in the arena: judged for concrete sizes.
+//! Where slots lie in the arenas: judged for concrete sizes, for each device by itself.
 
 use std::collections::BTreeMap;
 
 use super::{PlanPlace, PlanRule, PlanViolation};
-use crate::plan::{Layout, Plan, SlotId, Step, Storage};
+use crate::plan::{DeviceId, Layout, Plan, SlotId, Step, Storage};
 
 /// Checks a placement for concrete symbol values: no two live slots overlap.
 pub fn verify_layout(plan: &Plan, layout: &Layout, symbols: &[i64]) -> Vec<PlanViolation> {
     let mut errors = Vec::new();
     let place = PlanPlace::Tables;
     let mut fail = |rule| errors.push(PlanViolation { place, rule });
-    let spans = spans(plan);
-    let mut placed: Vec<(usize, u64, u64, (usize, usize))> = Vec::new();
+    let lives = plan.lives();
+    let mut placed: Vec<Vec<Placed>> = vec![Vec::new(); plan.devices.len()];
     for (i, slot) in plan.slots.iter().enumerate() {
-        let Some(span) = spans[i].filter(|_| slot.storage == Storage::Arena) else {
+        let Some(alive) = lives[i].filter(|_| slot.storage == Storage::Arena) else {
             continue;
         };
         let id = SlotId(i as u32);
+        let Some(neighbours) = placed.get_mut(slot.device.0 as usize) else {
+            fail(PlanRule::Place(id));
+            continue;
+        };
         let bytes = plan
             .most(&slot.len, symbols)
             .and_then(|n| n.checked_mul(slot.dtype.bytes() as u64));
@@ -25,19 +29,26 @@ pub fn verify_layout(plan: &Plan, layout: &Layout, symbols: &[i64]) -> Vec<PlanV
             fail(PlanRule::Place(id));
             continue;
         };
-        if at % 64 != 0 || at.checked_add(bytes).is_none_or(|end| end > layout.arena_bytes) {
+        if at % 64 != 0
+            || at
+                .checked_add(bytes)
+                .is_none_or(|end| end > layout.arena(slot.device).bytes)
+        {
             fail(PlanRule::Place(id));
         }
-        placed.push((i, at, at.saturating_add(bytes), span));
+        neighbours.push((i, at, at.saturating_add(bytes), alive));
     }
-    overlaps(&placed, &mut fail);
+    placed.iter().for_each(|all| overlaps(all, &mut fail));
     verify_bodies(plan, layout, symbols, &placed, &mut errors);
     errors
 }
 
+/// A slot, from which byte to which of its arena, and from which step of the call to which it is alive.
+pub(super) type Placed = (usize, u64, u64, (usize, usize));
+
 /// Slots that share bytes while both are alive, of slots with the bytes and the steps of each. As long as none do, those that are
 /// alive lie one behind another, so that a slot which overlaps any overlaps a neighbour: all are compared in time n log n.
-pub(super) fn overlaps(placed: &[(usize, u64, u64, (usize, usize))], fail: &mut dyn FnMut(PlanRule)) {
+pub(super) fn overlaps(placed: &[Placed], fail: &mut dyn FnMut(PlanRule)) {
     let filled = || placed.iter().filter(|(_, from, to, _)| from < to);
     let mut by_birth: Vec<_> = filled().collect();
     by_birth.sort_by_key(|(.., lives)| lives.0);
@@ -65,46 +76,37 @@ fn verify_bodies(
     plan: &Plan,
     layout: &Layout,
     symbols: &[i64],
-    placed: &[(usize, u64, u64, (usize, usize))],
+    placed: &[Vec<Placed>],
     errors: &mut Vec<PlanViolation>,
 ) {
     let mut bodies = layout.bodies.iter();
-    for (at, step) in plan.init.iter().chain(&plan.steps).enumerate() {
+    for (at, step) in plan.steps.iter().enumerate() {
         let Step::Loop(l) = step else { continue };
-        let place = PlanPlace::Step(at);
+        let place = PlanPlace::Step(plan.init.len() + at);
         let mut fail = |rule| errors.push(PlanViolation { place, rule });
         let (Some(body), Some(inner)) = (bodies.next(), l.inner_symbols(symbols)) else {
             fail(PlanRule::Loop("its body has no arena".into()));
             continue;
         };
-        let end = body.offset.saturating_add(body.layout.arena_bytes);
-        if body.offset % 64 != 0 || end > layout.arena_bytes {
-            fail(PlanRule::Loop("its body's arena is not inside the arena".into()));
-        }
-        for &(slot, from, to, lives) in placed {
-            // What is empty has a place as well, which may be anywhere.
-            let filled = from < to && body.offset < end;
-            if filled && lives.0 <= at && at <= lives.1 && body.offset < to && from < end {
-                fail(PlanRule::Loop(format!(
-                    "its body's arena overlaps {}",
-                    SlotId(slot as u32)
-                )));
+        for (device, placed) in (0..).map(DeviceId).zip(placed) {
+            let offset = body.offset(device);
+            let end = offset.saturating_add(body.layout.arena(device).bytes);
+            if offset % 64 != 0 || end > layout.arena(device).bytes {
+                fail(PlanRule::Loop("its body's arena is not inside the arena".into()));
+            }
+            for &(slot, from, to, alive) in placed {
+                // What is empty has a place as well, which may be anywhere.
+                let filled = from < to && offset < end;
+                if filled && alive.0 <= at && at <= alive.1 && offset < to && from < end {
+                    fail(PlanRule::Loop(format!(
+                        "its body's arena overlaps {}",
+                        SlotId(slot as u32)
+                    )));
+                }
             }
         }
         for violation in verify_layout(&l.body, &body.layout, &inner) {
             fail(PlanRule::Body(l.body.name.clone(), Box::new(violation)));
         }
     }
-}
-
-/// First and last step that touches the bytes of each root.
-fn spans(plan: &Plan) -> Vec<Option<(usize, usize)>> {
-    let mut out: Vec<Option<(usize, usize)>> = vec![None; plan.slots.len()];
-    for (at, step) in plan.init.iter().chain(&plan.steps).enumerate() {
-        step.visit_slots(
-            &mut |slot, _| out[plan.root(slot).0 as usize].get_or_insert((at, at)).1 = at,
-            &plan.kernels,
-        );
-    }
-    out
 }

@@ -2,7 +2,7 @@ use super::*;
 use crate::graph::TensorType;
 use crate::kernel::{Bind, Kernel, Memory, Op, Param, Stmt};
 use crate::plan::Layout;
-use crate::plan::{KernelId, PlanInput, PlanOutput, Slot};
+use crate::plan::{Arena, KernelId, PlanInput, PlanOutput, Slot};
 
 /// `p1[i] = p0[i + shift]` over 4 elements.
 fn copying(shift: i64) -> Kernel {
@@ -48,6 +48,7 @@ fn chain() -> Plan {
         dtype: DType::F32,
         len: 4.into(),
         storage,
+        device: DeviceId::HOST,
     };
     let step = |from: u32, to: u32| {
         Step::Launch(Launch {
@@ -161,7 +162,10 @@ fn live_slots_do_not_overlap() {
     let p = chain();
     let layout = |a, b| Layout {
         offsets: vec![None, Some(a), Some(b), None],
-        arena_bytes: 128,
+        arenas: smallvec::smallvec![Arena {
+            bytes: 128,
+            ..Arena::default()
+        }],
         ..Layout::default()
     };
     assert!(verify_layout(&p, &layout(0, 64), &[]).is_empty());

@@ -1,0 +1,73 @@
+//! Calls that update states of the caller: memory that is bound for a call as inputs are, and that the plan writes as well.
+//!
+//! Invariant: a state's buffer is as large as the plan says under the binding, and nothing but the plan's own steps writes it during
+//! the call; the caller's exclusive borrow says so.
+
+use tlc_ir::DType;
+
+use super::{Executable, OutputTensor, RunError, TensorView};
+
+/// A state of the caller, C-contiguous in host memory.
+#[derive(Debug)]
+pub struct StateView<'a> {
+    /// Element type.
+    pub dtype: DType,
+    /// Extents.
+    pub shape: &'a [usize],
+    /// Element bytes, as those of a [`TensorView`]; after the call, those of the new value if the plan sets one.
+    pub data: &'a mut [u8],
+}
+
+impl Executable {
+    /// As [`Executable::run`], for a plan with states, which are given in the order of [`Plan::states`](tlc_ir::Plan).
+    ///
+    /// # Errors
+    /// As [`Executable::run`], and if a state does not fit; nothing has run then. When a call fails otherwise, its states hold
+    /// anything.
+    pub fn run_updating(
+        &self,
+        inputs: &[TensorView<'_>],
+        states: &mut [StateView<'_>],
+    ) -> Result<Vec<OutputTensor>, RunError> {
+        let binding = self.bound(inputs)?;
+        if states.len() != self.plan.states.len() {
+            return Err(self.state_count(states.len()));
+        }
+        for (declared, given) in self.plan.states.iter().zip(states.iter()) {
+            let extents = declared.ty.shape.iter().map(|d| d.eval_symbols(&binding.symbols));
+            let extents: Option<Vec<usize>> = extents.map(|n| usize::try_from(n?).ok()).collect();
+            let (align, bytes) = (given.dtype.bytes(), binding.slot_bytes[declared.slot.0 as usize]);
+            let aligned = given.data.is_empty() || given.data.as_ptr().addr() % align == 0;
+            let fits = extents.as_deref() == Some(given.shape) && given.data.len() as u64 == bytes;
+            if declared.ty.dtype != given.dtype || !fits || !aligned {
+                return Err(RunError::State {
+                    name: declared.name.clone(),
+                    expected: declared.ty.dtype,
+                    shape: extents.unwrap_or_default(),
+                    dtype: given.dtype,
+                    found: given.shape.to_vec(),
+                    bytes: given.data.len(),
+                });
+            }
+        }
+        let mut outputs = self.take_outputs(&binding)?;
+        let last = self.with_state(&binding, |call| {
+            let slots = &mut call.frame.slots;
+            for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
+                slots[o.slot.0 as usize] = out.data.as_mut_ptr();
+            }
+            for (declared, given) in self.plan.states.iter().zip(states) {
+                slots[declared.slot.0 as usize] = given.data.as_mut_ptr();
+            }
+            let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
+            self.execute(&binding, call, &address, &mut |_, _, _, _| {})
+        })?;
+        self.cut(&mut outputs, last.as_deref());
+        Ok(outputs)
+    }
+
+    pub(super) fn state_count(&self, found: usize) -> RunError {
+        let expected = self.plan.states.len();
+        RunError::StateCount { expected, found }
+    }
+}
