@@ -111,12 +111,12 @@ fn run_in_l1() -> Result<(), Box<dyn std::error::Error>> {
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     if std::env::args().nth(1).as_deref() == Some("disasm") {
         let text = EmitText {
-            clif: true,
+            listing: true,
             disasm: true,
         };
         let ops = std::env::args().nth(2).and_then(|n| n.parse().ok()).unwrap_or(3);
         let compiled = jit::compile(&[&elementwise(ops)], &JitOptions { threads: 1, text })?;
-        println!("{}", compiled[0].clif.as_deref().unwrap_or_default());
+        println!("{}", compiled[0].listing.as_deref().unwrap_or_default());
         println!("{}", compiled[0].disasm.as_deref().unwrap_or_default());
         return Ok(());
     }

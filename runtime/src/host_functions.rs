@@ -6,7 +6,7 @@ mod copy;
 pub(crate) mod counted;
 pub(crate) mod sort;
 
-use tlc_codegen::clif::HostFunction;
+use tlc_codegen::HostFunction;
 use tlc_ir::{DType, Scalar, ScalarOp};
 
 /// A function on f32 and one on f64 that compute a scalar operation; the address of one of them.

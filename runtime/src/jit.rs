@@ -11,18 +11,21 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
+use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::ir::Signature;
 use cranelift_codegen::isa::{OwnedTargetIsa, TargetIsa};
 use cranelift_jit::{JITBuilder, JITModule};
 use cranelift_module::{FuncId, Linkage, Module, ModuleReloc, ModuleRelocTarget};
 use rustc_hash::FxHashMap;
-use tlc_codegen::clif::{self, CodegenError, CompiledCode, Compiler, EmitText, HostFunction};
+use tlc_codegen::clif::{self, EmitText};
+use tlc_codegen::code::{self, CompiledCode, RelocKind};
+use tlc_codegen::{CodeGenerator, CodegenError, HostFunction};
 use tlc_ir::Kernel;
 use tlc_ir::target::{CpuEmitter, Emitter};
 
 use crate::host_functions;
 
-/// What a kernel is called with. See [`tlc_codegen::clif`] for the convention.
+/// What a kernel is called with. See [`tlc_codegen::code`] for the convention.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Args {
@@ -35,9 +38,9 @@ pub struct Args {
 }
 
 const _: () = assert!(
-    offset_of!(Args, buffers) == clif::ARGS_BUFFERS as usize
-        && offset_of!(Args, symbols) == clif::ARGS_SYMBOLS as usize
-        && offset_of!(Args, scratch) == clif::ARGS_SCRATCH as usize
+    offset_of!(Args, buffers) == code::ARGS_BUFFERS as usize
+        && offset_of!(Args, symbols) == code::ARGS_SYMBOLS as usize
+        && offset_of!(Args, scratch) == code::ARGS_SCRATCH as usize
 );
 
 type Entry = unsafe extern "C" fn(*const Args, i64, i64);
@@ -145,7 +148,7 @@ impl KernelFn {
     /// alignment under the symbols given, for reads and, where it is written, for writes; `args.symbols` points to one value
     /// for each symbol, within its range; `args.scratch` is this thread's alone and large enough. `0 <= begin` and `end` is
     /// at most the loop's extent. No two calls that overlap in time write the same memory, or one what the other reads.
-    /// Parameters overlap only as [`tlc_codegen::clif`] allows.
+    /// Parameters overlap only as [`tlc_codegen::code`] allows.
     pub unsafe fn call(&self, args: &Args, begin: i64, end: i64) {
         // SAFETY: the entry is code for this signature, kept alive by `self.module`; the rest is the caller's promise.
         unsafe { (self.entry)(args, begin, end) }
@@ -191,8 +194,8 @@ impl Default for JitOptions {
 pub struct Compiled {
     /// The function.
     pub function: KernelFn,
-    /// CLIF, before optimization.
-    pub clif: Option<Arc<str>>,
+    /// The text of the emitter's own form, before optimization.
+    pub listing: Option<Arc<str>>,
     /// Disassembly.
     pub disasm: Option<Arc<str>>,
 }
@@ -232,7 +235,7 @@ fn compile_for(isa: Arc<dyn TargetIsa>, kernels: &[&Kernel], options: &JitOption
         }
         unique_of.push(at);
     }
-    let codes = compile_all(kernels, &unique, &*isa, options)?;
+    let codes = compile_all(kernels, &unique, &isa, options)?;
     let unique_fns = load(isa, codes)?;
     Ok(unique_of.into_iter().map(|at| unique_fns[at].clone()).collect())
 }
@@ -241,25 +244,24 @@ fn compile_for(isa: Arc<dyn TargetIsa>, kernels: &[&Kernel], options: &JitOption
 fn compile_all(
     kernels: &[&Kernel],
     unique: &[usize],
-    isa: &dyn TargetIsa,
+    isa: &Arc<dyn TargetIsa>,
     options: &JitOptions,
 ) -> Result<Vec<CompiledCode>, JitError> {
     type Slot = Mutex<Option<Result<CompiledCode, CodegenError>>>;
     let slots: Vec<Slot> = unique.iter().map(|_| Mutex::new(None)).collect();
     let next = AtomicUsize::new(0);
     let work = || {
-        let mut compiler = Compiler::new();
+        let mut generator = clif::Generator::new(isa.clone(), options.text);
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(&kernel) = unique.get(at) else { return };
             // The translation keeps from Cranelift what it would panic on; should it panic all the same, the caller learns
             // which kernel it was.
-            let code = catch_unwind(AssertUnwindSafe(|| {
-                compiler.compile(kernels[kernel], isa, options.text)
-            }));
+            let code = catch_unwind(AssertUnwindSafe(|| generator.emit(kernels[kernel])));
             let code = code.unwrap_or_else(|_| {
-                compiler = Compiler::new();
-                Err(CodegenError::Cranelift {
+                generator = clif::Generator::new(isa.clone(), options.text);
+                Err(CodegenError::Refused {
+                    by: "compiler thread",
                     message: "the code generator panicked".into(),
                 })
             });
@@ -285,7 +287,8 @@ fn compile_all(
         .map(|(slot, &kernel)| {
             let code = slot.into_inner().ok().flatten();
             let code = code.unwrap_or_else(|| {
-                Err(CodegenError::Cranelift {
+                Err(CodegenError::Refused {
+                    by: "compiler thread",
                     message: "a compiler thread stopped".into(),
                 })
             });
@@ -327,7 +330,10 @@ fn load(isa: Arc<dyn TargetIsa>, codes: Vec<CompiledCode>) -> Result<Vec<Compile
             .iter()
             .map(|r| ModuleReloc {
                 offset: r.offset,
-                kind: r.kind,
+                kind: match r.kind {
+                    RelocKind::Absolute8 => Reloc::Abs8,
+                    RelocKind::X86Call4 => Reloc::X86CallPCRel4,
+                },
                 // Present: `hosts` was made from these.
                 name: ModuleRelocTarget::from(host_ids[hosts.partition_point(|h| *h < r.target)]),
                 addend: r.addend,
@@ -354,7 +360,7 @@ fn load(isa: Arc<dyn TargetIsa>, codes: Vec<CompiledCode>) -> Result<Vec<Compile
                     entry,
                     size_bytes: code.bytes.len(),
                 },
-                clif: code.clif.map(Arc::from),
+                listing: code.listing.map(Arc::from),
                 disasm: code.disasm.map(Arc::from),
             }
         })

@@ -309,6 +309,7 @@ fn emit_prints_every_stage() {
         ("schedule", "// kernel 0\n// vectors of 4\nsplit i3 factor=4"),
         ("kernel", "// kernel 0\nkernel("),
         ("plan", "plan @chain"),
+        ("flat", "store p"),
         ("clif", "function "),
         ("asm", "ret"),
         ("cuda", "__global__"),
@@ -327,6 +328,7 @@ fn emit_prints_every_stage() {
         ("schedule", " block\n"),
         ("kernel", " thread {"),
         ("plan", " threads 256 shared "),
+        ("flat", " thread {\n"),
         ("cuda", "__global__"),
         ("dot", "digraph \"chain\" {"),
     ] {

@@ -274,7 +274,7 @@ pub fn show(w: &Workload, threads: usize) -> Result<String, Failure> {
     })?;
     let options = JitOptions {
         text: EmitText {
-            clif: false,
+            listing: false,
             disasm: true,
         },
         ..JitOptions::default()

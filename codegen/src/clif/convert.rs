@@ -7,38 +7,13 @@ use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
 use tlc_ir::DType;
 
 use super::translate::Translator;
-use super::values::{Val, full, int_type, scalar_type};
-use super::{HostFunction, Result, unsupported};
+use super::values::{full, int_type, scalar_type};
+use crate::error::Result;
+use crate::host::HostFunction;
 
-impl Translator<'_, '_> {
-    /// The value converted to another dtype.
-    pub(super) fn convert(&mut self, from: DType, to: DType, v: &Val) -> Result<Val> {
-        if from == to {
-            return Ok(v.clone());
-        }
-        match v {
-            Val::Const(c) => Ok(Val::Const(c.convert(to))),
-            _ if from.is_storage() || to.is_storage() => unsupported(format!("{from} to {to} (legalize to integers)")),
-            Val::Scalar(x) => Ok(Val::Scalar(self.convert_scalar(from, to, *x)?)),
-            varying => {
-                if let (Some(from_ty), Some(_)) = (self.vector_type(from), self.vector_type(to)) {
-                    let x = self.vector(varying, from, from_ty);
-                    if let Some(v) = self.convert_vector(from, to, x) {
-                        return Ok(Val::Vector(v));
-                    }
-                }
-                let lanes = (0..self.lane_count())
-                    .map(|lane| {
-                        let x = self.scalar(varying, from, lane);
-                        self.convert_scalar(from, to, x)
-                    })
-                    .collect::<Result<_>>()?;
-                Ok(Val::Lanes(lanes))
-            }
-        }
-    }
-
-    fn convert_scalar(&mut self, from: DType, to: DType, x: Value) -> Result<Value> {
+impl Translator<'_, '_, '_> {
+    /// One scalar.
+    pub(super) fn convert_scalar(&mut self, from: DType, to: DType, x: Value) -> Result<Value> {
         use DType::*;
         let ty = scalar_type(to);
         Ok(match (from, to) {
@@ -123,15 +98,10 @@ impl Translator<'_, '_> {
         }
     }
 
-    /// All lanes at once; both dtypes have vector types here.
-    fn convert_vector(&mut self, from: DType, to: DType, x: Value) -> Option<Value> {
+    /// All lanes at once; both dtypes, and f32 if 16-bit floats take part, fit the lanes. `None` where it goes lane by lane.
+    pub(super) fn convert_vector(&mut self, from: DType, to: DType, x: Value) -> Option<Value> {
         use DType::*;
         let signed = from.is_signed_int();
-        // Conversions of 16-bit floats go through f32, which must then fit the lanes too.
-        let half = |d| matches!(d, F16 | BF16);
-        if (half(from) && to != Bool || half(to) && from != Bool) && self.vector_type(F32).is_none() {
-            return None;
-        }
         Some(match (from, to) {
             (F16 | BF16, Bool) => {
                 let magnitude = self.int(types::I16X8, 0x7fff);

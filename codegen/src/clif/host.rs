@@ -1,148 +1,40 @@
-//! Functions of the host that compiled code may call.
-//!
-//! Invariants:
-//! - A compiled kernel refers to a host function only by a relocation to a [`HostFunction`]; the runtime maps each to an
-//!   address. The name is stable and fit for a symbol table.
-//! - All use the platform's C calling convention. [`HostFunction::Map`] and [`HostFunction::Convert`] take and return
-//!   scalars: f32 or f64 operands, or a 64-bit integer; a 16-bit float comes back as its bits in an i32.
-//!   [`HostFunction::Copy`] takes six 64-bit integers and returns nothing: address and pitch in bytes of the block that is
-//!   written, the same of the block that is read, rows and columns of the block that is written.
+//! Host functions as Cranelift sees them.
 
 use cranelift_codegen::ir::{AbiParam, LibCall, Signature, Type, types};
 use cranelift_codegen::isa::CallConv;
-use tlc_ir::scalar::Cost;
 use tlc_ir::{DType, ScalarOp};
 
-/// A function that compiled code calls for what Cranelift cannot express.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub enum HostFunction {
-    /// The scalar operation on f32 or f64 operands.
-    Map(ScalarOp, DType),
-    /// Conversion of an f64, i64 or u64 to the bits of an f16 or bf16, rounded once.
-    Convert(DType, DType),
-    /// Copies a block of memory.
-    Copy {
-        /// Bytes of an element: 1, 2, 4 or 8; 1 where rows are copied from rows.
-        element: u8,
-        /// Whether rows are copied from columns.
-        transposed: bool,
-        /// Whether it writes past the caches.
-        streaming: bool,
-    },
+use crate::host::HostFunction;
+
+/// The function that stands for a call which Cranelift inserts on its own.
+pub(super) fn from_libcall(call: LibCall) -> Option<HostFunction> {
+    let (op, dtype) = match call {
+        LibCall::CeilF32 => (ScalarOp::Ceil, DType::F32),
+        LibCall::CeilF64 => (ScalarOp::Ceil, DType::F64),
+        LibCall::FloorF32 => (ScalarOp::Floor, DType::F32),
+        LibCall::FloorF64 => (ScalarOp::Floor, DType::F64),
+        LibCall::TruncF32 => (ScalarOp::Trunc, DType::F32),
+        LibCall::TruncF64 => (ScalarOp::Trunc, DType::F64),
+        LibCall::NearestF32 => (ScalarOp::Round, DType::F32),
+        LibCall::NearestF64 => (ScalarOp::Round, DType::F64),
+        LibCall::FmaF32 => (ScalarOp::Fma, DType::F32),
+        LibCall::FmaF64 => (ScalarOp::Fma, DType::F64),
+        _ => return None,
+    };
+    Some(HostFunction::Map(op, dtype))
 }
 
-/// Operations on f32 and f64 for which an instruction may be missing.
-const MAYBE_MISSING: [ScalarOp; 5] = [
-    ScalarOp::Floor,
-    ScalarOp::Ceil,
-    ScalarOp::Trunc,
-    ScalarOp::Round,
-    ScalarOp::Fma,
-];
-
-/// Whether Cranelift has no code for an operation on f32 and f64: functions that were not legalized, and remainders.
-pub(super) fn is_called(op: ScalarOp) -> bool {
-    op.cost() == Cost::Function || matches!(op, ScalarOp::Rem | ScalarOp::Mod)
-}
-
-impl HostFunction {
-    /// Every host function, in a fixed order; a position in it is the function's index in relocations.
-    pub fn all() -> Vec<HostFunction> {
-        let mut all = Vec::with_capacity(2 * ScalarOp::ALL.len());
-        let functions = ScalarOp::ALL.iter().copied().filter(|op| op.cost() == Cost::Function);
-        let remainders = [ScalarOp::Rem, ScalarOp::Mod];
-        for op in functions.chain(remainders).chain(MAYBE_MISSING) {
-            all.push(HostFunction::Map(op, DType::F32));
-            all.push(HostFunction::Map(op, DType::F64));
-        }
-        for from in [DType::F64, DType::I64, DType::U64] {
-            all.push(HostFunction::Convert(from, DType::F16));
-            all.push(HostFunction::Convert(from, DType::BF16));
-        }
-        for streaming in [false, true] {
-            for (element, transposed) in [(1, false), (1, true), (2, true), (4, true), (8, true)] {
-                all.push(HostFunction::Copy {
-                    element,
-                    transposed,
-                    streaming,
-                });
-            }
-        }
-        all
-    }
-
-    /// The symbol: `tlc_exp_f32`, `tlc_convert_f64_bf16`, `tlc_stream_transposed_4`.
-    pub fn name(self) -> String {
-        match self {
-            HostFunction::Map(op, dtype) => format!("tlc_{op}_{dtype}"),
-            HostFunction::Convert(from, to) => format!("tlc_convert_{from}_{to}"),
-            HostFunction::Copy {
-                element,
-                transposed,
-                streaming,
-            } => {
-                let verb = if streaming { "stream" } else { "copy" };
-                let order = if transposed { "transposed" } else { "rows" };
-                format!("tlc_{verb}_{order}_{element}")
-            }
-        }
-    }
-
-    /// The function that stands for a call which Cranelift inserts on its own.
-    pub(super) fn from_libcall(call: LibCall) -> Option<HostFunction> {
-        let (op, dtype) = match call {
-            LibCall::CeilF32 => (ScalarOp::Ceil, DType::F32),
-            LibCall::CeilF64 => (ScalarOp::Ceil, DType::F64),
-            LibCall::FloorF32 => (ScalarOp::Floor, DType::F32),
-            LibCall::FloorF64 => (ScalarOp::Floor, DType::F64),
-            LibCall::TruncF32 => (ScalarOp::Trunc, DType::F32),
-            LibCall::TruncF64 => (ScalarOp::Trunc, DType::F64),
-            LibCall::NearestF32 => (ScalarOp::Round, DType::F32),
-            LibCall::NearestF64 => (ScalarOp::Round, DType::F64),
-            LibCall::FmaF32 => (ScalarOp::Fma, DType::F32),
-            LibCall::FmaF64 => (ScalarOp::Fma, DType::F64),
-            _ => return None,
-        };
-        Some(HostFunction::Map(op, dtype))
-    }
-
-    pub(super) fn from_index(index: u32) -> Option<HostFunction> {
-        HostFunction::all().get(index as usize).copied()
-    }
-
-    pub(super) fn index(self) -> Option<u32> {
-        HostFunction::all().iter().position(|f| *f == self).map(|i| i as u32)
-    }
-
-    pub(super) fn signature(self, call_conv: CallConv) -> Signature {
-        let float = |d| if d == DType::F32 { types::F32 } else { types::F64 };
-        let (operand, count, result): (Type, usize, Option<Type>) = match self {
-            HostFunction::Map(op, dtype) => (float(dtype), op.arity(), Some(float(dtype))),
-            HostFunction::Convert(DType::F64, _) => (types::F64, 1, Some(types::I32)),
-            HostFunction::Convert(..) => (types::I64, 1, Some(types::I32)),
-            HostFunction::Copy { .. } => (types::I64, 6, None),
-        };
-        let mut signature = Signature::new(call_conv);
-        signature.params.extend((0..count).map(|_| AbiParam::new(operand)));
-        signature.returns.extend(result.map(AbiParam::new));
-        signature
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn indices_and_names_identify_a_function() {
-        let all = HostFunction::all();
-        let mut names: Vec<String> = all.iter().map(|f| f.name()).collect();
-        for (i, f) in all.iter().enumerate() {
-            assert_eq!(f.index(), Some(i as u32));
-            assert_eq!(HostFunction::from_index(i as u32), Some(*f));
-        }
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), all.len());
-    }
+/// The signature of a host function.
+pub(super) fn signature(function: HostFunction, call_conv: CallConv) -> Signature {
+    let float = |d| if d == DType::F32 { types::F32 } else { types::F64 };
+    let (operand, count, result): (Type, usize, Option<Type>) = match function {
+        HostFunction::Map(op, dtype) => (float(dtype), op.arity(), Some(float(dtype))),
+        HostFunction::Convert(DType::F64, _) => (types::F64, 1, Some(types::I32)),
+        HostFunction::Convert(..) => (types::I64, 1, Some(types::I32)),
+        HostFunction::Copy { .. } => (types::I64, 6, None),
+    };
+    let mut signature = Signature::new(call_conv);
+    signature.params.extend((0..count).map(|_| AbiParam::new(operand)));
+    signature.returns.extend(result.map(AbiParam::new));
+    signature
 }

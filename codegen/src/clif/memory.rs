@@ -1,158 +1,63 @@
-//! Loads, stores and accumulation.
+//! Loads and stores, and what lanes need to move.
 //!
-//! Invariants:
-//! - A masked access computes its address always and touches memory only where its mask is true.
-//! - Stores of a lanes loop to one element happen in lane order.
-//! - Consecutive lanes move as one access of exactly their bytes: no kernel reads past a buffer's end.
+//! Invariant: consecutive lanes move as one access of exactly their bytes: no kernel reads past a buffer's end.
 
 use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::immediates::V128Imm;
 use cranelift_codegen::ir::{ConstantData, InstBuilder, MemFlagsData, Type, Value, types};
-use smallvec::SmallVec;
-use tlc_ir::graph::Monoid;
-use tlc_ir::kernel::{Memory, ValueId};
-use tlc_ir::{DType, IndexExpr, ScalarOp};
+use tlc_ir::DType;
 
-use super::index::LaneUse;
+use super::table::Pattern;
 use super::translate::Translator;
-use super::values::{Val, full, int_type, scalar_type};
-use super::{Result, invalid};
+use super::values::{full, int_type};
+use crate::error::{Result, unsupported};
+use crate::flat::{self, Address};
 
-impl Translator<'_, '_> {
-    fn is_register(&self, memory: Memory) -> bool {
-        matches!(memory, Memory::Scratch(i) if self.registers.get(i as usize).is_some_and(Option::is_some))
+impl Translator<'_, '_, '_> {
+    /// An element, or one for each lane.
+    pub(super) fn load(&mut self, dtype: DType, ty: Type, a: &Address, offsets: &[u8]) -> Result<Value> {
+        let flags = self.area(a.memory)?.flags;
+        let last = offsets.iter().copied().max().unwrap_or(0);
+        let (base, offset) = self.place(a, i64::from(last) * dtype.bytes() as i64)?;
+        if offsets.is_empty() {
+            return Ok(self.b.ins().load(ty, flags, base, offset));
+        }
+        Ok(match Pattern::of(dtype, offsets) {
+            Some(Pattern::Consecutive) => self.load_vector(dtype, ty, flags, base, offset, false),
+            Some(Pattern::Reversed) => self.load_vector(dtype, ty, flags, base, offset, true),
+            Some(Pattern::EverySecond) => self.load_every_second(dtype, ty, flags, base, offset),
+            Some(Pattern::Repeated) => self.load_repeated(ty, flags, base, offset, offsets),
+            None => return unsupported("lanes of elements that lie apart"),
+        })
     }
 
-    /// An element of memory, zero where the mask is false.
-    pub(super) fn load(&mut self, memory: Memory, index: &IndexExpr, mask: Option<&Val>) -> Result<Val> {
-        let dtype = self.kernel.memory_dtype(memory);
-        match mask {
-            Some(Val::Const(m)) if !m.as_bool() => return Ok(Val::Const(dtype.zero())),
-            Some(Val::Const(_)) => return self.load(memory, index, None),
-            _ => {}
+    /// Writes an element, or one for each lane.
+    pub(super) fn store(&mut self, a: &Address, offsets: &[u8], value: flat::Value) -> Result<()> {
+        let flags = self.area(a.memory)?.flags;
+        let dtype = self.flat.dtype(value);
+        self.lanes = self.flat.info(value).lanes;
+        let x = self.value(value);
+        let last = offsets.iter().copied().max().unwrap_or(0);
+        let (base, offset) = self.place(a, i64::from(last) * dtype.bytes() as i64)?;
+        if offsets.is_empty() {
+            self.b.ins().store(flags, x, base, offset);
+            return Ok(());
         }
-        if self.is_register(memory) {
-            let v = self.load_register(memory, index)?;
-            return match mask {
-                None => Ok(v),
-                Some(mask) => self.map(ScalarOp::Select, dtype, &[mask.clone(), v, Val::Const(dtype.zero())]),
-            };
-        }
-        let mut r = self.resolve(index)?;
-        let flags = self.area(memory)?.flags;
-        let bytes = dtype.bytes() as i64;
-        let element = scalar_type(dtype);
-        // Which lanes may be read: `None` for all.
-        let mask = match mask {
-            Some(m) if m.varies() => Some(self.mask_lanes(m)),
-            other => {
-                let uniform = other.map(|m| self.scalar(m, DType::Bool, 0));
-                let count = self.lane_count() as i64;
-                return match (r.lane, self.vector_type(dtype)) {
-                    (LaneUse::None, _) => {
-                        let (base, offset) = self.address(memory, &mut r)?;
-                        let (base, offset) = self.fit_offset(base, offset, 0);
-                        let v = self.guarded(uniform, element, |t| Ok(t.b.ins().load(element, flags, base, offset)))?;
-                        Ok(Val::Scalar(v))
-                    }
-                    (LaneUse::Affine(step @ (1 | -1)), Some(ty)) => {
-                        let (base, offset) = self.address(memory, &mut r)?;
-                        let offset = if step < 0 { offset - (count - 1) * bytes } else { offset };
-                        let (base, offset) = self.fit_offset(base, offset, 0);
-                        let v = self.guarded(uniform, ty, |t| {
-                            Ok(t.load_vector(dtype, ty, flags, base, offset, step < 0))
-                        })?;
-                        Ok(Val::Vector(v))
-                    }
-                    (LaneUse::Affine(2), Some(ty)) if bytes * count == 16 && dtype != DType::Bool => {
-                        let (base, offset) = self.address(memory, &mut r)?;
-                        let (base, offset) = self.fit_offset(base, offset, 2 * 16);
-                        let v =
-                            self.guarded(uniform, ty, |t| Ok(t.load_every_second(dtype, ty, flags, base, offset)))?;
-                        Ok(Val::Vector(v))
-                    }
-                    (_, Some(ty)) if dtype != DType::Bool => {
-                        self.guarded_lanes(uniform, dtype, ty, |t| t.load_lanes(memory, index, ty, flags))
-                    }
-                    _ => {
-                        let mut lanes = SmallVec::new();
-                        for lane in 0..count {
-                            let (base, offset) = self.lane_address(memory, index, lane as u32)?;
-                            let v =
-                                self.guarded(uniform, element, |t| Ok(t.b.ins().load(element, flags, base, offset)))?;
-                            lanes.push(v);
-                        }
-                        Ok(Val::Lanes(lanes))
-                    }
-                };
+        let reverse = match Pattern::of(dtype, offsets) {
+            Some(Pattern::Consecutive) => false,
+            Some(Pattern::Reversed) => true,
+            Some(Pattern::EverySecond | Pattern::Repeated) | None => {
+                return unsupported("lanes of elements that lie apart");
             }
         };
-        let (bits, all) = mask.unwrap_or_else(|| unreachable!("handled above"));
-        let count = self.lane_count();
-        // All lanes at once where all may be read, as in every iteration but the last of a masked tail.
-        if let (LaneUse::Affine(1), Some(ty)) = (r.lane, self.vector_type(dtype)) {
-            let (base, offset) = self.address(memory, &mut r)?;
-            let (base, offset) = self.fit_offset(base, offset, (count as i64 - 1) * bytes);
-            let (fast, slow, after) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
-            let result = self.b.append_block_param(after, ty);
-            self.b.ins().brif(all, fast, &[], slow, &[]);
-            self.enter(fast);
-            let v = self.load_vector(dtype, ty, flags, base, offset, false);
-            self.b.ins().jump(after, &[v.into()]);
-            self.enter(slow);
-            let mut v = self.int_or_float_zero(ty);
-            for lane in 0..count {
-                let allowed = self.lane_bit(&bits, lane);
-                v = self.value_if(allowed, v, |t| {
-                    let at = offset + (lane as i64 * bytes) as i32;
-                    let x = t.b.ins().load(element, flags, base, at);
-                    let x = t.lane_element(x, dtype, ty);
-                    Ok(t.b.ins().insertlane(v, x, lane as u8))
-                })?;
-            }
-            self.b.ins().jump(after, &[v.into()]);
-            self.enter(after);
-            return Ok(Val::Vector(result));
-        }
-        let mut lanes = SmallVec::new();
-        for lane in 0..count {
-            let (base, offset) = self.lane_address(memory, index, lane)?;
-            let allowed = self.lane_bit(&bits, lane);
-            let v = self.guarded(Some(allowed), element, |t| {
-                Ok(t.b.ins().load(element, flags, base, offset))
-            })?;
-            lanes.push(v);
-        }
-        Ok(Val::Lanes(lanes))
-    }
-
-    /// An element for each lane, whose places follow from no step. Neighbouring elements of which some are meant twice, as
-    /// where an image is enlarged, move together.
-    fn load_lanes(&mut self, memory: Memory, index: &IndexExpr, ty: Type, flags: MemFlagsData) -> Result<Val> {
-        let dtype = self.kernel.memory_dtype(memory);
-        let (count, bytes) = (self.lane_count(), dtype.bytes() as i32);
-        let mut places: SmallVec<[(Value, i32); 8]> = SmallVec::new();
-        for lane in 0..count {
-            places.push(self.lane_address(memory, index, lane)?);
-        }
-        let (base, first) = places[0];
-        let elements: SmallVec<[i32; 8]> = places.iter().map(|p| (p.1 - first) / bytes).collect();
-        let last = elements[elements.len() - 1];
-        let neighbours = places.iter().all(|p| p.0 == base && (p.1 - first) % bytes == 0)
-            && elements.windows(2).all(|e| (0..=1).contains(&(e[1] - e[0])));
-        if neighbours && bytes == 4 && count == 4 && matches!(last, 1 | 2) {
-            let v = self.load_repeated(ty, flags, base, first, &elements);
-            return Ok(Val::Vector(v));
-        }
-        let element = scalar_type(dtype);
-        let load = |t: &mut Self, (base, offset)| t.b.ins().load(element, flags, base, offset);
-        Ok(Val::Lanes(places.into_iter().map(|place| load(self, place)).collect()))
+        self.store_vector(dtype, flags, x, base, offset, reverse);
+        Ok(())
     }
 
     /// Elements of 4 bytes by their numbers from the first, of which there are two or three: two pairs, the second of which
     /// ends with the last element wanted.
-    fn load_repeated(&mut self, ty: Type, flags: MemFlagsData, base: Value, first: i32, elements: &[i32]) -> Value {
-        let last = elements.iter().copied().max().unwrap_or(1);
+    fn load_repeated(&mut self, ty: Type, flags: MemFlagsData, base: Value, first: i32, elements: &[u8]) -> Value {
+        let last = i32::from(elements.iter().copied().max().unwrap_or(1));
         let pair = |t: &mut Self, offset| {
             let x = t.b.ins().load(types::F64, flags, base, offset);
             let x = t.b.ins().scalar_to_vector(types::F64X2, x);
@@ -165,7 +70,7 @@ impl Translator<'_, '_> {
         };
         let mask: Vec<u8> = (0..16)
             .map(|byte| {
-                let (element, inside) = (elements[byte / 4], (byte % 4) as i32);
+                let (element, inside) = (i32::from(elements[byte / 4]), (byte % 4) as i32);
                 // Bytes of the second pair are numbered from 16.
                 let from = match element {
                     0 | 1 => 4 * element,
@@ -181,177 +86,11 @@ impl Translator<'_, '_> {
         self.cast(ty, picked)
     }
 
-    /// Writes an element where the mask is true or absent.
-    pub(super) fn store(&mut self, memory: Memory, index: &IndexExpr, v: &Val, mask: Option<&Val>) -> Result<()> {
-        let dtype = self.kernel.memory_dtype(memory);
-        match mask {
-            Some(Val::Const(m)) if !m.as_bool() => return Ok(()),
-            Some(Val::Const(_)) => return self.store(memory, index, v, None),
-            _ => {}
-        }
-        if self.is_register(memory) {
-            return self.store_register(memory, index, v, mask);
-        }
-        let mut r = self.resolve(index)?;
-        let flags = self.area(memory)?.flags;
-        let bytes = dtype.bytes() as i64;
-        let count = self.lane_count();
-        if let Some(m) = mask.filter(|m| m.varies()) {
-            let (bits, all) = self.mask_lanes(m);
-            let fast = match (r.lane, self.vector_type(dtype)) {
-                (LaneUse::Affine(1), Some(ty)) => Some(ty),
-                _ => None,
-            };
-            let after = self.b.create_block();
-            if let Some(ty) = fast {
-                let vector = self.vector(v, dtype, ty);
-                let (base, offset) = self.address(memory, &mut r)?;
-                let (base, offset) = self.fit_offset(base, offset, 0);
-                let (then, slow) = (self.b.create_block(), self.b.create_block());
-                self.b.ins().brif(all, then, &[], slow, &[]);
-                self.enter(then);
-                self.store_vector(dtype, flags, vector, base, offset, false);
-                self.b.ins().jump(after, &[]);
-                self.enter(slow);
-                self.memo.push(Default::default());
-            }
-            for lane in 0..count {
-                let (base, offset) = self.lane_address(memory, index, lane)?;
-                let x = self.scalar(v, dtype, lane);
-                let allowed = self.lane_bit(&bits, lane);
-                self.store_if(Some(allowed), |t| {
-                    t.b.ins().store(flags, x, base, offset);
-                });
-            }
-            if fast.is_some() {
-                self.memo.pop();
-            }
-            self.b.ins().jump(after, &[]);
-            self.enter(after);
-            return Ok(());
-        }
-        let uniform = mask.map(|m| self.scalar(m, DType::Bool, 0));
-        match (r.lane, self.vector_type(dtype)) {
-            (LaneUse::None, _) => {
-                // Every lane writes the same place: the last one stays.
-                let x = self.scalar(v, dtype, count - 1);
-                let (base, offset) = self.address(memory, &mut r)?;
-                let (base, offset) = self.fit_offset(base, offset, 0);
-                self.store_if(uniform, |t| {
-                    t.b.ins().store(flags, x, base, offset);
-                });
-            }
-            (LaneUse::Affine(step @ (1 | -1)), Some(ty)) => {
-                let x = self.vector(v, dtype, ty);
-                let (base, offset) = self.address(memory, &mut r)?;
-                let offset = if step < 0 {
-                    offset - (count as i64 - 1) * bytes
-                } else {
-                    offset
-                };
-                let (base, offset) = self.fit_offset(base, offset, 0);
-                self.store_if(uniform, |t| t.store_vector(dtype, flags, x, base, offset, step < 0));
-            }
-            _ => {
-                for lane in 0..count {
-                    let x = self.scalar(v, dtype, lane);
-                    let (base, offset) = self.lane_address(memory, index, lane)?;
-                    self.store_if(uniform, |t| {
-                        t.b.ins().store(flags, x, base, offset);
-                    });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Base and offset of one lane's element.
-    fn lane_address(&mut self, memory: Memory, index: &IndexExpr, lane: u32) -> Result<(Value, i32)> {
-        let (base, offset) = self.in_lane(lane, |t| {
-            let mut r = t.resolve(index)?;
-            t.address(memory, &mut r)
-        })?;
-        Ok(self.fit_offset(base, offset, 0))
-    }
-
-    /// The value of `body`, or zero without running it where the condition is false.
-    fn guarded(
-        &mut self,
-        cond: Option<Value>,
-        ty: Type,
-        body: impl FnOnce(&mut Self) -> Result<Value>,
-    ) -> Result<Value> {
-        match cond {
-            None => body(self),
-            Some(cond) => {
-                let zero = self.int_or_float_zero(ty);
-                self.value_if(cond, zero, body)
-            }
-        }
-    }
-
-    /// As [`Self::guarded`] for a value of each lane: one test for all of them.
-    fn guarded_lanes(
-        &mut self,
-        cond: Option<Value>,
-        dtype: DType,
-        ty: Type,
-        body: impl FnOnce(&mut Self) -> Result<Val>,
-    ) -> Result<Val> {
-        if cond.is_none() {
-            return body(self);
-        }
-        let v = self.guarded(cond, ty, |t| {
-            let lanes = body(t)?;
-            Ok(t.vector(&lanes, dtype, ty))
-        })?;
-        Ok(Val::Vector(v))
-    }
-
-    fn store_if(&mut self, cond: Option<Value>, body: impl FnOnce(&mut Self)) {
-        let Some(cond) = cond else { return body(self) };
-        let (then, after) = (self.b.create_block(), self.b.create_block());
-        self.b.ins().brif(cond, then, &[], after, &[]);
-        self.enter(then);
-        self.memo.push(Default::default());
-        body(self);
-        self.memo.pop();
-        self.b.ins().jump(after, &[]);
-        self.enter(after);
-    }
-
-    fn int_or_float_zero(&mut self, ty: Type) -> Value {
+    pub(super) fn zero(&mut self, ty: Type) -> Value {
         if ty.lane_type().is_float() {
             self.float(ty, 0.0)
         } else {
             self.int(ty, 0)
-        }
-    }
-
-    /// A mask as bits of an i32, lane 0 lowest, and whether all lanes are true.
-    fn mask_lanes(&mut self, mask: &Val) -> (MaskBits, Value) {
-        match mask {
-            Val::Vector(m) => {
-                let all = self.b.ins().vall_true(*m);
-                (MaskBits::Bits(self.b.ins().vhigh_bits(types::I32, *m)), all)
-            }
-            other => {
-                let lanes: SmallVec<[Value; 4]> = (0..self.lane_count())
-                    .map(|lane| self.scalar(other, DType::Bool, lane))
-                    .collect();
-                let mut all = lanes[0];
-                for lane in &lanes[1..] {
-                    all = self.b.ins().band(all, *lane);
-                }
-                (MaskBits::Lanes(lanes), all)
-            }
-        }
-    }
-
-    fn lane_bit(&mut self, bits: &MaskBits, lane: u32) -> Value {
-        match bits {
-            MaskBits::Bits(bits) => self.b.ins().band_imm_u(*bits, 1i64 << lane),
-            MaskBits::Lanes(lanes) => lanes[lane as usize],
         }
     }
 
@@ -366,7 +105,7 @@ impl Translator<'_, '_> {
         reverse: bool,
     ) -> Value {
         let stored = if dtype == DType::Bool { types::I8X16 } else { ty };
-        let mut v = match self.lane_count() * dtype.bits() {
+        let mut v = match self.lanes * dtype.bits() {
             128 => self.b.ins().load(stored, flags, base, offset),
             64 => {
                 let x = self.b.ins().load(types::F64, flags, base, offset);
@@ -439,7 +178,7 @@ impl Translator<'_, '_> {
         if reverse {
             v = self.reverse_lanes(v, dtype.bytes());
         }
-        let part = match self.lane_count() * dtype.bits() {
+        let part = match self.lanes * dtype.bits() {
             128 => v,
             64 => {
                 let x = self.cast(types::F64X2, v);
@@ -459,7 +198,7 @@ impl Translator<'_, '_> {
 
     /// The used elements of `bytes` bytes each, in reverse order.
     fn reverse_lanes(&mut self, v: Value, bytes: usize) -> Value {
-        let count = self.lane_count() as usize;
+        let count = self.lanes as usize;
         self.shuffle_bytes(v, |byte| {
             let lane = byte / bytes;
             (lane < count).then(|| (count - 1 - lane) * bytes + byte % bytes)
@@ -473,7 +212,7 @@ impl Translator<'_, '_> {
         if from == to {
             return v;
         }
-        let count = self.lane_count() as usize;
+        let count = self.lanes as usize;
         let packed = self.shuffle_bytes(v, |byte| (byte / to < count).then(|| byte / to * from + byte % to));
         self.cast(full(int_type(bits)), packed)
     }
@@ -500,69 +239,4 @@ impl Translator<'_, '_> {
         }
         v
     }
-
-    /// Whether an accumulation has to run lane after lane: the lanes are not known to have a state each.
-    pub(super) fn accumulate_in_order(&mut self, state: &[(Memory, IndexExpr)]) -> bool {
-        self.lane_count() > 1
-            && !state
-                .iter()
-                .all(|(_, index)| matches!(self.lane_use(index), Ok(LaneUse::Affine(_))))
-    }
-
-    /// `state = state ⊕ value`.
-    pub(super) fn accumulate(
-        &mut self,
-        monoid: Monoid,
-        state: &[(Memory, IndexExpr)],
-        values: &[ValueId],
-    ) -> Result<()> {
-        let expected = if monoid.is_arg() { 2 } else { 1 };
-        if state.len() != expected || values.len() != expected {
-            return invalid(format!("{} takes {expected} states and values", monoid.name()));
-        }
-        let (memory, index) = &state[0];
-        let dtype = self.kernel.memory_dtype(*memory);
-        let new = self.value(values[0])?;
-        let old = self.load(*memory, index, None)?;
-        if !monoid.is_arg() {
-            let v = self.map(monoid.combine(), dtype, &[old, new])?;
-            return self.store(*memory, index, &v, None);
-        }
-        let (at_memory, at_index) = &state[1];
-        let at_dtype = self.kernel.memory_dtype(*at_memory);
-        let new_at = self.value(values[1])?;
-        let old_at = self.load(*at_memory, at_index, None)?;
-        let pair = if monoid == Monoid::ArgMax {
-            [old.clone(), new.clone()]
-        } else {
-            [new.clone(), old.clone()]
-        };
-        let beyond = self.map(ScalarOp::Lt, dtype, &pair)?;
-        let mut equal = self.map(ScalarOp::Eq, dtype, &[new.clone(), old.clone()])?;
-        let mut better = beyond;
-        if dtype.is_float() {
-            let new_nan = self.map(ScalarOp::Ne, dtype, &[new.clone(), new.clone()])?;
-            let old_nan = self.map(ScalarOp::Ne, dtype, &[old.clone(), old.clone()])?;
-            let old_number = self.map(ScalarOp::Not, DType::Bool, std::slice::from_ref(&old_nan))?;
-            let first_nan = self.map(ScalarOp::And, DType::Bool, &[new_nan.clone(), old_number])?;
-            let both = self.map(ScalarOp::And, DType::Bool, &[new_nan, old_nan])?;
-            better = self.map(ScalarOp::Or, DType::Bool, &[better, first_nan])?;
-            equal = self.map(ScalarOp::Or, DType::Bool, &[equal, both])?;
-        }
-        let earlier = self.map(ScalarOp::Lt, at_dtype, &[new_at.clone(), old_at.clone()])?;
-        let tie = self.map(ScalarOp::And, DType::Bool, &[equal, earlier])?;
-        let take = self.map(ScalarOp::Or, DType::Bool, &[better, tie])?;
-        let v = self.map(ScalarOp::Select, dtype, &[take.clone(), new, old])?;
-        let at = self.map(ScalarOp::Select, at_dtype, &[take, new_at, old_at])?;
-        self.store(*memory, index, &v, None)?;
-        self.store(*at_memory, at_index, &at, None)
-    }
-}
-
-/// Which lanes of a mask are true.
-enum MaskBits {
-    /// Bit `i` is lane `i`.
-    Bits(Value),
-    /// An i8 for each lane.
-    Lanes(SmallVec<[Value; 4]>),
 }

@@ -7,31 +7,25 @@
 //!   SIMD); the rest runs lane by lane.
 //! - A kernel that passed the kernel verifier translates to code that touches only its parameters, in bounds.
 //!
-//! # Calling convention
-//! `extern "C" fn(args: *const Args, begin: i64, end: i64)`, where `Args` is three pointers: to the buffer pointers in
-//! parameter order ([`ARGS_BUFFERS`]), to the symbol values ([`ARGS_SYMBOLS`]) and to this thread's scratch
-//! ([`ARGS_SCRATCH`], 64-byte aligned, of `Kernel::cache_scratch_bytes`). `begin..end` is the part of the parallel loop to
-//! run; a kernel without one ignores it. Parameters that are written may not overlap any other parameter, except that an
-//! element that is not read again after it is written may share its place with the element written.
+//! The calling convention is that of [`crate::code`].
 //!
 //! # Lanes
 //! In a lanes loop of `L` iterations a value that depends on the lane is one vector if its elements fit `128 / L` bits
 //! (its upper lanes are unused where they are narrower), otherwise `L` scalars. Bools are masks of `128 / L` bits. A value
 //! that does not depend on the lane stays a scalar and is spread where it meets one that does.
 
-mod check;
+mod address;
+mod control;
 mod convert;
-mod copy;
 mod host;
-mod index;
-mod loops;
 mod memory;
-mod registers;
 mod scalar_ops;
 mod table;
 mod translate;
 mod values;
 mod vector_ops;
+
+use std::sync::Arc;
 
 use cranelift_codegen::binemit::Reloc;
 use cranelift_codegen::control::ControlPlane;
@@ -41,84 +35,23 @@ use cranelift_codegen::settings::{self, Configurable};
 use cranelift_codegen::{Context, FinalizedRelocTarget};
 use cranelift_frontend::FunctionBuilderContext;
 use tlc_ir::Kernel;
+use tlc_ir::target::Emitter;
 
-pub use host::HostFunction;
+use crate::code::{CodeReloc, CompiledCode, RelocKind};
+use crate::error::{CodegenError, Result};
+use crate::flat::Flat;
+use crate::generator::CodeGenerator;
+use crate::host::HostFunction;
+
 pub use table::emitter;
-
-/// Byte offset in `Args` of the pointer to the buffer pointers.
-pub const ARGS_BUFFERS: i32 = 0;
-/// Byte offset in `Args` of the pointer to the symbol values (i64).
-pub const ARGS_SYMBOLS: i32 = 8;
-/// Byte offset in `Args` of the scratch pointer.
-pub const ARGS_SCRATCH: i32 = 16;
-
-/// Why a kernel did not become code.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum CodegenError {
-    /// The kernel uses what this emitter does not have; legalize or schedule differently.
-    #[error("the CLIF emitter does not support {what}")]
-    Unsupported {
-        /// What is missing.
-        what: String,
-    },
-    /// The kernel breaks a rule of the kernel language.
-    #[error("invalid kernel: {what}")]
-    Invalid {
-        /// Which rule.
-        what: String,
-    },
-    /// Unrolling makes the kernel too large.
-    #[error("kernel unrolls to more than {limit} statements")]
-    TooLarge {
-        /// The limit on statements after unrolling.
-        limit: u64,
-    },
-    /// Cranelift refused the function: a bug in the translation, or its limits on code size.
-    #[error("Cranelift: {message}")]
-    Cranelift {
-        /// Its message.
-        message: String,
-    },
-}
-
-/// Shorthand.
-pub type Result<T> = std::result::Result<T, CodegenError>;
 
 /// What to keep beside the code.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct EmitText {
     /// The CLIF text, before optimization.
-    pub clif: bool,
+    pub listing: bool,
     /// The disassembly with virtual registers resolved.
     pub disasm: bool,
-}
-
-/// A place in code to be patched with the address of a host function.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct CodeReloc {
-    /// Byte offset in the code.
-    pub offset: u32,
-    /// How the address is written.
-    pub kind: Reloc,
-    /// Whose address.
-    pub target: HostFunction,
-    /// Added to the address.
-    pub addend: i64,
-}
-
-/// The machine code of one kernel.
-#[derive(Clone, PartialEq, Debug)]
-pub struct CompiledCode {
-    /// The instructions and their constants.
-    pub bytes: Vec<u8>,
-    /// Required alignment of the first byte.
-    pub alignment: u64,
-    /// Places to patch, by offset.
-    pub relocs: Vec<CodeReloc>,
-    /// CLIF text, if asked for.
-    pub clif: Option<String>,
-    /// Disassembly, if asked for.
-    pub disasm: Option<String>,
 }
 
 /// The Cranelift settings that the translation assumes and that were measured to pay.
@@ -183,8 +116,11 @@ impl Compiler {
         self.context.clear();
         self.context.func = self.translate(kernel, isa)?;
         self.context.set_disasm(text.disasm);
-        let clif = text.clif.then(|| self.context.func.display().to_string());
-        let refused = |message: String| CodegenError::Cranelift { message };
+        let listing = text.listing.then(|| self.context.func.display().to_string());
+        let refused = |message: String| CodegenError::Refused {
+            by: "Cranelift",
+            message,
+        };
         let code = self
             .context
             .compile(isa, &mut ControlPlane::default())
@@ -197,12 +133,12 @@ impl Compiler {
                 FinalizedRelocTarget::ExternalName(ExternalName::User(name)) => {
                     names.get(*name).and_then(|n| HostFunction::from_index(n.index))
                 }
-                FinalizedRelocTarget::ExternalName(ExternalName::LibCall(call)) => HostFunction::from_libcall(*call),
+                FinalizedRelocTarget::ExternalName(ExternalName::LibCall(call)) => host::from_libcall(*call),
                 _ => None,
             };
             relocs.push(CodeReloc {
                 offset: r.offset,
-                kind: r.kind,
+                kind: reloc_kind(r.kind).ok_or_else(|| refused(format!("unknown relocation {}", r.kind)))?,
                 target: target.ok_or_else(|| refused(format!("unknown relocation target {:?}", r.target)))?,
                 addend: r.addend,
             });
@@ -211,10 +147,18 @@ impl Compiler {
             bytes: code.code_buffer().to_vec(),
             alignment: code.buffer.alignment as u64,
             relocs,
-            clif,
+            listing,
             disasm: code.vcode.clone(),
         })
     }
+}
+
+/// The lowered form of a kernel as it is translated.
+///
+/// # Errors
+/// [`CodegenError`] if the kernel uses what this emitter lacks.
+pub fn flatten<'k>(kernel: &'k Kernel, isa: &dyn TargetIsa) -> Result<Flat<'k>> {
+    translate::flatten(kernel, isa)
 }
 
 /// The Cranelift function of a kernel, unoptimized. See [`Compiler::translate`].
@@ -233,10 +177,43 @@ pub fn compile(kernel: &Kernel, isa: &dyn TargetIsa, text: EmitText) -> Result<C
     Compiler::new().compile(kernel, isa, text)
 }
 
-fn unsupported<T>(what: impl Into<String>) -> Result<T> {
-    Err(CodegenError::Unsupported { what: what.into() })
+fn reloc_kind(kind: Reloc) -> Option<RelocKind> {
+    match kind {
+        Reloc::Abs8 => Some(RelocKind::Absolute8),
+        Reloc::X86CallPCRel4 => Some(RelocKind::X86Call4),
+        _ => None,
+    }
 }
 
-fn invalid<T>(what: impl Into<String>) -> Result<T> {
-    Err(CodegenError::Invalid { what: what.into() })
+/// The CLIF emitter for one machine. One per thread.
+pub struct Generator {
+    isa: Arc<dyn TargetIsa>,
+    table: &'static Emitter,
+    text: EmitText,
+    compiler: Compiler,
+}
+
+impl Generator {
+    /// The emitter for a machine; the code comes with the text asked for.
+    pub fn new(isa: Arc<dyn TargetIsa>, text: EmitText) -> Generator {
+        Generator {
+            table: table::shared_emitter(isa.has_native_fma()),
+            isa,
+            text,
+            compiler: Compiler::new(),
+        }
+    }
+}
+
+impl CodeGenerator for Generator {
+    type Code = CompiledCode;
+    type Error = CodegenError;
+
+    fn table(&self) -> &Emitter {
+        self.table
+    }
+
+    fn emit(&mut self, kernel: &Kernel) -> Result<CompiledCode> {
+        self.compiler.compile(kernel, &*self.isa, self.text)
+    }
 }

@@ -4,16 +4,19 @@
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, Type, Value};
+use smallvec::SmallVec;
 use tlc_ir::{DType, ScalarOp};
 
-use super::host::is_called;
 use super::translate::Translator;
-use super::values::Val;
-use super::{HostFunction, Result, unsupported};
+use crate::error::{Result, unsupported};
+use crate::flat;
+use crate::host::{HostFunction, is_called};
 
-impl Translator<'_, '_> {
-    /// The operation on scalars. `vals` are the operands as the kernel has them, for what is known of them.
-    pub(super) fn scalar_op(&mut self, op: ScalarOp, dtype: DType, vals: &[Val], args: &[Value]) -> Result<Value> {
+impl Translator<'_, '_, '_> {
+    /// The operation on scalars, of which the last is of `dtype`.
+    pub(super) fn scalar_op(&mut self, op: ScalarOp, dtype: DType, vals: &[flat::Value]) -> Result<Value> {
+        let args: SmallVec<[Value; 3]> = vals.iter().map(|v| self.value(*v)).collect();
+        let args = &args[..];
         if op == ScalarOp::Select {
             return Ok(self.b.ins().select(args[0], args[1], args[2]));
         }
@@ -41,7 +44,7 @@ impl Translator<'_, '_> {
         })
     }
 
-    fn scalar_float(&mut self, op: ScalarOp, dtype: DType, vals: &[Val], args: &[Value]) -> Result<Value> {
+    fn scalar_float(&mut self, op: ScalarOp, dtype: DType, vals: &[flat::Value], args: &[Value]) -> Result<Value> {
         use ScalarOp::*;
         if is_called(op) {
             return self.call_host(HostFunction::Map(op, dtype), args);
@@ -94,7 +97,7 @@ impl Translator<'_, '_> {
         })
     }
 
-    fn scalar_int(&mut self, op: ScalarOp, dtype: DType, vals: &[Val], args: &[Value]) -> Result<Value> {
+    fn scalar_int(&mut self, op: ScalarOp, dtype: DType, vals: &[flat::Value], args: &[Value]) -> Result<Value> {
         use ScalarOp::*;
         let signed = dtype.is_signed_int();
         let a = args[0];
@@ -166,11 +169,11 @@ impl Translator<'_, '_> {
     }
 
     /// Division and remainders that do not trap.
-    fn divide(&mut self, op: ScalarOp, dtype: DType, vals: &[Val], a: Value, b: Value) -> Value {
+    fn divide(&mut self, op: ScalarOp, dtype: DType, vals: &[flat::Value], a: Value, b: Value) -> Value {
         use ScalarOp::*;
         let ty = self.type_of(a);
         let signed = dtype.is_signed_int();
-        let known = vals.get(1).and_then(Val::constant).map(|c| c.as_i64());
+        let known = vals.get(1).and_then(|v| self.flat.constant(*v)).map(|c| c.as_i64());
         // A constant divisor other than 0 and -1 is harmless, and Cranelift turns it into a multiplication.
         let harmless = matches!(known, Some(k) if k != 0 && (k != -1 || !signed));
         let zero = self.int(ty, 0);

@@ -1,52 +1,40 @@
-//! The walk over a kernel's statements.
+//! The walk over the lowered form.
 //!
 //! Invariants:
-//! - `values` and `vars` hold what is bound on the current path; unrolled copies and outer scopes overwrite them, which is
-//!   sound because definitions dominate uses.
+//! - Constants, sums and addresses are made where they are used, and again only where that use does not dominate: Cranelift
+//!   moves them out of loops. Every other value is made where the lowered form has it.
 //! - `memo` is a stack of scopes; an entry is only visible where its definition dominates.
 
-use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{
-    self, AbiParam, AliasRegionData, Block, BlockArg, Function, InstBuilder, MemFlagsData, Signature, UserFuncName,
-    Value, types,
+    self, AbiParam, AliasRegionData, Function, InstBuilder, MemFlagsData, Signature, Type, UserFuncName, Value, types,
 };
 use cranelift_codegen::isa::{CallConv, TargetIsa};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
 use rustc_hash::FxHashMap;
-use smallvec::SmallVec;
-use tlc_ir::kernel::{Bind, MAX_STATEMENTS, Memory, Op, Scope, Stmt, ValueId, visit};
-use tlc_ir::scalar::ScalarOp;
-use tlc_ir::{DType, IndexExpr, Kernel, Scalar, VarId};
+use tlc_ir::kernel::{Memory, Scope};
+use tlc_ir::{DType, Kernel, Scalar};
 
-use super::index::{Term, VarState};
-use super::loops::{LoopUse, loop_uses};
-use super::registers::RegisterScratch;
-use super::values::Val;
-use super::{
-    ARGS_BUFFERS, ARGS_SCRATCH, ARGS_SYMBOLS, CodegenError, HostFunction, Result, check, invalid, unsupported,
-};
+use super::address::{Counter, CounterUse, counter_uses};
+use super::host::signature;
+use super::table::Machine;
+use crate::code::{ARGS_BUFFERS, ARGS_SCRATCH, ARGS_SYMBOLS};
+use crate::error::{CodegenError, Result, invalid, unsupported};
+use crate::flat::{self, BlockCopy, Flat, Item, Op};
+use crate::host::HostFunction;
 
 /// Parameters and scratch areas that a kernel may have.
 const MEMORY_LIMIT: usize = 4096;
-/// Iterations of a lanes loop.
-const LANE_LIMIT: u32 = 64;
-
-/// The lanes loop being translated.
-#[derive(Clone, Copy)]
-pub(super) struct LaneLoop {
-    pub count: u32,
-    /// The lane for which code is being emitted, while it is emitted lane by lane.
-    pub current: Option<u32>,
-}
 
 /// What an instruction result stands for, so that it is emitted once.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) enum MemoKey {
-    Index(IndexExpr),
-    Address(Memory, SmallVec<[(Term, i64); 4]>),
-    /// A scalar in every lane; a bool is a mask there, and another value than the same bits of an integer.
-    Splat(Value, ir::Type, bool),
-    Const(Scalar, ir::Type),
+    /// A sum.
+    Index(flat::Value),
+    /// Where the elements of an address without its constant begin.
+    Base(Memory, Option<flat::Value>, Option<flat::Value>),
+    /// A constant in all lanes.
+    Const(Scalar, Type),
 }
 
 /// A memory area that has an address.
@@ -56,29 +44,40 @@ pub(super) struct Area {
     pub flags: MemFlagsData,
 }
 
-pub(super) struct Translator<'k, 'b> {
-    pub kernel: &'k Kernel,
+pub(super) struct Translator<'f, 'k, 'b> {
+    pub flat: &'f Flat<'k>,
     pub b: FunctionBuilder<'b>,
-    /// Whether the target has 128-bit vectors whose first lane is the lowest address.
-    pub vectors: bool,
     /// Whether the target is x64, where some operations have cheaper forms than their own.
     pub x64: bool,
-    pub call_conv: CallConv,
-    pub values: Vec<Option<Val>>,
-    pub vars: Vec<VarState>,
-    pub symbols: Vec<Value>,
-    pub params: Vec<Area>,
-    pub scratch: Vec<Option<Area>>,
-    pub registers: Vec<Option<RegisterScratch>>,
-    pub lanes: Option<LaneLoop>,
-    pub uses: Vec<LoopUse>,
+    call_conv: CallConv,
+    /// Lanes of the operation that is being emitted.
+    pub lanes: u32,
+    /// What stands for each value on the current path.
+    pub made: Vec<Option<Value>>,
+    pub counters: FxHashMap<flat::Value, Counter>,
+    pub uses: FxHashMap<flat::Value, CounterUse>,
+    symbols: Vec<Value>,
+    params: Vec<Area>,
+    scratch: Vec<Option<Area>>,
     pub memo: Vec<FxHashMap<MemoKey, Value>>,
-    pub hosts: Vec<(HostFunction, ir::FuncRef)>,
-    pub depth: u32,
+    hosts: Vec<(HostFunction, ir::FuncRef)>,
     /// Whether something was written past the caches.
-    pub streams: bool,
-    range: (Value, Value),
-    statements: u64,
+    streams: bool,
+    /// The part of the parallel loop that a call runs.
+    pub range: (Value, Value),
+}
+
+/// The lowered form that the emitter takes.
+pub(super) fn flatten<'k>(kernel: &'k Kernel, isa: &dyn TargetIsa) -> Result<Flat<'k>> {
+    let found = kernel.params.len() + kernel.scratch.len();
+    if found > MEMORY_LIMIT {
+        return Err(CodegenError::TooMany {
+            what: "parameters and scratch areas",
+            found,
+            limit: MEMORY_LIMIT,
+        });
+    }
+    flat::flatten(kernel, &Machine::of(isa))
 }
 
 /// The Cranelift function of a kernel.
@@ -90,13 +89,7 @@ pub(super) fn translate(
     if isa.pointer_type() != types::I64 {
         return unsupported("targets without 64-bit pointers");
     }
-    if kernel.params.len() + kernel.scratch.len() > MEMORY_LIMIT {
-        return unsupported(format!(
-            "more than {MEMORY_LIMIT} parameters and scratch areas (this kernel has {})",
-            kernel.params.len() + kernel.scratch.len()
-        ));
-    }
-    check::ids(kernel)?;
+    let flat = flatten(kernel, isa)?;
     let call_conv = isa.default_call_conv();
     let mut signature = Signature::new(call_conv);
     signature.params.extend([AbiParam::new(types::I64); 3]);
@@ -111,28 +104,28 @@ pub(super) fn translate(
         _ => return invalid("function parameters"),
     };
     let mut t = Translator {
-        kernel,
+        flat: &flat,
         b,
-        vectors: has_vectors(isa),
         x64: isa.name() == "x64",
         call_conv,
-        values: vec![None; kernel.values.len()],
-        vars: vec![VarState::Unbound; kernel.extents.len()],
+        lanes: 1,
+        made: vec![None; flat.values.len()],
+        counters: FxHashMap::default(),
+        uses: counter_uses(&flat),
         symbols: Vec::new(),
         params: Vec::new(),
         scratch: Vec::new(),
-        registers: Vec::new(),
-        lanes: None,
-        uses: loop_uses(kernel),
         memo: vec![FxHashMap::default()],
         hosts: Vec::new(),
-        depth: 0,
         streams: false,
         range: (begin, end),
-        statements: 0,
     };
     t.load_args(args)?;
-    t.block(&kernel.body, true)?;
+    // What scratch areas are measured by comes first.
+    let sizes = flat.body.iter().take_while(|i| t.is_size(i)).count();
+    t.region(&flat.body[..sizes])?;
+    t.scratch_areas(args)?;
+    t.region(&flat.body[sizes..])?;
     if t.streams {
         // Streamed stores are ordered only by a fence, and what follows the kernel must see them.
         t.b.ins().fence();
@@ -143,58 +136,51 @@ pub(super) fn translate(
     Ok(func)
 }
 
-fn has_vectors(isa: &dyn TargetIsa) -> bool {
-    match isa.name() {
-        "aarch64" => true,
-        // Before SSSE3 (2006) byte shuffles are calls.
-        "x64" => isa.has_x86_pshufb_lowering(),
-        "riscv64" => isa
-            .isa_flags()
-            .iter()
-            .any(|f| f.name == "has_v" && f.as_bool() == Some(true)),
-        _ => false,
-    }
-}
-
-impl<'k> Translator<'k, '_> {
+impl Translator<'_, '_, '_> {
     /// Loads every buffer pointer and symbol; those without a use vanish.
     fn load_args(&mut self, args: Value) -> Result<()> {
+        let kernel = self.flat.kernel;
         let readonly = MemFlagsData::trusted().with_readonly();
         let buffers = self.b.ins().load(types::I64, readonly, args, ARGS_BUFFERS);
-        for i in 0..self.kernel.params.len() {
+        for i in 0..kernel.params.len() {
             let flags = self.area_flags(i as u32, "param");
             let base = self.b.ins().load(types::I64, readonly, buffers, (i * 8) as i32);
             self.params.push(Area { base, flags });
         }
-        if !self.kernel.symbols.is_empty() {
+        if !kernel.symbols.is_empty() {
             let symbols = self.b.ins().load(types::I64, readonly, args, ARGS_SYMBOLS);
-            for i in 0..self.kernel.symbols.len() {
+            for i in 0..kernel.symbols.len() {
                 let at = i32::try_from(i * 8).or_else(|_| unsupported("more than 2^28 symbols"))?;
                 let value = self.b.ins().load(types::I64, readonly, symbols, at);
                 self.symbols.push(value);
             }
         }
-        let cache = |s: &tlc_ir::kernel::Scratch| s.scope == Scope::Cache;
+        Ok(())
+    }
+
+    /// Whether an item is arithmetic that needs no memory.
+    fn is_size(&self, item: &Item) -> bool {
+        matches!(item, Item::Let(v) if !matches!(self.flat.op(*v), Op::Load { .. }))
+    }
+
+    fn scratch_areas(&mut self, args: Value) -> Result<()> {
+        let kernel = self.flat.kernel;
+        let readonly = MemFlagsData::trusted().with_readonly();
         let mut start = None;
-        if self.kernel.scratch.iter().any(cache) {
+        if kernel.scratch.iter().any(|s| s.scope == Scope::Cache) {
             start = Some(self.b.ins().load(types::I64, readonly, args, ARGS_SCRATCH));
         }
-        let (offsets, _) = self.kernel.scratch_offsets();
-        for (i, s) in self.kernel.scratch.iter().enumerate() {
-            let mut area = None;
-            let mut registers = None;
-            match (s.scope, start) {
-                (Scope::Register, _) => registers = Some(self.declare_registers(i)?),
-                (Scope::Cache, Some(start)) => {
-                    let flags = self.area_flags((self.kernel.params.len() + i) as u32, "scratch");
-                    let offset = self.eval(&offsets[i])?;
+        for i in 0..kernel.scratch.len() {
+            let area = match (start, self.flat.scratch_at[i]) {
+                (Some(start), Some(at)) => {
+                    let flags = self.area_flags((kernel.params.len() + i) as u32, "scratch");
+                    let offset = self.value(at);
                     let base = self.b.ins().iadd(start, offset);
-                    area = Some(Area { base, flags });
+                    Some(Area { base, flags })
                 }
-                _ => return unsupported(format!("{} scratch", s.scope.name())),
-            }
+                _ => None,
+            };
             self.scratch.push(area);
-            self.registers.push(registers);
         }
         Ok(())
     }
@@ -217,115 +203,175 @@ impl<'k> Translator<'k, '_> {
         area.map_or_else(|| invalid("access to memory without an address"), Ok)
     }
 
-    fn count_statement(&mut self) -> Result<()> {
-        self.statements += 1;
-        if self.statements > MAX_STATEMENTS {
-            return Err(CodegenError::TooLarge { limit: MAX_STATEMENTS });
+    /// What stands for a value.
+    pub(super) fn value(&mut self, v: flat::Value) -> Value {
+        match self.flat.op(v) {
+            Op::Const(c) => self.constant_scalar(*c),
+            Op::Symbol(s) => self.symbols[*s as usize],
+            Op::Undefined => {
+                let ty = self.type_for(v);
+                self.zero(ty)
+            }
+            Op::Splat(s) if self.flat.is_placeless(v) => {
+                let ty = self.type_for(v);
+                match self.flat.constant(*s) {
+                    Some(c) => self.constant_vector(c, ty),
+                    None => self.zero(ty),
+                }
+            }
+            Op::Counter => self.counter(v),
+            Op::Sum { .. } => self.sum(v),
+            // The lowered form defines values before their uses.
+            _ => self.made[v.0 as usize].unwrap_or_else(|| unreachable!("%{} is not defined", v.0)),
         }
-        Ok(())
     }
 
-    /// Translates statements in order.
-    pub(super) fn block(&mut self, body: &'k [Stmt], outermost: bool) -> Result<()> {
-        for stmt in body {
-            self.count_statement()?;
-            match stmt {
-                Stmt::Let { value, op } => {
-                    let v = self.op(op, *value)?;
-                    self.values[value.0 as usize] = Some(v);
-                }
-                Stmt::Store {
-                    memory,
-                    index,
+    /// Emits what runs one after another.
+    pub(super) fn region(&mut self, body: &[Item]) -> Result<()> {
+        for item in body {
+            match item {
+                Item::Let(v) => self.let_(*v)?,
+                Item::Store {
+                    address,
+                    offsets,
                     value,
-                    mask,
-                } => {
-                    let v = self.value(*value)?;
-                    let m = mask.map(|m| self.value(m)).transpose()?;
-                    self.store(*memory, index, &v, m.as_ref())?;
-                }
-                Stmt::Loop { var, bind, body } => self.loop_stmt(*var, *bind, body, outermost)?,
-                Stmt::If { cond, body } => {
-                    let cond = self.value(*cond)?;
-                    self.if_stmt(&cond, body)?;
-                }
-                Stmt::Clamp { var, value } => self.clamp(*var, *value)?,
-                Stmt::Accumulate { monoid, state, values } => {
-                    if self.accumulate_in_order(state) {
-                        self.each_lane(|t| t.accumulate(*monoid, state, values))?;
-                    } else {
-                        self.accumulate(*monoid, state, values)?;
-                    }
-                }
-                Stmt::Contract(_) => return unsupported("contractions that are not legalized"),
-                Stmt::Collective(_) => return unsupported("collectives"),
-                Stmt::Each { .. } => return unsupported("fragments"),
-                Stmt::CopyAsync(_) | Stmt::Wait(_) => return unsupported("copies beside the threads"),
-                Stmt::Barrier => return unsupported("barriers"),
+                    mask: None,
+                } => self.store(address, offsets, *value)?,
+                Item::Store { mask: Some(_), .. } => return unsupported("a masked store"),
+                Item::Copy(c) => self.copy(c)?,
+                Item::Loop(l) => self.loop_(l)?,
+                Item::If(i) => self.if_(i)?,
+                Item::Barrier => return unsupported("barriers"),
             }
         }
         Ok(())
     }
 
-    fn loop_stmt(&mut self, var: VarId, bind: Bind, body: &'k [Stmt], outermost: bool) -> Result<()> {
-        let extent = &self.kernel.extents[var.0 as usize];
-        match bind {
-            Bind::Unroll => {
-                let Some(n) = self.constant(extent)? else {
-                    return invalid("an unrolled loop without constant extent");
-                };
-                // A clamped variable has another value in each copy, so what depends on it must not outlive the copy.
-                let scoped = visit::walk(body).any(|s| matches!(s, Stmt::Clamp { .. }));
-                for i in 0..n {
-                    self.count_statement()?;
-                    self.vars[var.0 as usize] = VarState::Const(i);
-                    if scoped {
-                        self.memo.push(FxHashMap::default());
-                    }
-                    self.block(body, false)?;
-                    if scoped {
-                        self.memo.pop();
-                    }
+    fn let_(&mut self, v: flat::Value) -> Result<()> {
+        let info = self.flat.info(v);
+        self.lanes = info.lanes;
+        let (dtype, ty) = (info.dtype, self.type_for(v));
+        let made = match &info.op {
+            // Made where it is used.
+            Op::Sum { .. } => return Ok(()),
+            Op::Product(factors) => {
+                let mut product = self.value(factors[0]);
+                for f in &factors[1..] {
+                    let f = self.value(*f);
+                    product = self.b.ins().imul(product, f);
                 }
-                Ok(())
+                product
             }
-            Bind::Lanes => {
-                let count = match self.constant(extent)? {
-                    Some(n) if n <= LANE_LIMIT as i64 => n.max(0) as u32,
-                    Some(n) => return unsupported(format!("a lanes loop of {n} iterations (at most {LANE_LIMIT})")),
-                    None => return invalid("a lanes loop without constant extent"),
-                };
-                if self.lanes.is_some() {
-                    return unsupported("nested lanes loops");
-                }
-                match count {
-                    0 => return Ok(()),
-                    1 => {
-                        self.vars[var.0 as usize] = VarState::Const(0);
-                        return self.block(body, false);
-                    }
-                    _ => {}
-                }
-                self.vars[var.0 as usize] = VarState::Lane;
-                self.lanes = Some(LaneLoop { count, current: None });
-                let scoped = visit::walk(body).any(|s| matches!(s, Stmt::Clamp { .. }));
-                if scoped {
-                    self.memo.push(FxHashMap::default());
-                }
-                self.block(body, false)?;
-                if scoped {
-                    self.memo.pop();
-                }
-                self.lanes = None;
-                Ok(())
+            Op::FloorDiv(a, b) => self.floor_div(*a, *b),
+            Op::FloorMod(a, b) => self.floor_mod(*a, *b),
+            Op::Smaller(a, b) | Op::Larger(a, b) => {
+                let smaller = matches!(info.op, Op::Smaller(..));
+                let (a, b) = (self.value(*a), self.value(*b));
+                self.extremum(smaller, a, b)
             }
-            Bind::Serial | Bind::Parallel if self.lanes.is_some() => unsupported("a serial loop inside a lanes loop"),
-            Bind::Serial => self.counted_loop(var, None, body),
-            Bind::Parallel if outermost => self.counted_loop(var, Some(self.range), body),
-            Bind::Parallel => invalid("a parallel loop that is not outermost"),
-            Bind::Copy | Bind::Stream => self.copy_loop(var, bind, body),
-            Bind::Block | Bind::Warp | Bind::Thread => unsupported(format!("{} loops", bind.name())),
-        }
+            Op::Clamp { data, last } => {
+                let (data, last) = (self.value(*data), self.value(*last));
+                let v = self.extremum(true, data, last);
+                let zero = self.int(types::I64, 0);
+                self.extremum(false, v, zero)
+            }
+            Op::Series { first, step } => {
+                let first = self.value(*first);
+                let base = self.b.ins().splat(ty, first);
+                let steps = self.steps(ty, *step);
+                self.b.ins().iadd(base, steps)
+            }
+            Op::Load {
+                address,
+                offsets,
+                mask: None,
+            } => self.load(dtype, ty, address, offsets)?,
+            Op::Load { mask: Some(_), .. } => return unsupported("a masked load"),
+            Op::Map(op, args) => {
+                let on = args.last().map_or(dtype, |a| self.flat.dtype(*a));
+                match info.lanes {
+                    1 => self.scalar_op(*op, on, args)?,
+                    _ => match self.vector_op(*op, on, args) {
+                        Some(made) => made,
+                        None => return unsupported(format!("{op} on lanes of {on}")),
+                    },
+                }
+            }
+            Op::Unordered(a, b) => {
+                let (a, b) = (self.value(*a), self.value(*b));
+                let either = self.b.ins().fcmp(FloatCC::Unordered, a, b);
+                if info.lanes == 1 { either } else { self.as_mask(either) }
+            }
+            Op::Convert(a) => {
+                let from = self.flat.dtype(*a);
+                let x = self.value(*a);
+                match info.lanes {
+                    1 => self.convert_scalar(from, dtype, x)?,
+                    _ => match self.convert_vector(from, dtype, x) {
+                        Some(made) => made,
+                        None => return unsupported(format!("{from} to {dtype} in lanes")),
+                    },
+                }
+            }
+            Op::Bitcast(a) => {
+                let x = self.value(*a);
+                self.cast(ty, x)
+            }
+            Op::Splat(a) => {
+                let x = self.value(*a);
+                let element = self.lane_element(x, dtype, ty);
+                self.b.ins().splat(ty, element)
+            }
+            Op::Pack(parts) => {
+                let mut elements = Vec::with_capacity(parts.len());
+                for p in parts {
+                    let x = self.value(*p);
+                    elements.push(self.lane_element(x, dtype, ty));
+                }
+                let mut packed = self.low_lane(elements[0], ty);
+                for (i, element) in elements.into_iter().enumerate().skip(1) {
+                    packed = self.b.ins().insertlane(packed, element, i as u8);
+                }
+                packed
+            }
+            Op::Lane(a, lane) => {
+                let x = self.value(*a);
+                let element = self.b.ins().extractlane(x, *lane);
+                match dtype {
+                    DType::Bool => {
+                        let zero = self.int(self.type_of(element), 0);
+                        self.b.ins().icmp(IntCC::NotEqual, element, zero)
+                    }
+                    _ => element,
+                }
+            }
+            Op::Insert(a, x, lane) => {
+                let (a, x) = (self.value(*a), self.value(*x));
+                let element = self.lane_element(x, dtype, ty);
+                self.b.ins().insertlane(a, element, *lane)
+            }
+            Op::AnyLane(a) => {
+                let mask = self.value(*a);
+                self.any_lane(mask)
+            }
+            Op::AllLanes(a) => {
+                let mask = self.value(*a);
+                self.b.ins().vall_true(mask)
+            }
+            Op::LaneBits(a) => {
+                let mask = self.value(*a);
+                self.b.ins().vhigh_bits(types::I32, mask)
+            }
+            Op::Bit(a, bit) => {
+                let bits = self.value(*a);
+                self.b.ins().band_imm_u(bits, 1i64 << bit)
+            }
+            Op::Symbol(_) | Op::Counter | Op::Carried | Op::Outcome | Op::Undefined | Op::Const(_) => {
+                return invalid("a value without a computation");
+            }
+        };
+        self.made[v.0 as usize] = Some(made);
+        Ok(())
     }
 
     /// Whether a mask is set in any lane, as an integer that is not 0.
@@ -338,179 +384,22 @@ impl<'k> Translator<'k, '_> {
         }
     }
 
-    fn if_stmt(&mut self, cond: &Val, body: &'k [Stmt]) -> Result<()> {
-        let varies = cond.varies();
-        let cond = match cond {
-            Val::Const(c) if !c.as_bool() => return Ok(()),
-            Val::Const(_) => return self.block(body, false),
-            Val::Scalar(c) => *c,
-            Val::Vector(mask) => self.any_lane(*mask),
-            Val::Lanes(lanes) => {
-                let mut any = lanes[0];
-                for lane in &lanes[1..] {
-                    any = self.b.ins().bor(any, *lane);
-                }
-                any
-            }
+    fn copy(&mut self, c: &BlockCopy) -> Result<()> {
+        let bytes = self.flat.kernel.memory_dtype(c.to.memory).bytes() as i64;
+        let function = HostFunction::Copy {
+            element: if c.transposed { bytes as u8 } else { 1 },
+            transposed: c.transposed,
+            streaming: c.streaming,
         };
-        let (then, after) = (self.b.create_block(), self.b.create_block());
-        self.b.ins().brif(cond, then, &[], after, &[]);
-        self.enter(then);
-        self.memo.push(FxHashMap::default());
-        if varies {
-            self.rare(cond, body, after)?;
-        } else {
-            self.block(body, false)?;
-            self.b.ins().jump(after, &[]);
-        }
-        self.memo.pop();
-        self.enter(after);
+        self.streams |= c.streaming;
+        let to = self.pointer(&c.to)?;
+        let to_pitch = self.scaled(c.to_pitch, bytes);
+        let from = self.pointer(&c.from)?;
+        let from_pitch = self.scaled(c.from_pitch, bytes);
+        let rows = self.value(c.rows);
+        let columns = self.scaled(c.columns, if c.transposed { 1 } else { bytes });
+        self.call(function, &[to, to_pitch, from, from_pitch, rows, columns])?;
         Ok(())
-    }
-
-    /// What legalization put aside for a few lanes, and `cond`, which is not 0 here, sends here seldom: laid out away
-    /// from the hot code, and as a loop of one turn, for constants leave the innermost loop that they are in and would
-    /// else take registers of the hot one.
-    fn rare(&mut self, cond: Value, body: &'k [Stmt], after: Block) -> Result<()> {
-        let then = self.b.current_block();
-        let once = self.b.create_block();
-        self.b.ins().jump(once, &[]);
-        self.b.switch_to_block(once);
-        self.block(body, false)?;
-        let again = self.b.ins().icmp_imm_s(IntCC::Equal, cond, 0);
-        self.b.ins().brif(again, once, &[], after, &[]);
-        self.b.seal_block(once);
-        then.into_iter().chain([once]).for_each(|b| self.b.set_cold_block(b));
-        Ok(())
-    }
-
-    /// Goes on in a block all of whose predecessors are known.
-    pub(super) fn enter(&mut self, block: Block) {
-        self.b.seal_block(block);
-        self.b.switch_to_block(block);
-    }
-
-    /// `if cond { body } else { otherwise }` as a value; `body` must not change registers.
-    pub(super) fn value_if(
-        &mut self,
-        cond: Value,
-        otherwise: Value,
-        body: impl FnOnce(&mut Self) -> Result<Value>,
-    ) -> Result<Value> {
-        let ty = self.type_of(otherwise);
-        let (then, after) = (self.b.create_block(), self.b.create_block());
-        let result = self.b.append_block_param(after, ty);
-        self.b.ins().brif(cond, then, &[], after, &[BlockArg::Value(otherwise)]);
-        self.enter(then);
-        self.memo.push(FxHashMap::default());
-        let value = body(self)?;
-        self.memo.pop();
-        self.b.ins().jump(after, &[BlockArg::Value(value)]);
-        self.enter(after);
-        Ok(result)
-    }
-
-    /// Runs `f` once per lane of the current lanes loop, with indices as that lane's.
-    pub(super) fn each_lane(&mut self, mut f: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
-        for lane in 0..self.lanes.map_or(0, |l| l.count) {
-            self.in_lane(lane, &mut f)?;
-        }
-        Ok(())
-    }
-
-    /// Runs `f` with indices and values as lane `lane`'s. Nothing that it memoizes is seen outside.
-    pub(super) fn in_lane<R>(&mut self, lane: u32, f: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
-        let Some(lanes) = &mut self.lanes else { return f(self) };
-        let before = lanes.current.replace(lane);
-        let result = f(self);
-        if let Some(lanes) = &mut self.lanes {
-            lanes.current = before;
-        }
-        result
-    }
-
-    /// The value of a defined id; in code for one lane, that lane's.
-    pub(super) fn value(&mut self, id: ValueId) -> Result<Val> {
-        let v = match self.values.get(id.0 as usize) {
-            Some(Some(v)) => v.clone(),
-            _ => return invalid(format!("value {} is used before its definition", id.0)),
-        };
-        match self.lanes {
-            Some(LaneLoop {
-                current: Some(lane), ..
-            }) if v.varies() => Ok(Val::Scalar(self.scalar(&v, self.kernel.dtype(id), lane))),
-            _ => Ok(v),
-        }
-    }
-
-    fn op(&mut self, op: &Op, result: ValueId) -> Result<Val> {
-        let dtype = self.kernel.dtype(result);
-        match op {
-            Op::Const(c) if c.dtype() == dtype => Ok(Val::Const(*c)),
-            Op::Const(_) => invalid("a constant of another dtype than its value"),
-            Op::Index(index, to) => self.index_value(index, *to),
-            Op::Load { memory, index, mask } => {
-                let mask = mask.map(|m| self.value(m)).transpose()?;
-                self.load(*memory, index, mask.as_ref())
-            }
-            Op::Map(op, operands) => {
-                let dtypes: SmallVec<[DType; 3]> = operands.iter().map(|v| self.kernel.dtype(*v)).collect();
-                if op.result_dtype(&dtypes) != Ok(dtype) {
-                    return invalid(format!("{op} on {dtypes:?} giving {dtype}"));
-                }
-                let vals = operands
-                    .iter()
-                    .map(|v| self.value(*v))
-                    .collect::<Result<SmallVec<[Val; 3]>>>()?;
-                self.map(*op, dtypes[dtypes.len() - 1], &vals)
-            }
-            Op::Convert(to, v) => {
-                let from = self.kernel.dtype(*v);
-                let v = self.value(*v)?;
-                self.convert(from, *to, &v)
-            }
-            Op::Bitcast(to, v) => {
-                let from = self.kernel.dtype(*v);
-                let v = self.value(*v)?;
-                self.bitcast_value(from, *to, &v)
-            }
-        }
-    }
-
-    /// A scalar operation on values whose last operand (and the result, but for comparisons) is of `dtype`.
-    pub(super) fn map(&mut self, op: ScalarOp, dtype: DType, vals: &[Val]) -> Result<Val> {
-        if (matches!(dtype, DType::F16 | DType::BF16) || dtype.is_storage()) && op != ScalarOp::Select {
-            return unsupported(format!("{op} on {dtype} (legalize it)"));
-        }
-        let constants: Option<SmallVec<[Scalar; 3]>> = vals.iter().map(Val::constant).collect();
-        if let Some(constants) = constants {
-            return Ok(Val::Const(op.eval(&constants)));
-        }
-        let operand = |i: usize| {
-            if op == ScalarOp::Select && i == 0 {
-                DType::Bool
-            } else {
-                dtype
-            }
-        };
-        let compares = matches!(op, ScalarOp::Eq | ScalarOp::Ne | ScalarOp::Lt | ScalarOp::Le);
-        if !vals.iter().any(Val::varies) {
-            let args: SmallVec<[Value; 3]> = (0..vals.len()).map(|i| self.scalar(&vals[i], operand(i), 0)).collect();
-            return Ok(Val::Scalar(self.scalar_op(op, dtype, vals, &args)?));
-        }
-        if let Some(v) = self.vector_op(op, dtype, vals)? {
-            return Ok(Val::Vector(v));
-        }
-        let count = self.lanes.map_or(0, |l| l.count);
-        let mut lanes = SmallVec::new();
-        for lane in 0..count {
-            let args: SmallVec<[Value; 3]> = (0..vals.len())
-                .map(|i| self.scalar(&vals[i], operand(i), lane))
-                .collect();
-            lanes.push(self.scalar_op(op, dtype, vals, &args)?);
-        }
-        debug_assert!(compares || op.arity() == vals.len());
-        Ok(Val::Lanes(lanes))
     }
 
     /// Calls a host function.
@@ -529,7 +418,7 @@ impl<'k> Translator<'k, '_> {
                 let Some(index) = function.index() else {
                     return unsupported(function.name());
                 };
-                let signature = self.b.import_signature(function.signature(self.call_conv));
+                let signature = self.b.import_signature(signature(function, self.call_conv));
                 let name = self
                     .b
                     .func

@@ -1,40 +1,12 @@
-//! Values: constants, scalars, vectors and lanes, and the ways between them.
+//! Types, constants and moves of values.
 
 use cranelift_codegen::ir::immediates::{Ieee32, Ieee64};
-use cranelift_codegen::ir::{ConstantData, InstBuilder, MemFlagsData, Type, Value, condcodes::IntCC, types};
-use smallvec::SmallVec;
-use tlc_ir::{DType, IndexExpr, Scalar, ScalarOp};
+use cranelift_codegen::ir::{ConstantData, InstBuilder, MemFlagsData, Type, Value, types};
+use tlc_ir::{DType, Scalar};
 
-use super::index::LaneUse;
+use super::table::VECTOR_BITS;
 use super::translate::{MemoKey, Translator};
-use super::{Result, invalid};
-
-/// A value of the kernel.
-#[derive(Clone, Debug)]
-pub(super) enum Val {
-    /// Known now; materialized where it is used.
-    Const(Scalar),
-    /// Equal in every lane. A bool is an i8 of 0 or 1, a 16-bit float the i16 of its bits.
-    Scalar(Value),
-    /// One element per lane in the low lanes of 128 bits. Bools are masks as wide as `128 / lanes` bits.
-    Vector(Value),
-    /// One scalar per lane.
-    Lanes(SmallVec<[Value; 4]>),
-}
-
-impl Val {
-    pub fn constant(&self) -> Option<Scalar> {
-        match self {
-            Val::Const(c) => Some(*c),
-            _ => None,
-        }
-    }
-
-    /// True if lanes may differ.
-    pub fn varies(&self) -> bool {
-        matches!(self, Val::Vector(_) | Val::Lanes(_))
-    }
-}
+use crate::flat;
 
 /// The Cranelift type of one element.
 pub(super) fn scalar_type(dtype: DType) -> Type {
@@ -67,30 +39,27 @@ pub(super) fn full(element: Type) -> Type {
     }
 }
 
-impl Translator<'_, '_> {
-    /// Iterations of the lanes loop, 1 outside of one or in code for one lane.
-    pub(super) fn lane_count(&self) -> u32 {
-        match self.lanes {
-            Some(l) if l.current.is_none() => l.count,
-            _ => 1,
-        }
+impl Translator<'_, '_, '_> {
+    /// Bits of a lane of a full vector: the width of a mask.
+    pub(super) fn lane_bits(&self) -> u32 {
+        VECTOR_BITS / self.lanes
     }
 
-    /// Bits of a lane of a full vector: the width of a mask. `None` where lanes do not make vectors.
-    pub(super) fn lane_bits(&self) -> Option<u32> {
-        match self.lanes {
-            Some(l) if self.vectors && matches!(l.count, 2 | 4 | 8 | 16) => Some(128 / l.count),
-            _ => None,
-        }
-    }
-
-    /// The vector type of a dtype in the current lanes loop, if it has one.
-    pub(super) fn vector_type(&self, dtype: DType) -> Option<Type> {
-        let width = self.lane_bits()?;
+    /// The vector type of a dtype in the lanes of the current operation.
+    pub(super) fn vector_type(&self, dtype: DType) -> Type {
         match dtype {
-            DType::Bool => Some(full(int_type(width))),
-            d if d.bits() <= width => Some(full(scalar_type(d))),
-            _ => None,
+            DType::Bool => full(int_type(self.lane_bits())),
+            d => full(scalar_type(d)),
+        }
+    }
+
+    /// The type of a value.
+    pub(super) fn type_for(&self, v: flat::Value) -> Type {
+        let info = self.flat.info(v);
+        match (info.lanes, info.dtype) {
+            (1, d) => scalar_type(d),
+            (lanes, DType::Bool) => full(int_type(VECTOR_BITS / lanes)),
+            (_, d) => full(scalar_type(d)),
         }
     }
 
@@ -155,7 +124,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    fn constant_scalar(&mut self, c: Scalar) -> Value {
+    pub(super) fn constant_scalar(&mut self, c: Scalar) -> Value {
         match c.dtype() {
             DType::F32 => self.b.ins().f32const(Ieee32::with_bits(c.bits() as u32)),
             DType::F64 => self.b.ins().f64const(Ieee64::with_bits(c.bits())),
@@ -163,7 +132,7 @@ impl Translator<'_, '_> {
         }
     }
 
-    fn constant_vector(&mut self, c: Scalar, ty: Type) -> Value {
+    pub(super) fn constant_vector(&mut self, c: Scalar, ty: Type) -> Value {
         let key = MemoKey::Const(c, ty);
         if let Some(v) = self.memo_get(&key) {
             return v;
@@ -179,51 +148,6 @@ impl Translator<'_, '_> {
         };
         self.memo_put(key, v);
         v
-    }
-
-    /// The scalar of one lane.
-    pub(super) fn scalar(&mut self, v: &Val, dtype: DType, lane: u32) -> Value {
-        match v {
-            Val::Const(c) => self.constant_scalar(*c),
-            Val::Scalar(v) => *v,
-            Val::Lanes(lanes) => lanes[lane as usize],
-            Val::Vector(v) => {
-                let element = self.b.ins().extractlane(*v, lane as u8);
-                if dtype == DType::Bool {
-                    let zero = self.int(self.type_of(element), 0);
-                    self.b.ins().icmp(IntCC::NotEqual, element, zero)
-                } else {
-                    element
-                }
-            }
-        }
-    }
-
-    /// The value as a vector of type `ty`, which is `vector_type(dtype)`.
-    pub(super) fn vector(&mut self, v: &Val, dtype: DType, ty: Type) -> Value {
-        match v {
-            Val::Vector(v) => *v,
-            Val::Const(c) => self.constant_vector(*c, ty),
-            Val::Scalar(s) => {
-                let key = MemoKey::Splat(*s, ty, dtype == DType::Bool);
-                if let Some(v) = self.memo_get(&key) {
-                    return v;
-                }
-                let element = self.lane_element(*s, dtype, ty);
-                let v = self.b.ins().splat(ty, element);
-                self.memo_put(key, v);
-                v
-            }
-            Val::Lanes(lanes) => {
-                let first = self.lane_element(lanes[0], dtype, ty);
-                let mut v = self.low_lane(first, ty);
-                for (i, lane) in lanes.iter().enumerate().skip(1) {
-                    let element = self.lane_element(*lane, dtype, ty);
-                    v = self.b.ins().insertlane(v, element, i as u8);
-                }
-                v
-            }
-        }
     }
 
     /// A vector whose lane 0 is `element`; what the others hold is open.
@@ -259,96 +183,6 @@ impl Translator<'_, '_> {
         } else {
             self.b.ins().select(cond, a, b)
         }
-    }
-
-    /// The same bits as another dtype.
-    pub(super) fn bitcast_value(&mut self, from: DType, to: DType, v: &Val) -> Result<Val> {
-        if from.bits() != to.bits() {
-            return invalid(format!("bitcast from {from} to {to}"));
-        }
-        // A bool has two bit patterns, so it is not the same bits as an integer mask.
-        if from == DType::Bool || to == DType::Bool {
-            let through = if from == DType::Bool { DType::U8 } else { from };
-            let v = self.convert(from, through, v)?;
-            let v = self.bitcast_value(through, if to == DType::Bool { DType::U8 } else { to }, &v)?;
-            return if to == DType::Bool {
-                self.convert(DType::U8, to, &v)
-            } else {
-                Ok(v)
-            };
-        }
-        // The bits above a narrower value are dropped.
-        if to.value_bits() < 8 && from.value_bits() > to.value_bits() {
-            let whole = self.bitcast_value(from, DType::U8, v)?;
-            let value = Scalar::from_bits(DType::U8, (1 << to.value_bits()) - 1);
-            let low = self.map(ScalarOp::And, DType::U8, &[whole, Val::Const(value)])?;
-            return self.recast(to, &low);
-        }
-        self.recast(to, v)
-    }
-
-    /// The same bits under the Cranelift type of another dtype.
-    fn recast(&mut self, to: DType, v: &Val) -> Result<Val> {
-        Ok(match v {
-            Val::Const(c) => Val::Const(Scalar::from_bits(to, c.bits())),
-            Val::Scalar(v) => Val::Scalar(self.cast(scalar_type(to), *v)),
-            Val::Vector(v) => Val::Vector(self.cast(full(scalar_type(to)), *v)),
-            Val::Lanes(lanes) => Val::Lanes(lanes.iter().map(|v| self.cast(scalar_type(to), *v)).collect()),
-        })
-    }
-
-    /// The value of [`tlc_ir::kernel::Op::Index`].
-    pub(super) fn index_value(&mut self, index: &IndexExpr, to: DType) -> Result<Val> {
-        let lane = self.lane_use(index)?;
-        if let (LaneUse::None, Some(c)) = (lane, index.as_const()) {
-            return Ok(Val::Const(Scalar::from_i64(to, c)));
-        }
-        if lane == LaneUse::None {
-            let v = self.eval(index)?;
-            return self.convert(DType::I64, to, &Val::Scalar(v));
-        }
-        let LaneUse::Affine(step) = lane else {
-            let mut lanes = SmallVec::new();
-            self.each_lane(|t| {
-                let v = t.eval(index)?;
-                lanes.push(v);
-                Ok(())
-            })?;
-            return self.convert(DType::I64, to, &Val::Lanes(lanes));
-        };
-        let first = self.in_lane(0, |t| t.eval(index))?;
-        let count = self.lane_count();
-        // Indices that fit the lanes are added there: one splat and one add for all lanes.
-        let range = index.interval(self.kernel);
-        let small = range.lo >= i32::MIN as i64 && range.hi <= i32::MAX as i64;
-        let through = match to {
-            DType::F32 | DType::I32 | DType::U32 if small && self.vector_type(DType::I32).is_some() => Some(DType::I32),
-            DType::I64 | DType::U64 => Some(DType::I64),
-            d if d.is_int() => Some(d),
-            _ => None,
-        };
-        if let Some(through) = through
-            && let Some(ty) = self.vector_type(through)
-        {
-            let base = self.convert(DType::I64, through, &Val::Scalar(first))?;
-            let base = self.vector(&base, through, ty);
-            let bytes = (ty.lane_bits() / 8) as usize;
-            let data: Vec<u8> = (0..ty.lane_count() as i64)
-                .flat_map(|lane| lane.wrapping_mul(step).to_le_bytes()[..bytes].to_vec())
-                .collect();
-            let handle = self.b.func.dfg.constants.insert(ConstantData::from(data));
-            let steps = self.b.ins().vconst(ty, handle);
-            let v = Val::Vector(self.b.ins().iadd(base, steps));
-            return if to == DType::F32 {
-                self.convert(DType::I32, to, &v)
-            } else {
-                self.bitcast_value(through, to, &v)
-            };
-        }
-        let lanes = (0..count as i64)
-            .map(|lane| self.add_const(first, lane.wrapping_mul(step)))
-            .collect();
-        self.convert(DType::I64, to, &Val::Lanes(lanes))
     }
 
     /// `v + c` on i64.

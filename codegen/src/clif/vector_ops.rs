@@ -3,44 +3,38 @@
 //! Invariant: only operations that every Cranelift back end with 128-bit vectors lowers. `None` means lane by lane.
 
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
-use cranelift_codegen::ir::{InstBuilder, InstructionData, Type, Value, types};
+use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
 use tlc_ir::{DType, ScalarOp};
 
-use super::Result;
-use super::host::is_called;
 use super::translate::Translator;
-use super::values::{Val, full, int_type};
+use super::values::{full, int_type};
+use crate::flat;
+use crate::host::is_called;
 
-impl Translator<'_, '_> {
+impl Translator<'_, '_, '_> {
     /// The operation as vector code, if there is any.
-    pub(super) fn vector_op(&mut self, op: ScalarOp, dtype: DType, vals: &[Val]) -> Result<Option<Value>> {
-        let Some(ty) = self.vector_type(dtype) else {
-            return Ok(None);
-        };
-        if op == ScalarOp::Select {
-            return Ok(Some(self.vector_select(dtype, ty, vals)));
-        }
-        Ok(match dtype {
-            DType::Bool => self.vector_bool(op, ty, vals),
-            DType::F32 | DType::F64 => self.vector_float(op, dtype, ty, vals),
-            d if d.is_int() => self.vector_int(op, dtype, ty, vals),
+    pub(super) fn vector_op(&mut self, op: ScalarOp, dtype: DType, vals: &[flat::Value]) -> Option<Value> {
+        let ty = self.vector_type(dtype);
+        match dtype {
+            _ if op == ScalarOp::Select => Some(self.vector_select(dtype, ty, vals)),
+            DType::Bool => self.vector_bool(op, vals),
+            DType::F32 | DType::F64 => self.vector_float(op, ty, vals),
+            d if d.is_int() => self.vector_int(op, d, ty, vals),
             _ => None,
-        })
+        }
     }
 
-    fn vector_select(&mut self, dtype: DType, ty: Type, vals: &[Val]) -> Value {
-        let a = self.vector(&vals[1], dtype, ty);
-        let b = self.vector(&vals[2], dtype, ty);
-        if !vals[0].varies() {
-            let cond = self.scalar(&vals[0], DType::Bool, 0);
-            return self.b.ins().select(cond, a, b);
+    fn vector_select(&mut self, dtype: DType, ty: Type, vals: &[flat::Value]) -> Value {
+        let a = self.value(vals[1]);
+        let b = self.value(vals[2]);
+        let mask = self.value(vals[0]);
+        if self.flat.info(vals[0]).lanes == 1 {
+            return self.b.ins().select(mask, a, b);
         }
-        let mask_ty = full(int_type(self.lane_bits().unwrap_or(128)));
-        let mask = self.vector(&vals[0], DType::Bool, mask_ty);
         let mask = self.truncate(mask, ty.lane_bits());
         // All ones where the mask is: the mask itself joins the other side.
         let ones = u64::MAX >> (64 - dtype.bits());
-        if ty.lane_bits() == dtype.bits() && vals[1].constant().is_some_and(|c| c.bits() == ones) {
+        if ty.lane_bits() == dtype.bits() && self.flat.constant(vals[1]).is_some_and(|c| c.bits() == ones) {
             let bits = self.cast(self.type_of(mask), b);
             let joined = self.b.ins().bor(bits, mask);
             return self.cast(ty, joined);
@@ -48,21 +42,15 @@ impl Translator<'_, '_> {
         self.select(mask, a, b)
     }
 
-    fn vector_bool(&mut self, op: ScalarOp, ty: Type, vals: &[Val]) -> Option<Value> {
-        let a = self.vector(&vals[0], DType::Bool, ty);
+    fn vector_bool(&mut self, op: ScalarOp, vals: &[flat::Value]) -> Option<Value> {
+        let a = self.value(vals[0]);
         if op == ScalarOp::Not {
             return Some(self.b.ins().bnot(a));
         }
-        let b = self.vector(vals.get(1)?, DType::Bool, ty);
+        let b = self.value(*vals.get(1)?);
         Some(match op {
             ScalarOp::And | ScalarOp::Min => self.b.ins().band(a, b),
-            ScalarOp::Or | ScalarOp::Max => match (self.nan_test(a), self.nan_test(b)) {
-                (Some(x), Some(y)) if self.type_of(x) == self.type_of(y) => {
-                    let either = self.b.ins().fcmp(FloatCC::Unordered, x, y);
-                    self.cast(ty, either)
-                }
-                _ => self.b.ins().bor(a, b),
-            },
+            ScalarOp::Or | ScalarOp::Max => self.b.ins().bor(a, b),
             ScalarOp::Xor | ScalarOp::Ne => self.b.ins().bxor(a, b),
             ScalarOp::Eq => {
                 let differ = self.b.ins().bxor(a, b);
@@ -77,22 +65,9 @@ impl Translator<'_, '_> {
         })
     }
 
-    /// The `x` of a mask that is `x != x`: two such masks are one comparison.
-    fn nan_test(&self, mask: Value) -> Option<Value> {
-        let dfg = &self.b.func.dfg;
-        match dfg.insts[dfg.value_def(mask).inst()?] {
-            InstructionData::FloatCompare {
-                cond: FloatCC::NotEqual,
-                args: [x, y],
-                ..
-            } if x == y => Some(x),
-            _ => None,
-        }
-    }
-
     /// Widens the result of a comparison to a mask.
     pub(super) fn as_mask(&mut self, compared: Value) -> Value {
-        let width = self.lane_bits().unwrap_or(128);
+        let width = self.lane_bits();
         self.widen(compared, width, true)
     }
 
@@ -112,19 +87,19 @@ impl Translator<'_, '_> {
         self.cast(ty, changed)
     }
 
-    fn vector_float(&mut self, op: ScalarOp, dtype: DType, ty: Type, vals: &[Val]) -> Option<Value> {
+    fn vector_float(&mut self, op: ScalarOp, ty: Type, vals: &[flat::Value]) -> Option<Value> {
         use ScalarOp::*;
         if is_called(op) {
             return None;
         }
-        let a = self.vector(&vals[0], dtype, ty);
+        let a = self.value(vals[0]);
         if op.arity() == 1 {
             return match op {
                 Neg | Abs if self.x64 => Some(self.sign_change(op, ty, a)),
                 _ => self.float_unary(op, ty, a),
             };
         }
-        let b = self.vector(&vals[1], dtype, ty);
+        let b = self.value(vals[1]);
         let cc = match op {
             Add => return Some(self.b.ins().fadd(a, b)),
             Sub => return Some(self.b.ins().fsub(a, b)),
@@ -132,7 +107,7 @@ impl Translator<'_, '_> {
             Div => return Some(self.b.ins().fdiv(a, b)),
             Max | Min => return Some(self.float_extremum(op, a, b, vals)),
             Fma => {
-                let c = self.vector(&vals[2], dtype, ty);
+                let c = self.value(vals[2]);
                 return Some(self.b.ins().fma(a, b, c));
             }
             Eq => FloatCC::Equal,
@@ -149,9 +124,9 @@ impl Translator<'_, '_> {
     ///
     /// `a > b ? a : b` is one instruction on x86 and gives `b` where either is NaN. So a NaN in `a` is missed, unless `a`
     /// is known to be a number, which is why a constant goes first.
-    pub(super) fn float_extremum(&mut self, op: ScalarOp, a: Value, b: Value, vals: &[Val]) -> Value {
-        let number = |v: &Val| v.constant().is_some_and(|c| !c.is_nan());
-        let (a, b, known) = match (number(&vals[0]), number(&vals[1])) {
+    pub(super) fn float_extremum(&mut self, op: ScalarOp, a: Value, b: Value, vals: &[flat::Value]) -> Value {
+        let number = |v: flat::Value| self.flat.constant(v).is_some_and(|c| !c.is_nan());
+        let (a, b, known) = match (number(vals[0]), number(vals[1])) {
             (true, _) => (a, b, true),
             (_, true) => (b, a, true),
             _ => (a, b, false),
@@ -173,17 +148,17 @@ impl Translator<'_, '_> {
         self.cast(ty, bits)
     }
 
-    fn vector_int(&mut self, op: ScalarOp, dtype: DType, ty: Type, vals: &[Val]) -> Option<Value> {
+    fn vector_int(&mut self, op: ScalarOp, dtype: DType, ty: Type, vals: &[flat::Value]) -> Option<Value> {
         use ScalarOp::*;
         let signed = dtype.is_signed_int();
         if matches!(op, Shl | Shr) {
-            let c = vals[1].constant()?;
+            let c = self.flat.constant(vals[1])?;
             let amount = if signed {
                 c.as_i64()
             } else {
                 i64::try_from(c.bits()).unwrap_or(-1)
             };
-            let x = self.vector(&vals[0], dtype, ty);
+            let x = self.value(vals[0]);
             let inside = (0..dtype.bits() as i64).contains(&amount);
             return Some(match (op, inside, signed) {
                 (Shl, true, _) => self.b.ins().ishl_imm_u(x, amount),
@@ -196,7 +171,7 @@ impl Translator<'_, '_> {
         if matches!(op, Div | Rem | Mod) {
             return None;
         }
-        let a = self.vector(&vals[0], dtype, ty);
+        let a = self.value(vals[0]);
         if op.arity() == 1 {
             return Some(match op {
                 Neg => self.b.ins().ineg(a),
@@ -218,7 +193,7 @@ impl Translator<'_, '_> {
                 _ => return None,
             });
         }
-        let b = self.vector(&vals[1], dtype, ty);
+        let b = self.value(vals[1]);
         Some(match op {
             Add => self.b.ins().iadd(a, b),
             Sub => self.b.ins().isub(a, b),

@@ -1,14 +1,15 @@
-//! Index expressions as C++ integer expressions.
+//! Index arithmetic as C++ integer expressions.
 //!
 //! Invariant: an expression is written in 32-bit arithmetic only if every intermediate result is proven to fit; otherwise
-//! all of it is 64-bit. Variables and symbols are declared with the narrowest of the two types that holds their range.
+//! all of it is 64-bit. Names are declared with the narrower of the two types that holds them.
 
 use std::fmt::Write;
 
-use tlc_ir::index::{Bounds, IndexExpr, IndexNode, Interval};
-use tlc_ir::kernel::Kernel;
+use smallvec::SmallVec;
+use tlc_ir::index::Interval;
 
-use super::CudaError;
+use super::write::Writer;
+use crate::flat::{Address, Op, Value, range};
 
 /// Width in which an index is computed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,11 +21,14 @@ pub(super) enum Width {
 impl Width {
     /// The narrower type that holds a range.
     pub(super) fn of(range: Interval) -> Width {
-        if i32::try_from(range.lo).is_ok() && i32::try_from(range.hi).is_ok() {
-            Width::Narrow
-        } else {
-            Width::Wide
+        match i32::try_from(range.lo).is_ok() && i32::try_from(range.hi).is_ok() {
+            true => Width::Narrow,
+            false => Width::Wide,
         }
+    }
+
+    fn wider(self, other: Width) -> Width {
+        if self == other { self } else { Width::Wide }
     }
 
     pub(super) const fn c_type(self) -> &'static str {
@@ -35,12 +39,6 @@ impl Width {
     }
 }
 
-/// Names of variables and symbols, with the width each was declared in.
-pub(super) trait Names {
-    fn var(&self, var: u32) -> Option<(String, Width)>;
-    fn symbol(&self, symbol: u32) -> (String, Width);
-}
-
 /// Operator precedence: what needs parentheses where.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Level {
@@ -49,193 +47,216 @@ enum Level {
     Atom,
 }
 
-/// The width in which an expression can be computed.
-pub(super) fn width(e: &IndexExpr, kernel: &Kernel) -> Width {
-    if fits(e, kernel).is_some() {
-        Width::Narrow
-    } else {
-        Width::Wide
+/// `constant + Σ coefficient * term`.
+#[derive(Default)]
+struct Linear {
+    terms: SmallVec<[(Value, i64); 4]>,
+    constant: i64,
+}
+
+fn constant(c: i64, w: Width) -> String {
+    match w {
+        Width::Wide if c == i64::MIN => "(-9223372036854775807LL - 1)".into(),
+        Width::Narrow if c == i32::MIN as i64 => "(-2147483647 - 1)".into(),
+        Width::Wide if i32::try_from(c).is_err() => format!("{c}LL"),
+        _ => c.to_string(),
     }
 }
 
-/// The range of an expression if it and every partial result fit 32 bits.
-fn fits(e: &IndexExpr, kernel: &Kernel) -> Option<(i128, i128)> {
-    let range = |lo: i128, hi: i128| {
-        let ok = lo >= i32::MIN as i128 && hi <= i32::MAX as i128;
-        ok.then_some((lo, hi))
-    };
-    let n = match e {
-        IndexExpr::Const(c) => return range(*c as i128, *c as i128),
-        IndexExpr::Node(n) => n,
-    };
-    match &**n {
-        IndexNode::Sym(s) => {
-            let i = kernel.symbol(*s);
-            range(i.lo as i128, i.hi as i128)
-        }
-        IndexNode::Var(_) => {
-            let i = e.interval(kernel);
-            range(i.lo as i128, i.hi as i128)
-        }
-        IndexNode::Sum { terms, constant, .. } => {
-            // In the order of `sum`: positive terms, the constant, negative terms.
-            let (mut lo, mut hi) = (0i128, 0i128);
-            for (t, c) in terms.iter().filter(|t| t.1 > 0) {
-                let (a, b) = fits(t, kernel)?;
-                let (a, b) = range(a * *c as i128, b * *c as i128)?;
-                (lo, hi) = range(lo + a, hi + b)?;
-            }
-            (lo, hi) = range(lo + *constant as i128, hi + *constant as i128)?;
-            for (t, c) in terms.iter().filter(|t| t.1 < 0) {
-                let (a, b) = fits(t, kernel)?;
-                let k = -(*c as i128);
-                let (a, b) = range(a * k, b * k)?;
-                (lo, hi) = range(lo - b, hi - a)?;
-            }
-            Some((lo, hi))
-        }
-        IndexNode::Product(factors) => {
-            let mut all = (1i128, 1i128);
-            for f in factors {
-                let (a, b) = fits(f, kernel)?;
-                let corners = [all.0 * a, all.0 * b, all.1 * a, all.1 * b];
-                let (lo, hi) = corners
-                    .into_iter()
-                    .fold((i128::MAX, i128::MIN), |m, c| (m.0.min(c), m.1.max(c)));
-                all = range(lo, hi)?;
-            }
-            Some(all)
-        }
-        IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) | IndexNode::Min(a, b) | IndexNode::Max(a, b) => {
-            fits(a, kernel)?;
-            fits(b, kernel)?;
-            let i = e.interval(kernel);
-            range(i.lo as i128, i.hi as i128)
-        }
-    }
+fn at_least((text, level): (String, Level), need: Level) -> String {
+    if level < need { format!("({text})") } else { text }
 }
 
-/// Writes expressions of one kernel.
-pub(super) struct IndexWriter<'k> {
-    pub kernel: &'k Kernel,
-    pub names: &'k dyn Names,
-}
-
-impl IndexWriter<'_> {
-    /// The expression in the narrowest width that holds it.
-    pub(super) fn text(&self, e: &IndexExpr) -> Result<(String, Width), CudaError> {
-        let w = width(e, self.kernel);
-        Ok((self.write(e, w)?.0, w))
+impl Writer<'_, '_> {
+    /// The width in which a value can be computed; that of a name is the one it is declared with.
+    pub(super) fn width(&self, v: Value) -> Width {
+        self.widths[v.0 as usize]
     }
 
-    /// The expression as an operand of a comparison or a sum.
-    pub(super) fn in_width(&self, e: &IndexExpr, w: Width) -> Result<String, CudaError> {
-        Ok(self.write(e, w)?.0)
-    }
-
-    fn atom(&self, (name, declared): (String, Width), w: Width) -> (String, Level) {
-        match (declared, w) {
-            (Width::Narrow, Width::Wide) => (format!("(i64){name}"), Level::Atom),
-            (Width::Wide, Width::Narrow) => (format!("(int){name}"), Level::Atom),
-            _ => (name, Level::Atom),
-        }
-    }
-
-    fn constant(&self, c: i64, w: Width) -> String {
-        match w {
-            Width::Wide if c == i64::MIN => "(-9223372036854775807LL - 1)".into(),
-            Width::Narrow if c == i32::MIN as i64 => "(-2147483647 - 1)".into(),
-            Width::Wide if i32::try_from(c).is_err() => format!("{c}LL"),
-            _ => c.to_string(),
-        }
-    }
-
-    fn at_least(&self, (text, level): (String, Level), need: Level) -> String {
-        if level < need { format!("({text})") } else { text }
-    }
-
-    fn write(&self, e: &IndexExpr, w: Width) -> Result<(String, Level), CudaError> {
-        let n = match e {
-            IndexExpr::Const(c) => {
-                let level = if *c < 0 { Level::Sum } else { Level::Atom };
-                return Ok((self.constant(*c, w), level));
+    /// That width, where those of all values before are known.
+    pub(super) fn width_by_operands(&self, v: Value) -> Width {
+        let own = Width::of(self.flat.info(v).range);
+        let all = |operands: &[Value]| operands.iter().fold(own, |w, v| w.wider(self.width(*v)));
+        match self.flat.op(v) {
+            Op::Const(c) => Width::of(Interval::new(c.as_i64(), c.as_i64())),
+            Op::Counter => self.uses.extent(v).map_or(own, |extent| own.wider(self.width(extent))),
+            Op::Sum { .. } => own.wider(self.linear_width(&self.linear(v))),
+            Op::Product(factors) => {
+                // Every partial product.
+                (1..factors.len()).fold(all(factors), |w, n| {
+                    let ranges = factors[..n].iter().map(|f| self.flat.info(*f).range);
+                    w.wider(Width::of(range::product(ranges)))
+                })
             }
-            IndexExpr::Node(n) => n,
+            Op::FloorDiv(a, b) | Op::FloorMod(a, b) | Op::Smaller(a, b) | Op::Larger(a, b) => all(&[*a, *b]),
+            _ => own,
+        }
+    }
+
+    /// The terms of a sum; those of sums without a name take their place.
+    fn linear(&self, v: Value) -> Linear {
+        let mut out = Linear::default();
+        match self.flat.op(v) {
+            Op::Sum { terms, constant } => {
+                out.constant = *constant;
+                terms.iter().for_each(|(t, k)| self.splice(*t, *k, &mut out));
+            }
+            _ => self.splice(v, 1, &mut out),
+        }
+        out
+    }
+
+    fn splice(&self, v: Value, k: i64, out: &mut Linear) {
+        match self.flat.op(v) {
+            Op::Sum { .. } if k == 1 && !self.uses.needs_name(v) => {
+                let inner = self.linear(v);
+                out.terms.extend(inner.terms);
+                out.constant = out.constant.wrapping_add(inner.constant);
+            }
+            Op::Const(c) => out.constant = out.constant.wrapping_add(c.as_i64().wrapping_mul(k)),
+            _ => out.terms.push((v, k)),
+        }
+    }
+
+    /// The width of a sum, by its partial sums in the order in which they are written.
+    fn linear_width(&self, sum: &Linear) -> Width {
+        let mut width = Width::Narrow;
+        let (mut lo, mut hi) = (0i128, 0i128);
+        let mut step = |a: i128, b: i128| {
+            (lo, hi) = (lo + a, hi + b);
+            let fits = |x: i128| i32::try_from(x).is_ok();
+            if !(fits(a) && fits(b) && fits(lo) && fits(hi)) {
+                width = Width::Wide;
+            }
         };
-        Ok(match &**n {
-            IndexNode::Sym(s) => self.atom(self.names.symbol(s.0), w),
-            IndexNode::Var(v) => {
-                let known = self.names.var(v.0).ok_or(CudaError::UnboundVariable(v.0))?;
-                self.atom(known, w)
-            }
-            IndexNode::Sum { terms, constant, .. } => self.sum(terms, *constant, w)?,
-            IndexNode::Product(factors) => {
-                let all: Result<Vec<String>, CudaError> = factors
-                    .iter()
-                    .map(|f| Ok(self.at_least(self.write(f, w)?, Level::Atom)))
-                    .collect();
-                (all?.join(" * "), Level::Product)
-            }
-            IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) => {
-                let divides = matches!(&**n, IndexNode::FloorDiv(..));
-                let (x, y) = (self.write(a, w)?, self.write(b, w)?);
-                if a.proves_nonnegative(self.kernel) {
-                    // Truncation is flooring there.
-                    let op = if divides { "/" } else { "%" };
-                    let (x, y) = (self.at_least(x, Level::Atom), self.at_least(y, Level::Atom));
-                    (format!("{x} {op} {y}"), Level::Product)
-                } else {
-                    let name = if divides { "floor_div" } else { "floor_mod" };
-                    let suffix = if w == Width::Wide { "_i64" } else { "" };
-                    (format!("{name}{suffix}({}, {})", x.0, y.0), Level::Atom)
-                }
-            }
-            IndexNode::Min(a, b) | IndexNode::Max(a, b) => {
-                let name = if matches!(&**n, IndexNode::Min(..)) {
-                    "min"
-                } else {
-                    "max"
-                };
-                let cast = |t: String| if w == Width::Wide { format!("(i64)({t})") } else { t };
-                let (x, y) = (self.write(a, w)?.0, self.write(b, w)?.0);
-                (format!("{name}({}, {})", cast(x), cast(y)), Level::Atom)
-            }
-        })
+        let positive = sum.terms.iter().filter(|t| t.1 > 0);
+        let negative = sum.terms.iter().filter(|t| t.1 < 0);
+        let scaled = |(v, k): &(Value, i64)| {
+            let range = self.flat.info(*v).range;
+            let (a, b) = (range.lo as i128 * *k as i128, range.hi as i128 * *k as i128);
+            (a.min(b), a.max(b))
+        };
+        positive.map(scaled).for_each(|(a, b)| step(a, b));
+        step(sum.constant as i128, sum.constant as i128);
+        negative.map(scaled).for_each(|(a, b)| step(a, b));
+        sum.terms.iter().fold(width, |w, t| w.wider(self.width(t.0)))
     }
 
-    fn sum(&self, terms: &[(IndexExpr, i64)], constant: i64, w: Width) -> Result<(String, Level), CudaError> {
+    /// An index in the narrower width that holds it.
+    pub(super) fn index(&self, v: Value) -> (String, Width) {
+        let w = self.width(v);
+        (self.index_in(v, w), w)
+    }
+
+    /// An index as an operand of a comparison or a sum.
+    pub(super) fn index_in(&self, v: Value, w: Width) -> String {
+        self.expression(v, w).0
+    }
+
+    /// What an index is computed by, though it has a name.
+    pub(super) fn definition(&self, v: Value, w: Width) -> String {
+        self.computed(v, w).0
+    }
+
+    /// The number of an element.
+    pub(super) fn subscript(&self, a: &Address) -> String {
+        let mut sum = Linear {
+            constant: a.constant,
+            ..Linear::default()
+        };
+        let parts = a.varying.into_iter().chain(a.uniform);
+        parts.for_each(|v| self.splice(v, 1, &mut sum));
+        let w = self.linear_width(&sum);
+        self.sum(&sum, w).0
+    }
+
+    fn expression(&self, v: Value, w: Width) -> (String, Level) {
+        if let Some(name) = self.name(v) {
+            return match (self.width(v), w) {
+                (Width::Narrow, Width::Wide) => (format!("(i64){name}"), Level::Atom),
+                (Width::Wide, Width::Narrow) => (format!("(int){name}"), Level::Atom),
+                _ => (name.into(), Level::Atom),
+            };
+        }
+        self.computed(v, w)
+    }
+
+    fn computed(&self, v: Value, w: Width) -> (String, Level) {
+        let operand = |v: Value| self.expression(v, w);
+        match self.flat.op(v) {
+            Op::Const(c) => {
+                let level = if c.as_i64() < 0 { Level::Sum } else { Level::Atom };
+                (constant(c.as_i64(), w), level)
+            }
+            Op::Sum { .. } => self.sum(&self.linear(v), w),
+            Op::Product(factors) => {
+                let all: Vec<String> = factors.iter().map(|f| at_least(operand(*f), Level::Atom)).collect();
+                (all.join(" * "), Level::Product)
+            }
+            Op::FloorDiv(a, b) => self.divided(["/", "floor_div"], *a, *b, w),
+            Op::FloorMod(a, b) => self.divided(["%", "floor_mod"], *a, *b, w),
+            Op::Smaller(a, b) => self.extremum("min", *a, *b, w),
+            Op::Larger(a, b) => self.extremum("max", *a, *b, w),
+            // All others have names.
+            _ => (String::new(), Level::Atom),
+        }
+    }
+
+    fn divided(&self, [operator, function]: [&str; 2], a: Value, b: Value, w: Width) -> (String, Level) {
+        let (x, mut y) = (self.expression(a, w), self.expression(b, w));
+        if self.flat.info(b).range.lo < 1 {
+            // Computed in front of a loop that then does not run.
+            let one = if w == Width::Wide { "(i64)1" } else { "1" };
+            y = (format!("max({}, {one})", y.0), Level::Atom);
+        }
+        if self.flat.info(a).range.lo >= 0 {
+            // Truncation is flooring there.
+            let (x, y) = (at_least(x, Level::Atom), at_least(y, Level::Atom));
+            return (format!("{x} {operator} {y}"), Level::Product);
+        }
+        let suffix = if w == Width::Wide { "_i64" } else { "" };
+        (format!("{function}{suffix}({}, {})", x.0, y.0), Level::Atom)
+    }
+
+    fn extremum(&self, function: &str, a: Value, b: Value, w: Width) -> (String, Level) {
+        let cast = |t: String| if w == Width::Wide { format!("(i64)({t})") } else { t };
+        let (x, y) = (self.expression(a, w).0, self.expression(b, w).0);
+        (format!("{function}({}, {})", cast(x), cast(y)), Level::Atom)
+    }
+
+    fn sum(&self, sum: &Linear, w: Width) -> (String, Level) {
+        if let ([(v, 1)], 0) = (&sum.terms[..], sum.constant) {
+            return self.expression(*v, w);
+        }
         let mut out = String::new();
-        let one = |t: &IndexExpr, c: u64| -> Result<String, CudaError> {
-            let text = self.write(t, w)?;
-            Ok(match c {
-                1 => self.at_least(text, Level::Product),
+        let one = |v: Value, k: u64| -> String {
+            let text = self.expression(v, w);
+            match k {
+                1 => at_least(text, Level::Product),
                 _ => {
-                    let k = i64::try_from(c).map_or_else(|_| format!("{c}ULL"), |c| self.constant(c, w));
-                    format!("{} * {k}", self.at_least(text, Level::Atom))
+                    let k = i64::try_from(k).map_or_else(|_| format!("{k}ULL"), |k| constant(k, w));
+                    format!("{} * {k}", at_least(text, Level::Atom))
                 }
-            })
+            }
         };
-        for (t, c) in terms.iter().filter(|t| t.1 > 0) {
-            let text = one(t, *c as u64)?;
+        for (v, k) in sum.terms.iter().filter(|t| t.1 > 0) {
             if !out.is_empty() {
                 out.push_str(" + ");
             }
-            out.push_str(&text);
+            out.push_str(&one(*v, *k as u64));
         }
-        if constant != 0 || out.is_empty() {
-            match (out.is_empty(), constant < 0 && constant != i64::MIN) {
-                (true, _) => out.push_str(&self.constant(constant, w)),
-                (false, true) => {
-                    let _ = write!(out, " - {}", self.constant(-constant, w));
-                }
-                (false, false) => {
-                    let _ = write!(out, " + {}", self.constant(constant, w));
-                }
+        let c = sum.constant;
+        if c != 0 || out.is_empty() {
+            match (out.is_empty(), c < 0 && c != i64::MIN) {
+                (true, _) => out.push_str(&constant(c, w)),
+                // Writing to a String cannot fail.
+                (false, true) => drop(write!(out, " - {}", constant(-c, w))),
+                (false, false) => drop(write!(out, " + {}", constant(c, w))),
             }
         }
-        for (t, c) in terms.iter().filter(|t| t.1 < 0) {
-            let _ = write!(out, " - {}", one(t, c.unsigned_abs())?);
+        for (v, k) in sum.terms.iter().filter(|t| t.1 < 0) {
+            let _ = write!(out, " - {}", one(*v, k.unsigned_abs()));
         }
-        Ok((out, Level::Sum))
+        (out, Level::Sum)
     }
 }

@@ -7,9 +7,11 @@
 //! | `Block` loop | the grid: `blockIdx.x`; one block per iteration |
 //! | `Thread` loop | `threadIdx.x`, under `if (threadIdx.x < extent)` where the block has more threads |
 //! | outside thread loops | executed by every thread of the block alike; only register scratch may be written there |
-//! | `Register`, `Cache` scratch | local variables of the thread |
+//! | `Register` scratch, what loops carry | local variables of the thread |
+//! | `Cache`, `Thread` scratch | local arrays of the thread |
 //! | `Shared` scratch | `__shared__` arrays |
-//! | `Barrier` | `__syncthreads()`; never inside a thread loop or an `If` |
+//! | `Barrier` | `__syncthreads()`; never inside a thread loop or where only some threads come |
+//! | `Unroll`, `Lanes` loops | copied out, by the lowered form ([`crate::flat`]) that the text is written from |
 //!
 //! Invariants:
 //! - The text includes nothing and needs no headers: typedefs and the device functions it calls come first. f16 and bf16
@@ -23,16 +25,21 @@
 
 mod index;
 mod scalar;
-mod statements;
 mod table;
+mod uses;
+mod write;
 
 use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
 use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, Scope, Stmt};
-use tlc_ir::target::{MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
+use tlc_ir::target::{Emitter, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
 
 use index::Width;
 use scalar::memory_type;
+
+use crate::error::CodegenError;
+use crate::flat::{self, Capability, Flat};
+use crate::generator::CodeGenerator;
 
 pub use table::emitter;
 
@@ -112,18 +119,44 @@ pub enum CudaError {
         /// How much there is.
         limit: i64,
     },
-    /// A statement that legalization removes.
-    #[error("{0} must be legalized first")]
-    NotLegal(String),
     /// Something without a CUDA form.
     #[error("{0} has no CUDA form")]
     Unsupported(String),
-    /// A variable used outside of its loop.
-    #[error("variable i{0} is used outside of its loop")]
-    UnboundVariable(u32),
-    /// A value used before its definition.
-    #[error("value v{0} is used before its definition")]
-    UndefinedValue(u32),
+    /// The kernel has no lowered form.
+    #[error(transparent)]
+    Kernel(#[from] CodegenError),
+}
+
+/// The CUDA emitter for one architecture. Functions are named as the generator says when they are emitted.
+pub struct Generator {
+    table: Emitter,
+    options: CudaOptions,
+    /// Name of the next kernel's function.
+    pub name: String,
+}
+
+impl Generator {
+    /// The emitter with these options, whose functions have that name.
+    pub fn new(name: String, options: CudaOptions) -> Generator {
+        Generator {
+            table: emitter(),
+            options,
+            name,
+        }
+    }
+}
+
+impl CodeGenerator for Generator {
+    type Code = CudaKernel;
+    type Error = CudaError;
+
+    fn table(&self) -> &Emitter {
+        &self.table
+    }
+
+    fn emit(&mut self, kernel: &Kernel) -> Result<CudaKernel, CudaError> {
+        emit(kernel, &self.name, &self.options)
+    }
 }
 
 /// Translates a legal kernel.
@@ -137,9 +170,9 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
     check_arch(&options.arch)?;
     let [
         Stmt::Loop {
-            var,
             bind: Bind::Block,
             body,
+            ..
         },
     ] = &kernel.body[..]
     else {
@@ -154,10 +187,8 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
     limit("threads of a block", threads, MAX_BLOCK_THREADS)?;
     limit("bytes of shared memory", shared_bytes, STATIC_SHARED_BYTES)?;
 
-    let mut w = statements::Writer::new(kernel, threads);
-    w.open_block(*var);
-    w.body(body)?;
-    let code = w.finish();
+    let flat = flatten(kernel)?;
+    let code = write::Writer::new(&flat, threads).kernel()?;
 
     let mut source = prelude(kernel, &code);
     source.push_str(&code.helpers);
@@ -175,6 +206,39 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
         block: threads as u32,
         shared_bytes: shared_bytes as u32,
     })
+}
+
+/// The lowered form of a kernel as its text is written.
+///
+/// # Errors
+/// [`CodegenError`] if the kernel uses what this emitter lacks.
+pub fn flatten(kernel: &Kernel) -> Result<Flat<'_>, CodegenError> {
+    flat::flatten(kernel, &Threads(emitter()))
+}
+
+/// A thread works on one element; the table is all that it has.
+struct Threads(Emitter);
+
+impl Capability for Threads {
+    fn table(&self) -> &Emitter {
+        &self.0
+    }
+
+    fn loads_lanes(&self, _: DType, _: &[u8]) -> bool {
+        false
+    }
+
+    fn stores_lanes(&self, _: DType, _: &[u8]) -> bool {
+        false
+    }
+
+    fn masks_scalars(&self) -> bool {
+        true
+    }
+
+    fn copies_blocks(&self) -> bool {
+        false
+    }
 }
 
 /// A C identifier made of a label: other characters become `_`.
@@ -213,10 +277,6 @@ fn limit(what: &'static str, found: i64, limit: i64) -> Result<(), CudaError> {
         return Err(CudaError::Limit { what, found, limit });
     }
     Ok(())
-}
-
-fn extent(kernel: &Kernel, var: u32) -> IndexExpr {
-    kernel.extents.get(var as usize).cloned().unwrap_or(IndexExpr::ZERO)
 }
 
 /// The constant length of scratch, or what bounds it.
@@ -269,7 +329,7 @@ fn check_scratch(kernel: &Kernel, body: &[Stmt]) -> Result<(), CudaError> {
 }
 
 /// Typedefs that the text uses.
-fn prelude(kernel: &Kernel, code: &statements::Code) -> String {
+fn prelude(kernel: &Kernel, code: &write::Code) -> String {
     let mut out = String::new();
     let c_name = |d: DType| match d {
         DType::Bool => None,
@@ -329,7 +389,7 @@ fn signature(kernel: &Kernel, name: &str, block: i64, options: &CudaOptions) -> 
 }
 
 /// Narrow copies of the symbols that fit 32 bits.
-fn symbols(kernel: &Kernel, code: &statements::Code) -> String {
+fn symbols(kernel: &Kernel, code: &write::Code) -> String {
     let mut out = String::new();
     for i in 0..kernel.symbols.len() {
         let range = kernel.symbol(tlc_ir::index::SymId(i as u32));
@@ -344,11 +404,12 @@ fn scratch(kernel: &Kernel) -> Result<String, CudaError> {
     let mut out = String::new();
     for (i, s) in kernel.scratch.iter().enumerate() {
         let t = memory_type(s.dtype);
-        let name = statements::memory_name(kernel, Memory::Scratch(i as u32));
+        let name = write::memory_name(kernel, Memory::Scratch(i as u32));
         let len = scratch_len(kernel, i)?;
         let line = match s.scope {
             Scope::Shared => format!("    __shared__ {t} {name}[{len}];\n"),
-            Scope::Register if s.len.is(1) => format!("    {t} {name};\n"),
+            // Their elements are values.
+            Scope::Register => continue,
             _ => format!("    {t} {name}[{len}];\n"),
         };
         out.push_str(&line);

@@ -145,7 +145,7 @@ pub(super) fn map(h: &mut Helpers, op: ScalarOp, on: DType, a: &[String]) -> Res
         return Ok(format!("{x} ? {y} : {}", arg(2)));
     }
     if matches!(on, DType::F16 | DType::BF16) {
-        return Err(CudaError::NotLegal(format!("{op} on {on}")));
+        return Err(CudaError::Unsupported(format!("{op} on {on}")));
     }
     match op {
         Eq => return Ok(format!("{x} == {y}")),

@@ -1,6 +1,7 @@
 //! Batches of code: memory, errors, threads, text.
 
-use tlc_codegen::clif::{CodegenError, EmitText};
+use tlc_codegen::CodegenError;
+use tlc_codegen::clif::EmitText;
 use tlc_ir::index::{IndexExpr, SymId, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::{DType, ScalarOp};
@@ -39,7 +40,7 @@ fn equal_kernels_are_one_function_and_threads_do_not_matter() {
     let mut texts = Vec::new();
     for threads in [1, 3] {
         let text = EmitText {
-            clif: true,
+            listing: true,
             disasm: true,
         };
         let all = jit::compile(&refs, &JitOptions { threads, text }).unwrap();
@@ -51,7 +52,7 @@ fn equal_kernels_are_one_function_and_threads_do_not_matter() {
         }
         texts.push(
             all.iter()
-                .map(|f| (f.clif.clone(), f.disasm.clone()))
+                .map(|f| (f.listing.clone(), f.disasm.clone()))
                 .collect::<Vec<_>>(),
         );
     }
@@ -196,7 +197,7 @@ fn what_breaks_the_language_is_an_error() {
 #[test]
 fn the_code_of_a_small_kernel() {
     let text = EmitText {
-        clif: true,
+        listing: true,
         disasm: false,
     };
     let compiled = jit::compile(&[&scale(2.0, 2, None)], &JitOptions { threads: 1, text }).unwrap();
@@ -232,7 +233,7 @@ block1(v13: i64):
 block2:
     return
 }";
-    let clif = compiled[0].clif.as_deref().unwrap();
+    let clif = compiled[0].listing.as_deref().unwrap();
     let start = clif.find("block0").unwrap();
     assert_eq!(clif[start..].trim(), expected, "{clif}");
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cranelift_codegen::isa::TargetIsa;
-use tlc_codegen::clif::CodegenError;
+use tlc_codegen::CodegenError;
 use tlc_ir::kernel::{Access, Bind, Kernel, Op};
 use tlc_ir::{DType, Scalar, ScalarOp};
 use tlc_runtime::jit::JitError;

@@ -10,12 +10,13 @@ extern "C" __global__ void __launch_bounds__(256) chain(
     const int b0 = blockIdx.x;
     if ((int)threadIdx.x < min(256, 3000 - b0 * 256)) {
         const int t1 = threadIdx.x;
-        const f32 v0 = p0[b0 * 256 + t1];
-        const f32 v1 = p1[b0 * 256 + t1];
-        const f32 v2 = p2[b0 * 256 + t1];
+        const int x2 = b0 * 256 + t1;
+        const f32 v0 = p0[x2];
+        const f32 v1 = p1[x2];
+        const f32 v2 = p2[x2];
         const f32 v3 = v1 * v2;
         const f32 v4 = v0 + v3;
         const f32 v5 = max_f32(v4, 0.0f);
-        p3[b0 * 256 + t1] = v5;
+        p3[x2] = v5;
     }
 }

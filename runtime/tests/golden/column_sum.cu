@@ -2,31 +2,30 @@ typedef float f32;
 
 extern "C" __global__ void __launch_bounds__(256) column_sum(const f32* __restrict__ p0, f32* __restrict__ p1) {
     __shared__ f32 shared0[256];
-    f32 r1;
     const int b0 = blockIdx.x;
-    if ((int)threadIdx.x < min(256, 700 - b0 * 256)) {
-        const int t1 = threadIdx.x;
-        shared0[t1] = 0.0f;
-    }
-    __syncthreads();
-    if ((int)threadIdx.x < min(256, 700 - b0 * 256)) {
+    const int x1 = min(256, 700 - b0 * 256);
+    if ((int)threadIdx.x < x1) {
         const int t2 = threadIdx.x;
-        r1 = 0.0f;
-        for (int k3 = 0; k3 < 40; ++k3) {
-            const f32 v0 = p0[k3 * 700 + b0 * 256 + t2];
-            const f32 v1 = r1;
-            const f32 v2 = v1 + v0;
-            r1 = v2;
-        }
-        const f32 v3 = r1;
-        const f32 v4 = shared0[t2];
-        const f32 v5 = v4 + v3;
-        shared0[t2] = v5;
+        shared0[t2] = 0.0f;
     }
     __syncthreads();
-    if ((int)threadIdx.x < min(256, 700 - b0 * 256)) {
-        const int t4 = threadIdx.x;
-        const f32 v6 = shared0[t4];
-        p1[b0 * 256 + t4] = v6;
+    if ((int)threadIdx.x < x1) {
+        const int t3 = threadIdx.x;
+        const int x4 = b0 * 256 + t3;
+        f32 r0 = 0.0f;
+        for (int k5 = 0; k5 < 40; ++k5) {
+            const f32 v0 = p0[x4 + k5 * 700];
+            const f32 v1 = r0 + v0;
+            r0 = v1;
+        }
+        const f32 v2 = shared0[t3];
+        const f32 v3 = v2 + r0;
+        shared0[t3] = v3;
+    }
+    __syncthreads();
+    if ((int)threadIdx.x < x1) {
+        const int t6 = threadIdx.x;
+        const f32 v4 = shared0[t6];
+        p1[b0 * 256 + t6] = v4;
     }
 }

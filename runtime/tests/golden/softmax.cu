@@ -10,162 +10,244 @@ static __device__ __forceinline__ u32 shr_u32(u32 a, u32 b) {
 }
 
 extern "C" __global__ void __launch_bounds__(256) softmax(const f32* __restrict__ p0, f32* __restrict__ p1) {
-    f32 r0;
-    f32 r1;
     __shared__ f32 shared2[1000];
-    f32 r3;
     __shared__ f32 shared4[256];
-    f32 r5;
-    f32 r6;
     __shared__ f32 shared7[256];
-    f32 r8;
-    f32 r9;
     const int b0 = blockIdx.x;
-    r0 = __uint_as_float(0xff800000u);
     {
         const int t1 = threadIdx.x;
-        r3 = __uint_as_float(0xff800000u);
-        for (int k2 = 0; k2 < 4; ++k2) {
-            const i32 v0 = t1 + k2 * 256;
-            const i32 v1 = 1000;
-            const bool v2 = v0 < v1;
-            if (v2) {
-                const f32 v3 = p0[b0 * 1000 + t1 + k2 * 256];
-                const f32 v4 = r3;
-                const f32 v5 = max_f32(v4, v3);
-                r3 = v5;
+        const int x2 = b0 * 1000 + t1;
+        f32 r0 = __uint_as_float(0xff800000u);
+        for (int k3 = 0; k3 < 4; ++k3) {
+            const i32 v0 = t1 + k3 * 256;
+            const bool v1 = v0 < 1000;
+            if (v1) {
+                const f32 v2 = p0[x2 + k3 * 256];
+                const f32 v3 = max_f32(r0, v2);
+                r0 = v3;
             }
         }
-        const f32 v6 = r3;
-        shared4[t1] = v6;
+        shared4[t1] = r0;
     }
     __syncthreads();
     if ((int)threadIdx.x < 16) {
-        const int t3 = threadIdx.x;
-        r5 = __uint_as_float(0xff800000u);
-        #pragma unroll
-        for (int k4 = 0; k4 < 16; ++k4) {
-            const f32 v7 = shared4[t3 + k4 * 16];
-            const f32 v8 = r5;
-            const f32 v9 = max_f32(v8, v7);
-            r5 = v9;
-        }
-        const f32 v10 = r5;
-        shared4[t3] = v10;
+        const int t4 = threadIdx.x;
+        const f32 v4 = shared4[t4];
+        const f32 v5 = max_f32(__uint_as_float(0xff800000u), v4);
+        const f32 v6 = shared4[t4 + 16];
+        const f32 v7 = max_f32(v5, v6);
+        const f32 v8 = shared4[t4 + 32];
+        const f32 v9 = max_f32(v7, v8);
+        const f32 v10 = shared4[t4 + 48];
+        const f32 v11 = max_f32(v9, v10);
+        const f32 v12 = shared4[t4 + 64];
+        const f32 v13 = max_f32(v11, v12);
+        const f32 v14 = shared4[t4 + 80];
+        const f32 v15 = max_f32(v13, v14);
+        const f32 v16 = shared4[t4 + 96];
+        const f32 v17 = max_f32(v15, v16);
+        const f32 v18 = shared4[t4 + 112];
+        const f32 v19 = max_f32(v17, v18);
+        const f32 v20 = shared4[t4 + 128];
+        const f32 v21 = max_f32(v19, v20);
+        const f32 v22 = shared4[t4 + 144];
+        const f32 v23 = max_f32(v21, v22);
+        const f32 v24 = shared4[t4 + 160];
+        const f32 v25 = max_f32(v23, v24);
+        const f32 v26 = shared4[t4 + 176];
+        const f32 v27 = max_f32(v25, v26);
+        const f32 v28 = shared4[t4 + 192];
+        const f32 v29 = max_f32(v27, v28);
+        const f32 v30 = shared4[t4 + 208];
+        const f32 v31 = max_f32(v29, v30);
+        const f32 v32 = shared4[t4 + 224];
+        const f32 v33 = max_f32(v31, v32);
+        const f32 v34 = shared4[t4 + 240];
+        const f32 v35 = max_f32(v33, v34);
+        shared4[t4] = v35;
     }
     __syncthreads();
-    #pragma unroll
-    for (int k5 = 0; k5 < 16; ++k5) {
-        const f32 v11 = shared4[k5];
-        const f32 v12 = r0;
-        const f32 v13 = max_f32(v12, v11);
-        r0 = v13;
-    }
-    r1 = 0.0f;
-    const f32 v14 = r0;
+    const f32 v36 = shared4[0];
+    const f32 v37 = max_f32(__uint_as_float(0xff800000u), v36);
+    const f32 v38 = shared4[1];
+    const f32 v39 = max_f32(v37, v38);
+    const f32 v40 = shared4[2];
+    const f32 v41 = max_f32(v39, v40);
+    const f32 v42 = shared4[3];
+    const f32 v43 = max_f32(v41, v42);
+    const f32 v44 = shared4[4];
+    const f32 v45 = max_f32(v43, v44);
+    const f32 v46 = shared4[5];
+    const f32 v47 = max_f32(v45, v46);
+    const f32 v48 = shared4[6];
+    const f32 v49 = max_f32(v47, v48);
+    const f32 v50 = shared4[7];
+    const f32 v51 = max_f32(v49, v50);
+    const f32 v52 = shared4[8];
+    const f32 v53 = max_f32(v51, v52);
+    const f32 v54 = shared4[9];
+    const f32 v55 = max_f32(v53, v54);
+    const f32 v56 = shared4[10];
+    const f32 v57 = max_f32(v55, v56);
+    const f32 v58 = shared4[11];
+    const f32 v59 = max_f32(v57, v58);
+    const f32 v60 = shared4[12];
+    const f32 v61 = max_f32(v59, v60);
+    const f32 v62 = shared4[13];
+    const f32 v63 = max_f32(v61, v62);
+    const f32 v64 = shared4[14];
+    const f32 v65 = max_f32(v63, v64);
+    const f32 v66 = shared4[15];
+    const f32 v67 = max_f32(v65, v66);
     {
-        const int t6 = threadIdx.x;
-        r6 = 0.0f;
+        const int t5 = threadIdx.x;
+        const int x6 = b0 * 1000 + t5;
+        f32 r1 = 0.0f;
         for (int k7 = 0; k7 < 4; ++k7) {
-            const i32 v15 = t6 + k7 * 256;
-            const i32 v16 = 1000;
-            const bool v17 = v15 < v16;
-            if (v17) {
-                const f32 v18 = p0[b0 * 1000 + t6 + k7 * 256];
-                const f32 v19 = v18 - v14;
-                const f32 v20 = fmaf(v19, 1.442695f, 12582912.0f);
-                const f32 v21 = v20 - 12582912.0f;
-                const f32 v22 = fmaf(v21, (-0.69314575f), v19);
-                const f32 v23 = fmaf(v21, (-1.4286068e-6f), v22);
-                const f32 v24 = fmaf(0.0013840563f, v23, 0.008369354f);
-                const f32 v25 = fmaf(v24, v23, 0.041668084f);
-                const f32 v26 = fmaf(v25, v23, 0.16666515f);
-                const f32 v27 = fmaf(v26, v23, 0.49999994f);
-                const f32 v28 = fmaf(v27, v23, 1.0f);
-                const f32 v29 = fmaf(v28, v23, 1.0f);
-                const i32 v30 = (i32)__float_as_int(v20);
-                const u32 v31 = (u32)v30;
-                const u32 v32 = shl_u32(v31, 23u);
-                const i32 v33 = (i32)v32;
-                const i32 v34 = (i32)__float_as_int(v29);
-                const i32 v35 = (i32)((u32)v34 + (u32)v33);
-                const f32 v36 = __int_as_float((i32)v35);
-                const i32 v37 = (i32)__float_as_int(v19);
-                const i32 v38 = (i32)(v37 & 2147483647);
-                const bool v39 = 1118699520 < v38;
-                r9 = v36;
-                if (v39) {
-                    const bool v40 = 12583041.0f < v20;
-                    const f32 v41 = v40 ? 12583041.0f : v20;
-                    const bool v42 = v41 < 12582760.0f;
-                    const f32 v43 = v42 ? 12582760.0f : v41;
-                    const i32 v44 = (i32)__float_as_int(v20);
-                    const i32 v45 = (i32)__float_as_int(v43);
-                    const bool v46 = v44 == v45;
-                    const f32 v47 = v43 - 12582760.0f;
-                    const f32 v48 = v46 ? v29 : v47;
-                    const u32 v49 = (u32)v45;
-                    const u32 v50 = shr_u32(v49, 1u);
-                    const i32 v51 = (i32)v50;
-                    const u32 v52 = (u32)v51;
-                    const u32 v53 = shl_u32(v52, 23u);
-                    const i32 v54 = (i32)v53;
-                    const u32 v55 = (u32)v45;
-                    const u32 v56 = shl_u32(v55, 23u);
-                    const i32 v57 = (i32)v56;
-                    const i32 v58 = (i32)((u32)v57 - (u32)v54);
-                    const i32 v59 = (i32)((u32)1065353216 + (u32)v54);
-                    const f32 v60 = __int_as_float((i32)v59);
-                    const i32 v61 = (i32)((u32)1065353216 + (u32)v58);
-                    const f32 v62 = __int_as_float((i32)v61);
-                    const f32 v63 = v48 * v60;
-                    const f32 v64 = v63 * v62;
-                    const f32 v65 = v39 ? v64 : v36;
-                    r9 = v65;
+            const i32 v68 = t5 + k7 * 256;
+            const bool v69 = v68 < 1000;
+            if (v69) {
+                const int x8 = k7 * 256;
+                const f32 v70 = p0[x6 + x8];
+                const f32 v71 = v70 - v67;
+                const f32 v72 = fmaf(v71, 1.442695f, 12582912.0f);
+                const f32 v73 = v72 - 12582912.0f;
+                const f32 v74 = fmaf(v73, (-0.69314575f), v71);
+                const f32 v75 = fmaf(v73, (-1.4286068e-6f), v74);
+                const f32 v76 = fmaf(0.0013840563f, v75, 0.008369354f);
+                const f32 v77 = fmaf(v76, v75, 0.041668084f);
+                const f32 v78 = fmaf(v77, v75, 0.16666515f);
+                const f32 v79 = fmaf(v78, v75, 0.49999994f);
+                const f32 v80 = fmaf(v79, v75, 1.0f);
+                const f32 v81 = fmaf(v80, v75, 1.0f);
+                const i32 v82 = (i32)__float_as_int(v72);
+                const u32 v83 = (u32)v82;
+                const u32 v84 = shl_u32(v83, 23u);
+                const i32 v85 = (i32)v84;
+                const i32 v86 = (i32)__float_as_int(v81);
+                const i32 v87 = (i32)((u32)v86 + (u32)v85);
+                const f32 v88 = __int_as_float((i32)v87);
+                const i32 v89 = (i32)__float_as_int(v71);
+                const i32 v90 = (i32)(v89 & 2147483647);
+                const bool v91 = 1118699520 < v90;
+                f32 r2 = v88;
+                if (v91) {
+                    const bool v92 = 12583041.0f < v72;
+                    const f32 v93 = v92 ? 12583041.0f : v72;
+                    const bool v94 = v93 < 12582760.0f;
+                    const f32 v95 = v94 ? 12582760.0f : v93;
+                    const i32 v96 = (i32)__float_as_int(v72);
+                    const i32 v97 = (i32)__float_as_int(v95);
+                    const bool v98 = v96 == v97;
+                    const f32 v99 = v95 - 12582760.0f;
+                    const f32 v100 = v98 ? v81 : v99;
+                    const u32 v101 = (u32)v97;
+                    const u32 v102 = shr_u32(v101, 1u);
+                    const i32 v103 = (i32)v102;
+                    const u32 v104 = (u32)v103;
+                    const u32 v105 = shl_u32(v104, 23u);
+                    const i32 v106 = (i32)v105;
+                    const u32 v107 = (u32)v97;
+                    const u32 v108 = shl_u32(v107, 23u);
+                    const i32 v109 = (i32)v108;
+                    const i32 v110 = (i32)((u32)v109 - (u32)v106);
+                    const i32 v111 = (i32)((u32)1065353216 + (u32)v106);
+                    const f32 v112 = __int_as_float((i32)v111);
+                    const i32 v113 = (i32)((u32)1065353216 + (u32)v110);
+                    const f32 v114 = __int_as_float((i32)v113);
+                    const f32 v115 = v100 * v112;
+                    const f32 v116 = v115 * v114;
+                    const f32 v117 = v91 ? v116 : v88;
+                    r2 = v117;
                 }
-                const f32 v66 = r9;
-                shared2[t6 + k7 * 256] = v66;
-                const f32 v67 = r6;
-                const f32 v68 = v67 + v66;
-                r6 = v68;
+                shared2[t5 + x8] = r2;
+                const f32 v118 = r1 + r2;
+                r1 = v118;
             }
         }
-        const f32 v69 = r6;
-        shared7[t6] = v69;
+        shared7[t5] = r1;
     }
     __syncthreads();
     if ((int)threadIdx.x < 16) {
-        const int t8 = threadIdx.x;
-        r8 = 0.0f;
-        #pragma unroll
-        for (int k9 = 0; k9 < 16; ++k9) {
-            const f32 v70 = shared7[t8 + k9 * 16];
-            const f32 v71 = r8;
-            const f32 v72 = v71 + v70;
-            r8 = v72;
-        }
-        const f32 v73 = r8;
-        shared7[t8] = v73;
+        const int t9 = threadIdx.x;
+        const f32 v119 = shared7[t9];
+        const f32 v120 = 0.0f + v119;
+        const f32 v121 = shared7[t9 + 16];
+        const f32 v122 = v120 + v121;
+        const f32 v123 = shared7[t9 + 32];
+        const f32 v124 = v122 + v123;
+        const f32 v125 = shared7[t9 + 48];
+        const f32 v126 = v124 + v125;
+        const f32 v127 = shared7[t9 + 64];
+        const f32 v128 = v126 + v127;
+        const f32 v129 = shared7[t9 + 80];
+        const f32 v130 = v128 + v129;
+        const f32 v131 = shared7[t9 + 96];
+        const f32 v132 = v130 + v131;
+        const f32 v133 = shared7[t9 + 112];
+        const f32 v134 = v132 + v133;
+        const f32 v135 = shared7[t9 + 128];
+        const f32 v136 = v134 + v135;
+        const f32 v137 = shared7[t9 + 144];
+        const f32 v138 = v136 + v137;
+        const f32 v139 = shared7[t9 + 160];
+        const f32 v140 = v138 + v139;
+        const f32 v141 = shared7[t9 + 176];
+        const f32 v142 = v140 + v141;
+        const f32 v143 = shared7[t9 + 192];
+        const f32 v144 = v142 + v143;
+        const f32 v145 = shared7[t9 + 208];
+        const f32 v146 = v144 + v145;
+        const f32 v147 = shared7[t9 + 224];
+        const f32 v148 = v146 + v147;
+        const f32 v149 = shared7[t9 + 240];
+        const f32 v150 = v148 + v149;
+        shared7[t9] = v150;
     }
     __syncthreads();
-    #pragma unroll
-    for (int k10 = 0; k10 < 16; ++k10) {
-        const f32 v74 = shared7[k10];
-        const f32 v75 = r1;
-        const f32 v76 = v75 + v74;
-        r1 = v76;
-    }
-    const f32 v77 = r1;
+    const f32 v151 = shared7[0];
+    const f32 v152 = 0.0f + v151;
+    const f32 v153 = shared7[1];
+    const f32 v154 = v152 + v153;
+    const f32 v155 = shared7[2];
+    const f32 v156 = v154 + v155;
+    const f32 v157 = shared7[3];
+    const f32 v158 = v156 + v157;
+    const f32 v159 = shared7[4];
+    const f32 v160 = v158 + v159;
+    const f32 v161 = shared7[5];
+    const f32 v162 = v160 + v161;
+    const f32 v163 = shared7[6];
+    const f32 v164 = v162 + v163;
+    const f32 v165 = shared7[7];
+    const f32 v166 = v164 + v165;
+    const f32 v167 = shared7[8];
+    const f32 v168 = v166 + v167;
+    const f32 v169 = shared7[9];
+    const f32 v170 = v168 + v169;
+    const f32 v171 = shared7[10];
+    const f32 v172 = v170 + v171;
+    const f32 v173 = shared7[11];
+    const f32 v174 = v172 + v173;
+    const f32 v175 = shared7[12];
+    const f32 v176 = v174 + v175;
+    const f32 v177 = shared7[13];
+    const f32 v178 = v176 + v177;
+    const f32 v179 = shared7[14];
+    const f32 v180 = v178 + v179;
+    const f32 v181 = shared7[15];
+    const f32 v182 = v180 + v181;
     {
-        const int t11 = threadIdx.x;
+        const int t10 = threadIdx.x;
+        const int x11 = b0 * 1000 + t10;
         for (int k12 = 0; k12 < 4; ++k12) {
-            const i32 v78 = t11 + k12 * 256;
-            const i32 v79 = 1000;
-            const bool v80 = v78 < v79;
-            if (v80) {
-                const f32 v81 = shared2[t11 + k12 * 256];
-                const f32 v82 = v81 / v77;
-                p1[b0 * 1000 + t11 + k12 * 256] = v82;
+            const i32 v183 = t10 + k12 * 256;
+            const bool v184 = v183 < 1000;
+            if (v184) {
+                const int x13 = k12 * 256;
+                const f32 v185 = shared2[t10 + x13];
+                const f32 v186 = v185 / v182;
+                p1[x11 + x13] = v186;
             }
         }
     }

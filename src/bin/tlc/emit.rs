@@ -6,7 +6,7 @@ use std::sync::Arc;
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tlc_codegen::clif::EmitText;
-use tlc_codegen::cuda::{CudaOptions, identifier};
+use tlc_codegen::cuda::{CudaError, CudaOptions, identifier};
 use tlc_ir::target::Gpu;
 use tlc_ir::text::{PrintOptions, print_plan};
 use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
@@ -33,6 +33,8 @@ pub enum What {
     Kernel,
     /// The program that the runtime executes
     Plan,
+    /// The lowered form under every emitter
+    Flat,
     /// Cranelift's intermediate form
     Clif,
     /// Machine code of this CPU
@@ -51,7 +53,7 @@ pub struct Emit {
     /// What to print
     #[arg(long, value_enum)]
     what: What,
-    /// Only this kernel, for schedule, kernel, clif, asm and cuda
+    /// Only this kernel, for schedule, kernel, flat, clif, asm and cuda
     #[arg(long, value_name = "N")]
     kernel: Option<usize>,
     /// What to compile for [default: cuda for --what cuda, else cpu]
@@ -248,12 +250,12 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
     let one = args.kernel;
     let per_kernel = matches!(
         args.what,
-        What::Schedule | What::Kernel | What::Clif | What::Asm | What::Cuda
+        What::Schedule | What::Kernel | What::Flat | What::Clif | What::Asm | What::Cuda
     );
     if one.is_some() && !per_kernel {
         return Err(Failure::new(
             Code::Usage,
-            "--kernel does not go with this --what; expected schedule, kernel, clif, asm or cuda",
+            "--kernel does not go with this --what; expected schedule, kernel, flat, clif, asm or cuda",
         ));
     }
     let texts = match args.what {
@@ -267,11 +269,12 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
             Ok(report.map_or_else(String::new, |l| l.schedule.to_string()))
         })?,
         What::Kernel => chosen(kernels, one, &model.file, |_, k| Ok(kernel_text(k)))?,
+        What::Flat => chosen(kernels, one, &model.file, |i, k| flat_text(&model, device, i, k))?,
         What::Clif | What::Asm => {
             let failed = |e: jit::JitError| Failure::build(&model.file, &e.into());
             let options = jit::JitOptions {
                 text: EmitText {
-                    clif: true,
+                    listing: true,
                     disasm: true,
                 },
                 ..jit::JitOptions::default()
@@ -281,7 +284,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
                 let text = compiled
                     .into_iter()
                     .next()
-                    .and_then(|c| if args.what == What::Clif { c.clif } else { c.disasm });
+                    .and_then(|c| if args.what == What::Clif { c.listing } else { c.disasm });
                 Ok(text.map_or_else(String::new, |t| t.to_string()))
             })?
         }
@@ -314,6 +317,24 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
     session.console.result(&out)
 }
 
+/// A kernel as its emitter takes it.
+fn flat_text(model: &Model, device: Device, number: usize, kernel: &Kernel) -> Result<String, Failure> {
+    let flat = match device {
+        Device::Cpu => {
+            let isa = jit::host_isa().map_err(|e| Failure::build(&model.file, &e.into()))?;
+            tlc_codegen::clif::flatten(kernel, &*isa)
+        }
+        Device::Cuda => tlc_codegen::cuda::flatten(kernel),
+    };
+    match flat {
+        Ok(flat) => Ok(flat.to_string()),
+        Err(e) => {
+            let message = format!("kernel {number}: {e}");
+            Err(Failure::at(Code::Bug, &model.file, message))
+        }
+    }
+}
+
 /// The kernels of a graph compiled for a GPU as CUDA C++, each once.
 fn cuda(model: &Model, compiled: &Compiled, one: Option<usize>, arch: &str) -> Result<Vec<(usize, String)>, Failure> {
     let own = |c: &&Cluster| matches!(c.kind, ClusterKind::Loop | ClusterKind::Call);
@@ -335,7 +356,9 @@ fn cuda(model: &Model, compiled: &Compiled, one: Option<usize>, arch: &str) -> R
             .map(|c| c.source)
             .map_err(|e| {
                 let code = match e {
-                    tlc_codegen::cuda::CudaError::Arch(_) => Code::Usage,
+                    CudaError::Arch(_) => Code::Usage,
+                    // The kernel was made for the emitter's table.
+                    CudaError::Kernel(_) => Code::Bug,
                     _ => Code::Unsupported,
                 };
                 Failure::at(code, &model.file, format!("kernel {i}: {e}"))

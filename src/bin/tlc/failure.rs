@@ -222,7 +222,7 @@ impl Failure {
     fn compile(file: &str, error: &JitError) -> Failure {
         let code = match error {
             JitError::Kernel {
-                source: tlc_codegen::clif::CodegenError::Unsupported { .. },
+                source: tlc_codegen::CodegenError::TooMany { .. },
                 ..
             } => Code::Unsupported,
             JitError::Host { .. } => Code::Unsupported,

@@ -4,7 +4,7 @@ use tlc_ir::index::IndexNode;
 use tlc_ir::kernel::{Memory, Stmt, ValueId};
 use tlc_ir::{IndexExpr, Kernel, VarId};
 
-use super::{Result, invalid};
+use crate::error::{Result, invalid};
 
 /// Checks that every value, memory and loop variable that is mentioned exists.
 pub(super) fn ids(kernel: &Kernel) -> Result<()> {

@@ -1,0 +1,343 @@
+//! The lowered form as C++ statements.
+//!
+//! Each computed value is a constant of the text; what a loop carries or an if decides is a variable, which goes on being that
+//! of what it was before where nobody else needs it.
+
+use tlc_ir::DType;
+use tlc_ir::kernel::{Bind, Kernel, Memory, Scope};
+
+use super::index::Width;
+use super::scalar::{self, Helpers, literal, value_type};
+use super::uses::Uses;
+use super::{CudaError, uses_word};
+use crate::flat::{Address, Flat, If, Item, Loop, LoopKind, Op, Region, Value};
+
+/// The finished parts of a function.
+pub(super) struct Code {
+    pub text: String,
+    pub helpers: String,
+}
+
+/// Name of a memory: parameters `p`, a thread's arrays `a`, shared `shared`.
+pub(super) fn memory_name(kernel: &Kernel, memory: Memory) -> String {
+    match memory {
+        Memory::Param(i) => format!("p{i}"),
+        Memory::Scratch(i) => match kernel.scratch.get(i as usize).map(|s| s.scope) {
+            Some(Scope::Shared) => format!("shared{i}"),
+            _ => format!("a{i}"),
+        },
+    }
+}
+
+/// Names are a letter for what is named (block, thread, loop counter, clamped data, index, variable, value) and a number in
+/// order of appearance; none is the name of a type.
+pub(super) struct Writer<'f, 'k> {
+    pub flat: &'f Flat<'k>,
+    pub uses: Uses,
+    /// Threads of a block.
+    threads: i64,
+    out: String,
+    depth: usize,
+    helpers: Helpers,
+    names: Vec<Option<String>>,
+    /// In which each index is computed.
+    pub widths: Vec<Width>,
+    next_index: u32,
+    next_variable: u32,
+    next_value: u32,
+    in_thread: bool,
+}
+
+impl<'f, 'k> Writer<'f, 'k> {
+    pub(super) fn new(flat: &'f Flat<'k>, threads: i64) -> Self {
+        let mut writer = Writer {
+            flat,
+            uses: Uses::of(flat),
+            threads,
+            out: String::new(),
+            depth: 1,
+            helpers: Helpers::default(),
+            names: vec![None; flat.values.len()],
+            widths: Vec::new(),
+            next_index: 0,
+            next_variable: 0,
+            next_value: 0,
+            in_thread: false,
+        };
+        for i in 0..flat.values.len() as u32 {
+            let width = writer.width_by_operands(Value(i));
+            writer.widths.push(width);
+        }
+        writer
+    }
+
+    /// The text of the block loop.
+    pub(super) fn kernel(mut self) -> Result<Code, CudaError> {
+        for (i, info) in self.flat.values.iter().enumerate() {
+            if let Op::Symbol(s) = info.op {
+                let letter = match Width::of(info.range) {
+                    Width::Narrow => 'n',
+                    Width::Wide => 's',
+                };
+                self.names[i] = Some(format!("{letter}{s}"));
+            }
+        }
+        for item in &self.flat.body {
+            match item {
+                Item::Loop(l) if l.kind == LoopKind::Block => self.block(l)?,
+                // What does not change in any block.
+                Item::Let(v) => self.let_(*v)?,
+                _ => return Err(CudaError::NoBlockLoop),
+            }
+        }
+        if self.out.contains("floor_div") || self.out.contains("floor_mod") {
+            self.helpers.floor_division();
+        }
+        Ok(Code {
+            helpers: self.helpers.text(),
+            text: self.out,
+        })
+    }
+
+    fn block(&mut self, l: &Loop) -> Result<(), CudaError> {
+        let name = self.name_index(l.counter, 'b');
+        let t = self.width(l.counter).c_type();
+        let start = self.out.len();
+        self.region(&l.body)?;
+        if uses_word(&self.out, &name) {
+            self.out
+                .insert_str(start, &format!("    const {t} {name} = blockIdx.x;\n"));
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, text: &str) {
+        for _ in 0..self.depth {
+            self.out.push_str("    ");
+        }
+        self.out.push_str(text);
+        self.out.push('\n');
+    }
+
+    fn open(&mut self, text: &str) {
+        self.line(text);
+        self.depth += 1;
+    }
+
+    fn close(&mut self) {
+        self.depth -= 1;
+        self.line("}");
+    }
+
+    pub(super) fn name(&self, v: Value) -> Option<&str> {
+        self.names[v.0 as usize].as_deref()
+    }
+
+    fn name_index(&mut self, v: Value, letter: char) -> String {
+        let name = format!("{letter}{}", self.next_index);
+        self.next_index += 1;
+        self.names[v.0 as usize] = Some(name.clone());
+        name
+    }
+
+    /// A value as an operand.
+    fn value(&self, v: Value) -> String {
+        if let Op::Const(c) = self.flat.op(v) {
+            return literal(*c);
+        }
+        if self.flat.op(v).is_index() {
+            return match self.index(v) {
+                (text, Width::Narrow) => format!("(i64)({text})"),
+                (text, Width::Wide) => format!("({text})"),
+            };
+        }
+        self.name(v).unwrap_or_default().into()
+    }
+
+    fn place(&self, a: &Address) -> String {
+        format!("{}[{}]", memory_name(self.flat.kernel, a.memory), self.subscript(a))
+    }
+
+    fn region(&mut self, body: &Region) -> Result<(), CudaError> {
+        for item in body {
+            match item {
+                Item::Let(v) => self.let_(*v)?,
+                Item::Store {
+                    address, value, mask, ..
+                } => {
+                    if !self.in_thread {
+                        return Err(CudaError::EveryThread("a store to memory"));
+                    }
+                    let store = format!("{} = {};", self.place(address), self.value(*value));
+                    let guard = mask.map_or_else(String::new, |m| format!("if ({}) ", self.value(m)));
+                    self.line(&format!("{guard}{store}"));
+                }
+                Item::Loop(l) => self.loop_(l)?,
+                Item::If(i) => self.if_(i)?,
+                Item::Barrier if self.in_thread => {
+                    return Err(CudaError::Misplaced {
+                        bind: Bind::Thread,
+                        place: "around a barrier",
+                    });
+                }
+                Item::Barrier => self.line("__syncthreads();"),
+                Item::Copy(_) => return Err(CudaError::Unsupported("a copy of a block".into())),
+            }
+        }
+        Ok(())
+    }
+
+    fn loop_(&mut self, l: &Loop) -> Result<(), CudaError> {
+        let refused = |bind, place| Err(CudaError::Misplaced { bind, place });
+        match l.kind {
+            LoopKind::Serial => self.serial(l),
+            LoopKind::Thread if self.in_thread => refused(Bind::Thread, "inside another"),
+            LoopKind::Thread => {
+                let limit = self.index(l.extent).0;
+                let name = self.name_index(l.counter, 't');
+                self.in_thread = true;
+                match self.flat.number(l.extent) == Some(self.threads) {
+                    true => self.open("{"),
+                    false => self.open(&format!("if ((int)threadIdx.x < {limit}) {{")),
+                }
+                self.line(&format!("const int {name} = threadIdx.x;"));
+                self.region(&l.body)?;
+                self.close();
+                self.in_thread = false;
+                Ok(())
+            }
+            LoopKind::Warp => Err(CudaError::Unsupported("a warp loop".into())),
+            LoopKind::Block => refused(Bind::Block, "inside another loop"),
+            LoopKind::Parallel => refused(Bind::Parallel, "in a GPU kernel"),
+        }
+    }
+
+    fn serial(&mut self, l: &Loop) -> Result<(), CudaError> {
+        for c in &l.carried {
+            self.variable(c.initial, c.outcome);
+            self.names[c.inside.0 as usize] = self.names[c.outcome.0 as usize].clone();
+        }
+        let limit = self.index(l.extent).0;
+        let name = self.name_index(l.counter, 'k');
+        let t = self.width(l.counter).c_type();
+        self.open(&format!("for ({t} {name} = 0; {name} < {limit}; ++{name}) {{"));
+        self.region(&l.body)?;
+        self.assign(l.carried.iter().map(|c| (c.outcome, c.next)));
+        self.close();
+        Ok(())
+    }
+
+    fn if_(&mut self, i: &If) -> Result<(), CudaError> {
+        for m in &i.merges {
+            self.variable(m.otherwise, m.outcome);
+        }
+        let cond = self.value(i.cond);
+        self.open(&format!("if ({cond}) {{"));
+        self.region(&i.then)?;
+        self.assign(i.merges.iter().map(|m| (m.outcome, m.then)));
+        self.close();
+        match i.otherwise.is_empty() {
+            true => Ok(()),
+            // Only where masks of lanes are written out.
+            false => Err(CudaError::Unsupported("an if with two sides".into())),
+        }
+    }
+
+    /// The variable of `outcome`, which begins as `before`.
+    fn variable(&mut self, before: Value, outcome: Value) {
+        let mutable = matches!(self.flat.op(before), Op::Carried | Op::Outcome);
+        if mutable && self.uses.takes_over(before, outcome) {
+            self.names[outcome.0 as usize] = self.names[before.0 as usize].clone();
+            return;
+        }
+        let name = format!("r{}", self.next_variable);
+        self.next_variable += 1;
+        let t = value_type(self.flat.dtype(outcome));
+        match self.flat.op(before) {
+            Op::Undefined => self.line(&format!("{t} {name};")),
+            _ => self.line(&format!("{t} {name} = {};", self.value(before))),
+        }
+        self.names[outcome.0 as usize] = Some(name);
+    }
+
+    /// Assigns to variables as if all at once.
+    fn assign(&mut self, all: impl Iterator<Item = (Value, Value)>) {
+        let pairs: Vec<(String, String, DType)> = all
+            .map(|(to, from)| (self.value(to), self.value(from), self.flat.dtype(to)))
+            .filter(|(to, from, _)| to != from && !from.is_empty())
+            .collect();
+        let read_later = |i: usize| pairs[i + 1..].iter().any(|p| p.1 == pairs[i].0);
+        let clash = (0..pairs.len()).any(read_later);
+        let mut sources = Vec::new();
+        for (to, from, dtype) in &pairs {
+            let mut source = from.clone();
+            if clash && pairs.iter().any(|p| p.0 == *from) {
+                source = format!("{to}_next");
+                self.line(&format!("const {} {source} = {from};", value_type(*dtype)));
+            }
+            sources.push(source);
+        }
+        for ((to, ..), source) in pairs.iter().zip(sources) {
+            self.line(&format!("{to} = {source};"));
+        }
+    }
+
+    fn let_(&mut self, v: Value) -> Result<(), CudaError> {
+        let info = self.flat.info(v);
+        let dtype = info.dtype;
+        if let Op::Clamp { data, last } = &info.op {
+            let (data, last) = (self.value(*data), self.index_in(*last, Width::Wide));
+            let name = self.name_index(v, 'c');
+            let t = self.width(v).c_type();
+            self.helpers.clamp_index();
+            self.line(&format!("const {t} {name} = ({t})clamp_index({data}, {last});"));
+            return Ok(());
+        }
+        if info.op.is_index() {
+            if self.uses.needs_name(v) {
+                let w = self.width(v);
+                let text = self.definition(v, w);
+                let name = self.name_index(v, 'x');
+                self.line(&format!("const {} {name} = {text};", w.c_type()));
+            }
+            return Ok(());
+        }
+        let text = match &info.op {
+            Op::Load { address, mask, .. } => {
+                let place = self.place(address);
+                let element = match dtype {
+                    DType::Bool => format!("{place} != 0"),
+                    _ => place,
+                };
+                match mask {
+                    Some(m) => format!("{} ? {element} : {}", self.value(*m), literal(dtype.zero())),
+                    None => element,
+                }
+            }
+            Op::Map(op, args) => {
+                let on = args.last().map_or(dtype, |a| self.flat.dtype(*a));
+                let args: Vec<String> = args.iter().map(|a| self.value(*a)).collect();
+                scalar::map(&mut self.helpers, *op, on, &args)?
+            }
+            Op::Convert(a) if self.flat.op(*a).is_index() => match (dtype, self.index(*a)) {
+                (DType::I32, (text, Width::Narrow)) => text,
+                (to, (text, Width::Narrow)) => {
+                    scalar::convert(&mut self.helpers, to, DType::I32, &format!("({text})"))?
+                }
+                (to, (text, Width::Wide)) => scalar::convert(&mut self.helpers, to, DType::I64, &format!("({text})"))?,
+            },
+            Op::Convert(a) => {
+                let (from, x) = (self.flat.dtype(*a), self.value(*a));
+                scalar::convert(&mut self.helpers, dtype, from, &x)?
+            }
+            Op::Bitcast(a) => scalar::bitcast(dtype, self.flat.dtype(*a), &self.value(*a))?,
+            // Vectors, which the table has not, and what control defines.
+            _ => return Err(CudaError::Unsupported("a vector".into())),
+        };
+        let name = format!("v{}", self.next_value);
+        self.next_value += 1;
+        self.line(&format!("const {} {name} = {text};", value_type(dtype)));
+        self.names[v.0 as usize] = Some(name);
+        Ok(())
+    }
+}

@@ -1,0 +1,363 @@
+//! Loads and stores.
+//!
+//! Invariants:
+//! - An access that the emitter does not mask stands in an if, so memory is touched only where its mask is true.
+//! - Stores of a lanes loop to one element happen in lane order.
+//! - Neighbouring elements of lanes move as one access, if the emitter has one, of no byte beyond the first and the last.
+
+use smallvec::SmallVec;
+use tlc_ir::kernel::Memory;
+use tlc_ir::{DType, IndexExpr, ScalarOp};
+
+use super::build::{Builder, Val};
+use super::index::{LaneUse, Resolved};
+use super::{Address, Item, Offsets, Op, Value};
+use crate::error::Result;
+
+/// Which lanes of a mask are true.
+enum MaskBits {
+    /// Bit `i` is lane `i`.
+    Bits(Value),
+    /// A bool for each lane.
+    Lanes(SmallVec<[Value; 4]>),
+}
+
+impl Builder<'_, '_> {
+    /// An element of memory, zero where the mask is false.
+    pub(super) fn load(&mut self, memory: Memory, index: &IndexExpr, mask: Option<&Val>) -> Result<Val> {
+        let dtype = self.kernel.memory_dtype(memory);
+        match mask {
+            Some(Val::Const(m)) if !m.as_bool() => return Ok(Val::Const(dtype.zero())),
+            Some(Val::Const(_)) => return self.load(memory, index, None),
+            _ => {}
+        }
+        if self.is_register(memory) {
+            let v = self.load_register(memory, index)?;
+            return match mask {
+                None => Ok(v),
+                Some(mask) => self.map(ScalarOp::Select, dtype, &[mask.clone(), v, Val::Const(dtype.zero())]),
+            };
+        }
+        let r = self.resolve(index)?;
+        match mask {
+            Some(m) if m.varies() => self.load_masked(memory, index, &r, m),
+            other => {
+                let cond = other.map(|m| self.scalar(m, 0));
+                self.load_all(memory, index, &r, cond)
+            }
+        }
+    }
+
+    /// A load of all lanes, or of none where the condition does not hold.
+    fn load_all(&mut self, memory: Memory, index: &IndexExpr, r: &Resolved, cond: Option<Value>) -> Result<Val> {
+        let dtype = self.kernel.memory_dtype(memory);
+        if r.lane == LaneUse::None {
+            let address = self.address(memory, r);
+            return Ok(Val::One(self.load_one(dtype, address, cond)?));
+        }
+        if let Some((address, offsets)) = self.stepped(memory, r)
+            && self.has.loads_lanes(dtype, &offsets)
+        {
+            let v = self.guarded(cond, dtype, |b| Ok(b.load_lanes(dtype, address, &offsets)))?;
+            return Ok(Val::Vector(v));
+        }
+        let count = self.lane_count();
+        if !self.fits(dtype) || dtype == DType::Bool {
+            let mut lanes = SmallVec::new();
+            for lane in 0..count {
+                let address = self.lane_element(memory, index, lane)?;
+                lanes.push(self.load_one(dtype, address, cond)?);
+            }
+            return Ok(Val::Each(lanes));
+        }
+        let mut places: SmallVec<[Address; 8]> = SmallVec::new();
+        for lane in 0..count {
+            places.push(self.lane_element(memory, index, lane)?);
+        }
+        // Places that follow from no step may still be neighbours, as where an image is enlarged.
+        let together = near(&places).filter(|(_, offsets)| self.has.loads_lanes(dtype, offsets));
+        let load = |b: &mut Self| match &together {
+            Some((address, offsets)) => Val::Vector(b.load_lanes(dtype, *address, offsets)),
+            None => Val::Each(
+                places
+                    .iter()
+                    .map(|address| b.make(scalar_load(*address, None), dtype, 1))
+                    .collect(),
+            ),
+        };
+        match cond {
+            None => Ok(load(self)),
+            cond => {
+                let v = self.guarded(cond, dtype, |b| {
+                    let lanes = load(b);
+                    Ok(b.vector(&lanes))
+                })?;
+                Ok(Val::Vector(v))
+            }
+        }
+    }
+
+    /// A load of the lanes whose mask is true.
+    fn load_masked(&mut self, memory: Memory, index: &IndexExpr, r: &Resolved, mask: &Val) -> Result<Val> {
+        let dtype = self.kernel.memory_dtype(memory);
+        let (bits, all) = self.mask_lanes(mask);
+        let count = self.lane_count();
+        // All lanes at once where all may be read, as in every iteration but the last of a masked tail.
+        if r.lane == LaneUse::Affine(1)
+            && let Some((address, offsets)) = self.stepped(memory, r)
+            && self.has.loads_lanes(dtype, &offsets)
+        {
+            let v = self.guard(
+                all,
+                |b| Ok(Some(b.load_lanes(dtype, address, &offsets))),
+                |b| {
+                    let mut v = b.vector(&Val::Const(dtype.zero()));
+                    for lane in 0..count {
+                        let allowed = b.lane_bit(&bits, lane);
+                        let place = Address {
+                            constant: address.constant.wrapping_add(i64::from(lane)),
+                            ..address
+                        };
+                        let before = v;
+                        let read = |b: &mut Self| {
+                            let x = b.make(scalar_load(place, None), dtype, 1);
+                            Ok(Some(b.make(Op::Insert(before, x, lane as u8), dtype, count)))
+                        };
+                        v = b.guard(allowed, read, |_| Ok(Some(before)))?.unwrap_or(before);
+                    }
+                    Ok(Some(v))
+                },
+            )?;
+            return Ok(v.map_or(Val::Const(dtype.zero()), Val::Vector));
+        }
+        let mut lanes = SmallVec::new();
+        for lane in 0..count {
+            let address = self.lane_element(memory, index, lane)?;
+            let allowed = self.lane_bit(&bits, lane);
+            lanes.push(self.load_one(dtype, address, Some(allowed))?);
+        }
+        Ok(Val::Each(lanes))
+    }
+
+    /// Writes an element where the mask is true or absent.
+    pub(super) fn store(&mut self, memory: Memory, index: &IndexExpr, v: &Val, mask: Option<&Val>) -> Result<()> {
+        let dtype = self.kernel.memory_dtype(memory);
+        match mask {
+            Some(Val::Const(m)) if !m.as_bool() => return Ok(()),
+            Some(Val::Const(_)) => return self.store(memory, index, v, None),
+            _ => {}
+        }
+        if self.is_register(memory) {
+            return self.store_register(memory, index, v, mask);
+        }
+        let r = self.resolve(index)?;
+        if let Some(mask) = mask.filter(|m| m.varies()) {
+            return self.store_masked(memory, index, &r, v, mask);
+        }
+        let count = self.lane_count();
+        let cond = mask.map(|m| self.scalar(m, 0));
+        if r.lane == LaneUse::None {
+            // Every lane writes the same place: the last one stays.
+            let x = self.scalar(v, count - 1);
+            let address = self.address(memory, &r);
+            return self.store_one(address, x, cond);
+        }
+        if let Some((address, offsets)) = self.stepped(memory, &r)
+            && self.has.stores_lanes(dtype, &offsets)
+        {
+            let value = self.vector(v);
+            return self.stored(cond, |b| b.store_lanes(address, &offsets, value));
+        }
+        for lane in 0..count {
+            let x = self.scalar(v, lane);
+            let address = self.lane_element(memory, index, lane)?;
+            self.store_one(address, x, cond)?;
+        }
+        Ok(())
+    }
+
+    /// A store of the lanes whose mask is true.
+    fn store_masked(&mut self, memory: Memory, index: &IndexExpr, r: &Resolved, v: &Val, mask: &Val) -> Result<()> {
+        let dtype = self.kernel.memory_dtype(memory);
+        let (bits, all) = self.mask_lanes(mask);
+        let one_by_one = |b: &mut Self| -> Result<()> {
+            for lane in 0..b.lane_count() {
+                let address = b.lane_element(memory, index, lane)?;
+                let x = b.scalar(v, lane);
+                let allowed = b.lane_bit(&bits, lane);
+                b.store_one(address, x, Some(allowed))?;
+            }
+            Ok(())
+        };
+        if r.lane == LaneUse::Affine(1)
+            && let Some((address, offsets)) = self.stepped(memory, r)
+            && self.has.stores_lanes(dtype, &offsets)
+        {
+            let value = self.vector(v);
+            self.guard(
+                all,
+                |b| {
+                    b.store_lanes(address, &offsets, value);
+                    Ok(None)
+                },
+                |b| one_by_one(b).map(|()| None),
+            )?;
+            return Ok(());
+        }
+        one_by_one(self)
+    }
+
+    /// The lowest element that lanes access which go by a step, and those of all lanes from there.
+    fn stepped(&mut self, memory: Memory, r: &Resolved) -> Option<(Address, Offsets)> {
+        let LaneUse::Affine(step) = r.lane else { return None };
+        if !self.fits(self.kernel.memory_dtype(memory)) {
+            return None;
+        }
+        let last = i64::from(self.lane_count() - 1);
+        let lowest = step.min(0).checked_mul(last)?;
+        let mut offsets = Offsets::new();
+        for lane in 0..=last {
+            offsets.push(u8::try_from(step.checked_mul(lane)?.checked_sub(lowest)?).ok()?);
+        }
+        let mut address = self.address(memory, r);
+        address.constant = address.constant.wrapping_add(lowest);
+        Some((address, offsets))
+    }
+
+    /// The element of one lane.
+    fn lane_element(&mut self, memory: Memory, index: &IndexExpr, lane: u32) -> Result<Address> {
+        self.in_lane(lane, |b| b.element(memory, index))
+    }
+
+    fn load_lanes(&mut self, dtype: DType, address: Address, offsets: &Offsets) -> Value {
+        let load = Op::Load {
+            address,
+            offsets: offsets.clone(),
+            mask: None,
+        };
+        self.make(load, dtype, self.lane_count())
+    }
+
+    fn store_lanes(&mut self, address: Address, offsets: &Offsets, value: Value) {
+        self.push(Item::Store {
+            address,
+            offsets: offsets.clone(),
+            value,
+            mask: None,
+        });
+    }
+
+    fn load_one(&mut self, dtype: DType, address: Address, cond: Option<Value>) -> Result<Value> {
+        if self.has.masks_scalars() {
+            return Ok(self.make(scalar_load(address, cond), dtype, 1));
+        }
+        let zero = self.constant(dtype.zero());
+        match cond {
+            None => Ok(self.make(scalar_load(address, None), dtype, 1)),
+            Some(cond) => {
+                let read = |b: &mut Self| Ok(Some(b.make(scalar_load(address, None), dtype, 1)));
+                Ok(self.guard(cond, read, |_| Ok(Some(zero)))?.unwrap_or(zero))
+            }
+        }
+    }
+
+    fn store_one(&mut self, address: Address, value: Value, cond: Option<Value>) -> Result<()> {
+        let store = |mask| Item::Store {
+            address,
+            offsets: Offsets::new(),
+            value,
+            mask,
+        };
+        if self.has.masks_scalars() {
+            self.push(store(cond));
+            return Ok(());
+        }
+        self.stored(cond, |b| b.push(store(None)))
+    }
+
+    fn stored(&mut self, cond: Option<Value>, body: impl FnOnce(&mut Self)) -> Result<()> {
+        let Some(cond) = cond else {
+            body(self);
+            return Ok(());
+        };
+        self.guard(
+            cond,
+            |b| {
+                body(b);
+                Ok(None)
+            },
+            |_| Ok(None),
+        )?;
+        Ok(())
+    }
+
+    /// The vector that `body` makes, or zero without running it where the condition is false.
+    fn guarded(
+        &mut self,
+        cond: Option<Value>,
+        dtype: DType,
+        body: impl FnOnce(&mut Self) -> Result<Value>,
+    ) -> Result<Value> {
+        match cond {
+            None => body(self),
+            Some(cond) => {
+                let zero = self.vector(&Val::Const(dtype.zero()));
+                let v = self.guard(cond, |b| body(b).map(Some), |_| Ok(Some(zero)))?;
+                Ok(v.unwrap_or(zero))
+            }
+        }
+    }
+
+    /// A mask by lanes, and whether all lanes are true.
+    fn mask_lanes(&mut self, mask: &Val) -> (MaskBits, Value) {
+        match mask {
+            Val::Vector(m) => {
+                let all = self.shared(Op::AllLanes(*m), DType::Bool, 1);
+                (MaskBits::Bits(self.shared(Op::LaneBits(*m), DType::U32, 1)), all)
+            }
+            other => {
+                let lanes: SmallVec<[Value; 4]> = (0..self.lane_count()).map(|lane| self.scalar(other, lane)).collect();
+                let mut all = lanes[0];
+                for lane in &lanes[1..] {
+                    let both = Op::Map(ScalarOp::And, SmallVec::from_slice(&[all, *lane]));
+                    all = self.shared(both, DType::Bool, 1);
+                }
+                (MaskBits::Lanes(lanes), all)
+            }
+        }
+    }
+
+    fn lane_bit(&mut self, bits: &MaskBits, lane: u32) -> Value {
+        match bits {
+            MaskBits::Bits(bits) => self.make(Op::Bit(*bits, lane as u8), DType::Bool, 1),
+            MaskBits::Lanes(lanes) => lanes[lane as usize],
+        }
+    }
+}
+
+fn scalar_load(address: Address, mask: Option<Value>) -> Op {
+    Op::Load {
+        address,
+        offsets: Offsets::new(),
+        mask,
+    }
+}
+
+/// Places that differ by constants: the lowest, and all of them from there.
+fn near(places: &[Address]) -> Option<(Address, Offsets)> {
+    let first = places.first()?;
+    let same = |p: &Address| (p.memory, p.uniform, p.varying) == (first.memory, first.uniform, first.varying);
+    if !places.iter().all(same) {
+        return None;
+    }
+    let lowest = places.iter().map(|p| p.constant).min()?;
+    let offsets = places
+        .iter()
+        .map(|p| u8::try_from(p.constant.checked_sub(lowest)?).ok())
+        .collect::<Option<Offsets>>()?;
+    let address = Address {
+        constant: lowest,
+        ..*first
+    };
+    Some((address, offsets))
+}

@@ -1,0 +1,362 @@
+//! Index expressions to index arithmetic and addresses.
+//!
+//! Invariants:
+//! - Sums name the terms of outer loops first, and what does not change in a loop is a sum of its own in front of it.
+//! - Variables of unrolled loops are constants here; a lanes variable is one only in code for a single lane.
+
+use smallvec::SmallVec;
+use tlc_ir::index::IndexNode;
+use tlc_ir::kernel::{Memory, Scope, ValueId};
+use tlc_ir::{DType, IndexExpr, Scalar, VarId};
+
+use super::build::{Builder, Val};
+use super::{Address, Op, Value, Varies, range};
+use crate::error::{Result, invalid};
+
+/// What a loop variable is bound to.
+#[derive(Clone)]
+pub(super) enum VarState {
+    /// Not in scope.
+    Unbound,
+    /// An unrolled iteration.
+    Const(i64),
+    /// The variable of the lanes loop.
+    Lane,
+    /// A loop's counter, or a clamped value.
+    Value(Value),
+    /// Clamped values, one per lane.
+    Each(SmallVec<[Value; 4]>),
+}
+
+/// How an expression depends on the lane.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum LaneUse {
+    /// Not at all.
+    None,
+    /// By a constant step from lane to lane.
+    Affine(i64),
+    /// Otherwise.
+    General,
+}
+
+/// `constant + Σ coefficient * term` with unrolled variables folded.
+pub(super) struct Resolved {
+    pub constant: i64,
+    pub terms: SmallVec<[(Value, i64); 4]>,
+    pub lane: LaneUse,
+}
+
+impl Builder<'_, '_> {
+    /// The constant that the expression is, with unrolled variables known.
+    pub(super) fn known_index(&mut self, e: &IndexExpr) -> Result<Option<i64>> {
+        if let Some(c) = e.as_const() {
+            return Ok(Some(c));
+        }
+        let r = self.resolve(e)?;
+        Ok((r.terms.is_empty() && r.lane == LaneUse::None).then_some(r.constant))
+    }
+
+    /// How the expression depends on the lane.
+    pub(super) fn lane_use(&mut self, e: &IndexExpr) -> Result<LaneUse> {
+        Ok(self.resolve(e)?.lane)
+    }
+
+    /// The linear view under the current bindings.
+    pub(super) fn resolve(&mut self, e: &IndexExpr) -> Result<Resolved> {
+        let mut r = Resolved {
+            constant: 0,
+            terms: SmallVec::new(),
+            lane: LaneUse::None,
+        };
+        self.flatten_index(e, 1, &mut r)?;
+        if r.lane == LaneUse::Affine(0) {
+            r.lane = LaneUse::None;
+        }
+        Ok(r)
+    }
+
+    fn flatten_index(&mut self, e: &IndexExpr, k: i64, out: &mut Resolved) -> Result<()> {
+        let node = match e {
+            IndexExpr::Const(c) => {
+                out.constant = out.constant.wrapping_add(c.wrapping_mul(k));
+                return Ok(());
+            }
+            IndexExpr::Node(n) => n,
+        };
+        let lane = self.lanes.and_then(|l| l.current);
+        match &**node {
+            IndexNode::Sum { terms, constant, .. } => {
+                out.constant = out.constant.wrapping_add(constant.wrapping_mul(k));
+                for (t, c) in terms {
+                    self.flatten_index(t, c.wrapping_mul(k), out)?;
+                }
+            }
+            IndexNode::Sym(s) => {
+                if s.0 as usize >= self.kernel.symbols.len() {
+                    return invalid(format!("unknown symbol {}", s.0));
+                }
+                let v = self.shared(Op::Symbol(s.0), DType::I64, 1);
+                self.narrow(v, e.interval(self.kernel));
+                add(out, v, k);
+            }
+            IndexNode::Var(v) => match (&self.vars[v.0 as usize], lane) {
+                (VarState::Const(c), _) => out.constant = out.constant.wrapping_add(c.wrapping_mul(k)),
+                (VarState::Lane, Some(lane)) => {
+                    out.constant = out.constant.wrapping_add((lane as i64).wrapping_mul(k));
+                }
+                (VarState::Lane, None) => {
+                    out.lane = match out.lane {
+                        LaneUse::None => LaneUse::Affine(k),
+                        LaneUse::Affine(step) => LaneUse::Affine(step.wrapping_add(k)),
+                        LaneUse::General => LaneUse::General,
+                    }
+                }
+                (VarState::Each(values), Some(lane)) => add(out, values[lane as usize], k),
+                (VarState::Each(_), None) => out.lane = LaneUse::General,
+                (VarState::Value(v), _) => add(out, *v, k),
+                (VarState::Unbound, _) => return invalid(format!("loop variable {} is used outside its loop", v.0)),
+            },
+            IndexNode::Product(_)
+            | IndexNode::FloorDiv(..)
+            | IndexNode::Mod(..)
+            | IndexNode::Min(..)
+            | IndexNode::Max(..) => {
+                let (mut known, mut per_lane, mut unbound) = (false, false, None);
+                e.visit_atoms(&mut |n| {
+                    if let IndexNode::Var(v) = n {
+                        match &self.vars[v.0 as usize] {
+                            VarState::Const(_) => known = true,
+                            VarState::Lane if lane.is_some() => known = true,
+                            VarState::Lane | VarState::Each(_) => per_lane = true,
+                            VarState::Unbound => unbound = Some(v.0),
+                            VarState::Value(_) => {}
+                        }
+                    }
+                });
+                if let Some(v) = unbound {
+                    return invalid(format!("loop variable {v} is used outside its loop"));
+                }
+                if known {
+                    let folded = e.replace_vars(&mut |v| match self.vars[v.0 as usize] {
+                        VarState::Const(c) => Some(IndexExpr::Const(c)),
+                        VarState::Lane => lane.map(|l| IndexExpr::Const(l as i64)),
+                        _ => None,
+                    });
+                    // A product with a constant may have become linear in the lane.
+                    return self.flatten_index(&folded, k, out);
+                }
+                match (per_lane, lane) {
+                    (true, None) => out.lane = LaneUse::General,
+                    _ => {
+                        let v = self.nonlinear(node)?;
+                        add(out, v, k);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The i64 value of an expression that does not depend on the lane (or, in code for one lane, that lane's).
+    pub(super) fn eval(&mut self, e: &IndexExpr) -> Result<Value> {
+        let r = self.resolve(e)?;
+        if r.lane != LaneUse::None {
+            return invalid("an index that depends on the lane where it may not");
+        }
+        Ok(self.sum(r.terms, r.constant))
+    }
+
+    /// A sum; what does not change in the innermost loop that some term changes in is a sum of its own.
+    fn sum(&mut self, mut terms: SmallVec<[(Value, i64); 4]>, constant: i64) -> Value {
+        terms.sort_by_key(|(v, _)| self.level(*v));
+        match terms[..] {
+            [] => return self.number(constant),
+            [(v, 1)] if constant == 0 => return v,
+            _ => {}
+        }
+        let level = |b: &Self, v: Value| b.home(b.level(v));
+        let here = terms.last().map_or(0, |t| level(self, t.0));
+        let outer = terms.iter().take_while(|t| level(self, t.0) < here).count();
+        let mut all: SmallVec<[(Value, i64); 2]> = SmallVec::new();
+        match terms[..outer] {
+            [] => {}
+            [one @ (_, 1)] => all.push(one),
+            _ => {
+                let inner = terms.drain(outer..).collect::<SmallVec<[(Value, i64); 4]>>();
+                let outer = std::mem::replace(&mut terms, inner);
+                let outer = self.sum(outer, 0);
+                return self.sum_of([(outer, 1)].into_iter().chain(terms).collect(), constant);
+            }
+        }
+        all.extend(terms.drain(outer..));
+        self.sum_of(all, constant)
+    }
+
+    fn sum_of(&mut self, terms: SmallVec<[(Value, i64); 2]>, constant: i64) -> Value {
+        let range = range::sum(terms.iter().map(|(v, k)| (self.range(*v), *k)), constant);
+        self.index(Op::Sum { terms, constant }, range)
+    }
+
+    fn nonlinear(&mut self, node: &IndexNode) -> Result<Value> {
+        Ok(match node {
+            IndexNode::Product(factors) => {
+                let mut all: SmallVec<[Value; 2]> = SmallVec::new();
+                for f in factors {
+                    all.push(self.eval(f)?);
+                }
+                all.sort_by_key(|v| self.level(*v));
+                let range = range::product(all.iter().map(|v| self.range(*v)));
+                self.index(Op::Product(all), range)
+            }
+            IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) => {
+                let (x, y) = (self.eval(a)?, self.eval(b)?);
+                self.narrow(x, a.interval(self.kernel));
+                self.narrow(y, b.interval(self.kernel));
+                let (m, n) = (self.range(x), self.range(y));
+                match node {
+                    IndexNode::FloorDiv(..) => self.index(Op::FloorDiv(x, y), range::quotient(m, n)),
+                    _ => self.index(Op::FloorMod(x, y), range::remainder(m, n)),
+                }
+            }
+            IndexNode::Min(a, b) => {
+                let (a, b) = (self.eval(a)?, self.eval(b)?);
+                let range = range::smaller(self.range(a), self.range(b));
+                self.index(Op::Smaller(a, b), range)
+            }
+            IndexNode::Max(a, b) => {
+                let (a, b) = (self.eval(a)?, self.eval(b)?);
+                let range = range::larger(self.range(a), self.range(b));
+                self.index(Op::Larger(a, b), range)
+            }
+            IndexNode::Sym(_) | IndexNode::Var(_) | IndexNode::Sum { .. } => {
+                return invalid("an index expression that is not in normal form");
+            }
+        })
+    }
+
+    /// The element; the index must not depend on the lane but by `Affine` (lane 0's then).
+    pub(super) fn address(&mut self, memory: Memory, r: &Resolved) -> Address {
+        let (uniform, varying): (SmallVec<[_; 4]>, SmallVec<[_; 4]>) = r
+            .terms
+            .iter()
+            .copied()
+            .partition(|t| self.info(t.0).varies.is_uniform());
+        let part = |b: &mut Self, terms: SmallVec<[(Value, i64); 4]>| (!terms.is_empty()).then(|| b.sum(terms, 0));
+        Address {
+            memory,
+            uniform: part(self, uniform),
+            varying: part(self, varying),
+            constant: r.constant,
+        }
+    }
+
+    /// The element that an expression names.
+    pub(super) fn element(&mut self, memory: Memory, index: &IndexExpr) -> Result<Address> {
+        let r = self.resolve(index)?;
+        Ok(self.address(memory, &r))
+    }
+
+    /// `var = max(0, min(value, extent - 1))`.
+    pub(super) fn clamp(&mut self, var: VarId, id: ValueId) -> Result<()> {
+        let value = self.value(id)?;
+        let last = self.kernel.extents[var.0 as usize].clone() - IndexExpr::ONE;
+        if self.kernel.dtype(id) != DType::I64 {
+            return invalid("clamp of a value that is not i64");
+        }
+        let clamped = |b: &mut Self, data: Value| -> Result<Value> {
+            let last = b.eval(&last)?;
+            let v = b.shared(Op::Clamp { data, last }, DType::I64, 1);
+            b.narrow(v, IndexExpr::from(var).interval(b.kernel));
+            Ok(v)
+        };
+        self.vars[var.0 as usize] = match value {
+            Val::Const(_) | Val::One(_) => {
+                let data = self.scalar(&value, 0);
+                VarState::Value(clamped(self, data)?)
+            }
+            Val::Vector(_) | Val::Each(_) => {
+                let mut lanes = SmallVec::new();
+                for lane in 0..self.lane_count() {
+                    let data = self.scalar(&value, lane);
+                    lanes.push(self.in_lane(lane, |b| clamped(b, data))?);
+                }
+                VarState::Each(lanes)
+            }
+        };
+        Ok(())
+    }
+
+    /// The value of [`tlc_ir::kernel::Op::Index`].
+    pub(super) fn index_value(&mut self, index: &IndexExpr, to: DType) -> Result<Val> {
+        let lane = self.lane_use(index)?;
+        if let (LaneUse::None, Some(c)) = (lane, index.as_const()) {
+            return Ok(Val::Const(Scalar::from_i64(to, c)));
+        }
+        if lane == LaneUse::None {
+            let v = self.eval(index)?;
+            let v = self.known_value(v);
+            return self.convert(DType::I64, to, &v);
+        }
+        let LaneUse::Affine(step) = lane else {
+            let mut lanes = SmallVec::new();
+            self.each_lane(|b| {
+                let v = b.eval(index)?;
+                lanes.push(v);
+                Ok(())
+            })?;
+            return self.convert(DType::I64, to, &Val::Each(lanes));
+        };
+        let first = self.in_lane(0, |b| b.eval(index))?;
+        let count = self.lane_count();
+        // Indices that fit the lanes are added there: one splat and one add for all lanes.
+        let range = index.interval(self.kernel);
+        let small = range.lo >= i32::MIN as i64 && range.hi <= i32::MAX as i64;
+        let through = match to {
+            DType::F32 | DType::I32 | DType::U32 if small && self.fits(DType::I32) => Some(DType::I32),
+            DType::I64 | DType::U64 => Some(DType::I64),
+            d if d.is_int() => Some(d),
+            _ => None,
+        };
+        if let Some(through) = through.filter(|d| self.fits(*d)) {
+            let first = self.known_value(first);
+            let first = self.convert(DType::I64, through, &first)?;
+            let first = self.scalar(&first, 0);
+            let series = self.shared(Op::Series { first, step }, through, count);
+            return if to == DType::F32 {
+                self.convert(DType::I32, to, &Val::Vector(series))
+            } else {
+                self.bitcast(through, to, &Val::Vector(series))
+            };
+        }
+        let mut lanes = SmallVec::new();
+        for lane in 0..count as i64 {
+            let terms = SmallVec::from_slice(&[(first, 1)]);
+            lanes.push(self.sum(terms, lane.wrapping_mul(step)));
+        }
+        self.convert(DType::I64, to, &Val::Each(lanes))
+    }
+
+    /// Whether each thread, or whatever runs the kernel, has a memory of its own.
+    pub(super) fn is_own(&self, memory: Memory) -> bool {
+        match memory {
+            Memory::Param(_) => false,
+            Memory::Scratch(i) => match self.kernel.scratch[i as usize].scope {
+                Scope::Register | Scope::Cache | Scope::Thread => true,
+                Scope::Shared | Scope::WarpFragment | Scope::BlockFragment => false,
+            },
+        }
+    }
+
+    /// With which bound loops an index of a loop of that extent varies.
+    pub(super) fn counts_with(&self, extent: Value, own: Varies) -> Varies {
+        self.info(extent).varies.and(own)
+    }
+}
+
+fn add(out: &mut Resolved, term: Value, k: i64) {
+    match out.terms.iter_mut().find(|(t, _)| *t == term) {
+        Some((_, coefficient)) => *coefficient = coefficient.wrapping_add(k),
+        None => out.terms.push((term, k)),
+    }
+    out.terms.retain(|(_, k)| *k != 0);
+}

@@ -1,0 +1,234 @@
+//! Register scratch, as values.
+//!
+//! Invariants:
+//! - Every access has a constant index, or one constant per lane.
+//! - Scratch that a lanes loop walks with the lane is kept as vectors of that loop's lanes; other accesses take lanes out
+//!   of them. Otherwise each element is a scalar.
+
+use std::ops::Range;
+
+use smallvec::SmallVec;
+use tlc_ir::kernel::{Bind, Memory, Stmt};
+use tlc_ir::{DType, IndexExpr, Kernel, ScalarOp, VarId};
+
+use super::build::{Builder, Val, makes_vectors};
+use super::index::LaneUse;
+use super::{Op, Value};
+use crate::error::{Result, invalid, unsupported};
+
+/// Elements that one register scratch may have.
+const REGISTER_LIMIT: i64 = 4096;
+
+/// The registers of one scratch.
+#[derive(Clone, Copy)]
+pub(super) struct RegisterScratch {
+    dtype: DType,
+    len: i64,
+    /// Lanes of each register: 1 for scalars.
+    lanes: u32,
+    /// Number of the first in `held`, and how many they are.
+    first: usize,
+    count: usize,
+}
+
+/// The lane counts with which a scratch is walked lane by lane; more than one means no vectors.
+fn walked_by(kernel: &Kernel, scratch: u32) -> SmallVec<[i64; 2]> {
+    fn note(index: &IndexExpr, lanes: Option<(VarId, i64)>, found: &mut SmallVec<[i64; 2]>) {
+        let Some((var, count)) = lanes else { return };
+        if index.uses(var) && !found.contains(&count) {
+            found.push(count);
+        }
+    }
+    fn walk(kernel: &Kernel, body: &[Stmt], scratch: u32, lanes: Option<(VarId, i64)>, found: &mut SmallVec<[i64; 2]>) {
+        for s in body {
+            for a in s.accesses().filter(|a| a.memory == Memory::Scratch(scratch)) {
+                note(a.index, lanes, found);
+            }
+            let lanes = match s {
+                Stmt::Loop {
+                    var, bind: Bind::Lanes, ..
+                } => Some((*var, kernel.extents[var.0 as usize].as_const().unwrap_or(0))),
+                _ => lanes,
+            };
+            walk(kernel, s.body(), scratch, lanes, found);
+        }
+    }
+    let mut found = SmallVec::new();
+    walk(kernel, &kernel.body, scratch, None, &mut found);
+    found
+}
+
+/// Where a register access goes.
+struct Place {
+    scratch: RegisterScratch,
+    /// One element, or one for each lane.
+    elements: SmallVec<[usize; 16]>,
+    uniform: bool,
+    /// Exactly one vector.
+    whole: bool,
+}
+
+impl Place {
+    /// The register of an element, and its lane there.
+    fn register(&self, element: usize) -> (usize, u8) {
+        let lanes = self.scratch.lanes as usize;
+        (self.scratch.first + element / lanes, (element % lanes) as u8)
+    }
+}
+
+impl Builder<'_, '_> {
+    /// The registers of scratch `i`, which hold anything.
+    pub(super) fn declare_registers(&mut self, i: usize) -> Result<RegisterScratch> {
+        let s = &self.kernel.scratch[i];
+        let Some(len) = s.len.as_const() else {
+            return invalid("register scratch without constant length");
+        };
+        if len > REGISTER_LIMIT {
+            return unsupported(format!("register scratch of {len} elements (at most {REGISTER_LIMIT})"));
+        }
+        let mut lanes = 1;
+        if let [count] = walked_by(self.kernel, i as u32)[..]
+            && count > 1
+            && len % count == 0
+            && let Ok(count) = u32::try_from(count)
+            && makes_vectors(self.has.vector_bits(), count, s.dtype)
+        {
+            lanes = count;
+        }
+        let (first, count) = (self.held.len(), (len.max(0) / i64::from(lanes)) as usize);
+        let nothing = self.shared(Op::Undefined, s.dtype, lanes);
+        self.held.resize(first + count, nothing);
+        Ok(RegisterScratch {
+            dtype: s.dtype,
+            len,
+            lanes,
+            first,
+            count,
+        })
+    }
+
+    /// The registers of a scratch, by their numbers in `held`.
+    pub(super) fn registers_of(&self, scratch: u32) -> Range<usize> {
+        match self.registers.get(scratch as usize) {
+            Some(Some(s)) => s.first..s.first + s.count,
+            _ => 0..0,
+        }
+    }
+
+    pub(super) fn is_register(&self, memory: Memory) -> bool {
+        matches!(memory, Memory::Scratch(i) if self.registers.get(i as usize).is_some_and(Option::is_some))
+    }
+
+    fn register_place(&mut self, memory: Memory, index: &IndexExpr) -> Result<Place> {
+        let Memory::Scratch(i) = memory else {
+            return invalid("register access to a parameter");
+        };
+        let Some(Some(scratch)) = self.registers.get(i as usize).copied() else {
+            return invalid("register access to other scratch");
+        };
+        let lane = self.lane_use(index)?;
+        let mut elements = SmallVec::<[Option<i64>; 16]>::new();
+        let uniform = lane == LaneUse::None;
+        if uniform {
+            elements.push(self.known_index(index)?);
+        } else {
+            self.each_lane(|b| {
+                let c = b.known_index(index)?;
+                elements.push(c);
+                Ok(())
+            })?;
+        }
+        let len = scratch.len;
+        let elements = elements
+            .into_iter()
+            .map(|e| match e {
+                Some(e) if (0..len).contains(&e) => Ok(e as usize),
+                Some(e) => invalid(format!("register index {e} of {len}")),
+                None => unsupported("a register index that unrolling does not make constant"),
+            })
+            .collect::<Result<SmallVec<[usize; 16]>>>()?;
+        let lanes = scratch.lanes as usize;
+        let whole =
+            lanes > 1 && lane == LaneUse::Affine(1) && elements.len() == lanes && elements[0].is_multiple_of(lanes);
+        Ok(Place {
+            scratch,
+            elements,
+            uniform,
+            whole,
+        })
+    }
+
+    /// What a register holds in one lane.
+    fn held_in(&mut self, register: usize, lane: u8) -> Value {
+        let v = self.held[register];
+        match self.info(v).lanes {
+            1 => v,
+            _ => self.shared(Op::Lane(v, lane), self.dtype(v), 1),
+        }
+    }
+
+    /// A load from register scratch.
+    pub(super) fn load_register(&mut self, memory: Memory, index: &IndexExpr) -> Result<Val> {
+        let p = self.register_place(memory, index)?;
+        if p.whole {
+            return Ok(Val::Vector(self.held[p.register(p.elements[0]).0]));
+        }
+        let mut lanes = SmallVec::new();
+        for &e in &p.elements {
+            let (register, lane) = p.register(e);
+            lanes.push(self.held_in(register, lane));
+        }
+        Ok(if p.uniform {
+            self.known_value(lanes[0])
+        } else {
+            Val::Each(lanes)
+        })
+    }
+
+    /// A store to register scratch.
+    pub(super) fn store_register(
+        &mut self,
+        memory: Memory,
+        index: &IndexExpr,
+        v: &Val,
+        mask: Option<&Val>,
+    ) -> Result<()> {
+        let p = self.register_place(memory, index)?;
+        let dtype = p.scratch.dtype;
+        if p.whole {
+            let (register, _) = p.register(p.elements[0]);
+            let mut v = v.clone();
+            if let Some(mask) = mask {
+                let old = Val::Vector(self.held[register]);
+                v = self.map(ScalarOp::Select, dtype, &[mask.clone(), v, old])?;
+            }
+            if !self.fits(dtype) {
+                return invalid("vector registers outside their lanes loop");
+            }
+            self.held[register] = self.vector(&v);
+            return Ok(());
+        }
+        // Where every lane writes one element, the last one stays.
+        let ordered = !p.uniform || mask.is_some_and(Val::varies);
+        let first = if ordered { 0 } else { self.lane_count() - 1 };
+        for lane in first..self.lane_count() {
+            let element = match p.uniform {
+                true => p.elements[0],
+                false => p.elements[lane as usize],
+            };
+            let (register, part) = p.register(element);
+            let mut x = self.scalar(v, lane);
+            if let Some(mask) = mask {
+                let m = self.scalar(mask, lane);
+                let old = self.held_in(register, part);
+                x = self.make(Op::Map(ScalarOp::Select, SmallVec::from_slice(&[m, x, old])), dtype, 1);
+            }
+            if p.scratch.lanes > 1 {
+                let whole = self.held[register];
+                x = self.make(Op::Insert(whole, x, part), dtype, p.scratch.lanes);
+            }
+            self.held[register] = x;
+        }
+        Ok(())
+    }
+}
