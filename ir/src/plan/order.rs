@@ -283,10 +283,10 @@ mod tests {
         for turns in orders(2000) {
             let order = Order::new(turns.len(), 4, &turns);
             let expected = closure(&turns);
-            for a in 0..turns.len() {
-                for b in 0..turns.len() {
-                    assert_eq!(order.before(a, b), expected[a][b], "{a} {b} {turns:?}");
-                    unordered += usize::from(a < b && !expected[a][b]);
+            for (a, row) in expected.iter().enumerate() {
+                for (b, &before) in row.iter().enumerate() {
+                    assert_eq!(order.before(a, b), before, "{a} {b} {turns:?}");
+                    unordered += usize::from(a < b && !before);
                 }
             }
         }

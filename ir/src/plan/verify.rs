@@ -23,7 +23,9 @@ use crate::graph::Symbol;
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::Access;
 use crate::kernel::verify::nonnegative;
-use crate::plan::{DeviceId, Gemm, GemmOperand, KernelId, Launch, Plan, SlotId, Step, Storage, Strides, Work};
+use crate::plan::{
+    DeviceId, DeviceKind, Gemm, GemmOperand, KernelId, Launch, Plan, SlotId, Step, Storage, Strides, Work,
+};
 pub use epilogue::lines;
 pub use in_place::runs_in_place;
 pub use layout::verify_layout;
@@ -124,7 +126,7 @@ pub enum PlanRule {
     #[error("{0} is read before it is written")]
     Unwritten(SlotId),
     /// A write to the caller's inputs or to constants.
-    #[error("{0} is written, but is an input or constant")]
+    #[error("{0} is written, but is an input, a constant or a state that is not set")]
     ReadOnly(SlotId),
     /// An `init` step that touches a slot which does not live as long as the executable, or a call's step that writes one
     /// which does.
@@ -142,6 +144,9 @@ pub enum PlanRule {
     /// Devices, queues or turns that do not fit.
     #[error("{0}")]
     Device(String),
+    /// A kernel over a grid on a host, or one without on a GPU.
+    #[error("kernel {kernel} cannot run on a {device}", kernel = .0.0, device = .1.name())]
+    KernelOn(KernelId, DeviceKind),
     /// A slot that is not on the device which a step runs on.
     #[error("{slot} is not on device {device}", slot = .0, device = .1.0)]
     OtherDevice(SlotId, DeviceId),

@@ -2,7 +2,7 @@
 
 use super::{Checker, PlanPlace, PlanRule};
 use crate::plan::order::Clock;
-use crate::plan::{DeviceId, DeviceKind, Launch, QueueId, Repeat, SlotId, Step, Storage, Work};
+use crate::plan::{DeviceId, DeviceKind, Launch, QueueId, Repeat, SlotId, Step, Storage};
 
 /// The accesses to the bytes of a slot, up to a step.
 struct Accesses {
@@ -129,12 +129,10 @@ impl Checker<'_> {
     }
 
     fn runs_on(&mut self, l: &Launch, kind: DeviceKind) {
-        let right = match (&l.work, kind) {
-            (Work::Chunks { .. }, DeviceKind::Host) | (Work::Grid(_), DeviceKind::Gpu) => true,
-            (Work::Chunks { .. }, DeviceKind::Gpu) | (Work::Grid(_), DeviceKind::Host) => false,
-        };
-        if !right {
-            self.error(PlanRule::Work(l.kernel));
+        // Whether the launch is shared out as the kernel says is another rule's.
+        let has_grid = self.plan.kernels[l.kernel.0 as usize].grid().is_some();
+        if has_grid != (kind == DeviceKind::Gpu) {
+            self.error(PlanRule::KernelOn(l.kernel, kind));
         }
     }
 
