@@ -55,8 +55,9 @@ const SCRATCH_ALIGNMENT: u64 = 64;
 /// Scratch memory of so many bytes for each worker asks for huge pages, whose bytes do not fight for sets of a cache.
 const LARGE_SCRATCH_BYTES: u64 = 128 << 10;
 
-/// What builds with debug assertions fill the arena, scratch and results with before each call: NaN in every float, -1 in every
-/// signed integer, and no bool at all, so that a value which is read before it is written shows.
+/// What builds with debug assertions fill memory with that holds no value yet: NaN in every float, -1 in every signed integer, and no
+/// bool at all, so that a value which is read before it is written shows. Results and scratch before each call, a slot of the arena
+/// where its life begins: before that step its bytes may be another's.
 const UNWRITTEN: u8 = 0xff;
 
 /// A C-contiguous tensor in host memory, borrowed.
@@ -184,6 +185,8 @@ struct Binding {
     counters: usize,
     init: Vec<BoundStep>,
     steps: Vec<BoundStep>,
+    /// By step of a call: the slots of the arena whose lives begin there. Empty without debug assertions.
+    births: Vec<Vec<usize>>,
     /// The same inputs' shapes with what calls said: the latest first.
     rebound: Mutex<VecDeque<Arc<Binding>>>,
 }
@@ -577,7 +580,6 @@ impl Executable {
             state.scratch = AlignedBuffer::zeroed(scratch)?;
         }
         if cfg!(debug_assertions) {
-            state.arena.as_mut_slice().fill(UNWRITTEN);
             state.scratch.as_mut_slice().fill(UNWRITTEN);
         }
         state.frame.fit(binding);
@@ -620,6 +622,7 @@ impl Executable {
                 scratch_bytes: now.scratch_bytes,
                 ..run
             };
+            run.bear(number, &mut state.frame);
             let bound = run.step(&now.steps[number], &mut state.frame, arena)?;
             if let Some((symbol, value)) = bound {
                 let next = self.rebound(binding, now, symbol, value)?;

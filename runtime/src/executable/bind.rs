@@ -4,7 +4,7 @@ use std::sync::Mutex;
 
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::Access;
-use tlc_ir::plan::{Launch, Plan, Step, Work};
+use tlc_ir::plan::{Launch, Plan, Step, Storage, Work};
 
 use super::product::BoundGemm;
 use super::repeat::{BoundCall, BoundLoop};
@@ -111,6 +111,15 @@ impl Binding {
         }
         let rest = steps.split_off(plan.init.len());
         let (init, steps) = (steps, rest);
+        let mut births = Vec::new();
+        if cfg!(debug_assertions) {
+            births = vec![Vec::new(); steps.len()];
+            for (slot, life) in plan.lives().into_iter().enumerate() {
+                if let (Some((first, _)), Storage::Arena) = (life, &plan.slots[slot].storage) {
+                    births[first].push(slot);
+                }
+            }
+        }
         Ok(Binding {
             sizes,
             scratch_bytes: scratch_bytes.max(product_bytes),
@@ -118,6 +127,7 @@ impl Binding {
             counters,
             init,
             steps,
+            births,
             rebound: Mutex::default(),
         })
     }

@@ -7,7 +7,7 @@ use tlc_ir::plan::{Plan, Storage};
 use super::bind::at_most_one_chunk;
 use super::product::{Along, BoundGemm};
 use super::repeat::constant;
-use super::{Binding, BoundLaunch, BoundStep, Code, Frame, RunError, SCRATCH_ALIGNMENT};
+use super::{Binding, BoundLaunch, BoundStep, Code, Frame, RunError, SCRATCH_ALIGNMENT, UNWRITTEN};
 use crate::gemm::{Follow, multiply};
 use crate::jit::{Args, KernelFn};
 use crate::pool::Pool;
@@ -89,6 +89,15 @@ impl Run<'_> {
             if root != i {
                 frame.slots[i] = frame.slots[root];
             }
+        }
+    }
+
+    /// Fills the slots whose lives begin at a step, in builds with debug assertions.
+    pub(super) fn bear(&self, number: usize, frame: &mut Frame) {
+        for &slot in self.binding.births.get(number).into_iter().flatten() {
+            let bytes = self.binding.sizes.slot_bytes[slot] as usize;
+            // SAFETY: the slot is in the arena, with room for its bytes, and nothing that is still needed is there.
+            unsafe { std::ptr::write_bytes(frame.slots[slot], UNWRITTEN, bytes) };
         }
     }
 
