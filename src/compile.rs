@@ -137,8 +137,8 @@ impl Machine {
         let (buffers, mut target) = match shared {
             Some(m) => (m.buffers, m.target),
             None => {
-                let emitter = Arc::new(jit::emitter()?);
-                (BufferPool::new(), tlc_runtime::target::cpu(emitter))
+                let emitters = jit::emitters()?;
+                (BufferPool::new(), tlc_runtime::target::cpu(emitters))
             }
         };
         target.threads = threads;

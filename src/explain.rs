@@ -6,7 +6,7 @@ use std::fmt::Write;
 use tlc_ir::graph::Origin;
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::plan::{Gemm, HostCall, Launch, Layout, Plan, Repeat, SlotId, Step};
-use tlc_ir::target::Cpu;
+use tlc_ir::target::{Cpu, CpuEmitter};
 use tlc_ir::{Graph, NodeId, NodeKind, SymId};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::Clusters;
@@ -40,10 +40,10 @@ pub fn floor_ns(target: &Cpu, bytes: u64, flops: u64) -> (f64, &'static str) {
     floor_at(target, bytes, flops, target.f32_flops_per_second)
 }
 
-/// As [`floor_ns`], for a kernel: its arithmetic runs at the lanes that the emitter has, one operation an instruction.
+/// As [`floor_ns`], for a kernel: its arithmetic runs at the lanes that the fastest emitter has, one operation an instruction.
 pub fn kernel_floor_ns(target: &Cpu, bytes: u64, flops: u64) -> (f64, &'static str) {
-    let lanes = f64::from(target.emitter.vector_bits / 32);
-    floor_at(target, bytes, flops, target.vector_ops_per_second * lanes)
+    let rates = target.emitters.iter().map(CpuEmitter::f32_ops_per_second);
+    floor_at(target, bytes, flops, rates.fold(1.0, f64::max))
 }
 
 fn floor_at(target: &Cpu, bytes: u64, flops: u64, flops_per_second: f64) -> (f64, &'static str) {
@@ -556,6 +556,7 @@ fn write_plan(
 fn write_schedule(out: &mut String, l: &LaunchReport) -> std::fmt::Result {
     let form = format!("{:?}", l.form).to_lowercase();
     writeln!(out, "    kernel {}: {form} form", l.kernel.0)?;
+    writeln!(out, "      emitter {}: {}", l.emitter.name, l.emitter.reason)?;
     let schedule = &l.schedule;
     for run in schedule.applied.chunk_by(|a, b| a.reason == b.reason) {
         let done: Vec<String> = run.iter().map(|a| a.directive.to_string()).collect();

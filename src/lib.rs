@@ -73,6 +73,7 @@ pub mod machine_model;
 pub mod onnx;
 pub mod operators;
 pub mod ops;
+pub mod prediction;
 pub mod promotion;
 mod scope;
 mod streams;

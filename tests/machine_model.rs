@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tlc::{CompileOptions, DType, Graph};
-use tlc_ir::target::Cpu;
+use tlc_ir::target::{Cpu, CpuEmitter};
 
 fn model() -> Graph {
     let g = Graph::new("model");
@@ -41,7 +41,14 @@ fn speeds_decide_nothing_that_results_depend_on() {
     let assumed = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
     let measured = Cpu {
         bytes_per_second: [3e12, 1e12, 2e10],
-        vector_ops_per_second: 1e8,
+        emitters: assumed
+            .emitters
+            .iter()
+            .map(|e| CpuEmitter {
+                vector_ops_per_second: 1e8,
+                ..e.clone()
+            })
+            .collect(),
         f32_flops_per_second: 1e13,
         ..assumed.clone()
     };

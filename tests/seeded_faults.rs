@@ -198,7 +198,7 @@ const ALL: [Expected; 31] = [
     Expected { fault: Fault::ProductTransposed, graph: PRODUCTS, stage: "matrix product", decision: &["einsum"], reason: "", operations: 1 },
     Expected { fault: Fault::EpilogueOfOtherLines, graph: TURNED, stage: "product epilogue", decision: &["as its lines are complete"], reason: "behind the matrix product", operations: 3 },
     Expected { fault: Fault::SumBeginsAtOne, graph: SOFTMAX, stage: "lowering", decision: &["reduce add"], reason: "", operations: 1 },
-    Expected { fault: Fault::StagedValueElsewhere, graph: SOFTMAX, stage: "lowering", decision: &["values kept from phase to phase", "reduce"], reason: "phases", operations: 8 },
+    Expected { fault: Fault::StagedValueElsewhere, graph: SOFTMAX, stage: "schedule", decision: &["keep", "reduce"], reason: "phases", operations: 8 },
     Expected { fault: Fault::SplitDropsTail, graph: SOFTMAX, stage: "schedule", decision: &["split"], reason: "", operations: 1 },
     Expected { fault: Fault::AccumulatorLost, graph: SOFTMAX, stage: "schedule", decision: &["rfactor i"], reason: "vectors", operations: 1 },
     Expected { fault: Fault::ExponentialCoefficient, graph: SOFTMAX, stage: "legalization", decision: &["exp"], reason: "", operations: 1 },

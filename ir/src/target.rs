@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 mod emitter;
 
-pub use emitter::{Emitter, MatrixTile, Support, Width};
+pub use emitter::{AccessKind, Emitter, MatrixTile, Support, Width};
 
 use crate::dtype::DType;
 
@@ -32,11 +32,39 @@ pub enum Target {
     Gpu(Gpu),
 }
 
+/// Number of a code generator among those of a target.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct EmitterId(pub u32);
+
+/// A code generator of a CPU, with the speed of what it makes.
+#[derive(Clone, PartialEq, Debug)]
+pub struct CpuEmitter {
+    /// What it has.
+    pub table: Arc<Emitter>,
+    /// Vector instructions of its width a second of one thread.
+    pub vector_ops_per_second: f64,
+}
+
+impl CpuEmitter {
+    /// One of a modest machine: 3 vector instructions a nanosecond.
+    pub fn modest(table: Arc<Emitter>) -> CpuEmitter {
+        CpuEmitter {
+            table,
+            vector_ops_per_second: 9e9,
+        }
+    }
+
+    /// f32 operations a second of one thread in whole vectors.
+    pub fn f32_ops_per_second(&self) -> f64 {
+        self.vector_ops_per_second * self.table.lanes(DType::F32).max(1) as f64
+    }
+}
+
 /// The cores of a host, their caches and speeds.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Cpu {
-    /// What generates code for it.
-    pub emitter: Arc<Emitter>,
+    /// What generates code for it, in order of preference; at least one. The last one has every operation.
+    pub emitters: Vec<CpuEmitter>,
     /// Neighbouring columns of a matrix that the library of products reads without copying where they lie together for each
     /// step along the sum; 0 if it copies in any case.
     pub panel_elements: u32,
@@ -50,8 +78,6 @@ pub struct Cpu {
     pub l3_bytes: u64,
     /// Bytes a second that one thread moves, as {L2, L3, memory}.
     pub bytes_per_second: [f64; 3],
-    /// Vector instructions of the emitter's width a second of one thread.
-    pub vector_ops_per_second: f64,
     /// f32 operations a second of one thread at the processor's full width (a fused multiply-add counts 2).
     pub f32_flops_per_second: f64,
 }
@@ -63,21 +89,32 @@ pub struct Gpu {
     pub emitter: Arc<Emitter>,
     /// Bytes of shared memory that a block may use without asking the driver for more.
     pub shared_bytes: i64,
+    /// Bytes a second of its memory.
+    pub bytes_per_second: f64,
+    /// f32 operations a second (a fused multiply-add counts 2).
+    pub f32_flops_per_second: f64,
+    /// Seconds that a launch takes besides the work.
+    pub launch_seconds: f64,
 }
 
 impl Cpu {
     /// A modest machine, where nothing is known of the real one: 32 KiB, 1 MiB and 32 MiB of cache, 3 vector instructions a
     /// nanosecond.
     pub fn modest(emitter: Arc<Emitter>) -> Cpu {
+        Cpu::with_emitters(vec![CpuEmitter::modest(emitter)])
+    }
+
+    /// As [`Cpu::modest`], with a choice of code generators, in order of preference. There is at least one, and the last has
+    /// every operation.
+    pub fn with_emitters(emitters: Vec<CpuEmitter>) -> Cpu {
         Cpu {
-            emitter,
+            emitters,
             panel_elements: 64,
             threads: 1,
             l1_bytes: 32 << 10,
             l2_bytes: 1 << 20,
             l3_bytes: 32 << 20,
             bytes_per_second: [100e9, 40e9, 15e9],
-            vector_ops_per_second: 9e9,
             f32_flops_per_second: 200e9,
         }
     }
@@ -87,27 +124,37 @@ impl Cpu {
         i64::try_from(self.l2_bytes / 2).unwrap_or(i64::MAX)
     }
 
-    /// Lanes of a vector of elements of that type.
-    pub fn lanes(&self, dtype: DType) -> i64 {
-        i64::from(self.emitter.vector_bits / dtype.bits())
+    /// One of its code generators.
+    ///
+    /// # Panics
+    /// If there is none of that number.
+    pub fn emitter(&self, id: EmitterId) -> &CpuEmitter {
+        &self.emitters[id.0 as usize]
     }
 }
 
 impl Gpu {
-    /// What every device of compute capability 8.0 and later has.
+    /// What every device of compute capability 8.0 and later has; at the speeds of an A100 with 40 GB (NVIDIA A100 Tensor Core GPU
+    /// data sheet), three microseconds a launch.
     pub fn any(emitter: Arc<Emitter>) -> Gpu {
         Gpu {
             emitter,
             shared_bytes: STATIC_SHARED_BYTES,
+            bytes_per_second: 1.555e12,
+            f32_flops_per_second: 19.5e12,
+            launch_seconds: 3e-6,
         }
     }
 }
 
 impl Target {
-    /// What generates code for the machine.
-    pub fn emitter(&self) -> &Arc<Emitter> {
+    /// One of its code generators. A GPU has one.
+    ///
+    /// # Panics
+    /// If there is none of that number.
+    pub fn emitter(&self, id: EmitterId) -> &Arc<Emitter> {
         match self {
-            Target::Cpu(cpu) => &cpu.emitter,
+            Target::Cpu(cpu) => &cpu.emitter(id).table,
             Target::Gpu(gpu) => &gpu.emitter,
         }
     }

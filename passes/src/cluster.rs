@@ -14,6 +14,7 @@
 
 mod again;
 pub mod columns;
+mod operations;
 mod roots;
 mod space;
 mod updates;
@@ -31,6 +32,7 @@ use tlc_ir::{Graph, NodeId, NodeKind};
 use crate::access::{Index, Variables, is_source, operand_indices, space, view_index};
 use crate::contraction::MatrixProduct;
 use crate::devices::Placement;
+use crate::emitters::{Operations, choose};
 use crate::made::{Made, made};
 use crate::reason::{FusionDecision, FusionLedger, FusionReason, FusionStage, OwnStep};
 
@@ -64,6 +66,8 @@ struct Group {
     roots: Vec<NodeId>,
     /// Legalized statements, each root computed once.
     statements: u32,
+    /// What its kernel does for each element.
+    operations: Operations,
     space: Option<LoopSpace>,
     /// True if every root has all of the space's axes, in their order, and no others.
     flat: bool,
@@ -266,6 +270,7 @@ impl Clusterer<'_> {
             self.groups.push(Group {
                 roots: vec![root],
                 statements: self.cone_size(root).statements,
+                operations: self.operations_of(root),
                 space: None,
                 flat: false,
                 costly: self.costly.contains_key(&root).then_some(root).into_iter().collect(),
@@ -402,6 +407,9 @@ impl Clusterer<'_> {
             let flat = self.is_flat(&roots, &space);
             (space, flat)
         };
+        if let Some(reason) = self.loses_emitter(a, b) {
+            return reason;
+        }
         match self.would_cycle(a, b) {
             Some(true) => return FusionReason::Cycle,
             None => return FusionReason::SearchBudget,
@@ -446,11 +454,13 @@ impl Clusterer<'_> {
         reads.sort();
         reads.dedup();
         let costly = std::mem::take(&mut self.groups[from].costly);
+        let operations = self.groups[into].operations.with(&self.groups[from].operations);
         let group = &mut self.groups[into];
         group.costly.extend(costly);
         group.roots.extend(moved);
         group.roots.sort();
         group.statements = statements;
+        group.operations = operations;
         group.space = Some(space);
         group.flat = flat;
         group.reads = reads;
@@ -695,7 +705,7 @@ impl Clusterer<'_> {
             roots,
             stored,
             kind,
-            resident_bytes: target.resident_bytes(),
+            emitter: choose(target, &self.groups[g].operations),
             once,
         }
     }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use tlc_ir::index::VarId;
-use tlc_ir::kernel::{Bind, Scope};
+use tlc_ir::kernel::{Bind, Scope, ValueId};
 
 /// Declares the directives, each with its name in text, and derives both directions of the text from the types of fields.
 macro_rules! directives {
@@ -134,6 +134,24 @@ directives! {
         rows: i64,
         /// The most iterations of the inner loop.
         columns: i64,
+    },
+    /// What a phase of a row computes is kept in scratch, of which the phases behind it load what they compute alike: loops
+    /// beside it of equal extents. Returns no loop.
+    Keep "keep" {
+        /// The phase: the outermost of a perfect nest of loops.
+        var: VarId,
+        /// What the innermost of them computes.
+        value: ValueId,
+    },
+    /// A loop over columns, whose iterations may run in any order, becomes `for tile in ceil(n / width)`, and inside of it a
+    /// loop over the columns of the tile around each run of statements, inside the loops of the body: memory is walked along
+    /// its rows. Scratch has an element for each column, and so has what is dear and the same in all rows. Returns the loop
+    /// over tiles, then those over columns.
+    TileColumns "tile-columns" {
+        /// The loop.
+        var: VarId,
+        /// The most columns of a tile.
+        width: i64,
     },
     /// Stores of a loop to a parameter go to scratch first, which is copied behind the loop. Returns the copying loop.
     StageStores "stage-stores" {
@@ -281,6 +299,15 @@ impl Field for VarId {
     }
 }
 
+impl Field for ValueId {
+    fn write(&self, _: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " {self}")
+    }
+    fn read(_: &str, words: &mut Vec<&str>) -> Option<ValueId> {
+        take(words, |w| w.strip_prefix('%')?.parse().ok().map(ValueId))
+    }
+}
+
 impl Field for Option<VarId> {
     fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.map_or(Ok(()), |v| write!(f, " {name}=i{}", v.0))
@@ -389,6 +416,20 @@ pub enum Refusal {
         /// The parameter.
         param: u32,
     },
+    /// The innermost loop of a nest does not define that value.
+    #[error("the loops from i{} on do not compute {}", .0.0, .1)]
+    NoValue(VarId, ValueId),
+    /// No phase behind computes that value too.
+    #[error("no loop behind computes {0} again")]
+    NotComputedAgain(ValueId),
+    /// Rows are too long for the memory that a GPU block shares.
+    #[error("a block would share {bytes} bytes, more than {most}")]
+    SharedBytes {
+        /// Bytes that it would share.
+        bytes: i64,
+        /// Bytes that it has.
+        most: i64,
+    },
     /// No load there walks across rows.
     #[error("no load walks across rows in i{}", .0.0)]
     NoStridedLoad(VarId),
@@ -426,6 +467,8 @@ rfactor i1 i2
 privatize i1 lanes=i4
 privatize i1
 stage i1 i2 rows=64 columns=16
+keep i1 %7
+tile-columns i1 width=256
 stage-stores i1 param=2 length=64
 stage-rows i1 pitch=7
 across i1 lanes=4

@@ -60,7 +60,7 @@ pub enum Fault {
     EpilogueOfOtherLines,
     /// lower: sums begin at one.
     SumBeginsAtOne,
-    /// lower: what a row keeps for its next phase is read from the beginning of the row.
+    /// schedule: what a row keeps for its next phase is read from the beginning of the row.
     StagedValueElsewhere,
     /// schedule: a split forgets what the whole pieces leave over.
     SplitDropsTail,
@@ -441,20 +441,10 @@ fn after_lower(kernel: &mut Kernel) {
         )
     };
     let sums = kernel.statements().any(sum);
-    let kept: Vec<bool> = kernel.scratch.iter().map(|s| s.scope == Scope::Cache).collect();
     walk_mut(&mut kernel.body, &mut |s| match s {
         Stmt::Let {
             op: Op::Const(value), ..
         } if sums && is(Fault::SumBeginsAtOne) && *value == value.dtype().zero() => *value = value.dtype().one(),
-        Stmt::Let {
-            op:
-                Op::Load {
-                    memory: Memory::Scratch(s),
-                    index,
-                    ..
-                },
-            ..
-        } if is(Fault::StagedValueElsewhere) && kept[*s as usize] => *index = IndexExpr::ZERO,
         _ => {}
     });
 }
@@ -468,25 +458,29 @@ fn after_directive(directive: &Directive, made: &[VarId], scratch: usize, kernel
                 replace_loop(&mut kernel.body, tail, &mut |_, _| Vec::new());
             }
         }
-        Directive::RFactor { .. } if is(Fault::AccumulatorLost) => {
-            walk_mut(&mut kernel.body, &mut |s| {
-                if let Stmt::Let {
-                    op:
-                        Op::Load {
-                            memory: Memory::Scratch(m),
-                            index,
-                            ..
-                        },
-                    ..
-                } = s
-                    && *m as usize >= scratch
-                {
-                    *index = IndexExpr::ZERO;
-                }
-            });
-        }
+        Directive::RFactor { .. } if is(Fault::AccumulatorLost) => read_first(kernel, scratch),
+        Directive::Keep { .. } if is(Fault::StagedValueElsewhere) => read_first(kernel, scratch),
         _ => {}
     }
+}
+
+/// Loads of scratch from that number on are of its first element.
+fn read_first(kernel: &mut Kernel, scratch: usize) {
+    walk_mut(&mut kernel.body, &mut |s| {
+        if let Stmt::Let {
+            op:
+                Op::Load {
+                    memory: Memory::Scratch(m),
+                    index,
+                    ..
+                },
+            ..
+        } = s
+            && *m as usize >= scratch
+        {
+            *index = IndexExpr::ZERO;
+        }
+    });
 }
 
 /// Before legalization; answers what [`after_legalize`] wants to know.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tlc_ir::Kernel;
 use tlc_ir::plan::KernelId;
 
+use crate::emitters::EmitterChoice;
 use crate::lower::Form;
 use crate::schedule::Schedule;
 
@@ -17,6 +18,8 @@ pub struct LaunchReport {
     pub scheduled: Arc<Kernel>,
     /// How the nest was built.
     pub form: Form,
+    /// What makes it, and why.
+    pub emitter: EmitterChoice,
     /// The schedule.
     pub schedule: Arc<Schedule>,
     /// The kernel in the plan.

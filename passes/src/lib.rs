@@ -10,6 +10,7 @@ pub mod contraction;
 pub mod devices;
 pub mod directive;
 pub mod einsum_path;
+pub mod emitters;
 mod epilogue;
 #[cfg(feature = "seeded-faults")]
 pub mod faults;
@@ -25,6 +26,7 @@ pub mod planner;
 pub mod reason;
 pub mod rewrite;
 pub mod schedule;
+mod tile;
 pub mod tree;
 
 pub use pipeline::{Compiled, Options, PassError, compile};

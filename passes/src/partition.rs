@@ -4,6 +4,7 @@ use tlc_ir::NodeId;
 use tlc_ir::graph::Shape;
 
 use crate::contraction::MatrixProduct;
+use crate::emitters::EmitterChoice;
 use crate::reason::FusionLedger;
 
 /// What an axis of a root is in its cluster.
@@ -88,8 +89,8 @@ pub struct Cluster {
     pub stored: Vec<NodeId>,
     /// How it runs.
     pub kind: ClusterKind,
-    /// Bytes that a tile of columns may keep close ([`tlc_ir::Target::resident_bytes`]).
-    pub resident_bytes: i64,
+    /// What makes its kernels, if it has any.
+    pub emitter: EmitterChoice,
     /// True if no input reaches it: it runs once per executable.
     pub once: bool,
 }

@@ -12,6 +12,7 @@ use tlc_ir::plan::{
     DeviceId, Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, PlanState, Slot, SlotId, Step,
     Storage, Work,
 };
+use tlc_ir::target::EmitterId;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
 
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
@@ -20,7 +21,7 @@ use crate::devices::{Placement, StateBinding};
 use crate::epilogue;
 pub use crate::launch::LaunchReport;
 use crate::legalize::legalize;
-use crate::lower::{Nest, lower, lower_unstaged};
+use crate::lower::{Form, lower};
 use crate::made::{Made, made};
 use crate::memory::{self, AliasDecision};
 use crate::reason::{FusionDecision, FusionStage};
@@ -39,6 +40,8 @@ pub struct Planned {
     pub plan: Plan,
     /// The node whose elements each slot holds, if it is one's.
     pub values: Vec<Option<NodeId>>,
+    /// What makes each kernel, by its number: one of the emitters of the device that runs it.
+    pub emitters: Vec<EmitterId>,
     /// Per launch, in order of execution.
     pub launches: Vec<LaunchReport>,
     /// Every in-place decision.
@@ -72,6 +75,16 @@ struct Known {
     in_place: Vec<(u32, u32)>,
 }
 
+/// What a schedule depends on besides the naive kernel.
+#[derive(Clone, Copy, PartialEq)]
+struct Setting {
+    device: DeviceId,
+    emitter: EmitterId,
+    form: Form,
+    columns: usize,
+    column_local: bool,
+}
+
 struct Planner<'g> {
     graph: &'g Graph,
     placement: &'g Placement<'g>,
@@ -90,9 +103,11 @@ struct Planner<'g> {
     once: bool,
     /// Whether it is the body of a loop that is planned.
     inside: bool,
-    kernel_of: FxHashMap<Kernel, KernelId>,
+    /// Kernels by what makes them: equal ones of different emitters are not one.
+    kernel_of: FxHashMap<(Kernel, EmitterId), KernelId>,
+    emitters: Vec<EmitterId>,
     /// Scheduled and legalized kernels by their naive form: equal nests are scheduled once.
-    known: FxHashMap<Kernel, SmallVec<[(DeviceId, Known); 1]>>,
+    known: FxHashMap<Kernel, SmallVec<[(Setting, Known); 1]>>,
     in_place: Vec<Vec<(SlotId, SlotId)>>,
     launches: Vec<LaunchReport>,
     bodies: Vec<PlannedBody>,
@@ -157,6 +172,7 @@ fn plan_between(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_
         once: false,
         inside: edge.inside,
         kernel_of: FxHashMap::default(),
+        emitters: Vec::new(),
         known: FxHashMap::default(),
         in_place: Vec::new(),
         launches: Vec::new(),
@@ -196,6 +212,7 @@ fn plan_between(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_
     Planned {
         plan: p.plan,
         values: p.values,
+        emitters: p.emitters,
         launches: p.launches,
         bodies: p.bodies,
         aliases,
@@ -466,30 +483,38 @@ impl Planner<'_> {
         if let ClusterKind::Loop | ClusterKind::Call = &c.kind {
             return self.control(c);
         }
-        for mut nest in self.nests(c, is_root) {
+        let emitter = c.emitter.emitter;
+        for mut nest in lower(self.graph, c, is_root) {
             let symbols = compact_symbols(&mut nest.kernel);
+            let setting = Setting {
+                device,
+                emitter,
+                form: nest.form,
+                columns: nest.columns,
+                column_local: nest.column_local,
+            };
             let Known {
                 kernel,
                 schedule,
                 scheduled,
                 in_place,
-            } = match self.known(&nest.kernel, device) {
+            } = match self.known(&nest.kernel, &setting) {
                 Some(known) => known.clone(),
                 None => {
-                    let (mut kernel, made) = schedule(&nest, target);
+                    let (mut kernel, made) = schedule(&nest, target, emitter);
                     let scheduled = Arc::new(kernel.clone());
-                    legalize(&mut kernel, target.emitter());
+                    legalize(&mut kernel, target.emitter(emitter));
                     // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.
                     let mut in_place = nest.in_place.clone();
                     in_place.retain(|&(r, w)| runs_in_place(&kernel, r, w));
                     let known = Known {
-                        kernel: self.intern(kernel),
+                        kernel: self.intern(kernel, emitter),
                         schedule: Arc::new(made),
                         scheduled,
                         in_place,
                     };
                     let on = self.known.entry(nest.kernel.clone()).or_default();
-                    on.push((device, known.clone()));
+                    on.push((setting, known.clone()));
                     known
                 }
             };
@@ -514,10 +539,10 @@ impl Planner<'_> {
                     _ => None,
                 })
             };
-            let extent = outer(&extent);
+            let (extent, flops) = (outer(&extent), outer(&schedule.flops));
             let work = match target {
                 Target::Cpu(cpu) => Work::Chunks {
-                    grain: share::grain(cpu, &extent, &bytes, &nest.flops),
+                    grain: share::grain(cpu, emitter, &extent, &bytes, &flops),
                 },
                 // The schedule gives every kernel for a GPU one loop over blocks.
                 Target::Gpu(_) => match self.plan.kernels[kernel.0 as usize].grid() {
@@ -536,6 +561,7 @@ impl Planner<'_> {
                 cluster: number,
                 scheduled,
                 form: nest.form,
+                emitter: c.emitter,
                 schedule,
                 kernel,
             });
@@ -547,39 +573,17 @@ impl Planner<'_> {
                     work,
                     label: cluster_label(self.graph, c),
                     bytes,
-                    flops: nest.flops.clone(),
+                    flops,
                 }),
                 pairs,
             );
         }
     }
 
-    /// What was made of a naive kernel for a device before.
-    fn known(&self, kernel: &Kernel, device: DeviceId) -> Option<&Known> {
+    /// What was made of a naive kernel in a setting before.
+    fn known(&self, kernel: &Kernel, setting: &Setting) -> Option<&Known> {
         let on = self.known.get(kernel)?;
-        on.iter().find(|(d, _)| *d == device).map(|(_, known)| known)
-    }
-
-    /// The nests of a cluster. On a GPU rows that are too long for the memory which a block shares are not kept in it: what two
-    /// phases need is then computed twice.
-    fn nests(&self, c: &Cluster, is_root: &[bool]) -> Vec<Nest> {
-        let nests = lower(self.graph, c, is_root);
-        let target = self.placement.target(c.roots[0]);
-        let Target::Gpu(gpu) = target else {
-            return nests;
-        };
-        let fits = |nest: &Nest| {
-            let grid = schedule(nest, target).0.grid();
-            grid.is_some_and(|g| g.shared_bytes <= gpu.shared_bytes)
-        };
-        if nests.iter().all(fits) {
-            return nests;
-        }
-        let again = lower_unstaged(self.graph, c, is_root);
-        let chosen = nests.into_iter().zip(again);
-        chosen
-            .map(|(nest, again)| if fits(&nest) { nest } else { again })
-            .collect()
+        on.iter().find(|(s, _)| s == setting).map(|(_, known)| known)
     }
 
     fn push(&mut self, step: Step, in_place: Vec<(SlotId, SlotId)>) {
@@ -591,13 +595,15 @@ impl Planner<'_> {
         }
     }
 
-    fn intern(&mut self, kernel: Kernel) -> KernelId {
-        if let Some(&id) = self.kernel_of.get(&kernel) {
+    fn intern(&mut self, kernel: Kernel, emitter: EmitterId) -> KernelId {
+        let key = (kernel, emitter);
+        if let Some(&id) = self.kernel_of.get(&key) {
             return id;
         }
         let id = KernelId(self.plan.kernels.len() as u32);
-        self.plan.kernels.push(kernel.clone());
-        self.kernel_of.insert(kernel, id);
+        self.plan.kernels.push(key.0.clone());
+        self.emitters.push(emitter);
+        self.kernel_of.insert(key, id);
         id
     }
 }

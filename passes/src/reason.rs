@@ -6,6 +6,8 @@ use rustc_hash::FxHashMap;
 use tlc_ir::NodeId;
 use tlc_ir::plan::SlotId;
 
+use crate::emitters::EmitterReason;
+
 /// Why two values share a kernel, or do not.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FusionReason {
@@ -102,6 +104,15 @@ pub enum FusionReason {
     OtherDevice,
     /// Refused: the producer has no vector form, and every row of the consumer would compute it again.
     ScalarInEveryRow,
+    /// Refused: no emitter that makes one of the two fast has what the other needs.
+    OtherEmitter {
+        /// Why the kernel of both would be made by the emitter that it would be.
+        reason: EmitterReason,
+        /// Nanoseconds that it would take more.
+        lost_ns: u64,
+        /// Nanoseconds that one kernel would save.
+        saved_ns: u64,
+    },
     /// Refused: only so many fusions were asked for.
     Limit,
     /// Refused: the producer is a step of its own.
@@ -211,6 +222,14 @@ impl fmt::Display for FusionReason {
                 )
             }
             Self::Once => f.write_str("a constant: it is computed once per executable"),
+            Self::OtherEmitter {
+                reason,
+                lost_ns,
+                saved_ns,
+            } => write!(
+                f,
+                "one kernel would have another emitter ({reason}), which takes {lost_ns} ns more and saves {saved_ns} ns"
+            ),
             Self::Limit => f.write_str("no more fusions were asked for"),
             Self::OwnStep { step } => write!(f, "a {step} is a step of its own"),
         }

@@ -1,6 +1,6 @@
 //! Moving through and rewriting statement trees.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 use tlc_ir::kernel::visit::{walk, walk_mut};
 use tlc_ir::kernel::{Kernel, Stmt, ValueId};
@@ -59,6 +59,35 @@ pub fn clone_fresh(kernel: &mut Kernel, body: &[Stmt]) -> Vec<Stmt> {
     });
     substitute(&mut copy, &mut |v| renamed(&vars, v));
     copy
+}
+
+/// The statements without definitions that no other of them uses.
+pub fn without_unused(body: Vec<Stmt>) -> Vec<Stmt> {
+    let mut values: FxHashSet<ValueId> = FxHashSet::default();
+    let mut vars: FxHashSet<VarId> = FxHashSet::default();
+    let mut out = Vec::with_capacity(body.len());
+    for s in body.into_iter().rev() {
+        let used = match &s {
+            Stmt::Clamp { var, .. } => vars.contains(var),
+            s => s.defined_value().is_none_or(|v| values.contains(&v)),
+        };
+        if !used {
+            continue;
+        }
+        for s in walk(std::slice::from_ref(&s)) {
+            values.extend(s.operands());
+            for e in s.indices() {
+                e.visit_atoms(&mut |a| {
+                    if let IndexNode::Var(v) = a {
+                        vars.insert(*v);
+                    }
+                });
+            }
+        }
+        out.push(s);
+    }
+    out.reverse();
+    out
 }
 
 /// Replaces the loop over `var` by the statements that `f` makes of its binding and body. Answers whether it was found.

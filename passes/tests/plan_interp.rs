@@ -6,7 +6,7 @@ mod oracle;
 use std::collections::BTreeSet;
 
 use oracle::generate::{Rng, graph};
-use oracle::stages::{check, cpu, describe, gpu, scattered};
+use oracle::stages::{check, cpu, describe, gpu, scattered, two_emitters};
 use tlc_ir::plan::Step;
 use tlc_passes::pipeline::{PASSES, Pipeline};
 use tlc_passes::{Compiled, Options};
@@ -59,10 +59,11 @@ fn run(name: &str, nodes: usize, elements: usize, symbolic: bool, random_passes:
     reached
 }
 
-/// CPUs of several widths, a GPU, and a host with two.
+/// CPUs of several widths, one with two emitters, a GPU, and a host with two.
 fn machine(seed: u64) -> Options {
     match seed % 8 {
-        0 | 1 => cpu(128),
+        0 => cpu(128),
+        1 => two_emitters(),
         2 => cpu(256),
         3 => cpu(512),
         4 | 5 => gpu(),
@@ -128,7 +129,7 @@ fn large_values_reach_every_kind_of_step_and_directive() {
     let reached = run("large", 4, 40_000, false, false);
     println!("{reached:?}");
     let wanted = "launch group Elementwise Rows Columns Serial Split Block Fuse Interchange Bind RFactor Privatize \
-        vector scalar register cache IntoOutput StillLive NotOurs";
+        Keep TileColumns vector scalar register cache IntoOutput StillLive NotOurs";
     if std::env::var("TLC_SEEDS").is_err() {
         let missing: Vec<&str> = wanted.split_whitespace().filter(|w| !reached.contains(*w)).collect();
         assert!(missing.is_empty(), "not reached: {missing:?}");

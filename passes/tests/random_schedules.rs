@@ -8,12 +8,14 @@ use std::sync::Arc;
 use oracle::generate::{Case, Rng, graph};
 use oracle::stages::{describe, difference, naive_plan};
 use tlc_ir::kernel::verify::{structure, verify};
-use tlc_ir::kernel::{Bind, Kernel, Stmt};
+use tlc_ir::kernel::visit::walk;
+use tlc_ir::kernel::{Bind, Kernel, Stmt, ValueId};
 use tlc_ir::plan::interp::interpret_bound;
 use tlc_ir::target::Cpu;
 use tlc_ir::text::{no_data, parse_graph, parse_module};
 use tlc_ir::{HostTensor, VarId};
 use tlc_passes::schedule::{Directive, apply};
+use tlc_passes::tree::loop_body;
 use tlc_passes::{Options, compile};
 
 /// Loops with their depth, outermost first, and the bindings.
@@ -30,12 +32,12 @@ fn loops(body: &[Stmt], out: &mut Vec<(VarId, Bind)>) {
     }
 }
 
-fn random_directive(rng: &mut Rng, all: &[(VarId, Bind)]) -> Directive {
+fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Directive {
     let var = rng.pick(all).0;
     let other = rng.pick(all).0;
     let next = all.iter().position(|l| l.0 == var).and_then(|i| all.get(i + 1));
     let next = next.map_or(other, |l| l.0);
-    match rng.below(17) {
+    match rng.below(21) {
         0 | 1 => Directive::Split {
             var,
             factor: rng.pick(&[1i64, 2, 3, 4, 8]),
@@ -85,6 +87,25 @@ fn random_directive(rng: &mut Rng, all: &[(VarId, Bind)]) -> Directive {
             again: rng.pick(&[false, true]),
         },
         13 | 14 => Directive::Inward { var },
+        15 | 16 => Directive::TileColumns {
+            var,
+            width: rng.pick(&[1i64, 3, 4, 8, 64]),
+        },
+        17 | 18 => {
+            let values: Vec<ValueId> = kernel.statements().filter_map(Stmt::defined_value).collect();
+            let value = if values.is_empty() {
+                ValueId(0)
+            } else {
+                rng.pick(&values)
+            };
+            // The loop that it is in, if there is one.
+            let around = all.iter().rev().find(|l| {
+                let body = loop_body(&kernel.body, l.0);
+                body.is_some_and(|b| walk(b).any(|s| s.defined_value() == Some(value)))
+            });
+            let var = around.map_or(var, |l| l.0);
+            Directive::Keep { var, value }
+        }
         _ => Directive::Bind {
             var,
             bind: rng.pick(&[Bind::Unroll, Bind::Lanes, Bind::Lanes, Bind::Parallel, Bind::Serial]),
@@ -101,12 +122,12 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
         if all.is_empty() {
             break;
         }
-        let directive = random_directive(rng, &all);
+        let directive = random_directive(rng, kernel, &all);
         // Loops already bound to lanes or copies stay as they are.
         let bound = |v: VarId| all.iter().any(|l| l.0 == v && l.1 != Bind::Serial);
         let keeps = match &directive {
             Directive::Split { var, .. } | Directive::Block { var, .. } | Directive::Peel { var, .. } => bound(*var),
-            Directive::Pieces { var, .. } => bound(*var),
+            Directive::Pieces { var, .. } | Directive::TileColumns { var, .. } => bound(*var),
             Directive::Fuse { outer, inner } => bound(*outer) || bound(*inner),
             Directive::Interchange { outer, inner } => bound(*outer) || bound(*inner),
             Directive::Bind { var, .. } | Directive::Narrow { var, .. } => bound(*var),

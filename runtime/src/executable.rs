@@ -12,7 +12,6 @@
 
 mod bind;
 mod donate;
-mod error;
 mod init;
 mod memory_need;
 mod product;
@@ -27,13 +26,13 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 use rustc_hash::FxHashMap;
-use tlc_ir::binding::{condition_holds, condition_waits};
+use tlc_ir::binding::condition_waits;
 use tlc_ir::graph::{Condition, Guard, Symbol};
-use tlc_ir::index::{IndexExpr, IndexNode};
-use tlc_ir::plan::verify::verify_layout;
+use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{Layout, Plan};
 use tlc_ir::{DType, Kernel};
 
+use crate::binding::{Binder, Sizes, is_open, overflow};
 use crate::jit::{self, JitOptions, KernelFn};
 use crate::memory::{AlignedBuffer, BufferPool, HUGE_PAGE_BYTES, PooledBuffer};
 use crate::pool::Pool;
@@ -41,16 +40,13 @@ use product::BoundGemm;
 use repeat::{BodyFrame, BoundCall, BoundLoop};
 use steps::Run;
 
+pub use crate::binding::Packer;
+pub use crate::error::RunError;
 pub use donate::Argument;
-pub use error::RunError;
 use init::Kept;
 pub use memory_need::MemoryNeed;
 pub use states::StateView;
 pub use watch::Watched;
-
-/// Places a plan's arena slots for concrete symbol values; `None` if a size overflows. Supplied by the compiler, which owns
-/// the decision.
-pub type Packer = fn(&Plan, &[i64]) -> Option<Layout>;
 
 /// Bindings kept per executable.
 const MAX_BINDINGS: usize = 64;
@@ -181,23 +177,13 @@ struct BoundLaunch {
 
 /// A plan under concrete symbol values.
 struct Binding {
-    shapes: Vec<Vec<usize>>,
-    /// Bytes of every slot.
-    slot_bytes: Vec<u64>,
-    /// Root slot of every slot.
-    root: Vec<usize>,
-    output_shapes: Vec<Vec<usize>>,
-    layout: Layout,
+    sizes: Sizes,
     scratch_bytes: u64,
     arg_count: usize,
     /// The most counters that a product needs.
     counters: usize,
     init: Vec<BoundStep>,
     steps: Vec<BoundStep>,
-    /// Values of the plan's symbols; those that data decides are as large as they may get, or what a call said.
-    symbols: Vec<i64>,
-    /// By symbol: whether a call said what it is.
-    decided: Vec<bool>,
     /// The same inputs' shapes with what calls said: the latest first.
     rebound: Mutex<VecDeque<Arc<Binding>>>,
 }
@@ -362,9 +348,9 @@ impl Executable {
     /// If the shapes do not fit what is declared.
     pub fn sizes(&self, shapes: &[Vec<usize>]) -> Result<Vec<Option<i64>>, RunError> {
         if shapes.len() != self.plan.inputs.len() {
-            return Err(self.input_count(shapes.len()));
+            return Err(self.binder().input_count(shapes.len()));
         }
-        let values = self.solve_symbols(shapes)?;
+        let values = self.binder().symbols(shapes)?;
         let known = |(s, v): (&Symbol, i64)| s.upper.is_none().then_some(v);
         Ok(self.plan.symbols.iter().zip(values).map(known).collect())
     }
@@ -382,7 +368,7 @@ impl Executable {
     /// # Errors
     /// If the shapes do not fit the declared inputs.
     pub fn layout(&self, inputs: &[TensorView<'_>]) -> Result<Layout, RunError> {
-        Ok(self.binding(inputs)?.layout.clone())
+        Ok(self.binding(inputs)?.sizes.layout.clone())
     }
 
     /// Output shapes for the given inputs.
@@ -390,7 +376,7 @@ impl Executable {
     /// # Errors
     /// If the shapes do not fit the declared inputs.
     pub fn output_shapes(&self, inputs: &[TensorView<'_>]) -> Result<Vec<Vec<usize>>, RunError> {
-        Ok(self.binding(inputs)?.output_shapes.clone())
+        Ok(self.binding(inputs)?.sizes.output_shapes.clone())
     }
 
     /// Runs the plan; outputs come from the buffer pool.
@@ -429,8 +415,8 @@ impl Executable {
     /// Memory of the pool for the outputs.
     fn take_outputs(&self, binding: &Binding) -> Result<Vec<OutputTensor>, RunError> {
         let mut outputs = Vec::with_capacity(self.plan.outputs.len());
-        for (o, shape) in self.plan.outputs.iter().zip(&binding.output_shapes) {
-            let bytes = binding.slot_bytes[o.slot.0 as usize] as usize;
+        for (o, shape) in self.plan.outputs.iter().zip(&binding.sizes.output_shapes) {
+            let bytes = binding.sizes.slot_bytes[o.slot.0 as usize] as usize;
             outputs.push(OutputTensor {
                 dtype: o.ty.dtype,
                 shape: shape.clone(),
@@ -446,8 +432,12 @@ impl Executable {
     /// Gives outputs the sizes that data decided; their buffers had room for the largest.
     fn cut(&self, outputs: &mut [OutputTensor], last: Option<&Binding>) {
         let Some(last) = last else { return };
-        for ((out, o), shape) in outputs.iter_mut().zip(&self.plan.outputs).zip(&last.output_shapes) {
-            out.data.truncate(last.slot_bytes[o.slot.0 as usize] as usize);
+        for ((out, o), shape) in outputs
+            .iter_mut()
+            .zip(&self.plan.outputs)
+            .zip(&last.sizes.output_shapes)
+        {
+            out.data.truncate(last.sizes.slot_bytes[o.slot.0 as usize] as usize);
             out.shape.clone_from(shape);
         }
     }
@@ -464,7 +454,7 @@ impl Executable {
     ) -> Result<Vec<Vec<usize>>, RunError> {
         let last = self.run_timed(inputs, outputs, None, &mut |_, _, _, _| {})?;
         match last {
-            Some(last) => Ok(last.output_shapes.clone()),
+            Some(last) => Ok(last.sizes.output_shapes.clone()),
             None => self.output_shapes(inputs),
         }
     }
@@ -528,14 +518,14 @@ impl Executable {
                     found,
                 });
             }
-            if let Some(found) = out.shape().filter(|&s| s != binding.output_shapes[k]) {
+            if let Some(found) = out.shape().filter(|&s| s != binding.sizes.output_shapes[k]) {
                 return Err(RunError::OutputShape {
                     name: o.name.clone(),
-                    expected: binding.output_shapes[k].clone(),
+                    expected: binding.sizes.output_shapes[k].clone(),
                     found: found.to_vec(),
                 });
             }
-            let expected = binding.slot_bytes[o.slot.0 as usize] as usize;
+            let expected = binding.sizes.slot_bytes[o.slot.0 as usize] as usize;
             let align = o.ty.dtype.bytes();
             let bytes = out.bytes_mut();
             if bytes.len() != expected || (expected > 0 && bytes.as_ptr().addr() % align != 0) {
@@ -569,7 +559,7 @@ impl Executable {
         f: impl FnOnce(&mut CallState) -> Result<T, RunError>,
     ) -> Result<T, RunError> {
         let scratch = self.scratch_of(binding);
-        let arena = binding.layout.host().bytes as usize;
+        let arena = binding.sizes.layout.host().bytes as usize;
         let taken = lock(&self.states).pop();
         let mut state = match taken {
             Some(state) => state,
@@ -648,11 +638,11 @@ impl Executable {
 
     /// The binding once a call has said what a symbol is. The layout stays: it has room for the largest value.
     fn rebound(&self, first: &Binding, now: &Binding, symbol: usize, value: i64) -> Result<Arc<Binding>, RunError> {
-        let wanted = |i: usize| if i == symbol { value } else { now.symbols[i] };
+        let wanted = |i: usize| if i == symbol { value } else { now.sizes.symbols[i] };
         let is = |b: &Binding| {
-            let all = b.symbols.iter().zip(&b.decided).enumerate();
+            let all = b.sizes.symbols.iter().zip(&b.sizes.decided).enumerate();
             all.into_iter()
-                .all(|(i, (&v, &d))| v == wanted(i) && d == (now.decided[i] || i == symbol))
+                .all(|(i, (&v, &d))| v == wanted(i) && d == (now.sizes.decided[i] || i == symbol))
         };
         {
             let mut known = lock(&first.rebound);
@@ -661,11 +651,11 @@ impl Executable {
                 return Ok(Arc::clone(&known[0]));
             }
         }
-        let mut symbols = now.symbols.clone();
+        let mut symbols = now.sizes.symbols.clone();
         symbols[symbol] = value;
-        let mut decided = now.decided.clone();
+        let mut decided = now.sizes.decided.clone();
         decided[symbol] = true;
-        let open = |e: &IndexExpr| bind::is_open(&self.plan, e, &decided);
+        let open = |e: &IndexExpr| is_open(&self.plan, e, &decided);
         let ready = |g: &&Guard| {
             condition_waits(&self.plan.symbols, &g.condition)
                 && match &g.condition {
@@ -674,12 +664,13 @@ impl Executable {
                 }
         };
         for g in self.plan.guards.iter().filter(ready) {
-            self.check_guard(g, &symbols)?;
+            self.binder().check_guard(g, &symbols)?;
         }
-        let (shapes, layout, threads) = (first.shapes.clone(), first.layout.clone(), self.threads.threads());
-        let new = Binding::new(&self.plan, &symbols, shapes, layout, threads, &decided)?;
+        let (shapes, layout) = (first.sizes.shapes.clone(), first.sizes.layout.clone());
+        let sizes = Sizes::of(&self.plan, &symbols, shapes, layout, &decided)?;
+        let new = Binding::new(&self.plan, sizes, self.threads.threads())?;
         if !new.fits_in(first, &self.plan) {
-            return Err(bind::overflow(&self.plan.name));
+            return Err(overflow(&self.plan.name));
         }
         let new = Arc::new(new);
         let mut known = lock(&first.rebound);
@@ -688,21 +679,6 @@ impl Executable {
         }
         known.push_front(Arc::clone(&new));
         Ok(new)
-    }
-
-    /// An error if a guard does not hold.
-    fn check_guard(&self, guard: &Guard, symbols: &[i64]) -> Result<(), RunError> {
-        if condition_holds(&guard.condition, symbols) {
-            return Ok(());
-        }
-        let condition = match &guard.condition {
-            // What is a number is what the other should be.
-            Condition::Equal(a, b) if a.as_const().is_some() => format!("{} = {}", self.text(b), self.text(a)),
-            Condition::Equal(a, b) => format!("{} = {}", self.text(a), self.text(b)),
-            Condition::NonNegative(e) => format!("{} >= 0", self.text(e)),
-        };
-        let needed_by = guard.needed_by.to_string();
-        Err(RunError::Guard { needed_by, condition })
     }
 
     /// Bytes of scratch that a call needs.
@@ -714,15 +690,10 @@ impl Executable {
         }
     }
 
-    fn input_count(&self, found: usize) -> RunError {
-        let expected = self.plan.inputs.len();
-        RunError::InputCount { expected, found }
-    }
-
     /// Checks number, dtypes, bytes and alignment of inputs.
     fn check_inputs(&self, inputs: &[TensorView<'_>]) -> Result<(), RunError> {
         if inputs.len() != self.plan.inputs.len() {
-            return Err(self.input_count(inputs.len()));
+            return Err(self.binder().input_count(inputs.len()));
         }
         for (declared, given) in self.plan.inputs.iter().zip(inputs) {
             if declared.ty.dtype != given.dtype {
@@ -761,7 +732,7 @@ impl Executable {
     /// The binding for these inputs: a known one, or a new one.
     fn bound(&self, inputs: &[TensorView<'_>]) -> Result<Arc<Binding>, RunError> {
         self.check_inputs(inputs)?;
-        let matches = |b: &Binding| b.shapes.iter().zip(inputs).all(|(s, i)| s == i.shape);
+        let matches = |b: &Binding| b.sizes.shapes.iter().zip(inputs).all(|(s, i)| s == i.shape);
         {
             let mut known = lock(&self.bindings);
             if let Some(at) = known.iter().position(|b| matches(b)) {
@@ -780,96 +751,17 @@ impl Executable {
         Ok(new)
     }
 
-    fn text(&self, e: &IndexExpr) -> String {
-        e.display(&|s| self.plan.symbols[s.0 as usize].name.clone()).to_string()
-    }
-
-    /// Symbol values from the inputs' shapes, every declared extent checked.
-    fn solve_symbols(&self, shapes: &[Vec<usize>]) -> Result<Vec<i64>, RunError> {
-        let mut values: Vec<Option<i64>> = vec![None; self.plan.symbols.len()];
-        let shape_error = |k: usize| {
-            let declared = &self.plan.inputs[k];
-            let dims: Vec<String> = declared.ty.shape.iter().map(|d| self.text(d)).collect();
-            RunError::InputShape {
-                name: declared.name.clone(),
-                expected: format!("{}[{}]", declared.ty.dtype, dims.join(", ")),
-                found: shapes[k].clone(),
-            }
-        };
-        for (k, (declared, given)) in self.plan.inputs.iter().zip(shapes).enumerate() {
-            if declared.ty.shape.len() != given.len() {
-                return Err(shape_error(k));
-            }
-            for (d, &n) in declared.ty.shape.iter().zip(given) {
-                if let IndexExpr::Node(node) = d
-                    && let IndexNode::Sym(s) = **node
-                {
-                    values[s.0 as usize].get_or_insert(n as i64);
-                }
-            }
-        }
-        for (name, value) in &self.given {
-            if let Some(at) = self.plan.symbols.iter().position(|s| s.name == *name) {
-                let known = *values[at].get_or_insert(*value);
-                if known != *value {
-                    let condition = format!("{name} = {value} (an input's shape says {known})");
-                    let needed_by = String::new();
-                    return Err(RunError::Guard { needed_by, condition });
-                }
-            }
-        }
-        let mut symbols = Vec::with_capacity(values.len());
-        for (s, value) in self.plan.symbols.iter().zip(values) {
-            let most = || {
-                let most = s.upper.as_ref()?.eval_symbols(&symbols)?;
-                Some(most.clamp(0, s.hi))
-            };
-            let value = match value.or_else(most) {
-                Some(v) => v,
-                None if s.lo == s.hi => s.lo,
-                None => return Err(RunError::SymbolUnbound { name: s.name.clone() }),
-            };
-            if value < s.lo || value > s.hi {
-                return Err(RunError::SymbolRange {
-                    name: s.name.clone(),
-                    value,
-                    lo: s.lo,
-                    hi: s.hi,
-                });
-            }
-            symbols.push(value);
-        }
-        for (k, (declared, given)) in self.plan.inputs.iter().zip(shapes).enumerate() {
-            for (d, &n) in declared.ty.shape.iter().zip(given) {
-                if d.eval_symbols(&symbols) != i64::try_from(n).ok() {
-                    return Err(shape_error(k));
-                }
-            }
-        }
-        Ok(symbols)
-    }
-
     fn bind(&self, inputs: &[TensorView<'_>]) -> Result<Binding, RunError> {
         let _span = tracing::info_span!("bind", plan = %self.plan.name).entered();
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|i| i.shape.to_vec()).collect();
-        let symbols = self.solve_symbols(&shapes)?;
-        let waits = |g: &&Guard| condition_waits(&self.plan.symbols, &g.condition);
-        for g in self.plan.guards.iter().filter(|g| !waits(g)) {
-            self.check_guard(g, &symbols)?;
+        Binding::new(&self.plan, self.binder().bind(shapes)?, self.threads.threads())
+    }
+
+    fn binder(&self) -> Binder<'_> {
+        Binder {
+            plan: &self.plan,
+            given: &self.given,
+            packer: self.packer,
         }
-        let layout = (self.packer)(&self.plan, &symbols).ok_or_else(|| RunError::Overflow {
-            name: self.plan.name.clone(),
-        })?;
-        if let Some(violation) = verify_layout(&self.plan, &layout, &symbols).into_iter().next() {
-            return Err(RunError::Layout(violation));
-        }
-        Binding::new(
-            &self.plan,
-            &symbols,
-            shapes,
-            layout,
-            self.threads.threads(),
-            &vec![false; self.plan.symbols.len()],
-        )
     }
 }

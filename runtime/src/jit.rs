@@ -21,7 +21,7 @@ use tlc_codegen::clif::{self, EmitText};
 use tlc_codegen::code::{self, CompiledCode, RelocKind};
 use tlc_codegen::{CodeGenerator, CodegenError, HostFunction};
 use tlc_ir::Kernel;
-use tlc_ir::target::Emitter;
+use tlc_ir::target::{CpuEmitter, Emitter};
 
 use crate::host_functions;
 
@@ -96,6 +96,15 @@ pub fn host_isa() -> Result<Arc<dyn TargetIsa>, JitError> {
 /// As [`host_isa`].
 pub fn emitter() -> Result<Emitter, JitError> {
     Ok(clif::emitter(host_isa()?.has_native_fma()))
+}
+
+/// The code generators of this machine, in order of preference, at the speed of a modest one: what passes choose from for each
+/// kernel.
+///
+/// # Errors
+/// As [`host_isa`].
+pub fn emitters() -> Result<Vec<CpuEmitter>, JitError> {
+    Ok(vec![CpuEmitter::modest(Arc::new(emitter()?))])
 }
 
 /// Executable memory of one batch of kernels.

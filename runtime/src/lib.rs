@@ -1,5 +1,7 @@
 //! Loads, runs and measures compiled plans. Owns all `unsafe` of the workspace.
 
+pub mod binding;
+pub mod error;
 pub mod executable;
 pub mod gemm;
 pub mod host_functions;
@@ -8,6 +10,7 @@ pub mod jit;
 pub mod machine;
 pub mod memory;
 pub mod mmap;
+pub mod null;
 pub mod nvrtc;
 pub mod pool;
 pub mod process;

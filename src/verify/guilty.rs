@@ -316,10 +316,6 @@ impl Search<'_> {
     fn kernels(&self) -> Option<Guilty> {
         let (graph, clusters) = (&self.compiled.graph, &self.compiled.clusters);
         if let Some((number, effect)) = wrong_nest(graph, clusters, &self.meaning) {
-            if super::kernels::is_right_unstaged(graph, clusters, number, &self.meaning) {
-                let decision = format!("values kept from phase to phase in the {}", self.cluster_text(number));
-                return Some(Guilty::new(Stage::Lowering, decision, "two phases need them", effect));
-            }
             let fails = |c: &Clusters| wrong_nest(graph, c, &self.meaning).is_some();
             if let Some(decision) = self.guilty_merge(&fails) {
                 return Some(fused(graph, &decision, effect));

@@ -9,7 +9,7 @@ use tlc_ir::kernel::{Access, Bind, Op, Stmt, visit};
 use tlc_ir::{DType, Graph, HostTensor, Kernel, NodeId};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::{Cluster, ClusterKind, Clusters};
-use tlc_passes::lower::{Nest, lower, lower_unstaged};
+use tlc_passes::lower::{Nest, lower};
 use tlc_passes::schedule::{Applied, apply};
 
 use super::{Case, guarded};
@@ -135,17 +135,6 @@ pub(super) fn wrong_nest(graph: &Graph, clusters: &Clusters, meaning: &Meaning) 
             Err(finding) => Some((number, finding.to_string())),
         }
     })
-}
-
-/// Whether a cluster is right where what several phases of a row need is computed in each.
-pub(super) fn is_right_unstaged(graph: &Graph, clusters: &Clusters, number: usize, meaning: &Meaning) -> bool {
-    let cluster = &clusters.clusters[number];
-    let nests = guarded(|| Ok(lower_unstaged(graph, cluster, &clusters.is_root)));
-    let is_right = |nests: Vec<Nest>| {
-        let kernels: Vec<Bound> = nests.into_iter().map(|n| Bound::of(n, meaning)).collect();
-        wrong(meaning, cluster, &kernels).is_none()
-    };
-    nests.is_ok_and(is_right)
 }
 
 /// The stage at which a right nest becomes a wrong kernel.

@@ -135,7 +135,7 @@ pub struct Grid {
 }
 
 /// Each shared scratch begins at a multiple of so many bytes, the widest load of a thread.
-const SHARED_ALIGNMENT: i64 = 16;
+pub const SHARED_ALIGNMENT: i64 = 16;
 
 /// Mutable memory private to one parallel iteration.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]

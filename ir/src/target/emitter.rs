@@ -54,6 +54,32 @@ impl Width {
     pub const ALL: [Width; 2] = [Width::Scalar, Width::Lanes];
 }
 
+/// How the elements of an access lie that lanes make together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub enum AccessKind {
+    /// Side by side.
+    SideBySide,
+    /// At equal distances, or as data says.
+    Apart,
+    /// Not all of them are accessed.
+    Masked,
+}
+
+impl AccessKind {
+    /// Every kind.
+    pub const ALL: [AccessKind; 3] = [AccessKind::SideBySide, AccessKind::Apart, AccessKind::Masked];
+}
+
+impl fmt::Display for AccessKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            AccessKind::SideBySide => "accesses of neighbours",
+            AccessKind::Apart => "accesses of elements that lie apart",
+            AccessKind::Masked => "masked accesses",
+        })
+    }
+}
+
 /// A matrix instruction, or a sequence of them that an emitter has as one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MatrixTile {
@@ -80,6 +106,8 @@ pub struct Emitter {
     maps: Vec<Support>,
     /// By width and the dtypes from and to.
     conversions: Vec<Support>,
+    /// By kind of access, of all lanes.
+    accesses: [Support; AccessKind::ALL.len()],
     /// What it has for contractions.
     matrices: Vec<MatrixTile>,
     /// Whether it has blocks and their threads.
@@ -117,6 +145,7 @@ impl Emitter {
             has_fma,
             maps,
             conversions,
+            accesses: [Support::Native, Support::PerLane, Support::PerLane],
             matrices: Vec::new(),
             has_blocks: false,
         }
@@ -125,6 +154,13 @@ impl Emitter {
     /// The emitter, which also has these matrix instructions; one that is not given any has none.
     pub fn with_matrices(mut self, tiles: impl IntoIterator<Item = MatrixTile>) -> Emitter {
         self.matrices.extend(tiles);
+        self
+    }
+
+    /// The emitter, which makes accesses of all lanes in these ways; one that is not asked makes those of neighbours at once and
+    /// the others one element after another.
+    pub fn with_accesses(mut self, access: impl Fn(AccessKind) -> Support) -> Emitter {
+        self.accesses = AccessKind::ALL.map(access);
         self
     }
 
@@ -153,7 +189,17 @@ impl Emitter {
         self.maps[row * DType::ALL.len() + on as usize]
     }
 
-    /// How a conversion is done.
+    /// Lanes of a vector of elements of that type.
+    pub fn lanes(&self, dtype: DType) -> i64 {
+        i64::from(self.vector_bits / dtype.bits())
+    }
+
+    /// How an access of all lanes is made.
+    pub fn access(&self, kind: AccessKind) -> Support {
+        self.accesses[kind as usize]
+    }
+
+    /// How a conversion is done; from a dtype to itself, whether there are values of it at all.
     pub fn convert(&self, from: DType, to: DType, width: Width) -> Support {
         let row = width as usize * DType::ALL.len() + from as usize;
         self.conversions[row * DType::ALL.len() + to as usize]

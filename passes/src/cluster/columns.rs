@@ -1,24 +1,13 @@
 //! Whether a cluster's loops walk memory along its columns, the last parallel axis, or along its rows, the inner axes.
 
-use tlc_ir::graph::Shape;
 use tlc_ir::index::VarId;
 use tlc_ir::{Graph, NodeId};
 
 use super::{Cluster, LoopSpace, Role};
 use crate::access::{Index, Variables, flat_index, loads_below, space};
 
-/// Columns of the narrowest tile of which every row is a whole cache line, in 4-byte elements.
-pub const NARROWEST_TILE: i64 = 16;
 /// Columns of which a vector can be filled.
 const FEWEST_COLUMNS: i64 = 4;
-/// Bytes that a tile keeps for each element: an operand, and what costs too much to compute twice, in f32.
-pub const COLUMN_VALUE_BYTES: i64 = 8;
-
-/// Elements of a column of which the narrowest tile stays close, next to what streams through.
-pub fn tallest_column(resident_bytes: i64) -> i64 {
-    tile_bytes(resident_bytes) / (NARROWEST_TILE * COLUMN_VALUE_BYTES)
-}
-
 /// Whether a root is summed over axes of its own.
 fn sums(graph: &Graph, root: NodeId) -> bool {
     let s = space(graph, root);
@@ -107,35 +96,4 @@ pub fn trailing_columns(space: &LoopSpace) -> usize {
         (local && trailing > 0).then_some(trailing)
     };
     space.roles.iter().filter_map(of_root).min().unwrap_or(1).max(1)
-}
-
-/// Bytes of a tile that stay close next to what streams through: as much again is for that.
-const fn tile_bytes(resident_bytes: i64) -> i64 {
-    resident_bytes / 2
-}
-
-/// Columns of a tile that may take more: rows of fewer cache lines are found by no prefetcher, and a softmax over 1024 of
-/// them takes 1.3 times as long with 32 columns, and 2.3 times with 16.
-const WIDE_TILE: i64 = 64;
-/// Times the resident bytes that it may take.
-const WIDE_TIMES: i64 = 2;
-/// The most columns of a tile.
-const WIDEST_TILE: i64 = 256;
-
-/// Columns of a tile of which each keeps so many bytes. A tile that divides the columns has no column left over.
-pub fn tile_width(columns: &Shape, column_bytes: i64, resident_bytes: i64) -> i64 {
-    let bytes = column_bytes.max(1);
-    let wide = resident_bytes.saturating_mul(WIDE_TIMES) / bytes;
-    let most = (tile_bytes(resident_bytes) / bytes).max(wide.min(WIDE_TILE));
-    let most = (most / NARROWEST_TILE * NARROWEST_TILE).clamp(NARROWEST_TILE, WIDEST_TILE);
-    let all = columns.iter().try_fold(1i64, |n, d| n.checked_mul(d.as_const()?));
-    let Some(n) = all else { return most };
-    if n <= most {
-        return n.max(1);
-    }
-    let even = |step: i64| (most / 2..=most).rev().find(|w| w % step == 0 && n % w == 0);
-    even(NARROWEST_TILE)
-        .or_else(|| even(8))
-        .or_else(|| even(4))
-        .unwrap_or(most)
 }

@@ -10,6 +10,7 @@ use tlc_ir::{Graph, NodeId, NodeKind};
 use super::{Clusterer, ConeSize};
 use crate::access::{Index, Variables, is_long, is_source};
 use crate::contraction;
+use crate::emitters::{Operation, choose};
 use crate::legalize::{convert_statements, map_statements};
 use crate::reason::{FusionDecision, FusionReason, FusionStage};
 
@@ -377,13 +378,14 @@ impl Clusterer<'_> {
             return false;
         }
         let from = |k: usize| self.graph.ty(node.operands[k]).dtype;
-        let emitter = self.placement.target(id).emitter();
-        let support = match node.kind {
-            NodeKind::Convert(to) => emitter.convert(from(0), to, Width::Lanes),
-            NodeKind::Map(op) => emitter.map(op, from(node.operands.len() - 1), Width::Lanes),
+        let operation = match node.kind {
+            NodeKind::Convert(to) => Operation::Convert(from(0), to),
+            NodeKind::Map(op) => Operation::Map(op, from(node.operands.len() - 1)),
             _ => return false,
         };
-        support == Support::PerLane
+        let target = self.placement.target(id);
+        let emitter = choose(target, &[operation].into_iter().collect()).emitter;
+        operation.support(target.emitter(emitter), Width::Lanes) == Support::PerLane
     }
 
     /// Bytes of a value whose size does not depend on symbols.

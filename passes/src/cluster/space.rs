@@ -9,6 +9,7 @@ use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 use super::{Clusterer, LoopSpace, MAX_KERNEL_STATEMENTS, Role, columns};
 use crate::access::{MAX_INDEX_SIZE, space};
 use crate::reason::FusionReason;
+use crate::tile::{COLUMN_VALUE_BYTES, NARROWEST_TILE};
 
 /// Operations of a kernel, with those that are computed again because they are needed at several places, as a multiple of
 /// what computing everything once takes: beyond it values are written down.
@@ -280,8 +281,7 @@ impl Clusterer<'_> {
             rows.interval(self.graph).hi
         });
         let rows = rows.max().unwrap_or(1);
-        let most =
-            self.placement.target(roots[0]).resident_bytes() / (columns::NARROWEST_TILE * columns::COLUMN_VALUE_BYTES);
+        let most = self.placement.target(roots[0]).resident_bytes() / (NARROWEST_TILE * COLUMN_VALUE_BYTES);
         (rows > most).then_some(FusionReason::TallColumns { rows, most })
     }
 

@@ -3,8 +3,7 @@
 use smallvec::SmallVec;
 use tlc_ir::graph::View;
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Access, Memory, Op, Scope, Stmt, ValueId};
-use tlc_ir::scalar::Cost;
+use tlc_ir::kernel::{Access, Memory, Op, Stmt, ValueId};
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::{Lowerer, reduces};
@@ -29,9 +28,6 @@ impl Lowerer<'_> {
         let n = self.graph.node(node);
         let outside = is_source(&n.kind) || (self.is_root[node.index()] && self.own.binary_search(&node).is_err());
         if outside {
-            if mask.is_none() && self.walks_rows_of_columns(index) {
-                return self.staged_value(node, index);
-            }
             return self.load_source(node, index, mask);
         }
         if let Some(r) = self.reduced.get(&node).cloned() {
@@ -55,10 +51,6 @@ impl Lowerer<'_> {
             reduces(self.graph, node).is_none(),
             "a reduction is read after its phase"
         );
-        let moves = self.rows_of_columns.is_empty() || self.walks_rows_of_columns(index);
-        if self.current_loop > 0 && moves && self.worth_staging(node) && mask.is_none() {
-            return self.staged_value(node, index);
-        }
         self.compute_here(node, index, mask)
     }
 
@@ -98,95 +90,6 @@ impl Lowerer<'_> {
         let var = self.new_var(extent.clone(), self.level_of(&e));
         self.padded.push((var, e));
         var.into()
-    }
-
-    /// True for values that cost more to compute again than to keep in scratch.
-    fn worth_staging(&self, node: NodeId) -> bool {
-        match &self.graph.node(node).kind {
-            NodeKind::Map(op) => {
-                op.cost() == Cost::Function || (self.is_root[node.index()] && self.recompute_ops(node).is_none())
-            }
-            NodeKind::Random { .. } => true,
-            _ => false,
-        }
-    }
-
-    /// What it costs to compute a value again, where that is less than to store and to load it: a few cheap operations on
-    /// one element at hand. `None` if it is more.
-    fn recompute_ops(&self, node: NodeId) -> Option<u32> {
-        const MOST: u32 = 4;
-        const ELEMENT: u32 = 2;
-        let n = self.graph.node(node);
-        let outside = is_source(&n.kind) || (self.is_root[node.index()] && !self.own.contains(&node));
-        if self.reduced.contains_key(&node) || matches!(n.kind, NodeKind::Const(_)) {
-            return Some(0);
-        }
-        if outside {
-            return Some(ELEMENT);
-        }
-        let own = match &n.kind {
-            NodeKind::Map(op) if op.cost() >= Cost::Division => return None,
-            NodeKind::Map(_) => 1,
-            NodeKind::View(View::Reshape(_) | View::Permute(_) | View::Expand(_)) => 0,
-            _ => return None,
-        };
-        let mut total = own;
-        for &o in &n.operands {
-            total += self.recompute_ops(o)?;
-            if total > MOST {
-                return None;
-            }
-        }
-        Some(total)
-    }
-
-    fn staged_value(&mut self, node: NodeId, index: &Index) -> ValueId {
-        let key = (node, index.clone());
-        if let Some((memory, at)) = self.staged.get(&key).cloned() {
-            self.loaded.insert(node);
-            let dtype = self.kernel.memory_dtype(memory);
-            let level = self.level_of(&at);
-            return self.emit(
-                Op::Load {
-                    memory,
-                    index: at,
-                    mask: None,
-                },
-                dtype,
-                level,
-            );
-        }
-        let n = self.graph.node(node);
-        let outside = is_source(&n.kind) || (self.is_root[node.index()] && self.own.binary_search(&node).is_err());
-        let value = if outside {
-            self.load_source(node, index, None)
-        } else {
-            self.compute_here(node, index, None)
-        };
-        if self.value_level[value.0 as usize] == 0 {
-            return value;
-        }
-        match self.seen_in_loop.get(&key) {
-            Some(&l) if l != self.current_loop => drop(self.repeated.insert(node)),
-            Some(_) => {}
-            None => drop(self.seen_in_loop.insert(key.clone(), self.current_loop)),
-        }
-        if self.stage.contains(&node) {
-            let dtype = self.kernel.dtype(value);
-            let memory = self.kernel.new_scratch(dtype, self.stage_len.clone(), Scope::Cache);
-            let at = self.stage_offset.clone();
-            self.push(
-                1,
-                Stmt::Store {
-                    memory,
-                    index: at.clone(),
-                    value,
-                    mask: None,
-                },
-            );
-            self.staged.insert(key, (memory, at));
-        }
-        value
     }
 
     /// An element at the outermost level where it may be read. What would leave loops that may be empty, and may lie outside of

@@ -55,8 +55,6 @@ pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> 
             mask: None,
         },
     );
-    lo.trips[1] = node.ty.elements();
-    lo.current_loop = 1;
     lo.may_not_run = !lo.certainly_run(&[along]);
     let value = lo.value_of(node.operands[0], &point, None);
     let value = lo.convert(value, carried);
@@ -82,7 +80,6 @@ pub(super) fn lower_scan(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> 
     if exclusive {
         lo.push(1, accumulate);
     }
-    lo.flops = lo.flops.clone() + node.ty.elements();
     lo.close_inner(&[along]);
     lo.finish(parallel, Form::Serial)
 }
@@ -128,7 +125,6 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool], 
     let (mut parallel, around, inner) = (vars_of(&parallel), vars_of(&around), vars_of(&inner));
 
     lo.may_not_run = !lo.certainly_run(&around);
-    lo.trips[1] = IndexExpr::product(&updates.shape[..batch]);
     let at: Index = point[..batch].into();
     let mut target: Index = smallvec![IndexExpr::ZERO; node.ty.rank()];
     let mut rest = point[batch..].iter();
@@ -156,7 +152,6 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool], 
 
     // What depends on the updates is computed where the indices select something, not before.
     lo.levels.push(Level::default());
-    lo.trips.push(updates.elements());
     around.iter().for_each(|v| lo.var_level[v.0 as usize] = 2);
     let loops: Vec<VarId> = around.iter().chain(&inner).copied().collect();
     lo.may_not_run = !lo.certainly_run(&loops);

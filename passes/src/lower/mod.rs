@@ -12,14 +12,11 @@
 //!     for each inner axis: values; accumulate; store
 //!   stores of row values
 //! ```
-//! A *phase* is a pass over the row: reductions that need another reduction's result wait for the next phase. Costly values
-//! that two phases need are staged in scratch. In *column* form (the last parallel axis is the contiguous one) the inner
-//! loops run outside a loop over a tile of columns, and accumulators are arrays. Where phases meet the same elements of a
-//! tile (*column-local* clusters), what they load is staged as well, and what is the same in every row of a column is computed
-//! once a column.
+//! A *phase* is a pass over the row: reductions that need another reduction's result wait for the next phase. Each phase
+//! computes what it needs; what is worth keeping from phase to phase is the schedule's business too. In *column* form the
+//! last parallel axes, rather than the inner ones, walk memory contiguously; the nest is the same.
 
 mod eval;
-mod in_columns;
 mod in_place;
 mod indexed;
 
@@ -34,20 +31,17 @@ use crate::cluster::columns::{column_form, trailing_columns};
 use crate::cluster::{Cluster, ClusterKind, LoopSpace, Role};
 use crate::made::{Made, made};
 
-/// Columns of one tile in column form.
-const COLUMN_TILE: i64 = 256;
-
 /// Roots of a cluster beyond which values are evaluated in the order of the graph instead of on demand.
 const LONG_CLUSTER: usize = 16;
 
 /// How a nest is built, which is what the schedule needs to know of it.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Form {
     /// Parallel loops only.
     Elementwise,
     /// Rows: parallel loops around inner loops, which walk memory contiguously.
     Rows,
-    /// Columns: inner loops around a loop over a tile of columns.
+    /// Columns: as rows, but the last parallel loops walk memory contiguously.
     Columns,
     /// A serial recurrence.
     Serial,
@@ -67,8 +61,10 @@ pub struct Nest {
     /// `(read, written)` parameter pairs that may be one buffer: each element is read only by the parallel iteration that
     /// overwrites it, before it does.
     pub in_place: Vec<(u32, u32)>,
-    /// Floating-point operations, a transcendental counting 20.
-    pub flops: IndexExpr,
+    /// In column form, how many of the parallel loops, the last ones, may be one axis of columns; else 0.
+    pub columns: usize,
+    /// In column form, whether phases meet the same elements of a column.
+    pub column_local: bool,
 }
 
 /// Lowers a cluster to the nests that compute its stored roots, in order.
@@ -78,14 +74,6 @@ pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
         ClusterKind::Scan => vec![indexed::lower_scan(graph, cluster, is_root)],
         ClusterKind::Scatter(updates) => indexed::lower_scatter(graph, cluster, is_root, *updates),
         ClusterKind::Gemm(_) | ClusterKind::Loop | ClusterKind::Call => Vec::new(),
-    }
-}
-
-/// As [`lower`], but computes again what several phases of a row need instead of keeping it in scratch.
-pub fn lower_unstaged(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
-    match &cluster.kind {
-        ClusterKind::Loops(space) => vec![unstaged(graph, cluster, space, is_root).nest],
-        _ => lower(graph, cluster, is_root),
     }
 }
 
@@ -111,25 +99,9 @@ struct Lowerer<'a> {
     value_level: Vec<usize>,
     /// Results of own reductions: states in scratch, and where.
     reduced: FxHashMap<NodeId, ReducedValue>,
-    /// Values to keep in scratch between phases, and those already there.
-    stage: FxHashSet<NodeId>,
-    staged: FxHashMap<(NodeId, Index), (Memory, IndexExpr)>,
-    /// Which loop each costly value was evaluated in, to find what is worth staging.
-    seen_in_loop: FxHashMap<(NodeId, Index), usize>,
-    repeated: FxHashSet<NodeId>,
-    current_loop: usize,
     /// Whether what level 1 holds may run not even once: the loops around it may be empty.
     may_not_run: bool,
     inner_offset: IndexExpr,
-    /// Where the current iteration keeps staged values, and how many a row (or tile of columns) has.
-    stage_offset: IndexExpr,
-    stage_len: IndexExpr,
-    /// Staged values that a later phase loads.
-    loaded: FxHashSet<NodeId>,
-    /// In column-local form: the inner loops of the current phase.
-    rows_of_columns: Vec<VarId>,
-    flops: IndexExpr,
-    trips: Vec<IndexExpr>,
     /// Variables that stand for indices below padding: in range wherever the mask holds, as their extents say, and what
     /// they are. No statement mentions them.
     padded: Vec<(VarId, IndexExpr)>,
@@ -169,19 +141,8 @@ impl<'a> Lowerer<'a> {
             var_level: Vec::new(),
             value_level: Vec::new(),
             reduced: FxHashMap::default(),
-            stage: FxHashSet::default(),
-            staged: FxHashMap::default(),
-            seen_in_loop: FxHashMap::default(),
-            repeated: FxHashSet::default(),
-            current_loop: 0,
             may_not_run: false,
             inner_offset: IndexExpr::ZERO,
-            stage_offset: IndexExpr::ZERO,
-            stage_len: IndexExpr::ONE,
-            loaded: FxHashSet::default(),
-            rows_of_columns: Vec::new(),
-            flops: IndexExpr::ZERO,
-            trips: vec![IndexExpr::ONE, IndexExpr::ONE],
             padded: Vec::new(),
             padding: Vec::new(),
         }
@@ -262,11 +223,6 @@ impl<'a> Lowerer<'a> {
                     return v;
                 }
             }
-        }
-        if let Op::Map(scalar, _) = &op
-            && dtype.is_float()
-        {
-            self.flops = self.flops.clone() + self.trips[level].clone() * IndexExpr::Const(scalar.flops() as i64);
         }
         let value = self.new_value(dtype, level);
         if pure {
@@ -371,102 +327,10 @@ fn reduces(graph: &Graph, root: NodeId) -> Option<(Monoid, DType)> {
     }
 }
 
-/// A nest, and what was learnt from building it.
-struct Built {
-    nest: Nest,
-    /// Values that two phases need and that are worth keeping.
-    repeated: FxHashSet<NodeId>,
-    /// Staged values that were loaded again.
-    loaded: FxHashSet<NodeId>,
-    /// Parallel axes that make one column axis.
-    fused: usize,
-}
-
-fn lower_loops(graph: &Graph, cluster: &Cluster, space: &LoopSpace, is_root: &[bool]) -> Nest {
-    let first = unstaged(graph, cluster, space, is_root);
-    if first.repeated.is_empty() {
-        return first.nest;
-    }
-    // Second time round, with the values that two passes need kept in scratch.
-    let second = build_loops(graph, cluster, space, is_root, first.repeated.clone(), first.fused);
-    if !space.is_column_local() || second.loaded == first.repeated {
-        return second.nest;
-    }
-    // What was only needed to compute what is now kept is not needed again.
-    build_loops(graph, cluster, space, is_root, second.loaded, first.fused).nest
-}
-
-/// A nest that keeps nothing between phases.
-fn unstaged(graph: &Graph, cluster: &Cluster, space: &LoopSpace, is_root: &[bool]) -> Built {
-    let build = |fused| build_loops(graph, cluster, space, is_root, FxHashSet::default(), fused);
-    let fused = if space.is_column_local() {
-        trailing_columns(space)
-    } else {
-        1
-    };
-    let built = build(fused);
-    // Axes that some value walks differently stay apart.
-    if fused > 1 && crate::tree::count_divisions(&built.nest.kernel.body) > 0 {
-        return build(1);
-    }
-    built
-}
-
-fn build_loops(
-    graph: &Graph,
-    cluster: &Cluster,
-    loop_space: &LoopSpace,
-    is_root: &[bool],
-    stage: FxHashSet<NodeId>,
-    fused: usize,
-) -> Built {
+fn lower_loops(graph: &Graph, cluster: &Cluster, loop_space: &LoopSpace, is_root: &[bool]) -> Nest {
     let mut lo = Lowerer::new(graph, &cluster.roots, is_root);
-    lo.stage = stage;
-    let columns = column_form(graph, cluster, loop_space);
-    let local = columns && loop_space.is_column_local();
-    let rank = loop_space.parallel.len();
-    // Parallel variables. In column form the last axes become a tile number and a column inside the tile.
-    let outer = if columns { rank - fused } else { rank };
-    let mut parallel_vars = Vec::new();
-    let mut parallel_index: Index = Index::new();
-    let mut column: Option<(VarId, IndexExpr)> = None;
-    for extent in &loop_space.parallel[..outer] {
-        let v = lo.new_var(extent.clone(), 0);
-        parallel_vars.push(v);
-        parallel_index.push(v.into());
-    }
-    if columns {
-        let axes: Shape = loop_space.parallel[outer..].iter().cloned().collect();
-        let extent = IndexExpr::product(&axes);
-        let width = match extent.as_const() {
-            _ if local && !lo.stage.is_empty() => lo.local_tile(&axes, loop_space, cluster),
-            // A tile of an empty axis is one column wide, so that nothing divides by zero.
-            Some(n) if n <= 2 * COLUMN_TILE => n.max(1),
-            _ => COLUMN_TILE,
-        };
-        let tiles = extent.ceil_div(width);
-        let tile = lo.new_var(tiles, 0);
-        let start = IndexExpr::from(tile) * IndexExpr::Const(width);
-        let left = IndexExpr::min(&IndexExpr::Const(width), &(extent.clone() - start.clone())).simplify(&lo);
-        let v = lo.new_var(left, 1);
-        parallel_vars.push(tile);
-        let mut rest = start + v.into();
-        let mut index = Index::new();
-        for d in axes[1..].iter().rev() {
-            if d.is(0) {
-                // There is no element, and nothing divides by zero.
-                index.push(IndexExpr::ZERO);
-                continue;
-            }
-            index.push(IndexExpr::modulo(&rest, d).simplify(&lo));
-            rest = IndexExpr::floor_div(&rest, d).simplify(&lo);
-        }
-        index.push(rest);
-        parallel_index.extend(index.into_iter().rev());
-        column = Some((v, IndexExpr::Const(width)));
-    }
-    let rows = IndexExpr::product(&loop_space.parallel);
-    lo.trips[0] = rows.clone();
+    let parallel: Vec<VarId> = loop_space.parallel.iter().map(|d| lo.new_var(d.clone(), 0)).collect();
+    let parallel_index: Index = parallel.iter().map(|&v| v.into()).collect();
     // Phases.
     let mut phase: FxHashMap<NodeId, usize> = FxHashMap::default();
     let mut loops: Vec<InnerLoop> = Vec::new();
@@ -489,7 +353,7 @@ fn build_loops(
         phase.insert(root, ph);
         let inner = inner_of[k].clone();
         let stored = cluster.stored.binary_search(&root).is_ok();
-        if inner.is_empty() && column.is_none() && reduces(graph, root).is_none() {
+        if inner.is_empty() && reduces(graph, root).is_none() {
             if stored {
                 row_roots.push((ph, k));
             }
@@ -527,9 +391,8 @@ fn build_loops(
     let at_point = |k: usize, extents: &[IndexExpr], inner: &[IndexExpr]| -> Option<Index> {
         (inner_of[k][..] == *extents).then(|| point_of(k, inner))
     };
-    for (number, l) in loops.iter().enumerate() {
+    for l in &loops {
         while rows_done < row_roots.len() && row_roots[rows_done].0 <= l.phase {
-            lo.current_loop = 0;
             if long {
                 lo.evaluate_sources(row_roots[rows_done].1, &|k| at_point(k, &[], &[]));
             }
@@ -548,45 +411,34 @@ fn build_loops(
             }
         };
         let inner: Index = vars.iter().map(|&v| v.into()).collect();
-        lo.current_loop = number + 1;
         lo.inner_offset = flat_index(&inner, &l.extents);
-        let inner_len = IndexExpr::product(&l.extents);
-        lo.trips[1] = rows.clone() * inner_len.clone();
-        (lo.stage_offset, lo.stage_len) = (lo.inner_offset.clone(), inner_len);
-        if let Some((v, width)) = column.as_ref().filter(|_| local) {
-            lo.stage_offset = lo.stage_offset.clone() * width.clone() + (*v).into();
-            lo.stage_len = lo.stage_len.clone() * width.clone();
-            lo.rows_of_columns = vars.clone();
-        }
         let sources = |k: usize| at_point(k, &l.extents, &inner).or_else(|| at_point(k, &[], &[]));
-        let first: Option<&dyn Fn(usize) -> Option<Index>> = match long && (local || column.is_none()) {
+        let first: Option<&dyn Fn(usize) -> Option<Index>> = match long {
             true => Some(&sources),
             false => None,
         };
-        lo.phase_loop(cluster, l, &vars, &inner, &column, &point_of, first);
+        lo.phase_loop(cluster, l, &vars, &inner, &point_of, first);
     }
     for &(_, k) in &row_roots[rows_done..] {
-        lo.current_loop = 0;
         if long {
             lo.evaluate_sources(k, &|k| at_point(k, &[], &[]));
         }
         lo.row_root(cluster.roots[k], &point_of(k, &[]));
     }
-    let (mut repeated, loaded) = (std::mem::take(&mut lo.repeated), std::mem::take(&mut lo.loaded));
-    if columns && !local {
-        repeated.clear();
-    }
-    let form = match (&column, loops.is_empty()) {
-        (Some(_), _) => Form::Columns,
-        (None, true) => Form::Elementwise,
-        (None, false) => Form::Rows,
+    let form = match (column_form(graph, cluster, loop_space), loops.is_empty()) {
+        (true, _) => Form::Columns,
+        (false, true) => Form::Elementwise,
+        (false, false) => Form::Rows,
     };
-    Built {
-        nest: lo.finish(parallel_vars, form),
-        repeated,
-        loaded,
-        fused,
+    let mut nest = lo.finish(parallel, form);
+    if form == Form::Columns {
+        nest.column_local = loop_space.is_column_local();
+        nest.columns = match nest.column_local {
+            true => trailing_columns(loop_space),
+            false => 1,
+        };
     }
+    nest
 }
 
 impl Lowerer<'_> {
@@ -637,37 +489,20 @@ impl Lowerer<'_> {
 
     /// Evaluates and stores a root that has one element per row.
     fn row_root(&mut self, root: NodeId, point: &Index) {
-        self.current_loop = 0;
         let value = self.value_of(root, point, None);
         self.store_root(root, point, value, 0);
     }
 
-    /// One pass over a row (or, in column form, over all rows of a tile of columns). With `sources`, what the roots read is
-    /// evaluated first, at the points that it answers.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the pass, its loops, and where values are in them"
-    )]
+    /// One pass over a row. With `sources`, what the roots read is evaluated first, at the points that it returns.
     fn phase_loop(
         &mut self,
         cluster: &Cluster,
         l: &InnerLoop,
         vars: &[VarId],
         inner: &Index,
-        column: &Option<(VarId, IndexExpr)>,
         point_of: &dyn Fn(usize, &[IndexExpr]) -> Index,
         sources: Option<&dyn Fn(usize) -> Option<Index>>,
     ) {
-        // Loops around the body: in column form the inner axes run outside the columns, so that memory is walked along
-        // rows; the accumulators are then arrays over the columns of the tile.
-        let mut around: Vec<VarId> = vars.to_vec();
-        let (state_len, state_index, scope) = match column {
-            Some((v, width)) => {
-                around.push(*v);
-                (width.clone(), IndexExpr::from(*v), Scope::Cache)
-            }
-            None => (IndexExpr::ONE, IndexExpr::ZERO, Scope::Register),
-        };
         let mut states = Vec::new();
         for &k in &l.roots {
             let root = cluster.roots[k];
@@ -680,28 +515,22 @@ impl Lowerer<'_> {
             for (dtype, identity) in
                 std::iter::once((value_dtype, monoid.identity(value_dtype))).chain(index_dtype.map(|d| (d, d.zero())))
             {
-                let memory = self.kernel.new_scratch(dtype, state_len.clone(), scope);
-                let level = if column.is_some() { 1 } else { 0 };
+                let memory = self.kernel.new_scratch(dtype, IndexExpr::ONE, Scope::Register);
                 let value = self.constant(identity);
                 self.push(
-                    level,
+                    0,
                     Stmt::Store {
                         memory,
-                        index: state_index.clone(),
+                        index: IndexExpr::ZERO,
                         value,
                         mask: None,
                     },
                 );
-                of_root.push((memory, state_index.clone()));
+                of_root.push((memory, IndexExpr::ZERO));
             }
             states.push((k, monoid, value_dtype, index_dtype, of_root));
         }
-        if let Some((v, _)) = column
-            && !states.is_empty()
-        {
-            self.close_inner(&[*v]);
-        }
-        self.may_not_run = !self.certainly_run(&around);
+        self.may_not_run = !self.certainly_run(vars);
         // Behind the loop that sets the accumulators: what is evaluated belongs into the loop over the rows.
         if let Some(sources) = sources {
             l.roots.iter().for_each(|&k| self.evaluate_sources(k, sources));
@@ -721,7 +550,6 @@ impl Lowerer<'_> {
                 let level = self.level_of(&at);
                 values.push(self.emit(Op::Index(at, *d), *d, level));
             }
-            self.flops = self.flops.clone() + self.trips[1].clone();
             self.push(
                 1,
                 Stmt::Accumulate {
@@ -731,10 +559,7 @@ impl Lowerer<'_> {
                 },
             );
         }
-        if let Some((v, width)) = column {
-            self.once_a_column(*v, width);
-        }
-        self.close_inner(&around);
+        self.close_inner(vars);
         self.may_not_run = false;
         for (k, _, _, index_dtype, of_root) in states {
             let root = cluster.roots[k];
@@ -744,12 +569,8 @@ impl Lowerer<'_> {
             if cluster.stored.contains(&root) {
                 let point = point_of(k, inner);
                 let point: Index = point[..self.graph.ty(root).rank()].into();
-                let level = if column.is_some() { 1 } else { 0 };
                 let value = self.value_of(root, &point, None);
-                self.store_root(root, &point, value, level);
-                if let Some((v, _)) = column {
-                    self.close_inner(&[*v]);
-                }
+                self.store_root(root, &point, value, 0);
             }
         }
     }
@@ -801,7 +622,8 @@ impl Lowerer<'_> {
             parallel,
             form,
             in_place,
-            flops: self.flops,
+            columns: 0,
+            column_local: false,
         }
     }
 }

@@ -3,17 +3,16 @@
 //! Handing work to another thread costs some microseconds, during which the caller computes. So a chunk is a piece of work that
 //! takes several times as long, by the target's rates: what is less than two chunks stays where it is.
 
-use tlc_ir::DType;
 use tlc_ir::index::IndexExpr;
-use tlc_ir::target::Cpu;
+use tlc_ir::target::{Cpu, EmitterId};
 
 /// Picoseconds of the least work that is worth handing to another thread: about four times what waking it and waiting for it take.
 pub const CHUNK_PICOSECONDS: i64 = 8_000_000;
 
 /// Parallel iterations of a chunk, of a launch that has `extent` of them, and in all moves so many bytes and makes so many
 /// floating-point operations. Where sizes are symbolic it is evaluated when they are bound.
-pub fn grain(cpu: &Cpu, extent: &IndexExpr, bytes: &IndexExpr, flops: &IndexExpr) -> IndexExpr {
-    let (byte, flop) = picoseconds(cpu);
+pub fn grain(cpu: &Cpu, emitter: EmitterId, extent: &IndexExpr, bytes: &IndexExpr, flops: &IndexExpr) -> IndexExpr {
+    let (byte, flop) = picoseconds(cpu, emitter);
     let work = bytes.clone() * IndexExpr::Const(byte) + flops.clone() * IndexExpr::Const(flop);
     let work = IndexExpr::max(&work, &IndexExpr::ONE);
     let chunk = extent.clone() * IndexExpr::Const(CHUNK_PICOSECONDS);
@@ -22,8 +21,10 @@ pub fn grain(cpu: &Cpu, extent: &IndexExpr, bytes: &IndexExpr, flops: &IndexExpr
 
 /// What a byte and a floating-point operation take, at least one picosecond each. A byte comes from the last cache: work that is
 /// small enough for this to matter does not come from memory. Operations are those of whole vectors.
-fn picoseconds(cpu: &Cpu) -> (i64, i64) {
+fn picoseconds(cpu: &Cpu, emitter: EmitterId) -> (i64, i64) {
     let each = |per_second: f64| ((1e12 / per_second.max(1.0)) as i64).clamp(1, 1_000_000);
-    let lanes = cpu.lanes(DType::F32).max(1) as f64;
-    (each(cpu.bytes_per_second[1]), each(cpu.vector_ops_per_second * lanes))
+    (
+        each(cpu.bytes_per_second[1]),
+        each(cpu.emitter(emitter).f32_ops_per_second()),
+    )
 }

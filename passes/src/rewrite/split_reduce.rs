@@ -15,7 +15,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::{Context, Failure, Pass, Rebuilder};
-use crate::cluster::columns::tallest_column;
+use crate::tile::tallest_column;
 
 /// Elements of one piece.
 pub const PIECE: i64 = 16 * 1024;

@@ -1,18 +1,38 @@
-//! Columns: lanes across the columns of a tile, several rows added up in registers.
+//! Columns: tiles of them, lanes across the columns of a tile, several rows added up in registers.
 
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::visit::Effect;
 use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
 
 use super::{Directive, ScheduleReason, Scheduler};
+use crate::lower::Nest;
+use crate::tile::{accumulator_tile, resident_tile};
 use crate::tree;
 
 /// Rows that a column reduction adds up before it touches the accumulators.
 const COLUMN_ROWS: i64 = 8;
 
 impl Scheduler<'_> {
-    pub(super) fn columns(&mut self, parallel: &[VarId]) {
-        self.parallel(parallel);
+    pub(super) fn columns(&mut self, nest: &Nest) {
+        let (outer, axes) = nest.parallel.split_at(nest.parallel.len() - nest.columns);
+        // Axes that some value walks differently stay apart.
+        let axes = self.fuse_clean(axes);
+        let mut outer: Vec<VarId> = outer.iter().chain(&axes).copied().collect();
+        let Some(column) = outer.pop() else {
+            return self.rows(&nest.parallel);
+        };
+        let columns = self.kernel.extents[column.0 as usize].as_const();
+        let width = match self.kept_bytes {
+            0 => accumulator_tile(columns),
+            bytes => resident_tile(columns, bytes, self.cpu.resident_bytes()),
+        };
+        let tiles = Directive::TileColumns { var: column, width };
+        let Some(made) = self.because(ScheduleReason::ColumnTile { columns: width }).apply(tiles) else {
+            outer.push(column);
+            return self.rows(&outer);
+        };
+        outer.push(made[0]);
+        self.parallel(&outer);
         for nest in self.inner_nests() {
             let Some((&column, inner)) = nest.split_last() else {
                 continue;

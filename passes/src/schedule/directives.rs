@@ -44,6 +44,8 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
             rows,
             columns,
         } => stage::loads(kernel, [*outer, *inner], [*rows, *columns]),
+        Directive::Keep { var, value } => super::keep::keep(kernel, *var, *value),
+        Directive::TileColumns { var, width } => super::tile_columns::tile_columns(kernel, *var, *width),
         Directive::StageStores { var, param, length } => stage::stores(kernel, *var, *param, *length),
         Directive::StageRows { var, pitch } => stage::rows(kernel, *var, *pitch),
         Directive::Across { var, lanes } => super::across::across(kernel, *var, *lanes),

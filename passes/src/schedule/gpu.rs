@@ -5,20 +5,23 @@
 //! | elementwise | all loops fused; a block takes 256 elements, a thread one |
 //! | rows | a block takes a row; its threads share the inner loops and combine accumulators through shared memory |
 //! | short rows | a block takes 128 rows, a thread one |
-//! | columns | a block takes a tile of columns, a thread one column |
+//! | columns | a block takes a tile of columns, a thread one column; what of the rows is kept lies in shared memory |
 //! | serial | a thread takes an index of the parallel loops |
 //!
 //! The result is a kernel as [`super::threads`] describes it, always: a form whose directives refuse falls back to one thread
 //! per parallel index.
 
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Bind, Kernel, Scope, Stmt};
-use tlc_ir::target::MAX_BLOCK_THREADS;
+use tlc_ir::kernel::{Bind, Kernel, SHARED_ALIGNMENT, Scope, Scratch, Stmt};
+use tlc_ir::target::{Gpu as Target, MAX_BLOCK_THREADS};
 
+use super::again::{MOST, own_cost};
 use super::directives::apply;
-use super::{Schedule, ScheduleReason};
+use super::keep::{Room, keep_rows};
+use super::{Schedule, ScheduleReason, flops, fuse_clean, keeps_rows};
 use crate::directive::{Directive, Refusal};
 use crate::lower::{Form, Nest};
+use crate::tile::{accumulator_tile, resident_tile};
 use crate::tree;
 
 /// Threads of a block of independent elements.
@@ -31,25 +34,99 @@ const SHORT_ROW: i64 = 32;
 const MANY_ROWS: i64 = 64;
 
 /// Schedules a nest for a GPU.
-pub(super) fn schedule(nest: &Nest) -> (Kernel, Schedule) {
+pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
+    let mut kernel = nest.kernel.clone();
+    let mut made = Schedule::default();
+    let short = nest.form == Form::Rows && short_rows(nest);
+    let mut kept_bytes = 0;
+    if keeps_rows(nest) {
+        let fits = |kernel: &Kernel, row_bytes: i64| match (nest.form, short) {
+            // A thread keeps a short row to itself.
+            (Form::Rows, true) => Ok(()),
+            (Form::Columns, _) => gpu_room(gpu, columns_shared(nest, kernel, row_bytes, gpu)),
+            _ => gpu_room(gpu, rows_shared(nest, kernel, row_bytes)),
+        };
+        let room = Room {
+            operands: nest.column_local,
+            fits: &fits,
+        };
+        kept_bytes = keep_rows(&mut kernel, &mut made, &nest.parallel, &room);
+    }
+    made.flops = flops::flops(&kernel);
     let attempt = |f: &dyn Fn(&mut Gpu) -> Result<(), Refusal>| {
         let mut g = Gpu {
-            kernel: nest.kernel.clone(),
-            schedule: Schedule::default(),
+            kernel: kernel.clone(),
+            schedule: made.clone(),
             why: ScheduleReason::BlocksAndThreads,
         };
         f(&mut g).map(|()| (g.kernel, g.schedule))
     };
     let parallel = &nest.parallel[..];
-    let made = match nest.form {
+    let scheduled = match nest.form {
         Form::Elementwise => attempt(&|g| g.items(parallel, THREADS)),
-        Form::Rows if short_rows(nest) => attempt(&|g| g.items(parallel, ITEM_THREADS)),
+        Form::Rows if short => attempt(&|g| g.items(parallel, ITEM_THREADS)),
         Form::Rows => attempt(&|g| g.rows(parallel)),
-        Form::Columns => attempt(&|g| g.columns(parallel)),
+        Form::Columns => attempt(&|g| g.columns(nest, tile(nest, &g.kernel, kept_bytes, gpu))),
         Form::Serial => attempt(&|g| g.items(parallel, ITEM_THREADS)),
     };
-    made.or_else(|_| attempt(&|g| g.items(parallel, ITEM_THREADS)))
-        .unwrap_or_else(|_| (nest.kernel.clone(), Schedule::default()))
+    scheduled
+        .or_else(|_| attempt(&|g| g.items(parallel, ITEM_THREADS)))
+        .unwrap_or_else(|_| (kernel.clone(), made.clone()))
+}
+
+/// Whether a block may share so many bytes.
+fn gpu_room(gpu: &Target, bytes: i64) -> Result<(), Refusal> {
+    let most = gpu.shared_bytes;
+    match bytes <= most {
+        true => Ok(()),
+        false => Err(Refusal::SharedBytes { bytes, most }),
+    }
+}
+
+/// Bytes of scratch of so many elements, as a block shares it.
+fn shared(scratch: &Scratch, elements: i64) -> i64 {
+    let bytes = elements.saturating_mul(scratch.dtype.bytes() as i64);
+    bytes.saturating_add(SHARED_ALIGNMENT)
+}
+
+/// Bytes that a block with a row shares: so many of the row, and accumulators, one for each thread.
+fn rows_shared(nest: &Nest, kernel: &Kernel, row_bytes: i64) -> i64 {
+    let accumulators = nest.kernel.scratch.iter().map(|s| shared(s, THREADS));
+    let kept = kernel.scratch.len() - nest.kernel.scratch.len() + 1;
+    accumulators.fold(
+        row_bytes.saturating_add(kept as i64 * SHARED_ALIGNMENT),
+        i64::saturating_add,
+    )
+}
+
+/// Columns of a tile of which so many bytes of each are kept.
+fn tile(nest: &Nest, kernel: &Kernel, kept_bytes: i64, gpu: &Target) -> i64 {
+    let columns = &nest.parallel[nest.parallel.len() - nest.columns..];
+    let mut extents = columns.iter().map(|v| kernel.extents[v.0 as usize].as_const());
+    let all = extents.try_fold(1i64, |n, d| n.checked_mul(d?));
+    match kept_bytes {
+        0 => accumulator_tile(all),
+        bytes => resident_tile(all, bytes, gpu.shared_bytes),
+    }
+}
+
+/// Bytes that a block with a tile of columns shares, where so many of each are kept: those, accumulators, and what is the same
+/// in all rows of a column.
+fn columns_shared(nest: &Nest, kernel: &Kernel, kept_bytes: i64, gpu: &Target) -> i64 {
+    let width = tile(nest, kernel, kept_bytes, gpu);
+    let accumulators = nest.kernel.scratch.iter().map(|s| shared(s, width));
+    let body = nest
+        .parallel
+        .last()
+        .and_then(|&v| tree::loop_body(&nest.kernel.body, v));
+    let dear = body.into_iter().flatten().filter(|s| match s {
+        Stmt::Let { op, .. } => own_cost(&nest.kernel, op) > MOST,
+        _ => false,
+    });
+    let once = dear.count() as i64 * (width * 8 + SHARED_ALIGNMENT);
+    let kept = (kernel.scratch.len() - nest.kernel.scratch.len() + 1) as i64 * SHARED_ALIGNMENT;
+    let rows = kept_bytes.saturating_mul(width).saturating_add(once + kept);
+    accumulators.fold(rows, i64::saturating_add)
 }
 
 /// Whether rows are short and many enough for a thread each.
@@ -194,8 +271,16 @@ impl Gpu {
     }
 
     /// A thread per column of a tile.
-    fn columns(&mut self, parallel: &[VarId]) -> Result<(), Refusal> {
-        let tile = self.one_loop(parallel)?;
+    fn columns(&mut self, nest: &Nest, width: i64) -> Result<(), Refusal> {
+        let (outer, axes) = nest.parallel.split_at(nest.parallel.len() - nest.columns);
+        let axes = fuse_clean(&mut self.kernel, &mut self.schedule, axes);
+        let mut parallel: Vec<VarId> = outer.iter().chain(&axes).copied().collect();
+        let var = parallel.pop().ok_or(Refusal::Factor(width))?;
+        self.why = ScheduleReason::ColumnTile { columns: width };
+        let made = self.apply(Directive::TileColumns { var, width })?;
+        self.why = ScheduleReason::BlocksAndThreads;
+        parallel.push(made[0]);
+        let tile = self.one_loop(&parallel)?;
         self.bind(tile, Bind::Block)?;
         self.share_cache()?;
         self.why = ScheduleReason::BlocksAndThreads;

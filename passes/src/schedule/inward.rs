@@ -18,6 +18,7 @@ use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use super::across::{loads_any, scratch_of, scratch_outside, widen};
 use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
 use super::peel::with_own_scratch;
+use super::phases::row;
 use crate::directive::{MAX_UNROLL, Refusal};
 use crate::tree::{clone_fresh, defined_vars, substitute_in};
 
@@ -46,7 +47,8 @@ fn apart(kernel: &Kernel, index: &IndexExpr, var: VarId, inside: &[VarId]) -> bo
     strides.iter().any(|s| s.1 == var)
 }
 
-fn stores_apart(
+/// Whether iterations of `var` store to elements of their own, and do nothing else that another could notice.
+pub(super) fn stores_apart(
     kernel: &Kernel,
     body: &[Stmt],
     var: VarId,
@@ -55,7 +57,7 @@ fn stores_apart(
 ) -> Result<(), Refusal> {
     for s in body {
         match s {
-            Stmt::Let { .. } => {}
+            Stmt::Let { .. } | Stmt::Clamp { .. } => {}
             Stmt::Store {
                 memory: memory @ Memory::Param(_),
                 index,
@@ -89,8 +91,8 @@ fn stores_apart(
     Ok(())
 }
 
-/// Whether the first statements that use a scratch store to all of it.
-fn set_whole(kernel: &Kernel, body: &[Stmt], scratch: u32, around: Option<VarId>) -> bool {
+/// Whether the first statements that use a scratch store to all of it; `around` are the loops that the statements are in.
+pub(super) fn set_whole(kernel: &Kernel, body: &[Stmt], scratch: u32, around: &mut Vec<VarId>) -> bool {
     let first = body.iter().find(|s| {
         let mut used = Vec::new();
         scratch_of(std::slice::from_ref(*s), &mut used);
@@ -99,10 +101,21 @@ fn set_whole(kernel: &Kernel, body: &[Stmt], scratch: u32, around: Option<VarId>
     match first {
         Some(Stmt::Store { mask: None, index, .. }) => {
             let len = &kernel.scratch[scratch as usize].len;
-            len.is(1) || around.is_some_and(|v| index.as_var() == Some(v) && kernel.extents[v.0 as usize] == *len)
+            let run = |vars: &[VarId]| {
+                vars.iter()
+                    .all(|v| kernel.extents[v.0 as usize].interval(kernel).lo >= 1)
+            };
+            let whole = |at: usize| {
+                let (elements, place) = row(kernel, &around[at..]);
+                elements == *len && place == *index && run(&around[..at])
+            };
+            (len.is(1) && run(around)) || (0..around.len()).any(whole)
         }
         Some(Stmt::Loop { var, body, .. }) => {
-            kernel.extents[var.0 as usize].interval(kernel).lo >= 1 && set_whole(kernel, body, scratch, Some(*var))
+            around.push(*var);
+            let set = set_whole(kernel, body, scratch, around);
+            around.pop();
+            set
         }
         _ => false,
     }
@@ -120,7 +133,7 @@ fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, Refusal> {
     }
     let mut written = Vec::new();
     stores_apart(kernel, body, var, &defined_vars(body), &mut written)?;
-    if loads_any(body, &written) {
+    if loads_any(body, &written) || walk(body).any(|s| matches!(s, Stmt::Clamp { .. })) {
         return Err(Refusal::Recurrence(var));
     }
     let (mut inner, mut outer) = (Vec::new(), Vec::new());
@@ -128,7 +141,7 @@ fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, Refusal> {
     scratch_outside(&kernel.body, var, &mut outer);
     let own = |i: &u32| {
         let s = &kernel.scratch[*i as usize];
-        s.scope == Scope::Register && !outer.contains(i) && set_whole(kernel, body, *i, None)
+        s.scope == Scope::Register && !outer.contains(i) && set_whole(kernel, body, *i, &mut Vec::new())
     };
     match inner.iter().all(own) {
         true => Ok(inner),

@@ -53,7 +53,7 @@ impl Scheduler<'_> {
         let body = tree::loop_body(&self.kernel.body, var).ok_or(ScalarReason::Short)?;
         let mut widest = 8;
         self.check_lanes(body, var, &mut widest)?;
-        let lanes = i64::from(self.cpu.emitter.vector_bits / widest);
+        let lanes = i64::from(self.emitter.vector_bits / widest);
         let extent = &self.kernel.extents[var.0 as usize];
         if extent.interval(&self.kernel).hi < lanes {
             return Err(ScalarReason::Short);
@@ -95,7 +95,7 @@ impl Scheduler<'_> {
                     }
                     if let Op::Map(op, args) = op {
                         let on = self.kernel.dtype(args[args.len() - 1]);
-                        if !vector_form(&self.cpu.emitter, *op, on) {
+                        if !vector_form(self.emitter, *op, on) {
                             return Err(ScalarReason::NoVectorOp(*op));
                         }
                         // Arithmetic on 16-bit floats is arithmetic on f32.
@@ -108,7 +108,7 @@ impl Scheduler<'_> {
                     }
                     if let Op::Convert(_, a) = op {
                         let from = self.kernel.dtype(*a);
-                        if !convert_form(&self.cpu.emitter, from, dtype) {
+                        if !convert_form(self.emitter, from, dtype) {
                             return Err(ScalarReason::NoVectorConversion(from, dtype));
                         }
                         meet(from);
@@ -137,7 +137,7 @@ impl Scheduler<'_> {
                         if i.uses(var) && !unit(i) {
                             return Err(ScalarReason::StridedStore);
                         }
-                        if !vector_form(&self.cpu.emitter, monoid.combine(), dtype) {
+                        if !vector_form(self.emitter, monoid.combine(), dtype) {
                             return Err(ScalarReason::NoVectorOp(monoid.combine()));
                         }
                         if is_half(dtype) {

@@ -6,37 +6,44 @@
 
 mod accumulators;
 mod across;
+mod again;
 mod columns;
 pub mod directives;
 mod elementwise;
+mod flops;
 mod gpu;
 pub mod hoist;
 mod inward;
+mod keep;
 mod lanes;
 mod narrow;
 mod peel;
+mod phases;
 mod reason;
 mod rows;
 mod stage;
 mod threads;
+mod tile_columns;
 mod vectorize;
 mod windows;
 
-use tlc_ir::index::VarId;
+use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, MAX_STATEMENTS, Stmt};
-use tlc_ir::target::{Cpu, Target};
+use tlc_ir::target::{Cpu, Emitter, EmitterId, Target};
 
 pub use crate::directive::{Directive, Refusal};
 pub use directives::apply;
 pub use lanes::ScalarReason;
 pub use reason::{Applied, Refused, ScheduleReason};
 
+use keep::{Room, keep_rows};
+
 use crate::legalize::legal_statements;
 use crate::lower::{Form, Nest};
 use crate::tree;
 
 /// What was done to a nest.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Schedule {
     /// The directives, in order.
     pub applied: Vec<Applied>,
@@ -44,6 +51,19 @@ pub struct Schedule {
     pub refused: Vec<Refused>,
     /// Vector lanes of each innermost loop, or why it has none.
     pub inner: Vec<Result<u32, ScalarReason>>,
+    /// Floating-point operations of what is computed, a transcendental counting 20.
+    pub flops: IndexExpr,
+}
+
+impl Default for Schedule {
+    fn default() -> Schedule {
+        Schedule {
+            applied: Vec::new(),
+            refused: Vec::new(),
+            inner: Vec::new(),
+            flops: IndexExpr::ZERO,
+        }
+    }
 }
 
 impl Schedule {
@@ -59,39 +79,64 @@ const MOST_STATEMENTS: u64 = MAX_STATEMENTS * 4 / 5;
 struct Scheduler<'t> {
     kernel: Kernel,
     cpu: &'t Cpu,
+    /// What makes the kernel.
+    emitter: &'t Emitter,
     schedule: Schedule,
     /// Whether directives are refused that make the kernel larger than [`MOST_STATEMENTS`].
     bounded: bool,
     /// Why the directives that come next are applied.
     why: ScheduleReason,
+    /// Bytes of each row that are kept from phase to phase.
+    kept_bytes: i64,
 }
 
-/// Schedules a nest for a target.
-pub fn schedule(nest: &Nest, target: &Target) -> (Kernel, Schedule) {
+/// Schedules a nest for one of the emitters of a target, which is to make the kernel.
+pub fn schedule(nest: &Nest, target: &Target, emitter: EmitterId) -> (Kernel, Schedule) {
     let cpu = match target {
         Target::Cpu(cpu) => cpu,
-        Target::Gpu(_) => return gpu::schedule(nest),
+        Target::Gpu(gpu) => return gpu::schedule(nest, gpu),
     };
-    let (kernel, made) = scheduled(nest, cpu, false);
+    let emitter = &cpu.emitter(emitter).table;
+    let (kernel, made) = scheduled(nest, cpu, emitter, false);
     // Nearly every kernel is small. For the others each directive is looked at: one that copies too much is refused.
     match legal_statements(&kernel) > MOST_STATEMENTS {
-        true => scheduled(nest, cpu, true),
+        true => scheduled(nest, cpu, emitter, true),
         false => (kernel, made),
     }
 }
 
-fn scheduled(nest: &Nest, cpu: &Cpu, bounded: bool) -> (Kernel, Schedule) {
+/// Whether the phases of a nest meet the same elements soon after each other. Sums of columns that are walked several times
+/// from end to end do not.
+fn keeps_rows(nest: &Nest) -> bool {
+    match nest.form {
+        Form::Rows => true,
+        Form::Columns => nest.column_local,
+        Form::Elementwise | Form::Serial => false,
+    }
+}
+
+fn scheduled(nest: &Nest, cpu: &Cpu, emitter: &Emitter, bounded: bool) -> (Kernel, Schedule) {
     let mut s = Scheduler {
         kernel: nest.kernel.clone(),
         cpu,
+        emitter,
         schedule: Schedule::default(),
         bounded,
         why: ScheduleReason::OneRange,
+        kept_bytes: 0,
     };
+    if keeps_rows(nest) {
+        let room = Room {
+            operands: nest.column_local,
+            fits: &|_, _| Ok(()),
+        };
+        s.kept_bytes = keep_rows(&mut s.kernel, &mut s.schedule, &nest.parallel, &room);
+    }
+    s.schedule.flops = flops::flops(&s.kernel);
     match nest.form {
         Form::Elementwise => s.elementwise(&nest.parallel),
         Form::Rows => s.rows(&nest.parallel),
-        Form::Columns => s.columns(&nest.parallel),
+        Form::Columns => s.columns(nest),
         Form::Serial => {
             s.parallel(&nest.parallel);
             s.schedule.inner.push(Err(ScalarReason::Recurrence));
@@ -99,6 +144,27 @@ fn scheduled(nest: &Nest, cpu: &Cpu, bounded: bool) -> (Kernel, Schedule) {
     }
     hoist::hoist(&mut s.kernel);
     (s.kernel, s.schedule)
+}
+
+/// Fuses neighbouring loops, innermost first, where no division remains.
+fn fuse_clean(kernel: &mut Kernel, schedule: &mut Schedule, loops: &[VarId]) -> Vec<VarId> {
+    let mut left = loops.to_vec();
+    let mut i = left.len();
+    while i >= 2 {
+        i -= 1;
+        let (outer, inner) = (left[i - 1], left[i]);
+        let before = tree::count_divisions(&kernel.body);
+        let saved = kernel.clone();
+        if let Ok(made) = apply(kernel, &Directive::Fuse { outer, inner }) {
+            if tree::count_divisions(&kernel.body) > before {
+                *kernel = saved;
+            } else {
+                schedule.note(Directive::Fuse { outer, inner }, ScheduleReason::OneWalk);
+                left.splice(i - 1..=i, made);
+            }
+        }
+    }
+    left
 }
 
 impl Scheduler<'_> {
@@ -134,26 +200,9 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Fuses neighbouring loops, innermost first, where no division remains.
+    /// Fuses neighbouring loops where no division remains.
     fn fuse_clean(&mut self, loops: &[VarId]) -> Vec<VarId> {
-        let mut left = loops.to_vec();
-        let mut i = left.len();
-        while i >= 2 {
-            i -= 1;
-            let (outer, inner) = (left[i - 1], left[i]);
-            let before = tree::count_divisions(&self.kernel.body);
-            let saved = self.kernel.clone();
-            if let Ok(made) = apply(&mut self.kernel, &Directive::Fuse { outer, inner }) {
-                if tree::count_divisions(&self.kernel.body) > before {
-                    self.kernel = saved;
-                } else {
-                    self.schedule
-                        .note(Directive::Fuse { outer, inner }, ScheduleReason::OneWalk);
-                    left.splice(i - 1..=i, made);
-                }
-            }
-        }
-        left
+        fuse_clean(&mut self.kernel, &mut self.schedule, loops)
     }
 
     /// Makes one parallel loop of the given perfectly nested loops; divisions are paid once per iteration.

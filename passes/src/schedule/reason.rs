@@ -42,6 +42,15 @@ pub enum ScheduleReason {
         /// Bytes of the last cache, of which the result has at least half.
         last_cache: u64,
     },
+    /// Phases of a row compute it, and to keep it takes less than to compute it again.
+    ComputedOnce,
+    /// Phases meet the same elements of a tile of columns, of which each row lies elsewhere in memory.
+    LoadedOnce,
+    /// Memory is walked along the rows of a tile of columns.
+    ColumnTile {
+        /// Columns.
+        columns: i64,
+    },
     /// Rows are added up in registers before the accumulators in memory are touched.
     RowsInRegisters {
         /// How many.
@@ -102,6 +111,9 @@ impl fmt::Display for ScheduleReason {
                 f,
                 "the result has more than half the bytes of the last cache ({last_cache}): it is written past the caches"
             ),
+            Self::ComputedOnce => f.write_str("phases of a row need it: it is computed once and kept"),
+            Self::LoadedOnce => f.write_str("phases need it and its rows lie apart: it is loaded once and kept"),
+            Self::ColumnTile { columns } => write!(f, "tiles of {columns} columns, walked along their rows"),
             Self::RowsInRegisters { rows } => {
                 write!(f, "{rows} rows are added up in registers before memory is touched")
             }

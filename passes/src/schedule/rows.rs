@@ -71,7 +71,7 @@ impl Scheduler<'_> {
 
     /// Short rows: blocks of them in parallel, a row in each lane. Answers whether it was done.
     fn short_rows(&mut self, row: VarId) -> bool {
-        let lanes = self.cpu.lanes(DType::F32);
+        let lanes = self.emitter.lanes(DType::F32);
         let rows = &self.kernel.extents[row.0 as usize];
         let few = rows.interval(&self.kernel).hi < ROW_BLOCK;
         let Some(body) = tree::loop_body(&self.kernel.body, row) else {
@@ -128,7 +128,7 @@ impl Scheduler<'_> {
                     && match op {
                         Op::Map(op, args) => {
                             let on = self.kernel.dtype(args[args.len() - 1]);
-                            fits(on) && vector_form(&self.cpu.emitter, *op, on)
+                            fits(on) && vector_form(self.emitter, *op, on)
                         }
                         Op::Load { memory, mask, .. } => {
                             (masks || mask.is_none()) && fits(self.kernel.memory_dtype(*memory))
@@ -144,7 +144,7 @@ impl Scheduler<'_> {
                 !monoid.is_arg()
                     && state.iter().all(|(m, _)| {
                         let dtype = self.kernel.memory_dtype(*m);
-                        fits(dtype) && vector_form(&self.cpu.emitter, monoid.combine(), dtype)
+                        fits(dtype) && vector_form(self.emitter, monoid.combine(), dtype)
                     })
             }
             Stmt::Loop { body, .. } => self.fits_lanes(body, row, masks),
@@ -190,7 +190,7 @@ impl Scheduler<'_> {
         if !searches || !enough(self, lanes) {
             return Some(var);
         }
-        let (elements, squares) = (lanes * BLOCK_VECTORS, self.cpu.emitter.has_fma);
+        let (elements, squares) = (lanes * BLOCK_VECTORS, self.emitter.has_fma);
         match self
             .because(ScheduleReason::BestBlock { elements })
             .apply(Directive::Narrow {

@@ -10,7 +10,7 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk};
 use tlc_ir::kernel::{Bind, Op, Stmt};
 use tlc_ir::scalar::Cost;
-use tlc_ir::target::Cpu;
+use tlc_ir::target::Emitter;
 
 use super::{Directive, ScheduleReason, Scheduler};
 use crate::directive::MAX_UNROLL;
@@ -25,13 +25,13 @@ const UNROLLED_OPS: i64 = 600;
 
 /// Rows whose windows run together: each takes a register for its sum and one for what it loads, beside that of the weight
 /// that they share.
-fn rows_together(cpu: &Cpu) -> i64 {
-    i64::from(cpu.emitter.vector_registers.saturating_sub(1) / 2).max(1)
+fn rows_together(emitter: &Emitter) -> i64 {
+    i64::from(emitter.vector_registers.saturating_sub(1) / 2).max(1)
 }
 
 /// As many where what is loaded is picked from two vectors, which takes four registers.
-fn rows_together_strided(cpu: &Cpu) -> i64 {
-    i64::from(cpu.emitter.vector_registers / 4).max(1)
+fn rows_together_strided(emitter: &Emitter) -> i64 {
+    i64::from(emitter.vector_registers / 4).max(1)
 }
 
 /// Whether nothing is conditional, and all that is accumulated is added up.
@@ -63,7 +63,7 @@ impl Scheduler<'_> {
         let [outer @ .., before, last] = parallel else {
             return false;
         };
-        let lanes = self.cpu.lanes(DType::F32);
+        let lanes = self.emitter.lanes(DType::F32);
         let fits = |s: &Self| {
             let body = tree::loop_body(&s.kernel.body, *last)?;
             // A row whose length is not known is taken to be one of an image: it is rarely shorter than a vector.
@@ -119,8 +119,8 @@ impl Scheduler<'_> {
         };
         let sums = body.iter().any(|s| matches!(s, Stmt::Loop { .. })) && only_sums(body);
         let most = match strides(body, last) {
-            true => rows_together_strided(self.cpu),
-            false => rows_together(self.cpu),
+            true => rows_together_strided(self.emitter),
+            false => rows_together(self.emitter),
         };
         let images = outer.iter().map(|v| &self.kernel.extents[v.0 as usize]);
         let many = IndexExpr::product(images).interval(&self.kernel).lo >= MANY_IMAGES;
@@ -140,7 +140,7 @@ impl Scheduler<'_> {
     fn rows_at_once(&self, before: VarId, most: i64, many: bool) -> Option<i64> {
         let rows = &self.kernel.extents[before.0 as usize];
         let even = rows.as_const().and_then(|n| {
-            let least = n.min(rows_together_strided(self.cpu));
+            let least = n.min(rows_together_strided(self.emitter));
             (least.max(2)..=most).rev().find(|r| n % r == 0)
         });
         even.or((many && rows.interval(&self.kernel).hi > most).then_some(most))

@@ -6,8 +6,8 @@ use tlc_ir::kernel::verify::verify;
 use tlc_ir::plan::interp::{interpret_bound, interpret_shuffled};
 use tlc_ir::plan::verify::PlanRule;
 use tlc_ir::plan::{DeviceId, KernelId, Layout, Plan, Step, Turn, Work};
-use tlc_ir::target::{Cpu, Gpu};
-use tlc_ir::{Graph, HostTensor, IndexExpr, Kernel, SymId};
+use tlc_ir::target::{Cpu, CpuEmitter, Emitter, Gpu, Support};
+use tlc_ir::{DType, Graph, HostTensor, IndexExpr, Kernel, ScalarOp, SymId};
 use tlc_passes::devices::{Devices, Link, Place};
 use tlc_passes::lower::lower;
 use tlc_passes::pipeline::Pipeline;
@@ -164,6 +164,34 @@ pub fn cpu(vector_bits: u32) -> Options {
     Options::new(host(vector_bits))
 }
 
+/// A made-up emitter of 512 bits, which lacks hyperbolic tangents, logarithms and all that has 64 bits.
+pub fn wide_emitter() -> Emitter {
+    let narrow = tlc_codegen::clif::emitter(true);
+    let missing = |d: DType| matches!(d, DType::F64 | DType::I64 | DType::U64);
+    Emitter::new(
+        "wide",
+        512,
+        32,
+        true,
+        |op, on, width| match op {
+            _ if missing(on) => Support::Missing,
+            ScalarOp::Tanh | ScalarOp::Log => Support::Missing,
+            _ => narrow.map(op, on, width),
+        },
+        |from, to, width| match missing(from) || missing(to) {
+            true => Support::Missing,
+            false => narrow.convert(from, to, width),
+        },
+    )
+}
+
+/// For a CPU with two emitters: the one of [`wide_emitter`], and one of 128 bits that has everything.
+pub fn two_emitters() -> Options {
+    let emitters = [wide_emitter(), tlc_codegen::clif::emitter(true)];
+    let emitters = emitters.map(|e| CpuEmitter::modest(e.into()));
+    Options::new(Cpu::with_emitters(emitters.into()))
+}
+
 /// For a GPU beside a host.
 pub fn gpu() -> Options {
     Options::new(Devices::new(host(128), [one_gpu()]))
@@ -173,10 +201,7 @@ pub fn gpu() -> Options {
 pub fn scattered(seed: u64) -> Options {
     let mut devices = Devices::new(host(128), [one_gpu(), one_gpu()]);
     if seed % 2 == 1 {
-        devices = devices.with_link(Link {
-            from: DeviceId(1),
-            to: DeviceId(2),
-        });
+        devices = devices.with_link(Link::pcie(DeviceId(1), DeviceId(2)));
     }
     Options {
         place: Place::Scattered { seed },

@@ -2,68 +2,25 @@
 
 use std::sync::Mutex;
 
-use tlc_ir::graph::control::mentions_data;
-use tlc_ir::index::{IndexExpr, IndexNode};
+use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::Access;
-use tlc_ir::plan::{Launch, Layout, Plan, SlotId, Step, Work};
+use tlc_ir::plan::{Launch, Plan, Step, Work};
 
 use super::product::BoundGemm;
 use super::repeat::{BoundCall, BoundLoop};
 use super::{Binding, BoundLaunch, BoundStep, RunError, SCRATCH_ALIGNMENT};
-
-/// True if an expression mentions a symbol of which no call has said yet what it is.
-pub(super) fn is_open(plan: &Plan, e: &IndexExpr, decided: &[bool]) -> bool {
-    let mut open = false;
-    if mentions_data(&plan.symbols, e) {
-        e.visit_atoms(&mut |a| {
-            if let IndexNode::Sym(s) = a {
-                let at = s.0 as usize;
-                open |= plan.symbols[at].upper.is_some() && !decided.get(at).copied().unwrap_or(false);
-            }
-        });
-    }
-    open
-}
-
-pub(super) fn overflow(name: &str) -> RunError {
-    RunError::Overflow { name: name.to_string() }
-}
+use crate::binding::{Sizes, overflow};
 
 impl Binding {
     /// Evaluates everything, and checks that every buffer is as large as whoever uses it believes.
-    pub(super) fn new(
-        plan: &Plan,
-        symbols: &[i64],
-        shapes: Vec<Vec<usize>>,
-        layout: Layout,
-        threads: usize,
-        decided: &[bool],
-    ) -> Result<Binding, RunError> {
+    pub(super) fn new(plan: &Plan, sizes: Sizes, threads: usize) -> Result<Binding, RunError> {
+        let Sizes {
+            symbols,
+            slot_bytes,
+            layout,
+            ..
+        } = &sizes;
         let eval = |e: &IndexExpr, name: &str| e.eval_symbols(symbols).ok_or_else(|| overflow(name));
-        let mut slot_bytes = Vec::with_capacity(plan.slots.len());
-        for s in &plan.slots {
-            // As large as it may get, until a call says how large it is.
-            let n = match is_open(plan, &s.len, decided) {
-                true => plan.most(&s.len, symbols).ok_or_else(|| overflow(&s.name))?,
-                false => u64::try_from(eval(&s.len, &s.name)?).map_err(|_| overflow(&s.name))?,
-            };
-            let bytes = n
-                .checked_mul(s.dtype.bytes() as u64)
-                .filter(|&b| b <= isize::MAX as u64);
-            slot_bytes.push(bytes.ok_or_else(|| overflow(&s.name))?);
-        }
-        let root = (0..plan.slots.len())
-            .map(|i| plan.root(SlotId(i as u32)).0 as usize)
-            .collect();
-        let mut output_shapes = Vec::with_capacity(plan.outputs.len());
-        for o in &plan.outputs {
-            let dims: Result<Vec<usize>, RunError> =
-                o.ty.shape
-                    .iter()
-                    .map(|d| usize::try_from(eval(d, &o.name)?.max(0)).map_err(|_| overflow(&o.name)))
-                    .collect();
-            output_shapes.push(dims?);
-        }
         let mut arg_count = 0;
         let mut scratch_bytes = 0u64;
         // The same, of steps that are more than launches.
@@ -135,14 +92,14 @@ impl Binding {
                 }
                 Step::Loop(l) => {
                     let body = layout.bodies.get(loops).ok_or_else(|| overflow(&l.label))?;
-                    let bound = BoundLoop::bind(l, (number, loops), symbols, &slot_bytes, body, threads)?;
+                    let bound = BoundLoop::bind(l, (number, loops), symbols, slot_bytes, body, threads)?;
                     loops += 1;
                     product_bytes = product_bytes.max(bound.body.scratch_bytes);
                     steps.push(BoundStep::Loop(Box::new(bound)));
                     continue;
                 }
                 Step::Call(c) => {
-                    let bound = BoundCall::bind(c, plan, symbols, &slot_bytes)?;
+                    let bound = BoundCall::bind(c, plan, symbols, slot_bytes)?;
                     steps.push(BoundStep::Call(Box::new(bound)));
                     continue;
                 }
@@ -155,18 +112,12 @@ impl Binding {
         let rest = steps.split_off(plan.init.len());
         let (init, steps) = (steps, rest);
         Ok(Binding {
-            shapes,
-            slot_bytes,
-            root,
-            output_shapes,
-            layout,
+            sizes,
             scratch_bytes: scratch_bytes.max(product_bytes),
             arg_count,
             counters,
             init,
             steps,
-            symbols: symbols.to_vec(),
-            decided: decided.to_vec(),
             rebound: Mutex::default(),
         })
     }

@@ -43,8 +43,8 @@ impl Executable {
             .collect();
         let mut arguments: Vec<Option<Argument<'_>>> = arguments.into_iter().map(Some).collect();
         let mut outputs = Vec::with_capacity(self.plan.outputs.len());
-        for (k, (o, shape)) in self.plan.outputs.iter().zip(&binding.output_shapes).enumerate() {
-            let bytes = binding.slot_bytes[o.slot.0 as usize] as usize;
+        for (k, (o, shape)) in self.plan.outputs.iter().zip(&binding.sizes.output_shapes).enumerate() {
+            let bytes = binding.sizes.slot_bytes[o.slot.0 as usize] as usize;
             let mut givers = self.plan.donations.iter().filter(|d| d.1 as usize == k);
             let given = givers.find_map(|&(input, _)| {
                 arguments[input as usize].take_if(|a| matches!(a, Argument::Donated(t) if t.data.len() == bytes))

@@ -58,7 +58,7 @@ impl Executable {
                     state.frame.slots[i] = constant(&self.code, i, &self.plan.constants[*k as usize]);
                 }
                 Storage::Persistent => {
-                    let mut buffer = AlignedBuffer::zeroed(binding.slot_bytes[i] as usize)?;
+                    let mut buffer = AlignedBuffer::zeroed(binding.sizes.slot_bytes[i] as usize)?;
                     state.frame.slots[i] = buffer.as_mut_ptr();
                     buffers[i] = Some(buffer);
                 }

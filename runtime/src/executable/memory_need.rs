@@ -44,17 +44,17 @@ impl Executable {
     /// If the shapes do not fit the declared inputs.
     pub fn memory(&self, inputs: &[TensorView<'_>]) -> Result<MemoryNeed, RunError> {
         let binding = self.binding(inputs)?;
-        let slots = self.plan.slots.iter().zip(&binding.slot_bytes);
+        let slots = self.plan.slots.iter().zip(&binding.sizes.slot_bytes);
         let kept = slots
             .filter(|(s, _)| matches!(s.storage, Storage::Persistent))
             .map(|(_, &b)| b);
-        let output = |o: &PlanOutput| pooled_bytes(binding.slot_bytes[o.slot.0 as usize]);
+        let output = |o: &PlanOutput| pooled_bytes(binding.sizes.slot_bytes[o.slot.0 as usize]);
         // The `init` steps have scratch of their own while they run.
         let areas = if self.plan.init.is_empty() { 1 } else { 2 };
         Ok(MemoryNeed {
             constants: self.plan.constants.iter().map(|c| c.bytes().len() as u64).sum(),
             kept: kept.sum(),
-            arena: binding.layout.host().bytes,
+            arena: binding.sizes.layout.host().bytes,
             scratch: areas * self.scratch_of(&binding) as u64,
             inputs: inputs.iter().map(|i| i.data.len() as u64).sum(),
             outputs: self.plan.outputs.iter().map(output).sum(),

@@ -13,8 +13,8 @@ use tlc_ir::graph::{Along, HostFunction};
 use tlc_ir::plan::{BodyLayout, DeviceId, HostCall, Plan, Repeat, SlotId, Step, Walk};
 use tlc_ir::{DType, HostTensor, Kernel};
 
-use super::bind::overflow;
 use super::{Binding, BoundStep, Code, Frame, LoopTime, Run, RunError};
+use crate::binding::{Sizes, overflow};
 use crate::host_functions::counted::counted;
 use crate::host_functions::sort::{Buffers, Sort, sort};
 use crate::jit::KernelFn;
@@ -86,7 +86,7 @@ pub(super) struct BodyFrame {
 impl Frame {
     /// Makes room for the slots of a plan and of its loops' bodies.
     pub(super) fn fit(&mut self, binding: &Binding) {
-        self.slots.resize(binding.slot_bytes.len(), std::ptr::null_mut());
+        self.slots.resize(binding.sizes.slot_bytes.len(), std::ptr::null_mut());
         self.args.resize(binding.arg_count, std::ptr::null_mut());
         self.counters
             .resize_with(self.counters.len().max(binding.counters), AtomicU32::default);
@@ -139,7 +139,12 @@ impl Frame {
 impl Binding {
     /// True if no slot is larger than under another binding, whose layout has room for it.
     pub(super) fn fits_in(&self, other: &Binding, plan: &Plan) -> bool {
-        let own = self.slot_bytes.iter().zip(&other.slot_bytes).all(|(a, b)| a <= b);
+        let own = self
+            .sizes
+            .slot_bytes
+            .iter()
+            .zip(&other.sizes.slot_bytes)
+            .all(|(a, b)| a <= b);
         own && self
             .steps
             .iter()
@@ -289,7 +294,8 @@ impl BoundLoop {
         for input in &l.body.inputs {
             shapes.push(extents(&input.ty).ok_or_else(misfit)?);
         }
-        let body = Binding::new(&l.body, &inner, shapes, layout.layout.clone(), threads, &[])?;
+        let sizes = Sizes::of(&l.body, &inner, shapes, layout.layout.clone(), &[])?;
+        let body = Binding::new(&l.body, sizes, threads)?;
         let trip = match &l.trip {
             Some(t) => Some(
                 t.eval_symbols(symbols)
@@ -318,23 +324,26 @@ impl BoundLoop {
         };
         let slot = |s: SlotId| s.0 as usize;
         // The body's slots are as large as the types of its inputs and outputs say.
-        for (input, shape) in l.body.inputs.iter().zip(&body.shapes) {
+        for (input, shape) in l.body.inputs.iter().zip(&body.sizes.shapes) {
             let bytes = bytes(shape, input.ty.dtype.bytes())?;
-            if input.slot.is_some_and(|s| body.slot_bytes[slot(s)] > bytes as u64) {
+            if input
+                .slot
+                .is_some_and(|s| body.sizes.slot_bytes[slot(s)] > bytes as u64)
+            {
                 return Err(misfit());
             }
         }
-        for (output, shape) in l.body.outputs.iter().zip(&body.output_shapes) {
+        for (output, shape) in l.body.outputs.iter().zip(&body.sizes.output_shapes) {
             let bytes = bytes(shape, output.ty.dtype.bytes())?;
-            if body.slot_bytes[slot(output.slot)] > bytes as u64 {
+            if body.sizes.slot_bytes[slot(output.slot)] > bytes as u64 {
                 return Err(misfit());
             }
         }
         let mut carried = Vec::new();
         for (k, c) in l.carried.iter().enumerate() {
             let (input, output) = (&l.body.inputs[1 + k], &l.body.outputs[first + k]);
-            let bytes = bytes(&body.shapes[1 + k], input.ty.dtype.bytes())?;
-            if input.ty.dtype != output.ty.dtype || body.shapes[1 + k] != body.output_shapes[first + k] {
+            let bytes = bytes(&body.sizes.shapes[1 + k], input.ty.dtype.bytes())?;
+            if input.ty.dtype != output.ty.dtype || body.sizes.shapes[1 + k] != body.sizes.output_shapes[first + k] {
                 return Err(misfit());
             }
             carried.push(BoundCarried {
@@ -349,19 +358,19 @@ impl BoundLoop {
         for (k, w) in l.slices.iter().enumerate() {
             let at = 1 + count + k;
             let width = l.body.inputs[at].ty.dtype.bytes();
-            slices.push(BoundWalk::bind(w, &body.shapes[at], width, trip, 0, slot_bytes).ok_or_else(misfit)?);
+            slices.push(BoundWalk::bind(w, &body.sizes.shapes[at], width, trip, 0, slot_bytes).ok_or_else(misfit)?);
         }
         let mut captures = Vec::new();
         for (k, s) in l.captures.iter().enumerate() {
             let at = 1 + count + l.slices.len() + k;
-            let bytes = bytes(&body.shapes[at], l.body.inputs[at].ty.dtype.bytes())?;
+            let bytes = bytes(&body.sizes.shapes[at], l.body.inputs[at].ty.dtype.bytes())?;
             captures.push(has(slot(*s), bytes)?);
         }
         let mut stacks = Vec::new();
         for (k, w) in l.stacks.iter().enumerate() {
             let at = first + count + k;
             let output = &l.body.outputs[at];
-            let (shape, width) = (&body.output_shapes[at], output.ty.dtype.bytes());
+            let (shape, width) = (&body.sizes.output_shapes[at], output.ty.dtype.bytes());
             let bound = BoundWalk::bind(w, shape, width, trip, slot(output.slot), slot_bytes);
             stacks.push(bound.ok_or_else(misfit)?);
         }

@@ -34,9 +34,9 @@ impl Executable {
             return Err(self.state_count(states.len()));
         }
         for (declared, given) in self.plan.states.iter().zip(states.iter()) {
-            let extents = declared.ty.shape.iter().map(|d| d.eval_symbols(&binding.symbols));
+            let extents = declared.ty.shape.iter().map(|d| d.eval_symbols(&binding.sizes.symbols));
             let extents: Option<Vec<usize>> = extents.map(|n| usize::try_from(n?).ok()).collect();
-            let (align, bytes) = (given.dtype.bytes(), binding.slot_bytes[declared.slot.0 as usize]);
+            let (align, bytes) = (given.dtype.bytes(), binding.sizes.slot_bytes[declared.slot.0 as usize]);
             let aligned = given.data.is_empty() || given.data.as_ptr().addr() % align == 0;
             let fits = extents.as_deref() == Some(given.shape) && given.data.len() as u64 == bytes;
             if declared.ty.dtype != given.dtype || !fits || !aligned {

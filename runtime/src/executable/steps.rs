@@ -77,7 +77,7 @@ impl Run<'_> {
                     frame.slots[i] = constant(self.code, i, &self.plan.constants[*k as usize]);
                 }
                 Storage::Arena => {
-                    let at = self.binding.layout.offsets[i].unwrap_or(0) as usize;
+                    let at = self.binding.sizes.layout.offsets[i].unwrap_or(0) as usize;
                     // SAFETY: the layout places every arena slot inside the arena's bytes, which the arena has.
                     frame.slots[i] = unsafe { arena.add(at) };
                 }
@@ -85,7 +85,7 @@ impl Run<'_> {
                 Storage::Output(_) | Storage::State(_) | Storage::Alias(_) => {}
             }
         }
-        for (i, &root) in self.binding.root.iter().enumerate() {
+        for (i, &root) in self.binding.sizes.root.iter().enumerate() {
             if root != i {
                 frame.slots[i] = frame.slots[root];
             }

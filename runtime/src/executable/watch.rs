@@ -25,7 +25,7 @@ impl Watched<'_> {
     /// memory for it.
     pub fn slot(&self, slot: SlotId) -> Option<&[u8]> {
         let address = *self.slots.get(slot.0 as usize)?;
-        let bytes = self.binding.slot_bytes[slot.0 as usize] as usize;
+        let bytes = self.binding.sizes.slot_bytes[slot.0 as usize] as usize;
         if address.is_null() {
             return None;
         }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{
-    bench, check, compare, completions, einsum, emit, explain, export, fmt, hwbench, import, opt, profile, run, verify,
+    bench, check, compare, completions, einsum, emit, explain, export, fmt, hwbench, import, opt, plan, profile, run,
+    verify,
 };
 
 const AFTER_HELP: &str = "\
@@ -103,6 +104,8 @@ pub enum Command {
     Opt(opt::Opt),
     /// Tell what the compiler decides and why: fusion, kernels, predicted times, memory
     Explain(explain::Explain),
+    /// Tell what a call would take, without running it: steps, memory, predicted time
+    Plan(plan::Plan),
     /// Print a stage of the compiler: graph, clusters, kernels, plan, machine code, CUDA
     Emit(emit::Emit),
     /// Contract tensors, as in `tlc einsum ij,jk->ik A.npy B.npy --output C.npy`
@@ -131,6 +134,15 @@ pub enum Command {
     Completions(completions::Completions),
     /// Print the manual page, of tlc or of one of its commands
     Man(completions::Man),
+}
+
+/// What to compile for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Device {
+    /// This machine's processor
+    Cpu,
+    /// A GPU, which need not be here
+    Cuda,
 }
 
 /// A model, and which of its graphs.

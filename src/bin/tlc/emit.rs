@@ -15,7 +15,7 @@ use tlc_passes::cluster::{Cluster, ClusterKind};
 use tlc_passes::planner::LaunchReport;
 use tlc_runtime::jit;
 
-use crate::args::ModelArgs;
+use crate::args::{Device, ModelArgs};
 use crate::failure::{Code, Failure};
 use crate::opt::graph_text;
 use crate::session::{Model, Session};
@@ -43,15 +43,6 @@ pub enum What {
     Cuda,
     /// The graph for Graphviz, a box for each cluster
     Dot,
-}
-
-/// What to compile for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Device {
-    /// This machine's processor
-    Cpu,
-    /// A GPU, which need not be here
-    Cuda,
 }
 
 /// Arguments.
@@ -250,7 +241,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
         }
         Device::Cuda => {
             let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
-            planned = session.plan_for(&model, [gpu])?;
+            planned = session.plan_for(&model, session.devices([gpu])?)?;
             &planned
         }
     };

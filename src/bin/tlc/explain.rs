@@ -122,6 +122,7 @@ pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
             json!({
                 "kernel": l.kernel.0,
                 "form": format!("{:?}", l.form).to_lowercase(),
+                "emitter": { "name": l.emitter.name, "reason": l.emitter.reason.to_string() },
                 "applied": applied
                     .map(|a| json!({ "directive": a.directive.to_string(), "reason": a.reason.to_string() }))
                     .collect::<Vec<_>>(),

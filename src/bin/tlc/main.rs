@@ -27,6 +27,7 @@ mod isolated;
 mod onnx;
 mod opt;
 mod panics;
+mod plan;
 mod profile;
 mod run;
 mod session;
@@ -174,6 +175,7 @@ fn dispatch(cli: &Cli, console: Console) -> Result<(), Failure> {
         Command::Fmt(args) => fmt::run(&session, args),
         Command::Opt(args) => opt::run(&session, args),
         Command::Explain(args) => explain::run(&session, args),
+        Command::Plan(args) => plan::run(&session, args),
         Command::Emit(args) => emit::run(&session, args),
         Command::Einsum(args) => einsum::run(&session, args),
         Command::Run(args) => run::run(&session, args),

@@ -249,11 +249,15 @@ impl Session {
         Ok(executable)
     }
 
-    /// What is decided about a model for this machine with GPUs that it need not have.
-    pub fn plan_for(&self, model: &Model, gpus: impl IntoIterator<Item = Gpu>) -> Result<Compiled, Failure> {
+    /// This machine, with GPUs that it need not have.
+    pub fn devices(&self, gpus: impl IntoIterator<Item = Gpu>) -> Result<Devices, Failure> {
         let machine =
             Machine::with_threads(self.global.threads).map_err(|e| Failure::new(Code::Unsupported, e.to_string()))?;
-        let devices = Devices::new(machine.target().clone(), gpus);
+        Ok(Devices::new(machine.target().clone(), gpus))
+    }
+
+    /// What is decided about a model for devices that this machine need not have.
+    pub fn plan_for(&self, model: &Model, devices: Devices) -> Result<Compiled, Failure> {
         let compiled = tlc::plan_ir(&model.graph, devices, &self.compile_options())
             .map_err(|e| Failure::build(&model.file, &e))?;
         self.stages.show_compiled(&self.console, &compiled)?;

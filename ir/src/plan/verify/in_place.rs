@@ -65,7 +65,7 @@ impl Checker<'_> {
 /// A load is safe if a store at the same index follows it in its own iteration: each element is written once, so nothing
 /// else overwrites what it reads. It is also safe if no store can come before it at the same place: those of its own
 /// iteration come later or go elsewhere, and those of other iterations stay in their own part of the buffer (a row is then
-/// read as a whole before any of it is written). The threads of a GPU's block are at different iterations at once, so that there
+/// read as a whole before any of it is written) or go to other elements (as those of a column do). The threads of a GPU's block are at different iterations at once, so that there
 /// only the first holds.
 pub fn runs_in_place(kernel: &Kernel, read: u32, written: u32) -> bool {
     let mut found = [Vec::new(), Vec::new()];
@@ -159,6 +159,9 @@ fn never_before(kernel: &Kernel, load: &Touch<'_>, store: &Touch<'_>) -> bool {
     if own.iter().any(|(_, v)| others.iter().any(|(_, w)| v == w)) || !bound(load) || !bound(store) {
         return false;
     }
+    if l < s && own_elements(kernel, load, store, shared) {
+        return true;
+    }
     // Within one iteration of the shared loops.
     let apart = |a: &IndexExpr, b: &IndexExpr| nonnegative(&(a.clone() - b.clone() - IndexExpr::ONE), kernel);
     if l > s && !apart(load.index, store.index) && !apart(store.index, load.index) {
@@ -181,6 +184,44 @@ fn never_before(kernel: &Kernel, load: &Touch<'_>, store: &Touch<'_>) -> bool {
         (a, b) = (in_a, in_b);
     }
     true
+}
+
+/// Whether each iteration of the first `shared` loops stores what it loads, and no two of them load the same: behind them are
+/// loops over equal extents, at corresponding indices, whose strides are those of an array without gaps or with.
+fn own_elements(kernel: &Kernel, load: &Touch<'_>, store: &Touch<'_>, shared: usize) -> bool {
+    let extent = |v: VarId| &kernel.extents[v.0 as usize];
+    let (own, others) = (&load.loops[shared..], &store.loops[shared..]);
+    let pairs = || own.iter().zip(others).map(|(a, b)| (a.1, b.1));
+    let other = |v: VarId| pairs().find(|p| p.0 == v).map(|p| p.1.into());
+    if own.len() != others.len()
+        || pairs().any(|(a, b)| extent(a) != extent(b))
+        || load.index.replace_vars(&mut |v| other(v)) != *store.index
+    {
+        return false;
+    }
+    let mut strides = Vec::new();
+    let mut rest = load.index.clone();
+    for (at, &(_, v)) in load.loops.iter().enumerate() {
+        if extent(v).interval(kernel).hi <= 1 {
+            continue;
+        }
+        match rest.affine_in(v) {
+            Some((stride, others)) if rest.uses(v) && !stride.has_vars() => {
+                strides.push((stride, v));
+                rest = others;
+            }
+            _ if at >= shared && !rest.uses(v) => {}
+            _ => return false,
+        }
+    }
+    // Strides that depend on sizes are those of the outer loops.
+    strides.sort_by_key(|(stride, _)| stride.as_const().unwrap_or(i64::MAX));
+    let mut span = IndexExpr::ZERO;
+    strides.into_iter().all(|(stride, v)| {
+        let wider = stride.clone() - span.clone() - IndexExpr::ONE;
+        span = span.clone() + stride * (extent(v).clone() - IndexExpr::ONE);
+        nonnegative(&wider, kernel)
+    })
 }
 
 /// True if the index mentions no variable but those of its loops: others come from data.
@@ -276,5 +317,64 @@ mod tests {
         let first = body.remove(0);
         body.push(first);
         assert!(!runs_in_place(&k, 0, 1));
+    }
+
+    #[test]
+    fn a_column_is_overwritten_once_all_of_it_was_read() {
+        // Three columns of four rows.
+        let mut columns = row_local(|column, j| j * 3.into() + column);
+        crate::kernel::visit::walk_mut(&mut columns.body, &mut |s| {
+            for a in s.accesses_mut().filter(|a| *a.memory == Memory::Param(0)) {
+                let (four, rest) = a.index.affine_in(VarId(0)).unwrap();
+                assert!(four.is(4));
+                *a.index = rest * 3.into() + VarId(0).into();
+            }
+        });
+        // The second pass is in two parts, which no one loop of the first walks.
+        assert!(!runs_in_place(&columns, 0, 1));
+        let Stmt::Loop { body, .. } = &mut columns.body[0] else {
+            unreachable!()
+        };
+        body.remove(1);
+        body.remove(1);
+        let Some(Stmt::Loop { body: pass, .. }) = body.first() else {
+            unreachable!()
+        };
+        // Of the same extent.
+        let (v, value) = (VarId(4), crate::kernel::ValueId(0));
+        let mut second = pass.clone();
+        second[1] = Stmt::Store {
+            memory: Memory::Param(1),
+            index: IndexExpr::from(VarId(1)) * 3.into() + VarId(0).into(),
+            value,
+            mask: None,
+        };
+        crate::kernel::visit::walk_mut(&mut second, &mut |s| {
+            for e in s.indices_mut() {
+                *e = e.replace_vars(&mut |x| (x == VarId(1)).then(|| v.into()));
+            }
+        });
+        body.push(Stmt::Loop {
+            var: v,
+            bind: Bind::Serial,
+            body: second,
+        });
+        columns.extents.resize(5, 4.into());
+        assert!(runs_in_place(&columns, 0, 1));
+        // Columns that share elements: another one may have been overwritten.
+        let mut shared = columns.clone();
+        crate::kernel::visit::walk_mut(&mut shared.body, &mut |s| {
+            for a in s.accesses_mut().filter(|a| matches!(a.memory, Memory::Param(_))) {
+                let (three, rest) = a.index.affine_in(VarId(0)).unwrap();
+                *a.index = rest + three * 3.into();
+            }
+        });
+        assert!(!runs_in_place(&shared, 0, 1));
+        // Read again once it is written.
+        let Stmt::Loop { body, .. } = &mut columns.body[0] else {
+            unreachable!()
+        };
+        body.reverse();
+        assert!(!runs_in_place(&columns, 0, 1));
     }
 }

@@ -1,0 +1,189 @@
+//! Which emitter makes a kernel, why, and that its schedule is one for it.
+
+mod oracle;
+
+use oracle::stages::{two_emitters, wide_emitter};
+use tlc_ir::kernel::{Bind, Kernel, Stmt};
+use tlc_ir::plan::interp::interpret_bound;
+use tlc_ir::target::{AccessKind, Cpu, CpuEmitter, EmitterId, Support};
+use tlc_ir::text::{no_data, parse_graph};
+use tlc_ir::{DType, HostTensor, ScalarOp};
+use tlc_passes::emitters::{EmitterReason, Operation, choose};
+use tlc_passes::planner::LaunchReport;
+use tlc_passes::reason::FusionReason;
+use tlc_passes::{Compiled, Options, compile};
+
+const WIDE: EmitterId = EmitterId(0);
+const NARROW: EmitterId = EmitterId(1);
+
+fn compiled(text: &str, options: &Options) -> Compiled {
+    let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
+    compile(&graph, options).unwrap_or_else(|e| panic!("{e}\n{text}"))
+}
+
+fn only(compiled: &Compiled) -> &LaunchReport {
+    match &compiled.planned.launches[..] {
+        [one] => one,
+        all => panic!("{} launches", all.len()),
+    }
+}
+
+/// The extents of a kernel's lanes loops.
+fn lanes(kernel: &Kernel) -> Vec<i64> {
+    let lanes = |s: &Stmt| match s {
+        Stmt::Loop {
+            var, bind: Bind::Lanes, ..
+        } => kernel.extents[var.0 as usize].as_const(),
+        _ => None,
+    };
+    kernel.statements().filter_map(lanes).collect()
+}
+
+fn chain(op: &str) -> String {
+    format!(
+        "graph @chain(%x: f32[4096]) {{
+           %0 = mul %x, %x : f32[4096]
+           %1 = {op} %0 : f32[4096]
+           return %1
+         }}"
+    )
+}
+
+#[test]
+fn the_wide_emitter_makes_what_it_has_all_of() {
+    let made = compiled(&chain("exp"), &two_emitters());
+    let l = only(&made);
+    assert_eq!((l.emitter.emitter, l.emitter.name), (WIDE, "wide"));
+    let (bits, others) = (512, 128);
+    assert_eq!(l.emitter.reason, EmitterReason::Wider { bits, others });
+    assert_eq!(l.schedule.inner, [Ok(16)]);
+    assert!(lanes(&l.scheduled).iter().all(|n| *n == 16), "{}", l.scheduled);
+    assert_eq!(made.planned.emitters, [WIDE]);
+}
+
+#[test]
+fn a_kernel_with_an_operation_that_it_lacks_is_the_other_ones() {
+    let made = compiled(&chain("tanh"), &two_emitters());
+    let l = only(&made);
+    assert_eq!((l.emitter.emitter, l.emitter.name), (NARROW, "clif"));
+    let what = Operation::Map(ScalarOp::Tanh, DType::F32);
+    assert_eq!(l.emitter.reason, EmitterReason::Lacks { name: "wide", what });
+    assert_eq!(l.emitter.reason.to_string(), "wide lacks tanh of f32");
+    assert_eq!(l.schedule.inner, [Ok(4)]);
+    assert!(lanes(&l.scheduled).iter().all(|n| *n == 4), "{}", l.scheduled);
+    assert_eq!(made.planned.emitters, [NARROW]);
+}
+
+#[test]
+fn values_of_a_type_can_be_lacking_without_any_operation() {
+    let text = "graph @turn(%x: f64[64, 64]) {
+      %0 = permute %x {axes=[1, 0]} : f64[64, 64]
+      return %0
+    }";
+    let made = compiled(text, &two_emitters());
+    let what = Operation::Convert(DType::F64, DType::F64);
+    assert_eq!(only(&made).emitter.reason, EmitterReason::Lacks { name: "wide", what });
+    assert_eq!(what.to_string(), "values of f64");
+}
+
+#[test]
+fn what_only_runs_lane_by_lane_is_left_to_who_is_faster_otherwise() {
+    let slow = |rate: f64, e: tlc_ir::target::Emitter| CpuEmitter {
+        vector_ops_per_second: rate,
+        ..CpuEmitter::modest(e.into())
+    };
+    // Four times the width, at half the speed.
+    let emitters = vec![slow(4.5e9, wide_emitter()), slow(9e9, tlc_codegen::clif::emitter(true))];
+    let target = Cpu::with_emitters(emitters).into();
+    let both = |op, on| [Operation::Map(op, on), Operation::Access(AccessKind::SideBySide)];
+    let chosen = choose(&target, &both(ScalarOp::Exp, DType::F32).into_iter().collect());
+    assert_eq!(chosen.emitter, WIDE);
+    let chosen = choose(&target, &both(ScalarOp::Div, DType::I32).into_iter().collect());
+    let what = Operation::Map(ScalarOp::Div, DType::I32);
+    assert_eq!(chosen.emitter, NARROW);
+    assert_eq!(chosen.reason, EmitterReason::LaneByLane { name: "wide", what });
+}
+
+#[test]
+fn accesses_that_are_made_at_once_take_less_time() {
+    let gathers = |e: tlc_ir::target::Emitter| e.with_accesses(|_| Support::Native);
+    let emitters = [
+        tlc_codegen::clif::emitter(true),
+        gathers(tlc_codegen::clif::emitter(true)),
+    ];
+    let target = Cpu::with_emitters(emitters.map(|e| CpuEmitter::modest(e.into())).into()).into();
+    let chosen = choose(&target, &[Operation::Access(AccessKind::Apart)].into_iter().collect());
+    assert_eq!((chosen.emitter, chosen.reason), (EmitterId(1), EmitterReason::Faster));
+    let chosen = choose(
+        &target,
+        &[Operation::Access(AccessKind::SideBySide)].into_iter().collect(),
+    );
+    assert_eq!((chosen.emitter, chosen.reason), (EmitterId(0), EmitterReason::Faster));
+}
+
+#[test]
+fn one_emitter_is_no_choice() {
+    let options = Options::new(Cpu::modest(tlc_codegen::clif::emitter(true).into()));
+    let made = compiled(&chain("exp"), &options);
+    assert_eq!(only(&made).emitter.reason, EmitterReason::Only);
+}
+
+/// `y = exp(x)` is wanted and large, and `tanh(y)` is what the wide emitter lacks.
+fn wanted_and_lost(elements: usize) -> String {
+    let ty = format!("f32[{elements}]");
+    format!(
+        "graph @both(%x: {ty}) {{
+           %0 = exp %x : {ty}
+           %1 = exp %0 : {ty}
+           %2 = tanh %1 : {ty}
+           return %1, %2
+         }}"
+    )
+}
+
+#[test]
+fn a_merge_that_would_lose_the_wide_emitter_counts_what_that_costs() {
+    let large = compiled(&wanted_and_lost(1 << 20), &two_emitters());
+    let emitters: Vec<EmitterId> = large.planned.launches.iter().map(|l| l.emitter.emitter).collect();
+    assert_eq!(emitters, [WIDE, NARROW]);
+    let refused = large.clusters.ledger.entries().iter().find_map(|d| match &d.reason {
+        FusionReason::OtherEmitter {
+            reason: EmitterReason::Lacks { name, what },
+            lost_ns,
+            saved_ns,
+        } => Some((*name, *what, lost_ns > saved_ns)),
+        _ => None,
+    });
+    let what = Operation::Map(ScalarOp::Tanh, DType::F32);
+    assert_eq!(refused, Some(("wide", what, true)));
+    // Another kernel would take longer than what is lost.
+    let small = compiled(&wanted_and_lost(64), &two_emitters());
+    assert_eq!(only(&small).emitter.emitter, NARROW);
+}
+
+#[test]
+fn a_kernel_for_wide_vectors_has_the_meaning_of_one_for_narrow_ones() {
+    let text = "graph @rows(%x: f32[9, 70]) {
+      %0 = reduce max %x {axes=[1]} : f32[9]
+      %1 = reshape %0 : f32[9, 1]
+      %2 = expand %1 : f32[9, 70]
+      %3 = sub %x, %2 : f32[9, 70]
+      %4 = exp %3 : f32[9, 70]
+      return %4
+    }";
+    let narrow = Options::new(Cpu::modest(tlc_codegen::clif::emitter(true).into()));
+    let values: Vec<f32> = (0..630).map(|i| ((i * 37 + 11) % 101) as f32 / 25.0 - 2.0).collect();
+    let input = HostTensor::from_slice(&[9, 70], &values).unwrap();
+    let results = [two_emitters(), narrow].map(|options| {
+        let made = compiled(text, &options);
+        let plan = &made.planned.plan;
+        assert!(tlc_ir::plan::verify::verify(plan).errors.is_empty());
+        for kernel in &plan.kernels {
+            assert!(tlc_ir::kernel::verify::verify(kernel).errors.is_empty(), "{kernel}");
+        }
+        let wide = only(&made).emitter.name == "wide";
+        assert!(lanes(&only(&made).scheduled).contains(if wide { &16 } else { &4 }));
+        interpret_bound(plan, None, std::slice::from_ref(&input), &[]).unwrap()
+    });
+    assert_eq!(results[0][0].bytes(), results[1][0].bytes());
+}

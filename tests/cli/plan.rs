@@ -1,0 +1,87 @@
+//! What a call would take, without running it.
+
+use super::support::Place;
+
+const LAYER: &str = "graph @layer(%x: f32[n,1024], %w: f32[1024,512]) where n in 1..=4096 {
+  %0 = einsum %x, %w {ab,bc->ac} : f32[n,512]
+  %1 = exp %0 : f32[n,512]
+  return %1 as y
+}
+";
+
+const STEPS: &str = "graph @steps(%x: f32[256]) {
+  %0 = loop %x {trip=10, carried=1, slices=[], stacks=[]} body @inner(%i: i64[], %v: f32[256]) {
+    %0 = sin %v : f32[256]
+    return %0
+  } : (f32[256])
+  %1 = project %0 {result=0} : f32[256]
+  return %1 as y
+}
+";
+
+#[test]
+fn a_plan_has_steps_memory_and_a_time() {
+    let p = Place::new();
+    p.write("layer.tlir", LAYER);
+    let ran = p.run(&["plan", "layer.tlir", "--set", "n=512"]).code(0);
+    // 512 x 1024 and 1024 x 512 floats come in, 512 x 512 go out.
+    let memory = "host   inputs 4.0 MiB + outputs 1.0 MiB = 5.0 MiB";
+    assert!(ran.out.contains(memory), "{}", ran.out);
+    assert!(ran.out.contains("1 launch, 1 library product"), "{}", ran.out);
+}
+
+#[test]
+fn a_plan_for_a_gpu_counts_transfers() {
+    let p = Place::new();
+    p.write("layer.tlir", LAYER);
+    let ran = p
+        .run(&[
+            "plan",
+            "layer.tlir",
+            "--set",
+            "n=512",
+            "--device",
+            "cuda",
+            "--format",
+            "json",
+        ])
+        .code(0);
+    let json = ran.json();
+    assert_eq!(json["counts"]["transfers"], 3);
+    assert_eq!(
+        json["counts"]["transferred_bytes"],
+        (512 * 1024 + 1024 * 512 + 512 * 512) * 4
+    );
+    assert_eq!(json["memory"][1]["device"], "gpu 1");
+    let steps = json["steps"].as_array().expect("a list");
+    let end = |step: &serde_json::Value| step["start_ns"].as_f64().unwrap() + step["ns"].as_f64().unwrap();
+    for step in steps {
+        for wait in step["waits"].as_array().expect("a list") {
+            let before = &steps[wait.as_u64().unwrap() as usize];
+            assert!(end(before) <= step["start_ns"].as_f64().unwrap() + 1e-6, "{step}");
+        }
+    }
+    let last = steps.iter().map(end).fold(0.0, f64::max);
+    assert!((last - json["predicted_ns"].as_f64().unwrap()).abs() < 1e-3);
+}
+
+#[test]
+fn a_loop_counts_all_its_iterations() {
+    let p = Place::new();
+    p.write("steps.tlir", STEPS);
+    let json = p.run(&["plan", "steps.tlir", "--format", "json"]).code(0).json();
+    assert_eq!(json["counts"]["iterations"], 10);
+    assert_eq!(json["counts"]["launches"], 10);
+    assert_eq!(json["counts"]["exact"], true);
+}
+
+#[test]
+fn an_open_size_is_an_error_that_says_which() {
+    let p = Place::new();
+    p.write("layer.tlir", LAYER);
+    let ran = p.run(&["plan", "layer.tlir"]).code(2);
+    let expected = "error: layer.tlir: the size `n` is open; expected a value for it, as in --set n=1";
+    assert_eq!(ran.first_error(), expected);
+    p.run(&["plan", "layer.tlir", "--set", "n=5000"]).code(2);
+    p.run(&["plan", "missing.tlir"]).code(3);
+}
