@@ -308,3 +308,31 @@ fn a_barrier_where_some_threads_come_is_found() {
     });
     assert!(found.contains("a barrier that some threads may not reach"), "{found}");
 }
+
+#[test]
+fn registers_of_a_thread_do_not_leave_its_loop() {
+    let kernel = kernel(
+        "
+kernel @escape(p0: f32[64] write) {
+  scratch r0: f32[1] register
+  for i0 in 0..1 block {
+    for i1 in 0..64 thread {
+      %0: f32 = const 1.0
+      store r0[0], %0
+    }
+    for i2 in 0..64 thread {
+      %1: f32 = load r0[0]
+      store p0[i2], %1
+    }
+  }
+}
+",
+    );
+    let refused = flatten(&kernel, &gpu()).map(|f| f.to_string());
+    assert!(
+        refused
+            .as_ref()
+            .is_err_and(|e| e.to_string().contains("scratch 0 is written in a thread loop")),
+        "{refused:?}"
+    );
+}

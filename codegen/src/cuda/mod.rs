@@ -31,7 +31,7 @@ mod write;
 
 use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
-use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, Scope, Stmt};
+use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, Scope};
 use tlc_ir::target::{Emitter, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
 
 use index::Width;
@@ -103,9 +103,6 @@ pub enum CudaError {
     /// A statement that only threads may execute, executed by all of them.
     #[error("{0} outside of a thread loop would be executed by every thread")]
     EveryThread(&'static str),
-    /// Scratch of a thread that is used outside of its loop.
-    #[error("scratch {0} is written in a thread loop and used outside of it")]
-    EscapingScratch(u32),
     /// Scratch without a constant length.
     #[error("scratch {0} has no constant length")]
     ScratchLength(u32),
@@ -168,17 +165,6 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
         return Err(CudaError::Name(name.into()));
     }
     check_arch(&options.arch)?;
-    let [
-        Stmt::Loop {
-            bind: Bind::Block,
-            body,
-            ..
-        },
-    ] = &kernel.body[..]
-    else {
-        return Err(CudaError::NoBlockLoop);
-    };
-    check_scratch(kernel, body)?;
     let Grid {
         blocks,
         threads,
@@ -286,46 +272,6 @@ fn scratch_len(kernel: &Kernel, number: usize) -> Result<i64, CudaError> {
         return Err(CudaError::ScratchLength(number as u32));
     }
     Ok(hi.max(1))
-}
-
-/// A thread's own scratch must not leave its loop: one that a thread loop writes is used in that loop only.
-fn check_scratch(kernel: &Kernel, body: &[Stmt]) -> Result<(), CudaError> {
-    // Per scratch: the thread loop that wrote it, and where it is used (`None`: outside of thread loops).
-    let mut writer: Vec<Option<u32>> = vec![None; kernel.scratch.len()];
-    let mut users: Vec<Vec<Option<u32>>> = vec![Vec::new(); kernel.scratch.len()];
-    fn walk(body: &[Stmt], thread: Option<u32>, see: &mut dyn FnMut(Memory, bool, Option<u32>)) {
-        for s in body {
-            s.accesses().for_each(|a| see(a.memory, a.effect.writes(), thread));
-            let inside = match s {
-                Stmt::Loop {
-                    var,
-                    bind: Bind::Thread,
-                    ..
-                } => Some(var.0),
-                _ => thread,
-            };
-            walk(s.body(), inside, see);
-        }
-    }
-    walk(body, None, &mut |memory, writes, thread| {
-        let Memory::Scratch(i) = memory else { return };
-        let Some(s) = kernel.scratch.get(i as usize) else {
-            return;
-        };
-        if matches!(s.scope, Scope::Shared | Scope::Thread) {
-            return;
-        }
-        if writes && thread.is_some() {
-            writer[i as usize] = thread;
-        }
-        users[i as usize].push(thread);
-    });
-    for (i, w) in writer.iter().enumerate() {
-        if w.is_some() && users[i].iter().any(|u| u != w) {
-            return Err(CudaError::EscapingScratch(i as u32));
-        }
-    }
-    Ok(())
 }
 
 /// Typedefs that the text uses.

@@ -96,6 +96,9 @@ pub(super) fn makes_vectors(bits: u32, lanes: u32, dtype: DType) -> bool {
 /// [`crate::CodegenError`] if the kernel uses what the emitter lacks, or breaks a rule of the kernel language.
 pub fn flatten<'k>(kernel: &'k Kernel, has: &dyn Capability) -> Result<Flat<'k>> {
     check::ids(kernel)?;
+    if has.table().has_blocks {
+        check::own_scratch(kernel)?;
+    }
     let mut b = Builder {
         kernel,
         has,

@@ -1,7 +1,8 @@
-//! What translation relies on without looking: every id that a kernel mentions exists.
+//! What lowering relies on without looking: every id that a kernel mentions exists, and what threads have of their own stays
+//! with them.
 
 use tlc_ir::index::IndexNode;
-use tlc_ir::kernel::{Memory, Stmt, ValueId};
+use tlc_ir::kernel::{Bind, Memory, Scope, Stmt, ValueId};
 use tlc_ir::{IndexExpr, Kernel, VarId};
 
 use crate::error::{Result, invalid};
@@ -14,6 +15,48 @@ pub(super) fn ids(kernel: &Kernel) -> Result<()> {
     }
     kernel.statements().for_each(|s| found.stmt(s));
     found.what.map_or(Ok(()), invalid)
+}
+
+/// A thread's own scratch must not leave its loop: one that a thread loop writes is used in that loop only.
+pub(super) fn own_scratch(kernel: &Kernel) -> Result<()> {
+    // Per scratch: the thread loop that wrote it, and where it is used (`None`: outside of thread loops).
+    let mut writer: Vec<Option<u32>> = vec![None; kernel.scratch.len()];
+    let mut users: Vec<Vec<Option<u32>>> = vec![Vec::new(); kernel.scratch.len()];
+    fn walk(body: &[Stmt], thread: Option<u32>, see: &mut dyn FnMut(Memory, bool, Option<u32>)) {
+        for s in body {
+            s.accesses().for_each(|a| see(a.memory, a.effect.writes(), thread));
+            let inside = match s {
+                Stmt::Loop {
+                    var,
+                    bind: Bind::Thread,
+                    ..
+                } => Some(var.0),
+                _ => thread,
+            };
+            walk(s.body(), inside, see);
+        }
+    }
+    walk(&kernel.body, None, &mut |memory, writes, thread| {
+        let Memory::Scratch(i) = memory else { return };
+        let Some(s) = kernel.scratch.get(i as usize) else {
+            return;
+        };
+        if matches!(s.scope, Scope::Shared | Scope::Thread) {
+            return;
+        }
+        if writes && thread.is_some() {
+            writer[i as usize] = thread;
+        }
+        users[i as usize].push(thread);
+    });
+    for (i, w) in writer.iter().enumerate() {
+        if w.is_some() && users[i].iter().any(|u| u != w) {
+            return invalid(format!(
+                "scratch {i} is written in a thread loop and used outside of it"
+            ));
+        }
+    }
+    Ok(())
 }
 
 struct Unknown<'k> {
