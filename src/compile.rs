@@ -22,8 +22,8 @@ use tlc_ir::{Graph as IrGraph, IndexExpr, TensorType};
 use tlc_passes::devices::Devices;
 use tlc_passes::pipeline::PassError;
 use tlc_passes::{Compiled, Options, memory};
-use tlc_runtime::executable::RunError;
-use tlc_runtime::jit::{self, JitError};
+use tlc_runtime::cpu::executable::RunError;
+use tlc_runtime::cpu::jit::{self, JitError};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::{Pool, default_threads};
 
@@ -174,7 +174,7 @@ pub struct Executable {
 
 /// What was decided and the code for it.
 struct Version {
-    inner: tlc_runtime::executable::Executable,
+    inner: tlc_runtime::cpu::executable::Executable,
     compiled: Compiled,
 }
 
@@ -206,7 +206,7 @@ impl Compiler {
         let mut plan = compiled.planned.plan.clone();
         checked(graph, &plan)?;
         tlc_passes::made::before_load(&mut plan);
-        let inner = tlc_runtime::executable::Executable::compiled_on(
+        let inner = tlc_runtime::cpu::executable::Executable::compiled_on(
             compiling,
             plan,
             Arc::clone(&self.machine.threads),

@@ -10,7 +10,7 @@ use tlc_codegen::clif::{self, Compiler, EmitText};
 use tlc_ir::index::{IndexExpr, SymId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Stmt};
 use tlc_ir::{DType, Scalar, ScalarOp};
-use tlc_runtime::jit::{self, Args, JitOptions};
+use tlc_runtime::cpu::jit::{self, Args, JitOptions};
 
 /// `out = relu(a * b + 1 ...)` with `ops` operations, over `s0` blocks of 16 elements.
 fn elementwise(ops: usize) -> Kernel {

@@ -1,11 +1,36 @@
-//! Why a plan could not be loaded or run.
+//! Why kernels did not become code, and why a plan could not be loaded or run.
 
+use tlc_codegen::CodegenError;
 use tlc_ir::DType;
 use tlc_ir::plan::verify::PlanViolation;
 
-use crate::jit::JitError;
 use crate::memory::AllocError;
 use crate::pool::PoolPanic;
+
+/// Why kernels did not become functions.
+#[derive(Debug, thiserror::Error)]
+pub enum JitError {
+    /// This machine is not one that Cranelift generates code for.
+    #[error("cannot generate code for this machine: {message}")]
+    Host {
+        /// Why.
+        message: String,
+    },
+    /// A kernel did not compile.
+    #[error("kernel {kernel}: {source}")]
+    Kernel {
+        /// Its position in the batch.
+        kernel: usize,
+        /// Why.
+        source: CodegenError,
+    },
+    /// Executable memory could not be had.
+    #[error("cannot load code: {message}")]
+    Load {
+        /// Why.
+        message: String,
+    },
+}
 
 /// Why a plan could not be loaded or run.
 #[derive(Debug, thiserror::Error)]

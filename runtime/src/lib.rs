@@ -1,12 +1,9 @@
 //! Loads, runs and measures compiled plans. Owns all `unsafe` of the workspace.
 
 pub mod binding;
+pub mod cpu;
 pub mod error;
-pub mod executable;
-pub mod gemm;
-pub mod host_functions;
 pub mod hwbench;
-pub mod jit;
 pub mod machine;
 pub mod memory;
 pub mod mmap;

@@ -2,7 +2,7 @@
 
 use tlc_ir::target::{Cpu, CpuEmitter};
 
-use crate::gemm::PANEL_ELEMENTS;
+use crate::cpu::gemm::PANEL_ELEMENTS;
 use crate::machine::cache_sizes;
 use crate::pool::default_threads;
 

@@ -136,9 +136,9 @@ fn model(constant: bool) -> tlc_ir::Graph {
 fn warm_calls_allocate_nothing() {
     use std::sync::Arc;
     use tlc_ir::DType;
-    use tlc_runtime::executable::{Executable, TensorView};
+    use tlc_runtime::cpu::executable::{Executable, TensorView};
 
-    let cpu = tlc_runtime::target::cpu(tlc_runtime::jit::emitters().expect("a known machine"));
+    let cpu = tlc_runtime::target::cpu(tlc_runtime::cpu::jit::emitters().expect("a known machine"));
     let options = tlc_passes::Options::new(cpu);
     let compiled = tlc_passes::compile(&model(false), &options).expect("it compiles");
     let kept = tlc_passes::compile(&model(true), &options).expect("it compiles");

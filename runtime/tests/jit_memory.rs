@@ -6,7 +6,7 @@ use smallvec::smallvec;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Stmt};
 use tlc_ir::{DType, Scalar, ScalarOp};
-use tlc_runtime::jit::{self, Args, JitOptions};
+use tlc_runtime::cpu::jit::{self, Args, JitOptions};
 
 /// `y[i] = op(x[i] * k)` over 16 elements.
 fn scale(k: f64, op: Option<ScalarOp>) -> Kernel {

@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tlc_ir::DType;
-use tlc_runtime::gemm::{Follow, Leg, Matrix, Product, Side, Wound, cut, multiply};
+use tlc_runtime::cpu::gemm::{Follow, Leg, Matrix, Product, Side, Wound, cut, multiply};
 use tlc_runtime::memory::AlignedBuffer;
 use tlc_runtime::pool::Pool;
 

@@ -7,7 +7,7 @@ use tlc_ir::target::Gpu;
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_passes::devices::{Devices, StateBinding};
 use tlc_passes::{Options, compile};
-use tlc_runtime::executable::{Executable, RunError, StateView, TensorView};
+use tlc_runtime::cpu::executable::{Executable, RunError, StateView, TensorView};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
 
@@ -22,7 +22,7 @@ const MEAN: &str = "graph @mean(%sum: f64[4], %count: f64[], %x: f64[4]) {
 }";
 
 fn options() -> Options {
-    let cpu = tlc_runtime::target::cpu(tlc_runtime::jit::emitters().expect("a known machine"));
+    let cpu = tlc_runtime::target::cpu(tlc_runtime::cpu::jit::emitters().expect("a known machine"));
     let state = |k| StateBinding {
         input: Some(k),
         output: Some(k),
@@ -112,7 +112,7 @@ fn states_that_do_not_fit_are_errors() {
 
 #[test]
 fn a_plan_for_a_gpu_is_refused() {
-    let host = tlc_runtime::target::cpu(tlc_runtime::jit::emitters().expect("a known machine"));
+    let host = tlc_runtime::target::cpu(tlc_runtime::cpu::jit::emitters().expect("a known machine"));
     let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
     let refused = load(&Options::new(Devices::new(host, [gpu]))).err().expect("refused");
     assert_eq!(

@@ -1,7 +1,9 @@
 //! Calls of an executable.
 
 use tlc_ir::plan::Layout;
-use tlc_runtime::executable::{Argument, LoopTime, MemoryNeed, OutputTensor, RunError, StepTime, TensorView, Watched};
+use tlc_runtime::cpu::executable::{
+    Argument, LoopTime, MemoryNeed, OutputTensor, RunError, StepTime, TensorView, Watched,
+};
 
 use super::input::{self, Input, Named};
 use super::output::{Output, OutputMut, Outputs};

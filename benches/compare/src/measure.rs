@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use tlc::{CompileOptions, DType, Graph, Input, OutputMut};
 use tlc_codegen::clif::EmitText;
 use tlc_runtime::hwbench::{BandwidthRow, HwBench};
-use tlc_runtime::jit::JitOptions;
+use tlc_runtime::cpu::jit::JitOptions;
 use tlc_runtime::memory::AlignedBuffer;
 
 use crate::count::{Work, plan_work};
@@ -281,7 +281,7 @@ pub fn show(w: &Workload, threads: usize) -> Result<String, Failure> {
     };
     let mut out = exe.explain();
     for (i, kernel) in exe.plan().kernels.iter().enumerate() {
-        let code = tlc_runtime::jit::compile(&[kernel], &options)?;
+        let code = tlc_runtime::cpu::jit::compile(&[kernel], &options)?;
         let assembly = code.first().and_then(|c| c.disasm.as_deref()).unwrap_or_default();
         let count = crate::count::static_vector_instructions(kernel, &[]);
         out += &format!("\nkernel {i}: {count:?}\n{kernel}\n{assembly}\n");

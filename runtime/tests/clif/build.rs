@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Stmt, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp};
-use tlc_runtime::jit::{self, Args, Compiled, JitError, JitOptions, KernelFn};
+use tlc_runtime::cpu::jit::{self, Args, Compiled, JitError, JitOptions, KernelFn};
 
 /// Builds a kernel statement by statement.
 #[derive(Default)]

@@ -5,7 +5,7 @@ use tlc_codegen::clif::EmitText;
 use tlc_ir::index::{IndexExpr, SymId, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::{DType, ScalarOp};
-use tlc_runtime::jit::{self, JitError, JitOptions};
+use tlc_runtime::cpu::jit::{self, JitError, JitOptions};
 
 use crate::build::*;
 

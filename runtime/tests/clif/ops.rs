@@ -6,7 +6,7 @@ use cranelift_codegen::isa::TargetIsa;
 use tlc_codegen::CodegenError;
 use tlc_ir::kernel::{Access, Bind, Kernel, Op};
 use tlc_ir::{DType, Scalar, ScalarOp};
-use tlc_runtime::jit::JitError;
+use tlc_runtime::cpu::jit::JitError;
 
 use crate::build::*;
 

@@ -4,7 +4,7 @@ use tlc_ir::kernel::{Access, Bind, Kernel, ValueId};
 use tlc_ir::target::{Emitter, Support, Width};
 use tlc_ir::{DType, ScalarOp};
 use tlc_passes::legalize::legalize;
-use tlc_runtime::jit;
+use tlc_runtime::cpu::jit;
 
 use crate::build::*;
 

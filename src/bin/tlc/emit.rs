@@ -13,7 +13,7 @@ use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::{Cluster, ClusterKind};
 use tlc_passes::planner::LaunchReport;
-use tlc_runtime::jit;
+use tlc_runtime::cpu::jit;
 
 use crate::args::{Device, ModelArgs};
 use crate::failure::{Code, Failure};

@@ -23,7 +23,8 @@ use tlc_codegen::{CodeGenerator, CodegenError, HostFunction};
 use tlc_ir::Kernel;
 use tlc_ir::target::{CpuEmitter, Emitter};
 
-use crate::host_functions;
+use crate::cpu::host_functions;
+pub use crate::error::JitError;
 
 /// What a kernel is called with. See [`tlc_codegen::code`] for the convention.
 #[repr(C)]
@@ -44,31 +45,6 @@ const _: () = assert!(
 );
 
 type Entry = unsafe extern "C" fn(*const Args, i64, i64);
-
-/// Why kernels did not become functions.
-#[derive(Debug, thiserror::Error)]
-pub enum JitError {
-    /// This machine is not one that Cranelift generates code for.
-    #[error("cannot generate code for this machine: {message}")]
-    Host {
-        /// Why.
-        message: String,
-    },
-    /// A kernel did not compile.
-    #[error("kernel {kernel}: {source}")]
-    Kernel {
-        /// Its position in the batch.
-        kernel: usize,
-        /// Why.
-        source: CodegenError,
-    },
-    /// Executable memory could not be had.
-    #[error("cannot load code: {message}")]
-    Load {
-        /// Why.
-        message: String,
-    },
-}
 
 fn load_error(e: impl fmt::Display) -> JitError {
     JitError::Load { message: e.to_string() }

@@ -33,7 +33,7 @@ use tlc_ir::plan::{Layout, Plan};
 use tlc_ir::{DType, Kernel};
 
 use crate::binding::{Binder, Sizes, is_open, overflow};
-use crate::jit::{self, JitOptions, KernelFn};
+use crate::cpu::jit::{self, JitOptions, KernelFn};
 use crate::memory::{AlignedBuffer, BufferPool, HUGE_PAGE_BYTES, PooledBuffer};
 use crate::pool::Pool;
 use product::BoundGemm;

@@ -15,9 +15,9 @@ use tlc_ir::{DType, HostTensor, Kernel};
 
 use super::{Binding, BoundStep, Code, Frame, LoopTime, Run, RunError};
 use crate::binding::{Sizes, overflow};
-use crate::host_functions::counted::counted;
-use crate::host_functions::sort::{Buffers, Sort, sort};
-use crate::jit::KernelFn;
+use crate::cpu::host_functions::counted::counted;
+use crate::cpu::host_functions::sort::{Buffers, Sort, sort};
+use crate::cpu::jit::KernelFn;
 use crate::pool::Pool;
 
 /// Calls `f` on a plan and on the bodies of its loops, those inside first come after.

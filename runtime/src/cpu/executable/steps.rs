@@ -8,8 +8,8 @@ use super::bind::at_most_one_chunk;
 use super::product::{Along, BoundGemm};
 use super::repeat::constant;
 use super::{Binding, BoundLaunch, BoundStep, Code, Frame, RunError, SCRATCH_ALIGNMENT, UNWRITTEN};
-use crate::gemm::{Follow, multiply};
-use crate::jit::{Args, KernelFn};
+use crate::cpu::gemm::{Follow, multiply};
+use crate::cpu::jit::{Args, KernelFn};
 use crate::pool::Pool;
 
 /// A plan on its way through a call.

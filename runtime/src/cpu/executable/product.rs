@@ -5,7 +5,7 @@ use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{Epilogue, Gemm, GemmOperand, Strides};
 
 use super::{BoundLaunch, RunError};
-use crate::gemm::{Cut, Leg, Matrix, Product, Side, Wound, cut};
+use crate::cpu::gemm::{Cut, Leg, Matrix, Product, Side, Wound, cut};
 
 /// Parts of the lines of an epilogue that each thread should get at least.
 const PARTS_PER_THREAD: u64 = 4;
