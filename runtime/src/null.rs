@@ -4,7 +4,7 @@
 //! which nobody knows how often it runs counts one iteration.
 
 use tlc_ir::kernel::Access;
-use tlc_ir::plan::{DeviceId, Plan, QueueId, Repeat, SlotId, Step, Work};
+use tlc_ir::plan::{DeviceId, Plan, QueueId, Repeat, SlotId, Step, Storage, Work};
 
 use crate::binding::{Sizes, overflow};
 use crate::error::RunError;
@@ -209,7 +209,6 @@ pub fn inside(l: &Repeat, sizes: &Sizes, number: usize) -> Result<Sizes, RunErro
 pub fn memory(plan: &Plan, sizes: &Sizes) -> Vec<DeviceMemory> {
     let mut out = vec![DeviceMemory::default(); plan.devices.len()];
     for (slot, &bytes) in plan.slots.iter().zip(&sizes.slot_bytes) {
-        use tlc_ir::plan::Storage;
         let on = &mut out[slot.device.0 as usize];
         let sum = match slot.storage {
             Storage::Input(_) => &mut on.inputs,
@@ -221,8 +220,20 @@ pub fn memory(plan: &Plan, sizes: &Sizes) -> Vec<DeviceMemory> {
         };
         *sum = sum.saturating_add(bytes);
     }
+    constants_inside(plan, &mut out[DeviceId::HOST.0 as usize].constants);
     for (device, on) in out.iter_mut().enumerate() {
         on.arena = sizes.layout.arena(DeviceId(device as u32)).bytes;
     }
     out
+}
+
+/// Adds the constants of loops' bodies, which the host has.
+fn constants_inside(plan: &Plan, sum: &mut u64) {
+    for step in &plan.steps {
+        if let Step::Loop(l) = step {
+            let bytes = l.body.constants.iter().map(|c| c.bytes().len() as u64);
+            *sum = bytes.fold(*sum, u64::saturating_add);
+            constants_inside(&l.body, sum);
+        }
+    }
 }

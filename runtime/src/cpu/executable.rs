@@ -622,7 +622,7 @@ impl Executable {
                 scratch_bytes: now.scratch_bytes,
                 ..run
             };
-            run.bear(number, &mut state.frame);
+            run.mark_unwritten(number, &mut state.frame);
             let bound = run.step(&now.steps[number], &mut state.frame, arena)?;
             if let Some((symbol, value)) = bound {
                 let next = self.rebound(binding, now, symbol, value)?;

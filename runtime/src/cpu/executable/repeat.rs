@@ -459,7 +459,7 @@ impl Run<'_> {
             run.place(&mut body.frame, arena, &|k| inputs[k], &|_| std::ptr::null_mut());
             for (number, step) in l.body.steps.iter().enumerate() {
                 let begin = body.frame.timed.then(Instant::now);
-                run.bear(number, &mut body.frame);
+                run.mark_unwritten(number, &mut body.frame);
                 run.step(step, &mut body.frame, arena)?;
                 if let Some(begin) = begin {
                     body.step_ns[number] += begin.elapsed().as_nanos() as u64;

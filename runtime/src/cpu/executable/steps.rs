@@ -93,7 +93,7 @@ impl Run<'_> {
     }
 
     /// Fills the slots whose lives begin at a step, in builds with debug assertions.
-    pub(super) fn bear(&self, number: usize, frame: &mut Frame) {
+    pub(super) fn mark_unwritten(&self, number: usize, frame: &mut Frame) {
         for &slot in self.binding.births.get(number).into_iter().flatten() {
             let bytes = self.binding.sizes.slot_bytes[slot] as usize;
             // SAFETY: the slot is in the arena, with room for its bytes, and nothing that is still needed is there.
