@@ -156,6 +156,38 @@ fn what_emit_prints_passes_check_and_is_canonical() {
     }
 }
 
+/// What a guard excludes is no error of the plan's kernels, and a plan for a GPU is text as any other.
+#[test]
+fn plans_with_guards_and_for_gpus_pass_check() {
+    let p = Place::new();
+    let guarded = "graph @f(%x: f32[n], %y: f32[8]) where n in 1..=64 {
+  %0 = exp %x : f32[n]
+  %1 = add %0, %y : f32[8]
+  return %1 as z
+}
+";
+    for (name, text) in [("chain", CHAIN), ("product", PRODUCT), ("guarded", guarded)] {
+        p.write("m.tlir", text);
+        for device in ["cpu", "cuda"] {
+            let file = format!("{name}-{device}.tlir");
+            let plan = p
+                .run(&["emit", "m.tlir", "--what", "plan", "--device", device])
+                .code(0)
+                .out;
+            p.write(&file, &plan);
+            p.run(&["check", &file]).code(0);
+            p.run(&["fmt", "--check", &file]).code(0);
+        }
+    }
+    // Without the guard the kernel would read beyond the eight elements.
+    let plan = std::fs::read_to_string(p.path("guarded-cpu.tlir")).unwrap();
+    let guards = plan.lines().filter(|l| l.trim_start().starts_with("guard ")).count();
+    assert!(guards > 0, "{plan}");
+    let kept = plan.lines().filter(|l| !l.trim_start().starts_with("guard "));
+    p.write("open.tlir", kept.map(|l| format!("{l}\n")).collect::<String>());
+    p.run(&["check", "open.tlir"]).code(1);
+}
+
 #[test]
 fn check_places_what_verifiers_find_in_kernels_and_plans() {
     let p = Place::new();

@@ -29,7 +29,7 @@ use crate::plan::{
 pub use epilogue::lines;
 pub use in_place::runs_in_place;
 pub use layout::verify_layout;
-pub use whole::{Fault, check, check_thoroughly};
+pub use whole::{Fault, check, check_kernels, check_thoroughly, has_conditions};
 
 /// A broken rule of a plan, and where.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -135,6 +135,9 @@ pub enum PlanRule {
     /// A value that outlives a call has a length that a call decides.
     #[error("{0} lives as long as the executable, but its length depends on symbols")]
     PersistentLength(SlotId),
+    /// A slot of less than no elements.
+    #[error("{0} has a negative length")]
+    NegativeLength(SlotId),
     /// A value is overwritten while it is still needed.
     #[error("{0} is overwritten by {1}, but is read later")]
     AliasLive(SlotId, SlotId),
@@ -289,6 +292,9 @@ impl Checker<'_> {
         for (i, slot) in plan.slots.iter().enumerate() {
             self.place = PlanPlace::Slot(SlotId(i as u32));
             self.symbolic(&slot.len);
+            if slot.len.as_const().is_some_and(|n| n < 0) {
+                self.error(PlanRule::NegativeLength(SlotId(i as u32)));
+            }
             let (known, what) = match &slot.storage {
                 Storage::Input(k) => ((*k as usize) < plan.inputs.len(), "input"),
                 Storage::Output(k) => ((*k as usize) < plan.outputs.len(), "output"),
@@ -757,10 +763,6 @@ impl Checker<'_> {
                     self.doubt(&spare, PlanRule::AliasLength(a, root));
                 }
             }
-            debug_assert!(
-                slot.len.as_const().is_none_or(|n| n >= 0),
-                "sizes are checked when recorded"
-            );
             // `a` is overwritten when another value of these bytes is first written after `a` was.
             let born = first_write[i].or(match slot.storage {
                 Storage::Alias(_) => first_write[root.0 as usize],

@@ -35,7 +35,20 @@ pub fn check(plan: &Plan) -> Result<(), Box<Fault>> {
     if let Some(violation) = verify(plan).errors.into_iter().next() {
         return Err(Box::new(Fault::Plan(violation)));
     }
+    check_kernels(plan)
+}
+
+/// As [`check`], of the kernels alone: the plan itself has no errors.
+///
+/// # Errors
+/// [`Fault::Kernel`].
+pub fn check_kernels(plan: &Plan) -> Result<(), Box<Fault>> {
     kernels(plan, &sizes(plan))
+}
+
+/// Whether kernels of the plan may rely on more than the ranges of its symbols: on guards, or on bounds that data decides.
+pub fn has_conditions(plan: &Plan) -> bool {
+    !plan.guards.is_empty() || plan.symbols.iter().any(|s| s.upper.is_some())
 }
 
 /// As [`check`], with every kernel also under [`verify_kernel`], which enumerates what it cannot prove. That takes several times
@@ -45,9 +58,9 @@ pub fn check(plan: &Plan) -> Result<(), Box<Fault>> {
 /// As for [`check`].
 pub fn check_thoroughly(plan: &Plan) -> Result<(), Box<Fault>> {
     check(plan)?;
-    match plan.guards.is_empty() && plan.symbols.iter().all(|s| s.upper.is_none()) {
-        true => thoroughly(plan),
-        false => Ok(()),
+    match has_conditions(plan) {
+        true => Ok(()),
+        false => thoroughly(plan),
     }
 }
 
