@@ -201,7 +201,8 @@ struct Block {
 
 /// Places arena slots for concrete symbol values. `None` if a size is negative or overflows.
 pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
-    let spans = plan.lives();
+    let order = plan.order();
+    let spans = plan.lives_in(&order);
     // By device.
     let mut blocks: Vec<Vec<Block>> = plan.devices.iter().map(|_| Vec::new()).collect();
     let mut naive = vec![0u64; plan.devices.len()];
@@ -223,7 +224,6 @@ pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
             last,
         });
     }
-    let order = plan.order();
     let mut bodies = Vec::new();
     for (at, step) in plan.steps.iter().enumerate() {
         let Step::Loop(l) = step else { continue };
@@ -488,9 +488,8 @@ pub(crate) fn independent(a: &Step, b: &Step, plan: &Plan) -> bool {
     let mut free = true;
     b.visit_slots(
         &mut |s, w| {
-            free &= !touched
-                .iter()
-                .any(|&(other, writes)| other == plan.root(s) && (w || writes))
+            let root = plan.root(s);
+            free &= !touched.iter().any(|&(other, writes)| other == root && (w || writes));
         },
         &plan.kernels,
     );

@@ -213,7 +213,11 @@ impl Plan {
     /// list that touches them to the last that may run while one of those that do has not ended. Two slots can have one place if
     /// these ranges do not meet.
     pub fn lives(&self) -> Vec<Option<(usize, usize)>> {
-        let order = self.order();
+        self.lives_in(&self.order())
+    }
+
+    /// As [`Plan::lives`], for who has the order already.
+    pub fn lives_in(&self, order: &Order) -> Vec<Option<(usize, usize)>> {
         let mut touched: Vec<Option<(usize, Clock)>> = vec![None; self.slots.len()];
         for (at, step) in self.steps.iter().enumerate() {
             let mut touch = |slot: SlotId, _| {

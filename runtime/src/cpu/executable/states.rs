@@ -3,7 +3,7 @@
 //! Invariant: a state's buffer is as large as the plan says under the binding, and nothing but the plan's own steps writes it during
 //! the call; the caller's exclusive borrow says so.
 
-use tlc_ir::DType;
+use tlc_ir::{DType, IndexExpr};
 
 use super::{Executable, OutputTensor, RunError, TensorView};
 
@@ -34,16 +34,16 @@ impl Executable {
             return Err(self.state_count(states.len()));
         }
         for (declared, given) in self.plan.states.iter().zip(states.iter()) {
-            let extents = declared.ty.shape.iter().map(|d| d.eval_symbols(&binding.sizes.symbols));
-            let extents: Option<Vec<usize>> = extents.map(|n| usize::try_from(n?).ok()).collect();
+            let extent = |d: &IndexExpr| usize::try_from(d.eval_symbols(&binding.sizes.symbols)?).ok();
+            let extents = || declared.ty.shape.iter().map(extent);
             let (align, bytes) = (given.dtype.bytes(), binding.sizes.slot_bytes[declared.slot.0 as usize]);
             let aligned = given.data.is_empty() || given.data.as_ptr().addr() % align == 0;
-            let fits = extents.as_deref() == Some(given.shape) && given.data.len() as u64 == bytes;
+            let fits = extents().eq(given.shape.iter().map(|&n| Some(n))) && given.data.len() as u64 == bytes;
             if declared.ty.dtype != given.dtype || !fits || !aligned {
                 return Err(RunError::State {
                     name: declared.name.clone(),
                     expected: declared.ty.dtype,
-                    shape: extents.unwrap_or_default(),
+                    shape: extents().map(Option::unwrap_or_default).collect(),
                     dtype: given.dtype,
                     found: given.shape.to_vec(),
                     bytes: given.data.len(),
