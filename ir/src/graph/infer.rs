@@ -213,7 +213,7 @@ impl Rule<'_> {
         }
     }
 
-    fn representable(&self, ty: &TensorType) -> Result<(), Refusal> {
+    fn representable(&mut self, ty: &TensorType) -> Result<(), Refusal> {
         if ty.rank() > MAX_RANK {
             return refuse_expecting(format!("rank {}", ty.rank()), format!("at most {MAX_RANK} axes"));
         }
@@ -221,7 +221,7 @@ impl Rule<'_> {
         let mut empty = false;
         for d in &ty.shape {
             let range = d.interval(self.graph);
-            if range.hi < 0 {
+            if !self.not_negative(d.clone()) {
                 return refuse(format!("extent {} is negative", self.text(d)));
             }
             empty |= range.hi == 0;

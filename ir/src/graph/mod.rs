@@ -636,11 +636,15 @@ impl Graph {
         let id = NodeId(self.nodes.len() as u32);
         if !conditions.is_empty() {
             let needed_by: Arc<str> = self.placed(&kind, id, &origin).into();
-            self.guards.extend(conditions.into_iter().map(|condition| Guard {
-                condition,
-                node: id,
-                needed_by: Arc::clone(&needed_by),
-            }));
+            for condition in conditions {
+                if self.guards.iter().all(|g| g.condition != condition) {
+                    self.guards.push(Guard {
+                        condition,
+                        node: id,
+                        needed_by: Arc::clone(&needed_by),
+                    });
+                }
+            }
         }
         self.nodes.push(Node {
             kind,

@@ -10,7 +10,7 @@ use crate::index::{IndexExpr, SymId};
 
 impl Rule<'_> {
     /// Records that an expression is not negative; answers whether it can be.
-    fn not_negative(&mut self, e: IndexExpr) -> bool {
+    pub(super) fn not_negative(&mut self, e: IndexExpr) -> bool {
         if e.interval(self.graph).hi < 0 {
             return false;
         }
