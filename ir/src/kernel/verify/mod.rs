@@ -450,7 +450,7 @@ impl Checker<'_> {
         self.vars[var.0 as usize] = Definition::Gone;
     }
 
-    /// Checks an operation's operands; answers its dtype where that can be said.
+    /// Checks an operation's operands; returns its dtype where that can be said.
     fn op(&mut self, op: &Op) -> Option<DType> {
         match op {
             Op::Const(value) => Some(value.dtype()),

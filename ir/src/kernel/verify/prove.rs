@@ -312,7 +312,7 @@ fn recombined(e: &IndexExpr) -> Option<IndexExpr> {
 /// A fact of one iteration, under symbol values and a lookup of variables; `None` where an expression has no value.
 pub(super) type Fact<'a> = dyn FnMut(&[i64], &dyn Fn(VarId) -> Option<i64>) -> Option<bool> + 'a;
 
-/// Looks for an iteration where a fact does not hold. Answers whether all iterations were seen to satisfy it, and an
+/// Looks for an iteration where a fact does not hold. Returns whether all iterations were seen to satisfy it, and an
 /// iteration that does not.
 pub(super) fn search(kernel: &Kernel, tries: &Tries, vars: &[VarId], fact: &mut Fact<'_>) -> (bool, Option<Example>) {
     let mut complete = tries.complete;
