@@ -107,7 +107,7 @@ pub use tensor::Tensor;
 pub use tlc_ir::graph::{Monoid, ScatterOp, Semiring};
 pub use tlc_ir::tensor::TensorError;
 pub use tlc_ir::{DType, Element, HostTensor, Scalar};
-pub use tlc_runtime::cpu::executable::{LoopTime, MemoryNeed, RunError, StepTime, TensorView, Watched};
+pub use tlc_runtime::driver::{LoopTime, MemoryNeed, RunError, StepTime, TensorView, Watched};
 pub use tlc_runtime::mmap::MappedFile;
 pub use tlc_runtime::pool::default_threads;
 

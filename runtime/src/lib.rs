@@ -2,6 +2,8 @@
 
 pub mod binding;
 pub mod cpu;
+pub mod device;
+pub mod driver;
 pub mod error;
 pub mod hwbench;
 pub mod machine;
