@@ -1,6 +1,6 @@
 //! Random graphs over all node kinds and dtypes: compiled results against the interpreter, within its derived error bound,
 //! and bitwise equal between thread counts. Each is compiled for one or two GPUs as well, and that
-//! plan proven and interpreted, its steps in two orders.
+//! plan proven, interpreted, its steps in two orders, and run on simulated GPUs.
 //!
 //! `TLC_SEEDS=from..to` runs other seeds than the recorded ones, for as long as one likes: failures are printed as they are found,
 //! and the file that `TLC_AT` names holds the seed that is running, for the case that generated code ends the process. `TLC_SEED=n`
@@ -19,6 +19,11 @@ use tlc_ir::{DType, Graph, HostTensor};
 use tlc_passes::Options;
 use tlc_passes::devices::{Devices, Place};
 use tlc_passes::memory::pack;
+use tlc_runtime::cpu::jit;
+use tlc_runtime::driver::{Emitters, Executable, Load, OutputTensor, RunError, TensorView};
+use tlc_runtime::memory::BufferPool;
+use tlc_runtime::pool::Pool;
+use tlc_runtime::simulated::Simulated;
 
 /// The outputs, and the graph that was compiled if contractions in it were regrouped.
 fn run(
@@ -81,19 +86,21 @@ fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
         compare_all(&plain, &exact, &bounded)
     };
     judge(&one, regrouped)?;
-    let (found, regrouped) = on_gpus(case, &inputs, passes).map_err(|e| format!("for GPUs: {e}"))?;
-    judge(&found, regrouped).map_err(|e| format!("for GPUs: {e}"))
+    let (found, ran, regrouped) = on_gpus(case, &inputs, passes).map_err(|e| format!("for GPUs: {e}"))?;
+    judge(&found, regrouped.clone()).map_err(|e| format!("for GPUs: {e}"))?;
+    judge(&ran, regrouped).map_err(|e| format!("on simulated GPUs: {e}"))
 }
 
-/// The outputs of the plan for a GPU beside a host, or with every value on any of two GPUs and the host, proven and interpreted in
-/// the order of the list and another one; and the graph that was compiled if contractions were regrouped.
+/// The outputs of the plan for a GPU beside a host, or with every value on any of two GPUs and the host, proven: as it is interpreted in
+/// the order of the list and another one, and as it runs on this host and simulated GPUs; and the graph that was compiled if
+/// contractions were regrouped.
 fn on_gpus(
     case: &Case,
     inputs: &[HostTensor],
     passes: Option<&str>,
-) -> Result<(Vec<HostTensor>, Option<Graph>), String> {
+) -> Result<(Vec<HostTensor>, Vec<HostTensor>, Option<Graph>), String> {
     let gpu = || Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
-    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+    let host = Cpu::modest(Arc::new(jit::emitter().map_err(|e| e.to_string())?));
     let seed = case.graph.len() as u64;
     let mut options = match seed % 2 {
         0 => Options::new(Devices::new(host, [gpu()])),
@@ -119,7 +126,35 @@ fn on_gpus(
     if found.iter().zip(&other).any(|(a, b)| a.bytes() != b.bytes()) {
         return Err("another order of steps gives other results".into());
     }
-    Ok((found, (!compiled.paths.is_empty()).then_some(compiled.graph)))
+    let ran = run_on_simulated(case, plan, inputs, seed).map_err(|e| format!("it does not run: {e}"))?;
+    Ok((found, ran, (!compiled.paths.is_empty()).then_some(compiled.graph)))
+}
+
+/// The outputs of the second of two calls on this host and simulated GPUs, which finds in memory what the first left.
+fn run_on_simulated(case: &Case, plan: &Plan, inputs: &[HostTensor], seed: u64) -> Result<Vec<HostTensor>, RunError> {
+    let load = Load {
+        threads: Arc::new(Pool::new(2)),
+        compiling: 1,
+        buffers: BufferPool::new(),
+        packer: pack,
+        emitters: Emitters::default(),
+        devices: Simulated::new(plan.devices.len() - 1, seed).devices(),
+    };
+    let names = case.graph.symbols().iter().map(|s| s.name.clone());
+    let symbols = names.zip(case.binding.iter().copied()).collect();
+    let executable = Executable::load(plan.clone(), load)?.with_symbols(symbols);
+    let views: Vec<TensorView<'_>> = inputs
+        .iter()
+        .map(|t| TensorView {
+            dtype: t.dtype(),
+            shape: t.shape(),
+            data: t.bytes(),
+        })
+        .collect();
+    drop(executable.run(&views)?);
+    let outputs = executable.run(&views)?;
+    let tensor = |o: &OutputTensor| HostTensor::from_bytes(o.dtype, &o.shape, o.bytes());
+    Ok(outputs.iter().map(|o| tensor(o).expect("a result")).collect())
 }
 
 /// Every launch of a GPU is one that it can run.

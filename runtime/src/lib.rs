@@ -13,4 +13,5 @@ pub mod null;
 pub mod nvrtc;
 pub mod pool;
 pub mod process;
+pub mod simulated;
 pub mod target;
