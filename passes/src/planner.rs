@@ -532,30 +532,34 @@ impl Planner<'_> {
                     self.plan.slots[s.0 as usize].len.clone() * IndexExpr::from(p.dtype.bytes() * times)
                 })
                 .fold(IndexExpr::ZERO, |a, b| a + b);
-            let extent = self.plan.kernels[kernel.0 as usize].parallel_extent();
-            let outer = |e: &IndexExpr| {
-                e.replace(&mut |n| match n {
-                    IndexNode::Sym(s) => symbols.get(s.0 as usize).cloned(),
-                    _ => None,
-                })
+            let mut launch = Launch {
+                kernel,
+                args,
+                symbols,
+                work: Work::Chunks { grain: IndexExpr::ONE },
+                label: cluster_label(self.graph, c),
+                bytes,
+                flops: IndexExpr::ZERO,
             };
-            let (extent, flops) = (outer(&extent), outer(&schedule.flops));
-            let work = match target {
-                Target::Cpu(cpu) => Work::Chunks {
-                    grain: share::grain(cpu, emitter, &extent, &bytes, &flops),
-                },
+            launch.flops = launch.outer(&schedule.flops);
+            let made = &self.plan.kernels[kernel.0 as usize];
+            match target {
+                Target::Cpu(cpu) => {
+                    let extent = launch.outer(&made.parallel_extent());
+                    let grain = share::grain(cpu, emitter, &extent, &launch.bytes, &launch.flops);
+                    launch.work = Work::Chunks { grain };
+                }
                 // The schedule gives every kernel for a GPU one loop over blocks.
-                Target::Gpu(_) => match self.plan.kernels[kernel.0 as usize].grid() {
-                    Some(grid) => Work::Grid(Grid {
-                        blocks: outer(&grid.blocks),
-                        ..grid
-                    }),
-                    None => Work::Chunks { grain: IndexExpr::ONE },
-                },
-            };
+                Target::Gpu(_) => {
+                    if let Some(grid) = made.grid() {
+                        let blocks = launch.outer(&grid.blocks);
+                        launch.work = Work::Grid(Grid { blocks, ..grid });
+                    }
+                }
+            }
             let pairs = in_place
                 .iter()
-                .map(|&(r, w)| (args[r as usize], args[w as usize]))
+                .map(|&(r, w)| (launch.args[r as usize], launch.args[w as usize]))
                 .collect();
             self.launches.push(LaunchReport {
                 cluster: number,
@@ -565,18 +569,7 @@ impl Planner<'_> {
                 schedule,
                 kernel,
             });
-            self.push(
-                Step::Launch(Launch {
-                    kernel,
-                    args,
-                    symbols,
-                    work,
-                    label: cluster_label(self.graph, c),
-                    bytes,
-                    flops,
-                }),
-                pairs,
-            );
+            self.push(Step::Launch(launch), pairs);
         }
     }
 
