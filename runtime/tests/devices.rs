@@ -12,9 +12,11 @@ use tlc_ir::text::parse_graph;
 use tlc_ir::{DType, HostTensor};
 use tlc_passes::Options;
 use tlc_passes::devices::{Devices, Place, StateBinding};
+use tlc_runtime::binding::Binder;
 use tlc_runtime::cpu::jit;
 use tlc_runtime::driver::{Emitters, Executable, Load, RunError, StateView, TensorView};
 use tlc_runtime::memory::BufferPool;
+use tlc_runtime::null;
 use tlc_runtime::pool::Pool;
 use tlc_runtime::simulated::Simulated;
 
@@ -294,6 +296,44 @@ fn each_transfer_that_is_missing_shows() {
         }
     }
     assert!(transfers > 3, "{transfers} transfers");
+}
+
+/// What a loop's body reads and no iteration changes is on its device before the loop begins.
+#[test]
+fn constants_of_a_loop_are_copied_once() {
+    let text = |trip: usize| {
+        format!(
+            "graph @steps(%x: f32[9]) {{
+  %0 = loop %x {{trip={trip}, carried=1}} body @step(%i: i64[], %h: f32[9]) {{
+    %0 = const opaque \"w\" : f32[9]
+    %1 = add %h, %0 : f32[9]
+    %2 = tanh %1 : f32[9]
+    return %2
+  }} : (f32[9])
+  %1 = project %0 {{result=0}} : f32[9]
+  return %1 as y
+}}"
+        )
+    };
+    let transfers = |trip: usize| {
+        let graph = graph(&text(trip));
+        let plan = planned(&graph, 1, None, &[]);
+        let binder = Binder {
+            plan: &plan,
+            given: &[],
+            packer: tlc_passes::memory::pack,
+        };
+        let sizes = binder.bind(vec![vec![9]]).expect("sizes");
+        let (counts, _) = null::call(&plan, &sizes).expect("it is counted");
+        assert_eq!(counts.launches, trip as u64);
+        let inputs = [numbers(3, &[9])];
+        let simulated = Simulated::new(1, 1);
+        let executable = load(plan, &simulated).expect("it loads");
+        let found = run(&executable, &inputs).expect("it runs");
+        judge(&graph, &inputs, &found).expect("what the interpreter says");
+        counts.transfers
+    };
+    assert_eq!((transfers(2), transfers(7)), (2, 2), "the input and the output");
 }
 
 #[test]
