@@ -54,7 +54,7 @@ const MODEL: &str = "graph @m(%x: f32[n, 9], %p: f32[9, 9]) where n in 1..=64 {
 }
 ";
 
-/// What the elements that are not 0 are squared to.
+/// Twice the places of the elements that are not 0: a size that data decides.
 const SELECTED: &str = "graph @selected(%x: f32[n]) where n in 1..=64, k upto n {
   %0 = mul %x, %x : f32[n]
   %1 = call nonzero %0 {count=k} : (i64[1, k], i64[])
@@ -296,6 +296,53 @@ fn each_transfer_that_is_missing_shows() {
         }
     }
     assert!(transfers > 3, "{transfers} transfers");
+}
+
+/// Who watches a call sees what steps left in the memory of other devices, and who times it waits for each step.
+#[test]
+fn watched_and_timed_calls_go_step_by_step() {
+    let graph = graph(CHAINS);
+    let plan = planned(&graph, 2, Some(3), &[]);
+    let simulated = Simulated::new(2, 5);
+    let executable = load(plan.clone(), &simulated).expect("it loads");
+    let inputs: Vec<HostTensor> = [vec![20], vec![20], vec![20, 20]]
+        .iter()
+        .map(|s| numbers(2, s))
+        .collect();
+    let views: Vec<TensorView<'_>> = inputs.iter().map(view).collect();
+    let mut seen = 0;
+    let watched = executable.run_watched(&views, &mut |w| {
+        if w.begins {
+            return;
+        }
+        plan.steps[w.step].visit_slots(
+            &mut |slot, _| {
+                let elsewhere = plan.slots[slot.0 as usize].device != DeviceId::HOST;
+                let bytes = w.slot(slot).expect("every slot has memory");
+                let values = bytes
+                    .chunks_exact(4)
+                    .map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+                assert!(
+                    values.into_iter().all(|v| v.is_finite()),
+                    "slot {} at step {}",
+                    slot.0,
+                    w.step
+                );
+                seen += usize::from(elsewhere);
+            },
+            &plan.kernels,
+        );
+    });
+    assert!(seen > 10, "{seen} slots of other devices");
+    let mut y = vec![0f32; 20];
+    let mut times = Vec::new();
+    let mut outputs = [bytemuck::cast_slice_mut::<f32, u8>(&mut y)];
+    executable
+        .run_profiled(&views, &mut outputs, &mut times)
+        .expect("it runs");
+    assert_eq!(times.len(), plan.steps.len());
+    let watched = watched.expect("it runs");
+    assert_eq!(watched[0].bytes(), bytemuck::cast_slice::<f32, u8>(&y));
 }
 
 /// What a loop's body reads and no iteration changes is on its device before the loop begins.

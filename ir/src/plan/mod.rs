@@ -306,7 +306,7 @@ pub struct Walk {
 }
 
 /// A loop over a plan of its own. The inputs and outputs of the body are those of the graph's body, see
-/// [`crate::graph::control`]; it has no `init` steps.
+/// [`crate::graph::control`], and behind them what the plan around it hands in besides, as captures; it has no `init` steps.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Repeat {
     /// One iteration.

@@ -1,4 +1,4 @@
-//! Executing plans.
+//! Executing plans: a call binds sizes, finds memory for every slot on its device, and goes through the steps.
 //!
 //! Invariants:
 //! - A call with a known binding (symbol values seen before) allocates nothing but outputs, and not those when the caller
