@@ -11,7 +11,7 @@ use tlc_ir::{Graph, NodeId, NodeKind, SymId};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::Clusters;
 use tlc_passes::planner::{LaunchReport, Planned};
-use tlc_runtime::cpu::executable::LoopTime;
+use tlc_runtime::driver::LoopTime;
 
 /// What one step costs, as predicted from the machine model.
 #[derive(Clone, Debug, PartialEq)]

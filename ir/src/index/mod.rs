@@ -790,7 +790,9 @@ mod tests {
 
     #[test]
     fn volumes_of_many_padded_axes_stay_small_and_print_back() {
-        let axes: Vec<IndexExpr> = (0..16).map(|k| s(k) * c(2 + i64::from(k) % 3) + c(i64::from(k) % 5 + 1)).collect();
+        let axes: Vec<IndexExpr> = (0..16)
+            .map(|k| s(k) * c(2 + i64::from(k) % 3) + c(i64::from(k) % 5 + 1))
+            .collect();
         let volume = IndexExpr::product(&axes);
         assert!(volume.size() < 1000, "{} nodes", volume.size());
         let values: Vec<i64> = (0..16).map(|k| k % 2).collect();
@@ -802,7 +804,11 @@ mod tests {
         for turn in 1..16 {
             let turned: Vec<IndexExpr> = axes[turn..].iter().chain(&axes[..turn]).cloned().collect();
             let other = IndexExpr::product(&turned);
-            assert_eq!(other.eval_symbols(&values), volume.eval_symbols(&values), "turned by {turn}");
+            assert_eq!(
+                other.eval_symbols(&values),
+                volume.eval_symbols(&values),
+                "turned by {turn}"
+            );
             assert_eq!(other.replace(&mut |_| None), other, "turned by {turn}");
         }
         let offset = v(0) * volume.clone() + (v(1) + c(3)) * axes[0].clone() * volume.clone() + v(2);
@@ -831,7 +837,9 @@ mod tests {
             let product = IndexExpr::product(&factors);
             let symbols = [1, 2, 0, 3, 1, 2];
             let vars = |v: VarId| Some(i64::from(v.0) + 1);
-            let expected = factors.iter().try_fold(1i64, |p, f| p.checked_mul(f.eval(&symbols, &vars)?));
+            let expected = factors
+                .iter()
+                .try_fold(1i64, |p, f| p.checked_mul(f.eval(&symbols, &vars)?));
             assert_eq!(product.eval(&symbols, &vars), expected, "{factors:?}");
             assert_eq!(product.replace(&mut |_| None), product, "{factors:?}");
         }

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tlc_ir::DType;
 
+pub use crate::binding::product::Leg;
 use crate::pool::{Pool, PoolPanic};
 
 #[cfg(target_arch = "x86_64")]
@@ -44,15 +45,6 @@ const PACK_COST: usize = 4;
 /// the sum and the steps one after the other, is multiplied where it lies. A multiple of what any micro-kernel takes; 0 where
 /// the driver copies every operand.
 pub const PANEL_ELEMENTS: u32 = if cfg!(target_arch = "x86_64") { 64 } else { 0 };
-
-/// One axis of several that are taken as one axis of a matrix, outermost first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Leg {
-    /// Elements.
-    pub extent: usize,
-    /// Stride.
-    pub stride: isize,
-}
 
 /// How the rows and columns of a matrix follow each other where several axes of a tensor are taken as one: the windows of a
 /// convolution. Each has at least one leg and at most [`MAX_LEGS`].

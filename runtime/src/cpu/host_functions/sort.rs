@@ -7,18 +7,8 @@ use std::ops::Range;
 
 use tlc_ir::DType;
 
+pub(crate) use crate::binding::call::Sort;
 use crate::pool::{Pool, PoolPanic};
-
-/// The rows of a tensor: `outer * inner` of them, each of `extent` elements that are `inner` apart.
-pub(crate) struct Sort {
-    pub(crate) dtype: DType,
-    pub(crate) outer: usize,
-    pub(crate) extent: usize,
-    pub(crate) inner: usize,
-    /// How many elements are kept of each row; at most `extent`.
-    pub(crate) count: usize,
-    pub(crate) descending: bool,
-}
 
 /// The buffers of a sort.
 #[derive(Clone, Copy)]
