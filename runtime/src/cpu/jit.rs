@@ -19,7 +19,7 @@ use cranelift_module::{FuncId, Linkage, Module, ModuleReloc, ModuleRelocTarget};
 use rustc_hash::FxHashMap;
 use tlc_codegen::clif::{self, EmitText};
 use tlc_codegen::code::{self, CompiledCode, RelocKind};
-use tlc_codegen::{CodeGenerator, CodegenError, HostFunction};
+use tlc_codegen::{CodeGenerator, CodegenError, RuntimeFunction};
 use tlc_ir::Kernel;
 use tlc_ir::target::{CpuEmitter, Emitter, EmitterId};
 
@@ -184,7 +184,7 @@ impl Default for JitOptions {
 
 /// A kernel's function, with the text that was asked for.
 #[derive(Clone, Debug)]
-pub struct Compiled {
+pub struct LoadedKernel {
     /// The function.
     pub function: KernelFn,
     /// The text of the emitter's own form, before optimization.
@@ -197,7 +197,7 @@ pub struct Compiled {
 ///
 /// # Errors
 /// [`JitError`]; the first failing kernel's if several fail. Nothing stays allocated then.
-pub fn compile(kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<Compiled>, JitError> {
+pub fn compile(kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<LoadedKernel>, JitError> {
     compile_for(host_isa()?, &by_first(kernels), options)
 }
 
@@ -205,7 +205,7 @@ pub fn compile(kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<Compiled
 ///
 /// # Errors
 /// As [`compile`], and [`JitError::Emitter`].
-pub fn compile_by(kernels: &[(&Kernel, EmitterId)], options: &JitOptions) -> Result<Vec<Compiled>, JitError> {
+pub fn compile_by(kernels: &[(&Kernel, EmitterId)], options: &JitOptions) -> Result<Vec<LoadedKernel>, JitError> {
     compile_for(host_isa()?, kernels, options)
 }
 
@@ -225,7 +225,7 @@ pub unsafe fn compile_with_isa(
     isa: Arc<dyn TargetIsa>,
     kernels: &[&Kernel],
     options: &JitOptions,
-) -> Result<Vec<Compiled>, JitError> {
+) -> Result<Vec<LoadedKernel>, JitError> {
     compile_for(isa, &by_first(kernels), options)
 }
 
@@ -233,7 +233,7 @@ fn compile_for(
     isa: Arc<dyn TargetIsa>,
     kernels: &[(&Kernel, EmitterId)],
     options: &JitOptions,
-) -> Result<Vec<Compiled>, JitError> {
+) -> Result<Vec<LoadedKernel>, JitError> {
     let mut seen: FxHashMap<(&Kernel, EmitterId), usize> = FxHashMap::default();
     let mut unique: Vec<usize> = Vec::new();
     let mut unique_of = Vec::with_capacity(kernels.len());
@@ -320,10 +320,10 @@ fn compile_all(
 }
 
 /// Makes code executable.
-fn load(isa: Arc<dyn TargetIsa>, codes: Vec<CompiledCode>) -> Result<Vec<Compiled>, JitError> {
+fn load(isa: Arc<dyn TargetIsa>, codes: Vec<CompiledCode>) -> Result<Vec<LoadedKernel>, JitError> {
     let signature = Signature::new(isa.default_call_conv());
     let mut builder = JITBuilder::with_isa(isa, cranelift_module::default_libcall_names());
-    let mut hosts: Vec<HostFunction> = codes.iter().flat_map(|c| c.relocs.iter().map(|r| r.target)).collect();
+    let mut hosts: Vec<RuntimeFunction> = codes.iter().flat_map(|c| c.relocs.iter().map(|r| r.target)).collect();
     hosts.sort();
     hosts.dedup();
     for host in &hosts {
@@ -376,7 +376,7 @@ fn load(isa: Arc<dyn TargetIsa>, codes: Vec<CompiledCode>) -> Result<Vec<Compile
             // SAFETY: the address is the start of a function that was compiled with this signature and convention (the
             // platform's default), and stays valid while `module` does.
             let entry = unsafe { std::mem::transmute::<*const u8, Entry>(address) };
-            Compiled {
+            LoadedKernel {
                 function: KernelFn {
                     module: owner.clone(),
                     entry,
