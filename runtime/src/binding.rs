@@ -114,7 +114,7 @@ impl Sizes {
 pub struct Binder<'p> {
     /// The plan.
     pub plan: &'p Plan,
-    /// Values of symbols that no input's shape tells, by name.
+    /// Values of symbols that no input's shape determines, by name.
     pub given: &'p [(String, i64)],
     /// What places arena slots.
     pub packer: Packer,

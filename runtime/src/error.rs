@@ -216,7 +216,7 @@ pub enum RunError {
     /// The arena was laid out wrongly, which is a bug in tlc: nothing ran.
     #[error("a bug in tlc: the arena's layout is not valid: {0}")]
     Layout(PlanViolation),
-    /// A size that no input shape tells.
+    /// A size that no input shape determines.
     #[error("size `{name}` follows from no input's shape")]
     SymbolUnbound {
         /// The symbol.

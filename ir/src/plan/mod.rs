@@ -187,7 +187,7 @@ impl Launch {
 }
 
 /// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`, by a library, and what runs on the result. Strides in elements. At most
-/// one operand has packed strides (see [`Strides`]), and never the result.
+/// one operand is composite (see [`Strides`]), and never the result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gemm {
     /// f32 or f64.
@@ -248,8 +248,8 @@ pub struct GemmOperand {
 }
 
 impl GemmOperand {
-    /// Whether its rows or columns are several axes in one, as those of sliding windows are.
-    pub fn is_wound(&self) -> bool {
+    /// Whether its rows or columns are composite: several axes in one, as those of sliding windows are.
+    pub fn is_composite(&self) -> bool {
         self.row.legs.len() > 1 || self.column.legs.len() > 1
     }
 }

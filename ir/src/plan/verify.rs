@@ -86,9 +86,9 @@ pub enum PlanRule {
     /// The legs of a matrix's rows or columns do not make up their number, or are none or too many.
     #[error("the legs of {0} do not make up its rows and columns, or are not 1 to {max}", max = Strides::MAX_LEGS)]
     Legs(SlotId),
-    /// A product with two operands in packed strides, or a result in them.
+    /// A product with two composite operands, or a composite result.
     #[error("several legs in the result or in both operands, expected them in one operand at most")]
-    Wound,
+    Composite,
     /// An argument of another dtype.
     #[error("{slot} holds {found}, expected {expected}")]
     Dtype {
@@ -725,9 +725,9 @@ impl Checker<'_> {
                 }
             }
         }
-        let wound = [&g.lhs, &g.rhs, &g.dst].into_iter().filter(|o| o.is_wound());
-        if g.dst.is_wound() || wound.count() > 1 {
-            self.error(PlanRule::Wound);
+        let composite = [&g.lhs, &g.rhs, &g.dst].into_iter().filter(|o| o.is_composite());
+        if g.dst.is_composite() || composite.count() > 1 {
+            self.error(PlanRule::Composite);
         }
         for operand in [&g.lhs, &g.rhs] {
             if self.root(operand.slot) == self.root(g.dst.slot) {

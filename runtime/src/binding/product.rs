@@ -30,7 +30,7 @@ pub struct BoundMatrix {
     /// How its columns follow each other.
     pub column: Vec<Leg>,
     /// Whether its rows or columns are several axes in one.
-    pub wound: bool,
+    pub composite: bool,
 }
 
 /// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`, and what runs on the result.
@@ -90,7 +90,7 @@ impl BoundProduct {
                 batch: o.batch.iter().map(stride).collect::<Result<_, _>>()?,
                 row: walk(&o.row)?,
                 column: walk(&o.column)?,
-                wound: o.is_wound(),
+                composite: o.is_composite(),
             })
         };
         let epilogue = match (&g.epilogue, launch) {

@@ -2,7 +2,7 @@
 
 use tlc_ir::DType;
 
-use super::gemm::{Cut, Matrix, Product, Side, Wound, cut};
+use super::gemm::{Composite, Cut, Matrix, Product, Side, cut};
 use crate::binding::product::{BoundEpilogue, BoundMatrix, BoundProduct, Leg, Prepared};
 
 /// Parts of the lines of an epilogue that each thread should get at least.
@@ -182,7 +182,7 @@ fn matrix<'p>(m: &'p BoundMatrix, slots: &[*mut u8], dtype: DType) -> Matrix<'p>
         batch: &m.batch,
         row: stride(&m.row),
         column: stride(&m.column),
-        wound: m.wound.then_some(Wound {
+        composite: m.composite.then_some(Composite {
             rows: &m.row,
             columns: &m.column,
             first_row: 0,

@@ -1,4 +1,4 @@
-//! What a call needs of memory, told before it runs.
+//! What a call needs of memory, known before it runs.
 
 use tlc_ir::plan::{DeviceId, PlanOutput, Storage};
 

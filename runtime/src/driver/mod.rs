@@ -206,7 +206,7 @@ pub struct Executable {
     others: Vec<Arc<dyn Queued>>,
     buffers: Arc<BufferPool>,
     packer: Packer,
-    /// Values of symbols that no input's shape tells, by name.
+    /// Values of symbols that no input's shape determines, by name.
     given: Vec<(String, i64)>,
     bindings: Mutex<VecDeque<Arc<Bound>>>,
     states: Mutex<Vec<CallState>>,
@@ -290,7 +290,7 @@ impl Executable {
         Ok(executable)
     }
 
-    /// Gives values to symbols that no input's shape tells, by name. A value for one that an input tells must agree with it.
+    /// Gives values to symbols that no input's shape determines, by name. A value for one that an input determines must agree with it.
     pub fn with_symbols(mut self, given: Vec<(String, i64)>) -> Executable {
         self.given = given;
         self
@@ -427,7 +427,7 @@ impl Executable {
         }
     }
 
-    /// As [`Executable::run_into`], and answers the outputs' shapes, which data may decide: a buffer then has room for the
+    /// As [`Executable::run_into`], and returns the outputs' shapes, which data may decide: a buffer then has room for the
     /// largest, and what the shape does not reach holds anything.
     ///
     /// # Errors
@@ -589,7 +589,7 @@ impl Executable {
         }
     }
 
-    /// Runs the steps. `input` tells where each input's bytes are; the state already knows where the outputs go.
+    /// Runs the steps. `input` says where each input's bytes are; the state already knows where the outputs go.
     fn execute(
         &self,
         binding: &Bound,

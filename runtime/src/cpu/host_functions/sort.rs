@@ -197,7 +197,7 @@ const LEAST_RADIX: usize = 1024;
 const DIGITS: usize = 256;
 
 /// Sorts words by their upper halves, of which the lower `bytes` bytes differ: a stable pass for each byte, from the lowest, from
-/// one buffer to the other. Words come in the order of their lower halves. Answers the buffer that holds the result.
+/// one buffer to the other. Words come in the order of their lower halves. Returns the buffer that holds the result.
 fn by_digits<'w>(row: &'w mut [u64], other: &'w mut [u64], bytes: usize) -> &'w mut [u64] {
     let mut counts = [[0usize; DIGITS]; 4];
     for &word in row.iter() {
