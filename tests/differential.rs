@@ -173,7 +173,9 @@ fn make_states(case: &mut Case, rng: &mut Rng) -> Vec<StateBinding> {
     let mut states = Vec::new();
     for (k, &input) in case.graph.inputs().to_vec().iter().enumerate() {
         let nodes = case.graph.nodes().map(|(id, _)| id);
-        let alike: Vec<NodeId> = nodes.filter(|&id| case.graph.ty(id) == case.graph.ty(input)).collect();
+        let one = |id: &NodeId| case.graph.node(*id).results.len() == 1;
+        let alike = nodes.filter(|id| one(id) && case.graph.ty(*id) == case.graph.ty(input));
+        let alike: Vec<NodeId> = alike.collect();
         let output = match rng.below(4) {
             0 => None,
             1 | 2 => Some(case.graph.outputs().len() as u32),
