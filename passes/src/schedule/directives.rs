@@ -62,6 +62,35 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
         Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),
         Directive::OneThread { block } => threads::one_thread(kernel, *block),
+        Directive::TileSum {
+            outer,
+            inner,
+            sum,
+            rows,
+            columns,
+            scope,
+        } => super::tile_sum::tile_sum(kernel, [*outer, *inner, *sum], [*rows, *columns], *scope),
+        Directive::Pack {
+            var,
+            value,
+            scope,
+            turned,
+        } => super::pack::pack(kernel, *var, *value, *scope, *turned),
+        Directive::Contract {
+            outer,
+            inner,
+            sum,
+            rows,
+            columns,
+            block,
+        } => super::contract::contract(kernel, [*outer, *inner, *sum], [*rows, *columns], *block),
+        Directive::Spread {
+            block,
+            rows,
+            columns,
+            down,
+            across,
+        } => super::spread::spread(kernel, *block, [*rows, *columns], [*down, *across]),
         Directive::Synchronize { block } => threads::synchronize(kernel, *block),
     }
 }

@@ -1,0 +1,242 @@
+//! Packing: what a nest computes again and again is computed before it, into scratch that the nest loads.
+//!
+//! An operand of a product differs in two of three loops. Whatever it takes to compute it (a conversion, a scale, an index from
+//! data) is done once for each of its elements, and they lie side by side in the order in which the nest wants them.
+
+use rustc_hash::FxHashSet;
+use tlc_ir::index::{IndexExpr, IndexNode, VarId};
+use tlc_ir::kernel::visit::walk;
+use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
+
+use super::directives::{enclosing_lanes, exists, rewrite};
+use super::tile_sum::nest_of;
+use crate::directive::{MAX_UNROLL, Refusal};
+use crate::tree::{clone_fresh, substitute_in, without_unused};
+
+/// The most elements that are packed where sizes are known.
+const MOST_ELEMENTS: i64 = 1 << 24;
+
+/// A perfect nest of loops that run one after another.
+struct Nest<'k> {
+    vars: Vec<VarId>,
+    unrolled: Vec<bool>,
+    body: &'k [Stmt],
+}
+
+fn nest_from(kernel: &Kernel, var: VarId) -> Result<Nest<'_>, Refusal> {
+    let mut at = var;
+    let (mut vars, mut unrolled) = (Vec::new(), Vec::new());
+    loop {
+        let body = exists(kernel, at)?;
+        match super::directives::loop_bind(&kernel.body, at) {
+            Some(bind @ (Bind::Serial | Bind::Unroll)) => unrolled.push(bind == Bind::Unroll),
+            _ => return Err(Refusal::Recurrence(at)),
+        }
+        vars.push(at);
+        match &body[..] {
+            [Stmt::Loop { var, .. }] => at = *var,
+            _ => return Ok(Nest { vars, unrolled, body }),
+        }
+    }
+}
+
+/// The statements that a value is made of, and the variables that they use.
+fn cone(body: &[Stmt], value: ValueId) -> (Vec<Stmt>, FxHashSet<VarId>) {
+    let mut vars: FxHashSet<VarId> = FxHashSet::default();
+    let mut values: FxHashSet<ValueId> = FxHashSet::default();
+    values.insert(value);
+    let mut out = Vec::new();
+    for s in body.iter().rev() {
+        let needed = match s {
+            Stmt::Clamp { var, .. } => vars.contains(var),
+            s => s.defined_value().is_some_and(|v| values.contains(&v)),
+        };
+        if !needed {
+            continue;
+        }
+        values.extend(s.operands());
+        for e in s.indices() {
+            e.visit_atoms(&mut |a| {
+                if let IndexNode::Var(v) = a {
+                    vars.insert(*v);
+                }
+            });
+        }
+        out.push(s.clone());
+    }
+    out.reverse();
+    (out, vars)
+}
+
+/// The bindings of the loops around the loop over `var`.
+fn around(body: &[Stmt], var: VarId, out: &mut Vec<Bind>) -> bool {
+    body.iter().any(|s| match s {
+        Stmt::Loop { var: v, .. } if *v == var => true,
+        Stmt::Loop { bind, body, .. } => {
+            out.push(*bind);
+            let found = around(body, var, out);
+            if !found {
+                out.pop();
+            }
+            found
+        }
+        s => around(s.body(), var, out),
+    })
+}
+
+/// Whether scratch of a scope may be filled before a nest and read in it; `unrolled` says whether the loops that it is indexed
+/// by are.
+fn fits(kernel: &Kernel, var: VarId, scope: Scope, len: &IndexExpr, unrolled: bool) -> bool {
+    let mut binds = Vec::new();
+    around(&kernel.body, var, &mut binds);
+    let (block, thread) = (binds.contains(&Bind::Block), binds.contains(&Bind::Thread));
+    let constant = len.as_const();
+    match scope {
+        Scope::Cache => true,
+        Scope::Register => unrolled && constant.is_some_and(|n| n <= 4 * MAX_UNROLL),
+        Scope::Shared => block && !thread && !binds.contains(&Bind::Warp) && constant.is_some(),
+        Scope::Thread => thread && constant.is_some(),
+        Scope::WarpFragment | Scope::BlockFragment => false,
+    }
+}
+
+/// Computes a value of the nest of the loop over `var` before it; returns the loops that do.
+pub(super) fn pack(
+    kernel: &mut Kernel,
+    var: VarId,
+    value: ValueId,
+    scope: Scope,
+    turned: bool,
+) -> Result<Vec<VarId>, Refusal> {
+    let nest = nest_from(kernel, var)?;
+    if let Some(Some(lanes)) = enclosing_lanes(&kernel.body, var, None) {
+        return Err(Refusal::NotNested(lanes, var));
+    }
+    let defined = |s: &Stmt| matches!(s, Stmt::Let { value: v, .. } if *v == value);
+    if !nest.body.iter().any(defined) {
+        return Err(Refusal::NoValue(var, value));
+    }
+    let (cone, used) = cone(nest.body, value);
+    // It is computed before the nest writes anything.
+    let accesses = walk(nest.body).flat_map(|s| s.accesses());
+    let written: Vec<Memory> = accesses.filter(|a| a.effect.writes()).map(|a| a.memory).collect();
+    if cone
+        .iter()
+        .flat_map(|s| s.accesses())
+        .any(|a| written.contains(&a.memory))
+    {
+        return Err(Refusal::Recurrence(var));
+    }
+    let (mut vars, mut unrolled) = (Vec::new(), true);
+    for (v, u) in nest.vars.iter().zip(&nest.unrolled) {
+        if used.contains(v) {
+            vars.push(*v);
+            unrolled &= u;
+        }
+    }
+    let extent = |v: &VarId| kernel.extents[v.0 as usize].clone();
+    let mut certain = true;
+    for v in nest.vars.iter().filter(|v| !vars.contains(v)) {
+        certain &= extent(v).interval(kernel).lo >= 1;
+        let dependent = |u: &&VarId| extent(u).uses(*v);
+        if let Some(u) = vars.iter().chain(&used).find(dependent) {
+            return Err(Refusal::DependentExtent(*u, *v));
+        }
+    }
+    // Where a loop that it does not differ in is empty, nothing has been read of it so far.
+    for s in &cone {
+        for a in s.accesses().filter(|a| a.mask.is_none() && !certain) {
+            let inside = a.index.proves_nonnegative(kernel) && a.index.proves_less(kernel.memory_len(a.memory), kernel);
+            if !inside {
+                return Err(Refusal::MayBeOutside(value));
+            }
+        }
+    }
+    if turned {
+        let dependent = |v: &VarId| vars.iter().find(|u| extent(v).uses(**u)).map(|u| (*v, *u));
+        if let Some((v, u)) = vars.iter().find_map(dependent) {
+            return Err(Refusal::DependentExtent(v, u));
+        }
+        vars.reverse();
+    }
+    // Sides as long as their loops, or as the loops are at most.
+    let (mut len, mut most) = (IndexExpr::ONE, Some(1i64));
+    let mut strides = Vec::new();
+    for v in vars.iter().rev() {
+        let e = extent(v);
+        let hi = e.interval(kernel).hi.max(0);
+        let side = match e.has_vars() || scope != Scope::Cache {
+            true if hi <= MOST_ELEMENTS => IndexExpr::Const(hi),
+            true => {
+                return Err(Refusal::TooLong {
+                    var: *v,
+                    most: MOST_ELEMENTS,
+                });
+            }
+            false => e,
+        };
+        strides.push((*v, len.clone()));
+        most = most.and_then(|n| n.checked_mul(side.as_const().unwrap_or(1)));
+        len = len * side;
+    }
+    if most.is_none_or(|n| n > MOST_ELEMENTS) {
+        return Err(Refusal::TooLong {
+            var,
+            most: MOST_ELEMENTS,
+        });
+    }
+    if !fits(kernel, var, scope, &len, unrolled) {
+        return Err(Refusal::ScratchScope(scope));
+    }
+    let place = |e: IndexExpr, (v, stride): &(VarId, IndexExpr)| e + stride.clone() * (*v).into();
+    let at = strides.iter().fold(IndexExpr::ZERO, place);
+    let memory = kernel.new_scratch(kernel.dtype(value), len, scope);
+    let (index, mask) = (at.clone(), None);
+    let mut filling = cone;
+    filling.push(Stmt::Store {
+        memory,
+        index,
+        value,
+        mask,
+    });
+    let mut filling = clone_fresh(kernel, &filling);
+    let own: Vec<VarId> = vars
+        .iter()
+        .map(|v| kernel.new_var(kernel.extents[v.0 as usize].clone()))
+        .collect();
+    let renamed = |v: VarId| vars.iter().position(|u| *u == v).map(|i| IndexExpr::from(own[i]));
+    for v in &own {
+        let extent = kernel.extents[v.0 as usize].replace_vars(&mut |v| renamed(v));
+        kernel.extents[v.0 as usize] = extent;
+    }
+    substitute_in(kernel, &mut filling, &mut |v| renamed(v));
+    let bind = if scope == Scope::Register {
+        Bind::Unroll
+    } else {
+        Bind::Serial
+    };
+    let mut filling = nest_of(&own, bind, filling);
+    rewrite(kernel, var, &mut |_, bind, mut body| {
+        load_instead(&mut body, value, memory, &at);
+        let mut out = std::mem::take(&mut filling);
+        out.push(Stmt::Loop { var, bind, body });
+        out
+    });
+    Ok(own)
+}
+
+/// Makes the value a load in the innermost of the loops.
+fn load_instead(body: &mut Vec<Stmt>, value: ValueId, memory: Memory, at: &IndexExpr) {
+    if let [Stmt::Loop { body, .. }] = &mut body[..] {
+        return load_instead(body, value, memory, at);
+    }
+    for s in body.iter_mut() {
+        if let Stmt::Let { value: v, op } = s
+            && *v == value
+        {
+            let (index, mask) = (at.clone(), None);
+            *op = Op::Load { memory, index, mask };
+        }
+    }
+    *body = without_unused(std::mem::take(body));
+}
