@@ -107,7 +107,7 @@ pub(super) fn set_whole(kernel: &Kernel, body: &[Stmt], scratch: u32, around: &m
             };
             let whole = |at: usize| {
                 let (elements, place) = row(kernel, &around[at..]);
-                elements == *len && place == *index && run(&around[..at])
+                elements == *len && place.simplify(kernel) == index.simplify(kernel) && run(&around[..at])
             };
             (len.is(1) && run(around)) || (0..around.len()).any(whole)
         }

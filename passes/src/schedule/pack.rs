@@ -5,6 +5,7 @@
 
 use rustc_hash::FxHashSet;
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
+use tlc_ir::kernel::verify::nonnegative;
 use tlc_ir::kernel::visit::walk;
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
@@ -137,7 +138,7 @@ pub(super) fn pack(
     let extent = |v: &VarId| kernel.extents[v.0 as usize].clone();
     let mut certain = true;
     for v in nest.vars.iter().filter(|v| !vars.contains(v)) {
-        certain &= extent(v).interval(kernel).lo >= 1;
+        certain &= nonnegative(&(extent(v) - IndexExpr::ONE), kernel);
         let dependent = |u: &&VarId| extent(u).uses(*v);
         if let Some(u) = vars.iter().chain(&used).find(dependent) {
             return Err(Refusal::DependentExtent(*u, *v));
@@ -146,8 +147,8 @@ pub(super) fn pack(
     // Where a loop that it does not differ in is empty, nothing has been read of it so far.
     for s in &cone {
         for a in s.accesses().filter(|a| a.mask.is_none() && !certain) {
-            let inside = a.index.proves_nonnegative(kernel) && a.index.proves_less(kernel.memory_len(a.memory), kernel);
-            if !inside {
+            let above = kernel.memory_len(a.memory).clone() - a.index.clone() - IndexExpr::ONE;
+            if !nonnegative(a.index, kernel) || !nonnegative(&above, kernel) {
                 return Err(Refusal::MayBeOutside(value));
             }
         }

@@ -165,7 +165,7 @@ struct Tiles<'k> {
 impl Tiles<'_> {
     /// Sends accesses of the accumulators to the tiles.
     fn widen(&self, body: &mut [Stmt]) {
-        let at = element(self.columns, &self.vars[0].into(), &self.vars[1].into());
+        let at = element(self.columns, &self.vars[0].into(), &self.vars[1].into()).simplify(self.kernel);
         walk_mut(body, &mut |s| {
             for a in s.accesses_mut() {
                 if matches!(a.memory, Memory::Scratch(i) if self.accumulators.contains(i)) {

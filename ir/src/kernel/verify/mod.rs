@@ -26,8 +26,7 @@ use crate::dtype::DType;
 use crate::index::{IndexExpr, IndexNode, VarId};
 use crate::kernel::{Access, Bind, CopyNest, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
-pub use prove::Example;
-pub(crate) use prove::nonnegative;
+pub use prove::{Example, nonnegative};
 pub use refute::refute;
 pub use rule::Rule;
 
