@@ -20,7 +20,8 @@ const MOST_ELEMENTS: i64 = 1 << 24;
 /// A perfect nest of loops that run one after another.
 struct Nest<'k> {
     vars: Vec<VarId>,
-    unrolled: Vec<bool>,
+    /// Those of them that are unrolled.
+    unrolled: Vec<VarId>,
     body: &'k [Stmt],
 }
 
@@ -30,7 +31,8 @@ fn nest_from(kernel: &Kernel, var: VarId) -> Result<Nest<'_>, Refusal> {
     loop {
         let body = exists(kernel, at)?;
         match super::directives::loop_bind(&kernel.body, at) {
-            Some(bind @ (Bind::Serial | Bind::Unroll)) => unrolled.push(bind == Bind::Unroll),
+            Some(Bind::Serial) => {}
+            Some(Bind::Unroll) => unrolled.push(at),
             _ => return Err(Refusal::Recurrence(at)),
         }
         vars.push(at);
@@ -128,13 +130,9 @@ pub(super) fn pack(
     {
         return Err(Refusal::Recurrence(var));
     }
-    let (mut vars, mut unrolled) = (Vec::new(), true);
-    for (v, u) in nest.vars.iter().zip(&nest.unrolled) {
-        if used.contains(v) {
-            vars.push(*v);
-            unrolled &= u;
-        }
-    }
+    // Loops that are unrolled stay so: registers are indexed by them.
+    let mut vars: Vec<VarId> = nest.vars.iter().copied().filter(|v| used.contains(v)).collect();
+    let unrolled: Vec<VarId> = nest.unrolled.iter().copied().filter(|v| used.contains(v)).collect();
     let extent = |v: &VarId| kernel.extents[v.0 as usize].clone();
     let mut certain = true;
     for v in nest.vars.iter().filter(|v| !vars.contains(v)) {
@@ -186,7 +184,7 @@ pub(super) fn pack(
             most: MOST_ELEMENTS,
         });
     }
-    if !fits(kernel, var, scope, &len, unrolled) {
+    if !fits(kernel, var, scope, &len, unrolled.len() == vars.len()) {
         return Err(Refusal::ScratchScope(scope));
     }
     let place = |e: IndexExpr, (v, stride): &(VarId, IndexExpr)| e + stride.clone() * (*v).into();
@@ -211,12 +209,14 @@ pub(super) fn pack(
         kernel.extents[v.0 as usize] = extent;
     }
     substitute_in(kernel, &mut filling, &mut |v| renamed(v));
-    let bind = if scope == Scope::Register {
-        Bind::Unroll
-    } else {
-        Bind::Serial
-    };
-    let mut filling = nest_of(&own, bind, filling);
+    for (new, old) in own.iter().zip(&vars).rev() {
+        let bind = if unrolled.contains(old) {
+            Bind::Unroll
+        } else {
+            Bind::Serial
+        };
+        filling = nest_of(&[*new], bind, filling);
+    }
     rewrite(kernel, var, &mut |_, bind, mut body| {
         load_instead(&mut body, value, memory, &at);
         let mut out = std::mem::take(&mut filling);

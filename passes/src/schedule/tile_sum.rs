@@ -34,7 +34,7 @@ pub(super) fn element(columns: i64, row: &IndexExpr, column: &IndexExpr) -> Inde
     row.clone() * IndexExpr::Const(columns) + column.clone()
 }
 
-/// Two nested loops around statements.
+/// Nested loops around statements, outermost first.
 pub(super) fn nest_of(vars: &[VarId], bind: Bind, body: Vec<Stmt>) -> Vec<Stmt> {
     let around = |body, &var: &VarId| vec![Stmt::Loop { var, bind, body }];
     vars.iter().rev().fold(body, around)
