@@ -272,6 +272,9 @@ directives! {
         scope: Scope,
         /// Whether the scratch has the values of the innermost loop furthest apart, and those of the outermost side by side.
         turned: bool,
+        /// Whether the loops that fill the scratch have as many iterations as the nest has at most, and leave zeros where it
+        /// has none.
+        padded: bool,
     },
     /// Three nested loops that add up products into a tile, `for m { for n { for k { dst[m, n] += left[m, k] * right[k, n] } } }`,
     /// become one `contract` statement. The operands are elements of memory, converted at most. The products of an element are
@@ -589,7 +592,7 @@ place shared scratch=3
 distribute i1 i2 threads=128
 one-thread i1
 tile-sum i1 i2 i3 rows=4 columns=8 cache
-pack i1 %7 shared turned
+pack i1 %7 shared turned padded
 pack i1 %7 cache
 contract i1 i2 i3 rows=4 columns=8 block=16
 spread i1 rows=64 columns=32 down=4 across=2

@@ -5,6 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 use tlc_ir::kernel::contract::{converts_exactly, is_accumulator};
+use tlc_ir::kernel::verify::nonnegative;
 use tlc_ir::kernel::visit::walk;
 use tlc_ir::kernel::{Access, Bind, Contract, ContractOperand, Kernel, Memory, Op, Range, Scope, Stmt, ValueId};
 use tlc_ir::{DType, ScalarOp};
@@ -257,8 +258,14 @@ pub(super) fn contract(
         return Err(no_tile());
     }
     (left.index, right.index) = (put(&left.index), put(&right.index));
-    left.ranges = inside(&work, new[0], &extents[0], size[0]);
-    right.ranges = inside(&work, new[1], &extents[1], size[1]);
+    // Scratch that has all rows or columns may be read where the loops have none: what is made of it there is never used.
+    for (i, operand) in [&mut left, &mut right].into_iter().enumerate() {
+        let above = work.memory_len(operand.memory).clone() - operand.index.clone() - IndexExpr::ONE;
+        let whole = matches!(operand.memory, Memory::Scratch(s) if set_before(kernel, outer, s));
+        if !(whole && nonnegative(&operand.index, &work) && nonnegative(&above, &work)) {
+            operand.ranges = inside(&work, new[i], &extents[i], size[i]);
+        }
+    }
     let mut made = Some(Stmt::Contract(Box::new(Contract {
         vars: [new[0], new[1], sum],
         dst,

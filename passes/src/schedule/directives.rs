@@ -76,7 +76,8 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
             value,
             scope,
             turned,
-        } => super::pack::pack(kernel, *var, *value, *scope, *turned),
+            padded,
+        } => super::pack::pack(kernel, *var, *value, *scope, [*turned, *padded]),
         Directive::Contract {
             outer,
             inner,

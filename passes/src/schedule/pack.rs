@@ -4,18 +4,20 @@
 //! data) is done once for each of its elements, and they lie side by side in the order in which the nest wants them.
 
 use rustc_hash::FxHashSet;
+use smallvec::smallvec;
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 use tlc_ir::kernel::verify::nonnegative;
 use tlc_ir::kernel::visit::walk;
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
+use tlc_ir::{DType, ScalarOp};
 
 use super::directives::{enclosing_lanes, exists, rewrite};
 use super::tile_sum::nest_of;
 use crate::directive::{MAX_UNROLL, Refusal};
 use crate::tree::{clone_fresh, substitute_in, without_unused};
 
-/// The most elements that are packed where sizes are known.
-const MOST_ELEMENTS: i64 = 1 << 24;
+/// The most elements that are packed where room is made for all that there may be.
+const MOST_ELEMENTS: i64 = 1 << 16;
 
 /// A perfect nest of loops that run one after another.
 struct Nest<'k> {
@@ -103,13 +105,74 @@ fn fits(kernel: &Kernel, var: VarId, scope: Scope, len: &IndexExpr, unrolled: bo
     }
 }
 
+/// Has the statements read nothing where a loop is as long as that and its variable is beyond; returns the value, which is zero
+/// there.
+fn masked(kernel: &mut Kernel, body: &mut Vec<Stmt>, loops: &[(VarId, IndexExpr)], value: ValueId) -> ValueId {
+    let mut tests = Vec::new();
+    let mut all: Option<ValueId> = None;
+    let define = |kernel: &mut Kernel, out: &mut Vec<Stmt>, dtype: DType, op: Op| {
+        let value = kernel.new_value(dtype);
+        out.push(Stmt::Let { value, op });
+        value
+    };
+    for (v, limit) in loops {
+        let [at, limit] = [(*v).into(), limit.clone()]
+            .map(|e: IndexExpr| define(kernel, &mut tests, DType::I64, Op::Index(e, DType::I64)));
+        let inside = define(
+            kernel,
+            &mut tests,
+            DType::Bool,
+            Op::Map(ScalarOp::Lt, smallvec![at, limit]),
+        );
+        all = Some(match all {
+            Some(before) => define(
+                kernel,
+                &mut tests,
+                DType::Bool,
+                Op::Map(ScalarOp::And, smallvec![before, inside]),
+            ),
+            None => inside,
+        });
+    }
+    let Some(all) = all else { return value };
+    let mut out = tests;
+    for mut s in std::mem::take(body) {
+        if let Stmt::Let {
+            op: Op::Load { mask, .. },
+            ..
+        } = &mut s
+        {
+            *mask = Some(match *mask {
+                Some(before) => {
+                    let op = Op::Map(ScalarOp::And, smallvec![before, all]);
+                    define(kernel, &mut out, DType::Bool, op)
+                }
+                None => all,
+            });
+        }
+        out.push(s);
+    }
+    // What is not read is zero by itself.
+    let loaded = |s: &Stmt| matches!(s, Stmt::Let { value: v, op: Op::Load { .. } } if *v == value);
+    if out.iter().any(loaded) {
+        *body = out;
+        return value;
+    }
+    let dtype = kernel.dtype(value);
+    let zero = define(kernel, &mut out, dtype, Op::Const(dtype.zero()));
+    let op = Op::Map(ScalarOp::Select, smallvec![all, value, zero]);
+    let padded = define(kernel, &mut out, dtype, op);
+    *body = out;
+    padded
+}
+
 /// Computes a value of the nest of the loop over `var` before it; returns the loops that do.
 pub(super) fn pack(
     kernel: &mut Kernel,
     var: VarId,
     value: ValueId,
     scope: Scope,
-    turned: bool,
+    [turned, padded]: [bool; 2],
 ) -> Result<Vec<VarId>, Refusal> {
     let nest = nest_from(kernel, var)?;
     if let Some(Some(lanes)) = enclosing_lanes(&kernel.body, var, None) {
@@ -160,11 +223,11 @@ pub(super) fn pack(
     }
     // Sides as long as their loops, or as the loops are at most.
     let (mut len, mut most) = (IndexExpr::ONE, Some(1i64));
-    let mut strides = Vec::new();
+    let (mut strides, mut sides) = (Vec::new(), Vec::new());
     for v in vars.iter().rev() {
         let e = extent(v);
         let hi = e.interval(kernel).hi.max(0);
-        let side = match e.has_vars() || scope != Scope::Cache {
+        let side = match e.has_vars() || padded || scope != Scope::Cache {
             true if hi <= MOST_ELEMENTS => IndexExpr::Const(hi),
             true => {
                 return Err(Refusal::TooLong {
@@ -176,7 +239,8 @@ pub(super) fn pack(
         };
         strides.push((*v, len.clone()));
         most = most.and_then(|n| n.checked_mul(side.as_const().unwrap_or(1)));
-        len = len * side;
+        len = len * side.clone();
+        sides.insert(0, side);
     }
     if most.is_none_or(|n| n > MOST_ELEMENTS) {
         return Err(Refusal::TooLong {
@@ -189,20 +253,30 @@ pub(super) fn pack(
     }
     let place = |e: IndexExpr, (v, stride): &(VarId, IndexExpr)| e + stride.clone() * (*v).into();
     let at = strides.iter().fold(IndexExpr::ZERO, place);
+    let shorter = vars.iter().zip(&sides).filter(|(v, side)| extent(v) != **side);
+    let shorter: Vec<(VarId, IndexExpr)> = shorter.map(|(v, _)| (*v, extent(v))).collect();
     let memory = kernel.new_scratch(kernel.dtype(value), len, scope);
-    let (index, mask) = (at.clone(), None);
     let mut filling = cone;
+    let mut stored = value;
+    if padded {
+        stored = masked(kernel, &mut filling, &shorter, value);
+    }
     filling.push(Stmt::Store {
         memory,
-        index,
-        value,
-        mask,
+        index: at.clone(),
+        value: stored,
+        mask: None,
     });
     let mut filling = clone_fresh(kernel, &filling);
-    let own: Vec<VarId> = vars
-        .iter()
-        .map(|v| kernel.new_var(kernel.extents[v.0 as usize].clone()))
-        .collect();
+    let mut own = Vec::new();
+    for (v, side) in vars.iter().zip(sides) {
+        let length = if padded {
+            side
+        } else {
+            kernel.extents[v.0 as usize].clone()
+        };
+        own.push(kernel.new_var(length));
+    }
     let renamed = |v: VarId| vars.iter().position(|u| *u == v).map(|i| IndexExpr::from(own[i]));
     for v in &own {
         let extent = kernel.extents[v.0 as usize].replace_vars(&mut |v| renamed(v));
