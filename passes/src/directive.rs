@@ -276,6 +276,16 @@ directives! {
         /// has none.
         padded: bool,
     },
+    /// What a loop reads of a parameter that is only read, a box of at most so many rows, columns and so on, is copied to scratch
+    /// before the loop, which reads it there. Returns the copying loops, those along the longest strides first.
+    StageRegion "stage-region" {
+        /// The loop.
+        var: VarId,
+        /// The parameter.
+        param: u32,
+        /// Where the copy is.
+        scope: Scope,
+    },
     /// Three nested loops that add up products into a tile, `for m { for n { for k { dst[m, n] += left[m, k] * right[k, n] } } }`,
     /// become one `contract` statement. The operands are elements of memory, converted at most. The products of an element are
     /// added up in the same order, blocks or not; those of floats are no longer rounded before that, as the statement says.
@@ -533,6 +543,14 @@ pub enum Refusal {
     /// A contraction cannot accumulate in that dtype.
     #[error("a contraction does not accumulate in {0}")]
     Accumulator(DType),
+    /// What a loop reads of a parameter is no box of known size.
+    #[error("what i{} reads of parameter {param} is no box that can be copied before it", .var.0)]
+    NoRegion {
+        /// The loop.
+        var: VarId,
+        /// The parameter.
+        param: u32,
+    },
     /// A loop is longer than what is made of it.
     #[error("loop i{} may have more than {most} iterations", .var.0)]
     TooLong {
@@ -594,6 +612,7 @@ one-thread i1
 tile-sum i1 i2 i3 rows=4 columns=8 cache
 pack i1 %7 shared turned padded
 pack i1 %7 cache
+stage-region i1 param=0 shared
 contract i1 i2 i3 rows=4 columns=8 block=16
 spread i1 rows=64 columns=32 down=4 across=2
 synchronize i1

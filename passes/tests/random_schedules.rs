@@ -47,7 +47,7 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
     let other = rng.pick(all).0;
     let next = all.iter().position(|l| l.0 == var).and_then(|i| all.get(i + 1));
     let next = next.map_or(other, |l| l.0);
-    match rng.below(28) {
+    match rng.below(30) {
         0 | 1 => Directive::Split {
             var,
             factor: rng.pick(&[1i64, 2, 3, 4, 8]),
@@ -124,32 +124,42 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
                 .filter_map(|i| all.get(i..i + 3));
             let scope = rng.pick(&[Scope::Cache, Scope::Cache, Scope::Register, Scope::Thread]);
             let block = rng.pick(&[1i64, 2, 5, 64]);
-            let mut nests = nests.map(|l| {
-                let [outer, inner, sum] = [l[0].0, l[1].0, l[2].0];
-                let (rows, columns) = (side(rng, kernel, outer), side(rng, kernel, inner));
-                match n {
-                    19 | 20 => Directive::TileSum {
-                        outer,
-                        inner,
-                        sum,
-                        rows,
-                        columns,
-                        scope,
-                    },
-                    _ => Directive::Contract {
-                        outer,
-                        inner,
-                        sum,
-                        rows,
-                        columns,
-                        block,
-                    },
-                }
-            });
+            let sizes: Vec<_> = nests
+                .map(|l| {
+                    let vars = [l[0].0, l[1].0, l[2].0];
+                    (vars, side(rng, kernel, vars[0]), side(rng, kernel, vars[1]))
+                })
+                .collect();
+            let contract = |&([outer, inner, sum], rows, columns): &([VarId; 3], i64, i64)| Directive::Contract {
+                outer,
+                inner,
+                sum,
+                rows,
+                columns,
+                block,
+            };
+            let tile_sum = |&([outer, inner, sum], rows, columns): &([VarId; 3], i64, i64)| Directive::TileSum {
+                outer,
+                inner,
+                sum,
+                rows,
+                columns,
+                scope,
+            };
+            let mut nests: Vec<Directive> = sizes.iter().map(contract).collect();
+            nests.extend(sizes.iter().map(tile_sum));
+            if n > 20 {
+                nests.reverse();
+            }
             let applies = |d: &Directive| apply(&mut kernel.clone(), d).is_ok();
-            nests.find(applies).unwrap_or(Directive::Inward { var })
+            nests.into_iter().find(applies).unwrap_or(Directive::Inward { var })
         }
-        23..=25 => {
+        23 | 24 => Directive::StageRegion {
+            var,
+            param: rng.below(kernel.params.len().max(1)) as u32,
+            scope: rng.pick(&[Scope::Cache, Scope::Cache, Scope::Register]),
+        },
+        25..=27 => {
             let computed = |l: &(VarId, Bind)| {
                 let body = loop_body(&kernel.body, l.0).map_or(&[][..], |b| &b[..]);
                 walk(body).filter_map(Stmt::defined_value).collect::<Vec<ValueId>>()
@@ -207,7 +217,8 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
             continue;
         }
         let long = |l: &IndexExpr| l.as_const().is_some_and(|n| n > MOST_PACKED);
-        if matches!(directive, Directive::Pack { padded: true, .. }) && kernel.scratch.iter().any(|s| long(&s.len)) {
+        let fills = matches!(directive, Directive::Pack { .. } | Directive::StageRegion { .. });
+        if fills && kernel.scratch.iter().any(|s| long(&s.len)) {
             *kernel = before;
             continue;
         }
@@ -432,7 +443,14 @@ fn a_random_legal_schedule_keeps_columns_windows_and_products() {
             names.into_iter().for_each(|n| *counts.entry(n).or_default() += 1);
         }
     }
-    for name in ["tile-sum", "contract", "pack", "interchange", "tile-columns"] {
+    for name in [
+        "tile-sum",
+        "contract",
+        "pack",
+        "stage-region",
+        "interchange",
+        "tile-columns",
+    ] {
         let count = counts.get(name).copied().unwrap_or(0);
         assert!(count >= 10, "{name} applied {count} times: {counts:?}");
     }

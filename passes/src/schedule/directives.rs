@@ -78,6 +78,7 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
             turned,
             padded,
         } => super::pack::pack(kernel, *var, *value, *scope, [*turned, *padded]),
+        Directive::StageRegion { var, param, scope } => super::region::region(kernel, *var, *param, *scope),
         Directive::Contract {
             outer,
             inner,

@@ -150,7 +150,7 @@ fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, Refusal> {
 }
 
 /// Whether a result may take the place of what is loaded, which is then gone once it is stored.
-fn replaceable(kernel: &Kernel, memory: Memory) -> bool {
+pub(super) fn replaceable(kernel: &Kernel, memory: Memory) -> bool {
     let Memory::Param(read) = memory else { return false };
     let read = &kernel.params[read as usize];
     let written = kernel.params.iter().filter(|p| p.access != Access::Read);

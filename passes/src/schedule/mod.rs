@@ -22,6 +22,7 @@ mod pack;
 mod peel;
 mod phases;
 mod reason;
+mod region;
 mod rows;
 mod spread;
 mod stage;

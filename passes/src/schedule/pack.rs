@@ -17,7 +17,7 @@ use crate::directive::{MAX_UNROLL, Refusal};
 use crate::tree::{clone_fresh, substitute_in, without_unused};
 
 /// The most elements that are packed where room is made for all that there may be.
-const MOST_ELEMENTS: i64 = 1 << 16;
+pub(super) const MOST_ELEMENTS: i64 = 1 << 16;
 
 /// A perfect nest of loops that run one after another.
 struct Nest<'k> {
@@ -91,7 +91,7 @@ fn around(body: &[Stmt], var: VarId, out: &mut Vec<Bind>) -> bool {
 
 /// Whether scratch of a scope may be filled before a nest and read in it; `unrolled` says whether the loops that it is indexed
 /// by are.
-fn fits(kernel: &Kernel, var: VarId, scope: Scope, len: &IndexExpr, unrolled: bool) -> bool {
+pub(super) fn fits(kernel: &Kernel, var: VarId, scope: Scope, len: &IndexExpr, unrolled: bool) -> bool {
     let mut binds = Vec::new();
     around(&kernel.body, var, &mut binds);
     let (block, thread) = (binds.contains(&Bind::Block), binds.contains(&Bind::Thread));

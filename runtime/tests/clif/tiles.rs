@@ -770,3 +770,78 @@ fn a_sum_that_others_need_stays_where_it_is() {
         Ok(7)
     );
 }
+
+#[test]
+fn what_windows_read_is_copied_once() {
+    // Windows of 3 by 3 over 9 by 10 elements, two apart down and one apart across, in blocks of 2 by 4 results.
+    let naive = parse(&numbered(
+        "\
+kernel (p0: f32[s0*90] read, p1: f32[9] read, p2: f32[32*s0] write) where s0 in 0..=1000000 {
+  scratch r0: f32[1] register
+  for i0 in 0..s0 serial {
+    for i1 in 0..4 serial {
+      for i2 in 0..8 serial {
+        %0: f32 = const 0.0
+        store r0[0], %0
+        for i3 in 0..3 serial {
+          for i4 in 0..3 serial {
+            %1: f32 = load p0[90*i0 + 10*(2*i1 + i3) + i2 + i4]
+            %2: f32 = load p1[3*i3 + i4]
+            %3: f32 = mul %1, %2
+            accumulate add r0[0] with %3
+          }
+        }
+        %5: f32 = load r0[0]
+        store p2[32*i0 + 8*i1 + i2], %5
+      }
+    }
+  }
+}
+",
+    ));
+    let stage = |var, scope| Directive::StageRegion { var, param: 0, scope };
+    let mut kernel = naive.clone();
+    let rows = done(
+        &mut kernel,
+        Directive::Block {
+            var: VarId(1),
+            factor: 3,
+        },
+    );
+    let columns = done(
+        &mut kernel,
+        Directive::Block {
+            var: VarId(2),
+            factor: 4,
+        },
+    );
+    let (outer, inner) = (rows[1], columns[0]);
+    done(&mut kernel, Directive::Interchange { outer, inner });
+    assert_eq!(done(&mut kernel, stage(rows[1], Scope::Cache)).len(), 2);
+    for symbols in [[0], [1], [3]] {
+        same_results(&naive, &kernel, &symbols);
+    }
+    assert_eq!(verify(&kernel).errors, [], "{kernel}");
+    // Seven rows, not three of three, of six columns.
+    assert_eq!(kernel.scratch[1].len, 42.into(), "{kernel}");
+    // A loop over what is not known to end reads no box; neither is shared memory there without a block.
+    let var = VarId(0);
+    assert_eq!(
+        refusal(&naive, stage(var, Scope::Cache)),
+        Refusal::NoRegion { var, param: 0 }
+    );
+    assert_eq!(
+        refusal(&naive, stage(VarId(1), Scope::Shared)),
+        Refusal::ScratchScope(Scope::Shared)
+    );
+    assert_eq!(
+        refusal(&naive, stage(VarId(1), Scope::Register)),
+        Refusal::ScratchScope(Scope::Register)
+    );
+    let unread = Directive::StageRegion {
+        var,
+        param: 2,
+        scope: Scope::Cache,
+    };
+    assert_eq!(refusal(&naive, unread), Refusal::NoRegion { var, param: 2 });
+}
