@@ -6,6 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use tlc_ir::DType;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Scope, ValueId};
 
@@ -242,6 +243,81 @@ directives! {
         /// The block loop.
         block: VarId,
     },
+    /// Two nested loops around a sum, `for m { for n { a; for k { b }; c } }`, become `for m { for n { a } }`, then `for m { for n
+    /// { for k { b } } }` for each of the accumulators, then `for m { for n { c } }`: the accumulators are tiles in scratch with an
+    /// element for each iteration, and what `b` and `c` need of `a` they compute themselves. Each sum keeps its order. Returns
+    /// the loops of the three in that order.
+    TileSum "tile-sum" {
+        /// The loop over the rows of the tile.
+        outer: VarId,
+        /// The loop inside it over the columns.
+        inner: VarId,
+        /// The loop inside that which adds up, the outermost of a perfect nest.
+        sum: VarId,
+        /// Rows of the tile, the most iterations of the outer loop.
+        rows: i64,
+        /// Columns of the tile, the most iterations of the inner loop.
+        columns: i64,
+        /// Cache, or registers for loops of exactly that many iterations.
+        scope: Scope,
+    },
+    /// What the innermost of nested loops computes is computed before them for all iterations of those of the loops that it
+    /// differs in, and put into scratch, which the nest loads. Returns the loops that fill the scratch.
+    Pack "pack" {
+        /// The outermost of a perfect nest of loops.
+        var: VarId,
+        /// What the innermost of them computes.
+        value: ValueId,
+        /// Where it goes.
+        scope: Scope,
+        /// Whether the scratch has the values of the innermost loop furthest apart, and those of the outermost side by side.
+        turned: bool,
+        /// Whether the loops that fill the scratch have as many iterations as the nest has at most, and leave zeros where it
+        /// has none.
+        padded: bool,
+    },
+    /// What a loop reads of a parameter that is only read, a box of at most so many rows, columns and so on, is copied to scratch
+    /// before the loop, which reads it there. Returns the copying loops, those along the longest strides first.
+    StageRegion "stage-region" {
+        /// The loop.
+        var: VarId,
+        /// The parameter.
+        param: u32,
+        /// Where the copy is.
+        scope: Scope,
+    },
+    /// Three nested loops that add up products into a tile, `for m { for n { for k { dst[m, n] += left[m, k] * right[k, n] } } }`,
+    /// become one `contract` statement. The operands are elements of memory, converted at most. The products of an element are
+    /// added up in the same order, blocks or not; those of floats are no longer rounded before that, as the statement says.
+    /// Returns no loop.
+    Contract "contract" {
+        /// The loop over the rows of the tile.
+        outer: VarId,
+        /// The loop inside it over the columns.
+        inner: VarId,
+        /// The loop inside that over the sum.
+        sum: VarId,
+        /// Rows of the tile, the most iterations of the outer loop. Rows that the loop leaves out count as zero.
+        rows: i64,
+        /// Columns of the tile, the most iterations of the inner loop.
+        columns: i64,
+        /// Steps of the sum that are one block.
+        block: i64,
+    },
+    /// Tiles in cache scratch that the statements of a block loop share go to the threads, each of which holds a part: loops over
+    /// the elements of such a tile and contractions into it become thread loops. Returns these.
+    Spread "spread" {
+        /// The block loop.
+        block: VarId,
+        /// Rows of the tiles.
+        rows: i64,
+        /// Columns of the tiles.
+        columns: i64,
+        /// Rows of a thread's part, which divide those of the tile.
+        down: i64,
+        /// Columns of a thread's part, which divide those of the tile.
+        across: i64,
+    },
     /// Puts barriers between statements of a block loop of which one writes shared memory that the other uses.
     Synchronize "synchronize" {
         /// The block loop.
@@ -448,6 +524,58 @@ pub enum Refusal {
     /// More threads than a GPU block has, or no power of two.
     #[error("a block cannot have {0} threads there")]
     Threads(i64),
+    /// The statements around and in a loop cannot be taken apart.
+    #[error("loop i{} does not just add up between what can be run apart from it", .0.0)]
+    NotASum(VarId),
+    /// A loop does not add up products of two operands.
+    #[error("loop i{} does not just add up products of what differs in i{} or in i{}, but not in both", .sum.0, .outer.0, .inner.0)]
+    NotAProduct {
+        /// The loop.
+        sum: VarId,
+        /// The loop over rows.
+        outer: VarId,
+        /// The loop over columns.
+        inner: VarId,
+    },
+    /// An operand of a product is computed, not an element of memory.
+    #[error("{0} is not an element of memory: it has to be packed first")]
+    NotPacked(ValueId),
+    /// A contraction cannot accumulate in that dtype.
+    #[error("a contraction does not accumulate in {0}")]
+    Accumulator(DType),
+    /// What a loop reads of a parameter is no box of known size.
+    #[error("what i{} reads of parameter {param} is no box that can be copied before it", .var.0)]
+    NoRegion {
+        /// The loop.
+        var: VarId,
+        /// The parameter.
+        param: u32,
+    },
+    /// A loop is longer than what is made of it.
+    #[error("loop i{} may have more than {most} iterations", .var.0)]
+    TooLong {
+        /// The loop.
+        var: VarId,
+        /// The most that it may have.
+        most: i64,
+    },
+    /// Sizes that no tile has, or that are not the tile's.
+    #[error("there is no tile of {rows} by {columns} elements there")]
+    NoTile {
+        /// Rows.
+        rows: i64,
+        /// Columns.
+        columns: i64,
+    },
+    /// Some elements of a tile would be read before they are set.
+    #[error("not all of the tile is set before i{}", .0.0)]
+    NotSet(VarId),
+    /// Scratch of that kind cannot hold it there.
+    #[error("{} scratch cannot hold that there", .0.name())]
+    ScratchScope(Scope),
+    /// Nothing is known to be inside its memory if a loop around is empty.
+    #[error("{0} may be outside of its memory where a loop is empty")]
+    MayBeOutside(ValueId),
     /// A thread loop lies in another, or outside the block loop.
     #[error("thread loop i{} is not directly inside a block", .0.0)]
     NotInBlock(VarId),
@@ -481,6 +609,12 @@ enclose
 place shared scratch=3
 distribute i1 i2 threads=128
 one-thread i1
+tile-sum i1 i2 i3 rows=4 columns=8 cache
+pack i1 %7 shared turned padded
+pack i1 %7 cache
+stage-region i1 param=0 shared
+contract i1 i2 i3 rows=4 columns=8 block=16
+spread i1 rows=64 columns=32 down=4 across=2
 synchronize i1
 ";
 

@@ -1,6 +1,7 @@
-//! Exact-output filetests: graphs in `filetests/*.tlir`, what passes make of them, and what was decided about them.
+//! Exact-output filetests: graphs in `filetests/*.tlir`, what passes make of them, and what was decided about them; kernels there,
+//! and what directives make of them.
 //!
-//! A file begins with comments, holds one graph or more, and ends with what is expected of them in order:
+//! A file begins with comments, holds one graph or kernel or more, and ends with what is expected of them in order:
 //!
 //! ```text
 //! // run: canonicalize,cse
@@ -12,6 +13,8 @@
 //! - `// run:` names passes. Optional passes and `own-outputs` rewrite the graph, `default` is the default pipeline. The
 //!   reports `cluster`, `plan` and `memory` come last and print what was decided about the rewritten graph, in which inputs
 //!   have their names and other nodes their numbers, as in its text; without a report the rewritten graph is printed.
+//! - `// run: schedule` applies directives to each kernel, which `// apply:` names, one a line. One that refuses prints why,
+//!   and those behind it are applied all the same.
 //! - `// limit:` is the most bytes of an einsum's intermediate.
 //! - A pass that fails prints `error:` and its message.
 //!
@@ -21,6 +24,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tlc_ir::kernel::Kernel;
+use tlc_ir::kernel::verify::verify;
 use tlc_ir::plan::{Launch, Step};
 use tlc_ir::target::Cpu;
 use tlc_ir::text::{no_data, parse_module};
@@ -29,6 +34,7 @@ use tlc_passes::cluster::{ClusterKind, Clusters, cluster};
 use tlc_passes::pipeline::{Options, Pass, Pipeline, run_pass};
 use tlc_passes::planner::{Planned, plan};
 use tlc_passes::rewrite::own_outputs;
+use tlc_passes::schedule::{Directive, apply};
 
 const EXPECT: &str = "// expect:\n";
 
@@ -40,6 +46,7 @@ enum Entry {
     Cluster,
     Plan,
     Memory,
+    Schedule,
 }
 
 /// A parsed file: its source up to the expectation, and the expected lines.
@@ -47,6 +54,7 @@ struct FileTest<'t> {
     source: &'t str,
     entries: Vec<Entry>,
     limit: Option<u64>,
+    directives: Vec<Directive>,
     expected: Option<String>,
 }
 
@@ -58,6 +66,7 @@ fn entries(line: &str) -> Result<Vec<Entry>, String> {
             "cluster" => out.push(Entry::Cluster),
             "plan" => out.push(Entry::Plan),
             "memory" => out.push(Entry::Memory),
+            "schedule" => out.push(Entry::Schedule),
             "default" => out.extend(Pipeline::default().0.into_iter().map(Entry::Rewrite)),
             "" => return Err("an empty name in the run line".into()),
             name => {
@@ -82,6 +91,8 @@ fn read(text: &str) -> Result<FileTest<'_>, String> {
     let directive = |name: &str| source.lines().find_map(|l| l.strip_prefix("// ")?.strip_prefix(name));
     let run = directive("run:").ok_or("no `// run:` line")?;
     let limit = directive("limit:").map(|l| l.trim().parse().map_err(|e| format!("limit: {e}")));
+    let applied = source.lines().filter_map(|l| l.strip_prefix("// apply:"));
+    let applied = applied.map(|l| l.parse().map_err(|e| format!("`{}`: {e}", l.trim())));
     let uncomment = |l: &str| match l.strip_prefix("// ") {
         Some(rest) => Ok(rest.to_string()),
         None if l == "//" => Ok(String::new()),
@@ -95,6 +106,7 @@ fn read(text: &str) -> Result<FileTest<'_>, String> {
         source,
         entries: entries(run.trim())?,
         limit: limit.transpose()?,
+        directives: applied.collect::<Result<_, String>>()?,
         expected: expected.filter(|e| !e.trim().is_empty()),
     })
 }
@@ -233,6 +245,7 @@ fn run_graph(graph: &Graph, test: &FileTest<'_>) -> Result<String, String> {
     let mut reports = Vec::new();
     for entry in &test.entries {
         match entry {
+            Entry::Schedule => return Err("schedule is for kernels, alone in its run line".into()),
             Entry::Rewrite(pass) => {
                 graph = run_pass(*pass, &graph, &options, &mut Vec::new()).map_err(|e| e.to_string())?;
             }
@@ -258,11 +271,34 @@ fn run_graph(graph: &Graph, test: &FileTest<'_>) -> Result<String, String> {
     Ok(out)
 }
 
+/// What directives make of a kernel, which is verified then: between some of them threads race.
+fn schedule_kernel(kernel: &Kernel, directives: &[Directive]) -> Result<String, String> {
+    let mut kernel = kernel.clone();
+    let mut out = String::new();
+    for d in directives {
+        if let Err(refusal) = apply(&mut kernel, d) {
+            let _ = writeln!(out, "refused: {d}: {refusal}");
+        }
+    }
+    match verify(&kernel).errors.first() {
+        Some(e) => Err(format!("{e}\n{kernel}")),
+        None => Ok(out + &kernel.to_string()),
+    }
+}
+
 fn run(test: &FileTest<'_>) -> Result<String, String> {
     let module = parse_module(test.source, &mut no_data).map_err(|errors| {
         let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
         lines.join("\n")
     })?;
+    if test.entries == [Entry::Schedule] {
+        let each = |(_, k): &(Option<String>, Kernel)| schedule_kernel(k, &test.directives);
+        let all: Vec<String> = module.kernels.iter().map(each).collect::<Result<_, _>>()?;
+        return match all.is_empty() {
+            true => Err("no kernel".into()),
+            false => Ok(all.join("\n").trim_end().to_string()),
+        };
+    }
     if module.graphs.is_empty() {
         return Err("no graph".into());
     }

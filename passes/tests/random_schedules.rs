@@ -3,17 +3,18 @@
 
 mod oracle;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use oracle::generate::{Case, Rng, graph};
 use oracle::stages::{describe, difference, naive_plan};
 use tlc_ir::kernel::verify::{structure, verify};
 use tlc_ir::kernel::visit::walk;
-use tlc_ir::kernel::{Bind, Kernel, Stmt, ValueId};
+use tlc_ir::kernel::{Bind, Kernel, Scope, Stmt, ValueId};
 use tlc_ir::plan::interp::interpret_bound;
 use tlc_ir::target::Cpu;
 use tlc_ir::text::{no_data, parse_graph, parse_module};
-use tlc_ir::{HostTensor, VarId};
+use tlc_ir::{HostTensor, IndexExpr, Scalar, VarId};
 use tlc_passes::schedule::{Directive, apply};
 use tlc_passes::tree::loop_body;
 use tlc_passes::{Options, compile};
@@ -32,12 +33,21 @@ fn loops(body: &[Stmt], out: &mut Vec<(VarId, Bind)>) {
     }
 }
 
+/// A side of a tile for a loop: as long as the loop, or not.
+fn side(rng: &mut Rng, kernel: &Kernel, var: VarId) -> i64 {
+    let most = kernel.extents[var.0 as usize].interval(kernel).hi;
+    match most {
+        1..=64 => rng.pick(&[most, most, most + 1, 16]),
+        _ => rng.pick(&[4, 16, 0]),
+    }
+}
+
 fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Directive {
     let var = rng.pick(all).0;
     let other = rng.pick(all).0;
     let next = all.iter().position(|l| l.0 == var).and_then(|i| all.get(i + 1));
     let next = next.map_or(other, |l| l.0);
-    match rng.below(21) {
+    match rng.below(30) {
         0 | 1 => Directive::Split {
             var,
             factor: rng.pick(&[1i64, 2, 3, 4, 8]),
@@ -106,12 +116,77 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
             let var = around.map_or(var, |l| l.0);
             Directive::Keep { var, value }
         }
+        n @ 19..=22 => {
+            // Few loops are around sums: the first nest from a random one on, if there is any.
+            let start = rng.below(all.len());
+            let nests = (0..all.len())
+                .map(|i| (start + i) % all.len())
+                .filter_map(|i| all.get(i..i + 3));
+            let scope = rng.pick(&[Scope::Cache, Scope::Cache, Scope::Register, Scope::Thread]);
+            let block = rng.pick(&[1i64, 2, 5, 64]);
+            let sizes: Vec<_> = nests
+                .map(|l| {
+                    let vars = [l[0].0, l[1].0, l[2].0];
+                    (vars, side(rng, kernel, vars[0]), side(rng, kernel, vars[1]))
+                })
+                .collect();
+            let contract = |&([outer, inner, sum], rows, columns): &([VarId; 3], i64, i64)| Directive::Contract {
+                outer,
+                inner,
+                sum,
+                rows,
+                columns,
+                block,
+            };
+            let tile_sum = |&([outer, inner, sum], rows, columns): &([VarId; 3], i64, i64)| Directive::TileSum {
+                outer,
+                inner,
+                sum,
+                rows,
+                columns,
+                scope,
+            };
+            let mut nests: Vec<Directive> = sizes.iter().map(contract).collect();
+            nests.extend(sizes.iter().map(tile_sum));
+            if n > 20 {
+                nests.reverse();
+            }
+            let applies = |d: &Directive| apply(&mut kernel.clone(), d).is_ok();
+            nests.into_iter().find(applies).unwrap_or(Directive::Inward { var })
+        }
+        23 | 24 => Directive::StageRegion {
+            var,
+            param: rng.below(kernel.params.len().max(1)) as u32,
+            scope: rng.pick(&[Scope::Cache, Scope::Cache, Scope::Register]),
+        },
+        25..=27 => {
+            let computed = |l: &(VarId, Bind)| {
+                let body = loop_body(&kernel.body, l.0).map_or(&[][..], |b| &b[..]);
+                walk(body).filter_map(Stmt::defined_value).collect::<Vec<ValueId>>()
+            };
+            let values = computed(&(var, Bind::Serial));
+            let value = if values.is_empty() {
+                ValueId(0)
+            } else {
+                rng.pick(&values)
+            };
+            Directive::Pack {
+                var,
+                value,
+                scope: rng.pick(&[Scope::Cache, Scope::Cache, Scope::Register, Scope::Shared]),
+                turned: rng.chance(50),
+                padded: rng.chance(30),
+            }
+        }
         _ => Directive::Bind {
             var,
             bind: rng.pick(&[Bind::Unroll, Bind::Lanes, Bind::Lanes, Bind::Parallel, Bind::Serial]),
         },
     }
 }
+
+/// The most elements that are packed in all iterations of whatever is around, which the interpreter goes through.
+const MOST_PACKED: i64 = 1 << 10;
 
 /// Applies directives; answers those that applied, or what one of them broke.
 fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String> {
@@ -141,6 +216,12 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
             assert_eq!(before, *kernel, "{directive:?} refuses, but changes the kernel");
             continue;
         }
+        let long = |l: &IndexExpr| l.as_const().is_some_and(|n| n > MOST_PACKED);
+        let fills = matches!(directive, Directive::Pack { .. } | Directive::StageRegion { .. });
+        if fills && kernel.scratch.iter().any(|s| long(&s.len)) {
+            *kernel = before;
+            continue;
+        }
         let report = verify(kernel);
         let unsure = !report.errors.is_empty() || !report.unproven.is_empty();
         if let Directive::Bind { bind, .. } = directive
@@ -163,11 +244,18 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
     Ok(applied)
 }
 
-fn check(seed: u64, nodes: usize, elements: usize, symbolic: bool) -> Result<usize, String> {
+/// The names of directives.
+fn names(applied: &[Vec<Directive>]) -> Vec<String> {
+    let name = |d: &Directive| d.to_string().split(' ').next().unwrap_or_default().to_string();
+    applied.iter().flatten().map(name).collect()
+}
+
+fn check(seed: u64, nodes: usize, elements: usize, symbolic: bool) -> Result<Vec<String>, String> {
     check_case(seed, &graph(seed, nodes, elements, symbolic))
 }
 
-fn check_case(seed: u64, case: &Case) -> Result<usize, String> {
+/// The names of the directives that applied.
+fn check_case(seed: u64, case: &Case) -> Result<Vec<String>, String> {
     let compiled = compile(
         &case.graph,
         &Options::new(Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)))),
@@ -175,14 +263,14 @@ fn check_case(seed: u64, case: &Case) -> Result<usize, String> {
     .map_err(|e| e.to_string())?;
     let expected = oracle::evaluate(&case.graph, &case.inputs, &case.symbols);
     let mut rng = Rng(seed.wrapping_mul(77) | 1);
-    let mut total = 0;
+    let mut total = Vec::new();
     for _ in 0..4 {
         let mut plan = naive_plan(&compiled);
         let mut applied = Vec::new();
         for kernel in &mut plan.kernels {
             applied.push(scramble(kernel, &mut rng)?);
         }
-        total += applied.iter().map(Vec::len).sum::<usize>();
+        total.extend(names(&applied));
         for legal in [false, true] {
             if legal {
                 let emitter = tlc_codegen::clif::emitter(true);
@@ -231,7 +319,7 @@ fn a_random_legal_schedule_keeps_the_result() {
                 Err(format!("panic: {}", text.unwrap_or_default()))
             });
             match result {
-                Ok(n) => applied += n,
+                Ok(names) => applied += names.len(),
                 Err(e) => failures.push((e.len(), seed, symbolic, e)),
             }
         }
@@ -254,8 +342,34 @@ fn a_random_legal_schedule_keeps_the_result() {
     assert!(applied > 100, "only {applied} directives applied");
 }
 
-/// Forms that random graphs seldom have: reductions along columns that come back to them, and windows.
-const FORMS: [&str; 5] = [
+/// Forms that random graphs seldom have: products, reductions along columns that come back to them, and windows.
+const FORMS: [&str; 9] = [
+    "graph @integer_product(%x: i8[6, 9], %y: i8[9, 5]) {
+       %0 = einsum %x, %y {ab,bc->ac; acc=i32} : i32[6, 5]
+       %1 = add %0, %0 : i32[6, 5]
+       return %1, %0
+     }",
+    "graph @half_product(%x: f16[2, 6, 9], %y: f16[2, 5, 9], %z: u8[2, 6, 5]) {
+       %0 = einsum %x, %y {hab,hcb->hac; acc=f32} : f16[2, 6, 5]
+       %1 = convert %z : f16[2, 6, 5]
+       %2 = mul %0, %1 : f16[2, 6, 5]
+       return %2
+     }",
+    "graph @unpacked_product(%x: u8[4, 7], %scale: f32[7], %y: u8[7, 6]) {
+       %0 = convert %x : i64[4, 7]
+       %1 = convert %scale : i64[7]
+       %2 = expand %1 : i64[4, 7]
+       %3 = mul %0, %2 : i64[4, 7]
+       %4 = convert %y : i64[7, 6]
+       %5 = einsum %3, %4 {ab,bc->ac} : i64[4, 6]
+       return %5
+     }",
+    "graph @outer_sums(%x: f32[4, 6, 3], %y: f32[4, 3]) {
+       %0 = sin %y : f32[4, 3]
+       %1 = einsum %x, %0 {abc,ac->bc} : f32[6, 3]
+       %2 = exp %1 : f32[6, 3]
+       return %2
+     }",
     "graph @softmax(%x: f32[7, 22]) {
        %0 = reduce max %x {axes=[0]} : f32[22]
        %1 = expand %0 : f32[7, 22]
@@ -296,7 +410,8 @@ const FORMS: [&str; 5] = [
 ];
 
 #[test]
-fn a_random_legal_schedule_keeps_columns_and_windows() {
+fn a_random_legal_schedule_keeps_columns_windows_and_products() {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
     for text in FORMS {
         let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
         let inputs: Vec<HostTensor> = graph
@@ -309,9 +424,12 @@ fn a_random_legal_schedule_keeps_columns_and_windows() {
                     .iter()
                     .map(|d| d.as_const().unwrap() as usize)
                     .collect();
-                let n: usize = shape.iter().product();
-                let values: Vec<f32> = (0..n).map(|i| ((i * 37 + 11) % 101) as f32 / 25.0 - 2.0).collect();
-                HostTensor::from_slice(&shape, &values).unwrap()
+                let mut x = HostTensor::zeros(graph.ty(i).dtype, &shape).unwrap();
+                for k in 0..x.len() {
+                    let value = ((k * 37 + 11) % 101) as f64 / 25.0 - 2.0;
+                    x.set(k, Scalar::from_f64(x.dtype(), value));
+                }
+                x
             })
             .collect();
         let case = Case {
@@ -321,7 +439,19 @@ fn a_random_legal_schedule_keeps_columns_and_windows() {
             symbols: Vec::new(),
         };
         for seed in 0..60 {
-            check_case(seed, &case).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
+            let names = check_case(seed, &case).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
+            names.into_iter().for_each(|n| *counts.entry(n).or_default() += 1);
         }
+    }
+    for name in [
+        "tile-sum",
+        "contract",
+        "pack",
+        "stage-region",
+        "interchange",
+        "tile-columns",
+    ] {
+        let count = counts.get(name).copied().unwrap_or(0);
+        assert!(count >= 10, "{name} applied {count} times: {counts:?}");
     }
 }

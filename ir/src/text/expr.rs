@@ -10,6 +10,7 @@ use super::lexer::TokenKind;
 use crate::dtype::{DType, Scalar};
 use crate::graph::{DEFAULT_SYMBOL_MAX, Graph, MAX_RANK, Shape, Symbol, TensorType};
 use crate::index::{Bounds, IndexExpr, IndexNode};
+use crate::kernel::verify::nonnegative;
 
 /// How deep parentheses nest in an extent.
 pub(crate) const MAX_DEPTH: u32 = 64;
@@ -213,7 +214,7 @@ fn factor(c: &mut Cursor<'_>, scope: &mut dyn Scope, depth: u32) -> Parsed<Index
                 "max" => IndexExpr::max(&a, &b),
                 _ => {
                     let range = b.interval(&*scope);
-                    if range.lo < 0 || range.hi < 1 {
+                    if range.hi < 1 || !(range.lo >= 0 || nonnegative(&b, &*scope)) {
                         let span = c.span_since(divisor);
                         return Err(c.error(
                             span,

@@ -5,8 +5,9 @@
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk};
-use tlc_ir::kernel::{Bind, CopyNest, Kernel, Memory, Stmt};
+use tlc_ir::kernel::{Bind, CopyNest, Kernel, Memory, Scope, Stmt};
 
+use super::across::{scratch_of, scratch_outside};
 use super::{accumulators, inward, stage, threads};
 use crate::directive::{Directive, MAX_UNROLL, Refusal};
 use crate::made::{Made, made};
@@ -62,6 +63,37 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
         Directive::Place { scratch, scope } => threads::place(kernel, *scratch, *scope),
         Directive::Distribute { around, var, threads } => threads::distribute(kernel, *around, *var, *threads),
         Directive::OneThread { block } => threads::one_thread(kernel, *block),
+        Directive::TileSum {
+            outer,
+            inner,
+            sum,
+            rows,
+            columns,
+            scope,
+        } => super::tile_sum::tile_sum(kernel, [*outer, *inner, *sum], [*rows, *columns], *scope),
+        Directive::Pack {
+            var,
+            value,
+            scope,
+            turned,
+            padded,
+        } => super::pack::pack(kernel, *var, *value, *scope, [*turned, *padded]),
+        Directive::StageRegion { var, param, scope } => super::region::region(kernel, *var, *param, *scope),
+        Directive::Contract {
+            outer,
+            inner,
+            sum,
+            rows,
+            columns,
+            block,
+        } => super::contract::contract(kernel, [*outer, *inner, *sum], [*rows, *columns], *block),
+        Directive::Spread {
+            block,
+            rows,
+            columns,
+            down,
+            across,
+        } => super::spread::spread(kernel, *block, [*rows, *columns], [*down, *across]),
         Directive::Synchronize { block } => threads::synchronize(kernel, *block),
     }
 }
@@ -210,18 +242,42 @@ fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, guarded: bool) -> Resul
     Ok(vec![var])
 }
 
-/// True if the statements carry something from one iteration to the next that is not an accumulation.
-fn carries_state(body: &[Stmt]) -> bool {
-    let accesses = || walk(body).flat_map(|s| s.accesses());
+/// The scratch that each iteration of the nested loops sets before all else, and nothing outside of them uses.
+fn own_scratch(kernel: &Kernel, outer: VarId, body: &[Stmt]) -> Vec<Memory> {
+    let (mut used, mut outside) = (Vec::new(), Vec::new());
+    scratch_of(body, &mut used);
+    scratch_outside(&kernel.body, outer, &mut outside);
+    // Loops that hold nothing else set nothing where they are empty, and use nothing either.
+    let mut body = body;
+    while let [Stmt::Loop { body: inside, .. }] = body {
+        body = inside;
+    }
+    let own = |i: &u32| {
+        let scope = kernel.scratch[*i as usize].scope;
+        let alone = matches!(scope, Scope::Register | Scope::Cache) && !outside.contains(i);
+        alone && inward::set_whole(kernel, body, *i, &mut Vec::new())
+    };
+    used.into_iter().filter(own).map(Memory::Scratch).collect()
+}
+
+/// True if the statements carry something from one iteration to the next that is not an accumulation, in memory other than `own`.
+fn carries_state(body: &[Stmt], own: &[Memory]) -> bool {
+    let accesses = || {
+        walk(body)
+            .flat_map(|s| s.accesses())
+            .filter(|a| !own.contains(&a.memory))
+    };
     // Accumulations commute with each other, but not with loads of the running value.
     let loads: Vec<Memory> = accesses().filter(|a| !a.effect.writes()).map(|a| a.memory).collect();
     accesses().any(|a| a.effect.writes() && loads.contains(&a.memory))
 }
 
-/// True if iterations over `var` may store to one element, so that the last one counts.
-fn overwrites(kernel: &Kernel, body: &[Stmt], var: VarId) -> bool {
+/// True if iterations over `var` may store to one element of memory other than `own`, so that the last one counts.
+fn overwrites(kernel: &Kernel, body: &[Stmt], var: VarId, own: &[Memory]) -> bool {
     let one = kernel.extents[var.0 as usize].is(1);
-    let mut accesses = walk(body).flat_map(|s| s.accesses());
+    let mut accesses = walk(body)
+        .flat_map(|s| s.accesses())
+        .filter(|a| !own.contains(&a.memory));
     accesses.any(|a| a.effect == Effect::Store && !one && !a.index.uses(var))
 }
 
@@ -242,7 +298,8 @@ fn counts_through(body: &[Stmt], outer: VarId, inner: VarId) -> bool {
 
 fn interchange(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<VarId>, Refusal> {
     let body = nested(kernel, outer, inner)?;
-    let reorders = carries_state(body) || [outer, inner].iter().any(|&v| overwrites(kernel, body, v));
+    let own = own_scratch(kernel, outer, body);
+    let reorders = carries_state(body, &own) || [outer, inner].iter().any(|&v| overwrites(kernel, body, v, &own));
     if reorders || counts_through(body, outer, inner) {
         return Err(Refusal::Recurrence(outer));
     }

@@ -107,7 +107,7 @@ pub(super) fn set_whole(kernel: &Kernel, body: &[Stmt], scratch: u32, around: &m
             };
             let whole = |at: usize| {
                 let (elements, place) = row(kernel, &around[at..]);
-                elements == *len && place == *index && run(&around[..at])
+                elements == *len && place.simplify(kernel) == index.simplify(kernel) && run(&around[..at])
             };
             (len.is(1) && run(around)) || (0..around.len()).any(whole)
         }
@@ -150,7 +150,7 @@ fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, Refusal> {
 }
 
 /// Whether a result may take the place of what is loaded, which is then gone once it is stored.
-fn replaceable(kernel: &Kernel, memory: Memory) -> bool {
+pub(super) fn replaceable(kernel: &Kernel, memory: Memory) -> bool {
     let Memory::Param(read) = memory else { return false };
     let read = &kernel.params[read as usize];
     let written = kernel.params.iter().filter(|p| p.access != Access::Read);

@@ -8,3 +8,4 @@ mod module;
 mod nests;
 mod ops;
 mod table;
+mod tiles;

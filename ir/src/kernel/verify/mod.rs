@@ -26,9 +26,8 @@ use crate::dtype::DType;
 use crate::index::{IndexExpr, IndexNode, VarId};
 use crate::kernel::{Access, Bind, CopyNest, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
-pub use prove::Example;
 use prove::Tries;
-pub(crate) use prove::nonnegative;
+pub use prove::{Example, nonnegative};
 pub use refute::refute;
 pub use rule::Rule;
 

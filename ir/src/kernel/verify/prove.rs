@@ -187,8 +187,8 @@ impl Bounds for Narrowed {
     }
 }
 
-/// True if the expression is certainly not negative.
-pub(crate) fn nonnegative(e: &IndexExpr, bounds: &dyn Bounds) -> bool {
+/// True if the expression is certainly not negative, in all iterations of the loops that its variables belong to.
+pub fn nonnegative(e: &IndexExpr, bounds: &dyn Bounds) -> bool {
     nonnegative_within(e, bounds, NODES)
 }
 
@@ -213,8 +213,12 @@ fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32, left: &mut usize) ->
     for (t, c) in &terms {
         let IndexExpr::Node(n) = t else { continue };
         let (a, b, any) = match &**n {
-            IndexNode::Min(a, b) => (a, b, *c < 0),
-            IndexNode::Max(a, b) => (a, b, *c > 0),
+            IndexNode::Min(a, b) => (a.clone(), b.clone(), *c < 0),
+            IndexNode::Max(a, b) => (a.clone(), b.clone(), *c > 0),
+            IndexNode::Product(factors) => match extremum_of_product(factors, bounds) {
+                Some((a, b, least)) => (a, b, (*c < 0) == least),
+                None => continue,
+            },
             IndexNode::Mod(_, b) => {
                 // x mod b is one of 0..=b-1: the end that makes the sum smaller.
                 let rest = e.clone() - t.clone() * IndexExpr::Const(*c);
@@ -261,7 +265,11 @@ fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32, left: &mut usize) ->
                 left,
             )
         };
-        return if any { case(a) || case(b) } else { case(a) && case(b) };
+        return if any {
+            case(&a) || case(&b)
+        } else {
+            case(&a) && case(&b)
+        };
     }
     // The innermost variable that occurs linearly, at the end of its range that makes the sum smallest.
     let mut vars = Vec::new();
@@ -291,6 +299,22 @@ fn by_cases(e: &IndexExpr, bounds: &dyn Bounds, depth: u32, left: &mut usize) ->
         }
     }
     false
+}
+
+/// A product of which one factor is a minimum or maximum and the others are not negative is the minimum or maximum of two products:
+/// these, and whether it is the minimum.
+fn extremum_of_product(factors: &[IndexExpr], bounds: &dyn Bounds) -> Option<(IndexExpr, IndexExpr, bool)> {
+    let (at, (a, b, least)) = factors.iter().enumerate().find_map(|(at, f)| {
+        let IndexExpr::Node(n) = f else { return None };
+        match &**n {
+            IndexNode::Min(a, b) => Some((at, (a, b, true))),
+            IndexNode::Max(a, b) => Some((at, (a, b, false))),
+            _ => None,
+        }
+    })?;
+    let others = factors.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, f)| f);
+    let others = IndexExpr::product(others);
+    (others.interval(bounds).lo >= 0).then(|| (others.clone() * a.clone(), others * b.clone(), least))
 }
 
 /// The sum with `k * (x mod b) + k * b * floor(x / b)` as `k * x`, if it has such terms: what the loops over the whole pieces of

@@ -1,0 +1,319 @@
+//! Tiles of a block of threads: each thread takes a part of every tile, which it keeps to itself.
+//!
+//! A tile that is one piece of cache scratch in a block loop belongs to nobody yet. Thread `t` takes the rows from `down * (t div
+//! n)` and the columns from `across * (t mod n)`, where `n` parts lie side by side, in every loop over the elements of a tile and
+//! every contraction into one. The loops are unrolled, so that a part can be held in registers.
+
+use smallvec::smallvec;
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::{walk, walk_mut};
+use tlc_ir::kernel::{Bind, Contract, Kernel, Memory, Op, Scope, Stmt};
+use tlc_ir::target::MAX_BLOCK_THREADS;
+use tlc_ir::{DType, ScalarOp};
+
+use super::across::{scratch_of, scratch_outside};
+use super::directives::{exists, loop_bind, rewrite};
+use super::tile_sum::{element, nest_of, tile_elements};
+use crate::directive::{MAX_UNROLL, Refusal};
+use crate::tree::{replace_loop, substitute_in};
+
+/// The size of the tiles and of a thread's part.
+struct Shape {
+    size: [i64; 2],
+    part: [i64; 2],
+    /// Parts side by side.
+    side_by_side: i64,
+    threads: i64,
+}
+
+impl Shape {
+    fn of(size: [i64; 2], part: [i64; 2]) -> Result<Shape, Refusal> {
+        tile_elements(size)?;
+        if tile_elements(part)? > 4 * MAX_UNROLL || size[0] % part[0] != 0 || size[1] % part[1] != 0 {
+            return Err(Refusal::NoTile {
+                rows: part[0],
+                columns: part[1],
+            });
+        }
+        let side_by_side = size[1] / part[1];
+        let threads = size[0] / part[0] * side_by_side;
+        match threads <= MAX_BLOCK_THREADS {
+            true => Ok(Shape {
+                size,
+                part,
+                side_by_side,
+                threads,
+            }),
+            false => Err(Refusal::Threads(threads)),
+        }
+    }
+
+    /// The row and column of the tile that an element of a thread's part is.
+    fn whole(&self, thread: VarId, [row, column]: [VarId; 2]) -> [IndexExpr; 2] {
+        let (t, n) = (IndexExpr::from(thread), IndexExpr::Const(self.side_by_side));
+        [
+            IndexExpr::floor_div(&t, &n) * IndexExpr::Const(self.part[0]) + row.into(),
+            IndexExpr::modulo(&t, &n) * IndexExpr::Const(self.part[1]) + column.into(),
+        ]
+    }
+}
+
+/// A statement of the block that goes through elements of tiles.
+enum Site {
+    /// Two loops.
+    Loops([VarId; 2]),
+    /// The contraction over that row, column and step.
+    Contract([VarId; 3]),
+}
+
+struct Search<'k> {
+    kernel: &'k Kernel,
+    shape: &'k Shape,
+    tiles: &'k [u32],
+    sites: Vec<Site>,
+}
+
+impl Search<'_> {
+    fn touches(&self, body: &[Stmt]) -> bool {
+        let mut used = Vec::new();
+        scratch_of(body, &mut used);
+        used.iter().any(|i| self.tiles.contains(i))
+    }
+
+    fn is_element(&self, [row, column]: [VarId; 2], index: &IndexExpr) -> bool {
+        let at = element(self.shape.size[1], &row.into(), &column.into());
+        at.simplify(self.kernel) == index.simplify(self.kernel)
+    }
+
+    fn extent(&self, v: VarId) -> &IndexExpr {
+        &self.kernel.extents[v.0 as usize]
+    }
+
+    fn statements(&mut self, body: &[Stmt]) -> Result<(), Refusal> {
+        for s in body {
+            let alone = std::slice::from_ref(s);
+            if !self.touches(alone) {
+                continue;
+            }
+            let refused = Err(Refusal::NoTile {
+                rows: self.shape.size[0],
+                columns: self.shape.size[1],
+            });
+            match s {
+                Stmt::Contract(c) => {
+                    let [m, n] = [c.m(), c.n()];
+                    let whole = c.tile(self.kernel) == Some(self.shape.size);
+                    let reads = c.operands().iter().any(|o| self.is_tile(o.memory));
+                    if !whole || reads || !self.is_element([m, n], &c.dst_index) {
+                        return refused;
+                    }
+                    self.sites.push(Site::Contract(c.vars));
+                }
+                Stmt::Loop { var, bind, body } => match &body[..] {
+                    [
+                        Stmt::Loop {
+                            var: inner,
+                            bind: Bind::Serial | Bind::Unroll,
+                            body: elements,
+                        },
+                    ] if self.all_elements([*var, *inner], elements) => {
+                        let runs = matches!(bind, Bind::Serial | Bind::Unroll);
+                        let fits = |v: VarId, most: i64| self.extent(v).interval(self.kernel).hi <= most;
+                        let small = fits(*var, self.shape.size[0]) && fits(*inner, self.shape.size[1]);
+                        if !runs || !small || self.extent(*inner).uses(*var) || !self.stays_inside(*var, elements) {
+                            return refused;
+                        }
+                        self.sites.push(Site::Loops([*var, *inner]));
+                    }
+                    body if *bind == Bind::Serial => self.statements(body)?,
+                    _ => return refused,
+                },
+                _ => return refused,
+            }
+        }
+        Ok(())
+    }
+
+    fn is_tile(&self, memory: Memory) -> bool {
+        matches!(memory, Memory::Scratch(i) if self.tiles.contains(&i))
+    }
+
+    /// Whether all accesses to tiles are to the element of the two loops.
+    fn all_elements(&self, vars: [VarId; 2], body: &[Stmt]) -> bool {
+        let mut accesses = walk(body).flat_map(|s| s.accesses()).filter(|a| self.is_tile(a.memory));
+        accesses.all(|a| self.is_element(vars, a.index))
+    }
+
+    /// Whether a thread can execute the statements: it waits for nobody, and scratch of its own is used nowhere else.
+    fn stays_inside(&self, outer: VarId, body: &[Stmt]) -> bool {
+        let alone = |s: &Stmt| {
+            matches!(s, Stmt::Let { .. } | Stmt::Clamp { .. } | Stmt::Store { .. })
+                || matches!(s, Stmt::Accumulate { .. } | Stmt::If { .. })
+                || matches!(
+                    s,
+                    Stmt::Loop {
+                        bind: Bind::Serial | Bind::Unroll | Bind::Lanes,
+                        ..
+                    }
+                )
+        };
+        let (mut used, mut outside) = (Vec::new(), Vec::new());
+        scratch_of(body, &mut used);
+        scratch_outside(&self.kernel.body, outer, &mut outside);
+        let own = |i: &u32| match self.kernel.scratch[*i as usize].scope {
+            Scope::Register | Scope::Cache => self.tiles.contains(i) || !outside.contains(i),
+            Scope::Shared | Scope::WarpFragment | Scope::BlockFragment | Scope::Thread => true,
+        };
+        walk(body).all(alone) && used.iter().all(own)
+    }
+}
+
+/// A run of statements under the condition that a variable's value is one of a shorter loop.
+fn guarded(kernel: &mut Kernel, at: &IndexExpr, extent: &IndexExpr, body: Vec<Stmt>) -> Vec<Stmt> {
+    let [here, limit] = [at, extent].map(|e| {
+        let value = kernel.new_value(DType::I64);
+        let op = Op::Index(e.clone(), DType::I64);
+        (value, Stmt::Let { value, op })
+    });
+    let cond = kernel.new_value(DType::Bool);
+    let op = Op::Map(ScalarOp::Lt, smallvec![here.0, limit.0]);
+    vec![here.1, limit.1, Stmt::Let { value: cond, op }, Stmt::If { cond, body }]
+}
+
+struct Spread<'k> {
+    shape: &'k Shape,
+    tiles: &'k [u32],
+    thread: VarId,
+    part: [VarId; 2],
+}
+
+impl Spread<'_> {
+    fn new<'k>(kernel: &mut Kernel, shape: &'k Shape, tiles: &'k [u32]) -> Spread<'k> {
+        Spread {
+            shape,
+            tiles,
+            thread: kernel.new_var(IndexExpr::Const(shape.threads)),
+            part: shape.part.map(|n| kernel.new_var(IndexExpr::Const(n))),
+        }
+    }
+
+    /// The statements where the variables are those of a thread's part.
+    fn put(&self, kernel: &mut Kernel, body: &mut [Stmt], vars: [VarId; 2]) {
+        let own = element(self.shape.part[1], &self.part[0].into(), &self.part[1].into());
+        let [row, column] = self.shape.whole(self.thread, self.part);
+        substitute_in(kernel, body, &mut |v| match v {
+            v if v == vars[0] => Some(row.clone()),
+            v if v == vars[1] => Some(column.clone()),
+            _ => None,
+        });
+        walk_mut(body, &mut |s| {
+            for a in s.accesses_mut() {
+                if matches!(a.memory, Memory::Scratch(i) if self.tiles.contains(i)) {
+                    *a.index = own.clone();
+                }
+            }
+        });
+    }
+
+    /// A thread loop in place of loops over the elements of a tile.
+    fn loops(&self, kernel: &mut Kernel, vars: [VarId; 2], mut body: Vec<Stmt>) -> Stmt {
+        let extents = vars.map(|v| kernel.extents[v.0 as usize].clone());
+        self.put(kernel, &mut body, vars);
+        let whole = self.shape.whole(self.thread, self.part);
+        for i in [1, 0] {
+            if !extents[i].is(self.shape.size[i]) {
+                body = guarded(kernel, &whole[i], &extents[i], body);
+            }
+            body = nest_of(&self.part[i..=i], Bind::Unroll, body);
+        }
+        Stmt::Loop {
+            var: self.thread,
+            bind: Bind::Thread,
+            body,
+        }
+    }
+
+    /// A thread loop in place of a contraction.
+    fn contract(&self, kernel: &mut Kernel, c: Box<Contract>) -> Stmt {
+        let vars = [c.m(), c.n()];
+        let mut body = vec![Stmt::Contract(c)];
+        self.put(kernel, &mut body, vars);
+        if let [Stmt::Contract(c)] = &mut body[..] {
+            (c.vars[0], c.vars[1]) = (self.part[0], self.part[1]);
+        }
+        Stmt::Loop {
+            var: self.thread,
+            bind: Bind::Thread,
+            body,
+        }
+    }
+}
+
+/// Replaces the contraction over these variables by what `f` makes of it.
+fn replace_contract(body: &mut [Stmt], vars: [VarId; 3], f: &mut dyn FnMut(Box<Contract>) -> Stmt) {
+    for s in body {
+        match s {
+            Stmt::Contract(c) if c.vars == vars => *s = f(c.clone()),
+            s => {
+                if let Some(inside) = s.body_mut() {
+                    replace_contract(inside, vars, f);
+                }
+            }
+        }
+    }
+}
+
+/// Gives the threads of a block parts of its tiles; returns the thread loops.
+pub(super) fn spread(kernel: &mut Kernel, block: VarId, size: [i64; 2], part: [i64; 2]) -> Result<Vec<VarId>, Refusal> {
+    let body = exists(kernel, block)?;
+    if loop_bind(&kernel.body, block) != Some(Bind::Block) {
+        return Err(Refusal::NotInBlock(block));
+    }
+    let shape = Shape::of(size, part)?;
+    let elements = IndexExpr::Const(tile_elements(size)?);
+    let mut tiles = Vec::new();
+    scratch_of(body, &mut tiles);
+    tiles.retain(|i| {
+        let s = &kernel.scratch[*i as usize];
+        s.scope == Scope::Cache && s.len == elements
+    });
+    let mut search = Search {
+        kernel,
+        shape: &shape,
+        tiles: &tiles,
+        sites: Vec::new(),
+    };
+    search.statements(body)?;
+    let sites = search.sites;
+    if tiles.is_empty() {
+        return Err(Refusal::NoTile {
+            rows: size[0],
+            columns: size[1],
+        });
+    }
+    let mut made = Vec::new();
+    for site in sites {
+        let spread = Spread::new(kernel, &shape, &tiles);
+        made.push(spread.thread);
+        match site {
+            Site::Loops(vars) => rewrite(kernel, vars[0], &mut |kernel, _, mut body| {
+                let mut out = Vec::new();
+                replace_loop(&mut body, vars[1], &mut |_, elements| {
+                    out.push(spread.loops(kernel, vars, elements));
+                    Vec::new()
+                });
+                out
+            }),
+            Site::Contract(vars) => {
+                let mut body = std::mem::take(&mut kernel.body);
+                replace_contract(&mut body, vars, &mut |c| spread.contract(kernel, c));
+                kernel.body = body;
+            }
+        }
+    }
+    for &i in &tiles {
+        let held = &mut kernel.scratch[i as usize];
+        (held.len, held.scope) = (IndexExpr::Const(part[0] * part[1]), Scope::Thread);
+    }
+    Ok(made)
+}
