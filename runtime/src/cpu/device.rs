@@ -69,6 +69,7 @@ impl Shared<'_> {
     }
 }
 
+#[inline]
 fn shared<'a>(at: &'a Places<'_, KernelFn>) -> Shared<'a> {
     Shared {
         kernels: at.kernels,
@@ -94,6 +95,7 @@ impl Device for Cpu {
         choose(product, self.threads.threads())
     }
 
+    #[inline]
     unsafe fn launch(
         &self,
         _: u32,

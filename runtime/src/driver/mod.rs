@@ -209,7 +209,7 @@ pub struct Executable {
     /// Values of symbols that no input's shape determines, by name.
     given: Vec<(String, i64)>,
     bindings: Mutex<VecDeque<Arc<Bound>>>,
-    states: Mutex<Vec<CallState>>,
+    states: Mutex<Vec<Box<CallState>>>,
     /// What the `init` steps computed, once the first call has run them.
     kept: OnceLock<Kept>,
     /// Held while they run.
@@ -544,12 +544,21 @@ impl Executable {
         binding: &Bound,
         f: impl FnOnce(&mut CallState) -> Result<T, RunError>,
     ) -> Result<T, RunError> {
+        let mut state = self.take_state(binding)?;
+        let result = f(&mut state);
+        lock(&self.states).push(state);
+        result
+    }
+
+    /// A call state that fits the binding. It is compiled here, for speed, and not with whoever calls.
+    #[inline(never)]
+    fn take_state(&self, binding: &Bound) -> Result<Box<CallState>, RunError> {
         let scratch = self.scratch_of(binding);
         let arena = binding.sizes.layout.host().bytes as usize;
         let taken = lock(&self.states).pop();
         let mut state = match taken {
             Some(state) => state,
-            None => CallState::new()?,
+            None => Box::new(CallState::new()?),
         };
         state.step_by_step = false;
         state.frame.fit(binding, self.plan.devices.len());
@@ -558,10 +567,8 @@ impl Executable {
             state.arena = AlignedBuffer::zeroed(arena)?;
         }
         state.frame.arenas[0] = state.arena.as_mut_ptr();
-        state.arenas.resize_with(self.others.len(), || None);
-        for (k, (device, buffer)) in self.others.iter().zip(&mut state.arenas).enumerate() {
-            let bytes = binding.sizes.layout.arena(DeviceId(k as u32 + 1)).bytes as usize;
-            state.frame.arenas[k + 1] = grown(buffer, device, bytes)?;
+        if !self.others.is_empty() {
+            self.grow_arenas(binding, &mut state)?;
         }
         if state.scratch.len() < scratch {
             state.scratch = AlignedBuffer::zeroed(scratch)?;
@@ -569,12 +576,21 @@ impl Executable {
         if cfg!(debug_assertions) {
             state.scratch.as_mut_slice().fill(UNWRITTEN);
         }
-        let result = f(&mut state);
-        lock(&self.states).push(state);
-        result
+        Ok(state)
+    }
+
+    /// Finds room for the arenas of the devices beside the host.
+    fn grow_arenas(&self, binding: &Bound, state: &mut CallState) -> Result<(), RunError> {
+        state.arenas.resize_with(self.others.len(), || None);
+        for (k, (device, buffer)) in self.others.iter().zip(&mut state.arenas).enumerate() {
+            let bytes = binding.sizes.layout.arena(DeviceId(k as u32 + 1)).bytes as usize;
+            state.frame.arenas[k + 1] = grown(buffer, device, bytes)?;
+        }
+        Ok(())
     }
 
     /// What goes through the steps of a binding, with the scratch memory of a call.
+    #[inline]
     fn walk<'a>(&'a self, binding: &'a Bound, scratch: &mut AlignedBuffer) -> Walk<'a, Cpu> {
         Walk {
             plan: &self.plan,

@@ -47,12 +47,14 @@ impl Drop for Finish<'_> {
 }
 
 /// Writes down where a launch's buffers are.
+#[inline]
 fn point(l: &BoundLaunch, frame: &mut Frame) {
     for (k, &slot) in l.args.iter().enumerate() {
         frame.args[l.first_arg + k] = frame.slots[slot];
     }
 }
 
+#[inline]
 fn places<'a, K>(kernels: &'a [Option<K>], frame: &'a mut Frame, scratch: Scratch) -> Places<'a, K> {
     Places {
         kernels,
@@ -94,14 +96,30 @@ impl<'r, H: Host> Walk<'r, H> {
     }
 
     /// Runs the step of a call of that number, or hands it to its queue. Returns the symbol that it binds, and its value.
+    #[inline]
     pub(crate) fn step(&self, number: usize, frame: &mut Frame) -> Result<Option<(usize, i64)>, RunError> {
         let step = &self.binding.steps[number];
-        if self.others.is_empty() {
-            self.mark_unwritten(number, step, frame)?;
-            return self.work(step, frame);
+        if !self.others.is_empty() {
+            return self.queued(number, step, frame);
         }
+        if cfg!(debug_assertions) {
+            self.mark_unwritten(number, step, frame)?;
+        }
+        self.work(step, frame)
+    }
+
+    /// As [`Walk::step`], where there are devices beside the host.
+    #[inline(never)]
+    fn queued(
+        &self,
+        number: usize,
+        step: &BoundStep<H::Product>,
+        frame: &mut Frame,
+    ) -> Result<Option<(usize, i64)>, RunError> {
         self.wait(number, step, frame)?;
-        self.mark_unwritten(number, step, frame)?;
+        if cfg!(debug_assertions) {
+            self.mark_unwritten(number, step, frame)?;
+        }
         let bound = self.work(step, frame)?;
         if step.on != 0 && self.binding.awaited[number] {
             frame.marks[number] = self.other(step.on).mark(step.queue)?;
@@ -129,6 +147,7 @@ impl<'r, H: Host> Walk<'r, H> {
     }
 
     /// Has the host wait for all that queues were given.
+    #[inline]
     pub(super) fn settle(&self, queues: &[(usize, u32)]) -> Result<(), RunError> {
         if !self.others.is_empty() {
             for &(device, queue) in queues.iter().filter(|q| q.0 != 0) {
@@ -165,6 +184,7 @@ impl<'r, H: Host> Walk<'r, H> {
     }
 
     /// Runs what a step says.
+    #[inline]
     pub(super) fn work(
         &self,
         step: &BoundStep<H::Product>,
