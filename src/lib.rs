@@ -60,53 +60,23 @@
 //! `cli`, on by default, builds the command `tlc`. A program that uses the library turns it off: `default-features = false`.
 #![forbid(unsafe_code)]
 
-pub mod compile;
-mod datum;
-pub mod dim;
-pub mod error;
-pub mod eval;
-pub mod explain;
-pub mod functions;
-pub mod graph;
 pub mod guide;
-pub mod machine_model;
-pub mod onnx;
-pub mod operators;
-pub mod ops;
-pub mod prediction;
-pub mod promotion;
-mod scope;
-mod streams;
-pub mod tensor;
-pub mod tlir;
 pub mod verify;
 
-pub use compile::{
-    Broken, BuildError, CompileOptions, Executable, Input, Output, OutputMut, Outputs, Specialization, Specialize,
-    Verdict, WrongType, compile_ir, plan_ir,
-};
-pub use datum::Datum;
-pub use dim::{Axes, Dim, IntoShape, keep};
-pub use error::{Error, Errors};
-pub use eval::EvalError;
-pub use functions::{broadcast_tensors, concat, einsum, einsum_over, matmul, meshgrid, stack, where_};
-pub use graph::Graph;
-pub use ops::attention::Attention;
-pub use ops::conv::{Conv, PerAxis};
-pub use ops::pool::Pool;
-pub use ops::regions::RoiAlign;
-pub use ops::repeat::{Iteration, Repeat};
-pub use ops::resample::{Coordinates, Interpolation, Resample, Rounding};
-pub use ops::sample::{GridSample, Outside};
-pub use ops::slice::{IntoSlices, Slice, s};
-pub use ops::sort::Unique;
-pub use ops::storage::{Conversion, PowerRounding};
-pub use promotion::{Operand, Weak, promote};
-pub use streams::named_scope;
-pub use tensor::Tensor;
 pub use tlc_ir::graph::{Monoid, ScatterOp, Semiring};
 pub use tlc_ir::tensor::TensorError;
 pub use tlc_ir::{DType, Element, HostTensor, Scalar};
+pub use tlc_onnx as onnx;
+pub use tlc_record::{
+    Attention, Axes, Broken, BuildError, CompileOptions, Conv, Conversion, Coordinates, Datum, Dim, Error, Errors,
+    EvalError, Executable, Graph, GridSample, Input, Interpolation, IntoShape, IntoSlices, Iteration, Operand, Output,
+    OutputMut, Outputs, Outside, PerAxis, Pool, PowerRounding, Repeat, Resample, RoiAlign, Rounding, Slice,
+    Specialization, Specialize, Tensor, Unique, Verdict, Weak, WrongType, broadcast_tensors, compile_ir, concat,
+    einsum, einsum_over, inputs, keep, matmul, meshgrid, named_scope, outputs, plan_ir, promote, s, stack, where_,
+};
+pub use tlc_record::{
+    compile, dim, error, eval, explain, functions, graph, machine_model, operators, ops, prediction, promotion, tlir,
+};
 pub use tlc_runtime::cpu::executable::{LoopTime, MemoryNeed, RunError, StepTime, TensorView, Watched};
 pub use tlc_runtime::mmap::MappedFile;
 pub use tlc_runtime::pool::default_threads;

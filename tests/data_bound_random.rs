@@ -4,7 +4,7 @@
 use tlc::{CompileOptions, DType, Executable, Graph, HostTensor, Input, Tensor};
 use tlc_ir::Scalar;
 use tlc_ir::interp::{Options, interpret};
-use tlc_ir::testgen::Rng;
+use tlc_ir::rng::Rng;
 
 /// Elements in which ties, signs of zero, NaN of several kinds and the ends of a type are frequent.
 fn elements(rng: &mut Rng, dtype: DType, shape: &[usize]) -> HostTensor {

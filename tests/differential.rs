@@ -247,7 +247,7 @@ fn graphs_of_symbolic_shape_match_the_interpreter() {
 #[test]
 fn any_subset_of_passes_in_any_order_keeps_results() {
     let pick = |seed: u64| {
-        let mut rng = tlc_ir::testgen::Rng::new(seed);
+        let mut rng = tlc_ir::rng::Rng::new(seed);
         let all = tlc_passes::pipeline::PASSES;
         let names: Vec<&str> = (0..rng.below(9)).map(|_| all[rng.below(all.len())].name()).collect();
         Some(names.join(","))

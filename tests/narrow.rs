@@ -3,7 +3,7 @@
 
 use tlc::{CompileOptions, Conversion, DType, Graph, HostTensor, Input, PowerRounding, Scalar, Tensor};
 use tlc_ir::plan::Step;
-use tlc_ir::testgen::Rng;
+use tlc_ir::rng::Rng;
 
 fn tensor(values: &[Scalar]) -> HostTensor {
     let mut t = HostTensor::zeros(values[0].dtype(), &[values.len()]).expect("small");

@@ -19,7 +19,7 @@ pub mod safetensors;
 
 pub use error::{ErrorKind, Format, FormatError};
 
-/// What a reader may be told beyond the bytes.
+/// What a reader may be given beyond the bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadOptions {
     /// The most element bytes one tensor may have; more is [`FormatError::Limit`], before anything is allocated.

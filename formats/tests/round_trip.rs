@@ -16,7 +16,7 @@ const OPTIONS: ReadOptions = ReadOptions {
     hint: Some(DType::BF16),
 };
 
-/// What a reader of that dtype is told.
+/// What a reader of that dtype is given.
 fn told(dtype: DType) -> ReadOptions {
     ReadOptions {
         hint: Some(if dtype.is_storage() { dtype } else { DType::BF16 }),

@@ -1,6 +1,6 @@
 //! Binding: from the types of the actual inputs to the values of the graph's symbols.
 //!
-//! Invariants of a binding that [`bind_symbols`] answers:
+//! Invariants of a binding that [`bind_symbols`] returns:
 //! - there is one value per symbol, inside the symbol's declared range;
 //! - every input has its declared dtype, rank and extents;
 //! - every guard of the graph holds, and every extent of every node is a number that is not negative.
@@ -316,7 +316,7 @@ impl Binder<'_> {
     }
 }
 
-/// Checks the inputs' dtypes and extents against the graph and answers the value of every symbol, indexed by [`SymId`].
+/// Checks the inputs' dtypes and extents against the graph and returns the value of every symbol, indexed by [`SymId`].
 ///
 /// `given` are values by name for symbols that no input binds; one that an input binds too must agree with it.
 ///

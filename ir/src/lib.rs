@@ -14,9 +14,11 @@ pub mod index;
 pub mod interp;
 pub mod kernel;
 pub mod plan;
+pub mod rng;
 pub mod scalar;
 pub mod target;
 pub mod tensor;
+#[cfg(feature = "testgen")]
 pub mod testgen;
 pub mod text;
 

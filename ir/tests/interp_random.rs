@@ -4,7 +4,8 @@
 
 use tlc_ir::graph::{Monoid, Origin, Semiring, verify::verify};
 use tlc_ir::interp::{Options, compare, interpret, interpret_with_bounds};
-use tlc_ir::testgen::{Case, GenOptions, Rng, random_case, random_tensor};
+use tlc_ir::rng::Rng;
+use tlc_ir::testgen::{Case, GenOptions, random_case, random_tensor};
 use tlc_ir::{DType, Graph, HostTensor, NodeKind, Scalar, ScalarOp};
 
 fn options(case: &Case) -> Options {

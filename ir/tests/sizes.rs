@@ -31,7 +31,7 @@ fn both_walks_meet_the_same_sizes_in_the_same_order() {
     }
 }
 
-/// Every node kind that has sizes: the walk meets them all, and tells extents from distances.
+/// Every node kind that has sizes: the walk meets them all, and distinguishes extents from distances.
 #[test]
 fn every_size_of_a_node_is_met_with_its_role() {
     let text = "graph @g(%x: f32[n, m], %k: u64[]) where n in 1..=99, m in 1..=98, z upto n*m {

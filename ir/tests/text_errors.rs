@@ -382,7 +382,7 @@ fn names_of_digits_and_numbers_are_different_values() {
 fn scalars_keep_their_bits() {
     for dtype in DType::ALL {
         let mut values = vec![dtype.zero(), dtype.one(), dtype.lowest(), dtype.highest()];
-        let mut rng = tlc_ir::testgen::Rng::new(7);
+        let mut rng = tlc_ir::rng::Rng::new(7);
         values.extend((0..2000).map(|_| Scalar::from_bits(dtype, rng.bits())));
         if dtype.is_float() {
             values.push(Scalar::from_f64(dtype, -0.0));

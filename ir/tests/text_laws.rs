@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use tlc_ir::DType;
 use tlc_ir::graph::verify::verify;
 use tlc_ir::graph::{Graph, NodeKind, View};
-use tlc_ir::testgen::{GenOptions, Rng, random_case, random_graph};
+use tlc_ir::rng::Rng;
+use tlc_ir::testgen::{GenOptions, random_case, random_graph};
 use tlc_ir::text::{PrintOptions, difference, no_data, parse_bytes, parse_graph, parse_module, print_graph};
 
 fn options(seed: u64) -> GenOptions {

@@ -1,7 +1,7 @@
 //! Made-up inputs: functions of an input's name and a seed, so that a graph and a number say what a case is.
 
+use tlc_ir::rng::Rng;
 use tlc_ir::tensor::TensorError;
-use tlc_ir::testgen::Rng;
 use tlc_ir::{DType, HostTensor, Scalar};
 
 /// Random elements: uniform in [-1, 1) for floats, 0 to 9 for integers, either for bool.

@@ -339,7 +339,7 @@ impl Reducer<'_> {
         for one in [true, false] {
             self.each_node(&mut |reducer, id| {
                 let node = reducer.graph().node(id);
-                let is_splat = |id: NodeId| tlc_passes::rewrite::splat_value(reducer.graph(), id).is_some();
+                let is_splat = |id: NodeId| reducer.graph().splat_value(id).is_some();
                 if is_splat(id) {
                     return None;
                 }

@@ -123,7 +123,7 @@ fn watch(
     })
 }
 
-/// Runs a case and compares every value that a step left in memory. Answers the outputs too, which are compared with the
+/// Runs a case and compares every value that a step left in memory. Returns the outputs too, which are compared with the
 /// meaning of the graph before the passes elsewhere.
 pub(super) fn compare_values(
     case: &Case,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes src/onnx/operators/signatures.rs: the operands, results and attributes of each supported operator, as ONNX declares them.
+"""Writes onnx/src/signature/table.rs: the operands, results and attributes of each supported operator, as ONNX declares them.
 
     python3 tests/conformance/fetch.py                      # an environment with onnx
     target/onnx-conformance/venv/bin/python tests/onnx/signatures.py
@@ -14,15 +14,15 @@ import subprocess
 from onnx import defs
 
 root = pathlib.Path(__file__).resolve().parents[2]
-target = root / "src/onnx/operators/signatures.rs"
+target = root / "onnx/src/signature/table.rs"
 KINDS = {"INT": "int", "INTS": "ints", "FLOAT": "float", "FLOATS": "floats", "STRING": "text", "STRINGS": "texts",
          "TENSOR": "tensor", "GRAPH": "graph", "SPARSE_TENSOR": "other"}
 HEAD = """//! The operands, results and attributes of each operator, as ONNX declares them. Written by tests/onnx/signatures.py.
 
-use crate::onnx::signature::{MANY, Signature, row};
+use super::{MANY, Signature, row};
 
 /// Sorted by name, then by the first opset for which they hold. A `!` marks an attribute that must be given.
-pub(in crate::onnx) const SIGNATURES: &[Signature] = &[
+pub(super) const SIGNATURES: &[Signature] = &[
 """
 
 
@@ -41,7 +41,7 @@ for schema in defs.get_all_schemas_with_history():
     if schema.domain == "":
         schemas.setdefault(schema.name, []).append(schema)
 rows = []
-table = (root / "src/onnx/operators/table.rs").read_text()
+table = (root / "onnx/src/operators/table.rs").read_text()
 for name, first in re.findall(r'^    (?:op|until)\("(\w+)", (\d+)', table, re.M):
     before = None
     history = sorted(schemas[name], key=lambda s: s.since_version)

@@ -9,7 +9,7 @@
 //!   store p1[%2], %5
 //! }
 //! ```
-//! Lanes access neighbours in order, or elements that are told. Constants and symbols stand where they are used. `~` says with which loops a value varies (block, warp, thread); that of a
+//! Lanes access neighbours in order, or elements that are listed. Constants and symbols stand where they are used. `~` says with which loops a value varies (block, warp, thread); that of a
 //! vector with its lane is its type. In an address the uniform part comes first, the varying part has a `~`.
 
 use std::fmt;

@@ -139,7 +139,7 @@ messages! {
         one graph = 7: Graph;
         /// The operator sets that its nodes are of.
         many operator_sets = 8: OperatorSet;
-        /// What its maker tells of it, as texts by name.
+        /// Its metadata, as texts by name.
         many metadata = 14: Entry;
         /// Functions that its nodes may call.
         many functions = 25: Function;
@@ -218,7 +218,7 @@ messages! {
     }
     /// An entry of a table of texts.
     Entry {
-        /// What is told.
+        /// The value.
         text key = 1;
         /// What it is.
         text value = 2;
@@ -370,7 +370,7 @@ impl<'a> Attribute<'a> {
 }
 
 impl<'a> Model<'a> {
-    /// Checks the bytes of a `.onnx` file and answers the model in them.
+    /// Checks the bytes of a `.onnx` file and returns the model in them.
     ///
     /// # Errors
     /// If the bytes are no protobuf messages of ONNX, if they nest too deep, or if there is no graph.
@@ -390,7 +390,7 @@ impl<'a> Model<'a> {
 }
 
 impl<'a> Tensor<'a> {
-    /// Checks the bytes of a `.pb` file and answers the tensor in them.
+    /// Checks the bytes of a `.pb` file and returns the tensor in them.
     ///
     /// # Errors
     /// If the bytes are no `TensorProto`.

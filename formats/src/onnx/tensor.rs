@@ -215,7 +215,7 @@ impl<'a> Tensor<'a> {
         let expected = element_count(&shape)
             .and_then(|n| n.checked_mul(dtype.bytes()))
             .map(|n| n.div_ceil(per_byte(dtype)));
-        // What does not fit is told where the elements are converted.
+        // What does not fit is reported where the elements are converted.
         Ok((expected == Some(bytes.len())).then_some(InPlace { dtype, shape, bytes }))
     }
 

@@ -17,7 +17,7 @@ pub(super) enum Payload<'a> {
     Bytes(&'a [u8]),
 }
 
-/// The fields of one message, in the order they were written. Ends at the first field that is malformed, after answering
+/// The fields of one message, in the order they were written. Ends at the first field that is malformed, after returning
 /// what is wrong with it.
 #[derive(Clone, Debug)]
 pub(super) struct Fields<'a> {

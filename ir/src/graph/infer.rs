@@ -1,6 +1,6 @@
 //! Result types: the typing rules of every node kind, one function each.
 //!
-//! A rule answers the result type, or what is wrong and (where it can be said) what would fit. Extents that must agree but
+//! A rule returns the result type, or what is wrong and (where it can be said) what would fit. Extents that must agree but
 //! are not provably equal become conditions on the symbols; provably unequal ones are errors.
 
 mod control;
@@ -189,7 +189,7 @@ impl Rule<'_> {
         self.graph.dim_text(d)
     }
 
-    /// Records that two extents must be equal; answers whether they can be.
+    /// Records that two extents must be equal; returns whether they can be.
     fn agree(&mut self, a: &IndexExpr, b: &IndexExpr) -> bool {
         if a == b {
             return true;
@@ -213,7 +213,7 @@ impl Rule<'_> {
         }
     }
 
-    fn representable(&self, ty: &TensorType) -> Result<(), Refusal> {
+    fn representable(&mut self, ty: &TensorType) -> Result<(), Refusal> {
         if ty.rank() > MAX_RANK {
             return refuse_expecting(format!("rank {}", ty.rank()), format!("at most {MAX_RANK} axes"));
         }
@@ -221,7 +221,7 @@ impl Rule<'_> {
         let mut empty = false;
         for d in &ty.shape {
             let range = d.interval(self.graph);
-            if range.hi < 0 {
+            if !self.not_negative(d.clone()) {
                 return refuse(format!("extent {} is negative", self.text(d)));
             }
             empty |= range.hi == 0;
@@ -550,7 +550,7 @@ impl Rule<'_> {
         Ok(())
     }
 
-    /// Checks indexed axes and index operands; answers the index shape and the operand's other extents.
+    /// Checks indexed axes and index operands; returns the index shape and the operand's other extents.
     fn indexed(&mut self, x: &TensorType, indices: &[&TensorType], axes: &Axes) -> Result<(Shape, Shape), Refusal> {
         if axes.is_empty() {
             return refuse("no indexed axis");

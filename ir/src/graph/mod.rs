@@ -3,7 +3,7 @@
 //! Invariants:
 //! - Nodes live in an append-only arena. A node's operands have smaller ids than the node, so cycles cannot exist and id
 //!   order is a topological order; iteration is deterministic.
-//! - Nodes are hash-consed: one kind over the same operands is one node. Inputs are told apart by their position, random
+//! - Nodes are hash-consed: one kind over the same operands is one node. Inputs are distinguished by their position, random
 //!   bits by their stream, large constants by the identity of their data.
 //! - A [`NodeKind`] and its operand types determine the result type ([`infer`]); inference runs when a node is added, so an
 //!   ill-typed graph cannot be built.
@@ -215,7 +215,7 @@ pub enum NodeKind {
     Random {
         /// Result extents.
         shape: Shape,
-        /// Tells one recording from another.
+        /// Distinguishes one recording from another.
         stream: u32,
     },
     /// An elementwise operation; operands have one shape.
@@ -636,11 +636,15 @@ impl Graph {
         let id = NodeId(self.nodes.len() as u32);
         if !conditions.is_empty() {
             let needed_by: Arc<str> = self.placed(&kind, id, &origin).into();
-            self.guards.extend(conditions.into_iter().map(|condition| Guard {
-                condition,
-                node: id,
-                needed_by: Arc::clone(&needed_by),
-            }));
+            for condition in conditions {
+                if self.guards.iter().all(|g| g.condition != condition) {
+                    self.guards.push(Guard {
+                        condition,
+                        node: id,
+                        needed_by: Arc::clone(&needed_by),
+                    });
+                }
+            }
         }
         self.nodes.push(Node {
             kind,
@@ -651,6 +655,18 @@ impl Graph {
         });
         self.interned.entry(hash).or_default().push(id);
         Ok(id)
+    }
+
+    /// The value that every element of a node has, if it is a constant through views other than `pad`.
+    pub fn splat_value(&self, mut node: NodeId) -> Option<Scalar> {
+        loop {
+            let n = self.node(node);
+            match &n.kind {
+                NodeKind::Const(value) => return Some(*value),
+                NodeKind::View(view) if !matches!(view, View::Pad { .. }) => node = n.operands[0],
+                _ => return None,
+            }
+        }
     }
 
     /// True if passes made this graph of another, whose text it is that names values.

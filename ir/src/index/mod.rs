@@ -2,10 +2,10 @@
 //!
 //! Invariants:
 //! - An [`IndexExpr`] is always in normal form, because only the constructors here make one: sums are flat, sorted, with like
-//!   terms collected; products are distributed over sums; constants are folded. Structural equality is therefore equality
+//!   terms collected; products are distributed over sums, unless too many terms would come of it; constants are folded. Structural equality is therefore equality
 //!   of normal forms (sound, not complete).
 //! - Division and modulo are floored, and every divisor is positive: constructors are called with divisors that are; the
-//!   evaluator answers `None` where one is not.
+//!   evaluator returns `None` where one is not.
 //! - Constant arithmetic saturates; shapes near saturation are refused where they are recorded, so no such value is used.
 //!
 //! Proving (`a < b`, `0 <= a`) is by substitution of loop bounds and interval arithmetic in i128; it may fail to prove a
@@ -54,7 +54,8 @@ pub enum IndexNode {
         /// Number of nodes below, saturating.
         size: u32,
     },
-    /// A product of at least two factors that are neither sums, products nor constants; sorted.
+    /// A product of at least two factors that are neither products nor constants; sorted. Sums are among them only where they
+    /// would be distributed into too many terms, and come first.
     Product(Vec<IndexExpr>),
     /// `floor(a / b)`.
     FloorDiv(IndexExpr, IndexExpr),
@@ -398,7 +399,7 @@ impl IndexExpr {
         self.eval(symbols, &|_| None)
     }
 
-    /// Rebuilds the expression with symbols and variables replaced where the function answers.
+    /// Rebuilds the expression with symbols and variables replaced where the function returns.
     pub fn replace(&self, atom: &mut dyn FnMut(&IndexNode) -> Option<IndexExpr>) -> IndexExpr {
         self.replace_nodes(&mut |n| match n {
             IndexNode::Sym(_) | IndexNode::Var(_) => atom(n),
@@ -406,7 +407,7 @@ impl IndexExpr {
         })
     }
 
-    /// Rebuilds the expression with nodes replaced where the function answers, outer ones first; what it answers is not looked
+    /// Rebuilds the expression with nodes replaced where the function returns, outer ones first; what it returns is not looked
     /// into.
     pub fn replace_nodes(&self, node: &mut dyn FnMut(&IndexNode) -> Option<IndexExpr>) -> IndexExpr {
         let n = match self {
@@ -528,6 +529,11 @@ impl Mul for IndexExpr {
             _ => {
                 let (left, a) = self.linear();
                 let (right, b) = other.linear();
+                let parts = |terms: &Terms, constant: i64| terms.len() + usize::from(constant != 0);
+                let (m, n) = (parts(&left, a), parts(&right, b));
+                if stays_factored(&self, m, &other, n) {
+                    return factored([&self, &other]);
+                }
                 let mut terms = Vec::with_capacity((left.len() + 1) * (right.len() + 1));
                 for (t, c) in &left {
                     if b != 0 {
@@ -536,7 +542,7 @@ impl Mul for IndexExpr {
                     for (u, d) in &right {
                         let mut factors = t.factors();
                         factors.extend(u.factors());
-                        factors.sort();
+                        sort_factors(&mut factors);
                         terms.push((IndexExpr::node(IndexNode::Product(factors)), c.saturating_mul(*d)));
                     }
                 }
@@ -547,6 +553,81 @@ impl Mul for IndexExpr {
             }
         }
     }
+}
+
+/// The most terms that a product of sums over symbols is distributed into. The volume of a tensor whose every axis has a symbolic
+/// extent and padding has 2^rank.
+const MAX_TERMS: usize = 64;
+
+/// The terms of a sum, its constant among them; 1 for what is no sum.
+fn terms_of(e: &IndexExpr) -> usize {
+    match e {
+        IndexExpr::Const(_) => 1,
+        IndexExpr::Node(n) => match &**n {
+            IndexNode::Sum { terms, constant, .. } => terms.len() + usize::from(*constant != 0),
+            _ => 1,
+        },
+    }
+}
+
+/// Sums with the most terms first, then the other factors in their order. So the first two sums of a product that is not
+/// distributed have too many terms together, and what rebuilds or parses it from left to right gets the same.
+fn sort_factors(factors: &mut [IndexExpr]) {
+    factors.sort_by(|a, b| terms_of(b).cmp(&terms_of(a)).then_with(|| a.cmp(b)));
+}
+
+/// The most terms that a product of sums over loop variables is distributed into: what is affine in a variable must be seen to be.
+const MAX_VARIABLE_TERMS: usize = 1 << 12;
+
+/// Whether some term has sums among its factors.
+fn has_kept(e: &IndexExpr) -> bool {
+    let kept = |t: &IndexExpr| match t {
+        IndexExpr::Const(_) => false,
+        IndexExpr::Node(n) => matches!(&**n, IndexNode::Product(factors) if terms_of(&factors[0]) > 1),
+    };
+    match e {
+        IndexExpr::Const(_) => false,
+        IndexExpr::Node(n) => match &**n {
+            IndexNode::Sum { terms, .. } => terms.iter().any(|(t, _)| kept(t)),
+            _ => kept(e),
+        },
+    }
+}
+
+/// Whether the product of `a`, of `m` terms, and `b`, of `n`, keeps sums as factors: where it would have too many terms, or copy what
+/// was kept before.
+fn stays_factored(a: &IndexExpr, m: usize, b: &IndexExpr, n: usize) -> bool {
+    let many = |most: usize| m > 1 && n > 1 && m.saturating_mul(n) > most;
+    if many(MAX_VARIABLE_TERMS) {
+        return true;
+    }
+    (many(MAX_TERMS) || n > 1 && has_kept(a) || m > 1 && has_kept(b))
+        && !(m > 1 && a.has_vars())
+        && !(n > 1 && b.has_vars())
+}
+
+/// The product of factors, sums among them, each without the number that all of its terms share.
+fn factored(operands: [&IndexExpr; 2]) -> IndexExpr {
+    let mut factors = Vec::new();
+    let mut coefficient = 1i64;
+    for e in operands {
+        let (terms, constant) = e.linear();
+        match &terms[..] {
+            [(t, c)] if constant == 0 => {
+                coefficient = coefficient.saturating_mul(*c);
+                factors.extend(t.factors());
+            }
+            _ => {
+                let content = terms.iter().fold(constant.saturating_abs(), |g, t| prove::gcd(g, t.1));
+                let content = if terms[0].1 < 0 { -content } else { content };
+                coefficient = coefficient.saturating_mul(content);
+                let terms = terms.into_iter().map(|(t, c)| (t, c / content)).collect();
+                factors.push(IndexExpr::from_linear(terms, constant / content));
+            }
+        }
+    }
+    sort_factors(&mut factors);
+    IndexExpr::node(IndexNode::Product(factors)).mul_const(coefficient)
 }
 
 #[cfg(test)]
@@ -704,6 +785,63 @@ mod tests {
                     assert!(!nonnegative || value >= 0, "{e:?} = {value} proven nonnegative");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn volumes_of_many_padded_axes_stay_small_and_print_back() {
+        let axes: Vec<IndexExpr> = (0..16)
+            .map(|k| s(k) * c(2 + i64::from(k) % 3) + c(i64::from(k) % 5 + 1))
+            .collect();
+        let volume = IndexExpr::product(&axes);
+        assert!(volume.size() < 1000, "{} nodes", volume.size());
+        let values: Vec<i64> = (0..16).map(|k| k % 2).collect();
+        let numbers = axes.iter().map(|d| d.eval_symbols(&values).expect("a number"));
+        assert_eq!(volume.eval_symbols(&values), Some(numbers.product()));
+        // Rebuilt from its parts it is the same.
+        assert_eq!(volume.replace(&mut |_| None), volume);
+        // Whatever the order, and with whatever is added, scaled or put in.
+        for turn in 1..16 {
+            let turned: Vec<IndexExpr> = axes[turn..].iter().chain(&axes[..turn]).cloned().collect();
+            let other = IndexExpr::product(&turned);
+            assert_eq!(
+                other.eval_symbols(&values),
+                volume.eval_symbols(&values),
+                "turned by {turn}"
+            );
+            assert_eq!(other.replace(&mut |_| None), other, "turned by {turn}");
+        }
+        let offset = v(0) * volume.clone() + (v(1) + c(3)) * axes[0].clone() * volume.clone() + v(2);
+        let (coefficient, rest) = offset.affine_in(VarId(0)).expect("affine");
+        assert_eq!(coefficient, volume);
+        assert!(rest.affine_in(VarId(1)).is_some());
+        assert_eq!(offset.replace(&mut |_| None), offset);
+        assert!((volume.clone() - volume.clone()).is(0));
+        assert_eq!(IndexExpr::floor_div(&(volume.clone() * s(3)), &volume), s(3));
+    }
+
+    #[test]
+    fn products_of_random_sums_have_the_values_of_their_factors() {
+        let mut rng = crate::rng::Rng::new(11);
+        for _ in 0..300 {
+            let mut sum = |terms: usize| {
+                (0..terms).fold(c(rng.range(-3, 9)), |e, _| {
+                    let atom = match rng.chance(1, 4) {
+                        true => v(rng.below(3) as u32),
+                        false => s(rng.below(6) as u32),
+                    };
+                    e + atom * c(rng.range(-4, 6))
+                })
+            };
+            let factors: Vec<IndexExpr> = (0..6).map(|k| sum(k % 4 + 1)).collect();
+            let product = IndexExpr::product(&factors);
+            let symbols = [1, 2, 0, 3, 1, 2];
+            let vars = |v: VarId| Some(i64::from(v.0) + 1);
+            let expected = factors
+                .iter()
+                .try_fold(1i64, |p, f| p.checked_mul(f.eval(&symbols, &vars)?));
+            assert_eq!(product.eval(&symbols, &vars), expected, "{factors:?}");
+            assert_eq!(product.replace(&mut |_| None), product, "{factors:?}");
         }
     }
 }

@@ -66,7 +66,7 @@ impl Writer {
         })
     }
 
-    /// Writes the bits that `next` answers for each flat index.
+    /// Writes the bits that `next` returns for each flat index.
     pub(super) fn fill(mut self, next: impl FnMut(usize) -> u64) -> HostTensor {
         store_bits(&mut self.tensor, next);
         self.tensor

@@ -4,7 +4,7 @@
 //! - It trusts only what the verifier checks, and never panics on a verified graph: inputs that do not fit, guards that
 //!   fail and memory limits are errors.
 //! - Every element is what the doc comments of [`crate::graph`] and [`crate::scalar`] say. Where those leave freedom (the
-//!   order of a sum) the plain mode answers the most accurate result: sums in f64 with compensation, one rounding to the
+//!   order of a sum) the plain mode returns the most accurate result: sums in f64 with compensation, one rounding to the
 //!   accumulator and one to the result.
 //! - Only nodes that an output needs are computed, in id order; a value is dropped after its last use.
 //!

@@ -159,7 +159,7 @@ pub fn bind(plan: &Plan, inputs: &[HostTensor]) -> Result<Vec<i64>, PlanError> {
     Ok(symbols)
 }
 
-/// Runs a plan once, with its `init` steps, and answers its outputs. Without a layout every arena slot has memory of its
+/// Runs a plan once, with its `init` steps, and returns its outputs. Without a layout every arena slot has memory of its
 /// own, shared only with its aliases.
 ///
 /// # Errors

@@ -182,7 +182,7 @@ impl Launch {
 }
 
 /// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`, by a library, and what runs on the result. Strides in elements. At most
-/// one operand is wound (see [`Strides`]), and never the result.
+/// one operand has packed strides (see [`Strides`]), and never the result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gemm {
     /// f32 or f64.

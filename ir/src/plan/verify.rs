@@ -86,7 +86,7 @@ pub enum PlanRule {
     /// The legs of a matrix's rows or columns do not make up their number, or are none or too many.
     #[error("the legs of {0} do not make up its rows and columns, or are not 1 to {max}", max = Strides::MAX_LEGS)]
     Legs(SlotId),
-    /// A product with two wound operands, or a wound result.
+    /// A product with two operands in packed strides, or a result in them.
     #[error("several legs in the result or in both operands, expected them in one operand at most")]
     Wound,
     /// An argument of another dtype.
@@ -285,7 +285,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks ids and expressions; answers whether all ids exist, so that the rest may index by them.
+    /// Checks ids and expressions; returns whether all ids exist, so that the rest may index by them.
     fn tables(&mut self) -> bool {
         let plan = self.plan;
         let before = self.report.errors.len();
@@ -627,7 +627,7 @@ impl Checker<'_> {
 
     fn group(&mut self, all: &[Launch]) {
         let plan = self.plan;
-        // By bytes: whether an earlier launch wrote them, and whether a conflict was told.
+        // By bytes: whether an earlier launch wrote them, and whether a conflict was reported.
         let mut earlier: FxHashMap<SlotId, (bool, bool)> = FxHashMap::default();
         for l in all {
             let params = &plan.kernels[l.kernel.0 as usize].params;

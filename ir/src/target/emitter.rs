@@ -115,7 +115,7 @@ pub struct Emitter {
 }
 
 impl Emitter {
-    /// An emitter with the given answers. `map` is asked for each operation and dtype of its operands that the language types,
+    /// An emitter with the given returns. `map` is asked for each operation and dtype of its operands that the language types,
     /// `convert` for each pair of dtypes, from and to.
     pub fn new(
         name: &'static str,

@@ -19,7 +19,7 @@ const MAX_MESSAGE: usize = 4000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reported;
 
-/// What parsing functions answer.
+/// What parsing functions return.
 pub(crate) type Parsed<T> = Result<T, Reported>;
 
 /// A place among the tokens, to come back to.

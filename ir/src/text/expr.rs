@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - Recursion follows parentheses only, at most [`MAX_DEPTH`] deep.
-//! - An extent that parses has at most [`MAX_DIM_SIZE`] nodes and coefficients below 2^62, so that products of sums cannot
-//!   grow without bound and no constant saturates. What [`IndexExpr`] prints within these limits parses back to itself.
+//! - An extent that parses has at most [`MAX_DIM_SIZE`] nodes and coefficients below 2^62, so that no constant saturates. A product
+//!   of sums does not grow without bound, because large ones stay factored. What [`IndexExpr`] prints within these limits parses back to itself.
 
 use super::cursor::{Cursor, Mark, Parsed};
 use super::lexer::TokenKind;
@@ -16,7 +16,7 @@ use crate::kernel::verify::nonnegative;
 pub(crate) const MAX_DEPTH: u32 = 64;
 
 /// The most nodes of an extent, as [`IndexExpr::size`] counts.
-pub(crate) const MAX_DIM_SIZE: u32 = 512;
+pub(crate) const MAX_DIM_SIZE: u32 = 2048;
 
 /// Literals and coefficients in extents stay below.
 const MAX_DIM_CONST: i64 = 1 << 62;
@@ -145,8 +145,8 @@ fn product(c: &mut Cursor<'_>, scope: &mut dyn Scope, depth: u32) -> Parsed<Inde
     let mut value = factor(c, scope, depth)?;
     while c.eat(TokenKind::Star) {
         let other = factor(c, scope, depth)?;
-        let size = u64::from(value.size()) * terms(&other) + u64::from(other.size()) * terms(&value);
-        if size > 8 * u64::from(MAX_DIM_SIZE) {
+        let size = u64::from(value.size()) + u64::from(other.size());
+        if size > u64::from(MAX_DIM_SIZE) {
             let span = c.span_since(start);
             return Err(c.error(span, format!("extent too large; expected at most {MAX_DIM_SIZE} nodes")));
         }
@@ -161,17 +161,6 @@ fn product(c: &mut Cursor<'_>, scope: &mut dyn Scope, depth: u32) -> Parsed<Inde
         value = checked(c, start, value * other)?;
     }
     Ok(value)
-}
-
-/// Terms of a sum, the constant included.
-fn terms(e: &IndexExpr) -> u64 {
-    match e {
-        IndexExpr::Node(n) => match &**n {
-            IndexNode::Sum { terms, .. } => terms.len() as u64 + 1,
-            _ => 1,
-        },
-        IndexExpr::Const(_) => 1,
-    }
 }
 
 /// `e`, if it is within the limits.

@@ -191,7 +191,7 @@ impl Lexer<'_> {
         TokenKind::Bad
     }
 
-    /// Passes blanks and comments; answers whether a line ended.
+    /// Passes blanks and comments; returns whether a line ended.
     fn skip_blanks(&mut self) -> bool {
         let mut newline = false;
         while let Some(&b) = self.bytes.get(self.at) {

@@ -231,7 +231,7 @@
 //! escape    = "\n" | "\r" | "\t" | '\"' | "\\" | "\u{" hexadecimal digits "}" ;
 //! ```
 //!
-//! Attributes in braces come in any order and print in the order above. An extent has at most 512 nodes and coefficients
+//! Attributes in braces come in any order and print in the order above. An extent has at most 2048 nodes and coefficients
 //! below 2^62.
 //!
 //! A section's parser takes a `Cursor` behind its keyword, reads extents and types in a `Scope` of its own, and adds to the
@@ -362,7 +362,7 @@ impl ParseError {
     }
 }
 
-/// Finds the data of `const opaque "name"`: called with the name, the dtype and the extents of the type. What it answers
+/// Finds the data of `const opaque "name"`: called with the name, the dtype and the extents of the type. What it returns
 /// must have that dtype and those extents; or why there is no such data, which may be nothing.
 pub type Resolver<'r> = dyn FnMut(&str, DType, &[usize]) -> Result<HostTensor, String> + 'r;
 

@@ -43,7 +43,7 @@ pub fn parse_module(text: &str, resolver: &mut Resolver<'_>) -> Result<Module, V
     if errors.is_empty() { Ok(module) } else { Err(errors) }
 }
 
-/// Reads a section behind its word into the module; answers its name.
+/// Reads a section behind its word into the module; returns its name.
 fn section(
     cursor: &mut Cursor<'_>,
     module: &mut Module,

@@ -272,7 +272,7 @@ mod tests {
     use tlc_ir::index::IndexExpr;
     use tlc_ir::kernel::interp::interpret;
     use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Param, Stmt, verify};
-    use tlc_ir::testgen::Rng;
+    use tlc_ir::rng::Rng;
     use tlc_ir::{DType, HostTensor, Scalar};
 
     use super::*;

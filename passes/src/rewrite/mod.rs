@@ -137,19 +137,7 @@ impl Rebuilder {
 
     /// The value that every element of a node has, if it is a constant through views.
     pub fn splat_value(&self, node: NodeId) -> Option<Scalar> {
-        splat_value(&self.graph, node)
-    }
-}
-
-/// The value that every element of a node has, if it is a constant through views other than `pad`.
-pub fn splat_value(graph: &Graph, mut node: NodeId) -> Option<Scalar> {
-    loop {
-        let n = graph.node(node);
-        match &n.kind {
-            NodeKind::Const(value) => return Some(*value),
-            NodeKind::View(view) if !matches!(view, View::Pad { .. }) => node = n.operands[0],
-            _ => return None,
-        }
+        self.graph.splat_value(node)
     }
 }
 

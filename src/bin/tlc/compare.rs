@@ -49,7 +49,7 @@ fn float(text: &str) -> Result<DType, String> {
     found.ok_or_else(|| "expected f64, f32, f16 or bf16".into())
 }
 
-/// What one side answers.
+/// What one side returns.
 struct Side {
     file: String,
     names: Vec<String>,

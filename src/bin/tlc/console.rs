@@ -66,7 +66,7 @@ impl Console {
         self.result(&(text + "\n"))
     }
 
-    /// Tells something that is no result.
+    /// Prints something that is no result.
     pub fn note(&self, text: &str) {
         // Nobody to tell that nobody listens.
         let _ = writeln!(io::stderr().lock(), "{}", text.trim_end_matches('\n'));
@@ -80,7 +80,7 @@ impl Console {
         }
     }
 
-    /// Tells one report: `error: ` and its line, then the source line with a caret.
+    /// Prints one report: `error: ` and its line, then the source line with a caret.
     pub fn report(&self, report: &Report) {
         let mut text = format!("{} {}", self.paint("1;31", "error:"), report.line());
         if let (Some((line, column)), Some((source, width))) = (report.position, &report.source) {
@@ -104,7 +104,7 @@ impl Console {
             self.failure(failure);
         }
         if let (true, Some(value)) = (self.json(), failure.json()) {
-            // The exit code says it to those who cannot be told.
+            // Where nothing can be printed, the exit code says it.
             let _ = self.result(&format!("{}\n", with_schema(&value)));
         }
     }

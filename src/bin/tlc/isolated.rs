@@ -2,7 +2,7 @@
 //! crashes there is a finding here.
 //!
 //! Invariants: the process that was started has the same arguments, prints the same and ends with the same code, so that
-//! where nothing crashes nobody sees the difference; it tells in a file what it is about to do; it does not outlive this one.
+//! where nothing crashes nobody sees the difference; it writes to a file what it is about to do; it does not outlive this one.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::failure::{Code, Failure};
 use crate::staging::INTERRUPTED;
 
-/// Set for a process that was started to be watched: the file in which it tells where it is.
+/// Set for a process that was started to be watched: the file in which it records where it is.
 const TOLD: &str = "TLC_ISOLATED";
 
 /// What this program's processes end with, but for 0.
@@ -77,7 +77,7 @@ impl Told {
     /// What is about to happen.
     pub fn tell(&self, place: &str) {
         let mut file = self.0.borrow_mut();
-        // What cannot be told is only missing in a message.
+        // What cannot be written is only missing in a message.
         let _ = file
             .seek(SeekFrom::Start(0))
             .and_then(|_| file.write_all(place.as_bytes()))

@@ -1,4 +1,4 @@
-//! Panics, which are bugs: what they said is kept for whoever tells it.
+//! Panics, which are bugs: their messages are kept for whoever reports them.
 
 use std::panic::PanicHookInfo;
 use std::sync::{Mutex, PoisonError};

@@ -44,7 +44,7 @@ pub struct Run {
     batch: Option<PathBuf>,
 }
 
-/// Runs a model and answers its outputs with the seconds that the run itself took.
+/// Runs a model and returns its outputs with the seconds that the run itself took.
 pub fn run_model(
     session: &Session,
     model: &Model,
@@ -122,7 +122,7 @@ fn memory_text(need: &MemoryNeed) -> String {
     )
 }
 
-/// Writes each output to `dir`, all or none, and answers the files.
+/// Writes each output to `dir`, all or none, and returns the files.
 pub fn write_outputs(dir: &Path, outputs: &[Output]) -> Result<Vec<PathBuf>, Failure> {
     let mut staged = Outputs::new();
     staged.directory(dir)?;

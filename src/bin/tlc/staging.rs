@@ -94,7 +94,7 @@ pub fn clean_up_without_memory() {
 /// The exit code of a run that Ctrl-C ended, as shells number it.
 pub const INTERRUPTED: i32 = 130;
 
-/// Removes temporary files when the process is interrupted or told to end.
+/// Removes temporary files when the process is interrupted or asked to end.
 pub fn clean_up_on_signals() {
     let handler = || {
         ENDING.store(true, Ordering::SeqCst);

@@ -1,5 +1,5 @@
 //! `tlc verify` and `tlc reduce`: is what was compiled right, and if not, which decision is wrong and which small graph shows
-//! it. The work is done by [`tlc::verify`], in a process of its own (see `isolated.rs`): this one tells what crashes there.
+//! it. The work is done by [`tlc::verify`], in a process of its own (see `isolated.rs`): this one reports what crashes there.
 
 use std::cell::RefCell;
 use std::ffi::OsString;
@@ -74,7 +74,7 @@ struct Prepared {
     apart: Option<Apart>,
 }
 
-/// What is told while decisions and smaller graphs are tried.
+/// What is reported while decisions and smaller graphs are tried.
 const SEARCH: &str = "the search";
 
 /// How the process of its own ended.
@@ -284,7 +284,7 @@ impl Prepared {
     }
 }
 
-/// Writes the graph, and its inputs beside it where they matter. Answers the files of the inputs.
+/// Writes the graph, and its inputs beside it where they matter. Returns the files of the inputs.
 fn write(smallest: &Smallest, path: &Path, text: &str) -> Result<Vec<(String, PathBuf)>, Failure> {
     write_file(path, text.as_bytes())?;
     if smallest.made_up {
@@ -454,7 +454,7 @@ fn wrong_text(first: &Finding) -> String {
     format!("wrong: {first}\n")
 }
 
-/// Tells what is wrong.
+/// Reports what is wrong.
 fn wrong(session: &Session, file: &str, first: &Finding, text: &str, value: &Value) -> Result<(), Failure> {
     if !session.console.json() {
         session.console.result(text)?;

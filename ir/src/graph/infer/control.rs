@@ -9,8 +9,8 @@ use crate::graph::{Condition, HostFunction, Loop, TensorType};
 use crate::index::{IndexExpr, SymId};
 
 impl Rule<'_> {
-    /// Records that an expression is not negative; answers whether it can be.
-    fn not_negative(&mut self, e: IndexExpr) -> bool {
+    /// Records that an expression is not negative; returns whether it can be.
+    pub(super) fn not_negative(&mut self, e: IndexExpr) -> bool {
         if e.interval(self.graph).hi < 0 {
             return false;
         }

@@ -66,7 +66,7 @@ pub fn interpret_with_bounds(
 }
 
 /// As [`interpret_with_bounds`], and calls `seen` with the value of each node that an output needs and that `wanted`
-/// names, in order. No more than one such value is kept at a time. Where `seen` answers a tensor (of the node's type), what
+/// names, in order. No more than one such value is kept at a time. Where `seen` returns a tensor (of the node's type), what
 /// follows is computed from that tensor, as if it were given: so each part of a computation can be judged by itself.
 ///
 /// # Errors

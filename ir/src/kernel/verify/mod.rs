@@ -26,6 +26,7 @@ use crate::dtype::DType;
 use crate::index::{IndexExpr, IndexNode, VarId};
 use crate::kernel::{Access, Bind, CopyNest, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
+use prove::Tries;
 pub use prove::{Example, nonnegative};
 pub use refute::refute;
 pub use rule::Rule;
@@ -65,14 +66,23 @@ pub struct Report {
 
 /// Checks every invariant. Facts about all iterations are examined only where the structure is right.
 pub fn verify(kernel: &Kernel) -> Report {
+    verify_with(kernel, &Tries::of(kernel))
+}
+
+/// As [`verify`], for a caller who knows which values of the symbols occur together: only those refute what is not proven.
+pub fn verify_for(kernel: &Kernel, symbols: &[Vec<i64>]) -> Report {
+    verify_with(kernel, &Tries::given(kernel, symbols))
+}
+
+fn verify_with(kernel: &Kernel, tries: &Tries) -> Report {
     let mut report = Report {
         errors: structure(kernel),
         unproven: Vec::new(),
     };
     if report.errors.is_empty() {
-        prove::accesses(kernel, &mut report);
-        races::parallel_writes(kernel, &mut report);
-        threads::races(kernel, &mut report);
+        prove::accesses(kernel, tries, &mut report);
+        races::parallel_writes(kernel, tries, &mut report);
+        threads::races(kernel, tries, &mut report);
     }
     report
 }
@@ -439,7 +449,7 @@ impl Checker<'_> {
         self.vars[var.0 as usize] = Definition::Gone;
     }
 
-    /// Checks an operation's operands; answers its dtype where that can be said.
+    /// Checks an operation's operands; returns its dtype where that can be said.
     fn op(&mut self, op: &Op) -> Option<DType> {
         match op {
             Op::Const(value) => Some(value.dtype()),

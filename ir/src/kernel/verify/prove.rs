@@ -42,9 +42,10 @@ const ENUMERATED: usize = 1 << 14;
 pub(super) const NODES: usize = 1 << 15;
 
 /// Checks that every unconditional access is inside its memory.
-pub(super) fn accesses(kernel: &Kernel, report: &mut Report) {
+pub(super) fn accesses(kernel: &Kernel, tries: &Tries, report: &mut Report) {
     let mut walk = Walk {
         kernel,
+        tries,
         report,
         place: Vec::new(),
         vars: Vec::new(),
@@ -54,6 +55,7 @@ pub(super) fn accesses(kernel: &Kernel, report: &mut Report) {
 
 struct Walk<'k, 'r> {
     kernel: &'k Kernel,
+    tries: &'k Tries,
     report: &'r mut Report,
     place: Vec<u32>,
     vars: Vec<VarId>,
@@ -94,7 +96,7 @@ impl Walk<'_, '_> {
         if inside_where(self.kernel, index, len, ranges) {
             return;
         }
-        let (proven, example) = search(self.kernel, &self.vars, &mut |symbols, vars| {
+        let (proven, example) = search(self.kernel, self.tries, &self.vars, &mut |symbols, vars| {
             for r in ranges {
                 if !(0..r.limit.eval(symbols, vars)?).contains(&r.index.eval(symbols, vars)?) {
                     return Some(true);
@@ -334,12 +336,11 @@ fn recombined(e: &IndexExpr) -> Option<IndexExpr> {
 /// A fact of one iteration, under symbol values and a lookup of variables; `None` where an expression has no value.
 pub(super) type Fact<'a> = dyn FnMut(&[i64], &dyn Fn(VarId) -> Option<i64>) -> Option<bool> + 'a;
 
-/// Looks for an iteration where a fact does not hold. Answers whether all iterations were seen to satisfy it, and an
+/// Looks for an iteration where a fact does not hold. Returns whether all iterations were seen to satisfy it, and an
 /// iteration that does not.
-pub(super) fn search(kernel: &Kernel, vars: &[VarId], fact: &mut Fact<'_>) -> (bool, Option<Example>) {
-    let assignments = symbol_values(kernel);
-    let mut complete = assignments.1;
-    for symbols in &assignments.0 {
+pub(super) fn search(kernel: &Kernel, tries: &Tries, vars: &[VarId], fact: &mut Fact<'_>) -> (bool, Option<Example>) {
+    let mut complete = tries.complete;
+    for symbols in &tries.symbols {
         let mut budget = ENUMERATED;
         let mut values: Vec<(VarId, i64)> = Vec::new();
         let found = enumerate(kernel, vars, symbols, &mut values, &mut budget, fact, false);
@@ -358,8 +359,33 @@ pub(super) fn search(kernel: &Kernel, vars: &[VarId], fact: &mut Fact<'_>) -> (b
     (complete, None)
 }
 
-/// Symbol values worth trying: ends of the ranges and small odd sizes. Answers also whether those are all there are. Values
-/// that give a memory a negative length are none: nothing can be launched with them.
+/// Values of a kernel's symbols under which counterexamples are looked for.
+pub(super) struct Tries {
+    symbols: Vec<Vec<i64>>,
+    /// Whether there are no other values.
+    complete: bool,
+}
+
+impl Tries {
+    /// Ends of the symbols' ranges and small odd sizes.
+    pub(super) fn of(kernel: &Kernel) -> Tries {
+        let (symbols, complete) = symbol_values(kernel);
+        Tries { symbols, complete }
+    }
+
+    /// Those that a caller knows to occur. A kernel without symbols has one case, whatever the caller knows.
+    pub(super) fn given(kernel: &Kernel, symbols: &[Vec<i64>]) -> Tries {
+        match kernel.symbols.is_empty() {
+            true => Tries::of(kernel),
+            false => Tries {
+                symbols: symbols.iter().filter(|s| launchable(kernel, s)).cloned().collect(),
+                complete: false,
+            },
+        }
+    }
+}
+
+/// Symbol values worth trying, and whether those are all there are.
 fn symbol_values(kernel: &Kernel) -> (Vec<Vec<i64>>, bool) {
     let mut all: Vec<Vec<i64>> = vec![Vec::new()];
     let mut complete = true;
@@ -379,15 +405,16 @@ fn symbol_values(kernel: &Kernel) -> (Vec<Vec<i64>>, bool) {
         all.truncate(64);
         complete &= all.len() < 64;
     }
-    let lengths = || {
-        kernel
-            .params
-            .iter()
-            .map(|p| &p.len)
-            .chain(kernel.scratch.iter().map(|s| &s.len))
-    };
-    all.retain(|symbols| lengths().all(|len| len.eval_symbols(symbols).is_some_and(|n| n >= 0)));
+    all.retain(|symbols| launchable(kernel, symbols));
     (all, complete)
+}
+
+/// Nothing can be launched with values that give a memory a negative length.
+fn launchable(kernel: &Kernel, symbols: &[i64]) -> bool {
+    let params = kernel.params.iter().map(|p| &p.len);
+    params
+        .chain(kernel.scratch.iter().map(|s| &s.len))
+        .all(|len| len.eval_symbols(symbols).is_some_and(|n| n >= 0))
 }
 
 /// Visits iterations in order until the budget is spent; `corners` visits only the ends of each range.

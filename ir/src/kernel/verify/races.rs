@@ -10,7 +10,7 @@ use std::rc::Rc;
 use rustc_hash::FxHashMap;
 
 use crate::index::{IndexExpr, IndexNode, VarId};
-use crate::kernel::verify::prove::{NODES, nonnegative_within, search};
+use crate::kernel::verify::prove::{NODES, Tries, nonnegative_within, search};
 use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
 use crate::kernel::visit::walk;
 use crate::kernel::{Access, Bind, Kernel, Memory, Stmt};
@@ -27,7 +27,7 @@ pub(super) struct Touch {
 }
 
 /// Checks that parallel iterations write apart.
-pub(super) fn parallel_writes(kernel: &Kernel, report: &mut Report) {
+pub(super) fn parallel_writes(kernel: &Kernel, tries: &Tries, report: &mut Report) {
     let [
         Stmt::Loop {
             var,
@@ -50,14 +50,14 @@ pub(super) fn parallel_writes(kernel: &Kernel, report: &mut Report) {
         if !touches.iter().any(|t| t.writes) || separate(kernel, *var, &touches, NODES) {
             continue;
         }
-        let (proven, mut example) = enumerate(kernel, *var, &touches);
+        let (proven, mut example) = enumerate(kernel, tries, *var, &touches);
         if proven {
             continue;
         }
         if *bind == Bind::Block && example.is_some() {
             // Blocks are cut from longer loops: what is under a condition need not happen.
             touches.retain(|t| !t.conditional);
-            example = enumerate(kernel, *var, &touches).1;
+            example = enumerate(kernel, tries, *var, &touches).1;
         }
         let list = match example {
             Some(_) => &mut report.errors,
@@ -292,7 +292,7 @@ fn separate_symbolic(kernel: &Kernel, var: VarId, touches: &[Touch], nodes: usiz
 }
 
 /// Visits iterations where there are few, and looks for two that meet.
-fn enumerate(kernel: &Kernel, var: VarId, touches: &[Touch]) -> (bool, Option<Example>) {
+fn enumerate(kernel: &Kernel, tries: &Tries, var: VarId, touches: &[Touch]) -> (bool, Option<Example>) {
     // Element to (iteration, one of its accesses writes, another iteration was seen).
     let mut owners: FxHashMap<(Vec<i64>, i64), (i64, bool)> = FxHashMap::default();
     let mut complete = true;
@@ -304,7 +304,7 @@ fn enumerate(kernel: &Kernel, var: VarId, touches: &[Touch]) -> (bool, Option<Ex
                 complete = false;
                 continue;
             }
-            let (seen_all, example) = search(kernel, &t.vars, &mut |symbols, vars| {
+            let (seen_all, example) = search(kernel, tries, &t.vars, &mut |symbols, vars| {
                 let at = t.index.eval(symbols, vars)?;
                 let me = vars(var)?;
                 let owner = owners.entry((symbols.to_vec(), at)).or_insert((me, t.writes));

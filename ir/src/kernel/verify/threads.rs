@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 
 use crate::index::{IndexExpr, VarId};
 use crate::kernel::verify::fragment::{is_element, is_fragment};
-use crate::kernel::verify::prove::{NODES, search};
+use crate::kernel::verify::prove::{NODES, Tries, search};
 use crate::kernel::verify::races::{Touch, collect, is_clamped, parts, separate};
 use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
 use crate::kernel::visit::{Effect, walk, walk_mut};
@@ -425,7 +425,7 @@ fn shared(kernel: &Kernel, memory: Memory) -> bool {
 }
 
 /// Checks that the threads of a block write apart, or with barriers between.
-pub(super) fn races(kernel: &Kernel, report: &mut Report) {
+pub(super) fn races(kernel: &Kernel, tries: &Tries, report: &mut Report) {
     let grouped = |s: &Stmt| matches!(s, Stmt::Loop { bind: Bind::Warp, .. } | Stmt::Each { .. });
     if kernel.statements().any(grouped) {
         let mut flat = kernel.clone();
@@ -433,9 +433,9 @@ pub(super) fn races(kernel: &Kernel, report: &mut Report) {
         let mut body = std::mem::take(&mut flat.body);
         flatten(&mut flat, &mut body, None, &mut owners);
         flat.body = body;
-        races_of(&flat, &owners, report);
+        races_of(&flat, tries, &owners, report);
     } else {
-        races_of(kernel, &Owners::default(), report);
+        races_of(kernel, tries, &Owners::default(), report);
     }
 }
 
@@ -443,7 +443,7 @@ pub(super) fn races(kernel: &Kernel, report: &mut Report) {
 /// it is the same one each time.
 type Owners = FxHashMap<VarId, Memory>;
 
-fn races_of(kernel: &Kernel, owners: &Owners, report: &mut Report) {
+fn races_of(kernel: &Kernel, tries: &Tries, owners: &Owners, report: &mut Report) {
     let Some((block, body)) = block_loop(kernel) else {
         return;
     };
@@ -469,6 +469,7 @@ fn races_of(kernel: &Kernel, owners: &Owners, report: &mut Report) {
             }
             let check = Check {
                 kernel,
+                tries,
                 owners,
                 phases: &phases,
                 pair,
@@ -589,6 +590,7 @@ fn touches(phase: &Phase<'_>, memory: Memory) -> Vec<Touch> {
 /// Whether two phases race for one memory.
 struct Check<'c> {
     kernel: &'c Kernel,
+    tries: &'c Tries,
     owners: &'c Owners,
     phases: &'c Phases<'c>,
     pair: &'c Pair,
@@ -686,7 +688,7 @@ impl Check<'_> {
                     complete = false;
                     continue;
                 }
-                let (seen_all, example) = search(self.kernel, &t.vars, &mut |symbols, vars| {
+                let (seen_all, example) = search(self.kernel, self.tries, &t.vars, &mut |symbols, vars| {
                     let mut key = symbols.to_vec();
                     for v in fixed {
                         key.push(vars(*v)?);

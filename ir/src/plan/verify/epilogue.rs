@@ -22,7 +22,7 @@ impl Checker<'_> {
         self.launch(&e.launch);
         let kernel = &plan.kernels[e.launch.kernel.0 as usize];
         if kernel.params.len() != e.launch.args.len() || kernel.symbols.len() != e.launch.symbols.len() {
-            // Told by the launch's own check.
+            // Reported by the launch's own check.
             return;
         }
         let result = self.root(g.dst.slot);

@@ -3,7 +3,8 @@
 use crate::binding::condition_holds;
 use crate::graph::{Condition, Symbol};
 use crate::index::{IndexExpr, IndexNode};
-use crate::kernel::verify::{Violation, refute, verify as verify_kernel};
+use crate::kernel::Kernel;
+use crate::kernel::verify::{Violation, refute, verify_for};
 use crate::plan::verify::{PlanViolation, verify};
 use crate::plan::{KernelId, Plan, Step};
 
@@ -43,7 +44,7 @@ pub fn check(plan: &Plan) -> Result<(), Box<Fault>> {
 /// # Errors
 /// [`Fault::Kernel`].
 pub fn check_kernels(plan: &Plan) -> Result<(), Box<Fault>> {
-    kernels(plan, &sizes(plan))
+    kernels(plan, &sizes(plan), &refute)
 }
 
 /// Whether kernels of the plan may rely on more than the ranges of its symbols: on guards, or on bounds that data decides.
@@ -51,38 +52,23 @@ pub fn has_conditions(plan: &Plan) -> bool {
     !plan.guards.is_empty() || plan.symbols.iter().any(|s| s.upper.is_some())
 }
 
-/// As [`check`], with every kernel also under [`verify_kernel`], which enumerates what it cannot prove. That takes several times
-/// as long, and does not know what guards exclude: plans that have any are checked as [`check`] does.
+/// As [`check`], with every kernel also under [`verify_for`], which enumerates what it cannot prove. That takes several times
+/// as long.
 ///
 /// # Errors
 /// As for [`check`].
 pub fn check_thoroughly(plan: &Plan) -> Result<(), Box<Fault>> {
     check(plan)?;
-    match has_conditions(plan) {
-        true => Ok(()),
-        false => thoroughly(plan),
-    }
+    kernels(plan, &sizes(plan), &|kernel, symbols| {
+        verify_for(kernel, symbols).errors.into_iter().next()
+    })
 }
 
-fn thoroughly(plan: &Plan) -> Result<(), Box<Fault>> {
-    for (kernel, number) in plan.kernels.iter().zip(0..) {
-        if let Some(violation) = verify_kernel(kernel).errors.into_iter().next() {
-            return Err(Box::new(Fault::Kernel {
-                plan: plan.name.clone(),
-                kernel: KernelId(number),
-                violation,
-            }));
-        }
-    }
-    let mut bodies = plan.init.iter().chain(&plan.steps).filter_map(|step| match step {
-        Step::Loop(l) => Some(&l.body),
-        _ => None,
-    });
-    bodies.try_for_each(thoroughly)
-}
+/// What judges a kernel, given values of its symbols.
+type Judge = dyn Fn(&Kernel, &[Vec<i64>]) -> Option<Violation>;
 
 /// The kernels of a plan under some values of its symbols.
-fn kernels(plan: &Plan, sizes: &[Vec<i64>]) -> Result<(), Box<Fault>> {
+fn kernels(plan: &Plan, sizes: &[Vec<i64>], judge: &Judge) -> Result<(), Box<Fault>> {
     let steps = || plan.init.iter().chain(&plan.steps);
     let mut launched: Vec<Vec<Vec<i64>>> = vec![Vec::new(); plan.kernels.len()];
     for launch in steps().flat_map(Step::launches) {
@@ -103,7 +89,7 @@ fn kernels(plan: &Plan, sizes: &[Vec<i64>]) -> Result<(), Box<Fault>> {
         }
     }
     for ((kernel, values), number) in plan.kernels.iter().zip(&launched).zip(0..) {
-        if let Some(violation) = refute(kernel, values) {
+        if let Some(violation) = judge(kernel, values) {
             return Err(Box::new(Fault::Kernel {
                 plan: plan.name.clone(),
                 kernel: KernelId(number),
@@ -114,7 +100,7 @@ fn kernels(plan: &Plan, sizes: &[Vec<i64>]) -> Result<(), Box<Fault>> {
     for step in steps() {
         if let Step::Loop(l) = step {
             let inner: Vec<Vec<i64>> = sizes.iter().filter_map(|s| l.inner_symbols(s)).collect();
-            kernels(&l.body, &inner)?;
+            kernels(&l.body, &inner, judge)?;
         }
     }
     Ok(())
@@ -161,8 +147,12 @@ fn fit(plan: &Plan, values: &mut [i64]) {
     };
     for _ in 0..2 {
         for guard in &plan.guards {
-            let Condition::Equal(a, b) = &guard.condition else {
-                continue;
+            let (a, b) = match &guard.condition {
+                Condition::Equal(a, b) => (a, b),
+                Condition::NonNegative(e) => {
+                    raise(e, values);
+                    continue;
+                }
             };
             let (symbol, other) = match (bare(a), bare(b)) {
                 (Some(s), _) => (s, b),
@@ -178,5 +168,20 @@ fn fit(plan: &Plan, values: &mut [i64]) {
                 values[k] = values[k].min(most.max(0));
             }
         }
+    }
+}
+
+/// Makes an expression that is negative 0 by a larger value of one symbol, where that is a term of its own.
+fn raise(e: &IndexExpr, values: &mut [i64]) {
+    let Some(missing) = e.eval_symbols(values).filter(|v| *v < 0) else {
+        return;
+    };
+    for s in 0..values.len() {
+        let before = values[s];
+        values[s] = before.saturating_sub(missing);
+        if e.eval_symbols(values) == Some(0) {
+            return;
+        }
+        values[s] = before;
     }
 }

@@ -272,7 +272,7 @@ impl GraphParser<'_, '_, '_, '_> {
         })))
     }
 
-    /// One term; `number` answers a label's canonical number, or none, of which `unknown` is the message.
+    /// One term; `number` returns a label's canonical number, or none, of which `unknown` is the message.
     fn labels(&mut self, unknown: &str, number: &mut dyn FnMut(u32) -> Option<u16>) -> Parsed<Labels> {
         let mut all = Labels::new();
         loop {

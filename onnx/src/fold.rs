@@ -1,0 +1,87 @@
+//! Values that must be known while a model is imported: computed by the graph interpreter from constants, and from inputs
+//! whose values the caller gives.
+
+use std::collections::BTreeSet;
+
+use rustc_hash::FxHashMap;
+use tlc_ir::graph::{NodeId, NodeKind};
+use tlc_ir::interp::{Options, interpret};
+use tlc_ir::{DType, Graph as IrGraph, HostTensor};
+
+use super::refusal::{Outcome, invalid, unsupported};
+use tlc_record::Tensor;
+
+/// The most bytes that such a computation may hold.
+const MAX_BYTES: u64 = 64 << 20;
+
+/// The most nodes that loops in it may compute.
+const MAX_STEPS: u64 = 1 << 20;
+
+/// The tensor's elements. `given` returns the value of an input of that name and element type.
+pub(super) fn elements(
+    tensor: &Tensor,
+    what: &str,
+    given: &mut dyn FnMut(&str, DType) -> Option<HostTensor>,
+) -> Outcome<HostTensor> {
+    let Some(root) = tensor.id() else {
+        return invalid(format!("{what} was refused"));
+    };
+    let part = tensor.graph().with_ir(|ir| part(ir, root));
+    let (part, names) = match part {
+        Ok(part) => part,
+        Err(e) => return invalid(e.to_string()),
+    };
+    let mut inputs = Vec::with_capacity(names.len());
+    for (name, dtype) in &names {
+        match given(name, *dtype) {
+            Some(value) => inputs.push(value),
+            None => {
+                return unsupported(format!(
+                    "{what} depends on the value of the input `{name}`; expected a constant, or that input from a file"
+                ));
+            }
+        }
+    }
+    let options = Options {
+        max_bytes: Some(MAX_BYTES),
+        max_steps: Some(MAX_STEPS),
+        ..Options::default()
+    };
+    match interpret(&part, &inputs, &options) {
+        Ok(mut values) if values.len() == 1 => Ok(values.remove(0)),
+        Ok(_) => invalid(format!("{what} has no value")),
+        Err(e) => unsupported(format!("{what} is not known before the run: {e}; expected a constant")),
+    }
+}
+
+/// The part of a graph that one node needs, and the inputs in it with their element types.
+fn part(from: &IrGraph, root: NodeId) -> Result<(IrGraph, Vec<(String, DType)>), tlc_ir::graph::GraphError> {
+    let mut needed = BTreeSet::from([root.0]);
+    let mut open = vec![root];
+    let binders = from.binders();
+    while let Some(id) = open.pop() {
+        from.visit_needs(id, &binders, &mut |operand| {
+            if needed.insert(operand.0) {
+                open.push(operand);
+            }
+        });
+    }
+    let mut to = IrGraph::new("known");
+    to.adopt_symbols(from);
+    let mut names = vec![];
+    let mut moved: FxHashMap<u32, NodeId> = FxHashMap::default();
+    for id in needed {
+        let node = from.node(NodeId(id));
+        let operands: Vec<NodeId> = node.operands.iter().map(|o| moved[&o.0]).collect();
+        let added = match &node.kind {
+            NodeKind::Input { name, ty, .. } => {
+                names.push((name.clone(), ty.dtype));
+                to.add_input(name, ty.clone(), node.origin.clone())?
+            }
+            kind => to.add(kind.clone(), &operands, node.origin.clone())?,
+        };
+        moved.insert(id, added);
+    }
+    to.add_output("value", moved[&root.0]);
+    Ok((to, names))
+}

@@ -1,0 +1,244 @@
+//! A model that is ready to run, whatever its inputs steer.
+//!
+//! Invariants: the model is imported and compiled once, or once for each value of the inputs on whose values its shapes
+//! depend; at most [`MAX_IMPORTS`] of these are kept, the latest used.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustc_hash::FxHashSet;
+use tlc_ir::tensor::BytesOwner;
+use tlc_ir::{DType, HostTensor};
+use tlc_runtime::cpu::executable::RunError;
+use tlc_runtime::mmap::{MapError, MappedFile, read_sparsely};
+
+use super::{ImportError, ImportOptions, InputValues, import_in_place};
+use tlc_record::compile::input;
+use tlc_record::compile::{BuildError, CompileOptions, Executable, Input, Named, Outputs, compile_ir};
+
+/// Compiled imports of one model that are kept.
+const MAX_IMPORTS: usize = 8;
+/// Elements of an input that steers shapes which are shown.
+const SHOWN: usize = 16;
+
+/// Why a model could not be read or run.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelError {
+    /// The file could not be opened.
+    #[error(transparent)]
+    Open(#[from] MapError),
+    /// The model is wrong or not supported.
+    #[error("{}: {error}", .file.display())]
+    Import {
+        /// The model's file.
+        file: PathBuf,
+        /// What is wrong.
+        error: Box<ImportError>,
+    },
+    /// It could not be compiled.
+    #[error("{}: {error}", .file.display())]
+    Build {
+        /// The model's file.
+        file: PathBuf,
+        /// What is wrong.
+        error: Box<BuildError>,
+    },
+    /// The call failed.
+    #[error(transparent)]
+    Run(#[from] RunError),
+}
+
+/// The model imported and compiled, for certain values of the inputs on whose values its shapes depend.
+struct Import {
+    fixed: Vec<(String, HostTensor)>,
+    executable: Executable,
+}
+
+impl Import {
+    fn is_for<'a, I: AsRef<Input<'a>>>(&self, names: &[String], inputs: &[I]) -> bool {
+        self.fixed.iter().all(|(name, value)| {
+            let given = names.iter().zip(inputs).find(|(n, _)| *n == name);
+            given.is_some_and(|(_, input)| input.as_ref().is_same(value))
+        })
+    }
+}
+
+/// An ONNX model in a file, ready to run.
+///
+/// Symbolic extents are sizes of one compiled graph. Where shapes depend on the *values* of inputs (a `Reshape`'s target that is
+/// an input of the model), the model is imported and compiled for each value that comes, and the latest are kept.
+///
+/// ```no_run
+/// use ndarray::{Array4, Ix2};
+/// use tlc::onnx::Model;
+/// use tlc::{CompileOptions, inputs};
+///
+/// let model = Model::open("model.onnx", &CompileOptions::default())?;
+/// let image = Array4::<f32>::zeros((1, 3, 224, 224));
+/// let outputs = model.run_named(&inputs!["image" => &image])?;
+/// let scores = outputs["scores"].as_array::<f32, Ix2>()?;
+/// println!("{}", scores.row(0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Model {
+    file: PathBuf,
+    bytes: BytesOwner,
+    /// Names of the inputs, in the model's order.
+    names: Vec<String>,
+    options: CompileOptions,
+    /// Latest used first.
+    imports: Mutex<Vec<Arc<Import>>>,
+}
+
+impl Model {
+    /// Opens a `.onnx` file, and imports and compiles it unless its shapes depend on values of inputs: then the first call
+    /// does. The file must not change while the model lives.
+    ///
+    /// # Errors
+    /// If the file cannot be opened, or the model is wrong, unsupported or cannot be compiled.
+    pub fn open(file: impl AsRef<Path>, options: &CompileOptions) -> Result<Model, ModelError> {
+        let file = file.as_ref().to_path_buf();
+        let bytes = MappedFile::open(&file)?;
+        let model = Model {
+            names: input_names(bytes.as_ref()),
+            bytes: Arc::new(bytes),
+            file,
+            options: options.clone(),
+            imports: Mutex::default(),
+        };
+        let asked = std::cell::Cell::new(false);
+        let values = |_: &str, _: DType| {
+            asked.set(true);
+            None
+        };
+        match model.import(&values) {
+            Err(ModelError::Import { .. }) if asked.get() => {}
+            Err(e) => return Err(e),
+            Ok(import) => model.keep(import),
+        }
+        Ok(model)
+    }
+
+    /// The names of the inputs, in the order in which [`Model::run`] takes them.
+    pub fn inputs(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
+        self.names.iter().map(String::as_str)
+    }
+
+    /// Runs the model with its inputs in the model's order; outputs are in the model's order, too.
+    ///
+    /// # Errors
+    /// If inputs do not fit, or the model cannot be imported or compiled for their values.
+    pub fn run(&self, inputs: &[Input<'_>]) -> Result<Outputs, ModelError> {
+        self.run_all(inputs)
+    }
+
+    /// As [`Model::run`], with inputs by name, in any order.
+    ///
+    /// # Errors
+    /// As [`Model::run`]; a name that the model does not have, one given twice, an input that is missing.
+    pub fn run_named(&self, inputs: &[Named<'_, '_>]) -> Result<Outputs, ModelError> {
+        self.run_all(&input::in_order(self.inputs(), inputs)?)
+    }
+
+    fn run_all<'a, I: AsRef<Input<'a>>>(&self, inputs: &[I]) -> Result<Outputs, ModelError> {
+        if inputs.len() != self.names.len() {
+            let (expected, found) = (self.names.len(), inputs.len());
+            return Err(RunError::InputCount { expected, found }.into());
+        }
+        Ok(self.for_values(inputs)?.executable.run_all(inputs)?)
+    }
+
+    /// How often the model is imported and compiled at present: once, or for each value kept of the inputs that steer its
+    /// shapes.
+    pub fn imports(&self) -> usize {
+        self.kept().len()
+    }
+
+    /// What the compiler decided and why, of every import that is kept.
+    pub fn explain(&self) -> String {
+        let imports = self.kept().clone();
+        let mut text = String::new();
+        for import in imports {
+            for (name, value) in &import.fixed {
+                let value = values_text(value);
+                text.push_str(&format!(
+                    "shapes depend on the values of `{name}`; this is for {value}\n"
+                ));
+            }
+            text.push_str(&import.executable.explain());
+        }
+        text
+    }
+
+    fn kept(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Import>>> {
+        self.imports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn keep(&self, import: Arc<Import>) {
+        let mut kept = self.kept();
+        kept.truncate(MAX_IMPORTS - 1);
+        kept.insert(0, import);
+    }
+
+    fn for_values<'a, I: AsRef<Input<'a>>>(&self, inputs: &[I]) -> Result<Arc<Import>, ModelError> {
+        {
+            let mut kept = self.kept();
+            if let Some(at) = kept.iter().position(|i| i.is_for(&self.names, inputs)) {
+                kept[..=at].rotate_right(1);
+                return Ok(Arc::clone(&kept[0]));
+            }
+        }
+        let values = |name: &str, _: DType| {
+            let (_, input) = self.names.iter().zip(inputs).find(|(n, _)| *n == name)?;
+            input.as_ref().to_host().ok()
+        };
+        let import = self.import(&values)?;
+        self.keep(Arc::clone(&import));
+        Ok(import)
+    }
+
+    fn import(&self, values: InputValues<'_>) -> Result<Arc<Import>, ModelError> {
+        let options = ImportOptions {
+            folder: self.file.parent(),
+            values: Some(values),
+        };
+        let imported = import_in_place(&self.bytes, &options).map_err(|error| ModelError::Import {
+            file: self.file.clone(),
+            error: Box::new(error),
+        })?;
+        let executable = compile_ir(&imported.graph, &self.options).map_err(|error| ModelError::Build {
+            file: self.file.clone(),
+            error: Box::new(error),
+        })?;
+        Ok(Arc::new(Import {
+            fixed: imported.fixed,
+            executable,
+        }))
+    }
+}
+
+/// The inputs that a call gives: those that have no default. None for what is no model, which the import refuses.
+fn input_names(bytes: &[u8]) -> Vec<String> {
+    let _sparse = read_sparsely(bytes);
+    let model = tlc_formats::onnx::Model::parse(bytes).ok();
+    let Some(graph) = model.and_then(|m| m.graph()) else {
+        return vec![];
+    };
+    let defaults: FxHashSet<&str> = graph.initializers().map(|t| t.name()).collect();
+    let names = graph.inputs().map(|i| i.name()).filter(|n| !defaults.contains(n));
+    names.map(str::to_string).collect()
+}
+
+/// The elements of a small integer tensor.
+fn values_text(tensor: &HostTensor) -> String {
+    let values = match tensor.as_slice::<i64>() {
+        Some(v) => v.iter().take(SHOWN).map(i64::to_string).collect::<Vec<_>>(),
+        None => match tensor.as_slice::<i32>() {
+            Some(v) => v.iter().take(SHOWN).map(i32::to_string).collect(),
+            None => return format!("those of one {} tensor", tensor.dtype()),
+        },
+    };
+    let more = if tensor.len() > values.len() { ", ..." } else { "" };
+    format!("[{}{more}]", values.join(", "))
+}

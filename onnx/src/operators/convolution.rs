@@ -1,0 +1,322 @@
+//! Convolutions.
+
+use tlc_ir::DType;
+
+use super::linear::centered;
+use super::quantization::quantized;
+use crate::call::{Answer, Call, one};
+use crate::refusal::{Outcome, invalid, unsupported};
+use tlc_record::Tensor;
+use tlc_record::dim::Dim;
+use tlc_record::ops::conv::Conv;
+
+/// Strides, dilations and padding of windows over space.
+pub(super) struct Windows {
+    pub(super) stride: Vec<usize>,
+    pub(super) dilation: Vec<usize>,
+    pub(super) before: Vec<Dim>,
+    pub(super) behind: Vec<Dim>,
+}
+
+/// `n` numbers, `least` or more; each is `least` if none are given.
+pub(super) fn positive(list: Option<Vec<i64>>, n: usize, what: &str, least: i64) -> Outcome<Vec<usize>> {
+    let list = list.unwrap_or_else(|| vec![least; n]);
+    if list.len() != n {
+        return invalid(format!("{what} for {} axes; expected {n}", list.len()));
+    }
+    match list.iter().find(|&&v| !(least..1 << 31).contains(&v)) {
+        Some(v) => invalid(format!("{what} of {v}; expected {least} or more")),
+        None => Ok(list.into_iter().map(|v| v as usize).collect()),
+    }
+}
+
+impl Windows {
+    /// The settings of the node for windows of that size over the space of `x`.
+    pub(super) fn of(c: &Call<'_, '_, '_>, x: &Tensor, size: &[usize]) -> Outcome<Windows> {
+        let n = size.len();
+        let stride = positive(c.ints("strides")?, n, "strides", 1)?;
+        let dilation = positive(c.ints("dilations")?, n, "dilations", 1)?;
+        let (mut before, mut behind) = (vec![Dim::from(0); n], vec![Dim::from(0); n]);
+        let auto = c.text("auto_pad", "NOTSET")?;
+        match auto.as_str() {
+            "NOTSET" | "" => {
+                let pads = positive(c.ints("pads")?, 2 * n, "pads", 0)?;
+                let pads: Vec<Dim> = pads.iter().map(Dim::from).collect();
+                (before, behind) = (pads[..n].to_vec(), pads[n..].to_vec());
+            }
+            "VALID" => {}
+            "SAME_UPPER" | "SAME_LOWER" => {
+                for i in 0..n {
+                    let reach = dilation[i] * (size[i] - 1) + 1;
+                    let extent = x.dim(2 + i as i64);
+                    let total = match stride[i] {
+                        1 => Dim::from(reach - 1),
+                        step => {
+                            let last = extent.div_ceil(step as i64) - 1;
+                            let total = (last * step + reach - &extent).max(0);
+                            Dim::from(c.graph().simplify(total.expr()))
+                        }
+                    };
+                    let (small, large) = (&total / 2, total.div_ceil(2));
+                    (before[i], behind[i]) = if auto == "SAME_UPPER" {
+                        (small, large)
+                    } else {
+                        (large, small)
+                    };
+                }
+            }
+            other => {
+                return invalid(format!(
+                    "auto_pad `{other}`; expected NOTSET, VALID, SAME_UPPER or SAME_LOWER"
+                ));
+            }
+        }
+        Ok(Windows {
+            stride,
+            dilation,
+            before,
+            behind,
+        })
+    }
+}
+
+impl Windows {
+    /// Space with the padding around it.
+    pub(super) fn padded(&self, x: &Tensor, fill: tlc_ir::Scalar) -> Tensor {
+        let mut each = vec![(Dim::from(0), Dim::from(0)); 2];
+        each.extend(self.before.iter().cloned().zip(self.behind.iter().cloned()));
+        x.pad(&each, fill)
+    }
+}
+
+/// The window of a weight: its extents behind the first two.
+pub(super) fn kernel(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor) -> Outcome<Vec<usize>> {
+    if x.rank() < 3 || w.rank() != x.rank() {
+        return invalid(format!(
+            "an input of rank {} with a weight of rank {}; expected one rank, at least 3",
+            x.rank(),
+            w.rank()
+        ));
+    }
+    let Some(shape) = w.const_shape() else {
+        return unsupported("a weight of symbolic extents; expected numbers");
+    };
+    let size = shape[2..].to_vec();
+    if size.contains(&0) {
+        return invalid("an empty window; expected at least one element");
+    }
+    match c.ints("kernel_shape")? {
+        Some(declared) if !declared.iter().copied().eq(size.iter().map(|&s| s as i64)) => {
+            invalid(format!("kernel_shape {declared:?}; expected the weight's {size:?}"))
+        }
+        _ => Ok(size),
+    }
+}
+
+fn convolved(c: &Call<'_, '_, '_>, x: &Tensor, w: &Tensor, bias: Option<&Tensor>) -> Outcome<Tensor> {
+    let size = kernel(c, x, w)?;
+    let windows = Windows::of(c, x, &size)?;
+    let groups = c.int("group", 1)?;
+    let options = Conv::new()
+        .stride(windows.stride.clone())
+        .dilation(windows.dilation.clone())
+        .groups(usize::try_from(groups).unwrap_or(0));
+    Ok(windows.padded(x, x.dtype().zero()).conv(w, bias, &options))
+}
+
+pub(super) fn conv(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (x, w, bias) = (c.tensor(0)?, c.tensor(1)?, c.optional(2)?);
+    one(convolved(c, &x, &w, bias.as_ref())?)
+}
+
+pub(super) fn conv_integer(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = centered(&c.tensor(0)?, c.optional(2)?, 0)?;
+    let w = channels(&c.tensor(1)?, c.optional(3)?)?;
+    one(convolved(c, &x, &w, None)?)
+}
+
+/// A weight less its zero point, one number or one a channel, in i32.
+fn channels(w: &Tensor, zero: Option<Tensor>) -> Outcome<Tensor> {
+    let w = w.cast(DType::I32);
+    Ok(match zero {
+        Some(z) if z.rank() == 1 && z.dim(0).as_const() != Some(1) => {
+            w.clone() - per_channel(&z, w.rank(), 0).cast(DType::I32)
+        }
+        Some(z) => w - z.reshape(()).cast(DType::I32),
+        None => w,
+    })
+}
+
+/// A vector along one axis of a tensor of that rank.
+fn per_channel(v: &Tensor, rank: usize, axis: usize) -> Tensor {
+    let mut shape = vec![Dim::from(1); rank];
+    // What was refused before is of rank 0.
+    if let Some(d) = shape.get_mut(axis) {
+        *d = v.dim(0);
+    }
+    v.reshape(shape)
+}
+
+pub(super) fn qlinear_conv(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = centered(&c.tensor(0)?, Some(c.tensor(2)?), 0)?;
+    let w = channels(&c.tensor(3)?, Some(c.tensor(5)?))?;
+    let bias = c.optional(8)?;
+    let sums = convolved(c, &x, &w, bias.as_ref())?;
+    let (x_scale, w_scale, y_scale) = (c.tensor(1)?, c.tensor(4)?, c.tensor(6)?);
+    let w_scale = match w_scale.rank() == 1 && w_scale.dim(0).as_const() != Some(1) {
+        true => per_channel(&w_scale, sums.rank(), 1),
+        false => w_scale.reshape(()),
+    };
+    let scale = x_scale.reshape(()) * w_scale / y_scale.reshape(());
+    one(quantized(
+        &(sums.cast(DType::F32) * scale),
+        Some(c.tensor(7)?.reshape(())),
+    ))
+}
+
+/// The transposed convolution: zeros between the elements of space, and a convolution with the weight turned around.
+/// A transposed convolution whose windows lie side by side: each element makes a block of its own, which is one product of
+/// matrices.
+fn apart(x: &Tensor, w: &Tensor, groups: usize, w_shape: &[usize]) -> Tensor {
+    let (inner, outer, size) = (w_shape[0] / groups, w_shape[1], &w_shape[2..]);
+    let n = size.len();
+    let (space, window) = (&"xyz"[..n], &"ijk"[..n]);
+    let space_of_x = x.shape()[2..].to_vec();
+    let mut grouped: Vec<Dim> = vec![x.dim(0), groups.into(), inner.into()];
+    grouped.extend(space_of_x.iter().cloned());
+    let mut weight = vec![groups, inner, outer];
+    weight.extend(size);
+    let equation = format!("gco{window},bgc{space}->bgo{window}{space}");
+    let y = tlc_record::einsum(&equation, &[&w.reshape(weight), &x.reshape(grouped)]);
+    // [batch, group, output, window.., space..] to [.., space, window, space, window ..].
+    let mut order = vec![0, 1, 2];
+    order.extend((0..n).flat_map(|i| [(3 + n + i) as i64, (3 + i) as i64]));
+    let mut joined: Vec<Dim> = vec![x.dim(0), (groups * outer).into()];
+    joined.extend(space_of_x.iter().zip(size).map(|(d, &k)| d * k));
+    y.permute(order).reshape(joined)
+}
+
+pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (x, w, bias) = (c.tensor(0)?, c.tensor(1)?, c.optional(2)?);
+    let size = kernel(c, &x, &w)?;
+    let n = size.len();
+    let (Some(w_shape), groups) = (w.const_shape(), c.int("group", 1)?) else {
+        return unsupported("a weight of symbolic extents; expected numbers");
+    };
+    let groups = usize::try_from(groups).ok().filter(|&g| g > 0 && w_shape[0] % g == 0);
+    let Some(groups) = groups else {
+        return invalid(format!("{} channels in groups that do not divide them", w_shape[0]));
+    };
+    let stride = positive(c.ints("strides")?, n, "strides", 1)?;
+    let dilation = positive(c.ints("dilations")?, n, "dilations", 1)?;
+    let more = positive(c.ints("output_padding")?, n, "output_padding", 0)?;
+    let reach: Vec<i64> = (0..n).map(|i| (dilation[i] * (size[i] - 1)) as i64).collect();
+    let auto = c.text("auto_pad", "NOTSET")?;
+    let (mut before, mut behind) = (vec![Dim::from(0); n], vec![Dim::from(0); n]);
+    // What is taken away of the whole result along each axis, where the node says what is left.
+    let taken: Option<Vec<Dim>> = match (c.ints("output_shape")?, auto.as_str()) {
+        (Some(shape), _) if shape.len() >= n => {
+            let wanted = &shape[shape.len() - n..];
+            if let Some(v) = wanted.iter().find(|v| !(0..1 << 40).contains(*v)) {
+                return invalid(format!("an output_shape of {v}; expected 0 or more"));
+            }
+            let full = |i: usize| (x.dim(2 + i as i64) - 1) * stride[i] + more[i] + reach[i] + 1;
+            Some((0..n).map(|i| full(i) - wanted[i]).collect())
+        }
+        (Some(shape), _) => return invalid(format!("output_shape of {} axes; expected {n}", shape.len())),
+        // What is left is the extent times the stride.
+        (None, "SAME_UPPER" | "SAME_LOWER") => {
+            let taken = |i: usize| Dim::from(more[i] as i64 + reach[i] + 1 - stride[i] as i64);
+            Some((0..n).map(taken).collect())
+        }
+        (None, "NOTSET" | "VALID" | "") => None,
+        (None, other) => {
+            return invalid(format!(
+                "auto_pad `{other}`; expected NOTSET, VALID, SAME_UPPER or SAME_LOWER"
+            ));
+        }
+    };
+    match taken {
+        Some(taken) => {
+            for (i, total) in taken.into_iter().enumerate() {
+                let half = &total / 2;
+                (before[i], behind[i]) = match auto == "SAME_UPPER" {
+                    true => (half.clone(), total - half),
+                    false => (total - &half, half),
+                };
+            }
+        }
+        None => {
+            let pads = positive(c.ints("pads")?, 2 * n, "pads", 0)?;
+            let pads: Vec<Dim> = pads.iter().map(Dim::from).collect();
+            (before, behind) = (pads[..n].to_vec(), pads[n..].to_vec());
+        }
+    }
+    if let Some(axis) = (2..2 + n).find(|&a| x.dim(a as i64).as_const() == Some(0)) {
+        return invalid(format!("axis {axis} is empty; expected at least one element"));
+    }
+    let untouched = before.iter().chain(&behind).all(|d| d.as_const() == Some(0));
+    let plain = dilation.iter().all(|&d| d == 1) && more.iter().all(|&m| m == 0);
+    if stride == size && untouched && plain && n <= 3 {
+        let y = apart(&x, &w, groups, &w_shape);
+        let mut along_channels = vec![1; n + 1];
+        along_channels[0] = groups * w_shape[1];
+        return one(match bias {
+            Some(bias) => y + bias.reshape(along_channels),
+            None => y,
+        });
+    }
+    // Zeros between the elements.
+    let mut spread = x.clone();
+    for (i, &step) in stride.iter().enumerate().filter(|(_, s)| **s > 1) {
+        if spread.is_poisoned() {
+            break;
+        }
+        let axis = 2 + i;
+        let extent = spread.dim(axis as i64);
+        let mut each = vec![(Dim::from(0), Dim::from(0)); spread.rank() + 1];
+        each[axis + 1].1 = (step as i64 - 1).into();
+        let mut joined = spread.shape();
+        joined[axis] = &extent * step as i64;
+        let apart = spread
+            .unsqueeze(axis as i64 + 1)
+            .pad(&each, spread.dtype().zero())
+            .reshape(joined);
+        spread = apart.narrow(axis as i64, 0, (extent - 1) * step as i64 + 1);
+    }
+    if spread.is_poisoned() {
+        return one(spread);
+    }
+    // What the window reaches beyond the ends, less the padding that is taken away.
+    let simple = |d: Dim| Dim::from(x.graph().simplify(d.expr()));
+    for i in 0..n {
+        if spread.is_poisoned() {
+            break;
+        }
+        let axis = 2 + i;
+        let ends = [
+            Dim::from(reach[i]) - &before[i],
+            Dim::from(reach[i] + more[i] as i64) - &behind[i],
+        ];
+        let cut = ends.clone().map(|d| simple((Dim::from(0) - d).max(0)));
+        let beyond = ends.map(|d| simple(d.max(0)));
+        if cut.iter().any(|d| d.as_const() != Some(0)) {
+            let end = spread.dim(axis as i64) - &cut[1];
+            spread = spread.slice_axis(axis as i64, cut[0].clone()..end);
+        }
+        let mut each = vec![(Dim::from(0), Dim::from(0)); spread.rank()];
+        let [lo, hi] = beyond;
+        each[axis] = (lo, hi);
+        spread = spread.pad(&each, spread.dtype().zero());
+    }
+    // [in, out / groups, ..] to [out, in / groups, ..], turned around.
+    let (inner, outer) = (w_shape[0] / groups, w_shape[1]);
+    let mut apart = vec![groups, inner, outer];
+    apart.extend(&size);
+    let mut joined = vec![groups * outer, inner];
+    joined.extend(&size);
+    let space: Vec<i64> = (2..2 + n as i64).collect();
+    let turned = w.reshape(apart).swap_axes(1, 2).reshape(joined).flip(space);
+    let options = Conv::new().dilation(dilation).groups(groups);
+    one(spread.conv(&turned, bias.as_ref(), &options))
+}

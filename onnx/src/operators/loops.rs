@@ -1,0 +1,347 @@
+//! Loop and Scan: a subgraph as the body of the graph's loop.
+
+use tlc_formats::onnx::Graph;
+use tlc_ir::{DType, HostTensor, Scalar};
+
+use super::control::graph_of;
+use crate::call::{Answer, Call};
+use crate::refusal::{Outcome, invalid, limit, unsupported};
+use crate::value::Value;
+use tlc_record::Tensor;
+use tlc_record::dim::Dim;
+use tlc_record::ops::repeat::{Iteration, Repeat};
+
+/// The body's formal inputs.
+fn formals<'a>(body: Graph<'a>, expected: usize) -> Outcome<Vec<&'a str>> {
+    let names: Vec<&str> = body.inputs().map(|i| i.name()).collect();
+    match names.len() == expected {
+        true => Ok(names),
+        false => invalid(format!("a body of {} inputs; expected {expected}", names.len())),
+    }
+}
+
+/// A scalar as the body declares it: of rank 0, or one element of rank 1.
+fn as_declared(body: Graph<'_>, input: usize, scalar: Tensor) -> Tensor {
+    let declared = body.inputs().nth(input).and_then(|i| i.ty()?.tensor()?.shape());
+    match declared.map(|s| s.count()) {
+        Some(1) => scalar.reshape([1]),
+        _ => scalar,
+    }
+}
+
+pub(super) fn repeat(c: &mut Call<'_, '_, '_>) -> Answer {
+    let body = graph_of(c, "body")?;
+    let graph = c.graph();
+    let carried: Vec<Tensor> = (2..c.inputs.len()).map(|i| c.tensor(i)).collect::<Outcome<_>>()?;
+    let names = formals(body, 2 + carried.len())?;
+    let outputs = body.outputs().count();
+    let Some(stacked) = outputs.checked_sub(1 + carried.len()) else {
+        return invalid(format!(
+            "a body of {outputs} outputs; expected at least {}",
+            1 + carried.len()
+        ));
+    };
+    let known = |c: &Call<'_, '_, '_>, i: usize| {
+        let value = c.required(i).ok()?;
+        let data = c.importer.constant(value, "an operand").ok()?;
+        (data.len() == 1).then(|| data.get(0))
+    };
+    // The condition before the first iteration: true unless it is given.
+    let mut first = Some(true);
+    if c.value(1).is_some() {
+        first = known(c, 1).map(|v| v.as_bool());
+    }
+    let mut trip: Option<Dim> = None;
+    let mut count: Option<Tensor> = None;
+    if c.value(0).is_some() {
+        if let Some(dim) = c.input_dims_if_carried(0) {
+            trip = Some(dim.max(0));
+        } else if let Some(n) = known(c, 0) {
+            trip = Some(n.as_i64().max(0).into());
+        } else if stacked > 0 {
+            // As long as the stacked results are, so it must be known now.
+            match c.input_ints(0)?.as_deref() {
+                Some(&[n]) => trip = Some(n.max(0).into()),
+                _ => return invalid("the trip count; expected one number"),
+            }
+        } else {
+            count = Some(c.tensor(0)?.reshape(()).cast(DType::I64));
+        }
+    }
+    if first == Some(false) {
+        trip = Some(0.into());
+    }
+    let before = match first {
+        Some(value) => graph.full((), value, DType::Bool),
+        None => c.tensor(1)?.reshape(()),
+    };
+    let start = |trip: Option<Dim>, conditional: bool| -> Repeat {
+        let mut l = match trip {
+            Some(trip) => graph.repeat(trip),
+            None => graph.repeat_while_any(),
+        };
+        if let Some(count) = &count {
+            l = l.at_most(count);
+        }
+        if conditional {
+            l = l.while_(&before);
+        }
+        carried.iter().fold(l, |l, x| l.carry(x))
+    };
+    // An iteration runs only where the condition held: inside the body it is true.
+    let l = start(trip.clone(), true);
+    let iteration = l.start();
+    let number = as_declared(body, 0, iteration.number.clone());
+    let condition = as_declared(body, 1, iteration.graph().constant(true_()));
+    let condition = Value::Tensor(condition, None);
+    let mut values = vec![Value::from(number), condition];
+    values.extend(iteration.carried.iter().cloned().map(Value::from));
+    let pairs = names.iter().copied().zip(values).collect();
+    let around = std::mem::replace(&mut c.importer.iterations, 1);
+    let attempt = c.importer.iteration(body, iteration, pairs);
+    let inside = std::mem::replace(&mut c.importer.iterations, around);
+    let same = |(iteration, results): &(Iteration, Vec<Value>)| {
+        let pairs = iteration.carried.iter().zip(&results[1..]);
+        pairs
+            .into_iter()
+            .all(|(from, to)| from.shape() == to.shape() && from.dtype() == to.dtype())
+    };
+    let few = trip.as_ref().and_then(Dim::as_const).filter(|n| *n <= MAX_UNROLLED);
+    let (mut iteration, results) = match (attempt, few) {
+        // A body whose sizes depend on the iteration's number, or that changes the carried types, differs from iteration
+        // to iteration.
+        (Err(_), Some(trip)) => return unrolled(c, body, &names, trip, first),
+        (Ok(made), Some(trip)) if !same(&made) => return unrolled(c, body, &names, trip, first),
+        (attempt, _) => attempt?,
+    };
+    let inner = iteration.graph().clone();
+    let decides = c.importer.constant(&results[0], "the condition");
+    let goes_on = decides.ok().filter(|e| e.len() == 1).map(|e| e.get(0).as_bool());
+    let tensors: Vec<Tensor> = results[1..].iter().map(|v| v.tensor(&inner)).collect::<Outcome<_>>()?;
+    let conditional = first.is_none() || goes_on != Some(true);
+    let own = trip.as_ref().and_then(Dim::as_const).filter(|_| !conditional);
+    let all = inside.saturating_mul(own.unwrap_or(1).max(1));
+    if all > MAX_ITERATIONS {
+        return limit(format!("a loop of {all} iterations; expected at most {MAX_ITERATIONS}"));
+    }
+    c.importer.iterations = around.max(all);
+    if trip.is_none() && count.is_none() && !conditional {
+        return invalid("a loop that never ends; expected a trip count or a condition");
+    }
+    let room = trip
+        .as_ref()
+        .is_some_and(|t| t.as_const().is_none_or(|t| t <= MAX_STACKED));
+    if stacked > 0 && !room {
+        return unsupported("stacked results of a loop without a bound; expected a trip count");
+    }
+    if conditional {
+        iteration.go_on_if(&results[0].tensor(&inner)?.reshape(()));
+    }
+    let (next, parts) = tensors.split_at(carried.len());
+    parts.iter().for_each(|t| iteration.stack(t, 0));
+    let cut = conditional && stacked > 0;
+    if cut {
+        // Which iterations ran: what no iteration wrote is false.
+        iteration.stack(&inner.full((), true, DType::Bool), 0);
+    }
+    let l = start(trip, conditional);
+    let mut results = l.finish(iteration, next.to_vec());
+    if let Some(ran) = results.pop_if(|_| cut) {
+        let places = ran.nonzero().select_index(0, 0);
+        for stacked in &mut results[carried.len()..] {
+            *stacked = stacked.take_from_start(&places, 0);
+        }
+    }
+    Ok(results.into_iter().map(Into::into).collect())
+}
+
+/// The most iterations of a loop that nothing but its trip count ends, those of loops inside it included: more take longer than
+/// anybody waits.
+const MAX_ITERATIONS: i64 = 1 << 28;
+/// A loop of so few iterations is recorded one by one where they differ.
+const MAX_UNROLLED: i64 = 128;
+/// The most iterations of a loop with stacked results that data ends, or may end: buffers have room for all.
+const MAX_STACKED: i64 = 1 << 31;
+
+/// The iterations one after the other, each with its number as a constant.
+fn unrolled<'a>(
+    c: &mut Call<'_, '_, 'a>,
+    body: Graph<'a>,
+    names: &[&'a str],
+    trip: i64,
+    first: Option<bool>,
+) -> Answer {
+    let graph = c.graph();
+    let first = match first {
+        Some(first) => first,
+        None => c.elements(1)?.get(0).as_bool(),
+    };
+    let mut values: Vec<Value> = Vec::new();
+    for i in 2..c.inputs.len() {
+        values.push(c.required(i)?.clone());
+    }
+    let stacked = body.outputs().count() - 1 - values.len();
+    let mut parts: Vec<Vec<Tensor>> = vec![Vec::new(); stacked];
+    for i in 0..if first { trip } else { 0 } {
+        let declared = |input: usize, value: HostTensor| {
+            let shape = as_declared(body, input, graph.full((), 0, DType::I64)).const_shape();
+            let value = value.reshaped(&shape.unwrap_or_default()).unwrap_or(value);
+            Value::constant(&graph, value)
+        };
+        let number = HostTensor::scalar(Scalar::from_i64(DType::I64, i));
+        let mut given = vec![declared(0, number), declared(1, true_())];
+        given.append(&mut values);
+        let pairs = names.iter().copied().zip(given).collect();
+        let mut results = c.importer.branch_with(body, pairs)?;
+        let goes_on = c
+            .importer
+            .constant(&results[0], "the condition of a loop whose iterations differ")?;
+        for (k, part) in results.split_off(results.len() - stacked).iter().enumerate() {
+            parts[k].push(part.tensor(&graph)?);
+        }
+        values = results.split_off(1);
+        if goes_on.len() != 1 || !goes_on.get(0).as_bool() {
+            break;
+        }
+    }
+    for part in &parts {
+        if part.is_empty() {
+            return unsupported("stacked results of a loop that does not run and whose iterations differ");
+        }
+        values.push(tlc_record::stack(&part.iter().collect::<Vec<_>>(), 0).into());
+    }
+    Ok(values)
+}
+
+fn true_() -> HostTensor {
+    HostTensor::scalar(Scalar::from_bool(true))
+}
+
+/// How the operands and results of a Scan are walked along.
+struct Walks {
+    input_axes: Vec<i64>,
+    input_reverse: Vec<bool>,
+    output_axes: Vec<i64>,
+    output_reverse: Vec<bool>,
+}
+
+impl Walks {
+    fn new(c: &Call<'_, '_, '_>, inputs: usize, outputs: usize) -> Outcome<Walks> {
+        let list = |name: &str, n: usize| -> Outcome<Vec<i64>> {
+            match c.ints(name)? {
+                Some(all) if all.len() != n => invalid(format!("{name} of {} numbers; expected {n}", all.len())),
+                Some(all) => Ok(all),
+                None => Ok(vec![0; n]),
+            }
+        };
+        let flags = |name: &str, n: usize| -> Outcome<Vec<bool>> {
+            let all = list(name, n)?;
+            match all.iter().find(|v| !matches!(v, 0 | 1)) {
+                Some(v) => invalid(format!("{name} holds {v}; expected 0 or 1")),
+                None => Ok(all.into_iter().map(|v| v == 1).collect()),
+            }
+        };
+        let old = c.version < 9;
+        let directions = if old { "directions" } else { "scan_input_directions" };
+        Ok(Walks {
+            input_axes: if old {
+                vec![0; inputs]
+            } else {
+                list("scan_input_axes", inputs)?
+            },
+            input_reverse: flags(directions, inputs)?,
+            output_axes: if old {
+                vec![0; outputs]
+            } else {
+                list("scan_output_axes", outputs)?
+            },
+            output_reverse: if old {
+                vec![false; outputs]
+            } else {
+                flags("scan_output_directions", outputs)?
+            },
+        })
+    }
+}
+
+pub(super) fn scan(c: &mut Call<'_, '_, '_>) -> Answer {
+    let body = graph_of(c, "body")?;
+    let old = c.version < 9;
+    if old && c.value(0).is_some() {
+        return unsupported("sequence_lens; expected none");
+    }
+    let operands: Vec<Tensor> = (usize::from(old)..c.inputs.len())
+        .map(|i| c.tensor(i))
+        .collect::<Outcome<_>>()?;
+    let slices = match c.maybe_int("num_scan_inputs")? {
+        Some(n) if n >= 1 && n as usize <= operands.len() => n as usize,
+        _ => return invalid("num_scan_inputs; expected as many operands, and at least one"),
+    };
+    let carried = operands.len() - slices;
+    let names = formals(body, operands.len())?;
+    let outputs = body.outputs().count();
+    let Some(stacked) = outputs.checked_sub(carried) else {
+        return invalid(format!("a body of {outputs} outputs; expected at least {carried}"));
+    };
+    let walks = Walks::new(c, slices, stacked)?;
+    if !old {
+        let results = scan_over(c, body, &names, &operands, carried, &walks)?;
+        return Ok(results.into_iter().map(Into::into).collect());
+    }
+    // Before version 9 all operands and results have a batch axis in front, which the body does not see.
+    let Some(batch) = operands.first().filter(|t| t.rank() > 0).map(|t| t.dim(0)) else {
+        return invalid("an operand of rank 0; expected a batch axis");
+    };
+    let l = operands.iter().fold(c.graph().repeat(batch), |l, x| l.slice(x, 0));
+    let outer = l.start();
+    let inside = outer.slices.clone();
+    let graph = c.importer.enter(outer);
+    let results = scan_over(c, body, &names, &inside, carried, &walks);
+    let mut outer = c.importer.leave(graph);
+    results?.iter().for_each(|t| outer.stack(t, 0));
+    let results = l.finish(outer, vec![]);
+    Ok(results.into_iter().map(Into::into).collect())
+}
+
+/// One scan over operands of the graph being recorded: the first `carried` go around, the others are walked along.
+fn scan_over<'a>(
+    c: &mut Call<'_, '_, 'a>,
+    body: Graph<'a>,
+    names: &[&'a str],
+    operands: &[Tensor],
+    carried: usize,
+    walks: &Walks,
+) -> Outcome<Vec<Tensor>> {
+    let (first, sliced) = operands.split_at(carried);
+    let axis = c.axis(walks.input_axes[0], sliced[0].rank())?;
+    let mut l = first
+        .iter()
+        .fold(c.graph().repeat(sliced[0].dim(axis as i64)), |l, x| l.carry(x));
+    for (k, x) in sliced.iter().enumerate() {
+        let axis = c.axis(walks.input_axes[k], x.rank())? as i64;
+        l = match walks.input_reverse[k] {
+            true => l.slice_reversed(x, axis),
+            false => l.slice(x, axis),
+        };
+    }
+    let iteration = l.start();
+    let values = iteration
+        .carried
+        .iter()
+        .chain(&iteration.slices)
+        .cloned()
+        .map(Value::from);
+    let values = names.iter().copied().zip(values).collect();
+    let (mut iteration, results) = c.importer.iteration(body, iteration, values)?;
+    let inner = iteration.graph().clone();
+    let tensors: Vec<Tensor> = results.iter().map(|v| v.tensor(&inner)).collect::<Outcome<_>>()?;
+    let (next, parts) = tensors.split_at(carried);
+    for (k, t) in parts.iter().enumerate() {
+        let axis = c.axis(walks.output_axes[k], t.rank() + 1)? as i64;
+        match walks.output_reverse[k] {
+            true => iteration.stack_reversed(t, axis),
+            false => iteration.stack(t, axis),
+        }
+    }
+    Ok(l.finish(iteration, next.to_vec()))
+}

@@ -1,0 +1,26 @@
+//! The operators, by family. Each is a function from a [`Call`](super::call::Call) to its results, written over tensors.
+
+mod activation;
+mod arrange;
+mod attention;
+mod control;
+mod convolution;
+mod create;
+mod elementwise;
+mod indexing;
+mod linear;
+mod linear_attention;
+mod loops;
+mod loss;
+mod ngrams;
+mod normalization;
+mod pooling;
+mod quantization;
+mod random;
+mod recurrent;
+mod reduction;
+mod resample;
+mod sampling;
+mod signal;
+mod sorting;
+pub(super) mod table;

@@ -1,0 +1,182 @@
+//! Normalizations.
+
+use crate::call::{Answer, Call, one};
+use crate::refusal::{Outcome, invalid, unsupported};
+use crate::value::Value;
+use tlc_record::Tensor;
+use tlc_record::dim::Dim;
+use tlc_record::keep;
+
+/// A vector along axis 1.
+fn per_channel(v: &Tensor, rank: usize) -> Outcome<Tensor> {
+    if v.rank() != 1 || rank < 2 {
+        return invalid(format!(
+            "a parameter of rank {} for a tensor of rank {rank}; expected a vector along axis 1",
+            v.rank()
+        ));
+    }
+    let mut shape = vec![Dim::from(1); rank];
+    shape[1] = v.dim(0);
+    Ok(v.reshape(shape))
+}
+
+pub(super) fn batch(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    if x.rank() < 2 {
+        return invalid(format!("rank {}; expected at least 2", x.rank()));
+    }
+    if c.version < 9 && c.int("spatial", 1)? == 0 {
+        return unsupported("spatial=0; expected statistics per channel");
+    }
+    if c.version < 7 && !c.flag("is_test", false)? {
+        return unsupported("training before opset 7; expected is_test=1");
+    }
+    let eps = c.float("epsilon", 1e-5)?;
+    let training = c.version >= 14 && c.flag("training_mode", false)?;
+    if !training {
+        c.at_most_outputs(1)?;
+    }
+    let (dtype, wide, rank) = (x.dtype(), x.dtype().accumulator(), x.rank());
+    let column = |i: usize| -> Outcome<Tensor> { per_channel(&c.tensor(i)?.cast(wide), rank) };
+    let x = x.cast(wide);
+    let (mean, var, results) = match training {
+        false => (column(3)?, column(4)?, vec![]),
+        true => {
+            let axes: Vec<i64> = (0..rank as i64).filter(|&a| a != 1).collect();
+            let (mean, var) = (x.mean(keep(axes.clone())), x.var(keep(axes), 0));
+            let momentum = c.float("momentum", 0.9)?;
+            let running = |old: usize, new: &Tensor| -> Outcome<Value> {
+                let old = c.tensor(old)?;
+                let new = new.reshape(old.shape());
+                let kept = old.cast(wide) * momentum + new * (1.0 - momentum);
+                Ok(kept.cast(old.dtype()).into())
+            };
+            let results = vec![running(3, &mean)?, running(4, &var)?];
+            (mean, var, results)
+        }
+    };
+    let y = (x - mean) * (var + eps).rsqrt() * column(1)? + column(2)?;
+    let mut all = vec![Value::from(y.cast(dtype))];
+    all.extend(results);
+    Ok(all)
+}
+
+pub(super) fn instance(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let eps = c.float("epsilon", 1e-5)?;
+    if x.rank() < 3 {
+        return invalid(format!("rank {}; expected at least 3", x.rank()));
+    }
+    let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
+    let y = standardized(&x.cast(wide), (2..x.rank() as i64).collect(), eps);
+    let (scale, bias) = (
+        per_channel(&c.tensor(1)?, x.rank())?,
+        per_channel(&c.tensor(2)?, x.rank())?,
+    );
+    one((y * scale.cast(wide) + bias.cast(wide)).cast(dtype))
+}
+
+fn standardized(x: &Tensor, axes: Vec<i64>, eps: f64) -> Tensor {
+    let centered = x - x.mean(keep(axes.clone()));
+    let var = (&centered * &centered).mean(keep(axes));
+    centered * (var + eps).rsqrt()
+}
+
+/// The axes from `axis` on.
+fn tail(c: &Call<'_, '_, '_>, rank: usize) -> Outcome<Vec<i64>> {
+    let axis = c.axis(c.int("axis", -1)?, rank)?;
+    Ok((axis as i64..rank as i64).collect())
+}
+
+pub(super) fn layer(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let axes = tail(c, x.rank())?;
+    let eps = c.float("epsilon", 1e-5)?;
+    let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
+    let x = x.cast(wide);
+    let mean = x.mean(keep(axes.clone()));
+    let centered = &x - &mean;
+    let inverse = ((&centered * &centered).mean(keep(axes)) + eps).rsqrt();
+    let mut y = (&centered * &inverse).cast(dtype) * c.tensor(1)?;
+    if let Some(bias) = c.optional(2)? {
+        y += bias;
+    }
+    Ok(vec![y.into(), mean.into(), inverse.into()])
+}
+
+pub(super) fn rms(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let axes = tail(c, x.rank())?;
+    let eps = c.float("epsilon", 1e-5)?;
+    let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
+    let x = x.cast(wide);
+    let y = &x * ((&x * &x).mean(keep(axes)) + eps).rsqrt();
+    one(y.cast(dtype) * c.tensor(1)?)
+}
+
+pub(super) fn group(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (x, scale, bias) = (c.tensor(0)?, c.tensor(1)?, c.tensor(2)?);
+    let eps = c.float("epsilon", 1e-5)?;
+    let groups = c.int("num_groups", 0)?;
+    if x.rank() < 3 {
+        return invalid(format!("rank {}; expected at least 3", x.rank()));
+    }
+    let Some(channels) = x.dim(1).as_const().filter(|&n| groups > 0 && n % groups == 0) else {
+        return invalid(format!(
+            "channels that {groups} groups do not divide; expected a divisor"
+        ));
+    };
+    let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
+    let mut shape = x.shape();
+    shape[1] = (channels / groups).into();
+    shape.insert(1, groups.into());
+    let y = standardized(&x.cast(wide).reshape(shape), (2..=x.rank() as i64).collect(), eps);
+    let fit = |v: &Tensor, like: &Tensor| per_channel(&v.cast(wide), like.rank());
+    // Scale and bias are one a group before opset 21, one a channel from then on.
+    one(match c.version < 21 {
+        true => (&y * fit(&scale, &y)? + fit(&bias, &y)?).reshape(x.shape()).cast(dtype),
+        false => (y.reshape(x.shape()) * fit(&scale, &x)? + fit(&bias, &x)?).cast(dtype),
+    })
+}
+
+pub(super) fn lp(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let axis = c.axis(c.int("axis", -1)?, x.rank())? as i64;
+    let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
+    let x = x.cast(wide);
+    let norm = match c.int("p", 2)? {
+        1 => x.abs().sum(keep(axis)),
+        2 => (&x * &x).sum(keep(axis)).sqrt(),
+        p => return invalid(format!("p {p}; expected 1 or 2")),
+    };
+    // A vector of zeros stays one.
+    one(norm.eq(0.0).select(0.0, x / &norm).cast(dtype))
+}
+
+pub(super) fn mean_variance(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let axes = c.ints("axes")?.unwrap_or_else(|| vec![0, 2, 3]);
+    let (dtype, wide) = (x.dtype(), x.dtype().accumulator());
+    let x = x.cast(wide);
+    let centered = &x - x.mean(keep(axes.clone()));
+    let deviation = (&centered * &centered).mean(keep(axes)).sqrt();
+    one((centered / (deviation + 1e-9)).cast(dtype))
+}
+
+/// Local response normalization over neighbouring channels.
+pub(super) fn local_response(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let size = c.int("size", 0)?;
+    if x.rank() < 2 || !(1..1 << 31).contains(&size) {
+        return invalid(format!(
+            "size {size} with rank {}; expected a positive size and rank 2 or more",
+            x.rank()
+        ));
+    }
+    let (alpha, beta, bias) = (c.float("alpha", 1e-4)?, c.float("beta", 0.75)?, c.float("bias", 1.0)?);
+    let mut each = vec![(0, 0); x.rank()];
+    each[1] = ((size - 1) / 2, size / 2);
+    let (dtype, x) = (x.dtype(), x.cast(x.dtype().accumulator()));
+    let squares = (&x * &x).pad(&each, x.dtype().zero()).window(1, size, 1, 1).sum(-1);
+    one((&x / (squares * (alpha / size as f64) + bias).pow(beta)).cast(dtype))
+}

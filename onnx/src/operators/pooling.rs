@@ -1,0 +1,263 @@
+//! Pooling over windows of space.
+
+use tlc_ir::{DType, IndexExpr, Scalar};
+
+use super::convolution::{Windows, positive};
+use crate::call::{Answer, Call, one};
+use crate::refusal::{Outcome, Refusal, invalid};
+use tlc_formats::ErrorKind;
+use tlc_record::Tensor;
+use tlc_record::dim::{Axes, Dim};
+use tlc_record::keep;
+use tlc_record::ops::conv::Conv;
+
+struct Pooling {
+    size: Vec<usize>,
+    windows: Windows,
+    /// Padding behind that only `ceil_mode` asks for; never counted.
+    over: Vec<Dim>,
+}
+
+impl Pooling {
+    fn of(c: &Call<'_, '_, '_>, x: &Tensor) -> Outcome<Pooling> {
+        let Some(declared) = c.ints("kernel_shape")? else {
+            return invalid("no kernel_shape; expected it");
+        };
+        if x.rank() < 3 || declared.len() + 2 != x.rank() {
+            return invalid(format!(
+                "kernel_shape of {} axes for rank {}; expected two fewer",
+                declared.len(),
+                x.rank()
+            ));
+        }
+        if let Some(v) = declared.iter().find(|&&v| !(1..1 << 31).contains(&v)) {
+            return invalid(format!("kernel_shape of {v}; expected 1 or more"));
+        }
+        let size: Vec<usize> = declared.into_iter().map(|v| v as usize).collect();
+        let windows = Windows::of(c, x, &size)?;
+        let mut over = vec![Dim::from(0); size.len()];
+        if c.flag("ceil_mode", false)? && !c.text("auto_pad", "NOTSET")?.starts_with("SAME") {
+            for (i, over) in over.iter_mut().enumerate() {
+                let extent = x.dim(2 + i as i64);
+                let stride = windows.stride[i] as i64;
+                let reach = windows.dilation[i] * (size[i] - 1) + 1;
+                let started = &extent + &windows.before[i];
+                let padded = &started + &windows.behind[i];
+                // The last window's number; one that would start in the padding behind is left out.
+                let last = (&padded - reach).div_ceil(stride).min((started - 1) / stride);
+                let beyond = (last * stride + reach - padded).max(0);
+                *over = Dim::from(x.graph().simplify(beyond.expr()));
+            }
+        }
+        Ok(Pooling { size, windows, over })
+    }
+
+    /// The windows of the axes from `first` on, with or without what `ceil_mode` adds.
+    fn windows(&self, x: &Tensor, first: usize, fill: Scalar) -> Outcome<Tensor> {
+        let size: Vec<IndexExpr> = self.size.iter().map(|&s| s.into()).collect();
+        let w = &self.windows;
+        let behind: Vec<Dim> = w.behind.iter().zip(&self.over).map(|(a, b)| a + b).collect();
+        x.windows(first, &size, (&w.stride, &w.dilation), (&w.before, &behind), fill)
+            .map_err(|(message, _)| Refusal {
+                kind: ErrorKind::Invalid,
+                message,
+            })
+    }
+
+    fn axes(&self) -> Axes {
+        (1..=self.size.len() as i64).map(|i| -i).collect::<Vec<_>>().into()
+    }
+}
+
+pub(super) fn max_pool(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let pooling = Pooling::of(c, &x)?;
+    let columns = match c.int("storage_order", 0)? {
+        0 => false,
+        1 => true,
+        n => return invalid(format!("storage_order {n}; expected 0 or 1")),
+    };
+    let windows = pooling.windows(&x, 2, x.dtype().lowest())?;
+    let max = windows.max(pooling.axes());
+    if c.outputs < 2 {
+        return one(max);
+    }
+    let cut = |t: &Tensor, fill: Scalar| pooling.windows(t, 2, fill).map_err(|refusal| (refusal.message, None));
+    let places = x.places_of(&windows, &max, &pooling.axes(), cut).map_err(refused)?;
+    let places = if columns { column_major(&x, places)? } else { places };
+    Ok(vec![max.into(), places.into()])
+}
+
+fn refused((message, _): (String, Option<String>)) -> Refusal {
+    Refusal {
+        kind: ErrorKind::Invalid,
+        message,
+    }
+}
+
+/// Places counted with the first axis of space running fastest, instead of the last.
+fn column_major(x: &Tensor, places: Tensor) -> Outcome<Tensor> {
+    let number = |d: &Dim| x.graph().dim_value(d, DType::I64).map_err(refused);
+    let space = &x.shape()[2..];
+    let all = number(&space.iter().fold(Dim::from(1), |n, d| n * d))?;
+    let mut left = places.remainder(&all);
+    let mut sum = places - &left;
+    for (i, extent) in space.iter().enumerate().rev() {
+        let extent = number(extent)?;
+        let slower = number(&space[..i].iter().fold(Dim::from(1), |n, d| n * d))?;
+        sum += left.remainder(&extent) * slower;
+        left = left.floor_divide(&extent);
+    }
+    Ok(sum)
+}
+
+pub(super) fn max_unpool(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (x, places) = (c.tensor(0)?, c.tensor(1)?);
+    let n = x.rank().saturating_sub(2);
+    let Some(size) = c.ints("kernel_shape")?.filter(|k| k.len() == n && n > 0) else {
+        return invalid(format!("no kernel_shape for {n} axes of space; expected one"));
+    };
+    let strides = positive(c.ints("strides")?, n, "strides", 1)?;
+    let pads = positive(c.ints("pads")?, 2 * n, "pads", 0)?;
+    if size.iter().any(|v| !(1..1 << 31).contains(v)) || !places.dtype().is_int() {
+        return invalid(format!(
+            "kernel_shape {size:?} with places of {}; expected positive numbers and integers",
+            places.dtype()
+        ));
+    }
+    let mut shape = x.shape();
+    for (i, d) in shape[2..].iter_mut().enumerate() {
+        *d = (&*d - 1) * strides[i] + size[i] - (pads[i] + pads[n + i]);
+        if d.as_const().is_some_and(|v| v < 0) {
+            return invalid(format!("pads {pads:?} that take more than there is; expected fewer"));
+        }
+    }
+    let y = x.max_unpool(&places, shape.clone());
+    // What a given shape has beyond is zero.
+    let Some(wanted) = c.input_dims(2)? else {
+        return one(y);
+    };
+    if wanted.len() != shape.len() {
+        return invalid(format!(
+            "output_shape of {} axes; expected {}",
+            wanted.len(),
+            shape.len()
+        ));
+    }
+    let mut each = vec![];
+    for (own, wanted) in shape.iter().zip(&wanted) {
+        let more = wanted - own;
+        if more.as_const().is_some_and(|v| v < 0) {
+            return invalid("an output_shape smaller than what the pooling took; expected at least that");
+        }
+        each.push((Dim::from(0), more));
+    }
+    one(y.pad(&each, y.dtype().zero()))
+}
+
+pub(super) fn col2im(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let (Some(image), Some(block)) = (c.input_dims(1)?, c.input_ints(2)?) else {
+        return invalid("no image_shape or no block_shape; expected both");
+    };
+    let n = block.len();
+    if n == 0 || image.len() != n || block.iter().any(|b| !(1..1 << 20).contains(b)) {
+        return invalid(format!(
+            "block_shape {block:?} for an image of {} axes; expected as many positive numbers",
+            image.len()
+        ));
+    }
+    if let Some(d) = image
+        .iter()
+        .filter_map(Dim::as_const)
+        .find(|d| !(0..1 << 31).contains(d))
+    {
+        return invalid(format!("an image extent of {d}; expected 0 or more"));
+    }
+    let pads = positive(c.ints("pads")?, 2 * n, "pads", 0)?;
+    let options = Conv::new()
+        .stride(positive(c.ints("strides")?, n, "strides", 1)?)
+        .dilation(positive(c.ints("dilations")?, n, "dilations", 1)?)
+        .padding_sides(&pads[..n], &pads[n..]);
+    let block: Vec<usize> = block.into_iter().map(|b| b as usize).collect();
+    one(x.fold(image, &block, &options))
+}
+
+pub(super) fn average_pool(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let dtype = x.dtype();
+    let pooling = Pooling::of(c, &x)?;
+    let wide = x.cast(dtype.accumulator());
+    let sums = pooling.windows(&wide, 2, wide.dtype().zero())?.sum(pooling.axes());
+    // How many elements of each window count: those of the tensor, or of its padding too.
+    let space = &x.shape()[2..];
+    let mut ones = x.graph().full(space.to_vec(), 1, DType::I64);
+    let mut counted = Pooling {
+        size: pooling.size.clone(),
+        windows: Windows {
+            stride: pooling.windows.stride.clone(),
+            dilation: pooling.windows.dilation.clone(),
+            before: pooling.windows.before.clone(),
+            behind: pooling.windows.behind.clone(),
+        },
+        over: pooling.over.clone(),
+    };
+    if c.flag("count_include_pad", false)? {
+        let (before, behind) = (counted.windows.before.iter(), counted.windows.behind.iter());
+        let pads: Vec<(Dim, Dim)> = before.cloned().zip(behind.cloned()).collect();
+        ones = ones.pad(&pads, 1);
+        counted.windows.before.fill(0.into());
+        counted.windows.behind.fill(0.into());
+    }
+    let counts = counted.windows(&ones, 0, DType::I64.zero())?.sum(counted.axes());
+    one((sums / counts.cast(dtype.accumulator())).cast(dtype))
+}
+
+pub(super) fn lp_pool(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let dtype = x.dtype();
+    let pooling = Pooling::of(c, &x)?;
+    let p = c.int("p", 2)?;
+    let powers = power(&x.cast(dtype.accumulator()), p);
+    let sums = pooling.windows(&powers, 2, powers.dtype().zero())?.sum(pooling.axes());
+    one(root(&sums, p)?.cast(dtype))
+}
+
+fn power(x: &Tensor, p: i64) -> Tensor {
+    x.abs().powi(p)
+}
+
+fn root(x: &Tensor, p: i64) -> Outcome<Tensor> {
+    Ok(match p {
+        1 => x.clone(),
+        2 => x.sqrt(),
+        p if p > 0 => x.pow(1.0 / p as f64),
+        p => return invalid(format!("p {p}; expected a positive number")),
+    })
+}
+
+fn global(c: &Call<'_, '_, '_>) -> Outcome<(Tensor, Axes)> {
+    let x = c.tensor(0)?;
+    if x.rank() < 3 {
+        return invalid(format!("rank {}; expected at least 3", x.rank()));
+    }
+    let axes = keep((2..x.rank() as i64).collect::<Vec<_>>());
+    Ok((x, axes))
+}
+
+pub(super) fn global_average_pool(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (x, axes) = global(c)?;
+    one(x.mean(axes))
+}
+
+pub(super) fn global_max_pool(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (x, axes) = global(c)?;
+    one(x.max(axes))
+}
+
+pub(super) fn global_lp_pool(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (x, axes) = global(c)?;
+    let p = c.int("p", 2)?;
+    let dtype = x.dtype();
+    one(root(&power(&x.cast(dtype.accumulator()), p).sum(axes), p)?.cast(dtype))
+}

@@ -1,0 +1,381 @@
+//! Recurrent networks: a loop over time whose body is one step of the cell.
+//!
+//! What does not depend on the state, the product of the whole sequence with W and both biases, is computed before the loop;
+//! an iteration is the product of the state with R and what is elementwise around it.
+
+use tlc_ir::DType;
+
+use crate::call::{Answer, Call};
+use crate::refusal::{Outcome, invalid, unsupported};
+use tlc_record::Tensor;
+use tlc_record::dim::Dim;
+use tlc_record::ops::repeat::Iteration;
+use tlc_record::{concat, einsum, stack};
+
+/// A function of `activations` with its settings.
+#[derive(Clone)]
+struct Activation {
+    name: String,
+    alpha: f64,
+    beta: f64,
+}
+
+impl Activation {
+    fn apply(&self, x: &Tensor) -> Tensor {
+        let (alpha, beta) = (self.alpha, self.beta);
+        match self.name.as_str() {
+            "relu" => x.relu(),
+            "tanh" => x.tanh(),
+            "sigmoid" => x.sigmoid(),
+            "affine" => alpha * x + beta,
+            "leakyrelu" => x.lt(0).select(alpha * x, x),
+            "thresholdedrelu" => x.ge(alpha).select(x, 0),
+            "scaledtanh" => alpha * (beta * x).tanh(),
+            "hardsigmoid" => (alpha * x + beta).clamp(0, 1),
+            "elu" => x.elu(alpha),
+            "softsign" => x.softsign(),
+            // `activations` knows no other.
+            _ => x.softplus(),
+        }
+    }
+}
+
+/// Which settings a function takes, with what they are unless given.
+fn defaults(name: &str) -> Option<(Option<f64>, Option<f64>)> {
+    Some(match name {
+        "relu" | "tanh" | "sigmoid" | "softsign" | "softplus" => (None, None),
+        "affine" => (Some(1.0), Some(0.0)),
+        "leakyrelu" => (Some(0.01), None),
+        "thresholdedrelu" => (Some(1.0), None),
+        "scaledtanh" => (Some(1.0), Some(1.0)),
+        "hardsigmoid" => (Some(0.2), Some(0.5)),
+        "elu" => (Some(1.0), None),
+        _ => return None,
+    })
+}
+
+/// What a cell's step computes: from the carried values, whose first is h, and the step's part of the input.
+struct Cell<'c> {
+    /// Rows of W and R for each unit.
+    gates: i64,
+    /// Carried values.
+    states: usize,
+    /// Functions of a direction unless given.
+    functions: &'c [&'c str],
+}
+
+/// The new carried values: of an iteration, the direction, the old ones and the input's part.
+type CellStep<'s> = dyn Fn(&mut Iteration, usize, &[Tensor], &Tensor) -> Vec<Tensor> + 's;
+
+/// A network's operands and settings, times first.
+struct Network {
+    /// `[time, batch, input]`.
+    x: Tensor,
+    /// By direction, `[gates * hidden, input]`.
+    w: Tensor,
+    /// By direction, `[gates * hidden, hidden]`.
+    r: Tensor,
+    /// By direction, `[2 * gates * hidden]`.
+    b: Option<Tensor>,
+    /// By direction, `[batch, hidden]`; one for each carried value.
+    initial: Vec<Option<Tensor>>,
+    /// `[batch]`.
+    lengths: Option<Tensor>,
+    hidden: i64,
+    /// For each direction, whether it goes backward.
+    reverse: Vec<bool>,
+    /// For each direction, its functions.
+    functions: Vec<Vec<Activation>>,
+    clip: Option<f64>,
+    batch_first: bool,
+    dtype: DType,
+}
+
+impl Network {
+    fn new(c: &Call<'_, '_, '_>, cell: &Cell<'_>) -> Outcome<Network> {
+        let dtype = c.tensor(0)?.dtype();
+        if !dtype.is_float() {
+            return invalid(format!("operand 0 of {dtype}; expected floats"));
+        }
+        let batch_first = match c.int("layout", 0)? {
+            0 => false,
+            1 => true,
+            other => return invalid(format!("layout {other}; expected 0 or 1")),
+        };
+        let reverse = match c.text("direction", "forward")?.to_lowercase().as_str() {
+            "forward" => vec![false],
+            "reverse" => vec![true],
+            "bidirectional" => vec![false, true],
+            other => {
+                return invalid(format!(
+                    "direction `{other}`; expected forward, reverse or bidirectional"
+                ));
+            }
+        };
+        let wide = |t: Tensor| t.cast(dtype.accumulator());
+        let ranked = |i: usize, rank: usize| -> Outcome<Option<Tensor>> {
+            match c.optional(i)? {
+                Some(t) if t.rank() != rank => invalid(format!("operand {i} of rank {}; expected {rank}", t.rank())),
+                found => Ok(found),
+            }
+        };
+        let given = |i: usize, rank: usize| match ranked(i, rank)? {
+            Some(t) => Ok(wide(t)),
+            None => c.tensor(i),
+        };
+        let (x, w, r) = (given(0, 3)?, given(1, 3)?, given(2, 3)?);
+        let hidden = match (r.dim(2).as_const(), c.maybe_int("hidden_size")?) {
+            (Some(size), given) if given.is_none_or(|g| g == size) && size > 0 => size,
+            (Some(size), Some(given)) => return invalid(format!("hidden_size {given}; expected {size}, as R has")),
+            (Some(size), None) => return invalid(format!("a hidden state of {size}; expected at least 1")),
+            (None, _) => return unsupported("a symbolic hidden size; expected a number"),
+        };
+        let directions = reverse.len() as i64;
+        for (name, t, rows) in [("W", &w, cell.gates * hidden), ("R", &r, cell.gates * hidden)] {
+            if t.dim(0).as_const() != Some(directions) || t.dim(1).as_const() != Some(rows) {
+                return invalid(format!(
+                    "{name} of shape {:?}; expected [{directions}, {rows}, ..]",
+                    t.const_shape().unwrap_or_default()
+                ));
+            }
+        }
+        let b = ranked(3, 2)?.map(wide);
+        if let Some(b) = &b
+            && b.const_shape() != Some(vec![directions as usize, (2 * cell.gates * hidden) as usize])
+        {
+            return invalid(format!("B; expected [{directions}, {}]", 2 * cell.gates * hidden));
+        }
+        let swap = |t: Tensor| if batch_first { t.swap_axes(0, 1) } else { t };
+        let mut initial = Vec::new();
+        for k in 0..cell.states {
+            initial.push(ranked(5 + k, 3)?.map(|t| swap(wide(t))));
+        }
+        Ok(Network {
+            x: swap(x),
+            w,
+            r,
+            b,
+            initial,
+            lengths: ranked(4, 1)?,
+            hidden,
+            functions: functions(c, cell.functions, reverse.len())?,
+            reverse,
+            clip: c.maybe_float("clip")?.filter(|v| *v > 0.0),
+            batch_first,
+            dtype,
+        })
+    }
+
+    fn clipped(&self, x: Tensor) -> Tensor {
+        match self.clip {
+            Some(limit) => x.clamp(-limit, limit),
+            None => x,
+        }
+    }
+
+    /// Runs a cell over time in each direction: `step` returns the new carried values from the old ones, the input's part
+    /// `[batch, gates * hidden]` and what it captures. The results are Y and the last of each carried value.
+    fn run(&self, biased: &dyn Fn(&Tensor) -> Tensor, step: &CellStep<'_>) -> Vec<Tensor> {
+        let graph = self.x.graph().clone();
+        let (time, batch) = (self.x.dim(0), self.x.dim(1));
+        let mut all = Vec::new();
+        let mut last: Vec<Vec<Tensor>> = vec![Vec::new(); self.initial.len()];
+        for (d, &reverse) in self.reverse.iter().enumerate() {
+            let mut input = einsum("tbi,gi->tbg", &[&self.x, &self.w.select_index(0, d as i64)]);
+            if let Some(b) = &self.b {
+                input += biased(&b.select_index(0, d as i64));
+            }
+            let mut l = graph.repeat(&time);
+            for start in &self.initial {
+                let shape = [batch.clone(), Dim::from(self.hidden)];
+                let first = match start {
+                    Some(t) => t.select_index(0, d as i64).broadcast_to(shape),
+                    None => graph.zeros(shape, self.x.dtype()),
+                };
+                l = l.carry(&first);
+            }
+            l = match reverse {
+                true => l.slice_reversed(&input, 0),
+                false => l.slice(&input, 0),
+            };
+            // The time of each iteration, in the direction of the walk.
+            let times = graph.iota([time.clone()], 0, DType::I64);
+            if self.lengths.is_some() {
+                l = match reverse {
+                    true => l.slice_reversed(&times, 0),
+                    false => l.slice(&times, 0),
+                };
+            }
+            let results = l.record(|i| {
+                let (old, now) = (i.carried.clone(), i.slices[0].clone());
+                let mut new = step(i, d, &old, &now);
+                let mut y = new[0].clone();
+                if let Some(lengths) = &self.lengths {
+                    let inside = i.capture(lengths).gt(&i.slices[1]).unsqueeze(1);
+                    y = inside.select(&y, 0);
+                    for (new, old) in new.iter_mut().zip(&old) {
+                        *new = inside.select(&*new, old);
+                    }
+                }
+                match reverse {
+                    true => i.stack_reversed(&y, 0),
+                    false => i.stack(&y, 0),
+                }
+                new
+            });
+            let (states, y) = results.split_at(self.initial.len());
+            all.extend(y.iter().cloned());
+            last.iter_mut().zip(states).for_each(|(to, s)| to.push(s.clone()));
+        }
+        let y = stack(&all.iter().collect::<Vec<_>>(), 1);
+        let mut results = vec![match self.batch_first {
+            true => y.permute([2, 0, 1, 3]),
+            false => y,
+        }];
+        for states in last {
+            let axis = i64::from(self.batch_first);
+            results.push(stack(&states.iter().collect::<Vec<_>>(), axis));
+        }
+        results.iter().map(|t| t.cast(self.dtype)).collect()
+    }
+}
+
+/// The functions of each direction.
+fn functions(c: &Call<'_, '_, '_>, default: &[&str], directions: usize) -> Outcome<Vec<Vec<Activation>>> {
+    let names = match c.texts("activations")? {
+        Some(names) => names,
+        None => default.repeat(directions).iter().map(|s| s.to_string()).collect(),
+    };
+    if names.len() != default.len() * directions {
+        return invalid(format!(
+            "{} activations; expected {}",
+            names.len(),
+            default.len() * directions
+        ));
+    }
+    let mut alphas = c.floats("activation_alpha")?.unwrap_or_default().into_iter();
+    let mut betas = c.floats("activation_beta")?.unwrap_or_default().into_iter();
+    let mut all = Vec::new();
+    for name in names {
+        let name = name.to_lowercase();
+        let Some((alpha, beta)) = defaults(&name) else {
+            return invalid(format!("activation `{name}`; expected one of ONNX's"));
+        };
+        // Values are for the functions that take them, in order.
+        let pick = |default: Option<f64>, given: &mut dyn Iterator<Item = f64>| match default {
+            Some(v) => given.next().unwrap_or(v),
+            None => 0.0,
+        };
+        let (alpha, beta) = (pick(alpha, &mut alphas), pick(beta, &mut betas));
+        all.push(Activation { name, alpha, beta });
+    }
+    Ok(all.chunks(default.len()).map(<[Activation]>::to_vec).collect())
+}
+
+/// `h @ R^T`, R captured.
+fn times_r(i: &mut Iteration, h: &Tensor, r: &Tensor) -> Tensor {
+    let r = i.capture(r);
+    einsum("bh,gh->bg", &[h, &r])
+}
+
+pub(super) fn rnn(c: &mut Call<'_, '_, '_>) -> Answer {
+    let cell = Cell {
+        gates: 1,
+        states: 1,
+        functions: &["Tanh"],
+    };
+    let n = Network::new(c, &cell)?;
+    let both = |b: &Tensor| b.narrow(0, 0, n.hidden) + b.narrow(0, n.hidden, n.hidden);
+    let results = n.run(&both, &|i, d, old, x| {
+        let sum = x + times_r(i, &old[0], &n.r.select_index(0, d as i64));
+        vec![n.functions[d][0].apply(&n.clipped(sum))]
+    });
+    Ok(results.into_iter().map(Into::into).collect())
+}
+
+pub(super) fn gru(c: &mut Call<'_, '_, '_>) -> Answer {
+    let cell = Cell {
+        gates: 3,
+        states: 1,
+        functions: &["Sigmoid", "Tanh"],
+    };
+    let n = Network::new(c, &cell)?;
+    let before = c.flag("linear_before_reset", false)?;
+    let size = n.hidden;
+    // Applied to the state before it is reset, R's bias of the candidate is inside the product with the reset gate.
+    let biased = |b: &Tensor| {
+        let (w, r) = (b.narrow(0, 0, 3 * size), b.narrow(0, 3 * size, 3 * size));
+        match before {
+            true => {
+                let zero = b.graph().zeros([size], b.dtype());
+                w + concat(&[&r.narrow(0, 0, 2 * size), &zero], 0)
+            }
+            false => w + r,
+        }
+    };
+    let results = n.run(&biased, &|i, d, old, x| {
+        let h = &old[0];
+        let r = n.r.select_index(0, d as i64);
+        let [f, g] = [&n.functions[d][0], &n.functions[d][1]];
+        let part = |t: &Tensor, k: i64| t.narrow(1, k * size, size);
+        let candidate;
+        let z;
+        if before {
+            let product = times_r(i, h, &r);
+            z = f.apply(&n.clipped(part(x, 0) + part(&product, 0)));
+            let reset = f.apply(&n.clipped(part(x, 1) + part(&product, 1)));
+            let mut linear = part(&product, 2);
+            if let Some(b) = &n.b {
+                linear += i.capture(&b.select_index(0, d as i64).narrow(0, 5 * size, size));
+            }
+            candidate = part(x, 2) + reset * linear;
+        } else {
+            let gates = times_r(i, h, &r.narrow(0, 0, 2 * size));
+            z = f.apply(&n.clipped(part(x, 0) + part(&gates, 0)));
+            let reset = f.apply(&n.clipped(part(x, 1) + part(&gates, 1)));
+            candidate = part(x, 2) + times_r(i, &(reset * h), &r.narrow(0, 2 * size, size));
+        }
+        let candidate = g.apply(&n.clipped(candidate));
+        vec![(1.0 - &z) * candidate + z * h]
+    });
+    Ok(results.into_iter().map(Into::into).collect())
+}
+
+pub(super) fn lstm(c: &mut Call<'_, '_, '_>) -> Answer {
+    let cell = Cell {
+        gates: 4,
+        states: 2,
+        functions: &["Sigmoid", "Tanh", "Tanh"],
+    };
+    let n = Network::new(c, &cell)?;
+    let coupled = c.flag("input_forget", false)?;
+    let size = n.hidden;
+    let peepholes = c.optional(7)?.map(|p| p.cast(n.x.dtype()));
+    if let Some(p) = &peepholes
+        && p.const_shape() != Some(vec![n.reverse.len(), 3 * size as usize])
+    {
+        return invalid(format!("P; expected [{}, {}]", n.reverse.len(), 3 * size));
+    }
+    let both = |b: &Tensor| b.narrow(0, 0, 4 * size) + b.narrow(0, 4 * size, 4 * size);
+    let results = n.run(&both, &|i, d, old, x| {
+        let (h, cell) = (&old[0], &old[1]);
+        let [f, g, last] = [&n.functions[d][0], &n.functions[d][1], &n.functions[d][2]];
+        let gates = x + times_r(i, h, &n.r.select_index(0, d as i64));
+        // W and R are ordered input, output, forget, cell; P input, output, forget.
+        let part = |k: i64| gates.narrow(1, k * size, size);
+        let peep = |sum: Tensor, k: i64, cell: &Tensor| match &peepholes {
+            Some(p) => sum + i.capture(&p.select_index(0, d as i64).narrow(0, k * size, size)) * cell,
+            None => sum,
+        };
+        let input = f.apply(&n.clipped(peep(part(0), 0, cell)));
+        let forget = match coupled {
+            true => 1.0 - &input,
+            false => f.apply(&n.clipped(peep(part(2), 2, cell))),
+        };
+        let candidate = g.apply(&n.clipped(part(3)));
+        let next = forget * cell + input * candidate;
+        let output = f.apply(&n.clipped(peep(part(1), 1, &next)));
+        vec![output * last.apply(&next), next]
+    });
+    Ok(results.into_iter().map(Into::into).collect())
+}

@@ -1,0 +1,265 @@
+//! Resize and Upsample.
+
+use tlc_ir::DType;
+
+use crate::call::{Answer, Call, one};
+use crate::refusal::{Outcome, invalid, unsupported};
+use tlc_record::Tensor;
+use tlc_record::dim::Dim;
+use tlc_record::ops::resample::{Coordinates, Interpolation, Resample, Rounding};
+
+/// What a node says of every axis.
+struct Settings {
+    interpolation: Interpolation,
+    coordinates: Coordinates,
+    exclude_outside: bool,
+    antialias: bool,
+}
+
+/// What a node says of each axis: the part that is taken, and scales or sizes.
+struct Targets {
+    roi: Option<Tensor>,
+    /// The numbers of `roi`, where scales make the extents depend on them.
+    part: Option<Vec<f64>>,
+    scales: Option<Vec<f64>>,
+    sizes: Option<Vec<Dim>>,
+}
+
+/// The weight of a cubic neighbour, unless the node gives one.
+const CUBIC: f32 = -0.75;
+
+pub(super) fn resize(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let old = c.version < 11;
+    let nearest = match c
+        .text("nearest_mode", if old { "floor" } else { "round_prefer_floor" })?
+        .as_str()
+    {
+        "round_prefer_floor" => Rounding::HalfDown,
+        "round_prefer_ceil" => Rounding::HalfUp,
+        "floor" => Rounding::Floor,
+        "ceil" => Rounding::Ceil,
+        other => return invalid(format!("nearest_mode `{other}`; expected one of Resize's")),
+    };
+    let interpolation = match c.text("mode", "nearest")?.as_str() {
+        "nearest" => Interpolation::Nearest(nearest),
+        "linear" => Interpolation::Linear,
+        "cubic" => Interpolation::Cubic(c.float("cubic_coeff_a", CUBIC)?),
+        other => return invalid(format!("mode `{other}`; expected nearest, linear or cubic")),
+    };
+    let graph = c.graph();
+    let outside = c.float("extrapolation_value", 0.0)?;
+    let plain = if old { "asymmetric" } else { "half_pixel" };
+    let coordinates = match c.text("coordinate_transformation_mode", plain)?.as_str() {
+        "half_pixel" => Coordinates::HalfPixel,
+        "half_pixel_symmetric" => Coordinates::HalfPixelSymmetric,
+        "pytorch_half_pixel" => Coordinates::HalfPixelOrStart,
+        "tf_half_pixel_for_nn" => Coordinates::HalfPixelUnshifted,
+        "align_corners" => Coordinates::AlignCorners,
+        "asymmetric" => Coordinates::Asymmetric,
+        "tf_crop_and_resize" => {
+            let (zero, one) = (graph.scalar(0.0, DType::F64), graph.scalar(1.0, DType::F64));
+            Coordinates::Crop(zero, one, outside)
+        }
+        other => {
+            return invalid(format!(
+                "coordinate_transformation_mode `{other}`; expected one of Resize's"
+            ));
+        }
+    };
+    let crops = matches!(coordinates, Coordinates::Crop(..));
+    let how = Settings {
+        interpolation,
+        coordinates,
+        exclude_outside: c.flag("exclude_outside", false)?,
+        antialias: c.flag("antialias", false)?,
+    };
+    // Before opset 13 what is not used is an empty tensor.
+    let given = |c: &Call<'_, '_, '_>, i: usize| {
+        c.value(i)
+            .is_some_and(|v| v.shape().first().is_some_and(|d| d.as_const() != Some(0)))
+    };
+    let (roi_at, scales_at, sizes_at) = if old { (None, 1, None) } else { (Some(1), 2, Some(3)) };
+    let scales = match given(c, scales_at) {
+        true => c.input_floats(scales_at)?,
+        false => None,
+    };
+    let sizes = match sizes_at.filter(|&i| given(c, i)) {
+        Some(i) => c.input_dims(i)?,
+        None => None,
+    };
+    let roi = match roi_at.filter(|&i| crops && given(c, i)) {
+        Some(i) => Some(c.tensor(i)?),
+        None if crops => return invalid("no roi; expected one, for tf_crop_and_resize"),
+        None => None,
+    };
+    let part = match roi.is_some() && scales.is_some() {
+        true => c.input_floats(1)?,
+        false => None,
+    };
+    let axes = c.ints("axes")?;
+    let targets = Targets {
+        roi,
+        part,
+        scales,
+        sizes,
+    };
+    scaled(c, x, axes, targets, &how)
+}
+
+pub(super) fn upsample(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let scales = match c.version < 9 {
+        true => c.floats("scales")?,
+        false => c.input_floats(1)?,
+    };
+    let interpolation = match c.text("mode", "nearest")?.as_str() {
+        "nearest" => Interpolation::Nearest(Rounding::Floor),
+        "linear" | "bilinear" => Interpolation::Linear,
+        other => return invalid(format!("mode `{other}`; expected nearest or linear")),
+    };
+    let how = Settings {
+        interpolation,
+        coordinates: Coordinates::Asymmetric,
+        exclude_outside: false,
+        antialias: false,
+    };
+    let targets = Targets {
+        roi: None,
+        part: None,
+        scales,
+        sizes: None,
+    };
+    scaled(c, x, None, targets, &how)
+}
+
+/// The extent times a scale, rounded down: an f32 is a whole number over a power of two, so this is exact.
+fn scaled_extent(extent: &Dim, scale: f64) -> Outcome<Dim> {
+    let (mut whole, mut halvings) = (scale, 0);
+    while whole.fract() != 0.0 && halvings < 62 {
+        (whole, halvings) = (whole * 2.0, halvings + 1);
+    }
+    if whole.fract() != 0.0 || whole > (1u64 << 31) as f64 {
+        return unsupported(format!("a scale of {scale} over an axis of symbolic extent"));
+    }
+    Ok(extent * (whole as i64) / (1i64 << halvings))
+}
+
+fn scaled(c: &Call<'_, '_, '_>, x: Tensor, axes: Option<Vec<i64>>, targets: Targets, how: &Settings) -> Answer {
+    let axes = axes.unwrap_or_else(|| (0..x.rank() as i64).collect());
+    let Targets {
+        roi,
+        part,
+        scales,
+        sizes,
+    } = targets;
+    let n = axes.len();
+    if scales.as_ref().is_some_and(|s| s.len() != n)
+        || sizes.as_ref().is_some_and(|s| s.len() != n)
+        || roi
+            .as_ref()
+            .is_some_and(|r| r.rank() != 1 || r.dim(0).as_const() != Some(2 * n as i64))
+        || scales.is_some() == sizes.is_some()
+    {
+        return invalid(format!(
+            "scales, sizes or roi that do not fit {n} axes; expected scales or sizes, one an axis"
+        ));
+    }
+    if let Some(s) = scales.iter().flatten().find(|s| !(**s > 0.0 && s.is_finite())) {
+        return invalid(format!("a scale of {s}; expected a positive number"));
+    }
+    let numbers = sizes.iter().flatten().filter_map(Dim::as_const);
+    if let Some(s) = numbers.into_iter().find(|s| !(1..1 << 31).contains(s)) {
+        return invalid(format!("a size of {s}; expected a positive number"));
+    }
+    let mut resolved = vec![];
+    for &axis in &axes {
+        let axis = c.axis(axis, x.rank())?;
+        if resolved.contains(&axis) {
+            return invalid(format!("axis {axis} is given twice; expected distinct axes"));
+        }
+        resolved.push(axis);
+    }
+    let common = aspect(c, &x, &resolved, sizes.as_deref())?;
+    let mut y = x.clone();
+    for (i, &axis) in resolved.iter().enumerate() {
+        let extent = x.dim(axis as i64);
+        let mut options = Resample::new(how.interpolation);
+        let ends = roi.as_ref().map(|r| (r.select_index(0, i), r.select_index(0, n + i)));
+        let coordinates = match (&how.coordinates, ends) {
+            (Coordinates::Crop(_, _, outside), Some((start, end))) => Coordinates::Crop(start, end, *outside),
+            (other, _) => other.clone(),
+        };
+        let (length, scale) = match (&scales, &sizes, common) {
+            (Some(s), ..) => {
+                let taken = part.as_ref().map_or((0.0, 1.0), |p| (p[i], p[n + i]));
+                (scaled_length(&extent, s[i], taken)?, Some(s[i]))
+            }
+            (_, Some(_), Some(scale)) => {
+                let extent = extent.as_const().unwrap_or(0) as f64;
+                (Dim::from((scale * extent + 0.5).floor() as i64), Some(scale))
+            }
+            (_, Some(s), None) => (s[i].clone(), None),
+            _ => return invalid("neither scales nor sizes; expected one"),
+        };
+        let from_nothing = extent.as_const() == Some(0) && length.as_const() != Some(0);
+        if length.as_const().is_some_and(|l| !(0..=1 << 31).contains(&l)) || from_nothing {
+            return invalid(format!(
+                "axis {axis} from {:?} to {:?} elements; expected at least one",
+                extent.as_const(),
+                length.as_const()
+            ));
+        }
+        let crops = matches!(coordinates, Coordinates::Crop(..));
+        if !crops && scale.is_none_or(|s| s == 1.0) && length == extent {
+            continue;
+        }
+        options = options.coordinates(coordinates);
+        if let Some(scale) = scale {
+            options = options.scale(scale);
+        }
+        if how.exclude_outside {
+            options = options.exclude_outside();
+        }
+        if how.antialias {
+            options = options.antialias();
+        }
+        y = y.resample(axis as i64, length, &options);
+    }
+    one(y)
+}
+
+/// The extent that a scale gives, of the part that a crop takes.
+fn scaled_length(extent: &Dim, scale: f64, (start, end): (f64, f64)) -> Outcome<Dim> {
+    match extent.as_const() {
+        Some(e) => Ok(Dim::from((e as f64 * (end - start) * scale).floor() as i64)),
+        None if (start, end) == (0.0, 1.0) => scaled_extent(extent, scale),
+        None => unsupported("tf_crop_and_resize by scales over an axis of symbolic extent; expected sizes"),
+    }
+}
+
+/// The one scale of all axes, where the node keeps the aspect ratio.
+fn aspect(c: &Call<'_, '_, '_>, x: &Tensor, axes: &[usize], sizes: Option<&[Dim]>) -> Outcome<Option<f64>> {
+    let policy = c.text("keep_aspect_ratio_policy", "stretch")?;
+    let larger = match policy.as_str() {
+        "stretch" => return Ok(None),
+        "not_larger" => false,
+        "not_smaller" => true,
+        other => return invalid(format!("keep_aspect_ratio_policy `{other}`; expected one of Resize's")),
+    };
+    let Some(sizes) = sizes else {
+        return Ok(None);
+    };
+    let mut common: Option<f64> = None;
+    for (size, &axis) in sizes.iter().zip(axes) {
+        let (Some(size), Some(extent)) = (size.as_const(), x.dim(axis as i64).as_const()) else {
+            return unsupported(format!("{policy} over an axis of symbolic extent; expected numbers"));
+        };
+        let ratio = size as f64 / extent as f64;
+        common = Some(match common {
+            Some(r) if (r > ratio) == larger => r,
+            _ => ratio,
+        });
+    }
+    Ok(common)
+}

@@ -1,0 +1,80 @@
+//! Sorting, and picking elements in a number that data decides.
+
+use tlc_ir::{DType, Scalar};
+
+use crate::call::{Answer, Call, one};
+use crate::refusal::{Outcome, invalid};
+use tlc_record::Tensor;
+
+pub(super) fn top_k(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let axis = c.axis(c.int("axis", -1)?, x.rank())? as i64;
+    let count = match c.version < 10 {
+        true => match c.maybe_int("k")? {
+            Some(k) => k.into(),
+            None => return invalid("no attribute k; expected a number"),
+        },
+        false => match c.input_dims(1)?.as_deref() {
+            Some([k]) => k.clone(),
+            _ => return invalid("k; expected one number"),
+        },
+    };
+    if count.as_const().is_some_and(|k| k < 0) {
+        return invalid("a negative k; expected 0 or more");
+    }
+    let largest = c.flag("largest", true)?;
+    // In any order, so also in this one, where `sorted` is 0.
+    let (values, places) = x.top_k(count, axis, largest);
+    Ok(vec![values.into(), places.cast(DType::I64).into()])
+}
+
+pub(super) fn nonzero(c: &mut Call<'_, '_, '_>) -> Answer {
+    one(c.tensor(0)?.nonzero())
+}
+
+pub(super) fn compress(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (x, condition) = (c.tensor(0)?, c.tensor(1)?);
+    if condition.rank() != 1 {
+        return invalid(format!("a condition of rank {}; expected 1", condition.rank()));
+    }
+    let places = condition.nonzero().select_index(0, 0);
+    match c.maybe_int("axis")? {
+        Some(axis) => {
+            let axis = c.axis(axis, x.rank())? as i64;
+            one(x.take_from_start(&places, axis))
+        }
+        None => one(x.flatten().take_from_start(&places, 0)),
+    }
+}
+
+pub(super) fn unique(c: &mut Call<'_, '_, '_>) -> Answer {
+    let x = c.tensor(0)?;
+    let axis = match c.maybe_int("axis")? {
+        Some(axis) => Some(c.axis(axis, x.rank())? as i64),
+        None => None,
+    };
+    let found = x.unique(axis, c.flag("sorted", true)?);
+    Ok([found.values, found.first, found.inverse, found.counts]
+        .map(Into::into)
+        .into())
+}
+
+pub(super) fn suppress(c: &mut Call<'_, '_, '_>) -> Answer {
+    let (boxes, scores) = (c.tensor(0)?, c.tensor(1)?);
+    let graph = c.graph();
+    let scalar = |i: usize, otherwise: Scalar| -> Outcome<Tensor> {
+        match c.optional(i)? {
+            Some(t) => Ok(t.reshape(()).cast(otherwise.dtype())),
+            None => Ok(graph.full((), otherwise.as_f64(), otherwise.dtype())),
+        }
+    };
+    let most = scalar(2, DType::I64.zero())?;
+    let overlap = scalar(3, DType::F32.zero())?;
+    let score = scalar(4, Scalar::from_f64(DType::F32, f64::NEG_INFINITY))?;
+    let center = match c.int("center_point_box", 0)? {
+        0 => false,
+        1 => true,
+        other => return invalid(format!("center_point_box {other}; expected 0 or 1")),
+    };
+    one(boxes.suppress(&scores, &most, &overlap, &score, center))
+}

@@ -1,0 +1,131 @@
+//! A named value of a model: a tensor of the graph, or sizes that need not be data.
+
+use std::rc::Rc;
+
+use tlc_ir::{DType, HostTensor};
+
+use super::packed::Elements;
+use super::refusal::{Outcome, Refusal};
+use tlc_formats::ErrorKind;
+use tlc_record::Graph;
+use tlc_record::Tensor;
+use tlc_record::dim::Dim;
+
+/// Integer tensors with at most so many elements are carried as sizes, constants if their rank is 0 or 1.
+pub(super) const MAX_SIZES: usize = 128;
+
+/// A value of a model.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    /// A tensor, with its elements if it is a constant.
+    Tensor(Tensor, Option<Elements>),
+    /// A few integers, as index expressions.
+    Sizes(Rc<Sizes>),
+}
+
+/// Integers known as expressions over the graph's symbols.
+#[derive(Clone, Debug)]
+pub(super) struct Sizes {
+    /// The elements, in order.
+    pub(super) dims: Vec<Dim>,
+    pub(super) shape: Vec<usize>,
+    pub(super) dtype: DType,
+}
+
+impl From<Tensor> for Value {
+    fn from(tensor: Tensor) -> Value {
+        Value::Tensor(tensor, None)
+    }
+}
+
+impl Value {
+    /// A constant.
+    pub(super) fn constant(graph: &Graph, elements: impl Into<Elements>) -> Value {
+        let data = match elements.into() {
+            Elements::Whole(data) => data,
+            packed => return Value::Tensor(packed.tensor(graph), Some(packed)),
+        };
+        let steers = matches!(data.dtype(), DType::I64 | DType::I32) && data.shape().len() <= 1;
+        if steers && data.len() <= MAX_SIZES {
+            let dims: Vec<i64> = (0..data.len()).map(|i| data.get(i).as_i64()).collect();
+            // Larger numbers are data: index arithmetic on them could overflow.
+            if dims.iter().all(|d| d.unsigned_abs() < 1 << 40) {
+                let dims = dims.into_iter().map(Dim::from).collect();
+                return Value::Sizes(Rc::new(Sizes {
+                    dims,
+                    shape: data.shape().to_vec(),
+                    dtype: data.dtype(),
+                }));
+            }
+        }
+        Value::Tensor(graph.constant(&data), Some(data.into()))
+    }
+
+    /// The value as a tensor of the graph.
+    pub(super) fn tensor(&self, graph: &Graph) -> Outcome<Tensor> {
+        match self {
+            Value::Tensor(t, _) => Ok(t.clone()),
+            Value::Sizes(s) => s.tensor(graph),
+        }
+    }
+
+    /// Element type.
+    pub(super) fn dtype(&self) -> DType {
+        match self {
+            Value::Tensor(t, _) => t.dtype(),
+            Value::Sizes(s) => s.dtype,
+        }
+    }
+
+    /// Extents.
+    pub(super) fn shape(&self) -> Vec<Dim> {
+        match self {
+            Value::Tensor(t, _) => t.shape(),
+            Value::Sizes(s) => s.shape.iter().map(Dim::from).collect(),
+        }
+    }
+}
+
+/// The furthest below 0 that a size is taken to data from.
+const LOWEST: i64 = -(1 << 40);
+
+/// The value of an expression as data, negative or not.
+pub(super) fn size_value(graph: &Graph, d: &Dim, dtype: DType) -> Outcome<Tensor> {
+    let refused = |(message, _)| Refusal {
+        kind: ErrorKind::Invalid,
+        message,
+    };
+    let lowest = graph.with_ir(|ir| d.expr().interval(ir)).lo;
+    match lowest {
+        LOWEST..0 => {
+            let above = graph.dim_value(&(d - lowest), DType::I64).map_err(refused)?;
+            Ok((above + lowest).cast(dtype))
+        }
+        _ => graph.dim_value(d, dtype).map_err(refused),
+    }
+}
+
+impl Sizes {
+    /// The numbers, if none depends on a symbol.
+    pub(super) fn numbers(&self) -> Option<Vec<i64>> {
+        self.dims.iter().map(Dim::as_const).collect()
+    }
+
+    fn tensor(&self, graph: &Graph) -> Outcome<Tensor> {
+        let refused = |message: String| Refusal {
+            kind: ErrorKind::Invalid,
+            message,
+        };
+        if let Some(numbers) = self.numbers() {
+            let data = HostTensor::from_slice(&self.shape, &numbers).map_err(|e| refused(e.to_string()))?;
+            return Ok(graph.constant(data).cast(self.dtype));
+        }
+        let one = |d: &Dim| size_value(graph, d, self.dtype);
+        let all = self.dims.iter().map(one).collect::<Outcome<Vec<Tensor>>>()?;
+        Ok(match self.shape[..] {
+            [] => all[0].clone(),
+            [_] => tlc_record::stack(&all.iter().collect::<Vec<_>>(), 0),
+            _ => tlc_record::stack(&all.iter().collect::<Vec<_>>(), 0).reshape(&self.shape),
+        })
+    }
+}

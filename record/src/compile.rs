@@ -1,0 +1,421 @@
+//! From a recorded graph to an executable.
+//!
+//! Invariants: one machine (pool, buffer pool, code generator) serves every executable of a thread count; an
+//! [`Executable`] is `Send + Sync` and runs from many threads at once; inputs are given in the order they were declared.
+
+mod call;
+#[doc(hidden)]
+pub mod input;
+pub(crate) mod output;
+mod print;
+mod specializations;
+
+use std::panic::Location;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use tlc_ir::graph::Origin;
+use tlc_ir::graph::verify::{VerifyError, verify};
+use tlc_ir::plan::Plan;
+use tlc_ir::plan::verify::{Fault, check};
+use tlc_ir::target::Cpu;
+use tlc_ir::{Graph as IrGraph, IndexExpr, TensorType};
+use tlc_passes::devices::Devices;
+use tlc_passes::pipeline::PassError;
+use tlc_passes::{Compiled, Options, memory};
+use tlc_runtime::cpu::executable::RunError;
+use tlc_runtime::cpu::jit::{self, JitError};
+use tlc_runtime::memory::BufferPool;
+use tlc_runtime::pool::{Pool, default_threads};
+
+use crate::error::{Error, Errors};
+use crate::graph::Graph;
+use specializations::Specializations;
+
+pub use input::{Input, Named};
+pub use output::{Output, OutputMut, Outputs, WrongType};
+pub use specializations::{Specialization, Specialize, Verdict};
+
+/// How to compile.
+#[derive(Clone, Debug, Default)]
+pub struct CompileOptions {
+    /// Threads that kernels run on, the caller's included; all available cores if `None`.
+    pub threads: Option<usize>,
+    /// Optional passes, by name; the default pipeline if `None`.
+    pub passes: Option<String>,
+    /// The most bytes that an einsum intermediate may have.
+    pub max_memory_bytes: Option<u64>,
+    /// Values by name of symbols that are the extent of no input. A name that the graph does not have is an error.
+    pub symbols: Vec<(String, i64)>,
+    /// When versions for fixed sizes are made of a graph whose sizes are symbols.
+    pub specialize: Specialize,
+}
+
+/// Why a graph could not be compiled.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// The recording has errors.
+    #[error(transparent)]
+    Recording(#[from] Errors),
+    /// The graph breaks a rule of the language (a bug in whatever made it).
+    #[error("the graph is not valid: {}", .0.iter().map(|e| e.to_string()).collect::<Vec<_>>().join("; "))]
+    Invalid(Vec<VerifyError>),
+    /// [`CompileOptions::symbols`] names a size that the graph does not have.
+    #[error("no size is called `{name}`; expected {}", known_text(.known))]
+    UnknownSymbol {
+        /// The name.
+        name: String,
+        /// The names of the graph's sizes.
+        known: Vec<String>,
+    },
+    /// A pass failed.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// Loading failed.
+    #[error(transparent)]
+    Load(#[from] RunError),
+    /// The code generator does not know this machine.
+    #[error(transparent)]
+    Machine(#[from] JitError),
+    /// What was compiled breaks a rule of its language, so that it may not run: a bug in tlc.
+    #[error("a bug in tlc: {}", .0.fault)]
+    Broken(Box<Broken>),
+}
+
+/// A graph that was compiled wrongly, as the verifiers of plans and kernels found.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Broken {
+    /// What is wrong with what was made of it.
+    pub fault: Fault,
+    /// The graph that was to be compiled.
+    pub graph: IrGraph,
+}
+
+fn known_text(known: &[String]) -> String {
+    match known {
+        [] => "none: every size is fixed".into(),
+        names => names.join(", "),
+    }
+}
+
+/// An error if a value is given for a size that the graph does not have.
+fn check_symbols(graph: &IrGraph, given: &[(String, i64)]) -> Result<(), BuildError> {
+    match given.iter().find(|(name, _)| graph.find_symbol(name).is_none()) {
+        None => Ok(()),
+        Some((name, _)) => Err(BuildError::UnknownSymbol {
+            name: name.clone(),
+            known: graph.symbols().iter().map(|s| s.name.clone()).collect(),
+        }),
+    }
+}
+
+/// Threads, memory and code generator, shared by executables.
+#[derive(Clone)]
+pub struct Machine {
+    threads: Arc<Pool>,
+    buffers: Arc<BufferPool>,
+    target: Cpu,
+}
+
+impl Machine {
+    /// The machine with that many threads (all available cores if `None`). One is made per thread count and kept.
+    ///
+    /// # Errors
+    /// If the code generator does not support this CPU.
+    pub fn with_threads(threads: Option<usize>) -> Result<Machine, BuildError> {
+        static MACHINES: OnceLock<Mutex<Vec<(usize, Machine)>>> = OnceLock::new();
+        let threads = threads.unwrap_or_else(default_threads).max(1);
+        let mut known = MACHINES
+            .get_or_init(Mutex::default)
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, m)) = known.iter().find(|(t, _)| *t == threads) {
+            return Ok(m.clone());
+        }
+        let shared = known.first().map(|(_, m)| m.clone());
+        let (buffers, mut target) = match shared {
+            Some(m) => (m.buffers, m.target),
+            None => {
+                let emitters = jit::emitters()?;
+                (BufferPool::new(), tlc_runtime::target::cpu(emitters))
+            }
+        };
+        target.threads = threads;
+        let machine = Machine {
+            threads: Arc::new(Pool::new(threads)),
+            buffers,
+            target,
+        };
+        known.push((threads, machine.clone()));
+        Ok(machine)
+    }
+
+    /// What the compiler knows of the machine.
+    pub fn target(&self) -> &Cpu {
+        &self.target
+    }
+
+    /// The thread pool.
+    pub fn threads(&self) -> &Arc<Pool> {
+        &self.threads
+    }
+}
+
+/// A compiled graph.
+pub struct Executable {
+    general: Version,
+    /// Versions for fixed sizes; absent if no input's size is a symbol.
+    specializations: Option<Arc<Specializations>>,
+    /// Values of symbols that the options gave.
+    symbols: Vec<(String, i64)>,
+    target: Cpu,
+}
+
+/// What was decided and the code for it.
+struct Version {
+    inner: tlc_runtime::cpu::executable::Executable,
+    compiled: Compiled,
+}
+
+/// How a graph is compiled: what [`CompileOptions`] mean on this machine.
+struct Compiler {
+    machine: Machine,
+    options: Options,
+    symbols: Vec<(String, i64)>,
+}
+
+impl Compiler {
+    fn new(options: &CompileOptions) -> Result<Compiler, BuildError> {
+        let machine = Machine::with_threads(options.threads)?;
+        Ok(Compiler {
+            options: pass_options(machine.target.clone(), options)?,
+            machine,
+            symbols: options.symbols.clone(),
+        })
+    }
+
+    /// Everything but the code.
+    fn decide(&self, graph: &IrGraph) -> Result<Compiled, BuildError> {
+        Ok(tlc_passes::compile(graph, &self.options)?)
+    }
+
+    /// The code for what was decided about a graph, made by so many threads. Every plan and kernel that is to run passes here,
+    /// and none that its verifier refuses gets further.
+    fn load(&self, graph: &IrGraph, compiled: Compiled, compiling: usize) -> Result<Version, BuildError> {
+        let mut plan = compiled.planned.plan.clone();
+        checked(graph, &plan)?;
+        tlc_passes::made::before_load(&mut plan);
+        let inner = tlc_runtime::cpu::executable::Executable::compiled_on(
+            compiling,
+            plan,
+            Arc::clone(&self.machine.threads),
+            Arc::clone(&self.machine.buffers),
+            memory::pack,
+        )?
+        .with_symbols(self.symbols.clone());
+        Ok(Version { inner, compiled })
+    }
+}
+
+/// Has the verifiers judge a plan and its kernels. What they refuse is an error, and in builds with debug assertions a panic.
+fn checked(graph: &IrGraph, plan: &Plan) -> Result<(), BuildError> {
+    let _span = tracing::info_span!("pass", name = "verify").entered();
+    let Err(fault) = check(plan) else {
+        return Ok(());
+    };
+    #[cfg(all(debug_assertions, not(feature = "seeded-faults")))]
+    panic!("{fault}\n{graph}{plan}");
+    #[cfg(not(all(debug_assertions, not(feature = "seeded-faults"))))]
+    Err(BuildError::Broken(Box::new(Broken {
+        fault: *fault,
+        graph: graph.clone(),
+    })))
+}
+
+/// What the compiler decides about a graph for a machine that need not be this one, such as one with GPUs: its clusters, kernels and
+/// plan, checked as those that run are. No code is made. What has a form on the last device is computed there.
+///
+/// # Errors
+/// [`BuildError`].
+pub fn plan_ir(graph: &IrGraph, devices: impl Into<Devices>, options: &CompileOptions) -> Result<Compiled, BuildError> {
+    let errors = verify(graph);
+    if !errors.is_empty() {
+        return Err(BuildError::Invalid(errors));
+    }
+    check_symbols(graph, &options.symbols)?;
+    let compiled = tlc_passes::compile(graph, &pass_options(devices, options)?)?;
+    checked(graph, &compiled.planned.plan)?;
+    Ok(compiled)
+}
+
+/// What passes are run with.
+fn pass_options(devices: impl Into<Devices>, options: &CompileOptions) -> Result<Options, BuildError> {
+    Ok(Options {
+        pipeline: match &options.passes {
+            Some(names) => names.parse()?,
+            None => Default::default(),
+        },
+        max_memory_bytes: options.max_memory_bytes,
+        ..Options::new(devices)
+    })
+}
+
+/// Compiles a graph of the graph language.
+///
+/// # Errors
+/// [`BuildError`].
+pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executable, BuildError> {
+    let start = Instant::now();
+    let compiler = Compiler::new(options)?;
+    let errors = verify(graph);
+    if !errors.is_empty() {
+        return Err(BuildError::Invalid(errors));
+    }
+    check_symbols(graph, &options.symbols)?;
+    let threads = compiler.machine.threads.threads();
+    let general = compiler.load(graph, compiler.decide(graph)?, threads)?;
+    let target = compiler.machine.target.clone();
+    let bound_by_inputs = graph.symbols().iter().any(|s| s.upper.is_none());
+    let specializations =
+        bound_by_inputs.then(|| Specializations::new(graph.clone(), compiler, options, start.elapsed()));
+    Ok(Executable {
+        general,
+        specializations,
+        symbols: options.symbols.clone(),
+        target,
+    })
+}
+
+impl Graph {
+    /// Compiles what has been recorded.
+    ///
+    /// # Errors
+    /// Every error of the recording, no output, or why it could not be compiled.
+    #[track_caller]
+    pub fn compile(&self, options: &CompileOptions) -> Result<Executable, BuildError> {
+        let graph = self.finish()?;
+        if graph.outputs().is_empty() {
+            return Err(Errors::new(vec![Error {
+                op: "compile".into(),
+                operands: vec![],
+                problem: "the graph has no outputs".into(),
+                expected: Some("at least one, see Graph::output".into()),
+                origin: Origin::Source(Location::caller()),
+            }])
+            .into());
+        }
+        compile_ir(&graph, options)
+    }
+}
+
+impl std::fmt::Debug for Executable {
+    /// In one line: its name, the types of its inputs and outputs, and how many kernels it has.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plan = self.plan();
+        let ty = |ty: &TensorType| {
+            let extent = |e: &IndexExpr| e.display(&|s| plan.symbols[s.0 as usize].name.clone()).to_string();
+            format!(
+                "{}[{}]",
+                ty.dtype,
+                ty.shape.iter().map(extent).collect::<Vec<_>>().join(", ")
+            )
+        };
+        let inputs: Vec<String> = plan
+            .inputs
+            .iter()
+            .map(|i| format!("{}: {}", i.name, ty(&i.ty)))
+            .collect();
+        let outputs: Vec<String> = plan
+            .outputs
+            .iter()
+            .map(|o| format!("{}: {}", o.name, ty(&o.ty)))
+            .collect();
+        write!(
+            f,
+            "Executable({}: ({}) -> ({}), ",
+            plan.name,
+            inputs.join(", "),
+            outputs.join(", ")
+        )?;
+        match self.compiled_kernels() {
+            1 => write!(f, "1 kernel)"),
+            n => write!(f, "{n} kernels)"),
+        }
+    }
+}
+
+impl Executable {
+    /// The plan that runs for any sizes.
+    pub fn plan(&self) -> &Plan {
+        self.general.inner.plan()
+    }
+
+    /// Everything that compilation decided.
+    pub fn decisions(&self) -> &Compiled {
+        &self.general.compiled
+    }
+
+    /// What the compiler knew of the machine.
+    pub fn target(&self) -> &Cpu {
+        &self.target
+    }
+
+    /// Machine code size in bytes.
+    pub fn code_bytes(&self) -> usize {
+        self.general.inner.code_bytes()
+    }
+
+    /// Kernels compiled so far: those of the code for any sizes, and those of every version for fixed sizes.
+    pub fn compiled_kernels(&self) -> usize {
+        let special: usize = self.specializations().iter().map(|s| s.kernels).sum();
+        self.general.inner.compiled_kernels() + special
+    }
+
+    /// Versions for fixed sizes that were made so far, in order, and what became of them. See [`Specialize`].
+    ///
+    /// ```
+    /// use tlc::{CompileOptions, DType, Graph, Specialize, inputs};
+    ///
+    /// let g = Graph::new("mean");
+    /// let n = g.symbol("n", 1..=1024);
+    /// let x = g.input("x", DType::F32, (&n, 4));
+    /// g.output("y", &x.mean(1));
+    /// let options = CompileOptions { specialize: Specialize::After(2), ..CompileOptions::default() };
+    /// let mean = g.compile(&options)?;
+    /// for _ in 0..2 {
+    ///     mean.run(&inputs![&[0.0f32; 32]])?;
+    /// }
+    /// mean.wait_for_specializations();
+    /// assert_eq!(mean.specializations()[0].sizes, "n=8");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn specializations(&self) -> Vec<Specialization> {
+        self.specializations.as_ref().map(|s| s.reports()).unwrap_or_default()
+    }
+
+    /// Waits until no version for fixed sizes is being made.
+    pub fn wait_for_specializations(&self) {
+        if let Some(s) = &self.specializations {
+            s.wait();
+        }
+    }
+
+    /// What the compiler decided and why, for people. Times are predicted from what `tlc hwbench` measured on this machine,
+    /// if it did; the text says which model it was.
+    pub fn explain(&self) -> String {
+        let (target, measured) = crate::machine_model::limits(&self.target);
+        let model = match measured {
+            true => "times: from what `tlc hwbench` measured on this machine",
+            false => "times: for a modest machine; `tlc hwbench` measures this one",
+        };
+        let mut text = crate::explain::explain(&self.general.compiled, &target);
+        let versions = self.specializations();
+        if !versions.is_empty() {
+            text.push_str("\nversions for fixed sizes\n");
+            versions.iter().for_each(|v| text.push_str(&format!("  {v}\n")));
+        }
+        format!("{text}{model}\n")
+    }
+}

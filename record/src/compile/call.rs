@@ -1,0 +1,275 @@
+//! Calls of an executable.
+
+use tlc_ir::plan::Layout;
+use tlc_runtime::cpu::executable::{
+    Argument, LoopTime, MemoryNeed, OutputTensor, RunError, StepTime, TensorView, Watched,
+};
+
+use super::input::{self, Input, Named};
+use super::output::{Output, OutputMut, Outputs};
+use super::specializations::Picked;
+use super::{Executable, Version};
+
+impl Executable {
+    /// Runs with inputs in the order in which the graph declares them; results are in memory of a pool.
+    ///
+    /// ```
+    /// use tlc::{CompileOptions, DType, Graph, inputs};
+    ///
+    /// let g = Graph::new("hypotenuse");
+    /// let (a, b) = (g.input("a", DType::F64, [2]), g.input("b", DType::F64, [2]));
+    /// g.output("c", &(a.square() + b.square()).sqrt());
+    /// let hypotenuse = g.compile(&CompileOptions::default())?;
+    /// let outputs = hypotenuse.run(&inputs![&[3.0, 5.0], &[4.0, 12.0]])?;
+    /// assert_eq!(outputs["c"].as_slice::<f64>()?, [5.0, 13.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If inputs do not fit, memory runs out, or a worker panics.
+    pub fn run(&self, inputs: &[Input<'_>]) -> Result<Outputs, RunError> {
+        self.run_all(inputs)
+    }
+
+    /// As [`Executable::run`], with inputs by name, in any order.
+    ///
+    /// ```
+    /// use tlc::{CompileOptions, DType, Graph, inputs};
+    ///
+    /// let g = Graph::new("ratio");
+    /// let (a, b) = (g.input("a", DType::F32, [2]), g.input("b", DType::F32, [2]));
+    /// g.output("a/b", &(&a / &b));
+    /// let ratio = g.compile(&CompileOptions::default())?;
+    /// let outputs = ratio.run_named(&inputs!["b" => &[2.0f32, 4.0], "a" => &[1.0f32, 1.0]])?;
+    /// assert_eq!(outputs["a/b"].as_slice::<f32>()?, [0.5, 0.25]);
+    /// let error = ratio.run_named(&inputs!["a" => &[1.0f32, 1.0]]).unwrap_err();
+    /// assert_eq!(error.to_string(), "input `b` is missing");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Executable::run`]; a name that the graph does not have, one given twice, an input that is missing.
+    pub fn run_named(&self, inputs: &[Named<'_, '_>]) -> Result<Outputs, RunError> {
+        let names = self.general.inner.plan().inputs.iter().map(|i| i.name.as_str());
+        self.run_all(&input::in_order(names, inputs)?)
+    }
+
+    #[doc(hidden)]
+    pub fn run_all<'a, I: AsRef<Input<'a>>>(&self, inputs: &[I]) -> Result<Outputs, RunError> {
+        let outputs = self.with_views(inputs, |views| {
+            self.with_version(views, |version| version.inner.run(views))
+        })?;
+        Ok(self.named(outputs))
+    }
+
+    /// Calls `f` with views of the inputs.
+    fn with_views<'a, I: AsRef<Input<'a>>, R>(
+        &self,
+        inputs: &[I],
+        f: impl FnOnce(&[TensorView<'_>]) -> Result<R, RunError>,
+    ) -> Result<R, RunError> {
+        input::with_views(self.general.inner.plan(), &self.symbols, inputs, f)
+    }
+
+    /// The version that runs a call, or the code for any sizes.
+    fn pick(&self, inputs: &[TensorView<'_>]) -> Result<Picked, RunError> {
+        match &self.specializations {
+            Some(s) => s.pick(&self.general, inputs),
+            None => Ok(Picked::GENERAL),
+        }
+    }
+
+    /// Calls what runs these inputs, and counts the call.
+    fn with_version<T>(
+        &self,
+        inputs: &[TensorView<'_>],
+        call: impl FnOnce(&Version) -> Result<T, RunError>,
+    ) -> Result<T, RunError> {
+        let picked = self.pick(inputs)?;
+        self.run_picked(&picked, call)
+    }
+
+    fn run_picked<T>(
+        &self,
+        picked: &Picked,
+        call: impl FnOnce(&Version) -> Result<T, RunError>,
+    ) -> Result<T, RunError> {
+        let result = call(picked.version.as_deref().unwrap_or(&self.general))?;
+        if let Some(s) = &self.specializations {
+            s.ran(&self.general, picked);
+        }
+        Ok(result)
+    }
+
+    fn named(&self, outputs: Vec<OutputTensor>) -> Outputs {
+        let names = self.general.inner.plan().outputs.iter().map(|o| o.name.clone());
+        let named = names.zip(outputs).map(|(name, tensor)| Output { name, tensor });
+        Outputs(named.collect())
+    }
+
+    /// As [`Executable::run`], taking the inputs. An [`Output`] of an earlier call among them is given away: where the input
+    /// is last read where an output of its size is written, that output is computed in its buffer (see
+    /// [`tlc_ir::Plan::donations`]), and otherwise the buffer returns to the pool.
+    ///
+    /// ```
+    /// use tlc::{CompileOptions, DType, Graph, inputs};
+    ///
+    /// let g = Graph::new("decay");
+    /// let x = g.input("x", DType::F32, [4]);
+    /// g.output("y", &(&x * 0.5));
+    /// let decay = g.compile(&CompileOptions::default())?;
+    /// let mut state = decay.run(&inputs![&[8.0f32, 4.0, 2.0, 1.0]])?.remove(0);
+    /// for _ in 0..2 {
+    ///     state = decay.run_donating(inputs![state])?.remove(0);
+    /// }
+    /// assert_eq!(state.as_slice::<f32>()?, [1.0, 0.5, 0.25, 0.125]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Executable::run`]; what was given away is gone all the same.
+    pub fn run_donating<'a>(&self, inputs: impl IntoIterator<Item = Input<'a>>) -> Result<Outputs, RunError> {
+        let mut inputs: Vec<Input<'a>> = inputs.into_iter().collect();
+        let (picked, shapes) = self.with_views(&inputs, |views| {
+            let shapes: Vec<Vec<usize>> = views.iter().map(|v| v.shape.to_vec()).collect();
+            Ok((self.pick(views)?, shapes))
+        })?;
+        let arguments = inputs
+            .iter_mut()
+            .zip(&shapes)
+            .map(|(input, shape)| match input.take_result() {
+                Some(output) => Argument::Donated(output.tensor),
+                None => Argument::Borrowed(input.view_as(shape)),
+            });
+        let arguments: Vec<Argument<'_>> = arguments.collect();
+        let outputs = self.run_picked(&picked, |version| version.inner.run_donating(arguments))?;
+        Ok(self.named(outputs))
+    }
+
+    /// Runs into the caller's memory, one place for each output in their order; allocates nothing once the input shapes have
+    /// been seen.
+    ///
+    /// ```
+    /// use ndarray::Array2;
+    /// use tlc::{CompileOptions, DType, Graph, inputs, outputs};
+    ///
+    /// let g = Graph::new("square");
+    /// let x = g.input("x", DType::F32, [2, 2]);
+    /// g.output("y", &x.square());
+    /// let square = g.compile(&CompileOptions::default())?;
+    /// let (x, mut y) = (Array2::from_elem((2, 2), 3.0f32), Array2::<f32>::zeros((2, 2)));
+    /// square.run_into(&inputs![&x], &mut outputs![&mut y])?;
+    /// assert_eq!(y, Array2::from_elem((2, 2), 9.0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// If inputs or outputs do not fit, memory runs out, or a worker panics.
+    pub fn run_into(&self, inputs: &[Input<'_>], outputs: &mut [OutputMut<'_>]) -> Result<(), RunError> {
+        self.writing(inputs, outputs, |version, views, outputs| {
+            version.inner.run_into(views, outputs)
+        })
+    }
+
+    /// As [`Executable::run_into`], and returns the outputs' shapes: where data decides a size, there is room for the
+    /// largest (see [`Executable::output_shapes`]), and what lies beyond the actual size is anything.
+    ///
+    /// # Errors
+    /// As [`Executable::run_into`].
+    pub fn run_into_shaped(
+        &self,
+        inputs: &[Input<'_>],
+        outputs: &mut [OutputMut<'_>],
+    ) -> Result<Vec<Vec<usize>>, RunError> {
+        self.writing(inputs, outputs, |version, views, outputs| {
+            version.inner.run_into_shaped(views, outputs)
+        })
+    }
+
+    /// A call that writes the caller's memory.
+    fn writing<T>(
+        &self,
+        inputs: &[Input<'_>],
+        outputs: &mut [OutputMut<'_>],
+        call: impl FnOnce(&Version, &[TensorView<'_>], &mut [OutputMut<'_>]) -> Result<T, RunError>,
+    ) -> Result<T, RunError> {
+        for output in &mut *outputs {
+            output.stage(self.general.inner.buffers())?;
+        }
+        let result = self.with_views(inputs, |views| {
+            self.with_version(views, |version| call(version, views, outputs))
+        });
+        outputs.iter_mut().for_each(|o| o.land(result.is_ok()));
+        result
+    }
+
+    /// As [`Executable::run`] with the code for any sizes, and calls `watch` before and after each step of the call.
+    ///
+    /// # Errors
+    /// As [`Executable::run`].
+    pub fn run_watched(&self, inputs: &[Input<'_>], watch: &mut dyn FnMut(&Watched<'_>)) -> Result<Outputs, RunError> {
+        let outputs = self.with_views(inputs, |views| self.general.inner.run_watched(views, watch))?;
+        Ok(self.named(outputs))
+    }
+
+    /// As [`Executable::run_into`] with the code for any sizes, and appends the time of each step to `times`. Returns what was
+    /// measured in loops.
+    ///
+    /// # Errors
+    /// As [`Executable::run_into`].
+    pub fn run_profiled(
+        &self,
+        inputs: &[Input<'_>],
+        outputs: &mut [OutputMut<'_>],
+        times: &mut Vec<StepTime>,
+    ) -> Result<Vec<LoopTime>, RunError> {
+        for output in &mut *outputs {
+            output.stage(self.general.inner.buffers())?;
+        }
+        let result = self.with_views(inputs, |views| self.general.inner.run_profiled(views, outputs, times));
+        outputs.iter_mut().for_each(|o| o.land(result.is_ok()));
+        result
+    }
+
+    /// Output shapes for the given inputs, the largest where data decides.
+    ///
+    /// # Errors
+    /// If the inputs do not fit.
+    pub fn output_shapes(&self, inputs: &[Input<'_>]) -> Result<Vec<Vec<usize>>, RunError> {
+        self.with_views(inputs, |views| {
+            let picked = self.pick(views)?;
+            let version = picked.version.as_deref().unwrap_or(&self.general);
+            version.inner.output_shapes(views)
+        })
+    }
+
+    /// What the given inputs' shapes say of the plan's symbols, by position; `None` where data decides.
+    ///
+    /// # Errors
+    /// If the inputs do not fit.
+    pub fn sizes(&self, inputs: &[Input<'_>]) -> Result<Vec<Option<i64>>, RunError> {
+        self.with_views(inputs, |views| {
+            let shapes: Vec<Vec<usize>> = views.iter().map(|v| v.shape.to_vec()).collect();
+            self.general.inner.sizes(&shapes)
+        })
+    }
+
+    /// The memory that a call with the given inputs needs, before it runs.
+    ///
+    /// # Errors
+    /// If the inputs do not fit.
+    pub fn memory(&self, inputs: &[Input<'_>]) -> Result<MemoryNeed, RunError> {
+        self.with_views(inputs, |views| {
+            let picked = self.pick(views)?;
+            picked.version.as_deref().unwrap_or(&self.general).inner.memory(views)
+        })
+    }
+
+    /// Arena placement for the given inputs.
+    ///
+    /// # Errors
+    /// If the inputs do not fit.
+    pub fn layout(&self, inputs: &[Input<'_>]) -> Result<Layout, RunError> {
+        self.with_views(inputs, |views| self.general.inner.layout(views))
+    }
+}

@@ -1,0 +1,581 @@
+//! What the compiler decided, as text: clusters and why, refusals and why, kernels with bytes, flops and predicted time,
+//! contraction orders, memory.
+
+use std::fmt::Write;
+
+use tlc_ir::graph::Origin;
+use tlc_ir::index::{IndexExpr, IndexNode};
+use tlc_ir::plan::{Gemm, HostCall, Launch, Layout, Plan, Repeat, SlotId, Step};
+use tlc_ir::target::{Cpu, CpuEmitter};
+use tlc_ir::{Graph, NodeId, NodeKind, SymId};
+use tlc_passes::Compiled;
+use tlc_passes::cluster::Clusters;
+use tlc_passes::planner::{LaunchReport, Planned};
+use tlc_runtime::cpu::executable::LoopTime;
+
+/// What one step costs, as predicted from the machine model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepCost {
+    /// What it computes.
+    pub label: String,
+    /// `kernel 3`, `matmul`, `copy`.
+    pub step: String,
+    /// Bytes moved, if no size is symbolic.
+    pub bytes: Option<u64>,
+    /// Floating-point operations (a transcendental counts 20), if no size is symbolic.
+    pub flops: Option<u64>,
+    /// Bytes moved, as a formula over the symbols.
+    pub bytes_formula: String,
+    /// Floating-point operations, as a formula over the symbols.
+    pub flops_formula: String,
+    /// Predicted nanoseconds on one thread, if no size is symbolic.
+    pub predicted_ns: Option<f64>,
+    /// What bounds it: `bytes` or `flops`.
+    pub bound: &'static str,
+}
+
+/// The least time, in nanoseconds, that a target needs to move `bytes` and compute `flops` at full width (a library's
+/// product), and which of the two it is.
+pub fn floor_ns(target: &Cpu, bytes: u64, flops: u64) -> (f64, &'static str) {
+    floor_at(target, bytes, flops, target.f32_flops_per_second)
+}
+
+/// As [`floor_ns`], for a kernel: its arithmetic runs at the lanes that the fastest emitter has, one operation an instruction.
+pub fn kernel_floor_ns(target: &Cpu, bytes: u64, flops: u64) -> (f64, &'static str) {
+    let rates = target.emitters.iter().map(CpuEmitter::f32_ops_per_second);
+    floor_at(target, bytes, flops, rates.fold(1.0, f64::max))
+}
+
+fn floor_at(target: &Cpu, bytes: u64, flops: u64, flops_per_second: f64) -> (f64, &'static str) {
+    let bandwidth = match bytes {
+        b if b <= target.l2_bytes => target.bytes_per_second[0],
+        b if b <= target.l3_bytes => target.bytes_per_second[1],
+        _ => target.bytes_per_second[2],
+    };
+    let moving = bytes as f64 / bandwidth * 1e9;
+    let computing = flops as f64 / flops_per_second * 1e9;
+    if moving >= computing {
+        (moving, "bytes")
+    } else {
+        (computing, "flops")
+    }
+}
+
+/// Least nanoseconds for bytes and operations, and which of the two it is.
+type Floor = fn(&Cpu, u64, u64) -> (f64, &'static str);
+
+/// Makes the costs of one plan's steps.
+struct Costs<'a> {
+    plan: &'a Plan,
+    target: &'a Cpu,
+    /// The plan's symbols, as far as they are known.
+    sizes: Vec<Option<i64>>,
+    /// What a call measured in the plan's loops; nothing is known of loops otherwise but their trip counts.
+    loops: Option<&'a [LoopTime]>,
+}
+
+impl<'a> Costs<'a> {
+    fn value(&self, e: &IndexExpr) -> Option<u64> {
+        let known = |s: SymId| self.sizes.get(s.0 as usize).copied().flatten();
+        let bound = e.replace(&mut |n| match n {
+            IndexNode::Sym(s) => known(*s).map(IndexExpr::Const),
+            _ => None,
+        });
+        bound.as_const().and_then(|v| u64::try_from(v).ok())
+    }
+
+    /// The cost of a step, whose least time `floor` gives from bytes and operations; `usual` bounds it where sizes are unknown.
+    fn cost(
+        &self,
+        step: String,
+        label: String,
+        (bytes, flops): (&IndexExpr, &IndexExpr),
+        (floor, usual): (Floor, &'static str),
+    ) -> StepCost {
+        let formula = |e: &IndexExpr| {
+            let named = |s: SymId| self.plan.symbols.get(s.0 as usize).map(|s| s.name.clone());
+            let name = |s: SymId| named(s).unwrap_or_else(|| format!("s{}", s.0));
+            e.display(&name).to_string()
+        };
+        let (b, f) = (self.value(bytes), self.value(flops));
+        let known = b.zip(f).map(|(b, f)| floor(self.target, b, f));
+        StepCost {
+            label,
+            step,
+            bytes: b,
+            flops: f,
+            bytes_formula: formula(bytes),
+            flops_formula: formula(flops),
+            predicted_ns: known.map(|k| k.0),
+            bound: known.map_or(usual, |k| k.1),
+        }
+    }
+
+    fn launch(&self, l: &Launch) -> StepCost {
+        let step = format!("kernel {}", l.kernel.0);
+        self.cost(step, l.label.clone(), (&l.bytes, &l.flops), (kernel_floor_ns, "bytes"))
+    }
+
+    fn of(&self, steps: &[Step]) -> Vec<(usize, StepCost)> {
+        let mut out = Vec::new();
+        for (number, step) in steps.iter().enumerate() {
+            match step {
+                Step::Launch(l) => out.push((number, self.launch(l))),
+                Step::Group(all) => out.extend(all.iter().map(|l| (number, self.launch(l)))),
+                Step::Gemm(g) => {
+                    let [bytes, flops] = gemm_work(self.plan, g);
+                    let (step, label) = match &g.epilogue {
+                        None => ("library matmul".into(), g.label.clone()),
+                        Some(e) => (
+                            format!("library matmul + kernel {}", e.launch.kernel.0),
+                            format!("{} then {}", g.label, e.launch.label),
+                        ),
+                    };
+                    out.push((number, self.cost(step, label, (&bytes, &flops), (floor_ns, "flops"))));
+                }
+                Step::Copy { src, .. } => {
+                    let slot = &self.plan.slots[src.0 as usize];
+                    let bytes = slot.len.clone() * IndexExpr::from(2 * slot.dtype.bytes());
+                    let label = format!("copy {}", slot.name);
+                    let work = (&bytes, &IndexExpr::ZERO);
+                    out.push((number, self.cost("copy".into(), label, work, (floor_ns, "bytes"))));
+                }
+                Step::Loop(l) => out.push((number, self.repeat(number, l))),
+                Step::Call(c) => {
+                    let [bytes, flops] = call_work(self.plan, c);
+                    let (step, label) = ("host call".into(), c.label.clone());
+                    out.push((
+                        number,
+                        self.cost(step, label, (&bytes, &flops), (kernel_floor_ns, "flops")),
+                    ));
+                }
+            }
+        }
+        out
+    }
+
+    /// The cost of a loop. The formulas say what all iterations cost that the trip count allows, or one where it does not say;
+    /// the least time is that of the iterations that run, if their number is known before a call, or was counted in one.
+    fn repeat(&self, number: usize, l: &Repeat) -> StepCost {
+        let one = work_of(&l.body, &l.body.steps);
+        let times = l.trip.clone().unwrap_or(IndexExpr::ONE);
+        let [bytes, flops] = one.map(|e| l.outer(&e) * times.clone());
+        let step = format!("loop of {}", counted(l.body.steps.len(), "step"));
+        let mut cost = self.cost(step, l.label.clone(), (&bytes, &flops), (kernel_floor_ns, "bytes"));
+        cost.predicted_ns = None;
+        let Some(inside) = self.inside(number, l) else {
+            return cost;
+        };
+        let sum = |part: fn(&StepCost) -> Option<u64>| -> Option<u64> {
+            let each = inside.iter().map(|(_, c, times)| part(c)?.checked_mul(*times));
+            each.sum()
+        };
+        // Each iteration by itself: what one moves may stay in a cache that all of them together would not fit in.
+        let each = inside.iter().map(|(_, c, times)| Some(c.predicted_ns? * *times as f64));
+        cost.predicted_ns = each.sum();
+        let of = |bound: &str| -> f64 {
+            let those = inside.iter().filter(|(_, c, _)| c.bound == bound);
+            those
+                .filter_map(|(_, c, times)| Some(c.predicted_ns? * *times as f64))
+                .sum()
+        };
+        cost.bound = if of("flops") > of("bytes") { "flops" } else { "bytes" };
+        (cost.bytes, cost.flops) = (sum(|c| c.bytes), sum(|c| c.flops));
+        cost
+    }
+
+    fn inner_sizes(&self, l: &Repeat) -> Vec<Option<i64>> {
+        let size = |e: &IndexExpr| self.value(e).and_then(|v| i64::try_from(v).ok());
+        l.symbols.iter().map(size).collect()
+    }
+
+    /// The costs of a loop's steps, and how often each counts: `None` if nobody knows how many iterations run.
+    fn inside(&self, number: usize, l: &Repeat) -> Option<Vec<InnerCost>> {
+        let time = self.loops.and_then(|all| all.iter().find(|t| t.step == number));
+        let all_run = l.count.is_none() && l.condition.is_none() && l.follows.is_none();
+        let iterations = match (time, &l.trip) {
+            (Some(time), _) => time.iterations,
+            (None, Some(trip)) if all_run => self.value(trip)?,
+            (None, _) => return None,
+        };
+        let body = Costs {
+            plan: &l.body,
+            target: self.target,
+            sizes: self.inner_sizes(l),
+            loops: time.map(|t| &t.loops[..]),
+        };
+        // What was counted in a loop inside was counted in all iterations together.
+        let is_loop = |k: usize| matches!(l.body.steps[k], Step::Loop(_));
+        let times = |k: usize| if time.is_some() && is_loop(k) { 1 } else { iterations };
+        let costs = body.of(&l.body.steps).into_iter();
+        Some(costs.map(|(k, cost)| (k, cost, times(k))).collect())
+    }
+}
+
+/// The cost of every step; launches of a group count one by one under the number of their step.
+pub fn step_costs(plan: &Plan, target: &Cpu) -> Vec<(usize, StepCost)> {
+    costs_of(plan, &plan.steps, target)
+}
+
+fn costs_of(plan: &Plan, steps: &[Step], target: &Cpu) -> Vec<(usize, StepCost)> {
+    let costs = Costs {
+        plan,
+        target,
+        sizes: vec![],
+        loops: None,
+    };
+    costs.of(steps)
+}
+
+/// The cost of every step of a call whose inputs say that the plan's symbols are `sizes`, and in whose loops so many iterations
+/// ran. As [`step_costs`].
+pub fn step_costs_of_call(
+    plan: &Plan,
+    target: &Cpu,
+    sizes: &[Option<i64>],
+    loops: &[LoopTime],
+) -> Vec<(usize, StepCost)> {
+    call_costs(plan, target, sizes, loops).of(&plan.steps)
+}
+
+fn call_costs<'a>(plan: &'a Plan, target: &'a Cpu, sizes: &[Option<i64>], loops: &'a [LoopTime]) -> Costs<'a> {
+    Costs {
+        plan,
+        target,
+        sizes: sizes.to_vec(),
+        loops: Some(loops),
+    }
+}
+
+/// A step of a loop's body: its number there, its cost in one iteration (or, of a loop inside, in all), and how often that
+/// counts in a call.
+pub type InnerCost = (usize, StepCost, u64);
+
+/// The costs of the steps of the loop that is step `number` of the plan, as [`step_costs_of_call`] counts them, and the sizes of
+/// its body's symbols. `None` if that step is no loop, or nobody knows how many iterations run.
+pub fn inner_costs_of_call(
+    plan: &Plan,
+    target: &Cpu,
+    sizes: &[Option<i64>],
+    loops: &[LoopTime],
+    number: usize,
+) -> Option<(Vec<InnerCost>, Vec<Option<i64>>)> {
+    let Step::Loop(l) = plan.steps.get(number)? else {
+        return None;
+    };
+    let costs = call_costs(plan, target, sizes, loops);
+    Some((costs.inside(number, l)?, costs.inner_sizes(l)))
+}
+
+/// Bytes and operations of a host function; a comparison counts one.
+fn call_work(plan: &Plan, c: &HostCall) -> [IndexExpr; 2] {
+    let bytes = |s: &SlotId| {
+        let slot = &plan.slots[s.0 as usize];
+        slot.len.clone() * IndexExpr::from(slot.dtype.bytes())
+    };
+    let moved = c.operands.iter().chain(&c.results).map(bytes);
+    let elements: IndexExpr = c
+        .operands
+        .iter()
+        .map(|s| plan.slots[s.0 as usize].len.clone())
+        .fold(IndexExpr::ZERO, |a, b| a + b);
+    // About the logarithm of a long row's length.
+    let flops = elements * IndexExpr::Const(16);
+    [moved.fold(IndexExpr::ZERO, |a, b| a + b), flops]
+}
+
+/// Bytes and operations of steps.
+fn work_of(plan: &Plan, steps: &[Step]) -> [IndexExpr; 2] {
+    let mut sum = [IndexExpr::ZERO, IndexExpr::ZERO];
+    let mut add = |bytes: IndexExpr, flops: IndexExpr| {
+        sum[0] = sum[0].clone() + bytes;
+        sum[1] = sum[1].clone() + flops;
+    };
+    for step in steps {
+        match step {
+            Step::Launch(l) => add(l.bytes.clone(), l.flops.clone()),
+            Step::Group(all) => all.iter().for_each(|l| add(l.bytes.clone(), l.flops.clone())),
+            Step::Gemm(g) => {
+                let [bytes, flops] = gemm_work(plan, g);
+                add(bytes, flops);
+            }
+            Step::Copy { src, .. } => {
+                let slot = &plan.slots[src.0 as usize];
+                add(
+                    slot.len.clone() * IndexExpr::from(2 * slot.dtype.bytes()),
+                    IndexExpr::ZERO,
+                );
+            }
+            Step::Loop(l) => {
+                let times = l.trip.clone().unwrap_or(IndexExpr::ONE);
+                let [bytes, flops] = work_of(&l.body, &l.body.steps).map(|e| l.outer(&e) * times.clone());
+                add(bytes, flops);
+            }
+            Step::Call(c) => {
+                let [bytes, flops] = call_work(plan, c);
+                add(bytes, flops);
+            }
+        }
+    }
+    sum
+}
+
+/// Bytes and operations of a matrix product, with what runs behind it; that finds the product's result in cache.
+fn gemm_work(plan: &Plan, g: &Gemm) -> [IndexExpr; 2] {
+    let batch = IndexExpr::product(&g.batch);
+    let width = IndexExpr::from(g.dtype.bytes());
+    let flops = batch.clone() * g.m.clone() * g.n.clone() * g.k.clone() * IndexExpr::Const(2);
+    let operands = g.m.clone() * g.k.clone() + g.k.clone() * g.n.clone();
+    let result = g.m.clone() * g.n.clone();
+    match &g.epilogue {
+        None => [batch * (operands + result) * width, flops],
+        Some(e) => {
+            let slot = &plan.slots[g.dst.slot.0 as usize];
+            let own = slot.len.clone() * IndexExpr::from(slot.dtype.bytes());
+            let bytes = batch * operands * width + e.launch.bytes.clone() - own;
+            [bytes, flops + e.launch.flops.clone()]
+        }
+    }
+}
+
+/// A size in bytes for people: `1.5 MiB`.
+pub fn bytes_text(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut value = bytes as f64;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    if unit == 0 {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {}", UNITS[unit])
+    }
+}
+
+/// A count for people: `1.2 M`.
+pub fn count_text(n: u64) -> String {
+    match n {
+        0..=9_999 => n.to_string(),
+        10_000..=999_999 => format!("{:.1} k", n as f64 / 1e3),
+        1_000_000..=999_999_999 => format!("{:.1} M", n as f64 / 1e6),
+        _ => format!("{:.1} G", n as f64 / 1e9),
+    }
+}
+
+/// A number of things for people: `1 step`, `2 steps`.
+pub fn counted(n: usize, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
+/// A time in nanoseconds for people: `1.25 us`.
+pub fn time_text(ns: f64) -> String {
+    match ns {
+        n if n < 1e3 => format!("{n:.0} ns"),
+        n if n < 1e6 => format!("{:.2} us", n / 1e3),
+        n if n < 1e9 => format!("{:.2} ms", n / 1e6),
+        n => format!("{:.2} s", n / 1e9),
+    }
+}
+
+/// A value, what computes it, and the name of that in the model that it came from: `%3 reduce add 'layer.1/ReduceSum'`. Values
+/// have the names of the text that was read (see [`Graph::value_name`]).
+pub fn operation_text(graph: &Graph, node: NodeId) -> String {
+    format!("{} {}", graph.value_name(node), unnamed_text(graph, node))
+}
+
+/// What a node does, with its name in the model that it came from.
+fn unnamed_text(graph: &Graph, node: NodeId) -> String {
+    let n = graph.node(node);
+    let mut text = match &n.kind {
+        NodeKind::Call(function) => function.name().to_string(),
+        NodeKind::Reduce { monoid, .. } => format!("reduce {}", monoid.name()),
+        kind => kind.name().to_string(),
+    };
+    if let Origin::Named(_) | Origin::Derived(_) = n.origin.recorded() {
+        text += &n.origin.clause();
+    }
+    text
+}
+
+/// As [`operation_text`], with the type of the result.
+pub fn node_text(graph: &Graph, node: NodeId) -> String {
+    let types = graph.results_text(graph.node(node));
+    format!("{} {types}", operation_text(graph, node))
+}
+
+/// The memory line: arena, lower bound, without sharing.
+pub fn layout_text(layout: &Layout) -> String {
+    format!(
+        "arena {} (lower bound {}, without sharing {})",
+        bytes_text(layout.host().bytes),
+        bytes_text(layout.host().lower_bound_bytes),
+        bytes_text(layout.host().naive_bytes)
+    )
+}
+
+/// Everything the compiler decided, for people.
+pub fn explain(compiled: &Compiled, target: &Cpu) -> String {
+    let mut out = String::new();
+    // Writing to a String cannot fail.
+    let _ = write_report(&mut out, compiled, target);
+    out
+}
+
+fn write_report(out: &mut String, compiled: &Compiled, target: &Cpu) -> std::fmt::Result {
+    write_size(out, &compiled.graph, &compiled.clusters, &compiled.planned.plan)?;
+    for p in &compiled.paths {
+        writeln!(out, "\ncontraction order of {}:", p.value)?;
+        for line in p.path.to_string().lines() {
+            writeln!(out, "  {line}")?;
+        }
+    }
+    write_plan(out, &compiled.graph, &compiled.clusters, &compiled.planned, target)
+}
+
+fn write_size(out: &mut String, graph: &Graph, clusters: &Clusters, plan: &Plan) -> std::fmt::Result {
+    writeln!(
+        out,
+        "graph @{}: {}, {}, {}, {}",
+        graph.name,
+        counted(graph.len(), "node"),
+        counted(clusters.clusters.len(), "cluster"),
+        counted(plan.kernels.len(), "kernel"),
+        counted(plan.steps.len(), "step")
+    )
+}
+
+/// Steps, clusters, decisions and memory of a graph or of the body of a loop.
+fn write_plan(
+    out: &mut String,
+    graph: &Graph,
+    clusters: &Clusters,
+    planned: &Planned,
+    target: &Cpu,
+) -> std::fmt::Result {
+    let plan = &planned.plan;
+    for (title, steps) in [("once, in the first call", &plan.init), ("steps", &plan.steps)] {
+        if title != "steps" && steps.is_empty() {
+            continue;
+        }
+        writeln!(out, "\n{title}")?;
+        let costs = costs_of(plan, steps, target);
+        let width = costs.iter().map(|(_, c)| c.step.len()).max().unwrap_or(0).max(14);
+        for (number, cost) in costs {
+            let bytes = cost
+                .bytes
+                .map_or_else(|| format!("{} B", cost.bytes_formula), bytes_text);
+            let flops = cost.flops.map_or_else(|| cost.flops_formula.clone(), count_text);
+            write!(
+                out,
+                "  {number:>3}  {:<width$} {:<40} {bytes:>10} {flops:>9} flops",
+                cost.step, cost.label
+            )?;
+            match cost.predicted_ns {
+                Some(ns) => writeln!(out, "  at least {} (bound by {})", time_text(ns), cost.bound)?,
+                None => writeln!(out)?,
+            }
+        }
+    }
+    writeln!(out, "\nclusters")?;
+    for (number, c) in clusters.clusters.iter().enumerate() {
+        let how = match &c.kind {
+            tlc_passes::cluster::ClusterKind::Loops(space) => {
+                format!("one loop nest over {}", graph.shape_text(&space.parallel))
+            }
+            tlc_passes::cluster::ClusterKind::Gemm(p) if p.lhs.is_wound() || p.rhs.is_wound() => {
+                let wound = if p.lhs.is_wound() { &p.lhs } else { &p.rhs };
+                match graph.node(wound.base).kind {
+                    NodeKind::Copy => "a matrix product by the library, over blocks laid out for it".into(),
+                    _ => "a matrix product by the library, which packs one operand's windows as it goes".into(),
+                }
+            }
+            tlc_passes::cluster::ClusterKind::Gemm(_) => "a matrix product by the library".into(),
+            tlc_passes::cluster::ClusterKind::Scan => "a serial scan".into(),
+            tlc_passes::cluster::ClusterKind::Scatter(updates) => format!("a copy and {}", updates.text()),
+            tlc_passes::cluster::ClusterKind::Loop => "a loop over a plan of its own".into(),
+            tlc_passes::cluster::ClusterKind::Call => "a function of the runtime".into(),
+        };
+        let when = if c.once { ", once per executable" } else { "" };
+        writeln!(out, "  cluster {number}: {how}{when}")?;
+        for &r in &c.roots {
+            let kept = if c.stored.contains(&r) {
+                "stored"
+            } else {
+                "stays in the kernel"
+            };
+            writeln!(out, "    {}: {kept}", node_text(graph, r))?;
+        }
+        for l in planned.launches.iter().filter(|l| l.cluster == number) {
+            write_schedule(out, l)?;
+        }
+    }
+    writeln!(out, "\nfusion decisions")?;
+    for edge in clusters.ledger.edges() {
+        let Some((last, before)) = edge.split_last() else {
+            continue;
+        };
+        let verdict = if last.reason.accepted() { "fused  " } else { "refused" };
+        let (producer, consumer) = (
+            operation_text(graph, last.producer),
+            operation_text(graph, last.consumer),
+        );
+        writeln!(out, "  {verdict} {producer} -> {consumer}: {}", last.reason)?;
+        for d in before.iter().filter(|d| d.reason != last.reason) {
+            let verdict = if d.reason.accepted() { "fused" } else { "refused" };
+            writeln!(out, "            before, {verdict} by {}: {}", d.stage.name(), d.reason)?;
+        }
+    }
+    writeln!(out, "\nmemory")?;
+    match &planned.layout {
+        Some(layout) => writeln!(out, "  {}", layout_text(layout))?,
+        None => writeln!(out, "  sizes are symbolic: the arena is laid out when they are bound")?,
+    }
+    let kept = plan.persistent_bytes();
+    if kept > 0 {
+        writeln!(out, "  kept as long as the executable: {}", bytes_text(kept))?;
+    }
+    for a in &planned.aliases {
+        let name = |s: SlotId| &plan.slots[s.0 as usize].name;
+        writeln!(out, "  {} over {}: {}", name(a.slot), name(a.of), a.reason)?;
+    }
+    for body in &planned.bodies {
+        writeln!(
+            out,
+            "\nbody of {} in @{}, once for each iteration",
+            graph.value_name(body.node),
+            graph.name
+        )?;
+        write_size(out, &body.graph, &body.clusters, &body.planned.plan)?;
+        write_plan(out, &body.graph, &body.clusters, &body.planned, target)?;
+    }
+    Ok(())
+}
+
+/// How a kernel runs: the directives, those of one reason on a line, and what became of its innermost loops.
+fn write_schedule(out: &mut String, l: &LaunchReport) -> std::fmt::Result {
+    let form = format!("{:?}", l.form).to_lowercase();
+    writeln!(out, "    kernel {}: {form} form", l.kernel.0)?;
+    writeln!(out, "      emitter {}: {}", l.emitter.name, l.emitter.reason)?;
+    let schedule = &l.schedule;
+    for run in schedule.applied.chunk_by(|a, b| a.reason == b.reason) {
+        let done: Vec<String> = run.iter().map(|a| a.directive.to_string()).collect();
+        writeln!(out, "      {}: {}", run[0].reason, done.join(", "))?;
+    }
+    for r in &schedule.refused {
+        writeln!(out, "      refused ({}): {}: {}", r.reason, r.directive, r.refusal)?;
+    }
+    let inner: Vec<String> = schedule
+        .inner
+        .iter()
+        .map(|i| match i {
+            Ok(lanes) => format!("{lanes} lanes"),
+            Err(reason) => format!("scalar ({reason})"),
+        })
+        .collect();
+    if !inner.is_empty() {
+        writeln!(out, "      innermost loops: {}", inner.join(", "))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,491 @@
+//! The recording: a cheap, shared handle on a graph that grows as operations are called.
+//!
+//! Invariants:
+//! - Recording never panics and never fails at the call: a refused operation leaves a poisoned [`Tensor`] and an [`Error`]
+//!   in the graph. [`Graph::finish`] returns all of them.
+//! - The handle is `Send + Sync`; clones share one recording. Order of recording is order of locking, so a graph recorded
+//!   by one thread is deterministic.
+
+pub(crate) mod scope;
+mod tensor;
+
+use std::ops::RangeBounds;
+use std::panic::Location;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tlc_ir::graph::{DEFAULT_SYMBOL_MAX, NodeId, NodeKind, Origin, TensorType};
+use tlc_ir::{DType, Graph as IrGraph, IndexExpr, Scalar, ScalarOp};
+
+use crate::dim::{Dim, IntoShape};
+use crate::error::{Error, Errors};
+use crate::streams::{self, INCREMENT, LAST_SHIFT, MIX, Streams};
+use scope::{Step, record, refuse};
+pub use tensor::Tensor;
+
+/// A recording in progress. Cloning gives another handle on the same recording.
+#[derive(Clone)]
+pub struct Graph {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Default)]
+struct State {
+    ir: IrGraph,
+    errors: Vec<Error>,
+    /// Shared with the bodies of the graph's loops.
+    streams: Arc<Mutex<Streams>>,
+    seed: Seed,
+    /// The key of random numbers under that seed, once one was drawn.
+    key: Option<NodeId>,
+    /// In the body of a loop: what it is the body of.
+    around: Option<Around>,
+    /// What is recorded now is this node, or this tensor, of an imported model.
+    within: Option<Origin>,
+}
+
+/// What the key of random numbers follows from.
+#[derive(Clone, Copy, Default)]
+enum Seed {
+    /// In a body the key of the graph around it, elsewhere 0.
+    #[default]
+    Inherited,
+    Number(u64),
+    Input(NodeId),
+}
+
+/// The graph around a body, and what the body reads of it.
+struct Around {
+    graph: Graph,
+    /// The number of the iteration, in the body.
+    number: NodeId,
+    /// Values outside, and the inputs of the body that they are, in order.
+    captures: Vec<(NodeId, NodeId)>,
+}
+
+impl State {
+    /// Where what is recorded now comes from.
+    fn origin(&self) -> Origin {
+        match &self.within {
+            Some(origin) => origin.clone(),
+            None => scope::origin(),
+        }
+    }
+}
+
+/// Errors kept; what follows is only consequence or repetition.
+const MAX_ERRORS: usize = 100;
+
+impl Default for Graph {
+    fn default() -> Graph {
+        Graph::new("main")
+    }
+}
+
+impl std::fmt::Debug for Graph {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.lock();
+        write!(f, "Graph({:?}, {} nodes)", state.ir.name, state.ir.len())
+    }
+}
+
+impl Graph {
+    /// An empty recording of that name.
+    pub fn new(name: impl Into<String>) -> Graph {
+        let state = State {
+            ir: IrGraph::new(name),
+            ..State::default()
+        };
+        Graph {
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    /// An empty recording of the body of a loop of this graph, with its symbols, and its first input: the iteration's number.
+    pub(crate) fn body(&self) -> (Graph, Tensor) {
+        let inner = Graph::new("body");
+        for (name, lo, hi) in self.symbol_ranges() {
+            inner.symbol(&name, lo..=hi);
+        }
+        let number = inner.input("i", DType::I64, ());
+        let mut state = inner.lock();
+        state.streams = Arc::clone(&self.lock().streams);
+        state.around = number.id().map(|number| Around {
+            graph: self.clone(),
+            number,
+            captures: Vec::new(),
+        });
+        drop(state);
+        (inner, number)
+    }
+
+    /// In a body: the graph around it.
+    pub(crate) fn around(&self) -> Option<Graph> {
+        self.lock().around.as_ref().map(|a| a.graph.clone())
+    }
+
+    /// In a body: a tensor of the graph around it, as each iteration sees it.
+    pub(crate) fn capture(&self, outer: &Tensor) -> Step {
+        let mut state = self.lock();
+        let (Some(around), Some(id)) = (&state.around, outer.id()) else {
+            return Ok(Tensor::poisoned(self, outer.dtype()));
+        };
+        let known = around.captures.iter().find(|(o, _)| *o == id).map(|c| c.1);
+        let name = format!("capture{}", around.captures.len());
+        let added = match known {
+            Some(inner) => Ok(inner),
+            None => {
+                let origin = state.origin();
+                state.ir.add_input(&name, outer.ty().clone(), origin)
+            }
+        };
+        if let (None, Ok(inner), Some(around)) = (known, &added, &mut state.around) {
+            around.captures.push((id, *inner));
+        }
+        drop(state);
+        self.wrap(added)
+    }
+
+    /// In a body: what it reads of the graph around it, in the order of the inputs that it reads them as.
+    pub(crate) fn captured(&self) -> Vec<Tensor> {
+        let state = self.lock();
+        let Some(around) = &state.around else {
+            return Vec::new();
+        };
+        let wrap = |(outer, _): &(NodeId, NodeId)| around.graph.wrap(Ok(*outer)).ok();
+        around.captures.iter().filter_map(wrap).collect()
+    }
+
+    /// Enters the body of a loop of this graph, for the streams of random numbers.
+    #[doc(hidden)]
+    pub fn enter_loop(&self) -> streams::Entered {
+        let streams = Arc::clone(&self.lock().streams);
+        streams.lock().unwrap_or_else(PoisonError::into_inner).enter_loop()
+    }
+
+    // A panic while locked leaves an append-only graph that is still well formed, so poisoning is no reason to stop.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this is the body of a loop in the other graph, or of one inside it.
+    pub(crate) fn is_inside(&self, other: &Graph) -> bool {
+        self.around().is_some_and(|g| g.is(other) || g.is_inside(other))
+    }
+
+    /// True if both handles share one recording.
+    pub fn is(&self, other: &Graph) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+
+    /// A named size, any value of `range` (`1..=64`; an open end is 2^31, an open start 0). Naming it again narrows the
+    /// range.
+    ///
+    /// # Errors
+    /// A range that holds no size.
+    #[track_caller]
+    pub fn symbol(&self, name: &str, range: impl RangeBounds<i64>) -> Dim {
+        use std::ops::Bound::*;
+        let lo = match range.start_bound() {
+            Included(&v) => v,
+            Excluded(&v) => v.saturating_add(1),
+            Unbounded => 0,
+        };
+        let hi = match range.end_bound() {
+            Included(&v) => v,
+            Excluded(&v) => v.saturating_sub(1),
+            Unbounded => DEFAULT_SYMBOL_MAX,
+        };
+        let mut state = self.lock();
+        let sym = state.ir.add_symbol(name, lo, hi);
+        let declared = &state.ir.symbols()[sym.0 as usize];
+        if declared.lo < 0 || declared.lo > declared.hi {
+            let problem = format!("the range {}..={} of {name} holds no size", declared.lo, declared.hi);
+            state.errors.push(Error {
+                op: "symbol".into(),
+                operands: vec![],
+                problem,
+                expected: Some("a range of sizes, 0 or more".into()),
+                origin: Origin::Source(Location::caller()),
+            });
+        }
+        Dim(sym.into())
+    }
+
+    /// A run-time operand.
+    ///
+    /// # Errors
+    /// A name that another input has, a negative extent, more elements than memory can address.
+    #[track_caller]
+    pub fn input(&self, name: &str, dtype: DType, shape: impl IntoShape) -> Tensor {
+        let shape = shape.into_shape();
+        let ty = TensorType { dtype, shape };
+        let text = [format!("{name}: {}", self.type_text(&ty))];
+        let body = || {
+            let mut state = self.lock();
+            let origin = state.origin();
+            let added = state.ir.add_input(name, ty, origin);
+            drop(state);
+            self.wrap(added)
+        };
+        record(self, "input", &[], &text, body, |p| p)
+    }
+
+    /// Names a result.
+    ///
+    /// # Errors
+    /// A name that another output has.
+    #[track_caller]
+    pub fn output(&self, name: &str, tensor: &Tensor) {
+        let body = || {
+            let mut state = self.lock();
+            if !name.is_empty() && state.ir.outputs().iter().any(|o| o.name == name) {
+                return refuse(format!("the name `{name}` is taken by another output"));
+            }
+            if let Some(id) = tensor.id() {
+                state.ir.add_output(name, id);
+            }
+            Ok(())
+        };
+        record(self, "output", &[tensor], &[], body, |_| ())
+    }
+
+    /// Errors so far, first to last (at most 100).
+    pub fn errors(&self) -> Vec<Error> {
+        self.lock().errors.clone()
+    }
+
+    /// Whether everything recorded so far is well formed.
+    ///
+    /// # Errors
+    /// Every error so far.
+    pub fn check(&self) -> Result<(), Errors> {
+        let errors = self.errors();
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(Errors::new(errors))
+        }
+    }
+
+    /// The recorded graph, in the graph language.
+    ///
+    /// # Errors
+    /// Every error of the recording.
+    pub fn finish(&self) -> Result<IrGraph, Errors> {
+        self.check()?;
+        Ok(self.lock().ir.clone())
+    }
+
+    /// The part of the graph that `outputs` need, as a graph of its own: all inputs, the nodes needed, and these outputs.
+    ///
+    /// # Errors
+    /// Every error of the recording; an output of another graph.
+    #[track_caller]
+    pub fn extract(&self, outputs: &[(&str, &Tensor)]) -> Result<IrGraph, Errors> {
+        self.check()?;
+        if let Some((name, _)) = outputs.iter().find(|(_, t)| !t.graph().is(self)) {
+            return Err(Errors::new(vec![Error {
+                op: "extract".into(),
+                operands: vec![],
+                problem: format!("output `{name}` is a tensor of another graph"),
+                expected: Some("tensors recorded here".into()),
+                origin: Origin::Source(Location::caller()),
+            }]));
+        }
+        let state = self.lock();
+        let from = &state.ir;
+        let mut needed = vec![false; from.len()];
+        from.inputs().iter().for_each(|i| needed[i.index()] = true);
+        let roots = || outputs.iter().filter_map(|(name, t)| Some((*name, t.id()?)));
+        roots().for_each(|(_, id)| needed[id.index()] = true);
+        let binders = from.binders();
+        for i in (0..from.len()).rev() {
+            if needed[i] {
+                from.visit_needs(NodeId(i as u32), &binders, &mut |o| needed[o.index()] = true);
+            }
+        }
+        let mut to = IrGraph::new(from.name.clone());
+        to.adopt_symbols(from);
+        let mut moved = vec![NodeId(0); from.len()];
+        for (id, node) in from.nodes().filter(|(id, _)| needed[id.index()]) {
+            let operands: Vec<NodeId> = node.operands.iter().map(|o| moved[o.index()]).collect();
+            let added = match &node.kind {
+                NodeKind::Input { name, ty, .. } => to.add_input(name, ty.clone(), node.origin.clone()),
+                kind => to.add(kind.clone(), &operands, node.origin.clone()),
+            };
+            moved[id.index()] = added.map_err(|e| Errors::new(vec![e]))?;
+        }
+        roots().for_each(|(name, id)| to.add_output(name, moved[id.index()]));
+        Ok(to)
+    }
+
+    /// The seed of the random numbers recorded from here on, in place of [`Graph::rng_key_input`]'s key; those recorded before
+    /// keep the one they had. 0 if never called, and in the body of a loop the one of the graph around it: see
+    /// [`crate::ops::random`].
+    pub fn seed(&self, seed: u64) {
+        self.set_seed(Seed::Number(seed));
+    }
+
+    /// Makes the key of random numbers recorded from here on a run-time input of that name, `u64[]`, so that each call can
+    /// draw others. Returns the input.
+    #[track_caller]
+    pub fn rng_key_input(&self, name: &str) -> Tensor {
+        let key = self.input(name, DType::U64, ());
+        if let Some(id) = key.id() {
+            self.set_seed(Seed::Input(id));
+        }
+        key
+    }
+
+    fn set_seed(&self, seed: Seed) {
+        let mut state = self.lock();
+        state.seed = seed;
+        state.key = None;
+    }
+
+    /// Runs `f`, whose random numbers have that seed; those recorded after it have the one of before.
+    #[doc(hidden)]
+    pub fn with_seed<T>(&self, seed: u64, f: impl FnOnce() -> T) -> T {
+        let before = {
+            let state = self.lock();
+            (state.seed, state.key)
+        };
+        self.seed(seed);
+        let result = f();
+        let mut state = self.lock();
+        (state.seed, state.key) = before;
+        result
+    }
+
+    /// The key of random numbers that are recorded now: in a body it differs from iteration to iteration.
+    pub(crate) fn random_key(&self) -> Step {
+        let state = self.lock();
+        if let Some(key) = state.key {
+            drop(state);
+            return self.wrap(Ok(key));
+        }
+        let (seed, around) = (state.seed, state.around.as_ref().map(|a| (a.graph.clone(), a.number)));
+        drop(state);
+        let number = |seed: u64| self.node(NodeKind::Const(Scalar::from_bits(DType::U64, seed)), &[]);
+        let base = match (seed, &around) {
+            (Seed::Number(seed), _) => number(seed)?,
+            (Seed::Input(id), _) => self.wrap(Ok(id))?,
+            (Seed::Inherited, Some((graph, _))) => self.capture(&graph.random_key()?)?,
+            (Seed::Inherited, None) => number(0)?,
+        };
+        let key = match around {
+            Some((_, iteration)) => folded(&base, &self.wrap(Ok(iteration))?)?,
+            None => base,
+        };
+        self.lock().key = key.id();
+        Ok(key)
+    }
+
+    /// A stream that no other draw of this graph or of its loops has.
+    pub(crate) fn next_stream(&self) -> u32 {
+        let streams = Arc::clone(&self.lock().streams);
+        streams.lock().unwrap_or_else(PoisonError::into_inner).next()
+    }
+
+    /// Adds a node. A poisoned operand gives a poisoned result.
+    pub(crate) fn node(&self, kind: NodeKind, operands: &[&Tensor]) -> Step {
+        if !operands.iter().all(|t| t.graph().is(self)) {
+            return Err(scope::mixed(operands.iter().map(|t| t.graph()).chain([self])));
+        }
+        let mut ids = tlc_ir::graph::Operands::new();
+        for t in operands {
+            match t.id() {
+                Some(id) => ids.push(id),
+                None => return Ok(Tensor::poisoned(self, t.dtype())),
+            }
+        }
+        let mut state = self.lock();
+        let origin = state.origin();
+        let added = state.ir.add(kind, &ids, origin);
+        drop(state);
+        self.wrap(added)
+    }
+
+    /// Adds a node of several results, and projections of all.
+    pub(crate) fn tuple(&self, kind: NodeKind, operands: &[&Tensor], results: usize) -> Step<Vec<Tensor>> {
+        let tuple = self.node(kind, operands)?;
+        (0..results as u32)
+            .map(|k| self.node(NodeKind::Project(k), &[&tuple]))
+            .collect()
+    }
+
+    /// A size of at most `upper` that a call binds.
+    pub(crate) fn data_symbol(&self, name: &str, upper: IndexExpr) -> tlc_ir::SymId {
+        self.lock().ir.add_data_symbol(name, upper)
+    }
+
+    /// Names and ranges of the symbols, in their order.
+    pub(crate) fn symbol_ranges(&self) -> Vec<(String, i64, i64)> {
+        let state = self.lock();
+        let all = state.ir.symbols().iter();
+        all.map(|s| (s.name.clone(), s.lo, s.hi)).collect()
+    }
+
+    fn wrap(&self, added: Result<NodeId, Error>) -> Step {
+        let id = added.map_err(|e| (e.problem, e.expected))?;
+        let ty = self.lock().ir.ty(id).clone();
+        Ok(Tensor::new(self.clone(), id, ty))
+    }
+
+    pub(crate) fn report(&self, error: Error) {
+        let errors = &mut self.lock().errors;
+        if errors.len() < MAX_ERRORS {
+            errors.push(error);
+        }
+    }
+
+    /// From here on nodes come from that node or tensor of an imported model. Returns the one before.
+    #[doc(hidden)]
+    pub fn set_within(&self, origin: Option<Origin>) -> Option<Origin> {
+        std::mem::replace(&mut self.lock().within, origin)
+    }
+
+    /// Runs `f` on the graph recorded so far.
+    pub fn with_ir<R>(&self, f: impl FnOnce(&IrGraph) -> R) -> R {
+        f(&self.lock().ir)
+    }
+
+    pub(crate) fn dim_text(&self, dim: &IndexExpr) -> String {
+        self.lock().ir.dim_text(dim)
+    }
+
+    pub(crate) fn shape_text(&self, shape: &[IndexExpr]) -> String {
+        self.lock().ir.shape_text(shape)
+    }
+
+    pub(crate) fn type_text(&self, ty: &TensorType) -> String {
+        self.lock().ir.type_text(ty)
+    }
+
+    /// True if the two extents cannot be the same number.
+    pub(crate) fn differ(&self, a: &IndexExpr, b: &IndexExpr) -> bool {
+        if a == b {
+            return false;
+        }
+        let i = (a.clone() - b.clone()).interval(&self.lock().ir);
+        i.lo > 0 || i.hi < 0
+    }
+
+    /// The expression without the divisions, minima and maxima that the symbols' ranges decide.
+    #[doc(hidden)]
+    pub fn simplify(&self, e: &IndexExpr) -> IndexExpr {
+        e.simplify(&self.lock().ir)
+    }
+}
+
+/// The key (`u64[]`) of an iteration (`i64[]`) of a loop in whose surroundings it is `key`.
+fn folded(key: &Tensor, iteration: &Tensor) -> Step {
+    let constant = |v: u64| key.graph().node(NodeKind::Const(Scalar::from_u64(DType::U64, v)), &[]);
+    let shifted = |z: &Tensor, shift: u32| z.map2(ScalarOp::Xor, &z.map2(ScalarOp::Shr, &constant(shift.into())?)?);
+    let mut mixed = key.clone();
+    for (shift, factor) in MIX {
+        mixed = shifted(&mixed, shift)?.map2(ScalarOp::Mul, &constant(factor)?)?;
+    }
+    let ordinal = iteration.to(DType::U64)?.map2(ScalarOp::Add, &constant(1)?)?;
+    shifted(&mixed, LAST_SHIFT)?.map2(ScalarOp::Add, &ordinal.map2(ScalarOp::Mul, &constant(INCREMENT)?)?)
+}

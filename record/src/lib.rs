@@ -1,0 +1,42 @@
+//! The recording API: a [`Graph`] records what is called on its [`Tensor`]s, compiles it and runs it. Programs use it through the
+//! crate `tlc`, whose documentation begins there.
+#![forbid(unsafe_code)]
+
+pub mod compile;
+mod datum;
+pub mod dim;
+pub mod error;
+pub mod eval;
+pub mod explain;
+pub mod functions;
+pub mod graph;
+pub mod machine_model;
+pub mod operators;
+pub mod ops;
+pub mod prediction;
+pub mod promotion;
+pub mod streams;
+pub mod tlir;
+
+pub use compile::{
+    Broken, BuildError, CompileOptions, Executable, Input, Output, OutputMut, Outputs, Specialization, Specialize,
+    Verdict, WrongType, compile_ir, plan_ir,
+};
+pub use datum::Datum;
+pub use dim::{Axes, Dim, IntoShape, keep};
+pub use error::{Error, Errors};
+pub use eval::EvalError;
+pub use functions::{broadcast_tensors, concat, einsum, einsum_over, matmul, meshgrid, stack, where_};
+pub use graph::{Graph, Tensor};
+pub use ops::attention::Attention;
+pub use ops::conv::{Conv, PerAxis};
+pub use ops::pool::Pool;
+pub use ops::regions::RoiAlign;
+pub use ops::repeat::{Iteration, Repeat};
+pub use ops::resample::{Coordinates, Interpolation, Resample, Rounding};
+pub use ops::sample::{GridSample, Outside};
+pub use ops::slice::{IntoSlices, Slice, s};
+pub use ops::sort::Unique;
+pub use ops::storage::{Conversion, PowerRounding};
+pub use promotion::{Operand, Weak, promote};
+pub use streams::named_scope;

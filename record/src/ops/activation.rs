@@ -1,0 +1,175 @@
+//! Activations. f16 and bf16 compute in f32 and round once; bool and integers convert to f32. At an infinity the result is
+//! the limit. Results below 2^-120 in f32 (2^-1012 in f64) may come out as zero.
+
+use std::f64::consts::{FRAC_1_SQRT_2, LOG2_E, PI};
+
+use crate::graph::Tensor;
+use crate::graph::scope::{Step, op};
+use crate::promotion::float_of;
+
+/// Far beyond where an activation is flat. A product with a factor that is zero there, or its quotient by what is infinite
+/// there, takes an infinite operand as this: the result is the limit, not NaN.
+#[doc(hidden)]
+pub const FAR: f64 = 1e30;
+
+impl Tensor {
+    /// Runs `f` on the tensor in at least f32, and converts the result to the tensor's float dtype.
+    pub(crate) fn in_wide_float(&self, f: impl FnOnce(Tensor) -> Step) -> Step {
+        let narrow = float_of(self.dtype());
+        f(self.to(narrow.accumulator())?)?.to(narrow)
+    }
+
+    /// `max(x, 0)`; NaN stays NaN.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([-1.0f32, 2.0]);
+    /// assert_eq!(x.relu().eval()?.as_slice::<f32>()?, [0.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn relu(&self) -> Tensor {
+        op("relu", &[self], || Ok(self.maximum(0)))
+    }
+
+    /// Gaussian error linear unit, `x/2 * (1 + erf(x/√2))` (Hendrycks and Gimpel, arXiv:1606.08415). The sum cancels where
+    /// `x` is far below zero, which leaves an error of some `|x| / 2^24` in f32, as in other libraries.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([0.0f32, 100.0]);
+    /// assert_eq!(x.gelu().eval()?.as_slice::<f32>()?, [0.0, 100.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn gelu(&self) -> Tensor {
+        op("gelu", &[self], || {
+            self.in_wide_float(|x| Ok(x.maximum(-FAR) * 0.5 * (1.0 + (&x * FRAC_1_SQRT_2).erf())))
+        })
+    }
+
+    /// The approximation of [`Tensor::gelu`] by tanh: `x/2 * (1 + tanh(√(2/π) (x + 0.044715 x³)))`.
+    ///
+    /// Computed as `x / (1 + 2^v)` with `v = -2u log2 e` and `u` the argument of tanh, which is the same: it costs less
+    /// and, unlike `1 + tanh(u)`, loses no digits where `x` is negative.
+    #[track_caller]
+    pub fn gelu_tanh(&self) -> Tensor {
+        op("gelu_tanh", &[self], || {
+            self.in_wide_float(|x| {
+                let rate = -2.0 * LOG2_E * (2.0 / PI).sqrt();
+                let v = &x * (&x * &x).fma(0.044715 * rate, rate);
+                Ok(x.maximum(-FAR) / (1.0 + v.exp2()))
+            })
+        })
+    }
+
+    /// `1 / (1 + e^-x)`.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([0.0f32, f32::INFINITY]);
+    /// assert_eq!(x.sigmoid().eval()?.as_slice::<f32>()?, [0.5, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn sigmoid(&self) -> Tensor {
+        op("sigmoid", &[self], || {
+            self.in_wide_float(|x| Ok(1.0 / (1.0 + (-x).exp())))
+        })
+    }
+
+    /// `x * sigmoid(x)`, also called swish; computed as `x / (1 + e^-x)`.
+    ///
+    /// ```
+    /// use tlc::Graph;
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([0.0f32, 100.0]);
+    /// assert_eq!(x.silu().eval()?.as_slice::<f32>()?, [0.0, 100.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn silu(&self) -> Tensor {
+        op("silu", &[self], || {
+            self.in_wide_float(|x| Ok(x.maximum(-FAR) / (1.0 + (-&x).exp())))
+        })
+    }
+
+    /// `ln(1 + e^x)`, computed as `max(x, 0) + log1p(e^-|x|)`, which does not overflow.
+    #[track_caller]
+    pub fn softplus(&self) -> Tensor {
+        op("softplus", &[self], || {
+            self.in_wide_float(|x| Ok(x.maximum(0) + (-x.abs()).exp().log1p()))
+        })
+    }
+
+    /// `ln(sigmoid(x))`, computed as `min(x, 0) - log1p(e^-|x|)`.
+    #[track_caller]
+    pub fn log_sigmoid(&self) -> Tensor {
+        op("log_sigmoid", &[self], || {
+            self.in_wide_float(|x| Ok(x.minimum(0) - (-x.abs()).exp().log1p()))
+        })
+    }
+
+    /// `x` where positive, else `alpha * (e^x - 1)`.
+    #[track_caller]
+    pub fn elu(&self, alpha: f64) -> Tensor {
+        op("elu", &[self], || {
+            self.in_wide_float(|x| Ok(x.gt(0).select(&x, alpha * x.minimum(0).expm1())))
+        })
+    }
+
+    /// `x` where positive, else `slope * x`.
+    #[track_caller]
+    pub fn leaky_relu(&self, slope: f64) -> Tensor {
+        op("leaky_relu", &[self], || {
+            self.in_wide_float(|x| Ok(x.gt(0).select(&x, slope * &x)))
+        })
+    }
+
+    /// `x / (1 + |x|)`.
+    #[track_caller]
+    pub fn softsign(&self) -> Tensor {
+        op("softsign", &[self], || {
+            self.in_wide_float(|x| {
+                let x = x.clamp(-FAR, FAR);
+                Ok(&x / (1.0 + x.abs()))
+            })
+        })
+    }
+
+    /// `x * tanh(softplus(x))` (Misra, arXiv:1908.08681), computed as `x * n / (n + 2)` with `n = e^x (e^x + 2)`.
+    #[track_caller]
+    pub fn mish(&self) -> Tensor {
+        op("mish", &[self], || {
+            self.in_wide_float(|x| {
+                // From 20 on the quotient is 1.
+                let e = x.minimum(20).exp();
+                let n = &e * (&e + 2.0);
+                Ok(x.maximum(-FAR) * (&n / (&n + 2.0)))
+            })
+        })
+    }
+
+    /// `clamp(x/6 + 1/2, 0, 1)`, computed as `clamp(x + 3, 0, 6) / 6`, which keeps the digits near -3.
+    #[track_caller]
+    pub fn hard_sigmoid(&self) -> Tensor {
+        op("hard_sigmoid", &[self], || {
+            self.in_wide_float(|x| Ok((x + 3.0).clamp(0, 6) / 6.0))
+        })
+    }
+
+    /// `x * hard_sigmoid(x)`.
+    #[track_caller]
+    pub fn hard_swish(&self) -> Tensor {
+        op("hard_swish", &[self], || {
+            self.in_wide_float(|x| Ok(x.maximum(-FAR) * x.hard_sigmoid()))
+        })
+    }
+}
