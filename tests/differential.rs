@@ -1,6 +1,6 @@
 //! Random graphs over all node kinds and dtypes: compiled results against the interpreter, within its derived error bound,
 //! and bitwise equal between thread counts. Each is compiled for one or two GPUs as well, and that
-//! plan proven and interpreted, its steps in two orders.
+//! plan proven, interpreted, its steps in two orders, and run on simulated GPUs.
 //!
 //! `TLC_SEEDS=from..to` runs other seeds than the recorded ones, for as long as one likes: failures are printed as they are found,
 //! and the file that `TLC_AT` names holds the seed that is running, for the case that generated code ends the process. `TLC_SEED=n`
@@ -9,16 +9,23 @@
 use std::sync::Arc;
 
 use tlc::{CompileOptions, compile_ir};
+use tlc_ir::graph::control::mentions_data;
 use tlc_ir::interp::{self, Bounded, compare, interpret, interpret_with_bounds};
 use tlc_ir::plan::interp::{interpret_bound, interpret_shuffled};
 use tlc_ir::plan::verify::{check_thoroughly, verify_layout};
 use tlc_ir::plan::{DeviceId, Plan, Step, Work};
+use tlc_ir::rng::Rng;
 use tlc_ir::target::{Cpu, Gpu, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
 use tlc_ir::testgen::{Case, GenOptions, random_case};
-use tlc_ir::{DType, Graph, HostTensor};
+use tlc_ir::{DType, Graph, HostTensor, NodeId};
 use tlc_passes::Options;
-use tlc_passes::devices::{Devices, Place};
+use tlc_passes::devices::{Devices, Place, StateBinding};
 use tlc_passes::memory::pack;
+use tlc_runtime::cpu::jit;
+use tlc_runtime::driver::{Emitters, Executable, Load, OutputTensor, RunError, StateView, TensorView};
+use tlc_runtime::memory::{AlignedBuffer, BufferPool};
+use tlc_runtime::pool::Pool;
+use tlc_runtime::simulated::Simulated;
 
 /// The outputs, and the graph that was compiled if contractions in it were regrouped.
 fn run(
@@ -81,19 +88,21 @@ fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
         compare_all(&plain, &exact, &bounded)
     };
     judge(&one, regrouped)?;
-    let (found, regrouped) = on_gpus(case, &inputs, passes).map_err(|e| format!("for GPUs: {e}"))?;
-    judge(&found, regrouped).map_err(|e| format!("for GPUs: {e}"))
+    let (found, ran, regrouped) = on_gpus(case, &inputs, passes).map_err(|e| format!("for GPUs: {e}"))?;
+    judge(&found, regrouped.clone()).map_err(|e| format!("for GPUs: {e}"))?;
+    judge(&ran, regrouped).map_err(|e| format!("on simulated GPUs: {e}"))
 }
 
-/// The outputs of the plan for a GPU beside a host, or with every value on any of two GPUs and the host, proven and interpreted in
-/// the order of the list and another one; and the graph that was compiled if contractions were regrouped.
+/// The outputs of the plan for a GPU beside a host, or with every value on any of two GPUs and the host, proven: as it is interpreted in
+/// the order of the list and another one, and as it runs on this host and simulated GPUs; and the graph that was compiled if
+/// contractions were regrouped.
 fn on_gpus(
     case: &Case,
     inputs: &[HostTensor],
     passes: Option<&str>,
-) -> Result<(Vec<HostTensor>, Option<Graph>), String> {
+) -> Result<(Vec<HostTensor>, Vec<HostTensor>, Option<Graph>), String> {
     let gpu = || Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
-    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+    let host = Cpu::modest(Arc::new(jit::emitter().map_err(|e| e.to_string())?));
     let seed = case.graph.len() as u64;
     let mut options = match seed % 2 {
         0 => Options::new(Devices::new(host, [gpu()])),
@@ -119,7 +128,144 @@ fn on_gpus(
     if found.iter().zip(&other).any(|(a, b)| a.bytes() != b.bytes()) {
         return Err("another order of steps gives other results".into());
     }
-    Ok((found, (!compiled.paths.is_empty()).then_some(compiled.graph)))
+    let ran = run_on_simulated(case, plan, inputs, seed).map_err(|e| format!("it does not run: {e}"))?;
+    Ok((found, ran, (!compiled.paths.is_empty()).then_some(compiled.graph)))
+}
+
+/// A plan on this host and simulated GPUs.
+fn load_simulated(case: &Case, plan: &Plan, seed: u64) -> Result<Executable, RunError> {
+    let load = Load {
+        threads: Arc::new(Pool::new(2)),
+        compiling: 1,
+        buffers: BufferPool::new(),
+        packer: pack,
+        emitters: Emitters::default(),
+        devices: Simulated::new(plan.devices.len() - 1, seed).devices(),
+    };
+    let names = case.graph.symbols().iter().map(|s| s.name.clone());
+    let symbols = names.zip(case.binding.iter().copied()).collect();
+    Ok(Executable::load(plan.clone(), load)?.with_symbols(symbols))
+}
+
+fn view(t: &HostTensor) -> TensorView<'_> {
+    TensorView {
+        dtype: t.dtype(),
+        shape: t.shape(),
+        data: t.bytes(),
+    }
+}
+
+fn to_host(outputs: &[OutputTensor]) -> Vec<HostTensor> {
+    let tensor = |o: &OutputTensor| HostTensor::from_bytes(o.dtype, &o.shape, o.bytes());
+    outputs.iter().map(|o| tensor(o).expect("a result")).collect()
+}
+
+/// The outputs of the second of two calls on this host and simulated GPUs, which finds in memory what the first left.
+fn run_on_simulated(case: &Case, plan: &Plan, inputs: &[HostTensor], seed: u64) -> Result<Vec<HostTensor>, RunError> {
+    let executable = load_simulated(case, plan, seed)?;
+    let views: Vec<TensorView<'_>> = inputs.iter().map(view).collect();
+    drop(executable.run(&views)?);
+    Ok(to_host(&executable.run(&views)?))
+}
+
+/// Makes some inputs of a graph states, and an output of one: each is read, updated to another value of its type, or both.
+fn make_states(case: &mut Case, rng: &mut Rng) -> Vec<StateBinding> {
+    let mut states = Vec::new();
+    for (k, &input) in case.graph.inputs().to_vec().iter().enumerate() {
+        let nodes = case.graph.nodes().map(|(id, _)| id);
+        let one = |id: &NodeId| case.graph.node(*id).results.len() == 1;
+        let alike = nodes.filter(|id| one(id) && case.graph.ty(*id) == case.graph.ty(input));
+        let alike: Vec<NodeId> = alike.collect();
+        let output = match rng.below(4) {
+            0 => None,
+            1 | 2 => Some(case.graph.outputs().len() as u32),
+            _ => continue,
+        };
+        if output.is_some() {
+            case.graph
+                .add_output(&format!("state{k}"), alike[rng.below(alike.len())]);
+        }
+        let input = Some(k as u32);
+        states.push(StateBinding { input, output });
+    }
+    let last = case.graph.outputs()[0].node;
+    let decided = |d| mentions_data(case.graph.symbols(), d);
+    if rng.below(3) == 0 && !case.graph.ty(last).shape.iter().any(decided) {
+        let output = Some(case.graph.outputs().len() as u32);
+        case.graph.add_output("set", last);
+        states.push(StateBinding { input: None, output });
+    }
+    states
+}
+
+/// Runs a graph with states on this host and simulated GPUs, and compares outputs and new values with the graph's.
+fn check_states(seed: u64, case: &mut Case) -> Result<(), String> {
+    let inputs = case.input_data(seed);
+    let states = make_states(case, &mut Rng::new(seed));
+    let gpu = || Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+    let host = Cpu::modest(Arc::new(jit::emitter().map_err(|e| e.to_string())?));
+    let options = Options {
+        place: match seed % 3 {
+            0 => Place::On(DeviceId(2)),
+            _ => Place::Scattered { seed },
+        },
+        pipeline: without_paths(None).parse().map_err(|e| format!("passes: {e}"))?,
+        states: states.clone(),
+        ..Options::new(Devices::new(host, [gpu(), gpu()]))
+    };
+    let compiled = tlc_passes::compile(&case.graph, &options).map_err(|e| format!("compile: {e}"))?;
+    let plan = &compiled.planned.plan;
+    check_thoroughly(plan).map_err(|e| e.to_string())?;
+    let symbols = case.graph.symbols().iter().map(|s| s.name.clone());
+    let options = interp::Options {
+        symbols: symbols.zip(case.binding.iter().copied()).collect(),
+        ..interp::Options::default()
+    };
+    let exact = interpret(&case.graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;
+    let bounded = interpret_with_bounds(&case.graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;
+    let executable = load_simulated(case, plan, seed).map_err(|e| e.to_string())?;
+    let is_state = |k: usize| states.iter().any(|s| s.input == Some(k as u32));
+    let views: Vec<TensorView<'_>> = (inputs.iter().enumerate())
+        .filter(|(k, _)| !is_state(*k))
+        .map(|(_, t)| view(t))
+        .collect();
+    for round in 0..2 {
+        let mut memory = Vec::new();
+        for s in &states {
+            let (of, known) = match (s.input, s.output) {
+                (Some(i), _) => (&inputs[i as usize], true),
+                (None, Some(o)) => (&exact[o as usize], false),
+                (None, None) => return Err("a state of nothing".into()),
+            };
+            let mut bytes = AlignedBuffer::zeroed(of.bytes().len()).map_err(|e| e.to_string())?;
+            if known {
+                bytes.as_mut_slice().copy_from_slice(of.bytes());
+            }
+            memory.push((of.dtype(), of.shape().to_vec(), bytes));
+        }
+        let mut given: Vec<StateView<'_>> = (memory.iter_mut())
+            .map(|(dtype, shape, bytes)| StateView {
+                dtype: *dtype,
+                shape,
+                data: bytes.as_mut_slice(),
+            })
+            .collect();
+        let outputs = executable.run_updating(&views, &mut given).map_err(|e| e.to_string())?;
+        let mut outputs = to_host(&outputs).into_iter();
+        let mut found = Vec::new();
+        for k in 0..exact.len() {
+            let state = states.iter().position(|s| s.output == Some(k as u32));
+            found.push(match state {
+                Some(state) => {
+                    let (dtype, shape, bytes) = &memory[state];
+                    HostTensor::from_bytes(*dtype, shape, bytes.as_slice()).map_err(|e| e.to_string())?
+                }
+                None => outputs.next().ok_or("an output is missing")?,
+            });
+        }
+        compare_all(&found, &exact, &bounded).map_err(|e| format!("call {round}: {e}\n{states:?}"))?;
+    }
+    Ok(())
 }
 
 /// Every launch of a GPU is one that it can run.
@@ -181,18 +327,29 @@ fn seeds(default: std::ops::Range<u64>) -> Vec<u64> {
 }
 
 fn check_all(name: &str, default: std::ops::Range<u64>, options: &GenOptions, passes: &dyn Fn(u64) -> Option<String>) {
+    check_each(name, default, options, &|seed, case| {
+        let passes = passes(seed);
+        check(seed, case, passes.as_deref()).map_err(|e| format!("passes {passes:?}: {e}"))
+    });
+}
+
+fn check_each(
+    name: &str,
+    default: std::ops::Range<u64>,
+    options: &GenOptions,
+    check: &dyn Fn(u64, &mut Case) -> Result<(), String>,
+) {
     let mut failures = Vec::new();
     let at = std::env::var_os("TLC_AT");
     for seed in seeds(default) {
         if let Some(at) = &at {
             std::fs::write(at, seed.to_string()).expect("the file that TLC_AT names can be written");
         }
-        let case = random_case(seed, options);
-        let passes = passes(seed);
+        let mut case = random_case(seed, options);
         if std::env::var("TLC_SEED").is_ok() {
             println!("{}", case.graph);
         }
-        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(seed, &case, passes.as_deref())));
+        let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| check(seed, &mut case)));
         let message = match outcome {
             Ok(Ok(())) => continue,
             Ok(Err(e)) => e,
@@ -204,7 +361,7 @@ fn check_all(name: &str, default: std::ops::Range<u64>, options: &GenOptions, pa
                     .unwrap_or_default()
             ),
         };
-        let failure = format!("{name} seed {seed} passes {passes:?}: {message}");
+        let failure = format!("{name} seed {seed}: {message}");
         if at.is_some() {
             println!("{failure}");
         }
@@ -247,10 +404,15 @@ fn graphs_of_symbolic_shape_match_the_interpreter() {
 #[test]
 fn any_subset_of_passes_in_any_order_keeps_results() {
     let pick = |seed: u64| {
-        let mut rng = tlc_ir::rng::Rng::new(seed);
+        let mut rng = Rng::new(seed);
         let all = tlc_passes::pipeline::PASSES;
         let names: Vec<&str> = (0..rng.below(9)).map(|_| all[rng.below(all.len())].name()).collect();
         Some(names.join(","))
     };
     check_all("passes", 3000..3100, &GenOptions::default(), &pick);
+}
+
+#[test]
+fn states_on_simulated_devices_have_the_values_of_outputs() {
+    check_each("states", 4000..4150, &GenOptions::default(), &check_states);
 }

@@ -5,7 +5,7 @@ use tlc::{
     Attention, BuildError, CompileOptions, Conv, DType, Executable, Graph, HostTensor, Input, Output, Outputs, Pool,
     Tensor, inputs, outputs,
 };
-use tlc_runtime::cpu::executable::RunError;
+use tlc_runtime::driver::RunError;
 
 const F32: DType = DType::F32;
 

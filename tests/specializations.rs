@@ -4,7 +4,7 @@
 use tlc::{
     Attention, CompileOptions, DType, Executable, Graph, HostTensor, Input, Outputs, Specialize, Tensor, Verdict,
 };
-use tlc_runtime::cpu::executable::RunError;
+use tlc_runtime::driver::RunError;
 
 const F32: DType = DType::F32;
 

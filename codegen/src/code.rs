@@ -7,7 +7,7 @@
 //! run; a kernel without one ignores it. Parameters that are written may not overlap any other parameter, except that an
 //! element that is not read again after it is written may share its place with the element written.
 
-use crate::host::HostFunction;
+use crate::host::RuntimeFunction;
 
 /// Byte offset in `Args` of the pointer to the buffer pointers.
 pub const ARGS_BUFFERS: i32 = 0;
@@ -33,7 +33,7 @@ pub struct CodeReloc {
     /// How the address is written.
     pub kind: RelocKind,
     /// Whose address.
-    pub target: HostFunction,
+    pub target: RuntimeFunction,
     /// Added to the address.
     pub addend: i64,
 }

@@ -15,4 +15,4 @@ mod host;
 
 pub use error::CodegenError;
 pub use generator::CodeGenerator;
-pub use host::HostFunction;
+pub use host::RuntimeFunction;

@@ -12,7 +12,7 @@ use tlc_runtime::mmap::read_sparsely;
 
 use super::call::Call;
 use super::external::Files;
-use super::refusal::{Outcome, Refusal, invalid, limit, shown, unsupported};
+use super::refusal::{OperatorRefusal, Outcome, invalid, limit, shown, unsupported};
 use super::scope::{Importer, Opsets, Scope};
 use super::signature::Signature;
 use super::value::Value;
@@ -36,11 +36,11 @@ const MAX_EXTENT: u32 = 512;
 /// An error at a place.
 struct At {
     place: String,
-    refusal: Refusal,
+    refusal: OperatorRefusal,
 }
 
-impl From<Refusal> for At {
-    fn from(refusal: Refusal) -> At {
+impl From<OperatorRefusal> for At {
+    fn from(refusal: OperatorRefusal) -> At {
         At {
             place: String::new(),
             refusal,
@@ -48,7 +48,7 @@ impl From<Refusal> for At {
     }
 }
 
-fn at(place: String) -> impl FnOnce(Refusal) -> At {
+fn at(place: String) -> impl FnOnce(OperatorRefusal) -> At {
     |refusal| At { place, refusal }
 }
 
@@ -279,7 +279,7 @@ impl<'o, 'a> Importer<'o, 'a> {
         let around = self.enter(iteration);
         let result = self.results(graph, values);
         let iteration = self.leave(around);
-        let values = result.map_err(|e| Refusal {
+        let values = result.map_err(|e| OperatorRefusal {
             kind: e.refusal.kind,
             message: format!("{}{}", e.place, e.refusal.message),
         })?;
@@ -495,7 +495,7 @@ impl<'o, 'a> Importer<'o, 'a> {
         });
         let result = self.results(graph, values);
         self.scopes.pop();
-        result.map_err(|e| Refusal {
+        result.map_err(|e| OperatorRefusal {
             kind: e.refusal.kind,
             message: format!("{}{}", e.place, e.refusal.message),
         })

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rustc_hash::FxHashSet;
 use tlc_ir::tensor::BytesOwner;
 use tlc_ir::{DType, HostTensor};
-use tlc_runtime::cpu::executable::RunError;
+use tlc_runtime::driver::RunError;
 use tlc_runtime::mmap::{MapError, MappedFile, read_sparsely};
 
 use super::{ImportError, ImportOptions, InputValues, import_in_place};

@@ -6,32 +6,32 @@ use tlc_ir::tensor::TensorError;
 
 /// What is wrong, and whether the model or this version is to blame.
 #[derive(Clone, Debug)]
-pub(super) struct Refusal {
+pub(super) struct OperatorRefusal {
     pub(super) kind: ErrorKind,
     pub(super) message: String,
 }
 
-impl From<OnnxError> for Refusal {
-    fn from(e: OnnxError) -> Refusal {
-        Refusal {
+impl From<OnnxError> for OperatorRefusal {
+    fn from(e: OnnxError) -> OperatorRefusal {
+        OperatorRefusal {
             kind: e.kind(),
             message: e.to_string(),
         }
     }
 }
 
-impl From<TensorError> for Refusal {
-    fn from(e: TensorError) -> Refusal {
+impl From<TensorError> for OperatorRefusal {
+    fn from(e: TensorError) -> OperatorRefusal {
         OnnxError::limit(e.to_string()).into()
     }
 }
 
 /// The result of what may be refused.
-pub(super) type Outcome<T> = Result<T, Refusal>;
+pub(super) type Outcome<T> = Result<T, OperatorRefusal>;
 
 /// The model breaks a rule.
 pub(super) fn invalid<T>(message: impl Into<String>) -> Outcome<T> {
-    Err(Refusal {
+    Err(OperatorRefusal {
         kind: ErrorKind::Invalid,
         message: message.into(),
     })
@@ -39,7 +39,7 @@ pub(super) fn invalid<T>(message: impl Into<String>) -> Outcome<T> {
 
 /// The model asks for what is not there.
 pub(super) fn unsupported<T>(message: impl Into<String>) -> Outcome<T> {
-    Err(Refusal {
+    Err(OperatorRefusal {
         kind: ErrorKind::Unsupported,
         message: message.into(),
     })
@@ -47,7 +47,7 @@ pub(super) fn unsupported<T>(message: impl Into<String>) -> Outcome<T> {
 
 /// The model asks for more than anybody has.
 pub(super) fn limit<T>(message: impl Into<String>) -> Outcome<T> {
-    Err(Refusal {
+    Err(OperatorRefusal {
         kind: ErrorKind::Limit,
         message: message.into(),
     })

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use tlc_ir::{DType, HostTensor};
 
 use super::packed::Elements;
-use super::refusal::{Outcome, Refusal};
+use super::refusal::{OperatorRefusal, Outcome};
 use tlc_formats::ErrorKind;
 use tlc_record::Graph;
 use tlc_record::Tensor;
@@ -91,7 +91,7 @@ const LOWEST: i64 = -(1 << 40);
 
 /// The value of an expression as data, negative or not.
 pub(super) fn size_value(graph: &Graph, d: &Dim, dtype: DType) -> Outcome<Tensor> {
-    let refused = |(message, _)| Refusal {
+    let refused = |(message, _)| OperatorRefusal {
         kind: ErrorKind::Invalid,
         message,
     };
@@ -112,7 +112,7 @@ impl Sizes {
     }
 
     fn tensor(&self, graph: &Graph) -> Outcome<Tensor> {
-        let refused = |message: String| Refusal {
+        let refused = |message: String| OperatorRefusal {
             kind: ErrorKind::Invalid,
             message,
         };

@@ -31,7 +31,7 @@ pub struct MatrixOperand {
 
 impl MatrixOperand {
     /// Whether its rows or columns are several axes in one, as those of sliding windows are.
-    pub fn is_wound(&self) -> bool {
+    pub fn is_composite(&self) -> bool {
         self.row.legs.len() > 1 || self.column.legs.len() > 1
     }
 }
@@ -111,8 +111,8 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
     // The operand whose elements lie along the result's is copied a panel at a time before it is multiplied: its labels may
     // walk it with a stride each. Those of the other operand and of the result may not: what does not fit becomes a batch
     // axis, or, where it is summed, keeps the library from computing it.
-    let wound = wound(&rows, &columns, output);
-    let (of_rows, of_columns, of_sum): (Vec<&Strided>, Vec<&Strided>, Vec<&Strided>) = match wound {
+    let composite = composite(&rows, &columns, output);
+    let (of_rows, of_columns, of_sum): (Vec<&Strided>, Vec<&Strided>, Vec<&Strided>) = match composite {
         Some(0) => (vec![&dst], vec![&rhs, &dst], vec![&rhs]),
         Some(_) => (vec![&lhs, &dst], vec![&dst], vec![&lhs]),
         None => (vec![&lhs, &dst], vec![&rhs, &dst], vec![&lhs, &rhs]),
@@ -128,7 +128,7 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
     let straight =
         |extent: &IndexExpr, strides: &[IndexExpr], i: usize| Strides::straight(extent.clone(), strides[i].clone());
     let legs = |s: &Strided, of: &[usize]| walk(s, of, &extents);
-    let [lhs_walks, rhs_walks] = match wound {
+    let [lhs_walks, rhs_walks] = match composite {
         Some(0) => [
             [legs(&lhs, &rows)?, legs(&lhs, &summed)?],
             [straight(&k, &summed_strides, 0), straight(&n, &column, 0)],
@@ -165,8 +165,8 @@ pub fn matrix_product(graph: &Graph, id: NodeId) -> Option<MatrixProduct> {
     })
 }
 
-/// The operand that may be wound: the one that has the last label of the result, if that is not one of the batch.
-fn wound(rows: &[usize], columns: &[usize], output: &Labels) -> Option<usize> {
+/// The operand that may be composite: the one that has the last label of the result, if that is not one of the batch.
+fn composite(rows: &[usize], columns: &[usize], output: &Labels) -> Option<usize> {
     let last = usize::from(*output.last()?);
     if columns.contains(&last) {
         Some(1)
@@ -256,7 +256,7 @@ fn groups(graph: &Graph, id: NodeId) -> Option<Groups> {
     })
 }
 
-/// Operands of a product that would have to be wound (see [`Strides`]) and may not be, with the axis order in which a copy of
+/// Operands of a product that would have to be composite (see [`Strides`]) and may not be, with the axis order in which a copy of
 /// each would do: batch labels first, then own and summed ones, whichever walk the operand with stride 1 last. This is how
 /// a convolution whose result has its pixels first becomes a matrix product.
 pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 4]>)> {
@@ -277,7 +277,7 @@ pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 
             continue;
         };
         let straight = common_stride(&g.summed, &g.extents, &[&s]).is_some_and(|(_, rest)| rest.is_empty());
-        let may_wind = wound(&g.rows, &g.columns, output) == Some(k) && walk(&s, &g.summed, &g.extents).is_some();
+        let may_wind = composite(&g.rows, &g.columns, output) == Some(k) && walk(&s, &g.summed, &g.extents).is_some();
         if straight || may_wind {
             continue;
         }
@@ -357,7 +357,7 @@ pub fn result_order(graph: &Graph, id: NodeId) -> Option<Labels> {
         return None;
     }
     let g = groups(graph, id)?;
-    let side = wound(&g.rows, &g.columns, output)?;
+    let side = composite(&g.rows, &g.columns, output)?;
     let (mut with_last, mut other) = match side {
         0 => (g.rows, g.columns),
         _ => (g.columns, g.rows),

@@ -13,7 +13,7 @@ use tlc_ir::plan::{
     Storage, Work,
 };
 use tlc_ir::target::EmitterId;
-use tlc_ir::{DType, Graph, NodeId, NodeKind, Target};
+use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind, Target};
 
 use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
@@ -111,6 +111,8 @@ struct Planner<'g> {
     in_place: Vec<Vec<(SlotId, SlotId)>>,
     launches: Vec<LaunchReport>,
     bodies: Vec<PlannedBody>,
+    /// Constants that the body of a loop is handed on a device, as inputs behind its own.
+    handed_in: Vec<(HostTensor, DeviceId)>,
 }
 
 /// What crosses the edge of a graph.
@@ -144,10 +146,16 @@ pub fn plan(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_>, s
         states,
         inside: false,
     };
-    plan_between(graph, clusters, placement, &edge)
+    plan_between(graph, clusters, placement, &edge).0
 }
 
-fn plan_between(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_>, edge: &Edge<'_>) -> Planned {
+/// The plan, and the constants that it is handed as inputs behind the graph's own.
+fn plan_between(
+    graph: &Graph,
+    clusters: &mut Clusters,
+    placement: &Placement<'_>,
+    edge: &Edge<'_>,
+) -> (Planned, Vec<(HostTensor, DeviceId)>) {
     let mut p = Planner {
         graph,
         placement,
@@ -177,6 +185,7 @@ fn plan_between(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_
         in_place: Vec::new(),
         launches: Vec::new(),
         bodies: Vec::new(),
+        handed_in: Vec::new(),
     };
     p.declare(edge);
     for (number, c) in clusters.clusters.iter().enumerate() {
@@ -209,7 +218,7 @@ fn plan_between(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_
     } else {
         None
     };
-    Planned {
+    let planned = Planned {
         plan: p.plan,
         values: p.values,
         emitters: p.emitters,
@@ -217,7 +226,8 @@ fn plan_between(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_
         bodies: p.bodies,
         aliases,
         layout,
-    }
+    };
+    (planned, p.handed_in)
 }
 
 /// Appends what was decided about kernels behind products, for each edge from a product to such a kernel.
@@ -405,15 +415,57 @@ impl Planner<'_> {
         self.new_slot(node, name, storage, device)
     }
 
+    /// A slot of another device than the host that holds a constant, which is copied there once: by the steps that run once, or, in the
+    /// body of a loop, by those around it, which hand it in.
+    fn constant(&mut self, node: Option<NodeId>, name: String, data: HostTensor, device: DeviceId) -> SlotId {
+        let shape: Shape = data.shape().iter().map(|&d| IndexExpr::from(d)).collect();
+        let held = (data.dtype(), IndexExpr::from(data.len()));
+        if self.inside {
+            let ty = TensorType {
+                dtype: data.dtype(),
+                shape,
+            };
+            let storage = Storage::Input(self.plan.inputs.len() as u32);
+            let slot = self.push_slot(node, name.clone(), held, storage, device);
+            self.plan.inputs.push(PlanInput {
+                name,
+                ty,
+                slot: Some(slot),
+            });
+            self.handed_in.push((data, device));
+            return slot;
+        }
+        self.plan.constants.push(data);
+        let storage = Storage::Constant(self.plan.constants.len() as u32 - 1);
+        let mut src = self.push_slot(node, name.clone(), held.clone(), storage, DeviceId::HOST);
+        for at in self.placement.devices().route(DeviceId::HOST, device) {
+            let dst = self.push_slot(node, name.clone(), held.clone(), Storage::Persistent, at);
+            self.plan.init.push(Step::Copy { src, dst });
+            src = dst;
+        }
+        src
+    }
+
     /// The slot where a device finds a value that has been computed: it is copied there when it is first read there.
     fn read(&mut self, node: NodeId, device: DeviceId) -> SlotId {
+        if let Some(&(copy, true)) = self.copy_of.get(&(node, device)) {
+            return copy;
+        }
+        let declared = self.copy_of.contains_key(&(node, device));
+        if let NodeKind::Data(data) = &self.graph.node(node).kind
+            && self.inside
+            && device != DeviceId::HOST
+            && !declared
+        {
+            let name = self.graph.value_name(node);
+            let slot = self.constant(Some(node), name, data.0.clone(), device);
+            self.copy_of.insert((node, device), (slot, true));
+            return slot;
+        }
         let slot = self.slot(node);
         let home = self.plan.slots[slot.0 as usize].device;
         if home == device {
             return slot;
-        }
-        if let Some(&(copy, true)) = self.copy_of.get(&(node, device)) {
-            return copy;
         }
         // What does not change from call to call is copied once. The body of a loop has no steps that run once.
         let once = !self.inside
@@ -532,30 +584,34 @@ impl Planner<'_> {
                     self.plan.slots[s.0 as usize].len.clone() * IndexExpr::from(p.dtype.bytes() * times)
                 })
                 .fold(IndexExpr::ZERO, |a, b| a + b);
-            let extent = self.plan.kernels[kernel.0 as usize].parallel_extent();
-            let outer = |e: &IndexExpr| {
-                e.replace(&mut |n| match n {
-                    IndexNode::Sym(s) => symbols.get(s.0 as usize).cloned(),
-                    _ => None,
-                })
+            let mut launch = Launch {
+                kernel,
+                args,
+                symbols,
+                work: Work::Chunks { grain: IndexExpr::ONE },
+                label: cluster_label(self.graph, c),
+                bytes,
+                flops: IndexExpr::ZERO,
             };
-            let (extent, flops) = (outer(&extent), outer(&schedule.flops));
-            let work = match target {
-                Target::Cpu(cpu) => Work::Chunks {
-                    grain: share::grain(cpu, emitter, &extent, &bytes, &flops),
-                },
+            launch.flops = launch.outer(&schedule.flops);
+            let made = &self.plan.kernels[kernel.0 as usize];
+            match target {
+                Target::Cpu(cpu) => {
+                    let extent = launch.outer(&made.parallel_extent());
+                    let grain = share::grain(cpu, emitter, &extent, &launch.bytes, &launch.flops);
+                    launch.work = Work::Chunks { grain };
+                }
                 // The schedule gives every kernel for a GPU one loop over blocks.
-                Target::Gpu(_) => match self.plan.kernels[kernel.0 as usize].grid() {
-                    Some(grid) => Work::Grid(Grid {
-                        blocks: outer(&grid.blocks),
-                        ..grid
-                    }),
-                    None => Work::Chunks { grain: IndexExpr::ONE },
-                },
-            };
+                Target::Gpu(_) => {
+                    if let Some(grid) = made.grid() {
+                        let blocks = launch.outer(&grid.blocks);
+                        launch.work = Work::Grid(Grid { blocks, ..grid });
+                    }
+                }
+            }
             let pairs = in_place
                 .iter()
-                .map(|&(r, w)| (args[r as usize], args[w as usize]))
+                .map(|&(r, w)| (launch.args[r as usize], launch.args[w as usize]))
                 .collect();
             self.launches.push(LaunchReport {
                 cluster: number,
@@ -565,18 +621,7 @@ impl Planner<'_> {
                 schedule,
                 kernel,
             });
-            self.push(
-                Step::Launch(Launch {
-                    kernel,
-                    args,
-                    symbols,
-                    work,
-                    label: cluster_label(self.graph, c),
-                    bytes,
-                    flops,
-                }),
-                pairs,
-            );
+            self.push(Step::Launch(launch), pairs);
         }
     }
 

@@ -22,9 +22,10 @@ use tlc_ir::target::Cpu;
 use tlc_ir::{Graph as IrGraph, IndexExpr, TensorType};
 use tlc_passes::devices::Devices;
 use tlc_passes::pipeline::PassError;
+use tlc_passes::planner::Planned;
 use tlc_passes::{Compiled, Options, memory};
-use tlc_runtime::cpu::executable::RunError;
 use tlc_runtime::cpu::jit::{self, JitError};
+use tlc_runtime::driver::{Emitters, Load, RunError};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::{Pool, default_threads};
 
@@ -175,7 +176,7 @@ pub struct Executable {
 
 /// What was decided and the code for it.
 struct Version {
-    inner: tlc_runtime::cpu::executable::Executable,
+    inner: tlc_runtime::driver::Executable,
     compiled: Compiled,
 }
 
@@ -207,15 +208,24 @@ impl Compiler {
         let mut plan = compiled.planned.plan.clone();
         checked(graph, &plan)?;
         tlc_passes::made::before_load(&mut plan);
-        let inner = tlc_runtime::cpu::executable::Executable::compiled_on(
+        let load = Load {
+            threads: Arc::clone(&self.machine.threads),
             compiling,
-            plan,
-            Arc::clone(&self.machine.threads),
-            Arc::clone(&self.machine.buffers),
-            memory::pack,
-        )?
-        .with_symbols(self.symbols.clone());
+            buffers: Arc::clone(&self.machine.buffers),
+            packer: memory::pack,
+            emitters: emitters(&compiled.planned),
+            devices: Vec::new(),
+        };
+        let inner = tlc_runtime::driver::Executable::load(plan, load)?.with_symbols(self.symbols.clone());
         Ok(Version { inner, compiled })
+    }
+}
+
+/// What makes each kernel of a plan and of its loops' bodies.
+fn emitters(planned: &Planned) -> Emitters {
+    Emitters {
+        kernels: planned.emitters.clone(),
+        bodies: planned.bodies.iter().map(|body| emitters(&body.planned)).collect(),
     }
 }
 

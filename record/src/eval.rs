@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tlc_ir::graph::{NodeId, NodeKind};
 use tlc_ir::index::{IndexExpr, IndexNode, SymId};
 use tlc_ir::{Graph as IrGraph, HostTensor};
-use tlc_runtime::cpu::executable::RunError;
+use tlc_runtime::driver::RunError;
 
 use crate::compile::{BuildError, CompileOptions, Executable, Input, Output, compile_ir};
 use crate::error::Errors;

@@ -11,7 +11,7 @@ use tlc_ir::{Graph, NodeId, NodeKind, SymId};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::Clusters;
 use tlc_passes::planner::{LaunchReport, Planned};
-use tlc_runtime::cpu::executable::LoopTime;
+use tlc_runtime::driver::LoopTime;
 
 /// What one step costs, as predicted from the machine model.
 #[derive(Clone, Debug, PartialEq)]
@@ -484,9 +484,9 @@ fn write_plan(
             tlc_passes::cluster::ClusterKind::Loops(space) => {
                 format!("one loop nest over {}", graph.shape_text(&space.parallel))
             }
-            tlc_passes::cluster::ClusterKind::Gemm(p) if p.lhs.is_wound() || p.rhs.is_wound() => {
-                let wound = if p.lhs.is_wound() { &p.lhs } else { &p.rhs };
-                match graph.node(wound.base).kind {
+            tlc_passes::cluster::ClusterKind::Gemm(p) if p.lhs.is_composite() || p.rhs.is_composite() => {
+                let composite = if p.lhs.is_composite() { &p.lhs } else { &p.rhs };
+                match graph.node(composite.base).kind {
                     NodeKind::Copy => "a matrix product by the library, over blocks laid out for it".into(),
                     _ => "a matrix product by the library, which packs one operand's windows as it goes".into(),
                 }

@@ -5,6 +5,11 @@
 //! - A layout is verified before it is used.
 //! - A size that data decides is as large as it may get, until a call says what it is.
 
+pub mod call;
+pub mod product;
+pub mod repeat;
+pub mod steps;
+
 use tlc_ir::binding::{condition_holds, condition_waits};
 use tlc_ir::graph::control::mentions_data;
 use tlc_ir::graph::{Condition, Guard};
@@ -19,6 +24,7 @@ use crate::error::RunError;
 pub type Packer = fn(&Plan, &[i64]) -> Option<Layout>;
 
 /// The numbers of a plan whose symbols have values.
+#[derive(Clone)]
 pub struct Sizes {
     /// The shapes of the inputs.
     pub shapes: Vec<Vec<usize>>,
@@ -108,7 +114,7 @@ impl Sizes {
 pub struct Binder<'p> {
     /// The plan.
     pub plan: &'p Plan,
-    /// Values of symbols that no input's shape tells, by name.
+    /// Values of symbols that no input's shape determines, by name.
     pub given: &'p [(String, i64)],
     /// What places arena slots.
     pub packer: Packer,

@@ -3,6 +3,7 @@
 use tlc_codegen::CodegenError;
 use tlc_ir::DType;
 use tlc_ir::plan::verify::PlanViolation;
+use tlc_ir::target::EmitterId;
 
 use crate::memory::AllocError;
 use crate::pool::PoolPanic;
@@ -23,6 +24,16 @@ pub enum JitError {
         kernel: usize,
         /// Why.
         source: CodegenError,
+    },
+    /// A kernel of an emitter that this machine does not have.
+    #[error("kernel {kernel}: there is no emitter {}; this machine has {known}", .emitter.0)]
+    Emitter {
+        /// The kernel's position in the batch.
+        kernel: usize,
+        /// The emitter.
+        emitter: EmitterId,
+        /// How many there are.
+        known: usize,
     },
     /// Executable memory could not be had.
     #[error("cannot load code: {message}")]
@@ -52,11 +63,21 @@ pub enum RunError {
         /// Given.
         found: usize,
     },
-    /// A plan for devices that this runtime cannot run.
-    #[error("the plan is for {found} devices beside the host; only the host can run one")]
+    /// A plan for another number of devices than there are.
+    #[error("the plan is for {expected} devices beside the host, found {found}")]
     Devices {
-        /// How many.
+        /// The plan's.
+        expected: usize,
+        /// There are.
         found: usize,
+    },
+    /// A device failed.
+    #[error("device {device}: {message}")]
+    Device {
+        /// Its number in the plan.
+        device: usize,
+        /// What happened.
+        message: String,
     },
     /// Another number of states than the plan has.
     #[error("the plan has {expected} states, found {found}")]
@@ -195,7 +216,7 @@ pub enum RunError {
     /// The arena was laid out wrongly, which is a bug in tlc: nothing ran.
     #[error("a bug in tlc: the arena's layout is not valid: {0}")]
     Layout(PlanViolation),
-    /// A size that no input shape tells.
+    /// A size that no input shape determines.
     #[error("size `{name}` follows from no input's shape")]
     SymbolUnbound {
         /// The symbol.

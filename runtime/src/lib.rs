@@ -2,6 +2,8 @@
 
 pub mod binding;
 pub mod cpu;
+pub mod device;
+pub mod driver;
 pub mod error;
 pub mod hwbench;
 pub mod machine;
@@ -11,4 +13,5 @@ pub mod null;
 pub mod nvrtc;
 pub mod pool;
 pub mod process;
+pub mod simulated;
 pub mod target;

@@ -227,7 +227,7 @@ mod mapping {
     use std::ptr::{NonNull, null_mut};
 
     /// Maps `len` zero bytes (rounded up to whole pages) at a multiple of [`HUGE_PAGE_BYTES`], and gives the system
-    /// `advice` about them; `None` when out of memory. Also tells the mapping's size.
+    /// `advice` about them; `None` when out of memory. Also returns the mapping's size.
     pub(super) fn map(len: usize, advice: libc::c_int) -> Option<(NonNull<u8>, usize)> {
         let size = len.checked_next_multiple_of(page_bytes())?;
         // Enough to find an aligned start inside; what lies around it goes back at once.
@@ -393,7 +393,7 @@ impl BufferPool {
         Ok(buffer)
     }
 
-    /// Also tells whether the memory is fresh, hence zero.
+    /// Also returns whether the memory is fresh, hence zero.
     fn take_tracked(self: &Arc<Self>, len: usize) -> Result<(PooledBuffer, bool), AllocError> {
         if len == 0 {
             return Ok((

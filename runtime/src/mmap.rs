@@ -113,8 +113,8 @@ impl MappedFile {
 }
 
 impl MappedFile {
-    /// How many bytes of the file the system has in memory, in whole pages; `None` where it does not tell. It tells of a
-    /// file that this user may not write that all of it is.
+    /// How many bytes of the file the system has in memory, in whole pages; `None` where it does not say. Of a file
+    /// that this user may not write it says that all of it is.
     pub fn resident(&self) -> Option<usize> {
         #[cfg(target_os = "linux")]
         {

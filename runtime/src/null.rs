@@ -1,12 +1,20 @@
-//! A device that moves nothing: it goes through a bound plan as any device does, and counts what that takes.
+//! A device that moves nothing: the driver goes through a bound plan on it as on any device, and it counts what that takes.
 //!
 //! Invariant: nothing here reads a value, so that what data decides is taken at its most: sizes, and the iterations of a loop. A loop of
 //! which nobody knows how often it runs counts one iteration.
 
-use tlc_ir::kernel::Access;
-use tlc_ir::plan::{DeviceId, Plan, QueueId, Repeat, SlotId, Step, Storage, Work};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tlc_ir::Kernel;
+use tlc_ir::plan::{DeviceId, Plan, QueueId, Repeat, SlotId, Step, Storage};
+use tlc_ir::target::EmitterId;
+
+use crate::binding::call::BoundCall;
+use crate::binding::product::{BoundProduct, Prepared};
+use crate::binding::steps::{Binding, BoundLaunch};
 use crate::binding::{Sizes, overflow};
+use crate::device::{Device, Host, KernelHandle, Mark, Peer, Places, Queued, Scratch};
+use crate::driver::{Code, Frame, Walk};
 use crate::error::RunError;
 
 /// What a call takes, counted.
@@ -113,28 +121,46 @@ impl Counts {
     }
 }
 
-/// What a call takes in all, and step by step.
+/// What a call takes in all, and step by step: the driver goes through the plan, and nothing is run.
 ///
 /// # Errors
 /// [`RunError::Overflow`].
 pub fn call(plan: &Plan, sizes: &Sizes) -> Result<(Counts, Vec<CountedStep>), RunError> {
+    let null = Arc::new(Null {
+        counts: Mutex::new(Counts::none()),
+        outside: Mutex::default(),
+    });
+    let others: Vec<Arc<dyn Queued>> = (1..plan.devices.len())
+        .map(|_| Arc::clone(&null) as Arc<dyn Queued>)
+        .collect();
+    let binding = Binding::new(plan, sizes.clone(), &|product| Device::prepare(&*null, product))?;
+    let code = Code::without_kernels(plan, others.len());
+    let mut frame = Frame::default();
+    frame.fit(&binding, plan.devices.len());
+    let walk = Walk {
+        plan,
+        code: &code,
+        binding: &binding,
+        host: &*null,
+        others: &others,
+        scratch: Scratch {
+            start: std::ptr::null_mut(),
+            bytes: 0,
+        },
+    };
     let mut all = Counts::none();
     let mut out = Vec::with_capacity(plan.steps.len());
-    let mut loops = 0;
-    for (number, step) in plan.steps.iter().enumerate() {
-        let turn = plan.turns.get(number).cloned().unwrap_or_default();
+    for (number, (step, bound)) in plan.steps.iter().zip(&binding.steps).enumerate() {
+        walk.step(number, &mut frame)?;
+        let counts = std::mem::replace(&mut *null.counts(), Counts::none());
+        all.add(&counts, 1);
         let device = |s: SlotId| plan.slots[s.0 as usize].device;
-        let mut touched = Vec::new();
-        step.visit_slots(&mut |s, _| touched.push(s), &plan.kernels);
-        let on = touched.first().map_or(DeviceId::HOST, |&s| device(s));
+        let on = DeviceId(bound.on as u32);
         let (from, to) = match step {
             Step::Copy { src, dst } => (device(*src), device(*dst)),
-            Step::Loop(_) | Step::Call(_) => (DeviceId::HOST, DeviceId::HOST),
-            Step::Launch(_) | Step::Group(_) | Step::Gemm(_) => (on, on),
+            Step::Launch(_) | Step::Group(_) | Step::Gemm(_) | Step::Loop(_) | Step::Call(_) => (on, on),
         };
-        let mut counts = count(plan, sizes, step, &mut loops)?;
-        counts.waits += turn.waits.len() as u64;
-        all.add(&counts, 1);
+        let turn = plan.turns.get(number).cloned().unwrap_or_default();
         out.push(CountedStep {
             step: number,
             queue: turn.queue,
@@ -147,42 +173,157 @@ pub fn call(plan: &Plan, sizes: &Sizes) -> Result<(Counts, Vec<CountedStep>), Ru
     Ok((all, out))
 }
 
-/// What one step takes. `loops` counts the loops before it.
-fn count(plan: &Plan, sizes: &Sizes, step: &Step, loops: &mut usize) -> Result<Counts, RunError> {
-    let mut counts = Counts::none();
-    for l in step.launches() {
-        let params = &plan.kernels[l.kernel.0 as usize].params;
-        let written = l.args.iter().zip(params).filter(|(_, p)| p.access != Access::Read);
-        if written.into_iter().all(|(s, _)| sizes.slot_bytes[s.0 as usize] == 0) {
-            continue;
+/// Every device of a plan: what it is asked to do, it counts.
+struct Null {
+    counts: Mutex<Counts>,
+    /// What was counted before each loop whose body is gone through.
+    outside: Mutex<Vec<Counts>>,
+}
+
+impl Null {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn outside(&self) -> MutexGuard<'_, Vec<Counts>> {
+        self.outside.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn launched(&self, l: &BoundLaunch) {
+        let mut counts = self.counts();
+        if l.extent > 0 {
+            counts.launches += 1;
         }
-        counts.launches += 1;
-        if let Work::Grid(grid) = &l.work {
-            let blocks = grid.blocks.eval_symbols(&sizes.symbols);
-            counts.blocks += blocks.ok_or_else(|| overflow(&l.label))?.max(0) as u64;
+        if l.block_threads.is_some() {
+            counts.blocks += l.extent;
         }
     }
-    match step {
-        Step::Launch(_) | Step::Group(_) => {}
-        Step::Gemm(_) => counts.products += 1,
-        Step::Call(_) => counts.calls += 1,
-        Step::Copy { src, dst } => {
-            let bytes = sizes.slot_bytes[src.0 as usize].min(sizes.slot_bytes[dst.0 as usize]);
-            match plan.slots[src.0 as usize].device == plan.slots[dst.0 as usize].device {
-                true => (counts.copies, counts.copied_bytes) = (1, bytes),
-                false => (counts.transfers, counts.transferred_bytes) = (1, bytes),
-            }
-        }
-        Step::Loop(l) => {
-            let (iterations, exact) = trips(l, &sizes.symbols)?;
-            let body = inside(l, sizes, *loops)?;
-            *loops += 1;
-            counts.add(&call(&l.body, &body)?.0, iterations);
-            counts.iterations = counts.iterations.saturating_add(iterations);
-            counts.exact &= exact;
+
+    fn transferred(&self, bytes: usize) -> Result<(), RunError> {
+        let mut counts = self.counts();
+        counts.transfers += 1;
+        counts.transferred_bytes += bytes as u64;
+        Ok(())
+    }
+}
+
+impl Device for Null {
+    type Kernel = KernelHandle;
+    type Product = ();
+
+    fn load(&self, kernels: &[(&Kernel, EmitterId)], _: usize) -> Result<Vec<KernelHandle>, RunError> {
+        Ok(vec![KernelHandle(0); kernels.len()])
+    }
+
+    fn prepare(&self, _: &BoundProduct) -> Prepared<()> {
+        Prepared {
+            choice: (),
+            scratch_bytes: 0,
+            counters: 0,
         }
     }
-    Ok(counts)
+
+    unsafe fn launch(
+        &self,
+        _: u32,
+        launches: &[BoundLaunch],
+        _: bool,
+        _: &Places<'_, KernelHandle>,
+    ) -> Result<(), RunError> {
+        launches.iter().for_each(|l| self.launched(l));
+        Ok(())
+    }
+
+    unsafe fn multiply(
+        &self,
+        _: u32,
+        product: &BoundProduct,
+        _: &(),
+        _: &mut Places<'_, KernelHandle>,
+    ) -> Result<(), RunError> {
+        self.counts().products += 1;
+        product.epilogue.iter().for_each(|e| self.launched(&e.launch));
+        Ok(())
+    }
+
+    unsafe fn copy(&self, _: u32, _: *const u8, _: *mut u8, bytes: usize) -> Result<(), RunError> {
+        let mut counts = self.counts();
+        counts.copies += 1;
+        counts.copied_bytes += bytes as u64;
+        Ok(())
+    }
+
+    unsafe fn fill(&self, _: u32, _: *mut u8, _: u8, _: usize) -> Result<(), RunError> {
+        Ok(())
+    }
+}
+
+impl Host for Null {
+    const VALUES: bool = false;
+
+    unsafe fn call(&self, _: &BoundCall, _: &Places<'_, KernelHandle>) -> Result<Option<(usize, i64)>, RunError> {
+        self.counts().calls += 1;
+        // Sizes that data decides stay at their most.
+        Ok(None)
+    }
+
+    fn enter(&self) {
+        let outside = std::mem::replace(&mut *self.counts(), Counts::none());
+        self.outside().push(outside);
+    }
+
+    fn leave(&self, times: u64, known: bool) {
+        let outside = self.outside().pop().unwrap_or_default();
+        let inside = std::mem::replace(&mut *self.counts(), outside);
+        let mut counts = self.counts();
+        counts.add(&inside, times);
+        counts.iterations = counts.iterations.saturating_add(times);
+        counts.exact &= known;
+    }
+}
+
+impl Queued for Null {
+    fn capacity_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn allocate(&self, _: usize) -> Result<*mut u8, RunError> {
+        Ok(std::ptr::null_mut())
+    }
+
+    unsafe fn release(&self, _: *mut u8) {}
+
+    unsafe fn upload(&self, _: u32, _: *const u8, _: *mut u8, bytes: usize) -> Result<(), RunError> {
+        self.transferred(bytes)
+    }
+
+    unsafe fn download(&self, _: u32, _: *const u8, _: *mut u8, bytes: usize) -> Result<(), RunError> {
+        self.transferred(bytes)
+    }
+
+    unsafe fn exchange(&self, _: u32, _: Peer, _: *const u8, _: *mut u8, bytes: usize) -> Result<(), RunError> {
+        self.transferred(bytes)
+    }
+
+    fn mark(&self, _: u32) -> Result<Mark, RunError> {
+        Ok(Mark::default())
+    }
+
+    fn wait(&self, _: u32, _: Mark) -> Result<(), RunError> {
+        self.counts().waits += 1;
+        Ok(())
+    }
+
+    fn reach(&self, _: Mark) -> Result<(), RunError> {
+        self.counts().waits += 1;
+        Ok(())
+    }
+
+    fn settle(&self, _: u32) -> Result<(), RunError> {
+        Ok(())
+    }
+
+    fn finish(&self) {}
 }
 
 /// How often a loop runs, and whether that is known before a call.

@@ -227,7 +227,7 @@ impl Nvrtc {
     }
 
     fn message(&self, code: c_int) -> String {
-        // SAFETY: NVRTC answers a static NUL-terminated string for every code, known or not.
+        // SAFETY: NVRTC returns a static NUL-terminated string for every code, known or not.
         let text = unsafe { (self.error_string)(code) };
         if text.is_null() {
             return format!("error {code}");

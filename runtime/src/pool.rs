@@ -274,7 +274,7 @@ impl Drop for Pool {
 }
 
 /// The number of threads this process may run at once: its cores, less what its affinity or its container forbids. Asked
-/// once in a process, because the answer takes a dozen system calls.
+/// once in a process, because asking takes a dozen system calls.
 #[must_use]
 pub fn default_threads() -> usize {
     static THREADS: OnceLock<usize> = OnceLock::new();
@@ -297,7 +297,7 @@ impl Drop for InBody {
     }
 }
 
-/// Polls until told otherwise or until its time is up; looks at the clock now and then only.
+/// Polls until asked to stop or until its time is up; looks at the clock now and then only.
 struct Spinner {
     polls: u32,
     since: Option<Instant>,

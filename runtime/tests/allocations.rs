@@ -136,7 +136,7 @@ fn model(constant: bool) -> tlc_ir::Graph {
 fn warm_calls_allocate_nothing() {
     use std::sync::Arc;
     use tlc_ir::DType;
-    use tlc_runtime::cpu::executable::{Executable, TensorView};
+    use tlc_runtime::driver::{Executable, TensorView};
 
     let cpu = tlc_runtime::target::cpu(tlc_runtime::cpu::jit::emitters().expect("a known machine"));
     let options = tlc_passes::Options::new(cpu);

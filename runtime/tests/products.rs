@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use tlc_ir::DType;
-use tlc_runtime::cpu::gemm::{Follow, Leg, Matrix, Product, Side, Wound, cut, multiply};
+use tlc_runtime::cpu::gemm::{Composite, Follow, Leg, Matrix, Product, Side, cut, multiply};
 use tlc_runtime::memory::AlignedBuffer;
 use tlc_runtime::pool::Pool;
 
@@ -126,7 +126,7 @@ fn matrix<'a, T>(data: *mut T, l: &Layout, batch: &'a [isize]) -> Matrix<'a> {
         batch,
         row: l.row,
         column: l.column,
-        wound: None,
+        composite: None,
     }
 }
 
@@ -424,7 +424,7 @@ fn nothing_beyond_the_end_of_a_matrix_is_touched() {
                     batch: &[],
                     row,
                     column,
-                    wound: None,
+                    composite: None,
                 };
                 let product = Product {
                     dtype: DType::F32,
@@ -472,7 +472,7 @@ fn place(legs: &[Leg], mut number: usize) -> isize {
     sum
 }
 
-/// A wound operand (`left` says which) against its copy in C order: the same bits.
+/// A composite operand (`left` says which) against its copy in C order: the same bits.
 fn wound_equals_copied<T: Element>(seed: u64, left: bool) {
     let mut random = Random(seed);
     let (mut outer, mut inner) = (legs(&mut random, 4), legs(&mut random, 4));
@@ -516,19 +516,19 @@ fn lying_equals_copied<T: Element>(
         [(summed * other) as isize],
     ];
     let result = [(across * other) as isize];
-    let multiplied = |threads: usize, wound: bool, x: &mut [T], copy: &mut [T], y: &mut [T]| {
+    let multiplied = |threads: usize, composite: bool, x: &mut [T], copy: &mut [T], y: &mut [T]| {
         let mut c = vec![T::of(7.5); batch * across * other];
         // Summed by across; on the left, transposed.
         let windows = Matrix {
-            start: if wound {
+            start: if composite {
                 x.as_mut_ptr().cast()
             } else {
                 copy.as_mut_ptr().cast()
             },
-            batch: if wound { &strides[0] } else { &strides[1] },
+            batch: if composite { &strides[0] } else { &strides[1] },
             row: if left { 1 } else { across as isize },
             column: if left { across as isize } else { 1 },
-            wound: wound.then_some(Wound {
+            composite: composite.then_some(Composite {
                 rows: if left { inner } else { outer },
                 columns: if left { outer } else { inner },
                 first_row: 0,
@@ -540,7 +540,7 @@ fn lying_equals_copied<T: Element>(
             batch: &strides[2],
             row: if left { other as isize } else { summed as isize },
             column: 1,
-            wound: None,
+            composite: None,
         };
         // Neighbours of the result lie along the windows.
         let (row, column) = if left {
@@ -553,7 +553,7 @@ fn lying_equals_copied<T: Element>(
             batch: &result,
             row,
             column,
-            wound: None,
+            composite: None,
         };
         let (m, n) = if left { (across, other) } else { (other, across) };
         let (lhs, rhs) = if left { (windows, plain) } else { (plain, windows) };
@@ -578,7 +578,7 @@ fn lying_equals_copied<T: Element>(
         (c.into_iter().map(Element::bits).collect::<Vec<u64>>(), packed)
     };
     let (expected, _) = multiplied(1, false, &mut x, &mut copy, &mut y);
-    // A vector for an operand is summed as dot products, where it is not wound.
+    // A vector for an operand is summed as dot products, where it is not composite.
     let alike = across > 1 && other > 1;
     let mut in_place = true;
     for threads in [1, 2, 3] {

@@ -7,7 +7,7 @@ use tlc_ir::target::Gpu;
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_passes::devices::{Devices, StateBinding};
 use tlc_passes::{Options, compile};
-use tlc_runtime::cpu::executable::{Executable, RunError, StateView, TensorView};
+use tlc_runtime::driver::{Executable, RunError, StateView, TensorView};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
 
@@ -117,6 +117,6 @@ fn a_plan_for_a_gpu_is_refused() {
     let refused = load(&Options::new(Devices::new(host, [gpu]))).err().expect("refused");
     assert_eq!(
         refused.to_string(),
-        "the plan is for 1 devices beside the host; only the host can run one"
+        "the plan is for 1 devices beside the host, found 0"
     );
 }

@@ -13,7 +13,7 @@ use super::values::place;
 use super::{Case, Place};
 use crate::compile::{CompileOptions, Executable, Input};
 use crate::explain::operation_text;
-use tlc_runtime::cpu::executable::RunError;
+use tlc_runtime::driver::RunError;
 
 /// Where NaNs are and where they come from.
 #[derive(Clone, PartialEq, Debug, Default)]

@@ -9,7 +9,7 @@ use tlc_ir::DType;
 use super::translate::Translator;
 use super::values::{full, int_type, scalar_type};
 use crate::error::Result;
-use crate::host::HostFunction;
+use crate::host::RuntimeFunction;
 
 impl Translator<'_, '_, '_> {
     /// One scalar.
@@ -43,7 +43,7 @@ impl Translator<'_, '_, '_> {
                 self.b.ins().ireduce(types::I16, bits)
             }
             (F64, F16 | BF16) | (I64, F16 | BF16) | (U64, F16 | BF16) => {
-                let bits = self.call_host(HostFunction::Convert(from, to), &[x])?;
+                let bits = self.call_host(RuntimeFunction::Convert(from, to), &[x])?;
                 self.b.ins().ireduce(types::I16, bits)
             }
             (I32 | U32, F16 | BF16) => {

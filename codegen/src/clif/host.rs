@@ -4,10 +4,10 @@ use cranelift_codegen::ir::{AbiParam, LibCall, Signature, Type, types};
 use cranelift_codegen::isa::CallConv;
 use tlc_ir::{DType, ScalarOp};
 
-use crate::host::HostFunction;
+use crate::host::RuntimeFunction;
 
 /// The function that stands for a call which Cranelift inserts on its own.
-pub(super) fn from_libcall(call: LibCall) -> Option<HostFunction> {
+pub(super) fn from_libcall(call: LibCall) -> Option<RuntimeFunction> {
     let (op, dtype) = match call {
         LibCall::CeilF32 => (ScalarOp::Ceil, DType::F32),
         LibCall::CeilF64 => (ScalarOp::Ceil, DType::F64),
@@ -21,17 +21,17 @@ pub(super) fn from_libcall(call: LibCall) -> Option<HostFunction> {
         LibCall::FmaF64 => (ScalarOp::Fma, DType::F64),
         _ => return None,
     };
-    Some(HostFunction::Map(op, dtype))
+    Some(RuntimeFunction::Map(op, dtype))
 }
 
 /// The signature of a host function.
-pub(super) fn signature(function: HostFunction, call_conv: CallConv) -> Signature {
+pub(super) fn signature(function: RuntimeFunction, call_conv: CallConv) -> Signature {
     let float = |d| if d == DType::F32 { types::F32 } else { types::F64 };
     let (operand, count, result): (Type, usize, Option<Type>) = match function {
-        HostFunction::Map(op, dtype) => (float(dtype), op.arity(), Some(float(dtype))),
-        HostFunction::Convert(DType::F64, _) => (types::F64, 1, Some(types::I32)),
-        HostFunction::Convert(..) => (types::I64, 1, Some(types::I32)),
-        HostFunction::Copy { .. } => (types::I64, 6, None),
+        RuntimeFunction::Map(op, dtype) => (float(dtype), op.arity(), Some(float(dtype))),
+        RuntimeFunction::Convert(DType::F64, _) => (types::F64, 1, Some(types::I32)),
+        RuntimeFunction::Convert(..) => (types::I64, 1, Some(types::I32)),
+        RuntimeFunction::Copy { .. } => (types::I64, 6, None),
     };
     let mut signature = Signature::new(call_conv);
     signature.params.extend((0..count).map(|_| AbiParam::new(operand)));

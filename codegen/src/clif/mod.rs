@@ -41,7 +41,7 @@ use crate::code::{CodeReloc, CompiledCode, RelocKind};
 use crate::error::{CodegenError, Result};
 use crate::flat::Flat;
 use crate::generator::CodeGenerator;
-use crate::host::HostFunction;
+use crate::host::RuntimeFunction;
 
 pub use table::emitter;
 
@@ -131,7 +131,7 @@ impl Compiler {
         for r in code.buffer.relocs() {
             let target = match &r.target {
                 FinalizedRelocTarget::ExternalName(ExternalName::User(name)) => {
-                    names.get(*name).and_then(|n| HostFunction::from_index(n.index))
+                    names.get(*name).and_then(|n| RuntimeFunction::from_index(n.index))
                 }
                 FinalizedRelocTarget::ExternalName(ExternalName::LibCall(call)) => host::from_libcall(*call),
                 _ => None,

@@ -10,7 +10,7 @@ use tlc_ir::{DType, ScalarOp};
 use super::translate::Translator;
 use crate::error::{Result, unsupported};
 use crate::flat;
-use crate::host::{HostFunction, is_called};
+use crate::host::{RuntimeFunction, is_called};
 
 impl Translator<'_, '_, '_> {
     /// The operation on scalars, of which the last is of `dtype`.
@@ -47,7 +47,7 @@ impl Translator<'_, '_, '_> {
     fn scalar_float(&mut self, op: ScalarOp, dtype: DType, vals: &[flat::Value], args: &[Value]) -> Result<Value> {
         use ScalarOp::*;
         if is_called(op) {
-            return self.call_host(HostFunction::Map(op, dtype), args);
+            return self.call_host(RuntimeFunction::Map(op, dtype), args);
         }
         let a = args[0];
         let ty = self.type_of(a);

@@ -21,7 +21,7 @@ use super::table::Machine;
 use crate::code::{ARGS_BUFFERS, ARGS_SCRATCH, ARGS_SYMBOLS};
 use crate::error::{CodegenError, Result, invalid, unsupported};
 use crate::flat::{self, BlockCopy, Flat, Item, Op};
-use crate::host::HostFunction;
+use crate::host::RuntimeFunction;
 
 /// Parameters and scratch areas that a kernel may have.
 const MEMORY_LIMIT: usize = 4096;
@@ -60,7 +60,7 @@ pub(super) struct Translator<'f, 'k, 'b> {
     params: Vec<Area>,
     scratch: Vec<Option<Area>>,
     pub memo: Vec<FxHashMap<MemoKey, Value>>,
-    hosts: Vec<(HostFunction, ir::FuncRef)>,
+    hosts: Vec<(RuntimeFunction, ir::FuncRef)>,
     /// Whether something was written past the caches.
     streams: bool,
     /// The part of the parallel loop that a call runs.
@@ -386,7 +386,7 @@ impl Translator<'_, '_, '_> {
 
     fn copy(&mut self, c: &BlockCopy) -> Result<()> {
         let bytes = self.flat.kernel.memory_dtype(c.to.memory).bytes() as i64;
-        let function = HostFunction::Copy {
+        let function = RuntimeFunction::Copy {
             element: if c.transposed { bytes as u8 } else { 1 },
             transposed: c.transposed,
             streaming: c.streaming,
@@ -403,14 +403,14 @@ impl Translator<'_, '_, '_> {
     }
 
     /// Calls a host function.
-    pub(super) fn call_host(&mut self, function: HostFunction, args: &[Value]) -> Result<Value> {
+    pub(super) fn call_host(&mut self, function: RuntimeFunction, args: &[Value]) -> Result<Value> {
         let call = self.call(function, args)?;
         let result = self.b.inst_results(call).first().copied();
         result.map_or_else(|| invalid("the result of a function without one"), Ok)
     }
 
     /// Calls a host function.
-    pub(super) fn call(&mut self, function: HostFunction, args: &[Value]) -> Result<ir::Inst> {
+    pub(super) fn call(&mut self, function: RuntimeFunction, args: &[Value]) -> Result<ir::Inst> {
         let found = self.hosts.iter().find(|(f, _)| *f == function);
         let callee = match found {
             Some((_, callee)) => *callee,

@@ -24,7 +24,7 @@ use smallvec::SmallVec;
 
 use crate::dtype::DType;
 use crate::graph::{Along, Guard, HostFunction, Shape, Symbol, TensorType};
-use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
+use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::{Grid, Kernel};
 use crate::tensor::HostTensor;
 
@@ -56,6 +56,14 @@ impl DeviceKind {
             DeviceKind::Gpu => "gpu",
         }
     }
+}
+
+/// An expression with others in place of its symbols.
+fn over(symbols: &[IndexExpr], e: &IndexExpr) -> IndexExpr {
+    e.replace(&mut |n| match n {
+        IndexNode::Sym(s) => symbols.get(s.0 as usize).cloned(),
+        _ => None,
+    })
 }
 
 /// A slot of a [`Plan`].
@@ -174,15 +182,12 @@ pub struct Launch {
 impl Launch {
     /// An expression over the kernel's symbols, over those of the plan.
     pub fn outer(&self, e: &IndexExpr) -> IndexExpr {
-        e.replace(&mut |n| match n {
-            crate::index::IndexNode::Sym(s) => self.symbols.get(s.0 as usize).cloned(),
-            _ => None,
-        })
+        over(&self.symbols, e)
     }
 }
 
 /// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`, by a library, and what runs on the result. Strides in elements. At most
-/// one operand has packed strides (see [`Strides`]), and never the result.
+/// one operand is composite (see [`Strides`]), and never the result.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Gemm {
     /// f32 or f64.
@@ -243,8 +248,8 @@ pub struct GemmOperand {
 }
 
 impl GemmOperand {
-    /// Whether its rows or columns are several axes in one, as those of sliding windows are.
-    pub fn is_wound(&self) -> bool {
+    /// Whether its rows or columns are composite: several axes in one, as those of sliding windows are.
+    pub fn is_composite(&self) -> bool {
         self.row.legs.len() > 1 || self.column.legs.len() > 1
     }
 }
@@ -301,7 +306,7 @@ pub struct Walk {
 }
 
 /// A loop over a plan of its own. The inputs and outputs of the body are those of the graph's body, see
-/// [`crate::graph::control`]; it has no `init` steps.
+/// [`crate::graph::control`], and behind them what the plan around it hands in besides, as captures; it has no `init` steps.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Repeat {
     /// One iteration.
@@ -345,10 +350,7 @@ impl Repeat {
 
     /// An expression over the body's symbols, over those of the plan around it.
     pub fn outer(&self, e: &IndexExpr) -> IndexExpr {
-        e.replace(&mut |n| match n {
-            crate::index::IndexNode::Sym(s) => self.symbols.get(s.0 as usize).cloned(),
-            _ => None,
-        })
+        over(&self.symbols, e)
     }
 
     /// The body's symbols where those of the plan around it have these values.

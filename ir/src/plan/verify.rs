@@ -86,9 +86,9 @@ pub enum PlanRule {
     /// The legs of a matrix's rows or columns do not make up their number, or are none or too many.
     #[error("the legs of {0} do not make up its rows and columns, or are not 1 to {max}", max = Strides::MAX_LEGS)]
     Legs(SlotId),
-    /// A product with two operands in packed strides, or a result in them.
+    /// A product with two composite operands, or a composite result.
     #[error("several legs in the result or in both operands, expected them in one operand at most")]
-    Wound,
+    Composite,
     /// An argument of another dtype.
     #[error("{slot} holds {found}, expected {expected}")]
     Dtype {
@@ -144,9 +144,27 @@ pub enum PlanRule {
     /// A launch that is not shared out as its kernel's loops are.
     #[error("kernel {} does not run over the chunks or the grid that the launch says", .0.0)]
     Work(KernelId),
-    /// Devices, queues or turns that do not fit.
-    #[error("{0}")]
-    Device(String),
+    /// Devices that do not begin with the host, or have another.
+    #[error("the host must be the first device, and only it")]
+    Devices,
+    /// Queues that do not begin with the host's.
+    #[error("queue 0 must be the host's")]
+    FirstQueue,
+    /// A constant that is on another device than the host.
+    #[error("{0} is a constant; expected it on the host")]
+    ConstantElsewhere(SlotId),
+    /// A slot of one device in the bytes of another's.
+    #[error("{0} and {1} share bytes on two devices")]
+    AliasElsewhere(SlotId, SlotId),
+    /// Another number of turns than of steps.
+    #[error("{0} turns for {1} steps")]
+    Turns(usize, usize),
+    /// A wait for a step, by its number in the call, of one that comes no later: that of the second number.
+    #[error("it waits for step {0} of the call; expected an earlier one than {1}")]
+    LaterWait(u32, usize),
+    /// A step in a queue of the first device that runs on the second.
+    #[error("it is in a queue of device {found}; expected one of device {expected}", found = .0.0, expected = .1.0)]
+    OtherQueue(DeviceId, DeviceId),
     /// A kernel over a grid on a host, or one without on a GPU.
     #[error("kernel {kernel} cannot run on a {device}", kernel = .0.0, device = .1.name())]
     KernelOn(KernelId, DeviceKind),
@@ -707,9 +725,9 @@ impl Checker<'_> {
                 }
             }
         }
-        let wound = [&g.lhs, &g.rhs, &g.dst].into_iter().filter(|o| o.is_wound());
-        if g.dst.is_wound() || wound.count() > 1 {
-            self.error(PlanRule::Wound);
+        let composite = [&g.lhs, &g.rhs, &g.dst].into_iter().filter(|o| o.is_composite());
+        if g.dst.is_composite() || composite.count() > 1 {
+            self.error(PlanRule::Composite);
         }
         for operand in [&g.lhs, &g.rhs] {
             if self.root(operand.slot) == self.root(g.dst.slot) {

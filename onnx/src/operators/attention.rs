@@ -3,7 +3,7 @@
 use tlc_ir::DType;
 
 use crate::call::{Answer, Call, one};
-use crate::refusal::{Outcome, Refusal, invalid, unsupported};
+use crate::refusal::{OperatorRefusal, Outcome, invalid, unsupported};
 use crate::value::Value;
 use tlc_formats::ErrorKind;
 use tlc_record::Tensor;
@@ -11,10 +11,12 @@ use tlc_record::dim::Dim;
 use tlc_record::keep;
 
 fn number(x: &Tensor, d: &Dim) -> Outcome<Tensor> {
-    x.graph().dim_value(d, DType::I64).map_err(|(message, _)| Refusal {
-        kind: ErrorKind::Invalid,
-        message,
-    })
+    x.graph()
+        .dim_value(d, DType::I64)
+        .map_err(|(message, _)| OperatorRefusal {
+            kind: ErrorKind::Invalid,
+            message,
+        })
 }
 
 /// `[batch, length, heads * size]` as `[batch, heads, length, size]`.

@@ -4,7 +4,7 @@ use tlc_ir::DType;
 use tlc_ir::graph::ScatterOp;
 
 use crate::call::{Answer, Call, one};
-use crate::refusal::{Outcome, Refusal, invalid, unsupported};
+use crate::refusal::{OperatorRefusal, Outcome, invalid, unsupported};
 use tlc_formats::ErrorKind;
 use tlc_record::Tensor;
 use tlc_record::dim::Dim;
@@ -18,7 +18,7 @@ fn from_start(indices: &Tensor, extent: &Dim) -> Outcome<Tensor> {
     let n = indices
         .graph()
         .dim_value(extent, DType::I64)
-        .map_err(|(message, _)| Refusal {
+        .map_err(|(message, _)| OperatorRefusal {
             kind: ErrorKind::Invalid,
             message,
         })?;
@@ -165,10 +165,12 @@ pub(super) fn one_hot(c: &mut Call<'_, '_, '_>) -> Answer {
     let rank = indices.rank() + 1;
     let axis = c.axis(c.int("axis", -1)?, rank)? as i64;
     let graph = c.graph();
-    let n = graph.dim_value(depth, DType::I64).map_err(|(message, _)| Refusal {
-        kind: ErrorKind::Invalid,
-        message,
-    })?;
+    let n = graph
+        .dim_value(depth, DType::I64)
+        .map_err(|(message, _)| OperatorRefusal {
+            kind: ErrorKind::Invalid,
+            message,
+        })?;
     let indices = match indices.dtype().is_float() {
         true => indices.cast(DType::I64),
         false => indices.cast(DType::I64),
@@ -203,7 +205,7 @@ pub(super) fn tensor_scatter(c: &mut Call<'_, '_, '_>) -> Answer {
     if circular {
         let n = graph
             .dim_value(&cache.dim(axis as i64), DType::I64)
-            .map_err(|(message, _)| Refusal {
+            .map_err(|(message, _)| OperatorRefusal {
                 kind: ErrorKind::Invalid,
                 message,
             })?;

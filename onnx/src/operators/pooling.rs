@@ -4,7 +4,7 @@ use tlc_ir::{DType, IndexExpr, Scalar};
 
 use super::convolution::{Windows, positive};
 use crate::call::{Answer, Call, one};
-use crate::refusal::{Outcome, Refusal, invalid};
+use crate::refusal::{OperatorRefusal, Outcome, invalid};
 use tlc_formats::ErrorKind;
 use tlc_record::Tensor;
 use tlc_record::dim::{Axes, Dim};
@@ -58,7 +58,7 @@ impl Pooling {
         let w = &self.windows;
         let behind: Vec<Dim> = w.behind.iter().zip(&self.over).map(|(a, b)| a + b).collect();
         x.windows(first, &size, (&w.stride, &w.dilation), (&w.before, &behind), fill)
-            .map_err(|(message, _)| Refusal {
+            .map_err(|(message, _)| OperatorRefusal {
                 kind: ErrorKind::Invalid,
                 message,
             })
@@ -88,8 +88,8 @@ pub(super) fn max_pool(c: &mut Call<'_, '_, '_>) -> Answer {
     Ok(vec![max.into(), places.into()])
 }
 
-fn refused((message, _): (String, Option<String>)) -> Refusal {
-    Refusal {
+fn refused((message, _): (String, Option<String>)) -> OperatorRefusal {
+    OperatorRefusal {
         kind: ErrorKind::Invalid,
         message,
     }

@@ -73,7 +73,7 @@ impl Planner<'_> {
         };
         let inside = placement.inside(&graph);
         let mut clusters = cluster_body(&graph, &inside);
-        let planned = plan_between(&graph, &mut clusters, &inside, &edge);
+        let (planned, handed_in) = plan_between(&graph, &mut clusters, &inside, &edge);
         let operands = self.graph.node(id).operands.clone();
         let operands: Vec<SlotId> = operands
             .iter()
@@ -84,6 +84,10 @@ impl Planner<'_> {
         let (lead, carried) = operands.split_at(l.leading());
         let (carried, slices) = carried.split_at(l.carried);
         let (slices, captures) = slices.split_at(l.slices.len());
+        let mut captures = captures.to_vec();
+        for (data, device) in handed_in {
+            captures.push(self.constant(None, format!("{name}.constant"), data, device));
+        }
         let carried = carried.iter().zip(&results).enumerate().map(|(k, (&first, &last))| {
             let slot = &self.plan.slots[last.0 as usize];
             let (dtype, len, device) = (slot.dtype, slot.len.clone(), slot.device);
@@ -111,7 +115,7 @@ impl Planner<'_> {
             follows,
             carried,
             slices,
-            captures: captures.to_vec(),
+            captures,
             stacks,
             label: format!("loop {name}"),
         };

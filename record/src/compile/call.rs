@@ -1,9 +1,7 @@
 //! Calls of an executable.
 
 use tlc_ir::plan::Layout;
-use tlc_runtime::cpu::executable::{
-    Argument, LoopTime, MemoryNeed, OutputTensor, RunError, StepTime, TensorView, Watched,
-};
+use tlc_runtime::driver::{Argument, LoopTime, MemoryNeed, OutputTensor, RunError, StepTime, TensorView, Watched};
 
 use super::input::{self, Input, Named};
 use super::output::{Output, OutputMut, Outputs};

@@ -12,7 +12,7 @@ use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::plan::{Plan, PlanInput};
 use tlc_ir::tensor::TensorError;
 use tlc_ir::{DType, HostTensor};
-use tlc_runtime::cpu::executable::{RunError, TensorView};
+use tlc_runtime::driver::{RunError, TensorView};
 use tlc_runtime::memory::AllocError;
 
 use super::output::Output;

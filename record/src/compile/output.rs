@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ndarray::{ArrayBase, ArrayView, ArrayViewMut, DataMut, Dimension, IxDyn};
 use tlc_ir::{DType, Element, HostTensor};
-use tlc_runtime::cpu::executable::{Destination, OutputTensor, TensorView};
+use tlc_runtime::driver::{Destination, OutputTensor, TensorView};
 use tlc_runtime::memory::{AllocError, BufferPool, PooledBuffer};
 
 use super::input::Shape;

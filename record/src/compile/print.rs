@@ -7,7 +7,7 @@
 use std::fmt::{self, Write};
 
 use tlc_ir::{DType, Scalar};
-use tlc_runtime::cpu::executable::TensorView;
+use tlc_runtime::driver::TensorView;
 
 /// Elements beyond which axes are elided.
 const THRESHOLD: usize = 1000;

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tlc_ir::Graph as IrGraph;
 use tlc_ir::plan::{Slot, Storage};
-use tlc_runtime::cpu::executable::{RunError, TensorView};
+use tlc_runtime::driver::{RunError, TensorView};
 
 use super::{BuildError, CompileOptions, Compiler, Version};
 

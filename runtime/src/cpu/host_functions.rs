@@ -6,7 +6,7 @@ mod copy;
 pub(crate) mod counted;
 pub(crate) mod sort;
 
-use tlc_codegen::HostFunction;
+use tlc_codegen::RuntimeFunction;
 use tlc_ir::{DType, Scalar, ScalarOp};
 
 /// A function on f32 and one on f64 that compute a scalar operation; the address of one of them.
@@ -84,12 +84,12 @@ conversions! {
     u64_bf16 u64, from_u64, BF16;
 }
 
-/// The address of a host function; `None` only for functions that [`HostFunction::all`] does not list.
-pub fn address(function: HostFunction) -> Option<*const u8> {
+/// The address of a function that code calls; `None` only for functions that [`RuntimeFunction::all`] does not list.
+pub fn address(function: RuntimeFunction) -> Option<*const u8> {
     match function {
-        HostFunction::Map(ScalarOp::Fma, DType::F32) => Some(fma_single as *const u8),
-        HostFunction::Map(op, dtype) => operation(op, dtype),
-        HostFunction::Convert(from, to) => match (from, to) {
+        RuntimeFunction::Map(ScalarOp::Fma, DType::F32) => Some(fma_single as *const u8),
+        RuntimeFunction::Map(op, dtype) => operation(op, dtype),
+        RuntimeFunction::Convert(from, to) => match (from, to) {
             (DType::F64, DType::F16) => Some(f64_f16 as *const u8),
             (DType::F64, DType::BF16) => Some(f64_bf16 as *const u8),
             (DType::I64, DType::F16) => Some(i64_f16 as *const u8),
@@ -98,7 +98,7 @@ pub fn address(function: HostFunction) -> Option<*const u8> {
             (DType::U64, DType::BF16) => Some(u64_bf16 as *const u8),
             _ => None,
         },
-        HostFunction::Copy {
+        RuntimeFunction::Copy {
             element,
             transposed,
             streaming,
@@ -112,7 +112,7 @@ mod tests {
 
     #[test]
     fn every_host_function_has_an_address_of_its_own() {
-        let all = HostFunction::all();
+        let all = RuntimeFunction::all();
         let found = all.iter().filter_map(|f| address(*f)).count();
         assert_eq!(found, all.len());
     }

@@ -19,9 +19,9 @@ use cranelift_module::{FuncId, Linkage, Module, ModuleReloc, ModuleRelocTarget};
 use rustc_hash::FxHashMap;
 use tlc_codegen::clif::{self, EmitText};
 use tlc_codegen::code::{self, CompiledCode, RelocKind};
-use tlc_codegen::{CodeGenerator, CodegenError, HostFunction};
+use tlc_codegen::{CodeGenerator, CodegenError, RuntimeFunction};
 use tlc_ir::Kernel;
-use tlc_ir::target::{CpuEmitter, Emitter};
+use tlc_ir::target::{CpuEmitter, Emitter, EmitterId};
 
 use crate::cpu::host_functions;
 pub use crate::error::JitError;
@@ -74,13 +74,30 @@ pub fn emitter() -> Result<Emitter, JitError> {
     Ok(clif::emitter(host_isa()?.has_native_fma()))
 }
 
+/// A generator of code for a host. All agree on the calling convention.
+type HostGenerator = dyn CodeGenerator<Code = CompiledCode, Error = CodegenError>;
+
+/// A code generator of a host: what it has, and how one is made.
+struct GeneratorEntry {
+    has: fn(&dyn TargetIsa) -> Emitter,
+    make: fn(Arc<dyn TargetIsa>, EmitText) -> Box<HostGenerator>,
+}
+
+/// The code generators of a host, in order of preference; an [`EmitterId`] is a position in this list.
+const GENERATORS: &[GeneratorEntry] = &[GeneratorEntry {
+    has: |isa| clif::emitter(isa.has_native_fma()),
+    make: |isa, text| Box::new(clif::Generator::new(isa, text)),
+}];
+
 /// The code generators of this machine, in order of preference, at the speed of a modest one: what passes choose from for each
 /// kernel.
 ///
 /// # Errors
 /// As [`host_isa`].
 pub fn emitters() -> Result<Vec<CpuEmitter>, JitError> {
-    Ok(vec![CpuEmitter::modest(Arc::new(emitter()?))])
+    let isa = host_isa()?;
+    let modest = |g: &GeneratorEntry| CpuEmitter::modest(Arc::new((g.has)(&*isa)));
+    Ok(GENERATORS.iter().map(modest).collect())
 }
 
 /// Executable memory of one batch of kernels.
@@ -167,7 +184,7 @@ impl Default for JitOptions {
 
 /// A kernel's function, with the text that was asked for.
 #[derive(Clone, Debug)]
-pub struct Compiled {
+pub struct LoadedKernel {
     /// The function.
     pub function: KernelFn,
     /// The text of the emitter's own form, before optimization.
@@ -180,8 +197,21 @@ pub struct Compiled {
 ///
 /// # Errors
 /// [`JitError`]; the first failing kernel's if several fail. Nothing stays allocated then.
-pub fn compile(kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<Compiled>, JitError> {
+pub fn compile(kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<LoadedKernel>, JitError> {
+    compile_for(host_isa()?, &by_first(kernels), options)
+}
+
+/// As [`compile`], each kernel by the emitter that is said: one of [`emitters`], by its position.
+///
+/// # Errors
+/// As [`compile`], and [`JitError::Emitter`].
+pub fn compile_by(kernels: &[(&Kernel, EmitterId)], options: &JitOptions) -> Result<Vec<LoadedKernel>, JitError> {
     compile_for(host_isa()?, kernels, options)
+}
+
+/// Kernels that the first emitter makes.
+fn by_first<'k>(kernels: &[&'k Kernel]) -> Vec<(&'k Kernel, EmitterId)> {
+    kernels.iter().map(|&k| (k, EmitterId::default())).collect()
 }
 
 /// As [`compile`], for another processor of the host's kind, as one with fewer features.
@@ -195,17 +225,28 @@ pub unsafe fn compile_with_isa(
     isa: Arc<dyn TargetIsa>,
     kernels: &[&Kernel],
     options: &JitOptions,
-) -> Result<Vec<Compiled>, JitError> {
-    compile_for(isa, kernels, options)
+) -> Result<Vec<LoadedKernel>, JitError> {
+    compile_for(isa, &by_first(kernels), options)
 }
 
-fn compile_for(isa: Arc<dyn TargetIsa>, kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<Compiled>, JitError> {
-    let mut seen: FxHashMap<&Kernel, usize> = FxHashMap::default();
+fn compile_for(
+    isa: Arc<dyn TargetIsa>,
+    kernels: &[(&Kernel, EmitterId)],
+    options: &JitOptions,
+) -> Result<Vec<LoadedKernel>, JitError> {
+    let mut seen: FxHashMap<(&Kernel, EmitterId), usize> = FxHashMap::default();
     let mut unique: Vec<usize> = Vec::new();
     let mut unique_of = Vec::with_capacity(kernels.len());
-    for (i, kernel) in kernels.iter().enumerate() {
+    for (i, &(kernel, emitter)) in kernels.iter().enumerate() {
+        if emitter.0 as usize >= GENERATORS.len() {
+            return Err(JitError::Emitter {
+                kernel: i,
+                emitter,
+                known: GENERATORS.len(),
+            });
+        }
         let next = unique.len();
-        let at = *seen.entry(kernel).or_insert(next);
+        let at = *seen.entry((kernel, emitter)).or_insert(next);
         if at == next {
             unique.push(i);
         }
@@ -218,7 +259,7 @@ fn compile_for(isa: Arc<dyn TargetIsa>, kernels: &[&Kernel], options: &JitOption
 
 /// Compiles the kernels at `unique`, on several threads if there is work for them.
 fn compile_all(
-    kernels: &[&Kernel],
+    kernels: &[(&Kernel, EmitterId)],
     unique: &[usize],
     isa: &Arc<dyn TargetIsa>,
     options: &JitOptions,
@@ -227,15 +268,20 @@ fn compile_all(
     let slots: Vec<Slot> = unique.iter().map(|_| Mutex::new(None)).collect();
     let next = AtomicUsize::new(0);
     let work = || {
-        let mut generator = clif::Generator::new(isa.clone(), options.text);
+        // Made when the first kernel wants them.
+        let mut generators: Vec<Option<Box<HostGenerator>>> = GENERATORS.iter().map(|_| None).collect();
         loop {
             let at = next.fetch_add(1, Ordering::Relaxed);
             let Some(&kernel) = unique.get(at) else { return };
             // The translation keeps from Cranelift what it would panic on; should it panic all the same, the caller learns
             // which kernel it was.
-            let code = catch_unwind(AssertUnwindSafe(|| generator.emit(kernels[kernel])));
+            let (kernel, EmitterId(emitter)) = kernels[kernel];
+            let code = catch_unwind(AssertUnwindSafe(|| {
+                let make = || (GENERATORS[emitter as usize].make)(isa.clone(), options.text);
+                generators[emitter as usize].get_or_insert_with(make).emit(kernel)
+            }));
             let code = code.unwrap_or_else(|_| {
-                generator = clif::Generator::new(isa.clone(), options.text);
+                generators[emitter as usize] = None;
                 Err(CodegenError::Refused {
                     by: "compiler thread",
                     message: "the code generator panicked".into(),
@@ -274,10 +320,10 @@ fn compile_all(
 }
 
 /// Makes code executable.
-fn load(isa: Arc<dyn TargetIsa>, codes: Vec<CompiledCode>) -> Result<Vec<Compiled>, JitError> {
+fn load(isa: Arc<dyn TargetIsa>, codes: Vec<CompiledCode>) -> Result<Vec<LoadedKernel>, JitError> {
     let signature = Signature::new(isa.default_call_conv());
     let mut builder = JITBuilder::with_isa(isa, cranelift_module::default_libcall_names());
-    let mut hosts: Vec<HostFunction> = codes.iter().flat_map(|c| c.relocs.iter().map(|r| r.target)).collect();
+    let mut hosts: Vec<RuntimeFunction> = codes.iter().flat_map(|c| c.relocs.iter().map(|r| r.target)).collect();
     hosts.sort();
     hosts.dedup();
     for host in &hosts {
@@ -330,7 +376,7 @@ fn load(isa: Arc<dyn TargetIsa>, codes: Vec<CompiledCode>) -> Result<Vec<Compile
             // SAFETY: the address is the start of a function that was compiled with this signature and convention (the
             // platform's default), and stays valid while `module` does.
             let entry = unsafe { std::mem::transmute::<*const u8, Entry>(address) };
-            Compiled {
+            LoadedKernel {
                 function: KernelFn {
                     module: owner.clone(),
                     entry,

@@ -1,6 +1,8 @@
-//! The host as a device: kernels as machine code, matrix products, host functions, and the calls of a loaded plan.
+//! The host as a device: kernels as machine code, matrix products, host functions.
 
-pub mod executable;
+mod calls;
+pub mod device;
 pub mod gemm;
 pub mod host_functions;
 pub mod jit;
+pub mod product;

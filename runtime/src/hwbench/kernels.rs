@@ -104,21 +104,21 @@ impl Kernels {
         }
     }
 
-    /// Does `rounds` rounds of independent f32 multiply-adds; tells how many floating-point operations that were.
+    /// Does `rounds` rounds of independent f32 multiply-adds; returns how many floating-point operations that were.
     pub(super) fn fma_f32(&self, rounds: u64) -> u64 {
         // SAFETY: `best` chose loops that this processor has.
         std::hint::black_box(unsafe { (self.fma_f32)(rounds) });
         rounds * self.flops_per_round[0]
     }
 
-    /// Does `rounds` rounds of independent f64 multiply-adds; tells how many floating-point operations that were.
+    /// Does `rounds` rounds of independent f64 multiply-adds; returns how many floating-point operations that were.
     pub(super) fn fma_f64(&self, rounds: u64) -> u64 {
         // SAFETY: `best` chose loops that this processor has.
         std::hint::black_box(unsafe { (self.fma_f64)(rounds) });
         rounds * self.flops_per_round[1]
     }
 
-    /// Does `rounds` rounds of independent 128-bit instructions; tells how many of those that count that were.
+    /// Does `rounds` rounds of independent 128-bit instructions; returns how many of those that count that were.
     pub(super) fn xmm(&self, rounds: u64, which: Xmm) -> u64 {
         #[repr(align(64))]
         struct Data([f32; 64]);

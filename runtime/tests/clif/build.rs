@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Stmt, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp};
-use tlc_runtime::cpu::jit::{self, Args, Compiled, JitError, JitOptions, KernelFn};
+use tlc_runtime::cpu::jit::{self, Args, JitError, JitOptions, KernelFn, LoadedKernel};
 
 /// Builds a kernel statement by statement.
 #[derive(Default)]
@@ -207,7 +207,7 @@ pub fn isas() -> Vec<Arc<dyn TargetIsa>> {
 }
 
 /// Compiles for a processor of which this machine has all instructions.
-pub fn compile_all(isa: Arc<dyn TargetIsa>, kernels: &[&Kernel]) -> Vec<Compiled> {
+pub fn compile_all(isa: Arc<dyn TargetIsa>, kernels: &[&Kernel]) -> Vec<LoadedKernel> {
     // SAFETY: `isas` makes code for this machine or for the baseline that every x86-64 has.
     unsafe { jit::compile_with_isa(isa, kernels, &JitOptions::default()) }.unwrap()
 }

@@ -11,7 +11,7 @@ use tlc_ir::graph::TensorType;
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::tensor::element;
 use tlc_ir::{Graph, NodeKind};
-use tlc_runtime::cpu::executable::TensorView;
+use tlc_runtime::driver::TensorView;
 
 use crate::failure::{Code, Failure, tensor_text};
 use crate::session::{Session, display, open};

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tlc::{BuildError, HostTensor};
 use tlc_formats::{ErrorKind, FormatError};
 use tlc_passes::pipeline::PassError;
-use tlc_runtime::cpu::executable::RunError;
 use tlc_runtime::cpu::jit::JitError;
+use tlc_runtime::driver::RunError;
 
 /// Why the process ends as it does.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]

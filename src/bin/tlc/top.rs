@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use serde_json::{Value, json};
 use tlc::Scalar;
 use tlc_ir::tensor::element;
-use tlc_runtime::cpu::executable::TensorView;
+use tlc_runtime::driver::TensorView;
 
 use crate::data::{less, scalar_json};
 

@@ -18,12 +18,10 @@ impl Checker<'_> {
         self.place = PlanPlace::Tables;
         let others = plan.devices.get(1..).unwrap_or(&[]);
         if plan.devices.first() != Some(&DeviceKind::Host) || others.contains(&DeviceKind::Host) {
-            self.error(PlanRule::Device(
-                "the host must be the first device, and only it".into(),
-            ));
+            self.error(PlanRule::Devices);
         }
         if plan.queues.first() != Some(&DeviceId::HOST) {
-            self.error(PlanRule::Device("queue 0 must be the host's".into()));
+            self.error(PlanRule::FirstQueue);
         }
         for (number, device) in plan.queues.iter().enumerate() {
             if device.0 as usize >= plan.devices.len() {
@@ -43,17 +41,16 @@ impl Checker<'_> {
             if let Storage::Constant(_) = slot.storage
                 && slot.device != DeviceId::HOST
             {
-                self.error(PlanRule::Device(format!("{id} is a constant; expected it on the host")));
+                self.error(PlanRule::ConstantElsewhere(id));
             }
             let root = self.root(id);
             if plan.slots[root.0 as usize].device != slot.device {
-                self.error(PlanRule::Device(format!("{id} and {root} share bytes on two devices")));
+                self.error(PlanRule::AliasElsewhere(id, root));
             }
         }
         self.place = PlanPlace::Tables;
         if !plan.turns.is_empty() && plan.turns.len() != plan.steps.len() {
-            let (found, steps) = (plan.turns.len(), plan.steps.len());
-            self.error(PlanRule::Device(format!("{found} turns for {steps} steps")));
+            self.error(PlanRule::Turns(plan.turns.len(), plan.steps.len()));
         }
         for (number, turn) in plan.turns.iter().enumerate() {
             self.place = PlanPlace::Step(plan.init.len() + number);
@@ -61,9 +58,7 @@ impl Checker<'_> {
                 self.error(PlanRule::Missing(format!("queue {}", turn.queue.0)));
             }
             for &wait in turn.waits.iter().filter(|&&w| w as usize >= number) {
-                self.error(PlanRule::Device(format!(
-                    "it waits for step {wait} of the call; expected an earlier one than {number}"
-                )));
+                self.error(PlanRule::LaterWait(wait, number));
             }
         }
         self.report.errors.len() == before
@@ -113,10 +108,7 @@ impl Checker<'_> {
             let runs = plan.queue_device(queue.unwrap_or(QueueId::HOST));
             let given = queue.is_some() || number >= plan.init.len();
             if given && !expected.contains(&runs) {
-                self.error(PlanRule::Device(format!(
-                    "it is in a queue of device {}; expected one of device {}",
-                    runs.0, expected[0].0
-                )));
+                self.error(PlanRule::OtherQueue(runs, expected[0]));
             }
         }
         self.place = PlanPlace::Tables;

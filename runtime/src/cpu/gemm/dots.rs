@@ -15,8 +15,8 @@ const ROWS: usize = 4;
 /// Whether this is such a product, and this machine has the instructions.
 pub(super) fn fits(p: &Product<'_>) -> bool {
     (p.m == 1 || p.n == 1)
-        && p.lhs.wound.is_none()
-        && p.rhs.wound.is_none()
+        && p.lhs.composite.is_none()
+        && p.rhs.composite.is_none()
         && p.lhs.column == 1
         && p.rhs.row == 1
         && p.k > 0

@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tlc_ir::DType;
 
+pub use crate::binding::product::Leg;
 use crate::pool::{Pool, PoolPanic};
 
 #[cfg(target_arch = "x86_64")]
@@ -45,19 +46,10 @@ const PACK_COST: usize = 4;
 /// the driver copies every operand.
 pub const PANEL_ELEMENTS: u32 = if cfg!(target_arch = "x86_64") { 64 } else { 0 };
 
-/// One axis of several that are taken as one axis of a matrix, outermost first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Leg {
-    /// Elements.
-    pub extent: usize,
-    /// Stride.
-    pub stride: isize,
-}
-
 /// How the rows and columns of a matrix follow each other where several axes of a tensor are taken as one: the windows of a
 /// convolution. Each has at least one leg and at most [`MAX_LEGS`].
 #[derive(Clone, Copy, Debug)]
-pub struct Wound<'a> {
+pub struct Composite<'a> {
     /// Rows.
     pub rows: &'a [Leg],
     /// Columns.
@@ -83,7 +75,7 @@ pub struct Matrix<'a> {
     /// Stride between columns.
     pub column: isize,
     /// In place of the two strides, where one does not do.
-    pub wound: Option<Wound<'a>>,
+    pub composite: Option<Composite<'a>>,
 }
 
 impl Product<'_> {
@@ -97,12 +89,12 @@ impl Product<'_> {
 }
 
 impl Matrix<'_> {
-    /// A part of one matrix of the stack, whose first element is at `start` (that of the matrix itself, where it is wound).
+    /// A part of one matrix of the stack, whose first element is at `start` (that of the matrix itself, where it is composite).
     fn from(self, start: *mut u8, first_row: usize, first_column: usize) -> Self {
         Matrix {
             start,
             batch: &[],
-            wound: self.wound.map(|w| Wound {
+            composite: self.composite.map(|w| Composite {
                 first_row,
                 first_column,
                 ..w
@@ -112,7 +104,7 @@ impl Matrix<'_> {
     }
 }
 
-/// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`. At most one operand is wound, and never the result.
+/// `dst[b, i, j] = Σ_k lhs[b, i, k] * rhs[b, k, j]`. At most one operand is composite, and never the result.
 #[derive(Clone, Copy, Debug)]
 pub struct Product<'a> {
     /// f32 or f64.
@@ -142,7 +134,7 @@ pub enum Side {
     Columns,
 }
 
-/// Called as `(worker, entry, lines, next)` when these lines of an entry of the stack are complete. Lines of one piece are told by
+/// Called as `(worker, entry, lines, next)` when these lines of an entry of the stack are complete. Lines of one piece are reported by
 /// one worker, each time from the piece's first on, and `next` is what it left there before, at first 0.
 pub type LinesDone<'a> = dyn Fn(usize, usize, Range<usize>, &mut u64) + Sync + 'a;
 
@@ -349,7 +341,7 @@ unsafe fn piece(
     );
     let at = |m: &Matrix<'_>, row: usize, column: usize| {
         let (mut rest, mut sum) = (entry, 0);
-        if m.wound.is_none() {
+        if m.composite.is_none() {
             sum = row as isize * m.row + column as isize * m.column;
         }
         for (&extent, &stride) in p.batch.iter().zip(m.batch).rev() {
@@ -367,7 +359,7 @@ unsafe fn piece(
         dst: p.dst.from(at(&p.dst, rows.0, columns.0), rows.0, columns.0),
         ..*p
     };
-    // What is told of the lines: as the piece gets on with them, or once the last piece across is done.
+    // What is reported of the lines: as the piece gets on with them, or once the last piece across is done.
     let told = follow.map(|f| {
         let (lines, along) = match f.side {
             Side::Rows => (rows.0..rows.1, row),

@@ -31,7 +31,7 @@ pub(super) fn packed_elements(p: &Product<'_>, _tall: usize, wide: usize) -> usi
     wide.saturating_mul(p.k)
 }
 
-/// Computes a piece, and then tells of its lines.
+/// Computes a piece, and then reports its lines.
 ///
 /// # Safety
 /// As for [`super::multiply`].
@@ -58,10 +58,10 @@ fn place(legs: &[Leg], mut number: usize) -> isize {
     offset
 }
 
-/// The product with a wound operand copied.
+/// The product with a composite operand copied.
 unsafe fn unwound<T: Copy + 'static>(p: &Product<'_>, zero: T, one: T) {
     let copy = |m: &Matrix<'_>, rows: usize, columns: usize| -> Option<Vec<T>> {
-        let w = m.wound?;
+        let w = m.composite?;
         let start = m.start.cast::<T>().cast_const();
         let mut all = Vec::with_capacity(rows * columns);
         for i in 0..rows {

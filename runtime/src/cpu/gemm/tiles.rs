@@ -74,7 +74,7 @@ trait Tiles {
     /// # Safety
     /// As for [`pack::panels`].
     unsafe fn pack(from: pack::Source<Self::Element>, to: *mut Self::Element);
-    /// Copies panels of a wound operand; see [`pack`].
+    /// Copies panels of a composite operand; see [`pack`].
     ///
     /// # Safety
     /// As for [`pack::wound_panels`].
@@ -87,7 +87,7 @@ trait Tiles {
 }
 
 macro_rules! tiles {
-    ($name:ident, $element:ident, $library:ident, $set:ident, $lanes:literal, $pack:ident, $wound:ident) => {
+    ($name:ident, $element:ident, $library:ident, $set:ident, $lanes:literal, $pack:ident, $composite:ident) => {
         struct $name;
         impl Tiles for $name {
             type Element = $element;
@@ -107,7 +107,7 @@ macro_rules! tiles {
             }
             unsafe fn pack_wound(from: pack::WoundSource<'_, $element>, to: *mut $element) {
                 // SAFETY: the caller's promise.
-                unsafe { pack::$wound::<{ $name::PANEL }, $lanes>(from, to) };
+                unsafe { pack::$composite::<{ $name::PANEL }, $lanes>(from, to) };
             }
             unsafe fn pack_strips(from: pack::Source<$element>, to: *mut $element) {
                 // SAFETY: the caller's promise.
@@ -158,8 +158,8 @@ macro_rules! with_tiles {
 
 /// True if panels run along the rows of the result, because that is where its elements lie together.
 fn along_rows(p: &Product<'_>) -> bool {
-    // A wound operand can only be packed in panels.
-    match (p.lhs.wound, p.rhs.wound) {
+    // A composite operand can only be packed in panels.
+    match (p.lhs.composite, p.rhs.composite) {
         (Some(_), _) => true,
         (_, Some(_)) => false,
         _ => p.dst.row.unsigned_abs() < p.dst.column.unsigned_abs(),
@@ -213,7 +213,7 @@ pub(super) fn packed_elements(p: &Product<'_>, tall: usize, wide: usize) -> usiz
     fn in_blocks<K: Tiles>(across: &[Leg], depth: &[Leg]) -> bool {
         Blocks::of(across, depth, K::PANEL).is_some()
     }
-    let legs = match (p.lhs.wound, p.rhs.wound) {
+    let legs = match (p.lhs.composite, p.rhs.composite) {
         (Some(w), _) => Some((w.rows, w.columns)),
         (_, Some(w)) => Some((w.columns, w.rows)),
         _ => None,
@@ -237,7 +237,7 @@ struct Blocks {
 }
 
 impl Blocks {
-    /// The blocks of a wound operand with those legs, if that is how it lies.
+    /// The blocks of a composite operand with those legs, if that is how it lies.
     fn of(across: &[Leg], depth: &[Leg], panel: usize) -> Option<Blocks> {
         let (outer, inner) = match across {
             [inner] => (None, inner),
@@ -275,7 +275,7 @@ fn prefetch_row<T>(start: *const T, elements: usize, size: usize) {
     }
 }
 
-/// Computes a piece, and tells of its lines as they are complete.
+/// Computes a piece, and reports its lines as they are complete.
 ///
 /// # Safety
 /// As for [`super::multiply`], with scratch for one worker.
@@ -297,7 +297,7 @@ pub(super) unsafe fn run(p: &Product<'_>, scratch: *mut u8, mut progress: Progre
     }
 }
 
-/// Tells how many lines are complete, from time to time.
+/// Reports how many lines are complete, from time to time.
 struct Tell<'a> {
     told: usize,
     width: Option<usize>,
@@ -337,11 +337,11 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         false => (lhs, p.lhs.row, p.lhs.column),
     };
     // Legs across panels and along the sum, and the number of the first element across.
-    let wound = match rows {
-        true => p.lhs.wound.map(|w| (w.rows, w.columns, w.first_row)),
-        false => p.rhs.wound.map(|w| (w.columns, w.rows, w.first_column)),
+    let composite = match rows {
+        true => p.lhs.composite.map(|w| (w.rows, w.columns, w.first_row)),
+        false => p.rhs.composite.map(|w| (w.columns, w.rows, w.first_column)),
     };
-    let blocks = wound.and_then(|(across, depth, origin)| {
+    let blocks = composite.and_then(|(across, depth, origin)| {
         let blocks = Blocks::of(across, depth, K::PANEL)?;
         // Parts begin and end between panels, so that every vector is whole.
         (origin.is_multiple_of(K::PANEL) && wide.is_multiple_of(K::PANEL)).then_some((blocks, origin))
@@ -367,7 +367,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
     let strips = panels.wrapping_add(wide.div_ceil(K::PANEL).min(pass / K::PANEL) * K::PANEL * block);
     for first in (0..wide).step_by(pass) {
         let across = pass.min(wide - first);
-        let direct = wound.is_none()
+        let direct = composite.is_none()
             && panel_wide == 1
             && across.is_multiple_of(K::LANES)
             && (tall <= FEW_STRIPS * K::STRIP || panel_sum.unsigned_abs() <= super::PANEL_ELEMENTS as usize);
@@ -375,7 +375,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         for begin in (0..p.k).step_by(block) {
             let depth = block.min(p.k - begin);
             let from = panel.wrapping_offset(first as isize * panel_wide + begin as isize * panel_sum);
-            if let Some((legs_across, legs_depth, origin)) = wound.filter(|_| blocks.is_none()) {
+            if let Some((legs_across, legs_depth, origin)) = composite.filter(|_| blocks.is_none()) {
                 let source = pack::WoundSource {
                     start: panel,
                     legs_across,

@@ -7,18 +7,8 @@ use std::ops::Range;
 
 use tlc_ir::DType;
 
+pub(crate) use crate::binding::call::Sort;
 use crate::pool::{Pool, PoolPanic};
-
-/// The rows of a tensor: `outer * inner` of them, each of `extent` elements that are `inner` apart.
-pub(crate) struct Sort {
-    pub(crate) dtype: DType,
-    pub(crate) outer: usize,
-    pub(crate) extent: usize,
-    pub(crate) inner: usize,
-    /// How many elements are kept of each row; at most `extent`.
-    pub(crate) count: usize,
-    pub(crate) descending: bool,
-}
 
 /// The buffers of a sort.
 #[derive(Clone, Copy)]
@@ -207,7 +197,7 @@ const LEAST_RADIX: usize = 1024;
 const DIGITS: usize = 256;
 
 /// Sorts words by their upper halves, of which the lower `bytes` bytes differ: a stable pass for each byte, from the lowest, from
-/// one buffer to the other. Words come in the order of their lower halves. Answers the buffer that holds the result.
+/// one buffer to the other. Words come in the order of their lower halves. Returns the buffer that holds the result.
 fn by_digits<'w>(row: &'w mut [u64], other: &'w mut [u64], bytes: usize) -> &'w mut [u64] {
     let mut counts = [[0usize; DIGITS]; 4];
     for &word in row.iter() {

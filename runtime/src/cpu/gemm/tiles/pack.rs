@@ -88,7 +88,7 @@ unsafe fn panels<T: Copy + Default, const PANEL: usize, const LANES: usize>(
     }
 }
 
-/// Part of a wound operand (see [`Wound`](super::super::Wound)): `across` elements from number `first`, at `depth` steps
+/// Part of a composite operand (see [`Composite`](super::super::Composite)): `across` elements from number `first`, at `depth` steps
 /// along the sum from number `begin`.
 #[derive(Clone, Copy)]
 pub(super) struct WoundSource<'a, T> {
@@ -156,7 +156,7 @@ struct Run {
     len: usize,
 }
 
-/// Copies panels of a wound operand. Of a panel at the edge only whole vectors of `LANES` are written.
+/// Copies panels of a composite operand. Of a panel at the edge only whole vectors of `LANES` are written.
 ///
 /// # Safety
 /// Every element of the source must be readable, and `to` writable for `depth * PANEL` elements for each panel begun.
@@ -234,9 +234,9 @@ unsafe fn copy_run<T: Copy>(from: *const T, to: *mut T, len: usize) {
     }
 }
 
-macro_rules! wound {
+macro_rules! composite {
     ($name:ident, $element:ident $(, #[$feature:meta])?) => {
-        /// Copies panels of a wound operand.
+        /// Copies panels of a composite operand.
         ///
         /// # Safety
         /// As for [`wound_panels`], and this machine must have the instructions.
@@ -250,10 +250,10 @@ macro_rules! wound {
         }
     };
 }
-wound!(wound_f32, f32);
-wound!(wound_f64, f64);
-wound!(wound_avx_f32, f32, #[target_feature(enable = "avx")]);
-wound!(wound_avx_f64, f64, #[target_feature(enable = "avx")]);
+composite!(wound_f32, f32);
+composite!(wound_f64, f64);
+composite!(wound_avx_f32, f32, #[target_feature(enable = "avx")]);
+composite!(wound_avx_f64, f64, #[target_feature(enable = "avx")]);
 
 /// Copies strips: `STRIP` elements beside each other at each step, a strip after the other.
 ///

@@ -1,11 +1,11 @@
-//! What a call needs of memory, told before it runs.
+//! What a call needs of memory, known before it runs.
 
-use tlc_ir::plan::{PlanOutput, Storage};
+use tlc_ir::plan::{DeviceId, PlanOutput, Storage};
 
 use super::{Executable, RunError, TensorView};
 use crate::memory::pooled_bytes;
 
-/// The memory that a call needs, in bytes. What loops and library calls of unusual size allocate besides is not counted.
+/// The memory of the host that a call needs, in bytes. What loops and library calls of unusual size allocate besides is not counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryNeed {
     /// Constants as the graph has them: mapped from a file, or in memory.
@@ -46,7 +46,7 @@ impl Executable {
         let binding = self.binding(inputs)?;
         let slots = self.plan.slots.iter().zip(&binding.sizes.slot_bytes);
         let kept = slots
-            .filter(|(s, _)| matches!(s.storage, Storage::Persistent))
+            .filter(|(s, _)| matches!(s.storage, Storage::Persistent) && s.device == DeviceId::HOST)
             .map(|(_, &b)| b);
         let output = |o: &PlanOutput| pooled_bytes(binding.sizes.slot_bytes[o.slot.0 as usize]);
         // The `init` steps have scratch of their own while they run.

@@ -1,4 +1,4 @@
-//! Executing plans.
+//! Executing plans: a call binds sizes, finds memory for every slot on its device, and goes through the steps.
 //!
 //! Invariants:
 //! - A call with a known binding (symbol values seen before) allocates nothing but outputs, and not those when the caller
@@ -10,48 +10,50 @@
 //! - The `init` steps run once, in the first call; what they leave is only read afterwards.
 //! - Chunks of parallel loops depend on extents alone, so results do not depend on the number of threads.
 
-mod bind;
+mod code;
 mod donate;
+mod frame;
 mod init;
 mod memory_need;
-mod product;
 mod repeat;
 mod states;
-mod steps;
+mod walk;
 mod watch;
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
-use rustc_hash::FxHashMap;
+use tlc_ir::DType;
 use tlc_ir::binding::condition_waits;
 use tlc_ir::graph::{Condition, Guard, Symbol};
 use tlc_ir::index::IndexExpr;
-use tlc_ir::plan::{Layout, Plan};
-use tlc_ir::{DType, Kernel};
+use tlc_ir::plan::{DeviceId, Layout, Plan};
 
+use crate::binding::steps::Binding;
 use crate::binding::{Binder, Sizes, is_open, overflow};
-use crate::cpu::jit::{self, JitOptions, KernelFn};
+use crate::cpu::device::Cpu;
+use crate::cpu::jit::KernelFn;
+use crate::cpu::product::Choice;
+use crate::device::{Device, DeviceBuffer, Queued, Scratch};
 use crate::memory::{AlignedBuffer, BufferPool, HUGE_PAGE_BYTES, PooledBuffer};
 use crate::pool::Pool;
-use product::BoundGemm;
-use repeat::{BodyFrame, BoundCall, BoundLoop};
-use steps::Run;
+use walk::Finish;
 
 pub use crate::binding::Packer;
 pub use crate::error::RunError;
+pub(crate) use code::Code;
+pub use code::Emitters;
 pub use donate::Argument;
+pub(crate) use frame::Frame;
 use init::Kept;
 pub use memory_need::MemoryNeed;
 pub use states::StateView;
+pub(crate) use walk::Walk;
 pub use watch::Watched;
 
 /// Bindings kept per executable.
 const MAX_BINDINGS: usize = 64;
-/// Bytes of the worker scratch areas' alignment.
-const SCRATCH_ALIGNMENT: u64 = 64;
 /// Scratch memory of so many bytes for each worker asks for huge pages, whose bytes do not fight for sets of a cache.
 const LARGE_SCRATCH_BYTES: u64 = 128 << 10;
 
@@ -145,94 +147,68 @@ pub struct LoopTime {
     pub loops: Vec<LoopTime>,
 }
 
+/// A plan under concrete symbol values, on this host.
+type Bound = Binding<Choice>;
+
 /// Called before (`true`) and after each step, with its number, where each slot's bytes are, and the sizes as far as they are
 /// known.
-type Observe<'a> = dyn FnMut(usize, bool, &[*mut u8], &Binding) + 'a;
-
-/// One step under a binding: everything evaluated.
-enum BoundStep {
-    Launches {
-        launches: Vec<BoundLaunch>,
-        /// Whether they are too little work to be shared.
-        alone: bool,
-    },
-    Gemm(Box<BoundGemm>),
-    Copy {
-        src: usize,
-        dst: usize,
-        bytes: usize,
-    },
-    Loop(Box<BoundLoop>),
-    Call(Box<BoundCall>),
-}
-
-struct BoundLaunch {
-    kernel: usize,
-    /// Where its buffers start in the call state's pointer table.
-    first_arg: usize,
-    args: Vec<usize>,
-    symbols: Vec<i64>,
-    extent: u64,
-    grain: u64,
-}
-
-/// A plan under concrete symbol values.
-struct Binding {
-    sizes: Sizes,
-    scratch_bytes: u64,
-    arg_count: usize,
-    /// The most counters that a product needs.
-    counters: usize,
-    init: Vec<BoundStep>,
-    steps: Vec<BoundStep>,
-    /// By step of a call: the slots of the arena whose lives begin there. Empty without debug assertions.
-    births: Vec<Vec<usize>>,
-    /// The same inputs' shapes with what calls said: the latest first.
-    rebound: Mutex<VecDeque<Arc<Binding>>>,
-}
+type Observe<'a> = dyn FnMut(usize, bool, &[*mut u8], &Bound) + 'a;
 
 /// What one call needs besides its inputs and outputs.
 struct CallState {
     arena: AlignedBuffer,
+    /// The arenas of the devices beside the host.
+    arenas: Vec<Option<DeviceBuffer>>,
+    /// By state of the caller: its bytes, where another device than the host has them during the call.
+    states: Vec<Option<DeviceBuffer>>,
     scratch: AlignedBuffer,
     frame: Frame,
-}
-
-/// Where the slots of a plan are during a call, and those of its loops' bodies.
-#[derive(Default)]
-struct Frame {
-    slots: Vec<*mut u8>,
-    args: Vec<*mut u8>,
-    /// For products with epilogues.
-    counters: Vec<AtomicU32>,
-    bodies: Vec<BodyFrame>,
-    /// Whether the steps of loops' bodies are timed.
-    timed: bool,
-}
-
-/// A plan's code: its kernels, and the code of the bodies of its loops in the order of the steps.
-struct Code {
-    kernels: Vec<KernelFn>,
-    /// By slot: whether all that reads it takes elements at any address.
-    any_address: Vec<bool>,
-    bodies: Vec<Code>,
+    /// Whether the host waits for each step before it goes on, for who looks at memory or the time between steps.
+    step_by_step: bool,
 }
 
 // SAFETY: the pointers are rewritten at the start of each call, by the thread that owns the state for that call.
 unsafe impl Send for CallState {}
 
+impl CallState {
+    fn new() -> Result<CallState, RunError> {
+        Ok(CallState {
+            arena: AlignedBuffer::zeroed(0)?,
+            arenas: Vec::new(),
+            states: Vec::new(),
+            scratch: AlignedBuffer::zeroed(0)?,
+            frame: Frame::default(),
+            step_by_step: false,
+        })
+    }
+}
+
+/// Memory of a device that has at least so many bytes; what it holds is lost where it grows.
+fn grown(buffer: &mut Option<DeviceBuffer>, device: &Arc<dyn Queued>, bytes: usize) -> Result<*mut u8, RunError> {
+    match buffer {
+        Some(known) if known.bytes() >= bytes => Ok(known.start()),
+        _ => {
+            // Given back first: there need not be room for both.
+            *buffer = None;
+            Ok(buffer.insert(DeviceBuffer::new(device, bytes)?).start())
+        }
+    }
+}
+
 /// A loaded plan.
 pub struct Executable {
     plan: Plan,
-    code: Code,
+    code: Code<KernelFn>,
     /// Different kernels, those of loops' bodies included.
     compiled_kernels: usize,
-    threads: Arc<Pool>,
+    host: Cpu,
+    /// The devices beside the host, from number 1 on.
+    others: Vec<Arc<dyn Queued>>,
     buffers: Arc<BufferPool>,
     packer: Packer,
-    /// Values of symbols that no input's shape tells, by name.
+    /// Values of symbols that no input's shape determines, by name.
     given: Vec<(String, i64)>,
-    bindings: Mutex<VecDeque<Arc<Binding>>>,
+    bindings: Mutex<VecDeque<Arc<Bound>>>,
     states: Mutex<Vec<CallState>>,
     /// What the `init` steps computed, once the first call has run them.
     kept: OnceLock<Kept>,
@@ -245,65 +221,66 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How a plan is loaded.
+pub struct Load {
+    /// The threads that run what is the host's.
+    pub threads: Arc<Pool>,
+    /// How many threads compile; fewer than `threads` has leave the calls of other executables some.
+    pub compiling: usize,
+    /// Where outputs come from.
+    pub buffers: Arc<BufferPool>,
+    /// What places slots in arenas.
+    pub packer: Packer,
+    /// What makes each kernel.
+    pub emitters: Emitters,
+    /// The devices beside the host, as the plan numbers them from 1 on.
+    pub devices: Vec<Arc<dyn Queued>>,
+}
+
 impl Executable {
-    /// Compiles a plan's kernels and makes it ready to run.
+    /// Compiles the kernels of a plan for the host alone, by the first emitter, and makes it ready to run.
     ///
     /// # Errors
-    /// [`RunError::Compile`] if a kernel cannot be compiled, [`RunError::Devices`] if the plan is not for the host alone.
+    /// As [`Executable::load`].
     pub fn new(
         plan: Plan,
         threads: Arc<Pool>,
         buffers: Arc<BufferPool>,
         packer: Packer,
     ) -> Result<Executable, RunError> {
-        let compiling = threads.threads();
-        Executable::compiled_on(compiling, plan, threads, buffers, packer)
+        let load = Load {
+            compiling: threads.threads(),
+            threads,
+            buffers,
+            packer,
+            emitters: Emitters::default(),
+            devices: Vec::new(),
+        };
+        Executable::load(plan, load)
     }
 
-    /// As [`Executable::new`]; only `compiling` threads compile, so that calls of other executables can go on beside it.
+    /// Compiles a plan's kernels and makes it ready to run.
     ///
     /// # Errors
-    /// As [`Executable::new`].
-    pub fn compiled_on(
-        compiling: usize,
-        plan: Plan,
-        threads: Arc<Pool>,
-        buffers: Arc<BufferPool>,
-        packer: Packer,
-    ) -> Result<Executable, RunError> {
-        if plan.devices.len() > 1 {
+    /// [`RunError::Compile`] if a kernel cannot be compiled, [`RunError::Devices`] if the plan is for other devices than there are.
+    pub fn load(plan: Plan, load: Load) -> Result<Executable, RunError> {
+        if plan.devices.len() != 1 + load.devices.len() {
             return Err(RunError::Devices {
-                found: plan.devices.len() - 1,
+                expected: plan.devices.len().saturating_sub(1),
+                found: load.devices.len(),
             });
         }
-        // Equal kernels of the plan and of its loops' bodies are compiled once.
-        let mut batch: Vec<&Kernel> = Vec::new();
-        let mut number: FxHashMap<&Kernel, usize> = FxHashMap::default();
-        repeat::visit_plans(&plan, &mut |p| {
-            for k in &p.kernels {
-                number.entry(k).or_insert_with(|| {
-                    batch.push(k);
-                    batch.len() - 1
-                });
-            }
-        });
-        let _span = tracing::info_span!("compile", kernels = batch.len()).entered();
-        let options = JitOptions {
-            threads: compiling,
-            ..JitOptions::default()
-        };
-        let compiled = jit::compile(&batch, &options)?;
-        let compiled_kernels = batch.len();
-        let functions: Vec<KernelFn> = compiled.into_iter().map(|c| c.function).collect();
-        let code = repeat::code(&plan, &|k| functions[number[k]].clone());
-        drop(number);
+        let host = Cpu::new(load.threads);
+        let devices = (&host, &load.devices[..]);
+        let (code, compiled_kernels) = Code::load(&plan, &load.emitters, devices, load.compiling)?;
         let executable = Executable {
             plan,
             code,
             compiled_kernels,
-            threads,
-            buffers,
-            packer,
+            host,
+            others: load.devices,
+            buffers: load.buffers,
+            packer: load.packer,
             given: Vec::new(),
             bindings: Mutex::new(VecDeque::with_capacity(MAX_BINDINGS)),
             states: Mutex::new(Vec::new()),
@@ -313,7 +290,7 @@ impl Executable {
         Ok(executable)
     }
 
-    /// Gives values to symbols that no input's shape tells, by name. A value for one that an input tells must agree with it.
+    /// Gives values to symbols that no input's shape determines, by name. A value for one that an input determines must agree with it.
     pub fn with_symbols(mut self, given: Vec<(String, i64)>) -> Executable {
         self.given = given;
         self
@@ -326,7 +303,7 @@ impl Executable {
 
     /// The thread pool.
     pub fn threads(&self) -> &Arc<Pool> {
-        &self.threads
+        self.host.threads()
     }
 
     /// The pool that outputs come from.
@@ -334,10 +311,9 @@ impl Executable {
         &self.buffers
     }
 
-    /// Machine code size of all kernels, in bytes.
+    /// Machine code size of all kernels of the host, in bytes.
     pub fn code_bytes(&self) -> usize {
-        self.code.kernels.iter().map(|k| k.size_bytes()).sum::<usize>()
-            + self.code.bodies.iter().map(repeat::code_bytes).sum::<usize>()
+        self.code.kernels().into_iter().map(KernelFn::size_bytes).sum()
     }
 
     /// How many kernels were compiled: equal ones count once, and those of loops' bodies count.
@@ -393,7 +369,7 @@ impl Executable {
 
     fn run_observed(
         &self,
-        binding: &Binding,
+        binding: &Bound,
         inputs: &[TensorView<'_>],
         fill: Option<u8>,
         observe: &mut Observe<'_>,
@@ -404,11 +380,17 @@ impl Executable {
                 outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(fill));
                 state.arena.as_mut_slice().fill(fill);
                 state.scratch.as_mut_slice().fill(fill);
+                for (device, arena) in self.others.iter().zip(state.arenas.iter().flatten()) {
+                    // SAFETY: no step runs, and the arena is this call's.
+                    unsafe { device.fill(0, arena.start(), fill, arena.bytes())? };
+                    device.settle(0)?;
+                }
             }
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
                 state.frame.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
+            state.step_by_step = fill.is_some();
             self.execute(binding, state, &address, observe)
         })?;
         self.cut(&mut outputs, last.as_deref());
@@ -416,7 +398,7 @@ impl Executable {
     }
 
     /// Memory of the pool for the outputs.
-    fn take_outputs(&self, binding: &Binding) -> Result<Vec<OutputTensor>, RunError> {
+    fn take_outputs(&self, binding: &Bound) -> Result<Vec<OutputTensor>, RunError> {
         let mut outputs = Vec::with_capacity(self.plan.outputs.len());
         for (o, shape) in self.plan.outputs.iter().zip(&binding.sizes.output_shapes) {
             let bytes = binding.sizes.slot_bytes[o.slot.0 as usize] as usize;
@@ -433,7 +415,7 @@ impl Executable {
     }
 
     /// Gives outputs the sizes that data decided; their buffers had room for the largest.
-    fn cut(&self, outputs: &mut [OutputTensor], last: Option<&Binding>) {
+    fn cut(&self, outputs: &mut [OutputTensor], last: Option<&Bound>) {
         let Some(last) = last else { return };
         for ((out, o), shape) in outputs
             .iter_mut()
@@ -445,7 +427,7 @@ impl Executable {
         }
     }
 
-    /// As [`Executable::run_into`], and answers the outputs' shapes, which data may decide: a buffer then has room for the
+    /// As [`Executable::run_into`], and returns the outputs' shapes, which data may decide: a buffer then has room for the
     /// largest, and what the shape does not reach holds anything.
     ///
     /// # Errors
@@ -505,7 +487,7 @@ impl Executable {
         outputs: &mut [impl Destination],
         loops: Option<&mut Vec<LoopTime>>,
         observe: &mut Observe<'_>,
-    ) -> Result<Option<Arc<Binding>>, RunError> {
+    ) -> Result<Option<Arc<Bound>>, RunError> {
         let binding = self.binding(inputs)?;
         if outputs.len() != self.plan.outputs.len() {
             return Err(RunError::OutputCount {
@@ -546,6 +528,7 @@ impl Executable {
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
             state.frame.measure(loops.is_some());
+            state.step_by_step = loops.is_some();
             let last = self.execute(&binding, state, &address, observe);
             state.frame.measure(false);
             if let Some(loops) = loops {
@@ -558,7 +541,7 @@ impl Executable {
     /// Takes a call state that fits the binding, runs `f` with it, and puts it back.
     fn with_state<T>(
         &self,
-        binding: &Binding,
+        binding: &Bound,
         f: impl FnOnce(&mut CallState) -> Result<T, RunError>,
     ) -> Result<T, RunError> {
         let scratch = self.scratch_of(binding);
@@ -566,15 +549,19 @@ impl Executable {
         let taken = lock(&self.states).pop();
         let mut state = match taken {
             Some(state) => state,
-            None => CallState {
-                arena: AlignedBuffer::zeroed(0)?,
-                scratch: AlignedBuffer::zeroed(0)?,
-                frame: Frame::default(),
-            },
+            None => CallState::new()?,
         };
-        // The arena only grows.
+        state.step_by_step = false;
+        state.frame.fit(binding, self.plan.devices.len());
+        // The arenas only grow.
         if state.arena.len() < arena {
             state.arena = AlignedBuffer::zeroed(arena)?;
+        }
+        state.frame.arenas[0] = state.arena.as_mut_ptr();
+        state.arenas.resize_with(self.others.len(), || None);
+        for (k, (device, buffer)) in self.others.iter().zip(&mut state.arenas).enumerate() {
+            let bytes = binding.sizes.layout.arena(DeviceId(k as u32 + 1)).bytes as usize;
+            state.frame.arenas[k + 1] = grown(buffer, device, bytes)?;
         }
         if state.scratch.len() < scratch {
             state.scratch = AlignedBuffer::zeroed(scratch)?;
@@ -582,48 +569,47 @@ impl Executable {
         if cfg!(debug_assertions) {
             state.scratch.as_mut_slice().fill(UNWRITTEN);
         }
-        state.frame.fit(binding);
         let result = f(&mut state);
         lock(&self.states).push(state);
         result
     }
 
-    /// What runs the steps of a binding, with the scratch memory of a call.
-    fn steps_of<'a>(&'a self, binding: &'a Binding, scratch: *mut u8) -> Run<'a> {
-        Run {
+    /// What goes through the steps of a binding, with the scratch memory of a call.
+    fn walk<'a>(&'a self, binding: &'a Bound, scratch: &mut AlignedBuffer) -> Walk<'a, Cpu> {
+        Walk {
             plan: &self.plan,
             code: &self.code,
             binding,
-            threads: &self.threads,
-            scratch,
-            scratch_bytes: binding.scratch_bytes,
+            host: &self.host,
+            others: &self.others,
+            scratch: Scratch {
+                start: scratch.as_mut_ptr(),
+                bytes: binding.scratch_bytes,
+            },
         }
     }
 
-    /// Runs the steps. `input` tells where each input's bytes are; the state already knows where the outputs go.
+    /// Runs the steps. `input` says where each input's bytes are; the state already knows where the outputs go.
     fn execute(
         &self,
-        binding: &Binding,
+        binding: &Bound,
         state: &mut CallState,
         input: &dyn Fn(usize) -> *mut u8,
         observe: &mut Observe<'_>,
-    ) -> Result<Option<Arc<Binding>>, RunError> {
+    ) -> Result<Option<Arc<Bound>>, RunError> {
         let kept = self.kept(binding)?;
-        let (arena, scratch) = (state.arena.as_mut_ptr(), state.scratch.as_mut_ptr());
-        let run = self.steps_of(binding, scratch);
-        run.place(&mut state.frame, arena, input, &|slot| kept.address(slot));
-        let mut later: Option<Arc<Binding>> = None;
+        let finish = Finish(&self.others);
+        let walk = self.walk(binding, &mut state.scratch);
+        walk.place(&mut state.frame, input, &|slot| kept.address(slot));
+        let mut later: Option<Arc<Bound>> = None;
         for number in 0..binding.steps.len() {
             let now = later.as_deref().unwrap_or(binding);
             observe(number, true, &state.frame.slots, now);
-            let run = Run {
-                binding: now,
-                scratch: state.scratch.as_mut_ptr(),
-                scratch_bytes: now.scratch_bytes,
-                ..run
-            };
-            run.mark_unwritten(number, &mut state.frame);
-            let bound = run.step(&now.steps[number], &mut state.frame, arena)?;
+            let walk = self.walk(now, &mut state.scratch);
+            let bound = walk.step(number, &mut state.frame)?;
+            if state.step_by_step {
+                walk.settle(&binding.queues)?;
+            }
             if let Some((symbol, value)) = bound {
                 let next = self.rebound(binding, now, symbol, value)?;
                 let scratch = self.scratch_of(&next);
@@ -631,18 +617,20 @@ impl Executable {
                     state.scratch = AlignedBuffer::zeroed(scratch)?;
                 }
                 // Products may be cut otherwise now.
-                state.frame.fit(&next);
+                state.frame.fit(&next, self.plan.devices.len());
                 later = Some(next);
             }
             observe(number, false, &state.frame.slots, later.as_deref().unwrap_or(binding));
         }
+        walk.settle(&binding.queues)?;
+        drop(finish);
         Ok(later)
     }
 
     /// The binding once a call has said what a symbol is. The layout stays: it has room for the largest value.
-    fn rebound(&self, first: &Binding, now: &Binding, symbol: usize, value: i64) -> Result<Arc<Binding>, RunError> {
+    fn rebound(&self, first: &Bound, now: &Bound, symbol: usize, value: i64) -> Result<Arc<Bound>, RunError> {
         let wanted = |i: usize| if i == symbol { value } else { now.sizes.symbols[i] };
-        let is = |b: &Binding| {
+        let is = |b: &Bound| {
             let all = b.sizes.symbols.iter().zip(&b.sizes.decided).enumerate();
             all.into_iter()
                 .all(|(i, (&v, &d))| v == wanted(i) && d == (now.sizes.decided[i] || i == symbol))
@@ -671,8 +659,8 @@ impl Executable {
         }
         let (shapes, layout) = (first.sizes.shapes.clone(), first.sizes.layout.clone());
         let sizes = Sizes::of(&self.plan, &symbols, shapes, layout, &decided)?;
-        let new = Binding::new(&self.plan, sizes, self.threads.threads())?;
-        if !new.fits_in(first, &self.plan) {
+        let new = self.bind_sizes(sizes)?;
+        if !new.fits_in(first) {
             return Err(overflow(&self.plan.name));
         }
         let new = Arc::new(new);
@@ -685,8 +673,8 @@ impl Executable {
     }
 
     /// Bytes of scratch that a call needs.
-    fn scratch_of(&self, binding: &Binding) -> usize {
-        let all = binding.scratch_bytes.saturating_mul(self.threads.threads() as u64) as usize;
+    fn scratch_of(&self, binding: &Bound) -> usize {
+        let all = binding.scratch_bytes.saturating_mul(self.threads().threads() as u64) as usize;
         match binding.scratch_bytes >= LARGE_SCRATCH_BYTES {
             true => all.max(HUGE_PAGE_BYTES),
             false => all,
@@ -725,7 +713,7 @@ impl Executable {
     }
 
     /// The binding for these inputs, of a plan that has no states.
-    fn binding(&self, inputs: &[TensorView<'_>]) -> Result<Arc<Binding>, RunError> {
+    fn binding(&self, inputs: &[TensorView<'_>]) -> Result<Arc<Bound>, RunError> {
         match self.plan.states.is_empty() {
             true => self.bound(inputs),
             false => Err(self.state_count(0)),
@@ -733,9 +721,9 @@ impl Executable {
     }
 
     /// The binding for these inputs: a known one, or a new one.
-    fn bound(&self, inputs: &[TensorView<'_>]) -> Result<Arc<Binding>, RunError> {
+    fn bound(&self, inputs: &[TensorView<'_>]) -> Result<Arc<Bound>, RunError> {
         self.check_inputs(inputs)?;
-        let matches = |b: &Binding| b.sizes.shapes.iter().zip(inputs).all(|(s, i)| s == i.shape);
+        let matches = |b: &Bound| b.sizes.shapes.iter().zip(inputs).all(|(s, i)| s == i.shape);
         {
             let mut known = lock(&self.bindings);
             if let Some(at) = known.iter().position(|b| matches(b)) {
@@ -754,10 +742,14 @@ impl Executable {
         Ok(new)
     }
 
-    fn bind(&self, inputs: &[TensorView<'_>]) -> Result<Binding, RunError> {
+    fn bind(&self, inputs: &[TensorView<'_>]) -> Result<Bound, RunError> {
         let _span = tracing::info_span!("bind", plan = %self.plan.name).entered();
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|i| i.shape.to_vec()).collect();
-        Binding::new(&self.plan, self.binder().bind(shapes)?, self.threads.threads())
+        self.bind_sizes(self.binder().bind(shapes)?)
+    }
+
+    fn bind_sizes(&self, sizes: Sizes) -> Result<Bound, RunError> {
+        Binding::new(&self.plan, sizes, &|p| self.host.prepare(p))
     }
 
     fn binder(&self) -> Binder<'_> {

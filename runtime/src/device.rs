@@ -1,0 +1,279 @@
+//! What the driver asks of a device: memory, kernels, and work in queues.
+//!
+//! A slot of a plan is on one device, and during a call it has an address in that device's memory: the beginning of a buffer that the
+//! driver allocated there, and an offset that the layout says. The driver hands addresses around as pointers; only the device they
+//! belong to reads or writes what they point to.
+//!
+//! The first device of a plan is the [`Host`]: what it is asked to do is done when it returns. The others are [`Queued`]: they only
+//! take work into their queues, which they go through beside each other, each in its order. A [`Mark`] stands for all that a queue
+//! was given so far; other queues and the host wait for marks.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use tlc_ir::Kernel;
+use tlc_ir::target::EmitterId;
+
+use crate::binding::call::BoundCall;
+use crate::binding::product::{BoundProduct, Prepared};
+use crate::binding::steps::BoundLaunch;
+use crate::error::RunError;
+
+/// Where a call has what its steps need, as the device sees it that runs one of them.
+pub struct Places<'a, K> {
+    /// The plan's kernels, by number; those of other devices are missing.
+    pub kernels: &'a [Option<K>],
+    /// Where each slot is, in the memory of its device.
+    pub slots: &'a [*mut u8],
+    /// The addresses that launches are given, from [`BoundLaunch::first_arg`] on.
+    pub args: &'a [*mut u8],
+    /// Counters of the host's products, at least as many as one of them needs.
+    pub counters: &'a mut [AtomicU32],
+    /// Scratch of the host's workers.
+    pub scratch: Scratch,
+}
+
+/// Scratch memory: an area for each worker.
+#[derive(Clone, Copy)]
+pub struct Scratch {
+    /// The first area.
+    pub start: *mut u8,
+    /// Bytes of each.
+    pub bytes: u64,
+}
+
+/// What a queue of a device was given so far.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Mark {
+    /// The device, by its number in the plan.
+    pub device: usize,
+    /// The queue, by its number among those of the device.
+    pub queue: u32,
+    /// How much.
+    pub number: u64,
+}
+
+/// Runs steps of a plan.
+///
+/// Queues are numbered from 0 on each device, and exist as soon as they are named. The host ignores them.
+pub trait Device: Send + Sync {
+    /// A loaded kernel.
+    type Kernel: Clone + Send + Sync;
+    /// What it decides about a product when its sizes are known.
+    type Product: Send + Sync;
+
+    /// Loads kernels, each made by the emitter that is said; on so many threads, if that is work for several.
+    ///
+    /// # Errors
+    /// If there is no such emitter, or a kernel cannot be made or loaded.
+    fn load(&self, kernels: &[(&Kernel, EmitterId)], threads: usize) -> Result<Vec<Self::Kernel>, RunError>;
+
+    /// Decides about a product.
+    fn prepare(&self, product: &BoundProduct) -> Prepared<Self::Product>;
+
+    /// Runs kernels that do not depend on each other; on one thread, if they are to be `alone`.
+    ///
+    /// # Safety
+    /// The places are those of the binding that the launches are of, every slot they name is on this device and has the bytes that the
+    /// binding says, and nothing else touches what they write, or writes what they read, until they are done.
+    ///
+    /// # Errors
+    /// If they cannot be run.
+    unsafe fn launch(
+        &self,
+        queue: u32,
+        launches: &[BoundLaunch],
+        alone: bool,
+        at: &Places<'_, Self::Kernel>,
+    ) -> Result<(), RunError>;
+
+    /// Computes a product, and runs the kernel behind it.
+    ///
+    /// # Safety
+    /// As for [`Device::launch`].
+    ///
+    /// # Errors
+    /// As [`Device::launch`].
+    unsafe fn multiply(
+        &self,
+        queue: u32,
+        product: &BoundProduct,
+        choice: &Self::Product,
+        at: &mut Places<'_, Self::Kernel>,
+    ) -> Result<(), RunError>;
+
+    /// Copies bytes within the memory of the device.
+    ///
+    /// # Safety
+    /// Both places have the bytes and do not overlap, and nothing else touches what is written, or writes what is read, until it is
+    /// done.
+    ///
+    /// # Errors
+    /// If it cannot be done.
+    unsafe fn copy(&self, queue: u32, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), RunError>;
+
+    /// Sets bytes in the memory of the device.
+    ///
+    /// # Safety
+    /// As for [`Device::copy`].
+    ///
+    /// # Errors
+    /// As [`Device::copy`].
+    unsafe fn fill(&self, queue: u32, to: *mut u8, byte: u8, bytes: usize) -> Result<(), RunError>;
+}
+
+/// The device that goes through a plan.
+pub trait Host: Device {
+    /// Whether memory holds values. Without them a loop's body is gone through once, between [`Host::enter`] and [`Host::leave`].
+    const VALUES: bool;
+
+    /// Runs a host function; returns the symbol that it binds, and its value.
+    ///
+    /// # Safety
+    /// As for [`Device::launch`].
+    ///
+    /// # Errors
+    /// If it cannot be run.
+    unsafe fn call(&self, call: &BoundCall, at: &Places<'_, Self::Kernel>) -> Result<Option<(usize, i64)>, RunError>;
+
+    /// Says that the body of a loop follows, without values.
+    fn enter(&self) {}
+
+    /// Says that the body has been gone through, in place of so many times. `known` says whether a call with values would run it as
+    /// often.
+    fn leave(&self, times: u64, known: bool) {
+        let _ = (times, known);
+    }
+}
+
+/// A device beside the host.
+pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
+    /// Bytes of its memory.
+    fn capacity_bytes(&self) -> u64;
+
+    /// Allocates memory, aligned to [`ALIGNMENT`](crate::memory::ALIGNMENT).
+    ///
+    /// # Errors
+    /// If it has none left.
+    fn allocate(&self, bytes: usize) -> Result<*mut u8, RunError>;
+
+    /// Returns memory.
+    ///
+    /// # Safety
+    /// It was allocated here, and nothing that still runs touches it.
+    unsafe fn release(&self, start: *mut u8);
+
+    /// Copies from the host's memory.
+    ///
+    /// # Safety
+    /// As for [`Device::copy`], `from` in the host's memory.
+    ///
+    /// # Errors
+    /// As [`Device::copy`].
+    unsafe fn upload(&self, queue: u32, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), RunError>;
+
+    /// Copies to the host's memory.
+    ///
+    /// # Safety
+    /// As for [`Device::copy`], `to` in the host's memory.
+    ///
+    /// # Errors
+    /// As [`Device::copy`].
+    unsafe fn download(&self, queue: u32, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), RunError>;
+
+    /// Copies from the memory of another device beside the host to this one's, or the other way.
+    ///
+    /// # Safety
+    /// As for [`Device::copy`], the other place in the memory of the other device.
+    ///
+    /// # Errors
+    /// As [`Device::copy`].
+    unsafe fn exchange(
+        &self,
+        queue: u32,
+        other: Peer,
+        from: *const u8,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<(), RunError>;
+
+    /// A mark behind all that a queue was given.
+    ///
+    /// # Errors
+    /// If the device failed.
+    fn mark(&self, queue: u32) -> Result<Mark, RunError>;
+
+    /// Has a queue wait for a mark, of any device.
+    ///
+    /// # Errors
+    /// If the device failed.
+    fn wait(&self, queue: u32, mark: Mark) -> Result<(), RunError>;
+
+    /// Has the host wait for a mark of this device.
+    ///
+    /// # Errors
+    /// If what led to it failed.
+    fn reach(&self, mark: Mark) -> Result<(), RunError>;
+
+    /// Has the host wait for all that a queue was given.
+    ///
+    /// # Errors
+    /// If that failed.
+    fn settle(&self, queue: u32) -> Result<(), RunError>;
+
+    /// Has the host wait for all that the device was given. What fails meanwhile was reported or is not needed any longer.
+    fn finish(&self);
+}
+
+/// The other end of a copy between two devices beside the host, by its number in the plan.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Peer {
+    /// Where the bytes come from.
+    From(usize),
+    /// Where they go.
+    To(usize),
+}
+
+/// A kernel that a [`Queued`] device loaded, by a number of its own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct KernelHandle(pub u64);
+
+/// Memory of a device beside the host, which it gets back.
+pub(crate) struct DeviceBuffer {
+    device: Arc<dyn Queued>,
+    start: *mut u8,
+    bytes: usize,
+}
+
+// SAFETY: the driver hands the address around and never reads or writes through it; devices are `Sync`.
+unsafe impl Send for DeviceBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for DeviceBuffer {}
+
+impl DeviceBuffer {
+    /// Allocates memory.
+    pub(crate) fn new(device: &Arc<dyn Queued>, bytes: usize) -> Result<DeviceBuffer, RunError> {
+        Ok(DeviceBuffer {
+            start: device.allocate(bytes)?,
+            bytes,
+            device: Arc::clone(device),
+        })
+    }
+
+    /// Its address.
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start
+    }
+
+    /// Its size.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for DeviceBuffer {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated there, and calls wait for what they gave the device before they let go of memory.
+        unsafe { self.device.release(self.start) };
+    }
+}

@@ -1,0 +1,158 @@
+//! The code of a plan, on each of its devices.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+use tlc_ir::plan::{Plan, SlotId, Step};
+use tlc_ir::target::EmitterId;
+use tlc_ir::{HostTensor, Kernel};
+
+use crate::device::{Device, KernelHandle, Queued};
+use crate::error::RunError;
+
+/// What makes each kernel of a plan, by its number: one of the emitters of the device that runs it. What is missing is made by the
+/// first.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Emitters {
+    /// Of the plan's own kernels.
+    pub kernels: Vec<EmitterId>,
+    /// Of those of loops' bodies, by the number of the loop among the plan's steps; `init` steps count first.
+    pub bodies: Vec<Emitters>,
+}
+
+/// A plan's code: its kernels, and the code of the bodies of its loops in the order of the steps.
+pub(crate) struct Code<K> {
+    /// The kernels that the host runs, by number.
+    pub(super) host: Vec<Option<K>>,
+    /// Those that the other devices run.
+    pub(super) others: Vec<Vec<Option<KernelHandle>>>,
+    /// By slot: whether all that reads it takes elements at any address.
+    any_address: Vec<bool>,
+    pub(super) bodies: Vec<Code<K>>,
+}
+
+/// The kernels of one device, each once, with what makes it.
+#[derive(Default)]
+struct Batch<'p> {
+    kernels: Vec<(&'p Kernel, EmitterId)>,
+    numbers: FxHashMap<(&'p Kernel, EmitterId), usize>,
+}
+
+/// The loops of a plan, in the order of its steps.
+fn loops(plan: &Plan) -> impl Iterator<Item = &Plan> {
+    let steps = plan.init.iter().chain(&plan.steps);
+    steps.filter_map(|s| match s {
+        Step::Loop(l) => Some(&l.body),
+        Step::Launch(_) | Step::Group(_) | Step::Gemm(_) | Step::Copy { .. } | Step::Call(_) => None,
+    })
+}
+
+/// Calls `f` with the device and number of each kernel that a plan launches.
+fn launched(plan: &Plan, f: &mut dyn FnMut(usize, usize)) {
+    for l in plan.launches() {
+        let device = l.args.first().map_or(0, |s| plan.slots[s.0 as usize].device.0);
+        f(device as usize, l.kernel.0 as usize);
+    }
+}
+
+fn emitter(emitters: Option<&Emitters>, kernel: usize) -> EmitterId {
+    let known = emitters.and_then(|e| e.kernels.get(kernel));
+    known.copied().unwrap_or_default()
+}
+
+fn collect<'p>(plan: &'p Plan, emitters: Option<&Emitters>, batches: &mut [Batch<'p>]) {
+    launched(plan, &mut |device, kernel| {
+        let batch = &mut batches[device];
+        let key = (&plan.kernels[kernel], emitter(emitters, kernel));
+        batch.numbers.entry(key).or_insert_with(|| {
+            batch.kernels.push(key);
+            batch.kernels.len() - 1
+        });
+    });
+    for (k, body) in loops(plan).enumerate() {
+        collect(body, emitters.and_then(|e| e.bodies.get(k)), batches);
+    }
+}
+
+impl<K: Clone> Code<K> {
+    /// Loads the kernels of a plan and of its loops' bodies, equal ones once for each device; also returns how many that were.
+    pub(super) fn load<D: Device<Kernel = K>>(
+        plan: &Plan,
+        emitters: &Emitters,
+        (host, others): (&D, &[Arc<dyn Queued>]),
+        threads: usize,
+    ) -> Result<(Code<K>, usize), RunError> {
+        let mut batches: Vec<Batch<'_>> = (0..=others.len()).map(|_| Batch::default()).collect();
+        collect(plan, Some(emitters), &mut batches);
+        let count = batches.iter().map(|b| b.kernels.len()).sum();
+        let _span = tracing::info_span!("compile", kernels = count).entered();
+        let own = host.load(&batches[0].kernels, threads)?;
+        let mut handles = Vec::with_capacity(others.len());
+        for (device, batch) in others.iter().zip(&batches[1..]) {
+            handles.push(device.load(&batch.kernels, threads)?);
+        }
+        let code = Code::of(plan, Some(emitters), &batches, (&own, &handles));
+        Ok((code, count))
+    }
+
+    fn of(
+        plan: &Plan,
+        emitters: Option<&Emitters>,
+        batches: &[Batch<'_>],
+        (own, handles): (&[K], &[Vec<KernelHandle>]),
+    ) -> Code<K> {
+        let mut code = Code::without_kernels(plan, handles.len());
+        launched(plan, &mut |device, kernel| {
+            let key = (&plan.kernels[kernel], emitter(emitters, kernel));
+            let number = batches[device].numbers[&key];
+            match device.checked_sub(1) {
+                None => code.host[kernel] = Some(own[number].clone()),
+                Some(other) => code.others[other][kernel] = Some(handles[other][number]),
+            }
+        });
+        for ((k, body), place) in loops(plan).enumerate().zip(&mut code.bodies) {
+            *place = Code::of(body, emitters.and_then(|e| e.bodies.get(k)), batches, (own, handles));
+        }
+        code
+    }
+
+    /// What a walk needs that runs no kernels.
+    pub(crate) fn without_kernels(plan: &Plan, others: usize) -> Code<K> {
+        Code {
+            host: vec![None; plan.kernels.len()],
+            others: vec![vec![None; plan.kernels.len()]; others],
+            any_address: any_address(plan),
+            bodies: loops(plan).map(|body| Code::without_kernels(body, others)).collect(),
+        }
+    }
+
+    /// Where a constant's elements are, in the host's memory.
+    pub(super) fn constant(&self, slot: usize, data: &HostTensor) -> *mut u8 {
+        let bytes = match self.any_address[slot] {
+            true => data.bytes(),
+            false => data.aligned_bytes(),
+        };
+        bytes.as_ptr().cast_mut()
+    }
+
+    /// The kernels of the host, those of loops' bodies included.
+    pub(super) fn kernels(&self) -> Vec<&K> {
+        let inside = self.bodies.iter().flat_map(Code::kernels);
+        self.host.iter().flatten().chain(inside).collect()
+    }
+}
+
+/// By slot: whether it is read by kernels and copies alone, which take elements at any address where the machine does.
+/// Products and host functions read elements through references, and bodies of loops may hand a slot to either.
+fn any_address(plan: &Plan) -> Vec<bool> {
+    let mut all = vec![cfg!(any(target_arch = "x86_64", target_arch = "aarch64")); plan.slots.len()];
+    for step in plan.init.iter().chain(&plan.steps) {
+        let mut by_element = |s: SlotId| all[plan.root(s).0 as usize] = false;
+        match step {
+            Step::Launch(_) | Step::Group(_) | Step::Copy { .. } => {}
+            Step::Gemm(g) => [&g.lhs, &g.rhs, &g.dst].iter().for_each(|o| by_element(o.slot)),
+            Step::Loop(_) | Step::Call(_) => step.visit_slots(&mut |s, _| by_element(s), &plan.kernels),
+        }
+    }
+    all
+}

@@ -1,0 +1,292 @@
+//! Going through the steps of a bound plan, and of the bodies of its loops, once for all devices.
+//!
+//! Invariants:
+//! - The host does its own steps one after another, in the order of the list, and hands those of other devices to their queues. What
+//!   a step waits for, it waits for before it begins: in its queue, or the host for it.
+//! - A plan for the host alone has no queues, and a step of it costs no more than what it does.
+//! - A run of a known binding allocates nothing on the host.
+
+use std::sync::Arc;
+
+use tlc_ir::plan::{Plan, Storage};
+
+use super::code::Code;
+use super::frame::Frame;
+use super::{RunError, UNWRITTEN};
+use crate::binding::repeat::BoundWalk;
+use crate::binding::steps::{Binding, BoundCopy, BoundLaunch, BoundStep, BoundWork};
+use crate::device::{Host, Peer, Places, Queued, Scratch};
+
+/// A plan on its way through a call.
+pub(crate) struct Walk<'r, H: Host> {
+    pub(crate) plan: &'r Plan,
+    pub(crate) code: &'r Code<H::Kernel>,
+    pub(crate) binding: &'r Binding<H::Product>,
+    pub(crate) host: &'r H,
+    /// The devices beside the host, from number 1 on.
+    pub(crate) others: &'r [Arc<dyn Queued>],
+    /// Enough for the bodies too.
+    pub(crate) scratch: Scratch,
+}
+
+impl<H: Host> Clone for Walk<'_, H> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<H: Host> Copy for Walk<'_, H> {}
+
+/// Has the host wait for devices when a call is over, however it ends: what they still run touches memory of the call.
+pub(super) struct Finish<'r>(pub(super) &'r [Arc<dyn Queued>]);
+
+impl Drop for Finish<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|device| device.finish());
+    }
+}
+
+/// Writes down where a launch's buffers are.
+fn point(l: &BoundLaunch, frame: &mut Frame) {
+    for (k, &slot) in l.args.iter().enumerate() {
+        frame.args[l.first_arg + k] = frame.slots[slot];
+    }
+}
+
+fn places<'a, K>(kernels: &'a [Option<K>], frame: &'a mut Frame, scratch: Scratch) -> Places<'a, K> {
+    Places {
+        kernels,
+        slots: &frame.slots,
+        args: &frame.args,
+        counters: &mut frame.counters,
+        scratch,
+    }
+}
+
+impl<'r, H: Host> Walk<'r, H> {
+    /// Finds out where each slot is. The frame already knows where the arenas are, and where the outputs go.
+    pub(super) fn place(&self, frame: &mut Frame, input: &dyn Fn(usize) -> *mut u8, kept: &dyn Fn(usize) -> *mut u8) {
+        for (i, slot) in self.plan.slots.iter().enumerate() {
+            match &slot.storage {
+                Storage::Input(k) => frame.slots[i] = input(*k as usize),
+                Storage::Constant(k) => {
+                    frame.slots[i] = self.code.constant(i, &self.plan.constants[*k as usize]);
+                }
+                Storage::Arena => {
+                    let at = self.binding.sizes.layout.offsets[i].unwrap_or(0) as usize;
+                    // The layout places every arena slot inside the arena's bytes, which the arena has.
+                    frame.slots[i] = frame.arenas[slot.device.0 as usize].wrapping_add(at);
+                }
+                Storage::Persistent => frame.slots[i] = kept(i),
+                Storage::Output(_) | Storage::State(_) | Storage::Alias(_) => {}
+            }
+        }
+        for (i, &root) in self.binding.sizes.root.iter().enumerate() {
+            if root != i {
+                frame.slots[i] = frame.slots[root];
+            }
+        }
+    }
+
+    /// The device of that number, which is not the host.
+    fn other(&self, device: usize) -> &'r dyn Queued {
+        &*self.others[device - 1]
+    }
+
+    /// Runs the step of a call of that number, or hands it to its queue. Returns the symbol that it binds, and its value.
+    pub(crate) fn step(&self, number: usize, frame: &mut Frame) -> Result<Option<(usize, i64)>, RunError> {
+        let step = &self.binding.steps[number];
+        if self.others.is_empty() {
+            self.mark_unwritten(number, step, frame)?;
+            return self.work(step, frame);
+        }
+        self.wait(number, step, frame)?;
+        self.mark_unwritten(number, step, frame)?;
+        let bound = self.work(step, frame)?;
+        if step.on != 0 && self.binding.awaited[number] {
+            frame.marks[number] = self.other(step.on).mark(step.queue)?;
+        }
+        Ok(bound)
+    }
+
+    /// Has a step wait for those that must be done before it begins. What the host does is done.
+    fn wait(&self, number: usize, step: &BoundStep<H::Product>, frame: &Frame) -> Result<(), RunError> {
+        let Some(turn) = self.plan.turns.get(number) else {
+            return Ok(());
+        };
+        for &earlier in &turn.waits {
+            let of = &self.binding.steps[earlier as usize];
+            if of.on == 0 || (of.on, of.queue) == (step.on, step.queue) {
+                continue;
+            }
+            let mark = frame.marks[earlier as usize];
+            match step.on {
+                0 => self.other(of.on).reach(mark)?,
+                on => self.other(on).wait(step.queue, mark)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the host wait for all that queues were given.
+    pub(super) fn settle(&self, queues: &[(usize, u32)]) -> Result<(), RunError> {
+        if !self.others.is_empty() {
+            for &(device, queue) in queues.iter().filter(|q| q.0 != 0) {
+                self.other(device).settle(queue)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills the slots whose lives begin at a step, in builds with debug assertions.
+    fn mark_unwritten(&self, number: usize, step: &BoundStep<H::Product>, frame: &mut Frame) -> Result<(), RunError> {
+        if !H::VALUES {
+            return Ok(());
+        }
+        for &slot in self.binding.births.get(number).into_iter().flatten() {
+            let bytes = self.binding.sizes.slot_bytes[slot] as usize;
+            let (to, device) = (frame.slots[slot], self.plan.slots[slot].device.0 as usize);
+            // SAFETY: the slot is in the arena, with room for its bytes, and nothing that is still needed is there once the step
+            // begins.
+            unsafe {
+                match (step.on, device) {
+                    (0, 0) => self.host.fill(0, to, UNWRITTEN, bytes)?,
+                    (0, device) => {
+                        self.other(device).fill(0, to, UNWRITTEN, bytes)?;
+                        self.other(device).settle(0)?;
+                    }
+                    (on, device) if on == device => self.other(on).fill(step.queue, to, UNWRITTEN, bytes)?,
+                    // Where a transfer goes to, only its own queue knows when.
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs what a step says.
+    pub(super) fn work(
+        &self,
+        step: &BoundStep<H::Product>,
+        frame: &mut Frame,
+    ) -> Result<Option<(usize, i64)>, RunError> {
+        let queue = step.queue;
+        match &step.work {
+            BoundWork::Launches { launches, alone } => {
+                launches.iter().for_each(|l| point(l, frame));
+                // SAFETY: the frame is that of this binding: every slot has its bytes on the device of the step, and the plan's
+                // order keeps apart what touches the same bytes.
+                unsafe {
+                    match step.on {
+                        0 => {
+                            let at = places(&self.code.host, frame, self.scratch);
+                            self.host.launch(queue, launches, *alone, &at)?;
+                        }
+                        on => {
+                            let at = places(&self.code.others[on - 1], frame, self.scratch);
+                            self.other(on).launch(queue, launches, *alone, &at)?;
+                        }
+                    }
+                }
+            }
+            BoundWork::Product { product, choice } => {
+                product.epilogue.iter().for_each(|e| point(&e.launch, frame));
+                // SAFETY: as for launches.
+                unsafe {
+                    match choice {
+                        Some(choice) => {
+                            let mut at = places(&self.code.host, frame, self.scratch);
+                            self.host.multiply(queue, product, choice, &mut at)?;
+                        }
+                        None => {
+                            let mut at = places(&self.code.others[step.on - 1], frame, self.scratch);
+                            self.other(step.on).multiply(queue, product, &(), &mut at)?;
+                        }
+                    }
+                }
+            }
+            BoundWork::Copy(c) => self.copy(step, c, frame)?,
+            BoundWork::Loop(l) => self.repeat(l, frame)?,
+            BoundWork::Call(c) => {
+                let at = places(&self.code.host, frame, self.scratch);
+                // SAFETY: as for launches.
+                return unsafe { self.host.call(c, &at) };
+            }
+        }
+        if step.awaited_by_host {
+            self.other(step.on).settle(queue)?;
+        }
+        Ok(None)
+    }
+
+    fn copy(&self, step: &BoundStep<H::Product>, c: &BoundCopy, frame: &Frame) -> Result<(), RunError> {
+        let (queue, from, to) = (step.queue, frame.slots[c.src], frame.slots[c.dst]);
+        // SAFETY: both slots hold `bytes` bytes under this binding, in the memory of their devices, and are different buffers.
+        unsafe {
+            match (c.from, c.to) {
+                (0, 0) => self.host.copy(queue, from, to, c.bytes),
+                (0, device) => self.other(device).upload(queue, from, to, c.bytes),
+                (device, 0) => self.other(device).download(queue, from, to, c.bytes),
+                (a, b) if a == b => self.other(a).copy(queue, from, to, c.bytes),
+                (a, b) if step.on == a => self.other(a).exchange(queue, Peer::To(b), from, to, c.bytes),
+                (a, b) => self.other(b).exchange(queue, Peer::From(a), from, to, c.bytes),
+            }
+        }
+    }
+
+    /// Copies within the memory of a device, in its first queue.
+    ///
+    /// # Safety
+    /// As for [`Device::copy`](crate::device::Device::copy).
+    pub(super) unsafe fn copy_on(
+        &self,
+        device: usize,
+        from: *const u8,
+        to: *mut u8,
+        bytes: usize,
+    ) -> Result<(), RunError> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match device {
+                0 => self.host.copy(0, from, to, bytes),
+                device => self.other(device).copy(0, from, to, bytes),
+            }
+        }
+    }
+
+    /// Copies an iteration's elements out of the tensor, or back into it, where they do not lie together.
+    pub(super) fn carry(&self, w: &BoundWalk, slots: &[*mut u8], iteration: usize, back: bool) -> Result<(), RunError> {
+        let Some(element) = w.element else {
+            return Ok(());
+        };
+        let position = w.along.position(iteration, w.extent);
+        for o in 0..w.outer {
+            let whole = slots[w.slot].wrapping_add((o * w.extent + position) * w.inner);
+            let part = slots[element].wrapping_add(o * w.inner);
+            let (from, to) = match back {
+                true => (part, whole),
+                false => (whole, part),
+            };
+            // SAFETY: binding checked that the tensor has `outer * extent * inner` bytes and the element's buffer
+            // `outer * inner`; `position` is below `extent`, and the planner's buffers do not overlap.
+            unsafe { self.copy_on(w.on, from, to, w.inner)? };
+        }
+        Ok(())
+    }
+
+    /// Zeroes an iteration's elements in the tensor.
+    pub(super) fn clear(&self, w: &BoundWalk, slots: &[*mut u8], iteration: usize) -> Result<(), RunError> {
+        let position = w.along.position(iteration, w.extent);
+        for o in 0..w.outer {
+            let whole = slots[w.slot].wrapping_add((o * w.extent + position) * w.inner);
+            // SAFETY: as in `carry`.
+            unsafe {
+                match w.on {
+                    0 => self.host.fill(0, whole, 0, w.inner)?,
+                    device => self.other(device).fill(0, whole, 0, w.inner)?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
