@@ -54,6 +54,21 @@ fn definition(body: &[Stmt], value: ValueId) -> Option<&Op> {
     })
 }
 
+/// The factors of the products that three nested loops add up: the one that does not differ in the inner loop, then the one that
+/// does not differ in the outer one.
+pub(super) fn factors(kernel: &Kernel, [outer, inner, sum]: [VarId; 3]) -> Result<[ValueId; 2], Refusal> {
+    let body = nested(kernel, inner, sum)?;
+    let refused = Refusal::NotAProduct { sum, outer, inner };
+    let [a, b] = products(body).ok_or(refused.clone())?.factors;
+    let (down, across) = (varying(body, outer), varying(body, inner));
+    let apart = |left: &ValueId, right: &ValueId| !across.contains(left) && !down.contains(right);
+    match () {
+        () if apart(&a, &b) => Ok([a, b]),
+        () if apart(&b, &a) => Ok([b, a]),
+        () => Err(refused),
+    }
+}
+
 /// The element of memory that a factor is, in the accumulator's dtype.
 fn operand(kernel: &Kernel, body: &[Stmt], factor: ValueId, p: &Products<'_>) -> Option<ContractOperand> {
     let accumulator = kernel.memory_dtype(p.dst);
@@ -208,20 +223,12 @@ pub(super) fn contract(
     for (v, most) in [outer, inner].into_iter().zip(size) {
         no_longer(kernel, v, most)?;
     }
-    let refused = Refusal::NotAProduct { sum, outer, inner };
-    let p = products(body).ok_or(refused.clone())?;
+    let p = products(body).ok_or(Refusal::NotAProduct { sum, outer, inner })?;
     let accumulator = kernel.memory_dtype(p.dst);
     if !is_accumulator(accumulator) {
         return Err(Refusal::Accumulator(accumulator));
     }
-    let [a, b] = p.factors;
-    let (down, across) = (varying(body, outer), varying(body, inner));
-    let apart = |left: ValueId, right: ValueId| !across.contains(&left) && !down.contains(&right);
-    let [left, right] = match () {
-        () if apart(a, b) => [a, b],
-        () if apart(b, a) => [b, a],
-        () => return Err(refused),
-    };
+    let [left, right] = factors(kernel, vars)?;
     let [mut left, mut right] = {
         let packed = |v: ValueId| operand(kernel, body, v, &p).ok_or(Refusal::NotPacked(v));
         [packed(left)?, packed(right)?]

@@ -2,6 +2,7 @@
 //!
 //! | form | mapping |
 //! |---|---|
+//! | sums of products | a block takes a tile of rows and columns, a thread a part of it; both operands go through shared memory |
 //! | elementwise | all loops fused; a block takes 256 elements, a thread one |
 //! | rows | a block takes a row; its threads share the inner loops and combine accumulators through shared memory |
 //! | short rows | a block takes 128 rows, a thread one |
@@ -16,6 +17,7 @@ use tlc_ir::kernel::{Bind, Kernel, SHARED_ALIGNMENT, Scope, Scratch, Stmt};
 use tlc_ir::target::{Gpu as Target, MAX_BLOCK_THREADS};
 
 use super::again::{MOST, own_cost};
+use super::contract::factors;
 use super::directives::apply;
 use super::keep::{Room, keep_rows};
 use super::{Schedule, ScheduleReason, flops, fuse_clean, keeps_rows};
@@ -28,6 +30,12 @@ use crate::tree;
 const THREADS: i64 = 256;
 /// Threads of a block of serial work items.
 const ITEM_THREADS: i64 = 128;
+/// Rows and columns of the largest tile of sums.
+const TILE_SIDE: i64 = 64;
+/// Threads along each side of a tile.
+const PARTS: i64 = 16;
+/// Steps of sums of products that go through shared memory at a time.
+const STEPS: i64 = 16;
 /// Elements of a row up to which one thread takes all of it.
 const SHORT_ROW: i64 = 32;
 /// Rows from which short ones are worth a thread each.
@@ -62,6 +70,13 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
         f(&mut g).map(|()| (g.kernel, g.schedule))
     };
     let parallel = &nest.parallel[..];
+    if matches!(nest.form, Form::Rows | Form::Columns) && !short {
+        let rows = (0..parallel.len().saturating_sub(1)).rev();
+        let mut tiled = rows.filter_map(|row| attempt(&|g| g.products(parallel, row)).ok());
+        if let Some(done) = tiled.next() {
+            return done;
+        }
+    }
     let scheduled = match nest.form {
         Form::Elementwise => attempt(&|g| g.items(parallel, THREADS)),
         Form::Rows if short => attempt(&|g| g.items(parallel, ITEM_THREADS)),
@@ -236,6 +251,108 @@ impl Gpu {
             }
         }
         Ok(())
+    }
+
+    /// A tile's side along a loop, if the loop is long enough for tiles.
+    fn side(&self, var: VarId) -> Option<i64> {
+        let extent = &self.kernel.extents[var.0 as usize];
+        let most = extent.interval(&self.kernel).hi;
+        // What is not known to be long may be short: large tiles would be mostly empty.
+        let largest = if extent.as_const().is_some() {
+            TILE_SIDE
+        } else {
+            TILE_SIDE / 2
+        };
+        let side = [TILE_SIDE, TILE_SIDE / 2, TILE_SIDE / 4]
+            .into_iter()
+            .find(|s| *s <= most.min(largest));
+        side.filter(|_| most >= TILE_SIDE / 4)
+    }
+
+    /// A block per tile of sums of products, with the rows along one of the parallel loops and the columns along those inside it.
+    fn products(&mut self, parallel: &[VarId], row: usize) -> Result<(), Refusal> {
+        let (around, inside) = parallel.split_at(row);
+        let [m, inside @ ..] = inside else {
+            return Err(Refusal::Factor(0));
+        };
+        let n = self.one_loop(inside)?;
+        let side = |g: &Gpu, v: VarId| g.side(v).ok_or(Refusal::NotASum(v));
+        let (rows, columns) = (side(self, *m)?, side(self, n)?);
+        let [first] = self.loops_inside(n)[..] else {
+            return Err(Refusal::NotASum(n));
+        };
+        let sum = self.one_loop(&self.chain(first))?;
+        self.why = ScheduleReason::Products { rows, columns };
+        let down = self.apply(Directive::Block { var: *m, factor: rows })?;
+        let across = self.apply(Directive::Block {
+            var: n,
+            factor: columns,
+        })?;
+        let (outer, inner) = (down[1], across[0]);
+        self.apply(Directive::Interchange { outer, inner })?;
+        let (outer, inner) = (down[1], across[1]);
+        let scope = Scope::Cache;
+        let tiled = self.apply(Directive::TileSum {
+            outer,
+            inner,
+            sum,
+            rows,
+            columns,
+            scope,
+        })?;
+        let [.., m, n, sum, _, _] = tiled[..] else {
+            return Err(Refusal::NotASum(sum));
+        };
+        let steps = self.apply(Directive::Block {
+            var: sum,
+            factor: STEPS,
+        })?;
+        for outer in [n, m] {
+            let inner = steps[0];
+            self.apply(Directive::Interchange { outer, inner })?;
+        }
+        let mut blocks = around.to_vec();
+        blocks.extend([down[0], across[0]]);
+        let block = self.one_loop(&blocks)?;
+        self.bind(block, Bind::Block)?;
+        self.why = ScheduleReason::SharedMemory;
+        let mut filling = Vec::new();
+        for (side, value) in factors(&self.kernel, [m, n, steps[1]])?.into_iter().enumerate() {
+            let loops = self.apply(Directive::Pack {
+                var: m,
+                value,
+                scope: Scope::Shared,
+                turned: side == 1,
+                padded: true,
+            })?;
+            filling.push(self.one_loop(&loops)?);
+        }
+        self.why = ScheduleReason::Products { rows, columns };
+        self.apply(Directive::Contract {
+            outer: m,
+            inner: n,
+            sum: steps[1],
+            rows,
+            columns,
+            block: STEPS,
+        })?;
+        self.why = ScheduleReason::BlocksAndThreads;
+        let (down, across) = (rows / PARTS, columns / PARTS);
+        self.apply(Directive::Spread {
+            block,
+            rows,
+            columns,
+            down,
+            across,
+        })?;
+        for var in filling {
+            let threads = PARTS * PARTS;
+            let around = var;
+            self.apply(Directive::Distribute { around, var, threads })?;
+        }
+        self.why = ScheduleReason::Order;
+        self.apply(Directive::OneThread { block })?;
+        self.apply(Directive::Synchronize { block }).map(drop)
     }
 
     /// A block per row.

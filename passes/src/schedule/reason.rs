@@ -87,6 +87,13 @@ pub enum ScheduleReason {
     },
     /// A GPU block takes a piece, its threads the parts of it.
     BlocksAndThreads,
+    /// Sums of products in a tile of rows and columns load each element of their operands for all of them.
+    Products {
+        /// Rows of a tile.
+        rows: i64,
+        /// Columns of a tile.
+        columns: i64,
+    },
     /// What the threads of a GPU block share lies in shared memory.
     SharedMemory,
     /// Threads of a GPU block wait for each other where one uses what another wrote.
@@ -135,6 +142,9 @@ impl fmt::Display for ScheduleReason {
                 )
             }
             Self::BlocksAndThreads => f.write_str("a block of threads for each piece"),
+            Self::Products { rows, columns } => {
+                write!(f, "{rows} by {columns} sums of products share what they load")
+            }
             Self::SharedMemory => f.write_str("threads of a block share it"),
             Self::Order => f.write_str("threads wait for what others write"),
         }

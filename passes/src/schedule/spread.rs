@@ -6,7 +6,7 @@
 
 use smallvec::smallvec;
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::visit::{walk, walk_mut};
+use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
 use tlc_ir::kernel::{Bind, Contract, Kernel, Memory, Op, Scope, Stmt};
 use tlc_ir::target::MAX_BLOCK_THREADS;
 use tlc_ir::{DType, ScalarOp};
@@ -120,7 +120,11 @@ impl Search<'_> {
                         let runs = matches!(bind, Bind::Serial | Bind::Unroll);
                         let fits = |v: VarId, most: i64| self.extent(v).interval(self.kernel).hi <= most;
                         let small = fits(*var, self.shape.size[0]) && fits(*inner, self.shape.size[1]);
-                        if !runs || !small || self.extent(*inner).uses(*var) || !self.stays_inside(*var, elements) {
+                        if !runs
+                            || !small
+                            || self.extent(*inner).uses(*var)
+                            || !self.stays_inside([*var, *inner], elements)
+                        {
                             return refused;
                         }
                         self.sites.push(Site::Loops([*var, *inner]));
@@ -144,8 +148,9 @@ impl Search<'_> {
         accesses.all(|a| self.is_element(vars, a.index))
     }
 
-    /// Whether a thread can execute the statements: it waits for nobody, and scratch of its own is used nowhere else.
-    fn stays_inside(&self, outer: VarId, body: &[Stmt]) -> bool {
+    /// Whether a thread can execute the statements: it waits for nobody, scratch of its own is used nowhere else, and what it writes
+    /// for others is another element in each iteration.
+    fn stays_inside(&self, vars: [VarId; 2], body: &[Stmt]) -> bool {
         let alone = |s: &Stmt| {
             matches!(s, Stmt::Let { .. } | Stmt::Clamp { .. } | Stmt::Store { .. })
                 || matches!(s, Stmt::Accumulate { .. } | Stmt::If { .. })
@@ -159,12 +164,23 @@ impl Search<'_> {
         };
         let (mut used, mut outside) = (Vec::new(), Vec::new());
         scratch_of(body, &mut used);
-        scratch_outside(&self.kernel.body, outer, &mut outside);
+        scratch_outside(&self.kernel.body, vars[0], &mut outside);
         let own = |i: &u32| match self.kernel.scratch[*i as usize].scope {
             Scope::Register | Scope::Cache => self.tiles.contains(i) || !outside.contains(i),
             Scope::Shared | Scope::WarpFragment | Scope::BlockFragment | Scope::Thread => true,
         };
-        walk(body).all(alone) && used.iter().all(own)
+        let alone_in = |memory: Memory| match memory {
+            Memory::Param(_) => false,
+            Memory::Scratch(i) => self.kernel.scratch[i as usize].scope != Scope::Shared,
+        };
+        let apart = |index: &IndexExpr| vars.iter().all(|v| index.uses(*v) || self.extent(*v).is(1));
+        let mut accesses = walk(body).flat_map(|s| s.accesses());
+        let written = accesses.all(|a| match a.effect {
+            Effect::Load => true,
+            Effect::Store => alone_in(a.memory) || apart(a.index),
+            Effect::Accumulate => alone_in(a.memory),
+        });
+        written && walk(body).all(alone) && used.iter().all(own)
     }
 }
 

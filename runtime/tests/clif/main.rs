@@ -7,5 +7,6 @@ mod gpu;
 mod module;
 mod nests;
 mod ops;
+mod products;
 mod table;
 mod tiles;

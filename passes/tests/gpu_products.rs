@@ -1,0 +1,97 @@
+//! Sums of products in kernels for a GPU: tiles of them, whose operands go through shared memory, give what the graph means.
+
+mod oracle;
+
+use oracle::generate::Case;
+use oracle::stages::{check, gpu};
+use tlc_ir::kernel::Stmt;
+use tlc_ir::text::{no_data, parse_graph};
+use tlc_ir::{HostTensor, Scalar};
+use tlc_passes::pipeline::Pipeline;
+
+/// The case of a graph with inputs for values of its symbols.
+fn case(text: &str, symbols: &[i64], tolerance: Option<f64>) -> Case {
+    let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
+    let inputs: Vec<HostTensor> = graph
+        .inputs()
+        .iter()
+        .map(|&i| {
+            let ty = graph.ty(i);
+            let sizes = ty.shape.iter().map(|d| d.eval_symbols(symbols).unwrap() as usize);
+            let mut x = HostTensor::zeros(ty.dtype, &sizes.collect::<Vec<_>>()).unwrap();
+            for k in 0..x.len() {
+                let value = ((k * 37 + 11) % 101) as f64 / 25.0 - 2.0;
+                x.set(k, Scalar::from_f64(x.dtype(), value));
+            }
+            x
+        })
+        .collect();
+    Case {
+        tolerance: vec![tolerance; graph.outputs().len()],
+        graph,
+        inputs,
+        symbols: symbols.to_vec(),
+    }
+}
+
+/// Whether a kernel of the plan is a contraction.
+fn contracts(case: &Case) -> bool {
+    let compiled = check(case, &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
+    let launches = &compiled.planned.launches;
+    let contraction = |s: &Stmt| matches!(s, Stmt::Contract(_));
+    launches.iter().any(|l| l.scheduled.statements().any(contraction))
+}
+
+#[test]
+fn large_products_are_tiled_and_small_ones_are_not() {
+    let product = |m: usize, k: usize, n: usize| {
+        format!(
+            "graph @product(%x: i8[{m}, {k}], %y: i8[{k}, {n}], %b: i32[{n}]) {{
+               %0 = einsum %x, %y {{ab,bc->ac; acc=i32}} : i32[{m}, {n}]
+               %1 = expand %b : i32[{m}, {n}]
+               %2 = add %0, %1 : i32[{m}, {n}]
+               return %2, %0
+             }}"
+        )
+    };
+    for (sizes, tiled) in [
+        ([16, 48, 16], true),
+        ([17, 33, 70], true),
+        ([64, 40, 16], true),
+        ([80, 64, 65], true),
+        // Blocks would be mostly empty.
+        ([15, 40, 64], false),
+        ([64, 40, 1], false),
+    ] {
+        let text = product(sizes[0], sizes[1], sizes[2]);
+        assert_eq!(contracts(&case(&text, &[], None)), tiled, "{sizes:?}");
+    }
+}
+
+#[test]
+fn batches_windows_and_narrow_floats_are_tiled() {
+    let attention = "graph @scores(%q: f16[2, 20, 48], %k: f16[2, 33, 48]) {
+       %0 = einsum %q, %k {hab,hcb->hac; acc=f32} : f32[2, 20, 33]
+       %1 = tanh %0 : f32[2, 20, 33]
+       return %1
+     }";
+    assert!(contracts(&case(attention, &[], Some(1e-4))));
+    let scaled = "graph @scaled(%x: f32[20, 40], %w: u8[40, 24], %s: f32[40]) {
+       %0 = convert %w : f32[40, 24]
+       %1 = reshape %s : f32[40, 1]
+       %2 = expand %1 : f32[40, 24]
+       %3 = mul %0, %2 : f32[40, 24]
+       %4 = convert %3 : f64[40, 24]
+       %5 = convert %x : f64[20, 40]
+       %6 = einsum %5, %4 {ab,bc->ac} : f64[20, 24]
+       return %6
+     }";
+    check(&case(scaled, &[], Some(1e-9)), &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
+    let symbolic = "graph @rows(%x: i16[n, m], %y: i16[m, 40]) where n in 1..=4096, m in 0..=4096 {
+       %0 = einsum %x, %y {ab,bc->ac; acc=i32} : i32[n, 40]
+       return %0
+     }";
+    for sizes in [[1, 5], [40, 17], [33, 0], [64, 16]] {
+        assert!(contracts(&case(symbolic, &sizes, None)), "{sizes:?}");
+    }
+}
