@@ -173,7 +173,7 @@ fn make_states(case: &mut Case, rng: &mut Rng) -> Vec<StateBinding> {
     let mut states = Vec::new();
     for (k, &input) in case.graph.inputs().to_vec().iter().enumerate() {
         let nodes = case.graph.nodes().map(|(id, _)| id);
-        let one = |id: &NodeId| case.graph.node(*id).results.len() == 1;
+        let one = |id: &NodeId| !case.graph.node(*id).kind.is_tuple();
         let alike = nodes.filter(|id| one(id) && case.graph.ty(*id) == case.graph.ty(input));
         let alike: Vec<NodeId> = alike.collect();
         let output = match rng.below(4) {

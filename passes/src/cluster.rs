@@ -358,7 +358,7 @@ impl Clusterer<'_> {
         out
     }
 
-    /// Merges two groups if that is legal and pays; answers why or why not.
+    /// Merges two groups if that is legal and pays; returns why or why not.
     fn try_merge(&mut self, a: usize, b: usize, siblings: bool) -> FusionReason {
         for g in [a, b] {
             if let Some(step) = self.groups[g].step {

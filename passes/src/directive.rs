@@ -456,7 +456,7 @@ pub const MAX_UNROLL: i64 = 64;
 
 /// Why a directive does not apply.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-pub enum Refusal {
+pub enum DirectiveRefusal {
     /// No loop has that variable.
     #[error("there is no loop i{}", .0.0)]
     NoLoop(VarId),

@@ -42,7 +42,7 @@ pub enum Fault {
     OutputsSwapped,
     /// sink-layout: a permuted operand gets the labels that it had.
     LabelsNotPermuted,
-    /// einsum-path: a contraction answers its axes in the wrong order.
+    /// einsum-path: a contraction returns its axes in the wrong order.
     ContractionTransposed,
     /// split-reduce: the second stage takes the maximum of the first's sums.
     SecondStageIsMaximum,
@@ -483,7 +483,7 @@ fn read_first(kernel: &mut Kernel, scratch: usize) {
     });
 }
 
-/// Before legalization; answers what [`after_legalize`] wants to know.
+/// Before legalization; returns what [`after_legalize`] wants to know.
 fn before_legalize(kernel: &mut Kernel) -> bool {
     let mut exponential = false;
     walk_mut(&mut kernel.body, &mut |s| match s {

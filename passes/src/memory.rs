@@ -355,7 +355,7 @@ impl Placed {
         }
     }
 
-    /// Calls `f` for every block whose lifetime overlaps; answers how much there was to look at.
+    /// Calls `f` for every block whose lifetime overlaps; returns how much there was to look at.
     fn overlapping(&self, b: &Block, mut f: impl FnMut(usize)) -> usize {
         let mut seen = b.last - b.first;
         let mut node = b.first + self.leaves;

@@ -672,7 +672,7 @@ pub fn cluster_label(graph: &Graph, c: &Cluster) -> String {
     names.join("+")
 }
 
-/// Renumbers a kernel's symbols to those it uses, in order of the graph; answers what each stands for.
+/// Renumbers a kernel's symbols to those it uses, in order of the graph; returns what each stands for.
 pub(crate) fn compact_symbols(kernel: &mut Kernel) -> Vec<IndexExpr> {
     let mut used = vec![false; kernel.symbols.len()];
     for e in kernel.indices() {

@@ -90,7 +90,7 @@ pub fn without_unused(body: Vec<Stmt>) -> Vec<Stmt> {
     out
 }
 
-/// Replaces the loop over `var` by the statements that `f` makes of its binding and body. Answers whether it was found.
+/// Replaces the loop over `var` by the statements that `f` makes of its binding and body. Returns whether it was found.
 pub fn replace_loop(
     body: &mut Vec<Stmt>,
     var: VarId,

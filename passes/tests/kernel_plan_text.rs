@@ -50,7 +50,7 @@ fn plan_round_trip(plan: &Plan, what: &str) {
     }
 }
 
-/// Every kernel and plan on the way of a compiled graph; answers how many.
+/// Every kernel and plan on the way of a compiled graph; returns how many.
 fn all_survive(graph: &Graph, compiled: &Compiled, what: &str) -> (usize, usize) {
     let mut kernels = 0;
     for cluster in &compiled.clusters.clusters {

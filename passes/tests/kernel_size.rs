@@ -38,7 +38,7 @@ fn unrolled(kernel: &Kernel, body: &[Stmt]) -> u64 {
     body.iter().map(of).sum()
 }
 
-/// Compiles; answers the statements of the largest kernel, and how many kernels there are.
+/// Compiles; returns the statements of the largest kernel, and how many kernels there are.
 fn largest(g: &Graph) -> (u64, usize) {
     let Compiled { planned, .. } = compile(
         g,

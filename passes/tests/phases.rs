@@ -8,7 +8,7 @@ use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_passes::devices::Devices;
 use tlc_passes::lower::{Form, lower};
-use tlc_passes::schedule::{Directive, Refusal, Schedule, ScheduleReason, apply};
+use tlc_passes::schedule::{Directive, DirectiveRefusal, Schedule, ScheduleReason, apply};
 use tlc_passes::{Compiled, Options, compile};
 
 fn cpu() -> Devices {
@@ -130,7 +130,7 @@ fn a_block_of_a_gpu_keeps_rows_that_it_can_share() {
         .find(|r| r.reason == ScheduleReason::ComputedOnce);
     let refusal = &refused.expect("the decision is on record").refusal;
     assert!(
-        matches!(refusal, Refusal::SharedBytes { bytes, most: m } if *m == most && bytes > m),
+        matches!(refusal, DirectiveRefusal::SharedBytes { bytes, most: m } if *m == most && bytes > m),
         "{refusal}"
     );
     for shared_bytes in [48 << 10, most] {
@@ -176,9 +176,9 @@ fn what_does_not_apply_says_why() {
     };
     let phases: Vec<VarId> = body.iter().filter_map(|s| s.defined_vars().first().copied()).collect();
     let refused = |var, value| apply(&mut nest.kernel.clone(), &Directive::Keep { var, value }).unwrap_err();
-    assert_eq!(refused(phases[0], all[0]), Refusal::NoValue(phases[0], all[0]));
-    assert_eq!(refused(phases[2], all[1]), Refusal::NotComputedAgain(all[1]));
-    assert_eq!(refused(VarId(99), all[0]), Refusal::NoLoop(VarId(99)));
+    assert_eq!(refused(phases[0], all[0]), DirectiveRefusal::NoValue(phases[0], all[0]));
+    assert_eq!(refused(phases[2], all[1]), DirectiveRefusal::NotComputedAgain(all[1]));
+    assert_eq!(refused(VarId(99), all[0]), DirectiveRefusal::NoLoop(VarId(99)));
     let mut kernel = nest.kernel.clone();
     let (var, value) = (phases[1], all[0]);
     assert_eq!(apply(&mut kernel, &Directive::Keep { var, value }), Ok(vec![]));
@@ -188,5 +188,5 @@ fn what_does_not_apply_says_why() {
         var: phases[1],
         width: 8,
     };
-    assert_eq!(apply(&mut kernel, &tile), Err(Refusal::Recurrence(phases[1])));
+    assert_eq!(apply(&mut kernel, &tile), Err(DirectiveRefusal::Recurrence(phases[1])));
 }

@@ -188,7 +188,7 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
 /// The most elements that are packed in all iterations of whatever is around, which the interpreter goes through.
 const MOST_PACKED: i64 = 1 << 10;
 
-/// Applies directives; answers those that applied, or what one of them broke.
+/// Applies directives; returns those that applied, or what one of them broke.
 fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String> {
     let mut applied = Vec::new();
     for _ in 0..8 {

@@ -8,7 +8,7 @@ use tlc_ir::{DType, Scalar, ScalarOp};
 use super::Legalizer;
 use crate::math::{self, Double, Emit, Function, Single};
 
-/// Emits `function` on f32 or f64 operands; answers its value.
+/// Emits `function` on f32 or f64 operands; returns its value.
 pub(super) fn function(l: &mut Legalizer<'_>, function: Function, dtype: DType, args: &[ValueId]) -> ValueId {
     let value = match dtype {
         DType::F64 => math::emit::<Double, _>(function, l, args),

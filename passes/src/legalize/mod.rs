@@ -176,7 +176,7 @@ impl Legalizer<'_> {
         }
     }
 
-    /// Emits a scalar operation in legal form; answers its value.
+    /// Emits a scalar operation in legal form; returns its value.
     fn legal_map(&mut self, op: ScalarOp, args: SmallVec<[ValueId; 3]>, dtype: DType) -> ValueId {
         let on = self.kernel.dtype(args[args.len() - 1]);
         match on {

@@ -1,7 +1,7 @@
 //! Canonical forms: small directional rewrites whose right-hand side never costs more.
 //!
 //! Every rule keeps the bits of the result (NaN payloads aside), or is licensed by the scalar semantics. Each is a named
-//! function of the new graph; the driver applies the first that answers.
+//! function of the new graph; the driver applies the first that returns.
 
 use tlc_ir::graph::{GraphError, View};
 use tlc_ir::{Graph, NodeId, NodeKind, Scalar, ScalarOp};

@@ -1,7 +1,7 @@
 //! Graph-to-graph passes: what a pass is, which there are, and the rebuilding that they share. [`crate::pipeline`] drives them.
 //!
 //! A pass rebuilds the graph out of place: it is shown each live node with its operands already in the new graph and
-//! answers the new node. Dead nodes are never shown, and hash-consing merges what became equal, so every rebuild also
+//! returns the new node. Dead nodes are never shown, and hash-consing merges what became equal, so every rebuild also
 //! removes dead code and common subexpressions. Inputs, outputs and symbols keep their order and names.
 
 pub mod canonicalize;
@@ -144,7 +144,7 @@ impl Rebuilder {
 /// The new node of a live one, given its new operands.
 pub type Rewrite<'f> = dyn FnMut(&mut Rebuilder, NodeId, &Node, &[NodeId]) -> Result<NodeId, GraphError> + 'f;
 
-/// Rebuilds `graph`: `f` is shown each live node and its new operands, and answers the new node.
+/// Rebuilds `graph`: `f` is shown each live node and its new operands, and returns the new node.
 ///
 /// # Errors
 /// What `f` or the builder refuses: a bug in the pass.
@@ -190,7 +190,7 @@ pub fn rebuild(graph: &Graph, f: &mut Rewrite<'_>) -> Result<Graph, GraphError> 
     Ok(re.graph)
 }
 
-/// The graph with other bodies in its loops: `f` is shown each body once and answers the new one. `None` if there are no
+/// The graph with other bodies in its loops: `f` is shown each body once and returns the new one. `None` if there are no
 /// loops.
 ///
 /// # Errors

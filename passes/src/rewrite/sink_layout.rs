@@ -48,7 +48,7 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
     })
 }
 
-/// Moves one view below operand `k` into its labels; answers whether it did.
+/// Moves one view below operand `k` into its labels; returns whether it did.
 fn sink(re: &Rebuilder, labels: &mut [Labels], bases: &mut [NodeId], k: usize) -> bool {
     let node = re.graph.node(bases[k]);
     let NodeKind::View(view) = &node.kind else { return false };

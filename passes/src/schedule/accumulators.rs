@@ -6,7 +6,7 @@ use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
 
 use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
-use crate::directive::{MAX_UNROLL, Refusal};
+use crate::directive::{DirectiveRefusal, MAX_UNROLL};
 use crate::tree::{loop_body, replace_loop};
 
 /// Accumulations below the loop over `var` whose state is scratch made outside `around` and does not vary inside it.
@@ -37,25 +37,25 @@ pub(super) fn touched(body: &[Stmt], memory: Memory) -> bool {
     accesses.any(|a| a.memory == memory && a.effect != Effect::Accumulate)
 }
 
-pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<Vec<VarId>, Refusal> {
+pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<Vec<VarId>, DirectiveRefusal> {
     let inside = exists(kernel, var)?;
     let outer_body = exists(kernel, around)?;
     if around != var && loop_body(outer_body, var).is_none() {
-        return Err(Refusal::NotNested(around, var));
+        return Err(DirectiveRefusal::NotNested(around, var));
     }
     let Some(copies) = kernel.extents[var.0 as usize]
         .as_const()
         .filter(|n| (1..=MAX_UNROLL).contains(n))
     else {
-        return Err(Refusal::NotConstant(var));
+        return Err(DirectiveRefusal::NotConstant(var));
     };
     // What is set up and combined around it has lanes of its own.
     if let Some(Some(outer)) = enclosing_lanes(&kernel.body, around, None) {
-        return Err(Refusal::NotNested(outer, around));
+        return Err(DirectiveRefusal::NotNested(outer, around));
     }
     let bind = loop_bind(&kernel.body, var);
     if !matches!(bind, Some(Bind::Lanes | Bind::Unroll)) {
-        return Err(Refusal::NotInRegisters(var));
+        return Err(DirectiveRefusal::NotInRegisters(var));
     }
     let lanes = bind == Some(Bind::Lanes);
     let mut found = Vec::new();
@@ -63,7 +63,7 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
     accumulations(inside, &mut found);
     collect_groups(inside, &mut groups);
     if groups.is_empty() {
-        return Err(Refusal::NoAccumulation(var));
+        return Err(DirectiveRefusal::NoAccumulation(var));
     }
     // Every state must be a register array of constant length that other statements around do not touch; lanes are the
     // last index of a register, so their copies come first.
@@ -72,7 +72,7 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
         let len = kernel.memory_len(*m).as_const();
         let fits = len.is_some_and(|n| n * copies <= 4 * MAX_UNROLL && (!lanes || n == 1));
         if !registers || !fits || touched(outer_body, *m) {
-            return Err(Refusal::Recurrence(var));
+            return Err(DirectiveRefusal::Recurrence(var));
         }
     }
     let mut made = Vec::new();
@@ -215,14 +215,14 @@ pub(super) fn move_states(body: &mut [Stmt], f: &mut impl FnMut(&mut Memory, &mu
     });
 }
 
-pub(super) fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -> Result<Vec<VarId>, Refusal> {
+pub(super) fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -> Result<Vec<VarId>, DirectiveRefusal> {
     let inside = exists(kernel, var)?;
     let mut groups = Vec::new();
     collect_groups(inside, &mut groups);
     let mut states = Vec::new();
     accumulations(inside, &mut states);
     if groups.is_empty() {
-        return Err(Refusal::NoAccumulation(var));
+        return Err(DirectiveRefusal::NoAccumulation(var));
     }
     // One accumulator, which stays where it is while the loop runs, becomes one register.
     let inner = crate::tree::defined_vars(inside);
@@ -230,14 +230,16 @@ pub(super) fn privatize(kernel: &mut Kernel, var: VarId, lanes: Option<VarId>) -
     let several = |m: &Memory| states.iter().filter(|(other, _)| other == m).count() > 1;
     let fits = |(m, i): &(Memory, IndexExpr)| !touched(inside, *m) && !moves(i) && !several(m);
     if !states.iter().all(fits) || groups.iter().any(|g| g.1.len() > 1) {
-        return Err(Refusal::Recurrence(var));
+        return Err(DirectiveRefusal::Recurrence(var));
     }
     let enclosing = enclosing_lanes(&kernel.body, var, None).flatten();
     if enclosing != lanes {
-        return Err(Refusal::NotNested(lanes.or(enclosing).unwrap_or(var), var));
+        return Err(DirectiveRefusal::NotNested(lanes.or(enclosing).unwrap_or(var), var));
     }
     let width = match lanes {
-        Some(l) => kernel.extents[l.0 as usize].as_const().ok_or(Refusal::NotConstant(l))?,
+        Some(l) => kernel.extents[l.0 as usize]
+            .as_const()
+            .ok_or(DirectiveRefusal::NotConstant(l))?,
         None => 1,
     };
     let at: IndexExpr = lanes.map_or(IndexExpr::ZERO, |l| l.into());

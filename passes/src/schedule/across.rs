@@ -9,7 +9,7 @@ use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Scope, Stmt};
 
 use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
-use crate::directive::{MAX_UNROLL, Refusal};
+use crate::directive::{DirectiveRefusal, MAX_UNROLL};
 use crate::tree::{clone_fresh, defined_vars, substitute_in};
 
 fn note_scratch(s: &Stmt, out: &mut Vec<u32>) {
@@ -86,7 +86,7 @@ fn check(
     inside: &[VarId],
     staged: &[Memory],
     written: &mut Vec<Memory>,
-) -> Result<(), Refusal> {
+) -> Result<(), DirectiveRefusal> {
     for s in body {
         match s {
             Stmt::Store { mask: Some(_), .. }
@@ -98,13 +98,13 @@ fn check(
             | Stmt::CopyAsync(_)
             | Stmt::Wait(_)
             | Stmt::Barrier => {
-                return Err(Refusal::Recurrence(var));
+                return Err(DirectiveRefusal::Recurrence(var));
             }
             Stmt::Let { .. } => {}
             Stmt::Store { memory, index, .. } => {
                 if matches!(memory, Memory::Param(_)) || staged.contains(memory) {
                     if !apart(kernel, index, var, inside) {
-                        return Err(Refusal::Recurrence(var));
+                        return Err(DirectiveRefusal::Recurrence(var));
                     }
                     written.push(*memory);
                 }
@@ -114,13 +114,13 @@ fn check(
                     .iter()
                     .any(|s| matches!(s.0, Memory::Param(_)) || staged.contains(&s.0))
                 {
-                    return Err(Refusal::Recurrence(var));
+                    return Err(DirectiveRefusal::Recurrence(var));
                 }
             }
             Stmt::Loop { var: v, bind, body } => {
                 let n = kernel.extents[v.0 as usize].as_const();
                 if !matches!(bind, Bind::Serial | Bind::Unroll) || n.is_none_or(|n| !(0..=MAX_UNROLL).contains(&n)) {
-                    return Err(Refusal::NotConstant(*v));
+                    return Err(DirectiveRefusal::NotConstant(*v));
                 }
                 check(kernel, body, var, inside, staged, written)?;
             }
@@ -136,21 +136,21 @@ pub(super) fn loads_any(body: &[Stmt], memories: &[Memory]) -> bool {
     loads.any(|a| memories.contains(&a.memory))
 }
 
-/// Runs `lanes` iterations of `var` at once, then what is left one by one. Answers `[o, l, t]` as a split does.
-pub(super) fn across(kernel: &mut Kernel, var: VarId, lanes: i64) -> Result<Vec<VarId>, Refusal> {
+/// Runs `lanes` iterations of `var` at once, then what is left one by one. Returns `[o, l, t]` as a split does.
+pub(super) fn across(kernel: &mut Kernel, var: VarId, lanes: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
     let body = exists(kernel, var)?;
     if !(2..=MAX_UNROLL).contains(&lanes) {
-        return Err(Refusal::Factor(lanes));
+        return Err(DirectiveRefusal::Factor(lanes));
     }
     if !matches!(loop_bind(&kernel.body, var), Some(Bind::Serial)) {
-        return Err(Refusal::Recurrence(var));
+        return Err(DirectiveRefusal::Recurrence(var));
     }
     if let Some(Some(outer)) = enclosing_lanes(&kernel.body, var, None) {
-        return Err(Refusal::NotNested(outer, var));
+        return Err(DirectiveRefusal::NotNested(outer, var));
     }
     let n = kernel.extents[var.0 as usize].clone();
     if n.interval(kernel).hi < lanes {
-        return Err(Refusal::Factor(lanes));
+        return Err(DirectiveRefusal::Factor(lanes));
     }
     let (mut inner, mut outer) = (Vec::new(), Vec::new());
     scratch_of(body, &mut inner);
@@ -163,7 +163,7 @@ pub(super) fn across(kernel: &mut Kernel, var: VarId, lanes: i64) -> Result<Vec<
     let mut written = Vec::new();
     check(kernel, body, var, &defined_vars(body), &staged, &mut written)?;
     if written.is_empty() || loads_any(body, &written) {
-        return Err(Refusal::Recurrence(var));
+        return Err(DirectiveRefusal::Recurrence(var));
     }
     for &i in &inner {
         let s = &kernel.scratch[i as usize];
@@ -172,7 +172,7 @@ pub(super) fn across(kernel: &mut Kernel, var: VarId, lanes: i64) -> Result<Vec<
             .as_const()
             .is_some_and(|n| s.scope != Scope::Register || n * lanes <= 4 * MAX_UNROLL);
         if s.scope == Scope::Shared || !small || outer.contains(&i) {
-            return Err(Refusal::Recurrence(var));
+            return Err(DirectiveRefusal::Recurrence(var));
         }
     }
     let k = IndexExpr::Const(lanes);

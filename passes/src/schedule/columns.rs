@@ -115,7 +115,7 @@ impl Scheduler<'_> {
         (COLUMN_ROWS / (walked.len() as i64).max(1)).max(2)
     }
 
-    /// Splits a loop into vectors; answers the loops of the main part, outermost first, if it has no tail.
+    /// Splits a loop into vectors; returns the loops of the main part, outermost first, if it has no tail.
     fn strip(&mut self, var: VarId, lanes: i64) -> Option<Vec<VarId>> {
         self.because(ScheduleReason::Vectors { lanes });
         let made = self.apply(Directive::Split { var, factor: lanes })?;

@@ -13,7 +13,7 @@ use tlc_ir::{DType, ScalarOp};
 use super::directives::{enclosing_lanes, loop_bind, nested, rewrite};
 use super::inward::set_whole;
 use super::tile_sum::{no_longer, tile_elements};
-use crate::directive::Refusal;
+use crate::directive::DirectiveRefusal;
 use crate::tree::defined_vars;
 
 /// The products that the innermost of three loops adds up, and to what.
@@ -56,9 +56,9 @@ fn definition(body: &[Stmt], value: ValueId) -> Option<&Op> {
 
 /// The factors of the products that three nested loops add up: the one that does not differ in the inner loop, then the one that
 /// does not differ in the outer one.
-pub(super) fn factors(kernel: &Kernel, [outer, inner, sum]: [VarId; 3]) -> Result<[ValueId; 2], Refusal> {
+pub(super) fn factors(kernel: &Kernel, [outer, inner, sum]: [VarId; 3]) -> Result<[ValueId; 2], DirectiveRefusal> {
     let body = nested(kernel, inner, sum)?;
-    let refused = Refusal::NotAProduct { sum, outer, inner };
+    let refused = DirectiveRefusal::NotAProduct { sum, outer, inner };
     let [a, b] = products(body).ok_or(refused.clone())?.factors;
     let (down, across) = (varying(body, outer), varying(body, inner));
     let apart = |left: &ValueId, right: &ValueId| !across.contains(left) && !down.contains(right);
@@ -201,40 +201,40 @@ pub(super) fn contract(
     vars: [VarId; 3],
     size: [i64; 2],
     block: i64,
-) -> Result<Vec<VarId>, Refusal> {
+) -> Result<Vec<VarId>, DirectiveRefusal> {
     let [outer, inner, sum] = vars;
     nested(kernel, outer, inner)?;
     let body = nested(kernel, inner, sum)?;
     if kernel.extents[sum.0 as usize].uses(outer) {
-        return Err(Refusal::DependentExtent(sum, outer));
+        return Err(DirectiveRefusal::DependentExtent(sum, outer));
     }
     for v in vars {
         if !matches!(loop_bind(&kernel.body, v), Some(Bind::Serial | Bind::Unroll)) {
-            return Err(Refusal::Recurrence(v));
+            return Err(DirectiveRefusal::Recurrence(v));
         }
     }
     if let Some(Some(lanes)) = enclosing_lanes(&kernel.body, outer, None) {
-        return Err(Refusal::NotNested(lanes, outer));
+        return Err(DirectiveRefusal::NotNested(lanes, outer));
     }
     if block < 1 {
-        return Err(Refusal::Factor(block));
+        return Err(DirectiveRefusal::Factor(block));
     }
     tile_elements(size)?;
     for (v, most) in [outer, inner].into_iter().zip(size) {
         no_longer(kernel, v, most)?;
     }
-    let p = products(body).ok_or(Refusal::NotAProduct { sum, outer, inner })?;
+    let p = products(body).ok_or(DirectiveRefusal::NotAProduct { sum, outer, inner })?;
     let accumulator = kernel.memory_dtype(p.dst);
     if !is_accumulator(accumulator) {
-        return Err(Refusal::Accumulator(accumulator));
+        return Err(DirectiveRefusal::Accumulator(accumulator));
     }
     let [left, right] = factors(kernel, vars)?;
     let [mut left, mut right] = {
-        let packed = |v: ValueId| operand(kernel, body, v, &p).ok_or(Refusal::NotPacked(v));
+        let packed = |v: ValueId| operand(kernel, body, v, &p).ok_or(DirectiveRefusal::NotPacked(v));
         [packed(left)?, packed(right)?]
     };
     // The tile: scratch of its own, a matrix of which all rows and columns exist and hold numbers.
-    let no_tile = || Refusal::NoTile {
+    let no_tile = || DirectiveRefusal::NoTile {
         rows: size[0],
         columns: size[1],
     };
@@ -243,11 +243,11 @@ pub(super) fn contract(
     };
     let scope = kernel.scratch[scratch as usize].scope;
     if scope == Scope::Shared {
-        return Err(Refusal::ScratchScope(scope));
+        return Err(DirectiveRefusal::ScratchScope(scope));
     }
     let extents = [outer, inner].map(|v| kernel.extents[v.0 as usize].clone());
     if !extents.iter().zip(size).all(|(e, n)| e.is(n)) && !set_before(kernel, outer, scratch) {
-        return Err(Refusal::NotSet(outer));
+        return Err(DirectiveRefusal::NotSet(outer));
     }
     let mut work = kernel.clone();
     let new = size.map(|n| work.new_var(IndexExpr::Const(n)));

@@ -9,15 +9,15 @@ use tlc_ir::kernel::{Bind, CopyNest, Kernel, Memory, Scope, Stmt};
 
 use super::across::{scratch_of, scratch_outside};
 use super::{accumulators, inward, stage, threads};
-use crate::directive::{Directive, MAX_UNROLL, Refusal};
+use crate::directive::{Directive, DirectiveRefusal, MAX_UNROLL};
 use crate::made::{Made, made};
 use crate::tree::{clone_fresh, count_divisions, loop_body, replace_loop, substitute_in};
 
-/// Applies a directive to a kernel; answers the variables of the loops it made.
+/// Applies a directive to a kernel; returns the variables of the loops it made.
 ///
 /// # Errors
-/// [`Refusal`] if the precondition fails; the kernel is then unchanged.
-pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, Refusal> {
+/// [`DirectiveRefusal`] if the precondition fails; the kernel is then unchanged.
+pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, DirectiveRefusal> {
     let scratch = kernel.scratch.len();
     let variables = transform(kernel, directive)?;
     made(Made::Schedule {
@@ -29,7 +29,7 @@ pub fn apply(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
     Ok(variables)
 }
 
-fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, Refusal> {
+fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, DirectiveRefusal> {
     match directive {
         Directive::Split { var, factor } => split(kernel, *var, *factor),
         Directive::Block { var, factor } => block(kernel, *var, *factor),
@@ -98,8 +98,8 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, R
     }
 }
 
-pub(super) fn exists(kernel: &Kernel, var: VarId) -> Result<&Vec<Stmt>, Refusal> {
-    loop_body(&kernel.body, var).ok_or(Refusal::NoLoop(var))
+pub(super) fn exists(kernel: &Kernel, var: VarId) -> Result<&Vec<Stmt>, DirectiveRefusal> {
+    loop_body(&kernel.body, var).ok_or(DirectiveRefusal::NoLoop(var))
 }
 
 /// What a loop becomes, given its binding and body.
@@ -112,10 +112,10 @@ pub(super) fn rewrite(kernel: &mut Kernel, var: VarId, f: &mut Rewrite<'_>) {
     kernel.body = body;
 }
 
-fn split(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, Refusal> {
+fn split(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
     exists(kernel, var)?;
     if factor < 1 {
-        return Err(Refusal::Factor(factor));
+        return Err(DirectiveRefusal::Factor(factor));
     }
     let n = kernel.extents[var.0 as usize].clone();
     let k = IndexExpr::Const(factor);
@@ -164,10 +164,10 @@ fn split(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, Ref
     Ok(made)
 }
 
-fn block(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, Refusal> {
+fn block(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
     exists(kernel, var)?;
     if factor < 1 {
-        return Err(Refusal::Factor(factor));
+        return Err(DirectiveRefusal::Factor(factor));
     }
     let n = kernel.extents[var.0 as usize].clone();
     let k = IndexExpr::Const(factor);
@@ -191,19 +191,19 @@ fn block(kernel: &mut Kernel, var: VarId, factor: i64) -> Result<Vec<VarId>, Ref
     Ok(vec![outer, inner])
 }
 
-pub(super) fn nested(kernel: &Kernel, outer: VarId, inner: VarId) -> Result<&Vec<Stmt>, Refusal> {
+pub(super) fn nested(kernel: &Kernel, outer: VarId, inner: VarId) -> Result<&Vec<Stmt>, DirectiveRefusal> {
     match &exists(kernel, outer)?[..] {
         [Stmt::Loop { var, body, .. }] if *var == inner => {
             if kernel.extents[inner.0 as usize].uses(outer) {
-                return Err(Refusal::DependentExtent(inner, outer));
+                return Err(DirectiveRefusal::DependentExtent(inner, outer));
             }
             Ok(body)
         }
-        _ => Err(Refusal::NotNested(outer, inner)),
+        _ => Err(DirectiveRefusal::NotNested(outer, inner)),
     }
 }
 
-fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, guarded: bool) -> Result<Vec<VarId>, Refusal> {
+fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, guarded: bool) -> Result<Vec<VarId>, DirectiveRefusal> {
     nested(kernel, outer, inner)?;
     let ei = kernel.extents[inner.0 as usize].clone();
     let total = kernel.extents[outer.0 as usize].clone() * ei.clone();
@@ -236,7 +236,7 @@ fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, guarded: bool) -> Resul
     });
     let divides = count_divisions(&fused.body) > count_divisions(&kernel.body);
     if divides && divisor.interval(kernel).lo < 1 {
-        return Err(Refusal::MayBeEmpty(inner));
+        return Err(DirectiveRefusal::MayBeEmpty(inner));
     }
     *kernel = fused;
     Ok(vec![var])
@@ -296,12 +296,12 @@ fn counts_through(body: &[Stmt], outer: VarId, inner: VarId) -> bool {
     })
 }
 
-fn interchange(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<VarId>, Refusal> {
+fn interchange(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<VarId>, DirectiveRefusal> {
     let body = nested(kernel, outer, inner)?;
     let own = own_scratch(kernel, outer, body);
     let reorders = carries_state(body, &own) || [outer, inner].iter().any(|&v| overwrites(kernel, body, v, &own));
     if reorders || counts_through(body, outer, inner) {
-        return Err(Refusal::Recurrence(outer));
+        return Err(DirectiveRefusal::Recurrence(outer));
     }
     rewrite(kernel, outer, &mut |_, outer_bind, body| {
         let Some(Stmt::Loop { bind, body: inside, .. }) = body.into_iter().next() else {
@@ -320,22 +320,22 @@ fn interchange(kernel: &mut Kernel, outer: VarId, inner: VarId) -> Result<Vec<Va
     Ok(vec![inner, outer])
 }
 
-fn set_bind(kernel: &mut Kernel, var: VarId, new: Bind) -> Result<Vec<VarId>, Refusal> {
+fn set_bind(kernel: &mut Kernel, var: VarId, new: Bind) -> Result<Vec<VarId>, DirectiveRefusal> {
     exists(kernel, var)?;
     let copies = || CopyNest::of(kernel, var, exists(kernel, var).ok()?);
     if matches!(new, Bind::Copy | Bind::Stream) && copies().is_none() {
-        return Err(Refusal::NotACopy(var));
+        return Err(DirectiveRefusal::NotACopy(var));
     }
     let constant = kernel.extents[var.0 as usize]
         .as_const()
         .is_some_and(|n| (0..=MAX_UNROLL).contains(&n));
     if matches!(new, Bind::Lanes | Bind::Unroll) && !constant {
-        return Err(Refusal::NotConstant(var));
+        return Err(DirectiveRefusal::NotConstant(var));
     }
     if matches!(new, Bind::Parallel | Bind::Block)
         && !matches!(&kernel.body[..], [Stmt::Loop { var: v, .. }] if *v == var)
     {
-        return Err(Refusal::NotNested(var, var));
+        return Err(DirectiveRefusal::NotNested(var, var));
     }
     if new == Bind::Thread {
         threads::may_bind(kernel, var)?;

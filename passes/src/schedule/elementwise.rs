@@ -93,7 +93,7 @@ impl Scheduler<'_> {
     }
 
     /// Rows at the edge of an image apart from the others, if images are many enough to share among threads without their
-    /// rows. Answers the innermost loops that there are then.
+    /// rows. Returns the innermost loops that there are then.
     fn rows_apart(&mut self, outer: &mut Vec<VarId>, inner: VarId) -> Vec<VarId> {
         let whole = vec![inner];
         let [images @ .., row] = &outer[..] else {

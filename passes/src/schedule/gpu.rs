@@ -21,7 +21,7 @@ use super::contract::factors;
 use super::directives::apply;
 use super::keep::{Room, keep_rows};
 use super::{Schedule, ScheduleReason, flops, fuse_clean, keeps_rows};
-use crate::directive::{Directive, Refusal};
+use crate::directive::{Directive, DirectiveRefusal};
 use crate::lower::{Form, Nest};
 use crate::tile::{accumulator_tile, resident_tile};
 use crate::tree;
@@ -61,7 +61,7 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
         kept_bytes = keep_rows(&mut kernel, &mut made, &nest.parallel, &room);
     }
     made.flops = flops::flops(&kernel);
-    let attempt = |f: &dyn Fn(&mut Gpu) -> Result<(), Refusal>| {
+    let attempt = |f: &dyn Fn(&mut Gpu) -> Result<(), DirectiveRefusal>| {
         let mut g = Gpu {
             kernel: kernel.clone(),
             schedule: made.clone(),
@@ -90,11 +90,11 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
 }
 
 /// Whether a block may share so many bytes.
-fn gpu_room(gpu: &Target, bytes: i64) -> Result<(), Refusal> {
+fn gpu_room(gpu: &Target, bytes: i64) -> Result<(), DirectiveRefusal> {
     let most = gpu.shared_bytes;
     match bytes <= most {
         true => Ok(()),
-        false => Err(Refusal::SharedBytes { bytes, most }),
+        false => Err(DirectiveRefusal::SharedBytes { bytes, most }),
     }
 }
 
@@ -181,18 +181,18 @@ struct Gpu {
 }
 
 impl Gpu {
-    fn apply(&mut self, directive: Directive) -> Result<Vec<VarId>, Refusal> {
+    fn apply(&mut self, directive: Directive) -> Result<Vec<VarId>, DirectiveRefusal> {
         let made = apply(&mut self.kernel, &directive)?;
         self.schedule.note(directive, self.why);
         Ok(made)
     }
 
-    fn bind(&mut self, var: VarId, bind: Bind) -> Result<(), Refusal> {
+    fn bind(&mut self, var: VarId, bind: Bind) -> Result<(), DirectiveRefusal> {
         self.apply(Directive::Bind { var, bind }).map(drop)
     }
 
     /// One loop of the perfectly nested ones: the whole body in a loop of one iteration if there are none.
-    fn one_loop(&mut self, loops: &[VarId]) -> Result<VarId, Refusal> {
+    fn one_loop(&mut self, loops: &[VarId]) -> Result<VarId, DirectiveRefusal> {
         let Some((&last, outer)) = loops.split_last() else {
             return Ok(self.apply(Directive::Enclose {})?[0]);
         };
@@ -207,7 +207,7 @@ impl Gpu {
     }
 
     /// A thread per iteration of the parallel loops.
-    fn items(&mut self, parallel: &[VarId], threads: i64) -> Result<(), Refusal> {
+    fn items(&mut self, parallel: &[VarId], threads: i64) -> Result<(), DirectiveRefusal> {
         let all = self.one_loop(parallel)?;
         let made = self.apply(Directive::Block {
             var: all,
@@ -240,7 +240,7 @@ impl Gpu {
     }
 
     /// Moves cache scratch into shared memory.
-    fn share_cache(&mut self) -> Result<(), Refusal> {
+    fn share_cache(&mut self) -> Result<(), DirectiveRefusal> {
         self.why = ScheduleReason::SharedMemory;
         for i in 0..self.kernel.scratch.len() {
             if self.kernel.scratch[i].scope == Scope::Cache {
@@ -270,16 +270,16 @@ impl Gpu {
     }
 
     /// A block per tile of sums of products, with the rows along one of the parallel loops and the columns along those inside it.
-    fn products(&mut self, parallel: &[VarId], row: usize) -> Result<(), Refusal> {
+    fn products(&mut self, parallel: &[VarId], row: usize) -> Result<(), DirectiveRefusal> {
         let (around, inside) = parallel.split_at(row);
         let [m, inside @ ..] = inside else {
-            return Err(Refusal::Factor(0));
+            return Err(DirectiveRefusal::Factor(0));
         };
         let n = self.one_loop(inside)?;
-        let side = |g: &Gpu, v: VarId| g.side(v).ok_or(Refusal::NotASum(v));
+        let side = |g: &Gpu, v: VarId| g.side(v).ok_or(DirectiveRefusal::NotASum(v));
         let (rows, columns) = (side(self, *m)?, side(self, n)?);
         let [first] = self.loops_inside(n)[..] else {
-            return Err(Refusal::NotASum(n));
+            return Err(DirectiveRefusal::NotASum(n));
         };
         let sum = self.one_loop(&self.chain(first))?;
         self.why = ScheduleReason::Products { rows, columns };
@@ -301,7 +301,7 @@ impl Gpu {
             scope,
         })?;
         let [.., m, n, sum, _, _] = tiled[..] else {
-            return Err(Refusal::NotASum(sum));
+            return Err(DirectiveRefusal::NotASum(sum));
         };
         let steps = self.apply(Directive::Block {
             var: sum,
@@ -356,7 +356,7 @@ impl Gpu {
     }
 
     /// A block per row.
-    fn rows(&mut self, parallel: &[VarId]) -> Result<(), Refusal> {
+    fn rows(&mut self, parallel: &[VarId]) -> Result<(), DirectiveRefusal> {
         let row = self.one_loop(parallel)?;
         self.bind(row, Bind::Block)?;
         let mut nests = Vec::new();
@@ -388,11 +388,11 @@ impl Gpu {
     }
 
     /// A thread per column of a tile.
-    fn columns(&mut self, nest: &Nest, width: i64) -> Result<(), Refusal> {
+    fn columns(&mut self, nest: &Nest, width: i64) -> Result<(), DirectiveRefusal> {
         let (outer, axes) = nest.parallel.split_at(nest.parallel.len() - nest.columns);
         let axes = fuse_clean(&mut self.kernel, &mut self.schedule, axes);
         let mut parallel: Vec<VarId> = outer.iter().chain(&axes).copied().collect();
-        let var = parallel.pop().ok_or(Refusal::Factor(width))?;
+        let var = parallel.pop().ok_or(DirectiveRefusal::Factor(width))?;
         self.why = ScheduleReason::ColumnTile { columns: width };
         let made = self.apply(Directive::TileColumns { var, width })?;
         self.why = ScheduleReason::BlocksAndThreads;
@@ -407,7 +407,7 @@ impl Gpu {
                 continue;
             };
             if self.kernel.extents[column.0 as usize].interval(&self.kernel).hi > MAX_BLOCK_THREADS {
-                return Err(Refusal::Threads(MAX_BLOCK_THREADS));
+                return Err(DirectiveRefusal::Threads(MAX_BLOCK_THREADS));
             }
             for &outer in outer.iter().rev() {
                 self.apply(Directive::Interchange { outer, inner: column })?;

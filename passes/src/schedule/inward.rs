@@ -19,7 +19,7 @@ use super::across::{loads_any, scratch_of, scratch_outside, widen};
 use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
 use super::peel::with_own_scratch;
 use super::phases::row;
-use crate::directive::{MAX_UNROLL, Refusal};
+use crate::directive::{DirectiveRefusal, MAX_UNROLL};
 use crate::tree::{clone_fresh, defined_vars, substitute_in};
 
 /// Whether the elements that one iteration of `var` stores to are none of those of another: the strides of all loops are
@@ -54,7 +54,7 @@ pub(super) fn stores_apart(
     var: VarId,
     inside: &[VarId],
     written: &mut Vec<Memory>,
-) -> Result<(), Refusal> {
+) -> Result<(), DirectiveRefusal> {
     for s in body {
         match s {
             Stmt::Let { .. } | Stmt::Clamp { .. } => {}
@@ -65,7 +65,7 @@ pub(super) fn stores_apart(
                 ..
             } => {
                 if !apart(kernel, index, var, inside) {
-                    return Err(Refusal::Recurrence(var));
+                    return Err(DirectiveRefusal::Recurrence(var));
                 }
                 written.push(*memory);
             }
@@ -81,11 +81,11 @@ pub(super) fn stores_apart(
                 body,
             } => {
                 if kernel.extents[v.0 as usize].uses(var) {
-                    return Err(Refusal::DependentExtent(*v, var));
+                    return Err(DirectiveRefusal::DependentExtent(*v, var));
                 }
                 stores_apart(kernel, body, var, inside, written)?;
             }
-            _ => return Err(Refusal::Recurrence(var)),
+            _ => return Err(DirectiveRefusal::Recurrence(var)),
         }
     }
     Ok(())
@@ -123,18 +123,18 @@ pub(super) fn set_whole(kernel: &Kernel, body: &[Stmt], scratch: u32, around: &m
 
 /// The scratch of iterations that may run in any order, side by side, or twice: registers that each sets before all else,
 /// while what it stores is its own and never loaded.
-fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, Refusal> {
+fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, DirectiveRefusal> {
     let body = exists(kernel, var)?;
     if !matches!(loop_bind(&kernel.body, var), Some(Bind::Serial)) {
-        return Err(Refusal::Recurrence(var));
+        return Err(DirectiveRefusal::Recurrence(var));
     }
     if let Some(Some(outer)) = enclosing_lanes(&kernel.body, var, None) {
-        return Err(Refusal::NotNested(outer, var));
+        return Err(DirectiveRefusal::NotNested(outer, var));
     }
     let mut written = Vec::new();
     stores_apart(kernel, body, var, &defined_vars(body), &mut written)?;
     if loads_any(body, &written) || walk(body).any(|s| matches!(s, Stmt::Clamp { .. })) {
-        return Err(Refusal::Recurrence(var));
+        return Err(DirectiveRefusal::Recurrence(var));
     }
     let (mut inner, mut outer) = (Vec::new(), Vec::new());
     scratch_of(body, &mut inner);
@@ -145,7 +145,7 @@ fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, Refusal> {
     };
     match inner.iter().all(own) {
         true => Ok(inner),
-        false => Err(Refusal::Recurrence(var)),
+        false => Err(DirectiveRefusal::Recurrence(var)),
     }
 }
 
@@ -166,19 +166,24 @@ fn loads_replaceable(kernel: &Kernel, body: &[Stmt]) -> bool {
 
 /// Splits a loop, each part with scratch of its own. What is left over is a loop as after a split, or, with `again`, a whole
 /// piece that ends where the loop ends: what it shares with the one before is computed twice.
-pub(super) fn pieces(kernel: &mut Kernel, var: VarId, factor: i64, again: bool) -> Result<Vec<VarId>, Refusal> {
+pub(super) fn pieces(
+    kernel: &mut Kernel,
+    var: VarId,
+    factor: i64,
+    again: bool,
+) -> Result<Vec<VarId>, DirectiveRefusal> {
     let own = own_scratch(kernel, var)?;
     if factor < 2 {
-        return Err(Refusal::Factor(factor));
+        return Err(DirectiveRefusal::Factor(factor));
     }
     if again && loads_replaceable(kernel, exists(kernel, var)?) {
-        return Err(Refusal::Recurrence(var));
+        return Err(DirectiveRefusal::Recurrence(var));
     }
     let n = kernel.extents[var.0 as usize].clone();
     let k = IndexExpr::Const(factor);
     let range = n.interval(kernel);
     if range.hi < factor || (again && range.lo < factor) {
-        return Err(Refusal::Factor(factor));
+        return Err(DirectiveRefusal::Factor(factor));
     }
     let whole = IndexExpr::floor_div(&n, &k).simplify(kernel);
     let left = IndexExpr::modulo(&n, &k).simplify(kernel);
@@ -229,19 +234,19 @@ pub(super) fn pieces(kernel: &mut Kernel, var: VarId, factor: i64, again: bool) 
     Ok(made)
 }
 
-/// Moves a loop inside the loops of its body. Answers the loops that it becomes, which are unrolled, as registers want it.
-pub(super) fn inward(kernel: &mut Kernel, var: VarId) -> Result<Vec<VarId>, Refusal> {
+/// Moves a loop inside the loops of its body. Returns the loops that it becomes, which are unrolled, as registers want it.
+pub(super) fn inward(kernel: &mut Kernel, var: VarId) -> Result<Vec<VarId>, DirectiveRefusal> {
     let own = own_scratch(kernel, var)?;
     let Some(n) = kernel.extents[var.0 as usize]
         .as_const()
         .filter(|n| (1..=MAX_UNROLL).contains(n))
     else {
-        return Err(Refusal::NotConstant(var));
+        return Err(DirectiveRefusal::NotConstant(var));
     };
     for &i in &own {
         let len = kernel.scratch[i as usize].len.as_const();
         if len.is_none_or(|len| len * n > 4 * MAX_UNROLL) {
-            return Err(Refusal::Recurrence(var));
+            return Err(DirectiveRefusal::Recurrence(var));
         }
     }
     let mut work = kernel.clone();
@@ -300,7 +305,7 @@ impl Inward<'_> {
             || op.operands().iter().any(|v| self.varying.contains(v))
     }
 
-    fn block(&mut self, body: Vec<Stmt>) -> Result<Vec<Stmt>, Refusal> {
+    fn block(&mut self, body: Vec<Stmt>) -> Result<Vec<Stmt>, DirectiveRefusal> {
         let (mut out, mut run) = (Vec::new(), Vec::new());
         for s in body {
             match s {
@@ -323,7 +328,7 @@ impl Inward<'_> {
     }
 
     /// Writes a run of statements as a loop, with what it needs of earlier ones.
-    fn close(&mut self, run: Vec<Stmt>, out: &mut Vec<Stmt>) -> Result<(), Refusal> {
+    fn close(&mut self, run: Vec<Stmt>, out: &mut Vec<Stmt>) -> Result<(), DirectiveRefusal> {
         if run.iter().all(|s| matches!(s, Stmt::Let { .. })) {
             return Ok(());
         }
@@ -331,7 +336,7 @@ impl Inward<'_> {
         let mut body = Vec::with_capacity(run.len());
         for mut s in run {
             if !matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Accumulate { .. }) {
-                return Err(Refusal::Recurrence(self.var));
+                return Err(DirectiveRefusal::Recurrence(self.var));
             }
             for v in s.operands_mut() {
                 *v = self.brought(*v, &mut here, &mut body)?;
@@ -359,7 +364,7 @@ impl Inward<'_> {
         value: ValueId,
         here: &mut FxHashMap<ValueId, ValueId>,
         body: &mut Vec<Stmt>,
-    ) -> Result<ValueId, Refusal> {
+    ) -> Result<ValueId, DirectiveRefusal> {
         if let Some(&v) = here.get(&value) {
             return Ok(v);
         }
@@ -370,7 +375,7 @@ impl Inward<'_> {
         if let Some(a) = op.access()
             && (matches!(a.memory, Memory::Scratch(_)) || replaceable(self.kernel, a.memory))
         {
-            return Err(Refusal::Recurrence(self.var));
+            return Err(DirectiveRefusal::Recurrence(self.var));
         }
         for v in op.operands_mut() {
             *v = self.brought(*v, here, body)?;

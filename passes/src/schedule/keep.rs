@@ -14,7 +14,7 @@ use super::again::{ELEMENT, MOST, is_function, own_cost};
 use super::directives::{apply, enclosing_lanes, exists};
 use super::phases::{Phase, alike, innermost, row, siblings, siblings_mut};
 use super::{Refused, Schedule, ScheduleReason};
-use crate::directive::{Directive, Refusal};
+use crate::directive::{Directive, DirectiveRefusal};
 use crate::tree;
 
 /// Where a value is computed another time.
@@ -26,12 +26,12 @@ struct Again {
 }
 
 /// The loops of the phase of the loop over `var`, and the phases behind it that compute one of its values alike.
-fn again(kernel: &Kernel, var: VarId, value: ValueId) -> Result<(Vec<VarId>, Vec<Again>), Refusal> {
-    let (all, at) = siblings(&kernel.body, var).ok_or(Refusal::NoLoop(var))?;
-    let first = Phase::of(&all[at]).ok_or(Refusal::NotNested(var, var))?;
+fn again(kernel: &Kernel, var: VarId, value: ValueId) -> Result<(Vec<VarId>, Vec<Again>), DirectiveRefusal> {
+    let (all, at) = siblings(&kernel.body, var).ok_or(DirectiveRefusal::NoLoop(var))?;
+    let first = Phase::of(&all[at]).ok_or(DirectiveRefusal::NotNested(var, var))?;
     let here = |s: &Stmt| matches!(s, Stmt::Let { value: v, .. } if *v == value);
     if !first.body.iter().any(here) {
-        return Err(Refusal::NoValue(var, value));
+        return Err(DirectiveRefusal::NoValue(var, value));
     }
     let extents = first.extents(kernel);
     let mut found = Vec::new();
@@ -51,18 +51,18 @@ fn again(kernel: &Kernel, var: VarId, value: ValueId) -> Result<(Vec<VarId>, Vec
 }
 
 /// Keeps a value of the phase of the loop over `var` for the phases behind it.
-pub(super) fn keep(kernel: &mut Kernel, var: VarId, value: ValueId) -> Result<Vec<VarId>, Refusal> {
+pub(super) fn keep(kernel: &mut Kernel, var: VarId, value: ValueId) -> Result<Vec<VarId>, DirectiveRefusal> {
     exists(kernel, var)?;
     if let Some(Some(outer)) = enclosing_lanes(&kernel.body, var, None) {
-        return Err(Refusal::NotNested(outer, var));
+        return Err(DirectiveRefusal::NotNested(outer, var));
     }
     let (vars, later) = again(kernel, var, value)?;
     if later.is_empty() {
-        return Err(Refusal::NotComputedAgain(value));
+        return Err(DirectiveRefusal::NotComputedAgain(value));
     }
     let (len, at) = row(kernel, &vars);
     if len.has_vars() {
-        return Err(Refusal::DependentExtent(vars[vars.len() - 1], var));
+        return Err(DirectiveRefusal::DependentExtent(vars[vars.len() - 1], var));
     }
     let memory = kernel.new_scratch(kernel.dtype(value), len, Scope::Cache);
     let mut body = std::mem::take(&mut kernel.body);
@@ -106,7 +106,7 @@ pub(super) struct Room<'t> {
     /// Whether operands are kept as well: they lie apart in memory.
     pub(super) operands: bool,
     /// Whether rows of so many bytes in all, for each index of the parallel loops, fit where they are kept.
-    pub(super) fits: &'t dyn Fn(&Kernel, i64) -> Result<(), Refusal>,
+    pub(super) fits: &'t dyn Fn(&Kernel, i64) -> Result<(), DirectiveRefusal>,
 }
 
 /// Applies [`Directive::Keep`] where phases in the innermost of the parallel loops compute alike what is dear. Returns the bytes
@@ -136,7 +136,7 @@ pub(super) fn keep_rows(kernel: &mut Kernel, schedule: &mut Schedule, parallel: 
                     schedule.note(directive, reason);
                 }
                 // A value that two later phases want is kept for both at once.
-                Err(Refusal::NotComputedAgain(_)) => {}
+                Err(DirectiveRefusal::NotComputedAgain(_)) => {}
                 Err(refusal) => schedule.refused.push(Refused {
                     directive,
                     reason,

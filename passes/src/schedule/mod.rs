@@ -36,7 +36,7 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, MAX_STATEMENTS, Stmt};
 use tlc_ir::target::{Cpu, Emitter, EmitterId, Target};
 
-pub use crate::directive::{Directive, Refusal};
+pub use crate::directive::{Directive, DirectiveRefusal};
 pub use directives::apply;
 pub use lanes::ScalarReason;
 pub use reason::{Applied, Refused, ScheduleReason};
@@ -186,7 +186,7 @@ impl Scheduler<'_> {
             let statements = legal_statements(&self.kernel);
             if statements > MOST_STATEMENTS && statements > legal_statements(&before) {
                 self.kernel = before;
-                applied = Err(Refusal::Statements { statements });
+                applied = Err(DirectiveRefusal::Statements { statements });
             }
         }
         match applied {

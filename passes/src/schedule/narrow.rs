@@ -21,7 +21,7 @@ use tlc_ir::{DType, Scalar, ScalarOp};
 
 use super::accumulators::touched;
 use super::directives::{enclosing_lanes, exists, rewrite};
-use crate::directive::{MAX_UNROLL, Refusal};
+use crate::directive::{DirectiveRefusal, MAX_UNROLL};
 use crate::tree::{clone_fresh, substitute_in};
 
 /// Vectors of a block whose extremum is taken at once: so many fit the registers of any target.
@@ -54,7 +54,7 @@ fn extremum_order(extremum: Monoid, old: ValueId, new: ValueId) -> (ValueId, Val
 }
 
 /// The loop's one accumulation, if that is the position of an extremum among its iterations.
-fn search(kernel: &Kernel, var: VarId) -> Result<Search, Refusal> {
+fn search(kernel: &Kernel, var: VarId) -> Result<Search, DirectiveRefusal> {
     let body = exists(kernel, var)?;
     let mut found = None;
     for s in body {
@@ -63,17 +63,17 @@ fn search(kernel: &Kernel, var: VarId) -> Result<Search, Refusal> {
             Stmt::Accumulate { monoid, state, values } if found.is_none() && monoid.is_arg() => {
                 found = Some((*monoid, state.clone(), values.clone()));
             }
-            _ => return Err(Refusal::Recurrence(var)),
+            _ => return Err(DirectiveRefusal::Recurrence(var)),
         }
     }
-    let (monoid, state, values) = found.ok_or(Refusal::NoAccumulation(var))?;
+    let (monoid, state, values) = found.ok_or(DirectiveRefusal::NoAccumulation(var))?;
     let position = kernel.dtype(values[1]);
     let counts = body.iter().any(
         |s| matches!(s, Stmt::Let { value, op: Op::Index(e, _) } if *value == values[1] && e.as_var() == Some(var)),
     );
     let fixed = state.iter().all(|(m, i)| !touched(body, *m) && !i.uses(var));
     if !counts || !fixed || !matches!(position, DType::I32 | DType::I64) {
-        return Err(Refusal::Recurrence(var));
+        return Err(DirectiveRefusal::Recurrence(var));
     }
     Ok(Search {
         monoid,
@@ -190,7 +190,7 @@ impl Writer<'_> {
         var
     }
 
-    /// Writes a copy of the loop's values at one iteration; answers the element that it accumulates.
+    /// Writes a copy of the loop's values at one iteration; returns the element that it accumulates.
     fn element(&mut self, body: &[Stmt], var: VarId, at: &IndexExpr) -> ValueId {
         let mut copy = clone_fresh(self.kernel, body);
         substitute_in(self.kernel, &mut copy, &mut |v| (v == var).then(|| at.clone()));
@@ -214,7 +214,7 @@ impl Writer<'_> {
     }
 }
 
-/// Answers `[block loop, tail]`, without a tail where that is known to be empty. With `squares` NaN is looked for by sums of
+/// Returns `[block loop, tail]`, without a tail where that is known to be empty. With `squares` NaN is looked for by sums of
 /// squares.
 pub(super) fn narrow(
     kernel: &mut Kernel,
@@ -222,22 +222,22 @@ pub(super) fn narrow(
     lanes: i64,
     vectors: i64,
     squares: bool,
-) -> Result<Vec<VarId>, Refusal> {
+) -> Result<Vec<VarId>, DirectiveRefusal> {
     let what = search(kernel, var)?;
     let apart = match what.dtype {
         DType::F32 | DType::F64 => squares,
         d => d.is_int(),
     };
     if !(1..=MAX_UNROLL).contains(&lanes) || !(1..=MAX_UNROLL).contains(&vectors) {
-        return Err(Refusal::Factor(lanes.min(vectors)));
+        return Err(DirectiveRefusal::Factor(lanes.min(vectors)));
     }
     if let Some(Some(outer)) = enclosing_lanes(&kernel.body, var, None) {
-        return Err(Refusal::NotNested(outer, var));
+        return Err(DirectiveRefusal::NotNested(outer, var));
     }
     let n = kernel.extents[var.0 as usize].clone();
     let size = lanes * vectors;
     if n.interval(kernel).lo < size {
-        return Err(Refusal::MayBeEmpty(var));
+        return Err(DirectiveRefusal::MayBeEmpty(var));
     }
     let block = IndexExpr::Const(size);
     let blocks = IndexExpr::floor_div(&n, &block).simplify(kernel);

@@ -13,7 +13,7 @@ use tlc_ir::{DType, ScalarOp};
 
 use super::directives::{enclosing_lanes, exists, rewrite};
 use super::tile_sum::nest_of;
-use crate::directive::{MAX_UNROLL, Refusal};
+use crate::directive::{DirectiveRefusal, MAX_UNROLL};
 use crate::tree::{clone_fresh, substitute_in, without_unused};
 
 /// The most elements that are packed where room is made for all that there may be.
@@ -27,7 +27,7 @@ struct Nest<'k> {
     body: &'k [Stmt],
 }
 
-fn nest_from(kernel: &Kernel, var: VarId) -> Result<Nest<'_>, Refusal> {
+fn nest_from(kernel: &Kernel, var: VarId) -> Result<Nest<'_>, DirectiveRefusal> {
     let mut at = var;
     let (mut vars, mut unrolled) = (Vec::new(), Vec::new());
     loop {
@@ -35,7 +35,7 @@ fn nest_from(kernel: &Kernel, var: VarId) -> Result<Nest<'_>, Refusal> {
         match super::directives::loop_bind(&kernel.body, at) {
             Some(Bind::Serial) => {}
             Some(Bind::Unroll) => unrolled.push(at),
-            _ => return Err(Refusal::Recurrence(at)),
+            _ => return Err(DirectiveRefusal::Recurrence(at)),
         }
         vars.push(at);
         match &body[..] {
@@ -173,14 +173,14 @@ pub(super) fn pack(
     value: ValueId,
     scope: Scope,
     [turned, padded]: [bool; 2],
-) -> Result<Vec<VarId>, Refusal> {
+) -> Result<Vec<VarId>, DirectiveRefusal> {
     let nest = nest_from(kernel, var)?;
     if let Some(Some(lanes)) = enclosing_lanes(&kernel.body, var, None) {
-        return Err(Refusal::NotNested(lanes, var));
+        return Err(DirectiveRefusal::NotNested(lanes, var));
     }
     let defined = |s: &Stmt| matches!(s, Stmt::Let { value: v, .. } if *v == value);
     if !nest.body.iter().any(defined) {
-        return Err(Refusal::NoValue(var, value));
+        return Err(DirectiveRefusal::NoValue(var, value));
     }
     let (cone, used) = cone(nest.body, value);
     // It is computed before the nest writes anything.
@@ -191,7 +191,7 @@ pub(super) fn pack(
         .flat_map(|s| s.accesses())
         .any(|a| written.contains(&a.memory))
     {
-        return Err(Refusal::Recurrence(var));
+        return Err(DirectiveRefusal::Recurrence(var));
     }
     // Loops that are unrolled stay so: registers are indexed by them.
     let mut vars: Vec<VarId> = nest.vars.iter().copied().filter(|v| used.contains(v)).collect();
@@ -202,7 +202,7 @@ pub(super) fn pack(
         certain &= nonnegative(&(extent(v) - IndexExpr::ONE), kernel);
         let dependent = |u: &&VarId| extent(u).uses(*v);
         if let Some(u) = vars.iter().chain(&used).find(dependent) {
-            return Err(Refusal::DependentExtent(*u, *v));
+            return Err(DirectiveRefusal::DependentExtent(*u, *v));
         }
     }
     // Where a loop that it does not differ in is empty, nothing has been read of it so far.
@@ -210,14 +210,14 @@ pub(super) fn pack(
         for a in s.accesses().filter(|a| a.mask.is_none() && !certain) {
             let above = kernel.memory_len(a.memory).clone() - a.index.clone() - IndexExpr::ONE;
             if !nonnegative(a.index, kernel) || !nonnegative(&above, kernel) {
-                return Err(Refusal::MayBeOutside(value));
+                return Err(DirectiveRefusal::MayBeOutside(value));
             }
         }
     }
     if turned {
         let dependent = |v: &VarId| vars.iter().find(|u| extent(v).uses(**u)).map(|u| (*v, *u));
         if let Some((v, u)) = vars.iter().find_map(dependent) {
-            return Err(Refusal::DependentExtent(v, u));
+            return Err(DirectiveRefusal::DependentExtent(v, u));
         }
         vars.reverse();
     }
@@ -230,7 +230,7 @@ pub(super) fn pack(
         let side = match e.has_vars() || padded || scope != Scope::Cache {
             true if hi <= MOST_ELEMENTS => IndexExpr::Const(hi),
             true => {
-                return Err(Refusal::TooLong {
+                return Err(DirectiveRefusal::TooLong {
                     var: *v,
                     most: MOST_ELEMENTS,
                 });
@@ -243,13 +243,13 @@ pub(super) fn pack(
         sides.insert(0, side);
     }
     if most.is_none_or(|n| n > MOST_ELEMENTS) {
-        return Err(Refusal::TooLong {
+        return Err(DirectiveRefusal::TooLong {
             var,
             most: MOST_ELEMENTS,
         });
     }
     if !fits(kernel, var, scope, &len, unrolled.len() == vars.len()) {
-        return Err(Refusal::ScratchScope(scope));
+        return Err(DirectiveRefusal::ScratchScope(scope));
     }
     let place = |e: IndexExpr, (v, stride): &(VarId, IndexExpr)| e + stride.clone() * (*v).into();
     let at = strides.iter().fold(IndexExpr::ZERO, place);

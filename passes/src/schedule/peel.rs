@@ -12,7 +12,7 @@ use tlc_ir::{DType, Scalar, ScalarOp};
 use super::across::{scratch_of, scratch_outside};
 use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
 use super::{Directive, ScheduleReason, Scheduler};
-use crate::directive::Refusal;
+use crate::directive::DirectiveRefusal;
 use crate::tree;
 use crate::tree::{clone_fresh, substitute_in};
 
@@ -77,18 +77,18 @@ impl Known {
     }
 }
 
-/// Answers the loops of the first iterations, of the middle, and of the last; without those that are empty.
-pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, behind: i64) -> Result<Vec<VarId>, Refusal> {
+/// Returns the loops of the first iterations, of the middle, and of the last; without those that are empty.
+pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, behind: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
     exists(kernel, var)?;
     let n = kernel.extents[var.0 as usize].clone();
     if from < 0 || behind < 0 || from.saturating_add(behind) > n.interval(kernel).lo {
-        return Err(Refusal::Factor(from.min(behind)));
+        return Err(DirectiveRefusal::Factor(from.min(behind)));
     }
     if !matches!(loop_bind(&kernel.body, var), Some(Bind::Serial)) {
-        return Err(Refusal::Recurrence(var));
+        return Err(DirectiveRefusal::Recurrence(var));
     }
     if let Some(Some(outer)) = enclosing_lanes(&kernel.body, var, None) {
-        return Err(Refusal::NotNested(outer, var));
+        return Err(DirectiveRefusal::NotNested(outer, var));
     }
     let (first, last) = (IndexExpr::Const(from), IndexExpr::Const(behind));
     let to = n.clone() - last.clone();
@@ -290,7 +290,7 @@ fn edges(kernel: &Kernel, body: &[Stmt], var: VarId, n: &IndexExpr, known: &mut 
 }
 
 impl Scheduler<'_> {
-    /// Peels the iterations at the edges of a loop in which some condition fails. Answers the loops that there are then,
+    /// Peels the iterations at the edges of a loop in which some condition fails. Returns the loops that there are then,
     /// and which of them is the middle.
     pub(super) fn peeled(&mut self, var: VarId) -> (Vec<VarId>, VarId) {
         let whole = (vec![var], var);

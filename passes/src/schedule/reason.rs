@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::directive::{Directive, Refusal};
+use crate::directive::{Directive, DirectiveRefusal};
 
 /// Why a directive was applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -168,7 +168,7 @@ pub struct Refused {
     /// What for.
     pub reason: ScheduleReason,
     /// Why it does not apply.
-    pub refusal: Refusal,
+    pub refusal: DirectiveRefusal,
 }
 
 /// The text of a schedule: a directive a line, each reason as a comment above the directives that it stands for, and what was

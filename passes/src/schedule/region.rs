@@ -15,7 +15,7 @@ use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
 use super::inward::replaceable;
 use super::pack::{MOST_ELEMENTS, fits};
 use super::tile_sum::nest_of;
-use crate::directive::Refusal;
+use crate::directive::DirectiveRefusal;
 use crate::tree::defined_vars;
 
 /// Where an access goes: sides of the box, each a stride and the place along it, and what is the same in all iterations.
@@ -91,15 +91,20 @@ fn merged(mut sides: Vec<Side>) -> Vec<Side> {
 }
 
 /// Copies what a loop reads of a parameter to scratch first; returns the copying loops.
-pub(super) fn region(kernel: &mut Kernel, var: VarId, param: u32, scope: Scope) -> Result<Vec<VarId>, Refusal> {
+pub(super) fn region(
+    kernel: &mut Kernel,
+    var: VarId,
+    param: u32,
+    scope: Scope,
+) -> Result<Vec<VarId>, DirectiveRefusal> {
     let body = exists(kernel, var)?;
     if let Some(Some(lanes)) = enclosing_lanes(&kernel.body, var, None) {
-        return Err(Refusal::NotNested(lanes, var));
+        return Err(DirectiveRefusal::NotNested(lanes, var));
     }
     if !matches!(loop_bind(&kernel.body, var), Some(Bind::Serial | Bind::Unroll)) {
-        return Err(Refusal::Recurrence(var));
+        return Err(DirectiveRefusal::Recurrence(var));
     }
-    let refused = Refusal::NoRegion { var, param };
+    let refused = DirectiveRefusal::NoRegion { var, param };
     let memory = Memory::Param(param);
     let read = kernel
         .params
@@ -160,7 +165,7 @@ pub(super) fn region(kernel: &mut Kernel, var: VarId, param: u32, scope: Scope) 
     let elements = elements.filter(|n| *n <= MOST_ELEMENTS).ok_or(refused)?;
     let len = IndexExpr::Const(elements);
     if !fits(kernel, var, scope, &len, false) {
-        return Err(Refusal::ScratchScope(scope));
+        return Err(DirectiveRefusal::ScratchScope(scope));
     }
     let dtype = kernel.memory_dtype(memory);
     let scratch = kernel.new_scratch(dtype, len, scope);

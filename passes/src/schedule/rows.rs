@@ -69,7 +69,7 @@ impl Scheduler<'_> {
         }
     }
 
-    /// Short rows: blocks of them in parallel, a row in each lane. Answers whether it was done.
+    /// Short rows: blocks of them in parallel, a row in each lane. Returns whether it was done.
     fn short_rows(&mut self, row: VarId) -> bool {
         let lanes = self.emitter.lanes(DType::F32);
         let rows = &self.kernel.extents[row.0 as usize];
@@ -171,7 +171,7 @@ impl Scheduler<'_> {
         Some(total)
     }
 
-    /// Narrows a search for the position of an extremum; answers the loops that are left to vectorize.
+    /// Narrows a search for the position of an extremum; returns the loops that are left to vectorize.
     fn narrowed(&mut self, var: VarId) -> Option<VarId> {
         let searches = tree::loop_body(&self.kernel.body, var).is_some_and(|b| {
             let cheap = |s: &Stmt| match s {

@@ -14,7 +14,7 @@ use tlc_ir::{DType, ScalarOp};
 use super::across::{scratch_of, scratch_outside};
 use super::directives::{exists, loop_bind, rewrite};
 use super::tile_sum::{element, nest_of, tile_elements};
-use crate::directive::{MAX_UNROLL, Refusal};
+use crate::directive::{DirectiveRefusal, MAX_UNROLL};
 use crate::tree::{replace_loop, substitute_in};
 
 /// The size of the tiles and of a thread's part.
@@ -27,10 +27,10 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(size: [i64; 2], part: [i64; 2]) -> Result<Shape, Refusal> {
+    fn of(size: [i64; 2], part: [i64; 2]) -> Result<Shape, DirectiveRefusal> {
         tile_elements(size)?;
         if tile_elements(part)? > 4 * MAX_UNROLL || size[0] % part[0] != 0 || size[1] % part[1] != 0 {
-            return Err(Refusal::NoTile {
+            return Err(DirectiveRefusal::NoTile {
                 rows: part[0],
                 columns: part[1],
             });
@@ -44,7 +44,7 @@ impl Shape {
                 side_by_side,
                 threads,
             }),
-            false => Err(Refusal::Threads(threads)),
+            false => Err(DirectiveRefusal::Threads(threads)),
         }
     }
 
@@ -89,13 +89,13 @@ impl Search<'_> {
         &self.kernel.extents[v.0 as usize]
     }
 
-    fn statements(&mut self, body: &[Stmt]) -> Result<(), Refusal> {
+    fn statements(&mut self, body: &[Stmt]) -> Result<(), DirectiveRefusal> {
         for s in body {
             let alone = std::slice::from_ref(s);
             if !self.touches(alone) {
                 continue;
             }
-            let refused = Err(Refusal::NoTile {
+            let refused = Err(DirectiveRefusal::NoTile {
                 rows: self.shape.size[0],
                 columns: self.shape.size[1],
             });
@@ -280,10 +280,15 @@ fn replace_contract(body: &mut [Stmt], vars: [VarId; 3], f: &mut dyn FnMut(Box<C
 }
 
 /// Gives the threads of a block parts of its tiles; returns the thread loops.
-pub(super) fn spread(kernel: &mut Kernel, block: VarId, size: [i64; 2], part: [i64; 2]) -> Result<Vec<VarId>, Refusal> {
+pub(super) fn spread(
+    kernel: &mut Kernel,
+    block: VarId,
+    size: [i64; 2],
+    part: [i64; 2],
+) -> Result<Vec<VarId>, DirectiveRefusal> {
     let body = exists(kernel, block)?;
     if loop_bind(&kernel.body, block) != Some(Bind::Block) {
-        return Err(Refusal::NotInBlock(block));
+        return Err(DirectiveRefusal::NotInBlock(block));
     }
     let shape = Shape::of(size, part)?;
     let elements = IndexExpr::Const(tile_elements(size)?);
@@ -302,7 +307,7 @@ pub(super) fn spread(kernel: &mut Kernel, block: VarId, size: [i64; 2], part: [i
     search.statements(body)?;
     let sites = search.sites;
     if tiles.is_empty() {
-        return Err(Refusal::NoTile {
+        return Err(DirectiveRefusal::NoTile {
             rows: size[0],
             columns: size[1],
         });

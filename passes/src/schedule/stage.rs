@@ -10,7 +10,7 @@ use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk, walk_mut};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
 use super::directives::{enclosing_lanes, exists, loop_bind, nested, rewrite};
-use crate::directive::Refusal;
+use crate::directive::DirectiveRefusal;
 use crate::tree::defined_vars;
 
 /// Bytes that rows of scratch are apart more than they are long, so that rows of a power of two do not share cache sets.
@@ -45,13 +45,13 @@ fn copy(value: ValueId, vars: &[VarId], from: (Memory, IndexExpr), to: (Memory, 
 }
 
 /// Copies what the two loops load across rows to scratch before they run, turned. `outer` walks the loaded rows element by
-/// element, `inner` walks from row to row. Answers the outer loop of each copy.
-pub(super) fn loads(kernel: &mut Kernel, vars: [VarId; 2], size: [i64; 2]) -> Result<Vec<VarId>, Refusal> {
+/// element, `inner` walks from row to row. Returns the outer loop of each copy.
+pub(super) fn loads(kernel: &mut Kernel, vars: [VarId; 2], size: [i64; 2]) -> Result<Vec<VarId>, DirectiveRefusal> {
     let [outer, inner] = vars;
     let body = nested(kernel, outer, inner)?;
     for (v, most) in vars.into_iter().zip(size) {
         if kernel.extents[v.0 as usize].interval(kernel).hi > most {
-            return Err(Refusal::NotConstant(v));
+            return Err(DirectiveRefusal::NotConstant(v));
         }
     }
     let across = |kernel: &Kernel, memory: &Memory, index: &IndexExpr| {
@@ -77,7 +77,7 @@ pub(super) fn loads(kernel: &mut Kernel, vars: [VarId; 2], size: [i64; 2]) -> Re
         }
     }
     if loads.is_empty() {
-        return Err(Refusal::NoStridedLoad(inner));
+        return Err(DirectiveRefusal::NoStridedLoad(inner));
     }
     let mut made = Vec::new();
     let mut copies = Vec::new();
@@ -203,18 +203,18 @@ fn collect_rows(
 }
 
 /// Sends rows of a few elements, of which each iteration of `var` loads or stores one, through scratch that holds them
-/// turned: `pitch` elements there, one of each row, lie side by side. Answers the copying loops.
-pub(super) fn rows(kernel: &mut Kernel, var: VarId, pitch: i64) -> Result<Vec<VarId>, Refusal> {
+/// turned: `pitch` elements there, one of each row, lie side by side. Returns the copying loops.
+pub(super) fn rows(kernel: &mut Kernel, var: VarId, pitch: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
     let body = exists(kernel, var)?;
     let extent = kernel.extents[var.0 as usize].clone();
     if !matches!(loop_bind(&kernel.body, var), Some(Bind::Serial)) {
-        return Err(Refusal::Recurrence(var));
+        return Err(DirectiveRefusal::Recurrence(var));
     }
     if let Some(Some(outer)) = enclosing_lanes(&kernel.body, var, None) {
-        return Err(Refusal::NotNested(outer, var));
+        return Err(DirectiveRefusal::NotNested(outer, var));
     }
     if extent.interval(kernel).hi > pitch {
-        return Err(Refusal::NotConstant(var));
+        return Err(DirectiveRefusal::NotConstant(var));
     }
     let inside = defined_vars(body);
     let (mut found, mut refused) = (Vec::new(), Vec::new());
@@ -225,7 +225,7 @@ pub(super) fn rows(kernel: &mut Kernel, var: VarId, pitch: i64) -> Result<Vec<Va
         !refused.contains(&r.param) && p.access == access && p.dtype.bytes() == 4 && !r.start.uses(var)
     });
     if found.is_empty() {
-        return Err(Refusal::NoStridedLoad(var));
+        return Err(DirectiveRefusal::NoStridedLoad(var));
     }
     let k = IndexExpr::Const(pitch);
     let mut made = Vec::new();
@@ -273,12 +273,12 @@ fn turn(kernel: &Kernel, body: &mut [Stmt], var: VarId, inside: &[VarId], staged
     });
 }
 
-/// Sends what the loop stores to `param` through scratch; answers the loop that copies it from there.
-pub(super) fn stores(kernel: &mut Kernel, var: VarId, param: u32, length: i64) -> Result<Vec<VarId>, Refusal> {
+/// Sends what the loop stores to `param` through scratch; returns the loop that copies it from there.
+pub(super) fn stores(kernel: &mut Kernel, var: VarId, param: u32, length: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
     let body = exists(kernel, var)?;
     let extent = kernel.extents[var.0 as usize].clone();
     if extent.interval(kernel).hi > length {
-        return Err(Refusal::NotConstant(var));
+        return Err(DirectiveRefusal::NotConstant(var));
     }
     let target = Memory::Param(param);
     let mut start = None;
@@ -288,7 +288,7 @@ pub(super) fn stores(kernel: &mut Kernel, var: VarId, param: u32, length: i64) -
         stores += 1;
         start = a.index.affine_in(var).filter(|(c, _)| c.is(1)).map(|(_, rest)| rest);
     }
-    let refused = Refusal::NotSideBySide { var, param };
+    let refused = DirectiveRefusal::NotSideBySide { var, param };
     let start = start.filter(|at| !at.uses(var)).ok_or(refused.clone())?;
     // One store, and nothing else touches the parameter, inside or in a loop inside.
     let touches = walk(body).flat_map(|s| s.accesses()).filter(|a| a.memory == target);

@@ -17,7 +17,7 @@ use tlc_ir::{DType, ScalarOp};
 
 use super::accumulators::{accumulations, collect_groups, move_states, touched};
 use super::directives::{exists, rewrite};
-use crate::directive::Refusal;
+use crate::directive::DirectiveRefusal;
 use crate::tree::{loop_body, replace_loop, substitute_in};
 
 /// The whole body as the body of a loop with one iteration.
@@ -32,17 +32,17 @@ pub(super) fn enclose(kernel: &mut Kernel) -> Vec<VarId> {
     vec![var]
 }
 
-pub(super) fn place(kernel: &mut Kernel, scratch: u32, scope: Scope) -> Result<Vec<VarId>, Refusal> {
+pub(super) fn place(kernel: &mut Kernel, scratch: u32, scope: Scope) -> Result<Vec<VarId>, DirectiveRefusal> {
     let held = kernel.scratch.get_mut(scratch as usize);
-    held.ok_or(Refusal::NoScratch(scratch))?.scope = scope;
+    held.ok_or(DirectiveRefusal::NoScratch(scratch))?.scope = scope;
     Ok(Vec::new())
 }
 
 /// Whether a loop may become a thread loop.
-pub(super) fn may_bind(kernel: &Kernel, var: VarId) -> Result<(), Refusal> {
+pub(super) fn may_bind(kernel: &Kernel, var: VarId) -> Result<(), DirectiveRefusal> {
     let most = kernel.extents[var.0 as usize].interval(kernel).hi;
     if most > MAX_BLOCK_THREADS {
-        return Err(Refusal::Threads(most));
+        return Err(DirectiveRefusal::Threads(most));
     }
     let [
         Stmt::Loop {
@@ -52,7 +52,7 @@ pub(super) fn may_bind(kernel: &Kernel, var: VarId) -> Result<(), Refusal> {
         },
     ] = &kernel.body[..]
     else {
-        return Err(Refusal::NotInBlock(var));
+        return Err(DirectiveRefusal::NotInBlock(var));
     };
     fn inside_thread(body: &[Stmt], var: VarId, inside: bool) -> Option<bool> {
         body.iter().find_map(|s| match s {
@@ -66,17 +66,17 @@ pub(super) fn may_bind(kernel: &Kernel, var: VarId) -> Result<(), Refusal> {
     let thread_or_barrier = |s: &Stmt| matches!(s, Stmt::Barrier | Stmt::Loop { bind: Bind::Thread, .. });
     match inside_thread(body, var, false) {
         Some(false) if !loop_body(body, var).is_some_and(|b| walk(b).any(thread_or_barrier)) => Ok(()),
-        _ => Err(Refusal::NotInBlock(var)),
+        _ => Err(DirectiveRefusal::NotInBlock(var)),
     }
 }
 
 /// Whether the loops from `around` to `var` are perfectly nested.
-fn perfect_chain(kernel: &Kernel, around: VarId, var: VarId) -> Result<(), Refusal> {
+fn perfect_chain(kernel: &Kernel, around: VarId, var: VarId) -> Result<(), DirectiveRefusal> {
     let mut at = around;
     while at != var {
         match &exists(kernel, at)?[..] {
             [Stmt::Loop { var: inner, .. }] => at = *inner,
-            _ => return Err(Refusal::NotNested(around, var)),
+            _ => return Err(DirectiveRefusal::NotNested(around, var)),
         }
     }
     Ok(())
@@ -180,9 +180,14 @@ fn load(value: tlc_ir::kernel::ValueId, memory: Memory, index: IndexExpr) -> Stm
     }
 }
 
-pub(super) fn distribute(kernel: &mut Kernel, around: VarId, var: VarId, threads: i64) -> Result<Vec<VarId>, Refusal> {
+pub(super) fn distribute(
+    kernel: &mut Kernel,
+    around: VarId,
+    var: VarId,
+    threads: i64,
+) -> Result<Vec<VarId>, DirectiveRefusal> {
     if !(1..=MAX_BLOCK_THREADS).contains(&threads) || !(threads as u64).is_power_of_two() {
-        return Err(Refusal::Threads(threads));
+        return Err(DirectiveRefusal::Threads(threads));
     }
     perfect_chain(kernel, around, var)?;
     let inside = exists(kernel, around)?;
@@ -192,7 +197,7 @@ pub(super) fn distribute(kernel: &mut Kernel, around: VarId, var: VarId, threads
     for (m, index) in &states {
         let register = matches!(m, Memory::Scratch(i) if kernel.scratch[*i as usize].scope == Scope::Register);
         if !register || index.has_vars() || touched(inside, *m) || states.iter().filter(|s| s.0 == *m).count() > 1 {
-            return Err(Refusal::Recurrence(var));
+            return Err(DirectiveRefusal::Recurrence(var));
         }
     }
     let mut groups = Vec::new();
@@ -367,7 +372,7 @@ fn combine_blocks(kernel: &mut Kernel, groups: &[Group], threads: i64, out: &mut
     });
 }
 
-pub(super) fn one_thread(kernel: &mut Kernel, block: VarId) -> Result<Vec<VarId>, Refusal> {
+pub(super) fn one_thread(kernel: &mut Kernel, block: VarId) -> Result<Vec<VarId>, DirectiveRefusal> {
     exists(kernel, block)?;
     let mut made = Vec::new();
     let mut shared_or_param = Vec::new();
@@ -459,7 +464,7 @@ fn with_barriers(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
     out
 }
 
-pub(super) fn synchronize(kernel: &mut Kernel, block: VarId) -> Result<Vec<VarId>, Refusal> {
+pub(super) fn synchronize(kernel: &mut Kernel, block: VarId) -> Result<Vec<VarId>, DirectiveRefusal> {
     exists(kernel, block)?;
     rewrite(kernel, block, &mut |kernel, bind, body| {
         let body = with_barriers(kernel, body);

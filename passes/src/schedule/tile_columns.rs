@@ -22,16 +22,16 @@ use super::across::{loads_any, scratch_of, scratch_outside, widen};
 use super::again::{MOST, own_cost};
 use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
 use super::inward::{set_whole, stores_apart};
-use crate::directive::Refusal;
+use crate::directive::DirectiveRefusal;
 use crate::tree::{defined_vars, substitute_in, without_unused};
 
 /// The scratch of iterations that may run in any order, each of which sets it before all else.
-fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, Refusal> {
+fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, DirectiveRefusal> {
     let body = exists(kernel, var)?;
     let mut written = Vec::new();
     stores_apart(kernel, body, var, &defined_vars(body), &mut written)?;
     if loads_any(body, &written) {
-        return Err(Refusal::Recurrence(var));
+        return Err(DirectiveRefusal::Recurrence(var));
     }
     let (mut inner, mut outer) = (Vec::new(), Vec::new());
     scratch_of(body, &mut inner);
@@ -44,20 +44,20 @@ fn own_scratch(kernel: &Kernel, var: VarId) -> Result<Vec<u32>, Refusal> {
     };
     match inner.iter().all(own) {
         true => Ok(inner),
-        false => Err(Refusal::Recurrence(var)),
+        false => Err(DirectiveRefusal::Recurrence(var)),
     }
 }
 
-pub(super) fn tile_columns(kernel: &mut Kernel, var: VarId, width: i64) -> Result<Vec<VarId>, Refusal> {
+pub(super) fn tile_columns(kernel: &mut Kernel, var: VarId, width: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
     if width < 1 {
-        return Err(Refusal::Factor(width));
+        return Err(DirectiveRefusal::Factor(width));
     }
     let own = own_scratch(kernel, var)?;
     if !matches!(loop_bind(&kernel.body, var), Some(Bind::Serial)) {
-        return Err(Refusal::Recurrence(var));
+        return Err(DirectiveRefusal::Recurrence(var));
     }
     if let Some(Some(outer)) = enclosing_lanes(&kernel.body, var, None) {
-        return Err(Refusal::NotNested(outer, var));
+        return Err(DirectiveRefusal::NotNested(outer, var));
     }
     let (n, k) = (kernel.extents[var.0 as usize].clone(), IndexExpr::Const(width));
     let tile = kernel.new_var(n.ceil_div(width).simplify(kernel));

@@ -16,17 +16,17 @@ use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
 use super::across::scratch_outside;
 use super::directives::{enclosing_lanes, loop_bind, nested, rewrite};
 use super::phases::Phase;
-use crate::directive::{MAX_UNROLL, Refusal};
+use crate::directive::{DirectiveRefusal, MAX_UNROLL};
 use crate::tree::{clone_fresh, defined_vars, substitute_in, without_unused};
 
 /// The most elements of a tile.
 const MOST_ELEMENTS: i64 = 1 << 16;
 
 /// The number of elements of a tile, if there is such a tile.
-pub(super) fn tile_elements([rows, columns]: [i64; 2]) -> Result<i64, Refusal> {
+pub(super) fn tile_elements([rows, columns]: [i64; 2]) -> Result<i64, DirectiveRefusal> {
     let elements = rows.checked_mul(columns).filter(|n| *n <= MOST_ELEMENTS);
     let elements = elements.filter(|_| rows >= 1 && columns >= 1);
-    elements.ok_or(Refusal::NoTile { rows, columns })
+    elements.ok_or(DirectiveRefusal::NoTile { rows, columns })
 }
 
 /// The element of a tile in a row and a column.
@@ -41,9 +41,9 @@ pub(super) fn nest_of(vars: &[VarId], bind: Bind, body: Vec<Stmt>) -> Vec<Stmt> 
 }
 
 /// Whether a loop may have more iterations than that.
-pub(super) fn no_longer(kernel: &Kernel, var: VarId, most: i64) -> Result<(), Refusal> {
+pub(super) fn no_longer(kernel: &Kernel, var: VarId, most: i64) -> Result<(), DirectiveRefusal> {
     match kernel.extents[var.0 as usize].interval(kernel).hi > most {
-        true => Err(Refusal::TooLong { var, most }),
+        true => Err(DirectiveRefusal::TooLong { var, most }),
         false => Ok(()),
     }
 }
@@ -78,19 +78,22 @@ fn stays_apart(s: &Stmt) -> bool {
         )
 }
 
-fn parts(kernel: &Kernel, [outer, inner, sum]: [VarId; 3]) -> Result<Parts, Refusal> {
+fn parts(kernel: &Kernel, [outer, inner, sum]: [VarId; 3]) -> Result<Parts, DirectiveRefusal> {
     let body = nested(kernel, outer, inner)?;
     for v in [outer, inner] {
         if loop_bind(&kernel.body, v) != Some(Bind::Serial) {
-            return Err(Refusal::Recurrence(v));
+            return Err(DirectiveRefusal::Recurrence(v));
         }
     }
     if let Some(Some(lanes)) = enclosing_lanes(&kernel.body, outer, None) {
-        return Err(Refusal::NotNested(lanes, outer));
+        return Err(DirectiveRefusal::NotNested(lanes, outer));
     }
     let is = |s: &Stmt| matches!(s, Stmt::Loop { var, .. } if *var == sum);
-    let at = body.iter().position(is).ok_or(Refusal::NotNested(inner, sum))?;
-    let refused = || Refusal::NotASum(sum);
+    let at = body
+        .iter()
+        .position(is)
+        .ok_or(DirectiveRefusal::NotNested(inner, sum))?;
+    let refused = || DirectiveRefusal::NotASum(sum);
     let phase = Phase::of(&body[at]).ok_or_else(refused)?;
     let mut accumulators = Vec::new();
     for s in phase.body.iter().filter(|s| !is_computation(s)) {
@@ -103,7 +106,7 @@ fn parts(kernel: &Kernel, [outer, inner, sum]: [VarId; 3]) -> Result<Parts, Refu
         }
     }
     if accumulators.is_empty() {
-        return Err(Refusal::NoAccumulation(sum));
+        return Err(DirectiveRefusal::NoAccumulation(sum));
     }
     let (set, before): (Vec<Stmt>, Vec<Stmt>) = body[..at].iter().cloned().partition(|s| !is_computation(s));
     let mut outside = Vec::new();
@@ -196,7 +199,7 @@ pub(super) fn tile_sum(
     vars: [VarId; 3],
     size: [i64; 2],
     scope: Scope,
-) -> Result<Vec<VarId>, Refusal> {
+) -> Result<Vec<VarId>, DirectiveRefusal> {
     let parts = parts(kernel, vars)?;
     let elements = tile_elements(size)?;
     let [outer, inner, _] = vars;
@@ -209,7 +212,7 @@ pub(super) fn tile_sum(
         Scope::Cache => Bind::Serial,
         Scope::Register if whole && elements <= 4 * MAX_UNROLL => Bind::Unroll,
         Scope::Register | Scope::Shared | Scope::WarpFragment | Scope::BlockFragment | Scope::Thread => {
-            return Err(Refusal::ScratchScope(scope));
+            return Err(DirectiveRefusal::ScratchScope(scope));
         }
     };
     let accumulators = parts.accumulators.clone();

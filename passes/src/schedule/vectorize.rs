@@ -106,7 +106,7 @@ impl Scheduler<'_> {
     }
 
     /// As `vectorize` for a main part that takes extrema of floats: the vectors of one iteration are combined with each
-    /// other, then into one accumulator, so that legalization can test them for NaN in pairs. Answers the tail.
+    /// other, then into one accumulator, so that legalization can test them for NaN in pairs. Returns the tail.
     fn extrema(&mut self, var: VarId, lanes: i64) -> Option<VarId> {
         let factor = lanes * EXTREMUM_UNROLL;
         self.because(ScheduleReason::TestedTogether {

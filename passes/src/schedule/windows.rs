@@ -58,7 +58,7 @@ fn strides(body: &[Stmt], last: VarId) -> bool {
 }
 
 impl Scheduler<'_> {
-    /// Runs the last parallel loop in lanes with the windows inside copied out. Answers whether it was done.
+    /// Runs the last parallel loop in lanes with the windows inside copied out. Returns whether it was done.
     pub(super) fn windows(&mut self, parallel: &[VarId]) -> bool {
         let [outer @ .., before, last] = parallel else {
             return false;
@@ -112,7 +112,7 @@ impl Scheduler<'_> {
     }
 
     /// Sums of windows without conditions: several rows and a vector of results in each at once, whose accumulators stay in
-    /// registers while the loops over the window run. Answers whether it was done.
+    /// registers while the loops over the window run. Returns whether it was done.
     fn windows_together(&mut self, outer: &[VarId], before: VarId, last: VarId, lanes: i64) -> bool {
         let Some(body) = tree::loop_body(&self.kernel.body, last) else {
             return false;
@@ -201,7 +201,7 @@ impl Scheduler<'_> {
         Some(())
     }
 
-    /// Copies out the windows of a loop over results, which goes to lanes. Answers whether it was done.
+    /// Copies out the windows of a loop over results, which goes to lanes. Returns whether it was done.
     fn results_in_lanes(&mut self, results: VarId, lanes: i64) -> bool {
         // The rows of a window and their elements in one loop: what is combined in it is combined together.
         let nests: Vec<VarId> = tree::loop_body(&self.kernel.body, results)

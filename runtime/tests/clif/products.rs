@@ -4,7 +4,7 @@ use tlc_ir::kernel::interp::interpret;
 use tlc_ir::kernel::verify::{Report, verify};
 use tlc_ir::kernel::{Kernel, Op, Scope, Stmt, ValueId};
 use tlc_ir::{DType, Scalar, ScalarOp, VarId};
-use tlc_passes::directive::{Directive, Refusal};
+use tlc_passes::directive::{Directive, DirectiveRefusal};
 use tlc_passes::schedule::apply;
 use tlc_passes::tree::loop_body;
 
@@ -15,7 +15,7 @@ pub fn done(kernel: &mut Kernel, directive: Directive) -> Vec<VarId> {
 }
 
 /// Why a directive does not apply.
-pub fn refusal(kernel: &Kernel, directive: Directive) -> Refusal {
+pub fn refusal(kernel: &Kernel, directive: Directive) -> DirectiveRefusal {
     let mut after = kernel.clone();
     let refusal = apply(&mut after, &directive).expect_err(&format!("{directive}\n{kernel}"));
     assert_eq!(after, *kernel, "{directive} refuses, but changes the kernel");

@@ -4,7 +4,7 @@
 use tlc_ir::kernel::verify::verify;
 use tlc_ir::kernel::{Bind, Kernel, Scope};
 use tlc_ir::{DType, VarId};
-use tlc_passes::directive::{Directive, Refusal};
+use tlc_passes::directive::{Directive, DirectiveRefusal};
 use tlc_passes::schedule::apply;
 
 use crate::contract::parse;
@@ -131,7 +131,7 @@ p5: bf16[s0*s1] write",
     naive = parse(&text.replace("= const 0\n", "= load p2[i1 + s1*i0]\n"));
     // What is updated in place is not known to be apart from other iterations' results.
     let refused = refusal(&naive, tile_sum(LOOPS, [128, 128]));
-    assert_eq!(refused, Refusal::NotASum(SUM));
+    assert_eq!(refused, DirectiveRefusal::NotASum(SUM));
     let apart = text.replace("= const 0\n", "= load p3[i1 + s1*i0]\n");
     let naive = parse(&apart.replace("p2: i32[s0*s1] readwrite", "p2: i32[s0*s1] write, p3: i32[s0*s1] read"));
     for way in ways(4, 8) {
@@ -190,7 +190,7 @@ fn what_is_computed_of_operands_is_packed_first() {
             columns: 128,
             block: 8,
         };
-        assert_eq!(refusal(&kernel, contract), Refusal::NotPacked(other), "{left}");
+        assert_eq!(refusal(&kernel, contract), DirectiveRefusal::NotPacked(other), "{left}");
     }
 }
 
@@ -231,7 +231,10 @@ fn a_tile_may_be_registers() {
         columns: 8,
         scope: Scope::Register,
     };
-    assert_eq!(refusal(&ragged, directive), Refusal::ScratchScope(Scope::Register));
+    assert_eq!(
+        refusal(&ragged, directive),
+        DirectiveRefusal::ScratchScope(Scope::Register)
+    );
 }
 
 /// A kernel for blocks of 64 threads, each with a tile of 16 by 32, of which a thread holds 4 by 2; both operands go through
@@ -366,15 +369,21 @@ fn what_threads_would_write_together_stays_with_the_block() {
     };
     // Each iteration has a result of its own, and every thread its sums.
     let (naive, mut kernel, block) = tiled("store p2[8*i0 + i1], %5");
-    assert_eq!(refusal(&kernel, spread(ROWS, 2, 2)), Refusal::NotInBlock(ROWS));
+    assert_eq!(refusal(&kernel, spread(ROWS, 2, 2)), DirectiveRefusal::NotInBlock(ROWS));
     let (rows, columns) = (3, 2);
-    assert_eq!(refusal(&kernel, spread(block, 3, 2)), Refusal::NoTile { rows, columns });
+    assert_eq!(
+        refusal(&kernel, spread(block, 3, 2)),
+        DirectiveRefusal::NoTile { rows, columns }
+    );
     assert_eq!(done(&mut kernel, spread(block, 2, 2)).len(), 3);
     same_as_naive(&naive, &kernel, &[]);
     // The last column counts.
     let (_, kernel, block) = tiled("store p2[i0], %5");
     let (rows, columns) = (16, 8);
-    assert_eq!(refusal(&kernel, spread(block, 2, 2)), Refusal::NoTile { rows, columns });
+    assert_eq!(
+        refusal(&kernel, spread(block, 2, 2)),
+        DirectiveRefusal::NoTile { rows, columns }
+    );
 }
 
 #[test]
@@ -398,25 +407,25 @@ fn what_is_no_sum_of_products_stays_a_loop() {
     let (kernel, vars) = tiled(&PRODUCT);
     let [outer, inner, sum] = vars;
     let most = 64;
-    let too_long = Refusal::TooLong { var: outer, most };
+    let too_long = DirectiveRefusal::TooLong { var: outer, most };
     assert_eq!(refusal(&kernel, contract(vars, 64, 4)), too_long);
-    assert_eq!(refusal(&kernel, contract(vars, 128, 0)), Refusal::Factor(0));
+    assert_eq!(refusal(&kernel, contract(vars, 128, 0)), DirectiveRefusal::Factor(0));
     let (rows, columns) = (0, 128);
     assert_eq!(
         refusal(&kernel, contract(vars, 0, 4)),
-        Refusal::NoTile { rows, columns }
+        DirectiveRefusal::NoTile { rows, columns }
     );
     let rows = 512;
     assert_eq!(
         refusal(&kernel, contract(vars, 512, 4)),
-        Refusal::NoTile { rows, columns }
+        DirectiveRefusal::NoTile { rows, columns }
     );
     assert_eq!(
         refusal(&kernel, contract([inner, sum, outer], 128, 4)),
-        Refusal::NotNested(sum, outer)
+        DirectiveRefusal::NotNested(sum, outer)
     );
     // Without a product, or with one of what differs in rows and columns at once.
-    let no_product = Refusal::NotAProduct { sum, outer, inner };
+    let no_product = DirectiveRefusal::NotAProduct { sum, outer, inner };
     for factors in [
         "%1: f32 = load p0[s2*i0 + i2]
         %2: f32 = load p0[s2*i0 + i2]",
@@ -426,7 +435,7 @@ fn what_is_no_sum_of_products_stays_a_loop() {
     ] {
         let (kernel, vars) = tiled(&Nest { factors, ..PRODUCT });
         let refused = refusal(&kernel, contract(vars, 128, 4));
-        assert!(matches!(refused, Refusal::NotAProduct { .. }), "{refused}");
+        assert!(matches!(refused, DirectiveRefusal::NotAProduct { .. }), "{refused}");
     }
     let naive = PRODUCT.kernel().to_string();
     let largest = parse(&naive.replace("accumulate add", "accumulate max"));
@@ -444,7 +453,7 @@ fn what_is_no_sum_of_products_stays_a_loop() {
     let (kernel, vars) = tiled(&wide);
     assert_eq!(
         refusal(&kernel, contract(vars, 128, 4)),
-        Refusal::Accumulator(DType::U32)
+        DirectiveRefusal::Accumulator(DType::U32)
     );
     // A tile of which only a part is set.
     let (kernel, vars) = tiled(&PRODUCT);
@@ -452,7 +461,10 @@ fn what_is_no_sum_of_products_stays_a_loop() {
         .to_string()
         .replace("for i3 in 0..128 serial", "for i3 in 0..100 serial");
     let kernel = parse(&text);
-    assert_eq!(refusal(&kernel, contract(vars, 128, 4)), Refusal::NotSet(vars[0]));
+    assert_eq!(
+        refusal(&kernel, contract(vars, 128, 4)),
+        DirectiveRefusal::NotSet(vars[0])
+    );
 }
 
 #[test]
@@ -460,14 +472,17 @@ fn a_sum_that_others_need_stays_where_it_is() {
     let refused = |text: &str, size: [i64; 2]| refusal(&parse(text), tile_sum(LOOPS, size));
     let naive = PRODUCT.kernel().to_string();
     let most = 99;
-    assert_eq!(refused(&naive, [99, 128]), Refusal::TooLong { var: ROWS, most });
+    assert_eq!(
+        refused(&naive, [99, 128]),
+        DirectiveRefusal::TooLong { var: ROWS, most }
+    );
     let (rows, columns) = (128, -1);
-    assert_eq!(refused(&naive, [128, -1]), Refusal::NoTile { rows, columns });
+    assert_eq!(refused(&naive, [128, -1]), DirectiveRefusal::NoTile { rows, columns });
     // The next sum begins with what the last one has come to.
     let carried = naive.replace("%0: f32 = const 0.0", "%0: f32 = load r0[0]");
-    assert_eq!(refused(&carried, [128, 128]), Refusal::NotASum(SUM));
+    assert_eq!(refused(&carried, [128, 128]), DirectiveRefusal::NotASum(SUM));
     let running = naive.replace("%3: f32 = mul %1, %2", "%3: f32 = load r0[0]");
-    assert_eq!(refused(&running, [128, 128]), Refusal::NotASum(SUM));
+    assert_eq!(refused(&running, [128, 128]), DirectiveRefusal::NotASum(SUM));
     let stored = naive.replace(
         "store p2[i1 + s1*i0], %4",
         "store p2[i1 + s1*i0], %4\n accumulate add p2[0] with %4",
@@ -535,20 +550,20 @@ kernel (p0: f32[s0*90] read, p1: f32[9] read, p2: f32[32*s0] write) where s0 in 
     let var = VarId(0);
     assert_eq!(
         refusal(&naive, stage(var, Scope::Cache)),
-        Refusal::NoRegion { var, param: 0 }
+        DirectiveRefusal::NoRegion { var, param: 0 }
     );
     assert_eq!(
         refusal(&naive, stage(VarId(1), Scope::Shared)),
-        Refusal::ScratchScope(Scope::Shared)
+        DirectiveRefusal::ScratchScope(Scope::Shared)
     );
     assert_eq!(
         refusal(&naive, stage(VarId(1), Scope::Register)),
-        Refusal::ScratchScope(Scope::Register)
+        DirectiveRefusal::ScratchScope(Scope::Register)
     );
     let unread = Directive::StageRegion {
         var,
         param: 2,
         scope: Scope::Cache,
     };
-    assert_eq!(refusal(&naive, unread), Refusal::NoRegion { var, param: 2 });
+    assert_eq!(refusal(&naive, unread), DirectiveRefusal::NoRegion { var, param: 2 });
 }
