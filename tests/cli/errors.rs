@@ -115,3 +115,21 @@ fn a_check_that_failed_gives_its_result_and_the_error() {
     let ran = p.run(&["check", "m.tlir", "--format", "json"]).code(0);
     assert!(ran.json().get("error").is_none());
 }
+
+#[test]
+fn a_size_that_nothing_determines_is_asked_for() {
+    let p = Place::new();
+    p.write(
+        "m.tlir",
+        "graph @f(%x: f32[n], %z: f32[m - 1]) where n in 1..=4, m in 2..=9 {\n  %0 = exp %x : f32[n]\n  return %0 as y\n}\n",
+    );
+    for command in ["run", "verify", "bench"] {
+        let ran = p.run(&[
+            command, "m.tlir", "--input", "x=random", "--input", "z=random", "--set", "n=3",
+        ]);
+        assert_eq!(ran.code, 2, "{}", ran.err);
+        let expected = "error: m.tlir: size `m` is the extent of no input; expected --set m=N with N in 2..=9";
+        assert_eq!(ran.first_error(), expected);
+    }
+    p.run(&["verify", "m.tlir", "--set", "n=3", "--set", "m=4"]).code(0);
+}

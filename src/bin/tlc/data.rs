@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tlc::{DType, HostTensor, Scalar};
 use tlc_formats::{npy, npz};
 use tlc_ir::graph::TensorType;
-use tlc_ir::index::{IndexExpr, IndexNode};
+use tlc_ir::index::{IndexExpr, IndexNode, SymId};
 use tlc_ir::tensor::element;
 use tlc_ir::{Graph, NodeKind};
 use tlc_runtime::driver::TensorView;
@@ -156,6 +156,7 @@ pub fn inputs(
         })?;
         sources.push(source);
     }
+    determined(graph, file)?;
     // Files first: their shapes say how large the others are.
     let mut symbols: Vec<Option<i64>> = vec![None; graph.symbols().len()];
     let mut tensors: Vec<Option<HostTensor>> = Vec::with_capacity(declared.len());
@@ -205,6 +206,21 @@ pub fn inputs(
     made.collect()
 }
 
+/// Every size must be the extent of some input, or be decided by data.
+fn determined(graph: &Graph, file: &str) -> Result<(), Failure> {
+    let extents = || declared(graph).into_iter().flat_map(|(_, ty)| &ty.shape);
+    for (s, id) in graph.symbols().iter().zip(0..) {
+        let own = IndexExpr::from(SymId(id));
+        if s.upper.is_none() && s.lo < s.hi && extents().all(|d| *d != own) {
+            let (name, lo, hi) = (&s.name, s.lo, s.hi);
+            let message =
+                format!("size `{name}` is the extent of no input; expected --set {name}=N with N in {lo}..={hi}");
+            return Err(Failure::at(Code::Usage, file, message));
+        }
+    }
+    Ok(())
+}
+
 /// Dtype and rank, and extents that are numbers; the rest is checked where symbols are bound.
 fn check_type(graph: &Graph, name: &str, ty: &TensorType, tensor: &HostTensor, file: &str) -> Result<(), Failure> {
     let fits = ty.dtype == tensor.dtype()
@@ -246,7 +262,7 @@ fn shape_under(
         if let Some(symbol) = unknown {
             let s = &graph.symbols()[symbol.0 as usize];
             let message = format!(
-                "input `{name}` is {} and nothing tells `{}`; expected --set {}=N with N in {}..={}",
+                "input `{name}` is {} and nothing determines `{}`; expected --set {}=N with N in {}..={}",
                 graph.type_text(ty),
                 s.name,
                 s.name,
