@@ -87,6 +87,8 @@ pub struct Nvrtc {
     compile: Symbol<CompileProgram>,
     cubin_size: Symbol<GetSize>,
     cubin: Symbol<GetBytes>,
+    ptx_size: Symbol<GetSize>,
+    ptx: Symbol<GetBytes>,
     log_size: Symbol<GetSize>,
     log: Symbol<GetBytes>,
     error_string: Symbol<ErrorString>,
@@ -129,6 +131,8 @@ impl Nvrtc {
                 compile: library.get(b"nvrtcCompileProgram\0")?,
                 cubin_size: library.get(b"nvrtcGetCUBINSize\0")?,
                 cubin: library.get(b"nvrtcGetCUBIN\0")?,
+                ptx_size: library.get(b"nvrtcGetPTXSize\0")?,
+                ptx: library.get(b"nvrtcGetPTX\0")?,
                 log_size: library.get(b"nvrtcGetProgramLogSize\0")?,
                 log: library.get(b"nvrtcGetProgramLog\0")?,
                 error_string: library.get(b"nvrtcGetErrorString\0")?,
@@ -155,9 +159,40 @@ impl Nvrtc {
     /// # Errors
     /// [`NvrtcError::Compile`] with the compiler's log if the text is refused; other variants if a call fails.
     pub fn compile(&self, source: &str, name: &str, arch: &str, options: &[&str]) -> Result<Cubin, NvrtcError> {
+        let options = [&["--ptxas-options=-v"], options].concat();
+        let (program, log) = self.program(source, name, arch, &options)?;
+        let bytes = self.bytes(program.handle, "nvrtcGetCUBIN", &self.cubin_size, &self.cubin)?;
+        let usage = Usage::of(&log);
+        Ok(Cubin {
+            bytes,
+            log,
+            registers: usage.registers,
+            spill_bytes: usage.spill_bytes,
+            stack_bytes: usage.stack_bytes,
+        })
+    }
+
+    /// Compiles CUDA C++ to PTX for a virtual architecture (`compute_80`), with further compiler options.
+    ///
+    /// # Errors
+    /// As for [`Nvrtc::compile`].
+    pub fn compile_to_ptx(&self, source: &str, name: &str, arch: &str, options: &[&str]) -> Result<String, NvrtcError> {
+        let (program, _) = self.program(source, name, arch, options)?;
+        let bytes = self.bytes(program.handle, "nvrtcGetPTX", &self.ptx_size, &self.ptx)?;
+        Ok(String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_string())
+    }
+
+    /// A program that was compiled, and what the compiler said.
+    fn program(
+        &self,
+        source: &str,
+        name: &str,
+        arch: &str,
+        options: &[&str],
+    ) -> Result<(OwnedProgram<'_>, String), NvrtcError> {
         let text = CString::new(source).map_err(|_| NvrtcError::Nul("source"))?;
         let c_name = CString::new(name).map_err(|_| NvrtcError::Nul("name"))?;
-        let mut flags = vec![format!("--gpu-architecture={arch}"), "--ptxas-options=-v".to_string()];
+        let mut flags = vec![format!("--gpu-architecture={arch}")];
         flags.extend(options.iter().map(|o| o.to_string()));
         let flags: Vec<CString> = flags
             .into_iter()
@@ -189,15 +224,7 @@ impl Nvrtc {
             let log = if log.is_empty() { self.message(compiled) } else { log };
             return Err(NvrtcError::Compile { name: name.into(), log });
         }
-        let bytes = self.bytes(program.handle, "nvrtcGetCUBIN", &self.cubin_size, &self.cubin)?;
-        let usage = Usage::of(&log);
-        Ok(Cubin {
-            bytes,
-            log,
-            registers: usage.registers,
-            spill_bytes: usage.spill_bytes,
-            stack_bytes: usage.stack_bytes,
-        })
+        Ok((program, log))
     }
 
     fn bytes(
