@@ -88,19 +88,23 @@ fn check(seed: u64, case: &Case, passes: Option<&str>) -> Result<(), String> {
         compare_all(&plain, &exact, &bounded)
     };
     judge(&one, regrouped)?;
-    let (found, ran, regrouped) = on_gpus(case, &inputs, passes).map_err(|e| format!("for GPUs: {e}"))?;
-    judge(&found, regrouped.clone()).map_err(|e| format!("for GPUs: {e}"))?;
-    judge(&ran, regrouped).map_err(|e| format!("on simulated GPUs: {e}"))
+    let gpus = on_gpus(case, &inputs, passes).map_err(|e| format!("for GPUs: {e}"))?;
+    judge(&gpus.interpreted, gpus.regrouped.clone()).map_err(|e| format!("for GPUs: {e}"))?;
+    judge(&gpus.ran, gpus.regrouped).map_err(|e| format!("on simulated GPUs: {e}"))
 }
 
-/// The outputs of the plan for a GPU beside a host, or with every value on any of two GPUs and the host, proven: as it is interpreted in
-/// the order of the list and another one, and as it runs on this host and simulated GPUs; and the graph that was compiled if
-/// contractions were regrouped.
-fn on_gpus(
-    case: &Case,
-    inputs: &[HostTensor],
-    passes: Option<&str>,
-) -> Result<(Vec<HostTensor>, Vec<HostTensor>, Option<Graph>), String> {
+/// What a plan for GPUs computes.
+struct OnGpus {
+    /// As it is interpreted, in the order of the list and another one.
+    interpreted: Vec<HostTensor>,
+    /// As it runs on this host and simulated GPUs.
+    ran: Vec<HostTensor>,
+    /// The graph that was compiled, if contractions were regrouped.
+    regrouped: Option<Graph>,
+}
+
+/// The outputs of the plan for a GPU beside a host, or with every value on any of two GPUs and the host, proven.
+fn on_gpus(case: &Case, inputs: &[HostTensor], passes: Option<&str>) -> Result<OnGpus, String> {
     let gpu = || Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
     let host = Cpu::modest(Arc::new(jit::emitter().map_err(|e| e.to_string())?));
     let seed = case.graph.len() as u64;
@@ -129,7 +133,11 @@ fn on_gpus(
         return Err("another order of steps gives other results".into());
     }
     let ran = run_on_simulated(case, plan, inputs, seed).map_err(|e| format!("it does not run: {e}"))?;
-    Ok((found, ran, (!compiled.paths.is_empty()).then_some(compiled.graph)))
+    Ok(OnGpus {
+        interpreted: found,
+        ran,
+        regrouped: (!compiled.paths.is_empty()).then_some(compiled.graph),
+    })
 }
 
 /// A plan on this host and simulated GPUs.

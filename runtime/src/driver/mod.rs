@@ -209,6 +209,8 @@ pub struct Executable {
     /// Values of symbols that no input's shape determines, by name.
     given: Vec<(String, i64)>,
     bindings: Mutex<VecDeque<Arc<Bound>>>,
+    // Boxed, because every call takes one out and puts it back.
+    #[allow(clippy::vec_box, reason = "moving a pointer takes less than moving a state")]
     states: Mutex<Vec<Box<CallState>>>,
     /// What the `init` steps computed, once the first call has run them.
     kept: OnceLock<Kept>,
