@@ -1,0 +1,107 @@
+//! Atomic operations and fences.
+
+use super::access::{Here, Request, addresses};
+use super::lane::sum;
+use super::step::lanes;
+use super::{Block, Machine};
+use crate::arith::{extended, low};
+use crate::program::{AtomOp, Atomic, Pc, Scope};
+use crate::race::Kind;
+use crate::report::FindingKind;
+
+/// The value that an atomic operation leaves.
+fn combined(atomic: &Atomic, old: u64, a: u64, b: u64) -> u64 {
+    let bits = atomic.ty.bits();
+    let less = |x: u64, y: u64| {
+        if atomic.ty.is_signed() { extended(x, bits) < extended(y, bits) } else { x < y }
+    };
+    match atomic.op {
+        AtomOp::And => old & a,
+        AtomOp::Or => old | a,
+        AtomOp::Xor => old ^ a,
+        AtomOp::Exch => a,
+        AtomOp::Cas => {
+            if old == a {
+                b
+            } else {
+                old
+            }
+        }
+        AtomOp::Add => sum(old, a, atomic.ty),
+        AtomOp::Inc => {
+            if old >= a {
+                0
+            } else {
+                old + 1
+            }
+        }
+        AtomOp::Dec => {
+            if old == 0 || old > a {
+                a
+            } else {
+                old - 1
+            }
+        }
+        AtomOp::Min => {
+            if less(a, old) {
+                a
+            } else {
+                old
+            }
+        }
+        AtomOp::Max => {
+            if less(old, a) {
+                a
+            } else {
+                old
+            }
+        }
+    }
+}
+
+impl Machine<'_> {
+    pub(super) fn atomic(&mut self, block: &mut Block, at: usize, frame: u32, pc: Pc, atomic: &Atomic, active: u32) {
+        let here = Here { at, frame, pc };
+        let bits = atomic.ty.bits();
+        let bytes = bits / 8;
+        let state = &block.warps[at].frames[frame as usize];
+        let (bases, a, b) = (*state.reg(atomic.place.base), *state.reg(atomic.a), *state.reg(atomic.b));
+        let mut results = [0; 32];
+        let mut request = Request::default();
+        for lane in lanes(active) {
+            let address = addresses(&bases, atomic.place.offset, lane);
+            let Some(spot) = self.spot(block, here, lane, (atomic.place.space, address), bytes, true) else { continue };
+            request.note(spot, address, bytes);
+            if self.races.is_some() {
+                self.strong(block, here, lane, spot, atomic.order, Kind::Atomic);
+                self.check_race(block, here, lane, spot, bytes, Kind::Atomic);
+            }
+            let (old, defined) = self.read(block, here, lane, spot, bytes);
+            if !defined {
+                let detail = "nobody wrote these bytes".to_string();
+                self.wrong(block, here, lane, FindingKind::Unwritten, (atomic.place.space, address), bytes, detail);
+            }
+            results[lane] = old;
+            let new = low(combined(atomic, old, low(a[lane], bits), low(b[lane], bits)), bits);
+            if new != old || !defined {
+                self.progress = self.steps;
+            }
+            self.write(block, here, lane, spot, bytes, new);
+        }
+        if let Some(result) = atomic.result {
+            block.warps[at].frames[frame as usize].put(result, active, &results);
+        }
+        if self.options.traffic {
+            request.count_global(&mut self.counters.global_atomics);
+        }
+    }
+
+    pub(super) fn fence(&mut self, block: &mut Block, at: usize, active: u32, _scope: Scope) {
+        let warp = block.warps[at].index;
+        if let Some(clocks) = &mut block.clocks {
+            for lane in lanes(active) {
+                clocks.fence(warp, lane);
+            }
+        }
+    }
+}

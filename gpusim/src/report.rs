@@ -1,0 +1,156 @@
+//! What a launch found and counted.
+
+use std::fmt;
+
+use crate::counters::Counters;
+use crate::syntax::{SourceLine, Space};
+
+/// What is wrong.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum FindingKind {
+    /// An access outside of every allocation, or of the memory of its block or thread.
+    OutOfBounds,
+    /// An access to an allocation that was freed.
+    UseAfterFree,
+    /// An access whose address is no multiple of its size.
+    Misaligned,
+    /// A store to constant memory.
+    ReadOnly,
+    /// A use of memory that nobody wrote.
+    Unwritten,
+    /// Two accesses without an order between them, at least one of them writing.
+    Race,
+    /// A barrier of the block that some lanes of a warp did not come to.
+    DivergentBarrier,
+    /// A warp instruction whose mask does not hold the lanes that execute it.
+    WarpMask,
+    /// Threads wait for each other, or go on without any progress.
+    Deadlock,
+    /// `assert` failed.
+    Assertion,
+    /// The kernel stopped itself.
+    Trap,
+}
+
+impl FindingKind {
+    const fn text(self) -> &'static str {
+        match self {
+            FindingKind::OutOfBounds => "access out of bounds",
+            FindingKind::UseAfterFree => "use after free",
+            FindingKind::Misaligned => "misaligned access",
+            FindingKind::ReadOnly => "store to constant memory",
+            FindingKind::Unwritten => "use of memory never written",
+            FindingKind::Race => "race",
+            FindingKind::DivergentBarrier => "barrier in divergent code",
+            FindingKind::WarpMask => "warp instruction with a wrong mask",
+            FindingKind::Deadlock => "deadlock",
+            FindingKind::Assertion => "assertion failed",
+            FindingKind::Trap => "trap",
+        }
+    }
+}
+
+/// A place in a kernel, and who was there.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Site {
+    /// The function, which is the kernel unless it calls others.
+    pub function: String,
+    /// The line of the PTX text.
+    pub line: u32,
+    /// The line of the source that PTX was compiled from, if `.loc` told.
+    pub source: SourceLine,
+    /// That source's name, if `.file` told.
+    pub file: Option<String>,
+    /// The block.
+    pub block: [u32; 3],
+    /// The thread in the block.
+    pub thread: [u32; 3],
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at PTX line {}", self.function, self.line)?;
+        if self.source.line > 0 {
+            let file = self.file.as_deref().unwrap_or("source");
+            write!(f, " ({file}:{})", self.source.line)?;
+        }
+        let ([bx, by, bz], [x, y, z]) = (self.block, self.thread);
+        write!(f, ", block ({bx}, {by}, {bz}), thread ({x}, {y}, {z})")
+    }
+}
+
+/// Something wrong, at the first place where it was seen.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// What.
+    pub kind: FindingKind,
+    /// The kernel.
+    pub kernel: String,
+    /// Where.
+    pub site: Site,
+    /// The address, in its space.
+    pub address: Option<(Space, u64)>,
+    /// The bytes of the access.
+    pub bytes: u32,
+    /// The other side of a race.
+    pub other: Option<Site>,
+    /// More about it.
+    pub detail: String,
+    /// How often the same was seen at this instruction.
+    pub count: u64,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} in {}", self.kernel, self.kind.text(), self.site)?;
+        if let Some((space, address)) = self.address {
+            write!(f, ", {} bytes at {} address {address:#x}", self.bytes, space.name())?;
+        }
+        if !self.detail.is_empty() {
+            write!(f, ": {}", self.detail)?;
+        }
+        if let Some(other) = &self.other {
+            write!(f, "; the other access is {other}")?;
+        }
+        if self.count > 1 {
+            write!(f, " ({} times)", self.count)?;
+        }
+        Ok(())
+    }
+}
+
+/// What a launch did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Report {
+    /// The kernel.
+    pub kernel: String,
+    /// What is wrong, in the order in which it was found; the same at one instruction is one finding.
+    pub findings: Vec<Finding>,
+    /// What was counted.
+    pub counters: Counters,
+    /// Whether all blocks ran to their end.
+    pub finished: bool,
+}
+
+impl Report {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.findings.is_empty() && self.finished
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in &self.findings {
+            writeln!(f, "{finding}")?;
+        }
+        let c = &self.counters;
+        writeln!(
+            f,
+            "{}: {} instructions of lanes, {} findings",
+            self.kernel,
+            c.lane_instructions(),
+            self.findings.len()
+        )
+    }
+}
