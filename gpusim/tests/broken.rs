@@ -24,20 +24,20 @@ fn run(text: &str, kernel: &str, (blocks, threads): (u32, u32), args: &[Arg], sc
     let mut launch = Launch::new(blocks, threads);
     for &arg in args {
         launch = match arg {
-            Arg::In(len) | Arg::Out(len) | Arg::Vectors(len) => {
+            In(len) | Out(len) | Vectors(len) => {
                 let at = device.allocate(4 * len as u64).unwrap();
                 match arg {
-                    Arg::In(_) => device.write(at, &vec![0; 4 * len]).unwrap(),
-                    Arg::Vectors(_) => {
+                    In(_) => device.write(at, &vec![0; 4 * len]).unwrap(),
+                    Vectors(_) => {
                         for i in (0..len).filter(|i| i % 4 != 3) {
                             device.write(at + 4 * i as u64, &[1, 0, 0, 0]).unwrap();
                         }
                     }
-                    Arg::Out(_) | Arg::Int(_) => {}
+                    Out(_) | Int(_) => {}
                 }
                 launch.arg(at)
             }
-            Arg::Int(value) => launch.arg(value),
+            Int(value) => launch.arg(value),
         };
     }
     let options = Options { schedule, seed, patience: 300_000, ..Options::default() };

@@ -80,9 +80,23 @@ impl Machine<'_> {
         moved
     }
 
-    /// Lets lanes that wait for others of their warp go on, where nobody else can.
+    /// Lets lanes that wait to meet others of their warp go on, where nobody else can.
     fn unstick(&mut self, block: &mut Block) -> bool {
-        block.warps.iter_mut().any(Warp::release_join)
+        for at in 0..block.warps.len() {
+            let warp = &mut block.warps[at];
+            let waiting = warp.splits.iter().find(|s| s.wait == Wait::Warp).copied();
+            if !warp.release_join() {
+                continue;
+            }
+            // They came to where the branch ends while others of the warp wait for them inside of it.
+            if let Some(split) = waiting.filter(|_| self.options.synccheck) {
+                let site = self.site_of(block, at, split.frame, split.pc, split.mask);
+                let detail = "lanes of the mask went past it".to_string();
+                self.found(FindingKind::WarpMask, site, None, 0, detail);
+            }
+            return true;
+        }
+        false
     }
 
     fn run_warp(&mut self, block: &mut Block, at: usize, quantum: u32) {

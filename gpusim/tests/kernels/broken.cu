@@ -60,8 +60,9 @@ extern "C" __global__ void past_the_end(const float* x, float* y, int n) {
 
 extern "C" __global__ void shared_past_the_end(int* y) {
   __shared__ int s[32];
-  s[threadIdx.x IF_BROKEN(+ 1, )] = 1;
-  y[threadIdx.x] = threadIdx.x;
+  s[threadIdx.x IF_BROKEN(+ 1, )] = threadIdx.x * 3;
+  __syncthreads();
+  y[threadIdx.x] = s[threadIdx.x / 2 + 1];
 }
 
 extern "C" __global__ void unwritten_shared(int* y) {
