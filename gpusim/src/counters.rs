@@ -75,7 +75,11 @@ pub struct Traffic {
 impl Traffic {
     /// Sectors over the fewest that could hold the bytes: 1 where accesses are dense and aligned.
     pub fn sector_ratio(&self) -> f64 {
-        if self.bytes == 0 { 1.0 } else { self.sectors as f64 * 32.0 / self.bytes as f64 }
+        if self.bytes == 0 {
+            1.0
+        } else {
+            self.sectors as f64 * 32.0 / self.bytes as f64
+        }
     }
 }
 
@@ -131,11 +135,18 @@ impl Counters {
 
     /// Instructions that lanes executed, by class; classes that did not occur are absent.
     pub fn by_class(&self) -> BTreeMap<Class, u64> {
-        ALL.iter().map(|&c| (c, self.lanes_of(c))).filter(|&(_, n)| n > 0).collect()
+        ALL.iter()
+            .map(|&c| (c, self.lanes_of(c)))
+            .filter(|&(_, n)| n > 0)
+            .collect()
     }
 
     /// The part of branches at which the lanes stayed together; 1 if there are none.
     pub fn branch_efficiency(&self) -> f64 {
-        if self.branches == 0 { 1.0 } else { 1.0 - self.divergent_branches as f64 / self.branches as f64 }
+        if self.branches == 0 {
+            1.0
+        } else {
+            1.0 - self.divergent_branches as f64 / self.branches as f64
+        }
     }
 }

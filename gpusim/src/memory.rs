@@ -16,7 +16,9 @@ pub(crate) struct Written {
 
 impl Written {
     pub(crate) fn new(bytes: usize) -> Written {
-        Written { words: vec![0; bytes.div_ceil(64)] }
+        Written {
+            words: vec![0; bytes.div_ceil(64)],
+        }
     }
 
     /// Whether all bytes of a range were.
@@ -142,7 +144,13 @@ impl Default for Device {
 impl Device {
     /// A device with so many bytes of memory; the host has as many as are used.
     pub fn new(capacity: u64) -> Device {
-        Device { allocations: Vec::new(), next: FIRST, used: 0, capacity, modules: HashMap::new() }
+        Device {
+            allocations: Vec::new(),
+            next: FIRST,
+            used: 0,
+            capacity,
+            modules: HashMap::new(),
+        }
     }
 
     /// Memory whose bytes are not written yet, at a multiple of 256.
@@ -152,7 +160,9 @@ impl Device {
     pub fn allocate(&mut self, bytes: u64) -> Result<u64, MemoryError> {
         let free = self.capacity - self.used;
         let data_len = usize::try_from(bytes).ok().filter(|_| bytes <= free);
-        let Some(len) = data_len else { return Err(MemoryError::OutOfMemory { asked: bytes, free }) };
+        let Some(len) = data_len else {
+            return Err(MemoryError::OutOfMemory { asked: bytes, free });
+        };
         let base = self.next;
         self.next = (base + bytes + RED_ZONE).next_multiple_of(RED_ZONE);
         self.used += bytes;
@@ -174,7 +184,9 @@ impl Device {
     pub fn free(&mut self, address: u64) -> Result<(), MemoryError> {
         let found = self.allocations.binary_search_by_key(&address, |a| a.base).ok();
         let live = found.filter(|&i| self.allocations[i].is_live);
-        let Some(index) = live else { return Err(MemoryError::NotAllocated(address)) };
+        let Some(index) = live else {
+            return Err(MemoryError::NotAllocated(address));
+        };
         let allocation = &mut self.allocations[index];
         allocation.is_live = false;
         allocation.data = Vec::new();
@@ -225,7 +237,9 @@ impl Device {
             }
         }
         let index = self.allocations.partition_point(|a| a.base <= address);
-        let Some(a) = index.checked_sub(1).and_then(|i| self.allocations.get(i)) else { return Err(Refusal::Nowhere) };
+        let Some(a) = index.checked_sub(1).and_then(|i| self.allocations.get(i)) else {
+            return Err(Refusal::Nowhere);
+        };
         let at = address - a.base;
         if at > a.size || bytes > a.size - at {
             return Err(Refusal::Nowhere);
@@ -248,7 +262,12 @@ impl Device {
         if address < end {
             format!("{} bytes into {state} allocation of {} bytes", address - a.base, a.size)
         } else {
-            format!("{} bytes past {state} allocation of {} bytes at {:#x}", address - end, a.size, a.base)
+            format!(
+                "{} bytes past {state} allocation of {} bytes at {:#x}",
+                address - end,
+                a.size,
+                a.base
+            )
         }
     }
 }

@@ -25,12 +25,23 @@ impl Module {
         let text = parse(text)?;
         let program = decode_module(&text)?;
         let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        Ok(Module { id, program, version: text.version, target: text.target })
+        Ok(Module {
+            id,
+            program,
+            version: text.version,
+            target: text.target,
+        })
     }
 
     /// The names of its kernels, sorted.
     pub fn kernels(&self) -> Vec<&str> {
-        let mut names: Vec<&str> = self.program.codes.iter().filter(|c| c.is_kernel).map(|c| c.name.as_str()).collect();
+        let mut names: Vec<&str> = self
+            .program
+            .codes
+            .iter()
+            .filter(|c| c.is_kernel)
+            .map(|c| c.name.as_str())
+            .collect();
         names.sort_unstable();
         names
     }

@@ -28,7 +28,12 @@ pub(crate) struct Stamp {
     pub(crate) site: u32,
 }
 
-const NEVER: Stamp = Stamp { thread: 0, epoch: 0, clock: 0, site: NOBODY };
+const NEVER: Stamp = Stamp {
+    thread: 0,
+    epoch: 0,
+    clock: 0,
+    site: NOBODY,
+};
 
 #[derive(Clone, Copy, Debug)]
 struct Cell {
@@ -96,14 +101,22 @@ impl Shadow {
         if index >= self.pages.len() {
             self.pages.resize_with(index + 1, || None);
         }
-        let page = self.pages[index].get_or_insert_with(|| Box::new(Page { cells: vec![EMPTY; PAGE], by_byte: false }));
+        let page = self.pages[index].get_or_insert_with(|| {
+            Box::new(Page {
+                cells: vec![EMPTY; PAGE],
+                by_byte: false,
+            })
+        });
         let within = at % (PAGE * 4);
         if !page.by_byte && (at % 4 != 0 || bytes % 4 != 0) {
             page.cells = page.cells.iter().flat_map(|&c| [c; 4]).collect();
             page.by_byte = true;
         }
-        let (first, count) =
-            if page.by_byte { (within, bytes as usize) } else { (within / 4, (bytes as usize).div_ceil(4)) };
+        let (first, count) = if page.by_byte {
+            (within, bytes as usize)
+        } else {
+            (within / 4, (bytes as usize).div_ceil(4))
+        };
         let end = (first + count).min(page.cells.len());
         &mut page.cells[first..end]
     }
@@ -137,9 +150,15 @@ impl Foreign {
     }
 
     fn covers(&self, stamp: Stamp) -> bool {
-        let before = self.blocks.get(&(stamp.thread / THREADS)).is_some_and(|&e| e > stamp.epoch);
+        let before = self
+            .blocks
+            .get(&(stamp.thread / THREADS))
+            .is_some_and(|&e| e > stamp.epoch);
         before
-            || self.warps.get(&(stamp.thread / 32)).is_some_and(|c| c[(stamp.thread % 32) as usize] >= stamp.clock)
+            || self
+                .warps
+                .get(&(stamp.thread / 32))
+                .is_some_and(|c| c[(stamp.thread % 32) as usize] >= stamp.clock)
     }
 }
 
@@ -247,7 +266,10 @@ impl BlockClocks {
             }
             all.learn(&clocks.foreign[first]);
             if !whole {
-                all.learn(&Foreign { blocks: HashMap::new(), warps: HashMap::from([(base + warp, known)]) });
+                all.learn(&Foreign {
+                    blocks: HashMap::new(),
+                    warps: HashMap::from([(base + warp, known)]),
+                });
             }
         }
         for &(warp, mask) in arrived {
@@ -307,14 +329,30 @@ impl BlockClocks {
         }
         let base = cell.read.thread / 32 * 32;
         (0..32).filter(|l| cell.read_lanes >> l & 1 == 1).all(|l| {
-            self.is_ordered(Stamp { thread: base + l, ..cell.read }, warp, lane)
+            self.is_ordered(
+                Stamp {
+                    thread: base + l,
+                    ..cell.read
+                },
+                warp,
+                lane,
+            )
         })
     }
 
     fn touch(&self, cell: &mut Cell, warp: u32, lane: usize, kind: Kind, site: u32) -> Option<Stamp> {
         let thread = self.number * THREADS + warp * 32 + lane as u32;
-        let clock = if kind == Kind::Issue { IN_FLIGHT } else { self.warps[warp as usize].known[lane][lane] };
-        let stamp = Stamp { thread, epoch: self.epoch, clock, site };
+        let clock = if kind == Kind::Issue {
+            IN_FLIGHT
+        } else {
+            self.warps[warp as usize].known[lane][lane]
+        };
+        let stamp = Stamp {
+            thread,
+            epoch: self.epoch,
+            clock,
+            site,
+        };
         if kind == Kind::Arrival {
             cell.write = stamp;
             return None;
@@ -328,7 +366,10 @@ impl BlockClocks {
             let mine = cell.read.site == NOBODY
                 || cell.read.thread == thread && !cell.many
                 || self.reads_are_ordered(cell, warp, lane) && !(cell.many || cell.blocks)
-                || cell.many && !cell.blocks && cell.read.epoch < self.epoch && cell.read.thread / THREADS == self.number;
+                || cell.many
+                    && !cell.blocks
+                    && cell.read.epoch < self.epoch
+                    && cell.read.thread / THREADS == self.number;
             if mine {
                 cell.read = stamp;
                 cell.read_lanes = 1 << lane;
@@ -355,7 +396,11 @@ impl BlockClocks {
         if !after_reads {
             conflict = conflict.or(Some(cell.read));
         }
-        *cell = Cell { write: stamp, strong_write: strong, ..EMPTY };
+        *cell = Cell {
+            write: stamp,
+            strong_write: strong,
+            ..EMPTY
+        };
         conflict
     }
 

@@ -40,7 +40,12 @@ fn run(text: &str, kernel: &str, (blocks, threads): (u32, u32), args: &[Arg], sc
             Int(value) => launch.arg(value),
         };
     }
-    let options = Options { schedule, seed, patience: 300_000, ..Options::default() };
+    let options = Options {
+        schedule,
+        seed,
+        patience: 300_000,
+        ..Options::default()
+    };
     device.launch(&module, kernel, &launch, &options).unwrap()
 }
 
@@ -64,11 +69,26 @@ fn check(kernel: &str, size: (u32, u32), args: &[Arg], kind: FindingKind) -> Fin
     }
     let found = first.unwrap();
     assert_eq!(found.kernel, kernel);
-    assert!(found.site.line > 0 && found.site.file.as_deref() == Some("broken.cu"), "{found}");
+    assert!(
+        found.site.line > 0 && found.site.file.as_deref() == Some("broken.cu"),
+        "{found}"
+    );
     // The source line is one of the kernel's.
-    let start = SOURCE.lines().position(|l| l.contains(&format!("void {kernel}("))).unwrap() + 1;
-    let end = start + SOURCE.lines().skip(start).position(|l| l.starts_with("extern")).unwrap_or(40);
-    assert!((start..=end + 1).contains(&(found.site.source.line as usize)), "{found}: not within {start} to {end}");
+    let start = SOURCE
+        .lines()
+        .position(|l| l.contains(&format!("void {kernel}(")))
+        .unwrap()
+        + 1;
+    let end = start
+        + SOURCE
+            .lines()
+            .skip(start)
+            .position(|l| l.starts_with("extern"))
+            .unwrap_or(40);
+    assert!(
+        (start..=end + 1).contains(&(found.site.source.line as usize)),
+        "{found}: not within {start} to {end}"
+    );
     found
 }
 
@@ -79,7 +99,10 @@ fn missing_barrier() {
     let found = check("missing_barrier", (1, 128), &[In(128), Out(128)], FindingKind::Race);
     let other = found.other.clone().unwrap();
     assert_ne!(other.thread, found.site.thread);
-    assert!(found.to_string().contains("race in missing_barrier at PTX line"), "{found}");
+    assert!(
+        found.to_string().contains("race in missing_barrier at PTX line"),
+        "{found}"
+    );
 }
 
 #[test]
@@ -104,13 +127,26 @@ fn counter_without_atomic() {
 
 #[test]
 fn blocks_without_fence() {
-    check("blocks_without_fence", (2, 32), &[In(1), In(1), Out(1)], FindingKind::Race);
+    check(
+        "blocks_without_fence",
+        (2, 32),
+        &[In(1), In(1), Out(1)],
+        FindingKind::Race,
+    );
 }
 
 #[test]
 fn past_the_end() {
-    let found = check("past_the_end", (4, 32), &[In(100), Out(100), Int(100)], FindingKind::OutOfBounds);
-    assert!(found.detail.contains("0 bytes past an allocation of 400 bytes"), "{found}");
+    let found = check(
+        "past_the_end",
+        (4, 32),
+        &[In(100), Out(100), Int(100)],
+        FindingKind::OutOfBounds,
+    );
+    assert!(
+        found.detail.contains("0 bytes past an allocation of 400 bytes"),
+        "{found}"
+    );
     assert_eq!((found.site.block, found.site.thread), ([3, 0, 0], [4, 0, 0]));
 }
 
@@ -134,20 +170,36 @@ fn unwritten_global() {
         let (x, y) = (device.allocate(4 * 33).unwrap(), device.allocate(4 * 32).unwrap());
         device.write(x, &[1; 4 * 32]).unwrap();
         let launch = Launch::new(1, 32).arg(x).arg(y);
-        let report = device.launch(&module(text), "unwritten_global", &launch, &Options::default()).unwrap();
-        assert_eq!(report.findings.iter().any(|f| f.kind == FindingKind::Unwritten), wrong, "{report}");
+        let report = device
+            .launch(&module(text), "unwritten_global", &launch, &Options::default())
+            .unwrap();
+        assert_eq!(
+            report.findings.iter().any(|f| f.kind == FindingKind::Unwritten),
+            wrong,
+            "{report}"
+        );
         assert_eq!(report.findings.len(), usize::from(wrong));
     }
 }
 
 #[test]
 fn unwritten_vector() {
-    check("unwritten_vector", (1, 32), &[Vectors(128), Out(32)], FindingKind::Unwritten);
+    check(
+        "unwritten_vector",
+        (1, 32),
+        &[Vectors(128), Out(32)],
+        FindingKind::Unwritten,
+    );
 }
 
 #[test]
 fn misaligned_vector() {
-    check("misaligned_vector", (1, 32), &[In(132), Out(128)], FindingKind::Misaligned);
+    check(
+        "misaligned_vector",
+        (1, 32),
+        &[In(132), Out(128)],
+        FindingKind::Misaligned,
+    );
 }
 
 #[test]
@@ -182,9 +234,16 @@ fn use_after_free() {
     let (x, y) = (device.allocate(128).unwrap(), device.allocate(128).unwrap());
     device.write(x, &[0; 128]).unwrap();
     let launch = Launch::new(1, 32).arg(x).arg(y);
-    assert!(device.launch(&module, "unwritten_global", &launch, &Options::default()).unwrap().is_clean());
+    assert!(
+        device
+            .launch(&module, "unwritten_global", &launch, &Options::default())
+            .unwrap()
+            .is_clean()
+    );
     device.free(x).unwrap();
-    let report = device.launch(&module, "unwritten_global", &launch, &Options::default()).unwrap();
+    let report = device
+        .launch(&module, "unwritten_global", &launch, &Options::default())
+        .unwrap();
     assert_eq!(report.findings[0].kind, FindingKind::UseAfterFree, "{report}");
     assert!(device.free(x).is_err());
 }

@@ -65,16 +65,28 @@ impl Convert {
 
     fn fit(&self, value: i128, register: u32) -> u64 {
         let bits = low(value as u64, self.to.bits());
-        if self.to.is_signed() { low(extended(bits, self.to.bits()) as u64, register) } else { bits }
+        if self.to.is_signed() {
+            low(extended(bits, self.to.bits()) as u64, register)
+        } else {
+            bits
+        }
     }
 
     fn range(&self) -> (i128, i128) {
         let bits = self.to.bits();
-        if self.to.is_signed() { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) }
+        if self.to.is_signed() {
+            (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+        } else {
+            (0, (1 << bits) - 1)
+        }
     }
 
     fn int_value(&self, bits: u64) -> i128 {
-        if self.from.is_signed() { i128::from(extended(bits, self.from.bits())) } else { i128::from(bits) }
+        if self.from.is_signed() {
+            i128::from(extended(bits, self.from.bits()))
+        } else {
+            i128::from(bits)
+        }
     }
 
     fn int_to_int(&self, bits: u64, register: u32) -> u64 {
@@ -96,7 +108,11 @@ impl Convert {
             Ty::F64 => super::rounding::directed(near, rest, self.mode).to_bits(),
             _ => format_of(self.to).map_or(0, |format| round(near, rest, format, self.mode)),
         };
-        if self.saturate { super::float::saturated(result, self.to) } else { result }
+        if self.saturate {
+            super::float::saturated(result, self.to)
+        } else {
+            result
+        }
     }
 
     fn float_to_int(&self, bits: u64, register: u32) -> u64 {
@@ -104,7 +120,11 @@ impl Convert {
         let (least, most) = self.range();
         if value.is_nan() {
             // What devices give: 0 for 32 bits and less from f32 and narrower, the highest bit for 64.
-            let nan = if self.to.bits() == 64 || self.from == Ty::F64 { 1 << (self.to.bits() - 1) } else { 0 };
+            let nan = if self.to.bits() == 64 || self.from == Ty::F64 {
+                1 << (self.to.bits() - 1)
+            } else {
+                0
+            };
             return self.fit(nan, register);
         }
         let rounded = integral(value, self.mode);
@@ -129,7 +149,11 @@ impl Convert {
             value = 0.0;
         }
         if self.saturate {
-            value = if value.is_nan() || value <= 0.0 { 0.0 } else { value.min(1.0) };
+            value = if value.is_nan() || value <= 0.0 {
+                0.0
+            } else {
+                value.min(1.0)
+            };
         }
         let mut result = match self.to {
             Ty::F64 if value.is_nan() => 0x7ff8_0000_0000_0000,

@@ -15,11 +15,19 @@ fn d(bits: u64) -> f64 {
 
 /// The bits of an f32; NaN is the one that devices make.
 fn of(value: f32) -> u64 {
-    if value.is_nan() { 0x7fff_ffff } else { u64::from(value.to_bits()) }
+    if value.is_nan() {
+        0x7fff_ffff
+    } else {
+        u64::from(value.to_bits())
+    }
 }
 
 fn of_double(value: f64) -> u64 {
-    if value.is_nan() { 0x7ff8_0000_0000_0000 } else { value.to_bits() }
+    if value.is_nan() {
+        0x7ff8_0000_0000_0000
+    } else {
+        value.to_bits()
+    }
 }
 
 /// A zero that comes of two values that cancel is negative when rounding down.
@@ -47,14 +55,22 @@ fn fma_single(a: u64, b: u64, c: u64, mode: Round) -> u64 {
 fn div_single(a: u64, b: u64, mode: Round) -> u64 {
     let (x, y) = (f64::from(s(a)), f64::from(s(b)));
     let quotient = x / y;
-    let rest = if quotient.is_finite() && y.is_finite() { (-quotient).mul_add(y, x) * y.signum() } else { 0.0 };
+    let rest = if quotient.is_finite() && y.is_finite() {
+        (-quotient).mul_add(y, x) * y.signum()
+    } else {
+        0.0
+    };
     round(quotient, rest, F32, mode)
 }
 
 fn sqrt_single(a: u64, mode: Round) -> u64 {
     let x = f64::from(s(a));
     let root = x.sqrt();
-    let rest = if root.is_finite() { (-root).mul_add(root, x) } else { 0.0 };
+    let rest = if root.is_finite() {
+        (-root).mul_add(root, x)
+    } else {
+        0.0
+    };
     round(root, rest, F32, mode)
 }
 
@@ -97,7 +113,12 @@ fn mul_double(a: u64, b: u64, mode: Round) -> u64 {
         (x, y, product)
     };
     let rest = x.mul_add(y, -scaled);
-    of_double(away_from_zero(product, rest, x.is_sign_negative() != y.is_sign_negative(), mode))
+    of_double(away_from_zero(
+        product,
+        rest,
+        x.is_sign_negative() != y.is_sign_negative(),
+        mode,
+    ))
 }
 
 /// [`directed`], where a result that is zero may stand for one that is not.
@@ -138,13 +159,26 @@ fn div_double(a: u64, b: u64, mode: Round) -> u64 {
     if quotient.is_infinite() && x.is_finite() && y != 0.0 {
         return of_double(overflowed(quotient, mode));
     }
-    let rest = if quotient.is_finite() && y.is_finite() { (-quotient).mul_add(y, x) * y.signum() } else { 0.0 };
-    of_double(away_from_zero(quotient, rest, x.is_sign_negative() != y.is_sign_negative(), mode))
+    let rest = if quotient.is_finite() && y.is_finite() {
+        (-quotient).mul_add(y, x) * y.signum()
+    } else {
+        0.0
+    };
+    of_double(away_from_zero(
+        quotient,
+        rest,
+        x.is_sign_negative() != y.is_sign_negative(),
+        mode,
+    ))
 }
 
 fn sqrt_double(a: u64, mode: Round) -> u64 {
     let root = d(a).sqrt();
-    let rest = if root.is_finite() { (-root).mul_add(root, d(a)) } else { 0.0 };
+    let rest = if root.is_finite() {
+        (-root).mul_add(root, d(a))
+    } else {
+        0.0
+    };
     of_double(directed(root, rest, mode))
 }
 
@@ -235,9 +269,9 @@ pub(crate) fn exact(name: &str, ty: Ty) -> Option<Compute> {
     macro_rules! extremes {
         ($max:expr, $nan:expr) => {
             match ty {
-                Ty::F32 => each!(|a: u64, b: u64, _: u64| {
-                    of(extreme(f64::from(s(a)), f64::from(s(b)), $max, $nan) as f32)
-                }),
+                Ty::F32 => {
+                    each!(|a: u64, b: u64, _: u64| { of(extreme(f64::from(s(a)), f64::from(s(b)), $max, $nan) as f32) })
+                }
                 Ty::F64 => each!(|a: u64, b: u64, _: u64| of_double(extreme(d(a), d(b), $max, $nan))),
                 _ => return None,
             }
@@ -286,7 +320,11 @@ pub(crate) fn approximate(name: &str, ty: Ty) -> Option<Compute> {
         ($f:expr) => {
             each!(|a: u64, _: u64, _: u64| {
                 let value: f64 = ($f)(d(a & !0xffff_ffff));
-                if value.is_nan() { 0x7fff_ffff_0000_0000 } else { value.to_bits() & !0xffff_ffff }
+                if value.is_nan() {
+                    0x7fff_ffff_0000_0000
+                } else {
+                    value.to_bits() & !0xffff_ffff
+                }
             })
         };
     }
@@ -311,7 +349,11 @@ pub(crate) fn approximate(name: &str, ty: Ty) -> Option<Compute> {
 
 /// `.ftz` on an f32: a subnormal number is a zero of its sign.
 pub(crate) fn flushed(bits: u64) -> u64 {
-    if bits & 0x7f80_0000 == 0 { bits & 0x8000_0000 } else { bits }
+    if bits & 0x7f80_0000 == 0 {
+        bits & 0x8000_0000
+    } else {
+        bits
+    }
 }
 
 /// `.sat`: between 0 and 1, NaN is 0.
@@ -319,11 +361,19 @@ pub(crate) fn saturated(bits: u64, ty: Ty) -> u64 {
     match ty {
         Ty::F64 => {
             let value = d(bits);
-            if value.is_nan() || value <= 0.0 { 0 } else { value.min(1.0).to_bits() }
+            if value.is_nan() || value <= 0.0 {
+                0
+            } else {
+                value.min(1.0).to_bits()
+            }
         }
         _ => {
             let value = s(bits);
-            if value.is_nan() || value <= 0.0 { 0 } else { u64::from(value.min(1.0).to_bits()) }
+            if value.is_nan() || value <= 0.0 {
+                0
+            } else {
+                u64::from(value.min(1.0).to_bits())
+            }
         }
     }
 }

@@ -59,14 +59,22 @@ pub(crate) fn plain(name: &str, ty: Ty) -> Option<Compute> {
     macro_rules! div {
         ($t:ty, $u:ty) => {
             each!(|a: u64, b: u64, _: u64| {
-                u64::from(if b as $t == 0 { <$u>::MAX } else { (a as $t).wrapping_div(b as $t) as $u })
+                u64::from(if b as $t == 0 {
+                    <$u>::MAX
+                } else {
+                    (a as $t).wrapping_div(b as $t) as $u
+                })
             })
         };
     }
     macro_rules! rem {
         ($t:ty, $u:ty) => {
             each!(|a: u64, b: u64, _: u64| {
-                u64::from(if b as $t == 0 { a as $u } else { (a as $t).wrapping_rem(b as $t) as $u })
+                u64::from(if b as $t == 0 {
+                    a as $u
+                } else {
+                    (a as $t).wrapping_rem(b as $t) as $u
+                })
             })
         };
     }
@@ -89,7 +97,11 @@ pub(crate) fn plain(name: &str, ty: Ty) -> Option<Compute> {
         ($t:ty, $u:ty) => {
             each!(|a: u64, _: u64, _: u64| {
                 let value = a as $u;
-                u64::from(if value >> (<$u>::BITS - 1) != 0 { value.wrapping_neg() } else { value })
+                u64::from(if value >> (<$u>::BITS - 1) != 0 {
+                    value.wrapping_neg()
+                } else {
+                    value
+                })
             })
         };
     }
@@ -107,7 +119,11 @@ pub(crate) fn plain(name: &str, ty: Ty) -> Option<Compute> {
                 let by = b as u32;
                 let value = a as $t;
                 let most = <$t>::BITS - 1;
-                u64::from(if by > most { (value >> most >> 1) as $u } else { (value >> by) as $u })
+                u64::from(if by > most {
+                    (value >> most >> 1) as $u
+                } else {
+                    (value >> by) as $u
+                })
             })
         };
     }
@@ -189,11 +205,15 @@ pub(crate) fn by_24(high: bool, ty: Ty) -> Option<Compute> {
         };
     }
     Some(match (high, ty) {
-        (false, Ty::U32) => each!(|a: u64, b: u64, c: u64| low(((a & 0xff_ffff) * (b & 0xff_ffff)).wrapping_add(c), 32)),
+        (false, Ty::U32) => {
+            each!(|a: u64, b: u64, c: u64| low(((a & 0xff_ffff) * (b & 0xff_ffff)).wrapping_add(c), 32))
+        }
         (true, Ty::U32) => {
             each!(|a: u64, b: u64, c: u64| low((((a & 0xff_ffff) * (b & 0xff_ffff)) >> 16).wrapping_add(c), 32))
         }
-        (false, Ty::S32) => each!(|a: u64, b: u64, c: u64| low((signed!(a) * signed!(b)).wrapping_add(c as i64) as u64, 32)),
+        (false, Ty::S32) => {
+            each!(|a: u64, b: u64, c: u64| low((signed!(a) * signed!(b)).wrapping_add(c as i64) as u64, 32))
+        }
         (true, Ty::S32) => {
             each!(|a: u64, b: u64, c: u64| low(((signed!(a) * signed!(b)) >> 16).wrapping_add(c as i64) as u64, 32))
         }
@@ -271,29 +291,37 @@ pub(crate) fn bits(name: &str, ty: Ty) -> Option<Compute> {
             let value = a as i64;
             found(if value < 0 { !value } else { value } as u64)
         }),
-        ("shf.l.wrap", Ty::B32) => each!(|a: u64, b: u64, c: u64| {
-            u64::from((((b << 32 | a & 0xffff_ffff) << (c & 31)) >> 32) as u32)
-        }),
+        ("shf.l.wrap", Ty::B32) => {
+            each!(|a: u64, b: u64, c: u64| { u64::from((((b << 32 | a & 0xffff_ffff) << (c & 31)) >> 32) as u32) })
+        }
         ("shf.l.clamp", Ty::B32) => each!(|a: u64, b: u64, c: u64| {
             u64::from((((b << 32 | a & 0xffff_ffff) << (c as u32).min(32)) >> 32) as u32)
         }),
-        ("shf.r.wrap", Ty::B32) => each!(|a: u64, b: u64, c: u64| {
-            u64::from(((b << 32 | a & 0xffff_ffff) >> (c & 31)) as u32)
-        }),
-        ("shf.r.clamp", Ty::B32) => each!(|a: u64, b: u64, c: u64| {
-            u64::from(((b << 32 | a & 0xffff_ffff) >> (c as u32).min(32)) as u32)
-        }),
+        ("shf.r.wrap", Ty::B32) => {
+            each!(|a: u64, b: u64, c: u64| { u64::from(((b << 32 | a & 0xffff_ffff) >> (c & 31)) as u32) })
+        }
+        ("shf.r.clamp", Ty::B32) => {
+            each!(|a: u64, b: u64, c: u64| { u64::from(((b << 32 | a & 0xffff_ffff) >> (c as u32).min(32)) as u32) })
+        }
         ("bmsk.clamp", Ty::B32) => each!(|a: u64, b: u64, _: u64| mask(a as u32, b as u32)),
         ("bmsk.wrap", Ty::B32) => each!(|a: u64, b: u64, _: u64| mask(a as u32 & 31, b as u32 & 31)),
         ("szext.clamp", Ty::U32) => each!(|a: u64, b: u64, _: u64| low(a, (b as u32).min(32))),
         ("szext.clamp", Ty::S32) => each!(|a: u64, b: u64, _: u64| {
             let width = (b as u32).min(32);
-            if width == 0 { 0 } else { low(super::extended(a, width) as u64, 32) }
+            if width == 0 {
+                0
+            } else {
+                low(super::extended(a, width) as u64, 32)
+            }
         }),
         ("szext.wrap", Ty::U32) => each!(|a: u64, b: u64, _: u64| low(a, b as u32 & 31)),
         ("szext.wrap", Ty::S32) => each!(|a: u64, b: u64, _: u64| {
             let width = b as u32 & 31;
-            if width == 0 { 0 } else { low(super::extended(a, width) as u64, 32) }
+            if width == 0 {
+                0
+            } else {
+                low(super::extended(a, width) as u64, 32)
+            }
         }),
         _ => return None,
     })
@@ -308,7 +336,11 @@ fn mask(start: u32, count: u32) -> u64 {
 
 /// The position of the highest bit, or all bits of a u32 if there is none.
 fn found(value: u64) -> u64 {
-    if value == 0 { 0xffff_ffff } else { u64::from(63 - value.leading_zeros()) }
+    if value == 0 {
+        0xffff_ffff
+    } else {
+        u64::from(63 - value.leading_zeros())
+    }
 }
 
 /// `bfe`: bits from a position on; those beyond the value are its sign, if it has one.
@@ -345,7 +377,11 @@ pub(crate) fn permuted(a: u64, b: u64, selector: u64, mode: Permutation) -> u64 
             for i in 0..4 {
                 let nibble = (selector >> (4 * i)) & 15;
                 let value = byte(nibble & 7);
-                let value = if nibble & 8 != 0 { if value & 0x80 != 0 { 0xff } else { 0 } } else { value };
+                let value = if nibble & 8 != 0 {
+                    if value & 0x80 != 0 { 0xff } else { 0 }
+                } else {
+                    value
+                };
                 result |= value << (8 * i);
             }
             return result;
@@ -393,10 +429,16 @@ pub(crate) fn lop3(a: u64, b: u64, c: u64, table: u8) -> u64 {
 pub(crate) fn dot(a: u64, b: u64, c: u64, signed_a: bool, signed_b: bool, two: Option<bool>) -> u64 {
     let part = |value: u64, at: u32, bits: u32, signed: bool| {
         let value = low(value >> at, bits);
-        if signed { super::extended(value, bits) } else { value as i64 }
+        if signed {
+            super::extended(value, bits)
+        } else {
+            value as i64
+        }
     };
     let sum: i64 = match two {
-        None => (0..4).map(|i| part(a, 8 * i, 8, signed_a) * part(b, 8 * i, 8, signed_b)).sum(),
+        None => (0..4)
+            .map(|i| part(a, 8 * i, 8, signed_a) * part(b, 8 * i, 8, signed_b))
+            .sum(),
         Some(high) => (0..2)
             .map(|i| part(a, 16 * i, 16, signed_a) * part(b, 8 * i + if high { 16 } else { 0 }, 8, signed_b))
             .sum(),

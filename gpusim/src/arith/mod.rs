@@ -22,7 +22,12 @@ pub(crate) type Test = fn(&Lanes, &Lanes) -> u32;
 /// A closure on one lane as a [`Compute`].
 macro_rules! each {
     ($f:expr) => {{
-        fn run(a: &$crate::arith::Lanes, b: &$crate::arith::Lanes, c: &$crate::arith::Lanes, d: &mut $crate::arith::Lanes) {
+        fn run(
+            a: &$crate::arith::Lanes,
+            b: &$crate::arith::Lanes,
+            c: &$crate::arith::Lanes,
+            d: &mut $crate::arith::Lanes,
+        ) {
             for i in 0..32 {
                 d[i] = ($f)(a[i], b[i], c[i]);
             }

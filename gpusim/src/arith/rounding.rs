@@ -25,12 +25,36 @@ pub(crate) struct Format {
     pub(crate) infinities: bool,
 }
 
-pub(crate) const F32: Format = Format { exponent: 8, fraction: 23, infinities: true };
-pub(crate) const F16: Format = Format { exponent: 5, fraction: 10, infinities: true };
-pub(crate) const BF16: Format = Format { exponent: 8, fraction: 7, infinities: true };
-pub(crate) const TF32: Format = Format { exponent: 8, fraction: 10, infinities: true };
-pub(crate) const E4M3: Format = Format { exponent: 4, fraction: 3, infinities: false };
-pub(crate) const E5M2: Format = Format { exponent: 5, fraction: 2, infinities: true };
+pub(crate) const F32: Format = Format {
+    exponent: 8,
+    fraction: 23,
+    infinities: true,
+};
+pub(crate) const F16: Format = Format {
+    exponent: 5,
+    fraction: 10,
+    infinities: true,
+};
+pub(crate) const BF16: Format = Format {
+    exponent: 8,
+    fraction: 7,
+    infinities: true,
+};
+pub(crate) const TF32: Format = Format {
+    exponent: 8,
+    fraction: 10,
+    infinities: true,
+};
+pub(crate) const E4M3: Format = Format {
+    exponent: 4,
+    fraction: 3,
+    infinities: false,
+};
+pub(crate) const E5M2: Format = Format {
+    exponent: 5,
+    fraction: 2,
+    infinities: true,
+};
 
 impl Format {
     const fn bias(self) -> i64 {
@@ -54,7 +78,11 @@ impl Format {
     }
 
     pub(crate) const fn largest(self) -> u64 {
-        if self.infinities { self.infinity() - 1 } else { self.nan() - 1 }
+        if self.infinities {
+            self.infinity() - 1
+        } else {
+            self.nan() - 1
+        }
     }
 
     /// The value of some bits, exactly.
@@ -69,8 +97,11 @@ impl Format {
         if !self.infinities && bits & !self.sign_bit() == self.nan() {
             return f64::NAN;
         }
-        let (mantissa, exponent) =
-            if exponent == 0 { (fraction, 1) } else { (fraction | 1 << self.fraction, exponent as i64) };
+        let (mantissa, exponent) = if exponent == 0 {
+            (fraction, 1)
+        } else {
+            (fraction | 1 << self.fraction, exponent as i64)
+        };
         sign * mantissa as f64 * power_of_two(exponent - self.bias() - i64::from(self.fraction))
     }
 }
@@ -87,7 +118,11 @@ pub(crate) fn round(near: f64, rest: f64, format: Format, mode: Round) -> u64 {
         return format.nan();
     }
     if near.is_infinite() {
-        return if format.infinities { sign | format.infinity() } else { format.nan() };
+        return if format.infinities {
+            sign | format.infinity()
+        } else {
+            format.nan()
+        };
     }
     if near == 0.0 {
         return sign;
@@ -95,8 +130,11 @@ pub(crate) fn round(near: f64, rest: f64, format: Format, mode: Round) -> u64 {
     let bits = near.to_bits();
     let stored = ((bits >> 52) & 0x7ff) as i64;
     let fraction = bits & ((1 << 52) - 1);
-    let (mut mantissa, mut exponent) =
-        if stored == 0 { (fraction, -1074) } else { (fraction | 1 << 52, stored - 1075) };
+    let (mut mantissa, mut exponent) = if stored == 0 {
+        (fraction, -1074)
+    } else {
+        (fraction | 1 << 52, stored - 1075)
+    };
     // Two bits more: room for a sticky bit on either side.
     mantissa <<= 2;
     exponent -= 2;
@@ -141,7 +179,11 @@ pub(crate) fn round(near: f64, rest: f64, format: Format, mode: Round) -> u64 {
             Round::Down => sign == 0,
             Round::Up => sign != 0,
         };
-        let beyond = if format.infinities { format.infinity() } else { format.nan() };
+        let beyond = if format.infinities {
+            format.infinity()
+        } else {
+            format.nan()
+        };
         return sign | if inward { format.largest() } else { beyond };
     }
     sign | bits

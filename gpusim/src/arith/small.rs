@@ -14,7 +14,11 @@ pub(crate) struct Finish {
 
 /// Adds, multiplies and fuses in one 16-bit format, rounding once.
 fn one(op: Op, a: u64, b: u64, c: u64, format: Format) -> u64 {
-    let (x, y, z) = (format.value(a & 0xffff), format.value(b & 0xffff), format.value(c & 0xffff));
+    let (x, y, z) = (
+        format.value(a & 0xffff),
+        format.value(b & 0xffff),
+        format.value(c & 0xffff),
+    );
     match op {
         Op::Add => rounded_sum(x, y, format),
         Op::Sub => rounded_sum(x, -y, format),
@@ -112,9 +116,17 @@ pub(crate) fn finished(bits: u64, ty: Ty, finish: Finish) -> u64 {
             bits = 0;
         }
         if finish.saturate {
-            bits = if value.is_nan() || value <= 0.0 { 0 } else { round(value.min(1.0), 0.0, format, Round::Even) };
+            bits = if value.is_nan() || value <= 0.0 {
+                0
+            } else {
+                round(value.min(1.0), 0.0, format, Round::Even)
+            };
         }
         bits
     };
-    if ty.bits() == 32 { half(bits) | half(bits >> 16) << 16 } else { half(bits) }
+    if ty.bits() == 32 {
+        half(bits) | half(bits >> 16) << 16
+    } else {
+        half(bits)
+    }
 }

@@ -60,7 +60,15 @@ impl Machine<'_> {
         let (space, address) = resolve(space, address);
         if address % u64::from(bytes) != 0 {
             let detail = format!("an access of {bytes} bytes must be at a multiple of them");
-            self.wrong(block, here, lane, FindingKind::Misaligned, (space, address), bytes, detail);
+            self.wrong(
+                block,
+                here,
+                lane,
+                FindingKind::Misaligned,
+                (space, address),
+                bytes,
+                detail,
+            );
             return None;
         }
         let warp = &mut block.warps[here.at];
@@ -84,7 +92,15 @@ impl Machine<'_> {
                     Ok((index, at)) => {
                         if is_write && self.device.allocations[index].is_read_only {
                             let detail = String::new();
-                            self.wrong(block, here, lane, FindingKind::ReadOnly, (Space::Const, address), bytes, detail);
+                            self.wrong(
+                                block,
+                                here,
+                                lane,
+                                FindingKind::ReadOnly,
+                                (Space::Const, address),
+                                bytes,
+                                detail,
+                            );
                             return None;
                         }
                         return Some(Spot::Global(index, at));
@@ -103,7 +119,15 @@ impl Machine<'_> {
         };
         if !held {
             let detail = format!("there are {room} bytes");
-            self.wrong(block, here, lane, FindingKind::OutOfBounds, (space, address), bytes, detail);
+            self.wrong(
+                block,
+                here,
+                lane,
+                FindingKind::OutOfBounds,
+                (space, address),
+                bytes,
+                detail,
+            );
             return None;
         }
         Some(match space {
@@ -247,13 +271,19 @@ impl Machine<'_> {
         let Place { space, base, offset } = access.place;
         let bases = *block.warps[at].frames[frame as usize].reg(base);
         let total = access.bytes * access.registers.len() as u32;
-        let kind = if access.order.is_strong() { Kind::StrongRead } else { Kind::Read };
+        let kind = if access.order.is_strong() {
+            Kind::StrongRead
+        } else {
+            Kind::Read
+        };
         let mut results = [[0; 32]; 8];
         let mut undefined = [0; 8];
         let mut request = Request::default();
         for lane in lanes(active) {
             let address = addresses(&bases, offset, lane);
-            let Some(spot) = self.spot(block, here, lane, (space, address), total, false) else { continue };
+            let Some(spot) = self.spot(block, here, lane, (space, address), total, false) else {
+                continue;
+            };
             request.note(spot, address, total);
             if self.races.is_some() {
                 if kind == Kind::StrongRead {
@@ -262,8 +292,13 @@ impl Machine<'_> {
                 self.check_race(block, here, lane, spot, total, kind);
             }
             for i in 0..access.registers.len() {
-                let (value, defined) =
-                    self.read(block, here, lane, shifted(spot, i * access.bytes as usize), access.bytes);
+                let (value, defined) = self.read(
+                    block,
+                    here,
+                    lane,
+                    shifted(spot, i * access.bytes as usize),
+                    access.bytes,
+                );
                 results[i][lane] = if access.sign_to > 0 {
                     low(extended(value, access.bytes * 8) as u64, access.sign_to)
                 } else {
@@ -306,11 +341,17 @@ impl Machine<'_> {
         let Place { space, base, offset } = access.place;
         let bases = *block.warps[at].frames[frame as usize].reg(base);
         let total = access.bytes * access.registers.len() as u32;
-        let kind = if access.order.is_strong() { Kind::StrongWrite } else { Kind::Write };
+        let kind = if access.order.is_strong() {
+            Kind::StrongWrite
+        } else {
+            Kind::Write
+        };
         let mut request = Request::default();
         for lane in lanes(active) {
             let address = addresses(&bases, offset, lane);
-            let Some(spot) = self.spot(block, here, lane, (space, address), total, true) else { continue };
+            let Some(spot) = self.spot(block, here, lane, (space, address), total, true) else {
+                continue;
+            };
             request.note(spot, address, total);
             if self.races.is_some() {
                 if kind == Kind::StrongWrite {
@@ -322,7 +363,14 @@ impl Machine<'_> {
                 let Some(register) = *register else { continue };
                 let value = block.warps[at].frames[frame as usize].reg(register)[lane];
                 let value = low(value, access.bytes * 8);
-                self.write(block, here, lane, shifted(spot, i * access.bytes as usize), access.bytes, value);
+                self.write(
+                    block,
+                    here,
+                    lane,
+                    shifted(spot, i * access.bytes as usize),
+                    access.bytes,
+                    value,
+                );
             }
         }
         if active != 0 {
@@ -336,14 +384,21 @@ impl Machine<'_> {
         if !self.options.traffic {
             return;
         }
-        let traffic = if is_store { &mut self.counters.global_stores } else { &mut self.counters.global_loads };
+        let traffic = if is_store {
+            &mut self.counters.global_stores
+        } else {
+            &mut self.counters.global_loads
+        };
         request.count_global(traffic);
         if request.shared_lanes > 0 {
             let bytes = u64::from(request.shared_bytes) * u64::from(request.shared_lanes);
             self.counters.shared_requests += 1;
             self.counters.bank_conflicts += request.conflicts();
-            let sum =
-                if is_store { &mut self.counters.shared_store_bytes } else { &mut self.counters.shared_load_bytes };
+            let sum = if is_store {
+                &mut self.counters.shared_store_bytes
+            } else {
+                &mut self.counters.shared_load_bytes
+            };
             *sum += bytes;
         }
         self.counters.local_bytes += request.local_bytes;
@@ -439,7 +494,10 @@ impl Request {
         };
         let mut extra = 0;
         for part in lanes.chunks(group) {
-            let mut words: Vec<u32> = part.iter().flat_map(|&at| (at / 4)..(at + self.shared_bytes).div_ceil(4)).collect();
+            let mut words: Vec<u32> = part
+                .iter()
+                .flat_map(|&at| (at / 4)..(at + self.shared_bytes).div_ceil(4))
+                .collect();
             if !words.is_sorted() {
                 words.sort_unstable();
             }

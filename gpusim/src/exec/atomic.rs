@@ -13,7 +13,11 @@ use crate::report::FindingKind;
 fn combined(atomic: &Atomic, old: u64, a: u64, b: u64) -> u64 {
     let bits = atomic.ty.bits();
     let less = |x: u64, y: u64| {
-        if atomic.ty.is_signed() { extended(x, bits) < extended(y, bits) } else { x < y }
+        if atomic.ty.is_signed() {
+            extended(x, bits) < extended(y, bits)
+        } else {
+            x < y
+        }
     };
     match atomic.op {
         AtomOp::And => old & a,
@@ -65,12 +69,18 @@ impl Machine<'_> {
         let bits = atomic.ty.bits();
         let bytes = bits / 8;
         let state = &block.warps[at].frames[frame as usize];
-        let (bases, a, b) = (*state.reg(atomic.place.base), *state.reg(atomic.a), *state.reg(atomic.b));
+        let (bases, a, b) = (
+            *state.reg(atomic.place.base),
+            *state.reg(atomic.a),
+            *state.reg(atomic.b),
+        );
         let mut results = [0; 32];
         let mut request = Request::default();
         for lane in lanes(active) {
             let address = addresses(&bases, atomic.place.offset, lane);
-            let Some(spot) = self.spot(block, here, lane, (atomic.place.space, address), bytes, true) else { continue };
+            let Some(spot) = self.spot(block, here, lane, (atomic.place.space, address), bytes, true) else {
+                continue;
+            };
             request.note(spot, address, bytes);
             if self.races.is_some() {
                 self.strong(block, here, lane, spot, atomic.order, Kind::Atomic);
@@ -79,7 +89,15 @@ impl Machine<'_> {
             let (old, defined) = self.read(block, here, lane, spot, bytes);
             if !defined {
                 let detail = "nobody wrote these bytes".to_string();
-                self.wrong(block, here, lane, FindingKind::Unwritten, (atomic.place.space, address), bytes, detail);
+                self.wrong(
+                    block,
+                    here,
+                    lane,
+                    FindingKind::Unwritten,
+                    (atomic.place.space, address),
+                    bytes,
+                    detail,
+                );
             }
             results[lane] = old;
             let new = low(combined(atomic, old, low(a[lane], bits), low(b[lane], bits)), bits);

@@ -64,7 +64,11 @@ impl Machine<'_> {
         barrier.arrived.push((warp, active));
         // A whole warp counts as 32 threads, as the number in the instruction does.
         let whole = active == alive;
-        barrier.count += if whole && wanted.is_some() { 32 } else { active.count_ones() };
+        barrier.count += if whole && wanted.is_some() {
+            32
+        } else {
+            active.count_ones()
+        };
         barrier.threads = barrier.threads.or(wanted);
         barrier.holds += holds.count_ones();
         if kind == BarrierKind::Arrive {
@@ -76,7 +80,11 @@ impl Machine<'_> {
             split.wait = Wait::Barrier(number);
         } else {
             // Lanes that the guard excludes go on.
-            let rest = Split { mask: mask & !active, pc: pc + 1, ..*split };
+            let rest = Split {
+                mask: mask & !active,
+                pc: pc + 1,
+                ..*split
+            };
             split.mask = active;
             split.wait = Wait::Barrier(number);
             block.warps[at].splits.push(rest);

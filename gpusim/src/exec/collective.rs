@@ -73,7 +73,11 @@ impl Machine<'_> {
             }
         }
         let missing = groups.iter().fold(0, |all, (mask, _)| all | mask & alive & !here);
-        let others_can_come = warp.splits.iter().enumerate().any(|(i, s)| i != index && s.wait == Wait::Ready)
+        let others_can_come = warp
+            .splits
+            .iter()
+            .enumerate()
+            .any(|(i, s)| i != index && s.wait == Wait::Ready)
             || warp.joins.iter().any(|j| j.is_open && j.arrived != 0);
         let waits_at_barrier = warp.splits.iter().any(|s| matches!(s.wait, Wait::Barrier(_)));
         if missing != 0 && (others_can_come || waits_at_barrier) {
@@ -97,7 +101,10 @@ impl Machine<'_> {
             let members = if is_barrier { members } else { members | here & mask };
             let members = members & here;
             if let Some(clocks) = &mut block.clocks {
-                clocks.warp_sync(block.warps[at].index, if is_barrier { here & (mask | members) } else { members });
+                clocks.warp_sync(
+                    block.warps[at].index,
+                    if is_barrier { here & (mask | members) } else { members },
+                );
             }
             self.together(block, at, frame, pc, instr, members);
         }
@@ -150,7 +157,9 @@ impl Machine<'_> {
             Op::Match { all, d, p, a, .. } => {
                 let values = *state.reg(*a);
                 let equal = |lane: usize| {
-                    lanes(members).filter(|&l| values[l] == values[lane]).fold(0_u32, |m, l| m | 1 << l)
+                    lanes(members)
+                        .filter(|&l| values[l] == values[lane])
+                        .fold(0_u32, |m, l| m | 1 << l)
                 };
                 let first = equal(members.trailing_zeros() as usize);
                 let mut result = [0; 32];
@@ -201,7 +210,12 @@ impl Machine<'_> {
 
 /// Moves values between lanes; the lanes that took one of a lane that is not there.
 fn shuffle(state: &mut Frame, op: &Op, members: u32) -> u32 {
-    let Op::Shuffle { mode, d, p, a, b, c, .. } = op else { return 0 };
+    let Op::Shuffle {
+        mode, d, p, a, b, c, ..
+    } = op
+    else {
+        return 0;
+    };
     let (values, by, limits) = (*state.reg(*a), *state.reg(*b), *state.reg(*c));
     let from_undefined = state.undefined[*a as usize];
     let (mut result, mut inside, mut absent, mut undefined) = ([0; 32], 0, 0, 0);
@@ -213,7 +227,10 @@ fn shuffle(state: &mut Frame, op: &Op, members: u32) -> u32 {
         let highest = (lane_number & segment) | (clamp & !segment);
         let lowest = lane_number & segment;
         let (source, valid) = match mode {
-            Shuffle::Up => (lane_number.wrapping_sub(by), lane_number as i32 - by as i32 >= highest as i32),
+            Shuffle::Up => (
+                lane_number.wrapping_sub(by),
+                lane_number as i32 - by as i32 >= highest as i32,
+            ),
             Shuffle::Down => (lane_number + by, lane_number + by <= highest),
             Shuffle::Butterfly => (lane_number ^ by, lane_number ^ by <= highest),
             Shuffle::Index => {

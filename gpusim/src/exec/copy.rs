@@ -49,9 +49,20 @@ impl Machine<'_> {
             if count > 0 {
                 // A copy of fewer bytes than it names reads only those.
                 let unit = if count == bytes { bytes } else { 1 };
-                let Some(spot) = self.spot(block, here, lane, (Space::Global, source), unit, false) else { continue };
+                let Some(spot) = self.spot(block, here, lane, (Space::Global, source), unit, false) else {
+                    continue;
+                };
                 if unit == 1
-                    && self.spot(block, here, lane, (Space::Global, source + u64::from(count) - 1), 1, false).is_none()
+                    && self
+                        .spot(
+                            block,
+                            here,
+                            lane,
+                            (Space::Global, source + u64::from(count) - 1),
+                            1,
+                            false,
+                        )
+                        .is_none()
                 {
                     continue;
                 }
@@ -70,7 +81,14 @@ impl Machine<'_> {
             self.check_race(block, here, lane, Spot::Shared(target), bytes, Kind::Issue);
             let warp = &mut block.warps[at];
             let group = warp.groups[lane];
-            warp.copies.push(Pending { lane, group, to: target, bytes, data, here: (frame, pc) });
+            warp.copies.push(Pending {
+                lane,
+                group,
+                to: target,
+                bytes,
+                data,
+                here: (frame, pc),
+            });
         }
         self.count(&mut request, false);
         self.progress = self.steps;

@@ -12,7 +12,11 @@ pub(super) fn run(what: &Lane, a: &Lanes, b: &Lanes, c: &Lanes) -> Lanes {
         Lane::Lop3(table) => std::array::from_fn(|i| int::lop3(a[i], b[i], c[i], *table)),
         Lane::Permute(mode) => each(&|a, b, c| int::permuted(a, b, c, *mode)),
         Lane::Insert(width) => each(&|a, b, c| int::inserted(a, b, c & 0xff, c >> 8, *width)),
-        Lane::Dot { signed_a, signed_b, two } => each(&|a, b, c| int::dot(a, b, c, *signed_a, *signed_b, *two)),
+        Lane::Dot {
+            signed_a,
+            signed_b,
+            two,
+        } => each(&|a, b, c| int::dot(a, b, c, *signed_a, *signed_b, *two)),
         Lane::Single { f, ty, flush, saturate } => {
             let operand = |lanes: &Lanes| if *flush { lanes.map(float::flushed) } else { *lanes };
             let mut result = [0; 32];
@@ -31,7 +35,11 @@ pub(super) fn run(what: &Lane, a: &Lanes, b: &Lanes, c: &Lanes) -> Lanes {
             result.map(|bits| small::finished(bits, *ty, *finish))
         }
         Lane::Choose { float } => each(&|a, b, c| {
-            let first = if *float { f32::from_bits(c as u32) >= 0.0 } else { c as i32 >= 0 };
+            let first = if *float {
+                f32::from_bits(c as u32) >= 0.0
+            } else {
+                c as i32 >= 0
+            };
             if first { a } else { b }
         }),
         Lane::Shift { f, bits } => {
@@ -64,7 +72,11 @@ pub(super) fn carried(what: &Carry, a: &Lanes, b: &Lanes, c: &Lanes, flags: u32)
                 } else {
                     u128::from(x) * u128::from(y)
                 };
-                let part = if what.kind == CarryKind::MadHi { product >> bits } else { product };
+                let part = if what.kind == CarryKind::MadHi {
+                    product >> bits
+                } else {
+                    product
+                };
                 let sum = u128::from(low(part as u64, bits)) + u128::from(z) + carry;
                 (sum as u64, sum >> bits != 0)
             }

@@ -45,7 +45,9 @@ impl Machine<'_> {
             for (row, elements) in rows.iter_mut().enumerate() {
                 let lane = matrix * 8 + row;
                 let address = addresses(&bases, place.offset, lane);
-                let Some(spot) = self.spot(block, here, lane, (place.space, address), 16, false) else { continue };
+                let Some(spot) = self.spot(block, here, lane, (place.space, address), 16, false) else {
+                    continue;
+                };
                 request.note(spot, address, 16);
                 self.check_race(block, here, lane, spot, 16, Kind::Read);
                 for (i, element) in elements.iter_mut().enumerate() {
@@ -53,13 +55,25 @@ impl Machine<'_> {
                     *element = value;
                     if !defined {
                         let detail = "nobody wrote these bytes".to_string();
-                        self.wrong(block, here, lane, FindingKind::Unwritten, (place.space, address), 16, detail);
+                        self.wrong(
+                            block,
+                            here,
+                            lane,
+                            FindingKind::Unwritten,
+                            (place.space, address),
+                            16,
+                            detail,
+                        );
                     }
                 }
             }
             for (lane, value) in result.iter_mut().enumerate() {
                 let (r, c) = (lane / 4, lane % 4 * 2);
-                *value = if transposed { rows[c][r] | rows[c + 1][r] << 16 } else { rows[r][c] | rows[r][c + 1] << 16 };
+                *value = if transposed {
+                    rows[c][r] | rows[c + 1][r] << 16
+                } else {
+                    rows[r][c] | rows[r][c + 1] << 16
+                };
             }
         }
         let state = &mut block.warps[here.at].frames[here.frame as usize];
@@ -69,7 +83,15 @@ impl Machine<'_> {
         self.count(&mut request, false);
     }
 
-    fn store_matrix(&mut self, block: &mut Block, here: Here, a: &[u32], place: Place, transposed: bool, _members: u32) {
+    fn store_matrix(
+        &mut self,
+        block: &mut Block,
+        here: Here,
+        a: &[u32],
+        place: Place,
+        transposed: bool,
+        _members: u32,
+    ) {
         let state = &block.warps[here.at].frames[here.frame as usize];
         let bases = *state.reg(place.base);
         let values: Vec<Lanes> = a.iter().map(|&r| *state.reg(r)).collect();
@@ -78,7 +100,9 @@ impl Machine<'_> {
             for row in 0..8 {
                 let lane = matrix * 8 + row;
                 let address = addresses(&bases, place.offset, lane);
-                let Some(spot) = self.spot(block, here, lane, (place.space, address), 16, true) else { continue };
+                let Some(spot) = self.spot(block, here, lane, (place.space, address), 16, true) else {
+                    continue;
+                };
                 request.note(spot, address, 16);
                 self.check_race(block, here, lane, spot, 16, Kind::Write);
                 for column in 0..8 {

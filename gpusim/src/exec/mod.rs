@@ -74,6 +74,8 @@ pub struct Options {
     pub resident_blocks: usize,
     /// After how many instructions of warps without progress (a store, a barrier, an exit) the launch is given up.
     pub patience: u64,
+    /// After how many instructions of warps it is given up even if it makes progress.
+    pub limit: u64,
 }
 
 impl Default for Options {
@@ -87,6 +89,7 @@ impl Default for Options {
             seed: 0,
             resident_blocks: 8,
             patience: 20_000_000,
+            limit: u64::MAX,
         }
     }
 }
@@ -94,7 +97,13 @@ impl Default for Options {
 impl Options {
     /// Nothing checked that need not be, nothing counted but instructions.
     pub fn fast() -> Options {
-        Options { memcheck: false, racecheck: false, synccheck: false, traffic: false, ..Options::default() }
+        Options {
+            memcheck: false,
+            racecheck: false,
+            synccheck: false,
+            traffic: false,
+            ..Options::default()
+        }
     }
 }
 
@@ -139,7 +148,12 @@ pub struct Launch {
 impl Launch {
     /// A launch of so many blocks of so many threads.
     pub fn new(blocks: u32, threads: u32) -> Launch {
-        Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared_bytes: 0, arguments: Vec::new() }
+        Launch {
+            grid: [blocks, 1, 1],
+            block: [threads, 1, 1],
+            shared_bytes: 0,
+            arguments: Vec::new(),
+        }
     }
 
     /// With dynamic shared memory.
@@ -172,8 +186,14 @@ impl Device {
         options: &Options,
     ) -> Result<Report, LaunchError> {
         let program = &module.program;
-        let index = program.names.get(kernel).copied().filter(|&i| program.codes[i].is_kernel);
-        let Some(index) = index else { return Err(LaunchError::NoKernel(kernel.to_string())) };
+        let index = program
+            .names
+            .get(kernel)
+            .copied()
+            .filter(|&i| program.codes[i].is_kernel);
+        let Some(index) = index else {
+            return Err(LaunchError::NoKernel(kernel.to_string()));
+        };
         let code = &program.codes[index];
         let params = arguments(code, launch)?;
         check_size(code, launch)?;
@@ -245,7 +265,11 @@ impl Device {
 }
 
 fn arguments(code: &Code, launch: &Launch) -> Result<Vec<u8>, LaunchError> {
-    let wrong = |expected: String, found: String| LaunchError::Arguments { kernel: code.name.clone(), expected, found };
+    let wrong = |expected: String, found: String| LaunchError::Arguments {
+        kernel: code.name.clone(),
+        expected,
+        found,
+    };
     if code.params.len() != launch.arguments.len() {
         return Err(wrong(
             format!("{} arguments", code.params.len()),
@@ -256,7 +280,10 @@ fn arguments(code: &Code, launch: &Launch) -> Result<Vec<u8>, LaunchError> {
     let mut bytes = vec![0; end as usize];
     for (i, (param, Argument(data))) in code.params.iter().zip(&launch.arguments).enumerate() {
         if data.len() != param.bytes as usize {
-            return Err(wrong(format!("{} bytes as argument {i}", param.bytes), format!("{}", data.len())));
+            return Err(wrong(
+                format!("{} bytes as argument {i}", param.bytes),
+                format!("{}", data.len()),
+            ));
         }
         bytes[param.offset as usize..][..data.len()].copy_from_slice(data);
     }
@@ -268,18 +295,25 @@ fn check_size(code: &Code, launch: &Launch) -> Result<(), LaunchError> {
     let [_, gy, gz] = launch.grid;
     let threads = launch.block.iter().map(|&n| u128::from(n)).product::<u128>();
     if threads == 0 || threads > u128::from(MOST_THREADS) || launch.block[2] > 64 {
-        return Err(LaunchError::Size(format!("a block of {:?} threads is none", launch.block)));
+        return Err(LaunchError::Size(format!(
+            "a block of {:?} threads is none",
+            launch.block
+        )));
     }
     let limits = launch.grid[0] > i32::MAX as u32 || gy > 65_535 || gz > 65_535;
     if launch.grid.contains(&0) || limits {
         return Err(LaunchError::Size(format!("a grid of {:?} blocks is none", launch.grid)));
     }
     if product(launch.grid) > u64::from(u32::MAX) / MOST_THREADS {
-        return Err(LaunchError::Size("more than 4 million blocks are not simulated".to_string()));
+        return Err(LaunchError::Size(
+            "more than 4 million blocks are not simulated".to_string(),
+        ));
     }
     let shared = u64::from(code.shared_bytes) + u64::from(launch.shared_bytes);
     if shared > MOST_SHARED {
-        return Err(LaunchError::Size(format!("a block has at most {MOST_SHARED} bytes of shared memory, not {shared}")));
+        return Err(LaunchError::Size(format!(
+            "a block has at most {MOST_SHARED} bytes of shared memory, not {shared}"
+        )));
     }
     Ok(())
 }
@@ -357,6 +391,10 @@ impl Machine<'_> {
                 self.deadlock(&resident, "every thread waits for another");
                 return false;
             }
+            if self.steps > self.options.limit {
+                self.deadlock(&resident, "the launch takes more instructions than it was given");
+                return false;
+            }
             if self.steps - self.progress > self.options.patience {
                 self.deadlock(&resident, "no thread makes progress");
                 return false;
@@ -392,7 +430,13 @@ impl Machine<'_> {
             block.warps.push(Warp {
                 index,
                 alive: mask,
-                splits: vec![Split { mask, pc: 0, frame: 0, join: NONE, wait: Wait::Ready }],
+                splits: vec![Split {
+                    mask,
+                    pc: 0,
+                    frame: 0,
+                    join: NONE,
+                    wait: Wait::Ready,
+                }],
                 joins: Vec::new(),
                 frames: vec![frame],
                 free_frames: Vec::new(),
@@ -405,7 +449,10 @@ impl Machine<'_> {
             });
             if code.local_bytes > 0 {
                 let bytes = code.local_bytes as usize;
-                block.warps[index as usize].local.iter_mut().for_each(|l| l.reserve(bytes));
+                block.warps[index as usize]
+                    .local
+                    .iter_mut()
+                    .for_each(|l| l.reserve(bytes));
             }
         }
         match &mut block.clocks {
@@ -519,7 +566,16 @@ impl Machine<'_> {
             return;
         }
         let kernel = self.program.codes[self.kernel].name.clone();
-        self.findings.push(Finding { kind, kernel, site, address, bytes, other, detail, count: 1 });
+        self.findings.push(Finding {
+            kind,
+            kernel,
+            site,
+            address,
+            bytes,
+            other,
+            detail,
+            count: 1,
+        });
     }
 
     fn deadlock(&mut self, resident: &[Block], why: &str) {

@@ -10,7 +10,10 @@ pub(super) struct Private {
 
 impl Private {
     pub(super) fn new(bytes: usize) -> Private {
-        Private { data: vec![0xa5; bytes], written: Written::new(bytes) }
+        Private {
+            data: vec![0xa5; bytes],
+            written: Written::new(bytes),
+        }
     }
 
     pub(super) fn clear(&mut self) {
@@ -31,7 +34,8 @@ impl Private {
     }
 
     pub(super) fn holds(&self, at: u64, bytes: u32) -> bool {
-        at.checked_add(u64::from(bytes)).is_some_and(|end| end <= self.data.len() as u64)
+        at.checked_add(u64::from(bytes))
+            .is_some_and(|end| end <= self.data.len() as u64)
     }
 
     pub(super) fn read(&self, at: usize, bytes: u32) -> u64 {

@@ -21,7 +21,11 @@ pub(super) struct Turns {
 
 impl Turns {
     pub(super) const fn new(schedule: Schedule, seed: u64) -> Turns {
-        Turns { schedule, state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, is_fair: false }
+        Turns {
+            schedule,
+            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
+            is_fair: false,
+        }
     }
 
     pub(super) const fn set_fair(&mut self, is_fair: bool) {

@@ -72,7 +72,9 @@ impl Machine<'_> {
                 return moved || self.unstick(block);
             }
             let pick = self.turns.pick(ready, &mut block.turn);
-            let Some(at) = (0..block.warps.len()).filter(|&i| block.warps[i].is_ready()).nth(pick) else { continue };
+            let Some(at) = (0..block.warps.len()).filter(|&i| block.warps[i].is_ready()).nth(pick) else {
+                continue;
+            };
             let quantum = self.turns.quantum();
             self.run_warp(block, at, quantum);
             moved = true;
@@ -110,7 +112,9 @@ impl Machine<'_> {
             let mut turn = warp.turn;
             let pick = self.turns.pick(ready, &mut turn);
             warp.turn = turn;
-            let found = (0..warp.splits.len()).filter(|&i| warp.splits[i].wait == Wait::Ready).nth(pick);
+            let found = (0..warp.splits.len())
+                .filter(|&i| warp.splits[i].wait == Wait::Ready)
+                .nth(pick);
             let Some(split) = found else { return };
             let before = left;
             self.run_split(block, at, split, &mut left);
@@ -131,7 +135,13 @@ impl Machine<'_> {
         let program = self.program;
         let warp = &mut block.warps[at];
         let split = warp.splits[index];
-        let Split { mask, mut pc, frame, join, .. } = split;
+        let Split {
+            mask,
+            mut pc,
+            frame,
+            join,
+            ..
+        } = split;
         let meet = match warp.joins.get(join as usize) {
             Some(j) if j.callee.is_none() && j.frame == frame => j.pc,
             _ => NEVER,
@@ -177,21 +187,17 @@ impl Machine<'_> {
     }
 
     /// Instructions that touch more than registers.
-    fn complex(
-        &mut self,
-        block: &mut Block,
-        at: usize,
-        index: usize,
-        instr: &Instr,
-        active: u32,
-        code: &Code,
-    ) -> Next {
-        let Split { mask, pc, frame, join, .. } = block.warps[at].splits[index];
+    fn complex(&mut self, block: &mut Block, at: usize, index: usize, instr: &Instr, active: u32, code: &Code) -> Next {
+        let Split {
+            mask, pc, frame, join, ..
+        } = block.warps[at].splits[index];
         match &instr.op {
             Op::Branch { to, meet } => self.branch(&mut block.warps[at], index, active, *to, *meet),
-            Op::BranchTable { index: by, targets, meet } => {
-                self.branch_table(&mut block.warps[at], index, active, *by, targets, *meet)
-            }
+            Op::BranchTable {
+                index: by,
+                targets,
+                meet,
+            } => self.branch_table(&mut block.warps[at], index, active, *by, targets, *meet),
             Op::Exit | Op::Trap | Op::Return => {
                 if active == 0 {
                     return Next::On;
@@ -258,7 +264,13 @@ impl Machine<'_> {
                 self.fence(block, at, active, *scope);
                 Next::On
             }
-            Op::CopyAsync { to, from, bytes, size, ignore } => {
+            Op::CopyAsync {
+                to,
+                from,
+                bytes,
+                size,
+                ignore,
+            } => {
                 self.copy_async(block, at, frame, pc, (*to, *from, *bytes, *size, *ignore), active);
                 Next::On
             }
@@ -270,9 +282,12 @@ impl Machine<'_> {
                 self.copy_wait(block, at, active, *pending);
                 Next::On
             }
-            Op::Barrier { id, threads, kind, aligned } => {
-                self.barrier(block, at, index, active, (*id, *threads, *kind, *aligned))
-            }
+            Op::Barrier {
+                id,
+                threads,
+                kind,
+                aligned,
+            } => self.barrier(block, at, index, active, (*id, *threads, *kind, *aligned)),
             _ => self.collective(block, at, index, instr, active),
         }
     }
@@ -303,15 +318,7 @@ impl Machine<'_> {
         Next::Changed
     }
 
-    fn branch_table(
-        &mut self,
-        warp: &mut Warp,
-        index: usize,
-        active: u32,
-        by: u32,
-        targets: &[Pc],
-        meet: Pc,
-    ) -> Next {
+    fn branch_table(&mut self, warp: &mut Warp, index: usize, active: u32, by: u32, targets: &[Pc], meet: Pc) -> Next {
         let Split { mask, pc, frame, .. } = warp.splits[index];
         self.counters.branches += 1;
         let values = warp.frames[frame as usize].reg(by);
@@ -340,7 +347,9 @@ impl Machine<'_> {
             return Next::On;
         }
         let warp = &block.warps[at];
-        let Split { mask, pc, frame, join, .. } = warp.splits[index];
+        let Split {
+            mask, pc, frame, join, ..
+        } = warp.splits[index];
         let caller = &warp.frames[frame as usize];
         let local_base = caller.local_base + code.local_bytes;
         let callee = &self.program.codes[call.function];
@@ -352,7 +361,13 @@ impl Machine<'_> {
         }
         if depth > 4096 || u64::from(local_base) + u64::from(callee.local_bytes) > 512 * 1024 {
             let site = self.site_of(block, at, frame, pc, active);
-            self.found(FindingKind::OutOfBounds, site, None, 0, "calls nest too deeply for the stack".to_string());
+            self.found(
+                FindingKind::OutOfBounds,
+                site,
+                None,
+                0,
+                "calls nest too deeply for the stack".to_string(),
+            );
             let warp = &mut block.warps[at];
             warp.splits.swap_remove(index);
             self.exit(block, at, join, mask);
@@ -396,13 +411,29 @@ impl Machine<'_> {
         };
         if active == mask {
             let back = warp.open(back);
-            warp.splits[index] = Split { mask, pc: 0, frame: new, join: back, wait: Wait::Ready };
+            warp.splits[index] = Split {
+                mask,
+                pc: 0,
+                frame: new,
+                join: back,
+                wait: Wait::Ready,
+            };
         } else {
             // Lanes that do not call wait behind the call.
-            let both = Join { expected: mask, callee: None, ..back };
+            let both = Join {
+                expected: mask,
+                callee: None,
+                ..back
+            };
             let both = warp.open(both);
             let back = warp.open(Join { parent: both, ..back });
-            warp.splits[index] = Split { mask: active, pc: 0, frame: new, join: back, wait: Wait::Ready };
+            warp.splits[index] = Split {
+                mask: active,
+                pc: 0,
+                frame: new,
+                join: back,
+                wait: Wait::Ready,
+            };
             warp.arrive(both, mask & !active);
         }
         Next::Changed
@@ -412,7 +443,12 @@ impl Machine<'_> {
     pub(super) fn site_of(&self, block: &Block, at: usize, frame: u32, pc: Pc, mask: u32) -> crate::report::Site {
         let warp = &block.warps[at];
         let code = warp.frames[frame as usize].code;
-        self.site(code, pc, block.id, self.thread_id(warp.index, mask.trailing_zeros() & 31))
+        self.site(
+            code,
+            pc,
+            block.id,
+            self.thread_id(warp.index, mask.trailing_zeros() & 31),
+        )
     }
 
     /// Reports undefined values that an instruction computes with, and follows those that it copies.
@@ -448,10 +484,14 @@ fn copy_results(warp: &mut Warp, call: u32, active: u32, program: &crate::progra
     let join = warp.joins[call as usize];
     let Some(callee) = join.callee else { return };
     let caller_code = &program.codes[warp.frames[join.frame as usize].code];
-    let Some(Op::Call(what)) = caller_code.instrs.get(join.pc as usize - 1).map(|i| &i.op) else { return };
+    let Some(Op::Call(what)) = caller_code.instrs.get(join.pc as usize - 1).map(|i| &i.op) else {
+        return;
+    };
     for &(from, to, bytes) in &what.results {
-        let (from_size, to_size) =
-            (warp.frames[callee as usize].params.len() / 32, warp.frames[join.frame as usize].params.len() / 32);
+        let (from_size, to_size) = (
+            warp.frames[callee as usize].params.len() / 32,
+            warp.frames[join.frame as usize].params.len() / 32,
+        );
         for lane in lanes(active) {
             let source = lane * from_size + from as usize;
             let target = lane * to_size + to as usize;
@@ -466,17 +506,34 @@ fn copy_results(warp: &mut Warp, call: u32, active: u32, program: &crate::progra
 /// Lanes part: each group goes its way, and they meet where the branch says.
 fn part(warp: &mut Warp, index: usize, meet: Pc, groups: &[(u32, Pc)]) {
     let Split { mask, frame, join, .. } = warp.splits.swap_remove(index);
-    let same = warp.joins.get(join as usize).is_some_and(|j| j.callee.is_none() && j.pc == meet && j.frame == frame);
+    let same = warp
+        .joins
+        .get(join as usize)
+        .is_some_and(|j| j.callee.is_none() && j.pc == meet && j.frame == frame);
     let join = if meet == NEVER || same {
         join
     } else {
-        warp.open(Join { pc: meet, frame, expected: mask, arrived: 0, parent: join, callee: None, is_open: true })
+        warp.open(Join {
+            pc: meet,
+            frame,
+            expected: mask,
+            arrived: 0,
+            parent: join,
+            callee: None,
+            is_open: true,
+        })
     };
     for &(mask, pc) in groups {
         if pc == meet {
             warp.arrive(join, mask);
         } else {
-            warp.splits.push(Split { mask, pc, frame, join, wait: Wait::Ready });
+            warp.splits.push(Split {
+                mask,
+                pc,
+                frame,
+                join,
+                wait: Wait::Ready,
+            });
         }
     }
 }
@@ -533,7 +590,14 @@ fn simple(frame: &mut Frame, instr: &Instr, active: u32) -> Option<Next> {
                 frame.put(*part, active, &result);
             }
         }
-        Op::SetNumber { f, d, a, b, with, truth } => {
+        Op::SetNumber {
+            f,
+            d,
+            a,
+            b,
+            with,
+            truth,
+        } => {
             let (yes, _) = combined(frame, f(frame.reg(*a), frame.reg(*b)), *with);
             let result = std::array::from_fn(|i| if yes >> i & 1 == 1 { *truth } else { 0 });
             frame.put(*d, active, &result);

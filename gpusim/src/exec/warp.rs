@@ -114,7 +114,13 @@ impl Warp {
     }
 
     fn resume(&mut self, join: Join, mask: u32) {
-        let split = Split { mask, pc: join.pc, frame: join.frame, join: join.parent, wait: Wait::Ready };
+        let split = Split {
+            mask,
+            pc: join.pc,
+            frame: join.frame,
+            join: join.parent,
+            wait: Wait::Ready,
+        };
         // Coming to one join may be coming to the next.
         if join.parent != NONE {
             let parent = self.joins[join.parent as usize];
@@ -144,7 +150,9 @@ impl Warp {
     /// Lets lanes that wait at a join go on without the others; whether there were any.
     pub(super) fn release_join(&mut self) -> bool {
         let waits = |j: &Join| j.is_open && j.arrived != 0;
-        let Some(at) = self.joins.iter().position(waits) else { return false };
+        let Some(at) = self.joins.iter().position(waits) else {
+            return false;
+        };
         let join = self.joins[at];
         let entry = &mut self.joins[at];
         entry.expected &= !join.arrived;

@@ -17,9 +17,16 @@ impl<'a> Decoder<'a> {
             "set" => self.set(s, m),
             "selp" => {
                 let ty = m.ty()?;
-                let [d, a, b, p] = &s.operands[..] else { return Err(m.error("needs four operands")) };
+                let [d, a, b, p] = &s.operands[..] else {
+                    return Err(m.error("needs four operands"));
+                };
                 let by = self.guard(p, m)?;
-                let op = Op::Select { d: self.target(d, m)?, a: self.source(a, ty, m)?, b: self.source(b, ty, m)?, by };
+                let op = Op::Select {
+                    d: self.target(d, m)?,
+                    a: self.source(a, ty, m)?,
+                    b: self.source(b, ty, m)?,
+                    by,
+                };
                 Ok((op, Class::Compare))
             }
             "slct" => {
@@ -34,9 +41,21 @@ impl<'a> Decoder<'a> {
                 let name = m.find(|k| kinds.iter().find(|&&n| n == k).map(|n| (*n).to_string()));
                 let Some(name) = name else { return Err(m.unknown()) };
                 let ty = m.ty()?;
-                let [d, a] = &s.operands[..] else { return Err(m.error("needs two operands")) };
-                let Some(d) = self.target_pred(d, m)? else { return Ok((Op::Nop, Class::Compare)) };
-                Ok((Op::Class { name, ty, d, a: self.source(a, ty, m)? }, Class::Compare))
+                let [d, a] = &s.operands[..] else {
+                    return Err(m.error("needs two operands"));
+                };
+                let Some(d) = self.target_pred(d, m)? else {
+                    return Ok((Op::Nop, Class::Compare));
+                };
+                Ok((
+                    Op::Class {
+                        name,
+                        ty,
+                        d,
+                        a: self.source(a, ty, m)?,
+                    },
+                    Class::Compare,
+                ))
             }
             "cvt" => self.convert(s, m),
             "cvt.pack" => Err(m.unknown()),
@@ -75,7 +94,9 @@ impl<'a> Decoder<'a> {
             }
             "bfi" => {
                 let ty = m.ty()?;
-                let [d, a, b, position, length] = &s.operands[..] else { return Err(m.error("needs five operands")) };
+                let [d, a, b, position, length] = &s.operands[..] else {
+                    return Err(m.error("needs five operands"));
+                };
                 // Position and length become one operand, the length above the low byte.
                 let packed = match (position, length) {
                     (Operand::Int(p), Operand::Int(l)) => self.constant((p & 0xff) | (l & 0xff) << 8),
@@ -98,7 +119,11 @@ impl<'a> Decoder<'a> {
                     _ => return Err(m.unknown()),
                 };
                 let (a, b) = (m.ty()?, m.ty()?);
-                let what = Lane::Dot { signed_a: a.is_signed(), signed_b: b.is_signed(), two };
+                let what = Lane::Dot {
+                    signed_a: a.is_signed(),
+                    signed_b: b.is_signed(),
+                    two,
+                };
                 self.lane(s, m, what, [Ty::B32; 3], Class::Integer)
             }
             "mul24" | "mad24" => {
@@ -144,11 +169,22 @@ impl<'a> Decoder<'a> {
         class: Class,
     ) -> Result<Decoded, PtxError> {
         let (d, [a, b, c]) = self.up_to_three(s, m, types)?;
-        Ok((Op::Lane { what: Box::new(what), d, a, b, c }, class))
+        Ok((
+            Op::Lane {
+                what: Box::new(what),
+                d,
+                a,
+                b,
+                c,
+            },
+            class,
+        ))
     }
 
     fn up_to_three(&mut self, s: &Statement, m: &Modifiers<'_>, types: [Ty; 3]) -> Result<(Reg, [Reg; 3]), PtxError> {
-        let Some((d, sources)) = s.operands.split_first() else { return Err(m.error("needs operands")) };
+        let Some((d, sources)) = s.operands.split_first() else {
+            return Err(m.error("needs operands"));
+        };
         if sources.is_empty() || sources.len() > 3 {
             return Err(m.error("has the wrong number of operands"));
         }
@@ -162,7 +198,12 @@ impl<'a> Decoder<'a> {
 
     fn numbers(&mut self, s: &'a Statement, m: &mut Modifiers<'_>) -> Result<Decoded, PtxError> {
         let name = s.opcode.as_str();
-        let ty = s.modifiers.iter().rev().find_map(|t| Ty::parse(t)).ok_or_else(|| m.error("needs a type"))?;
+        let ty = s
+            .modifiers
+            .iter()
+            .rev()
+            .find_map(|t| Ty::parse(t))
+            .ok_or_else(|| m.error("needs a type"))?;
         if ty.is_float() {
             return self.floats(s, m);
         }
@@ -219,7 +260,11 @@ impl<'a> Decoder<'a> {
             let what = Lane::Shift { f, bits: ty.bits() };
             return self.lane(s, m, what, [ty; 3], Class::Integer);
         }
-        let types = if name.starts_with("bfe") { [ty, Ty::U32, Ty::U32] } else { [ty; 3] };
+        let types = if name.starts_with("bfe") {
+            [ty, Ty::U32, Ty::U32]
+        } else {
+            [ty; 3]
+        };
         self.alu(s, m, f, types, Class::Integer)
     }
 
@@ -229,12 +274,22 @@ impl<'a> Decoder<'a> {
             let f = int::plain(&s.opcode, ty).ok_or_else(|| m.unknown())?;
             return self.alu(s, m, f, [ty; 3], Class::Integer);
         }
-        let Some((d, sources)) = s.operands.split_first() else { return Err(m.error("needs operands")) };
-        let Some(d) = self.target_pred(d, m)? else { return Ok((Op::Nop, Class::Compare)) };
+        let Some((d, sources)) = s.operands.split_first() else {
+            return Err(m.error("needs operands"));
+        };
+        let Some(d) = self.target_pred(d, m)? else {
+            return Ok((Op::Nop, Class::Compare));
+        };
         let op = match (s.opcode.as_str(), sources) {
             ("not", [a]) => {
                 let a = self.guard(a, m)?;
-                Op::PredMove { d, a: super::Guard { pred: a.pred, inverted: !a.inverted } }
+                Op::PredMove {
+                    d,
+                    a: super::Guard {
+                        pred: a.pred,
+                        inverted: !a.inverted,
+                    },
+                }
             }
             ("and" | "or" | "xor", [a, b]) => {
                 let how = match s.opcode.as_str() {
@@ -242,7 +297,12 @@ impl<'a> Decoder<'a> {
                     "or" => Combine::Or,
                     _ => Combine::Xor,
                 };
-                Op::PredLogic { d, how, a: self.guard(a, m)?, b: self.guard(b, m)? }
+                Op::PredLogic {
+                    d,
+                    how,
+                    a: self.guard(a, m)?,
+                    b: self.guard(b, m)?,
+                }
             }
             _ => return Err(m.unknown()),
         };
@@ -251,33 +311,65 @@ impl<'a> Decoder<'a> {
 
     fn mov(&mut self, s: &Statement, m: &mut Modifiers<'_>) -> Result<Decoded, PtxError> {
         let ty = m.ty()?;
-        let [d, a] = &s.operands[..] else { return Err(m.error("needs two operands")) };
+        let [d, a] = &s.operands[..] else {
+            return Err(m.error("needs two operands"));
+        };
         let op = match (d, a) {
             (_, _) if ty == Ty::Pred => {
-                let Some(d) = self.target_pred(d, m)? else { return Ok((Op::Nop, Class::Move)) };
+                let Some(d) = self.target_pred(d, m)? else {
+                    return Ok((Op::Nop, Class::Move));
+                };
                 match a {
                     Operand::Int(value) => Op::PredConst { d, value: *value != 0 },
-                    _ => Op::PredMove { d, a: self.guard(a, m)? },
+                    _ => Op::PredMove {
+                        d,
+                        a: self.guard(a, m)?,
+                    },
                 }
             }
             (_, Operand::Vector(parts)) => {
                 let bits = part_bits(ty, parts.len(), m)?;
                 let part = part_type(bits);
-                let parts = parts.iter().map(|p| self.source(p, part, m)).collect::<Result<_, _>>()?;
-                Op::Pack { d: self.target(d, m)?, parts, bits }
+                let parts = parts
+                    .iter()
+                    .map(|p| self.source(p, part, m))
+                    .collect::<Result<_, _>>()?;
+                Op::Pack {
+                    d: self.target(d, m)?,
+                    parts,
+                    bits,
+                }
             }
             (Operand::Vector(parts), _) => {
                 let bits = part_bits(ty, parts.len(), m)?;
                 let parts = parts
                     .iter()
-                    .map(|p| if *p == Operand::Sink { Ok(None) } else { self.target(p, m).map(Some) })
+                    .map(|p| {
+                        if *p == Operand::Sink {
+                            Ok(None)
+                        } else {
+                            self.target(p, m).map(Some)
+                        }
+                    })
                     .collect::<Result<_, _>>()?;
-                Op::Unpack { parts, a: self.source(a, ty, m)?, bits }
+                Op::Unpack {
+                    parts,
+                    a: self.source(a, ty, m)?,
+                    bits,
+                }
             }
-            (_, Operand::Name(name)) if matches!(name.as_str(), "%clock" | "%clock64" | "%globaltimer" | "%clock_hi") => {
-                Op::Clock { d: self.target(d, m)?, bits: ty.bits() }
+            (_, Operand::Name(name))
+                if matches!(name.as_str(), "%clock" | "%clock64" | "%globaltimer" | "%clock_hi") =>
+            {
+                Op::Clock {
+                    d: self.target(d, m)?,
+                    bits: ty.bits(),
+                }
             }
-            _ => Op::Move { d: self.target(d, m)?, a: self.source(a, ty, m)? },
+            _ => Op::Move {
+                d: self.target(d, m)?,
+                a: self.source(a, ty, m)?,
+            },
         };
         Ok((op, Class::Move))
     }
@@ -306,7 +398,9 @@ impl<'a> Decoder<'a> {
             return Err(m.error("with `.ftz` is not supported"));
         }
         let f = select::comparison(&name, ty).ok_or_else(|| m.unknown())?;
-        let ([d, a, b] | [d, a, b, _]) = &s.operands[..] else { return Err(m.error("needs three operands")) };
+        let ([d, a, b] | [d, a, b, _]) = &s.operands[..] else {
+            return Err(m.error("needs three operands"));
+        };
         let with = match (with, s.operands.get(3)) {
             (Some(how), Some(p)) => Some((how, self.guard(p, m)?)),
             (None, None) => None,
@@ -325,7 +419,9 @@ impl<'a> Decoder<'a> {
         let to = m.ty()?;
         let ty = m.ty()?;
         let f = select::comparison(&name, ty).ok_or_else(|| m.unknown())?;
-        let ([d, a, b] | [d, a, b, _]) = &s.operands[..] else { return Err(m.error("needs three operands")) };
+        let ([d, a, b] | [d, a, b, _]) = &s.operands[..] else {
+            return Err(m.error("needs three operands"));
+        };
         let with = match (with, s.operands.get(3)) {
             (Some(how), Some(p)) => Some((how, self.guard(p, m)?)),
             (None, None) => None,
@@ -339,7 +435,17 @@ impl<'a> Decoder<'a> {
             _ => return Err(m.unknown()),
         };
         let (a, b) = (self.source(a, ty, m)?, self.source(b, ty, m)?);
-        Ok((Op::SetNumber { f, d: self.target(d, m)?, a, b, with, truth }, Class::Compare))
+        Ok((
+            Op::SetNumber {
+                f,
+                d: self.target(d, m)?,
+                a,
+                b,
+                with,
+                truth,
+            },
+            Class::Compare,
+        ))
     }
 
     fn with_carry(&mut self, s: &Statement, m: &mut Modifiers<'_>) -> Result<Decoded, PtxError> {
@@ -351,7 +457,13 @@ impl<'a> Decoder<'a> {
         self.carried(s, m, false, true)
     }
 
-    fn carried(&mut self, s: &Statement, m: &mut Modifiers<'_>, reads: bool, writes: bool) -> Result<Decoded, PtxError> {
+    fn carried(
+        &mut self,
+        s: &Statement,
+        m: &mut Modifiers<'_>,
+        reads: bool,
+        writes: bool,
+    ) -> Result<Decoded, PtxError> {
         let kind = match (s.opcode.trim_end_matches('c'), m.take("hi"), m.take("lo")) {
             ("add", false, false) => CarryKind::Add,
             ("sub", false, false) => CarryKind::Sub,
@@ -362,7 +474,14 @@ impl<'a> Decoder<'a> {
         let ty = m.ty()?;
         let (d, [a, b, c]) = self.up_to_three(s, m, [ty; 3])?;
         let flag = self.carry();
-        let what = Carry { kind, bits: ty.bits(), signed: ty.is_signed(), reads, writes, flag };
+        let what = Carry {
+            kind,
+            bits: ty.bits(),
+            signed: ty.is_signed(),
+            reads,
+            writes,
+            flag,
+        };
         Ok((Op::Carry { what, d, a, b, c }, Class::Integer))
     }
 }

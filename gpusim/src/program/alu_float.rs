@@ -57,7 +57,11 @@ impl<'a> Decoder<'a> {
                     return Err(m.unknown());
                 }
                 let f = small::plain(&name, ty).ok_or_else(|| m.unknown())?;
-                let class = if matches!(name.as_str(), "ex2" | "tanh") { Class::Special } else { Class::Half };
+                let class = if matches!(name.as_str(), "ex2" | "tanh") {
+                    Class::Special
+                } else {
+                    Class::Half
+                };
                 if flush || saturate || relu {
                     let finish = Finish { saturate, relu, flush };
                     return self.lane(s, m, Lane::Small { f, ty, finish }, three, class);
@@ -87,18 +91,36 @@ impl<'a> Decoder<'a> {
         if float_to_int && !integral {
             return Err(m.error("needs a rounding to an integer"));
         }
-        let mut convert = Convert { to, from, mode, integral, saturate, finite, relu, flush };
+        let mut convert = Convert {
+            to,
+            from,
+            mode,
+            integral,
+            saturate,
+            finite,
+            relu,
+            flush,
+        };
         if let (Some(half), Ty::F32, [d, a, b]) = (single(to), from, &s.operands[..]) {
             convert.to = half;
             let zero = self.constant(0);
             let what = Box::new(Lane::ConvertPair(convert));
-            let (d, a, b) = (self.target(d, m)?, self.source(a, Ty::F32, m)?, self.source(b, Ty::F32, m)?);
+            let (d, a, b) = (
+                self.target(d, m)?,
+                self.source(a, Ty::F32, m)?,
+                self.source(b, Ty::F32, m)?,
+            );
             return Ok((Op::Lane { what, d, a, b, c: zero }, Class::Convert));
         }
-        if [to, from].iter().any(|t| matches!(t, Ty::F16x2 | Ty::BF16x2 | Ty::Pred | Ty::U16x2 | Ty::S16x2)) {
+        if [to, from]
+            .iter()
+            .any(|t| matches!(t, Ty::F16x2 | Ty::BF16x2 | Ty::Pred | Ty::U16x2 | Ty::S16x2))
+        {
             return Err(m.unknown());
         }
-        let [d, a] = &s.operands[..] else { return Err(m.error("needs two operands")) };
+        let [d, a] = &s.operands[..] else {
+            return Err(m.error("needs two operands"));
+        };
         let width = self.width(d);
         let (d, a) = (self.target(d, m)?, self.source_of(a, from, m)?);
         let plain = !saturate && !finite && !relu && !flush;
@@ -110,7 +132,9 @@ impl<'a> Decoder<'a> {
                 Some(each!(|a: u64, _: u64, _: u64| a & 0xffff_ffff))
             }
             (Ty::U32 | Ty::S32, Ty::U16, _) => Some(each!(|a: u64, _: u64, _: u64| a & 0xffff)),
-            (Ty::U16 | Ty::S16, Ty::U32 | Ty::S32, _) if width == 16 => Some(each!(|a: u64, _: u64, _: u64| a & 0xffff)),
+            (Ty::U16 | Ty::S16, Ty::U32 | Ty::S32, _) if width == 16 => {
+                Some(each!(|a: u64, _: u64, _: u64| a & 0xffff))
+            }
             (Ty::F32, Ty::S32, Round::Even) => {
                 Some(each!(|a: u64, _: u64, _: u64| u64::from((a as i32 as f32).to_bits())))
             }
@@ -119,19 +143,42 @@ impl<'a> Decoder<'a> {
             }
             (Ty::F32, Ty::F64, Round::Even) if !integral => Some(each!(|a: u64, _: u64, _: u64| {
                 let value = f64::from_bits(a) as f32;
-                if value.is_nan() { 0x7fff_ffff } else { u64::from(value.to_bits()) }
+                if value.is_nan() {
+                    0x7fff_ffff
+                } else {
+                    u64::from(value.to_bits())
+                }
             })),
-            (Ty::F64, Ty::F32, _) if !integral => {
-                Some(each!(|a: u64, _: u64, _: u64| f64::from(f32::from_bits(a as u32)).to_bits()))
-            }
+            (Ty::F64, Ty::F32, _) if !integral => Some(each!(|a: u64, _: u64, _: u64| f64::from(f32::from_bits(
+                a as u32
+            ))
+            .to_bits())),
             _ => None,
         };
         let zero = self.constant(0);
         Ok(match fast {
-            Some(f) => (Op::Alu { f, d, a, b: zero, c: zero }, Class::Convert),
+            Some(f) => (
+                Op::Alu {
+                    f,
+                    d,
+                    a,
+                    b: zero,
+                    c: zero,
+                },
+                Class::Convert,
+            ),
             None => {
                 let what = Box::new(Lane::Convert(convert, width));
-                (Op::Lane { what, d, a, b: zero, c: zero }, Class::Convert)
+                (
+                    Op::Lane {
+                        what,
+                        d,
+                        a,
+                        b: zero,
+                        c: zero,
+                    },
+                    Class::Convert,
+                )
             }
         })
     }

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use super::flow::resolve_meeting_points;
 use super::modifiers::Modifiers;
-use super::touched::{Touched, touched};
 use super::special;
+use super::touched::{Touched, touched};
 use super::{Call, Code, Global, Guard, Instr, NEVER, Op, Param, Pred, Program, Reg, Special};
 use crate::arith::{Ty, low};
 use crate::counters::Class;
@@ -47,7 +47,11 @@ fn aligned(at: u32, variable: &Variable) -> Result<u32, PtxError> {
     let start = u64::from(at).next_multiple_of(align);
     let end = start + variable.bytes;
     let fits = end <= u64::from(u32::MAX / 2);
-    if fits { Ok(start as u32) } else { Err(PtxError::new(variable.line, "variables are too large")) }
+    if fits {
+        Ok(start as u32)
+    } else {
+        Err(PtxError::new(variable.line, "variables are too large"))
+    }
 }
 
 fn signature(function: &Function) -> Result<Signature, PtxError> {
@@ -55,11 +59,27 @@ fn signature(function: &Function) -> Result<Signature, PtxError> {
     let mut place = |variable: &Variable| {
         let offset = aligned(bytes, variable)?;
         bytes = offset + variable.bytes as u32;
-        Ok(Param { offset, bytes: variable.bytes as u32 })
+        Ok(Param {
+            offset,
+            bytes: variable.bytes as u32,
+        })
     };
-    let params = function.params.iter().map(&mut place).collect::<Result<_, PtxError>>()?;
-    let returns = function.returns.iter().map(&mut place).collect::<Result<_, PtxError>>()?;
-    Ok(Signature { params, returns, bytes, is_declaration: function.is_declaration })
+    let params = function
+        .params
+        .iter()
+        .map(&mut place)
+        .collect::<Result<_, PtxError>>()?;
+    let returns = function
+        .returns
+        .iter()
+        .map(&mut place)
+        .collect::<Result<_, PtxError>>()?;
+    Ok(Signature {
+        params,
+        returns,
+        bytes,
+        is_declaration: function.is_declaration,
+    })
 }
 
 pub(crate) fn decode_module(text: &ModuleText) -> Result<Program, PtxError> {
@@ -69,7 +89,10 @@ pub(crate) fn decode_module(text: &ModuleText) -> Result<Program, PtxError> {
         match functions.get(function.name.as_str()) {
             Some(&old) if function.is_declaration || !text.functions[old].is_declaration => {
                 if !function.is_declaration {
-                    return Err(PtxError::new(function.line, format!("`{}` is there twice", function.name)));
+                    return Err(PtxError::new(
+                        function.line,
+                        format!("`{}` is there twice", function.name),
+                    ));
                 }
             }
             _ => {
@@ -90,8 +113,17 @@ pub(crate) fn decode_module(text: &ModuleText) -> Result<Program, PtxError> {
     for index in 0..text.functions.len() {
         codes.push(Decoder::new(&layout, index)?.run()?);
     }
-    let names = layout.functions.iter().map(|(&name, &index)| (name.to_string(), index)).collect();
-    Ok(Program { codes, names, globals, files: text.files.clone() })
+    let names = layout
+        .functions
+        .iter()
+        .map(|(&name, &index)| (name.to_string(), index))
+        .collect();
+    Ok(Program {
+        codes,
+        names,
+        globals,
+        files: text.files.clone(),
+    })
 }
 
 impl<'a> Layout<'a> {
@@ -182,7 +214,9 @@ impl<'a> Decoder<'a> {
         let formal = function.params.iter().zip(&signature.params);
         for (variable, param) in formal.chain(function.returns.iter().zip(&signature.returns)) {
             let address = Special::Constant(u64::from(param.offset));
-            decoder.names.insert(&variable.name, Named::Variable(Space::Param, address));
+            decoder
+                .names
+                .insert(&variable.name, Named::Variable(Space::Param, address));
         }
         decoder.declare()?;
         Ok(decoder)
@@ -195,7 +229,10 @@ impl<'a> Decoder<'a> {
                 Named::Predicate(self.predicates - 1)
             } else {
                 self.registers += 1;
-                Named::Register { index: self.registers - 1, bits: register.bits }
+                Named::Register {
+                    index: self.registers - 1,
+                    bits: register.bits,
+                }
             };
             self.names.insert(&register.name, named);
         }
@@ -222,10 +259,14 @@ impl<'a> Decoder<'a> {
                     Special::Constant(u64::from(at))
                 }
                 Space::Generic | Space::Global | Space::Const => {
-                    return Err(PtxError::new(variable.line, "such a variable in a function is not supported"));
+                    return Err(PtxError::new(
+                        variable.line,
+                        "such a variable in a function is not supported",
+                    ));
                 }
             };
-            self.names.insert(&variable.name, Named::Variable(variable.space, address));
+            self.names
+                .insert(&variable.name, Named::Variable(variable.space, address));
         }
         Ok(())
     }
@@ -271,13 +312,25 @@ impl<'a> Decoder<'a> {
         let guard = match &statement.guard {
             Some((name, inverted)) => {
                 let pred = self.pred_named(name, statement.line)?;
-                Some(Guard { pred, inverted: *inverted })
+                Some(Guard {
+                    pred,
+                    inverted: *inverted,
+                })
             }
             None => None,
         };
         let (op, class) = self.op(statement)?;
         let Touched { reads, copies, writes } = touched(&op);
-        Ok(Instr { op, guard, class, line: statement.line, source: statement.source, reads, copies, writes })
+        Ok(Instr {
+            op,
+            guard,
+            class,
+            line: statement.line,
+            source: statement.source,
+            reads,
+            copies,
+            writes,
+        })
     }
 
     fn op(&mut self, statement: &'a Statement) -> Result<Decoded, PtxError> {
@@ -300,8 +353,13 @@ impl<'a> Decoder<'a> {
         m.take("uni");
         let op = match statement.opcode.as_str() {
             "bra" => {
-                let [Operand::Name(label)] = &statement.operands[..] else { return Err(m.error("needs a label")) };
-                Op::Branch { to: self.label(label, statement.line)?, meet: NEVER }
+                let [Operand::Name(label)] = &statement.operands[..] else {
+                    return Err(m.error("needs a label"));
+                };
+                Op::Branch {
+                    to: self.label(label, statement.line)?,
+                    meet: NEVER,
+                }
             }
             "brx" => {
                 if !m.take("idx") {
@@ -313,10 +371,16 @@ impl<'a> Decoder<'a> {
                 let Some(labels) = self.function.tables.get(table) else {
                     return Err(m.error("names a list of labels that is not there"));
                 };
-                let targets =
-                    labels.iter().map(|l| self.label(l, statement.line)).collect::<Result<_, PtxError>>()?;
+                let targets = labels
+                    .iter()
+                    .map(|l| self.label(l, statement.line))
+                    .collect::<Result<_, PtxError>>()?;
                 let index = self.source(index, Ty::U32, m)?;
-                Op::BranchTable { index, targets, meet: NEVER }
+                Op::BranchTable {
+                    index,
+                    targets,
+                    meet: NEVER,
+                }
             }
             "call" => self.call(statement, m)?,
             "ret" if self.function.is_kernel => Op::Exit,
@@ -365,7 +429,11 @@ impl<'a> Decoder<'a> {
             },
             _ => Err(m.error("passes something that is no `.param` variable")),
         };
-        let mut call = Call { function, arguments: Vec::new(), results: Vec::new() };
+        let mut call = Call {
+            function,
+            arguments: Vec::new(),
+            results: Vec::new(),
+        };
         for (argument, param) in arguments.iter().zip(&signature.params) {
             call.arguments.push((place(argument)?, param.offset, param.bytes));
         }
@@ -449,7 +517,12 @@ impl<'a> Decoder<'a> {
             return Some((Space::Shared, Special::Constant(u64::from(at))));
         }
         let dynamic = |v: &&Variable| v.name == name && v.space == Space::Shared;
-        self.layout.text.variables.iter().find(dynamic).map(|_| (Space::Shared, Special::DynamicShared(0)))
+        self.layout
+            .text
+            .variables
+            .iter()
+            .find(dynamic)
+            .map(|_| (Space::Shared, Special::DynamicShared(0)))
     }
 
     /// The register that holds a variable's address plus an offset.
@@ -534,7 +607,10 @@ impl<'a> Decoder<'a> {
     /// A predicate that is the same for all lanes: one of its own, inverted or not, that nobody writes.
     pub(super) fn constant_guard(&mut self, value: bool) -> Guard {
         self.predicates += 1;
-        Guard { pred: self.predicates - 1, inverted: value }
+        Guard {
+            pred: self.predicates - 1,
+            inverted: value,
+        }
     }
 
     /// Whether an operand is the name of a predicate.
@@ -544,7 +620,9 @@ impl<'a> Decoder<'a> {
 
     /// The space of a variable that an operand names.
     pub(super) fn space_of(&self, operand: &Operand) -> Option<Space> {
-        let (Operand::Name(name) | Operand::Address(Some(name), _)) = operand else { return None };
+        let (Operand::Name(name) | Operand::Address(Some(name), _)) = operand else {
+            return None;
+        };
         match self.names.get(name.as_str()) {
             Some(Named::Variable(space, _)) => Some(*space),
             Some(_) => None,
@@ -566,6 +644,9 @@ const fn moved(address: Special, by: i64) -> Special {
 
 /// Whether control never goes on behind an instruction.
 fn ends(instr: &Instr) -> bool {
-    let leaves = matches!(instr.op, Op::Return | Op::Exit | Op::Branch { .. } | Op::BranchTable { .. } | Op::Trap);
+    let leaves = matches!(
+        instr.op,
+        Op::Return | Op::Exit | Op::Branch { .. } | Op::BranchTable { .. } | Op::Trap
+    );
     leaves && instr.guard.is_none()
 }

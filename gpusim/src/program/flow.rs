@@ -44,7 +44,10 @@ pub(super) fn resolve_meeting_points(instrs: &mut [Instr]) {
     let outs: Vec<Vec<usize>> = (0..exit)
         .map(|block| {
             let last = starts[block + 1] - 1;
-            successors(instrs, last).into_iter().map(|pc| block_at[pc.min(len)]).collect()
+            successors(instrs, last)
+                .into_iter()
+                .map(|pc| block_at[pc.min(len)])
+                .collect()
         })
         .collect();
     let immediate = post_dominators(&outs, exit);
@@ -97,7 +100,11 @@ fn post_dominators(outs: &[Vec<usize>], exit: usize) -> Vec<usize> {
                 if immediate[out] == usize::MAX {
                     continue;
                 }
-                meet = if meet == usize::MAX { out } else { intersect(meet, out, &immediate, &number) };
+                meet = if meet == usize::MAX {
+                    out
+                } else {
+                    intersect(meet, out, &immediate, &number)
+                };
             }
             if meet != usize::MAX && immediate[block] != meet {
                 immediate[block] = meet;
@@ -106,7 +113,10 @@ fn post_dominators(outs: &[Vec<usize>], exit: usize) -> Vec<usize> {
         }
     }
     // Blocks from which the exit cannot be reached, such as endless loops, meet nowhere.
-    immediate.iter().map(|&meet| if meet == usize::MAX { exit } else { meet }).collect()
+    immediate
+        .iter()
+        .map(|&meet| if meet == usize::MAX { exit } else { meet })
+        .collect()
 }
 
 fn intersect(mut a: usize, mut b: usize, immediate: &[usize], number: &[usize]) -> usize {

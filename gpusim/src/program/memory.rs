@@ -62,14 +62,22 @@ impl<'a> Decoder<'a> {
                 let back = m.take("to");
                 let space = m.find(space_named).ok_or_else(|| m.unknown())?;
                 m.ty()?;
-                let [d, a] = &s.operands[..] else { return Err(m.error("needs two operands")) };
+                let [d, a] = &s.operands[..] else {
+                    return Err(m.error("needs two operands"));
+                };
                 let (d, a) = (self.target(d, m)?, self.source(a, Ty::B64, m)?);
-                let op = if back { Op::FromGeneric { d, a, space } } else { Op::ToGeneric { d, a, space } };
+                let op = if back {
+                    Op::FromGeneric { d, a, space }
+                } else {
+                    Op::ToGeneric { d, a, space }
+                };
                 Ok((op, Class::Integer))
             }
             "isspacep" => {
                 let space = m.find(space_named).ok_or_else(|| m.unknown())?;
-                let [d, a] = &s.operands[..] else { return Err(m.error("needs two operands")) };
+                let [d, a] = &s.operands[..] else {
+                    return Err(m.error("needs two operands"));
+                };
                 let a = self.source(a, Ty::B64, m)?;
                 let op = self.target_pred(d, m)?.map_or(Op::Nop, |d| Op::IsSpace { d, a, space });
                 Ok((op, Class::Compare))
@@ -97,22 +105,19 @@ impl<'a> Decoder<'a> {
         Ok(Place { space, base, offset })
     }
 
-    fn access(
-        &mut self,
-        s: &Statement,
-        m: &mut Modifiers<'_>,
-        is_load: bool,
-    ) -> Result<Access, PtxError> {
+    fn access(&mut self, s: &Statement, m: &mut Modifiers<'_>, is_load: bool) -> Result<Access, PtxError> {
         let order = m.find(order_named).unwrap_or(Order::Weak);
         let scope = m.find(scope_named).unwrap_or(Scope::Device);
         let space = m.find(space_named);
         m.take_cache_hints();
-        let lanes = m.find(|k| Some(match k {
-            "v2" => 2,
-            "v4" => 4,
-            "v8" => 8,
-            _ => return None,
-        }));
+        let lanes = m.find(|k| {
+            Some(match k {
+                "v2" => 2,
+                "v4" => 4,
+                "v8" => 8,
+                _ => return None,
+            })
+        });
         let ty = m.ty()?;
         if ty == Ty::Pred || ty.bits() / 8 * lanes.unwrap_or(1) > 32 {
             return Err(m.unknown());
@@ -145,7 +150,14 @@ impl<'a> Decoder<'a> {
             });
         }
         let sign_to = if ty.is_signed() { width } else { 0 };
-        Ok(Access { place, bytes: ty.bits() / 8, registers, sign_to, order, scope })
+        Ok(Access {
+            place,
+            bytes: ty.bits() / 8,
+            registers,
+            sign_to,
+            order,
+            scope,
+        })
     }
 
     fn load(&mut self, s: &Statement, m: &mut Modifiers<'_>) -> Result<Decoded, PtxError> {
@@ -197,7 +209,11 @@ impl<'a> Decoder<'a> {
         }
         let (result, operands) = match (s.opcode.as_str(), &s.operands[..]) {
             ("atom", [d, rest @ ..]) => {
-                let result = if *d == Operand::Sink { None } else { Some(self.target(d, m)?) };
+                let result = if *d == Operand::Sink {
+                    None
+                } else {
+                    Some(self.target(d, m)?)
+                };
                 (result, rest)
             }
             (_, rest) => (None, rest),
@@ -210,7 +226,16 @@ impl<'a> Decoder<'a> {
         };
         let place = self.place(place, space, m)?;
         let (a, b) = (self.source(a, ty, m)?, self.source(b, ty, m)?);
-        let atomic = Atomic { place, op, ty, result, a, b, order, scope };
+        let atomic = Atomic {
+            place,
+            op,
+            ty,
+            result,
+            a,
+            b,
+            order,
+            scope,
+        };
         Ok((Op::Atomic(Box::new(atomic)), Class::Atomic))
     }
 
@@ -239,7 +264,9 @@ impl<'a> Decoder<'a> {
             return Err(m.unknown());
         }
         m.take_cache_hints();
-        let [to, from, bytes, rest @ ..] = &s.operands[..] else { return Err(m.error("needs three operands")) };
+        let [to, from, bytes, rest @ ..] = &s.operands[..] else {
+            return Err(m.error("needs three operands"));
+        };
         let bytes = count(Some(bytes)).filter(|b| matches!(b, 4 | 8 | 16));
         let bytes = bytes.ok_or_else(|| m.error("copies 4, 8 or 16 bytes"))?;
         let (mut size, mut ignore) = (None, None);
@@ -251,6 +278,15 @@ impl<'a> Decoder<'a> {
         }
         let to = self.place(to, Some(Space::Shared), m)?;
         let from = self.place(from, Some(Space::Global), m)?;
-        Ok((Op::CopyAsync { to, from, bytes, size, ignore }, Class::Copy))
+        Ok((
+            Op::CopyAsync {
+                to,
+                from,
+                bytes,
+                size,
+                ignore,
+            },
+            Class::Copy,
+        ))
     }
 }

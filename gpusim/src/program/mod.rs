@@ -200,15 +200,33 @@ pub(crate) enum Lane {
     Lop3(u8),
     Permute(Permutation),
     Insert(u32),
-    Dot { signed_a: bool, signed_b: bool, two: Option<bool> },
+    Dot {
+        signed_a: bool,
+        signed_b: bool,
+        two: Option<bool>,
+    },
     /// An f32 or f64 operation between flushing its operands and saturating its result.
-    Single { f: Compute, ty: Ty, flush: bool, saturate: bool },
+    Single {
+        f: Compute,
+        ty: Ty,
+        flush: bool,
+        saturate: bool,
+    },
     /// The same of 16-bit floats.
-    Small { f: Compute, ty: Ty, finish: Finish },
+    Small {
+        f: Compute,
+        ty: Ty,
+        finish: Finish,
+    },
     /// `slct`: the first operand where the third is not negative.
-    Choose { float: bool },
+    Choose {
+        float: bool,
+    },
     /// `bfind.shiftamt`
-    Shift { f: Compute, bits: u32 },
+    Shift {
+        f: Compute,
+        bits: u32,
+    },
 }
 
 /// Additions with carry.
@@ -242,51 +260,193 @@ pub(crate) struct Call {
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
     Nop,
-    Alu { f: Compute, d: Reg, a: Reg, b: Reg, c: Reg },
-    Lane { what: Box<Lane>, d: Reg, a: Reg, b: Reg, c: Reg },
-    Carry { what: Carry, d: Reg, a: Reg, b: Reg, c: Reg },
-    Move { d: Reg, a: Reg },
-    Pack { d: Reg, parts: Vec<Reg>, bits: u32 },
-    Unpack { parts: Vec<Option<Reg>>, a: Reg, bits: u32 },
-    Clock { d: Reg, bits: u32 },
-    Set { f: Test, d: Option<Pred>, q: Option<Pred>, a: Reg, b: Reg, with: Option<(Combine, Guard)> },
+    Alu {
+        f: Compute,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+    },
+    Lane {
+        what: Box<Lane>,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+    },
+    Carry {
+        what: Carry,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+    },
+    Move {
+        d: Reg,
+        a: Reg,
+    },
+    Pack {
+        d: Reg,
+        parts: Vec<Reg>,
+        bits: u32,
+    },
+    Unpack {
+        parts: Vec<Option<Reg>>,
+        a: Reg,
+        bits: u32,
+    },
+    Clock {
+        d: Reg,
+        bits: u32,
+    },
+    Set {
+        f: Test,
+        d: Option<Pred>,
+        q: Option<Pred>,
+        a: Reg,
+        b: Reg,
+        with: Option<(Combine, Guard)>,
+    },
     /// `set`: the comparison as a number.
-    SetNumber { f: Test, d: Reg, a: Reg, b: Reg, with: Option<(Combine, Guard)>, truth: u64 },
-    Class { name: String, ty: Ty, d: Pred, a: Reg },
-    Select { d: Reg, a: Reg, b: Reg, by: Guard },
-    PredMove { d: Pred, a: Guard },
-    PredConst { d: Pred, value: bool },
-    PredLogic { d: Pred, how: Combine, a: Guard, b: Guard },
+    SetNumber {
+        f: Test,
+        d: Reg,
+        a: Reg,
+        b: Reg,
+        with: Option<(Combine, Guard)>,
+        truth: u64,
+    },
+    Class {
+        name: String,
+        ty: Ty,
+        d: Pred,
+        a: Reg,
+    },
+    Select {
+        d: Reg,
+        a: Reg,
+        b: Reg,
+        by: Guard,
+    },
+    PredMove {
+        d: Pred,
+        a: Guard,
+    },
+    PredConst {
+        d: Pred,
+        value: bool,
+    },
+    PredLogic {
+        d: Pred,
+        how: Combine,
+        a: Guard,
+        b: Guard,
+    },
     Load(Box<Access>),
     Store(Box<Access>),
     Atomic(Box<Atomic>),
     Fence(Scope),
-    ToGeneric { d: Reg, a: Reg, space: Space },
-    FromGeneric { d: Reg, a: Reg, space: Space },
-    IsSpace { d: Pred, a: Reg, space: Space },
-    CopyAsync { to: Place, from: Place, bytes: u32, size: Option<Reg>, ignore: Option<Guard> },
+    ToGeneric {
+        d: Reg,
+        a: Reg,
+        space: Space,
+    },
+    FromGeneric {
+        d: Reg,
+        a: Reg,
+        space: Space,
+    },
+    IsSpace {
+        d: Pred,
+        a: Reg,
+        space: Space,
+    },
+    CopyAsync {
+        to: Place,
+        from: Place,
+        bytes: u32,
+        size: Option<Reg>,
+        ignore: Option<Guard>,
+    },
     CopyCommit,
     /// Waits until at most so many groups are pending; for all copies if there is no number.
     CopyWait(Option<u32>),
-    LoadMatrix { d: Vec<Reg>, place: Place, transposed: bool },
-    StoreMatrix { a: Vec<Reg>, place: Place, transposed: bool },
-    MoveMatrix { d: Reg, a: Reg },
+    LoadMatrix {
+        d: Vec<Reg>,
+        place: Place,
+        transposed: bool,
+    },
+    StoreMatrix {
+        a: Vec<Reg>,
+        place: Place,
+        transposed: bool,
+    },
+    MoveMatrix {
+        d: Reg,
+        a: Reg,
+    },
     Mma(Box<Mma>),
-    Branch { to: Pc, meet: Pc },
-    BranchTable { index: Reg, targets: Vec<Pc>, meet: Pc },
+    Branch {
+        to: Pc,
+        meet: Pc,
+    },
+    BranchTable {
+        index: Reg,
+        targets: Vec<Pc>,
+        meet: Pc,
+    },
     Call(Box<Call>),
     Return,
     Exit,
     Trap,
     Assertion,
-    Barrier { id: Reg, threads: Option<Reg>, kind: BarrierKind, aligned: bool },
-    WarpBarrier { mask: Reg },
-    Shuffle { mode: Shuffle, d: Option<Reg>, p: Option<Pred>, a: Reg, b: Reg, c: Reg, mask: Reg },
-    Vote { mode: Vote, d: Option<Reg>, p: Option<Pred>, a: Guard, mask: Reg },
-    Match { all: bool, d: Reg, p: Option<Pred>, a: Reg, mask: Reg },
-    Redux { op: Redux, signed: bool, d: Reg, a: Reg, mask: Reg },
-    Elect { d: Option<Reg>, p: Pred, mask: Reg },
-    ActiveMask { d: Reg },
+    Barrier {
+        id: Reg,
+        threads: Option<Reg>,
+        kind: BarrierKind,
+        aligned: bool,
+    },
+    WarpBarrier {
+        mask: Reg,
+    },
+    Shuffle {
+        mode: Shuffle,
+        d: Option<Reg>,
+        p: Option<Pred>,
+        a: Reg,
+        b: Reg,
+        c: Reg,
+        mask: Reg,
+    },
+    Vote {
+        mode: Vote,
+        d: Option<Reg>,
+        p: Option<Pred>,
+        a: Guard,
+        mask: Reg,
+    },
+    Match {
+        all: bool,
+        d: Reg,
+        p: Option<Pred>,
+        a: Reg,
+        mask: Reg,
+    },
+    Redux {
+        op: Redux,
+        signed: bool,
+        d: Reg,
+        a: Reg,
+        mask: Reg,
+    },
+    Elect {
+        d: Option<Reg>,
+        p: Pred,
+        mask: Reg,
+    },
+    ActiveMask {
+        d: Reg,
+    },
 }
 
 #[derive(Clone, Debug)]

@@ -11,7 +11,10 @@ pub(crate) struct Modifiers<'a> {
 
 impl<'a> Modifiers<'a> {
     pub(crate) fn new(statement: &'a Statement) -> Modifiers<'a> {
-        Modifiers { statement, left: statement.modifiers.iter().map(String::as_str).collect() }
+        Modifiers {
+            statement,
+            left: statement.modifiers.iter().map(String::as_str).collect(),
+        }
     }
 
     /// Takes a modifier if it is there.

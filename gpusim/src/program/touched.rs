@@ -12,11 +12,19 @@ pub(super) struct Touched {
 }
 
 fn computes(reads: Vec<Reg>, writes: Vec<Reg>) -> Touched {
-    Touched { reads, copies: Vec::new(), writes }
+    Touched {
+        reads,
+        copies: Vec::new(),
+        writes,
+    }
 }
 
 fn copies(copies: Vec<Reg>, writes: Vec<Reg>) -> Touched {
-    Touched { reads: Vec::new(), copies, writes }
+    Touched {
+        reads: Vec::new(),
+        copies,
+        writes,
+    }
 }
 
 pub(super) fn touched(op: &Op) -> Touched {
@@ -43,9 +51,10 @@ pub(super) fn touched(op: &Op) -> Touched {
             reads.push(access.place.base);
             computes(reads, Vec::new())
         }
-        Op::Atomic(atomic) => {
-            computes(vec![atomic.place.base, atomic.a, atomic.b], atomic.result.into_iter().collect())
-        }
+        Op::Atomic(atomic) => computes(
+            vec![atomic.place.base, atomic.a, atomic.b],
+            atomic.result.into_iter().collect(),
+        ),
         Op::CopyAsync { to, from, size, .. } => {
             let mut reads = vec![to.base, from.base];
             reads.extend(size);
@@ -65,7 +74,11 @@ pub(super) fn touched(op: &Op) -> Touched {
         Op::Barrier { id, threads, kind, .. } => {
             let mut reads = vec![*id];
             reads.extend(threads);
-            let writes = if let BarrierKind::Count(d, _) = kind { vec![*d] } else { Vec::new() };
+            let writes = if let BarrierKind::Count(d, _) = kind {
+                vec![*d]
+            } else {
+                Vec::new()
+            };
             computes(reads, writes)
         }
         Op::WarpBarrier { mask } => computes(vec![*mask], Vec::new()),

@@ -70,7 +70,10 @@ pub(super) fn lex(text: &str) -> Result<Vec<Lexed>, PtxError> {
                     return Err(PtxError::new(line, "a string that does not end"));
                 }
                 let inner = String::from_utf8_lossy(&bytes[start..at]).into_owned();
-                tokens.push(Lexed { token: Token::Text(inner), line });
+                tokens.push(Lexed {
+                    token: Token::Text(inner),
+                    line,
+                });
                 at += 1;
             }
             b'.' if bytes.get(at + 1).is_some_and(|&c| continues_word(c)) => {
@@ -85,7 +88,10 @@ pub(super) fn lex(text: &str) -> Result<Vec<Lexed>, PtxError> {
                         break;
                     }
                 }
-                tokens.push(Lexed { token: Token::Dotted(ascii(&bytes[start..at])), line });
+                tokens.push(Lexed {
+                    token: Token::Dotted(ascii(&bytes[start..at])),
+                    line,
+                });
             }
             _ if starts_word(c) => {
                 let start = at;
@@ -93,20 +99,34 @@ pub(super) fn lex(text: &str) -> Result<Vec<Lexed>, PtxError> {
                 while at < bytes.len() && continues_word(bytes[at]) {
                     at += 1;
                 }
-                tokens.push(Lexed { token: Token::Word(ascii(&bytes[start..at])), line });
+                tokens.push(Lexed {
+                    token: Token::Word(ascii(&bytes[start..at])),
+                    line,
+                });
             }
             _ if c.is_ascii_digit() => {
                 let start = at;
                 while at < bytes.len() && bytes[at].is_ascii_alphanumeric() {
                     at += 1;
                 }
-                tokens.push(Lexed { token: number(&ascii(&bytes[start..at]), line)?, line });
+                tokens.push(Lexed {
+                    token: number(&ascii(&bytes[start..at]), line)?,
+                    line,
+                });
             }
             _ if c.is_ascii() => {
-                tokens.push(Lexed { token: Token::Punct(c as char), line });
+                tokens.push(Lexed {
+                    token: Token::Punct(c as char),
+                    line,
+                });
                 at += 1;
             }
-            _ => return Err(PtxError::new(line, "a character that is not ASCII outside of a comment or string")),
+            _ => {
+                return Err(PtxError::new(
+                    line,
+                    "a character that is not ASCII outside of a comment or string",
+                ));
+            }
         }
     }
     Ok(tokens)

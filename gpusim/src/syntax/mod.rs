@@ -24,7 +24,10 @@ pub struct PtxError {
 
 impl PtxError {
     pub(crate) fn new(line: u32, message: impl Into<String>) -> PtxError {
-        PtxError { line, message: message.into() }
+        PtxError {
+            line,
+            message: message.into(),
+        }
     }
 }
 

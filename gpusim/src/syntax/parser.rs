@@ -62,7 +62,11 @@ struct Scopes {
 
 impl Scopes {
     fn declare(&mut self, name: &str) -> String {
-        let unique = if self.open.len() <= 1 { name.to_string() } else { format!("{name}#{}", self.blocks) };
+        let unique = if self.open.len() <= 1 {
+            name.to_string()
+        } else {
+            format!("{name}#{}", self.blocks)
+        };
         if let Some(top) = self.open.last_mut() {
             top.insert(name.to_string(), unique.clone());
         }
@@ -70,7 +74,12 @@ impl Scopes {
     }
 
     fn resolve(&self, name: &str) -> String {
-        self.open.iter().rev().find_map(|scope| scope.get(name)).cloned().unwrap_or_else(|| name.to_string())
+        self.open
+            .iter()
+            .rev()
+            .find_map(|scope| scope.get(name))
+            .cloned()
+            .unwrap_or_else(|| name.to_string())
     }
 }
 
@@ -92,7 +101,9 @@ impl Parser {
     }
 
     fn next(&mut self) -> Result<Token, PtxError> {
-        let Some(lexed) = self.tokens.get(self.at) else { return self.error("the text ends in the middle") };
+        let Some(lexed) = self.tokens.get(self.at) else {
+            return self.error("the text ends in the middle");
+        };
         self.at += 1;
         Ok(lexed.token.clone())
     }
@@ -165,13 +176,17 @@ impl Parser {
         if self.takes(';') {
             return Ok(());
         }
-        let Some(directive) = self.dotted() else { return self.error("a directive expected") };
+        let Some(directive) = self.dotted() else {
+            return self.error("a directive expected");
+        };
         match directive.as_str() {
             "version" => {
                 // `9.0` is a number and a dotted word to the lexer.
                 let major = self.small()?;
                 let minor = self.dotted().and_then(|m| m.parse().ok());
-                let Some(minor) = minor else { return self.error("`.version` needs two numbers") };
+                let Some(minor) = minor else {
+                    return self.error("`.version` needs two numbers");
+                };
                 module.version = (major, minor);
             }
             "target" => {
@@ -187,7 +202,9 @@ impl Parser {
             }
             "file" => {
                 let number = self.small()?;
-                let Token::Text(name) = self.next()? else { return self.error("`.file` needs a name") };
+                let Token::Text(name) = self.next()? else {
+                    return self.error("`.file` needs a name");
+                };
                 while self.takes(',') {
                     self.int()?;
                 }
@@ -217,7 +234,9 @@ impl Parser {
 
     fn linked(&mut self, module: &mut ModuleText, is_extern: bool) -> Result<(), PtxError> {
         let line = self.line();
-        let Some(directive) = self.dotted() else { return self.error("a directive expected") };
+        let Some(directive) = self.dotted() else {
+            return self.error("a directive expected");
+        };
         match directive.as_str() {
             "entry" => {
                 let name = self.word()?;
@@ -225,13 +244,19 @@ impl Parser {
                 module.functions.push(function);
             }
             "func" => {
-                let returns = if self.peek() == Some(&Token::Punct('(')) { self.params()? } else { Vec::new() };
+                let returns = if self.peek() == Some(&Token::Punct('(')) {
+                    self.params()?
+                } else {
+                    Vec::new()
+                };
                 let name = self.word()?;
                 let function = self.function(line, name, false, returns)?;
                 module.functions.push(function);
             }
             name => {
-                let Some(space) = space_of(name) else { return self.error(format!("unknown directive `.{name}`")) };
+                let Some(space) = space_of(name) else {
+                    return self.error(format!("unknown directive `.{name}`"));
+                };
                 let mut variables = Vec::new();
                 self.variables(space, is_extern, &mut variables)?;
                 module.variables.append(&mut variables);
@@ -288,7 +313,9 @@ impl Parser {
                 },
             }
         }
-        let Some(bits) = bits.filter(|&b| b > 0) else { return self.error("a declaration without a type") };
+        let Some(bits) = bits.filter(|&b| b > 0) else {
+            return self.error("a declaration without a type");
+        };
         let name = self.word()?;
         let element = u64::from(bits / 8) * lanes;
         let mut bytes = element;
@@ -309,7 +336,16 @@ impl Parser {
             return self.error(format!("`{name}` is too large"));
         }
         let align = align.unwrap_or(element);
-        Ok(Variable { name, space, align, bytes, initial: Vec::new(), addresses: Vec::new(), is_extern: open, line })
+        Ok(Variable {
+            name,
+            space,
+            align,
+            bytes,
+            initial: Vec::new(),
+            addresses: Vec::new(),
+            is_extern: open,
+            line,
+        })
     }
 
     fn skip_parentheses(&mut self) -> Result<(), PtxError> {
@@ -378,7 +414,9 @@ impl Parser {
             other => return self.error(format!("{other:?} cannot initialize a variable")),
         };
         let value = if negative { value.wrapping_neg() } else { value };
-        variable.initial.extend_from_slice(&value.to_le_bytes()[..element.clamp(1, 8)]);
+        variable
+            .initial
+            .extend_from_slice(&value.to_le_bytes()[..element.clamp(1, 8)]);
         if variable.initial.len() as u64 > variable.bytes && variable.bytes > 0 {
             return self.error(format!("`{}` has more values than room", variable.name));
         }
@@ -393,7 +431,11 @@ impl Parser {
         is_kernel: bool,
         returns: Vec<Variable>,
     ) -> Result<Function, PtxError> {
-        let params = if self.peek() == Some(&Token::Punct('(')) { self.params()? } else { Vec::new() };
+        let params = if self.peek() == Some(&Token::Punct('(')) {
+            self.params()?
+        } else {
+            Vec::new()
+        };
         let mut function = Function {
             name,
             is_kernel,
@@ -425,7 +467,10 @@ impl Parser {
     }
 
     fn body(&mut self, function: &mut Function) -> Result<(), PtxError> {
-        let mut scopes = Scopes { open: Vec::new(), blocks: 0 };
+        let mut scopes = Scopes {
+            open: Vec::new(),
+            blocks: 0,
+        };
         scopes.open.push(HashMap::new());
         self.expect('{')?;
         let mut source = SourceLine::default();
@@ -481,7 +526,11 @@ impl Parser {
                 return self.error("calls through pointers are not supported");
             }
         }
-        if function.labels.insert(label.clone(), function.statements.len()).is_some() {
+        if function
+            .labels
+            .insert(label.clone(), function.statements.len())
+            .is_some()
+        {
             return self.error(format!("the label `{label}` is there twice"));
         }
         Ok(())
@@ -496,8 +545,12 @@ impl Parser {
     ) -> Result<(), PtxError> {
         match directive {
             "reg" => {
-                let Some(kind) = self.dotted() else { return self.error("`.reg` needs a type") };
-                let Some(bits) = type_bits(&kind) else { return self.error(format!("unknown type `.{kind}`")) };
+                let Some(kind) = self.dotted() else {
+                    return self.error("`.reg` needs a type");
+                };
+                let Some(bits) = type_bits(&kind) else {
+                    return self.error(format!("unknown type `.{kind}`"));
+                };
                 loop {
                     let name = self.word()?;
                     if self.takes('<') {
@@ -549,7 +602,9 @@ impl Parser {
                 Ok(())
             }
             name => {
-                let Some(space) = space_of(name) else { return self.error(format!("unknown directive `.{name}`")) };
+                let Some(space) = space_of(name) else {
+                    return self.error(format!("unknown directive `.{name}`"));
+                };
                 let first = function.variables.len();
                 self.variables(space, false, &mut function.variables)?;
                 for variable in &mut function.variables[first..] {
@@ -583,7 +638,14 @@ impl Parser {
                 self.expect(',')?;
             }
         }
-        Ok(Statement { line, source, guard, opcode, modifiers, operands })
+        Ok(Statement {
+            line,
+            source,
+            guard,
+            opcode,
+            modifiers,
+            operands,
+        })
     }
 
     fn operand(&mut self, scopes: &Scopes, depth: u32) -> Result<Operand, PtxError> {

@@ -5,7 +5,10 @@ use tlc_gpusim::Launch;
 use crate::{everywhere, floats, integers};
 
 fn small_ints(count: usize, seed: u64) -> Vec<i32> {
-    integers(count, seed).into_iter().map(|v| (v % 2001) as i32 - 1000).collect()
+    integers(count, seed)
+        .into_iter()
+        .map(|v| (v % 2001) as i32 - 1000)
+        .collect()
 }
 
 #[test]
@@ -37,7 +40,10 @@ fn reduction_by_the_last_block() {
         let x = small_ints(3000, 3);
         let (dx, partial, out) = (b.input(&x), b.output::<i32>(20), b.output::<i32>(1));
         for _ in 0..2 {
-            b.run("reduce_last_block", &Launch::new(20, 64).arg(dx).arg(partial).arg(out).arg(3000_i32));
+            b.run(
+                "reduce_last_block",
+                &Launch::new(20, 64).arg(dx).arg(partial).arg(out).arg(3000_i32),
+            );
             assert_eq!(b.read::<i32>(out, 1), [x.iter().sum::<i32>()]);
         }
     });
@@ -111,13 +117,23 @@ fn softmax_rows() {
         let (rows, columns) = (5, 300);
         let x: Vec<f32> = floats(rows * columns, 8).into_iter().map(|v| v * 9.0).collect();
         let (dx, dy) = (b.input(&x), b.output::<f32>(rows * columns));
-        b.run("softmax", &Launch::new(rows as u32, 128).shared(512).arg(dx).arg(dy).arg(columns as i32));
+        b.run(
+            "softmax",
+            &Launch::new(rows as u32, 128)
+                .shared(512)
+                .arg(dx)
+                .arg(dy)
+                .arg(columns as i32),
+        );
         for (row, y) in x.chunks(columns).zip(b.read::<f32>(dy, rows * columns).chunks(columns)) {
             let most = row.iter().copied().fold(f32::MIN, f32::max);
             let sum: f64 = row.iter().map(|&v| f64::from(v - most).exp()).sum();
             for (&v, &y) in row.iter().zip(y) {
                 let expected = f64::from(v - most).exp() / sum;
-                assert!((f64::from(y) - expected).abs() <= 3e-6 * expected, "{y}, not {expected}");
+                assert!(
+                    (f64::from(y) - expected).abs() <= 3e-6 * expected,
+                    "{y}, not {expected}"
+                );
             }
         }
     });

@@ -81,7 +81,9 @@ fn constant_memory() {
         let expected: Vec<f32> = (0..500)
             .map(|i| {
                 let weights = [1.0_f32, 4.0, 6.0, 4.0, 1.0];
-                let sum = (-2..=2).zip(weights).fold(0.0_f32, |sum, (k, w)| w.mul_add(at(i + k), sum));
+                let sum = (-2..=2)
+                    .zip(weights)
+                    .fold(0.0_f32, |sum, (k, w)| w.mul_add(at(i + k), sum));
                 sum / 16.0
             })
             .collect();
@@ -98,7 +100,10 @@ fn recursion_and_local_memory() {
         for i in 2..12 {
             fibonacci.push(fibonacci[i - 1] + fibonacci[i - 2]);
         }
-        assert_eq!(b.read::<i32>(out, 64), (0..64).map(|i| fibonacci[i % 12]).collect::<Vec<_>>());
+        assert_eq!(
+            b.read::<i32>(out, 64),
+            (0..64).map(|i| fibonacci[i % 12]).collect::<Vec<_>>()
+        );
     });
 }
 
@@ -111,15 +116,24 @@ fn functions_of_cuda() {
         x[77] = -3.5e8;
         let u: Vec<f64> = x.iter().map(|&v| f64::from(v).clamp(-30.0, 30.0)).collect();
         let (dx, dy, du, dv) = (b.input(&x), b.output::<f32>(200), b.input(&u), b.output::<f64>(200));
-        b.run("sines", &Launch::new(2, 128).arg(dx).arg(dy).arg(du).arg(dv).arg(200_i32));
+        b.run(
+            "sines",
+            &Launch::new(2, 128).arg(dx).arg(dy).arg(du).arg(dv).arg(200_i32),
+        );
         for (&x, y) in x.iter().zip(b.read::<f32>(dy, 200)) {
             let x = f64::from(x);
             let expected = x.sin() + (x.abs() + 1.0).ln() + x.tanh() + x.abs().powf(f64::from(0.3_f32));
-            assert!((f64::from(y) - expected).abs() <= expected.abs() * 1e-6 + 2e-6, "{x}: {y}, not {expected}");
+            assert!(
+                (f64::from(y) - expected).abs() <= expected.abs() * 1e-6 + 2e-6,
+                "{x}: {y}, not {expected}"
+            );
         }
         for (&u, v) in u.iter().zip(b.read::<f64>(dv, 200)) {
             let expected = u.exp() + u.cos() + u.abs().sqrt() + 1.0 / u;
-            assert!((v - expected).abs() <= expected.abs() * 1e-14, "{u}: {v}, not {expected}");
+            assert!(
+                (v - expected).abs() <= expected.abs() * 1e-14,
+                "{u}: {v}, not {expected}"
+            );
         }
     });
 }
@@ -130,7 +144,10 @@ fn pairs_of_halves() {
     everywhere(|b| {
         let (x, y) = (integers(300, 9), integers(300, 10));
         let (dx, dy, dz) = (b.input(&x), b.input(&y), b.output::<u32>(300));
-        b.run("half_arithmetic", &Launch::new(3, 128).arg(dx).arg(dy).arg(dz).arg(300_i32));
+        b.run(
+            "half_arithmetic",
+            &Launch::new(3, 128).arg(dx).arg(dy).arg(dz).arg(300_i32),
+        );
         let one = |x: u32, y: u32| {
             let (x, y) = (f16::from_bits(x as u16), f16::from_bits(y as u16));
             // Products of two f16 are exact in f64, and so is this sum: the exponents are not far apart enough to lose bits

@@ -8,8 +8,10 @@ mod matrix;
 use tlc_gpusim::{Device, Launch, Module, Options, Report, Schedule};
 
 /// The texts that NVRTC made, for an architecture before and one after its change of compiler.
-pub(crate) const TEXTS: [&str; 2] =
-    [include_str!("../kernels/programs.sm_80.ptx"), include_str!("../kernels/programs.sm_100.ptx")];
+pub(crate) const TEXTS: [&str; 2] = [
+    include_str!("../kernels/programs.sm_80.ptx"),
+    include_str!("../kernels/programs.sm_100.ptx"),
+];
 
 pub(crate) trait Plain: Copy {
     fn bytes(values: &[Self]) -> Vec<u8>;
@@ -66,17 +68,32 @@ impl Bench {
 /// Runs a test for both texts at three schedules.
 pub(crate) fn everywhere(test: impl Fn(&mut Bench)) {
     for text in TEXTS {
-        for (schedule, seed) in [(Schedule::RoundRobin, 0), (Schedule::Random, 7), (Schedule::Adversarial, 0)] {
+        for (schedule, seed) in [
+            (Schedule::RoundRobin, 0),
+            (Schedule::Random, 7),
+            (Schedule::Adversarial, 0),
+        ] {
             let module = Module::parse(text).unwrap();
-            let options = Options { schedule, seed, ..Options::default() };
-            test(&mut Bench { device: Device::default(), module, options });
+            let options = Options {
+                schedule,
+                seed,
+                ..Options::default()
+            };
+            test(&mut Bench {
+                device: Device::default(),
+                module,
+                options,
+            });
         }
     }
 }
 
 /// Numbers without a pattern, from -1 to 1.
 pub(crate) fn floats(count: usize, seed: u64) -> Vec<f32> {
-    integers(count, seed).into_iter().map(|v| (v >> 8) as f32 / (1 << 23) as f32 - 1.0).collect()
+    integers(count, seed)
+        .into_iter()
+        .map(|v| (v >> 8) as f32 / (1 << 23) as f32 - 1.0)
+        .collect()
 }
 
 /// Bits without a pattern.

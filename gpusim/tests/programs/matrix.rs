@@ -11,7 +11,13 @@ fn tiled_product() {
         let (m, n, k) = (37, 29, 45);
         let (x, y) = (floats(m * k, 1), floats(k * n, 2));
         let (dx, dy, dz) = (b.input(&x), b.input(&y), b.output::<f32>(m * n));
-        let mut launch = Launch::new(1, 1).arg(dx).arg(dy).arg(dz).arg(m as i32).arg(n as i32).arg(k as i32);
+        let mut launch = Launch::new(1, 1)
+            .arg(dx)
+            .arg(dy)
+            .arg(dz)
+            .arg(m as i32)
+            .arg(n as i32)
+            .arg(k as i32);
         launch.grid = [2, 3, 1];
         launch.block = [16, 16, 1];
         b.run("product", &launch);
@@ -37,7 +43,9 @@ fn tensor_cores_bf16() {
         for row in 0..16 {
             for column in 0..8 {
                 // Sixteen exact products whose sum is exact in f64.
-                let expected: f64 = (0..16).map(|k| value(x[row * 16 + k]) * value(y[column * 16 + k])).sum();
+                let expected: f64 = (0..16)
+                    .map(|k| value(x[row * 16 + k]) * value(y[column * 16 + k]))
+                    .sum();
                 assert_eq!(z[row * 8 + column], expected as f32, "{row} {column}");
             }
         }
