@@ -108,7 +108,7 @@ impl Shadow {
             })
         });
         let within = at % (PAGE * 4);
-        if !page.by_byte && (at % 4 != 0 || bytes % 4 != 0) {
+        if !page.by_byte && (!at.is_multiple_of(4) || !bytes.is_multiple_of(4)) {
             page.cells = page.cells.iter().flat_map(|&c| [c; 4]).collect();
             page.by_byte = true;
         }

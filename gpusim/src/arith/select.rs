@@ -4,6 +4,10 @@ use super::rounding::{BF16, F16};
 use super::{Test, Ty, test_each};
 
 /// `setp`'s comparison of a type.
+#[expect(
+    clippy::neg_cmp_op_on_partial_ord,
+    reason = "unordered comparisons are the negation of ordered ones"
+)]
 pub(crate) fn comparison(name: &str, ty: Ty) -> Option<Test> {
     macro_rules! ints {
         ($t:ty) => {

@@ -58,15 +58,14 @@ impl Machine<'_> {
         is_write: bool,
     ) -> Option<Spot> {
         let (space, address) = resolve(space, address);
-        if address % u64::from(bytes) != 0 {
+        if !address.is_multiple_of(u64::from(bytes)) {
             let detail = format!("an access of {bytes} bytes must be at a multiple of them");
             self.wrong(
                 block,
                 here,
                 lane,
                 FindingKind::Misaligned,
-                (space, address),
-                bytes,
+                ((space, address), bytes),
                 detail,
             );
             return None;
@@ -97,8 +96,7 @@ impl Machine<'_> {
                                 here,
                                 lane,
                                 FindingKind::ReadOnly,
-                                (Space::Const, address),
-                                bytes,
+                                ((Space::Const, address), bytes),
                                 detail,
                             );
                             return None;
@@ -111,7 +109,7 @@ impl Machine<'_> {
                             Refusal::Nowhere => FindingKind::OutOfBounds,
                         };
                         let detail = self.device.neighbourhood(address);
-                        self.wrong(block, here, lane, kind, (Space::Global, address), bytes, detail);
+                        self.wrong(block, here, lane, kind, ((Space::Global, address), bytes), detail);
                         return None;
                     }
                 }
@@ -124,8 +122,7 @@ impl Machine<'_> {
                 here,
                 lane,
                 FindingKind::OutOfBounds,
-                (space, address),
-                bytes,
+                ((space, address), bytes),
                 detail,
             );
             return None;
@@ -143,8 +140,7 @@ impl Machine<'_> {
         here: Here,
         lane: usize,
         kind: FindingKind,
-        address: (Space, u64),
-        bytes: u32,
+        (address, bytes): ((Space, u64), u32),
         detail: String,
     ) {
         let site = self.site_of(block, here.at, here.frame, here.pc, 1 << lane);
@@ -317,7 +313,7 @@ impl Machine<'_> {
             frame.put(register, active, &results[i]);
             if self.options.memcheck {
                 let to = &mut frame.undefined[register as usize];
-                *to = *to & !active;
+                *to &= !active;
                 if access.registers.len() > 1 {
                     *to |= undefined[i];
                     state.suspicious |= undefined[i] != 0;
@@ -331,7 +327,7 @@ impl Machine<'_> {
             let lane = alone.trailing_zeros() as usize;
             let address = resolve(space, addresses(&bases, offset, lane));
             let detail = "nobody wrote these bytes".to_string();
-            self.wrong(block, here, lane, FindingKind::Unwritten, address, total, detail);
+            self.wrong(block, here, lane, FindingKind::Unwritten, (address, total), detail);
         }
         self.count(&mut request, false);
     }
@@ -416,7 +412,7 @@ pub(super) const fn shifted(spot: Spot, by: usize) -> Spot {
 }
 
 /// What one instruction of a warp asks of memory.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Request {
     /// First and last sector of each lane's access to global memory.
     sectors: [(u64, u64); 32],
@@ -426,20 +422,6 @@ pub(super) struct Request {
     shared_lanes: u32,
     shared_bytes: u32,
     local_bytes: u64,
-}
-
-impl Default for Request {
-    fn default() -> Request {
-        Request {
-            sectors: [(0, 0); 32],
-            global_lanes: 0,
-            global_bytes: 0,
-            shared: [0; 32],
-            shared_lanes: 0,
-            shared_bytes: 0,
-            local_bytes: 0,
-        }
-    }
 }
 
 impl Request {

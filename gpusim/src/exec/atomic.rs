@@ -94,8 +94,7 @@ impl Machine<'_> {
                     here,
                     lane,
                     FindingKind::Unwritten,
-                    (atomic.place.space, address),
-                    bytes,
+                    ((atomic.place.space, address), bytes),
                     detail,
                 );
             }

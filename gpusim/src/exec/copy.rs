@@ -74,7 +74,7 @@ impl Machine<'_> {
                     if !defined {
                         let detail = "nobody wrote these bytes".to_string();
                         let address = (Space::Global, source + i as u64);
-                        self.wrong(block, here, lane, FindingKind::Unwritten, address, 1, detail);
+                        self.wrong(block, here, lane, FindingKind::Unwritten, (address, 1), detail);
                     }
                 }
             }

@@ -60,8 +60,7 @@ impl Machine<'_> {
                             here,
                             lane,
                             FindingKind::Unwritten,
-                            (place.space, address),
-                            16,
+                            ((place.space, address), 16),
                             detail,
                         );
                     }

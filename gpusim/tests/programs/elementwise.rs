@@ -63,7 +63,7 @@ fn switches() {
             3 => v << 3,
             4 => !v,
             5 => (v.count_ones() + v.leading_zeros()) as i32,
-            6 => (i64::from(v) * i64::from(v) >> 7) as i32,
+            6 => ((i64::from(v) * i64::from(v)) >> 7) as i32,
             _ => v.reverse_bits(),
         };
         let expected: Vec<i32> = ops.iter().zip(&x).map(|(&op, &v)| apply(op, v)).collect();
