@@ -9,7 +9,12 @@ use std::path::{Path, PathBuf};
 use libloading::{Library, Symbol};
 
 /// Source, text, and what NVRTC is told.
-const TEXTS: [(&str, &str, &[&str]); 4] = [
+const TEXTS: [(&str, &str, &[&str]); 5] = [
+    (
+        "tlc_gather.cu",
+        "tlc_gather.sm_80.ptx",
+        &["--gpu-architecture=compute_80", "--fmad=false"],
+    ),
     ("programs.cu", "programs.sm_80.ptx", &["--gpu-architecture=compute_80"]),
     (
         "programs.cu",

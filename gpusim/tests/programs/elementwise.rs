@@ -166,3 +166,36 @@ fn pairs_of_halves() {
         }
     });
 }
+
+#[test]
+fn a_kernel_of_tlc() {
+    let table = floats(32 * 24, 11);
+    let indices: Vec<i64> = integers(20, 12).into_iter().map(|v| i64::from(v % 80) - 40).collect();
+    let mut device = tlc_gpusim::Device::default();
+    let module = tlc_gpusim::Module::parse(include_str!("../kernels/tlc_gather.sm_80.ptx")).unwrap();
+    let bytes: Vec<u8> = indices.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let at = device.allocate(160).unwrap();
+    device.write(at, &bytes).unwrap();
+    let mut b = crate::Bench {
+        device,
+        module,
+        options: tlc_gpusim::Options::default(),
+    };
+    let (d_table, out) = (b.input(&table), b.output::<f32>(20 * 24));
+    b.run(
+        "encoder_0",
+        &Launch::new(2, 256).arg(at).arg(d_table).arg(out).arg(20_i64),
+    );
+    let found = b.read::<f32>(out, 20 * 24);
+    for (row, &index) in indices.iter().enumerate() {
+        let index = if index < 0 { index + 32 } else { index };
+        for column in 0..24 {
+            let expected = if (0..32).contains(&index) {
+                table[index as usize * 24 + column]
+            } else {
+                0.0
+            };
+            assert_eq!(found[row * 24 + column], expected, "row {row}");
+        }
+    }
+}
