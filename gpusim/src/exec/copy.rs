@@ -5,23 +5,12 @@
 
 use super::access::{Here, Request, Spot, addresses, shifted};
 use super::step::lanes;
+use super::warp::Pending;
 use super::{Block, Machine};
 use crate::program::{Guard, Pc, Place, Reg};
 use crate::race::Kind;
 use crate::report::FindingKind;
 use crate::syntax::Space;
-
-/// A copy that was issued: words, and where they go.
-#[derive(Debug)]
-pub(super) struct Pending {
-    lane: usize,
-    /// The group, by number from the thread's first; the latest is not committed yet.
-    group: u32,
-    to: usize,
-    bytes: u32,
-    data: [u64; 2],
-    here: (u32, Pc),
-}
 
 /// The operands of a copy.
 pub(super) type Operands = (Place, Place, u32, Option<Reg>, Option<Guard>);

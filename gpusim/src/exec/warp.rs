@@ -52,6 +52,18 @@ pub(super) struct Frame {
     pub(super) local_base: u32,
 }
 
+/// A copy that was issued: words, and where they go.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) lane: usize,
+    /// The group, by number from the thread's first; the latest is not committed yet.
+    pub(super) group: u32,
+    pub(super) to: usize,
+    pub(super) bytes: u32,
+    pub(super) data: [u64; 2],
+    pub(super) here: (u32, Pc),
+}
+
 #[derive(Debug)]
 pub(super) struct Warp {
     /// Its number in the block.
@@ -69,7 +81,7 @@ pub(super) struct Warp {
     /// The allocation that was accessed last.
     pub(super) hint: usize,
     /// Asynchronous copies of each lane.
-    pub(super) copies: Vec<super::copy::Pending>,
+    pub(super) copies: Vec<Pending>,
     /// How many groups of copies each lane has committed.
     pub(super) groups: [u32; 32],
     /// Where in the list of splits to look first.
