@@ -4,7 +4,7 @@
 //! - A missing library is an error that says where was looked; nothing here panics or aborts.
 //! - A program is destroyed on every path. Strings handed to C are NUL-terminated and outlive the call.
 //!
-//! Where it is looked for, in order: `TLC_NVRTC` (a file or a folder; if set, nowhere else); the dynamic linker's path; the
+//! Where it is looked for, in order: `TLC_NVRTC` (a file, or a folder of libraries or of Python packages; if set, nowhere else); the dynamic linker's path; the
 //! folders `nvidia/*/lib` of the site-packages of `python3`, where the wheel `nvidia-cuda-nvrtc` puts it.
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -304,7 +304,8 @@ fn candidates(tried: &mut Vec<String>) -> Vec<PathBuf> {
     if let Some(set) = std::env::var_os("TLC_NVRTC") {
         let set = PathBuf::from(set);
         if set.is_dir() {
-            return NAMES.iter().map(|n| set.join(n)).collect();
+            let folders = std::iter::once(set.clone()).chain(wheel_folders(&set));
+            return folders.flat_map(|f| NAMES.map(|n| f.join(n))).collect();
         }
         return vec![set];
     }
