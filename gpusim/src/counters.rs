@@ -1,7 +1,5 @@
 //! What a launch did, counted exactly.
 
-use std::collections::BTreeMap;
-
 /// A class of instructions.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Class {
@@ -40,26 +38,7 @@ pub enum Class {
 }
 
 /// How many classes there are.
-pub(crate) const CLASSES: usize = 16;
-
-const ALL: [Class; CLASSES] = [
-    Class::Integer,
-    Class::Half,
-    Class::Single,
-    Class::Double,
-    Class::Special,
-    Class::Convert,
-    Class::Compare,
-    Class::Move,
-    Class::Load,
-    Class::Store,
-    Class::Atomic,
-    Class::Copy,
-    Class::Matrix,
-    Class::Warp,
-    Class::Barrier,
-    Class::Control,
-];
+pub(crate) const CLASSES: usize = Class::Control as usize + 1;
 
 /// Accesses to global memory of one kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -113,11 +92,6 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Instructions that warps executed, of all classes.
-    pub fn warp_instructions(&self) -> u64 {
-        self.warp.iter().sum()
-    }
-
     /// Instructions that lanes executed, of all classes.
     pub fn lane_instructions(&self) -> u64 {
         self.lanes.iter().sum()
@@ -131,14 +105,6 @@ impl Counters {
     /// Instructions of a class that lanes executed.
     pub const fn lanes_of(&self, class: Class) -> u64 {
         self.lanes[class as usize]
-    }
-
-    /// Instructions that lanes executed, by class; classes that did not occur are absent.
-    pub fn by_class(&self) -> BTreeMap<Class, u64> {
-        ALL.iter()
-            .map(|&c| (c, self.lanes_of(c)))
-            .filter(|&(_, n)| n > 0)
-            .collect()
     }
 
     /// The part of branches at which the lanes stayed together; 1 if there are none.

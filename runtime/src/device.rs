@@ -148,9 +148,6 @@ pub trait Host: Device {
 
 /// A device beside the host.
 pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
-    /// Bytes of its memory.
-    fn capacity_bytes(&self) -> u64;
-
     /// Allocates memory, aligned to [`ALIGNMENT`](crate::memory::ALIGNMENT).
     ///
     /// # Errors

@@ -216,11 +216,7 @@ impl Device for Null {
     }
 
     fn prepare(&self, _: &BoundProduct) -> Prepared<()> {
-        Prepared {
-            choice: (),
-            scratch_bytes: 0,
-            counters: 0,
-        }
+        Prepared::default()
     }
 
     unsafe fn launch(
@@ -283,10 +279,6 @@ impl Host for Null {
 }
 
 impl Queued for Null {
-    fn capacity_bytes(&self) -> u64 {
-        u64::MAX
-    }
-
     fn allocate(&self, _: usize) -> Result<*mut u8, RunError> {
         Ok(std::ptr::null_mut())
     }

@@ -2,6 +2,12 @@
 
 use crate::{COUNT, Random, run};
 
+/// A comparison's name, and what it is of numbers.
+type Comparison<'a> = (&'a str, &'a dyn Fn(f32, f32) -> bool);
+
+/// An instruction's name, the function, the largest error as a power of two, and whether that is relative.
+type Approximation = (&'static str, fn(f64) -> f64, f64, bool);
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mode {
     Even,
@@ -231,9 +237,7 @@ fn single_edges() {
     let least = |a: f32, b: f32| {
         if a.is_nan() {
             b
-        } else if b.is_nan() {
-            a
-        } else if a == b && a.is_sign_negative() || a < b {
+        } else if b.is_nan() || (a == b && a.is_sign_negative()) || a < b {
             a
         } else {
             b
@@ -279,7 +283,7 @@ fn single_edges() {
 
 #[test]
 fn comparisons() {
-    let rules: [(&str, &dyn Fn(f32, f32) -> bool); 8] = [
+    let rules: [Comparison<'_>; 8] = [
         ("eq", &|a, b| a == b),
         ("ne", &|a, b| a != b && !a.is_nan() && !b.is_nan()),
         ("lt", &|a, b| a < b),
@@ -354,7 +358,7 @@ fn conversions() {
 #[test]
 fn approximations() {
     // Relative errors that the PTX manual documents, as powers of two; sine and cosine are absolute on [-pi, pi].
-    let rules: [(&str, fn(f64) -> f64, f64, bool); 8] = [
+    let rules: [Approximation; 8] = [
         ("ex2.approx.f32", f64::exp2, -22.0, true),
         ("lg2.approx.f32", f64::log2, -22.0, false),
         ("rcp.approx.f32", |x| 1.0 / x, -23.0, true),

@@ -2,6 +2,9 @@
 
 use crate::{any_bits, run};
 
+/// A comparison's name, and what it is of numbers.
+type Comparison<'a> = (&'a str, &'a dyn Fn(i128, i128) -> bool);
+
 type Rule<'a> = &'a dyn Fn(i128, i128, i128) -> i128;
 
 fn width(ty: &str) -> usize {
@@ -97,7 +100,7 @@ fn wide_and_saturating() {
     check("add.sat.s32 %d, %a, %b;", "s32", ["s32"; 3], &|a, b, _| clamp(a + b));
     check("sub.sat.s32 %d, %a, %b;", "s32", ["s32"; 3], &|a, b, _| clamp(a - b));
     check("mad.hi.sat.s32 %d, %a, %b, %c;", "s32", ["s32"; 3], &|a, b, c| {
-        clamp((a * b >> 32) + c)
+        clamp(((a * b) >> 32) + c)
     });
     check("min.relu.s32 %d, %a, %b;", "s32", ["s32"; 3], &|a, b, _| {
         a.min(b).max(0)
@@ -106,7 +109,7 @@ fn wide_and_saturating() {
         (a & 0xff_ffff) * (b & 0xff_ffff)
     });
     check("mad24.hi.u32 %d, %a, %b, %c;", "u32", ["u32"; 3], &|a, b, c| {
-        ((a & 0xff_ffff) * (b & 0xff_ffff) >> 16) + c
+        (((a & 0xff_ffff) * (b & 0xff_ffff)) >> 16) + c
     });
     let s24 = |v: i128| ((v & 0xff_ffff) ^ 0x80_0000) - 0x80_0000;
     check("mul24.lo.s32 %d, %a, %b;", "s32", ["s32"; 3], &|a, b, _| {
@@ -135,9 +138,9 @@ fn carries() {
     let mad = "mad.lo.cc.u32 l, l, m, n; madc.hi.u32 h, 5, m, h;";
     check(&format!("{halves} {mad} {whole}"), "u64", three, &|a, b, _| {
         let (l, h, m, n) = (a & 0xffff_ffff, a >> 32, b & 0xffff_ffff, b >> 32);
-        let low = (l * m & 0xffff_ffff) + n;
-        let high = (5 * m >> 32) + h + (low >> 32);
-        low & 0xffff_ffff | (high & 0xffff_ffff) << 32
+        let low = ((l * m) & 0xffff_ffff) + n;
+        let high = ((5 * m) >> 32) + h + (low >> 32);
+        (low & 0xffff_ffff) | ((high & 0xffff_ffff) << 32)
     });
 }
 
@@ -244,7 +247,7 @@ fn bits() {
 #[test]
 fn comparisons_and_selections() {
     for ty in ["u16", "s16", "u32", "s32", "u64", "s64"] {
-        let rules: [(&str, &dyn Fn(i128, i128) -> bool); 6] = [
+        let rules: [Comparison<'_>; 6] = [
             ("eq", &|a, b| a == b),
             ("ne", &|a, b| a != b),
             ("lt", &|a, b| a < b),

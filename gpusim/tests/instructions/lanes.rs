@@ -2,6 +2,9 @@
 
 use crate::{COUNT, any_bits, run};
 
+/// An operation's name, and what it makes of two operands' bits.
+type Combination<'a> = (&'a str, &'a dyn Fn(u64, u64) -> u64);
+
 fn check(instruction: &str, expected: &dyn Fn(&[[u64; 3]], usize) -> u64) {
     let operands = any_bits([32; 3], 4);
     let found = run(instruction, "u32", ["u32"; 3], &operands);
@@ -59,7 +62,7 @@ fn votes_and_reductions() {
         &format!("{odd} vote.sync.all.pred %r, !%q, -1; selp.u32 %d, 1, 0, %r;"),
         &|w, _| u64::from(w.iter().all(|o| o[0] & 1 == 0)),
     );
-    let reductions: [(&str, &dyn Fn(u64, u64) -> u64); 6] = [
+    let reductions: [Combination<'_>; 6] = [
         ("add.u32", &|x, y| x + y),
         ("min.u32", &|x, y| x.min(y)),
         ("max.s32", &|x, y| (x as i32).max(y as i32) as u64),
@@ -93,7 +96,7 @@ fn votes_and_reductions() {
 #[test]
 fn atomics() {
     // One lane after the other on a word of shared memory of its own block; the last lane of the warp reads it.
-    let rules: [(&str, &dyn Fn(u64, u64) -> u64); 8] = [
+    let rules: [Combination<'_>; 8] = [
         ("add.u32", &|o, a| o + a),
         ("min.u32", &|o, a| o.min(a)),
         ("max.s32", &|o, a| (o as i32).max(a as i32) as u32 as u64),

@@ -1,10 +1,4 @@
 //! Each instruction on random and on extreme operands, against references that share nothing with the simulator.
-#![allow(
-    clippy::precedence,
-    clippy::type_complexity,
-    clippy::if_same_then_else,
-    reason = "references are written as the manual writes them, in tables of closures"
-)]
 
 mod floats;
 mod fuzz;

@@ -124,6 +124,7 @@ impl BoundProduct {
 }
 
 /// What the host decides about a product when its sizes are known.
+#[derive(Default)]
 pub struct Prepared<P> {
     /// The decision.
     pub choice: P,

@@ -276,11 +276,7 @@ impl Device for OneOf {
     }
 
     fn prepare(&self, _: &BoundProduct) -> Prepared<()> {
-        Prepared {
-            choice: (),
-            scratch_bytes: 0,
-            counters: 0,
-        }
+        Prepared::default()
     }
 
     unsafe fn launch(
@@ -321,10 +317,6 @@ impl Device for OneOf {
 }
 
 impl Queued for OneOf {
-    fn capacity_bytes(&self) -> u64 {
-        CAPACITY_BYTES
-    }
-
     fn allocate(&self, bytes: usize) -> Result<*mut u8, RunError> {
         let mut world = lock(&self.world);
         let memory = &mut world.memories[self.number - 1];
