@@ -178,7 +178,10 @@ fn axes_before_the_indexed_one_are_cut_into_blocks_where_rows_are_short() {
         let extent = rest.remove(indexed);
         let of_updates = [vec![count], rest].concat();
         let updates = g.input("updates", DType::F32, of_updates.clone());
-        g.output("y", &base.scatter(&[indexed as i64], &[&index], &updates, ScatterOp::Add));
+        g.output(
+            "y",
+            &base.scatter(&[indexed as i64], &[&index], &updates, ScatterOp::Add),
+        );
         let inputs = [
             uneven(DType::F32, &shape),
             places(DType::I64, count, extent),

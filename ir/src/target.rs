@@ -23,6 +23,9 @@ pub const WARP_THREADS: i64 = 32;
 /// asked of the driver.
 pub const STATIC_SHARED_BYTES: i64 = 48 << 10;
 
+/// Blocks that a launch has at most along the first dimension of its grid on every CUDA device (the same table).
+pub const MAX_GRID_BLOCKS: u64 = (1 << 31) - 1;
+
 /// A machine that kernels are compiled for.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Target {

@@ -3,7 +3,7 @@
 use tlc_codegen::CodegenError;
 use tlc_ir::DType;
 use tlc_ir::plan::verify::PlanViolation;
-use tlc_ir::target::EmitterId;
+use tlc_ir::target::{EmitterId, MAX_GRID_BLOCKS};
 
 use crate::memory::AllocError;
 use crate::pool::PoolPanic;
@@ -236,6 +236,14 @@ pub enum RunError {
     Overflow {
         /// The slot.
         name: String,
+    },
+    /// A launch of more blocks than a device takes.
+    #[error("kernel {kernel} needs a grid of {blocks} blocks, which is beyond the {MAX_GRID_BLOCKS} of any device")]
+    Grid {
+        /// The kernel, by its number in the plan.
+        kernel: usize,
+        /// How many.
+        blocks: u64,
     },
     /// The system has no memory left.
     #[error(transparent)]
