@@ -3,7 +3,7 @@
 //! | form | mapping |
 //! |---|---|
 //! | sums of products | a block takes a tile of rows and columns, a thread a part of it; both operands go through shared memory |
-//! | elementwise | all loops fused; a block takes 256 elements, a thread one |
+//! | elementwise | all loops fused; a block takes 256 pieces, a thread one: 16 bytes of each tensor where they are aligned, else an element |
 //! | rows | a block takes a row; its threads share the inner loops and combine accumulators through shared memory |
 //! | short rows | a block takes 128 rows, a thread one |
 //! | columns | a block takes a tile of columns, a thread one column; what of the rows is kept lies in shared memory |
@@ -22,12 +22,19 @@ use super::directives::apply;
 use super::keep::{Room, keep_rows};
 use super::{Schedule, ScheduleReason, flops, fuse_clean, keeps_rows};
 use crate::directive::{Directive, DirectiveRefusal};
+use crate::legalize::legal_block;
 use crate::lower::{Form, Nest};
 use crate::tile::{accumulator_tile, resident_tile};
 use crate::tree;
 
 /// Threads of a block of independent elements.
 const THREADS: i64 = 256;
+/// Bytes that a thread moves at once (PTX ISA, "Vectors").
+const ACCESS_BYTES: i64 = 16;
+/// Elements from which on a device has enough to do if each thread takes several.
+const LARGE: i64 = 1 << 14;
+/// Legalized statements of a thread beyond which it takes fewer elements at once: the text has them for each element.
+const PIECE_STATEMENTS: u64 = 1500;
 /// Threads of a block of serial work items.
 const ITEM_THREADS: i64 = 128;
 /// Rows and columns of the largest tile of sums.
@@ -78,7 +85,9 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
         }
     }
     let scheduled = match nest.form {
-        Form::Elementwise => attempt(&|g| g.items(parallel, THREADS)),
+        Form::Elementwise => pieces(nest)
+            .find_map(|lanes| attempt(&|g| g.pieces(parallel, lanes)).ok())
+            .map_or_else(|| attempt(&|g| g.items(parallel, THREADS)), Ok),
         Form::Rows if short => attempt(&|g| g.items(parallel, ITEM_THREADS)),
         Form::Rows => attempt(&|g| g.rows(parallel)),
         Form::Columns => attempt(&|g| g.columns(nest, tile(nest, &g.kernel, kept_bytes, gpu))),
@@ -87,6 +96,16 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
     scheduled
         .or_else(|_| attempt(&|g| g.items(parallel, ITEM_THREADS)))
         .unwrap_or_else(|_| (kernel.clone(), made.clone()))
+}
+
+/// Elements that a thread may take at once, the most first: at most 16 bytes of the widest tensor.
+fn pieces(nest: &Nest) -> impl Iterator<Item = i64> {
+    let kernel = &nest.kernel;
+    let widest = kernel.params.iter().map(|p| p.dtype.bytes() as i64).max().unwrap_or(1);
+    let extents = nest.parallel.iter().map(|v| &kernel.extents[v.0 as usize]);
+    let most = IndexExpr::product(extents).interval(kernel).hi;
+    let lanes = if most < LARGE { 1 } else { ACCESS_BYTES / widest.max(1) };
+    std::iter::successors(Some(lanes), |n| Some(n / 2)).take_while(|n| *n > 1)
 }
 
 /// Whether a block may share so many bytes.
@@ -215,6 +234,55 @@ impl Gpu {
         })?;
         self.bind(made[0], Bind::Block)?;
         self.bind(made[1], Bind::Thread)
+    }
+
+    /// A thread per so many neighbouring iterations of the parallel loops, all of which move together wherever they lie together.
+    fn pieces(&mut self, parallel: &[VarId], lanes: i64) -> Result<(), DirectiveRefusal> {
+        let all = self.one_loop(parallel)?;
+        let extent = &self.kernel.extents[all.0 as usize];
+        let whole = IndexExpr::modulo(extent, &IndexExpr::Const(lanes)).is(0);
+        let split = |g: &mut Gpu, var| {
+            g.why = ScheduleReason::Vectors { lanes };
+            let made = g.apply(Directive::Split { var, factor: lanes })?;
+            match made[..] {
+                [piece, lane, ..] if g.moves_together(lane, lanes) => {
+                    g.bind(lane, Bind::Lanes)?;
+                    g.why = ScheduleReason::BlocksAndThreads;
+                    Ok((piece, made.get(2).copied()))
+                }
+                _ => Err(DirectiveRefusal::Factor(lanes)),
+            }
+        };
+        // What is left over would be outside of the blocks, so that it is only cut off where there is some.
+        let (block, thread, rest) = if whole {
+            let var = split(self, all)?.0;
+            let made = self.apply(Directive::Block { var, factor: THREADS })?;
+            (made[0], made[1], None)
+        } else {
+            let factor = THREADS * lanes;
+            let made = self.apply(Directive::Block { var: all, factor })?;
+            let (piece, rest) = split(self, made[1])?;
+            (made[0], piece, rest)
+        };
+        self.bind(block, Bind::Block)?;
+        self.bind(thread, Bind::Thread)?;
+        self.why = ScheduleReason::Rest;
+        rest.map_or(Ok(()), |var| self.bind(var, Bind::Thread))
+    }
+
+    /// Whether the iterations of a loop touch the same element of a memory, or aligned ones side by side, always.
+    fn moves_together(&self, lane: VarId, lanes: i64) -> bool {
+        let body = tree::loop_body(&self.kernel.body, lane).map_or(&[][..], |b| &b[..]);
+        let plain = |s: &Stmt| matches!(s, Stmt::Let { .. } | Stmt::Store { .. });
+        let first = |index: &IndexExpr| index.replace_vars(&mut |v| (v == lane).then_some(IndexExpr::ZERO));
+        let accesses = body.iter().flat_map(|s| s.accesses());
+        body.iter().all(plain)
+            && legal_block(&self.kernel, body).saturating_mul(lanes as u64) <= PIECE_STATEMENTS
+            && accesses.into_iter().all(|a| {
+                let aligned = || IndexExpr::modulo(&first(a.index), &IndexExpr::Const(lanes)).is(0);
+                let side_by_side = || a.index.affine_in(lane).is_some_and(|(c, _)| c.is(1));
+                !a.index.uses(lane) || a.mask.is_none() && side_by_side() && aligned()
+            })
     }
 
     /// Statements directly inside the block loop.

@@ -1,10 +1,11 @@
-//! Sums of products in kernels for a GPU: tiles of them, whose operands go through shared memory, give what the graph means.
+//! Kernels for a GPU give what the graph means: tiles of sums of products, whose operands go through shared memory, and pieces of
+//! elementwise results, which move together.
 
 mod oracle;
 
 use oracle::generate::Case;
 use oracle::stages::{check, gpu};
-use tlc_ir::kernel::Stmt;
+use tlc_ir::kernel::{Bind, Stmt};
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_ir::{HostTensor, Scalar};
 use tlc_passes::pipeline::Pipeline;
@@ -93,5 +94,95 @@ fn batches_windows_and_narrow_floats_are_tiled() {
      }";
     for sizes in [[1, 5], [40, 17], [33, 0], [64, 16]] {
         assert!(contracts(&case(symbolic, &sizes, None)), "{sizes:?}");
+    }
+}
+
+/// How many elements a thread of the only kernel takes at once.
+fn pieces(text: &str, symbols: &[i64]) -> i64 {
+    let compiled =
+        check(&case(text, symbols, Some(1e-5)), &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
+    let [launch] = &compiled.planned.launches[..] else {
+        panic!("several kernels of {text}")
+    };
+    let kernel = &launch.scheduled;
+    let lanes = kernel.statements().find_map(|s| match s {
+        Stmt::Loop {
+            var, bind: Bind::Lanes, ..
+        } => kernel.extents[var.0 as usize].as_const(),
+        _ => None,
+    });
+    lanes.unwrap_or(1)
+}
+
+#[test]
+fn threads_take_aligned_pieces_of_elementwise_results() {
+    let chain = |dtype: &str, shape: &str| {
+        format!(
+            "graph @chain(%x: {dtype}[{shape}]) {{
+               %0 = add %x, %x : {dtype}[{shape}]
+               return %0
+             }}"
+        )
+    };
+    for (dtype, shape, symbols, expected) in [
+        ("f32", "16384", &[][..], 4),
+        ("f64", "128, 129", &[], 2),
+        ("bf16", "17000", &[], 8),
+        ("u8", "n", &[16385], 16),
+        ("f32", "n", &[3], 4),
+        ("f32", "n, 6", &[5], 4),
+        ("f32", "n", &[0], 4),
+        // Few elements are a thread each.
+        ("f32", "100, 100", &[], 1),
+    ] {
+        assert_eq!(pieces(&chain(dtype, shape), symbols), expected, "{dtype}[{shape}]");
+    }
+    // Of several types the widest decides; rows and columns that are repeated are read as often as they need to be.
+    let mixed = "graph @mixed(%x: f32[n, 36], %row: f16[36], %column: f32[n], %m: bool[n, 36]) {
+       %0 = convert %row : f32[36]
+       %1 = expand %0 : f32[n, 36]
+       %2 = reshape %column : f32[n, 1]
+       %3 = expand %2 : f32[n, 36]
+       %4 = mul %x, %1 : f32[n, 36]
+       %5 = select %m, %4, %3 : f32[n, 36]
+       return %5
+     }";
+    assert_eq!(pieces(mixed, &[7]), 4);
+    // Rows that do not begin at multiples, an operand that is walked across, and one that begins elsewhere.
+    for (text, symbols) in [
+        (
+            "graph @odd(%x: f32[n, 35], %row: f32[35]) {
+               %0 = expand %row : f32[n, 35]
+               %1 = add %x, %0 : f32[n, 35]
+               return %1
+             }",
+            &[9][..],
+        ),
+        (
+            "graph @across(%x: f32[128, 136], %y: f32[136, 128]) {
+               %0 = permute %y {axes=[1, 0]} : f32[128, 136]
+               %1 = add %x, %0 : f32[128, 136]
+               return %1
+             }",
+            &[],
+        ),
+        (
+            "graph @shifted(%x: f32[20001]) {
+               %0 = slice %x {start=[1], step=[1]} : f32[20000]
+               %1 = neg %0 : f32[20000]
+               return %1
+             }",
+            &[],
+        ),
+        (
+            "graph @padded(%x: f32[20000]) {
+               %0 = pad %x {lo=[4], hi=[4], value=1.0} : f32[20008]
+               %1 = neg %0 : f32[20008]
+               return %1
+             }",
+            &[],
+        ),
+    ] {
+        assert_eq!(pieces(text, symbols), 1, "{text}");
     }
 }
