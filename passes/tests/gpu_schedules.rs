@@ -186,3 +186,55 @@ fn threads_take_aligned_pieces_of_elementwise_results() {
         assert_eq!(pieces(text, symbols), 1, "{text}");
     }
 }
+
+#[test]
+fn threads_take_aligned_pieces_of_rows() {
+    let softmax = |dtype: &str, rows: &str, columns: usize| {
+        let (all, each) = (format!("{dtype}[{rows}, {columns}]"), format!("{dtype}[{rows}]"));
+        format!(
+            "graph @softmax(%x: {all}) {{
+               %0 = reduce max %x {{axes=[1]}} : {each}
+               %1 = reshape %0 : {dtype}[{rows}, 1]
+               %2 = expand %1 : {all}
+               %3 = sub %x, %2 : {all}
+               %4 = exp %3 : {all}
+               %5 = reduce add %4 {{axes=[1]}} : {each}
+               %6 = reshape %5 : {dtype}[{rows}, 1]
+               %7 = expand %6 : {all}
+               %8 = div %4, %7 : {all}
+               return %8
+             }}"
+        )
+    };
+    for (dtype, rows, columns, symbols, expected) in [
+        ("f32", "6", 128, &[][..], 4),
+        ("f32", "n", 2052, &[3], 4),
+        ("f64", "4", 66, &[], 2),
+        ("f64", "4", 1026, &[], 2),
+        // Too short for a warp, and rows that begin elsewhere.
+        ("f32", "70", 64, &[], 2),
+        ("f32", "6", 130, &[], 2),
+        ("f32", "6", 129, &[], 1),
+    ] {
+        let found = pieces(&softmax(dtype, rows, columns), symbols);
+        assert_eq!(found, expected, "{dtype}[{rows}, {columns}]");
+    }
+    let norm = "graph @norm(%x: bf16[5, 512], %w: f32[512]) {
+       %0 = convert %x : f32[5, 512]
+       %1 = mul %0, %0 : f32[5, 512]
+       %2 = reduce add %1 {axes=[1]} : f32[5]
+       %3 = rsqrt %2 : f32[5]
+       %4 = reshape %3 : f32[5, 1]
+       %5 = expand %4 : f32[5, 512]
+       %6 = mul %0, %5 : f32[5, 512]
+       %7 = expand %w : f32[5, 512]
+       %8 = mul %6, %7 : f32[5, 512]
+       return %8
+     }";
+    assert_eq!(pieces(norm, &[]), 4);
+    let sums = "graph @sums(%x: i16[9, 1024]) {
+       %0 = reduce add %x {axes=[1]} : i16[9]
+       return %0
+     }";
+    assert_eq!(pieces(sums, &[]), 8);
+}

@@ -367,10 +367,10 @@ fn scratch(kernel: &Kernel) -> Result<String, CudaError> {
         let name = write::memory_name(kernel, Memory::Scratch(i as u32));
         let len = scratch_len(kernel, i)?;
         let line = match s.scope {
-            Scope::Shared => format!("    __shared__ {t} {name}[{len}];\n"),
+            Scope::Shared => format!("    __shared__ __align__({ACCESS_BYTES}) {t} {name}[{len}];\n"),
             // Their elements are values.
             Scope::Register => continue,
-            _ => format!("    {t} {name}[{len}];\n"),
+            _ => format!("    __align__({ACCESS_BYTES}) {t} {name}[{len}];\n"),
         };
         out.push_str(&line);
     }

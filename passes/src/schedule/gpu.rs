@@ -14,7 +14,7 @@
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, SHARED_ALIGNMENT, Scope, Scratch, Stmt};
-use tlc_ir::target::{Gpu as Target, MAX_BLOCK_THREADS};
+use tlc_ir::target::{Gpu as Target, MAX_BLOCK_THREADS, WARP_THREADS};
 
 use super::again::{MOST, own_cost};
 use super::contract::factors;
@@ -85,11 +85,15 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
         }
     }
     let scheduled = match nest.form {
-        Form::Elementwise => pieces(nest)
+        Form::Elementwise => pieces(&kernel)
             .find_map(|lanes| attempt(&|g| g.pieces(parallel, lanes)).ok())
             .map_or_else(|| attempt(&|g| g.items(parallel, THREADS)), Ok),
         Form::Rows if short => attempt(&|g| g.items(parallel, ITEM_THREADS)),
-        Form::Rows => attempt(&|g| g.rows(parallel)),
+        Form::Rows => pieces(&kernel)
+            .chain([1])
+            .map(|lanes| attempt(&|g| g.rows(parallel, lanes)))
+            .find_map(Result::ok)
+            .ok_or(DirectiveRefusal::Factor(1)),
         Form::Columns => attempt(&|g| g.columns(nest, tile(nest, &g.kernel, kept_bytes, gpu))),
         Form::Serial => attempt(&|g| g.items(parallel, ITEM_THREADS)),
     };
@@ -99,13 +103,10 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
 }
 
 /// Elements that a thread may take at once, the most first: at most 16 bytes of the widest tensor.
-fn pieces(nest: &Nest) -> impl Iterator<Item = i64> {
-    let kernel = &nest.kernel;
+fn pieces(kernel: &Kernel) -> impl Iterator<Item = i64> {
     let widest = kernel.params.iter().map(|p| p.dtype.bytes() as i64).max().unwrap_or(1);
-    let extents = nest.parallel.iter().map(|v| &kernel.extents[v.0 as usize]);
-    let most = IndexExpr::product(extents).interval(kernel).hi;
-    let lanes = if most < LARGE { 1 } else { ACCESS_BYTES / widest.max(1) };
-    std::iter::successors(Some(lanes), |n| Some(n / 2)).take_while(|n| *n > 1)
+    let most = ACCESS_BYTES / widest.max(1);
+    std::iter::successors(Some(most), |n| Some(n / 2)).take_while(|n| *n > 1)
 }
 
 /// Whether a block may share so many bytes.
@@ -240,6 +241,9 @@ impl Gpu {
     fn pieces(&mut self, parallel: &[VarId], lanes: i64) -> Result<(), DirectiveRefusal> {
         let all = self.one_loop(parallel)?;
         let extent = &self.kernel.extents[all.0 as usize];
+        if extent.interval(&self.kernel).hi < LARGE {
+            return Err(DirectiveRefusal::Factor(lanes));
+        }
         let whole = IndexExpr::modulo(extent, &IndexExpr::Const(lanes)).is(0);
         let split = |g: &mut Gpu, var| {
             g.why = ScheduleReason::Vectors { lanes };
@@ -270,10 +274,33 @@ impl Gpu {
         rest.map_or(Ok(()), |var| self.bind(var, Bind::Thread))
     }
 
+    /// Whether there are accumulations in a loop.
+    fn accumulates(&self, var: VarId) -> bool {
+        let body = tree::loop_body(&self.kernel.body, var).map_or(&[][..], |b| &b[..]);
+        body.iter().any(|s| matches!(s, Stmt::Accumulate { .. }))
+    }
+
+    /// The outermost loop around a loop that lies inside the thread loop around it.
+    fn outermost_of_thread(&self, var: VarId) -> VarId {
+        let threads = self.kernel.statements().filter_map(|s| match s {
+            Stmt::Loop {
+                bind: Bind::Thread,
+                body,
+                ..
+            } => Some(body),
+            _ => None,
+        });
+        let around = |s: &Stmt| match s {
+            Stmt::Loop { var: v, body, .. } if *v == var || tree::loop_body(body, var).is_some() => Some(*v),
+            _ => None,
+        };
+        threads.flatten().find_map(around).unwrap_or(var)
+    }
+
     /// Whether the iterations of a loop touch the same element of a memory, or aligned ones side by side, always.
     fn moves_together(&self, lane: VarId, lanes: i64) -> bool {
         let body = tree::loop_body(&self.kernel.body, lane).map_or(&[][..], |b| &b[..]);
-        let plain = |s: &Stmt| matches!(s, Stmt::Let { .. } | Stmt::Store { .. });
+        let plain = |s: &Stmt| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Accumulate { .. });
         let first = |index: &IndexExpr| index.replace_vars(&mut |v| (v == lane).then_some(IndexExpr::ZERO));
         let accesses = body.iter().flat_map(|s| s.accesses());
         body.iter().all(plain)
@@ -423,8 +450,8 @@ impl Gpu {
         self.apply(Directive::Synchronize { block }).map(drop)
     }
 
-    /// A block per row.
-    fn rows(&mut self, parallel: &[VarId]) -> Result<(), DirectiveRefusal> {
+    /// A block per row, of which a thread takes so many neighbouring elements at a time.
+    fn rows(&mut self, parallel: &[VarId], lanes: i64) -> Result<(), DirectiveRefusal> {
         let row = self.one_loop(parallel)?;
         self.bind(row, Bind::Block)?;
         let mut nests = Vec::new();
@@ -439,6 +466,31 @@ impl Gpu {
             }
             nests.push((chain[0], chain[chain.len() - 1]));
         }
+        let mut pieces = Vec::new();
+        if lanes > 1 {
+            for (around, var) in &mut nests {
+                // A warp has something to do for all of its threads.
+                if self.kernel.extents[var.0 as usize].interval(&self.kernel).hi < lanes * WARP_THREADS {
+                    return Err(DirectiveRefusal::Factor(lanes));
+                }
+                self.why = ScheduleReason::Vectors { lanes };
+                let split = Directive::Split {
+                    var: *var,
+                    factor: lanes,
+                };
+                let [piece, lane] = self.apply(split)?[..] else {
+                    return Err(DirectiveRefusal::Factor(lanes));
+                };
+                if !self.moves_together(lane, lanes) {
+                    return Err(DirectiveRefusal::Factor(lanes));
+                }
+                if around == var {
+                    *around = piece;
+                }
+                *var = piece;
+                pieces.push(lane);
+            }
+        }
         let longest = nests
             .iter()
             .map(|n| self.kernel.extents[n.1.0 as usize].interval(&self.kernel).hi)
@@ -449,6 +501,15 @@ impl Gpu {
         self.why = ScheduleReason::BlocksAndThreads;
         for (around, var) in nests {
             self.apply(Directive::Distribute { around, var, threads })?;
+        }
+        for lane in pieces {
+            self.why = ScheduleReason::Vectors { lanes };
+            self.bind(lane, Bind::Lanes)?;
+            if self.accumulates(lane) {
+                self.why = ScheduleReason::Accumulators;
+                let around = self.outermost_of_thread(lane);
+                self.apply(Directive::RFactor { var: lane, around })?;
+            }
         }
         self.why = ScheduleReason::Order;
         self.apply(Directive::OneThread { block: row })?;
