@@ -42,6 +42,7 @@ pub(crate) struct Graph {
 /// A graph that can be launched.
 #[derive(Debug)]
 pub(crate) struct Exec {
+    pub(crate) gpu: usize,
     pub(crate) nodes: Vec<Node>,
     /// The line of work of each node: nodes one after another share one.
     pub(crate) lines: Vec<usize>,
@@ -96,4 +97,19 @@ pub(crate) fn order(nodes: &[Node], seed: u64) -> Vec<usize> {
         }
     }
     order
+}
+
+/// A graph as Graphviz reads it.
+pub(crate) fn dot(nodes: &[Node]) -> String {
+    let mut text = "digraph {\n".to_string();
+    for (index, node) in nodes.iter().enumerate() {
+        text.push_str(&format!("    n{index} [label=\"{}\"];\n", node.what.replace('"', "'")));
+    }
+    for (index, node) in nodes.iter().enumerate() {
+        for before in &node.after {
+            text.push_str(&format!("    n{before} -> n{index};\n"));
+        }
+    }
+    text.push_str("}\n");
+    text
 }

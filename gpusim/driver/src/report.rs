@@ -54,11 +54,6 @@ impl Log {
         self.instructions += counters.lane_instructions();
     }
 
-    /// How much was found.
-    pub(crate) const fn count(&self) -> u64 {
-        self.found
-    }
-
     /// All of it as JSON.
     pub(crate) fn summary(&self, held: &Held) -> String {
         let counted = |map: &BTreeMap<&'static str, u64>| {

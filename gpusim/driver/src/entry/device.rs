@@ -100,7 +100,7 @@ pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: CUdevic
 /// An attribute of a device, by the number that `cuda.h` gives it.
 fn attribute(d: &Description, attribute: c_uint, device: CUdevice) -> Option<u32> {
     Some(match attribute {
-        1 | 2 | 3 => d.threads_per_block,
+        1..=3 => d.threads_per_block,
         4 => 64,
         5 => i32::MAX as u32,
         6 | 7 => 65_535,

@@ -71,8 +71,11 @@ pub extern "C" fn cuEventRecord(event: Handle, stream: Handle) -> CUresult {
     })
 }
 
-/// What an event recorded, if it is not of a capture.
-fn recorded(driver: &Driver, event: Handle) -> Result<(usize, Option<(Arc<Ticket>, Clock)>), CUresult> {
+/// When an event is reached, and what is known then.
+type Mark = (Arc<Ticket>, Clock);
+
+/// The device of an event and what it recorded, if it is not of a capture.
+fn recorded(driver: &Driver, event: Handle) -> Result<(usize, Option<Mark>), CUresult> {
     let state = driver.state();
     let event = state.events.get(&number(event)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
     match event.recorded.clone() {

@@ -101,7 +101,6 @@ pub(super) fn check_size(
 }
 
 #[unsafe(no_mangle)]
-#[expect(clippy::too_many_arguments, reason = "the driver's own signature")]
 pub unsafe extern "C" fn cuLaunchKernel(
     of: Handle,
     grid_x: c_uint,

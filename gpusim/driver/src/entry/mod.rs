@@ -9,20 +9,26 @@ mod context;
 mod copy;
 mod device;
 mod event;
+mod graph;
 mod launch;
 mod memory;
 mod module;
 mod pool;
+mod procedure;
+mod slots;
 mod stream;
 
 pub use context::*;
 pub use copy::*;
 pub use device::*;
 pub use event::*;
+pub use graph::*;
 pub use launch::*;
 pub use memory::*;
 pub use module::*;
 pub use pool::*;
+pub use procedure::*;
+pub use slots::*;
 pub use stream::*;
 
 use std::ffi::c_void;

@@ -242,18 +242,13 @@ pub unsafe extern "C" fn cuFuncGetAttribute(value: *mut c_int, attribute: c_uint
             6 => device.capability.0 * 10 + device.capability.1,
             7 => 0,
             8 => dynamic_limit(&function, device, kernel.shared_bytes),
-            9 => return unsafe_put_negative(value),
+            // The preferred carveout is the driver's choice: -1.
+            9 => u32::MAX,
             _ => return Err(CUDA_ERROR_INVALID_VALUE),
         };
         // SAFETY: the manual's contract for the caller's pointer.
         unsafe { put(value, found as c_int) }
     })
-}
-
-/// The preferred carveout is the driver's choice: -1.
-fn unsafe_put_negative(value: *mut c_int) -> Result<(), CUresult> {
-    // SAFETY: the manual's contract for the caller's pointer.
-    unsafe { put(value, -1) }
 }
 
 #[unsafe(no_mangle)]

@@ -3,26 +3,33 @@
 //! A handle is a number that is looked up, never an address that is followed: a wrong one is an error and not a crash. What orders
 //! an operation is known when it is asked for, so its clock is made then, under one lock.
 
+mod graphs;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::c_int;
+use std::panic::catch_unwind;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock};
 
 use tlc_gpusim::Module;
 
-use crate::capture::{Capture, Captured, Exec, Graph, Node};
+use crate::capture::{Capture, Captured, Exec, Graph};
 use crate::clock::{Clock, Lines};
 use crate::history::Access;
 use crate::pool::Pool;
+use crate::report::append;
 use crate::result::{
-    CUDA_ERROR_CAPTURED_EVENT, CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE,
-    CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT,
-    CUDA_ERROR_STREAM_CAPTURE_ISOLATION, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_ERROR_UNKNOWN, CUresult,
+    CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED,
+    CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_STREAM_CAPTURE_IMPLICIT, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED,
+    CUDA_ERROR_UNKNOWN, CUresult,
 };
 use crate::settings::Settings;
 use crate::stream::{Job, start};
 use crate::work::{Machine, Stamp, Ticket, Work, lock};
+
+use graphs::Kept;
 
 /// How many ranges the history may have before it is looked through for what is settled.
 const SETTLE: usize = 512;
@@ -102,6 +109,8 @@ pub(crate) struct State {
     pub(crate) captures: HashMap<u64, Capture>,
     pub(crate) graphs: HashMap<u64, Graph>,
     pub(crate) execs: HashMap<u64, Exec>,
+    /// Arguments of nodes that were asked for.
+    kept: HashMap<u64, Kept>,
     /// What the host knows is done.
     pub(crate) host: Clock,
     pub(crate) lines: Lines,
@@ -211,6 +220,19 @@ impl State {
         work: Work,
         other: Option<(&Arc<Ticket>, &Clock)>,
     ) -> Result<Arc<Ticket>, CUresult> {
+        let make = |stamp: &Stamp, _: &mut Lines| (work, stamp.clock.clone());
+        self.enqueue_made(machine, handle, what, make, other)
+    }
+
+    /// The same of an operation that is made when it is known what is before it, with what is known when it is done.
+    fn enqueue_made(
+        &mut self,
+        machine: &Arc<Machine>,
+        handle: u64,
+        what: &str,
+        make: impl FnOnce(&Stamp, &mut Lines) -> (Work, Clock),
+        other: Option<(&Arc<Ticket>, &Clock)>,
+    ) -> Result<Arc<Ticket>, CUresult> {
         let (gpu, is_blocking) = {
             let stream = self.streams.get(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
             (stream.gpu, stream.is_blocking)
@@ -236,9 +258,11 @@ impl State {
         }
         after.retain(|t| !t.is_done());
         let stamp = self.stamp(handle, &clock, what)?;
+        let (work, known) = make(&stamp, &mut self.lines);
         let ticket = Arc::new(Ticket::default());
         let stream = self.streams.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         stream.last = Some(ticket.clone());
+        stream.clock.learn(&known);
         let job = Job {
             work,
             stamp,
@@ -268,59 +292,6 @@ impl State {
             },
             clock: stream.clock.clone(),
         })
-    }
-
-    /// Adds a node to the graph that a stream captures.
-    pub(crate) fn capture_node(
-        &mut self,
-        handle: u64,
-        captured: &Captured,
-        what: &str,
-        work: Work,
-    ) -> Result<(), CUresult> {
-        let node = Node {
-            handle: self.handle(),
-            what: what.into(),
-            work,
-            after: captured.after.clone(),
-        };
-        let capture = self.captures.get_mut(&captured.id).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-        capture.nodes.push(node);
-        let last = capture.nodes.len() - 1;
-        if let Some(at) = self.streams.get_mut(&handle).and_then(|s| s.capture.as_mut()) {
-            at.after = vec![last];
-        }
-        Ok(())
-    }
-
-    /// An error if a stream captures.
-    pub(crate) fn refuse_if_capturing(&self, handle: u64) -> Result<(), CUresult> {
-        let stream = self.streams.get(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-        match stream.capture {
-            Some(_) => Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION),
-            None => Ok(()),
-        }
-    }
-
-    /// Makes a stream wait for what an event captured: from then on it is of that capture.
-    pub(crate) fn join_capture(&mut self, handle: u64, event: &Captured) -> Result<(), CUresult> {
-        if !self.captures.contains_key(&event.id) {
-            return Err(CUDA_ERROR_CAPTURED_EVENT);
-        }
-        let stream = self.streams.get_mut(&handle).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
-        let Some(at) = &mut stream.capture else {
-            stream.capture = Some(event.clone());
-            return Ok(());
-        };
-        if at.id != event.id {
-            return Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
-        }
-        for &node in &event.after {
-            if !at.after.contains(&node) {
-                at.after.push(node);
-            }
-        }
-        Ok(())
     }
 
     /// What the host has to wait for until a stream is done.
@@ -358,6 +329,28 @@ pub(crate) struct Driver {
 
 static DRIVER: OnceLock<Result<Driver, String>> = OnceLock::new();
 
+static REPORTED: Once = Once::new();
+
+unsafe extern "C" {
+    /// Has a function called when the process ends.
+    safe fn atexit(function: extern "C" fn()) -> c_int;
+}
+
+/// Writes the report when the process ends.
+fn at_exit() {
+    extern "C" fn write() {
+        // The process ends anyway.
+        let _ = catch_unwind(|| {
+            if let Ok(driver) = Driver::get() {
+                append(driver.machine.settings.report_file.as_deref(), &driver.report());
+            }
+        });
+    }
+    if atexit(write) != 0 {
+        eprintln!("tlc-gpusim: the report cannot be written at the end");
+    }
+}
+
 impl Driver {
     /// Reads the environment, once.
     pub(crate) fn init() -> Result<&'static Driver, CUresult> {
@@ -376,6 +369,10 @@ impl Driver {
                 state: Mutex::new(state),
             })
         });
+        let asks = |d: &Driver| d.machine.settings.report_file.is_some();
+        if made.as_ref().is_ok_and(asks) {
+            REPORTED.call_once(at_exit);
+        }
         made.as_ref().map_err(|error| {
             eprintln!("tlc-gpusim: {error}");
             CUDA_ERROR_INVALID_VALUE
@@ -474,6 +471,19 @@ impl Driver {
         } else {
             Ok(())
         }
+    }
+
+    /// What was found, counted and is held, as JSON.
+    pub(crate) fn report(&self) -> String {
+        let mut held = self.machine.held();
+        {
+            let s = self.state();
+            held.pinned_bytes = s.pinned.values().sum();
+            let of_programs = s.streams.len() - s.defaults.len() + s.pools.len() - s.default_pools.len();
+            let made = s.events.len() + s.modules.len() + s.functions.len() + s.graphs.len() + s.execs.len();
+            held.handles = (of_programs + made) as u64;
+        }
+        lock(&self.machine.log).summary(&held)
     }
 
     /// Forgets accesses that every later operation is after, if none is on its way that was asked for before.
