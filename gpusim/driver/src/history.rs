@@ -193,7 +193,9 @@ mod tests {
         let (third, mut ordered) = access(2, 1);
         ordered.set(0, 1);
         assert_eq!(history.access(&[(0, 90)], false, &third, &ordered), None);
-        let conflict = history.access(&[(0, 90)], true, &second, &ordered).unwrap();
+        let mut half = unordered;
+        half.set(0, 1);
+        let conflict = history.access(&[(0, 90)], true, &second, &half).unwrap();
         assert!(!conflict.other_writes && &*conflict.other == "2.1");
         ordered.set(2, 1);
         ordered.set(1, 1);

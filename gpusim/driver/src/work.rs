@@ -126,14 +126,12 @@ impl Machine {
         Ok(address)
     }
 
-    /// Gives memory back and forgets who accessed it.
+    /// Gives memory back: how many bytes. Who accessed it is remembered, for what comes too late; its address is not used again.
     pub(crate) fn free(&self, gpu: usize, address: u64) -> Result<u64, CUresult> {
         let mut memory = lock(&self.gpus[gpu].memory);
         let held = memory.allocation(address).filter(|(base, _)| *base == address);
         let (_, bytes) = held.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         memory.free(address).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
-        drop(memory);
-        lock(&self.history).forget(address, address + bytes);
         Ok(bytes)
     }
 

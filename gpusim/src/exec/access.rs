@@ -326,7 +326,10 @@ impl Machine<'_> {
         if alone != 0 {
             let lane = alone.trailing_zeros() as usize;
             let address = resolve(space, addresses(&bases, offset, lane));
-            let detail = "nobody wrote these bytes".to_string();
+            let detail = match address {
+                (Space::Global, at) => format!("nobody wrote these bytes, {}", self.device.neighbourhood(at)),
+                _ => "nobody wrote these bytes".to_string(),
+            };
             self.wrong(block, here, lane, FindingKind::Unwritten, (address, total), detail);
         }
         self.count(&mut request, false);
