@@ -88,6 +88,13 @@ pub(crate) struct Context {
     pub(crate) retained: u64,
 }
 
+/// What streams left behind that were destroyed.
+#[derive(Debug, Default)]
+struct Left {
+    tickets: Vec<Arc<Ticket>>,
+    clock: Clock,
+}
+
 /// Everything that has a handle.
 #[derive(Debug, Default)]
 pub(crate) struct State {
@@ -95,6 +102,8 @@ pub(crate) struct State {
     operations: u64,
     pub(crate) contexts: Vec<Context>,
     pub(crate) streams: HashMap<u64, Stream>,
+    /// What destroyed streams were given, by device and whether they were ordered with the default stream.
+    left: HashMap<(usize, bool), Left>,
     /// The default stream of each device, made at its first use.
     defaults: HashMap<usize, u64>,
     pub(crate) events: HashMap<u64, Event>,
@@ -172,11 +181,16 @@ impl State {
         Ok(handle)
     }
 
-    /// Ends a stream; what it was given is still done.
+    /// Ends a stream; what it was given is still done, and still waited for.
     pub(crate) fn close_stream(&mut self, handle: u64) {
-        if let Some(stream) = self.streams.remove(&handle) {
-            self.lines.close(stream.line);
-        }
+        let Some(stream) = self.streams.remove(&handle) else {
+            return;
+        };
+        self.lines.close(stream.line);
+        let left = self.left.entry((stream.gpu, stream.is_blocking)).or_default();
+        left.clock.learn(&stream.clock);
+        left.tickets.extend(stream.last);
+        left.tickets.retain(|t| !t.is_done());
     }
 
     /// Ends the default stream of a device.
@@ -241,6 +255,10 @@ impl State {
         let mut after: Vec<Arc<Ticket>> = Vec::new();
         let mut clock = Clock::default();
         if self.is_default(gpu, handle) {
+            if let Some(left) = self.left.get(&(gpu, true)) {
+                clock.learn(&left.clock);
+                after.extend(left.tickets.iter().cloned());
+            }
             for (_, stream) in self.ordered_with_default(gpu) {
                 if stream.capture.is_some() {
                     return Err(CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
@@ -310,6 +328,10 @@ impl State {
         for stream in self.streams.values().filter(|s| s.gpu == gpu) {
             clock.learn(&stream.clock);
             tickets.extend(stream.last.clone());
+        }
+        for left in [false, true].iter().filter_map(|&b| self.left.get(&(gpu, b))) {
+            clock.learn(&left.clock);
+            tickets.extend(left.tickets.iter().cloned());
         }
         (tickets, clock)
     }
@@ -407,6 +429,14 @@ impl Driver {
             return Ok(Arc::default());
         }
         state.enqueue(&self.machine, handle, what, work)
+    }
+
+    /// The device of a stream.
+    pub(crate) fn device_of(&self, handle: u64) -> Result<usize, CUresult> {
+        let mut state = self.state();
+        let handle = state.stream(&self.machine, handle)?;
+        let found = state.streams.get(&handle).map(|s| s.gpu);
+        found.ok_or(CUDA_ERROR_INVALID_HANDLE)
     }
 
     /// Waits until a stream has done everything.

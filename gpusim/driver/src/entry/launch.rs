@@ -8,7 +8,7 @@ use super::module::{dynamic_limit, function};
 use super::{Handle, entry, number};
 use crate::description::Description;
 use crate::driver::{Driver, Function};
-use crate::result::{CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_FOUND, CUresult};
+use crate::result::{CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_FOUND, CUresult};
 use crate::work::Work;
 
 /// `CU_LAUNCH_PARAM_END`, `CU_LAUNCH_PARAM_BUFFER_POINTER` and `CU_LAUNCH_PARAM_BUFFER_SIZE`.
@@ -127,6 +127,9 @@ pub unsafe extern "C" fn cuLaunchKernel(
             arguments: unsafe { arguments(&kernel, params, extra) }?,
         };
         check_size(&launch, &known, &kernel, &driver.machine.gpus[known.gpu].description)?;
+        if driver.device_of(number(stream))? != known.gpu {
+            return Err(CUDA_ERROR_INVALID_HANDLE);
+        }
         let what = format!("launch of `{}`", known.name);
         let work = Work::Launch {
             function: number(of),

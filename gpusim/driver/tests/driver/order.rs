@@ -221,3 +221,25 @@ fn events_measure_time_and_are_waited_for() {
         clean();
     });
 }
+
+#[test]
+fn what_a_destroyed_stream_was_given_is_waited_for() {
+    cases(
+        "order::what_a_destroyed_stream_was_given_is_waited_for",
+        &[("run", &[])],
+        |_| {
+            let p = Program::new();
+            let a = stream();
+            let at = alloc(1);
+            ok(p.launch("slow", (1, 1), a, &[Arg::Address(at), Arg::Word(50_000)]));
+            ok(cuStreamDestroy_v2(a));
+            ok(cuCtxSynchronize());
+            assert_eq!(read(at, 1), [50_000]);
+            let b = stream();
+            ok(p.launch("slow", (1, 1), b, &[Arg::Address(at), Arg::Word(50_000)]));
+            ok(cuStreamDestroy_v2(b));
+            ok(cuMemFree_v2(at));
+            clean();
+        },
+    );
+}
