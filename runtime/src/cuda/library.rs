@@ -22,6 +22,14 @@ pub(super) type Handle = *mut c_void;
 /// An address in a device's memory.
 pub(super) type Address = u64;
 
+/// A type that is inferred.
+#[cfg(test)]
+macro_rules! any {
+    ($arg:ty) => {
+        _
+    };
+}
+
 macro_rules! entry_points {
     ($($name:ident($($arg:ty),*);)*) => {
         /// The loaded driver.
@@ -51,13 +59,14 @@ macro_rules! entry_points {
             }
         }
 
+        /// By entry point: its signature here, and in the bindings of cudarc.
         #[cfg(test)]
-        mod signatures {
-            use super::*;
-            $(
-                #[allow(non_camel_case_types, reason = "the driver's own names")]
-                pub(super) type $name = unsafe extern "C" fn($($arg),*) -> Code;
-            )*
+        fn signatures() -> Vec<(&'static str, Vec<tests::Kind>, Vec<tests::Kind>)> {
+            vec![$({
+                type Ours = unsafe extern "C" fn($($arg),*) -> Code;
+                let theirs: unsafe fn($(any!($arg)),*) -> _ = cudarc::driver::sys::$name;
+                (stringify!($name), <Ours as tests::Signature>::kinds(), tests::kinds(theirs))
+            }),*]
         }
     };
 }
@@ -210,6 +219,68 @@ impl Library {
             (Some(name), Some(text)) => format!("{name} ({text})"),
             (Some(name), None) => name,
             (None, _) => format!("error {code}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::type_name;
+
+    /// A parameter or result: its size and alignment, and how pointers lead to it.
+    #[derive(PartialEq, Eq, Debug)]
+    pub(super) struct Kind {
+        size: usize,
+        align: usize,
+        pointers: String,
+    }
+
+    impl Kind {
+        fn of<T>() -> Kind {
+            let is_pointer = |w: &&str| w.starts_with('*');
+            // What is behind a handle is nobody's business but the driver's.
+            let pointers: Vec<&str> = type_name::<T>().split(' ').take_while(is_pointer).collect();
+            Kind {
+                size: size_of::<T>(),
+                align: align_of::<T>(),
+                pointers: pointers.join(" "),
+            }
+        }
+    }
+
+    pub(super) trait Signature {
+        fn kinds() -> Vec<Kind>;
+    }
+
+    pub(super) fn kinds<F: Signature>(_: F) -> Vec<Kind> {
+        F::kinds()
+    }
+
+    macro_rules! signatures {
+        ($($t:ident)*) => {
+            impl<Out, $($t),*> Signature for unsafe extern "C" fn($($t),*) -> Out {
+                fn kinds() -> Vec<Kind> {
+                    vec![Kind::of::<Out>(), $(Kind::of::<$t>()),*]
+                }
+            }
+            impl<Out, $($t),*> Signature for unsafe fn($($t),*) -> Out {
+                fn kinds() -> Vec<Kind> {
+                    vec![Kind::of::<Out>(), $(Kind::of::<$t>()),*]
+                }
+            }
+        };
+    }
+    signatures!(A);
+    signatures!(A B);
+    signatures!(A B C);
+    signatures!(A B C D);
+    signatures!(A B C D E);
+    signatures!(A B C D E F G H I J K);
+
+    #[test]
+    fn the_table_has_the_signatures_of_the_drivers_header() {
+        for (name, ours, theirs) in super::signatures() {
+            assert_eq!(ours, theirs, "{name}");
         }
     }
 }
