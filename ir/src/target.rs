@@ -98,6 +98,8 @@ pub struct Gpu {
     pub f32_flops_per_second: f64,
     /// Seconds that a launch takes besides the work.
     pub launch_seconds: f64,
+    /// Whether a library multiplies matrices there. Without one, kernels do.
+    pub library_products: bool,
 }
 
 impl Cpu {
@@ -146,6 +148,7 @@ impl Gpu {
             bytes_per_second: 1.555e12,
             f32_flops_per_second: 19.5e12,
             launch_seconds: 3e-6,
+            library_products: true,
         }
     }
 }
@@ -159,6 +162,14 @@ impl Target {
         match self {
             Target::Cpu(cpu) => &cpu.emitter(id).table,
             Target::Gpu(gpu) => &gpu.emitter,
+        }
+    }
+
+    /// Whether a library multiplies matrices there.
+    pub fn library_products(&self) -> bool {
+        match self {
+            Target::Cpu(_) => true,
+            Target::Gpu(gpu) => gpu.library_products,
         }
     }
 
