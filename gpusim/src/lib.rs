@@ -30,7 +30,7 @@ mod syntax;
 
 pub use counters::{Class, Counters, Traffic};
 pub use exec::{Argument, Launch, LaunchError, Options, Schedule};
-pub use memory::{Device, MemoryError};
-pub use module::Module;
+pub use memory::{Device, Footprint, MemoryError, SlotEvent};
+pub use module::{Kernel, Module};
 pub use report::{Finding, FindingKind, Report, Site};
 pub use syntax::{PtxError, SourceLine, Space};

@@ -16,6 +16,17 @@ pub struct Module {
     target: String,
 }
 
+/// What a kernel takes and needs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Kernel {
+    /// Where each parameter begins, and its bytes.
+    pub parameters: Vec<(u32, u32)>,
+    /// Bytes of static shared memory of a block.
+    pub shared_bytes: u32,
+    /// Bytes of local memory of a thread.
+    pub local_bytes: u32,
+}
+
 impl Module {
     /// Reads a PTX text.
     ///
@@ -44,6 +55,17 @@ impl Module {
             .collect();
         names.sort_unstable();
         names
+    }
+
+    /// What a kernel takes and needs.
+    pub fn kernel(&self, name: &str) -> Option<Kernel> {
+        let &index = self.program.names.get(name)?;
+        let code = &self.program.codes[index];
+        code.is_kernel.then(|| Kernel {
+            parameters: code.params.iter().map(|p| (p.offset, p.bytes)).collect(),
+            shared_bytes: code.shared_bytes,
+            local_bytes: code.local_bytes,
+        })
     }
 
     /// How many instructions a function has.

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::counters::Counters;
+use crate::memory::Footprint;
 use crate::syntax::{SourceLine, Space};
 
 /// What is wrong.
@@ -33,7 +34,8 @@ pub enum FindingKind {
 }
 
 impl FindingKind {
-    const fn text(self) -> &'static str {
+    /// It in words.
+    pub const fn text(self) -> &'static str {
         match self {
             FindingKind::OutOfBounds => "access out of bounds",
             FindingKind::UseAfterFree => "use after free",
@@ -128,6 +130,8 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// What was counted.
     pub counters: Counters,
+    /// Which bytes of device memory it accessed, if [`Options::footprint`](crate::Options::footprint) asked.
+    pub footprint: Footprint,
     /// Whether all blocks ran to their end.
     pub finished: bool,
 }

@@ -101,12 +101,15 @@ impl Machine<'_> {
                             );
                             return None;
                         }
+                        if self.options.footprint {
+                            self.device.touch(index, at, bytes, is_write);
+                        }
                         return Some(Spot::Global(index, at));
                     }
                     Err(refusal) => {
                         let kind = match refusal {
                             Refusal::Freed => FindingKind::UseAfterFree,
-                            Refusal::Nowhere => FindingKind::OutOfBounds,
+                            Refusal::Nowhere | Refusal::Slot => FindingKind::OutOfBounds,
                         };
                         let detail = self.device.neighbourhood(address);
                         self.wrong(block, here, lane, kind, ((Space::Global, address), bytes), detail);
@@ -216,8 +219,8 @@ impl Machine<'_> {
         let check = self.options.memcheck;
         match spot {
             Spot::Global(index, at) => {
-                let a = &self.device.allocations[index];
-                (load(&a.data, at, bytes), !check || a.written.all(at, bytes as usize))
+                let (value, written) = self.device.allocations[index].load(at, bytes);
+                (value, !check || written)
             }
             Spot::Shared(at) => {
                 let shared = &block.shared;
@@ -244,11 +247,8 @@ impl Machine<'_> {
     pub(super) fn write(&mut self, block: &mut Block, here: Here, lane: usize, spot: Spot, bytes: u32, value: u64) {
         match spot {
             Spot::Global(index, at) => {
-                let a = &mut self.device.allocations[index];
-                store(&mut a.data, at, bytes, value);
-                if self.options.memcheck {
-                    a.written.set(at, bytes as usize);
-                }
+                let marks = self.options.memcheck;
+                self.device.allocations[index].store(at, bytes, value, marks);
             }
             Spot::Shared(at) => block.shared.write(at, bytes, value),
             Spot::Local(at) => block.warps[here.at].local[lane].write(at, bytes, value),
@@ -326,7 +326,10 @@ impl Machine<'_> {
         if alone != 0 {
             let lane = alone.trailing_zeros() as usize;
             let address = resolve(space, addresses(&bases, offset, lane));
-            let detail = "nobody wrote these bytes".to_string();
+            let detail = match address {
+                (Space::Global, at) => format!("nobody wrote these bytes, {}", self.device.neighbourhood(at)),
+                _ => "nobody wrote these bytes".to_string(),
+            };
             self.wrong(block, here, lane, FindingKind::Unwritten, (address, total), detail);
         }
         self.count(&mut request, false);

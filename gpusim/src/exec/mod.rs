@@ -18,7 +18,7 @@ use warp::{Frame, NONE, Split, Wait, Warp};
 
 use crate::arith::Lanes;
 use crate::counters::Counters;
-use crate::memory::{Device, MemoryError};
+use crate::memory::{Device, Footprint, MemoryError};
 use crate::module::Module;
 use crate::program::{Code, LaneMask, Program, Special};
 use crate::race::{BlockClocks, Races};
@@ -66,6 +66,8 @@ pub struct Options {
     pub synccheck: bool,
     /// Counts of memory traffic; instructions are always counted.
     pub traffic: bool,
+    /// Which bytes of device memory the launch accesses, for [`Report::footprint`].
+    pub footprint: bool,
     /// The order in which warps run.
     pub schedule: Schedule,
     /// The seed of random schedules.
@@ -85,6 +87,7 @@ impl Default for Options {
             racecheck: true,
             synccheck: true,
             traffic: true,
+            footprint: false,
             schedule: Schedule::RoundRobin,
             seed: 0,
             resident_blocks: 8,
@@ -199,6 +202,7 @@ impl Device {
         check_size(code, launch)?;
         let globals = self.load(module)?;
         let threads = launch.block.iter().product::<u32>();
+        self.bind_slots(&params);
         let mut machine = Machine {
             device: self,
             program,
@@ -218,10 +222,17 @@ impl Device {
             clock: 0,
         };
         let finished = machine.run();
+        let (findings, counters) = (machine.findings, machine.counters);
+        let footprint = if options.footprint {
+            self.footprint()
+        } else {
+            Footprint::default()
+        };
         Ok(Report {
             kernel: kernel.to_string(),
-            findings: machine.findings,
-            counters: machine.counters,
+            findings,
+            counters,
+            footprint,
             finished,
         })
     }
