@@ -90,7 +90,6 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
     }
     let scheduled = match nest.form {
         Form::Elementwise => attempt(&|g| g.transposition(parallel))
-            .inspect_err(|e| eprintln!("DBG {e}"))
             .or_else(|refused| {
                 let mut made = pieces(&kernel).map(|lanes| attempt(&|g| g.pieces(parallel, lanes)));
                 made.find_map(Result::ok).ok_or(refused)
