@@ -46,8 +46,8 @@ pub use table::emitter;
 /// The most bytes that a thread moves at once.
 const ACCESS_BYTES: usize = 16;
 
-/// Flags that the emitted text must be compiled with.
-pub const COMPILE_FLAGS: [&str; 1] = ["--fmad=false"];
+/// Flags that the emitted text must be compiled with: every operation rounds as its name says, and none is left out.
+pub const COMPILE_FLAGS: [&str; 4] = ["--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"];
 
 /// What the text is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
