@@ -5,7 +5,7 @@ mod oracle;
 
 use oracle::generate::Case;
 use oracle::stages::{check, gpu};
-use tlc_ir::kernel::{Bind, Stmt};
+use tlc_ir::kernel::{Bind, Scope, Stmt};
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_ir::{HostTensor, Scalar};
 use tlc_passes::pipeline::Pipeline;
@@ -148,7 +148,7 @@ fn threads_take_aligned_pieces_of_elementwise_results() {
        return %5
      }";
     assert_eq!(pieces(mixed, &[7]), 4);
-    // Rows that do not begin at multiples, an operand that is walked across, and one that begins elsewhere.
+    // Rows that do not begin at multiples, and an operand that begins elsewhere.
     for (text, symbols) in [
         (
             "graph @odd(%x: f32[n, 35], %row: f32[35]) {
@@ -157,14 +157,6 @@ fn threads_take_aligned_pieces_of_elementwise_results() {
                return %1
              }",
             &[9][..],
-        ),
-        (
-            "graph @across(%x: f32[128, 136], %y: f32[136, 128]) {
-               %0 = permute %y {axes=[1, 0]} : f32[128, 136]
-               %1 = add %x, %0 : f32[128, 136]
-               return %1
-             }",
-            &[],
         ),
         (
             "graph @shifted(%x: f32[20001]) {
@@ -237,4 +229,46 @@ fn threads_take_aligned_pieces_of_rows() {
        return %0
      }";
     assert_eq!(pieces(sums, &[]), 8);
+}
+
+#[test]
+fn what_is_walked_across_goes_through_tiles_in_shared_memory() {
+    let across = |dtype: &str, shape: &str, turned: &str, axes: &str| {
+        format!(
+            "graph @across(%x: {dtype}[{shape}], %y: {dtype}[{turned}]) {{
+               %0 = permute %y {{axes={axes}}} : {dtype}[{shape}]
+               %1 = add %x, %0 : {dtype}[{shape}]
+               return %1
+             }}"
+        )
+    };
+    for (dtype, shape, turned, axes, symbols, tiled) in [
+        ("f32", "64, 96", "96, 64", "[1, 0]", &[][..], true),
+        ("f32", "40, 33", "33, 40", "[1, 0]", &[], true),
+        ("bf16", "n, m", "m, n", "[1, 0]", &[35, 70], true),
+        ("u8", "n, m", "m, n", "[1, 0]", &[0, 7], true),
+        ("i64", "3, 40, 50", "3, 50, 40", "[0, 2, 1]", &[], true),
+        ("f32", "40, 3, 50", "50, 3, 40", "[2, 1, 0]", &[], true),
+        // Too short for tiles, and what is walked along all the same.
+        ("f32", "64, 20", "20, 64", "[1, 0]", &[], false),
+        ("f32", "40, 3, 50", "3, 40, 50", "[1, 0, 2]", &[], false),
+    ] {
+        let text = across(dtype, shape, turned, axes);
+        let compiled = check(&case(&text, symbols, Some(1e-5)), &Pipeline::default(), gpu());
+        let compiled = compiled.unwrap_or_else(|e| panic!("{e}"));
+        let kernel = &compiled.planned.launches[0].scheduled;
+        let shared = kernel.scratch.iter().any(|s| s.scope == Scope::Shared);
+        assert_eq!(shared, tiled, "{text}");
+    }
+    // Two that are walked across, one of them repeated along a row, beside one that is not.
+    let text = "graph @several(%x: f32[64, 64], %y: f32[64, 64], %z: f32[64]) {
+       %0 = permute %y {axes=[1, 0]} : f32[64, 64]
+       %1 = permute %x {axes=[1, 0]} : f32[64, 64]
+       %2 = reshape %z : f32[64, 1]
+       %3 = expand %2 : f32[64, 64]
+       %4 = fma %0, %1, %3 : f32[64, 64]
+       %5 = add %4, %x : f32[64, 64]
+       return %5
+     }";
+    check(&case(text, &[], Some(1e-5)), &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | sums of products | a block takes a tile of rows and columns, a thread a part of it; both operands go through shared memory |
 //! | elementwise | all loops fused; a block takes 256 pieces, a thread one: 16 bytes of each tensor where they are aligned, else an element |
+//! | elementwise, of a tensor that is walked across | a block takes a tile, which goes through shared memory |
 //! | rows | a block takes a row; its threads share the inner loops and combine accumulators through shared memory |
 //! | short rows | a block takes 128 rows, a thread one |
 //! | columns | a block takes a tile of columns, a thread one column; what of the rows is kept lies in shared memory |
@@ -13,7 +14,8 @@
 //! per parallel index.
 
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Bind, Kernel, SHARED_ALIGNMENT, Scope, Scratch, Stmt};
+use tlc_ir::kernel::visit::Effect;
+use tlc_ir::kernel::{Bind, Kernel, Memory, SHARED_ALIGNMENT, Scope, Scratch, Stmt};
 use tlc_ir::target::{Gpu as Target, MAX_BLOCK_THREADS, WARP_THREADS};
 
 use super::again::{MOST, own_cost};
@@ -31,6 +33,8 @@ use crate::tree;
 const THREADS: i64 = 256;
 /// Bytes that a thread moves at once (PTX ISA, "Vectors").
 const ACCESS_BYTES: i64 = 16;
+/// Rows and columns of a tile that is read along the ones and written along the others.
+const TRANSPOSED_SIDE: i64 = 32;
 /// Elements from which on a device has enough to do if each thread takes several.
 const LARGE: i64 = 1 << 14;
 /// Legalized statements of a thread beyond which it takes fewer elements at once: the text has them for each element.
@@ -85,9 +89,12 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
         }
     }
     let scheduled = match nest.form {
-        Form::Elementwise => pieces(&kernel)
-            .find_map(|lanes| attempt(&|g| g.pieces(parallel, lanes)).ok())
-            .map_or_else(|| attempt(&|g| g.items(parallel, THREADS)), Ok),
+        Form::Elementwise => attempt(&|g| g.transposition(parallel))
+            .or_else(|refused| {
+                let mut made = pieces(&kernel).map(|lanes| attempt(&|g| g.pieces(parallel, lanes)));
+                made.find_map(Result::ok).ok_or(refused)
+            })
+            .or_else(|_| attempt(&|g| g.items(parallel, THREADS))),
         Form::Rows if short => attempt(&|g| g.items(parallel, ITEM_THREADS)),
         Form::Rows => pieces(&kernel)
             .chain([1])
@@ -272,6 +279,86 @@ impl Gpu {
         self.bind(thread, Bind::Thread)?;
         self.why = ScheduleReason::Rest;
         rest.map_or(Ok(()), |var| self.bind(var, Bind::Thread))
+    }
+
+    /// A block per tile of rows and columns, where some tensors lie along the columns and others along the rows: these go through
+    /// shared memory, so that threads side by side touch elements side by side on both ways.
+    fn transposition(&mut self, parallel: &[VarId]) -> Result<(), DirectiveRefusal> {
+        let loops = fuse_clean(&mut self.kernel, &mut self.schedule, parallel);
+        let Some((&last, outer)) = loops.split_last() else {
+            return Err(DirectiveRefusal::Factor(TRANSPOSED_SIDE));
+        };
+        let long = |v: VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).hi >= TRANSPOSED_SIDE;
+        let mut across = outer.iter().rev().map(|&v| (v, self.walked_across(v, last)));
+        let Some((row, turned)) = across.find(|(v, params)| long(*v) && long(last) && !params.is_empty()) else {
+            return Err(DirectiveRefusal::Factor(TRANSPOSED_SIDE));
+        };
+        self.why = ScheduleReason::Tiles {
+            rows: TRANSPOSED_SIDE,
+            columns: TRANSPOSED_SIDE,
+        };
+        let at = outer.iter().position(|&v| v == row).unwrap_or(0);
+        for &inner in &outer[at + 1..] {
+            self.apply(Directive::Interchange { outer: row, inner })?;
+        }
+        let factor = TRANSPOSED_SIDE;
+        let rows = self.apply(Directive::Block { var: row, factor })?;
+        let columns = self.apply(Directive::Block { var: last, factor })?;
+        let (outer_row, inner) = (rows[1], columns[0]);
+        self.apply(Directive::Interchange {
+            outer: outer_row,
+            inner,
+        })?;
+        let mut blocks: Vec<VarId> = outer.iter().copied().filter(|&v| v != row).collect();
+        blocks.extend([rows[0], columns[0]]);
+        let block = self.one_loop(&blocks)?;
+        self.bind(block, Bind::Block)?;
+        self.why = ScheduleReason::SharedMemory;
+        let mut nests = vec![(rows[1], columns[1])];
+        for param in turned {
+            let made = self.apply(Directive::StageRegion {
+                var: rows[1],
+                param,
+                scope: Scope::Shared,
+                apart: true,
+            })?;
+            let [first, .., last] = made[..] else {
+                return Err(DirectiveRefusal::Factor(TRANSPOSED_SIDE));
+            };
+            nests.push((first, last));
+        }
+        self.why = ScheduleReason::BlocksAndThreads;
+        let fixed = |v: &VarId| self.kernel.extents[v.0 as usize].as_const().is_some();
+        let whole = nests.iter().all(|n| fixed(&n.0) && fixed(&n.1));
+        for (outer, inner) in nests {
+            // Where tiles at the edges are smaller a warp goes along the rows, for their length is no constant to divide by.
+            let (around, var, threads) = match whole {
+                true => {
+                    let made = self.apply(Directive::Fuse { outer, inner })?;
+                    (made[0], made[0], THREADS)
+                }
+                false => (outer, inner, WARP_THREADS),
+            };
+            self.apply(Directive::Distribute { around, var, threads })?;
+        }
+        self.why = ScheduleReason::Order;
+        self.apply(Directive::Synchronize { block }).map(drop)
+    }
+
+    /// The parameters that are only read along `v` and not along `last`.
+    fn walked_across(&self, v: VarId, last: VarId) -> Vec<u32> {
+        let unit = |index: &IndexExpr, v: VarId| index.affine_in(v).is_some_and(|(c, _)| c.is(1));
+        let loads = self.kernel.statements().flat_map(|s| s.accesses());
+        let mut found: Vec<u32> = loads
+            .filter(|a| a.effect == Effect::Load && unit(a.index, v) && a.index.uses(last) && !unit(a.index, last))
+            .filter_map(|a| match a.memory {
+                Memory::Param(p) => Some(p),
+                Memory::Scratch(_) => None,
+            })
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        found
     }
 
     /// Whether there are accumulations in a loop.
