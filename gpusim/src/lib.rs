@@ -12,8 +12,8 @@
 //!
 //! What orders accesses, for the check of races: barriers of the block, `bar.warp.sync` and other instructions of a warp with their
 //! masks, a fence before and after a single (relaxed, volatile or atomic) access with its scope, and waits for asynchronous
-//! copies. Lanes of one warp are unordered without such an instruction. Scopes are read and not told apart: each orders for the
-//! whole device.
+//! copies. Lanes of one warp are unordered without such an instruction. What has the scope of a block orders nothing for others, and
+//! single accesses race with those of other blocks unless both have a wider one; wider ones all order for the whole device.
 //!
 //! How fast it is, `cargo run --release -p tlc-gpusim --example speed` prints.
 #![forbid(unsafe_code)]

@@ -8,6 +8,8 @@
 
 use std::collections::HashMap;
 
+use crate::program::Scope;
+
 /// A thread's number among those of the launch: its block times 1024 plus its number in the block.
 pub(crate) const THREADS: u32 = 1024;
 
@@ -41,8 +43,10 @@ struct Cell {
     read: Stamp,
     /// The lanes of the reading warp.
     read_lanes: u32,
-    strong_write: bool,
-    strong_reads: bool,
+    /// How far single accesses may race with their like: `None` is an access that may not.
+    strong_write: Option<Scope>,
+    /// The least of the reads.
+    strong_reads: Option<Scope>,
     /// Readers are of several warps; of several blocks.
     many: bool,
     blocks: bool,
@@ -52,8 +56,8 @@ const EMPTY: Cell = Cell {
     write: NEVER,
     read: NEVER,
     read_lanes: 0,
-    strong_write: false,
-    strong_reads: false,
+    strong_write: None,
+    strong_reads: None,
     many: false,
     blocks: false,
 };
@@ -62,18 +66,21 @@ const EMPTY: Cell = Cell {
 pub(crate) enum Kind {
     Read,
     Write,
-    /// Accesses that may race with their like.
-    StrongRead,
-    StrongWrite,
-    Atomic,
+    /// Accesses that may race with their like of a block or of the device.
+    StrongRead(Scope),
+    StrongWrite(Scope),
+    Atomic(Scope),
     /// The write of an asynchronous copy when it is issued, and when it was waited for.
     Issue,
     Arrival,
 }
 
 impl Kind {
-    const fn is_strong(self) -> bool {
-        matches!(self, Kind::StrongRead | Kind::StrongWrite | Kind::Atomic)
+    const fn scope(self) -> Option<Scope> {
+        match self {
+            Kind::StrongRead(scope) | Kind::StrongWrite(scope) | Kind::Atomic(scope) => Some(scope),
+            Kind::Read | Kind::Write | Kind::Issue | Kind::Arrival => None,
+        }
     }
 }
 
@@ -162,15 +169,37 @@ impl Foreign {
     }
 }
 
+/// What was handed on at a place that others may wait for.
+#[derive(Debug, Default)]
+struct Variable {
+    /// To everyone on the device.
+    wide: Foreign,
+    /// To threads of the block that handed it on; among it is what is handed to everyone.
+    near: HashMap<u32, Foreign>,
+}
+
+impl Variable {
+    fn is_empty(&self) -> bool {
+        self.wide.is_empty() && self.near.is_empty()
+    }
+}
+
+/// What a thread hands on or saw: with everyone on the device, and with its block.
+#[derive(Clone, Debug, Default)]
+struct Passed {
+    wide: Foreign,
+    near: Foreign,
+}
+
 #[derive(Debug)]
 struct WarpClocks {
     /// What each lane knows of each; of itself, its clock.
     known: Box<[[u32; 32]; 32]>,
     foreign: Vec<Foreign>,
     /// What a fence made ready to be handed on.
-    released: Vec<Option<Box<Foreign>>>,
+    released: Vec<Option<Box<Passed>>>,
     /// What single reads saw, for the next fence.
-    seen: Vec<Foreign>,
+    seen: Vec<Passed>,
     has_foreign: bool,
 }
 
@@ -184,7 +213,7 @@ impl WarpClocks {
             known,
             foreign: vec![Foreign::default(); 32],
             released: vec![None; 32],
-            seen: vec![Foreign::default(); 32],
+            seen: vec![Passed::default(); 32],
             has_foreign: false,
         }
     }
@@ -197,7 +226,7 @@ pub(crate) struct BlockClocks {
     epoch: u32,
     warps: Vec<WarpClocks>,
     shared: Shadow,
-    shared_sync: HashMap<usize, Foreign>,
+    shared_sync: HashMap<usize, Variable>,
 }
 
 impl BlockClocks {
@@ -284,11 +313,15 @@ impl BlockClocks {
         }
     }
 
-    /// A thread orders what it did before what it does next, for others to see; and sees what it read by single accesses.
-    pub(crate) fn fence(&mut self, warp: u32, lane: usize) {
+    /// A thread orders what it did before what it does next, for others of its block or of the device to see; and sees what it read
+    /// by single accesses from them.
+    pub(crate) fn fence(&mut self, warp: u32, lane: usize, scope: Scope) {
         let (number, epoch) = (self.number, self.epoch);
         let clocks = &mut self.warps[warp as usize];
-        let seen = std::mem::take(&mut clocks.seen[lane]);
+        let mut seen = std::mem::take(&mut clocks.seen[lane].near);
+        if scope == Scope::Device {
+            seen.learn(&std::mem::take(&mut clocks.seen[lane].wide));
+        }
         if !seen.is_empty() {
             clocks.foreign[lane].learn(&seen);
             clocks.has_foreign = true;
@@ -296,7 +329,11 @@ impl BlockClocks {
         let mut known = clocks.foreign[lane].clone();
         known.blocks.insert(number, epoch);
         known.warps.insert(number * (THREADS / 32) + warp, clocks.known[lane]);
-        clocks.released[lane] = Some(Box::new(known));
+        let released = clocks.released[lane].get_or_insert_default();
+        if scope == Scope::Device {
+            released.wide = known.clone();
+        }
+        released.near = known;
         clocks.known[lane][lane] += 1;
     }
 
@@ -357,11 +394,19 @@ impl BlockClocks {
             cell.write = stamp;
             return None;
         }
-        let strong = kind.is_strong();
-        let after_write =
-            cell.write.site == NOBODY || strong && cell.strong_write || self.is_ordered(cell.write, warp, lane);
+        let scope = kind.scope();
+        // Single accesses race with their like only where each is of a scope that the other's thread is in.
+        let among = |other: Option<Scope>, is_near: bool| match (scope, other) {
+            (Some(Scope::Device), Some(Scope::Device)) => true,
+            (Some(_), Some(_)) => is_near,
+            (None, _) | (_, None) => false,
+        };
+        let is_near = |stamp: Stamp| stamp.thread / THREADS == self.number;
+        let after_write = cell.write.site == NOBODY
+            || among(cell.strong_write, is_near(cell.write))
+            || self.is_ordered(cell.write, warp, lane);
         let mut conflict = if after_write { None } else { Some(cell.write) };
-        let reading = matches!(kind, Kind::Read | Kind::StrongRead);
+        let reading = matches!(kind, Kind::Read | Kind::StrongRead(_));
         if reading {
             let mine = cell.read.site == NOBODY
                 || cell.read.thread == thread && !cell.many
@@ -373,11 +418,11 @@ impl BlockClocks {
             if mine {
                 cell.read = stamp;
                 cell.read_lanes = 1 << lane;
-                cell.strong_reads = strong;
+                cell.strong_reads = scope;
                 cell.many = false;
                 cell.blocks = false;
             } else {
-                cell.strong_reads &= strong;
+                cell.strong_reads = cell.strong_reads.min(scope);
                 if cell.read.thread / THREADS != self.number {
                     cell.blocks = true;
                 } else if cell.read.thread / 32 != thread / 32 {
@@ -391,14 +436,15 @@ impl BlockClocks {
             }
             return conflict;
         }
-        let after_reads =
-            cell.read.site == NOBODY || strong && cell.strong_reads || self.reads_are_ordered(cell, warp, lane);
+        let after_reads = cell.read.site == NOBODY
+            || among(cell.strong_reads, is_near(cell.read) && !cell.blocks)
+            || self.reads_are_ordered(cell, warp, lane);
         if !after_reads {
             conflict = conflict.or(Some(cell.read));
         }
         *cell = Cell {
             write: stamp,
-            strong_write: strong,
+            strong_write: scope,
             ..EMPTY
         };
         conflict
@@ -429,15 +475,25 @@ impl BlockClocks {
     }
 
     /// A single access to a place that others may wait for: hands on what a fence released, and sees what others did.
-    fn hand_on(&mut self, variable: &mut Foreign, (warp, lane): (u32, usize), kind: Kind) {
+    fn hand_on(&mut self, variable: &mut Variable, (warp, lane): (u32, usize), kind: Kind) {
         let clocks = &mut self.warps[warp as usize];
-        if matches!(kind, Kind::Atomic | Kind::StrongRead) && !variable.is_empty() {
-            clocks.seen[lane].learn(variable);
+        let is_wide = kind.scope() == Some(Scope::Device);
+        if matches!(kind, Kind::Atomic(_) | Kind::StrongRead(_)) && !variable.is_empty() {
+            let seen = &mut clocks.seen[lane];
+            if is_wide {
+                seen.wide.learn(&variable.wide);
+            }
+            if let Some(near) = variable.near.get(&self.number) {
+                seen.near.learn(near);
+            }
         }
-        if matches!(kind, Kind::Atomic | Kind::StrongWrite)
+        if matches!(kind, Kind::Atomic(_) | Kind::StrongWrite(_))
             && let Some(released) = &clocks.released[lane]
         {
-            variable.learn(released);
+            if is_wide {
+                variable.wide.learn(&released.wide);
+            }
+            variable.near.entry(self.number).or_default().learn(&released.near);
         }
     }
 
@@ -455,7 +511,7 @@ impl BlockClocks {
 #[derive(Debug, Default)]
 pub(crate) struct Races {
     shadows: HashMap<usize, Shadow>,
-    sync: HashMap<(usize, usize), Foreign>,
+    sync: HashMap<(usize, usize), Variable>,
 }
 
 impl Races {

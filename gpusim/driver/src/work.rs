@@ -1,5 +1,6 @@
 //! Work of streams: what an operation is, and how it is done on the simulated devices.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
@@ -30,11 +31,37 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The room between two allocations, and what their addresses are multiples of.
+const RED_ZONE: u64 = 256;
+
+/// What is allocated on a device. It is kept apart from the device's memory, which is held while a kernel runs: who asks for work
+/// or memory must not wait for that.
+#[derive(Debug)]
+struct Ledger {
+    /// Bytes by address.
+    live: BTreeMap<u64, u64>,
+    used: u64,
+    next: u64,
+    /// What the device's memory does not know yet.
+    new: Vec<(u64, u64)>,
+}
+
+impl Ledger {
+    /// The allocation that holds an address.
+    fn holding(&self, address: u64) -> Option<(u64, u64)> {
+        let (&base, &bytes) = self.live.range(..=address).next_back()?;
+        (address - base < bytes).then_some((base, bytes))
+    }
+}
+
 /// A simulated device.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub(crate) description: Description,
-    pub(crate) memory: Mutex<Device>,
+    memory: Mutex<Device>,
+    ledger: Mutex<Ledger>,
+    /// Bytes of the variables of modules.
+    variables: AtomicU64,
     /// The error that everything on the device returns from now on; 0 is none.
     failure: AtomicU32,
     /// The most bytes that were allocated at a time.
@@ -67,10 +94,37 @@ impl Gpu {
         }
     }
 
+    /// The device's memory, with all that is allocated. No kernel runs while it is held.
+    fn memory(&self) -> MutexGuard<'_, Device> {
+        let mut memory = lock(&self.memory);
+        for (address, bytes) in std::mem::take(&mut lock(&self.ledger).new) {
+            let placed = memory.allocate_at(address, bytes);
+            debug_assert!(placed.is_ok(), "{placed:?}");
+        }
+        memory
+    }
+
+    /// Bytes that are allocated.
+    fn used(&self) -> u64 {
+        lock(&self.ledger).used + self.variables.load(Ordering::SeqCst)
+    }
+
     /// Bytes that are neither allocated nor kept by a pool.
     pub(crate) fn free_bytes(&self) -> u64 {
-        let held = lock(&self.memory).used() + self.cached.load(Ordering::SeqCst);
+        let held = self.used() + self.cached.load(Ordering::SeqCst);
         self.description.memory.saturating_sub(held)
+    }
+
+    /// Gives the memory of a module's variables back.
+    pub(crate) fn unload(&self, module: &Module) {
+        let mut memory = self.memory();
+        memory.unload(module);
+        self.variables.store(memory.used(), Ordering::SeqCst);
+    }
+
+    /// The addresses of all that is allocated.
+    pub(crate) fn live(&self) -> Vec<u64> {
+        lock(&self.ledger).live.keys().copied().collect()
     }
 }
 
@@ -91,7 +145,15 @@ impl Machine {
     pub(crate) fn new(settings: Settings) -> Machine {
         let gpu = |(index, description): (usize, &Description)| Gpu {
             description: description.clone(),
-            memory: Mutex::new(Device::at(FIRST + index as u64 * APART, description.memory)),
+            // Variables of modules are in the upper half.
+            memory: Mutex::new(Device::at(FIRST + index as u64 * APART + APART / 2, description.memory)),
+            ledger: Mutex::new(Ledger {
+                live: BTreeMap::new(),
+                used: 0,
+                next: FIRST + index as u64 * APART,
+                new: Vec::new(),
+            }),
+            variables: AtomicU64::new(0),
             failure: AtomicU32::new(0),
             peak: AtomicU64::new(0),
             cached: AtomicU64::new(0),
@@ -120,33 +182,46 @@ impl Machine {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         let gpu = &self.gpus[gpu];
-        let mut memory = lock(&gpu.memory);
-        let address = memory.allocate(bytes).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
-        gpu.peak.fetch_max(memory.used(), Ordering::SeqCst);
+        let variables = gpu.variables.load(Ordering::SeqCst);
+        let mut ledger = lock(&gpu.ledger);
+        if bytes > gpu.description.memory.saturating_sub(ledger.used + variables) {
+            return Err(CUDA_ERROR_OUT_OF_MEMORY);
+        }
+        let address = ledger.next;
+        ledger.next = (address + bytes + RED_ZONE).next_multiple_of(RED_ZONE);
+        ledger.live.insert(address, bytes);
+        ledger.new.push((address, bytes));
+        ledger.used += bytes;
+        gpu.peak.fetch_max(ledger.used + variables, Ordering::SeqCst);
         Ok(address)
     }
 
     /// Gives memory back: how many bytes. Who accessed it is remembered, for what comes too late; its address is not used again.
     pub(crate) fn free(&self, gpu: usize, address: u64) -> Result<u64, CUresult> {
-        let mut memory = lock(&self.gpus[gpu].memory);
-        let held = memory.allocation(address).filter(|(base, _)| *base == address);
-        let (_, bytes) = held.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        memory.free(address).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
+        let gpu = &self.gpus[gpu];
+        let bytes = {
+            let mut ledger = lock(&gpu.ledger);
+            let bytes = ledger.live.remove(&address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+            ledger.used -= bytes;
+            bytes
+        };
+        gpu.memory().free(address).map_err(|_| CUDA_ERROR_INVALID_VALUE)?;
         Ok(bytes)
+    }
+
+    /// The allocation that holds an address: where it begins, and its bytes.
+    fn holding(&self, address: u64) -> Option<(u64, u64)> {
+        lock(&self.gpus[self.owner(address)?].ledger).holding(address)
     }
 
     /// Whether an allocation begins at an address.
     pub(crate) fn is_start(&self, address: u64) -> bool {
-        let held = self
-            .owner(address)
-            .map(|gpu| lock(&self.gpus[gpu].memory).allocation(address));
-        held.flatten().is_some_and(|(base, _)| base == address)
+        self.holding(address).is_some_and(|(base, _)| base == address)
     }
 
     /// Whether a range is in one live allocation of a device.
     pub(crate) fn holds(&self, address: u64, bytes: u64) -> bool {
-        let Some(gpu) = self.owner(address) else { return false };
-        let held = lock(&self.gpus[gpu].memory).allocation(address);
+        let held = self.holding(address);
         held.is_some_and(|(base, size)| bytes <= size - (address - base))
     }
 
@@ -188,7 +263,7 @@ impl Machine {
     /// What the devices hold.
     pub(crate) fn held(&self) -> Held {
         Held {
-            device_bytes: self.gpus.iter().map(|g| lock(&g.memory).used()).sum(),
+            device_bytes: self.gpus.iter().map(Gpu::used).sum(),
             device_peak: self.gpus.iter().map(|g| g.peak.load(Ordering::SeqCst)).sum(),
             ..Held::default()
         }
@@ -314,8 +389,7 @@ impl Machine {
             Work::Slots(changes) => self.slots(gpu, changes, stamp),
             Work::Free { address, pool } => {
                 let Some(owner) = self.owner(*address) else { return };
-                let held = lock(&self.gpus[owner].memory).allocation(*address);
-                if let Some((base, bytes)) = held {
+                if let Some((base, bytes)) = self.holding(*address) {
                     self.touch(gpu, stamp, &[(base, base + bytes)], true);
                 }
                 match self.free(owner, *address) {
@@ -352,7 +426,13 @@ impl Machine {
         if let Some((_, failure)) = fault {
             return self.fail(gpu, failure);
         }
-        let launched = lock(&self.gpus[gpu].memory).launch(module, kernel, launch, &self.settings.options);
+        let launched = {
+            let device = &self.gpus[gpu];
+            let mut memory = device.memory();
+            let launched = memory.launch(module, kernel, launch, &self.settings.options);
+            device.variables.store(memory.used(), Ordering::SeqCst);
+            launched
+        };
         let report = match launched {
             Ok(report) => report,
             Err(error) => {
@@ -412,7 +492,7 @@ impl Machine {
             return None;
         };
         if self.settings.checks {
-            let outside = lock(&self.gpus[owner].memory).outside_of_slots(address, bytes);
+            let outside = self.gpus[owner].memory().outside_of_slots(address, bytes);
             if let Some(outside) = outside {
                 let detail = format!("it accesses {outside}");
                 self.misused(gpu, stamp, address, bytes, &detail);
@@ -428,7 +508,7 @@ impl Machine {
             return;
         };
         let piece = pattern.repeat((bytes.min(PIECE) as usize).div_ceil(pattern.len().max(1)));
-        let mut memory = lock(&self.gpus[owner].memory);
+        let mut memory = self.gpus[owner].memory();
         let mut at = 0;
         while at < bytes {
             let now = (bytes - at).min(piece.len() as u64);
@@ -475,7 +555,7 @@ impl Machine {
             let mut holes = Vec::new();
             match from {
                 End::Device(address) => {
-                    let memory = lock(&self.gpus[source].memory);
+                    let memory = self.gpus[source].memory();
                     // The range was looked at above, here and below.
                     let _ = memory.read(address + at, piece);
                     if self.settings.checks {
@@ -496,7 +576,7 @@ impl Machine {
             }
             match to {
                 End::Device(address) => {
-                    let mut memory = lock(&self.gpus[target].memory);
+                    let mut memory = self.gpus[target].memory();
                     let _ = memory.write(address + at, piece);
                     for (start, end) in holes {
                         let _ = memory.forget(address + start, end - start);
@@ -537,7 +617,9 @@ impl Machine {
             // To begin or end is an access to all of it: whoever uses it must be ordered with that.
             let is_write = change.event != SlotEvent::Adoption;
             self.touch(gpu, stamp, &[range], is_write);
-            let done = lock(&self.gpus[owner].memory).slot(change.event, change.address, change.bytes, &change.name);
+            let done = self.gpus[owner]
+                .memory()
+                .slot(change.event, change.address, change.bytes, &change.name);
             if let Err(error) = done {
                 let detail = format!("slot `{}`: {error}", change.name);
                 self.misused(gpu, stamp, change.address, change.bytes, &detail);

@@ -5,7 +5,7 @@ use super::{Block, LOCAL_WINDOW, Machine, PARAM_WINDOW, SHARED_WINDOW};
 use crate::arith::{Lanes, extended, low};
 use crate::counters::Traffic;
 use crate::memory::{Refusal, load, store};
-use crate::program::{Access, Order, Pc, Place};
+use crate::program::{Access, Order, Pc, Place, Scope};
 use crate::race::{Kind, Stamp, THREADS};
 use crate::report::FindingKind;
 use crate::syntax::Space;
@@ -197,12 +197,20 @@ impl Machine<'_> {
     }
 
     /// Takes part in what fences order, where an access is a single one.
-    pub(super) fn strong(&mut self, block: &mut Block, here: Here, lane: usize, spot: Spot, order: Order, kind: Kind) {
+    pub(super) fn strong(
+        &mut self,
+        block: &mut Block,
+        here: Here,
+        lane: usize,
+        spot: Spot,
+        (order, scope): (Order, Scope),
+        kind: Kind,
+    ) {
         let Some(races) = &mut self.races else { return };
         let warp = block.warps[here.at].index;
         let Some(clocks) = &mut block.clocks else { return };
         if order.releases() {
-            clocks.fence(warp, lane);
+            clocks.fence(warp, lane, scope);
         }
         match spot {
             Spot::Shared(at) => clocks.hand_on_shared(at, (warp, lane), kind),
@@ -210,7 +218,7 @@ impl Machine<'_> {
             Spot::Local(_) | Spot::Param(_) => {}
         }
         if order.acquires() {
-            clocks.fence(warp, lane);
+            clocks.fence(warp, lane, scope);
         }
     }
 
@@ -268,7 +276,7 @@ impl Machine<'_> {
         let bases = *block.warps[at].frames[frame as usize].reg(base);
         let total = access.bytes * access.registers.len() as u32;
         let kind = if access.order.is_strong() {
-            Kind::StrongRead
+            Kind::StrongRead(access.scope)
         } else {
             Kind::Read
         };
@@ -282,8 +290,8 @@ impl Machine<'_> {
             };
             request.note(spot, address, total);
             if self.races.is_some() {
-                if kind == Kind::StrongRead {
-                    self.strong(block, here, lane, spot, access.order, kind);
+                if access.order.is_strong() {
+                    self.strong(block, here, lane, spot, (access.order, access.scope), kind);
                 }
                 self.check_race(block, here, lane, spot, total, kind);
             }
@@ -341,7 +349,7 @@ impl Machine<'_> {
         let bases = *block.warps[at].frames[frame as usize].reg(base);
         let total = access.bytes * access.registers.len() as u32;
         let kind = if access.order.is_strong() {
-            Kind::StrongWrite
+            Kind::StrongWrite(access.scope)
         } else {
             Kind::Write
         };
@@ -353,8 +361,8 @@ impl Machine<'_> {
             };
             request.note(spot, address, total);
             if self.races.is_some() {
-                if kind == Kind::StrongWrite {
-                    self.strong(block, here, lane, spot, access.order, kind);
+                if access.order.is_strong() {
+                    self.strong(block, here, lane, spot, (access.order, access.scope), kind);
                 }
                 self.check_race(block, here, lane, spot, total, kind);
             }

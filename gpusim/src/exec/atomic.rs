@@ -83,8 +83,9 @@ impl Machine<'_> {
             };
             request.note(spot, address, bytes);
             if self.races.is_some() {
-                self.strong(block, here, lane, spot, atomic.order, Kind::Atomic);
-                self.check_race(block, here, lane, spot, bytes, Kind::Atomic);
+                let kind = Kind::Atomic(atomic.scope);
+                self.strong(block, here, lane, spot, (atomic.order, atomic.scope), kind);
+                self.check_race(block, here, lane, spot, bytes, kind);
             }
             let (old, defined) = self.read(block, here, lane, spot, bytes);
             if !defined {
@@ -113,11 +114,11 @@ impl Machine<'_> {
         }
     }
 
-    pub(super) fn fence(&mut self, block: &mut Block, at: usize, active: u32, _scope: Scope) {
+    pub(super) fn fence(&mut self, block: &mut Block, at: usize, active: u32, scope: Scope) {
         let warp = block.warps[at].index;
         if let Some(clocks) = &mut block.clocks {
             for lane in lanes(active) {
-                clocks.fence(warp, lane);
+                clocks.fence(warp, lane, scope);
             }
         }
     }

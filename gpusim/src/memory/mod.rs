@@ -41,6 +41,7 @@ pub(crate) struct Allocation {
     pub(crate) size: u64,
     chunks: Vec<Option<Box<Chunk>>>,
     pub(crate) is_live: bool,
+    is_counted: bool,
     pub(crate) is_read_only: bool,
     /// Parts that were announced, in order; if there are any, nothing else may be accessed.
     pub(crate) slots: Vec<Slot>,
@@ -130,6 +131,9 @@ pub enum MemoryError {
     /// The allocation was freed, or there never was one.
     #[error("{0:#x} is not the start of a live allocation")]
     NotAllocated(u64),
+    /// There is memory at that address already, or there was.
+    #[error("the memory at {0:#x} is taken")]
+    Taken(u64),
     /// The device has no more room.
     #[error("out of memory: {asked} bytes asked for, {free} free")]
     OutOfMemory {
@@ -210,17 +214,41 @@ impl Device {
         let base = self.next;
         self.next = (base + bytes + RED_ZONE).next_multiple_of(RED_ZONE);
         self.used += bytes;
-        self.allocations.push(Allocation {
+        self.insert(base, bytes, true);
+        Ok(base)
+    }
+
+    /// Memory at an address that who asks chose, and accounts: it is not of [`used`](Device::used).
+    ///
+    /// # Errors
+    /// [`MemoryError::Taken`] if memory is there, or was.
+    pub fn allocate_at(&mut self, address: u64, bytes: u64) -> Result<(), MemoryError> {
+        let index = self.allocations.partition_point(|a| a.base <= address);
+        let below = index.checked_sub(1).map(|i| &self.allocations[i]);
+        let starts = below.is_none_or(|a| a.base + a.size.max(1) <= address);
+        let end = address.checked_add(bytes.max(1));
+        let above = self.allocations.get(index).map_or(u64::MAX, |a| a.base);
+        if !starts || end.is_none_or(|end| end > above) {
+            return Err(MemoryError::Taken(address));
+        }
+        self.insert(address, bytes, false);
+        Ok(())
+    }
+
+    fn insert(&mut self, base: u64, bytes: u64, is_counted: bool) {
+        let allocation = Allocation {
             base,
             size: bytes,
             chunks: std::iter::repeat_with(|| None)
                 .take((bytes as usize).div_ceil(CHUNK))
                 .collect(),
             is_live: true,
+            is_counted,
             is_read_only: false,
             slots: Vec::new(),
-        });
-        Ok(base)
+        };
+        let index = self.allocations.partition_point(|a| a.base < base);
+        self.allocations.insert(index, allocation);
     }
 
     /// Gives memory back; its addresses are never used again, so that later accesses are found.
@@ -237,7 +265,9 @@ impl Device {
         allocation.is_live = false;
         allocation.chunks = Vec::new();
         allocation.slots = Vec::new();
-        self.used -= allocation.size;
+        if allocation.is_counted {
+            self.used -= allocation.size;
+        }
         Ok(())
     }
 
@@ -319,18 +349,6 @@ impl Device {
         let (index, at) = self.range(address, bytes)?;
         self.allocations[index].forget(at, bytes as usize);
         Ok(())
-    }
-
-    /// The allocation that holds an address: where it begins and how many bytes it has.
-    pub fn allocation(&self, address: u64) -> Option<(u64, u64)> {
-        let index = self.allocations.partition_point(|a| a.base <= address).checked_sub(1)?;
-        let a = &self.allocations[index];
-        (a.is_live && address - a.base < a.size.max(1)).then_some((a.base, a.size))
-    }
-
-    /// Where the allocations begin that are not freed.
-    pub fn live(&self) -> Vec<u64> {
-        self.allocations.iter().filter(|a| a.is_live).map(|a| a.base).collect()
     }
 
     /// Remembers an access of the launch that runs.

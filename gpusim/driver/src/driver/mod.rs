@@ -478,13 +478,14 @@ impl Driver {
         state.close_default(gpu);
         state.events.retain(|_, e| e.gpu != gpu);
         state.functions.retain(|_, f| f.gpu != gpu);
+        let modules: Vec<Loaded> = state.modules.values().filter(|m| m.gpu == gpu).cloned().collect();
         state.modules.retain(|_, m| m.gpu != gpu);
         state.pools.retain(|_, p| p.gpu != gpu);
         state.default_pools.remove(&gpu);
         state.pooled.retain(|_, p| p.gpu != gpu);
         let device = &self.machine.gpus[gpu];
-        let live = lock(&device.memory).live();
-        for address in live {
+        modules.iter().for_each(|m| device.unload(&m.module));
+        for address in device.live() {
             // Each is live, for nothing else runs on the device.
             let _ = self.machine.free(gpu, address);
         }

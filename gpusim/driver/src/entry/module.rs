@@ -12,7 +12,6 @@ use crate::result::{
     CUDA_ERROR_INVALID_HANDLE, CUDA_ERROR_INVALID_IMAGE, CUDA_ERROR_INVALID_PTX, CUDA_ERROR_INVALID_VALUE,
     CUDA_ERROR_NO_BINARY_FOR_GPU, CUDA_ERROR_NOT_FOUND, CUDA_ERROR_UNSUPPORTED_PTX_VERSION, CUresult,
 };
-use crate::work::lock;
 
 /// The registers of a thread that are reported for every kernel: PTX does not say how many a real device would take.
 pub(super) const REGISTERS: u32 = 32;
@@ -174,7 +173,7 @@ pub extern "C" fn cuModuleUnload(module: Handle) -> CUresult {
         state.modules.remove(&number(module));
         state.functions.retain(|_, f| f.handle_of_module != number(module));
         drop(state);
-        lock(&driver.machine.gpus[loaded.gpu].memory).unload(&loaded.module);
+        driver.machine.gpus[loaded.gpu].unload(&loaded.module);
         waited
     })
 }

@@ -149,8 +149,10 @@ fn a_stream_that_does_not_block_is_not_ordered_with_the_default_one() {
         let (from, to) = (filled(&counted()), filled(&counted()));
         ok(cuMemsetD32Async(from, 6, LEN, a));
         ok(p.next(to, from, null_mut()));
-        ok(cuMemsetD32Async(to, 9, LEN / 2, a));
+        // Broken, what comes before may have been found already.
+        let last = cuMemsetD32Async(to, 9, LEN / 2, a);
         if !broken {
+            ok(last);
             assert_eq!(read(to, LEN)[LEN / 2 - 1..=LEN / 2], [9, 7]);
         }
     });
