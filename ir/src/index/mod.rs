@@ -234,6 +234,25 @@ impl IndexExpr {
         }
     }
 
+    /// The largest number in it, without its sign; at least 1.
+    pub fn largest_constant(&self) -> i64 {
+        let n = match self {
+            IndexExpr::Const(c) => return c.saturating_abs().max(1),
+            IndexExpr::Node(n) => n,
+        };
+        match &**n {
+            IndexNode::Sym(_) | IndexNode::Var(_) => 1,
+            IndexNode::Sum { terms, constant, .. } => terms
+                .iter()
+                .map(|(t, c)| t.largest_constant().max(c.saturating_abs()))
+                .fold(constant.saturating_abs(), i64::max),
+            IndexNode::Product(f) => f.iter().map(IndexExpr::largest_constant).fold(1, i64::max),
+            IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) | IndexNode::Min(a, b) | IndexNode::Max(a, b) => {
+                a.largest_constant().max(b.largest_constant())
+            }
+        }
+    }
+
     /// `constant + Σ coefficient * term` from unnormalized parts whose terms are not sums.
     fn from_linear(mut terms: Terms, mut constant: i64) -> IndexExpr {
         if terms.len() > 1 {
