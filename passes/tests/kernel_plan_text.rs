@@ -112,7 +112,11 @@ fn kernels_and_plans_of_random_graphs_survive_their_text() {
 
 #[test]
 fn kernels_and_plans_over_symbols_survive_their_text() {
-    for seed in 0..60 {
+    let asked = std::env::var("TLC_SEEDS").ok().and_then(|s| {
+        let (from, to) = s.split_once("..")?;
+        Some(from.parse().ok()?..to.parse().ok()?)
+    });
+    for seed in asked.unwrap_or(0..60) {
         let case = oracle::generate::graph(seed, 10, 4096, true);
         let compiled = compile(
             &case.graph,
@@ -121,6 +125,78 @@ fn kernels_and_plans_over_symbols_survive_their_text() {
         .expect("compiles");
         all_survive(&case.graph, &compiled, &format!("symbolic seed {seed}"));
     }
+}
+
+/// The graph of a text, compiled, and everything on the way printed and read.
+fn text_survives(text: &str, what: &str) -> Compiled {
+    let graph = parse_module(text, &mut no_data).unwrap_or_else(|e| panic!("{what}: {}", e[0]));
+    let graph = &graph.graphs[0];
+    let host = || Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+    let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+    let on_gpu = compile(graph, &Options::new(Devices::new(host(), [gpu]))).expect("compiles");
+    let compiled = compile(graph, &Options::new(host())).expect("compiles");
+    for made in [&on_gpu, &compiled] {
+        for kernel in &made.planned.plan.kernels {
+            kernel_round_trip(kernel, what);
+        }
+        plan_round_trip(&made.planned.plan, what);
+    }
+    compiled
+}
+
+#[test]
+fn divisors_that_are_positive_where_loops_run_survive_their_text() {
+    for (number, kept) in ["m - 1", "m - k", "m - div(m, 2)"].iter().enumerate() {
+        let start = ["1", "k", "div(m, 2)"][number];
+        let text = format!(
+            "graph @g(%x: f32[n, m], %z: f32[k]) where n in 0..=9, m in 0..=9, k in 0..=9 {{
+              %0 = slice %x {{start=[0, {start}]}} : f32[n, {kept}]
+              %1 = reshape %0 : f32[n*({kept})]
+              return %1 as y
+            }}"
+        );
+        let compiled = text_survives(&text, kept);
+        let text = compiled.planned.plan.kernels[0].to_string();
+        assert!(text.contains("div("), "nothing is divided:\n{text}");
+    }
+}
+
+#[test]
+fn tensors_of_many_padded_axes_are_one_line_and_survive_their_text() {
+    for rank in [5, 8, 24, 64] {
+        let dims: Vec<String> = (0..rank).map(|k| format!("s{} + 1", k % 40)).collect();
+        let ranges: Vec<String> = (0..rank.min(40)).map(|k| format!("s{k} in 0..=9")).collect();
+        let (dims, ranges) = (dims.join(", "), ranges.join(", "));
+        let text = format!("graph @g(%x: f32[{dims}]) where {ranges} {{ %0 = neg %x : f32[{dims}] return %0 as y }}");
+        let compiled = text_survives(&text, &format!("rank {rank}"));
+        let size = compiled.planned.plan.kernels[0].to_string().len();
+        assert!(size < 2000 * rank, "rank {rank}: {size} bytes");
+    }
+}
+
+#[test]
+fn what_a_kernel_requires_of_its_symbols_excludes_examples() {
+    let kernel = |requires: &str| {
+        format!(
+            "kernel(p0: f32[s0] read, p1: f32[s1] write) where s0 in 0..=9, s1 in 0..=9 {requires}{{
+  for i0 in 0..s1 parallel {{
+    %0: f32 = load p0[i0]
+    store p1[i0], %0
+  }}
+}}
+"
+        )
+    };
+    let errors = |text: &str| {
+        let module = parse_module(text, &mut no_data).unwrap_or_else(|e| panic!("{}\n{text}", e[0]));
+        let printed = print_module(&module, &PrintOptions::default()).text;
+        assert_eq!(text, printed);
+        verify_module(&module, text).len()
+    };
+    assert_eq!(errors(&kernel("")), 1);
+    assert_eq!(errors(&kernel("requires s0 - s1 not negative ")), 0);
+    assert_eq!(errors(&kernel("requires s0 = s1 ")), 0);
+    assert_eq!(errors(&kernel("requires -s0 + s1 not negative ")), 1);
 }
 
 /// A text with a few characters taken out, put in or exchanged.

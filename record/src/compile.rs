@@ -419,6 +419,12 @@ impl Executable {
         self.specializations.as_ref().map(|s| s.reports()).unwrap_or_default()
     }
 
+    /// The first version for fixed sizes that the verifiers found to be compiled wrongly, which is a bug in tlc: compiling the graph for
+    /// these sizes would have been the error [`BuildError::Broken`]. It is not used, and calls go on without it.
+    pub fn broken(&self) -> Option<Arc<Broken>> {
+        self.specializations.as_ref()?.broken()
+    }
+
     /// Waits until no version for fixed sizes is being made.
     pub fn wait_for_specializations(&self) {
         if let Some(s) = &self.specializations {

@@ -27,6 +27,10 @@ fn refuse_expecting<T>(problem: impl Into<String>, expected: impl Into<String>) 
     Err((problem.into(), Some(expected.into())))
 }
 
+/// Numbers in extents with symbols, multiplied over the axes and with the bytes of an element, are at most this: what plans compute of
+/// them (bytes, operations, offsets) stays far from saturation.
+const MAX_CONSTANTS: i128 = 1 << 56;
+
 /// The most bytes one tensor may declare.
 const MAX_BYTES: i128 = 1 << 60;
 
@@ -219,11 +223,13 @@ impl Rule<'_> {
         }
         let mut bytes = ty.dtype.bytes() as i128;
         let mut empty = false;
+        let mut largest = bytes;
         for d in &ty.shape {
             let range = d.interval(self.graph);
-            if !self.not_negative(d.clone()) {
+            if range.lo < 0 && !self.not_negative(d.clone()) {
                 return refuse(format!("extent {} is negative", self.text(d)));
             }
+            largest = largest.saturating_mul(i128::from(d.largest_constant()));
             empty |= range.hi == 0;
             bytes = bytes.saturating_mul(range.lo.max(0) as i128);
             // Symbols may be zero, so only constants count toward the smallest size; keep them apart from those.
@@ -238,6 +244,11 @@ impl Rule<'_> {
             .fold(1i128, |n, d| n.saturating_mul(d.max(0) as i128));
         if !empty && bytes.max(constants.saturating_mul(ty.dtype.bytes() as i128)) > MAX_BYTES {
             return refuse_expecting("the element count overflows", "at most 2^60 bytes");
+        }
+        let symbolic = ty.shape.iter().any(|d| d.as_const().is_none());
+        if symbolic && largest > MAX_CONSTANTS {
+            let problem = format!("the numbers in {} are too large", self.graph.shape_text(&ty.shape));
+            return refuse_expecting(problem, "a product below 2^56, with the bytes of an element");
         }
         Ok(())
     }
@@ -380,13 +391,9 @@ impl Rule<'_> {
             if axes.len() != 1 {
                 return refuse_expecting(format!("{} axes", axes.len()), "exactly one axis");
             }
-            let d = &t.shape[axes[0] as usize];
-            if d.is(0) {
+            let spare = t.shape[axes[0] as usize].clone() - IndexExpr::ONE;
+            if !self.not_negative(spare) {
                 return refuse(format!("{} over the empty axis {}", monoid.name(), axes[0]));
-            }
-            let spare = d.clone() - IndexExpr::ONE;
-            if !spare.proves_nonnegative(self.graph) {
-                self.conditions.push(Condition::NonNegative(spare));
             }
         }
         let keep = |i: &usize| !axes.contains(&(*i as u8));

@@ -27,7 +27,7 @@ use rustc_hash::{FxHashMap, FxHasher};
 use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};
-use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
+use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::scalar::ScalarOp;
 use crate::tensor::HostTensor;
 
@@ -351,12 +351,42 @@ pub struct Node {
 }
 
 /// What a [`Guard`] demands of the symbols' values.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Condition {
     /// Both sides are the same number.
     Equal(IndexExpr, IndexExpr),
     /// The expression is at least 0.
     NonNegative(IndexExpr),
+}
+
+impl Condition {
+    /// Whether it holds; `None` where an expression has no value.
+    pub fn holds(&self, symbols: &[i64]) -> Option<bool> {
+        Some(match self {
+            Condition::Equal(a, b) => a.eval_symbols(symbols)? == b.eval_symbols(symbols)?,
+            Condition::NonNegative(e) => e.eval_symbols(symbols)? >= 0,
+        })
+    }
+
+    /// The condition with other expressions for the symbols; `None` where one has none.
+    pub fn over(&self, symbol: &dyn Fn(SymId) -> Option<IndexExpr>) -> Option<Condition> {
+        let mut known = true;
+        let mut put = |e: &IndexExpr| {
+            e.replace(&mut |n| match n {
+                IndexNode::Sym(s) => {
+                    let instead = symbol(*s);
+                    known &= instead.is_some();
+                    instead
+                }
+                _ => None,
+            })
+        };
+        let condition = match self {
+            Condition::Equal(a, b) => Condition::Equal(put(a), put(b)),
+            Condition::NonNegative(e) => Condition::NonNegative(put(e)),
+        };
+        known.then_some(condition)
+    }
 }
 
 /// An assumption about symbols, checked when they are bound.
@@ -564,14 +594,19 @@ impl Graph {
     /// even where the node that needed it is gone. `map` gives the new node of each old one.
     pub fn adopt_guards(&mut self, from: &Graph, map: &[Option<NodeId>]) {
         for g in &from.guards {
-            if !self.guards.iter().any(|own| own.condition == g.condition) {
-                let node = map.get(g.node.index()).copied().flatten().unwrap_or(NodeId(0));
-                self.guards.push(Guard {
-                    condition: g.condition.clone(),
-                    node,
-                    needed_by: Arc::clone(&g.needed_by),
-                });
-            }
+            let node = map.get(g.node.index()).copied().flatten().unwrap_or(NodeId(0));
+            self.assume(g.condition.clone(), node, &g.needed_by);
+        }
+    }
+
+    /// Takes on a guard, unless its condition is one of another.
+    fn assume(&mut self, condition: Condition, node: NodeId, needed_by: &Arc<str>) {
+        if self.guards.iter().all(|own| own.condition != condition) {
+            self.guards.push(Guard {
+                condition,
+                node,
+                needed_by: Arc::clone(needed_by),
+            });
         }
     }
 
@@ -637,13 +672,7 @@ impl Graph {
         if !conditions.is_empty() {
             let needed_by: Arc<str> = self.placed(&kind, id, &origin).into();
             for condition in conditions {
-                if self.guards.iter().all(|g| g.condition != condition) {
-                    self.guards.push(Guard {
-                        condition,
-                        node: id,
-                        needed_by: Arc::clone(&needed_by),
-                    });
-                }
+                self.assume(condition, id, &needed_by);
             }
         }
         self.nodes.push(Node {

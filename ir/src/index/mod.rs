@@ -2,7 +2,7 @@
 //!
 //! Invariants:
 //! - An [`IndexExpr`] is always in normal form, because only the constructors here make one: sums are flat, sorted, with like
-//!   terms collected; products are distributed over sums, unless too many terms would come of it; constants are folded. Structural equality is therefore equality
+//!   terms collected; products are distributed over sums, unless too many terms would come of it (`product.rs`); constants are folded. Structural equality is therefore equality
 //!   of normal forms (sound, not complete).
 //! - Division and modulo are floored, and every divisor is positive: constructors are called with divisors that are; the
 //!   evaluator returns `None` where one is not.
@@ -13,11 +13,14 @@
 
 mod divide;
 mod print;
+mod product;
 mod prove;
 
 use std::cmp::Ordering;
 use std::ops::{Add, Mul, Sub};
 use std::sync::Arc;
+
+use product::{factored, sort_factors, stays_factored};
 
 pub use print::DisplayIndex;
 
@@ -181,6 +184,14 @@ impl IndexExpr {
         }
     }
 
+    /// What it is made of, unless it is constant.
+    pub fn as_node(&self) -> Option<&IndexNode> {
+        match self {
+            IndexExpr::Const(_) => None,
+            IndexExpr::Node(n) => Some(n),
+        }
+    }
+
     /// The loop variable, if the expression is just that.
     pub fn as_var(&self) -> Option<VarId> {
         match self {
@@ -220,6 +231,25 @@ impl IndexExpr {
                     a.size().saturating_add(b.size()).saturating_add(1)
                 }
             },
+        }
+    }
+
+    /// The largest number in it, without its sign; at least 1.
+    pub fn largest_constant(&self) -> i64 {
+        let n = match self {
+            IndexExpr::Const(c) => return c.saturating_abs().max(1),
+            IndexExpr::Node(n) => n,
+        };
+        match &**n {
+            IndexNode::Sym(_) | IndexNode::Var(_) => 1,
+            IndexNode::Sum { terms, constant, .. } => terms
+                .iter()
+                .map(|(t, c)| t.largest_constant().max(c.saturating_abs()))
+                .fold(constant.saturating_abs(), i64::max),
+            IndexNode::Product(f) => f.iter().map(IndexExpr::largest_constant).fold(1, i64::max),
+            IndexNode::FloorDiv(a, b) | IndexNode::Mod(a, b) | IndexNode::Min(a, b) | IndexNode::Max(a, b) => {
+                a.largest_constant().max(b.largest_constant())
+            }
         }
     }
 
@@ -401,20 +431,20 @@ impl IndexExpr {
 
     /// Rebuilds the expression with symbols and variables replaced where the function returns.
     pub fn replace(&self, atom: &mut dyn FnMut(&IndexNode) -> Option<IndexExpr>) -> IndexExpr {
-        self.replace_nodes(&mut |n| match n {
-            IndexNode::Sym(_) | IndexNode::Var(_) => atom(n),
+        self.replace_nodes(&mut |e| match e.as_node()? {
+            n @ (IndexNode::Sym(_) | IndexNode::Var(_)) => atom(n),
             _ => None,
         })
     }
 
     /// Rebuilds the expression with nodes replaced where the function returns, outer ones first; what it returns is not looked
     /// into.
-    pub fn replace_nodes(&self, node: &mut dyn FnMut(&IndexNode) -> Option<IndexExpr>) -> IndexExpr {
+    pub fn replace_nodes(&self, node: &mut dyn FnMut(&IndexExpr) -> Option<IndexExpr>) -> IndexExpr {
         let n = match self {
             IndexExpr::Const(_) => return self.clone(),
             IndexExpr::Node(n) => n,
         };
-        if let Some(replaced) = node(n) {
+        if let Some(replaced) = node(self) {
             return replaced;
         }
         match &**n {
@@ -442,6 +472,20 @@ impl IndexExpr {
         self.replace(&mut |n| match n {
             IndexNode::Var(v) => f(*v),
             _ => None,
+        })
+    }
+
+    /// The expression with two loop variables as one that counts through both, `flat = extent*outer + inner`, in each sum in which
+    /// they are a multiple of that. Elsewhere they are left.
+    pub fn flattened(&self, outer: VarId, inner: VarId, extent: &IndexExpr, flat: VarId) -> IndexExpr {
+        self.replace_nodes(&mut |e| {
+            let IndexNode::Sum { .. } = e.as_node()? else {
+                return None;
+            };
+            let (step, rest) = e.affine_in(inner)?;
+            let (stride, rest) = rest.affine_in(outer)?;
+            let whole = !step.is(0) && !step.uses(outer) && stride == extent.clone() * step.clone();
+            whole.then(|| step * flat.into() + rest)
         })
     }
 
@@ -555,81 +599,6 @@ impl Mul for IndexExpr {
     }
 }
 
-/// The most terms that a product of sums over symbols is distributed into. The volume of a tensor whose every axis has a symbolic
-/// extent and padding has 2^rank.
-const MAX_TERMS: usize = 64;
-
-/// The terms of a sum, its constant among them; 1 for what is no sum.
-fn terms_of(e: &IndexExpr) -> usize {
-    match e {
-        IndexExpr::Const(_) => 1,
-        IndexExpr::Node(n) => match &**n {
-            IndexNode::Sum { terms, constant, .. } => terms.len() + usize::from(*constant != 0),
-            _ => 1,
-        },
-    }
-}
-
-/// Sums with the most terms first, then the other factors in their order. So the first two sums of a product that is not
-/// distributed have too many terms together, and what rebuilds or parses it from left to right gets the same.
-fn sort_factors(factors: &mut [IndexExpr]) {
-    factors.sort_by(|a, b| terms_of(b).cmp(&terms_of(a)).then_with(|| a.cmp(b)));
-}
-
-/// The most terms that a product of sums over loop variables is distributed into: what is affine in a variable must be seen to be.
-const MAX_VARIABLE_TERMS: usize = 1 << 12;
-
-/// Whether some term has sums among its factors.
-fn has_kept(e: &IndexExpr) -> bool {
-    let kept = |t: &IndexExpr| match t {
-        IndexExpr::Const(_) => false,
-        IndexExpr::Node(n) => matches!(&**n, IndexNode::Product(factors) if terms_of(&factors[0]) > 1),
-    };
-    match e {
-        IndexExpr::Const(_) => false,
-        IndexExpr::Node(n) => match &**n {
-            IndexNode::Sum { terms, .. } => terms.iter().any(|(t, _)| kept(t)),
-            _ => kept(e),
-        },
-    }
-}
-
-/// Whether the product of `a`, of `m` terms, and `b`, of `n`, keeps sums as factors: where it would have too many terms, or copy what
-/// was kept before.
-fn stays_factored(a: &IndexExpr, m: usize, b: &IndexExpr, n: usize) -> bool {
-    let many = |most: usize| m > 1 && n > 1 && m.saturating_mul(n) > most;
-    if many(MAX_VARIABLE_TERMS) {
-        return true;
-    }
-    (many(MAX_TERMS) || n > 1 && has_kept(a) || m > 1 && has_kept(b))
-        && !(m > 1 && a.has_vars())
-        && !(n > 1 && b.has_vars())
-}
-
-/// The product of factors, sums among them, each without the number that all of its terms share.
-fn factored(operands: [&IndexExpr; 2]) -> IndexExpr {
-    let mut factors = Vec::new();
-    let mut coefficient = 1i64;
-    for e in operands {
-        let (terms, constant) = e.linear();
-        match &terms[..] {
-            [(t, c)] if constant == 0 => {
-                coefficient = coefficient.saturating_mul(*c);
-                factors.extend(t.factors());
-            }
-            _ => {
-                let content = terms.iter().fold(constant.saturating_abs(), |g, t| prove::gcd(g, t.1));
-                let content = if terms[0].1 < 0 { -content } else { content };
-                coefficient = coefficient.saturating_mul(content);
-                let terms = terms.into_iter().map(|(t, c)| (t, c / content)).collect();
-                factors.push(IndexExpr::from_linear(terms, constant / content));
-            }
-        }
-    }
-    sort_factors(&mut factors);
-    IndexExpr::node(IndexNode::Product(factors)).mul_const(coefficient)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -709,6 +678,24 @@ mod tests {
         assert_eq!(channel * s(0) * s(1) + row * s(1) + column, v(0));
         let back = IndexExpr::floor_div(&v(0), &c(12)) * c(24) + IndexExpr::modulo(&v(0), &c(12)) * c(2);
         assert_eq!(back, v(0) * c(2));
+    }
+
+    #[test]
+    fn two_variables_become_one_where_they_count_through_both() {
+        // Padded axes: v1 below s1 + 1, and an axis of s2 + 2 behind it.
+        let (extent, behind) = (s(1) + c(1), s(2) + c(2));
+        let flat = |e: IndexExpr| e.flattened(VarId(0), VarId(1), &extent, VarId(7));
+        let line = |step: IndexExpr| (v(0) * extent.clone() + v(1)) * step;
+        assert_eq!(
+            flat(line(behind.clone()) + v(2) + c(3)),
+            v(7) * behind.clone() + v(2) + c(3)
+        );
+        let place = IndexExpr::floor_div(&line(c(4)), &s(0)) + v(1);
+        assert_eq!(flat(place), IndexExpr::floor_div(&(v(7) * c(4)), &s(0)) + v(1));
+        // Another order, another extent, and what uses one of them.
+        for other in [v(1) * behind.clone() + v(0), v(0) * behind + v(1), v(0) + c(1), v(1)] {
+            assert_eq!(flat(other.clone()), other);
+        }
     }
 
     #[test]

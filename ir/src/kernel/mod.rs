@@ -41,7 +41,8 @@
 //!   whole tile of a `Contract`, whose operands are then parameters or shared scratch, and is read and written by `Each`, whose
 //!   body is as that of a thread loop, but without scratch of scope `Thread`. Both are executed by all who hold it: in the warp
 //!   loop, or in the block loop, outside of thread loops. No other access is.
-//! - Symbols are positional: a launch supplies their values, under which no memory has a negative length.
+//! - Symbols are positional: a launch supplies their values, under which no memory has a negative length and the kernel's conditions
+//!   hold.
 //!
 //! Kernels are alpha-renamed and nameless inside, so equal ones compare equal and compile once.
 
@@ -61,7 +62,7 @@ pub use copy::CopyNest;
 use smallvec::SmallVec;
 
 use crate::dtype::{DType, Scalar};
-use crate::graph::Monoid;
+use crate::graph::{Condition, Monoid};
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
 use crate::scalar::ScalarOp;
 use crate::target::WARP_THREADS;
@@ -317,6 +318,9 @@ pub struct Kernel {
     pub values: Vec<DType>,
     /// The statements.
     pub body: Vec<Stmt>,
+    /// What else is known of the symbols' values, which launches keep. Kernels of a plan have none: there the plan's guards say it,
+    /// and equal kernels are one whatever is around them.
+    pub requires: Vec<Condition>,
 }
 
 impl Kernel {

@@ -16,6 +16,7 @@
 
 use std::fmt;
 
+use crate::graph::Condition;
 use crate::index::{IndexExpr, IndexNode, SymId, VarId};
 use crate::kernel::{Access, CollectiveKind, Contract, Group, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
@@ -98,6 +99,12 @@ impl fmt::Display for Kernel {
         for (i, (lo, hi)) in self.symbols.iter().enumerate() {
             let lead = if i > 0 { ", " } else { " where " };
             write!(f, "{lead}s{i} in {lo}..={hi}")?;
+        }
+        for c in &self.requires {
+            match c {
+                Condition::Equal(a, b) => write!(f, " requires {} = {}", Positional(a), Positional(b))?,
+                Condition::NonNegative(e) => write!(f, " requires {} not negative", Positional(e))?,
+            }
         }
         f.write_str(" {\n")?;
         for (i, s) in self.scratch.iter().enumerate() {

@@ -8,7 +8,7 @@
 use super::cursor::{Cursor, Mark, Parsed};
 use super::lexer::TokenKind;
 use crate::dtype::{DType, Scalar};
-use crate::graph::{DEFAULT_SYMBOL_MAX, Graph, MAX_RANK, Shape, Symbol, TensorType};
+use crate::graph::{Condition, DEFAULT_SYMBOL_MAX, Graph, MAX_RANK, Shape, Symbol, TensorType};
 use crate::index::{Bounds, IndexExpr, IndexNode};
 use crate::kernel::verify::nonnegative;
 
@@ -16,7 +16,7 @@ use crate::kernel::verify::nonnegative;
 pub(crate) const MAX_DEPTH: u32 = 64;
 
 /// The most nodes of an extent, as [`IndexExpr::size`] counts.
-pub(crate) const MAX_DIM_SIZE: u32 = 2048;
+pub(crate) const MAX_DIM_SIZE: u32 = 8192;
 
 /// Literals and coefficients in extents stay below.
 const MAX_DIM_CONST: i64 = 1 << 62;
@@ -25,6 +25,12 @@ const MAX_DIM_CONST: i64 = 1 << 62;
 pub(crate) trait Scope: Bounds {
     /// What a name stands for; `None` if it may not occur.
     fn atom(&mut self, name: &str) -> Option<IndexExpr>;
+
+    /// Whether something is positive wherever the text that is being read is reached.
+    fn positive_here(&self, e: &IndexExpr) -> bool {
+        let _ = e;
+        false
+    }
 }
 
 impl Scope for Graph {
@@ -39,6 +45,21 @@ impl Scope for Graph {
 /// One extent.
 pub(crate) fn dim(c: &mut Cursor<'_>, scope: &mut dyn Scope) -> Parsed<IndexExpr> {
     sum(c, scope, 0)
+}
+
+/// `a = b` or `a not negative`.
+pub(crate) fn condition(c: &mut Cursor<'_>, scope: &mut dyn Scope, context: &str) -> Parsed<Condition> {
+    let left = dim(c, scope)?;
+    if c.eat(TokenKind::Equals) {
+        return Ok(Condition::Equal(left, dim(c, scope)?));
+    }
+    if !c.eat_word("not") {
+        return Err(c.unexpected(context, "`=` or `not negative`"));
+    }
+    match c.eat_word("negative") {
+        true => Ok(Condition::NonNegative(left)),
+        false => Err(c.unexpected(context, "`negative`")),
+    }
 }
 
 /// `[` extents `]`.
@@ -214,7 +235,8 @@ fn factor(c: &mut Cursor<'_>, scope: &mut dyn Scope, depth: u32) -> Parsed<Index
                 "max" => IndexExpr::max(&a, &b),
                 _ => {
                     let range = b.interval(&*scope);
-                    if range.hi < 1 || !(range.lo >= 0 || nonnegative(&b, &*scope)) {
+                    let positive = range.lo >= 0 || nonnegative(&b, &*scope) || scope.positive_here(&b);
+                    if range.hi < 1 || !positive {
                         let span = c.span_since(divisor);
                         return Err(c.error(
                             span,

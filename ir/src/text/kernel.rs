@@ -15,9 +15,9 @@ use super::cursor::{Cursor, Mark, Parsed, Reported};
 use super::expr::{self, dim, dtype, range, scalar};
 use super::lexer::{Span, Token, TokenKind, excerpt};
 use crate::dtype::DType;
-use crate::graph::Monoid;
+use crate::graph::{Condition, Monoid};
 use crate::index::{Bounds, IndexExpr, Interval, SymId, VarId};
-use crate::kernel::verify::Place;
+use crate::kernel::verify::{Place, positive_where};
 use crate::kernel::{
     Access, AsyncCopy, Bind, Collective, CollectiveKind, Contract, ContractOperand, Group, Kernel, Memory, Op, Param,
     Range, Scope, Scratch, Stmt, ValueId,
@@ -59,6 +59,10 @@ struct Names {
     symbols: Vec<(i64, i64)>,
     /// Extent of each variable, and the largest value of that. Looked up, never iterated.
     vars: HashMap<u32, (IndexExpr, i64)>,
+    /// The lengths of memories and what the kernel requires, which no launch makes negative.
+    not_negative: Vec<IndexExpr>,
+    /// The extents of the loops around, which are positive where they run.
+    around: Vec<IndexExpr>,
     /// Something was not read, so names may lack their definition.
     incomplete: bool,
 }
@@ -80,6 +84,10 @@ impl expr::Scope for Names {
         }
         let var = numbered(name, "i")?;
         (self.incomplete || self.vars.contains_key(&var)).then(|| VarId(var).into())
+    }
+
+    fn positive_here(&self, e: &IndexExpr) -> bool {
+        positive_where(e, &self.around, &self.not_negative, self)
     }
 }
 
@@ -189,6 +197,13 @@ impl KernelParser<'_, '_> {
                 }
             }
         }
+        while self.c.eat_word("requires") {
+            let condition = expr::condition(self.c, &mut self.names, "kernel")?;
+            if let Condition::NonNegative(e) = &condition {
+                self.names.not_negative.push(e.clone());
+            }
+            self.kernel.requires.push(condition);
+        }
         let body = self.c.mark();
         self.c.reset(params);
         while !self.c.eat(TokenKind::RightParen) {
@@ -196,6 +211,7 @@ impl KernelParser<'_, '_> {
             self.next(token, number, self.kernel.params.len(), "parameter")?;
             let (dtype, len) = self.array("parameter")?;
             let access = self.one_of("parameter", Access::ALL.map(|a| (a.name(), a)).as_slice())?;
+            self.names.not_negative.push(len.clone());
             self.kernel.params.push(Param { dtype, len, access });
             if !self.c.eat(TokenKind::Comma) && self.c.kind() != TokenKind::RightParen {
                 return Err(self.c.unexpected("list of parameters", "`,` or `)`"));
@@ -428,7 +444,15 @@ impl KernelParser<'_, '_> {
         Ok(Some(match which {
             "for" => {
                 let head = self.loop_head();
-                let ((var, bind), body) = self.nested(number, start, head)?;
+                let around = self.names.around.len();
+                if let Ok((var, _)) = &head
+                    && let Some((extent, _)) = self.names.vars.get(&var.0)
+                {
+                    self.names.around.push(extent.clone());
+                }
+                let read = self.nested(number, start, head);
+                self.names.around.truncate(around);
+                let ((var, bind), body) = read?;
                 Stmt::Loop { var, bind, body }
             }
             "if" => {

@@ -91,7 +91,7 @@
 //! Nothing in a kernel has a name but the kernel itself, and it need not: parameters are `p0`, symbols `s0`, scratch `r0`,
 //! loop variables `i0`, values `%0`. Parameters, symbols and scratch are numbered as they are declared; variables and values
 //! in any order, but without gaps. `unused %3: f32` and `unused i2 in 0..4` are numbers that no statement defines. Symbols of
-//! a kernel have nothing to do with those of a graph: a launch gives their values. See [`crate::kernel`] for what it means.
+//! a kernel have nothing to do with those of a graph: a launch gives their values, which keep what the kernel `requires`. See [`crate::kernel`] for what it means.
 //!
 //! # A plan
 //!
@@ -166,7 +166,8 @@
 //! factor    = INTEGER | name | "(" extent ")" | ( "div" | "mod" | "min" | "max" ) "(" extent "," extent ")" ;
 //!
 //! kernel    = "kernel" [ GLOBAL ] nest ;
-//! nest      = "(" [ param { "," param } [ "," ] ] ")" [ "where" size { "," size } ] block ;
+//! nest      = "(" [ param { "," param } [ "," ] ] ")" [ "where" size { "," size } ] { "requires" known } block ;
+//! known     = extent ( "=" extent | "not" "negative" ) ;
 //! param     = "p"NUMBER ":" DTYPE "[" extent "]" ( "read" | "write" | "readwrite" ) ;
 //! size      = "s"NUMBER "in" INTEGER "..=" INTEGER ;
 //! block     = "{" { entry } "}" ;
@@ -197,7 +198,7 @@
 //! program   = GLOBAL [ "where" symbol { "," symbol } ] "{" { item } "}" ;
 //! item      = "input" name ":" type "=" ( SLOT | "unused" )
 //!           | "output" name ":" type "=" SLOT
-//!           | "guard" extent ( "=" extent | "not" "negative" ) "at" "node" INTEGER [ "for" STRING ]
+//!           | "guard" known "at" "node" INTEGER [ "for" STRING ]
 //!           | "constant" INTEGER ":" type "=" ( list | "opaque" STRING )
 //!           | SLOT ":" DTYPE "[" extent "]" storage STRING
 //!           | "donate" "input" INTEGER "to" "output" INTEGER
@@ -231,7 +232,7 @@
 //! escape    = "\n" | "\r" | "\t" | '\"' | "\\" | "\u{" hexadecimal digits "}" ;
 //! ```
 //!
-//! Attributes in braces come in any order and print in the order above. An extent has at most 2048 nodes and coefficients
+//! Attributes in braces come in any order and print in the order above. An extent has at most 8192 nodes and coefficients
 //! below 2^62.
 //!
 //! A section's parser takes a `Cursor` behind its keyword, reads extents and types in a `Scope` of its own, and adds to the

@@ -6,12 +6,12 @@
 use std::collections::HashMap;
 
 use super::cursor::{Cursor, Mark, Parsed, Reported};
-use super::expr::{self, dim, dims, dtype, symbol_range, tensor_type};
+use super::expr::{self, condition, dim, dims, dtype, symbol_range, tensor_type};
 use super::kernel::{StatementSpans, kernel};
 use super::lexer::{Span, Token, TokenKind, excerpt};
 use super::{Resolver, constant};
 use crate::graph::control::MAX_LOOP_DEPTH;
-use crate::graph::{Along, Condition, Guard, HostFunction, NodeId, Shape, Symbol, TensorType};
+use crate::graph::{Along, Guard, HostFunction, NodeId, Shape, Symbol, TensorType};
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::Grid;
 use crate::plan::{
@@ -359,16 +359,7 @@ impl PlanParser<'_, '_, '_, '_> {
 
     /// `a = b at node 3` or `a not negative at node 3`, and behind it maybe `for "reshape %1 at 4:3"`.
     fn guard(&mut self) -> Parsed<()> {
-        let left = dim(self.c, &mut self.names)?;
-        let condition = if self.c.eat(TokenKind::Equals) {
-            Condition::Equal(left, dim(self.c, &mut self.names)?)
-        } else {
-            if !self.c.eat_word("not") {
-                return Err(self.c.unexpected("guard", "`=` or `not negative`"));
-            }
-            self.word("negative", "guard")?;
-            Condition::NonNegative(left)
-        };
+        let condition = condition(self.c, &mut self.names, "guard")?;
         self.word("at", "guard")?;
         self.word("node", "guard")?;
         let node = NodeId(self.index("guard")?);

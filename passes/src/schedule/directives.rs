@@ -4,14 +4,14 @@
 //! in part. New variables are numbered deterministically, so a list of directives is a schedule that can be replayed.
 
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::visit::{Effect, walk};
+use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
 use tlc_ir::kernel::{Bind, CopyNest, Kernel, Memory, Scope, Stmt};
 
 use super::across::{scratch_of, scratch_outside};
 use super::{accumulators, inward, stage, threads};
 use crate::directive::{Directive, DirectiveRefusal, MAX_UNROLL};
 use crate::made::{Made, made};
-use crate::tree::{clone_fresh, count_divisions, loop_body, replace_loop, substitute_in};
+use crate::tree::{clone_fresh, count_divisions, defined_vars, loop_body, replace_loop, substitute_in};
 
 /// Applies a directive to a kernel; returns the variables of the loops it made.
 ///
@@ -228,6 +228,12 @@ fn fuse(kernel: &mut Kernel, outer: VarId, inner: VarId, guarded: bool) -> Resul
         let Some(Stmt::Loop { body: mut inside, .. }) = body.into_iter().next() else {
             unreachable!("checked above")
         };
+        // What goes through both along one line needs no quotient, whatever the divisor.
+        let flat = |e: &mut IndexExpr| *e = e.flattened(outer, inner, &ei, var);
+        for v in defined_vars(&inside) {
+            flat(&mut kernel.extents[v.0 as usize]);
+        }
+        walk_mut(&mut inside, &mut |s| s.indices_mut().for_each(flat));
         substitute_in(kernel, &mut inside, &mut |v| match v {
             v if v == outer => Some(q.clone()),
             v if v == inner => Some(r.clone()),

@@ -96,16 +96,18 @@ fn with_kernels(plan: &Plan, kernels: Vec<Kernel>, symbols: Option<Vec<IndexExpr
     plan
 }
 
-/// The plan with every launch's naive nest. What runs once per executable comes first in a plan.
+/// The plan with every launch's naive nest. Launches are not in the order of clusters: a kernel behind a product is launched with that.
 pub fn naive_plan(compiled: &Compiled) -> Plan {
     let graph = &compiled.graph;
-    let (once, each): (Vec<_>, Vec<_>) = compiled.clusters.clusters.iter().partition(|c| c.once);
-    let naive: Vec<Kernel> = once
-        .into_iter()
-        .chain(each)
-        .flat_map(|c| lower(graph, c, &compiled.clusters.is_root))
-        .map(|n| n.kernel)
+    let clusters = compiled.clusters.clusters.iter();
+    let mut nests: Vec<_> = clusters
+        .map(|c| lower(graph, c, &compiled.clusters.is_root).into_iter())
         .collect();
+    let launches = compiled.planned.launches.iter();
+    let naive: Vec<Kernel> = launches
+        .map(|l| nests[l.cluster].next().expect("a nest for each launch").kernel)
+        .collect();
+    assert!(nests.iter().all(|left| left.len() == 0), "a launch for each nest");
     let all: Vec<IndexExpr> = (0..graph.symbols().len() as u32).map(|s| SymId(s).into()).collect();
     with_kernels(&on_host(compiled.planned.plan.clone()), naive, Some(all))
 }

@@ -16,7 +16,7 @@ use tlc_ir::Graph as IrGraph;
 use tlc_ir::plan::{Slot, Storage};
 use tlc_runtime::driver::{RunError, TensorView};
 
-use super::{BuildError, CompileOptions, Compiler, Version};
+use super::{Broken, BuildError, CompileOptions, Compiler, Version};
 
 /// Versions for recurring shapes that are kept.
 const MAX_KEPT: usize = 4;
@@ -72,6 +72,9 @@ pub enum Verdict {
     Idle,
     /// It could not be compiled.
     Failed,
+    /// The verifiers found that it was compiled wrongly, which is a bug in tlc, or compiling it panicked. See
+    /// [`Executable::broken`](super::Executable::broken).
+    Broken,
 }
 
 /// A version of an executable for fixed sizes, and why there is one.
@@ -106,6 +109,7 @@ impl std::fmt::Display for Specialization {
             ),
             Verdict::Idle => write!(f, "dropped: not called for {IDLE_CALLS} calls"),
             Verdict::Failed => write!(f, "could not be compiled"),
+            Verdict::Broken => write!(f, "not used: a bug in tlc, which its verifiers found"),
         }
     }
 }
@@ -153,6 +157,8 @@ struct State {
     calls: u64,
     next_number: u64,
     making: bool,
+    /// The first that the verifiers refused.
+    broken: Option<Arc<Broken>>,
 }
 
 /// Values of the graph's symbols, by position, and as text; `None` where data decides.
@@ -332,7 +338,8 @@ impl Specializations {
         let work = move || {
             // Whatever happens here, calls go on with the code for any sizes, and nobody waits for a thread that is gone.
             let made = catch_unwind(AssertUnwindSafe(|| this.make(&on_thread, 1)));
-            let made = made.unwrap_or(Err(Verdict::Failed));
+            // A panic has said what it is about.
+            let made = made.unwrap_or(Err(Verdict::Broken));
             this.enter(number, on_thread.text, why, made);
         };
         let spawned = std::thread::Builder::new().name("tlc-specialize".into()).spawn(work);
@@ -453,7 +460,13 @@ impl Specializations {
     /// Compiles the graph for the sizes.
     fn make(&self, sizes: &Sizes, compiling: usize) -> Result<Version, Verdict> {
         let _span = tracing::info_span!("specialize", graph = %self.graph.name, sizes = sizes.text).entered();
-        let fail = |_: BuildError| Verdict::Failed;
+        let fail = |e: BuildError| match e {
+            BuildError::Broken(broken) => {
+                self.state().broken.get_or_insert(Arc::from(broken));
+                Verdict::Broken
+            }
+            _ => Verdict::Failed,
+        };
         let graph = self.graph.specialize(&sizes.values).map_err(|_| Verdict::Failed)?;
         let compiled = self.compiler.decide(&graph).map_err(fail)?;
         let persistent = |s: &&Slot| matches!(s.storage, Storage::Persistent);
@@ -482,6 +495,11 @@ impl Specializations {
         while state.making {
             state = self.made.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+    }
+
+    /// The first version that the verifiers refused.
+    pub(super) fn broken(&self) -> Option<Arc<Broken>> {
+        self.state().broken.clone()
     }
 
     /// What was made so far, in order.

@@ -8,6 +8,9 @@ use serde_json::{Value, json};
 use tlc::Device;
 use tlc_codegen::clif::EmitText;
 use tlc_codegen::cuda::{CudaError, CudaOptions, identifier};
+use tlc_ir::graph::Condition;
+use tlc_ir::index::{IndexExpr, SymId};
+use tlc_ir::plan::{Launch, Step};
 use tlc_ir::target::Gpu;
 use tlc_ir::text::{PrintOptions, print_plan};
 use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
@@ -191,6 +194,24 @@ fn dot_text(compiled: &Compiled) -> String {
     out + "}\n"
 }
 
+/// The plan's guards as conditions on the symbols of a kernel, where each launch gives the kernel what they are about.
+fn requirements(plan: &Plan, kernel: usize) -> Vec<Condition> {
+    let steps = plan.init.iter().chain(&plan.steps);
+    let launches: Vec<&Launch> = steps
+        .flat_map(Step::launches)
+        .filter(|l| l.kernel.0 as usize == kernel)
+        .collect();
+    let Some(first) = launches.first() else {
+        return Vec::new();
+    };
+    let symbol = |s: SymId| {
+        let at = first.symbols.iter().position(|e| *e == IndexExpr::from(s))?;
+        let same = launches.iter().all(|l| l.symbols.get(at) == first.symbols.get(at));
+        same.then(|| SymId(at as u32).into())
+    };
+    plan.guards.iter().filter_map(|g| g.condition.over(&symbol)).collect()
+}
+
 /// Texts of the asked kernels with a heading each.
 fn chosen<T>(
     all: &[T],
@@ -268,7 +289,10 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
             let report = compiled.planned.launches.iter().find(of);
             Ok(report.map_or_else(String::new, |l| l.schedule.to_string()))
         })?,
-        What::Kernel => chosen(kernels, one, &model.file, |_, k| Ok(kernel_text(k)))?,
+        What::Kernel => chosen(kernels, one, &model.file, |i, k| {
+            let requires = requirements(&compiled.planned.plan, i);
+            Ok(kernel_text(&Kernel { requires, ..k.clone() }))
+        })?,
         What::Flat => chosen(kernels, one, &model.file, |i, k| flat_text(&model, device, i, k))?,
         What::Clif | What::Asm => {
             let failed = |e: jit::JitError| Failure::build(&model.file, &e.into());

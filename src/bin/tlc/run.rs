@@ -71,8 +71,12 @@ fn prepared(
 fn timed(model: &Model, tensors: &[HostTensor], executable: &Executable) -> Result<(tlc::Outputs, f64), Failure> {
     let views: Vec<Input<'_>> = tensors.iter().map(Input::from).collect();
     let start = Instant::now();
-    let outputs = executable.run(&views).map_err(|e| Failure::run(&model.file, &e))?;
-    Ok((outputs, start.elapsed().as_secs_f64()))
+    let outputs = executable.run(&views);
+    let seconds = start.elapsed().as_secs_f64();
+    if let Some(broken) = executable.broken() {
+        return Err(crate::bug::saved(&model.file, &broken));
+    }
+    Ok((outputs.map_err(|e| Failure::run(&model.file, &e))?, seconds))
 }
 
 /// Writes an output as an npy file.

@@ -64,7 +64,12 @@ impl Prepared {
     ) -> Result<R, Failure> {
         let inputs: Vec<Input<'_>> = self.inputs.iter().map(Input::from).collect();
         let mut outputs: Vec<OutputMut<'_>> = self.outputs.iter_mut().map(OutputMut::from).collect();
-        body(&self.executable, &inputs, &mut outputs).map_err(|e| Failure::run(&self.model.file, &e))
+        let result = body(&self.executable, &inputs, &mut outputs);
+        // Calls of the same sizes have a version made for them, which may be found to be wrong.
+        if let Some(broken) = self.executable.broken() {
+            return Err(crate::bug::saved(&self.model.file, &broken));
+        }
+        result.map_err(|e| Failure::run(&self.model.file, &e))
     }
 
     /// Nanoseconds of a warm call: samples of about a millisecond or one call each, for about `time`.

@@ -12,6 +12,7 @@ mod asynchronous;
 mod collective;
 mod contract;
 mod fragment;
+mod positive;
 mod prove;
 mod races;
 mod refute;
@@ -26,6 +27,7 @@ use crate::dtype::DType;
 use crate::index::{IndexExpr, IndexNode, VarId};
 use crate::kernel::{Access, Bind, CopyNest, Kernel, Memory, Op, Scope, Stmt, ValueId};
 
+pub use positive::positive_where;
 use prove::Tries;
 pub use prove::{Example, nonnegative};
 pub use refute::refute;

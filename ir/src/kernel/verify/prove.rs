@@ -409,8 +409,11 @@ fn symbol_values(kernel: &Kernel) -> (Vec<Vec<i64>>, bool) {
     (all, complete)
 }
 
-/// Nothing can be launched with values that give a memory a negative length.
+/// Nothing can be launched with values that give a memory a negative length, or for which a condition does not hold.
 fn launchable(kernel: &Kernel, symbols: &[i64]) -> bool {
+    if !kernel.requires.iter().all(|c| c.holds(symbols) == Some(true)) {
+        return false;
+    }
     let params = kernel.params.iter().map(|p| &p.len);
     params
         .chain(kernel.scratch.iter().map(|s| &s.len))

@@ -291,12 +291,12 @@ impl<'k> Search<'k> {
     /// An expression with variables for the quotient and the remainder of the parallel variable by one divisor.
     fn divided(&mut self, e: &IndexExpr) -> IndexExpr {
         let extent = self.kernel.extent(self.parallel).unwrap_or(IndexExpr::ONE);
-        let positive = e.replace_nodes(&mut |n| match n {
+        let positive = e.replace_nodes(&mut |e| match e.as_node()? {
             IndexNode::Max(a, b) if a.is(1) && self.divides(b, &extent) => Some(b.clone()),
             IndexNode::Max(a, b) if b.is(1) && self.divides(a, &extent) => Some(a.clone()),
             _ => None,
         });
-        let positive = positive.replace_nodes(&mut |n| match n {
+        let positive = positive.replace_nodes(&mut |e| match e.as_node()? {
             IndexNode::Min(a, b) => {
                 let (most, rest) = if a.as_const().is_some() { (a, b) } else { (b, a) };
                 let most = most.as_const()?;
@@ -309,7 +309,7 @@ impl<'k> Search<'k> {
         let mut same = |a: &IndexExpr, b: &IndexExpr| {
             a.as_var() == Some(parallel) && !b.has_vars() && divisor.get_or_insert_with(|| b.clone()) == b
         };
-        let divided = positive.replace_nodes(&mut |n| match n {
+        let divided = positive.replace_nodes(&mut |e| match e.as_node()? {
             IndexNode::FloorDiv(a, b) if same(a, b) => Some(quotient.into()),
             IndexNode::Mod(a, b) if same(a, b) => Some(remainder.into()),
             _ => None,
