@@ -73,9 +73,20 @@ fn owners(extent: i64) -> impl Fn(usize) -> Updates {
     }
 }
 
-/// Of short rows behind the indexed axis.
+/// Of short rows behind the indexed axis, where blocks do not pay or cannot be.
 fn outer(threads: usize) -> Updates {
     if threads < 3 { Updates::Serial } else { Updates::Outer }
+}
+
+/// Of short rows, cut into blocks of an axis that has so many positions for 2, 3 and 8 threads.
+fn blocks(axis: usize, of: [i64; 3]) -> impl Fn(usize) -> Updates {
+    move |threads| match threads {
+        1 => Updates::Serial,
+        n => Updates::OuterBlocks {
+            axis,
+            blocks: of[THREADS.iter().position(|t| *t == n).unwrap() - 1],
+        },
+    }
 }
 
 fn outer_of_long_rows(threads: usize) -> Updates {
@@ -131,7 +142,7 @@ fn axes_before_the_indexed_one_are_apart_by_themselves() {
     for (shape, count) in [
         ([6, 50, 7], 30),
         ([2, 3, 1], 20),
-        ([700, 5, 3], 9),
+        ([700, 5, 3], 3),
         ([5, 20, 16], 40),
         ([3, 9, 33], 25),
     ] {
@@ -148,6 +159,48 @@ fn axes_before_the_indexed_one_are_apart_by_themselves() {
         let expected = if shape[2] < 16 { outer } else { outer_of_long_rows };
         everywhere(&g.finish().unwrap(), &inputs, &expected);
     }
+}
+
+#[test]
+fn axes_before_the_indexed_one_are_cut_into_blocks_where_rows_are_short() {
+    // Of the axes before it, the first that has several positions is cut: into as many blocks for each thread, if they divide it.
+    for (shape, indexed, axis, of) in [
+        (vec![700, 5, 3], 1, 0, [2, 20, 50]),
+        (vec![60, 90], 1, 0, [2, 3, 60]),
+        (vec![1, 48, 5, 7, 2], 3, 1, [2, 3, 8]),
+        (vec![49, 30], 1, 0, [7, 7, 49]),
+    ] {
+        let count = 2000;
+        let g = Graph::new("blocks");
+        let base = g.input("base", DType::F32, shape.clone());
+        let index = g.input("index", DType::I64, vec![count]);
+        let mut rest = shape.clone();
+        let extent = rest.remove(indexed);
+        let of_updates = [vec![count], rest].concat();
+        let updates = g.input("updates", DType::F32, of_updates.clone());
+        g.output(
+            "y",
+            &base.scatter(&[indexed as i64], &[&index], &updates, ScatterOp::Add),
+        );
+        let inputs = [
+            uneven(DType::F32, &shape),
+            places(DType::I64, count, extent),
+            uneven(DType::F32, &of_updates),
+        ];
+        everywhere(&g.finish().unwrap(), &inputs, &blocks(axis, of));
+    }
+    // A prime number of positions has no equal blocks.
+    let g = Graph::new("prime");
+    let base = g.input("base", DType::F32, vec![1009, 3]);
+    let index = g.input("index", DType::I64, vec![20]);
+    let updates = g.input("updates", DType::F32, vec![20, 1009]);
+    g.output("y", &base.scatter(&[1], &[&index], &updates, ScatterOp::Add));
+    let inputs = [
+        uneven(DType::F32, &[1009, 3]),
+        places(DType::I64, 20, 3),
+        uneven(DType::F32, &[20, 1009]),
+    ];
+    everywhere(&g.finish().unwrap(), &inputs, &outer);
 }
 
 #[test]
@@ -225,7 +278,7 @@ fn symbolic_counts_and_rows() {
         ];
         everywhere(&graph, &inputs, &outer);
     }
-    // An indexed first axis of unknown extent has no ranges that are known to be apart.
+    // Owners take turns along an indexed first axis of unknown extent.
     let graph = parsed(
         "graph @g(%base: f32[m, 64], %index: i64[n], %updates: f32[n, 64]) where m in 0..=500, n in 0..=500 {
   %0 = scatter add %base, %updates, %index {axes=[0]} : f32[m, 64]
@@ -239,8 +292,25 @@ fn symbolic_counts_and_rows() {
             places(DType::I64, n, m.max(1)),
             uneven(DType::F32, &[n, 64]),
         ];
-        everywhere(&graph, &inputs, &|_| Updates::Serial);
+        everywhere(&graph, &inputs, &|threads| match threads {
+            1 => Updates::Serial,
+            n => Updates::Turns(n as i64),
+        });
     }
+    // Between rows of unknown length nothing is known to be apart.
+    let graph = parsed(
+        "graph @g(%base: f32[m, d], %index: i64[n], %updates: f32[n, d]) where d in 0..=500, m in 0..=500, n in 0..=500 {
+  %0 = scatter add %base, %updates, %index {axes=[0]} : f32[m, d]
+  return %0
+}
+",
+    );
+    let inputs = [
+        uneven(DType::F32, &[50, 64]),
+        places(DType::I64, 300, 50),
+        uneven(DType::F32, &[300, 64]),
+    ];
+    everywhere(&graph, &inputs, &|_| Updates::Serial);
 }
 
 #[test]

@@ -23,6 +23,9 @@ pub const WARP_THREADS: i64 = 32;
 /// asked of the driver.
 pub const STATIC_SHARED_BYTES: i64 = 48 << 10;
 
+/// Blocks that a launch has at most along the first dimension of its grid on every CUDA device (the same table).
+pub const MAX_GRID_BLOCKS: u64 = (1 << 31) - 1;
+
 /// A machine that kernels are compiled for.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Target {
@@ -95,6 +98,8 @@ pub struct Gpu {
     pub f32_flops_per_second: f64,
     /// Seconds that a launch takes besides the work.
     pub launch_seconds: f64,
+    /// Whether a library multiplies matrices there. Without one, kernels do.
+    pub library_products: bool,
 }
 
 impl Cpu {
@@ -143,6 +148,7 @@ impl Gpu {
             bytes_per_second: 1.555e12,
             f32_flops_per_second: 19.5e12,
             launch_seconds: 3e-6,
+            library_products: true,
         }
     }
 }
@@ -156,6 +162,14 @@ impl Target {
         match self {
             Target::Cpu(cpu) => &cpu.emitter(id).table,
             Target::Gpu(gpu) => &gpu.emitter,
+        }
+    }
+
+    /// Whether a library multiplies matrices there.
+    pub fn library_products(&self) -> bool {
+        match self {
+            Target::Cpu(_) => true,
+            Target::Gpu(gpu) => gpu.library_products,
         }
     }
 

@@ -285,6 +285,9 @@ directives! {
         param: u32,
         /// Where the copy is.
         scope: Scope,
+        /// Whether rows of the copy begin an element further apart than they are long, so that what goes across them meets
+        /// different banks of shared memory.
+        apart: bool,
     },
     /// Three nested loops that add up products into a tile, `for m { for n { for k { dst[m, n] += left[m, k] * right[k, n] } } }`,
     /// become one `contract` statement. The operands are elements of memory, converted at most. The products of an element are
@@ -613,6 +616,7 @@ tile-sum i1 i2 i3 rows=4 columns=8 cache
 pack i1 %7 shared turned padded
 pack i1 %7 cache
 stage-region i1 param=0 shared
+stage-region i1 param=0 shared apart
 contract i1 i2 i3 rows=4 columns=8 block=16
 spread i1 rows=64 columns=32 down=4 across=2
 synchronize i1

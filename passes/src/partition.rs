@@ -64,9 +64,20 @@ pub enum Updates {
     Serial,
     /// The axes before the first indexed one are parallel: each of their positions has elements and updates of its own.
     Outer,
+    /// One of these axes is cut into so many blocks of equal length, whose owners go through all indices and apply to each the
+    /// updates of their positions.
+    OuterBlocks {
+        /// The axis of the result.
+        axis: usize,
+        /// How many blocks; it divides the extent.
+        blocks: i64,
+    },
     /// The first axis is cut into so many ranges. The owner of each looks at all indices and applies the updates that lie in
     /// its range.
     Owners(i64),
+    /// As [`Updates::Owners`], where the extent of the first axis is not known: of so many owners, each has every position that
+    /// leaves its number as the remainder.
+    Turns(i64),
 }
 
 impl Updates {
@@ -75,7 +86,9 @@ impl Updates {
         match self {
             Updates::Serial => "serial updates".into(),
             Updates::Outer => "updates, apart along the first axes".into(),
+            Updates::OuterBlocks { axis, blocks } => format!("updates, apart in {blocks} blocks of axis {axis}"),
             Updates::Owners(n) => format!("updates by the owners of {n} ranges of the first axis"),
+            Updates::Turns(n) => format!("updates by {n} owners, which take turns along the first axis"),
         }
     }
 }

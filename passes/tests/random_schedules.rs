@@ -158,6 +158,7 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
             var,
             param: rng.below(kernel.params.len().max(1)) as u32,
             scope: rng.pick(&[Scope::Cache, Scope::Cache, Scope::Register]),
+            apart: rng.below(2) == 1,
         },
         25..=27 => {
             let computed = |l: &(VarId, Bind)| {

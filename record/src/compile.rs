@@ -4,6 +4,7 @@
 //! [`Executable`] is `Send + Sync` and runs from many threads at once; inputs are given in the order they were declared.
 
 mod call;
+mod device;
 #[doc(hidden)]
 pub mod input;
 pub(crate) mod output;
@@ -25,6 +26,7 @@ use tlc_passes::pipeline::PassError;
 use tlc_passes::planner::Planned;
 use tlc_passes::{Compiled, Options, memory};
 use tlc_runtime::cpu::jit::{self, JitError};
+use tlc_runtime::cuda;
 use tlc_runtime::driver::{Emitters, Load, RunError};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::{Pool, default_threads};
@@ -33,6 +35,7 @@ use crate::error::{Error, Errors};
 use crate::graph::Graph;
 use specializations::Specializations;
 
+pub use device::{Device, UnknownDevice};
 pub use input::{Input, Named};
 pub use output::{Output, OutputMut, Outputs, WrongType};
 pub use specializations::{Specialization, Specialize, Verdict};
@@ -50,6 +53,8 @@ pub struct CompileOptions {
     pub symbols: Vec<(String, i64)>,
     /// When versions for fixed sizes are made of a graph whose sizes are symbols.
     pub specialize: Specialize,
+    /// What computes the graph. What has no form there is computed by the host.
+    pub device: Device,
 }
 
 /// Why a graph could not be compiled.
@@ -183,6 +188,8 @@ struct Version {
 /// How a graph is compiled: what [`CompileOptions`] mean on this machine.
 struct Compiler {
     machine: Machine,
+    /// The device beside the host, if there is to be one.
+    gpu: Option<Arc<cuda::Context>>,
     options: Options,
     symbols: Vec<(String, i64)>,
 }
@@ -190,9 +197,16 @@ struct Compiler {
 impl Compiler {
     fn new(options: &CompileOptions) -> Result<Compiler, BuildError> {
         let machine = Machine::with_threads(options.threads)?;
+        let gpu = match options.device {
+            Device::Cpu => None,
+            Device::Cuda(ordinal) => Some(cuda::open(ordinal).map_err(RunError::from)?),
+        };
+        let gpus = gpu.iter().map(|g| tlc_runtime::target::gpu(g.properties()));
+        let devices = Devices::new(machine.target.clone(), gpus);
         Ok(Compiler {
-            options: pass_options(machine.target.clone(), options)?,
+            options: pass_options(devices, options)?,
             machine,
+            gpu,
             symbols: options.symbols.clone(),
         })
     }
@@ -214,7 +228,7 @@ impl Compiler {
             buffers: Arc::clone(&self.machine.buffers),
             packer: memory::pack,
             emitters: emitters(&compiled.planned),
-            devices: Vec::new(),
+            devices: self.gpu.iter().map(|g| cuda::queued(g, 1)).collect(),
         };
         let inner = tlc_runtime::driver::Executable::load(plan, load)?.with_symbols(self.symbols.clone());
         Ok(Version { inner, compiled })

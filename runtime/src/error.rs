@@ -1,9 +1,10 @@
 //! Why kernels did not become code, and why a plan could not be loaded or run.
 
 use tlc_codegen::CodegenError;
+use tlc_codegen::cuda::CudaError;
 use tlc_ir::DType;
 use tlc_ir::plan::verify::PlanViolation;
-use tlc_ir::target::EmitterId;
+use tlc_ir::target::{EmitterId, MAX_GRID_BLOCKS};
 
 use crate::memory::AllocError;
 use crate::pool::PoolPanic;
@@ -35,12 +36,92 @@ pub enum JitError {
         /// How many there are.
         known: usize,
     },
+    /// A kernel has no CUDA form.
+    #[error("kernel {kernel}: {source}")]
+    Cuda {
+        /// Its position in the batch.
+        kernel: usize,
+        /// Why.
+        source: CudaError,
+    },
+    /// NVRTC did not make code of kernels.
+    #[error("{message}")]
+    Nvrtc {
+        /// What it says.
+        message: String,
+    },
     /// Executable memory could not be had.
     #[error("cannot load code: {message}")]
     Load {
         /// Why.
         message: String,
     },
+}
+
+/// What a GPU needs and is not there.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Unavailable {
+    /// No driver.
+    #[error("there is no CUDA driver: {tried}; expected NVIDIA's driver, or its file in TLC_CUDA_DRIVER")]
+    Driver {
+        /// What was tried, and why it failed.
+        tried: String,
+    },
+    /// A driver that does not take what NVRTC makes.
+    #[error("the CUDA driver is of version {found}; expected {expected} or newer (580 in the numbers of its packages)")]
+    OldDriver {
+        /// Its version.
+        found: String,
+        /// The oldest that is fit.
+        expected: String,
+    },
+    /// A driver that lacks a function.
+    #[error("the CUDA driver of version {version} has no `{name}`; expected NVIDIA's driver")]
+    EntryPoint {
+        /// The function.
+        name: &'static str,
+        /// The driver's version.
+        version: String,
+    },
+    /// No device of that number.
+    #[error("there is no device cuda:{ordinal}; {}", found_text(*.count))]
+    Device {
+        /// The number that was asked for.
+        ordinal: u32,
+        /// How many there are.
+        count: u32,
+    },
+    /// A device that lacks instructions.
+    #[error("{name} is of compute capability {found}; expected 8.0 or newer")]
+    OldDevice {
+        /// Its name.
+        name: String,
+        /// Its compute capability.
+        found: String,
+    },
+    /// The driver refuses to start or to open a device.
+    #[error("the CUDA driver fails: {message}")]
+    Failed {
+        /// What it says.
+        message: String,
+    },
+    /// No compiler.
+    #[error(
+        "{message}; the Python package nvidia-cuda-nvrtc has it, or CUDA 13 itself; TLC_NVRTC names its file or folder"
+    )]
+    Compiler {
+        /// What is missing.
+        message: String,
+    },
+}
+
+fn found_text(count: u32) -> String {
+    match count {
+        0 => "the driver finds none".into(),
+        1 => "the driver finds one, cuda:0".into(),
+        n => format!("the driver finds {n}, from cuda:0 to cuda:{}", n - 1),
+    }
 }
 
 /// Why a plan could not be loaded or run.
@@ -78,6 +159,21 @@ pub enum RunError {
         device: usize,
         /// What happened.
         message: String,
+    },
+    /// What a device needs is not there.
+    #[error(transparent)]
+    Unavailable(#[from] Unavailable),
+    /// A device has no memory left.
+    #[error("{device} has no memory for {wanted} bytes more: {free} of {total} are free")]
+    DeviceMemory {
+        /// Its name.
+        device: String,
+        /// Bytes that were asked for.
+        wanted: u64,
+        /// Bytes that are free.
+        free: u64,
+        /// All there are.
+        total: u64,
     },
     /// Another number of states than the plan has.
     #[error("the plan has {expected} states, found {found}")]
@@ -236,6 +332,14 @@ pub enum RunError {
     Overflow {
         /// The slot.
         name: String,
+    },
+    /// A launch of more blocks than a device takes.
+    #[error("kernel {kernel} needs a grid of {blocks} blocks, which is beyond the {MAX_GRID_BLOCKS} of any device")]
+    Grid {
+        /// The kernel, by its number in the plan.
+        kernel: usize,
+        /// How many.
+        blocks: u64,
     },
     /// The system has no memory left.
     #[error(transparent)]

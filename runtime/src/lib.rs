@@ -2,6 +2,7 @@
 
 pub mod binding;
 pub mod cpu;
+pub mod cuda;
 pub mod device;
 pub mod driver;
 pub mod error;

@@ -33,6 +33,7 @@ type GetSize = unsafe extern "C" fn(Program, *mut usize) -> c_int;
 type GetBytes = unsafe extern "C" fn(Program, *mut c_char) -> c_int;
 type ErrorString = unsafe extern "C" fn(c_int) -> *const c_char;
 type Version = unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int;
+type GetInts = unsafe extern "C" fn(*mut c_int) -> c_int;
 
 /// Why there is no CUBIN.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -92,6 +93,8 @@ pub struct Nvrtc {
     log_size: Symbol<GetSize>,
     log: Symbol<GetBytes>,
     error_string: Symbol<ErrorString>,
+    arch_count: Symbol<GetInts>,
+    archs: Symbol<GetInts>,
     version: (i32, i32),
     path: PathBuf,
     // Dropped last: the symbols point into them.
@@ -136,6 +139,8 @@ impl Nvrtc {
                 log_size: library.get(b"nvrtcGetProgramLogSize\0")?,
                 log: library.get(b"nvrtcGetProgramLog\0")?,
                 error_string: library.get(b"nvrtcGetErrorString\0")?,
+                arch_count: library.get(b"nvrtcGetNumSupportedArchs\0")?,
+                archs: library.get(b"nvrtcGetSupportedArchs\0")?,
                 version,
                 path: path.to_path_buf(),
                 _library: library,
@@ -147,6 +152,20 @@ impl Nvrtc {
     /// Major and minor version.
     pub const fn version(&self) -> (i32, i32) {
         self.version
+    }
+
+    /// The architectures that it makes code for, as 80 for `sm_80`.
+    ///
+    /// # Errors
+    /// If it does not say.
+    pub fn architectures(&self) -> Result<Vec<i32>, NvrtcError> {
+        let mut count = 0;
+        // SAFETY: a valid place for the result.
+        self.check("nvrtcGetNumSupportedArchs", unsafe { (self.arch_count)(&mut count) })?;
+        let mut found = vec![0; count.max(0) as usize];
+        // SAFETY: it writes as many numbers as it just said.
+        self.check("nvrtcGetSupportedArchs", unsafe { (self.archs)(found.as_mut_ptr()) })?;
+        Ok(found)
     }
 
     /// Where the library was found.

@@ -1,8 +1,11 @@
 //! This machine as passes see it.
 
-use tlc_ir::target::{Cpu, CpuEmitter};
+use std::sync::Arc;
+
+use tlc_ir::target::{Cpu, CpuEmitter, Gpu};
 
 use crate::cpu::gemm::PANEL_ELEMENTS;
+use crate::cuda::Properties;
 use crate::machine::cache_sizes;
 use crate::pool::default_threads;
 
@@ -18,5 +21,31 @@ pub fn cpu(emitters: Vec<CpuEmitter>) -> Cpu {
         l2_bytes: caches.l2.bytes,
         l3_bytes: caches.last_level_bytes(),
         ..Cpu::with_emitters(emitters)
+    }
+}
+
+/// f32 multiply-adds that a multiprocessor begins in a clock (CUDA C++ Programming Guide, "Arithmetic Instructions"); those of 8.0 begin
+/// half as many.
+const FUSED_PER_CLOCK: f64 = 128.0;
+
+/// A device as passes see it: what its driver says of its speeds, where it does.
+#[must_use]
+pub fn gpu(properties: &Properties) -> Gpu {
+    let any = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+    let (khz, bits) = properties.memory_clock;
+    // Memory moves two words a clock.
+    let bytes_per_second = f64::from(khz) * 1e3 * 2.0 * f64::from(bits) / 8.0;
+    let fused = match properties.capability {
+        (8, 0) => FUSED_PER_CLOCK / 2.0,
+        _ => FUSED_PER_CLOCK,
+    };
+    let flops = f64::from(properties.multiprocessors) * f64::from(properties.clock_khz) * 1e3 * fused * 2.0;
+    let known = |said: f64, otherwise: f64| if said > 0.0 { said } else { otherwise };
+    Gpu {
+        bytes_per_second: known(bytes_per_second, any.bytes_per_second),
+        f32_flops_per_second: known(flops, any.f32_flops_per_second),
+        // Products are kernels of our own.
+        library_products: false,
+        ..any
     }
 }

@@ -85,3 +85,20 @@ fn an_open_size_is_an_error_that_says_which() {
     p.run(&["plan", "layer.tlir", "--set", "n=5000"]).code(2);
     p.run(&["plan", "missing.tlir"]).code(3);
 }
+
+#[test]
+fn a_grid_beyond_every_device_is_an_error() {
+    let p = Place::new();
+    p.write(
+        "long.tlir",
+        "graph @long(%x: i8[n,4096]) {\n  %0 = neg %x : i8[n,4096]\n  return %0 as y\n}\n",
+    );
+    let cuda = |n: &str| p.run(&["plan", "long.tlir", "--device", "cuda", "--set", n]);
+    cuda("n=1000000").code(0);
+    let ran = cuda("n=2147483648").code(5);
+    assert!(
+        ran.err.contains("which is beyond the 2147483647 of any device"),
+        "{}",
+        ran.err
+    );
+}

@@ -43,8 +43,11 @@ use crate::generator::CodeGenerator;
 
 pub use table::emitter;
 
-/// Flags that the emitted text must be compiled with.
-pub const COMPILE_FLAGS: [&str; 1] = ["--fmad=false"];
+/// The most bytes that a thread moves at once.
+const ACCESS_BYTES: usize = 16;
+
+/// Flags that the emitted text must be compiled with: every operation rounds as its name says, and none is left out.
+pub const COMPILE_FLAGS: [&str; 4] = ["--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"];
 
 /// What the text is for.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -202,7 +205,7 @@ pub fn flatten(kernel: &Kernel) -> Result<Flat<'_>, CodegenError> {
     flat::flatten(kernel, &Threads(emitter()))
 }
 
-/// A thread works on one element; the table is all that it has.
+/// A thread works on one element at a time; the table is all that it has, but for accesses of neighbouring elements.
 struct Threads(Emitter);
 
 impl Capability for Threads {
@@ -210,12 +213,16 @@ impl Capability for Threads {
         &self.0
     }
 
-    fn loads_lanes(&self, _: DType, _: &[u8]) -> bool {
-        false
+    fn loads_lanes(&self, dtype: DType, offsets: &[u8]) -> bool {
+        moves_together(dtype, offsets)
     }
 
-    fn stores_lanes(&self, _: DType, _: &[u8]) -> bool {
-        false
+    fn stores_lanes(&self, dtype: DType, offsets: &[u8]) -> bool {
+        moves_together(dtype, offsets)
+    }
+
+    fn aligns_lanes(&self) -> bool {
+        true
     }
 
     fn masks_scalars(&self) -> bool {
@@ -225,6 +232,13 @@ impl Capability for Threads {
     fn copies_blocks(&self) -> bool {
         false
     }
+}
+
+/// Whether one instruction moves such elements: 2 to 16 bytes that lie together, a power of two (PTX ISA, "Vectors").
+fn moves_together(dtype: DType, offsets: &[u8]) -> bool {
+    let bytes = offsets.len() * dtype.bytes();
+    let together = offsets.iter().enumerate().all(|(i, o)| i == usize::from(*o));
+    together && bytes.is_power_of_two() && (2..=ACCESS_BYTES).contains(&bytes)
 }
 
 /// A C identifier made of a label: other characters become `_`.
@@ -353,10 +367,10 @@ fn scratch(kernel: &Kernel) -> Result<String, CudaError> {
         let name = write::memory_name(kernel, Memory::Scratch(i as u32));
         let len = scratch_len(kernel, i)?;
         let line = match s.scope {
-            Scope::Shared => format!("    __shared__ {t} {name}[{len}];\n"),
+            Scope::Shared => format!("    __shared__ __align__({ACCESS_BYTES}) {t} {name}[{len}];\n"),
             // Their elements are values.
             Scope::Register => continue,
-            _ => format!("    {t} {name}[{len}];\n"),
+            _ => format!("    __align__({ACCESS_BYTES}) {t} {name}[{len}];\n"),
         };
         out.push_str(&line);
     }

@@ -31,6 +31,18 @@ impl Helpers {
         name
     }
 
+    /// The type of so many elements that are accessed together.
+    pub(super) fn together(&mut self, dtype: DType, lanes: u32) -> String {
+        let element = memory_type(dtype);
+        let name = format!("{element}x{lanes}");
+        if !self.texts.iter().any(|t| t.0 == name) {
+            let bytes = dtype.bytes() as u32 * lanes;
+            let text = format!("struct __align__({bytes}) {name} {{ {element} e[{lanes}]; }};\n");
+            self.texts.push((name.clone(), text));
+        }
+        name
+    }
+
     /// An index from data, forced into a range.
     pub(super) fn clamp_index(&mut self) {
         self.need("clamp_index".into(), |n| {

@@ -4,7 +4,7 @@
 //! of what it was before where nobody else needs it.
 
 use tlc_ir::DType;
-use tlc_ir::kernel::{Bind, Kernel, Memory, Scope};
+use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope};
 
 use super::index::Width;
 use super::scalar::{self, Helpers, literal, value_type};
@@ -168,7 +168,16 @@ impl<'f, 'k> Writer<'f, 'k> {
                     if !self.in_thread {
                         return Err(CudaError::EveryThread("a store to memory"));
                     }
-                    let store = format!("{} = {};", self.place(address), self.value(*value));
+                    let lanes = self.flat.info(*value).lanes;
+                    let place = match lanes {
+                        1 => self.place(address),
+                        lanes => self.places(address, lanes),
+                    };
+                    let stored = match self.flat.op(*value) {
+                        Op::Splat(_) if self.flat.is_placeless(*value) => self.packed(*value)?,
+                        _ => self.value(*value),
+                    };
+                    let store = format!("{place} = {stored};");
                     let guard = mask.map_or_else(String::new, |m| format!("if ({}) ", self.value(m)));
                     self.line(&format!("{guard}{store}"));
                 }
@@ -303,7 +312,16 @@ impl<'f, 'k> Writer<'f, 'k> {
             return Ok(());
         }
         let text = match &info.op {
-            Op::Load { address, mask, .. } => {
+            Op::Load {
+                address, mask: None, ..
+            } if info.lanes > 1 => {
+                let place = self.places(address, info.lanes);
+                let t = self.helpers.together(dtype, info.lanes);
+                let name = self.name_value(v);
+                self.line(&format!("const {t} {name} = {place};"));
+                return Ok(());
+            }
+            Op::Load { address, mask, .. } if info.lanes == 1 => {
                 let place = self.place(address);
                 let element = match dtype {
                     DType::Bool => format!("{place} != 0"),
@@ -331,13 +349,60 @@ impl<'f, 'k> Writer<'f, 'k> {
                 scalar::convert(&mut self.helpers, dtype, from, &x)?
             }
             Op::Bitcast(a) => scalar::bitcast(dtype, self.flat.dtype(*a), &self.value(*a))?,
+            Op::Lane(of, lane) => {
+                let element = format!("{}.e[{lane}]", self.value(*of));
+                match dtype {
+                    DType::Bool => format!("{element} != 0"),
+                    _ => element,
+                }
+            }
+            Op::Pack(_) | Op::Splat(_) => {
+                let name = self.packed(v)?;
+                self.names[v.0 as usize] = Some(name);
+                return Ok(());
+            }
             // Vectors, which the table has not, and what control defines.
             _ => return Err(CudaError::Unsupported("a vector".into())),
         };
+        let name = self.name_value(v);
+        self.line(&format!("const {} {name} = {text};", value_type(dtype)));
+        Ok(())
+    }
+
+    fn name_value(&mut self, v: Value) -> String {
         let name = format!("v{}", self.next_value);
         self.next_value += 1;
-        self.line(&format!("const {} {name} = {text};", value_type(dtype)));
-        self.names[v.0 as usize] = Some(name);
-        Ok(())
+        self.names[v.0 as usize] = Some(name.clone());
+        name
+    }
+
+    /// Elements that are accessed together.
+    fn places(&mut self, a: &Address, lanes: u32) -> String {
+        let t = self.helpers.together(self.flat.kernel.memory_dtype(a.memory), lanes);
+        let written = match a.memory {
+            Memory::Param(i) => self.flat.kernel.params[i as usize].access != Access::Read,
+            Memory::Scratch(_) => true,
+        };
+        let constant = if written { "" } else { "const " };
+        format!("*({constant}{t}*)&{}", self.place(a))
+    }
+
+    /// Writes the lines that put scalars together for an access, and returns their name.
+    fn packed(&mut self, v: Value) -> Result<String, CudaError> {
+        let info = self.flat.info(v);
+        let lanes: Vec<Value> = match &info.op {
+            Op::Pack(lanes) => lanes.to_vec(),
+            Op::Splat(of) => vec![*of; info.lanes as usize],
+            _ => return Err(CudaError::Unsupported("a vector".into())),
+        };
+        let t = self.helpers.together(info.dtype, info.lanes);
+        let name = format!("v{}", self.next_value);
+        self.next_value += 1;
+        self.line(&format!("{t} {name};"));
+        for (i, lane) in lanes.iter().enumerate() {
+            let element = self.value(*lane);
+            self.line(&format!("{name}.e[{i}] = {element};"));
+        }
+        Ok(name)
     }
 }

@@ -57,9 +57,10 @@ impl Builder<'_, '_> {
         }
         if let Some((address, offsets)) = self.stepped(memory, r)
             && self.has.loads_lanes(dtype, &offsets)
+            && self.aligned(&address)
         {
             let v = self.guarded(cond, dtype, |b| Ok(b.load_lanes(dtype, address, &offsets)))?;
-            return Ok(Val::Vector(v));
+            return Ok(self.in_registers(v));
         }
         let count = self.lane_count();
         if !self.fits(dtype) || dtype == DType::Bool {
@@ -106,6 +107,7 @@ impl Builder<'_, '_> {
         if r.lane == LaneUse::Affine(1)
             && let Some((address, offsets)) = self.stepped(memory, r)
             && self.has.loads_lanes(dtype, &offsets)
+            && !self.has.masks_scalars()
         {
             let v = self.guard(
                 all,
@@ -164,6 +166,7 @@ impl Builder<'_, '_> {
         }
         if let Some((address, offsets)) = self.stepped(memory, &r)
             && self.has.stores_lanes(dtype, &offsets)
+            && self.aligned(&address)
         {
             let value = self.vector(v);
             return self.stored(cond, |b| b.store_lanes(address, &offsets, value));
@@ -192,6 +195,7 @@ impl Builder<'_, '_> {
         if r.lane == LaneUse::Affine(1)
             && let Some((address, offsets)) = self.stepped(memory, r)
             && self.has.stores_lanes(dtype, &offsets)
+            && !self.has.masks_scalars()
         {
             let value = self.vector(v);
             self.guard(
@@ -210,7 +214,8 @@ impl Builder<'_, '_> {
     /// The lowest element that lanes access which go by a step, and those of all lanes from there.
     fn stepped(&mut self, memory: Memory, r: &Resolved) -> Option<(Address, Offsets)> {
         let LaneUse::Affine(step) = r.lane else { return None };
-        if !self.fits(self.kernel.memory_dtype(memory)) {
+        let dtype = self.kernel.memory_dtype(memory);
+        if self.lane_count() == 1 || !self.fits(dtype) && !self.has.aligns_lanes() {
             return None;
         }
         let last = i64::from(self.lane_count() - 1);
@@ -222,6 +227,42 @@ impl Builder<'_, '_> {
         let mut address = self.address(memory, r);
         address.constant = address.constant.wrapping_add(lowest);
         Some((address, offsets))
+    }
+
+    /// Whether the lanes of an access begin where the emitter has them begin.
+    fn aligned(&self, address: &Address) -> bool {
+        let lanes = i64::from(self.lane_count());
+        let whole = |v: Value| self.is_multiple(v, lanes);
+        !self.has.aligns_lanes() || address.constant % lanes == 0 && address.parts().all(whole)
+    }
+
+    /// Whether an index is known to be a multiple of a number.
+    fn is_multiple(&self, v: Value, of: i64) -> bool {
+        match &self.info(v).op {
+            Op::Const(c) => c.as_i64() % of == 0,
+            Op::Sum { terms, constant } => {
+                let whole = |&(t, k): &(Value, i64)| {
+                    // What the coefficient lacks the term must have.
+                    let shared = gcd(k.unsigned_abs(), of.unsigned_abs()) as i64;
+                    self.is_multiple(t, of / shared)
+                };
+                constant % of == 0 && (of == 1 || terms.iter().all(whole))
+            }
+            Op::Product(factors) => factors.iter().any(|&f| self.is_multiple(f, of)),
+            Op::FloorMod(a, b) | Op::Smaller(a, b) | Op::Larger(a, b) => {
+                self.is_multiple(*a, of) && self.is_multiple(*b, of)
+            }
+            _ => of == 1,
+        }
+    }
+
+    /// What was loaded as one access, as a vector where vectors hold it.
+    fn in_registers(&mut self, v: Value) -> Val {
+        if self.fits(self.dtype(v)) {
+            return Val::Vector(v);
+        }
+        let loaded = Val::Vector(v);
+        Val::Each((0..self.lane_count()).map(|lane| self.scalar(&loaded, lane)).collect())
     }
 
     /// The element of one lane.
@@ -333,6 +374,10 @@ impl Builder<'_, '_> {
             MaskBits::Lanes(lanes) => lanes[lane as usize],
         }
     }
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 fn scalar_load(address: Address, mask: Option<Value>) -> Op {

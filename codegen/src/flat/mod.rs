@@ -554,6 +554,11 @@ pub trait Capability {
     /// Whether one access stores lanes to such elements of that type.
     fn stores_lanes(&self, dtype: DType, offsets: &[u8]) -> bool;
 
+    /// Whether such an access begins at a multiple of as many elements. Memories begin at one.
+    fn aligns_lanes(&self) -> bool {
+        false
+    }
+
     /// Whether accesses of a scalar take a mask.
     fn masks_scalars(&self) -> bool;
 

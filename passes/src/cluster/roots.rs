@@ -132,6 +132,7 @@ impl Clusterer<'_> {
         // Library calls first: they decide which values must exist in memory.
         for (id, node) in self.graph.nodes() {
             if let NodeKind::Einsum { .. } = node.kind
+                && self.placement.target(id).library_products()
                 && let Some(product) = contraction::matrix_product(self.graph, id)
             {
                 for base in [product.lhs.base, product.rhs.base] {

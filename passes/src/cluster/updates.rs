@@ -17,8 +17,12 @@ const FEW_ELEMENTS: i64 = 1 << 13;
 const ROW_ELEMENTS: i64 = 16;
 
 /// Where rows are shorter, each position along the first axes walks the updates with a stride, and meets the cache lines that its
-/// neighbours met: two threads take 1.3 times as long as one loop over all, so that it pays from three on.
+/// neighbours met: two threads take 1.3 times as long as one loop over all, so that it pays from three on. Blocks of positions
+/// are better, if an axis can be cut into equal ones.
 const STRIDED_OWNERS: i64 = 3;
+
+/// Blocks for each thread, at most.
+const BLOCKS_PER_THREAD: i64 = 8;
 
 /// Ranges for a device of many threads, each of which walks all indices; all read the same one at about the same time.
 const DEVICE_OWNERS: i64 = 512;
@@ -42,17 +46,43 @@ pub(super) fn updates(graph: &Graph, root: NodeId, target: &Target) -> Updates {
     let behind = |(a, d): (usize, _)| (!axes.contains(&(a as u8))).then_some(d);
     if node.ty.shape[..first].iter().any(|d| most(d) > 1) {
         let row = elements(&mut node.ty.shape.iter().enumerate().skip(first).filter_map(behind));
-        return match row >= least_row || most_owners >= STRIDED_OWNERS {
+        let blocks = || match target {
+            Target::Cpu(_) if updates >= FEW_ELEMENTS => outer_blocks(&node.ty.shape, first, most_owners),
+            Target::Cpu(_) | Target::Gpu(_) => None,
+        };
+        return match row >= least_row {
             true => Updates::Outer,
-            false => Updates::Serial,
+            false => blocks().unwrap_or(match most_owners >= STRIDED_OWNERS {
+                true => Updates::Outer,
+                false => Updates::Serial,
+            }),
         };
     }
     let row = elements(&mut node.ty.shape.iter().enumerate().filter_map(behind));
-    // Ranges of a symbolic axis may be empty, and offsets in them are no constants: nothing would prove them apart.
-    match node.ty.shape[first].as_const() {
-        Some(extent) if extent > 1 && updates >= FEW_ELEMENTS && row >= least_row => {
-            Updates::Owners(most_owners.min(extent))
-        }
-        _ => Updates::Serial,
+    if updates < FEW_ELEMENTS || row < least_row {
+        return Updates::Serial;
     }
+    match node.ty.shape[first].as_const() {
+        Some(extent) if extent > 1 => Updates::Owners(most_owners.min(extent)),
+        Some(_) => Updates::Serial,
+        // Offsets of ranges would be no constants. Between rows of constant length, those of turns are.
+        None if node.ty.shape[first + 1..].iter().all(|d| d.as_const().is_some()) => Updates::Turns(most_owners),
+        None => Updates::Serial,
+    }
+}
+
+/// The first of the axes before the indexed one that has several positions, in equal blocks, at least one for each of so many
+/// threads. `None` if no such number divides it, or strides are not known, without which nothing would prove the blocks apart.
+fn outer_blocks(shape: &[IndexExpr], indexed: usize, threads: i64) -> Option<Updates> {
+    let axis = shape[..indexed].iter().position(|d| !d.is(1))?;
+    let extent = shape[axis].as_const()?;
+    if shape[axis..].iter().any(|d| d.as_const().is_none()) {
+        return None;
+    }
+    let most = extent.min(threads.saturating_mul(BLOCKS_PER_THREAD));
+    let divides = |blocks: &i64| extent % blocks == 0;
+    let even = (1..=most / threads).map(|n| n * threads).find(divides);
+    // Otherwise as many as can be, so that the threads end at about the same time.
+    let blocks = even.or_else(|| (threads..=most).rev().find(divides))?;
+    Some(Updates::OuterBlocks { axis, blocks })
 }

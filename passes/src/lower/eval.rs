@@ -252,17 +252,28 @@ impl Lowerer<'_> {
         extent: &IndexExpr,
         mask: Option<ValueId>,
     ) -> (IndexExpr, ValueId) {
+        let (value, ok) = self.data_value(operand, at, extent, mask);
+        let level = self.value_level[value.0 as usize];
+        let var = self.new_var(extent.clone(), level);
+        self.push(level, Stmt::Clamp { var, value });
+        (var.into(), ok)
+    }
+
+    /// A number taken from data, and whether it is inside of `0..extent`.
+    pub(super) fn data_value(
+        &mut self,
+        operand: NodeId,
+        at: &Index,
+        extent: &IndexExpr,
+        mask: Option<ValueId>,
+    ) -> (ValueId, ValueId) {
         let raw = self.value_of(operand, at, mask);
         let value = self.convert(raw, DType::I64);
         let zero = self.constant(DType::I64.zero());
         let limit = self.index_value(extent, DType::I64);
         let low = self.map(ScalarOp::Le, &[zero, value]);
         let high = self.map(ScalarOp::Lt, &[value, limit]);
-        let ok = self.map(ScalarOp::And, &[low, high]);
-        let level = self.value_level[value.0 as usize];
-        let var = self.new_var(extent.clone(), level);
-        self.push(level, Stmt::Clamp { var, value });
-        (var.into(), ok)
+        (value, self.map(ScalarOp::And, &[low, high]))
     }
 
     /// Threefry-2x32-20 (see `NodeKind::Random`): the first output word for the counter `(index, stream)`.

@@ -3,7 +3,7 @@
 use smallvec::smallvec;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Bind, Memory, Op, Scope, Stmt, ValueId};
-use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
+use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::{Form, Level, Lowerer, Nest};
 use crate::access::{Index, flat_index};
@@ -106,16 +106,24 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool], 
     // The axes of the updates: those of the indices, then those of the base that are not indexed, in order.
     let outer = match who {
         Updates::Outer => batch..batch + first,
-        Updates::Serial | Updates::Owners(_) => batch..batch,
+        Updates::Serial | Updates::OuterBlocks { .. } | Updates::Owners(_) | Updates::Turns(_) => batch..batch,
     };
     let (mut parallel, mut around, mut inner) = (vec![], vec![], vec![]);
+    let mut block = None;
     for (a, extent) in updates.shape.iter().enumerate() {
+        let mut extent = extent.clone();
+        if let Updates::OuterBlocks { axis, blocks } = who
+            && a == batch + axis
+        {
+            extent = IndexExpr::floor_div(&extent, &IndexExpr::Const(blocks));
+            block = Some((a, lo.new_var(IndexExpr::Const(blocks), 0), extent.clone()));
+        }
         let (list, level) = match a {
             a if a < batch => (&mut around, 1),
             a if outer.contains(&a) => (&mut parallel, 0),
             _ => (&mut inner, 2),
         };
-        list.push((a, lo.new_var(extent.clone(), level)));
+        list.push((a, lo.new_var(extent, level)));
     }
     let mut point: Index = smallvec![IndexExpr::ZERO; updates.rank()];
     for &(a, v) in parallel.iter().chain(&around).chain(&inner) {
@@ -123,6 +131,10 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool], 
     }
     let vars_of = |list: &[(usize, VarId)]| -> Vec<VarId> { list.iter().map(|l| l.1).collect() };
     let (mut parallel, around, inner) = (vars_of(&parallel), vars_of(&around), vars_of(&inner));
+    if let Some((a, var, len)) = block {
+        point[a] = IndexExpr::from(var) * len + point[a].clone();
+        parallel.push(var);
+    }
 
     lo.may_not_run = !lo.certainly_run(&around);
     let at: Index = point[..batch].into();
@@ -142,6 +154,11 @@ pub(super) fn lower_scatter(graph: &Graph, cluster: &Cluster, is_root: &[bool], 
                 let owner = lo.new_var(extent.ceil_div(len.as_const().unwrap_or(1).max(1)), 0);
                 parallel.push(owner);
                 lo.owned_index(operand, &at, extent, IndexExpr::from(owner) * len.clone(), &len)
+            }
+            (Updates::Turns(owners), None) if axis as usize == first => {
+                let owner = lo.new_var(IndexExpr::Const(owners), 0);
+                parallel.push(owner);
+                lo.turn_index(operand, &at, extent, owner, owners)
             }
             _ => lo.data_index(operand, &at, extent, None),
         };
@@ -224,5 +241,29 @@ impl Lowerer<'_> {
         let var = self.new_var(len.clone(), level);
         self.push(level, Stmt::Clamp { var, value: place });
         (start + var.into(), ok)
+    }
+
+    /// An index taken from data that counts only if dividing it by the number of owners leaves this owner's: an index expression
+    /// with that remainder, and whether the data has it and is inside of `0..extent`.
+    fn turn_index(
+        &mut self,
+        operand: NodeId,
+        at: &Index,
+        extent: &IndexExpr,
+        owner: VarId,
+        owners: i64,
+    ) -> (IndexExpr, ValueId) {
+        let (value, inside) = self.data_value(operand, at, extent, None);
+        let count = self.constant(Scalar::from_i64(DType::I64, owners));
+        let turn = self.map(ScalarOp::Div, &[value, count]);
+        let first = self.map(ScalarOp::Mul, &[turn, count]);
+        let remainder = self.map(ScalarOp::Sub, &[value, first]);
+        let me = self.index_value(&owner.into(), DType::I64);
+        let mine = self.map(ScalarOp::Eq, &[remainder, me]);
+        let ok = self.map(ScalarOp::And, &[inside, mine]);
+        let level = self.value_level[turn.0 as usize];
+        let var = self.new_var(extent.ceil_div(owners), level);
+        self.push(level, Stmt::Clamp { var, value: turn });
+        (IndexExpr::from(var) * IndexExpr::Const(owners) + owner.into(), ok)
     }
 }

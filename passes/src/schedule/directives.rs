@@ -78,7 +78,12 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
             turned,
             padded,
         } => super::pack::pack(kernel, *var, *value, *scope, [*turned, *padded]),
-        Directive::StageRegion { var, param, scope } => super::region::region(kernel, *var, *param, *scope),
+        Directive::StageRegion {
+            var,
+            param,
+            scope,
+            apart,
+        } => super::region::region(kernel, *var, *param, *scope, *apart),
         Directive::Contract {
             outer,
             inner,

@@ -3,7 +3,8 @@
 //! | form | mapping |
 //! |---|---|
 //! | sums of products | a block takes a tile of rows and columns, a thread a part of it; both operands go through shared memory |
-//! | elementwise | all loops fused; a block takes 256 elements, a thread one |
+//! | elementwise | all loops fused; a block takes 256 pieces, a thread one: 16 bytes of each tensor where they are aligned, else an element |
+//! | elementwise, of a tensor that is walked across | a block takes a tile, which goes through shared memory |
 //! | rows | a block takes a row; its threads share the inner loops and combine accumulators through shared memory |
 //! | short rows | a block takes 128 rows, a thread one |
 //! | columns | a block takes a tile of columns, a thread one column; what of the rows is kept lies in shared memory |
@@ -13,8 +14,9 @@
 //! per parallel index.
 
 use tlc_ir::index::{IndexExpr, VarId};
-use tlc_ir::kernel::{Bind, Kernel, SHARED_ALIGNMENT, Scope, Scratch, Stmt};
-use tlc_ir::target::{Gpu as Target, MAX_BLOCK_THREADS};
+use tlc_ir::kernel::visit::Effect;
+use tlc_ir::kernel::{Bind, Kernel, Memory, SHARED_ALIGNMENT, Scope, Scratch, Stmt};
+use tlc_ir::target::{Gpu as Target, MAX_BLOCK_THREADS, WARP_THREADS};
 
 use super::again::{MOST, own_cost};
 use super::contract::factors;
@@ -22,12 +24,21 @@ use super::directives::apply;
 use super::keep::{Room, keep_rows};
 use super::{Schedule, ScheduleReason, flops, fuse_clean, keeps_rows};
 use crate::directive::{Directive, DirectiveRefusal};
+use crate::legalize::legal_block;
 use crate::lower::{Form, Nest};
 use crate::tile::{accumulator_tile, resident_tile};
 use crate::tree;
 
 /// Threads of a block of independent elements.
 const THREADS: i64 = 256;
+/// Bytes that a thread moves at once (PTX ISA, "Vectors").
+const ACCESS_BYTES: i64 = 16;
+/// Rows and columns of a tile that is read along the ones and written along the others.
+const TRANSPOSED_SIDE: i64 = 32;
+/// Elements from which on a device has enough to do if each thread takes several.
+const LARGE: i64 = 1 << 14;
+/// Legalized statements of a thread beyond which it takes fewer elements at once: the text has them for each element.
+const PIECE_STATEMENTS: u64 = 1500;
 /// Threads of a block of serial work items.
 const ITEM_THREADS: i64 = 128;
 /// Rows and columns of the largest tile of sums.
@@ -78,15 +89,31 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
         }
     }
     let scheduled = match nest.form {
-        Form::Elementwise => attempt(&|g| g.items(parallel, THREADS)),
+        Form::Elementwise => attempt(&|g| g.transposition(parallel))
+            .or_else(|refused| {
+                let mut made = pieces(&kernel).map(|lanes| attempt(&|g| g.pieces(parallel, lanes)));
+                made.find_map(Result::ok).ok_or(refused)
+            })
+            .or_else(|_| attempt(&|g| g.items(parallel, THREADS))),
         Form::Rows if short => attempt(&|g| g.items(parallel, ITEM_THREADS)),
-        Form::Rows => attempt(&|g| g.rows(parallel)),
+        Form::Rows => pieces(&kernel)
+            .chain([1])
+            .map(|lanes| attempt(&|g| g.rows(parallel, lanes)))
+            .find_map(Result::ok)
+            .ok_or(DirectiveRefusal::Factor(1)),
         Form::Columns => attempt(&|g| g.columns(nest, tile(nest, &g.kernel, kept_bytes, gpu))),
         Form::Serial => attempt(&|g| g.items(parallel, ITEM_THREADS)),
     };
     scheduled
         .or_else(|_| attempt(&|g| g.items(parallel, ITEM_THREADS)))
         .unwrap_or_else(|_| (kernel.clone(), made.clone()))
+}
+
+/// Elements that a thread may take at once, the most first: at most 16 bytes of the widest tensor.
+fn pieces(kernel: &Kernel) -> impl Iterator<Item = i64> {
+    let widest = kernel.params.iter().map(|p| p.dtype.bytes() as i64).max().unwrap_or(1);
+    let most = ACCESS_BYTES / widest.max(1);
+    std::iter::successors(Some(most), |n| Some(n / 2)).take_while(|n| *n > 1)
 }
 
 /// Whether a block may share so many bytes.
@@ -215,6 +242,161 @@ impl Gpu {
         })?;
         self.bind(made[0], Bind::Block)?;
         self.bind(made[1], Bind::Thread)
+    }
+
+    /// A thread per so many neighbouring iterations of the parallel loops, all of which move together wherever they lie together.
+    fn pieces(&mut self, parallel: &[VarId], lanes: i64) -> Result<(), DirectiveRefusal> {
+        let all = self.one_loop(parallel)?;
+        let extent = &self.kernel.extents[all.0 as usize];
+        if extent.interval(&self.kernel).hi < LARGE {
+            return Err(DirectiveRefusal::Factor(lanes));
+        }
+        let whole = IndexExpr::modulo(extent, &IndexExpr::Const(lanes)).is(0);
+        let split = |g: &mut Gpu, var| {
+            g.why = ScheduleReason::Vectors { lanes };
+            let made = g.apply(Directive::Split { var, factor: lanes })?;
+            match made[..] {
+                [piece, lane, ..] if g.moves_together(lane, lanes) => {
+                    g.bind(lane, Bind::Lanes)?;
+                    g.why = ScheduleReason::BlocksAndThreads;
+                    Ok((piece, made.get(2).copied()))
+                }
+                _ => Err(DirectiveRefusal::Factor(lanes)),
+            }
+        };
+        // What is left over would be outside of the blocks, so that it is only cut off where there is some.
+        let (block, thread, rest) = if whole {
+            let var = split(self, all)?.0;
+            let made = self.apply(Directive::Block { var, factor: THREADS })?;
+            (made[0], made[1], None)
+        } else {
+            let factor = THREADS * lanes;
+            let made = self.apply(Directive::Block { var: all, factor })?;
+            let (piece, rest) = split(self, made[1])?;
+            (made[0], piece, rest)
+        };
+        self.bind(block, Bind::Block)?;
+        self.bind(thread, Bind::Thread)?;
+        self.why = ScheduleReason::Rest;
+        rest.map_or(Ok(()), |var| self.bind(var, Bind::Thread))
+    }
+
+    /// A block per tile of rows and columns, where some tensors lie along the columns and others along the rows: these go through
+    /// shared memory, so that threads side by side touch elements side by side on both ways.
+    fn transposition(&mut self, parallel: &[VarId]) -> Result<(), DirectiveRefusal> {
+        let loops = fuse_clean(&mut self.kernel, &mut self.schedule, parallel);
+        let Some((&last, outer)) = loops.split_last() else {
+            return Err(DirectiveRefusal::Factor(TRANSPOSED_SIDE));
+        };
+        let long = |v: VarId| self.kernel.extents[v.0 as usize].interval(&self.kernel).hi >= TRANSPOSED_SIDE;
+        let mut across = outer.iter().rev().map(|&v| (v, self.walked_across(v, last)));
+        let Some((row, turned)) = across.find(|(v, params)| long(*v) && long(last) && !params.is_empty()) else {
+            return Err(DirectiveRefusal::Factor(TRANSPOSED_SIDE));
+        };
+        self.why = ScheduleReason::Tiles {
+            rows: TRANSPOSED_SIDE,
+            columns: TRANSPOSED_SIDE,
+        };
+        let at = outer.iter().position(|&v| v == row).unwrap_or(0);
+        for &inner in &outer[at + 1..] {
+            self.apply(Directive::Interchange { outer: row, inner })?;
+        }
+        let factor = TRANSPOSED_SIDE;
+        let rows = self.apply(Directive::Block { var: row, factor })?;
+        let columns = self.apply(Directive::Block { var: last, factor })?;
+        let (outer_row, inner) = (rows[1], columns[0]);
+        self.apply(Directive::Interchange {
+            outer: outer_row,
+            inner,
+        })?;
+        let mut blocks: Vec<VarId> = outer.iter().copied().filter(|&v| v != row).collect();
+        blocks.extend([rows[0], columns[0]]);
+        let block = self.one_loop(&blocks)?;
+        self.bind(block, Bind::Block)?;
+        self.why = ScheduleReason::SharedMemory;
+        let mut nests = vec![(rows[1], columns[1])];
+        for param in turned {
+            let made = self.apply(Directive::StageRegion {
+                var: rows[1],
+                param,
+                scope: Scope::Shared,
+                apart: true,
+            })?;
+            let [first, .., last] = made[..] else {
+                return Err(DirectiveRefusal::Factor(TRANSPOSED_SIDE));
+            };
+            nests.push((first, last));
+        }
+        self.why = ScheduleReason::BlocksAndThreads;
+        let fixed = |v: &VarId| self.kernel.extents[v.0 as usize].as_const().is_some();
+        let whole = nests.iter().all(|n| fixed(&n.0) && fixed(&n.1));
+        for (outer, inner) in nests {
+            // Where tiles at the edges are smaller a warp goes along the rows, for their length is no constant to divide by.
+            let (around, var, threads) = match whole {
+                true => {
+                    let made = self.apply(Directive::Fuse { outer, inner })?;
+                    (made[0], made[0], THREADS)
+                }
+                false => (outer, inner, WARP_THREADS),
+            };
+            self.apply(Directive::Distribute { around, var, threads })?;
+        }
+        self.why = ScheduleReason::Order;
+        self.apply(Directive::Synchronize { block }).map(drop)
+    }
+
+    /// The parameters that are only read along `v` and not along `last`.
+    fn walked_across(&self, v: VarId, last: VarId) -> Vec<u32> {
+        let unit = |index: &IndexExpr, v: VarId| index.affine_in(v).is_some_and(|(c, _)| c.is(1));
+        let loads = self.kernel.statements().flat_map(|s| s.accesses());
+        let mut found: Vec<u32> = loads
+            .filter(|a| a.effect == Effect::Load && unit(a.index, v) && a.index.uses(last) && !unit(a.index, last))
+            .filter_map(|a| match a.memory {
+                Memory::Param(p) => Some(p),
+                Memory::Scratch(_) => None,
+            })
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    /// Whether there are accumulations in a loop.
+    fn accumulates(&self, var: VarId) -> bool {
+        let body = tree::loop_body(&self.kernel.body, var).map_or(&[][..], |b| &b[..]);
+        body.iter().any(|s| matches!(s, Stmt::Accumulate { .. }))
+    }
+
+    /// The outermost loop around a loop that lies inside the thread loop around it.
+    fn outermost_of_thread(&self, var: VarId) -> VarId {
+        let threads = self.kernel.statements().filter_map(|s| match s {
+            Stmt::Loop {
+                bind: Bind::Thread,
+                body,
+                ..
+            } => Some(body),
+            _ => None,
+        });
+        let around = |s: &Stmt| match s {
+            Stmt::Loop { var: v, body, .. } if *v == var || tree::loop_body(body, var).is_some() => Some(*v),
+            _ => None,
+        };
+        threads.flatten().find_map(around).unwrap_or(var)
+    }
+
+    /// Whether the iterations of a loop touch the same element of a memory, or aligned ones side by side, always.
+    fn moves_together(&self, lane: VarId, lanes: i64) -> bool {
+        let body = tree::loop_body(&self.kernel.body, lane).map_or(&[][..], |b| &b[..]);
+        let plain = |s: &Stmt| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Accumulate { .. });
+        let first = |index: &IndexExpr| index.replace_vars(&mut |v| (v == lane).then_some(IndexExpr::ZERO));
+        let accesses = body.iter().flat_map(|s| s.accesses());
+        body.iter().all(plain)
+            && legal_block(&self.kernel, body).saturating_mul(lanes as u64) <= PIECE_STATEMENTS
+            && accesses.into_iter().all(|a| {
+                let aligned = || IndexExpr::modulo(&first(a.index), &IndexExpr::Const(lanes)).is(0);
+                let side_by_side = || a.index.affine_in(lane).is_some_and(|(c, _)| c.is(1));
+                !a.index.uses(lane) || a.mask.is_none() && side_by_side() && aligned()
+            })
     }
 
     /// Statements directly inside the block loop.
@@ -355,8 +537,8 @@ impl Gpu {
         self.apply(Directive::Synchronize { block }).map(drop)
     }
 
-    /// A block per row.
-    fn rows(&mut self, parallel: &[VarId]) -> Result<(), DirectiveRefusal> {
+    /// A block per row, of which a thread takes so many neighbouring elements at a time.
+    fn rows(&mut self, parallel: &[VarId], lanes: i64) -> Result<(), DirectiveRefusal> {
         let row = self.one_loop(parallel)?;
         self.bind(row, Bind::Block)?;
         let mut nests = Vec::new();
@@ -371,6 +553,31 @@ impl Gpu {
             }
             nests.push((chain[0], chain[chain.len() - 1]));
         }
+        let mut pieces = Vec::new();
+        if lanes > 1 {
+            for (around, var) in &mut nests {
+                // A warp has something to do for all of its threads.
+                if self.kernel.extents[var.0 as usize].interval(&self.kernel).hi < lanes * WARP_THREADS {
+                    return Err(DirectiveRefusal::Factor(lanes));
+                }
+                self.why = ScheduleReason::Vectors { lanes };
+                let split = Directive::Split {
+                    var: *var,
+                    factor: lanes,
+                };
+                let [piece, lane] = self.apply(split)?[..] else {
+                    return Err(DirectiveRefusal::Factor(lanes));
+                };
+                if !self.moves_together(lane, lanes) {
+                    return Err(DirectiveRefusal::Factor(lanes));
+                }
+                if around == var {
+                    *around = piece;
+                }
+                *var = piece;
+                pieces.push(lane);
+            }
+        }
         let longest = nests
             .iter()
             .map(|n| self.kernel.extents[n.1.0 as usize].interval(&self.kernel).hi)
@@ -381,6 +588,15 @@ impl Gpu {
         self.why = ScheduleReason::BlocksAndThreads;
         for (around, var) in nests {
             self.apply(Directive::Distribute { around, var, threads })?;
+        }
+        for lane in pieces {
+            self.why = ScheduleReason::Vectors { lanes };
+            self.bind(lane, Bind::Lanes)?;
+            if self.accumulates(lane) {
+                self.why = ScheduleReason::Accumulators;
+                let around = self.outermost_of_thread(lane);
+                self.apply(Directive::RFactor { var: lane, around })?;
+            }
         }
         self.why = ScheduleReason::Order;
         self.apply(Directive::OneThread { block: row })?;

@@ -96,6 +96,7 @@ pub(super) fn region(
     var: VarId,
     param: u32,
     scope: Scope,
+    apart: bool,
 ) -> Result<Vec<VarId>, DirectiveRefusal> {
     let body = exists(kernel, var)?;
     if let Some(Some(lanes)) = enclosing_lanes(&kernel.body, var, None) {
@@ -111,7 +112,7 @@ pub(super) fn region(
         .get(param as usize)
         .is_some_and(|p| p.access == Access::Read);
     // What a result may take the place of is gone once that is stored, in whichever iteration.
-    if !read || replaceable(kernel, memory) {
+    if !read || replaceable(kernel, memory) && !never_replaced(kernel, memory) {
         return Err(refused);
     }
     let together = |s: &Stmt| {
@@ -161,7 +162,12 @@ pub(super) fn region(
         }
     }
     let sides = merged(sides);
-    let elements = sides.iter().try_fold(1i64, |n, s| n.checked_mul(s.length));
+    // How far what is along each side is taken to reach.
+    let mut reach: Vec<i64> = sides.iter().map(|s| s.length).collect();
+    if let [_, .., last] = &mut reach[..] {
+        *last += i64::from(apart);
+    }
+    let elements = reach.iter().try_fold(1i64, |n, r| n.checked_mul(*r));
     let elements = elements.filter(|n| *n <= MOST_ELEMENTS).ok_or(refused)?;
     let len = IndexExpr::Const(elements);
     if !fits(kernel, var, scope, &len, false) {
@@ -174,8 +180,8 @@ pub(super) fn region(
         .map(|s| kernel.new_var(IndexExpr::Const(s.length)))
         .collect();
     let at = |place: &dyn Fn(usize) -> IndexExpr| {
-        let along = |sum: IndexExpr, (i, s): (usize, &Side)| sum * IndexExpr::Const(s.length) + place(i);
-        sides.iter().enumerate().fold(IndexExpr::ZERO, along)
+        let along = |sum: IndexExpr, (i, r): (usize, &i64)| sum * IndexExpr::Const(*r) + place(i);
+        reach.iter().enumerate().fold(IndexExpr::ZERO, along)
     };
     let strides = sides.iter().map(|s| &s.stride).zip(&own);
     let from = strides.fold(start, |sum, (stride, v)| sum + stride.clone() * (*v).into());
@@ -205,6 +211,23 @@ pub(super) fn region(
         out
     });
     Ok(own)
+}
+
+/// Whether no result may take the place of what is loaded although it has the size: the blocks of a GPU run beside each other, so that
+/// this takes a store where each element is loaded.
+fn never_replaced(kernel: &Kernel, memory: Memory) -> bool {
+    let blocks = matches!(kernel.body[..], [Stmt::Loop { bind: Bind::Block, .. }]);
+    let of = |effect: Effect| {
+        kernel
+            .statements()
+            .flat_map(|s| s.accesses())
+            .filter(move |a| a.effect == effect)
+    };
+    let stored = |index: &IndexExpr| of(Effect::Store).any(|a| a.index == index);
+    blocks
+        && of(Effect::Load)
+            .filter(|a| a.memory == memory)
+            .any(|a| !stored(a.index))
 }
 
 /// One element copied, if it is one of the parameter's.

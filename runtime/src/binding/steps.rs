@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::Access;
 use tlc_ir::plan::{DeviceId, Launch, Plan, QueueId, SlotId, Step, Storage, Work};
+use tlc_ir::target::MAX_GRID_BLOCKS;
 
 use super::call::BoundCall;
 use super::product::{BoundProduct, Prepared};
@@ -152,13 +153,20 @@ impl Launches<'_> {
         let written = kernel.params.iter().filter(|p| p.access != Access::Read);
         let lengths: Result<Vec<i64>, RunError> = written.map(|p| local(&p.len)).collect();
         let writes = lengths?.iter().any(|&n| n > 0);
+        let extent = if writes { count.max(0) as u64 } else { 0 };
+        if block_threads.is_some() && extent > MAX_GRID_BLOCKS {
+            return Err(RunError::Grid {
+                kernel: l.kernel.0 as usize,
+                blocks: extent,
+            });
+        }
         let first_arg = self.arg_count;
         self.arg_count += l.args.len();
         Ok(BoundLaunch {
             kernel: l.kernel.0 as usize,
             first_arg,
             args: l.args.iter().map(|s| s.0 as usize).collect(),
-            extent: if writes { count.max(0) as u64 } else { 0 },
+            extent,
             grain,
             block_threads,
             shared_bytes,

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use tlc::Device;
 
 use crate::{
     bench, check, compare, completions, einsum, emit, explain, export, fmt, hwbench, import, opt, plan, profile, run,
@@ -88,6 +89,9 @@ pub struct Global {
     /// Fix a symbolic size, as in --set batch=128
     #[arg(long = "set", alias = "sym", global = true, value_name = "NAME=N", value_parser = size_of_symbol)]
     pub sets: Vec<(String, i64)>,
+    /// What computes: cpu, or a GPU of NVIDIA's as cuda or cuda:N [default: cpu]
+    #[arg(long, global = true, value_name = "DEVICE")]
+    pub device: Option<Device>,
     /// The most memory to use, as in 512MiB or 2G [default: this machine's]
     #[arg(long, global = true, value_name = "SIZE", value_parser = bytes)]
     pub max_memory: Option<u64>,
@@ -134,15 +138,6 @@ pub enum Command {
     Completions(completions::Completions),
     /// Print the manual page, of tlc or of one of its commands
     Man(completions::Man),
-}
-
-/// What to compile for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
-pub enum Device {
-    /// This machine's processor
-    Cpu,
-    /// A GPU, which need not be here
-    Cuda,
 }
 
 /// A model, and which of its graphs.

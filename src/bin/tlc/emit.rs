@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
+use tlc::Device;
 use tlc_codegen::clif::EmitText;
 use tlc_codegen::cuda::{CudaError, CudaOptions, identifier};
 use tlc_ir::target::Gpu;
@@ -15,7 +16,7 @@ use tlc_passes::cluster::{Cluster, ClusterKind};
 use tlc_passes::planner::LaunchReport;
 use tlc_runtime::cpu::jit;
 
-use crate::args::{Device, ModelArgs};
+use crate::args::ModelArgs;
 use crate::failure::{Code, Failure};
 use crate::opt::graph_text;
 use crate::session::{Model, Session};
@@ -56,9 +57,6 @@ pub struct Emit {
     /// Only this kernel, for schedule, kernel, flat, clif, asm and cuda
     #[arg(long, value_name = "N")]
     kernel: Option<usize>,
-    /// What to compile for [default: cuda for --what cuda, else cpu]
-    #[arg(long, value_enum)]
-    device: Option<Device>,
     /// The GPU architecture, for cuda
     #[arg(long, default_value = "sm_90a")]
     arch: String,
@@ -221,12 +219,14 @@ fn chosen<T>(
 /// Runs the command.
 pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
     let model = session.model(&args.model)?;
-    let device = args.device.unwrap_or(match args.what {
-        What::Cuda => Device::Cuda,
-        _ => Device::Cpu,
+    let device = session.global.device.unwrap_or(match args.what {
+        What::Cuda => Device::cuda(0),
+        _ => Device::cpu(),
     });
+    // No GPU is needed to print what is decided for one.
+    let for_gpu = device != Device::Cpu;
     let of_cpu = matches!(args.what, What::Clif | What::Asm);
-    if of_cpu && device == Device::Cuda || args.what == What::Cuda && device == Device::Cpu {
+    if of_cpu && for_gpu || args.what == What::Cuda && !for_gpu {
         return Err(Failure::new(
             Code::Usage,
             "--device does not go with this --what; clif and asm are of the cpu, cuda is of cuda",
@@ -239,7 +239,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
             executable = session.compile(&model)?;
             executable.decisions()
         }
-        Device::Cuda => {
+        Device::Cuda(_) => {
             let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
             planned = session.plan_for(&model, session.devices([gpu])?)?;
             &planned
@@ -324,7 +324,7 @@ fn flat_text(model: &Model, device: Device, number: usize, kernel: &Kernel) -> R
             let isa = jit::host_isa().map_err(|e| Failure::build(&model.file, &e.into()))?;
             tlc_codegen::clif::flatten(kernel, &*isa)
         }
-        Device::Cuda => tlc_codegen::cuda::flatten(kernel),
+        Device::Cuda(_) => tlc_codegen::cuda::flatten(kernel),
     };
     match flat {
         Ok(flat) => Ok(flat.to_string()),

@@ -235,7 +235,12 @@ impl Failure {
     /// Why a model did not run.
     pub fn run(file: &str, error: &RunError) -> Failure {
         match error {
-            RunError::Overflow { .. } | RunError::OutOfMemory(_) => Failure::at(Code::Limit, file, error.to_string()),
+            RunError::Overflow { .. }
+            | RunError::Grid { .. }
+            | RunError::OutOfMemory(_)
+            | RunError::DeviceMemory { .. } => Failure::at(Code::Limit, file, error.to_string()),
+            RunError::Unavailable(e) => Failure::new(Code::Unsupported, e.to_string()),
+            RunError::Device { .. } => Failure::at(Code::Failed, file, error.to_string()),
             RunError::Compile(e) => Failure::compile(file, e),
             RunError::Worker(_) | RunError::Layout(_) => Failure::at(Code::Bug, file, error.to_string()),
             other => Failure::at(Code::Invalid, file, other.to_string()),

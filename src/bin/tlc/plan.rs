@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde_json::{Value, json};
+use tlc::Device;
 use tlc::explain::{bytes_text, counted, time_text};
 use tlc::prediction::{PredictedStep, Prediction, device_text, predict};
 use tlc_ir::Graph;
@@ -14,7 +15,7 @@ use tlc_passes::memory::pack;
 use tlc_runtime::binding::Binder;
 use tlc_runtime::null::{Counts, DeviceMemory};
 
-use crate::args::{Device, ModelArgs};
+use crate::args::ModelArgs;
 use crate::data::number_json;
 use crate::failure::{Code, Failure};
 use crate::session::{Session, limits};
@@ -24,9 +25,6 @@ use crate::session::{Session, limits};
 pub struct Plan {
     #[command(flatten)]
     model: ModelArgs,
-    /// What to compile for
-    #[arg(long, value_enum, default_value_t = Device::Cpu)]
-    device: Device,
 }
 
 /// The values of a graph's symbols: what data decides is as large as it may get, everything else needs a size.
@@ -48,9 +46,10 @@ fn sizes(graph: &Graph, file: &str) -> Result<Vec<i64>, Failure> {
 pub fn run(session: &Session, args: &Plan) -> Result<(), Failure> {
     let model = session.model(&args.model)?;
     let symbols = sizes(&model.graph, &model.file)?;
-    let gpus: Vec<Gpu> = match args.device {
+    let gpus: Vec<Gpu> = match session.global.device.unwrap_or_default() {
         Device::Cpu => Vec::new(),
-        Device::Cuda => vec![Gpu::any(Arc::new(tlc_codegen::cuda::emitter()))],
+        // It need not be here.
+        Device::Cuda(_) => vec![Gpu::any(Arc::new(tlc_codegen::cuda::emitter()))],
     };
     let devices = session.devices(gpus)?;
     let compiled = session.plan_for(&model, devices.clone())?;

@@ -214,6 +214,7 @@ impl Session {
             threads: self.global.threads,
             passes: (self.stages.limit).map(|n| Pipeline::default().first(Some(n)).to_string()),
             max_memory_bytes: self.global.max_memory,
+            device: self.global.device.unwrap_or_default(),
             ..CompileOptions::default()
         }
     }

@@ -33,6 +33,7 @@ fn exact(name: &str) -> Option<*const ()> {
         "cuEventSynchronize" => super::cuEventSynchronize as *const (),
         "cuFuncGetAttribute" => super::cuFuncGetAttribute as *const (),
         "cuFuncSetAttribute" => super::cuFuncSetAttribute as *const (),
+        "cuGetExportTable" => cuGetExportTable as *const (),
         "cuGetErrorName" => super::cuGetErrorName as *const (),
         "cuGetErrorString" => super::cuGetErrorString as *const (),
         "cuGetProcAddress_v2" => cuGetProcAddress_v2 as *const (),
@@ -123,5 +124,19 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
             put_if(status, state);
         }
         found.map(|_| ()).ok_or(CUDA_ERROR_NOT_FOUND)
+    })
+}
+
+/// Tables of entry points that NVIDIA does not document: there are none. NVRTC looks for one in a driver that is loaded, and takes it
+/// for granted that there is this function.
+///
+/// # Safety
+/// As the manual says of pointers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuGetExportTable(table: *mut *const c_void, _: *const [u8; 16]) -> CUresult {
+    entry("cuGetExportTable", || {
+        // SAFETY: the manual's contract for the caller's pointer.
+        unsafe { put(table, std::ptr::null()) }?;
+        Err(CUDA_ERROR_NOT_FOUND)
     })
 }

@@ -4,7 +4,7 @@ use super::{Checker, PlanRule};
 use crate::index::{IndexExpr, IndexNode, VarId};
 use crate::kernel::verify::nonnegative;
 use crate::kernel::visit::Effect;
-use crate::kernel::{Kernel, Memory, Stmt};
+use crate::kernel::{Bind, Kernel, Memory, Stmt};
 use crate::plan::Step;
 
 impl Checker<'_> {
@@ -65,8 +65,9 @@ impl Checker<'_> {
 /// A load is safe if a store at the same index follows it in its own iteration: each element is written once, so nothing
 /// else overwrites what it reads. It is also safe if no store can come before it at the same place: those of its own
 /// iteration come later or go elsewhere, and those of other iterations stay in their own part of the buffer (a row is then
-/// read as a whole before any of it is written) or go to other elements (as those of a column do). The threads of a GPU's block are at different iterations at once, so that there
-/// only the first holds.
+/// read as a whole before any of it is written) or go to other elements (as those of a column do). The threads of a GPU's block are at
+/// different iterations at once, so that there only the first holds, and only of what a loop over threads loads: outside of one every
+/// thread loads, some when another has stored already.
 pub fn runs_in_place(kernel: &Kernel, read: u32, written: u32) -> bool {
     let mut found = [Vec::new(), Vec::new()];
     let mut walk = Walk {
@@ -74,13 +75,15 @@ pub fn runs_in_place(kernel: &Kernel, read: u32, written: u32) -> bool {
         written: Memory::Param(written),
         block: Vec::new(),
         loops: Vec::new(),
+        of_thread: false,
         found: &mut found,
     };
     walk.body(&kernel.body);
     let [loads, stores] = found;
     let in_order = kernel.grid().is_none();
     loads.iter().all(|l| {
-        stores.iter().any(|s| overwrites(l, s)) || (in_order && stores.iter().all(|s| never_before(kernel, l, s)))
+        ((in_order || l.of_thread) && stores.iter().any(|s| overwrites(l, s)))
+            || (in_order && stores.iter().all(|s| never_before(kernel, l, s)))
     })
 }
 
@@ -89,6 +92,8 @@ pub fn runs_in_place(kernel: &Kernel, read: u32, written: u32) -> bool {
 struct Touch<'k> {
     block: Vec<usize>,
     loops: Vec<(usize, VarId)>,
+    /// Whether one thread of a GPU's block executes it.
+    of_thread: bool,
     index: &'k IndexExpr,
 }
 
@@ -97,6 +102,7 @@ struct Walk<'k, 'o> {
     written: Memory,
     block: Vec<usize>,
     loops: Vec<(usize, VarId)>,
+    of_thread: bool,
     found: &'o mut [Vec<Touch<'k>>; 2],
 }
 
@@ -105,6 +111,7 @@ impl<'k> Walk<'k, '_> {
         self.found[kind].push(Touch {
             block: self.block.clone(),
             loops: self.loops.clone(),
+            of_thread: self.of_thread,
             index,
         });
     }
@@ -125,10 +132,13 @@ impl<'k> Walk<'k, '_> {
                 }
             }
             match s {
-                Stmt::Loop { var, body, .. } => {
+                Stmt::Loop { var, body, bind } => {
+                    let around = self.of_thread;
+                    self.of_thread |= *bind == Bind::Thread;
                     self.loops.push((self.block.len() - 1, *var));
                     self.body(body);
                     self.loops.pop();
+                    self.of_thread = around;
                 }
                 s => self.body(s.body()),
             }
@@ -240,7 +250,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
     use crate::graph::Monoid;
-    use crate::kernel::{Access, Bind, Op, Param, Scope};
+    use crate::kernel::{Access, Op, Param, Scope};
 
     /// `b[r, j] = a[r, j] + sum(a[r, ..])` over 3 rows of 4: two passes over each row, the second split in two parts.
     fn row_local(second: impl Fn(IndexExpr, IndexExpr) -> IndexExpr) -> Kernel {
@@ -376,5 +386,53 @@ mod tests {
         };
         body.reverse();
         assert!(!runs_in_place(&columns, 0, 1));
+    }
+
+    #[test]
+    fn what_every_thread_of_a_block_loads_none_overwrites() {
+        let of = |by_one_thread: bool| {
+            let param = |access| Param {
+                dtype: DType::F32,
+                len: 1.into(),
+                access,
+            };
+            let mut k = Kernel {
+                params: vec![param(Access::Read), param(Access::Write)],
+                ..Kernel::default()
+            };
+            let (block, thread) = (k.new_var(1.into()), k.new_var(1.into()));
+            let value = k.new_value(DType::F32);
+            let load = Stmt::Let {
+                value,
+                op: Op::Load {
+                    memory: Memory::Param(0),
+                    index: IndexExpr::ZERO,
+                    mask: None,
+                },
+            };
+            let store = Stmt::Store {
+                memory: Memory::Param(1),
+                index: IndexExpr::ZERO,
+                value,
+                mask: None,
+            };
+            let threads = |body| Stmt::Loop {
+                var: thread,
+                bind: Bind::Thread,
+                body,
+            };
+            let body = match by_one_thread {
+                true => vec![threads(vec![load, store])],
+                false => vec![load, threads(vec![store])],
+            };
+            k.body = vec![Stmt::Loop {
+                var: block,
+                bind: Bind::Block,
+                body,
+            }];
+            k
+        };
+        assert!(runs_in_place(&of(true), 0, 1));
+        assert!(!runs_in_place(&of(false), 0, 1));
     }
 }

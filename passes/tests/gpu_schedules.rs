@@ -1,0 +1,274 @@
+//! Kernels for a GPU give what the graph means: tiles of sums of products, whose operands go through shared memory, and pieces of
+//! elementwise results, which move together.
+
+mod oracle;
+
+use oracle::generate::Case;
+use oracle::stages::{check, gpu};
+use tlc_ir::kernel::{Bind, Scope, Stmt};
+use tlc_ir::text::{no_data, parse_graph};
+use tlc_ir::{HostTensor, Scalar};
+use tlc_passes::pipeline::Pipeline;
+
+/// The case of a graph with inputs for values of its symbols.
+fn case(text: &str, symbols: &[i64], tolerance: Option<f64>) -> Case {
+    let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
+    let inputs: Vec<HostTensor> = graph
+        .inputs()
+        .iter()
+        .map(|&i| {
+            let ty = graph.ty(i);
+            let sizes = ty.shape.iter().map(|d| d.eval_symbols(symbols).unwrap() as usize);
+            let mut x = HostTensor::zeros(ty.dtype, &sizes.collect::<Vec<_>>()).unwrap();
+            for k in 0..x.len() {
+                let value = ((k * 37 + 11) % 101) as f64 / 25.0 - 2.0;
+                x.set(k, Scalar::from_f64(x.dtype(), value));
+            }
+            x
+        })
+        .collect();
+    Case {
+        tolerance: vec![tolerance; graph.outputs().len()],
+        graph,
+        inputs,
+        symbols: symbols.to_vec(),
+    }
+}
+
+/// Whether a kernel of the plan is a contraction.
+fn contracts(case: &Case) -> bool {
+    let compiled = check(case, &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
+    let launches = &compiled.planned.launches;
+    let contraction = |s: &Stmt| matches!(s, Stmt::Contract(_));
+    launches.iter().any(|l| l.scheduled.statements().any(contraction))
+}
+
+#[test]
+fn large_products_are_tiled_and_small_ones_are_not() {
+    let product = |m: usize, k: usize, n: usize| {
+        format!(
+            "graph @product(%x: i8[{m}, {k}], %y: i8[{k}, {n}], %b: i32[{n}]) {{
+               %0 = einsum %x, %y {{ab,bc->ac; acc=i32}} : i32[{m}, {n}]
+               %1 = expand %b : i32[{m}, {n}]
+               %2 = add %0, %1 : i32[{m}, {n}]
+               return %2, %0
+             }}"
+        )
+    };
+    for (sizes, tiled) in [
+        ([16, 48, 16], true),
+        ([17, 33, 70], true),
+        ([64, 40, 16], true),
+        ([80, 64, 65], true),
+        // Blocks would be mostly empty.
+        ([15, 40, 64], false),
+        ([64, 40, 1], false),
+    ] {
+        let text = product(sizes[0], sizes[1], sizes[2]);
+        assert_eq!(contracts(&case(&text, &[], None)), tiled, "{sizes:?}");
+    }
+}
+
+#[test]
+fn batches_windows_and_narrow_floats_are_tiled() {
+    let attention = "graph @scores(%q: f16[2, 20, 48], %k: f16[2, 33, 48]) {
+       %0 = einsum %q, %k {hab,hcb->hac; acc=f32} : f32[2, 20, 33]
+       %1 = tanh %0 : f32[2, 20, 33]
+       return %1
+     }";
+    assert!(contracts(&case(attention, &[], Some(1e-4))));
+    let scaled = "graph @scaled(%x: f32[20, 40], %w: u8[40, 24], %s: f32[40]) {
+       %0 = convert %w : f32[40, 24]
+       %1 = reshape %s : f32[40, 1]
+       %2 = expand %1 : f32[40, 24]
+       %3 = mul %0, %2 : f32[40, 24]
+       %4 = convert %3 : f64[40, 24]
+       %5 = convert %x : f64[20, 40]
+       %6 = einsum %5, %4 {ab,bc->ac} : f64[20, 24]
+       return %6
+     }";
+    check(&case(scaled, &[], Some(1e-9)), &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
+    let symbolic = "graph @rows(%x: i16[n, m], %y: i16[m, 40]) where n in 1..=4096, m in 0..=4096 {
+       %0 = einsum %x, %y {ab,bc->ac; acc=i32} : i32[n, 40]
+       return %0
+     }";
+    for sizes in [[1, 5], [40, 17], [33, 0], [64, 16]] {
+        assert!(contracts(&case(symbolic, &sizes, None)), "{sizes:?}");
+    }
+}
+
+/// How many elements a thread of the only kernel takes at once.
+fn pieces(text: &str, symbols: &[i64]) -> i64 {
+    let compiled =
+        check(&case(text, symbols, Some(1e-5)), &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
+    let [launch] = &compiled.planned.launches[..] else {
+        panic!("several kernels of {text}")
+    };
+    let kernel = &launch.scheduled;
+    let lanes = kernel.statements().find_map(|s| match s {
+        Stmt::Loop {
+            var, bind: Bind::Lanes, ..
+        } => kernel.extents[var.0 as usize].as_const(),
+        _ => None,
+    });
+    lanes.unwrap_or(1)
+}
+
+#[test]
+fn threads_take_aligned_pieces_of_elementwise_results() {
+    let chain = |dtype: &str, shape: &str| {
+        format!(
+            "graph @chain(%x: {dtype}[{shape}]) {{
+               %0 = add %x, %x : {dtype}[{shape}]
+               return %0
+             }}"
+        )
+    };
+    for (dtype, shape, symbols, expected) in [
+        ("f32", "16384", &[][..], 4),
+        ("f64", "128, 129", &[], 2),
+        ("bf16", "17000", &[], 8),
+        ("u8", "n", &[16385], 16),
+        ("f32", "n", &[3], 4),
+        ("f32", "n, 6", &[5], 4),
+        ("f32", "n", &[0], 4),
+        // Few elements are a thread each.
+        ("f32", "100, 100", &[], 1),
+    ] {
+        assert_eq!(pieces(&chain(dtype, shape), symbols), expected, "{dtype}[{shape}]");
+    }
+    // Of several types the widest decides; rows and columns that are repeated are read as often as they need to be.
+    let mixed = "graph @mixed(%x: f32[n, 36], %row: f16[36], %column: f32[n], %m: bool[n, 36]) {
+       %0 = convert %row : f32[36]
+       %1 = expand %0 : f32[n, 36]
+       %2 = reshape %column : f32[n, 1]
+       %3 = expand %2 : f32[n, 36]
+       %4 = mul %x, %1 : f32[n, 36]
+       %5 = select %m, %4, %3 : f32[n, 36]
+       return %5
+     }";
+    assert_eq!(pieces(mixed, &[7]), 4);
+    // Rows that do not begin at multiples, and an operand that begins elsewhere.
+    for (text, symbols) in [
+        (
+            "graph @odd(%x: f32[n, 35], %row: f32[35]) {
+               %0 = expand %row : f32[n, 35]
+               %1 = add %x, %0 : f32[n, 35]
+               return %1
+             }",
+            &[9][..],
+        ),
+        (
+            "graph @shifted(%x: f32[20001]) {
+               %0 = slice %x {start=[1], step=[1]} : f32[20000]
+               %1 = neg %0 : f32[20000]
+               return %1
+             }",
+            &[],
+        ),
+        (
+            "graph @padded(%x: f32[20000]) {
+               %0 = pad %x {lo=[4], hi=[4], value=1.0} : f32[20008]
+               %1 = neg %0 : f32[20008]
+               return %1
+             }",
+            &[],
+        ),
+    ] {
+        assert_eq!(pieces(text, symbols), 1, "{text}");
+    }
+}
+
+#[test]
+fn threads_take_aligned_pieces_of_rows() {
+    let softmax = |dtype: &str, rows: &str, columns: usize| {
+        let (all, each) = (format!("{dtype}[{rows}, {columns}]"), format!("{dtype}[{rows}]"));
+        format!(
+            "graph @softmax(%x: {all}) {{
+               %0 = reduce max %x {{axes=[1]}} : {each}
+               %1 = reshape %0 : {dtype}[{rows}, 1]
+               %2 = expand %1 : {all}
+               %3 = sub %x, %2 : {all}
+               %4 = exp %3 : {all}
+               %5 = reduce add %4 {{axes=[1]}} : {each}
+               %6 = reshape %5 : {dtype}[{rows}, 1]
+               %7 = expand %6 : {all}
+               %8 = div %4, %7 : {all}
+               return %8
+             }}"
+        )
+    };
+    for (dtype, rows, columns, symbols, expected) in [
+        ("f32", "6", 128, &[][..], 4),
+        ("f32", "n", 2052, &[3], 4),
+        ("f64", "4", 66, &[], 2),
+        ("f64", "4", 1026, &[], 2),
+        // Too short for a warp, and rows that begin elsewhere.
+        ("f32", "70", 64, &[], 2),
+        ("f32", "6", 130, &[], 2),
+        ("f32", "6", 129, &[], 1),
+    ] {
+        let found = pieces(&softmax(dtype, rows, columns), symbols);
+        assert_eq!(found, expected, "{dtype}[{rows}, {columns}]");
+    }
+    let norm = "graph @norm(%x: bf16[5, 512], %w: f32[512]) {
+       %0 = convert %x : f32[5, 512]
+       %1 = mul %0, %0 : f32[5, 512]
+       %2 = reduce add %1 {axes=[1]} : f32[5]
+       %3 = rsqrt %2 : f32[5]
+       %4 = reshape %3 : f32[5, 1]
+       %5 = expand %4 : f32[5, 512]
+       %6 = mul %0, %5 : f32[5, 512]
+       %7 = expand %w : f32[5, 512]
+       %8 = mul %6, %7 : f32[5, 512]
+       return %8
+     }";
+    assert_eq!(pieces(norm, &[]), 4);
+    let sums = "graph @sums(%x: i16[9, 1024]) {
+       %0 = reduce add %x {axes=[1]} : i16[9]
+       return %0
+     }";
+    assert_eq!(pieces(sums, &[]), 8);
+}
+
+#[test]
+fn what_is_walked_across_goes_through_tiles_in_shared_memory() {
+    let across = |dtype: &str, shape: &str, turned: &str, axes: &str| {
+        format!(
+            "graph @across(%x: {dtype}[{shape}], %y: {dtype}[{turned}]) {{
+               %0 = permute %y {{axes={axes}}} : {dtype}[{shape}]
+               %1 = add %x, %0 : {dtype}[{shape}]
+               return %1
+             }}"
+        )
+    };
+    for (dtype, shape, turned, axes, symbols, tiled) in [
+        ("f32", "64, 96", "96, 64", "[1, 0]", &[][..], true),
+        ("f32", "40, 33", "33, 40", "[1, 0]", &[], true),
+        ("bf16", "n, m", "m, n", "[1, 0]", &[35, 70], true),
+        ("u8", "n, m", "m, n", "[1, 0]", &[0, 7], true),
+        ("i64", "3, 40, 50", "3, 50, 40", "[0, 2, 1]", &[], true),
+        ("f32", "40, 3, 50", "50, 3, 40", "[2, 1, 0]", &[], true),
+        // Too short for tiles, and what is walked along all the same.
+        ("f32", "64, 20", "20, 64", "[1, 0]", &[], false),
+        ("f32", "40, 3, 50", "3, 40, 50", "[1, 0, 2]", &[], false),
+    ] {
+        let text = across(dtype, shape, turned, axes);
+        let compiled = check(&case(&text, symbols, Some(1e-5)), &Pipeline::default(), gpu());
+        let compiled = compiled.unwrap_or_else(|e| panic!("{e}"));
+        let kernel = &compiled.planned.launches[0].scheduled;
+        let shared = kernel.scratch.iter().any(|s| s.scope == Scope::Shared);
+        assert_eq!(shared, tiled, "{text}");
+    }
+    // Two that are walked across, one of them repeated along a row, beside one that is not.
+    let text = "graph @several(%x: f32[64, 64], %y: f32[64, 64], %z: f32[64]) {
+       %0 = permute %y {axes=[1, 0]} : f32[64, 64]
+       %1 = permute %x {axes=[1, 0]} : f32[64, 64]
+       %2 = reshape %z : f32[64, 1]
+       %3 = expand %2 : f32[64, 64]
+       %4 = fma %0, %1, %3 : f32[64, 64]
+       %5 = add %4, %x : f32[64, 64]
+       return %5
+     }";
+    check(&case(text, &[], Some(1e-5)), &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
+}

@@ -1,0 +1,297 @@
+//! From kernels to functions that a device has loaded.
+//!
+//! Kernels are emitted as CUDA C++, several to a program, and compiled by NVRTC: to machine code where it knows the device's architecture,
+//! else to PTX of the newest that it knows and the device has, which the driver compiles. `TLC_CUDA_CODE=ptx` or `cubin` asks for one of
+//! them. A driver that refuses machine code gets PTX from then on, as the simulated one.
+
+use std::ffi::{CString, c_void};
+use std::sync::{Arc, OnceLock};
+
+use tlc_codegen::cuda::{COMPILE_FLAGS, CudaOptions, emit};
+use tlc_ir::Kernel;
+
+use super::cache;
+use super::context::Context;
+use super::library::Handle;
+use crate::error::{JitError, RunError, Unavailable};
+use crate::nvrtc::{Nvrtc, NvrtcError};
+
+/// So many kernels to a program are worth a thread.
+const KERNELS_PER_PROGRAM: usize = 8;
+/// Bytes for what the driver says of a text that it refuses.
+const LOG_BYTES: usize = 8 << 10;
+/// `CUDA_ERROR_NO_BINARY_FOR_GPU`.
+const NO_BINARY: u32 = 209;
+/// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`.
+const ERROR_LOG: [u32; 2] = [5, 6];
+
+/// What a program is compiled to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// Machine code of one architecture.
+    Cubin,
+    /// NVIDIA's virtual instructions, which the driver compiles.
+    Ptx,
+}
+
+/// Code that a device has loaded.
+pub(super) struct Loaded {
+    context: Arc<Context>,
+    module: Handle,
+}
+
+// SAFETY: the handle is the driver's, which takes it on every thread.
+unsafe impl Send for Loaded {}
+
+impl Drop for Loaded {
+    fn drop(&mut self) {
+        // What fails here failed before: the module goes with the device.
+        // SAFETY: loaded once, unloaded once; who owns this has waited for the device.
+        let _ = self
+            .context
+            .quietly("cuModuleUnload", |d| unsafe { (d.cuModuleUnload)(self.module) });
+    }
+}
+
+/// NVRTC, loaded at the first call.
+fn nvrtc() -> Result<&'static Nvrtc, Unavailable> {
+    static NVRTC: OnceLock<Result<Nvrtc, NvrtcError>> = OnceLock::new();
+    let loaded = NVRTC.get_or_init(Nvrtc::load);
+    loaded
+        .as_ref()
+        .map_err(|e| Unavailable::Compiler { message: e.to_string() })
+}
+
+/// What NVRTC is asked for: the form, and the architecture as its option names it.
+///
+/// # Errors
+/// If `TLC_CUDA_CODE` is neither, or NVRTC knows nothing that the device has.
+pub fn arch_of(capability: (i32, i32), supported: &[i32], form: Option<Form>) -> Result<(Form, String), Unavailable> {
+    let own = capability.0 * 10 + capability.1;
+    let form = form.unwrap_or(match supported.contains(&own) {
+        true => Form::Cubin,
+        false => Form::Ptx,
+    });
+    let prefix = match form {
+        Form::Cubin => "sm",
+        Form::Ptx => "compute",
+    };
+    let known = match form {
+        Form::Cubin => Some(own),
+        Form::Ptx => supported.iter().copied().filter(|&a| a <= own).max(),
+    };
+    match known {
+        Some(arch) => Ok((form, format!("{prefix}_{arch}"))),
+        None => Err(Unavailable::Compiler {
+            message: format!(
+                "NVRTC knows no architecture that a device of compute capability {}.{} has",
+                capability.0, capability.1
+            ),
+        }),
+    }
+}
+
+/// The form that the environment asks for.
+fn asked() -> Result<Option<Form>, Unavailable> {
+    match std::env::var("TLC_CUDA_CODE").as_deref() {
+        Err(_) | Ok("") => Ok(None),
+        Ok("ptx") => Ok(Some(Form::Ptx)),
+        Ok("cubin") => Ok(Some(Form::Cubin)),
+        Ok(other) => Err(Unavailable::Compiler {
+            message: format!("TLC_CUDA_CODE is `{other}`; expected ptx or cubin"),
+        }),
+    }
+}
+
+/// A name for the kernel of that number.
+fn name(number: usize) -> String {
+    format!("kernel{number}")
+}
+
+/// The text of kernels as one program. Each is in a namespace of its own, for they define what they need by the same names.
+fn program(kernels: &[&Kernel], first: usize, arch: &str) -> Result<String, RunError> {
+    let options = CudaOptions {
+        arch: arch.replace("compute_", "sm_"),
+        // Plans compute in place where they can.
+        may_alias: true,
+    };
+    let mut text = String::new();
+    for (k, kernel) in kernels.iter().enumerate() {
+        let number = first + k;
+        let emitted =
+            emit(kernel, &name(number), &options).map_err(|source| JitError::Cuda { kernel: number, source })?;
+        text.push_str(&format!("namespace space{number} {{\n{}}}\n", emitted.source));
+    }
+    Ok(text)
+}
+
+/// A compiled program.
+fn compiled(text: &str, form: Form, arch: &str) -> Result<Vec<u8>, RunError> {
+    let nvrtc = nvrtc()?;
+    let key = cache::Key {
+        text,
+        arch,
+        flags: &COMPILE_FLAGS,
+        version: nvrtc.version(),
+    };
+    if let Some(known) = cache::get(&key) {
+        return Ok(known);
+    }
+    let made = match form {
+        Form::Cubin => nvrtc.compile(text, "tlc.cu", arch, &COMPILE_FLAGS).map(|c| c.bytes),
+        Form::Ptx => nvrtc
+            .compile_to_ptx(text, "tlc.cu", arch, &COMPILE_FLAGS)
+            .map(String::into_bytes),
+    };
+    let made = made.map_err(|e| JitError::Nvrtc { message: e.to_string() })?;
+    cache::put(&key, &made);
+    Ok(made)
+}
+
+/// Makes functions of kernels; returns what holds them, and each with its name.
+pub(super) fn load(
+    context: &Arc<Context>,
+    number: usize,
+    kernels: &[&Kernel],
+    threads: usize,
+) -> Result<(Vec<Loaded>, Vec<(Handle, String)>), RunError> {
+    if kernels.is_empty() {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let supported = nvrtc()?
+        .architectures()
+        .map_err(|e| Unavailable::Compiler { message: e.to_string() })?;
+    let asked = asked()?;
+    let forced = match context.wants_ptx() {
+        true => asked.or(Some(Form::Ptx)),
+        false => asked,
+    };
+    let (form, arch) = arch_of(context.properties().capability, &supported, forced)?;
+    match load_as((form, &arch), context, number, kernels, threads) {
+        Err(Refused::Binary) if asked.is_none() => {
+            context.refused_binary();
+            let (form, arch) = arch_of(context.properties().capability, &supported, Some(Form::Ptx))?;
+            load_as((form, &arch), context, number, kernels, threads).map_err(|e| e.into_error(context, number))
+        }
+        other => other.map_err(|e| e.into_error(context, number)),
+    }
+}
+
+/// Why code was not loaded.
+enum Refused {
+    /// The driver has no use for such machine code.
+    Binary,
+    Other(RunError),
+}
+
+impl From<RunError> for Refused {
+    fn from(e: RunError) -> Refused {
+        Refused::Other(e)
+    }
+}
+
+impl Refused {
+    fn into_error(self, context: &Context, number: usize) -> RunError {
+        match self {
+            Refused::Other(e) => e,
+            Refused::Binary => RunError::Device {
+                device: number,
+                message: format!(
+                    "{} takes no machine code; expected TLC_CUDA_CODE=ptx, or unset",
+                    context.properties().name
+                ),
+            },
+        }
+    }
+}
+
+type Functions = (Vec<Loaded>, Vec<(Handle, String)>);
+
+fn load_as(
+    (form, arch): (Form, &str),
+    context: &Arc<Context>,
+    number: usize,
+    kernels: &[&Kernel],
+    threads: usize,
+) -> Result<Functions, Refused> {
+    let each = kernels.len().div_ceil(threads.max(1)).max(KERNELS_PER_PROGRAM);
+    let mut texts = Vec::new();
+    for (part, kernels) in kernels.chunks(each).enumerate() {
+        texts.push(program(kernels, part * each, arch)?);
+    }
+    let images: Vec<Result<Vec<u8>, RunError>> = match &texts[..] {
+        [one] => vec![compiled(one, form, arch)],
+        several => std::thread::scope(|scope| {
+            let running: Vec<_> = several
+                .iter()
+                .map(|t| scope.spawn(|| compiled(t, form, arch)))
+                .collect();
+            let panicked = |_| {
+                Err(JitError::Nvrtc {
+                    message: "its thread panicked".into(),
+                }
+                .into())
+            };
+            running.into_iter().map(|r| r.join().unwrap_or_else(panicked)).collect()
+        }),
+    };
+    let (mut modules, mut functions) = (Vec::new(), Vec::new());
+    for (part, image) in images.into_iter().enumerate() {
+        let loaded = module(context, number, form, image?)?;
+        for k in 0..kernels.len().saturating_sub(part * each).min(each) {
+            let name = name(part * each + k);
+            let symbol = CString::new(name.as_str()).unwrap_or_default();
+            let mut function: Handle = std::ptr::null_mut();
+            // SAFETY: a valid place for the result, a module that was loaded, a NUL-terminated name.
+            context.call(number, "cuModuleGetFunction", |d| unsafe {
+                (d.cuModuleGetFunction)(&mut function, loaded.module, symbol.as_ptr())
+            })?;
+            functions.push((function, name));
+        }
+        modules.push(loaded);
+    }
+    Ok((modules, functions))
+}
+
+fn module(context: &Arc<Context>, number: usize, form: Form, mut image: Vec<u8>) -> Result<Loaded, Refused> {
+    if form == Form::Ptx {
+        image.push(0);
+    }
+    let mut log = vec![0u8; LOG_BYTES];
+    let mut options = ERROR_LOG;
+    let mut values = [
+        log.as_mut_ptr().cast::<c_void>(),
+        std::ptr::without_provenance_mut(LOG_BYTES),
+    ];
+    let mut module: Handle = std::ptr::null_mut();
+    // SAFETY: PTX ends in a zero byte, and machine code is an ELF file that NVRTC made; options and values are two each, and the buffer
+    // for what the driver says has the bytes that are said.
+    let done = context.asked("cuModuleLoadDataEx", |d| unsafe {
+        (d.cuModuleLoadDataEx)(
+            &mut module,
+            image.as_ptr().cast(),
+            2,
+            options.as_mut_ptr(),
+            values.as_mut_ptr(),
+        )
+    });
+    match done {
+        Ok(()) => Ok(Loaded {
+            context: Arc::clone(context),
+            module,
+        }),
+        Err(e) if e.code == NO_BINARY && form == Form::Cubin => Err(Refused::Binary),
+        Err(e) => {
+            let said = log.split(|b| *b == 0).next().unwrap_or_default();
+            let said = String::from_utf8_lossy(said);
+            let message = match said.trim() {
+                "" => e.to_string(),
+                said => format!("{e}: {said}"),
+            };
+            Err(Refused::Other(RunError::Device {
+                device: number,
+                message,
+            }))
+        }
+    }
+}

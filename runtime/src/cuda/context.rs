@@ -1,0 +1,303 @@
+//! Devices, their primary contexts, and what is known of them.
+
+use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use super::library::{Address, Code, Handle, Library, Refusal};
+use crate::error::{RunError, Unavailable};
+
+/// The oldest devices that kernels run on: maxima that keep NaN came with 8.0.
+const OLDEST: (i32, i32) = (8, 0);
+
+/// Numbers of `CUdevice_attribute`.
+mod attribute {
+    pub(super) const MAX_SHARED_BYTES_PER_BLOCK: u32 = 8;
+    pub(super) const CLOCK_KHZ: u32 = 13;
+    pub(super) const MULTIPROCESSORS: u32 = 16;
+    pub(super) const MEMORY_CLOCK_KHZ: u32 = 36;
+    pub(super) const MEMORY_BUS_BITS: u32 = 37;
+    pub(super) const L2_BYTES: u32 = 38;
+    pub(super) const MAJOR: u32 = 75;
+    pub(super) const MINOR: u32 = 76;
+    pub(super) const MAX_SHARED_BYTES_OPT_IN: u32 = 97;
+}
+
+/// What a device is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Properties {
+    /// Its number among those the driver shows.
+    pub ordinal: u32,
+    /// Its name.
+    pub name: String,
+    /// Its compute capability, major and minor.
+    pub capability: (i32, i32),
+    /// Bytes of its memory.
+    pub memory_bytes: u64,
+    /// Multiprocessors.
+    pub multiprocessors: u32,
+    /// Bytes of shared memory that a block may have, without asking and at most.
+    pub shared_bytes: (u32, u32),
+    /// Bytes of its second-level cache.
+    pub l2_bytes: u32,
+    /// Clock of its multiprocessors, in kHz; 0 if the driver does not say.
+    pub clock_khz: u32,
+    /// Clock of its memory, in kHz, and the width of the bus in bits; 0 if the driver does not say.
+    pub memory_clock: (u32, u32),
+    /// The driver's version.
+    pub driver: String,
+    /// Where the driver is.
+    pub driver_path: String,
+}
+
+/// A device in use.
+pub struct Context {
+    driver: &'static Library,
+    handle: Handle,
+    properties: Properties,
+    /// What failed so that nothing works from then on.
+    lost: OnceLock<String>,
+    /// Whether it refused machine code, so that it gets PTX.
+    wants_ptx: AtomicBool,
+    live_bytes: AtomicU64,
+}
+
+// SAFETY: the context's handle is the driver's, which takes it on every thread.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+/// The driver, loaded at the first call. What it says then is said for the whole life of the process.
+fn driver() -> Result<&'static Library, Unavailable> {
+    static DRIVER: OnceLock<Result<Library, Unavailable>> = OnceLock::new();
+    DRIVER.get_or_init(Library::load).as_ref().map_err(Clone::clone)
+}
+
+fn broken(e: &Refusal) -> Unavailable {
+    Unavailable::Failed { message: e.to_string() }
+}
+
+fn count(driver: &Library) -> Result<u32, Unavailable> {
+    let mut count = 0;
+    // SAFETY: a valid place for the result.
+    let code = unsafe { (driver.cuDeviceGetCount)(&mut count) };
+    driver.check("cuDeviceGetCount", code).map_err(|e| broken(&e))?;
+    Ok(count.max(0) as u32)
+}
+
+/// The devices that the driver shows, those that are too old included.
+///
+/// # Errors
+/// If there is no driver, or it cannot be used.
+pub fn devices() -> Result<Vec<Properties>, Unavailable> {
+    let driver = driver()?;
+    (0..count(driver)?)
+        .map(|ordinal| Ok(properties(driver, ordinal)?.1))
+        .collect()
+}
+
+fn properties(driver: &Library, ordinal: u32) -> Result<(c_int, Properties), Unavailable> {
+    let mut device = 0;
+    // SAFETY: a valid place for the result.
+    let code = unsafe { (driver.cuDeviceGet)(&mut device, ordinal as c_int) };
+    driver.check("cuDeviceGet", code).map_err(|e| broken(&e))?;
+    let mut name = [0u8; 256];
+    // SAFETY: the driver writes at most as many bytes as it is told, the zero at the end included.
+    let code = unsafe { (driver.cuDeviceGetName)(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device) };
+    driver.check("cuDeviceGetName", code).map_err(|e| broken(&e))?;
+    let name = name.split(|b| *b == 0).next().unwrap_or_default();
+    let mut memory = 0;
+    // SAFETY: a valid place for the result.
+    let code = unsafe { (driver.cuDeviceTotalMem_v2)(&mut memory, device) };
+    driver.check("cuDeviceTotalMem_v2", code).map_err(|e| broken(&e))?;
+    let attribute = |which: u32| -> Result<c_int, Refusal> {
+        let mut value = 0;
+        // SAFETY: a valid place for the result.
+        let code = unsafe { (driver.cuDeviceGetAttribute)(&mut value, which, device) };
+        driver.check("cuDeviceGetAttribute", code)?;
+        Ok(value)
+    };
+    let needed = |which| attribute(which).map_err(|e| broken(&e));
+    let wanted = |which| attribute(which).map_or(0, |v| v.max(0) as u32);
+    let found = Properties {
+        ordinal,
+        name: String::from_utf8_lossy(name).into_owned(),
+        capability: (needed(attribute::MAJOR)?, needed(attribute::MINOR)?),
+        memory_bytes: memory as u64,
+        multiprocessors: wanted(attribute::MULTIPROCESSORS),
+        shared_bytes: (
+            wanted(attribute::MAX_SHARED_BYTES_PER_BLOCK),
+            wanted(attribute::MAX_SHARED_BYTES_OPT_IN),
+        ),
+        l2_bytes: wanted(attribute::L2_BYTES),
+        clock_khz: wanted(attribute::CLOCK_KHZ),
+        memory_clock: (wanted(attribute::MEMORY_CLOCK_KHZ), wanted(attribute::MEMORY_BUS_BITS)),
+        driver: driver.version(),
+        driver_path: driver.path().display().to_string(),
+    };
+    Ok((device, found))
+}
+
+/// A device by its number, made ready at the first call.
+///
+/// # Errors
+/// If there is no driver, no device of that number, or it is too old.
+pub fn open(ordinal: u32) -> Result<Arc<Context>, Unavailable> {
+    static OPEN: Mutex<Vec<Arc<Context>>> = Mutex::new(Vec::new());
+    let driver = driver()?;
+    let mut known = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(context) = known.iter().find(|c| c.properties.ordinal == ordinal) {
+        return Ok(Arc::clone(context));
+    }
+    let count = count(driver)?;
+    if ordinal >= count {
+        return Err(Unavailable::Device { ordinal, count });
+    }
+    let (device, properties) = properties(driver, ordinal)?;
+    if properties.capability < OLDEST {
+        let (major, minor) = properties.capability;
+        return Err(Unavailable::OldDevice {
+            name: properties.name,
+            found: format!("{major}.{minor}"),
+        });
+    }
+    let mut handle: Handle = std::ptr::null_mut();
+    // SAFETY: a valid place for the result, and a device that the driver named.
+    let code = unsafe { (driver.cuDevicePrimaryCtxRetain)(&mut handle, device) };
+    let retained = driver.check("cuDevicePrimaryCtxRetain", code);
+    retained.map_err(|e| broken(&e))?;
+    let context = Arc::new(Context {
+        driver,
+        handle,
+        properties,
+        lost: OnceLock::new(),
+        wants_ptx: AtomicBool::new(false),
+        live_bytes: AtomicU64::new(0),
+    });
+    known.push(Arc::clone(&context));
+    Ok(context)
+}
+
+/// Whether nothing works after an error (CUDA Driver API, `CUresult`).
+fn stays(code: Code) -> bool {
+    // Unavailable, memory beyond repair, an address, a time limit, and what else ends a kernel.
+    matches!(code, 46 | 214 | 700 | 702 | 710 | 714..=720)
+}
+
+impl Context {
+    /// What it is.
+    pub fn properties(&self) -> &Properties {
+        &self.properties
+    }
+
+    /// Bytes that are allocated here.
+    pub fn live_bytes(&self) -> u64 {
+        self.live_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of its memory that are free, and all there are.
+    ///
+    /// # Errors
+    /// If the driver does not say.
+    pub fn memory(&self) -> Result<(u64, u64), RunError> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: valid places for the results.
+        self.call(0, "cuMemGetInfo_v2", |d| unsafe {
+            (d.cuMemGetInfo_v2)(&mut free, &mut total)
+        })?;
+        Ok((free as u64, total as u64))
+    }
+
+    pub(super) fn wants_ptx(&self) -> bool {
+        self.wants_ptx.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn refused_binary(&self) {
+        self.wants_ptx.store(true, Ordering::Relaxed);
+    }
+
+    /// Calls the driver with this context current on the thread. `number` is the device's in the plan.
+    pub(super) fn call(
+        &self,
+        number: usize,
+        name: &'static str,
+        f: impl FnOnce(&Library) -> Code,
+    ) -> Result<(), RunError> {
+        if let Some(why) = self.lost.get() {
+            let message = format!("{} is lost since an earlier error: {why}", self.properties.name);
+            return Err(RunError::Device {
+                device: number,
+                message,
+            });
+        }
+        self.asked(name, f).map_err(|e| RunError::Device {
+            device: number,
+            message: e.to_string(),
+        })
+    }
+
+    /// As [`Context::call`], with the driver's error as it is.
+    pub(super) fn asked(&self, name: &'static str, f: impl FnOnce(&Library) -> Code) -> Result<(), Refusal> {
+        let done = self.quietly(name, f);
+        if let Err(e) = &done
+            && stays(e.code)
+        {
+            self.lost.get_or_init(|| e.to_string());
+        }
+        done
+    }
+
+    /// As [`Context::asked`], for what is given back and may fail because the device was lost before.
+    pub(super) fn quietly(&self, name: &'static str, f: impl FnOnce(&Library) -> Code) -> Result<(), Refusal> {
+        let driver = self.driver;
+        // SAFETY: the context was retained and is never released.
+        driver.check("cuCtxSetCurrent", unsafe { (driver.cuCtxSetCurrent)(self.handle) })?;
+        driver.check(name, f(driver))
+    }
+
+    /// Allocates memory.
+    pub(super) fn allocate(&self, number: usize, bytes: usize) -> Result<Address, RunError> {
+        let mut address = 0;
+        if let Some(why) = self.lost.get() {
+            let message = format!("{} is lost since an earlier error: {why}", self.properties.name);
+            return Err(RunError::Device {
+                device: number,
+                message,
+            });
+        }
+        // SAFETY: a valid place for the result.
+        let done = self.asked("cuMemAlloc_v2", |d| unsafe { (d.cuMemAlloc_v2)(&mut address, bytes) });
+        match done {
+            Ok(()) => {
+                self.live_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+                Ok(address)
+            }
+            // CUDA_ERROR_OUT_OF_MEMORY
+            Err(e) if e.code == 2 => {
+                let (free, total) = self.memory().unwrap_or((0, self.properties.memory_bytes));
+                Err(RunError::DeviceMemory {
+                    device: self.properties.name.clone(),
+                    wanted: bytes as u64,
+                    free,
+                    total,
+                })
+            }
+            Err(e) => Err(RunError::Device {
+                device: number,
+                message: e.to_string(),
+            }),
+        }
+    }
+
+    /// Gives memory back.
+    ///
+    /// # Safety
+    /// It was allocated here with so many bytes, and nothing that still runs touches it.
+    pub(super) unsafe fn free(&self, address: Address, bytes: usize) {
+        // What fails here failed before: the memory goes with the device.
+        // SAFETY: the caller's promise.
+        let _ = self.quietly("cuMemFree_v2", |d| unsafe { (d.cuMemFree_v2)(address) });
+        self.live_bytes.fetch_sub(bytes as u64, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,286 @@
+//! The driver's library and the entry points that are used.
+//!
+//! Where it is looked for, in order: `TLC_CUDA_DRIVER` (a file, or a folder that has one; if set, nowhere else); `libcuda.so.1` by the
+//! dynamic linker. Which devices there are is the driver's to say, who reads `CUDA_VISIBLE_DEVICES`.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::path::{Path, PathBuf};
+
+use libloading::os::unix::{Library as Loaded, RTLD_NOW};
+
+use crate::error::Unavailable;
+
+/// The name of the library.
+const NAME: &str = "libcuda.so.1";
+/// The oldest driver that takes what NVRTC 13 makes: 13.0, which the packages number 580.
+const OLDEST: c_int = 13_000;
+
+/// What every entry point returns; 0 is success.
+pub(super) type Code = c_uint;
+/// Something of the driver's.
+pub(super) type Handle = *mut c_void;
+/// An address in a device's memory.
+pub(super) type Address = u64;
+
+/// A type that is inferred.
+#[cfg(test)]
+macro_rules! any {
+    ($arg:ty) => {
+        _
+    };
+}
+
+macro_rules! entry_points {
+    ($($name:ident($($arg:ty),*);)*) => {
+        /// The loaded driver.
+        #[allow(non_snake_case, reason = "the driver's own names")]
+        pub(super) struct Library {
+            $(pub(super) $name: unsafe extern "C" fn($($arg),*) -> Code,)*
+            version: c_int,
+            path: PathBuf,
+            // The functions are in it.
+            _loaded: Loaded,
+        }
+
+        impl Library {
+            /// Looks up everything.
+            fn of(loaded: Loaded, version: c_int, path: &Path) -> Result<Library, Unavailable> {
+                Ok(Library {
+                    $(
+                        // SAFETY: the type is that of the declaration in cuda.h, as the test of signatures says.
+                        $name: *unsafe { loaded.get(concat!(stringify!($name), "\0").as_bytes()) }.map_err(|_| {
+                            Unavailable::EntryPoint { name: stringify!($name), version: version_text(version) }
+                        })?,
+                    )*
+                    version,
+                    path: path.to_path_buf(),
+                    _loaded: loaded,
+                })
+            }
+        }
+
+        /// By entry point: its signature here, and in the bindings of cudarc.
+        #[cfg(test)]
+        fn signatures() -> Vec<(&'static str, Vec<tests::Kind>, Vec<tests::Kind>)> {
+            vec![$({
+                type Ours = unsafe extern "C" fn($($arg),*) -> Code;
+                let theirs: unsafe fn($(any!($arg)),*) -> _ = cudarc::driver::sys::$name;
+                (stringify!($name), <Ours as tests::Signature>::kinds(), tests::kinds(theirs))
+            }),*]
+        }
+    };
+}
+
+entry_points! {
+    cuInit(c_uint);
+    cuDeviceGetCount(*mut c_int);
+    cuDeviceGet(*mut c_int, c_int);
+    cuDeviceGetName(*mut c_char, c_int, c_int);
+    cuDeviceGetAttribute(*mut c_int, c_uint, c_int);
+    cuDeviceTotalMem_v2(*mut usize, c_int);
+    cuDevicePrimaryCtxRetain(*mut Handle, c_int);
+    cuCtxSetCurrent(Handle);
+    cuModuleLoadDataEx(*mut Handle, *const c_void, c_uint, *mut c_uint, *mut *mut c_void);
+    cuModuleGetFunction(*mut Handle, Handle, *const c_char);
+    cuModuleUnload(Handle);
+    cuLaunchKernel(
+        Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle, *mut *mut c_void, *mut *mut c_void
+    );
+    cuMemAlloc_v2(*mut Address, usize);
+    cuMemFree_v2(Address);
+    cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemcpyHtoDAsync_v2(Address, *const c_void, usize, Handle);
+    cuMemcpyDtoHAsync_v2(*mut c_void, Address, usize, Handle);
+    cuMemcpyDtoDAsync_v2(Address, Address, usize, Handle);
+    cuMemsetD8Async(Address, u8, usize, Handle);
+    cuStreamCreate(*mut Handle, c_uint);
+    cuStreamDestroy_v2(Handle);
+    cuStreamSynchronize(Handle);
+    cuStreamWaitEvent(Handle, Handle, c_uint);
+    cuEventCreate(*mut Handle, c_uint);
+    cuEventRecord(Handle, Handle);
+    cuEventSynchronize(Handle);
+    cuEventDestroy_v2(Handle);
+    cuGetErrorName(Code, *mut *const c_char);
+    cuGetErrorString(Code, *mut *const c_char);
+}
+
+/// What an entry point said that did not succeed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Refusal {
+    pub(super) call: &'static str,
+    pub(super) code: Code,
+    /// The driver's name of the error and its sentence.
+    pub(super) text: String,
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.call, self.text)
+    }
+}
+
+/// A driver's version as NVIDIA writes it.
+fn version_text(version: c_int) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// Paths to try.
+fn candidates() -> Vec<PathBuf> {
+    match std::env::var_os("TLC_CUDA_DRIVER").filter(|v| !v.is_empty()) {
+        Some(set) => {
+            let set = PathBuf::from(set);
+            vec![if set.is_dir() { set.join(NAME) } else { set }]
+        }
+        None => vec![PathBuf::from(NAME)],
+    }
+}
+
+impl Library {
+    /// Finds the driver, loads it and has it look for devices.
+    pub(super) fn load() -> Result<Library, Unavailable> {
+        let mut tried = Vec::new();
+        for path in candidates() {
+            // SAFETY: initializers of a CUDA driver have no preconditions; the file is one by its name, or because the user says so.
+            match unsafe { Loaded::open(Some(&path), RTLD_NOW) } {
+                Ok(loaded) => return Library::checked(loaded, &path),
+                Err(e) => {
+                    let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
+                    tried.push(format!("{}: {why}", path.display()));
+                }
+            }
+        }
+        Err(Unavailable::Driver {
+            tried: tried.join("; "),
+        })
+    }
+
+    fn checked(loaded: Loaded, path: &Path) -> Result<Library, Unavailable> {
+        let mut version = 0;
+        // SAFETY: the type is that of the declaration in cuda.h; the function may be called before any other.
+        let code = unsafe {
+            let get = loaded.get::<unsafe extern "C" fn(*mut c_int) -> Code>(b"cuDriverGetVersion\0");
+            let get = get.map_err(|_| Unavailable::EntryPoint {
+                name: "cuDriverGetVersion",
+                version: "unknown".into(),
+            })?;
+            get(&mut version)
+        };
+        if code == 0 && version < OLDEST {
+            return Err(Unavailable::OldDriver {
+                found: version_text(version),
+                expected: version_text(OLDEST),
+            });
+        }
+        let library = Library::of(loaded, version, path)?;
+        // SAFETY: the entry point takes no pointers.
+        let started = library.check("cuInit", unsafe { (library.cuInit)(0) });
+        match started {
+            Ok(()) => Ok(library),
+            // CUDA_ERROR_NO_DEVICE
+            Err(e) if e.code == 100 => Err(Unavailable::Device { ordinal: 0, count: 0 }),
+            Err(e) => Err(Unavailable::Driver {
+                tried: format!("{}: {e}", path.display()),
+            }),
+        }
+    }
+
+    /// Its version.
+    pub(super) fn version(&self) -> String {
+        version_text(self.version)
+    }
+
+    /// The file, or the name that the dynamic linker found it by.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// An error unless a call succeeded.
+    pub(super) fn check(&self, call: &'static str, code: Code) -> Result<(), Refusal> {
+        match code {
+            0 => Ok(()),
+            code => Err(Refusal {
+                call,
+                code,
+                text: self.text(code),
+            }),
+        }
+    }
+
+    fn text(&self, code: Code) -> String {
+        let said = |get: unsafe extern "C" fn(Code, *mut *const c_char) -> Code| {
+            let mut text: *const c_char = std::ptr::null();
+            // SAFETY: `text` is a valid place for the result.
+            let known = unsafe { get(code, &mut text) };
+            // SAFETY: what the driver gives is static and NUL-terminated.
+            (known == 0 && !text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+        };
+        match (said(self.cuGetErrorName), said(self.cuGetErrorString)) {
+            (Some(name), Some(text)) => format!("{name} ({text})"),
+            (Some(name), None) => name,
+            (None, _) => format!("error {code}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::type_name;
+
+    /// A parameter or result: its size and alignment, and how pointers lead to it.
+    #[derive(PartialEq, Eq, Debug)]
+    pub(super) struct Kind {
+        size: usize,
+        align: usize,
+        pointers: String,
+    }
+
+    impl Kind {
+        fn of<T>() -> Kind {
+            let is_pointer = |w: &&str| w.starts_with('*');
+            // What is behind a handle is nobody's business but the driver's.
+            let pointers: Vec<&str> = type_name::<T>().split(' ').take_while(is_pointer).collect();
+            Kind {
+                size: size_of::<T>(),
+                align: align_of::<T>(),
+                pointers: pointers.join(" "),
+            }
+        }
+    }
+
+    pub(super) trait Signature {
+        fn kinds() -> Vec<Kind>;
+    }
+
+    pub(super) fn kinds<F: Signature>(_: F) -> Vec<Kind> {
+        F::kinds()
+    }
+
+    macro_rules! signatures {
+        ($($t:ident)*) => {
+            impl<Out, $($t),*> Signature for unsafe extern "C" fn($($t),*) -> Out {
+                fn kinds() -> Vec<Kind> {
+                    vec![Kind::of::<Out>(), $(Kind::of::<$t>()),*]
+                }
+            }
+            impl<Out, $($t),*> Signature for unsafe fn($($t),*) -> Out {
+                fn kinds() -> Vec<Kind> {
+                    vec![Kind::of::<Out>(), $(Kind::of::<$t>()),*]
+                }
+            }
+        };
+    }
+    signatures!(A);
+    signatures!(A B);
+    signatures!(A B C);
+    signatures!(A B C D);
+    signatures!(A B C D E);
+    signatures!(A B C D E F G H I J K);
+
+    #[test]
+    fn the_table_has_the_signatures_of_the_drivers_header() {
+        for (name, ours, theirs) in super::signatures() {
+            assert_eq!(ours, theirs, "{name}");
+        }
+    }
+}

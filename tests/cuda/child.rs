@@ -1,0 +1,76 @@
+//! A process with a simulated device.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use tlc_runtime::nvrtc::Nvrtc;
+
+/// Variables of the process.
+pub type Settings<'s> = &'s [(&'s str, &'s str)];
+
+/// What a process printed.
+pub struct Printed {
+    text: String,
+}
+
+impl Printed {
+    /// The lines that begin with a word.
+    pub fn printed(&self, word: &str) -> Vec<&str> {
+        self.text
+            .lines()
+            .filter(|l| l.split(' ').next() == Some(word))
+            .collect()
+    }
+}
+
+/// The stand-in for a driver.
+pub fn library() -> Option<PathBuf> {
+    if let Some(set) = std::env::var_os("TLC_SIM_LIB") {
+        return Some(PathBuf::from(set));
+    }
+    let test = std::env::current_exe().ok()?;
+    let target = test.ancestors().nth(3)?;
+    let in_profile = |profile: &str| target.join(profile).join("libtlc_gpusim_driver.so");
+    ["release", "debug"].map(in_profile).into_iter().find(|p| p.exists())
+}
+
+/// Where what NVRTC makes is kept, from one run to the next.
+pub fn cache() -> PathBuf {
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-cache")
+}
+
+/// Runs an ignored test of this file in a process with a simulated device, which must end well and find nothing. `None`, and a line, where
+/// that cannot be done.
+pub fn simulated(test: &str, settings: Settings<'_>) -> Option<Printed> {
+    let Some(library) = library() else {
+        println!("SKIP: no libtlc_gpusim_driver.so; `cargo build --release -p tlc-gpusim-driver` makes it");
+        return None;
+    };
+    if let Err(e) = Nvrtc::load() {
+        println!("SKIP: {e}");
+        return None;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let findings = folder.path().join("findings");
+    let run = Command::new(std::env::current_exe().expect("this test"))
+        .args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+        .env("TLC_CUDA_DRIVER", library)
+        .env("TLC_CUDA_CODE", "ptx")
+        .env("TLC_CACHE", cache())
+        .env("TLC_SIM_FINDINGS", &findings)
+        .envs(settings.iter().copied())
+        .stdin(Stdio::null())
+        .output()
+        .expect("this test runs again");
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&run.stderr);
+    assert!(
+        run.status.success(),
+        "{test} {settings:?}: {}\n{text}\n{errors}",
+        run.status
+    );
+    assert!(text.contains("1 passed"), "{test} is not a test:\n{text}");
+    let found = std::fs::read_to_string(&findings).unwrap_or_default();
+    assert!(found.is_empty(), "{test} {settings:?}: {found}\n{errors}");
+    Some(Printed { text })
+}
