@@ -98,6 +98,9 @@ fn a_launch_accesses_the_slots_of_its_parameters_alone() {
     let (a, b) = (arena, arena + 1024);
     device.slot(SlotEvent::Birth, a, 128, "a").unwrap();
     device.slot(SlotEvent::Adoption, b, 256, "b").unwrap();
+    // Those without bytes are none, and end nothing.
+    device.slot(SlotEvent::Birth, a, 0, "empty").unwrap();
+    device.slot(SlotEvent::Death, a, 0, "empty").unwrap();
     assert!(run(&mut device, a, b, 32).is_clean());
     let detail = |report: &Report, kind| {
         assert_eq!(report.findings[0].kind, kind, "{report}");

@@ -136,6 +136,7 @@ fn every_entry_point_has_the_signature_of_the_real_one() {
     same!(cuMemAllocAsync, _, _, _);
     same!(cuMemAllocFromPoolAsync, _, _, _, _);
     same!(cuMemFreeAsync, _, _);
+    same!(cuGetExportTable, _, _);
     same!(cuGetProcAddress_v2, _, _, _, _, _);
     same!(cuStreamCreate, _, _);
     same!(cuStreamCreateWithPriority, _, _, _);

@@ -1,6 +1,6 @@
 //! Atomic operations and fences.
 
-use super::access::{Here, Request, addresses};
+use super::access::{Here, Request, addresses, shifted};
 use super::lane::sum;
 use super::step::lanes;
 use super::{Block, Machine};
@@ -68,46 +68,45 @@ impl Machine<'_> {
         let here = Here { at, frame, pc };
         let bits = atomic.ty.bits();
         let bytes = bits / 8;
+        let count = atomic.a.len();
+        let total = bytes * count as u32;
         let state = &block.warps[at].frames[frame as usize];
-        let (bases, a, b) = (
-            *state.reg(atomic.place.base),
-            *state.reg(atomic.a),
-            *state.reg(atomic.b),
-        );
-        let mut results = [0; 32];
+        let (bases, b) = (*state.reg(atomic.place.base), *state.reg(atomic.b));
+        let mut results = [[0; 32]; 8];
         let mut request = Request::default();
         for lane in lanes(active) {
             let address = addresses(&bases, atomic.place.offset, lane);
-            let Some(spot) = self.spot(block, here, lane, (atomic.place.space, address), bytes, true) else {
+            let Some(spot) = self.spot(block, here, lane, (atomic.place.space, address), total, true) else {
                 continue;
             };
-            request.note(spot, address, bytes);
+            request.note(spot, address, total);
             if self.races.is_some() {
                 let kind = Kind::Atomic(atomic.scope);
                 self.strong(block, here, lane, spot, (atomic.order, atomic.scope), kind);
-                self.check_race(block, here, lane, spot, bytes, kind);
+                self.check_race(block, here, lane, spot, total, kind);
             }
-            let (old, defined) = self.read(block, here, lane, spot, bytes);
-            if !defined {
+            let mut undefined = false;
+            for (i, (&a, result)) in atomic.a.iter().zip(&mut results).enumerate() {
+                let spot = shifted(spot, i * bytes as usize);
+                let a = block.warps[at].frames[frame as usize].reg(a)[lane];
+                let (old, defined) = self.read(block, here, lane, spot, bytes);
+                undefined |= !defined;
+                result[lane] = old;
+                let new = low(combined(atomic, old, low(a, bits), low(b[lane], bits)), bits);
+                if new != old || !defined {
+                    self.progress = self.steps;
+                }
+                self.write(block, here, lane, spot, bytes, new);
+            }
+            if undefined {
                 let detail = "nobody wrote these bytes".to_string();
-                self.wrong(
-                    block,
-                    here,
-                    lane,
-                    FindingKind::Unwritten,
-                    ((atomic.place.space, address), bytes),
-                    detail,
-                );
+                let place = ((atomic.place.space, address), total);
+                self.wrong(block, here, lane, FindingKind::Unwritten, place, detail);
             }
-            results[lane] = old;
-            let new = low(combined(atomic, old, low(a[lane], bits), low(b[lane], bits)), bits);
-            if new != old || !defined {
-                self.progress = self.steps;
-            }
-            self.write(block, here, lane, spot, bytes, new);
         }
-        if let Some(result) = atomic.result {
-            block.warps[at].frames[frame as usize].put(result, active, &results);
+        for (&register, values) in atomic.results.iter().zip(&results) {
+            let Some(register) = register else { continue };
+            block.warps[at].frames[frame as usize].put(register, active, values);
         }
         if self.options.traffic {
             request.count_global(&mut self.counters.global_atomics);

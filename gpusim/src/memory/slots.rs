@@ -41,7 +41,7 @@ impl Allocation {
             .is_some_and(|s| s.may_be_accessed(launch) && at + bytes <= s.end)
     }
 
-    /// The slot that holds an offset. An empty one holds none.
+    /// The slot that holds an offset.
     fn slot(&self, at: u64) -> Option<&Slot> {
         let index = self.slots.partition_point(|s| s.start <= at).checked_sub(1)?;
         Some(&self.slots[index]).filter(|s| at < s.end)
@@ -74,12 +74,16 @@ impl Allocation {
 }
 
 impl Device {
-    /// Announces what happens to a slot. A slot that begins replaces those that it overlaps, what is left of them included.
+    /// Announces what happens to a slot. A slot that begins replaces those that it overlaps, what is left of them included; one
+    /// without bytes is none.
     ///
     /// # Errors
     /// [`MemoryError::OutOfBounds`] if no allocation holds the range, [`MemoryError::NotAllocated`] if a slot that ends is none.
     pub fn slot(&mut self, event: SlotEvent, address: u64, bytes: u64, name: &str) -> Result<(), MemoryError> {
         let (index, at) = self.range(address, bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
         let allocation = &mut self.allocations[index];
         let start = at as u64;
         let end = start + bytes;
@@ -92,9 +96,7 @@ impl Device {
         if event == SlotEvent::Birth {
             allocation.forget(at, bytes as usize);
         }
-        allocation
-            .slots
-            .retain(|s| s.end <= start || s.start >= end.max(start + 1));
+        allocation.slots.retain(|s| s.end <= start || s.start >= end);
         let slot = Slot {
             start,
             end,

@@ -37,6 +37,25 @@ fn order_named(name: &str) -> Option<Order> {
     })
 }
 
+fn vector_named(name: &str) -> Option<u32> {
+    Some(match name {
+        "v2" => 2,
+        "v4" => 4,
+        "v8" => 8,
+        _ => return None,
+    })
+}
+
+/// The elements of a vector of as many as the instruction names, or the one value.
+fn elements<'a>(value: &'a Operand, lanes: Option<u32>, m: &Modifiers<'_>) -> Result<&'a [Operand], PtxError> {
+    match (value, lanes) {
+        (Operand::Vector(values), Some(lanes)) if values.len() == lanes as usize => Ok(values),
+        (Operand::Vector(values), None) if values.len() == 1 => Ok(values),
+        (Operand::Vector(_), _) | (_, Some(_)) => Err(m.error("has as many values as it does not name")),
+        (_, None) => Ok(std::slice::from_ref(value)),
+    }
+}
+
 impl<'a> Decoder<'a> {
     pub(super) fn memory(&mut self, s: &'a Statement, m: &mut Modifiers<'_>) -> Result<Decoded, PtxError> {
         match s.opcode.as_str() {
@@ -110,14 +129,7 @@ impl<'a> Decoder<'a> {
         let scope = m.find(scope_named).unwrap_or(Scope::Device);
         let space = m.find(space_named);
         m.take_cache_hints();
-        let lanes = m.find(|k| {
-            Some(match k {
-                "v2" => 2,
-                "v4" => 4,
-                "v8" => 8,
-                _ => return None,
-            })
-        });
+        let lanes = m.find(vector_named);
         let ty = m.ty()?;
         if ty == Ty::Pred || ty.bits() / 8 * lanes.unwrap_or(1) > 32 {
             return Err(m.unknown());
@@ -130,13 +142,7 @@ impl<'a> Decoder<'a> {
         };
         let (value, address) = if is_load { (value, address) } else { (address, value) };
         let place = self.place(address, space, m)?;
-        let single = std::slice::from_ref(value);
-        let values = match (value, lanes) {
-            (Operand::Vector(values), Some(lanes)) if values.len() == lanes as usize => &values[..],
-            (Operand::Vector(values), None) if values.len() == 1 => &values[..],
-            (Operand::Vector(_), _) | (_, Some(_)) => return Err(m.error("has as many values as it does not name")),
-            (_, None) => single,
-        };
+        let values = elements(value, lanes, m)?;
         let mut registers = Vec::with_capacity(values.len());
         let mut width = 64;
         for value in values {
@@ -192,6 +198,7 @@ impl<'a> Decoder<'a> {
             })
         });
         let op = op.ok_or_else(|| m.unknown())?;
+        let lanes = m.find(vector_named);
         let ty = m.ty()?;
         let bitwise = matches!(ty, Ty::B32 | Ty::B64);
         let fits = match op {
@@ -204,20 +211,23 @@ impl<'a> Decoder<'a> {
                 Ty::U32 | Ty::S32 | Ty::U64 | Ty::S64 | Ty::F32 | Ty::F64 | Ty::F16 | Ty::BF16 | Ty::F16x2 | Ty::BF16x2
             ),
         };
-        if !fits {
+        // Vectors are of floating numbers in global memory, at most 16 bytes.
+        let is_float = matches!(ty, Ty::F32 | Ty::F16 | Ty::BF16 | Ty::F16x2 | Ty::BF16x2);
+        let is_vector = op == AtomOp::Add && is_float && space.is_none_or(|s| s == Space::Global);
+        if !fits || lanes.is_some_and(|lanes| !is_vector || lanes * ty.bits() > 128) {
             return Err(m.unknown());
         }
-        let (result, operands) = match (s.opcode.as_str(), &s.operands[..]) {
-            ("atom", [d, rest @ ..]) => {
-                let result = if *d == Operand::Sink {
-                    None
-                } else {
-                    Some(self.target(d, m)?)
-                };
-                (result, rest)
-            }
-            (_, rest) => (None, rest),
+        let (old, operands) = match (s.opcode.as_str(), &s.operands[..]) {
+            ("atom", [d, rest @ ..]) => (elements(d, lanes, m)?, rest),
+            (_, rest) => (&[][..], rest),
         };
+        let mut results = Vec::with_capacity(old.len());
+        for d in old {
+            results.push(match d {
+                Operand::Sink => None,
+                _ => Some(self.target(d, m)?),
+            });
+        }
         let (place, a, b) = match (op, operands) {
             (AtomOp::Cas, [place, a, b]) => (place, a, b),
             (AtomOp::Cas, _) => return Err(m.error("needs two values")),
@@ -225,13 +235,20 @@ impl<'a> Decoder<'a> {
             _ => return Err(m.error("needs an address and a value")),
         };
         let place = self.place(place, space, m)?;
-        let (a, b) = (self.source(a, ty, m)?, self.source(b, ty, m)?);
+        let mut values = Vec::new();
+        for a in elements(a, lanes, m)? {
+            values.push(self.source(a, ty, m)?);
+        }
+        let b = match op {
+            AtomOp::Cas => self.source(b, ty, m)?,
+            _ => values[0],
+        };
         let atomic = Atomic {
             place,
             op,
             ty,
-            result,
-            a,
+            results,
+            a: values,
             b,
             order,
             scope,

@@ -124,9 +124,11 @@ pub(crate) struct Atomic {
     pub(crate) place: Place,
     pub(crate) op: AtomOp,
     pub(crate) ty: Ty,
-    /// The old value's register; a reduction has none.
-    pub(crate) result: Option<Reg>,
-    pub(crate) a: Reg,
+    /// The registers of the old values; a reduction has none.
+    pub(crate) results: Vec<Option<Reg>>,
+    /// The values, of elements one after another in memory.
+    pub(crate) a: Vec<Reg>,
+    /// What `cas` puts in place.
     pub(crate) b: Reg,
     pub(crate) order: Order,
     pub(crate) scope: Scope,

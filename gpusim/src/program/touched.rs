@@ -52,8 +52,8 @@ pub(super) fn touched(op: &Op) -> Touched {
             computes(reads, Vec::new())
         }
         Op::Atomic(atomic) => computes(
-            vec![atomic.place.base, atomic.a, atomic.b],
-            atomic.result.into_iter().collect(),
+            [&[atomic.place.base, atomic.b], &atomic.a[..]].concat(),
+            atomic.results.iter().flatten().copied().collect(),
         ),
         Op::CopyAsync { to, from, size, .. } => {
             let mut reads = vec![to.base, from.base];

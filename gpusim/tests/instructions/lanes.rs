@@ -1,5 +1,7 @@
 //! What lanes do together, and memory.
 
+use tlc_gpusim::{Device, Launch, Module, Options};
+
 use crate::{COUNT, any_bits, run};
 
 /// An operation's name, and what it makes of two operands' bits.
@@ -136,4 +138,52 @@ fn memory_of_all_spaces() {
          add.s64 %w, %w, %p; cvta.shared.u64 %w, %w; isspacep.shared %q, %w; isspacep.global %r, %w;\n\
          st.v2.b32 [%w+8], {%b, %c}; ld.v2.b32 {%d, %n}, [%w+8]; sub.u32 %d, %d, %n; @!%q mov.u32 %d, 0; @%r mov.u32 %d, 1; }";
     check(shared, &|w, l| w[l][1].wrapping_sub(w[l][2]));
+}
+
+#[test]
+fn vector_atomics() {
+    // Each thread adds (1, 2, 3, 4) or pairs of them; what was there before the last comes back.
+    let launch = |body: &str, initial: &[u8]| {
+        let text = format!(
+            ".version 8.1\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 p)\n{{\n.reg .b32 %i<5>; .reg .f32 %f<9>; \
+             .reg .b64 %w;\nld.param.u64 %w, [p];\nmov.f32 %f1, 0f3F800000; mov.f32 %f2, 0f40000000; mov.f32 %f3, 0f40400000; \
+             mov.f32 %f4, 0f40800000; mov.b32 %i1, 0x40003C00; mov.b32 %i2, 0x44004200;\n{body}\nret;\n}}\n"
+        );
+        let module = Module::parse(&text).map_err(|e| e.to_string())?;
+        let mut device = Device::default();
+        let at = device.allocate(initial.len() as u64).unwrap();
+        device.write(at, initial).unwrap();
+        let launch = Launch::new(2, 32).arg(at);
+        let report = device.launch(&module, "k", &launch, &Options::default()).unwrap();
+        assert!(report.is_clean(), "{body}: {report}");
+        assert_eq!(report.counters.global_atomics.bytes, 64 * initial.len() as u64);
+        let mut bytes = vec![0; initial.len()];
+        device.read(at, &mut bytes).unwrap();
+        Ok::<_, String>(bytes)
+    };
+    let floats = |bytes: Vec<u8>| -> Vec<f32> {
+        bytes
+            .chunks_exact(4)
+            .map(|c| f32::from_le_bytes(c.try_into().unwrap()))
+            .collect()
+    };
+    let four = launch("red.global.add.v4.f32 [%w], {%f1, %f2, %f3, %f4};", &[0; 16]);
+    assert_eq!(floats(four.unwrap()), [64.0, 128.0, 192.0, 256.0]);
+    let two = launch("atom.global.add.v2.f32 {%f5, _}, [%w], {%f3, %f4};", &[0; 8]);
+    assert_eq!(floats(two.unwrap()), [192.0, 256.0]);
+    let halves = launch("red.relaxed.gpu.global.add.noftz.v2.f16x2 [%w], {%i1, %i2};", &[0; 8]);
+    let halves: Vec<f32> = halves
+        .unwrap()
+        .chunks_exact(2)
+        .map(|c| half::f16::from_le_bytes(c.try_into().unwrap()).to_f32())
+        .collect();
+    assert_eq!(halves, [64.0, 128.0, 192.0, 256.0]);
+    for wrong in [
+        "red.global.add.v8.f32 [%w], {%f1, %f2, %f3, %f4, %f1, %f2, %f3, %f4};",
+        "red.global.add.v2.u32 [%w], {%i1, %i2};",
+        "red.shared.add.v2.f32 [%w], {%f1, %f2};",
+        "red.global.add.v4.f32 [%w], {%f1, %f2};",
+    ] {
+        assert!(launch(wrong, &[0; 16]).is_err(), "{wrong}");
+    }
 }

@@ -135,7 +135,7 @@ impl State {
     /// Whether all of a range of the host is pinned.
     pub(crate) fn is_pinned(&self, address: u64, bytes: u64) -> bool {
         let found = self.pinned.range(..=address).next_back();
-        found.is_some_and(|(&start, &len)| address + bytes <= start + len)
+        found.is_some_and(|(&start, &len)| bytes <= len.saturating_sub(address - start))
     }
 
     /// The stream of a handle; 0 and 1 are the default one, and so is 2, that of the thread.

@@ -86,9 +86,12 @@ fn pools_keep_what_they_may() {
         };
         // SAFETY: the pointers are ours, here and below.
         let pool = handle(|to| unsafe { cuMemPoolCreate(to, &raw const props) });
+        // SAFETY: the pointers and ranges are ours, and texts end with a zero byte.
         let get = |which| made(|to: *mut u64| unsafe { cuMemPoolGetAttribute(pool, which, to.cast()) });
         let mut threshold = 1_u64 << 20;
+        // SAFETY: the pointers and ranges are ours, and texts end with a zero byte.
         ok(unsafe { cuMemPoolSetAttribute(pool, 4, (&raw mut threshold).cast()) });
+        // SAFETY: the pointers and ranges are ours, and texts end with a zero byte.
         let take = |bytes| made(|to| unsafe { cuMemAllocFromPoolAsync(to, bytes, pool, a) });
         let (x, y) = (take(1 << 19), take(1 << 20));
         assert_eq!([5, 6, 7, 8].map(get), [3 << 19; 4]);
@@ -105,6 +108,7 @@ fn pools_keep_what_they_may() {
         ok(cuMemPoolDestroy(pool));
         assert_eq!(cuMemPoolTrimTo(pool, 0), CUDA_ERROR_INVALID_HANDLE);
         // The default pool is not destroyed.
+        // SAFETY: the pointers and ranges are ours, and texts end with a zero byte.
         let default = handle(|to| unsafe { cuDeviceGetDefaultMemPool(to, 0) });
         assert_eq!(cuMemPoolDestroy(default), CUDA_ERROR_INVALID_VALUE);
         clean();

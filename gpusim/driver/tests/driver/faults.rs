@@ -44,6 +44,7 @@ fn a_launch_fails_and_the_error_stays() {
         // A new context recovers where the device itself is whole.
         ok(cuDevicePrimaryCtxRelease_v2(0));
         let mut new = null_mut();
+        // SAFETY: the pointers and ranges are ours, and texts end with a zero byte.
         let retained = unsafe { cuDevicePrimaryCtxRetain(&raw mut new, 0) };
         if matches!(error, CUDA_ERROR_ECC_UNCORRECTABLE | CUDA_ERROR_DEVICE_UNAVAILABLE) {
             assert_eq!(retained, error);

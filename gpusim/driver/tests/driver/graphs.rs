@@ -79,6 +79,7 @@ fn nodes_are_listed_and_changed() {
             .map(|&n| made(|to| unsafe { cuGraphNodeGetType(n, to) }))
             .collect();
         assert_eq!(kinds, [0, 1]);
+        // SAFETY: the pointers and ranges are ours, and texts end with a zero byte.
         let exec = handle(|to| unsafe { cuGraphInstantiateWithFlags(to, graph, 0) });
         let mut params = std::mem::MaybeUninit::<CUDA_KERNEL_NODE_PARAMS>::uninit();
         // SAFETY: as above; it is written where the call succeeds.
@@ -92,9 +93,11 @@ fn nodes_are_listed_and_changed() {
         );
         // SAFETY: the arguments live as long as the graph, and the second is an address.
         let arguments = unsafe { std::slice::from_raw_parts(params.kernelParams, 3) };
+        // SAFETY: the pointers and ranges are ours, and texts end with a zero byte.
         assert_eq!(unsafe { arguments[1].cast::<u64>().read() }, x);
         let mut changed = [arguments[0], (&raw const other).cast_mut().cast(), arguments[2]];
         params.kernelParams = changed.as_mut_ptr();
+        // SAFETY: the pointers and ranges are ours, and texts end with a zero byte.
         ok(unsafe { cuGraphExecKernelNodeSetParams_v2(exec, nodes[0], &raw const params) });
         ok(cuGraphLaunch(exec, a));
         ok(cuStreamSynchronize(a));

@@ -12,6 +12,7 @@ fn nothing_works_before_the_beginning() {
         assert_eq!(cuInit(1), CUDA_ERROR_INVALID_VALUE);
         ok(cuInit(0));
         let mut at = 0;
+        // SAFETY: the pointers and ranges are ours, and texts end with a zero byte.
         assert_eq!(unsafe { cuMemAlloc_v2(&raw mut at, 4) }, CUDA_ERROR_INVALID_CONTEXT);
         assert_eq!(cuCtxSetCurrent(wrong()), CUDA_ERROR_INVALID_CONTEXT);
         assert_eq!(cuDevicePrimaryCtxRelease_v2(0), CUDA_ERROR_INVALID_CONTEXT);
@@ -134,16 +135,16 @@ fn kernels_that_misbehave_make_the_context_fail() {
         let p = Program::new();
         let a = stream();
         let at = alloc(4);
-        let race = || ok(p.launch("race", (1, 64), a, &[Arg::Address(at)]));
-        let put = |index| ok(p.launch("put", (1, 1), a, &[Arg::Address(at), Arg::Word(index), Arg::Word(1)]));
-        let ((), expected, kind) = match case {
+        let race = || p.launch("race", (1, 64), a, &[Arg::Address(at)]);
+        let put = |index| p.launch("put", (1, 1), a, &[Arg::Address(at), Arg::Word(index), Arg::Word(1)]);
+        let (done, expected, kind) = match case {
             "race" => (race(), CUDA_ERROR_ILLEGAL_ADDRESS, "race"),
             "outside" | "outside unchecked" => (put(4), CUDA_ERROR_ILLEGAL_ADDRESS, "access out of bounds"),
-            "trap" => (ok(p.launch("stop", (1, 1), a, &[])), CUDA_ERROR_LAUNCH_FAILED, "trap"),
+            "trap" => (p.launch("stop", (1, 1), a, &[]), CUDA_ERROR_LAUNCH_FAILED, "trap"),
             "unwritten copy" => {
                 let host = Pinned::new(&[0; 4]);
                 // SAFETY: the range is ours.
-                let copied = ok(unsafe { cuMemcpyDtoHAsync_v2(host.at, at, 16, a) });
+                let copied = unsafe { cuMemcpyDtoHAsync_v2(host.at, at, 16, a) };
                 (copied, CUDA_ERROR_ILLEGAL_ADDRESS, "that nobody wrote")
             }
             "freed" => {
@@ -152,6 +153,7 @@ fn kernels_that_misbehave_make_the_context_fail() {
             }
             _ => (race(), CUDA_SUCCESS, if case == "race noted" { "race" } else { "" }),
         };
+        ok(done);
         assert_eq!(cuStreamSynchronize(a), expected, "{}", report());
         assert_eq!(reported("found"), u64::from(!kind.is_empty()));
         assert!(report().contains(kind), "{}", report());
@@ -184,6 +186,7 @@ fn functions_say_what_they_need_and_may_be_given_more() {
             assert_eq!(read(at, 1), [5]);
             // SAFETY: see above.
             let blocks = |threads, shared| {
+                // SAFETY: the pointers and ranges are ours, and texts end with a zero byte.
                 made(|to| unsafe { cuOccupancyMaxActiveBlocksPerMultiprocessor(to, f, threads, shared) })
             };
             assert_eq!([blocks(128, 0), blocks(1024, 0), blocks(128, 100_000)], [16, 2, 2]);

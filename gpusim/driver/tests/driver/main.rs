@@ -2,6 +2,7 @@
 
 mod accounting;
 mod faults;
+mod files;
 mod graphs;
 mod handles;
 mod order;

@@ -245,3 +245,40 @@ fn what_a_destroyed_stream_was_given_is_waited_for() {
         },
     );
 }
+
+#[test]
+fn threads_of_the_host_use_the_driver_at_once() {
+    let seeds: [&[(&str, &str)]; 2] = [&[], &[("TLC_SIM_SEED", "5")]];
+    let test = "order::threads_of_the_host_use_the_driver_at_once";
+    cases(test, &seeds.map(|s| ("run", s)), |_| {
+        let worker = |by: u32| {
+            let p = Program::new();
+            let a = stream();
+            let (x, y) = (filled(&plus(by)), alloc(LEN));
+            let host = Pinned::new(&counted());
+            for round in 0..20 {
+                ok(p.next(y, x, a));
+                ok(p.next(x, y, a));
+                // SAFETY: the ranges are ours.
+                ok(unsafe { cuMemcpyDtoHAsync_v2(host.at, x, host.bytes(), a) });
+                ok(cuStreamSynchronize(a));
+                assert_eq!(host.get(), plus(by + 2 * (round + 1)));
+            }
+            ok(cuMemFree_v2(x));
+            ok(cuMemFree_v2(y));
+            // SAFETY: nobody uses it any more.
+            ok(unsafe { cuMemFreeHost(host.at) });
+            ok(cuModuleUnload(p.module));
+            ok(cuStreamDestroy_v2(a));
+        };
+        std::thread::scope(|s| {
+            for i in 0..4 {
+                s.spawn(move || worker(100 * i));
+            }
+        });
+        context();
+        ok(cuCtxSynchronize());
+        assert_eq!(reported("device_bytes"), 0);
+        clean();
+    });
+}
