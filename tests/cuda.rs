@@ -6,6 +6,8 @@
 
 #[path = "cuda/child.rs"]
 mod child;
+#[path = "cuda/faults.rs"]
+mod faults;
 #[path = "cuda/graphs.rs"]
 mod graphs;
 #[path = "cuda/models.rs"]

@@ -372,6 +372,13 @@ fn emit_prints_every_stage() {
     for (what, device) in [("asm", "cuda"), ("clif", "cuda"), ("cuda", "cpu"), ("plan", "tpu")] {
         emit(what, &["--device", device]).code(2);
     }
+    // Where NVRTC is.
+    let ran = emit("ptx", &[]);
+    match ran.code {
+        0 => assert!(ran.out.contains(".visible .entry"), "{}", ran.out),
+        _ => assert!(ran.code(4).first_error().contains("nvidia-cuda-nvrtc")),
+    }
+    emit("ptx", &["--device", "cpu"]).code(2);
     let ran = emit("kernel", &["--kernel", "99"]).code(2);
     assert!(
         ran.first_error().starts_with("error: m.tlir: no kernel 99; expected "),

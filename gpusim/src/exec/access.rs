@@ -276,6 +276,7 @@ impl Machine<'_> {
         let bases = *block.warps[at].frames[frame as usize].reg(base);
         let total = access.bytes * access.registers.len() as u32;
         let kind = if access.order.is_strong() {
+            self.polled = self.steps;
             Kind::StrongRead(access.scope)
         } else {
             Kind::Read

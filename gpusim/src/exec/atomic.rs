@@ -66,6 +66,7 @@ fn combined(atomic: &Atomic, old: u64, a: u64, b: u64) -> u64 {
 impl Machine<'_> {
     pub(super) fn atomic(&mut self, block: &mut Block, at: usize, frame: u32, pc: Pc, atomic: &Atomic, active: u32) {
         let here = Here { at, frame, pc };
+        self.polled = self.steps;
         let bits = atomic.ty.bits();
         let bytes = bits / 8;
         let count = atomic.a.len();

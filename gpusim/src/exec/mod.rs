@@ -219,6 +219,7 @@ impl Device {
             turns: Turns::new(options.schedule, options.seed),
             steps: 0,
             progress: 0,
+            polled: 0,
             clock: 0,
         };
         let finished = machine.run();
@@ -366,6 +367,8 @@ struct Machine<'a> {
     steps: u64,
     /// The step of the last progress.
     progress: u64,
+    /// The step of the last access that can tell what other threads did meanwhile.
+    polled: u64,
     clock: u64,
 }
 

@@ -122,11 +122,12 @@ impl Machine<'_> {
                 left -= 1;
             }
         }
-        // Lanes that spin keep others of their warp from nothing: those that wait to meet them are let go.
+        // Lanes that spin keep others of their warp from nothing: those that wait to meet them are let go. Who spins looks at what others
+        // write; a long computation is no reason.
         let warp = &mut block.warps[at];
         let idle = self.steps - self.progress;
         self.turns.set_fair(idle > 1000);
-        if idle > 4000 && !warp.joins.is_empty() {
+        if idle > 4000 && self.polled > self.progress && !warp.joins.is_empty() {
             warp.release_join();
         }
     }

@@ -53,6 +53,9 @@ impl Drop for Loaded {
     }
 }
 
+/// Code, and the functions in it with their names.
+type Functions = (Vec<Loaded>, Vec<(Handle, String)>);
+
 /// NVRTC, loaded at the first call.
 fn nvrtc() -> Result<&'static Nvrtc, Unavailable> {
     static NVRTC: OnceLock<Result<Nvrtc, NvrtcError>> = OnceLock::new();
@@ -154,7 +157,7 @@ pub(super) fn load(
     number: usize,
     kernels: &[&Kernel],
     threads: usize,
-) -> Result<(Vec<Loaded>, Vec<(Handle, String)>), RunError> {
+) -> Result<Functions, RunError> {
     if kernels.is_empty() {
         return Ok((Vec::new(), Vec::new()));
     }
@@ -204,8 +207,6 @@ impl Refused {
         }
     }
 }
-
-type Functions = (Vec<Loaded>, Vec<(Handle, String)>);
 
 fn load_as(
     (form, arch): (Form, &str),

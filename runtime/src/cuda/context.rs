@@ -224,21 +224,21 @@ impl Context {
         name: &'static str,
         f: impl FnOnce(&Library) -> Code,
     ) -> Result<(), RunError> {
-        if let Some(why) = self.lost.get() {
-            let message = format!("{} is lost since an earlier error: {why}", self.properties.name);
-            return Err(RunError::Device {
-                device: number,
-                message,
-            });
-        }
         self.asked(name, f).map_err(|e| RunError::Device {
             device: number,
             message: e.to_string(),
         })
     }
 
-    /// As [`Context::call`], with the driver's error as it is.
+    /// As [`Context::call`], with the driver's error as it is. A device that is lost is not asked again.
     pub(super) fn asked(&self, name: &'static str, f: impl FnOnce(&Library) -> Code) -> Result<(), Refusal> {
+        if let Some(why) = self.lost.get() {
+            return Err(Refusal {
+                call: name,
+                code: 0,
+                text: format!("{} is lost since {why}", self.properties.name),
+            });
+        }
         let done = self.quietly(name, f);
         if let Err(e) = &done
             && stays(e.code)
@@ -259,13 +259,6 @@ impl Context {
     /// Allocates memory.
     pub(super) fn allocate(&self, number: usize, bytes: usize) -> Result<Address, RunError> {
         let mut address = 0;
-        if let Some(why) = self.lost.get() {
-            let message = format!("{} is lost since an earlier error: {why}", self.properties.name);
-            return Err(RunError::Device {
-                device: number,
-                message,
-            });
-        }
         // SAFETY: a valid place for the result.
         let done = self.asked("cuMemAlloc_v2", |d| unsafe { (d.cuMemAlloc_v2)(&mut address, bytes) });
         match done {

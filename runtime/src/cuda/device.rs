@@ -5,6 +5,7 @@
 //! - An event is used again once what it was recorded behind is done. A mark whose event is gone has been reached.
 //! - Nobody waits for the device while a lock is held.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,22 +83,21 @@ impl Gpu {
 
     /// The queue of that number.
     fn queue<'s>(&self, state: &'s mut State, queue: u32) -> Result<&'s mut Queue, RunError> {
-        if !state.queues.contains_key(&queue) {
-            let mut stream: Handle = std::ptr::null_mut();
-            // SAFETY: a valid place for the result.
-            self.context.call(self.number, "cuStreamCreate", |d| unsafe {
-                (d.cuStreamCreate)(&mut stream, STREAM_FLAGS)
-            })?;
-            let new = Queue {
-                stream,
-                marked: 0,
-                marks: VecDeque::new(),
-                last: None,
-            };
-            state.queues.insert(queue, new);
-        }
-        let known = state.queues.get_mut(&queue);
-        known.ok_or_else(|| self.failed(format!("there is no queue {queue}")))
+        let vacant = match state.queues.entry(queue) {
+            Entry::Occupied(known) => return Ok(known.into_mut()),
+            Entry::Vacant(vacant) => vacant,
+        };
+        let mut stream: Handle = std::ptr::null_mut();
+        // SAFETY: a valid place for the result.
+        self.context.call(self.number, "cuStreamCreate", |d| unsafe {
+            (d.cuStreamCreate)(&mut stream, STREAM_FLAGS)
+        })?;
+        Ok(vacant.insert(Queue {
+            stream,
+            marked: 0,
+            marks: VecDeque::new(),
+            last: None,
+        }))
     }
 
     fn stream(&self, queue: u32) -> Result<Handle, RunError> {
@@ -110,7 +110,9 @@ impl Gpu {
             return error;
         };
         let state = self.state();
-        let last = state.queues.get(&queue).and_then(|q| q.last);
+        // A queue that was given no kernel waited for others.
+        let own = state.queues.get(&queue).and_then(|q| q.last);
+        let last = own.or_else(|| state.queues.values().filter_map(|q| q.last).max());
         let message = match last.and_then(|k| state.kernels.get(k as usize)) {
             Some((_, name)) => format!("{message}, in or before kernel `{name}`"),
             None => message,

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use tlc_ir::plan::{Plan, Storage};
+use tlc_ir::plan::{Plan, Step, Storage};
 
 use super::code::Code;
 use super::frame::Frame;
@@ -116,15 +116,32 @@ impl<'r, H: Host> Walk<'r, H> {
         step: &BoundStep<H::Product>,
         frame: &mut Frame,
     ) -> Result<Option<(usize, i64)>, RunError> {
-        self.wait(number, step, frame)?;
+        self.wait(number, step, frame).map_err(|e| self.located(number, e))?;
         if cfg!(debug_assertions) {
             self.mark_unwritten(number, step, frame)?;
         }
-        let bound = self.work(step, frame)?;
+        let bound = self.work(step, frame).map_err(|e| self.located(number, e))?;
         if step.on != 0 && self.binding.awaited[number] {
             frame.marks[number] = self.other(step.on).mark(step.queue)?;
         }
         Ok(bound)
+    }
+
+    /// Says of a device's error at which step of a call it showed.
+    fn located(&self, number: usize, error: RunError) -> RunError {
+        let RunError::Device { device, message } = error else {
+            return error;
+        };
+        let what = self.plan.steps.get(number).map_or("", |step| match step {
+            Step::Launch(l) => &l.label,
+            Step::Group(all) => all.first().map_or("", |l| &l.label),
+            Step::Gemm(g) => &g.label,
+            Step::Copy { .. } => "a copy",
+            Step::Loop(l) => &l.label,
+            Step::Call(c) => &c.label,
+        });
+        let message = format!("{message}; found at step {number}, {what}");
+        RunError::Device { device, message }
     }
 
     /// Has a step wait for those that must be done before it begins. What the host does is done.

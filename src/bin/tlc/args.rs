@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tlc::Device;
 
 use crate::{
-    bench, check, compare, completions, einsum, emit, explain, export, fmt, hwbench, import, opt, plan, profile, run,
-    verify,
+    bench, cache, check, compare, completions, einsum, emit, explain, export, fmt, hwbench, import, opt, plan, profile,
+    run, verify,
 };
 
 const AFTER_HELP: &str = "\
@@ -19,17 +19,21 @@ With --format json the result is one object with \"schema\": 1; where a command 
 
 Exit codes:
   0   done
-  1   a check, a comparison or a case of a batch failed; the machine is too busy to be measured; for reduce, there is nothing to
-      reduce
+  1   a check, a comparison or a case of a batch failed; a GPU failed; the machine is too busy to be measured; for reduce, there is
+      nothing to reduce
   2   wrong usage
   3   invalid input (also: an output that cannot be written for want of permission or a directory)
-  4   unsupported; the message says what
-  5   a resource limit: memory (--max-memory, or this machine's), disk space or the size of a file
+  4   unsupported; the message says what (also: no GPU of that number, no driver or compiler for it)
+  5   a resource limit: memory (--max-memory, this machine's or a GPU's), disk space or the size of a file
   70  a bug in tlc
 
 Environment:
   NO_COLOR        no colors, unless --color always
   XDG_CACHE_HOME  where `tlc hwbench` keeps its measurement (default ~/.cache)
+  TLC_CUDA_DRIVER the CUDA driver, as a file or its folder (default libcuda.so.1)
+  TLC_NVRTC       NVIDIA's run-time compiler, as a file, its folder or one of Python packages
+  TLC_CUDA_CODE   ptx or cubin: what GPU kernels are compiled to (default: whichever fits)
+  TLC_CACHE       where compiled GPU kernels are kept, or off (default tlc/cuda in the folder of caches)
   TLC             what the compiler shows of its work: a comma-separated list of
                     print=after:PASS  print the graph after a pass, what follows `cluster`, `lower` or `memory`,
                                       or `all`, to standard error
@@ -134,6 +138,8 @@ pub enum Command {
     Export(export::Export),
     /// Tell what this machine offers: CPU, vector levels, caches, GPU and libraries
     Info,
+    /// Tell or remove the GPU programs that are kept from one run to the next
+    Cache(cache::Cache),
     /// Print a completion script for a shell
     Completions(completions::Completions),
     /// Print the manual page, of tlc or of one of its commands

@@ -1,28 +1,28 @@
 //! `tlc emit`: the stages of the compiler, printed.
 
 use std::fmt::Write;
-use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use tlc::Device;
 use tlc_codegen::clif::EmitText;
-use tlc_codegen::cuda::{CudaError, CudaOptions, identifier};
+use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, identifier};
 use tlc_ir::graph::Condition;
 use tlc_ir::index::{IndexExpr, SymId};
 use tlc_ir::plan::{Launch, Step};
-use tlc_ir::target::Gpu;
 use tlc_ir::text::{PrintOptions, print_plan};
 use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::{Cluster, ClusterKind};
 use tlc_passes::planner::LaunchReport;
 use tlc_runtime::cpu::jit;
+use tlc_runtime::error::Unavailable;
+use tlc_runtime::nvrtc::Nvrtc;
 
 use crate::args::ModelArgs;
 use crate::failure::{Code, Failure};
 use crate::opt::graph_text;
-use crate::session::{Model, Session};
+use crate::session::{Model, Session, any_gpu};
 
 /// What to print.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -45,6 +45,8 @@ pub enum What {
     Asm,
     /// CUDA C++
     Cuda,
+    /// What NVRTC makes of it, for --arch
+    Ptx,
     /// The graph for Graphviz, a box for each cluster
     Dot,
 }
@@ -57,10 +59,10 @@ pub struct Emit {
     /// What to print
     #[arg(long, value_enum)]
     what: What,
-    /// Only this kernel, for schedule, kernel, flat, clif, asm and cuda
+    /// Only this kernel, for schedule, kernel, flat, clif, asm, cuda and ptx
     #[arg(long, value_name = "N")]
     kernel: Option<usize>,
-    /// The GPU architecture, for cuda
+    /// The GPU architecture, for cuda and ptx
     #[arg(long, default_value = "sm_90a")]
     arch: String,
 }
@@ -241,16 +243,17 @@ fn chosen<T>(
 pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
     let model = session.model(&args.model)?;
     let device = session.global.device.unwrap_or(match args.what {
-        What::Cuda => Device::cuda(0),
+        What::Cuda | What::Ptx => Device::cuda(0),
         _ => Device::cpu(),
     });
     // No GPU is needed to print what is decided for one.
     let for_gpu = device != Device::Cpu;
     let of_cpu = matches!(args.what, What::Clif | What::Asm);
-    if of_cpu && for_gpu || args.what == What::Cuda && !for_gpu {
+    let of_gpu = matches!(args.what, What::Cuda | What::Ptx);
+    if of_cpu && for_gpu || of_gpu && !for_gpu {
         return Err(Failure::new(
             Code::Usage,
-            "--device does not go with this --what; clif and asm are of the cpu, cuda is of cuda",
+            "--device does not go with this --what; clif and asm are of the cpu, cuda and ptx are of cuda",
         ));
     }
     // The executable lives as long as its decisions are looked at.
@@ -261,8 +264,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
             executable.decisions()
         }
         Device::Cuda(_) => {
-            let gpu = Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
-            planned = session.plan_for(&model, session.devices([gpu])?)?;
+            planned = session.plan_for(&model, session.devices([any_gpu()])?)?;
             &planned
         }
     };
@@ -271,12 +273,12 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
     let one = args.kernel;
     let per_kernel = matches!(
         args.what,
-        What::Schedule | What::Kernel | What::Flat | What::Clif | What::Asm | What::Cuda
+        What::Schedule | What::Kernel | What::Flat | What::Clif | What::Asm | What::Cuda | What::Ptx
     );
     if one.is_some() && !per_kernel {
         return Err(Failure::new(
             Code::Usage,
-            "--kernel does not go with this --what; expected schedule, kernel, flat, clif, asm or cuda",
+            "--kernel does not go with this --what; expected schedule, kernel, flat, clif, asm, cuda or ptx",
         ));
     }
     let texts = match args.what {
@@ -313,6 +315,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
             })?
         }
         What::Cuda => cuda(&model, compiled, one, &args.arch)?,
+        What::Ptx => ptx(&model, cuda(&model, compiled, one, &args.arch)?, &args.arch)?,
     };
     if session.console.json() {
         let all: Vec<Value> = texts
@@ -339,6 +342,21 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
         out.push('\n');
     }
     session.console.result(&out)
+}
+
+/// What NVRTC makes of kernels.
+fn ptx(model: &Model, texts: Vec<(usize, String)>, arch: &str) -> Result<Vec<(usize, String)>, Failure> {
+    let nvrtc = Nvrtc::load().map_err(|e| {
+        let missing = Unavailable::Compiler { message: e.to_string() };
+        Failure::new(Code::Unsupported, missing.to_string())
+    })?;
+    let virtual_arch = arch.replace("sm_", "compute_");
+    let compiled = texts.into_iter().map(|(i, text)| {
+        let made = nvrtc.compile_to_ptx(&text, "tlc.cu", &virtual_arch, &COMPILE_FLAGS);
+        let made = made.map_err(|e| Failure::at(Code::Unsupported, &model.file, format!("kernel {i}: {e}")))?;
+        Ok((i, made))
+    });
+    compiled.collect()
 }
 
 /// A kernel as its emitter takes it.

@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use tlc::explain::bytes_text;
+use tlc_runtime::cuda;
+use tlc_runtime::error::Unavailable;
 use tlc_runtime::machine::MachineInfo;
 
 use crate::failure::Failure;
@@ -13,6 +15,7 @@ use crate::session::{Session, cache_directory, measured};
 pub fn run(session: &Session) -> Result<(), Failure> {
     let machine = MachineInfo::detect();
     let measured = measured().is_some();
+    let devices = cuda::devices();
     let cache = cache_directory().map(|d| d.to_string_lossy().into_owned());
     if session.console.json() {
         return session.console.json_result(&json!({
@@ -22,6 +25,8 @@ pub fn run(session: &Session) -> Result<(), Failure> {
             "vector_levels": machine.features.names(),
             "measured": measured,
             "cache_directory": cache,
+            "devices": devices.iter().flatten().map(device_json).collect::<Vec<_>>(),
+            "devices_missing": devices.as_ref().err().map(ToString::to_string),
         }));
     }
     let mut out = String::new();
@@ -70,6 +75,14 @@ pub fn run(session: &Session) -> Result<(), Failure> {
     );
     let found = |library: &Option<String>| library.clone().unwrap_or_else(|| "not found".into());
     row("gpu", format!("{} NVIDIA device(s)", machine.gpu.nvidia_devices));
+    match &devices {
+        Ok(devices) => devices
+            .iter()
+            .for_each(|d| row(&format!("cuda:{}", d.ordinal), device_text(d))),
+        // The line of the driver says it.
+        Err(Unavailable::Driver { .. }) => {}
+        Err(e) => row("cuda", e.to_string()),
+    }
     row("driver", found(&machine.gpu.cuda_driver));
     row("nvrtc", found(&machine.gpu.nvrtc));
     row("cublaslt", found(&machine.gpu.cublaslt));
@@ -86,4 +99,33 @@ pub fn run(session: &Session) -> Result<(), Failure> {
         cache.unwrap_or_else(|| "none: neither XDG_CACHE_HOME nor HOME is set".into()),
     );
     session.console.result(&out)
+}
+
+/// A GPU, in a line.
+fn device_text(d: &cuda::Properties) -> String {
+    let (major, minor) = d.capability;
+    format!(
+        "{}, compute capability {major}.{minor}, {} multiprocessors, {}, {} of shared memory a block, driver {} ({})",
+        d.name,
+        d.multiprocessors,
+        bytes_text(d.memory_bytes),
+        bytes_text(d.shared_bytes.1.into()),
+        d.driver,
+        d.driver_path
+    )
+}
+
+fn device_json(d: &cuda::Properties) -> Value {
+    json!({
+        "device": format!("cuda:{}", d.ordinal),
+        "name": d.name,
+        "capability": format!("{}.{}", d.capability.0, d.capability.1),
+        "multiprocessors": d.multiprocessors,
+        "memory_bytes": d.memory_bytes,
+        "shared_bytes": d.shared_bytes.0,
+        "shared_bytes_opt_in": d.shared_bytes.1,
+        "l2_bytes": d.l2_bytes,
+        "driver": d.driver,
+        "driver_path": d.driver_path,
+    })
 }

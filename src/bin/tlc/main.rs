@@ -9,6 +9,7 @@ mod args;
 mod batch;
 mod bench;
 mod bug;
+mod cache;
 mod check;
 mod compare;
 mod completions;
@@ -163,6 +164,7 @@ fn dispatch(cli: &Cli, console: Console) -> Result<(), Failure> {
             | Command::Einsum(_)
             | Command::Hwbench(_)
             | Command::Info
+            | Command::Cache(_)
             | Command::Completions(_)
             | Command::Man(_)
     );
@@ -188,6 +190,7 @@ fn dispatch(cli: &Cli, console: Console) -> Result<(), Failure> {
         Command::Import(args) => import::run(&session, args),
         Command::Export(args) => export::run(&session, args),
         Command::Info => info::run(&session),
+        Command::Cache(args) => cache::run(&session, args),
         Command::Completions(args) => completions::run(&session, args),
         Command::Man(args) => completions::man(&session, args),
     }

@@ -1,7 +1,6 @@
 //! `tlc plan`: what a call would take, without running it.
 
 use std::fmt::Write;
-use std::sync::Arc;
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -18,7 +17,7 @@ use tlc_runtime::null::{Counts, DeviceMemory};
 use crate::args::ModelArgs;
 use crate::data::number_json;
 use crate::failure::{Code, Failure};
-use crate::session::{Session, limits};
+use crate::session::{Session, any_gpu, limits};
 
 /// Arguments.
 #[derive(Args, Debug)]
@@ -49,7 +48,7 @@ pub fn run(session: &Session, args: &Plan) -> Result<(), Failure> {
     let gpus: Vec<Gpu> = match session.global.device.unwrap_or_default() {
         Device::Cpu => Vec::new(),
         // It need not be here.
-        Device::Cuda(_) => vec![Gpu::any(Arc::new(tlc_codegen::cuda::emitter()))],
+        Device::Cuda(_) => vec![any_gpu()],
     };
     let devices = session.devices(gpus)?;
     let compiled = session.plan_for(&model, devices.clone())?;

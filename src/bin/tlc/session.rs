@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use std::sync::Arc;
 
 use tlc::compile::Machine;
 pub use tlc::machine_model::{cache_directory, limits, measured};
@@ -54,6 +55,14 @@ pub struct Source {
     pub file: String,
     /// Its bytes.
     pub bytes: Vec<u8>,
+}
+
+/// A GPU that need not be here, where kernels of our own multiply matrices, as on those that tlc runs.
+pub fn any_gpu() -> Gpu {
+    Gpu {
+        library_products: false,
+        ..Gpu::any(Arc::new(tlc_codegen::cuda::emitter()))
+    }
 }
 
 /// A file's name for messages.

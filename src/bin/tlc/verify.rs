@@ -141,6 +141,7 @@ impl Apart {
         for (option, number) in numbers {
             arguments.extend(number.map(|n| format!("{option}={n}").into()));
         }
+        arguments.push(format!("--device={}", options.device).into());
         arguments.extend(options.passes.iter().map(|p| format!("--passes={p}").into()));
         isolated::run(&self.scratch, &arguments, None, true)
     }

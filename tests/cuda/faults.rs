@@ -1,0 +1,163 @@
+//! What is missing or fails, as the command and the library say it.
+
+use std::process::Command;
+
+use tempfile::TempDir;
+use tlc::{CompileOptions, DType, Device, Executable, Graph, inputs};
+use tlc_runtime::cuda;
+
+use crate::child::{cache, library, simulated};
+
+const SUM: &str = "graph @sum(%x: f32[8], %y: f32[8]) {\n  %0 = add %x, %y : f32[8]\n  return %0\n}\n";
+
+/// Runs the command on a simulated device under these variables: its exit code, and what it printed. `None` without the device.
+fn tlc(variables: &[(&str, &str)], arguments: &[&str]) -> Option<(i32, String)> {
+    let library = library()?;
+    let folder = TempDir::new().expect("a folder");
+    std::fs::write(folder.path().join("sum.tlir"), SUM).expect("written");
+    let run = Command::new(env!("CARGO_BIN_EXE_tlc"))
+        .current_dir(folder.path())
+        .args(arguments)
+        .env("TLC_CUDA_DRIVER", library)
+        .env("TLC_CACHE", cache())
+        .env_remove("TLC_CUDA_CODE")
+        .envs(variables.iter().copied())
+        .output()
+        .expect("the command runs");
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&run.stdout),
+        String::from_utf8_lossy(&run.stderr)
+    );
+    Some((run.status.code().unwrap_or(-1), text))
+}
+
+const RUN: [&str; 6] = ["run", "sum.tlir", "--input", "x=ones", "--input", "y=ones"];
+
+/// The model on a device.
+fn run_on(device: &str, variables: &[(&str, &str)]) -> Option<(i32, String)> {
+    tlc(variables, &[&RUN[..], &["--device", device]].concat())
+}
+
+fn expect(found: Option<(i32, String)>, code: i32, parts: &[&str]) {
+    let Some((status, text)) = found else {
+        println!("SKIP: no libtlc_gpusim_driver.so");
+        return;
+    };
+    assert_eq!(status, code, "{text}");
+    for part in parts {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_said_in_a_sentence() {
+    expect(
+        run_on("cuda", &[("TLC_CUDA_DRIVER", "/nonexistent/libcuda.so.1")]),
+        4,
+        &[
+            "error: there is no CUDA driver: /nonexistent/libcuda.so.1",
+            "TLC_CUDA_DRIVER",
+        ],
+    );
+    expect(
+        run_on("cuda", &[("TLC_SIM_FAULT", "driver:12.4")]),
+        4,
+        &["the CUDA driver is of version 12.4; expected 13.0 or newer"],
+    );
+    expect(
+        run_on("cuda:3", &[]),
+        4,
+        &["there is no device cuda:3; the driver finds one, cuda:0"],
+    );
+    expect(
+        run_on("cuda", &[("TLC_NVRTC", "/nonexistent/libnvrtc.so")]),
+        4,
+        &["nvidia-cuda-nvrtc", "TLC_NVRTC"],
+    );
+    expect(run_on("tpu", &[]), 2, &["expected cpu, cuda or cuda:N"]);
+}
+
+#[test]
+fn the_command_runs_models_and_says_what_fails() {
+    if tlc_runtime::nvrtc::Nvrtc::load().is_err() {
+        println!("SKIP: no NVRTC");
+        return;
+    }
+    // Machine code is refused here; PTX follows.
+    expect(run_on("cuda:0", &[]), 0, &["min 2", "max 2"]);
+    expect(
+        run_on("cuda", &[("TLC_SIM_FAULT", "alloc:1")]),
+        5,
+        &["has no memory for"],
+    );
+    expect(
+        run_on("cuda", &[("TLC_SIM_FAULT", "launch:1")]),
+        1,
+        &["CUDA_ERROR_LAUNCH_FAILED", "kernel `kernel0`", "found at step"],
+    );
+    expect(tlc(&[], &["info"]), 0, &["cuda:0", "compute capability 9.0"]);
+    expect(tlc(&[], &["cache", "list"]), 0, &["kernels", "programs, "]);
+    expect(tlc(&[("TLC_CACHE", "off")], &["cache", "list"]), 0, &["no cache"]);
+}
+
+#[test]
+fn a_lost_device_stays_lost() {
+    simulated("faults::children::lost", &[("TLC_SIM_FAULT", "illegal-address:2")]);
+}
+
+#[test]
+fn what_an_executable_took_is_given_back() {
+    simulated("faults::children::leaks", &[]);
+}
+
+/// `x + x` on a device.
+fn doubled() -> Executable {
+    let g = Graph::new("doubled");
+    let x = g.input("x", DType::F32, [1000]);
+    g.output("y", &(&x + &x));
+    let options = CompileOptions {
+        device: Device::cuda(0),
+        ..CompileOptions::default()
+    };
+    g.compile(&options).expect("it compiles")
+}
+
+mod children {
+    use super::*;
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn lost() {
+        let executable = doubled();
+        let x = vec![1.0f32; 1000];
+        assert!(executable.run(&inputs![&x]).is_ok());
+        let first = executable
+            .run(&inputs![&x])
+            .expect_err("the second launch fails")
+            .to_string();
+        assert!(first.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{first}");
+        let second = executable
+            .run(&inputs![&x])
+            .expect_err("the device is lost")
+            .to_string();
+        assert!(second.contains("is lost since"), "{second}");
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn leaks() {
+        let context = cuda::open(0).expect("a device");
+        let x = vec![1.0f32; 1000];
+        let mut free = None;
+        for round in 0..100 {
+            let executable = doubled();
+            let outputs = executable.run(&inputs![&x]).expect("it runs");
+            assert_eq!(outputs[0].as_slice::<f32>().expect("f32")[999], 2.0);
+            drop(executable);
+            assert_eq!(context.live_bytes(), 0, "round {round}");
+            let now = context.memory().expect("a device").0;
+            assert_eq!(*free.get_or_insert(now), now, "round {round}");
+        }
+    }
+}
