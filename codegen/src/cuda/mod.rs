@@ -343,7 +343,8 @@ fn signature(kernel: &Kernel, name: &str, block: i64, options: &CudaOptions) -> 
     let (open, close) = if params.len() > 3 { ("\n    ", "\n") } else { ("", "") };
     let separator = if params.len() > 3 { ",\n    " } else { ", " };
     format!(
-        "extern \"C\" __global__ void __launch_bounds__({block}) {name}({open}{}{close})",
+        // One block is enough for a multiprocessor: left to itself, the assembler spills to keep registers at 32 around calls.
+        "extern \"C\" __global__ void __launch_bounds__({block}, 1) {name}({open}{}{close})",
         params.join(separator)
     )
 }

@@ -1,7 +1,7 @@
 typedef float f32;
 static __device__ __forceinline__ f32 max_f32(f32 a, f32 b) { return a != a ? a : (b > a || b != b) ? b : a; }
 
-extern "C" __global__ void __launch_bounds__(256) chain(
+extern "C" __global__ void __launch_bounds__(256, 1) chain(
     const f32* __restrict__ p0,
     const f32* __restrict__ p1,
     const f32* __restrict__ p2,
