@@ -64,5 +64,8 @@ pub(super) fn take_turns(plan: &mut Plan) {
             }
         }
     }
-    plan.turns = turns;
+    // As text is read: what says nothing is not there.
+    if turns.iter().any(|t| *t != Turn::default()) {
+        plan.turns = turns;
+    }
 }

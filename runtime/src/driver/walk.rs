@@ -128,6 +128,8 @@ impl<'r, H: Host> Walk<'r, H> {
     }
 
     /// Says of a device's error at which step of a call it showed.
+    #[cold]
+    #[inline(never)]
     fn located(&self, number: usize, error: RunError) -> RunError {
         let RunError::Device { device, message } = error else {
             return error;
