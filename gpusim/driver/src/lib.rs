@@ -37,7 +37,12 @@
 //!
 //! What is unlike a real device: kernels take 32 registers each, as occupancy counts them; times between events are those of the
 //! simulator; no kernel reaches the memory of the host or of another device; a binary is `CUDA_ERROR_NO_BINARY_FOR_GPU`.
-#![allow(non_snake_case, non_camel_case_types, clippy::upper_case_acronyms)]
+#![allow(
+    non_snake_case,
+    non_camel_case_types,
+    clippy::upper_case_acronyms,
+    reason = "the names are those of NVIDIA's header"
+)]
 
 mod capture;
 mod clock;

@@ -2,8 +2,11 @@
 //!
 //! What each does and demands of its pointers, the CUDA Driver API manual says. All of them return an error in place of a panic.
 
-// The manual is the contract of every function here, for its caller's side of `unsafe` too.
-#![allow(missing_docs, clippy::missing_safety_doc)]
+#![allow(
+    missing_docs,
+    clippy::missing_safety_doc,
+    reason = "the manual is the contract of every function here, for its caller's side of `unsafe` too"
+)]
 
 mod context;
 mod copy;
