@@ -23,6 +23,8 @@ use crate::error::RunError;
 pub struct Places<'a, K> {
     /// The plan's kernels, by number; those of other devices are missing.
     pub kernels: &'a [Option<K>],
+    /// The same kernels, for launches that are [in place](BoundLaunch::in_place).
+    pub in_place: &'a [Option<K>],
     /// Where each slot is, in the memory of its device.
     pub slots: &'a [*mut u8],
     /// The addresses that launches are given, from [`BoundLaunch::first_arg`] on.
@@ -31,6 +33,26 @@ pub struct Places<'a, K> {
     pub counters: &'a mut [AtomicU32],
     /// Scratch of the host's workers.
     pub scratch: Scratch,
+}
+
+impl<K> Places<'_, K> {
+    /// The kernel of a launch, if this device has it.
+    #[inline]
+    pub fn kernel(&self, l: &BoundLaunch) -> Option<&K> {
+        let all = if l.in_place { self.in_place } else { self.kernels };
+        all[l.kernel].as_ref()
+    }
+}
+
+/// A kernel that a device is asked to load.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ToLoad<'k> {
+    /// The kernel.
+    pub kernel: &'k Kernel,
+    /// What makes it, by its number among the device's emitters.
+    pub emitter: EmitterId,
+    /// Whether a buffer that it writes may be one that it reads as well.
+    pub in_place: bool,
 }
 
 /// Scratch memory: an area for each worker.
@@ -66,7 +88,7 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     /// If there is no such emitter, or a kernel cannot be made or loaded.
-    fn load(&self, kernels: &[(&Kernel, EmitterId)], threads: usize) -> Result<Vec<Self::Kernel>, RunError>;
+    fn load(&self, kernels: &[ToLoad<'_>], threads: usize) -> Result<Vec<Self::Kernel>, RunError>;
 
     /// Decides about a product.
     fn prepare(&self, product: &BoundProduct) -> Prepared<Self::Product>;

@@ -74,6 +74,8 @@ pub struct BoundCopy {
 pub struct BoundLaunch {
     /// The kernel's number in its plan.
     pub kernel: usize,
+    /// Whether a slot that it writes is one that another of its parameters is bound to.
+    pub in_place: bool,
     /// Where its buffers start in the table of addresses.
     pub first_arg: usize,
     /// The slots of its parameters.
@@ -114,6 +116,16 @@ pub struct Binding<P> {
     pub births: Vec<Vec<usize>>,
     /// The same inputs' shapes with what calls said: the latest first.
     pub rebound: Mutex<VecDeque<Arc<Binding<P>>>>,
+}
+
+/// Whether a slot that a launch writes is one that another of its parameters is bound to.
+pub(crate) fn is_in_place(plan: &Plan, l: &Launch) -> bool {
+    let params = &plan.kernels[l.kernel.0 as usize].params;
+    l.args.iter().zip(params).enumerate().any(|(k, (slot, param))| {
+        let others = l.args.iter().enumerate().filter(|o| o.0 != k);
+        let root = plan.root(*slot);
+        param.access != Access::Read && others.map(|o| plan.root(*o.1)).any(|r| r == root)
+    })
 }
 
 /// Evaluates the launches of a plan.
@@ -164,6 +176,7 @@ impl Launches<'_> {
         self.arg_count += l.args.len();
         Ok(BoundLaunch {
             kernel: l.kernel.0 as usize,
+            in_place: is_in_place(self.plan, l),
             first_arg,
             args: l.args.iter().map(|s| s.0 as usize).collect(),
             extent,

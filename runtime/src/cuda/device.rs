@@ -11,7 +11,6 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
-use tlc_ir::Kernel;
 use tlc_ir::target::EmitterId;
 
 use super::compile::{self, Loaded};
@@ -19,7 +18,7 @@ use super::context::Context;
 use super::library::{Address, Handle};
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
-use crate::device::{Device, KernelHandle, Mark, Peer, Places, Queued};
+use crate::device::{Device, KernelHandle, Mark, Peer, Places, Queued, ToLoad};
 use crate::error::{JitError, RunError};
 
 /// `CU_STREAM_NON_BLOCKING`: it does not wait for the default stream, which nothing here uses.
@@ -125,7 +124,7 @@ impl Gpu {
             return Ok(());
         }
         let mut state = self.state();
-        let kernel = at.kernels[l.kernel].filter(|k| (k.0 as usize) < state.kernels.len());
+        let kernel = at.kernel(l).copied().filter(|k| (k.0 as usize) < state.kernels.len());
         let (Some(KernelHandle(kernel)), Some(threads)) = (kernel, l.block_threads) else {
             return Err(self.failed(format!("kernel {} is not loaded", l.kernel)));
         };
@@ -178,9 +177,9 @@ impl Device for Gpu {
     type Kernel = KernelHandle;
     type Product = ();
 
-    fn load(&self, kernels: &[(&Kernel, EmitterId)], threads: usize) -> Result<Vec<KernelHandle>, RunError> {
-        if let Some((kernel, (_, emitter))) = kernels.iter().enumerate().find(|(_, k)| k.1 != EmitterId::default()) {
-            let emitter = *emitter;
+    fn load(&self, kernels: &[ToLoad<'_>], threads: usize) -> Result<Vec<KernelHandle>, RunError> {
+        if let Some(kernel) = kernels.iter().position(|k| k.emitter != EmitterId::default()) {
+            let emitter = kernels[kernel].emitter;
             return Err(JitError::Emitter {
                 kernel,
                 emitter,
@@ -188,8 +187,7 @@ impl Device for Gpu {
             }
             .into());
         }
-        let kernels: Vec<&Kernel> = kernels.iter().map(|k| k.0).collect();
-        let (loaded, functions) = compile::load(&self.context, self.number, &kernels, threads)?;
+        let (loaded, functions) = compile::load(&self.context, self.number, kernels, threads)?;
         let mut state = self.state();
         let first = state.kernels.len();
         state.loaded.extend(loaded);

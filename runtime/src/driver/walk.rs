@@ -55,9 +55,14 @@ fn point(l: &BoundLaunch, frame: &mut Frame) {
 }
 
 #[inline]
-fn places<'a, K>(kernels: &'a [Option<K>], frame: &'a mut Frame, scratch: Scratch) -> Places<'a, K> {
+fn places<'a, K>(
+    (kernels, in_place): (&'a [Option<K>], &'a [Option<K>]),
+    frame: &'a mut Frame,
+    scratch: Scratch,
+) -> Places<'a, K> {
     Places {
         kernels,
+        in_place,
         slots: &frame.slots,
         args: &frame.args,
         counters: &mut frame.counters,
@@ -218,11 +223,11 @@ impl<'r, H: Host> Walk<'r, H> {
                 unsafe {
                     match step.on {
                         0 => {
-                            let at = places(&self.code.host, frame, self.scratch);
+                            let at = places(self.code.of_host(), frame, self.scratch);
                             self.host.launch(queue, launches, *alone, &at)?;
                         }
                         on => {
-                            let at = places(&self.code.others[on - 1], frame, self.scratch);
+                            let at = places(self.code.of_other(on), frame, self.scratch);
                             self.other(on).launch(queue, launches, *alone, &at)?;
                         }
                     }
@@ -234,11 +239,11 @@ impl<'r, H: Host> Walk<'r, H> {
                 unsafe {
                     match choice {
                         Some(choice) => {
-                            let mut at = places(&self.code.host, frame, self.scratch);
+                            let mut at = places(self.code.of_host(), frame, self.scratch);
                             self.host.multiply(queue, product, choice, &mut at)?;
                         }
                         None => {
-                            let mut at = places(&self.code.others[step.on - 1], frame, self.scratch);
+                            let mut at = places(self.code.of_other(step.on), frame, self.scratch);
                             self.other(step.on).multiply(queue, product, &(), &mut at)?;
                         }
                     }
@@ -247,7 +252,7 @@ impl<'r, H: Host> Walk<'r, H> {
             BoundWork::Copy(c) => self.copy(step, c, frame)?,
             BoundWork::Loop(l) => self.repeat(l, frame)?,
             BoundWork::Call(c) => {
-                let at = places(&self.code.host, frame, self.scratch);
+                let at = places(self.code.of_host(), frame, self.scratch);
                 // SAFETY: as for launches.
                 return unsafe { self.host.call(c, &at) };
             }
