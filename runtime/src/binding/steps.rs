@@ -1,6 +1,7 @@
 //! The steps of a plan under concrete symbol values: everything evaluated, whichever device runs it.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tlc_ir::index::IndexExpr;
@@ -11,6 +12,7 @@ use tlc_ir::target::MAX_GRID_BLOCKS;
 use super::call::BoundCall;
 use super::product::{BoundProduct, Prepared};
 use super::repeat::BoundLoop;
+use super::segments::Segments;
 use super::{Sizes, overflow};
 use crate::error::RunError;
 
@@ -96,6 +98,8 @@ pub struct BoundLaunch {
 
 /// A plan under concrete symbol values.
 pub struct Binding<P> {
+    /// No other has this number.
+    pub id: u64,
     /// The sizes.
     pub sizes: Sizes,
     /// Bytes of scratch that each worker of the host needs.
@@ -114,6 +118,10 @@ pub struct Binding<P> {
     pub queues: Vec<(usize, u32)>,
     /// By step of a call: the slots of the arena whose lives begin there. Empty without debug assertions.
     pub births: Vec<Vec<usize>>,
+    /// What devices may be given at once.
+    pub segments: Segments,
+    /// Whether a call has ended well.
+    pub warm: AtomicBool,
     /// The same inputs' shapes with what calls said: the latest first.
     pub rebound: Mutex<VecDeque<Arc<Binding<P>>>>,
 }
@@ -320,6 +328,7 @@ impl<P> Binding<P> {
                 waits.filter(|w| w.1 != turn.queue).for_each(|w| awaited[w.0] = true);
             }
         }
+        let segments = Segments::of(plan, &sizes, &steps);
         let mut births = Vec::new();
         if cfg!(debug_assertions) {
             births = vec![Vec::new(); steps.len()];
@@ -329,7 +338,9 @@ impl<P> Binding<P> {
                 }
             }
         }
+        static IDS: AtomicU64 = AtomicU64::new(0);
         Ok(Binding {
+            id: IDS.fetch_add(1, Ordering::Relaxed),
             sizes,
             scratch_bytes,
             arg_count,
@@ -339,6 +350,8 @@ impl<P> Binding<P> {
             awaited,
             queues,
             births,
+            segments,
+            warm: AtomicBool::new(false),
             rebound: Mutex::default(),
         })
     }
