@@ -209,6 +209,11 @@ impl Context {
         Ok((free as u64, total as u64))
     }
 
+    /// Whether it finds accesses beside the slots of arenas, as the simulated device does where slots lie apart.
+    pub fn checks_slots(&self) -> bool {
+        self.driver.slots.is_some()
+    }
+
     pub(super) fn wants_ptx(&self) -> bool {
         self.wants_ptx.load(Ordering::Relaxed)
     }
