@@ -350,7 +350,7 @@ impl Generator<'_> {
         }
         let most = |d: &IndexExpr| d.interval(&self.graph).hi.max(0) as f64;
         let space: f64 = extents.iter().map(most).product();
-        if space > 20_000.0 {
+        if space > self.options.max_terms as f64 {
             return None;
         }
         let mut output: Labels = self.permutation(extents.len()).into_iter().map(u16::from).collect();
