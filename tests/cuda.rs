@@ -55,3 +55,8 @@ fn elementwise_graphs_have_the_bits_of_the_processor() {
 fn networks_answer_on_a_gpu_as_on_the_processor() {
     simulated("models::children::networks", &[]);
 }
+
+#[test]
+fn networks_have_no_more_kernels_on_a_gpu_than_on_the_processor() {
+    simulated("models::children::as_few_kernels", &[]);
+}

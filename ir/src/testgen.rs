@@ -487,6 +487,10 @@ impl Generator<'_> {
     }
 
     fn data(&mut self, dtype: DType, shape: &[usize]) -> Option<NodeId> {
+        let extents = shape.iter().map(|&d| IndexExpr::Const(d as i64)).collect();
+        if !self.small(&TensorType { dtype, shape: extents }) {
+            return None;
+        }
         let mut data = random_tensor(&mut self.rng, dtype, shape);
         if self.options.strange && dtype.is_float() && !data.is_empty() {
             let i = self.rng.below(data.len());

@@ -39,11 +39,8 @@ impl Generator<'_> {
             }
             GenKind::Data => {
                 let dtype = self.rng.pick(&self.options.dtypes);
-                let shape = TensorType {
-                    dtype,
-                    shape: self.shape(),
-                };
-                let extents = shape.const_shape().filter(|_| self.small(&shape))?;
+                let shape = self.shape();
+                let extents = TensorType { dtype, shape }.const_shape()?;
                 self.data(dtype, &extents)
             }
             GenKind::Iota => {
