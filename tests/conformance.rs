@@ -5,14 +5,21 @@
 //! of the cases that pass: one of them failing is an error, and so is a case that passes and is not in it (TLC_BLESS=1
 //! writes it anew, with RESULTS.md). Each case also goes by way of the model's text, its weights outside, to the same bits, and
 //! by way of a model that was exported, within the case's tolerance, unless ONNX cannot say its graph.
+//!
+//! The same cases pass on a GPU, which `gpusim/driver` simulates in a process of its own.
+
+#[path = "cuda/child.rs"]
+mod child;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use tlc::onnx::{ImportOptions, import};
-use tlc::{CompileOptions, DType, HostTensor, Input, compile_ir, tlir};
+use tlc::{CompileOptions, DType, Device, HostTensor, Input, compile_ir, tlir};
 use tlc_formats::ErrorKind;
 use tlc_formats::onnx::{Model, Tensor};
 use tlc_ir::Graph;
@@ -170,7 +177,48 @@ fn numbered(folder: &Path, what: &str) -> Result<Vec<HostTensor>, Ending> {
     files.take_while(|f| f.exists()).map(|f| tensor(&f)).collect()
 }
 
-fn case(folder: &Path) -> Result<(), Ending> {
+/// Whether the model as text and as exported has the same answer.
+fn other_ways(
+    folder: &Path,
+    graph: &Graph,
+    arguments: &[Input<'_>],
+    options: &CompileOptions,
+    found: &tlc::Outputs,
+) -> Result<(), Ending> {
+    let failed = |e: &dyn std::fmt::Display| Ending::Fail(first_line(e));
+    let read = as_text(graph).map_err(Ending::Fail)?;
+    let again = compile_ir(&read, options).map_err(|e| failed(&e))?;
+    let again = again.run(arguments).map_err(|e| failed(&e))?;
+    let bits = |all: &[tlc::Output]| -> Vec<(String, HostTensor)> {
+        all.iter().map(|o| (o.name.clone(), o.to_host())).collect()
+    };
+    if bits(found) != bits(&again) {
+        return Err(Ending::Fail("other bits from the model as text".into()));
+    }
+    match exported(graph, arguments, options) {
+        Ok(again) => {
+            for (again, found) in again.iter().zip(found) {
+                compare(&again.to_host(), &found.to_host(), tolerance(folder))
+                    .map_err(|e| Ending::Fail(format!("exported, output {}: {e}", again.name)))?;
+            }
+        }
+        Err(e) if e.starts_with("export: ") => {
+            if std::env::var_os("TLC_CONFORMANCE_REFUSED").is_some() {
+                println!("{}: {e}", folder.display());
+            }
+        }
+        Err(e) => return Err(Ending::Fail(format!("exported: {e}"))),
+    }
+    Ok(())
+}
+
+/// The first line of what an error says.
+fn first_line(e: &dyn std::fmt::Display) -> String {
+    e.to_string().lines().next().unwrap_or_default().into()
+}
+
+/// Runs a case on a device; on the host by all ways.
+fn case(folder: &Path, device: Device) -> Result<(), Ending> {
     let bytes = std::fs::read(folder.join("model.onnx")).map_err(|e| Ending::Fail(e.to_string()))?;
     let model = Model::parse(&bytes).map_err(|e| Ending::Fail(e.to_string()))?;
     if let Some(reason) = left_out(model) {
@@ -197,9 +245,10 @@ fn case(folder: &Path) -> Result<(), Ending> {
             ErrorKind::Unsupported => Ending::Unsupported(e.to_string()),
             _ => Ending::Fail(e.to_string()),
         })?;
-        let failed = |e: &dyn std::fmt::Display| Ending::Fail(e.to_string().lines().next().unwrap_or_default().into());
+        let failed = |e: &dyn std::fmt::Display| Ending::Fail(first_line(e));
         let options = CompileOptions {
             threads: Some(1),
+            device,
             ..CompileOptions::default()
         };
         let executable = compile_ir(&imported.graph, &options).map_err(|e| failed(&e))?;
@@ -214,28 +263,8 @@ fn case(folder: &Path) -> Result<(), Ending> {
             }
         }
         let found = executable.run(&arguments).map_err(|e| failed(&e))?;
-        let read = as_text(&imported.graph).map_err(Ending::Fail)?;
-        let again = compile_ir(&read, &options).map_err(|e| failed(&e))?;
-        let again = again.run(&arguments).map_err(|e| failed(&e))?;
-        let bits = |all: &[tlc::Output]| -> Vec<(String, HostTensor)> {
-            all.iter().map(|o| (o.name.clone(), o.to_host())).collect()
-        };
-        if bits(&found) != bits(&again) {
-            return Err(Ending::Fail("other bits from the model as text".into()));
-        }
-        match exported(&imported.graph, &arguments, &options) {
-            Ok(again) => {
-                for (again, found) in again.iter().zip(&found) {
-                    compare(&again.to_host(), &found.to_host(), tolerance(folder))
-                        .map_err(|e| Ending::Fail(format!("exported, output {}: {e}", again.name)))?;
-                }
-            }
-            Err(e) if e.starts_with("export: ") => {
-                if std::env::var_os("TLC_CONFORMANCE_REFUSED").is_some() {
-                    println!("{}: {e}", folder.display());
-                }
-            }
-            Err(e) => return Err(Ending::Fail(format!("exported: {e}"))),
+        if device == Device::cpu() {
+            other_ways(folder, &imported.graph, &arguments, &options, &found)?;
         }
         for (found, expected) in found.iter().zip(&outputs) {
             let host = found.to_host();
@@ -295,7 +324,7 @@ fn results(endings: &BTreeMap<String, Ending>) -> String {
         "# ONNX backend tests\n\nWritten by `TLC_BLESS=1 cargo test --test conformance` on the cases of onnx 1.23.2 that \
          tests/conformance/fetch.py\nlays out. A case passes when every output has the expected element type and shape and \
          agrees within the case's own\ntolerance. Unsupported cases are refused with the reason given; left out are \
-         sequences, optionals, maps, strings, complex\nnumbers, random numbers, the optimizers' and `ai.onnx.ml`'s operators.\n\n| kind | \
+         sequences, optionals, maps, strings, complex\nnumbers, random numbers, the optimizers' and `ai.onnx.ml`'s operators. The same cases pass on a GPU that is simulated.\n\n| kind | \
          pass | fail | unsupported | left out | all |\n|---|---|---|---|---|---|\n",
     );
     let mut all = [0; 4];
@@ -348,51 +377,54 @@ fn results(endings: &BTreeMap<String, Ending>) -> String {
     text
 }
 
-#[test]
-fn backend_cases_that_passed_before_pass() {
-    let Some(folder) = data() else {
-        println!(
-            "SKIP conformance: no data; python3 tests/conformance/fetch.py fetches it, or TLC_ONNX_CONFORMANCE names it"
-        );
-        return;
-    };
+/// How all cases end on a device, each on one of so many threads.
+fn endings(folder: &Path, device: Device, threads: usize) -> BTreeMap<String, Ending> {
     let only = std::env::var("TLC_CONFORMANCE_FILTER").ok();
-    let mut endings: BTreeMap<String, Ending> = BTreeMap::new();
+    let mut names = vec![];
     for kind in ["node", "simple", "pytorch-converted", "pytorch-operator"] {
         let Ok(entries) = std::fs::read_dir(folder.join(kind)) else {
             continue;
         };
-        for entry in entries.flatten() {
-            let name = format!("{kind}/{}", entry.file_name().to_string_lossy());
-            if only.as_ref().is_some_and(|f| !name.contains(f)) || !entry.path().is_dir() {
-                continue;
-            }
-            let ending = match catch_unwind(AssertUnwindSafe(|| case(&entry.path()))) {
-                Ok(Ok(())) => Ending::Pass,
-                Ok(Err(ending)) => ending,
-                Err(_) => Ending::Fail("panicked".into()),
-            };
-            if only.is_some() {
-                println!("{name}: {ending:?}");
-            }
-            endings.insert(name, ending);
+        let found = entries.flatten().filter(|e| e.path().is_dir());
+        let found = found.map(|e| format!("{kind}/{}", e.file_name().to_string_lossy()));
+        names.extend(found.filter(|name| only.as_ref().is_none_or(|f| name.contains(f))));
+    }
+    let ended = |name: &str| {
+        let start = Instant::now();
+        let ending = match catch_unwind(AssertUnwindSafe(|| case(&folder.join(name), device))) {
+            Ok(Ok(())) => Ending::Pass,
+            Ok(Err(ending)) => ending,
+            Err(_) => Ending::Fail("panicked".into()),
+        };
+        if only.is_some() {
+            println!("{name}: {ending:?}, {:.1} s", start.elapsed().as_secs_f64());
         }
-    }
-    if only.is_some() {
-        return;
-    }
+        ending
+    };
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        let mut own = vec![];
+        while let Some(name) = names.get(next.fetch_add(1, Ordering::Relaxed)) {
+            own.push((name.clone(), ended(name)));
+        }
+        own
+    };
+    std::thread::scope(|s| {
+        let workers: Vec<_> = (0..threads).map(|_| s.spawn(worker)).collect();
+        let all = workers.into_iter().flat_map(|w| w.join().expect("it catches panics"));
+        all.collect()
+    })
+}
+
+fn passing(endings: &BTreeMap<String, Ending>) -> BTreeSet<&str> {
+    let passing = endings.iter().filter(|(_, e)| **e == Ending::Pass);
+    passing.map(|(n, _)| n.as_str()).collect()
+}
+
+/// An error unless those cases pass that did before.
+fn compare_with_before(endings: &BTreeMap<String, Ending>) {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
-    let passing: BTreeSet<&str> = endings
-        .iter()
-        .filter(|(_, e)| **e == Ending::Pass)
-        .map(|(n, _)| n.as_str())
-        .collect();
-    if std::env::var_os("TLC_BLESS").is_some() {
-        let list: String = passing.iter().map(|n| format!("{n}\n")).collect();
-        std::fs::write(own.join("passing.txt"), list).expect("passing.txt is written");
-        std::fs::write(own.join("RESULTS.md"), results(&endings)).expect("RESULTS.md is written");
-        return;
-    }
+    let passing = passing(endings);
     let before = std::fs::read_to_string(own.join("passing.txt")).expect("passing.txt is there");
     let before: BTreeSet<&str> = before.lines().collect();
     let lost: Vec<String> = before
@@ -410,4 +442,49 @@ fn backend_cases_that_passed_before_pass() {
         new.is_empty(),
         "cases pass that are not in passing.txt (TLC_BLESS=1 adds them): {new:?}"
     );
+}
+
+const NO_DATA: &str =
+    "SKIP conformance: no data; python3 tests/conformance/fetch.py fetches it, or TLC_ONNX_CONFORMANCE names it";
+
+#[test]
+fn backend_cases_that_passed_before_pass() {
+    let Some(folder) = data() else {
+        println!("{NO_DATA}");
+        return;
+    };
+    let endings = endings(&folder, Device::cpu(), 1);
+    if std::env::var_os("TLC_CONFORMANCE_FILTER").is_some() {
+        return;
+    }
+    if std::env::var_os("TLC_BLESS").is_some() {
+        let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/conformance");
+        let list: String = passing(&endings).iter().map(|n| format!("{n}\n")).collect();
+        std::fs::write(own.join("passing.txt"), list).expect("passing.txt is written");
+        std::fs::write(own.join("RESULTS.md"), results(&endings)).expect("RESULTS.md is written");
+        return;
+    }
+    compare_with_before(&endings);
+}
+
+#[test]
+fn backend_cases_pass_on_a_gpu() {
+    if data().is_none() {
+        println!("{NO_DATA}");
+        return;
+    }
+    if let Some(run) = child::simulated("cases_on_a_gpu", &[]) {
+        println!("{}", run.printed("cases:").join("\n"));
+    }
+}
+
+#[test]
+#[ignore = "run by backend_cases_pass_on_a_gpu, with a simulated device"]
+fn cases_on_a_gpu() {
+    let folder = data().expect("there is data");
+    let endings = endings(&folder, Device::cuda(0), 2);
+    if std::env::var_os("TLC_CONFORMANCE_FILTER").is_none() {
+        compare_with_before(&endings);
+    }
+    println!("cases: {} of {} pass", passing(&endings).len(), endings.len());
 }

@@ -16,6 +16,8 @@ mod models;
 mod recorded;
 #[path = "cuda/slots.rs"]
 mod slots;
+#[path = "differential/states.rs"]
+mod states;
 
 use child::simulated;
 
@@ -24,14 +26,24 @@ const SCHEDULES: [(&str, &str); 3] = [("round-robin", "0"), ("random", "1"), ("a
 
 #[test]
 fn random_graphs_have_the_same_bits_at_three_schedules() {
+    same_bits("graphs::children::random_graphs");
+}
+
+#[test]
+fn large_random_graphs_have_the_same_bits_at_three_schedules() {
+    same_bits("graphs::children::large_graphs");
+}
+
+#[test]
+fn states_on_a_gpu_have_the_values_of_outputs() {
+    simulated("graphs::children::states", &[]);
+}
+
+/// Runs a test at three schedules, and compares what it says of the bits of results.
+fn same_bits(test: &str) {
     let runs: Vec<_> = SCHEDULES
         .iter()
-        .filter_map(|(schedule, seed)| {
-            simulated(
-                "graphs::children::random_graphs",
-                &[("TLC_SIM_SCHEDULE", schedule), ("TLC_SIM_SEED", seed)],
-            )
-        })
+        .filter_map(|(schedule, seed)| simulated(test, &[("TLC_SIM_SCHEDULE", schedule), ("TLC_SIM_SEED", seed)]))
         .collect();
     for other in runs.iter().skip(1) {
         assert_eq!(runs[0].printed("bits"), other.printed("bits"));
@@ -46,4 +58,9 @@ fn elementwise_graphs_have_the_bits_of_the_processor() {
 #[test]
 fn networks_answer_on_a_gpu_as_on_the_processor() {
     simulated("models::children::networks", &[]);
+}
+
+#[test]
+fn networks_have_no_more_kernels_on_a_gpu_than_on_the_processor() {
+    simulated("models::children::as_few_kernels", &[]);
 }

@@ -6,26 +6,30 @@
 //! and the file that `TLC_AT` names holds the seed that is running, for the case that generated code ends the process. `TLC_SEED=n`
 //! runs one and prints its graph.
 
+#[path = "differential/states.rs"]
+mod states;
+
 use std::sync::Arc;
 
 use tlc::{CompileOptions, compile_ir};
-use tlc_ir::graph::control::mentions_data;
-use tlc_ir::interp::{self, Bounded, compare, interpret, interpret_with_bounds};
+use tlc_ir::interp::{self, interpret, interpret_with_bounds};
 use tlc_ir::plan::interp::{interpret_bound, interpret_shuffled};
 use tlc_ir::plan::verify::{check_thoroughly, verify_layout};
 use tlc_ir::plan::{DeviceId, Plan, Step, Work};
 use tlc_ir::rng::Rng;
 use tlc_ir::target::{Cpu, Gpu, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
 use tlc_ir::testgen::{Case, GenOptions, random_case};
-use tlc_ir::{DType, Graph, HostTensor, NodeId};
+use tlc_ir::{DType, Graph, HostTensor};
 use tlc_passes::Options;
-use tlc_passes::devices::{Devices, Place, StateBinding};
+use tlc_passes::devices::{Devices, Place};
 use tlc_passes::memory::pack;
 use tlc_runtime::cpu::jit;
-use tlc_runtime::driver::{Emitters, Executable, Load, OutputTensor, RunError, StateView, TensorView};
-use tlc_runtime::memory::{AlignedBuffer, BufferPool};
+use tlc_runtime::driver::{Emitters, Executable, Load, RunError, TensorView};
+use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
 use tlc_runtime::simulated::Simulated;
+
+use states::{compare_all, to_host, view, without_paths};
 
 /// The outputs, and the graph that was compiled if contractions in it were regrouped.
 fn run(
@@ -155,19 +159,6 @@ fn load_simulated(case: &Case, plan: &Plan, seed: u64) -> Result<Executable, Run
     Ok(Executable::load(plan.clone(), load)?.with_symbols(symbols))
 }
 
-fn view(t: &HostTensor) -> TensorView<'_> {
-    TensorView {
-        dtype: t.dtype(),
-        shape: t.shape(),
-        data: t.bytes(),
-    }
-}
-
-fn to_host(outputs: &[OutputTensor]) -> Vec<HostTensor> {
-    let tensor = |o: &OutputTensor| HostTensor::from_bytes(o.dtype, &o.shape, o.bytes());
-    outputs.iter().map(|o| tensor(o).expect("a result")).collect()
-}
-
 /// The outputs of the second of two calls on this host and simulated GPUs, which finds in memory what the first left.
 fn run_on_simulated(case: &Case, plan: &Plan, inputs: &[HostTensor], seed: u64) -> Result<Vec<HostTensor>, RunError> {
     let executable = load_simulated(case, plan, seed)?;
@@ -176,104 +167,18 @@ fn run_on_simulated(case: &Case, plan: &Plan, inputs: &[HostTensor], seed: u64) 
     Ok(to_host(&executable.run(&views)?))
 }
 
-/// Makes some inputs of a graph states, and an output of one: each is read, updated to another value of its type, or both.
-fn make_states(case: &mut Case, rng: &mut Rng) -> Vec<StateBinding> {
-    let mut states = Vec::new();
-    for (k, &input) in case.graph.inputs().to_vec().iter().enumerate() {
-        let nodes = case.graph.nodes().map(|(id, _)| id);
-        let one = |id: &NodeId| !case.graph.node(*id).kind.is_tuple();
-        let alike = nodes.filter(|id| one(id) && case.graph.ty(*id) == case.graph.ty(input));
-        let alike: Vec<NodeId> = alike.collect();
-        let output = match rng.below(4) {
-            0 => None,
-            1 | 2 => Some(case.graph.outputs().len() as u32),
-            _ => continue,
-        };
-        if output.is_some() {
-            case.graph
-                .add_output(&format!("state{k}"), alike[rng.below(alike.len())]);
-        }
-        let input = Some(k as u32);
-        states.push(StateBinding { input, output });
-    }
-    let last = case.graph.outputs()[0].node;
-    let decided = |d| mentions_data(case.graph.symbols(), d);
-    if rng.below(3) == 0 && !case.graph.ty(last).shape.iter().any(decided) {
-        let output = Some(case.graph.outputs().len() as u32);
-        case.graph.add_output("set", last);
-        states.push(StateBinding { input: None, output });
-    }
-    states
-}
-
 /// Runs a graph with states on this host and simulated GPUs, and compares outputs and new values with the graph's.
 fn check_states(seed: u64, case: &mut Case) -> Result<(), String> {
-    let inputs = case.input_data(seed);
-    let states = make_states(case, &mut Rng::new(seed));
     let gpu = || Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
     let host = Cpu::modest(Arc::new(jit::emitter().map_err(|e| e.to_string())?));
-    let options = Options {
-        place: match seed % 3 {
-            0 => Place::On(DeviceId(2)),
-            _ => Place::Scattered { seed },
-        },
-        pipeline: without_paths(None).parse().map_err(|e| format!("passes: {e}"))?,
-        states: states.clone(),
-        ..Options::new(Devices::new(host, [gpu(), gpu()]))
+    let place = match seed % 3 {
+        0 => Place::On(DeviceId(2)),
+        _ => Place::Scattered { seed },
     };
-    let compiled = tlc_passes::compile(&case.graph, &options).map_err(|e| format!("compile: {e}"))?;
-    let plan = &compiled.planned.plan;
-    check_thoroughly(plan).map_err(|e| e.to_string())?;
-    let symbols = case.graph.symbols().iter().map(|s| s.name.clone());
-    let options = interp::Options {
-        symbols: symbols.zip(case.binding.iter().copied()).collect(),
-        ..interp::Options::default()
-    };
-    let exact = interpret(&case.graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;
-    let bounded = interpret_with_bounds(&case.graph, &inputs, &options).map_err(|e| format!("interpreter: {e}"))?;
-    let executable = load_simulated(case, plan, seed).map_err(|e| e.to_string())?;
-    let is_state = |k: usize| states.iter().any(|s| s.input == Some(k as u32));
-    let views: Vec<TensorView<'_>> = (inputs.iter().enumerate())
-        .filter(|(k, _)| !is_state(*k))
-        .map(|(_, t)| view(t))
-        .collect();
-    for round in 0..2 {
-        let mut memory = Vec::new();
-        for s in &states {
-            let (of, known) = match (s.input, s.output) {
-                (Some(i), _) => (&inputs[i as usize], true),
-                (None, Some(o)) => (&exact[o as usize], false),
-                (None, None) => return Err("a state of nothing".into()),
-            };
-            let mut bytes = AlignedBuffer::zeroed(of.bytes().len()).map_err(|e| e.to_string())?;
-            if known {
-                bytes.as_mut_slice().copy_from_slice(of.bytes());
-            }
-            memory.push((of.dtype(), of.shape().to_vec(), bytes));
-        }
-        let mut given: Vec<StateView<'_>> = (memory.iter_mut())
-            .map(|(dtype, shape, bytes)| StateView {
-                dtype: *dtype,
-                shape,
-                data: bytes.as_mut_slice(),
-            })
-            .collect();
-        let outputs = executable.run_updating(&views, &mut given).map_err(|e| e.to_string())?;
-        let mut outputs = to_host(&outputs).into_iter();
-        let mut found = Vec::new();
-        for k in 0..exact.len() {
-            let state = states.iter().position(|s| s.output == Some(k as u32));
-            found.push(match state {
-                Some(state) => {
-                    let (dtype, shape, bytes) = &memory[state];
-                    HostTensor::from_bytes(*dtype, shape, bytes.as_slice()).map_err(|e| e.to_string())?
-                }
-                None => outputs.next().ok_or("an output is missing")?,
-            });
-        }
-        compare_all(&found, &exact, &bounded).map_err(|e| format!("call {round}: {e}\n{states:?}"))?;
-    }
-    Ok(())
+    let prove = |plan: &Plan| check_thoroughly(plan).map_err(|e| e.to_string());
+    let load = |case: &Case, plan: &Plan| load_simulated(case, plan, seed);
+    let devices = Devices::new(host, [gpu(), gpu()]);
+    states::check(seed, case, place, devices, &prove, &load)
 }
 
 /// Every launch of a GPU is one that it can run.
@@ -293,30 +198,6 @@ fn fits_a_gpu(plan: &Plan) -> Result<(), String> {
                 work => return Err(format!("{} is shared out as {work:?}", launch.label)),
             }
         }
-    }
-    Ok(())
-}
-
-fn default_passes() -> String {
-    tlc_passes::pipeline::Pipeline::default().to_string()
-}
-
-/// The passes without `einsum-path`.
-fn without_paths(passes: Option<&str>) -> String {
-    let names = passes.map(String::from).unwrap_or_else(default_passes);
-    names
-        .split(',')
-        .filter(|p| *p != "einsum-path")
-        .collect::<Vec<_>>()
-        .join(",")
-}
-
-fn compare_all(actual: &[HostTensor], exact: &[HostTensor], bounded: &[Bounded]) -> Result<(), String> {
-    for (k, ((actual, exact), bounded)) in actual.iter().zip(exact).zip(bounded).enumerate() {
-        if actual.shape() != exact.shape() || actual.dtype() != exact.dtype() {
-            return Err(format!("output {k}: {:?} for {:?}", actual.shape(), exact.shape()));
-        }
-        compare(actual, bounded).map_err(|e| format!("output {k}: {e}"))?;
     }
     Ok(())
 }

@@ -94,6 +94,12 @@ pub struct GenOptions {
     pub max_elements: usize,
     /// The most axes of a node.
     pub max_rank: usize,
+    /// Extents to choose from, each as often as it is listed. 0 occurs besides.
+    pub extents: Vec<i64>,
+    /// Least and most of symbols to choose from.
+    pub ranges: Vec<(i64, i64)>,
+    /// The most products of elements that an einsum sums up,
+    pub max_terms: usize,
     /// Whether there may be loops and host functions.
     pub control: bool,
     /// Whether names may be strange (spaces, digits, quotes, unicode, empty), and NaN payloads occur in constants.
@@ -114,6 +120,9 @@ impl Default for GenOptions {
             guards: true,
             max_elements: 2000,
             max_rank: 5,
+            extents: vec![1, 2, 3, 4, 5, 1, 2, 3, 8],
+            ranges: vec![(0, 4), (3, 3), (2, 7), (1, 5)],
+            max_terms: 20_000,
             control: true,
             strange: false,
         }
@@ -179,7 +188,7 @@ pub fn random_case(seed: u64, options: &GenOptions) -> Case {
         graph: Graph::new("random"),
         binding: Vec::new(),
         bounds: Vec::new(),
-        dims: [1, 2, 3, 4, 5, 1, 2, 3, 8].map(IndexExpr::Const).to_vec(),
+        dims: options.extents.iter().copied().map(IndexExpr::Const).collect(),
         inputs: 0,
         depth: 0,
     };
@@ -211,12 +220,7 @@ impl Generator<'_> {
     fn run(&mut self) {
         if self.options.symbolic {
             for i in 0..self.rng.below(4) {
-                let (lo, hi) = match self.rng.below(4) {
-                    0 => (0, 4),
-                    1 => (3, 3),
-                    2 => (2, 7),
-                    _ => (1, 5),
-                };
+                let (lo, hi) = self.rng.pick(&self.options.ranges);
                 let names = if self.options.strange {
                     ["n", "i0", "min", "a b"]
                 } else {
@@ -483,6 +487,10 @@ impl Generator<'_> {
     }
 
     fn data(&mut self, dtype: DType, shape: &[usize]) -> Option<NodeId> {
+        let extents = shape.iter().map(|&d| IndexExpr::Const(d as i64)).collect();
+        if !self.small(&TensorType { dtype, shape: extents }) {
+            return None;
+        }
         let mut data = random_tensor(&mut self.rng, dtype, shape);
         if self.options.strange && dtype.is_float() && !data.is_empty() {
             let i = self.rng.below(data.len());

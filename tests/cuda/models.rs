@@ -3,90 +3,142 @@
 use std::path::Path;
 
 use tlc::onnx::{ImportOptions, import};
-use tlc::{CompileOptions, Device, HostTensor, Input, compile_ir};
+use tlc::{CompileOptions, Device, HostTensor, Input, Outputs, compile_ir};
 use tlc_formats::npz;
+use tlc_ir::Graph;
+use tlc_ir::plan::{Plan, Step};
 
 /// The largest difference, relative to the largest value of the output.
 const RELATIVE: f64 = 1e-3;
 
-/// What is wrong with the answer of a network to its smallest call.
-fn check(folder: &Path, name: &str) -> Result<(), String> {
-    let read = |ending: &str| std::fs::read(folder.join(format!("{name}.{ending}"))).map_err(|e| e.to_string());
-    let recorded = read("npz")?;
+fn array(archive: &mut npz::Archive<'_>, key: &str) -> Result<HostTensor, String> {
+    let array = archive.read(key, &Default::default());
+    array.map_err(|e| format!("{key}: {e}"))
+}
+
+fn read(folder: &Path, name: &str) -> Result<Graph, String> {
+    let bytes = std::fs::read(folder.join(format!("{name}.onnx"))).map_err(|e| e.to_string())?;
+    let imported = import(&bytes, &ImportOptions::default()).map_err(|e| e.to_string())?;
+    Ok(imported.graph)
+}
+
+/// What is wrong with the answers of a network to its calls, all of which one executable serves; if nothing, how many there are.
+fn check(folder: &Path, name: &str) -> Result<usize, String> {
+    let recorded = std::fs::read(folder.join(format!("{name}.npz"))).map_err(|e| e.to_string())?;
     let mut archive = npz::Archive::open(&recorded).map_err(|e| e.to_string())?;
     let names: Vec<String> = archive.names().map(Into::into).collect();
-    let mut array = |key: &str| -> Result<HostTensor, String> {
-        archive
-            .read(key, &Default::default())
-            .map_err(|e| format!("{key}: {e}"))
-    };
-    let imported = import(&read("onnx")?, &ImportOptions::default()).map_err(|e| e.to_string())?;
     let options = CompileOptions {
         device: Device::cuda(0),
         ..CompileOptions::default()
     };
-    let executable = compile_ir(&imported.graph, &options).map_err(|e| e.to_string())?;
+    let executable = compile_ir(&read(folder, name)?, &options).map_err(|e| e.to_string())?;
     let inputs: Vec<String> = executable.plan().inputs.iter().map(|i| i.name.clone()).collect();
-    let calls = (0..).take_while(|call| names.iter().any(|n| n.starts_with(&format!("out.{call}."))));
-    let mut smallest: Option<(usize, Vec<HostTensor>)> = None;
-    let mut chosen = 0;
+    let is_recorded = |call: &usize| names.iter().any(|n| n.starts_with(&format!("out.{call}.")));
+    let calls = (0..).take_while(is_recorded);
+    let mut answered = 0;
     for call in calls {
-        let given: Vec<HostTensor> = inputs
-            .iter()
-            .map(|i| array(&format!("in.{call}.{i}")))
-            .collect::<Result<_, _>>()?;
-        let bytes = given.iter().map(|t| t.bytes().len()).sum();
-        if smallest.as_ref().is_none_or(|s| bytes < s.0) {
-            (smallest, chosen) = (Some((bytes, given)), call);
-        }
+        let of_call = |i: &String| array(&mut archive, &format!("in.{call}.{i}"));
+        let given: Vec<HostTensor> = inputs.iter().map(of_call).collect::<Result<_, _>>()?;
+        let given: Vec<Input<'_>> = given.iter().map(Into::into).collect();
+        let outputs = executable.run(&given).map_err(|e| format!("call {call}: {e}"))?;
+        differences(&outputs, &mut |output| {
+            array(&mut archive, &format!("out.{call}.{output}"))
+        })
+        .map_err(|e| format!("call {call}: {e}"))?;
+        answered += 1;
     }
-    let (_, given) = smallest.ok_or("no calls")?;
-    let given: Vec<Input<'_>> = given.iter().map(Into::into).collect();
-    let outputs = executable.run(&given).map_err(|e| e.to_string())?;
-    for output in outputs {
-        let expected = array(&format!("out.{chosen}.{}", output.name))?;
-        if output.shape() != expected.shape() {
-            return Err(format!(
-                "{}: {:?} for {:?}",
-                output.name,
-                output.shape(),
-                expected.shape()
-            ));
+    Ok(answered)
+}
+
+fn differences(outputs: &Outputs, recorded: &mut dyn FnMut(&str) -> Result<HostTensor, String>) -> Result<(), String> {
+    for output in outputs.iter() {
+        let expected = recorded(&output.name)?;
+        let (name, found, shape) = (&output.name, output.shape(), expected.shape());
+        if found != shape {
+            return Err(format!("{name}: {found:?} for {shape:?}"));
         }
         let (Some(found), Some(expected)) = (output.as_slice::<f32>().ok(), expected.as_slice::<f32>()) else {
-            return Err(format!("{} is not of f32", output.name));
+            return Err(format!("{name} is not of f32"));
         };
         let largest = expected.iter().fold(0f64, |m, &v| m.max(v.abs().into()));
         let off = found.iter().zip(expected).map(|(&a, &b)| f64::from(a - b).abs());
         if !off.clone().all(|d| d <= RELATIVE * largest) {
             let worst = off.fold(0f64, f64::max);
-            return Err(format!("{}: off by {worst:.2e} of {largest:.2e}", output.name));
+            return Err(format!("{name}: off by {worst:.2e} of {largest:.2e}"));
         }
     }
     Ok(())
 }
 
+/// Kernels and products of a call, and of an iteration of each loop in it. A kernel behind a product in one step counts too: on a GPU
+/// it is part of the product's kernel, or one that reads whole rows of it.
+fn kernels(plan: &Plan) -> usize {
+    let of_step = |step: &Step| match step {
+        Step::Gemm(g) => 1 + usize::from(g.epilogue.is_some()),
+        Step::Loop(l) => kernels(&l.body),
+        _ => step.launches().len(),
+    };
+    plan.steps.iter().map(of_step).sum()
+}
+
+/// Networks with more kernels on a GPU than on the processor: how many more, and why.
+const MORE: &[(&str, usize, &str)] = &[(
+    "decoder_with_cache_script",
+    1,
+    "queries and keys are scaled in kernels of their own, on the processor in the one behind the product that makes them",
+)];
+
+/// Those of a network on a device.
+fn kernels_on(folder: &Path, name: &str, device: Device) -> Result<usize, String> {
+    let options = CompileOptions {
+        device,
+        ..CompileOptions::default()
+    };
+    let executable = compile_ir(&read(folder, name)?, &options).map_err(|e| e.to_string())?;
+    Ok(kernels(executable.plan()))
+}
+
 mod children {
     use super::*;
+
+    /// The networks, and those that exporters wrote; `TLC_MODEL` chooses one.
+    fn each(f: &dyn Fn(&Path, &str) -> Result<String, String>) {
+        let mut wrong = Vec::new();
+        let only = std::env::var("TLC_MODEL").ok();
+        for folder in ["tests/models", "tests/models/exported"] {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+            let mut names: Vec<String> = std::fs::read_dir(&folder)
+                .expect("a folder of models")
+                .filter_map(|f| Some(f.ok()?.file_name().to_str()?.strip_suffix(".onnx")?.to_string()))
+                .filter(|name| only.as_ref().is_none_or(|o| o == name))
+                .collect();
+            names.sort();
+            for name in names {
+                let start = std::time::Instant::now();
+                let said = f(&folder, &name);
+                let time = start.elapsed().as_secs_f64();
+                println!("{name}: {}, {time:.1} s", said.as_ref().unwrap_or_else(|e| e));
+                wrong.extend(said.err().map(|e| format!("{name}: {e}")));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    }
 
     #[test]
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
     fn networks() {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
-        let only = std::env::var("TLC_MODEL").ok();
-        let mut names: Vec<String> = std::fs::read_dir(&folder)
-            .expect("a folder of models")
-            .filter_map(|f| Some(f.ok()?.file_name().to_str()?.strip_suffix(".onnx")?.to_string()))
-            .filter(|name| only.as_ref().is_none_or(|o| o == name))
-            .collect();
-        names.sort();
-        let mut wrong = Vec::new();
-        for name in names {
-            let start = std::time::Instant::now();
-            let checked = check(&folder, &name);
-            println!("{name}: {:.1} s", start.elapsed().as_secs_f64());
-            wrong.extend(checked.err().map(|e| format!("{name}: {e}")));
-        }
-        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        each(&|folder, name| Ok(format!("{} calls", check(folder, name)?)));
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn as_few_kernels() {
+        each(&|folder, name| {
+            let here = kernels_on(folder, name, Device::cpu())?;
+            let there = kernels_on(folder, name, Device::cuda(0))?;
+            let (_, more, why) = MORE.iter().find(|m| m.0 == name).unwrap_or(&("", 0, ""));
+            let counted = format!("{there} kernels, {here} on the processor {why}");
+            if there > here + more { Err(counted) } else { Ok(counted) }
+        });
     }
 }

@@ -39,11 +39,8 @@ impl Generator<'_> {
             }
             GenKind::Data => {
                 let dtype = self.rng.pick(&self.options.dtypes);
-                let shape = TensorType {
-                    dtype,
-                    shape: self.shape(),
-                };
-                let extents = shape.const_shape().filter(|_| self.small(&shape))?;
+                let shape = self.shape();
+                let extents = TensorType { dtype, shape }.const_shape()?;
                 self.data(dtype, &extents)
             }
             GenKind::Iota => {
@@ -350,7 +347,7 @@ impl Generator<'_> {
         }
         let most = |d: &IndexExpr| d.interval(&self.graph).hi.max(0) as f64;
         let space: f64 = extents.iter().map(most).product();
-        if space > 20_000.0 {
+        if space > self.options.max_terms as f64 {
             return None;
         }
         let mut output: Labels = self.permutation(extents.len()).into_iter().map(u16::from).collect();

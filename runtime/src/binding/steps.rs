@@ -243,8 +243,10 @@ impl Runners<'_> {
 
 /// See [`Binding::deaths`].
 fn deaths_of<P>(plan: &Plan, steps: &[BoundStep<P>], births: &[Vec<usize>]) -> Vec<Vec<usize>> {
-    // By slot: who touches it, if that is one queue, and the last step that does.
-    let mut users: Vec<Option<(Option<(usize, u32)>, usize)>> = vec![None; plan.slots.len()];
+    /// The queue of a device that touches a slot, if no other does.
+    type User = Option<(usize, u32)>;
+    // By slot: who touches it, and the last step that does.
+    let mut users: Vec<Option<(User, usize)>> = vec![None; plan.slots.len()];
     for (number, step) in plan.steps.iter().enumerate() {
         let own = (steps[number].on, steps[number].queue);
         step.visit_slots(
