@@ -12,6 +12,8 @@ mod faults;
 mod graphs;
 #[path = "cuda/models.rs"]
 mod models;
+#[path = "cuda/recorded.rs"]
+mod recorded;
 #[path = "differential/states.rs"]
 mod states;
 

@@ -8,6 +8,7 @@
 pub mod call;
 pub mod product;
 pub mod repeat;
+pub mod segments;
 pub mod steps;
 
 use tlc_ir::binding::{condition_holds, condition_waits};

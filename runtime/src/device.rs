@@ -23,6 +23,8 @@ use crate::error::RunError;
 pub struct Places<'a, K> {
     /// The plan's kernels, by number; those of other devices are missing.
     pub kernels: &'a [Option<K>],
+    /// The same kernels, for launches that are [in place](BoundLaunch::in_place).
+    pub in_place: &'a [Option<K>],
     /// Where each slot is, in the memory of its device.
     pub slots: &'a [*mut u8],
     /// The addresses that launches are given, from [`BoundLaunch::first_arg`] on.
@@ -31,6 +33,26 @@ pub struct Places<'a, K> {
     pub counters: &'a mut [AtomicU32],
     /// Scratch of the host's workers.
     pub scratch: Scratch,
+}
+
+impl<K> Places<'_, K> {
+    /// The kernel of a launch, if this device has it.
+    #[inline]
+    pub fn kernel(&self, l: &BoundLaunch) -> Option<&K> {
+        let all = if l.in_place { self.in_place } else { self.kernels };
+        all[l.kernel].as_ref()
+    }
+}
+
+/// A kernel that a device is asked to load.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ToLoad<'k> {
+    /// The kernel.
+    pub kernel: &'k Kernel,
+    /// What makes it, by its number among the device's emitters.
+    pub emitter: EmitterId,
+    /// Whether a buffer that it writes may be one that it reads as well.
+    pub in_place: bool,
 }
 
 /// Scratch memory: an area for each worker.
@@ -53,6 +75,9 @@ pub struct Mark {
     pub number: u64,
 }
 
+/// Queues from this number on are for recording alone; see [`Recorder`].
+pub const RECORDED: u32 = 1 << 16;
+
 /// Runs steps of a plan.
 ///
 /// Queues are numbered from 0 on each device, and exist as soon as they are named. The host ignores them.
@@ -66,7 +91,7 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     /// If there is no such emitter, or a kernel cannot be made or loaded.
-    fn load(&self, kernels: &[(&Kernel, EmitterId)], threads: usize) -> Result<Vec<Self::Kernel>, RunError>;
+    fn load(&self, kernels: &[ToLoad<'_>], threads: usize) -> Result<Vec<Self::Kernel>, RunError>;
 
     /// Decides about a product.
     fn prepare(&self, product: &BoundProduct) -> Prepared<Self::Product>;
@@ -220,6 +245,52 @@ pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
 
     /// Has the host wait for all that the device was given. What fails meanwhile was reported or is not needed any longer.
     fn finish(&self);
+
+    /// What records for it, if it can.
+    fn recorder(&self) -> Option<&dyn Recorder> {
+        None
+    }
+}
+
+/// Keeps what the queues of a device are given, and gives it to them again at once.
+pub trait Recorder {
+    /// Begins a recording in a queue, from [`RECORDED`] on: what it is given until [`Recorder::recorded`] is kept and not done. Other
+    /// such queues take part from where they wait for a mark of it, and it waits for marks of theirs before the end. Buffers keep the
+    /// addresses that they have now. Whoever calls this sees to it that one thread records at a time.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    fn record(&self, queue: u32) -> Result<(), RunError>;
+
+    /// Ends a recording; returns its number. `kernels` are the first and the last in it, for messages.
+    ///
+    /// # Errors
+    /// If something in it could not be recorded. Then it is forgotten.
+    fn recorded(&self, queue: u32, kernels: Option<(KernelHandle, KernelHandle)>) -> Result<u64, RunError>;
+
+    /// Gives a queue what was recorded.
+    ///
+    /// # Safety
+    /// As for what was recorded.
+    ///
+    /// # Errors
+    /// If the device failed.
+    unsafe fn replay(&self, queue: u32, recording: u64) -> Result<(), RunError>;
+
+    /// Forgets a recording that nothing does any longer.
+    fn forget(&self, recording: u64);
+
+    /// Allocates memory of the host that recordings may copy from and to.
+    ///
+    /// # Errors
+    /// If there is none left.
+    fn allocate_host(&self, bytes: usize) -> Result<*mut u8, RunError>;
+
+    /// Returns it.
+    ///
+    /// # Safety
+    /// It was allocated so, and nothing that still runs touches it.
+    unsafe fn release_host(&self, start: *mut u8);
 }
 
 /// The other end of a copy between two devices beside the host, by its number in the plan.

@@ -5,15 +5,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tlc_ir::Kernel;
 use tlc_ir::plan::{DeviceId, Plan, QueueId, Repeat, SlotId, Step, Storage};
-use tlc_ir::target::EmitterId;
 
 use crate::binding::call::BoundCall;
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::{Binding, BoundLaunch};
 use crate::binding::{Sizes, overflow};
-use crate::device::{Device, Host, KernelHandle, Mark, Peer, Places, Queued, Scratch};
+use crate::device::{Device, Host, KernelHandle, Mark, Peer, Places, Queued, Scratch, ToLoad};
 use crate::driver::{Code, Frame, Walk};
 use crate::error::RunError;
 
@@ -211,7 +209,7 @@ impl Device for Null {
     type Kernel = KernelHandle;
     type Product = ();
 
-    fn load(&self, kernels: &[(&Kernel, EmitterId)], _: usize) -> Result<Vec<KernelHandle>, RunError> {
+    fn load(&self, kernels: &[ToLoad<'_>], _: usize) -> Result<Vec<KernelHandle>, RunError> {
         Ok(vec![KernelHandle(0); kernels.len()])
     }
 

@@ -108,7 +108,18 @@ fn a_lost_device_stays_lost() {
 
 #[test]
 fn what_an_executable_took_is_given_back() {
-    simulated("faults::children::leaks", &[]);
+    let folder = TempDir::new().expect("a folder");
+    let report = folder.path().join("report");
+    let path = report.to_str().expect("a path in UTF-8");
+    if simulated("faults::children::leaks", &[("TLC_SIM_REPORT", path)]).is_none() {
+        return;
+    }
+    let text = std::fs::read_to_string(&report).expect("a report");
+    let report: serde_json::Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    for what in ["device_bytes", "pinned_bytes", "handles"] {
+        assert_eq!(report[what], 0, "{what} in {text}");
+    }
+    assert_eq!(report["calls"]["cuGraphLaunch"], 2000, "{text}");
 }
 
 /// `x + x` on a device.
@@ -150,10 +161,13 @@ mod children {
         let context = cuda::open(0).expect("a device");
         let x = vec![1.0f32; 1000];
         let mut free = None;
-        for round in 0..100 {
+        for round in 0..1000 {
             let executable = doubled();
-            let outputs = executable.run(&inputs![&x]).expect("it runs");
-            assert_eq!(outputs[0].as_slice::<f32>().expect("f32")[999], 2.0);
+            // Step after step, as it is recorded, and as it was.
+            for _ in 0..3 {
+                let outputs = executable.run(&inputs![&x]).expect("it runs");
+                assert_eq!(outputs[0].as_slice::<f32>().expect("f32")[999], 2.0);
+            }
             drop(executable);
             assert_eq!(context.live_bytes(), 0, "round {round}");
             let now = context.memory().expect("a device").0;

@@ -1,6 +1,7 @@
 //! The steps of a plan under concrete symbol values: everything evaluated, whichever device runs it.
 
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use tlc_ir::index::IndexExpr;
@@ -11,6 +12,7 @@ use tlc_ir::target::MAX_GRID_BLOCKS;
 use super::call::BoundCall;
 use super::product::{BoundProduct, Prepared};
 use super::repeat::BoundLoop;
+use super::segments::Segments;
 use super::{Sizes, overflow};
 use crate::error::RunError;
 
@@ -74,6 +76,8 @@ pub struct BoundCopy {
 pub struct BoundLaunch {
     /// The kernel's number in its plan.
     pub kernel: usize,
+    /// Whether a slot that it writes is one that another of its parameters is bound to.
+    pub in_place: bool,
     /// Where its buffers start in the table of addresses.
     pub first_arg: usize,
     /// The slots of its parameters.
@@ -94,6 +98,8 @@ pub struct BoundLaunch {
 
 /// A plan under concrete symbol values.
 pub struct Binding<P> {
+    /// No other has this number.
+    pub id: u64,
     /// The sizes.
     pub sizes: Sizes,
     /// Bytes of scratch that each worker of the host needs.
@@ -112,8 +118,22 @@ pub struct Binding<P> {
     pub queues: Vec<(usize, u32)>,
     /// By step of a call: the slots of the arena whose lives begin there. Empty without debug assertions.
     pub births: Vec<Vec<usize>>,
+    /// What devices may be given at once.
+    pub segments: Segments,
+    /// Whether a call has ended well.
+    pub warm: AtomicBool,
     /// The same inputs' shapes with what calls said: the latest first.
     pub rebound: Mutex<VecDeque<Arc<Binding<P>>>>,
+}
+
+/// Whether a slot that a launch writes is one that another of its parameters is bound to.
+pub(crate) fn is_in_place(plan: &Plan, l: &Launch) -> bool {
+    let params = &plan.kernels[l.kernel.0 as usize].params;
+    l.args.iter().zip(params).enumerate().any(|(k, (slot, param))| {
+        let others = l.args.iter().enumerate().filter(|o| o.0 != k);
+        let root = plan.root(*slot);
+        param.access != Access::Read && others.map(|o| plan.root(*o.1)).any(|r| r == root)
+    })
 }
 
 /// Evaluates the launches of a plan.
@@ -164,6 +184,7 @@ impl Launches<'_> {
         self.arg_count += l.args.len();
         Ok(BoundLaunch {
             kernel: l.kernel.0 as usize,
+            in_place: is_in_place(self.plan, l),
             first_arg,
             args: l.args.iter().map(|s| s.0 as usize).collect(),
             extent,
@@ -307,6 +328,7 @@ impl<P> Binding<P> {
                 waits.filter(|w| w.1 != turn.queue).for_each(|w| awaited[w.0] = true);
             }
         }
+        let segments = Segments::of(plan, &sizes, &steps);
         let mut births = Vec::new();
         if cfg!(debug_assertions) {
             births = vec![Vec::new(); steps.len()];
@@ -316,7 +338,9 @@ impl<P> Binding<P> {
                 }
             }
         }
+        static IDS: AtomicU64 = AtomicU64::new(0);
         Ok(Binding {
+            id: IDS.fetch_add(1, Ordering::Relaxed),
             sizes,
             scratch_bytes,
             arg_count,
@@ -326,6 +350,8 @@ impl<P> Binding<P> {
             awaited,
             queues,
             births,
+            segments,
+            warm: AtomicBool::new(false),
             rebound: Mutex::default(),
         })
     }

@@ -5,9 +5,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use tlc_ir::Kernel;
-use tlc_ir::target::EmitterId;
-
 use super::calls;
 use super::gemm::{Follow, multiply};
 use super::jit::{self, Args, JitOptions, KernelFn};
@@ -15,7 +12,7 @@ use super::product::{Along, Choice, choose, late, product};
 use crate::binding::call::BoundCall;
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::{BoundLaunch, SCRATCH_ALIGNMENT, at_most_one_chunk};
-use crate::device::{Device, Host, Places, Scratch};
+use crate::device::{Device, Host, Places, Scratch, ToLoad};
 use crate::error::RunError;
 use crate::pool::Pool;
 
@@ -82,12 +79,13 @@ impl Device for Cpu {
     type Kernel = KernelFn;
     type Product = Choice;
 
-    fn load(&self, kernels: &[(&Kernel, EmitterId)], threads: usize) -> Result<Vec<KernelFn>, RunError> {
+    fn load(&self, kernels: &[ToLoad<'_>], threads: usize) -> Result<Vec<KernelFn>, RunError> {
+        let kernels: Vec<_> = kernels.iter().map(|k| (k.kernel, k.emitter)).collect();
         let options = JitOptions {
             threads,
             ..JitOptions::default()
         };
-        let compiled = jit::compile_by(kernels, &options)?;
+        let compiled = jit::compile_by(&kernels, &options)?;
         Ok(compiled.into_iter().map(|c| c.function).collect())
     }
 

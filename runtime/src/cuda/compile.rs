@@ -8,11 +8,11 @@ use std::ffi::{CString, c_void};
 use std::sync::{Arc, OnceLock};
 
 use tlc_codegen::cuda::{COMPILE_FLAGS, CudaOptions, emit};
-use tlc_ir::Kernel;
 
 use super::cache;
 use super::context::Context;
 use super::library::Handle;
+use crate::device::ToLoad;
 use crate::error::{JitError, RunError, Unavailable};
 use crate::nvrtc::{Nvrtc, NvrtcError};
 
@@ -112,15 +112,14 @@ fn name(number: usize) -> String {
 }
 
 /// The text of kernels as one program. Each is in a namespace of its own, for they define what they need by the same names.
-fn program(kernels: &[&Kernel], first: usize, arch: &str) -> Result<String, RunError> {
-    let options = CudaOptions {
-        arch: arch.replace("compute_", "sm_"),
-        // Plans compute in place where they can.
-        may_alias: true,
-    };
+fn program(kernels: &[ToLoad<'_>], first: usize, arch: &str) -> Result<String, RunError> {
     let mut text = String::new();
-    for (k, kernel) in kernels.iter().enumerate() {
+    for (k, &ToLoad { kernel, in_place, .. }) in kernels.iter().enumerate() {
         let number = first + k;
+        let options = CudaOptions {
+            arch: arch.replace("compute_", "sm_"),
+            may_alias: in_place,
+        };
         let emitted =
             emit(kernel, &name(number), &options).map_err(|source| JitError::Cuda { kernel: number, source })?;
         text.push_str(&format!("namespace space{number} {{\n{}}}\n", emitted.source));
@@ -155,7 +154,7 @@ fn compiled(text: &str, form: Form, arch: &str) -> Result<Vec<u8>, RunError> {
 pub(super) fn load(
     context: &Arc<Context>,
     number: usize,
-    kernels: &[&Kernel],
+    kernels: &[ToLoad<'_>],
     threads: usize,
 ) -> Result<Functions, RunError> {
     if kernels.is_empty() {
@@ -212,7 +211,7 @@ fn load_as(
     (form, arch): (Form, &str),
     context: &Arc<Context>,
     number: usize,
-    kernels: &[&Kernel],
+    kernels: &[ToLoad<'_>],
     threads: usize,
 ) -> Result<Functions, Refused> {
     let each = kernels.len().div_ceil(threads.max(1)).max(KERNELS_PER_PROGRAM);

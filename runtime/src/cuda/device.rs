@@ -4,6 +4,8 @@
 //! - Whatever an executable made on the device (streams, events, modules) goes with it.
 //! - An event is used again once what it was recorded behind is done. A mark whose event is gone has been reached.
 //! - Nobody waits for the device while a lock is held.
+//! - A stream whose work the host has waited for is not asked again until it is given more.
+//! - Streams of queues from [`RECORDED`] on capture graphs and run nothing.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -11,19 +13,22 @@ use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
-use tlc_ir::Kernel;
 use tlc_ir::target::EmitterId;
 
 use super::compile::{self, Loaded};
 use super::context::Context;
-use super::library::{Address, Handle};
+use super::library::{Address, Code, Handle, Library};
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
-use crate::device::{Device, KernelHandle, Mark, Peer, Places, Queued};
+use crate::device::{Device, KernelHandle, Mark, Peer, Places, Queued, RECORDED, Recorder, ToLoad};
 use crate::error::{JitError, RunError};
 
 /// `CU_STREAM_NON_BLOCKING`: it does not wait for the default stream, which nothing here uses.
 const STREAM_FLAGS: u32 = 1;
+/// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`: what other threads do meanwhile is theirs.
+const CAPTURE_MODE: u32 = 1;
+/// `CU_MEMHOSTALLOC_PORTABLE`: for every device.
+const PORTABLE: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`: such events take less.
 const EVENT_FLAGS: u32 = 2;
 
@@ -52,6 +57,10 @@ struct State {
     loaded: Vec<Loaded>,
     /// By number of a [`KernelHandle`]: the function, and its name.
     kernels: Vec<(Handle, String)>,
+    /// Graphs that were recorded, by number.
+    recordings: BTreeMap<u64, Graph>,
+    /// How many there ever were.
+    recorded: u64,
     /// What was allocated, by address.
     memory: BTreeMap<Address, usize>,
 }
@@ -65,8 +74,28 @@ struct Queue {
     marked: u64,
     /// Marks that may not be reached yet, in their order.
     marks: VecDeque<(u64, Handle)>,
-    /// The kernel that it was given last, by its number.
-    last: Option<u64>,
+    /// How many operations it was given.
+    given: u64,
+    /// How many of them the host knows to be done.
+    settled: u64,
+    /// Where the kernel that it was given last is.
+    last: Option<Last>,
+}
+
+/// Where a kernel is that a queue was given.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Last {
+    /// By its number.
+    Kernel(u64),
+    /// In a recording of that number.
+    Recording(u64),
+}
+
+/// A graph that can be launched.
+struct Graph {
+    exec: Handle,
+    /// The first and the last kernel in it, by number.
+    kernels: Option<(u64, u64)>,
 }
 
 impl Gpu {
@@ -96,25 +125,49 @@ impl Gpu {
             stream,
             marked: 0,
             marks: VecDeque::new(),
+            given: 0,
+            settled: 0,
             last: None,
         }))
     }
 
-    fn stream(&self, queue: u32) -> Result<Handle, RunError> {
-        Ok(self.queue(&mut self.state(), queue)?.stream)
+    /// Gives a queue an operation: a call of the driver with its stream.
+    fn give(
+        &self,
+        state: &mut State,
+        queue: u32,
+        name: &'static str,
+        f: impl FnOnce(&Library, Handle) -> Code,
+    ) -> Result<(), RunError> {
+        let to = self.queue(state, queue)?;
+        to.given += 1;
+        let stream = to.stream;
+        let done = self.context.call(self.number, name, |d| f(d, stream));
+        done.map_err(|e| self.blamed(state, queue, e))
     }
 
-    /// Says of an error that showed while the host waited which kernel was last in that queue: what failed is it or one before.
-    fn blamed(&self, queue: u32, error: RunError) -> RunError {
+    /// Says of an error which kernel its queue was given last: what failed is that one or one before, for errors show late.
+    fn blamed(&self, state: &State, queue: u32, error: RunError) -> RunError {
         let RunError::Device { device, message } = error else {
             return error;
         };
-        let state = self.state();
         // A queue that was given no kernel waited for others.
         let own = state.queues.get(&queue).and_then(|q| q.last);
         let last = own.or_else(|| state.queues.values().filter_map(|q| q.last).max());
-        let message = match last.and_then(|k| state.kernels.get(k as usize)) {
-            Some((_, name)) => format!("{message}, in or before kernel `{name}`"),
+        let name = |kernel: u64| state.kernels.get(kernel as usize).map_or("", |k| &k.1);
+        let place = last.and_then(|last| match last {
+            Last::Kernel(k) => Some(format!("kernel `{}`", name(k))),
+            Last::Recording(r) => {
+                let (first, last) = state.recordings.get(&r)?.kernels?;
+                Some(format!(
+                    "the graph of kernel `{}` to kernel `{}`",
+                    name(first),
+                    name(last)
+                ))
+            }
+        });
+        let message = match place {
+            Some(place) => format!("{message}, in or before {place}"),
             None => message,
         };
         RunError::Device { device, message }
@@ -125,14 +178,12 @@ impl Gpu {
             return Ok(());
         }
         let mut state = self.state();
-        let kernel = at.kernels[l.kernel].filter(|k| (k.0 as usize) < state.kernels.len());
+        let kernel = at.kernel(l).copied().filter(|k| (k.0 as usize) < state.kernels.len());
         let (Some(KernelHandle(kernel)), Some(threads)) = (kernel, l.block_threads) else {
             return Err(self.failed(format!("kernel {} is not loaded", l.kernel)));
         };
         let function = state.kernels[kernel as usize].0;
-        let to = self.queue(&mut state, queue)?;
-        to.last = Some(kernel);
-        let stream = to.stream;
+        self.queue(&mut state, queue)?.last = Some(Last::Kernel(kernel));
         let args = &at.args[l.first_arg..l.first_arg + l.args.len()];
         let addresses = args.iter().map(|a| a.addr() as u64);
         let symbols = l.symbols.iter().map(|s| *s as u64);
@@ -141,26 +192,37 @@ impl Gpu {
         let mut params: SmallVec<[*mut c_void; 32]> = values.collect();
         // SAFETY: the function has a pointer for each buffer and a 64-bit integer for each symbol, in this order, as the emitter writes
         // them; the caller of `launch` promises what they point to. A binding's grid is below the limit.
-        self.context
-            .call(self.number, "cuLaunchKernel", |d| unsafe {
-                (d.cuLaunchKernel)(
-                    function,
-                    l.extent as u32,
-                    1,
-                    1,
-                    threads,
-                    1,
-                    1,
-                    0,
-                    stream,
-                    params.as_mut_ptr(),
-                    std::ptr::null_mut(),
-                )
-            })
-            .map_err(|e| {
-                drop(state);
-                self.blamed(queue, e)
-            })
+        self.give(&mut state, queue, "cuLaunchKernel", |d, stream| unsafe {
+            (d.cuLaunchKernel)(
+                function,
+                l.extent as u32,
+                1,
+                1,
+                threads,
+                1,
+                1,
+                0,
+                stream,
+                params.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        })
+    }
+
+    fn mark_of(&self, queue: u32, number: u64) -> Mark {
+        Mark {
+            device: self.number,
+            queue,
+            number,
+        }
+    }
+
+    fn destroy(&self, graph: &Graph) {
+        // What fails here failed before.
+        // SAFETY: made here, destroyed once, and whoever has it forgotten has waited for what it does.
+        let _ = self
+            .context
+            .quietly("cuGraphExecDestroy", |d| unsafe { (d.cuGraphExecDestroy)(graph.exec) });
     }
 
     /// Forgets marks of a queue up to one that was reached.
@@ -178,9 +240,9 @@ impl Device for Gpu {
     type Kernel = KernelHandle;
     type Product = ();
 
-    fn load(&self, kernels: &[(&Kernel, EmitterId)], threads: usize) -> Result<Vec<KernelHandle>, RunError> {
-        if let Some((kernel, (_, emitter))) = kernels.iter().enumerate().find(|(_, k)| k.1 != EmitterId::default()) {
-            let emitter = *emitter;
+    fn load(&self, kernels: &[ToLoad<'_>], threads: usize) -> Result<Vec<KernelHandle>, RunError> {
+        if let Some(kernel) = kernels.iter().position(|k| k.emitter != EmitterId::default()) {
+            let emitter = kernels[kernel].emitter;
             return Err(JitError::Emitter {
                 kernel,
                 emitter,
@@ -188,8 +250,7 @@ impl Device for Gpu {
             }
             .into());
         }
-        let kernels: Vec<&Kernel> = kernels.iter().map(|k| k.0).collect();
-        let (loaded, functions) = compile::load(&self.context, self.number, &kernels, threads)?;
+        let (loaded, functions) = compile::load(&self.context, self.number, kernels, threads)?;
         let mut state = self.state();
         let first = state.kernels.len();
         state.loaded.extend(loaded);
@@ -225,9 +286,9 @@ impl Device for Gpu {
         if bytes == 0 {
             return Ok(());
         }
-        let (stream, from, to) = (self.stream(queue)?, from.addr() as u64, to.addr() as u64);
+        let (from, to) = (from.addr() as u64, to.addr() as u64);
         // SAFETY: the caller's promise.
-        self.context.call(self.number, "cuMemcpyDtoDAsync_v2", |d| unsafe {
+        self.give(&mut self.state(), queue, "cuMemcpyDtoDAsync_v2", |d, stream| unsafe {
             (d.cuMemcpyDtoDAsync_v2)(to, from, bytes, stream)
         })
     }
@@ -236,9 +297,9 @@ impl Device for Gpu {
         if bytes == 0 {
             return Ok(());
         }
-        let (stream, to) = (self.stream(queue)?, to.addr() as u64);
+        let to = to.addr() as u64;
         // SAFETY: the caller's promise.
-        self.context.call(self.number, "cuMemsetD8Async", |d| unsafe {
+        self.give(&mut self.state(), queue, "cuMemsetD8Async", |d, stream| unsafe {
             (d.cuMemsetD8Async)(to, byte, bytes, stream)
         })
     }
@@ -266,9 +327,9 @@ impl Queued for Gpu {
         if bytes == 0 {
             return Ok(());
         }
-        let (stream, to) = (self.stream(queue)?, to.addr() as u64);
+        let to = to.addr() as u64;
         // SAFETY: the caller's promise; it waits for the queue before it lets go of the host's memory.
-        self.context.call(self.number, "cuMemcpyHtoDAsync_v2", |d| unsafe {
+        self.give(&mut self.state(), queue, "cuMemcpyHtoDAsync_v2", |d, stream| unsafe {
             (d.cuMemcpyHtoDAsync_v2)(to, from.cast(), bytes, stream)
         })
     }
@@ -277,12 +338,11 @@ impl Queued for Gpu {
         if bytes == 0 {
             return Ok(());
         }
-        let (stream, from) = (self.stream(queue)?, from.addr() as u64);
+        let from = from.addr() as u64;
         // SAFETY: as in `upload`.
-        let done = self.context.call(self.number, "cuMemcpyDtoHAsync_v2", |d| unsafe {
+        self.give(&mut self.state(), queue, "cuMemcpyDtoHAsync_v2", |d, stream| unsafe {
             (d.cuMemcpyDtoHAsync_v2)(to.cast(), from, bytes, stream)
-        });
-        done.map_err(|e| self.blamed(queue, e))
+        })
     }
 
     unsafe fn exchange(&self, _: u32, _: Peer, _: *const u8, _: *mut u8, _: usize) -> Result<(), RunError> {
@@ -292,20 +352,25 @@ impl Queued for Gpu {
 
     fn mark(&self, queue: u32) -> Result<Mark, RunError> {
         let mut state = self.state();
-        let stream = self.queue(&mut state, queue)?.stream;
+        let of = self.queue(&mut state, queue)?;
+        if queue < RECORDED && of.given == of.settled {
+            // There is nothing to wait for: the mark has been reached.
+            return Ok(self.mark_of(queue, of.marked));
+        }
         let event = match state.free.pop() {
             Some(event) => event,
             None => {
                 let mut event: Handle = std::ptr::null_mut();
                 // SAFETY: a valid place for the result.
-                self.context.call(self.number, "cuEventCreate", |d| unsafe {
+                let made = self.context.call(self.number, "cuEventCreate", |d| unsafe {
                     (d.cuEventCreate)(&mut event, EVENT_FLAGS)
-                })?;
+                });
+                made.map_err(|e| self.blamed(&state, queue, e))?;
                 event
             }
         };
         // SAFETY: both are of this context and alive.
-        let recorded = self.context.call(self.number, "cuEventRecord", |d| unsafe {
+        let recorded = self.give(&mut state, queue, "cuEventRecord", |d, stream| unsafe {
             (d.cuEventRecord)(event, stream)
         });
         if let Err(e) = recorded {
@@ -316,11 +381,7 @@ impl Queued for Gpu {
         of.marked += 1;
         let number = of.marked;
         of.marks.push_back((number, event));
-        Ok(Mark {
-            device: self.number,
-            queue,
-            number,
-        })
+        Ok(self.mark_of(queue, number))
     }
 
     fn wait(&self, queue: u32, mark: Mark) -> Result<(), RunError> {
@@ -328,14 +389,13 @@ impl Queued for Gpu {
             return Err(self.failed("it cannot wait for another device".into()));
         }
         let mut state = self.state();
-        let stream = self.queue(&mut state, queue)?.stream;
         let marks = state.queues.get(&mark.queue).map(|q| &q.marks);
         let event = marks.and_then(|m| m.iter().find(|m| m.0 == mark.number));
         let Some(&(_, event)) = event else {
             return Ok(());
         };
         // SAFETY: both are of this context and alive; the lock keeps the event from being used again.
-        self.context.call(self.number, "cuStreamWaitEvent", |d| unsafe {
+        self.give(&mut state, queue, "cuStreamWaitEvent", |d, stream| unsafe {
             (d.cuStreamWaitEvent)(stream, event, 0)
         })
     }
@@ -353,33 +413,122 @@ impl Queued for Gpu {
         let done = self.context.call(self.number, "cuEventSynchronize", |d| unsafe {
             (d.cuEventSynchronize)(event)
         });
-        done.map_err(|e| self.blamed(mark.queue, e))?;
+        done.map_err(|e| self.blamed(&self.state(), mark.queue, e))?;
         self.reached(mark.queue, mark.number);
         Ok(())
     }
 
     fn settle(&self, queue: u32) -> Result<(), RunError> {
-        let (stream, marked) = {
+        let (stream, marked, given) = {
             let state = self.state();
-            let Some(queue) = state.queues.get(&queue) else {
-                return Ok(());
-            };
-            (queue.stream, queue.marked)
+            match state.queues.get(&queue) {
+                Some(q) if q.given > q.settled => (q.stream, q.marked, q.given),
+                _ => return Ok(()),
+            }
         };
         // SAFETY: streams live as long as `self`.
         let done = self.context.call(self.number, "cuStreamSynchronize", |d| unsafe {
             (d.cuStreamSynchronize)(stream)
         });
-        done.map_err(|e| self.blamed(queue, e))?;
+        done.map_err(|e| self.blamed(&self.state(), queue, e))?;
         self.reached(queue, marked);
+        if let Some(queue) = self.state().queues.get_mut(&queue) {
+            queue.settled = queue.settled.max(given);
+        }
         Ok(())
     }
 
     fn finish(&self) {
         let queues: SmallVec<[u32; 8]> = self.state().queues.keys().copied().collect();
-        for queue in queues {
+        for queue in queues.into_iter().filter(|q| *q < RECORDED) {
             // What failed was reported, or the call failed before.
             let _ = self.settle(queue);
+        }
+    }
+
+    fn recorder(&self) -> Option<&dyn Recorder> {
+        Some(self)
+    }
+}
+
+impl Recorder for Gpu {
+    fn allocate_host(&self, bytes: usize) -> Result<*mut u8, RunError> {
+        let mut start = std::ptr::null_mut();
+        // SAFETY: a valid place for the result.
+        self.context.call(self.number, "cuMemHostAlloc", |d| unsafe {
+            (d.cuMemHostAlloc)(&mut start, bytes.max(1), PORTABLE)
+        })?;
+        Ok(start.cast())
+    }
+
+    unsafe fn release_host(&self, start: *mut u8) {
+        // What fails here failed before.
+        // SAFETY: it was allocated here, and the caller promises that nothing touches it.
+        let _ = self
+            .context
+            .quietly("cuMemFreeHost", |d| unsafe { (d.cuMemFreeHost)(start.cast()) });
+    }
+
+    fn record(&self, queue: u32) -> Result<(), RunError> {
+        // SAFETY: the stream is of this context and alive.
+        self.give(
+            &mut self.state(),
+            queue,
+            "cuStreamBeginCapture_v2",
+            |d, stream| unsafe { (d.cuStreamBeginCapture_v2)(stream, CAPTURE_MODE) },
+        )
+    }
+
+    fn recorded(&self, queue: u32, kernels: Option<(KernelHandle, KernelHandle)>) -> Result<u64, RunError> {
+        let mut graph: Handle = std::ptr::null_mut();
+        let mut state = self.state();
+        // SAFETY: a valid place for the result, and a stream of this context.
+        let ended = self.give(&mut state, queue, "cuStreamEndCapture", |d, stream| unsafe {
+            (d.cuStreamEndCapture)(stream, &mut graph)
+        });
+        let State { queues, free, .. } = &mut *state;
+        for queue in queues.range_mut(RECORDED..).map(|q| q.1) {
+            free.extend(queue.marks.drain(..).map(|m| m.1));
+            queue.last = None;
+        }
+        drop(state);
+        ended?;
+        let mut exec: Handle = std::ptr::null_mut();
+        // SAFETY: a valid place for the result, and a graph that was captured.
+        let made = self
+            .context
+            .call(self.number, "cuGraphInstantiateWithFlags", |d| unsafe {
+                (d.cuGraphInstantiateWithFlags)(&mut exec, graph, 0)
+            });
+        // SAFETY: captured once, destroyed once; what was made of it does without it.
+        let _ = self
+            .context
+            .quietly("cuGraphDestroy", |d| unsafe { (d.cuGraphDestroy)(graph) });
+        made?;
+        let mut state = self.state();
+        state.recorded += 1;
+        let number = state.recorded;
+        let kernels = kernels.map(|(first, last)| (first.0, last.0));
+        state.recordings.insert(number, Graph { exec, kernels });
+        Ok(number)
+    }
+
+    unsafe fn replay(&self, queue: u32, recording: u64) -> Result<(), RunError> {
+        let mut state = self.state();
+        let Some(exec) = state.recordings.get(&recording).map(|g| g.exec) else {
+            return Err(self.failed("a bug in tlc: there is no such recording".into()));
+        };
+        self.queue(&mut state, queue)?.last = Some(Last::Recording(recording));
+        // SAFETY: the graph is alive, and the caller promises what it touches.
+        self.give(&mut state, queue, "cuGraphLaunch", |d, stream| unsafe {
+            (d.cuGraphLaunch)(exec, stream)
+        })
+    }
+
+    fn forget(&self, recording: u64) {
+        let known = self.state().recordings.remove(&recording);
+        if let Some(graph) = known {
+            self.destroy(&graph);
         }
     }
 }
@@ -387,6 +536,8 @@ impl Queued for Gpu {
 impl Drop for Gpu {
     fn drop(&mut self) {
         self.finish();
+        let graphs = std::mem::take(&mut self.state().recordings);
+        graphs.values().for_each(|g| self.destroy(g));
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
         // What fails here failed before: it goes with the device.
         for queue in state.queues.values() {

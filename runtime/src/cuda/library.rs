@@ -89,6 +89,8 @@ entry_points! {
     cuMemAlloc_v2(*mut Address, usize);
     cuMemFree_v2(Address);
     cuMemGetInfo_v2(*mut usize, *mut usize);
+    cuMemHostAlloc(*mut *mut c_void, usize, c_uint);
+    cuMemFreeHost(*mut c_void);
     cuMemcpyHtoDAsync_v2(Address, *const c_void, usize, Handle);
     cuMemcpyDtoHAsync_v2(*mut c_void, Address, usize, Handle);
     cuMemcpyDtoDAsync_v2(Address, Address, usize, Handle);
@@ -97,6 +99,12 @@ entry_points! {
     cuStreamDestroy_v2(Handle);
     cuStreamSynchronize(Handle);
     cuStreamWaitEvent(Handle, Handle, c_uint);
+    cuStreamBeginCapture_v2(Handle, c_uint);
+    cuStreamEndCapture(Handle, *mut Handle);
+    cuGraphInstantiateWithFlags(*mut Handle, Handle, u64);
+    cuGraphLaunch(Handle, Handle);
+    cuGraphExecDestroy(Handle);
+    cuGraphDestroy(Handle);
     cuEventCreate(*mut Handle, c_uint);
     cuEventRecord(Handle, Handle);
     cuEventSynchronize(Handle);

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use rustc_hash::FxHashMap;
+use tlc_ir::HostTensor;
 use tlc_ir::plan::{Plan, SlotId, Step};
 use tlc_ir::target::EmitterId;
-use tlc_ir::{HostTensor, Kernel};
 
-use crate::device::{Device, KernelHandle, Queued};
+use crate::binding::steps::is_in_place;
+use crate::device::{Device, KernelHandle, Queued, ToLoad};
 use crate::error::RunError;
 
 /// What makes each kernel of a plan, by its number: one of the emitters of the device that runs it. What is missing is made by the
@@ -25,17 +26,25 @@ pub(crate) struct Code<K> {
     /// The kernels that the host runs, by number.
     pub(super) host: Vec<Option<K>>,
     /// Those that the other devices run.
-    pub(super) others: Vec<Vec<Option<KernelHandle>>>,
+    pub(super) others: Vec<Table>,
     /// By slot: whether all that reads it takes elements at any address.
     any_address: Vec<bool>,
     pub(super) bodies: Vec<Code<K>>,
 }
 
+/// The kernels that a device beside the host runs, by number.
+pub(super) struct Table {
+    /// For launches whose buffers lie apart.
+    pub(super) apart: Vec<Option<KernelHandle>>,
+    /// For those that write where they read.
+    pub(super) in_place: Vec<Option<KernelHandle>>,
+}
+
 /// The kernels of one device, each once, with what makes it.
 #[derive(Default)]
 struct Batch<'p> {
-    kernels: Vec<(&'p Kernel, EmitterId)>,
-    numbers: FxHashMap<(&'p Kernel, EmitterId), usize>,
+    kernels: Vec<ToLoad<'p>>,
+    numbers: FxHashMap<ToLoad<'p>, usize>,
 }
 
 /// The loops of a plan, in the order of its steps.
@@ -47,11 +56,18 @@ fn loops(plan: &Plan) -> impl Iterator<Item = &Plan> {
     })
 }
 
-/// Calls `f` with the device and number of each kernel that a plan launches.
-fn launched(plan: &Plan, f: &mut dyn FnMut(usize, usize)) {
+/// Calls `f` with the device and number of each kernel that a plan launches, and what the device loads for it.
+fn launched<'p>(plan: &'p Plan, emitters: Option<&Emitters>, f: &mut dyn FnMut(usize, usize, ToLoad<'p>)) {
     for l in plan.launches() {
         let device = l.args.first().map_or(0, |s| plan.slots[s.0 as usize].device.0);
-        f(device as usize, l.kernel.0 as usize);
+        let kernel = l.kernel.0 as usize;
+        let to_load = ToLoad {
+            kernel: &plan.kernels[kernel],
+            emitter: emitter(emitters, kernel),
+            // It is the same code on the host.
+            in_place: device != 0 && is_in_place(plan, l),
+        };
+        f(device as usize, kernel, to_load);
     }
 }
 
@@ -61,9 +77,8 @@ fn emitter(emitters: Option<&Emitters>, kernel: usize) -> EmitterId {
 }
 
 fn collect<'p>(plan: &'p Plan, emitters: Option<&Emitters>, batches: &mut [Batch<'p>]) {
-    launched(plan, &mut |device, kernel| {
+    launched(plan, emitters, &mut |device, _, key| {
         let batch = &mut batches[device];
-        let key = (&plan.kernels[kernel], emitter(emitters, kernel));
         batch.numbers.entry(key).or_insert_with(|| {
             batch.kernels.push(key);
             batch.kernels.len() - 1
@@ -102,13 +117,18 @@ impl<K: Clone> Code<K> {
         (own, handles): (&[K], &[Vec<KernelHandle>]),
     ) -> Code<K> {
         let mut code = Code::without_kernels(plan, handles.len());
-        launched(plan, &mut |device, kernel| {
-            let key = (&plan.kernels[kernel], emitter(emitters, kernel));
+        launched(plan, emitters, &mut |device, kernel, key| {
             let number = batches[device].numbers[&key];
-            match device.checked_sub(1) {
-                None => code.host[kernel] = Some(own[number].clone()),
-                Some(other) => code.others[other][kernel] = Some(handles[other][number]),
-            }
+            let Some(other) = device.checked_sub(1) else {
+                code.host[kernel] = Some(own[number].clone());
+                return;
+            };
+            let table = &mut code.others[other];
+            let table = match key.in_place {
+                true => &mut table.in_place,
+                false => &mut table.apart,
+            };
+            table[kernel] = Some(handles[other][number]);
         });
         for ((k, body), place) in loops(plan).enumerate().zip(&mut code.bodies) {
             *place = Code::of(body, emitters.and_then(|e| e.bodies.get(k)), batches, (own, handles));
@@ -120,7 +140,12 @@ impl<K: Clone> Code<K> {
     pub(crate) fn without_kernels(plan: &Plan, others: usize) -> Code<K> {
         Code {
             host: vec![None; plan.kernels.len()],
-            others: vec![vec![None; plan.kernels.len()]; others],
+            others: (0..others)
+                .map(|_| Table {
+                    apart: vec![None; plan.kernels.len()],
+                    in_place: vec![None; plan.kernels.len()],
+                })
+                .collect(),
             any_address: any_address(plan),
             bodies: loops(plan).map(|body| Code::without_kernels(body, others)).collect(),
         }
@@ -133,6 +158,19 @@ impl<K: Clone> Code<K> {
             false => data.aligned_bytes(),
         };
         bytes.as_ptr().cast_mut()
+    }
+
+    /// The kernels of the host, for launches whose buffers lie apart and for those in place.
+    #[inline]
+    pub(super) fn of_host(&self) -> (&[Option<K>], &[Option<K>]) {
+        (&self.host, &self.host)
+    }
+
+    /// As [`Code::of_host`], of another device, by its number from 1 on.
+    #[inline]
+    pub(super) fn of_other(&self, device: usize) -> (&[Option<KernelHandle>], &[Option<KernelHandle>]) {
+        let table = &self.others[device - 1];
+        (&table.apart, &table.in_place)
     }
 
     /// The kernels of the host, those of loops' bodies included.

@@ -100,7 +100,7 @@ impl Executable {
             );
         }
         for (number, step) in binding.init.iter().enumerate() {
-            walk.work(step, &mut state.frame)?;
+            walk.work(step, step.queue, &mut state.frame)?;
             // The steps of `init` run one after another.
             walk.settle(&[(step.on, step.queue)])?;
             // Pages of a file that nothing reads again need not stay beside what was made of them.

@@ -15,12 +15,14 @@ mod donate;
 mod frame;
 mod init;
 mod memory_need;
+mod record;
 mod repeat;
 mod states;
 mod walk;
 mod watch;
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -38,6 +40,7 @@ use crate::cpu::product::Choice;
 use crate::device::{Device, DeviceBuffer, Queued, Scratch};
 use crate::memory::{AlignedBuffer, BufferPool, HUGE_PAGE_BYTES, PooledBuffer};
 use crate::pool::Pool;
+use record::Recordings;
 use walk::Finish;
 
 pub use crate::binding::Packer;
@@ -163,6 +166,7 @@ struct CallState {
     states: Vec<Option<DeviceBuffer>>,
     scratch: AlignedBuffer,
     frame: Frame,
+    recordings: Recordings,
     /// Whether the host waits for each step before it goes on, for who looks at memory or the time between steps.
     step_by_step: bool,
 }
@@ -178,6 +182,7 @@ impl CallState {
             states: Vec::new(),
             scratch: AlignedBuffer::zeroed(0)?,
             frame: Frame::default(),
+            recordings: Recordings::default(),
             step_by_step: false,
         })
     }
@@ -216,6 +221,8 @@ pub struct Executable {
     kept: OnceLock<Kept>,
     /// Held while they run.
     initializing: Mutex<()>,
+    /// Held while a recording is made.
+    recording: Mutex<()>,
 }
 
 /// Locks a mutex whose data stays valid whatever panicked while it was held.
@@ -288,6 +295,7 @@ impl Executable {
             states: Mutex::new(Vec::new()),
             kept: OnceLock::new(),
             initializing: Mutex::new(()),
+            recording: Mutex::new(()),
         };
         Ok(executable)
     }
@@ -616,6 +624,9 @@ impl Executable {
         observe: &mut Observe<'_>,
     ) -> Result<Option<Arc<Bound>>, RunError> {
         let kept = self.kept(binding)?;
+        if self.is_recorded(binding, state) {
+            return self.execute_recorded(binding, state, input, kept);
+        }
         let finish = Finish(&self.others);
         let walk = self.walk(binding, &mut state.scratch);
         walk.place(&mut state.frame, input, &|slot| kept.address(slot));
@@ -623,26 +634,45 @@ impl Executable {
         for number in 0..binding.steps.len() {
             let now = later.as_deref().unwrap_or(binding);
             observe(number, true, &state.frame.slots, now);
-            let walk = self.walk(now, &mut state.scratch);
-            let bound = walk.step(number, &mut state.frame)?;
-            if state.step_by_step {
-                walk.settle(&binding.queues)?;
-            }
-            if let Some((symbol, value)) = bound {
-                let next = self.rebound(binding, now, symbol, value)?;
-                let scratch = self.scratch_of(&next);
-                if state.scratch.len() < scratch {
-                    state.scratch = AlignedBuffer::zeroed(scratch)?;
-                }
-                // Products may be cut otherwise now.
-                state.frame.fit(&next, self.plan.devices.len());
+            if let Some(next) = self.step(binding, now, number, state)? {
                 later = Some(next);
             }
             observe(number, false, &state.frame.slots, later.as_deref().unwrap_or(binding));
         }
         walk.settle(&binding.queues)?;
         drop(finish);
+        if !self.others.is_empty() {
+            binding.warm.store(true, Ordering::Relaxed);
+            later.iter().for_each(|b| b.warm.store(true, Ordering::Relaxed));
+        }
         Ok(later)
+    }
+
+    /// Runs the step of a call of that number; returns the binding from then on, if it says what a symbol is.
+    #[inline]
+    fn step(
+        &self,
+        first: &Bound,
+        now: &Bound,
+        number: usize,
+        state: &mut CallState,
+    ) -> Result<Option<Arc<Bound>>, RunError> {
+        let walk = self.walk(now, &mut state.scratch);
+        let bound = walk.step(number, &mut state.frame)?;
+        if state.step_by_step {
+            walk.settle(&first.queues)?;
+        }
+        let Some((symbol, value)) = bound else {
+            return Ok(None);
+        };
+        let next = self.rebound(first, now, symbol, value)?;
+        let scratch = self.scratch_of(&next);
+        if state.scratch.len() < scratch {
+            state.scratch = AlignedBuffer::zeroed(scratch)?;
+        }
+        // Products may be cut otherwise now.
+        state.frame.fit(&next, self.plan.devices.len());
+        Ok(Some(next))
     }
 
     /// The binding once a call has said what a symbol is. The layout stays: it has room for the largest value.
@@ -677,7 +707,9 @@ impl Executable {
         }
         let (shapes, layout) = (first.sizes.shapes.clone(), first.sizes.layout.clone());
         let sizes = Sizes::of(&self.plan, &symbols, shapes, layout, &decided)?;
-        let new = self.bind_sizes(sizes)?;
+        let mut new = self.bind_sizes(sizes)?;
+        // What is staged lies where the first binding says: there is room for the largest.
+        new.segments = first.segments.clone();
         if !new.fits_in(first) {
             return Err(overflow(&self.plan.name));
         }

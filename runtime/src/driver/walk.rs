@@ -15,7 +15,7 @@ use super::frame::Frame;
 use super::{RunError, UNWRITTEN};
 use crate::binding::repeat::BoundWalk;
 use crate::binding::steps::{Binding, BoundCopy, BoundLaunch, BoundStep, BoundWork};
-use crate::device::{Host, Peer, Places, Queued, Scratch};
+use crate::device::{Host, KernelHandle, Peer, Places, Queued, Scratch};
 
 /// A plan on its way through a call.
 pub(crate) struct Walk<'r, H: Host> {
@@ -55,9 +55,14 @@ fn point(l: &BoundLaunch, frame: &mut Frame) {
 }
 
 #[inline]
-fn places<'a, K>(kernels: &'a [Option<K>], frame: &'a mut Frame, scratch: Scratch) -> Places<'a, K> {
+fn places<'a, K>(
+    (kernels, in_place): (&'a [Option<K>], &'a [Option<K>]),
+    frame: &'a mut Frame,
+    scratch: Scratch,
+) -> Places<'a, K> {
     Places {
         kernels,
+        in_place,
         slots: &frame.slots,
         args: &frame.args,
         counters: &mut frame.counters,
@@ -91,7 +96,7 @@ impl<'r, H: Host> Walk<'r, H> {
     }
 
     /// The device of that number, which is not the host.
-    fn other(&self, device: usize) -> &'r dyn Queued {
+    pub(super) fn other(&self, device: usize) -> &'r dyn Queued {
         &*self.others[device - 1]
     }
 
@@ -103,9 +108,9 @@ impl<'r, H: Host> Walk<'r, H> {
             return self.queued(number, step, frame);
         }
         if cfg!(debug_assertions) {
-            self.mark_unwritten(number, step, frame)?;
+            self.mark_unwritten(number, step, step.queue, frame)?;
         }
-        self.work(step, frame)
+        self.work(step, step.queue, frame)
     }
 
     /// As [`Walk::step`], where there are devices beside the host.
@@ -117,12 +122,13 @@ impl<'r, H: Host> Walk<'r, H> {
         frame: &mut Frame,
     ) -> Result<Option<(usize, i64)>, RunError> {
         self.wait(number, step, frame).map_err(|e| self.located(number, e))?;
-        if cfg!(debug_assertions) {
-            self.mark_unwritten(number, step, frame)?;
-        }
-        let bound = self.work(step, frame).map_err(|e| self.located(number, e))?;
+        self.begin(number, step, step.queue, frame)?;
+        let bound = self
+            .work(step, step.queue, frame)
+            .map_err(|e| self.located(number, e))?;
         if step.on != 0 && self.binding.awaited[number] {
-            frame.marks[number] = self.other(step.on).mark(step.queue)?;
+            let mark = self.other(step.on).mark(step.queue);
+            frame.marks[number] = mark.map_err(|e| self.located(number, e))?;
         }
         Ok(bound)
     }
@@ -130,7 +136,7 @@ impl<'r, H: Host> Walk<'r, H> {
     /// Says of a device's error at which step of a call it showed.
     #[cold]
     #[inline(never)]
-    fn located(&self, number: usize, error: RunError) -> RunError {
+    pub(super) fn located(&self, number: usize, error: RunError) -> RunError {
         let RunError::Device { device, message } = error else {
             return error;
         };
@@ -176,8 +182,43 @@ impl<'r, H: Host> Walk<'r, H> {
         Ok(())
     }
 
+    /// What comes before a step of a device, in the queue that the step is given to.
+    pub(super) fn begin(
+        &self,
+        number: usize,
+        step: &BoundStep<H::Product>,
+        queue: u32,
+        frame: &mut Frame,
+    ) -> Result<(), RunError> {
+        match cfg!(debug_assertions) {
+            true => self.mark_unwritten(number, step, queue, frame),
+            false => Ok(()),
+        }
+    }
+
+    /// The kernel of a launch of a step that another device than the host runs.
+    pub(super) fn handle(&self, number: usize, launch: usize) -> Option<KernelHandle> {
+        let step = &self.binding.steps[number];
+        let BoundWork::Launches { launches, .. } = &step.work else {
+            return None;
+        };
+        let (apart, in_place) = self.code.of_other(step.on);
+        let l = &launches[launch];
+        if l.in_place {
+            in_place[l.kernel]
+        } else {
+            apart[l.kernel]
+        }
+    }
+
     /// Fills the slots whose lives begin at a step, in builds with debug assertions.
-    fn mark_unwritten(&self, number: usize, step: &BoundStep<H::Product>, frame: &mut Frame) -> Result<(), RunError> {
+    fn mark_unwritten(
+        &self,
+        number: usize,
+        step: &BoundStep<H::Product>,
+        queue: u32,
+        frame: &mut Frame,
+    ) -> Result<(), RunError> {
         if !H::VALUES {
             return Ok(());
         }
@@ -193,7 +234,7 @@ impl<'r, H: Host> Walk<'r, H> {
                         self.other(device).fill(0, to, UNWRITTEN, bytes)?;
                         self.other(device).settle(0)?;
                     }
-                    (on, device) if on == device => self.other(on).fill(step.queue, to, UNWRITTEN, bytes)?,
+                    (on, device) if on == device => self.other(on).fill(queue, to, UNWRITTEN, bytes)?,
                     // Where a transfer goes to, only its own queue knows when.
                     _ => {}
                 }
@@ -202,14 +243,14 @@ impl<'r, H: Host> Walk<'r, H> {
         Ok(())
     }
 
-    /// Runs what a step says.
+    /// Runs what a step says, or gives it to a queue of its device.
     #[inline]
     pub(super) fn work(
         &self,
         step: &BoundStep<H::Product>,
+        queue: u32,
         frame: &mut Frame,
     ) -> Result<Option<(usize, i64)>, RunError> {
-        let queue = step.queue;
         match &step.work {
             BoundWork::Launches { launches, alone } => {
                 launches.iter().for_each(|l| point(l, frame));
@@ -218,11 +259,11 @@ impl<'r, H: Host> Walk<'r, H> {
                 unsafe {
                     match step.on {
                         0 => {
-                            let at = places(&self.code.host, frame, self.scratch);
+                            let at = places(self.code.of_host(), frame, self.scratch);
                             self.host.launch(queue, launches, *alone, &at)?;
                         }
                         on => {
-                            let at = places(&self.code.others[on - 1], frame, self.scratch);
+                            let at = places(self.code.of_other(on), frame, self.scratch);
                             self.other(on).launch(queue, launches, *alone, &at)?;
                         }
                     }
@@ -234,20 +275,20 @@ impl<'r, H: Host> Walk<'r, H> {
                 unsafe {
                     match choice {
                         Some(choice) => {
-                            let mut at = places(&self.code.host, frame, self.scratch);
+                            let mut at = places(self.code.of_host(), frame, self.scratch);
                             self.host.multiply(queue, product, choice, &mut at)?;
                         }
                         None => {
-                            let mut at = places(&self.code.others[step.on - 1], frame, self.scratch);
+                            let mut at = places(self.code.of_other(step.on), frame, self.scratch);
                             self.other(step.on).multiply(queue, product, &(), &mut at)?;
                         }
                     }
                 }
             }
-            BoundWork::Copy(c) => self.copy(step, c, frame)?,
+            BoundWork::Copy(c) => self.copy(step, queue, c, frame)?,
             BoundWork::Loop(l) => self.repeat(l, frame)?,
             BoundWork::Call(c) => {
-                let at = places(&self.code.host, frame, self.scratch);
+                let at = places(self.code.of_host(), frame, self.scratch);
                 // SAFETY: as for launches.
                 return unsafe { self.host.call(c, &at) };
             }
@@ -258,8 +299,8 @@ impl<'r, H: Host> Walk<'r, H> {
         Ok(None)
     }
 
-    fn copy(&self, step: &BoundStep<H::Product>, c: &BoundCopy, frame: &Frame) -> Result<(), RunError> {
-        let (queue, from, to) = (step.queue, frame.slots[c.src], frame.slots[c.dst]);
+    fn copy(&self, step: &BoundStep<H::Product>, queue: u32, c: &BoundCopy, frame: &Frame) -> Result<(), RunError> {
+        let (from, to) = (frame.slots[c.src], frame.slots[c.dst]);
         // SAFETY: both slots hold `bytes` bytes under this binding, in the memory of their devices, and are different buffers.
         unsafe {
             match (c.from, c.to) {

@@ -17,7 +17,7 @@ use tlc_ir::target::EmitterId;
 
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
-use crate::device::{Device, KernelHandle, Mark, Peer, Places, Queued};
+use crate::device::{Device, KernelHandle, Mark, Peer, Places, Queued, ToLoad};
 use crate::error::{JitError, RunError};
 use crate::memory::AlignedBuffer;
 use work::{Job, Place, Product};
@@ -227,7 +227,7 @@ impl OneOf {
         if l.extent == 0 {
             return Ok(());
         }
-        let Some(KernelHandle(kernel)) = at.kernels[l.kernel] else {
+        let Some(&KernelHandle(kernel)) = at.kernel(l) else {
             let message = format!("kernel {} is not loaded", l.kernel);
             return Err(RunError::Device {
                 device: self.number,
@@ -249,10 +249,10 @@ impl Device for OneOf {
     type Kernel = KernelHandle;
     type Product = ();
 
-    fn load(&self, kernels: &[(&Kernel, EmitterId)], _: usize) -> Result<Vec<KernelHandle>, RunError> {
+    fn load(&self, kernels: &[ToLoad<'_>], _: usize) -> Result<Vec<KernelHandle>, RunError> {
         let mut world = lock(&self.world);
         let mut handles = Vec::with_capacity(kernels.len());
-        for (number, &(kernel, emitter)) in kernels.iter().enumerate() {
+        for (number, &ToLoad { kernel, emitter, .. }) in kernels.iter().enumerate() {
             if emitter != EmitterId::default() {
                 let kernel = number;
                 return Err(JitError::Emitter {
