@@ -1,6 +1,7 @@
 //! Networks on a device, against the recorded answers.
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use tlc::onnx::{ImportOptions, import};
 use tlc::{CompileOptions, Device, HostTensor, Input, Outputs, compile_ir};
@@ -40,11 +41,16 @@ fn check(folder: &Path, name: &str) -> Result<usize, String> {
         let of_call = |i: &String| array(&mut archive, &format!("in.{call}.{i}"));
         let given: Vec<HostTensor> = inputs.iter().map(of_call).collect::<Result<_, _>>()?;
         let given: Vec<Input<'_>> = given.iter().map(Into::into).collect();
-        let outputs = executable.run(&given).map_err(|e| format!("call {call}: {e}"))?;
-        differences(&outputs, &mut |output| {
-            array(&mut archive, &format!("out.{call}.{output}"))
-        })
-        .map_err(|e| format!("call {call}: {e}"))?;
+        // The second time it is recorded, and the third is what was recorded; larger ones take too long to simulate.
+        let start = Instant::now();
+        for time in 0..3 {
+            if time > 0 && start.elapsed() > Duration::from_millis(300) {
+                break;
+            }
+            let outputs = executable.run(&given).map_err(|e| format!("call {call}: {e}"))?;
+            let mut recorded = |output: &str| array(&mut archive, &format!("out.{call}.{output}"));
+            differences(&outputs, &mut recorded).map_err(|e| format!("call {call}, time {time}: {e}"))?;
+        }
         answered += 1;
     }
     Ok(answered)
@@ -114,7 +120,7 @@ mod children {
                 .collect();
             names.sort();
             for name in names {
-                let start = std::time::Instant::now();
+                let start = Instant::now();
                 let said = f(&folder, &name);
                 let time = start.elapsed().as_secs_f64();
                 println!("{name}: {}, {time:.1} s", said.as_ref().unwrap_or_else(|e| e));
