@@ -14,6 +14,8 @@ mod graphs;
 mod models;
 #[path = "cuda/recorded.rs"]
 mod recorded;
+#[path = "cuda/resident.rs"]
+mod resident;
 #[path = "cuda/slots.rs"]
 mod slots;
 #[path = "differential/states.rs"]

@@ -20,4 +20,4 @@ mod library;
 pub use cache::{Cached, Entries};
 pub use compile::{Form, arch_of};
 pub use context::{Context, Properties, devices, open};
-pub use device::queued;
+pub use device::{queued, shared, wait_for};
