@@ -10,10 +10,14 @@ mod child;
 mod faults;
 #[path = "cuda/graphs.rs"]
 mod graphs;
+#[path = "cuda/memory.rs"]
+mod memory;
 #[path = "cuda/models.rs"]
 mod models;
 #[path = "cuda/recorded.rs"]
 mod recorded;
+#[path = "cuda/slots.rs"]
+mod slots;
 #[path = "differential/states.rs"]
 mod states;
 

@@ -199,8 +199,20 @@ struct Block {
     last: usize,
 }
 
+/// Bytes between slots where a device finds accesses beside them.
+const RED_ZONE: u64 = 256;
+
 /// Places arena slots for concrete symbol values. `None` if a size is negative or overflows.
 pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
+    pack_with(plan, symbols, 0)
+}
+
+/// As [`pack`], with room behind each slot that belongs to none: for devices that check accesses.
+pub fn pack_apart(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
+    pack_with(plan, symbols, RED_ZONE)
+}
+
+fn pack_with(plan: &Plan, symbols: &[i64], between: u64) -> Option<Layout> {
     let order = plan.order();
     let spans = plan.lives_in(&order);
     // By device.
@@ -213,6 +225,7 @@ pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
         let elements = plan.most(&slot.len, symbols)?;
         let bytes = elements
             .checked_mul(slot.dtype.bytes() as u64)?
+            .checked_add(between)?
             .checked_next_multiple_of(ALIGNMENT)?;
         let (first, last) = spans[i].unwrap_or((0, 0));
         let device = slot.device.0 as usize;
@@ -227,7 +240,7 @@ pub fn pack(plan: &Plan, symbols: &[i64]) -> Option<Layout> {
     let mut bodies = Vec::new();
     for (at, step) in plan.steps.iter().enumerate() {
         let Step::Loop(l) = step else { continue };
-        let layout = pack(&l.body, &l.inner_symbols(symbols)?)?;
+        let layout = pack_with(&l.body, &l.inner_symbols(symbols)?, between)?;
         let mut alone = order.nothing();
         order.add(&mut alone, at);
         for (device, (blocks, naive)) in blocks.iter_mut().zip(&mut naive).enumerate() {

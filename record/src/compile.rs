@@ -226,7 +226,10 @@ impl Compiler {
             threads: Arc::clone(&self.machine.threads),
             compiling,
             buffers: Arc::clone(&self.machine.buffers),
-            packer: memory::pack,
+            packer: match &self.gpu {
+                Some(gpu) if gpu.checks_slots() => memory::pack_apart,
+                _ => memory::pack,
+            },
             emitters: emitters(&compiled.planned),
             devices: self.gpu.iter().map(|g| cuda::queued(g, 1)).collect(),
         };

@@ -171,6 +171,17 @@ pub trait Host: Device {
     }
 }
 
+/// The memory of a device beside the host, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// The device, by the number that users give it and its name.
+    pub device: String,
+    /// What is free.
+    pub free: u64,
+    /// All there is.
+    pub total: u64,
+}
+
 /// A device beside the host.
 pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
     /// Allocates memory, aligned to [`ALIGNMENT`](crate::memory::ALIGNMENT).
@@ -178,6 +189,14 @@ pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
     /// # Errors
     /// If it has none left.
     fn allocate(&self, bytes: usize) -> Result<*mut u8, RunError>;
+
+    /// What memory it has, unless that is the host's.
+    ///
+    /// # Errors
+    /// If the device failed.
+    fn room(&self) -> Result<Option<Room>, RunError> {
+        Ok(None)
+    }
 
     /// Returns memory.
     ///
@@ -246,6 +265,20 @@ pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
     /// Has the host wait for all that the device was given. What fails meanwhile was reported or is not needed any longer.
     fn finish(&self);
 
+    /// Whether it finds accesses beside slots; see [`Queued::announce`].
+    fn checks_slots(&self) -> bool {
+        false
+    }
+
+    /// Says in a queue which slots begin and cease to live there.
+    ///
+    /// # Errors
+    /// If the device failed.
+    fn announce(&self, queue: u32, lives: &[SlotLife]) -> Result<(), RunError> {
+        let _ = (queue, lives);
+        Ok(())
+    }
+
     /// What records for it, if it can.
     fn recorder(&self) -> Option<&dyn Recorder> {
         None
@@ -305,6 +338,19 @@ pub enum Peer {
 /// A kernel that a [`Queued`] device loaded, by a number of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct KernelHandle(pub u64);
+
+/// Where the life of a slot begins or ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SlotLife {
+    /// Its number in the plan.
+    pub slot: usize,
+    /// Where it is, in the memory of its device.
+    pub start: *mut u8,
+    /// Its bytes.
+    pub bytes: usize,
+    /// Whether it is born: until it is written nobody may read it. Otherwise it dies.
+    pub born: bool,
+}
 
 /// Memory of a device beside the host, which it gets back.
 pub(crate) struct DeviceBuffer {

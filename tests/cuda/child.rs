@@ -48,6 +48,13 @@ pub fn cache() -> PathBuf {
 /// Runs an ignored test of this file in a process with a simulated device, which must end well and find nothing. `None`, and a line, where
 /// that cannot be done.
 pub fn simulated(test: &str, settings: Settings<'_>) -> Option<Printed> {
+    let (printed, found) = with_findings(test, settings)?;
+    assert!(found.is_empty(), "{test} {settings:?}: {found}\n{}", printed.text);
+    Some(printed)
+}
+
+/// As [`simulated`], of a test that may find something, which must end well all the same.
+pub fn with_findings(test: &str, settings: Settings<'_>) -> Option<(Printed, String)> {
     let Some(library) = library() else {
         println!("SKIP: no libtlc_gpusim_driver.so; `cargo build --release -p tlc-gpusim-driver` makes it");
         return None;
@@ -77,6 +84,5 @@ pub fn simulated(test: &str, settings: Settings<'_>) -> Option<Printed> {
     );
     assert!(text.contains("1 passed"), "{test} is not a test:\n{text}");
     let found = std::fs::read_to_string(&findings).unwrap_or_default();
-    assert!(found.is_empty(), "{test} {settings:?}: {found}\n{errors}");
-    Some(Printed { text })
+    Some((Printed { text }, found))
 }

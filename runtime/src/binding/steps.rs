@@ -116,8 +116,11 @@ pub struct Binding<P> {
     pub awaited: Vec<bool>,
     /// The queues beside the host's that the steps of a call, and what goes in and out of loops, are in: device and number.
     pub queues: Vec<(usize, u32)>,
-    /// By step of a call: the slots of the arena whose lives begin there. Empty without debug assertions.
+    /// By step of a call: the slots of the arena whose lives begin there. Empty for the host alone without debug assertions.
     pub births: Vec<Vec<usize>>,
+    /// By step of a call that another device than the host runs: the slots of its arena that no other step touches once it is done,
+    /// as the order of its queue alone says. Empty for the host alone.
+    pub deaths: Vec<Vec<usize>>,
     /// What devices may be given at once.
     pub segments: Segments,
     /// Whether a call has ended well.
@@ -238,6 +241,36 @@ impl Runners<'_> {
     }
 }
 
+/// See [`Binding::deaths`].
+fn deaths_of<P>(plan: &Plan, steps: &[BoundStep<P>], births: &[Vec<usize>]) -> Vec<Vec<usize>> {
+    /// The queue of a device that touches a slot, if no other does.
+    type User = Option<(usize, u32)>;
+    // By slot: who touches it, and the last step that does.
+    let mut users: Vec<Option<(User, usize)>> = vec![None; plan.slots.len()];
+    for (number, step) in plan.steps.iter().enumerate() {
+        let own = (steps[number].on, steps[number].queue);
+        step.visit_slots(
+            &mut |s, _| {
+                let user = &mut users[plan.root(s).0 as usize];
+                let same = user.is_none_or(|u| u.0 == Some(own));
+                *user = Some((Some(own).filter(|_| same), number));
+            },
+            &plan.kernels,
+        );
+    }
+    let mut deaths = vec![Vec::new(); steps.len()];
+    for &slot in births.iter().flatten() {
+        let on = plan.slots[slot].device.0 as usize;
+        if let Some((Some(user), last)) = users[slot]
+            && user.0 == on
+            && on != 0
+        {
+            deaths[last].push(slot);
+        }
+    }
+    deaths
+}
+
 impl<P> Binding<P> {
     /// Evaluates everything, and checks that every buffer is as large as whoever uses it believes.
     ///
@@ -329,14 +362,17 @@ impl<P> Binding<P> {
             }
         }
         let segments = Segments::of(plan, &sizes, &steps);
-        let mut births = Vec::new();
-        if cfg!(debug_assertions) {
+        let (mut births, mut deaths) = (Vec::new(), Vec::new());
+        if cfg!(debug_assertions) || plan.devices.len() > 1 {
             births = vec![Vec::new(); steps.len()];
             for (slot, life) in plan.lives().into_iter().enumerate() {
                 if let (Some((first, _)), Storage::Arena) = (life, &plan.slots[slot].storage) {
                     births[first].push(slot);
                 }
             }
+        }
+        if plan.devices.len() > 1 {
+            deaths = deaths_of(plan, &steps, &births);
         }
         static IDS: AtomicU64 = AtomicU64::new(0);
         Ok(Binding {
@@ -350,6 +386,7 @@ impl<P> Binding<P> {
             awaited,
             queues,
             births,
+            deaths,
             segments,
             warm: AtomicBool::new(false),
             rebound: Mutex::default(),

@@ -9,7 +9,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
@@ -17,10 +17,10 @@ use tlc_ir::target::EmitterId;
 
 use super::compile::{self, Loaded};
 use super::context::Context;
-use super::library::{Address, Code, Handle, Library};
+use super::library::{Address, Code, Handle, Library, SimulatedSlot};
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
-use crate::device::{Device, KernelHandle, Mark, Peer, Places, Queued, RECORDED, Recorder, ToLoad};
+use crate::device::{Device, KernelHandle, Mark, Peer, Places, Queued, RECORDED, Recorder, Room, SlotLife, ToLoad};
 use crate::error::{JitError, RunError};
 
 /// `CU_STREAM_NON_BLOCKING`: it does not wait for the default stream, which nothing here uses.
@@ -314,6 +314,12 @@ impl Queued for Gpu {
         Ok(std::ptr::without_provenance_mut(address as usize))
     }
 
+    fn room(&self) -> Result<Option<Room>, RunError> {
+        let (free, total) = self.context.memory(self.number)?;
+        let device = self.context.properties().title();
+        Ok(Some(Room { device, free, total }))
+    }
+
     unsafe fn release(&self, start: *mut u8) {
         let address = start.addr() as u64;
         let known = self.state().memory.remove(&address);
@@ -444,6 +450,30 @@ impl Queued for Gpu {
             // What failed was reported, or the call failed before.
             let _ = self.settle(queue);
         }
+    }
+
+    fn checks_slots(&self) -> bool {
+        self.context.checks_slots()
+    }
+
+    fn announce(&self, queue: u32, lives: &[SlotLife]) -> Result<(), RunError> {
+        let names: Vec<CString> = lives
+            .iter()
+            .map(|l| CString::new(format!("slot {}", l.slot)).unwrap_or_default())
+            .collect();
+        let named = lives.iter().zip(&names).map(|(l, name)| SimulatedSlot {
+            address: l.start.addr() as u64,
+            bytes: l.bytes as u64,
+            event: if l.born { 0 } else { 2 },
+            reserved: 0,
+            name: name.as_ptr(),
+        });
+        let slots: Vec<SimulatedSlot> = named.collect();
+        self.give(&mut self.state(), queue, "tlcSimSlots", |d, stream| match d.slots {
+            // SAFETY: as many slots as are said, whose names live until they are copied.
+            Some(announce) => unsafe { announce(stream, slots.len() as u32, slots.as_ptr()) },
+            None => 0,
+        })
     }
 
     fn recorder(&self) -> Option<&dyn Recorder> {

@@ -22,6 +22,20 @@ pub(super) type Handle = *mut c_void;
 /// An address in a device's memory.
 pub(super) type Address = u64;
 
+/// What happens to a slot of an arena, as the simulated driver is told; see `TlcSimSlot` there.
+#[repr(C)]
+pub(super) struct SimulatedSlot {
+    pub(super) address: Address,
+    pub(super) bytes: u64,
+    /// 0: it is born. 2: it dies.
+    pub(super) event: u32,
+    pub(super) reserved: u32,
+    pub(super) name: *const c_char,
+}
+
+/// `tlcSimSlots`.
+pub(super) type Slots = unsafe extern "C" fn(Handle, c_uint, *const SimulatedSlot) -> Code;
+
 /// A type that is inferred.
 #[cfg(test)]
 macro_rules! any {
@@ -36,6 +50,8 @@ macro_rules! entry_points {
         #[allow(non_snake_case, reason = "the driver's own names")]
         pub(super) struct Library {
             $(pub(super) $name: unsafe extern "C" fn($($arg),*) -> Code,)*
+            /// Of the simulated driver alone.
+            pub(super) slots: Option<Slots>,
             version: c_int,
             path: PathBuf,
             // The functions are in it.
@@ -52,6 +68,8 @@ macro_rules! entry_points {
                             Unavailable::EntryPoint { name: stringify!($name), version: version_text(version) }
                         })?,
                     )*
+                    // SAFETY: the type is that of gpusim's function, and nothing else has this name.
+                    slots: unsafe { loaded.get::<Slots>(b"tlcSimSlots\0") }.ok().map(|f| *f),
                     version,
                     path: path.to_path_buf(),
                     _loaded: loaded,

@@ -50,7 +50,7 @@ pub use code::Emitters;
 pub use donate::Argument;
 pub(crate) use frame::Frame;
 use init::Kept;
-pub use memory_need::MemoryNeed;
+pub use memory_need::{DeviceNeed, MemoryNeed};
 pub use states::StateView;
 pub(crate) use walk::Walk;
 pub use watch::Watched;
@@ -390,7 +390,9 @@ impl Executable {
                 outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(fill));
                 state.arena.as_mut_slice().fill(fill);
                 state.scratch.as_mut_slice().fill(fill);
-                for (device, arena) in self.others.iter().zip(state.arenas.iter().flatten()) {
+                let arenas = self.others.iter().zip(state.arenas.iter().flatten());
+                // Others know which bytes nobody wrote.
+                for (device, arena) in arenas.filter(|a| !a.0.checks_slots()) {
                     // SAFETY: no step runs, and the arena is this call's.
                     unsafe { device.fill(0, arena.start(), fill, arena.bytes())? };
                     device.settle(0)?;
@@ -592,6 +594,7 @@ impl Executable {
     /// Finds room for the arenas of the devices beside the host.
     fn grow_arenas(&self, binding: &Bound, state: &mut CallState) -> Result<(), RunError> {
         state.arenas.resize_with(self.others.len(), || None);
+        self.check_room(binding, state)?;
         for (k, (device, buffer)) in self.others.iter().zip(&mut state.arenas).enumerate() {
             let bytes = binding.sizes.layout.arena(DeviceId(k as u32 + 1)).bytes as usize;
             state.frame.arenas[k + 1] = grown(buffer, device, bytes)?;

@@ -241,6 +241,7 @@ impl<H: Host> Walk<'_, H> {
             }
             self.begin(number, step, queue, frame)?;
             self.work(step, queue, frame)?;
+            self.end(number, step, queue, frame)?;
             if self.binding.awaited[number] {
                 frame.marks[number] = device.mark(queue)?;
             }

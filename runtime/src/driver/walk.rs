@@ -15,7 +15,7 @@ use super::frame::Frame;
 use super::{RunError, UNWRITTEN};
 use crate::binding::repeat::BoundWalk;
 use crate::binding::steps::{Binding, BoundCopy, BoundLaunch, BoundStep, BoundWork};
-use crate::device::{Host, KernelHandle, Peer, Places, Queued, Scratch};
+use crate::device::{Host, KernelHandle, Peer, Places, Queued, Scratch, SlotLife};
 
 /// A plan on its way through a call.
 pub(crate) struct Walk<'r, H: Host> {
@@ -190,10 +190,62 @@ impl<'r, H: Host> Walk<'r, H> {
         queue: u32,
         frame: &mut Frame,
     ) -> Result<(), RunError> {
+        if self.others.iter().any(|d| d.checks_slots()) {
+            self.announce(&self.binding.births[number], step, queue, frame, true)?;
+        }
         match cfg!(debug_assertions) {
             true => self.mark_unwritten(number, step, queue, frame),
             false => Ok(()),
         }
+    }
+
+    /// What comes behind it.
+    pub(super) fn end(
+        &self,
+        number: usize,
+        step: &BoundStep<H::Product>,
+        queue: u32,
+        frame: &mut Frame,
+    ) -> Result<(), RunError> {
+        match step.on != 0 && self.other(step.on).checks_slots() {
+            true => self.announce(&self.binding.deaths[number], step, queue, frame, false),
+            false => Ok(()),
+        }
+    }
+
+    /// Says to devices that slots are born at a step, or die there.
+    fn announce(
+        &self,
+        slots: &[usize],
+        step: &BoundStep<H::Product>,
+        queue: u32,
+        frame: &Frame,
+        born: bool,
+    ) -> Result<(), RunError> {
+        for (on, device) in (1..).zip(self.others) {
+            let here = slots
+                .iter()
+                .filter(|s| self.plan.slots[**s].device.0 as usize == on)
+                .map(|&slot| SlotLife {
+                    slot,
+                    start: frame.slots[slot],
+                    bytes: self.binding.sizes.slot_bytes[slot] as usize,
+                    born,
+                });
+            let here: Vec<SlotLife> = here.collect();
+            if here.is_empty() {
+                continue;
+            }
+            match step.on == on {
+                true => device.announce(queue, &here)?,
+                // The host does its steps one after another, and devices wait for them.
+                false => {
+                    device.announce(0, &here)?;
+                    device.settle(0)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The kernel of a launch of a step that another device than the host runs.
@@ -225,6 +277,10 @@ impl<'r, H: Host> Walk<'r, H> {
         for &slot in self.binding.births.get(number).into_iter().flatten() {
             let bytes = self.binding.sizes.slot_bytes[slot] as usize;
             let (to, device) = (frame.slots[slot], self.plan.slots[slot].device.0 as usize);
+            if device != 0 && self.other(device).checks_slots() {
+                // It knows that they are not written, which a value in them would hide.
+                continue;
+            }
             // SAFETY: the slot is in the arena, with room for its bytes, and nothing that is still needed is there once the step
             // begins.
             unsafe {
