@@ -10,6 +10,8 @@ mod child;
 mod faults;
 #[path = "cuda/graphs.rs"]
 mod graphs;
+#[path = "cuda/memory.rs"]
+mod memory;
 #[path = "cuda/models.rs"]
 mod models;
 #[path = "cuda/recorded.rs"]

@@ -171,6 +171,17 @@ pub trait Host: Device {
     }
 }
 
+/// The memory of a device beside the host, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Room {
+    /// The device, by the number that users give it and its name.
+    pub device: String,
+    /// What is free.
+    pub free: u64,
+    /// All there is.
+    pub total: u64,
+}
+
 /// A device beside the host.
 pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
     /// Allocates memory, aligned to [`ALIGNMENT`](crate::memory::ALIGNMENT).
@@ -178,6 +189,14 @@ pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
     /// # Errors
     /// If it has none left.
     fn allocate(&self, bytes: usize) -> Result<*mut u8, RunError>;
+
+    /// What memory it has, unless that is the host's.
+    ///
+    /// # Errors
+    /// If the device failed.
+    fn room(&self) -> Result<Option<Room>, RunError> {
+        Ok(None)
+    }
 
     /// Returns memory.
     ///

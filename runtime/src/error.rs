@@ -197,6 +197,22 @@ pub enum RunError {
         /// The input.
         name: String,
     },
+    /// A call needs more memory of a device than it has free. Nothing was allocated, and nothing has run.
+    #[error(
+        "{device} has too little memory: a call needs {peak} bytes there, {missing} more than are allocated; {free} of {total} are free"
+    )]
+    DeviceTooSmall {
+        /// The device, by number and name.
+        device: String,
+        /// Bytes that the call needs at once.
+        peak: u64,
+        /// Those of them that are not allocated yet.
+        missing: u64,
+        /// Bytes that are free.
+        free: u64,
+        /// All there are.
+        total: u64,
+    },
     /// Another number of states than the plan has.
     #[error("the plan has {expected} states, found {found}")]
     StateCount {

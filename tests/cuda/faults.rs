@@ -10,11 +10,16 @@ use crate::child::{cache, library, simulated};
 
 const SUM: &str = "graph @sum(%x: f32[8], %y: f32[8]) {\n  %0 = add %x, %y : f32[8]\n  return %0\n}\n";
 
+/// Of any length.
+const SUMS: &str =
+    "graph @sums(%x: f32[n]) where n in 0..=16777216 {\n  %0 = scan add %x {axis=0} : f32[n]\n  return %0\n}\n";
+
 /// Runs the command on a simulated device under these variables: its exit code, and what it printed. `None` without the device.
-fn tlc(variables: &[(&str, &str)], arguments: &[&str]) -> Option<(i32, String)> {
+pub fn tlc(variables: &[(&str, &str)], arguments: &[&str]) -> Option<(i32, String)> {
     let library = library()?;
     let folder = TempDir::new().expect("a folder");
     std::fs::write(folder.path().join("sum.tlir"), SUM).expect("written");
+    std::fs::write(folder.path().join("sums.tlir"), SUMS).expect("written");
     let run = Command::new(env!("CARGO_BIN_EXE_tlc"))
         .current_dir(folder.path())
         .args(arguments)
@@ -39,7 +44,7 @@ fn run_on(device: &str, variables: &[(&str, &str)]) -> Option<(i32, String)> {
     tlc(variables, &[&RUN[..], &["--device", device]].concat())
 }
 
-fn expect(found: Option<(i32, String)>, code: i32, parts: &[&str]) {
+pub fn expect(found: Option<(i32, String)>, code: i32, parts: &[&str]) {
     let Some((status, text)) = found else {
         println!("SKIP: no libtlc_gpusim_driver.so");
         return;
@@ -170,7 +175,7 @@ mod children {
             }
             drop(executable);
             assert_eq!(context.live_bytes(), 0, "round {round}");
-            let now = context.memory().expect("a device").0;
+            let now = context.memory(0).expect("a device").0;
             assert_eq!(*free.get_or_insert(now), now, "round {round}");
         }
     }

@@ -51,6 +51,13 @@ pub struct Properties {
     pub driver_path: String,
 }
 
+impl Properties {
+    /// What it is called in messages.
+    pub fn title(&self) -> String {
+        format!("cuda:{} ({})", self.ordinal, self.name)
+    }
+}
+
 /// A device in use.
 pub struct Context {
     driver: &'static Library,
@@ -196,14 +203,14 @@ impl Context {
         self.live_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of its memory that are free, and all there are.
+    /// Bytes of its memory that are free, and all there are. `number` is the device's in the plan.
     ///
     /// # Errors
     /// If the driver does not say.
-    pub fn memory(&self) -> Result<(u64, u64), RunError> {
+    pub fn memory(&self, number: usize) -> Result<(u64, u64), RunError> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: valid places for the results.
-        self.call(0, "cuMemGetInfo_v2", |d| unsafe {
+        self.call(number, "cuMemGetInfo_v2", |d| unsafe {
             (d.cuMemGetInfo_v2)(&mut free, &mut total)
         })?;
         Ok((free as u64, total as u64))
@@ -273,9 +280,9 @@ impl Context {
             }
             // CUDA_ERROR_OUT_OF_MEMORY
             Err(e) if e.code == 2 => {
-                let (free, total) = self.memory().unwrap_or((0, self.properties.memory_bytes));
+                let (free, total) = self.memory(number).unwrap_or((0, self.properties.memory_bytes));
                 Err(RunError::DeviceMemory {
-                    device: self.properties.name.clone(),
+                    device: self.properties.title(),
                     wanted: bytes as u64,
                     free,
                     total,

@@ -20,7 +20,7 @@ use super::context::{Context, open};
 use super::library::{Address, Code, Handle, Library, SimulatedSlot};
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
-use crate::device::{Device, KernelHandle, Mark, Peer, Places, Queued, RECORDED, Recorder, SlotLife, ToLoad};
+use crate::device::{Device, KernelHandle, Mark, Peer, Places, Queued, RECORDED, Recorder, Room, SlotLife, ToLoad};
 use crate::error::{JitError, RunError};
 
 /// `CU_STREAM_NON_BLOCKING`: it does not wait for the default stream, which nothing here uses.
@@ -356,6 +356,16 @@ impl Queued for Gpu {
         };
         self.state().memory.insert(address, bytes);
         Ok(std::ptr::without_provenance_mut(address as usize))
+    }
+
+    fn room(&self) -> Result<Option<Room>, RunError> {
+        let (free, total) = self.context.memory(self.number)?;
+        // What is spare is given back where memory runs out.
+        let state = self.state();
+        let spare: u64 = state.spare.iter().map(|(n, all)| (n * all.len()) as u64).sum();
+        let free = free.saturating_add(spare);
+        let device = self.context.properties().title();
+        Ok(Some(Room { device, free, total }))
     }
 
     unsafe fn release(&self, start: *mut u8) {

@@ -2,11 +2,14 @@
 
 use tlc_ir::plan::{DeviceId, PlanOutput, Storage};
 
-use super::{Executable, RunError, TensorView};
+use super::{Bound, CallState, Executable, RunError, TensorView};
+use crate::binding::Sizes;
+use crate::device::Room;
 use crate::memory::pooled_bytes;
 
-/// The memory of the host that a call needs, in bytes. What loops and library calls of unusual size allocate besides is not counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The memory that a call needs, in bytes: the host's, and that of each device beside it. What loops and library calls of unusual size
+/// allocate besides is not counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MemoryNeed {
     /// Constants as the graph has them: mapped from a file, or in memory.
     pub constants: u64,
@@ -20,10 +23,37 @@ pub struct MemoryNeed {
     pub inputs: u64,
     /// The outputs, in memory of the pool.
     pub outputs: u64,
+    /// On the devices beside the host, in the plan's order.
+    pub devices: Vec<DeviceNeed>,
+}
+
+/// The memory of a device beside the host that a call needs, in bytes; what an executable has there already is part of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeviceNeed {
+    /// Constants, and what is computed once per executable.
+    pub kept: u64,
+    /// Copies of inputs and outputs, and values between the steps of a call, placed by the planner.
+    pub arena: u64,
+    /// States of the caller.
+    pub states: u64,
+    /// What of it is not allocated yet, if none of the executable's other calls runs.
+    pub missing: u64,
+    /// What the device has, if it has memory of its own.
+    pub room: Option<Room>,
+}
+
+impl DeviceNeed {
+    /// All of it.
+    pub fn total(&self) -> u64 {
+        [self.arena, self.states]
+            .iter()
+            .fold(self.kept, |n, b| n.saturating_add(*b))
+    }
 }
 
 impl MemoryNeed {
-    /// All of it.
+    /// All of the host's.
     pub fn total(&self) -> u64 {
         let all = [
             self.constants,
@@ -44,20 +74,99 @@ impl Executable {
     /// If the shapes do not fit the declared inputs.
     pub fn memory(&self, inputs: &[TensorView<'_>]) -> Result<MemoryNeed, RunError> {
         let binding = self.binding(inputs)?;
-        let slots = self.plan.slots.iter().zip(&binding.sizes.slot_bytes);
-        let kept = slots
-            .filter(|(s, _)| matches!(s.storage, Storage::Persistent) && s.device == DeviceId::HOST)
-            .map(|(_, &b)| b);
+        let kept = self.kept_on(&binding.sizes, DeviceId::HOST);
         let output = |o: &PlanOutput| pooled_bytes(binding.sizes.slot_bytes[o.slot.0 as usize]);
         // The `init` steps have scratch of their own while they run.
         let areas = if self.plan.init.is_empty() { 1 } else { 2 };
         Ok(MemoryNeed {
             constants: self.plan.constants.iter().map(|c| c.bytes().len() as u64).sum(),
-            kept: kept.sum(),
+            kept,
             arena: binding.sizes.layout.host().bytes,
             scratch: areas * self.scratch_of(&binding) as u64,
             inputs: inputs.iter().map(|i| i.data.len() as u64).sum(),
             outputs: self.plan.outputs.iter().map(output).sum(),
+            devices: self.device_needs(&binding)?,
         })
+    }
+
+    fn device_needs(&self, binding: &Bound) -> Result<Vec<DeviceNeed>, RunError> {
+        let states = super::lock(&self.states);
+        // The one that the next call takes.
+        let state = states.last().map(|s| &**s);
+        let needs: Vec<DeviceNeed> = (0..self.others.len())
+            .map(|k| self.device_need(binding, state, k))
+            .collect();
+        drop(states);
+        let asked = needs.into_iter().zip(&self.others);
+        asked
+            .map(|(need, device)| {
+                Ok(DeviceNeed {
+                    room: device.room()?,
+                    ..need
+                })
+            })
+            .collect()
+    }
+
+    /// What a call with a state needs on the device after the host of that number.
+    fn device_need(&self, binding: &Bound, state: Option<&CallState>, other: usize) -> DeviceNeed {
+        let device = DeviceId(other as u32 + 1);
+        let kept = self.kept_on(&binding.sizes, device);
+        let arena = binding.sizes.layout.arena(device).bytes;
+        let has = state
+            .and_then(|s| s.arenas.get(other)?.as_ref())
+            .map_or(0, |b| b.bytes() as u64);
+        let mut states = 0u64;
+        let mut missing = arena.saturating_sub(has);
+        for (number, declared) in self.plan.states.iter().enumerate() {
+            if self.plan.slots[declared.slot.0 as usize].device != device {
+                continue;
+            }
+            let bytes = binding.sizes.slot_bytes[declared.slot.0 as usize];
+            let has = state
+                .and_then(|s| s.states.get(number)?.as_ref())
+                .map_or(0, |b| b.bytes() as u64);
+            states = states.saturating_add(bytes);
+            missing = missing.saturating_add(bytes.saturating_sub(has));
+        }
+        if self.kept.get().is_none() {
+            missing = missing.saturating_add(kept);
+        }
+        DeviceNeed {
+            kept,
+            arena,
+            states,
+            missing,
+            room: None,
+        }
+    }
+
+    /// An error if a call with a state, which is about to begin, needs more memory of a device than is free: said before anything is
+    /// allocated or runs. A device is asked where there is something to allocate.
+    pub(super) fn check_room(&self, binding: &Bound, state: &CallState) -> Result<(), RunError> {
+        for (k, device) in self.others.iter().enumerate() {
+            let need = self.device_need(binding, Some(state), k);
+            if need.missing == 0 {
+                continue;
+            }
+            let Some(room) = device.room()? else { continue };
+            if need.missing > room.free {
+                return Err(RunError::DeviceTooSmall {
+                    device: room.device,
+                    peak: need.total(),
+                    missing: need.missing,
+                    free: room.free,
+                    total: room.total,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// What is kept on a device as long as the executable, with what only the `init` steps read.
+    fn kept_on(&self, sizes: &Sizes, device: DeviceId) -> u64 {
+        let slots = self.plan.slots.iter().zip(&sizes.slot_bytes);
+        let kept = slots.filter(|(s, _)| matches!(s.storage, Storage::Persistent) && s.device == device);
+        kept.fold(0, |n, (_, &b)| n.saturating_add(b))
     }
 }

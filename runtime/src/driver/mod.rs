@@ -51,7 +51,7 @@ pub use code::Emitters;
 pub use donate::Argument;
 pub(crate) use frame::Frame;
 use init::Kept;
-pub use memory_need::MemoryNeed;
+pub use memory_need::{DeviceNeed, MemoryNeed};
 pub use resident::{DeviceTensor, ResidentInput};
 pub use states::StateView;
 pub(crate) use walk::Walk;
@@ -624,6 +624,7 @@ impl Executable {
     /// Finds room for the arenas of the devices beside the host.
     fn grow_arenas(&self, binding: &Bound, state: &mut CallState) -> Result<(), RunError> {
         state.arenas.resize_with(self.others.len(), || None);
+        self.check_room(binding, state)?;
         for (k, (device, buffer)) in self.others.iter().zip(&mut state.arenas).enumerate() {
             let bytes = binding.sizes.layout.arena(DeviceId(k as u32 + 1)).bytes as usize;
             state.frame.arenas[k + 1] = grown(buffer, device, bytes)?;

@@ -239,7 +239,8 @@ impl Failure {
             | RunError::Grid { .. }
             | RunError::OutOfMemory(_)
             | RunError::Tensor(_)
-            | RunError::DeviceMemory { .. } => Failure::at(Code::Limit, file, error.to_string()),
+            | RunError::DeviceMemory { .. }
+            | RunError::DeviceTooSmall { .. } => Failure::at(Code::Limit, file, error.to_string()),
             RunError::Unavailable(e) => Failure::new(Code::Unsupported, e.to_string()),
             RunError::Device { .. } => Failure::at(Code::Failed, file, error.to_string()),
             RunError::Compile(e) => Failure::compile(file, e),

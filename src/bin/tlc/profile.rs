@@ -10,14 +10,14 @@ use tlc::explain::{
     InnerCost, StepCost, bytes_text, count_text, counted, inner_costs_of_call, step_costs_of_call, time_text,
 };
 use tlc_ir::plan::{Plan, Step};
-use tlc_ir::target::Cpu;
+use tlc_passes::devices::Devices;
 use tlc_passes::planner::Planned;
 
 use crate::args::ModelArgs;
 use crate::bench::seconds;
 use crate::data::{InputSpec, input_spec, number_json};
 use crate::failure::Failure;
-use crate::session::{Session, limits};
+use crate::session::{Session, limits_of};
 use crate::timing::Prepared;
 
 /// Arguments.
@@ -57,7 +57,7 @@ const DISPATCH_NS: f64 = 1_000.0;
 struct Rows<'a> {
     plan: &'a Plan,
     planned: &'a Planned,
-    target: &'a Cpu,
+    devices: &'a Devices,
     sizes: &'a [Option<i64>],
     loops: &'a [LoopTime],
     /// What stands before the steps' numbers.
@@ -108,7 +108,7 @@ impl Rows<'_> {
         let before = self.plan.init.iter().chain(&self.plan.steps[..number]).filter(is_loop);
         let time = self.loops.iter().find(|t| t.step == number);
         let planned = self.planned.bodies.get(before.count());
-        let costs = inner_costs_of_call(self.plan, self.target, self.sizes, self.loops, number);
+        let costs = inner_costs_of_call(self.plan, self.devices, self.sizes, self.loops, number);
         let (Some(time), Some(planned), Some((costs, sizes))) = (time, planned, costs) else {
             return;
         };
@@ -116,7 +116,7 @@ impl Rows<'_> {
         let inside = Rows {
             plan: body,
             planned: &planned.planned,
-            target: self.target,
+            devices: self.devices,
             sizes: &sizes,
             loops: &time.loops,
             prefix: format!("{}.", row.number),
@@ -204,14 +204,14 @@ fn share(row: &Row, total: f64) -> f64 {
 pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
     let mut prepared = Prepared::new(session, &args.model, &args.inputs)?;
     let times = prepared.steps(Duration::from_secs_f64(args.time))?;
-    let (target, measured) = limits(prepared.executable.target());
+    let (devices, measured) = limits_of(prepared.executable.devices());
     let plan = prepared.executable.plan();
-    let costs = step_costs_of_call(plan, &target, &prepared.sizes, &times.loops);
+    let costs = step_costs_of_call(plan, &devices, &prepared.sizes, &times.loops);
     let costs: Vec<InnerCost> = costs.into_iter().map(|(number, cost)| (number, cost, 1)).collect();
     let rows = Rows {
         plan,
         planned: &prepared.executable.decisions().planned,
-        target: &target,
+        devices: &devices,
         sizes: &prepared.sizes,
         loops: &times.loops,
         prefix: String::new(),
@@ -221,7 +221,7 @@ pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
     if session.console.json() {
         return session.console.json_result(&json!({
             "graph": prepared.model.graph.name,
-            "threads": target.threads,
+            "threads": devices.host().threads,
             "total_ns": number_json(total),
             "measured_machine": measured,
             "steps": rows.iter().map(|r| json_of(r, total)).collect::<Vec<_>>(),
@@ -232,7 +232,7 @@ pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
         prepared.model.graph.name,
         time_text(total),
         counted(rows.len(), "step"),
-        counted(target.threads, "thread")
+        counted(devices.host().threads, "thread")
     );
     let mut all = Vec::new();
     listed(&rows, &mut all);

@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use serde_json::{Value, json};
 use tlc::verify::{Case, nan};
-use tlc::{Executable, HostTensor, Input, MemoryNeed, Output};
+use tlc::{DeviceNeed, Executable, HostTensor, Input, MemoryNeed, Output};
 use tlc_formats::{FormatError, npy};
 
 use crate::args::ModelArgs;
@@ -107,23 +107,68 @@ pub fn check_memory(
     let inputs: Vec<Input<'_>> = tensors.iter().map(Input::from).collect();
     let need = executable.memory(&inputs).map_err(|e| Failure::run(file, &e))?;
     session.need_memory(file, need.total().into(), "running it")?;
+    need.devices.iter().try_for_each(|d| check_device(session, file, d))?;
     Ok(need)
 }
 
-/// What a run needs of memory, as a line.
+/// Refuses what does not fit a device, or the limit that the user set.
+fn check_device(session: &Session, file: &str, need: &DeviceNeed) -> Result<(), Failure> {
+    let Some(room) = &need.room else { return Ok(()) };
+    let text = tlc::explain::bytes_text;
+    let (found, device) = (text(need.total()), &room.device);
+    let expected = match session.global.max_memory {
+        Some(limit) if need.total() > limit => format!("{}, as --max-memory says", text(limit)),
+        // Nothing is allocated yet of what this counts.
+        _ if need.missing > room.free => format!("{}, which are free of {}", text(room.free), text(room.total)),
+        _ => return Ok(()),
+    };
+    let message = format!("running it needs too much memory of {device}; expected at most {expected}, found {found}");
+    Err(Failure::at(Code::Limit, file, message))
+}
+
+/// What a run needs of memory, as a line for the host and each device.
 fn memory_text(need: &MemoryNeed) -> String {
+    let text = tlc::explain::bytes_text;
     let part = |name: &str, bytes: u64| match bytes {
         0 => String::new(),
-        b => format!(", {name} {}", tlc::explain::bytes_text(b)),
+        b => format!(", {name} {}", text(b)),
     };
-    format!(
+    let mut lines = format!(
         "memory: at most {}{}{}{}{}\n",
         tlc::explain::bytes_text(need.total()),
         part("constants", need.constants + need.kept),
         part("between steps", need.arena),
         part("scratch", need.scratch),
         part("inputs and outputs", need.inputs + need.outputs),
-    )
+    );
+    for device in &need.devices {
+        let (name, free) = match &device.room {
+            Some(room) => (
+                room.device.as_str(),
+                format!("; {} of {} are free", text(room.free), text(room.total)),
+            ),
+            None => ("a device", String::new()),
+        };
+        lines += &format!(
+            "memory of {name}: at most {}{}{}{free}\n",
+            text(device.total()),
+            part("constants", device.kept),
+            part("inputs, outputs and between steps", device.arena + device.states),
+        );
+    }
+    lines
+}
+
+fn device_json(need: &DeviceNeed) -> Value {
+    let room = need.room.as_ref();
+    json!({
+        "device": room.map(|r| &r.device),
+        "total_bytes": need.total(),
+        "kept_bytes": need.kept,
+        "arena_bytes": need.arena,
+        "free_bytes": room.map(|r| r.free),
+        "device_bytes": room.map(|r| r.total),
+    })
 }
 
 /// Writes each output to `dir`, all or none, and returns the files.
@@ -210,6 +255,7 @@ pub fn run(session: &Session, args: &Run) -> Result<(), Failure> {
                 "scratch_bytes": need.scratch,
                 "inputs_bytes": need.inputs,
                 "outputs_bytes": need.outputs,
+                "devices": need.devices.iter().map(device_json).collect::<Vec<_>>(),
             },
             "seconds": seconds,
             "outputs": all,

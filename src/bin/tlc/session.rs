@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tlc::compile::Machine;
-pub use tlc::machine_model::{cache_directory, limits, measured};
+pub use tlc::machine_model::{cache_directory, limits, limits_of, measured};
 use tlc::{CompileOptions, DType, Executable};
 use tlc_formats::ReadOptions;
 use tlc_ir::Graph;
