@@ -71,7 +71,7 @@ pub fn times() -> usize {
     set.map_or(4, |t| t.parse().expect("TLC_TEST_CALLS is a number"))
 }
 
-fn compiled(g: &Graph, device: Device) -> Executable {
+pub fn compiled(g: &Graph, device: Device) -> Executable {
     let options = CompileOptions {
         device,
         specialize: Specialize::Never,
@@ -81,7 +81,7 @@ fn compiled(g: &Graph, device: Device) -> Executable {
 }
 
 /// Several kernels: `softmax(x @ a) @ b`, and a sum that does not depend on it.
-fn network() -> Graph {
+pub fn network() -> Graph {
     let g = Graph::new("network");
     let n = g.symbol("n", 1..=100);
     let x = g.input("x", DType::F32, [n, 24.into()]);
@@ -111,14 +111,14 @@ fn data(n: usize, seed: usize) -> Vec<f32> {
     (0..n).map(|i| ((i * 7 + seed * 13) % 11) as f32 / 4.0 - 1.0).collect()
 }
 
-fn network_inputs(n: usize, seed: usize) -> Vec<HostTensor> {
+pub fn network_inputs(n: usize, seed: usize) -> Vec<HostTensor> {
     let of = |shape: &[usize], seed| {
         HostTensor::from_slice(shape, &data(shape.iter().product(), seed)).expect("as many as the shape says")
     };
     vec![of(&[n, 24], seed), of(&[24, 40], seed + 1), of(&[40, 8], seed + 2)]
 }
 
-fn run(e: &Executable, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
+pub fn run(e: &Executable, inputs: &[HostTensor]) -> Result<Vec<HostTensor>, String> {
     let given: Vec<Input<'_>> = inputs.iter().map(Input::from).collect();
     let outputs = e.run(&given).map_err(|e| e.to_string())?;
     Ok(outputs.iter().map(|o| o.to_host()).collect())

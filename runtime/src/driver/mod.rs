@@ -657,8 +657,8 @@ impl Executable {
         observe: &mut Observe<'_>,
     ) -> Result<Option<Arc<Bound>>, RunError> {
         let kept = self.kept(binding)?;
-        if self.is_recorded(binding, state) {
-            return self.execute_recorded(binding, state, input, kept);
+        if let Some(staging) = self.staged(binding, state) {
+            return self.execute_recorded(binding, state, staging, input, kept);
         }
         let finish = Finish(&self.others);
         let walk = self.walk(binding, &mut state.scratch);
@@ -672,7 +672,7 @@ impl Executable {
             }
             observe(number, false, &state.frame.slots, later.as_deref().unwrap_or(binding));
         }
-        walk.settle(&binding.queues)?;
+        walk.end_of_call(&binding.queues)?;
         drop(finish);
         if !self.others.is_empty() {
             binding.warm.store(true, Ordering::Relaxed);

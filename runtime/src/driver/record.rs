@@ -87,14 +87,25 @@ impl Recordings {
 }
 
 impl Executable {
-    /// Whether a call is given to devices as recordings.
+    /// Where a call is staged that is given to devices as recordings, if it is.
     #[inline]
-    pub(super) fn is_recorded(&self, binding: &Bound, state: &CallState) -> bool {
-        !self.others.is_empty()
-            && !state.step_by_step
-            && !binding.segments.all.is_empty()
-            && binding.warm.load(Ordering::Relaxed)
-            && self.others.iter().all(|d| d.recorder().is_some())
+    pub(super) fn staged(&self, binding: &Bound, state: &mut CallState) -> Option<*mut u8> {
+        match self.others.is_empty() || state.step_by_step || binding.segments.all.is_empty() {
+            true => None,
+            false => self.staging(binding, state),
+        }
+    }
+
+    #[inline(never)]
+    fn staging(&self, binding: &Bound, state: &mut CallState) -> Option<*mut u8> {
+        if !binding.warm.load(Ordering::Relaxed) || self.others.iter().any(|d| d.recorder().is_none()) {
+            return None;
+        }
+        // Without memory for it there is the way of the first call.
+        let staging = state
+            .recordings
+            .staging(&self.others[0], binding.segments.staging_bytes);
+        staging.ok()
     }
 
     /// As [`Executable::execute`], with recordings.
@@ -103,13 +114,11 @@ impl Executable {
         &self,
         binding: &Bound,
         state: &mut CallState,
+        staging: *mut u8,
         input: &dyn Fn(usize) -> *mut u8,
         kept: &Kept,
     ) -> Result<Option<Arc<Bound>>, RunError> {
         let staged = &binding.segments.staged;
-        let staging = state
-            .recordings
-            .staging(&self.others[0], binding.segments.staging_bytes)?;
         state.recordings.outside.clear();
         for s in staged {
             let there = staging.wrapping_add(s.offset);
@@ -148,7 +157,7 @@ impl Executable {
             }
             number += 1;
         }
-        walk.settle(&binding.queues)?;
+        walk.end_of_call(&binding.queues)?;
         drop(finish);
         later.iter().for_each(|b| b.warm.store(true, Ordering::Relaxed));
         let outputs = staged.iter().filter(|s| s.input.is_none());
