@@ -16,6 +16,8 @@ mod memory;
 mod models;
 #[path = "cuda/recorded.rs"]
 mod recorded;
+#[path = "cuda/reports.rs"]
+mod reports;
 #[path = "cuda/slots.rs"]
 mod slots;
 #[path = "differential/states.rs"]

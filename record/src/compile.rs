@@ -176,7 +176,7 @@ pub struct Executable {
     specializations: Option<Arc<Specializations>>,
     /// Values of symbols that the options gave.
     symbols: Vec<(String, i64)>,
-    target: Cpu,
+    devices: Devices,
 }
 
 /// What was decided and the code for it.
@@ -303,7 +303,7 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
     check_symbols(graph, &options.symbols)?;
     let threads = compiler.machine.threads.threads();
     let general = compiler.load(graph, compiler.decide(graph)?, threads)?;
-    let target = compiler.machine.target.clone();
+    let devices = compiler.options.devices.clone();
     let bound_by_inputs = graph.symbols().iter().any(|s| s.upper.is_none());
     let specializations =
         bound_by_inputs.then(|| Specializations::new(graph.clone(), compiler, options, start.elapsed()));
@@ -311,7 +311,7 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
         general,
         specializations,
         symbols: options.symbols.clone(),
-        target,
+        devices,
     })
 }
 
@@ -386,7 +386,12 @@ impl Executable {
 
     /// What the compiler knew of the machine.
     pub fn target(&self) -> &Cpu {
-        &self.target
+        self.devices.host()
+    }
+
+    /// What it knew of the machine and the devices beside it.
+    pub fn devices(&self) -> &Devices {
+        &self.devices
     }
 
     /// Machine code size in bytes.
@@ -438,12 +443,12 @@ impl Executable {
     /// What the compiler decided and why, for people. Times are predicted from what `tlc hwbench` measured on this machine,
     /// if it did; the text says which model it was.
     pub fn explain(&self) -> String {
-        let (target, measured) = crate::machine_model::limits(&self.target);
+        let (devices, measured) = crate::machine_model::limits_of(&self.devices);
         let model = match measured {
             true => "times: from what `tlc hwbench` measured on this machine",
             false => "times: for a modest machine; `tlc hwbench` measures this one",
         };
-        let mut text = crate::explain::explain(&self.general.compiled, &target);
+        let mut text = crate::explain::explain(&self.general.compiled, &devices);
         let versions = self.specializations();
         if !versions.is_empty() {
             text.push_str("\nversions for fixed sizes\n");

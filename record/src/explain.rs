@@ -5,11 +5,13 @@ use std::fmt::Write;
 
 use tlc_ir::graph::Origin;
 use tlc_ir::index::{IndexExpr, IndexNode};
-use tlc_ir::plan::{Gemm, HostCall, Launch, Layout, Plan, Repeat, SlotId, Step};
-use tlc_ir::target::{Cpu, CpuEmitter};
-use tlc_ir::{Graph, NodeId, NodeKind, SymId};
+use tlc_ir::kernel::Grid;
+use tlc_ir::plan::{Arena, DeviceId, Gemm, HostCall, Launch, Layout, Plan, Repeat, SlotId, Step, Work};
+use tlc_ir::target::{Cpu, CpuEmitter, Gpu};
+use tlc_ir::{Graph, NodeId, NodeKind, SymId, Target};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::Clusters;
+use tlc_passes::devices::Devices;
 use tlc_passes::planner::{LaunchReport, Planned};
 use tlc_runtime::driver::LoopTime;
 
@@ -28,10 +30,12 @@ pub struct StepCost {
     pub bytes_formula: String,
     /// Floating-point operations, as a formula over the symbols.
     pub flops_formula: String,
-    /// Predicted nanoseconds on one thread, if no size is symbolic.
+    /// Predicted nanoseconds on the device that does it, if no size is symbolic.
     pub predicted_ns: Option<f64>,
-    /// What bounds it: `bytes` or `flops`.
+    /// What bounds it: `bytes`, `flops`, or the `link` between two devices.
     pub bound: &'static str,
+    /// The device that does it, by its number in the plan; for a copy, where the bytes go.
+    pub device: DeviceId,
 }
 
 /// The least time, in nanoseconds, that a target needs to move `bytes` and compute `flops` at full width (a library's
@@ -61,13 +65,32 @@ fn floor_at(target: &Cpu, bytes: u64, flops: u64, flops_per_second: f64) -> (f64
     }
 }
 
-/// Least nanoseconds for bytes and operations, and which of the two it is.
+/// The least time, in nanoseconds, that a GPU needs to move `bytes` and compute `flops`, besides the launch; and which of the two it is.
+fn gpu_floor_ns(target: &Gpu, bytes: u64, flops: u64) -> (f64, &'static str) {
+    let moving = bytes as f64 / target.bytes_per_second * 1e9;
+    let computing = flops as f64 / target.f32_flops_per_second * 1e9;
+    match moving >= computing {
+        true => (moving, "bytes"),
+        false => (computing, "flops"),
+    }
+}
+
+/// What a step is that takes time on a host.
 type Floor = fn(&Cpu, u64, u64) -> (f64, &'static str);
+
+/// Where a step is done, and its least time there.
+#[derive(Clone, Copy)]
+enum Place {
+    /// On a device; the floor is a host's.
+    On(DeviceId, Floor),
+    /// Bytes go from one device to another.
+    Between(DeviceId, DeviceId),
+}
 
 /// Makes the costs of one plan's steps.
 struct Costs<'a> {
     plan: &'a Plan,
-    target: &'a Cpu,
+    devices: &'a Devices,
     /// The plan's symbols, as far as they are known.
     sizes: Vec<Option<i64>>,
     /// What a call measured in the plan's loops; nothing is known of loops otherwise but their trip counts.
@@ -84,13 +107,13 @@ impl<'a> Costs<'a> {
         bound.as_const().and_then(|v| u64::try_from(v).ok())
     }
 
-    /// The cost of a step, whose least time `floor` gives from bytes and operations; `usual` bounds it where sizes are unknown.
+    /// The cost of a step at a place; `usual` bounds it where sizes are unknown.
     fn cost(
         &self,
         step: String,
         label: String,
         (bytes, flops): (&IndexExpr, &IndexExpr),
-        (floor, usual): (Floor, &'static str),
+        (place, usual): (Place, &'static str),
     ) -> StepCost {
         let formula = |e: &IndexExpr| {
             let named = |s: SymId| self.plan.symbols.get(s.0 as usize).map(|s| s.name.clone());
@@ -98,7 +121,7 @@ impl<'a> Costs<'a> {
             e.display(&name).to_string()
         };
         let (b, f) = (self.value(bytes), self.value(flops));
-        let known = b.zip(f).map(|(b, f)| floor(self.target, b, f));
+        let known = b.zip(f).map(|(b, f)| self.floor(place, b, f));
         StepCost {
             label,
             step,
@@ -108,12 +131,34 @@ impl<'a> Costs<'a> {
             flops_formula: formula(flops),
             predicted_ns: known.map(|k| k.0),
             bound: known.map_or(usual, |k| k.1),
+            device: match place {
+                Place::On(device, _) | Place::Between(_, device) => device,
+            },
         }
+    }
+
+    fn floor(&self, place: Place, bytes: u64, flops: u64) -> (f64, &'static str) {
+        match place {
+            Place::On(device, host) => match self.devices.target(device) {
+                Target::Cpu(cpu) => host(cpu, bytes, flops),
+                Target::Gpu(gpu) => gpu_floor_ns(gpu, bytes, flops),
+            },
+            Place::Between(from, to) => {
+                let link = self.devices.link(from, to);
+                (link.map_or(0.0, |l| bytes as f64 / l.bytes_per_second * 1e9), "link")
+            }
+        }
+    }
+
+    /// The device that has a slot.
+    fn device(&self, slot: Option<&SlotId>) -> DeviceId {
+        slot.map_or(DeviceId::HOST, |s| self.plan.slots[s.0 as usize].device)
     }
 
     fn launch(&self, l: &Launch) -> StepCost {
         let step = format!("kernel {}", l.kernel.0);
-        self.cost(step, l.label.clone(), (&l.bytes, &l.flops), (kernel_floor_ns, "bytes"))
+        let place = Place::On(self.device(l.args.first()), kernel_floor_ns);
+        self.cost(step, l.label.clone(), (&l.bytes, &l.flops), (place, "bytes"))
     }
 
     fn of(&self, steps: &[Step]) -> Vec<(usize, StepCost)> {
@@ -131,23 +176,27 @@ impl<'a> Costs<'a> {
                             format!("{} then {}", g.label, e.launch.label),
                         ),
                     };
-                    out.push((number, self.cost(step, label, (&bytes, &flops), (floor_ns, "flops"))));
+                    let place = Place::On(self.device(Some(&g.dst.slot)), floor_ns);
+                    out.push((number, self.cost(step, label, (&bytes, &flops), (place, "flops"))));
                 }
-                Step::Copy { src, .. } => {
+                Step::Copy { src, dst, .. } => {
                     let slot = &self.plan.slots[src.0 as usize];
-                    let bytes = slot.len.clone() * IndexExpr::from(2 * slot.dtype.bytes());
-                    let label = format!("copy {}", slot.name);
+                    let (from, to) = (self.device(Some(src)), self.device(Some(dst)));
+                    let bytes = slot.len.clone() * IndexExpr::from(slot.dtype.bytes());
+                    let (step, place, bytes) = match from == to {
+                        true => ("copy", Place::On(to, floor_ns), bytes * IndexExpr::from(2)),
+                        false => ("transfer", Place::Between(from, to), bytes),
+                    };
+                    let label = format!("{step} {}", slot.name);
                     let work = (&bytes, &IndexExpr::ZERO);
-                    out.push((number, self.cost("copy".into(), label, work, (floor_ns, "bytes"))));
+                    out.push((number, self.cost(step.into(), label, work, (place, "bytes"))));
                 }
                 Step::Loop(l) => out.push((number, self.repeat(number, l))),
                 Step::Call(c) => {
                     let [bytes, flops] = call_work(self.plan, c);
                     let (step, label) = ("host call".into(), c.label.clone());
-                    out.push((
-                        number,
-                        self.cost(step, label, (&bytes, &flops), (kernel_floor_ns, "flops")),
-                    ));
+                    let on_host = Place::On(DeviceId::HOST, kernel_floor_ns);
+                    out.push((number, self.cost(step, label, (&bytes, &flops), (on_host, "flops"))));
                 }
             }
         }
@@ -161,7 +210,8 @@ impl<'a> Costs<'a> {
         let times = l.trip.clone().unwrap_or(IndexExpr::ONE);
         let [bytes, flops] = one.map(|e| l.outer(&e) * times.clone());
         let step = format!("loop of {}", counted(l.body.steps.len(), "step"));
-        let mut cost = self.cost(step, l.label.clone(), (&bytes, &flops), (kernel_floor_ns, "bytes"));
+        let place = Place::On(DeviceId::HOST, kernel_floor_ns);
+        let mut cost = self.cost(step, l.label.clone(), (&bytes, &flops), (place, "bytes"));
         cost.predicted_ns = None;
         let Some(inside) = self.inside(number, l) else {
             return cost;
@@ -200,7 +250,7 @@ impl<'a> Costs<'a> {
         };
         let body = Costs {
             plan: &l.body,
-            target: self.target,
+            devices: self.devices,
             sizes: self.inner_sizes(l),
             loops: time.map(|t| &t.loops[..]),
         };
@@ -213,14 +263,14 @@ impl<'a> Costs<'a> {
 }
 
 /// The cost of every step; launches of a group count one by one under the number of their step.
-pub fn step_costs(plan: &Plan, target: &Cpu) -> Vec<(usize, StepCost)> {
-    costs_of(plan, &plan.steps, target)
+pub fn step_costs(plan: &Plan, devices: &Devices) -> Vec<(usize, StepCost)> {
+    costs_of(plan, &plan.steps, devices)
 }
 
-fn costs_of(plan: &Plan, steps: &[Step], target: &Cpu) -> Vec<(usize, StepCost)> {
+fn costs_of(plan: &Plan, steps: &[Step], devices: &Devices) -> Vec<(usize, StepCost)> {
     let costs = Costs {
         plan,
-        target,
+        devices,
         sizes: vec![],
         loops: None,
     };
@@ -231,17 +281,17 @@ fn costs_of(plan: &Plan, steps: &[Step], target: &Cpu) -> Vec<(usize, StepCost)>
 /// ran. As [`step_costs`].
 pub fn step_costs_of_call(
     plan: &Plan,
-    target: &Cpu,
+    devices: &Devices,
     sizes: &[Option<i64>],
     loops: &[LoopTime],
 ) -> Vec<(usize, StepCost)> {
-    call_costs(plan, target, sizes, loops).of(&plan.steps)
+    call_costs(plan, devices, sizes, loops).of(&plan.steps)
 }
 
-fn call_costs<'a>(plan: &'a Plan, target: &'a Cpu, sizes: &[Option<i64>], loops: &'a [LoopTime]) -> Costs<'a> {
+fn call_costs<'a>(plan: &'a Plan, devices: &'a Devices, sizes: &[Option<i64>], loops: &'a [LoopTime]) -> Costs<'a> {
     Costs {
         plan,
-        target,
+        devices,
         sizes: sizes.to_vec(),
         loops: Some(loops),
     }
@@ -255,7 +305,7 @@ pub type InnerCost = (usize, StepCost, u64);
 /// its body's symbols. `None` if that step is no loop, or nobody knows how many iterations run.
 pub fn inner_costs_of_call(
     plan: &Plan,
-    target: &Cpu,
+    devices: &Devices,
     sizes: &[Option<i64>],
     loops: &[LoopTime],
     number: usize,
@@ -263,7 +313,7 @@ pub fn inner_costs_of_call(
     let Step::Loop(l) = plan.steps.get(number)? else {
         return None;
     };
-    let costs = call_costs(plan, target, sizes, loops);
+    let costs = call_costs(plan, devices, sizes, loops);
     Some((costs.inside(number, l)?, costs.inner_sizes(l)))
 }
 
@@ -405,33 +455,92 @@ pub fn node_text(graph: &Graph, node: NodeId) -> String {
     format!("{} {types}", operation_text(graph, node))
 }
 
-/// The memory line: arena, lower bound, without sharing.
+/// The memory line of the host: arena, lower bound, without sharing.
 pub fn layout_text(layout: &Layout) -> String {
+    arena_text(&layout.host())
+}
+
+fn arena_text(arena: &Arena) -> String {
     format!(
         "arena {} (lower bound {}, without sharing {})",
-        bytes_text(layout.host().bytes),
-        bytes_text(layout.host().lower_bound_bytes),
-        bytes_text(layout.host().naive_bytes)
+        bytes_text(arena.bytes),
+        bytes_text(arena.lower_bound_bytes),
+        bytes_text(arena.naive_bytes)
     )
 }
 
+/// What people call a device: `host`, `gpu 1`.
+pub fn device_text(plan: &Plan, device: DeviceId) -> String {
+    match device {
+        DeviceId::HOST => "host".into(),
+        device => format!("{} {}", plan.devices[device.0 as usize].name(), device.0),
+    }
+}
+
+/// What is known of the devices beside the host.
+fn write_devices(out: &mut String, plan: &Plan, devices: &Devices) -> std::fmt::Result {
+    for device in (1..plan.devices.len() as u32).map(DeviceId) {
+        if let Target::Gpu(gpu) = devices.target(device) {
+            writeln!(
+                out,
+                "{}: {:.1} GB/s, {:.1} f32 TFLOP/s, {} a launch; a block shares at most {}",
+                device_text(plan, device),
+                gpu.bytes_per_second / 1e9,
+                gpu.f32_flops_per_second / 1e12,
+                time_text(gpu.launch_seconds * 1e9),
+                bytes_text(gpu.shared_bytes as u64),
+            )?;
+        }
+    }
+    Ok(())
+}
+
+/// How a kernel's iterations go to the blocks and threads of a GPU, and what a thread moves.
+fn grid_text(plan: &Plan, l: &Launch, grid: &Grid) -> String {
+    let name = |s: SymId| {
+        plan.symbols
+            .get(s.0 as usize)
+            .map_or(format!("s{}", s.0), |s| s.name.clone())
+    };
+    let blocks = match grid.blocks.as_const() {
+        Some(n) => counted(n.max(0) as usize, "block"),
+        None => format!("{} blocks", grid.blocks.display(&name)),
+    };
+    let shared = match grid.shared_bytes {
+        0 => String::new(),
+        bytes => format!(", {} shared", bytes_text(bytes as u64)),
+    };
+    let threads = grid
+        .blocks
+        .as_const()
+        .map(|b| b.saturating_mul(grid.threads))
+        .filter(|n| *n > 0);
+    let each = threads
+        .zip(l.bytes.as_const())
+        .map_or(String::new(), |(threads, bytes)| {
+            format!(", {:.1} bytes a thread", bytes as f64 / threads as f64)
+        });
+    format!("{blocks} of {} threads{shared}{each}", grid.threads)
+}
+
 /// Everything the compiler decided, for people.
-pub fn explain(compiled: &Compiled, target: &Cpu) -> String {
+pub fn explain(compiled: &Compiled, devices: &Devices) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
-    let _ = write_report(&mut out, compiled, target);
+    let _ = write_report(&mut out, compiled, devices);
     out
 }
 
-fn write_report(out: &mut String, compiled: &Compiled, target: &Cpu) -> std::fmt::Result {
+fn write_report(out: &mut String, compiled: &Compiled, devices: &Devices) -> std::fmt::Result {
     write_size(out, &compiled.graph, &compiled.clusters, &compiled.planned.plan)?;
+    write_devices(out, &compiled.planned.plan, devices)?;
     for p in &compiled.paths {
         writeln!(out, "\ncontraction order of {}:", p.value)?;
         for line in p.path.to_string().lines() {
             writeln!(out, "  {line}")?;
         }
     }
-    write_plan(out, &compiled.graph, &compiled.clusters, &compiled.planned, target)
+    write_plan(out, &compiled.graph, &compiled.clusters, &compiled.planned, devices)
 }
 
 fn write_size(out: &mut String, graph: &Graph, clusters: &Clusters, plan: &Plan) -> std::fmt::Result {
@@ -452,7 +561,7 @@ fn write_plan(
     graph: &Graph,
     clusters: &Clusters,
     planned: &Planned,
-    target: &Cpu,
+    devices: &Devices,
 ) -> std::fmt::Result {
     let plan = &planned.plan;
     for (title, steps) in [("once, in the first call", &plan.init), ("steps", &plan.steps)] {
@@ -460,7 +569,7 @@ fn write_plan(
             continue;
         }
         writeln!(out, "\n{title}")?;
-        let costs = costs_of(plan, steps, target);
+        let costs = costs_of(plan, steps, devices);
         let width = costs.iter().map(|(_, c)| c.step.len()).max().unwrap_or(0).max(14);
         for (number, cost) in costs {
             let bytes = cost
@@ -508,7 +617,7 @@ fn write_plan(
             writeln!(out, "    {}: {kept}", node_text(graph, r))?;
         }
         for l in planned.launches.iter().filter(|l| l.cluster == number) {
-            write_schedule(out, l)?;
+            write_schedule(out, plan, l)?;
         }
     }
     writeln!(out, "\nfusion decisions")?;
@@ -529,7 +638,17 @@ fn write_plan(
     }
     writeln!(out, "\nmemory")?;
     match &planned.layout {
-        Some(layout) => writeln!(out, "  {}", layout_text(layout))?,
+        Some(layout) if plan.devices.len() == 1 => writeln!(out, "  {}", layout_text(layout))?,
+        Some(layout) => {
+            for device in (0..plan.devices.len() as u32).map(DeviceId) {
+                writeln!(
+                    out,
+                    "  {}: {}",
+                    device_text(plan, device),
+                    arena_text(&layout.arena(device))
+                )?;
+            }
+        }
         None => writeln!(out, "  sizes are symbolic: the arena is laid out when they are bound")?,
     }
     let kept = plan.persistent_bytes();
@@ -548,16 +667,21 @@ fn write_plan(
             graph.name
         )?;
         write_size(out, &body.graph, &body.clusters, &body.planned.plan)?;
-        write_plan(out, &body.graph, &body.clusters, &body.planned, target)?;
+        write_plan(out, &body.graph, &body.clusters, &body.planned, devices)?;
     }
     Ok(())
 }
 
 /// How a kernel runs: the directives, those of one reason on a line, and what became of its innermost loops.
-fn write_schedule(out: &mut String, l: &LaunchReport) -> std::fmt::Result {
+fn write_schedule(out: &mut String, plan: &Plan, l: &LaunchReport) -> std::fmt::Result {
     let form = format!("{:?}", l.form).to_lowercase();
     writeln!(out, "    kernel {}: {form} form", l.kernel.0)?;
     writeln!(out, "      emitter {}: {}", l.emitter.name, l.emitter.reason)?;
+    let steps = plan.init.iter().chain(&plan.steps);
+    let launched = steps.flat_map(Step::launches).find(|s| s.kernel == l.kernel);
+    if let Some((launch, Work::Grid(grid))) = launched.map(|s| (s, &s.work)) {
+        writeln!(out, "      {}", grid_text(plan, launch, grid))?;
+    }
     let schedule = &l.schedule;
     for run in schedule.applied.chunk_by(|a, b| a.reason == b.reason) {
         let done: Vec<String> = run.iter().map(|a| a.directive.to_string()).collect();

@@ -4,6 +4,7 @@
 //! given at a time from assumed speeds, so that a measurement changes nothing.
 
 use tlc_ir::target::Cpu;
+use tlc_passes::devices::Devices;
 use tlc_runtime::hwbench::HwBench;
 use tlc_runtime::machine::MachineInfo;
 
@@ -64,4 +65,10 @@ pub fn limits(target: &Cpu) -> (Cpu, bool) {
         e.vector_ops_per_second *= measured / portable;
     }
     (limits, true)
+}
+
+/// As [`limits`], of a host and the devices beside it, whose speeds are what their drivers say.
+pub fn limits_of(devices: &Devices) -> (Devices, bool) {
+    let (host, measured) = limits(devices.host());
+    (devices.clone().with_host(host), measured)
 }

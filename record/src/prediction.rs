@@ -4,12 +4,13 @@
 //! for is done and the host has come to it; so copies overlap with kernels as far as the plan lets them.
 
 use tlc_ir::Target;
-use tlc_ir::plan::{DeviceId, Plan, QueueId, Step};
+use tlc_ir::plan::{Plan, QueueId, Step};
 use tlc_passes::devices::Devices;
 use tlc_runtime::binding::Sizes;
 use tlc_runtime::error::RunError;
 use tlc_runtime::null::{self, CountedStep, Counts, DeviceMemory};
 
+pub use crate::explain::device_text;
 use crate::explain::step_costs_of_call;
 
 /// A step of a call, and when it would run.
@@ -47,9 +48,7 @@ pub struct Prediction {
 pub fn predict(plan: &Plan, sizes: &Sizes, devices: &Devices) -> Result<Prediction, RunError> {
     let (counts, counted) = null::call(plan, sizes)?;
     let known: Vec<Option<i64>> = sizes.symbols.iter().map(|&v| Some(v)).collect();
-    let mut costs = step_costs_of_call(plan, devices.host(), &known, &[])
-        .into_iter()
-        .peekable();
+    let mut costs = step_costs_of_call(plan, devices, &known, &[]).into_iter().peekable();
     let mut free = vec![0f64; plan.queues.len()];
     let mut ends: Vec<f64> = Vec::with_capacity(counted.len());
     let mut steps = Vec::with_capacity(counted.len());
@@ -108,12 +107,4 @@ pub fn predict(plan: &Plan, sizes: &Sizes, devices: &Devices) -> Result<Predicti
         memory: null::memory(plan, sizes),
         ns: ends.into_iter().fold(0.0, f64::max),
     })
-}
-
-/// What people call a device: `host`, `gpu 1`.
-pub fn device_text(plan: &Plan, device: DeviceId) -> String {
-    match device {
-        DeviceId::HOST => "host".into(),
-        device => format!("{} {}", plan.devices[device.0 as usize].name(), device.0),
-    }
 }

@@ -13,8 +13,9 @@ use tlc_runtime::machine::MachineInfo;
 use crate::args::ModelArgs;
 use crate::console::with_schema;
 use crate::data::{InputSpec, input_spec, number_json};
+use crate::explain::assumed_note;
 use crate::failure::{Code, Failure};
-use crate::session::{Session, display, limits};
+use crate::session::{Session, display, limits_of};
 use crate::staging::write_file;
 use crate::timing::{Prepared, median};
 
@@ -118,15 +119,15 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
     // A comparison that cannot be made should not be waited for.
     let saved = args.against.as_deref().map(read_saved).transpose()?;
     let mut prepared = Prepared::new(session, &args.model, &args.inputs)?;
-    let (target, measured) = limits(prepared.executable.target());
-    let of = Measured::new(&prepared, target.threads);
+    let (devices, measured) = limits_of(prepared.executable.devices());
+    let of = Measured::new(&prepared, devices.host().threads);
     if let (Some(saved), Some(path)) = (&saved, &args.against) {
         of.check(&saved.of, &display(path))?;
     }
     let mut samples = prepared.samples(Duration::from_secs_f64(args.time))?;
     let middle = median(&mut samples);
     let (lo, hi) = (samples[0], samples[samples.len() - 1]);
-    let floor = prepared.floor_ns(&target)?;
+    let floor = prepared.floor_ns(&devices)?;
     let ratio = saved.as_ref().map(|s| middle / s.median_ns);
     let mut result = json!({
         "graph": of.graph,
@@ -152,13 +153,22 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
         result["ratio"] = number_json(ratio);
     }
     if !session.console.json() {
-        let text = human(&result, middle, floor, ratio, samples.len(), (lo, hi), target.threads);
+        let text = human(
+            &result,
+            middle,
+            floor,
+            ratio,
+            samples.len(),
+            (lo, hi),
+            devices.host().threads,
+        );
         session.console.result(&text)?;
         let beaten = floor.is_some_and(|f| f > middle);
+        session.note_simulated();
         if !measured {
             session
                 .console
-                .note("note: the limit assumes a modest machine; `tlc hwbench` measures this one");
+                .note(&assumed_note(prepared.executable.plan(), "the limit assumes"));
         } else if beaten {
             let note = "note: the model of this machine is wrong, as where it was measured while other programs ran; `tlc hwbench` measures it again";
             session.console.note(note);

@@ -3,14 +3,14 @@
 use clap::Args;
 use serde_json::{Value, json};
 use tlc::explain::{StepCost, bytes_text, step_costs};
-use tlc_ir::plan::Layout;
+use tlc_ir::plan::{Layout, Plan};
 use tlc_passes::cluster::ClusterKind;
 use tlc_passes::reason::FusionDecision;
 
 use crate::args::ModelArgs;
 use crate::data::number_json;
 use crate::failure::Failure;
-use crate::session::{Session, limits};
+use crate::session::{Session, limits_of};
 
 /// Arguments.
 #[derive(Args, Debug)]
@@ -31,6 +31,7 @@ pub fn cost_json(number: usize, cost: &StepCost) -> Value {
         "flops_formula": cost.flops_formula,
         "floor_ns": cost.predicted_ns.map(number_json),
         "bound": cost.bound,
+        "device": cost.device.0,
     })
 }
 
@@ -43,23 +44,29 @@ pub fn layout_json(layout: &Layout) -> Value {
     })
 }
 
+/// What times or limits go by that nobody measured; `assume` says which they are, as in `times assume`.
+pub fn assumed_note(plan: &Plan, assume: &str) -> String {
+    match plan.devices.len() {
+        1 => format!("note: {assume} a modest machine; `tlc hwbench` measures this one"),
+        _ => format!("note: {assume} the clocks that the driver names, and a modest host"),
+    }
+}
+
 /// Runs the command.
 pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
     let model = session.model(&args.model)?;
     let executable = session.compile(&model)?;
-    let (target, measured) = limits(executable.target());
+    let (devices, measured) = limits_of(executable.devices());
     let compiled = executable.decisions();
     if !session.console.json() {
-        let mut text = tlc::explain::explain(compiled, &target);
+        let mut text = tlc::explain::explain(compiled, &devices);
         text += &format!(
             "\nmachine code\n  {} in all\n",
             bytes_text(executable.code_bytes() as u64)
         );
         session.console.result(&text)?;
         if !measured {
-            session
-                .console
-                .note("note: times assume a modest machine; `tlc hwbench` measures this one");
+            session.console.note(&assumed_note(executable.plan(), "times assume"));
         }
         return Ok(());
     }
@@ -161,7 +168,7 @@ pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
         "kernels": plan.kernels.len(),
         "code_bytes": executable.code_bytes(),
         "measured_machine": measured,
-        "steps": step_costs(plan, &target).iter().map(|(n, c)| cost_json(*n, c)).collect::<Vec<_>>(),
+        "steps": step_costs(plan, &devices).iter().map(|(n, c)| cost_json(*n, c)).collect::<Vec<_>>(),
         "clusters": clusters,
         "decisions": decisions,
         "schedules": schedules,

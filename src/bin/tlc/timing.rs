@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use tlc::explain::step_costs_of_call;
 use tlc::{Executable, HostTensor, Input, LoopTime, OutputMut, RunError, StepTime};
 use tlc_ir::DType;
-use tlc_ir::target::Cpu;
+use tlc_passes::devices::Devices;
 
 use crate::args::ModelArgs;
 use crate::data::{InputSpec, Source, inputs};
@@ -125,9 +125,9 @@ impl Prepared {
 
     /// The least time of a call in nanoseconds, by the machine model, if every size is known. The iterations of loops are
     /// counted in a call.
-    pub fn floor_ns(&mut self, target: &Cpu) -> Result<Option<f64>, Failure> {
+    pub fn floor_ns(&mut self, devices: &Devices) -> Result<Option<f64>, Failure> {
         let loops = self.with(|executable, views, buffers| executable.run_profiled(views, buffers, &mut Vec::new()))?;
-        let costs = step_costs_of_call(self.executable.plan(), target, &self.sizes, &loops);
+        let costs = step_costs_of_call(self.executable.plan(), devices, &self.sizes, &loops);
         Ok(costs.iter().map(|(_, c)| c.predicted_ns).sum())
     }
 }
