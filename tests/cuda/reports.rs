@@ -102,3 +102,30 @@ fn a_device_is_told_to_take_the_times_of_steps() {
         "three steps of each of five calls: {text}"
     );
 }
+
+#[test]
+fn a_device_is_measured() {
+    let arguments = ["hwbench", "--device", "cuda", "--quick"];
+    expect(
+        tlc(&[], &arguments),
+        0,
+        &[
+            "cuda:0 (NVIDIA H200 (simulated)), driver 13.0",
+            "copies within its memory",
+            "f32 multiply-add",
+            "the smallest kernel",
+            "cuda:0 is simulated: its times say nothing of a real device",
+        ],
+    );
+    let Some(said) = json(&arguments) else { return };
+    assert_eq!(said["simulated"], true);
+    for rate in [
+        "copied_bytes_per_second",
+        "from_host_bytes_per_second",
+        "f32_flops_per_second",
+        "kernel_ns",
+        "call_ns",
+    ] {
+        assert!(said[rate].as_f64().is_some_and(|r| r > 0.0), "{rate}: {said}");
+    }
+}
