@@ -16,6 +16,8 @@ mod memory;
 mod models;
 #[path = "cuda/recorded.rs"]
 mod recorded;
+#[path = "cuda/reports.rs"]
+mod reports;
 #[path = "cuda/resident.rs"]
 mod resident;
 #[path = "cuda/slots.rs"]

@@ -144,9 +144,8 @@ impl<'a> Costs<'a> {
                 Target::Gpu(gpu) => gpu_floor_ns(gpu, bytes, flops),
             },
             Place::Between(from, to) => {
-                let seconds = |l: &tlc_passes::devices::Link| l.latency_seconds + bytes as f64 / l.bytes_per_second;
                 let link = self.devices.link(from, to);
-                (link.map_or(0.0, seconds) * 1e9, "link")
+                (link.map_or(0.0, |l| bytes as f64 / l.bytes_per_second * 1e9), "link")
             }
         }
     }

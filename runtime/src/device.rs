@@ -262,6 +262,24 @@ pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
     /// If that failed.
     fn settle(&self, queue: u32) -> Result<(), RunError>;
 
+    /// Begins to take the time of what a queue is given from here on, or ends it; a device may take none.
+    ///
+    /// # Errors
+    /// If the device failed.
+    fn time(&self, queue: u32, ends: bool) -> Result<(), RunError> {
+        let _ = (queue, ends);
+        Ok(())
+    }
+
+    /// The nanoseconds between the two, as the device measured them, once the queue is settled; `None` if it does not.
+    ///
+    /// # Errors
+    /// If the device failed.
+    fn time_taken(&self, queue: u32) -> Result<Option<u64>, RunError> {
+        let _ = queue;
+        Ok(None)
+    }
+
     /// Has the host wait for all that the device was given. What fails meanwhile was reported or is not needed any longer.
     fn finish(&self);
 

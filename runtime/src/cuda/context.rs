@@ -49,6 +49,8 @@ pub struct Properties {
     pub driver: String,
     /// Where the driver is.
     pub driver_path: String,
+    /// Whether no device is behind it, so that times say nothing.
+    pub simulated: bool,
 }
 
 impl Properties {
@@ -142,6 +144,7 @@ fn properties(driver: &Library, ordinal: u32) -> Result<(c_int, Properties), Una
         memory_clock: (wanted(attribute::MEMORY_CLOCK_KHZ), wanted(attribute::MEMORY_BUS_BITS)),
         driver: driver.version(),
         driver_path: driver.path().display().to_string(),
+        simulated: driver.slots.is_some(),
     };
     Ok((device, found))
 }

@@ -31,6 +31,8 @@ const CAPTURE_MODE: u32 = 1;
 const PORTABLE: u32 = 1;
 /// `CU_EVENT_DISABLE_TIMING`: such events take less.
 const EVENT_FLAGS: u32 = 2;
+/// Events that take times have no flags.
+const TIMING_FLAGS: u32 = 0;
 
 /// A device for an executable whose plan calls it by that number.
 #[must_use]
@@ -111,6 +113,8 @@ struct Queue {
     settled: u64,
     /// Where the kernel that it was given last is.
     last: Option<Last>,
+    /// The events around what is timed, if anything ever was.
+    clock: Option<[Handle; 2]>,
 }
 
 /// Where a kernel is that a queue was given.
@@ -141,6 +145,15 @@ impl Gpu {
         }
     }
 
+    fn event(&self, flags: u32) -> Result<Handle, RunError> {
+        let mut event: Handle = std::ptr::null_mut();
+        // SAFETY: a valid place for the result.
+        self.context.call(self.number, "cuEventCreate", |d| unsafe {
+            (d.cuEventCreate)(&mut event, flags)
+        })?;
+        Ok(event)
+    }
+
     /// The queue of that number.
     fn queue<'s>(&self, state: &'s mut State, queue: u32) -> Result<&'s mut Queue, RunError> {
         let vacant = match state.queues.entry(queue) {
@@ -159,6 +172,7 @@ impl Gpu {
             given: 0,
             settled: 0,
             last: None,
+            clock: None,
         }))
     }
 
@@ -431,13 +445,8 @@ impl Queued for Gpu {
         let event = match state.free.pop() {
             Some(event) => event,
             None => {
-                let mut event: Handle = std::ptr::null_mut();
-                // SAFETY: a valid place for the result.
-                let made = self.context.call(self.number, "cuEventCreate", |d| unsafe {
-                    (d.cuEventCreate)(&mut event, EVENT_FLAGS)
-                });
-                made.map_err(|e| self.blamed(&state, queue, e))?;
-                event
+                let made = self.event(EVENT_FLAGS);
+                made.map_err(|e| self.blamed(&state, queue, e))?
             }
         };
         // SAFETY: both are of this context and alive.
@@ -507,6 +516,31 @@ impl Queued for Gpu {
             queue.settled = queue.settled.max(given);
         }
         Ok(())
+    }
+
+    fn time(&self, queue: u32, ends: bool) -> Result<(), RunError> {
+        let mut state = self.state();
+        let of = self.queue(&mut state, queue)?;
+        let clock = match of.clock {
+            Some(known) => known,
+            None => *of.clock.insert([self.event(TIMING_FLAGS)?, self.event(TIMING_FLAGS)?]),
+        };
+        let (event, stream) = (clock[usize::from(ends)], of.stream);
+        // SAFETY: both are of this context and alive.
+        self.context.call(self.number, "cuEventRecord", |d| unsafe {
+            (d.cuEventRecord)(event, stream)
+        })
+    }
+
+    fn time_taken(&self, queue: u32) -> Result<Option<u64>, RunError> {
+        let clock = self.state().queues.get(&queue).and_then(|q| q.clock);
+        let Some([begin, end]) = clock else { return Ok(None) };
+        let mut milliseconds = 0f32;
+        // SAFETY: a valid place for the result, and events of this context that were recorded.
+        self.context.call(self.number, "cuEventElapsedTime_v2", |d| unsafe {
+            (d.cuEventElapsedTime_v2)(&mut milliseconds, begin, end)
+        })?;
+        Ok(Some((f64::from(milliseconds) * 1e6) as u64))
     }
 
     fn finish(&self) {
@@ -640,6 +674,7 @@ impl Drop for Gpu {
             for (_, event) in &queue.marks {
                 state.free.push(*event);
             }
+            state.free.extend(queue.clock.iter().flatten());
             // SAFETY: made here, destroyed once, and nothing runs in it any longer.
             let _ = self.context.quietly("cuStreamDestroy_v2", |d| unsafe {
                 (d.cuStreamDestroy_v2)(queue.stream)

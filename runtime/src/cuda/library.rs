@@ -127,6 +127,7 @@ entry_points! {
     cuEventRecord(Handle, Handle);
     cuEventSynchronize(Handle);
     cuEventDestroy_v2(Handle);
+    cuEventElapsedTime_v2(*mut f32, Handle, Handle);
     cuGetErrorName(Code, *mut *const c_char);
     cuGetErrorString(Code, *mut *const c_char);
 }

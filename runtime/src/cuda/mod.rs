@@ -16,8 +16,10 @@ mod compile;
 mod context;
 mod device;
 mod library;
+mod measure;
 
 pub use cache::{Cached, Entries};
 pub use compile::{Form, arch_of};
 pub use context::{Context, Properties, devices, open};
 pub use device::{queued, shared, wait_for};
+pub use measure::{Transfers, transfers};

@@ -20,8 +20,10 @@ pub(crate) struct Frame {
     /// For products with epilogues.
     pub(super) counters: Vec<AtomicU32>,
     pub(super) bodies: Vec<BodyFrame>,
-    /// Whether the steps of loops' bodies are timed.
+    /// Whether steps are timed: those of loops' bodies, and those that devices take times of.
     pub(super) timed: bool,
+    /// By step: the nanoseconds that its device says it took, in a timed call.
+    pub(super) device_ns: Vec<Option<u64>>,
 }
 
 /// Where a body's slots are, and what it is given in the present iteration.
@@ -49,6 +51,7 @@ impl Frame {
         self.args.resize(binding.arg_count, std::ptr::null_mut());
         self.arenas.resize(devices, std::ptr::null_mut());
         self.marks.resize(binding.awaited.len(), Mark::default());
+        self.device_ns.resize(binding.steps.len(), None);
         self.counters
             .resize_with(self.counters.len().max(binding.counters), AtomicU32::default);
         for (k, (_, l)) in loops(&binding.init).chain(loops(&binding.steps)).enumerate() {
@@ -62,9 +65,10 @@ impl Frame {
         }
     }
 
-    /// Says whether the steps of loops' bodies are timed from here on. Where they are, counting starts at 0.
+    /// Says whether steps are timed from here on. Where they are, counting starts at 0.
     pub(super) fn measure(&mut self, timed: bool) {
         self.timed = timed;
+        self.device_ns.fill(None);
         for body in &mut self.bodies {
             if timed {
                 body.iterations = 0;

@@ -15,6 +15,7 @@ mod donate;
 mod frame;
 mod init;
 mod memory_need;
+mod profile;
 mod record;
 mod repeat;
 mod resident;
@@ -25,7 +26,6 @@ mod watch;
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Instant;
 
 use tlc_ir::DType;
 use tlc_ir::binding::condition_waits;
@@ -52,6 +52,8 @@ pub use donate::Argument;
 pub(crate) use frame::Frame;
 use init::Kept;
 pub use memory_need::{DeviceNeed, MemoryNeed};
+use profile::Measured;
+pub use profile::{LoopTime, StepTime};
 pub use resident::{DeviceTensor, ResidentInput};
 pub use states::StateView;
 pub(crate) use walk::Walk;
@@ -153,28 +155,6 @@ impl OutputTensor {
             data: self.data.as_slice(),
         }
     }
-}
-
-/// The time of one step of one call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StepTime {
-    /// Position in the plan's steps.
-    pub step: usize,
-    /// Nanoseconds.
-    pub ns: u64,
-}
-
-/// What the iterations of one loop took in one call.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoopTime {
-    /// Position of the loop in its plan's steps.
-    pub step: usize,
-    /// How many iterations ran; for a loop inside another, in all of that one's iterations together.
-    pub iterations: u64,
-    /// Nanoseconds of each step of the body, in all iterations together.
-    pub steps: Vec<u64>,
-    /// The loops among those steps.
-    pub loops: Vec<LoopTime>,
 }
 
 /// A plan under concrete symbol values, on this host.
@@ -496,38 +476,11 @@ impl Executable {
         self.run_timed(inputs, outputs, None, &mut |_, _, _, _| {}).map(drop)
     }
 
-    /// As [`Executable::run_into`], and appends the time of each step to `times`. Returns what was measured in loops, whose
-    /// iterations take a little longer for it.
-    ///
-    /// # Errors
-    /// As [`Executable::run_into`].
-    pub fn run_profiled(
-        &self,
-        inputs: &[TensorView<'_>],
-        outputs: &mut [impl Destination],
-        times: &mut Vec<StepTime>,
-    ) -> Result<Vec<LoopTime>, RunError> {
-        let mut last = Instant::now();
-        let mut loops = Vec::new();
-        self.run_timed(inputs, outputs, Some(&mut loops), &mut |step, begins, _, _| {
-            let now = Instant::now();
-            if begins {
-                last = now;
-            } else {
-                times.push(StepTime {
-                    step,
-                    ns: now.duration_since(last).as_nanos() as u64,
-                });
-            }
-        })?;
-        Ok(loops)
-    }
-
     fn run_timed(
         &self,
         inputs: &[TensorView<'_>],
         outputs: &mut [impl Destination],
-        loops: Option<&mut Vec<LoopTime>>,
+        measured: Option<&mut Measured>,
         observe: &mut Observe<'_>,
     ) -> Result<Option<Arc<Bound>>, RunError> {
         let binding = self.binding(inputs)?;
@@ -569,13 +522,14 @@ impl Executable {
                 state.frame.slots[o.slot.0 as usize] = out.bytes_mut().as_mut_ptr();
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
-            state.frame.measure(loops.is_some());
-            state.step_by_step = loops.is_some();
+            state.frame.measure(measured.is_some());
+            state.step_by_step = measured.is_some();
             let last = self.execute(&binding, state, &address, observe);
-            state.frame.measure(false);
-            if let Some(loops) = loops {
-                loops.extend(state.frame.loop_times(&binding));
+            if let Some(measured) = measured {
+                measured.loops = state.frame.loop_times(&binding);
+                measured.device_ns.clone_from(&state.frame.device_ns);
             }
+            state.frame.measure(false);
             last
         })
     }
@@ -694,6 +648,7 @@ impl Executable {
         let bound = walk.step(number, &mut state.frame)?;
         if state.step_by_step {
             walk.settle(&first.queues)?;
+            walk.took(number, &mut state.frame)?;
         }
         let Some((symbol, value)) = bound else {
             return Ok(None);

@@ -94,7 +94,9 @@ impl<H: Host> Walk<'_, H> {
                 run.step(number, &mut body.frame)?;
                 if let Some(begin) = begin {
                     run.settle(&l.body.queues)?;
-                    body.step_ns[number] += begin.elapsed().as_nanos() as u64;
+                    let here = begin.elapsed().as_nanos() as u64;
+                    run.took(number, &mut body.frame)?;
+                    body.step_ns[number] += body.frame.device_ns[number].unwrap_or(here);
                 }
             }
             run.settle(&l.body.queues)?;

@@ -123,9 +123,12 @@ impl<'r, H: Host> Walk<'r, H> {
     ) -> Result<Option<(usize, i64)>, RunError> {
         self.wait(number, step, frame).map_err(|e| self.located(number, e))?;
         self.begin(number, step, step.queue, frame)?;
+        let clock = (frame.timed && step.on != 0).then(|| self.other(step.on));
+        clock.map_or(Ok(()), |d| d.time(step.queue, false))?;
         let bound = self
             .work(step, step.queue, frame)
             .map_err(|e| self.located(number, e))?;
+        clock.map_or(Ok(()), |d| d.time(step.queue, true))?;
         if step.on != 0 && self.binding.awaited[number] {
             let mark = self.other(step.on).mark(step.queue);
             frame.marks[number] = mark.map_err(|e| self.located(number, e))?;
@@ -178,6 +181,16 @@ impl<'r, H: Host> Walk<'r, H> {
             for &(device, queue) in queues.iter().filter(|q| q.0 != 0) {
                 self.other(device).settle(queue)?;
             }
+        }
+        Ok(())
+    }
+
+    /// Asks the device of a step, which is done, what it took in a timed call.
+    #[inline]
+    pub(super) fn took(&self, number: usize, frame: &mut Frame) -> Result<(), RunError> {
+        let step = &self.binding.steps[number];
+        if frame.timed && step.on != 0 {
+            frame.device_ns[number] = self.other(step.on).time_taken(step.queue)?;
         }
         Ok(())
     }

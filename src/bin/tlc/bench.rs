@@ -13,6 +13,7 @@ use tlc_runtime::machine::MachineInfo;
 use crate::args::ModelArgs;
 use crate::console::with_schema;
 use crate::data::{InputSpec, input_spec, number_json};
+use crate::explain::assumed_note;
 use crate::failure::{Code, Failure};
 use crate::session::{Session, display, limits_of};
 use crate::staging::write_file;
@@ -163,10 +164,11 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
         );
         session.console.result(&text)?;
         let beaten = floor.is_some_and(|f| f > middle);
+        session.note_simulated();
         if !measured {
             session
                 .console
-                .note("note: the limit assumes a modest machine; `tlc hwbench` measures this one");
+                .note(&assumed_note(prepared.executable.plan(), "the limit assumes"));
         } else if beaten {
             let note = "note: the model of this machine is wrong, as where it was measured while other programs ran; `tlc hwbench` measures it again";
             session.console.note(note);

@@ -44,13 +44,11 @@ pub fn layout_json(layout: &Layout) -> Value {
     })
 }
 
-/// What times or limits go by that nobody measured.
-pub fn assumed_note(plan: &Plan, what: &str) -> String {
+/// What times or limits go by that nobody measured; `assume` says which they are, as in `times assume`.
+pub fn assumed_note(plan: &Plan, assume: &str) -> String {
     match plan.devices.len() {
-        1 => format!("note: {what} assume a modest machine; `tlc hwbench` measures this one"),
-        _ => format!(
-            "note: {what} of a device are what its driver says of its clocks, those of this machine a modest one's"
-        ),
+        1 => format!("note: {assume} a modest machine; `tlc hwbench` measures this one"),
+        _ => format!("note: {assume} the clocks that the driver names, and a modest host"),
     }
 }
 
@@ -68,7 +66,7 @@ pub fn run(session: &Session, args: &Explain) -> Result<(), Failure> {
         );
         session.console.result(&text)?;
         if !measured {
-            session.console.note(&assumed_note(executable.plan(), "times"));
+            session.console.note(&assumed_note(executable.plan(), "times assume"));
         }
         return Ok(());
     }

@@ -7,10 +7,12 @@ use std::fmt::Write;
 
 use clap::Args;
 use serde_json::{Value, json};
+use tlc::Device;
 use tlc_runtime::hwbench::{Effort, HwBench, HwBenchError};
 use tlc_runtime::pool::{Pool, default_threads};
 
 use crate::failure::{Code, Failure};
+use crate::hwbench_gpu;
 use crate::session::{Session, cache_directory};
 use crate::staging::Outputs;
 
@@ -30,6 +32,10 @@ pub struct Hwbench {
 
 /// Runs the command.
 pub fn run(session: &Session, args: &Hwbench) -> Result<(), Failure> {
+    if let Some(Device::Cuda(number)) = session.global.device {
+        let effort = if args.thorough { 2 } else { usize::from(!args.quick) };
+        return hwbench_gpu::run(session, number, effort);
+    }
     let effort = match (args.quick, args.thorough) {
         (true, _) => Effort::QUICK,
         (_, true) => Effort::THOROUGH,

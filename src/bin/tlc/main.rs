@@ -22,6 +22,7 @@ mod export;
 mod failure;
 mod fmt;
 mod hwbench;
+mod hwbench_gpu;
 mod import;
 mod info;
 mod isolated;

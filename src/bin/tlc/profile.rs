@@ -9,13 +9,14 @@ use tlc::LoopTime;
 use tlc::explain::{
     InnerCost, StepCost, bytes_text, count_text, counted, inner_costs_of_call, step_costs_of_call, time_text,
 };
-use tlc_ir::plan::{Plan, Step};
+use tlc_ir::plan::{DeviceId, Plan, Step};
 use tlc_passes::devices::Devices;
 use tlc_passes::planner::Planned;
 
 use crate::args::ModelArgs;
 use crate::bench::seconds;
 use crate::data::{InputSpec, input_spec, number_json};
+use crate::explain::assumed_note;
 use crate::failure::Failure;
 use crate::session::{Session, limits_of};
 use crate::timing::Prepared;
@@ -39,6 +40,8 @@ struct Row {
     number: String,
     what: String,
     label: String,
+    /// Whether the host does it.
+    on_host: bool,
     bytes: Option<u64>,
     flops: Option<u64>,
     floor_ns: Option<f64>,
@@ -50,8 +53,8 @@ struct Row {
     inner: Vec<Row>,
 }
 
-/// Steps shorter than this are mostly dispatch, in nanoseconds.
-const DISPATCH_NS: f64 = 1_000.0;
+/// Steps shorter than this are mostly dispatch, in nanoseconds: of the host, and of a device.
+const DISPATCH_NS: [f64; 2] = [1_000.0, 5_000.0];
 
 /// The steps of a plan, measured.
 struct Rows<'a> {
@@ -78,7 +81,7 @@ impl Rows<'_> {
         let sum = |part: fn(&StepCost) -> Option<u64>| -> Option<u64> {
             own.iter().map(|(c, times)| part(c)?.checked_mul(*times)).sum()
         };
-        let flops_bound = own.iter().filter(|(c, _)| c.bound == "flops").count() * 2 > own.len();
+        let most = |bound: &str| own.iter().filter(|(c, _)| c.bound == bound).count() * 2 > own.len();
         let mut row = Row {
             number: format!("{}{number}", self.prefix),
             what: match own.as_slice() {
@@ -86,10 +89,11 @@ impl Rows<'_> {
                 all => format!("group of {}", all.len()),
             },
             label: own.iter().map(|(c, _)| c.label.as_str()).collect::<Vec<_>>().join(", "),
+            on_host: own.iter().all(|(c, _)| c.device == DeviceId::HOST),
             bytes: sum(|c| c.bytes),
             flops: sum(|c| c.flops),
             floor_ns: own.iter().map(|(c, times)| Some(c.predicted_ns? * *times as f64)).sum(),
-            bound: if flops_bound { "flops" } else { "bytes" },
+            bound: ["flops", "link"].into_iter().find(|b| most(b)).unwrap_or("bytes"),
             ns,
             advice: String::new(),
             iterations: None,
@@ -143,7 +147,10 @@ fn advice(row: &Row, step: &Step, planned: &Planned) -> String {
     if ratio < 1.0 && floor > 0.0 {
         return "faster than its limit: the model of this machine is wrong here".into();
     }
-    if row.ns < DISPATCH_NS {
+    if row.bound == "link" {
+        return "between the host and a device: what stays on one side is not moved".into();
+    }
+    if row.ns < DISPATCH_NS[usize::from(!row.on_host)] {
         return "too short to matter by itself: larger inputs or fewer steps".into();
     }
     if ratio < 1.5 {
@@ -160,6 +167,10 @@ fn advice(row: &Row, step: &Step, planned: &Planned) -> String {
         Step::Loop(_) => return "a loop: what its body's steps need, or fewer and larger ones".into(),
         Step::Call(_) => return "a function of the runtime".into(),
     };
+    if !row.on_host {
+        return "neither memory nor arithmetic: more blocks at once, wider accesses or fewer instructions would help"
+            .into();
+    }
     let launches = planned.launches.iter().filter(|l| kernels.contains(&l.kernel));
     let scalar = launches.flat_map(|l| &l.schedule.inner).find_map(|i| i.as_ref().err());
     match scalar {
@@ -171,6 +182,7 @@ fn advice(row: &Row, step: &Step, planned: &Planned) -> String {
 fn json_of(row: &Row, total: f64) -> Value {
     json!({
         "step": row.number,
+        "on_host": row.on_host,
         "what": row.what,
         "label": row.label,
         "ns": number_json(row.ns),
@@ -266,10 +278,9 @@ pub fn run(session: &Session, args: &Profile) -> Result<(), Failure> {
     let mut all = Vec::new();
     listed(&rows, &mut all);
     let beaten = all.iter().filter(|r| r.floor_ns.is_some_and(|f| f > r.ns)).count();
+    session.note_simulated();
     if !measured {
-        session
-            .console
-            .note("note: limits assume a modest machine; `tlc hwbench` measures this one");
+        session.console.note(&assumed_note(plan, "limits assume"));
     } else if beaten > 0 {
         let note = format!(
             "note: {} beaten: the model of this machine is wrong there, as where it was measured while other programs ran; `tlc hwbench` measures it again",

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tlc::compile::Machine;
 pub use tlc::machine_model::{cache_directory, limits, limits_of, measured};
-use tlc::{CompileOptions, DType, Executable};
+use tlc::{CompileOptions, DType, Device, Executable};
 use tlc_formats::ReadOptions;
 use tlc_ir::Graph;
 use tlc_ir::graph::verify::verify;
@@ -16,6 +16,7 @@ use tlc_ir::text::{Module, ParseError};
 use tlc_passes::Compiled;
 use tlc_passes::devices::Devices;
 use tlc_passes::pipeline::{Options, Pipeline};
+use tlc_runtime::cuda;
 use tlc_runtime::machine::total_memory_bytes;
 
 use crate::args::{Global, ModelArgs};
@@ -257,6 +258,18 @@ impl Session {
         let executable = tlc::compile_ir(&model.graph, &options).map_err(|e| Failure::build(&model.file, &e))?;
         self.stages.show_compiled(&self.console, executable.decisions())?;
         Ok(executable)
+    }
+
+    /// Says of a device that is simulated that its times mean nothing.
+    pub fn note_simulated(&self) {
+        let Some(Device::Cuda(number)) = self.global.device else {
+            return;
+        };
+        if cuda::open(number).is_ok_and(|c| c.properties().simulated) {
+            self.console.note(&format!(
+                "note: cuda:{number} is simulated: its times say nothing of a real device"
+            ));
+        }
     }
 
     /// This machine, with GPUs that it need not have.

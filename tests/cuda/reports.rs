@@ -1,0 +1,131 @@
+//! What commands say of a plan for a device.
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::faults::{expect, tlc};
+
+const EXPLAIN: [&str; 5] = ["explain", "sums.tlir", "--device", "cuda", "--set"];
+
+/// What a command prints for programs.
+fn json(arguments: &[&str]) -> Option<Value> {
+    let (code, text) = tlc(&[], &[arguments, &["--format", "json"]].concat())?;
+    assert_eq!(code, 0, "{text}");
+    // Notes follow it.
+    let mut values = serde_json::Deserializer::from_str(&text).into_iter();
+    Some(values.next().expect("a value").expect("JSON"))
+}
+
+#[test]
+fn explain_says_how_blocks_and_threads_share_a_kernel() {
+    expect(
+        tlc(&[], &[&EXPLAIN[..], &["n=4096"]].concat()),
+        0,
+        &[
+            "gpu 1: 4916.7 GB/s, 66.9 f32 TFLOP/s, 3.00 us a launch; a block shares at most 48.0 KiB",
+            "block of ",
+            "bytes a thread",
+            "transfer x",
+            "(bound by link)",
+            "the clocks that the driver names",
+        ],
+    );
+    let Some(said) = json(&[&EXPLAIN[..], &["n=4096"]].concat()) else {
+        return;
+    };
+    let steps = said["steps"].as_array().expect("steps");
+    let kernel = steps.iter().find(|s| s["what"] == "kernel 0").expect("a kernel");
+    assert_eq!(kernel["device"], 1);
+    // 32 KiB at the bandwidth of the device.
+    let floor = kernel["floor_ns"].as_f64().expect("a number");
+    assert!((floor - 32768.0 / 4916.7).abs() < 0.1, "{floor}");
+}
+
+#[test]
+fn profile_joins_the_times_of_a_device_with_bytes_and_flops() {
+    let arguments = [
+        "profile",
+        "sums.tlir",
+        "--device",
+        "cuda",
+        "--set",
+        "n=4096",
+        "--time",
+        "0.01",
+    ];
+    expect(
+        tlc(&[], &arguments),
+        0,
+        &[
+            "kernel 0",
+            "32.0 KiB",
+            "cuda:0 is simulated: its times say nothing of a real device",
+        ],
+    );
+    let Some(said) = json(&arguments) else { return };
+    let steps = said["steps"].as_array().expect("steps");
+    assert_eq!(steps.len(), 3);
+    for (step, (what, bytes)) in steps
+        .iter()
+        .zip([("transfer", 16384), ("kernel 0", 32768), ("transfer", 16384)])
+    {
+        assert_eq!(step["what"], what, "{said}");
+        assert_eq!(step["bytes"], bytes, "{said}");
+        assert_eq!(step["on_host"], (step["step"] == "2"), "{said}");
+        assert!(step["ns"].as_f64().is_some_and(|ns| ns > 0.0), "{said}");
+    }
+}
+
+#[test]
+fn a_device_is_told_to_take_the_times_of_steps() {
+    let folder = TempDir::new().expect("a folder");
+    let report = folder.path().join("report");
+    let path = report.to_str().expect("a path in UTF-8");
+    let arguments = [
+        "profile",
+        "sums.tlir",
+        "--device",
+        "cuda",
+        "--set",
+        "n=64",
+        "--time",
+        "0.01",
+    ];
+    if tlc(&[("TLC_SIM_REPORT", path)], &arguments).is_none() {
+        return;
+    }
+    let text = std::fs::read_to_string(&report).expect("a report");
+    let report: Value = serde_json::from_str(text.lines().last().expect("a line")).expect("JSON");
+    let times = report["calls"]["cuEventElapsedTime_v2"].as_u64().unwrap_or(0);
+    assert!(
+        times >= 15 && times.is_multiple_of(3),
+        "three steps of each of five calls: {text}"
+    );
+}
+
+#[test]
+fn a_device_is_measured() {
+    let arguments = ["hwbench", "--device", "cuda", "--quick"];
+    expect(
+        tlc(&[], &arguments),
+        0,
+        &[
+            "cuda:0 (NVIDIA H200 (simulated)), driver 13.0",
+            "copies within its memory",
+            "f32 multiply-add",
+            "the smallest kernel",
+            "cuda:0 is simulated: its times say nothing of a real device",
+        ],
+    );
+    let Some(said) = json(&arguments) else { return };
+    assert_eq!(said["simulated"], true);
+    for rate in [
+        "copied_bytes_per_second",
+        "from_host_bytes_per_second",
+        "f32_flops_per_second",
+        "kernel_ns",
+        "call_ns",
+    ] {
+        assert!(said[rate].as_f64().is_some_and(|r| r > 0.0), "{rate}: {said}");
+    }
+}
