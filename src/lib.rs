@@ -68,17 +68,19 @@ pub use tlc_ir::tensor::TensorError;
 pub use tlc_ir::{DType, Element, HostTensor, Scalar};
 pub use tlc_onnx as onnx;
 pub use tlc_record::{
-    Attention, Axes, Broken, BuildError, CompileOptions, Conv, Conversion, Coordinates, Datum, Device, Dim, Error,
-    Errors, EvalError, Executable, Graph, GridSample, Input, Interpolation, IntoShape, IntoSlices, Iteration, Operand,
-    Output, OutputMut, Outputs, Outside, PerAxis, Pool, PowerRounding, Repeat, Resample, RoiAlign, Rounding, Slice,
-    Specialization, Specialize, Tensor, Unique, UnknownDevice, Verdict, Weak, WrongType, broadcast_tensors, compile_ir,
-    concat, einsum, einsum_over, inputs, keep, matmul, meshgrid, named_scope, outputs, plan_ir, promote, s, stack,
-    where_,
+    Attention, Axes, Broken, BuildError, CompileOptions, Conv, Conversion, Coordinates, Datum, Device, DeviceOutputs,
+    Dim, Error, Errors, EvalError, Executable, Graph, GridSample, Input, Interpolation, IntoShape, IntoSlices,
+    Iteration, Operand, Output, OutputMut, Outputs, Outside, PerAxis, Pool, PowerRounding, Repeat, Resample, RoiAlign,
+    Rounding, Slice, Specialization, Specialize, Tensor, Unique, UnknownDevice, Verdict, Weak, WrongType,
+    broadcast_tensors, compile_ir, concat, einsum, einsum_over, inputs, keep, matmul, meshgrid, named_scope, outputs,
+    plan_ir, promote, s, stack, where_,
 };
 pub use tlc_record::{
     compile, dim, error, eval, explain, functions, graph, machine_model, operators, ops, prediction, promotion, tlir,
 };
-pub use tlc_runtime::driver::{DeviceNeed, LoopTime, MemoryNeed, RunError, StepTime, TensorView, Watched};
+pub use tlc_runtime::driver::{
+    DeviceNeed, DeviceTensor, LoopTime, MemoryNeed, RunError, StepTime, TensorView, Watched,
+};
 pub use tlc_runtime::mmap::MappedFile;
 pub use tlc_runtime::pool::default_threads;
 

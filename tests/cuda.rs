@@ -18,6 +18,8 @@ mod models;
 mod recorded;
 #[path = "cuda/reports.rs"]
 mod reports;
+#[path = "cuda/resident.rs"]
+mod resident;
 #[path = "cuda/slots.rs"]
 mod slots;
 #[path = "differential/states.rs"]

@@ -150,6 +150,8 @@ pub enum Place {
 pub struct Placement<'d> {
     devices: &'d Devices,
     place: Place,
+    /// Where the caller has inputs and wants outputs.
+    caller: DeviceId,
     /// By node: the device of the kernel or step that computes it.
     of: Vec<DeviceId>,
 }
@@ -159,6 +161,7 @@ pub fn place<'d>(graph: &Graph, devices: &'d Devices, place: Place) -> Placement
     let mut placement = Placement {
         devices,
         place,
+        caller: DeviceId::HOST,
         of: Vec::new(),
     };
     for (id, node) in graph.nodes() {
@@ -182,6 +185,18 @@ impl<'d> Placement<'d> {
     /// The devices.
     pub fn devices(&self) -> &'d Devices {
         self.devices
+    }
+
+    /// The same, for a caller that has inputs on another device than the host, and wants outputs there.
+    #[must_use]
+    pub fn for_caller(mut self, caller: DeviceId) -> Placement<'d> {
+        self.caller = caller;
+        self
+    }
+
+    /// Where the caller has inputs and wants outputs.
+    pub fn caller(&self) -> DeviceId {
+        self.caller
     }
 
     /// The device that computes a value.

@@ -69,6 +69,8 @@ pub struct Options {
     pub devices: Devices,
     /// Which of its devices computes what.
     pub place: Place,
+    /// Where the caller has inputs and wants outputs that are not states.
+    pub caller: DeviceId,
     /// Inputs and outputs that are states of the caller.
     pub states: Vec<StateBinding>,
     /// Optional passes.
@@ -86,6 +88,7 @@ impl Options {
         Options {
             place: Place::On(DeviceId(devices.count() as u32 - 1)),
             devices,
+            caller: DeviceId::HOST,
             states: Vec::new(),
             pipeline: Pipeline::default(),
             max_memory_bytes: None,
@@ -103,7 +106,7 @@ impl Options {
 
     /// The device of each value of a graph.
     pub fn placement(&self, graph: &Graph) -> Placement<'_> {
-        place(graph, &self.devices, self.place)
+        place(graph, &self.devices, self.place).for_caller(self.caller)
     }
 }
 

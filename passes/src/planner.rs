@@ -139,10 +139,9 @@ impl Edge<'_> {
 
 /// Plans clusters, in their order. What it decides about kernels behind products is appended to their ledger.
 pub fn plan(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_>, states: &[StateBinding]) -> Planned {
-    // The caller's memory is the host's.
     let edge = Edge {
-        inputs: vec![DeviceId::HOST; graph.inputs().len()],
-        outputs: vec![DeviceId::HOST; graph.outputs().len()],
+        inputs: vec![placement.caller(); graph.inputs().len()],
+        outputs: vec![placement.caller(); graph.outputs().len()],
         states,
         inside: false,
     };

@@ -9,6 +9,7 @@ mod device;
 pub mod input;
 pub(crate) mod output;
 mod print;
+mod resident;
 mod specializations;
 
 use std::panic::Location;
@@ -35,9 +36,12 @@ use crate::error::{Error, Errors};
 use crate::graph::Graph;
 use specializations::Specializations;
 
+use resident::Resident;
+
 pub use device::{Device, UnknownDevice};
 pub use input::{Input, Named};
 pub use output::{Output, OutputMut, Outputs, WrongType};
+pub use resident::DeviceOutputs;
 pub use specializations::{Specialization, Specialize, Verdict};
 
 /// How to compile.
@@ -174,6 +178,8 @@ pub struct Executable {
     general: Version,
     /// Versions for fixed sizes; absent if no input's size is a symbol.
     specializations: Option<Arc<Specializations>>,
+    /// For tensors that stay on a GPU; absent on the processor.
+    resident: Option<Resident>,
     /// Values of symbols that the options gave.
     symbols: Vec<(String, i64)>,
     devices: Devices,
@@ -186,6 +192,7 @@ struct Version {
 }
 
 /// How a graph is compiled: what [`CompileOptions`] mean on this machine.
+#[derive(Clone)]
 struct Compiler {
     machine: Machine,
     /// The device beside the host, if there is to be one.
@@ -304,12 +311,14 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
     let threads = compiler.machine.threads.threads();
     let general = compiler.load(graph, compiler.decide(graph)?, threads)?;
     let devices = compiler.options.devices.clone();
+    let resident = compiler.gpu.is_some().then(|| Resident::new(&compiler, graph));
     let bound_by_inputs = graph.symbols().iter().any(|s| s.upper.is_none());
     let specializations =
         bound_by_inputs.then(|| Specializations::new(graph.clone(), compiler, options, start.elapsed()));
     Ok(Executable {
         general,
         specializations,
+        resident,
         symbols: options.symbols.clone(),
         devices,
     })

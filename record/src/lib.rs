@@ -19,8 +19,8 @@ pub mod streams;
 pub mod tlir;
 
 pub use compile::{
-    Broken, BuildError, CompileOptions, Device, Executable, Input, Output, OutputMut, Outputs, Specialization,
-    Specialize, UnknownDevice, Verdict, WrongType, compile_ir, plan_ir,
+    Broken, BuildError, CompileOptions, Device, DeviceOutputs, Executable, Input, Output, OutputMut, Outputs,
+    Specialization, Specialize, UnknownDevice, Verdict, WrongType, compile_ir, plan_ir,
 };
 pub use datum::Datum;
 pub use dim::{Axes, Dim, IntoShape, keep};

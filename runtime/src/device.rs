@@ -283,6 +283,30 @@ pub trait Queued: Device<Kernel = KernelHandle, Product = ()> {
     /// Has the host wait for all that the device was given. What fails meanwhile was reported or is not needed any longer.
     fn finish(&self);
 
+    /// As [`Queued::allocate`], for memory that is returned with [`Queued::put_back`], which the device may keep for the next that wants as
+    /// many bytes.
+    ///
+    /// # Errors
+    /// As [`Queued::allocate`].
+    fn take(&self, bytes: usize) -> Result<*mut u8, RunError> {
+        self.allocate(bytes)
+    }
+
+    /// Returns memory that was [taken](Queued::take) with so many bytes.
+    ///
+    /// # Safety
+    /// As for [`Queued::release`].
+    unsafe fn put_back(&self, start: *mut u8, bytes: usize) {
+        let _ = bytes;
+        // SAFETY: the caller's promise.
+        unsafe { self.release(start) };
+    }
+
+    /// Its number among those of the driver, if it is a GPU of one: those of one number have one memory.
+    fn ordinal(&self) -> Option<u32> {
+        None
+    }
+
     /// Whether it finds accesses beside slots; see [`Queued::announce`].
     fn checks_slots(&self) -> bool {
         false

@@ -5,6 +5,7 @@ use tlc_codegen::cuda::CudaError;
 use tlc_ir::DType;
 use tlc_ir::plan::verify::PlanViolation;
 use tlc_ir::target::{EmitterId, MAX_GRID_BLOCKS};
+use tlc_ir::tensor::TensorError;
 
 use crate::memory::AllocError;
 use crate::pool::PoolPanic;
@@ -174,6 +175,27 @@ pub enum RunError {
         free: u64,
         /// All there are.
         total: u64,
+    },
+    /// What was compiled for the host alone is asked for results in the memory of a device.
+    #[error("the graph was compiled for the processor alone; expected CompileOptions::device to name a GPU")]
+    NoDevice,
+    /// An input in the memory of a device, of a call that wants them in the host's.
+    #[error("input `{name}` is in the memory of a device; expected a call of Executable::run_on_device")]
+    OnDevice {
+        /// The input.
+        name: String,
+    },
+    /// The code for calls whose tensors stay in the memory of a device could not be made.
+    #[error("{message}")]
+    Resident {
+        /// Why.
+        message: String,
+    },
+    /// An input in the memory of another device.
+    #[error("input `{name}` is in the memory of another device than the one that the graph was compiled for")]
+    OtherDevice {
+        /// The input.
+        name: String,
     },
     /// A call needs more memory of a device than it has free. Nothing was allocated, and nothing has run.
     #[error(
@@ -357,6 +379,9 @@ pub enum RunError {
         /// How many.
         blocks: u64,
     },
+    /// There is no memory left for a tensor of the host.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
     /// The system has no memory left.
     #[error(transparent)]
     OutOfMemory(#[from] AllocError),

@@ -7,6 +7,7 @@ use tlc::{CompileOptions, DType, Device, Executable, Graph, inputs};
 use tlc_runtime::cuda;
 
 use crate::child::{cache, library, simulated};
+use crate::recorded::{compiled, network, network_inputs, run};
 
 const SUM: &str = "graph @sum(%x: f32[8], %y: f32[8]) {\n  %0 = add %x, %y : f32[8]\n  return %0\n}\n";
 
@@ -127,6 +128,21 @@ fn what_an_executable_took_is_given_back() {
     assert_eq!(report["calls"]["cuGraphLaunch"], 2000, "{text}");
 }
 
+#[test]
+fn every_fault_is_an_error_that_says_where_and_what_follows() {
+    let at = |kind: &str, places: &[u32]| -> Vec<String> { places.iter().map(|n| format!("{kind}:{n}")).collect() };
+    let faults = [
+        at("alloc", &[1, 2, 3, 4]),
+        at("launch", &[1, 2, 9]),
+        at("illegal-address", &[1, 12]),
+        at("ecc", &[1, 7]),
+        at("device-lost", &[1, 8]),
+    ];
+    for fault in faults.iter().flatten() {
+        simulated("faults::children::each", &[("TLC_SIM_FAULT", fault)]);
+    }
+}
+
 /// `x + x` on a device.
 fn doubled() -> Executable {
     let g = Graph::new("doubled");
@@ -158,6 +174,32 @@ mod children {
             .expect_err("the device is lost")
             .to_string();
         assert!(second.contains("is lost since"), "{second}");
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn each() {
+        let fault = std::env::var("TLC_SIM_FAULT").expect("a fault");
+        let executable = compiled(&network(), Device::cuda(0));
+        let call = |n: usize| run(&executable, &network_inputs(30, n));
+        let Some((failed, message)) = (0..8).find_map(|n| Some((n, call(n).err()?))) else {
+            // Memory for staging can be done without.
+            assert!(fault.starts_with("alloc:"), "{fault}: nothing failed");
+            return;
+        };
+        let next = call(failed);
+        match fault.split(':').next() {
+            Some("alloc") => {
+                assert!(message.contains("has no memory for"), "{fault}: {message}");
+                assert!(next.is_ok(), "{fault}: {next:?}");
+            }
+            _ => {
+                let place = message.contains("found at step ") && message.contains("kernel `kernel");
+                assert!(place, "{fault}: {message}");
+                let next = next.expect_err("the device is lost");
+                assert!(next.contains("is lost since"), "{fault}: {next}");
+            }
+        }
     }
 
     #[test]

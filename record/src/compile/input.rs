@@ -12,7 +12,7 @@ use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::plan::{Plan, PlanInput};
 use tlc_ir::tensor::TensorError;
 use tlc_ir::{DType, HostTensor};
-use tlc_runtime::driver::{RunError, TensorView};
+use tlc_runtime::driver::{DeviceTensor, ResidentInput, RunError, TensorView};
 use tlc_runtime::memory::AllocError;
 
 use super::output::Output;
@@ -34,6 +34,8 @@ pub(super) type Shape = SmallVec<[usize; 4]>;
 /// | [`&HostTensor`](HostTensor), [`&Output`](Output) | the tensor's | no |
 /// | [`Output`] | the tensor's | no: given away, see [`Executable::run_donating`](super::Executable::run_donating) |
 /// | [`TensorView`], [`Input::bytes`] | as given | no |
+/// | [`&DeviceTensor`](DeviceTensor) | the tensor's | no: for [`Executable::run_on_device`](super::Executable::run_on_device) alone |
+/// | [`DeviceTensor`] | the tensor's | no: given away to [`Executable::run_on_device`](super::Executable::run_on_device) |
 ///
 /// Element types are those of [`Datum`]; the dtype must be the one that the graph declares, nothing is converted.
 ///
@@ -78,6 +80,9 @@ enum Data<'a> {
     OwnedHost(Box<HostTensor>),
     /// A result of an earlier call, given away.
     Result(Box<Output>),
+    /// In the memory of a device: lent, or given away.
+    Device(&'a DeviceTensor),
+    GivenDevice(Box<DeviceTensor>),
     /// A copy of so many bytes was needed, and there was no memory for it.
     NoMemory(usize),
 }
@@ -179,7 +184,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// The element bytes, native-endian; none where memory for a copy was refused.
+    /// The element bytes, native-endian; none where memory for a copy was refused, or a device has them.
     fn data(&self) -> &[u8] {
         match &self.data {
             Data::Bytes(bytes) => bytes,
@@ -188,7 +193,7 @@ impl<'a> Input<'a> {
             Data::Scalar(word) => &bytemuck::bytes_of(word)[..self.dtype.bytes()],
             Data::Owned(data) => data.bytes(),
             Data::Result(output) => output.bytes(),
-            Data::NoMemory(_) => &[],
+            Data::NoMemory(_) | Data::Device(_) | Data::GivenDevice(_) => &[],
         }
     }
 
@@ -204,6 +209,8 @@ impl<'a> Input<'a> {
         };
         let data = match self.data {
             Data::NoMemory(bytes) => Data::NoMemory(bytes),
+            Data::Device(tensor) => Data::Device(tensor),
+            Data::GivenDevice(ref tensor) => Data::Device(tensor),
             _ => Data::Bytes(self.data()),
         };
         Input {
@@ -222,6 +229,7 @@ impl<'a> Input<'a> {
             Data::Host(tensor) => Ok((*tensor).clone()),
             Data::OwnedHost(tensor) => Ok((**tensor).clone()),
             Data::NoMemory(bytes) => Err(TensorError::OutOfMemory { bytes: *bytes }),
+            // There are fewer elements here than the shape says: an error.
             _ => HostTensor::from_bytes(self.dtype, self.shape().unwrap_or(&[self.elements()]), self.data()),
         }
     }
@@ -245,6 +253,27 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// Whether a device has the data.
+    fn is_on_device(&self) -> bool {
+        matches!(self.data, Data::Device(_) | Data::GivenDevice(_))
+    }
+
+    /// The data in that shape, where it is. What was given away is taken out.
+    pub(super) fn take_resident<'v>(&'v mut self, shape: &'v [usize]) -> ResidentInput<'v> {
+        if let Data::GivenDevice(_) = self.data
+            && let Data::GivenDevice(tensor) = std::mem::replace(&mut self.data, Data::Bytes(&[]))
+        {
+            return ResidentInput::Donated(*tensor);
+        }
+        match &self.data {
+            Data::Device(tensor) => ResidentInput::Lent(tensor),
+            _ => {
+                let own = self.shape();
+                ResidentInput::Host(self.view_as(own.unwrap_or(shape)))
+            }
+        }
+    }
+
     /// The data in that shape.
     pub(super) fn view_as<'v>(&'v self, shape: &'v [usize]) -> TensorView<'v> {
         TensorView {
@@ -260,6 +289,27 @@ impl fmt::Debug for Input<'_> {
         match self.shape() {
             Some(shape) => write!(f, "Input({}{shape:?})", self.dtype),
             None => write!(f, "Input({} elements of {})", self.elements(), self.dtype),
+        }
+    }
+}
+
+impl<'a> From<&'a DeviceTensor> for Input<'a> {
+    fn from(tensor: &'a DeviceTensor) -> Self {
+        Input {
+            dtype: tensor.dtype(),
+            extents: Extents::Borrowed(tensor.shape()),
+            data: Data::Device(tensor),
+        }
+    }
+}
+
+/// A tensor given away: see [`Executable::run_on_device`](super::Executable::run_on_device).
+impl From<DeviceTensor> for Input<'_> {
+    fn from(tensor: DeviceTensor) -> Self {
+        Input {
+            dtype: tensor.dtype(),
+            extents: Extents::Own(tensor.shape().into()),
+            data: Data::GivenDevice(Box::new(tensor)),
         }
     }
 }
@@ -476,6 +526,11 @@ pub(super) fn with_views<'a, I: AsRef<Input<'a>>, R>(
     inputs: &[I],
     f: impl FnOnce(&[TensorView<'_>]) -> Result<R, RunError>,
 ) -> Result<R, RunError> {
+    let elsewhere = inputs.iter().position(|i| i.as_ref().is_on_device());
+    if let Some(declared) = elsewhere.and_then(|k| plan.inputs.get(k)) {
+        let name = declared.name.clone();
+        return Err(RunError::OnDevice { name });
+    }
     if inputs.len() <= FEW {
         let mut extents: SmallVec<[usize; 4 * FEW]> = SmallVec::new();
         infer(plan, given, inputs, &mut extents)?;
@@ -492,6 +547,19 @@ pub(super) fn with_views<'a, I: AsRef<Input<'a>>, R>(
     });
     SPARE.set((recycled(views), extents));
     result
+}
+
+/// The inputs of a call, wherever they are. What was given away is taken out.
+pub(super) fn residents<'v>(plan: &Plan, inputs: &'v mut [Input<'_>], extents: &'v [usize]) -> Vec<ResidentInput<'v>> {
+    let mut rest = extents;
+    let residents = inputs.iter_mut().enumerate().map(|(k, input)| {
+        let flat = input.shape().is_none();
+        let axes = if flat { plan.inputs[k].ty.shape.len() } else { 0 };
+        let (own, behind) = rest.split_at(axes);
+        rest = behind;
+        input.take_resident(own)
+    });
+    residents.collect()
 }
 
 /// Views of the inputs; `extents` are those of the inputs that come without a shape, one input after another.
@@ -513,7 +581,7 @@ fn view_all<'v, 'a: 'v, I: AsRef<Input<'a>>>(
 }
 
 /// Appends the extents of the inputs that come without a shape.
-fn infer<'a, I: AsRef<Input<'a>>>(
+pub(super) fn infer<'a, I: AsRef<Input<'a>>>(
     plan: &Plan,
     given: &[(String, i64)],
     inputs: &[I],

@@ -34,6 +34,8 @@ pub struct Segment {
     pub awaited: Vec<usize>,
     /// Whether steps follow.
     pub goes_on: bool,
+    /// Whether they touch inputs or outputs that are on their device, whose addresses are the caller's to choose.
+    pub of_caller: bool,
     /// The slots that they touch.
     pub slots: Vec<usize>,
     /// The first and the last launch: step and place in it.
@@ -79,7 +81,7 @@ impl Segments {
             }
             // One operation is no less than one graph.
             if to > from + 1 {
-                found.all.push(segment(plan, steps, from..to));
+                found.all.push(segment(plan, sizes, steps, from..to));
             }
             from = to.max(from + 1);
         }
@@ -129,7 +131,7 @@ impl Segments {
     }
 }
 
-fn segment<P>(plan: &Plan, steps: &[BoundStep<P>], range: Range<usize>) -> Segment {
+fn segment<P>(plan: &Plan, sizes: &Sizes, steps: &[BoundStep<P>], range: Range<usize>) -> Segment {
     let inside = &steps[range.clone()];
     let mut queues: Vec<u32> = Vec::new();
     for step in inside {
@@ -165,7 +167,12 @@ fn segment<P>(plan: &Plan, steps: &[BoundStep<P>], range: Range<usize>) -> Segme
     }
     slots.sort_unstable();
     slots.dedup();
+    let of_caller = |s: &usize| {
+        let slot = &plan.slots[sizes.root[*s]];
+        slot.device.0 != 0 && matches!(slot.storage, Storage::Input(_) | Storage::Output(_))
+    };
     Segment {
+        of_caller: slots.iter().any(of_caller),
         device: inside[0].on,
         queues,
         waits,

@@ -129,8 +129,16 @@ pub struct Binding<P> {
     pub rebound: Mutex<VecDeque<Arc<Binding<P>>>>,
 }
 
-/// Whether a slot that a launch writes is one that another of its parameters is bound to.
+/// Whether a slot that a launch writes is one that another of its parameters is bound to, or may be if the caller gives an input away.
 pub(crate) fn is_in_place(plan: &Plan, l: &Launch) -> bool {
+    let given = |&(input, output): &(u32, u32)| {
+        let output = plan.outputs.get(output as usize).map(|o| o.slot);
+        let input = plan.inputs.get(input as usize).and_then(|i| i.slot);
+        [input, output].iter().all(|s| s.is_some_and(|s| l.args.contains(&s)))
+    };
+    if plan.donations.iter().any(given) {
+        return true;
+    }
     let params = &plan.kernels[l.kernel.0 as usize].params;
     l.args.iter().zip(params).enumerate().any(|(k, (slot, param))| {
         let others = l.args.iter().enumerate().filter(|o| o.0 != k);

@@ -16,7 +16,7 @@ use smallvec::SmallVec;
 use tlc_ir::target::EmitterId;
 
 use super::compile::{self, Loaded};
-use super::context::Context;
+use super::context::{Context, open};
 use super::library::{Address, Code, Handle, Library, SimulatedSlot};
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::BoundLaunch;
@@ -44,6 +44,35 @@ pub fn queued(context: &Arc<Context>, number: usize) -> Arc<dyn Queued> {
     })
 }
 
+/// A device for copies of tensors that belong to no executable, made at the first call.
+///
+/// # Errors
+/// As [`open`].
+pub fn shared(ordinal: u32) -> Result<Arc<dyn Queued>, RunError> {
+    static SHARED: Mutex<Vec<(u32, Arc<dyn Queued>)>> = Mutex::new(Vec::new());
+    let context = open(ordinal)?;
+    let mut known = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, device)) = known.iter().find(|d| d.0 == ordinal) {
+        return Ok(Arc::clone(device));
+    }
+    let device = queued(&context, 1);
+    known.push((ordinal, Arc::clone(&device)));
+    Ok(device)
+}
+
+/// Has the host wait for all that a stream was given.
+///
+/// # Safety
+/// It is null, which is the default stream, or a stream of the device's primary context.
+///
+/// # Errors
+/// As [`open`], and if what the stream was given failed.
+pub unsafe fn wait_for(ordinal: u32, stream: *mut c_void) -> Result<(), RunError> {
+    let context = open(ordinal)?;
+    // SAFETY: the caller's promise.
+    context.call(1, "cuStreamSynchronize", |d| unsafe { (d.cuStreamSynchronize)(stream) })
+}
+
 struct Gpu {
     context: Arc<Context>,
     /// In the plan.
@@ -65,6 +94,8 @@ struct State {
     recorded: u64,
     /// What was allocated, by address.
     memory: BTreeMap<Address, usize>,
+    /// What was put back, by bytes: the last first, so that calls find the addresses that their graphs were recorded with.
+    spare: BTreeMap<usize, Vec<Address>>,
 }
 
 // SAFETY: the handles are the driver's, which takes them on every thread.
@@ -223,6 +254,16 @@ impl Gpu {
         })
     }
 
+    /// Gives back what is spare; returns whether there was any.
+    fn releases_spare(&self) -> bool {
+        let spare = std::mem::take(&mut self.state().spare);
+        let all = spare.values().flatten();
+        // SAFETY: it was taken here and put back, and whoever did has waited for what touched it.
+        all.map(|a| unsafe { self.release(std::ptr::without_provenance_mut(*a as usize)) })
+            .count()
+            > 0
+    }
+
     fn mark_of(&self, queue: u32, number: u64) -> Mark {
         Mark {
             device: self.number,
@@ -323,13 +364,20 @@ impl Queued for Gpu {
     fn allocate(&self, bytes: usize) -> Result<*mut u8, RunError> {
         // Not nothing, so that each buffer has an address of its own. The driver aligns to 256 bytes.
         let bytes = bytes.max(1);
-        let address = self.context.allocate(self.number, bytes)?;
+        let address = match self.context.allocate(self.number, bytes) {
+            Err(RunError::DeviceMemory { .. }) if self.releases_spare() => self.context.allocate(self.number, bytes)?,
+            other => other?,
+        };
         self.state().memory.insert(address, bytes);
         Ok(std::ptr::without_provenance_mut(address as usize))
     }
 
     fn room(&self) -> Result<Option<Room>, RunError> {
         let (free, total) = self.context.memory(self.number)?;
+        // What is spare is given back where memory runs out.
+        let state = self.state();
+        let spare: u64 = state.spare.iter().map(|(n, all)| (n * all.len()) as u64).sum();
+        let free = free.saturating_add(spare);
         let device = self.context.properties().title();
         Ok(Some(Room { device, free, total }))
     }
@@ -341,6 +389,23 @@ impl Queued for Gpu {
             // SAFETY: it was allocated here, and the caller promises that nothing touches it.
             unsafe { self.context.free(address, bytes) };
         }
+    }
+
+    fn take(&self, bytes: usize) -> Result<*mut u8, RunError> {
+        let spare = self.state().spare.get_mut(&bytes).and_then(Vec::pop);
+        match spare {
+            Some(address) => Ok(std::ptr::without_provenance_mut(address as usize)),
+            None => self.allocate(bytes),
+        }
+    }
+
+    unsafe fn put_back(&self, start: *mut u8, bytes: usize) {
+        let address = start.addr() as u64;
+        self.state().spare.entry(bytes).or_default().push(address);
+    }
+
+    fn ordinal(&self) -> Option<u32> {
+        Some(self.context.properties().ordinal)
     }
 
     unsafe fn upload(&self, queue: u32, from: *const u8, to: *mut u8, bytes: usize) -> Result<(), RunError> {
@@ -600,6 +665,7 @@ impl Recorder for Gpu {
 impl Drop for Gpu {
     fn drop(&mut self) {
         self.finish();
+        self.releases_spare();
         let graphs = std::mem::take(&mut self.state().recordings);
         graphs.values().for_each(|g| self.destroy(g));
         let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);

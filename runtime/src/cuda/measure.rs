@@ -64,10 +64,15 @@ pub fn transfers(context: &Arc<Context>, bytes: usize, times: usize) -> Result<T
         Ok(bytes as f64 / least * 1e9)
     };
     let (here, there) = (from.start(), to.start());
-    // SAFETY, of each: all buffers have the bytes, they are apart, and every copy is settled before the next.
+    // SAFETY: both have the bytes, nothing else knows of them, and the copy is settled before the next.
+    let from_host = best(&|| unsafe { device.upload(0, pinned.start, here, bytes) })?;
+    // SAFETY: as above.
+    let within = 2.0 * best(&|| unsafe { device.copy(0, here, there, bytes) })?;
+    // SAFETY: as above.
+    let to_host = best(&|| unsafe { device.download(0, there, pinned.start, bytes) })?;
     Ok(Transfers {
-        from_host: best(&|| unsafe { device.upload(0, pinned.start, here, bytes) })?,
-        within: 2.0 * best(&|| unsafe { device.copy(0, here, there, bytes) })?,
-        to_host: best(&|| unsafe { device.download(0, there, pinned.start, bytes) })?,
+        within,
+        from_host,
+        to_host,
     })
 }

@@ -21,5 +21,5 @@ mod measure;
 pub use cache::{Cached, Entries};
 pub use compile::{Form, arch_of};
 pub use context::{Context, Properties, devices, open};
-pub use device::queued;
+pub use device::{queued, shared, wait_for};
 pub use measure::{Transfers, transfers};

@@ -11,6 +11,7 @@
 //! - Chunks of parallel loops depend on extents alone, so results do not depend on the number of threads.
 
 mod code;
+mod destination;
 mod donate;
 mod frame;
 mod init;
@@ -18,6 +19,7 @@ mod memory_need;
 mod profile;
 mod record;
 mod repeat;
+mod resident;
 mod states;
 mod walk;
 mod watch;
@@ -47,12 +49,14 @@ pub use crate::binding::Packer;
 pub use crate::error::RunError;
 pub(crate) use code::Code;
 pub use code::Emitters;
+pub use destination::Destination;
 pub use donate::Argument;
 pub(crate) use frame::Frame;
 use init::Kept;
 pub use memory_need::{DeviceNeed, MemoryNeed};
 use profile::Measured;
 pub use profile::{LoopTime, StepTime};
+pub use resident::{DeviceTensor, ResidentInput};
 pub use states::StateView;
 pub(crate) use walk::Walk;
 pub use watch::Watched;
@@ -79,27 +83,28 @@ pub struct TensorView<'a> {
     pub data: &'a [u8],
 }
 
-/// Memory of the caller that an output is written to: its bytes, and what is said of its type.
-pub trait Destination {
-    /// The element type, if it is said.
-    fn dtype(&self) -> Option<DType>;
-    /// The extents, if they are said.
-    fn shape(&self) -> Option<&[usize]>;
-    /// The bytes, aligned to the elements.
-    fn bytes_mut(&mut self) -> &mut [u8];
+/// What an input is, wherever it is.
+trait Described {
+    fn dtype(&self) -> DType;
+    fn shape(&self) -> &[usize];
+    /// The address of its elements, and their bytes.
+    fn place(&self) -> (usize, usize);
 }
 
-impl Destination for &mut [u8] {
-    fn dtype(&self) -> Option<DType> {
-        None
+impl Described for TensorView<'_> {
+    #[inline]
+    fn dtype(&self) -> DType {
+        self.dtype
     }
 
-    fn shape(&self) -> Option<&[usize]> {
-        None
+    #[inline]
+    fn shape(&self) -> &[usize] {
+        self.shape
     }
 
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        self
+    #[inline]
+    fn place(&self) -> (usize, usize) {
+        (self.data.as_ptr().addr(), self.data.len())
     }
 }
 
@@ -144,6 +149,8 @@ struct CallState {
     arenas: Vec<Option<DeviceBuffer>>,
     /// By state of the caller: its bytes, where another device than the host has them during the call.
     states: Vec<Option<DeviceBuffer>>,
+    /// By input: what the host gave of it, where the plan has it on another device.
+    inputs: Vec<Option<DeviceBuffer>>,
     scratch: AlignedBuffer,
     frame: Frame,
     recordings: Recordings,
@@ -160,6 +167,7 @@ impl CallState {
             arena: AlignedBuffer::zeroed(0)?,
             arenas: Vec::new(),
             states: Vec::new(),
+            inputs: Vec::new(),
             scratch: AlignedBuffer::zeroed(0)?,
             frame: Frame::default(),
             recordings: Recordings::default(),
@@ -581,8 +589,8 @@ impl Executable {
         observe: &mut Observe<'_>,
     ) -> Result<Option<Arc<Bound>>, RunError> {
         let kept = self.kept(binding)?;
-        if self.is_recorded(binding, state) {
-            return self.execute_recorded(binding, state, input, kept);
+        if let Some(staging) = self.staged(binding, state) {
+            return self.execute_recorded(binding, state, staging, input, kept);
         }
         let finish = Finish(&self.others);
         let walk = self.walk(binding, &mut state.scratch);
@@ -596,7 +604,7 @@ impl Executable {
             }
             observe(number, false, &state.frame.slots, later.as_deref().unwrap_or(binding));
         }
-        walk.settle(&binding.queues)?;
+        walk.end_of_call(&binding.queues)?;
         drop(finish);
         if !self.others.is_empty() {
             binding.warm.store(true, Ordering::Relaxed);
@@ -690,30 +698,31 @@ impl Executable {
     }
 
     /// Checks number, dtypes, bytes and alignment of inputs.
-    fn check_inputs(&self, inputs: &[TensorView<'_>]) -> Result<(), RunError> {
+    fn check_inputs(&self, inputs: &[impl Described]) -> Result<(), RunError> {
         if inputs.len() != self.plan.inputs.len() {
             return Err(self.binder().input_count(inputs.len()));
         }
         for (declared, given) in self.plan.inputs.iter().zip(inputs) {
-            if declared.ty.dtype != given.dtype {
-                let (expected, found) = (declared.ty.dtype, given.dtype);
+            if declared.ty.dtype != given.dtype() {
+                let (expected, found) = (declared.ty.dtype, given.dtype());
                 return Err(RunError::InputDtype {
                     name: declared.name.clone(),
                     expected,
                     found,
                 });
             }
-            let expected = tlc_ir::tensor::element_count(given.shape).and_then(|n| n.checked_mul(given.dtype.bytes()));
-            let align = given.dtype.bytes();
-            let aligned = given.data.is_empty() || given.data.as_ptr().addr() % align == 0;
-            if expected != Some(given.data.len()) || !aligned {
+            let align = given.dtype().bytes();
+            let expected = tlc_ir::tensor::element_count(given.shape()).and_then(|n| n.checked_mul(align));
+            let (address, bytes) = given.place();
+            let aligned = bytes == 0 || address.is_multiple_of(align);
+            if expected != Some(bytes) || !aligned {
                 return Err(RunError::InputBytes {
                     name: declared.name.clone(),
-                    shape: given.shape.to_vec(),
-                    dtype: given.dtype,
+                    shape: given.shape().to_vec(),
+                    dtype: given.dtype(),
                     expected: expected.unwrap_or(usize::MAX),
                     align,
-                    found: given.data.len(),
+                    found: bytes,
                 });
             }
         }
@@ -721,7 +730,7 @@ impl Executable {
     }
 
     /// The binding for these inputs, of a plan that has no states.
-    fn binding(&self, inputs: &[TensorView<'_>]) -> Result<Arc<Bound>, RunError> {
+    fn binding(&self, inputs: &[impl Described]) -> Result<Arc<Bound>, RunError> {
         match self.plan.states.is_empty() {
             true => self.bound(inputs),
             false => Err(self.state_count(0)),
@@ -729,9 +738,9 @@ impl Executable {
     }
 
     /// The binding for these inputs: a known one, or a new one.
-    fn bound(&self, inputs: &[TensorView<'_>]) -> Result<Arc<Bound>, RunError> {
+    fn bound(&self, inputs: &[impl Described]) -> Result<Arc<Bound>, RunError> {
         self.check_inputs(inputs)?;
-        let matches = |b: &Bound| b.sizes.shapes.iter().zip(inputs).all(|(s, i)| s == i.shape);
+        let matches = |b: &Bound| b.sizes.shapes.iter().zip(inputs).all(|(s, i)| s == i.shape());
         {
             let mut known = lock(&self.bindings);
             if let Some(at) = known.iter().position(|b| matches(b)) {
@@ -750,9 +759,9 @@ impl Executable {
         Ok(new)
     }
 
-    fn bind(&self, inputs: &[TensorView<'_>]) -> Result<Bound, RunError> {
+    fn bind(&self, inputs: &[impl Described]) -> Result<Bound, RunError> {
         let _span = tracing::info_span!("bind", plan = %self.plan.name).entered();
-        let shapes: Vec<Vec<usize>> = inputs.iter().map(|i| i.shape.to_vec()).collect();
+        let shapes: Vec<Vec<usize>> = inputs.iter().map(|i| i.shape().to_vec()).collect();
         self.bind_sizes(self.binder().bind(shapes)?)
     }
 

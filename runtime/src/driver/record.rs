@@ -1,11 +1,13 @@
 //! Warm calls of plans for several devices: what a device does without the host is recorded once and given to it at once.
 //!
 //! Invariants:
-//! - A recording is given again only while every slot that it touches is where it was when it was made.
+//! - A recording is given again only where every slot that it touches is where it was when it was made.
+//! - Where the caller chooses addresses, steps are recorded when they have been seen before.
 //! - Inputs and outputs of the caller that recordings copy are staged: what is recorded has the address of memory of the call's state,
 //!   which the host fills before and empties after.
 //! - A segment that cannot be recorded is done step by step, in this call and in those that follow.
 
+use std::collections::hash_map::Entry;
 use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,8 +29,6 @@ struct Recording {
     device: Arc<dyn Queued>,
     /// `None` if it could not be recorded.
     number: Option<u64>,
-    /// The addresses of the slots that it touches, hashed.
-    places: u64,
 }
 
 impl Drop for Recording {
@@ -58,8 +58,8 @@ impl Drop for Staging {
 /// What warm calls keep, one after another.
 #[derive(Default)]
 pub(super) struct Recordings {
-    /// By binding and number of the segment.
-    known: FxHashMap<(u64, usize), Recording>,
+    /// By binding, number of the segment and the addresses of the slots that it touches, hashed. `None` where those were seen once.
+    known: FxHashMap<(u64, usize, u64), Option<Recording>>,
     staging: Option<Staging>,
     /// Where the caller's outputs are that are staged in the present call.
     outside: Vec<*mut u8>,
@@ -70,8 +70,10 @@ impl Recordings {
     fn staging(&mut self, device: &Arc<dyn Queued>, bytes: usize) -> Result<*mut u8, RunError> {
         match &self.staging {
             Some(known) if known.bytes >= bytes => Ok(known.start),
+            _ if bytes == 0 => Ok(std::ptr::null_mut()),
             _ => {
-                // Recordings that have its address are found out by it.
+                // Recordings that have its address are of no use any longer.
+                self.known.clear();
                 self.staging = None;
                 let Some(recorder) = device.recorder() else {
                     unreachable!("devices that do not record are given step after step");
@@ -85,14 +87,25 @@ impl Recordings {
 }
 
 impl Executable {
-    /// Whether a call is given to devices as recordings.
+    /// Where a call is staged that is given to devices as recordings, if it is.
     #[inline]
-    pub(super) fn is_recorded(&self, binding: &Bound, state: &CallState) -> bool {
-        !self.others.is_empty()
-            && !state.step_by_step
-            && !binding.segments.all.is_empty()
-            && binding.warm.load(Ordering::Relaxed)
-            && self.others.iter().all(|d| d.recorder().is_some())
+    pub(super) fn staged(&self, binding: &Bound, state: &mut CallState) -> Option<*mut u8> {
+        match self.others.is_empty() || state.step_by_step || binding.segments.all.is_empty() {
+            true => None,
+            false => self.staging(binding, state),
+        }
+    }
+
+    #[inline(never)]
+    fn staging(&self, binding: &Bound, state: &mut CallState) -> Option<*mut u8> {
+        if !binding.warm.load(Ordering::Relaxed) || self.others.iter().any(|d| d.recorder().is_none()) {
+            return None;
+        }
+        // Without memory for it there is the way of the first call.
+        let staging = state
+            .recordings
+            .staging(&self.others[0], binding.segments.staging_bytes);
+        staging.ok()
     }
 
     /// As [`Executable::execute`], with recordings.
@@ -101,13 +114,11 @@ impl Executable {
         &self,
         binding: &Bound,
         state: &mut CallState,
+        staging: *mut u8,
         input: &dyn Fn(usize) -> *mut u8,
         kept: &Kept,
     ) -> Result<Option<Arc<Bound>>, RunError> {
         let staged = &binding.segments.staged;
-        let staging = state
-            .recordings
-            .staging(&self.others[0], binding.segments.staging_bytes)?;
         state.recordings.outside.clear();
         for s in staged {
             let there = staging.wrapping_add(s.offset);
@@ -146,7 +157,7 @@ impl Executable {
             }
             number += 1;
         }
-        walk.settle(&binding.queues)?;
+        walk.end_of_call(&binding.queues)?;
         drop(finish);
         later.iter().for_each(|b| b.warm.store(true, Ordering::Relaxed));
         let outputs = staged.iter().filter(|s| s.input.is_none());
@@ -175,29 +186,30 @@ impl Executable {
             .slots
             .iter()
             .for_each(|&s| places.write_usize(frame.slots[s].addr()));
-        let places = places.finish();
-        let key = (walk.binding.id, at);
-        let known = recordings.known.get(&key).filter(|r| r.places == places);
-        let number = match known {
-            Some(known) => known.number,
-            None => {
-                if recordings.known.len() >= MOST {
-                    recordings.known.clear();
-                }
-                // What was recorded before is forgotten first.
-                recordings.known.remove(&key);
-                let one_at_a_time = lock(&self.recording);
-                let made = walk.record(segment, frame, recorder);
-                drop(one_at_a_time);
-                if let Err(e) = &made {
-                    tracing::warn!(plan = %self.plan.name, segment = at, "not recorded: {e}");
-                }
-                let made = Recording {
-                    device: Arc::clone(device),
-                    number: made.ok(),
-                    places,
-                };
-                recordings.known.entry(key).insert_entry(made).get().number
+        let key = (walk.binding.id, at, places.finish());
+        if recordings.known.len() >= MOST && !recordings.known.contains_key(&key) {
+            recordings.known.clear();
+        }
+        let number = match recordings.known.entry(key) {
+            Entry::Vacant(vacant) if segment.of_caller => {
+                vacant.insert(None);
+                None
+            }
+            entry => {
+                let known = entry.or_insert(None);
+                let known = known.get_or_insert_with(|| {
+                    let one_at_a_time = lock(&self.recording);
+                    let made = walk.record(segment, frame, recorder);
+                    drop(one_at_a_time);
+                    if let Err(e) = &made {
+                        tracing::warn!(plan = %self.plan.name, segment = at, "not recorded: {e}");
+                    }
+                    Recording {
+                        device: Arc::clone(device),
+                        number: made.ok(),
+                    }
+                });
+                known.number
             }
         };
         match number {

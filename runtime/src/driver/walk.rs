@@ -276,6 +276,13 @@ impl<'r, H: Host> Walk<'r, H> {
         }
     }
 
+    /// Has the host wait at the end of a call for all that queues were given.
+    #[inline]
+    pub(super) fn end_of_call(&self, queues: &[(usize, u32)]) -> Result<(), RunError> {
+        let last = self.binding.steps.len().saturating_sub(1);
+        self.settle(queues).map_err(|e| self.located(last, e))
+    }
+
     /// Fills the slots whose lives begin at a step, in builds with debug assertions.
     fn mark_unwritten(
         &self,

@@ -238,6 +238,7 @@ impl Failure {
             RunError::Overflow { .. }
             | RunError::Grid { .. }
             | RunError::OutOfMemory(_)
+            | RunError::Tensor(_)
             | RunError::DeviceMemory { .. }
             | RunError::DeviceTooSmall { .. } => Failure::at(Code::Limit, file, error.to_string()),
             RunError::Unavailable(e) => Failure::new(Code::Unsupported, e.to_string()),

@@ -1,0 +1,320 @@
+//! Calls whose inputs and outputs stay in the memory of a device.
+//!
+//! Invariants:
+//! - A tensor's memory is written by the call that makes it, and by one that it is given away to; else it is only read.
+//! - What the host gives is copied to memory of the call's state before the first step, in the device's first queue, for which the other
+//!   queues wait.
+//! - When a call returns, the device is done with it.
+
+use std::ffi::c_void;
+use std::fmt;
+use std::sync::Arc;
+
+use tlc_ir::plan::Storage;
+use tlc_ir::{DType, HostTensor};
+
+use super::walk::Finish;
+use super::{Described, Executable, RunError, TensorView, grown};
+use crate::cuda;
+use crate::device::Queued;
+
+/// A C-contiguous tensor in the memory of a device. Clones share the memory.
+#[derive(Clone)]
+pub struct DeviceTensor {
+    dtype: DType,
+    shape: Vec<usize>,
+    bytes: usize,
+    memory: Arc<Memory>,
+}
+
+/// Memory of a device, whoever it belongs to.
+struct Memory {
+    device: Arc<dyn Queued>,
+    start: *mut u8,
+    /// What the device allocated, and takes back.
+    room: Option<usize>,
+    /// Whom it belongs to otherwise.
+    _owner: Option<Box<dyn Send + Sync>>,
+}
+
+// SAFETY: the address is handed around and never read or written through here; devices are `Sync`.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Memory {
+    fn new(device: &Arc<dyn Queued>, bytes: usize) -> Result<Memory, RunError> {
+        Ok(Memory {
+            start: device.take(bytes)?,
+            device: Arc::clone(device),
+            room: Some(bytes),
+            _owner: None,
+        })
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(bytes) = self.room {
+            // SAFETY: it was taken there, and calls wait for what they gave the device before they end.
+            unsafe { self.device.put_back(self.start, bytes) };
+        }
+    }
+}
+
+/// Whether two devices have one memory.
+fn same(a: &Arc<dyn Queued>, b: &Arc<dyn Queued>) -> bool {
+    Arc::ptr_eq(a, b) || a.ordinal().is_some() && a.ordinal() == b.ordinal()
+}
+
+impl DeviceTensor {
+    /// A copy of a tensor of the host.
+    ///
+    /// # Errors
+    /// If the device has no memory for it, or fails.
+    pub fn upload(device: &Arc<dyn Queued>, tensor: TensorView<'_>) -> Result<DeviceTensor, RunError> {
+        let memory = Memory::new(device, tensor.data.len())?;
+        // SAFETY: the memory has the bytes and nothing else knows of it; the host's is borrowed until the device is done.
+        let copied = unsafe { device.upload(0, tensor.data.as_ptr(), memory.start, tensor.data.len()) };
+        copied.and(device.settle(0))?;
+        Ok(DeviceTensor {
+            dtype: tensor.dtype,
+            shape: tensor.shape.to_vec(),
+            bytes: tensor.data.len(),
+            memory: Arc::new(memory),
+        })
+    }
+
+    /// A tensor in memory that others allocated in the primary context of a GPU, as cudarc, candle and PyTorch do. `owner` is dropped when
+    /// no clone is left. The stream is waited for: what it was given before is done when this returns; null is the default stream.
+    ///
+    /// # Safety
+    /// From `address` on the GPU of that number has the elements, in C order, as long as `owner` lives; nobody writes them meanwhile but
+    /// what the stream was given before, and the stream is one of the GPU's primary context.
+    ///
+    /// # Errors
+    /// If the GPU cannot be used, the stream failed, or the address is not aligned to the elements.
+    pub unsafe fn from_raw(
+        ordinal: u32,
+        address: u64,
+        (dtype, shape): (DType, &[usize]),
+        stream: *mut c_void,
+        owner: impl Send + Sync + 'static,
+    ) -> Result<DeviceTensor, RunError> {
+        let bytes = tlc_ir::tensor::element_count(shape).and_then(|n| n.checked_mul(dtype.bytes()));
+        let bytes = bytes.ok_or_else(|| RunError::Overflow {
+            name: format!("{dtype}{shape:?}"),
+        })?;
+        let align = dtype.bytes();
+        if bytes > 0 && (address == 0 || !address.is_multiple_of(align as u64)) {
+            return Err(RunError::Device {
+                device: 1,
+                message: format!("{address:#x} is no address of elements of {dtype}; expected a multiple of {align}"),
+            });
+        }
+        // SAFETY: the caller's promise.
+        unsafe { cuda::wait_for(ordinal, stream)? };
+        Ok(DeviceTensor {
+            dtype,
+            shape: shape.to_vec(),
+            bytes,
+            memory: Arc::new(Memory {
+                device: cuda::shared(ordinal)?,
+                start: std::ptr::without_provenance_mut(address as usize),
+                room: None,
+                _owner: Some(Box::new(owner)),
+            }),
+        })
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Extents.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Where its elements are in the memory of the device, for whom reads them while this tensor lives: calls have ended when they return,
+    /// so there is nothing to wait for.
+    pub fn as_raw(&self) -> u64 {
+        self.memory.start.addr() as u64
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Queued> {
+        &self.memory.device
+    }
+
+    /// A copy in the host's memory.
+    ///
+    /// # Errors
+    /// If there is no memory for it, or the device fails.
+    pub fn to_host(&self) -> Result<HostTensor, RunError> {
+        let mut tensor = HostTensor::zeros(self.dtype, &self.shape)?;
+        let (device, bytes) = (&self.memory.device, tensor.bytes_mut());
+        // SAFETY: the tensor has those bytes, and the host's memory lives until the device is done.
+        let copied = unsafe { device.download(0, self.memory.start, bytes.as_mut_ptr(), bytes.len()) };
+        copied.and(device.settle(0))?;
+        Ok(tensor)
+    }
+
+    /// Its memory, if nobody else has it and it has that many bytes.
+    fn into_memory(self, bytes: usize) -> Result<Memory, DeviceTensor> {
+        if self.bytes != bytes || self.memory.room.is_none() {
+            return Err(self);
+        }
+        Arc::try_unwrap(self.memory).map_err(|memory| DeviceTensor { memory, ..self })
+    }
+}
+
+impl fmt::Debug for DeviceTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "DeviceTensor({}{:?} at {:#x})",
+            self.dtype,
+            self.shape,
+            self.as_raw()
+        )
+    }
+}
+
+/// An input of [`Executable::run_resident`].
+#[derive(Debug)]
+pub enum ResidentInput<'a> {
+    /// In the host's memory, and copied.
+    Host(TensorView<'a>),
+    /// In the device's memory, and stays the caller's.
+    Lent(&'a DeviceTensor),
+    /// In the device's memory, and may be overwritten.
+    Donated(DeviceTensor),
+}
+
+impl ResidentInput<'_> {
+    fn tensor(&self) -> Option<&DeviceTensor> {
+        match self {
+            ResidentInput::Host(_) => None,
+            ResidentInput::Lent(tensor) => Some(tensor),
+            ResidentInput::Donated(tensor) => Some(tensor),
+        }
+    }
+}
+
+impl Described for ResidentInput<'_> {
+    fn dtype(&self) -> DType {
+        match self {
+            ResidentInput::Host(view) => view.dtype,
+            ResidentInput::Lent(tensor) => tensor.dtype,
+            ResidentInput::Donated(tensor) => tensor.dtype,
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        match self {
+            ResidentInput::Host(view) => view.shape,
+            ResidentInput::Lent(tensor) => &tensor.shape,
+            ResidentInput::Donated(tensor) => &tensor.shape,
+        }
+    }
+
+    fn place(&self) -> (usize, usize) {
+        let tensor = |t: &DeviceTensor| (t.memory.start.addr(), t.bytes);
+        match self {
+            ResidentInput::Host(view) => view.place(),
+            ResidentInput::Lent(t) => tensor(t),
+            ResidentInput::Donated(t) => tensor(t),
+        }
+    }
+}
+
+/// The memory of an input that is given away, if nobody else has it and it has so many bytes.
+fn given(input: &mut Option<ResidentInput<'_>>, bytes: usize) -> Option<Memory> {
+    match input.take()? {
+        ResidentInput::Donated(tensor) => match tensor.into_memory(bytes) {
+            Ok(memory) => return Some(memory),
+            Err(tensor) => *input = Some(ResidentInput::Donated(tensor)),
+        },
+        other => *input = Some(other),
+    }
+    None
+}
+
+impl Executable {
+    /// As [`Executable::run`], for a plan whose inputs and outputs are in the memory of its first device beside the host. An output is
+    /// computed in the memory of an input that is given away where the plan allows it.
+    ///
+    /// # Errors
+    /// As [`Executable::run`], and if the plan is another, or an input is in the memory of another device.
+    pub fn run_resident(&self, inputs: Vec<ResidentInput<'_>>) -> Result<Vec<DeviceTensor>, RunError> {
+        let slots = self.plan.slots.iter();
+        let on_host =
+            |s: &tlc_ir::plan::Slot| matches!(s.storage, Storage::Input(_) | Storage::Output(_)) && s.device.0 != 1;
+        let (Some(device), false) = (self.others.first(), slots.into_iter().any(on_host)) else {
+            return Err(RunError::NoDevice);
+        };
+        let binding = self.binding(&inputs)?;
+        for (declared, input) in self.plan.inputs.iter().zip(&inputs) {
+            if let Some(tensor) = input.tensor()
+                && !same(device, tensor.device())
+            {
+                return Err(RunError::OtherDevice {
+                    name: declared.name.clone(),
+                });
+            }
+        }
+        let mut addresses: Vec<*mut u8> = inputs
+            .iter()
+            .map(|i| i.tensor().map_or(std::ptr::null_mut(), |t| t.memory.start))
+            .collect();
+        let mut inputs: Vec<Option<ResidentInput<'_>>> = inputs.into_iter().map(Some).collect();
+        let mut outputs: Vec<Memory> = Vec::with_capacity(self.plan.outputs.len());
+        for (k, o) in self.plan.outputs.iter().enumerate() {
+            let bytes = binding.sizes.slot_bytes[o.slot.0 as usize] as usize;
+            let mut givers = self.plan.donations.iter().filter(|d| d.1 as usize == k);
+            let taken = givers.find_map(|&(input, _)| given(&mut inputs[input as usize], bytes));
+            outputs.push(match taken {
+                Some(memory) => memory,
+                None => Memory::new(device, bytes)?,
+            });
+        }
+        let last = self.with_state(&binding, |state| {
+            state.inputs.resize_with(inputs.len(), || None);
+            // Also where something fails: no device may still read what is the caller's again.
+            let finish = Finish(&self.others);
+            let mut uploaded = false;
+            for (k, input) in inputs.iter().enumerate() {
+                let Some(ResidentInput::Host(view)) = input else {
+                    continue;
+                };
+                let there = grown(&mut state.inputs[k], device, view.data.len())?;
+                // SAFETY: the buffer has room for it, and nothing else knows of it.
+                unsafe { device.upload(0, view.data.as_ptr(), there, view.data.len())? };
+                addresses[k] = there;
+                uploaded = true;
+            }
+            if uploaded {
+                let behind = device.mark(0)?;
+                let others = binding.queues.iter().filter(|q| q.0 == 1 && q.1 != 0);
+                others.into_iter().try_for_each(|q| device.wait(q.1, behind))?;
+            }
+            for (o, out) in self.plan.outputs.iter().zip(&outputs) {
+                state.frame.slots[o.slot.0 as usize] = out.start;
+            }
+            let last = self.execute(&binding, state, &|k| addresses[k], &mut |_, _, _, _| {});
+            drop(finish);
+            last
+        })?;
+        let sizes = last.as_deref().map_or(&binding.sizes, |last| &last.sizes);
+        let tensors = self.plan.outputs.iter().zip(&sizes.output_shapes).zip(outputs);
+        let tensors = tensors.map(|((o, shape), memory)| DeviceTensor {
+            dtype: o.ty.dtype,
+            shape: shape.clone(),
+            bytes: sizes.slot_bytes[o.slot.0 as usize] as usize,
+            memory: Arc::new(memory),
+        });
+        Ok(tensors.collect())
+    }
+}

@@ -1,0 +1,205 @@
+//! Tensors that stay on a device between calls.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tlc::{
+    CompileOptions, DType, Device, DeviceTensor, Executable, Graph, HostTensor, Input, Specialize, compile_ir, inputs,
+};
+use tlc_ir::testgen::{GenOptions, random_case};
+
+use crate::child::simulated;
+use crate::recorded::ten_warm_calls;
+
+#[test]
+fn tensors_on_a_device_have_the_values_of_those_of_the_host() {
+    simulated("resident::children::random_graphs", &[]);
+}
+
+#[test]
+fn a_state_that_is_given_away_stays_where_it_is() {
+    let Some(calls) = ten_warm_calls("resident::children::steps") else {
+        return;
+    };
+    let expected = [("cuGraphLaunch", 10), ("cuStreamSynchronize", 10)];
+    assert_eq!(calls, expected.map(|(name, n)| (name.to_string(), n)).into());
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    simulated("resident::children::refusals", &[("TLC_SIM_DEVICE", "h200,a100")]);
+}
+
+fn compiled(g: &Graph, device: Device) -> Executable {
+    let options = CompileOptions {
+        device,
+        specialize: Specialize::Never,
+        ..CompileOptions::default()
+    };
+    g.compile(&options).expect("it compiles")
+}
+
+/// A step of momentum: the new state and velocity, each of which may lie where the old one was.
+fn step() -> Graph {
+    let g = Graph::new("step");
+    let (x, v) = (g.input("x", DType::F32, [300, 7]), g.input("v", DType::F32, [300, 7]));
+    let w = g.input("w", DType::F32, [7, 7]);
+    let v = &v * 0.9 + x.matmul(&w).softmax(0);
+    g.output("v", &v);
+    g.output("x", &(&x - &v * 0.125));
+    g
+}
+
+fn data(n: usize) -> Vec<f32> {
+    (0..n).map(|i| (i * 13 % 29) as f32 / 8.0 - 1.5).collect()
+}
+
+fn bits(tensor: &HostTensor) -> Vec<u8> {
+    tensor.bytes().to_vec()
+}
+
+mod children {
+    use super::*;
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn random_graphs() {
+        let mut failures = Vec::new();
+        for seed in 7000..7050u64 {
+            let case = random_case(seed, &GenOptions::default());
+            let inputs = case.input_data(seed);
+            let names = case.graph.symbols().iter().map(|s| s.name.clone());
+            let options = CompileOptions {
+                threads: Some(2),
+                symbols: names.zip(case.binding.iter().copied()).collect(),
+                specialize: Specialize::Never,
+                device: Device::cuda(0),
+                ..CompileOptions::default()
+            };
+            let check = || -> Result<(), String> {
+                let executable = compile_ir(&case.graph, &options).map_err(|e| e.to_string())?;
+                let given: Vec<Input<'_>> = inputs.iter().map(Input::from).collect();
+                let expected = executable.run(&given).map_err(|e| e.to_string())?;
+                // Every other input is on the device. The third call with the same addresses is recorded.
+                let uploaded: Vec<Option<DeviceTensor>> = (inputs.iter().enumerate())
+                    .map(|(k, t)| (k % 2 == 0).then(|| Device::cuda(0).upload(t)).transpose())
+                    .collect::<Result<_, _>>()
+                    .map_err(|e| e.to_string())?;
+                for call in 0..4 {
+                    let given = inputs.iter().zip(&uploaded).map(|(host, there)| match there {
+                        Some(there) => Input::from(there),
+                        None => Input::from(host),
+                    });
+                    let found = executable
+                        .run_on_device(given)
+                        .map_err(|e| format!("call {call}: {e}"))?;
+                    for (found, expected) in found.iter().zip(expected.iter()) {
+                        let here = found.to_host().map_err(|e| e.to_string())?;
+                        let expected = expected.to_host();
+                        if here.shape() != expected.shape() || bits(&here) != bits(&expected) {
+                            return Err(format!("call {call}: {here:?} for {expected:?}"));
+                        }
+                    }
+                }
+                Ok(())
+            };
+            match catch_unwind(AssertUnwindSafe(check)) {
+                Ok(Ok(())) => {}
+                Ok(Err(e)) => failures.push(format!("seed {seed}: {e}")),
+                Err(_) => failures.push(format!("seed {seed}: panic")),
+            }
+        }
+        assert!(failures.is_empty(), "{}", failures.join("\n"));
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn steps() {
+        let g = step();
+        let (here, there) = (compiled(&g, Device::cpu()), compiled(&g, Device::cuda(0)));
+        let x = HostTensor::from_slice(&[300, 7], &data(2100)).expect("as many");
+        let w = HostTensor::from_slice(&[7, 7], &data(49)).expect("as many");
+        let device = Device::cuda(0);
+        let mut on_host = (x.clone(), x.clone());
+        let weights = device.upload(&w).expect("room");
+        let mut on_device = (device.upload(&x).expect("room"), device.upload(&x).expect("room"));
+        let begin = [on_device.0.as_raw(), on_device.1.as_raw()];
+        for _ in 0..crate::recorded::times() {
+            let mut found = here.run(&inputs![&on_host.0, &on_host.1, &w]).expect("it runs");
+            on_host = (found.remove(1).to_host(), found.remove(0).to_host());
+            let mut found = there
+                .run_on_device(inputs![on_device.0, on_device.1, &weights])
+                .expect("it runs");
+            on_device = (found.remove(1), found.remove(0));
+        }
+        let mut end = [on_device.0.as_raw(), on_device.1.as_raw()];
+        end.sort_unstable();
+        assert!(
+            begin.contains(&end[0]) || begin.contains(&end[1]),
+            "nothing was computed in place"
+        );
+        for (found, expected) in [(&on_device.0, &on_host.0), (&on_device.1, &on_host.1)] {
+            let found = found.to_host().expect("it is there");
+            let (found, expected) = (found.as_slice::<f32>(), expected.as_slice::<f32>());
+            for (f, e) in found.expect("f32").iter().zip(expected.expect("f32")) {
+                assert!((f - e).abs() <= 1e-3 * e.abs().max(1.0), "{f} for {e}");
+            }
+        }
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn refusals() {
+        let g = step();
+        let (here, there) = (compiled(&g, Device::cpu()), compiled(&g, Device::cuda(0)));
+        let (x, w) = (data(2100), data(49));
+        let refused =
+            |e: &Executable, given: Vec<Input<'_>>| e.run_on_device(given).expect_err("it is refused").to_string();
+        let message = refused(&here, inputs![&x, &x, &w].into());
+        assert!(message.contains("compiled for the processor alone"), "{message}");
+        let message = Device::cpu().upload(&x).expect_err("it is refused").to_string();
+        assert!(message.contains("compiled for the processor alone"), "{message}");
+        let far = Device::cuda(1).upload(HostTensor::from_slice(&[300, 7], &x).expect("as many"));
+        let message = refused(&there, inputs![&far.expect("room"), &x, &w].into());
+        assert!(
+            message.contains("input `x` is in the memory of another device"),
+            "{message}"
+        );
+        let near = Device::cuda(0).upload(&x).expect("room");
+        let message = refused(&there, inputs![&near, &x, &w].into());
+        assert!(message.contains("input `x`") && message.contains("[2100]"), "{message}");
+        let near = Device::cuda(0)
+            .upload(HostTensor::from_slice(&[300, 7], &x).expect("as many"))
+            .expect("room");
+        let message = there
+            .run(&inputs![&near, &x, &w])
+            .expect_err("it is refused")
+            .to_string();
+        assert!(
+            message.contains("expected a call of Executable::run_on_device"),
+            "{message}"
+        );
+        // Clones keep what is given away as it is, and memory of others may be given as well.
+        let copy = near.clone();
+        let before = near.to_host().expect("it is there");
+        // SAFETY: the tensor lives as long as its clone, and nothing writes to it.
+        let raw = unsafe {
+            DeviceTensor::from_raw(
+                0,
+                near.as_raw(),
+                (DType::F32, &[300, 7]),
+                std::ptr::null_mut(),
+                near.clone(),
+            )
+        };
+        let raw = raw.expect("a tensor");
+        for _ in 0..3 {
+            there
+                .run_on_device(inputs![near.clone(), raw.clone(), &w])
+                .expect("it runs");
+        }
+        assert_eq!(bits(&copy.to_host().expect("it is there")), bits(&before));
+        // SAFETY: it is refused.
+        let odd = unsafe { DeviceTensor::from_raw(0, near.as_raw() + 2, (DType::F32, &[7]), std::ptr::null_mut(), ()) };
+        assert!(odd.is_err());
+    }
+}
