@@ -20,6 +20,8 @@ mod recorded;
 mod reports;
 #[path = "cuda/resident.rs"]
 mod resident;
+#[path = "cuda/sizes.rs"]
+mod sizes;
 #[path = "cuda/slots.rs"]
 mod slots;
 #[path = "differential/states.rs"]
@@ -38,6 +40,11 @@ fn random_graphs_have_the_same_bits_at_three_schedules() {
 #[test]
 fn large_random_graphs_have_the_same_bits_at_three_schedules() {
     same_bits("graphs::children::large_graphs");
+}
+
+#[test]
+fn one_executable_is_right_at_every_size() {
+    same_bits("sizes::children::sizes");
 }
 
 #[test]

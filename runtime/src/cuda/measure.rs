@@ -64,12 +64,15 @@ pub fn transfers(context: &Arc<Context>, bytes: usize, times: usize) -> Result<T
         Ok(bytes as f64 / least * 1e9)
     };
     let (here, there) = (from.start(), to.start());
+    // SAFETY: both have the bytes, nothing else knows of them, and the copy is settled before the next.
+    let from_host = best(&|| unsafe { device.upload(0, pinned.start, here, bytes) })?;
+    // SAFETY: as above.
+    let within = 2.0 * best(&|| unsafe { device.copy(0, here, there, bytes) })?;
+    // SAFETY: as above.
+    let to_host = best(&|| unsafe { device.download(0, there, pinned.start, bytes) })?;
     Ok(Transfers {
-        // SAFETY: each buffer has the bytes, they are apart, and the copy is settled before the next.
-        from_host: best(&|| unsafe { device.upload(0, pinned.start, here, bytes) })?,
-        // SAFETY: each buffer has the bytes, they are apart, and the copy is settled before the next.
-        within: 2.0 * best(&|| unsafe { device.copy(0, here, there, bytes) })?,
-        // SAFETY: each buffer has the bytes, they are apart, and the copy is settled before the next.
-        to_host: best(&|| unsafe { device.download(0, there, pinned.start, bytes) })?,
+        within,
+        from_host,
+        to_host,
     })
 }

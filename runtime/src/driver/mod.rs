@@ -11,6 +11,7 @@
 //! - Chunks of parallel loops depend on extents alone, so results do not depend on the number of threads.
 
 mod code;
+mod destination;
 mod donate;
 mod frame;
 mod init;
@@ -48,6 +49,7 @@ pub use crate::binding::Packer;
 pub use crate::error::RunError;
 pub(crate) use code::Code;
 pub use code::Emitters;
+pub use destination::Destination;
 pub use donate::Argument;
 pub(crate) use frame::Frame;
 use init::Kept;
@@ -103,30 +105,6 @@ impl Described for TensorView<'_> {
     #[inline]
     fn place(&self) -> (usize, usize) {
         (self.data.as_ptr().addr(), self.data.len())
-    }
-}
-
-/// Memory of the caller that an output is written to: its bytes, and what is said of its type.
-pub trait Destination {
-    /// The element type, if it is said.
-    fn dtype(&self) -> Option<DType>;
-    /// The extents, if they are said.
-    fn shape(&self) -> Option<&[usize]>;
-    /// The bytes, aligned to the elements.
-    fn bytes_mut(&mut self) -> &mut [u8];
-}
-
-impl Destination for &mut [u8] {
-    fn dtype(&self) -> Option<DType> {
-        None
-    }
-
-    fn shape(&self) -> Option<&[usize]> {
-        None
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        self
     }
 }
 
