@@ -68,7 +68,8 @@ pub fn simulated(test: &str, settings: Settings<'_>) -> Option<Printed> {
         .stdin(Stdio::null())
         .output()
         .expect("this test runs again");
-    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    // What the test prints first would stand behind its name.
+    let text = String::from_utf8_lossy(&run.stdout).replacen(" ... ", " ...\n", 1);
     let errors = String::from_utf8_lossy(&run.stderr);
     assert!(
         run.status.success(),
