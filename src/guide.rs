@@ -9,6 +9,9 @@ pub mod shapes {}
 #[doc = include_str!("guide/running.md")]
 pub mod running {}
 
+#[doc = include_str!("guide/gpu.md")]
+pub mod gpu {}
+
 #[doc = include_str!("guide/loops.md")]
 pub mod loops {}
 

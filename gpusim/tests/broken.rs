@@ -103,6 +103,9 @@ fn missing_barrier() {
         found.to_string().contains("race in missing_barrier at PTX line"),
         "{found}"
     );
+    // The guide shows it.
+    let guide = include_str!("../../src/guide/gpu.md");
+    assert!(guide.contains(&found.to_string()), "{found}");
 }
 
 #[test]

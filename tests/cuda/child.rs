@@ -75,7 +75,8 @@ pub fn with_findings(test: &str, settings: Settings<'_>) -> Option<(Printed, Str
         .stdin(Stdio::null())
         .output()
         .expect("this test runs again");
-    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    // What the test prints first would stand behind its name.
+    let text = String::from_utf8_lossy(&run.stdout).replacen(" ... ", " ...\n", 1);
     let errors = String::from_utf8_lossy(&run.stderr);
     assert!(
         run.status.success(),

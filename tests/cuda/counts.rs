@@ -1,0 +1,291 @@
+//! What kernels do on a device, counted: sectors, bank conflicts, instructions. Counts are exact and the same in every run, so that
+//! they stand for speed where there is no GPU.
+
+use std::path::Path;
+
+use serde_json::Value;
+use tlc::{CompileOptions, Device, HostTensor, Scalar, compile_ir};
+use tlc_ir::text::{no_data, parse_graph};
+
+use crate::child::simulated;
+
+/// A graph whose launches are counted.
+struct Counted {
+    name: &'static str,
+    /// The graph.
+    text: &'static str,
+    /// The most kernels that a call launches.
+    kernels: usize,
+    /// The most sectors that requests may touch, in hundredths of what inputs and outputs occupy.
+    sectors: u64,
+    /// The most cycles lost to bank conflicts.
+    conflicts: u64,
+    /// The most instructions of a thread for each 16 bytes of the output, in tenths. Beyond that a thread has `SETUP` of them.
+    instructions: Option<u64>,
+}
+
+/// Instructions that a thread of an elementwise kernel may need before it accesses anything.
+const SETUP: u64 = 24;
+
+/// Graphs and what they may cost.
+const COUNTED: &[Counted] = &[
+    Counted {
+        name: "add",
+        text: "graph @add(%x: f32[64, 1024], %y: f32[64, 1024]) {
+           %0 = add %x, %y : f32[64, 1024]
+           return %0
+         }",
+        kernels: 1,
+        sectors: 100,
+        conflicts: 0,
+        // Two loads, a store, four additions, and five.
+        instructions: Some(120),
+    },
+    Counted {
+        name: "adam",
+        text: "graph @adam(%w: f32[65536], %g: f32[65536], %m: f32[65536], %v: f32[65536]) {
+           %b1 = const 0.9 : f32[]
+           %b2 = const 0.99 : f32[]
+           %c1 = const 0.1 : f32[]
+           %c2 = const 0.01 : f32[]
+           %eps = const 1e-8 : f32[]
+           %b1e = expand %b1 : f32[65536]
+           %b2e = expand %b2 : f32[65536]
+           %c1e = expand %c1 : f32[65536]
+           %c2e = expand %c2 : f32[65536]
+           %epse = expand %eps : f32[65536]
+           %0 = mul %m, %b1e : f32[65536]
+           %1 = mul %g, %c1e : f32[65536]
+           %2 = add %0, %1 : f32[65536]
+           %3 = mul %v, %b2e : f32[65536]
+           %4 = mul %g, %g : f32[65536]
+           %5 = mul %4, %c2e : f32[65536]
+           %6 = add %3, %5 : f32[65536]
+           %7 = sqrt %6 : f32[65536]
+           %8 = add %7, %epse : f32[65536]
+           %9 = div %2, %8 : f32[65536]
+           %10 = mul %9, %c2e : f32[65536]
+           %11 = sub %w, %10 : f32[65536]
+           return %11, %2, %6
+         }",
+        kernels: 1,
+        sectors: 100,
+        conflicts: 0,
+        instructions: None,
+    },
+    Counted {
+        name: "softmax",
+        text: "graph @softmax(%x: f32[64, 1024]) {
+           %0 = reduce max %x {axes=[1]} : f32[64]
+           %1 = reshape %0 : f32[64, 1]
+           %2 = expand %1 : f32[64, 1024]
+           %3 = sub %x, %2 : f32[64, 1024]
+           %4 = exp %3 : f32[64, 1024]
+           %5 = reduce add %4 {axes=[1]} : f32[64]
+           %6 = reshape %5 : f32[64, 1]
+           %7 = expand %6 : f32[64, 1024]
+           %8 = div %4, %7 : f32[64, 1024]
+           return %8
+         }",
+        kernels: 1,
+        // The row is read once for its maximum and once for its differences.
+        sectors: 150,
+        conflicts: 0,
+        instructions: None,
+    },
+    Counted {
+        name: "sum of rows",
+        text: "graph @rows(%x: f32[64, 1024]) {
+           %0 = reduce add %x {axes=[1]} : f32[64]
+           return %0
+         }",
+        kernels: 1,
+        sectors: 101,
+        conflicts: 0,
+        instructions: None,
+    },
+    Counted {
+        name: "sum of columns",
+        text: "graph @columns(%x: f32[256, 1024]) {
+           %0 = reduce add %x {axes=[0]} : f32[1024]
+           return %0
+         }",
+        kernels: 2,
+        sectors: 110,
+        conflicts: 0,
+        instructions: None,
+    },
+    Counted {
+        name: "sum of all",
+        text: "graph @all(%x: f32[256, 1024]) {
+           %0 = reduce add %x {axes=[0, 1]} : f32[]
+           return %0
+         }",
+        kernels: 2,
+        sectors: 101,
+        conflicts: 0,
+        instructions: None,
+    },
+    Counted {
+        name: "transposition",
+        text: "graph @transposition(%x: f32[256, 512]) {
+           %0 = permute %x {axes=[1, 0]} : f32[512, 256]
+           %1 = add %0, %0 : f32[512, 256]
+           return %1
+         }",
+        kernels: 1,
+        sectors: 100,
+        conflicts: 0,
+        instructions: None,
+    },
+    Counted {
+        name: "product",
+        text: "graph @product(%x: f32[256, 256], %y: f32[256, 256]) {
+           %0 = einsum %x, %y {ab,bc->ac} : f32[256, 256]
+           return %0
+         }",
+        kernels: 1,
+        // Each tile of 64 sides reads its rows and columns, 4 times both operands; results go out one by one.
+        sectors: 400,
+        conflicts: 0,
+        instructions: None,
+    },
+];
+
+/// Counters of the launches of one call, added up.
+#[derive(Default)]
+struct Sum {
+    launches: usize,
+    threads: u64,
+    lanes: u64,
+    requests: u64,
+    sectors: u64,
+    conflicts: u64,
+    barriers: u64,
+    local: u64,
+}
+
+impl Sum {
+    fn add(&mut self, launch: &Value) {
+        let number = |v: &Value| v.as_u64().expect("a count");
+        let threads = |what: &str| {
+            let sides = launch[what].as_array().expect("sides");
+            sides.iter().map(number).product::<u64>()
+        };
+        self.launches += 1;
+        self.threads += threads("grid") * threads("block");
+        self.lanes += number(&launch["lane_instructions"]);
+        for traffic in [&launch["global_loads"], &launch["global_stores"]] {
+            self.requests += number(&traffic["requests"]);
+            self.sectors += number(&traffic["sectors"]);
+        }
+        self.conflicts += number(&launch["bank_conflicts"]);
+        self.barriers += number(&launch["barriers"]);
+        self.local += number(&launch["local_bytes"]);
+    }
+}
+
+#[test]
+fn kernels_cost_what_they_may() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let only = std::env::var("TLC_COUNTED").ok();
+    println!(
+        "{:16} {:>7} {:>8} {:>12} {:>9} {:>9} {:>6} {:>9} {:>8} {:>6}",
+        "graph", "kernels", "threads", "instr/thread", "requests", "sectors", "ratio", "conflicts", "barriers", "local"
+    );
+    let mut missed = Vec::new();
+    for counted in COUNTED.iter().filter(|c| only.as_ref().is_none_or(|o| o == c.name)) {
+        let file = folder.path().join(counted.name);
+        let path = file.to_str().expect("a path of text");
+        let settings = [("TLC_COUNTED", counted.name), ("TLC_SIM_COUNTERS", path)];
+        let Some(printed) = simulated("counts::children::counted", &settings) else {
+            return;
+        };
+        let word = |name: &str| -> u64 {
+            let line = printed.printed(name)[0];
+            line.split(' ').nth(1).and_then(|n| n.parse().ok()).expect("a number")
+        };
+        let (whole, results) = (word("bytes"), word("results"));
+        let mut sum = Sum::default();
+        read(&file).iter().for_each(|launch| sum.add(launch));
+        let each = sum.lanes as f64 / sum.threads as f64;
+        let ratio = sum.sectors * 3200 / whole;
+        println!(
+            "{:16} {:7} {:8} {each:12.1} {:9} {:9} {:6.2} {:9} {:8} {:6}",
+            counted.name,
+            sum.launches,
+            sum.threads,
+            sum.requests,
+            sum.sectors,
+            ratio as f64 / 100.0,
+            sum.conflicts,
+            sum.barriers,
+            sum.local
+        );
+        let mut at_most = |what: &str, found: u64, most: u64| {
+            if found > most {
+                missed.push(format!("{}: {what}: {found}, at most {most}", counted.name));
+            }
+        };
+        at_most("kernels", sum.launches as u64, counted.kernels as u64);
+        at_most("sectors of 100", ratio, counted.sectors);
+        at_most("bank conflicts", sum.conflicts, counted.conflicts);
+        at_most("bytes of local memory", sum.local, 0);
+        if let Some(instructions) = counted.instructions {
+            let vectors = results.div_ceil(16);
+            at_most(
+                "instructions",
+                sum.lanes * 10,
+                sum.threads * SETUP * 10 + vectors * instructions,
+            );
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+/// The launches that a driver counted.
+fn read(file: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(file).expect("counters");
+    let launch = |line: &str| serde_json::from_str(line).expect("a line of JSON");
+    text.lines().map(launch).collect()
+}
+
+mod children {
+    use super::*;
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn counted() {
+        let name = std::env::var("TLC_COUNTED").expect("a name");
+        let counted = COUNTED.iter().find(|c| c.name == name).expect("a graph of that name");
+        let graph = parse_graph(counted.text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}"));
+        let inputs: Vec<HostTensor> = graph
+            .inputs()
+            .iter()
+            .map(|&i| {
+                let ty = graph.ty(i);
+                let sizes: Vec<usize> = ty
+                    .shape
+                    .iter()
+                    .map(|d| d.as_const().expect("a constant") as usize)
+                    .collect();
+                let mut x = HostTensor::zeros(ty.dtype, &sizes).expect("a tensor");
+                for k in 0..x.len() {
+                    x.set(k, Scalar::from_f64(ty.dtype, ((k * 37 + 11) % 101) as f64 / 25.0 + 0.5));
+                }
+                x
+            })
+            .collect();
+        let options = CompileOptions {
+            device: Device::cuda(0),
+            ..CompileOptions::default()
+        };
+        let executable = compile_ir(&graph, &options).expect("an executable");
+        let given: Vec<tlc::Input<'_>> = inputs.iter().map(Into::into).collect();
+        let outputs = executable.run(&given).expect("outputs");
+        let results: usize = outputs.iter().map(|o| o.to_host().bytes().len()).sum();
+        let bytes: usize = inputs.iter().map(|t| t.bytes().len()).sum();
+        println!("results {results}");
+        println!("bytes {}", results + bytes);
+    }
+}
