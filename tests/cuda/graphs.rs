@@ -8,7 +8,7 @@ use tlc::{CompileOptions, Device, HostTensor, Specialize, compile_ir};
 use tlc_ir::interp::{self, interpret, interpret_with_bounds};
 use tlc_ir::plan::{DeviceId, Plan};
 use tlc_ir::target::Cpu;
-use tlc_ir::testgen::{Case, GenOptions, random_case};
+use tlc_ir::testgen::{Case, GenKind, GenOptions, random_case};
 use tlc_ir::{DType, Graph, NodeKind};
 use tlc_passes::devices::{Devices, Place};
 use tlc_passes::memory::pack;
@@ -115,11 +115,18 @@ fn check_states(seed: u64, case: &mut Case) -> Result<(), String> {
 
 /// Extents at which rows, tiles, columns and blocks of several elements a thread are chosen, some of them just short of whole ones.
 fn large() -> GenOptions {
+    let mut kinds = GenKind::ALL.to_vec();
+    kinds.extend([GenKind::Map; 4]);
+    // What has schedules of its own.
+    for kind in [GenKind::Permute, GenKind::Reduce, GenKind::Einsum, GenKind::Scan] {
+        kinds.extend([kind; 4]);
+    }
     GenOptions {
         max_nodes: 16,
-        extents: vec![1, 2, 3, 7, 8, 16, 31, 32, 33, 64, 65, 96, 128, 200, 257, 1024, 5000],
+        kinds,
+        extents: vec![1, 3, 8, 16, 31, 32, 33, 64, 65, 96, 128, 200, 256, 257, 1024, 5000],
         ranges: vec![(0, 70), (64, 64), (1, 300), (30, 33)],
-        max_elements: 40_000,
+        max_elements: 60_000,
         max_terms: 300_000,
         ..GenOptions::default()
     }
