@@ -253,11 +253,6 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Whether a device has the data.
-    fn is_on_device(&self) -> bool {
-        matches!(self.data, Data::Device(_) | Data::GivenDevice(_))
-    }
-
     /// The data in that shape, where it is. What was given away is taken out.
     pub(super) fn take_resident<'v>(&'v mut self, shape: &'v [usize]) -> ResidentInput<'v> {
         if let Data::GivenDevice(_) = self.data
@@ -526,14 +521,9 @@ pub(super) fn with_views<'a, I: AsRef<Input<'a>>, R>(
     inputs: &[I],
     f: impl FnOnce(&[TensorView<'_>]) -> Result<R, RunError>,
 ) -> Result<R, RunError> {
-    let elsewhere = inputs.iter().position(|i| i.as_ref().is_on_device());
-    if let Some(declared) = elsewhere.and_then(|k| plan.inputs.get(k)) {
-        let name = declared.name.clone();
-        return Err(RunError::OnDevice { name });
-    }
     if inputs.len() <= FEW {
         let mut extents: SmallVec<[usize; 4 * FEW]> = SmallVec::new();
-        infer(plan, given, inputs, &mut extents)?;
+        infer(plan, given, inputs, false, &mut extents)?;
         let mut views: SmallVec<[TensorView<'_>; FEW]> = SmallVec::new();
         view_all(plan, inputs, &extents, &mut views);
         return f(&views);
@@ -541,7 +531,7 @@ pub(super) fn with_views<'a, I: AsRef<Input<'a>>, R>(
     let (views, mut extents) = SPARE.take();
     extents.clear();
     let mut views = recycled(views);
-    let result = infer(plan, given, inputs, &mut extents).and_then(|()| {
+    let result = infer(plan, given, inputs, false, &mut extents).and_then(|()| {
         view_all(plan, inputs, &extents, &mut views);
         f(&views)
     });
@@ -580,18 +570,24 @@ fn view_all<'v, 'a: 'v, I: AsRef<Input<'a>>>(
     }));
 }
 
-/// Appends the extents of the inputs that come without a shape.
+/// Appends the extents of the inputs that come without a shape; `on_device` says whether inputs may be in the memory of a device.
 pub(super) fn infer<'a, I: AsRef<Input<'a>>>(
     plan: &Plan,
     given: &[(String, i64)],
     inputs: &[I],
+    on_device: bool,
     extents: &mut impl Extend<usize>,
 ) -> Result<(), RunError> {
     let mut sizes: Option<SmallVec<[Option<i64>; 8]>> = None;
     for (k, input) in inputs.iter().enumerate() {
         let input = input.as_ref();
-        if let Data::NoMemory(bytes) = input.data {
-            return Err(AllocError { bytes }.into());
+        match input.data {
+            Data::NoMemory(bytes) => return Err(AllocError { bytes }.into()),
+            Data::Device(_) | Data::GivenDevice(_) if !on_device => {
+                let name = plan.inputs.get(k).map(|i| i.name.clone()).unwrap_or_default();
+                return Err(RunError::OnDevice { name });
+            }
+            _ => {}
         }
         if input.shape().is_some() {
             continue;

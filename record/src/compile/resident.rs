@@ -142,7 +142,7 @@ impl Executable {
         let plan = version.inner.plan();
         let mut inputs: Vec<Input<'a>> = inputs.into_iter().collect();
         let mut extents: SmallVec<[usize; 32]> = SmallVec::new();
-        input::infer(plan, &self.symbols, &inputs, &mut extents)?;
+        input::infer(plan, &self.symbols, &inputs, true, &mut extents)?;
         let residents = input::residents(plan, &mut inputs, &extents);
         let tensors = version.inner.run_resident(residents)?;
         Ok(DeviceOutputs {

@@ -51,7 +51,9 @@ impl Frame {
         self.args.resize(binding.arg_count, std::ptr::null_mut());
         self.arenas.resize(devices, std::ptr::null_mut());
         self.marks.resize(binding.awaited.len(), Mark::default());
-        self.device_ns.resize(binding.steps.len(), None);
+        if devices > 1 {
+            self.device_ns.resize(binding.steps.len(), None);
+        }
         self.counters
             .resize_with(self.counters.len().max(binding.counters), AtomicU32::default);
         for (k, (_, l)) in loops(&binding.init).chain(loops(&binding.steps)).enumerate() {

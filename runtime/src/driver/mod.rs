@@ -599,8 +599,12 @@ impl Executable {
         for number in 0..binding.steps.len() {
             let now = later.as_deref().unwrap_or(binding);
             observe(number, true, &state.frame.slots, now);
-            if let Some(next) = self.step(binding, now, number, state)? {
-                later = Some(next);
+            let bound = self.walk(now, &mut state.scratch).step(number, &mut state.frame)?;
+            if state.step_by_step {
+                self.wait_for_step(binding, now, number, state)?;
+            }
+            if let Some(bound) = bound {
+                later = Some(self.decided((binding, now), bound, state)?);
             }
             observe(number, false, &state.frame.slots, later.as_deref().unwrap_or(binding));
         }
@@ -613,24 +617,24 @@ impl Executable {
         Ok(later)
     }
 
-    /// Runs the step of a call of that number; returns the binding from then on, if it says what a symbol is.
-    #[inline]
-    fn step(
-        &self,
-        first: &Bound,
-        now: &Bound,
-        number: usize,
-        state: &mut CallState,
-    ) -> Result<Option<Arc<Bound>>, RunError> {
+    /// What follows a step where the host waits for each.
+    #[cold]
+    #[inline(never)]
+    fn wait_for_step(&self, first: &Bound, now: &Bound, number: usize, state: &mut CallState) -> Result<(), RunError> {
         let walk = self.walk(now, &mut state.scratch);
-        let bound = walk.step(number, &mut state.frame)?;
-        if state.step_by_step {
-            walk.settle(&first.queues)?;
-            walk.took(number, &mut state.frame)?;
-        }
-        let Some((symbol, value)) = bound else {
-            return Ok(None);
-        };
+        walk.settle(&first.queues)?;
+        walk.took(number, &mut state.frame)
+    }
+
+    /// The binding for the steps behind one that said what a symbol is, and room for what they need.
+    #[cold]
+    #[inline(never)]
+    fn decided(
+        &self,
+        (first, now): (&Bound, &Bound),
+        (symbol, value): (usize, i64),
+        state: &mut CallState,
+    ) -> Result<Arc<Bound>, RunError> {
         let next = self.rebound(first, now, symbol, value)?;
         let scratch = self.scratch_of(&next);
         if state.scratch.len() < scratch {
@@ -638,7 +642,7 @@ impl Executable {
         }
         // Products may be cut otherwise now.
         state.frame.fit(&next, self.plan.devices.len());
-        Ok(Some(next))
+        Ok(next)
     }
 
     /// The binding once a call has said what a symbol is. The layout stays: it has room for the largest value.

@@ -61,7 +61,7 @@ impl Executable {
             }
         })?;
         for time in &mut times[before..] {
-            time.ns = measured.device_ns[time.step].unwrap_or(time.ns);
+            time.ns = measured.device_ns.get(time.step).copied().flatten().unwrap_or(time.ns);
         }
         Ok(measured.loops)
     }

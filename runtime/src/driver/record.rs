@@ -152,8 +152,9 @@ impl Executable {
                 number = now.segments.all[at].steps.end;
                 continue;
             }
-            if let Some(next) = self.step(binding, now, number, state)? {
-                later = Some(next);
+            let bound = self.walk(now, &mut state.scratch).step(number, &mut state.frame)?;
+            if let Some(bound) = bound {
+                later = Some(self.decided((binding, now), bound, state)?);
             }
             number += 1;
         }

@@ -96,7 +96,7 @@ impl<H: Host> Walk<'_, H> {
                     run.settle(&l.body.queues)?;
                     let here = begin.elapsed().as_nanos() as u64;
                     run.took(number, &mut body.frame)?;
-                    body.step_ns[number] += body.frame.device_ns[number].unwrap_or(here);
+                    body.step_ns[number] += body.frame.device_ns.get(number).copied().flatten().unwrap_or(here);
                 }
             }
             run.settle(&l.body.queues)?;
