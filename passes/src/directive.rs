@@ -228,8 +228,8 @@ directives! {
         scope: Scope,
     },
     /// The iterations of `var` go to the threads of a GPU block in turn, each thread running the loops from `around` to
-    /// `var` for its share; accumulations get an accumulator per thread, combined through shared memory. Returns the
-    /// thread variable. Barriers are `Synchronize`'s business.
+    /// `var` for its share; accumulations get an accumulator per thread, combined in each warp and then through
+    /// shared memory. Returns the variable of warps, where there are accumulations for them, and that of threads. Barriers are `Synchronize`'s business.
     Distribute "distribute" {
         /// The outermost of a perfect nest of loops.
         around: VarId,

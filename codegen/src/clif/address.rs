@@ -126,6 +126,7 @@ impl Found<'_, '_> {
                     self.region(&i.then);
                     self.region(&i.otherwise);
                 }
+                Item::Collective { address, .. } => self.access(address),
                 Item::Barrier => {}
             }
         }

@@ -155,7 +155,7 @@ impl Translator<'_, '_, '_> {
                 Item::Store { address, .. } => {
                     self.base(address)?;
                 }
-                Item::Copy(_) | Item::Loop(_) | Item::If(_) | Item::Barrier => {}
+                Item::Copy(_) | Item::Loop(_) | Item::If(_) | Item::Barrier | Item::Collective { .. } => {}
             }
         }
         Ok(())

@@ -242,6 +242,7 @@ impl Translator<'_, '_, '_> {
                 Item::Loop(l) => self.loop_(l)?,
                 Item::If(i) => self.if_(i)?,
                 Item::Barrier => return unsupported("barriers"),
+                Item::Collective { .. } => return unsupported("collectives"),
             }
         }
         Ok(())

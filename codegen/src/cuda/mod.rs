@@ -6,6 +6,8 @@
 //! |---|---|
 //! | `Block` loop | the grid: `blockIdx.x`; one block per iteration |
 //! | `Thread` loop | `threadIdx.x`, under `if (threadIdx.x < extent)` where the block has more threads |
+//! | `Warp` loop | `threadIdx.x / 32`; thread loops inside it are `threadIdx.x % 32` |
+//! | collective of a warp | shuffles |
 //! | outside thread loops | executed by every thread of the block alike; only register scratch may be written there |
 //! | `Register` scratch, what loops carry | local variables of the thread |
 //! | `Cache`, `Thread` scratch | local arrays of the thread |
@@ -23,6 +25,7 @@
 //! Parameters are declared `__restrict__`: a launch must not bind a written buffer to a second parameter unless
 //! [`CudaOptions::may_alias`] is set.
 
+mod collective;
 mod index;
 mod scalar;
 mod table;

@@ -79,6 +79,11 @@ impl Uses {
                         self.note(v, region);
                     }
                 }
+                Item::Collective { address, .. } => {
+                    for v in address.parts() {
+                        self.note(v, region);
+                    }
+                }
                 Item::Copy(_) | Item::Barrier => {}
                 Item::Loop(l) => {
                     self.note(l.extent, region);

@@ -5,6 +5,7 @@
 
 use tlc_ir::DType;
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Scope};
+use tlc_ir::target::WARP_THREADS;
 
 use super::index::Width;
 use super::scalar::{self, Helpers, literal, value_type};
@@ -38,7 +39,7 @@ pub(super) struct Writer<'f, 'k> {
     threads: i64,
     out: String,
     depth: usize,
-    helpers: Helpers,
+    pub(super) helpers: Helpers,
     names: Vec<Option<String>>,
     /// In which each index is computed.
     pub widths: Vec<Width>,
@@ -46,6 +47,7 @@ pub(super) struct Writer<'f, 'k> {
     next_variable: u32,
     next_value: u32,
     in_thread: bool,
+    in_warp: bool,
 }
 
 impl<'f, 'k> Writer<'f, 'k> {
@@ -63,6 +65,7 @@ impl<'f, 'k> Writer<'f, 'k> {
             next_variable: 0,
             next_value: 0,
             in_thread: false,
+            in_warp: false,
         };
         for i in 0..flat.values.len() as u32 {
             let width = writer.width_by_operands(Value(i));
@@ -111,7 +114,7 @@ impl<'f, 'k> Writer<'f, 'k> {
         Ok(())
     }
 
-    fn line(&mut self, text: &str) {
+    pub(super) fn line(&mut self, text: &str) {
         for _ in 0..self.depth {
             self.out.push_str("    ");
         }
@@ -119,12 +122,12 @@ impl<'f, 'k> Writer<'f, 'k> {
         self.out.push('\n');
     }
 
-    fn open(&mut self, text: &str) {
+    pub(super) fn open(&mut self, text: &str) {
         self.line(text);
         self.depth += 1;
     }
 
-    fn close(&mut self) {
+    pub(super) fn close(&mut self) {
         self.depth -= 1;
         self.line("}");
     }
@@ -154,7 +157,7 @@ impl<'f, 'k> Writer<'f, 'k> {
         self.name(v).unwrap_or_default().into()
     }
 
-    fn place(&self, a: &Address) -> String {
+    pub(super) fn place(&self, a: &Address) -> String {
         format!("{}[{}]", memory_name(self.flat.kernel, a.memory), self.subscript(a))
     }
 
@@ -183,7 +186,14 @@ impl<'f, 'k> Writer<'f, 'k> {
                 }
                 Item::Loop(l) => self.loop_(l)?,
                 Item::If(i) => self.if_(i)?,
-                Item::Barrier if self.in_thread => {
+                Item::Collective { .. } if self.in_thread || !self.in_warp => {
+                    return Err(CudaError::Misplaced {
+                        bind: Bind::Warp,
+                        place: "elsewhere than around a collective",
+                    });
+                }
+                Item::Collective { kind, address } => self.collective(*kind, address)?,
+                Item::Barrier if self.in_thread || self.in_warp => {
                     return Err(CudaError::Misplaced {
                         bind: Bind::Thread,
                         place: "around a barrier",
@@ -202,23 +212,48 @@ impl<'f, 'k> Writer<'f, 'k> {
             LoopKind::Serial => self.serial(l),
             LoopKind::Thread if self.in_thread => refused(Bind::Thread, "inside another"),
             LoopKind::Thread => {
-                let limit = self.index(l.extent).0;
                 let name = self.name_index(l.counter, 't');
                 self.in_thread = true;
-                match self.flat.number(l.extent) == Some(self.threads) {
-                    true => self.open("{"),
-                    false => self.open(&format!("if ((int)threadIdx.x < {limit}) {{")),
+                if self.in_warp {
+                    self.open("{");
+                    self.line(&format!("const int {name} = threadIdx.x % {WARP_THREADS};"));
+                } else {
+                    self.first_threads(l, 1);
+                    self.line(&format!("const int {name} = threadIdx.x;"));
                 }
-                self.line(&format!("const int {name} = threadIdx.x;"));
                 self.region(&l.body)?;
                 self.close();
                 self.in_thread = false;
                 Ok(())
             }
-            LoopKind::Warp => Err(CudaError::Unsupported("a warp loop".into())),
+            LoopKind::Warp if self.in_thread || self.in_warp => refused(Bind::Warp, "inside another"),
+            LoopKind::Warp => {
+                self.first_threads(l, WARP_THREADS);
+                let name = self.name_index(l.counter, 'w');
+                self.line(&format!("const int {name} = threadIdx.x / {WARP_THREADS};"));
+                self.in_warp = true;
+                self.region(&l.body)?;
+                self.in_warp = false;
+                self.close();
+                Ok(())
+            }
             LoopKind::Block => refused(Bind::Block, "inside another loop"),
             LoopKind::Parallel => refused(Bind::Parallel, "in a GPU kernel"),
         }
+    }
+
+    /// Opens what the first threads of a block execute: so many for each iteration of a loop.
+    fn first_threads(&mut self, l: &Loop, each: i64) {
+        let all = self.flat.number(l.extent).and_then(|n| n.checked_mul(each));
+        if all == Some(self.threads) {
+            return self.open("{");
+        }
+        let limit = match (all, self.index(l.extent).0) {
+            (Some(n), _) => n.to_string(),
+            (None, limit) if each == 1 => limit,
+            (None, limit) => format!("({limit}) * {each}"),
+        };
+        self.open(&format!("if ((int)threadIdx.x < {limit}) {{"));
     }
 
     fn serial(&mut self, l: &Loop) -> Result<(), CudaError> {

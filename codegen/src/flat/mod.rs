@@ -29,7 +29,7 @@ mod verify;
 
 use smallvec::SmallVec;
 use tlc_ir::index::Interval;
-use tlc_ir::kernel::Memory;
+use tlc_ir::kernel::{CollectiveKind, Memory};
 use tlc_ir::target::{Emitter, Support, Width};
 use tlc_ir::{DType, Kernel, Scalar, ScalarOp};
 
@@ -340,6 +340,13 @@ pub enum Item {
     If(Box<If>),
     /// Waits for all threads of a block.
     Barrier,
+    /// What the threads of a warp compute together.
+    Collective {
+        /// What is done.
+        kind: CollectiveKind,
+        /// The element of each thread's copy.
+        address: Address,
+    },
 }
 
 /// As [`tlc_ir::kernel::CopyNest`]; the sizes are indices in elements.

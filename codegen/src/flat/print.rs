@@ -14,6 +14,8 @@
 
 use std::fmt;
 
+use tlc_ir::kernel::CollectiveKind;
+
 use super::{Address, Flat, IfKind, Item, Op, Region, Value, Varies};
 
 impl fmt::Display for Varies {
@@ -198,6 +200,14 @@ impl<'k> Flat<'k> {
                     writeln!(f, "{indent}}}")?;
                 }
                 Item::Barrier => f.write_str("barrier\n")?,
+                Item::Collective { kind, address } => {
+                    let place = self.place(address);
+                    match kind {
+                        CollectiveKind::Reduce(monoid) => writeln!(f, "reduce {} {place}", monoid.name())?,
+                        CollectiveKind::Scan(monoid) => writeln!(f, "scan {} {place}", monoid.name())?,
+                        CollectiveKind::Broadcast(from) => writeln!(f, "broadcast {from} {place}")?,
+                    }
+                }
             }
         }
         Ok(())

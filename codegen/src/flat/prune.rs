@@ -53,6 +53,7 @@ fn rename(body: &mut Region, to: &[Value]) {
                 set(value);
                 mask.iter_mut().for_each(set);
             }
+            Item::Collective { address, .. } => place(address),
             Item::Copy(c) => {
                 place(&mut c.to);
                 place(&mut c.from);
@@ -103,6 +104,7 @@ impl Needs {
                 Item::Store {
                     address, value, mask, ..
                 } => address.parts().chain([*value]).chain(*mask).for_each(|v| self.need(v)),
+                Item::Collective { address, .. } => address.parts().for_each(|v| self.need(v)),
                 Item::Copy(c) => {
                     let sizes = [c.to_pitch, c.from_pitch, c.rows, c.columns];
                     c.to.parts()
@@ -137,7 +139,7 @@ fn sweep(body: &mut Region, live: &[bool]) {
     let lives = |v: Value| live[v.0 as usize];
     body.retain_mut(|item| match item {
         Item::Let(v) => lives(*v),
-        Item::Store { .. } | Item::Copy(_) | Item::Barrier => true,
+        Item::Store { .. } | Item::Copy(_) | Item::Barrier | Item::Collective { .. } => true,
         Item::Loop(l) => {
             l.carried.retain(|c| lives(c.inside) || lives(c.outcome));
             sweep(&mut l.body, live);

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 use tlc_ir::index::Interval;
-use tlc_ir::kernel::{Bind, CopyNest, MAX_STATEMENTS, Memory, Op as KernelOp, Stmt, ValueId, visit};
+use tlc_ir::kernel::{Bind, CopyNest, Group, MAX_STATEMENTS, Memory, Op as KernelOp, Stmt, ValueId, visit};
 use tlc_ir::scalar::ScalarOp;
 use tlc_ir::target::{Support, Width};
 use tlc_ir::{DType, IndexExpr, Kernel, Scalar, VarId};
@@ -59,7 +59,11 @@ impl<'k> Builder<'k, '_> {
                 Stmt::Barrier if self.has.table().has_blocks => self.push(Item::Barrier),
                 Stmt::Barrier => return unsupported("barriers"),
                 Stmt::Contract(_) => return unsupported("contractions that are not legalized"),
-                Stmt::Collective(_) => return unsupported("collectives"),
+                Stmt::Collective(c) if self.has.table().has_blocks && c.group == Group::Warp => {
+                    let address = self.element(c.memory, &c.index)?;
+                    self.push(Item::Collective { kind: c.kind, address });
+                }
+                Stmt::Collective(_) => return unsupported("collectives but those of warps"),
                 Stmt::Each { .. } => return unsupported("fragments"),
                 Stmt::CopyAsync(_) | Stmt::Wait(_) => return unsupported("copies beside the threads"),
             }

@@ -239,6 +239,11 @@ impl Verifier<'_, '_> {
                         self.defines(m.outcome)?;
                     }
                 }
+                Item::Collective { address, .. } => {
+                    self.address(address)?;
+                    let apart = self.steering.meets(Varies::THREAD);
+                    holds(!apart, || "a collective that some threads may not reach".into())?;
+                }
                 Item::Barrier => {
                     let apart = self.apart || self.steering.meets(Varies::WARP.and(Varies::THREAD));
                     holds(!apart, || "a barrier that some threads may not reach".into())?;

@@ -47,6 +47,8 @@ const TILE_SIDE: i64 = 64;
 const PARTS: i64 = 16;
 /// Steps of sums of products that go through shared memory at a time.
 const STEPS: i64 = 16;
+/// Elements of an operand that a thread brings to shared memory at once.
+const FILLED: i64 = 4;
 /// Elements of a row up to which one thread takes all of it.
 const SHORT_ROW: i64 = 32;
 /// Rows from which short ones are worth a thread each.
@@ -66,7 +68,8 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
             _ => gpu_room(gpu, rows_shared(nest, kernel, row_bytes)),
         };
         let room = Room {
-            operands: nest.column_local,
+            // A block's row is read once from global memory.
+            operands: nest.column_local || nest.form == Form::Rows && !short,
             fits: &fits,
         };
         kept_bytes = keep_rows(&mut kernel, &mut made, &nest.parallel, &room);
@@ -518,6 +521,9 @@ impl Gpu {
             columns,
             block: STEPS,
         })?;
+        for var in &mut filling {
+            self.widen(var, FILLED);
+        }
         self.why = ScheduleReason::BlocksAndThreads;
         let (down, across) = (rows / PARTS, columns / PARTS);
         self.apply(Directive::Spread {
@@ -527,6 +533,8 @@ impl Gpu {
             down,
             across,
         })?;
+        self.store_together(across);
+        self.why = ScheduleReason::BlocksAndThreads;
         for var in filling {
             let threads = PARTS * PARTS;
             let around = var;
@@ -535,6 +543,53 @@ impl Gpu {
         self.why = ScheduleReason::Order;
         self.apply(Directive::OneThread { block })?;
         self.apply(Directive::Synchronize { block }).map(drop)
+    }
+
+    /// Splits a loop so that so many of its iterations are one access of a vector, if they can be; it then is the loop over vectors.
+    fn widen(&mut self, var: &mut VarId, lanes: i64) {
+        let before = (self.kernel.clone(), self.schedule.clone());
+        self.why = ScheduleReason::Vectors { lanes };
+        let split = Directive::Split {
+            var: *var,
+            factor: lanes,
+        };
+        let split = self.apply(split).unwrap_or_default();
+        if let [vectors, lane] = split[..]
+            && self.moves_together(lane, lanes)
+            && self.bind(lane, Bind::Lanes).is_ok()
+        {
+            *var = vectors;
+        } else {
+            (self.kernel, self.schedule) = before;
+        }
+    }
+
+    /// Stores the neighbouring results of a thread together, where they lie so.
+    fn store_together(&mut self, lanes: i64) {
+        let to_param = |s: &Stmt| {
+            matches!(
+                s,
+                Stmt::Store {
+                    memory: Memory::Param(_),
+                    ..
+                }
+            )
+        };
+        let inner = self.kernel.statements().filter_map(|s| match s {
+            Stmt::Loop {
+                var,
+                bind: Bind::Unroll,
+                body,
+            } if body.iter().any(to_param) => Some(*var),
+            _ => None,
+        });
+        for var in inner.collect::<Vec<_>>() {
+            if lanes > 1 && self.kernel.extents[var.0 as usize].is(lanes) && self.moves_together(var, lanes) {
+                self.why = ScheduleReason::Vectors { lanes };
+                // Where it is refused the results are stored one by one.
+                let _ = self.bind(var, Bind::Lanes);
+            }
+        }
     }
 
     /// A block per row, of which a thread takes so many neighbouring elements at a time.

@@ -11,9 +11,9 @@ use smallvec::SmallVec;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk};
-use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
-use tlc_ir::target::MAX_BLOCK_THREADS;
-use tlc_ir::{DType, ScalarOp};
+use tlc_ir::kernel::{Bind, Collective, CollectiveKind, Kernel, Memory, Op, Scope, Stmt};
+use tlc_ir::target::{MAX_BLOCK_THREADS, WARP_THREADS};
+use tlc_ir::{DType, Scalar, ScalarOp};
 
 use super::accumulators::{accumulations, collect_groups, move_states, touched};
 use super::directives::{exists, rewrite};
@@ -58,7 +58,14 @@ pub(super) fn may_bind(kernel: &Kernel, var: VarId) -> Result<(), DirectiveRefus
         body.iter().find_map(|s| match s {
             Stmt::Loop { var: v, .. } if *v == var => Some(inside),
             s => {
-                let inside = inside || matches!(s, Stmt::Loop { bind: Bind::Thread, .. });
+                let inside = inside
+                    || matches!(
+                        s,
+                        Stmt::Loop {
+                            bind: Bind::Thread | Bind::Warp,
+                            ..
+                        }
+                    );
                 inside_thread(s.body(), var, inside)
             }
         })
@@ -200,6 +207,10 @@ pub(super) fn distribute(
             return Err(DirectiveRefusal::Recurrence(var));
         }
     }
+    // The position of an extremum is a pair, which no collective combines.
+    let warps = (threads >= WARP_THREADS && !monoids.is_empty() && monoids.iter().all(|m| !m.0.is_arg()))
+        .then_some(threads / WARP_THREADS);
+    let published = warps.unwrap_or(threads);
     let mut groups = Vec::new();
     for (monoid, memories) in monoids {
         let mut parts = Vec::new();
@@ -213,30 +224,44 @@ pub(super) fn distribute(
                 original,
                 index,
                 own: kernel.new_scratch(dtype, IndexExpr::ONE, Scope::Register),
-                shared: kernel.new_scratch(dtype, IndexExpr::Const(threads), Scope::Shared),
+                shared: kernel.new_scratch(dtype, IndexExpr::Const(published), Scope::Shared),
                 dtype,
             });
         }
         groups.push(Group { monoid, parts });
     }
-    let thread = kernel.new_var(IndexExpr::Const(threads));
+    let warp = warps.map(|n| kernel.new_var(IndexExpr::Const(n)));
+    let thread = kernel.new_var(IndexExpr::Const(warps.map_or(threads, |_| WARP_THREADS)));
+    let number = match warp {
+        Some(warp) => IndexExpr::from(warp) * IndexExpr::Const(WARP_THREADS) + thread.into(),
+        None => thread.into(),
+    };
     let mut before = Vec::new();
     let mut after = Vec::new();
     for g in &groups {
         g.reset(kernel, &mut before);
     }
-    for g in &groups {
-        g.publish(kernel, &thread.into(), &mut after);
-    }
+    let mut in_warp = Vec::new();
     let mut combining = Vec::new();
-    if !groups.is_empty() {
-        combine_blocks(kernel, &groups, threads, &mut combining);
+    match warp {
+        Some(warp) => {
+            combine_warp(kernel, &groups, warp, &mut after, &mut in_warp);
+            combining.push(combine_all(kernel, &groups, published));
+        }
+        None => {
+            for g in &groups {
+                g.publish(kernel, &thread.into(), &mut after);
+            }
+            if !groups.is_empty() {
+                combine_blocks(kernel, &groups, threads, &mut combining);
+            }
+        }
     }
     let n = kernel.extents[var.0 as usize].clone();
     let share = Share {
         var,
         n,
-        thread,
+        thread: number,
         threads,
     };
     rewrite(kernel, around, &mut |kernel, bind, mut body| {
@@ -262,17 +287,26 @@ pub(super) fn distribute(
             bind: Bind::Thread,
             body: inner,
         }];
+        if let Some(var) = warp {
+            out.append(&mut in_warp);
+            out = vec![Stmt::Loop {
+                var,
+                bind: Bind::Warp,
+                body: out,
+            }];
+        }
         out.append(&mut combining);
         out
     });
-    Ok(vec![thread])
+    Ok(warp.into_iter().chain([thread]).collect())
 }
 
 /// The iterations of a loop that one thread runs: every `threads`-th.
 struct Share {
     var: VarId,
     n: IndexExpr,
-    thread: VarId,
+    /// The number of the thread in its block.
+    thread: IndexExpr,
     threads: i64,
 }
 
@@ -286,8 +320,8 @@ impl Share {
         let once = turns.is(1);
         let turn = (!once).then(|| kernel.new_var(turns));
         let at = match turn {
-            Some(k) => IndexExpr::from(k) * IndexExpr::Const(self.threads) + self.thread.into(),
-            None => self.thread.into(),
+            Some(k) => IndexExpr::from(k) * IndexExpr::Const(self.threads) + self.thread.clone(),
+            None => self.thread.clone(),
         };
         substitute_in(kernel, &mut body, &mut |v| (v == self.var).then(|| at.clone()));
         if !whole {
@@ -363,11 +397,75 @@ fn combine_blocks(kernel: &mut Kernel, groups: &[Group], threads: i64, out: &mut
             body,
         });
     }
-    let j = kernel.new_var(IndexExpr::Const(few));
-    let body = groups.iter().flat_map(|g| g.combine(kernel, &j.into(), true)).collect();
-    out.push(Stmt::Loop {
-        var: j,
+    out.push(combine_all(kernel, groups, few));
+}
+
+/// So many shared accumulators into the original one, by every thread for itself.
+fn combine_all(kernel: &mut Kernel, groups: &[Group], count: i64) -> Stmt {
+    let var = kernel.new_var(IndexExpr::Const(count));
+    let body = groups
+        .iter()
+        .flat_map(|g| g.combine(kernel, &var.into(), true))
+        .collect();
+    Stmt::Loop {
+        var,
         bind: Bind::Unroll,
+        body,
+    }
+}
+
+/// The accumulators of a warp's threads into one, which its first thread puts into shared memory: `after` is what each thread does
+/// behind its share, `out` what the warp does then.
+fn combine_warp(kernel: &mut Kernel, groups: &[Group], warp: VarId, after: &mut Vec<Stmt>, out: &mut Vec<Stmt>) {
+    let mut copies = Vec::new();
+    for g in groups {
+        for p in &g.parts {
+            copies.push((kernel.new_scratch(p.dtype, IndexExpr::ONE, Scope::Thread), p));
+        }
+        let memories = copies[copies.len() - g.parts.len()..].iter().map(|c| c.0);
+        out.extend(memories.map(|memory| {
+            Stmt::Collective(Box::new(Collective {
+                kind: CollectiveKind::Reduce(g.monoid),
+                group: tlc_ir::kernel::Group::Warp,
+                memory,
+                index: IndexExpr::ZERO,
+            }))
+        }));
+    }
+    let thread = kernel.new_var(IndexExpr::Const(WARP_THREADS));
+    let (number, one) = (kernel.new_value(DType::I32), kernel.new_value(DType::I32));
+    let first = kernel.new_value(DType::Bool);
+    let mut body = vec![
+        Stmt::Let {
+            value: number,
+            op: Op::Index(thread.into(), DType::I32),
+        },
+        Stmt::Let {
+            value: one,
+            op: Op::Const(Scalar::from_bits(DType::I32, 1)),
+        },
+        Stmt::Let {
+            value: first,
+            op: Op::Map(ScalarOp::Lt, SmallVec::from_slice(&[number, one])),
+        },
+    ];
+    for (copy, p) in copies {
+        let own = kernel.new_value(p.dtype);
+        after.push(load(own, p.own, IndexExpr::ZERO));
+        let store = |memory, index, value, mask| Stmt::Store {
+            memory,
+            index,
+            value,
+            mask,
+        };
+        after.push(store(copy, IndexExpr::ZERO, own, None));
+        let combined = kernel.new_value(p.dtype);
+        body.push(load(combined, copy, IndexExpr::ZERO));
+        body.push(store(p.shared, warp.into(), combined, Some(first)));
+    }
+    out.push(Stmt::Loop {
+        var: thread,
+        bind: Bind::Thread,
         body,
     });
 }
@@ -440,7 +538,7 @@ fn with_barriers(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
         let mut now = Uses::default();
         uses(kernel, &s, &mut now);
         if let Stmt::Loop { bind, body, .. } = &mut s
-            && *bind != Bind::Thread
+            && !matches!(bind, Bind::Thread | Bind::Warp)
             && !now.written.is_empty()
         {
             // The next iteration uses what this one wrote.
