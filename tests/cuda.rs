@@ -66,7 +66,7 @@ fn same_bits(test: &str) {
         .filter_map(|(schedule, seed)| simulated(test, &[("TLC_SIM_SCHEDULE", schedule), ("TLC_SIM_SEED", seed)]))
         .collect();
     for other in &runs {
-        assert_eq!(other.printed("bits").len(), 1);
+        assert!(!other.printed("bits").is_empty(), "{test} says nothing of bits");
         assert_eq!(runs[0].printed("bits"), other.printed("bits"));
     }
 }
