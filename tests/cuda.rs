@@ -50,6 +50,11 @@ fn one_executable_is_right_at_every_size() {
 }
 
 #[test]
+fn versions_for_sizes_that_recur_are_right() {
+    simulated("sizes::children::versions", &[]);
+}
+
+#[test]
 fn states_on_a_gpu_have_the_values_of_outputs() {
     simulated("graphs::children::states", &[]);
 }

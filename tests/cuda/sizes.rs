@@ -73,12 +73,12 @@ const GRAPHS: [(&str, Build); 4] = [
 ];
 
 /// Calls an executable at sizes that repeat, and returns a hash of what it answered.
-fn calls(name: &str, build: Build, rounds: usize) -> u64 {
+fn calls(name: &str, build: Build, rounds: usize, specialize: Specialize) -> u64 {
     let g = Graph::new(name);
     build(&g);
     let options = CompileOptions {
         device: Device::cuda(0),
-        specialize: Specialize::Never,
+        specialize,
         ..CompileOptions::default()
     };
     let executable: Executable = g.compile(&options).expect("it compiles");
@@ -108,6 +108,7 @@ fn calls(name: &str, build: Build, rounds: usize) -> u64 {
         compare_all(&found, &exact, &bounded).unwrap_or_else(|e| panic!("{name} round {round} {sizes:?}: {e}"));
         found.iter().for_each(|t| t.bytes().hash(&mut bits));
     }
+    executable.wait_for_specializations();
     bits.finish()
 }
 
@@ -117,8 +118,19 @@ mod children {
     #[test]
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
     fn sizes() {
-        let rounds = std::env::var("TLC_ROUNDS").map_or(24, |r| r.parse().expect("a number"));
-        let bits = GRAPHS.map(|(name, build)| format!(" {:016x}", calls(name, build, rounds)));
+        let bits = GRAPHS.map(|(name, build)| format!(" {:016x}", calls(name, build, rounds(), Specialize::Never)));
         println!("bits{}", bits.concat());
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn versions() {
+        for (name, build) in GRAPHS {
+            calls(name, build, rounds(), Specialize::After(2));
+        }
+    }
+
+    fn rounds() -> usize {
+        std::env::var("TLC_ROUNDS").map_or(24, |r| r.parse().expect("a number"))
     }
 }
