@@ -5,7 +5,7 @@
 //! | sums of products | a block takes a tile of rows and columns, a thread a part of it; both operands go through shared memory |
 //! | elementwise | all loops fused; a block takes 256 pieces, a thread one: 16 bytes of each tensor where they are aligned, else an element |
 //! | elementwise, of a tensor that is walked across | a block takes a tile, which goes through shared memory |
-//! | rows | a block takes a row; its threads share the inner loops and combine accumulators through shared memory |
+//! | rows | a block takes a row; its threads share the inner loops; accumulators are combined in warps, then through shared memory |
 //! | short rows | a block takes 128 rows, a thread one |
 //! | columns | a block takes a tile of columns, a thread one column; what of the rows is kept lies in shared memory |
 //! | serial | a thread takes an index of the parallel loops |
