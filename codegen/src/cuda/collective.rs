@@ -1,6 +1,7 @@
 //! Collectives of a warp as shuffles.
 
 use tlc_ir::DType;
+use tlc_ir::graph::Monoid;
 use tlc_ir::kernel::CollectiveKind;
 use tlc_ir::target::WARP_THREADS;
 
@@ -14,7 +15,7 @@ const ALL: &str = "0xffffffffu";
 
 impl Writer<'_, '_> {
     /// What the threads of a warp compute together, in the order that the kernel form defines: of a reduction that is what lane 0
-    /// computes; the others compute it with operands the other way round, and every combination commutes.
+    /// computes. The others combine with operands the other way round, of which only extrema of zeros tell: these lane 0 gives to all.
     pub(super) fn collective(&mut self, kind: CollectiveKind, address: &Address) -> Result<(), CudaError> {
         let place = self.place(address);
         let dtype = self.flat.kernel.memory_dtype(address.memory);
@@ -30,7 +31,7 @@ impl Writer<'_, '_> {
             None => Ok(args[0].into()),
         };
         match kind {
-            CollectiveKind::Reduce(_) => {
+            CollectiveKind::Reduce(monoid) => {
                 let combined = combine(self, kind, ["all", "other"])?;
                 let mut half = WARP_THREADS / 2;
                 while half > 0 {
@@ -39,6 +40,9 @@ impl Writer<'_, '_> {
                     self.line(&format!("all = {combined};"));
                     self.close();
                     half /= 2;
+                }
+                if dtype.is_float() && matches!(monoid, Monoid::Max | Monoid::Min) {
+                    self.line(&format!("all = ({t})__shfl_sync({ALL}, all, 0);"));
                 }
             }
             CollectiveKind::Scan(_) => {
