@@ -118,7 +118,10 @@ fn what_is_dear_and_the_same_in_all_rows_is_computed_once_a_column() {
 fn a_block_of_a_gpu_keeps_rows_that_it_can_share() {
     let text = softmax(1, [64, 1000]);
     let (schedule, _) = only(&text, gpu(48 << 10));
-    assert_eq!(reasons(&schedule), [ScheduleReason::ComputedOnce]);
+    assert_eq!(
+        reasons(&schedule),
+        [ScheduleReason::LoadedOnce, ScheduleReason::ComputedOnce]
+    );
     let most = 4 << 10;
     let small = compiled(&text, gpu(most));
     let launch = &small.planned.launches[0];

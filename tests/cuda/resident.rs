@@ -29,6 +29,11 @@ fn what_does_not_fit_is_refused() {
     simulated("resident::children::refusals", &[("TLC_SIM_DEVICE", "h200,a100")]);
 }
 
+#[test]
+fn sizes_that_do_not_come_again_do_not_fill_a_device() {
+    simulated("resident::children::growing", &[("TLC_SIM_MEMORY", "8388608")]);
+}
+
 fn compiled(g: &Graph, device: Device) -> Executable {
     let options = CompileOptions {
         device,
@@ -143,6 +148,25 @@ mod children {
             for (f, e) in found.expect("f32").iter().zip(expected.expect("f32")) {
                 assert!((f - e).abs() <= 1e-3 * e.abs().max(1.0), "{f} for {e}");
             }
+        }
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn growing() {
+        let g = Graph::new("growing");
+        let n = g.symbol("n", 1..=200);
+        let x = g.input("x", DType::F32, (&n, 512));
+        g.output("y", &(&x * 2.0));
+        let there = compiled(&g, Device::cuda(0));
+        // More than twice the memory of the device, one after another.
+        for n in 1..=150 {
+            let x = vec![1.5f32; n * 512];
+            let y = there.run_on_device(inputs![&x]).expect("it runs");
+            assert_eq!(
+                y[0].to_host().expect("it is there").as_slice::<f32>().expect("f32")[n * 512 - 1],
+                3.0
+            );
         }
     }
 

@@ -29,6 +29,10 @@ const STREAM_FLAGS: u32 = 1;
 const CAPTURE_MODE: u32 = 1;
 /// `CU_MEMHOSTALLOC_PORTABLE`: for every device.
 const PORTABLE: u32 = 1;
+/// Buffers that a device keeps for the next call.
+const MOST_SPARE: usize = 256;
+/// Of the memory of a device, one in so many bytes may be in such buffers.
+const SPARE_SHARE: u64 = 16;
 /// `CU_EVENT_DISABLE_TIMING`: such events take less.
 const EVENT_FLAGS: u32 = 2;
 /// Events that take times have no flags.
@@ -401,7 +405,16 @@ impl Queued for Gpu {
 
     unsafe fn put_back(&self, start: *mut u8, bytes: usize) {
         let address = start.addr() as u64;
-        self.state().spare.entry(bytes).or_default().push(address);
+        let mut state = self.state();
+        state.spare.entry(bytes).or_default().push(address);
+        // Sizes that never come again must not fill the device.
+        let (count, sum) = state.spare.iter().fold((0, 0), |(count, sum), (n, all)| {
+            (count + all.len(), sum + (n * all.len()) as u64)
+        });
+        drop(state);
+        if count > MOST_SPARE || sum > self.context.properties().memory_bytes / SPARE_SHARE {
+            self.releases_spare();
+        }
     }
 
     fn ordinal(&self) -> Option<u32> {

@@ -7,12 +7,10 @@
 //!   which the host fills before and empties after.
 //! - A segment that cannot be recorded is done step by step, in this call and in those that follow.
 
-use std::collections::hash_map::Entry;
-use std::hash::Hasher;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use rustc_hash::{FxHashMap, FxHasher};
+use rustc_hash::FxHashMap;
 
 use super::frame::Frame;
 use super::init::Kept;
@@ -21,19 +19,31 @@ use super::{Bound, CallState, Executable, RunError, lock};
 use crate::binding::segments::Segment;
 use crate::device::{Host, Queued, RECORDED, Recorder};
 
-/// Recordings that the state of calls keeps.
-const MOST: usize = 128;
+/// Segments of which the state of calls keeps recordings, and recordings of each, at different addresses.
+const MOST: usize = 64;
 
 /// What was recorded, which goes with it.
 struct Recording {
     device: Arc<dyn Queued>,
-    /// `None` if it could not be recorded.
-    number: Option<u64>,
+    /// The addresses of the slots that it touches.
+    places: Vec<usize>,
+    number: Number,
+}
+
+/// What became of steps at certain addresses.
+#[derive(Clone, Copy)]
+enum Number {
+    /// They were done once, one after another.
+    Seen,
+    /// They are a recording of that number.
+    Recorded(u64),
+    /// They could not be recorded.
+    Refused,
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        if let (Some(recorder), Some(number)) = (self.device.recorder(), self.number) {
+        if let (Some(recorder), Number::Recorded(number)) = (self.device.recorder(), self.number) {
             recorder.forget(number);
         }
     }
@@ -58,8 +68,8 @@ impl Drop for Staging {
 /// What warm calls keep, one after another.
 #[derive(Default)]
 pub(super) struct Recordings {
-    /// By binding, number of the segment and the addresses of the slots that it touches, hashed. `None` where those were seen once.
-    known: FxHashMap<(u64, usize, u64), Option<Recording>>,
+    /// By binding and number of the segment: at which addresses it was seen.
+    known: FxHashMap<(u64, usize), Vec<Recording>>,
     staging: Option<Staging>,
     /// Where the caller's outputs are that are staged in the present call.
     outside: Vec<*mut u8>,
@@ -182,40 +192,48 @@ impl Executable {
         let Some(recorder) = device.recorder() else {
             unreachable!("devices that do not record are given step after step");
         };
-        let mut places = FxHasher::default();
-        segment
-            .slots
-            .iter()
-            .for_each(|&s| places.write_usize(frame.slots[s].addr()));
-        let key = (walk.binding.id, at, places.finish());
+        let key = (walk.binding.id, at);
         if recordings.known.len() >= MOST && !recordings.known.contains_key(&key) {
             recordings.known.clear();
         }
-        let number = match recordings.known.entry(key) {
-            Entry::Vacant(vacant) if segment.of_caller => {
-                vacant.insert(None);
-                None
-            }
-            entry => {
-                let known = entry.or_insert(None);
-                let known = known.get_or_insert_with(|| {
-                    let one_at_a_time = lock(&self.recording);
-                    let made = walk.record(segment, frame, recorder);
-                    drop(one_at_a_time);
-                    if let Err(e) = &made {
-                        tracing::warn!(plan = %self.plan.name, segment = at, "not recorded: {e}");
-                    }
-                    Recording {
-                        device: Arc::clone(device),
-                        number: made.ok(),
-                    }
+        let all = recordings.known.entry(key).or_default();
+        let places = || segment.slots.iter().map(|&s| frame.slots[s].addr());
+        let found = all.iter().position(|k| k.places.iter().copied().eq(places()));
+        let number = match found {
+            Some(k) => all[k].number,
+            None => {
+                if all.len() >= MOST {
+                    all.clear();
+                }
+                all.push(Recording {
+                    device: Arc::clone(device),
+                    places: places().collect(),
+                    number: Number::Seen,
                 });
-                known.number
+                match segment.of_caller {
+                    true => Number::Refused,
+                    false => Number::Seen,
+                }
             }
         };
+        let number = match number {
+            Number::Seen => {
+                let one_at_a_time = lock(&self.recording);
+                let made = walk.record(segment, frame, recorder);
+                drop(one_at_a_time);
+                if let Err(e) = &made {
+                    tracing::warn!(plan = %self.plan.name, segment = at, "not recorded: {e}");
+                }
+                let made = made.map_or(Number::Refused, Number::Recorded);
+                let of = found.unwrap_or(all.len() - 1);
+                all[of].number = made;
+                made
+            }
+            known => known,
+        };
         match number {
-            Some(number) => walk.replay(segment, number, frame, recorder),
-            None => segment.steps.clone().try_for_each(|n| walk.step(n, frame).map(drop)),
+            Number::Recorded(number) => walk.replay(segment, number, frame, recorder),
+            Number::Seen | Number::Refused => segment.steps.clone().try_for_each(|n| walk.step(n, frame).map(drop)),
         }
     }
 }
