@@ -51,6 +51,16 @@ fn a_warm_call_is_one_graph_and_one_wait() {
 }
 
 #[test]
+fn loops_that_the_host_need_not_watch_are_part_of_the_graph() {
+    let Some(calls) = ten_warm_calls("recorded::children::loops") else {
+        return;
+    };
+    let expected = [("cuGraphLaunch", 10), ("cuStreamSynchronize", 10)];
+    assert_eq!(calls, expected.map(|(name, n)| (name.to_string(), n)).into());
+    simulated("recorded::children::loops_of_sizes", &[]);
+}
+
+#[test]
 fn what_the_host_does_parts_graphs() {
     simulated("recorded::children::host_between", &[]);
 }
@@ -104,6 +114,45 @@ fn with_host() -> Graph {
         vec![y]
     });
     g.output("looped", &(&results[0] * &x).sum(0));
+    g
+}
+
+/// Loops whose trip counts inputs decide: over rows from both ends, with numbers of iterations, and one in another.
+fn with_loops() -> Graph {
+    let g = Graph::new("with_loops");
+    let n = g.symbol("n", 0..=100);
+    let x = g.input("x", DType::F32, [n.clone(), 24.into()]);
+    let a = g.input("a", DType::F32, [24, 24]);
+    let first = x.sum(0).tanh();
+    let ahead = g.repeat(&n).carry(&first).slice(&x, 0).record(|i| {
+        let h = (i.carried[0].unsqueeze(0).matmul(&i.capture(&a)).squeeze(0) * 0.1 + &i.slices[0]).tanh();
+        let weighted = &h * &(i.number.cast(DType::F32) + 1.0);
+        i.stack(&weighted, 1);
+        vec![h]
+    });
+    g.output("last", &ahead[0]);
+    g.output("columns", &ahead[1]);
+    let back = g
+        .repeat(&n)
+        .carry(&first)
+        .slice_reversed(&x.transpose(), 1)
+        .record(|i| {
+            let h = &i.carried[0] * 0.5 + &i.slices[0];
+            i.stack_reversed(&h, 0);
+            vec![h]
+        });
+    g.output("back", &back[1]);
+    let sums = g.repeat(3).carry(&ahead[0]).carry(&first).record(|i| {
+        let outer = i.number.cast(DType::F32);
+        let inner = i.graph().repeat(4).carry(&i.carried[1]).record(|j| {
+            let y = &j.carried[0] * 0.5 + j.number.cast(DType::F32);
+            vec![y]
+        });
+        let next = &i.carried[0] + &(&inner[0] * &outer);
+        vec![next, inner[0].clone()]
+    });
+    g.output("sums", &(&sums[0] + &sums[1]));
+    g.output("total", &x.sum(1).exp());
     g
 }
 
@@ -165,6 +214,30 @@ mod children {
                 &run(&here, &inputs).expect("it runs"),
             );
         }
+    }
+
+    /// Runs loops with so many rows, in this order.
+    fn looped(rows: impl Iterator<Item = usize>) {
+        let g = with_loops();
+        let (here, there) = (compiled(&g, Device::cpu()), compiled(&g, Device::cuda(0)));
+        for (call, n) in rows.enumerate() {
+            let of = |shape: &[usize], seed| HostTensor::from_slice(shape, &data(shape.iter().product(), seed));
+            let inputs = [of(&[n, 24], call), of(&[24, 24], call + 1)].map(|t| t.expect("as many"));
+            let found = run(&there, &inputs).expect("it runs");
+            assert_close(&found, &run(&here, &inputs).expect("it runs"));
+        }
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn loops() {
+        looped(std::iter::repeat_n(30, times()));
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn loops_of_sizes() {
+        looped([1, 1, 0, 0, 2, 2, 30, 99, 99, 1, 0, 30].into_iter());
     }
 
     #[test]
