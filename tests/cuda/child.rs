@@ -45,6 +45,13 @@ pub fn cache() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-cache")
 }
 
+/// Says why a test does not run. Where `TLC_TEST_GPU` is `required` that is a failure.
+pub fn skip(why: &str) {
+    let required = std::env::var("TLC_TEST_GPU").is_ok_and(|v| v == "required");
+    assert!(!required, "this test must run here: {why}");
+    println!("SKIP: {why}");
+}
+
 /// Runs an ignored test of this file in a process with a simulated device, which must end well and find nothing. `None`, and a line, where
 /// that cannot be done.
 pub fn simulated(test: &str, settings: Settings<'_>) -> Option<Printed> {
@@ -56,11 +63,11 @@ pub fn simulated(test: &str, settings: Settings<'_>) -> Option<Printed> {
 /// As [`simulated`], of a test that may find something, which must end well all the same.
 pub fn with_findings(test: &str, settings: Settings<'_>) -> Option<(Printed, String)> {
     let Some(library) = library() else {
-        println!("SKIP: no libtlc_gpusim_driver.so; `cargo build --release -p tlc-gpusim-driver` makes it");
+        skip("no libtlc_gpusim_driver.so; `cargo build --release -p tlc-gpusim-driver` makes it");
         return None;
     };
     if let Err(e) = Nvrtc::load() {
-        println!("SKIP: {e}");
+        skip(&e.to_string());
         return None;
     }
     let folder = tempfile::tempdir().expect("a folder");
