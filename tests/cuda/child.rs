@@ -45,10 +45,14 @@ pub fn cache() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-cache")
 }
 
-/// Says why a test does not run. Where `TLC_TEST_GPU` is `required` that is a failure.
+/// What `TLC_TEST_GPU` says of the GPU of these tests: `required` is a simulated one without which they fail, `real` one of the system.
+fn asked(gpu: &str) -> bool {
+    std::env::var("TLC_TEST_GPU").is_ok_and(|v| v == gpu)
+}
+
+/// Says why a test does not run, which is a failure where it is required to.
 pub fn skip(why: &str) {
-    let required = std::env::var("TLC_TEST_GPU").is_ok_and(|v| v == "required");
-    assert!(!required, "this test must run here: {why}");
+    assert!(!asked("required"), "this test must run here: {why}");
     println!("SKIP: {why}");
 }
 
@@ -62,7 +66,14 @@ pub fn simulated(test: &str, settings: Settings<'_>) -> Option<Printed> {
 
 /// As [`simulated`], of a test that may find something, which must end well all the same.
 pub fn with_findings(test: &str, settings: Settings<'_>) -> Option<(Printed, String)> {
-    let Some(library) = library() else {
+    let real = asked("real");
+    // Faults and machines to choose from.
+    let simulated_alone = ["TLC_SIM_FAULT", "TLC_SIM_MEMORY", "TLC_SIM_DEVICE"];
+    if real && settings.iter().any(|s| simulated_alone.contains(&s.0)) {
+        skip("a real GPU does not do that when it is asked");
+        return None;
+    }
+    let Some(library) = library().or(real.then(PathBuf::new)) else {
         skip("no libtlc_gpusim_driver.so; `cargo build --release -p tlc-gpusim-driver` makes it");
         return None;
     };
@@ -72,12 +83,15 @@ pub fn with_findings(test: &str, settings: Settings<'_>) -> Option<(Printed, Str
     }
     let folder = tempfile::tempdir().expect("a folder");
     let findings = folder.path().join("findings");
-    let run = Command::new(std::env::current_exe().expect("this test"))
+    let mut run = Command::new(std::env::current_exe().expect("this test"));
+    if !real {
+        run.env("TLC_CUDA_DRIVER", library)
+            .env("TLC_CUDA_CODE", "ptx")
+            .env("TLC_CACHE", cache())
+            .env("TLC_SIM_FINDINGS", &findings);
+    }
+    let run = run
         .args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-        .env("TLC_CUDA_DRIVER", library)
-        .env("TLC_CUDA_CODE", "ptx")
-        .env("TLC_CACHE", cache())
-        .env("TLC_SIM_FINDINGS", &findings)
         .envs(settings.iter().copied())
         .stdin(Stdio::null())
         .output()
