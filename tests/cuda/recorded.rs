@@ -59,6 +59,7 @@ fn loops_that_the_host_need_not_watch_are_part_of_the_graph() {
     let expected = [("cuGraphLaunch", 10), ("cuStreamSynchronize", 10)];
     assert_eq!(calls, expected.map(|(name, n)| (name.to_string(), n)).into());
     simulated("recorded::children::loops_of_sizes", &[]);
+    simulated("recorded::children::rows_that_are_not_aligned", &[]);
 }
 
 #[test]
@@ -239,6 +240,30 @@ mod children {
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
     fn loops_of_sizes() {
         looped([1, 1, 0, 0, 2, 2, 30, 99, 99, 1, 0, 30].into_iter());
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn rows_that_are_not_aligned() {
+        let g = Graph::new("rows");
+        let (m, n) = (g.symbol("m", 0..=10), g.symbol("n", 0..=30_000));
+        let (c, x) = (g.input("c", DType::F32, [&n]), g.input("x", DType::F32, [&m, &n]));
+        let results = g.repeat(&m).carry(&c).slice(&x, 0).record(|i| {
+            let y = &i.carried[0] * 0.5 + &i.slices[0];
+            i.stack(&(&y + 1.0), 0);
+            vec![y]
+        });
+        g.output("last", &results[0]);
+        g.output("all", &results[1]);
+        let (here, there) = (compiled(&g, Device::cpu()), compiled(&g, Device::cuda(0)));
+        for (m, n) in [(6, 5), (3, 20_001), (4, 16), (2, 1)] {
+            let of = |shape: &[usize], seed| HostTensor::from_slice(shape, &data(shape.iter().product(), seed));
+            let inputs = [of(&[n], 1), of(&[m, n], 2)].map(|t| t.expect("as many"));
+            let expected = run(&here, &inputs).expect("it runs");
+            for _ in 0..3 {
+                assert_close(&run(&there, &inputs).expect("it runs"), &expected);
+            }
+        }
     }
 
     #[test]

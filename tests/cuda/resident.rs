@@ -314,6 +314,22 @@ mod children {
             let message = found.expect_err("it is refused");
             assert!(message.contains(part), "{part} in {message}");
         }
+        // Kernels read 16 bytes at once, which views of others need not be aligned for.
+        let g = Graph::new("twice");
+        let n = g.symbol("n", 0..=1000);
+        g.output("y", &(&g.input("x", DType::F32, [n]) * 2.0));
+        let there = compiled(&g, Device::cuda(0));
+        for (first, count) in [(1, 203), (3, 4), (4, 200), (2, 1)] {
+            // SAFETY: the tensor has those elements, and lives as long as its clone.
+            let view = unsafe {
+                let address = address + 4 * first as u64;
+                DeviceTensor::from_raw(0, address, (DType::F32, &[count]), null_mut(), back.clone())
+            };
+            let y = there.run_on_device(inputs![view.expect("aligned to its elements")]);
+            let y = y.expect("it runs").remove(0).to_host().expect("it is there");
+            let expected: Vec<f32> = data(210)[first..first + count].iter().map(|x| 2.0 * x).collect();
+            assert_eq!(y.as_slice::<f32>(), Some(&expected[..]));
+        }
         // What is refused stays the caller's.
         assert_eq!(DELETED.load(Ordering::SeqCst), 5);
     }

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - A tensor's memory is written by the call that makes it, and by one that it is given away to; else it is only read.
-//! - What the host gives is copied to memory of the call's state before the first step, in the device's first queue, for which the other
-//!   queues wait.
+//! - What the host gives, and what is not aligned, is copied to memory of the call's state before the first step, in the device's first
+//!   queue, for which the other queues wait.
 //! - When a call returns, the device is done with it.
 
 use std::ffi::c_void;
@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use tlc_ir::plan::Storage;
+use tlc_ir::target::GPU_ACCESS_BYTES;
 use tlc_ir::{DType, HostTensor};
 
 use super::walk::Finish;
@@ -366,12 +367,24 @@ impl Executable {
             let finish = Finish(&self.others);
             let mut uploaded = false;
             for (k, input) in inputs.iter().enumerate() {
-                let Some(ResidentInput::Host(view)) = input else {
-                    continue;
+                let of_host = match input {
+                    Some(ResidentInput::Host(view)) => Some(view),
+                    // Kernels read several elements at once, which memory of others need not be aligned for.
+                    _ if !addresses[k].addr().is_multiple_of(GPU_ACCESS_BYTES as usize) => None,
+                    _ => continue,
                 };
-                let there = grown(&mut state.inputs[k], device, view.data.len())?;
+                let bytes = match (of_host, input.as_ref().and_then(ResidentInput::tensor)) {
+                    (Some(view), _) => view.data.len(),
+                    (None, tensor) => tensor.map_or(0, |t| t.bytes),
+                };
+                let there = grown(&mut state.inputs[k], device, bytes)?;
                 // SAFETY: the buffer has room for it, and nothing else knows of it.
-                unsafe { device.upload(0, view.data.as_ptr(), there, view.data.len())? };
+                unsafe {
+                    match of_host {
+                        Some(view) => device.upload(0, view.data.as_ptr(), there, bytes)?,
+                        None => device.copy(0, addresses[k], there, bytes)?,
+                    }
+                }
                 addresses[k] = there;
                 uploaded = true;
             }
