@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use serde_json::Value;
-use tlc::{CompileOptions, DType, Device, Executable, Graph, HostTensor, Input, Specialize};
+use tlc::{
+    CompileOptions, DType, Device, Executable, Graph, GridSample, HostTensor, Input, Interpolation, Outside, Specialize,
+};
 
 use crate::child::simulated;
 
@@ -75,6 +77,11 @@ fn calls_of_several_threads_and_sizes_keep_to_their_graphs() {
 #[test]
 fn a_fault_in_a_graph_names_its_steps_and_kernels() {
     simulated("recorded::children::fault", &[("TLC_SIM_FAULT", "launch:12")]);
+}
+
+#[test]
+fn many_values_of_a_thread_need_not_fit_a_block() {
+    simulated("recorded::children::samples", &[]);
 }
 
 /// The times that a test calls, which its parent decides.
@@ -263,6 +270,29 @@ mod children {
             for _ in 0..3 {
                 assert_close(&run(&there, &inputs).expect("it runs"), &expected);
             }
+        }
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn samples() {
+        for outside in [Outside::Border, Outside::Reflection] {
+            let g = Graph::new("samples");
+            let (x, at) = (
+                g.input("x", DType::F32, [1, 2, 9, 9]),
+                g.input("at", DType::F32, [1, 30, 30, 2]),
+            );
+            let options = GridSample::new(Interpolation::Cubic(-0.75)).outside(outside);
+            // So many wide values that a block cannot share them.
+            let y = x.cast(DType::F64).grid_sample(&at.cast(DType::F64), &options);
+            g.output("y", &y.cast(DType::F32));
+            let (here, there) = (compiled(&g, Device::cpu()), compiled(&g, Device::cuda(0)));
+            let of = |shape: &[usize], seed| HostTensor::from_slice(shape, &data(shape.iter().product(), seed));
+            let inputs = [of(&[1, 2, 9, 9], 1), of(&[1, 30, 30, 2], 2)].map(|t| t.expect("as many"));
+            assert_close(
+                &run(&there, &inputs).expect("it runs"),
+                &run(&here, &inputs).expect("it runs"),
+            );
         }
     }
 
