@@ -72,6 +72,12 @@ fn same_bits(test: &str) {
 }
 
 #[test]
+fn zeros_have_an_order() {
+    graphs::zeros(tlc::Device::cpu());
+    simulated("graphs::children::zeros", &[]);
+}
+
+#[test]
 fn elementwise_graphs_have_the_bits_of_the_processor() {
     simulated("graphs::children::elementwise", &[]);
 }

@@ -11,7 +11,7 @@
 //!
 //! | operation | meaning beyond the obvious |
 //! |---|---|
-//! | `max`, `min` | NaN in either operand gives NaN; the sign of a zero result is open; for bool they are or, and |
+//! | `max`, `min` | NaN in either operand gives NaN; −0 is below +0; for bool they are or, and |
 //! | `sign` | −1, 0, 1; zero keeps its sign, NaN stays NaN |
 //! | `round` | half to even |
 //! | `add sub mul neg abs` on integers | wrap; `abs` of the lowest value is itself |
@@ -382,9 +382,10 @@ impl ScalarOp {
             }
             Pow => libm::pow(x, y),
             Atan2 => libm::atan2(x, y),
-            Max if x.is_nan() || y.is_nan() => f64::NAN,
+            Max | Min if x.is_nan() || y.is_nan() => f64::NAN,
+            Max if x == y => f64::from_bits(x.to_bits() & y.to_bits()),
             Max => x.max(y),
-            Min if x.is_nan() || y.is_nan() => f64::NAN,
+            Min if x == y => f64::from_bits(x.to_bits() | y.to_bits()),
             Min => x.min(y),
             Fma => x.mul_add(y, z),
             Not | And | Or | Xor | Shl | Shr | Eq | Ne | Lt | Le | Select => f64::NAN,

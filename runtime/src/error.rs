@@ -161,6 +161,14 @@ pub enum RunError {
         /// What happened.
         message: String,
     },
+    /// The driver has no memory for what it needs itself.
+    #[error("the driver of {device} has no memory left: {call}")]
+    DriverMemory {
+        /// The device, by the number that users give it and its name.
+        device: String,
+        /// What it was asked for.
+        call: &'static str,
+    },
     /// What a device needs is not there.
     #[error(transparent)]
     Unavailable(#[from] Unavailable),

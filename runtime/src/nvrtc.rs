@@ -16,6 +16,9 @@ use libloading::os::unix::{Library, RTLD_GLOBAL, RTLD_LAZY, Symbol};
 /// Names of the library, newest first.
 const NAMES: [&str; 2] = ["libnvrtc.so.13", "libnvrtc.so.12"];
 
+/// `NVRTC_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: c_int = 1;
+
 /// `nvrtcProgram`: a pointer to something of NVRTC's.
 type Program = *mut std::ffi::c_void;
 
@@ -52,6 +55,12 @@ pub enum NvrtcError {
         name: String,
         /// What the compiler says.
         log: String,
+    },
+    /// The compiler ran out of memory.
+    #[error("NVRTC has no memory left for `{name}`")]
+    Memory {
+        /// The program's name.
+        name: String,
     },
     /// A call failed for another reason.
     #[error("{call}: {message}")]
@@ -112,7 +121,11 @@ impl Nvrtc {
         for path in candidates(&mut tried) {
             match Nvrtc::open(&path) {
                 Ok(found) => return Ok(found),
-                Err(e) => tried.push(format!("{}: {e}", path.display())),
+                Err(e) => {
+                    // The linker's own words begin with the path.
+                    let why = std::error::Error::source(&e).map(ToString::to_string);
+                    tried.push(why.unwrap_or_else(|| format!("{}: {e}", path.display())));
+                }
             }
         }
         Err(NvrtcError::Missing { tried })
@@ -241,6 +254,10 @@ impl Nvrtc {
         let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim().to_string();
         if compiled != 0 {
             let log = if log.is_empty() { self.message(compiled) } else { log };
+            // Whatever stands in the text, names of kernels have no spaces.
+            if compiled == OUT_OF_MEMORY || log.contains("catastrophic error: out of memory") {
+                return Err(NvrtcError::Memory { name: name.into() });
+            }
             return Err(NvrtcError::Compile { name: name.into(), log });
         }
         Ok((program, log))
@@ -320,7 +337,7 @@ fn load_builtins(folder: &Path) -> Option<Library> {
 
 /// Paths to try, in order.
 fn candidates(tried: &mut Vec<String>) -> Vec<PathBuf> {
-    if let Some(set) = std::env::var_os("TLC_NVRTC") {
+    if let Some(set) = std::env::var_os("TLC_NVRTC").filter(|set| !set.is_empty()) {
         let set = PathBuf::from(set);
         if set.is_dir() {
             let folders = std::iter::once(set.clone()).chain(wheel_folders(&set));

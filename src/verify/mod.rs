@@ -200,6 +200,7 @@ fn of_device_at_run(error: RunError) -> Result<VerifyError, RunError> {
         RunError::Unavailable(_)
             | RunError::Device { .. }
             | RunError::DeviceMemory { .. }
+            | RunError::DriverMemory { .. }
             | RunError::DeviceTooSmall { .. }
     );
     if is_its {

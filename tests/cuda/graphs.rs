@@ -142,6 +142,46 @@ fn is_elementwise(case: &Case) -> bool {
     })
 }
 
+/// The larger and the smaller of zeros, by `maximum` and `minimum` of IEEE 754-2019, alone and in vectors, one of them a constant or none.
+pub fn zeros(device: Device) {
+    let signs = |n: usize, every: usize| (0..n).map(move |i| if (i / every).is_multiple_of(2) { 0.0 } else { -0.0 });
+    for dtype in [DType::F16, DType::BF16, DType::F32, DType::F64] {
+        let g = tlc::Graph::new("zeros");
+        let n = g.symbol("n", 1..=100);
+        let [a, b] = ["a", "b"].map(|name| g.input(name, DType::F64, [&n]).cast(dtype));
+        for (name, value) in [("both", None), ("plus", Some(0.0)), ("minus", Some(-0.0))] {
+            let other = value.map_or_else(|| b.clone(), |v| g.full([&n], v, dtype));
+            g.output(&format!("max_{name}"), &a.maximum(&other).cast(DType::F64));
+            g.output(&format!("min_{name}"), &a.minimum(&other).cast(DType::F64));
+            g.output(&format!("max_of_{name}"), &other.maximum(&a).cast(DType::F64));
+        }
+        let options = CompileOptions {
+            device,
+            ..CompileOptions::default()
+        };
+        let executable = g.compile(&options).expect("it compiles");
+        for n in [1, 4, 37] {
+            let given: [Vec<f64>; 2] = [signs(n, 1).collect(), signs(n, 2).collect()];
+            let found = executable.run(&tlc::inputs![&given[0], &given[1]]).expect("it runs");
+            for (name, other) in [("both", None), ("plus", Some(0.0)), ("minus", Some(-0.0f64))] {
+                for (i, &a) in given[0].iter().enumerate() {
+                    let b = other.unwrap_or(given[1][i]);
+                    let negative = |of: &str| {
+                        found[&*format!("{of}_{name}")].as_slice::<f64>().expect("f64")[i].is_sign_negative()
+                    };
+                    let all = a.is_sign_negative() && b.is_sign_negative();
+                    let any = a.is_sign_negative() || b.is_sign_negative();
+                    assert_eq!(
+                        [negative("max"), negative("max_of"), negative("min")],
+                        [all, all, any],
+                        "{dtype} {name} {a} {b}"
+                    );
+                }
+            }
+        }
+    }
+}
+
 /// Goes through cases; each that fails is told.
 fn each(
     what: &str,
@@ -193,6 +233,12 @@ mod children {
             Ok(())
         });
         println!("bits {:016x}", bits.finish());
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn zeros() {
+        crate::graphs::zeros(Device::cuda(0));
     }
 
     #[test]

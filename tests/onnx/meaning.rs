@@ -328,3 +328,28 @@ fn operators_on_narrow_floats_do_not_overflow_on_their_way_and_take_infinities()
         assert_eq!(found[0].get(0).as_f64(), right.get(0).as_f64(), "{text} of {x}");
     }
 }
+
+#[test]
+fn a_reduction_over_no_axes_keeps_the_type() {
+    // Element types of ONNX: i32, u8, f16, bf16.
+    for (element, dtype) in [(6, DType::I32), (2, DType::U8), (10, DType::F16), (16, DType::BF16)] {
+        for reduction in [
+            "ReduceSum",
+            "ReduceL2",
+            "ReduceLogSum",
+            "ReduceSumSquare",
+            "ReduceMean",
+            "ReduceMax",
+        ] {
+            let none = ints("axes", &[0], &[]);
+            let nodes = vec![op(
+                &format!("{reduction} x axes -> y"),
+                &[("noop_with_empty_axes", A::I(1))],
+            )];
+            let x = value("x", element, &[D::N(5)]);
+            let g = graph(nodes, vec![none], vec![x], vec![value("y", element, &[])]);
+            let graph = imported(&model_of(18, g, vec![])).graph;
+            assert_eq!(graph.ty(graph.outputs()[0].node).dtype, dtype, "{reduction}");
+        }
+    }
+}

@@ -120,32 +120,65 @@ impl Translator<'_, '_, '_> {
         Some(self.as_mask(compared))
     }
 
-    /// `max` or `min` of floats, scalar or vector: NaN wins.
+    /// `max` or `min` of floats, scalar or vector: NaN wins, and -0 is below +0.
     ///
-    /// `a > b ? a : b` is one instruction on x86 and gives `b` where either is NaN. So a NaN in `a` is missed, unless `a`
-    /// is known to be a number, which is why a constant goes first.
+    /// `a > b ? a : b` is one instruction on x86 and gives `b` where either is NaN, and where both are zeros. So a NaN in `a` is
+    /// missed, unless `a` is known to be a number, which is why a constant goes first. Both orders differ only in zeros and NaN.
     pub(super) fn float_extremum(&mut self, op: ScalarOp, a: Value, b: Value, vals: &[flat::Value]) -> Value {
-        let number = |v: flat::Value| self.flat.constant(v).is_some_and(|c| !c.is_nan());
-        let (a, b, known) = match (number(vals[0]), number(vals[1])) {
-            (true, _) => (a, b, true),
-            (_, true) => (b, a, true),
-            _ => (a, b, false),
-        };
-        let (x, y) = if op == ScalarOp::Max { (b, a) } else { (a, b) };
-        let ordered = self.b.ins().fcmp(FloatCC::LessThan, x, y);
-        let picked = self.select(ordered, a, b);
-        if known {
-            return picked;
-        }
+        let number = |v: flat::Value| self.flat.constant(v).filter(|c| !c.is_nan());
         let ty = self.type_of(a);
-        let nan = self.b.ins().fcmp(FloatCC::NotEqual, a, a);
-        if !ty.is_vector() {
-            return self.b.ins().select(nan, a, picked);
+        let max = op == ScalarOp::Max;
+        let known = number(vals[0]).map(|c| (c, a, b));
+        if let Some((c, a, b)) = known.or_else(|| number(vals[1]).map(|c| (c, b, a))) {
+            let picked = self.first_beyond(max, a, b);
+            let c = c.as_f64();
+            // The result is no less than +0, or no more than -0, but for the sign of a zero in `b`.
+            return match c == 0.0 && c.is_sign_positive() == max {
+                true if max => self.sign_bits(ScalarOp::Abs, ty, picked),
+                true => {
+                    let above = self.sign_bits(ScalarOp::Abs, ty, picked);
+                    self.sign_bits(ScalarOp::Neg, ty, above)
+                }
+                false => picked,
+            };
         }
+        let (ab, ba) = (self.first_beyond(max, a, b), self.first_beyond(max, b, a));
+        let nan = self.b.ins().fcmp(FloatCC::Unordered, a, b);
+        if !ty.is_vector() {
+            // Of equal bits but for zeros, where either is a number.
+            let both = match max {
+                true => self.b.ins().band(ab, ba),
+                false => self.b.ins().bor(ab, ba),
+            };
+            let either = self.b.ins().fadd(a, b);
+            return self.b.ins().select(nan, either, both);
+        }
+        let (ab, ba) = (self.cast(self.type_of(nan), ab), self.cast(self.type_of(nan), ba));
+        let both = match max {
+            true => self.b.ins().band(ab, ba),
+            false => self.b.ins().bor(ab, ba),
+        };
         // All ones is a NaN: one `or` instead of a blend.
-        let bits = self.cast(self.type_of(nan), picked);
-        let bits = self.b.ins().bor(bits, nan);
+        let bits = self.b.ins().bor(both, nan);
         self.cast(ty, bits)
+    }
+
+    /// The one of two that lies further out, the second where they are equal or either is NaN.
+    fn first_beyond(&mut self, max: bool, a: Value, b: Value) -> Value {
+        let (x, y) = if max { (b, a) } else { (a, b) };
+        let ordered = self.b.ins().fcmp(FloatCC::LessThan, x, y);
+        self.select(ordered, a, b)
+    }
+
+    /// A number's magnitude, or its negative.
+    fn sign_bits(&mut self, op: ScalarOp, ty: Type, x: Value) -> Value {
+        if self.x64 && ty.is_vector() {
+            return self.sign_change(op, ty, x);
+        }
+        match op {
+            ScalarOp::Abs => self.b.ins().fabs(x),
+            _ => self.b.ins().fneg(x),
+        }
     }
 
     fn vector_int(&mut self, op: ScalarOp, dtype: DType, ty: Type, vals: &[flat::Value]) -> Option<Value> {

@@ -1,7 +1,6 @@
 //! Collectives of a warp as shuffles.
 
 use tlc_ir::DType;
-use tlc_ir::graph::Monoid;
 use tlc_ir::kernel::CollectiveKind;
 use tlc_ir::target::WARP_THREADS;
 
@@ -31,7 +30,7 @@ impl Writer<'_, '_> {
             None => Ok(args[0].into()),
         };
         match kind {
-            CollectiveKind::Reduce(monoid) => {
+            CollectiveKind::Reduce(_) => {
                 let combined = combine(self, kind, ["all", "other"])?;
                 let mut half = WARP_THREADS / 2;
                 while half > 0 {
@@ -40,9 +39,6 @@ impl Writer<'_, '_> {
                     self.line(&format!("all = {combined};"));
                     self.close();
                     half /= 2;
-                }
-                if dtype.is_float() && matches!(monoid, Monoid::Max | Monoid::Min) {
-                    self.line(&format!("all = ({t})__shfl_sync({ALL}, all, 0);"));
                 }
             }
             CollectiveKind::Scan(_) => {

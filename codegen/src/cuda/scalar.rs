@@ -208,10 +208,24 @@ fn float(h: &mut Helpers, op: ScalarOp, on: DType, a: &[String]) -> Result<Strin
             });
             format!("{f}({x})")
         }
-        Max | Min => {
-            let sign = if op == Max { ">" } else { "<" };
+        // PTX orders zeros (PTX ISA, "max").
+        Max | Min if t == "float" => {
             let f = h.need(format!("{op}_{t}"), |n| {
-                format!("{t} {n}({t} a, {t} b) {{ return a != a ? a : (b {sign} a || b != b) ? b : a; }}")
+                format!(
+                    "float {n}(float a, float b) {{\n    float r;\n    asm(\"{op}.NaN.f32 %0, %1, %2;\" : \"=f\"(r) : \"f\"(a), \"f\"(b));\n    \
+                     return r;\n}}"
+                )
+            });
+            format!("{f}({x}, {y})")
+        }
+        // There is none for NaN in f64. What is equal has equal bits but for zeros.
+        Max | Min => {
+            let (sign, joined) = if op == Max { (">", "&") } else { ("<", "|") };
+            let f = h.need(format!("{op}_{t}"), |n| {
+                format!(
+                    "{t} {n}({t} a, {t} b) {{\n    if (a == b) return __longlong_as_double(__double_as_longlong(a) {joined} \
+                     __double_as_longlong(b));\n    return a != a ? a : (b {sign} a || b != b) ? b : a;\n}}"
+                )
             });
             format!("{f}({x}, {y})")
         }

@@ -300,13 +300,21 @@ impl<'a> Decoder<'a> {
                 Op::PredLogic {
                     d,
                     how,
-                    a: self.guard(a, m)?,
-                    b: self.guard(b, m)?,
+                    a: self.pred_source(a, m)?,
+                    b: self.pred_source(b, m)?,
                 }
             }
             _ => return Err(m.unknown()),
         };
         Ok((op, Class::Compare))
+    }
+
+    /// A predicate that logic reads, or a number in its place: NVRTC inverts one by `xor.pred` with -1.
+    fn pred_source(&mut self, operand: &Operand, m: &Modifiers<'_>) -> Result<super::Guard, PtxError> {
+        match operand {
+            Operand::Int(value) => Ok(self.constant_guard(*value != 0)),
+            _ => self.guard(operand, m),
+        }
     }
 
     fn mov(&mut self, s: &Statement, m: &mut Modifiers<'_>) -> Result<Decoded, PtxError> {

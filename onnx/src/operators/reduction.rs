@@ -19,8 +19,9 @@ fn reduced_over(c: &mut Call<'_, '_, '_>, since: i64, f: impl FnOnce(&Tensor, Ax
     let x = c.tensor(0)?;
     let axes = c.axes(1, since)?.unwrap_or_default();
     let keeps = c.flag("keepdims", true)?;
+    let dtype = x.dtype();
     if axes.is_empty() && c.flag("noop_with_empty_axes", false)? {
-        return one(f(&x, Axes::from(Vec::<i64>::new()), &[]));
+        return one(f(&x, Axes::from(Vec::<i64>::new()), &[]).cast(dtype));
     }
     let mut list = vec![];
     for a in axes {
@@ -29,7 +30,6 @@ fn reduced_over(c: &mut Call<'_, '_, '_>, since: i64, f: impl FnOnce(&Tensor, Ax
     if list.is_empty() {
         list = (0..x.rank() as i64).collect();
     }
-    let dtype = x.dtype();
     let axes = if keeps {
         keep(list.clone())
     } else {

@@ -181,6 +181,15 @@ impl Entries {
     }
 }
 
+/// Whether a path is that of a program, as [`Key::path`] names them.
+fn is_program(path: &Path) -> bool {
+    let stem = path.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
+    path.extension().is_some_and(|e| e == EXTENSION)
+        && stem.len() == 32
+        && stem.bytes().all(|b| b.is_ascii_hexdigit())
+        && path.symlink_metadata().is_ok_and(|m| m.is_file())
+}
+
 /// The files of a folder, none if there is no folder.
 fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(folder) {
@@ -188,8 +197,7 @@ fn files(folder: &Path) -> std::io::Result<Vec<PathBuf>> {
         entries => entries?,
     };
     let paths: Vec<PathBuf> = entries.map(|e| Ok(e?.path())).collect::<std::io::Result<_>>()?;
-    let ours = |p: &PathBuf| p.extension().is_some_and(|e| e == EXTENSION);
-    Ok(paths.into_iter().filter(ours).collect())
+    Ok(paths.into_iter().filter(|p| is_program(p)).collect())
 }
 
 #[cfg(test)]
@@ -223,9 +231,17 @@ mod tests {
     #[test]
     fn only_files_of_the_cache_are_seen() {
         let folder = tempfile::tempdir().expect("a folder");
-        std::fs::write(folder.path().join("a.code"), "x").expect("written");
-        std::fs::write(folder.path().join("b.txt"), "x").expect("written");
-        assert_eq!(files(folder.path()).expect("a folder").len(), 1);
+        let named = |name: &str| folder.path().join(name);
+        let program = named("0123456789abcdef0123456789abcdef.code");
+        for path in [
+            &program,
+            &named("a.code"),
+            &named("0123456789abcdef0123456789abcdef.txt"),
+        ] {
+            std::fs::write(path, "x").expect("written");
+        }
+        std::fs::create_dir(named("00000000000000000000000000000000.code")).expect("a folder");
+        assert_eq!(files(folder.path()).expect("a folder"), [program]);
         assert!(files(&folder.path().join("none")).expect("no folder").is_empty());
     }
 }

@@ -145,7 +145,10 @@ fn compiled(text: &str, form: Form, arch: &str) -> Result<Vec<u8>, RunError> {
             .compile_to_ptx(text, "tlc.cu", arch, &COMPILE_FLAGS)
             .map(String::into_bytes),
     };
-    let made = made.map_err(|e| JitError::Nvrtc { message: e.to_string() })?;
+    let made = made.map_err(|e| match e {
+        NvrtcError::Memory { .. } => JitError::Load { message: e.to_string() },
+        e => JitError::Nvrtc { message: e.to_string() },
+    })?;
     cache::put(&key, &made);
     Ok(made)
 }

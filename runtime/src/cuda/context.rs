@@ -10,6 +10,9 @@ use crate::error::{RunError, Unavailable};
 /// The oldest devices that kernels run on: maxima that keep NaN came with 8.0.
 const OLDEST: (i32, i32) = (8, 0);
 
+/// `CUDA_ERROR_OUT_OF_MEMORY`.
+const OUT_OF_MEMORY: Code = 2;
+
 /// Numbers of `CUdevice_attribute`.
 mod attribute {
     pub(super) const MAX_SHARED_BYTES_PER_BLOCK: u32 = 8;
@@ -239,9 +242,15 @@ impl Context {
         name: &'static str,
         f: impl FnOnce(&Library) -> Code,
     ) -> Result<(), RunError> {
-        self.asked(name, f).map_err(|e| RunError::Device {
-            device: number,
-            message: e.to_string(),
+        self.asked(name, f).map_err(|e| match e.code {
+            OUT_OF_MEMORY => RunError::DriverMemory {
+                device: self.properties.title(),
+                call: name,
+            },
+            _ => RunError::Device {
+                device: number,
+                message: e.to_string(),
+            },
         })
     }
 
@@ -281,8 +290,7 @@ impl Context {
                 self.live_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
                 Ok(address)
             }
-            // CUDA_ERROR_OUT_OF_MEMORY
-            Err(e) if e.code == 2 => {
+            Err(e) if e.code == OUT_OF_MEMORY => {
                 let (free, total) = self.memory(number).unwrap_or((0, self.properties.memory_bytes));
                 Err(RunError::DeviceMemory {
                     device: self.properties.title(),

@@ -172,8 +172,9 @@ impl Library {
             match unsafe { Loaded::open(Some(&path), RTLD_NOW) } {
                 Ok(loaded) => return Library::checked(loaded, &path),
                 Err(e) => {
-                    let why = std::error::Error::source(&e).map_or_else(|| e.to_string(), ToString::to_string);
-                    tried.push(format!("{}: {why}", path.display()));
+                    // The linker's own words begin with the path.
+                    let why = std::error::Error::source(&e).map(ToString::to_string);
+                    tried.push(why.unwrap_or_else(|| format!("{}: {e}", path.display())));
                 }
             }
         }

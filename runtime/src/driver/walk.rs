@@ -122,17 +122,23 @@ impl<'r, H: Host> Walk<'r, H> {
         step: &BoundStep<H::Product>,
         frame: &mut Frame,
     ) -> Result<Option<(usize, i64)>, RunError> {
-        self.wait(number, step, frame).map_err(|e| self.located(number, e))?;
+        self.given(number, step, frame).map_err(|e| self.located(number, e))
+    }
+
+    fn given(
+        &self,
+        number: usize,
+        step: &BoundStep<H::Product>,
+        frame: &mut Frame,
+    ) -> Result<Option<(usize, i64)>, RunError> {
+        self.wait(number, step, frame)?;
         self.begin(number, (step.on, step.queue), frame)?;
         let clock = (frame.timed && step.on != 0).then(|| self.other(step.on));
         clock.map_or(Ok(()), |d| d.time(step.queue, false))?;
-        let bound = self
-            .work(step, step.queue, frame)
-            .map_err(|e| self.located(number, e))?;
+        let bound = self.work(step, step.queue, frame)?;
         clock.map_or(Ok(()), |d| d.time(step.queue, true))?;
         if step.on != 0 && self.binding.awaited[number] {
-            let mark = self.other(step.on).mark(step.queue);
-            frame.marks[number] = mark.map_err(|e| self.located(number, e))?;
+            frame.marks[number] = self.other(step.on).mark(step.queue)?;
         }
         Ok(bound)
     }

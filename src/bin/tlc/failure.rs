@@ -240,6 +240,7 @@ impl Failure {
             | RunError::OutOfMemory(_)
             | RunError::Tensor(_)
             | RunError::DeviceMemory { .. }
+            | RunError::DriverMemory { .. }
             | RunError::DeviceTooSmall { .. } => Failure::at(Code::Limit, file, error.to_string()),
             RunError::Unavailable(e) => Failure::new(Code::Unsupported, e.to_string()),
             RunError::Device { .. } => Failure::at(Code::Failed, file, error.to_string()),
