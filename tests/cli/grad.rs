@@ -203,3 +203,75 @@ fn cases_of_a_batch_have_derivatives() {
     );
     assert_eq!(p.list("three"), ["at.npy", "s.npy", "y.npy"]);
 }
+
+/// `verify --grad` compares derivatives with differences; a corner in reach says nothing, and is counted.
+#[test]
+fn derivatives_are_verified() {
+    let p = place();
+    let ran = p.run(&["verify", "m.onnx", "--grad", "--input", "x=x.npy"]).code(0);
+    assert_eq!(
+        ran.out,
+        "right: derivatives of 2 outputs by 3 tensors along 4 directions\n"
+    );
+    let found = p
+        .run(&["verify", "m.onnx", "--grad", "--set", "batch=3", "--format", "json"])
+        .code(0)
+        .json();
+    assert_eq!(
+        (&found["right"], &found["directions"], &found["wrong"]),
+        (&json!(true), &json!(4), &Value::Null)
+    );
+    p.write(
+        "corner.tlir",
+        "graph @f(%x: f32[3]) {\n  %0 = abs %x : f32[3]\n  return %0 as y\n}\n",
+    );
+    p.f32s("near.npy", &[3], &[1e-7, -2e-7, 3e-7]);
+    let ran = p
+        .run(&["verify", "corner.tlir", "--grad", "--input", "x=near.npy"])
+        .code(0);
+    assert!(
+        ran.out.ends_with("more end at a corner and say nothing\n"),
+        "{}",
+        ran.out
+    );
+    p.write(
+        "whole.tlir",
+        "graph @f(%x: i32[3]) {\n  %0 = abs %x : i32[3]\n  return %0 as y\n}\n",
+    );
+    let ran = p.run(&["verify", "whole.tlir", "--grad"]).code(3);
+    assert!(ran.first_error().contains("no output of floats"), "{}", ran.err);
+}
+
+/// Networks as PyTorch exports them: convolutions, attention, norms, poolings, embeddings.
+#[test]
+fn networks_have_right_derivatives() {
+    let p = Place::new();
+    let sizes: &[(&str, &[&str])] = &[
+        ("residual_cnn", &["batch=2"]),
+        ("vision_transformer", &["batch=1"]),
+        ("mobile", &["batch=1"]),
+        ("conv_next", &["batch=1"]),
+        ("dense_cnn", &["batch=1"]),
+        ("encoder", &["batch=2", "length=5"]),
+        ("llama", &["batch=2", "length=5"]),
+        ("u_net", &["batch=1", "height=16", "width=16"]),
+        ("diffusion", &["batch=1", "height=8", "width=8"]),
+        ("speech", &["batch=2", "frames=20"]),
+        ("decoder", &["batch=2", "length=3", "past=2"]),
+    ];
+    for (name, sizes) in sizes {
+        let file = format!("{}/tests/models/{name}.onnx", env!("CARGO_MANIFEST_DIR"));
+        let mut arguments = vec!["verify", &file, "--grad"];
+        sizes.iter().for_each(|s| arguments.extend(["--set", s]));
+        let ran = p.run(&arguments).code(0);
+        assert!(ran.out.starts_with("right: derivatives of "), "{name}: {}", ran.out);
+        assert!(!ran.out.contains("along 0 directions"), "{name}: {}", ran.out);
+    }
+    for name in ["lstm", "gru"] {
+        let file = format!("{}/tests/models/{name}.onnx", env!("CARGO_MANIFEST_DIR"));
+        let ran = p
+            .run(&["verify", &file, "--grad", "--set", "batch=1", "--set", "time=3"])
+            .code(4);
+        assert!(ran.first_error().contains("the derivative of loop"), "{}", ran.err);
+    }
+}
