@@ -8,8 +8,9 @@ use crate::dim::Dim;
 use crate::graph::scope::Step;
 use crate::graph::{Graph, Tensor};
 
-/// The most elements of a window whose cotangents are added element by element of the window; those of longer ones are
-/// scattered. The former is a term an element, and each result is computed where it is.
+/// The most elements of a window whose cotangents are added element by element of the window; those of longer ones, and of
+/// windows whose sizes do not prove that they are inside, are scattered. The former is a term an element, and each result is
+/// computed where it is.
 const FEW: i64 = 8;
 
 /// The cotangent of the operand of `view`.
@@ -138,11 +139,18 @@ fn window(x: &Tensor, d: &Tensor, axis: usize, size: &IndexExpr, stride: i64, di
     if windows.is(0) {
         return Ok(None);
     }
-    let few = match (extent.as_const(), windows.as_const(), size.as_const()) {
-        (Some(extent), Some(windows), Some(size)) if size <= FEW => Some((extent, windows, size)),
-        _ => None,
+    // With one window there is nothing between windows.
+    let between = if windows.is(1) { 0 } else { stride - 1 };
+    let behind = |k: i64| {
+        let reach = IndexExpr::from(k.saturating_mul(dilation)) + spread(graph, windows, between);
+        graph.simplify(&(extent.clone() - reach))
     };
-    let Some((extent, windows, size)) = few else {
+    // The last element of a window leaves the least behind it.
+    let few = size.as_const().filter(|&size| {
+        let padded = size <= FEW && between <= MAX_INTERIOR;
+        padded && graph.least(&behind(size - 1)) >= 0
+    });
+    let Some(size) = few else {
         let along = |extent: &IndexExpr, step: i64, shape: &[IndexExpr]| -> Step {
             Ok(graph.iota_1d(extent, DType::I64)?.reshaped(shape)? * step)
         };
@@ -158,12 +166,11 @@ fn window(x: &Tensor, d: &Tensor, axis: usize, size: &IndexExpr, stride: i64, di
     let mut sum: Option<Tensor> = None;
     for k in 0..size {
         let term = placed(graph, &wide, rank, k)?;
-        let at = k * dilation;
         let (mut lo, mut hi) = (vec![IndexExpr::ZERO; rank], vec![IndexExpr::ZERO; rank]);
         let mut interior = vec![0; rank];
-        lo[axis] = at.into();
-        hi[axis] = (extent - at - (windows - 1) * stride - 1).into();
-        interior[axis] = if windows > 1 { stride - 1 } else { 0 };
+        lo[axis] = (k * dilation).into();
+        hi[axis] = behind(k);
+        interior[axis] = between;
         let term = term.view(View::Pad {
             lo: lo.into(),
             hi: hi.into(),
