@@ -180,17 +180,3 @@ fn slices_between_symbols() {
     let found = run.run(&inputs![&[1.0f64, 2.0, 3.0, 4.0], &[1.0f64, 10.0]]).unwrap();
     assert_eq!(found["dx"].as_slice::<f64>().unwrap(), [2.0, 400.0, 0.0, 0.0]);
 }
-
-/// A loop has no derivative, unless nothing of it is asked for.
-#[test]
-fn loops() {
-    let g = Graph::default();
-    let x = g.input("x", DType::F32, [3]);
-    let y = g.repeat(3).carry(&x).record(|i| vec![&i.carried[0] * 2.0]);
-    let beside = grad(&(&y[0] * &x).sum(..), &[&y[0]]);
-    assert!(!beside[0].is_poisoned());
-    let _ = grad(&y[0].sum(..), &[&x]);
-    let text = error(&g);
-    assert!(text.contains("the derivative of loop %"), "{text}");
-    assert!(text.contains("tests/gradients/limits.rs"), "{text}");
-}

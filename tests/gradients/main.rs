@@ -5,6 +5,7 @@
 mod against;
 mod corners;
 mod limits;
+mod loops;
 mod random;
 mod rules;
 mod scalars;

@@ -20,6 +20,7 @@ mod combine;
 mod einsum;
 mod index;
 mod node;
+mod repeat;
 mod scalar;
 mod view;
 
@@ -236,7 +237,10 @@ impl Walk<'_> {
         let operands: Vec<Tensor> = node.operands.iter().map(|&o| tensor(o)).collect();
         let wanted: Vec<bool> = node.operands.iter().map(|o| self.active[o.index()]).collect();
         let cotangents = match &node.kind {
-            NodeKind::Loop(_) => return refuse("loops have none yet"),
+            NodeKind::Loop(it) => {
+                let parts = self.parts.remove(&id).unwrap_or_default();
+                repeat::rule(it, &operands, &wanted, &parts, derivatives)?
+            }
             NodeKind::Call(function) => {
                 let parts = self.parts.remove(&id).unwrap_or_default();
                 let mut all = vec![None; operands.len()];
