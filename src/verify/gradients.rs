@@ -394,9 +394,12 @@ mod tests {
             symbols: vec![],
         };
         assert_eq!(gradients(&case(&g), 1, 0), Err(GradientError::Nothing));
-        let y = g.repeat(2).carry(&x).record(|i| vec![i.carried[0].sin()]);
+        let y = g.repeat_while(&x.sum(..).gt(0.0)).carry(&x).record(|i| {
+            i.go_on_if(&i.carried[0].sum(..).gt(0.0));
+            vec![&i.carried[0] - 1.0]
+        });
         g.output("y", &y[0]);
         let error = gradients(&case(&g), 1, 0).unwrap_err().to_string();
-        assert!(error.contains("loops have none yet"), "{error}");
+        assert!(error.contains("nothing bounds its iterations"), "{error}");
     }
 }

@@ -186,3 +186,22 @@ fn a_loop_that_nothing_bounds_is_refused() {
     );
     assert!(text.contains("tests/gradients/loops.rs"), "{text}");
 }
+
+/// The derivative asks the forward loop for more results; it does not run twice.
+#[test]
+fn the_forward_loop_runs_once() {
+    let g = Graph::new("once");
+    let x = g.input("x", DType::F32, [4, 3]);
+    let h = g.repeat(4).carry(&g.ones([3], DType::F32)).slice(&x, 0).record(|i| {
+        let h = (&i.carried[0] * &i.slices[0]).tanh();
+        i.stack(&h, 0);
+        vec![h]
+    });
+    let loss = h[0].square().sum(..) + h[1].sum(..);
+    g.output("loss", &loss);
+    g.output("d", &grad(&loss, &[&x])[0]);
+    let compiled = g.compile(&tlc::CompileOptions::default()).unwrap();
+    let graph = &compiled.decisions().graph;
+    let loops = graph.nodes().filter(|(_, n)| n.kind.is_tuple()).count();
+    assert_eq!(loops, 2, "{graph}");
+}

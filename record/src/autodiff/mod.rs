@@ -10,7 +10,7 @@
 //! - A cotangent has the type of its value. Where a value is used several times, its cotangents are added in f32 if it is f16 or
 //!   bf16, and rounded once. A cotangent that is known to be zero is not recorded.
 //! - Only nodes between what is differentiated and what it is differentiated by get cotangents. Time and size are linear in
-//!   them; nothing recurs on depth.
+//!   them; nothing recurs on depth, but for loops in loops.
 //! - What is recorded comes from the operation whose derivative it is, so that reports say `gradient of exp` and its line.
 //!
 //! At corners a derivative is that of the nodes: the maximum of two equal operands passes half of it to each. So `relu`, which
@@ -51,7 +51,7 @@ use node::{At, Cotangents, zeros};
 ///
 /// # Errors
 /// A loss that is no float of rank 0; a tensor of integers, bools or a storage type among `wrt`; an operation between them that
-/// has no derivative, such as a loop.
+/// has no derivative, such as a loop that nothing bounds.
 #[track_caller]
 pub fn grad(loss: &Tensor, wrt: &[&Tensor]) -> Vec<Tensor> {
     let graph = loss.graph();

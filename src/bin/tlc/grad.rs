@@ -25,7 +25,7 @@ are the model's, then d.NAME for each NAME that it is differentiated by, of NAME
 times the derivative.
 
 Weights are constants of at least two floats that the model gives a name. What the outputs do not depend on has zeros. What has no
-derivative, such as a loop, is refused by name with exit code 4.")]
+derivative, such as a loop that nothing bounds, is refused by name with exit code 4.")]
 pub struct Grad {
     #[command(flatten)]
     model: ModelArgs,
