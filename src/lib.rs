@@ -81,7 +81,8 @@ pub use tlc_record::{
     promotion, tlir,
 };
 pub use tlc_runtime::driver::{
-    DeviceNeed, DeviceTensor, LoopTime, MemoryNeed, RunError, StepTime, TensorView, Watched,
+    DeviceNeed, DeviceTensor, DlDataType, DlDevice, DlManagedTensor, DlTensor, Download, LoopTime, MemoryNeed,
+    RunError, StepTime, TensorView, Watched,
 };
 pub use tlc_runtime::mmap::MappedFile;
 pub use tlc_runtime::pool::default_threads;

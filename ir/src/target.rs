@@ -26,6 +26,9 @@ pub const STATIC_SHARED_BYTES: i64 = 48 << 10;
 /// Blocks that a launch has at most along the first dimension of its grid on every CUDA device (the same table).
 pub const MAX_GRID_BLOCKS: u64 = (1 << 31) - 1;
 
+/// Bytes that a thread of a GPU moves at once at most (PTX ISA, "Vectors"): what kernels are given begins at a multiple of them.
+pub const GPU_ACCESS_BYTES: i64 = 16;
+
 /// A machine that kernels are compiled for.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Target {

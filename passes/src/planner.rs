@@ -25,7 +25,7 @@ use crate::lower::{Form, lower};
 use crate::made::{Made, made};
 use crate::memory::{self, AliasDecision};
 use crate::reason::{FusionDecision, FusionStage};
-use crate::schedule::{Schedule, schedule};
+use crate::schedule::{Schedule, schedule, touched};
 
 mod control;
 mod queues;
@@ -574,24 +574,22 @@ impl Planner<'_> {
             let args: Vec<SlotId> = args
                 .map(|(&a, written)| if written { self.slot(a) } else { self.read(a, device) })
                 .collect();
-            let bytes = self.plan.kernels[kernel.0 as usize]
-                .params
-                .iter()
-                .zip(&args)
-                .map(|(p, s)| {
-                    let times = if p.access == Access::ReadWrite { 2 } else { 1 };
-                    self.plan.slots[s.0 as usize].len.clone() * IndexExpr::from(p.dtype.bytes() * times)
-                })
-                .fold(IndexExpr::ZERO, |a, b| a + b);
+            let params = nest.kernel.params.iter();
+            let bytes = params.enumerate().map(|(k, p)| {
+                let times = if p.access == Access::ReadWrite { 2 } else { 1 };
+                touched(&nest.kernel, k as u32) * IndexExpr::from(p.dtype.bytes() * times)
+            });
+            let bytes = bytes.fold(IndexExpr::ZERO, |a, b| a + b);
             let mut launch = Launch {
                 kernel,
                 args,
                 symbols,
                 work: Work::Chunks { grain: IndexExpr::ONE },
                 label: cluster_label(self.graph, c),
-                bytes,
+                bytes: IndexExpr::ZERO,
                 flops: IndexExpr::ZERO,
             };
+            launch.bytes = launch.outer(&bytes);
             launch.flops = launch.outer(&schedule.flops);
             let made = &self.plan.kernels[kernel.0 as usize];
             match target {

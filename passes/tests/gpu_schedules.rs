@@ -249,6 +249,8 @@ fn what_is_walked_across_goes_through_tiles_in_shared_memory() {
         ("u8", "n, m", "m, n", "[1, 0]", &[0, 7], true),
         ("i64", "3, 40, 50", "3, 50, 40", "[0, 2, 1]", &[], true),
         ("f32", "40, 3, 50", "50, 3, 40", "[2, 1, 0]", &[], true),
+        // Distances that are sums of products are one side of a tile.
+        ("f32", "k, m + 1, n", "n, k, m + 1", "[1, 2, 0]", &[5, 39, 40], true),
         // Too short for tiles, and what is walked along all the same.
         ("f32", "64, 20", "20, 64", "[1, 0]", &[], false),
         ("f32", "40, 3, 50", "3, 40, 50", "[1, 0, 2]", &[], false),

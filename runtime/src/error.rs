@@ -185,6 +185,12 @@ pub enum RunError {
         /// The input.
         name: String,
     },
+    /// A tensor of another library cannot be taken, or another library could not take one.
+    #[error("{message}")]
+    Exchange {
+        /// Why.
+        message: String,
+    },
     /// The code for calls whose tensors stay in the memory of a device could not be made.
     #[error("{message}")]
     Resident {

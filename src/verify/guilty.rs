@@ -134,7 +134,7 @@ pub fn find_crash(case: &Case, options: &CompileOptions, at: &str, effect: &str)
 /// The first wrong decision above machine code, or what is said where there is none.
 fn decision(case: &Case, options: &CompileOptions, below: &dyn Fn(&Search<'_>) -> Option<Guilty>) -> Option<Guilty> {
     if let Some(wrong) = first_wrong(case, options)
-        && super::passes::only_regrouped(case, options) != Ok(true)
+        && !super::passes::only_regrouped(case, options).is_ok_and(|only| only)
     {
         return Some(in_pass(&wrong, case, options));
     }

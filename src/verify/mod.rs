@@ -31,7 +31,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tlc_ir::interp::{self, InterpError, Mismatch, interpret_with_bounds};
 use tlc_ir::{Graph, HostTensor, NodeId};
 
-use crate::compile::{BuildError, CompileOptions, Executable, Input, Output, Outputs, compile_ir};
+use crate::RunError;
+use crate::compile::{BuildError, CompileOptions, Device, Executable, Input, Output, Outputs, compile_ir};
 
 pub use gradients::{GradientError, Gradients};
 pub use guilty::{Guilty, Stage};
@@ -176,12 +177,39 @@ impl Report {
 }
 
 /// Why a case cannot be compared with its meaning.
-#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
     /// The interpreter cannot run it: its inputs do not fit, or it needs too much memory.
     #[error(transparent)]
     Interpreter(#[from] InterpError),
+    /// The device that it is compiled for is not there, has no memory for it, or failed. After that it computes nothing in this process, so
+    /// that no decision can be tried on it.
+    #[error(transparent)]
+    Device(RunError),
+}
+
+/// What a device refused, if it did and not the compiler.
+fn of_device(error: BuildError) -> Result<VerifyError, BuildError> {
+    match error {
+        BuildError::Load(e) => of_device_at_run(e).map_err(BuildError::Load),
+        other => Err(other),
+    }
+}
+
+fn of_device_at_run(error: RunError) -> Result<VerifyError, RunError> {
+    let is_its = matches!(
+        error,
+        RunError::Unavailable(_)
+            | RunError::Device { .. }
+            | RunError::DeviceMemory { .. }
+            | RunError::DeviceTooSmall { .. }
+    );
+    if is_its {
+        Ok(VerifyError::Device(error))
+    } else {
+        Err(error)
+    }
 }
 
 /// The text of a panic.
@@ -197,11 +225,32 @@ fn guarded<T>(f: impl FnOnce() -> Result<T, Finding>) -> Result<T, Finding> {
 }
 
 fn compiled(case: &Case, options: &CompileOptions) -> Result<Executable, Finding> {
-    let finding = |e: BuildError| match e {
+    guarded(|| compile_ir(&case.graph, &case.compilation(options)).map_err(refused))
+}
+
+fn refused(error: BuildError) -> Finding {
+    match error {
         BuildError::Broken(broken) => Finding::Plan(broken.fault.to_string()),
         e => Finding::Refused(e.to_string()),
-    };
-    guarded(|| compile_ir(&case.graph, &case.compilation(options)).map_err(finding))
+    }
+}
+
+/// Whether the device that a case is compiled for is fit to run it, as a first call shows.
+fn try_device(case: &Case, options: &CompileOptions) -> Result<(), VerifyError> {
+    if options.device == Device::cpu() {
+        return Ok(());
+    }
+    let inputs: Vec<Input<'_>> = case.inputs.iter().map(Into::into).collect();
+    let tried = guarded(|| {
+        let executable = match compile_ir(&case.graph, &case.compilation(options)) {
+            Ok(executable) => executable,
+            Err(e) => return of_device(e).map(Err).map_err(refused),
+        };
+        let ran = executable.run(&inputs).map(drop).map_err(of_device_at_run);
+        Ok(ran.or_else(|e| e.map_or(Ok(()), Err)))
+    });
+    // What the compiler does wrong shows when it is compared.
+    tried.unwrap_or(Ok(()))
 }
 
 fn ran(executable: &Executable, case: &Case) -> Result<Outputs, Finding> {
@@ -228,7 +277,7 @@ fn same_bits(a: &Output, b: &Output) -> bool {
 /// Compiles and runs a case, and compares what it computes with its meaning.
 ///
 /// # Errors
-/// [`VerifyError`] if the interpreter cannot run it; what the compiler or the runtime does wrong is a finding.
+/// [`VerifyError`] if the interpreter cannot run it, or the device is not fit to; what the compiler or the runtime does wrong is a finding.
 pub fn verify(case: &Case, options: &CompileOptions) -> Result<Report, VerifyError> {
     verify_telling(case, options, &mut |_| ())
 }
@@ -245,6 +294,8 @@ pub fn verify_telling(
 ) -> Result<Report, VerifyError> {
     tell("the interpreter");
     let expected = interpret_with_bounds(&case.graph, &case.inputs, &case.interpretation(options))?;
+    tell("the device");
+    try_device(case, options)?;
     tell("the compiler");
     let executable = match compiled(case, options) {
         Ok(executable) => executable,

@@ -45,6 +45,17 @@ pub fn cache() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("cuda-cache")
 }
 
+/// What `TLC_TEST_GPU` says of the GPU of these tests: `required` is a simulated one without which they fail, `real` one of the system.
+fn asked(gpu: &str) -> bool {
+    std::env::var("TLC_TEST_GPU").is_ok_and(|v| v == gpu)
+}
+
+/// Says why a test does not run, which is a failure where it is required to.
+pub fn skip(why: &str) {
+    assert!(!asked("required"), "this test must run here: {why}");
+    println!("SKIP: {why}");
+}
+
 /// Runs an ignored test of this file in a process with a simulated device, which must end well and find nothing. `None`, and a line, where
 /// that cannot be done.
 pub fn simulated(test: &str, settings: Settings<'_>) -> Option<Printed> {
@@ -55,22 +66,32 @@ pub fn simulated(test: &str, settings: Settings<'_>) -> Option<Printed> {
 
 /// As [`simulated`], of a test that may find something, which must end well all the same.
 pub fn with_findings(test: &str, settings: Settings<'_>) -> Option<(Printed, String)> {
-    let Some(library) = library() else {
-        println!("SKIP: no libtlc_gpusim_driver.so; `cargo build --release -p tlc-gpusim-driver` makes it");
+    let real = asked("real");
+    // Faults and machines to choose from.
+    let simulated_alone = ["TLC_SIM_FAULT", "TLC_SIM_MEMORY", "TLC_SIM_DEVICE"];
+    if real && settings.iter().any(|s| simulated_alone.contains(&s.0)) {
+        skip("a real GPU does not do that when it is asked");
+        return None;
+    }
+    let Some(library) = library().or(real.then(PathBuf::new)) else {
+        skip("no libtlc_gpusim_driver.so; `cargo build --release -p tlc-gpusim-driver` makes it");
         return None;
     };
     if let Err(e) = Nvrtc::load() {
-        println!("SKIP: {e}");
+        skip(&e.to_string());
         return None;
     }
     let folder = tempfile::tempdir().expect("a folder");
     let findings = folder.path().join("findings");
-    let run = Command::new(std::env::current_exe().expect("this test"))
+    let mut run = Command::new(std::env::current_exe().expect("this test"));
+    if !real {
+        run.env("TLC_CUDA_DRIVER", library)
+            .env("TLC_CUDA_CODE", "ptx")
+            .env("TLC_CACHE", cache())
+            .env("TLC_SIM_FINDINGS", &findings);
+    }
+    let run = run
         .args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"])
-        .env("TLC_CUDA_DRIVER", library)
-        .env("TLC_CUDA_CODE", "ptx")
-        .env("TLC_CACHE", cache())
-        .env("TLC_SIM_FINDINGS", &findings)
         .envs(settings.iter().copied())
         .stdin(Stdio::null())
         .output()

@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use tlc::{CompileOptions, DType, Device, Executable, Graph, inputs};
 use tlc_runtime::cuda;
 
-use crate::child::{cache, library, simulated};
+use crate::child::{cache, library, simulated, skip};
 use crate::recorded::{compiled, network, network_inputs, run};
 
 const SUM: &str = "graph @sum(%x: f32[8], %y: f32[8]) {\n  %0 = add %x, %y : f32[8]\n  return %0\n}\n";
@@ -47,7 +47,7 @@ fn run_on(device: &str, variables: &[(&str, &str)]) -> Option<(i32, String)> {
 
 pub fn expect(found: Option<(i32, String)>, code: i32, parts: &[&str]) {
     let Some((status, text)) = found else {
-        println!("SKIP: no libtlc_gpusim_driver.so");
+        skip("no libtlc_gpusim_driver.so");
         return;
     };
     assert_eq!(status, code, "{text}");
@@ -87,7 +87,7 @@ fn what_is_missing_is_said_in_a_sentence() {
 #[test]
 fn the_command_runs_models_and_says_what_fails() {
     if tlc_runtime::nvrtc::Nvrtc::load().is_err() {
-        println!("SKIP: no NVRTC");
+        skip("no NVRTC");
         return;
     }
     // Machine code is refused here; PTX follows.

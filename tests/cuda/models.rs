@@ -112,8 +112,8 @@ mod children {
         let mut wrong = Vec::new();
         let only = std::env::var("TLC_MODEL").ok();
         for folder in ["tests/models", "tests/models/exported"] {
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
-            let mut names: Vec<String> = std::fs::read_dir(&folder)
+            let folder = Path::new(folder);
+            let mut names: Vec<String> = std::fs::read_dir(folder)
                 .expect("a folder of models")
                 .filter_map(|f| Some(f.ok()?.file_name().to_str()?.strip_suffix(".onnx")?.to_string()))
                 .filter(|name| only.as_ref().is_none_or(|o| o == name))
@@ -121,7 +121,7 @@ mod children {
             names.sort();
             for name in names {
                 let start = Instant::now();
-                let said = f(&folder, &name);
+                let said = f(folder, &name);
                 let time = start.elapsed().as_secs_f64();
                 println!("{name}: {}, {time:.1} s", said.as_ref().unwrap_or_else(|e| e));
                 wrong.extend(said.err().map(|e| format!("{name}: {e}")));

@@ -2,8 +2,13 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use std::ffi::c_void;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tlc::{
-    CompileOptions, DType, Device, DeviceTensor, Executable, Graph, HostTensor, Input, Specialize, compile_ir, inputs,
+    CompileOptions, DType, Device, DeviceTensor, DlDataType, DlDevice, DlManagedTensor, DlTensor, Executable, Graph,
+    HostTensor, Input, Specialize, compile_ir, inputs,
 };
 use tlc_ir::testgen::{GenOptions, random_case};
 
@@ -32,6 +37,16 @@ fn what_does_not_fit_is_refused() {
 #[test]
 fn sizes_that_do_not_come_again_do_not_fill_a_device() {
     simulated("resident::children::growing", &[("TLC_SIM_MEMORY", "8388608")]);
+}
+
+#[test]
+fn other_libraries_take_tensors_and_give_some() {
+    simulated("resident::children::exchanges", &[]);
+}
+
+#[test]
+fn a_copy_to_the_host_goes_on_by_itself() {
+    simulated("resident::children::downloads", &[]);
 }
 
 fn compiled(g: &Graph, device: Device) -> Executable {
@@ -204,15 +219,8 @@ mod children {
         let copy = near.clone();
         let before = near.to_host().expect("it is there");
         // SAFETY: the tensor lives as long as its clone, and nothing writes to it.
-        let raw = unsafe {
-            DeviceTensor::from_raw(
-                0,
-                near.as_raw(),
-                (DType::F32, &[300, 7]),
-                std::ptr::null_mut(),
-                near.clone(),
-            )
-        };
+        let raw =
+            unsafe { DeviceTensor::from_raw(0, near.as_raw(), (DType::F32, &[300, 7]), null_mut(), near.clone()) };
         let raw = raw.expect("a tensor");
         for _ in 0..3 {
             there
@@ -221,7 +229,134 @@ mod children {
         }
         assert_eq!(bits(&copy.to_host().expect("it is there")), bits(&before));
         // SAFETY: it is refused.
-        let odd = unsafe { DeviceTensor::from_raw(0, near.as_raw() + 2, (DType::F32, &[7]), std::ptr::null_mut(), ()) };
+        let odd = unsafe { DeviceTensor::from_raw(0, near.as_raw() + 2, (DType::F32, &[7]), null_mut(), ()) };
         assert!(odd.is_err());
+    }
+
+    /// How often [`count`] was called.
+    static DELETED: AtomicUsize = AtomicUsize::new(0);
+
+    unsafe extern "C" fn count(_: *mut DlManagedTensor) {
+        DELETED.fetch_add(1, Ordering::SeqCst);
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn exchanges() {
+        let values = HostTensor::from_slice(&[30, 7], &data(210)).expect("as many");
+        let made = Device::cuda(0).upload(&values).expect("room");
+        let address = made.as_raw();
+        let exported = made.to_dlpack().expect("it has a name");
+        drop(made);
+        // SAFETY: it was exported just now, and is imported once.
+        let back = unsafe { DeviceTensor::from_dlpack(exported, null_mut()) }.expect("it is whole");
+        assert_eq!(
+            (back.as_raw(), back.shape(), back.dtype()),
+            (address, &[30, 7][..], DType::F32)
+        );
+        assert_eq!(bits(&back.to_host().expect("it is there")), bits(&values));
+
+        let float = DlDataType {
+            code: 2,
+            bits: 32,
+            lanes: 1,
+        };
+        let import = |kind: i32, dtype: DlDataType, shape: &[i64], strides: &[i64], offset: u64| {
+            let (mut shape, mut strides) = (shape.to_vec(), strides.to_vec());
+            let mut managed = DlManagedTensor {
+                dl_tensor: DlTensor {
+                    data: std::ptr::without_provenance_mut::<c_void>(address as usize),
+                    device: DlDevice {
+                        device_type: kind,
+                        device_id: 0,
+                    },
+                    ndim: shape.len() as i32,
+                    dtype,
+                    shape: shape.as_mut_ptr(),
+                    strides: if strides.is_empty() {
+                        null_mut()
+                    } else {
+                        strides.as_mut_ptr()
+                    },
+                    byte_offset: offset,
+                },
+                manager_ctx: null_mut(),
+                deleter: Some(count),
+            };
+            // SAFETY: it is whole, and what is imported is dropped before it goes.
+            let tensor = unsafe { DeviceTensor::from_dlpack(NonNull::from(&mut managed), null_mut()) };
+            tensor
+                .map(|t| t.to_host().expect("it is there"))
+                .map_err(|e| e.to_string())
+        };
+        let part = import(2, float, &[2, 7], &[7, 1], 28 * 4).expect("it is whole");
+        assert_eq!(part.as_slice::<f32>(), Some(&data(210)[28..42]));
+        assert_eq!(DELETED.load(Ordering::SeqCst), 1);
+        // Axes of one element and tensors without any have whatever strides.
+        for (shape, strides) in [
+            (&[1, 7][..], &[99, 1][..]),
+            (&[0, 7], &[1, 1]),
+            (&[], &[]),
+            (&[5, 1, 2], &[]),
+        ] {
+            import(2, float, shape, strides, 0).expect("it is whole");
+        }
+        assert_eq!(DELETED.load(Ordering::SeqCst), 5);
+        let refused = [
+            (import(1, float, &[7], &[], 0), "device of kind 1"),
+            (import(2, float, &[7, 30], &[1, 7], 0), "expected C order"),
+            (import(2, float, &[-7], &[], 0), "extents [-7]"),
+            (import(2, float, &[7], &[], 2), "expected a multiple of 4"),
+            (import(2, DlDataType { code: 5, ..float }, &[7], &[], 0), "code 5"),
+            (import(2, DlDataType { lanes: 4, ..float }, &[7], &[], 0), "4 lanes"),
+        ];
+        for (found, part) in refused {
+            let message = found.expect_err("it is refused");
+            assert!(message.contains(part), "{part} in {message}");
+        }
+        // Kernels read 16 bytes at once, which views of others need not be aligned for.
+        let g = Graph::new("twice");
+        let n = g.symbol("n", 0..=1000);
+        g.output("y", &(&g.input("x", DType::F32, [n]) * 2.0));
+        let there = compiled(&g, Device::cuda(0));
+        for (first, count) in [(1, 203), (3, 4), (4, 200), (2, 1)] {
+            // SAFETY: the tensor has those elements, and lives as long as its clone.
+            let view = unsafe {
+                let address = address + 4 * first as u64;
+                DeviceTensor::from_raw(0, address, (DType::F32, &[count]), null_mut(), back.clone())
+            };
+            let y = there.run_on_device(inputs![view.expect("aligned to its elements")]);
+            let y = y.expect("it runs").remove(0).to_host().expect("it is there");
+            let expected: Vec<f32> = data(210)[first..first + count].iter().map(|x| 2.0 * x).collect();
+            assert_eq!(y.as_slice::<f32>(), Some(&expected[..]));
+        }
+        // What is refused stays the caller's.
+        assert_eq!(DELETED.load(Ordering::SeqCst), 5);
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn downloads() {
+        let there = compiled(&step(), Device::cuda(0));
+        let upload = |shape: &[usize]| {
+            let values = data(shape.iter().product());
+            let tensor = HostTensor::from_slice(shape, &values).expect("as many");
+            Device::cuda(0).upload(&tensor).expect("room")
+        };
+        let (mut x, mut v, w) = (upload(&[300, 7]), upload(&[300, 7]), upload(&[7, 7]));
+        for call in 0..6 {
+            let expected = x.to_host().expect("it is there");
+            let on_its_way = x.to_host_async().expect("it begins");
+            // The tensor is given away meanwhile.
+            let mut new = there.run_on_device(inputs![x, v, &w]).expect("it runs");
+            (v, x) = (new.remove(0), new.remove(0));
+            if call == 3 {
+                drop(on_its_way);
+                continue;
+            }
+            assert_eq!(bits(&on_its_way.wait().expect("it is there")), bits(&expected));
+        }
+        let empty = upload(&[0, 7]).to_host_async().expect("it begins");
+        assert_eq!(empty.wait().expect("nothing").shape(), [0, 7]);
     }
 }

@@ -12,6 +12,7 @@ mod random_nodes;
 mod recurrent;
 mod signatures;
 mod sizes;
+mod slices;
 mod steering;
 mod storage;
 mod symbolic;

@@ -26,6 +26,7 @@ use crate::dtype::DType;
 use crate::graph::{Along, Guard, HostFunction, Shape, Symbol, TensorType};
 use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::{Grid, Kernel};
+use crate::target::GPU_ACCESS_BYTES;
 use crate::tensor::HostTensor;
 
 pub use order::{QueueId, Turn};
@@ -303,6 +304,14 @@ pub struct Walk {
     pub along: Along,
     /// Where one iteration's elements are copied from or to; without it they lie together in the tensor itself.
     pub element: Option<SlotId>,
+}
+
+impl Walk {
+    /// Whether each iteration's elements, so many of a type, begin where a kernel of a GPU may be given them if they lie together.
+    pub fn aligned(dtype: DType, elements: &IndexExpr) -> bool {
+        let bytes = elements.clone() * IndexExpr::Const(dtype.bytes() as i64);
+        IndexExpr::modulo(&bytes, &IndexExpr::Const(GPU_ACCESS_BYTES)).is(0)
+    }
 }
 
 /// A loop over a plan of its own. The inputs and outputs of the body are those of the graph's body, see

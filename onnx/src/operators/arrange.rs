@@ -189,17 +189,18 @@ fn part(x: &Tensor, axis: usize, start: &Dim, end: &Dim, step: i64) -> Outcome<T
     let extent = x.dim(axis as i64);
     let graph = x.graph();
     let interval = |d: &Dim| graph.with_ir(|ir| d.expr().interval(ir));
-    // A place in 0..=extent (or -1..extent for steps down), clipped.
-    let place = |d: &Dim, down: bool| -> Outcome<Dim> {
-        let (lo, hi) = match down {
-            false => (Dim::from(0), extent.clone()),
-            true => (Dim::from(-1), &extent - 1),
+    // A place in 0..=extent, clipped. For steps down an end may be before the axis, and a start is an element if there is one.
+    let place = |d: &Dim, down: bool, is_start: bool| -> Outcome<Dim> {
+        let (lo, hi) = match (down, is_start) {
+            (false, _) => (Dim::from(0), extent.clone()),
+            (true, false) => (Dim::from(-1), &extent - 1),
+            (true, true) => ((&extent - 1).min(0), &extent - 1),
         };
         Ok(match d.as_const() {
             Some(n) if n >= i32::MAX as i64 => hi,
             Some(n) if n <= -(i32::MAX as i64) => lo,
             Some(n) if n < 0 => match extent.as_const() {
-                Some(e) => (n + e).max(lo.as_const().unwrap_or(0)).into(),
+                Some(e) => Dim::from(n.saturating_add(e)).max(lo),
                 None => (&extent + n).max(lo),
             },
             Some(n) => Dim::from(n).min(hi),
@@ -215,12 +216,12 @@ fn part(x: &Tensor, axis: usize, start: &Dim, end: &Dim, step: i64) -> Outcome<T
         })
     };
     let (x, start, end, step) = match step > 0 {
-        true => (x.clone(), place(start, false)?, place(end, false)?, step),
+        true => (x.clone(), place(start, false, true)?, place(end, false, false)?, step),
         // Steps down are steps up through the axis turned around.
         false => {
             let last = &extent - 1;
             let turned = |d: Dim| &last - d;
-            let (start, end) = (turned(place(start, true)?), turned(place(end, true)?));
+            let (start, end) = (turned(place(start, true, true)?), turned(place(end, true, false)?));
             (x.flip(axis as i64), start, end, step.saturating_neg())
         }
     };

@@ -173,12 +173,12 @@ pub(super) fn slice(call: &Call<'_, '_, '_>) -> Outcome<Option<Sizes>> {
 /// The places from `start` to `end` of an axis, as ONNX counts and clips them.
 fn places(extent: usize, start: i64, end: i64, step: i64) -> Vec<usize> {
     let n = extent as i64;
+    if n == 0 {
+        return vec![];
+    }
     let from_end = |i: i64| if i < 0 { i.saturating_add(n) } else { i };
     let (lo, hi) = if step > 0 { (0, n) } else { (-1, n - 1) };
-    let (mut at, end) = (
-        from_end(start).clamp(lo.max(0), hi.max(lo)),
-        from_end(end).clamp(lo, hi.max(lo)),
-    );
+    let (mut at, end) = (from_end(start).clamp(lo.max(0), hi), from_end(end).clamp(lo, hi));
     let mut all = vec![];
     while at < n && ((step > 0 && at < end) || (step < 0 && at > end)) {
         all.push(at as usize);

@@ -134,12 +134,11 @@ impl Planner<'_> {
         let walk = |(k, ((&slot, &along), ty)): (usize, ((&SlotId, &Along), &TensorType))| {
             // With nothing before the axis, the elements of an iteration lie together.
             let together = ty.shape[..along.axis as usize].iter().all(|d| d.is(1));
-            let element = match together {
+            let device = self.plan.slots[slot.0 as usize].device;
+            let aligned = device == DeviceId::HOST || Walk::aligned(ty.dtype, &ty.elements());
+            let element = match together && aligned {
                 true => None,
-                false => {
-                    let device = self.plan.slots[slot.0 as usize].device;
-                    Some(self.temporary(format!("{name}.{what}{k}"), ty.dtype, ty.elements(), device))
-                }
+                false => Some(self.temporary(format!("{name}.{what}{k}"), ty.dtype, ty.elements(), device)),
             };
             Walk { slot, along, element }
         };

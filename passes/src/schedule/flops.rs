@@ -1,7 +1,8 @@
-//! How much a nest computes.
+//! How much a nest computes, and how much of its parameters it touches.
 
-use tlc_ir::index::IndexExpr;
-use tlc_ir::kernel::{Kernel, Op, Stmt};
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::walk;
+use tlc_ir::kernel::{Kernel, Memory, Op, Stmt};
 
 /// Floating-point operations of a nest, a transcendental counting 20 and each value that is combined 1.
 pub(super) fn flops(kernel: &Kernel) -> IndexExpr {
@@ -26,4 +27,41 @@ pub(super) fn flops(kernel: &Kernel) -> IndexExpr {
         total
     }
     of(kernel, &kernel.body, &IndexExpr::ONE)
+}
+
+/// Elements of a parameter that a nest touches, at most: no more than there are, and where data says which ones or all sizes are
+/// constants, no more than there are accesses.
+pub(crate) fn touched(kernel: &Kernel, param: u32) -> IndexExpr {
+    fn accesses(kernel: &Kernel, body: &[Stmt], memory: Memory, trips: &IndexExpr) -> IndexExpr {
+        let mut total = IndexExpr::ZERO;
+        for s in body {
+            let own = s.accesses().filter(|a| a.memory == memory).count() as i64;
+            total = total + trips.clone() * IndexExpr::Const(own);
+            let trips = match s {
+                Stmt::Loop { var, .. } => trips.clone() * kernel.extents[var.0 as usize].clone(),
+                _ => trips.clone(),
+            };
+            total = total + accesses(kernel, s.body(), memory, &trips);
+        }
+        total
+    }
+    let memory = Memory::Param(param);
+    let len = &kernel.params[param as usize].len;
+    let all = accesses(kernel, &kernel.body, memory, &IndexExpr::ONE);
+    if let (Some(all), Some(len)) = (all.as_const(), len.as_const()) {
+        return IndexExpr::Const(all.min(len));
+    }
+    let by_data: Vec<VarId> = walk(&kernel.body)
+        .filter_map(|s| match s {
+            Stmt::Clamp { var, .. } => Some(*var),
+            _ => None,
+        })
+        .collect();
+    let mut indices = walk(&kernel.body)
+        .flat_map(|s| s.accesses())
+        .filter(|a| a.memory == memory);
+    match indices.any(|a| by_data.iter().any(|v| a.index.uses(*v))) {
+        true => IndexExpr::min(&all, len),
+        false => len.clone(),
+    }
 }

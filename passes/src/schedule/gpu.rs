@@ -56,11 +56,25 @@ const MANY_ROWS: i64 = 64;
 
 /// Schedules a nest for a GPU.
 pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
+    let keeping = scheduled(nest, gpu, true);
+    match room_for(&keeping.0, gpu) {
+        Ok(()) => keeping,
+        Err(_) => scheduled(nest, gpu, false),
+    }
+}
+
+/// Whether a block of a kernel that runs over blocks has the shared memory that it asks for.
+fn room_for(kernel: &Kernel, gpu: &Target) -> Result<(), DirectiveRefusal> {
+    kernel.grid().map_or(Ok(()), |grid| gpu_room(gpu, grid.shared_bytes))
+}
+
+/// As [`schedule`]; `keeps` says whether what phases of a row share may be kept.
+fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
     let mut kernel = nest.kernel.clone();
     let mut made = Schedule::default();
     let short = nest.form == Form::Rows && short_rows(nest);
     let mut kept_bytes = 0;
-    if keeps_rows(nest) {
+    if keeps && keeps_rows(nest) {
         let fits = |kernel: &Kernel, row_bytes: i64| match (nest.form, short) {
             // A thread keeps a short row to itself.
             (Form::Rows, true) => Ok(()),
@@ -81,7 +95,10 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
             schedule: made.clone(),
             why: ScheduleReason::BlocksAndThreads,
         };
-        f(&mut g).map(|()| (g.kernel, g.schedule))
+        f(&mut g)?;
+        // Tiles of sizes that symbols decide may be larger than they look.
+        room_for(&g.kernel, gpu)?;
+        Ok((g.kernel, g.schedule))
     };
     let parallel = &nest.parallel[..];
     if matches!(nest.form, Form::Rows | Form::Columns) && !short {

@@ -54,7 +54,15 @@ fn parts(index: &IndexExpr, inside: &[VarId]) -> Option<Parts> {
             None => out.sides.push((stride, place)),
         }
     }
-    Some(out)
+    // A stride that is a sum has a term for each of its own.
+    let mut sides: Vec<(IndexExpr, IndexExpr)> = Vec::new();
+    for (stride, place) in out.sides {
+        match sides.iter_mut().find(|s| s.1 == place) {
+            Some(side) => side.0 = side.0.clone() + stride,
+            None => sides.push((stride, place)),
+        }
+    }
+    Some(Parts { sides, ..out })
 }
 
 /// A side of the box.

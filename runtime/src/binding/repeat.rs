@@ -4,7 +4,7 @@
 //! that what the iterations walk along is as long as the trip count says.
 
 use tlc_ir::graph::Along;
-use tlc_ir::plan::{BodyLayout, DeviceId, Plan, Repeat, SlotId, Walk};
+use tlc_ir::plan::{BodyLayout, DeviceId, Plan, Repeat, SlotId, Step, Walk};
 
 use super::steps::{Binding, Prepare};
 use super::{Sizes, overflow};
@@ -126,6 +126,16 @@ pub struct BoundLoop<P> {
 }
 
 impl<P> BoundLoop<P> {
+    /// The plan of its body; `plan` is the one that it is bound in.
+    pub(crate) fn body_in<'p>(&self, plan: &'p Plan) -> &'p Plan {
+        let (init, steps) = (&plan.init, &plan.steps);
+        let step = init.get(self.step).or_else(|| steps.get(self.step - init.len()));
+        let Some(Step::Loop(repeat)) = step else {
+            unreachable!("the binding is of this plan");
+        };
+        &repeat.body
+    }
+
     /// Evaluates a loop's sizes and those of its body.
     pub(super) fn bind(
         (plan, l): (&Plan, &Repeat),

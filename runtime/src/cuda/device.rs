@@ -538,6 +538,8 @@ impl Queued for Gpu {
             Some(known) => known,
             None => *of.clock.insert([self.event(TIMING_FLAGS)?, self.event(TIMING_FLAGS)?]),
         };
+        // Whoever asks for the time waits for this, though there may be no work around it.
+        of.given += 1;
         let (event, stream) = (clock[usize::from(ends)], of.stream);
         // SAFETY: both are of this context and alive.
         self.context.call(self.number, "cuEventRecord", |d| unsafe {

@@ -12,6 +12,7 @@
 
 mod code;
 mod destination;
+mod dlpack;
 mod donate;
 mod frame;
 mod init;
@@ -50,13 +51,14 @@ pub use crate::error::RunError;
 pub(crate) use code::Code;
 pub use code::Emitters;
 pub use destination::Destination;
+pub use dlpack::{DlDataType, DlDevice, DlManagedTensor, DlTensor};
 pub use donate::Argument;
 pub(crate) use frame::Frame;
 use init::Kept;
 pub use memory_need::{DeviceNeed, MemoryNeed};
 use profile::Measured;
 pub use profile::{LoopTime, StepTime};
-pub use resident::{DeviceTensor, ResidentInput};
+pub use resident::{DeviceTensor, Download, ResidentInput};
 pub use states::StateView;
 pub(crate) use walk::Walk;
 pub use watch::Watched;

@@ -7,6 +7,7 @@
 //!   which the host fills before and empties after.
 //! - A segment that cannot be recorded is done step by step, in this call and in those that follow.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -16,7 +17,8 @@ use super::frame::Frame;
 use super::init::Kept;
 use super::walk::{Finish, Walk};
 use super::{Bound, CallState, Executable, RunError, lock};
-use crate::binding::segments::Segment;
+use crate::binding::segments::{MOST_OPERATIONS, Segment};
+use crate::binding::steps::BoundWork;
 use crate::device::{Host, Queued, RECORDED, Recorder};
 
 /// Segments of which the state of calls keeps recordings, and recordings of each, at different addresses.
@@ -71,6 +73,8 @@ pub(super) struct Recordings {
     /// By binding and number of the segment: at which addresses it was seen.
     known: FxHashMap<(u64, usize), Vec<Recording>>,
     staging: Option<Staging>,
+    /// The numbers from 0 on, for the iterations of loops.
+    numbers: Option<Staging>,
     /// Where the caller's outputs are that are staged in the present call.
     outside: Vec<*mut u8>,
 }
@@ -93,6 +97,48 @@ impl Recordings {
                 Ok(self.staging.insert(Staging { device, start, bytes }).start)
             }
         }
+    }
+}
+
+/// Numbers of iterations in [`Recordings::numbers`].
+const NUMBERS: usize = MOST_OPERATIONS as usize;
+
+/// A table of the numbers from 0 on, each an i64, that recordings may copy from.
+fn numbers(device: &Arc<dyn Queued>, recorder: &dyn Recorder) -> Result<Staging, RunError> {
+    let bytes = NUMBERS * size_of::<i64>();
+    let start = recorder.allocate_host(bytes)?;
+    let table = start.cast::<i64>();
+    for i in 0..NUMBERS {
+        // SAFETY: there is room for so many, and the driver aligns what it allocates to more than them.
+        unsafe { table.add(i).write(i as i64) };
+    }
+    Ok(Staging {
+        device: Arc::clone(device),
+        start,
+        bytes,
+    })
+}
+
+/// Where steps are given that are recorded.
+#[derive(Clone, Copy)]
+pub(super) struct Recorded<'q> {
+    device: usize,
+    /// The queues whose steps are recorded, by their numbers without recording; the recording begins and ends in the first.
+    queues: &'q [u32],
+    /// The table of numbers.
+    numbers: *mut u8,
+}
+
+impl Recorded<'_> {
+    /// The queue that the recording begins and ends in.
+    pub(super) fn origin(&self) -> u32 {
+        RECORDED + self.queues[0]
+    }
+
+    /// Where the number of an iteration is, as an i64.
+    pub(super) fn number(&self, iteration: usize) -> *mut u8 {
+        // A loop that is recorded has no more iterations than the table has numbers.
+        self.numbers.wrapping_add(iteration * size_of::<i64>())
     }
 }
 
@@ -192,12 +238,18 @@ impl Executable {
         let Some(recorder) = device.recorder() else {
             unreachable!("devices that do not record are given step after step");
         };
+        if segment.has_loops && recordings.numbers.is_none() {
+            recordings.numbers = Some(numbers(device, recorder)?);
+        }
+        let table = recordings.numbers.as_ref().map_or(std::ptr::null_mut(), |n| n.start);
         let key = (walk.binding.id, at);
         if recordings.known.len() >= MOST && !recordings.known.contains_key(&key) {
             recordings.known.clear();
         }
         let all = recordings.known.entry(key).or_default();
-        let places = || segment.slots.iter().map(|&s| frame.slots[s].addr());
+        // What loops' bodies keep to themselves is in the arena.
+        let arena = segment.has_loops.then(|| frame.arenas[segment.device].addr());
+        let places = || segment.slots.iter().map(|&s| frame.slots[s].addr()).chain(arena);
         let found = all.iter().position(|k| k.places.iter().copied().eq(places()));
         let number = match found {
             Some(k) => all[k].number,
@@ -219,7 +271,7 @@ impl Executable {
         let number = match number {
             Number::Seen => {
                 let one_at_a_time = lock(&self.recording);
-                let made = walk.record(segment, frame, recorder);
+                let made = walk.record(segment, frame, recorder, table);
                 drop(one_at_a_time);
                 if let Err(e) = &made {
                     tracing::warn!(plan = %self.plan.name, segment = at, "not recorded: {e}");
@@ -239,47 +291,83 @@ impl Executable {
 }
 
 impl<H: Host> Walk<'_, H> {
-    /// Records a segment.
-    fn record(&self, segment: &Segment, frame: &mut Frame, recorder: &dyn Recorder) -> Result<u64, RunError> {
-        let origin = RECORDED + segment.queues[0];
-        recorder.record(origin)?;
-        let given = self.give_recorder(segment, frame);
-        let [first, last] = segment
+    /// Records a segment. `numbers` is a table of them, if it has loops.
+    fn record(
+        &self,
+        segment: &Segment,
+        frame: &mut Frame,
+        recorder: &dyn Recorder,
+        numbers: *mut u8,
+    ) -> Result<u64, RunError> {
+        let to = Recorded {
+            device: segment.device,
+            queues: &segment.queues,
+            numbers,
+        };
+        recorder.record(to.origin())?;
+        let given = self
+            .spread(to)
+            .and_then(|()| self.give_steps(segment.steps.clone(), to, frame))
+            .and_then(|()| self.gather(to));
+        let ends = segment
             .launches
-            .map_or([None; 2], |l| l.map(|(step, place)| self.handle(step, place)));
+            .as_ref()
+            .map(|ends| ends.each_ref().map(|l| self.handle(l)));
+        let kernels = ends.and_then(|[first, last]| first.zip(last));
         // Also if something failed: the recording is over.
-        let recorded = recorder.recorded(origin, first.zip(last));
+        let recorded = recorder.recorded(to.origin(), kernels);
         given?;
         recorded
     }
 
-    /// Goes through the steps of a segment in the queues for recording.
-    fn give_recorder(&self, segment: &Segment, frame: &mut Frame) -> Result<(), RunError> {
-        let device = self.other(segment.device);
-        let (origin, others) = (RECORDED + segment.queues[0], &segment.queues[1..]);
-        if !others.is_empty() {
-            let begin = device.mark(origin)?;
-            others.iter().try_for_each(|q| device.wait(RECORDED + q, begin))?;
+    /// Has the other queues that are recorded wait for the first.
+    pub(super) fn spread(&self, to: Recorded<'_>) -> Result<(), RunError> {
+        let (device, others) = (self.other(to.device), &to.queues[1..]);
+        if others.is_empty() {
+            return Ok(());
         }
-        for number in segment.steps.clone() {
+        let begin = device.mark(to.origin())?;
+        others.iter().try_for_each(|q| device.wait(RECORDED + q, begin))
+    }
+
+    /// Has the first queue that is recorded wait for the others.
+    pub(super) fn gather(&self, to: Recorded<'_>) -> Result<(), RunError> {
+        let device = self.other(to.device);
+        to.queues[1..].iter().try_for_each(|q| {
+            let end = device.mark(RECORDED + q)?;
+            device.wait(to.origin(), end)
+        })
+    }
+
+    /// Goes through steps in the queues for recording.
+    pub(super) fn give_steps(&self, steps: Range<usize>, to: Recorded<'_>, frame: &mut Frame) -> Result<(), RunError> {
+        let device = self.other(to.device);
+        for number in steps.clone() {
             let step = &self.binding.steps[number];
+            if let BoundWork::Loop(l) = &step.work {
+                let at = (to.device, to.origin());
+                self.gather(to)?;
+                self.begin(number, at, frame)?;
+                self.repeat_recorded(l, to, frame)?;
+                self.end(number, at, frame)?;
+                self.spread(to)?;
+                continue;
+            }
             let queue = RECORDED + step.queue;
-            for &earlier in &self.plan.turns[number].waits {
-                let earlier = earlier as usize;
-                if segment.steps.contains(&earlier) && self.binding.steps[earlier].queue != step.queue {
+            let waits = self.plan.turns.get(number).map(|t| &t.waits);
+            for &earlier in waits.into_iter().flatten() {
+                let (earlier, of) = (earlier as usize, &self.binding.steps[earlier as usize]);
+                // All queues wait for a loop.
+                if steps.contains(&earlier) && of.on != 0 && of.queue != step.queue {
                     device.wait(queue, frame.marks[earlier])?;
                 }
             }
-            self.begin(number, step, queue, frame)?;
+            self.begin(number, (step.on, queue), frame)?;
             self.work(step, queue, frame)?;
-            self.end(number, step, queue, frame)?;
+            self.end(number, (step.on, queue), frame)?;
             if self.binding.awaited[number] {
                 frame.marks[number] = device.mark(queue)?;
             }
-        }
-        for q in others {
-            let end = device.mark(RECORDED + q)?;
-            device.wait(origin, end)?;
         }
         Ok(())
     }
@@ -312,6 +400,13 @@ impl<H: Host> Walk<'_, H> {
             let end = device.mark(origin)?;
             segment.awaited.iter().for_each(|&s| frame.marks[s] = end);
             others.iter().try_for_each(|&q| device.wait(q, end))?;
+            let here = self
+                .binding
+                .queues
+                .iter()
+                .filter(|q| segment.has_loops && q.0 == segment.device);
+            let beside = here.map(|q| q.1).filter(|q| !segment.queues.contains(q));
+            beside.into_iter().try_for_each(|q| device.wait(q, end))?;
         }
         Ok(())
     }

@@ -3,40 +3,77 @@
 //! Invariants:
 //! - No iteration beyond the trip count runs.
 //! - Iterations write a carried value to its two buffers in turn, never to the one that they read.
-//! - An iteration begins when all that the one before gave to devices is done, and the loop is over when all of it is.
+//! - An iteration begins when all that the one before gave to devices is done, and the loop is over when all of it is. Where a loop is
+//!   recorded, the queues wait for each other; elsewhere the host waits.
 
 use std::time::Instant;
 
-use tlc_ir::plan::Step;
-
 use super::RunError;
-use super::frame::Frame;
+use super::frame::{BodyFrame, Frame};
+use super::record::Recorded;
 use super::walk::Walk;
 use crate::binding::repeat::BoundLoop;
 use crate::device::Host;
 
+/// Gives an iteration what it reads, and the places where it writes.
+fn aim<P>(l: &BoundLoop<P>, body: &mut BodyFrame, slots: &[*mut u8], iteration: usize, limit: usize) {
+    for (k, w) in l.slices.iter().enumerate() {
+        body.inputs[1 + l.carried.len() + k] = w.place(slots, iteration);
+    }
+    // The last iteration, if it is known, writes where the results belong.
+    let ends_in_last = l.follows.is_some() || (limit - 1 - iteration).is_multiple_of(2);
+    for (k, c) in l.carried.iter().enumerate() {
+        let reads_last = body.inputs[1 + k] == slots[c.last];
+        let to = match ends_in_last && !reads_last || body.inputs[1 + k] == slots[c.spare] {
+            true => c.last,
+            false => c.spare,
+        };
+        body.frame.slots[c.output] = slots[to];
+    }
+    if let Some((here, output)) = l.follows {
+        body.frame.slots[output] = slots[here];
+    }
+    for w in &l.stacks {
+        body.frame.slots[w.output] = w.place(slots, iteration);
+    }
+}
+
 impl<H: Host> Walk<'_, H> {
-    /// Runs a loop.
-    pub(super) fn repeat(&self, l: &BoundLoop<H::Product>, frame: &mut Frame) -> Result<(), RunError> {
+    /// A loop's body.
+    fn body<'l>(&'l self, l: &'l BoundLoop<H::Product>) -> Walk<'l, H> {
+        Walk {
+            plan: l.body_in(self.plan),
+            code: &self.code.bodies[l.number],
+            binding: &l.body,
+            ..*self
+        }
+    }
+
+    /// Gives a loop what all its iterations read, and what the first one does.
+    fn enter(l: &BoundLoop<H::Product>, frame: &mut Frame) {
         let Frame {
             slots, arenas, bodies, ..
         } = frame;
         let body = &mut bodies[l.number];
-        let (init, steps) = (&self.plan.init, &self.plan.steps);
-        let step = init.get(l.step).or_else(|| steps.get(l.step - init.len()));
-        let Some(Step::Loop(repeat)) = step else {
-            unreachable!("the binding is of this plan");
-        };
-        let run = Walk {
-            plan: &repeat.body,
-            code: &self.code.bodies[l.number],
-            binding: &l.body,
-            ..*self
-        };
         // The layout places the body's arenas inside the arenas.
         for ((inner, arena), &offset) in body.frame.arenas.iter_mut().zip(arenas).zip(&l.offsets) {
             *inner = arena.wrapping_add(offset as usize);
         }
+        for (input, c) in body.inputs[1..].iter_mut().zip(&l.carried) {
+            *input = slots[c.first];
+        }
+        let captures = 1 + l.carried.len() + l.slices.len();
+        for (input, &slot) in body.inputs[captures..].iter_mut().zip(&l.captures) {
+            *input = slots[slot];
+        }
+    }
+
+    /// Runs a loop.
+    pub(super) fn repeat(&self, l: &BoundLoop<H::Product>, frame: &mut Frame) -> Result<(), RunError> {
+        let run = self.body(l);
+        Self::enter(l, frame);
+        let Frame { slots, bodies, .. } = frame;
+        let body = &mut bodies[l.number];
         if !H::VALUES {
             let known = l.trip.is_some() && l.count.is_none() && l.condition.is_none() && l.follows.is_none();
             self.host.enter();
@@ -54,39 +91,16 @@ impl<H: Host> Walk<'_, H> {
         }
         // SAFETY: binding checked that the slot holds a byte.
         let mut goes_on = l.condition.is_none_or(|c| unsafe { slots[c].read() } != 0);
-        for (input, c) in body.inputs[1..].iter_mut().zip(&l.carried) {
-            *input = slots[c.first];
-        }
-        let captures = 1 + l.carried.len() + l.slices.len();
-        for (input, &slot) in body.inputs[captures..].iter_mut().zip(&l.captures) {
-            *input = slots[slot];
-        }
         body.inputs[0] = slots[l.counter];
         let mut iteration = 0;
         while goes_on && iteration < limit {
             // SAFETY: binding checked that the slot holds an i64.
             unsafe { slots[l.counter].cast::<i64>().write(iteration as i64) };
-            for (k, w) in l.slices.iter().enumerate() {
-                self.carry(w, slots, iteration, false)?;
-                body.inputs[1 + l.carried.len() + k] = w.place(slots, iteration);
+            for w in &l.slices {
+                self.carry((w, 0), slots, iteration, false)?;
             }
             self.settle(&l.edges)?;
-            // The last iteration, if it is known, writes where the results belong.
-            let ends_in_last = l.follows.is_some() || (limit - 1 - iteration).is_multiple_of(2);
-            for (k, c) in l.carried.iter().enumerate() {
-                let reads_last = body.inputs[1 + k] == slots[c.last];
-                let to = match ends_in_last && !reads_last || body.inputs[1 + k] == slots[c.spare] {
-                    true => c.last,
-                    false => c.spare,
-                };
-                body.frame.slots[c.output] = slots[to];
-            }
-            if let Some((here, output)) = l.follows {
-                body.frame.slots[output] = slots[here];
-            }
-            for w in &l.stacks {
-                body.frame.slots[w.output] = w.place(slots, iteration);
-            }
+            aim(l, body, slots, iteration, limit);
             let inputs = &body.inputs;
             run.place(&mut body.frame, &|k| inputs[k], &|_| std::ptr::null_mut());
             for number in 0..l.body.steps.len() {
@@ -101,7 +115,7 @@ impl<H: Host> Walk<'_, H> {
             }
             run.settle(&l.body.queues)?;
             for w in &l.stacks {
-                self.carry(w, slots, iteration, true)?;
+                self.carry((w, 0), slots, iteration, true)?;
             }
             for (k, c) in l.carried.iter().enumerate() {
                 body.inputs[1 + k] = body.frame.slots[c.output];
@@ -113,15 +127,59 @@ impl<H: Host> Walk<'_, H> {
             iteration += 1;
         }
         body.iterations += iteration as u64;
-        for (k, c) in l.carried.iter().enumerate() {
-            if body.inputs[1 + k] != slots[c.last] {
-                // SAFETY: binding checked that each holds `bytes` bytes; they are different buffers of one device.
-                unsafe { self.copy_on(c.on, body.inputs[1 + k], slots[c.last], c.bytes)? };
-            }
-        }
+        self.leave((l, 0), body, slots)?;
         for i in iteration..l.trip.unwrap_or(0) {
             l.stacks.iter().try_for_each(|w| self.clear(w, slots, i))?;
         }
         self.settle(&l.edges)
+    }
+
+    /// Copies what the last iteration left to where it belongs.
+    fn leave(
+        &self,
+        (l, queue): (&BoundLoop<H::Product>, u32),
+        body: &BodyFrame,
+        slots: &[*mut u8],
+    ) -> Result<(), RunError> {
+        for (k, c) in l.carried.iter().enumerate() {
+            if body.inputs[1 + k] != slots[c.last] {
+                // SAFETY: binding checked that each holds `bytes` bytes; they are different buffers of one device.
+                unsafe { self.copy_on((c.on, queue), body.inputs[1 + k], slots[c.last], c.bytes)? };
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a loop that is all a device's to the queues that are recorded. The first of them is where it begins and ends.
+    pub(super) fn repeat_recorded(
+        &self,
+        l: &BoundLoop<H::Product>,
+        to: Recorded<'_>,
+        frame: &mut Frame,
+    ) -> Result<(), RunError> {
+        let run = self.body(l);
+        Self::enter(l, frame);
+        let Frame { slots, bodies, .. } = frame;
+        let body = &mut bodies[l.number];
+        let limit = l.trip.unwrap_or(0);
+        for iteration in 0..limit {
+            for w in &l.slices {
+                self.carry((w, to.origin()), slots, iteration, false)?;
+            }
+            aim(l, body, slots, iteration, limit);
+            body.inputs[0] = to.number(iteration);
+            let inputs = &body.inputs;
+            run.place(&mut body.frame, &|k| inputs[k], &|_| std::ptr::null_mut());
+            run.spread(to)?;
+            run.give_steps(0..l.body.steps.len(), to, &mut body.frame)?;
+            run.gather(to)?;
+            for w in &l.stacks {
+                self.carry((w, to.origin()), slots, iteration, true)?;
+            }
+            for (k, c) in l.carried.iter().enumerate() {
+                body.inputs[1 + k] = body.frame.slots[c.output];
+            }
+        }
+        self.leave((l, to.origin()), body, slots)
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! Invariants:
 //! - A tensor's memory is written by the call that makes it, and by one that it is given away to; else it is only read.
-//! - What the host gives is copied to memory of the call's state before the first step, in the device's first queue, for which the other
-//!   queues wait.
+//! - What the host gives, and what is not aligned, is copied to memory of the call's state before the first step, in the device's first
+//!   queue, for which the other queues wait.
 //! - When a call returns, the device is done with it.
 
 use std::ffi::c_void;
@@ -11,12 +11,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use tlc_ir::plan::Storage;
+use tlc_ir::target::GPU_ACCESS_BYTES;
 use tlc_ir::{DType, HostTensor};
 
 use super::walk::Finish;
 use super::{Described, Executable, RunError, TensorView, grown};
 use crate::cuda;
-use crate::device::Queued;
+use crate::device::{Mark, Queued, RECORDED};
 
 /// A C-contiguous tensor in the memory of a device. Clones share the memory.
 #[derive(Clone)]
@@ -27,6 +28,9 @@ pub struct DeviceTensor {
     memory: Arc<Memory>,
 }
 
+/// The queue of copies to the host that nobody waits for yet, beside those that steps are in.
+const DOWNLOADS: u32 = RECORDED - 1;
+
 /// Memory of a device, whoever it belongs to.
 struct Memory {
     device: Arc<dyn Queued>,
@@ -36,6 +40,18 @@ struct Memory {
     /// Whom it belongs to otherwise.
     _owner: Option<Box<dyn Send + Sync>>,
 }
+
+/// A copy to the host's memory that is on its way; see [`DeviceTensor::to_host_async`]. Dropping it waits for it.
+pub struct Download {
+    tensor: DeviceTensor,
+    /// Memory that the device copies to by itself, and a mark behind that.
+    there: Option<(*mut u8, Mark)>,
+}
+
+// SAFETY: what the address points to is read by whoever has the handle alone; devices are `Sync`.
+unsafe impl Send for Download {}
+// SAFETY: as above.
+unsafe impl Sync for Download {}
 
 // SAFETY: the address is handed around and never read or written through here; devices are `Sync`.
 unsafe impl Send for Memory {}
@@ -161,12 +177,77 @@ impl DeviceTensor {
         Ok(tensor)
     }
 
+    /// Begins a copy in the host's memory, while the device and the caller go on. The tensor's memory stays as it is until the copy is done:
+    /// given away to a call, it is not overwritten.
+    ///
+    /// # Errors
+    /// If there is no memory that the device can copy to, or the device fails.
+    pub fn to_host_async(&self) -> Result<Download, RunError> {
+        let device = &self.memory.device;
+        let mut download = Download {
+            tensor: self.clone(),
+            there: None,
+        };
+        if let Some(recorder) = device.recorder().filter(|_| self.bytes > 0) {
+            let there = recorder.allocate_host(self.bytes)?;
+            // From here on the handle gives it back.
+            let there = &mut download.there.insert((there, Mark::default()));
+            // SAFETY: there is room for the bytes, and nothing else knows of it; the handle keeps the tensor.
+            unsafe { device.download(DOWNLOADS, self.memory.start, there.0, self.bytes)? };
+            there.1 = device.mark(DOWNLOADS)?;
+        }
+        Ok(download)
+    }
+
+    /// Leaves what the memory belongs to with it.
+    pub(super) fn own(&mut self, owner: impl Send + Sync + 'static) {
+        if let Some(memory) = Arc::get_mut(&mut self.memory) {
+            memory._owner = Some(Box::new(owner));
+        }
+    }
+
     /// Its memory, if nobody else has it and it has that many bytes.
     fn into_memory(self, bytes: usize) -> Result<Memory, DeviceTensor> {
         if self.bytes != bytes || self.memory.room.is_none() {
             return Err(self);
         }
         Arc::try_unwrap(self.memory).map_err(|memory| DeviceTensor { memory, ..self })
+    }
+}
+
+impl Download {
+    /// Waits for the copy.
+    ///
+    /// # Errors
+    /// If there is no memory for it, or the device failed.
+    pub fn wait(self) -> Result<HostTensor, RunError> {
+        let Some((there, mark)) = self.there else {
+            return self.tensor.to_host();
+        };
+        let mut tensor = HostTensor::zeros(self.tensor.dtype, &self.tensor.shape)?;
+        self.tensor.memory.device.reach(mark)?;
+        let bytes = tensor.bytes_mut();
+        // SAFETY: both have the bytes, and the device is done with them.
+        unsafe { bytes.as_mut_ptr().copy_from_nonoverlapping(there, bytes.len()) };
+        Ok(tensor)
+    }
+}
+
+impl Drop for Download {
+    fn drop(&mut self) {
+        let device = &self.tensor.memory.device;
+        if let (Some((there, _)), Some(recorder)) = (self.there, device.recorder()) {
+            // Whatever became of it is nobody's concern; a device that is lost does nothing any longer.
+            let _ = device.settle(DOWNLOADS);
+            // SAFETY: it was allocated there, and the device is done with it.
+            unsafe { recorder.release_host(there) };
+        }
+    }
+}
+
+impl fmt::Debug for Download {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Download({:?})", self.tensor)
     }
 }
 
@@ -286,12 +367,24 @@ impl Executable {
             let finish = Finish(&self.others);
             let mut uploaded = false;
             for (k, input) in inputs.iter().enumerate() {
-                let Some(ResidentInput::Host(view)) = input else {
-                    continue;
+                let of_host = match input {
+                    Some(ResidentInput::Host(view)) => Some(view),
+                    // Kernels read several elements at once, which memory of others need not be aligned for.
+                    _ if !addresses[k].addr().is_multiple_of(GPU_ACCESS_BYTES as usize) => None,
+                    _ => continue,
                 };
-                let there = grown(&mut state.inputs[k], device, view.data.len())?;
+                let bytes = match (of_host, input.as_ref().and_then(ResidentInput::tensor)) {
+                    (Some(view), _) => view.data.len(),
+                    (None, tensor) => tensor.map_or(0, |t| t.bytes),
+                };
+                let there = grown(&mut state.inputs[k], device, bytes)?;
                 // SAFETY: the buffer has room for it, and nothing else knows of it.
-                unsafe { device.upload(0, view.data.as_ptr(), there, view.data.len())? };
+                unsafe {
+                    match of_host {
+                        Some(view) => device.upload(0, view.data.as_ptr(), there, bytes)?,
+                        None => device.copy(0, addresses[k], there, bytes)?,
+                    }
+                }
                 addresses[k] = there;
                 uploaded = true;
             }

@@ -14,6 +14,7 @@ use super::code::Code;
 use super::frame::Frame;
 use super::{RunError, UNWRITTEN};
 use crate::binding::repeat::BoundWalk;
+use crate::binding::segments::LaunchAt;
 use crate::binding::steps::{Binding, BoundCopy, BoundLaunch, BoundStep, BoundWork};
 use crate::device::{Host, KernelHandle, Peer, Places, Queued, Scratch, SlotLife};
 
@@ -108,7 +109,7 @@ impl<'r, H: Host> Walk<'r, H> {
             return self.queued(number, step, frame);
         }
         if cfg!(debug_assertions) {
-            self.mark_unwritten(number, step, step.queue, frame)?;
+            self.mark_unwritten(number, (step.on, step.queue), frame)?;
         }
         self.work(step, step.queue, frame)
     }
@@ -122,7 +123,7 @@ impl<'r, H: Host> Walk<'r, H> {
         frame: &mut Frame,
     ) -> Result<Option<(usize, i64)>, RunError> {
         self.wait(number, step, frame).map_err(|e| self.located(number, e))?;
-        self.begin(number, step, step.queue, frame)?;
+        self.begin(number, (step.on, step.queue), frame)?;
         let clock = (frame.timed && step.on != 0).then(|| self.other(step.on));
         clock.map_or(Ok(()), |d| d.time(step.queue, false))?;
         let bound = self
@@ -195,46 +196,27 @@ impl<'r, H: Host> Walk<'r, H> {
         Ok(())
     }
 
-    /// What comes before a step of a device, in the queue that the step is given to.
-    pub(super) fn begin(
-        &self,
-        number: usize,
-        step: &BoundStep<H::Product>,
-        queue: u32,
-        frame: &mut Frame,
-    ) -> Result<(), RunError> {
+    /// What comes before a step, in the queue of the device that it is given to.
+    pub(super) fn begin(&self, number: usize, to: (usize, u32), frame: &mut Frame) -> Result<(), RunError> {
         if self.others.iter().any(|d| d.checks_slots()) {
-            self.announce(&self.binding.births[number], step, queue, frame, true)?;
+            self.announce(&self.binding.births[number], to, frame, true)?;
         }
         match cfg!(debug_assertions) {
-            true => self.mark_unwritten(number, step, queue, frame),
+            true => self.mark_unwritten(number, to, frame),
             false => Ok(()),
         }
     }
 
     /// What comes behind it.
-    pub(super) fn end(
-        &self,
-        number: usize,
-        step: &BoundStep<H::Product>,
-        queue: u32,
-        frame: &mut Frame,
-    ) -> Result<(), RunError> {
-        match step.on != 0 && self.other(step.on).checks_slots() {
-            true => self.announce(&self.binding.deaths[number], step, queue, frame, false),
+    pub(super) fn end(&self, number: usize, to: (usize, u32), frame: &mut Frame) -> Result<(), RunError> {
+        match to.0 != 0 && self.other(to.0).checks_slots() {
+            true => self.announce(&self.binding.deaths[number], to, frame, false),
             false => Ok(()),
         }
     }
 
     /// Says to devices that slots are born at a step, or die there.
-    fn announce(
-        &self,
-        slots: &[usize],
-        step: &BoundStep<H::Product>,
-        queue: u32,
-        frame: &Frame,
-        born: bool,
-    ) -> Result<(), RunError> {
+    fn announce(&self, slots: &[usize], (at, queue): (usize, u32), frame: &Frame, born: bool) -> Result<(), RunError> {
         for (on, device) in (1..).zip(self.others) {
             let here = slots
                 .iter()
@@ -249,7 +231,7 @@ impl<'r, H: Host> Walk<'r, H> {
             if here.is_empty() {
                 continue;
             }
-            match step.on == on {
+            match at == on {
                 true => device.announce(queue, &here)?,
                 // The host does its steps one after another, and devices wait for them.
                 false => {
@@ -262,13 +244,21 @@ impl<'r, H: Host> Walk<'r, H> {
     }
 
     /// The kernel of a launch of a step that another device than the host runs.
-    pub(super) fn handle(&self, number: usize, launch: usize) -> Option<KernelHandle> {
-        let step = &self.binding.steps[number];
+    pub(super) fn handle(&self, at: &LaunchAt) -> Option<KernelHandle> {
+        let mut binding = self.binding;
+        let mut code = self.code;
+        for &step in &at.loops {
+            let BoundWork::Loop(l) = &binding.steps[step].work else {
+                return None;
+            };
+            (binding, code) = (&l.body, &code.bodies[l.number]);
+        }
+        let step = &binding.steps[at.step];
         let BoundWork::Launches { launches, .. } = &step.work else {
             return None;
         };
-        let (apart, in_place) = self.code.of_other(step.on);
-        let l = &launches[launch];
+        let (apart, in_place) = code.of_other(step.on);
+        let l = &launches[at.place];
         if l.in_place {
             in_place[l.kernel]
         } else {
@@ -284,13 +274,7 @@ impl<'r, H: Host> Walk<'r, H> {
     }
 
     /// Fills the slots whose lives begin at a step, in builds with debug assertions.
-    fn mark_unwritten(
-        &self,
-        number: usize,
-        step: &BoundStep<H::Product>,
-        queue: u32,
-        frame: &mut Frame,
-    ) -> Result<(), RunError> {
+    fn mark_unwritten(&self, number: usize, (at, queue): (usize, u32), frame: &mut Frame) -> Result<(), RunError> {
         if !H::VALUES {
             return Ok(());
         }
@@ -304,7 +288,7 @@ impl<'r, H: Host> Walk<'r, H> {
             // SAFETY: the slot is in the arena, with room for its bytes, and nothing that is still needed is there once the step
             // begins.
             unsafe {
-                match (step.on, device) {
+                match (at, device) {
                     (0, 0) => self.host.fill(0, to, UNWRITTEN, bytes)?,
                     (0, device) => {
                         self.other(device).fill(0, to, UNWRITTEN, bytes)?;
@@ -390,13 +374,13 @@ impl<'r, H: Host> Walk<'r, H> {
         }
     }
 
-    /// Copies within the memory of a device, in its first queue.
+    /// Copies within the memory of a device.
     ///
     /// # Safety
     /// As for [`Device::copy`](crate::device::Device::copy).
     pub(super) unsafe fn copy_on(
         &self,
-        device: usize,
+        (device, queue): (usize, u32),
         from: *const u8,
         to: *mut u8,
         bytes: usize,
@@ -404,14 +388,20 @@ impl<'r, H: Host> Walk<'r, H> {
         // SAFETY: the caller's promise.
         unsafe {
             match device {
-                0 => self.host.copy(0, from, to, bytes),
-                device => self.other(device).copy(0, from, to, bytes),
+                0 => self.host.copy(queue, from, to, bytes),
+                device => self.other(device).copy(queue, from, to, bytes),
             }
         }
     }
 
     /// Copies an iteration's elements out of the tensor, or back into it, where they do not lie together.
-    pub(super) fn carry(&self, w: &BoundWalk, slots: &[*mut u8], iteration: usize, back: bool) -> Result<(), RunError> {
+    pub(super) fn carry(
+        &self,
+        (w, queue): (&BoundWalk, u32),
+        slots: &[*mut u8],
+        iteration: usize,
+        back: bool,
+    ) -> Result<(), RunError> {
         let Some(element) = w.element else {
             return Ok(());
         };
@@ -425,7 +415,7 @@ impl<'r, H: Host> Walk<'r, H> {
             };
             // SAFETY: binding checked that the tensor has `outer * extent * inner` bytes and the element's buffer
             // `outer * inner`; `position` is below `extent`, and the planner's buffers do not overlap.
-            unsafe { self.copy_on(w.on, from, to, w.inner)? };
+            unsafe { self.copy_on((w.on, queue), from, to, w.inner)? };
         }
         Ok(())
     }

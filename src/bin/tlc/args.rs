@@ -104,15 +104,15 @@ pub struct Global {
 /// What to do.
 #[derive(Subcommand, Debug)]
 pub enum Command {
-    /// Tell every error of every file
+    /// Report every error of every file
     Check(check::Check),
     /// Rewrite files as canonical text
     Fmt(fmt::Fmt),
     /// Run graph passes and print the result
     Opt(opt::Opt),
-    /// Tell what the compiler decides and why: fusion, kernels, predicted times, memory
+    /// Show what the compiler decides and why: fusion, kernels, predicted times, memory
     Explain(explain::Explain),
-    /// Tell what a call would take, without running it: steps, memory, predicted time
+    /// Show what a call would take, without running it: steps, memory, predicted time
     Plan(plan::Plan),
     /// Print a stage of the compiler: graph, clusters, kernels, plan, machine code, CUDA
     Emit(emit::Emit),
@@ -130,7 +130,7 @@ pub enum Command {
     Bench(bench::Bench),
     /// Measure this machine's bandwidths and peaks, and keep them
     Hwbench(hwbench::Hwbench),
-    /// Tell where the time of a model goes, step by step, and what would help
+    /// Show where the time of a model goes, step by step, and what would help
     Profile(profile::Profile),
     /// Write a model with the derivatives of its outputs, as text
     Grad(grad::Grad),
@@ -138,9 +138,9 @@ pub enum Command {
     Import(import::Import),
     /// Write a model as an ONNX file
     Export(export::Export),
-    /// Tell what this machine offers: CPU, vector levels, caches, GPU and libraries
+    /// Show what this machine offers: CPU, vector levels, caches, GPU and libraries
     Info,
-    /// Tell or remove the GPU programs that are kept from one run to the next
+    /// List or remove the GPU programs that are kept from one run to the next
     Cache(cache::Cache),
     /// Print a completion script for a shell
     Completions(completions::Completions),

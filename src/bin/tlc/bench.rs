@@ -33,7 +33,7 @@ pub struct Bench {
     /// Save the result
     #[arg(long, value_name = "FILE.json")]
     save: Option<PathBuf>,
-    /// Compare with a saved result of the same graph, sizes, CPU and threads; slower by more than the tolerance is exit code 1
+    /// Compare with a saved result of the same graph, sizes, CPU, threads and GPU; slower by more than the tolerance is exit code 1
     #[arg(long, value_name = "FILE.json")]
     against: Option<PathBuf>,
     /// How much slower than --against is still no failure, in percent
@@ -65,10 +65,13 @@ struct Measured {
     graph_id: String,
     cpu: String,
     threads: usize,
+    /// The GPU that it ran on, if it did.
+    #[serde(default)]
+    gpu: Option<String>,
 }
 
 impl Measured {
-    fn new(prepared: &Prepared, threads: usize) -> Measured {
+    fn new(prepared: &Prepared, threads: usize, gpu: Option<String>) -> Measured {
         let graph = &prepared.model.graph;
         let mut hasher = rustc_hash::FxHasher::default();
         (graph.to_string(), &prepared.sizes).hash(&mut hasher);
@@ -77,6 +80,7 @@ impl Measured {
             graph_id: format!("{:016x}", hasher.finish()),
             cpu: MachineInfo::detect_without_gpu().cpu.key(),
             threads,
+            gpu,
         }
     }
 
@@ -84,9 +88,12 @@ impl Measured {
     fn check(&self, saved: &Measured, file: &str) -> Result<(), Failure> {
         let of = |m: &Measured| {
             let threads = counted(m.threads, "thread");
-            format!("@{} on {} with {threads}", m.graph, m.cpu)
+            match &m.gpu {
+                Some(gpu) => format!("@{} on {gpu} beside {} with {threads}", m.graph, m.cpu),
+                None => format!("@{} on {} with {threads}", m.graph, m.cpu),
+            }
         };
-        let known = |m: &Measured| (m.graph.clone(), m.cpu.clone(), m.threads);
+        let known = |m: &Measured| (m.graph.clone(), m.cpu.clone(), m.threads, m.gpu.clone());
         let message = match known(self) == known(saved) {
             true if self.graph_id == saved.graph_id => return Ok(()),
             true => format!("a result of another graph @{}, or of other sizes of it", saved.graph),
@@ -120,7 +127,7 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
     let saved = args.against.as_deref().map(read_saved).transpose()?;
     let mut prepared = Prepared::new(session, &args.model, &args.inputs)?;
     let (devices, measured) = limits_of(prepared.executable.devices());
-    let of = Measured::new(&prepared, devices.host().threads);
+    let of = Measured::new(&prepared, devices.host().threads, session.gpu_name());
     if let (Some(saved), Some(path)) = (&saved, &args.against) {
         of.check(&saved.of, &display(path))?;
     }
@@ -134,6 +141,7 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
         "graph_id": of.graph_id,
         "cpu": of.cpu,
         "threads": of.threads,
+        "gpu": of.gpu,
         "median_ns": number_json(middle),
         "min_ns": number_json(lo),
         "max_ns": number_json(hi),

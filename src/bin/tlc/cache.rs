@@ -20,7 +20,7 @@ pub struct Cache {
 
 #[derive(Subcommand, Clone, Copy, Debug)]
 enum What {
-    /// Tell what is kept, and where
+    /// List what is kept, and where
     List,
     /// Remove all of it
     Clear,

@@ -272,6 +272,14 @@ impl Session {
         }
     }
 
+    /// The name of the GPU that is chosen, if one is.
+    pub fn gpu_name(&self) -> Option<String> {
+        let Some(Device::Cuda(number)) = self.global.device else {
+            return None;
+        };
+        cuda::open(number).ok().map(|c| c.properties().name.clone())
+    }
+
     /// This machine, with GPUs that it need not have.
     pub fn devices(&self, gpus: impl IntoIterator<Item = Gpu>) -> Result<Devices, Failure> {
         let machine =

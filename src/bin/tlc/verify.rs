@@ -245,6 +245,7 @@ impl What {
 
 fn interpreter(file: &str, error: &VerifyError) -> Failure {
     let code = match error {
+        VerifyError::Device(e) => return Failure::run(file, e),
         VerifyError::Interpreter(InterpError::Memory { .. } | InterpError::Tensor { .. }) => Code::Limit,
         _ => Code::Invalid,
     };

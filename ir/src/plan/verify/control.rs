@@ -4,7 +4,7 @@ use super::{Checker, PlanRule, verify};
 use crate::dtype::DType;
 use crate::graph::{HostFunction, Shape};
 use crate::index::IndexExpr;
-use crate::plan::{HostCall, Repeat, SlotId, Step, Walk};
+use crate::plan::{DeviceId, HostCall, Repeat, SlotId, Step, Walk};
 
 impl Checker<'_> {
     /// The expressions that such a step holds.
@@ -98,10 +98,19 @@ impl Checker<'_> {
             return self.error(PlanRule::Loop(text));
         };
         self.argument(w.slot, dtype, &(len.clone() * trip.clone()));
+        let slot = self.plan.slots.get(w.slot.0 as usize);
+        let on_device = slot.is_some_and(|s| s.device != DeviceId::HOST);
         match w.element {
             Some(element) => self.argument(element, dtype, &len),
             None if !outer.iter().all(|d| d.is(1)) => {
                 let text = format!("the elements of {} do not lie together", w.slot);
+                self.error(PlanRule::Loop(text));
+            }
+            None if on_device && !Walk::aligned(dtype, &len) => {
+                let text = format!(
+                    "iterations are given places in {} that threads cannot read at once",
+                    w.slot
+                );
                 self.error(PlanRule::Loop(text));
             }
             None => {}
