@@ -15,6 +15,9 @@ pub mod gpu {}
 #[doc = include_str!("guide/loops.md")]
 pub mod loops {}
 
+#[doc = include_str!("guide/gradients.md")]
+pub mod gradients {}
+
 #[doc = include_str!("guide/einsum.md")]
 pub mod einsum {}
 

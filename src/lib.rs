@@ -49,6 +49,7 @@
 //! | [Shapes and symbols](guide::shapes) | sizes that a call gives, slices, sizes that data decides |
 //! | [Running and memory](guide::running) | inputs, results, memory of your own, threads |
 //! | [Loops](guide::loops) | recurrences, conditions, captures |
+//! | [Gradients](guide::gradients) | derivatives of what is recorded, of any order; what corners have |
 //! | [Einsum](guide::einsum) | contractions and their order |
 //! | [Explain and verify](guide::explaining) | what the compiler decided, and whether it was right |
 //! | [ONNX](guide::onnx) | models in files |
@@ -72,11 +73,12 @@ pub use tlc_record::{
     Dim, Error, Errors, EvalError, Executable, Graph, GridSample, Input, Interpolation, IntoShape, IntoSlices,
     Iteration, Operand, Output, OutputMut, Outputs, Outside, PerAxis, Pool, PowerRounding, Repeat, Resample, RoiAlign,
     Rounding, Slice, Specialization, Specialize, Tensor, Unique, UnknownDevice, Verdict, Weak, WrongType,
-    broadcast_tensors, compile_ir, concat, einsum, einsum_over, inputs, keep, matmul, meshgrid, named_scope, outputs,
-    plan_ir, promote, s, stack, where_,
+    broadcast_tensors, compile_ir, concat, einsum, einsum_over, grad, inputs, keep, matmul, meshgrid, named_scope,
+    outputs, plan_ir, promote, s, stack, value_and_grad, vjp, where_,
 };
 pub use tlc_record::{
-    compile, dim, error, eval, explain, functions, graph, machine_model, operators, ops, prediction, promotion, tlir,
+    autodiff, compile, dim, error, eval, explain, functions, graph, machine_model, operators, ops, prediction,
+    promotion, tlir,
 };
 pub use tlc_runtime::driver::{
     DeviceNeed, DeviceTensor, DlDataType, DlDevice, DlManagedTensor, DlTensor, Download, LoopTime, MemoryNeed,

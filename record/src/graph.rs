@@ -65,9 +65,10 @@ struct Around {
 impl State {
     /// Where what is recorded now comes from.
     fn origin(&self) -> Origin {
-        match &self.within {
-            Some(origin) => origin.clone(),
-            None => scope::origin(),
+        match (scope::made_of(), &self.within) {
+            (Some(origin), _) => origin,
+            (None, Some(origin)) => origin.clone(),
+            (None, None) => scope::origin(),
         }
     }
 }
@@ -91,13 +92,29 @@ impl std::fmt::Debug for Graph {
 impl Graph {
     /// An empty recording of that name.
     pub fn new(name: impl Into<String>) -> Graph {
-        let state = State {
-            ir: IrGraph::new(name),
-            ..State::default()
-        };
+        Graph::from_ir(IrGraph::new(name))
+    }
+
+    /// A recording that goes on from a graph of the graph language, whose values are [`Graph::tensor`]s. Its random numbers are
+    /// not known here: ones that are drawn from here on may have the stream of some that are there.
+    #[doc(hidden)]
+    pub fn from_ir(ir: IrGraph) -> Graph {
+        let state = State { ir, ..State::default() };
         Graph {
             state: Arc::new(Mutex::new(state)),
         }
+    }
+
+    /// The value of that node; none of a node that is not there, or has several results.
+    #[doc(hidden)]
+    pub fn tensor(&self, node: NodeId) -> Option<Tensor> {
+        let state = self.lock();
+        if node.index() >= state.ir.len() || state.ir.node(node).kind.is_tuple() {
+            return None;
+        }
+        let ty = state.ir.ty(node).clone();
+        drop(state);
+        Some(Tensor::new(self.clone(), node, ty))
     }
 
     /// An empty recording of the body of a loop of this graph, with its symbols, and its first input: the iteration's number.
@@ -469,6 +486,11 @@ impl Graph {
         }
         let i = (a.clone() - b.clone()).interval(&self.lock().ir);
         i.lo > 0 || i.hi < 0
+    }
+
+    /// The least that the expression can be, as far as the symbols' ranges say.
+    pub(crate) fn least(&self, e: &IndexExpr) -> i64 {
+        e.interval(&self.lock().ir).lo
     }
 
     /// The expression without the divisions, minima and maxima that the symbols' ranges decide.

@@ -2,6 +2,7 @@
 //! crate `tlc`, whose documentation begins there.
 #![forbid(unsafe_code)]
 
+pub mod autodiff;
 pub mod compile;
 mod datum;
 pub mod dim;
@@ -18,6 +19,7 @@ pub mod promotion;
 pub mod streams;
 pub mod tlir;
 
+pub use autodiff::{grad, value_and_grad, vjp};
 pub use compile::{
     Broken, BuildError, CompileOptions, Device, DeviceOutputs, Executable, Input, Output, OutputMut, Outputs,
     Specialization, Specialize, UnknownDevice, Verdict, WrongType, compile_ir, plan_ir,

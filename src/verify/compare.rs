@@ -134,7 +134,7 @@ pub fn in_float(case: &Case, to: DType) -> Result<Case, GraphError> {
 }
 
 /// A graph with its floats in another dtype; a loop's body takes its inputs in that dtype as well.
-fn graph_in_float(from: &Graph, to: DType, body: bool) -> Result<Graph, GraphError> {
+pub(super) fn graph_in_float(from: &Graph, to: DType, body: bool) -> Result<Graph, GraphError> {
     let dtype = |d: DType| if d.is_float() { to } else { d };
     let mut graph = Graph::new(from.name.clone());
     for s in from.symbols() {

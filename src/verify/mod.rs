@@ -5,6 +5,7 @@
 //! every output, with the graph interpreter's: in f64, with the derived bound on how far a right implementation may be off.
 //! Where something does not fit, [`guilty::find`] names the first wrong decision of the compiler: a pass and what it rewrote,
 //! a fusion, a directive of a schedule, an alias, a placement; and [`reduce()`] finds a small case that fails alike.
+//! [`gradients::gradients`] compares derivatives with finite differences.
 //!
 //! Invariants:
 //! - What runs is what any call runs: the same plan, aliases, arena and threads. Values are looked at between the steps.
@@ -16,6 +17,7 @@
 pub mod compare;
 pub mod data;
 mod edit;
+pub mod gradients;
 pub mod guilty;
 mod kernels;
 pub mod nan;
@@ -32,6 +34,7 @@ use tlc_ir::{Graph, HostTensor, NodeId};
 use crate::RunError;
 use crate::compile::{BuildError, CompileOptions, Device, Executable, Input, Output, Outputs, compile_ir};
 
+pub use gradients::{GradientError, Gradients};
 pub use guilty::{Guilty, Stage};
 pub use reduce::{Budget, reduce};
 

@@ -5,6 +5,7 @@ mod contract;
 mod errors;
 mod export;
 mod files;
+mod grad;
 mod hostile;
 mod import;
 mod interrupted;

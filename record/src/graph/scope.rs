@@ -35,6 +35,8 @@ pub(crate) fn refuse_expecting<T>(problem: impl Into<String>, expected: impl Int
 struct Scope {
     depth: u32,
     at: Option<&'static Location<'static>>,
+    /// What is recorded now is made of an operation that was recorded before.
+    made_of: Option<Origin>,
     failure: Option<Refusal>,
     /// Graphs of tensors that failed together.
     concerned: Vec<Graph>,
@@ -42,7 +44,7 @@ struct Scope {
 
 thread_local! {
     static SCOPE: RefCell<Scope> =
-        const { RefCell::new(Scope { depth: 0, at: None, failure: None, concerned: Vec::new() }) };
+        const { RefCell::new(Scope { depth: 0, at: None, made_of: None, failure: None, concerned: Vec::new() }) };
 }
 
 /// Adds those that are not among them yet.
@@ -77,6 +79,26 @@ pub(crate) fn mixed<'g>(graphs: impl IntoIterator<Item = &'g Graph>) -> Refusal 
 /// The source line of the outermost operation being recorded on this thread.
 pub(crate) fn origin() -> Origin {
     SCOPE.with_borrow(|s| s.at.map_or(Origin::Unknown, Origin::Source))
+}
+
+/// The operation that what this thread records now is made of, if it is made of one.
+pub(crate) fn made_of() -> Option<Origin> {
+    SCOPE.with_borrow(|s| s.made_of.clone())
+}
+
+/// Puts back what was before, even if the body panics.
+struct Restored(Option<Origin>);
+
+impl Drop for Restored {
+    fn drop(&mut self) {
+        SCOPE.with_borrow_mut(|s| s.made_of = self.0.take());
+    }
+}
+
+/// Runs `f`, whose nodes come from `origin` and not from the line that is being recorded.
+pub(crate) fn making<T>(origin: Origin, f: impl FnOnce() -> T) -> T {
+    let _restored = Restored(SCOPE.with_borrow_mut(|s| s.made_of.replace(origin)));
+    f()
 }
 
 /// Leaves the scope even if the body panics.

@@ -29,7 +29,8 @@ pub(crate) fn contract(terms: &[(&Tensor, &[u16])], output: &[u16], result: Opti
     )
 }
 
-fn contract_over(
+/// [`contract`] over another semiring.
+pub(crate) fn contract_over(
     semiring: Semiring,
     terms: &[(&Tensor, &[u16])],
     output: &[u16],

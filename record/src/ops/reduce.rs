@@ -48,7 +48,7 @@ impl Tensor {
     }
 
     /// Axes of extent 1 inserted so that they have these numbers, ascending, in the result.
-    fn with_ones(&self, axes: &[usize]) -> Step {
+    pub(crate) fn with_ones(&self, axes: &[usize]) -> Step {
         let mut shape = self.ty().shape.clone();
         for &a in axes {
             shape.insert(a.min(shape.len()), IndexExpr::ONE);
@@ -335,7 +335,7 @@ impl Tensor {
         op("scan", &[self], || self.scanned(monoid, axis, exclusive, reverse))
     }
 
-    fn scanned(&self, monoid: Monoid, axis: i64, exclusive: bool, reverse: bool) -> Step {
+    pub(crate) fn scanned(&self, monoid: Monoid, axis: i64, exclusive: bool, reverse: bool) -> Step {
         let axis = self.axis(axis)? as u8;
         self.node(NodeKind::Scan {
             monoid,

@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tlc::Device;
 
 use crate::{
-    bench, cache, check, compare, completions, einsum, emit, explain, export, fmt, hwbench, import, opt, plan, profile,
-    run, verify,
+    bench, cache, check, compare, completions, einsum, emit, explain, export, fmt, grad, hwbench, import, opt, plan,
+    profile, run, verify,
 };
 
 const AFTER_HELP: &str = "\
@@ -132,6 +132,8 @@ pub enum Command {
     Hwbench(hwbench::Hwbench),
     /// Show where the time of a model goes, step by step, and what would help
     Profile(profile::Profile),
+    /// Write a model with the derivatives of its outputs, as text
+    Grad(grad::Grad),
     /// Write a model as text, with its weights beside it
     Import(import::Import),
     /// Write a model as an ONNX file

@@ -14,6 +14,7 @@ use crate::args::ModelArgs;
 use crate::console::with_schema;
 use crate::data::source_of;
 use crate::failure::{Code, Failure};
+use crate::grad::{Asked, differentiated};
 use crate::panics;
 use crate::run::{run_model, write_outputs};
 use crate::session::{Session, display, open};
@@ -31,6 +32,18 @@ struct Case {
     output_dir: Option<PathBuf>,
     #[serde(default)]
     graph: Option<String>,
+    /// Derivatives to write beside the outputs.
+    #[serde(default)]
+    grad: Option<Grad>,
+}
+
+/// What is differentiated, by what.
+#[derive(Deserialize)]
+struct Grad {
+    of: Vec<String>,
+    wrt: Vec<String>,
+    #[serde(default)]
+    freeze: Vec<String>,
 }
 
 /// Runs every case of a manifest. The lines say how each went.
@@ -123,7 +136,8 @@ fn one_line(session: &Session, file: &str, number: u32, line: &[u8]) -> (Value, 
     let case = match serde_json::from_value::<Case>(value) {
         Ok(case) => case,
         Err(e) => {
-            let expected = r#"expected {"id", "model", "inputs": {name: file}, "output_dir"}"#;
+            let expected =
+                r#"expected {"id", "model", "inputs": {name: file}, "output_dir", "grad": {"of": [..], "wrt": [..]}}"#;
             return (id, place(1, format!("not a case: {}; {expected}", reason(&e))));
         }
     };
@@ -157,7 +171,10 @@ fn run_case(session: &Session, case: &Case) -> Result<(), Failure> {
         model: case.model.clone(),
         graph: case.graph.clone(),
     };
-    let model = session.model_for(&chosen, &specs)?;
+    let mut model = session.model_for(&chosen, &specs)?;
+    if let Some(Grad { of, wrt, freeze }) = &case.grad {
+        (model, _) = differentiated(&model, &Asked { of, wrt, freeze })?;
+    }
     let (outputs, _) = run_model(session, &model, &specs, None)?;
     if let Some(dir) = &case.output_dir {
         write_outputs(dir, &outputs)?;

@@ -1,7 +1,7 @@
 //! `tlc import`: a model as text, with its weights beside it. The form is [`tlc::tlir`]'s.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
@@ -10,7 +10,7 @@ use tlc_formats::FormatError;
 use crate::args::ModelArgs;
 use crate::data::{InputSpec, input_spec};
 use crate::failure::{Code, Failure};
-use crate::session::Session;
+use crate::session::{Model, Session};
 use crate::staging::Outputs;
 
 /// Arguments.
@@ -36,13 +36,24 @@ pub struct Import {
 
 /// Runs the command.
 pub fn run(session: &Session, args: &Import) -> Result<(), Failure> {
-    if args.output.extension().is_none_or(|e| e != "tlir") {
-        let message = format!("--output {}: expected a name that ends in .tlir", args.output.display());
+    check_name(&args.output)?;
+    let model = session.model_for(&args.model, &args.inputs)?;
+    write_text(session, &model, &args.output)
+}
+
+/// Refuses a name that is no text's.
+pub fn check_name(output: &Path) -> Result<(), Failure> {
+    if output.extension().is_none_or(|e| e != "tlir") {
+        let message = format!("--output {}: expected a name that ends in .tlir", output.display());
         return Err(Failure::new(Code::Usage, message));
     }
-    let model = session.model_for(&args.model, &args.inputs)?;
+    Ok(())
+}
+
+/// Writes a model as text with its weights beside it, and says what was written.
+pub fn write_text(session: &Session, model: &Model, output: &Path) -> Result<(), Failure> {
     let printed = tlc::tlir::print(&model.graph);
-    let weights = tlc::tlir::weights_path(&args.output);
+    let weights = tlc::tlir::weights_path(output);
     let mut staged = Outputs::new();
     // The weights get their name first: a text is never without them.
     if !printed.externals.is_empty() {
@@ -53,7 +64,7 @@ pub fn run(session: &Session, args: &Import) -> Result<(), Failure> {
             })
         })?;
     }
-    staged.file(&args.output, &mut |w| w.write_all(printed.text.as_bytes()))?;
+    staged.file(output, &mut |w| w.write_all(printed.text.as_bytes()))?;
     staged.commit()?;
 
     let bytes: u64 = printed.externals.iter().map(|(_, t)| t.bytes().len() as u64).sum();
@@ -61,13 +72,13 @@ pub fn run(session: &Session, args: &Import) -> Result<(), Failure> {
     if session.console.json() {
         return session.console.json_result(&json!({
             "graph": model.graph.name,
-            "text": args.output.to_string_lossy(),
+            "text": output.to_string_lossy(),
             "weights": written.map(|w| w.to_string_lossy()),
             "tensors": printed.externals.len(),
             "bytes": bytes,
         }));
     }
-    session.console.note(&format!("wrote {}", args.output.display()));
+    session.console.note(&format!("wrote {}", output.display()));
     if let Some(weights) = written {
         let (count, size) = (printed.externals.len(), tlc::explain::bytes_text(bytes));
         let what = if count == 1 { "tensor" } else { "tensors" };

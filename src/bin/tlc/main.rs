@@ -21,6 +21,7 @@ mod explain;
 mod export;
 mod failure;
 mod fmt;
+mod grad;
 mod hwbench;
 mod hwbench_gpu;
 mod import;
@@ -188,6 +189,7 @@ fn dispatch(cli: &Cli, console: Console) -> Result<(), Failure> {
         Command::Bench(args) => bench::run(&session, args),
         Command::Hwbench(args) => hwbench::run(&session, args),
         Command::Profile(args) => profile::run(&session, args),
+        Command::Grad(args) => grad::run(&session, args),
         Command::Import(args) => import::run(&session, args),
         Command::Export(args) => export::run(&session, args),
         Command::Info => info::run(&session),

@@ -39,7 +39,8 @@ pub struct Run {
     /// Name the first operation that makes a NaN; then the exit code is 1
     #[arg(long, conflicts_with = "batch")]
     check_nan: bool,
-    /// Run many cases: JSON lines {"id","model","inputs":{name:source},"output_dir"}, one JSON line out for each; exit code 1 if one failed
+    /// Run many cases: JSON lines {"id","model","inputs":{name:source},"output_dir"}, one JSON line out for each; exit code 1 if one failed.
+    /// With "grad":{"of":[..],"wrt":[..]} a case is the model as `tlc grad` makes it
     #[arg(long, value_name = "MANIFEST", conflicts_with_all = ["model", "inputs", "output_dir", "graph"])]
     batch: Option<PathBuf>,
 }

@@ -10,8 +10,9 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::{Value, json};
 use tlc::explain::counted;
+use tlc::verify::gradients::gradients;
 use tlc::verify::guilty::graph_text;
-use tlc::verify::{self, Budget, Case, Finding, Guilty, Report, VerifyError};
+use tlc::verify::{self, Budget, Case, Finding, GradientError, Guilty, Report, VerifyError};
 use tlc::{CompileOptions, HostTensor};
 use tlc_formats::npy;
 use tlc_ir::NodeKind;
@@ -33,6 +34,9 @@ pub struct Verify {
     /// Where to write the smallest graph that fails [default: NAME.reduced.tlir in the current directory]
     #[arg(long, short = 'o', value_name = "FILE.tlir")]
     output: Option<PathBuf>,
+    /// Compare derivatives by all inputs and constants with finite differences in f64, instead of the compiled model with its meaning
+    #[arg(long)]
+    grad: bool,
     /// Only say what is wrong: no search for the wrong decision or a smaller graph
     #[arg(long)]
     no_reduce: bool,
@@ -381,8 +385,57 @@ fn right_text(report: &Report) -> String {
     text + "\n"
 }
 
+/// Directions that derivatives are compared along.
+const DIRECTIONS: usize = 4;
+
+/// Compares derivatives with differences. The interpreter does it all, so nothing can crash.
+fn derivatives(session: &Session, what: &What) -> Result<(), Failure> {
+    let (model, case, _) = what.load(session)?;
+    let found = gradients(&case, DIRECTIONS, session.global.seed).map_err(|e| match e {
+        GradientError::Interpreter(e) => interpreter(&model.file, &VerifyError::Interpreter(e)),
+        GradientError::Refused(_) => Failure::at(Code::Unsupported, &model.file, e.to_string()),
+        other => Failure::at(Code::Invalid, &model.file, other.to_string()),
+    })?;
+    let wrong = found.wrong.as_ref();
+    let value = json!({
+        "right": wrong.is_none(),
+        "of": found.of,
+        "by": found.by,
+        "directions": found.right,
+        "open": found.open,
+        "wrong": wrong.map(|w| json!({ "found": w.found, "expected": w.expected, "rule": w.rule })),
+    });
+    if let Some(wrong) = wrong {
+        let rule = wrong
+            .rule
+            .as_ref()
+            .map_or(String::new(), |r| format!("; the first wrong rule is that of {r}"));
+        let message = format!(
+            "the derivatives are wrong: {} along a direction, {} by differences{rule}",
+            wrong.found, wrong.expected
+        );
+        return Err(Failure::at(Code::Failed, &model.file, message).with_result(value));
+    }
+    if session.console.json() {
+        return session.console.json_result(&value);
+    }
+    let mut text = format!(
+        "right: derivatives of {} by {} along {}",
+        counted(found.of, "output"),
+        counted(found.by, "tensor"),
+        counted(found.right, "direction"),
+    );
+    if found.open > 0 {
+        text += &format!("; {} more end at a corner and say nothing", found.open);
+    }
+    session.console.result(&(text + "\n"))
+}
+
 /// Runs `tlc verify`.
 pub fn run(session: &Session, args: &Verify) -> Result<(), Failure> {
+    if args.grad {
+        return derivatives(session, &args.what);
+    }
     let prepared = match args.what.watched(session)? {
         Watched::Done => return Ok(()),
         Watched::Here => args.what.prepare(session)?,

@@ -1,0 +1,115 @@
+//! Derivatives of reductions and scans.
+
+use tlc_ir::graph::{Axes, Monoid, NodeKind, ScatterOp};
+use tlc_ir::{DType, IndexExpr};
+
+use super::node::positions;
+use super::node::{At, Cotangents, repeated, zeros};
+use crate::graph::Tensor;
+use crate::graph::scope::Step;
+
+/// The cotangent of what is reduced.
+pub(super) fn reduce(monoid: Monoid, axes: &Axes, at: &At<'_>) -> Step<Cotangents> {
+    let (x, d) = (&at.operands[0], at.cotangent);
+    let list: Vec<usize> = axes.iter().map(|&a| a as usize).collect();
+    match monoid {
+        Monoid::Add => at.each(|_| repeated(d, &list, x.extents())),
+        Monoid::Mul => at.each(|_| product(x, d, &list)),
+        Monoid::Max | Monoid::Min => at.each(|_| {
+            let chosen = is_chosen(x, &repeated(at.result, &list, x.extents())?)?;
+            share(&chosen, d, axes, x)
+        }),
+        Monoid::And | Monoid::Or | Monoid::ArgMax | Monoid::ArgMin => Ok(at.zero()),
+    }
+}
+
+/// Whether an element is its row's extremum; where that is NaN, whether the element is.
+fn is_chosen(x: &Tensor, extremum: &Tensor) -> Step {
+    Ok(x.eq(extremum).logical_or(x.is_nan()))
+}
+
+/// The cotangent of each row in equal parts to the chosen ones among its elements.
+pub(super) fn share(chosen: &Tensor, d: &Tensor, axes: &Axes, x: &Tensor) -> Step {
+    let wide = x.dtype().accumulator();
+    let list: Vec<usize> = axes.iter().map(|&a| a as usize).collect();
+    let count = chosen.to(wide)?.node(NodeKind::Reduce {
+        monoid: Monoid::Add,
+        axes: axes.clone(),
+    })?;
+    let part = repeated(&(d.to(wide)? / count), &list, x.extents())?;
+    Ok(chosen.select(&part, 0.0))
+}
+
+/// The cotangent of the factors of a product: the product of the others, those before times those behind, so that a factor may
+/// be zero.
+fn product(x: &Tensor, d: &Tensor, axes: &[usize]) -> Step {
+    let wide = x.dtype().accumulator();
+    let kept = (0..x.rank()).filter(|a| !axes.contains(a));
+    let order: Vec<usize> = kept.clone().chain(axes.iter().copied()).collect();
+    let behind = x.to(wide)?.permuted(&order)?;
+    let mut shape: Vec<IndexExpr> = kept.map(|a| x.extents()[a].clone()).collect();
+    shape.push(IndexExpr::product(axes.iter().map(|&a| &x.extents()[a])));
+    let row = behind.reshaped(&shape)?;
+    let axis = (shape.len() - 1) as i64;
+    let others = row.scanned(Monoid::Mul, axis, true, false)? * row.scanned(Monoid::Mul, axis, true, true)?;
+    let mut back = vec![0; order.len()];
+    order.iter().enumerate().for_each(|(i, &a)| back[a] = i);
+    let others = others.reshaped(behind.extents())?.permuted(&back)?;
+    Ok(repeated(&d.to(wide)?, axes, x.extents())? * others)
+}
+
+/// The cotangent of what is scanned.
+pub(super) fn scan(monoid: Monoid, axis: usize, exclusive: bool, reverse: bool, at: &At<'_>) -> Step<Cotangents> {
+    let (x, d) = (&at.operands[0], at.cotangent);
+    let wide = x.dtype().accumulator();
+    // An element is part of what the scan comes to behind it.
+    let behind = |t: Tensor| t.scanned(Monoid::Add, axis as i64, exclusive, !reverse);
+    match monoid {
+        Monoid::Add => at.each(|_| behind(d.to(wide)?)),
+        Monoid::Mul => at.each(|_| products(&x.to(wide)?, &d.to(wide)?, axis, exclusive, reverse)),
+        Monoid::Max | Monoid::Min => at.each(|_| extrema(monoid, x, d, axis, exclusive, reverse)),
+        Monoid::And | Monoid::Or | Monoid::ArgMax | Monoid::ArgMin => Ok(at.zero()),
+    }
+}
+
+/// The cotangents of factors of running products. Each is part of the products behind it, which divided by it are the products
+/// of the others. The first zero of a row ends them: behind it nothing counts, and for itself the products are taken with 1
+/// in its place.
+fn products(x: &Tensor, d: &Tensor, axis: usize, exclusive: bool, reverse: bool) -> Step {
+    let axis = axis as i64;
+    let running = |t: &Tensor| t.scanned(Monoid::Mul, axis, exclusive, reverse);
+    let behind = |t: Tensor| t.scanned(Monoid::Add, axis, exclusive, !reverse);
+    let is_zero = x.eq(0.0);
+    let earlier = is_zero.scanned(Monoid::Or, axis, true, reverse)?;
+    let is_first = is_zero.logical_and(earlier.logical_not());
+    let around = behind(d * running(&is_first.select(1.0, x))?)?;
+    let all = behind(d * running(x)?)?;
+    Ok(is_first.select(&around, all / is_zero.select(1.0, x)))
+}
+
+/// The cotangents of what running extrema are taken of: each goes to the first element that was the extremum.
+fn extrema(monoid: Monoid, x: &Tensor, d: &Tensor, axis: usize, exclusive: bool, reverse: bool) -> Step {
+    let graph = x.graph();
+    let before = x.scanned(monoid, axis as i64, true, reverse)?;
+    let better = match monoid {
+        Monoid::Min => x.lt(&before),
+        _ => before.lt(x),
+    };
+    let better = better.logical_or(x.is_nan().logical_and(before.is_nan().logical_not()));
+    let place = positions(x, axis)?;
+    // The place of the last one that was better than all before it; of none, which is what an exclusive scan begins with, no
+    // place at all, so that the update is dropped.
+    let (latest, start) = match reverse {
+        false => (Monoid::Max, graph.dim_value(&0.into(), DType::I64)?),
+        true => {
+            let end = x.extents()[axis].clone() - IndexExpr::ONE;
+            (Monoid::Min, graph.dim_value(&crate::dim::Dim(end), DType::I64)?)
+        }
+    };
+    let place = better
+        .select(&place, start)
+        .scanned(latest, axis as i64, exclusive, reverse)?;
+    let wide = x.dtype().accumulator();
+    let none = zeros(graph, x.extents(), wide)?;
+    Ok(none.scatter_along_axis(&place, axis as i64, &d.to(wide)?, ScatterOp::Add))
+}

@@ -1,0 +1,173 @@
+//! The adjoint of a contraction is a contraction.
+
+use tlc_ir::DType;
+use tlc_ir::graph::{Axes, Labels, NodeKind, Semiring, Shape};
+
+use super::combine::share;
+use super::node::{At, Cotangents, positions, repeated};
+use crate::graph::Tensor;
+use crate::graph::scope::Step;
+use crate::ops::linalg::contract_over;
+
+/// A contraction that is differentiated.
+struct Contraction<'a> {
+    at: &'a At<'a>,
+    inputs: &'a [Labels],
+    output: &'a Labels,
+    semiring: Semiring,
+    accumulator: DType,
+}
+
+/// The cotangents of the operands of a contraction.
+pub(super) fn rule(
+    inputs: &[Labels],
+    output: &Labels,
+    semiring: Semiring,
+    accumulator: DType,
+    at: &At<'_>,
+) -> Step<Cotangents> {
+    // Operands that become whole numbers first are constant wherever that has a derivative.
+    if !accumulator.is_float() {
+        return Ok(at.zero());
+    }
+    let it = Contraction {
+        at,
+        inputs,
+        output,
+        semiring,
+        accumulator,
+    };
+    match semiring {
+        Semiring::AddMul => at.each(|k| it.factor(k, at.cotangent, output)),
+        Semiring::MaxAdd | Semiring::MinAdd | Semiring::MaxMul => {
+            let terms = it.terms()?;
+            at.each(|k| it.through(&terms, k))
+        }
+        Semiring::OrAnd => Ok(at.zero()),
+    }
+}
+
+/// The labels of an operand, each once.
+fn distinct(labels: &Labels) -> Labels {
+    let mut once = Labels::new();
+    labels.iter().for_each(|l| {
+        if !once.contains(l) {
+            once.push(*l);
+        }
+    });
+    once
+}
+
+impl Contraction<'_> {
+    /// The cotangent of a factor: that of the sum, of labels `labels`, times the other factors.
+    fn factor(&self, k: usize, d: &Tensor, labels: &Labels) -> Step {
+        let own = distinct(&self.inputs[k]);
+        let dtype = self.at.operands[k].dtype();
+        let others = (0..self.inputs.len()).filter(|&j| j != k);
+        let mut factors: Vec<(&Tensor, &[u16])> = vec![(d, labels)];
+        factors.extend(others.map(|j| (&self.at.operands[j], &self.inputs[j][..])));
+        let has = |label: &u16| factors.iter().any(|(_, labels)| labels.contains(label));
+        let found: Labels = own.iter().copied().filter(has).collect();
+        let product = match factors.len() {
+            1 => {
+                let order = found.iter().filter_map(|l| labels.iter().position(|o| o == l));
+                d.permuted(&order.collect::<Vec<_>>())?.to(dtype)?
+            }
+            _ => contract_over(Semiring::AddMul, &factors, &found, self.accumulator, dtype)?,
+        };
+        self.spread(&product, &found, k)
+    }
+
+    /// `t`, of some of the labels of operand `k`, each once, as a cotangent of the operand: repeated along labels that only
+    /// the operand has, and on its diagonal if the operand is read on that.
+    fn spread(&self, t: &Tensor, found: &Labels, k: usize) -> Step {
+        let x = &self.at.operands[k];
+        let labels = &self.inputs[k];
+        let first = |axis: usize| labels.iter().position(|l| *l == labels[axis]).unwrap_or(axis);
+        let is_new = |axis: &usize| first(*axis) != *axis || !found.contains(&labels[*axis]);
+        let new: Vec<usize> = (0..labels.len()).filter(is_new).collect();
+        let mut all = repeated(t, &new, x.extents())?;
+        for axis in (0..labels.len()).filter(|&a| first(a) != a) {
+            let diagonal = positions(x, first(axis))?.eq(positions(x, axis)?);
+            all = diagonal.select(&all, 0.0);
+        }
+        Ok(all)
+    }
+
+    fn labels(&self) -> usize {
+        let all = self.inputs.iter().flatten();
+        all.map(|&l| usize::from(l) + 1).max().unwrap_or(0)
+    }
+
+    /// By label, its extent.
+    fn extents(&self) -> Shape {
+        let mut extents = Shape::from_elem(tlc_ir::IndexExpr::ONE, self.labels());
+        for (labels, x) in self.inputs.iter().zip(self.at.operands) {
+            for (&label, d) in labels.iter().zip(x.extents()) {
+                let known = &mut extents[usize::from(label)];
+                if known.is(1) {
+                    *known = d.clone();
+                }
+            }
+        }
+        extents
+    }
+
+    /// An operand in the accumulator, with an axis for each label of the contraction.
+    fn over_all(&self, k: usize) -> Step {
+        let mut own = distinct(&self.inputs[k]);
+        own.sort_unstable();
+        let factors: [(&Tensor, &[u16]); 1] = [(&self.at.operands[k], &self.inputs[k])];
+        let once = contract_over(self.semiring, &factors, &own, self.accumulator, self.accumulator)?;
+        self.aligned(&once, &own)
+    }
+
+    /// `t`, of ascending labels, repeated along all others.
+    fn aligned(&self, t: &Tensor, labels: &Labels) -> Step {
+        let missing = (0..self.labels()).filter(|l| !labels.contains(&(*l as u16)));
+        repeated(t, &missing.collect::<Vec<_>>(), &self.extents())
+    }
+
+    /// The cotangents of all terms that are compared: in equal parts to those that are the extremum. The extremum is taken
+    /// again, of the terms as they are computed here, so that one of them equals it.
+    fn terms(&self) -> Step {
+        let mut terms = self.over_all(0)?;
+        for k in 1..self.inputs.len() {
+            terms = terms.map2(self.semiring.product(), &self.over_all(k)?)?;
+        }
+        let is_summed = |l: &usize| !self.output.contains(&(*l as u16));
+        let summed: Vec<usize> = (0..self.labels()).filter(is_summed).collect();
+        // The axes of what is left are the output's labels in ascending order.
+        let mut ascending = self.output.clone();
+        ascending.sort_unstable();
+        let order: Vec<usize> = (ascending.iter())
+            .filter_map(|l| self.output.iter().position(|o| o == l))
+            .collect();
+        let d = self.at.cotangent.to(self.accumulator)?.permuted(&order)?;
+        if summed.is_empty() {
+            return Ok(d);
+        }
+        let axes: Axes = summed.iter().map(|&a| a as u8).collect();
+        let extremum = terms.node(NodeKind::Reduce {
+            monoid: self.semiring.sum(),
+            axes: axes.clone(),
+        })?;
+        let chosen = terms.eq(repeated(&extremum, &summed, terms.extents())?);
+        share(&chosen.logical_or(terms.is_nan()), &d, &axes, &terms)
+    }
+
+    /// The cotangent of operand `k` from those of the terms.
+    fn through(&self, terms: &Tensor, k: usize) -> Step {
+        let all: Labels = (0..self.labels() as u16).collect();
+        match self.semiring {
+            Semiring::AddMul | Semiring::MaxMul => self.factor(k, terms, &all),
+            Semiring::MaxAdd | Semiring::MinAdd | Semiring::OrAnd => {
+                let own = distinct(&self.inputs[k]);
+                let dtype = self.at.operands[k].dtype();
+                let factors: [(&Tensor, &[u16]); 1] = [(terms, &all)];
+                let sum = contract_over(Semiring::AddMul, &factors, &own, self.accumulator, dtype)?;
+                self.spread(&sum, &own, k)
+            }
+        }
+    }
+}

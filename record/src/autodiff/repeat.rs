@@ -1,0 +1,281 @@
+//! Derivatives of loops: another loop, over the iterations in reverse.
+//!
+//! Invariants:
+//! - The forward loop is recorded again with what goes around as stacked results: the values that each iteration began with. The
+//!   reverse loop computes an iteration again from these and goes back through it.
+//! - It runs as many iterations as the forward loop did. Where a count or a condition decides that, the forward loop stacks a 1
+//!   for each iteration, and their sum says how many there were.
+//! - What is carried backwards: the cotangents of what is carried forwards, and the sums of those of captures, in the accumulator
+//!   of their dtype.
+
+use std::sync::Arc;
+
+use tlc_ir::graph::{Along, Body, Loop, NodeId, NodeKind};
+use tlc_ir::{DType, IndexExpr, Scalar};
+
+use super::node::{Cotangents, zeros};
+use crate::dim::Dim;
+use crate::graph::scope::{Step, making, refuse_expecting};
+use crate::graph::{Graph, Tensor};
+use crate::ops::repeat::Iteration;
+use crate::ops::shape::moved;
+
+/// How an iteration is differentiated: by outputs and their cotangents.
+pub(super) type Differentiate = fn(&Graph, &[&Tensor], &[&Tensor], &[&Tensor]) -> Step<Vec<Tensor>>;
+
+/// A loop whose results have cotangents.
+struct Reverse<'a> {
+    it: &'a Loop,
+    graph: &'a Graph,
+    operands: &'a [Tensor],
+    trip: IndexExpr,
+    /// The number of iterations, if it is not the trip count.
+    count: Option<Tensor>,
+}
+
+/// The cotangents of the operands, from those of the results.
+pub(super) fn rule(
+    it: &Loop,
+    operands: &[Tensor],
+    wanted: &[bool],
+    parts: &[(u32, Tensor)],
+    differentiate: Differentiate,
+) -> Step<Cotangents> {
+    let mut cotangents: Cotangents = vec![None; operands.len()];
+    let Some(graph) = operands.first().map(Tensor::graph) else {
+        return Ok(cotangents);
+    };
+    let Some(trip) = it.trip.clone() else {
+        return refuse_expecting(
+            "nothing bounds its iterations",
+            "a trip count (`max_iterations`) beside the condition",
+        );
+    };
+    let (carried, slices) = (it.carried, it.slices.len());
+    let first = it.leading();
+    let part = |k: usize| parts.iter().find(|(p, _)| *p as usize == k).map(|(_, d)| d.clone());
+    let is_float = |k: &usize| operands[*k].dtype().is_float();
+    // Operands by what gets a cotangent.
+    let around: Vec<usize> = (first..first + carried).filter(is_float).collect();
+    let sliced: Vec<usize> = (first + carried..first + carried + slices)
+        .filter(|k| wanted[*k] && is_float(k))
+        .collect();
+    let captured: Vec<usize> = (first + carried + slices..operands.len())
+        .filter(|k| wanted[*k] && is_float(k))
+        // An iteration sees one tensor once, however often it is captured.
+        .filter(|k| {
+            operands[first + carried + slices..*k]
+                .iter()
+                .all(|t| t.id() != operands[*k].id())
+        })
+        .collect();
+
+    let (begun, count) = forward_again(it, graph, operands)?;
+    let reverse = Reverse {
+        it,
+        graph,
+        operands,
+        trip,
+        count,
+    };
+    let mut repeat = graph.repeat(Dim(reverse.trip.clone()));
+    if let Some(count) = &reverse.count {
+        repeat = repeat.at_most(count);
+    }
+    for &k in &around {
+        let x = &operands[k];
+        let d = match part(k - first) {
+            Some(d) => d,
+            None => zeros(graph, x.extents(), x.dtype())?,
+        };
+        repeat = repeat.carry(&d);
+    }
+    for &k in &captured {
+        let x = &operands[k];
+        repeat = repeat.carry(&zeros(graph, x.extents(), x.dtype().accumulator())?);
+    }
+    // What an iteration reads, the last first: what it began with, its slices, the cotangents of what it stacked.
+    let stacked: Vec<(usize, Tensor)> = (0..it.stacks.len())
+        .filter_map(|s| Some((s, part(carried + s)?)))
+        .collect();
+    let forward = Along {
+        axis: 0,
+        reverse: false,
+    };
+    let begun = begun.iter().map(|t| (t, forward));
+    let own = operands[first + carried..].iter().zip(it.slices.iter().copied());
+    let results = stacked.iter().map(|(s, d)| (d, it.stacks[*s]));
+    for (t, along) in begun.chain(own).chain(results) {
+        let (t, along) = reverse.backwards(t, along)?;
+        repeat = match along.reverse {
+            true => repeat.slice_reversed(&t, along.axis.into()),
+            false => repeat.slice(&t, along.axis.into()),
+        };
+    }
+
+    let mut iteration = repeat.start();
+    let inputs = reverse.inputs(&iteration)?;
+    let outputs = reverse.body(iteration.graph(), &inputs)?;
+    let lead = it.first_carried_output();
+    let next = around.iter().map(|k| &outputs[lead + k - first]);
+    let elements = stacked.iter().map(|(s, _)| &outputs[lead + carried + s]);
+    let of: Vec<&Tensor> = next.chain(elements).collect();
+    let with = iteration.carried[..around.len()].iter();
+    let with: Vec<&Tensor> = with.chain(&iteration.slices[carried + slices..]).collect();
+    // The body's first input is the iteration's number.
+    let by = around.iter().chain(&sliced).chain(&captured);
+    let by: Vec<&Tensor> = by.map(|k| &inputs[1 + k - first]).collect();
+    let mut found = differentiate(iteration.graph(), &of, &with, &by)?.into_iter();
+    let mut next: Vec<Tensor> = found.by_ref().take(around.len()).collect();
+    for (&k, d) in sliced.iter().zip(found.by_ref().take(sliced.len()).collect::<Vec<_>>()) {
+        let along = reverse.written(it.slices[k - first - carried]);
+        match along.reverse {
+            true => iteration.stack_reversed(&d, along.axis.into()),
+            false => iteration.stack(&d, along.axis.into()),
+        }
+    }
+    for (total, d) in iteration.carried[around.len()..].iter().zip(found) {
+        next.push(total + d.to(total.dtype())?);
+    }
+    let results = repeat.finish(iteration, next);
+    for (&k, d) in around.iter().chain(&captured).chain(&sliced).zip(&results) {
+        let is_slice = sliced.contains(&k);
+        cotangents[k] = match (wanted[k], is_slice) {
+            (false, _) => None,
+            (true, false) => Some(d.to(operands[k].dtype())?),
+            (true, true) => Some(reverse.placed(d, it.slices[k - first - carried])?),
+        };
+    }
+    Ok(cotangents)
+}
+
+/// The loop with the values that its iterations began with as further stacked results; and the number of iterations, if that is
+/// not the trip count.
+fn forward_again(it: &Loop, graph: &Graph, operands: &[Tensor]) -> Step<(Vec<Tensor>, Option<Tensor>)> {
+    let decided = it.counted || it.conditional;
+    if it.carried == 0 && !decided {
+        return Ok((vec![], None));
+    }
+    let mut body = (*it.body.0).clone();
+    let mut stacks = it.stacks.clone();
+    let mut stack = |body: &mut tlc_ir::Graph, id: NodeId| {
+        body.add_output("", id);
+        stacks.push(Along {
+            axis: 0,
+            reverse: false,
+        });
+    };
+    let begun: Vec<NodeId> = body.inputs()[1..=it.carried].to_vec();
+    begun.iter().for_each(|id| stack(&mut body, *id));
+    if decided {
+        let one = NodeKind::Const(Scalar::from_i64(DType::I64, 1));
+        let one = body.add(one, &[], Default::default());
+        stack(&mut body, one.map_err(|e| (e.problem, e.expected))?);
+    }
+    let again = Loop {
+        body: Body(Arc::new(body)),
+        stacks,
+        ..it.clone()
+    };
+    let results = again.results();
+    let operands: Vec<&Tensor> = operands.iter().collect();
+    let mut all = graph.tuple(NodeKind::Loop(Arc::new(again)), &operands, results)?;
+    let count = match decided {
+        true => all.pop().map(|ones| ones.sum(..)),
+        false => None,
+    };
+    Ok((all.split_off(it.results()), count))
+}
+
+impl Reverse<'_> {
+    /// `t`, whose axis the forward loop walks along, and how the reverse one does.
+    fn backwards(&self, t: &Tensor, along: Along) -> Step<(Tensor, Along)> {
+        let Some(count) = &self.count else {
+            let reverse = !along.reverse;
+            return Ok((t.clone(), Along { reverse, ..along }));
+        };
+        // Iteration j is that of number count - 1 - j. What is beyond those that ran is not read.
+        let j = self.graph.iota_1d(&self.trip, DType::I64)?;
+        let number = count - 1 - j;
+        let t = t.gathered(&[along.axis.into()], &[&self.position(&number, along)?])?;
+        Ok((
+            t,
+            Along {
+                axis: 0,
+                reverse: false,
+            },
+        ))
+    }
+
+    /// Where the iteration of that number is along an axis.
+    fn position(&self, number: &Tensor, along: Along) -> Step {
+        match along.reverse {
+            true => Ok(self.graph.dim_value(&Dim(self.trip.clone()), DType::I64)? - 1 - number),
+            false => Ok(number.clone()),
+        }
+    }
+
+    /// How the cotangents of slices that the forward loop reads along an axis are stacked.
+    fn written(&self, along: Along) -> Along {
+        match self.count {
+            None => Along {
+                reverse: !along.reverse,
+                ..along
+            },
+            Some(_) => Along {
+                axis: 0,
+                reverse: false,
+            },
+        }
+    }
+
+    /// What was stacked so, along the axis that the forward loop reads.
+    fn placed(&self, t: &Tensor, along: Along) -> Step {
+        let Some(count) = &self.count else {
+            return Ok(t.clone());
+        };
+        let place = self.graph.iota_1d(&self.trip, DType::I64)?;
+        // A place is its own mirror: what is at the position of a number has that position as its number.
+        let number = self.position(&place, along)?;
+        // Of places that no iteration read, none stacked anything: before the first there is nothing, behind the last is zero.
+        let t = t.gathered(&[0], &[&(count - 1 - number)])?;
+        t.permuted(&moved(t.rank(), 0, along.axis.into()))
+    }
+
+    /// The inputs of the forward body in an iteration of the reverse loop.
+    fn inputs(&self, iteration: &Iteration) -> Step<Vec<Tensor>> {
+        let inner = iteration.graph();
+        let last = match &self.count {
+            Some(count) => iteration.capture(count),
+            None => inner.dim_value(&Dim(self.trip.clone()), DType::I64)?,
+        };
+        let mut inputs = vec![last - 1 - &iteration.number];
+        let own = self.it.carried + self.it.slices.len();
+        inputs.extend(iteration.slices[..own].iter().cloned());
+        let captures = &self.operands[self.it.leading() + own..];
+        inputs.extend(captures.iter().map(|t| iteration.capture(t)));
+        Ok(inputs)
+    }
+
+    /// The forward body, recorded in the reverse one. Returns its outputs.
+    fn body(&self, inner: &Graph, inputs: &[Tensor]) -> Step<Vec<Tensor>> {
+        let body = &self.it.body.0;
+        let mut given = inputs.iter();
+        let mut made: Vec<Tensor> = Vec::with_capacity(body.len());
+        for (_, node) in body.nodes() {
+            let value = match &node.kind {
+                NodeKind::Input { .. } => match given.next() {
+                    Some(t) => t.clone(),
+                    None => return refuse_expecting("a body of more inputs", "those of the loop"),
+                },
+                kind => {
+                    let kind = kind.map_sizes(&mut |_, e| self.it.outer(e));
+                    let operands: Vec<&Tensor> = node.operands.iter().map(|o| &made[o.index()]).collect();
+                    making(node.origin.clone(), || inner.node(kind, &operands))?
+                }
+            };
+            made.push(value);
+        }
+        Ok(body.outputs().iter().map(|o| made[o.node.index()].clone()).collect())
+    }
+}

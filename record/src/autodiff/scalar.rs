@@ -1,0 +1,120 @@
+//! Derivatives of the scalar operations.
+//!
+//! Invariants:
+//! - Every operation has a line here: one that is missing does not compile.
+//! - What takes more than one operation is computed in the accumulator of the dtype (f32 for f16 and bf16) and rounded once.
+//! - A derivative that the result says is made of the result: `exp`, `tanh`, `sqrt`.
+//!
+//! Corners are as in PyTorch: `abs` and `sign` give 0 at 0, `max` and `min` split evenly between equal operands, `x ** 0` gives 0
+//! everywhere, `sqrt`, `log` and `1 / x` give an infinity at 0, and `rem` and `mod` those of the quotient that they took off.
+
+use tlc_ir::{Scalar, ScalarOp};
+
+use super::node::{At, Cotangents};
+use crate::graph::Tensor;
+use crate::graph::scope::Step;
+
+/// Cotangents of the operands of `op`.
+pub(super) fn rule(op: ScalarOp, at: &At<'_>) -> Step<Cotangents> {
+    use std::f64::consts::{FRAC_2_SQRT_PI, LN_2};
+    let wide = at.cotangent.dtype().accumulator();
+    let g = at.cotangent;
+    let x = |k: usize| at.operands[k].to(wide);
+    let y = || at.result.to(wide);
+    let d = || g.to(wide);
+    match op {
+        ScalarOp::Sign | ScalarOp::Floor | ScalarOp::Ceil | ScalarOp::Round | ScalarOp::Trunc => Ok(at.zero()),
+        ScalarOp::Not | ScalarOp::And | ScalarOp::Or | ScalarOp::Xor | ScalarOp::Shl | ScalarOp::Shr => Ok(at.zero()),
+        ScalarOp::Eq | ScalarOp::Ne | ScalarOp::Lt | ScalarOp::Le => Ok(at.zero()),
+        ScalarOp::Neg => at.each(|_| Ok(-g)),
+        ScalarOp::Abs => at.each(|_| Ok(g * at.operands[0].sign())),
+        ScalarOp::Sqrt => at.each(|_| Ok(d()? * 0.5 / y()?)),
+        ScalarOp::Rsqrt => at.each(|_| Ok(d()? * -0.5 * y()? * y()? * y()?)),
+        ScalarOp::Exp => at.each(|_| Ok(d()? * y()?)),
+        ScalarOp::Exp2 => at.each(|_| Ok(d()? * LN_2 * y()?)),
+        ScalarOp::Expm1 => at.each(|_| Ok(d()? * (y()? + 1.0))),
+        ScalarOp::Log => at.each(|_| Ok(d()? / x(0)?)),
+        ScalarOp::Log2 => at.each(|_| Ok(d()? / (x(0)? * LN_2))),
+        ScalarOp::Log1p => at.each(|_| Ok(d()? / (x(0)? + 1.0))),
+        ScalarOp::Sin => at.each(|_| Ok(d()? * x(0)?.cos())),
+        ScalarOp::Cos => at.each(|_| Ok(d()? * -x(0)?.sin())),
+        ScalarOp::Tan => at.each(|_| Ok(d()? * (y()?.square() + 1.0))),
+        ScalarOp::Asin => at.each(|_| Ok(d()? * off_unit(&x(0)?).rsqrt())),
+        ScalarOp::Acos => at.each(|_| Ok(-d()? * off_unit(&x(0)?).rsqrt())),
+        ScalarOp::Atan => at.each(|_| Ok(d()? / (x(0)?.square() + 1.0))),
+        ScalarOp::Sinh => at.each(|_| Ok(d()? * x(0)?.cosh())),
+        ScalarOp::Cosh => at.each(|_| Ok(d()? * x(0)?.sinh())),
+        ScalarOp::Tanh => at.each(|_| Ok(d()? * off_unit(&y()?))),
+        ScalarOp::Asinh => at.each(|_| Ok(d()? * (x(0)?.square() + 1.0).rsqrt())),
+        // Two roots: NaN below 1, where the function is.
+        ScalarOp::Acosh => at.each(|_| Ok(d()? * (x(0)? - 1.0).rsqrt() * (x(0)? + 1.0).rsqrt())),
+        ScalarOp::Atanh => at.each(|_| Ok(d()? / off_unit(&x(0)?))),
+        ScalarOp::Erf => at.each(|_| Ok(d()? * FRAC_2_SQRT_PI * (-x(0)?.square()).exp())),
+        ScalarOp::Add => at.each(|_| Ok(g.clone())),
+        ScalarOp::Sub => at.each(|k| Ok(if k == 0 { g.clone() } else { -g })),
+        ScalarOp::Mul => at.each(|k| Ok(g * &at.operands[1 - k])),
+        ScalarOp::Div => at.each(|k| match k {
+            0 => Ok(g / &at.operands[1]),
+            _ => Ok(-d()? * (y()? / x(1)?)),
+        }),
+        ScalarOp::Rem | ScalarOp::Mod => at.each(|k| match k {
+            0 => Ok(g.clone()),
+            // The quotient that was taken off, from the remainder: that of the operands may round to the next integer.
+            _ => Ok(-d()? * ((x(0)? - y()?) / x(1)?).round()),
+        }),
+        ScalarOp::Pow => at.some(|k| match k {
+            0 => power(at, &x(0)?, &x(1)?, &d()?),
+            _ => {
+                let flat = x(0)?.eq(0.0).logical_and(x(1)?.ge(0.0));
+                Ok(Some(flat.select(0.0, d()? * (y()? * x(0)?.log()))))
+            }
+        }),
+        ScalarOp::Atan2 => at.each(|k| {
+            let square = x(0)?.square() + x(1)?.square();
+            match k {
+                0 => Ok(d()? * (x(1)? / square)),
+                _ => Ok(-d()? * (x(0)? / square)),
+            }
+        }),
+        ScalarOp::Max => at.each(|k| Ok(extremum(g, &at.operands[k], &at.operands[1 - k]))),
+        ScalarOp::Min => at.each(|k| Ok(extremum(g, &at.operands[1 - k], &at.operands[k]))),
+        ScalarOp::Select => at.each(|k| {
+            let zero = g.zeros_like();
+            let (yes, no) = if k == 1 { (g, &zero) } else { (&zero, g) };
+            Ok(at.operands[0].select(yes, no))
+        }),
+        ScalarOp::Fma => at.each(|k| match k {
+            0 => Ok(g * &at.operands[1]),
+            1 => Ok(g * &at.operands[0]),
+            _ => Ok(g.clone()),
+        }),
+    }
+}
+
+/// `1 - x²` without cancellation near 1 and -1.
+fn off_unit(x: &Tensor) -> Tensor {
+    (1.0 - x) * (x + 1.0)
+}
+
+/// The cotangent of a base: `d * e * x ** (e - 1)`, and 0 where `e` is.
+fn power(at: &At<'_>, x: &Tensor, e: &Tensor, d: &Tensor) -> Step<Option<Tensor>> {
+    let known = at.operands[1].id();
+    let known = known.and_then(|id| at.graph().with_ir(|ir| ir.splat_value(id)));
+    Ok(match known.map(Scalar::as_f64) {
+        Some(0.0) => None,
+        Some(1.0) => Some(d.clone()),
+        Some(2.0) => Some(d * 2.0 * x),
+        Some(3.0) => Some(d * 3.0 * x.square()),
+        Some(e) => Some(d * e * x.pow(e - 1.0)),
+        None => {
+            let slope = d * e * x.pow(e - 1.0);
+            Some(e.eq(0.0).select(0.0, slope))
+        }
+    })
+}
+
+/// The cotangent of `x` in `max(x, other)` and of `other` in `min(other, x)`: half of it where both are equal. Where either is
+/// NaN, all of it goes to both.
+fn extremum(d: &Tensor, x: &Tensor, other: &Tensor) -> Tensor {
+    x.lt(other).select(0.0, x.eq(other).select(d * 0.5, d))
+}

@@ -1,0 +1,345 @@
+//! `tlc grad`: a model with the derivatives of its outputs. The derivatives are [`tlc::vjp`]'s; lines of a batch may ask for them,
+//! too (`batch.rs`).
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::json;
+use tlc::{Errors, Graph as Recording, Tensor, vjp};
+use tlc_ir::graph::control::mentions_data;
+use tlc_ir::graph::{NodeId, Origin};
+use tlc_ir::{Graph, NodeKind};
+
+use crate::args::ModelArgs;
+use crate::data::{InputSpec, declared, input_spec};
+use crate::failure::{Code, Failure};
+use crate::import::{check_name, write_text};
+use crate::session::{Model, Session};
+
+/// Arguments.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Writes FILE.tlir, and weights beside it in FILE.safetensors, as `tlc import` does. The graph has the model's inputs, then an input d.Y
+for each output Y that is differentiated, of Y's type: what the derivatives are weighted with, ones for those of a sum. Its outputs
+are the model's, then d.NAME for each NAME that it is differentiated by, of NAME's type: the sum, over all elements of all Y, of d.Y
+times the derivative.
+
+Weights are constants of at least two floats that the model gives a name. What the outputs do not depend on has zeros. What has no
+derivative, such as a loop that nothing bounds, is refused by name with exit code 4.")]
+pub struct Grad {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The outputs to differentiate
+    #[arg(long, value_name = "Y,..", value_delimiter = ',')]
+    of: Vec<String>,
+    /// What to differentiate by: inputs or weights by name, or `weights` for all of them; `list` prints their names
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', required = true)]
+    wrt: Vec<String>,
+    /// Weights to leave out of `weights`; `*` is any text, as in --freeze 'encoder.*'
+    #[arg(long, value_name = "PATTERN")]
+    freeze: Vec<String>,
+    /// The text to write; the weights go beside it, under its name
+    #[arg(long, short = 'o', value_name = "FILE.tlir")]
+    output: Option<PathBuf>,
+    /// An input on whose value the model's shapes depend, as in x=x.npy or x=all.npz:KEY: the text is for that value
+    #[arg(long = "input", short = 'i', value_name = "NAME=SOURCE", value_parser = input_spec)]
+    inputs: Vec<InputSpec>,
+}
+
+/// All weights, in place of a name.
+const WEIGHTS: &str = "weights";
+/// Names, in place of derivatives.
+const LIST: &str = "list";
+
+/// What is differentiated, by what.
+pub struct Asked<'a> {
+    /// Outputs.
+    pub of: &'a [String],
+    /// Inputs and weights.
+    pub wrt: &'a [String],
+    /// Patterns of weights that are no part of all.
+    pub freeze: &'a [String],
+}
+
+/// The name of a derivative, or of a cotangent.
+fn derivative(name: &str) -> String {
+    format!("d.{name}")
+}
+
+/// Weights: constants of at least two floats that the model names, in the order of the graph.
+fn weights(graph: &Graph) -> Vec<(&str, NodeId)> {
+    let floats = |id: &NodeId| match &graph.node(*id).kind {
+        NodeKind::Data(data) => data.0.dtype().is_float() && data.0.len() >= 2,
+        _ => false,
+    };
+    // Constants that an importer made for an operation have the name of that, not one of their own.
+    let operations: std::collections::HashSet<&str> = (graph.nodes())
+        .filter(|(_, n)| !matches!(n.kind, NodeKind::Data(_)))
+        .filter_map(|(_, n)| match n.origin.recorded() {
+            Origin::Named(name) => Some(&**name),
+            _ => None,
+        })
+        .collect();
+    let named = |id: NodeId| match graph.node(id).origin.recorded() {
+        Origin::Weights(name) => Some((&**name, id)),
+        Origin::Named(name) if !operations.contains(&**name) => Some((&**name, id)),
+        _ => None,
+    };
+    graph
+        .nodes()
+        .map(|(id, _)| id)
+        .filter(floats)
+        .filter_map(named)
+        .collect()
+}
+
+/// Whether a name is one of those that a pattern means: `*` is any text.
+fn is_meant(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = parts.next_back() else {
+        return rest.is_empty();
+    };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+fn listed(names: &[&str]) -> String {
+    match names.is_empty() {
+        true => "none".into(),
+        false => names.join(", "),
+    }
+}
+
+/// The tensors to differentiate by, with their names.
+fn by<'a>(model: &'a Model, asked: &'a Asked<'_>) -> Result<Vec<(&'a str, NodeId)>, Failure> {
+    let graph = &model.graph;
+    let weights = weights(graph);
+    let inputs = || {
+        declared(graph)
+            .into_iter()
+            .map(|d| d.0)
+            .zip(graph.inputs().iter().copied())
+    };
+    let mut all: Vec<(&str, NodeId)> = vec![];
+    for pattern in asked.freeze {
+        if !weights.iter().any(|(name, _)| is_meant(pattern, name)) {
+            let message = format!("--freeze {pattern}: no weight has such a name");
+            return Err(Failure::at(Code::Invalid, &model.file, message));
+        }
+    }
+    for name in asked.wrt {
+        let found: Vec<(&str, NodeId)> = match inputs().find(|(n, _)| n == name) {
+            Some(input) => vec![input],
+            None if name == WEIGHTS => {
+                let is_frozen = |name: &str| asked.freeze.iter().any(|p| is_meant(p, name));
+                weights.iter().copied().filter(|(n, _)| !is_frozen(n)).collect()
+            }
+            None => weights.iter().copied().filter(|(n, _)| n == name).collect(),
+        };
+        if found.is_empty() {
+            let message = match name == WEIGHTS {
+                true => "the model has no weights to differentiate by; expected inputs".to_string(),
+                false => format!("no input or weight is named `{name}`; `--wrt {LIST}` prints their names"),
+            };
+            return Err(Failure::at(Code::Invalid, &model.file, message));
+        }
+        all.extend(found);
+    }
+    for (i, (name, id)) in all.iter().enumerate() {
+        let message = if all[..i].iter().any(|(n, _)| n == name) {
+            format!("two derivatives are named `{}`; expected each once", derivative(name))
+        } else if !graph.ty(*id).dtype.is_float() {
+            format!("`{name}` is {}; expected floats", graph.type_text(graph.ty(*id)))
+        } else {
+            continue;
+        };
+        return Err(Failure::at(Code::Invalid, &model.file, message));
+    }
+    Ok(all)
+}
+
+/// The outputs to differentiate, with their names.
+fn of<'a>(model: &'a Model, asked: &'a Asked<'_>) -> Result<Vec<(&'a str, NodeId)>, Failure> {
+    let graph = &model.graph;
+    let mut all: Vec<(&str, NodeId)> = vec![];
+    for name in asked.of {
+        let message = match graph.outputs().iter().find(|o| o.name == *name) {
+            None => {
+                let names: Vec<&str> = graph.outputs().iter().map(|o| o.name.as_str()).collect();
+                format!("no output is named `{name}`; expected {}", listed(&names))
+            }
+            Some(_) if all.iter().any(|(n, _)| n == name) => {
+                format!("output `{name}` is given twice; expected it once")
+            }
+            Some(output) => {
+                let ty = graph.ty(output.node);
+                let of_data = ty.shape.iter().any(|d| mentions_data(graph.symbols(), d));
+                if ty.dtype.is_float() && !of_data {
+                    all.push((name, output.node));
+                    continue;
+                }
+                let expected = if of_data {
+                    "sizes that no data decides"
+                } else {
+                    "floats"
+                };
+                format!("output `{name}` is {}; expected {expected}", graph.type_text(ty))
+            }
+        };
+        return Err(Failure::at(Code::Invalid, &model.file, message));
+    }
+    Ok(all)
+}
+
+/// The model with derivatives, and the names of those that are zeros whatever the inputs.
+pub fn differentiated(model: &Model, asked: &Asked<'_>) -> Result<(Model, Vec<String>), Failure> {
+    let (of, by) = (of(model, asked)?, by(model, asked)?);
+    let graph = &model.graph;
+    let inputs: Vec<&str> = declared(graph).into_iter().map(|d| d.0).collect();
+    for (name, kind, taken) in (of.iter())
+        .map(|(name, _)| (derivative(name), "an input", inputs.clone()))
+        .chain(by.iter().map(|(name, _)| {
+            let outputs = graph.outputs().iter().map(|o| o.name.as_str()).collect();
+            (derivative(name), "an output", outputs)
+        }))
+    {
+        if taken.contains(&name.as_str()) {
+            let message =
+                format!("the model has {kind} `{name}` already; expected that name to be free for a derivative");
+            return Err(Failure::at(Code::Invalid, &model.file, message));
+        }
+    }
+    let recording = Recording::from_ir(graph.clone());
+    let tensors = |all: &[(&str, NodeId)]| -> Vec<Tensor> {
+        let known = |(_, id): &(&str, NodeId)| recording.tensor(*id);
+        all.iter().filter_map(known).collect()
+    };
+    let (outputs, wrt) = (tensors(&of), tensors(&by));
+    let cotangents: Vec<Tensor> = (of.iter().zip(&outputs))
+        .map(|((name, _), y)| recording.input(&derivative(name), y.dtype(), y.shape()))
+        .collect();
+    fn refs(all: &[Tensor]) -> Vec<&Tensor> {
+        all.iter().collect()
+    }
+    let derivatives = vjp(&refs(&outputs), &refs(&cotangents), &refs(&wrt));
+    let mut zeros = vec![];
+    for ((name, _), d) in by.iter().zip(&derivatives) {
+        recording.output(&derivative(name), d);
+        let value = d.id().and_then(|id| recording.with_ir(|ir| ir.splat_value(id)));
+        if value.is_some_and(|v| v.as_f64() == 0.0) {
+            zeros.push((*name).to_string());
+        }
+    }
+    let refused = |e: Errors| {
+        // Where it was recorded is a line of this program; the message names the operation of the model.
+        let message = e.iter().map(|e| e.problem.clone()).next().unwrap_or_default();
+        Failure::at(Code::Unsupported, &model.file, message)
+    };
+    let graph = recording.finish().map_err(refused)?;
+    let file = model.file.clone();
+    Ok((Model { file, graph }, zeros))
+}
+
+/// Says which derivatives are zeros.
+pub fn note_zeros(session: &Session, model: &Model, zeros: &[String]) {
+    for name in zeros {
+        let text = format!(
+            "note: {}: no output that is differentiated depends on `{name}`; its derivative is zeros",
+            model.file
+        );
+        session.console.note(&text);
+    }
+}
+
+/// Prints what there is to differentiate by.
+fn list(session: &Session, model: &Model) -> Result<(), Failure> {
+    let graph = &model.graph;
+    let typed = |id: NodeId| graph.type_text(graph.ty(id));
+    let inputs: Vec<(&str, NodeId)> = (declared(graph).into_iter().map(|d| d.0))
+        .zip(graph.inputs().iter().copied())
+        .filter(|(_, id)| graph.ty(*id).dtype.is_float())
+        .collect();
+    let weights = weights(graph);
+    if session.console.json() {
+        let all = |of: &[(&str, NodeId)]| -> Vec<serde_json::Value> {
+            let one = |(name, id): &(&str, NodeId)| json!({ "name": name, "type": typed(*id) });
+            of.iter().map(one).collect()
+        };
+        return (session.console).json_result(&json!({ "inputs": all(&inputs), "weights": all(&weights) }));
+    }
+    let mut text = String::new();
+    for (what, all) in [("input", &inputs), ("weight", &weights)] {
+        for (name, id) in all {
+            text += &format!("{what} {name}: {}\n", typed(*id));
+        }
+    }
+    session.console.result(&text)
+}
+
+/// Runs the command.
+pub fn run(session: &Session, args: &Grad) -> Result<(), Failure> {
+    let model = session.model_for(&args.model, &args.inputs)?;
+    let names = declared(&model.graph);
+    if args.wrt == [LIST] && !names.iter().any(|(name, _)| *name == LIST) {
+        return list(session, &model);
+    }
+    let Some(output) = &args.output else {
+        return Err(Failure::new(
+            Code::Usage,
+            "--output is missing; expected a file to write",
+        ));
+    };
+    check_name(output)?;
+    if args.of.is_empty() {
+        return Err(Failure::new(
+            Code::Usage,
+            "--of is missing; expected outputs to differentiate",
+        ));
+    }
+    let asked = Asked {
+        of: &args.of,
+        wrt: &args.wrt,
+        freeze: &args.freeze,
+    };
+    let (gradient, zeros) = differentiated(&model, &asked)?;
+    note_zeros(session, &model, &zeros);
+    write_text(session, &gradient, output)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_meant;
+
+    #[test]
+    fn a_star_is_any_text() {
+        for (pattern, name) in [
+            ("a", "a"),
+            ("*", "x.y"),
+            ("a.*", "a.b"),
+            ("*.b", "a.b"),
+            ("a*c*e", "abcde"),
+            ("**", ""),
+        ] {
+            assert!(is_meant(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [
+            ("a", "ab"),
+            ("a.*", "b.a"),
+            ("*.b", "a.c"),
+            ("a*c*e", "abde"),
+            ("ab*b", "ab"),
+            ("", "a"),
+        ] {
+            assert!(!is_meant(pattern, name), "{pattern} {name}");
+        }
+    }
+}

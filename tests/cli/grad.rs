@@ -1,0 +1,273 @@
+//! grad: models with derivatives, and what is refused.
+
+use serde_json::{Value, json};
+
+use crate::proto::*;
+use crate::support::Place;
+
+/// `y = x W + b`, and `s`, the sum of the squares of `x`; W of 24 elements.
+fn layer() -> Vec<u8> {
+    let nodes = vec![
+        node("MatMul", "product", &["x", "W"], &["p"]),
+        node("Add", "shift", &["p", "b"], &["y"]),
+        node("Mul", "square", &["x", "x"], &["s"]),
+        node("ArgMax", "most", &["y"], &["at"]),
+    ];
+    let w: Vec<f32> = (0..24).map(|i| i as f32 / 8.0 - 1.0).collect();
+    let weights = vec![floats("W", &[6, 4], &w), floats("b", &[4], &[1.0, -2.0, 3.0, 0.5])];
+    let ty = |name, n| value(name, FLOAT, &[D::Sym("batch"), D::N(n)]);
+    let at = value("at", INT64, &[D::N(1), D::N(4)]);
+    model(
+        graph(nodes, weights, vec![ty("x", 6)], vec![ty("y", 4), ty("s", 6), at]),
+        vec![],
+    )
+}
+
+fn place() -> Place {
+    let p = Place::new();
+    p.write("m.onnx", layer());
+    p.f32s(
+        "x.npy",
+        &[2, 6],
+        &[0.5, 1.0, -1.0, 2.0, 0.0, 3.0, 1.0, 1.0, -2.0, 0.25, 4.0, -1.0],
+    );
+    p.f32s("dy.npy", &[2, 4], &[1.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0, 2.0]);
+    p
+}
+
+#[test]
+fn a_model_with_its_derivatives() {
+    let p = place();
+    let ran = p
+        .run(&["grad", "m.onnx", "--of", "y", "--wrt", "x,weights", "-o", "d.tlir"])
+        .code(0);
+    assert_eq!(ran.out, "");
+    assert_eq!(ran.err, "wrote d.tlir\nwrote d.safetensors: 1 tensor, 96 B\n");
+    let arguments = ["--input", "x=x.npy", "--input", "d.y=dy.npy", "-o", "out"];
+    p.run(&[&["run", "d.tlir"], &arguments[..]].concat()).code(0);
+    assert_eq!(
+        p.list("out"),
+        ["at.npy", "d.W.npy", "d.b.npy", "d.x.npy", "s.npy", "y.npy"]
+    );
+    let read = |name: &str| p.read(name).as_slice::<f32>().expect("f32").to_vec();
+    // W has rows of four, from -1 in steps of 1/8: d.x is dy Wᵀ.
+    let w = |i: usize, j: usize| (i * 4 + j) as f32 / 8.0 - 1.0;
+    let dx: Vec<f32> = (0..6)
+        .map(|i| w(i, 0))
+        .chain((0..6).map(|i| w(i, 1) + 2.0 * w(i, 3)))
+        .collect();
+    assert_eq!(read("out/d.x.npy"), dx);
+    assert_eq!(read("out/d.b.npy"), [1.0, 1.0, 0.0, 2.0]);
+    let x = read("x.npy");
+    let dw: Vec<f32> = (0..6).flat_map(|i| [x[i], x[6 + i], 0.0, 2.0 * x[6 + i]]).collect();
+    assert_eq!(read("out/d.W.npy"), dw);
+
+    // What was written is a model like any other: its derivatives have derivatives.
+    let again = ["grad", "d.tlir", "--of", "d.x", "--wrt", "W", "-o", "dd.tlir"];
+    let ran = p.run(&again).code(3);
+    assert!(
+        ran.first_error().contains("the model has an output `d.W` already"),
+        "{}",
+        ran.err
+    );
+    p.run(&["grad", "m.onnx", "--of", "s", "--wrt", "x", "-o", "s.tlir"])
+        .code(0);
+    p.run(&["grad", "s.tlir", "--of", "d.x", "--wrt", "d.s", "-o", "dd.tlir"])
+        .code(0);
+    p.run(&["verify", "dd.tlir", "--set", "batch=3"]).code(0);
+}
+
+#[test]
+fn names_are_listed_and_frozen() {
+    let p = place();
+    let ran = p.run(&["grad", "m.onnx", "--wrt", "list"]).code(0);
+    assert_eq!(
+        ran.out,
+        "input x: f32[batch, 6]\nweight W: f32[6, 4]\nweight b: f32[4]\n"
+    );
+    let listed = p
+        .run(&["grad", "m.onnx", "--wrt", "list", "--format", "json"])
+        .code(0)
+        .json();
+    assert_eq!(listed["weights"][0], json!({ "name": "W", "type": "f32[6, 4]" }));
+    p.run(&[
+        "grad", "m.onnx", "--of", "y", "--wrt", "weights", "--freeze", "W*", "-o", "d.tlir",
+    ])
+    .code(0);
+    let text = std::fs::read_to_string(p.path("d.tlir")).expect("a text");
+    assert!(text.contains("as \"d.b\"") || text.contains("as d.b"), "{text}");
+    assert!(!text.contains("d.W"), "{text}");
+    // What no output depends on is zeros, and said.
+    let ran = p
+        .run(&["grad", "m.onnx", "--of", "s", "--wrt", "x,b", "-o", "d.tlir"])
+        .code(0);
+    let note = "note: m.onnx: no output that is differentiated depends on `b`; its derivative is zeros\n";
+    assert!(ran.err.starts_with(note), "{}", ran.err);
+}
+
+#[test]
+fn what_cannot_be_differentiated_is_refused() {
+    let p = place();
+    p.write(
+        "loop.tlir",
+        "graph @f(%x: f32[3], %go: bool[]) {
+  %0 = loop %go, %x {conditional, carried=1} body @step(%i: i64[], %c: f32[3]) {
+    %0 = sin %c : f32[3]
+    %1 = const false : bool[]
+    return %1, %0
+  } : (f32[3])
+  %1 = project %0 {result=0} : f32[3]
+  return %1 as y
+}
+",
+    );
+    p.write(
+        "taken.tlir",
+        "graph @f(%x: f32[3], %d.y: f32[3]) {\n  %0 = mul %x, %d.y : f32[3]\n  return %0 as y\n}\n",
+    );
+    let table: &[(&[&str], i32, &str)] = &[
+        (
+            &["m.onnx", "--of", "z", "--wrt", "x"],
+            3,
+            "no output is named `z`; expected y, s, at",
+        ),
+        (&["m.onnx", "--of", "y,y", "--wrt", "x"], 3, "output `y` is given twice"),
+        (
+            &["m.onnx", "--of", "at", "--wrt", "x"],
+            3,
+            "output `at` is i64[1, 4]; expected floats",
+        ),
+        (
+            &["m.onnx", "--of", "y", "--wrt", "V"],
+            3,
+            "no input or weight is named `V`; `--wrt list` prints",
+        ),
+        (
+            &["m.onnx", "--of", "y", "--wrt", "b,weights"],
+            3,
+            "two derivatives are named `d.b`",
+        ),
+        (
+            &["m.onnx", "--of", "y", "--wrt", "weights", "--freeze", "Z*"],
+            3,
+            "--freeze Z*: no weight",
+        ),
+        (
+            &["m.onnx", "--of", "y", "--wrt", "weights", "--freeze", "*"],
+            3,
+            "the model has no weights",
+        ),
+        (&["m.onnx", "--wrt", "x"], 2, "--of is missing"),
+        (
+            &["taken.tlir", "--of", "y", "--wrt", "x"],
+            3,
+            "the model has an input `d.y` already",
+        ),
+        (
+            &["loop.tlir", "--of", "y", "--wrt", "x"],
+            4,
+            "loop.tlir: the derivative of loop %0 at 2:3: nothing bounds its iterations",
+        ),
+        (&["none.tlir", "--of", "y", "--wrt", "x"], 3, "none.tlir"),
+    ];
+    for (arguments, code, message) in table {
+        let ran = p.run(&[&["grad", "-o", "d.tlir"], *arguments].concat()).code(*code);
+        assert!(ran.first_error().contains(message), "{arguments:?}: {}", ran.err);
+        assert!(!p.path("d.tlir").exists(), "{arguments:?}");
+    }
+    p.run(&["grad", "m.onnx", "--of", "y", "--wrt", "x"]).code(2);
+    p.run(&["grad", "m.onnx", "--of", "y", "--wrt", "x", "-o", "d.onnx"])
+        .code(2);
+}
+
+/// A line of a batch asks for derivatives as the command does.
+#[test]
+fn cases_of_a_batch_have_derivatives() {
+    let p = place();
+    let inputs = json!({ "x": "x.npy", "d.y": "dy.npy" });
+    let cases = [
+        json!({"id": 1, "model": "m.onnx", "inputs": inputs, "output_dir": "one",
+               "grad": {"of": ["y"], "wrt": ["b", "x"]}}),
+        json!({"id": 2, "model": "m.onnx", "inputs": inputs, "output_dir": "two", "grad": {"of": ["y"], "wrt": ["V"]}}),
+        json!({"id": 3, "model": "m.onnx", "inputs": {"x": "x.npy"}, "output_dir": "three"}),
+    ];
+    p.write("cases.jsonl", cases.map(|c| c.to_string()).join("\n"));
+    let ran = p.run(&["run", "--batch", "cases.jsonl"]).code(1);
+    let status: Vec<String> = (ran.out.lines())
+        .map(|l| serde_json::from_str::<Value>(l).expect("JSON")["status"].to_string())
+        .collect();
+    assert_eq!(status, ["\"ok\"", "\"error\"", "\"ok\""]);
+    assert_eq!(p.list("one"), ["at.npy", "d.b.npy", "d.x.npy", "s.npy", "y.npy"]);
+    assert_eq!(
+        p.read("one/d.b.npy").as_slice::<f32>().expect("f32"),
+        [1.0, 1.0, 0.0, 2.0]
+    );
+    assert_eq!(p.list("three"), ["at.npy", "s.npy", "y.npy"]);
+}
+
+/// `verify --grad` compares derivatives with differences; a corner in reach says nothing, and is counted.
+#[test]
+fn derivatives_are_verified() {
+    let p = place();
+    let ran = p.run(&["verify", "m.onnx", "--grad", "--input", "x=x.npy"]).code(0);
+    assert_eq!(
+        ran.out,
+        "right: derivatives of 2 outputs by 3 tensors along 4 directions\n"
+    );
+    let found = p
+        .run(&["verify", "m.onnx", "--grad", "--set", "batch=3", "--format", "json"])
+        .code(0)
+        .json();
+    assert_eq!(
+        (&found["right"], &found["directions"], &found["wrong"]),
+        (&json!(true), &json!(4), &Value::Null)
+    );
+    p.write(
+        "corner.tlir",
+        "graph @f(%x: f32[3]) {\n  %0 = abs %x : f32[3]\n  return %0 as y\n}\n",
+    );
+    p.f32s("near.npy", &[3], &[1e-7, -2e-7, 3e-7]);
+    let ran = p
+        .run(&["verify", "corner.tlir", "--grad", "--input", "x=near.npy"])
+        .code(0);
+    assert!(
+        ran.out.ends_with("more end at a corner and say nothing\n"),
+        "{}",
+        ran.out
+    );
+    p.write(
+        "whole.tlir",
+        "graph @f(%x: i32[3]) {\n  %0 = abs %x : i32[3]\n  return %0 as y\n}\n",
+    );
+    let ran = p.run(&["verify", "whole.tlir", "--grad"]).code(3);
+    assert!(ran.first_error().contains("no output of floats"), "{}", ran.err);
+}
+
+/// Networks as PyTorch exports them: convolutions, attention, norms, poolings, embeddings, recurrences.
+#[test]
+fn networks_have_right_derivatives() {
+    let p = Place::new();
+    let sizes: &[(&str, &[&str])] = &[
+        ("residual_cnn", &["batch=2"]),
+        ("vision_transformer", &["batch=1"]),
+        ("mobile", &["batch=1"]),
+        ("conv_next", &["batch=1"]),
+        ("dense_cnn", &["batch=1"]),
+        ("encoder", &["batch=2", "length=5"]),
+        ("llama", &["batch=2", "length=5"]),
+        ("u_net", &["batch=1", "height=16", "width=16"]),
+        ("diffusion", &["batch=1", "height=8", "width=8"]),
+        ("speech", &["batch=2", "frames=20"]),
+        ("decoder", &["batch=2", "length=3", "past=2"]),
+        ("lstm", &["batch=2", "time=3"]),
+        ("gru", &["batch=2", "time=3"]),
+    ];
+    for (name, sizes) in sizes {
+        let file = format!("{}/tests/models/{name}.onnx", env!("CARGO_MANIFEST_DIR"));
+        let mut arguments = vec!["verify", &file, "--grad"];
+        sizes.iter().for_each(|s| arguments.extend(["--set", s]));
+        let ran = p.run(&arguments).code(0);
+        assert!(ran.out.starts_with("right: derivatives of "), "{name}: {}", ran.out);
+        assert!(!ran.out.contains("along 0 directions"), "{name}: {}", ran.out);
+    }
+}

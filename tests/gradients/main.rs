@@ -1,0 +1,12 @@
+//! Gradients: every rule against central finite differences in f64, corners against written values, gradients of gradients,
+//! random graphs, refusals, and what all of it costs.
+#![forbid(unsafe_code)]
+
+mod against;
+mod corners;
+mod limits;
+mod loops;
+mod random;
+mod rules;
+mod scalars;
+mod second;

@@ -1,0 +1,153 @@
+//! Random graphs of smooth operations, along random directions.
+
+use tlc::ir::graph::{NodeId, NodeKind};
+use tlc::ir::interp::{Options, interpret};
+use tlc::ir::rng::Rng;
+use tlc::ir::testgen::{GenKind, GenOptions, random_case};
+use tlc::ir::{Graph as IrGraph, ScalarOp};
+use tlc::{CompileOptions, DType, Graph, HostTensor, Scalar, Tensor, compile_ir, grad};
+
+const STEP: f64 = 1e-5;
+
+fn options() -> GenOptions {
+    use ScalarOp::*;
+    let mut kinds: Vec<GenKind> = GenKind::ALL.to_vec();
+    kinds.extend([GenKind::Map; 6]);
+    kinds.extend([GenKind::Input; 2]);
+    GenOptions {
+        max_nodes: 16,
+        dtypes: vec![DType::F64],
+        kinds,
+        ops: vec![
+            Neg, Exp, Sin, Cos, Tanh, Atan, Erf, Asinh, Add, Sub, Mul, Fma, Sqrt, Div,
+        ],
+        max_elements: 200,
+        max_terms: 2000,
+        control: false,
+        guards: false,
+        ..GenOptions::default()
+    }
+}
+
+/// Whether small moves of the inputs move the results smoothly.
+fn is_smooth(graph: &IrGraph) -> bool {
+    graph.nodes().all(|(_, n)| match &n.kind {
+        NodeKind::Bitcast(_) => n.ty.dtype != DType::F64,
+        _ => true,
+    })
+}
+
+/// The sum of the results that are f64.
+fn total(graph: &IrGraph, inputs: &[HostTensor], case: &[(String, i64)]) -> Option<f64> {
+    let options = Options {
+        symbols: case.to_vec(),
+        ..Options::default()
+    };
+    let all = interpret(graph, inputs, &options).ok()?;
+    Some(all[0].get(0).as_f64())
+}
+
+#[test]
+fn random_graphs_along_random_directions() {
+    let (mut checked, mut compiled) = (0, 0);
+    for seed in 0..400u64 {
+        let case = random_case(seed, &options());
+        if !is_smooth(&case.graph) {
+            continue;
+        }
+        let g = Graph::from_ir(case.graph.clone());
+        let value_of = |id: NodeId| g.tensor(id).expect("a value");
+        let floats: Vec<Tensor> = (case.graph.outputs().iter())
+            .map(|o| value_of(o.node))
+            .filter(|t| t.dtype() == DType::F64)
+            .collect();
+        let inputs: Vec<(usize, Tensor)> = (case.graph.inputs().iter().enumerate())
+            .map(|(k, id): (usize, &NodeId)| (k, value_of(*id)))
+            .filter(|(_, t)| t.dtype() == DType::F64)
+            .collect();
+        if floats.is_empty() || inputs.is_empty() {
+            continue;
+        }
+        let mut loss = g.scalar(0.0, DType::F64);
+        for y in &floats {
+            loss += y.tanh().sum(..);
+        }
+        let by: Vec<&Tensor> = inputs.iter().map(|i| &i.1).collect();
+        let d = grad(&loss, &by);
+        let names: Vec<String> = (0..d.len()).map(|k| format!("d{k}")).collect();
+        let outputs: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(&d).collect();
+        let gradient = g
+            .extract(&outputs)
+            .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.graph));
+        let value = g.extract(&[("loss", &loss)]).unwrap();
+        let symbols: Vec<(String, i64)> = (case.graph.symbols().iter().zip(&case.binding))
+            .map(|(s, v)| (s.name.clone(), *v))
+            .collect();
+        let data = case.input_data(seed);
+        let found = interpret(
+            &gradient,
+            &data,
+            &Options {
+                symbols: symbols.clone(),
+                ..Options::default()
+            },
+        )
+        .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{gradient}"));
+
+        let mut rng = Rng::new(seed ^ 0xd1ff);
+        let directions: Vec<Vec<f64>> = (inputs.iter())
+            .map(|(k, _)| (0..data[*k].len()).map(|_| rng.unit() * 2.0 - 1.0).collect())
+            .collect();
+        let moved = |by: f64| {
+            let mut all = data.clone();
+            for ((k, _), direction) in inputs.iter().zip(&directions) {
+                for (i, v) in direction.iter().enumerate() {
+                    let at = all[*k].get(i).as_f64() + by * v;
+                    all[*k].set(i, Scalar::from_f64(DType::F64, at));
+                }
+            }
+            total(&value, &all, &symbols)
+        };
+        let difference = |step: f64| Some((moved(step)? - moved(-step)?) / (2.0 * step));
+        let (Some(expected), Some(coarse)) = (difference(STEP), difference(2.0 * STEP)) else {
+            continue;
+        };
+        // At a corner, or where it is too steep, differences of two steps say two things: they say nothing.
+        if !expected.is_finite() || (expected - coarse).abs() > 1e-7 * (1.0 + expected.abs()) {
+            continue;
+        }
+        let along: f64 = (found.iter().zip(&directions))
+            .map(|(d, v)| v.iter().enumerate().map(|(i, v)| v * d.get(i).as_f64()).sum::<f64>())
+            .sum();
+        assert!(
+            (along - expected).abs() <= 1e-6 * (1.0 + expected.abs()),
+            "seed {seed}: {along} along a direction, by differences {expected}\n{}\n{gradient}",
+            case.graph
+        );
+        checked += 1;
+        if seed % 8 == 0 {
+            let run = compile_ir(&gradient, &CompileOptions::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            let given: Vec<tlc::Input<'_>> = data.iter().map(Into::into).collect();
+            let run = match run.run(&given) {
+                Ok(run) => run,
+                // A size that no input has.
+                Err(_) => continue,
+            };
+            for (k, d) in found.iter().enumerate() {
+                for (i, a) in run[k].as_slice::<f64>().unwrap().iter().enumerate() {
+                    let b = d.get(i).as_f64();
+                    let close = (a - b).abs() <= 1e-8 * (1.0 + b.abs());
+                    assert!(
+                        close || a.is_nan() && b.is_nan(),
+                        "seed {seed}: d{k}[{i}] is {a}, interpreted {b}\n{gradient}"
+                    );
+                }
+            }
+            compiled += 1;
+        }
+    }
+    assert!(
+        checked >= 100 && compiled >= 10,
+        "{checked} checked, {compiled} compiled"
+    );
+}
