@@ -130,8 +130,15 @@ impl Translator<'_, '_, '_> {
         let max = op == ScalarOp::Max;
         let known = number(vals[0]).map(|c| (c, a, b));
         if let Some((c, a, b)) = known.or_else(|| number(vals[1]).map(|c| (c, b, a))) {
-            let picked = self.first_beyond(max, a, b);
             let c = c.as_f64();
+            if max && ty.is_vector() && c == 0.0 && c.is_sign_positive() {
+                // What is above, or NaN, and +0 elsewhere.
+                let above = self.b.ins().fcmp(FloatCC::UnorderedOrGreaterThan, b, a);
+                let bits = self.cast(self.type_of(above), b);
+                let bits = self.b.ins().band(bits, above);
+                return self.cast(ty, bits);
+            }
+            let picked = self.first_beyond(max, a, b);
             // The result is no less than +0, or no more than -0, but for the sign of a zero in `b`.
             return match c == 0.0 && c.is_sign_positive() == max {
                 true if max => self.sign_bits(ScalarOp::Abs, ty, picked),
