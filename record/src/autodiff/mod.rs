@@ -4,7 +4,7 @@
 //! fused and planned with it, and differentiated again for derivatives of higher order.
 //!
 //! Invariants:
-//! - One table says what becomes of each kind of node ([`rule`]), each scalar operation, view, monoid, semiring, scatter and host
+//! - One table says what becomes of each kind of node (`rule`), each scalar operation, view, monoid, semiring, scatter and host
 //!   function: a line that is missing does not compile. What has no derivative is zero where that is the definition
 //!   (comparisons, `floor`, integers), and refused by name and source line elsewhere.
 //! - A cotangent has the type of its value. Where a value is used several times, its cotangents are added in f32 if it is f16 or
