@@ -108,6 +108,58 @@ fn the_command_runs_models_and_says_what_fails() {
 }
 
 #[test]
+fn a_device_that_is_not_fit_is_no_wrong_graph() {
+    if tlc_runtime::nvrtc::Nvrtc::load().is_err() {
+        skip("no NVRTC");
+        return;
+    }
+    let verify = ["verify", "sum.tlir", "--device", "cuda"];
+    expect(tlc(&[], &verify), 0, &["right: "]);
+    for (variable, value, code, part) in [
+        (
+            "TLC_CUDA_DRIVER",
+            "/nonexistent/libcuda.so.1",
+            4,
+            "there is no CUDA driver",
+        ),
+        ("TLC_NVRTC", "/nonexistent/libnvrtc.so", 4, "NVRTC is not available"),
+        ("TLC_SIM_MEMORY", "100", 5, "too little memory"),
+        ("TLC_SIM_FAULT", "alloc:1", 5, "has no memory for"),
+        ("TLC_SIM_FAULT", "device-lost:1", 1, "found at step"),
+    ] {
+        let found = tlc(&[(variable, value)], &verify);
+        let blamed = found.as_ref().is_some_and(|f| f.1.contains("guilty"));
+        assert!(!blamed, "{variable}={value}: {found:?}");
+        expect(found, code, &[part]);
+    }
+}
+
+#[test]
+fn times_are_of_one_device_and_there_may_be_nothing_to_time() {
+    if tlc_runtime::nvrtc::Nvrtc::load().is_err() {
+        skip("no NVRTC");
+        return;
+    }
+    let folder = TempDir::new().expect("a folder");
+    let saved = folder.path().join("saved.json").to_string_lossy().into_owned();
+    let bench = ["bench", "sum.tlir", "--time", "0.01"];
+    expect(tlc(&[], &[&bench[..], &["--save", &saved]].concat()), 0, &["median"]);
+    let against = [&bench[..], &["--device", "cuda", "--against", &saved]].concat();
+    expect(
+        tlc(&[], &against),
+        2,
+        &["a result of @sum on", "expected one of this graph, @sum on NVIDIA"],
+    );
+    let none = ["--set", "n=0", "--device", "cuda"];
+    expect(
+        tlc(&[], &[&["bench", "sums.tlir", "--time", "0.01"], &none[..]].concat()),
+        0,
+        &["median"],
+    );
+    expect(tlc(&[], &[&["profile", "sums.tlir"], &none[..]].concat()), 0, &["step"]);
+}
+
+#[test]
 fn a_lost_device_stays_lost() {
     simulated("faults::children::lost", &[("TLC_SIM_FAULT", "illegal-address:2")]);
 }

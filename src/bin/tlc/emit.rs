@@ -14,7 +14,7 @@ use tlc_ir::text::{PrintOptions, print_plan};
 use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::{Cluster, ClusterKind};
-use tlc_passes::planner::LaunchReport;
+use tlc_passes::planner::{LaunchReport, Planned};
 use tlc_runtime::cpu::jit;
 use tlc_runtime::error::Unavailable;
 use tlc_runtime::nvrtc::Nvrtc;
@@ -214,6 +214,27 @@ fn requirements(plan: &Plan, kernel: usize) -> Vec<Condition> {
     plan.guards.iter().filter_map(|g| g.condition.over(&symbol)).collect()
 }
 
+/// A kernel of a plan, or of the body of one of its loops.
+struct Made<'c> {
+    planned: &'c Planned,
+    /// Its number there.
+    number: usize,
+}
+
+impl Made<'_> {
+    fn kernel(&self) -> &Kernel {
+        &self.planned.plan.kernels[self.number]
+    }
+}
+
+/// The kernels of a plan, and behind them those of its loops' bodies.
+fn kernels_of<'c>(planned: &'c Planned, out: &mut Vec<Made<'c>>) {
+    out.extend((0..planned.plan.kernels.len()).map(|number| Made { planned, number }));
+    for body in &planned.bodies {
+        kernels_of(&body.planned, out);
+    }
+}
+
 /// Texts of the asked kernels with a heading each.
 fn chosen<T>(
     all: &[T],
@@ -268,7 +289,9 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
             &planned
         }
     };
-    let kernels = &compiled.planned.plan.kernels;
+    let mut kernels = Vec::new();
+    kernels_of(&compiled.planned, &mut kernels);
+    let kernels = &kernels[..];
     let whole = |text: String| -> Vec<(usize, String)> { vec![(0, text)] };
     let one = args.kernel;
     let per_kernel = matches!(
@@ -286,16 +309,21 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
         What::Clusters => whole(clusters_text(compiled)),
         What::Plan => whole(whole_plan_text(&compiled.planned.plan)),
         What::Dot => whole(dot_text(compiled)),
-        What::Schedule => chosen(kernels, one, &model.file, |i, _| {
-            let of = |l: &&LaunchReport| l.kernel.0 as usize == i;
-            let report = compiled.planned.launches.iter().find(of);
+        What::Schedule => chosen(kernels, one, &model.file, |_, k| {
+            let of = |l: &&LaunchReport| l.kernel.0 as usize == k.number;
+            let report = k.planned.launches.iter().find(of);
             Ok(report.map_or_else(String::new, |l| l.schedule.to_string()))
         })?,
-        What::Kernel => chosen(kernels, one, &model.file, |i, k| {
-            let requires = requirements(&compiled.planned.plan, i);
-            Ok(kernel_text(&Kernel { requires, ..k.clone() }))
+        What::Kernel => chosen(kernels, one, &model.file, |_, k| {
+            let requires = requirements(&k.planned.plan, k.number);
+            Ok(kernel_text(&Kernel {
+                requires,
+                ..k.kernel().clone()
+            }))
         })?,
-        What::Flat => chosen(kernels, one, &model.file, |i, k| flat_text(&model, device, i, k))?,
+        What::Flat => chosen(kernels, one, &model.file, |i, k| {
+            flat_text(&model, device, i, k.kernel())
+        })?,
         What::Clif | What::Asm => {
             let failed = |e: jit::JitError| Failure::build(&model.file, &e.into());
             let options = jit::JitOptions {
@@ -306,7 +334,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
                 ..jit::JitOptions::default()
             };
             chosen(kernels, one, &model.file, |_, k| {
-                let compiled = jit::compile(&[k], &options).map_err(failed)?;
+                let compiled = jit::compile(&[k.kernel()], &options).map_err(failed)?;
                 let text = compiled
                     .into_iter()
                     .next()
@@ -314,8 +342,8 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
                 Ok(text.map_or_else(String::new, |t| t.to_string()))
             })?
         }
-        What::Cuda => cuda(&model, compiled, one, &args.arch)?,
-        What::Ptx => ptx(&model, cuda(&model, compiled, one, &args.arch)?, &args.arch)?,
+        What::Cuda => cuda(&model, kernels, one, &args.arch)?,
+        What::Ptx => ptx(&model, cuda(&model, kernels, one, &args.arch)?, &args.arch)?,
     };
     if session.console.json() {
         let all: Vec<Value> = texts
@@ -378,23 +406,14 @@ fn flat_text(model: &Model, device: Device, number: usize, kernel: &Kernel) -> R
 }
 
 /// The kernels of a graph compiled for a GPU as CUDA C++, each once.
-fn cuda(model: &Model, compiled: &Compiled, one: Option<usize>, arch: &str) -> Result<Vec<(usize, String)>, Failure> {
-    let own = |c: &&Cluster| matches!(c.kind, ClusterKind::Loop | ClusterKind::Call);
-    if let Some(c) = compiled.clusters.clusters.iter().find(own) {
-        let what = compiled.graph.node(c.roots[0]).kind.name();
-        let message = format!(
-            "{}: a {what} has no CUDA form yet",
-            compiled.graph.value_name(c.roots[0])
-        );
-        return Err(Failure::at(Code::Unsupported, &model.file, message));
-    }
+fn cuda(model: &Model, kernels: &[Made<'_>], one: Option<usize>, arch: &str) -> Result<Vec<(usize, String)>, Failure> {
     let options = CudaOptions {
         arch: arch.into(),
         ..CudaOptions::default()
     };
-    chosen(&compiled.planned.plan.kernels, one, &model.file, |i, k| {
-        let name = identifier(&format!("{}_{i}", compiled.graph.name));
-        tlc_codegen::cuda::emit(k, &name, &options)
+    chosen(kernels, one, &model.file, |i, k| {
+        let name = identifier(&format!("{}_{i}", model.graph.name));
+        tlc_codegen::cuda::emit(k.kernel(), &name, &options)
             .map(|c| c.source)
             .map_err(|e| {
                 let code = match e {

@@ -7,15 +7,23 @@ use tlc::explain::bytes_text;
 use tlc_runtime::cuda;
 use tlc_runtime::error::Unavailable;
 use tlc_runtime::machine::MachineInfo;
+use tlc_runtime::nvrtc::Nvrtc;
 
 use crate::failure::Failure;
 use crate::session::{Session, cache_directory, measured};
 
 /// Runs the command.
 pub fn run(session: &Session) -> Result<(), Failure> {
-    let machine = MachineInfo::detect();
+    let mut machine = MachineInfo::detect();
     let measured = measured().is_some();
     let devices = cuda::devices();
+    // What is used is what the environment names, which need not be what the system has.
+    if let Some(path) = devices.iter().flatten().next().map(|d| d.driver_path.clone()) {
+        machine.gpu.cuda_driver = Some(path);
+    }
+    if let Ok(nvrtc) = Nvrtc::load() {
+        machine.gpu.nvrtc = Some(nvrtc.path().to_string_lossy().into_owned());
+    }
     let cache = cache_directory().map(|d| d.to_string_lossy().into_owned());
     if session.console.json() {
         return session.console.json_result(&json!({
@@ -74,13 +82,13 @@ pub fn run(session: &Session) -> Result<(), Failure> {
         ),
     );
     let found = |library: &Option<String>| library.clone().unwrap_or_else(|| "not found".into());
-    row("gpu", format!("{} NVIDIA device(s)", machine.gpu.nvidia_devices));
     match &devices {
+        Ok(devices) if devices.is_empty() => row("gpu", "none".into()),
         Ok(devices) => devices
             .iter()
             .for_each(|d| row(&format!("cuda:{}", d.ordinal), device_text(d))),
-        // The line of the driver says it.
-        Err(Unavailable::Driver { .. }) => {}
+        // The line of the driver says why.
+        Err(Unavailable::Driver { .. }) => row("gpu", "none".into()),
         Err(e) => row("cuda", e.to_string()),
     }
     row("driver", found(&machine.gpu.cuda_driver));
