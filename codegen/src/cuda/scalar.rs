@@ -209,10 +209,10 @@ fn float(h: &mut Helpers, op: ScalarOp, on: DType, a: &[String]) -> Result<Strin
             format!("{f}({x})")
         }
         // PTX orders zeros (PTX ISA, "max").
-        Max | Min if t == "float" => {
+        Max | Min if on == DType::F32 => {
             let f = h.need(format!("{op}_{t}"), |n| {
                 format!(
-                    "float {n}(float a, float b) {{\n    float r;\n    asm(\"{op}.NaN.f32 %0, %1, %2;\" : \"=f\"(r) : \"f\"(a), \"f\"(b));\n    \
+                    "{t} {n}({t} a, {t} b) {{\n    {t} r;\n    asm(\"{op}.NaN.f32 %0, %1, %2;\" : \"=f\"(r) : \"f\"(a), \"f\"(b));\n    \
                      return r;\n}}"
                 )
             });
