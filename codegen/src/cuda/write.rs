@@ -13,6 +13,11 @@ use super::uses::Uses;
 use super::{CudaError, uses_word};
 use crate::flat::{Address, Flat, If, Item, Loop, LoopKind, Op, Region, Value};
 
+/// Values from which on what each step of a loop writes is a tile of sums.
+const TILE_OF_SUMS: usize = 8;
+/// Steps up to which a loop over such a tile is written out by NVRTC.
+const UNROLLED_STEPS: i64 = 16;
+
 /// The finished parts of a function.
 pub(super) struct Code {
     pub text: String,
@@ -264,6 +269,12 @@ impl<'f, 'k> Writer<'f, 'k> {
         let limit = self.index(l.extent).0;
         let name = self.name_index(l.counter, 'k');
         let t = self.width(l.counter).c_type();
+        // A step of a tile of sums reads neighbours of what the next one does: together they are one access.
+        let short = self.flat.number(l.extent).is_some_and(|n| n <= UNROLLED_STEPS);
+        let stores = l.body.iter().filter(|i| matches!(i, Item::Store { .. }));
+        if short && stores.count() >= TILE_OF_SUMS {
+            self.line("#pragma unroll");
+        }
         self.open(&format!("for ({t} {name} = 0; {name} < {limit}; ++{name}) {{"));
         self.region(&l.body)?;
         self.assign(l.carried.iter().map(|c| (c.outcome, c.next)));

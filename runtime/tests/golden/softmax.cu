@@ -2,7 +2,11 @@ typedef int i32;
 typedef unsigned int u32;
 typedef float f32;
 struct __align__(16) f32x4 { f32 e[4]; };
-static __device__ __forceinline__ f32 max_f32(f32 a, f32 b) { return a != a ? a : (b > a || b != b) ? b : a; }
+static __device__ __forceinline__ f32 max_f32(f32 a, f32 b) {
+    f32 r;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+    return r;
+}
 static __device__ __forceinline__ u32 shl_u32(u32 a, u32 b) {
     return b >= 32 ? (u32)0 : (u32)((u32)a << (int)b);
 }
@@ -71,7 +75,6 @@ extern "C" __global__ void __launch_bounds__(256, 1) softmax(const f32* __restri
                 const f32 other = (f32)__shfl_xor_sync(0xffffffffu, all, 1);
                 all = max_f32(all, other);
             }
-            all = (f32)__shfl_sync(0xffffffffu, all, 0);
             a6[0] = all;
         }
         {
