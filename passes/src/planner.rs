@@ -25,7 +25,7 @@ use crate::lower::{Form, lower};
 use crate::made::{Made, made};
 use crate::memory::{self, AliasDecision};
 use crate::reason::{FusionDecision, FusionStage};
-use crate::schedule::{Schedule, schedule, touched};
+use crate::schedule::{Schedule, moved_bytes, schedule};
 
 mod control;
 mod queues;
@@ -73,6 +73,8 @@ struct Known {
     scheduled: Arc<Kernel>,
     /// Parameter pairs that may be one buffer, on the naive nest and on the final kernel.
     in_place: Vec<(u32, u32)>,
+    /// Bytes that it moves, over the kernel's symbols.
+    bytes: IndexExpr,
 }
 
 /// What a schedule depends on besides the naive kernel.
@@ -549,6 +551,7 @@ impl Planner<'_> {
                 schedule,
                 scheduled,
                 in_place,
+                bytes,
             } = match self.known(&nest.kernel, &setting) {
                 Some(known) => known.clone(),
                 None => {
@@ -563,6 +566,7 @@ impl Planner<'_> {
                         schedule: Arc::new(made),
                         scheduled,
                         in_place,
+                        bytes: moved_bytes(&nest.kernel),
                     };
                     let on = self.known.entry(nest.kernel.clone()).or_default();
                     on.push((setting, known.clone()));
@@ -574,12 +578,6 @@ impl Planner<'_> {
             let args: Vec<SlotId> = args
                 .map(|(&a, written)| if written { self.slot(a) } else { self.read(a, device) })
                 .collect();
-            let params = nest.kernel.params.iter();
-            let bytes = params.enumerate().map(|(k, p)| {
-                let times = if p.access == Access::ReadWrite { 2 } else { 1 };
-                touched(&nest.kernel, k as u32) * IndexExpr::from(p.dtype.bytes() * times)
-            });
-            let bytes = bytes.fold(IndexExpr::ZERO, |a, b| a + b);
             let mut launch = Launch {
                 kernel,
                 args,

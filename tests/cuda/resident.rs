@@ -13,7 +13,7 @@ use tlc::{
 use tlc_ir::testgen::{GenOptions, random_case};
 
 use crate::child::simulated;
-use crate::recorded::ten_warm_calls;
+use crate::recorded::{compiled, ten_warm_calls};
 
 #[test]
 fn tensors_on_a_device_have_the_values_of_those_of_the_host() {
@@ -47,15 +47,6 @@ fn other_libraries_take_tensors_and_give_some() {
 #[test]
 fn a_copy_to_the_host_goes_on_by_itself() {
     simulated("resident::children::downloads", &[]);
-}
-
-fn compiled(g: &Graph, device: Device) -> Executable {
-    let options = CompileOptions {
-        device,
-        specialize: Specialize::Never,
-        ..CompileOptions::default()
-    };
-    g.compile(&options).expect("it compiles")
 }
 
 /// A step of momentum: the new state and velocity, each of which may lie where the old one was.

@@ -35,7 +35,7 @@ mod write;
 use tlc_ir::dtype::DType;
 use tlc_ir::index::{Bounds, IndexExpr};
 use tlc_ir::kernel::{Access, Bind, Grid, Kernel, Memory, Scope};
-use tlc_ir::target::{Emitter, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
+use tlc_ir::target::{Emitter, GPU_ACCESS_BYTES, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
 
 use index::Width;
 use scalar::memory_type;
@@ -45,9 +45,6 @@ use crate::flat::{self, Capability, Flat};
 use crate::generator::CodeGenerator;
 
 pub use table::emitter;
-
-/// The most bytes that a thread moves at once.
-const ACCESS_BYTES: usize = 16;
 
 /// Flags that the emitted text must be compiled with: every operation rounds as its name says, and none is left out.
 pub const COMPILE_FLAGS: [&str; 4] = ["--fmad=false", "--ftz=false", "--prec-div=true", "--prec-sqrt=true"];
@@ -241,7 +238,7 @@ impl Capability for Threads {
 fn moves_together(dtype: DType, offsets: &[u8]) -> bool {
     let bytes = offsets.len() * dtype.bytes();
     let together = offsets.iter().enumerate().all(|(i, o)| i == usize::from(*o));
-    together && bytes.is_power_of_two() && (2..=ACCESS_BYTES).contains(&bytes)
+    together && bytes.is_power_of_two() && (2..=GPU_ACCESS_BYTES as usize).contains(&bytes)
 }
 
 /// A C identifier made of a label: other characters become `_`.
@@ -371,10 +368,10 @@ fn scratch(kernel: &Kernel) -> Result<String, CudaError> {
         let name = write::memory_name(kernel, Memory::Scratch(i as u32));
         let len = scratch_len(kernel, i)?;
         let line = match s.scope {
-            Scope::Shared => format!("    __shared__ __align__({ACCESS_BYTES}) {t} {name}[{len}];\n"),
+            Scope::Shared => format!("    __shared__ __align__({GPU_ACCESS_BYTES}) {t} {name}[{len}];\n"),
             // Their elements are values.
             Scope::Register => continue,
-            _ => format!("    __align__({ACCESS_BYTES}) {t} {name}[{len}];\n"),
+            _ => format!("    __align__({GPU_ACCESS_BYTES}) {t} {name}[{len}];\n"),
         };
         out.push_str(&line);
     }

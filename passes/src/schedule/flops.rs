@@ -2,7 +2,7 @@
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::walk;
-use tlc_ir::kernel::{Kernel, Memory, Op, Stmt};
+use tlc_ir::kernel::{Access, Kernel, Memory, Op, Stmt};
 
 /// Floating-point operations of a nest, a transcendental counting 20 and each value that is combined 1.
 pub(super) fn flops(kernel: &Kernel) -> IndexExpr {
@@ -29,9 +29,19 @@ pub(super) fn flops(kernel: &Kernel) -> IndexExpr {
     of(kernel, &kernel.body, &IndexExpr::ONE)
 }
 
+/// Bytes that a nest moves to and from memory, each element that it touches once, or twice where it is read and written.
+pub(crate) fn moved_bytes(kernel: &Kernel) -> IndexExpr {
+    let params = kernel.params.iter().enumerate();
+    let bytes = params.map(|(k, p)| {
+        let times = if p.access == Access::ReadWrite { 2 } else { 1 };
+        touched(kernel, k as u32) * IndexExpr::from(p.dtype.bytes() * times)
+    });
+    bytes.fold(IndexExpr::ZERO, |a, b| a + b)
+}
+
 /// Elements of a parameter that a nest touches, at most: no more than there are, and where data says which ones or all sizes are
 /// constants, no more than there are accesses.
-pub(crate) fn touched(kernel: &Kernel, param: u32) -> IndexExpr {
+fn touched(kernel: &Kernel, param: u32) -> IndexExpr {
     fn accesses(kernel: &Kernel, body: &[Stmt], memory: Memory, trips: &IndexExpr) -> IndexExpr {
         let mut total = IndexExpr::ZERO;
         for s in body {

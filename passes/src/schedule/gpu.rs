@@ -16,7 +16,7 @@
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::Effect;
 use tlc_ir::kernel::{Bind, Kernel, Memory, SHARED_ALIGNMENT, Scope, Scratch, Stmt};
-use tlc_ir::target::{Gpu as Target, MAX_BLOCK_THREADS, WARP_THREADS};
+use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, MAX_BLOCK_THREADS, WARP_THREADS};
 
 use super::again::{MOST, own_cost};
 use super::contract::factors;
@@ -31,8 +31,6 @@ use crate::tree;
 
 /// Threads of a block of independent elements.
 const THREADS: i64 = 256;
-/// Bytes that a thread moves at once (PTX ISA, "Vectors").
-const ACCESS_BYTES: i64 = 16;
 /// Rows and columns of a tile that is read along the ones and written along the others.
 const TRANSPOSED_SIDE: i64 = 32;
 /// Elements from which on a device has enough to do if each thread takes several.
@@ -132,7 +130,7 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
 /// Elements that a thread may take at once, the most first: at most 16 bytes of the widest tensor.
 fn pieces(kernel: &Kernel) -> impl Iterator<Item = i64> {
     let widest = kernel.params.iter().map(|p| p.dtype.bytes() as i64).max().unwrap_or(1);
-    let most = ACCESS_BYTES / widest.max(1);
+    let most = GPU_ACCESS_BYTES / widest.max(1);
     std::iter::successors(Some(most), |n| Some(n / 2)).take_while(|n| *n > 1)
 }
 

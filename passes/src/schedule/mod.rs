@@ -38,7 +38,7 @@ use tlc_ir::target::{Cpu, Emitter, EmitterId, Target};
 
 pub use crate::directive::{Directive, DirectiveRefusal};
 pub use directives::apply;
-pub(crate) use flops::touched;
+pub(crate) use flops::moved_bytes;
 pub use lanes::ScalarReason;
 pub use reason::{Applied, Refused, ScheduleReason};
 

@@ -239,7 +239,11 @@ impl Executable {
             unreachable!("devices that do not record are given step after step");
         };
         if segment.has_loops && recordings.numbers.is_none() {
-            recordings.numbers = Some(numbers(device, recorder)?);
+            match numbers(device, recorder) {
+                Ok(table) => recordings.numbers = Some(table),
+                // Without memory for it there is the way of the first call.
+                Err(_) => return segment.steps.clone().try_for_each(|n| walk.step(n, frame).map(drop)),
+            }
         }
         let table = recordings.numbers.as_ref().map_or(std::ptr::null_mut(), |n| n.start);
         let key = (walk.binding.id, at);
