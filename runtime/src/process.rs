@@ -4,7 +4,8 @@
 //! Invariants, once a program uses [`EndingAllocator`] and has called [`install`]:
 //! - An allocation that fails ends the process with the exit code and the words of [`LastWords`], after its cleaning up,
 //!   unless it is made in [`fallibly`](tlc_ir::fallible::fallibly): then its maker handles it.
-//! - An abort while the system has no memory (a thread that cannot start, a stack that cannot grow) ends it likewise.
+//! - An abort while the system has no memory (a thread that cannot start) ends it likewise.
+//! - The first thread has the address space of its stack from the start; see `reserve_stack`.
 //! - A write beyond the limit of a file's size is an error of that write, not the end of the process.
 //! - On the way out nothing waits for a lock that the ending thread may hold.
 
@@ -168,6 +169,50 @@ pub fn install(words: LastWords) {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
         let handler: extern "C" fn(libc::c_int) = aborting;
         libc::signal(libc::SIGABRT, handler as libc::sighandler_t);
+    }
+    #[cfg(target_os = "linux")]
+    reserve_stack();
+}
+
+/// Lets the first thread's stack cover half of what it may become, up to 4 MiB, and ends the process where the system has not
+/// so much. Linux gives that stack address space as it is first touched; where none is left, as under `ulimit -v`, the touch is
+/// a segmentation fault, which no handler could tell from a defect. Only one page is touched, so that no memory but that is used.
+#[cfg(target_os = "linux")]
+fn reserve_stack() {
+    const MOST: usize = 4 << 20;
+    // Below, arguments and environment may be a large part of the stack.
+    const LEAST: usize = 1 << 20;
+    // SAFETY: both only return numbers.
+    if unsafe { libc::gettid() != libc::getpid() } {
+        return;
+    }
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the structure is ours and of the type that the call writes.
+    if unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) } != 0 {
+        return;
+    }
+    let bytes = usize::try_from(limit.rlim_cur / 2).unwrap_or(MOST).min(MOST);
+    if bytes < LEAST {
+        return;
+    }
+    // SAFETY: as in `memory_is_exhausted`.
+    unsafe {
+        let (protection, flags) = (libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        let start = libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0);
+        if start == libc::MAP_FAILED {
+            return end();
+        }
+        libc::munmap(start, bytes);
+    }
+    let here = 0_u8;
+    let lowest = (&raw const here).wrapping_sub(bytes);
+    // SAFETY: the byte is in the part of the first thread's stack that no frame has reached: its limit is twice as far away,
+    // and reading there only lets the stack grow.
+    unsafe {
+        #[cfg(target_arch = "x86_64")]
+        std::arch::asm!("mov {0:l}, byte ptr [{0}]", inout(reg_abcd) lowest => _, options(nostack, readonly));
+        #[cfg(target_arch = "aarch64")]
+        std::arch::asm!("ldrb {0:w}, [{0}]", inout(reg) lowest => _, options(nostack, readonly));
     }
 }
 
