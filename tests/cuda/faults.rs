@@ -38,6 +38,15 @@ pub fn tlc(variables: &[(&str, &str)], arguments: &[&str]) -> Option<(i32, Strin
     Some((run.status.code().unwrap_or(-1), text))
 }
 
+/// Whether nothing compiles kernels here, which it says.
+pub fn no_nvrtc() -> bool {
+    let missing = tlc_runtime::nvrtc::Nvrtc::load().is_err();
+    if missing {
+        skip("no NVRTC");
+    }
+    missing
+}
+
 const RUN: [&str; 6] = ["run", "sum.tlir", "--input", "x=ones", "--input", "y=ones"];
 
 /// The model on a device.
@@ -86,8 +95,7 @@ fn what_is_missing_is_said_in_a_sentence() {
 
 #[test]
 fn the_command_runs_models_and_says_what_fails() {
-    if tlc_runtime::nvrtc::Nvrtc::load().is_err() {
-        skip("no NVRTC");
+    if no_nvrtc() {
         return;
     }
     // Machine code is refused here; PTX follows.
@@ -109,8 +117,7 @@ fn the_command_runs_models_and_says_what_fails() {
 
 #[test]
 fn a_device_that_is_not_fit_is_no_wrong_graph() {
-    if tlc_runtime::nvrtc::Nvrtc::load().is_err() {
-        skip("no NVRTC");
+    if no_nvrtc() {
         return;
     }
     let verify = ["verify", "sum.tlir", "--device", "cuda"];
@@ -136,8 +143,7 @@ fn a_device_that_is_not_fit_is_no_wrong_graph() {
 
 #[test]
 fn times_are_of_one_device_and_there_may_be_nothing_to_time() {
-    if tlc_runtime::nvrtc::Nvrtc::load().is_err() {
-        skip("no NVRTC");
+    if no_nvrtc() {
         return;
     }
     let folder = TempDir::new().expect("a folder");

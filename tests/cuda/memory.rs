@@ -5,7 +5,7 @@ use tlc::{CompileOptions, DType, Device, Executable, Graph, RunError, inputs};
 use tlc_runtime::cuda;
 
 use crate::child::simulated;
-use crate::faults::{expect, tlc};
+use crate::faults::{expect, no_nvrtc, tlc};
 
 /// The laptop's GPU with a mebibyte of memory.
 fn small_device(folder: &TempDir) -> String {
@@ -25,6 +25,9 @@ const RUN: [&str; 7] = ["run", "sums.tlir", "--input", "x=ones", "--device", "cu
 
 #[test]
 fn a_model_that_does_not_fit_a_device_is_refused_before_it_runs() {
+    if no_nvrtc() {
+        return;
+    }
     let folder = TempDir::new().expect("a folder");
     let (small, report) = (small_device(&folder), folder.path().join("report"));
     let report = report.to_str().expect("a path in UTF-8");

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::faults::{expect, tlc};
+use crate::faults::{expect, no_nvrtc, tlc};
 
 const EXPLAIN: [&str; 5] = ["explain", "sums.tlir", "--device", "cuda", "--set"];
 
@@ -18,6 +18,9 @@ fn json(arguments: &[&str]) -> Option<Value> {
 
 #[test]
 fn explain_says_how_blocks_and_threads_share_a_kernel() {
+    if no_nvrtc() {
+        return;
+    }
     expect(
         tlc(&[], &[&EXPLAIN[..], &["n=4096"]].concat()),
         0,
@@ -43,6 +46,9 @@ fn explain_says_how_blocks_and_threads_share_a_kernel() {
 
 #[test]
 fn profile_joins_the_times_of_a_device_with_bytes_and_flops() {
+    if no_nvrtc() {
+        return;
+    }
     let arguments = [
         "profile",
         "sums.tlir",
@@ -78,6 +84,9 @@ fn profile_joins_the_times_of_a_device_with_bytes_and_flops() {
 
 #[test]
 fn a_device_is_told_to_take_the_times_of_steps() {
+    if no_nvrtc() {
+        return;
+    }
     let folder = TempDir::new().expect("a folder");
     let report = folder.path().join("report");
     let path = report.to_str().expect("a path in UTF-8");
@@ -105,6 +114,9 @@ fn a_device_is_told_to_take_the_times_of_steps() {
 
 #[test]
 fn a_device_is_measured() {
+    if no_nvrtc() {
+        return;
+    }
     let arguments = ["hwbench", "--device", "cuda", "--quick"];
     expect(
         tlc(&[], &arguments),
