@@ -186,7 +186,7 @@ pub fn rewrite<'g>(
     paths: &mut Vec<PathDecision>,
     seen: &mut dyn FnMut(Ran<'_>) -> ControlFlow<()>,
 ) -> Result<Cow<'g, Graph>, PassError> {
-    let mut current = Cow::Borrowed(graph);
+    let mut current = inlined(graph)?;
     for (number, &pass) in options.pipeline.0.iter().enumerate() {
         let after = run_pass(pass, &current, options, paths)?;
         let ran = Ran {
@@ -204,7 +204,19 @@ pub fn rewrite<'g>(
     Ok(current)
 }
 
-/// Runs one optional pass, over bodies of loops first.
+/// The graph without regions: no pass knows them.
+fn inlined(graph: &Graph) -> Result<Cow<'_, Graph>, PassError> {
+    match graph.inlined() {
+        Ok(None) => Ok(Cow::Borrowed(graph)),
+        Ok(Some(made)) => Ok(Cow::Owned(made)),
+        Err(source) => Err(PassError::Pass {
+            pass: "inline",
+            source: source.into(),
+        }),
+    }
+}
+
+/// Runs one optional pass, over bodies of loops first. Regions are put in place before.
 ///
 /// # Errors
 /// [`PassError`], naming the pass.
@@ -224,7 +236,8 @@ pub fn run_pass(
         inside_loop: false,
         paths,
     };
-    let made = run_inside(pass, graph, &mut context)?;
+    let graph = inlined(graph)?;
+    let made = run_inside(pass, &graph, &mut context)?;
     if options.verify_passes || cfg!(debug_assertions) {
         let errors = verify(&made);
         if let Some(first) = errors.first() {

@@ -56,8 +56,8 @@ enum Seed {
 /// The graph around a body, and what the body reads of it.
 struct Around {
     graph: Graph,
-    /// The number of the iteration, in the body.
-    number: NodeId,
+    /// The number of the iteration, in the body of a loop.
+    number: Option<NodeId>,
     /// Values outside, and the inputs of the body that they are, in order.
     captures: Vec<(NodeId, NodeId)>,
 }
@@ -117,22 +117,53 @@ impl Graph {
         Some(Tensor::new(self.clone(), node, ty))
     }
 
-    /// An empty recording of the body of a loop of this graph, with its symbols, and its first input: the iteration's number.
-    pub(crate) fn body(&self) -> (Graph, Tensor) {
+    fn inner(&self) -> Graph {
         let inner = Graph::new("body");
         for (name, lo, hi) in self.symbol_ranges() {
             inner.symbol(&name, lo..=hi);
         }
+        inner
+    }
+
+    /// An empty recording of the body of a loop of this graph, with its symbols, and its first input: the iteration's number.
+    pub(crate) fn body(&self) -> (Graph, Tensor) {
+        let inner = self.inner();
         let number = inner.input("i", DType::I64, ());
         let mut state = inner.lock();
         state.streams = Arc::clone(&self.lock().streams);
         state.around = number.id().map(|number| Around {
             graph: self.clone(),
-            number,
+            number: Some(number),
             captures: Vec::new(),
         });
         drop(state);
         (inner, number)
+    }
+
+    /// An empty recording of the body of a region of this graph, with its symbols.
+    pub(crate) fn region_body(&self) -> Graph {
+        let inner = self.inner();
+        let streams = Arc::clone(&self.lock().streams);
+        let mut state = inner.lock();
+        state.streams = streams;
+        state.around = Some(Around {
+            graph: self.clone(),
+            number: None,
+            captures: Vec::new(),
+        });
+        drop(state);
+        inner
+    }
+
+    /// Takes over what was refused in a body; returns whether anything was.
+    pub(crate) fn takes_errors(&self, body: &Graph) -> bool {
+        let errors = body.errors();
+        let any = !errors.is_empty();
+        // What mixes the body with the graph around it was reported to both.
+        let known = self.errors();
+        let new = errors.into_iter().filter(|e| !known.contains(e));
+        new.for_each(|e| self.report(e));
+        any
     }
 
     /// In a body: the graph around it.
@@ -391,8 +422,8 @@ impl Graph {
             (Seed::Inherited, None) => number(0)?,
         };
         let key = match around {
-            Some((_, iteration)) => folded(&base, &self.wrap(Ok(iteration))?)?,
-            None => base,
+            Some((_, Some(iteration))) => folded(&base, &self.wrap(Ok(iteration))?)?,
+            Some((_, None)) | None => base,
         };
         self.lock().key = key.id();
         Ok(key)

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tlc_ir::graph::{Body, GraphError, HostFunction, Loop, Operands, View};
+use tlc_ir::graph::{Body, GraphError, HostFunction, Loop, Operands, Region, Rule, View};
 use tlc_ir::interp::Bounded;
 use tlc_ir::{DType, Graph, HostTensor, NodeId, NodeKind};
 
@@ -176,6 +176,17 @@ pub(super) fn graph_in_float(from: &Graph, to: DType, body: bool) -> Result<Grap
                 body: Body(Arc::new(graph_in_float(&l.body.0, to, true)?)),
                 ..(**l).clone()
             })),
+            NodeKind::Region(r) => {
+                let inside = |body: &Body| graph_in_float(&body.0, to, true).map(|g| Body(Arc::new(g)));
+                NodeKind::Region(Arc::new(Region {
+                    body: inside(&r.body)?,
+                    symbols: r.symbols.clone(),
+                    rule: match &r.rule {
+                        Rule::Opaque => Rule::Opaque,
+                        Rule::Custom(derivative) => Rule::Custom(inside(derivative)?),
+                    },
+                }))
+            }
             // What is about the bits of a dtype, or takes one alone, gets its operands in that.
             kind @ (NodeKind::Bitcast(_) | NodeKind::Call(HostFunction::Suppress { .. })) => {
                 for (made, of) in operands.iter_mut().zip(&node.operands) {

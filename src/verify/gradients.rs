@@ -33,6 +33,8 @@ pub struct Gradients {
     pub open: usize,
     /// The first direction in which they are wrong.
     pub wrong: Option<Wrong>,
+    /// A region whose own derivative is not that of what it computes, with its place: the numbers above are without regions then.
+    pub region: Option<String>,
 }
 
 /// A derivative that is wrong.
@@ -77,6 +79,22 @@ pub fn gradients(case: &Case, directions: usize, seed: u64) -> Result<Gradients,
 
 fn checked(case: &Case, directions: usize, seed: u64, vjp: Differentiate<'_>) -> Result<Gradients, GradientError> {
     let case = in_doubles(case)?;
+    let found = compared(&case, directions, seed, vjp)?;
+    let (Some(wrong), Some(graph)) = (&found.wrong, case.graph.inlined()?) else {
+        return Ok(found);
+    };
+    let nodes = compared(&Case { graph, ..case }, directions, seed, vjp)?;
+    Ok(match &nodes.wrong {
+        Some(_) => nodes,
+        None => Gradients {
+            region: wrong.rule.clone(),
+            ..nodes
+        },
+    })
+}
+
+/// As [`checked`], with the derivatives that regions have of their own.
+fn compared(case: &Case, directions: usize, seed: u64, vjp: Differentiate<'_>) -> Result<Gradients, GradientError> {
     let graph = &case.graph;
     let is_open = |id: NodeId| {
         let ty = graph.ty(id);
@@ -100,11 +118,11 @@ fn checked(case: &Case, directions: usize, seed: u64, vjp: Differentiate<'_>) ->
     };
     let mut rng = Rng::new(seed ^ 0x6772_6164);
     for _ in 0..directions {
-        match along(&case, &of, &by, &mut rng, vjp)? {
+        match along(case, &of, &by, &mut rng, vjp)? {
             Direction::Right => result.right += 1,
             Direction::Open => result.open += 1,
             Direction::Wrong { found, expected } => {
-                let rule = first_wrong(&case, &mut rng, vjp)?;
+                let rule = first_wrong(case, &mut rng, vjp)?;
                 result.wrong = Some(Wrong { found, expected, rule });
                 break;
             }
@@ -277,7 +295,10 @@ fn first_wrong(case: &Case, rng: &mut Rng, vjp: Differentiate<'_>) -> Result<Opt
             }
             for _ in 0..3 {
                 if let Ok(Direction::Wrong { .. }) = along(&alone, &of, &by, rng, vjp) {
-                    let node = graph.node(id);
+                    let node = match graph.node(id) {
+                        part if matches!(part.kind, NodeKind::Project(_)) => graph.node(part.operands[0]),
+                        node => node,
+                    };
                     return Ok(Some(format!("{}{}", node.kind.name(), node.origin.clause())));
                 }
             }

@@ -92,8 +92,55 @@ fn functions_at_their_corners() {
             &[1.0, 0.5, 0.0, 1.0],
         ),
         ("max(x, x)", |x| x.maximum(x), &[1.0, -2.0], &[1.0, 1.0]),
-        // That of its node: `relu` is `max(x, 0)`.
-        ("relu", |x| x.relu(), &[-1.0, 0.0, 2.0], &[0.0, 0.5, 1.0]),
+        // torch.nn.functional: 0 at the bounds, but for clamp, which passes there (the derivatives in
+        // tools/autograd/derivatives.yaml compare with `>` and `>=`); elu has that of its branch for negative numbers.
+        (
+            "relu",
+            |x| x.relu(),
+            &[-1.0, -0.0, 0.0, 2.0, NAN],
+            &[0.0, 0.0, 0.0, 1.0, 1.0],
+        ),
+        (
+            "relu6",
+            |x| x.relu6(),
+            &[-1.0, 0.0, 3.0, 6.0, 7.0],
+            &[0.0, 0.0, 1.0, 0.0, 0.0],
+        ),
+        (
+            "hardtanh",
+            |x| x.hard_tanh(-1.0, 1.0),
+            &[-2.0, -1.0, 0.0, 1.0, 2.0],
+            &[0.0, 0.0, 1.0, 0.0, 0.0],
+        ),
+        (
+            "hardsigmoid",
+            |x| x.hard_sigmoid() * 6.0,
+            &[-4.0, -3.0, 0.0, 3.0, 4.0],
+            &[0.0, 0.0, 1.0, 0.0, 0.0],
+        ),
+        (
+            "clamp",
+            |x| x.clamp(-1.0, 1.0),
+            &[-2.0, -1.0, 0.0, 1.0, 2.0],
+            &[0.0, 1.0, 1.0, 1.0, 0.0],
+        ),
+        (
+            "clamp from 0",
+            |x| x.clamp(0.0, INF),
+            &[-2.0, -0.0, 0.0, 1.0],
+            &[0.0, 1.0, 1.0, 1.0],
+        ),
+        ("elu", |x| x.elu(2.0), &[0.0, 1.0], &[2.0, 1.0]),
+        (
+            "leaky_relu",
+            |x| x.leaky_relu(0.25),
+            &[-1.0, 0.0, 1.0],
+            &[0.25, 0.25, 1.0],
+        ),
+        ("softplus", |x| x.softplus(), &[0.0], &[0.5]),
+        ("log_sigmoid", |x| x.log_sigmoid(), &[0.0], &[0.5]),
+        ("norm", |x| x.norm(..), &[0.0, 0.0], &[0.0, 0.0]),
+        ("norm of one", |x| x.norm(..), &[-3.0, 0.0], &[-1.0, 0.0]),
         // torch.fmod and torch.remainder by the divisor: the quotient that was taken off, negated.
         (
             "rem(7, x)",

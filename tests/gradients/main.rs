@@ -7,6 +7,7 @@ mod corners;
 mod limits;
 mod loops;
 mod random;
+mod regions;
 mod rules;
 mod scalars;
 mod second;

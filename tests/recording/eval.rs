@@ -84,6 +84,8 @@ fn fold(monoid: Monoid, dtype: DType, values: impl Iterator<Item = Scalar>) -> S
 pub fn evaluate(graph: &Graph, inputs: &[HostTensor], symbols: &[i64]) -> Vec<HostTensor> {
     let size = |e: &IndexExpr| usize::try_from(e.eval_symbols(symbols).unwrap()).unwrap();
     let number = |e: &IndexExpr| e.eval_symbols(symbols).unwrap();
+    let inlined = graph.inlined().expect("a graph that verifies");
+    let graph = inlined.as_ref().unwrap_or(graph);
     let mut values: Vec<HostTensor> = Vec::new();
     for (_, node) in graph.nodes() {
         let shape: Vec<usize> = node.ty.shape.iter().map(size).collect();
@@ -113,7 +115,7 @@ pub fn evaluate(graph: &Graph, inputs: &[HostTensor], symbols: &[i64]) -> Vec<Ho
             NodeKind::Convert(d) => build(dtype, &shape, |i| at(x[0], i).convert(*d)),
             NodeKind::Bitcast(d) => build(dtype, &shape, |i| Scalar::from_bits(*d, at(x[0], i).bits())),
             NodeKind::Copy => x[0].clone(),
-            NodeKind::Loop(_) | NodeKind::Call(_) | NodeKind::Project(_) => {
+            NodeKind::Loop(_) | NodeKind::Call(_) | NodeKind::Region(_) | NodeKind::Project(_) => {
                 unreachable!("graphs with loops and calls are compared with the interpreter")
             }
             NodeKind::Einsum {

@@ -1,4 +1,5 @@
-//! Nodes of several results: loops over a body graph, and functions that the runtime calls.
+//! Nodes of several results: loops over a body graph, and functions that the runtime calls. Regions are such nodes as well:
+//! [`super::region`].
 //!
 //! Invariants:
 //! - Such a node has no value of its own ([`unit()`] is its type); [`NodeKind::Project`] picks one
@@ -22,11 +23,12 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Condition, Graph, NodeId, NodeKind, Symbol, TensorType};
+use super::region::{outside, type_outside};
+use super::{Graph, NodeId, NodeKind, Symbol, TensorType};
 use crate::dtype::DType;
 use crate::index::{IndexExpr, IndexNode, SymId};
 
-/// Loops nest at most this deep.
+/// Loops and regions nest at most this deep.
 pub const MAX_LOOP_DEPTH: usize = 16;
 
 /// The type of a node that has several results instead of one: no element.
@@ -114,36 +116,12 @@ impl Loop {
 
     /// An expression over the body's symbols, over those around the loop.
     pub fn outer(&self, e: &IndexExpr) -> IndexExpr {
-        e.replace(&mut |n| match n {
-            IndexNode::Sym(s) => self.symbols.get(s.0 as usize).cloned(),
-            _ => None,
-        })
+        outside(&self.symbols, e)
     }
 
     /// A type of the body, over the symbols around the loop.
     pub fn outer_type(&self, ty: &TensorType) -> TensorType {
-        TensorType {
-            dtype: ty.dtype,
-            shape: ty.shape.iter().map(|d| self.outer(d)).collect(),
-        }
-    }
-
-    /// A condition of the body, over the symbols around the loop.
-    pub fn outer_condition(&self, c: &Condition) -> Condition {
-        match c {
-            Condition::Equal(a, b) => Condition::Equal(self.outer(a), self.outer(b)),
-            Condition::NonNegative(a) => Condition::NonNegative(self.outer(a)),
-        }
-    }
-
-    /// How many loops are inside each other, this one counted.
-    pub fn depth(&self) -> usize {
-        // A body is complete before the loop is, so this ends.
-        let inner = self.body.0.nodes().filter_map(|(_, n)| match &n.kind {
-            NodeKind::Loop(l) => Some(l.depth()),
-            _ => None,
-        });
-        1 + inner.max().unwrap_or(0)
+        type_outside(&self.symbols, ty)
     }
 }
 

@@ -60,7 +60,7 @@ pub fn infer(
         return refuse_expecting(problem, "a projection of it");
     }
     let arity = match kind {
-        NodeKind::Loop(_) => operands.len(),
+        NodeKind::Loop(_) | NodeKind::Region(_) => operands.len(),
         NodeKind::Call(function) => function.arity(),
         NodeKind::Input { .. } | NodeKind::Const(_) | NodeKind::Data(_) | NodeKind::Iota { .. } => 0,
         NodeKind::Random { .. }
@@ -145,7 +145,7 @@ pub fn infer(
             types[0].clone()
         }
         NodeKind::Copy => types[0].clone(),
-        NodeKind::Loop(_) | NodeKind::Call(_) => {
+        NodeKind::Loop(_) | NodeKind::Call(_) | NodeKind::Region(_) => {
             results(graph, kind, operands, conditions)?;
             return Ok(unit());
         }
@@ -157,7 +157,7 @@ pub fn infer(
                     let found = of.results.len();
                     return refuse_expecting(format!("result {result}"), format!("one below {found}"));
                 }
-                None => return refuse_expecting("a node of one result", "a loop or call"),
+                None => return refuse_expecting("a node of one result", "a loop, call or region"),
             }
         }
     };
@@ -165,7 +165,7 @@ pub fn infer(
     Ok(ty)
 }
 
-/// The result types of a loop or call; none for other nodes.
+/// The result types of a loop, call or region; none for other nodes.
 ///
 /// # Errors
 /// As [`infer`].
@@ -180,6 +180,7 @@ pub fn results(
     let all = match kind {
         NodeKind::Loop(l) => rule.repeated(l, &types)?,
         NodeKind::Call(function) => rule.call(function, &types)?,
+        NodeKind::Region(r) => rule.region(r, &types)?,
         _ => Vec::new(),
     };
     for ty in &all {

@@ -15,6 +15,7 @@ mod combine;
 pub mod control;
 pub mod infer;
 mod origin;
+pub mod region;
 mod sizes;
 mod specialize;
 pub mod verify;
@@ -34,6 +35,7 @@ use crate::tensor::HostTensor;
 pub use combine::{Monoid, ScatterOp, Semiring};
 pub use control::{Along, Body, HostFunction, Loop};
 pub use origin::{Derivation, Derived, NamedValue, Origin};
+pub use region::{Region, Rule};
 pub use sizes::SizeRole;
 
 /// A node of a [`Graph`].
@@ -296,14 +298,16 @@ pub enum NodeKind {
     Loop(Arc<Loop>),
     /// A function of the runtime. Several results; see [`control`].
     Call(HostFunction),
-    /// That result of a loop or call.
+    /// A body with a derivative of its own. Several results; see [`region`].
+    Region(Arc<Region>),
+    /// That result of a loop, call or region.
     Project(u32),
 }
 
 impl NodeKind {
     /// True for nodes of several results, which only projections use.
     pub fn is_tuple(&self) -> bool {
-        matches!(self, NodeKind::Loop(_) | NodeKind::Call(_))
+        matches!(self, NodeKind::Loop(_) | NodeKind::Call(_) | NodeKind::Region(_))
     }
 
     /// The mnemonic in text forms and messages.
@@ -330,6 +334,7 @@ impl NodeKind {
             NodeKind::Copy => "copy",
             NodeKind::Loop(_) => "loop",
             NodeKind::Call(_) => "call",
+            NodeKind::Region(_) => "region",
             NodeKind::Project(_) => "project",
         }
     }
@@ -344,7 +349,7 @@ pub struct Node {
     pub operands: Operands,
     /// Result type, as [`infer`] says; [`control::unit`] for nodes of several results.
     pub ty: TensorType,
-    /// Result types of a loop or call; empty for other nodes.
+    /// Result types of a loop, call or region; empty for other nodes.
     pub results: Box<[TensorType]>,
     /// Where it was recorded.
     pub origin: Origin,
@@ -745,7 +750,7 @@ impl Graph {
         format!("{}{}", ty.dtype, self.shape_text(&ty.shape))
     }
 
-    /// Result types, printed: `(f32[4], i64[])` for a loop or call, `f32[4]` for other nodes.
+    /// Result types, printed: `(f32[4], i64[])` for a loop, call or region, `f32[4]` for other nodes.
     pub fn results_text(&self, node: &Node) -> String {
         if !node.kind.is_tuple() {
             return self.type_text(&node.ty);

@@ -34,6 +34,7 @@ impl NodeKind {
                 View::Window { size, .. } => f(size),
             },
             NodeKind::Loop(l) => l.symbols.iter().chain(&l.trip).for_each(f),
+            NodeKind::Region(r) => r.symbols.iter().for_each(f),
             NodeKind::Call(function) => function.visit_sizes(f),
             NodeKind::Const(_)
             | NodeKind::Data(_)
@@ -75,6 +76,7 @@ impl NodeKind {
                 each(Extent, &mut l.symbols);
                 each(Extent, l.trip.as_mut_slice());
             }
+            NodeKind::Region(r) => each(Extent, &mut Arc::make_mut(r).symbols),
             NodeKind::Call(function) => function.map_sizes(f),
             NodeKind::Const(_)
             | NodeKind::Data(_)

@@ -95,19 +95,27 @@ fn verify_nested(graph: &Graph, depth: usize) -> Vec<VerifyError> {
             report(Some(id), format!("symbol {name} is used before a call binds it"));
             continue;
         }
-        if let NodeKind::Loop(l) = &node.kind {
-            if depth >= MAX_LOOP_DEPTH {
-                report(Some(id), format!("loops nest more than {MAX_LOOP_DEPTH} deep"));
-                continue;
+        let bodies: Vec<&Graph> = match &node.kind {
+            NodeKind::Loop(l) => vec![&l.body.0],
+            NodeKind::Region(r) => r.bodies().map(|b| &*b.0).collect(),
+            _ => vec![],
+        };
+        if !bodies.is_empty() && depth >= MAX_LOOP_DEPTH {
+            report(
+                Some(id),
+                format!("loops and regions nest more than {MAX_LOOP_DEPTH} deep"),
+            );
+            continue;
+        }
+        let mut broken = false;
+        for body in bodies {
+            for e in verify_nested(body, depth + 1) {
+                broken = true;
+                report(Some(id), format!("body @{}: {e}", body.name));
             }
-            let inner = verify_nested(&l.body.0, depth + 1);
-            let broken = !inner.is_empty();
-            for e in inner {
-                report(Some(id), format!("body @{}: {e}", l.body.0.name));
-            }
-            if broken {
-                continue;
-            }
+        }
+        if broken {
+            continue;
         }
         match infer::infer(graph, &node.kind, &node.operands, &mut Vec::new()) {
             Err((problem, expected)) => {

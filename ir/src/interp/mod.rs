@@ -366,6 +366,10 @@ impl<'g> Schedule<'g> {
                             tuples[id.index()] = repeat::run(domain, &step, l, &operands, budget)?;
                             None
                         }
+                        NodeKind::Region(r) => {
+                            tuples[id.index()] = repeat::region(domain, &step, r, &operands, budget)?;
+                            None
+                        }
                         NodeKind::Call(function) => {
                             let results = domain.call(&step, function, &operands)?;
                             if let (Some(symbol), Some(count)) = (function.binds(), results.last()) {
@@ -427,7 +431,7 @@ fn temporary_bytes(graph: &Graph, node: &Node, symbols: &[i64]) -> u64 {
         dims.map_or(u64::MAX, |d| elements(&d)).saturating_mul(8)
     };
     match &node.kind {
-        NodeKind::View(_) | NodeKind::Copy | NodeKind::Loop(_) => 0,
+        NodeKind::View(_) | NodeKind::Copy | NodeKind::Loop(_) | NodeKind::Region(_) => 0,
         _ => node.operands.iter().map(count).fold(0, u64::saturating_add),
     }
 }
@@ -516,6 +520,7 @@ fn compute(step: &Step<'_>, operands: &[&HostTensor]) -> Result<HostTensor, Inte
         | NodeKind::Data(_)
         | NodeKind::Loop(_)
         | NodeKind::Call(_)
+        | NodeKind::Region(_)
         | NodeKind::Project(_) => {
             return Err(InterpError::Invalid {
                 node: step.id,

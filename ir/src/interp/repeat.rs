@@ -1,7 +1,7 @@
-//! Loops: the body graph once for each iteration.
+//! Loops: the body graph once for each iteration. Regions: theirs once.
 
 use crate::dtype::DType;
-use crate::graph::{Loop, NodeKind};
+use crate::graph::{Loop, NodeKind, Region};
 use crate::tensor::{HostTensor, TensorError};
 use crate::{Scalar, graph::Graph};
 
@@ -88,6 +88,23 @@ pub(super) fn run<D: Domain>(
         results = results.into_iter().map(|v| domain.doubt(v)).collect();
     }
     Ok(results)
+}
+
+/// The results of a region.
+pub(super) fn region<D: Domain>(
+    domain: &D,
+    step: &Step<'_>,
+    r: &Region,
+    operands: &[&D::Value],
+    budget: &mut Budget,
+) -> Result<Vec<D::Value>, InterpError> {
+    let symbols: Option<Vec<i64>> = r.symbols.iter().map(|e| e.eval_symbols(step.symbols)).collect();
+    let symbols = symbols.ok_or_else(|| InterpError::Invalid {
+        node: step.id,
+        problem: "a symbol of the body has no value".into(),
+    })?;
+    let inputs = operands.iter().map(|v| (*v).clone()).collect();
+    Schedule::new(&r.body.0, &symbols)?.run(domain, inputs, budget, &mut |_, _| None)
 }
 
 /// Nodes that one pass over a graph computes, apart from those of loops inside.

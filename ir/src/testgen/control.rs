@@ -6,7 +6,9 @@ use smallvec::SmallVec;
 
 use super::{GenOptions, Generator, LARGE, Rng};
 use crate::dtype::{DType, Scalar};
-use crate::graph::{Along, Body, Graph, HostFunction, Loop, NodeId, NodeKind, Operands, Origin, TensorType};
+use crate::graph::{
+    Along, Body, Graph, HostFunction, Loop, NodeId, NodeKind, Operands, Origin, Region, Rule, TensorType,
+};
 use crate::index::{IndexExpr, SymId};
 use crate::scalar::ScalarOp;
 
@@ -16,6 +18,7 @@ impl Generator<'_> {
         for _ in 0..1 + self.rng.below(2) {
             let added = match self.rng.chance(1, 3) {
                 true => self.grow_sort(),
+                false if self.rng.chance(1, 3) => self.grow_region(),
                 false => self.grow_loop(),
             };
             if added.is_none() {
@@ -123,6 +126,47 @@ impl Generator<'_> {
             slices,
             stacks,
         }));
+        let tuple = self.add(kind, &operands, 0.0)?;
+        self.project_all(tuple, &bounds)
+    }
+
+    fn grow_region(&mut self) -> Option<NodeId> {
+        if self.depth > 1 {
+            return None;
+        }
+        // The first input of bodies is a small number.
+        let number = TensorType::new(DType::I64, [0i64; 0]);
+        let mut operands = Operands::new();
+        operands.push(self.splat(Scalar::from_i64(DType::I64, 3), &number.shape)?);
+        for _ in 0..1 + self.rng.below(3) {
+            operands.push(self.any());
+        }
+        let inputs: Vec<TensorType> = operands.iter().map(|&x| self.ty(x)).collect();
+        let (body, _, bounds) = self.body(&inputs, false, 0)?;
+        let rule = match self.rng.chance(1, 2) {
+            true => Rule::Opaque,
+            // A cotangent has the type of its operand: so has the operand.
+            false => {
+                let mut derivative = Graph::new("derivative");
+                derivative.adopt_symbols(&self.graph);
+                let results: Vec<TensorType> = body.outputs().iter().map(|o| body.ty(o.node).clone()).collect();
+                let cotangents = results.iter().filter(|t| t.dtype.is_float());
+                for (k, ty) in inputs.iter().chain(&results).chain(cotangents).enumerate() {
+                    let input = derivative
+                        .add_input(&format!("a{k}"), ty.clone(), Origin::Unknown)
+                        .ok()?;
+                    if k < inputs.len() && ty.dtype.is_float() {
+                        derivative.add_output("", input);
+                    }
+                }
+                Rule::Custom(Body(Arc::new(derivative)))
+            }
+        };
+        let symbols = (0..self.graph.symbols().len() as u32)
+            .map(|s| SymId(s).into())
+            .collect();
+        let body = Body(Arc::new(body));
+        let kind = NodeKind::Region(Arc::new(Region { body, symbols, rule }));
         let tuple = self.add(kind, &operands, 0.0)?;
         self.project_all(tuple, &bounds)
     }

@@ -43,6 +43,12 @@ pub fn difference(a: &Graph, b: &Graph) -> Option<String> {
                 };
                 of_x == **y
             }
+            (NodeKind::Region(x), NodeKind::Region(y)) => {
+                if let Some(inside) = x.bodies().zip(y.bodies()).find_map(|(x, y)| difference(&x.0, &y.0)) {
+                    return Some(format!("in the body of {ia}: {inside}"));
+                }
+                x.symbols == y.symbols && x.rule.name() == y.rule.name()
+            }
             (x, y) => x == y,
         };
         if !kinds_equal {

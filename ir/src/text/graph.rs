@@ -18,13 +18,16 @@ use crate::dtype::DType;
 use crate::graph::control::unit;
 use crate::graph::{
     Along, Axes, ConstData, Derivation, Derived, Graph, HostFunction, Labels, Loop, Monoid, NodeId, NodeKind, Operands,
-    Origin, ScatterOp, Semiring, Shape, TensorType, View,
+    Origin, Region, ScatterOp, Semiring, Shape, TensorType, View,
 };
 use crate::index::IndexExpr;
 use crate::scalar::ScalarOp;
 
 /// Words at which a line begins something new.
 const STATEMENT_WORDS: &[&str] = &["return", "graph", "kernel", "plan"];
+
+/// The rules of regions.
+const REGIONS: [&str; 2] = ["opaque", "custom"];
 
 /// A value's name: text, and whether it was a bare number.
 type Name = (String, bool);
@@ -37,7 +40,7 @@ pub(super) struct GraphParser<'c, 't, 'r, 'f> {
     values: HashMap<Name, Option<NodeId>>,
     /// The header could not be read, so unknown values may be inputs.
     inputs_unknown: bool,
-    /// Loops around it.
+    /// Loops and regions around it.
     depth: usize,
 }
 
@@ -276,7 +279,7 @@ impl GraphParser<'_, '_, '_, '_> {
         self.c.expect(TokenKind::Colon, "statement")?;
         let annotation = self.c.mark();
         let (ty, results) = match &draft.form {
-            Full::Call(_) | Full::Loop(_) => (unit(), self.results()?),
+            Full::Call(_) | Full::Loop(_) | Full::Region(_) => (unit(), self.results()?),
             _ => (tensor_type(self.c, &mut self.graph)?, Vec::new()),
         };
         let annotation_span = self.c.span_since(annotation);
@@ -284,7 +287,7 @@ impl GraphParser<'_, '_, '_, '_> {
             true => Some(self.origin()?),
             false => None,
         };
-        if let Full::Loop(None) = draft.form {
+        if let Full::Loop(None) | Full::Region(None) = draft.form {
             // Its body is broken.
             return Ok(None);
         }
@@ -372,6 +375,10 @@ impl GraphParser<'_, '_, '_, '_> {
                 Form::Call(self.modifier(op, from_name, &names)?)
             }
             "loop" => Form::Loop,
+            "region" => {
+                let from_name = |name: &str| REGIONS.into_iter().find(|n| *n == name);
+                Form::Region(self.modifier(op, from_name, &REGIONS)?)
+            }
             _ => match ScalarOp::from_name(op) {
                 Some(op) => Form::Map(op),
                 None => {
@@ -471,7 +478,8 @@ impl GraphParser<'_, '_, '_, '_> {
             }
             Full::Call(function) => return Ok(NodeKind::Call(function)),
             Full::Loop(Some(l)) => return Ok(NodeKind::Loop(Arc::new(*l))),
-            Full::Loop(None) => unreachable!("a broken body is no kind"),
+            Full::Region(Some(r)) => return Ok(NodeKind::Region(Arc::new(*r))),
+            Full::Loop(None) | Full::Region(None) => unreachable!("a broken body is no kind"),
             Full::Einsum(spec) => {
                 if operands.len() != spec.inputs.len() {
                     let (expected, found) = (operands.len(), spec.inputs.len());
@@ -499,7 +507,7 @@ impl GraphParser<'_, '_, '_, '_> {
             Form::Map(op) => NodeKind::Map(op),
             Form::Convert => NodeKind::Convert(ty.dtype),
             Form::Bitcast => NodeKind::Bitcast(ty.dtype),
-            Form::Einsum | Form::Call(_) | Form::Loop => unreachable!("it has its own braces"),
+            Form::Einsum | Form::Call(_) | Form::Loop | Form::Region(_) => unreachable!("it has its own braces"),
             Form::Project => NodeKind::Project(a.result),
             Form::Reduce(monoid) => NodeKind::Reduce { monoid, axes: a.axes },
             Form::Reshape => NodeKind::View(View::Reshape(ty.shape.clone())),
@@ -567,6 +575,7 @@ pub(super) enum Form {
     Project,
     Call(&'static str),
     Loop,
+    Region(&'static str),
 }
 
 /// An operation with its attributes, before operands' types and the result type are looked at.
@@ -578,6 +587,8 @@ pub(super) enum Full {
     Call(HostFunction),
     /// None if the body is broken.
     Loop(Option<Box<Loop>>),
+    /// None if a body is broken.
+    Region(Option<Box<Region>>),
     With(Form, Box<Attributes>),
 }
 

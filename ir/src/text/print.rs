@@ -305,6 +305,9 @@ impl Printer<'_> {
             NodeKind::Call(function) => {
                 let _ = write!(text, " {}", function.name());
             }
+            NodeKind::Region(r) => {
+                let _ = write!(text, " {}", r.rule.name());
+            }
             _ => {}
         }
         if !operands.is_empty() {
@@ -412,6 +415,15 @@ impl Printer<'_> {
             NodeKind::Loop(l) => {
                 let _ = write!(text, " {{{}}} ", self.loop_attributes(l));
                 write_section(out, &l.body.0, options, "body ", self.indent + 2);
+            }
+            NodeKind::Region(r) => {
+                if !r.symbols.is_empty() {
+                    let _ = write!(text, " {{symbols={}}}", self.dims(&r.symbols));
+                }
+                text.push(' ');
+                for (what, body) in ["body ", " derivative "].iter().zip(r.bodies()) {
+                    write_section(out, &body.0, options, what, self.indent + 2);
+                }
             }
         }
     }

@@ -53,6 +53,11 @@ type Outcome<T> = Result<T, String>;
 
 /// See [`super::export`].
 pub(super) fn export(graph: &Graph) -> Result<Model, ExportError> {
+    let inlined = graph.inlined().map_err(|e| ExportError {
+        place: "a region".into(),
+        message: e.to_string(),
+    })?;
+    let graph = inlined.as_ref().unwrap_or(graph);
     let mut shared = Shared::default();
     let at = |place: &str| {
         let place = place.to_string();
@@ -493,6 +498,7 @@ impl<'w, 'g> Writer<'w, 'g> {
                 self.results.insert(id, results);
                 return Ok(None);
             }
+            NodeKind::Region(_) => return Err("a region was not put in its place; a bug".into()),
             NodeKind::Project(k) => {
                 let results = self.results.get(&node.operands[0]);
                 let name = results.and_then(|r| r.get(*k as usize)).cloned();

@@ -14,12 +14,12 @@ fn wide(c: &Call<'_, '_, '_>, f: impl FnOnce(Tensor) -> Tensor) -> Answer {
 }
 
 pub(super) fn relu(c: &mut Call<'_, '_, '_>) -> Answer {
-    one(c.tensor(0)?.maximum(0))
+    one(c.tensor(0)?.relu())
 }
 
 pub(super) fn leaky_relu(c: &mut Call<'_, '_, '_>) -> Answer {
     let slope = c.float("alpha", 0.01)?;
-    wide(c, |x| x.lt(0).select(slope * &x, &x))
+    wide(c, |x| x.gt(0).select(&x, slope * &x))
 }
 
 pub(super) fn thresholded_relu(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -33,7 +33,7 @@ pub(super) fn sigmoid(c: &mut Call<'_, '_, '_>) -> Answer {
 
 pub(super) fn hard_sigmoid(c: &mut Call<'_, '_, '_>) -> Answer {
     let (alpha, beta) = (c.float("alpha", 0.2)?, c.float("beta", 0.5)?);
-    wide(c, |x| (alpha * x + beta).clamp(0, 1))
+    wide(c, |x| (alpha * x + beta).hard_tanh(0.0, 1.0))
 }
 
 pub(super) fn hard_swish(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -78,7 +78,7 @@ pub(super) fn celu(c: &mut Call<'_, '_, '_>) -> Answer {
 
 pub(super) fn selu(c: &mut Call<'_, '_, '_>) -> Answer {
     let (alpha, gamma) = (c.float("alpha", 1.673_263_2)?, c.float("gamma", 1.050_701)?);
-    wide(c, |x| gamma * x.gt(0).select(&x, alpha * x.minimum(0).expm1()))
+    wide(c, |x| gamma * x.gt(0).select(&x, alpha * x.gt(0).select(0, &x).expm1()))
 }
 
 pub(super) fn gelu(c: &mut Call<'_, '_, '_>) -> Answer {

@@ -231,20 +231,20 @@ pub(super) fn clip(c: &mut Call<'_, '_, '_>) -> Answer {
     let mut x = c.tensor(0)?;
     if c.version < 11 {
         if let Some(lo) = c.maybe_float("min")? {
-            x = x.maximum(lo);
+            x = x.not_below(lo);
         }
         if let Some(hi) = c.maybe_float("max")? {
-            x = x.minimum(hi);
+            x = x.not_above(hi);
         }
         return one(x);
     }
     if let Some(lo) = c.optional(1)? {
         same(&x, &lo)?;
-        x = x.maximum(lo);
+        x = x.not_below(lo);
     }
     if let Some(hi) = c.optional(2)? {
         same(&x, &hi)?;
-        x = x.minimum(hi);
+        x = x.not_above(hi);
     }
     one(x)
 }

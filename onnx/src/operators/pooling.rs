@@ -78,7 +78,7 @@ pub(super) fn max_pool(c: &mut Call<'_, '_, '_>) -> Answer {
         n => return invalid(format!("storage_order {n}; expected 0 or 1")),
     };
     let windows = pooling.windows(&x, 2, x.dtype().lowest())?;
-    let max = windows.max(pooling.axes());
+    let max = windows.first_max(pooling.size.len());
     if c.outputs < 2 {
         return one(max);
     }
@@ -251,8 +251,9 @@ pub(super) fn global_average_pool(c: &mut Call<'_, '_, '_>) -> Answer {
 }
 
 pub(super) fn global_max_pool(c: &mut Call<'_, '_, '_>) -> Answer {
-    let (x, axes) = global(c)?;
-    one(x.max(axes))
+    let (x, _) = global(c)?;
+    let space = x.rank() - 2;
+    one((0..space).fold(x.first_max(space), |y, _| y.unsqueeze(-1)))
 }
 
 pub(super) fn global_lp_pool(c: &mut Call<'_, '_, '_>) -> Answer {

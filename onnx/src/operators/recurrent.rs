@@ -28,10 +28,10 @@ impl Activation {
             "tanh" => x.tanh(),
             "sigmoid" => x.sigmoid(),
             "affine" => alpha * x + beta,
-            "leakyrelu" => x.lt(0).select(alpha * x, x),
+            "leakyrelu" => x.gt(0).select(x, alpha * x),
             "thresholdedrelu" => x.ge(alpha).select(x, 0),
             "scaledtanh" => alpha * (beta * x).tanh(),
-            "hardsigmoid" => (alpha * x + beta).clamp(0, 1),
+            "hardsigmoid" => (alpha * x + beta).hard_tanh(0.0, 1.0),
             "elu" => x.elu(alpha),
             "softsign" => x.softsign(),
             // `activations` knows no other.

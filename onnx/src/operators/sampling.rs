@@ -7,8 +7,8 @@ use crate::call::{Answer, Call, one};
 use crate::refusal::{invalid, unsupported};
 use tlc_record::dim::Dim;
 use tlc_record::ops::conv::Conv;
-use tlc_record::ops::regions::RoiAlign;
 use tlc_record::ops::resample::{Interpolation, Rounding};
+use tlc_record::ops::roi::RoiAlign;
 use tlc_record::ops::sample::{GridSample, Outside};
 
 pub(super) fn grid_sample(c: &mut Call<'_, '_, '_>) -> Answer {

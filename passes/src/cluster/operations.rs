@@ -65,6 +65,7 @@ impl Clusterer<'_> {
                 | NodeKind::Copy
                 | NodeKind::Loop(_)
                 | NodeKind::Call(_)
+                | NodeKind::Region(_)
                 | NodeKind::Project(_) => {}
             }
             work.extend(node.operands.iter().filter(|o| seen.insert(**o)));

@@ -429,6 +429,7 @@ fn own_root(kind: &NodeKind) -> bool {
             | NodeKind::Copy
             | NodeKind::Loop(_)
             | NodeKind::Call(_)
+            | NodeKind::Region(_)
             | NodeKind::Project(_)
     )
 }

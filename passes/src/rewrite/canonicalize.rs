@@ -46,6 +46,7 @@ const RULES: &[Rule] = &[
     double_inverse,
     power_by_small_integer,
     constant_select,
+    bounding_select,
     trivial_convert,
     nested_views,
     trivial_view,
@@ -116,6 +117,35 @@ fn constant_select(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> 
     Ok(re
         .splat_value(operands[0])
         .map(|c| if c.as_bool() { operands[1] } else { operands[2] }))
+}
+
+/// `x` where it is beyond a constant bound, else the bound: `max(x, bound)` or `min(x, bound)`. The forms differ where `x` is at
+/// the bound: only in the sign of zero, and not where the bound is the zero that the extremum prefers, or the other one if `x`
+/// stays there.
+fn bounding_select(re: &mut Rebuilder, kind: &NodeKind, operands: &[NodeId]) -> Rewritten {
+    let NodeKind::Map(ScalarOp::Select) = kind else {
+        return Ok(None);
+    };
+    let (condition, bound, x) = (re.graph.node(operands[0]), operands[1], operands[2]);
+    let NodeKind::Map(op @ (ScalarOp::Lt | ScalarOp::Le)) = condition.kind else {
+        return Ok(None);
+    };
+    let Some(value) = re.splat_value(bound).filter(|v| !v.as_f64().is_nan()) else {
+        return Ok(None);
+    };
+    let extremum = match condition.operands[..] {
+        [a, b] if (a, b) == (x, bound) => ScalarOp::Max,
+        [a, b] if (a, b) == (bound, x) => ScalarOp::Min,
+        _ => return Ok(None),
+    };
+    if value.dtype().is_float() && value.as_f64() == 0.0 {
+        let preferred = value.as_f64().is_sign_negative() == (extremum == ScalarOp::Min);
+        let replaced = op == ScalarOp::Le;
+        if preferred != replaced {
+            return Ok(None);
+        }
+    }
+    re.add(NodeKind::Map(extremum), &[x, bound]).map(Some)
 }
 
 /// A conversion to the dtype that the operand has: the operand.

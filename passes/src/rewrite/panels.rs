@@ -27,7 +27,7 @@ impl Fixed {
         for (id, node) in graph.nodes() {
             all[id.index()] = match &node.kind {
                 NodeKind::Input { .. } => fixed(id),
-                NodeKind::Loop(_) | NodeKind::Call(_) | NodeKind::Random { .. } => false,
+                NodeKind::Loop(_) | NodeKind::Call(_) | NodeKind::Region(_) | NodeKind::Random { .. } => false,
                 _ => node.operands.iter().all(|o| all[o.index()]),
             };
         }

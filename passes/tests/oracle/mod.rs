@@ -101,7 +101,9 @@ fn node_value(
         NodeKind::Convert(to) => each(&mut |i| operand(0).get(flat(i, &shape)).convert(*to)),
         NodeKind::Bitcast(to) => each(&mut |i| Scalar::from_bits(*to, operand(0).get(flat(i, &shape)).bits())),
         NodeKind::Copy => return operand(0).clone(),
-        NodeKind::Loop(_) | NodeKind::Call(_) | NodeKind::Project(_) => unreachable!("this generator makes none"),
+        NodeKind::Loop(_) | NodeKind::Call(_) | NodeKind::Region(_) | NodeKind::Project(_) => {
+            unreachable!("this generator makes none")
+        }
         NodeKind::Einsum {
             inputs: labels,
             output,

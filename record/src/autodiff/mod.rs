@@ -13,13 +13,14 @@
 //!   them; nothing recurs on depth, but for loops in loops.
 //! - What is recorded comes from the operation whose derivative it is, so that reports say `gradient of exp` and its line.
 //!
-//! At corners a derivative is that of the nodes: the maximum of two equal operands passes half of it to each. So `relu`, which
-//! is `max(x, 0)`, has the derivative 1/2 at 0.
+//! At corners a derivative is that of the nodes: the maximum of two equal operands passes half of it to each. Where an operation has
+//! another convention, its nodes say so (`relu` selects the constant 0 at 0), or it is a region with a derivative of its own.
 
 mod combine;
 mod einsum;
 mod index;
 mod node;
+mod region;
 mod repeat;
 mod scalar;
 mod view;
@@ -247,6 +248,14 @@ impl Walk<'_> {
                 all[0] = Some(index::call(function, &result, &operands, &parts)?.to(operands[0].dtype())?);
                 all
             }
+            NodeKind::Region(region) => {
+                let parts = self.parts.remove(&id).unwrap_or_default();
+                let count = node.results.len() as u32;
+                let results: Vec<Tensor> = (0..count)
+                    .map(|k| self.graph.node(NodeKind::Project(k), &[&result]))
+                    .collect::<Step<_>>()?;
+                region::rule(region, &results, &operands, &parts)?
+            }
             kind => {
                 let total = sum(&uses, result.dtype())?;
                 if let Some(of) = self.wrt.get_mut(&id) {
@@ -327,6 +336,8 @@ fn rule(at: &At<'_>) -> Step<Cotangents> {
             reverse,
         } => combine::scan(*monoid, *axis as usize, *exclusive, *reverse, at),
         NodeKind::Copy => at.each(|_| Ok(at.cotangent.clone())),
-        NodeKind::Loop(_) | NodeKind::Call(_) | NodeKind::Project(_) => refuse("a node of several results"),
+        NodeKind::Loop(_) | NodeKind::Call(_) | NodeKind::Region(_) | NodeKind::Project(_) => {
+            refuse("a node of several results")
+        }
     }
 }

@@ -15,7 +15,7 @@ use tlc_ir::{DType, IndexExpr, Scalar};
 
 use super::node::{Cotangents, zeros};
 use crate::dim::Dim;
-use crate::graph::scope::{Step, making, refuse_expecting};
+use crate::graph::scope::{Step, refuse_expecting};
 use crate::graph::{Graph, Tensor};
 use crate::ops::repeat::Iteration;
 use crate::ops::shape::moved;
@@ -115,7 +115,7 @@ pub(super) fn rule(
 
     let mut iteration = repeat.start();
     let inputs = reverse.inputs(&iteration)?;
-    let outputs = reverse.body(iteration.graph(), &inputs)?;
+    let outputs = iteration.graph().recorded_again(&it.body, &it.symbols, &inputs)?;
     let lead = it.first_carried_output();
     let next = around.iter().map(|k| &outputs[lead + k - first]);
     let elements = stacked.iter().map(|(s, _)| &outputs[lead + carried + s]);
@@ -255,27 +255,5 @@ impl Reverse<'_> {
         let captures = &self.operands[self.it.leading() + own..];
         inputs.extend(captures.iter().map(|t| iteration.capture(t)));
         Ok(inputs)
-    }
-
-    /// The forward body, recorded in the reverse one. Returns its outputs.
-    fn body(&self, inner: &Graph, inputs: &[Tensor]) -> Step<Vec<Tensor>> {
-        let body = &self.it.body.0;
-        let mut given = inputs.iter();
-        let mut made: Vec<Tensor> = Vec::with_capacity(body.len());
-        for (_, node) in body.nodes() {
-            let value = match &node.kind {
-                NodeKind::Input { .. } => match given.next() {
-                    Some(t) => t.clone(),
-                    None => return refuse_expecting("a body of more inputs", "those of the loop"),
-                },
-                kind => {
-                    let kind = kind.map_sizes(&mut |_, e| self.it.outer(e));
-                    let operands: Vec<&Tensor> = node.operands.iter().map(|o| &made[o.index()]).collect();
-                    making(node.origin.clone(), || inner.node(kind, &operands))?
-                }
-            };
-            made.push(value);
-        }
-        Ok(body.outputs().iter().map(|o| made[o.node.index()].clone()).collect())
     }
 }

@@ -19,7 +19,7 @@ impl Tensor {
         f(self.to(narrow.accumulator())?)?.to(narrow)
     }
 
-    /// `max(x, 0)`; NaN stays NaN.
+    /// `max(x, 0)`; NaN stays NaN. The derivative at 0 is 0.
     ///
     /// ```
     /// use tlc::Graph;
@@ -31,7 +31,17 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn relu(&self) -> Tensor {
-        op("relu", &[self], || Ok(self.maximum(0)))
+        op("relu", &[self], || match self.dtype().is_float() {
+            // Where it is 0 the constant is taken, whose derivative is 0.
+            true => Ok(self.le(0).select(0, self)),
+            false => Ok(self.maximum(0)),
+        })
+    }
+
+    /// `min(max(x, 0), 6)`. The derivative at 0 and 6 is 0.
+    #[track_caller]
+    pub fn relu6(&self) -> Tensor {
+        op("relu6", &[self], || self.in_wide_float(|x| Ok(x.hard_tanh(0.0, 6.0))))
     }
 
     /// Gaussian error linear unit, `x/2 * (1 + erf(x/√2))` (Hendrycks and Gimpel, arXiv:1606.08415). The sum cancels where
@@ -121,7 +131,7 @@ impl Tensor {
     #[track_caller]
     pub fn elu(&self, alpha: f64) -> Tensor {
         op("elu", &[self], || {
-            self.in_wide_float(|x| Ok(x.gt(0).select(&x, alpha * x.minimum(0).expm1())))
+            self.in_wide_float(|x| Ok(x.gt(0).select(&x, alpha * x.gt(0).select(0, &x).expm1())))
         })
     }
 
@@ -157,11 +167,12 @@ impl Tensor {
         })
     }
 
-    /// `clamp(x/6 + 1/2, 0, 1)`, computed as `clamp(x + 3, 0, 6) / 6`, which keeps the digits near -3.
+    /// `clamp(x/6 + 1/2, 0, 1)`, computed as `clamp(x + 3, 0, 6) / 6`, which keeps the digits near -3. The derivative at -3 and 3 is
+    /// 0.
     #[track_caller]
     pub fn hard_sigmoid(&self) -> Tensor {
         op("hard_sigmoid", &[self], || {
-            self.in_wide_float(|x| Ok((x + 3.0).clamp(0, 6) / 6.0))
+            self.in_wide_float(|x| Ok((x + 3.0).hard_tanh(0.0, 6.0) / 6.0))
         })
     }
 

@@ -4,7 +4,7 @@
 //! call them. All promote and broadcast as [`crate::promotion`] says. Errors: shapes that do not broadcast, a dtype that the
 //! operation is not defined on, an integer scalar that the tensor's dtype cannot hold.
 
-use tlc_ir::{DType, ScalarOp};
+use tlc_ir::{DType, Graph, NodeKind, ScalarOp};
 
 use crate::graph::Tensor;
 use crate::graph::scope::{Step, op, refuse_expecting};
@@ -16,6 +16,24 @@ fn same(dtype: DType) -> DType {
 
 fn boolean(_: DType) -> DType {
     DType::Bool
+}
+
+/// Also where the bound is NaN, unless it is known not to be.
+fn or_nan(beyond: Tensor, bound: &Operand) -> Tensor {
+    let number = |ir: &Graph, id| match &ir.node(id).kind {
+        NodeKind::Data(data) => (data.0.len() == 1).then(|| data.0.get(0)),
+        _ => ir.splat_value(id),
+    };
+    match bound {
+        Operand::Tensor(t) => {
+            let known = t.id().and_then(|id| t.graph().with_ir(|ir| number(ir, id)));
+            match known.is_some_and(|v| !v.as_f64().is_nan()) {
+                true => beyond,
+                false => beyond.logical_or(t.is_nan()),
+            }
+        }
+        Operand::Scalar(_) | Operand::Weak(_) => beyond,
+    }
 }
 
 /// `a + b`; on two bools, `or`.
@@ -417,7 +435,8 @@ impl Tensor {
         })
     }
 
-    /// `x` limited to `lo..=hi`: `min(max(x, lo), hi)`; NaN stays NaN.
+    /// `x` limited to `lo..=hi`: `min(max(x, lo), hi)`; NaN stays NaN. The derivative by `x` is 1 at the bounds, as in PyTorch; see
+    /// [`Tensor::hard_tanh`] for 0.
     ///
     /// ```
     /// use tlc::Graph;
@@ -430,7 +449,60 @@ impl Tensor {
     #[track_caller]
     pub fn clamp(&self, lo: impl Into<Operand>, hi: impl Into<Operand>) -> Tensor {
         let (lo, hi) = (lo.into(), hi.into());
-        op("clamp", &[self], || Ok(self.maximum(lo).minimum(hi)))
+        op("clamp", &[self], || Ok(self.not_below(lo).not_above(hi)))
+    }
+
+    /// As [`Tensor::clamp`] between two numbers, with a derivative of 0 at them.
+    ///
+    /// ```
+    /// use tlc::{Graph, grad};
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([-2.0f32, 1.0, 0.5]);
+    /// let dx = &grad(&x.hard_tanh(-1.0, 1.0).sum(..), &[&x])[0];
+    /// assert_eq!(dx.eval()?.as_slice::<f32>()?, [0.0, 0.0, 1.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn hard_tanh(&self, lo: f64, hi: f64) -> Tensor {
+        op("hard_tanh", &[self], || {
+            let x = self.floats()?;
+            let x = x.le(lo).select(lo, &x);
+            Ok(x.ge(hi).select(hi, &x))
+        })
+    }
+
+    /// The larger, whose derivative by `self` is 1 where they are equal; NaN in either gives NaN.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn not_below(&self, lo: impl Into<Operand>) -> Tensor {
+        let lo = lo.into();
+        op("clamp", &[self], || match self.may_select(&lo) {
+            true => Ok(or_nan(self.lt(lo.clone()), &lo).select(lo, self)),
+            false => Ok(self.maximum(lo)),
+        })
+    }
+
+    /// The smaller, whose derivative by `self` is 1 where they are equal; NaN in either gives NaN.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn not_above(&self, hi: impl Into<Operand>) -> Tensor {
+        let hi = hi.into();
+        op("clamp", &[self], || match self.may_select(&hi) {
+            true => Ok(or_nan(self.gt(hi.clone()), &hi).select(hi, self)),
+            false => Ok(self.minimum(hi)),
+        })
+    }
+
+    /// Whether a bound may be a selection: integers have no derivative, and a number that is no number is no bound.
+    fn may_select(&self, bound: &Operand) -> bool {
+        let float = bound.dtype().is_none_or(DType::is_float);
+        let number = match bound {
+            Operand::Tensor(_) => true,
+            Operand::Scalar(s) => !s.as_f64().is_nan(),
+            Operand::Weak(w) => w.of(DType::F64).is_ok_and(|s| !s.as_f64().is_nan()),
+        };
+        self.dtype().is_float() && float && number
     }
 
     /// `a` where `self` is true, else `b`. `self` converts to bool; all three broadcast to one shape.
@@ -460,7 +532,7 @@ impl Tensor {
             let values = unify(graph, &operands[1..], |_| dtype)?;
             let condition = self.to(DType::Bool)?;
             let all = crate::promotion::broadcast(graph, &[condition, values[0].clone(), values[1].clone()])?;
-            graph.node(tlc_ir::NodeKind::Map(ScalarOp::Select), &[&all[0], &all[1], &all[2]])
+            graph.node(NodeKind::Map(ScalarOp::Select), &[&all[0], &all[1], &all[2]])
         })
     }
 
@@ -486,7 +558,7 @@ impl Tensor {
         let operands = [self.into(), b.into(), c.into()];
         elementwise("fma", &operands, |graph| {
             let all = unify(graph, &operands, float_of)?;
-            graph.node(tlc_ir::NodeKind::Map(ScalarOp::Fma), &[&all[0], &all[1], &all[2]])
+            graph.node(NodeKind::Map(ScalarOp::Fma), &[&all[0], &all[1], &all[2]])
         })
     }
 }

@@ -4,9 +4,10 @@ use tlc_ir::{DType, IndexExpr};
 
 use crate::dim::Axes;
 use crate::graph::Tensor;
-use crate::graph::scope::{Step, op, refuse_expecting};
+use crate::graph::scope::{Step, op, refuse, refuse_expecting};
 
 use super::conv::{PerAxis, dims};
+use super::region::{Known, region};
 
 /// Window, stride, padding and dilation of a pooling: `Pool::new(2).padding(1)`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -87,7 +88,7 @@ impl Tensor {
         }
     }
 
-    /// Maximum over windows of space; `self` is `[batch, channels, space..]`.
+    /// Maximum over windows of space; `self` is `[batch, channels, space..]`. The first of equal ones has the derivative.
     ///
     /// ```
     /// use tlc::{Graph, Pool};
@@ -103,8 +104,38 @@ impl Tensor {
     #[track_caller]
     pub fn max_pool(&self, options: &Pool) -> Tensor {
         op("max_pool", &[self], || {
-            let (windows, _, axes) = self.pooled(self.space()?, options, self.dtype().lowest())?;
-            Ok(windows.max(axes))
+            let n = self.space()?;
+            let (windows, _, _) = self.pooled(n, options, self.dtype().lowest())?;
+            Ok(windows.first_max(n))
+        })
+    }
+
+    /// Maximum over the last `n` axes; the derivative is that of the first of equal ones, as in PyTorch's pooling.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn first_max(&self, n: usize) -> Tensor {
+        let axes: Axes = (1..=n as i64).map(|i| -i).collect::<Vec<_>>().into();
+        op("max_pool", &[self], || {
+            if !self.dtype().is_float() {
+                return Ok(self.max(&axes));
+            }
+            let derivative = |known: &Known| {
+                let windows = &known.operands[0];
+                let across = |t: &Tensor| (0..n).fold(t.clone(), |t, _| t.unsqueeze(-1));
+                let (max, d) = (across(&known.results[0]), across(&known.cotangents[0]));
+                let space = &windows.extents()[windows.rank() - n..];
+                let count = space.iter().fold(IndexExpr::ONE, |all, d| all * d.clone());
+                let number = windows
+                    .graph()
+                    .iota_1d(&count, DType::I64)
+                    .and_then(|i| i.reshaped(space));
+                let number = number.unwrap_or_else(|_| Tensor::poisoned(windows.graph(), DType::I64));
+                let found = windows.eq(&max).logical_or(windows.is_nan().logical_and(max.is_nan()));
+                let first = across(&found.select(&number, i64::MAX).min(&axes));
+                vec![number.eq(first).select(d, 0)]
+            };
+            let mut results = region("max_pool", &[self], |x| vec![x[0].max(&axes)], Some(derivative));
+            results.pop().map_or_else(|| refuse("no maximum"), Ok)
         })
     }
 
@@ -117,7 +148,7 @@ impl Tensor {
         let body = || {
             let n = self.space()?;
             let (windows, settings, axes) = self.pooled(n, options, self.dtype().lowest())?;
-            let max = windows.max(&axes);
+            let max = windows.first_max(n);
             let places = self.places_of(&windows, &max, &axes, |x, fill| settings.windows(x, 2, fill))?;
             Ok((max, places))
         };

@@ -294,7 +294,7 @@ impl Tensor {
         })
     }
 
-    /// Root of the sum of squares. Dtypes as [`Tensor::mean`].
+    /// Root of the sum of squares. Dtypes as [`Tensor::mean`]. The derivative where all elements are zero is 0.
     ///
     /// ```
     /// use tlc::Graph;
@@ -308,7 +308,12 @@ impl Tensor {
     pub fn norm(&self, axes: impl Into<Axes>) -> Tensor {
         let axes = axes.into();
         op("norm", &[self], || {
-            self.in_wide_float(|x| Ok(x.square().sum(&axes).sqrt()))
+            self.in_wide_float(|x| {
+                // Zero is not the root of anything, or its infinite derivative would meet the 0 of the squares.
+                let sum = x.square().sum(&axes);
+                let zero = sum.eq(0);
+                Ok(zero.select(&sum, zero.select(1, &sum).sqrt()))
+            })
         })
     }
 

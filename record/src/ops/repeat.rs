@@ -187,12 +187,7 @@ impl Repeat {
     pub fn finish(self, iteration: Iteration, next: Vec<Tensor>) -> Vec<Tensor> {
         let results = self.carried.iter().chain(iteration.stacks.iter().map(|s| &s.0));
         let poisons: Vec<Tensor> = results.map(|t| Tensor::poisoned(&self.graph, t.dtype())).collect();
-        let errors = iteration.graph.errors();
-        if !errors.is_empty() {
-            // What mixes the body with the graph around it was reported to both.
-            let known = self.graph.errors();
-            let new = errors.into_iter().filter(|e| !known.contains(e));
-            new.for_each(|e| self.graph.report(e));
+        if self.graph.takes_errors(&iteration.graph) {
             return poisons;
         }
         // What was refused in the graph around is reported there already.

@@ -404,6 +404,7 @@ fn derivatives(session: &Session, what: &What) -> Result<(), Failure> {
         "directions": found.right,
         "open": found.open,
         "wrong": wrong.map(|w| json!({ "found": w.found, "expected": w.expected, "rule": w.rule })),
+        "region": found.region,
     });
     if let Some(wrong) = wrong {
         let rule = wrong
@@ -427,6 +428,9 @@ fn derivatives(session: &Session, what: &What) -> Result<(), Failure> {
     );
     if found.open > 0 {
         text += &format!("; {} more end at a corner and say nothing", found.open);
+    }
+    if let Some(region) = &found.region {
+        text += &format!("; without the derivatives that regions have of their own: that of {region} is another");
     }
     session.console.result(&(text + "\n"))
 }

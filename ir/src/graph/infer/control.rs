@@ -5,7 +5,8 @@ use smallvec::smallvec;
 use super::{Refusal, Rule, computed_in, element_product, refuse, refuse_expecting};
 use crate::dtype::DType;
 use crate::graph::control::MAX_LOOP_DEPTH;
-use crate::graph::{Condition, HostFunction, Loop, TensorType};
+use crate::graph::region::{outside, type_outside};
+use crate::graph::{Condition, Graph, HostFunction, Loop, NodeId, Region, Rule as RegionRule, TensorType};
 use crate::index::{IndexExpr, SymId};
 
 impl Rule<'_> {
@@ -34,20 +35,22 @@ impl Rule<'_> {
         }
     }
 
-    /// The types of a loop's results.
-    pub(super) fn repeated(&mut self, l: &Loop, types: &[&TensorType]) -> Result<Vec<TensorType>, Refusal> {
-        let body = &*l.body.0;
-        if l.depth() > MAX_LOOP_DEPTH {
-            return refuse_expecting("loops inside each other", format!("at most {MAX_LOOP_DEPTH}"));
+    /// Whether a body may stand here, with those values of its symbols.
+    fn fits_around(&mut self, body: &Graph, symbols: &[IndexExpr]) -> Result<(), Refusal> {
+        if 1 + body.depth() > MAX_LOOP_DEPTH {
+            return refuse_expecting(
+                "loops and regions inside each other",
+                format!("at most {MAX_LOOP_DEPTH}"),
+            );
         }
         if body.symbols().iter().any(|s| s.upper.is_some()) {
             return refuse("a body whose data decides a size");
         }
-        if l.symbols.len() != body.symbols().len() {
-            let problem = format!("{} symbol values", l.symbols.len());
+        if symbols.len() != body.symbols().len() {
+            let problem = format!("{} symbol values", symbols.len());
             return refuse_expecting(problem, format!("one for each of {}", body.symbols().len()));
         }
-        for (value, s) in l.symbols.iter().zip(body.symbols()) {
+        for (value, s) in symbols.iter().zip(body.symbols()) {
             let low = value.clone() - IndexExpr::Const(s.lo);
             let high = IndexExpr::Const(s.hi) - value.clone();
             if !self.not_negative(low) || !self.not_negative(high) {
@@ -56,14 +59,64 @@ impl Rule<'_> {
             }
         }
         for guard in body.guards() {
-            let holds = match l.outer_condition(&guard.condition) {
-                Condition::Equal(a, b) => self.agree(&a, &b),
-                Condition::NonNegative(a) => self.not_negative(a),
+            let holds = match &guard.condition {
+                Condition::Equal(a, b) => self.agree(&outside(symbols, a), &outside(symbols, b)),
+                Condition::NonNegative(a) => self.not_negative(outside(symbols, a)),
             };
             if !holds {
                 return refuse("the body assumes what cannot hold");
             }
         }
+        if let Some(o) = body.outputs().iter().find(|o| body.node(o.node).kind.is_tuple()) {
+            return refuse(format!("the body's output {} has several results", o.name));
+        }
+        Ok(())
+    }
+
+    /// The types of a region's results.
+    pub(super) fn region(&mut self, r: &Region, types: &[&TensorType]) -> Result<Vec<TensorType>, Refusal> {
+        for body in r.bodies() {
+            self.fits_around(&body.0, &r.symbols)?;
+        }
+        let own = |of: &[NodeId], body: &Graph| -> Vec<TensorType> {
+            of.iter().map(|&id| type_outside(&r.symbols, body.ty(id))).collect()
+        };
+        let outputs = |body: &Graph| body.outputs().iter().map(|o| o.node).collect::<Vec<_>>();
+        let body = &*r.body.0;
+        let (inputs, results) = (own(body.inputs(), body), own(&outputs(body), body));
+        self.expect_all("operand", types, &inputs)?;
+        if let RegionRule::Custom(derivative) = &r.rule {
+            let derivative = &*derivative.0;
+            let is_float = |ty: &&TensorType| ty.dtype.is_float();
+            let given: Vec<TensorType> = own(derivative.inputs(), derivative);
+            let expected = inputs.iter().chain(&results).chain(results.iter().filter(is_float));
+            self.expect_all(
+                "input of the derivative",
+                &given.iter().collect::<Vec<_>>(),
+                &expected.cloned().collect::<Vec<_>>(),
+            )?;
+            let made: Vec<TensorType> = own(&outputs(derivative), derivative);
+            let expected: Vec<TensorType> = inputs.iter().filter(is_float).cloned().collect();
+            self.expect_all("output of the derivative", &made.iter().collect::<Vec<_>>(), &expected)?;
+        }
+        Ok(results)
+    }
+
+    /// As [`Rule::expect`], of several.
+    fn expect_all(&mut self, what: &str, found: &[&TensorType], expected: &[TensorType]) -> Result<(), Refusal> {
+        if found.len() != expected.len() {
+            return refuse_expecting(format!("{} times {what}", found.len()), format!("{}", expected.len()));
+        }
+        for (k, (found, expected)) in found.iter().zip(expected).enumerate() {
+            self.expect(&format!("{what} {k} of"), found, expected)?;
+        }
+        Ok(())
+    }
+
+    /// The types of a loop's results.
+    pub(super) fn repeated(&mut self, l: &Loop, types: &[&TensorType]) -> Result<Vec<TensorType>, Refusal> {
+        let body = &*l.body.0;
+        self.fits_around(body, &l.symbols)?;
         if l.trip.is_none() && !l.conditional && !l.counted {
             return refuse_expecting("no end", "a trip count, a count or a condition");
         }
@@ -89,9 +142,6 @@ impl Rule<'_> {
         if body.outputs().len() != l.first_carried_output() + l.results() {
             let problem = format!("a body of {} outputs", body.outputs().len());
             return refuse_expecting(problem, format!("{}", l.first_carried_output() + l.results()));
-        }
-        if let Some(o) = body.outputs().iter().find(|o| body.node(o.node).kind.is_tuple()) {
-            return refuse(format!("the body's output {} has several results", o.name));
         }
         let output = |k: usize| body.ty(body.outputs()[k].node);
         if l.conditional {

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::{Attributes, EinsumSpec, Form, Full, GraphParser, nested};
 use crate::dtype::DType;
 use crate::graph::control::MAX_LOOP_DEPTH;
-use crate::graph::{Along, Body, HostFunction, Labels, Loop, Semiring};
+use crate::graph::{Along, Body, HostFunction, Labels, Loop, Region, Rule, Semiring};
 use crate::index::{IndexExpr, IndexNode};
 use crate::text::cursor::{Cursor, Parsed};
 use crate::text::expr::{dim, dims};
@@ -28,6 +28,7 @@ impl GraphParser<'_, '_, '_, '_> {
             Form::Window => &["axis", "size", "stride", "dilation"],
             Form::Scan(_) => &["axis", "exclusive", "reverse"],
             Form::Project => &["result"],
+            Form::Region(_) => &["symbols"],
             Form::Call("sort") => &["axis", "count", "descending"],
             Form::Call("unique") => &["axis", "sorted", "count"],
             Form::Call("suppress") => &["center", "count"],
@@ -147,27 +148,18 @@ impl GraphParser<'_, '_, '_, '_> {
                 Ok(Full::Call(function))
             }
             Form::Loop => self.repeated(a),
+            Form::Region(rule) => self.region(rule, a),
             _ => Ok(Full::With(form, Box::new(a))),
         }
     }
 
     /// `body @name(…) { … }`, behind the attributes of a loop.
     fn repeated(&mut self, a: Attributes) -> Parsed<Full> {
-        let word = self.c.token();
-        if !self.c.eat_word("body") {
-            return Err(self.c.unexpected("loop", "`body`"));
-        }
-        if self.depth + 1 >= MAX_LOOP_DEPTH {
-            let message = format!("loops inside each other; expected at most {MAX_LOOP_DEPTH}");
-            return Err(self.c.error(word.span(), message));
-        }
-        let before = self.c.errors();
-        let body = nested(self.c, self.resolver, self.depth + 1)?;
-        if self.c.errors() > before {
+        let Some(body) = self.inside("loop", "body")? else {
             return Ok(Full::Loop(None));
-        }
+        };
         Ok(Full::Loop(Some(Box::new(Loop {
-            body: Body(Arc::new(body)),
+            body,
             symbols: a.symbols.into_vec(),
             trip: a.size,
             counted: a.counted,
@@ -176,6 +168,35 @@ impl GraphParser<'_, '_, '_, '_> {
             slices: a.slices,
             stacks: a.stacks,
         }))))
+    }
+
+    /// `body @name(…) { … }`, and for a custom rule `derivative @name(…) { … }`, behind the attributes of a region.
+    fn region(&mut self, rule: &str, a: Attributes) -> Parsed<Full> {
+        let body = self.inside("region", "body")?;
+        let rule = match rule {
+            "custom" => self.inside("region", "derivative")?.map(Rule::Custom),
+            _ => Some(Rule::Opaque),
+        };
+        let (Some(body), Some(rule)) = (body, rule) else {
+            return Ok(Full::Region(None));
+        };
+        let symbols = a.symbols.into_vec();
+        Ok(Full::Region(Some(Box::new(Region { body, symbols, rule }))))
+    }
+
+    /// The graph behind a word; none if it is broken.
+    fn inside(&mut self, op: &str, what: &str) -> Parsed<Option<Body>> {
+        let word = self.c.token();
+        if !self.c.eat_word(what) {
+            return Err(self.c.unexpected(op, &format!("`{what}`")));
+        }
+        if self.depth + 1 >= MAX_LOOP_DEPTH {
+            let message = format!("loops and regions inside each other; expected at most {MAX_LOOP_DEPTH}");
+            return Err(self.c.error(word.span(), message));
+        }
+        let before = self.c.errors();
+        let body = nested(self.c, self.resolver, self.depth + 1)?;
+        Ok((self.c.errors() == before).then(|| Body(Arc::new(body))))
     }
 
     fn attribute(&mut self, name: &str, a: &mut Attributes) -> Parsed<()> {

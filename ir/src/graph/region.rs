@@ -1,0 +1,206 @@
+//! Regions: parts of a graph that have a derivative of their own.
+//!
+//! Invariants:
+//! - A region computes what its body computes: [`Graph::inlined`] puts the body in its place and changes no value. Only the rule
+//!   for its derivative is more than the body says.
+//! - A body is a closed graph, as that of a loop is: it sees nothing of the graph around it but its inputs and the values of its
+//!   symbols. Its inputs are the region's operands, its outputs the region's results.
+//! - The body of a custom derivative has the same symbols. Its inputs are the operands, the results, and a cotangent for each
+//!   result that is a float; its outputs the cotangents of those operands that are floats. Each in order.
+
+use std::sync::Arc;
+
+use rustc_hash::FxHashMap;
+
+use super::{Body, Graph, GraphError, Loop, NodeId, NodeKind, Operands, Origin, TensorType};
+use crate::index::{IndexExpr, IndexNode};
+
+/// What the derivative of a region is.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Rule {
+    /// Zero: the results count as constants.
+    Opaque,
+    /// What a body computes from operands, results and cotangents of the results.
+    Custom(Body),
+}
+
+impl Rule {
+    /// The name in text forms.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Rule::Opaque => "opaque",
+            Rule::Custom(_) => "custom",
+        }
+    }
+}
+
+/// A part of a graph with a derivative of its own; see the module.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Region {
+    /// What it computes.
+    pub body: Body,
+    /// The values of the body's symbols.
+    pub symbols: Vec<IndexExpr>,
+    /// Its derivative.
+    pub rule: Rule,
+}
+
+/// An expression over the symbols of a body, over those around it; `values` are what the body's symbols are there.
+pub fn outside(values: &[IndexExpr], e: &IndexExpr) -> IndexExpr {
+    e.replace(&mut |n| match n {
+        IndexNode::Sym(s) => values.get(s.0 as usize).cloned(),
+        _ => None,
+    })
+}
+
+/// A type of a body, over the symbols around it.
+pub(in crate::graph) fn type_outside(values: &[IndexExpr], ty: &TensorType) -> TensorType {
+    TensorType {
+        dtype: ty.dtype,
+        shape: ty.shape.iter().map(|d| outside(values, d)).collect(),
+    }
+}
+
+impl Region {
+    /// The body, and that of a custom derivative.
+    pub fn bodies(&self) -> impl Iterator<Item = &Body> {
+        let derivative = match &self.rule {
+            Rule::Opaque => None,
+            Rule::Custom(body) => Some(body),
+        };
+        std::iter::once(&self.body).chain(derivative)
+    }
+
+    /// An expression over the bodies' symbols, over those around the region.
+    pub fn outer(&self, e: &IndexExpr) -> IndexExpr {
+        outside(&self.symbols, e)
+    }
+}
+
+impl Graph {
+    /// How many loops and regions are inside each other.
+    pub fn depth(&self) -> usize {
+        // A body is complete before the node around it is, so this ends.
+        let inner = self.nodes().map(|(_, n)| match &n.kind {
+            NodeKind::Loop(l) => 1 + l.body.0.depth(),
+            NodeKind::Region(r) => 1 + r.bodies().map(|b| b.0.depth()).max().unwrap_or(0),
+            _ => 0,
+        });
+        inner.max().unwrap_or(0)
+    }
+
+    /// Whether there is a region in the graph or in the body of a loop.
+    pub fn has_regions(&self) -> bool {
+        self.nodes().any(|(_, n)| match &n.kind {
+            NodeKind::Region(_) => true,
+            NodeKind::Loop(l) => l.body.0.has_regions(),
+            _ => false,
+        })
+    }
+
+    /// The graph with the bodies of its regions in their place, in the bodies of loops as well; `None` if it has none.
+    ///
+    /// # Errors
+    /// A node that does not fit: a region that was never verified.
+    pub fn inlined(&self) -> Result<Option<Graph>, GraphError> {
+        if !self.has_regions() {
+            return Ok(None);
+        }
+        let mut graph = Graph::new(self.name.clone());
+        graph.adopt_symbols(self);
+        let mut into = Inliner {
+            graph,
+            loops: FxHashMap::default(),
+        };
+        let map = into.nodes(self, None, None)?;
+        for o in self.outputs() {
+            into.graph.add_output(&o.name, map[o.node.index()][0]);
+        }
+        let first: Vec<Option<NodeId>> = map.iter().map(|all| all.first().copied()).collect();
+        into.graph.adopt_guards(self, &first);
+        into.graph.set_derived();
+        Ok(Some(into.graph))
+    }
+}
+
+/// Nodes in the new graph; all results of what was a region.
+type Made = Vec<smallvec::SmallVec<[NodeId; 1]>>;
+
+/// A region whose body is being put in its place.
+#[derive(Clone, Copy)]
+struct Within<'a> {
+    region: &'a Region,
+    operands: &'a [NodeId],
+    origin: &'a Origin,
+}
+
+struct Inliner {
+    graph: Graph,
+    /// Bodies of loops by address, which the bodies of this graph keep alive.
+    loops: FxHashMap<usize, Body>,
+}
+
+impl Inliner {
+    /// Adds the nodes of a graph; `within` is the region whose body that is, and `around` what its symbols are worth.
+    fn nodes(
+        &mut self,
+        from: &Graph,
+        within: Option<Within<'_>>,
+        around: Option<&[IndexExpr]>,
+    ) -> Result<Made, GraphError> {
+        let mut map: Made = Vec::with_capacity(from.len());
+        for (id, node) in from.nodes() {
+            let origin = match (within, from.is_derived()) {
+                (Some(within), _) if node.origin == Origin::Unknown => within.origin.clone(),
+                (Some(_), _) | (None, true) => node.origin.clone(),
+                (None, false) => node.origin.clone().named(|| from.value_name(id)),
+            };
+            let made = match (&node.kind, within) {
+                (NodeKind::Input { index, .. }, Some(within)) => [within.operands[*index as usize]].into(),
+                (NodeKind::Input { name, ty, .. }, None) => {
+                    [self.graph.add_input(name, ty.clone(), node.origin.clone())?].into()
+                }
+                (NodeKind::Project(k), _) if matches!(from.node(node.operands[0]).kind, NodeKind::Region(_)) => {
+                    [map[node.operands[0].index()][*k as usize]].into()
+                }
+                (kind, _) => {
+                    let operands: Operands = node.operands.iter().map(|o| map[o.index()][0]).collect();
+                    let kind = match around {
+                        Some(values) => kind.map_sizes(&mut |_, e| outside(values, e)),
+                        None => kind.clone(),
+                    };
+                    match kind {
+                        NodeKind::Region(r) => {
+                            let body = &*r.body.0;
+                            let inner = Within {
+                                region: &r,
+                                operands: &operands,
+                                origin: &origin,
+                            };
+                            let map = self.nodes(body, Some(inner), Some(&inner.region.symbols))?;
+                            body.outputs().iter().map(|o| map[o.node.index()][0]).collect()
+                        }
+                        NodeKind::Loop(l) => [self.repeated(&l, &operands, origin)?].into(),
+                        kind => [self.graph.add(kind, &operands, origin)?].into(),
+                    }
+                }
+            };
+            map.push(made);
+        }
+        Ok(map)
+    }
+
+    fn repeated(&mut self, l: &Arc<Loop>, operands: &[NodeId], origin: Origin) -> Result<NodeId, GraphError> {
+        let address = Arc::as_ptr(&l.body.0) as usize;
+        let body = match self.loops.get(&address) {
+            Some(body) => body.clone(),
+            None => match l.body.0.inlined()? {
+                Some(body) => Body(Arc::new(body)),
+                None => l.body.clone(),
+            },
+        };
+        self.loops.insert(address, body.clone());
+        let new = Loop { body, ..(**l).clone() };
+        self.graph.add(NodeKind::Loop(Arc::new(new)), operands, origin)
+    }
+}

@@ -1,0 +1,219 @@
+//! Parts of a graph whose derivative is not that of their nodes.
+
+use std::sync::Arc;
+
+use tlc_ir::IndexExpr;
+use tlc_ir::graph::{Body, NodeKind, Region, Rule};
+
+use crate::graph::scope::{Step, making, op, record, refuse, refuse_expecting};
+use crate::graph::{Graph, Tensor};
+
+/// What a custom derivative is computed from, see [`custom_vjp`].
+#[derive(Debug)]
+pub struct Known {
+    /// What the function was given.
+    pub operands: Vec<Tensor>,
+    /// What it returned.
+    pub results: Vec<Tensor>,
+    /// The cotangents of those results that are floats, in order.
+    pub cotangents: Vec<Tensor>,
+}
+
+/// A function with a derivative of its own. `function` records it, over tensors of a graph of their own that stand for `operands`;
+/// `derivative` records the cotangents of the operands that are floats, in order, each of its operand's type.
+///
+/// The results are those of `function`: no derivative, compiled, is the same as without one. Second derivatives are those of what
+/// `derivative` records.
+///
+/// ```
+/// use tlc::{Graph, custom_vjp, grad};
+///
+/// // Rounds, and passes cotangents on as if it did not: a straight-through estimator.
+/// let g = Graph::default();
+/// let x = g.constant([0.4f32, 1.7]);
+/// let y = custom_vjp(&[&x], |x| vec![x[0].round()], |known| vec![known.cotangents[0].clone()]);
+/// assert_eq!(y[0].eval()?.as_slice::<f32>()?, [0.0, 2.0]);
+/// let dx = &grad(&(&y[0] * 3.0).sum(..), &[&x])[0];
+/// assert_eq!(dx.eval()?.as_slice::<f32>()?, [3.0, 3.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Cotangents of another number or type; tensors of the graph around in either function; sizes that data decides; no operand.
+#[track_caller]
+pub fn custom_vjp(
+    operands: &[&Tensor],
+    function: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+    derivative: impl FnOnce(&Known) -> Vec<Tensor>,
+) -> Vec<Tensor> {
+    region("custom_vjp", operands, function, Some(derivative))
+}
+
+type NoDerivative = fn(&Known) -> Vec<Tensor>;
+
+/// A region over operands of one graph.
+#[track_caller]
+pub(crate) fn region(
+    name: &str,
+    operands: &[&Tensor],
+    function: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
+    derivative: Option<impl FnOnce(&Known) -> Vec<Tensor>>,
+) -> Vec<Tensor> {
+    let Some(graph) = operands.first().map(|t| t.graph()) else {
+        return vec![];
+    };
+    let body = graph.region_body();
+    let given = inputs(&body, "x", operands.iter().copied());
+    let results = {
+        let _inside = graph.enter_loop();
+        function(&given)
+    };
+    let poisons: Vec<Tensor> = results.iter().map(|t| Tensor::poisoned(graph, t.dtype())).collect();
+    let unlike = |t: &&Tensor| !t.is_poisoned() && !t.graph().is(&body);
+    let foreign = results.iter().find(unlike).cloned();
+    if graph.takes_errors(&body) || results.iter().any(Tensor::is_poisoned) {
+        return poisons;
+    }
+    let captured = body.captured();
+    let all: Vec<&Tensor> = operands.iter().copied().chain(&captured).collect();
+    let rule = derivative.filter(|_| foreign.is_none()).map(|derivative| {
+        let inner = graph.region_body();
+        let operands = inputs(&inner, "x", all.iter().copied());
+        let results_there = inputs(&inner, "y", results.iter());
+        let cotangents = inputs(&inner, "d", results.iter().filter(|t| t.dtype().is_float()));
+        let known = Known {
+            operands,
+            results: results_there,
+            cotangents,
+        };
+        let made = {
+            let _inside = graph.enter_loop();
+            derivative(&known)
+        };
+        (inner, made)
+    });
+    if let Some((inner, made)) = &rule
+        && (graph.takes_errors(inner) || made.iter().any(Tensor::is_poisoned))
+    {
+        return poisons;
+    }
+    let node = || {
+        if foreign.is_some() {
+            return refuse_expecting("a result of another graph", "one that is computed from the operands");
+        }
+        let rule = match &rule {
+            None => Rule::Opaque,
+            Some((inner, made)) => {
+                if !inner.captured().is_empty() {
+                    return refuse_expecting(
+                        "a derivative that draws random numbers",
+                        "them among the results of the function",
+                    );
+                }
+                Rule::Custom(closed(inner, made)?)
+            }
+        };
+        let body = closed(&body, &results)?;
+        let region = Region {
+            symbols: symbols(graph, &body, &rule)?,
+            body,
+            rule,
+        };
+        graph.tuple(NodeKind::Region(Arc::new(region)), &all, results.len())
+    };
+    record(graph, name, &all, &[], node, |_| poisons)
+}
+
+/// Inputs of the types of tensors.
+fn inputs<'t>(body: &Graph, name: &str, like: impl Iterator<Item = &'t Tensor>) -> Vec<Tensor> {
+    let input = |(k, t): (usize, &Tensor)| match t.is_poisoned() {
+        true => Tensor::poisoned(body, t.dtype()),
+        false => body.input(&format!("{name}{k}"), t.dtype(), t.shape()),
+    };
+    like.enumerate().map(input).collect()
+}
+
+/// What was recorded as a body with these outputs.
+fn closed(recorded: &Graph, outputs: &[Tensor]) -> Step<Body> {
+    let mut body = recorded.with_ir(|ir| ir.clone());
+    for t in outputs {
+        match t.id() {
+            Some(id) if t.graph().is(recorded) => body.add_output("", id),
+            _ => return refuse_expecting("a result of another graph", "one that is computed from what is given"),
+        }
+    }
+    Ok(Body(Arc::new(body)))
+}
+
+/// The values of the bodies' symbols, which are those of the graph around.
+fn symbols(graph: &Graph, body: &Body, rule: &Rule) -> Step<Vec<IndexExpr>> {
+    let mut used = body.0.used_symbols();
+    if let Rule::Custom(derivative) = rule {
+        let others = derivative.0.used_symbols();
+        if others.len() != used.len() {
+            return refuse("the derivative has other symbols than the function");
+        }
+        used.iter_mut().zip(others).for_each(|(u, o)| *u |= o);
+    }
+    if graph.symbol_ranges().len() < used.len() {
+        return refuse("the body has a symbol that the graph around it lacks");
+    }
+    // As in a loop: the region does not wait for what binds a symbol that it does not mention.
+    let value = |(s, used): (usize, bool)| match used {
+        true => IndexExpr::from(tlc_ir::SymId(s as u32)),
+        false => IndexExpr::Const(body.0.symbols()[s].lo),
+    };
+    Ok(used.into_iter().enumerate().map(value).collect())
+}
+
+impl Graph {
+    /// The nodes of a body, recorded in this graph: its outputs. `symbols` are what its symbols are here.
+    pub(crate) fn recorded_again(&self, body: &Body, symbols: &[IndexExpr], inputs: &[Tensor]) -> Step<Vec<Tensor>> {
+        let body = &body.0;
+        let mut given = inputs.iter();
+        let mut made: Vec<Tensor> = Vec::with_capacity(body.len());
+        for (_, node) in body.nodes() {
+            let value = match &node.kind {
+                NodeKind::Input { .. } => match given.next() {
+                    Some(t) => t.clone(),
+                    None => return refuse_expecting("a body of more inputs", "those that are given"),
+                },
+                kind => {
+                    let kind = kind.map_sizes(&mut |_, e| tlc_ir::graph::region::outside(symbols, e));
+                    let operands: Vec<&Tensor> = node.operands.iter().map(|o| &made[o.index()]).collect();
+                    making(node.origin.clone(), || self.node(kind, &operands))?
+                }
+            };
+            made.push(value);
+        }
+        Ok(body.outputs().iter().map(|o| made[o.node.index()].clone()).collect())
+    }
+}
+
+impl Tensor {
+    /// The same value, which derivatives take for a constant.
+    ///
+    /// ```
+    /// use tlc::{Graph, grad};
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([3.0f32]);
+    /// let dx = &grad(&(&x * x.stop_gradient()).sum(..), &[&x])[0];
+    /// assert_eq!(dx.eval()?.as_slice::<f32>()?, [3.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[track_caller]
+    pub fn stop_gradient(&self) -> Tensor {
+        op("stop_gradient", &[self], || {
+            if !self.dtype().is_float() {
+                return Ok(self.clone());
+            }
+            let same = |x: &[Tensor]| x.to_vec();
+            let mut results = region("stop_gradient", &[self], same, None::<NoDerivative>);
+            match results.pop() {
+                Some(t) => Ok(t),
+                None => refuse("nothing to stop"),
+            }
+        })
+    }
+}
