@@ -9,7 +9,7 @@
 //!   parser resumes at the next statement, and what depends on a broken statement is not reported again.
 //! - No text makes the parser panic, hang or overflow the stack. Time and memory are linear in the text (constants' data
 //!   included: it is counted before it is allocated). Nothing recurses over the input but parentheses in extents, which
-//!   nest at most 64 deep, blocks of kernels, at most 128, and bodies of loops, at most 16. At most [`MAX_ERRORS`] errors are reported.
+//!   nest at most 64 deep, blocks of kernels, at most 128, and bodies of loops and regions, at most 16. At most [`MAX_ERRORS`] errors are reported.
 //!
 //! # A graph
 //!
@@ -53,9 +53,10 @@
 //! **Einsum** labels are letters, one per axis, or `'52` and so on beyond them; `a` is `'0` and `Z` is `'51`. They are
 //! renumbered by first appearance. `semiring` is `add-mul` and `acc` the accumulator of the result's dtype unless given.
 //!
-//! **Loops and calls** have several results, whose types stand in parentheses, and are used through `project`. A loop holds
-//! its body, a graph with values and symbols of its own; `symbols` gives those their values. See [`crate::graph::control`]
-//! for the order of operands, inputs, outputs and results.
+//! **Loops, calls and regions** have several results, whose types stand in parentheses, and are used through `project`. A loop
+//! holds its body, a graph with values and symbols of its own; `symbols` gives those their values. See [`crate::graph::control`]
+//! for the order of operands, inputs, outputs and results. A region holds a body, which computes its results from its operands, and
+//! where it is `custom` a second one, which computes its derivative: see [`crate::graph::region`].
 //!
 //! ```text
 //! graph @running(%x: f32[n, 4], %h: f32[4]) where n {
@@ -135,7 +136,9 @@
 //!           | "call" "suppress" VALUE { "," VALUE } "{" [ "center" "," ] "count" "=" name "}"
 //!           | "loop" [ VALUE { "," VALUE } ] "{" [ "trip" "=" extent "," ] [ "counted" "," ] [ "conditional" "," ]
 //!             "carried" "=" INTEGER [ "," "slices" "=" alongs ] [ "," "stacks" "=" alongs ] [ "," "symbols" "=" extents ] "}"
-//!             "body" section ;
+//!             "body" section
+//!           | "region" "opaque" [ VALUE { "," VALUE } ] [ "{" "symbols" "=" extents "}" ] "body" section
+//!           | "region" "custom" [ VALUE { "," VALUE } ] [ "{" "symbols" "=" extents "}" ] "body" section "derivative" section ;
 //! alongs    = "[" [ INTEGER [ "reverse" ] { "," INTEGER [ "reverse" ] } ] "]" ;
 //! operation = "const" ( literal | list | "opaque" STRING )
 //!           | "iota" "{" "axis" "=" INTEGER "}"
