@@ -24,10 +24,11 @@ const TEXT: &str = "graph @g(%x: f32[batch, 6]) where batch in 0..=2147483647 {
   %2 = einsum %x, %0 {ab,bc->ac} : f32[batch, 4] from \"product\"
   %3 = const 0.0 : f32[] from \"act\"
   %4 = expand %3 : f32[batch, 4] from \"act\"
-  %5 = max %2, %4 : f32[batch, 4] from \"act\"
-  %6 = expand %1 : f32[batch, 4] from \"shift\"
-  %7 = add %5, %6 : f32[batch, 4] from \"shift\"
-  return %7 as \"the y\"
+  %5 = le %2, %4 : bool[batch, 4] from \"act\"
+  %6 = select %5, %4, %2 : f32[batch, 4] from \"act\"
+  %7 = expand %1 : f32[batch, 4] from \"shift\"
+  %8 = add %6, %7 : f32[batch, 4] from \"shift\"
+  return %8 as \"the y\"
 }
 ";
 
