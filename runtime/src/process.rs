@@ -186,7 +186,10 @@ fn reserve_stack() {
     if unsafe { libc::gettid() != libc::getpid() } {
         return;
     }
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
     // SAFETY: the structure is ours and of the type that the call writes.
     if unsafe { libc::getrlimit(libc::RLIMIT_STACK, &raw mut limit) } != 0 {
         return;
