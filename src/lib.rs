@@ -77,7 +77,7 @@ pub use tlc_record::{
     named_scope, outputs, plan_ir, promote, s, stack, value_and_grad, vjp, where_,
 };
 pub use tlc_record::{
-    autodiff, compile, dim, error, eval, explain, functions, graph, machine_model, operators, ops, prediction,
+    autodiff, compile, dim, error, eval, explain, functions, graph, machine_model, operators, ops, optim, prediction,
     promotion, tlir,
 };
 pub use tlc_runtime::driver::{

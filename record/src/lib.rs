@@ -14,6 +14,7 @@ pub mod graph;
 pub mod machine_model;
 pub mod operators;
 pub mod ops;
+pub mod optim;
 pub mod prediction;
 pub mod promotion;
 pub mod streams;

@@ -1,0 +1,10 @@
+//! Optimizers, schedules, clipping and averages against what PyTorch and NumPy computed (`tests/reference/optimizers.py`), their kernels,
+//! their texts and what they refuse.
+#![forbid(unsafe_code)]
+
+mod against;
+mod curve;
+mod kernels;
+mod narrow;
+mod reference;
+mod refused;
