@@ -87,7 +87,9 @@ fn loops_nest_boundedly_in_a_text() {
     }
     let errors = parse_graph(&text, &mut no_data).unwrap_err();
     assert!(
-        errors.iter().any(|e| e.message.contains("loops and regions inside each other")),
+        errors
+            .iter()
+            .any(|e| e.message.contains("loops and regions inside each other")),
         "{errors:?}"
     );
 }
