@@ -6,6 +6,7 @@ mod against;
 mod corners;
 mod limits;
 mod loops;
+mod pytorch;
 mod random;
 mod regions;
 mod rules;

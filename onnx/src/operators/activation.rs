@@ -4,7 +4,6 @@ use crate::call::{Answer, Call, one};
 use crate::refusal::invalid;
 use tlc_record::Tensor;
 use tlc_record::keep;
-use tlc_record::ops::activation::FAR;
 
 /// Runs `f` in at least f32 and rounds once.
 fn wide(c: &Call<'_, '_, '_>, f: impl FnOnce(Tensor) -> Tensor) -> Answer {
@@ -40,19 +39,9 @@ pub(super) fn hard_swish(c: &mut Call<'_, '_, '_>) -> Answer {
     one(c.tensor(0)?.hard_swish())
 }
 
-/// `x / (1 + e^(-alpha x))`, at infinities its limit.
-fn scaled_silu(x: &Tensor, alpha: f64) -> Tensor {
-    let numerator = match alpha {
-        0.0 => return x * 0.5,
-        alpha if alpha < 0.0 => x.minimum(FAR),
-        _ => x.maximum(-FAR),
-    };
-    numerator / (1.0 + (-alpha * x).exp())
-}
-
 pub(super) fn swish(c: &mut Call<'_, '_, '_>) -> Answer {
     let alpha = c.float("alpha", 1.0)?;
-    wide(c, |x| scaled_silu(&x, alpha))
+    wide(c, |x| x.scaled_silu(alpha))
 }
 
 pub(super) fn swiglu(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -61,7 +50,7 @@ pub(super) fn swiglu(c: &mut Call<'_, '_, '_>) -> Answer {
         return invalid("gate and value of different shapes; expected one shape");
     }
     let dtype = value.dtype();
-    wide(c, |x| scaled_silu(&x, alpha) * value.cast(dtype.accumulator()))
+    wide(c, |x| x.scaled_silu(alpha) * value.cast(dtype.accumulator()))
 }
 
 pub(super) fn elu(c: &mut Call<'_, '_, '_>) -> Answer {

@@ -1,7 +1,7 @@
 //! Activations. f16 and bf16 compute in f32 and round once; bool and integers convert to f32. At an infinity the result is
 //! the limit. Results below 2^-120 in f32 (2^-1012 in f64) may come out as zero.
 
-use std::f64::consts::{FRAC_1_SQRT_2, LOG2_E, PI};
+use std::f64::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E, PI};
 
 use crate::graph::Tensor;
 use crate::graph::scope::{Step, op};
@@ -69,11 +69,17 @@ impl Tensor {
     #[track_caller]
     pub fn gelu_tanh(&self) -> Tensor {
         op("gelu_tanh", &[self], || {
-            self.in_wide_float(|x| {
-                let rate = -2.0 * LOG2_E * (2.0 / PI).sqrt();
-                let v = &x * (&x * &x).fma(0.044715 * rate, rate);
-                Ok(x.maximum(-FAR) / (1.0 + v.exp2()))
-            })
+            let rate = -2.0 * LOG2_E * (2.0 / PI).sqrt();
+            let exponent = |x: &Tensor| x * (x * x).fma(0.044715 * rate, rate);
+            let function = |x: &Tensor| x.maximum(-FAR) / (1.0 + exponent(x).exp2());
+            let slope = |x: &Tensor, _: &Tensor| {
+                let s = 1.0 / (1.0 + exponent(x).exp2());
+                // Beyond, the product with what is zero there is zero.
+                let x = x.clamp(-1e4, 1e4);
+                let inner = (&x * &x).fma(3.0 * 0.044715 * rate, rate) * (-LN_2);
+                &s * (1.0 + x * (1.0 - &s) * inner)
+            };
+            self.in_wide_float(|x| Ok(x.with_slope("gelu_tanh", function, slope)))
         })
     }
 
@@ -90,7 +96,9 @@ impl Tensor {
     #[track_caller]
     pub fn sigmoid(&self) -> Tensor {
         op("sigmoid", &[self], || {
-            self.in_wide_float(|x| Ok(1.0 / (1.0 + (-x).exp())))
+            // Through the exponential, which is infinite far below zero, the derivative there would be NaN.
+            let function = |x: &Tensor| 1.0 / (1.0 + (-x).exp());
+            self.in_wide_float(|x| Ok(x.with_slope("sigmoid", function, |_, y| y * (1.0 - y))))
         })
     }
 
@@ -106,9 +114,32 @@ impl Tensor {
     /// ```
     #[track_caller]
     pub fn silu(&self) -> Tensor {
-        op("silu", &[self], || {
-            self.in_wide_float(|x| Ok(x.maximum(-FAR) / (1.0 + (-&x).exp())))
-        })
+        op("silu", &[self], || self.in_wide_float(|x| Ok(x.scaled_silu(1.0))))
+    }
+
+    /// `x / (1 + e^(-alpha x))`, at infinities its limit.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn scaled_silu(&self, alpha: f64) -> Tensor {
+        let falling = |x: &Tensor| match alpha == 1.0 {
+            true => -x,
+            false => -alpha * x,
+        };
+        let function = |x: &Tensor| {
+            let numerator = match alpha < 0.0 {
+                true => x.minimum(FAR),
+                false => x.maximum(-FAR),
+            };
+            numerator / (1.0 + falling(x).exp())
+        };
+        let slope = |x: &Tensor, _: &Tensor| {
+            let s = 1.0 / (1.0 + falling(x).exp());
+            &s * (1.0 + alpha * x.clamp(-FAR, FAR) * (1.0 - &s))
+        };
+        match alpha == 0.0 {
+            true => self * 0.5,
+            false => self.with_slope("silu", function, slope),
+        }
     }
 
     /// `ln(1 + e^x)`, computed as `max(x, 0) + log1p(e^-|x|)`, which does not overflow.

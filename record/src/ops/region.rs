@@ -191,6 +191,23 @@ impl Graph {
 }
 
 impl Tensor {
+    /// A function of the tensor, and what its cotangent is multiplied with: see [`custom_vjp`].
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn with_slope(
+        &self,
+        name: &str,
+        function: impl FnOnce(&Tensor) -> Tensor,
+        slope: impl FnOnce(&Tensor, &Tensor) -> Tensor,
+    ) -> Tensor {
+        op(name, &[self], || {
+            let function = |x: &[Tensor]| vec![function(&x[0])];
+            let slope = |k: &Known| vec![&k.cotangents[0] * slope(&k.operands[0], &k.results[0])];
+            let mut results = region(name, &[self], function, Some(slope));
+            results.pop().map_or_else(|| refuse("no result"), Ok)
+        })
+    }
+
     /// The same value, which derivatives take for a constant.
     ///
     /// ```
