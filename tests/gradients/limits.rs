@@ -1,7 +1,7 @@
 //! What is refused, where what is recorded comes from, and what it costs.
 
 use tlc::ir::graph::Origin;
-use tlc::{CompileOptions, DType, Graph, Tensor, grad, inputs, vjp};
+use tlc::{CompileOptions, CrossEntropy, DType, Graph, Reduction, Tensor, grad, inputs, vjp};
 
 fn error(g: &Graph) -> String {
     g.finish().expect_err("it is refused").to_string()
@@ -179,4 +179,72 @@ fn slices_between_symbols() {
     let run = g.compile(&CompileOptions::default()).unwrap();
     let found = run.run(&inputs![&[1.0f64, 2.0, 3.0, 4.0], &[1.0f64, 10.0]]).unwrap();
     assert_eq!(found["dx"].as_slice::<f64>().unwrap(), [2.0, 400.0, 0.0, 0.0]);
+}
+
+#[test]
+fn losses_refuse_what_does_not_belong_together() {
+    type Loss = fn(&Graph, &Tensor) -> Tensor;
+    let table: [(Loss, &str); 6] = [
+        (
+            |g, x| x.cross_entropy(&g.input("l", DType::F32, [3])),
+            "expected [.., classes] and integers of [3]",
+        ),
+        (
+            |g, x| x.cross_entropy(&g.input("l", DType::I64, [4])),
+            "expected [.., classes] and integers of [3]",
+        ),
+        (
+            |g, x| {
+                let options = CrossEntropy::new().smoothing(1.5);
+                x.cross_entropy_with(&g.input("l", DType::I64, [3]), &options)
+            },
+            "label smoothing of 1.5; expected a number from 0 to 1",
+        ),
+        (
+            |g, x| {
+                let options = CrossEntropy::new().weights(&g.input("w", DType::F32, [5]));
+                x.cross_entropy_with(&g.input("l", DType::I64, [3]), &options)
+            },
+            "the weights",
+        ),
+        (
+            |g, x| x.mse_loss(&g.input("y", DType::F32, [4]), Reduction::Mean),
+            "expected predictions and targets of one shape",
+        ),
+        (
+            |g, x| x.huber_loss(&g.input("y", DType::F32, [3, 4]), -1.0, Reduction::Mean),
+            "huber",
+        ),
+    ];
+    for (loss, expected) in table {
+        let g = Graph::default();
+        let x = g.input("x", DType::F32, [3, 4]);
+        assert!(loss(&g, &x).is_poisoned(), "{expected}");
+        let text = error(&g);
+        assert!(
+            text.contains(expected) && text.contains("tests/gradients/limits.rs"),
+            "{text}"
+        );
+    }
+}
+
+/// A class out of range counts nothing, and no row at all gives NaN with gradients of 0 (as `torch` where all rows are ignored).
+#[test]
+fn losses_of_classes_out_of_range_and_of_no_rows() {
+    let g = Graph::default();
+    let x = g.constant(vec![0.0f64, 0.0, 5.0, 7.0]).reshape([2, 2]);
+    let of = |classes: [i64; 2], options: &CrossEntropy| {
+        let loss = x.cross_entropy_with(&g.constant(classes.to_vec()), options);
+        let d = grad(&loss, &[&x]).remove(0);
+        let d = d.eval().unwrap().as_slice::<f64>().unwrap().to_vec();
+        (loss.eval().unwrap().as_scalar::<f64>().unwrap(), d)
+    };
+    let (loss, d) = of([1, 9], &CrossEntropy::new().reduction(Reduction::Sum));
+    assert!((loss - std::f64::consts::LN_2).abs() < 1e-15, "{loss}");
+    assert_eq!(d, [0.5, -0.5, 0.0, 0.0]);
+    let (loss, _) = of([-1, 9], &CrossEntropy::new().reduction(Reduction::Sum));
+    assert_eq!(loss, 0.0);
+    let (loss, d) = of([-100, -100], &CrossEntropy::new().ignore(-100));
+    assert!(loss.is_nan(), "{loss}");
+    assert!(d.iter().all(|v| *v == 0.0), "{d:?}");
 }

@@ -4,8 +4,8 @@
 use serde_json::Value;
 use tlc::ops::resample::{Coordinates, Interpolation, Resample, Rounding};
 use tlc::{
-    Attention, CompileOptions, Conv, DType, Graph, HostTensor, Input, Pool, Tensor, concat, einsum, keep, s, stack,
-    vjp, where_,
+    Attention, CompileOptions, Conv, CrossEntropy, Ctc, DType, Graph, HostTensor, Input, Pool, Reduction, Tensor,
+    concat, einsum, keep, s, stack, vjp, where_,
 };
 
 fn number(v: &Value) -> f64 {
@@ -27,9 +27,14 @@ fn whole(x: &Tensor, numbers: &[i64]) -> Tensor {
     x.graph().constant(numbers.to_vec())
 }
 
+fn entropy(x: &Tensor, classes: &[i64], options: CrossEntropy) -> Tensor {
+    x.cross_entropy_with(&whole(x, classes), &options)
+}
+
 /// The function of that name there.
 fn function(name: &str, t: &[Tensor]) -> Tensor {
     let x = &t[0];
+    let weights = || x.graph().constant(vec![0.5f64, 1.0, 2.0, 0.25]);
     let image = |f: &dyn Fn(&Tensor) -> Tensor| f(&x.unsqueeze(0)).squeeze(0);
     match name {
         "neg" => -x,
@@ -179,6 +184,46 @@ fn function(name: &str, t: &[Tensor]) -> Tensor {
             doubled(&doubled(x, 1), 2)
         }
         "cross_entropy" => x.cross_entropy(&whole(x, &[1, 0, 3])),
+        "ce_ignored" => entropy(x, &[1, -100, 3], CrossEntropy::new().ignore(-100)),
+        "ce_smooth" => entropy(x, &[1, 0, 3], CrossEntropy::new().smoothing(0.1)),
+        "ce_weighted" => entropy(x, &[1, 0, 3], CrossEntropy::new().weights(&weights())),
+        "ce_all" => {
+            let options = CrossEntropy::new().weights(&weights()).smoothing(0.2).ignore(-100);
+            entropy(x, &[1, -100, 3], options)
+        }
+        "ce_sum" => entropy(x, &[1, 0, 3], CrossEntropy::new().reduction(Reduction::Sum)),
+        "ce_each" => entropy(x, &[1, 0, 3], CrossEntropy::new().reduction(Reduction::Each)),
+        "nll" => x.nll_loss(&whole(x, &[1, 0, 3]), &CrossEntropy::new()),
+        "mse" => x.mse_loss(&t[1], Reduction::Mean),
+        "mse_each" => x.mse_loss(&t[1], Reduction::Each),
+        "l1" => x.l1_loss(&t[1], Reduction::Mean),
+        "l1_sum" => x.l1_loss(&t[1], Reduction::Sum),
+        "huber" => x.huber_loss(&t[1], 0.75, Reduction::Mean),
+        "smooth_l1" => x.smooth_l1_loss(&t[1], 0.5, Reduction::Mean),
+        "bce" => x.binary_cross_entropy(&t[1], Reduction::Mean),
+        "bce_logits" => x.binary_cross_entropy_with_logits(&t[1], Reduction::Mean),
+        "kl_batch" => x.kl_div(&t[1], false, Reduction::Sum),
+        "kl_log" => x.kl_div(&t[1], true, Reduction::Mean),
+        "cosine" => x.cosine_similarity(&t[1], 1, 1e-8),
+        "cosine_embedding" => {
+            let same = x.graph().constant(vec![1.0f64, -1.0, 1.0]);
+            x.cosine_embedding_loss(&t[1], &same, 0.1, Reduction::Mean)
+        }
+        "ctc" | "ctc_each" => {
+            let options = Ctc {
+                input_lengths: whole(x, &[6, 5]),
+                target_lengths: whole(x, &[3, 1]),
+                blank: 0,
+                zero_infinity: false,
+                reduction: if name == "ctc" {
+                    Reduction::Mean
+                } else {
+                    Reduction::Each
+                },
+            };
+            x.log_softmax(2)
+                .ctc_loss(&whole(x, &[1, 2, 2, 3, 1, 1]).reshape([2, 3]), &options)
+        }
         "softmax_large" => x.softmax(0),
         "square_of_norm" => x.norm(..).square(),
         "det" => x.det(),

@@ -148,6 +148,34 @@ for name, f in POOL.items():
 labels = torch.tensor([1, 0, 3])
 case("cross_entropy", lambda x: F.cross_entropy(x, labels), generic(3, 4))
 case("cross_entropy", lambda x: F.cross_entropy(x, labels), [[1e4, -1e4, 0.0, 0.0], [0.0] * 4, [-1e4, 0.0, 1e4, 1.0]])
+weights = torch.tensor([0.5, 1.0, 2.0, 0.25], dtype=D)
+case("ce_ignored", lambda x: F.cross_entropy(x, torch.tensor([1, -100, 3])), generic(3, 4))
+case("ce_smooth", lambda x: F.cross_entropy(x, labels, label_smoothing=0.1), generic(3, 4))
+case("ce_weighted", lambda x: F.cross_entropy(x, labels, weight=weights), generic(3, 4))
+case("ce_all", lambda x: F.cross_entropy(x, torch.tensor([1, -100, 3]), weight=weights, label_smoothing=0.2, ignore_index=-100), generic(3, 4))
+case("ce_sum", lambda x: F.cross_entropy(x, labels, reduction="sum"), generic(3, 4))
+case("ce_each", lambda x: F.cross_entropy(x, labels, reduction="none"), generic(3, 4))
+case("nll", lambda x: F.nll_loss(x, labels), generic(3, 4))
+PAIRS = {
+    "mse": F.mse_loss, "l1": F.l1_loss, "huber": lambda x, y: F.huber_loss(x, y, delta=0.75), "smooth_l1": lambda x, y: F.smooth_l1_loss(x, y, beta=0.5),
+    "mse_each": lambda x, y: F.mse_loss(x, y, reduction="none"), "l1_sum": lambda x, y: F.l1_loss(x, y, reduction="sum"),
+}
+for name, f in PAIRS.items():
+    case(name, f, generic(3, 4), generic(3, 4, scale=0.5))
+    case(name, f, [1.0, 2.0, 3.0], [1.0, 1.0, 5.0])
+part = generic(3, 4, lift=1.5, scale=0.3)
+case("bce", lambda x, y: F.binary_cross_entropy(x, y), (part / 2.0).clamp(0.01, 0.99), torch.tensor([[0.0, 1.0, 0.25, 1.0]] * 3))
+case("bce_logits", lambda x, y: F.binary_cross_entropy_with_logits(x, y), generic(3, 4), torch.tensor([[0.0, 1.0, 0.25, 1.0]] * 3))
+case("bce_logits", lambda x, y: F.binary_cross_entropy_with_logits(x, y), [1e4, -1e4, 0.0, 0.5], [1.0, 1.0, 0.5, 0.0])
+case("kl_batch", lambda x, y: F.kl_div(x, y, reduction="sum"), generic(3, 4), part)
+case("kl_log", lambda x, y: F.kl_div(x, y, reduction="mean", log_target=True), generic(3, 4), generic(3, 4, scale=0.5))
+case("cosine", lambda x, y: F.cosine_similarity(x, y, dim=1), generic(3, 4), generic(3, 4, lift=0.5, scale=0.5))
+same = torch.tensor([1.0, -1.0, 1.0], dtype=D)
+case("cosine_embedding", lambda x, y: F.cosine_embedding_loss(x, y, same, margin=0.1), generic(3, 4), generic(3, 4, lift=0.5, scale=0.5))
+for name, how in (("ctc", "mean"), ("ctc_each", "none")):
+    spell = lambda x: F.ctc_loss(x.log_softmax(2), torch.tensor([[1, 2, 2], [3, 1, 1]]), torch.tensor([6, 5]), torch.tensor([3, 1]), reduction=how)
+    case(name, spell, generic(6, 2, 4))
+
 case("softmax_large", lambda x: x.softmax(0), [1e3, 1e3, -1e3])
 case("square_of_norm", lambda x: torch.linalg.vector_norm(x) ** 2, generic(4))
 case("det", torch.linalg.det, generic(3, 3))

@@ -12,6 +12,7 @@ pub mod fold;
 pub mod index;
 pub mod join;
 pub mod linalg;
+pub mod loss;
 pub mod norm;
 pub mod pool;
 pub mod random;

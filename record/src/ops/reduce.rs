@@ -422,22 +422,6 @@ impl Tensor {
             })
         })
     }
-
-    /// Mean cross entropy between logits `[.., classes]` and integer class numbers `[..]`: a scalar. A class out of range
-    /// counts as a loss of 0.
-    #[track_caller]
-    pub fn cross_entropy(&self, classes: &Tensor) -> Tensor {
-        op("cross_entropy", &[self, classes], || {
-            if self.rank() != classes.rank() + 1 || !classes.dtype().is_int() {
-                return refuse_expecting(
-                    "logits and classes do not belong together",
-                    "[.., classes] and integers of [..]",
-                );
-            }
-            let picked = self.log_softmax(-1).take_along_axis(&classes.unsqueeze(-1), -1);
-            Ok(-picked.mean(..))
-        })
-    }
 }
 
 impl crate::graph::Graph {
