@@ -13,7 +13,7 @@ pub mod steps;
 
 use tlc_ir::binding::{condition_holds, condition_waits};
 use tlc_ir::graph::control::mentions_data;
-use tlc_ir::graph::{Condition, Guard};
+use tlc_ir::graph::{Condition, Guard, TensorType};
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::plan::verify::verify_layout;
 use tlc_ir::plan::{Layout, Plan, SlotId};
@@ -27,7 +27,7 @@ pub type Packer = fn(&Plan, &[i64]) -> Option<Layout>;
 /// The numbers of a plan whose symbols have values.
 #[derive(Clone)]
 pub struct Sizes {
-    /// The shapes of the inputs.
+    /// The shapes of the inputs, then of the states that are read ([`Plan::sources`]).
     pub shapes: Vec<Vec<usize>>,
     /// Values of the plan's symbols; those that data decides are as large as they may get, or what a call said.
     pub symbols: Vec<i64>,
@@ -144,32 +144,42 @@ impl Binder<'_> {
         Err(RunError::Guard { needed_by, condition })
     }
 
-    /// An error for another number of inputs than the plan has.
-    pub(crate) fn input_count(&self, found: usize) -> RunError {
+    /// An error for another number of inputs than the plan has, or for inputs without the states that the plan reads besides.
+    pub(crate) fn source_count(&self, found: usize) -> RunError {
         let expected = self.plan.inputs.len();
-        RunError::InputCount { expected, found }
+        match found == expected {
+            true => RunError::StateCount {
+                expected: self.plan.states.len(),
+                found: 0,
+            },
+            false => RunError::InputCount { expected, found },
+        }
     }
 
-    /// Symbol values from the inputs' shapes, every declared extent checked.
+    fn shape_error(&self, source: usize, found: &[usize]) -> RunError {
+        let Some((name, ty)) = self.plan.sources().nth(source) else {
+            return self.source_count(source);
+        };
+        let dims: Vec<String> = ty.shape.iter().map(|d| self.text(d)).collect();
+        let (name, found) = (name.to_string(), found.to_vec());
+        let expected = format!("{}[{}]", ty.dtype, dims.join(", "));
+        match source < self.plan.inputs.len() {
+            true => RunError::InputShape { name, expected, found },
+            false => RunError::StateShape { name, expected, found },
+        }
+    }
+
+    /// Symbol values from the shapes of inputs and of the states that are read, every declared extent checked.
     ///
     /// # Errors
     /// If the shapes do not fit what is declared.
     pub fn symbols(&self, shapes: &[Vec<usize>]) -> Result<Vec<i64>, RunError> {
         let mut values: Vec<Option<i64>> = vec![None; self.plan.symbols.len()];
-        let shape_error = |k: usize| {
-            let declared = &self.plan.inputs[k];
-            let dims: Vec<String> = declared.ty.shape.iter().map(|d| self.text(d)).collect();
-            RunError::InputShape {
-                name: declared.name.clone(),
-                expected: format!("{}[{}]", declared.ty.dtype, dims.join(", ")),
-                found: shapes[k].clone(),
+        for (k, ((_, declared), given)) in self.plan.sources().zip(shapes).enumerate() {
+            if declared.shape.len() != given.len() {
+                return Err(self.shape_error(k, &shapes[k]));
             }
-        };
-        for (k, (declared, given)) in self.plan.inputs.iter().zip(shapes).enumerate() {
-            if declared.ty.shape.len() != given.len() {
-                return Err(shape_error(k));
-            }
-            for (d, &n) in declared.ty.shape.iter().zip(given) {
+            for (d, &n) in declared.shape.iter().zip(given) {
                 if let IndexExpr::Node(node) = d
                     && let IndexNode::Sym(s) = **node
                 {
@@ -208,39 +218,39 @@ impl Binder<'_> {
             }
             symbols.push(value);
         }
-        for (k, (declared, given)) in self.plan.inputs.iter().zip(shapes).enumerate() {
-            for (d, &n) in declared.ty.shape.iter().zip(given) {
+        for (k, ((_, declared), given)) in self.plan.sources().zip(shapes).enumerate() {
+            for (d, &n) in declared.shape.iter().zip(given) {
                 if d.eval_symbols(&symbols) != i64::try_from(n).ok() {
-                    return Err(shape_error(k));
+                    return Err(self.shape_error(k, &shapes[k]));
                 }
             }
         }
         Ok(symbols)
     }
 
-    /// The numbers of the plan for inputs of these shapes.
+    /// The numbers of the plan for inputs, and states that are read, of these shapes.
     ///
     /// # Errors
     /// If they do not fit what is declared, a guard does not hold, or a size overflows.
     pub fn bind(&self, shapes: Vec<Vec<usize>>) -> Result<Sizes, RunError> {
-        if shapes.len() != self.plan.inputs.len() {
-            return Err(self.input_count(shapes.len()));
+        if shapes.len() != self.plan.sources().count() {
+            return Err(self.source_count(shapes.len()));
         }
         let symbols = self.symbols(&shapes)?;
         self.bind_symbols(&symbols, shapes)
     }
 
-    /// The numbers of the plan where its symbols have these values, inputs of the shapes that this makes.
+    /// The numbers of the plan where its symbols have these values, inputs and states of the shapes that this makes.
     ///
     /// # Errors
     /// If a guard does not hold, or a size overflows.
     pub fn bind_sizes(&self, symbols: &[i64]) -> Result<Sizes, RunError> {
-        let extents = |ty: &tlc_ir::TensorType| -> Option<Vec<usize>> {
+        let extents = |ty: &TensorType| -> Option<Vec<usize>> {
             let size = |d: &IndexExpr| usize::try_from(d.eval_symbols(symbols)?).ok();
             ty.shape.iter().map(size).collect()
         };
-        let shape = |i: &tlc_ir::plan::PlanInput| extents(&i.ty).ok_or_else(|| overflow(&i.name));
-        let shapes = self.plan.inputs.iter().map(shape).collect::<Result<_, _>>()?;
+        let shape = |(name, ty): (&str, &TensorType)| extents(ty).ok_or_else(|| overflow(name));
+        let shapes = self.plan.sources().map(shape).collect::<Result<_, _>>()?;
         self.bind_symbols(symbols, shapes)
     }
 

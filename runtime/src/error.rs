@@ -235,6 +235,22 @@ pub enum RunError {
         /// Given.
         found: usize,
     },
+    /// A state of another shape than the plan reads.
+    #[error("state `{name}`: expected {expected}, found shape {found:?}")]
+    StateShape {
+        /// The state.
+        name: String,
+        /// Declared type, printed.
+        expected: String,
+        /// Given.
+        found: Vec<usize>,
+    },
+    /// A state that the plan sets, and that is lent to be read alone.
+    #[error("state `{name}` is frozen, and would be set")]
+    StateShared {
+        /// The state.
+        name: String,
+    },
     /// A state of another dtype or shape, or whose bytes are not those, or not aligned to the elements.
     #[error("state `{name}`: expected aligned {expected}{shape:?}, found {dtype}{found:?} in {bytes} bytes")]
     State {

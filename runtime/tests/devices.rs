@@ -14,7 +14,7 @@ use tlc_passes::Options;
 use tlc_passes::devices::{Devices, Place, StateBinding};
 use tlc_runtime::binding::Binder;
 use tlc_runtime::cpu::jit;
-use tlc_runtime::driver::{Emitters, Executable, Load, RunError, StateView, TensorView};
+use tlc_runtime::driver::{Emitters, Executable, Load, RunError, StateBytes, StateView, TensorView};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::null;
 use tlc_runtime::pool::Pool;
@@ -226,12 +226,12 @@ fn states_of_a_device_are_the_callers_between_calls() {
                 StateView {
                     dtype: DType::F64,
                     shape: &[4],
-                    data: bytemuck::cast_slice_mut(&mut sum),
+                    data: StateBytes::Own(bytemuck::cast_slice_mut(&mut sum)),
                 },
                 StateView {
                     dtype: DType::F64,
                     shape: &[],
-                    data: bytemuck::cast_slice_mut(&mut count),
+                    data: StateBytes::Own(bytemuck::cast_slice_mut(&mut count)),
                 },
             ];
             let outputs = executable.run_updating(&[input], &mut states).expect("it runs");

@@ -7,7 +7,7 @@ use tlc_ir::target::Gpu;
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_passes::devices::{Devices, StateBinding};
 use tlc_passes::{Options, compile};
-use tlc_runtime::driver::{Executable, RunError, StateView, TensorView};
+use tlc_runtime::driver::{Executable, RunError, StateBytes, StateView, TensorView};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
 
@@ -63,12 +63,12 @@ fn states_are_updated_in_the_callers_memory() {
             StateView {
                 dtype: DType::F64,
                 shape: &[4],
-                data: bytemuck::cast_slice_mut(&mut sum),
+                data: StateBytes::Own(bytemuck::cast_slice_mut(&mut sum)),
             },
             StateView {
                 dtype: DType::F64,
                 shape: &[],
-                data: bytemuck::cast_slice_mut(&mut count),
+                data: StateBytes::Own(bytemuck::cast_slice_mut(&mut count)),
             },
         ];
         let outputs = executable.run_updating(&[input], &mut states).expect("it runs");
@@ -97,12 +97,12 @@ fn states_that_do_not_fit_are_errors() {
         StateView {
             dtype: DType::F64,
             shape: &[3],
-            data: bytemuck::cast_slice_mut(&mut sum),
+            data: StateBytes::Own(bytemuck::cast_slice_mut(&mut sum)),
         },
         StateView {
             dtype: DType::F64,
             shape: &[],
-            data: bytemuck::cast_slice_mut(&mut count),
+            data: StateBytes::Own(bytemuck::cast_slice_mut(&mut count)),
         },
     ];
     let short = executable.run_updating(&[input], &mut states).expect_err("too short");

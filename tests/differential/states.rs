@@ -8,7 +8,7 @@ use tlc_ir::testgen::Case;
 use tlc_ir::{HostTensor, NodeId};
 use tlc_passes::Options;
 use tlc_passes::devices::{Devices, Place, StateBinding};
-use tlc_runtime::driver::{Executable, OutputTensor, RunError, StateView, TensorView};
+use tlc_runtime::driver::{Executable, OutputTensor, RunError, StateBytes, StateView, TensorView};
 use tlc_runtime::memory::AlignedBuffer;
 
 pub fn view(t: &HostTensor) -> TensorView<'_> {
@@ -114,11 +114,14 @@ pub fn check(
             }
             memory.push((of.dtype(), of.shape().to_vec(), bytes));
         }
-        let mut given: Vec<StateView<'_>> = (memory.iter_mut())
-            .map(|(dtype, shape, bytes)| StateView {
+        let mut given: Vec<StateView<'_>> = (memory.iter_mut().zip(&plan.states))
+            .map(|((dtype, shape, bytes), declared)| StateView {
                 dtype: *dtype,
                 shape,
-                data: bytes.as_mut_slice(),
+                data: match declared.set {
+                    Some(_) => StateBytes::Own(bytes.as_mut_slice()),
+                    None => StateBytes::Shared(bytes.as_slice()),
+                },
             })
             .collect();
         let outputs = executable.run_updating(&views, &mut given).map_err(|e| e.to_string())?;

@@ -604,6 +604,13 @@ impl Gemm {
 }
 
 impl Plan {
+    /// What a call's shapes are read from: name and type of each input, then of each state that is read.
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &TensorType)> + Clone {
+        let inputs = self.inputs.iter().map(|i| (i.name.as_str(), &i.ty));
+        let read = self.states.iter().filter(|s| s.read);
+        inputs.chain(read.map(|s| (s.name.as_str(), &s.ty)))
+    }
+
     /// Every launch, in order; those of loops' bodies are the bodies'.
     pub fn launches(&self) -> Vec<&Launch> {
         self.init.iter().chain(&self.steps).flat_map(Step::launches).collect()

@@ -3,7 +3,7 @@
 //! Invariant: a donated buffer becomes an output's only where the plan says so ([`Plan::donations`](tlc_ir::Plan)), which
 //! its verifier checks: the input is read for the last time before, or element by element where, the output is written.
 
-use super::{Executable, OutputTensor, RunError, TensorView};
+use super::{Description, Executable, OutputTensor, RunError, TensorView};
 
 /// An input of [`Executable::run_donating`].
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Executable {
     pub fn run_donating(&self, mut arguments: Vec<Argument<'_>>) -> Result<Vec<OutputTensor>, RunError> {
         let binding = {
             let views: Vec<TensorView<'_>> = arguments.iter().map(Argument::view).collect();
-            self.binding(&views)?
+            self.binding(views.iter().map(Description::from))?
         };
         let addresses: Vec<*mut u8> = arguments
             .iter_mut()

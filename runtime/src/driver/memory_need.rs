@@ -2,7 +2,7 @@
 
 use tlc_ir::plan::{DeviceId, PlanOutput, Storage};
 
-use super::{Bound, CallState, Executable, RunError, TensorView};
+use super::{Bound, CallState, Description, Executable, RunError, TensorView};
 use crate::binding::Sizes;
 use crate::device::Room;
 use crate::memory::pooled_bytes;
@@ -68,12 +68,12 @@ impl MemoryNeed {
 }
 
 impl Executable {
-    /// The memory that a call with the given inputs needs.
+    /// The memory that a call with the given inputs needs, and states that are read, which follow them.
     ///
     /// # Errors
     /// If the shapes do not fit the declared inputs.
-    pub fn memory(&self, inputs: &[TensorView<'_>]) -> Result<MemoryNeed, RunError> {
-        let binding = self.binding(inputs)?;
+    pub fn memory(&self, sources: &[TensorView<'_>]) -> Result<MemoryNeed, RunError> {
+        let binding = self.bound(sources.iter().map(Description::from))?;
         let kept = self.kept_on(&binding.sizes, DeviceId::HOST);
         let output = |o: &PlanOutput| pooled_bytes(binding.sizes.slot_bytes[o.slot.0 as usize]);
         // The `init` steps have scratch of their own while they run.
@@ -83,7 +83,7 @@ impl Executable {
             kept,
             arena: binding.sizes.layout.host().bytes,
             scratch: areas * self.scratch_of(&binding) as u64,
-            inputs: inputs.iter().map(|i| i.data.len() as u64).sum(),
+            inputs: sources.iter().map(|i| i.data.len() as u64).sum(),
             outputs: self.plan.outputs.iter().map(output).sum(),
             devices: self.device_needs(&binding)?,
         })

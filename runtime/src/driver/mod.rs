@@ -59,7 +59,7 @@ pub use memory_need::{DeviceNeed, MemoryNeed};
 use profile::Measured;
 pub use profile::{LoopTime, StepTime};
 pub use resident::{DeviceTensor, Download, ResidentInput};
-pub use states::StateView;
+pub use states::{StateBytes, StateView, Stopped};
 pub(crate) use walk::Walk;
 pub use watch::Watched;
 
@@ -85,28 +85,25 @@ pub struct TensorView<'a> {
     pub data: &'a [u8],
 }
 
-/// What an input is, wherever it is.
-trait Described {
-    fn dtype(&self) -> DType;
-    fn shape(&self) -> &[usize];
-    /// The address of its elements, and their bytes.
-    fn place(&self) -> (usize, usize);
+/// What an input, or a state that is read, is, wherever it is.
+#[derive(Clone, Copy)]
+struct Description<'a> {
+    dtype: DType,
+    shape: &'a [usize],
+    /// The address of its elements.
+    address: usize,
+    bytes: usize,
 }
 
-impl Described for TensorView<'_> {
+impl<'a> From<&TensorView<'a>> for Description<'a> {
     #[inline]
-    fn dtype(&self) -> DType {
-        self.dtype
-    }
-
-    #[inline]
-    fn shape(&self) -> &[usize] {
-        self.shape
-    }
-
-    #[inline]
-    fn place(&self) -> (usize, usize) {
-        (self.data.as_ptr().addr(), self.data.len())
+    fn from(view: &TensorView<'a>) -> Description<'a> {
+        Description {
+            dtype: view.dtype,
+            shape: view.shape,
+            address: view.data.as_ptr().addr(),
+            bytes: view.data.len(),
+        }
     }
 }
 
@@ -321,41 +318,42 @@ impl Executable {
         self.compiled_kernels
     }
 
-    /// What the inputs' shapes say of the plan's symbols, by position; `None` where data decides. Guards are not checked.
+    /// What the shapes of the plan's [`sources`](Plan::sources) say of its symbols, by position; `None` where data decides. Guards are
+    /// not checked.
     ///
     /// # Errors
     /// If the shapes do not fit what is declared.
     pub fn sizes(&self, shapes: &[Vec<usize>]) -> Result<Vec<Option<i64>>, RunError> {
-        if shapes.len() != self.plan.inputs.len() {
-            return Err(self.binder().input_count(shapes.len()));
+        if shapes.len() != self.plan.sources().count() {
+            return Err(self.binder().source_count(shapes.len()));
         }
         let values = self.binder().symbols(shapes)?;
         let known = |(s, v): (&Symbol, i64)| s.upper.is_none().then_some(v);
         Ok(self.plan.symbols.iter().zip(values).map(known).collect())
     }
 
-    /// Checks that the inputs fit the plan, its guards included; known shapes are known to.
+    /// Checks that inputs, and states that are read, fit the plan, its guards included; known shapes are known to.
     ///
     /// # Errors
     /// If they do not.
-    pub fn check(&self, inputs: &[TensorView<'_>]) -> Result<(), RunError> {
-        self.binding(inputs).map(drop)
+    pub fn check(&self, sources: &[TensorView<'_>]) -> Result<(), RunError> {
+        self.bound(sources.iter().map(Description::from)).map(drop)
     }
 
-    /// Arena placement for the given input shapes.
+    /// Arena placement for the shapes of the plan's [`sources`](Plan::sources).
     ///
     /// # Errors
     /// If the shapes do not fit the declared inputs.
-    pub fn layout(&self, inputs: &[TensorView<'_>]) -> Result<Layout, RunError> {
-        Ok(self.binding(inputs)?.sizes.layout.clone())
+    pub fn layout(&self, sources: &[TensorView<'_>]) -> Result<Layout, RunError> {
+        Ok(self.bound(sources.iter().map(Description::from))?.sizes.layout.clone())
     }
 
-    /// Output shapes for the given inputs.
+    /// Output shapes for inputs, and states that are read, of the given shapes.
     ///
     /// # Errors
     /// If the shapes do not fit the declared inputs.
-    pub fn output_shapes(&self, inputs: &[TensorView<'_>]) -> Result<Vec<Vec<usize>>, RunError> {
-        Ok(self.binding(inputs)?.sizes.output_shapes.clone())
+    pub fn output_shapes(&self, sources: &[TensorView<'_>]) -> Result<Vec<Vec<usize>>, RunError> {
+        Ok(self.bound(sources.iter().map(Description::from))?.sizes.output_shapes.clone())
     }
 
     /// Runs the plan; outputs come from the buffer pool.
@@ -363,7 +361,7 @@ impl Executable {
     /// # Errors
     /// If the inputs do not fit, memory runs out, or a worker panics.
     pub fn run(&self, inputs: &[TensorView<'_>]) -> Result<Vec<OutputTensor>, RunError> {
-        let binding = self.binding(inputs)?;
+        let binding = self.binding(inputs.iter().map(Description::from))?;
         self.run_observed(&binding, inputs, None, &mut |_, _, _, _| {})
     }
 
@@ -463,7 +461,27 @@ impl Executable {
         measured: Option<&mut Measured>,
         observe: &mut Observe<'_>,
     ) -> Result<Option<Arc<Bound>>, RunError> {
-        let binding = self.binding(inputs)?;
+        let binding = self.binding(inputs.iter().map(Description::from))?;
+        self.check_outputs(&binding, outputs)?;
+        self.with_state(&binding, |state| {
+            for (o, out) in self.plan.outputs.iter().zip(outputs.iter_mut()) {
+                state.frame.slots[o.slot.0 as usize] = out.bytes_mut().as_mut_ptr();
+            }
+            let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
+            state.frame.measure(measured.is_some());
+            state.step_by_step = measured.is_some();
+            let last = self.execute(&binding, state, &address, observe);
+            if let Some(measured) = measured {
+                measured.loops = state.frame.loop_times(&binding);
+                measured.device_ns.clone_from(&state.frame.device_ns);
+            }
+            state.frame.measure(false);
+            last
+        })
+    }
+
+    /// Checks number, dtypes, shapes, bytes and alignment of the caller's memory for outputs.
+    fn check_outputs(&self, binding: &Bound, outputs: &mut [impl Destination]) -> Result<(), RunError> {
         if outputs.len() != self.plan.outputs.len() {
             return Err(RunError::OutputCount {
                 expected: self.plan.outputs.len(),
@@ -497,21 +515,7 @@ impl Executable {
                 });
             }
         }
-        self.with_state(&binding, |state| {
-            for (o, out) in self.plan.outputs.iter().zip(outputs.iter_mut()) {
-                state.frame.slots[o.slot.0 as usize] = out.bytes_mut().as_mut_ptr();
-            }
-            let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
-            state.frame.measure(measured.is_some());
-            state.step_by_step = measured.is_some();
-            let last = self.execute(&binding, state, &address, observe);
-            if let Some(measured) = measured {
-                measured.loops = state.frame.loop_times(&binding);
-                measured.device_ns.clone_from(&state.frame.device_ns);
-            }
-            state.frame.measure(false);
-            last
-        })
+        Ok(())
     }
 
     /// Takes a call state that fits the binding, runs `f` with it, and puts it back.
@@ -703,50 +707,65 @@ impl Executable {
         }
     }
 
-    /// Checks number, dtypes, bytes and alignment of inputs.
-    fn check_inputs(&self, inputs: &[impl Described]) -> Result<(), RunError> {
-        if inputs.len() != self.plan.inputs.len() {
-            return Err(self.binder().input_count(inputs.len()));
+    /// Checks number, dtypes, bytes and alignment of inputs, and of states that are read.
+    fn check_sources<'s>(&self, given: impl Iterator<Item = Description<'s>> + Clone) -> Result<(), RunError> {
+        let found = given.clone().count();
+        if found != self.plan.sources().count() {
+            return Err(self.binder().source_count(found));
         }
-        for (declared, given) in self.plan.inputs.iter().zip(inputs) {
-            if declared.ty.dtype != given.dtype() {
-                let (expected, found) = (declared.ty.dtype, given.dtype());
-                return Err(RunError::InputDtype {
-                    name: declared.name.clone(),
-                    expected,
-                    found,
-                });
-            }
-            let align = given.dtype().bytes();
-            let expected = tlc_ir::tensor::element_count(given.shape()).and_then(|n| n.checked_mul(align));
-            let (address, bytes) = given.place();
-            let aligned = bytes == 0 || address.is_multiple_of(align);
-            if expected != Some(bytes) || !aligned {
-                return Err(RunError::InputBytes {
-                    name: declared.name.clone(),
-                    shape: given.shape().to_vec(),
-                    dtype: given.dtype(),
-                    expected: expected.unwrap_or(usize::MAX),
-                    align,
-                    found: bytes,
-                });
+        for (k, ((name, ty), given)) in self.plan.sources().zip(given).enumerate() {
+            let (align, is_input) = (given.dtype.bytes(), k < self.plan.inputs.len());
+            let expected = tlc_ir::tensor::element_count(given.shape).and_then(|n| n.checked_mul(align));
+            let aligned = given.bytes == 0 || given.address.is_multiple_of(align);
+            let fits = expected == Some(given.bytes) && aligned;
+            let dtype_fits = ty.dtype == given.dtype;
+            let name = || name.to_string();
+            match (is_input, dtype_fits, fits) {
+                (_, true, true) => {}
+                (true, false, _) => {
+                    return Err(RunError::InputDtype {
+                        name: name(),
+                        expected: ty.dtype,
+                        found: given.dtype,
+                    });
+                }
+                (true, true, false) => {
+                    return Err(RunError::InputBytes {
+                        name: name(),
+                        shape: given.shape.to_vec(),
+                        dtype: given.dtype,
+                        expected: expected.unwrap_or(usize::MAX),
+                        align,
+                        found: given.bytes,
+                    });
+                }
+                (false, ..) => {
+                    return Err(RunError::State {
+                        name: name(),
+                        expected: ty.dtype,
+                        shape: given.shape.to_vec(),
+                        dtype: given.dtype,
+                        found: given.shape.to_vec(),
+                        bytes: given.bytes,
+                    });
+                }
             }
         }
         Ok(())
     }
 
     /// The binding for these inputs, of a plan that has no states.
-    fn binding(&self, inputs: &[impl Described]) -> Result<Arc<Bound>, RunError> {
+    fn binding<'s>(&self, inputs: impl Iterator<Item = Description<'s>> + Clone) -> Result<Arc<Bound>, RunError> {
         match self.plan.states.is_empty() {
             true => self.bound(inputs),
             false => Err(self.state_count(0)),
         }
     }
 
-    /// The binding for these inputs: a known one, or a new one.
-    fn bound(&self, inputs: &[impl Described]) -> Result<Arc<Bound>, RunError> {
-        self.check_inputs(inputs)?;
-        let matches = |b: &Bound| b.sizes.shapes.iter().zip(inputs).all(|(s, i)| s == i.shape());
+    /// The binding for these inputs, and states that are read: a known one, or a new one.
+    fn bound<'s>(&self, sources: impl Iterator<Item = Description<'s>> + Clone) -> Result<Arc<Bound>, RunError> {
+        self.check_sources(sources.clone())?;
+        let matches = |b: &Bound| b.sizes.shapes.iter().zip(sources.clone()).all(|(s, i)| s == i.shape);
         {
             let mut known = lock(&self.bindings);
             if let Some(at) = known.iter().position(|b| matches(b)) {
@@ -756,7 +775,7 @@ impl Executable {
                 return Ok(Arc::clone(&known[0]));
             }
         }
-        let new = Arc::new(self.bind(inputs)?);
+        let new = Arc::new(self.bind(sources)?);
         let mut known = lock(&self.bindings);
         if known.len() >= MAX_BINDINGS {
             known.pop_back();
@@ -765,9 +784,9 @@ impl Executable {
         Ok(new)
     }
 
-    fn bind(&self, inputs: &[impl Described]) -> Result<Bound, RunError> {
+    fn bind<'s>(&self, sources: impl Iterator<Item = Description<'s>>) -> Result<Bound, RunError> {
         let _span = tracing::info_span!("bind", plan = %self.plan.name).entered();
-        let shapes: Vec<Vec<usize>> = inputs.iter().map(|i| i.shape().to_vec()).collect();
+        let shapes: Vec<Vec<usize>> = sources.map(|i| i.shape.to_vec()).collect();
         self.bind_sizes(self.binder().bind(shapes)?)
     }
 

@@ -15,7 +15,7 @@ use tlc_ir::target::GPU_ACCESS_BYTES;
 use tlc_ir::{DType, HostTensor};
 
 use super::walk::Finish;
-use super::{Described, Executable, RunError, TensorView, grown};
+use super::{Description, Executable, RunError, TensorView, grown};
 use crate::cuda;
 use crate::device::{Mark, Queued, RECORDED};
 
@@ -284,27 +284,16 @@ impl ResidentInput<'_> {
     }
 }
 
-impl Described for ResidentInput<'_> {
-    fn dtype(&self) -> DType {
-        match self {
-            ResidentInput::Host(view) => view.dtype,
-            ResidentInput::Lent(tensor) => tensor.dtype,
-            ResidentInput::Donated(tensor) => tensor.dtype,
-        }
-    }
-
-    fn shape(&self) -> &[usize] {
-        match self {
-            ResidentInput::Host(view) => view.shape,
-            ResidentInput::Lent(tensor) => &tensor.shape,
-            ResidentInput::Donated(tensor) => &tensor.shape,
-        }
-    }
-
-    fn place(&self) -> (usize, usize) {
-        let tensor = |t: &DeviceTensor| (t.memory.start.addr(), t.bytes);
-        match self {
-            ResidentInput::Host(view) => view.place(),
+impl<'a> From<&'a ResidentInput<'_>> for Description<'a> {
+    fn from(input: &'a ResidentInput<'_>) -> Description<'a> {
+        let tensor = |t: &'a DeviceTensor| Description {
+            dtype: t.dtype,
+            shape: &t.shape,
+            address: t.memory.start.addr(),
+            bytes: t.bytes,
+        };
+        match input {
+            ResidentInput::Host(view) => view.into(),
             ResidentInput::Lent(t) => tensor(t),
             ResidentInput::Donated(t) => tensor(t),
         }
@@ -336,7 +325,7 @@ impl Executable {
         let (Some(device), false) = (self.others.first(), slots.into_iter().any(on_host)) else {
             return Err(RunError::NoDevice);
         };
-        let binding = self.binding(&inputs)?;
+        let binding = self.binding(inputs.iter().map(Description::from))?;
         for (declared, input) in self.plan.inputs.iter().zip(&inputs) {
             if let Some(tensor) = input.tensor()
                 && !same(device, tensor.device())

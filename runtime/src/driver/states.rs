@@ -1,15 +1,43 @@
-//! Calls that update states of the caller: memory that is bound for a call as inputs are, and that the plan writes as well.
+//! Calls that read and update states of the caller: memory that is bound for a call as inputs are, and that the plan writes as well.
 //!
-//! Invariant: a state's buffer is as large as the plan says under the binding, and nothing but the plan's own steps writes it during
-//! the call; the caller's exclusive borrow says so.
+//! Invariants:
+//! - A state's buffer is as large as the plan says under the binding, and nothing but the plan's own steps writes it during the call; the
+//!   caller's exclusive borrow says so. What is borrowed otherwise is written by no step.
+//! - A call that fails says whether the caller's bytes may have been written by then.
 
 use std::sync::Arc;
 
-use tlc_ir::plan::PlanState;
+use tlc_ir::plan::{PlanState, Step};
 use tlc_ir::{DType, IndexExpr};
 
-use super::{Executable, OutputTensor, RunError, TensorView, grown};
+use super::{Bound, Description, Destination, Executable, OutputTensor, RunError, TensorView, grown};
 use crate::device::Queued;
+
+/// The element bytes of a state, as those of a [`TensorView`].
+#[derive(Debug)]
+pub enum StateBytes<'a> {
+    /// The caller's alone; after the call, those of the new value if the plan sets one.
+    Own(&'a mut [u8]),
+    /// Bytes that others may read at the same time, of a state that the plan does not set.
+    Shared(&'a [u8]),
+}
+
+impl StateBytes<'_> {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            StateBytes::Own(bytes) => bytes,
+            StateBytes::Shared(bytes) => bytes,
+        }
+    }
+
+    /// Where they are. Those that are shared may not be written.
+    fn start(&mut self) -> *mut u8 {
+        match self {
+            StateBytes::Own(bytes) => bytes.as_mut_ptr(),
+            StateBytes::Shared(bytes) => bytes.as_ptr().cast_mut(),
+        }
+    }
+}
 
 /// A state of the caller, C-contiguous in host memory.
 #[derive(Debug)]
@@ -18,57 +46,140 @@ pub struct StateView<'a> {
     pub dtype: DType,
     /// Extents.
     pub shape: &'a [usize],
-    /// Element bytes, as those of a [`TensorView`]; after the call, those of the new value if the plan sets one.
-    pub data: &'a mut [u8],
+    /// Element bytes.
+    pub data: StateBytes<'a>,
+}
+
+/// Why a call with states failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct Stopped {
+    /// What happened.
+    #[source]
+    pub error: RunError,
+    /// Whether a state may hold another value than before the call: anything.
+    pub torn: bool,
+}
+
+impl From<RunError> for Stopped {
+    /// Nothing was written.
+    fn from(error: RunError) -> Stopped {
+        Stopped { error, torn: false }
+    }
 }
 
 impl Executable {
     /// As [`Executable::run`], for a plan with states, which are given in the order of [`Plan::states`](tlc_ir::Plan).
     ///
     /// # Errors
-    /// As [`Executable::run`], and if a state does not fit; nothing has run then. When a call fails otherwise, its states hold
-    /// anything.
+    /// As [`Executable::run`], and if a state does not fit; nothing has run then.
     pub fn run_updating(
         &self,
         inputs: &[TensorView<'_>],
         states: &mut [StateView<'_>],
-    ) -> Result<Vec<OutputTensor>, RunError> {
-        let binding = self.bound(inputs)?;
+    ) -> Result<Vec<OutputTensor>, Stopped> {
+        let binding = self.bound_with_states(inputs, states)?;
+        let mut outputs = self.take_outputs(&binding)?;
+        let last = self.update(&binding, inputs, states, |k| outputs[k].data.as_mut_ptr())?;
+        self.cut(&mut outputs, last.as_deref());
+        Ok(outputs)
+    }
+
+    /// As [`Executable::run_into`], for a plan with states, which are given in the order of [`Plan::states`](tlc_ir::Plan).
+    ///
+    /// # Errors
+    /// As [`Executable::run_into`], and if a state does not fit; nothing has run then.
+    pub fn run_updating_into(
+        &self,
+        inputs: &[TensorView<'_>],
+        states: &mut [StateView<'_>],
+        outputs: &mut [impl Destination],
+    ) -> Result<(), Stopped> {
+        let binding = self.bound_with_states(inputs, states)?;
+        self.check_outputs(&binding, outputs)?;
+        self.update(&binding, inputs, states, |k| outputs[k].bytes_mut().as_mut_ptr())
+            .map(drop)
+    }
+
+    /// The shapes that the plan's states have in a call with these [`sources`](tlc_ir::Plan::sources).
+    ///
+    /// # Errors
+    /// If they do not fit the plan.
+    pub fn state_shapes(&self, sources: &[TensorView<'_>]) -> Result<Vec<Vec<usize>>, RunError> {
+        let binding = self.bound(sources.iter().map(Description::from))?;
+        let shape = |s: &PlanState| extents(s, &binding).map(Option::unwrap_or_default).collect();
+        Ok(self.plan.states.iter().map(shape).collect())
+    }
+
+    /// The binding for inputs and states, all of which fit the plan.
+    fn bound_with_states(
+        &self,
+        inputs: &[TensorView<'_>],
+        states: &[StateView<'_>],
+    ) -> Result<Arc<Bound>, RunError> {
+        if inputs.len() != self.plan.inputs.len() {
+            return Err(self.binder().source_count(inputs.len()));
+        }
         if states.len() != self.plan.states.len() {
             return Err(self.state_count(states.len()));
         }
-        for (declared, given) in self.plan.states.iter().zip(states.iter()) {
-            let extent = |d: &IndexExpr| usize::try_from(d.eval_symbols(&binding.sizes.symbols)?).ok();
-            let extents = || declared.ty.shape.iter().map(extent);
+        let described = |view: &StateView<'_>| view.data.bytes().as_ptr().addr();
+        let read = self.plan.states.iter().zip(states).filter(|(declared, _)| declared.read);
+        let read = read.map(|(_, view)| Description {
+            dtype: view.dtype,
+            shape: view.shape,
+            address: described(view),
+            bytes: view.data.bytes().len(),
+        });
+        let binding = self.bound(inputs.iter().map(Description::from).chain(read))?;
+        for (declared, given) in self.plan.states.iter().zip(states) {
+            let data = given.data.bytes();
             let (align, bytes) = (given.dtype.bytes(), binding.sizes.slot_bytes[declared.slot.0 as usize]);
-            let aligned = given.data.is_empty() || given.data.as_ptr().addr() % align == 0;
-            let fits = extents().eq(given.shape.iter().map(|&n| Some(n))) && given.data.len() as u64 == bytes;
-            if declared.ty.dtype != given.dtype || !fits || !aligned {
+            let aligned = data.is_empty() || data.as_ptr().addr() % align == 0;
+            let shape_fits = extents(declared, &binding).eq(given.shape.iter().map(|&n| Some(n)));
+            if declared.ty.dtype != given.dtype || !shape_fits || data.len() as u64 != bytes || !aligned {
                 return Err(RunError::State {
                     name: declared.name.clone(),
                     expected: declared.ty.dtype,
-                    shape: extents().map(Option::unwrap_or_default).collect(),
+                    shape: extents(declared, &binding).map(Option::unwrap_or_default).collect(),
                     dtype: given.dtype,
                     found: given.shape.to_vec(),
-                    bytes: given.data.len(),
+                    bytes: data.len(),
+                });
+            }
+            if declared.set.is_some() && matches!(given.data, StateBytes::Shared(_)) {
+                return Err(RunError::StateShared {
+                    name: declared.name.clone(),
                 });
             }
         }
-        let mut outputs = self.take_outputs(&binding)?;
-        let last = self.with_state(&binding, |call| {
+        Ok(binding)
+    }
+
+    /// Runs a call; `output` says where each output's bytes go.
+    fn update(
+        &self,
+        binding: &Bound,
+        inputs: &[TensorView<'_>],
+        states: &mut [StateView<'_>],
+        mut output: impl FnMut(usize) -> *mut u8,
+    ) -> Result<Option<Arc<Bound>>, Stopped> {
+        let mut progress = Progress::Before;
+        let result = self.with_state(binding, |call| {
             let slots = &mut call.frame.slots;
-            for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
-                slots[o.slot.0 as usize] = out.data.as_mut_ptr();
+            for (k, o) in self.plan.outputs.iter().enumerate() {
+                slots[o.slot.0 as usize] = output(k);
             }
             call.states.resize_with(self.plan.states.len(), || None);
             for ((declared, given), buffer) in self.plan.states.iter().zip(states.iter_mut()).zip(&mut call.states) {
                 slots[declared.slot.0 as usize] = match self.elsewhere(declared) {
-                    None => given.data.as_mut_ptr(),
+                    None => given.data.start(),
                     Some(device) => {
-                        let there = grown(buffer, device, given.data.len())?;
+                        let data = given.data.bytes();
+                        let there = grown(buffer, device, data.len())?;
                         if declared.read {
                             // SAFETY: the buffer has room for the state, and nothing else knows of it.
-                            let copied = unsafe { device.upload(0, given.data.as_ptr(), there, given.data.len()) };
+                            let copied = unsafe { device.upload(0, data.as_ptr(), there, data.len()) };
                             // Also where it failed: no device may still read what is the caller's again.
                             copied.and(device.settle(0))?;
                         }
@@ -77,19 +188,57 @@ impl Executable {
                 };
             }
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
-            let last = self.execute(&binding, call, &address, &mut |_, _, _, _| {})?;
-            for ((declared, given), buffer) in self.plan.states.iter().zip(states).zip(&call.states) {
-                if let (Some(device), Some(buffer), Some(_)) = (self.elsewhere(declared), buffer, declared.set) {
+            // Where calls are recorded for a device, nobody says which step it is at.
+            progress = match self.others.is_empty() {
+                true => Progress::Before,
+                false => Progress::Somewhere,
+            };
+            let last = self.execute(binding, call, &address, &mut |number, begins, _, _| {
+                if begins {
+                    progress = Progress::Step(number);
+                }
+            })?;
+            for ((declared, given), buffer) in self.plan.states.iter().zip(states.iter_mut()).zip(&call.states) {
+                if let (Some(device), Some(buffer), Some(_), StateBytes::Own(data)) =
+                    (self.elsewhere(declared), buffer, declared.set, &mut given.data)
+                {
+                    progress = Progress::Fetching;
                     // SAFETY: the call is over, and the buffer has as many bytes as the state.
-                    let copied =
-                        unsafe { device.download(0, buffer.start(), given.data.as_mut_ptr(), given.data.len()) };
+                    let copied = unsafe { device.download(0, buffer.start(), data.as_mut_ptr(), data.len()) };
                     copied.and(device.settle(0))?;
                 }
             }
             Ok(last)
-        })?;
-        self.cut(&mut outputs, last.as_deref());
-        Ok(outputs)
+        });
+        result.map_err(|error| Stopped {
+            torn: self.wrote(progress),
+            error,
+        })
+    }
+
+    /// Whether a call that got so far may have written a state in the host's memory.
+    #[cold]
+    fn wrote(&self, progress: Progress) -> bool {
+        let begun = match progress {
+            Progress::Before => 0,
+            Progress::Step(number) => number + 1,
+            Progress::Somewhere => self.plan.steps.len(),
+            Progress::Fetching => return true,
+        };
+        let writes = |step: &Step| {
+            let mut any = false;
+            step.visit_slots(
+                &mut |slot, writes| {
+                    let root = self.plan.root(slot);
+                    any |= writes
+                        && self.plan.slots[root.0 as usize].device.0 == 0
+                        && self.plan.states.iter().any(|s| s.slot == root);
+                },
+                &self.plan.kernels,
+            );
+            any
+        };
+        self.plan.steps[..begun].iter().any(writes)
     }
 
     /// The device that has a state during a call, if it is not the host, where the caller has it between calls.
@@ -102,4 +251,23 @@ impl Executable {
         let expected = self.plan.states.len();
         RunError::StateCount { expected, found }
     }
+}
+
+/// How far a call got.
+#[derive(Clone, Copy)]
+enum Progress {
+    /// No step has begun.
+    Before,
+    /// That step has begun, and none behind it.
+    Step(usize),
+    /// Any steps may have run.
+    Somewhere,
+    /// All steps have run; new values are on their way from a device.
+    Fetching,
+}
+
+/// The extents of a state under a binding.
+fn extents<'a>(state: &'a PlanState, binding: &'a Bound) -> impl Iterator<Item = Option<usize>> + 'a {
+    let extent = |d: &IndexExpr| usize::try_from(d.eval_symbols(&binding.sizes.symbols)?).ok();
+    state.ty.shape.iter().map(extent)
 }
