@@ -11,6 +11,8 @@ pub(crate) mod output;
 mod print;
 mod resident;
 mod specializations;
+mod state;
+mod state_file;
 
 use std::panic::Location;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -18,11 +20,11 @@ use std::time::Instant;
 
 use tlc_ir::graph::Origin;
 use tlc_ir::graph::verify::{VerifyError, verify};
-use tlc_ir::plan::Plan;
 use tlc_ir::plan::verify::{Fault, check};
+use tlc_ir::plan::{Plan, PlanState};
 use tlc_ir::target::Cpu;
 use tlc_ir::{Graph as IrGraph, IndexExpr, TensorType};
-use tlc_passes::devices::Devices;
+use tlc_passes::devices::{Devices, StateBinding};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::planner::Planned;
 use tlc_passes::{Compiled, Options, memory};
@@ -43,6 +45,8 @@ pub use input::{Input, Named};
 pub use output::{Output, OutputMut, Outputs, WrongType};
 pub use resident::DeviceOutputs;
 pub use specializations::{Specialization, Specialize, Verdict};
+pub use state::{Entry, State};
+pub use state_file::StateFileError;
 
 /// How to compile.
 #[derive(Clone, Debug, Default)]
@@ -301,8 +305,19 @@ fn pass_options(devices: impl Into<Devices>, options: &CompileOptions) -> Result
 /// # Errors
 /// [`BuildError`].
 pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executable, BuildError> {
+    compile_with_states(graph, Vec::new(), options)
+}
+
+/// As [`compile_ir`], for a graph some of whose inputs and outputs are states.
+fn compile_with_states(
+    graph: &IrGraph,
+    states: Vec<StateBinding>,
+    options: &CompileOptions,
+) -> Result<Executable, BuildError> {
     let start = Instant::now();
-    let compiler = Compiler::new(options)?;
+    let mut compiler = Compiler::new(options)?;
+    let stateless = states.is_empty();
+    compiler.options.states = states;
     let errors = verify(graph);
     if !errors.is_empty() {
         return Err(BuildError::Invalid(errors));
@@ -311,7 +326,7 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
     let threads = compiler.machine.threads.threads();
     let general = compiler.load(graph, compiler.decide(graph)?, threads)?;
     let devices = compiler.options.devices.clone();
-    let resident = compiler.gpu.is_some().then(|| Resident::new(&compiler, graph));
+    let resident = (compiler.gpu.is_some() && stateless).then(|| Resident::new(&compiler, graph));
     let bound_by_inputs = graph.symbols().iter().any(|s| s.upper.is_none());
     let specializations =
         bound_by_inputs.then(|| Specializations::new(graph.clone(), compiler, options, start.elapsed()));
@@ -324,6 +339,13 @@ pub fn compile_ir(graph: &IrGraph, options: &CompileOptions) -> Result<Executabl
     })
 }
 
+/// A type over a plan's symbols.
+fn type_text(plan: &Plan, ty: &TensorType) -> String {
+    let extent = |e: &IndexExpr| e.display(&|s| plan.symbols[s.0 as usize].name.clone()).to_string();
+    let extents: Vec<String> = ty.shape.iter().map(extent).collect();
+    format!("{}[{}]", ty.dtype, extents.join(", "))
+}
+
 impl Graph {
     /// Compiles what has been recorded.
     ///
@@ -332,6 +354,7 @@ impl Graph {
     #[track_caller]
     pub fn compile(&self, options: &CompileOptions) -> Result<Executable, BuildError> {
         let graph = self.finish()?;
+        let states = self.state_bindings();
         if graph.outputs().is_empty() {
             return Err(Errors::new(vec![Error {
                 op: "compile".into(),
@@ -342,7 +365,7 @@ impl Graph {
             }])
             .into());
         }
-        compile_ir(&graph, options)
+        compile_with_states(&graph, states, options)
     }
 }
 
@@ -350,14 +373,7 @@ impl std::fmt::Debug for Executable {
     /// In one line: its name, the types of its inputs and outputs, and how many kernels it has.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let plan = self.plan();
-        let ty = |ty: &TensorType| {
-            let extent = |e: &IndexExpr| e.display(&|s| plan.symbols[s.0 as usize].name.clone()).to_string();
-            format!(
-                "{}[{}]",
-                ty.dtype,
-                ty.shape.iter().map(extent).collect::<Vec<_>>().join(", ")
-            )
-        };
+        let ty = |ty: &TensorType| type_text(plan, ty);
         let inputs: Vec<String> = plan
             .inputs
             .iter()
@@ -383,6 +399,11 @@ impl std::fmt::Debug for Executable {
 }
 
 impl Executable {
+    /// The states that it reads and sets, with their types, in the order in which the graph names them first.
+    pub fn states(&self) -> &[PlanState] {
+        &self.plan().states
+    }
+
     /// The plan that runs for any sizes.
     pub fn plan(&self) -> &Plan {
         self.general.inner.plan()

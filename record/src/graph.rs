@@ -7,6 +7,7 @@
 //!   by one thread is deterministic.
 
 pub(crate) mod scope;
+mod states;
 mod tensor;
 
 use std::ops::RangeBounds;
@@ -32,6 +33,8 @@ pub struct Graph {
 struct State {
     ir: IrGraph,
     errors: Vec<Error>,
+    /// What stays between calls.
+    states: Vec<states::Declared>,
     /// Shared with the bodies of the graph's loops.
     streams: Arc<Mutex<Streams>>,
     seed: Seed,

@@ -22,8 +22,8 @@ pub mod tlir;
 
 pub use autodiff::{grad, value_and_grad, vjp};
 pub use compile::{
-    Broken, BuildError, CompileOptions, Device, DeviceOutputs, Executable, Input, Output, OutputMut, Outputs,
-    Specialization, Specialize, UnknownDevice, Verdict, WrongType, compile_ir, plan_ir,
+    Broken, BuildError, CompileOptions, Device, DeviceOutputs, Entry, Executable, Input, Output, OutputMut, Outputs,
+    Specialization, Specialize, State, StateFileError, UnknownDevice, Verdict, WrongType, compile_ir, plan_ir,
 };
 pub use datum::Datum;
 pub use dim::{Axes, Dim, IntoShape, keep};

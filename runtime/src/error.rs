@@ -228,7 +228,7 @@ pub enum RunError {
         total: u64,
     },
     /// Another number of states than the plan has.
-    #[error("the plan has {expected} states, found {found}")]
+    #[error("the graph has {expected} states, found {found}: a call with states is Executable::run_with")]
     StateCount {
         /// The plan's.
         expected: usize,
@@ -244,6 +244,22 @@ pub enum RunError {
         expected: String,
         /// Given.
         found: Vec<usize>,
+    },
+    /// A state that is read and is not there.
+    #[error("the state has no `{name}`; expected {expected}")]
+    StateMissing {
+        /// The state.
+        name: String,
+        /// Declared type, printed.
+        expected: String,
+    },
+    /// Values of a call that failed while it wrote them.
+    #[error(
+        "the state was left half written by a call that failed ({cause}); expected one that is loaded or made again"
+    )]
+    StateTorn {
+        /// Why that call failed.
+        cause: String,
     },
     /// A state that the plan sets, and that is lent to be read alone.
     #[error("state `{name}` is frozen, and would be set")]

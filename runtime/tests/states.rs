@@ -91,7 +91,10 @@ fn states_that_do_not_fit_are_errors() {
         data: bytes(&x),
     };
     let none = executable.run(&[input]).expect_err("no states");
-    assert_eq!(none.to_string(), "the plan has 2 states, found 0");
+    assert_eq!(
+        none.to_string(),
+        "the graph has 2 states, found 0: a call with states is Executable::run_with"
+    );
     let (mut sum, mut count) = ([0.0f64; 3], [0.0f64]);
     let mut states = [
         StateView {

@@ -1,11 +1,18 @@
 //! Calls of an executable.
 
+use std::cell::RefCell;
+
+use smallvec::SmallVec;
+use tlc_ir::IndexExpr;
 use tlc_ir::plan::Layout;
-use tlc_runtime::driver::{Argument, LoopTime, MemoryNeed, OutputTensor, RunError, StepTime, TensorView, Watched};
+use tlc_runtime::driver::{
+    Argument, LoopTime, MemoryNeed, OutputTensor, RunError, StateView, StepTime, Stopped, TensorView, Watched,
+};
 
 use super::input::{self, Input, Named};
 use super::output::{Output, OutputMut, Outputs};
 use super::specializations::Picked;
+use super::state::State;
 use super::{Executable, Version};
 
 impl Executable {
@@ -66,7 +73,102 @@ impl Executable {
         inputs: &[I],
         f: impl FnOnce(&[TensorView<'_>]) -> Result<R, RunError>,
     ) -> Result<R, RunError> {
-        input::with_views(self.general.inner.plan(), &self.symbols, inputs, f)
+        input::with_views(self.plan(), (&self.symbols, &|_| {}), inputs, f)
+    }
+
+    /// Runs on a state with inputs in the order in which the graph declares them; results are in memory of a pool. What the graph sets, the
+    /// state has when the call returns; when it fails, the state is as it was, or torn ([`State::is_torn`]).
+    ///
+    /// # Errors
+    /// As [`Executable::run`]; a state that is torn, lacks what the graph reads, has it in another type, or frozen where the graph sets it.
+    pub fn run_with(&self, state: &mut State, inputs: &[Input<'_>]) -> Result<Outputs, RunError> {
+        self.run_all_with(state, inputs)
+    }
+
+    /// As [`Executable::run_with`], with inputs by name, in any order.
+    ///
+    /// # Errors
+    /// As [`Executable::run_with`] and [`Executable::run_named`].
+    pub fn run_named_with(&self, state: &mut State, inputs: &[Named<'_, '_>]) -> Result<Outputs, RunError> {
+        let names = self.plan().inputs.iter().map(|i| i.name.as_str());
+        self.run_all_with(state, &input::in_order(names, inputs)?)
+    }
+
+    fn run_all_with<'a, I: AsRef<Input<'a>>>(&self, state: &mut State, inputs: &[I]) -> Result<Outputs, RunError> {
+        let outputs = self.on_state(state, inputs, |version, views, states| {
+            version.inner.run_updating(views, states)
+        })?;
+        Ok(self.named(outputs))
+    }
+
+    /// As [`Executable::run_with`], into the caller's memory, as [`Executable::run_into`]; allocates nothing once shapes have been seen.
+    ///
+    /// ```
+    /// use tlc::{CompileOptions, DType, Graph, State, inputs, outputs};
+    ///
+    /// let g = Graph::new("count");
+    /// let n = g.state("n", DType::U64, ());
+    /// g.set("n", &(&n + 1));
+    /// g.output("before", &n);
+    /// let count = g.compile(&CompileOptions::default())?;
+    /// let (mut state, mut before) = (State::new(), 0u64);
+    /// state.insert("n", 41u64)?;
+    /// count.run_with_into(&mut state, &inputs![], &mut outputs![&mut before])?;
+    /// assert_eq!((before, state["n"].as_scalar::<u64>()?), (41, 42));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Executable::run_with`] and [`Executable::run_into`].
+    pub fn run_with_into(
+        &self,
+        state: &mut State,
+        inputs: &[Input<'_>],
+        outputs: &mut [OutputMut<'_>],
+    ) -> Result<(), RunError> {
+        for output in &mut *outputs {
+            output.stage(self.general.inner.buffers())?;
+        }
+        let result = self.on_state(state, inputs, |version, views, states| {
+            version.inner.run_updating_into(views, states, outputs)
+        });
+        outputs.iter_mut().for_each(|o| o.land(result.is_ok()));
+        result
+    }
+
+    /// A call with the entries of a state that the graph has.
+    fn on_state<'a, I: AsRef<Input<'a>>, R>(
+        &self,
+        state: &mut State,
+        inputs: &[I],
+        call: impl FnOnce(&Version, &[TensorView<'_>], &mut [StateView<'_>]) -> Result<R, Stopped>,
+    ) -> Result<R, RunError> {
+        let plan = self.plan();
+        state.whole()?;
+        let complete = state.has_what_is_read(plan)?;
+        // Read while inputs are looked at, and written only then.
+        let state = RefCell::new(state);
+        let told = |bind: &mut dyn FnMut(&[IndexExpr], &[usize])| {
+            let state = state.borrow();
+            state.read(plan).for_each(|(s, view)| bind(&s.ty.shape, view.shape));
+        };
+        input::with_views(plan, (&self.symbols, &told), inputs, |views| {
+            let state = &mut **state.borrow_mut();
+            let (mut picked, mut shapes) = (Picked::GENERAL, Vec::new());
+            if self.specializations.is_some() || !complete {
+                let sources = views.iter().copied().chain(state.read(plan).map(|(_, view)| view));
+                let sources: SmallVec<[TensorView<'_>; 16]> = sources.collect();
+                picked = self.pick(&sources)?;
+                if !complete {
+                    let version = picked.version.as_deref().unwrap_or(&self.general);
+                    shapes = version.inner.state_shapes(&sources)?;
+                }
+            }
+            self.run_picked(&picked, |version| {
+                let plan = version.inner.plan();
+                state.lend(plan, &shapes, |states| call(version, views, states))
+            })
+        })
     }
 
     /// The version that runs a call, or the code for any sizes.

@@ -197,6 +197,18 @@ impl<'a> Input<'a> {
         }
     }
 
+    /// The element bytes of a value of that name, in the host's memory.
+    ///
+    /// # Errors
+    /// If they are elsewhere, or memory for a copy was refused.
+    pub(super) fn host_data(&self, name: &str) -> Result<&[u8], RunError> {
+        match self.data {
+            Data::NoMemory(bytes) => Err(AllocError { bytes }.into()),
+            Data::Device(_) | Data::GivenDevice(_) => Err(RunError::OnDevice { name: name.to_string() }),
+            _ => Ok(self.data()),
+        }
+    }
+
     fn elements(&self) -> usize {
         self.data().len() / self.dtype.bytes()
     }
@@ -514,16 +526,19 @@ fn recycled<'b>(mut views: Vec<TensorView<'_>>) -> Vec<TensorView<'b>> {
         .collect()
 }
 
+/// Shows declared extents and the actual ones of what is known beside the inputs: states.
+pub(super) type Told<'t> = &'t dyn Fn(&mut dyn FnMut(&[IndexExpr], &[usize]));
+
 /// Calls `f` with views of the inputs of a call. Allocates nothing once it was called on the thread with so many.
 pub(super) fn with_views<'a, I: AsRef<Input<'a>>, R>(
     plan: &Plan,
-    given: &[(String, i64)],
+    (given, told): (&[(String, i64)], Told<'_>),
     inputs: &[I],
     f: impl FnOnce(&[TensorView<'_>]) -> Result<R, RunError>,
 ) -> Result<R, RunError> {
     if inputs.len() <= FEW {
         let mut extents: SmallVec<[usize; 4 * FEW]> = SmallVec::new();
-        infer(plan, given, inputs, false, &mut extents)?;
+        infer(plan, (given, told), inputs, false, &mut extents)?;
         let mut views: SmallVec<[TensorView<'_>; FEW]> = SmallVec::new();
         view_all(plan, inputs, &extents, &mut views);
         return f(&views);
@@ -531,7 +546,7 @@ pub(super) fn with_views<'a, I: AsRef<Input<'a>>, R>(
     let (views, mut extents) = SPARE.take();
     extents.clear();
     let mut views = recycled(views);
-    let result = infer(plan, given, inputs, false, &mut extents).and_then(|()| {
+    let result = infer(plan, (given, told), inputs, false, &mut extents).and_then(|()| {
         view_all(plan, inputs, &extents, &mut views);
         f(&views)
     });
@@ -573,7 +588,7 @@ fn view_all<'v, 'a: 'v, I: AsRef<Input<'a>>>(
 /// Appends the extents of the inputs that come without a shape; `on_device` says whether inputs may be in the memory of a device.
 pub(super) fn infer<'a, I: AsRef<Input<'a>>>(
     plan: &Plan,
-    given: &[(String, i64)],
+    known_beside: (&[(String, i64)], Told<'_>),
     inputs: &[I],
     on_device: bool,
     extents: &mut impl Extend<usize>,
@@ -604,7 +619,7 @@ pub(super) fn infer<'a, I: AsRef<Input<'a>>>(
             extents.extend([elements]);
             continue;
         }
-        let sizes = sizes.get_or_insert_with(|| known(plan, given, inputs));
+        let sizes = sizes.get_or_insert_with(|| known(plan, known_beside, inputs));
         let shape = shape_of(&declared.ty.shape, elements, sizes).ok_or_else(|| untold(plan, declared, elements))?;
         extents.extend(shape);
     }
@@ -623,7 +638,11 @@ fn symbol(extent: &IndexExpr) -> Option<usize> {
 }
 
 /// The sizes that are known without looking at the number of elements, by symbol.
-fn known<'a, I: AsRef<Input<'a>>>(plan: &Plan, given: &[(String, i64)], inputs: &[I]) -> SmallVec<[Option<i64>; 8]> {
+fn known<'a, I: AsRef<Input<'a>>>(
+    plan: &Plan,
+    (given, told): (&[(String, i64)], Told<'_>),
+    inputs: &[I],
+) -> SmallVec<[Option<i64>; 8]> {
     let named = |name: &str| given.iter().find(|(n, _)| n == name).map(|(_, v)| *v);
     let fixed = |s: &tlc_ir::graph::Symbol| (s.lo == s.hi).then_some(s.lo);
     let mut sizes: SmallVec<_> = plan.symbols.iter().map(|s| named(&s.name).or(fixed(s))).collect();
@@ -637,6 +656,7 @@ fn known<'a, I: AsRef<Input<'a>>>(plan: &Plan, given: &[(String, i64)], inputs: 
         };
         bind(&declared.ty.shape, shape, &mut sizes);
     }
+    told(&mut |declared, shape| bind(declared, shape, &mut sizes));
     sizes
 }
 

@@ -17,11 +17,13 @@ use super::input::Shape;
 use super::print;
 use crate::datum::{Datum, Memory};
 
-/// A result was asked for as something that it is not.
+/// A result or a state was asked for as something that it is not.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("output `{name}`: expected {expected}, found {found}")]
+#[error("{what} `{name}`: expected {expected}, found {found}")]
 pub struct WrongType {
-    /// The output.
+    /// What it is: `output` or `state`.
+    pub what: &'static str,
+    /// Its name.
     pub name: String,
     /// What was asked for.
     pub expected: String,
@@ -66,16 +68,12 @@ impl Output {
         &self.tensor.shape
     }
 
-    fn wrong(&self, expected: String) -> WrongType {
-        WrongType {
-            name: self.name.clone(),
-            expected,
-            found: self.type_text(),
+    fn typed(&self) -> Typed<'_> {
+        Typed {
+            what: "output",
+            name: &self.name,
+            view: self.view(),
         }
-    }
-
-    fn type_text(&self) -> String {
-        format!("{}{:?}", self.dtype(), self.shape())
     }
 
     /// The elements in C order.
@@ -83,11 +81,7 @@ impl Output {
     /// # Errors
     /// If `T` is not the element type.
     pub fn as_slice<T: Element>(&self) -> Result<&[T], WrongType> {
-        let wrong = || self.wrong(format!("elements of {}", T::DTYPE));
-        if T::DTYPE != self.dtype() {
-            return Err(wrong());
-        }
-        bytemuck::checked::try_cast_slice(self.bytes()).map_err(|_| wrong())
+        self.typed().as_slice()
     }
 
     /// The only element of a result of rank 0, or of extents that are all 1.
@@ -95,10 +89,7 @@ impl Output {
     /// # Errors
     /// If `T` is not the element type, or there are more elements or none.
     pub fn as_scalar<T: Element>(&self) -> Result<T, WrongType> {
-        match self.as_slice::<T>() {
-            Ok(&[value]) => Ok(value),
-            _ => Err(self.wrong(format!("one element of {}", T::DTYPE))),
-        }
+        self.typed().as_scalar()
     }
 
     /// A view as an `ndarray` array of that element type and dimension: `as_array::<f32, Ix2>()`, or `IxDyn` for any number
@@ -120,12 +111,7 @@ impl Output {
     /// # Errors
     /// If `T` is not the element type, or the result has another number of axes.
     pub fn as_array<T: Element, D: Dimension>(&self) -> Result<ArrayView<'_, T, D>, WrongType> {
-        let array = ArrayView::from_shape(IxDyn(self.shape()), self.as_slice::<T>()?);
-        let array = array.ok().and_then(|a| a.into_dimensionality().ok());
-        array.ok_or_else(|| match D::NDIM {
-            Some(axes) => self.wrong(format!("{} of {axes} axes", T::DTYPE)),
-            None => self.wrong(format!("an array of {}", T::DTYPE)),
-        })
+        self.typed().as_array()
     }
 
     /// The element bytes, native-endian.
@@ -144,9 +130,64 @@ impl Output {
     }
 }
 
+/// A named value, to be seen as what it is.
+pub(super) struct Typed<'a> {
+    pub what: &'static str,
+    pub name: &'a str,
+    pub view: TensorView<'a>,
+}
+
+impl<'a> Typed<'a> {
+    fn type_text(&self) -> String {
+        format!("{}{:?}", self.view.dtype, self.view.shape)
+    }
+
+    fn wrong(&self, expected: String) -> WrongType {
+        WrongType {
+            what: self.what,
+            name: self.name.to_string(),
+            expected,
+            found: self.type_text(),
+        }
+    }
+
+    /// The elements in C order.
+    pub fn as_slice<T: Element>(&self) -> Result<&'a [T], WrongType> {
+        let wrong = || self.wrong(format!("elements of {}", T::DTYPE));
+        if T::DTYPE != self.view.dtype {
+            return Err(wrong());
+        }
+        bytemuck::checked::try_cast_slice(self.view.data).map_err(|_| wrong())
+    }
+
+    /// The only element.
+    pub fn as_scalar<T: Element>(&self) -> Result<T, WrongType> {
+        match self.as_slice::<T>() {
+            Ok(&[value]) => Ok(value),
+            _ => Err(self.wrong(format!("one element of {}", T::DTYPE))),
+        }
+    }
+
+    /// The elements as an array.
+    pub fn as_array<T: Element, D: Dimension>(&self) -> Result<ArrayView<'a, T, D>, WrongType> {
+        let array = ArrayView::from_shape(IxDyn(self.view.shape), self.as_slice::<T>()?);
+        let array = array.ok().and_then(|a| a.into_dimensionality().ok());
+        array.ok_or_else(|| match D::NDIM {
+            Some(axes) => self.wrong(format!("{} of {axes} axes", T::DTYPE)),
+            None => self.wrong(format!("an array of {}", T::DTYPE)),
+        })
+    }
+}
+
+impl fmt::Display for Typed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}\n{}", self.name, self.type_text(), print::array(&self.view))
+    }
+}
+
 impl fmt::Display for Output {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}\n{}", self.name, self.type_text(), print::array(&self.view()))
+        self.typed().fmt(f)
     }
 }
 

@@ -138,11 +138,15 @@ impl Executable {
     /// As [`Executable::run`]; if the graph was compiled for the processor alone; if an input is in the memory of another device. What
     /// was given away is gone all the same.
     pub fn run_on_device<'a>(&self, inputs: impl IntoIterator<Item = Input<'a>>) -> Result<DeviceOutputs, RunError> {
+        if !self.states().is_empty() {
+            let expected = self.states().len();
+            return Err(RunError::StateCount { expected, found: 0 });
+        }
         let version = self.resident.as_ref().ok_or(RunError::NoDevice)?.version()?;
         let plan = version.inner.plan();
         let mut inputs: Vec<Input<'a>> = inputs.into_iter().collect();
         let mut extents: SmallVec<[usize; 32]> = SmallVec::new();
-        input::infer(plan, &self.symbols, &inputs, true, &mut extents)?;
+        input::infer(plan, (&self.symbols, &|_| {}), &inputs, true, &mut extents)?;
         let residents = input::residents(plan, &mut inputs, &extents);
         let tensors = version.inner.run_resident(residents)?;
         Ok(DeviceOutputs {

@@ -211,7 +211,7 @@ impl Specializations {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What runs a call with these inputs.
+    /// What runs a call with these inputs, and after them the states that are read.
     ///
     /// # Errors
     /// If the inputs do not fit the graph.

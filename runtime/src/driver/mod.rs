@@ -353,7 +353,11 @@ impl Executable {
     /// # Errors
     /// If the shapes do not fit the declared inputs.
     pub fn output_shapes(&self, sources: &[TensorView<'_>]) -> Result<Vec<Vec<usize>>, RunError> {
-        Ok(self.bound(sources.iter().map(Description::from))?.sizes.output_shapes.clone())
+        Ok(self
+            .bound(sources.iter().map(Description::from))?
+            .sizes
+            .output_shapes
+            .clone())
     }
 
     /// Runs the plan; outputs come from the buffer pool.

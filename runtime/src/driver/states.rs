@@ -112,11 +112,7 @@ impl Executable {
     }
 
     /// The binding for inputs and states, all of which fit the plan.
-    fn bound_with_states(
-        &self,
-        inputs: &[TensorView<'_>],
-        states: &[StateView<'_>],
-    ) -> Result<Arc<Bound>, RunError> {
+    fn bound_with_states(&self, inputs: &[TensorView<'_>], states: &[StateView<'_>]) -> Result<Arc<Bound>, RunError> {
         if inputs.len() != self.plan.inputs.len() {
             return Err(self.binder().source_count(inputs.len()));
         }
@@ -124,7 +120,12 @@ impl Executable {
             return Err(self.state_count(states.len()));
         }
         let described = |view: &StateView<'_>| view.data.bytes().as_ptr().addr();
-        let read = self.plan.states.iter().zip(states).filter(|(declared, _)| declared.read);
+        let read = self
+            .plan
+            .states
+            .iter()
+            .zip(states)
+            .filter(|(declared, _)| declared.read);
         let read = read.map(|(_, view)| Description {
             dtype: view.dtype,
             shape: view.shape,

@@ -1,0 +1,215 @@
+//! States in safetensors files.
+//!
+//! Invariant: a file of a state is written beside its name and renamed once it is whole, so that under that name there is the old file or
+//! the new one, whatever happens. A process that is killed may leave the file beside it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tlc_formats::{FormatError, safetensors};
+use tlc_ir::tensor::BytesOwner;
+use tlc_ir::{DType, HostTensor};
+use tlc_runtime::driver::RunError;
+
+use super::state::{Entry, State};
+
+/// Names that a message about a file lists, at most.
+const LISTED: usize = 5;
+
+/// Why a state could not be saved or loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StateFileError {
+    /// The file cannot be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The file is broken, or has what tlc does not take.
+    #[error("{}: {source}", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: FormatError,
+    },
+    /// The file is the state of another model: it has other names, or other types.
+    #[error("{}: another model's state: {differences}", path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What differs, with names, types found and types expected.
+        differences: String,
+    },
+    /// The state takes no part in this, or memory for it was refused.
+    #[error("{}: {source}", path.display())]
+    State {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: RunError,
+    },
+}
+
+impl State {
+    /// Writes all entries to a safetensors file, under their names. If that fails, a file that was there stays as it is.
+    ///
+    /// ```
+    /// # let folder = tempfile::tempdir()?;
+    /// # let file = folder.path().join("model.safetensors");
+    /// let mut state = tlc::State::new();
+    /// state.insert("w", [1.0f32, 2.0])?;
+    /// state.save(&file)?;
+    /// assert_eq!(tlc::State::open(&file)?["w"].as_slice::<f32>()?, [1.0, 2.0]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A torn state; what the system says; a name that the format keeps for itself.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), StateFileError> {
+        let path = path.as_ref();
+        self.whole().map_err(|source| StateFileError::State {
+            path: path.into(),
+            source,
+        })?;
+        let tensors: Vec<(&str, HostTensor)> = self
+            .iter()
+            .map(|e| Ok((e.name(), lent(e)?)))
+            .collect::<Result<_, RunError>>()
+            .map_err(|source| StateFileError::State {
+                path: path.into(),
+                source,
+            })?;
+        let all = || tensors.iter().map(|(name, tensor)| (*name, tensor));
+        let metadata: BTreeMap<String, String> = safetensors::dtype_metadata(all());
+        written(path, |file| safetensors::write(all(), &metadata, file))
+    }
+
+    /// The state in a safetensors file.
+    ///
+    /// # Errors
+    /// A file that cannot be read, is broken, or has elements of a type that tlc does not have.
+    pub fn open(path: impl AsRef<Path>) -> Result<State, StateFileError> {
+        let path = path.as_ref();
+        let bytes = fs::read(path).map_err(|source| StateFileError::Io {
+            path: path.into(),
+            source,
+        })?;
+        let format = |source| StateFileError::Format {
+            path: path.into(),
+            source,
+        };
+        let views = safetensors::Views::parse(&bytes).map_err(format)?;
+        let mut state = State::new();
+        for view in views.iter() {
+            let view = view.map_err(format)?;
+            let mut tensor = view.to_host().map_err(format)?;
+            let meant = views.metadata().get(&format!("dtype.{}", view.name));
+            if let Some(dtype) = meant.and_then(|name| DType::ALL.iter().copied().find(|d| d.name() == name)) {
+                tensor = tensor.bitcast(dtype).map_err(|e| StateFileError::State {
+                    path: path.into(),
+                    source: e.into(),
+                })?;
+            }
+            state
+                .insert(view.name, &tensor)
+                .map_err(|source| StateFileError::State {
+                    path: path.into(),
+                    source,
+                })?;
+        }
+        Ok(state)
+    }
+
+    /// Gives all entries the values that a file has for them. The file has the same names and types. Frozen entries stay frozen, and a torn
+    /// state is whole again; one without entries becomes that of the file.
+    ///
+    /// # Errors
+    /// As [`State::open`], and a file with other names or types, of which the error lists some. The state is then as it was.
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<(), StateFileError> {
+        let path = path.as_ref();
+        let mut other = State::open(path)?;
+        if self.is_empty() {
+            self.replace(other);
+            return Ok(());
+        }
+        let differences = differences(self, &other);
+        if !differences.is_empty() {
+            let mut text = differences[..differences.len().min(LISTED)].join("; ");
+            if differences.len() > LISTED {
+                text.push_str(&format!("; and {} more", differences.len() - LISTED));
+            }
+            return Err(StateFileError::Other {
+                path: path.into(),
+                differences: text,
+            });
+        }
+        other.freeze(|name| self.get(name).is_some_and(Entry::is_frozen));
+        self.replace(other);
+        Ok(())
+    }
+}
+
+/// An entry as a tensor in the same memory.
+fn lent(entry: &Entry) -> Result<HostTensor, RunError> {
+    match entry.shared() {
+        Some(data) => {
+            let owner: BytesOwner = data as Arc<_>;
+            Ok(HostTensor::from_owner(entry.dtype(), entry.shape(), &owner, 0)?)
+        }
+        None => Ok(entry.to_host()),
+    }
+}
+
+/// In what a file's state is another than the one that is expected.
+fn differences(expected: &State, found: &State) -> Vec<String> {
+    let ty = |e: &Entry| format!("{}{:?}", e.dtype(), e.shape());
+    let mut all = Vec::new();
+    for e in expected.iter() {
+        match found.get(e.name()) {
+            None => all.push(format!("`{}` is missing", e.name())),
+            Some(f) if ty(f) != ty(e) => all.push(format!("`{}` is {}, expected {}", e.name(), ty(f), ty(e))),
+            Some(_) => {}
+        }
+    }
+    let unknown = found.iter().filter(|f| expected.get(f.name()).is_none());
+    all.extend(unknown.map(|f| format!("`{}` is unknown", f.name())));
+    all
+}
+
+/// Writes a file that appears whole or not at all.
+fn written(
+    path: &Path,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<(), FormatError>,
+) -> Result<(), StateFileError> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let beside = path.with_file_name(format!(".{name}.{}-{number}", std::process::id()));
+    let io = |source| StateFileError::Io {
+        path: path.into(),
+        source,
+    };
+    let put = || {
+        let mut file = BufWriter::new(File::create_new(&beside).map_err(io)?);
+        write(&mut file).map_err(|source| StateFileError::Format {
+            path: path.into(),
+            source,
+        })?;
+        file.flush().map_err(io)?;
+        // On the disk before it takes the place of what is there.
+        file.get_ref().sync_all().map_err(io)?;
+        fs::rename(&beside, path).map_err(io)
+    };
+    put().inspect_err(|_| drop(fs::remove_file(&beside)))
+}
