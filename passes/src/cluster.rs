@@ -19,6 +19,8 @@ mod roots;
 mod space;
 mod updates;
 
+use std::collections::BTreeSet;
+
 pub use roots::output_values;
 
 pub use crate::partition::{Cluster, ClusterKind, Clusters, LoopSpace, Role, Updates};
@@ -31,7 +33,7 @@ use tlc_ir::{Graph, NodeId, NodeKind};
 
 use crate::access::{Index, Variables, is_source, operand_indices, space, view_index};
 use crate::contraction::MatrixProduct;
-use crate::devices::Placement;
+use crate::devices::{Placement, StateBinding};
 use crate::emitters::{Operations, choose};
 use crate::made::{Made, made};
 use crate::reason::{FusionDecision, FusionLedger, FusionReason, FusionStage, OwnStep};
@@ -106,25 +108,55 @@ struct Clusterer<'g> {
     ledger: FusionLedger,
     /// Fusions that may still be made.
     merges: usize,
+    /// New values of states, and the inputs that are the old ones.
+    updates: Vec<(NodeId, NodeId)>,
 }
 
-/// Groups a graph's values into clusters. The graph has no dead nodes, and each output is a node of its own.
-pub fn cluster(graph: &Graph, placement: &Placement<'_>) -> Clusters {
-    clusters(graph, placement, true, usize::MAX)
+/// Groups that would overwrite what others still read.
+#[derive(Default)]
+struct Held {
+    /// By such a group: how many others read the old value.
+    readers: FxHashMap<usize, usize>,
+    /// By group that reads old values: the groups that compute the new ones.
+    updates: FxHashMap<usize, Vec<usize>>,
+}
+
+impl Held {
+    /// Whether a group still waits for readers.
+    fn by(&self, group: usize) -> bool {
+        self.readers.get(&group).is_some_and(|&n| n > 0)
+    }
+
+    /// A group has run; returns those that wait for no reader any longer.
+    fn released(&mut self, reader: usize) -> Vec<usize> {
+        let mut free = self.updates.remove(&reader).unwrap_or_default();
+        free.retain(|u| {
+            let left = self.readers.entry(*u).or_default();
+            *left = left.saturating_sub(1);
+            *left == 0
+        });
+        free
+    }
+}
+
+/// Groups a graph's values into clusters. The graph has no dead nodes, and each output is a node of its own. What computes the new value of
+/// one of its states comes behind what reads the old one, where it can: then it may write where the old one is.
+pub fn cluster(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding]) -> Clusters {
+    clusters(graph, placement, states, true, usize::MAX)
 }
 
 /// As [`cluster`], with no more than the first `merges` fusions of values that could have kernels of their own: what a search
 /// for a wrong one varies.
 pub fn cluster_at_most(graph: &Graph, placement: &Placement<'_>, merges: usize) -> Clusters {
-    clusters(graph, placement, true, merges)
+    clusters(graph, placement, &[], true, merges)
 }
 
 /// As [`cluster`], for the body of a loop: nothing of it runs once per executable.
 pub fn cluster_body(graph: &Graph, placement: &Placement<'_>) -> Clusters {
-    clusters(graph, placement, false, usize::MAX)
+    clusters(graph, placement, &[], false, usize::MAX)
 }
 
-fn clusters(graph: &Graph, placement: &Placement<'_>, once: bool, merges: usize) -> Clusters {
+fn clusters(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding], once: bool, merges: usize) -> Clusters {
     let mut users: Vec<SmallVec<[NodeId; 4]>> = vec![SmallVec::new(); graph.len()];
     for (id, node) in graph.nodes() {
         for o in &node.operands {
@@ -134,8 +166,11 @@ fn clusters(graph: &Graph, placement: &Placement<'_>, once: bool, merges: usize)
         }
     }
     let mut is_output = vec![false; graph.len()];
-    output_values(graph).iter().for_each(|o| is_output[o.index()] = true);
+    let values = output_values(graph);
+    values.iter().for_each(|o| is_output[o.index()] = true);
+    let both = |s: &StateBinding| Some((values[s.output? as usize], graph.inputs()[s.input? as usize]));
     let mut c = Clusterer {
+        updates: states.iter().filter_map(both).collect(),
         graph,
         placement,
         users,
@@ -622,7 +657,7 @@ impl Clusterer<'_> {
 
     fn finish(mut self) -> Clusters {
         let demanded = self.demanded_outside();
-        // Order: ready clusters by their oldest root.
+        // Order: ready clusters by their oldest root, updates of states that others still read behind all of them.
         let alive: Vec<usize> = (0..self.groups.len())
             .filter(|&g| self.groups[g].merged_into.is_none())
             .collect();
@@ -636,18 +671,28 @@ impl Clusterer<'_> {
             waiting.insert(g, sources.len());
             sources.into_iter().for_each(|s| users.entry(s).or_default().push(g));
         }
-        let mut ready: std::collections::BTreeSet<(NodeId, usize)> = alive
+        let mut held = self.held();
+        let place = |c: &Self, held: &Held, g: usize| (held.by(g), c.groups[g].roots[0], g);
+        let mut ready: BTreeSet<(bool, NodeId, usize)> = alive
             .iter()
             .filter(|g| waiting[g] == 0)
-            .map(|&g| (self.groups[g].roots[0], g))
+            .map(|&g| place(&self, &held, g))
             .collect();
         let mut clusters = Vec::with_capacity(alive.len());
-        while let Some((_, g)) = ready.pop_first() {
+        while let Some((_, _, g)) = ready.pop_first() {
             for u in users.remove(&g).unwrap_or_default() {
                 let left = waiting.get_mut(&u).expect("every alive group is counted");
                 *left -= 1;
                 if *left == 0 {
-                    ready.insert((self.groups[u].roots[0], u));
+                    ready.insert(place(&self, &held, u));
+                }
+            }
+            for u in held.released(g) {
+                // One that has run has given its roots away.
+                if let Some(&first) = self.groups[u].roots.first()
+                    && ready.remove(&(true, first, u))
+                {
+                    ready.insert((false, first, u));
                 }
             }
             clusters.push(self.cluster_of(g, &demanded));
@@ -660,6 +705,35 @@ impl Clusterer<'_> {
             ledger: std::mem::take(&mut self.ledger),
             is_root: std::mem::take(&mut self.is_root),
         }
+    }
+
+    /// Which groups compute the new value of a state that other groups read.
+    fn held(&self) -> Held {
+        let mut held = Held::default();
+        let mut updates: FxHashMap<NodeId, usize> = FxHashMap::default();
+        for (value, input) in &self.updates {
+            if let Some(group) = self.group_of[value.index()] {
+                updates.insert(*input, group);
+            }
+        }
+        if updates.is_empty() {
+            return held;
+        }
+        let mut pairs: Vec<(usize, usize)> = Vec::new();
+        for (reader, demands) in &self.demands {
+            let Some(from) = self.group_of[reader.index()] else {
+                continue;
+            };
+            let updated = demands.iter().filter_map(|d| updates.get(&d.source).copied());
+            pairs.extend(updated.filter(|&u| u != from).map(|u| (from, u)));
+        }
+        pairs.sort_unstable();
+        pairs.dedup();
+        for (reader, update) in pairs {
+            *held.readers.entry(update).or_default() += 1;
+            held.updates.entry(reader).or_default().push(update);
+        }
+        held
     }
 
     /// By node: whether a root of another group reads it. What a group demands is all that counts, not the users of a value: a

@@ -290,7 +290,7 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
     let placement = options.placement(&owned);
     let mut clusters = {
         let _span = tracing::info_span!("pass", name = "cluster").entered();
-        cluster(&owned, &placement)
+        cluster(&owned, &placement, &options.states)
     };
     let planned = {
         let _span = tracing::info_span!("pass", name = "plan").entered();

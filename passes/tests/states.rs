@@ -177,7 +177,7 @@ fn random_states_have_the_values_of_outputs() {
             (in_place, copied) = (in_place + counts.0, copied + counts.1);
         }
     }
-    assert!(in_place > 100 && copied > 100, "{in_place} in place, {copied} copied");
+    assert!(in_place > 100 && copied > 50, "{in_place} in place, {copied} copied");
 }
 
 /// How many states are updated in place, and how many are copied.

@@ -82,8 +82,8 @@ impl CrossEntropy {
         self
     }
 
-    /// The loss of rows of log probabilities.
-    fn of(&self, logs: &Tensor, classes: &Tensor) -> Step {
+    /// The loss of rows of log probabilities, of which each element is at hand where they are `computed` here.
+    fn of(&self, logs: &Tensor, classes: &Tensor, computed: bool) -> Step {
         if !(0.0..=1.0).contains(&self.smoothing) {
             return refuse_expecting(format!("label smoothing of {}", self.smoothing), "a number from 0 to 1");
         }
@@ -108,11 +108,16 @@ impl CrossEntropy {
             None => None,
         };
         let own = weights.as_ref().map(|w| w.take_from_start(&classes, 0));
-        let picked = |t: &Tensor| -> Step {
-            t.take_along_axis_from_start(&classes.unsqueeze(-1), -1)
-                .without(&[last])
+        let places = classes.unsqueeze(-1);
+        // A sum over the row is part of the loop that computes the row, and so is its derivative: no gather and no scatter.
+        let picked = match computed {
+            true => {
+                let here = places.eq(graph.iota_1d(&logs.extents()[last], DType::I64)?);
+                here.select(logs, 0.0).sum(-1)
+            }
+            false => logs.take_along_axis_from_start(&places, -1).without(&[last])?,
         };
-        let mut losses = -picked(logs)?;
+        let mut losses = -picked;
         if let Some(own) = &own {
             losses *= own;
         }
@@ -206,7 +211,7 @@ impl Tensor {
         let operands: Vec<&Tensor> = [self, classes].into_iter().chain(&options.weights).collect();
         op("cross_entropy", &operands, || {
             self.at_least_rank(1)?;
-            self.in_wide_float(|x| options.of(&x.log_softmax(-1), classes))
+            self.in_wide_float(|x| options.of(&x.log_softmax(-1), classes, true))
         })
     }
 
@@ -218,7 +223,7 @@ impl Tensor {
     pub fn nll_loss(&self, classes: &Tensor, options: &CrossEntropy) -> Tensor {
         let operands: Vec<&Tensor> = [self, classes].into_iter().chain(&options.weights).collect();
         op("nll_loss", &operands, || {
-            self.in_wide_float(|x| options.of(&x, classes))
+            self.in_wide_float(|x| options.of(&x, classes, false))
         })
     }
 

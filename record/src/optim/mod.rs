@@ -27,6 +27,7 @@ mod schedule;
 mod settings;
 mod sgd;
 mod sign;
+mod states;
 mod text;
 
 pub use adafactor::Adafactor;
@@ -40,4 +41,5 @@ pub use rule::Slot;
 pub use schedule::Schedule;
 pub use sgd::Sgd;
 pub use sign::Lion;
+pub use states::STEPS;
 pub use text::UnknownOptimizer;

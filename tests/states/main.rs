@@ -1,0 +1,7 @@
+//! States of the recording library: what calls read and set, what is refused, files, and training on them.
+#![forbid(unsafe_code)]
+
+mod calls;
+mod files;
+mod refused;
+mod training;

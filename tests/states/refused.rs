@@ -1,0 +1,181 @@
+//! States that are recorded, given or left wrongly.
+
+use tlc::{CompileOptions, DType, Graph, State, inputs};
+
+fn first_error(g: &Graph) -> String {
+    g.errors().first().expect("an error").to_string()
+}
+
+#[test]
+fn recordings_that_contradict_themselves() {
+    let g = Graph::new("types");
+    g.state("w", DType::F32, [2]);
+    g.state("w", DType::F32, [3]);
+    assert_eq!(
+        first_error(&g),
+        "state of w: f32[3]: the state `w` is f32[2]; expected f32[2]"
+    );
+
+    let g = Graph::new("twice");
+    let w = g.state("w", DType::F32, [2]);
+    g.set("w", &(&w + 1.0));
+    g.set("w", &w);
+    assert!(
+        first_error(&g).contains("the state `w` is set already"),
+        "{}",
+        first_error(&g)
+    );
+
+    let g = Graph::new("other type");
+    let w = g.state("w", DType::F32, [2]);
+    g.set("w", &w.sum(0));
+    assert!(
+        first_error(&g).contains("the state `w` is f32[2]"),
+        "{}",
+        first_error(&g)
+    );
+
+    let g = Graph::new("input");
+    g.input("w", DType::F32, [2]);
+    g.state("w", DType::F32, [2]);
+    assert!(first_error(&g).contains("`w`"), "{}", first_error(&g));
+
+    let g = Graph::new("output");
+    let w = g.state("w", DType::F32, [2]);
+    g.output("w", &w);
+    g.set("w", &w);
+    assert!(first_error(&g).contains("taken by an output"), "{}", first_error(&g));
+
+    let g = Graph::new("nothing to keep");
+    let x = g.input("x", DType::F32, [2]);
+    g.set_if(&x.gt(0.0).all(..), "w", &x);
+    assert!(
+        first_error(&g).contains("the graph does not read it"),
+        "{}",
+        first_error(&g)
+    );
+
+    let g = Graph::new("no condition");
+    let w = g.state("w", DType::F32, [2]);
+    g.set_if(&w.gt(0.0), "w", &w);
+    assert!(first_error(&g).contains("expected bool[]"), "{}", first_error(&g));
+
+    let g = Graph::new("data decides");
+    let w = g.state("w", DType::F32, [4]);
+    g.set("found", &w.nonzero());
+    assert!(first_error(&g).contains("data decides"), "{}", first_error(&g));
+}
+
+/// What a loop changes is carried.
+#[test]
+fn bodies_of_loops_have_no_states() {
+    let g = Graph::new("looped");
+    let w = g.state("w", DType::F32, [2]);
+    let outer = g.clone();
+    let _ = g.repeat(3).carry(&w).record(|i| {
+        outer.set("w", &i.carried[0]);
+        vec![&i.carried[0] + 1.0]
+    });
+    assert!(first_error(&g).contains("loop"), "{}", first_error(&g));
+
+    let g = Graph::new("declared inside");
+    let x = g.input("x", DType::F32, [2]);
+    let _ = g.repeat(3).carry(&x).record(|i| {
+        let inner = i.number.graph().state("w", DType::F32, [2]);
+        vec![&i.carried[0] + inner]
+    });
+    assert!(
+        first_error(&g).contains("the body of a loop has no states of its own"),
+        "{}",
+        first_error(&g)
+    );
+}
+
+#[test]
+fn calls_without_the_right_state() {
+    let g = Graph::new("step");
+    let w = g.state("w", DType::F32, [2]);
+    g.set("w", &(&w * 2.0));
+    let step = g.compile(&CompileOptions::default()).expect("it compiles");
+    assert_eq!(
+        step.run(&inputs![]).unwrap_err().to_string(),
+        "the graph has 1 states, found 0: a call with states is Executable::run_with"
+    );
+    let mut state = State::new();
+    assert_eq!(
+        step.run_with(&mut state, &inputs![]).unwrap_err().to_string(),
+        "the state has no `w`; expected f32[2]"
+    );
+    state.insert("w", [1.0f64, 2.0]).expect("an entry");
+    assert_eq!(
+        step.run_with(&mut state, &inputs![]).unwrap_err().to_string(),
+        "state `w`: expected aligned f32[2], found f64[2] in 16 bytes"
+    );
+    state.insert("w", [1.0f32, 2.0, 3.0]).expect("an entry");
+    assert_eq!(
+        step.run_with(&mut state, &inputs![]).unwrap_err().to_string(),
+        "state `w`: expected f32[2], found shape [3]"
+    );
+    state.insert("w", [1.0f32, 2.0]).expect("an entry");
+    assert_eq!(
+        step.run_with(&mut state, &inputs![1.0f32]).unwrap_err().to_string(),
+        "the graph has 0 inputs, found 1"
+    );
+    state.freeze(|n| n == "w");
+    assert_eq!(
+        step.run_with(&mut state, &inputs![]).unwrap_err().to_string(),
+        "state `w` is frozen, and would be set"
+    );
+    assert_eq!(state["w"].as_slice::<f32>(), Ok(&[1.0f32, 2.0][..]));
+    assert!(!state.is_torn());
+    assert_eq!(
+        state.insert("w", 1.0f32).unwrap_err().to_string(),
+        "state `w` is frozen, and would be set"
+    );
+    let mut fresh = State::new();
+    let few = tlc::Input::bytes(DType::F32, &[3], &[0; 8]);
+    assert!(fresh.insert("w", few).is_err() && fresh.is_empty());
+    assert_eq!(
+        state["w"].as_slice::<f64>().unwrap_err().to_string(),
+        "state `w`: expected elements of f64, found f32[2]"
+    );
+}
+
+/// A call that fails once it has written a state: how many elements are positive is known only then, and the graph assumed five.
+#[test]
+fn a_call_that_fails_in_the_middle_leaves_a_torn_state() {
+    let g = Graph::new("torn");
+    let w = g.state("w", DType::F32, [6]);
+    let new = &w + 1.0;
+    g.set("w", &new);
+    let five = g.input("five", DType::I64, (1, 5));
+    g.output("y", &(new.gt(0.0).nonzero() + five));
+    let step = g.compile(&CompileOptions::default()).expect("it compiles");
+    let five = ndarray::Array2::<i64>::zeros((1, 5));
+    let mut state = State::new();
+    state.insert("w", [1.0f32, 1.0, 1.0, 1.0, 1.0, -7.0]).expect("an entry");
+    step.run_with(&mut state, &inputs![&five]).expect("five are positive");
+    let mut other = State::new();
+    other.insert("w", [1.0f32; 6]).expect("an entry");
+    let error = step
+        .run_with(&mut other, &inputs![&five])
+        .expect_err("six are positive")
+        .to_string();
+    assert!(error.contains("the graph needs"), "{error}");
+    assert!(other.is_torn(), "{}", step.plan());
+    let again = step.run_with(&mut other, &inputs![&five]).unwrap_err().to_string();
+    assert!(
+        again.starts_with("the state was left half written by a call that failed (") && again.contains(&error),
+        "{again}"
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("w.safetensors");
+    assert!(other.save(&file).unwrap_err().to_string().contains("half written"));
+    assert!(!file.exists());
+    state.save(&file).expect("it is whole");
+    other.load(&file).expect("the same model");
+    step.run_with(&mut other, &inputs![&five])
+        .expect("five are positive again");
+    other.clear();
+    assert!(other.is_empty() && !other.is_torn());
+}
