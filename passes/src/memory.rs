@@ -9,8 +9,9 @@
 //! intervals of step numbers ([`Plan::lives`]), so a value that dies where another is born overlaps it unless they alias. Each
 //! device has an arena of its own.
 
+use rustc_hash::FxHashSet;
 use smallvec::{SmallVec, smallvec};
-use tlc_ir::plan::{Arena, BodyLayout, DeviceId, Layout, Plan, SlotId, Step, Storage, Work};
+use tlc_ir::plan::{Arena, BodyLayout, DeviceId, KernelId, Layout, Plan, SlotId, Step, Storage, Work};
 
 use crate::made::{Made, made};
 pub use crate::reason::{AliasDecision, AliasReason};
@@ -20,15 +21,20 @@ pub const ALIGNMENT: u64 = 64;
 
 /// Has what computes the new value of a state write it to the state's own bytes, in place of a copy at the end of the call, where every
 /// step that reads the old value comes before, or reads each element where the new one is written. `in_place` as for
-/// [`choose_aliases`]; it loses the copies that go.
-pub fn update_states(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>) -> Vec<AliasDecision> {
+/// [`choose_aliases`]; it loses the copies that go. `copies` are the kernels that do nothing but copy one slot to another: where a scatter's
+/// base is the old value, its updates are all that is written.
+pub fn update_states(
+    plan: &mut Plan,
+    in_place: &mut Vec<Vec<(SlotId, SlotId)>>,
+    copies: &FxHashSet<KernelId>,
+) -> Vec<AliasDecision> {
     let mut decisions = Vec::new();
     for k in 0..plan.states.len() {
         let (state, Some(set)) = (plan.states[k].slot, plan.states[k].set) else {
             continue;
         };
-        let copies = |s: &Step| matches!(s, Step::Copy { dst, .. } if *dst == set);
-        let Some(copy) = plan.steps.iter().position(copies) else {
+        let delivers = |s: &Step| matches!(s, Step::Copy { dst, .. } if *dst == set);
+        let Some(copy) = plan.steps.iter().position(delivers) else {
             continue;
         };
         let Step::Copy { src, .. } = plan.steps[copy] else {
@@ -40,6 +46,24 @@ pub fn update_states(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>)
             plan.states[k].set = Some(src);
             plan.steps.remove(copy);
             in_place.remove(copy);
+            let onto_itself =
+                |s: &Step| matches!(s, Step::Launch(l) if l.args[..] == [state, src] && copies.contains(&l.kernel));
+            if let Some(at) = plan.steps.iter().position(onto_itself) {
+                plan.steps.remove(at);
+                in_place.remove(at);
+                // Nothing writes all of the new value now: it is the old one, of which parts change.
+                plan.states[k].set = Some(state);
+                let same = |s: &mut SlotId| {
+                    if *s == src {
+                        *s = state;
+                    }
+                };
+                plan.steps.iter_mut().for_each(|s| s.rename_slots(&mut { same }));
+                for pair in in_place.iter_mut().flatten() {
+                    same(&mut pair.0);
+                    same(&mut pair.1);
+                }
+            }
         }
         decisions.push(AliasDecision {
             slot: src,

@@ -111,6 +111,8 @@ struct Planner<'g> {
     /// Scheduled and legalized kernels by their naive form: equal nests are scheduled once.
     known: FxHashMap<Kernel, SmallVec<[(Setting, Known); 1]>>,
     in_place: Vec<Vec<(SlotId, SlotId)>>,
+    /// Kernels that do nothing but copy their first parameter to the second.
+    copies: FxHashSet<KernelId>,
     launches: Vec<LaunchReport>,
     bodies: Vec<PlannedBody>,
     /// Constants that the body of a loop is handed on a device, as inputs behind its own.
@@ -184,6 +186,7 @@ fn plan_between(
         emitters: Vec::new(),
         known: FxHashMap::default(),
         in_place: Vec::new(),
+        copies: FxHashSet::default(),
         launches: Vec::new(),
         bodies: Vec::new(),
         handed_in: Vec::new(),
@@ -200,7 +203,7 @@ fn plan_between(
     }
     let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
     record_epilogues(graph, clusters, &p.values, epilogues);
-    let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place);
+    let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place, &p.copies);
     memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
     made(Made::Groups {
         plan: &mut p.plan,
@@ -573,6 +576,9 @@ impl Planner<'_> {
                     known
                 }
             };
+            if nest.copies {
+                self.copies.insert(kernel);
+            }
             let written: Vec<bool> = nest.kernel.params.iter().map(|p| p.access != Access::Read).collect();
             let args = nest.args.iter().zip(written);
             let args: Vec<SlotId> = args

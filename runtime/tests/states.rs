@@ -109,7 +109,7 @@ fn states_that_do_not_fit_are_errors() {
         },
     ];
     let short = executable.run_updating(&[input], &mut states).expect_err("too short");
-    let text = "state `sum`: expected aligned f64[4], found f64[3] in 24 bytes";
+    let text = "state `sum`: expected f64[4], found shape [3]";
     assert_eq!(short.to_string(), text);
 }
 

@@ -253,3 +253,41 @@ fn states_of_every_type() {
         assert_eq!(state["a"].bytes(), flipped, "{dtype}");
     }
 }
+
+/// Rows that are written into a large state are all that a call moves of it.
+#[test]
+fn a_scatter_into_a_state_copies_nothing() {
+    let g = Graph::new("append");
+    let cache = g.state("cache", DType::F32, [4096, 64]);
+    let length = g.state("length", DType::I64, ());
+    let row = g.input("row", DType::F32, [1, 64]);
+    let new = cache.scatter_set(0, &length.unsqueeze(0), &row);
+    g.set("cache", &new);
+    g.set("length", &(&length + 1));
+    g.output("sum", &new.slice(tlc::s![..4]).sum(0));
+    let append = compiled(&g);
+    let plan = append.plan();
+    let moved: i64 = plan
+        .steps
+        .iter()
+        .flat_map(|s| s.launches())
+        .filter_map(|l| l.bytes.as_const())
+        .sum();
+    assert!(moved < 4096, "{moved} bytes\n{plan}");
+    let mut state = State::new();
+    state
+        .insert("cache", &ndarray::Array2::<f32>::zeros((4096, 64)))
+        .expect("an entry");
+    state.insert("length", 0i64).expect("an entry");
+    for k in 0..5 {
+        let row = [[k as f32 + 1.0; 64]];
+        let out = append.run_with(&mut state, &inputs![&row]).expect("it runs");
+        let rows = (k + 1).min(4) as f32;
+        assert_eq!(
+            out["sum"].as_slice::<f32>().expect("floats")[63],
+            rows * (rows + 1.0) / 2.0
+        );
+    }
+    let all = slice(&state, "cache");
+    assert_eq!((all[0], all[4 * 64], all[5 * 64]), (1.0, 5.0, 0.0));
+}

@@ -564,6 +564,46 @@ impl Step {
     }
 }
 
+impl Step {
+    /// Has the step use other slots: `f` changes each that it touches.
+    pub fn rename_slots(&mut self, f: &mut dyn FnMut(&mut SlotId)) {
+        match self {
+            Step::Launch(l) => l.args.iter_mut().for_each(f),
+            Step::Group(all) => all.iter_mut().flat_map(|l| &mut l.args).for_each(f),
+            Step::Gemm(g) => {
+                let g = &mut **g;
+                let epilogue = g.epilogue.iter_mut().flat_map(|e| &mut e.launch.args);
+                [&mut g.lhs.slot, &mut g.rhs.slot, &mut g.dst.slot]
+                    .into_iter()
+                    .chain(epilogue)
+                    .for_each(f);
+            }
+            Step::Copy { src, dst } => [src, dst].into_iter().for_each(f),
+            Step::Loop(l) => {
+                let l = &mut **l;
+                f(&mut l.number);
+                [&mut l.count, &mut l.condition, &mut l.follows]
+                    .into_iter()
+                    .flatten()
+                    .for_each(&mut *f);
+                for c in &mut l.carried {
+                    [&mut c.first, &mut c.last, &mut c.spare].into_iter().for_each(&mut *f);
+                }
+                for w in l.slices.iter_mut().chain(&mut l.stacks) {
+                    f(&mut w.slot);
+                    w.element.iter_mut().for_each(&mut *f);
+                }
+                l.captures.iter_mut().for_each(f);
+            }
+            Step::Call(c) => {
+                let c = &mut **c;
+                let all = c.operands.iter_mut().chain(&mut c.results);
+                all.chain([&mut c.workspace]).for_each(f);
+            }
+        }
+    }
+}
+
 /// Symbols that have their value, or any up to it where data decides.
 struct UpTo<'p> {
     symbols: &'p [Symbol],

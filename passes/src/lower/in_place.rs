@@ -5,7 +5,7 @@
 
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::Effect;
-use tlc_ir::kernel::{Access, Kernel, Memory, Stmt};
+use tlc_ir::kernel::{Access, Kernel, Memory, Op, Stmt};
 
 /// A load or store of a parameter, in program order.
 struct Touch {
@@ -48,6 +48,39 @@ pub(super) fn pairs(kernel: &Kernel, parallel: &[VarId]) -> Vec<(u32, u32)> {
         }
     }
     out
+}
+
+/// Whether a kernel of two parameters does nothing but copy each element of the first to its place in the second.
+pub(super) fn is_copy(kernel: &Kernel) -> bool {
+    let [from, to] = &kernel.params[..] else {
+        return false;
+    };
+    let types = (from.access, to.access, from.dtype) == (Access::Read, Access::Write, to.dtype) && from.len == to.len;
+    let mut body = &kernel.body[..];
+    while let [Stmt::Loop { body: inner, .. }] = body {
+        body = inner;
+    }
+    let [
+        Stmt::Let {
+            value: loaded,
+            op:
+                Op::Load {
+                    memory: Memory::Param(0),
+                    index: read,
+                    mask: None,
+                },
+        },
+        Stmt::Store {
+            memory: Memory::Param(1),
+            index: written,
+            value,
+            mask: None,
+        },
+    ] = body
+    else {
+        return false;
+    };
+    types && loaded == value && read == written
 }
 
 /// True if the load walks the elements that the store walks: in the same loops, or in loops of its own over the same extents.

@@ -61,6 +61,8 @@ pub struct Nest {
     /// `(read, written)` parameter pairs that may be one buffer: each element is read only by the parallel iteration that
     /// overwrites it, before it does.
     pub in_place: Vec<(u32, u32)>,
+    /// Whether it does nothing but copy the first parameter to the second.
+    pub copies: bool,
     /// In column form, how many of the parallel loops, the last ones, may be one axis of columns; else 0.
     pub columns: usize,
     /// In column form, whether phases meet the same elements of a column.
@@ -617,6 +619,7 @@ impl Lowerer<'_> {
             Form::Serial => Vec::new(),
         };
         Nest {
+            copies: in_place::is_copy(&self.kernel),
             kernel: self.kernel,
             args: self.args,
             parallel,
