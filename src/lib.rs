@@ -71,7 +71,7 @@ pub use tlc_onnx as onnx;
 pub use tlc_record::{
     Attention, Axes, Broken, BuildError, CompileOptions, Conv, Conversion, Coordinates, CrossEntropy, Ctc, Datum,
     Device, DeviceOutputs, Dim, Error, Errors, EvalError, Executable, Graph, GridSample, Input, Interpolation,
-    IntoShape, IntoSlices, Iteration, Known, Operand, Output, OutputMut, Outputs, Outside, PerAxis, Pool,
+    IntoShape, IntoSlices, Iteration, Key, Known, Operand, Output, OutputMut, Outputs, Outside, PerAxis, Pool,
     PowerRounding, Reduction, Repeat, Resample, RoiAlign, Rounding, Slice, Specialization, Specialize, Tensor, Unique,
     UnknownDevice, Verdict, Weak, WrongType, broadcast_tensors, compile_ir, concat, custom_vjp, einsum, einsum_over,
     grad, inputs, keep, matmul, meshgrid, named_scope, outputs, plan_ir, promote, s, stack, value_and_grad, vjp,
