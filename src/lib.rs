@@ -78,8 +78,8 @@ pub use tlc_record::{
     where_,
 };
 pub use tlc_record::{
-    autodiff, compile, dim, error, eval, explain, functions, graph, machine_model, operators, ops, optim, prediction,
-    promotion, tlir,
+    autodiff, compile, dim, error, eval, explain, functions, graph, init, machine_model, operators, ops, optim,
+    prediction, promotion, tlir,
 };
 pub use tlc_runtime::driver::{
     DeviceNeed, DeviceTensor, DlDataType, DlDevice, DlManagedTensor, DlTensor, Download, LoopTime, MemoryNeed,

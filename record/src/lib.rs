@@ -11,6 +11,7 @@ pub mod eval;
 pub mod explain;
 pub mod functions;
 pub mod graph;
+pub mod init;
 pub mod machine_model;
 pub mod operators;
 pub mod ops;
