@@ -96,7 +96,7 @@ impl Tensor {
     }
 
     /// `(x - mean) / sqrt(var + eps) * weight + bias` with recorded statistics, all `[channels]`; `self` is `[batch,
-    /// channels, ..]` (Ioffe and Szegedy, arXiv:1502.03167; inference).
+    /// channels, ..]` (Ioffe and Szegedy, arXiv:1502.03167; inference). [`Tensor::batch_norm_train`] is for training.
     #[track_caller]
     pub fn batch_norm(
         &self,
