@@ -395,7 +395,7 @@ impl Init {
         let matrix = orthonormal_rows(key, short, long, dtype)?;
         let matrix = if rows > columns { matrix.transpose() } else { matrix };
         let laid_out: Vec<IndexExpr> = order.iter().map(|&axis| shape[axis].clone()).collect();
-        Ok((matrix * gain).reshaped(&laid_out)?.permuted(&back)?)
+        (matrix * gain).reshaped(&laid_out)?.permuted(&back)
     }
 }
 

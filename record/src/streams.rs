@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - A graph and the bodies of its loops share one `Streams`, and no two draws in it have the same stream: one whose hash
-//!   is taken is hashed again, and so is one whose hash is kept for draws by a key that is named ([`KEYED`]).
+//!   is taken is hashed again, and so is one whose hash is kept for draws by a key that is named.
 //! - Streams depend on nothing but the recording: neither on the platform nor on the order in which threads record scopes of
 //!   different names, unless two hashes collide.
 
@@ -169,6 +169,16 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), draws);
+    }
+
+    #[test]
+    fn no_draw_in_its_place_has_a_stream_of_one_by_a_key() {
+        // The first ordinal outside of all scopes whose hash is below [`KEYED`]: 33.
+        let ordinal = 26_007_086u64;
+        assert_eq!(mix(ROOT.wrapping_add(ordinal.wrapping_mul(INCREMENT))) >> 32, 33);
+        let mut streams = Streams::default();
+        streams.draws.insert(ROOT, ordinal - 1);
+        assert!(streams.next() >= KEYED);
     }
 
     #[test]

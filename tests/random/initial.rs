@@ -37,7 +37,7 @@ fn gains_are_those_of_pytorch() {
     close(Nonlinearity::Linear.gain(), 1.0);
     close(Nonlinearity::Sigmoid.gain(), 1.0);
     close(Nonlinearity::Tanh.gain(), 1.6666666666666667);
-    close(Nonlinearity::Relu.gain(), 1.4142135623730951);
+    close(Nonlinearity::Relu.gain(), std::f64::consts::SQRT_2);
     close(Nonlinearity::LeakyRelu(0.2).gain(), 1.3867504905630728);
     close(Nonlinearity::LeakyRelu(5f64.sqrt()).gain(), 0.5773502691896257);
     close(Nonlinearity::Selu.gain(), 0.75);

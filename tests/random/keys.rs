@@ -45,7 +45,7 @@ fn keys_are_the_stated_ones() {
         }
         assert_eq!(bits(&key.fold_in(7).fold_in(9)), folded(folded(seed, 7), 9));
         for dtype in [DType::U8, DType::I32, DType::I64, DType::U64] {
-            assert_eq!(bits(&key.fold_in(&g.scalar(5, dtype))), folded(seed, 5));
+            assert_eq!(bits(&key.fold_in(g.scalar(5, dtype))), folded(seed, 5));
         }
         let parts: [Key; 3] = key.split();
         let some = key.split_n(40);
@@ -268,18 +268,19 @@ fn what_no_key_is_made_of_is_refused() {
         assert_eq!(all.len(), 1, "{all:?}");
         all[0].to_string()
     };
-    let cases: [(fn(&Graph), &str); 13] = [
+    type Wrong = (fn(&Graph), &'static str);
+    let cases: [Wrong; 13] = [
         (|g| drop(Key::from_tensor(&g.scalar(1, DType::I64))), "u64[]"),
         (|g| drop(Key::from_tensor(&g.zeros(2, DType::U64))), "u64[]"),
         (|g| drop(g.key(1).fold_in(-1)), "-1 does not fit u64"),
         (|g| drop(g.key(1).fold_in(1.5)), "an integer"),
         (|g| drop(g.key(1).fold_in(true)), "an integer"),
         (
-            |g| drop(g.key(1).fold_in(&g.scalar(1.0, DType::F32))),
+            |g| drop(g.key(1).fold_in(g.scalar(1.0, DType::F32))),
             "an integer without axes",
         ),
         (
-            |g| drop(g.key(1).fold_in(&g.zeros(3, DType::I64))),
+            |g| drop(g.key(1).fold_in(g.zeros(3, DType::I64))),
             "an integer without axes",
         ),
         (|g| drop(g.key(1).uniform(3, DType::I32)), "a float dtype"),
