@@ -143,3 +143,61 @@ fn normal_quantile(p: &Tensor) -> Tensor {
     let tail = q.lt(0.0).select(-&tail, &tail);
     q.abs().le(0.425).select(centre, tail)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Graph;
+
+    #[test]
+    fn quantiles_are_those_of_60_digits() {
+        // Roots of `ln(erfc(-x / √2) / 2) = ln(p)` by mpmath with 60 digits, rounded to f64.
+        let known = [
+            (1.0e-300, -37.047_096_299_361_2),
+            (1.0e-100, -21.273_453_560_965_326),
+            (1.0e-20, -9.262_340_089_798_407),
+            (1.0e-11, -6.706_023_155_495_136),
+            (1.4e-11, -6.656_723_091_518_184),
+            (1.0e-10, -6.361_340_902_404_057),
+            (1.0e-5, -4.264_890_793_922_825),
+            (0.001, -3.090_232_306_167_813_6),
+            (0.02425, -1.972_961_051_311_885),
+            (0.075, -1.439_531_470_938_456),
+            (0.1, -1.281_551_565_544_600_4),
+            (0.3, -0.524_400_512_708_040_8),
+            (0.5, 0.0),
+            (0.7, 0.524_400_512_708_040_7),
+            (0.925, 1.439_531_470_938_456_1),
+            (0.999, 3.090_232_306_167_813),
+            (0.999_999_999_999_090_5, 7.047_700_256_664_409),
+        ];
+        let g = Graph::default();
+        for (p, x) in known {
+            let eval = |dtype| {
+                let found = normal_quantile(&g.scalar(p, dtype)).cast(DType::F64).eval();
+                found.expect("it compiles").as_scalar::<f64>().expect("a number")
+            };
+            let found = eval(DType::F64);
+            assert!((found - x).abs() <= 4e-16 * x.abs(), "{p}: {found}, expected {x}");
+            // What f32 can say of p: it has no smaller numbers, and ends 2^-24 below 1.
+            if p > 1e-37 && p < 0.999 {
+                let found = eval(DType::F32);
+                assert!(
+                    (found - x).abs() <= 2e-6 * x.abs().max(0.1),
+                    "{p} in f32: {found}, expected {x}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_tail_that_f32_has_no_probabilities_for_is_computed_in_f64() {
+        let dtype = |lo, hi| Truncated::between(lo, hi).map(|t| t.dtype(DType::F32)).ok();
+        assert_eq!(dtype(-20.0, -15.0), Some(DType::F64));
+        assert_eq!(dtype(15.0, f64::INFINITY), Some(DType::F64));
+        assert_eq!(dtype(-20.0, -5.0), Some(DType::F32));
+        assert_eq!(dtype(37.0, 38.0), Some(DType::F64));
+        assert_eq!(dtype(38.0, 39.0), None);
+        assert_eq!(dtype(f64::NAN, 1.0), None);
+    }
+}
