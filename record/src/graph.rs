@@ -53,7 +53,7 @@ enum Seed {
     #[default]
     Inherited,
     Number(u64),
-    Input(NodeId),
+    Value(NodeId),
 }
 
 /// The graph around a body, and what the body reads of it.
@@ -382,10 +382,15 @@ impl Graph {
     #[track_caller]
     pub fn rng_key_input(&self, name: &str) -> Tensor {
         let key = self.input(name, DType::U64, ());
-        if let Some(id) = key.id() {
-            self.set_seed(Seed::Input(id));
-        }
+        self.seed_by(&key);
         key
+    }
+
+    /// As [`Graph::seed`], with a key (`u64[]`) of this graph.
+    pub(crate) fn seed_by(&self, key: &Tensor) {
+        if let Some(id) = key.id() {
+            self.set_seed(Seed::Value(id));
+        }
     }
 
     fn set_seed(&self, seed: Seed) {
@@ -420,7 +425,7 @@ impl Graph {
         let number = |seed: u64| self.node(NodeKind::Const(Scalar::from_bits(DType::U64, seed)), &[]);
         let base = match (seed, &around) {
             (Seed::Number(seed), _) => number(seed)?,
-            (Seed::Input(id), _) => self.wrap(Ok(id))?,
+            (Seed::Value(id), _) => self.wrap(Ok(id))?,
             (Seed::Inherited, Some((graph, _))) => self.capture(&graph.random_key()?)?,
             (Seed::Inherited, None) => number(0)?,
         };
@@ -534,8 +539,8 @@ impl Graph {
     }
 }
 
-/// The key (`u64[]`) of an iteration (`i64[]`) of a loop in whose surroundings it is `key`.
-fn folded(key: &Tensor, iteration: &Tensor) -> Step {
+/// The key (`u64[]`) of an iteration (`i64[]`) of a loop in whose surroundings it is `key`: another one for each iteration.
+pub(crate) fn folded(key: &Tensor, iteration: &Tensor) -> Step {
     let constant = |v: u64| key.graph().node(NodeKind::Const(Scalar::from_u64(DType::U64, v)), &[]);
     let shifted = |z: &Tensor, shift: u32| z.map2(ScalarOp::Xor, &z.map2(ScalarOp::Shr, &constant(shift.into())?)?);
     let mut mixed = key.clone();

@@ -11,6 +11,7 @@ pub mod eval;
 pub mod explain;
 pub mod functions;
 pub mod graph;
+pub mod init;
 pub mod machine_model;
 pub mod operators;
 pub mod ops;
@@ -33,6 +34,7 @@ pub use functions::{broadcast_tensors, concat, einsum, einsum_over, matmul, mesh
 pub use graph::{Graph, Tensor};
 pub use ops::attention::Attention;
 pub use ops::conv::{Conv, PerAxis};
+pub use ops::key::Key;
 pub use ops::loss::{CrossEntropy, Ctc, Reduction};
 pub use ops::pool::Pool;
 pub use ops::region::{Known, custom_vjp};

@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - A graph and the bodies of its loops share one `Streams`, and no two draws in it have the same stream: one whose hash
-//!   is taken is hashed again.
+//!   is taken is hashed again, and so is one whose hash is kept for draws by a key that is named.
 //! - Streams depend on nothing but the recording: neither on the platform nor on the order in which threads record scopes of
 //!   different names, unless two hashes collide.
 
@@ -71,6 +71,11 @@ fn current() -> u64 {
     PATHS.with_borrow(|paths| paths.last().copied().unwrap_or(ROOT))
 }
 
+/// The hash of a name.
+pub(crate) fn of_name(name: &str) -> u64 {
+    extend(ROOT, name.as_bytes())
+}
+
 /// FNV-1a (Fowler, Noll, Vo; RFC 9923), 64 bits.
 fn extend(hash: u64, bytes: &[u8]) -> u64 {
     bytes
@@ -80,6 +85,10 @@ fn extend(hash: u64, bytes: &[u8]) -> u64 {
 
 /// What is added between states of SplitMix64: 2^64 over the golden ratio, odd.
 pub(crate) const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Streams below are those of draws by a key that is named: see [`Key`](crate::Key). Draws that have the stream of their place in the
+/// recording have none of them, so that the two differ even under one key.
+pub(crate) const KEYED: u32 = 64;
 
 /// The shifts and factors of SplitMix64's output function: `z = (z ^ (z >> shift)) * factor` one after the other, then
 /// `z ^ (z >> LAST_SHIFT)`. A bijection (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
@@ -112,7 +121,8 @@ impl Streams {
         let ordinal = self.draws.entry(path).or_insert(0);
         *ordinal += 1;
         let mut hash = mix(path.wrapping_add(ordinal.wrapping_mul(INCREMENT)));
-        while !self.taken.insert((hash >> 32) as u32) {
+        let mut free = |stream: u32| stream >= KEYED && self.taken.insert(stream);
+        while !free((hash >> 32) as u32) {
             hash = mix(hash.wrapping_add(INCREMENT));
         }
         (hash >> 32) as u32
@@ -159,6 +169,16 @@ mod tests {
         all.sort_unstable();
         all.dedup();
         assert_eq!(all.len(), draws);
+    }
+
+    #[test]
+    fn no_draw_in_its_place_has_a_stream_of_one_by_a_key() {
+        // The first ordinal outside of all scopes whose hash is below [`KEYED`]: 33.
+        let ordinal = 26_007_086u64;
+        assert_eq!(mix(ROOT.wrapping_add(ordinal.wrapping_mul(INCREMENT))) >> 32, 33);
+        let mut streams = Streams::default();
+        streams.draws.insert(ROOT, ordinal - 1);
+        assert!(streams.next() >= KEYED);
     }
 
     #[test]

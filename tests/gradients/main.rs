@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod against;
+mod batch_norm;
 mod corners;
 mod limits;
 mod loops;

@@ -4,7 +4,7 @@ use tlc_ir::IndexExpr;
 
 use crate::dim::{Axes, keep};
 use crate::graph::Tensor;
-use crate::graph::scope::{Step, op, refuse_expecting};
+use crate::graph::scope::{Step, op, record, refuse_expecting};
 use crate::promotion::{float_of, promote};
 
 impl Tensor {
@@ -96,7 +96,7 @@ impl Tensor {
     }
 
     /// `(x - mean) / sqrt(var + eps) * weight + bias` with recorded statistics, all `[channels]`; `self` is `[batch,
-    /// channels, ..]` (Ioffe and Szegedy, arXiv:1502.03167; inference).
+    /// channels, ..]` (Ioffe and Szegedy, arXiv:1502.03167; inference). [`Tensor::batch_norm_train`] is for training.
     #[track_caller]
     pub fn batch_norm(
         &self,
@@ -124,6 +124,86 @@ impl Tensor {
             }
             y.to(dtype)
         })
+    }
+
+    /// Batch normalization while training: `(x - mean) / sqrt(var + eps) * weight + bias` with the statistics of the batch over all axes
+    /// but 1, and the running statistics behind it, for [`Tensor::batch_norm`]; `self` is `[batch, channels, ..]`, all else `[channels]`
+    /// (Ioffe and Szegedy, arXiv:1502.03167).
+    ///
+    /// As in PyTorch the population variance normalizes, and the sample variance goes into the running one; the running statistics
+    /// become `(1 - momentum) * running + momentum * batch`, keep their dtype, and are constants to derivatives. Statistics of f16 and bf16
+    /// are computed in f32. Where a call gives a channel one value, its sample variance counts as 0.
+    ///
+    /// ```
+    /// use tlc::{DType, Graph};
+    ///
+    /// let g = Graph::default();
+    /// let x = g.constant([[1.0f32], [3.0]]);
+    /// let (mean, var) = (g.zeros(1, DType::F32), g.ones(1, DType::F32));
+    /// let (y, mean, var) = x.batch_norm_train(&mean, &var, None, None, 0.1, 0.0);
+    /// assert_eq!(y.eval()?.as_slice::<f32>()?, [-1.0, 1.0]);
+    /// assert_eq!(mean.eval()?.as_slice::<f32>()?, [0.2]);
+    /// assert_eq!(var.eval()?.as_slice::<f32>()?, [1.1]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// One value for each channel, or none; a momentum outside 0 to 1; parameters and statistics that are not `[channels]`.
+    #[track_caller]
+    pub fn batch_norm_train(
+        &self,
+        mean: &Tensor,
+        var: &Tensor,
+        weight: Option<&Tensor>,
+        bias: Option<&Tensor>,
+        momentum: f64,
+        eps: f64,
+    ) -> (Tensor, Tensor, Tensor) {
+        let operands: Vec<&Tensor> = [Some(self), Some(mean), Some(var), weight, bias]
+            .into_iter()
+            .flatten()
+            .collect();
+        let body = || {
+            self.at_least_rank(2)?;
+            if !(0.0..=1.0).contains(&momentum) {
+                return refuse_expecting(format!("momentum {momentum}"), "a number from 0 to 1");
+            }
+            if let Some(t) = [mean, var].iter().find(|t| !t.dtype().is_float()) {
+                return refuse_expecting(format!("running statistics {}", t.type_text()), "floats");
+            }
+            let axes: Vec<i64> = (0..self.rank() as i64).filter(|axis| *axis != 1).collect();
+            let count = axes.iter().map(|&axis| self.extents()[axis as usize].clone());
+            let count = IndexExpr::product(&count.collect::<Vec<_>>());
+            if let Some(n @ ..2) = count.as_const() {
+                return refuse_expecting(format!("{n} values for each channel"), "at least 2");
+            }
+            let (dtype, x) = self.widened(&[weight, bias])?;
+            let batch_mean = x.mean(keep(&axes[..]));
+            let centered = &x - &batch_mean;
+            let batch_var = centered.square().mean(keep(&axes[..]));
+            let mut y = centered * (&batch_var + eps).rsqrt();
+            if let Some(w) = weight {
+                y *= w.per_channel("a weight", self)?;
+            }
+            if let Some(b) = bias {
+                y += b.per_channel("a bias", self)?;
+            }
+            let n = self.graph().dim_value(&count.into(), x.dtype())?;
+            let sample_var = batch_var * (&n / (&n - 1.0).maximum(1.0));
+            let moved = |what: &str, running: &Tensor, batch: Tensor| {
+                running.exactly_rank(what, 1)?;
+                running.extent_is(what, 0, &self.extents()[1])?;
+                let dtype = promote(running.dtype().accumulator(), batch.dtype());
+                let batch = batch.reshaped(running.extents())?.to(dtype)?;
+                let next = running.to(dtype)? * (1.0 - momentum) + batch * momentum;
+                Ok(next.to(running.dtype())?.stop_gradient())
+            };
+            let mean = moved("a running mean", mean, batch_mean)?;
+            let var = moved("a running variance", var, sample_var)?;
+            Ok((y.to(dtype)?, mean, var))
+        };
+        let poison = |p: Tensor| (p.clone(), p.clone(), p);
+        record(self.graph(), "batch_norm_train", &operands, &[], body, poison)
     }
 
     /// Normalization of each of `groups` groups of channels over channels and space, then `* weight + bias`, both

@@ -1,4 +1,4 @@
-//! Random numbers: what each draw is, in loops and scopes too, and that the interpreter and compiled code agree on it.
+//! Draws that name no key: what each is, in loops and scopes too, and that the interpreter and compiled code agree on it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
