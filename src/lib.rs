@@ -70,10 +70,10 @@ pub use tlc_ir::tensor::TensorError;
 pub use tlc_ir::{DType, Element, HostTensor, Scalar};
 pub use tlc_onnx as onnx;
 pub use tlc_record::{
-    Attention, Axes, Broken, BuildError, CompileOptions, Conv, Conversion, Coordinates, CrossEntropy, Ctc, Datum,
-    Device, DeviceOutputs, Dim, Entry, Error, Errors, EvalError, Executable, Graph, GridSample, Input, Interpolation,
-    IntoShape, IntoSlices, Iteration, Key, Known, Operand, Output, OutputMut, Outputs, Outside, PerAxis, Pool,
-    PowerRounding, Reduction, Repeat, Resample, RoiAlign, Rounding, Slice, Specialization, Specialize, State,
+    Attention, Axes, Broken, BuildError, Cache, CompileOptions, Conv, Conversion, Coordinates, CrossEntropy, Ctc,
+    Datum, Device, DeviceOutputs, Dim, Entry, Error, Errors, EvalError, Executable, Graph, GridSample, Input,
+    Interpolation, IntoShape, IntoSlices, Iteration, Key, Known, Operand, Output, OutputMut, Outputs, Outside, PerAxis,
+    Pool, PowerRounding, Reduction, Repeat, Resample, RoiAlign, Rounding, Slice, Specialization, Specialize, State,
     StateFileError, Tensor, Unique, UnknownDevice, Verdict, Weak, WrongType, broadcast_tensors, compile_ir, concat,
     custom_vjp, einsum, einsum_over, grad, inputs, keep, matmul, meshgrid, named_scope, outputs, plan_ir, promote, s,
     stack, value_and_grad, vjp, where_,

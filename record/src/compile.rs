@@ -36,6 +36,7 @@ use tlc_runtime::pool::{Pool, default_threads};
 
 use crate::error::{Error, Errors};
 use crate::graph::Graph;
+use crate::ops::cache::Append;
 use specializations::Specializations;
 
 use resident::Resident;
@@ -187,6 +188,8 @@ pub struct Executable {
     /// Values of symbols that the options gave.
     symbols: Vec<(String, i64)>,
     devices: Devices,
+    /// What caches must have room for.
+    appends: Vec<Append>,
 }
 
 /// What was decided and the code for it.
@@ -336,6 +339,7 @@ fn compile_with_states(
         resident,
         symbols: options.symbols.clone(),
         devices,
+        appends: Vec::new(),
     })
 }
 
@@ -365,7 +369,11 @@ impl Graph {
             }])
             .into());
         }
-        compile_with_states(&graph, states, options)
+        let executable = compile_with_states(&graph, states, options)?;
+        Ok(Executable {
+            appends: self.all_appends(),
+            ..executable
+        })
     }
 }
 

@@ -19,6 +19,7 @@ use tlc_ir::{DType, Graph as IrGraph, IndexExpr, Scalar, ScalarOp};
 
 use crate::dim::{Dim, IntoShape};
 use crate::error::{Error, Errors};
+use crate::ops::cache::Append;
 use crate::streams::{self, INCREMENT, LAST_SHIFT, MIX, Streams};
 use scope::{Step, record, refuse};
 pub use tensor::Tensor;
@@ -35,6 +36,8 @@ struct State {
     errors: Vec<Error>,
     /// What stays between calls.
     states: Vec<states::Declared>,
+    /// What caches must have room for.
+    appends: Vec<Append>,
     /// Shared with the bodies of the graph's loops.
     streams: Arc<Mutex<Streams>>,
     seed: Seed,

@@ -33,6 +33,7 @@ pub use eval::EvalError;
 pub use functions::{broadcast_tensors, concat, einsum, einsum_over, matmul, meshgrid, stack, where_};
 pub use graph::{Graph, Tensor};
 pub use ops::attention::Attention;
+pub use ops::cache::Cache;
 pub use ops::conv::{Conv, PerAxis};
 pub use ops::key::Key;
 pub use ops::loss::{CrossEntropy, Ctc, Reduction};

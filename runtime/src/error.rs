@@ -253,6 +253,18 @@ pub enum RunError {
         /// Declared type, printed.
         expected: String,
     },
+    /// A cache without room for what a call would append.
+    #[error("the cache `{name}` has {length} of {capacity} elements, and {rows} more would be appended")]
+    CacheFull {
+        /// The cache.
+        name: String,
+        /// How many elements count.
+        length: i64,
+        /// How many there is room for.
+        capacity: i64,
+        /// How many the call has.
+        rows: i64,
+    },
     /// Values of a call that failed while it wrote them.
     #[error(
         "the state was left half written by a call that failed ({cause}); expected one that is loaded or made again"

@@ -246,7 +246,7 @@ fn states_of_every_type() {
         let mut state = State::new();
         state.insert("a", &aligned).expect("an entry");
         state
-            .insert("none", &tlc::HostTensor::zeros(dtype, &[0, 3]).expect("a tensor"))
+            .insert("none", tlc::HostTensor::zeros(dtype, &[0, 3]).expect("a tensor"))
             .expect("an entry");
         flip.run_with(&mut state, &inputs![]).expect("it runs");
         let flipped = [&bytes[3 * size..], &bytes[..3 * size]].concat();
@@ -276,7 +276,7 @@ fn a_scatter_into_a_state_copies_nothing() {
     assert!(moved < 4096, "{moved} bytes\n{plan}");
     let mut state = State::new();
     state
-        .insert("cache", &ndarray::Array2::<f32>::zeros((4096, 64)))
+        .insert("cache", ndarray::Array2::<f32>::zeros((4096, 64)))
         .expect("an entry");
     state.insert("length", 0i64).expect("an entry");
     for k in 0..5 {

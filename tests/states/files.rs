@@ -19,7 +19,7 @@ fn sample() -> State {
         state.insert(&format!("{k}.{dtype}"), &tensor).expect("an entry");
     }
     state
-        .insert("none", &HostTensor::zeros(DType::F32, &[0, 4]).expect("a tensor"))
+        .insert("none", HostTensor::zeros(DType::F32, &[0, 4]).expect("a tensor"))
         .expect("an entry");
     state.insert("one", 2.5f64).expect("an entry");
     state

@@ -136,6 +136,36 @@ impl Executable {
         result
     }
 
+    /// An error if a call would append more to a cache than there is room for.
+    fn has_room(&self, state: &State, views: &[TensorView<'_>]) -> Result<(), RunError> {
+        for append in &self.appends {
+            let fixed = |e: &IndexExpr| e.as_const();
+            let (capacity, rows) = match (fixed(&append.capacity), fixed(&append.rows)) {
+                (Some(capacity), Some(rows)) => (capacity, rows),
+                _ => {
+                    let states = state.read(self.plan()).map(|(_, view)| view.shape.to_vec());
+                    let shapes: Vec<Vec<usize>> = views.iter().map(|v| v.shape.to_vec()).chain(states).collect();
+                    let sizes = self.general.inner.sizes(&shapes)?;
+                    let values: Vec<i64> = sizes.iter().map(|s| s.unwrap_or_default()).collect();
+                    let value = |e: &IndexExpr| e.eval_symbols(&values).unwrap_or_default();
+                    (value(&append.capacity), value(&append.rows))
+                }
+            };
+            let Some(length) = state.get(&append.length).and_then(|e| e.as_scalar::<i64>().ok()) else {
+                continue;
+            };
+            if length < 0 || length.checked_add(rows).is_none_or(|n| n > capacity) {
+                return Err(RunError::CacheFull {
+                    name: append.cache.clone(),
+                    length,
+                    capacity,
+                    rows,
+                });
+            }
+        }
+        Ok(())
+    }
+
     /// A call with the entries of a state that the graph has.
     fn on_state<'a, I: AsRef<Input<'a>>, R>(
         &self,
@@ -154,6 +184,7 @@ impl Executable {
         };
         input::with_views(plan, (&self.symbols, &told), inputs, |views| {
             let state = &mut **state.borrow_mut();
+            self.has_room(state, views)?;
             let (mut picked, mut shapes) = (Picked::GENERAL, Vec::new());
             if self.specializations.is_some() || !complete {
                 let sources = views.iter().copied().chain(state.read(plan).map(|(_, view)| view));

@@ -209,6 +209,15 @@ impl State {
         self.put(name, dtype, value.shape().unwrap_or(&elements), data)
     }
 
+    /// Enters an empty cache of that type, capacity included, as [`Graph::cache`](crate::Graph::cache) reads it: zeros, and `NAME.length`.
+    ///
+    /// # Errors
+    /// As [`State::insert`].
+    pub fn insert_cache(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Result<(), RunError> {
+        self.insert(name, &HostTensor::zeros(dtype, shape)?)?;
+        self.insert(&crate::ops::cache::length_name(name), 0i64)
+    }
+
     fn put(&mut self, name: &str, dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<(), RunError> {
         let expected = tlc_ir::tensor::element_count(shape).and_then(|n| n.checked_mul(dtype.bytes()));
         if expected != Some(bytes.len()) {

@@ -13,6 +13,7 @@ use tlc_passes::devices::StateBinding;
 use super::scope::{Step, record, refuse, refuse_expecting};
 use super::{Graph, Tensor};
 use crate::dim::IntoShape;
+use crate::ops::cache::Append;
 
 /// A state that a graph reads or sets.
 pub(super) struct Declared {
@@ -189,6 +190,16 @@ impl Graph {
             ),
             _ => Ok(()),
         }
+    }
+
+    /// Has calls refuse what does not fit into a cache.
+    pub(crate) fn appends(&self, append: Append) {
+        self.lock().appends.push(append);
+    }
+
+    /// What caches must have room for.
+    pub(crate) fn all_appends(&self) -> Vec<Append> {
+        self.lock().appends.clone()
     }
 
     /// Which inputs and outputs of the recorded graph are the old and the new values of states.

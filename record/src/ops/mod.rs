@@ -5,6 +5,7 @@
 
 pub mod activation;
 pub mod attention;
+pub mod cache;
 pub mod conv;
 pub mod create;
 pub mod elementwise;

@@ -60,7 +60,7 @@ impl Groups {
         let gradients = grad(loss, &tensors);
         let mut ok = loss.is_finite();
         for gradient in &gradients {
-            ok = ok & gradient.is_finite().all(..);
+            ok &= gradient.is_finite().all(..);
         }
         self.step_if(&ok, parameters, &gradients);
         ok
