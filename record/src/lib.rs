@@ -20,7 +20,7 @@ pub mod promotion;
 pub mod streams;
 pub mod tlir;
 
-pub use autodiff::{grad, value_and_grad, vjp};
+pub use autodiff::{grad, hvp, jvp, value_and_grad, vjp};
 pub use compile::{
     Broken, BuildError, CompileOptions, Device, DeviceOutputs, Executable, Input, Output, OutputMut, Outputs,
     Specialization, Specialize, UnknownDevice, Verdict, WrongType, compile_ir, plan_ir,

@@ -4,6 +4,7 @@
 
 mod against;
 mod corners;
+mod forward;
 mod limits;
 mod loops;
 mod pytorch;

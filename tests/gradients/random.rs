@@ -5,7 +5,7 @@ use tlc::ir::interp::{Options, interpret};
 use tlc::ir::rng::Rng;
 use tlc::ir::testgen::{GenKind, GenOptions, random_case};
 use tlc::ir::{Graph as IrGraph, ScalarOp};
-use tlc::{CompileOptions, DType, Graph, HostTensor, Scalar, Tensor, compile_ir, grad};
+use tlc::{CompileOptions, DType, Graph, HostTensor, Scalar, Tensor, compile_ir, grad, jvp};
 
 const STEP: f64 = 1e-5;
 
@@ -74,8 +74,21 @@ fn random_graphs_along_random_directions() {
         }
         let by: Vec<&Tensor> = inputs.iter().map(|i| &i.1).collect();
         let d = grad(&loss, &by);
-        let names: Vec<String> = (0..d.len()).map(|k| format!("d{k}")).collect();
-        let outputs: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(&d).collect();
+        let data = case.input_data(seed);
+        let mut rng = Rng::new(seed ^ 0xd1ff);
+        let directions: Vec<Vec<f64>> = (inputs.iter())
+            .map(|(k, _)| (0..data[*k].len()).map(|_| rng.unit() * 2.0 - 1.0).collect())
+            .collect();
+        // As symbols allow, of the values' own types.
+        let tangents: Vec<Tensor> = (inputs.iter().zip(&directions))
+            .map(|((k, x), v)| {
+                let t = HostTensor::from_slice(data[*k].shape(), v).expect("as many elements");
+                g.constant(t).expand(x.shape())
+            })
+            .collect();
+        let ahead = jvp(&[&loss], &by, &tangents.iter().collect::<Vec<_>>());
+        let names: Vec<String> = (0..=d.len()).map(|k| format!("d{k}")).collect();
+        let outputs: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(d.iter().chain(&ahead)).collect();
         let gradient = g
             .extract(&outputs)
             .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.graph));
@@ -83,7 +96,6 @@ fn random_graphs_along_random_directions() {
         let symbols: Vec<(String, i64)> = (case.graph.symbols().iter().zip(&case.binding))
             .map(|(s, v)| (s.name.clone(), *v))
             .collect();
-        let data = case.input_data(seed);
         let found = interpret(
             &gradient,
             &data,
@@ -94,10 +106,6 @@ fn random_graphs_along_random_directions() {
         )
         .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{gradient}"));
 
-        let mut rng = Rng::new(seed ^ 0xd1ff);
-        let directions: Vec<Vec<f64>> = (inputs.iter())
-            .map(|(k, _)| (0..data[*k].len()).map(|_| rng.unit() * 2.0 - 1.0).collect())
-            .collect();
         let moved = |by: f64| {
             let mut all = data.clone();
             for ((k, _), direction) in inputs.iter().zip(&directions) {
@@ -122,6 +130,13 @@ fn random_graphs_along_random_directions() {
         assert!(
             (along - expected).abs() <= 1e-6 * (1.0 + expected.abs()),
             "seed {seed}: {along} along a direction, by differences {expected}\n{}\n{gradient}",
+            case.graph
+        );
+        let forwards = found[d.len()].get(0).as_f64();
+        assert!(
+            (forwards - expected).abs() <= 1e-6 * (1.0 + expected.abs())
+                && (forwards - along).abs() <= 1e-8 * (1.0 + along.abs()),
+            "seed {seed}: forwards {forwards} along a direction, backwards {along}, by differences {expected}\n{}\n{gradient}",
             case.graph
         );
         checked += 1;
