@@ -73,9 +73,9 @@ pub use tlc_record::{
     Device, DeviceOutputs, Dim, Error, Errors, EvalError, Executable, Graph, GridSample, Input, Interpolation,
     IntoShape, IntoSlices, Iteration, Known, Operand, Output, OutputMut, Outputs, Outside, PerAxis, Pool,
     PowerRounding, Reduction, Repeat, Resample, RoiAlign, Rounding, Slice, Specialization, Specialize, Tensor, Unique,
-    UnknownDevice, Verdict, Weak, WrongType, broadcast_tensors, compile_ir, concat, custom_vjp, einsum, einsum_over,
-    grad, hvp, inputs, jvp, keep, matmul, meshgrid, named_scope, outputs, plan_ir, promote, s, stack, value_and_grad,
-    vjp, where_,
+    UnknownDevice, Verdict, Vmap, Weak, WrongType, broadcast_tensors, compile_ir, concat, custom_vjp, einsum,
+    einsum_over, grad, hessian, hvp, inputs, jacobian, jvp, keep, matmul, meshgrid, named_scope, outputs, plan_ir,
+    promote, s, stack, value_and_grad, vjp, vmap, where_,
 };
 pub use tlc_record::{
     autodiff, compile, dim, error, eval, explain, functions, graph, machine_model, operators, ops, optim, prediction,

@@ -239,7 +239,7 @@ impl Contraction<'_> {
             let mut part = self.like_operand(t, k)?;
             if self.semiring.product() == ScalarOp::Mul {
                 for j in (0..self.inputs.len()).filter(|&j| j != k) {
-                    part = part * self.over_all(j)?;
+                    part *= self.over_all(j)?;
                 }
             }
             parts.push(part);

@@ -23,6 +23,7 @@ mod combine;
 mod einsum;
 mod forward;
 mod index;
+mod jacobian;
 mod node;
 mod region;
 mod repeat;
@@ -34,6 +35,7 @@ use tlc_ir::graph::{Node, NodeId, NodeKind};
 
 use crate::graph::scope::{Step, making, mixed, record, refuse, refuse_expecting};
 use crate::graph::{Graph, Tensor};
+pub use jacobian::{hessian, jacobian};
 use node::{At, Cotangents, sum, zeros};
 
 /// The derivatives of `loss`, a float of rank 0, by each tensor of `wrt`: inputs, constants, or values in between.
