@@ -78,8 +78,8 @@ pub use tlc_record::{
     promote, s, stack, value_and_grad, vjp, vmap, where_,
 };
 pub use tlc_record::{
-    autodiff, compile, dim, error, eval, explain, functions, graph, machine_model, operators, ops, optim, prediction,
-    promotion, tlir,
+    autodiff, batch, compile, dim, error, eval, explain, functions, graph, machine_model, operators, ops, optim,
+    prediction, promotion, tlir,
 };
 pub use tlc_runtime::driver::{
     DeviceNeed, DeviceTensor, DlDataType, DlDevice, DlManagedTensor, DlTensor, Download, LoopTime, MemoryNeed,

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod autodiff;
+pub mod batch;
 pub mod compile;
 mod datum;
 pub mod dim;
@@ -19,9 +20,9 @@ pub mod prediction;
 pub mod promotion;
 pub mod streams;
 pub mod tlir;
-pub mod vmap;
 
 pub use autodiff::{grad, hessian, hvp, jacobian, jvp, value_and_grad, vjp};
+pub use batch::{Vmap, vmap};
 pub use compile::{
     Broken, BuildError, CompileOptions, Device, DeviceOutputs, Executable, Input, Output, OutputMut, Outputs,
     Specialization, Specialize, UnknownDevice, Verdict, WrongType, compile_ir, plan_ir,
@@ -46,4 +47,3 @@ pub use ops::sort::Unique;
 pub use ops::storage::{Conversion, PowerRounding};
 pub use promotion::{Operand, Weak, promote};
 pub use streams::named_scope;
-pub use vmap::{Vmap, vmap};

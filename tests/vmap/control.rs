@@ -34,8 +34,7 @@ fn loops() {
     every("what becomes different later", &[(F, &[2]), (F, &[2])], |x| {
         let g = x[0].graph();
         let zero = g.zeros([2], F);
-        let r = g
-            .repeat(3)
+        g.repeat(3)
             .carry(&zero)
             .carry(&zero)
             .carry(&zero)
@@ -43,8 +42,7 @@ fn loops() {
             .record(|i| {
                 let c = &i.carried;
                 vec![c[1].clone(), c[2].clone(), &c[2] + i.capture(&x[1]), c[3].clone()]
-            });
-        r
+            })
     });
     every("nested", &[(F, &[3]), (F, &[3])], |x| {
         let g = x[0].graph();
@@ -89,12 +87,11 @@ fn conditions_that_differ() {
     let grows = |x: &[Tensor]| {
         let g = x[0].graph();
         let steps = g.scalar(0, DType::I64);
-        let r = g.repeat_while(&x[0].lt(&x[1])).carry(&x[0]).carry(&steps).record(|i| {
+        g.repeat_while(&x[0].lt(&x[1])).carry(&x[0]).carry(&steps).record(|i| {
             let y = i.carried[0].square();
             i.go_on_if(&y.lt(i.capture(&x[1])));
             vec![y, &i.carried[1] + 1]
-        });
-        r
+        })
     };
     check_on("both", &[start.to_vec(), limits.to_vec()], &[Some(0), Some(0)], grows);
     check_on(
@@ -122,8 +119,7 @@ fn conditions_that_differ() {
             .collect();
         check_on("all", &data, &axes, |x| {
             let go = x[0].lt(&x[1]);
-            let r = x[0]
-                .graph()
+            x[0].graph()
                 .repeat(6)
                 .at_most(&x[2])
                 .while_(&go)
@@ -133,8 +129,7 @@ fn conditions_that_differ() {
                     i.stack(&y, 0);
                     i.go_on_if(&y.lt(i.capture(&x[1])));
                     vec![y]
-                });
-            r
+                })
         });
     }
 }

@@ -6,9 +6,9 @@ use tlc_ir::{DType, IndexExpr};
 use super::derivatives;
 use super::forward::all_tangents;
 use super::node::zeros;
+use crate::batch::over_batch;
 use crate::graph::scope::{Step, record, refuse_expecting};
 use crate::graph::{Graph, Tensor};
-use crate::vmap::over_batch;
 
 /// The derivative of each element of `y` by each element of `x`, a tensor between inputs and `y`: its axes are those of `y`, then those of
 /// `x`; its dtype is that of `y`.
@@ -28,7 +28,7 @@ use crate::vmap::over_batch;
 /// ```
 ///
 /// # Errors
-/// As [`super::vjp`] and [`super::jvp`]; what cannot be recorded over a batch, see [`crate::vmap()`].
+/// As [`super::vjp`] and [`super::jvp`]; what cannot be recorded over a batch, see [`crate::vmap`].
 #[track_caller]
 pub fn jacobian(y: &Tensor, x: &Tensor) -> Tensor {
     let graph = y.graph();

@@ -84,11 +84,11 @@ pub(crate) fn over_batch(graph: &Graph, seed: &Tensor, batch: &Tensor, outputs: 
     let needed = graph.with_ir(|ir| needed(ir, &ids));
     let mut made: FxHashMap<NodeId, Vec<Value>> = FxHashMap::default();
     made.insert(seed, vec![Value::batched(batch.clone())]);
-    for i in seed.index() + 1..needed.len() {
+    for (i, is_needed) in needed.into_iter().enumerate().skip(seed.index() + 1) {
         let id = NodeId(i as u32);
         let node = graph.with_ir(|ir| {
             let node = ir.node(id);
-            let depends = needed[i] && node.operands.iter().any(|o| made.contains_key(o));
+            let depends = is_needed && node.operands.iter().any(|o| made.contains_key(o));
             depends.then(|| node.clone())
         });
         let Some(node) = node else { continue };
