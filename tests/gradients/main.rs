@@ -5,6 +5,7 @@
 mod against;
 mod corners;
 mod forward;
+mod jax;
 mod limits;
 mod loops;
 mod pytorch;
