@@ -49,7 +49,7 @@
 //! | [Shapes and symbols](guide::shapes) | sizes that a call gives, slices, sizes that data decides |
 //! | [Running and memory](guide::running) | inputs, results, memory of your own, threads |
 //! | [Loops](guide::loops) | recurrences, conditions, captures |
-//! | [Gradients](guide::gradients) | derivatives of what is recorded, of any order; what corners have |
+//! | [Gradients](guide::gradients) | derivatives of what is recorded, of any order, backwards and forwards; functions over batches; what corners have |
 //! | [Einsum](guide::einsum) | contractions and their order |
 //! | [Explain and verify](guide::explaining) | what the compiler decided, and whether it was right |
 //! | [ONNX](guide::onnx) | models in files |

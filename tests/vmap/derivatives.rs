@@ -87,6 +87,15 @@ fn jacobians_by_rows_and_by_columns() {
     }
     // What does not depend on it.
     assert_eq!(values(&jacobian(&narrow, &g.zeros([2], DType::F64))), [0.0; 4]);
+    // There is no way back through a loop that nothing bounds.
+    let root = g.repeat_while(&x.max(..).gt(0.1)).carry(&x).record(|i| {
+        let half = &i.carried[0] * 0.5;
+        i.go_on_if(&half.max(..).gt(0.1));
+        vec![half]
+    });
+    let scale = values(&root[0])[0] / values(&x)[0];
+    assert!(scale < 1.0);
+    assert_eq!(values(&jacobian(&root[0].sum(..), &x)), [scale; 6]);
     // A value itself.
     let y = x.sum(1);
     assert_eq!(values(&jacobian(&y, &y)), [1.0, 0.0, 0.0, 1.0]);

@@ -64,7 +64,11 @@ fn what_the_function_may_not_do() {
     let g = Graph::default();
     let x = g.input("x", DType::F32, [2, 3]);
     assert!(vmap(&[(&x, Some(0))], |t| vec![&t[0] + x.sum(0)])[0].is_poisoned());
-    assert!(error(&g).contains("two graphs"), "{}", error(&g));
+    let text = error(&g);
+    assert!(
+        text.contains("operands of a function and of the graph around it, which are two graphs; expected what the function needs among its operands"),
+        "{text}"
+    );
 
     let g = Graph::default();
     let x = g.input("x", DType::F32, [2, 3]);

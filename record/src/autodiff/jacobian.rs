@@ -14,7 +14,7 @@ use crate::graph::{Graph, Tensor};
 /// `x`; its dtype is that of `y`.
 ///
 /// It is what [`super::jvp`] gives along all elements of `x` at once, or [`super::vjp`] from all elements of `y`, whichever are fewer
-/// as far as sizes are numbers: backwards where they are not.
+/// as far as sizes are numbers: backwards where they are not, unless there is no way back.
 ///
 /// ```
 /// use tlc::{Graph, jacobian};
@@ -38,7 +38,8 @@ pub fn jacobian(y: &Tensor, x: &Tensor) -> Tensor {
         let fewer = |a: &IndexExpr, b: &IndexExpr| a.as_const().zip(b.as_const()).is_some_and(|(a, b)| a < b);
         match fewer(&columns, &rows) {
             true => columns_of(graph, y, x),
-            false => rows_of(graph, y, x),
+            // A loop that nothing bounds has no way back, but one along: then it is that, or what is wrong with the way back.
+            false => rows_of(graph, y, x).or_else(|refusal| columns_of(graph, y, x).map_err(|_| refusal)),
         }
     };
     record(graph, "jacobian", &[y, x], &[], body, |p| p)
