@@ -231,9 +231,21 @@ fn batches_of_any_size() {
     let n = g.symbol("n", 0..=9);
     let m = g.symbol("m", 1..=9);
     let x = g.input("x", F, (&m, &n));
-    let y = vmap(&[(&x, Some(1))], |t| vec![t[0].cumsum(0), t[0].max(..)]);
+    let y = vmap(&[(&x, Some(1))], |t| {
+        let grown = t[0]
+            .graph()
+            .repeat_while(&t[0].max(..).lt(9.0))
+            .carry(&t[0])
+            .record(|i| {
+                let next = &i.carried[0] * 2.0;
+                i.go_on_if(&next.max(..).lt(9.0));
+                vec![next]
+            });
+        vec![t[0].cumsum(0), t[0].max(..), grown[0].max(..)]
+    });
     g.output("sums", &y[0]);
     g.output("max", &y[1]);
+    g.output("grown", &y[2]);
     let run = g.compile(&CompileOptions::default()).expect("it compiles");
     let found = run
         .run(&inputs![&[[1.0f64, 2.0, 3.0], [4.0, -5.0, 6.0]]])
@@ -243,4 +255,9 @@ fn batches_of_any_size() {
         [1.0, 5.0, 2.0, -3.0, 3.0, 9.0]
     );
     assert_eq!(found["max"].as_slice::<f64>().unwrap(), [4.0, 2.0, 6.0]);
+    assert_eq!(found["grown"].as_slice::<f64>().unwrap(), [16.0, 16.0, 12.0]);
+    // No example at all.
+    let none = HostTensor::zeros(F, &[2, 0]).expect("nothing");
+    let found = run.run(&[tlc::Input::from(&none)]).expect("it runs");
+    assert_eq!((found["sums"].shape(), found["grown"].shape()), (&[0, 2][..], &[0][..]));
 }

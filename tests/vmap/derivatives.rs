@@ -169,6 +169,40 @@ fn derivatives_through_conditions_that_differ() {
     }
 }
 
+/// Matrices of each sample, and in each iteration: transformations inside of each other.
+#[test]
+fn matrices_of_each_sample() {
+    let g = Graph::default();
+    let (x, w) = (drawn(&g, &[3, 4], 12), drawn(&g, &[4, 4], 13));
+    let energy = |x: &Tensor, w: &Tensor| (x.matmul(w).silu().norm(0) + x.logsumexp(0)).square();
+    let all = vmap(&[(&x, Some(0)), (&w, None)], |t| {
+        let y = t[0].matmul(&t[1]).relu();
+        vec![hessian(&energy(&t[0], &t[1]), &t[0]), jacobian(&y, &t[1])]
+    });
+    let steps = g.repeat(3).slice(&x, 0).record(|i| {
+        let (x, w) = (i.slices[0].clone(), i.capture(&w));
+        let h = hessian(&energy(&x, &w), &x);
+        i.stack(&h, 0);
+        vec![]
+    });
+    close(&values(&steps[0]), &values(&all[0]));
+    for e in 0..3i64 {
+        let own = x.select_index(0, e);
+        close(
+            &values(&all[0].select_index(0, e)),
+            &values(&hessian(&energy(&own, &w), &own)),
+        );
+        let y = own.matmul(&w).relu();
+        close(&values(&all[1].select_index(0, e)), &values(&jacobian(&y, &w)));
+    }
+    // The derivative of the norm of a gradient of each sample: a penalty, by what all share.
+    let penalty = |x: &Tensor, w: &Tensor| grad(&energy(x, w), &[x]).remove(0).square().sum(..);
+    let each = vmap(&[(&x, Some(0)), (&w, None)], |t| vec![penalty(&t[0], &t[1])]).remove(0);
+    let found = grad(&each.sum(..), &[&w]).remove(0);
+    let alone = (0..3i64).map(|e| grad(&penalty(&x.select_index(0, e), &w), &[&w]).remove(0));
+    close(&values(&found), &values(&alone.reduce(|a, b| a + b).expect("three")));
+}
+
 #[test]
 fn sizes_may_be_symbols() {
     let g = Graph::new("symbolic");

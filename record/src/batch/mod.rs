@@ -34,8 +34,8 @@ pub struct Vmap {
 /// `function` of each example of a batch. Each operand has the axis along which its examples lie, or none if all examples share it;
 /// `function` is given tensors without that axis, of a graph of their own. Each result has the batch's axis as its first.
 ///
-/// Everything that can be recorded can be mapped, derivatives included: gradients of each sample are the gradient of one,
-/// mapped. Random numbers differ from example to example ([`Vmap::shared_draws`] has them shared). A loop whose count or
+/// Whatever can be recorded can be mapped, sizes that data decides apart; derivatives too: gradients of each sample are the gradient of
+/// one, mapped. Random numbers differ from example to example ([`Vmap::shared_draws`] has them shared). A loop whose count or
 /// condition differs goes on until that of no example does, and the values of examples that are done stay as they are.
 ///
 /// ```
