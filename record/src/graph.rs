@@ -226,6 +226,11 @@ impl Graph {
         self.around().is_some_and(|g| g.is(other) || g.is_inside(other))
     }
 
+    /// Whether this is the body of a loop: not that of a function, nor a graph that nothing is around.
+    pub(crate) fn is_loop_body(&self) -> bool {
+        self.lock().around.as_ref().is_some_and(|a| a.number.is_some())
+    }
+
     /// True if both handles share one recording.
     pub fn is(&self, other: &Graph) -> bool {
         Arc::ptr_eq(&self.state, &other.state)
