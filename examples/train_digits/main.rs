@@ -84,7 +84,7 @@ fn record_train(optimizer: &Groups, images: &HostTensor, labels: &HostTensor) ->
     let g = Graph::new("train");
     let seed = g.input("seed", DType::U64, ());
     let batch = g.input("batch", DType::I64, [BATCH]);
-    let key = tlc::Key::from_tensor(&seed).fold_in(&g.state(STEPS, DType::U64, ()));
+    let key = tlc::Key::from_tensor(&seed).fold_in(g.state(STEPS, DType::U64, ()));
     let p = parameters(&g);
     let (images, labels) = (g.constant(images), g.constant(labels));
     let count = std::cell::Cell::new(0);
