@@ -3,5 +3,7 @@
 
 mod calls;
 mod files;
+mod random;
 mod refused;
+mod steps;
 mod training;
