@@ -3,6 +3,7 @@
 
 mod calls;
 mod files;
+mod judged;
 mod random;
 mod refused;
 mod steps;

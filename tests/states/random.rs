@@ -1,14 +1,15 @@
 //! Random graphs with states, several calls in a row on one state, against the interpreter: for it the graph's states are inputs and
 //! outputs, which the host feeds back. What it is given before each call is what the state holds, so that each call is judged by itself.
 //!
-//! `TLC_SEEDS=from..to` runs other seeds than the recorded ones, `TLC_SEED=n` runs one and prints its graph.
+//! Here are the generator and its judge, in `judged.rs` the tests on the processor, and in `tests/cuda.rs` one on a GPU.
+//! `TLC_SEEDS=from..to` runs other seeds than theirs, `TLC_SEED=n` runs one and prints its graph.
 
 use tlc::ir::interp::{self, compare, interpret, interpret_with_bounds};
 use tlc::ir::rng::Rng;
 use tlc::ir::testgen::random_tensor;
 use tlc::{
-    CompileOptions, DType, Dim, Executable, Graph, HostTensor, Input, OutputMut, RunError, Specialize, State, Tensor,
-    concat,
+    CompileOptions, DType, Device, Dim, Executable, Graph, HostTensor, Input, OutputMut, RunError, Specialize, State,
+    Tensor, concat,
 };
 
 /// Types of states and inputs, each as often as it is listed.
@@ -31,7 +32,7 @@ const DTYPES: [DType; 14] = [
 
 /// How large values are.
 #[derive(Clone, Copy)]
-struct Size {
+pub struct Size {
     /// Extents up to rank 2, each as often as it is listed.
     extents: &'static [usize],
     /// Those of more axes.
@@ -42,7 +43,8 @@ struct Size {
     elements: i64,
 }
 
-const SMALL: Size = Size {
+/// Where most operations meet one another.
+pub const SMALL: Size = Size {
     extents: &[1, 2, 3, 4, 5, 8, 17, 3, 4, 0],
     low: &[1, 2, 3, 4, 5],
     symbol: 6,
@@ -50,7 +52,7 @@ const SMALL: Size = Size {
 };
 
 /// Enough for loops that are split among threads, tiles, and products of a library.
-const LARGE: Size = Size {
+pub const LARGE: Size = Size {
     extents: &[64, 130, 257, 400, 33, 1, 1000, 128],
     low: &[2, 17, 32, 5],
     symbol: 90,
@@ -411,10 +413,11 @@ fn recorded(seed: u64, size: Size) -> Case {
     Case { g, caches }
 }
 
-fn compiled(g: &Graph, threads: usize, specialize: Specialize) -> Result<Executable, String> {
+fn compiled(g: &Graph, threads: usize, specialize: Specialize, device: Device) -> Result<Executable, String> {
     let options = CompileOptions {
         threads: Some(threads),
         specialize,
+        device,
         ..CompileOptions::default()
     };
     g.compile(&options).map_err(|e| format!("compile: {e}"))
@@ -542,7 +545,7 @@ fn calls(case: &Case, e: &Executable, sizes: &[i64], seed: u64) -> Result<Vec<Ve
     Ok(all)
 }
 
-fn check(seed: u64, size: Size) -> Result<(), String> {
+fn check(seed: u64, size: Size, device: Device) -> Result<(), String> {
     let case = recorded(seed, size);
     if std::env::var("TLC_SEED").is_ok() {
         println!(
@@ -552,8 +555,8 @@ fn check(seed: u64, size: Size) -> Result<(), String> {
         );
     }
     let (one, three) = (
-        compiled(&case.g, 1, Specialize::Never)?,
-        compiled(&case.g, 3, Specialize::Never)?,
+        compiled(&case.g, 1, Specialize::Never, device)?,
+        compiled(&case.g, 3, Specialize::Never, device)?,
     );
     if std::env::var("TLC_SEED").is_ok() {
         println!("{}", one.plan());
@@ -570,7 +573,7 @@ fn check(seed: u64, size: Size) -> Result<(), String> {
             return Err(of("one thread and three differ".into()));
         }
         if round == 0 && symbols > 0 {
-            let special = compiled(&case.g, 1, Specialize::After(2))?;
+            let special = compiled(&case.g, 1, Specialize::After(2), device)?;
             calls(&case, &special, &sizes, seed).map_err(|e| format!("specialized, {e}"))?;
         }
     }
@@ -590,10 +593,11 @@ fn seeds(default: std::ops::Range<u64>) -> Vec<u64> {
     }
 }
 
-fn check_all(default: std::ops::Range<u64>, size: Size) {
+/// Judges the cases of seeds, those that `TLC_SEEDS` says or else these.
+pub fn check_all(default: std::ops::Range<u64>, size: Size, device: Device) {
     let mut failures = Vec::new();
     for seed in seeds(default) {
-        let outcome = std::panic::catch_unwind(|| check(seed, size));
+        let outcome = std::panic::catch_unwind(|| check(seed, size, device));
         let failure = match outcome {
             Ok(Ok(())) => continue,
             Ok(Err(e)) => e,
@@ -606,14 +610,4 @@ fn check_all(default: std::ops::Range<u64>, size: Size) {
         failures.push(seed);
     }
     assert!(failures.is_empty(), "{} failures: {failures:?}", failures.len());
-}
-
-#[test]
-fn calls_on_random_states_match_the_interpreter() {
-    check_all(0..300, SMALL);
-}
-
-#[test]
-fn calls_on_large_random_states_match_the_interpreter() {
-    check_all(0..30, LARGE);
 }
