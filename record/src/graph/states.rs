@@ -78,8 +78,7 @@ impl Graph {
         let body = || {
             self.outside_bodies()?;
             self.fits(name, &ty)?;
-            let known = self.lock().states.iter().find(|s| s.name == name).and_then(|s| s.read);
-            if let Some(node) = known {
+            if let Some(node) = self.state_value(name) {
                 return self.wrap(Ok(node));
             }
             let mut state = self.lock();
@@ -134,8 +133,7 @@ impl Graph {
             if ok.ty().dtype != DType::Bool || ok.ty().rank() != 0 {
                 return refuse_expecting(format!("the condition is {}", ok.type_text()), "bool[]");
             }
-            let old = self.lock().states.iter().find(|s| s.name == name).and_then(|s| s.read);
-            let Some(old) = old else {
+            let Some(old) = self.state_value(name) else {
                 let problem = format!("the state `{name}` has no value to keep: the graph does not read it");
                 return refuse_expecting(problem, format!("Graph::state(\"{name}\", ..) before"));
             };
@@ -206,6 +204,12 @@ impl Graph {
             ),
             _ => Ok(()),
         }
+    }
+
+    /// The value of a state when a call begins, if the graph reads it.
+    pub(crate) fn state_value(&self, name: &str) -> Option<NodeId> {
+        let state = self.lock();
+        state.states.iter().find(|s| s.name == name)?.read
     }
 
     /// Has calls refuse what does not fit into a cache.

@@ -4,6 +4,7 @@
 //! elements that are new. A call that would go beyond the capacity is refused before it runs.
 
 use tlc_ir::DType;
+use tlc_ir::graph::control::mentions_data;
 
 use crate::dim::IntoShape;
 use crate::graph::scope::{record, refuse_expecting};
@@ -84,7 +85,7 @@ impl Cache {
     /// all that is written: what was there is not copied.
     ///
     /// # Errors
-    /// Rows of another type; a cache that is appended to already.
+    /// Rows of another type, or as many as data decides; a cache that is appended to already.
     #[track_caller]
     pub fn append(&self, rows: &Tensor) -> Cache {
         let graph = self.values.graph();
@@ -99,6 +100,12 @@ impl Cache {
                 );
             }
             let count = rows.extents()[axis].clone();
+            if graph.with_ir(|ir| mentions_data(ir.symbols(), &count)) {
+                return refuse_expecting(
+                    "data decides how many rows there are",
+                    "a number that is known before the call, which is refused where they do not fit",
+                );
+            }
             let places = graph.iota_1d(&count, DType::I64)? + &self.length;
             let values = self.values.scatter_set(axis as i64, &places, rows);
             let length = &self.length + graph.dim_value(&rows.dim(axis as i64), DType::I64)?;
