@@ -9,7 +9,7 @@
 //! intervals of step numbers ([`Plan::lives`]), so a value that dies where another is born overlaps it unless they alias. Each
 //! device has an arena of its own.
 
-use rustc_hash::FxHashSet;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::plan::{Arena, BodyLayout, DeviceId, KernelId, Layout, Plan, SlotId, Step, Storage, Work};
 
@@ -18,6 +18,9 @@ pub use crate::reason::{AliasDecision, AliasReason};
 
 /// Alignment of slots in the arena, in bytes.
 pub const ALIGNMENT: u64 = 64;
+
+/// What a launch may write besides states to be grouped whatever it reads.
+const LITTLE_BYTES: i64 = 64;
 
 /// Has what computes the new value of a state write it to the state's own bytes, in place of a copy at the end of the call, where every
 /// step that reads the old value comes before, or reads each element where the new one is written. `in_place` as for
@@ -29,83 +32,119 @@ pub fn update_states(
     copies: &FxHashSet<KernelId>,
 ) -> Vec<AliasDecision> {
     let mut decisions = Vec::new();
+    let uses = Uses::of(plan);
+    let mut gone = vec![false; plan.steps.len()];
+    let mut renamed: FxHashMap<SlotId, SlotId> = FxHashMap::default();
     for k in 0..plan.states.len() {
         let (state, Some(set)) = (plan.states[k].slot, plan.states[k].set) else {
             continue;
         };
-        let delivers = |s: &Step| matches!(s, Step::Copy { dst, .. } if *dst == set);
-        let Some(copy) = plan.steps.iter().position(delivers) else {
+        let Some(copy) = uses.delivery[set.0 as usize] else {
             continue;
         };
         let Step::Copy { src, .. } = plan.steps[copy] else {
             continue;
         };
-        let updates = writes_in_place(plan, in_place, state, src, copy);
-        if updates {
+        let begins = uses.writes_in_place(plan, in_place, state, src);
+        if let Some(begins) = begins {
             plan.slots[src.0 as usize].storage = Storage::Alias(state);
             plan.states[k].set = Some(src);
-            plan.steps.remove(copy);
-            in_place.remove(copy);
-            let onto_itself =
-                |s: &Step| matches!(s, Step::Launch(l) if l.args[..] == [state, src] && copies.contains(&l.kernel));
-            if let Some(at) = plan.steps.iter().position(onto_itself) {
-                plan.steps.remove(at);
-                in_place.remove(at);
+            gone[copy] = true;
+            if let Step::Launch(l) = &plan.steps[begins]
+                && l.args[..] == [state, src]
+                && copies.contains(&l.kernel)
+            {
+                gone[begins] = true;
                 // Nothing writes all of the new value now: it is the old one, of which parts change.
                 plan.states[k].set = Some(state);
-                let same = |s: &mut SlotId| {
-                    if *s == src {
-                        *s = state;
-                    }
-                };
-                plan.steps.iter_mut().for_each(|s| s.rename_slots(&mut { same }));
-                for pair in in_place.iter_mut().flatten() {
-                    same(&mut pair.0);
-                    same(&mut pair.1);
-                }
+                renamed.insert(src, state);
             }
         }
         decisions.push(AliasDecision {
             slot: src,
             of: state,
-            reason: match updates {
-                true => AliasReason::UpdatesState,
-                false => AliasReason::StateCopied,
+            reason: match begins {
+                Some(_) => AliasReason::UpdatesState,
+                None => AliasReason::StateCopied,
             },
         });
+    }
+    let mut kept = gone.iter().map(|gone| !gone);
+    plan.steps.retain(|_| kept.next().unwrap_or(true));
+    let mut kept = gone.iter().map(|gone| !gone);
+    in_place.retain(|_| kept.next().unwrap_or(true));
+    if !renamed.is_empty() {
+        let mut rename = |s: &mut SlotId| *s = renamed.get(s).copied().unwrap_or(*s);
+        plan.steps.iter_mut().for_each(|s| s.rename_slots(&mut rename));
+        for (read, written) in in_place.iter_mut().flatten() {
+            rename(read);
+            rename(written);
+        }
     }
     decisions
 }
 
-/// Whether a value can be computed in the bytes of a state that nothing but the step `copy` writes.
-fn writes_in_place(plan: &Plan, in_place: &[Vec<(SlotId, SlotId)>], state: SlotId, value: SlotId, copy: usize) -> bool {
-    let (old, new) = (&plan.slots[state.0 as usize], &plan.slots[value.0 as usize]);
-    if new.storage != Storage::Arena || old.device != new.device || old.len != new.len || old.dtype != new.dtype {
-        return false;
-    }
-    let (mut last_read, mut first_write) = (None, None);
-    for (at, step) in plan.steps.iter().enumerate().filter(|(at, _)| *at != copy) {
-        step.visit_slots(
-            &mut |s, writes| {
-                if s == state {
-                    last_read = Some(at);
-                }
-                if s == value && writes {
-                    first_write = first_write.or(Some(at));
-                }
-            },
-            &plan.kernels,
-        );
-    }
-    match (last_read, first_write) {
-        (_, None) => false,
-        (None, Some(_)) => true,
-        (Some(read), Some(write)) if read == write => {
-            let mut readers = 0;
-            plan.steps[read].visit_slots(&mut |s, _| readers += u32::from(s == state), &plan.kernels);
-            readers == 1 && in_place[read].contains(&(state, value))
+/// Which steps touch each slot, but for the copies that deliver new values to states.
+struct Uses {
+    /// The last step that reads or writes it.
+    last: Vec<Option<usize>>,
+    first_write: Vec<Option<usize>>,
+    /// The copy that delivers a new value to it.
+    delivery: Vec<Option<usize>>,
+}
+
+impl Uses {
+    fn of(plan: &Plan) -> Uses {
+        let none = vec![None; plan.slots.len()];
+        let mut uses = Uses {
+            last: none.clone(),
+            first_write: none.clone(),
+            delivery: none,
+        };
+        let set: FxHashSet<SlotId> = plan.states.iter().filter_map(|s| s.set).collect();
+        for (at, step) in plan.steps.iter().enumerate() {
+            if let Step::Copy { src, dst } = step
+                && set.contains(dst)
+            {
+                uses.delivery[dst.0 as usize].get_or_insert(at);
+                uses.last[src.0 as usize] = Some(at);
+                continue;
+            }
+            step.visit_slots(
+                &mut |s, writes| {
+                    uses.last[s.0 as usize] = Some(at);
+                    if writes {
+                        uses.first_write[s.0 as usize].get_or_insert(at);
+                    }
+                },
+                &plan.kernels,
+            );
         }
-        (Some(read), Some(write)) => read < write,
+        uses
+    }
+
+    /// The step that begins to write a value, if the value can be computed in the bytes of a state that nothing but its delivery writes.
+    fn writes_in_place(
+        &self,
+        plan: &Plan,
+        in_place: &[Vec<(SlotId, SlotId)>],
+        state: SlotId,
+        value: SlotId,
+    ) -> Option<usize> {
+        let (old, new) = (&plan.slots[state.0 as usize], &plan.slots[value.0 as usize]);
+        if new.storage != Storage::Arena || old.device != new.device || old.len != new.len || old.dtype != new.dtype {
+            return None;
+        }
+        let write = self.first_write[value.0 as usize]?;
+        let fits = match self.last[state.0 as usize] {
+            Some(read) if read == write => {
+                let mut readers = 0;
+                plan.steps[read].visit_slots(&mut |s, _| readers += u32::from(s == state), &plan.kernels);
+                readers == 1 && in_place[read].contains(&(state, value))
+            }
+            read => read < Some(write),
+        };
+        fits.then_some(write)
     }
 }
 
@@ -480,10 +519,14 @@ fn first_fit_by_birth(blocks: &[Block], steps: usize) -> (u64, Vec<u64>) {
     (peak, offsets)
 }
 
-/// Joins runs of small independent launches into groups that one fork-join executes. `in_place` moves along.
+/// Joins runs of small independent launches, and of large ones that write little but states, into groups that one fork-join executes. `in_place` moves
+/// along.
 pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>, small_bytes: i64) {
     let mut steps: Vec<Step> = Vec::with_capacity(plan.steps.len());
     let mut pairs: Vec<Vec<(SlotId, SlotId)>> = Vec::with_capacity(plan.steps.len());
+    // Of the last step.
+    let mut touched = Touched::default();
+    let (mut all_small, mut all_updates) = (false, false);
     for (step, pair) in std::mem::take(&mut plan.steps)
         .into_iter()
         .zip(std::mem::take(in_place))
@@ -492,14 +535,19 @@ pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>
             // A GPU shares out each launch by itself.
             Step::Launch(l) if matches!(l.work, Work::Grid(_)) => false,
             Step::Launch(l) => l.bytes.as_const().is_some_and(|b| b <= small_bytes),
-            Step::Group(_) => true,
             _ => false,
         };
+        let is_small = small(&step);
+        // An optimizer's updates of many parameters, and the norms of many gradients.
+        let is_update =
+            matches!(&step, Step::Launch(l) if matches!(l.work, Work::Chunks { .. })) && updates(&step, plan);
         if let Some(previous) = steps.last_mut()
-            && small(previous)
-            && small(&step)
-            && independent(previous, &step, plan)
+            && ((all_small && is_small) || (all_updates && is_update))
+            && touched.leaves_alone(&step, plan)
         {
+            touched.add(&step, plan);
+            all_small &= is_small;
+            all_updates &= is_update;
             let Step::Launch(launch) = step else {
                 unreachable!("only launches are small here")
             };
@@ -511,11 +559,59 @@ pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>
             pairs.last_mut().expect("one per step").extend(pair);
             continue;
         }
+        touched = Touched::default();
+        touched.add(&step, plan);
+        (all_small, all_updates) = (is_small, is_update);
         steps.push(step);
         pairs.push(pair);
     }
     plan.steps = steps;
     *in_place = pairs;
+}
+
+/// Whether a step writes new values of states, and little besides: nothing large then lives longer where it is grouped.
+fn updates(step: &Step, plan: &Plan) -> bool {
+    let mut all = true;
+    step.visit_slots(
+        &mut |s, writes| {
+            let root = &plan.slots[plan.root(s).0 as usize];
+            let little = || {
+                let bytes = root
+                    .len
+                    .as_const()
+                    .and_then(|n| n.checked_mul(root.dtype.bytes() as i64));
+                bytes.is_some_and(|b| b <= LITTLE_BYTES)
+            };
+            all &= !writes || matches!(root.storage, Storage::State(_)) || little();
+        },
+        &plan.kernels,
+    );
+    all
+}
+
+/// The bytes that steps touch, by root, and whether one writes them.
+#[derive(Default)]
+struct Touched(FxHashMap<SlotId, bool>);
+
+impl Touched {
+    fn add(&mut self, step: &Step, plan: &Plan) {
+        step.visit_slots(
+            &mut |s, writes| *self.0.entry(plan.root(s)).or_default() |= writes,
+            &plan.kernels,
+        );
+    }
+
+    /// Whether a step touches none of these bytes that it or one of the others writes.
+    fn leaves_alone(&self, step: &Step, plan: &Plan) -> bool {
+        let mut free = true;
+        step.visit_slots(
+            &mut |s, writes| {
+                free &= self.0.get(&plan.root(s)).is_none_or(|written| !written && !writes);
+            },
+            &plan.kernels,
+        );
+        free
+    }
 }
 
 /// Whether two steps touch no bytes in common that one of them writes.

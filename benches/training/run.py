@@ -1,0 +1,164 @@
+"""Steps of training in tlc, JAX and PyTorch, taking turns, each in a process of its own.
+
+python3 benches/training/run.py [--threads 1,2] [--rounds 7]
+
+Builds benches/training first. Peers that are not installed are left out (`pip install jax`, `pip install torch`). All programs begin with the
+same parameters and the same batch, and the losses after the same number of steps are printed, so that it shows if one does less. A time is
+the least of the medians of the rounds.
+"""
+
+import argparse, json, os, subprocess, sys, time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+STEPS = {"mlp": 200, "adam": 30}
+
+
+def wave(count, scale):
+    import numpy as np
+
+    values = np.sin(np.arange(count, dtype=np.float64) * 12.9898) * 43_758.5453
+    return (np.modf(values)[0].astype(np.float32) * np.float32(scale)).astype(np.float32)
+
+
+def measured(step, steps):
+    times = []
+    for _ in range(steps):
+        begin = time.perf_counter()
+        step()
+        times.append((time.perf_counter() - begin) * 1e6)
+    times.sort()
+    return times[len(times) // 2], times[0]
+
+
+def jax_mlp(steps):
+    import jax, jax.numpy as jnp, numpy as np
+
+    shapes = [(784, 256), (256,), (256, 128), (128,), (128, 10), (10,)]
+    p = [jnp.asarray(wave(int(np.prod(s)), 0.05).reshape(s)) for s in shapes]
+    x = jnp.asarray(wave(64 * 784, 1.0).reshape(64, 784))
+    labels = jnp.asarray(np.arange(64) * 7 % 10)
+
+    def loss_of(p):
+        h = jax.nn.relu(x @ p[0] + p[1])
+        h = jax.nn.relu(h @ p[2] + p[3])
+        logs = jax.nn.log_softmax(h @ p[4] + p[5])
+        return -jnp.take_along_axis(logs, labels[:, None], 1).mean()
+
+    def step(p, m, v, t):
+        loss, g = jax.value_and_grad(loss_of)(p)
+        t = t + 1
+        m = [0.9 * a + 0.1 * b for a, b in zip(m, g)]
+        v = [0.999 * a + 0.001 * b * b for a, b in zip(v, g)]
+        new = [
+            q - 0.001 * (a / (1 - 0.9**t)) / (jnp.sqrt(b / (1 - 0.999**t)) + 1e-8) for q, a, b in zip(p, m, v)
+        ]
+        return new, m, v, t, loss
+
+    zeros = lambda: [jnp.zeros_like(q) for q in p]
+    state = [p, zeros(), zeros(), jnp.float32(0)]
+    begin = time.perf_counter()
+    compiled = jax.jit(step, donate_argnums=(0, 1, 2)).lower(*state).compile()
+    compile_ms = (time.perf_counter() - begin) * 1e3
+    loss = None
+
+    def run():
+        nonlocal state, loss
+        *state, loss = compiled(*state)
+        loss.block_until_ready()
+
+    for _ in range(3):
+        run()
+    median, least = measured(run, steps)
+    return {"compile_ms": compile_ms, "median_us": median, "least_us": least, "loss": float(loss)}
+
+
+def torch_mlp(steps):
+    import numpy as np, torch
+
+    shapes = [(784, 256), (256,), (256, 128), (128,), (128, 10), (10,)]
+    p = [torch.tensor(wave(int(np.prod(s)), 0.05).reshape(s), requires_grad=True) for s in shapes]
+    x = torch.tensor(wave(64 * 784, 1.0).reshape(64, 784))
+    labels = torch.arange(64) * 7 % 10
+    adam = torch.optim.Adam(p, lr=0.001, fused=True)
+    loss = None
+
+    def run():
+        nonlocal loss
+        adam.zero_grad()
+        h = torch.relu(x @ p[0] + p[1])
+        h = torch.relu(h @ p[2] + p[3])
+        loss = torch.nn.functional.cross_entropy(h @ p[4] + p[5], labels)
+        loss.backward()
+        adam.step()
+
+    for _ in range(3):
+        run()
+    median, least = measured(run, steps)
+    return {"compile_ms": 0.0, "median_us": median, "least_us": least, "loss": float(loss.detach())}
+
+
+def torch_adam(steps):
+    import torch
+
+    sizes = [33_333 + (k % 7 - 3) * 16 for k in range(300)]
+    p = [torch.ones(n, requires_grad=True) for n in sizes]
+    for q in p:
+        q.grad = torch.full_like(q, 0.1)
+    adam = torch.optim.AdamW(p, lr=0.001, weight_decay=0.01, fused=True)
+    for _ in range(3):
+        adam.step()
+    median, least = measured(adam.step, steps)
+    return {"compile_ms": 0.0, "median_us": median, "least_us": least, "loss": 0.1}
+
+
+PEERS = {("jax", "mlp"): jax_mlp, ("torch", "mlp"): torch_mlp, ("torch", "adam"): torch_adam}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--threads", default="1,2")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--be", nargs=3, metavar=("PEER", "CASE", "THREADS"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.be:
+        peer, case, threads = options.be
+        if peer == "torch":
+            import torch
+
+            torch.set_num_threads(int(threads))
+        print(json.dumps(PEERS[peer, case](STEPS[case])))
+        return
+    built = HERE.parent.parent / "target" / "training"
+    subprocess.run(["cargo", "build", "--release", "--quiet", "--target-dir", built], cwd=HERE, check=True)
+    binary = built / "release" / "tlc-training"
+
+    def command(program, case, threads):
+        cores = ",".join(str(c) for c in range(int(threads)))
+        environment = dict(os.environ, OMP_NUM_THREADS=threads)
+        if program == "tlc":
+            run = [str(binary), case, threads, str(STEPS[case])]
+        else:
+            run = [sys.executable, __file__, "--be", program, case, threads]
+        # JAX takes as many threads as there are cores.
+        return ["taskset", "-c", cores, *run], environment
+
+    for threads in options.threads.split(","):
+        for case in STEPS:
+            found = {}
+            for _ in range(options.rounds):
+                for program in ["tlc", *[peer for peer, of in PEERS if of == case]]:
+                    run, environment = command(program, case, threads)
+                    done = subprocess.run(run, env=environment, capture_output=True, text=True)
+                    if done.returncode == 0:
+                        found.setdefault(program, []).append(json.loads(done.stdout.splitlines()[-1]))
+            base = min(r["median_us"] for r in found["tlc"])
+            for program, runs in found.items():
+                best = min(r["median_us"] for r in runs)
+                compiled = min(r["compile_ms"] for r in runs)
+                more = {k: v for k, v in runs[0].items() if k in ("steps", "beside_products", "loss")}
+                print(f"{case} threads {threads} {program}: {best:.0f} us a step, {best / base:.2f} of tlc's, compile {compiled:.1f} ms, {more}")
+
+
+if __name__ == "__main__":
+    main()

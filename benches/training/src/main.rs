@@ -1,0 +1,155 @@
+//! A step of training in tlc, timed: `tlc-training mlp|adam THREADS STEPS` prints what recording and compiling took, the median and the least
+//! time of a step, the kernels beside products, the bytes of the arena and the last loss. `run.py` has peers take turns with it.
+
+use std::time::Instant;
+
+use tlc::ir::plan::Step;
+use tlc::optim::Groups;
+use tlc::{CompileOptions, DType, Executable, Graph, Input, State, Tensor};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// What is measured: the step, its state, and the inputs of each call.
+struct Case {
+    step: Executable,
+    state: State,
+    inputs: Vec<Input<'static>>,
+    compile_ms: f64,
+}
+
+fn options(threads: usize) -> CompileOptions {
+    CompileOptions {
+        threads: Some(threads),
+        ..CompileOptions::default()
+    }
+}
+
+/// Numbers that look random, the same in every program: of a wave of high frequency.
+fn wave(count: usize, scale: f32) -> Vec<f32> {
+    (0..count)
+        .map(|k| ((k as f64 * 12.9898).sin() * 43_758.545_3).fract() as f32 * scale)
+        .collect()
+}
+
+fn entry(state: &mut State, name: &str, shape: &[i64], values: Vec<f32>) -> Outcome<()> {
+    let shape: Vec<usize> = shape.iter().map(|&n| n as usize).collect();
+    let tensor = tlc::HostTensor::from_slice(&shape, &values)?;
+    Ok(state.insert(name, &tensor)?)
+}
+
+/// The perceptron 784-256-128-10 on a batch of 64: forward, softmax and cross entropy, backward, Adam.
+fn mlp(threads: usize) -> Outcome<Case> {
+    let shapes: [(&str, &[i64]); 6] = [
+        ("w1", &[784, 256]),
+        ("b1", &[256]),
+        ("w2", &[256, 128]),
+        ("b2", &[128]),
+        ("w3", &[128, 10]),
+        ("b3", &[10]),
+    ];
+    let adam: Groups = "adam:lr=0.001".parse()?;
+    let begin = Instant::now();
+    let g = Graph::new("mlp");
+    let (x, labels) = (g.input("x", DType::F32, [64, 784]), g.input("labels", DType::I64, [64]));
+    let p = shapes.map(|(name, shape)| g.state(name, DType::F32, shape));
+    let h = (x.matmul(&p[0]) + &p[1]).relu();
+    let h = (h.matmul(&p[2]) + &p[3]).relu();
+    let loss = (h.matmul(&p[4]) + &p[5]).cross_entropy(&labels);
+    let named: Vec<(&str, &Tensor)> = shapes.iter().map(|s| s.0).zip(&p).collect();
+    let gradients = tlc::grad(&loss, &p.iter().collect::<Vec<_>>());
+    // As the peers: whatever the loss is.
+    adam.step_if(&g.constant(true), &named, &gradients);
+    g.output("loss", &loss);
+    let step = g.compile(&options(threads))?;
+    let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
+    let mut state = State::new();
+    for (name, shape) in shapes {
+        let count = shape.iter().product::<i64>() as usize;
+        entry(&mut state, name, shape, wave(count, 0.05))?;
+    }
+    adam.prepare(&mut state, &shapes.map(|s| s.0))?;
+    let x = tlc::HostTensor::from_slice(&[64, 784], &wave(64 * 784, 1.0))?;
+    let labels: Vec<i64> = (0..64).map(|k| k * 7 % 10).collect();
+    Ok(Case {
+        step,
+        state,
+        inputs: vec![x.into(), labels.into()],
+        compile_ms,
+    })
+}
+
+/// AdamW over 300 tensors of 10 M elements in all, gradients given.
+fn adam(threads: usize) -> Outcome<Case> {
+    const TENSORS: usize = 300;
+    let names: Vec<String> = (0..TENSORS).map(|k| format!("p{k}")).collect();
+    let size = |k: usize| 33_333 + (k as i64 % 7 - 3) * 16;
+    let adamw: Groups = "adamw:lr=0.001,wd=0.01".parse()?;
+    let begin = Instant::now();
+    let g = Graph::new("adam");
+    let p: Vec<Tensor> = names
+        .iter()
+        .enumerate()
+        .map(|(k, name)| g.state(name, DType::F32, [size(k)]))
+        .collect();
+    let d: Vec<Tensor> = (0..TENSORS)
+        .map(|k| g.state(&format!("d{k}"), DType::F32, [size(k)]))
+        .collect();
+    let named: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(&p).collect();
+    adamw.step_if(&g.constant(true), &named, &d);
+    g.output("loss", &d[0].slice(tlc::s![..1]).sum(0));
+    let step = g.compile(&options(threads))?;
+    let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
+    let mut state = State::new();
+    for (k, name) in names.iter().enumerate() {
+        entry(&mut state, name, &[size(k)], vec![1.0; size(k) as usize])?;
+        entry(&mut state, &format!("d{k}"), &[size(k)], vec![0.1; size(k) as usize])?;
+    }
+    adamw.prepare(&mut state, &names.iter().map(String::as_str).collect::<Vec<_>>())?;
+    Ok(Case {
+        step,
+        state,
+        inputs: Vec::new(),
+        compile_ms,
+    })
+}
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [case, threads, steps] = &arguments[..] else {
+        return Err("expected mlp or adam, a number of threads and one of steps".into());
+    };
+    let (threads, steps): (usize, usize) = (threads.parse()?, steps.parse()?);
+    let mut case = match case.as_str() {
+        "mlp" => mlp(threads)?,
+        "adam" => adam(threads)?,
+        other => return Err(format!("`{other}`, expected mlp or adam").into()),
+    };
+    let mut loss = 0.0f32;
+    let mut times = Vec::new();
+    for step in 0..steps + 3 {
+        let begin = Instant::now();
+        case.step
+            .run_with_into(&mut case.state, &case.inputs, &mut tlc::outputs![&mut loss])?;
+        if step >= 3 {
+            times.push(begin.elapsed().as_secs_f64() * 1e6);
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    let plan = case.step.plan();
+    let beside: usize = plan
+        .steps
+        .iter()
+        .map(|s| match s {
+            Step::Gemm(_) => 0,
+            _ => s.launches().len(),
+        })
+        .sum();
+    println!(
+        "{{\"compile_ms\": {:.3}, \"median_us\": {:.2}, \"least_us\": {:.2}, \"steps\": {}, \"beside_products\": {beside}, \"loss\": {loss}}}",
+        case.compile_ms,
+        times[times.len() / 2],
+        times[0],
+        plan.steps.len()
+    );
+    Ok(())
+}
