@@ -49,7 +49,8 @@
 //! | [Shapes and symbols](guide::shapes) | sizes that a call gives, slices, sizes that data decides |
 //! | [Running and memory](guide::running) | inputs, results, memory of your own, threads |
 //! | [Loops](guide::loops) | recurrences, conditions, captures |
-//! | [Gradients](guide::gradients) | derivatives of what is recorded, of any order; what corners have |
+//! | [Gradients](guide::gradients) | derivatives of what is recorded, of any order, backwards and forwards; functions over batches; what corners have |
+//! | [States and training](guide::states) | values that stay between calls, caches, optimizers, files |
 //! | [Random numbers](guide::random) | draws that can be repeated, keys, initial values of parameters |
 //! | [Einsum](guide::einsum) | contractions and their order |
 //! | [Explain and verify](guide::explaining) | what the compiler decided, and whether it was right |
@@ -74,12 +75,12 @@ pub use tlc_record::{
     Datum, Device, DeviceOutputs, Dim, Entry, Error, Errors, EvalError, Executable, Graph, GridSample, Input,
     Interpolation, IntoShape, IntoSlices, Iteration, Key, Known, Operand, Output, OutputMut, Outputs, Outside, PerAxis,
     Pool, PowerRounding, Reduction, Repeat, Resample, RoiAlign, Rounding, Slice, Specialization, Specialize, State,
-    StateFileError, Tensor, Unique, UnknownDevice, Verdict, Weak, WrongType, broadcast_tensors, compile_ir, concat,
-    custom_vjp, einsum, einsum_over, grad, inputs, keep, matmul, meshgrid, named_scope, outputs, plan_ir, promote, s,
-    stack, value_and_grad, vjp, where_,
+    StateFileError, Tensor, Unique, UnknownDevice, Verdict, Vmap, Weak, WrongType, broadcast_tensors, compile_ir,
+    concat, custom_vjp, einsum, einsum_over, grad, hessian, hvp, inputs, jacobian, jvp, keep, matmul, meshgrid,
+    named_scope, outputs, plan_ir, promote, s, stack, value_and_grad, vjp, vmap, where_,
 };
 pub use tlc_record::{
-    autodiff, compile, dim, error, eval, explain, functions, graph, init, machine_model, operators, ops, optim,
+    autodiff, batch, compile, dim, error, eval, explain, functions, graph, init, machine_model, operators, ops, optim,
     prediction, promotion, tlir,
 };
 pub use tlc_runtime::driver::{

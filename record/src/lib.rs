@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 pub mod autodiff;
+pub mod batch;
 pub mod compile;
 mod datum;
 pub mod dim;
@@ -21,7 +22,8 @@ pub mod promotion;
 pub mod streams;
 pub mod tlir;
 
-pub use autodiff::{grad, value_and_grad, vjp};
+pub use autodiff::{grad, hessian, hvp, jacobian, jvp, value_and_grad, vjp};
+pub use batch::{Vmap, vmap};
 pub use compile::{
     Broken, BuildError, CompileOptions, Device, DeviceOutputs, Entry, Executable, Input, Output, OutputMut, Outputs,
     Specialization, Specialize, State, StateFileError, UnknownDevice, Verdict, WrongType, compile_ir, plan_ir,

@@ -1,8 +1,9 @@
-//! Derivatives against central finite differences: by the interpreter, and the compiled graph against that.
+//! Derivatives against central finite differences: by the interpreter, and the compiled graph against that. Forward mode is held to being
+//! the transpose of what was compared so.
 
 use tlc::ir::interp::{Options, interpret};
 use tlc::ir::rng::Rng;
-use tlc::{CompileOptions, DType, Graph, HostTensor, Tensor, compile_ir, vjp};
+use tlc::{CompileOptions, DType, Graph, HostTensor, Tensor, compile_ir, jvp, vjp};
 
 /// The distance of the two points of a difference from the middle.
 const STEP: f64 = 1e-5;
@@ -63,15 +64,28 @@ pub fn check_recorded(name: &str, g: &Graph, x: &[Tensor], y: &Tensor, inputs: &
     for (d, x) in d.iter().zip(x) {
         assert_eq!(d.ty(), x.ty(), "{name}: the derivative has the type of what it is by");
     }
-    let names: Vec<String> = (0..d.len()).map(|k| format!("d{k}")).collect();
-    let outputs: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(&d).collect();
+    let moves: Vec<HostTensor> = (inputs.iter().enumerate())
+        .map(|(k, x)| host(x.shape(), &elements(&(x.shape(), -1.0, 1.0), 1000 + k as u64)))
+        .collect();
+    let tangents: Vec<Tensor> = (moves.iter().zip(x))
+        .map(|(t, x)| g.constant(t.clone()).expand(x.shape()))
+        .collect();
+    let along = jvp(&[y], &by, &tangents.iter().collect::<Vec<_>>());
+    assert_eq!(along[0].ty(), y.ty(), "{name}: the tangent has the type of its value");
+    let names: Vec<String> = (0..=d.len()).map(|k| format!("d{k}")).collect();
+    let outputs: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(d.iter().chain(&along)).collect();
     let gradient = g.extract(&outputs).unwrap_or_else(|e| panic!("{name}: {e}"));
     let found = interpreted(&gradient, inputs);
 
-    let value = |inputs: &[HostTensor]| -> f64 {
-        let y = &interpreted(&values, inputs)[0];
-        y.iter().enumerate().map(|(i, y)| y * weights.get(i).as_f64()).sum()
-    };
+    let weighted = |y: &[f64]| -> f64 { y.iter().enumerate().map(|(i, y)| y * weights.get(i).as_f64()).sum() };
+    let dot = |(d, t): (&Vec<f64>, &HostTensor)| -> f64 { (0..t.len()).map(|i| d[i] * t.get(i).as_f64()).sum() };
+    let expected: f64 = found.iter().zip(&moves).map(dot).sum();
+    let forwards = weighted(&found[inputs.len()]);
+    assert!(
+        (forwards - expected).abs() <= 1e-9 * (1.0 + expected.abs()),
+        "{name}: {forwards} along a direction, by the gradient {expected}\n{gradient}"
+    );
+    let value = |inputs: &[HostTensor]| -> f64 { weighted(&interpreted(&values, inputs)[0]) };
     for (k, (x, found)) in inputs.iter().zip(&found).enumerate() {
         for (i, derivative) in found.iter().enumerate() {
             let moved = |by: f64| {

@@ -5,6 +5,8 @@
 mod against;
 mod batch_norm;
 mod corners;
+mod forward;
+mod jax;
 mod limits;
 mod loops;
 mod pytorch;

@@ -5,7 +5,7 @@ use serde_json::Value;
 use tlc::ops::resample::{Coordinates, Interpolation, Resample, Rounding};
 use tlc::{
     Attention, CompileOptions, Conv, CrossEntropy, Ctc, DType, Graph, HostTensor, Input, Pool, Reduction, Tensor,
-    concat, einsum, keep, s, stack, vjp, where_,
+    concat, einsum, jvp, keep, s, stack, vjp, where_,
 };
 
 fn number(v: &Value) -> f64 {
@@ -277,11 +277,20 @@ fn derivatives_are_those_of_pytorch() {
         let weights: Vec<f64> = (0..count).map(|i| 1.0 + i as f64 / 4.0).collect();
         let weights = g.constant(weights).reshape(y.shape());
         let found = vjp(&[&y], &[&weights], &operands.iter().collect::<Vec<_>>());
+        let moves: Vec<Vec<f64>> = (data.iter())
+            .map(|x| (0..x.len()).map(|i| ((i * 29 + 7) % 31) as f64 / 16.0 - 1.0).collect())
+            .collect();
+        let tangents: Vec<Tensor> = (moves.iter().zip(&data))
+            .map(|(t, x)| g.constant(HostTensor::from_slice(x.shape(), t).expect("as many")))
+            .collect();
+        let by: Vec<&Tensor> = operands.iter().collect();
+        let ahead = jvp(&[&y], &by, &tangents.iter().collect::<Vec<_>>()).remove(0);
         g.output("y", &y);
         found
             .iter()
             .enumerate()
             .for_each(|(k, d)| g.output(&format!("d{k}"), d));
+        g.output("ahead", &(ahead * &weights).sum(..));
         let run = g
             .compile(&CompileOptions::default())
             .unwrap_or_else(|e| panic!("{name}: {e}"));
@@ -289,6 +298,15 @@ fn derivatives_are_those_of_pytorch() {
             .run(&data.iter().map(Input::from).collect::<Vec<_>>())
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         let gradients = row["gradients"].as_array().expect("a list").iter();
+        // Forwards: the same, along a direction.
+        let terms: Vec<f64> = (gradients.clone().zip(&moves))
+            .flat_map(|(d, t)| numbers(d).into_iter().zip(t.clone()).map(|(d, t)| d * t))
+            .collect();
+        let (along, size): (f64, f64) = (terms.iter().sum(), terms.iter().map(|t| t.abs()).sum());
+        let ahead = results["ahead"].as_scalar::<f64>().expect("a double");
+        if size.is_finite() && (ahead - along).abs() > 1e-11 * size.max(1.0) {
+            wrong.push(format!("{name} {}: forwards {ahead}, PyTorch {along}", row["operands"]));
+        }
         let expected = std::iter::once(&row["value"]).chain(gradients).map(numbers);
         for (k, expected) in expected.enumerate() {
             let found = results[k].as_slice::<f64>().expect("doubles");

@@ -5,7 +5,7 @@ use tlc::ir::interp::{Options, interpret};
 use tlc::ir::rng::Rng;
 use tlc::ir::testgen::{GenKind, GenOptions, random_case};
 use tlc::ir::{Graph as IrGraph, ScalarOp};
-use tlc::{CompileOptions, DType, Graph, HostTensor, Scalar, Tensor, compile_ir, grad};
+use tlc::{CompileOptions, DType, Graph, HostTensor, Scalar, Tensor, compile_ir, grad, hvp, jvp};
 
 const STEP: f64 = 1e-5;
 
@@ -47,6 +47,132 @@ fn total(graph: &IrGraph, inputs: &[HostTensor], case: &[(String, i64)]) -> Opti
     Some(all[0].get(0).as_f64())
 }
 
+/// Second derivatives of random graphs: `<u, H v> = <v, H u>`, and `H v` is what reverse mode over reverse mode says.
+#[test]
+fn second_derivatives_of_random_graphs() {
+    let mut checked = 0;
+    for seed in 0..150u64 {
+        let case = random_case(
+            seed,
+            &GenOptions {
+                control: true,
+                ..options()
+            },
+        );
+        if !is_smooth(&case.graph) {
+            continue;
+        }
+        let g = Graph::from_ir(case.graph.clone());
+        let floats = |ids: &mut dyn Iterator<Item = NodeId>| -> Vec<Tensor> {
+            let all = ids.map(|id| g.tensor(id).expect("a value"));
+            all.filter(|t| t.dtype() == DType::F64).collect()
+        };
+        let results = floats(&mut case.graph.outputs().iter().map(|o| o.node));
+        let x = floats(&mut case.graph.inputs().iter().copied());
+        let Some(loss) = results.iter().map(|y| y.tanh().sum(..)).reduce(|a, b| a + b) else {
+            continue;
+        };
+        let by: Vec<&Tensor> = x.iter().collect();
+        // Directions as inputs beside those that there are.
+        let along = |name: &str| -> Vec<Tensor> {
+            let input = |(k, x): (usize, &Tensor)| g.input(&format!("{name}{k}"), DType::F64, x.shape());
+            x.iter().enumerate().map(input).collect()
+        };
+        let (u, v) = (along("u"), along("v"));
+        let dot = |a: &[Tensor], b: &[Tensor]| -> Tensor {
+            let terms = a.iter().zip(b).map(|(a, b)| (a * b).sum(..));
+            terms.reduce(|a, b| a + b).unwrap_or_else(|| g.scalar(0.0, DType::F64))
+        };
+        let slope = grad(&loss, &by);
+        if !g.errors().is_empty() {
+            // A loop that nothing bounds.
+            continue;
+        }
+        let product = |t: &[Tensor]| hvp(&loss, &by, &t.iter().collect::<Vec<_>>());
+        let (hu, hv) = (product(&u), product(&v));
+        let twice = grad(&dot(&slope, &v), &by);
+        let sums = [dot(&u, &hv), dot(&v, &hu), dot(&u, &twice)];
+        let outputs: Vec<(&str, &Tensor)> = ["uhv", "vhu", "twice"].into_iter().zip(&sums).collect();
+        let graph = g
+            .extract(&outputs)
+            .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.graph));
+        let options = Options {
+            symbols: (case.graph.symbols().iter().zip(&case.binding))
+                .map(|(s, v)| (s.name.clone(), *v))
+                .collect(),
+            ..Options::default()
+        };
+        let mut data = case.input_data(seed);
+        let mut rng = Rng::new(seed ^ 0x2d);
+        let floats: Vec<HostTensor> = data.iter().filter(|t| t.dtype() == DType::F64).cloned().collect();
+        for x in floats.iter().chain(&floats) {
+            data.push(tlc::ir::testgen::random_tensor(&mut rng, DType::F64, x.shape()));
+        }
+        let found = interpret(&graph, &data, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{graph}"));
+        let [a, b, c] = [0, 1, 2].map(|k| found[k].get(0).as_f64());
+        // Steep, or no number.
+        if a.is_nan() || a.abs() >= 1e6 {
+            continue;
+        }
+        let near = |a: f64, b: f64| (a - b).abs() <= 1e-7 * (1.0 + a.abs());
+        assert!(
+            near(a, b) && near(a, c),
+            "seed {seed}: {a}, {b} and {c}\n{}\n{graph}",
+            case.graph
+        );
+        checked += 1;
+    }
+    assert!(checked >= 60, "{checked} checked");
+}
+
+/// Any dtypes and operations: a tangent has the type of its value, and what it is made of fits.
+#[test]
+fn tangents_of_random_graphs_have_their_types() {
+    let (mut checked, mut refused) = (0, 0);
+    for seed in 0..600u64 {
+        let case = random_case(
+            seed,
+            &GenOptions {
+                max_nodes: 20,
+                ..GenOptions::default()
+            },
+        );
+        let g = Graph::from_ir(case.graph.clone());
+        let floats = |ids: &mut dyn Iterator<Item = NodeId>| -> Vec<Tensor> {
+            let all = ids.map(|id| g.tensor(id).expect("a value"));
+            all.filter(|t| t.dtype().is_float()).collect()
+        };
+        let y = floats(&mut case.graph.outputs().iter().map(|o| o.node));
+        let x = floats(&mut case.graph.inputs().iter().copied());
+        if x.is_empty() || y.is_empty() {
+            continue;
+        }
+        let (of, by): (Vec<&Tensor>, Vec<&Tensor>) = (y.iter().collect(), x.iter().collect());
+        let t = jvp(&of, &by, &by);
+        if let Some(e) = g.errors().first() {
+            let text = e.to_string();
+            assert!(
+                text.contains("bits of one dtype read as another have none"),
+                "seed {seed}: {text}\n{}",
+                case.graph
+            );
+            refused += 1;
+            continue;
+        }
+        for (t, y) in t.iter().zip(&y) {
+            assert_eq!(t.ty(), y.ty(), "seed {seed}\n{}", case.graph);
+        }
+        let outputs: Vec<(String, &Tensor)> = t.iter().enumerate().map(|(k, t)| (format!("t{k}"), t)).collect();
+        let outputs: Vec<(&str, &Tensor)> = outputs.iter().map(|(name, t)| (name.as_str(), *t)).collect();
+        let graph = g.extract(&outputs).expect("no error");
+        if seed % 10 == 0 {
+            compile_ir(&graph, &CompileOptions::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{graph}"));
+        }
+        checked += 1;
+    }
+    assert!(checked >= 200 && refused <= 60, "{checked} checked, {refused} refused");
+}
+
 #[test]
 fn random_graphs_along_random_directions() {
     let (mut checked, mut compiled) = (0, 0);
@@ -74,8 +200,21 @@ fn random_graphs_along_random_directions() {
         }
         let by: Vec<&Tensor> = inputs.iter().map(|i| &i.1).collect();
         let d = grad(&loss, &by);
-        let names: Vec<String> = (0..d.len()).map(|k| format!("d{k}")).collect();
-        let outputs: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(&d).collect();
+        let data = case.input_data(seed);
+        let mut rng = Rng::new(seed ^ 0xd1ff);
+        let directions: Vec<Vec<f64>> = (inputs.iter())
+            .map(|(k, _)| (0..data[*k].len()).map(|_| rng.unit() * 2.0 - 1.0).collect())
+            .collect();
+        // As symbols allow, of the values' own types.
+        let tangents: Vec<Tensor> = (inputs.iter().zip(&directions))
+            .map(|((k, x), v)| {
+                let t = HostTensor::from_slice(data[*k].shape(), v).expect("as many elements");
+                g.constant(t).expand(x.shape())
+            })
+            .collect();
+        let ahead = jvp(&[&loss], &by, &tangents.iter().collect::<Vec<_>>());
+        let names: Vec<String> = (0..=d.len()).map(|k| format!("d{k}")).collect();
+        let outputs: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(d.iter().chain(&ahead)).collect();
         let gradient = g
             .extract(&outputs)
             .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.graph));
@@ -83,7 +222,6 @@ fn random_graphs_along_random_directions() {
         let symbols: Vec<(String, i64)> = (case.graph.symbols().iter().zip(&case.binding))
             .map(|(s, v)| (s.name.clone(), *v))
             .collect();
-        let data = case.input_data(seed);
         let found = interpret(
             &gradient,
             &data,
@@ -94,10 +232,6 @@ fn random_graphs_along_random_directions() {
         )
         .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{gradient}"));
 
-        let mut rng = Rng::new(seed ^ 0xd1ff);
-        let directions: Vec<Vec<f64>> = (inputs.iter())
-            .map(|(k, _)| (0..data[*k].len()).map(|_| rng.unit() * 2.0 - 1.0).collect())
-            .collect();
         let moved = |by: f64| {
             let mut all = data.clone();
             for ((k, _), direction) in inputs.iter().zip(&directions) {
@@ -122,6 +256,13 @@ fn random_graphs_along_random_directions() {
         assert!(
             (along - expected).abs() <= 1e-6 * (1.0 + expected.abs()),
             "seed {seed}: {along} along a direction, by differences {expected}\n{}\n{gradient}",
+            case.graph
+        );
+        let forwards = found[d.len()].get(0).as_f64();
+        assert!(
+            (forwards - expected).abs() <= 1e-6 * (1.0 + expected.abs())
+                && (forwards - along).abs() <= 1e-8 * (1.0 + along.abs()),
+            "seed {seed}: forwards {forwards} along a direction, backwards {along}, by differences {expected}\n{}\n{gradient}",
             case.graph
         );
         checked += 1;

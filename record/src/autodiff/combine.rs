@@ -3,8 +3,7 @@
 use tlc_ir::graph::{Axes, Monoid, NodeKind, ScatterOp};
 use tlc_ir::{DType, IndexExpr};
 
-use super::node::positions;
-use super::node::{At, Cotangents, repeated, zeros};
+use super::node::{At, Cotangents, Linearized, positions, repeated, zeros};
 use crate::graph::Tensor;
 use crate::graph::scope::Step;
 
@@ -40,9 +39,49 @@ pub(super) fn share(chosen: &Tensor, d: &Tensor, axes: &Axes, x: &Tensor) -> Ste
     Ok(chosen.select(&part, 0.0))
 }
 
-/// The cotangent of the factors of a product: the product of the others, those before times those behind, so that a factor may
-/// be zero.
+/// The tangent of a reduction.
+pub(super) fn reduce_tangent(monoid: Monoid, axes: &Axes, at: &Linearized<'_>) -> Step<Option<Tensor>> {
+    let x = &at.operands[0];
+    let wide = x.dtype().accumulator();
+    let list: Vec<usize> = axes.iter().map(|&a| a as usize).collect();
+    let total = |t: Tensor| {
+        t.node(NodeKind::Reduce {
+            monoid: Monoid::Add,
+            axes: axes.clone(),
+        })
+    };
+    match monoid {
+        Monoid::Add => at.first(|t| total(t.clone())),
+        Monoid::Mul => at.first(|t| total(t.to(wide)? * others(x, &list)?)),
+        Monoid::Max | Monoid::Min => at.first(|t| {
+            let chosen = is_chosen(x, &repeated(at.result, &list, x.extents())?)?;
+            mean(&chosen, &t.to(wide)?, axes)
+        }),
+        Monoid::And | Monoid::Or | Monoid::ArgMax | Monoid::ArgMin => Ok(None),
+    }
+}
+
+/// The mean of the chosen elements of each row; 0 of none.
+pub(super) fn mean(chosen: &Tensor, t: &Tensor, axes: &Axes) -> Step {
+    let total = |t: Tensor| {
+        t.node(NodeKind::Reduce {
+            monoid: Monoid::Add,
+            axes: axes.clone(),
+        })
+    };
+    let count = total(chosen.to(t.dtype())?)?;
+    Ok(total(chosen.select(t, 0.0))? / count.maximum(1.0))
+}
+
+/// The cotangent of the factors of a product.
 fn product(x: &Tensor, d: &Tensor, axes: &[usize]) -> Step {
+    let wide = x.dtype().accumulator();
+    Ok(repeated(&d.to(wide)?, axes, x.extents())? * others(x, axes)?)
+}
+
+/// By factor of a product: the product of the others, those before times those behind, so that a factor may be zero. In the
+/// accumulator of the dtype.
+fn others(x: &Tensor, axes: &[usize]) -> Step {
     let wide = x.dtype().accumulator();
     let kept = (0..x.rank()).filter(|a| !axes.contains(a));
     let order: Vec<usize> = kept.clone().chain(axes.iter().copied()).collect();
@@ -54,8 +93,7 @@ fn product(x: &Tensor, d: &Tensor, axes: &[usize]) -> Step {
     let others = row.scanned(Monoid::Mul, axis, true, false)? * row.scanned(Monoid::Mul, axis, true, true)?;
     let mut back = vec![0; order.len()];
     order.iter().enumerate().for_each(|(i, &a)| back[a] = i);
-    let others = others.reshaped(behind.extents())?.permuted(&back)?;
-    Ok(repeated(&d.to(wide)?, axes, x.extents())? * others)
+    others.reshaped(behind.extents())?.permuted(&back)
 }
 
 /// The cotangent of what is scanned.
@@ -72,16 +110,52 @@ pub(super) fn scan(monoid: Monoid, axis: usize, exclusive: bool, reverse: bool, 
     }
 }
 
+/// The tangent of a scan.
+pub(super) fn scan_tangent(
+    monoid: Monoid,
+    axis: usize,
+    exclusive: bool,
+    reverse: bool,
+    at: &Linearized<'_>,
+) -> Step<Option<Tensor>> {
+    let x = &at.operands[0];
+    let wide = x.dtype().accumulator();
+    let running = |t: Tensor, monoid: Monoid| t.scanned(monoid, axis as i64, exclusive, reverse);
+    match monoid {
+        Monoid::Add => at.first(|t| running(t.to(wide)?, Monoid::Add)),
+        Monoid::Mul => at.first(|t| {
+            let (x, t) = (x.to(wide)?, t.to(wide)?);
+            let (is_zero, is_first) = zeros_of(&x, axis, reverse)?;
+            // See `products`, whose transpose this is.
+            let all = is_zero.select(0.0, &t) / is_zero.select(1.0, &x);
+            let all = running(all, Monoid::Add)? * running(x.clone(), Monoid::Mul)?;
+            let around = running(is_first.select(&t, 0.0), Monoid::Add)?;
+            Ok(all + around * running(is_first.select(1.0, &x), Monoid::Mul)?)
+        }),
+        Monoid::Max | Monoid::Min => at.first(|t| {
+            let places = places(monoid, x, axis, exclusive, reverse)?;
+            Ok(t.take_along_axis_from_start(&places, axis as i64))
+        }),
+        Monoid::And | Monoid::Or | Monoid::ArgMax | Monoid::ArgMin => Ok(None),
+    }
+}
+
+/// Which elements are zero, and which of them the first that a scan comes to in its row.
+fn zeros_of(x: &Tensor, axis: usize, reverse: bool) -> Step<(Tensor, Tensor)> {
+    let is_zero = x.eq(0.0);
+    let earlier = is_zero.scanned(Monoid::Or, axis as i64, true, reverse)?;
+    let is_first = is_zero.logical_and(earlier.logical_not());
+    Ok((is_zero, is_first))
+}
+
 /// The cotangents of factors of running products. Each is part of the products behind it, which divided by it are the products
 /// of the others. The first zero of a row ends them: behind it nothing counts, and for itself the products are taken with 1
 /// in its place.
 fn products(x: &Tensor, d: &Tensor, axis: usize, exclusive: bool, reverse: bool) -> Step {
+    let (is_zero, is_first) = zeros_of(x, axis, reverse)?;
     let axis = axis as i64;
     let running = |t: &Tensor| t.scanned(Monoid::Mul, axis, exclusive, reverse);
     let behind = |t: Tensor| t.scanned(Monoid::Add, axis, exclusive, !reverse);
-    let is_zero = x.eq(0.0);
-    let earlier = is_zero.scanned(Monoid::Or, axis, true, reverse)?;
-    let is_first = is_zero.logical_and(earlier.logical_not());
     let around = behind(d * running(&is_first.select(1.0, x))?)?;
     let all = behind(d * running(x)?)?;
     Ok(is_first.select(&around, all / is_zero.select(1.0, x)))
@@ -89,6 +163,15 @@ fn products(x: &Tensor, d: &Tensor, axis: usize, exclusive: bool, reverse: bool)
 
 /// The cotangents of what running extrema are taken of: each goes to the first element that was the extremum.
 fn extrema(monoid: Monoid, x: &Tensor, d: &Tensor, axis: usize, exclusive: bool, reverse: bool) -> Step {
+    let wide = x.dtype().accumulator();
+    let place = places(monoid, x, axis, exclusive, reverse)?;
+    let none = zeros(x.graph(), x.extents(), wide)?;
+    Ok(none.scatter_along_axis(&place, axis as i64, &d.to(wide)?, ScatterOp::Add))
+}
+
+/// By running extremum: the place of the first element that it is. Of none, which is what an exclusive scan begins with, no place at
+/// all, so that it is neither read nor written.
+fn places(monoid: Monoid, x: &Tensor, axis: usize, exclusive: bool, reverse: bool) -> Step {
     let graph = x.graph();
     let before = x.scanned(monoid, axis as i64, true, reverse)?;
     let better = match monoid {
@@ -97,8 +180,7 @@ fn extrema(monoid: Monoid, x: &Tensor, d: &Tensor, axis: usize, exclusive: bool,
     };
     let better = better.logical_or(x.is_nan().logical_and(before.is_nan().logical_not()));
     let place = positions(x, axis)?;
-    // The place of the last one that was better than all before it; of none, which is what an exclusive scan begins with, no
-    // place at all, so that the update is dropped.
+    // The place of the last one that was better than all before it.
     let (latest, start) = match reverse {
         false => (Monoid::Max, graph.dim_value(&0.into(), DType::I64)?),
         true => {
@@ -106,10 +188,6 @@ fn extrema(monoid: Monoid, x: &Tensor, d: &Tensor, axis: usize, exclusive: bool,
             (Monoid::Min, graph.dim_value(&crate::dim::Dim(end), DType::I64)?)
         }
     };
-    let place = better
-        .select(&place, start)
-        .scanned(latest, axis as i64, exclusive, reverse)?;
-    let wide = x.dtype().accumulator();
-    let none = zeros(graph, x.extents(), wide)?;
-    Ok(none.scatter_along_axis(&place, axis as i64, &d.to(wide)?, ScatterOp::Add))
+    let place = better.select(&place, start);
+    place.scanned(latest, axis as i64, exclusive, reverse)
 }

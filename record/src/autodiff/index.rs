@@ -3,7 +3,7 @@
 use tlc_ir::graph::{Axes, HostFunction, NodeKind, ScatterOp};
 use tlc_ir::{DType, IndexExpr};
 
-use super::node::{At, Cotangents, summed_at, zeros};
+use super::node::{At, Cotangents, Linearized, summed_at, zeros};
 use crate::graph::Tensor;
 use crate::graph::scope::{Step, refuse};
 
@@ -39,24 +39,11 @@ pub(super) fn scatter(axes: &Axes, how: ScatterOp, at: &At<'_>) -> Step<Cotangen
                 let ones = at.graph().filled(wide.one().into(), base.extents(), wide)?;
                 return Ok(d * ones.scattered(&updates, &axes, &indices, how)?);
             }
-            // The product of the other factors, without dividing by zero: the product of those that are not zero, and how
-            // many are.
-            let (no_base, no_update) = (base.eq(0.0), updates.eq(0.0));
-            let factors = no_base.select(1.0, &base);
-            let factors = factors.scattered(&no_update.select(1.0, &updates), &axes, &indices, how)?;
-            let count = no_base.to(DType::I64)?;
-            let count = count.scattered(&no_update.to(DType::I64)?, &axes, &indices, ScatterOp::Add)?;
-            let (factors, count) = (taken(&factors)?, taken(&count)?);
-            let alone = count.eq(1).select(&factors, 0.0);
-            let beside = count.eq(0).select(&factors / &updates, 0.0);
-            Ok(taken(&d)? * no_update.select(alone, beside))
+            Ok(taken(&d)? * others(&base, &updates, &axes, &indices)?)
         }),
         ScatterOp::Max | ScatterOp::Min => {
             // In equal parts to what equals the extremum.
-            let kept = base.eq(at.result);
-            let reaches = updates.eq(taken(at.result)?);
-            let count = kept.to(wide)?;
-            let count = count.scattered(&reaches.to(wide)?, &axes, &indices, ScatterOp::Add)?;
+            let (kept, reaches, count) = chosen(base, updates, at.result, &axes, &indices)?;
             let part = d.to(wide)? / count;
             at.each(|k| match k {
                 0 => Ok(kept.select(&part, 0.0)),
@@ -64,6 +51,73 @@ pub(super) fn scatter(axes: &Axes, how: ScatterOp, at: &At<'_>) -> Step<Cotangen
             })
         }
     }
+}
+
+/// The tangent of a gather.
+pub(super) fn gather_tangent(axes: &Axes, at: &Linearized<'_>) -> Step<Option<Tensor>> {
+    let indices: Vec<&Tensor> = at.operands[1..].iter().collect();
+    at.first(|t| t.gathered(&list(axes), &indices))
+}
+
+/// The tangent of a scatter.
+pub(super) fn scatter_tangent(axes: &Axes, how: ScatterOp, at: &Linearized<'_>) -> Step<Option<Tensor>> {
+    let axes = list(axes);
+    let (base, updates) = (&at.operands[0], &at.operands[1]);
+    let (t_base, t_updates) = (at.tangent(0)?, at.tangent(1)?);
+    let indices: Vec<&Tensor> = at.operands[2..].iter().collect();
+    let wide = base.dtype().accumulator();
+    let summed = |base: Tensor, updates: Tensor| base.scattered(&updates, &axes, &indices, ScatterOp::Add);
+    let tangent = match how {
+        ScatterOp::Set => t_base.scattered(&t_updates, &axes, &indices, how),
+        ScatterOp::Add => summed(t_base.to(wide)?, t_updates.to(wide)?),
+        ScatterOp::Mul => {
+            let (base, updates) = (base.to(wide)?, updates.to(wide)?);
+            let ones = at.graph().filled(wide.one().into(), base.extents(), wide)?;
+            let factors = ones.scattered(&updates, &axes, &indices, how)?;
+            let others = others(&base, &updates, &axes, &indices)?;
+            summed(t_base.to(wide)? * factors, t_updates.to(wide)? * others)
+        }
+        ScatterOp::Max | ScatterOp::Min => {
+            let (kept, reaches, count) = chosen(base, updates, at.result, &axes, &indices)?;
+            let sum = summed(
+                kept.select(t_base.to(wide)?, 0.0),
+                reaches.select(t_updates.to(wide)?, 0.0),
+            )?;
+            // Where the extremum is NaN nothing equals it.
+            Ok(sum / count.maximum(1.0))
+        }
+    };
+    tangent.map(Some)
+}
+
+/// By update of a product: the product of the other factors at its place, without dividing by zero: the product of those that are not
+/// zero, and how many are.
+fn others(base: &Tensor, updates: &Tensor, axes: &[usize], indices: &[&Tensor]) -> Step {
+    let (no_base, no_update) = (base.eq(0.0), updates.eq(0.0));
+    let factors = no_base.select(1.0, base);
+    let factors = factors.scattered(&no_update.select(1.0, updates), axes, indices, ScatterOp::Mul)?;
+    let count = no_base.to(DType::I64)?;
+    let count = count.scattered(&no_update.to(DType::I64)?, axes, indices, ScatterOp::Add)?;
+    let (factors, count) = (factors.gathered(axes, indices)?, count.gathered(axes, indices)?);
+    let alone = count.eq(1).select(&factors, 0.0);
+    let beside = count.eq(0).select(&factors / updates, 0.0);
+    Ok(no_update.select(alone, beside))
+}
+
+/// Which elements and which updates are the extremum at their place; how many they are, by place, in the accumulator.
+fn chosen(
+    base: &Tensor,
+    updates: &Tensor,
+    result: &Tensor,
+    axes: &[usize],
+    indices: &[&Tensor],
+) -> Step<(Tensor, Tensor, Tensor)> {
+    let wide = base.dtype().accumulator();
+    let kept = base.eq(result);
+    let reaches = updates.eq(result.gathered(axes, indices)?);
+    let count = kept.to(wide)?;
+    let count = count.scattered(&reaches.to(wide)?, axes, indices, ScatterOp::Add)?;
+    Ok((kept, reaches, count))
 }
 
 /// By update: whether no later one goes to the same place.
@@ -106,5 +160,29 @@ pub(super) fn call(function: &HostFunction, call: &Tensor, operands: &[Tensor], 
             summed_at(x, &d.permuted(&order)?, &[axis], &[&result(1)?])
         }
         HostFunction::NonZero { .. } | HostFunction::Suppress { .. } => refuse("its results are places"),
+    }
+}
+
+/// The tangents of the results of a host function: of its first operand's elements where they went.
+pub(super) fn call_tangent(
+    function: &HostFunction,
+    call: &Tensor,
+    operands: &[Tensor],
+    tangent: Option<&Tensor>,
+) -> Step<Option<Tensor>> {
+    let Some(t) = tangent else { return Ok(None) };
+    let places = || call.graph().node(NodeKind::Project(1), &[call]);
+    match function {
+        HostFunction::Sort { axis, .. } => Ok(Some(t.take_along_axis_from_start(&places()?, i64::from(*axis)))),
+        HostFunction::Unique { axis: None, .. } => {
+            let flat = t.reshaped(&[operands[0].ty().elements()])?;
+            flat.gathered(&[0], &[&places()?]).map(Some)
+        }
+        HostFunction::Unique { axis: Some(axis), .. } => {
+            let axis = usize::from(*axis);
+            let rows = t.gathered(&[axis], &[&places()?])?;
+            rows.permuted(&crate::ops::shape::moved(t.rank(), 0, axis)).map(Some)
+        }
+        HostFunction::NonZero { .. } | HostFunction::Suppress { .. } => Ok(None),
     }
 }

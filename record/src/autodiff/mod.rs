@@ -1,4 +1,4 @@
-//! Gradients: reverse mode, from a graph to more of it.
+//! Derivatives, from a graph to more of it: in reverse mode here, in forward mode in `forward`.
 //!
 //! [`grad`] records, behind what computes a loss, what computes its derivatives. They are tensors of the same graph: compiled,
 //! fused and planned with it, and differentiated again for derivatives of higher order.
@@ -13,12 +13,17 @@
 //!   them; nothing recurs on depth, but for loops in loops.
 //! - What is recorded comes from the operation whose derivative it is, so that reports say `gradient of exp` and its line.
 //!
+//! [`jvp`] goes the other way, from tangents of inputs to those of outputs, by a table of its own over the same rules: the file of a
+//! family of nodes has them both, each the transpose of the other, at corners too.
+//!
 //! At corners a derivative is that of the nodes: the maximum of two equal operands passes half of it to each. Where an operation has
 //! another convention, its nodes say so (`relu` selects the constant 0 at 0), or it is a region with a derivative of its own.
 
 mod combine;
 mod einsum;
+mod forward;
 mod index;
+mod jacobian;
 mod node;
 mod region;
 mod repeat;
@@ -30,7 +35,8 @@ use tlc_ir::graph::{Node, NodeId, NodeKind};
 
 use crate::graph::scope::{Step, making, mixed, record, refuse, refuse_expecting};
 use crate::graph::{Graph, Tensor};
-use node::{At, Cotangents, zeros};
+pub use jacobian::{hessian, jacobian};
+use node::{At, Cotangents, sum, zeros};
 
 /// The derivatives of `loss`, a float of rank 0, by each tensor of `wrt`: inputs, constants, or values in between.
 ///
@@ -112,21 +118,94 @@ pub fn vjp(outputs: &[&Tensor], cotangents: &[&Tensor], wrt: &[&Tensor]) -> Vec<
     let graph = first.graph();
     let operands: Vec<&Tensor> = outputs.iter().chain(cotangents).copied().collect();
     let body = || {
-        if outputs.len() != cotangents.len() {
-            let problem = format!("{} outputs and {} cotangents", outputs.len(), cotangents.len());
-            return refuse_expecting(problem, "a cotangent for each output");
-        }
-        for (y, d) in outputs.iter().zip(cotangents) {
-            let fits = y.dtype().is_float() && y.dtype() == d.dtype() && y.rank() == d.rank();
-            let differs = |(a, b): (&_, &_)| graph.differ(a, b);
-            if !fits || y.extents().iter().zip(d.extents()).any(differs) {
-                let problem = format!("a cotangent {} of {}", d.type_text(), y.type_text());
-                return refuse_expecting(problem, "floats of one type");
-            }
-        }
+        same_types(graph, outputs, cotangents, ["cotangent", "output"])?;
         derivatives(graph, outputs, cotangents, wrt)
     };
     record(graph, "vjp", &operands, &[], body, |p| vec![p; wrt.len()])
+}
+
+/// The product of the Jacobian with tangents, in forward mode: the derivatives of the outputs along a direction, in which each of
+/// `inputs` (inputs, constants, or values in between) moves by its tangent. A tangent has the type of what moves, and so has the result.
+///
+/// It costs about as much as what is differentiated, and keeps nothing: a loop has a tangent beside each value that it carries, however
+/// many iterations it has, and needs no bound for them. [`vjp`] is for many inputs and few outputs, this for few directions.
+///
+/// ```
+/// use tlc::{Graph, jvp};
+///
+/// let g = Graph::default();
+/// let x = g.constant([1.0f32, 2.0, 3.0]);
+/// let direction = g.constant([1.0f32, 10.0, 100.0]);
+/// let t = jvp(&[&x.square()], &[&x], &[&direction]);
+/// assert_eq!(t[0].eval()?.as_slice::<f32>()?, [2.0, 40.0, 600.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Outputs or inputs that are no floats; a tangent of another type than its input, another number of them than of inputs; bits of one
+/// dtype read as another between them.
+#[track_caller]
+pub fn jvp(outputs: &[&Tensor], inputs: &[&Tensor], tangents: &[&Tensor]) -> Vec<Tensor> {
+    let Some(first) = outputs.first().or(inputs.first()).or(tangents.first()) else {
+        return vec![];
+    };
+    let graph = first.graph();
+    let operands: Vec<&Tensor> = outputs.iter().chain(inputs).chain(tangents).copied().collect();
+    let body = || {
+        if let Some((k, y)) = outputs.iter().enumerate().find(|(_, y)| !y.dtype().is_float()) {
+            return refuse_expecting(format!("output {k} is {}", y.type_text()), "floats");
+        }
+        same_types(graph, inputs, tangents, ["tangent", "input"])?;
+        forward::all_tangents(graph, outputs, inputs, tangents, derivatives)
+    };
+    record(graph, "jvp", &operands, &[], body, |p| vec![p; outputs.len()])
+}
+
+/// The product of the second derivatives of `loss` with vectors: how [`grad`] changes as each of `inputs` moves by its vector. It is
+/// forward mode over reverse mode, which costs a few times what the loss does and never has the matrix of second derivatives.
+///
+/// ```
+/// use tlc::{Graph, hvp};
+///
+/// let g = Graph::default();
+/// let x = g.constant([1.0f64, 2.0]);
+/// let loss = x.pow(3.0).sum(..) + x.prod(0);
+/// // The second derivatives are [[6 x0, 1], [1, 6 x1]].
+/// let h = hvp(&loss, &[&x], &[&g.constant([1.0f64, 10.0])]);
+/// assert_eq!(h[0].eval()?.as_slice::<f64>()?, [16.0, 121.0]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// As [`grad`] and [`jvp`].
+#[track_caller]
+pub fn hvp(loss: &Tensor, inputs: &[&Tensor], vectors: &[&Tensor]) -> Vec<Tensor> {
+    let graph = loss.graph();
+    let operands: Vec<&Tensor> = std::iter::once(&loss).chain(inputs).chain(vectors).copied().collect();
+    let body = || {
+        same_types(graph, inputs, vectors, ["vector", "input"])?;
+        let slope = grad(loss, inputs);
+        Ok(jvp(&slope.iter().collect::<Vec<_>>(), inputs, vectors))
+    };
+    record(graph, "hvp", &operands, &[], body, |p| vec![p; inputs.len()])
+}
+
+/// Refuses tensors that do not have the types of the values that they belong to. `names` says what is given, and what it belongs to.
+fn same_types(graph: &Graph, values: &[&Tensor], given: &[&Tensor], names: [&str; 2]) -> Step<()> {
+    let [what, of] = names;
+    if values.len() != given.len() {
+        let problem = format!("{} {of}s and {} {what}s", values.len(), given.len());
+        return refuse_expecting(problem, format!("a {what} for each {of}"));
+    }
+    for (x, d) in values.iter().zip(given) {
+        let fits = x.dtype().is_float() && x.dtype() == d.dtype() && x.rank() == d.rank();
+        let differs = |(a, b): (&_, &_)| graph.differ(a, b);
+        if !fits || x.extents().iter().zip(d.extents()).any(differs) {
+            let problem = format!("a {what} {} of {}", d.type_text(), x.type_text());
+            return refuse_expecting(problem, "floats of one type");
+        }
+    }
+    Ok(())
 }
 
 /// What the derivatives by `wrt` are, zeros included.
@@ -257,7 +336,9 @@ impl Walk<'_> {
                 region::rule(region, &results, &operands, &parts)?
             }
             kind => {
-                let total = sum(&uses, result.dtype())?;
+                let Some(total) = sum(&uses, result.dtype())? else {
+                    return refuse("a value without uses");
+                };
                 if let Some(of) = self.wrt.get_mut(&id) {
                     *of = Some(total.clone());
                 }
@@ -286,25 +367,6 @@ impl Walk<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// The sum of the cotangents of a value's uses, carried in the accumulator of its dtype.
-fn sum(uses: &[Tensor], dtype: tlc_ir::DType) -> Step {
-    if let [only] = uses {
-        return Ok(only.clone());
-    }
-    let mut total: Option<Tensor> = None;
-    for d in uses {
-        let d = d.to(dtype.accumulator())?;
-        total = Some(match total {
-            Some(total) => total + d,
-            None => d,
-        });
-    }
-    match total {
-        Some(total) => total.to(dtype),
-        None => refuse("a value without uses"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! A node as its rule sees it.
+//! A node as its rules see it, backwards and forwards.
 
 use tlc_ir::graph::{NodeKind, ScatterOp, TensorType};
 use tlc_ir::{DType, IndexExpr};
@@ -8,6 +8,9 @@ use crate::graph::{Graph, Tensor};
 
 /// A cotangent for each operand; none where it is zero or nobody asks for it.
 pub(super) type Cotangents = Vec<Option<Tensor>>;
+
+/// How a body is differentiated: from its outputs with cotangents to the derivatives by some of its tensors.
+pub(super) type Differentiate = fn(&Graph, &[&Tensor], &[&Tensor], &[&Tensor]) -> Step<Vec<Tensor>>;
 
 /// A node whose result has a cotangent.
 pub(super) struct At<'a> {
@@ -48,6 +51,54 @@ impl At<'_> {
         };
         self.operands.iter().enumerate().map(cotangent).collect()
     }
+}
+
+/// A node some of whose operands have tangents.
+pub(super) struct Linearized<'a> {
+    /// What it computes.
+    pub kind: &'a NodeKind,
+    /// What it computes it from.
+    pub operands: &'a [Tensor],
+    /// By operand: its tangent, of its type; none where it is zero.
+    pub tangents: &'a [Option<Tensor>],
+    /// What it has computed.
+    pub result: &'a Tensor,
+}
+
+impl Linearized<'_> {
+    /// The graph that is differentiated.
+    pub fn graph(&self) -> &Graph {
+        self.result.graph()
+    }
+
+    /// The tangent of the result of a linear function of the first operand alone.
+    pub fn first(&self, f: impl FnOnce(&Tensor) -> Step) -> Step<Option<Tensor>> {
+        self.tangents.first().and_then(Option::as_ref).map(f).transpose()
+    }
+
+    /// The tangent of an operand, zeros if need be.
+    pub fn tangent(&self, k: usize) -> Step {
+        match &self.tangents[k] {
+            Some(t) => Ok(t.clone()),
+            None => zeros(self.graph(), self.operands[k].extents(), self.operands[k].dtype()),
+        }
+    }
+}
+
+/// The sum of parts, carried in the accumulator of `dtype`, in which the result is; none of none.
+pub(super) fn sum(parts: &[Tensor], dtype: DType) -> Step<Option<Tensor>> {
+    if let [only] = parts {
+        return only.to(dtype).map(Some);
+    }
+    let mut total: Option<Tensor> = None;
+    for d in parts {
+        let d = d.to(dtype.accumulator())?;
+        total = Some(match total {
+            Some(total) => total + d,
+            None => d,
+        });
+    }
+    total.map(|t| t.to(dtype)).transpose()
 }
 
 /// `t`, whose axes are those of `shape` but `axes`, repeated along these.

@@ -1,4 +1,4 @@
-//! Derivatives of loops: another loop, over the iterations in reverse.
+//! Derivatives of loops: another loop, over the iterations in reverse; and tangents, in a loop that carries them beside the values.
 //!
 //! Invariants:
 //! - The forward loop is recorded again with what goes around as stacked results: the values that each iteration began with. The
@@ -13,15 +13,12 @@ use std::sync::Arc;
 use tlc_ir::graph::{Along, Body, Loop, NodeId, NodeKind};
 use tlc_ir::{DType, IndexExpr, Scalar};
 
-use super::node::{Cotangents, zeros};
+use super::node::{Cotangents, Differentiate, zeros};
 use crate::dim::Dim;
 use crate::graph::scope::{Step, refuse_expecting};
 use crate::graph::{Graph, Tensor};
 use crate::ops::repeat::Iteration;
 use crate::ops::shape::moved;
-
-/// How an iteration is differentiated: by outputs and their cotangents.
-pub(super) type Differentiate = fn(&Graph, &[&Tensor], &[&Tensor], &[&Tensor]) -> Step<Vec<Tensor>>;
 
 /// A loop whose results have cotangents.
 struct Reverse<'a> {
@@ -147,6 +144,148 @@ pub(super) fn rule(
         };
     }
     Ok(cotangents)
+}
+
+/// How the tangents of a body's outputs are found: from outputs, inputs and the tangents of these.
+pub(super) type Linearize = fn(&Graph, &[&Tensor], &[&Tensor], &[&Tensor], Differentiate) -> Step<Vec<Option<Tensor>>>;
+
+/// The tangents of the results, from those of the operands: the loop once more, with a tangent beside each carried value that moves.
+/// Nothing is kept of an iteration, so that nothing need bound their number.
+pub(super) fn tangent(
+    it: &Loop,
+    operands: &[Tensor],
+    tangents: &[Option<Tensor>],
+    backwards: Differentiate,
+    linearize: Linearize,
+) -> Step<Vec<Option<Tensor>>> {
+    let Some(graph) = operands.first().map(Tensor::graph) else {
+        return Ok(vec![None; it.results()]);
+    };
+    let (first, carried, slices) = (it.leading(), it.carried, it.slices.len());
+    let own = &operands[first..];
+    let (moves, outputs) = moving(it, &tangents[first..]);
+    let lead = it.first_carried_output();
+    let of_slices: Vec<usize> = (carried..carried + slices).filter(|&k| moves[k]).collect();
+    let around: Vec<usize> = (0..carried).filter(|&k| moves[k]).collect();
+
+    let mut repeat = match &it.trip {
+        Some(trip) => graph.repeat(Dim(trip.clone())),
+        None => graph.repeat_while_any(),
+    };
+    if it.counted {
+        repeat = repeat.at_most(&operands[0]);
+    }
+    if let Some(k) = it.condition_operand() {
+        repeat = repeat.while_(&operands[k]);
+    }
+    for x in &own[..carried] {
+        repeat = repeat.carry(x);
+    }
+    for &k in &around {
+        repeat = repeat.carry(&match &tangents[first + k] {
+            Some(t) => t.clone(),
+            None => zeros(graph, own[k].extents(), own[k].dtype())?,
+        });
+    }
+    let values = own[carried..carried + slices].iter().zip(&it.slices);
+    let beside = of_slices.iter().filter_map(|&k| {
+        let t = tangents[first + k].as_ref()?;
+        Some((t, &it.slices[k - carried]))
+    });
+    for (t, along) in values.chain(beside) {
+        repeat = match along.reverse {
+            true => repeat.slice_reversed(t, along.axis.into()),
+            false => repeat.slice(t, along.axis.into()),
+        };
+    }
+
+    let mut iteration = repeat.start();
+    let mut inputs = vec![iteration.number.clone()];
+    inputs.extend(iteration.carried[..carried].iter().cloned());
+    inputs.extend(iteration.slices[..slices].iter().cloned());
+    inputs.extend(own[carried + slices..].iter().map(|t| iteration.capture(t)));
+    let made = iteration.graph().recorded_again(&it.body, &it.symbols, &inputs)?;
+    // The body's first input is the iteration's number.
+    let mut by: Vec<Tensor> = around.iter().chain(&of_slices).map(|k| inputs[1 + k].clone()).collect();
+    let mut with: Vec<Tensor> = iteration.carried[carried..].to_vec();
+    with.extend(iteration.slices[slices..].iter().cloned());
+    for k in carried + slices..own.len() {
+        let before = &own[carried + slices..k];
+        // An iteration sees one tensor once, however often it is captured.
+        if let Some(t) = &tangents[first + k]
+            && before.iter().all(|x| x.id() != own[k].id())
+        {
+            by.push(inputs[1 + k].clone());
+            with.push(iteration.capture(t));
+        }
+    }
+    let of: Vec<usize> = (lead..made.len()).filter(|&k| outputs[k]).collect();
+    let moved: Vec<&Tensor> = of.iter().map(|&k| &made[k]).collect();
+    let (by, with): (Vec<&Tensor>, Vec<&Tensor>) = (by.iter().collect(), with.iter().collect());
+    let found = linearize(iteration.graph(), &moved, &by, &with, backwards)?;
+    let mut next: Vec<Tensor> = made[lead..lead + carried].to_vec();
+    let mut stacks: Vec<(Tensor, Along)> = made[lead + carried..].iter().cloned().zip(it.stacks.clone()).collect();
+    for (&k, t) in of.iter().zip(found) {
+        let t = match t {
+            Some(t) => t,
+            None => zeros(iteration.graph(), made[k].extents(), made[k].dtype())?,
+        };
+        match k - lead < carried {
+            true => next.push(t),
+            false => stacks.push((t, it.stacks[k - lead - carried])),
+        }
+    }
+    if it.conditional {
+        iteration.go_on_if(&made[0]);
+    }
+    for (t, along) in stacks {
+        match along.reverse {
+            true => iteration.stack_reversed(&t, along.axis.into()),
+            false => iteration.stack(&t, along.axis.into()),
+        }
+    }
+    let results = repeat.finish(iteration, next);
+    let mut all = vec![None; it.results()];
+    let (of_carried, of_stacked): (Vec<usize>, Vec<usize>) = of.iter().map(|k| k - lead).partition(|&k| k < carried);
+    let stacked = carried + of_carried.len() + it.stacks.len();
+    for (k, t) in of_carried.iter().zip(&results[carried..]) {
+        all[*k] = Some(t.clone());
+    }
+    for (k, t) in of_stacked.iter().zip(&results[stacked..]) {
+        all[*k] = Some(t.clone());
+    }
+    Ok(all)
+}
+
+/// Which of a loop's operands behind the leading ones have tangents in some iteration, and which outputs of its body. A carried value
+/// has one if it begins with one, or if an iteration returns one.
+fn moving(it: &Loop, tangents: &[Option<Tensor>]) -> (Vec<bool>, Vec<bool>) {
+    let body = &it.body.0;
+    let mut moves: Vec<bool> = tangents.iter().map(Option::is_some).collect();
+    let lead = it.first_carried_output();
+    loop {
+        let mut nodes = vec![false; body.len()];
+        for (id, node) in body.nodes() {
+            nodes[id.index()] = match &node.kind {
+                // The first is the iteration's number.
+                NodeKind::Input { index, .. } => *index > 0 && moves[*index as usize - 1],
+                kind => {
+                    let passes = kind.is_tuple() || node.ty.dtype.is_float();
+                    passes && node.operands.iter().any(|o| nodes[o.index()])
+                }
+            };
+        }
+        let outputs: Vec<bool> = body.outputs().iter().map(|o| nodes[o.node.index()]).collect();
+        let next = |k: usize| moves[k] || outputs[lead + k];
+        let around: Vec<bool> = (0..it.carried).map(next).collect();
+        if around[..] == moves[..it.carried] {
+            // What begins with a tangent has one at the end, of no iteration at least.
+            let all = outputs.iter().enumerate();
+            let outputs = all.map(|(k, o)| *o || (lead..lead + it.carried).contains(&k) && around[k - lead]);
+            return (moves, outputs.collect());
+        }
+        moves[..it.carried].copy_from_slice(&around);
+    }
 }
 
 /// The loop with the values that its iterations began with as further stacked results; and the number of iterations, if that is

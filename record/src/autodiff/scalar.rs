@@ -4,13 +4,14 @@
 //! - Every operation has a line here: one that is missing does not compile.
 //! - What takes more than one operation is computed in the accumulator of the dtype (f32 for f16 and bf16) and rounded once.
 //! - A derivative that the result says is made of the result: `exp`, `tanh`, `sqrt`.
+//! - Each cotangent is linear in that of the result, so that the rules serve forwards as well.
 //!
 //! Corners are as in PyTorch: `abs` and `sign` give 0 at 0, `max` and `min` split evenly between equal operands, `x ** 0` gives 0
 //! everywhere, `sqrt`, `log` and `1 / x` give an infinity at 0, and `rem` and `mod` those of the quotient that they took off.
 
 use tlc_ir::{Scalar, ScalarOp};
 
-use super::node::{At, Cotangents};
+use super::node::{At, Cotangents, Linearized, sum};
 use crate::graph::Tensor;
 use crate::graph::scope::Step;
 
@@ -89,6 +90,32 @@ pub(super) fn rule(op: ScalarOp, at: &At<'_>) -> Step<Cotangents> {
             _ => Ok(g.clone()),
         }),
     }
+}
+
+/// The tangent of the result of `op`. Element by element a derivative is its own transpose: each operand's part is what [`rule`] makes
+/// of its tangent.
+pub(super) fn tangent(op: ScalarOp, at: &Linearized<'_>) -> Step<Option<Tensor>> {
+    let dtype = at.result.dtype();
+    if op == ScalarOp::Select {
+        return Ok(Some(at.operands[0].select(at.tangent(1)?, at.tangent(2)?)));
+    }
+    let mut parts = vec![];
+    for (k, t) in at.tangents.iter().enumerate() {
+        let Some(t) = t else { continue };
+        let wanted: Vec<bool> = (0..at.operands.len()).map(|j| j == k).collect();
+        let mut of = rule(
+            op,
+            &At {
+                kind: at.kind,
+                operands: at.operands,
+                wanted: &wanted,
+                result: at.result,
+                cotangent: t,
+            },
+        )?;
+        parts.extend(of.swap_remove(k));
+    }
+    sum(&parts, dtype)
 }
 
 /// `1 - x²` without cancellation near 1 and -1.

@@ -64,15 +64,19 @@ pub(crate) fn concern<'g>(graphs: impl IntoIterator<Item = &'g Graph>) {
 /// The refusal of what would mix tensors of several graphs; it is reported to all of them.
 pub(crate) fn mixed<'g>(graphs: impl IntoIterator<Item = &'g Graph>) -> Refusal {
     let graphs: Vec<&Graph> = graphs.into_iter().collect();
-    let of_loop = graphs.iter().any(|outer| graphs.iter().any(|g| g.is_inside(outer)));
-    concern(graphs);
-    let (problem, expected) = match of_loop {
-        true => (
+    let inner = graphs.iter().find(|g| graphs.iter().any(|outer| g.is_inside(outer)));
+    let (problem, expected) = match inner.map(|g| g.is_loop_body()) {
+        Some(true) => (
             "operands of a loop's body and of the graph around it, which are two graphs",
             "what the body needs through the iteration's `capture`, what it computes as its results",
         ),
-        false => ("operands recorded in different graphs", "tensors of one graph"),
+        Some(false) => (
+            "operands of a function and of the graph around it, which are two graphs",
+            "what the function needs among its operands, what it computes as its results",
+        ),
+        None => ("operands recorded in different graphs", "tensors of one graph"),
     };
+    concern(graphs);
     (problem.to_string(), Some(expected.to_string()))
 }
 

@@ -7,13 +7,12 @@
 //! its own.
 
 use tlc_ir::graph::{NodeId, NodeKind, TensorType};
-use tlc_ir::{DType, ScalarOp};
+use tlc_ir::{DType, IndexExpr, ScalarOp};
 use tlc_passes::devices::StateBinding;
 
 use super::scope::{Step, record, refuse, refuse_expecting};
 use super::{Graph, Tensor};
 use crate::dim::IntoShape;
-use crate::ops::cache::Append;
 
 /// A state that a graph reads or sets.
 pub(super) struct Declared {
@@ -23,6 +22,23 @@ pub(super) struct Declared {
     read: Option<NodeId>,
     /// The number of the output that it is when a call ends.
     set: Option<u32>,
+}
+
+/// What must hold before a call: so many rows fit behind those that are there.
+#[derive(Clone, Debug)]
+pub(crate) struct Append {
+    /// The state of the elements.
+    pub cache: String,
+    /// The state that counts them.
+    pub length: String,
+    /// Extents of the axis, of the cache and of what is appended.
+    pub capacity: IndexExpr,
+    pub rows: IndexExpr,
+}
+
+/// The name of the state that counts the elements of a cache along its axis.
+pub(crate) fn length_name(cache: &str) -> String {
+    format!("{cache}.length")
 }
 
 impl Graph {

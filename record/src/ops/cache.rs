@@ -3,11 +3,12 @@
 //! Invariants: a cache is two states, the elements and how many of them count; [`Cache::append`] alone sets them, and writes nothing but the
 //! elements that are new. A call that would go beyond the capacity is refused before it runs.
 
+use tlc_ir::DType;
 use tlc_ir::graph::control::mentions_data;
-use tlc_ir::{DType, IndexExpr};
 
 use crate::dim::IntoShape;
 use crate::graph::scope::{record, refuse_expecting};
+use crate::graph::states::{Append, length_name};
 use crate::graph::{Graph, Tensor};
 
 /// A state that rows are appended to: the keys and values of a decoder, a history. See [`Graph::cache`].
@@ -17,23 +18,6 @@ pub struct Cache {
     axis: i64,
     values: Tensor,
     length: Tensor,
-}
-
-/// What must hold before a call: so many rows fit behind those that are there.
-#[derive(Clone, Debug)]
-pub(crate) struct Append {
-    /// The state of the elements.
-    pub cache: String,
-    /// The state that counts them.
-    pub length: String,
-    /// Extents of the axis, of the cache and of what is appended.
-    pub capacity: IndexExpr,
-    pub rows: IndexExpr,
-}
-
-/// The name of the state that counts the elements of a cache along its axis.
-pub(crate) fn length_name(cache: &str) -> String {
-    format!("{cache}.length")
 }
 
 impl Graph {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tlc_ir::IndexExpr;
 use tlc_ir::graph::{Body, NodeKind, Region, Rule};
 
+use crate::dim::Dim;
 use crate::graph::scope::{Step, making, op, record, refuse, refuse_expecting};
 use crate::graph::{Graph, Tensor};
 
@@ -187,6 +188,24 @@ impl Graph {
             made.push(value);
         }
         Ok(body.outputs().iter().map(|o| made[o.node.index()].clone()).collect())
+    }
+}
+
+impl Graph {
+    /// The outputs of a graph of the graph language, recorded in this one: `inputs` in place of its inputs, `symbols` in place of its
+    /// symbols.
+    #[doc(hidden)]
+    #[track_caller]
+    pub fn record_ir(&self, ir: &Arc<tlc_ir::Graph>, symbols: &[Dim], inputs: &[&Tensor]) -> Vec<Tensor> {
+        let body = Body(Arc::clone(ir));
+        let record_again = || {
+            let symbols: Vec<IndexExpr> = symbols.iter().map(|d| d.expr().clone()).collect();
+            let inputs: Vec<Tensor> = inputs.iter().map(|t| (*t).clone()).collect();
+            self.recorded_again(&body, &symbols, &inputs)
+        };
+        record(self, "record_ir", inputs, &[], record_again, |p| {
+            vec![p; ir.outputs().len()]
+        })
     }
 }
 
