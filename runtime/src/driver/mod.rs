@@ -332,16 +332,6 @@ impl Executable {
         Ok(self.plan.symbols.iter().zip(values).map(known).collect())
     }
 
-    /// Calls `f` with the values of the plan's symbols, by position, which follow from inputs and states that are read; where data decides, the
-    /// largest. Allocates nothing for shapes that are known.
-    ///
-    /// # Errors
-    /// If they do not fit the plan, its guards included.
-    pub fn with_sizes<R>(&self, sources: &[TensorView<'_>], f: impl FnOnce(&[i64]) -> R) -> Result<R, RunError> {
-        let binding = self.bound(sources.iter().map(Description::from))?;
-        Ok(f(&binding.sizes.symbols))
-    }
-
     /// Checks that inputs, and states that are read, fit the plan, its guards included; known shapes are known to.
     ///
     /// # Errors
