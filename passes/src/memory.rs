@@ -160,6 +160,8 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
     for (at, pairs) in in_place.iter().enumerate() {
         let mut taken: Vec<SlotId> = Vec::new();
         let mut done: Vec<SlotId> = Vec::new();
+        // Kernels of many results have many pairs: counted again only where something changed.
+        let mut counted: Option<FxHashMap<SlotId, u32>> = None;
         for &(read, written) in pairs {
             if done.contains(&written) || taken.contains(&read) {
                 continue;
@@ -168,11 +170,8 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
             let same = plan.slots[root.0 as usize].len == plan.slots[written.0 as usize].len
                 && plan.slots[root.0 as usize].dtype.bytes() == plan.slots[written.0 as usize].dtype.bytes();
             // Another launch of the group, or the product before, may read the operand while this one overwrites it.
-            let mut readers = 0;
-            plan.steps[at].visit_slots(
-                &mut |s, writes| readers += (!writes && plan.root(s) == root) as u32,
-                &plan.kernels,
-            );
+            let readers = counted.get_or_insert_with(|| readers(plan, at));
+            let readers = readers.get(&root).copied().unwrap_or_default();
             // Everything that shares the bytes must be past its last use.
             let live = !order.all_before(&uses[root.0 as usize], at);
             let reason = match (
@@ -197,6 +196,7 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
             if matches!(reason, AliasReason::InPlace | AliasReason::IntoOutput) {
                 taken.push(read);
                 done.push(written);
+                counted = None;
             }
             decisions.push(AliasDecision {
                 slot: written,
@@ -206,6 +206,20 @@ pub fn choose_aliases(plan: &mut Plan, in_place: &[Vec<(SlotId, SlotId)>]) -> Ve
         }
     }
     decisions
+}
+
+/// How often a step reads the bytes of each slot.
+fn readers(plan: &Plan, step: usize) -> FxHashMap<SlotId, u32> {
+    let mut readers = FxHashMap::default();
+    plan.steps[step].visit_slots(
+        &mut |s, writes| {
+            if !writes {
+                *readers.entry(plan.root(s)).or_default() += 1;
+            }
+        },
+        &plan.kernels,
+    );
+    readers
 }
 
 /// Which inputs a caller may give away: every `(input, output)` of which the output can be computed in the input's buffer,
@@ -218,7 +232,13 @@ pub fn choose_donations(
 ) -> Vec<(u32, u32)> {
     let spans = plan.lives();
     let mut out: Vec<(u32, u32)> = Vec::new();
+    let mut known: FxHashSet<(u32, u32)> = FxHashSet::default();
+    let mut decided: FxHashMap<(SlotId, SlotId), usize> = FxHashMap::default();
+    for (k, d) in decisions.iter().enumerate() {
+        decided.entry((d.slot, d.of)).or_insert(k);
+    }
     for (at, pairs) in in_place.iter().enumerate() {
+        let mut touched: Option<FxHashMap<SlotId, u32>> = None;
         for &(read, written) in pairs {
             let slots = (&plan.slots[read.0 as usize], &plan.slots[written.0 as usize]);
             let (Storage::Input(input), Storage::Output(output)) = (&slots.0.storage, &slots.1.storage) else {
@@ -228,15 +248,21 @@ pub fn choose_donations(
             // Nothing needs the input later, and nothing has moved into the output's buffer before.
             let dies = spans[read.0 as usize].is_some_and(|s| s.1 == at);
             let begins = spans[written.0 as usize].is_some_and(|s| s.0 == at);
-            let mut readers = 0;
-            plan.steps[at].visit_slots(&mut |s, _| readers += (plan.root(s) == read) as u32, &plan.kernels);
+            let touched = touched.get_or_insert_with(|| {
+                let mut touched = FxHashMap::default();
+                plan.steps[at].visit_slots(
+                    &mut |s, _| *touched.entry(plan.root(s)).or_default() += 1,
+                    &plan.kernels,
+                );
+                touched
+            });
+            let readers = touched.get(&read).copied().unwrap_or_default();
             // A product writes its result before the kernel behind it reads anything.
             let overwritten = matches!(&plan.steps[at], Step::Gemm(g) if plan.root(g.dst.slot) == plan.root(written));
-            if same && dies && begins && readers == 1 && !overwritten && !out.contains(&(*input, *output)) {
+            if same && dies && begins && readers == 1 && !overwritten && known.insert((*input, *output)) {
                 out.push((*input, *output));
-                let decided = |d: &&mut AliasDecision| d.slot == written && d.of == read;
-                if let Some(d) = decisions.iter_mut().find(decided) {
-                    d.reason = AliasReason::IfGiven;
+                if let Some(&k) = decided.get(&(written, read)) {
+                    decisions[k].reason = AliasReason::IfGiven;
                 }
             }
         }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use tlc_ir::graph::{Shape, TensorType};
 use tlc_ir::index::{IndexExpr, IndexNode, SymId};
 use tlc_ir::kernel::{Access, Grid, Kernel};
-use tlc_ir::plan::verify::runs_in_place;
+use tlc_ir::plan::verify::InPlace;
 use tlc_ir::plan::{
     DeviceId, Gemm, GemmOperand, KernelId, Launch, Layout, Plan, PlanInput, PlanOutput, PlanState, Slot, SlotId, Step,
     Storage, Work,
@@ -563,7 +563,8 @@ impl Planner<'_> {
                     legalize(&mut kernel, target.emitter(emitter));
                     // Proven twice: the nest by construction, the scheduled kernel by the verifier's rule.
                     let mut in_place = nest.in_place.clone();
-                    in_place.retain(|&(r, w)| runs_in_place(&kernel, r, w));
+                    let proof = InPlace::of(&kernel);
+                    in_place.retain(|&(r, w)| proof.runs(r, w));
                     let known = Known {
                         kernel: self.intern(kernel, emitter),
                         schedule: Arc::new(made),

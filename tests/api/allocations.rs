@@ -1,7 +1,7 @@
 //! A warm call into the caller's memory allocates nothing, whatever its inputs are made from.
 
 use ndarray::{Array2, array};
-use tlc::{CompileOptions, DType, Graph, Input, OutputMut, Specialize, inputs, outputs};
+use tlc::{CompileOptions, DType, Graph, Input, OutputMut, Specialize, State, inputs, outputs};
 
 fn options() -> CompileOptions {
     CompileOptions {
@@ -62,4 +62,46 @@ fn a_warm_call_with_a_hundred_inputs_without_shapes_allocates_nothing() {
     drop(outputs);
     assert_eq!(count, 0);
     assert_eq!(sum, [4950.0; 4]);
+}
+
+/// On states, of fixed sizes and beside an input of a size that is a symbol, with and without versions for sizes that recur; and a cache
+/// whose capacity is a symbol.
+#[test]
+fn a_warm_call_on_states_allocates_nothing() {
+    for (count, symbolic) in [(3, false), (40, false), (300, false), (3, true), (40, true)] {
+        for specialize in [Specialize::Never, Specialize::Recurring] {
+            let g = Graph::new("steps");
+            let n = if symbolic { g.symbol("n", 1..=100) } else { 8.into() };
+            let x = g.input("x", DType::F32, [&n]);
+            let sum = x.sum(..);
+            for k in 0..count {
+                let name = format!("s{k}");
+                let state = g.state(&name, DType::F32, [4]);
+                g.set(&name, &(&state * 0.5 + &sum));
+            }
+            g.output("sum", &sum);
+            if symbolic {
+                let m = g.symbol("m", 1..=100);
+                g.cache("cache", DType::F32, [&m], 0).append(&sum.unsqueeze(0));
+            }
+            let options = CompileOptions {
+                specialize,
+                ..options()
+            };
+            let e = g.compile(&options).unwrap();
+            let mut state = State::new();
+            for k in 0..count {
+                state.insert(&format!("s{k}"), [1.0f32; 4]).unwrap();
+            }
+            state.insert_cache("cache", DType::F32, &[64]).unwrap();
+            let (x, mut sum) = ([0.125f32; 8], 0.0f32);
+            let inputs = inputs![&x];
+            let mut outputs = outputs![&mut sum];
+            let allocated = warm(|| e.run_with_into(&mut state, &inputs, &mut outputs).unwrap());
+            drop(outputs);
+            assert_eq!(allocated, 0, "{count} states, symbolic {symbolic}, {specialize:?}");
+            assert_eq!(sum, 1.0);
+            assert_eq!(state["s0"].as_slice::<f32>(), Ok(&[1.875f32; 4][..]));
+        }
+    }
 }

@@ -27,7 +27,7 @@ use crate::plan::{
     DeviceId, DeviceKind, Gemm, GemmOperand, KernelId, Launch, Plan, SlotId, Step, Storage, Strides, Work,
 };
 pub use epilogue::lines;
-pub use in_place::runs_in_place;
+pub use in_place::{InPlace, runs_in_place};
 pub use layout::verify_layout;
 pub use whole::{Fault, check, check_kernels, check_thoroughly, has_conditions};
 

@@ -22,27 +22,27 @@ struct Touch {
 pub(super) fn pairs(kernel: &Kernel, parallel: &[VarId]) -> Vec<(u32, u32)> {
     let mut touches = Vec::new();
     collect(&kernel.body, parallel, &mut Vec::new(), &mut touches);
+    // By parameter, in program order: kernels of many results have many pairs.
+    let mut loads: Vec<Vec<(usize, &Touch)>> = kernel.params.iter().map(|_| Vec::new()).collect();
+    let mut stores = loads.clone();
+    for (at, t) in touches.iter().enumerate() {
+        let of = if t.store { &mut stores } else { &mut loads };
+        of[t.param as usize].push((at, t));
+    }
     let params = |access: Access| {
         let of = kernel.params.iter().enumerate();
         of.filter(move |(_, p)| p.access == access)
     };
     let mut out = Vec::new();
     for (w, written) in params(Access::Write) {
-        let mut stores = touches
-            .iter()
-            .enumerate()
-            .filter(|(_, t)| t.store && t.param as usize == w);
-        let (Some((at, store)), None) = (stores.next(), stores.next()) else {
+        let [(at, store)] = stores[w][..] else {
             continue;
         };
         for (r, read) in params(Access::Read) {
             let same_size = read.dtype.bytes() == written.dtype.bytes() && read.len == written.len;
-            let mut loads = touches
-                .iter()
-                .enumerate()
-                .filter(|(_, t)| t.param as usize == r)
-                .peekable();
-            if same_size && loads.peek().is_some() && loads.all(|(n, l)| n < at && same_element(kernel, l, store)) {
+            let loads = &loads[r];
+            let mut before = loads.iter().map(|(n, l)| *n < at && same_element(kernel, l, store));
+            if same_size && !loads.is_empty() && before.all(|b| b) {
                 out.push((r as u32, w as u32));
             }
         }

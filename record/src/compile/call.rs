@@ -2,7 +2,6 @@
 
 use std::cell::RefCell;
 
-use smallvec::SmallVec;
 use tlc_ir::IndexExpr;
 use tlc_ir::plan::Layout;
 use tlc_runtime::driver::{
@@ -14,6 +13,7 @@ use super::output::{Output, OutputMut, Outputs};
 use super::specializations::Picked;
 use super::state::State;
 use super::{Executable, Version};
+use crate::graph::states::Append;
 
 impl Executable {
     /// Runs with inputs in the order in which the graph declares them; results are in memory of a pool.
@@ -137,19 +137,11 @@ impl Executable {
     }
 
     /// An error if a call would append more to a cache than there is room for.
-    fn has_room(&self, state: &State, views: &[TensorView<'_>]) -> Result<(), RunError> {
+    fn has_room(&self, state: &State, sources: &[TensorView<'_>]) -> Result<(), RunError> {
         for append in &self.appends {
-            let fixed = |e: &IndexExpr| e.as_const();
-            let (capacity, rows) = match (fixed(&append.capacity), fixed(&append.rows)) {
+            let (capacity, rows) = match (append.capacity.as_const(), append.rows.as_const()) {
                 (Some(capacity), Some(rows)) => (capacity, rows),
-                _ => {
-                    let states = state.read(self.plan()).map(|(_, view)| view.shape.to_vec());
-                    let shapes: Vec<Vec<usize>> = views.iter().map(|v| v.shape.to_vec()).chain(states).collect();
-                    let sizes = self.general.inner.sizes(&shapes)?;
-                    let values: Vec<i64> = sizes.iter().map(|s| s.unwrap_or_default()).collect();
-                    let value = |e: &IndexExpr| e.eval_symbols(&values).unwrap_or_default();
-                    (value(&append.capacity), value(&append.rows))
-                }
+                _ => self.room(append, sources)?,
             };
             let Some(length) = state.get(&append.length).and_then(|e| e.as_scalar::<i64>().ok()) else {
                 continue;
@@ -164,6 +156,24 @@ impl Executable {
             }
         }
         Ok(())
+    }
+
+    /// How many rows a cache has in a call, and how many are appended.
+    fn room(&self, append: &Append, sources: &[TensorView<'_>]) -> Result<(i64, i64), RunError> {
+        let of = |values: &[i64]| {
+            let value = |e: &IndexExpr| e.eval_symbols(values).unwrap_or_default();
+            (value(&append.capacity), value(&append.rows))
+        };
+        match self.general.inner.with_sizes(sources, of) {
+            // A version for these sizes may run them.
+            Err(RunError::Guard { .. }) => {
+                let shapes: Vec<Vec<usize>> = sources.iter().map(|v| v.shape.to_vec()).collect();
+                let sizes = self.general.inner.sizes(&shapes)?;
+                let values: Vec<i64> = sizes.iter().map(|s| s.unwrap_or_default()).collect();
+                Ok(of(&values))
+            }
+            found => found,
+        }
     }
 
     /// A call with the entries of a state that the graph has.
@@ -184,17 +194,21 @@ impl Executable {
         };
         input::with_views(plan, (&self.symbols, &told), inputs, |views| {
             let state = &mut **state.borrow_mut();
-            self.has_room(state, views)?;
-            let (mut picked, mut shapes) = (Picked::GENERAL, Vec::new());
-            if self.specializations.is_some() || !complete {
-                let sources = views.iter().copied().chain(state.read(plan).map(|(_, view)| view));
-                let sources: SmallVec<[TensorView<'_>; 16]> = sources.collect();
-                picked = self.pick(&sources)?;
-                if !complete {
-                    let version = picked.version.as_deref().unwrap_or(&self.general);
-                    shapes = version.inner.state_shapes(&sources)?;
-                }
-            }
+            let (picked, shapes) = match self.specializations.is_some() || !self.appends.is_empty() || !complete {
+                false => (Picked::GENERAL, Vec::new()),
+                true => state.with_sources(plan, views, |state, sources| {
+                    self.has_room(state, sources)?;
+                    let picked = self.pick(sources)?;
+                    let shapes = match complete {
+                        true => Vec::new(),
+                        false => {
+                            let version = picked.version.as_deref().unwrap_or(&self.general);
+                            version.inner.state_shapes(sources)?
+                        }
+                    };
+                    Ok::<_, RunError>((picked, shapes))
+                })?,
+            };
             self.run_picked(&picked, |version| {
                 let plan = version.inner.plan();
                 state.lend(plan, &shapes, |states| call(version, views, states))

@@ -73,6 +73,8 @@ struct Spare {
     numbers: Vec<usize>,
     lent: Vec<Lent>,
     views: Vec<StateView<'static>>,
+    /// What sizes follow from.
+    sources: Vec<TensorView<'static>>,
 }
 
 /// Memory of an entry during a call.
@@ -83,11 +85,11 @@ struct Lent {
 }
 
 /// The same memory for views that live otherwise: a vector is collected in place.
-fn recycled<'b>(mut views: Vec<StateView<'_>>) -> Vec<StateView<'b>> {
+fn recycled<A, B>(mut views: Vec<A>) -> Vec<B> {
     views.clear();
     views
         .into_iter()
-        .map(|_| -> StateView<'b> { unreachable!("the vector is empty") })
+        .map(|_| -> B { unreachable!("the vector is empty") })
         .collect()
 }
 
@@ -381,6 +383,20 @@ impl State {
             complete = false;
         }
         Ok(complete)
+    }
+
+    /// Calls `f` with the views that sizes follow from: inputs, and those of the plan's states that it reads.
+    pub(super) fn with_sources<R>(
+        &mut self,
+        plan: &Plan,
+        inputs: &[TensorView<'_>],
+        f: impl FnOnce(&State, &[TensorView<'_>]) -> R,
+    ) -> R {
+        let mut sources: Vec<TensorView<'_>> = std::mem::take(&mut self.spare.sources);
+        sources.extend(inputs.iter().copied().chain(self.read(plan).map(|(_, view)| view)));
+        let result = f(self, &sources);
+        self.spare.sources = recycled(sources);
+        result
     }
 
     /// Runs a call of a plan with its states. `shapes` are those of all of them, where some are not there yet.

@@ -111,6 +111,16 @@ impl Executable {
         Ok(self.plan.states.iter().map(shape).collect())
     }
 
+    /// Calls `f` with the values of the plan's symbols, by position, which follow from inputs and states that are read; where data decides, the
+    /// largest. Allocates nothing for shapes that are known.
+    ///
+    /// # Errors
+    /// If they do not fit the plan, its guards included.
+    pub fn with_sizes<R>(&self, sources: &[TensorView<'_>], f: impl FnOnce(&[i64]) -> R) -> Result<R, RunError> {
+        let binding = self.bound(sources.iter().map(Description::from))?;
+        Ok(f(&binding.sizes.symbols))
+    }
+
     /// The binding for inputs and states, all of which fit the plan.
     fn bound_with_states(&self, inputs: &[TensorView<'_>], states: &[StateView<'_>]) -> Result<Arc<Bound>, RunError> {
         if inputs.len() != self.plan.inputs.len() {

@@ -1,13 +1,15 @@
 //! Buffers that serve twice: kernels that run in place, and inputs that are given away.
 
+use rustc_hash::FxHashMap;
+
 use super::{Checker, PlanRule};
 use crate::index::{IndexExpr, IndexNode, VarId};
 use crate::kernel::verify::nonnegative;
 use crate::kernel::visit::Effect;
 use crate::kernel::{Bind, Kernel, Memory, Stmt};
-use crate::plan::Step;
+use crate::plan::{KernelId, Step};
 
-impl Checker<'_> {
+impl<'p> Checker<'p> {
     /// A donated input has the output's size and is read for the last time before the output begins, or where it begins,
     /// by a kernel that may run in place.
     pub(super) fn donations(&mut self) {
@@ -17,14 +19,21 @@ impl Checker<'_> {
             return;
         }
         let touches = plan.lives();
+        let mut proofs = FxHashMap::default();
         for &(input, output) in &plan.donations {
-            if !self.may_donate(input, output, &touches) {
+            if !self.may_donate(input, output, &touches, &mut proofs) {
                 self.error(PlanRule::Donation(input, output));
             }
         }
     }
 
-    fn may_donate(&self, input: u32, output: u32, touches: &[Option<(usize, usize)>]) -> bool {
+    fn may_donate(
+        &self,
+        input: u32,
+        output: u32,
+        touches: &[Option<(usize, usize)>],
+        proofs: &mut FxHashMap<KernelId, InPlace<'p>>,
+    ) -> bool {
         let plan = self.plan;
         let given = plan.inputs.get(input as usize).and_then(|i| i.slot);
         let (Some(given), Some(taker)) = (given, plan.outputs.get(output as usize).map(|o| o.slot)) else {
@@ -51,7 +60,10 @@ impl Checker<'_> {
                 readers.next().is_some_and(|l| {
                     let at = |slot| l.args.iter().position(|&s| s == slot).map(|p| p as u32);
                     let pair = at(given).zip(at(taker));
-                    pair.is_some_and(|(r, w)| runs_in_place(&plan.kernels[l.kernel.0 as usize], r, w))
+                    pair.is_some_and(|(r, w)| {
+                        let of = || InPlace::of(&plan.kernels[l.kernel.0 as usize]);
+                        proofs.entry(l.kernel).or_insert_with(of).runs(r, w)
+                    })
                 }) && readers.next().is_none()
             }
             (last, first) => last < first,
@@ -69,22 +81,54 @@ impl Checker<'_> {
 /// different iterations at once, so that there only the first holds, and only of what a loop over threads loads: outside of one every
 /// thread loads, some when another has stored already.
 pub fn runs_in_place(kernel: &Kernel, read: u32, written: u32) -> bool {
-    let mut found = [Vec::new(), Vec::new()];
-    let mut walk = Walk {
-        read: Memory::Param(read),
-        written: Memory::Param(written),
-        block: Vec::new(),
-        loops: Vec::new(),
-        of_thread: false,
-        found: &mut found,
-    };
-    walk.body(&kernel.body);
-    let [loads, stores] = found;
-    let in_order = kernel.grid().is_none();
-    loads.iter().all(|l| {
-        ((in_order || l.of_thread) && stores.iter().any(|s| overwrites(l, s)))
-            || (in_order && stores.iter().all(|s| never_before(kernel, l, s)))
-    })
+    InPlace::of(kernel).runs(read, written)
+}
+
+/// What [`runs_in_place`] has to know of a kernel, whichever pair it is asked about: kernels of many results have many pairs.
+pub struct InPlace<'k> {
+    kernel: &'k Kernel,
+    /// By parameter.
+    touches: Vec<Touches<'k>>,
+}
+
+/// The accesses of a parameter.
+#[derive(Default)]
+struct Touches<'k> {
+    loads: Vec<Touch<'k>>,
+    stores: Vec<Touch<'k>>,
+    /// Accumulating into a result reads what an operand may have left there.
+    accumulates: Vec<Touch<'k>>,
+}
+
+impl<'k> InPlace<'k> {
+    /// Looks at a kernel.
+    pub fn of(kernel: &'k Kernel) -> InPlace<'k> {
+        let mut walk = Walk {
+            block: Vec::new(),
+            loops: Vec::new(),
+            of_thread: false,
+            found: kernel.params.iter().map(|_| Touches::default()).collect(),
+        };
+        walk.body(&kernel.body);
+        InPlace {
+            kernel,
+            touches: walk.found,
+        }
+    }
+
+    /// As [`runs_in_place`].
+    pub fn runs(&self, read: u32, written: u32) -> bool {
+        let (Some(read), Some(written)) = (self.touches.get(read as usize), self.touches.get(written as usize)) else {
+            return false;
+        };
+        let loads = || read.loads.iter().chain(&written.accumulates);
+        let stores = || written.stores.iter().chain(&written.accumulates);
+        let in_order = self.kernel.grid().is_none();
+        loads().all(|l| {
+            ((in_order || l.of_thread) && stores().any(|s| overwrites(l, s)))
+                || (in_order && stores().all(|s| never_before(self.kernel, l, s)))
+        })
+    }
 }
 
 /// One load or store: the numbers of its statements from the outermost block inwards, the loops around it (each with its
@@ -97,38 +141,36 @@ struct Touch<'k> {
     index: &'k IndexExpr,
 }
 
-struct Walk<'k, 'o> {
-    read: Memory,
-    written: Memory,
+struct Walk<'k> {
     block: Vec<usize>,
     loops: Vec<(usize, VarId)>,
     of_thread: bool,
-    found: &'o mut [Vec<Touch<'k>>; 2],
+    found: Vec<Touches<'k>>,
 }
 
-impl<'k> Walk<'k, '_> {
-    fn touch(&mut self, kind: usize, index: &'k IndexExpr) {
-        self.found[kind].push(Touch {
+impl<'k> Walk<'k> {
+    fn touch(&mut self, param: u32, effect: Effect, index: &'k IndexExpr) {
+        let touch = Touch {
             block: self.block.clone(),
             loops: self.loops.clone(),
             of_thread: self.of_thread,
             index,
-        });
+        };
+        if let Some(of) = self.found.get_mut(param as usize) {
+            match effect {
+                Effect::Load => of.loads.push(touch),
+                Effect::Store => of.stores.push(touch),
+                Effect::Accumulate => of.accumulates.push(touch),
+            }
+        }
     }
 
     fn body(&mut self, body: &'k [Stmt]) {
         for (i, s) in body.iter().enumerate() {
             self.block.push(i);
             for a in s.accesses() {
-                match a.effect {
-                    Effect::Load if a.memory == self.read => self.touch(0, a.index),
-                    Effect::Store if a.memory == self.written => self.touch(1, a.index),
-                    // Accumulating into the result reads what the operand may have left there.
-                    Effect::Accumulate if a.memory == self.written => {
-                        self.touch(0, a.index);
-                        self.touch(1, a.index);
-                    }
-                    Effect::Load | Effect::Store | Effect::Accumulate => {}
+                if let Memory::Param(param) = a.memory {
+                    self.touch(param, a.effect, a.index);
                 }
             }
             match s {
