@@ -24,6 +24,7 @@ pub mod repeat;
 pub mod resample;
 pub mod roi;
 pub mod sample;
+mod segments;
 pub mod shape;
 pub mod signal;
 pub mod slice;
