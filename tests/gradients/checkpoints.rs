@@ -4,11 +4,11 @@
 use tlc::ir::graph::{NodeKind, Rule};
 use tlc::ir::text::{difference, no_data, parse_graph};
 use tlc::{
-    CompileOptions, DType, Graph, HostTensor, Repeat, Tensor, Vmap, checkpoint, compile_ir, custom_vjp, grad, hvp,
-    inputs, jvp, vjp, vmap,
+    CompileOptions, DType, Executable, Graph, HostTensor, Repeat, Tensor, Vmap, checkpoint, compile_ir, custom_vjp,
+    grad, hvp, inputs, jvp, vjp, vmap,
 };
 
-use crate::against::{check, elements};
+use crate::against::{check, elements, host};
 
 const X: (&[usize], f64, f64) = (&[4, 3], -1.0, 1.0);
 const H: (&[usize], f64, f64) = (&[3], -1.0, 1.0);
@@ -22,38 +22,30 @@ fn error(g: &Graph) -> String {
     g.finish().expect_err("it is refused").to_string()
 }
 
+/// The extents of what a graph is given.
+fn shapes(compiled: &Executable) -> Vec<(DType, Vec<usize>)> {
+    let extent = |d: &tlc::ir::IndexExpr| d.as_const().expect("a number") as usize;
+    let shape = |i: &tlc::ir::plan::PlanInput| (i.ty.dtype, i.ty.shape.iter().map(extent).collect());
+    compiled.plan().inputs.iter().map(shape).collect()
+}
+
 /// Runs a graph of outputs over inputs of f64, each with elements of its own.
 fn run(g: &Graph) -> Vec<Vec<f64>> {
     let compiled = g.compile(&CompileOptions::default()).expect("it compiles");
-    let given: Vec<HostTensor> = (compiled.plan().inputs.iter().enumerate())
-        .map(|(k, i)| {
-            let shape: Vec<usize> = i
-                .shape
-                .iter()
-                .map(|d| d.as_const().expect("a number") as usize)
-                .collect();
-            HostTensor::from_slice(&shape, &elements(&(&shape, -1.0, 1.0), k as u64)).expect("as many elements")
-        })
+    let given: Vec<HostTensor> = (shapes(&compiled).iter().enumerate())
+        .map(|(k, (_, shape))| host(shape, &elements(&(shape, -1.0, 1.0), k as u64)))
         .collect();
     let given: Vec<tlc::Input<'_>> = given.iter().map(Into::into).collect();
     let found = compiled.run(&given).expect("it runs");
-    (0..found.len())
-        .map(|k| found[k].as_slice::<f64>().expect("doubles").to_vec())
-        .collect()
+    let values = |k: usize| found[k].as_slice::<f64>().expect("doubles").to_vec();
+    (0..found.len()).map(values).collect()
 }
 
 /// Bytes between the steps of a call.
 fn arena(g: &Graph) -> u64 {
     let compiled = g.compile(&CompileOptions::default()).expect("it compiles");
-    let shapes = compiled.plan().inputs.iter().map(|i| {
-        let shape: Vec<usize> = i
-            .shape
-            .iter()
-            .map(|d| d.as_const().expect("a number") as usize)
-            .collect();
-        HostTensor::zeros(i.dtype, &shape)
-    });
-    let given: Vec<HostTensor> = shapes.collect();
+    let zeros = |(dtype, shape): &(DType, Vec<usize>)| HostTensor::zeros(*dtype, shape).expect("few elements");
+    let given: Vec<HostTensor> = shapes(&compiled).iter().map(zeros).collect();
     let given: Vec<tlc::Input<'_>> = given.iter().map(Into::into).collect();
     compiled.memory(&given).expect("the inputs fit").arena
 }
@@ -552,9 +544,7 @@ fn segments_of_symbolic_loops() {
     };
     let (plain, segments) = (record(None), record(Some(4)));
     for n in [0usize, 1, 3, 4, 5, 8, 11, 16] {
-        let given = |shape: &[usize], seed: u64| {
-            HostTensor::from_slice(shape, &elements(&(shape, -1.0, 1.0), seed)).expect("as many elements")
-        };
+        let given = |shape: &[usize], seed: u64| host(shape, &elements(&(shape, -1.0, 1.0), seed));
         let x = [given(&[n, 3], 1), given(&[3], 2), given(&[3, 3], 3), given(&[3, n], 4)];
         let given: Vec<tlc::Input<'_>> = x.iter().map(Into::into).collect();
         let (a, b) = (

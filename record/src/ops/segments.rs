@@ -18,7 +18,7 @@ use tlc_ir::{DType, IndexExpr};
 use super::join::concat;
 use super::repeat::{Iteration, Repeat};
 use crate::dim::Dim;
-use crate::graph::scope::{Step, refuse_expecting};
+use crate::graph::scope::{Step, refuse, refuse_expecting};
 use crate::graph::{Graph, Tensor};
 
 /// A loop that is cut.
@@ -70,10 +70,9 @@ impl Cut<'_> {
         let mut values: Vec<Tensor> = carried.iter().map(|t| (*t).clone()).collect();
         // Whether another iteration follows goes around with them.
         values.extend(it.condition_operand().map(|k| self.operands[k].clone()));
-        let (whole, rest) = (
-            IndexExpr::floor_div(&self.trip, &IndexExpr::Const(self.every)),
-            IndexExpr::modulo(&self.trip, &IndexExpr::Const(self.every)),
-        );
+        let whole = IndexExpr::floor_div(&self.trip, &IndexExpr::Const(self.every));
+        let done = whole.clone() * IndexExpr::Const(self.every);
+        let rest = self.trip.clone() - done.clone();
         let slices: Vec<Tensor> = { others.iter().zip(&it.slices) }
             .map(|(x, along)| {
                 // An extent that is only promised to be the trip count.
@@ -87,7 +86,6 @@ impl Cut<'_> {
         let mut results = next;
         let mut stacks = first;
         if !rest.is(0) {
-            let done = whole * IndexExpr::Const(self.every);
             let (next, last) = self.rest(&done, &rest, &results, &slices, captures)?;
             results = next;
             stacks = { stacks.iter().zip(&last).zip(&it.stacks) }
@@ -125,7 +123,7 @@ impl Cut<'_> {
         if it.counted {
             // Rounded up: the last one ends by itself.
             let count = self.operands[0].maximum(0);
-            segments = segments.at_most(&(&count / self.every + (&count % self.every).minimum(1)));
+            segments = segments.at_most(&(count.floor_divide(self.every) + (&count % self.every).minimum(1)));
         }
         if let Some(k) = it.condition_operand() {
             segments = segments.while_(self.operands[k]);
@@ -165,7 +163,7 @@ impl Cut<'_> {
         if let Some(follows) = results.get(it.carried) {
             segment.go_on_if(follows);
         }
-        let mut results = segments.finish(segment, results);
+        let mut results = known(segments.finish(segment, results))?;
         let stacks = results.split_off(values.len());
         let joined = |(t, along): (Tensor, &Along)| {
             let mut shape = t.ty().shape.clone();
@@ -225,7 +223,15 @@ impl Cut<'_> {
         for (t, &along) in outputs[lead + it.carried..].iter().zip(&it.stacks) {
             stack(&mut iteration, t, along);
         }
-        Ok(repeat.finish(iteration, next))
+        known(repeat.finish(iteration, next))
+    }
+}
+
+/// What was recorded, unless it was refused: the reason is known then.
+fn known(results: Vec<Tensor>) -> Step<Vec<Tensor>> {
+    match results.iter().any(Tensor::is_poisoned) {
+        true => refuse("a segment that cannot be recorded"),
+        false => Ok(results),
     }
 }
 
