@@ -24,7 +24,6 @@ pub mod repeat;
 pub mod resample;
 pub mod roi;
 pub mod sample;
-mod segments;
 pub mod shape;
 pub mod signal;
 pub mod slice;

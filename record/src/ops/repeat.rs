@@ -1,11 +1,12 @@
 //! Loops: a body recorded once, that runs again and again.
 
+mod segments;
+
 use std::sync::Arc;
 
 use tlc_ir::graph::{Along, Body, Loop, NodeKind, TensorType};
 use tlc_ir::{DType, IndexExpr, SymId};
 
-use super::segments;
 use crate::dim::{Dim, resolve_axis};
 use crate::graph::Graph;
 use crate::graph::Tensor;

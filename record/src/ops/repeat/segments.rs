@@ -1,4 +1,4 @@
-//! Loops in segments, for derivatives that keep what some iterations began with: see [`Repeat::checkpoint_every`](super::repeat::Repeat::checkpoint_every).
+//! Loops in segments, for derivatives that keep what some iterations began with: see [`Repeat::checkpoint_every`](Repeat::checkpoint_every).
 //!
 //! A loop of `n` iterations, of which every `k`-th is kept, is recorded as a loop over its `n / k` whole segments, whose body is a loop
 //! over the `k` iterations of one, and a loop over the `n mod k` iterations that are left. The derivative of a loop keeps what each
@@ -15,11 +15,11 @@
 use tlc_ir::graph::{Along, Loop, NodeKind, infer};
 use tlc_ir::{DType, IndexExpr};
 
-use super::join::concat;
-use super::repeat::{Iteration, Repeat};
+use super::{Iteration, Repeat};
 use crate::dim::Dim;
 use crate::graph::scope::{Step, refuse, refuse_expecting};
 use crate::graph::{Graph, Tensor};
+use crate::ops::join::concat;
 
 /// A loop that is cut.
 struct Cut<'a> {
