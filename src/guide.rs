@@ -18,6 +18,9 @@ pub mod loops {}
 #[doc = include_str!("guide/gradients.md")]
 pub mod gradients {}
 
+#[doc = include_str!("guide/states.md")]
+pub mod states {}
+
 #[doc = include_str!("guide/random.md")]
 pub mod random {}
 

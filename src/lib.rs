@@ -50,6 +50,7 @@
 //! | [Running and memory](guide::running) | inputs, results, memory of your own, threads |
 //! | [Loops](guide::loops) | recurrences, conditions, captures |
 //! | [Gradients](guide::gradients) | derivatives of what is recorded, of any order, backwards and forwards; functions over batches; what corners have |
+//! | [States and training](guide::states) | values that stay between calls, caches, optimizers, files |
 //! | [Random numbers](guide::random) | draws that can be repeated, keys, initial values of parameters |
 //! | [Einsum](guide::einsum) | contractions and their order |
 //! | [Explain and verify](guide::explaining) | what the compiler decided, and whether it was right |

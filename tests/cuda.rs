@@ -16,6 +16,8 @@ mod graphs;
 mod memory;
 #[path = "cuda/models.rs"]
 mod models;
+#[path = "states/random.rs"]
+mod random_states;
 #[path = "cuda/recorded.rs"]
 mod recorded;
 #[path = "cuda/reports.rs"]
@@ -57,6 +59,11 @@ fn versions_for_sizes_that_recur_are_right() {
 #[test]
 fn states_on_a_gpu_have_the_values_of_outputs() {
     simulated("graphs::children::states", &[]);
+}
+
+#[test]
+fn calls_on_random_states_are_right_on_a_gpu() {
+    simulated("graphs::children::calls_on_states", &[]);
 }
 
 /// Runs a test at three schedules, and compares what it says of the bits of results.

@@ -36,7 +36,7 @@ use tlc_runtime::pool::{Pool, default_threads};
 
 use crate::error::{Error, Errors};
 use crate::graph::Graph;
-use crate::ops::cache::Append;
+use crate::graph::states::Append;
 use specializations::Specializations;
 
 use resident::Resident;

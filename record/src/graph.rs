@@ -7,7 +7,7 @@
 //!   by one thread is deterministic.
 
 pub(crate) mod scope;
-mod states;
+pub(crate) mod states;
 mod tensor;
 
 use std::ops::RangeBounds;
@@ -19,7 +19,6 @@ use tlc_ir::{DType, Graph as IrGraph, IndexExpr, Scalar, ScalarOp};
 
 use crate::dim::{Dim, IntoShape};
 use crate::error::{Error, Errors};
-use crate::ops::cache::Append;
 use crate::streams::{self, INCREMENT, LAST_SHIFT, MIX, Streams};
 use scope::{Step, record, refuse};
 pub use tensor::Tensor;
@@ -37,7 +36,7 @@ struct State {
     /// What stays between calls.
     states: Vec<states::Declared>,
     /// What caches must have room for.
-    appends: Vec<Append>,
+    appends: Vec<states::Append>,
     /// Shared with the bodies of the graph's loops.
     streams: Arc<Mutex<Streams>>,
     seed: Seed,

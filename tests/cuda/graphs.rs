@@ -18,6 +18,7 @@ use tlc_runtime::driver::{Emitters, Executable, Load};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
 
+use crate::random_states;
 use crate::states::{self, compare_all, without_paths};
 
 /// Seeds of a run, unless `TLC_SEEDS=from..to` says others.
@@ -223,6 +224,13 @@ mod children {
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
     fn states() {
         each("states", 20_000..20_060, &GenOptions::default(), &mut check_states);
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn calls_on_states() {
+        random_states::check_all(0..25, random_states::SMALL, Device::cuda(0));
+        random_states::check_all(0..2, random_states::LARGE, Device::cuda(0));
     }
 
     fn bits_of(default: std::ops::Range<u64>, options: &GenOptions) {

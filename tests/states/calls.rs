@@ -291,3 +291,32 @@ fn a_scatter_into_a_state_copies_nothing() {
     let all = slice(&state, "cache");
     assert_eq!((all[0], all[4 * 64], all[5 * 64]), (1.0, 5.0, 0.0));
 }
+
+/// Products whose operands, residuals and results are one state.
+#[test]
+fn a_state_that_is_the_operand_and_the_residual_of_its_product() {
+    let n = 96usize;
+    let g = Graph::new("products");
+    let (w, v) = (g.state("w", DType::F64, [n, n]), g.state("v", DType::F64, [n, n]));
+    g.set("w", &(w.matmul(&v) + &w));
+    g.set("v", &(v.matmul(&v) + &w));
+    g.output("old", &w.t());
+    let step = compiled(&g);
+    let mut state = State::new();
+    // Powers of two times small integers, whose sums are exact.
+    let entry = |k: usize| {
+        ndarray::Array2::from_shape_fn((n, n), move |(i, j)| {
+            ((i * 7 + j * 3 + k) % 5) as f64 / 64.0 - 1.0 / 32.0
+        })
+    };
+    let (mut a, mut b) = (entry(0), entry(1));
+    state.insert("w", &a).expect("an entry");
+    state.insert("v", &b).expect("an entry");
+    for _ in 0..3 {
+        let out = step.run_with(&mut state, &inputs![]).expect("it runs");
+        assert_eq!(out["old"].as_array::<f64, ndarray::Ix2>().expect("numbers"), a.t());
+        (a, b) = (a.dot(&b) + &a, b.dot(&b) + &a);
+        assert_eq!(state["w"].as_array::<f64, ndarray::Ix2>().expect("numbers"), a);
+        assert_eq!(state["v"].as_array::<f64, ndarray::Ix2>().expect("numbers"), b);
+    }
+}

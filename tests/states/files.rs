@@ -1,5 +1,6 @@
 //! States in files: what comes back, what is refused, and what a failure leaves.
 
+use tlc::ir::rng::Rng;
 use tlc::{DType, HostTensor, State};
 
 fn sample() -> State {
@@ -110,4 +111,164 @@ fn broken_files_are_errors() {
     state.insert("__metadata__", 1.0f32).expect("an entry");
     assert!(state.save(&file).is_err());
     assert_eq!(std::fs::read(&file).expect("bytes"), whole);
+}
+
+/// The bytes of a safetensors file with that header.
+fn with_header(header: &str, elements: &[u8]) -> Vec<u8> {
+    let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
+    bytes.extend(header.as_bytes());
+    bytes.extend(elements);
+    bytes
+}
+
+/// Text of somebody else's under the names that say what lies in a file as bytes.
+#[test]
+fn other_text_about_types_is_left_alone() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("state.safetensors");
+    for (said, stored, expected) in [
+        ("i4", "U8", DType::I4),
+        ("i4", "F32", DType::F32),
+        ("bool", "U8", DType::U8),
+        ("f32", "U32", DType::U32),
+        ("int4", "U8", DType::U8),
+    ] {
+        let bytes = if stored == "U8" { 2 } else { 8 };
+        let header = format!(
+            r#"{{"__metadata__":{{"dtype.w":"{said}"}},"w":{{"dtype":"{stored}","shape":[2],"data_offsets":[0,{bytes}]}}}}"#
+        );
+        std::fs::write(&file, with_header(&header, &vec![0xff; bytes])).expect("written");
+        let state = State::open(&file).expect("opened");
+        assert_eq!(state["w"].dtype(), expected, "{said} as {stored}");
+    }
+}
+
+/// Files with changed, lost and added bytes are opened or refused, in as little memory as they have.
+#[test]
+fn damaged_files_end_in_no_panic() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("state.safetensors");
+    sample().save(&file).expect("saved");
+    let whole = std::fs::read(&file).expect("bytes");
+    let header = 8 + u64::from_le_bytes(whole[..8].try_into().expect("eight")) as usize;
+    let mut rng = Rng::new(1);
+    let mut opened = 0;
+    for round in 0..3000 {
+        let mut bytes = whole.clone();
+        for _ in 0..1 + rng.below(3) {
+            let within = if rng.chance(4, 5) { header } else { bytes.len() };
+            let at = rng.below(within.min(bytes.len()));
+            let typed = rng.pick(b"0123456789\"{}[],:-e");
+            match rng.below(6) {
+                _ if at == 0 => {}
+                0 => bytes[at] ^= 1 << rng.below(8),
+                1 => bytes[at] = rng.bits() as u8,
+                2 => drop(bytes.remove(at)),
+                3 => bytes.insert(at, typed),
+                4 => bytes[at] = typed,
+                _ => bytes.truncate(at),
+            }
+        }
+        // A header of the length that the file says, more often than by chance.
+        let length = (bytes.len() + header).saturating_sub(whole.len() + 8) as u64;
+        if rng.chance(1, 2) && bytes.len() > 8 {
+            bytes[..8].copy_from_slice(&length.to_le_bytes());
+        }
+        std::fs::write(&file, &bytes).expect("written");
+        let mut found = None;
+        let info = allocation_counter::measure(|| found = Some(State::open(&file)));
+        assert!(info.bytes_max < 1 << 18, "round {round}: {} bytes", info.bytes_max);
+        match found.expect("it was called") {
+            Ok(state) => {
+                opened += 1;
+                for e in state.iter() {
+                    assert_eq!(e.bytes().len(), e.shape().iter().product::<usize>() * e.dtype().bytes());
+                    assert!(
+                        e.dtype() != DType::Bool || e.as_slice::<bool>().is_ok(),
+                        "round {round}"
+                    );
+                    assert!(!e.to_string().is_empty());
+                }
+            }
+            Err(e) => assert!(!e.to_string().contains('\n'), "round {round}: {e}"),
+        }
+    }
+    assert!(opened > 20, "{opened} of 3000");
+}
+
+/// What a process of the same number left, and names as long as names may be.
+#[test]
+fn what_lies_beside_a_file_is_not_in_the_way() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("state");
+    for k in 0..100 {
+        let left = folder.path().join(format!(".state.{}-{k}", std::process::id()));
+        std::fs::write(left, "left").expect("written");
+    }
+    sample().save(&file).expect("saved");
+    assert_eq!(State::open(&file).expect("opened").len(), sample().len());
+    let file = folder.path().join("ä".repeat(127));
+    sample().save(&file).expect("saved");
+    assert_eq!(State::open(&file).expect("opened").len(), sample().len());
+}
+
+/// Links stay, files keep their permissions, and what is no file is not replaced by one.
+#[cfg(unix)]
+#[test]
+fn what_is_replaced_is_the_file_alone() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().expect("a folder");
+    let (file, link) = (folder.path().join("first"), folder.path().join("latest"));
+    State::new().save(&file).expect("saved");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("its owner's");
+    std::os::unix::fs::symlink("first", &link).expect("a link");
+    sample().save(&link).expect("saved");
+    assert!(std::fs::symlink_metadata(&link).expect("there").is_symlink());
+    assert_eq!(State::open(&file).expect("opened").len(), sample().len());
+    let mode = std::fs::metadata(&file).expect("there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let socket = folder.path().join("socket");
+    let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("a socket");
+    let error = sample().save(&socket).unwrap_err().to_string();
+    assert!(error.ends_with("socket: it is no regular file"), "{error}");
+    let error = sample().save(folder.path()).unwrap_err().to_string();
+    assert!(error.ends_with(": is a directory"), "{error}");
+    assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 3);
+}
+
+/// A process that is killed while it saves, over and over, leaves the last file that was whole.
+#[test]
+fn a_killed_process_leaves_a_whole_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("state");
+    state_of(0.0).save(&file).expect("saved");
+    for round in 0..5 {
+        let mut child = std::process::Command::new(std::env::current_exe().expect("a program"))
+            .args(["files::saves_until_it_is_killed", "--exact", "--ignored"])
+            .env("TLC_SAVE_TO", &file)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("a process");
+        std::thread::sleep(std::time::Duration::from_millis(40 + 13 * round));
+        child.kill().expect("killed");
+        child.wait().expect("over");
+        let state = State::open(&file).expect("opened");
+        let all = state["w"].as_slice::<f32>().expect("floats");
+        assert!(all.len() == 1 << 18 && all.iter().all(|x| *x == all[0]));
+    }
+}
+
+fn state_of(value: f32) -> State {
+    let mut state = State::new();
+    state.insert("w", vec![value; 1 << 18]).expect("an entry");
+    state
+}
+
+#[test]
+#[ignore = "the process of another test"]
+fn saves_until_it_is_killed() {
+    let Ok(file) = std::env::var("TLC_SAVE_TO") else { return };
+    for k in 1.. {
+        state_of(k as f32).save(&file).expect("saved");
+    }
 }

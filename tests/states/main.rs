@@ -3,5 +3,8 @@
 
 mod calls;
 mod files;
+mod judged;
+mod random;
 mod refused;
+mod steps;
 mod training;

@@ -66,6 +66,34 @@ fn recordings_that_contradict_themselves() {
     assert!(first_error(&g).contains("data decides"), "{}", first_error(&g));
 }
 
+/// Caches of which a call could not say before it runs whether they have room.
+#[test]
+fn as_many_rows_as_data_decides() {
+    let g = Graph::new("found");
+    let x = g.input("x", DType::I64, [6]);
+    let found = x.gt(0).nonzero().squeeze(0);
+    g.cache("c", DType::I64, [4], 0).append(&found);
+    assert!(
+        first_error(&g).contains("data decides how many rows there are"),
+        "{}",
+        first_error(&g)
+    );
+}
+
+/// Parameters under each other's names would be given each other's values.
+#[test]
+fn parameters_under_other_names() {
+    let g = Graph::new("swapped");
+    let (a, b) = (g.state("a", DType::F32, [2]), g.state("b", DType::F32, [2]));
+    let optimizer: tlc::optim::Groups = "sgd".parse().expect("an optimizer");
+    optimizer.minimize(&(&a * &b).sum(..), &[("a", &b), ("b", &a)]);
+    assert!(
+        first_error(&g).contains("the parameter of the name `a` is not the state of that name"),
+        "{}",
+        first_error(&g)
+    );
+}
+
 /// What a loop changes is carried.
 #[test]
 fn bodies_of_loops_have_no_states() {

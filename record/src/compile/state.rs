@@ -215,7 +215,7 @@ impl State {
     /// As [`State::insert`].
     pub fn insert_cache(&mut self, name: &str, dtype: DType, shape: &[usize]) -> Result<(), RunError> {
         self.insert(name, &HostTensor::zeros(dtype, shape)?)?;
-        self.insert(&crate::ops::cache::length_name(name), 0i64)
+        self.insert(&crate::graph::states::length_name(name), 0i64)
     }
 
     fn put(&mut self, name: &str, dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<(), RunError> {

@@ -114,8 +114,11 @@ impl State {
         for view in views.iter() {
             let view = view.map_err(format)?;
             let mut tensor = view.to_host().map_err(format)?;
+            // What has no name in safetensors lies there as bytes; what else is said there of types is somebody else's.
             let meant = views.metadata().get(&format!("dtype.{}", view.name));
-            if let Some(dtype) = meant.and_then(|name| DType::ALL.iter().copied().find(|d| d.name() == name)) {
+            let narrow = |d: &DType| tensor.dtype() == DType::U8 && d.is_storage() && d.value_bits() < 8;
+            let meant = meant.and_then(|name| DType::ALL.into_iter().find(|d| d.name() == name));
+            if let Some(dtype) = meant.filter(narrow) {
                 tensor = tensor.bitcast(dtype).map_err(|e| StateFileError::State {
                     path: path.into(),
                     source: e.into(),
@@ -187,21 +190,35 @@ fn differences(expected: &State, found: &State) -> Vec<String> {
     all
 }
 
-/// Writes a file that appears whole or not at all.
+/// Characters of a file's name in the name of the one beside it, which has to stay short enough for a name.
+const NAMED: usize = 40;
+
+/// Writes a file that appears whole or not at all, with the permissions of the one that it replaces. Where the path is a link, that is the
+/// file which the link leads to.
 fn written(
     path: &Path,
     write: impl FnOnce(&mut BufWriter<File>) -> Result<(), FormatError>,
 ) -> Result<(), StateFileError> {
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let beside = path.with_file_name(format!(".{name}.{}-{number}", std::process::id()));
     let io = |source| StateFileError::Io {
         path: path.into(),
         source,
     };
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let known = fs::metadata(&target).ok();
+    match &known {
+        Some(known) if known.is_dir() => return Err(io(io::ErrorKind::IsADirectory.into())),
+        // A device would be replaced by a file.
+        Some(known) if !known.is_file() => {
+            return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file")));
+        }
+        _ => {}
+    }
+    let (file, beside) = beside(&target).map_err(io)?;
     let put = || {
-        let mut file = BufWriter::new(File::create_new(&beside).map_err(io)?);
+        if let Some(known) = known {
+            file.set_permissions(known.permissions()).map_err(io)?;
+        }
+        let mut file = BufWriter::new(file);
         write(&mut file).map_err(|source| StateFileError::Format {
             path: path.into(),
             source,
@@ -209,7 +226,23 @@ fn written(
         file.flush().map_err(io)?;
         // On the disk before it takes the place of what is there.
         file.get_ref().sync_all().map_err(io)?;
-        fs::rename(&beside, path).map_err(io)
+        fs::rename(&beside, &target).map_err(io)
     };
     put().inspect_err(|_| drop(fs::remove_file(&beside)))
+}
+
+/// A new file in the folder of another. One that is there already was left by a process of the same number that was killed, or belongs to
+/// one on another machine.
+fn beside(target: &Path) -> io::Result<(File, PathBuf)> {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let name = target.file_name().unwrap_or_default().to_string_lossy();
+    let name: String = name.chars().take(NAMED).collect();
+    loop {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let path = target.with_file_name(format!(".{name}.{}-{number}", std::process::id()));
+        match File::create_new(&path) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            made => return Ok((made?, path)),
+        }
+    }
 }

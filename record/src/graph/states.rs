@@ -7,13 +7,12 @@
 //! its own.
 
 use tlc_ir::graph::{NodeId, NodeKind, TensorType};
-use tlc_ir::{DType, ScalarOp};
+use tlc_ir::{DType, IndexExpr, ScalarOp};
 use tlc_passes::devices::StateBinding;
 
 use super::scope::{Step, record, refuse, refuse_expecting};
 use super::{Graph, Tensor};
 use crate::dim::IntoShape;
-use crate::ops::cache::Append;
 
 /// A state that a graph reads or sets.
 pub(super) struct Declared {
@@ -23,6 +22,23 @@ pub(super) struct Declared {
     read: Option<NodeId>,
     /// The number of the output that it is when a call ends.
     set: Option<u32>,
+}
+
+/// What must hold before a call: so many rows fit behind those that are there.
+#[derive(Clone, Debug)]
+pub(crate) struct Append {
+    /// The state of the elements.
+    pub cache: String,
+    /// The state that counts them.
+    pub length: String,
+    /// Extents of the axis, of the cache and of what is appended.
+    pub capacity: IndexExpr,
+    pub rows: IndexExpr,
+}
+
+/// The name of the state that counts the elements of a cache along its axis.
+pub(crate) fn length_name(cache: &str) -> String {
+    format!("{cache}.length")
 }
 
 impl Graph {
@@ -62,8 +78,7 @@ impl Graph {
         let body = || {
             self.outside_bodies()?;
             self.fits(name, &ty)?;
-            let known = self.lock().states.iter().find(|s| s.name == name).and_then(|s| s.read);
-            if let Some(node) = known {
+            if let Some(node) = self.state_value(name) {
                 return self.wrap(Ok(node));
             }
             let mut state = self.lock();
@@ -118,8 +133,7 @@ impl Graph {
             if ok.ty().dtype != DType::Bool || ok.ty().rank() != 0 {
                 return refuse_expecting(format!("the condition is {}", ok.type_text()), "bool[]");
             }
-            let old = self.lock().states.iter().find(|s| s.name == name).and_then(|s| s.read);
-            let Some(old) = old else {
+            let Some(old) = self.state_value(name) else {
                 let problem = format!("the state `{name}` has no value to keep: the graph does not read it");
                 return refuse_expecting(problem, format!("Graph::state(\"{name}\", ..) before"));
             };
@@ -190,6 +204,12 @@ impl Graph {
             ),
             _ => Ok(()),
         }
+    }
+
+    /// The value of a state when a call begins, if the graph reads it.
+    pub(crate) fn state_value(&self, name: &str) -> Option<NodeId> {
+        let state = self.lock();
+        state.states.iter().find(|s| s.name == name)?.read
     }
 
     /// Has calls refuse what does not fit into a cache.

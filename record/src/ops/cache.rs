@@ -3,10 +3,12 @@
 //! Invariants: a cache is two states, the elements and how many of them count; [`Cache::append`] alone sets them, and writes nothing but the
 //! elements that are new. A call that would go beyond the capacity is refused before it runs.
 
-use tlc_ir::{DType, IndexExpr};
+use tlc_ir::DType;
+use tlc_ir::graph::control::mentions_data;
 
 use crate::dim::IntoShape;
 use crate::graph::scope::{record, refuse_expecting};
+use crate::graph::states::{Append, length_name};
 use crate::graph::{Graph, Tensor};
 
 /// A state that rows are appended to: the keys and values of a decoder, a history. See [`Graph::cache`].
@@ -16,23 +18,6 @@ pub struct Cache {
     axis: i64,
     values: Tensor,
     length: Tensor,
-}
-
-/// What must hold before a call: so many rows fit behind those that are there.
-#[derive(Clone, Debug)]
-pub(crate) struct Append {
-    /// The state of the elements.
-    pub cache: String,
-    /// The state that counts them.
-    pub length: String,
-    /// Extents of the axis, of the cache and of what is appended.
-    pub capacity: IndexExpr,
-    pub rows: IndexExpr,
-}
-
-/// The name of the state that counts the elements of a cache along its axis.
-pub(crate) fn length_name(cache: &str) -> String {
-    format!("{cache}.length")
 }
 
 impl Graph {
@@ -100,7 +85,7 @@ impl Cache {
     /// all that is written: what was there is not copied.
     ///
     /// # Errors
-    /// Rows of another type; a cache that is appended to already.
+    /// Rows of another type, or as many as data decides; a cache that is appended to already.
     #[track_caller]
     pub fn append(&self, rows: &Tensor) -> Cache {
         let graph = self.values.graph();
@@ -115,6 +100,12 @@ impl Cache {
                 );
             }
             let count = rows.extents()[axis].clone();
+            if graph.with_ir(|ir| mentions_data(ir.symbols(), &count)) {
+                return refuse_expecting(
+                    "data decides how many rows there are",
+                    "a number that is known before the call, which is refused where they do not fit",
+                );
+            }
             let places = graph.iota_1d(&count, DType::I64)? + &self.length;
             let values = self.values.scatter_set(axis as i64, &places, rows);
             let length = &self.length + graph.dim_value(&rows.dim(axis as i64), DType::I64)?;

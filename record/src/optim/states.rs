@@ -53,7 +53,8 @@ impl Groups {
     /// ```
     ///
     /// # Errors
-    /// As [`grad`], [`Optimizer::update`](super::Optimizer::update) and [`Graph::set`](crate::Graph::set).
+    /// As [`grad`], [`Optimizer::update`](super::Optimizer::update) and [`Graph::set`](crate::Graph::set); a parameter that is not the state
+    /// of its name.
     #[track_caller]
     pub fn minimize(&self, loss: &Tensor, parameters: &[(&str, &Tensor)]) -> Tensor {
         let tensors: Vec<&Tensor> = parameters.iter().map(|(_, p)| *p).collect();
@@ -88,6 +89,16 @@ impl Groups {
             let step = &taken + 1;
             graph.set_if(ok, STEPS, &step);
             for ((name, parameter), gradient) in parameters.iter().zip(gradients) {
+                // Another's value would be set; one that is not read is refused below.
+                if graph
+                    .state_value(name)
+                    .is_some_and(|value| parameter.id() != Some(value))
+                {
+                    return refuse_expecting(
+                        format!("the parameter of the name `{name}` is not the state of that name"),
+                        format!("the tensor that Graph::state(\"{name}\", ..) gives"),
+                    );
+                }
                 let optimizer = self.of(name);
                 let slots: Vec<(String, Tensor)> = optimizer
                     .slots(parameter.dtype(), &parameter.shape())
