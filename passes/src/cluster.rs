@@ -21,7 +21,7 @@ mod updates;
 
 use std::collections::BTreeSet;
 
-pub use roots::output_values;
+pub use roots::{held_value, output_values};
 
 pub use crate::partition::{Cluster, ClusterKind, Clusters, LoopSpace, Role, Updates};
 

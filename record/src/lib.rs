@@ -40,7 +40,7 @@ pub use ops::conv::{Conv, PerAxis};
 pub use ops::key::Key;
 pub use ops::loss::{CrossEntropy, Ctc, Reduction};
 pub use ops::pool::Pool;
-pub use ops::region::{Known, custom_vjp};
+pub use ops::region::{Known, checkpoint, custom_vjp};
 pub use ops::repeat::{Iteration, Repeat};
 pub use ops::resample::{Coordinates, Interpolation, Resample, Rounding};
 pub use ops::roi::RoiAlign;

@@ -182,7 +182,7 @@ pub(super) fn graph_in_float(from: &Graph, to: DType, body: bool) -> Result<Grap
                     body: inside(&r.body)?,
                     symbols: r.symbols.clone(),
                     rule: match &r.rule {
-                        Rule::Opaque => Rule::Opaque,
+                        rule @ (Rule::Opaque | Rule::Checkpoint) => rule.clone(),
                         Rule::Custom(derivative) => Rule::Custom(inside(derivative)?),
                     },
                 }))

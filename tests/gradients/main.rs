@@ -4,6 +4,7 @@
 
 mod against;
 mod batch_norm;
+mod checkpoints;
 mod corners;
 mod forward;
 mod jax;

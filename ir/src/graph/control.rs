@@ -114,6 +114,13 @@ impl Loop {
         self.carried + self.stacks.len()
     }
 
+    /// Whether there is one iteration, known when it is compiled. Nothing is computed less often by taking it out of such a loop: the
+    /// loop keeps what is inside apart from what is around it. That is what a derivative computes again with, and not what the
+    /// forward pass has computed: no pass puts the body in the loop's place or takes out of it what inputs reach.
+    pub fn is_fence(&self) -> bool {
+        self.trip.as_ref().is_some_and(|trip| trip.is(1))
+    }
+
     /// An expression over the body's symbols, over those around the loop.
     pub fn outer(&self, e: &IndexExpr) -> IndexExpr {
         outside(&self.symbols, e)

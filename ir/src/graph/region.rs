@@ -22,6 +22,9 @@ pub enum Rule {
     Opaque,
     /// What a body computes from operands, results and cotangents of the results.
     Custom(Body),
+    /// That of the region's own body. What is inside the body is not kept for it: reverse mode computes the body again from the
+    /// operands, in a loop of one iteration (see [`Loop::is_fence`]).
+    Checkpoint,
 }
 
 impl Rule {
@@ -30,6 +33,7 @@ impl Rule {
         match self {
             Rule::Opaque => "opaque",
             Rule::Custom(_) => "custom",
+            Rule::Checkpoint => "checkpoint",
         }
     }
 }
@@ -65,7 +69,7 @@ impl Region {
     /// The body, and that of a custom derivative.
     pub fn bodies(&self) -> impl Iterator<Item = &Body> {
         let derivative = match &self.rule {
-            Rule::Opaque => None,
+            Rule::Opaque | Rule::Checkpoint => None,
             Rule::Custom(body) => Some(body),
         };
         std::iter::once(&self.body).chain(derivative)

@@ -143,10 +143,11 @@ impl Generator<'_> {
         }
         let inputs: Vec<TensorType> = operands.iter().map(|&x| self.ty(x)).collect();
         let (body, _, bounds) = self.body(&inputs, false, 0)?;
-        let rule = match self.rng.chance(1, 2) {
-            true => Rule::Opaque,
+        let rule = match self.rng.below(4) {
+            0 | 1 => Rule::Opaque,
+            2 => Rule::Checkpoint,
             // A cotangent has the type of its operand: so has the operand.
-            false => {
+            _ => {
                 let mut derivative = Graph::new("derivative");
                 derivative.adopt_symbols(&self.graph);
                 let results: Vec<TensorType> = body.outputs().iter().map(|o| body.ty(o.node).clone()).collect();

@@ -27,7 +27,7 @@ use crate::scalar::ScalarOp;
 const STATEMENT_WORDS: &[&str] = &["return", "graph", "kernel", "plan"];
 
 /// The rules of regions.
-const REGIONS: [&str; 2] = ["opaque", "custom"];
+const REGIONS: [&str; 3] = ["opaque", "custom", "checkpoint"];
 
 /// A value's name: text, and whether it was a bare number.
 type Name = (String, bool);

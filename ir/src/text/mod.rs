@@ -56,7 +56,8 @@
 //! **Loops, calls and regions** have several results, whose types stand in parentheses, and are used through `project`. A loop
 //! holds its body, a graph with values and symbols of its own; `symbols` gives those their values. See [`crate::graph::control`]
 //! for the order of operands, inputs, outputs and results. A region holds a body, which computes its results from its operands, and
-//! where it is `custom` a second one, which computes its derivative: see [`crate::graph::region`].
+//! where it is `custom` a second one, which computes its derivative; where it is a `checkpoint`, its derivative computes it again: see
+//! [`crate::graph::region`].
 //!
 //! ```text
 //! graph @running(%x: f32[n, 4], %h: f32[4]) where n {
@@ -137,7 +138,7 @@
 //!           | "loop" [ VALUE { "," VALUE } ] "{" [ "trip" "=" extent "," ] [ "counted" "," ] [ "conditional" "," ]
 //!             "carried" "=" INTEGER [ "," "slices" "=" alongs ] [ "," "stacks" "=" alongs ] [ "," "symbols" "=" extents ] "}"
 //!             "body" section
-//!           | "region" "opaque" [ VALUE { "," VALUE } ] [ "{" "symbols" "=" extents "}" ] "body" section
+//!           | "region" ( "opaque" | "checkpoint" ) [ VALUE { "," VALUE } ] [ "{" "symbols" "=" extents "}" ] "body" section
 //!           | "region" "custom" [ VALUE { "," VALUE } ] [ "{" "symbols" "=" extents "}" ] "body" section "derivative" section ;
 //! alongs    = "[" [ INTEGER [ "reverse" ] { "," INTEGER [ "reverse" ] } ] "]" ;
 //! operation = "const" ( literal | list | "opaque" STRING )

@@ -141,8 +141,9 @@ impl Clusterer<'_> {
                 self.products.insert(id, product);
             }
             if node.kind.is_tuple() {
-                for o in &node.operands {
-                    self.is_root[o.index()] |= !is_source(self.kind(*o));
+                for &o in &node.operands {
+                    let value = held_value(self.graph, o);
+                    self.is_root[value.index()] |= !is_source(self.kind(value));
                 }
             }
         }
@@ -416,6 +417,19 @@ pub fn output_values(graph: &Graph) -> Vec<NodeId> {
         }
     }
     taken
+}
+
+/// The value in whose memory a loop or call finds an operand: one that is only reshaped has its elements where they are, and no kernel
+/// copies it.
+pub fn held_value(graph: &Graph, operand: NodeId) -> NodeId {
+    let mut at = operand;
+    while let NodeKind::View(View::Reshape(_)) = graph.node(at).kind
+        // By their expressions: of extents that are only promised to be equal, a plan cannot tell how long the memory is.
+        && graph.ty(at).elements() == graph.ty(graph.node(at).operands[0]).elements()
+    {
+        at = graph.node(at).operands[0];
+    }
+    at
 }
 
 /// Kinds that are a root wherever they are.

@@ -8,7 +8,7 @@ use tlc_ir::plan::{Carried, DeviceId, HostCall, Repeat, SlotId, Step, Storage, W
 use tlc_ir::{DType, NodeId, NodeKind};
 
 use super::{Edge, PlannedBody, Planner, plan_between};
-use crate::cluster::{Cluster, cluster_body};
+use crate::cluster::{Cluster, cluster_body, held_value};
 
 impl Planner<'_> {
     /// The step of a cluster that is a loop or call.
@@ -78,7 +78,7 @@ impl Planner<'_> {
         let operands: Vec<SlotId> = operands
             .iter()
             .zip(on)
-            .map(|(&o, device)| self.read(o, device))
+            .map(|(&o, device)| self.read(held_value(self.graph, o), device))
             .collect();
         let results = self.results(c, id, result);
         let (lead, carried) = operands.split_at(l.leading());
@@ -148,7 +148,8 @@ impl Planner<'_> {
     fn call(&mut self, c: &Cluster, id: NodeId, function: HostFunction) {
         let nodes = self.graph.node(id).operands.clone();
         let name = self.graph.value_name(id);
-        let operands = nodes.iter().map(|&o| self.read(o, DeviceId::HOST)).collect();
+        let read = |&o: &NodeId| self.read(held_value(self.graph, o), DeviceId::HOST);
+        let operands = nodes.iter().map(read).collect();
         let shapes: Vec<Shape> = nodes.iter().map(|&o| self.graph.ty(o).shape.clone()).collect();
         let results = self.results(c, id, |_| DeviceId::HOST);
         let extents: Vec<&[IndexExpr]> = shapes.iter().map(|s| &s[..]).collect();

@@ -3,7 +3,8 @@
 //! A value of a body that follows from captures and constants alone is computed before the loop and captured, unless it is
 //! only seen through views, or would be larger than what it is made of: then an iteration had to load it instead of computing
 //! it. Matrices that a body multiplies with are laid out before the loop as the library multiplies them where they lie (see
-//! [`panels`](super::panels)).
+//! [`panels`](super::panels)). Out of a loop of one iteration only what follows from constants is taken, which is computed once per
+//! executable: such a loop keeps its values apart from those around it (see [`Loop::is_fence`]).
 
 use std::sync::Arc;
 
@@ -35,12 +36,18 @@ impl Pass for Hoist {
 /// Never for a verified graph.
 pub fn run(graph: &Graph, width: u32) -> Result<Graph, GraphError> {
     let mut budget = Budget::default();
+    let constant = Fixed::new(graph, &|_| false);
     rebuild(graph, &mut |re, _, node, operands| {
         let NodeKind::Loop(l) = &node.kind else {
             return re.add(node.kind.clone(), operands);
         };
-        let body = laid_out(l, width, &mut budget)?;
-        let (l, operands) = hoisted(re, l, &body, operands)?;
+        let captures = &node.operands[l.leading() + l.carried + l.slices.len()..];
+        let stays: Vec<bool> = captures
+            .iter()
+            .map(|&o| l.is_fence() && !constant.contains(o))
+            .collect();
+        let body = laid_out(l, &stays, width, &mut budget)?;
+        let (l, operands) = hoisted(re, l, &stays, &body, operands)?;
         re.add(NodeKind::Loop(Arc::new(l)), &operands)
     })
 }
@@ -50,16 +57,17 @@ fn first_capture(l: &Loop) -> usize {
     1 + l.carried + l.slices.len()
 }
 
-/// What is the same in every iteration.
-fn fixed(l: &Loop, body: &Graph) -> Fixed {
-    let captures = &body.inputs()[first_capture(l)..];
+/// What is the same in every iteration; `stays` says of which captures nothing is computed outside.
+fn fixed(l: &Loop, stays: &[bool], body: &Graph) -> Fixed {
+    let captures = body.inputs()[first_capture(l)..].iter().zip(stays);
+    let captures: Vec<NodeId> = captures.filter(|(_, stays)| !**stays).map(|(&id, _)| id).collect();
     Fixed::new(body, &|id| captures.contains(&id))
 }
 
 /// The body with its fixed matrices in blocks.
-fn laid_out(l: &Loop, width: u32, budget: &mut Budget) -> Result<Graph, GraphError> {
+fn laid_out(l: &Loop, stays: &[bool], width: u32, budget: &mut Budget) -> Result<Graph, GraphError> {
     let body = &*l.body.0;
-    let fixed = fixed(l, body);
+    let fixed = fixed(l, stays, body);
     rebuild(body, &mut |re, id, node, operands| match in_blocks(
         re,
         body,
@@ -74,13 +82,13 @@ fn laid_out(l: &Loop, width: u32, budget: &mut Budget) -> Result<Graph, GraphErr
 }
 
 /// The values of a body that are to be captured, in the order of the body.
-fn chosen(l: &Loop, body: &Graph) -> Vec<NodeId> {
+fn chosen(l: &Loop, stays: &[bool], body: &Graph) -> Vec<NodeId> {
     let mut out = Vec::new();
     if !body.binders().is_empty() {
         // Sizes that an iteration finds out mean nothing outside.
         return out;
     }
-    let fixed = fixed(l, body);
+    let fixed = fixed(l, stays, body);
     let mut seen = vec![false; body.len()];
     let mut work: Vec<NodeId> = body.outputs().iter().map(|o| o.node).collect();
     while let Some(id) = work.pop() {
@@ -129,8 +137,14 @@ fn pays(body: &Graph, id: NodeId) -> bool {
 }
 
 /// The loop with `body`, whose chosen values are computed before it, and its operands.
-fn hoisted(re: &mut Rebuilder, l: &Loop, body: &Graph, operands: &[NodeId]) -> Result<(Loop, Operands), GraphError> {
-    let chosen = chosen(l, body);
+fn hoisted(
+    re: &mut Rebuilder,
+    l: &Loop,
+    stays: &[bool],
+    body: &Graph,
+    operands: &[NodeId],
+) -> Result<(Loop, Operands), GraphError> {
+    let chosen = chosen(l, stays, body);
     let first = first_capture(l);
     let captures = &operands[l.leading() + l.carried + l.slices.len()..];
     // Outside.

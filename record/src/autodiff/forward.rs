@@ -118,7 +118,8 @@ impl Forward<'_> {
         let parts = match &node.kind {
             NodeKind::Loop(it) => repeat::tangent(it, &operands, &tangents, self.backwards, self::tangents)?,
             NodeKind::Region(region) => {
-                region::tangent(region, &results(count)?, &operands, &tangents, self.backwards)?
+                let results = results(count)?;
+                region::tangent(region, &results, &operands, &tangents, self.backwards, self::tangents)?
             }
             NodeKind::Call(function) => {
                 let mut parts = vec![None; count];

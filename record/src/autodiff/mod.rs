@@ -333,7 +333,7 @@ impl Walk<'_> {
                 let results: Vec<Tensor> = (0..count)
                     .map(|k| self.graph.node(NodeKind::Project(k), &[&result]))
                     .collect::<Step<_>>()?;
-                region::rule(region, &results, &operands, &parts)?
+                region::rule(region, &results, &operands, &wanted, &parts, derivatives)?
             }
             kind => {
                 let Some(total) = sum(&uses, result.dtype())? else {

@@ -6,14 +6,15 @@
 //!   the carried values of others stay as they are, and what they stack is zero, as what no iteration writes is.
 
 use std::cell::RefCell;
+use std::sync::Arc;
 
-use tlc_ir::graph::{HostFunction, Loop, Monoid, NodeId, NodeKind, Region, Rule};
+use tlc_ir::graph::{Body, HostFunction, Loop, Monoid, NodeId, NodeKind, Region, Rule};
 
 use super::{Batch, Value};
 use crate::dim::Dim;
 use crate::graph::Tensor;
 use crate::graph::scope::{Refusal, Step, refuse, refuse_expecting};
-use crate::ops::region::{Known, region};
+use crate::ops::region::{Derivative, Known, region};
 use crate::ops::repeat::Iteration;
 
 /// The number of results of a loop, call or region.
@@ -90,11 +91,8 @@ impl Batch {
             let whole = found.and_then(|all| all.iter().map(|v| batch.whole(v)).collect());
             made(x, outputs.len(), whole)
         };
-        let custom = match &of_one.rule {
-            Rule::Opaque => None,
-            Rule::Custom(body) => Some(&body.0),
-        };
-        let derivative = custom.map(|body| {
+        let custom = |body: &Body| {
+            let body = Arc::clone(&body.0);
             let (values, flags, inside, made) = (&values, &flags, &inside, &made);
             move |known: &Known| {
                 let x = &known.operands;
@@ -114,11 +112,16 @@ impl Batch {
                         }),
                     }
                 };
-                let found = batch.body(body, &outputs, &of_one.symbols, &given);
+                let found = batch.body(&body, &outputs, &of_one.symbols, &given);
                 let found = found.and_then(|all| all.iter().zip(floats).map(cotangent).collect());
                 made(x, outputs.len(), found)
             }
-        });
+        };
+        let derivative = match &of_one.rule {
+            Rule::Opaque => Derivative::Opaque,
+            Rule::Custom(body) => Derivative::Custom(custom(body)),
+            Rule::Checkpoint => Derivative::Checkpoint,
+        };
         let tensors: Vec<&Tensor> = operands.iter().map(|v| &v.tensor).collect();
         let results = region("vmap", &tensors, function, derivative);
         if let Some(refusal) = refused.into_inner() {

@@ -7,7 +7,7 @@ use crate::graph::Tensor;
 use crate::graph::scope::{Step, op, refuse, refuse_expecting};
 
 use super::conv::{PerAxis, dims};
-use super::region::{Known, region};
+use super::region::{Derivative, Known, region};
 
 /// Window, stride, padding and dilation of a pooling: `Pool::new(2).padding(1)`.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -134,7 +134,12 @@ impl Tensor {
                 let first = across(&found.select(&number, i64::MAX).min(&axes));
                 vec![number.eq(first).select(d, 0)]
             };
-            let mut results = region("max_pool", &[self], |x| vec![x[0].max(&axes)], Some(derivative));
+            let mut results = region(
+                "max_pool",
+                &[self],
+                |x| vec![x[0].max(&axes)],
+                Derivative::Custom(derivative),
+            );
             results.pop().map_or_else(|| refuse("no maximum"), Ok)
         })
     }

@@ -47,10 +47,51 @@ pub fn custom_vjp(
     function: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
     derivative: impl FnOnce(&Known) -> Vec<Tensor>,
 ) -> Vec<Tensor> {
-    region("custom_vjp", operands, function, Some(derivative))
+    region("custom_vjp", operands, function, Derivative::Custom(derivative))
 }
 
-type NoDerivative = fn(&Known) -> Vec<Tensor>;
+/// A function whose inner values derivatives do not keep: `function` records it, over tensors of a graph of their own that stand for
+/// `operands`. [`grad`](crate::grad) and [`vjp`](crate::vjp) compute it again from the operands, where they need its inner values, in
+/// place of keeping these from the time when its results were computed.
+///
+/// Of a chain of `n` equal functions in `√n` checkpoints, the checkpoints' operands and the inner values of one checkpoint are in memory
+/// at once, about `2 √n` values in place of `n`, for the time of one more forward pass (Chen, Xu, Zhang and Guestrin, "Training deep
+/// nets with sublinear memory cost", 2016). Values and derivatives are those without it, draws of random numbers included, which are the
+/// same when they are computed again. Checkpoints may be inside each other; for the iterations of a loop there is
+/// [`Repeat::checkpoint_every`](crate::Repeat::checkpoint_every).
+///
+/// ```
+/// use tlc::{Graph, checkpoint, grad};
+///
+/// let g = Graph::default();
+/// let (x, w) = (g.constant([0.5f32, 1.0]), g.constant([2.0f32, 3.0]));
+/// let y = checkpoint(&[&x, &w], |t| vec![(&t[0] * &t[1]).sin().exp()]);
+/// let plain = (&x * &w).sin().exp();
+/// assert_eq!(y[0].eval()?.as_slice::<f32>()?, plain.eval()?.as_slice::<f32>()?);
+/// let (d, expected) = (grad(&y[0].sum(..), &[&w]), grad(&plain.sum(..), &[&w]));
+/// assert_eq!(d[0].eval()?.as_slice::<f32>()?, expected[0].eval()?.as_slice::<f32>()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// Tensors of the graph around in the function, other than its operands; sizes that data decides; no operand.
+#[track_caller]
+pub fn checkpoint(operands: &[&Tensor], function: impl FnOnce(&[Tensor]) -> Vec<Tensor>) -> Vec<Tensor> {
+    region("checkpoint", operands, function, NoFunction::Checkpoint)
+}
+
+/// What the derivative of a region is to be.
+pub(crate) enum Derivative<F> {
+    /// Zero.
+    Opaque,
+    /// What a function records.
+    Custom(F),
+    /// That of the function that the region records, which is computed again for it.
+    Checkpoint,
+}
+
+/// A region whose derivative nobody records.
+pub(crate) type NoFunction = Derivative<fn(&Known) -> Vec<Tensor>>;
 
 /// A region over operands of one graph.
 #[track_caller]
@@ -58,7 +99,7 @@ pub(crate) fn region(
     name: &str,
     operands: &[&Tensor],
     function: impl FnOnce(&[Tensor]) -> Vec<Tensor>,
-    derivative: Option<impl FnOnce(&Known) -> Vec<Tensor>>,
+    derivative: Derivative<impl FnOnce(&Known) -> Vec<Tensor>>,
 ) -> Vec<Tensor> {
     let Some(graph) = operands.first().map(|t| t.graph()) else {
         return vec![];
@@ -77,7 +118,12 @@ pub(crate) fn region(
     }
     let captured = body.captured();
     let all: Vec<&Tensor> = operands.iter().copied().chain(&captured).collect();
-    let rule = derivative.filter(|_| foreign.is_none()).map(|derivative| {
+    let (custom, without) = match derivative {
+        Derivative::Custom(derivative) => (Some(derivative), Rule::Opaque),
+        Derivative::Checkpoint => (None, Rule::Checkpoint),
+        Derivative::Opaque => (None, Rule::Opaque),
+    };
+    let rule = custom.filter(|_| foreign.is_none()).map(|derivative| {
         let inner = graph.region_body();
         let operands = inputs(&inner, "x", all.iter().copied());
         let results_there = inputs(&inner, "y", results.iter());
@@ -103,7 +149,7 @@ pub(crate) fn region(
             return refuse_expecting("a result of another graph", "one that is computed from the operands");
         }
         let rule = match &rule {
-            None => Rule::Opaque,
+            None => without,
             Some((inner, made)) => {
                 if !inner.captured().is_empty() {
                     return refuse_expecting(
@@ -222,7 +268,7 @@ impl Tensor {
         op(name, &[self], || {
             let function = |x: &[Tensor]| vec![function(&x[0])];
             let slope = |k: &Known| vec![&k.cotangents[0] * slope(&k.operands[0], &k.results[0])];
-            let mut results = region(name, &[self], function, Some(slope));
+            let mut results = region(name, &[self], function, Derivative::Custom(slope));
             results.pop().map_or_else(|| refuse("no result"), Ok)
         })
     }
@@ -245,7 +291,7 @@ impl Tensor {
                 return Ok(self.clone());
             }
             let same = |x: &[Tensor]| x.to_vec();
-            let mut results = region("stop_gradient", &[self], same, None::<NoDerivative>);
+            let mut results = region("stop_gradient", &[self], same, NoFunction::Opaque);
             match results.pop() {
                 Some(t) => Ok(t),
                 None => refuse("nothing to stop"),

@@ -1,5 +1,7 @@
 //! Loops: a body recorded once, that runs again and again.
 
+mod segments;
+
 use std::sync::Arc;
 
 use tlc_ir::graph::{Along, Body, Loop, NodeKind, TensorType};
@@ -19,6 +21,7 @@ pub struct Repeat {
     condition: Option<Tensor>,
     carried: Vec<Tensor>,
     slices: Vec<(Tensor, i64, bool)>,
+    checkpoint_every: Option<usize>,
 }
 
 /// One iteration of a loop while its body is recorded. Its tensors belong to a graph of their own; what the body needs of
@@ -96,6 +99,7 @@ impl Graph {
             condition: None,
             carried: Vec::new(),
             slices: Vec::new(),
+            checkpoint_every: None,
         }
     }
 }
@@ -130,6 +134,31 @@ impl Repeat {
     /// [`Iteration::go_on_if`] was given.
     pub fn while_(mut self, first: &Tensor) -> Repeat {
         self.condition = Some(first.clone());
+        self
+    }
+
+    /// The derivative in reverse mode keeps what every so many-th iteration began with, and computes those in between once more: of `n`
+    /// iterations the carried values of about `n / iterations + iterations` are kept in place of `n`, which is least for the square
+    /// root of `n`. Values are those of the plain loop, and so are gradients, but for the order in which those of captures are added up.
+    ///
+    /// The loop is recorded as one over segments of so many iterations, each of them a loop.
+    ///
+    /// ```
+    /// use tlc::{DType, Graph, grad};
+    ///
+    /// let g = Graph::default();
+    /// let x = g.scalar(1.0, DType::F64);
+    /// let y = g.repeat(100).checkpoint_every(10).carry(&x).record(|i| vec![i.carried[0].sin()]);
+    /// let plain = g.repeat(100).carry(&x).record(|i| vec![i.carried[0].sin()]);
+    /// let (d, expected) = (grad(&y[0], &[&x]), grad(&plain[0], &[&x]));
+    /// assert_eq!(d[0].eval()?.as_scalar::<f64>()?, expected[0].eval()?.as_scalar::<f64>()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// 0 iterations; a loop without a trip count, which has no derivative in reverse mode.
+    pub fn checkpoint_every(mut self, iterations: usize) -> Repeat {
+        self.checkpoint_every = Some(iterations);
         self
     }
 
@@ -260,7 +289,7 @@ impl Repeat {
         let used = body.used_symbols().into_iter().enumerate();
         let symbols = used.map(|(s, used)| value(s, used)).collect();
         let results = self.carried.len() + stacks.len();
-        let kind = NodeKind::Loop(Arc::new(Loop {
+        let it = Loop {
             symbols,
             trip: self.trip.as_ref().map(|t| t.expr().clone()),
             counted: self.count.is_some(),
@@ -269,8 +298,11 @@ impl Repeat {
             slices: slices.into(),
             stacks: stacks.into(),
             body: Body(Arc::new(body)),
-        }));
-        self.graph.tuple(kind, operands, results)
+        };
+        match self.checkpoint_every {
+            Some(every) => segments::recorded(&self.graph, it, operands, every),
+            None => self.graph.tuple(NodeKind::Loop(Arc::new(it)), operands, results),
+        }
     }
 }
 

@@ -175,6 +175,7 @@ impl GraphParser<'_, '_, '_, '_> {
         let body = self.inside("region", "body")?;
         let rule = match rule {
             "custom" => self.inside("region", "derivative")?.map(Rule::Custom),
+            "checkpoint" => Some(Rule::Checkpoint),
             _ => Some(Rule::Opaque),
         };
         let (Some(body), Some(rule)) = (body, rule) else {
