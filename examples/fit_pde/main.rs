@@ -96,7 +96,8 @@ fn simulate() -> Vec<f64> {
             }
         }
         u = next;
-        let sensors = (0..SIDE * SIDE).filter(|k| (k / SIDE) % SPACING == 0 && (k % SIDE) % SPACING == 0);
+        let sensors =
+            (0..SIDE * SIDE).filter(|k| (k / SIDE).is_multiple_of(SPACING) && (k % SIDE).is_multiple_of(SPACING));
         readings.extend(sensors.map(|k| u[k]));
     }
     readings
@@ -207,7 +208,7 @@ fn fit(readings: &[f32], is_checkpointed: bool) -> Outcome<Fit> {
     let train = record_fit(&optimizer, is_checkpointed)?;
     let memory = record_gradient(is_checkpointed)?.memory(&inputs![&GUESS, readings])?;
     let mut state = State::new();
-    state.insert(PARAMETERS, &GUESS)?;
+    state.insert(PARAMETERS, GUESS)?;
     optimizer.prepare(&mut state, &[PARAMETERS])?;
     let begun = Instant::now();
     let mut losses = Vec::with_capacity(ITERATIONS);
