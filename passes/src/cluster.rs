@@ -376,6 +376,9 @@ impl Clusterer<'_> {
         let mut out = Vec::new();
         let mut seen = vec![];
         let mut work: Vec<NodeId> = self.graph.node(root).operands.to_vec();
+        if self.kind(root).is_tuple() {
+            work.iter_mut().for_each(|o| *o = held_value(self.graph, *o));
+        }
         while let Some(n) = work.pop() {
             if seen.contains(&n) {
                 continue;
@@ -737,7 +740,7 @@ impl Clusterer<'_> {
     }
 
     /// By node: whether a root of another group reads it. What a group demands is all that counts, not the users of a value: a
-    /// matrix product reads the value below a view, past the view.
+    /// matrix product reads the value below a view, past the view, and so does a loop.
     fn demanded_outside(&self) -> Vec<bool> {
         let mut demanded = vec![false; self.graph.len()];
         for (reader, demands) in &self.demands {

@@ -1,11 +1,13 @@
 //! Random graphs of smooth operations, along random directions.
 
+use std::sync::Arc;
+
 use tlc::ir::graph::{NodeId, NodeKind};
 use tlc::ir::interp::{Options, interpret};
 use tlc::ir::rng::Rng;
 use tlc::ir::testgen::{GenKind, GenOptions, random_case};
 use tlc::ir::{Graph as IrGraph, ScalarOp};
-use tlc::{CompileOptions, DType, Graph, HostTensor, Scalar, Tensor, compile_ir, grad, hvp, jvp};
+use tlc::{CompileOptions, DType, Dim, Graph, HostTensor, Scalar, Tensor, checkpoint, compile_ir, grad, hvp, jvp};
 
 const STEP: f64 = 1e-5;
 
@@ -123,6 +125,106 @@ fn second_derivatives_of_random_graphs() {
         checked += 1;
     }
     assert!(checked >= 60, "{checked} checked");
+}
+
+/// Random graphs as checkpoints, loops and regions in them: gradients, tangents and second derivatives are those without, interpreted
+/// and compiled.
+#[test]
+fn checkpoints_of_random_graphs() {
+    let (mut checked, mut compiled) = (0, 0);
+    for seed in 0..240u64 {
+        let case = random_case(
+            seed,
+            &GenOptions {
+                control: seed % 2 == 0,
+                ..options()
+            },
+        );
+        let g = Graph::from_ir(case.graph.clone());
+        let value_of = |id: NodeId| g.tensor(id).expect("a value");
+        let x: Vec<Tensor> = case.graph.inputs().iter().map(|&id| value_of(id)).collect();
+        let plain: Vec<Tensor> = case.graph.outputs().iter().map(|o| value_of(o.node)).collect();
+        let symbols: Vec<Dim> = (case.graph.symbols().iter())
+            .map(|s| g.symbol(&s.name, s.lo..=s.hi))
+            .collect();
+        let body = Arc::new(case.graph.clone());
+        let all: Vec<&Tensor> = x.iter().collect();
+        let again = checkpoint(&all, |t| {
+            let t: Vec<&Tensor> = t.iter().collect();
+            t[0].graph().record_ir(&body, &symbols, &t)
+        });
+        let by: Vec<&Tensor> = all.iter().copied().filter(|t| t.dtype() == DType::F64).collect();
+        let derivatives = |y: &[Tensor]| -> Vec<Tensor> {
+            let floats = y.iter().filter(|t| t.dtype() == DType::F64);
+            let loss = floats.map(|y| y.tanh().sum(..)).reduce(|a, b| a + b);
+            let loss = loss.unwrap_or_else(|| g.scalar(0.0, DType::F64));
+            let moves: Vec<Tensor> = by.iter().map(|x| x.cos()).collect();
+            let moves: Vec<&Tensor> = moves.iter().collect();
+            let mut found = grad(&loss, &by);
+            found.extend(jvp(&[&loss], &by, &moves));
+            found.extend(hvp(&loss, &by, &moves));
+            found
+        };
+        if by.is_empty() {
+            continue;
+        }
+        let (plain, again) = (derivatives(&plain), derivatives(&again));
+        if let Some(e) = g.errors().first() {
+            let known = ["nothing bounds its iterations", "bits of one dtype", "sizes", "size"];
+            assert!(known.iter().any(|k| e.to_string().contains(k)), "seed {seed}: {e}");
+            continue;
+        }
+        let names: Vec<String> = (0..2 * plain.len()).map(|k| format!("d{k}")).collect();
+        let outputs: Vec<(&str, &Tensor)> = names
+            .iter()
+            .map(String::as_str)
+            .zip(plain.iter().chain(&again))
+            .collect();
+        let graph = g
+            .extract(&outputs)
+            .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", case.graph));
+        let options = Options {
+            symbols: (case.graph.symbols().iter().zip(&case.binding))
+                .map(|(s, v)| (s.name.clone(), *v))
+                .collect(),
+            ..Options::default()
+        };
+        let data = case.input_data(seed);
+        let equal = |what: &str, found: &dyn Fn(usize) -> Vec<f64>| {
+            for k in 0..plain.len() {
+                let (a, b) = (found(k), found(plain.len() + k));
+                // Where it is steep, the order of sums shows.
+                let size = a
+                    .iter()
+                    .fold(1.0f64, |m, v| if v.is_finite() { m.max(v.abs()) } else { m });
+                let near =
+                    |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-9 * size || a == b || !a.is_finite() && !b.is_finite();
+                assert!(
+                    a.len() == b.len() && a.iter().zip(&b).all(near),
+                    "seed {seed}, {what}, {k}: {a:?} without, {b:?} with\n{}\n{graph}",
+                    case.graph
+                );
+            }
+        };
+        let found = interpret(&graph, &data, &options).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{graph}"));
+        equal("interpreted", &|k| {
+            (0..found[k].len()).map(|i| found[k].get(i).as_f64()).collect()
+        });
+        checked += 1;
+        if seed % 6 == 0 {
+            let run = compile_ir(&graph, &CompileOptions::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            let given: Vec<tlc::Input<'_>> = data.iter().map(Into::into).collect();
+            // It may have a size that no input has.
+            if let Ok(run) = run.run(&given) {
+                equal("compiled", &|k| run[k].as_slice::<f64>().expect("doubles").to_vec());
+                compiled += 1;
+            }
+        }
+    }
+    assert!(
+        checked >= 120 && compiled >= 15,
+        "{checked} checked, {compiled} compiled"
+    );
 }
 
 /// Any dtypes and operations: a tangent has the type of its value, and what it is made of fits.
