@@ -96,8 +96,8 @@ fn simulate() -> Vec<f64> {
             }
         }
         u = next;
-        let sensors = (0..SIDE * SIDE).filter(|k| (k / SIDE) % SPACING == 0 && (k % SIDE) % SPACING == 0);
-        readings.extend(sensors.map(|k| u[k]));
+        let rows = u.chunks_exact(SIDE).step_by(SPACING);
+        readings.extend(rows.flat_map(|row| row.iter().step_by(SPACING)));
     }
     readings
 }
@@ -207,7 +207,7 @@ fn fit(readings: &[f32], is_checkpointed: bool) -> Outcome<Fit> {
     let train = record_fit(&optimizer, is_checkpointed)?;
     let memory = record_gradient(is_checkpointed)?.memory(&inputs![&GUESS, readings])?;
     let mut state = State::new();
-    state.insert(PARAMETERS, &GUESS)?;
+    state.insert(PARAMETERS, GUESS)?;
     optimizer.prepare(&mut state, &[PARAMETERS])?;
     let begun = Instant::now();
     let mut losses = Vec::with_capacity(ITERATIONS);
