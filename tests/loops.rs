@@ -361,3 +361,42 @@ fn a_body_s_memory_is_part_of_the_peak_that_is_printed() {
     let graph = g.finish().unwrap();
     assert!(graph.nodes().any(|(_, n)| matches!(n.kind, NodeKind::Loop(_))));
 }
+
+/// Whatever a loop or host function is given: what is only reshaped is where it was, whether something else reads the reshaped value or
+/// the one below it.
+#[test]
+fn a_reshaped_operand_is_read_where_it_lies() {
+    let g = Graph::new("reshaped");
+    let (x, w) = (g.input("x", DType::F32, [6, 4]), g.input("w", DType::F32, [16]));
+    let r = g.repeat(3).carry(&w).slice(&x.reshape([3, 8]), 0).record(|i| {
+        let s = i.slices[0].sum(..) + &i.carried[0];
+        i.stack(&s, 0);
+        vec![s]
+    });
+    let sorted = r[1].reshape([8, 6]).sort(1, false);
+    g.output("last", &r[0]);
+    g.output("sorted", &sorted);
+    let executable = compiled(&g, 1);
+    let is_launch = |s: &&Step| matches!(s, Step::Launch(_));
+    assert_eq!(
+        executable.plan().steps.iter().filter(is_launch).count(),
+        0,
+        "{}",
+        executable.plan()
+    );
+    check(&g, &[counting(&[6, 4]), counting(&[16])]);
+
+    // The value below is computed here, and both are read by others too.
+    let g = Graph::new("both");
+    let x = g.input("x", DType::F32, [6, 4]);
+    let y = (&x * 2.0).cumsum(0) + 1.0;
+    let flat = y.reshape([24]);
+    let r = g.repeat(3).carry(&flat).slice(&y.reshape([3, 8]), 0).record(|i| {
+        let s = i.slices[0].sum(..) + &i.carried[0];
+        vec![s]
+    });
+    g.output("last", &r[0]);
+    g.output("flat", &flat);
+    g.output("sum", &(&y + 3.0).sum(0));
+    check(&g, &[counting(&[6, 4])]);
+}
