@@ -19,9 +19,6 @@ pub use crate::reason::{AliasDecision, AliasReason};
 /// Alignment of slots in the arena, in bytes.
 pub const ALIGNMENT: u64 = 64;
 
-/// What a launch may write besides states to be grouped whatever it reads.
-const LITTLE_BYTES: i64 = 64;
-
 /// Has what computes the new value of a state write it to the state's own bytes, in place of a copy at the end of the call, where every
 /// step that reads the old value comes before, or reads each element where the new one is written. `in_place` as for
 /// [`choose_aliases`]; it loses the copies that go. `copies` are the kernels that do nothing but copy one slot to another: where a scatter's
@@ -545,8 +542,8 @@ fn first_fit_by_birth(blocks: &[Block], steps: usize) -> (u64, Vec<u64>) {
     (peak, offsets)
 }
 
-/// Joins runs of small independent launches, and of large ones that write little but states, into groups that one fork-join executes. `in_place` moves
-/// along.
+/// Joins runs of small independent launches, and of larger ones that write states alone, into groups that one fork-join executes.
+/// `in_place` moves along.
 pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>, small_bytes: i64) {
     let mut steps: Vec<Step> = Vec::with_capacity(plan.steps.len());
     let mut pairs: Vec<Vec<(SlotId, SlotId)>> = Vec::with_capacity(plan.steps.len());
@@ -557,16 +554,15 @@ pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>
         .into_iter()
         .zip(std::mem::take(in_place))
     {
-        let small = |s: &Step| match s {
-            // A GPU shares out each launch by itself.
-            Step::Launch(l) if matches!(l.work, Work::Grid(_)) => false,
-            Step::Launch(l) => l.bytes.as_const().is_some_and(|b| b <= small_bytes),
-            _ => false,
+        // A GPU shares out each launch by itself.
+        let (is_small, is_update) = match &step {
+            Step::Launch(l) if matches!(l.work, Work::Chunks { .. }) => {
+                let small = l.bytes.as_const().is_some_and(|b| b <= small_bytes);
+                // An optimizer has many parameters.
+                (small, !plan.states.is_empty() && updates(&step, plan))
+            }
+            _ => (false, false),
         };
-        let is_small = small(&step);
-        // An optimizer's updates of many parameters, and the norms of many gradients.
-        let is_update =
-            matches!(&step, Step::Launch(l) if matches!(l.work, Work::Chunks { .. })) && updates(&step, plan);
         if let Some(previous) = steps.last_mut()
             && ((all_small && is_small) || (all_updates && is_update))
             && touched.leaves_alone(&step, plan)
@@ -575,12 +571,12 @@ pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>
             all_small &= is_small;
             all_updates &= is_update;
             let Step::Launch(launch) = step else {
-                unreachable!("only launches are small here")
+                unreachable!("only launches are small, or updates")
             };
             match previous {
                 Step::Group(all) => all.push(launch),
                 Step::Launch(first) => *previous = Step::Group(vec![first.clone(), launch]),
-                _ => unreachable!("only launches are small"),
+                _ => unreachable!("as above"),
             }
             pairs.last_mut().expect("one per step").extend(pair);
             continue;
@@ -595,21 +591,11 @@ pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>
     *in_place = pairs;
 }
 
-/// Whether a step writes new values of states, and little besides: nothing large then lives longer where it is grouped.
+/// Whether all that a step writes is new values of states: nothing in the arena then lives longer where it is grouped.
 fn updates(step: &Step, plan: &Plan) -> bool {
     let mut all = true;
     step.visit_slots(
-        &mut |s, writes| {
-            let root = &plan.slots[plan.root(s).0 as usize];
-            let little = || {
-                let bytes = root
-                    .len
-                    .as_const()
-                    .and_then(|n| n.checked_mul(root.dtype.bytes() as i64));
-                bytes.is_some_and(|b| b <= LITTLE_BYTES)
-            };
-            all &= !writes || matches!(root.storage, Storage::State(_)) || little();
-        },
+        &mut |s, writes| all &= !writes || matches!(plan.slots[plan.root(s).0 as usize].storage, Storage::State(_)),
         &plan.kernels,
     );
     all
@@ -642,17 +628,9 @@ impl Touched {
 
 /// Whether two steps touch no bytes in common that one of them writes.
 pub(crate) fn independent(a: &Step, b: &Step, plan: &Plan) -> bool {
-    let mut touched: Vec<(SlotId, bool)> = Vec::new();
-    a.visit_slots(&mut |s, w| touched.push((plan.root(s), w)), &plan.kernels);
-    let mut free = true;
-    b.visit_slots(
-        &mut |s, w| {
-            let root = plan.root(s);
-            free &= !touched.iter().any(|&(other, writes)| other == root && (w || writes));
-        },
-        &plan.kernels,
-    );
-    free
+    let mut touched = Touched::default();
+    touched.add(a, plan);
+    touched.leaves_alone(b, plan)
 }
 
 #[cfg(test)]

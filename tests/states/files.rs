@@ -265,7 +265,7 @@ fn state_of(value: f32) -> State {
 }
 
 #[test]
-#[ignore = "the process of another test"]
+#[ignore = "the process that the test above starts and kills; it never ends by itself"]
 fn saves_until_it_is_killed() {
     let Ok(file) = std::env::var("TLC_SAVE_TO") else { return };
     for k in 1.. {

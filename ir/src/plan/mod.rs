@@ -562,9 +562,7 @@ impl Step {
             }
         }
     }
-}
 
-impl Step {
     /// Has the step use other slots: `f` changes each that it touches.
     pub fn rename_slots(&mut self, f: &mut dyn FnMut(&mut SlotId)) {
         match self {
