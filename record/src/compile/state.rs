@@ -7,6 +7,7 @@
 
 use std::fmt;
 use std::ops::Index;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use ndarray::{ArrayView, Dimension};
@@ -447,12 +448,17 @@ impl State {
                 data,
             });
         }
-        let result = call(&mut views);
+        // What was lent comes back whatever happens.
+        let result = catch_unwind(AssertUnwindSafe(|| call(&mut views)));
         spare.views = recycled(views);
         for (at, lent) in spare.numbers.iter().zip(spare.lent.drain(..)) {
             self.entries[*at].data = Some(lent.data);
         }
         self.spare = spare;
+        let result = result.unwrap_or_else(|panic| {
+            self.torn = Some("it panicked".into());
+            resume_unwind(panic)
+        });
         result.map_err(|stopped| {
             let older = |s: &PlanState| s.set.is_some() && self.numbers.get(&s.name).is_some_and(|&at| at < known);
             if stopped.torn && plan.states.iter().any(older) {
@@ -491,5 +497,39 @@ impl fmt::Debug for State {
             .collect();
         let torn = if self.is_torn() { ", torn" } else { "" };
         write!(f, "State({}{torn})", entries.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tlc_ir::TensorType;
+    use tlc_ir::plan::SlotId;
+
+    use super::*;
+
+    #[test]
+    fn a_call_that_panics_gives_back_what_it_was_lent_and_leaves_it_torn() {
+        let mut state = State::new();
+        state.insert("w", [1.0f32, 2.0]).expect("memory");
+        let plan = Plan {
+            states: vec![PlanState {
+                name: "w".into(),
+                ty: TensorType::new(DType::F32, [2]),
+                slot: SlotId(0),
+                read: true,
+                set: Some(SlotId(0)),
+            }],
+            ..Plan::default()
+        };
+        let call = |state: &mut State| {
+            state.lend(&plan, &[], |views| -> Result<(), Stopped> {
+                assert_eq!(views.len(), 1);
+                panic!("in the middle")
+            })
+        };
+        assert!(catch_unwind(AssertUnwindSafe(|| call(&mut state))).is_err());
+        assert!(state.is_torn());
+        assert_eq!(state["w"].as_slice::<f32>().expect("floats"), [1.0, 2.0]);
+        assert!(state.whole().is_err());
     }
 }
