@@ -18,7 +18,7 @@ use tlc_ir::plan::verify::{check_thoroughly, verify_layout};
 use tlc_ir::plan::{DeviceId, Plan, Step, Work};
 use tlc_ir::rng::Rng;
 use tlc_ir::target::{Cpu, Gpu, MAX_BLOCK_THREADS, STATIC_SHARED_BYTES};
-use tlc_ir::testgen::{Case, GenOptions, random_case};
+use tlc_ir::testgen::{Case, GenOptions, random_case, seeds};
 use tlc_ir::{DType, Graph, HostTensor};
 use tlc_passes::Options;
 use tlc_passes::devices::{Devices, Place};
@@ -200,19 +200,6 @@ fn fits_a_gpu(plan: &Plan) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-fn seeds(default: std::ops::Range<u64>) -> Vec<u64> {
-    if let Ok(one) = std::env::var("TLC_SEED") {
-        return vec![one.parse().expect("TLC_SEED is a number")];
-    }
-    match std::env::var("TLC_SEEDS") {
-        Ok(range) => {
-            let (from, to) = range.split_once("..").expect("TLC_SEEDS is a range");
-            (from.parse().expect("a number")..to.parse().expect("a number")).collect()
-        }
-        Err(_) => default.collect(),
-    }
 }
 
 fn check_all(name: &str, default: std::ops::Range<u64>, options: &GenOptions, passes: &dyn Fn(u64) -> Option<String>) {

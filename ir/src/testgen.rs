@@ -152,6 +152,24 @@ impl Case {
     }
 }
 
+/// The seeds of a run of tests: the one of `TLC_SEED=n`, those of `TLC_SEEDS=from..to`, or else these.
+///
+/// # Panics
+/// If a variable is set to something else.
+pub fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    let number = |text: &str| text.parse::<u64>().expect("a seed is a number");
+    if let Ok(one) = std::env::var("TLC_SEED") {
+        return number(&one)..number(&one) + 1;
+    }
+    match std::env::var("TLC_SEEDS") {
+        Ok(range) => {
+            let (from, to) = range.split_once("..").expect("TLC_SEEDS is a range");
+            number(from)..number(to)
+        }
+        Err(_) => default,
+    }
+}
+
 /// Data of moderate size: floats in [-4, 4] with some zeros and halves, integers mostly in -9..=9 (0..=9 if unsigned).
 ///
 /// # Panics

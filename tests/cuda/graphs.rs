@@ -8,7 +8,7 @@ use tlc::{CompileOptions, Device, HostTensor, Specialize, compile_ir};
 use tlc_ir::interp::{self, interpret, interpret_with_bounds};
 use tlc_ir::plan::{DeviceId, Plan};
 use tlc_ir::target::Cpu;
-use tlc_ir::testgen::{Case, GenKind, GenOptions, random_case};
+use tlc_ir::testgen::{Case, GenKind, GenOptions, random_case, seeds};
 use tlc_ir::{DType, Graph, NodeKind};
 use tlc_passes::devices::{Devices, Place};
 use tlc_passes::memory::pack;
@@ -20,17 +20,6 @@ use tlc_runtime::pool::Pool;
 
 use crate::random_states;
 use crate::states::{self, compare_all, without_paths};
-
-/// Seeds of a run, unless `TLC_SEEDS=from..to` says others.
-fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
-    match std::env::var("TLC_SEEDS") {
-        Ok(range) => {
-            let (from, to) = range.split_once("..").expect("TLC_SEEDS is a range");
-            from.parse().expect("a number")..to.parse().expect("a number")
-        }
-        Err(_) => default,
-    }
-}
 
 /// The outputs of the third of three calls, and the graph that was compiled if contractions in it were regrouped. The first call goes step
 /// after step, the second records, and the third is what was recorded; those before have other inputs, and leave what is in memory.

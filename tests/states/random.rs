@@ -6,7 +6,7 @@
 
 use tlc::ir::interp::{self, compare, interpret, interpret_with_bounds};
 use tlc::ir::rng::Rng;
-use tlc::ir::testgen::random_tensor;
+use tlc::ir::testgen::{random_tensor, seeds};
 use tlc::{
     CompileOptions, DType, Device, Dim, Executable, Graph, HostTensor, Input, OutputMut, RunError, Specialize, State,
     Tensor, concat,
@@ -578,19 +578,6 @@ fn check(seed: u64, size: Size, device: Device) -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-fn seeds(default: std::ops::Range<u64>) -> Vec<u64> {
-    if let Ok(one) = std::env::var("TLC_SEED") {
-        return vec![one.parse().expect("TLC_SEED is a number")];
-    }
-    match std::env::var("TLC_SEEDS") {
-        Ok(range) => {
-            let (from, to) = range.split_once("..").expect("TLC_SEEDS is a range");
-            (from.parse().expect("a number")..to.parse().expect("a number")).collect()
-        }
-        Err(_) => default.collect(),
-    }
 }
 
 /// Judges the cases of seeds, those that `TLC_SEEDS` says or else these.

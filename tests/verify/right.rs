@@ -4,17 +4,7 @@ use tlc::verify::data::random as random_data;
 use tlc::verify::{Case, guilty, verify};
 use tlc::{CompileOptions, DType, Graph, keep};
 use tlc_ir::NodeKind;
-use tlc_ir::testgen::{GenOptions, random_case};
-
-fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
-    match std::env::var("TLC_SEEDS") {
-        Ok(range) => {
-            let (from, to) = range.split_once("..").expect("TLC_SEEDS is a range");
-            from.parse().expect("a number")..to.parse().expect("a number")
-        }
-        Err(_) => default,
-    }
-}
+use tlc_ir::testgen::{GenOptions, random_case, seeds};
 
 /// A random graph with data.
 pub fn random(seed: u64, options: &GenOptions) -> Case {
