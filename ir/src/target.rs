@@ -139,6 +139,35 @@ impl Cpu {
     pub fn emitter(&self, id: EmitterId) -> &CpuEmitter {
         &self.emitters[id.0 as usize]
     }
+
+    /// The least time, in nanoseconds, that a thread needs to move `bytes` and compute `flops` at full width (a library's
+    /// product), and which of the two it is: `bytes` or `flops`.
+    pub fn floor_ns(&self, bytes: u64, flops: u64) -> (f64, &'static str) {
+        self.floor_at(bytes, flops, self.f32_flops_per_second)
+    }
+
+    /// As [`Cpu::floor_ns`], for a kernel: its arithmetic runs at the lanes that the fastest emitter has, one operation an instruction.
+    pub fn kernel_floor_ns(&self, bytes: u64, flops: u64) -> (f64, &'static str) {
+        let rates = self.emitters.iter().map(CpuEmitter::f32_ops_per_second);
+        self.floor_at(bytes, flops, rates.fold(1.0, f64::max))
+    }
+
+    fn floor_at(&self, bytes: u64, flops: u64, flops_per_second: f64) -> (f64, &'static str) {
+        let bandwidth = match bytes {
+            b if b <= self.l2_bytes => self.bytes_per_second[0],
+            b if b <= self.l3_bytes => self.bytes_per_second[1],
+            _ => self.bytes_per_second[2],
+        };
+        longer(bytes as f64 / bandwidth, flops as f64 / flops_per_second)
+    }
+}
+
+/// The longer of two times in seconds, in nanoseconds, and which it is.
+fn longer(moving: f64, computing: f64) -> (f64, &'static str) {
+    match moving >= computing {
+        true => (moving * 1e9, "bytes"),
+        false => (computing * 1e9, "flops"),
+    }
 }
 
 impl Gpu {
@@ -153,6 +182,15 @@ impl Gpu {
             launch_seconds: 3e-6,
             library_products: true,
         }
+    }
+
+    /// The least time, in nanoseconds, to move `bytes` and compute `flops`, besides the launch; and which of the two it is: `bytes` or
+    /// `flops`.
+    pub fn floor_ns(&self, bytes: u64, flops: u64) -> (f64, &'static str) {
+        longer(
+            bytes as f64 / self.bytes_per_second,
+            flops as f64 / self.f32_flops_per_second,
+        )
     }
 }
 

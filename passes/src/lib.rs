@@ -24,6 +24,7 @@ pub mod partition;
 pub mod pipeline;
 pub mod planner;
 pub mod reason;
+pub mod rematerialize;
 pub mod rewrite;
 pub mod schedule;
 mod tile;

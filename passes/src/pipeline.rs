@@ -77,6 +77,9 @@ pub struct Options {
     pub pipeline: Pipeline,
     /// The most bytes that any einsum intermediate may have.
     pub max_memory_bytes: Option<u64>,
+    /// The most bytes of the arena of each device, by its number, where sizes are fixed; one that is missing may have any. Values are computed
+    /// again where it would be larger. What cannot be made so small is as small as it can be.
+    pub arena_limits: Vec<u64>,
     /// Whether every graph that a pass makes is verified. Where debug assertions are on, it always is.
     pub verify_passes: bool,
 }
@@ -92,6 +95,7 @@ impl Options {
             states: Vec::new(),
             pipeline: Pipeline::default(),
             max_memory_bytes: None,
+            arena_limits: Vec::new(),
             verify_passes: false,
         }
     }
@@ -294,7 +298,13 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
     };
     let planned = {
         let _span = tracing::info_span!("pass", name = "plan").entered();
-        plan(&owned, &mut clusters, &placement, &options.states)
+        plan(
+            &owned,
+            &mut clusters,
+            &placement,
+            &options.states,
+            &options.arena_limits,
+        )
     };
     Ok(Compiled {
         graph: owned,

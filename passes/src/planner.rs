@@ -25,6 +25,7 @@ use crate::lower::{Form, lower};
 use crate::made::{Made, made};
 use crate::memory::{self, AliasDecision};
 use crate::reason::{FusionDecision, FusionStage};
+use crate::rematerialize::{Draft, Rematerialized};
 use crate::schedule::{Schedule, moved_bytes, schedule};
 
 mod control;
@@ -50,6 +51,8 @@ pub struct Planned {
     pub layout: Option<Layout>,
     /// The bodies of loops, in order of execution.
     pub bodies: Vec<PlannedBody>,
+    /// What was computed again because an arena was limited, by device; one whose arena was small enough is not in it.
+    pub rematerialized: Vec<(DeviceId, Rematerialized)>,
 }
 
 /// What was decided about the body of a loop.
@@ -129,6 +132,8 @@ struct Edge<'s> {
     states: &'s [StateBinding],
     /// Whether it is the body of a loop.
     inside: bool,
+    /// The most bytes of each device's arena.
+    arena_limits: &'s [u64],
 }
 
 impl Edge<'_> {
@@ -141,13 +146,22 @@ impl Edge<'_> {
     }
 }
 
-/// Plans clusters, in their order. What it decides about kernels behind products is appended to their ledger.
-pub fn plan(graph: &Graph, clusters: &mut Clusters, placement: &Placement<'_>, states: &[StateBinding]) -> Planned {
+/// Plans clusters, in their order. What it decides about kernels behind products is appended to their ledger. Where sizes are fixed, the
+/// arena of each device has at most so many bytes (by its number; one that is missing may have any), if that can be; if not, it is as
+/// small as it could be made.
+pub fn plan(
+    graph: &Graph,
+    clusters: &mut Clusters,
+    placement: &Placement<'_>,
+    states: &[StateBinding],
+    arena_limits: &[u64],
+) -> Planned {
     let edge = Edge {
         inputs: vec![placement.caller(); graph.inputs().len()],
         outputs: vec![placement.caller(); graph.outputs().len()],
         states,
         inside: false,
+        arena_limits,
     };
     plan_between(graph, clusters, placement, &edge).0
 }
@@ -204,17 +218,8 @@ fn plan_between(
     let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
     record_epilogues(graph, clusters, &p.values, epilogues);
     let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place, &p.copies);
-    memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
-    made(Made::Groups {
-        plan: &mut p.plan,
-        in_place: &mut p.in_place,
-    });
-    queues::take_turns(&mut p.plan);
-    aliases.extend(memory::choose_aliases(&mut p.plan, &p.in_place));
-    made(Made::Aliases {
-        plan: &mut p.plan,
-        decisions: &mut aliases,
-    });
+    let rematerialized = p.rematerialize(edge.arena_limits);
+    aliases.extend(settle(&mut p.plan, &mut p.in_place));
     p.plan.donations = memory::choose_donations(&p.plan, &p.in_place, &mut aliases);
     made(Made::Donations(&mut p.plan));
     let layout = if p.plan.symbols.is_empty() {
@@ -230,8 +235,22 @@ fn plan_between(
         bodies: p.bodies,
         aliases,
         layout,
+        rematerialized,
     };
     (planned, p.handed_in)
+}
+
+/// What is decided about steps once it is known which there are: groups of launches, turns, and which slots share bytes.
+fn settle(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>) -> Vec<AliasDecision> {
+    memory::group_launches(plan, in_place, SMALL_BYTES);
+    made(Made::Groups { plan, in_place });
+    queues::take_turns(plan);
+    let mut aliases = memory::choose_aliases(plan, in_place);
+    made(Made::Aliases {
+        plan,
+        decisions: &mut aliases,
+    });
+    aliases
 }
 
 /// Appends what was decided about kernels behind products, for each edge from a product to such a kernel.
@@ -640,6 +659,49 @@ impl Planner<'_> {
             self.plan.steps.push(step);
             self.in_place.push(in_place);
         }
+    }
+
+    /// Computes values again where the arena of a device is larger than its limit.
+    fn rematerialize(&mut self, limits: &[u64]) -> Vec<(DeviceId, Rematerialized)> {
+        let mut out = Vec::new();
+        if !self.plan.symbols.is_empty() {
+            return out;
+        }
+        let once: usize = self.plan.init.iter().map(|s| s.launches().len()).sum();
+        for (device, &limit) in (0..).map(DeviceId).zip(limits).take(self.plan.devices.len()) {
+            let target = self.placement.devices().target(device);
+            let arena = |plan: &Plan, in_place: &[Vec<(SlotId, SlotId)>]| {
+                let (mut plan, mut in_place) = (plan.clone(), in_place.to_vec());
+                settle(&mut plan, &mut in_place);
+                memory::pack(&plan, &[]).map_or(0, |layout| layout.arena(device).bytes)
+            };
+            let kept_bytes = arena(&self.plan, &self.in_place);
+            if kept_bytes <= limit {
+                continue;
+            }
+            let mut rest = self.launches.split_off(once).into_iter();
+            let steps = self.plan.steps.iter();
+            let mut reports: Vec<Vec<LaunchReport>> = steps
+                .map(|s| rest.by_ref().take(s.launches().len()).collect())
+                .collect();
+            let mut draft = Draft {
+                plan: &mut self.plan,
+                in_place: &mut self.in_place,
+                reports: &mut reports,
+                values: &mut self.values,
+            };
+            // The bytes that are live are the least that an arena may have: it is larger where values do not fit beside each other, and
+            // where launches of a group run at once.
+            let again = draft.lower(device, target, limit, &|plan, in_place| arena(plan, in_place) <= limit);
+            self.launches.extend(reports.into_iter().flatten());
+            let found = Rematerialized {
+                kept_bytes,
+                limit_bytes: limit,
+                again,
+            };
+            out.push((device, found));
+        }
+        out
     }
 
     fn intern(&mut self, kernel: Kernel, emitter: EmitterId) -> KernelId {

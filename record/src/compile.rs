@@ -56,7 +56,9 @@ pub struct CompileOptions {
     pub threads: Option<usize>,
     /// Optional passes, by name; the default pipeline if `None`.
     pub passes: Option<String>,
-    /// The most bytes that an einsum intermediate may have.
+    /// The most bytes that a call may need ([`Executable::memory`]), of the host's memory and of that of each device. Where keeping every
+    /// value that is read again later would need more, values are computed again; what cannot be brought below it is
+    /// [`RunError::MemoryLimit`]: as the graph is compiled, or, where sizes are symbols, before a call runs.
     pub max_memory_bytes: Option<u64>,
     /// Values by name of symbols that are the extent of no input. A name that the graph does not have is an error.
     pub symbols: Vec<(String, i64)>,
@@ -225,6 +227,30 @@ impl Compiler {
         })
     }
 
+    /// What was decided about a graph, and the code for it. Where a call would need more memory than it may, values are computed again.
+    fn version(&self, graph: &IrGraph, compiled: Compiled, compiling: usize) -> Result<Version, BuildError> {
+        let version = self.load(graph, compiled, compiling)?;
+        let (Some(limit), true) = (self.options.max_memory_bytes, version.inner.plan().symbols.is_empty()) else {
+            return Ok(version);
+        };
+        let need = version.inner.fixed_memory()?;
+        if need.peak() <= limit {
+            return Ok(version);
+        }
+        let room = |total: u64, arena: u64| limit.saturating_sub(total - arena);
+        let devices = need.devices.iter().map(|d| room(d.total(), d.arena));
+        let options = Options {
+            arena_limits: std::iter::once(room(need.total(), need.arena)).chain(devices).collect(),
+            ..self.options.clone()
+        };
+        drop(version);
+        let version = self.load(graph, tlc_passes::compile(graph, &options)?, compiling)?;
+        match version.inner.fixed_memory()?.peak() {
+            needed if needed > limit => Err(RunError::MemoryLimit { needed, limit }.into()),
+            _ => Ok(version),
+        }
+    }
+
     /// Everything but the code.
     fn decide(&self, graph: &IrGraph) -> Result<Compiled, BuildError> {
         Ok(tlc_passes::compile(graph, &self.options)?)
@@ -327,7 +353,7 @@ fn compile_with_states(
     }
     check_symbols(graph, &options.symbols)?;
     let threads = compiler.machine.threads.threads();
-    let general = compiler.load(graph, compiler.decide(graph)?, threads)?;
+    let general = compiler.version(graph, compiler.decide(graph)?, threads)?;
     let devices = compiler.options.devices.clone();
     let resident = (compiler.gpu.is_some() && stateless).then(|| Resident::new(&compiler, graph));
     let bound_by_inputs = graph.symbols().iter().any(|s| s.upper.is_none());

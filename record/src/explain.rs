@@ -6,13 +6,14 @@ use std::fmt::Write;
 use tlc_ir::graph::Origin;
 use tlc_ir::index::{IndexExpr, IndexNode};
 use tlc_ir::kernel::Grid;
-use tlc_ir::plan::{Arena, DeviceId, Gemm, HostCall, Launch, Layout, Plan, Repeat, SlotId, Step, Work};
-use tlc_ir::target::{Cpu, CpuEmitter, Gpu};
+use tlc_ir::plan::{Arena, DeviceId, Launch, Layout, Plan, Repeat, SlotId, Step, Work};
+use tlc_ir::target::Cpu;
 use tlc_ir::{Graph, NodeId, NodeKind, SymId, Target};
 use tlc_passes::Compiled;
 use tlc_passes::cluster::Clusters;
 use tlc_passes::devices::Devices;
 use tlc_passes::planner::{LaunchReport, Planned};
+use tlc_passes::rematerialize::Rematerialized;
 use tlc_runtime::driver::LoopTime;
 
 /// What one step costs, as predicted from the machine model.
@@ -36,43 +37,6 @@ pub struct StepCost {
     pub bound: &'static str,
     /// The device that does it, by its number in the plan; for a copy, where the bytes go.
     pub device: DeviceId,
-}
-
-/// The least time, in nanoseconds, that a target needs to move `bytes` and compute `flops` at full width (a library's
-/// product), and which of the two it is.
-pub fn floor_ns(target: &Cpu, bytes: u64, flops: u64) -> (f64, &'static str) {
-    floor_at(target, bytes, flops, target.f32_flops_per_second)
-}
-
-/// As [`floor_ns`], for a kernel: its arithmetic runs at the lanes that the fastest emitter has, one operation an instruction.
-pub fn kernel_floor_ns(target: &Cpu, bytes: u64, flops: u64) -> (f64, &'static str) {
-    let rates = target.emitters.iter().map(CpuEmitter::f32_ops_per_second);
-    floor_at(target, bytes, flops, rates.fold(1.0, f64::max))
-}
-
-fn floor_at(target: &Cpu, bytes: u64, flops: u64, flops_per_second: f64) -> (f64, &'static str) {
-    let bandwidth = match bytes {
-        b if b <= target.l2_bytes => target.bytes_per_second[0],
-        b if b <= target.l3_bytes => target.bytes_per_second[1],
-        _ => target.bytes_per_second[2],
-    };
-    let moving = bytes as f64 / bandwidth * 1e9;
-    let computing = flops as f64 / flops_per_second * 1e9;
-    if moving >= computing {
-        (moving, "bytes")
-    } else {
-        (computing, "flops")
-    }
-}
-
-/// The least time, in nanoseconds, that a GPU needs to move `bytes` and compute `flops`, besides the launch; and which of the two it is.
-fn gpu_floor_ns(target: &Gpu, bytes: u64, flops: u64) -> (f64, &'static str) {
-    let moving = bytes as f64 / target.bytes_per_second * 1e9;
-    let computing = flops as f64 / target.f32_flops_per_second * 1e9;
-    match moving >= computing {
-        true => (moving, "bytes"),
-        false => (computing, "flops"),
-    }
 }
 
 /// What a step is that takes time on a host.
@@ -141,7 +105,7 @@ impl<'a> Costs<'a> {
         match place {
             Place::On(device, host) => match self.devices.target(device) {
                 Target::Cpu(cpu) => host(cpu, bytes, flops),
-                Target::Gpu(gpu) => gpu_floor_ns(gpu, bytes, flops),
+                Target::Gpu(gpu) => gpu.floor_ns(bytes, flops),
             },
             Place::Between(from, to) => {
                 let link = self.devices.link(from, to);
@@ -157,7 +121,7 @@ impl<'a> Costs<'a> {
 
     fn launch(&self, l: &Launch) -> StepCost {
         let step = format!("kernel {}", l.kernel.0);
-        let place = Place::On(self.device(l.args.first()), kernel_floor_ns);
+        let place = Place::On(self.device(l.args.first()), Cpu::kernel_floor_ns);
         self.cost(step, l.label.clone(), (&l.bytes, &l.flops), (place, "bytes"))
     }
 
@@ -168,7 +132,7 @@ impl<'a> Costs<'a> {
                 Step::Launch(l) => out.push((number, self.launch(l))),
                 Step::Group(all) => out.extend(all.iter().map(|l| (number, self.launch(l)))),
                 Step::Gemm(g) => {
-                    let [bytes, flops] = gemm_work(self.plan, g);
+                    let [bytes, flops] = self.plan.product_work(g);
                     let (step, label) = match &g.epilogue {
                         None => ("library matmul".into(), g.label.clone()),
                         Some(e) => (
@@ -176,7 +140,7 @@ impl<'a> Costs<'a> {
                             format!("{} then {}", g.label, e.launch.label),
                         ),
                     };
-                    let place = Place::On(self.device(Some(&g.dst.slot)), floor_ns);
+                    let place = Place::On(self.device(Some(&g.dst.slot)), Cpu::floor_ns);
                     out.push((number, self.cost(step, label, (&bytes, &flops), (place, "flops"))));
                 }
                 Step::Copy { src, dst, .. } => {
@@ -184,7 +148,7 @@ impl<'a> Costs<'a> {
                     let (from, to) = (self.device(Some(src)), self.device(Some(dst)));
                     let bytes = slot.len.clone() * IndexExpr::from(slot.dtype.bytes());
                     let (step, place, bytes) = match from == to {
-                        true => ("copy", Place::On(to, floor_ns), bytes * IndexExpr::from(2)),
+                        true => ("copy", Place::On(to, Cpu::floor_ns), bytes * IndexExpr::from(2)),
                         false => ("transfer", Place::Between(from, to), bytes),
                     };
                     let label = format!("{step} {}", slot.name);
@@ -193,9 +157,9 @@ impl<'a> Costs<'a> {
                 }
                 Step::Loop(l) => out.push((number, self.repeat(number, l))),
                 Step::Call(c) => {
-                    let [bytes, flops] = call_work(self.plan, c);
+                    let [bytes, flops] = self.plan.call_work(c);
                     let (step, label) = ("host call".into(), c.label.clone());
-                    let on_host = Place::On(DeviceId::HOST, kernel_floor_ns);
+                    let on_host = Place::On(DeviceId::HOST, Cpu::kernel_floor_ns);
                     out.push((number, self.cost(step, label, (&bytes, &flops), (on_host, "flops"))));
                 }
             }
@@ -206,11 +170,11 @@ impl<'a> Costs<'a> {
     /// The cost of a loop. The formulas say what all iterations cost that the trip count allows, or one where it does not say;
     /// the least time is that of the iterations that run, if their number is known before a call, or was counted in one.
     fn repeat(&self, number: usize, l: &Repeat) -> StepCost {
-        let one = work_of(&l.body, &l.body.steps);
+        let one = l.body.work();
         let times = l.trip.clone().unwrap_or(IndexExpr::ONE);
         let [bytes, flops] = one.map(|e| l.outer(&e) * times.clone());
         let step = format!("loop of {}", counted(l.body.steps.len(), "step"));
-        let place = Place::On(DeviceId::HOST, kernel_floor_ns);
+        let place = Place::On(DeviceId::HOST, Cpu::kernel_floor_ns);
         let mut cost = self.cost(step, l.label.clone(), (&bytes, &flops), (place, "bytes"));
         cost.predicted_ns = None;
         let Some(inside) = self.inside(number, l) else {
@@ -315,77 +279,6 @@ pub fn inner_costs_of_call(
     };
     let costs = call_costs(plan, devices, sizes, loops);
     Some((costs.inside(number, l)?, costs.inner_sizes(l)))
-}
-
-/// Bytes and operations of a host function; a comparison counts one.
-fn call_work(plan: &Plan, c: &HostCall) -> [IndexExpr; 2] {
-    let bytes = |s: &SlotId| {
-        let slot = &plan.slots[s.0 as usize];
-        slot.len.clone() * IndexExpr::from(slot.dtype.bytes())
-    };
-    let moved = c.operands.iter().chain(&c.results).map(bytes);
-    let elements: IndexExpr = c
-        .operands
-        .iter()
-        .map(|s| plan.slots[s.0 as usize].len.clone())
-        .fold(IndexExpr::ZERO, |a, b| a + b);
-    // About the logarithm of a long row's length.
-    let flops = elements * IndexExpr::Const(16);
-    [moved.fold(IndexExpr::ZERO, |a, b| a + b), flops]
-}
-
-/// Bytes and operations of steps.
-fn work_of(plan: &Plan, steps: &[Step]) -> [IndexExpr; 2] {
-    let mut sum = [IndexExpr::ZERO, IndexExpr::ZERO];
-    let mut add = |bytes: IndexExpr, flops: IndexExpr| {
-        sum[0] = sum[0].clone() + bytes;
-        sum[1] = sum[1].clone() + flops;
-    };
-    for step in steps {
-        match step {
-            Step::Launch(l) => add(l.bytes.clone(), l.flops.clone()),
-            Step::Group(all) => all.iter().for_each(|l| add(l.bytes.clone(), l.flops.clone())),
-            Step::Gemm(g) => {
-                let [bytes, flops] = gemm_work(plan, g);
-                add(bytes, flops);
-            }
-            Step::Copy { src, .. } => {
-                let slot = &plan.slots[src.0 as usize];
-                add(
-                    slot.len.clone() * IndexExpr::from(2 * slot.dtype.bytes()),
-                    IndexExpr::ZERO,
-                );
-            }
-            Step::Loop(l) => {
-                let times = l.trip.clone().unwrap_or(IndexExpr::ONE);
-                let [bytes, flops] = work_of(&l.body, &l.body.steps).map(|e| l.outer(&e) * times.clone());
-                add(bytes, flops);
-            }
-            Step::Call(c) => {
-                let [bytes, flops] = call_work(plan, c);
-                add(bytes, flops);
-            }
-        }
-    }
-    sum
-}
-
-/// Bytes and operations of a matrix product, with what runs behind it; that finds the product's result in cache.
-fn gemm_work(plan: &Plan, g: &Gemm) -> [IndexExpr; 2] {
-    let batch = IndexExpr::product(&g.batch);
-    let width = IndexExpr::from(g.dtype.bytes());
-    let flops = batch.clone() * g.m.clone() * g.n.clone() * g.k.clone() * IndexExpr::Const(2);
-    let operands = g.m.clone() * g.k.clone() + g.k.clone() * g.n.clone();
-    let result = g.m.clone() * g.n.clone();
-    match &g.epilogue {
-        None => [batch * (operands + result) * width, flops],
-        Some(e) => {
-            let slot = &plan.slots[g.dst.slot.0 as usize];
-            let own = slot.len.clone() * IndexExpr::from(slot.dtype.bytes());
-            let bytes = batch * operands * width + e.launch.bytes.clone() - own;
-            [bytes, flops + e.launch.flops.clone()]
-        }
-    }
 }
 
 /// A size in bytes for people: `1.5 MiB`.
@@ -651,6 +544,9 @@ fn write_plan(
         }
         None => writeln!(out, "  sizes are symbolic: the arena is laid out when they are bound")?,
     }
+    for (device, made) in &planned.rematerialized {
+        write_rematerialized(out, plan, *device, made)?;
+    }
     let kept = plan.persistent_bytes();
     if kept > 0 {
         writeln!(out, "  kept as long as the executable: {}", bytes_text(kept))?;
@@ -668,6 +564,36 @@ fn write_plan(
         )?;
         write_size(out, &body.graph, &body.clusters, &body.planned.plan)?;
         write_plan(out, &body.graph, &body.clusters, &body.planned, devices)?;
+    }
+    Ok(())
+}
+
+/// What is computed again so that an arena is as small as it must be.
+fn write_rematerialized(out: &mut String, plan: &Plan, device: DeviceId, made: &Rematerialized) -> std::fmt::Result {
+    let whose = match plan.devices.len() {
+        1 => String::new(),
+        _ => format!("{}: ", device_text(plan, device)),
+    };
+    let twice = made.again.iter().filter(|a| a.steps > 0);
+    let steps: usize = twice.map(|a| a.steps).sum();
+    writeln!(
+        out,
+        "  {whose}{} with every value kept, limited to {}: {} again, at least {} more",
+        bytes_text(made.kept_bytes),
+        bytes_text(made.limit_bytes),
+        match steps {
+            1 => "1 step runs".into(),
+            n => format!("{n} steps run"),
+        },
+        time_text(made.again.iter().map(|a| a.ns).sum())
+    )?;
+    for a in &made.again {
+        let cost = match a.steps {
+            0 => "computed later".into(),
+            1 => format!("computed again, at least {}", time_text(a.ns)),
+            n => format!("computed again in {n} steps, at least {}", time_text(a.ns)),
+        };
+        writeln!(out, "    {}, {}: {cost}", a.label, bytes_text(a.bytes))?;
     }
     Ok(())
 }

@@ -227,6 +227,14 @@ pub enum RunError {
         /// All there are.
         total: u64,
     },
+    /// A call needs more memory than it may use.
+    #[error("a call needs {needed} bytes of memory; expected at most {limit}")]
+    MemoryLimit {
+        /// Bytes that it needs, as little as that can be.
+        needed: u64,
+        /// Bytes that it may use.
+        limit: u64,
+    },
     /// Another number of states than the plan has.
     #[error("the graph has {expected} states, found {found}: a call with states is Executable::run_with")]
     StateCount {

@@ -205,6 +205,7 @@ fn of_device_at_run(error: RunError) -> Result<VerifyError, RunError> {
             | RunError::DeviceMemory { .. }
             | RunError::DriverMemory { .. }
             | RunError::DeviceTooSmall { .. }
+            | RunError::MemoryLimit { .. }
     );
     if is_its {
         Ok(VerifyError::Device(error))

@@ -19,6 +19,7 @@
 pub mod interp;
 pub mod order;
 pub mod verify;
+mod work;
 
 use smallvec::SmallVec;
 

@@ -70,6 +70,7 @@ impl Planner<'_> {
             outputs: outputs.chain(homes).collect(),
             states: &[],
             inside: true,
+            arena_limits: &[],
         };
         let inside = placement.inside(&graph);
         let mut clusters = cluster_body(&graph, &inside);

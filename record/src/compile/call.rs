@@ -410,6 +410,25 @@ impl Executable {
         })
     }
 
+    /// The memory that a call on a state with the given inputs needs, before it runs. States that are read count as inputs.
+    ///
+    /// # Errors
+    /// If the inputs do not fit, or the state lacks what the graph reads, or has it in another type.
+    pub fn memory_with(&self, state: &State, inputs: &[Input<'_>]) -> Result<MemoryNeed, RunError> {
+        let plan = self.plan();
+        state.has_what_is_read(plan)?;
+        let told = |bind: &mut dyn FnMut(&[IndexExpr], &[usize])| {
+            state.read(plan).for_each(|(s, view)| bind(&s.ty.shape, view.shape));
+        };
+        input::with_views(plan, (&self.symbols, &told), inputs, |views| {
+            let read = state.read(plan).map(|(_, view)| view);
+            let sources: Vec<TensorView<'_>> = views.iter().copied().chain(read).collect();
+            let picked = self.pick(&sources)?;
+            let version = picked.version.as_deref().unwrap_or(&self.general);
+            version.inner.memory(&sources)
+        })
+    }
+
     /// Arena placement for the given inputs.
     ///
     /// # Errors

@@ -68,6 +68,8 @@ pub enum Verdict {
     NotFaster(f64),
     /// It was dropped: its constants in another order would need this many bytes more.
     TooLarge(u64),
+    /// It could not be made: a call of it needs this many bytes of memory, more than it may use.
+    TooMuchMemory(u64),
     /// It was dropped: it had not been called for long, and another was to be made.
     Idle,
     /// It could not be compiled.
@@ -106,6 +108,11 @@ impl std::fmt::Display for Specialization {
                 "dropped: {} of constants would be held twice; at most {}",
                 crate::explain::bytes_text(bytes),
                 crate::explain::bytes_text(MAX_KEPT_BYTES)
+            ),
+            Verdict::TooMuchMemory(bytes) => write!(
+                f,
+                "not made: a call needs {} of memory, more than it may use",
+                crate::explain::bytes_text(bytes)
             ),
             Verdict::Idle => write!(f, "dropped: not called for {IDLE_CALLS} calls"),
             Verdict::Failed => write!(f, "could not be compiled"),
@@ -246,9 +253,11 @@ impl Specializations {
                 });
             }
         }
-        match general.inner.check(inputs) {
+        match self.check(general, inputs) {
             Ok(()) => {}
-            Err(broken @ RunError::Guard { .. }) => return self.for_broken_guard(general, inputs, broken),
+            Err(broken @ (RunError::Guard { .. } | RunError::MemoryLimit { .. })) => {
+                return self.for_sizes(general, inputs, broken);
+            }
             Err(e) => return Err(e),
         }
         let standing = match self.policy {
@@ -265,6 +274,18 @@ impl Specializations {
             version: None,
             timed: Some((number, Instant::now())),
         })
+    }
+
+    /// An error if a version cannot run a call with these inputs, or not in the memory that it may use.
+    fn check(&self, version: &Version, inputs: &[TensorView<'_>]) -> Result<(), RunError> {
+        version.inner.check(inputs)?;
+        let Some(limit) = self.compiler.options.max_memory_bytes else {
+            return Ok(());
+        };
+        match version.inner.memory(inputs)?.peak() {
+            needed if needed > limit => Err(RunError::MemoryLimit { needed, limit }),
+            _ => Ok(()),
+        }
     }
 
     /// Counts a call that [`Specializations::pick`] chose the code for, which ended well, and may begin to make a version.
@@ -391,12 +412,8 @@ impl Specializations {
         self.made.notify_all();
     }
 
-    fn for_broken_guard(
-        &self,
-        general: &Version,
-        inputs: &[TensorView<'_>],
-        broken: RunError,
-    ) -> Result<Picked, RunError> {
+    /// A version for sizes that the code for any sizes does not fit, because of what `broken` says.
+    fn for_sizes(&self, general: &Version, inputs: &[TensorView<'_>], broken: RunError) -> Result<Picked, RunError> {
         {
             let state = self.state();
             let kept = state.watched.iter().filter(|w| w.broken).count();
@@ -407,8 +424,23 @@ impl Specializations {
         let shapes: Vec<Vec<usize>> = inputs.iter().map(|i| i.shape.to_vec()).collect();
         let sizes = self.sizes(general, &shapes)?;
         // What the sizes contradict is an error of the call, reported as the assumption that it broke.
-        let Ok(version) = self.make(&sizes, self.compiler.machine.threads.threads()) else {
-            return Err(broken);
+        let version = match self.make(&sizes, self.compiler.machine.threads.threads()) {
+            Ok(version) => version,
+            Err(verdict) => {
+                // It counts as made: calls that cannot succeed do not compile for ever.
+                self.state().report(Specialization {
+                    sizes: sizes.text,
+                    reason: broken.to_string(),
+                    kernels: 0,
+                    verdict,
+                });
+                return Err(match (verdict, broken) {
+                    (Verdict::TooMuchMemory(needed), RunError::MemoryLimit { limit, .. }) => {
+                        RunError::MemoryLimit { needed, limit }
+                    }
+                    (_, broken) => broken,
+                });
+            }
         };
         let mut state = self.state();
         let mut report = Specialization {
@@ -417,8 +449,8 @@ impl Specializations {
             kernels: version.inner.compiled_kernels(),
             verdict: Verdict::Needed,
         };
-        if version.inner.check(inputs).is_err() {
-            // Another assumption fails as well. It counts as made: calls that cannot succeed do not compile for ever.
+        if self.check(&version, inputs).is_err() {
+            // Another assumption fails as well. It counts as made, as above.
             report.verdict = Verdict::Failed;
             state.report(report);
             return Err(broken);
@@ -465,6 +497,7 @@ impl Specializations {
                 self.state().broken.get_or_insert(Arc::from(broken));
                 Verdict::Broken
             }
+            BuildError::Load(RunError::MemoryLimit { needed, .. }) => Verdict::TooMuchMemory(needed),
             _ => Verdict::Failed,
         };
         let graph = self.graph.specialize(&sizes.values).map_err(|_| Verdict::Failed)?;
@@ -486,7 +519,7 @@ impl Specializations {
         if kept > MAX_KEPT_BYTES {
             return Err(Verdict::TooLarge(kept));
         }
-        self.compiler.load(&graph, compiled, compiling).map_err(fail)
+        self.compiler.version(&graph, compiled, compiling).map_err(fail)
     }
 
     /// Waits until no version is being made.

@@ -1,5 +1,6 @@
 //! What a call needs of memory, known before it runs.
 
+use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{DeviceId, PlanOutput, Storage};
 
 use super::{Bound, CallState, Description, Executable, RunError, TensorView};
@@ -67,6 +68,14 @@ impl MemoryNeed {
     }
 }
 
+impl MemoryNeed {
+    /// The most of the host and all devices.
+    pub fn peak(&self) -> u64 {
+        let devices = self.devices.iter().map(DeviceNeed::total);
+        devices.fold(self.total(), u64::max)
+    }
+}
+
 impl Executable {
     /// The memory that a call with the given inputs needs, and states that are read, which follow them.
     ///
@@ -74,18 +83,38 @@ impl Executable {
     /// If the shapes do not fit the declared inputs.
     pub fn memory(&self, sources: &[TensorView<'_>]) -> Result<MemoryNeed, RunError> {
         let binding = self.bound(sources.iter().map(Description::from))?;
+        self.need(&binding)
+    }
+
+    /// As [`Executable::memory`], of a call whose sizes no input decides.
+    ///
+    /// # Errors
+    /// If a size is a symbol.
+    pub fn fixed_memory(&self) -> Result<MemoryNeed, RunError> {
+        let extent = |e: &IndexExpr| e.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        let shapes = self.plan.sources().map(|(_, ty)| ty.shape.iter().map(extent).collect());
+        self.need(&self.bind_sizes(self.binder().bind(shapes.collect())?)?)
+    }
+
+    fn need(&self, binding: &Bound) -> Result<MemoryNeed, RunError> {
         let kept = self.kept_on(&binding.sizes, DeviceId::HOST);
         let output = |o: &PlanOutput| pooled_bytes(binding.sizes.slot_bytes[o.slot.0 as usize]);
         // The `init` steps have scratch of their own while they run.
         let areas = if self.plan.init.is_empty() { 1 } else { 2 };
+        let declared = self.plan.sources().map(|(_, ty)| ty.dtype.bytes() as u64);
+        let elements = |shape: &Vec<usize>| shape.iter().fold(1u64, |n, &e| n.saturating_mul(e as u64));
+        let inputs = declared.zip(&binding.sizes.shapes);
+        let inputs = inputs.fold(0u64, |n, (width, shape)| {
+            n.saturating_add(elements(shape).saturating_mul(width))
+        });
         Ok(MemoryNeed {
             constants: self.plan.constants.iter().map(|c| c.bytes().len() as u64).sum(),
             kept,
             arena: binding.sizes.layout.host().bytes,
-            scratch: areas * self.scratch_of(&binding) as u64,
-            inputs: sources.iter().map(|i| i.data.len() as u64).sum(),
+            scratch: areas * self.scratch_of(binding) as u64,
+            inputs,
             outputs: self.plan.outputs.iter().map(output).sum(),
-            devices: self.device_needs(&binding)?,
+            devices: self.device_needs(binding)?,
         })
     }
 

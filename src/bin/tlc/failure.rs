@@ -241,7 +241,8 @@ impl Failure {
             | RunError::Tensor(_)
             | RunError::DeviceMemory { .. }
             | RunError::DriverMemory { .. }
-            | RunError::DeviceTooSmall { .. } => Failure::at(Code::Limit, file, error.to_string()),
+            | RunError::DeviceTooSmall { .. }
+            | RunError::MemoryLimit { .. } => Failure::at(Code::Limit, file, error.to_string()),
             RunError::Unavailable(e) => Failure::new(Code::Unsupported, e.to_string()),
             RunError::Device { .. } => Failure::at(Code::Failed, file, error.to_string()),
             RunError::Compile(e) => Failure::compile(file, e),

@@ -1,0 +1,243 @@
+//! Memory under a limit: values are computed again, results keep their bits, and what cannot be is refused with what it needs.
+
+use tlc::ir::rng::Rng;
+use tlc::ir::testgen::seeds;
+use tlc::{
+    BuildError, CompileOptions, DType, Dim, Executable, Graph, HostTensor, Input, RunError, Specialize, State, Tensor,
+    grad, inputs,
+};
+
+/// The gradients of a perceptron of so many layers of 64, over a batch.
+fn perceptron(layers: usize, batch: Option<usize>) -> Graph {
+    let g = Graph::new("perceptron");
+    let batch = batch.map_or_else(|| g.symbol("n", 1..), Dim::from);
+    let x = g.input("x", DType::F32, [batch, Dim::from(64)]);
+    let weights: Vec<_> = (0..layers)
+        .map(|k| g.input(&format!("w{k}"), DType::F32, [64, 64]))
+        .collect();
+    let mut h = x.clone();
+    for w in &weights {
+        h = h.matmul(w).gelu_tanh();
+    }
+    let loss = h.square().mean(..);
+    g.output("loss", &loss);
+    let gradients = grad(&loss, &weights.iter().collect::<Vec<_>>());
+    for (k, d) in gradients.iter().enumerate() {
+        g.output(&format!("d.w{k}"), d);
+    }
+    g
+}
+
+fn tensors(layers: usize, batch: usize) -> Vec<HostTensor> {
+    let number = |k: usize| ((k * 7919 % 1009) as f32 / 1009.0 - 0.5) * 0.3;
+    let tensor = |shape: &[usize], seed: usize| {
+        let count: usize = shape.iter().product();
+        let values: Vec<f32> = (0..count).map(|k| number(k + seed * 131)).collect();
+        HostTensor::from_slice(shape, &values).expect("as many")
+    };
+    let mut all = vec![tensor(&[batch, 64], 1)];
+    all.extend((0..layers).map(|k| tensor(&[64, 64], k + 2)));
+    all
+}
+
+fn limited(limit: Option<u64>) -> CompileOptions {
+    CompileOptions {
+        max_memory_bytes: limit,
+        specialize: Specialize::Never,
+        ..CompileOptions::default()
+    }
+}
+
+fn run(executable: &Executable, tensors: &[HostTensor]) -> Vec<Vec<u8>> {
+    let inputs: Vec<Input<'_>> = tensors.iter().map(Input::from).collect();
+    let out = executable.run(&inputs).expect("it runs");
+    out.iter().map(|o| o.bytes().to_vec()).collect()
+}
+
+fn need(executable: &Executable, tensors: &[HostTensor]) -> tlc::MemoryNeed {
+    let inputs: Vec<Input<'_>> = tensors.iter().map(Input::from).collect();
+    executable.memory(&inputs).expect("they fit")
+}
+
+#[test]
+fn a_limit_of_half_of_what_is_kept_is_obeyed_and_results_keep_their_bits() {
+    let (g, tensors) = (perceptron(12, Some(512)), tensors(12, 512));
+    let all = g.compile(&limited(None)).expect("it compiles");
+    let kept = need(&all, &tensors);
+    // Two values of 128 KiB a layer.
+    assert!(kept.arena > 20 * 512 * 64 * 4, "{kept:?}");
+    let limit = kept.total() - kept.arena / 2;
+    let half = g.compile(&limited(Some(limit))).expect("it compiles");
+    assert!(need(&half, &tensors).total() <= limit);
+    assert_eq!(run(&all, &tensors), run(&half, &tensors));
+    let made = &half.decisions().planned.rematerialized;
+    assert_eq!(made.len(), 1);
+    let text = tlc::explain::explain(half.decisions(), half.devices());
+    assert!(text.contains("run again, at least"), "{text}");
+    // No more than the forward part once more: a product and its activation a layer.
+    let steps: usize = made[0].1.again.iter().map(|a| a.steps).sum();
+    assert!((1..=24).contains(&steps), "{steps} steps run again:\n{text}");
+}
+
+#[test]
+fn what_cannot_be_is_refused_with_the_least_that_can() {
+    let (g, tensors) = (perceptron(12, Some(512)), tensors(12, 512));
+    let kept = need(&g.compile(&limited(None)).expect("it compiles"), &tensors).total();
+    let refused = g.compile(&limited(Some(1000))).expect_err("too little");
+    let BuildError::Load(RunError::MemoryLimit { needed, limit: 1000 }) = refused else {
+        panic!("{refused}");
+    };
+    assert!(needed < kept * 2 / 3, "{needed} of {kept}");
+    assert_eq!(
+        refused.to_string(),
+        format!("a call needs {needed} bytes of memory; expected at most 1000")
+    );
+    let least = g.compile(&limited(Some(needed))).expect("the least can be");
+    assert!(need(&least, &tensors).total() <= needed);
+    assert_eq!(
+        run(&least, &tensors),
+        run(&g.compile(&limited(None)).expect("it compiles"), &tensors)
+    );
+    let below = g.compile(&limited(Some(needed - 1))).expect_err("below the least");
+    assert!(
+        matches!(below, BuildError::Load(RunError::MemoryLimit { .. })),
+        "{below}"
+    );
+}
+
+#[test]
+fn calls_of_symbolic_sizes_are_held_to_the_limit_each() {
+    let g = perceptron(8, None);
+    let free = g.compile(&limited(None)).expect("it compiles");
+    let (small, large, huge) = (tensors(8, 64), tensors(8, 2048), tensors(8, 16384));
+    let limit = need(&free, &large).total() - need(&free, &large).arena / 3;
+    assert!(need(&free, &small).total() <= limit);
+    let held = g.compile(&limited(Some(limit))).expect("it compiles");
+    for tensors in [&small, &large, &small, &large] {
+        let inputs: Vec<Input<'_>> = tensors.iter().map(Input::from).collect();
+        let (a, b) = (free.run(&inputs).expect("it runs"), held.run(&inputs).expect("it runs"));
+        for (a, b) in a.iter().zip(b.iter()) {
+            let (a, b) = (a.as_slice::<f32>().expect("f32"), b.as_slice::<f32>().expect("f32"));
+            // The version for these sizes may sum in another order.
+            for (a, b) in a.iter().zip(b) {
+                assert!((a - b).abs() <= 1e-5 * a.abs().max(1e-3), "{a} {b}");
+            }
+        }
+    }
+    let made = held.specializations();
+    assert_eq!(made.len(), 1, "{made:?}");
+    assert!(made[0].reason.contains("bytes of memory"), "{made:?}");
+    let inputs: Vec<Input<'_>> = huge.iter().map(Input::from).collect();
+    let refused = held.run(&inputs).expect_err("too much");
+    assert!(
+        matches!(refused, RunError::MemoryLimit { needed, .. } if needed > limit),
+        "{refused}"
+    );
+}
+
+/// Values that are made one from another, and then read in about the opposite order, as a backward pass does; some are states, and some
+/// of those are set early. Returns the graph, its extent and the number of its states.
+fn there_and_back(seed: u64) -> (Graph, usize, usize) {
+    let mut rng = Rng::new(seed);
+    let g = Graph::new("there_and_back");
+    let n = rng.pick(&[4usize, 7, 16, 33, 130]);
+    let mut made = vec![g.input("x", DType::F32, [n, n])];
+    let states = rng.range(1, 4) as usize;
+    made.extend((0..states).map(|k| g.state(&format!("s{k}"), DType::F32, [n, n])));
+    let step = |rng: &mut Rng, a: &Tensor, b: &Tensor| match rng.below(9) {
+        0 => a.matmul(b).tanh(),
+        1 => (a + b).sin(),
+        2 => a * b,
+        3 => a.softmax(1) + b,
+        4 => a.permute([1, 0]) - b,
+        5 => a.maximum(b),
+        6 => a.cumsum(0).tanh() * b,
+        7 => {
+            let body = |i: &mut tlc::Iteration| vec![(&i.carried[0] * 0.5 + i.capture(b)).cos()];
+            let looped = g.repeat(3).carry(a).record(body);
+            looped[0].clone()
+        }
+        _ => (a.matmul(b) + a).sigmoid(),
+    };
+    for _ in 0..rng.range(4, 14) {
+        let (a, b) = (made[made.len() - 1].clone(), made[rng.below(made.len())].clone());
+        made.push(step(&mut rng, &a, &b));
+    }
+    let mut unset: Vec<usize> = (0..states).collect();
+    let mut back = made[made.len() - 1].clone();
+    for k in (0..made.len()).rev() {
+        if rng.chance(3, 4) {
+            back = step(&mut rng, &back, &made[k]);
+        }
+        if !unset.is_empty() && rng.chance(1, 4) {
+            let set = unset.swap_remove(rng.below(unset.len()));
+            let value = match rng.below(3) {
+                0 => &made[1 + set] * 0.9 + &back * 0.1,
+                _ => &made[rng.below(made.len())] * 0.5,
+            };
+            g.set(&format!("s{set}"), &value);
+        }
+    }
+    g.output("y", &back);
+    (g, n, states)
+}
+
+/// The output of two calls one after the other, and the states after them.
+fn two_calls(executable: &Executable, n: usize, states: usize) -> Vec<Vec<u8>> {
+    let array =
+        |k: usize| ndarray::Array2::from_shape_fn((n, n), |(i, j)| ((i * 5 + j * 3 + k) % 11) as f32 * 0.1 - 0.5);
+    let mut state = State::new();
+    for k in 0..states {
+        state.insert(&format!("s{k}"), &array(k)).expect("an entry");
+    }
+    let x = array(7);
+    let mut out = Vec::new();
+    for _ in 0..2 {
+        let found = executable.run_with(&mut state, &inputs![&x]).expect("it runs");
+        out.push(found[0].bytes().to_vec());
+    }
+    out.extend(state.iter().map(|e| e.bytes().to_vec()));
+    out
+}
+
+#[test]
+fn random_graphs_compute_the_same_in_the_least_memory() {
+    let (mut again, mut later, mut lowered) = (0, 0, 0);
+    for seed in seeds(0..150) {
+        let (g, n, states) = there_and_back(seed);
+        let compile = |limit| g.compile(&limited(limit));
+        let all = compile(None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let x = ndarray::Array2::<f32>::zeros((n, n));
+        let mut zeros = State::new();
+        for k in 0..states {
+            zeros.insert(&format!("s{k}"), &x).expect("an entry");
+        }
+        let kept = all.memory_with(&zeros, &inputs![&x]).expect("it fits");
+        // No arena at all.
+        let least = match compile(Some(kept.total() - kept.arena)) {
+            Err(BuildError::Load(RunError::MemoryLimit { needed, .. })) => needed,
+            Ok(_) => continue,
+            Err(e) => panic!("seed {seed}: {e}"),
+        };
+        let held = compile(Some(least)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let need = held.memory_with(&zeros, &inputs![&x]).expect("it fits");
+        assert!(need.total() <= least, "seed {seed}: {need:?}, {least}");
+        lowered += usize::from(need.arena < kept.arena);
+        for a in held
+            .decisions()
+            .planned
+            .rematerialized
+            .iter()
+            .flat_map(|(_, made)| &made.again)
+        {
+            again += a.steps;
+            later += usize::from(a.steps == 0);
+        }
+        assert_eq!(two_calls(&all, n, states), two_calls(&held, n, states), "seed {seed}");
+    }
+    eprintln!("{again} {later} {lowered}");
+    assert!(
+        again > 100 && later > 2 && lowered > 50,
+        "{again} steps ran again, {later} later, {lowered} graphs"
+    );
+}
