@@ -188,7 +188,7 @@ fn two_calls(executable: &Executable, n: usize, states: usize) -> Vec<Vec<u8>> {
         |k: usize| ndarray::Array2::from_shape_fn((n, n), |(i, j)| ((i * 5 + j * 3 + k) % 11) as f32 * 0.1 - 0.5);
     let mut state = State::new();
     for k in 0..states {
-        state.insert(&format!("s{k}"), &array(k)).expect("an entry");
+        state.insert(&format!("s{k}"), array(k)).expect("an entry");
     }
     let x = array(7);
     let mut out = Vec::new();

@@ -692,7 +692,9 @@ impl Planner<'_> {
             };
             // The bytes that are live are the least that an arena may have: it is larger where values do not fit beside each other, and
             // where launches of a group run at once.
-            let again = draft.lower(device, target, limit, &|plan, in_place| arena(plan, in_place) <= limit);
+            let again = draft.lower(device, target, limit, &|draft| {
+                arena(draft.plan, draft.in_place) <= limit
+            });
             self.launches.extend(reports.into_iter().flatten());
             let found = Rematerialized {
                 kept_bytes,

@@ -437,7 +437,7 @@ impl Draft<'_> {
         device: DeviceId,
         target: &Target,
         limit: u64,
-        fits: &dyn Fn(&Plan, &[Vec<(SlotId, SlotId)>]) -> bool,
+        fits: &dyn Fn(&Draft<'_>) -> bool,
     ) -> Vec<Again> {
         let mut again = Vec::new();
         let mut given_up = vec![false; self.plan.slots.len()];
@@ -445,7 +445,7 @@ impl Draft<'_> {
         while let Some(lives) = Lives::of(self, device, target)
             && let Some((peak, &most)) = lives.live.iter().enumerate().rev().max_by_key(|(_, live)| **live)
         {
-            if most <= limit && fits(self.plan, self.in_place) || again.len() >= most_changes {
+            if most <= limit && fits(self) || again.len() >= most_changes {
                 break;
             }
             let at_most = |level: u64| self.best(&lives, peak, level, &given_up);

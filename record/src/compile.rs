@@ -28,10 +28,12 @@ use tlc_passes::devices::{Devices, StateBinding};
 use tlc_passes::pipeline::PassError;
 use tlc_passes::planner::Planned;
 use tlc_passes::{Compiled, Options, memory};
+use tlc_runtime::binding::Binder;
 use tlc_runtime::cpu::jit::{self, JitError};
 use tlc_runtime::cuda;
 use tlc_runtime::driver::{Emitters, Load, RunError};
 use tlc_runtime::memory::BufferPool;
+use tlc_runtime::null::{self, DeviceMemory};
 use tlc_runtime::pool::{Pool, default_threads};
 
 use crate::error::{Error, Errors};
@@ -312,7 +314,22 @@ pub fn plan_ir(graph: &IrGraph, devices: impl Into<Devices>, options: &CompileOp
         return Err(BuildError::Invalid(errors));
     }
     check_symbols(graph, &options.symbols)?;
-    let compiled = tlc_passes::compile(graph, &pass_options(devices, options)?)?;
+    let mut options = pass_options(devices, options)?;
+    let mut compiled = tlc_passes::compile(graph, &options)?;
+    let plan = &compiled.planned.plan;
+    if let (Some(limit), true) = (options.max_memory_bytes, plan.symbols.is_empty()) {
+        let binder = Binder {
+            plan,
+            given: &[],
+            packer: memory::pack,
+        };
+        let needs = null::memory(plan, &binder.bind_sizes(&[])?);
+        if needs.iter().any(|need| need.total() > limit) {
+            let room = |need: &DeviceMemory| limit.saturating_sub(need.total() - need.arena);
+            options.arena_limits = needs.iter().map(room).collect();
+            compiled = tlc_passes::compile(graph, &options)?;
+        }
+    }
     checked(graph, &compiled.planned.plan)?;
     Ok(compiled)
 }

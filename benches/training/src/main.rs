@@ -1,5 +1,6 @@
-//! A step of training in tlc, timed: `tlc-training mlp|adam THREADS STEPS` prints what recording and compiling took, the median and the least
-//! time of a step, the kernels beside products, the bytes of the arena and the last loss. `run.py` has peers take turns with it.
+//! A step of training in tlc, timed: `tlc-training mlp|adam|transformer THREADS STEPS [SHARE]` prints what recording and compiling took, the
+//! median and the least time of a step, the kernels beside products, the bytes of the arena and the last loss. With a share, what a call may
+//! need of memory is limited to what is not the arena and that share of it. `run.py` has peers take turns with it.
 
 use std::time::Instant;
 
@@ -17,10 +18,20 @@ struct Case {
     compile_ms: f64,
 }
 
-fn options(threads: usize) -> CompileOptions {
-    CompileOptions {
-        threads: Some(threads),
-        ..CompileOptions::default()
+/// How it is compiled.
+#[derive(Clone, Copy)]
+struct Setting {
+    threads: usize,
+    limit: Option<u64>,
+}
+
+impl Setting {
+    fn options(self) -> CompileOptions {
+        CompileOptions {
+            threads: Some(self.threads),
+            max_memory_bytes: self.limit,
+            ..CompileOptions::default()
+        }
     }
 }
 
@@ -38,7 +49,7 @@ fn entry(state: &mut State, name: &str, shape: &[i64], values: Vec<f32>) -> Outc
 }
 
 /// The perceptron 784-256-128-10 on a batch of 64: forward, softmax and cross entropy, backward, Adam.
-fn mlp(threads: usize) -> Outcome<Case> {
+fn mlp(setting: Setting) -> Outcome<Case> {
     let shapes: [(&str, &[i64]); 6] = [
         ("w1", &[784, 256]),
         ("b1", &[256]),
@@ -60,7 +71,7 @@ fn mlp(threads: usize) -> Outcome<Case> {
     // As the peers: whatever the loss is.
     adam.step_if(&g.constant(true), &named, &gradients);
     g.output("loss", &loss);
-    let step = g.compile(&options(threads))?;
+    let step = g.compile(&setting.options())?;
     let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
     let mut state = State::new();
     for (name, shape) in shapes {
@@ -79,7 +90,7 @@ fn mlp(threads: usize) -> Outcome<Case> {
 }
 
 /// AdamW over 300 tensors of 10 M elements in all, gradients given.
-fn adam(threads: usize) -> Outcome<Case> {
+fn adam(setting: Setting) -> Outcome<Case> {
     const TENSORS: usize = 300;
     let names: Vec<String> = (0..TENSORS).map(|k| format!("p{k}")).collect();
     let size = |k: usize| 33_333 + (k as i64 % 7 - 3) * 16;
@@ -97,7 +108,7 @@ fn adam(threads: usize) -> Outcome<Case> {
     let named: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(&p).collect();
     adamw.step_if(&g.constant(true), &named, &d);
     g.output("loss", &d[0].slice(tlc::s![..1]).sum(0));
-    let step = g.compile(&options(threads))?;
+    let step = g.compile(&setting.options())?;
     let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
     let mut state = State::new();
     for (k, name) in names.iter().enumerate() {
@@ -113,17 +124,111 @@ fn adam(threads: usize) -> Outcome<Case> {
     })
 }
 
+/// Width, heads, hidden width and tokens of a transformer, and the batch of sequences that it learns.
+const WIDTH: i64 = 384;
+const HEADS: i64 = 6;
+const HIDDEN: i64 = 4 * WIDTH;
+const TOKENS: i64 = 256;
+const BATCH: [i64; 2] = [8, 128];
+
+/// A transformer of six layers (normalized before each part, causal attention, gelu) on 8 sequences of 128 tokens: forward, cross entropy,
+/// backward, Adam.
+fn transformer(setting: Setting) -> Outcome<Case> {
+    let mut shapes: Vec<(String, Vec<i64>)> = vec![("embed".into(), vec![TOKENS, WIDTH])];
+    shapes.push(("place".into(), vec![BATCH[1], WIDTH]));
+    for layer in 0..6 {
+        let parts: [(&str, &[i64]); 12] = [
+            ("norm1.weight", &[WIDTH]),
+            ("norm1.bias", &[WIDTH]),
+            ("qkv.weight", &[WIDTH, 3 * WIDTH]),
+            ("qkv.bias", &[3 * WIDTH]),
+            ("out.weight", &[WIDTH, WIDTH]),
+            ("out.bias", &[WIDTH]),
+            ("norm2.weight", &[WIDTH]),
+            ("norm2.bias", &[WIDTH]),
+            ("up.weight", &[WIDTH, HIDDEN]),
+            ("up.bias", &[HIDDEN]),
+            ("down.weight", &[HIDDEN, WIDTH]),
+            ("down.bias", &[WIDTH]),
+        ];
+        shapes.extend(parts.map(|(name, shape)| (format!("{layer}.{name}"), shape.to_vec())));
+    }
+    shapes.push(("head".into(), vec![WIDTH, TOKENS]));
+    let adam: Groups = "adam:lr=0.001".parse()?;
+    let begin = Instant::now();
+    let g = Graph::new("transformer");
+    let (x, labels) = (g.input("x", DType::I64, BATCH), g.input("labels", DType::I64, BATCH));
+    let p: Vec<Tensor> = shapes
+        .iter()
+        .map(|(name, shape)| g.state(name, DType::F32, shape.clone()))
+        .collect();
+    let mut h = p[0].take(&x, 0) + &p[1];
+    for w in p[2..p.len() - 1].chunks(12) {
+        let n = h.layer_norm(Some(&w[0]), Some(&w[1]), 1e-5);
+        let heads = (n.matmul(&w[2]) + &w[3]).reshape([BATCH[0], BATCH[1], 3, HEADS, WIDTH / HEADS]);
+        let heads = heads.permute([2, 0, 3, 1, 4]);
+        let [q, k, v] = [0, 1, 2].map(|part| heads.slice(tlc::s![part]));
+        let seen = q.attention(&k, &v, &tlc::Attention::new().causal());
+        let seen = seen.permute([0, 2, 1, 3]).reshape([BATCH[0], BATCH[1], WIDTH]);
+        h = h + seen.matmul(&w[4]) + &w[5];
+        let n = h.layer_norm(Some(&w[6]), Some(&w[7]), 1e-5);
+        h = &h + (n.matmul(&w[8]) + &w[9]).gelu_tanh().matmul(&w[10]) + &w[11];
+    }
+    let loss = h
+        .matmul(&p[p.len() - 1])
+        .reshape([-1, TOKENS])
+        .cross_entropy(&labels.reshape([-1]));
+    let named: Vec<(&str, &Tensor)> = shapes.iter().map(|s| s.0.as_str()).zip(&p).collect();
+    let gradients = tlc::grad(&loss, &p.iter().collect::<Vec<_>>());
+    adam.step_if(&g.constant(true), &named, &gradients);
+    g.output("loss", &loss);
+    let step = g.compile(&setting.options())?;
+    let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
+    let mut state = State::new();
+    for (name, shape) in &shapes {
+        let count = shape.iter().product::<i64>() as usize;
+        let values = match name.contains("norm") && name.ends_with("weight") {
+            true => vec![1.0; count],
+            false => wave(count, 0.05),
+        };
+        entry(&mut state, name, shape, values)?;
+    }
+    adam.prepare(&mut state, &shapes.iter().map(|s| s.0.as_str()).collect::<Vec<_>>())?;
+    let tokens = |k: i64| -> Vec<i64> { (0..BATCH[0] * BATCH[1]).map(|i| (i * 7 + k) % 251).collect() };
+    let extents = BATCH.map(|n| n as usize);
+    let [x, labels] = [0, 7].map(|k| tlc::HostTensor::from_slice(&extents, &tokens(k)));
+    Ok(Case {
+        step,
+        state,
+        inputs: vec![x?.into(), labels?.into()],
+        compile_ms,
+    })
+}
+
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [case, threads, steps] = &arguments[..] else {
-        return Err("expected mlp or adam, a number of threads and one of steps".into());
+    let [case, threads, steps, share @ ..] = &arguments[..] else {
+        return Err("expected mlp, adam or transformer, a number of threads and one of steps".into());
     };
-    let (threads, steps): (usize, usize) = (threads.parse()?, steps.parse()?);
-    let mut case = match case.as_str() {
-        "mlp" => mlp(threads)?,
-        "adam" => adam(threads)?,
-        other => return Err(format!("`{other}`, expected mlp or adam").into()),
+    let steps: usize = steps.parse()?;
+    let make = match case.as_str() {
+        "mlp" => mlp,
+        "adam" => adam,
+        "transformer" => transformer,
+        other => return Err(format!("`{other}`, expected mlp, adam or transformer").into()),
     };
+    let mut setting = Setting {
+        threads: threads.parse()?,
+        limit: None,
+    };
+    let mut case = make(setting)?;
+    if let [share] = share {
+        let need = case.step.memory_with(&case.state, &case.inputs)?;
+        let share: f64 = share.parse()?;
+        setting.limit = Some(need.total() - need.arena + (need.arena as f64 * share) as u64);
+        case = make(setting)?;
+    }
+    let need = case.step.memory_with(&case.state, &case.inputs)?;
     let mut loss = 0.0f32;
     let mut times = Vec::new();
     for step in 0..steps + 3 {
@@ -145,11 +250,13 @@ fn main() -> Outcome<()> {
         })
         .sum();
     println!(
-        "{{\"compile_ms\": {:.3}, \"median_us\": {:.2}, \"least_us\": {:.2}, \"steps\": {}, \"beside_products\": {beside}, \"loss\": {loss}}}",
+        "{{\"compile_ms\": {:.3}, \"median_us\": {:.2}, \"least_us\": {:.2}, \"steps\": {}, \"beside_products\": {beside}, \"arena_bytes\": {}, \"memory_bytes\": {}, \"loss\": {loss}}}",
         case.compile_ms,
         times[times.len() / 2],
         times[0],
-        plan.steps.len()
+        plan.steps.len(),
+        need.arena,
+        need.total()
     );
     Ok(())
 }
