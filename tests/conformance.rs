@@ -10,6 +10,8 @@
 
 #[path = "cuda/child.rs"]
 mod child;
+#[path = "conformance/gradients.rs"]
+mod gradients;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -217,54 +219,77 @@ fn first_line(e: &dyn std::fmt::Display) -> String {
     e.to_string().lines().next().unwrap_or_default().into()
 }
 
+/// The model's bytes, unless it is left out.
+fn read(folder: &Path) -> Result<Vec<u8>, Ending> {
+    let bytes = std::fs::read(folder.join("model.onnx")).map_err(|e| Ending::Fail(e.to_string()))?;
+    match left_out(parsed(&bytes)?) {
+        Some(reason) => Err(Ending::LeftOut(reason)),
+        None => Ok(bytes),
+    }
+}
+
+fn parsed(bytes: &[u8]) -> Result<Model<'_>, Ending> {
+    Model::parse(bytes).map_err(|e| Ending::Fail(e.to_string()))
+}
+
+/// A case's data sets.
+fn sets(folder: &Path) -> impl Iterator<Item = PathBuf> {
+    let sets = (0..).map(|i| folder.join(format!("test_data_set_{i}")));
+    sets.take_while(|s| s.is_dir())
+}
+
+/// A model as it is imported for one of its data sets, with its graph's inputs in order.
+fn loaded(folder: &Path, bytes: &[u8], set: &Path) -> Result<(Graph, Vec<HostTensor>), Ending> {
+    let graph = parsed(bytes)?.graph().expect("a model that parses has a graph");
+    let initialized: BTreeSet<&str> = graph.initializers().map(|t| t.name()).collect();
+    let inputs = numbered(set, "input")?;
+    // Files are numbered as the inputs that the model declares, or as those that have no initializer.
+    let all: Vec<&str> = graph.inputs().map(|i| i.name()).collect();
+    let open: Vec<&str> = all.iter().copied().filter(|n| !initialized.contains(n)).collect();
+    let names = if inputs.len() == all.len() { all } else { open };
+    let values: BTreeMap<&str, &HostTensor> = names.into_iter().zip(&inputs).collect();
+    let given = |name: &str, _: DType| values.get(name).map(|v| (*v).clone());
+    let options = ImportOptions {
+        folder: Some(folder),
+        values: Some(&given),
+    };
+    let imported = import(bytes, &options).map_err(|e| match e.kind() {
+        ErrorKind::Unsupported => Ending::Unsupported(e.to_string()),
+        _ => Ending::Fail(e.to_string()),
+    })?;
+    let mut arguments = vec![];
+    for &id in imported.graph.inputs() {
+        let tlc_ir::NodeKind::Input { name, .. } = &imported.graph.node(id).kind else {
+            continue;
+        };
+        match values.get(name.as_str()) {
+            Some(v) => arguments.push((*v).clone()),
+            None => return Err(Ending::Fail(format!("the data has no input `{name}`"))),
+        }
+    }
+    Ok((imported.graph, arguments))
+}
+
 /// Runs a case on a device; on the host by all ways.
 fn case(folder: &Path, device: Device) -> Result<(), Ending> {
-    let bytes = std::fs::read(folder.join("model.onnx")).map_err(|e| Ending::Fail(e.to_string()))?;
-    let model = Model::parse(&bytes).map_err(|e| Ending::Fail(e.to_string()))?;
-    if let Some(reason) = left_out(model) {
-        return Err(Ending::LeftOut(reason));
-    }
-    let graph = model.graph().expect("a model that parses has a graph");
-    let initialized: BTreeSet<&str> = graph.initializers().map(|t| t.name()).collect();
-    let sets = (0..).map(|i| folder.join(format!("test_data_set_{i}")));
+    let bytes = read(folder)?;
+    let model = parsed(&bytes)?;
     let mut any = false;
-    for set in sets.take_while(|s| s.is_dir()) {
+    for set in sets(folder) {
         any = true;
-        let (inputs, outputs) = (numbered(&set, "input")?, numbered(&set, "output")?);
-        // Files are numbered as the inputs that the model declares, or as those that have no initializer.
-        let all: Vec<&str> = graph.inputs().map(|i| i.name()).collect();
-        let open: Vec<&str> = all.iter().copied().filter(|n| !initialized.contains(n)).collect();
-        let names = if inputs.len() == all.len() { all } else { open };
-        let values: BTreeMap<&str, &HostTensor> = names.into_iter().zip(&inputs).collect();
-        let given = |name: &str, _: DType| values.get(name).map(|v| (*v).clone());
-        let options = ImportOptions {
-            folder: Some(folder),
-            values: Some(&given),
-        };
-        let imported = import(&bytes, &options).map_err(|e| match e.kind() {
-            ErrorKind::Unsupported => Ending::Unsupported(e.to_string()),
-            _ => Ending::Fail(e.to_string()),
-        })?;
+        let outputs = numbered(&set, "output")?;
+        let (graph, given) = loaded(folder, &bytes, &set)?;
         let failed = |e: &dyn std::fmt::Display| Ending::Fail(first_line(e));
         let options = CompileOptions {
             threads: Some(1),
             device,
             ..CompileOptions::default()
         };
-        let executable = compile_ir(&imported.graph, &options).map_err(|e| failed(&e))?;
-        let mut arguments = vec![];
-        for &id in imported.graph.inputs() {
-            let tlc_ir::NodeKind::Input { name, .. } = &imported.graph.node(id).kind else {
-                continue;
-            };
-            match values.get(name.as_str()) {
-                Some(v) => arguments.push(Input::from(*v)),
-                None => return Err(Ending::Fail(format!("the data has no input `{name}`"))),
-            }
-        }
+        let executable = compile_ir(&graph, &options).map_err(|e| failed(&e))?;
+        let arguments: Vec<Input<'_>> = given.iter().map(Input::from).collect();
         let found = executable.run(&arguments).map_err(|e| failed(&e))?;
         if device == Device::cpu() {
-            other_ways(folder, &imported.graph, &arguments, &options, &found)?;
+            other_ways(folder, &graph, &arguments, &options, &found)?;
         }
         for (found, expected) in found.iter().zip(&outputs) {
             let host = found.to_host();
@@ -377,8 +402,8 @@ fn results(endings: &BTreeMap<String, Ending>) -> String {
     text
 }
 
-/// How all cases end on a device, each on one of so many threads.
-fn endings(folder: &Path, device: Device, threads: usize) -> BTreeMap<String, Ending> {
+/// The cases of a folder.
+fn names(folder: &Path) -> Vec<String> {
     let only = std::env::var("TLC_CONFORMANCE_FILTER").ok();
     let mut names = vec![];
     for kind in ["node", "simple", "pytorch-converted", "pytorch-operator"] {
@@ -389,6 +414,13 @@ fn endings(folder: &Path, device: Device, threads: usize) -> BTreeMap<String, En
         let found = found.map(|e| format!("{kind}/{}", e.file_name().to_string_lossy()));
         names.extend(found.filter(|name| only.as_ref().is_none_or(|f| name.contains(f))));
     }
+    names
+}
+
+/// How all cases end on a device, each on one of so many threads.
+fn endings(folder: &Path, device: Device, threads: usize) -> BTreeMap<String, Ending> {
+    let names = names(folder);
+    let filtered = std::env::var_os("TLC_CONFORMANCE_FILTER").is_some();
     let ended = |name: &str| {
         let start = Instant::now();
         let ending = match catch_unwind(AssertUnwindSafe(|| case(&folder.join(name), device))) {
@@ -396,7 +428,7 @@ fn endings(folder: &Path, device: Device, threads: usize) -> BTreeMap<String, En
             Ok(Err(ending)) => ending,
             Err(_) => Ending::Fail("panicked".into()),
         };
-        if only.is_some() {
+        if filtered {
             println!("{name}: {ending:?}, {:.1} s", start.elapsed().as_secs_f64());
         }
         ending

@@ -1,7 +1,7 @@
 //! Corners, ties, zeros, empty tensors, repeated operands. Expected values are written down by hand after what the named system
 //! documents or computes; where that says nothing, after the rule that this crate states.
 
-use tlc::{DType, Graph, Monoid, ScatterOp, Tensor, grad};
+use tlc::{DType, Graph, GridSample, Interpolation, Monoid, ScatterOp, Tensor, grad};
 
 const INF: f64 = f64::INFINITY;
 const NAN: f64 = f64::NAN;
@@ -364,4 +364,23 @@ fn ranks_and_uses() {
     close(&d[0], &e);
     close(&d[1], &[2.0 * e[0], 4.0 * e[1], 8.0 * e[2]]);
     close(&d[2], &[2.0 * e[0], 4.0 * e[1], 8.0 * e[2]]);
+}
+
+/// On an element the slope of a linear interpolation changes: PyTorch takes the one after it, the difference to the next element.
+#[test]
+fn a_sample_on_an_element_has_the_slope_after_it() {
+    let g = Graph::default();
+    let x = g.constant([[[0.0f64, 1.0, 4.0]]]);
+    // The three elements themselves, where corners are aligned: places are grid + 1.
+    let grid = g.constant([[[-1.0f64], [0.0], [1.0]]]);
+    let y = x.grid_sample(&grid, &GridSample::new(Interpolation::Linear).align_corners());
+    assert_eq!(
+        y.eval().expect("a value").as_slice::<f64>().expect("f64"),
+        [0.0, 1.0, 4.0]
+    );
+    let d = grad(&y.sum(..), &[&grid]).remove(0);
+    assert_eq!(
+        d.eval().expect("a value").as_slice::<f64>().expect("f64"),
+        [1.0, 3.0, -4.0]
+    );
 }

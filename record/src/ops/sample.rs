@@ -104,9 +104,15 @@ pub(super) fn neighbours(
     let fraction = at - &floor;
     let mut taps = vec![];
     for k in start..start + count {
+        // On an element, where the slope changes, the derivative is the slope after it: as that of PyTorch.
+        let weight = match (how, k) {
+            (Interpolation::Linear, 0) => 1.0 - &fraction,
+            (Interpolation::Linear, _) => fraction.clone(),
+            _ => how.weight(&(k as f64 - &fraction)),
+        };
         taps.push(Tap {
             index: index(&floor + k as f64)?.to(DType::I64)?,
-            weight: Some(how.weight(&(k as f64 - &fraction)).to(wide)?),
+            weight: Some(weight.to(wide)?),
         });
     }
     Ok(taps)
