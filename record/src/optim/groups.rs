@@ -23,6 +23,7 @@ use super::text::{UnknownOptimizer, matches, parts};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Groups {
+    pub(super) name: String,
     rest: Optimizer,
     groups: Vec<(String, Optimizer)>,
 }
@@ -31,9 +32,17 @@ impl Groups {
     /// One optimizer for all parameters, until there are groups.
     pub fn new(rest: impl Into<Optimizer>) -> Groups {
         Groups {
+            name: "optimizer".to_string(),
             rest: rest.into(),
             groups: vec![],
         }
+    }
+
+    /// The same with another name, with which those of its states begin, in place of `optimizer`: two of one graph need two names.
+    /// [`Groups::minimize`] shows them.
+    pub fn named(mut self, name: &str) -> Groups {
+        self.name = name.to_string();
+        self
     }
 
     /// An optimizer for the names that match one of the patterns, which `|` parts, and no group before.
@@ -44,9 +53,13 @@ impl Groups {
 
     /// The optimizer of the parameter of that name.
     pub fn of(&self, name: &str) -> &Optimizer {
+        self.number_of(name).map_or(&self.rest, |k| &self.groups[k].1)
+    }
+
+    /// The number of the group that a name belongs to, none for the rest.
+    pub(super) fn number_of(&self, name: &str) -> Option<usize> {
         let has = |patterns: &str| patterns.split('|').any(|p| matches(p.trim(), name));
-        let found = self.groups.iter().find(|(patterns, _)| has(patterns));
-        found.map_or(&self.rest, |(_, optimizer)| optimizer)
+        self.groups.iter().position(|(patterns, _)| has(patterns))
     }
 
     /// The patterns of groups to which none of these names belongs: perhaps they are misspelled.

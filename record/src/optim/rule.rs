@@ -123,4 +123,14 @@ pub(super) type Moved = (Tensor, Vec<Tensor>);
 pub(super) trait Rule: Settings {
     fn slots(&self, of: &Of) -> Vec<Slot>;
     fn step(&self, at: &At) -> Step<Moved>;
+
+    /// Whether a step of one parameter depends on the others.
+    fn moves_together(&self) -> bool {
+        false
+    }
+
+    /// One step of several parameters.
+    fn together(&self, all: &[At]) -> Step<Vec<Moved>> {
+        all.iter().map(|at| self.step(at)).collect()
+    }
 }

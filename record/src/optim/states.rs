@@ -6,24 +6,45 @@ use tlc_ir::DType;
 use tlc_runtime::driver::RunError;
 
 use super::groups::Groups;
+use super::optimizer::Update;
+use super::rule::Slot;
 use crate::autodiff::grad;
 use crate::compile::State;
 use crate::dim::Dim;
 use crate::graph::Tensor;
 use crate::graph::scope::{record, refuse_expecting};
 
-/// The state that counts the steps that were taken, `u64[]`.
+/// The state that counts the steps that were taken, `u64[]`, of an optimizer without another [name](Groups::named).
 pub const STEPS: &str = "optimizer.steps";
 
-/// The state of a slot of a parameter.
-fn slot_name(parameter: &str, slot: &str) -> String {
-    format!("optimizer.{parameter}.{slot}")
-}
-
 impl Groups {
+    /// The state that counts the steps that were taken, `u64[]`: [`STEPS`] unless it has another [name](Groups::named).
+    pub fn steps(&self) -> String {
+        format!("{}.steps", self.name)
+    }
+
+    /// The state of a slot of a parameter.
+    fn slot_name(&self, parameter: &str, slot: &str) -> String {
+        format!("{}.{parameter}.{slot}", self.name)
+    }
+
+    /// The numbers of parameters that take their steps together, in the order of the first of each.
+    fn together(&self, parameters: &[(&str, &Tensor)]) -> Vec<Vec<usize>> {
+        let mut all: Vec<(Option<usize>, Vec<usize>)> = vec![];
+        for (k, (name, _)) in parameters.iter().enumerate() {
+            let (group, joint) = (self.number_of(name), self.of(name).moves_together());
+            match all.iter_mut().find(|(of, _)| joint && *of == group) {
+                Some((_, members)) => members.push(k),
+                None => all.push((group, vec![k])),
+            }
+        }
+        all.into_iter().map(|(_, members)| members).collect()
+    }
+
     /// Records a step down the gradient of a loss, a number, that sets parameters: states by their names, and the tensors that
     /// [`Graph::state`](crate::Graph::state) gave for them. What is remembered of a parameter is the states `optimizer.NAME.SLOT`, the number of steps
-    /// [`STEPS`]; [`Groups::prepare`] makes them. Where the loss or a gradient is no finite number, all of them keep their values, to the
+    /// [`STEPS`]; [`Groups::prepare`] makes them. With another [name](Groups::named) they begin with that, so that one graph may have several
+    /// optimizers, each for its own parameters and down its own loss. Where the loss or a gradient is no finite number, all of them keep their values, to the
     /// bit. Returns whether that was not so, `bool[]`.
     ///
     /// ```
@@ -85,10 +106,14 @@ impl Groups {
                     "one of each",
                 );
             }
-            let taken = graph.state(STEPS, DType::U64, ());
+            if graph.is_set(&self.steps()) {
+                let problem = format!("the state `{}` is set already, by another step", self.steps());
+                return refuse_expecting(problem, "a name for each optimizer of a graph: Groups::named");
+            }
+            let taken = graph.state(&self.steps(), DType::U64, ());
             let step = &taken + 1;
-            graph.set_if(ok, STEPS, &step);
-            for ((name, parameter), gradient) in parameters.iter().zip(gradients) {
+            graph.set_if(ok, &self.steps(), &step);
+            for (name, parameter) in parameters {
                 // Another's value would be set; one that is not read is refused below.
                 if graph
                     .state_value(name)
@@ -99,21 +124,31 @@ impl Groups {
                         format!("the tensor that Graph::state(\"{name}\", ..) gives"),
                     );
                 }
-                let optimizer = self.of(name);
-                let slots: Vec<(String, Tensor)> = optimizer
-                    .slots(parameter.dtype(), &parameter.shape())
-                    .into_iter()
-                    .map(|slot| {
-                        let state = slot_name(name, slot.name);
+            }
+            for members in self.together(parameters) {
+                let slots = |k: &usize| -> Vec<(String, Tensor)> {
+                    let (name, parameter) = parameters[*k];
+                    let slots = self.of(name).slots(parameter.dtype(), &parameter.shape());
+                    let state = |slot: Slot| {
+                        let state = self.slot_name(name, slot.name);
                         let tensor = graph.state(&state, slot.dtype, slot.shape);
                         (state, tensor)
-                    })
-                    .collect();
-                let remembered: Vec<&Tensor> = slots.iter().map(|(_, t)| t).collect();
-                let (new, after) = optimizer.update(&step, parameter, gradient, &remembered);
-                graph.set_if(ok, name, &new);
-                for ((state, _), value) in slots.iter().zip(&after) {
-                    graph.set_if(ok, state, value);
+                    };
+                    slots.into_iter().map(state).collect()
+                };
+                let slots: Vec<Vec<(String, Tensor)>> = members.iter().map(slots).collect();
+                let update = |(k, slots): (&usize, &Vec<(String, Tensor)>)| Update {
+                    parameter: parameters[*k].1,
+                    gradient: &gradients[*k],
+                    slots: slots.iter().map(|(_, t)| t.clone()).collect(),
+                };
+                let updates: Vec<Update> = members.iter().zip(&slots).map(update).collect();
+                let moved = self.of(parameters[members[0]].0).update_all(&step, &updates);
+                for ((k, slots), (new, after)) in members.iter().zip(&slots).zip(&moved) {
+                    graph.set_if(ok, parameters[*k].0, new);
+                    for ((state, _), value) in slots.iter().zip(after) {
+                        graph.set_if(ok, state, value);
+                    }
                 }
             }
             Ok(())
@@ -139,9 +174,9 @@ impl Groups {
                 let extents: Vec<usize> = extents.iter().filter_map(|&n| usize::try_from(n).ok()).collect();
                 let first = tlc_ir::Scalar::from_f64(slot.dtype, slot.first);
                 let value = tlc_ir::HostTensor::full(&extents, first)?;
-                state.insert(&slot_name(name, slot.name), &value)?;
+                state.insert(&self.slot_name(name, slot.name), &value)?;
             }
         }
-        state.insert(STEPS, 0u64)
+        state.insert(&self.steps(), 0u64)
     }
 }
