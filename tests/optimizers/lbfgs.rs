@@ -99,9 +99,15 @@ fn groups_are_vectors_of_their_own() {
 #[test]
 fn a_text_says_it() {
     let optimizer: Optimizer = "lbfgs:lr=1,history=10".parse().unwrap();
-    assert_eq!(optimizer.to_string(), "lbfgs:lr=1,history=10,tol_grad=0.0000001,tol_change=0.000000001");
+    assert_eq!(
+        optimizer.to_string(),
+        "lbfgs:lr=1,history=10,tol_grad=0.0000001,tol_change=0.000000001"
+    );
     let refused = |text: &str| text.parse::<Optimizer>().unwrap_err().to_string();
-    assert_eq!(refused("lbfgs:history=0"), "lbfgs: `history=0`, expected a whole number of at least 1");
+    assert_eq!(
+        refused("lbfgs:history=0"),
+        "lbfgs: `history=0`, expected a whole number of at least 1"
+    );
 }
 
 /// `Σ 100 (x[i + 1] - x[i]²)² + (1 - x[i])²`, which is least, 0, where all are 1.
@@ -152,9 +158,23 @@ fn minimum(settings: &str, start: &[f64], evaluations: usize, f: impl Fn(&Tensor
 
 #[test]
 fn rosenbrocks_valley_is_walked_to_its_end() {
-    for (start, history) in [(vec![-1.2, 1.0], 10), (vec![-1.2, 1.0], 1), (vec![3.0, -4.0, 2.0, 0.5, -1.0], 5)] {
-        let it = minimum(&format!("lbfgs:history={history},tol_change=1e-12"), &start, 400, rosenbrock);
-        assert!(it.converged && it.loss <= 1e-10, "{start:?}: {} after {}", it.loss, it.evaluations);
+    for (start, history) in [
+        (vec![-1.2, 1.0], 10),
+        (vec![-1.2, 1.0], 1),
+        (vec![3.0, -4.0, 2.0, 0.5, -1.0], 5),
+    ] {
+        let it = minimum(
+            &format!("lbfgs:history={history},tol_change=1e-12"),
+            &start,
+            400,
+            rosenbrock,
+        );
+        assert!(
+            it.converged && it.loss <= 1e-10,
+            "{start:?}: {} after {}",
+            it.loss,
+            it.evaluations
+        );
         assert!(it.point.iter().all(|x| (x - 1.0).abs() < 1e-4), "{:?}", it.point);
         assert!(it.iterations < it.evaluations && it.evaluations < 400);
     }
@@ -198,7 +218,10 @@ fn lines_end_where_both_conditions_hold() {
         let along = |g: [f64; 2]| g[0] * step[0] + g[1] * step[1];
         let (before, after) = (along(slope(&pair[0])), along(slope(&pair[1])));
         assert!(before < 0.0, "{pair:?}");
-        assert!(value(&pair[1]) <= value(&pair[0]) + 1e-4 * before * (1.0 - 1e-9), "{pair:?}");
+        assert!(
+            value(&pair[1]) <= value(&pair[0]) + 1e-4 * before * (1.0 - 1e-9),
+            "{pair:?}"
+        );
         assert!(after.abs() <= 0.9 * before.abs() * (1.0 + 1e-9), "{pair:?}");
     }
 }
@@ -232,7 +255,9 @@ fn tensors_are_captured_and_parameters_have_shapes() {
     for (dtype, near) in [(DType::F64, 1e-5), (DType::F32, 1e-2)] {
         let g = Graph::new("fit");
         let x = g.constant([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [2.0, 1.0]]).cast(dtype);
-        let y = g.constant([[1.0, -2.0], [4.0, 2.0], [4.0, -1.0], [5.0, -3.0]]).cast(dtype);
+        let y = g
+            .constant([[1.0, -2.0], [4.0, 2.0], [4.0, -1.0], [5.0, -3.0]])
+            .cast(dtype);
         let (w, b) = (g.zeros([2, 2], dtype), g.zeros(2, dtype));
         let found = Lbfgs::default().minimum(&[&w, &b], 100, |i, p| {
             (i.capture(&x).matmul(&p[0]) + &p[1] - i.capture(&y)).square().mean(..)

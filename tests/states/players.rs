@@ -45,14 +45,31 @@ fn two_players_move_as_in_numpy() {
         let found = [state["x"].as_slice::<f64>(), state["y"].as_slice::<f64>()];
         let found = found.map(|v| v.expect("numbers").to_vec()).concat();
         let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-12 * b.abs().max(1.0);
-        assert!(found.iter().zip(&numbers[1..]).all(near), "{found:?}, expected {numbers:?}");
+        assert!(
+            found.iter().zip(&numbers[1..]).all(near),
+            "{found:?}, expected {numbers:?}"
+        );
         lines += 1;
     }
     assert_eq!(lines, 30);
     let names: Vec<&str> = state.iter().map(|e| e.name()).collect();
-    let all = ["x", "y", "optimizer.x.mean", "optimizer.x.square", "optimizer.steps", "critic.y.momentum", "critic.steps"];
-    assert!(names.len() == all.len() && all.iter().all(|n| names.contains(n)), "{names:?}");
-    assert_eq!((players().0.steps(), players().1.steps()), (all[4].to_string(), all[6].to_string()));
+    let all = [
+        "x",
+        "y",
+        "optimizer.x.mean",
+        "optimizer.x.square",
+        "optimizer.steps",
+        "critic.y.momentum",
+        "critic.steps",
+    ];
+    assert!(
+        names.len() == all.len() && all.iter().all(|n| names.contains(n)),
+        "{names:?}"
+    );
+    assert_eq!(
+        (players().0.steps(), players().1.steps()),
+        (all[4].to_string(), all[6].to_string())
+    );
 }
 
 /// One player's loss that is no number leaves that player as it was, and the other moves.
@@ -60,9 +77,15 @@ fn two_players_move_as_in_numpy() {
 fn each_player_steps_by_its_own_loss() {
     let (step, mut state) = (step(), fresh());
     step.run_with(&mut state, &inputs![0.0]).expect("it runs");
-    let before: Vec<(String, Vec<u8>)> = state.iter().map(|e| (e.name().to_string(), e.bytes().to_vec())).collect();
+    let before: Vec<(String, Vec<u8>)> = state
+        .iter()
+        .map(|e| (e.name().to_string(), e.bytes().to_vec()))
+        .collect();
     let out = step.run_with(&mut state, &inputs![f64::NAN]).expect("it runs");
-    assert_eq!((out["one"].as_scalar(), out["other"].as_scalar()), (Ok(true), Ok(false)));
+    assert_eq!(
+        (out["one"].as_scalar(), out["other"].as_scalar()),
+        (Ok(true), Ok(false))
+    );
     for (name, bytes) in before {
         let own = name == "y" || name.starts_with("critic.");
         assert_eq!(state[&*name].bytes() == bytes, own, "{name}");
@@ -77,7 +100,10 @@ fn two_optimizers_of_one_name_are_refused() {
     let (x, y) = (g.state("x", DType::F64, [3]), g.state("y", DType::F64, [3]));
     one.minimize(&x.square().sum(..), &[("x", &x)]);
     one.minimize(&y.square().sum(..), &[("y", &y)]);
-    let text = g.compile(&CompileOptions::default()).expect_err("two names").to_string();
+    let text = g
+        .compile(&CompileOptions::default())
+        .expect_err("two names")
+        .to_string();
     assert!(text.contains("the state `optimizer.steps` is set already"), "{text}");
     assert!(text.contains("Groups::named"), "{text}");
 }

@@ -111,10 +111,25 @@ impl Around {
             curvatures,
             scale,
         } = &self.history;
-        let lists = [&self.from, &self.gradients, &self.direction, &self.low_gradients, changes, moves];
+        let lists = [
+            &self.from,
+            &self.gradients,
+            &self.direction,
+            &self.low_gradients,
+            changes,
+            moves,
+        ];
         let mut all: Vec<Tensor> = lists.into_iter().flatten().cloned().collect();
         all.extend([&self.start, &self.low, &self.high].iter().flat_map(|p| p.list()));
-        let rest = [curvatures, scale, &self.trial, &self.tried, &self.lines, &self.evaluations, &self.converged];
+        let rest = [
+            curvatures,
+            scale,
+            &self.trial,
+            &self.tried,
+            &self.lines,
+            &self.evaluations,
+            &self.converged,
+        ];
         all.extend(rest.into_iter().cloned());
         all
     }
@@ -166,7 +181,9 @@ impl Around {
         let first = self.lines.lt(0);
         let finite = trial.loss.is_finite().logical_and(trial.slope.is_finite());
         // At the first point there is nothing to be lower than; along a line, the first trial need not be below its start beyond rounding.
-        let enough = trial.loss.le(&self.start.loss + &trial.length * &self.start.slope * DECREASE);
+        let enough = trial
+            .loss
+            .le(&self.start.loss + &trial.length * &self.start.slope * DECREASE);
         let best = trial.loss.lt(&self.low.loss).logical_or(self.low.length.eq(0.0));
         let lower = finite.logical_and(first.logical_or(enough.logical_and(best)));
         let flat = trial.slope.abs().le(self.start.slope.abs() * FLATTER);
@@ -191,11 +208,15 @@ impl Around {
         let over = tried.ge(TRIALS).logical_or(bracketed.logical_and(narrow));
         let some = lower.logical_or(low.length.gt(0.0));
         let ends = fits.logical_or(over.logical_and(&some));
-        let stuck = over.logical_and(some.logical_not()).logical_or(first.logical_and(finite.logical_not()));
+        let stuck = over
+            .logical_and(some.logical_not())
+            .logical_or(first.logical_and(finite.logical_not()));
 
         let moves = scaled(&self.direction, &low.length)?;
         let change: Vec<Tensor> = low_gradients.iter().zip(&self.gradients).map(|(a, b)| a - b).collect();
-        let history = self.history.with(&change, &moves, &ends.logical_and(first.logical_not()))?;
+        let history = self
+            .history
+            .with(&change, &moves, &ends.logical_and(first.logical_not()))?;
         let onward = history.direction(graph, &low_gradients)?;
         let slope = dot(&low_gradients, &onward)?;
         let lines = ends.select(&self.lines + 1, &self.lines);
@@ -361,7 +382,10 @@ impl Lbfgs {
         if evaluations == 0 {
             return refuse_expecting("no evaluations of the loss", "at least 1");
         }
-        let from: Vec<Tensor> = start.iter().map(|t| t.to(t.dtype().accumulator())).collect::<Step<_>>()?;
+        let from: Vec<Tensor> = start
+            .iter()
+            .map(|t| t.to(t.dtype().accumulator()))
+            .collect::<Step<_>>()?;
         let zeros: Vec<Tensor> = from.iter().map(Tensor::zeros_like).collect();
         let pairs = |t: &Tensor| graph.zeros(stacked(self.history, &t.shape()), t.dtype());
         let pairs: Vec<Tensor> = from.iter().map(pairs).collect();

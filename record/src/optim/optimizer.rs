@@ -248,7 +248,11 @@ impl Optimizer {
         let mut operands: Vec<&Tensor> = all.iter().flat_map(|u| [u.parameter, u.gradient]).collect();
         operands.push(step);
         operands.extend(all.iter().flat_map(|u| &u.slots));
-        let poison = |p: Tensor| all.iter().map(|u| (p.clone(), vec![p.clone(); u.slots.len()])).collect();
+        let poison = |p: Tensor| {
+            all.iter()
+                .map(|u| (p.clone(), vec![p.clone(); u.slots.len()]))
+                .collect()
+        };
         record(graph, self.name(), &operands, &[], || self.updated(step, all), poison)
     }
 
