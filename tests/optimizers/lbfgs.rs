@@ -84,8 +84,8 @@ fn groups_are_vectors_of_their_own() {
     optimizer.minimize(&(loss_of(&a) + loss_of(&b)), &[("other", &b), ("a", &a)]);
     let step = g.compile(&CompileOptions::default()).unwrap();
     let mut state = State::new();
-    state.insert("a", &start()).unwrap();
-    state.insert("other", &start()).unwrap();
+    state.insert("a", start()).unwrap();
+    state.insert("other", start()).unwrap();
     optimizer.prepare(&mut state, &["a", "other"]).unwrap();
     let of = |text: &str| -> Vec<Vec<f64>> { lines().filter(|l| l.0 == text).map(|l| l.2).collect() };
     let (ten, three) = (of("lbfgs:lr=1,history=10"), of("lbfgs:lr=1,history=3"));
@@ -304,4 +304,29 @@ fn what_is_no_minimization_is_refused() {
     };
     let text = refused(&|g| unsound.minimum(&[&g.constant([1.0])], 10, sum));
     assert!(text.contains("history = 0"), "{text}");
+}
+
+/// Random sums of quadratics and fourth powers, each convex with its minimum where all terms are zero.
+#[test]
+fn random_convex_losses_end_at_their_minimum() {
+    let mut rng = tlc::ir::rng::Rng::new(7);
+    for case in 0..12 {
+        let n = 1 + case % 6;
+        let mut number = |low: f64, high: f64| low + (high - low) * rng.unit();
+        let at: Vec<f64> = (0..n).map(|_| number(-3.0, 3.0)).collect();
+        let mix: Vec<f64> = (0..n * n).map(|_| number(-1.0, 1.0)).collect();
+        let steep: Vec<f64> = (0..n).map(|_| 10f64.powf(number(-1.0, 2.0))).collect();
+        let start: Vec<f64> = (0..n).map(|_| number(-5.0, 5.0)).collect();
+        let settings = format!("lbfgs:history={},tol_change=0,tol_grad=1e-8", 1 + case % 7);
+        let it = minimum(&settings, &start, 500, |x| {
+            let g = x.graph();
+            let away = x - g.data(&at, &[n]);
+            let quadratic = (g.data(&steep, &[n]) * away.square()).sum(..);
+            quadratic + g.data(&mix, &[n, n]).matmul(&away).powi(4).sum(..)
+        });
+        assert!(it.converged, "{settings} from {start:?}: {:?}", it.point);
+        for (found, expected) in it.point.iter().zip(&at) {
+            assert!((found - expected).abs() < 1e-6, "{:?}, expected {at:?}", it.point);
+        }
+    }
 }

@@ -23,7 +23,7 @@ fn value(k: usize, seed: usize) -> f64 {
 fn labels() -> Vec<i64> {
     let of = |i: usize| match i {
         0..8 => IGNORED,
-        8..16 if i % 3 != 0 => IGNORED,
+        8..16 if !i.is_multiple_of(3) => IGNORED,
         _ => (i * 7 % CLASSES) as i64,
     };
     (0..ROWS).map(of).collect()
@@ -302,4 +302,46 @@ fn what_cannot_be_parted_is_refused() {
         drop(accumulate(2, &[&g.constant(six)], &[&w], |_| (w.clone(), w.clone())))
     });
     assert!(text.contains("two graphs"), "{text}");
+}
+
+/// Batches of random sizes, in any number of parts, with any labels ignored.
+#[test]
+fn random_batches_have_the_gradient_in_closed_form() {
+    let mut rng = tlc::ir::rng::Rng::new(11);
+    for _ in 0..16 {
+        let (parts, each) = (1 + rng.below(5), 1 + rng.below(4));
+        let (rows, seed) = (parts * each, rng.below(100));
+        let mut labels: Vec<i64> = (0..rows)
+            .map(|_| match rng.below(2) {
+                0 => IGNORED,
+                _ => rng.below(CLASSES) as i64,
+            })
+            .collect();
+        // A mean of none is no number.
+        labels[rng.below(rows)] = 1;
+        let x: Vec<f64> = (0..rows * FEATURES).map(|k| value(k, seed)).collect();
+        let w: Vec<f64> = (0..FEATURES * CLASSES).map(|k| value(k, seed + 1) / 4.0).collect();
+        let (loss, derivatives) = expected(&x, &w, &[0.0; CLASSES], &labels);
+        let g = Graph::new("step");
+        let points = g.data(&x, &[rows, FEATURES]);
+        let (classes, weights) = (g.data(&labels, &[rows]), g.data(&w, &[FEATURES, CLASSES]));
+        let sum = CrossEntropy::new().ignore(IGNORED).reduction(Reduction::Sum);
+        let (found, d) = accumulate(parts, &[&points, &classes], &[&weights], |part| {
+            let logits = part.rows[0].matmul(&part.parameters[0]);
+            (
+                logits.cross_entropy_with(&part.rows[1], &sum),
+                part.rows[1].ne(IGNORED).count_nonzero(..),
+            )
+        });
+        g.output("loss", &found);
+        g.output("d", &d[0]);
+        let out = compiled(&g).run(&inputs![]).expect("it runs");
+        assert!((out["loss"].as_scalar::<f64>().expect("a number") - loss).abs() <= 1e-12);
+        for (found, expected) in out["d"].as_slice::<f64>().expect("numbers").iter().zip(&derivatives) {
+            assert!(
+                (found - expected).abs() <= 1e-12,
+                "{rows} rows in {parts}: {found}, expected {expected}"
+            );
+        }
+    }
 }

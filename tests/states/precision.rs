@@ -147,7 +147,7 @@ fn a_master_is_the_f32_parameter_that_is_rounded_before_its_use() {
             let narrow = ndarray::Array2::from_shape_fn((3, 4), |(i, j)| bf16::from_f32(first(4 * i + j)));
             match dtype {
                 DType::BF16 => state.insert("w", &narrow).expect("an entry"),
-                _ => state.insert("w", &narrow.mapv(f32::from)).expect("an entry"),
+                _ => state.insert("w", narrow.mapv(f32::from)).expect("an entry"),
             }
             optimizer.prepare(&mut state, &["w"]).expect("memory");
             for t in 0..20 {
