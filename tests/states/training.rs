@@ -82,12 +82,21 @@ fn same(a: &State, b: &State) {
     }
 }
 
-const OPTIMIZERS: [&str; 5] = [
+/// Without what a step without effect changes.
+fn moving(mut state: State) -> State {
+    state.remove("optimizer.loss_scale.value");
+    state.remove("optimizer.loss_scale.good_steps");
+    state
+}
+
+const OPTIMIZERS: [&str; 7] = [
     "sgd:lr=0.1,momentum=0.9",
     "adamw:lr=0.01,wd=0.1; *.bias: wd=0",
     "adafactor",
     "muon:lr=0.02; *.bias: adam:lr=0.01",
     "lamb:lr=0.01",
+    "lbfgs:lr=0.05,history=5",
+    "adam:lr=0.01; loss_scale=1024,2,0.5,20",
 ];
 
 /// A hundred steps are fifty, a file, and fifty more; on one thread and on three.
@@ -125,14 +134,16 @@ fn a_nan_leaves_everything_as_it_was() {
             x[[3, 2]] = f32::NAN;
             let out = step.run_with(&mut state, &inputs![&x, &labels]).expect("it runs");
             assert!(out["loss"].as_scalar::<f32>().expect("a number").is_nan());
-            for (e, before) in state.iter().zip(&before) {
+            let scale = |e: &tlc::Entry| e.name().starts_with("optimizer.loss_scale.");
+            for (e, before) in state.iter().zip(&before).filter(|(e, _)| !scale(e)) {
                 assert_eq!(e.bytes(), &before[..], "{text}: {} after step {wrong}", e.name());
             }
             let mut without = fresh(&optimizer);
             run(&step, &mut without, 0..wrong);
             run(&step, &mut without, wrong + 1..12);
             run(&step, &mut state, wrong + 1..12);
-            same(&state, &without);
+            // A factor that is a power of two changes no digit.
+            same(&moving(state), &moving(without));
         }
     }
 }
