@@ -160,3 +160,32 @@ fn a_step_copies_nothing() {
     assert!(beside <= 8, "{beside} steps beside products:\n{plan}");
     assert_eq!(step.states().len(), 4 + 8 + 1);
 }
+
+/// A step that is not to be, whatever its gradients are, changes nothing but the scale of the loss.
+#[test]
+fn a_step_that_is_not_ok_changes_nothing() {
+    for text in OPTIMIZERS {
+        let optimizer: Groups = text.parse().expect("an optimizer");
+        let g = Graph::new("step");
+        let ok = g.input("ok", DType::Bool, ());
+        let p: Vec<Tensor> = PARAMETERS
+            .iter()
+            .map(|(name, shape)| g.state(name, DType::F32, *shape))
+            .collect();
+        let named: Vec<(&str, &Tensor)> = PARAMETERS.iter().map(|(name, _)| *name).zip(&p).collect();
+        let losses = p.iter().map(|p| (p - 0.5).square().sum(..));
+        let found = optimizer.gradients(&losses.reduce(|a, b| a + b).expect("some"), &named);
+        optimizer.step_if(&(ok & found.ok), &named, &found.gradients);
+        let step = g.compile(&CompileOptions::default()).expect("it compiles");
+        let (mut state, mut without) = (fresh(&optimizer), fresh(&optimizer));
+        for k in 0..12 {
+            let ok = k % 3 != 1;
+            step.run_with(&mut state, &inputs![ok]).expect("it runs");
+            if ok {
+                step.run_with(&mut without, &inputs![true]).expect("it runs");
+            }
+        }
+        assert_eq!(state[STEPS].as_scalar::<u64>(), Ok(8));
+        same(&moving(state), &moving(without));
+    }
+}

@@ -3,10 +3,10 @@
 //! Parameters that move together are one vector: inner products are sums over all of them. [`Lbfgs`] as an optimizer takes one step of
 //! fixed length a call; [`Lbfgs::minimum`](super::Lbfgs::minimum), in `line_search`, is a whole minimization inside of one graph.
 //!
-//! Invariant: of the places for pairs those that are not filled yet have the curvature 0, with which they add nothing to a direction. The
-//! newest pair comes first.
+//! Invariant: places for pairs that are not filled yet are not read.
 
 use tlc_ir::DType;
+use tlc_ir::graph::ScatterOp;
 
 use super::rule::{At, Moved, Of, Rule, Slot};
 use super::schedule::Schedule;
@@ -14,7 +14,7 @@ use super::settings::settings;
 use crate::dim::Dim;
 use crate::graph::scope::{Step, refuse};
 use crate::graph::{Graph, Tensor};
-use crate::ops::join::concat;
+use crate::ops::repeat::Iteration;
 
 settings! {
     /// L-BFGS (Liu and Nocedal, "On the limited memory BFGS method for large scale optimization", 1989; Nocedal and Wright, "Numerical
@@ -87,90 +87,95 @@ pub(super) fn choose(condition: &Tensor, a: &[Tensor], b: &[Tensor]) -> Vec<Tens
     a.iter().zip(b).map(|(a, b)| condition.select(a, b)).collect()
 }
 
-/// The pairs that are kept.
+/// The pairs that are kept, in a ring: pair number `k`, from 0, is in place `k` modulo the number of places, so that a new one writes nothing but
+/// its own place.
 #[derive(Clone)]
 pub(super) struct History {
     /// By parameter: how the gradient changed, `[history, ..]`.
     pub changes: Vec<Tensor>,
     /// By parameter: the moves, `[history, ..]`.
     pub moves: Vec<Tensor>,
-    /// One over the inner product of each pair, `f64[history]`; 0 where there is none.
+    /// One over the inner product of each pair, `f64[history]`.
     pub curvatures: Tensor,
     /// What the inverse is before the pairs: a multiple of the identity, `f64[]`.
     pub scale: Tensor,
+    /// How many pairs there were, those included that have lost their places: `f64[]`.
+    pub pairs: Tensor,
 }
 
 impl History {
-    /// With one more pair in front, in place of the oldest, where `ok` holds and its curvature is large enough.
+    fn places(&self) -> Dim {
+        self.curvatures.dim(0)
+    }
+
+    /// With one more pair, in place of the oldest if all places are taken, where `ok` holds and its curvature is large enough.
     pub fn with(&self, change: &[Tensor], step: &[Tensor], ok: &Tensor) -> Step<History> {
+        let graph = ok.graph();
         let curvature = dot(change, step)?;
         let good = ok.logical_and(curvature.gt(LEAST_CURVATURE));
-        let pushed = |all: &Tensor, new: &Tensor| {
-            let new = new.unsqueeze(0);
-            let shifted = match all.dim(0).expr().as_const() {
-                Some(1) => new,
-                _ => concat(&[&new, &all.slice_axis(0, ..-1)], 0),
-            };
-            good.select(shifted, all)
-        };
-        let each = |all: &[Tensor], new: &[Tensor]| all.iter().zip(new).map(|(a, n)| pushed(a, n)).collect();
+        let places = graph.dim_value(&self.places(), DType::I64)?;
+        // What is scattered out of range is dropped.
+        let place = good.select(self.pairs.to(DType::I64)? % &places, places);
+        let written = |all: &Tensor, new: &Tensor| all.scatter(&[0], &[&place], new, ScatterOp::Set);
+        let each = |all: &[Tensor], new: &[Tensor]| all.iter().zip(new).map(|(a, n)| written(a, n)).collect();
         Ok(History {
             changes: each(&self.changes, change),
             moves: each(&self.moves, step),
-            curvatures: pushed(&self.curvatures, &(1.0 / &curvature)),
+            curvatures: written(&self.curvatures, &(1.0 / &curvature)),
             scale: good.select(&curvature / dot(change, change)?, &self.scale),
+            pairs: good.select(&self.pairs + 1.0, &self.pairs),
         })
+    }
+
+    /// Pair number `k`: by parameter the moves and the changes, and one over their inner product.
+    fn pair(&self, i: &Iteration, k: &Tensor) -> Step<(Vec<Tensor>, Vec<Tensor>, Tensor)> {
+        let place = k % k.graph().dim_value(&self.places(), DType::I64)?;
+        let at = |t: &Tensor| i.capture(t).take_from_start(&place, 0);
+        let each = |all: &[Tensor]| all.iter().map(at).collect();
+        Ok((each(&self.moves), each(&self.changes), at(&self.curvatures)))
     }
 
     /// Down from a gradient: the recursion of algorithm 7.4, in two loops over the pairs.
     pub fn direction(&self, graph: &Graph, gradients: &[Tensor]) -> Step<Vec<Tensor>> {
-        let (parameters, pairs) = (gradients.len(), self.curvatures.dim(0));
-        let mut newest_first = graph.repeat(pairs.clone());
-        for g in gradients {
-            newest_first = newest_first.carry(&-g);
-        }
-        for t in self.moves.iter().chain(&self.changes).chain([&self.curvatures]) {
-            newest_first = newest_first.slice(t, 0);
+        let pairs = self.pairs.to(DType::I64)?;
+        let count = pairs.minimum(graph.dim_value(&self.places(), DType::I64)?);
+        let down: Vec<Tensor> = gradients.iter().map(|g| -g).collect();
+        let mut results = self.around(graph, &count, &down, |i| {
+            let (moves, changes, curvature) = self.pair(i, &(i.capture(&pairs) - 1 - &i.number))?;
+            let along = dot(&moves, &i.carried)? * curvature;
+            let less = scaled(&changes, &along)?;
+            i.stack(&along, 0);
+            Ok(i.carried.iter().zip(less).map(|(q, l)| q - l).collect())
+        })?;
+        let Some(along) = results.pop() else {
+            return refuse("no parameters");
+        };
+        self.around(graph, &count, &scaled(&results, &self.scale)?, |i| {
+            let (pairs, count) = (i.capture(&pairs), i.capture(&count));
+            let (moves, changes, curvature) = self.pair(i, &(pairs - &count + &i.number))?;
+            let along = i.capture(&along).take_from_start(&(count - 1 - &i.number), 0);
+            let more = scaled(&moves, &(along - dot(&changes, &i.carried)? * curvature))?;
+            Ok(i.carried.iter().zip(more).map(|(r, m)| r + m).collect())
+        })
+    }
+
+    /// A loop over so many pairs, whose body may refuse.
+    fn around(
+        &self,
+        graph: &Graph,
+        count: &Tensor,
+        first: &[Tensor],
+        body: impl FnOnce(&mut Iteration) -> Step<Vec<Tensor>>,
+    ) -> Step<Vec<Tensor>> {
+        let mut repeat = graph.repeat(self.places()).at_most(count);
+        for t in first {
+            repeat = repeat.carry(t);
         }
         let mut failure = None;
-        let mut results = newest_first.record(|i| {
-            let next = || -> Step<(Tensor, Vec<Tensor>)> {
-                let (moves, changes) = i.slices[..2 * parameters].split_at(parameters);
-                let along = dot(moves, &i.carried)? * &i.slices[2 * parameters];
-                let less = scaled(changes, &along)?;
-                Ok((along, i.carried.iter().zip(less).map(|(q, l)| q - l).collect()))
-            };
-            match next() {
-                Ok((along, next)) => {
-                    i.stack(&along, 0);
-                    next
-                }
-                Err(refusal) => {
-                    failure = Some(refusal);
-                    vec![]
-                }
-            }
-        });
-        let Some(along) = results.pop().filter(|_| failure.is_none()) else {
-            return failure.map_or_else(|| refuse("no parameters"), Err);
-        };
-        let mut oldest_first = graph.repeat(pairs);
-        for r in scaled(&results, &self.scale)? {
-            oldest_first = oldest_first.carry(&r);
-        }
-        for t in self.moves.iter().chain(&self.changes).chain([&self.curvatures, &along]) {
-            oldest_first = oldest_first.slice_reversed(t, 0);
-        }
-        let results = oldest_first.record(|i| {
-            let next = || -> Step<Vec<Tensor>> {
-                let (moves, changes) = i.slices[..2 * parameters].split_at(parameters);
-                let [curvature, along] = [&i.slices[2 * parameters], &i.slices[2 * parameters + 1]];
-                let more = scaled(moves, &(along - dot(changes, &i.carried)? * curvature))?;
-                Ok(i.carried.iter().zip(more).map(|(r, m)| r + m).collect())
-            };
-            next().unwrap_or_else(|refusal| {
+        let results = repeat.record(|i| {
+            body(i).unwrap_or_else(|refusal| {
                 failure = Some(refusal);
-                vec![]
+                i.carried.clone()
             })
         });
         failure.map_or(Ok(results), Err)
@@ -194,7 +199,8 @@ const CHANGES: usize = 2;
 const MOVES: usize = 3;
 const CURVATURES: usize = 4;
 const SCALE: usize = 5;
-const TAKEN: usize = 6;
+const PAIRS: usize = 6;
+const TAKEN: usize = 7;
 
 impl Rule for Lbfgs {
     fn slots(&self, of: &Of) -> Vec<Slot> {
@@ -216,12 +222,13 @@ impl Rule for Lbfgs {
             pairs("moves"),
             shared("curvatures", &[self.history.into()], 0.0),
             shared("scale", &[], 1.0),
+            shared("pairs", &[], 0.0),
             shared("taken", &[], 0.0),
         ]
     }
 
     fn step(&self, at: &At) -> Step<Moved> {
-        let mut all = self.together(std::slice::from_ref(at))?;
+        let mut all = self.together(std::slice::from_ref(at), None)?;
         all.pop().map_or_else(|| refuse("no parameters"), Ok)
     }
 
@@ -229,18 +236,27 @@ impl Rule for Lbfgs {
         true
     }
 
-    fn together(&self, all: &[At]) -> Step<Vec<Moved>> {
+    // A choice between old and new would read and write all pairs, where a new one writes its place.
+    fn keeps(&self, slot: usize) -> bool {
+        matches!(slot, CHANGES | MOVES | CURVATURES)
+    }
+
+    fn together(&self, all: &[At], ok: Option<&Tensor>) -> Step<Vec<Moved>> {
         let Some(first) = all.first() else {
             return Ok(vec![]);
         };
         let slot = |k: usize| -> Vec<Tensor> { all.iter().map(|at| at.slots[k].clone()).collect() };
         let gradients: Vec<Tensor> = all.iter().map(|at| at.gradient.clone()).collect();
-        let moving = any_above(&gradients, self.tolerance_grad)?;
+        let mut moving = any_above(&gradients, self.tolerance_grad)?;
+        if let Some(ok) = ok {
+            moving = moving.logical_and(ok);
+        }
         let before = History {
             changes: slot(CHANGES),
             moves: slot(MOVES),
             curvatures: first.slots[CURVATURES].clone(),
             scale: first.slots[SCALE].clone(),
+            pairs: first.slots[PAIRS].clone(),
         };
         // The move before the first is zero, which makes no pair.
         let change: Vec<Tensor> = all.iter().map(|at| at.gradient - &at.slots[LAST_GRADIENT]).collect();
@@ -260,6 +276,7 @@ impl Rule for Lbfgs {
                 history.moves[k].clone(),
                 history.curvatures.clone(),
                 history.scale.clone(),
+                history.pairs.clone(),
                 taken.clone(),
             ];
             (go.select(at.parameter + &steps[k], at.parameter), slots)

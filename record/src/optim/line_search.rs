@@ -110,6 +110,7 @@ impl Around {
             moves,
             curvatures,
             scale,
+            pairs,
         } = &self.history;
         let lists = [
             &self.from,
@@ -124,6 +125,7 @@ impl Around {
         let rest = [
             curvatures,
             scale,
+            pairs,
             &self.trial,
             &self.tried,
             &self.lines,
@@ -153,15 +155,16 @@ impl Around {
                 moves: list(5),
                 curvatures: rest(0),
                 scale: rest(1),
+                pairs: rest(2),
             },
             start: point(0),
             low: point(1),
             high: point(2),
-            trial: rest(2),
-            tried: rest(3),
-            lines: rest(4),
-            evaluations: rest(5),
-            converged: rest(6),
+            trial: rest(3),
+            tried: rest(4),
+            lines: rest(5),
+            evaluations: rest(6),
+            converged: rest(7),
         }
     }
 
@@ -407,6 +410,7 @@ impl Lbfgs {
                 moves: pairs,
                 curvatures: graph.zeros([self.history], DType::F64),
                 scale: graph.scalar(1.0, DType::F64),
+                pairs: zero.clone(),
             },
             start: point(0.0),
             low: point(0.0),

@@ -232,7 +232,7 @@ impl Optimizer {
             gradient,
             slots,
         };
-        let mut moved = self.update_all(step, std::slice::from_ref(&one));
+        let mut moved = self.update_all(step, std::slice::from_ref(&one), None);
         moved.swap_remove(0)
     }
 
@@ -241,22 +241,35 @@ impl Optimizer {
         self.rule().moves_together()
     }
 
-    /// As [`Optimizer::update`], of several parameters, of which there is at least one.
+    /// Whether the slot of that number stays as it was where an update is not `ok`.
+    pub(super) fn keeps(&self, slot: usize) -> bool {
+        self.rule().keeps(slot)
+    }
+
+    /// As [`Optimizer::update`], of several parameters, of which there is at least one, for who keeps what comes of it where `ok` holds.
     #[track_caller]
-    pub(super) fn update_all(&self, step: &Tensor, all: &[Update]) -> Vec<(Tensor, Vec<Tensor>)> {
+    pub(super) fn update_all(&self, step: &Tensor, all: &[Update], ok: Option<&Tensor>) -> Vec<(Tensor, Vec<Tensor>)> {
         let graph = all.first().map_or(step.graph(), |u| u.parameter.graph());
         let mut operands: Vec<&Tensor> = all.iter().flat_map(|u| [u.parameter, u.gradient]).collect();
         operands.push(step);
         operands.extend(all.iter().flat_map(|u| &u.slots));
+        operands.extend(ok);
         let poison = |p: Tensor| {
             all.iter()
                 .map(|u| (p.clone(), vec![p.clone(); u.slots.len()]))
                 .collect()
         };
-        record(graph, self.name(), &operands, &[], || self.updated(step, all), poison)
+        record(
+            graph,
+            self.name(),
+            &operands,
+            &[],
+            || self.updated(step, all, ok),
+            poison,
+        )
     }
 
-    fn updated(&self, step: &Tensor, all: &[Update]) -> Step<Vec<(Tensor, Vec<Tensor>)>> {
+    fn updated(&self, step: &Tensor, all: &[Update], ok: Option<&Tensor>) -> Step<Vec<(Tensor, Vec<Tensor>)>> {
         if let Some((setting, fits)) = self.rule().problem() {
             return refuse_expecting(setting, fits);
         }
@@ -277,7 +290,7 @@ impl Optimizer {
                 kept: u.parameter.dtype(),
             });
         }
-        let moved = self.rule().together(&ats)?;
+        let moved = self.rule().together(&ats, ok)?;
         let kept = |((next, slots), u): ((Tensor, Vec<Tensor>), &Update)| Ok((next.to(u.parameter.dtype())?, slots));
         moved.into_iter().zip(all).map(kept).collect()
     }

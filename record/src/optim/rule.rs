@@ -129,8 +129,14 @@ pub(super) trait Rule: Settings {
         false
     }
 
-    /// One step of several parameters.
-    fn together(&self, all: &[At]) -> Step<Vec<Moved>> {
+    /// One step of several parameters. Where `ok` (`bool[]`) is given and does not hold, nothing is kept of it; slots for which [`Rule::keeps`] must
+    /// then be as they were.
+    fn together(&self, all: &[At], _ok: Option<&Tensor>) -> Step<Vec<Moved>> {
         all.iter().map(|at| self.step(at)).collect()
+    }
+
+    /// Whether the slot of that number stays as it was, to the bit, in a step that is not to be; else the one who steps chooses.
+    fn keeps(&self, _slot: usize) -> bool {
+        false
     }
 }

@@ -248,15 +248,18 @@ impl Groups {
                     });
                 }
                 let optimizer = self.of(parameters[members[0]].0);
-                let found = optimizer.update_all(&step, &updates);
+                let found = optimizer.update_all(&step, &updates, Some(ok));
                 for ((k, moved), (new, after)) in members.iter().zip(&moved).zip(&found) {
                     let (name, parameter) = parameters[*k];
                     graph.set_if(ok, name, &new.to(parameter.dtype())?);
                     if let Some((master, _)) = &moved.master {
                         graph.set_if(ok, master, new);
                     }
-                    for ((state, _), value) in moved.slots.iter().zip(after) {
-                        graph.set_if(ok, state, value);
+                    for (slot, ((state, _), value)) in moved.slots.iter().zip(after).enumerate() {
+                        match optimizer.keeps(slot) {
+                            true => graph.set(state, value),
+                            false => graph.set_if(ok, state, value),
+                        }
                     }
                 }
             }
