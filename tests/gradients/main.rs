@@ -10,6 +10,7 @@ mod forward;
 mod jax;
 mod limits;
 mod loops;
+mod narrow;
 mod pytorch;
 mod random;
 mod regions;

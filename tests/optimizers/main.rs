@@ -5,6 +5,7 @@
 mod against;
 mod curve;
 mod kernels;
+mod lbfgs;
 mod narrow;
 mod reference;
 mod refused;

@@ -212,6 +212,12 @@ impl Graph {
         state.states.iter().find(|s| s.name == name)?.read
     }
 
+    /// Whether a state is given another value.
+    pub(crate) fn is_set(&self, name: &str) -> bool {
+        let state = self.lock();
+        state.states.iter().any(|s| s.name == name && s.set.is_some())
+    }
+
     /// Has calls refuse what does not fit into a cache.
     pub(crate) fn appends(&self, append: Append) {
         self.lock().appends.push(append);

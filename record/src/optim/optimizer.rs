@@ -9,6 +9,7 @@ use super::adafactor::Adafactor;
 use super::adagrad::{Adadelta, Adagrad, RmsProp};
 use super::adam::{AdaBound, Adam, AdamW, Adamax, NAdam, RAdam};
 use super::layerwise::Lamb;
+use super::lbfgs::Lbfgs;
 use super::muon::Muon;
 use super::rule::{At, Of, Rule, Slot};
 use super::sgd::Sgd;
@@ -112,6 +113,8 @@ optimizers! {
     Lion;
     /// Adam within bounds.
     AdaBound;
+    /// Directions from the last moves and what they changed in the gradient.
+    Lbfgs;
 }
 
 impl fmt::Display for Optimizer {
@@ -209,7 +212,8 @@ impl Optimizer {
     }
 
     /// Records a step: the new parameter and its new slots, each of the type that it had. `step` is the number of the step, from 1: an integer
-    /// or a float without axes. The gradient has the shape of the parameter and any float dtype.
+    /// or a float without axes. The gradient has the shape of the parameter and any float dtype. [`Lbfgs`] moves this parameter alone;
+    /// [`Groups::minimize`](super::Groups::minimize) moves several together.
     ///
     /// # Errors
     /// A parameter that is no float, other shapes, other slots than [`Optimizer::slots`] says; settings out of their range; a parameter that the
@@ -222,23 +226,82 @@ impl Optimizer {
         gradient: &Tensor,
         slots: &[&Tensor],
     ) -> (Tensor, Vec<Tensor>) {
-        let mut operands = vec![parameter, gradient, step];
-        operands.extend(slots);
-        let body = || self.updated(step, parameter, gradient, slots);
-        let poison = |p: Tensor| (p.clone(), vec![p; slots.len()]);
-        record(parameter.graph(), self.name(), &operands, &[], body, poison)
+        let slots = slots.iter().map(|&t| t.clone()).collect();
+        let one = Update {
+            parameter,
+            gradient,
+            slots,
+        };
+        let mut moved = self.update_all(step, std::slice::from_ref(&one), None);
+        moved.swap_remove(0)
     }
 
-    fn updated(
-        &self,
-        step: &Tensor,
-        parameter: &Tensor,
-        gradient: &Tensor,
-        slots: &[&Tensor],
-    ) -> Step<(Tensor, Vec<Tensor>)> {
+    /// Whether a step of one parameter depends on the others that have this optimizer.
+    pub(super) fn moves_together(&self) -> bool {
+        self.rule().moves_together()
+    }
+
+    /// Whether the slot of that number stays as it was where an update is not `ok`.
+    pub(super) fn keeps(&self, slot: usize) -> bool {
+        self.rule().keeps(slot)
+    }
+
+    /// As [`Optimizer::update`], of several parameters, of which there is at least one, for who keeps what comes of it where `ok` holds.
+    #[track_caller]
+    pub(super) fn update_all(&self, step: &Tensor, all: &[Update], ok: Option<&Tensor>) -> Vec<(Tensor, Vec<Tensor>)> {
+        let graph = all.first().map_or(step.graph(), |u| u.parameter.graph());
+        let mut operands: Vec<&Tensor> = all.iter().flat_map(|u| [u.parameter, u.gradient]).collect();
+        operands.push(step);
+        operands.extend(all.iter().flat_map(|u| &u.slots));
+        operands.extend(ok);
+        let poison = |p: Tensor| {
+            all.iter()
+                .map(|u| (p.clone(), vec![p.clone(); u.slots.len()]))
+                .collect()
+        };
+        record(
+            graph,
+            self.name(),
+            &operands,
+            &[],
+            || self.updated(step, all, ok),
+            poison,
+        )
+    }
+
+    fn updated(&self, step: &Tensor, all: &[Update], ok: Option<&Tensor>) -> Step<Vec<(Tensor, Vec<Tensor>)>> {
         if let Some((setting, fits)) = self.rule().problem() {
             return refuse_expecting(setting, fits);
         }
+        all.iter().try_for_each(|u| self.fits(step, u))?;
+        let step = step.to(DType::F64)?;
+        let wide = |u: &Update| -> Step<(Tensor, Tensor)> {
+            let dtype = u.parameter.dtype().accumulator();
+            Ok((u.parameter.to(dtype)?, u.gradient.to(dtype)?))
+        };
+        let wide: Vec<(Tensor, Tensor)> = all.iter().map(wide).collect::<Step<_>>()?;
+        let mut ats = Vec::new();
+        for (u, (parameter, gradient)) in all.iter().zip(&wide) {
+            ats.push(At {
+                step: &step,
+                parameter,
+                gradient,
+                slots: &u.slots,
+                kept: u.parameter.dtype(),
+            });
+        }
+        let moved = self.rule().together(&ats, ok)?;
+        let kept = |((next, slots), u): ((Tensor, Vec<Tensor>), &Update)| Ok((next.to(u.parameter.dtype())?, slots));
+        moved.into_iter().zip(all).map(kept).collect()
+    }
+
+    /// Refuses what is no update of this optimizer.
+    fn fits(&self, step: &Tensor, update: &Update) -> Step<()> {
+        let Update {
+            parameter,
+            gradient,
+            slots,
+        } = update;
         if !parameter.dtype().is_float() || !gradient.dtype().is_float() {
             return refuse_expecting("a parameter or a gradient that is no float", "floats");
         }
@@ -258,7 +321,7 @@ impl Optimizer {
             return refuse_expecting(problem, "the parameter's shape");
         }
         let of = self.slots(parameter.dtype(), &shape);
-        let fits = |(t, slot): (&&Tensor, &Slot)| t.dtype() == slot.dtype && !differ(t, &slot.shape);
+        let fits = |(t, slot): (&Tensor, &Slot)| t.dtype() == slot.dtype && !differ(t, &slot.shape);
         if of.len() != slots.len() || !slots.iter().zip(&of).all(fits) {
             let list: Vec<String> = of
                 .iter()
@@ -273,15 +336,13 @@ impl Optimizer {
             };
             return refuse_expecting("slots that the optimizer does not have of this parameter", fit);
         }
-        let wide = parameter.dtype().accumulator();
-        let slots: Vec<Tensor> = slots.iter().map(|&t| t.clone()).collect();
-        let (next, slots) = self.rule().step(&At {
-            step: &step.to(DType::F64)?,
-            parameter: &parameter.to(wide)?,
-            gradient: &gradient.to(wide)?,
-            slots: &slots,
-            kept: parameter.dtype(),
-        })?;
-        Ok((next.to(parameter.dtype())?, slots))
+        Ok(())
     }
+}
+
+/// A parameter, its gradient and what is remembered of it before a step.
+pub(super) struct Update<'a> {
+    pub parameter: &'a Tensor,
+    pub gradient: &'a Tensor,
+    pub slots: Vec<Tensor>,
 }

@@ -123,4 +123,20 @@ pub(super) type Moved = (Tensor, Vec<Tensor>);
 pub(super) trait Rule: Settings {
     fn slots(&self, of: &Of) -> Vec<Slot>;
     fn step(&self, at: &At) -> Step<Moved>;
+
+    /// Whether a step of one parameter depends on the others.
+    fn moves_together(&self) -> bool {
+        false
+    }
+
+    /// One step of several parameters. Where `ok` (`bool[]`) is given and does not hold, nothing is kept of it; slots for which [`Rule::keeps`] must
+    /// then be as they were.
+    fn together(&self, all: &[At], _ok: Option<&Tensor>) -> Step<Vec<Moved>> {
+        all.iter().map(|at| self.step(at)).collect()
+    }
+
+    /// Whether the slot of that number stays as it was, to the bit, in a step that is not to be; else the one who steps chooses.
+    fn keeps(&self, _slot: usize) -> bool {
+        false
+    }
 }
