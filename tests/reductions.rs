@@ -324,3 +324,34 @@ fn columns_in_two_stages_agree_with_the_interpreter() {
         }
     }
 }
+
+/// Columns in tiles, vectors and what is left over, rows in groups and what is left over: integers, so that every sum is exact.
+#[test]
+fn products_of_one_row_are_exact_at_every_number_of_columns() {
+    for n in [1usize, 3, 4, 5, 511, 513, 777, 1030, 4099, 16_384, 16_391] {
+        for k in [1usize, 7, 8, 37] {
+            let row: Vec<f32> = (0..k).map(|i| (i % 5) as f32 - 2.0).collect();
+            let matrix: Vec<f32> = (0..k * n).map(|i| ((i * 7919 + i / n) % 23) as f32 - 11.0).collect();
+            let expected: Vec<f32> = (0..n)
+                .map(|c| (0..k).map(|r| row[r] * matrix[r * n + c]).sum())
+                .collect();
+            let inputs = [
+                HostTensor::from_slice(&[1, k], &row).expect("as many"),
+                HostTensor::from_slice(&[k, n], &matrix).expect("as many"),
+            ];
+            for columns in [n.to_string(), "n".into()] {
+                let text = format!(
+                    "graph @f(%x: f32[1,{k}], %w: f32[{k},{columns}]) {{\n  %0 = einsum %x, %w {{ab,bc->ac}} : f32[1,{columns}]\n  \
+                     return %0 as y\n}}\n"
+                );
+                let text = match columns.as_str() {
+                    "n" => text.replacen(") {", ") where n in 0..=99999 {", 1),
+                    _ => text,
+                };
+                let found = run(&graph(&text), &inputs);
+                let found: Vec<f32> = (0..n).map(|c| found[0].get(c).as_f64() as f32).collect();
+                assert_eq!(found, expected, "{k} rows, {columns} = {n} columns");
+            }
+        }
+    }
+}

@@ -9,8 +9,11 @@ pub const COLUMN_VALUE_BYTES: i64 = 8;
 const WIDE_TILE: i64 = 64;
 /// Times the resident bytes that it may take.
 const WIDE_TIMES: i64 = 2;
-/// The most columns of a tile of which rows are kept, and the columns of one that keeps only accumulators.
+/// The most columns of a tile of which rows are kept, and the columns of one that keeps only accumulators of few columns.
 const WIDEST_TILE: i64 = 256;
+/// Columns of tiles of accumulators, and how many columns there are at least for such: pieces of a row that are near a page long are
+/// read from memory at up to 1.6 times the rate of 1 KiB pieces, and there are still several tiles for each thread.
+const WIDE_ACCUMULATORS: [(i64, i64); 2] = [(1024, 16_384), (512, 4096)];
 
 /// Bytes of a tile that stay close next to what streams through: as much again is for that.
 const fn tile_bytes(resident_bytes: i64) -> i64 {
@@ -27,7 +30,11 @@ pub fn accumulator_tile(columns: Option<i64>) -> i64 {
     match columns {
         // A tile of an empty axis is one column wide, so that nothing divides by zero.
         Some(n) if n <= 2 * WIDEST_TILE => n.max(1),
-        _ => WIDEST_TILE,
+        Some(n) => {
+            let fits = WIDE_ACCUMULATORS.iter().find(|(_, least)| n >= *least);
+            fits.map_or(WIDEST_TILE, |(width, _)| *width)
+        }
+        None => WIDEST_TILE,
     }
 }
 

@@ -64,30 +64,7 @@ impl Scheduler<'_> {
             }
             // The tail's column loop is a copy: find it before the main one changes.
             let tail_column = rows.get(2).and_then(|&t| only_loop(&self.kernel, t));
-            let vectors = self.strip(column, lanes);
-            if let Some(path) = vectors {
-                self.because(in_registers);
-                let mut moved = true;
-                for &inside in &path {
-                    moved &= self
-                        .apply(Directive::Interchange {
-                            outer: rows[1],
-                            inner: inside,
-                        })
-                        .is_some();
-                }
-                if moved {
-                    let lane = path.last().copied();
-                    self.apply(Directive::Bind {
-                        var: rows[1],
-                        bind: Bind::Unroll,
-                    });
-                    self.apply(Directive::Privatize {
-                        var: rows[1],
-                        lanes: lane,
-                    });
-                }
-            }
+            self.rows_in_registers(rows[1], column, lanes, in_registers);
             if let Some(c) = tail_column {
                 self.strip(c, lanes);
             }
@@ -115,18 +92,47 @@ impl Scheduler<'_> {
         (COLUMN_ROWS / (walked.len() as i64).max(1)).max(2)
     }
 
-    /// Splits a loop into vectors; returns the loops of the main part, outermost first, if it has no tail.
-    fn strip(&mut self, var: VarId, lanes: i64) -> Option<Vec<VarId>> {
-        self.because(ScheduleReason::Vectors { lanes });
-        let made = self.apply(Directive::Split { var, factor: lanes })?;
-        if made.len() == 1 {
-            return None;
+    /// Has several rows of a column added up in a register, in vectors of columns and in the columns left over alike.
+    fn rows_in_registers(&mut self, rows: VarId, column: VarId, lanes: i64, reason: ScheduleReason) {
+        let whole = self.kernel.extents[column.0 as usize]
+            .as_const()
+            .is_some_and(|n| n <= lanes);
+        let inward = Directive::Interchange {
+            outer: rows,
+            inner: column,
+        };
+        if whole || self.because(reason).apply(inward).is_none() {
+            self.strip(column, lanes);
+            return;
         }
-        self.apply(Directive::Bind {
-            var: made[1],
-            bind: Bind::Lanes,
-        });
-        (made.len() == 2).then_some(made)
+        let made = self.strip(column, lanes);
+        let (lane, rest) = match made[..] {
+            [_, lane] => (Some(lane), None),
+            [_, lane, rest] => (Some(lane), only_loop(&self.kernel, rest)),
+            _ => (None, None),
+        };
+        self.because(reason);
+        for (rows, lanes) in [(Some(rows), lane), (rest, None)] {
+            let Some(var) = rows else { continue };
+            self.apply(Directive::Bind {
+                var,
+                bind: Bind::Unroll,
+            });
+            self.apply(Directive::Privatize { var, lanes });
+        }
+    }
+
+    /// Splits a loop into vectors; returns the loop over them, that of lanes, and the one over what is left, as far as there are.
+    fn strip(&mut self, var: VarId, lanes: i64) -> Vec<VarId> {
+        self.because(ScheduleReason::Vectors { lanes });
+        let made = self.apply(Directive::Split { var, factor: lanes }).unwrap_or_default();
+        if let [_, lane, ..] = made[..] {
+            self.apply(Directive::Bind {
+                var: lane,
+                bind: Bind::Lanes,
+            });
+        }
+        made
     }
 }
 
