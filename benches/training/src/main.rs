@@ -1,5 +1,7 @@
-//! A step of training in tlc, timed: `tlc-training mlp|adam THREADS STEPS` prints what recording and compiling took, the median and the least
+//! A step of training in tlc, timed: `tlc-training CASE THREADS STEPS` prints what recording and compiling took, the median and the least
 //! time of a step, the kernels beside products, the bytes of the arena and the last loss. `run.py` has peers take turns with it.
+
+mod images;
 
 use std::time::Instant;
 
@@ -116,13 +118,16 @@ fn adam(threads: usize) -> Outcome<Case> {
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [case, threads, steps] = &arguments[..] else {
-        return Err("expected mlp or adam, a number of threads and one of steps".into());
+        return Err("expected a case, a number of threads and one of steps".into());
     };
     let (threads, steps): (usize, usize) = (threads.parse()?, steps.parse()?);
     let mut case = match case.as_str() {
         "mlp" => mlp(threads)?,
         "adam" => adam(threads)?,
-        other => return Err(format!("`{other}`, expected mlp or adam").into()),
+        "conv_dx" => images::convolution(threads, true)?,
+        "conv_dw" => images::convolution(threads, false)?,
+        "cnn" => images::residual(threads)?,
+        other => return Err(format!("`{other}`, expected mlp, adam, conv_dx, conv_dw or cnn").into()),
     };
     let mut loss = 0.0f32;
     let mut times = Vec::new();
