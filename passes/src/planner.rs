@@ -19,6 +19,7 @@ use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
 use crate::devices::{Placement, StateBinding};
 use crate::epilogue;
+use crate::groups;
 pub use crate::launch::LaunchReport;
 use crate::legalize::legalize;
 use crate::lower::{Form, lower};
@@ -30,9 +31,6 @@ use crate::schedule::{Schedule, moved_bytes, schedule};
 mod control;
 mod queues;
 mod share;
-
-/// Launches that move at most so many bytes are grouped.
-const SMALL_BYTES: i64 = 64 * 1024;
 
 /// The plan with what was decided on the way.
 pub struct Planned {
@@ -204,7 +202,7 @@ fn plan_between(
     let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
     record_epilogues(graph, clusters, &p.values, epilogues);
     let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place, &p.copies);
-    memory::group_launches(&mut p.plan, &mut p.in_place, SMALL_BYTES);
+    groups::group_launches(&mut p.plan, &mut p.in_place);
     made(Made::Groups {
         plan: &mut p.plan,
         in_place: &mut p.in_place,

@@ -4,6 +4,7 @@
 mod calls;
 mod files;
 mod judged;
+mod many;
 mod random;
 mod refused;
 mod steps;

@@ -5,6 +5,7 @@
 use tlc_ir::DType;
 use tlc_runtime::driver::RunError;
 
+use super::clip;
 use super::groups::Groups;
 use crate::autodiff::grad;
 use crate::compile::State;
@@ -60,8 +61,8 @@ impl Groups {
         let tensors: Vec<&Tensor> = parameters.iter().map(|(_, p)| *p).collect();
         let gradients = grad(loss, &tensors);
         let mut ok = loss.is_finite();
-        for gradient in &gradients {
-            ok &= gradient.is_finite().all(..);
+        if !gradients.is_empty() {
+            ok &= clip::all_finite(&gradients.iter().collect::<Vec<_>>());
         }
         self.step_if(&ok, parameters, &gradients);
         ok
