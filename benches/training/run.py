@@ -11,7 +11,7 @@ import argparse, json, os, subprocess, sys, time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-STEPS = {"mlp": 200, "adam": 30, "conv_dx": 30, "conv_dw": 30, "cnn": 30}
+STEPS = {"mlp": 200, "adam": 30, "adam_clipped": 30, "conv_dx": 30, "conv_dw": 30, "cnn": 30}
 
 
 def wave(count, scale):

@@ -10,6 +10,8 @@
 use rustc_hash::FxHashMap;
 use tlc_ir::plan::{Launch, Plan, SlotId, Step, Storage, Work};
 
+use crate::launch::LaunchReport;
+
 /// Launches that move at most so many bytes are small.
 const SMALL_BYTES: i64 = 64 * 1024;
 /// Bytes that a launch writes at most if it makes little of much.
@@ -66,14 +68,19 @@ struct Open {
     behind: Touched,
 }
 
-/// Joins independent launches of one kind into groups that one fork-join executes. `in_place` has a list for each step, and moves along.
-pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>) {
+/// Joins independent launches of one kind into groups that one fork-join executes. `in_place` has a list for each step, and `launches` a
+/// report for each launch of the plan, in order; both move along.
+pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>, launches: &mut Vec<LaunchReport>) {
+    let once: usize = plan.init.iter().map(|s| s.launches().len()).sum();
+    let mut of_steps = launches.split_off(once).into_iter();
+    let mut reports: Vec<Vec<LaunchReport>> = Vec::with_capacity(plan.steps.len());
     let mut steps: Vec<Step> = Vec::with_capacity(plan.steps.len());
     let mut pairs: Vec<Vec<(SlotId, SlotId)>> = Vec::with_capacity(plan.steps.len());
     // Ascending.
     let mut open: Vec<Open> = Vec::new();
-    let of_steps = std::mem::take(&mut plan.steps).into_iter();
-    for (step, pair) in of_steps.zip(std::mem::take(in_place)) {
+    let all = std::mem::take(&mut plan.steps).into_iter();
+    for (step, pair) in all.zip(std::mem::take(in_place)) {
+        let report: Vec<LaunchReport> = of_steps.by_ref().take(step.launches().len()).collect();
         let kinds = Kinds::of(&step, plan);
         let found = kinds.and_then(|kinds| place(&open, kinds, steps.len(), &step, plan));
         let (Some(kinds), Some(found)) = (kinds, found) else {
@@ -95,6 +102,7 @@ pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>
             }
             steps.push(step);
             pairs.push(pair);
+            reports.push(report);
             continue;
         };
         let (before, rest) = open.split_at_mut(found);
@@ -114,9 +122,11 @@ pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>
             }
         }
         pairs[group.at].extend(pair);
+        reports[group.at].extend(report);
     }
     plan.steps = steps;
     *in_place = pairs;
+    launches.extend(reports.into_iter().flatten());
 }
 
 /// The open step that a launch joins: the last one, or, if both make little of much, the first that it may come to.

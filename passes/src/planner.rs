@@ -201,8 +201,8 @@ fn plan_between(
     }
     let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
     record_epilogues(graph, clusters, &p.values, epilogues);
-    let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place, &p.copies);
-    groups::group_launches(&mut p.plan, &mut p.in_place);
+    let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place, &mut p.launches, &p.copies);
+    groups::group_launches(&mut p.plan, &mut p.in_place, &mut p.launches);
     made(Made::Groups {
         plan: &mut p.plan,
         in_place: &mut p.in_place,

@@ -296,3 +296,24 @@ fn the_elements_of_windows_are_never_computed() {
         assert_eq!(products, 1, "{name}");
     }
 }
+
+#[test]
+fn what_padding_added_to_the_image_is_not_computed() {
+    let g = Graph::new("conv");
+    let x = g.input("x", DType::F32, [2, 16, 28, 28]);
+    let w = g.input("w", DType::F32, [16, 16, 5, 5]);
+    let y = x.conv2d(&w, None, &Conv::new().padding_sides([2, 0], [1, 3]));
+    let d = tlc::vjp(&[&y], &[&g.input("d", DType::F32, y.shape())], &[&x]);
+    let ir = g.extract(&[("dx", &d[0])]).expect("recorded");
+    let plan = tlc::compile_ir(&ir, &CompileOptions::default()).expect("compiles");
+    let products: Vec<i64> = plan
+        .plan()
+        .steps
+        .iter()
+        .filter_map(|s| match s {
+            Step::Gemm(g) => (g.m.clone() * g.n.clone()).as_const(),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(products, [16 * 28 * 28], "{}", plan.explain());
+}

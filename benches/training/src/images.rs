@@ -133,7 +133,10 @@ pub fn residual(threads: usize) -> Outcome<Case> {
     for (name, channels) in &statistics {
         entry(&mut state, name, &[*channels], vec![1.0; *channels as usize])?;
     }
-    adam.prepare(&mut state, &all.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>())?;
+    adam.prepare(
+        &mut state,
+        &all.iter().map(|(name, ..)| name.as_str()).collect::<Vec<_>>(),
+    )?;
     let x = HostTensor::from_slice(&[32, 3, 32, 32], &wave(32 * 3 * 32 * 32, 1.0))?;
     let labels: Vec<i64> = (0..32).map(|k| k * 7 % 10).collect();
     Ok(Case {

@@ -6,7 +6,7 @@ mod images;
 use std::time::Instant;
 
 use tlc::ir::plan::Step;
-use tlc::optim::Groups;
+use tlc::optim::{Groups, clip};
 use tlc::{CompileOptions, DType, Executable, Graph, Input, State, Tensor};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -80,11 +80,10 @@ fn mlp(threads: usize) -> Outcome<Case> {
     })
 }
 
-/// AdamW over 300 tensors of 10 M elements in all, gradients given.
-fn adam(threads: usize) -> Outcome<Case> {
-    const TENSORS: usize = 300;
-    let names: Vec<String> = (0..TENSORS).map(|k| format!("p{k}")).collect();
-    let size = |k: usize| 33_333 + (k as i64 % 7 - 3) * 16;
+/// AdamW over so many tensors of 10 M elements in all, gradients given, clipped by their global norm or not.
+fn adam(threads: usize, tensors: usize, clipped: bool) -> Outcome<Case> {
+    let names: Vec<String> = (0..tensors).map(|k| format!("p{k}")).collect();
+    let size = |k: usize| 10_000_000 / tensors as i64 + (k as i64 % 7 - 3) * 16;
     let adamw: Groups = "adamw:lr=0.001,wd=0.01".parse()?;
     let begin = Instant::now();
     let g = Graph::new("adam");
@@ -93,11 +92,15 @@ fn adam(threads: usize) -> Outcome<Case> {
         .enumerate()
         .map(|(k, name)| g.state(name, DType::F32, [size(k)]))
         .collect();
-    let d: Vec<Tensor> = (0..TENSORS)
+    let d: Vec<Tensor> = (0..tensors)
         .map(|k| g.state(&format!("d{k}"), DType::F32, [size(k)]))
         .collect();
     let named: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(&p).collect();
-    adamw.step_if(&g.constant(true), &named, &d);
+    let gradients = match clipped {
+        true => clip::by_global_norm(&d.iter().collect::<Vec<_>>(), 1.0).0,
+        false => d.clone(),
+    };
+    adamw.step_if(&g.constant(true), &named, &gradients);
     g.output("loss", &d[0].slice(tlc::s![..1]).sum(0));
     let step = g.compile(&options(threads))?;
     let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
@@ -123,11 +126,18 @@ fn main() -> Outcome<()> {
     let (threads, steps): (usize, usize) = (threads.parse()?, steps.parse()?);
     let mut case = match case.as_str() {
         "mlp" => mlp(threads)?,
-        "adam" => adam(threads)?,
+        "adam" => adam(threads, 300, false)?,
+        "adam_clipped" => adam(threads, 300, true)?,
+        "adam_clipped_1200" => adam(threads, 1200, true)?,
         "conv_dx" => images::convolution(threads, true)?,
         "conv_dw" => images::convolution(threads, false)?,
         "cnn" => images::residual(threads)?,
-        other => return Err(format!("`{other}`, expected mlp, adam, conv_dx, conv_dw or cnn").into()),
+        other => {
+            return Err(format!(
+                "`{other}`, expected mlp, adam, adam_clipped, adam_clipped_1200, conv_dx, conv_dw or cnn"
+            )
+            .into());
+        }
     };
     let mut loss = 0.0f32;
     let mut times = Vec::new();
