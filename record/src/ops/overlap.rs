@@ -378,7 +378,11 @@ fn joined(blocks: &Tensor, axis: usize, line: &Line) -> Step {
     let block = &blocks.extents()[last];
     let mut shape = blocks.extents()[..last].to_vec();
     shape[axis] = shape[axis].clone() * block.clone();
-    let flat = blocks.permuted(&order)?.reshaped(&shape)?;
+    // Blocks of one element are in order.
+    let flat = match block.is(1) {
+        true => blocks.reshaped(&shape)?,
+        false => blocks.permuted(&order)?.reshaped(&shape)?,
+    };
     if flat.extents()[axis] == line.extent {
         return Ok(flat);
     }
@@ -419,6 +423,38 @@ struct Form {
     /// Zeros before and behind the image.
     lo: i64,
     hi: IndexExpr,
+}
+
+impl Form {
+    /// The image with zeros around it and between its elements along an axis. They go below windows over other axes, where they are as
+    /// many as the image needs and not as many as its windows do.
+    fn padded(&self, image: &Tensor, axis: usize) -> Step {
+        let windows = image.graph().with_ir(|ir| {
+            let node = ir.node(image.id()?);
+            match &node.kind {
+                NodeKind::View(view @ View::Window { axis: other, .. })
+                    if usize::from(*other) != axis && axis + 1 < image.rank() =>
+                {
+                    Some((view.clone(), node.operands[0]))
+                }
+                _ => None,
+            }
+        });
+        if let Some((view, below)) = windows
+            && let Some(below) = image.graph().tensor(below)
+        {
+            return self.padded(&below, axis)?.view(view);
+        }
+        let (mut lo, mut hi) = (vec![IndexExpr::ZERO; image.rank()], vec![IndexExpr::ZERO; image.rank()]);
+        let mut interior = vec![0; image.rank()];
+        (lo[axis], hi[axis], interior[axis]) = (self.lo.into(), self.hi.clone(), self.between);
+        image.view(View::Pad {
+            lo: lo.into(),
+            hi: hi.into(),
+            interior: interior.into(),
+            value: image.dtype().zero(),
+        })
+    }
 }
 
 impl Product {
@@ -553,16 +589,7 @@ impl Product {
         operands[k] = weights;
         // The image's windows.
         let (k, axis) = self.image;
-        let image = &operands[k];
-        let (mut lo, mut hi) = (vec![IndexExpr::ZERO; image.rank()], vec![IndexExpr::ZERO; image.rank()]);
-        let mut interior = vec![0; image.rank()];
-        (lo[axis], hi[axis], interior[axis]) = (form.lo.into(), form.hi.clone(), form.between);
-        let padded = image.view(View::Pad {
-            lo: lo.into(),
-            hi: hi.into(),
-            interior: interior.into(),
-            value: image.dtype().zero(),
-        })?;
+        let padded = form.padded(&operands[k], axis)?;
         operands[k] = padded.view(View::Window {
             axis: axis as u8,
             size: form.window.into(),
