@@ -67,9 +67,9 @@ fn the_norm_of_many_tensors_is_that_of_all_their_elements() {
         if let Some(k) = entry.name.strip_prefix('d').and_then(|k| k.parse::<usize>().ok()) {
             let value = 0.001 * (k as f64 + 1.0);
             squares += n as f64 * value * value;
-            state.insert(&entry.name, &vec![value as f32; n]).expect("inserted");
+            state.insert(&entry.name, vec![value as f32; n]).expect("inserted");
         } else if entry.name.starts_with('p') {
-            state.insert(&entry.name, &vec![1.0f32; n]).expect("inserted");
+            state.insert(&entry.name, vec![1.0f32; n]).expect("inserted");
         }
     }
     let optimizer: Groups = "adamw:lr=0.01".parse().expect("an optimizer");
