@@ -1,6 +1,6 @@
 """Steps of training in tlc, JAX and PyTorch, taking turns, each in a process of its own.
 
-python3 benches/training/run.py [--threads 1,2] [--rounds 7]
+python3 benches/training/run.py [--threads 1,2] [--rounds 7] [--cases mlp,cnn]
 
 Builds benches/training first. Peers that are not installed are left out (`pip install jax`, `pip install torch`). All programs begin with the
 same parameters and the same batch, and the losses after the same number of steps are printed, so that it shows if one does less. A time is
@@ -11,7 +11,7 @@ import argparse, json, os, subprocess, sys, time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-STEPS = {"mlp": 200, "adam": 30}
+STEPS = {"mlp": 200, "adam": 30, "adam_clipped": 30, "conv_dx": 30, "conv_dw": 30, "cnn": 30}
 
 
 def wave(count, scale):
@@ -73,6 +73,124 @@ def jax_mlp(steps):
     return {"compile_ms": compile_ms, "median_us": median, "least_us": least, "loss": float(loss)}
 
 
+def jax_convolution(by_images):
+    """The derivative of the convolution of benches/training/src/images.rs, by its images or its weights."""
+
+    def run(steps):
+        import jax, jax.numpy as jnp, numpy as np
+
+        images, weights = (8, 64, 56, 56), (64, 64, 3, 3)
+        of = lambda shape, scale: jnp.asarray(wave(int(np.prod(shape)), scale).reshape(shape))
+        x, w, d = of(images, 1.0), of(weights, 0.05), of(images, 1.0)
+
+        def derivative(x, w, d):
+            by = lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), ((1, 1), (1, 1)))
+            _, back = jax.vjp((lambda x: by(x, w)) if by_images else (lambda w: by(x, w)), x if by_images else w)
+            return back(d)[0]
+
+        begin = time.perf_counter()
+        compiled = jax.jit(derivative).lower(x, w, d).compile()
+        compile_ms = (time.perf_counter() - begin) * 1e3
+        found = None
+
+        def step():
+            nonlocal found
+            found = compiled(x, w, d)
+            found.block_until_ready()
+
+        for _ in range(3):
+            step()
+        median, least = measured(step, steps)
+        return {"compile_ms": compile_ms, "median_us": median, "least_us": least, "loss": float(found[0, 0, 0, 0])}
+
+    return run
+
+
+def jax_cnn(steps):
+    """The residual network of benches/training/src/images.rs."""
+    import jax, jax.numpy as jnp, numpy as np
+
+    parameters, statistics = {}, {}
+
+    def declare(name, inner, outer, size):
+        scale = np.float32(np.sqrt(np.float32(6.0 / (inner * size * size))))
+        parameters[name + ".w"] = ((outer, inner, size, size), scale)
+        parameters[name + ".scale"] = ((outer,), 0.0)
+        parameters[name + ".offset"] = ((outer,), 0.0)
+        statistics[name + ".mean"] = statistics[name + ".var"] = outer
+
+    blocks = []
+    declare("stem", 3, 16, 3)
+    inner = 16
+    for stage, outer in enumerate([16, 32, 64]):
+        for block in range(2):
+            stride = 2 if stage > 0 and block == 0 else 1
+            name = f"stage{stage}.{block}"
+            blocks.append((name, stride))
+            declare(name + ".a", inner, outer, 3)
+            declare(name + ".b", outer, outer, 3)
+            if stride > 1:
+                declare(name + ".short", inner, outer, 1)
+            inner = outer
+    parameters["head.w"] = ((64, 10), 0.1)
+    parameters["head.b"] = ((10,), 0.0)
+    p = {n: jnp.asarray(wave(int(np.prod(s)), scale).reshape(s)) for n, (s, scale) in parameters.items()}
+    running = {n: jnp.ones(c, jnp.float32) for n, c in statistics.items()}
+    x = jnp.asarray(wave(32 * 3 * 32 * 32, 1.0).reshape(32, 3, 32, 32))
+    labels = jnp.asarray(np.arange(32) * 7 % 10)
+
+    def loss_of(p, running):
+        new = {}
+
+        def normalized(name, x, size, stride):
+            pad = size // 2
+            y = jax.lax.conv_general_dilated(x, p[name + ".w"], (stride, stride), ((pad, pad), (pad, pad)))
+            mean, var = y.mean((0, 2, 3)), y.var((0, 2, 3))
+            count = y.size / y.shape[1]
+            new[name + ".mean"] = 0.9 * running[name + ".mean"] + 0.1 * mean
+            new[name + ".var"] = 0.9 * running[name + ".var"] + 0.1 * var * count / (count - 1)
+            column = lambda v: v[None, :, None, None]
+            y = (y - column(mean)) * jax.lax.rsqrt(column(var) + 1e-5)
+            return y * column(p[name + ".scale"] + 1) + column(p[name + ".offset"])
+
+        h = jax.nn.relu(normalized("stem", x, 3, 1))
+        for name, stride in blocks:
+            y = jax.nn.relu(normalized(name + ".a", h, 3, stride))
+            y = normalized(name + ".b", y, 3, 1)
+            if stride > 1:
+                h = normalized(name + ".short", h, 1, stride)
+            h = jax.nn.relu(h + y)
+        logs = jax.nn.log_softmax(h.mean((2, 3)) @ p["head.w"] + p["head.b"])
+        return -jnp.take_along_axis(logs, labels[:, None], 1).mean(), new
+
+    def step(p, m, v, t, running):
+        (loss, running), g = jax.value_and_grad(loss_of, has_aux=True)(p, running)
+        t = t + 1
+        m = jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, m, g)
+        v = jax.tree.map(lambda a, b: 0.999 * a + 0.001 * b * b, v, g)
+        new = jax.tree.map(
+            lambda q, a, b: q - 0.001 * (a / (1 - 0.9**t)) / (jnp.sqrt(b / (1 - 0.999**t)) + 1e-8), p, m, v
+        )
+        return new, m, v, t, running, loss
+
+    zeros = lambda: {n: jnp.zeros_like(q) for n, q in p.items()}
+    state = [p, zeros(), zeros(), jnp.float32(0), running]
+    begin = time.perf_counter()
+    compiled = jax.jit(step, donate_argnums=(0, 1, 2, 4)).lower(*state).compile()
+    compile_ms = (time.perf_counter() - begin) * 1e3
+    loss = None
+
+    def run():
+        nonlocal state, loss
+        *state, loss = compiled(*state)
+        loss.block_until_ready()
+
+    for _ in range(3):
+        run()
+    median, least = measured(run, steps)
+    return {"compile_ms": compile_ms, "median_us": median, "least_us": least, "loss": float(loss)}
+
+
 def torch_mlp(steps):
     import numpy as np, torch
 
@@ -112,13 +230,21 @@ def torch_adam(steps):
     return {"compile_ms": 0.0, "median_us": median, "least_us": least, "loss": 0.1}
 
 
-PEERS = {("jax", "mlp"): jax_mlp, ("torch", "mlp"): torch_mlp, ("torch", "adam"): torch_adam}
+PEERS = {
+    ("jax", "mlp"): jax_mlp,
+    ("jax", "conv_dx"): jax_convolution(True),
+    ("jax", "conv_dw"): jax_convolution(False),
+    ("jax", "cnn"): jax_cnn,
+    ("torch", "mlp"): torch_mlp,
+    ("torch", "adam"): torch_adam,
+}
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", default="1,2")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--cases", default=",".join(STEPS))
     parser.add_argument("--be", nargs=3, metavar=("PEER", "CASE", "THREADS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.be:
@@ -144,7 +270,7 @@ def main():
         return ["taskset", "-c", cores, *run], environment
 
     for threads in options.threads.split(","):
-        for case in STEPS:
+        for case in options.cases.split(","):
             found = {}
             for _ in range(options.rounds):
                 for program in ["tlc", *[peer for peer, of in PEERS if of == case]]:

@@ -13,6 +13,7 @@
 //! roots of a cluster are on one device.
 
 mod again;
+mod beside;
 pub mod columns;
 mod operations;
 mod roots;
@@ -413,6 +414,9 @@ impl Clusterer<'_> {
         let apart = |g: usize| self.groups[g].roots.iter().any(|r| self.apart[r.index()]);
         if apart(a) || apart(b) {
             return FusionReason::ScalarInEveryRow;
+        }
+        if let Some(reason) = self.waits_for_others(a, b) {
+            return reason;
         }
         let statements = self.groups[a].statements.saturating_add(self.groups[b].statements);
         if statements > MAX_KERNEL_STATEMENTS {

@@ -9,9 +9,9 @@ use tlc_ir::kernel::Access;
 use tlc_ir::plan::verify::lines;
 use tlc_ir::plan::{DeviceId, Epilogue, Launch, Lines, Plan, SlotId, Step};
 
+use crate::groups::independent;
 use crate::launch::LaunchReport;
 use crate::made::{Made, made};
-use crate::memory::independent;
 use crate::reason::FusionReason;
 
 /// Steps between a product and the kernel behind it, at most.

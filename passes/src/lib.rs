@@ -14,6 +14,7 @@ pub mod emitters;
 mod epilogue;
 #[cfg(feature = "seeded-faults")]
 pub mod faults;
+pub mod groups;
 mod launch;
 pub mod legalize;
 pub mod lower;

@@ -11,8 +11,9 @@
 
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
-use tlc_ir::plan::{Arena, BodyLayout, DeviceId, KernelId, Layout, Plan, SlotId, Step, Storage, Work};
+use tlc_ir::plan::{Arena, BodyLayout, DeviceId, KernelId, Layout, Plan, SlotId, Step, Storage};
 
+use crate::launch::LaunchReport;
 use crate::made::{Made, made};
 pub use crate::reason::{AliasDecision, AliasReason};
 
@@ -22,10 +23,12 @@ pub const ALIGNMENT: u64 = 64;
 /// Has what computes the new value of a state write it to the state's own bytes, in place of a copy at the end of the call, where every
 /// step that reads the old value comes before, or reads each element where the new one is written. `in_place` as for
 /// [`choose_aliases`]; it loses the copies that go. `copies` are the kernels that do nothing but copy one slot to another: where a scatter's
-/// base is the old value, its updates are all that is written.
+/// base is the old value, its updates are all that is written. `launches` has a report for each launch of the plan, in order, and loses those of
+/// launches that go.
 pub fn update_states(
     plan: &mut Plan,
     in_place: &mut Vec<Vec<(SlotId, SlotId)>>,
+    launches: &mut Vec<LaunchReport>,
     copies: &FxHashSet<KernelId>,
 ) -> Vec<AliasDecision> {
     let mut decisions = Vec::new();
@@ -66,6 +69,12 @@ pub fn update_states(
             },
         });
     }
+    let once: usize = plan.init.iter().map(|s| s.launches().len()).sum();
+    let of_steps = plan.steps.iter().zip(&gone);
+    let of_launches = of_steps.flat_map(|(s, gone)| s.launches().iter().map(move |_| !gone));
+    let kept: Vec<bool> = std::iter::repeat_n(true, once).chain(of_launches).collect();
+    let mut kept = kept.into_iter();
+    launches.retain(|_| kept.next().unwrap_or(true));
     let mut kept = gone.iter().map(|gone| !gone);
     plan.steps.retain(|_| kept.next().unwrap_or(true));
     let mut kept = gone.iter().map(|gone| !gone);
@@ -540,97 +549,6 @@ fn first_fit_by_birth(blocks: &[Block], steps: usize) -> (u64, Vec<u64>) {
         }
     }
     (peak, offsets)
-}
-
-/// Joins runs of small independent launches, and of larger ones that write states alone, into groups that one fork-join executes.
-/// `in_place` moves along.
-pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>, small_bytes: i64) {
-    let mut steps: Vec<Step> = Vec::with_capacity(plan.steps.len());
-    let mut pairs: Vec<Vec<(SlotId, SlotId)>> = Vec::with_capacity(plan.steps.len());
-    // Of the last step.
-    let mut touched = Touched::default();
-    let (mut all_small, mut all_updates) = (false, false);
-    for (step, pair) in std::mem::take(&mut plan.steps)
-        .into_iter()
-        .zip(std::mem::take(in_place))
-    {
-        // A GPU shares out each launch by itself.
-        let (is_small, is_update) = match &step {
-            Step::Launch(l) if matches!(l.work, Work::Chunks { .. }) => {
-                let small = l.bytes.as_const().is_some_and(|b| b <= small_bytes);
-                // An optimizer has many parameters.
-                (small, !plan.states.is_empty() && updates(&step, plan))
-            }
-            _ => (false, false),
-        };
-        if let Some(previous) = steps.last_mut()
-            && ((all_small && is_small) || (all_updates && is_update))
-            && touched.leaves_alone(&step, plan)
-        {
-            touched.add(&step, plan);
-            all_small &= is_small;
-            all_updates &= is_update;
-            let Step::Launch(launch) = step else {
-                unreachable!("only launches are small, or updates")
-            };
-            match previous {
-                Step::Group(all) => all.push(launch),
-                Step::Launch(first) => *previous = Step::Group(vec![first.clone(), launch]),
-                _ => unreachable!("as above"),
-            }
-            pairs.last_mut().expect("one per step").extend(pair);
-            continue;
-        }
-        touched = Touched::default();
-        touched.add(&step, plan);
-        (all_small, all_updates) = (is_small, is_update);
-        steps.push(step);
-        pairs.push(pair);
-    }
-    plan.steps = steps;
-    *in_place = pairs;
-}
-
-/// Whether all that a step writes is new values of states: nothing in the arena then lives longer where it is grouped.
-fn updates(step: &Step, plan: &Plan) -> bool {
-    let mut all = true;
-    step.visit_slots(
-        &mut |s, writes| all &= !writes || matches!(plan.slots[plan.root(s).0 as usize].storage, Storage::State(_)),
-        &plan.kernels,
-    );
-    all
-}
-
-/// The bytes that steps touch, by root, and whether one writes them.
-#[derive(Default)]
-struct Touched(FxHashMap<SlotId, bool>);
-
-impl Touched {
-    fn add(&mut self, step: &Step, plan: &Plan) {
-        step.visit_slots(
-            &mut |s, writes| *self.0.entry(plan.root(s)).or_default() |= writes,
-            &plan.kernels,
-        );
-    }
-
-    /// Whether a step touches none of these bytes that it or one of the others writes.
-    fn leaves_alone(&self, step: &Step, plan: &Plan) -> bool {
-        let mut free = true;
-        step.visit_slots(
-            &mut |s, writes| {
-                free &= self.0.get(&plan.root(s)).is_none_or(|written| !written && !writes);
-            },
-            &plan.kernels,
-        );
-        free
-    }
-}
-
-/// Whether two steps touch no bytes in common that one of them writes.
-pub(crate) fn independent(a: &Step, b: &Step, plan: &Plan) -> bool {
-    let mut touched = Touched::default();
-    touched.add(a, plan);
-    touched.leaves_alone(b, plan)
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use crate::cluster::{Cluster, ClusterKind, Clusters, output_values};
 use crate::contraction::MatrixOperand;
 use crate::devices::{Placement, StateBinding};
 use crate::epilogue;
+use crate::groups;
 pub use crate::launch::LaunchReport;
 use crate::legalize::legalize;
 use crate::lower::{Form, lower};
@@ -31,9 +32,6 @@ use crate::schedule::{Schedule, moved_bytes, schedule};
 mod control;
 mod queues;
 mod share;
-
-/// Launches that move at most so many bytes are grouped.
-const SMALL_BYTES: i64 = 64 * 1024;
 
 /// The plan with what was decided on the way.
 pub struct Planned {
@@ -217,9 +215,9 @@ fn plan_between(
     }
     let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
     record_epilogues(graph, clusters, &p.values, epilogues);
-    let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place, &p.copies);
+    let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place, &mut p.launches, &p.copies);
     let rematerialized = p.rematerialize(edge.arena_limits);
-    aliases.extend(settle(&mut p.plan, &mut p.in_place));
+    aliases.extend(settle(&mut p.plan, &mut p.in_place, &mut p.launches));
     p.plan.donations = memory::choose_donations(&p.plan, &p.in_place, &mut aliases);
     made(Made::Donations(&mut p.plan));
     let layout = if p.plan.symbols.is_empty() {
@@ -241,8 +239,12 @@ fn plan_between(
 }
 
 /// What is decided about steps once it is known which there are: groups of launches, turns, and which slots share bytes.
-fn settle(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>) -> Vec<AliasDecision> {
-    memory::group_launches(plan, in_place, SMALL_BYTES);
+fn settle(
+    plan: &mut Plan,
+    in_place: &mut Vec<Vec<(SlotId, SlotId)>>,
+    launches: &mut Vec<LaunchReport>,
+) -> Vec<AliasDecision> {
+    groups::group_launches(plan, in_place, launches);
     made(Made::Groups { plan, in_place });
     queues::take_turns(plan);
     let mut aliases = memory::choose_aliases(plan, in_place);
@@ -670,20 +672,22 @@ impl Planner<'_> {
         let once: usize = self.plan.init.iter().map(|s| s.launches().len()).sum();
         for (device, &limit) in (0..).map(DeviceId).zip(limits).take(self.plan.devices.len()) {
             let target = self.placement.devices().target(device);
-            let arena = |plan: &Plan, in_place: &[Vec<(SlotId, SlotId)>]| {
-                let (mut plan, mut in_place) = (plan.clone(), in_place.to_vec());
-                settle(&mut plan, &mut in_place);
-                memory::pack(&plan, &[]).map_or(0, |layout| layout.arena(device).bytes)
-            };
-            let kept_bytes = arena(&self.plan, &self.in_place);
-            if kept_bytes <= limit {
-                continue;
-            }
             let mut rest = self.launches.split_off(once).into_iter();
             let steps = self.plan.steps.iter();
             let mut reports: Vec<Vec<LaunchReport>> = steps
                 .map(|s| rest.by_ref().take(s.launches().len()).collect())
                 .collect();
+            let first = self.launches.clone();
+            let arena = |plan: &Plan, in_place: &[Vec<(SlotId, SlotId)>]| {
+                let (mut plan, mut in_place) = (plan.clone(), in_place.to_vec());
+                settle(&mut plan, &mut in_place, &mut first.clone());
+                memory::pack(&plan, &[]).map_or(0, |layout| layout.arena(device).bytes)
+            };
+            let kept_bytes = arena(&self.plan, &self.in_place);
+            if kept_bytes <= limit {
+                self.launches.extend(reports.into_iter().flatten());
+                continue;
+            }
             let mut draft = Draft {
                 plan: &mut self.plan,
                 in_place: &mut self.in_place,

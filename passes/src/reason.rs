@@ -86,6 +86,11 @@ pub enum FusionReason {
         /// Elements in one row.
         row: i64,
     },
+    /// Refused: the consumer waits for other reductions, beside which this one runs.
+    OtherReductions {
+        /// Elements that it reduces to a number.
+        elements: i64,
+    },
     /// Refused: a row does not fit the cache, so it would be read again anyway.
     LongRows {
         /// Elements in one row.
@@ -208,6 +213,12 @@ impl fmt::Display for FusionReason {
             Self::KernelSize { statements } => write!(f, "the kernel would have {statements} statements"),
             Self::StridedRows => f.write_str("the reduced axes are not the consumer's innermost"),
             Self::FewRows { rows, row } => write!(f, "only {rows} rows of {row} elements: it would run on one thread"),
+            Self::OtherReductions { elements } => {
+                write!(
+                    f,
+                    "what reads the sum of {elements} elements waits for others, beside which it runs"
+                )
+            }
             Self::LongRows { row } => write!(f, "rows of {row} elements do not stay in cache"),
             Self::TallColumns { rows: i64::MAX, most } => {
                 write!(

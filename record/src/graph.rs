@@ -35,6 +35,8 @@ struct State {
     errors: Vec<Error>,
     /// What stays between calls.
     states: Vec<states::Declared>,
+    /// Their numbers by their names.
+    state_numbers: rustc_hash::FxHashMap<String, usize>,
     /// What caches must have room for.
     appends: Vec<states::Append>,
     /// Shared with the bodies of the graph's loops.

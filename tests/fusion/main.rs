@@ -486,8 +486,12 @@ fn optimizer_steps_are_one_launch_for_any_shape() {
 
 #[test]
 fn what_is_cheap_is_computed_again_however_many_views_and_constants_it_has() {
-    // A shared value of two operations over one load, read along rows and along columns.
-    let e = expect(launches(2), |g| {
+    // A shared value of two operations over one load, read along rows and along columns, side by side.
+    let both = Counts {
+        steps: 1,
+        ..launches(2)
+    };
+    let e = expect(both, |g| {
         let t = input(g, "x", [512, 512]).reshape([256, 1024]) * 0.5 + 1.0;
         g.output("rows", &t.sum(1));
         g.output("columns", &t.sum(0));

@@ -5,6 +5,7 @@
 mod against;
 mod batch_norm;
 mod checkpoints;
+mod convolutions;
 mod corners;
 mod forward;
 mod jax;

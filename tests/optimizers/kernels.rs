@@ -47,6 +47,6 @@ fn updates_of_small_parameters_share_a_kernel_and_large_ones_what_depends_on_the
     assert_eq!(count(100, 5, false), 1);
     // One for each, and one for the corrections and the rate.
     assert_eq!(count(100_000, 5, false), 6);
-    // A sum of squares of each before that, and one for the factor that they make.
-    assert_eq!(count(100_000, 5, true), 12);
+    // Squares of each are summed in pieces and what these leave over before that; the sums of pieces are one kernel, and one is the factor.
+    assert_eq!(count(100_000, 5, true), 6 + 2 * 5 + 2);
 }

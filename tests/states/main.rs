@@ -5,6 +5,7 @@ mod accumulate;
 mod calls;
 mod files;
 mod judged;
+mod many;
 mod players;
 mod precision;
 mod random;

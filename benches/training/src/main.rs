@@ -1,11 +1,13 @@
-//! A step of training in tlc, timed: `tlc-training mlp|adam|transformer THREADS STEPS [SHARE]` prints what recording and compiling took, the
+//! A step of training in tlc, timed: `tlc-training CASE THREADS STEPS [SHARE]` prints what recording and compiling took, the
 //! median and the least time of a step, the kernels beside products, the bytes of the arena and the last loss. With a share, what a call may
 //! need of memory is limited to what is not the arena and that share of it. `run.py` has peers take turns with it.
+
+mod images;
 
 use std::time::Instant;
 
 use tlc::ir::plan::Step;
-use tlc::optim::Groups;
+use tlc::optim::{Groups, clip};
 use tlc::{CompileOptions, DType, Executable, Graph, Input, State, Tensor};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
@@ -20,13 +22,13 @@ struct Case {
 
 /// How it is compiled.
 #[derive(Clone, Copy)]
-struct Setting {
+pub struct Setting {
     threads: usize,
     limit: Option<u64>,
 }
 
 impl Setting {
-    fn options(self) -> CompileOptions {
+    pub fn options(self) -> CompileOptions {
         CompileOptions {
             threads: Some(self.threads),
             max_memory_bytes: self.limit,
@@ -89,11 +91,10 @@ fn mlp(setting: Setting) -> Outcome<Case> {
     })
 }
 
-/// AdamW over 300 tensors of 10 M elements in all, gradients given.
-fn adam(setting: Setting) -> Outcome<Case> {
-    const TENSORS: usize = 300;
-    let names: Vec<String> = (0..TENSORS).map(|k| format!("p{k}")).collect();
-    let size = |k: usize| 33_333 + (k as i64 % 7 - 3) * 16;
+/// AdamW over so many tensors of 10 M elements in all, gradients given, clipped by their global norm or not.
+fn adam(setting: Setting, tensors: usize, clipped: bool) -> Outcome<Case> {
+    let names: Vec<String> = (0..tensors).map(|k| format!("p{k}")).collect();
+    let size = |k: usize| 10_000_000 / tensors as i64 + (k as i64 % 7 - 3) * 16;
     let adamw: Groups = "adamw:lr=0.001,wd=0.01".parse()?;
     let begin = Instant::now();
     let g = Graph::new("adam");
@@ -102,11 +103,15 @@ fn adam(setting: Setting) -> Outcome<Case> {
         .enumerate()
         .map(|(k, name)| g.state(name, DType::F32, [size(k)]))
         .collect();
-    let d: Vec<Tensor> = (0..TENSORS)
+    let d: Vec<Tensor> = (0..tensors)
         .map(|k| g.state(&format!("d{k}"), DType::F32, [size(k)]))
         .collect();
     let named: Vec<(&str, &Tensor)> = names.iter().map(String::as_str).zip(&p).collect();
-    adamw.step_if(&g.constant(true), &named, &d);
+    let gradients = match clipped {
+        true => clip::by_global_norm(&d.iter().collect::<Vec<_>>(), 1.0).0,
+        false => d.clone(),
+    };
+    adamw.step_if(&g.constant(true), &named, &gradients);
     g.output("loss", &d[0].slice(tlc::s![..1]).sum(0));
     let step = g.compile(&setting.options())?;
     let compile_ms = begin.elapsed().as_secs_f64() * 1e3;
@@ -207,15 +212,23 @@ fn transformer(setting: Setting) -> Outcome<Case> {
 
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [case, threads, steps, share @ ..] = &arguments[..] else {
-        return Err("expected mlp, adam or transformer, a number of threads and one of steps".into());
+    let [name, threads, steps, share @ ..] = &arguments[..] else {
+        return Err("expected a case, a number of threads and one of steps".into());
     };
     let steps: usize = steps.parse()?;
-    let make = match case.as_str() {
-        "mlp" => mlp,
-        "adam" => adam,
-        "transformer" => transformer,
-        other => return Err(format!("`{other}`, expected mlp, adam or transformer").into()),
+    let make = |setting| match name.as_str() {
+        "mlp" => mlp(setting),
+        "adam" => adam(setting, 300, false),
+        "adam_clipped" => adam(setting, 300, true),
+        "adam_clipped_1200" => adam(setting, 1200, true),
+        "conv_dx" => images::convolution(setting, true),
+        "conv_dw" => images::convolution(setting, false),
+        "cnn" => images::residual(setting),
+        "transformer" => transformer(setting),
+        other => {
+            let known = "mlp, adam, adam_clipped, adam_clipped_1200, conv_dx, conv_dw, cnn or transformer";
+            Err(format!("`{other}`, expected {known}").into())
+        }
     };
     let mut setting = Setting {
         threads: threads.parse()?,

@@ -174,26 +174,30 @@ pub(super) fn qlinear_conv(c: &mut Call<'_, '_, '_>) -> Answer {
     ))
 }
 
-/// The transposed convolution: zeros between the elements of space, and a convolution with the weight turned around.
-/// A transposed convolution whose windows lie side by side: each element makes a block of its own, which is one product of
-/// matrices.
-fn apart(x: &Tensor, w: &Tensor, groups: usize, w_shape: &[usize]) -> Tensor {
+/// What each element of the image makes of the weights, and where that lies added up: `[batch, outputs, space..]`, with all that the windows
+/// reach. How the sum is computed is decided by [`Tensor::overlap_add`].
+fn transposed(x: &Tensor, w: &Tensor, groups: usize, w_shape: &[usize], windows: (&[usize], &[usize])) -> Tensor {
     let (inner, outer, size) = (w_shape[0] / groups, w_shape[1], &w_shape[2..]);
     let n = size.len();
-    let (space, window) = (&"xyz"[..n], &"ijk"[..n]);
+    let (space, window) = (&"uvwxyz"[..n], &"ijklmn"[..n]);
     let space_of_x = x.shape()[2..].to_vec();
     let mut grouped: Vec<Dim> = vec![x.dim(0), groups.into(), inner.into()];
     grouped.extend(space_of_x.iter().cloned());
     let mut weight = vec![groups, inner, outer];
     weight.extend(size);
-    let equation = format!("gco{window},bgc{space}->bgo{window}{space}");
+    let equation = format!("gco{window},bgc{space}->bgo{space}{window}");
     let y = tlc_record::einsum(&equation, &[&w.reshape(weight), &x.reshape(grouped)]);
-    // [batch, group, output, window.., space..] to [.., space, window, space, window ..].
-    let mut order = vec![0, 1, 2];
-    order.extend((0..n).flat_map(|i| [(3 + n + i) as i64, (3 + i) as i64]));
     let mut joined: Vec<Dim> = vec![x.dim(0), (groups * outer).into()];
-    joined.extend(space_of_x.iter().zip(size).map(|(d, &k)| d * k));
-    y.permute(order).reshape(joined)
+    joined.extend(space_of_x.iter().cloned());
+    joined.extend(size.iter().map(Dim::from));
+    let mut y = y.reshape(joined);
+    let (stride, dilation) = windows;
+    for i in (0..n).rev() {
+        let reach = dilation[i] * (size[i] - 1) + 1;
+        let extent = (&space_of_x[i] - 1) * stride[i] + reach;
+        y = y.overlap_add(2 + i as i64, extent, stride[i], dilation[i]);
+    }
+    y
 }
 
 pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
@@ -255,68 +259,33 @@ pub(super) fn conv_transpose(c: &mut Call<'_, '_, '_>) -> Answer {
     if let Some(axis) = (2..2 + n).find(|&a| x.dim(a as i64).as_const() == Some(0)) {
         return invalid(format!("axis {axis} is empty; expected at least one element"));
     }
-    let untouched = before.iter().chain(&behind).all(|d| d.as_const() == Some(0));
-    let plain = dilation.iter().all(|&d| d == 1) && more.iter().all(|&m| m == 0);
-    if stride == size && untouched && plain && n <= 3 {
-        let y = apart(&x, &w, groups, &w_shape);
-        let mut along_channels = vec![1; n + 1];
-        along_channels[0] = groups * w_shape[1];
-        return one(match bias {
-            Some(bias) => y + bias.reshape(along_channels),
-            None => y,
-        });
+    if n > 6 {
+        return unsupported(format!("{n} axes of space; expected at most 6"));
     }
-    // Zeros between the elements.
-    let mut spread = x.clone();
-    for (i, &step) in stride.iter().enumerate().filter(|(_, s)| **s > 1) {
-        if spread.is_poisoned() {
-            break;
-        }
-        let axis = 2 + i;
-        let extent = spread.dim(axis as i64);
-        let mut each = vec![(Dim::from(0), Dim::from(0)); spread.rank() + 1];
-        each[axis + 1].1 = (step as i64 - 1).into();
-        let mut joined = spread.shape();
-        joined[axis] = &extent * step as i64;
-        let apart = spread
-            .unsqueeze(axis as i64 + 1)
-            .pad(&each, spread.dtype().zero())
-            .reshape(joined);
-        spread = apart.narrow(axis as i64, 0, (extent - 1) * step as i64 + 1);
-    }
-    if spread.is_poisoned() {
-        return one(spread);
-    }
-    // What the window reaches beyond the ends, less the padding that is taken away.
+    let mut y = transposed(&x, &w, groups, &w_shape, (&stride, &dilation));
+    // What is added behind, less what is taken away on both sides.
     let simple = |d: Dim| Dim::from(x.graph().simplify(d.expr()));
     for i in 0..n {
-        if spread.is_poisoned() {
+        if y.is_poisoned() {
             break;
         }
         let axis = 2 + i;
-        let ends = [
-            Dim::from(reach[i]) - &before[i],
-            Dim::from(reach[i] + more[i] as i64) - &behind[i],
-        ];
+        let ends = [Dim::from(0) - &before[i], Dim::from(more[i] as i64) - &behind[i]];
         let cut = ends.clone().map(|d| simple((Dim::from(0) - d).max(0)));
         let beyond = ends.map(|d| simple(d.max(0)));
         if cut.iter().any(|d| d.as_const() != Some(0)) {
-            let end = spread.dim(axis as i64) - &cut[1];
-            spread = spread.slice_axis(axis as i64, cut[0].clone()..end);
+            let end = y.dim(axis as i64) - &cut[1];
+            y = y.slice_axis(axis as i64, cut[0].clone()..end);
         }
-        let mut each = vec![(Dim::from(0), Dim::from(0)); spread.rank()];
+        let mut each = vec![(Dim::from(0), Dim::from(0)); y.rank()];
         let [lo, hi] = beyond;
         each[axis] = (lo, hi);
-        spread = spread.pad(&each, spread.dtype().zero());
+        y = y.pad(&each, y.dtype().zero());
     }
-    // [in, out / groups, ..] to [out, in / groups, ..], turned around.
-    let (inner, outer) = (w_shape[0] / groups, w_shape[1]);
-    let mut apart = vec![groups, inner, outer];
-    apart.extend(&size);
-    let mut joined = vec![groups * outer, inner];
-    joined.extend(&size);
-    let space: Vec<i64> = (2..2 + n as i64).collect();
-    let turned = w.reshape(apart).swap_axes(1, 2).reshape(joined).flip(space);
-    let options = Conv::new().dilation(dilation).groups(groups);
-    one(spread.conv(&turned, bias.as_ref(), &options))
+    let mut along_channels = vec![1; n + 1];
+    along_channels[0] = groups * w_shape[1];
+    one(match bias {
+        Some(bias) => y + bias.reshape(along_channels),
+        None => y,
+    })
 }

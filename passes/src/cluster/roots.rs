@@ -166,7 +166,11 @@ impl Clusterer<'_> {
                 scalar: self.has_no_vector_form(id),
                 regrouped: 0,
             };
-            for o in &node.operands {
+            for (k, o) in node.operands.iter().enumerate() {
+                // A square loads once.
+                if node.operands[..k].contains(o) {
+                    continue;
+                }
                 let below = match self.is_root[o.index()] {
                     true => Cone {
                         loads: 1,

@@ -264,9 +264,25 @@ impl Clusterer<'_> {
         if rows < 8 && row > 1 << 14 && rows.saturating_mul(row) > 1 << 16 {
             return Some(FusionReason::FewRows { rows, row });
         }
+        // Rows of different values, which would be read one after the other.
+        let read = self.read_elements(roots, rows.saturating_mul(row));
+        if rows < 8 && row.max(1) < read && read > 1 << 16 {
+            let row = read / rows.max(1);
+            return Some(FusionReason::FewRows { rows, row });
+        }
         // What stays close must hold the row in f32.
         (row.saturating_mul(4) > self.placement.target(roots[0]).resident_bytes())
             .then_some(FusionReason::LongRows { row })
+    }
+
+    /// How many elements of values in memory a kernel of these roots reads, if each is read once, and of each value no more than `most`.
+    fn read_elements(&self, roots: &[NodeId], most: i64) -> i64 {
+        let of = roots.iter().flat_map(|r| self.demands[r].iter().map(|d| d.source));
+        let mut sources: Vec<NodeId> = of.filter(|s| roots.binary_search(s).is_err()).collect();
+        sources.sort_unstable();
+        sources.dedup();
+        let elements = |s: &NodeId| self.typical(&self.graph.ty(*s).elements()).min(most);
+        sources.iter().fold(0i64, |sum, s| sum.saturating_add(elements(s)))
     }
 
     /// Why columns do not stay in the second-level cache, if a tile of the narrowest kind does not.

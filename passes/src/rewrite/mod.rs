@@ -10,6 +10,7 @@ pub mod dce;
 pub mod einsum_path;
 pub mod fold;
 pub mod hoist;
+pub mod narrow;
 pub mod own_outputs;
 pub mod pack;
 pub mod panels;

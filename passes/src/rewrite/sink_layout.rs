@@ -1,12 +1,14 @@
 //! Sinks permutations and broadcasts into einsum labels, where they cost nothing.
 //!
 //! A permuted operand is the operand with permuted labels; a broadcast axis that another operand also has is no axis at
-//! all. A permutation of an einsum's result is the einsum with a permuted output.
+//! all. A permutation of an einsum's result is the einsum with a permuted output. What a slice of the result cuts off of an
+//! operand's padding is not padded ([`super::narrow`]).
 
 use smallvec::SmallVec;
 use tlc_ir::graph::{GraphError, Labels, View};
 use tlc_ir::{Graph, NodeId, NodeKind};
 
+use super::narrow::less_padding;
 use super::{Context, Failure, Pass, Rebuilder};
 
 /// Permutations and broadcasts into einsum labels.
@@ -43,6 +45,14 @@ pub fn run(graph: &Graph) -> Result<Graph, GraphError> {
             };
             let permuted = p.iter().map(|&a| output[a as usize]).collect();
             add_canonical(re, &below.kind, inputs.to_vec(), permuted, &below.operands)
+        }
+        NodeKind::View(View::Slice { start, step, size })
+            if uses[node.operands[0].index()] == 1 && step.iter().all(|&s| s == 1) =>
+        {
+            match less_padding(re, operands[0], start, size)? {
+                Some(new) => Ok(new),
+                None => re.add(node.kind.clone(), operands),
+            }
         }
         kind => re.add(kind.clone(), operands),
     })

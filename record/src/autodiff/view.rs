@@ -5,13 +5,9 @@ use tlc_ir::{DType, IndexExpr};
 
 use super::node::{At, Cotangents, summed_at};
 use crate::dim::Dim;
+use crate::graph::Tensor;
 use crate::graph::scope::Step;
-use crate::graph::{Graph, Tensor};
-
-/// The most elements of a window whose cotangents are added element by element of the window; those of longer ones, and of
-/// windows whose sizes do not prove that they are inside, are scattered. The former is a term an element, and each result is
-/// computed where it is.
-const FEW: i64 = 8;
+use crate::ops::overlap::{Line, overlap_added, spread};
 
 /// The cotangent of the operand of `view`.
 pub(super) fn rule(view: &View, at: &At<'_>) -> Step<Cotangents> {
@@ -32,11 +28,8 @@ pub(super) fn rule(view: &View, at: &At<'_>) -> Step<Cotangents> {
             false => slice(x, d, start, step).map(Some),
         }),
         View::Window {
-            axis,
-            size,
-            stride,
-            dilation,
-        } => at.some(|_| window(x, d, *axis as usize, size, *stride, *dilation)),
+            axis, stride, dilation, ..
+        } => at.some(|_| window(x, d, *axis as usize, *stride, *dilation)),
     }
 }
 
@@ -122,79 +115,24 @@ fn slice(x: &Tensor, d: &Tensor, start: &Shape, step: &[i64]) -> Step {
     Ok(placed)
 }
 
-/// The extent of an axis with so many zeros between neighbours, as padding makes it.
-fn spread(graph: &Graph, extent: &IndexExpr, between: i64) -> IndexExpr {
-    let spread = extent.clone() * IndexExpr::Const(between + 1) - IndexExpr::Const(between);
-    match between == 0 || graph.least(extent) >= 1 {
-        true => spread,
-        false => IndexExpr::max(&spread, &IndexExpr::ZERO),
-    }
+/// The overlap-add of windows. What padding cuts off again does not count.
+fn window(x: &Tensor, d: &Tensor, axis: usize, stride: i64, dilation: i64) -> Step<Option<Tensor>> {
+    let mut line = Line::new(x.extents()[axis].clone(), stride, dilation);
+    line.asked = x.graph().with_ir(|ir| unpadded(ir, x, axis)).unwrap_or(line.asked);
+    overlap_added(d, axis, &line)
 }
 
-/// The overlap-add of windows.
-fn window(x: &Tensor, d: &Tensor, axis: usize, size: &IndexExpr, stride: i64, dilation: i64) -> Step<Option<Tensor>> {
-    let graph = x.graph();
-    let rank = x.rank();
-    let (extent, windows) = (&x.extents()[axis], &d.extents()[axis]);
-    if windows.is(0) {
-        return Ok(None);
+/// The extent of an axis of `x` before it was padded.
+fn unpadded(ir: &tlc_ir::Graph, x: &Tensor, axis: usize) -> Option<IndexExpr> {
+    let mut at = x.id()?;
+    loop {
+        let node = ir.node(at);
+        let below = *node.operands.first()?;
+        match &node.kind {
+            // Windows over axes before leave this one where it is.
+            NodeKind::View(View::Window { axis: other, .. }) if usize::from(*other) != axis => at = below,
+            NodeKind::View(View::Pad { .. }) => return ir.ty(below).shape.get(axis).cloned(),
+            _ => return None,
+        }
     }
-    // With one window there is nothing between windows.
-    let between = if windows.is(1) { 0 } else { stride - 1 };
-    let behind = |k: i64| {
-        let reach = IndexExpr::from(k.saturating_mul(dilation)) + spread(graph, windows, between);
-        graph.simplify(&(extent.clone() - reach))
-    };
-    // The last element of a window leaves the least behind it.
-    let few = size.as_const().filter(|&size| {
-        let padded = size <= FEW && between <= MAX_INTERIOR;
-        padded && graph.least(&behind(size - 1)) >= 0
-    });
-    let Some(size) = few else {
-        let along = |extent: &IndexExpr, step: i64, shape: &[IndexExpr]| -> Step {
-            Ok(graph.iota_1d(extent, DType::I64)?.reshaped(shape)? * step)
-        };
-        let place = along(windows, stride, &[windows.clone(), IndexExpr::ONE])?
-            + along(size, dilation, &[IndexExpr::ONE, size.clone()])?;
-        let order: Vec<usize> = [axis, rank]
-            .into_iter()
-            .chain((0..rank).filter(|&a| a != axis))
-            .collect();
-        return summed_at(x, &d.permuted(&order)?, &[axis], &[&place]).map(Some);
-    };
-    let wide = d.to(x.dtype().accumulator())?;
-    let mut sum: Option<Tensor> = None;
-    for k in 0..size {
-        let term = placed(graph, &wide, rank, k)?;
-        let (mut lo, mut hi) = (vec![IndexExpr::ZERO; rank], vec![IndexExpr::ZERO; rank]);
-        let mut interior = vec![0; rank];
-        lo[axis] = (k * dilation).into();
-        hi[axis] = behind(k);
-        interior[axis] = between;
-        let term = term.view(View::Pad {
-            lo: lo.into(),
-            hi: hi.into(),
-            interior: interior.into(),
-            value: wide.dtype().zero(),
-        })?;
-        sum = Some(match sum {
-            Some(sum) => sum + term,
-            None => term,
-        });
-    }
-    Ok(sum)
-}
-
-/// Element `k` of each window.
-fn placed(graph: &Graph, d: &Tensor, rank: usize, k: i64) -> Step {
-    let mut start = Shape::from_elem(IndexExpr::ZERO, rank + 1);
-    start[rank] = k.into();
-    let mut size = d.ty().shape.clone();
-    size[rank] = IndexExpr::ONE;
-    let view = View::Slice {
-        start,
-        step: (0..=rank).map(|_| 1).collect(),
-        size,
-    };
-    graph.node(NodeKind::View(view), &[d])?.without(&[rank])
 }

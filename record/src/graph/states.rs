@@ -155,7 +155,7 @@ impl Graph {
         self.outside_bodies()?;
         self.fits(name, value.ty())?;
         let mut state = self.lock();
-        if state.states.iter().any(|s| s.name == name && s.set.is_some()) {
+        if state.known(name).is_some_and(|s| s.set.is_some()) {
             drop(state);
             return refuse(format!("the state `{name}` is set already"));
         }
@@ -196,7 +196,7 @@ impl Graph {
 
     /// Refuses a type that the state of that name does not have.
     fn fits(&self, name: &str, ty: &TensorType) -> Step<()> {
-        let known = self.lock().states.iter().find(|s| s.name == name).map(|s| s.ty.clone());
+        let known = self.lock().known(name).map(|s| s.ty.clone());
         match known {
             Some(known) if known != *ty => refuse_expecting(
                 format!("the state `{name}` is {}", self.type_text(&known)),
@@ -208,8 +208,7 @@ impl Graph {
 
     /// The value of a state when a call begins, if the graph reads it.
     pub(crate) fn state_value(&self, name: &str) -> Option<NodeId> {
-        let state = self.lock();
-        state.states.iter().find(|s| s.name == name)?.read
+        self.lock().known(name)?.read
     }
 
     /// Whether a state is given another value.
@@ -244,9 +243,15 @@ impl Graph {
 }
 
 impl super::State {
+    /// The state of that name, if there is one.
+    fn known(&self, name: &str) -> Option<&Declared> {
+        self.state_numbers.get(name).map(|&at| &self.states[at])
+    }
+
     /// The state of that name, of that type if it is new.
     fn declared(&mut self, name: &str, ty: TensorType) -> &mut Declared {
-        let at = self.states.iter().position(|s| s.name == name).unwrap_or_else(|| {
+        let at = self.state_numbers.get(name).copied().unwrap_or_else(|| {
+            self.state_numbers.insert(name.to_string(), self.states.len());
             self.states.push(Declared {
                 name: name.to_string(),
                 ty,

@@ -16,6 +16,7 @@ pub mod key;
 pub mod linalg;
 pub mod loss;
 pub mod norm;
+pub mod overlap;
 pub mod pool;
 pub mod random;
 pub mod reduce;

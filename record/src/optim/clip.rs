@@ -61,15 +61,50 @@ fn norm(gradients: &[&Tensor]) -> Step {
     let Some(dtype) = gradients.iter().map(wide).reduce(crate::promotion::promote) else {
         return refuse("no gradients");
     };
-    let mut total: Option<Tensor> = None;
-    for d in gradients {
-        let squares = d.to(dtype)?.square().sum(..);
-        total = Some(match total {
-            Some(total) => total + squares,
-            None => squares,
-        });
-    }
+    let squares = gradients.iter().map(|d| Ok(d.to(dtype)?.square().sum(..)));
+    let total = in_pairs(squares.collect::<Step<_>>()?, |a, b| a + b);
     total.map_or_else(|| refuse("no gradients"), |t| Ok(t.sqrt()))
+}
+
+/// All values put together, neighbours first: the way from any of them to the result is short.
+fn in_pairs(mut values: Vec<Tensor>, together: impl Fn(&Tensor, &Tensor) -> Tensor) -> Option<Tensor> {
+    while values.len() > 1 {
+        let pairs = values.chunks(2).map(|pair| match pair {
+            [a, b] => together(a, b),
+            [a, ..] => a.clone(),
+            [] => unreachable!("chunks are not empty"),
+        });
+        values = pairs.collect();
+    }
+    values.pop()
+}
+
+/// Whether all elements of all gradients are finite numbers, `bool[]`.
+///
+/// ```
+/// use tlc::{Graph, optim::clip};
+///
+/// let g = Graph::default();
+/// let (a, b) = (g.constant([1.0f32, 2.0]), g.constant([f32::INFINITY]));
+/// assert!(clip::all_finite(&[&a]).eval()?.as_scalar::<bool>()?);
+/// assert!(!clip::all_finite(&[&a, &b]).eval()?.as_scalar::<bool>()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// No gradients, gradients that are no floats.
+///
+/// # Panics
+/// Without a gradient, which has no graph.
+#[track_caller]
+pub fn all_finite(gradients: &[&Tensor]) -> Tensor {
+    let first = gradients.first().expect("no gradients belong to no graph");
+    let body = || {
+        of_limit(gradients, 0.0)?;
+        let each = gradients.iter().map(|d| d.is_finite().all(..)).collect();
+        in_pairs(each, |a, b| a & b).map_or_else(|| refuse("no gradients"), Ok)
+    };
+    record(first.graph(), "all_finite", gradients, &[], body, |p| p)
 }
 
 /// All gradients times one factor, with which their [`global_norm`] is at most `limit`; and what it was. The factor is

@@ -7,6 +7,7 @@ use tlc_ir::DType;
 use tlc_runtime::driver::RunError;
 
 use super::accumulate::{Part, accumulate_scaled};
+use super::clip;
 use super::groups::Groups;
 use super::loss_scale::LossScale;
 use super::optimizer::Update;
@@ -32,8 +33,8 @@ impl Gradients {
     #[track_caller]
     fn checked(loss: Tensor, gradients: Vec<Tensor>) -> Gradients {
         let mut ok = loss.is_finite();
-        for gradient in &gradients {
-            ok &= gradient.is_finite().all(..);
+        if !gradients.is_empty() {
+            ok &= clip::all_finite(&gradients.iter().collect::<Vec<_>>());
         }
         Gradients { loss, gradients, ok }
     }

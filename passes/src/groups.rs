@@ -1,0 +1,207 @@
+//! Groups of launches: which independent launches one fork-join executes.
+//!
+//! Grouped launches are one step, so that what they read lives until all of them are done, and what they write from when the first of them
+//! begins. So only such launches are grouped that nothing large is born in: small ones, those that write states alone (an optimizer has
+//! many parameters), and those that make little of much, as the sums of squares of a norm of many tensors. Of the last kind each goes to
+//! the first group that it may come to: the second stages of long sums stand between the first ones.
+//!
+//! Invariant: steps change places only with steps that they touch no bytes in common with that one of them writes.
+
+use rustc_hash::FxHashMap;
+use tlc_ir::plan::{Launch, Plan, SlotId, Step, Storage, Work};
+
+use crate::launch::LaunchReport;
+
+/// Launches that move at most so many bytes are small.
+const SMALL_BYTES: i64 = 64 * 1024;
+/// Bytes that a launch writes at most if it makes little of much.
+const LITTLE_BYTES: i64 = 4 * 1024;
+/// Groups that further launches may come to. Sums are in two stages, and something stands between.
+const OPEN: usize = 4;
+
+/// What kinds of launches a launch is, or all of a group are.
+#[derive(Clone, Copy)]
+struct Kinds {
+    /// It moves few bytes.
+    small: bool,
+    /// All that it writes is new values of states: nothing in the arena then lives longer where it is grouped.
+    updates: bool,
+    /// It writes few bytes, and does not depend on sizes that are not known yet.
+    reduces: bool,
+}
+
+impl Kinds {
+    /// Of a step; none of one that is no launch on the host. (A GPU shares out each launch by itself.)
+    fn of(step: &Step, plan: &Plan) -> Option<Kinds> {
+        let Step::Launch(l) = step else { return None };
+        if !matches!(l.work, Work::Chunks { .. }) {
+            return None;
+        }
+        Some(Kinds {
+            small: l.bytes.as_const().is_some_and(|b| b <= SMALL_BYTES),
+            updates: !plan.states.is_empty() && updates(step, plan),
+            reduces: l.symbols.is_empty() && written_bytes(l, plan).is_some_and(|b| b <= LITTLE_BYTES),
+        })
+    }
+
+    fn both(self, other: Kinds) -> Kinds {
+        Kinds {
+            small: self.small && other.small,
+            updates: self.updates && other.updates,
+            reduces: self.reduces && other.reduces,
+        }
+    }
+
+    fn any(self) -> bool {
+        self.small || self.updates || self.reduces
+    }
+}
+
+/// A step that further launches may come to.
+struct Open {
+    /// Its number.
+    at: usize,
+    kinds: Kinds,
+    /// What it touches.
+    touched: Touched,
+    /// What the steps behind it touch.
+    behind: Touched,
+}
+
+/// Joins independent launches of one kind into groups that one fork-join executes. `in_place` has a list for each step, and `launches` a
+/// report for each launch of the plan, in order; both move along.
+pub fn group_launches(plan: &mut Plan, in_place: &mut Vec<Vec<(SlotId, SlotId)>>, launches: &mut Vec<LaunchReport>) {
+    let once: usize = plan.init.iter().map(|s| s.launches().len()).sum();
+    let mut of_steps = launches.split_off(once).into_iter();
+    let mut reports: Vec<Vec<LaunchReport>> = Vec::with_capacity(plan.steps.len());
+    let mut steps: Vec<Step> = Vec::with_capacity(plan.steps.len());
+    let mut pairs: Vec<Vec<(SlotId, SlotId)>> = Vec::with_capacity(plan.steps.len());
+    // Ascending.
+    let mut open: Vec<Open> = Vec::new();
+    let all = std::mem::take(&mut plan.steps).into_iter();
+    for (step, pair) in all.zip(std::mem::take(in_place)) {
+        let report: Vec<LaunchReport> = of_steps.by_ref().take(step.launches().len()).collect();
+        let kinds = Kinds::of(&step, plan);
+        let found = kinds.and_then(|kinds| place(&open, kinds, steps.len(), &step, plan));
+        let (Some(kinds), Some(found)) = (kinds, found) else {
+            open.iter_mut().for_each(|o| o.behind.add(&step, plan));
+            if let Some(kinds) = kinds.filter(|k| k.any()) {
+                let mut touched = Touched::default();
+                touched.add(&step, plan);
+                // Only reductions come to other steps than the last one.
+                open.retain(|o| o.kinds.reduces);
+                if open.len() == OPEN {
+                    open.remove(0);
+                }
+                open.push(Open {
+                    at: steps.len(),
+                    kinds,
+                    touched,
+                    behind: Touched::default(),
+                });
+            }
+            steps.push(step);
+            pairs.push(pair);
+            reports.push(report);
+            continue;
+        };
+        let (before, rest) = open.split_at_mut(found);
+        before.iter_mut().for_each(|o| o.behind.add(&step, plan));
+        let group = &mut rest[0];
+        group.touched.add(&step, plan);
+        group.kinds = group.kinds.both(kinds);
+        let Step::Launch(launch) = step else {
+            unreachable!("only launches have kinds")
+        };
+        match &mut steps[group.at] {
+            Step::Group(all) => all.push(launch),
+            previous => {
+                if let Step::Launch(first) = previous {
+                    *previous = Step::Group(vec![first.clone(), launch]);
+                }
+            }
+        }
+        pairs[group.at].extend(pair);
+        reports[group.at].extend(report);
+    }
+    plan.steps = steps;
+    *in_place = pairs;
+    launches.extend(reports.into_iter().flatten());
+}
+
+/// The open step that a launch joins: the last one, or, if both make little of much, the first that it may come to.
+fn place(open: &[Open], kinds: Kinds, steps: usize, step: &Step, plan: &Plan) -> Option<usize> {
+    let mut found = None;
+    for (number, o) in open.iter().enumerate().rev() {
+        if !o.behind.leaves_alone(step, plan) {
+            break;
+        }
+        let both = o.kinds.both(kinds);
+        let may = both.reduces || (both.any() && o.at + 1 == steps);
+        if may && o.touched.leaves_alone(step, plan) {
+            found = Some(number);
+        }
+    }
+    found
+}
+
+/// Whether all that a step writes is new values of states.
+fn updates(step: &Step, plan: &Plan) -> bool {
+    let mut all = true;
+    step.visit_slots(
+        &mut |s, writes| all &= !writes || matches!(plan.slots[plan.root(s).0 as usize].storage, Storage::State(_)),
+        &plan.kernels,
+    );
+    all
+}
+
+/// The bytes that a launch writes, if they are known.
+fn written_bytes(launch: &Launch, plan: &Plan) -> Option<i64> {
+    let params = &plan.kernels[launch.kernel.0 as usize].params;
+    let written = launch.args.iter().zip(params);
+    let written = written.filter(|(_, p)| p.access != tlc_ir::kernel::Access::Read);
+    written
+        .map(|(s, _)| {
+            let slot = &plan.slots[s.0 as usize];
+            Some(
+                slot.len
+                    .as_const()?
+                    .saturating_mul(slot.dtype.bits() as i64)
+                    .saturating_add(7)
+                    / 8,
+            )
+        })
+        .try_fold(0i64, |sum, bytes| Some(sum.saturating_add(bytes?)))
+}
+
+/// The bytes that steps touch, by root, and whether one writes them.
+#[derive(Default)]
+struct Touched(FxHashMap<SlotId, bool>);
+
+impl Touched {
+    fn add(&mut self, step: &Step, plan: &Plan) {
+        step.visit_slots(
+            &mut |s, writes| *self.0.entry(plan.root(s)).or_default() |= writes,
+            &plan.kernels,
+        );
+    }
+
+    /// Whether a step touches none of these bytes that it or one of the others writes.
+    fn leaves_alone(&self, step: &Step, plan: &Plan) -> bool {
+        let mut free = true;
+        step.visit_slots(
+            &mut |s, writes| {
+                free &= self.0.get(&plan.root(s)).is_none_or(|written| !written && !writes);
+            },
+            &plan.kernels,
+        );
+        free
+    }
+}
+
+/// Whether two steps touch no bytes in common that one of them writes.
+pub(crate) fn independent(a: &Step, b: &Step, plan: &Plan) -> bool {
+    let mut touched = Touched::default();
+    touched.add(a, plan);
+    touched.leaves_alone(b, plan)
+}

@@ -1,0 +1,148 @@
+//! Slices of a contraction's result that cut off what padding of an operand made: less padding.
+//!
+//! The derivative of a convolution by its image is a product of windows over a padded cotangent, from which the padding of the image is cut off
+//! again. What is cut off is not computed, and the result lies where it is wanted. The elements that stay are the same sums of the same terms.
+
+use tlc_ir::graph::{GraphError, Shape, View};
+use tlc_ir::{IndexExpr, NodeId, NodeKind};
+
+use super::Rebuilder;
+use super::sink_layout::add_canonical;
+
+/// The slice of a contraction's result, `size` elements of each axis from `start` on, with the axes that padding answers for left
+/// whole: the contraction of operands with less padding, sliced where that is not enough. `None` where no padding goes.
+pub fn less_padding(
+    re: &mut Rebuilder,
+    contraction: NodeId,
+    start: &Shape,
+    size: &Shape,
+) -> Result<Option<NodeId>, GraphError> {
+    let below = re.graph.node(contraction).clone();
+    let NodeKind::Einsum { inputs, output, .. } = &below.kind else {
+        return Ok(None);
+    };
+    let mut operands = below.operands.to_vec();
+    let (mut starts, mut changed) = (start.clone(), false);
+    for (axis, &label) in output.iter().enumerate() {
+        let (Some(from), Some(count)) = (start[axis].as_const(), size[axis].as_const()) else {
+            continue;
+        };
+        let mut places = inputs.iter().enumerate().flat_map(|(k, of)| {
+            let axes = of.iter().enumerate().filter(|(_, l)| **l == label);
+            axes.map(move |(a, _)| (k, a))
+        });
+        let (Some((k, of_operand)), None) = (places.next(), places.next()) else {
+            continue;
+        };
+        if size[axis] == below.ty.shape[axis] || count < 1 {
+            continue;
+        }
+        if let Some(narrow) = narrowed(re, operands[k], of_operand, from, count)? {
+            operands[k] = narrow;
+            starts[axis] = IndexExpr::ZERO;
+            changed = true;
+        }
+    }
+    if !changed {
+        return Ok(None);
+    }
+    let new = add_canonical(re, &below.kind, inputs.to_vec(), output.clone(), &operands)?;
+    if re.graph.ty(new).shape == *size {
+        return Ok(Some(new));
+    }
+    let step = size.iter().map(|_| 1).collect();
+    let (start, size) = (starts, size.clone());
+    re.add(NodeKind::View(View::Slice { start, step, size }), &[new])
+        .map(Some)
+}
+
+/// `count` elements of an axis from `from` on, by padding less of what is below; `None` where there is no padding or not enough.
+fn narrowed(
+    re: &mut Rebuilder,
+    node: NodeId,
+    axis: usize,
+    from: i64,
+    count: i64,
+) -> Result<Option<NodeId>, GraphError> {
+    let this = re.graph.node(node).clone();
+    let NodeKind::View(view) = this.kind else {
+        return Ok(None);
+    };
+    let below = this.operands[0];
+    let (view, of) = match view {
+        View::Window {
+            axis: position,
+            size,
+            stride,
+            dilation,
+        } => {
+            let view = View::Window {
+                axis: position,
+                size: size.clone(),
+                stride,
+                dilation,
+            };
+            if axis != usize::from(position) {
+                // The places in the window are all there.
+                let of = match axis + 1 == this.ty.rank() {
+                    true => None,
+                    false => narrowed(re, below, axis, from, count)?,
+                };
+                (view, of)
+            } else {
+                let Some(size) = size.as_const() else { return Ok(None) };
+                let reach = (count - 1).saturating_mul(stride) + (size - 1).saturating_mul(dilation) + 1;
+                (view, narrowed(re, below, axis, from.saturating_mul(stride), reach)?)
+            }
+        }
+        View::Pad {
+            mut lo,
+            mut hi,
+            interior,
+            value,
+        } => {
+            if lo[axis].is(0) && hi[axis].is(0) && interior[axis] == 0 {
+                let of = narrowed(re, below, axis, from, count)?;
+                (
+                    View::Pad {
+                        lo,
+                        hi,
+                        interior,
+                        value,
+                    },
+                    of,
+                )
+            } else {
+                let (Some(before), Some(behind)) = (lo[axis].as_const(), hi[axis].as_const()) else {
+                    return Ok(None);
+                };
+                let Some(extent) = this.ty.shape[axis].as_const() else {
+                    return Ok(None);
+                };
+                let off = extent - from - count;
+                if from > before || off > behind || off < 0 {
+                    return Ok(None);
+                }
+                (lo[axis], hi[axis]) = ((before - from).into(), (behind - off).into());
+                (
+                    View::Pad {
+                        lo,
+                        hi,
+                        interior,
+                        value,
+                    },
+                    Some(below),
+                )
+            }
+        }
+        View::Permute(p) => {
+            let of = narrowed(re, below, p[axis] as usize, from, count)?;
+            (View::Permute(p), of)
+        }
+        View::Reshape(_) | View::Expand(_) | View::Slice { .. } => return Ok(None),
+    };
+    match of {
+        Some(of) => re.add(NodeKind::View(view), &[of]).map(Some),
+        None => Ok(None),
+    }
+}
