@@ -15,9 +15,9 @@
 //! - Others: a scatter.
 //!
 //! The first form is a definition, chosen when the sum is recorded, and no rewrite: beyond the ends of `y` it multiplies weights by
-//! zero, so that a weight that is infinite or NaN makes NaN of elements near the ends that its window does not cover. The
-//! forward convolution of such weights is NaN or infinite everywhere, and other frameworks' convolutions pad with zeros too. Each axis is
-//! summed by itself: behind the first, what is summed is a product again, seen through the views that put it in order.
+//! zero, so that a weight that is infinite or NaN makes NaN of elements near the ends that its window does not cover. No rewrite may do
+//! that; here the forward convolution's results of such a weight, which is in all its windows, are infinite or NaN anyway. Each axis
+//! is summed by itself: behind the first, what is summed is a product again, seen through the views that put it in order.
 
 use tlc_ir::graph::{Labels, MAX_INTERIOR, Node, NodeKind, Semiring, Shape, View};
 use tlc_ir::{DType, IndexExpr};
