@@ -28,6 +28,7 @@ pub struct Setting {
 }
 
 impl Setting {
+    /// What it is compiled with.
     pub fn options(self) -> CompileOptions {
         CompileOptions {
             threads: Some(self.threads),
