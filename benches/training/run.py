@@ -11,7 +11,7 @@ import argparse, json, os, subprocess, sys, time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-STEPS = {"mlp": 200, "adam": 30, "adam_clipped": 30, "conv_dx": 30, "conv_dw": 30, "cnn": 30}
+STEPS = {"mlp": 200, "adam": 30, "adam_clipped": 30, "conv_dx": 30, "conv_dw": 30, "cnn": 30, "transformer": 8}
 
 
 def wave(count, scale):
@@ -191,6 +191,83 @@ def jax_cnn(steps):
     return {"compile_ms": compile_ms, "median_us": median, "least_us": least, "loss": float(loss)}
 
 
+def transformer_shapes():
+    """Names and shapes of the transformer of benches/training/src/main.rs, in its order."""
+    width, hidden, tokens = 384, 1536, 256
+    shapes = [("embed", (tokens, width)), ("place", (128, width))]
+    for layer in range(6):
+        parts = [
+            ("norm1.weight", (width,)), ("norm1.bias", (width,)),
+            ("qkv.weight", (width, 3 * width)), ("qkv.bias", (3 * width,)),
+            ("out.weight", (width, width)), ("out.bias", (width,)),
+            ("norm2.weight", (width,)), ("norm2.bias", (width,)),
+            ("up.weight", (width, hidden)), ("up.bias", (hidden,)),
+            ("down.weight", (hidden, width)), ("down.bias", (width,)),
+        ]
+        shapes += [(f"{layer}.{name}", shape) for name, shape in parts]
+    return shapes + [("head", (width, tokens))]
+
+
+def jax_transformer(steps):
+    """The transformer of benches/training/src/main.rs."""
+    import jax, jax.numpy as jnp, numpy as np
+
+    def first(name, shape):
+        if "norm" in name and name.endswith("weight"):
+            return jnp.ones(shape, jnp.float32)
+        return jnp.asarray(wave(int(np.prod(shape)), 0.05).reshape(shape))
+
+    p = {name: first(name, shape) for name, shape in transformer_shapes()}
+    number = np.arange(8 * 128).reshape(8, 128)
+    x, labels = jnp.asarray(number * 7 % 251), jnp.asarray((number * 7 + 7) % 251)
+    hidden_keys = jnp.tril(jnp.ones((128, 128), bool))
+
+    def normalized(h, weight, bias):
+        mean = h.mean(-1, keepdims=True)
+        return (h - mean) * jax.lax.rsqrt(h.var(-1, keepdims=True) + 1e-5) * weight + bias
+
+    def loss_of(p):
+        h = p["embed"][x] + p["place"]
+        for layer in range(6):
+            w = lambda name: p[f"{layer}.{name}"]
+            n = normalized(h, w("norm1.weight"), w("norm1.bias"))
+            heads = (n @ w("qkv.weight") + w("qkv.bias")).reshape(8, 128, 3, 6, 64).transpose(2, 0, 3, 1, 4)
+            scores = heads[0] @ heads[1].swapaxes(-1, -2) * (1 / np.sqrt(64))
+            seen = jax.nn.softmax(jnp.where(hidden_keys, scores, -jnp.inf)) @ heads[2]
+            h = h + seen.transpose(0, 2, 1, 3).reshape(8, 128, 384) @ w("out.weight") + w("out.bias")
+            n = normalized(h, w("norm2.weight"), w("norm2.bias"))
+            h = h + jax.nn.gelu(n @ w("up.weight") + w("up.bias")) @ w("down.weight") + w("down.bias")
+        logs = jax.nn.log_softmax(h @ p["head"])
+        return -jnp.take_along_axis(logs, labels[..., None], -1).mean()
+
+    def step(p, m, v, t):
+        loss, g = jax.value_and_grad(loss_of)(p)
+        t = t + 1
+        m = jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, m, g)
+        v = jax.tree.map(lambda a, b: 0.999 * a + 0.001 * b * b, v, g)
+        new = jax.tree.map(
+            lambda q, a, b: q - 0.0001 * (a / (1 - 0.9**t)) / (jnp.sqrt(b / (1 - 0.999**t)) + 1e-8), p, m, v
+        )
+        return new, m, v, t, loss
+
+    zeros = lambda: {n: jnp.zeros_like(q) for n, q in p.items()}
+    state = [p, zeros(), zeros(), jnp.float32(0)]
+    begin = time.perf_counter()
+    compiled = jax.jit(step, donate_argnums=(0, 1, 2)).lower(*state).compile()
+    compile_ms = (time.perf_counter() - begin) * 1e3
+    loss = None
+
+    def run():
+        nonlocal state, loss
+        *state, loss = compiled(*state)
+        loss.block_until_ready()
+
+    for _ in range(3):
+        run()
+    median, least = measured(run, steps)
+    return {"compile_ms": compile_ms, "median_us": median, "least_us": least, "loss": float(loss)}
+
+
 def torch_mlp(steps):
     import numpy as np, torch
 
@@ -235,6 +312,7 @@ PEERS = {
     ("jax", "conv_dx"): jax_convolution(True),
     ("jax", "conv_dw"): jax_convolution(False),
     ("jax", "cnn"): jax_cnn,
+    ("jax", "transformer"): jax_transformer,
     ("torch", "mlp"): torch_mlp,
     ("torch", "adam"): torch_adam,
 }

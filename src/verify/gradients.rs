@@ -12,7 +12,7 @@ use tlc_ir::{DType, Graph, HostTensor, NodeId, Scalar};
 
 use super::Case;
 use super::compare::graph_in_float;
-use crate::{Graph as Recording, Tensor, vjp};
+use crate::{Graph as Recording, Tensor, jvp, vjp};
 
 /// How far inputs are moved, for elements of about 1.
 const STEP: f64 = 1.0 / (1 << 20) as f64;
@@ -40,6 +40,8 @@ pub struct Gradients {
 /// A derivative that is wrong.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Wrong {
+    /// Whether it is that of forward mode.
+    pub forward: bool,
     /// What the derivatives say along the direction.
     pub found: f64,
     /// What differences say.
@@ -66,24 +68,37 @@ pub enum GradientError {
     Nothing,
 }
 
-/// How derivatives are made: [`vjp`].
-type Differentiate<'a> = &'a dyn Fn(&[&Tensor], &[&Tensor], &[&Tensor]) -> Vec<Tensor>;
+/// Derivatives of outputs: with cotangents by inputs, or by inputs with tangents.
+type Derivative<'a> = &'a dyn Fn(&[&Tensor], &[&Tensor], &[&Tensor]) -> Vec<Tensor>;
+
+/// How derivatives are made.
+#[derive(Clone, Copy)]
+struct Differentiate<'a> {
+    /// [`vjp`].
+    reverse: Derivative<'a>,
+    /// [`jvp`].
+    forward: Derivative<'a>,
+}
 
 /// Compares the derivatives of a case's outputs with finite differences along so many random directions.
 ///
 /// # Errors
 /// [`GradientError`]; derivatives that are wrong are what is returned.
 pub fn gradients(case: &Case, directions: usize, seed: u64) -> Result<Gradients, GradientError> {
-    checked(case, directions, seed, &|of, with, by| vjp(of, with, by))
+    let how = Differentiate {
+        reverse: &|of, with, by| vjp(of, with, by),
+        forward: &|of, by, along| jvp(of, by, along),
+    };
+    checked(case, directions, seed, how)
 }
 
-fn checked(case: &Case, directions: usize, seed: u64, vjp: Differentiate<'_>) -> Result<Gradients, GradientError> {
+fn checked(case: &Case, directions: usize, seed: u64, how: Differentiate<'_>) -> Result<Gradients, GradientError> {
     let case = in_doubles(case)?;
-    let found = compared(&case, directions, seed, vjp)?;
+    let found = compared(&case, directions, seed, how)?;
     let (Some(wrong), Some(graph)) = (&found.wrong, case.graph.inlined()?) else {
         return Ok(found);
     };
-    let nodes = compared(&Case { graph, ..case }, directions, seed, vjp)?;
+    let nodes = compared(&Case { graph, ..case }, directions, seed, how)?;
     Ok(match &nodes.wrong {
         Some(_) => nodes,
         None => Gradients {
@@ -94,7 +109,7 @@ fn checked(case: &Case, directions: usize, seed: u64, vjp: Differentiate<'_>) ->
 }
 
 /// As [`checked`], with the derivatives that regions have of their own.
-fn compared(case: &Case, directions: usize, seed: u64, vjp: Differentiate<'_>) -> Result<Gradients, GradientError> {
+fn compared(case: &Case, directions: usize, seed: u64, how: Differentiate<'_>) -> Result<Gradients, GradientError> {
     let graph = &case.graph;
     let is_open = |id: NodeId| {
         let ty = graph.ty(id);
@@ -118,12 +133,21 @@ fn compared(case: &Case, directions: usize, seed: u64, vjp: Differentiate<'_>) -
     };
     let mut rng = Rng::new(seed ^ 0x6772_6164);
     for _ in 0..directions {
-        match along(case, &of, &by, &mut rng, vjp)? {
+        match along(case, &of, &by, &mut rng, how)? {
             Direction::Right => result.right += 1,
             Direction::Open => result.open += 1,
-            Direction::Wrong { found, expected } => {
-                let rule = first_wrong(case, &mut rng, vjp)?;
-                result.wrong = Some(Wrong { found, expected, rule });
+            Direction::Wrong {
+                forward,
+                found,
+                expected,
+            } => {
+                let rule = first_wrong(case, &mut rng, how)?;
+                result.wrong = Some(Wrong {
+                    forward,
+                    found,
+                    expected,
+                    rule,
+                });
                 break;
             }
         }
@@ -187,7 +211,7 @@ fn doubles(t: &HostTensor) -> HostTensor {
 enum Direction {
     Right,
     Open,
-    Wrong { found: f64, expected: f64 },
+    Wrong { forward: bool, found: f64, expected: f64 },
 }
 
 fn random(rng: &mut Rng, like: &HostTensor) -> HostTensor {
@@ -207,7 +231,7 @@ fn along(
     of: &[NodeId],
     by: &[(usize, NodeId)],
     rng: &mut Rng,
-    vjp: Differentiate<'_>,
+    how: Differentiate<'_>,
 ) -> Result<Direction, GradientError> {
     let options = interp::Options {
         symbols: case.symbols.clone(),
@@ -231,13 +255,20 @@ fn along(
     fn refs(all: &[Tensor]) -> Vec<&Tensor> {
         all.iter().collect()
     }
-    let derivatives = vjp(&refs(&outputs), &refs(&cotangents), &refs(&wrt));
+    let derivatives = (how.reverse)(&refs(&outputs), &refs(&cotangents), &refs(&wrt));
     let named: Vec<(&str, &Tensor)> = derivatives.iter().map(|t| ("d", t)).collect();
     let gradient = recording.extract(&named).map_err(refused)?;
     let derivatives = interpret(&gradient, &case.inputs, &options)?;
 
     let directions: Vec<HostTensor> = by.iter().map(|(k, _)| random(rng, &case.inputs[*k])).collect();
     let found: f64 = directions.iter().zip(&derivatives).map(|(v, d)| product(v, d).0).sum();
+    let tangents: Vec<Tensor> = (directions.iter().zip(&wrt))
+        .map(|(v, x)| recording.constant(v.clone()).expand(x.shape()))
+        .collect();
+    let ahead = (how.forward)(&refs(&outputs), &refs(&wrt), &refs(&tangents));
+    let named: Vec<(&str, &Tensor)> = ahead.iter().map(|t| ("t", t)).collect();
+    let ahead = interpret(&recording.extract(&named).map_err(refused)?, &case.inputs, &options)?;
+    let ahead: f64 = ahead.iter().zip(&weights).map(|(t, w)| product(t, w).0).sum();
     let moved = |by_how_much: f64| -> Result<(f64, f64), GradientError> {
         let mut inputs = case.inputs.clone();
         for ((k, _), v) in by.iter().zip(&directions) {
@@ -267,14 +298,20 @@ fn along(
     if !expected.is_finite() || (expected - coarse).abs() > allowed / 4.0 || corner {
         return Ok(Direction::Open);
     }
-    Ok(match (found - expected).abs() <= allowed {
-        true => Direction::Right,
-        false => Direction::Wrong { found, expected },
-    })
+    for (forward, found) in [(false, found), (true, ahead)] {
+        if (found - expected).abs() > allowed || found.is_nan() {
+            return Ok(Direction::Wrong {
+                forward,
+                found,
+                expected,
+            });
+        }
+    }
+    Ok(Direction::Right)
 }
 
 /// The first operation whose derivative is wrong by itself.
-fn first_wrong(case: &Case, rng: &mut Rng, vjp: Differentiate<'_>) -> Result<Option<String>, GradientError> {
+fn first_wrong(case: &Case, rng: &mut Rng, how: Differentiate<'_>) -> Result<Option<String>, GradientError> {
     let graph = &case.graph;
     let options = interp::Options {
         symbols: case.symbols.clone(),
@@ -300,7 +337,7 @@ fn first_wrong(case: &Case, rng: &mut Rng, vjp: Differentiate<'_>) -> Result<Opt
                 continue;
             }
             for _ in 0..3 {
-                if let Ok(Direction::Wrong { .. }) = along(&alone, &of, &by, rng, vjp) {
+                if let Ok(Direction::Wrong { .. }) = along(&alone, &of, &by, rng, how) {
                     let node = match graph.node(id) {
                         part if matches!(part.kind, NodeKind::Project(_)) => graph.node(part.operands[0]),
                         node => node,
@@ -404,7 +441,12 @@ mod tests {
             let all = vjp(of, with, by);
             all.iter().map(|d| if has { d * 1.5 } else { d.clone() }).collect()
         };
-        let found = checked(&case(), 4, 0, &wrong).unwrap().wrong.unwrap();
+        let how = Differentiate {
+            reverse: &wrong,
+            forward: &|of, by, along| jvp(of, by, along),
+        };
+        let found = checked(&case(), 4, 0, how).unwrap().wrong.unwrap();
+        assert!(!found.forward);
         assert!((found.found - 1.5 * found.expected).abs() < 1e-6 * found.expected.abs());
         let rule = found.rule.unwrap();
         assert!(rule.starts_with("sin at src/verify/gradients.rs:"), "{rule}");

@@ -160,7 +160,7 @@ fn transformer(setting: Setting) -> Outcome<Case> {
         shapes.extend(parts.map(|(name, shape)| (format!("{layer}.{name}"), shape.to_vec())));
     }
     shapes.push(("head".into(), vec![WIDTH, TOKENS]));
-    let adam: Groups = "adam:lr=0.001".parse()?;
+    let adam: Groups = "adam:lr=0.0001".parse()?;
     let begin = Instant::now();
     let g = Graph::new("transformer");
     let (x, labels) = (g.input("x", DType::I64, BATCH), g.input("labels", DType::I64, BATCH));

@@ -103,7 +103,7 @@ pub(super) fn l2(c: &mut Call<'_, '_, '_>) -> Answer {
         } else {
             x.cast(DType::F64)
         };
-        (&x * &x).sum(axes).sqrt()
+        x.norm(axes)
     })
 }
 

@@ -403,7 +403,7 @@ fn derivatives(session: &Session, what: &What) -> Result<(), Failure> {
         "by": found.by,
         "directions": found.right,
         "open": found.open,
-        "wrong": wrong.map(|w| json!({ "found": w.found, "expected": w.expected, "rule": w.rule })),
+        "wrong": wrong.map(|w| json!({ "forward": w.forward, "found": w.found, "expected": w.expected, "rule": w.rule })),
         "region": found.region,
     });
     if let Some(wrong) = wrong {
@@ -412,8 +412,10 @@ fn derivatives(session: &Session, what: &What) -> Result<(), Failure> {
             .as_ref()
             .map_or(String::new(), |r| format!("; the first wrong rule is that of {r}"));
         let message = format!(
-            "the derivatives are wrong: {} along a direction, {} by differences{rule}",
-            wrong.found, wrong.expected
+            "the derivatives are wrong: {} along a direction{}, {} by differences{rule}",
+            wrong.found,
+            if wrong.forward { " in forward mode" } else { "" },
+            wrong.expected
         );
         return Err(Failure::at(Code::Failed, &model.file, message).with_result(value));
     }
