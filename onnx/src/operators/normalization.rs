@@ -146,11 +146,12 @@ pub(super) fn lp(c: &mut Call<'_, '_, '_>) -> Answer {
     let x = x.cast(wide);
     let norm = match c.int("p", 2)? {
         1 => x.abs().sum(keep(axis)),
-        2 => (&x * &x).sum(keep(axis)).sqrt(),
+        2 => x.norm(keep(axis)),
         p => return invalid(format!("p {p}; expected 1 or 2")),
     };
-    // A vector of zeros stays one.
-    one(norm.eq(0.0).select(0.0, x / &norm).cast(dtype))
+    // A vector of zeros stays one, and its derivative is 0: it is not divided by 0 where nobody looks either.
+    let zero = norm.eq(0.0);
+    one(zero.select(0.0, x / zero.select(1.0, &norm)).cast(dtype))
 }
 
 pub(super) fn mean_variance(c: &mut Call<'_, '_, '_>) -> Answer {
