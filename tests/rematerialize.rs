@@ -84,7 +84,12 @@ fn what_cannot_be_is_refused_with_the_least_that_can() {
     let (g, tensors) = (perceptron(12, Some(512)), tensors(12, 512));
     let kept = need(&g.compile(&limited(None)).expect("it compiles"), &tensors).total();
     let refused = g.compile(&limited(Some(1000))).expect_err("too little");
-    let BuildError::Load(RunError::MemoryLimit { needed, limit: 1000 }) = refused else {
+    let BuildError::Load(RunError::MemoryLimit {
+        needed,
+        limit: 1000,
+        device: None,
+    }) = refused
+    else {
         panic!("{refused}");
     };
     assert!(needed < kept * 2 / 3, "{needed} of {kept}");

@@ -236,7 +236,7 @@ impl Compiler {
             return Ok(version);
         };
         let need = version.inner.fixed_memory()?;
-        if need.peak() <= limit {
+        if need.within(limit).is_ok() {
             return Ok(version);
         }
         let room = |total: u64, arena: u64| limit.saturating_sub(total - arena);
@@ -247,10 +247,8 @@ impl Compiler {
         };
         drop(version);
         let version = self.load(graph, tlc_passes::compile(graph, &options)?, compiling)?;
-        match version.inner.fixed_memory()?.peak() {
-            needed if needed > limit => Err(RunError::MemoryLimit { needed, limit }.into()),
-            _ => Ok(version),
-        }
+        version.inner.fixed_memory()?.within(limit)?;
+        Ok(version)
     }
 
     /// Everything but the code.

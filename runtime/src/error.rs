@@ -228,12 +228,14 @@ pub enum RunError {
         total: u64,
     },
     /// A call needs more memory than it may use.
-    #[error("a call needs {needed} bytes of memory; expected at most {limit}")]
+    #[error("a call needs {needed} bytes of memory{}; expected at most {limit}", of_device(.device))]
     MemoryLimit {
         /// Bytes that it needs, as little as that can be.
         needed: u64,
         /// Bytes that it may use.
         limit: u64,
+        /// Whose memory it is, by number and name, if not the host's.
+        device: Option<String>,
     },
     /// Another number of states than the plan has.
     #[error("the graph has {expected} states, found {found}: a call with states is Executable::run_with")]
@@ -457,6 +459,10 @@ pub enum RunError {
     /// A worker panicked.
     #[error(transparent)]
     Worker(#[from] PoolPanic),
+}
+
+fn of_device(device: &Option<String>) -> String {
+    device.as_ref().map_or(String::new(), |d| format!(" of {d}"))
 }
 
 fn operation_text(needed_by: &str) -> String {

@@ -58,7 +58,7 @@ fn a_model_that_does_not_fit_a_device_is_refused_before_it_runs() {
     expect(
         tlc(&[], &[&sized("n=1000000")[..], &["--max-memory", "4MiB"]].concat()),
         5,
-        &["running it needs too much memory; expected at most 4.0 MiB, found 7.8 MiB"],
+        &["running it needs too much memory; expected at most 4.0 MiB, as --max-memory says, found 7.8 MiB"],
     );
     // The host needs a little less: the simulated device has room between slots.
     expect(

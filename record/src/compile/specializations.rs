@@ -282,10 +282,7 @@ impl Specializations {
         let Some(limit) = self.compiler.options.max_memory_bytes else {
             return Ok(());
         };
-        match version.inner.memory(inputs)?.peak() {
-            needed if needed > limit => Err(RunError::MemoryLimit { needed, limit }),
-            _ => Ok(()),
-        }
+        version.inner.memory(inputs)?.within(limit)
     }
 
     /// Counts a call that [`Specializations::pick`] chose the code for, which ended well, and may begin to make a version.
@@ -435,8 +432,8 @@ impl Specializations {
                     verdict,
                 });
                 return Err(match (verdict, broken) {
-                    (Verdict::TooMuchMemory(needed), RunError::MemoryLimit { limit, .. }) => {
-                        RunError::MemoryLimit { needed, limit }
+                    (Verdict::TooMuchMemory(needed), RunError::MemoryLimit { limit, device, .. }) => {
+                        RunError::MemoryLimit { needed, limit, device }
                     }
                     (_, broken) => broken,
                 });

@@ -69,10 +69,22 @@ impl MemoryNeed {
 }
 
 impl MemoryNeed {
-    /// The most of the host and all devices.
-    pub fn peak(&self) -> u64 {
-        let devices = self.devices.iter().map(DeviceNeed::total);
-        devices.fold(self.total(), u64::max)
+    /// An error if the host or a device needs more than so many bytes, of the one that needs the most.
+    ///
+    /// # Errors
+    /// [`RunError::MemoryLimit`].
+    pub fn within(&self, limit: u64) -> Result<(), RunError> {
+        let (mut needed, mut device) = (self.total(), None);
+        for other in &self.devices {
+            if other.total() > needed {
+                needed = other.total();
+                device = other.room.as_ref().map(|room| room.device.clone());
+            }
+        }
+        match needed > limit {
+            true => Err(RunError::MemoryLimit { needed, limit, device }),
+            false => Ok(()),
+        }
     }
 }
 

@@ -241,8 +241,16 @@ impl Failure {
             | RunError::Tensor(_)
             | RunError::DeviceMemory { .. }
             | RunError::DriverMemory { .. }
-            | RunError::DeviceTooSmall { .. }
-            | RunError::MemoryLimit { .. } => Failure::at(Code::Limit, file, error.to_string()),
+            | RunError::DeviceTooSmall { .. } => Failure::at(Code::Limit, file, error.to_string()),
+            RunError::MemoryLimit { needed, limit, device } => {
+                let text = tlc::explain::bytes_text;
+                let of = device.as_ref().map_or(String::new(), |d| format!(" of {d}"));
+                let (limit, needed) = (text(*limit), text(*needed));
+                let message = format!(
+                    "running it needs too much memory{of}; expected at most {limit}, as --max-memory says, found {needed}"
+                );
+                Failure::at(Code::Limit, file, message)
+            }
             RunError::Unavailable(e) => Failure::new(Code::Unsupported, e.to_string()),
             RunError::Device { .. } => Failure::at(Code::Failed, file, error.to_string()),
             RunError::Compile(e) => Failure::compile(file, e),
