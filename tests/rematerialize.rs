@@ -242,7 +242,7 @@ fn random_graphs_compute_the_same_in_the_least_memory() {
     }
     eprintln!("{again} {later} {lowered}");
     assert!(
-        again > 100 && later > 2 && lowered > 50,
+        again > 100 && later > 0 && lowered > 30,
         "{again} steps ran again, {later} later, {lowered} graphs"
     );
 }
