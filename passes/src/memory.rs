@@ -13,6 +13,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::{SmallVec, smallvec};
 use tlc_ir::plan::{Arena, BodyLayout, DeviceId, KernelId, Layout, Plan, SlotId, Step, Storage, Work};
 
+use crate::launch::LaunchReport;
 use crate::made::{Made, made};
 pub use crate::reason::{AliasDecision, AliasReason};
 
@@ -21,11 +22,12 @@ pub const ALIGNMENT: u64 = 64;
 
 /// Has what computes the new value of a state write it to the state's own bytes, in place of a copy at the end of the call, where every
 /// step that reads the old value comes before, or reads each element where the new one is written. `in_place` as for
-/// [`choose_aliases`]; it loses the copies that go. `copies` are the kernels that do nothing but copy one slot to another: where a scatter's
+/// [`choose_aliases`]; it loses the copies that go, as `launches` does, a report for each launch of `init` and the steps. `copies` are the kernels that do nothing but copy one slot to another: where a scatter's
 /// base is the old value, its updates are all that is written.
 pub fn update_states(
     plan: &mut Plan,
     in_place: &mut Vec<Vec<(SlotId, SlotId)>>,
+    launches: &mut Vec<LaunchReport>,
     copies: &FxHashSet<KernelId>,
 ) -> Vec<AliasDecision> {
     let mut decisions = Vec::new();
@@ -66,6 +68,13 @@ pub fn update_states(
             },
         });
     }
+    let once = plan.init.iter().map(|s| s.launches().len()).sum();
+    let mut kept = vec![true; once];
+    for (step, gone) in plan.steps.iter().zip(&gone) {
+        kept.extend(step.launches().iter().map(|_| !gone));
+    }
+    let mut kept = kept.into_iter();
+    launches.retain(|_| kept.next().unwrap_or(true));
     let mut kept = gone.iter().map(|gone| !gone);
     plan.steps.retain(|_| kept.next().unwrap_or(true));
     let mut kept = gone.iter().map(|gone| !gone);

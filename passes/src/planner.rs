@@ -25,7 +25,7 @@ use crate::lower::{Form, lower};
 use crate::made::{Made, made};
 use crate::memory::{self, AliasDecision};
 use crate::reason::{FusionDecision, FusionStage};
-use crate::rematerialize::{Draft, Rematerialized};
+use crate::rematerialize::{Cost, Draft, Rematerialized};
 use crate::schedule::{Schedule, moved_bytes, schedule};
 
 mod control;
@@ -217,7 +217,7 @@ fn plan_between(
     }
     let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
     record_epilogues(graph, clusters, &p.values, epilogues);
-    let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place, &p.copies);
+    let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place, &mut p.launches, &p.copies);
     let rematerialized = p.rematerialize(edge.arena_limits);
     aliases.extend(settle(&mut p.plan, &mut p.in_place));
     p.plan.donations = memory::choose_donations(&p.plan, &p.in_place, &mut aliases);
@@ -679,12 +679,16 @@ impl Planner<'_> {
             if kept_bytes <= limit {
                 continue;
             }
+            let Some(costs) = Cost::of(&self.plan, device, target) else {
+                continue;
+            };
             let mut rest = self.launches.split_off(once).into_iter();
             let steps = self.plan.steps.iter();
             let mut reports: Vec<Vec<LaunchReport>> = steps
                 .map(|s| rest.by_ref().take(s.launches().len()).collect())
                 .collect();
             let mut draft = Draft {
+                costs,
                 plan: &mut self.plan,
                 in_place: &mut self.in_place,
                 reports: &mut reports,
@@ -692,9 +696,7 @@ impl Planner<'_> {
             };
             // The bytes that are live are the least that an arena may have: it is larger where values do not fit beside each other, and
             // where launches of a group run at once.
-            let again = draft.lower(device, target, limit, &|draft| {
-                arena(draft.plan, draft.in_place) <= limit
-            });
+            let again = draft.lower(device, limit, &|draft| arena(draft.plan, draft.in_place));
             self.launches.extend(reports.into_iter().flatten());
             let found = Rematerialized {
                 kept_bytes,
