@@ -1,7 +1,8 @@
 //! Memory under a limit: values are computed again, results keep their bits, and what cannot be is refused with what it needs.
 
+use tlc::ir::ScalarOp;
 use tlc::ir::rng::Rng;
-use tlc::ir::testgen::seeds;
+use tlc::ir::testgen::{GenOptions, random_case, seeds};
 use tlc::{
     BuildError, CompileOptions, DType, Dim, Executable, Graph, HostTensor, Input, RunError, Specialize, State, Tensor,
     grad, inputs,
@@ -245,4 +246,165 @@ fn random_graphs_compute_the_same_in_the_least_memory() {
         again > 100 && later > 0 && lowered > 30,
         "{again} steps ran again, {later} later, {lowered} graphs"
     );
+}
+
+/// A chain of layers with weights of their own, and its gradient by its input.
+fn deep(layers: usize) -> (Graph, Vec<f32>, Vec<f32>) {
+    let g = Graph::new("deep");
+    let x = g.input("x", DType::F32, [32, 32]);
+    let w = g.input("w", DType::F32, [layers, 32, 32]);
+    let y = (0..layers).fold(x.clone(), |h: Tensor, k| {
+        h.matmul(&w.narrow(0, k as i64, 1).reshape([32usize, 32])).tanh()
+    });
+    g.output("d", &grad(&y.square().mean(..), &[&x])[0]);
+    let number = |k: usize| ((k * 7919 % 1009) as f32 / 1009.0 - 0.5) * 0.5;
+    let values = |count: usize| (0..count).map(number).collect();
+    (g, values(1024), values(1024 * layers))
+}
+
+/// Changes one after the other took minutes: each was chosen among all, and weighed over every step.
+#[test]
+fn thousands_of_layers_compile_under_a_limit_in_seconds() {
+    let (g, x, w) = deep(2000);
+    let all = g.compile(&limited(None)).expect("it compiles");
+    let kept = all.memory(&inputs![&x, &w]).expect("they fit");
+    let start = std::time::Instant::now();
+    let limit = kept.total() - kept.arena * 3 / 4;
+    let held = g.compile(&limited(Some(limit))).expect("it compiles");
+    // About a second where nothing else runs.
+    assert!(start.elapsed().as_secs() < 30, "{:?}", start.elapsed());
+    assert!(held.memory(&inputs![&x, &w]).expect("they fit").total() <= limit);
+    let outputs = [&all, &held].map(|e| e.run(&inputs![&x, &w]).expect("it runs")[0].bytes().to_vec());
+    assert_eq!(outputs[0], outputs[1]);
+}
+
+/// Steps that run again can make the arena larger, where values do not fit beside each other: what is stated is the least on the way.
+#[test]
+fn random_gradients_compute_the_same_in_the_least_memory() {
+    let options = GenOptions {
+        max_nodes: 24,
+        dtypes: vec![DType::F32],
+        ops: {
+            use ScalarOp::*;
+            vec![Neg, Exp, Sin, Cos, Tanh, Atan, Erf, Add, Sub, Mul, Fma, Sqrt, Div]
+        },
+        guards: false,
+        ..GenOptions::default()
+    };
+    let (mut refused, mut lowered) = (0, 0);
+    for seed in seeds(0..120) {
+        let case = random_case(seed, &options);
+        let sizes: Vec<Option<i64>> = case.binding.iter().map(|&n| Some(n)).collect();
+        let Ok(ir) = case.graph.specialize(&sizes) else {
+            continue;
+        };
+        let g = Graph::from_ir(ir.clone());
+        let floats = |ids: Vec<_>| -> Vec<Tensor> {
+            let all = ids.into_iter().map(|id| g.tensor(id).expect("a value"));
+            all.filter(|t| t.dtype() == DType::F32).collect()
+        };
+        let x = floats(ir.inputs().to_vec());
+        let y = floats(ir.outputs().iter().map(|o| o.node).collect());
+        let Some(loss) = y.iter().map(|y| y.tanh().sum(..)).reduce(|a, b| a + b) else {
+            continue;
+        };
+        for (k, d) in grad(&loss, &x.iter().collect::<Vec<_>>()).iter().enumerate() {
+            g.output(&format!("d{k}"), d);
+        }
+        if !g.errors().is_empty() {
+            // A loop that nothing bounds.
+            continue;
+        }
+        let data = case.input_data(seed);
+        let compile = |limit| g.compile(&limited(limit));
+        let all = compile(None).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let kept = need(&all, &data);
+        let impossible = compile(Some(kept.total() - kept.arena));
+        let Err(BuildError::Load(RunError::MemoryLimit { needed, .. })) = impossible else {
+            assert!(kept.arena == 0 || !all.plan().symbols.is_empty(), "seed {seed}");
+            continue;
+        };
+        assert!(needed <= kept.total(), "seed {seed}: {needed} of {kept:?}");
+        let held = compile(Some(needed)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        assert!(need(&held, &data).total() <= needed, "seed {seed}");
+        assert_eq!(run(&all, &data), run(&held, &data), "seed {seed}");
+        let below = compile(Some(needed - 1));
+        assert!(
+            matches!(below, Err(BuildError::Load(RunError::MemoryLimit { needed: n, .. })) if n == needed),
+            "seed {seed}: {below:?}"
+        );
+        refused += 1;
+        lowered += usize::from(needed < kept.total());
+    }
+    assert!(refused > 40 && lowered > 5, "{refused} refused, {lowered} lowered");
+}
+
+#[test]
+fn sizes_that_data_decides_are_held_to_the_limit() {
+    let g = Graph::new("nonzero");
+    let x = g.input("x", DType::F32, [4096]);
+    let at = x.gt(0.0).nonzero();
+    g.output("y", &x.take(&at.squeeze(1), 0).sort(0, false).sum(..));
+    let x = vec![1.0f32; 4096];
+    let free = g.compile(&limited(None)).expect("it compiles");
+    let kept = free.memory(&inputs![&x]).expect("it fits").total();
+    g.compile(&limited(Some(kept))).expect("it fits");
+    let refused = g.compile(&limited(Some(kept - 1))).expect_err("too little");
+    assert!(
+        matches!(refused, BuildError::Load(RunError::MemoryLimit { needed, .. }) if needed == kept),
+        "{refused}"
+    );
+}
+
+/// Each call of a size that cannot be compiled it again, until other sizes were refused that could.
+#[test]
+fn sizes_that_cannot_be_are_tried_once() {
+    let g = perceptron(8, None);
+    let free = g.compile(&limited(None)).expect("it compiles");
+    let (large, huge) = (tensors(8, 2048), tensors(8, 16384));
+    let limit = need(&free, &large).total() - need(&free, &large).arena / 3;
+    let held = g.compile(&limited(Some(limit))).expect("it compiles");
+    let call = |tensors: &[HostTensor]| {
+        let inputs: Vec<Input<'_>> = tensors.iter().map(Input::from).collect();
+        held.run(&inputs).map(drop)
+    };
+    for _ in 0..40 {
+        assert!(matches!(call(&huge), Err(RunError::MemoryLimit { needed, .. }) if needed > limit));
+    }
+    call(&large).expect("it can be run in so little");
+    assert_eq!(held.specializations().len(), 2);
+}
+
+/// What says how a kernel was made stays beside it where the copy before a scatter into a state is left out, and the steps behind run again.
+#[test]
+fn kernels_that_run_again_keep_their_reports() {
+    let g = Graph::new("scatter");
+    let (x, at) = (g.input("x", DType::F32, [64, 64]), g.input("at", DType::I64, [4]));
+    let state = g.state("s", DType::F32, [64, 64]);
+    g.set("s", &state.scatter_set(0, &at, &x.narrow(0, 0, 4)));
+    let mut h = x.clone();
+    let all: Vec<Tensor> = (0..6)
+        .map(|_| {
+            h = h.matmul(&x).softmax(1);
+            h.clone()
+        })
+        .collect();
+    g.output("y", &all.iter().rev().fold(h, |back, h| (back * h).cumsum(0).matmul(h)));
+    let free = g.compile(&limited(None)).expect("it compiles");
+    let zeros = ndarray::Array2::<f32>::zeros((64, 64));
+    let mut state = State::new();
+    state.insert("s", &zeros).expect("an entry");
+    let need = free
+        .memory_with(&state, &inputs![&zeros, &[0i64; 4]])
+        .expect("they fit");
+    let held = g
+        .compile(&limited(Some(need.total() - need.arena / 3)))
+        .expect("it compiles");
+    assert!(!held.decisions().planned.rematerialized.is_empty());
+    for e in [&free, &held] {
+        let planned = &e.decisions().planned;
+        let ran: Vec<_> = planned.plan.launches().iter().map(|l| l.kernel).collect();
+        let reported: Vec<_> = planned.launches.iter().map(|l| l.kernel).collect();
+        assert_eq!(ran, reported, "{}", planned.plan);
+    }
 }

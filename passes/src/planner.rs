@@ -26,7 +26,7 @@ use crate::lower::{Form, lower};
 use crate::made::{Made, made};
 use crate::memory::{self, AliasDecision};
 use crate::reason::{FusionDecision, FusionStage};
-use crate::rematerialize::{Draft, Rematerialized};
+use crate::rematerialize::{Cost, Draft, Rematerialized};
 use crate::schedule::{Schedule, moved_bytes, schedule};
 
 mod control;
@@ -684,11 +684,13 @@ impl Planner<'_> {
                 memory::pack(&plan, &[]).map_or(0, |layout| layout.arena(device).bytes)
             };
             let kept_bytes = arena(&self.plan, &self.in_place);
-            if kept_bytes <= limit {
+            let costs = Cost::of(&self.plan, device, target).filter(|_| kept_bytes > limit);
+            let Some(costs) = costs else {
                 self.launches.extend(reports.into_iter().flatten());
                 continue;
-            }
+            };
             let mut draft = Draft {
+                costs,
                 plan: &mut self.plan,
                 in_place: &mut self.in_place,
                 reports: &mut reports,
@@ -696,9 +698,7 @@ impl Planner<'_> {
             };
             // The bytes that are live are the least that an arena may have: it is larger where values do not fit beside each other, and
             // where launches of a group run at once.
-            let again = draft.lower(device, target, limit, &|draft| {
-                arena(draft.plan, draft.in_place) <= limit
-            });
+            let again = draft.lower(device, limit, &|draft| arena(draft.plan, draft.in_place));
             self.launches.extend(reports.into_iter().flatten());
             let found = Rematerialized {
                 kept_bytes,

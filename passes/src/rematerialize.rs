@@ -7,14 +7,15 @@
 //!
 //! Which value goes is chosen greedily: the one that frees the most of what is live near the peak, summed over the steps, for the time
 //! that computing it again takes. The trade of memory for time is that of Chen et al., "Training Deep Nets with Sublinear Memory Cost" (2016); choosing
-//! by size over cost that of Kirisame et al., "Dynamic Tensor Rematerialization" (2021), here with every lifetime known.
+//! by size over cost that of Kirisame et al., "Dynamic Tensor Rematerialization" (2021), here with every lifetime known. In a long plan several that do not
+//! touch each other go at once, so that the search takes seconds where the plan has ten thousand steps.
 //!
 //! Invariants:
 //! - An operand of a step that runs again has the value that it had the first time: nothing overwrites its bytes in between.
 //! - Only kernels and library products run again, never what writes an output, a state, or what another step writes as well.
 //! - What is chosen depends on the plan alone; the limit says where to stop.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tlc_ir::plan::{DeviceId, Plan, Slot, SlotId, Step, Storage};
 use tlc_ir::{NodeId, Target};
@@ -26,6 +27,11 @@ use crate::memory::pack;
 const STEP_NS: f64 = 500.0;
 /// The most steps that run again for one value.
 const MAX_STEPS: usize = 48;
+/// A plan is changed at so many places at once, for each of which it has so many steps.
+const STEPS_PER_CHANGE: usize = 64;
+/// What a search may look at: so many steps over which a value might be dropped, where a change itself counts as some. It ends searches
+/// in plans of many thousands of steps, after some seconds.
+const SEARCH_BUDGET: u64 = 1 << 32;
 
 /// What was computed again so that a call needs less memory.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -58,7 +64,44 @@ pub(crate) struct Draft<'p> {
     /// By step, the reports of its launches.
     pub(crate) reports: &'p mut Vec<Vec<LaunchReport>>,
     pub(crate) values: &'p mut Vec<Option<NodeId>>,
+    /// By step, what it costs.
+    pub(crate) costs: Vec<Cost>,
 }
+
+/// What a step costs on the device whose arena is limited.
+#[derive(Clone, Copy)]
+pub(crate) struct Cost {
+    /// The least time that it takes, in nanoseconds, if it may run again.
+    ns: f64,
+    /// Bytes of the arena of a loop's body.
+    body_bytes: u64,
+}
+
+impl Cost {
+    /// What the steps of a plan cost. `None` if sizes are not known.
+    pub(crate) fn of(plan: &Plan, device: DeviceId, target: &Target) -> Option<Vec<Cost>> {
+        let each = plan.steps.iter().map(|step| {
+            let body_bytes = match step {
+                Step::Loop(l) => pack(&l.body, &l.inner_symbols(&[])?)?.arena(device).bytes,
+                _ => 0,
+            };
+            Some(Cost {
+                ns: step_ns(plan, step, target)?,
+                body_bytes,
+            })
+        });
+        each.collect()
+    }
+}
+
+/// The parts of a draft, as they were.
+type Parts = (
+    Plan,
+    Vec<Vec<(SlotId, SlotId)>>,
+    Vec<Vec<LaunchReport>>,
+    Vec<Option<NodeId>>,
+    Vec<Cost>,
+);
 
 /// How a value is dropped.
 #[derive(Clone, Copy, PartialEq)]
@@ -81,6 +124,18 @@ struct Change {
     ns: f64,
     /// Bytes above the level that it saves, over all steps.
     saved: u64,
+    /// From which steps to which other ones, not counted, how many bytes more are live; in order, up to `before`.
+    spans: SmallVec<[(usize, usize, i64); 4]>,
+}
+
+/// What changes are weighed by.
+struct Goal {
+    /// The step where the most bytes are live.
+    peak: usize,
+    /// Bytes that may be live at every step.
+    level: u64,
+    /// From the first step with more to behind the last.
+    above: (usize, usize),
 }
 
 /// Lifetimes on one device.
@@ -97,7 +152,6 @@ struct Lives {
     touched: Vec<[SmallVec<[SlotId; 4]>; 2]>,
     /// By step, whether it may run again.
     repeatable: Vec<bool>,
-    ns: Vec<f64>,
     /// By step, the bytes that are live.
     live: Vec<u64>,
     /// By step, the bytes that are live before it and are needed by it or later.
@@ -105,7 +159,7 @@ struct Lives {
 }
 
 impl Lives {
-    fn of(draft: &Draft<'_>, device: DeviceId, target: &Target) -> Option<Lives> {
+    fn of(draft: &Draft<'_>, device: DeviceId) -> Option<Lives> {
         let plan = &*draft.plan;
         let (slots, steps) = (plan.slots.len(), plan.steps.len());
         let mut shared = vec![false; slots];
@@ -126,7 +180,6 @@ impl Lives {
             end: vec![0; slots],
             touched: Vec::with_capacity(steps),
             repeatable: Vec::with_capacity(steps),
-            ns: Vec::with_capacity(steps),
             live: vec![0; steps],
             across: vec![0; steps + 1],
             bytes,
@@ -149,7 +202,6 @@ impl Lives {
                 &plan.kernels,
             );
             lives.touched.push(touched);
-            lives.ns.push(step_ns(plan, step, target)?);
         }
         for (at, step) in plan.steps.iter().enumerate() {
             let [reads, writes] = &lives.touched[at];
@@ -173,7 +225,10 @@ impl Lives {
             lives.repeatable.push(repeatable);
         }
         lives.measure(draft);
-        lives.add_bodies(plan, device)?;
+        // The arenas of loops' bodies are live while the loops run.
+        for (live, cost) in lives.live.iter_mut().zip(&draft.costs) {
+            *live += cost.body_bytes;
+        }
         Some(lives)
     }
 
@@ -225,16 +280,6 @@ impl Lives {
         self.across[steps] = live - dead[steps];
     }
 
-    /// The arenas of loops' bodies are live while the loops run.
-    fn add_bodies(&mut self, plan: &Plan, device: DeviceId) -> Option<()> {
-        for (at, step) in plan.steps.iter().enumerate() {
-            if let Step::Loop(l) = step {
-                self.live[at] += pack(&l.body, &l.inner_symbols(&[])?)?.arena(device).bytes;
-            }
-        }
-        Some(())
-    }
-
     /// Whether a slot is written between two steps, neither of them counted.
     fn written_between(&self, slot: SlotId, after: usize, before: usize) -> bool {
         let writes = &self.writes[slot.0 as usize];
@@ -254,8 +299,8 @@ impl Lives {
     }
 
     /// What it takes, and saves, to drop a value that is not touched at a step until it is next read.
-    fn weigh(&self, value: SlotId, peak: usize, level: u64, operands: Operands) -> Option<Change> {
-        let before = self.next(value.0 as usize, peak)?;
+    fn weigh(&self, value: SlotId, goal: &Goal, costs: &[Cost], operands: Operands) -> Option<Change> {
+        let before = self.next(value.0 as usize, goal.peak)?;
         let &[maker] = &self.writes[value.0 as usize][..] else {
             return None;
         };
@@ -299,7 +344,7 @@ impl Lives {
                 .iter()
                 .all(|w| steps.binary_search(&(*w as usize)).is_err())
         });
-        let change = self.priced(value, steps, before, &longer, peak, level)?;
+        let change = self.priced(value, steps, before, &longer, goal, costs)?;
         (change.saved > 0).then_some(change)
     }
 
@@ -310,9 +355,10 @@ impl Lives {
         steps: Vec<usize>,
         before: usize,
         longer: &[SlotId],
-        peak: usize,
-        level: u64,
+        goal: &Goal,
+        costs: &[Cost],
     ) -> Option<Change> {
+        let level = goal.level;
         // From the latest: a step moves if nobody but steps that move reads what it makes before.
         let mut moves = vec![false; steps.len()];
         for k in (0..steps.len()).rev() {
@@ -327,13 +373,12 @@ impl Lives {
             });
         }
         let first = steps[0];
-        // What changes of the bytes that are live at the steps from `first` to the one before.
-        let mut delta = vec![0i64; before - first + 1];
+        // Where the bytes that are live at the steps from `first` to the one before change, and by how many.
+        let mut changes: SmallVec<[(usize, i64); 16]> = SmallVec::new();
         let mut add = |from: usize, to: usize, bytes: i64| {
             // Closed at both ends, and perhaps empty.
             if from <= to {
-                delta[from - first] += bytes;
-                delta[to + 1 - first] -= bytes;
+                changes.extend([(from, bytes), (to + 1, -bytes)]);
             }
         };
         let mut base = self.across[before];
@@ -367,24 +412,38 @@ impl Lives {
             add((self.end[o.0 as usize] + 1).max(first), before - 1, bytes as i64);
             held.push((self.last_reader(o, &steps)?, bytes));
         }
+        changes.sort_unstable_by_key(|&(at, _)| at);
+        let mut spans: SmallVec<[(usize, usize, i64); 4]> = SmallVec::new();
+        let (mut bytes, mut from) = (0, first);
+        for &(at, change) in &changes {
+            if bytes != 0 && from < at {
+                spans.push((from, at, bytes));
+            }
+            (bytes, from) = (bytes + change, at);
+        }
         let mut saved = 0i64;
-        let mut change = 0i64;
-        for (live, d) in self.live[first..before].iter().zip(&delta) {
-            change += d;
-            let now = (*live as i64 + change).max(0) as u64;
-            saved += live.saturating_sub(level) as i64 - now.saturating_sub(level) as i64;
+        for &(from, to, bytes) in &spans {
+            // Where fewer are live than the level, fewer still save nothing.
+            let (from, to) = match bytes < 0 {
+                true => (from.max(goal.above.0), to.min(goal.above.1)),
+                false => (from, to),
+            };
+            for live in self.live.get(from..to).unwrap_or_default() {
+                let now = live.saturating_add_signed(bytes);
+                saved += live.saturating_sub(level) as i64 - now.saturating_sub(level) as i64;
+            }
         }
         let mut ns = 0.0;
         for (k, (&step, &moves)) in steps.iter().zip(&moves).enumerate() {
             let of_made = made.iter().filter(|(from, to, _)| *from <= k && k <= *to);
             let of_held = held.iter().filter(|(to, _)| k <= *to);
             let live = base + of_made.map(|m| m.2).sum::<u64>() + of_held.map(|h| h.1).sum::<u64>();
-            if live > self.live[peak] {
+            if live > self.live[goal.peak] {
                 return None;
             }
             saved -= live.saturating_sub(level) as i64;
             if !moves {
-                ns += self.ns[step] + STEP_NS;
+                ns += costs[step].ns + STEP_NS;
             }
         }
         Some(Change {
@@ -393,6 +452,7 @@ impl Lives {
             before,
             ns,
             saved: u64::try_from(saved).ok()?,
+            spans,
         })
     }
 
@@ -428,60 +488,160 @@ fn step_ns(plan: &Plan, step: &Step, target: &Target) -> Option<f64> {
 }
 
 impl Draft<'_> {
-    /// Changes the plan until `fits` says that the arena of a device is small enough, or nothing that could be tried makes it smaller; it
-    /// is asked where the bytes that are live are at most `limit` at every step. Returns what was computed again.
+    /// Changes the plan until `arena` says that the arena of a device is as small as the limit; it is asked where the bytes that are live
+    /// are at most so many at every step. If no plan that it comes to is, the plan is the one of the smallest arena. Returns what was
+    /// computed again.
     ///
     /// What is chosen does not depend on the limit, which says only where to stop: a limit of what an impossible one came to is met.
-    pub(crate) fn lower(
-        &mut self,
-        device: DeviceId,
-        target: &Target,
-        limit: u64,
-        fits: &dyn Fn(&Draft<'_>) -> bool,
-    ) -> Vec<Again> {
+    pub(crate) fn lower(&mut self, device: DeviceId, limit: u64, arena: &dyn Fn(&Draft<'_>) -> u64) -> Vec<Again> {
+        let kept = self.parts();
         let mut again = Vec::new();
-        let mut given_up = vec![false; self.plan.slots.len()];
-        let most_changes = self.plan.steps.len() * 8;
-        while let Some(lives) = Lives::of(self, device, target)
-            && let Some((peak, &most)) = lives.live.iter().enumerate().rev().max_by_key(|(_, live)| **live)
-        {
-            if most <= limit && fits(self) || again.len() >= most_changes {
-                break;
-            }
-            let at_most = |level: u64| self.best(&lives, peak, level, &given_up);
-            let Some(best) = at_most(most - most / 16).or_else(|| at_most(most.saturating_sub(1))) else {
-                break;
-            };
-            let value = best.value.0 as usize;
-            again.push(Again {
-                label: self.label(&best),
-                bytes: lives.bytes[value],
-                steps: best.steps.iter().filter(|(_, moves)| !moves).count(),
-                ns: best.ns,
-            });
-            self.apply(&best);
-            // Each is dropped once: what is made of it has another name.
-            given_up[value] = true;
-            given_up.resize(self.plan.slots.len(), false);
+        let fits = &mut |draft: &Draft<'_>, most: u64, _: &[Again]| most <= limit && arena(draft) <= limit;
+        if self.search(device, &mut again, fits) {
+            return again;
         }
-        again
+        // Once more, with a look at every plan on the way.
+        self.restore(kept.clone());
+        let mut least = (arena(self), kept, Vec::new());
+        again.clear();
+        let never = &mut |draft: &Draft<'_>, most: u64, again: &[Again]| {
+            let bytes = if most < least.0 { arena(draft) } else { u64::MAX };
+            if bytes < least.0 {
+                least = (bytes, draft.parts(), again.to_vec());
+            }
+            false
+        };
+        self.search(device, &mut again, never);
+        self.restore(least.1);
+        least.2
     }
 
-    /// The change that frees the most of what is live above a level for the time that it takes.
-    fn best(&self, lives: &Lives, peak: usize, level: u64, given_up: &[bool]) -> Option<Change> {
+    fn parts(&self) -> Parts {
+        (
+            self.plan.clone(),
+            self.in_place.clone(),
+            self.reports.clone(),
+            self.values.clone(),
+            self.costs.clone(),
+        )
+    }
+
+    fn restore(&mut self, parts: Parts) {
+        (*self.plan, *self.in_place, *self.reports, *self.values, self.costs) = parts;
+    }
+
+    /// Changes the plan until `done` says so, which is told the most bytes that are live at a step and what was computed again; false if
+    /// nothing is left to be changed, or too much was tried.
+    fn search(
+        &mut self,
+        device: DeviceId,
+        again: &mut Vec<Again>,
+        done: &mut dyn FnMut(&Draft<'_>, u64, &[Again]) -> bool,
+    ) -> bool {
+        let mut given_up = vec![false; self.plan.slots.len()];
+        let most_changes = self.plan.steps.len() * 8;
+        let mut budget = SEARCH_BUDGET;
+        while let Some(lives) = Lives::of(self, device)
+            && let Some((peak, &most)) = lives.live.iter().enumerate().rev().max_by_key(|(_, live)| **live)
+        {
+            if done(self, most, again) {
+                return true;
+            }
+            if again.len() >= most_changes {
+                return false;
+            }
+            let mut at_most = |level: u64| {
+                let is_above = |live: &u64| *live > level;
+                let first = lives.live.iter().position(is_above).unwrap_or(peak);
+                let last = lives.live.iter().rposition(is_above).unwrap_or(peak);
+                let goal = Goal {
+                    peak,
+                    level,
+                    above: (first, last + 1),
+                };
+                self.best(&lives, &goal, &given_up, &mut budget)
+            };
+            let mut best = at_most(most - most / 16);
+            if best.is_empty() {
+                best = at_most(most.saturating_sub(1));
+            }
+            if best.is_empty() {
+                return false;
+            }
+            for change in &best {
+                let value = change.value.0 as usize;
+                again.push(Again {
+                    label: self.label(change),
+                    bytes: lives.bytes[value],
+                    steps: change.steps.iter().filter(|(_, moves)| !moves).count(),
+                    ns: change.ns,
+                });
+                // Each is dropped once: what is made of it has another name.
+                given_up[value] = true;
+            }
+            self.apply(best);
+            given_up.resize(self.plan.slots.len(), false);
+        }
+        false
+    }
+
+    /// The change that frees the most of what is live above a level for the time that it takes. In a long plan with others that have
+    /// nothing to do with it, as far as they are needed to reach the level; in the order in which they free less.
+    fn best(&self, lives: &Lives, goal: &Goal, given_up: &[bool], budget: &mut u64) -> Vec<Change> {
         let candidates = (0..self.plan.slots.len()).filter(|&slot| {
             lives.bytes[slot] > 0
-                && lives.end[slot] > peak
+                && lives.end[slot] > goal.peak
                 && !given_up[slot]
-                && lives.first(slot).is_some_and(|first| first < peak)
-                && lives.next(slot, peak) != Some(peak)
+                && lives.first(slot).is_some_and(|first| first < goal.peak)
+                && lives.next(slot, goal.peak) != Some(goal.peak)
         });
-        let ways = |slot: usize| {
-            let each = [Operands::Kept, Operands::Small, Operands::Again];
-            each.map(|operands| lives.weigh(SlotId(slot as u32), peak, level, operands))
-        };
-        let changes = candidates.flat_map(ways).flatten();
-        changes.max_by(|a, b| rate(a).total_cmp(&rate(b)))
+        let mut all: Vec<Change> = Vec::new();
+        for slot in candidates {
+            for operands in [Operands::Kept, Operands::Small, Operands::Again] {
+                if *budget == 0 {
+                    return Vec::new();
+                }
+                let change = lives.weigh(SlotId(slot as u32), goal, &self.costs, operands);
+                // What it looked at.
+                let steps = change.iter().flat_map(|c| &c.spans).map(|(from, to, _)| to - from);
+                *budget = budget.saturating_sub(64 + steps.sum::<usize>() as u64);
+                all.extend(change);
+            }
+        }
+        all.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
+        let most = (self.plan.steps.len() / STEPS_PER_CHANGE).max(1);
+        let mut live = lives.live.clone();
+        let mut peak = goal.peak;
+        let mut chosen: Vec<Change> = Vec::new();
+        // Slots that the chosen ones read, and those that they write.
+        let mut touched = [FxHashSet::default(), FxHashSet::default()];
+        while chosen.len() < most && (chosen.is_empty() || live[peak] > goal.level) {
+            let apart = |change: &Change| {
+                change.steps.iter().all(|(step, _)| {
+                    let [reads, writes] = &lives.touched[*step];
+                    reads.iter().all(|r| !touched[1].contains(r))
+                        && writes.iter().all(|w| touched.iter().all(|t| !t.contains(w)))
+                })
+            };
+            let lowers = |c: &Change| c.spans.iter().any(|s| s.0 <= peak && peak < s.1 && s.2 < 0);
+            let Some(next) = all.iter().position(|c| chosen.is_empty() || lowers(c) && apart(c)) else {
+                break;
+            };
+            let change = all.remove(next);
+            for (step, _) in &change.steps {
+                let [reads, writes] = &lives.touched[*step];
+                touched[0].extend(reads.iter().copied());
+                touched[1].extend(writes.iter().copied());
+            }
+            for &(from, to, bytes) in &change.spans {
+                let spanned = live.get_mut(from..to).unwrap_or_default();
+                spanned.iter_mut().for_each(|l| *l = l.saturating_add_signed(bytes));
+            }
+            chosen.push(change);
+            let highest = live.iter().enumerate().rev().max_by_key(|(_, live)| **live);
+            peak = highest.map_or(peak, |(at, _)| at);
+        }
+        chosen
     }
 
     fn label(&self, change: &Change) -> String {
@@ -505,53 +665,61 @@ impl Draft<'_> {
         }
     }
 
-    fn apply(&mut self, change: &Change) {
+    /// Makes changes of which none touches what another one has run again.
+    fn apply(&mut self, mut changes: Vec<Change>) {
+        changes.sort_by_key(|c| c.before);
+        let steps = std::mem::take(&mut self.plan.steps).into_iter();
+        let rest = std::mem::take(self.in_place)
+            .into_iter()
+            .zip(std::mem::take(self.reports))
+            .zip(std::mem::take(&mut self.costs));
+        let mut entries: Vec<_> = steps.zip(rest).map(Some).collect();
+        // What runs again, and where steps that move are no longer.
+        let again: Vec<Vec<_>> = (changes.iter())
+            .map(|c| c.steps.iter().map(|&(at, _)| entries[at].clone()).collect())
+            .collect();
+        for &(at, _) in changes.iter().flat_map(|c| &c.steps).filter(|(_, moves)| *moves) {
+            entries[at] = None;
+        }
         let mut renamed: FxHashMap<SlotId, SlotId> = FxHashMap::default();
-        for &(step, moves) in &change.steps {
-            if moves {
-                continue;
-            }
-            let mut written: SmallVec<[SlotId; 4]> = SmallVec::new();
-            let step = &self.plan.steps[step];
-            step.visit_slots(&mut |s, writes| written.extend(writes.then_some(s)), &self.plan.kernels);
-            for slot in written {
-                let of = slot.0 as usize;
-                let new = SlotId(self.plan.slots.len() as u32);
-                if *renamed.entry(slot).or_insert(new) == new {
-                    self.plan.slots.push(self.plan.slots[of].clone());
-                    self.values.push(self.values[of]);
+        let mut again = changes.iter().zip(again).peekable();
+        for (at, entry) in entries.into_iter().enumerate() {
+            let mut here: SmallVec<[_; 1]> = SmallVec::new();
+            while let Some((change, entries)) = again.next_if(|(c, _)| c.before == at) {
+                for (entry, &(_, moves)) in entries.iter().flatten().zip(&change.steps) {
+                    if !moves {
+                        self.rename_results(&entry.0, &mut renamed);
+                    }
                 }
+                here.extend(entries);
+            }
+            here.push(entry);
+            for (mut step, ((mut pairs, reports), cost)) in here.into_iter().flatten() {
+                let mut rename = |s: &mut SlotId| *s = renamed.get(s).copied().unwrap_or(*s);
+                step.rename_slots(&mut rename);
+                for (read, written) in &mut pairs {
+                    rename(read);
+                    rename(written);
+                }
+                self.plan.steps.push(step);
+                self.in_place.push(pairs);
+                self.reports.push(reports);
+                self.costs.push(cost);
             }
         }
-        let mut rename = |s: &mut SlotId| *s = renamed.get(s).copied().unwrap_or(*s);
-        let mut inserted = Vec::with_capacity(change.steps.len());
-        for &(at, _) in &change.steps {
-            let mut step = self.plan.steps[at].clone();
-            step.rename_slots(&mut rename);
-            let mut pairs = self.in_place[at].clone();
-            for (read, written) in &mut pairs {
-                rename(read);
-                rename(written);
+    }
+
+    /// New slots for what a step writes that runs again.
+    fn rename_results(&mut self, step: &Step, renamed: &mut FxHashMap<SlotId, SlotId>) {
+        let mut written: SmallVec<[SlotId; 4]> = SmallVec::new();
+        step.visit_slots(&mut |s, writes| written.extend(writes.then_some(s)), &self.plan.kernels);
+        for slot in written {
+            let of = slot.0 as usize;
+            let new = SlotId(self.plan.slots.len() as u32);
+            if *renamed.entry(slot).or_insert(new) == new {
+                self.plan.slots.push(self.plan.slots[of].clone());
+                self.values.push(self.values[of]);
             }
-            inserted.push((step, pairs, self.reports[at].clone()));
-        }
-        for step in &mut self.plan.steps[change.before..] {
-            step.rename_slots(&mut rename);
-        }
-        for (read, written) in self.in_place[change.before..].iter_mut().flatten() {
-            rename(read);
-            rename(written);
-        }
-        for (k, (step, pairs, reports)) in inserted.into_iter().enumerate() {
-            let at = change.before + k;
-            self.plan.steps.insert(at, step);
-            self.in_place.insert(at, pairs);
-            self.reports.insert(at, reports);
-        }
-        for &(at, _) in change.steps.iter().rev().filter(|(_, moves)| *moves) {
-            self.plan.steps.remove(at);
-            self.in_place.remove(at);
-            self.reports.remove(at);
         }
     }
 }

@@ -232,12 +232,20 @@ impl Compiler {
     /// What was decided about a graph, and the code for it. Where a call would need more memory than it may, values are computed again.
     fn version(&self, graph: &IrGraph, compiled: Compiled, compiling: usize) -> Result<Version, BuildError> {
         let version = self.load(graph, compiled, compiling)?;
-        let (Some(limit), true) = (self.options.max_memory_bytes, version.inner.plan().symbols.is_empty()) else {
+        let Some(limit) = self.options.max_memory_bytes else {
             return Ok(version);
         };
-        let need = version.inner.fixed_memory()?;
-        if need.within(limit).is_ok() {
+        let plan = version.inner.plan();
+        let decided_by_inputs = |d: &IndexExpr| d.as_const().is_none();
+        if plan.sources().any(|(_, ty)| ty.shape.iter().any(decided_by_inputs)) {
             return Ok(version);
+        }
+        let need = version.inner.fixed_memory()?;
+        match need.within(limit) {
+            Ok(()) => return Ok(version),
+            // Data decides sizes, for which there is as much room as they may need.
+            Err(e) if !plan.symbols.is_empty() => return Err(e.into()),
+            Err(_) => {}
         }
         let room = |total: u64, arena: u64| limit.saturating_sub(total - arena);
         let devices = need.devices.iter().map(|d| room(d.total(), d.arena));

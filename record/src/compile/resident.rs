@@ -104,7 +104,7 @@ impl Resident {
         let version = self.version.get_or_init(|| {
             let threads = self.compiler.machine.threads.threads();
             self.compiler
-                .load(&self.graph, self.compiler.decide(&self.graph)?, threads)
+                .version(&self.graph, self.compiler.decide(&self.graph)?, threads)
         });
         version
             .as_ref()

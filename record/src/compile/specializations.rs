@@ -142,6 +142,8 @@ enum Standing {
     Special { version: Arc<Version>, used: u64 },
     /// The code for any sizes, for good.
     Settled,
+    /// Nothing: a call needs at least so many bytes of memory, more than it may use.
+    Refused { needed: u64, device: Option<String> },
 }
 
 struct Watched {
@@ -250,6 +252,13 @@ impl Specializations {
                         }
                     }
                     Standing::Making { .. } | Standing::Settled => Picked::GENERAL,
+                    Standing::Refused { needed, device } => {
+                        return Err(RunError::MemoryLimit {
+                            needed: *needed,
+                            limit: self.compiler.options.max_memory_bytes.unwrap_or(u64::MAX),
+                            device: device.clone(),
+                        });
+                    }
                 });
             }
         }
@@ -425,7 +434,8 @@ impl Specializations {
             Ok(version) => version,
             Err(verdict) => {
                 // It counts as made: calls that cannot succeed do not compile for ever.
-                self.state().report(Specialization {
+                let mut state = self.state();
+                let report = state.report(Specialization {
                     sizes: sizes.text,
                     reason: broken.to_string(),
                     kernels: 0,
@@ -433,6 +443,12 @@ impl Specializations {
                 });
                 return Err(match (verdict, broken) {
                     (Verdict::TooMuchMemory(needed), RunError::MemoryLimit { limit, device, .. }) => {
+                        let refused = Standing::Refused {
+                            needed,
+                            device: device.clone(),
+                        };
+                        state.watch(inputs, refused);
+                        state.watched[0].report = Some(report);
                         RunError::MemoryLimit { needed, limit, device }
                     }
                     (_, broken) => broken,
@@ -543,7 +559,10 @@ impl State {
     fn watch(&mut self, inputs: &[TensorView<'_>], standing: Standing) -> u64 {
         if self.watched.len() >= MAX_WATCHED {
             // Versions are bounded elsewhere, so something else is there.
-            let free = |w: &Watched| matches!(w.standing, Standing::General { .. } | Standing::Settled);
+            let free = |w: &Watched| {
+                use Standing::{General, Refused, Settled};
+                matches!(w.standing, General { .. } | Settled | Refused { .. })
+            };
             if let Some(at) = self.watched.iter().rposition(free) {
                 self.watched.remove(at);
             }

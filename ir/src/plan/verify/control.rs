@@ -91,7 +91,7 @@ impl Checker<'_> {
         }
     }
 
-    /// `outer` are the extents before the axis.
+    /// `outer` are the extents before the axis, over the body's symbols.
     fn walk(&mut self, l: &Repeat, w: &Walk, (dtype, len): (DType, IndexExpr), outer: Option<&[IndexExpr]>) {
         let (Some(trip), Some(outer)) = (&l.trip, outer) else {
             let text = format!("{} is walked along an axis that is not there", w.slot);
@@ -102,7 +102,7 @@ impl Checker<'_> {
         let on_device = slot.is_some_and(|s| s.device != DeviceId::HOST);
         match w.element {
             Some(element) => self.argument(element, dtype, &len),
-            None if !outer.iter().all(|d| d.is(1)) => {
+            None if !outer.iter().all(|d| l.outer(d).is(1)) => {
                 let text = format!("the elements of {} do not lie together", w.slot);
                 self.error(PlanRule::Loop(text));
             }
