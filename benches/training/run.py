@@ -31,31 +31,19 @@ def measured(step, steps):
     return times[len(times) // 2], times[0]
 
 
-def jax_mlp(steps):
-    import jax, jax.numpy as jnp, numpy as np
-
-    shapes = [(784, 256), (256,), (256, 128), (128,), (128, 10), (10,)]
-    p = [jnp.asarray(wave(int(np.prod(s)), 0.05).reshape(s)) for s in shapes]
-    x = jnp.asarray(wave(64 * 784, 1.0).reshape(64, 784))
-    labels = jnp.asarray(np.arange(64) * 7 % 10)
-
-    def loss_of(p):
-        h = jax.nn.relu(x @ p[0] + p[1])
-        h = jax.nn.relu(h @ p[2] + p[3])
-        logs = jax.nn.log_softmax(h @ p[4] + p[5])
-        return -jnp.take_along_axis(logs, labels[:, None], 1).mean()
+def jax_adam(loss_of, p, rate, steps):
+    """Steps of Adam from the parameters `p`, timed."""
+    import jax, jax.numpy as jnp
 
     def step(p, m, v, t):
         loss, g = jax.value_and_grad(loss_of)(p)
         t = t + 1
-        m = [0.9 * a + 0.1 * b for a, b in zip(m, g)]
-        v = [0.999 * a + 0.001 * b * b for a, b in zip(v, g)]
-        new = [
-            q - 0.001 * (a / (1 - 0.9**t)) / (jnp.sqrt(b / (1 - 0.999**t)) + 1e-8) for q, a, b in zip(p, m, v)
-        ]
-        return new, m, v, t, loss
+        m = jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, m, g)
+        v = jax.tree.map(lambda a, b: 0.999 * a + 0.001 * b * b, v, g)
+        moved = lambda q, a, b: q - rate * (a / (1 - 0.9**t)) / (jnp.sqrt(b / (1 - 0.999**t)) + 1e-8)
+        return jax.tree.map(moved, p, m, v), m, v, t, loss
 
-    zeros = lambda: [jnp.zeros_like(q) for q in p]
+    zeros = lambda: jax.tree.map(jnp.zeros_like, p)
     state = [p, zeros(), zeros(), jnp.float32(0)]
     begin = time.perf_counter()
     compiled = jax.jit(step, donate_argnums=(0, 1, 2)).lower(*state).compile()
@@ -71,6 +59,23 @@ def jax_mlp(steps):
         run()
     median, least = measured(run, steps)
     return {"compile_ms": compile_ms, "median_us": median, "least_us": least, "loss": float(loss)}
+
+
+def jax_mlp(steps):
+    import jax, jax.numpy as jnp, numpy as np
+
+    shapes = [(784, 256), (256,), (256, 128), (128,), (128, 10), (10,)]
+    p = [jnp.asarray(wave(int(np.prod(s)), 0.05).reshape(s)) for s in shapes]
+    x = jnp.asarray(wave(64 * 784, 1.0).reshape(64, 784))
+    labels = jnp.asarray(np.arange(64) * 7 % 10)
+
+    def loss_of(p):
+        h = jax.nn.relu(x @ p[0] + p[1])
+        h = jax.nn.relu(h @ p[2] + p[3])
+        logs = jax.nn.log_softmax(h @ p[4] + p[5])
+        return -jnp.take_along_axis(logs, labels[:, None], 1).mean()
+
+    return jax_adam(loss_of, p, 0.001, steps)
 
 
 def jax_convolution(by_images):
@@ -240,32 +245,7 @@ def jax_transformer(steps):
         logs = jax.nn.log_softmax(h @ p["head"])
         return -jnp.take_along_axis(logs, labels[..., None], -1).mean()
 
-    def step(p, m, v, t):
-        loss, g = jax.value_and_grad(loss_of)(p)
-        t = t + 1
-        m = jax.tree.map(lambda a, b: 0.9 * a + 0.1 * b, m, g)
-        v = jax.tree.map(lambda a, b: 0.999 * a + 0.001 * b * b, v, g)
-        new = jax.tree.map(
-            lambda q, a, b: q - 0.0001 * (a / (1 - 0.9**t)) / (jnp.sqrt(b / (1 - 0.999**t)) + 1e-8), p, m, v
-        )
-        return new, m, v, t, loss
-
-    zeros = lambda: {n: jnp.zeros_like(q) for n, q in p.items()}
-    state = [p, zeros(), zeros(), jnp.float32(0)]
-    begin = time.perf_counter()
-    compiled = jax.jit(step, donate_argnums=(0, 1, 2)).lower(*state).compile()
-    compile_ms = (time.perf_counter() - begin) * 1e3
-    loss = None
-
-    def run():
-        nonlocal state, loss
-        *state, loss = compiled(*state)
-        loss.block_until_ready()
-
-    for _ in range(3):
-        run()
-    median, least = measured(run, steps)
-    return {"compile_ms": compile_ms, "median_us": median, "least_us": least, "loss": float(loss)}
+    return jax_adam(loss_of, p, 0.0001, steps)
 
 
 def torch_mlp(steps):
