@@ -279,3 +279,40 @@ fn calls_from_many_threads_meet_the_same_versions() {
     e.wait_for_specializations();
     assert!(e.specializations().len() <= 3);
 }
+
+/// A size of 1 in front of the axis that a loop walks: what is of one iteration lies together, which the body's own symbols do not say.
+#[test]
+fn loops_along_an_inner_axis_have_versions_for_one_row() {
+    let e = compile(Specialize::After(2), |g| {
+        let n = g.symbol("n", 1..=64);
+        let x = g.input("x", F32, (&n, 4));
+        let sums = g.repeat(4).slice(&x, 1).carry(&g.zeros([&n], F32)).record(|i| {
+            let sum = &i.carried[0] + &i.slices[0];
+            i.stack(&sum, 1);
+            vec![sum]
+        });
+        g.output("y", &sums[1]);
+    });
+    let mut numbers = Numbers(5);
+    for n in [1usize, 3] {
+        let x = numbers.floats(&[n, 4]);
+        let given = x.as_slice::<f32>().unwrap();
+        let sum = |row: &[f32]| {
+            let each = row.iter().scan(0.0, |sum, v| {
+                *sum += v;
+                Some(*sum)
+            });
+            each.collect::<Vec<f32>>()
+        };
+        let expected: Vec<f32> = given.chunks(4).flat_map(sum).collect();
+        for _ in 0..4 {
+            assert_eq!(
+                run(&e, std::slice::from_ref(&x)).unwrap()[0].as_slice(),
+                Ok(&expected[..])
+            );
+            e.wait_for_specializations();
+        }
+    }
+    let made: Vec<Verdict> = e.specializations().iter().map(|s| s.verdict).collect();
+    assert_eq!(made, [Verdict::Asked, Verdict::Asked]);
+}
