@@ -441,12 +441,12 @@ impl Specializations {
                     kernels: 0,
                     verdict,
                 });
-                if let Verdict::TooMuchMemory(needed) = verdict {
-                    state.watch(inputs, Standing::Refused { needed });
-                    state.watched[0].report = Some(report);
-                }
                 return Err(match (verdict, broken) {
-                    (Verdict::TooMuchMemory(needed), RunError::MemoryLimit { limit, .. }) => {
+                    (Verdict::TooMuchMemory(needed), RunError::MemoryLimit { needed: of_any, limit }) => {
+                        // The version for the sizes may need more than the code for any.
+                        let needed = needed.min(of_any);
+                        state.watch(inputs, Standing::Refused { needed });
+                        state.watched[0].report = Some(report);
                         RunError::MemoryLimit { needed, limit }
                     }
                     (_, broken) => broken,
