@@ -330,3 +330,26 @@ fn random_convex_losses_end_at_their_minimum() {
         }
     }
 }
+
+/// A pair whose squares are infinite in f32 is none: what it would leave behind (a scale of 0) made every later direction 0.
+#[test]
+fn lbfgs_goes_on_behind_a_gradient_whose_square_is_infinite() {
+    let optimizer: Groups = "lbfgs:lr=0.1,history=4".parse().expect("an optimizer");
+    let g = Graph::new("step");
+    let (w, a) = (g.state("w", DType::F32, [4]), g.input("a", DType::F32, ()));
+    optimizer.minimize(&(w.square().sum(..) * a * 0.5), &[("w", &w)]);
+    let step = g.compile(&CompileOptions::default()).expect("it compiles");
+    let mut state = State::new();
+    state.insert("w", [3.0f32, -2.0, 5.0, 1.0]).expect("an entry");
+    optimizer.prepare(&mut state, &["w"]).expect("memory");
+    let mut call = |a: f32| {
+        step.run_with(&mut state, &inputs![a]).expect("it runs");
+        state["w"].as_slice::<f32>().expect("floats").to_vec()
+    };
+    call(1.0);
+    let far = call(1e19);
+    assert!(far.iter().all(|w| w.abs() > 1e16), "{far:?}");
+    let back = (0..12).map(|_| call(1.0)).last().expect("a call");
+    let nearer = |(a, b): (&f32, &f32)| b.abs() < a.abs() * 0.5;
+    assert!(far.iter().zip(&back).all(nearer), "{far:?} {back:?}");
+}

@@ -227,3 +227,24 @@ fn texts_and_numbers_of_the_policy() {
     let poisoned: Vec<Tensor> = unsound.gradients(&w.cast(DType::F32), &[("w", &w)]).gradients;
     assert!(poisoned[0].is_poisoned());
 }
+
+/// However long losses were no numbers, a factor is left that gradients can be divided by.
+#[test]
+fn a_loss_scale_comes_back_from_any_number_of_refused_steps() {
+    let (step, mut state) = scaled_step();
+    for _ in 0..300 {
+        let out = step
+            .run_with(&mut state, &inputs![&[f32::NAN, 1.0, 1.0]])
+            .expect("it runs");
+        assert_eq!(out["ok"].as_scalar(), Ok(false));
+    }
+    let least = state["optimizer.loss_scale.value"]
+        .as_scalar::<f32>()
+        .expect("a number");
+    assert!(least >= f32::MIN_POSITIVE, "{least}");
+    for _ in 0..9 {
+        let out = step.run_with(&mut state, &inputs![&[1.0f32; 3]]).expect("it runs");
+        assert_eq!(out["ok"].as_scalar(), Ok(true));
+    }
+    assert_eq!(state["optimizer.loss_scale.value"].as_scalar(), Ok(least * 8.0));
+}

@@ -97,15 +97,23 @@ impl Scheduler<'_> {
         let whole = self.kernel.extents[column.0 as usize]
             .as_const()
             .is_some_and(|n| n <= lanes);
-        let inward = Directive::Interchange {
-            outer: rows,
-            inner: column,
-        };
-        if whole || self.because(reason).apply(inward).is_none() {
+        let swap = |outer, inner| Directive::Interchange { outer, inner };
+        let bind = |bind| Directive::Bind { var: rows, bind };
+        if whole || self.because(reason).apply(swap(rows, column)).is_none() {
             self.strip(column, lanes);
             return;
         }
-        let made = self.strip(column, lanes);
+        // Long bodies are not unrolled, nor split where they are: then vectors matter more.
+        let made = match self.apply(bind(Bind::Unroll)) {
+            Some(_) => self.strip(column, lanes),
+            None => Vec::new(),
+        };
+        if made.is_empty() {
+            self.apply(bind(Bind::Serial));
+            self.apply(swap(column, rows));
+            self.strip(column, lanes);
+            return;
+        }
         let (lane, rest) = match made[..] {
             [_, lane] => (Some(lane), None),
             [_, lane, rest] => (Some(lane), only_loop(&self.kernel, rest)),
@@ -114,10 +122,6 @@ impl Scheduler<'_> {
         self.because(reason);
         for (rows, lanes) in [(Some(rows), lane), (rest, None)] {
             let Some(var) = rows else { continue };
-            self.apply(Directive::Bind {
-                var,
-                bind: Bind::Unroll,
-            });
             self.apply(Directive::Privatize { var, lanes });
         }
     }

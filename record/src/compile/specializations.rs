@@ -442,7 +442,16 @@ impl Specializations {
                     verdict,
                 });
                 return Err(match (verdict, broken) {
-                    (Verdict::TooMuchMemory(needed), RunError::MemoryLimit { limit, device, .. }) => {
+                    (
+                        Verdict::TooMuchMemory(needed),
+                        RunError::MemoryLimit {
+                            needed: of_any,
+                            limit,
+                            device,
+                        },
+                    ) => {
+                        // The version for the sizes may need more than the code for any.
+                        let needed = needed.min(of_any);
                         let refused = Standing::Refused {
                             needed,
                             device: device.clone(),

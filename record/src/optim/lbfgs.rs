@@ -112,7 +112,10 @@ impl History {
     pub fn with(&self, change: &[Tensor], step: &[Tensor], ok: &Tensor) -> Step<History> {
         let graph = ok.graph();
         let curvature = dot(change, step)?;
-        let good = ok.logical_and(curvature.gt(LEAST_CURVATURE));
+        let scale = &curvature / dot(change, change)?;
+        // Where squares are beyond what the dtype has, the pair would make every direction 0 or no number from there on.
+        let sound = scale.is_finite().logical_and(scale.gt(0.0));
+        let good = ok.logical_and(curvature.gt(LEAST_CURVATURE)).logical_and(sound);
         let places = graph.dim_value(&self.places(), DType::I64)?;
         // What is scattered out of range is dropped.
         let place = good.select(self.pairs.to(DType::I64)? % &places, places);
@@ -122,7 +125,7 @@ impl History {
             changes: each(&self.changes, change),
             moves: each(&self.moves, step),
             curvatures: written(&self.curvatures, &(1.0 / &curvature)),
-            scale: good.select(&curvature / dot(change, change)?, &self.scale),
+            scale: good.select(scale, &self.scale),
             pairs: good.select(&self.pairs + 1.0, &self.pairs),
         })
     }
@@ -269,9 +272,11 @@ impl Rule for Lbfgs {
         let go = moving.logical_and(falling);
         let taken = moving.select(taken + 1.0, taken);
         let moved = |(k, at): (usize, &At)| {
+            // What was not taken is no move.
+            let step = go.select(&steps[k], steps[k].zeros_like());
             let slots = vec![
                 moving.select(at.gradient, &at.slots[LAST_GRADIENT]),
-                moving.select(&steps[k], &at.slots[LAST_MOVE]),
+                moving.select(step, &at.slots[LAST_MOVE]),
                 history.changes[k].clone(),
                 history.moves[k].clone(),
                 history.curvatures.clone(),

@@ -99,7 +99,10 @@ impl LossScale {
         let grown = &factor * self.growth;
         // One that is infinite would never come back.
         let grown = grows.logical_and(grown.is_finite()).select(grown, &factor);
-        graph.set(&value, &ok.select(grown, &factor * self.backoff));
+        let fallen = &factor * self.backoff;
+        // Nor would one whose reciprocal is infinite.
+        let fallen = fallen.ge(f64::from(f32::MIN_POSITIVE)).select(fallen, &factor);
+        graph.set(&value, &ok.select(grown, fallen));
         let none = graph.scalar(0u64, DType::U64);
         graph.set(&good, &ok.logical_and(grows.logical_not()).select(steps, none));
         Ok(())
