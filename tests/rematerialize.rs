@@ -421,3 +421,71 @@ fn kernels_that_run_again_keep_their_reports() {
         assert_eq!(ran, reported, "{}", planned.plan);
     }
 }
+
+/// The version for the sizes of a call may need more than the code for any: what is stated is the lesser, and is met.
+#[test]
+fn what_networks_are_refused_with_is_enough_for_them() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/models");
+    let mut refused = 0;
+    for entry in std::fs::read_dir(&folder).expect("a folder") {
+        let path = entry.expect("a file").path();
+        if path.extension().is_none_or(|e| e != "onnx") {
+            continue;
+        }
+        let name = path.file_stem().expect("a name").to_string_lossy().into_owned();
+        let imported = tlc::onnx::import(&std::fs::read(&path).expect("a model"), &Default::default());
+        let graph = imported.expect("it imports").graph;
+        let recorded = std::fs::read(path.with_extension("npz")).expect("recorded calls");
+        let mut archive = tlc_formats::npz::Archive::open(&recorded).expect("an archive");
+        let free = compile_ir(&graph, &limited(None)).expect("it compiles");
+        let mut read = |name: &str| {
+            let array = archive.read(&format!("in.0.{name}"), &Default::default());
+            array.expect("an array")
+        };
+        let inputs: Vec<HostTensor> = free.plan().inputs.iter().map(|i| read(&i.name)).collect();
+        let kept = need(&free, &inputs);
+        let held = |limit: u64| {
+            let executable = compile_ir(&graph, &limited(Some(limit))).map_err(|e| match e {
+                BuildError::Load(e) => e,
+                e => panic!("{name}: {e}"),
+            })?;
+            let given: Vec<Input<'_>> = inputs.iter().map(Input::from).collect();
+            executable.run(&given).map(drop)
+        };
+        let Err(RunError::MemoryLimit { needed, .. }) = held(kept.total() - kept.arena) else {
+            continue;
+        };
+        assert!(needed <= kept.total(), "{name}: {needed} of {kept:?}");
+        held(needed).unwrap_or_else(|e| panic!("{name}: {e}"));
+        refused += 1;
+    }
+    assert!(refused >= 8, "{refused} refused");
+}
+
+#[test]
+fn threads_that_call_with_several_sizes_are_held_to_the_limit() {
+    let g = perceptron(8, None);
+    let free = g.compile(&limited(None)).expect("it compiles");
+    let sizes = [64, 1024, 2048, 16384].map(|n| tensors(8, n));
+    let limit = need(&free, &sizes[2]).total() - need(&free, &sizes[2]).arena / 3;
+    let held = g.compile(&limited(Some(limit))).expect("it compiles");
+    let expected = sizes[..3].iter().map(|t| run(&held, t)).collect::<Vec<_>>();
+    let held = g.compile(&limited(Some(limit))).expect("it compiles");
+    std::thread::scope(|s| {
+        for thread in 0..4 {
+            let (held, sizes, expected) = (&held, &sizes, &expected);
+            s.spawn(move || {
+                for k in (0..12).map(|k| (k + thread) % 4) {
+                    match k {
+                        3 => {
+                            let inputs: Vec<Input<'_>> = sizes[3].iter().map(Input::from).collect();
+                            let refused = held.run(&inputs).expect_err("too much");
+                            assert!(matches!(refused, RunError::MemoryLimit { .. }), "{refused}");
+                        }
+                        k => assert_eq!(run(held, &sizes[k]), expected[k]),
+                    }
+                }
+            });
+        }
+    });
+}

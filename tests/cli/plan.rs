@@ -102,3 +102,21 @@ fn a_grid_beyond_every_device_is_an_error() {
         ran.err
     );
 }
+
+/// As `run` refuses it.
+#[test]
+fn a_plan_that_cannot_be_so_small_is_refused() {
+    let p = Place::new();
+    p.write("layer.tlir", LAYER);
+    let plan = |limit: &str, device: &str| {
+        let sizes = ["--set", "n=512", "--max-memory", limit, "--device", device];
+        p.run(&[&["plan", "layer.tlir"][..], &sizes].concat())
+    };
+    for device in ["cpu", "cuda"] {
+        plan("8MiB", device).code(0);
+        // 512 x 1024 and 1024 x 512 floats come in, 512 x 512 go out.
+        let refused = plan("4MiB", device).code(5);
+        assert!(refused.err.contains("expected at most 4194304"), "{}", refused.err);
+        assert!(refused.out.is_empty(), "{}", refused.out);
+    }
+}

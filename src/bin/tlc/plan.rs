@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use clap::Args;
 use serde_json::{Value, json};
-use tlc::Device;
 use tlc::explain::{bytes_text, counted, time_text};
 use tlc::prediction::{PredictedStep, Prediction, device_text, predict};
+use tlc::{Device, RunError};
 use tlc_ir::Graph;
 use tlc_ir::plan::DeviceId;
 use tlc_ir::target::Gpu;
@@ -62,6 +62,10 @@ pub fn run(session: &Session, args: &Plan) -> Result<(), Failure> {
     let (host, measured) = limits(devices.host());
     let devices = devices.with_host(host);
     let predicted = predict(plan, &sizes, &devices).map_err(|e| Failure::run(&model.file, &e))?;
+    let needed = predicted.memory.iter().map(DeviceMemory::total).max().unwrap_or(0);
+    if let Some(limit) = session.global.max_memory.filter(|limit| needed > *limit) {
+        return Err(Failure::run(&model.file, &RunError::MemoryLimit { needed, limit }));
+    }
     if session.console.json() {
         return session.console.json_result(&for_programs(plan, &predicted));
     }
