@@ -62,9 +62,14 @@ pub fn run(session: &Session, args: &Plan) -> Result<(), Failure> {
     let (host, measured) = limits(devices.host());
     let devices = devices.with_host(host);
     let predicted = predict(plan, &sizes, &devices).map_err(|e| Failure::run(&model.file, &e))?;
-    let needed = predicted.memory.iter().map(DeviceMemory::total).max().unwrap_or(0);
-    if let Some(limit) = session.global.max_memory.filter(|limit| needed > *limit) {
-        return Err(Failure::run(&model.file, &RunError::MemoryLimit { needed, limit }));
+    let needs = predicted.memory.iter().map(DeviceMemory::total);
+    let most = (0..).map(DeviceId).zip(needs).max_by_key(|(_, needed)| *needed);
+    if let (Some(limit), Some((device, needed))) = (session.global.max_memory, most)
+        && needed > limit
+    {
+        let device = (device != DeviceId::HOST).then(|| device_text(plan, device).to_string());
+        let error = RunError::MemoryLimit { needed, limit, device };
+        return Err(Failure::run(&model.file, &error));
     }
     if session.console.json() {
         return session.console.json_result(&for_programs(plan, &predicted));
