@@ -116,7 +116,11 @@ fn a_plan_that_cannot_be_so_small_is_refused() {
         plan("8MiB", device).code(0);
         // 512 x 1024 and 1024 x 512 floats come in, 512 x 512 go out.
         let refused = plan("4MiB", device).code(5);
-        assert!(refused.err.contains("expected at most 4.0 MiB, as --max-memory says"), "{}", refused.err);
+        assert!(
+            refused.err.contains("expected at most 4.0 MiB, as --max-memory says"),
+            "{}",
+            refused.err
+        );
         assert!(refused.out.is_empty(), "{}", refused.out);
     }
 }
