@@ -33,7 +33,7 @@ use tlc_runtime::cpu::jit::{self, JitError};
 use tlc_runtime::cuda;
 use tlc_runtime::driver::{Emitters, Load, RunError};
 use tlc_runtime::memory::BufferPool;
-use tlc_runtime::null::{self, DeviceMemory};
+use tlc_runtime::null;
 use tlc_runtime::pool::{Pool, default_threads};
 
 use crate::error::{Error, Errors};
@@ -247,10 +247,9 @@ impl Compiler {
             Err(e) if !plan.symbols.is_empty() => return Err(e.into()),
             Err(_) => {}
         }
-        let room = |total: u64, arena: u64| limit.saturating_sub(total - arena);
-        let devices = need.devices.iter().map(|d| room(d.total(), d.arena));
+        let devices = need.devices.iter().map(|d| (d.total(), d.arena));
         let options = Options {
-            arena_limits: std::iter::once(room(need.total(), need.arena)).chain(devices).collect(),
+            arena_limits: arena_limits(limit, std::iter::once((need.total(), need.arena)).chain(devices)),
             ..self.options.clone()
         };
         drop(version);
@@ -331,13 +330,17 @@ pub fn plan_ir(graph: &IrGraph, devices: impl Into<Devices>, options: &CompileOp
         };
         let needs = null::memory(plan, &binder.bind_sizes(&[])?);
         if needs.iter().any(|need| need.total() > limit) {
-            let room = |need: &DeviceMemory| limit.saturating_sub(need.total() - need.arena);
-            options.arena_limits = needs.iter().map(room).collect();
+            options.arena_limits = arena_limits(limit, needs.iter().map(|need| (need.total(), need.arena)));
             compiled = tlc_passes::compile(graph, &options)?;
         }
     }
     checked(graph, &compiled.planned.plan)?;
     Ok(compiled)
+}
+
+/// What a limit of all that a device needs leaves for its arena, of all and of the arena now, by device.
+fn arena_limits(limit: u64, needs: impl Iterator<Item = (u64, u64)>) -> Vec<u64> {
+    needs.map(|(all, arena)| limit.saturating_sub(all - arena)).collect()
 }
 
 /// What passes are run with.

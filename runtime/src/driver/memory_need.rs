@@ -66,9 +66,7 @@ impl MemoryNeed {
         ];
         all.iter().fold(0, |n, b| n.saturating_add(*b))
     }
-}
 
-impl MemoryNeed {
     /// An error if the host or a device needs more than so many bytes, of the one that needs the most.
     ///
     /// # Errors
