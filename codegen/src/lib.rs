@@ -12,6 +12,7 @@ mod error;
 pub mod flat;
 mod generator;
 mod host;
+pub mod wide;
 
 pub use error::CodegenError;
 pub use generator::CodeGenerator;

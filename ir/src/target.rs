@@ -69,7 +69,7 @@ impl CpuEmitter {
 /// The cores of a host, their caches and speeds.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Cpu {
-    /// What generates code for it, in order of preference; at least one. The last one has every operation.
+    /// What generates code for it; at least one. The first one has every operation, and is preferred where no other is faster.
     pub emitters: Vec<CpuEmitter>,
     /// Neighbouring columns of a matrix that the library of products reads without copying where they lie together for each
     /// step along the sum; 0 if it copies in any case.
@@ -112,8 +112,7 @@ impl Cpu {
         Cpu::with_emitters(vec![CpuEmitter::modest(emitter)])
     }
 
-    /// As [`Cpu::modest`], with a choice of code generators, in order of preference. There is at least one, and the last has
-    /// every operation.
+    /// As [`Cpu::modest`], with a choice of code generators. There is at least one, and the first has every operation.
     pub fn with_emitters(emitters: Vec<CpuEmitter>) -> Cpu {
         Cpu {
             emitters,

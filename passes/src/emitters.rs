@@ -214,8 +214,8 @@ fn choose_among(emitters: &[CpuEmitter], operations: &Operations) -> EmitterChoi
         let times = emitters.iter().enumerate().filter_map(|(k, e)| Some((k, time(e)?)));
         times.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(k, _)| k)
     };
-    // The last one has everything, says the target.
-    let chosen = least(&|e| operations.picoseconds(e)).unwrap_or(emitters.len() - 1);
+    // The first one has everything, says the target.
+    let chosen = least(&|e| operations.picoseconds(e)).unwrap_or(0);
     // What would be chosen if each had everything.
     let wished = least(&|e| Some(operations.time(e, true))).unwrap_or(chosen);
     let (own, other) = (&emitters[chosen].table, &emitters[wished].table);

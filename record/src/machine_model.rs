@@ -58,8 +58,8 @@ pub fn limits(target: &Cpu) -> (Cpu, bool) {
         }
     }
     limits.f32_flops_per_second = bench.f32_flops_per_second.at(target.threads, bench.threads);
-    // What was measured are vectors of the portable emitter, the last one; others are as much faster as is assumed of them.
-    let portable = target.emitters.last().map_or(1.0, |e| e.vector_ops_per_second);
+    // What was measured are vectors of the portable emitter, the first one; others are as much faster as is assumed of them.
+    let portable = target.emitters.first().map_or(1.0, |e| e.vector_ops_per_second);
     let measured = bench.xmm_ops_per_second.at(target.threads, bench.threads);
     for e in &mut limits.emitters {
         e.vector_ops_per_second *= measured / portable;

@@ -15,12 +15,12 @@ use rustc_hash::FxHashMap;
 use tlc_ir::kernel::{Memory, Scope};
 use tlc_ir::{DType, Kernel, Scalar};
 
-use super::address::{Counter, CounterUse, counter_uses};
+use super::address::Counter;
 use super::host::signature;
 use super::table::Machine;
 use crate::code::{ARGS_BUFFERS, ARGS_SCRATCH, ARGS_SYMBOLS};
 use crate::error::{CodegenError, Result, invalid, unsupported};
-use crate::flat::{self, BlockCopy, Flat, Item, Op};
+use crate::flat::{self, BlockCopy, CounterUse, Flat, Item, Op, counter_uses};
 use crate::host::RuntimeFunction;
 
 /// Parameters and scratch areas that a kernel may have.

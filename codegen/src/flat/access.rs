@@ -101,6 +101,16 @@ impl Builder<'_, '_> {
     /// A load of the lanes whose mask is true.
     fn load_masked(&mut self, memory: Memory, index: &IndexExpr, r: &Resolved, mask: &Val) -> Result<Val> {
         let dtype = self.kernel.memory_dtype(memory);
+        if let Some((address, offsets)) = self.masked(memory, r)
+            && self.has.loads_lanes(dtype, &offsets)
+        {
+            let load = Op::Load {
+                address,
+                offsets,
+                mask: Some(self.vector(mask)),
+            };
+            return Ok(Val::Vector(self.make(load, dtype, self.lane_count())));
+        }
         let (bits, all) = self.mask_lanes(mask);
         let count = self.lane_count();
         // All lanes at once where all may be read, as in every iteration but the last of a masked tail.
@@ -182,6 +192,18 @@ impl Builder<'_, '_> {
     /// A store of the lanes whose mask is true.
     fn store_masked(&mut self, memory: Memory, index: &IndexExpr, r: &Resolved, v: &Val, mask: &Val) -> Result<()> {
         let dtype = self.kernel.memory_dtype(memory);
+        if let Some((address, offsets)) = self.masked(memory, r)
+            && self.has.stores_lanes(dtype, &offsets)
+        {
+            let (value, mask) = (self.vector(v), Some(self.vector(mask)));
+            self.push(Item::Store {
+                address,
+                offsets,
+                value,
+                mask,
+            });
+            return Ok(());
+        }
         let (bits, all) = self.mask_lanes(mask);
         let one_by_one = |b: &mut Self| -> Result<()> {
             for lane in 0..b.lane_count() {
@@ -209,6 +231,16 @@ impl Builder<'_, '_> {
             return Ok(());
         }
         one_by_one(self)
+    }
+
+    /// Neighbouring elements of lanes, where the emitter accesses those of some lanes only.
+    fn masked(&mut self, memory: Memory, r: &Resolved) -> Option<(Address, Offsets)> {
+        let dtype = self.kernel.memory_dtype(memory);
+        let neighbours = r.lane == LaneUse::Affine(1);
+        let (address, offsets) = self
+            .stepped(memory, r)
+            .filter(|_| neighbours && self.has.masks_lanes())?;
+        (self.fits(dtype) && self.aligned(&address)).then_some((address, offsets))
     }
 
     /// The lowest element that lanes access which go by a step, and those of all lanes from there.

@@ -19,6 +19,7 @@ mod access;
 mod accumulate;
 mod build;
 mod check;
+mod counters;
 mod index;
 mod print;
 mod prune;
@@ -34,6 +35,7 @@ use tlc_ir::target::{Emitter, Support, Width};
 use tlc_ir::{DType, Kernel, Scalar, ScalarOp};
 
 pub use build::flatten;
+pub use counters::{CounterUse, counter_uses};
 pub use verify::verify;
 
 /// A value of a [`Flat`].
@@ -563,6 +565,11 @@ pub trait Capability {
 
     /// Whether such an access begins at a multiple of as many elements. Memories begin at one.
     fn aligns_lanes(&self) -> bool {
+        false
+    }
+
+    /// Whether accesses of lanes take a mask that differs among them.
+    fn masks_lanes(&self) -> bool {
         false
     }
 

@@ -360,7 +360,7 @@ impl<'k> Builder<'k, '_> {
     fn map_vector(&mut self, op: ScalarOp, result: DType, vals: &[Val]) -> Value {
         // One amount shifts, and one condition may choose, for all lanes.
         let scalar = |i: usize| match op {
-            ScalarOp::Shl | ScalarOp::Shr => i == 1,
+            ScalarOp::Shl | ScalarOp::Shr => i == 1 && !vals[1].varies(),
             ScalarOp::Select => i == 0 && !vals[0].varies(),
             _ => false,
         };

@@ -189,7 +189,7 @@ pub fn wide_emitter() -> Emitter {
 
 /// For a CPU with two emitters: the one of [`wide_emitter`], and one of 128 bits that has everything.
 pub fn two_emitters() -> Options {
-    let emitters = [wide_emitter(), tlc_codegen::clif::emitter(true)];
+    let emitters = [tlc_codegen::clif::emitter(true), wide_emitter()];
     let emitters = emitters.map(|e| CpuEmitter::modest(e.into()));
     Options::new(Cpu::with_emitters(emitters.into()))
 }

@@ -19,11 +19,11 @@ use cranelift_module::{FuncId, Linkage, Module, ModuleReloc, ModuleRelocTarget};
 use rustc_hash::FxHashMap;
 use tlc_codegen::clif::{self, EmitText};
 use tlc_codegen::code::{self, CompiledCode, RelocKind};
-use tlc_codegen::{CodeGenerator, CodegenError, RuntimeFunction};
+use tlc_codegen::{CodeGenerator, CodegenError, RuntimeFunction, wide};
 use tlc_ir::Kernel;
 use tlc_ir::target::{CpuEmitter, Emitter, EmitterId};
 
-use crate::cpu::host_functions;
+use crate::cpu::{host_functions, level};
 pub use crate::error::JitError;
 
 /// What a kernel is called with. See [`tlc_codegen::code`] for the convention.
@@ -77,27 +77,39 @@ pub fn emitter() -> Result<Emitter, JitError> {
 /// A generator of code for a host. All agree on the calling convention.
 type HostGenerator = dyn CodeGenerator<Code = CompiledCode, Error = CodegenError>;
 
-/// A code generator of a host: what it has, and how one is made.
+/// A code generator of a host: what it has on this machine, if it is one for it, and how one is made.
 struct GeneratorEntry {
-    has: fn(&dyn TargetIsa) -> Emitter,
-    make: fn(Arc<dyn TargetIsa>, EmitText) -> Box<HostGenerator>,
+    has: fn(&dyn TargetIsa) -> Option<CpuEmitter>,
+    make: fn(Arc<dyn TargetIsa>, EmitText) -> Option<Box<HostGenerator>>,
 }
 
-/// The code generators of a host, in order of preference; an [`EmitterId`] is a position in this list.
-const GENERATORS: &[GeneratorEntry] = &[GeneratorEntry {
-    has: |isa| clif::emitter(isa.has_native_fma()),
-    make: |isa, text| Box::new(clif::Generator::new(isa, text)),
-}];
+/// Vector instructions of 512 bits a second of a modest machine, which does two at a time where it does three of 128 bits.
+const WIDE_OPS_PER_SECOND: f64 = 6e9;
 
-/// The code generators of this machine, in order of preference, at the speed of a modest one: what passes choose from for each
-/// kernel.
+/// The code generators of a host; an [`EmitterId`] is a position in this list. The first has every operation.
+const GENERATORS: &[GeneratorEntry] = &[
+    GeneratorEntry {
+        has: |isa| Some(CpuEmitter::modest(Arc::new(clif::emitter(isa.has_native_fma())))),
+        make: |isa, text| Some(Box::new(clif::Generator::new(isa, text))),
+    },
+    GeneratorEntry {
+        has: |_| {
+            level::wide().map(|level| CpuEmitter {
+                table: Arc::new(wide::emitter(level)),
+                vector_ops_per_second: WIDE_OPS_PER_SECOND,
+            })
+        },
+        make: |_, text| level::wide().map(|level| Box::new(wide::Generator::new(level, text)) as Box<HostGenerator>),
+    },
+];
+
+/// The code generators of this machine, at the speed of a modest one: what passes choose from for each kernel.
 ///
 /// # Errors
 /// As [`host_isa`].
 pub fn emitters() -> Result<Vec<CpuEmitter>, JitError> {
     let isa = host_isa()?;
-    let modest = |g: &GeneratorEntry| CpuEmitter::modest(Arc::new((g.has)(&*isa)));
-    Ok(GENERATORS.iter().map(modest).collect())
+    Ok(GENERATORS.iter().map_while(|g| (g.has)(&*isa)).collect())
 }
 
 /// Executable memory of one batch of kernels.
@@ -237,12 +249,13 @@ fn compile_for(
     let mut seen: FxHashMap<(&Kernel, EmitterId), usize> = FxHashMap::default();
     let mut unique: Vec<usize> = Vec::new();
     let mut unique_of = Vec::with_capacity(kernels.len());
+    let known = GENERATORS.len() - usize::from(level::wide().is_none());
     for (i, &(kernel, emitter)) in kernels.iter().enumerate() {
-        if emitter.0 as usize >= GENERATORS.len() {
+        if emitter.0 as usize >= known {
             return Err(JitError::Emitter {
                 kernel: i,
                 emitter,
-                known: GENERATORS.len(),
+                known,
             });
         }
         let next = unique.len();
@@ -277,8 +290,15 @@ fn compile_all(
             // which kernel it was.
             let (kernel, EmitterId(emitter)) = kernels[kernel];
             let code = catch_unwind(AssertUnwindSafe(|| {
-                let make = || (GENERATORS[emitter as usize].make)(isa.clone(), options.text);
-                generators[emitter as usize].get_or_insert_with(make).emit(kernel)
+                let generator = &mut generators[emitter as usize];
+                if generator.is_none() {
+                    *generator = (GENERATORS[emitter as usize].make)(isa.clone(), options.text);
+                }
+                match generator {
+                    Some(generator) => generator.emit(kernel),
+                    // Looked at before: the machine has it.
+                    None => unreachable!(),
+                }
             }));
             let code = code.unwrap_or_else(|_| {
                 generators[emitter as usize] = None;

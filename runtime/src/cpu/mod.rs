@@ -5,4 +5,5 @@ pub mod device;
 pub mod gemm;
 pub mod host_functions;
 pub mod jit;
+pub mod level;
 pub mod product;

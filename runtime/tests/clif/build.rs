@@ -7,6 +7,7 @@ use cranelift_codegen::settings::Configurable;
 use smallvec::SmallVec;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Stmt, ValueId};
+use tlc_ir::target::EmitterId;
 use tlc_ir::{DType, Scalar, ScalarOp};
 use tlc_runtime::cpu::jit::{self, Args, JitError, JitOptions, KernelFn, LoadedKernel};
 
@@ -122,15 +123,17 @@ pub fn compile(kernel: &Kernel) -> Result<KernelFn, JitError> {
 
 /// Runs a kernel over its whole range. The buffers are element-aligned only, and must have exactly the right length.
 ///
-/// Runs the code for each processor of [`isas`]; they must agree bit for bit.
+/// Runs the code of each of [`makers`]; they must agree bit for bit, but for which NaN it is.
 pub fn run(kernel: &Kernel, buffers: &mut [Vec<u8>], symbols: &[i64]) {
     let before = buffers.to_vec();
-    for (i, isa) in isas().into_iter().enumerate() {
+    for (i, maker) in makers().into_iter().enumerate() {
         let mut these = before.clone();
-        let f = compile_all(isa, &[kernel]).remove(0).function;
+        let f = compile_all(&maker, &[kernel]).remove(0).function;
         run_function(&f, kernel, &mut these, symbols, None);
-        if i > 0 {
-            assert_eq!(buffers, &these, "processors differ");
+        for (p, (one, other)) in kernel.params.iter().zip(buffers.iter().zip(&these)).filter(|_| i > 0) {
+            let (one, other) = (scalars(p.dtype, one), scalars(p.dtype, other));
+            let differs = one.iter().zip(&other).position(|(a, b)| !same(*a, *b));
+            assert_eq!(differs, None, "who makes the code differs\n{kernel}");
         }
         buffers.clone_from_slice(&these);
     }
@@ -188,9 +191,19 @@ pub fn run_function(
     }
 }
 
-/// This machine's code generator and, on x86-64, one for processors with 128-bit vectors only and one for the oldest.
-pub fn isas() -> Vec<Arc<dyn TargetIsa>> {
-    let mut all = vec![jit::host_isa().unwrap()];
+/// Who makes code of kernels that all can take.
+pub enum Maker {
+    /// The portable emitter, for a processor of which this machine has all instructions.
+    Portable(Arc<dyn TargetIsa>),
+    /// Another emitter of this machine.
+    Other(EmitterId),
+}
+
+/// This machine's code generators and, on x86-64, one for processors with 128-bit vectors only and one for the oldest.
+pub fn makers() -> Vec<Maker> {
+    let mut all = vec![Maker::Portable(jit::host_isa().unwrap())];
+    let emitters = jit::emitters().unwrap().len() as u32;
+    all.extend((1..emitters).map(|e| Maker::Other(EmitterId(e))));
     if cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         for features in [
             &["has_cmpxchg16b", "has_sse3", "has_ssse3", "has_sse41", "has_sse42"][..],
@@ -200,16 +213,25 @@ pub fn isas() -> Vec<Arc<dyn TargetIsa>> {
             for f in features {
                 builder.enable(f).unwrap();
             }
-            all.push(builder.finish(tlc_codegen::clif::flags(true)).unwrap());
+            let isa = builder.finish(tlc_codegen::clif::flags(true)).unwrap();
+            all.push(Maker::Portable(isa));
         }
     }
     all
 }
 
-/// Compiles for a processor of which this machine has all instructions.
-pub fn compile_all(isa: Arc<dyn TargetIsa>, kernels: &[&Kernel]) -> Vec<LoadedKernel> {
-    // SAFETY: `isas` makes code for this machine or for the baseline that every x86-64 has.
-    unsafe { jit::compile_with_isa(isa, kernels, &JitOptions::default()) }.unwrap()
+/// Compiles kernels.
+pub fn compile_all(maker: &Maker, kernels: &[&Kernel]) -> Vec<LoadedKernel> {
+    let options = JitOptions::default();
+    match maker {
+        // SAFETY: `makers` makes code for this machine or for the baseline that every x86-64 has.
+        Maker::Portable(isa) => unsafe { jit::compile_with_isa(isa.clone(), kernels, &options) },
+        Maker::Other(emitter) => {
+            let kernels: Vec<_> = kernels.iter().map(|k| (*k, *emitter)).collect();
+            jit::compile_by(&kernels, &options)
+        }
+    }
+    .unwrap()
 }
 
 /// Little-endian bytes of scalars.

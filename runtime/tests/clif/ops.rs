@@ -1,8 +1,5 @@
 //! Every scalar operation and conversion on every dtype, alone and in lanes, against `ScalarOp::eval`.
 
-use std::sync::Arc;
-
-use cranelift_codegen::isa::TargetIsa;
 use tlc_codegen::CodegenError;
 use tlc_ir::kernel::{Access, Bind, Kernel, Op};
 use tlc_ir::{DType, Scalar, ScalarOp};
@@ -11,10 +8,10 @@ use tlc_runtime::cpu::jit::JitError;
 use crate::build::*;
 
 /// Elements of a test buffer: a multiple of every lane count.
-const N: usize = 480;
+const N: usize = 960;
 
 /// How the loop over the elements runs.
-const FORMS: [i64; 7] = [1, 2, 3, 4, 8, 16, 32];
+const FORMS: [i64; 8] = [1, 2, 3, 4, 8, 16, 32, 64];
 
 /// Where an operand comes from.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -113,7 +110,7 @@ fn cases(dtype: DType) -> Vec<Case> {
         }
         for lanes in FORMS {
             for operands in &shapes {
-                if lanes != 1 && lanes * dtype.bits() as i64 != 128 && *operands != shapes[0] {
+                if lanes != 1 && !matches!(lanes * dtype.bits() as i64, 128 | 512) && *operands != shapes[0] {
                     continue;
                 }
                 all.push(Case {
@@ -131,14 +128,14 @@ fn cases(dtype: DType) -> Vec<Case> {
 
 fn check_dtype(dtype: DType) {
     let cases = cases(dtype);
-    for isa in isas() {
-        check_cases(dtype, &cases, isa);
+    for maker in makers() {
+        check_cases(dtype, &cases, &maker);
     }
 }
 
-fn check_cases(dtype: DType, cases: &[Case], isa: Arc<dyn TargetIsa>) {
+fn check_cases(dtype: DType, cases: &[Case], maker: &Maker) {
     let kernels: Vec<&Kernel> = cases.iter().map(|c| &c.kernel).collect();
-    let functions = compile_all(isa, &kernels);
+    let functions = compile_all(maker, &kernels);
     let mut rng = Rng(0x1234_5678 + dtype as u64);
     for (case, f) in cases.iter().zip(&functions) {
         let inputs: Vec<Vec<Scalar>> = case
@@ -256,14 +253,14 @@ fn conversions_between_all_dtypes_that_are_computed_in() {
             }
         }
     }
-    for isa in isas() {
-        check_conversions(&cases, isa);
+    for maker in makers() {
+        check_conversions(&cases, &maker);
     }
 }
 
-fn check_conversions(cases: &[(DType, DType, i64, Kernel)], isa: Arc<dyn TargetIsa>) {
+fn check_conversions(cases: &[(DType, DType, i64, Kernel)], maker: &Maker) {
     let kernels: Vec<&Kernel> = cases.iter().map(|c| &c.3).collect();
-    let functions = compile_all(isa, &kernels);
+    let functions = compile_all(maker, &kernels);
     let mut rng = Rng(99);
     for ((from, to, lanes, k), f) in cases.iter().zip(&functions) {
         let edges = edges(*from);

@@ -1,0 +1,285 @@
+//! Machine code whose registers are not allocated yet.
+//!
+//! Invariants:
+//! - Each [`Reg`] is written once: by an instruction, or as the parameter of a block. What an instruction updates in place is two
+//!   registers, the one before and the one behind ([`Arg::Update`]), which get the same place.
+//! - Blocks end in a jump, a branch or a return. What a block is entered with comes by jumps alone: both targets of a branch have no
+//!   parameters and no other predecessor.
+//! - Instructions may still be appended to a block that was left, in front of its end: what is computed there is seen from
+//!   everywhere that the block dominates.
+
+use iced_x86::Code;
+use regalloc2::{Operand, PReg, PRegSet, RegClass, VReg};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+
+use crate::host::RuntimeFunction;
+
+/// A register before allocation.
+pub(super) type Reg = VReg;
+
+/// What a register is named as in an instruction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Size {
+    /// The low byte of a general register.
+    B,
+    /// The low 16 bits of one.
+    W,
+    /// The low 32 bits of one.
+    D,
+    /// A general register.
+    Q,
+    /// 128 bits of a vector register.
+    X,
+    /// 256 bits of one.
+    Y,
+    /// 512 bits of one.
+    Z,
+    /// A mask register.
+    K,
+}
+
+impl Size {
+    /// The names of vectors by width.
+    pub(super) const VECTORS: [Size; 3] = [Size::X, Size::Y, Size::Z];
+}
+
+/// Where a memory operand begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Base {
+    /// An address in a register.
+    Reg(Reg),
+    /// So many bytes into the constants.
+    Pool(u32),
+}
+
+/// A memory operand: `base + index * scale + displacement`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Place {
+    pub base: Base,
+    pub index: Option<(Reg, u8)>,
+    pub displacement: i32,
+}
+
+impl Place {
+    pub(super) fn at(base: Reg, displacement: i32) -> Place {
+        Place {
+            base: Base::Reg(base),
+            index: None,
+            displacement,
+        }
+    }
+}
+
+/// An operand of an instruction, in Intel's order.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) enum Arg {
+    /// A register that is read.
+    Use(Reg, Size),
+    /// A register that is written.
+    Def(Reg, Size),
+    /// A register that is read and written.
+    Update {
+        /// What it holds before.
+        from: Reg,
+        /// What it holds behind.
+        to: Reg,
+        /// Its name.
+        size: Size,
+    },
+    /// The same register as operand 0, whatever it holds: as in `xor r, r`.
+    Same(Size),
+    /// Memory.
+    Memory(Place),
+    /// Memory of one element, which all lanes get.
+    Broadcast(Place),
+    /// An immediate of 8 bits.
+    Imm8(u8),
+    /// An immediate of 32 bits, sign-extended to the operand's size.
+    Imm32(i32),
+    /// An immediate of 32 bits for an operand of 32.
+    Imm32d(i32),
+    /// An immediate of 64 bits.
+    Imm64(i64),
+}
+
+/// What an instruction is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    /// An instruction of the machine.
+    Plain(Code),
+    /// The address of a host function, written into a general register.
+    Address(RuntimeFunction),
+    /// A call of the address in a general register.
+    Call,
+    /// Defines what a function is entered with.
+    Entry,
+}
+
+/// An instruction.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Inst {
+    pub kind: Kind,
+    pub args: SmallVec<[Arg; 4]>,
+    /// The mask that lanes are written by, and whether the others become zero; else they stay.
+    pub mask: Option<(Reg, bool)>,
+    /// Registers that it reads and writes without naming them.
+    pub fixed: SmallVec<[Operand; 3]>,
+    /// Registers that it destroys.
+    pub clobbers: PRegSet,
+}
+
+impl Inst {
+    pub(super) fn new(code: Code, args: &[Arg]) -> Inst {
+        Inst::of(Kind::Plain(code), args)
+    }
+
+    pub(super) fn of(kind: Kind, args: &[Arg]) -> Inst {
+        Inst {
+            kind,
+            args: SmallVec::from_slice(args),
+            mask: None,
+            fixed: SmallVec::new(),
+            clobbers: PRegSet::empty(),
+        }
+    }
+
+    /// The instruction, which writes only lanes whose mask is set; the others become zero.
+    pub(super) fn zeroing(mut self, mask: Reg) -> Inst {
+        self.mask = Some((mask, true));
+        self
+    }
+
+    /// The instruction, which writes only lanes whose mask is set.
+    pub(super) fn masked(mut self, mask: Reg) -> Inst {
+        self.mask = Some((mask, false));
+        self
+    }
+
+    /// Every register that it reads and writes, in the order in which the encoder asks for their places.
+    pub(super) fn operands(&self, out: &mut Vec<Operand>) {
+        let place = |p: &Place, out: &mut Vec<Operand>| {
+            if let Base::Reg(r) = p.base {
+                out.push(Operand::reg_use(r));
+            }
+            if let Some((r, _)) = p.index {
+                out.push(Operand::reg_use(r));
+            }
+        };
+        let first = out.len();
+        for arg in &self.args {
+            match arg {
+                Arg::Use(r, _) => out.push(Operand::reg_use(*r)),
+                Arg::Def(r, _) => out.push(Operand::reg_def(*r)),
+                Arg::Update { from, to, .. } => {
+                    let at = out.len() - first;
+                    out.push(Operand::reg_use(*from));
+                    out.push(Operand::reg_reuse_def(*to, at));
+                }
+                Arg::Memory(p) | Arg::Broadcast(p) => place(p, out),
+                Arg::Same(_) | Arg::Imm8(_) | Arg::Imm32(_) | Arg::Imm32d(_) | Arg::Imm64(_) => {}
+            }
+        }
+        if let Some((mask, _)) = self.mask {
+            out.push(Operand::reg_use(mask));
+        }
+        out.extend_from_slice(&self.fixed);
+    }
+}
+
+/// A number of a block.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(super) struct Block(pub u32);
+
+/// How a block ends.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) enum End {
+    /// It is not finished.
+    Open,
+    /// Goes on with a block, which gets these parameters.
+    Jump(Block, SmallVec<[Reg; 4]>),
+    /// Goes on with the first block if the flags say so, else with the second.
+    Branch(Code, Block, Block),
+    /// Leaves the function.
+    Return,
+}
+
+/// What runs one after another.
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct BlockData {
+    pub insts: Vec<Inst>,
+    /// What sets the flags that the end looks at; behind all instructions.
+    pub test: SmallVec<[Inst; 2]>,
+    pub end: End,
+    pub params: SmallVec<[Reg; 4]>,
+    /// Whether it hardly ever runs, so that it belongs behind the others.
+    pub rare: bool,
+}
+
+/// The code of a function.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub(super) struct Machine {
+    pub blocks: Vec<BlockData>,
+    /// Blocks in the order in which they were begun.
+    pub order: Vec<Block>,
+    /// Constants in memory.
+    pub pool: Vec<u8>,
+    pooled: FxHashMap<Vec<u8>, u32>,
+    pub registers: u32,
+    /// Whether it calls anything.
+    pub calls: bool,
+}
+
+impl Machine {
+    /// A block that is not begun yet.
+    pub(super) fn block(&mut self, rare: bool) -> Block {
+        self.blocks.push(BlockData {
+            insts: Vec::new(),
+            test: SmallVec::new(),
+            end: End::Open,
+            params: SmallVec::new(),
+            rare,
+        });
+        Block(self.blocks.len() as u32 - 1)
+    }
+
+    pub(super) fn data(&mut self, b: Block) -> &mut BlockData {
+        &mut self.blocks[b.0 as usize]
+    }
+
+    /// A fresh register.
+    pub(super) fn reg(&mut self, class: RegClass) -> Reg {
+        self.registers += 1;
+        VReg::new(self.registers as usize - 1, class)
+    }
+
+    /// Where such bytes are among the constants, aligned to their number, which is a power of two.
+    pub(super) fn constant(&mut self, bytes: Vec<u8>) -> u32 {
+        if let Some(at) = self.pooled.get(&bytes) {
+            return *at;
+        }
+        let at = self.pool.len().next_multiple_of(bytes.len());
+        self.pool.resize(at, 0);
+        self.pool.extend_from_slice(&bytes);
+        self.pooled.insert(bytes, at as u32);
+        at as u32
+    }
+}
+
+/// General registers by their number in instructions.
+pub(super) mod general {
+    use super::{PReg, RegClass};
+
+    pub(in crate::wide) const fn reg(number: usize) -> PReg {
+        PReg::new(number, RegClass::Int)
+    }
+    pub(in crate::wide) const RAX: PReg = reg(0);
+    pub(in crate::wide) const RCX: PReg = reg(1);
+    pub(in crate::wide) const RDX: PReg = reg(2);
+    pub(in crate::wide) const RSI: PReg = reg(6);
+    pub(in crate::wide) const RDI: PReg = reg(7);
+    pub(in crate::wide) const R8: PReg = reg(8);
+    pub(in crate::wide) const R9: PReg = reg(9);
+    /// Registers that a function gives back as it found them, `rbp` apart.
+    pub(in crate::wide) const SAVED: [usize; 5] = [3, 12, 13, 14, 15];
+}

@@ -1,0 +1,107 @@
+//! Kernels to x86-64 code of full width.
+//!
+//! Invariants:
+//! - The translation is structural and deterministic: the lowered form ([`crate::flat`]) says what runs, this emitter with which
+//!   instructions. It takes what its table has.
+//! - A vector of the lowered form is one register of 128, 256 or 512 bits, the narrowest that holds it; a scalar that is no index is
+//!   the first lane of one. A mask is a mask register, of which lanes beyond the vector's may hold anything.
+//! - Code touches only the kernel's parameters, in bounds: an access of some lanes names them in a mask, by which the processor
+//!   leaves the others alone.
+//! - Kernels keep the System V calling convention and [`crate::code`]'s; every way out ends with `vzeroupper`.
+//!
+//! `select/` chooses instructions for registers without number ([`machine`]), regalloc2 gives them numbers ([`allocate`]), and iced-x86's
+//! encoder makes bytes of them ([`encode`]).
+
+mod allocate;
+mod encode;
+mod machine;
+mod opcodes;
+mod select;
+mod table;
+
+use tlc_ir::Kernel;
+use tlc_ir::target::Emitter;
+
+use crate::clif::EmitText;
+use crate::code::CompiledCode;
+use crate::error::{CodegenError, Result};
+use crate::flat::{self, Flat};
+use crate::generator::CodeGenerator;
+
+pub use table::emitter;
+
+/// Which instructions a processor has.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Level {
+    /// AVX-512 F, BW, CD, DQ and VL, with what came before them (x86-64-v4).
+    Avx512,
+}
+
+impl Level {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::Avx512 => "avx512",
+        }
+    }
+
+    /// Bits of a vector.
+    pub const fn vector_bits(self) -> u32 {
+        match self {
+            Level::Avx512 => 512,
+        }
+    }
+
+    /// Vector registers.
+    pub const fn vector_registers(self) -> u32 {
+        match self {
+            Level::Avx512 => 32,
+        }
+    }
+}
+
+/// The lowered form of a kernel as it is translated.
+///
+/// # Errors
+/// [`CodegenError`] if the kernel uses what this emitter lacks.
+pub fn flatten(kernel: &Kernel, level: Level) -> Result<Flat<'_>> {
+    flat::flatten(kernel, &table::Machine::of(level))
+}
+
+/// The machine code of a kernel.
+///
+/// # Errors
+/// [`CodegenError`] if the kernel uses what this emitter lacks.
+pub fn compile(kernel: &Kernel, level: Level, text: EmitText) -> Result<CompiledCode> {
+    let flat = flatten(kernel, level)?;
+    let machine = select::select(&flat)?;
+    let linear = allocate::Linear::new(&machine);
+    let output = allocate::allocate(&linear)?;
+    encode::encode(&machine, &linear, &output, text.disasm)
+}
+
+/// The emitter for one level. One per thread.
+pub struct Generator {
+    level: Level,
+    text: EmitText,
+}
+
+impl Generator {
+    /// The emitter for a level that the processor has; the code comes with the text asked for.
+    pub fn new(level: Level, text: EmitText) -> Generator {
+        Generator { level, text }
+    }
+}
+
+impl CodeGenerator for Generator {
+    type Code = CompiledCode;
+    type Error = CodegenError;
+
+    fn table(&self) -> &Emitter {
+        table::shared_emitter(self.level)
+    }
+
+    fn emit(&mut self, kernel: &Kernel) -> Result<CompiledCode> {
+        compile(kernel, self.level, self.text)
+    }
+}

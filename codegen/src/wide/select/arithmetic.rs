@@ -1,0 +1,531 @@
+//! Scalar operations, on scalars and on all lanes, with exactly the meaning of [`tlc_ir::scalar`].
+//!
+//! Invariant: no instruction traps, whatever the operands: divisors are made harmless first.
+
+use iced_x86::Code;
+use regalloc2::{PReg, RegClass};
+use smallvec::SmallVec;
+use tlc_ir::{DType, Scalar, ScalarOp};
+
+use super::memory::moves;
+use super::{Arg, Form, Inst, Reg, Selector, Size, width};
+use crate::error::{Result, unsupported};
+use crate::flat::Value;
+use crate::host::{RuntimeFunction, is_called};
+use crate::wide::opcodes::{self, Codes};
+
+/// Comparisons of `vcmpps` and `vcmppd` (Intel SDM, "Comparison Predicate for VCMPPD"): ordered ones raise nothing on quiet NaN.
+pub(super) mod predicate {
+    pub(in crate::wide) const EQUAL: u8 = 0x00;
+    pub(in crate::wide) const UNORDERED: u8 = 0x03;
+    pub(in crate::wide) const NOT_EQUAL: u8 = 0x04;
+    pub(in crate::wide) const LESS: u8 = 0x11;
+    pub(in crate::wide) const LESS_OR_EQUAL: u8 = 0x12;
+    pub(in crate::wide) const GREATER: u8 = 0x1e;
+    pub(in crate::wide) const GREATER_OR_EQUAL: u8 = 0x1d;
+    pub(in crate::wide) const ORDERED: u8 = 0x07;
+}
+
+/// `vrndscale`'s way to round, without an inexact exception.
+const ROUND: [u8; 4] = [8, 9, 10, 11];
+
+/// The instruction for f32 or for f64.
+pub(super) fn by_float(dtype: DType, single: Codes, double: Codes) -> Codes {
+    if dtype == DType::F32 { single } else { double }
+}
+
+/// The instruction for integers of that many bits.
+fn by_bits(dtype: DType, codes: [Codes; 4]) -> Codes {
+    codes[(dtype.bits() / 8).trailing_zeros() as usize]
+}
+
+impl Selector<'_, '_> {
+    pub(super) fn uses_of(&self, v: Value) -> u32 {
+        self.uses[v.0 as usize]
+    }
+
+    pub(super) fn map(&mut self, op: ScalarOp, v: Value, args: &[Value]) -> Result<(Form, Reg)> {
+        let lanes = self.flat.info(v).lanes;
+        let on = args.last().map_or(self.flat.dtype(v), |a| self.flat.dtype(*a));
+        match on {
+            _ if op == ScalarOp::Select => self.select(on, lanes, args),
+            DType::Bool => self.map_bool(op, lanes, args),
+            DType::F32 | DType::F64 => self.map_float(op, on, lanes, args),
+            d if d.is_int() => self.map_int(op, d, lanes, args),
+            d => unsupported(format!("{op} on {d} (legalize to f32)")),
+        }
+    }
+
+    fn select(&mut self, on: DType, lanes: u32, args: &[Value]) -> Result<(Form, Reg)> {
+        let of_lanes = self.flat.info(args[0]).lanes;
+        let cond = match (lanes, of_lanes) {
+            // One condition for all lanes.
+            (2.., 1) => {
+                let cond = self.int(args[0])?;
+                self.spread_bool(cond)
+            }
+            _ => self.mask(args[0])?,
+        };
+        if on == DType::Bool {
+            let (a, b) = (self.mask(args[1])?, self.mask(args[2])?);
+            let k = |r| Arg::Use(r, Size::K);
+            let then = self.mask_op(Code::VEX_Kandq_kr_kr_kr, &[k(cond), k(a)]);
+            let otherwise = self.mask_op(Code::VEX_Kandnq_kr_kr_kr, &[k(cond), k(b)]);
+            return Ok((
+                Form::Mask,
+                self.mask_op(Code::VEX_Korq_kr_kr_kr, &[k(then), k(otherwise)]),
+            ));
+        }
+        let w = width(lanes, on.bits());
+        let moves = moves(on.bytes());
+        if self.flat.constant(args[2]).is_some_and(|c| c.bits() == 0) {
+            let a = self.vector(args[1])?;
+            return Ok((Form::Vector, self.select_or_zero(moves.load, w, cond, a)));
+        }
+        let (a, b) = (self.vector(args[1])?, self.vector(args[2])?);
+        Ok((Form::Vector, self.blend(moves.blend, w, cond, a, b)))
+    }
+
+    /// `a` where a mask is set, else `b`.
+    pub(super) fn blend(&mut self, codes: Codes, w: usize, mask: Reg, a: Reg, b: Reg) -> Reg {
+        let (to, size) = (self.vector_reg(), Size::VECTORS[w]);
+        let inst = Inst::new(codes[w], &[Arg::Def(to, size), Arg::Use(b, size), Arg::Use(a, size)]);
+        self.push(inst.masked(mask));
+        to
+    }
+
+    fn map_bool(&mut self, op: ScalarOp, lanes: u32, args: &[Value]) -> Result<(Form, Reg)> {
+        use ScalarOp::*;
+        if lanes == 1 {
+            let a = self.int(args[0])?;
+            let b = match args.get(1) {
+                Some(b) => self.int(*b)?,
+                None => a,
+            };
+            let with = |s: &mut Self, code, a, b| s.int_update(code, a, &[Arg::Use(b, Size::Q)]);
+            let not = |s: &mut Self, a| s.int_update(Code::Xor_rm64_imm32, a, &[Arg::Imm32(1)]);
+            let made = match op {
+                Not => not(self, a),
+                And | Min => with(self, Code::And_r64_rm64, a, b),
+                Or | Max => with(self, Code::Or_r64_rm64, a, b),
+                Xor | Ne => with(self, Code::Xor_r64_rm64, a, b),
+                Eq => {
+                    let differ = with(self, Code::Xor_r64_rm64, a, b);
+                    not(self, differ)
+                }
+                Lt | Le => {
+                    let none = not(self, a);
+                    let code = if op == Lt {
+                        Code::And_r64_rm64
+                    } else {
+                        Code::Or_r64_rm64
+                    };
+                    with(self, code, none, b)
+                }
+                _ => return unsupported(format!("{op} on bool")),
+            };
+            return Ok((Form::Int, made));
+        }
+        let a = Arg::Use(self.mask(args[0])?, Size::K);
+        let b = match args.get(1) {
+            Some(b) => Arg::Use(self.mask(*b)?, Size::K),
+            None => a,
+        };
+        let made = match op {
+            Not => self.mask_op(Code::VEX_Knotq_kr_kr, &[a]),
+            And | Min => self.mask_op(Code::VEX_Kandq_kr_kr_kr, &[a, b]),
+            Or | Max => self.mask_op(Code::VEX_Korq_kr_kr_kr, &[a, b]),
+            Xor | Ne => self.mask_op(Code::VEX_Kxorq_kr_kr_kr, &[a, b]),
+            Eq => self.mask_op(Code::VEX_Kxnorq_kr_kr_kr, &[a, b]),
+            Lt => self.mask_op(Code::VEX_Kandnq_kr_kr_kr, &[a, b]),
+            Le => {
+                let none = self.mask_op(Code::VEX_Knotq_kr_kr, &[a]);
+                self.mask_op(Code::VEX_Korq_kr_kr_kr, &[Arg::Use(none, Size::K), b])
+            }
+            _ => return unsupported(format!("{op} on bool")),
+        };
+        Ok((Form::Mask, made))
+    }
+
+    /// A comparison of floats.
+    pub(super) fn compare(&mut self, dtype: DType, w: usize, a: Reg, b: Reg, predicate: u8) -> Reg {
+        let codes = by_float(dtype, opcodes::CMP_PS, opcodes::CMP_PD);
+        let size = Size::VECTORS[w];
+        self.mask_op(codes[w], &[Arg::Use(a, size), Arg::Use(b, size), Arg::Imm8(predicate)])
+    }
+
+    pub(super) fn unordered(&mut self, a: Value, b: Value) -> Result<Reg> {
+        let (dtype, lanes) = (self.flat.dtype(a), self.flat.info(a).lanes);
+        let (a, b) = (self.vector(a)?, self.vector(b)?);
+        let w = width(lanes, dtype.bits());
+        Ok(self.compare(dtype, w, a, b, predicate::UNORDERED))
+    }
+
+    fn map_float(&mut self, op: ScalarOp, on: DType, lanes: u32, vals: &[Value]) -> Result<(Form, Reg)> {
+        use ScalarOp::*;
+        let args: SmallVec<[Reg; 3]> = vals.iter().map(|v| self.vector(*v)).collect::<Result<_>>()?;
+        if is_called(op) {
+            if lanes > 1 {
+                return unsupported(format!("{op} on lanes of {on}"));
+            }
+            let at = |n: usize| PReg::new(n, RegClass::Float);
+            let args: SmallVec<[(Reg, PReg); 3]> = args.iter().enumerate().map(|(n, r)| (*r, at(n))).collect();
+            return Ok((
+                Form::Vector,
+                self.call(RuntimeFunction::Map(op, on), &args, Some(at(0))),
+            ));
+        }
+        let w = width(lanes, on.bits());
+        let size = Size::VECTORS[w];
+        let by = |single, double| by_float(on, single, double);
+        let uses: SmallVec<[Arg; 3]> = args.iter().map(|r| Arg::Use(*r, size)).collect();
+        let compares = match op {
+            Eq => Some(predicate::EQUAL),
+            Ne => Some(predicate::NOT_EQUAL),
+            Lt => Some(predicate::LESS),
+            Le => Some(predicate::LESS_OR_EQUAL),
+            _ => None,
+        };
+        if let Some(predicate) = compares {
+            return Ok((Form::Mask, self.compare(on, w, args[0], args[1], predicate)));
+        }
+        let plain = match op {
+            Add => Some(by(opcodes::ADD_PS, opcodes::ADD_PD)),
+            Sub => Some(by(opcodes::SUB_PS, opcodes::SUB_PD)),
+            Mul => Some(by(opcodes::MUL_PS, opcodes::MUL_PD)),
+            Div => Some(by(opcodes::DIV_PS, opcodes::DIV_PD)),
+            Sqrt => Some(by(opcodes::SQRT_PS, opcodes::SQRT_PD)),
+            _ => None,
+        };
+        if let Some(codes) = plain {
+            return Ok((Form::Vector, self.vector_op(codes, w, &uses)));
+        }
+        let sign = 1u64 << (on.bits() - 1);
+        let bitwise = |s: &mut Self, codes: Codes, bits: u64| {
+            let mask = s.constant(bits, on.bits());
+            s.vector_op(codes, w, &[uses[0], Arg::Use(mask, size)])
+        };
+        let rounded = |s: &mut Self, way: usize| {
+            let codes = by(opcodes::RNDSCALE_PS, opcodes::RNDSCALE_PD);
+            s.vector_op(codes, w, &[uses[0], Arg::Imm8(ROUND[way])])
+        };
+        let made = match op {
+            Neg => bitwise(self, by(opcodes::XOR_D, opcodes::XOR_Q), sign),
+            Abs => bitwise(self, by(opcodes::AND_D, opcodes::AND_Q), !sign),
+            Round => rounded(self, 0),
+            Floor => rounded(self, 1),
+            Ceil => rounded(self, 2),
+            Trunc => rounded(self, 3),
+            Rsqrt => {
+                let one = self.constant(on.one().bits(), on.bits());
+                let root = self.vector_op(by(opcodes::SQRT_PS, opcodes::SQRT_PD), w, &uses);
+                let args = [Arg::Use(one, size), Arg::Use(root, size)];
+                self.vector_op(by(opcodes::DIV_PS, opcodes::DIV_PD), w, &args)
+            }
+            Fma => self.fused(on, w, vals, &args),
+            Max | Min => self.float_extremum(op, on, w, vals, &args),
+            Sign => {
+                let zero = self.constant(0, 32);
+                let element = |x: f64| Scalar::from_f64(on, x).bits();
+                let (one, minus) = (
+                    self.constant(element(1.0), on.bits()),
+                    self.constant(element(-1.0), on.bits()),
+                );
+                let below = self.compare(on, w, args[0], zero, predicate::LESS);
+                let above = self.compare(on, w, args[0], zero, predicate::GREATER);
+                let codes = moves(on.bytes()).blend;
+                let r = self.blend(codes, w, below, minus, args[0]);
+                self.blend(codes, w, above, one, r)
+            }
+            _ => return unsupported(format!("{op} on {on}")),
+        };
+        Ok((Form::Vector, made))
+    }
+
+    /// `a * b + c` with one rounding, in the place of whichever operand is not needed any more.
+    fn fused(&mut self, on: DType, w: usize, vals: &[Value], args: &[Reg]) -> Reg {
+        let size = Size::VECTORS[w];
+        let single = |v: Value| self.uses_of(v) == 1 && self.flat.constant(v).is_none();
+        let (codes, from, others) = match (single(vals[2]), single(vals[0]), single(vals[1])) {
+            (true, ..) => (
+                by_float(on, opcodes::FMADD231_PS, opcodes::FMADD231_PD),
+                args[2],
+                [args[0], args[1]],
+            ),
+            (_, _, true) => (
+                by_float(on, opcodes::FMADD213_PS, opcodes::FMADD213_PD),
+                args[1],
+                [args[0], args[2]],
+            ),
+            _ => (
+                by_float(on, opcodes::FMADD213_PS, opcodes::FMADD213_PD),
+                args[0],
+                [args[1], args[2]],
+            ),
+        };
+        self.vector_update(codes, w, from, &others.map(|r| Arg::Use(r, size)))
+    }
+
+    /// `max` or `min` of floats: NaN wins, and -0 is below +0.
+    ///
+    /// `vmaxps a, b` is `b` where either is NaN and where both are zeros (Intel SDM). So with a number first it is right but for the
+    /// zeros of `max(+0, x)`, to which +0 is added, and of `min(-0, x)`, which takes the long way: `vrangeps` knows zeros and forgets NaN.
+    fn float_extremum(&mut self, op: ScalarOp, on: DType, w: usize, vals: &[Value], args: &[Reg]) -> Reg {
+        let size = Size::VECTORS[w];
+        let max = op == ScalarOp::Max;
+        let known = |v: Value| self.flat.constant(v).map(|c| c.as_f64()).filter(|c| !c.is_nan());
+        let number = match (known(vals[0]), known(vals[1])) {
+            (Some(c), _) => Some((c, args[0], args[1])),
+            (_, Some(c)) => Some((c, args[1], args[0])),
+            _ => None,
+        };
+        let codes = match max {
+            true => by_float(on, opcodes::MAX_PS, opcodes::MAX_PD),
+            false => by_float(on, opcodes::MIN_PS, opcodes::MIN_PD),
+        };
+        if let Some((c, constant, x)) = number {
+            let negative = c.is_sign_negative();
+            let wrong_zero = c == 0.0 && negative != max;
+            if !(wrong_zero && !max) {
+                let r = self.vector_op(codes, w, &[Arg::Use(constant, size), Arg::Use(x, size)]);
+                if !wrong_zero {
+                    return r;
+                }
+                let add = by_float(on, opcodes::ADD_PS, opcodes::ADD_PD);
+                return self.vector_op(add, w, &[Arg::Use(r, size), Arg::Use(constant, size)]);
+            }
+        }
+        let (a, b) = (args[0], args[1]);
+        let range = by_float(on, opcodes::RANGE_PS, opcodes::RANGE_PD);
+        let way = if max { 5 } else { 4 };
+        let uses = [Arg::Use(a, size), Arg::Use(b, size)];
+        let r = self.vector_op(range, w, &[uses[0], uses[1], Arg::Imm8(way)]);
+        let nan = self.compare(on, w, a, b, predicate::UNORDERED);
+        let add = by_float(on, opcodes::ADD_PS, opcodes::ADD_PD);
+        let to = self.vector_reg();
+        let inst = Inst::new(add[w], &[Arg::Update { from: r, to, size }, uses[0], uses[1]]);
+        self.push(inst.masked(nan));
+        to
+    }
+
+    fn map_int(&mut self, op: ScalarOp, on: DType, lanes: u32, vals: &[Value]) -> Result<(Form, Reg)> {
+        use ScalarOp::*;
+        if matches!(op, Div | Rem | Mod) {
+            return match lanes {
+                1 => self.divide(op, on, vals),
+                _ => unsupported(format!("{op} on lanes of {on}")),
+            };
+        }
+        let w = width(lanes, on.bits());
+        let size = Size::VECTORS[w];
+        let signed = on.is_signed_int();
+        if lanes == 1
+            && let Some(compared) = self.compare_in_general(op, signed, vals)?
+        {
+            return Ok((Form::Int, compared));
+        }
+        if matches!(op, Shl | Shr) {
+            return Ok((Form::Vector, self.shift(op, on, lanes, vals)?));
+        }
+        let args: SmallVec<[Reg; 3]> = vals.iter().map(|v| self.vector(*v)).collect::<Result<_>>()?;
+        let uses: SmallVec<[Arg; 3]> = args.iter().map(|r| Arg::Use(*r, size)).collect();
+        let predicate = match op {
+            Eq => Some(0),
+            Lt => Some(1),
+            Le => Some(2),
+            Ne => Some(4),
+            _ => None,
+        };
+        if let Some(predicate) = predicate {
+            use opcodes::*;
+            let codes = match signed {
+                true => by_bits(on, [CMP_B, CMP_W, CMP_D, CMP_Q]),
+                false => by_bits(on, [CMPU_B, CMPU_W, CMPU_D, CMPU_Q]),
+            };
+            let k = self.mask_op(codes[w], &[uses[0], uses[1], Arg::Imm8(predicate)]);
+            return Ok((Form::Mask, k));
+        }
+        let lower = |s: &mut Self, a: Arg, b: Arg| s.vector_op(extremum(on, false), w, &[a, b]);
+        use opcodes::*;
+        let codes = match op {
+            Add => by_bits(on, [ADD_B, ADD_W, ADD_D, ADD_Q]),
+            Sub => by_bits(on, [SUB_B, SUB_W, SUB_D, SUB_Q]),
+            // The low byte of a product is that of the low bytes.
+            Mul => by_bits(on, [MULL_W, MULL_W, MULL_D, MULL_Q]),
+            And => AND_D,
+            Or => OR_D,
+            Xor => XOR_D,
+            Max => extremum(on, true),
+            Min => extremum(on, false),
+            Abs if signed => by_bits(on, [ABS_B, ABS_W, ABS_D, ABS_Q]),
+            Abs => return Ok((Form::Vector, args[0])),
+            Neg => {
+                let zero = self.constant(0, 32);
+                let codes = by_bits(on, [SUB_B, SUB_W, SUB_D, SUB_Q]);
+                return Ok((Form::Vector, self.vector_op(codes, w, &[Arg::Use(zero, size), uses[0]])));
+            }
+            Not => {
+                let ones = self.constant(u64::MAX, 32);
+                return Ok((Form::Vector, self.vector_op(XOR_D, w, &[uses[0], Arg::Use(ones, size)])));
+            }
+            Sign => {
+                let one = self.constant(1, on.bits());
+                let r = lower(self, uses[0], Arg::Use(one, size));
+                if !signed {
+                    return Ok((Form::Vector, r));
+                }
+                let minus = self.constant(u64::MAX, on.bits());
+                let args = [Arg::Use(r, size), Arg::Use(minus, size)];
+                return Ok((Form::Vector, self.vector_op(extremum(on, true), w, &args)));
+            }
+            _ => return unsupported(format!("{op} on {on}")),
+        };
+        Ok((Form::Vector, self.vector_op(codes, w, &uses)))
+    }
+
+    /// A comparison of scalars that are in general registers already, or known.
+    fn compare_in_general(&mut self, op: ScalarOp, signed: bool, vals: &[Value]) -> Result<Option<Reg>> {
+        let is_there = |v: &Value| {
+            let forms = self.forms[v.0 as usize];
+            forms.vector.is_none() && (forms.int.is_some() || self.flat.op(*v).is_index())
+        };
+        let ready = |v: &Value| self.flat.number(*v).is_some() || is_there(v);
+        let code = match (op, signed) {
+            (ScalarOp::Eq, _) => Code::Sete_rm8,
+            (ScalarOp::Ne, _) => Code::Setne_rm8,
+            (ScalarOp::Lt, true) => Code::Setl_rm8,
+            (ScalarOp::Le, true) => Code::Setle_rm8,
+            (ScalarOp::Lt, false) => Code::Setb_rm8,
+            (ScalarOp::Le, false) => Code::Setbe_rm8,
+            _ => return Ok(None),
+        };
+        if !vals.iter().all(ready) || !vals.iter().any(is_there) {
+            return Ok(None);
+        }
+        let (a, b) = (self.int(vals[0])?, self.int(vals[1])?);
+        self.push(Inst::new(
+            Code::Cmp_r64_rm64,
+            &[Arg::Use(a, Size::Q), Arg::Use(b, Size::Q)],
+        ));
+        Ok(Some(self.flag(code)))
+    }
+
+    /// Shifts: by an amount at or above the width, or below 0, everything is shifted out, which is how the instructions with an
+    /// amount for each lane take it.
+    fn shift(&mut self, op: ScalarOp, on: DType, lanes: u32, vals: &[Value]) -> Result<Reg> {
+        use opcodes::*;
+        let left = op == ScalarOp::Shl;
+        let signed = on.is_signed_int();
+        let bits = on.bits();
+        let w = width(lanes, bits);
+        let size = Size::VECTORS[w];
+        let x = self.vector(vals[0])?;
+        if bits == 8 {
+            // A scalar: as one of 32 bits.
+            if lanes > 1 {
+                return unsupported(format!("{op} on lanes of {on}"));
+            }
+            let extend = |s: &mut Self, signed: bool, v: Reg| {
+                let codes = if signed { EXTEND_S_BD } else { EXTEND_Z_BD };
+                s.vector_op(codes, 0, &[Arg::Use(v, Size::X)])
+            };
+            let amount = self.vector(vals[1])?;
+            let amount = extend(self, false, amount);
+            let x = extend(self, signed, x);
+            let codes = if left {
+                SLLV_D
+            } else if signed {
+                SRAV_D
+            } else {
+                SRLV_D
+            };
+            return Ok(self.vector_op(codes, 0, &[Arg::Use(x, Size::X), Arg::Use(amount, Size::X)]));
+        }
+        let pick = |codes: [Codes; 3]| codes[(bits / 16).trailing_zeros() as usize];
+        if let Some(amount) = self.flat.constant(vals[1]) {
+            let inside = amount.bits() < u64::from(bits);
+            let codes = match (left, signed) {
+                (true, _) => pick([SLL_W, SLL_D, SLL_Q]),
+                (false, true) => pick([SRA_W, SRA_D, SRA_Q]),
+                (false, false) => pick([SRL_W, SRL_D, SRL_Q]),
+            };
+            let amount = match (inside, left || !signed) {
+                (true, _) => amount.bits(),
+                (false, true) => return Ok(self.constant(0, 32)),
+                (false, false) => u64::from(bits) - 1,
+            };
+            return Ok(self.vector_op(codes, w, &[Arg::Use(x, size), Arg::Imm8(amount as u8)]));
+        }
+        let amount = match (lanes, self.flat.info(vals[1]).lanes) {
+            (2.., 1) => self.splat(vals[1], on, lanes)?.1,
+            _ => self.vector(vals[1])?,
+        };
+        let codes = match (left, signed) {
+            (true, _) => pick([SLLV_W, SLLV_D, SLLV_Q]),
+            (false, true) => pick([SRAV_W, SRAV_D, SRAV_Q]),
+            (false, false) => pick([SRLV_W, SRLV_D, SRLV_Q]),
+        };
+        Ok(self.vector_op(codes, w, &[Arg::Use(x, size), Arg::Use(amount, size)]))
+    }
+
+    /// Division and remainders of scalars that do not trap. Integers of fewer bits are divided in 64, where only zero has to be
+    /// kept away.
+    fn divide(&mut self, op: ScalarOp, on: DType, vals: &[Value]) -> Result<(Form, Reg)> {
+        use ScalarOp::*;
+        let signed = on.is_signed_int();
+        let known = self.flat.constant(vals[1]).map(|c| c.as_i64());
+        let harmless = matches!(known, Some(k) if k != 0 && (k != -1 || !signed));
+        let (a, b) = (self.int(vals[0])?, self.int(vals[1])?);
+        let q = |r| Arg::Use(r, Size::Q);
+        let test = |s: &mut Self, v: Reg| s.push(Inst::new(Code::Test_rm64_r64, &[q(v), q(v)]));
+        let minus_one = |s: &mut Self| s.push(Inst::new(Code::Cmp_rm64_imm32, &[q(b), Arg::Imm32(-1)]));
+        let mut divisor = b;
+        if !harmless {
+            let one = self.number(1);
+            test(self, b);
+            divisor = self.int_update(Code::Cmove_r64_rm64, b, &[q(one)]);
+            if signed {
+                minus_one(self);
+                divisor = self.int_update(Code::Cmove_r64_rm64, divisor, &[q(one)]);
+            }
+        }
+        let (mut quotient, mut remainder) = self.divided(a, divisor, signed);
+        if op == Div {
+            if !harmless {
+                let zero = self.number(0);
+                let negated = self.int_update(Code::Neg_rm64, a, &[]);
+                test(self, b);
+                quotient = self.int_update(Code::Cmove_r64_rm64, quotient, &[q(zero)]);
+                if signed {
+                    minus_one(self);
+                    quotient = self.int_update(Code::Cmove_r64_rm64, quotient, &[q(negated)]);
+                }
+            }
+            return Ok((Form::Int, self.extend(quotient, on)));
+        }
+        if !harmless {
+            test(self, b);
+            remainder = self.int_update(Code::Cmove_r64_rm64, remainder, &[q(a)]);
+        }
+        if op == Mod && signed {
+            // Floored: where the remainder is not 0 and its sign is not the divisor's. With divisor 0 adding it changes nothing.
+            let more = self.int_update(Code::Add_r64_rm64, remainder, &[q(b)]);
+            let signs = self.int_update(Code::Xor_r64_rm64, remainder, &[q(b)]);
+            test(self, signs);
+            let adjusted = self.int_update(Code::Cmovs_r64_rm64, remainder, &[q(more)]);
+            test(self, remainder);
+            remainder = self.int_update(Code::Cmovne_r64_rm64, remainder, &[q(adjusted)]);
+        }
+        Ok((Form::Int, self.extend(remainder, on)))
+    }
+}
+
+fn extremum(on: DType, max: bool) -> Codes {
+    use opcodes::*;
+    match (max, on.is_signed_int()) {
+        (true, true) => by_bits(on, [MAXS_B, MAXS_W, MAXS_D, MAXS_Q]),
+        (true, false) => by_bits(on, [MAXU_B, MAXU_W, MAXU_D, MAXU_Q]),
+        (false, true) => by_bits(on, [MINS_B, MINS_W, MINS_D, MINS_Q]),
+        (false, false) => by_bits(on, [MINU_B, MINU_W, MINU_D, MINU_Q]),
+    }
+}

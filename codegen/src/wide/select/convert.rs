@@ -1,0 +1,266 @@
+//! Conversions between dtypes, with exactly the meaning of [`tlc_ir::scalar`], on scalars and on all lanes.
+//!
+//! Invariant: one rounding. Where the way through f32 would round twice, the host converts.
+
+use iced_x86::Code;
+use regalloc2::{PReg, RegClass};
+use tlc_ir::{DType, Scalar};
+
+use super::arithmetic::by_float;
+use super::arithmetic::predicate::{GREATER_OR_EQUAL, NOT_EQUAL, ORDERED};
+use super::memory::moves;
+use super::{Arg, Form, Inst, Reg, Selector, Size, general, width};
+use crate::error::{Result, unsupported};
+use crate::flat::{Op, Value};
+use crate::host::RuntimeFunction;
+use crate::wide::opcodes::{self, Codes};
+
+impl Selector<'_, '_> {
+    pub(super) fn convert(&mut self, a: Value, v: Value) -> Result<(Form, Reg)> {
+        let (from, to) = (self.flat.dtype(a), self.flat.dtype(v));
+        let lanes = self.flat.info(v).lanes;
+        // An index goes to another integer where it is.
+        if lanes == 1 && from.is_int() && to.is_int() && self.is_general(a) {
+            let x = self.int(a)?;
+            return Ok((Form::Int, self.extend(x, to)));
+        }
+        if from == DType::Bool {
+            return self.convert_bool(a, to, lanes);
+        }
+        let x = self.vector(a)?;
+        if to == DType::Bool {
+            return Ok((Form::Mask, self.is_true(x, from, lanes)));
+        }
+        Ok((Form::Vector, self.convert_vector(x, from, to, lanes)?))
+    }
+
+    /// Whether a value is in a general register alone.
+    fn is_general(&self, v: Value) -> bool {
+        let forms = self.forms[v.0 as usize];
+        forms.vector.is_none()
+            && (forms.int.is_some() || self.flat.op(v).is_index() || matches!(self.flat.op(v), Op::Const(_)))
+    }
+
+    fn convert_bool(&mut self, a: Value, to: DType, lanes: u32) -> Result<(Form, Reg)> {
+        if lanes == 1 && to.is_int() {
+            return Ok((Form::Int, self.int(a)?));
+        }
+        let mask = self.mask(a)?;
+        let one = self.constant(to.one().bits(), to.bits());
+        let w = width(lanes, to.bits());
+        Ok((Form::Vector, self.select_or_zero(moves(to.bytes()).load, w, mask, one)))
+    }
+
+    /// Which lanes are not 0; NaN is not.
+    fn is_true(&mut self, x: Reg, from: DType, lanes: u32) -> Reg {
+        let w = width(lanes, from.bits());
+        let size = Size::VECTORS[w];
+        match from {
+            DType::F32 | DType::F64 => {
+                let zero = self.constant(0, 32);
+                self.compare(from, w, x, zero, NOT_EQUAL)
+            }
+            DType::F16 | DType::BF16 => {
+                let magnitude = self.constant(0x7fff, 16);
+                self.mask_op(opcodes::TEST_W[w], &[Arg::Use(x, size), Arg::Use(magnitude, size)])
+            }
+            _ => {
+                let codes = match from.bytes() {
+                    1 => opcodes::TEST_B,
+                    2 => opcodes::TEST_W,
+                    4 => opcodes::TEST_D,
+                    _ => opcodes::TEST_Q,
+                };
+                self.mask_op(codes[w], &[Arg::Use(x, size), Arg::Use(x, size)])
+            }
+        }
+    }
+
+    /// An instruction whose wider side has that width; the other is narrower by so many halvings.
+    fn widen(&mut self, codes: Codes, w: usize, halvings: usize, x: Reg) -> Reg {
+        self.vector_op(codes, w, &[Arg::Use(x, Size::VECTORS[w.saturating_sub(halvings)])])
+    }
+
+    fn narrow(&mut self, codes: Codes, w: usize, halvings: usize, x: Reg, immediate: Option<u8>) -> Reg {
+        let to = self.vector_reg();
+        let (small, size) = (Size::VECTORS[w.saturating_sub(halvings)], Size::VECTORS[w]);
+        let args = [Arg::Def(to, small), Arg::Use(x, size)];
+        let mut inst = Inst::new(codes[w], &args);
+        inst.args.extend(immediate.map(Arg::Imm8));
+        self.push(inst);
+        to
+    }
+
+    fn convert_vector(&mut self, x: Reg, from: DType, to: DType, lanes: u32) -> Result<Reg> {
+        use DType::*;
+        use opcodes::*;
+        let half = |d| matches!(d, F16 | BF16);
+        let w = width(lanes, from.bits().max(to.bits()));
+        let signed = from.is_signed_int();
+        Ok(match (from, to) {
+            _ if from == to => x,
+            (F16, F32) => self.widen(CONVERT_F16_F32, w, 1, x),
+            (BF16, F32) => {
+                let wide = self.widen(EXTEND_Z_WD, w, 1, x);
+                self.vector_op(SLL_D, w, &[Arg::Use(wide, Size::VECTORS[w]), Arg::Imm8(16)])
+            }
+            // To nearest, ties to even.
+            (F32, F16) => self.narrow(CONVERT_F32_F16, w, 1, x, Some(0)),
+            (F32, BF16) => {
+                let bits = self.rounded_to_bf16(x, w);
+                self.narrow(NARROW_DW, w, 1, bits, None)
+            }
+            (F64 | I32 | U32 | I64 | U64, F16 | BF16) => {
+                if lanes > 1 {
+                    return unsupported(format!("{from} to {to} in lanes"));
+                }
+                return self.convert_by_host(x, from, to);
+            }
+            (_, _) if half(from) || half(to) => {
+                let single = self.convert_vector(x, from, F32, lanes)?;
+                self.convert_vector(single, F32, to, lanes)?
+            }
+            (F32, F64) => self.widen(CONVERT_F32_F64, w, 1, x),
+            (F64, F32) => self.narrow(CONVERT_F64_F32, w, 1, x, None),
+            (F32 | F64, _) => self.float_to_int(x, from, to, lanes),
+            (I32, F32) => self.widen(CONVERT_I32_F32, w, 0, x),
+            (U32, F32) => self.widen(CONVERT_U32_F32, w, 0, x),
+            (I64, F32) => self.narrow(CONVERT_I64_F32, w, 1, x, None),
+            (U64, F32) => self.narrow(CONVERT_U64_F32, w, 1, x, None),
+            (I32, F64) => self.widen(CONVERT_I32_F64, w, 1, x),
+            (U32, F64) => self.widen(CONVERT_U32_F64, w, 1, x),
+            (I64, F64) => self.widen(CONVERT_I64_F64, w, 0, x),
+            (U64, F64) => self.widen(CONVERT_U64_F64, w, 0, x),
+            // Narrower integers go by way of 32 bits, which hold them.
+            (_, F32 | F64) => {
+                let wide = if signed { I32 } else { U32 };
+                let whole = self.convert_vector(x, from, wide, lanes)?;
+                self.convert_vector(whole, wide, to, lanes)?
+            }
+            _ if to.bits() == from.bits() => x,
+            _ if to.bits() > from.bits() => {
+                let (codes, halvings) = match (from.bytes(), to.bytes(), signed) {
+                    (1, 2, true) => (EXTEND_S_BW, 1),
+                    (1, 2, false) => (EXTEND_Z_BW, 1),
+                    (1, 4, true) => (EXTEND_S_BD, 2),
+                    (1, 4, false) => (EXTEND_Z_BD, 2),
+                    (1, _, true) => (EXTEND_S_BQ, 3),
+                    (1, _, false) => (EXTEND_Z_BQ, 3),
+                    (2, 4, true) => (EXTEND_S_WD, 1),
+                    (2, 4, false) => (EXTEND_Z_WD, 1),
+                    (2, _, true) => (EXTEND_S_WQ, 2),
+                    (2, _, false) => (EXTEND_Z_WQ, 2),
+                    (_, _, true) => (EXTEND_S_DQ, 1),
+                    (_, _, false) => (EXTEND_Z_DQ, 1),
+                };
+                self.widen(codes, w, halvings, x)
+            }
+            _ => {
+                let (codes, halvings) = match (from.bytes(), to.bytes()) {
+                    (2, _) => (NARROW_WB, 1),
+                    (4, 1) => (NARROW_DB, 2),
+                    (4, _) => (NARROW_DW, 1),
+                    (_, 1) => (NARROW_QB, 3),
+                    (_, 2) => (NARROW_QW, 2),
+                    (_, _) => (NARROW_QD, 1),
+                };
+                self.narrow(codes, w, halvings, x, None)
+            }
+        })
+    }
+
+    /// Truncates and saturates; NaN is 0.
+    fn float_to_int(&mut self, x: Reg, from: DType, to: DType, lanes: u32) -> Reg {
+        use DType::*;
+        use opcodes::*;
+        if to.bits() < 32 {
+            let through = if to.is_signed_int() { I32 } else { U32 };
+            let whole = self.float_to_int(x, from, through, lanes);
+            let w = width(lanes, 32);
+            let (codes, halvings) = match (to.is_signed_int(), to.bits()) {
+                (true, 8) => (NARROW_S_DB, 2),
+                (true, _) => (NARROW_S_DW, 1),
+                (false, 8) => (NARROW_U_DB, 2),
+                (false, _) => (NARROW_U_DW, 1),
+            };
+            return self.narrow(codes, w, halvings, whole, None);
+        }
+        let w = width(lanes, from.bits().max(to.bits()));
+        let of_float = width(lanes, from.bits());
+        let float = Size::VECTORS[of_float];
+        let zero = self.constant(0, 32);
+        let signed = to.is_signed_int();
+        // `max(x, 0)` is its second operand where `x` is NaN.
+        let x = match signed {
+            true => x,
+            false => {
+                let codes = by_float(from, MAX_PS, MAX_PD);
+                self.vector_op(codes, of_float, &[Arg::Use(x, float), Arg::Use(zero, float)])
+            }
+        };
+        // What is too large becomes all ones, which is the largest number without a sign.
+        let made = match (from, to) {
+            (F32, I32) => self.widen(CONVERT_F32_I32, w, 0, x),
+            (F32, U32) => self.widen(CONVERT_F32_U32, w, 0, x),
+            (F32, I64) => self.widen(CONVERT_F32_I64, w, 1, x),
+            (F32, _) => self.widen(CONVERT_F32_U64, w, 1, x),
+            (_, I32) => self.narrow(CONVERT_F64_I32, w, 1, x, None),
+            (_, U32) => self.narrow(CONVERT_F64_U32, w, 1, x, None),
+            (_, I64) => self.widen(CONVERT_F64_I64, w, 0, x),
+            _ => self.widen(CONVERT_F64_U64, w, 0, x),
+        };
+        if !signed {
+            return made;
+        }
+        // With a sign it becomes the lowest number, which is right below.
+        let of_int = width(lanes, to.bits());
+        let limit = Scalar::from_f64(from, 2f64.powi(to.bits() as i32 - 1));
+        let limit = self.constant(limit.bits(), from.bits());
+        let above = self.compare(from, of_float, x, limit, GREATER_OR_EQUAL);
+        let most = self.constant(u64::MAX >> (65 - to.bits()), to.bits());
+        let moves = moves(to.bytes());
+        let capped = self.blend(moves.blend, of_int, above, most, made);
+        let number = self.compare(from, of_float, x, x, ORDERED);
+        self.select_or_zero(moves.load, of_int, number, capped)
+    }
+
+    /// The bits of f32 rounded to nearest-even to bf16, in the low halves of 32 bits. In integers, for the processor's own conversion
+    /// takes denormals as zero.
+    fn rounded_to_bf16(&mut self, x: Reg, w: usize) -> Reg {
+        use opcodes::*;
+        let size = Size::VECTORS[w];
+        let u = |r| Arg::Use(r, size);
+        let shifted = self.vector_op(SRL_D, w, &[u(x), Arg::Imm8(16)]);
+        let one = self.constant(1, 32);
+        let odd = self.vector_op(AND_D, w, &[u(shifted), u(one)]);
+        let half = self.constant(0x7fff, 32);
+        let bias = self.vector_op(ADD_D, w, &[u(odd), u(half)]);
+        let sum = self.vector_op(ADD_D, w, &[u(x), u(bias)]);
+        let rounded = self.vector_op(SRL_D, w, &[u(sum), Arg::Imm8(16)]);
+        // A NaN must not be rounded to infinity: the quiet one of its sign.
+        let quiet = self.constant(0x40, 32);
+        let nan = self.vector_op(OR_D, w, &[u(shifted), u(quiet)]);
+        let number = self.compare(DType::F32, w, x, x, ORDERED);
+        self.blend(BLEND_D, w, number, rounded, nan)
+    }
+
+    /// A scalar, by a function that rounds once.
+    fn convert_by_host(&mut self, x: Reg, from: DType, to: DType) -> Result<Reg> {
+        use DType::*;
+        let through = match from {
+            I32 => I64,
+            U32 => U64,
+            d => d,
+        };
+        let x = self.convert_vector(x, from, through, 1)?;
+        let function = RuntimeFunction::Convert(through, to);
+        let bits = match through {
+            F64 => self.call(function, &[(x, PReg::new(0, RegClass::Float))], Some(general::RAX)),
+            _ => {
+                let int = self.int_of_vector(x, through);
+                self.call(function, &[(int, general::RDI)], Some(general::RAX))
+            }
+        };
+        Ok(self.vector_as(Code::EVEX_Vmovd_xmm_rm32, Size::X, &[Arg::Use(bits, Size::D)]))
+    }
+}

@@ -1,0 +1,233 @@
+//! Lanes put together, taken apart and looked at as a whole.
+
+use iced_x86::Code;
+use tlc_ir::DType;
+
+use super::{Arg, Form, Inst, Reg, Selector, Size, width};
+use crate::error::{Result, invalid};
+use crate::flat::Value;
+use crate::wide::opcodes::{self, Codes};
+
+impl Selector<'_, '_> {
+    /// A bool in a general register, in all lanes of a mask.
+    pub(super) fn spread_bool(&mut self, v: Reg) -> Reg {
+        let all = self.int_update(Code::Neg_rm64, v, &[]);
+        self.mask_op(Code::VEX_Kmovq_kr_r64, &[Arg::Use(all, Size::Q)])
+    }
+
+    pub(super) fn splat(&mut self, a: Value, dtype: DType, lanes: u32) -> Result<(Form, Reg)> {
+        use opcodes::*;
+        if dtype == DType::Bool {
+            let v = self.int(a)?;
+            return Ok((Form::Mask, self.spread_bool(v)));
+        }
+        if let Some(c) = self.flat.constant(a) {
+            return Ok((Form::Vector, self.constant(c.bits(), dtype.bits())));
+        }
+        let w = width(lanes, dtype.bits());
+        let forms = self.forms[a.0 as usize];
+        if forms.vector.is_none() && (forms.int.is_some() || self.flat.op(a).is_index()) {
+            let v = self.int(a)?;
+            let (codes, size) = match dtype.bytes() {
+                1 => (BROADCAST_R_B, Size::D),
+                2 => (BROADCAST_R_W, Size::D),
+                4 => (BROADCAST_R_D, Size::D),
+                _ => (BROADCAST_R_Q, Size::Q),
+            };
+            return Ok((Form::Vector, self.vector_op(codes, w, &[Arg::Use(v, size)])));
+        }
+        let v = self.vector(a)?;
+        Ok((
+            Form::Vector,
+            self.vector_op(broadcast(dtype), w, &[Arg::Use(v, Size::X)]),
+        ))
+    }
+
+    /// `first, first + step, ...`
+    pub(super) fn series(&mut self, first: Value, step: i64, dtype: DType, lanes: u32) -> Result<Reg> {
+        use opcodes::*;
+        let (_, base) = self.splat(first, dtype, lanes)?;
+        let bytes = dtype.bytes();
+        let table: Vec<u8> = (0..i64::from(lanes))
+            .flat_map(|lane| lane.wrapping_mul(step).to_le_bytes()[..bytes].to_vec())
+            .collect();
+        let steps = self.table(table);
+        let w = width(lanes, dtype.bits());
+        let size = Size::VECTORS[w];
+        let codes = match bytes {
+            1 => ADD_B,
+            2 => ADD_W,
+            4 => ADD_D,
+            _ => ADD_Q,
+        };
+        Ok(self.vector_op(codes, w, &[Arg::Use(base, size), Arg::Use(steps, size)]))
+    }
+
+    pub(super) fn lane(&mut self, a: Value, lane: u8) -> Result<(Form, Reg)> {
+        let info = self.flat.info(a);
+        if info.dtype == DType::Bool {
+            let k = self.mask(a)?;
+            let first = match lane {
+                0 => k,
+                _ => self.mask_op(Code::VEX_Kshiftrq_kr_kr_imm8, &[Arg::Use(k, Size::K), Arg::Imm8(lane)]),
+            };
+            return Ok((Form::Mask, first));
+        }
+        let (bytes, lanes) = (info.dtype.bytes(), info.lanes);
+        let v = self.vector(a)?;
+        if lane == 0 {
+            return Ok((Form::Vector, v));
+        }
+        let w = width(lanes, info.dtype.bits());
+        let size = Size::VECTORS[w];
+        if bytes >= 4 {
+            let codes = if bytes == 4 { opcodes::ALIGN_D } else { opcodes::ALIGN_Q };
+            let args = [Arg::Use(v, size), Arg::Use(v, size), Arg::Imm8(lane)];
+            return Ok((Form::Vector, self.vector_op(codes, w, &args)));
+        }
+        // The 32 bits that have it, then what is in front of it shifted out.
+        let byte = usize::from(lane) * bytes;
+        let args = [Arg::Use(v, size), Arg::Use(v, size), Arg::Imm8((byte / 4) as u8)];
+        let word = match byte / 4 {
+            0 => v,
+            _ => self.vector_op(opcodes::ALIGN_D, w, &args),
+        };
+        Ok((
+            Form::Vector,
+            match byte % 4 {
+                0 => word,
+                inside => {
+                    let args = [Arg::Use(word, Size::X), Arg::Imm8(8 * inside as u8)];
+                    self.vector_op(opcodes::SRL_D, 0, &args)
+                }
+            },
+        ))
+    }
+
+    pub(super) fn pack(&mut self, parts: &[Value], dtype: DType, lanes: u32) -> Result<(Form, Reg)> {
+        use opcodes::*;
+        if dtype == DType::Bool {
+            return Ok((Form::Mask, self.pack_bools(parts)?));
+        }
+        let mut level: Vec<Reg> = parts.iter().map(|p| self.vector(*p)).collect::<Result<_>>()?;
+        let mut bytes = dtype.bytes();
+        // Two neighbours become one element of twice the size, up to 128 bits.
+        while level.len() > 1 && bytes < 16 {
+            let codes = match bytes {
+                1 => UNPACK_B,
+                2 => UNPACK_W,
+                4 => UNPACK_D,
+                _ => UNPACK_Q,
+            };
+            let mut next = Vec::with_capacity(level.len().div_ceil(2));
+            for pair in level.chunks(2) {
+                next.push(match pair {
+                    [a, b] => self.vector_op(codes, 0, &[Arg::Use(*a, Size::X), Arg::Use(*b, Size::X)]),
+                    other => other[0],
+                });
+            }
+            level = next;
+            bytes *= 2;
+        }
+        let mut size = Size::X;
+        while level.len() > 1 {
+            let (code, wider) = match size {
+                Size::X => (Code::EVEX_Vinserti32x4_ymm_k1z_ymm_xmmm128_imm8, Size::Y),
+                _ => (Code::EVEX_Vinserti64x4_zmm_k1z_zmm_ymmm256_imm8, Size::Z),
+            };
+            let mut next = Vec::with_capacity(level.len() / 2);
+            for pair in level.chunks(2) {
+                let [a, b] = pair else {
+                    return invalid(format!("a vector of {lanes} lanes"));
+                };
+                next.push(self.vector_as(code, wider, &[Arg::Use(*a, wider), Arg::Use(*b, size), Arg::Imm8(1)]));
+            }
+            level = next;
+            size = wider;
+        }
+        Ok((Form::Vector, level[0]))
+    }
+
+    fn pack_bools(&mut self, parts: &[Value]) -> Result<Reg> {
+        let mut bits = self.int(parts[0])?;
+        for (lane, p) in parts.iter().enumerate().skip(1) {
+            let one = self.int(*p)?;
+            let placed = self.int_update(Code::Shl_rm64_imm8, one, &[Arg::Imm8(lane as u8)]);
+            bits = self.int_update(Code::Or_r64_rm64, bits, &[Arg::Use(placed, Size::Q)]);
+        }
+        Ok(self.mask_op(Code::VEX_Kmovq_kr_r64, &[Arg::Use(bits, Size::Q)]))
+    }
+
+    pub(super) fn insert(&mut self, a: Value, x: Value, lane: u8, dtype: DType, lanes: u32) -> Result<(Form, Reg)> {
+        let chosen = self.mask_constant(1 << lane);
+        if dtype == DType::Bool {
+            let (a, x) = (self.mask(a)?, self.int(x)?);
+            let x = self.spread_bool(x);
+            let k = |r| Arg::Use(r, Size::K);
+            let one = self.mask_op(Code::VEX_Kandq_kr_kr_kr, &[k(chosen), k(x)]);
+            let others = self.mask_op(Code::VEX_Kandnq_kr_kr_kr, &[k(chosen), k(a)]);
+            return Ok((Form::Mask, self.mask_op(Code::VEX_Korq_kr_kr_kr, &[k(one), k(others)])));
+        }
+        let (a, x) = (self.vector(a)?, self.vector(x)?);
+        let w = width(lanes, dtype.bits());
+        let size = Size::VECTORS[w];
+        let to = self.vector_reg();
+        let inst = Inst::new(
+            broadcast(dtype)[w],
+            &[Arg::Update { from: a, to, size }, Arg::Use(x, Size::X)],
+        );
+        self.push(inst.masked(chosen));
+        Ok((Form::Vector, to))
+    }
+
+    /// The lanes of a mask as bits; what is beyond them is 0.
+    fn bits_of(&mut self, m: Value) -> Result<(Reg, u64)> {
+        let lanes = self.flat.info(m).lanes;
+        let k = self.mask(m)?;
+        let bits = self.int_op(Code::VEX_Kmovq_r64_kr, Size::Q, &[Arg::Use(k, Size::K)]);
+        let all = u64::MAX >> (64 - lanes.clamp(1, 64));
+        if lanes >= 64 {
+            return Ok((bits, all));
+        }
+        let first = self.number(all as i64);
+        Ok((
+            self.int_update(Code::And_r64_rm64, bits, &[Arg::Use(first, Size::Q)]),
+            all,
+        ))
+    }
+
+    /// Whether any lane of a mask is true, or all are.
+    pub(super) fn lanes_test(&mut self, m: Value, all: bool) -> Result<Reg> {
+        let (bits, ones) = self.bits_of(m)?;
+        let against = self.number(if all { ones as i64 } else { 0 });
+        self.push(Inst::new(
+            Code::Cmp_r64_rm64,
+            &[Arg::Use(bits, Size::Q), Arg::Use(against, Size::Q)],
+        ));
+        Ok(self.flag(if all { Code::Sete_rm8 } else { Code::Setne_rm8 }))
+    }
+
+    pub(super) fn lane_bits(&mut self, m: Value) -> Result<Reg> {
+        Ok(self.bits_of(m)?.0)
+    }
+
+    pub(super) fn bit(&mut self, bits: Value, bit: u8) -> Result<Reg> {
+        let bits = self.int(bits)?;
+        let shifted = match bit {
+            0 => bits,
+            _ => self.int_update(Code::Shr_rm64_imm8, bits, &[Arg::Imm8(bit)]),
+        };
+        Ok(self.int_update(Code::And_rm64_imm32, shifted, &[Arg::Imm32(1)]))
+    }
+}
+
+/// The instruction that has the first lane in all.
+fn broadcast(dtype: DType) -> Codes {
+    use opcodes::*;
+    match dtype.bytes().trailing_zeros() {
+        0 => BROADCAST_B,
+        1 => BROADCAST_W,
+        2 => BROADCAST_D,
+        _ => BROADCAST_Q,
+    }
+}

@@ -1,0 +1,350 @@
+//! Loads, stores and copies of blocks.
+//!
+//! Invariants:
+//! - An access touches no byte but those of the elements that it is for.
+//! - A bool is a byte; whatever is not 0 is true.
+
+use iced_x86::Code;
+use regalloc2::{Operand, RegClass};
+use smallvec::SmallVec;
+use tlc_ir::DType;
+
+use super::{Arg, Form, Inst, Kind, Reg, Selector, Size, general, width};
+use crate::error::{Result, unsupported};
+use crate::flat::{Address, BlockCopy, Value};
+use crate::host::RuntimeFunction;
+use crate::wide::allocate::destroyed_by_calls;
+use crate::wide::machine::Place;
+use crate::wide::opcodes::{self, Codes};
+use crate::wide::table::is_consecutive;
+
+/// Loads, stores and permutations of two tables, by the bytes of an element.
+pub(super) struct Moves {
+    pub load: Codes,
+    pub store: Codes,
+    pub permute: Codes,
+    pub blend: Codes,
+}
+
+pub(super) fn moves(bytes: usize) -> Moves {
+    let (load, store, permute, blend) = match bytes {
+        1 => (opcodes::LOAD_B, opcodes::STORE_B, opcodes::PERMT2_W, opcodes::BLEND_B),
+        2 => (opcodes::LOAD_W, opcodes::STORE_W, opcodes::PERMT2_W, opcodes::BLEND_W),
+        4 => (opcodes::LOAD_D, opcodes::STORE_D, opcodes::PERMT2_D, opcodes::BLEND_D),
+        _ => (opcodes::LOAD_Q, opcodes::STORE_Q, opcodes::PERMT2_Q, opcodes::BLEND_Q),
+    };
+    Moves {
+        load,
+        store,
+        permute,
+        blend,
+    }
+}
+
+/// The place so many bytes behind.
+fn behind(place: Place, bytes: i32) -> Place {
+    Place {
+        displacement: place.displacement + bytes,
+        ..place
+    }
+}
+
+impl Selector<'_, '_> {
+    pub(super) fn load(
+        &mut self,
+        dtype: DType,
+        lanes: u32,
+        a: &Address,
+        offsets: &[u8],
+        mask: Option<Value>,
+    ) -> Result<(Form, Reg)> {
+        let bytes = dtype.bytes();
+        let most = offsets.iter().copied().max().unwrap_or(0);
+        let place = self.place(a, i64::from(most) * bytes as i64)?;
+        if lanes == 1 {
+            return match mask {
+                None => Ok(self.load_scalar(dtype, place)),
+                Some(_) => unsupported("a masked load of a scalar"),
+            };
+        }
+        let mask = mask.map(|m| self.mask(m)).transpose()?;
+        if !is_consecutive(offsets) {
+            return match mask {
+                None => Ok((Form::Vector, self.load_apart(bytes, place, offsets)?)),
+                Some(_) => unsupported("a masked load of elements that lie apart"),
+            };
+        }
+        let v = self.load_lanes(bytes, lanes, place, mask);
+        if dtype != DType::Bool {
+            return Ok((Form::Vector, v));
+        }
+        let w = width(lanes, 8);
+        let size = Size::VECTORS[w];
+        let k = self.mask_op(opcodes::TEST_B[w], &[Arg::Use(v, size), Arg::Use(v, size)]);
+        Ok((Form::Mask, k))
+    }
+
+    fn load_scalar(&mut self, dtype: DType, place: Place) -> (Form, Reg) {
+        let m = [Arg::Memory(place)];
+        match (dtype, dtype.bytes()) {
+            (DType::F32, _) => (Form::Vector, self.vector_as(Code::EVEX_Vmovss_xmm_k1z_m32, Size::X, &m)),
+            (DType::F64, _) => (Form::Vector, self.vector_as(Code::EVEX_Vmovsd_xmm_k1z_m64, Size::X, &m)),
+            (DType::I32 | DType::U32, _) => (Form::Vector, self.vector_as(Code::EVEX_Vmovd_xmm_rm32, Size::X, &m)),
+            (DType::Bool, _) => {
+                let byte = self.int_op(Code::Movzx_r32_rm8, Size::D, &m);
+                (Form::Int, self.nonzero(byte))
+            }
+            (d, 1) if d.is_signed_int() => (Form::Int, self.int_op(Code::Movsx_r64_rm8, Size::Q, &m)),
+            (_, 1) => (Form::Int, self.int_op(Code::Movzx_r32_rm8, Size::D, &m)),
+            (d, 2) if d.is_signed_int() => (Form::Int, self.int_op(Code::Movsx_r64_rm16, Size::Q, &m)),
+            (_, 2) => (Form::Int, self.int_op(Code::Movzx_r32_rm16, Size::D, &m)),
+            _ => (Form::Int, self.int_op(Code::Mov_r64_rm64, Size::Q, &m)),
+        }
+    }
+
+    /// 1 where a general register is not 0.
+    fn nonzero(&mut self, v: Reg) -> Reg {
+        self.push(Inst::new(
+            Code::Test_rm64_r64,
+            &[Arg::Use(v, Size::Q), Arg::Use(v, Size::Q)],
+        ));
+        self.flag(Code::Setne_rm8)
+    }
+
+    /// A flag as 0 or 1, set by the instruction before.
+    pub(super) fn flag(&mut self, code: Code) -> Reg {
+        let low = self.int_op(code, Size::B, &[]);
+        self.int_op(Code::Movzx_r32_rm8, Size::D, &[Arg::Use(low, Size::B)])
+    }
+
+    /// Neighbouring elements of that many bytes, those that a mask says, or all.
+    fn load_lanes(&mut self, bytes: usize, lanes: u32, place: Place, mask: Option<Reg>) -> Reg {
+        let all = lanes * bytes as u32;
+        let w = width(lanes, 8 * bytes as u32);
+        let m = [Arg::Memory(place)];
+        if mask.is_none() {
+            match all {
+                8 => return self.vector_as(Code::EVEX_Vmovq_xmm_xmmm64, Size::X, &m),
+                4 => return self.vector_as(Code::EVEX_Vmovd_xmm_rm32, Size::X, &m),
+                _ => {}
+            }
+        }
+        let mask = match (mask, all >= 16) {
+            // Lanes beyond the vector's may hold anything in a mask.
+            (Some(mask), false) => {
+                let first = self.first_lanes(lanes);
+                let both = [Arg::Use(mask, Size::K), Arg::Use(first, Size::K)];
+                Some(self.mask_op(Code::VEX_Kandq_kr_kr_kr, &both))
+            }
+            (None, false) => Some(self.first_lanes(lanes)),
+            (mask, true) => mask,
+        };
+        let to = self.vector_reg();
+        let load = Inst::new(moves(bytes).load[w], &[Arg::Def(to, Size::VECTORS[w]), m[0]]);
+        self.push(match mask {
+            Some(mask) => load.zeroing(mask),
+            None => load,
+        });
+        to
+    }
+
+    /// Elements that lie within the length of two vectors: picked from one load or two.
+    fn load_apart(&mut self, bytes: usize, place: Place, offsets: &[u8]) -> Result<Reg> {
+        let lanes = offsets.len() as u32;
+        let most = u32::from(offsets.iter().copied().max().unwrap_or(0));
+        let w = width(lanes, 8 * bytes as u32);
+        // Lanes of the register, which a narrow vector does not fill.
+        let per = (16 << w) / bytes as u32;
+        let (low, high, from) = match most < lanes {
+            true => {
+                let mask = (most + 1 < lanes).then(|| self.first_lanes(most + 1));
+                let low = self.load_lanes(bytes, lanes, place, mask);
+                (low, low, 0)
+            }
+            false => {
+                let from = most + 1 - lanes;
+                let low = self.load_lanes(bytes, lanes, place, None);
+                let high = self.load_lanes(bytes, lanes, behind(place, (from as usize * bytes) as i32), None);
+                (low, high, from)
+            }
+        };
+        let mut index = Vec::with_capacity(16 << w);
+        for lane in 0..per {
+            let element = offsets.get(lane as usize).map_or(0, |o| u32::from(*o));
+            let picked = if element < lanes { element } else { per + element - from };
+            index.extend_from_slice(&u64::from(picked).to_le_bytes()[..bytes]);
+        }
+        let index = self.table(index);
+        let size = Size::VECTORS[w];
+        let args = [Arg::Use(index, size), Arg::Use(high, size)];
+        Ok(self.vector_update(moves(bytes).permute, w, low, &args))
+    }
+
+    pub(super) fn store(&mut self, a: &Address, offsets: &[u8], value: Value, mask: Option<Value>) -> Result<()> {
+        let (dtype, lanes) = (self.flat.dtype(value), self.flat.info(value).lanes);
+        let bytes = dtype.bytes();
+        let most = offsets.iter().copied().max().unwrap_or(0);
+        let place = self.place(a, i64::from(most) * bytes as i64)?;
+        if lanes == 1 {
+            return match mask {
+                None => self.store_scalar(dtype, place, value),
+                Some(_) => unsupported("a masked store of a scalar"),
+            };
+        }
+        let mask = mask.map(|m| self.mask(m)).transpose()?;
+        let w = width(lanes, 8 * bytes as u32);
+        let v = match dtype {
+            DType::Bool => {
+                let k = self.mask(value)?;
+                let one = self.constant(1, 8);
+                self.select_or_zero(opcodes::LOAD_B, width(lanes, 8), k, one)
+            }
+            _ => self.vector(value)?,
+        };
+        if is_consecutive(offsets) {
+            self.store_lanes(bytes, lanes, place, v, mask);
+            return Ok(());
+        }
+        // Reversed, the only other order that there is.
+        let per = (16u32 << w) / bytes as u32;
+        let index: Vec<u8> = (0..per)
+            .flat_map(|lane| u64::from((lanes - 1).saturating_sub(lane)).to_le_bytes()[..bytes].to_vec())
+            .collect();
+        let index = self.table(index);
+        let size = Size::VECTORS[w];
+        let args = [Arg::Use(index, size), Arg::Use(v, size)];
+        let turned = self.vector_update(moves(bytes).permute, w, v, &args);
+        match mask {
+            None => self.store_lanes(bytes, lanes, place, turned, None),
+            Some(_) => return unsupported("a masked store of elements in reverse"),
+        }
+        Ok(())
+    }
+
+    /// A vector where a mask is set, else zeros.
+    pub(super) fn select_or_zero(&mut self, load: Codes, w: usize, mask: Reg, v: Reg) -> Reg {
+        let (to, size) = (self.vector_reg(), Size::VECTORS[w]);
+        let inst = Inst::new(load[w], &[Arg::Def(to, size), Arg::Use(v, size)]);
+        self.push(inst.zeroing(mask));
+        to
+    }
+
+    fn store_lanes(&mut self, bytes: usize, lanes: u32, place: Place, v: Reg, mask: Option<Reg>) {
+        let all = lanes * bytes as u32;
+        let w = width(lanes, 8 * bytes as u32);
+        let m = Arg::Memory(place);
+        if mask.is_none() {
+            let code = match all {
+                8 => Some(Code::EVEX_Vmovq_xmmm64_xmm),
+                4 => Some(Code::EVEX_Vmovd_rm32_xmm),
+                _ => None,
+            };
+            if let Some(code) = code {
+                self.push(Inst::new(code, &[m, Arg::Use(v, Size::X)]));
+                return;
+            }
+        }
+        let mask = match (mask, all >= 16) {
+            (Some(mask), false) => {
+                let first = self.first_lanes(lanes);
+                let both = [Arg::Use(mask, Size::K), Arg::Use(first, Size::K)];
+                Some(self.mask_op(Code::VEX_Kandq_kr_kr_kr, &both))
+            }
+            (None, false) => Some(self.first_lanes(lanes)),
+            (mask, true) => mask,
+        };
+        let store = Inst::new(moves(bytes).store[w], &[m, Arg::Use(v, Size::VECTORS[w])]);
+        self.push(match mask {
+            Some(mask) => store.masked(mask),
+            None => store,
+        });
+    }
+
+    fn store_scalar(&mut self, dtype: DType, place: Place, value: Value) -> Result<()> {
+        let m = Arg::Memory(place);
+        let forms = self.forms[value.0 as usize];
+        let in_int = dtype == DType::Bool || forms.int.is_some() && forms.vector.is_none();
+        let inst = match (in_int, dtype.bytes()) {
+            (true, bytes) => {
+                let v = self.int(value)?;
+                let (code, size) = match bytes {
+                    1 => (Code::Mov_rm8_r8, Size::B),
+                    2 => (Code::Mov_rm16_r16, Size::W),
+                    4 => (Code::Mov_rm32_r32, Size::D),
+                    _ => (Code::Mov_rm64_r64, Size::Q),
+                };
+                Inst::new(code, &[m, Arg::Use(v, size)])
+            }
+            (false, bytes) => {
+                let v = Arg::Use(self.vector(value)?, Size::X);
+                match bytes {
+                    1 => Inst::new(Code::EVEX_Vpextrb_r32m8_xmm_imm8, &[m, v, Arg::Imm8(0)]),
+                    2 => Inst::new(Code::EVEX_Vpextrw_r32m16_xmm_imm8, &[m, v, Arg::Imm8(0)]),
+                    4 => Inst::new(Code::EVEX_Vmovd_rm32_xmm, &[m, v]),
+                    _ => Inst::new(Code::EVEX_Vmovq_xmmm64_xmm, &[m, v]),
+                }
+            }
+        };
+        self.push(inst);
+        Ok(())
+    }
+
+    /// A call of the host; returns what comes back in a register of that class.
+    pub(super) fn call(
+        &mut self,
+        f: RuntimeFunction,
+        args: &[(Reg, regalloc2::PReg)],
+        result: Option<regalloc2::PReg>,
+    ) -> Reg {
+        self.code.calls = true;
+        let address = self.int_reg();
+        self.push(Inst::of(Kind::Address(f), &[Arg::Def(address, Size::Q)]));
+        let mut call = Inst::of(Kind::Call, &[Arg::Use(address, Size::Q)]);
+        for (reg, at) in args {
+            call.fixed.push(Self::fixed_use(*reg, *at));
+        }
+        call.clobbers = destroyed_by_calls();
+        let class = result.map_or(RegClass::Int, |r| r.class());
+        let to = self.code.reg(class);
+        if let Some(at) = result {
+            call.fixed.push(Operand::reg_fixed_def(to, at));
+            call.clobbers.remove(at);
+        }
+        self.push(call);
+        to
+    }
+
+    pub(super) fn copy(&mut self, c: &BlockCopy) -> Result<()> {
+        let bytes = self.flat.kernel.memory_dtype(c.to.memory).bytes() as i64;
+        let (to, from) = (self.address(&c.to)?, self.address(&c.from)?);
+        let mut pitches = SmallVec::<[Reg; 2]>::new();
+        for pitch in [c.to_pitch, c.from_pitch] {
+            let elements = self.int(pitch)?;
+            pitches.push(self.times(elements, bytes));
+        }
+        let (rows, columns) = (self.int(c.rows)?, self.int(c.columns)?);
+        let (element, columns) = match c.transposed {
+            true => (bytes as u8, columns),
+            // Rows are bytes.
+            false => (1, self.times(columns, bytes)),
+        };
+        let function = RuntimeFunction::Copy {
+            element,
+            transposed: c.transposed,
+            streaming: c.streaming,
+        };
+        let at = [
+            general::RDI,
+            general::RSI,
+            general::RDX,
+            general::RCX,
+            general::R8,
+            general::R9,
+        ];
+        let values = [to, pitches[0], from, pitches[1], rows, columns];
+        let args: SmallVec<[(Reg, regalloc2::PReg); 6]> = values.into_iter().zip(at).collect();
+        self.call(function, &args, None);
+        self.streams |= c.streaming;
+        Ok(())
+    }
+}

@@ -1,0 +1,665 @@
+//! Which instructions compute what the lowered form says.
+//!
+//! Invariants:
+//! - A value is in the forms that someone asked for: in a general register (indices, a bool as 0 or 1, an integer extended to 64 bits
+//!   by its sign), in a vector register (lanes, a scalar as the first), or in a mask register. A form is made of another where the
+//!   value has its home, the block that defines it, so that it is seen from everywhere that the value is.
+//! - Sums and addresses are made when they are asked for, in the innermost home of their terms.
+//! - Constants in vectors are made at the entry, but for those of code that hardly ever runs, which are made there.
+
+mod arithmetic;
+mod control;
+mod convert;
+mod index;
+mod lanes;
+mod memory;
+
+use iced_x86::Code;
+use regalloc2::{Operand, OperandConstraint, OperandKind, OperandPos, RegClass};
+use rustc_hash::FxHashMap;
+use smallvec::SmallVec;
+use tlc_ir::kernel::{Memory, Scope};
+use tlc_ir::{DType, Scalar};
+
+use super::machine::{Arg, Block, End, Inst, Kind, Machine, Place, Reg, Size, general};
+use super::opcodes::{self, Codes};
+use crate::code::{ARGS_BUFFERS, ARGS_SCRATCH, ARGS_SYMBOLS};
+use crate::error::{Result, invalid, unsupported};
+use crate::flat::{CounterUse, Flat, Item, Op, Value, counter_uses};
+
+use index::Counter;
+
+/// The forms in which a value is there.
+#[derive(Clone, Copy, Default, Debug)]
+struct Forms {
+    int: Option<Reg>,
+    vector: Option<Reg>,
+    mask: Option<Reg>,
+    /// Where it was defined.
+    home: Option<Block>,
+}
+
+/// What a value is carried in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    Int,
+    Vector,
+    Mask,
+}
+
+impl Form {
+    const fn class(self) -> RegClass {
+        match self {
+            Form::Int => RegClass::Int,
+            Form::Vector => RegClass::Float,
+            Form::Mask => RegClass::Vector,
+        }
+    }
+}
+
+struct Selector<'f, 'k> {
+    flat: &'f Flat<'k>,
+    code: Machine,
+    /// Where instructions go.
+    here: Block,
+    entry: Block,
+    /// By block: when it was begun.
+    begun: Vec<u32>,
+    forms: Vec<Forms>,
+    /// How often each value is used.
+    uses: Vec<u32>,
+    counter_uses: FxHashMap<Value, CounterUse>,
+    counters: FxHashMap<Value, Counter>,
+    /// Addresses of memory with the first so many terms.
+    pointers: FxHashMap<(Memory, SmallVec<[(Value, i64); 4]>), (Reg, Block)>,
+    /// Constants in vectors, by the bits of an element and how many those are.
+    constants: FxHashMap<(u64, u32), Reg>,
+    /// The same, of each piece of code around that hardly ever runs.
+    rare: Vec<(Block, FxHashMap<(u64, u32), Reg>)>,
+    /// Other constants in registers.
+    masks: FxHashMap<u64, Reg>,
+    tables: FxHashMap<Vec<u8>, Reg>,
+    args: Reg,
+    buffers: Option<Reg>,
+    symbols: Option<Reg>,
+    /// The part of the parallel loop that a call runs.
+    range: (Reg, Reg),
+    /// Whether something was written past the caches.
+    streams: bool,
+}
+
+/// The width of so many elements of that many bits: 0 for 128 bits and less, 1 for 256, 2 for 512.
+fn width(lanes: u32, bits: u32) -> usize {
+    match lanes * bits {
+        0..=128 => 0,
+        129..=256 => 1,
+        _ => 2,
+    }
+}
+
+/// The code of a kernel.
+pub(super) fn select(flat: &Flat<'_>) -> Result<Machine> {
+    let mut code = Machine::default();
+    let entry = code.block(false);
+    code.order.push(entry);
+    let mut regs = [0; 3].map(|_| code.reg(RegClass::Int));
+    let mut enter = Inst::of(Kind::Entry, &[]);
+    for (reg, fixed) in regs.iter_mut().zip([general::RDI, general::RSI, general::RDX]) {
+        enter.fixed.push(Operand::reg_fixed_def(*reg, fixed));
+    }
+    code.data(entry).insts.push(enter);
+    let [args, begin, end] = regs;
+    let mut s = Selector {
+        flat,
+        code,
+        here: entry,
+        entry,
+        begun: vec![0],
+        forms: vec![Forms::default(); flat.values.len()],
+        uses: vec![0; flat.values.len()],
+        counter_uses: counter_uses(flat),
+        counters: FxHashMap::default(),
+        pointers: FxHashMap::default(),
+        constants: FxHashMap::default(),
+        rare: Vec::new(),
+        masks: FxHashMap::default(),
+        tables: FxHashMap::default(),
+        args,
+        buffers: None,
+        symbols: None,
+        range: (begin, end),
+        streams: false,
+    };
+    s.count(&flat.body);
+    s.region(&flat.body)?;
+    if s.streams {
+        // Stores past the caches are ordered only by a fence, and what follows the kernel must see them.
+        s.push(Inst::new(Code::Sfence, &[]));
+    }
+    let last = s.here;
+    s.code.data(last).end = End::Return;
+    Ok(s.code)
+}
+
+impl Selector<'_, '_> {
+    /// Counts the uses of values.
+    fn count(&mut self, body: &[Item]) {
+        let mut uses = std::mem::take(&mut self.uses);
+        let mut one = |v: Value| uses[v.0 as usize] += 1;
+        fn walk(flat: &Flat<'_>, body: &[Item], one: &mut dyn FnMut(Value)) {
+            for item in body {
+                match item {
+                    Item::Let(v) => flat.op(*v).operands(&mut *one),
+                    Item::Store {
+                        address, value, mask, ..
+                    } => {
+                        address.parts().for_each(&mut *one);
+                        one(*value);
+                        mask.iter().copied().for_each(&mut *one);
+                    }
+                    Item::Copy(_) | Item::Barrier | Item::Collective { .. } => {}
+                    Item::Loop(l) => {
+                        one(l.extent);
+                        for c in &l.carried {
+                            one(c.initial);
+                            one(c.next);
+                        }
+                        walk(flat, &l.body, one);
+                    }
+                    Item::If(i) => {
+                        one(i.cond);
+                        for m in &i.merges {
+                            one(m.then);
+                            one(m.otherwise);
+                        }
+                        walk(flat, &i.then, one);
+                        walk(flat, &i.otherwise, one);
+                    }
+                }
+            }
+        }
+        walk(self.flat, body, &mut one);
+        self.uses = uses;
+    }
+
+    fn begin(&mut self, block: Block) {
+        self.code.order.push(block);
+        let at = self.code.order.len() as u32;
+        if self.begun.len() <= block.0 as usize {
+            self.begun.resize(block.0 as usize + 1, 0);
+        }
+        self.begun[block.0 as usize] = at;
+        self.here = block;
+    }
+
+    /// The later of two blocks that are both seen from here.
+    fn inner(&self, a: Block, b: Block) -> Block {
+        match self.begun[a.0 as usize] >= self.begun[b.0 as usize] {
+            true => a,
+            false => b,
+        }
+    }
+
+    fn push(&mut self, inst: Inst) {
+        let here = self.here;
+        self.code.data(here).insts.push(inst);
+    }
+
+    /// Runs `f` as if in another block, one that is seen from here.
+    fn at<R>(&mut self, block: Block, f: impl FnOnce(&mut Self) -> R) -> R {
+        let here = std::mem::replace(&mut self.here, block);
+        let result = f(self);
+        self.here = here;
+        result
+    }
+
+    fn int_reg(&mut self) -> Reg {
+        self.code.reg(RegClass::Int)
+    }
+
+    fn vector_reg(&mut self) -> Reg {
+        self.code.reg(RegClass::Float)
+    }
+
+    fn mask_reg(&mut self) -> Reg {
+        self.code.reg(RegClass::Vector)
+    }
+
+    /// An instruction that writes a general register.
+    fn int_op(&mut self, code: Code, size: Size, args: &[Arg]) -> Reg {
+        let to = self.int_reg();
+        let mut all: SmallVec<[Arg; 4]> = SmallVec::from_slice(&[Arg::Def(to, size)]);
+        all.extend_from_slice(args);
+        self.push(Inst::new(code, &all));
+        to
+    }
+
+    /// An instruction that updates a general register.
+    fn int_update(&mut self, code: Code, from: Reg, args: &[Arg]) -> Reg {
+        let to = self.int_reg();
+        let mut all: SmallVec<[Arg; 4]> = SmallVec::from_slice(&[Arg::Update {
+            from,
+            to,
+            size: Size::Q,
+        }]);
+        all.extend_from_slice(args);
+        self.push(Inst::new(code, &all));
+        to
+    }
+
+    /// An instruction that writes a vector of that width.
+    fn vector_op(&mut self, codes: Codes, w: usize, args: &[Arg]) -> Reg {
+        self.vector_as(codes[w], Size::VECTORS[w], args)
+    }
+
+    fn vector_as(&mut self, code: Code, size: Size, args: &[Arg]) -> Reg {
+        let to = self.vector_reg();
+        let mut all: SmallVec<[Arg; 4]> = SmallVec::from_slice(&[Arg::Def(to, size)]);
+        all.extend_from_slice(args);
+        self.push(Inst::new(code, &all));
+        to
+    }
+
+    /// An instruction that updates a vector of that width.
+    fn vector_update(&mut self, codes: Codes, w: usize, from: Reg, args: &[Arg]) -> Reg {
+        let to = self.vector_reg();
+        let size = Size::VECTORS[w];
+        let mut all: SmallVec<[Arg; 4]> = SmallVec::from_slice(&[Arg::Update { from, to, size }]);
+        all.extend_from_slice(args);
+        self.push(Inst::new(codes[w], &all));
+        to
+    }
+
+    /// An instruction that writes a mask.
+    fn mask_op(&mut self, code: Code, args: &[Arg]) -> Reg {
+        let to = self.mask_reg();
+        let mut all: SmallVec<[Arg; 4]> = SmallVec::from_slice(&[Arg::Def(to, Size::K)]);
+        all.extend_from_slice(args);
+        self.push(Inst::new(code, &all));
+        to
+    }
+
+    fn define(&mut self, v: Value, form: Form, reg: Reg) {
+        let home = self.here;
+        let forms = &mut self.forms[v.0 as usize];
+        forms.home = Some(home);
+        match form {
+            Form::Int => forms.int = Some(reg),
+            Form::Vector => forms.vector = Some(reg),
+            Form::Mask => forms.mask = Some(reg),
+        }
+    }
+
+    /// The form in which a value comes from control.
+    fn form_of(&self, v: Value) -> Form {
+        let info = self.flat.info(v);
+        match (info.dtype, info.lanes) {
+            (DType::Bool, 1) => Form::Int,
+            (DType::Bool, _) => Form::Mask,
+            _ => Form::Vector,
+        }
+    }
+
+    fn in_form(&mut self, v: Value, form: Form) -> Result<Reg> {
+        match form {
+            Form::Int => self.int(v),
+            Form::Vector => self.vector(v),
+            Form::Mask => self.mask(v),
+        }
+    }
+
+    fn home(&self, v: Value) -> Block {
+        self.forms[v.0 as usize].home.unwrap_or(self.entry)
+    }
+
+    /// An integer constant in a general register.
+    fn number(&mut self, n: i64) -> Reg {
+        match i32::try_from(n) {
+            Ok(n) => self.int_op(Code::Mov_rm64_imm32, Size::Q, &[Arg::Imm32(n)]),
+            Err(_) => self.int_op(Code::Mov_r64_imm64, Size::Q, &[Arg::Imm64(n)]),
+        }
+    }
+
+    /// The bits of a constant of one element, extended as a general register holds it.
+    fn extended(c: Scalar) -> i64 {
+        match c.dtype() {
+            DType::Bool => i64::from(c.as_bool()),
+            d if d.is_signed_int() => c.as_i64(),
+            _ => c.bits() as i64,
+        }
+    }
+
+    /// A value in a general register.
+    fn int(&mut self, v: Value) -> Result<Reg> {
+        match self.flat.op(v) {
+            Op::Const(c) => return Ok(self.number(Self::extended(*c))),
+            Op::Undefined => return Ok(self.number(0)),
+            Op::Symbol(i) => return self.symbol(v, *i),
+            Op::Counter => return self.counter(v),
+            Op::Sum { .. } => return self.sum(v),
+            _ => {}
+        }
+        let forms = self.forms[v.0 as usize];
+        if let Some(int) = forms.int {
+            return Ok(int);
+        }
+        let home = self.home(v);
+        if let Op::AnyLane(m) | Op::AllLanes(m) = self.flat.op(v) {
+            let all = matches!(self.flat.op(v), Op::AllLanes(_));
+            let made = self.at(home, |s| s.lanes_test(*m, all))?;
+            self.forms[v.0 as usize].int = Some(made);
+            return Ok(made);
+        }
+        let dtype = self.flat.dtype(v);
+        let made = match (forms.vector, forms.mask) {
+            (Some(x), _) => self.at(home, |s| s.int_of_vector(x, dtype)),
+            (_, Some(k)) => self.at(home, |s| {
+                let bits = s.int_op(Code::VEX_Kmovd_r32_kr, Size::D, &[Arg::Use(k, Size::K)]);
+                s.int_update(Code::And_rm64_imm32, bits, &[Arg::Imm32(1)])
+            }),
+            _ => return invalid(format!("%{} is not defined", v.0)),
+        };
+        self.forms[v.0 as usize].int = Some(made);
+        Ok(made)
+    }
+
+    fn int_of_vector(&mut self, x: Reg, dtype: DType) -> Reg {
+        if dtype.bits() == 64 {
+            return self.int_op(Code::EVEX_Vmovq_rm64_xmm, Size::Q, &[Arg::Use(x, Size::X)]);
+        }
+        let low = self.int_op(Code::EVEX_Vmovd_rm32_xmm, Size::D, &[Arg::Use(x, Size::X)]);
+        self.extend(low, dtype)
+    }
+
+    /// The low bits of a general register extended to 64 by the sign of a type.
+    fn extend(&mut self, low: Reg, dtype: DType) -> Reg {
+        let (code, from, to) = match (dtype.bits(), dtype.is_signed_int()) {
+            (8, true) => (Code::Movsx_r64_rm8, Size::B, Size::Q),
+            (8, false) => (Code::Movzx_r32_rm8, Size::B, Size::D),
+            (16, true) => (Code::Movsx_r64_rm16, Size::W, Size::Q),
+            (16, false) => (Code::Movzx_r32_rm16, Size::W, Size::D),
+            (32, true) => (Code::Movsxd_r64_rm32, Size::D, Size::Q),
+            (32, false) => (Code::Mov_r32_rm32, Size::D, Size::D),
+            _ => return low,
+        };
+        self.int_op(code, to, &[Arg::Use(low, from)])
+    }
+
+    /// A value in a vector register.
+    fn vector(&mut self, v: Value) -> Result<Reg> {
+        let info = self.flat.info(v);
+        if let Some(c) = self.flat.constant(v) {
+            return Ok(self.constant(c.bits(), info.dtype.bits()));
+        }
+        if self.flat.is_placeless(v) && !matches!(info.op, Op::Symbol(_)) {
+            // Undefined, in one lane or all.
+            return Ok(self.constant(0, 32));
+        }
+        let forms = self.forms[v.0 as usize];
+        if let Some(vector) = forms.vector {
+            return Ok(vector);
+        }
+        if info.lanes > 1 || info.dtype == DType::Bool {
+            return invalid(format!("%{} is not in a vector", v.0));
+        }
+        let int = self.int(v)?;
+        let home = self.home(v);
+        let made = self.at(home, |s| {
+            s.vector_as(Code::EVEX_Vmovq_xmm_rm64, Size::X, &[Arg::Use(int, Size::Q)])
+        });
+        self.forms[v.0 as usize].vector = Some(made);
+        Ok(made)
+    }
+
+    /// A bool in a mask register.
+    fn mask(&mut self, v: Value) -> Result<Reg> {
+        let info = self.flat.info(v);
+        let constant = match self.flat.constant(v) {
+            Some(c) => Some(c.as_bool()),
+            None => (self.flat.is_placeless(v) && !matches!(info.op, Op::Symbol(_))).then_some(false),
+        };
+        if let Some(c) = constant {
+            return Ok(self.mask_constant(if c { u64::MAX } else { 0 }));
+        }
+        let forms = self.forms[v.0 as usize];
+        if let Some(mask) = forms.mask {
+            return Ok(mask);
+        }
+        let Some(int) = forms.int else {
+            return invalid(format!("%{} is not defined", v.0));
+        };
+        let home = self.home(v);
+        let made = self.at(home, |s| s.mask_op(Code::VEX_Kmovd_kr_r32, &[Arg::Use(int, Size::D)]));
+        self.forms[v.0 as usize].mask = Some(made);
+        Ok(made)
+    }
+
+    /// An element in all lanes of the widest vector, of which narrower ones are a part.
+    fn constant(&mut self, element: u64, bits: u32) -> Reg {
+        // Wider elements of equal parts are the narrower ones.
+        let mut key = (element & (u64::MAX >> (64 - bits)), bits);
+        while key.1 < 32 {
+            key = (key.0 | key.0 << key.1, key.1 * 2);
+        }
+        if key.1 == 64 && key.0 >> 32 == key.0 & 0xffff_ffff {
+            key = (key.0 >> 32, 32);
+        }
+        let known = self.rare.iter().rev().find_map(|r| r.1.get(&key));
+        if let Some(reg) = self.constants.get(&key).or(known) {
+            return *reg;
+        }
+        let at = self.rare.last().map_or(self.entry, |r| r.0);
+        let made = self.at(at, |s| match key {
+            (0, _) => {
+                let same = Arg::Same(Size::Z);
+                s.vector_op(opcodes::XOR_D, 2, &[same, same])
+            }
+            (element, bits) => {
+                let bytes = element.to_le_bytes()[..bits as usize / 8].to_vec();
+                let place = s.pooled(bytes);
+                let codes = if bits == 64 {
+                    opcodes::BROADCAST_Q
+                } else {
+                    opcodes::BROADCAST_D
+                };
+                s.vector_op(codes, 2, &[Arg::Memory(place)])
+            }
+        });
+        match self.rare.last_mut() {
+            Some(rare) => rare.1.insert(key, made),
+            None => self.constants.insert(key, made),
+        };
+        made
+    }
+
+    /// Constant bytes in memory.
+    fn pooled(&mut self, bytes: Vec<u8>) -> Place {
+        Place {
+            base: super::machine::Base::Pool(self.code.constant(bytes)),
+            index: None,
+            displacement: 0,
+        }
+    }
+
+    /// A whole vector of constant bytes, 16 to 64 of them.
+    fn table(&mut self, bytes: Vec<u8>) -> Reg {
+        if let Some(reg) = self.tables.get(&bytes) {
+            return *reg;
+        }
+        let w = width(bytes.len() as u32, 8);
+        let mut padded = bytes.clone();
+        padded.resize(16 << w, 0);
+        let entry = self.entry;
+        let made = self.at(entry, |s| {
+            let place = s.pooled(padded);
+            s.vector_op(opcodes::LOAD_D, w, &[Arg::Memory(place)])
+        });
+        self.tables.insert(bytes, made);
+        made
+    }
+
+    /// A mask that is known.
+    fn mask_constant(&mut self, bits: u64) -> Reg {
+        if let Some(reg) = self.masks.get(&bits) {
+            return *reg;
+        }
+        let entry = self.entry;
+        let made = self.at(entry, |s| match bits {
+            0 => s.mask_op(Code::VEX_Kxorq_kr_kr_kr, &[Arg::Same(Size::K), Arg::Same(Size::K)]),
+            u64::MAX => s.mask_op(Code::VEX_Kxnorq_kr_kr_kr, &[Arg::Same(Size::K), Arg::Same(Size::K)]),
+            bits => {
+                let n = s.number(bits as i64);
+                s.mask_op(Code::VEX_Kmovq_kr_r64, &[Arg::Use(n, Size::Q)])
+            }
+        });
+        self.masks.insert(bits, made);
+        made
+    }
+
+    /// The mask of the first lanes.
+    fn first_lanes(&mut self, count: u32) -> Reg {
+        self.mask_constant(u64::MAX >> (64 - count.clamp(1, 64)))
+    }
+
+    /// An instruction that reads the calling convention's arguments, at the entry.
+    fn entry_load(&mut self, base: Reg, offset: i32) -> Reg {
+        let entry = self.entry;
+        self.at(entry, |s| {
+            s.int_op(Code::Mov_r64_rm64, Size::Q, &[Arg::Memory(Place::at(base, offset))])
+        })
+    }
+
+    fn symbol(&mut self, v: Value, number: u32) -> Result<Reg> {
+        if let Some(reg) = self.forms[v.0 as usize].int {
+            return Ok(reg);
+        }
+        let args = self.args;
+        let symbols = match self.symbols {
+            Some(s) => s,
+            None => {
+                let s = self.entry_load(args, ARGS_SYMBOLS);
+                self.symbols = Some(s);
+                s
+            }
+        };
+        let at = i32::try_from(i64::from(number) * 8).or_else(|_| unsupported("more than 2^28 symbols"))?;
+        let reg = self.entry_load(symbols, at);
+        let forms = &mut self.forms[v.0 as usize];
+        forms.int = Some(reg);
+        forms.home = Some(self.entry);
+        Ok(reg)
+    }
+
+    /// Where a memory area begins.
+    fn area(&mut self, memory: Memory) -> Result<(Reg, Block)> {
+        let key = (memory, SmallVec::new());
+        if let Some(known) = self.pointers.get(&key) {
+            return Ok(*known);
+        }
+        let args = self.args;
+        let entry = self.entry;
+        let made = match memory {
+            Memory::Param(i) => {
+                let buffers = match self.buffers {
+                    Some(b) => b,
+                    None => {
+                        let b = self.entry_load(args, ARGS_BUFFERS);
+                        self.buffers = Some(b);
+                        b
+                    }
+                };
+                let at = i32::try_from(i64::from(i) * 8).or_else(|_| unsupported("more than 2^28 parameters"))?;
+                (self.entry_load(buffers, at), entry)
+            }
+            Memory::Scratch(i) => {
+                let scope = self.flat.kernel.scratch[i as usize].scope;
+                let Some(at) = self.flat.scratch_at[i as usize].filter(|_| scope == Scope::Cache) else {
+                    return invalid("access to memory without an address");
+                };
+                let start = self.entry_load(args, ARGS_SCRATCH);
+                match self.flat.number(at) {
+                    Some(0) => (start, entry),
+                    Some(offset) => {
+                        let reg = self.at(entry, |s| s.plus(start, offset));
+                        (reg, entry)
+                    }
+                    None => {
+                        let offset = self.int(at)?;
+                        let home = self.home(at);
+                        let add = |s: &mut Self| s.int_update(Code::Add_r64_rm64, start, &[Arg::Use(offset, Size::Q)]);
+                        (self.at(home, add), home)
+                    }
+                }
+            }
+        };
+        self.pointers.insert(key, made);
+        Ok(made)
+    }
+
+    /// Emits what runs one after another.
+    fn region(&mut self, body: &[Item]) -> Result<()> {
+        for item in body {
+            match item {
+                Item::Let(v) => self.let_(*v)?,
+                Item::Store {
+                    address,
+                    offsets,
+                    value,
+                    mask,
+                } => self.store(address, offsets, *value, *mask)?,
+                Item::Copy(c) => self.copy(c)?,
+                Item::Loop(l) => self.loop_(l)?,
+                Item::If(i) => self.if_(i)?,
+                Item::Barrier => return unsupported("barriers"),
+                Item::Collective { .. } => return unsupported("collectives"),
+            }
+        }
+        Ok(())
+    }
+
+    fn let_(&mut self, v: Value) -> Result<()> {
+        let info = self.flat.info(v);
+        let (dtype, lanes) = (info.dtype, info.lanes);
+        let (form, reg) = match &info.op {
+            // Made when it is asked for.
+            Op::Sum { .. } => return Ok(()),
+            Op::AnyLane(_) | Op::AllLanes(_) => {
+                self.forms[v.0 as usize].home = Some(self.here);
+                return Ok(());
+            }
+            Op::Product(_)
+            | Op::FloorDiv(..)
+            | Op::FloorMod(..)
+            | Op::Smaller(..)
+            | Op::Larger(..)
+            | Op::Clamp { .. } => (Form::Int, self.index_op(&info.op)?),
+            Op::Load { address, offsets, mask } => self.load(dtype, lanes, address, offsets, *mask)?,
+            Op::Map(op, args) => self.map(*op, v, args)?,
+            Op::Unordered(a, b) => (Form::Mask, self.unordered(*a, *b)?),
+            Op::Convert(a) => self.convert(*a, v)?,
+            Op::Bitcast(a) => (Form::Vector, self.vector(*a)?),
+            Op::Series { first, step } => (Form::Vector, self.series(*first, *step, dtype, lanes)?),
+            Op::Splat(a) => self.splat(*a, dtype, lanes)?,
+            Op::Pack(parts) => self.pack(parts, dtype, lanes)?,
+            Op::Lane(a, lane) => self.lane(*a, *lane)?,
+            Op::Insert(a, x, lane) => self.insert(*a, *x, *lane, dtype, lanes)?,
+            Op::LaneBits(a) => (Form::Int, self.lane_bits(*a)?),
+            Op::Bit(a, bit) => (Form::Int, self.bit(*a, *bit)?),
+            Op::Symbol(_) | Op::Counter | Op::Carried | Op::Outcome | Op::Undefined | Op::Const(_) => {
+                return invalid("a value without a computation");
+            }
+        };
+        self.define(v, form, reg);
+        Ok(())
+    }
+
+    /// Reads of operands in fixed registers.
+    fn fixed_use(reg: Reg, at: regalloc2::PReg) -> Operand {
+        Operand::new(
+            reg,
+            OperandConstraint::FixedReg(at),
+            OperandKind::Use,
+            OperandPos::Early,
+        )
+    }
+}

@@ -1,0 +1,140 @@
+//! What the emitter has on one level, as data for passes to choose by.
+
+use std::sync::OnceLock;
+
+use ScalarOp::*;
+use tlc_ir::scalar::Form;
+use tlc_ir::target::{AccessKind, Emitter, Support, Width};
+use tlc_ir::{DType, ScalarOp};
+
+use super::Level;
+use crate::flat::Capability;
+use crate::host::is_called;
+
+/// The table of a level.
+pub fn emitter(level: Level) -> Emitter {
+    Emitter::new(
+        level.name(),
+        level.vector_bits(),
+        level.vector_registers(),
+        true,
+        map,
+        convert,
+    )
+    .with_accesses(|kind| match kind {
+        AccessKind::SideBySide | AccessKind::Masked => Support::Native,
+        AccessKind::Apart => Support::PerLane,
+    })
+}
+
+/// The table, made once for all kernels.
+pub(super) fn shared_emitter(level: Level) -> &'static Emitter {
+    static TABLES: [OnceLock<Emitter>; 1] = [const { OnceLock::new() }; 1];
+    TABLES[level as usize].get_or_init(|| emitter(level))
+}
+
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
+}
+
+fn map(op: ScalarOp, on: DType, width: Width) -> Support {
+    let support = match on.is_float() {
+        true if is_called(op) && op.form() != Form::Formula => Support::PerLane,
+        true if op.form() == Form::Formula => Support::Formula,
+        true => Support::Native,
+        false => integer(op, on, width),
+    };
+    // Arithmetic on 16-bit floats is f32's, rounded.
+    match is_half(on) && op != Select && support == Support::Native {
+        true => Support::Formula,
+        false => support,
+    }
+}
+
+/// Operations on bool, integers and storage types.
+fn integer(op: ScalarOp, on: DType, width: Width) -> Support {
+    match op {
+        // On bool they are operations on masks.
+        Max | Min | Eq | Ne | Lt | Le if on == DType::Bool => Support::Formula,
+        // Neither are 8-bit lanes multiplied or shifted.
+        Mul | Shl | Shr if on.bits() == 8 && width == Width::Lanes => Support::PerLane,
+        // No machine divides integers in lanes.
+        Div | Rem | Mod if width == Width::Lanes => Support::PerLane,
+        _ => Support::Native,
+    }
+}
+
+fn convert(from: DType, to: DType, width: Width) -> Support {
+    if from == to {
+        return Support::Native;
+    }
+    if from.is_storage() || to.is_storage() {
+        return Support::Formula;
+    }
+    // One rounding takes a call where f32 in between would round twice.
+    let host = is_half(to) && (from == DType::F64 || from.is_int() && from.bits() >= 32);
+    match (host, width) {
+        (true, _) => Support::PerLane,
+        (false, _) => Support::Native,
+    }
+}
+
+/// What the emitter has on one level.
+pub(super) struct Machine {
+    pub level: Level,
+    pub table: &'static Emitter,
+}
+
+impl Machine {
+    pub(super) fn of(level: Level) -> Machine {
+        Machine {
+            level,
+            table: shared_emitter(level),
+        }
+    }
+}
+
+/// Lanes of one vector whose elements lie within two vectors' length: each is picked from at most two loads.
+fn is_near(dtype: DType, offsets: &[u8]) -> bool {
+    let most = offsets.iter().copied().max().unwrap_or(0);
+    dtype != DType::Bool && dtype.bytes() >= 2 && usize::from(most) < 2 * offsets.len()
+}
+
+pub(super) fn is_consecutive(offsets: &[u8]) -> bool {
+    offsets.iter().enumerate().all(|(i, o)| usize::from(*o) == i)
+}
+
+fn is_reversed(offsets: &[u8]) -> bool {
+    offsets.iter().rev().enumerate().all(|(i, o)| usize::from(*o) == i)
+}
+
+impl Capability for Machine {
+    fn table(&self) -> &Emitter {
+        self.table
+    }
+
+    /// Shifts by amounts that differ too, which are instructions here.
+    fn maps_lanes(&self, op: ScalarOp, on: DType, _: bool) -> bool {
+        self.table.map(op, on, Width::Lanes) == Support::Native
+    }
+
+    fn loads_lanes(&self, dtype: DType, offsets: &[u8]) -> bool {
+        is_consecutive(offsets) || is_near(dtype, offsets)
+    }
+
+    fn stores_lanes(&self, dtype: DType, offsets: &[u8]) -> bool {
+        is_consecutive(offsets) || is_near(dtype, offsets) && is_reversed(offsets)
+    }
+
+    fn masks_lanes(&self) -> bool {
+        true
+    }
+
+    fn masks_scalars(&self) -> bool {
+        false
+    }
+
+    fn copies_blocks(&self) -> bool {
+        true
+    }
+}
