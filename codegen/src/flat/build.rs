@@ -86,7 +86,7 @@ pub(super) struct Builder<'k, 'c> {
 /// Whether so many lanes of that type make a vector, each as wide as its part of all bits or narrower.
 pub(super) fn makes_vectors(bits: u32, lanes: u32, dtype: DType) -> bool {
     let width = bits / lanes;
-    let whole = bits.is_multiple_of(lanes) && matches!(width, 8 | 16 | 32 | 64);
+    let whole = lanes.is_power_of_two() && bits.is_multiple_of(lanes) && width >= 8;
     whole && (dtype == DType::Bool || dtype.bits() <= width)
 }
 

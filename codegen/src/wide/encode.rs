@@ -334,11 +334,8 @@ impl Emitter<'_> {
                     let first = first.ok_or_else(|| refused("an operand without a register"))?;
                     set(&mut made, register(first, *size));
                 }
-                Arg::Memory(p) | Arg::Broadcast(p) => {
+                Arg::Memory(p) => {
                     made.set_op_kind(at, OpKind::Memory);
-                    if matches!(arg, Arg::Broadcast(_)) {
-                        made.set_is_broadcast(true);
-                    }
                     target = memory(&mut made, p, self.at, &mut next)?;
                 }
                 Arg::Imm8(v) => {
@@ -348,10 +345,6 @@ impl Emitter<'_> {
                 Arg::Imm32(v) => {
                     made.set_op_kind(at, OpKind::Immediate32to64);
                     made.set_immediate32to64(i64::from(*v));
-                }
-                Arg::Imm32d(v) => {
-                    made.set_op_kind(at, OpKind::Immediate32);
-                    made.set_immediate32(*v as u32);
                 }
                 Arg::Imm64(v) => {
                     made.set_op_kind(at, OpKind::Immediate64);

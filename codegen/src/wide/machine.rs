@@ -91,14 +91,10 @@ pub(super) enum Arg {
     Same(Size),
     /// Memory.
     Memory(Place),
-    /// Memory of one element, which all lanes get.
-    Broadcast(Place),
     /// An immediate of 8 bits.
     Imm8(u8),
     /// An immediate of 32 bits, sign-extended to the operand's size.
     Imm32(i32),
-    /// An immediate of 32 bits for an operand of 32.
-    Imm32d(i32),
     /// An immediate of 64 bits.
     Imm64(i64),
 }
@@ -176,8 +172,8 @@ impl Inst {
                     out.push(Operand::reg_use(*from));
                     out.push(Operand::reg_reuse_def(*to, at));
                 }
-                Arg::Memory(p) | Arg::Broadcast(p) => place(p, out),
-                Arg::Same(_) | Arg::Imm8(_) | Arg::Imm32(_) | Arg::Imm32d(_) | Arg::Imm64(_) => {}
+                Arg::Memory(p) => place(p, out),
+                Arg::Same(_) | Arg::Imm8(_) | Arg::Imm32(_) | Arg::Imm64(_) => {}
             }
         }
         if let Some((mask, _)) = self.mask {

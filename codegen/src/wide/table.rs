@@ -81,14 +81,12 @@ fn convert(from: DType, to: DType, width: Width) -> Support {
 
 /// What the emitter has on one level.
 pub(super) struct Machine {
-    pub level: Level,
-    pub table: &'static Emitter,
+    table: &'static Emitter,
 }
 
 impl Machine {
     pub(super) fn of(level: Level) -> Machine {
         Machine {
-            level,
             table: shared_emitter(level),
         }
     }

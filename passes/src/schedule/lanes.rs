@@ -11,6 +11,9 @@ use super::Scheduler;
 use crate::legalize::{decoded, encoded};
 use crate::tree;
 
+/// Bits of the narrowest vectors that are worth while.
+const NARROWEST_BITS: i64 = 128;
+
 /// Why an innermost loop runs one element at a time.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ScalarReason {
@@ -50,15 +53,30 @@ impl fmt::Display for ScalarReason {
 impl Scheduler<'_> {
     /// Vector lanes that the loop over `var` can run in.
     pub(super) fn lanes(&self, var: VarId) -> Result<i64, ScalarReason> {
+        self.lanes_within(var, self.widest_lanes(var)?)
+            .ok_or(ScalarReason::Short)
+    }
+
+    /// Lanes of whole vectors that the loop over `var` can run in, if it is long enough.
+    pub(super) fn widest_lanes(&self, var: VarId) -> Result<i64, ScalarReason> {
         let body = tree::loop_body(&self.kernel.body, var).ok_or(ScalarReason::Short)?;
         let mut widest = 8;
         self.check_lanes(body, var, &mut widest)?;
-        let lanes = i64::from(self.emitter.vector_bits / widest);
-        let extent = &self.kernel.extents[var.0 as usize];
-        if extent.interval(&self.kernel).hi < lanes {
-            return Err(ScalarReason::Short);
-        }
-        Ok(lanes)
+        Ok(i64::from(self.emitter.vector_bits / widest))
+    }
+
+    /// Lanes of the narrowest vectors that are worth while, of so many in whole ones.
+    pub(super) fn narrowest_lanes(&self, whole: i64) -> i64 {
+        (whole * NARROWEST_BITS / i64::from(self.emitter.vector_bits.max(1))).max(2)
+    }
+
+    /// So many lanes, or as many as the loop has iterations for in a part of a vector: one of 128 bits has as little use for
+    /// elements that are not there as one of 512, and is as fast.
+    pub(super) fn lanes_within(&self, var: VarId, lanes: i64) -> Option<i64> {
+        let most = self.kernel.extents[var.0 as usize].interval(&self.kernel).hi;
+        let narrowest = self.narrowest_lanes(lanes);
+        let halves = std::iter::successors(Some(lanes), |n| (n / 2 >= narrowest).then_some(n / 2));
+        halves.into_iter().find(|n| *n <= most)
     }
 
     /// Checks the statements of a loop; `widest` becomes the bits of the widest element that lanes hold. Narrower ones fill a

@@ -17,6 +17,7 @@ pub mod hoist;
 mod inward;
 mod keep;
 mod lanes;
+mod mask;
 mod narrow;
 mod pack;
 mod peel;

@@ -63,7 +63,14 @@ impl Scheduler<'_> {
         let [outer @ .., before, last] = parallel else {
             return false;
         };
-        let lanes = self.emitter.lanes(DType::F32);
+        // A row of known length that is shorter than a vector fills a part of one.
+        let known = self.kernel.extents[last.0 as usize].as_const().is_some();
+        let whole = self.emitter.lanes(DType::F32);
+        let lanes = if known {
+            self.lanes_within(*last, whole).unwrap_or(whole)
+        } else {
+            whole
+        };
         let fits = |s: &Self| {
             let body = tree::loop_body(&s.kernel.body, *last)?;
             // A row whose length is not known is taken to be one of an image: it is rarely shorter than a vector.

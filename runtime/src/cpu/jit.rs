@@ -19,6 +19,7 @@ use cranelift_module::{FuncId, Linkage, Module, ModuleReloc, ModuleRelocTarget};
 use rustc_hash::FxHashMap;
 use tlc_codegen::clif::{self, EmitText};
 use tlc_codegen::code::{self, CompiledCode, RelocKind};
+use tlc_codegen::flat::Flat;
 use tlc_codegen::{CodeGenerator, CodegenError, RuntimeFunction, wide};
 use tlc_ir::Kernel;
 use tlc_ir::target::{CpuEmitter, Emitter, EmitterId};
@@ -219,6 +220,18 @@ pub fn compile(kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<LoadedKe
 /// As [`compile`], and [`JitError::Emitter`].
 pub fn compile_by(kernels: &[(&Kernel, EmitterId)], options: &JitOptions) -> Result<Vec<LoadedKernel>, JitError> {
     compile_for(host_isa()?, kernels, options)
+}
+
+/// The lowered form of a kernel as an emitter takes it.
+///
+/// # Errors
+/// As [`host_isa`]; within, that the kernel uses what the emitter lacks.
+pub fn flatten(kernel: &Kernel, emitter: EmitterId) -> Result<Result<Flat<'_>, CodegenError>, JitError> {
+    let isa = host_isa()?;
+    Ok(match (emitter.0, level::wide()) {
+        (1, Some(level)) => wide::flatten(kernel, level),
+        _ => clif::flatten(kernel, &*isa),
+    })
 }
 
 /// Kernels that the first emitter makes.

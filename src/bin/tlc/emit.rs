@@ -10,6 +10,7 @@ use tlc_codegen::cuda::{COMPILE_FLAGS, CudaError, CudaOptions, identifier};
 use tlc_ir::graph::Condition;
 use tlc_ir::index::{IndexExpr, SymId};
 use tlc_ir::plan::{Launch, Step};
+use tlc_ir::target::EmitterId;
 use tlc_ir::text::{PrintOptions, print_plan};
 use tlc_ir::{Kernel, NodeId, NodeKind, Plan};
 use tlc_passes::Compiled;
@@ -225,6 +226,10 @@ impl Made<'_> {
     fn kernel(&self) -> &Kernel {
         &self.planned.plan.kernels[self.number]
     }
+
+    fn emitter(&self) -> EmitterId {
+        self.planned.emitters[self.number]
+    }
 }
 
 /// The kernels of a plan, and behind them those of its loops' bodies.
@@ -321,9 +326,7 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
                 ..k.kernel().clone()
             }))
         })?,
-        What::Flat => chosen(kernels, one, &model.file, |i, k| {
-            flat_text(&model, device, i, k.kernel())
-        })?,
+        What::Flat => chosen(kernels, one, &model.file, |i, k| flat_text(&model, device, i, k))?,
         What::Clif | What::Asm => {
             let failed = |e: jit::JitError| Failure::build(&model.file, &e.into());
             let options = jit::JitOptions {
@@ -334,12 +337,13 @@ pub fn run(session: &Session, args: &Emit) -> Result<(), Failure> {
                 ..jit::JitOptions::default()
             };
             chosen(kernels, one, &model.file, |_, k| {
-                let compiled = jit::compile(&[k.kernel()], &options).map_err(failed)?;
+                let compiled = jit::compile_by(&[(k.kernel(), k.emitter())], &options).map_err(failed)?;
                 let text = compiled
                     .into_iter()
                     .next()
                     .and_then(|c| if args.what == What::Clif { c.listing } else { c.disasm });
-                Ok(text.map_or_else(String::new, |t| t.to_string()))
+                let none = || "; no CLIF: another emitter makes this kernel, as TLC_CPU=sse prevents".into();
+                Ok(text.map_or_else(none, |t| t.to_string()))
             })?
         }
         What::Cuda => cuda(&model, kernels, one, &args.arch)?,
@@ -388,13 +392,13 @@ fn ptx(model: &Model, texts: Vec<(usize, String)>, arch: &str) -> Result<Vec<(us
 }
 
 /// A kernel as its emitter takes it.
-fn flat_text(model: &Model, device: Device, number: usize, kernel: &Kernel) -> Result<String, Failure> {
+fn flat_text(model: &Model, device: Device, number: usize, made: &Made<'_>) -> Result<String, Failure> {
     let flat = match device {
         Device::Cpu => {
-            let isa = jit::host_isa().map_err(|e| Failure::build(&model.file, &e.into()))?;
-            tlc_codegen::clif::flatten(kernel, &*isa)
+            let failed = |e: jit::JitError| Failure::build(&model.file, &e.into());
+            jit::flatten(made.kernel(), made.emitter()).map_err(failed)?
         }
-        Device::Cuda(_) => tlc_codegen::cuda::flatten(kernel),
+        Device::Cuda(_) => tlc_codegen::cuda::flatten(made.kernel()),
     };
     match flat {
         Ok(flat) => Ok(flat.to_string()),
