@@ -280,7 +280,8 @@ fn opt_prints_a_graph_that_reads_back() {
 fn explain_tells_kernels_fusion_and_the_library_step() {
     let p = Place::new();
     p.write("m.tlir", PRODUCT);
-    let ran = p.run(&["explain", "m.tlir"]).code(0);
+    // As on every machine.
+    let ran = p.run_under(("TLC_CPU", "sse"), &["explain", "m.tlir"]).code(0);
     for part in [
         "library matmul",
         "kernel 0",
@@ -331,10 +332,33 @@ fn set_fixes_symbols() {
 }
 
 #[test]
+fn a_level_of_the_processor_is_forced_or_refused() {
+    let p = Place::new();
+    p.write("m.tlir", CHAIN);
+    let asm = |level| p.run_under(("TLC_CPU", level), &["emit", "m.tlir", "--what", "asm"]);
+    assert!(!asm("sse").code(0).out.contains("zmm"));
+    match tlc_runtime::cpu::level::wide() {
+        Some(_) => assert!(asm("avx512").code(0).out.contains("zmm")),
+        None => {
+            println!("SKIP code of AVX-512: the processor has none");
+            assert!(asm("avx512").code(4).first_error().contains("lacks"));
+        }
+    }
+    assert_eq!(
+        asm("mmx").code(2).first_error(),
+        "error: TLC_CPU=mmx: unknown level; expected avx512 or sse"
+    );
+}
+
+#[test]
 fn emit_prints_every_stage() {
     let p = Place::new();
     p.write("m.tlir", CHAIN);
-    let emit = |what: &str, more: &[&str]| -> Ran { p.run(&[&["emit", "m.tlir", "--what", what], more].concat()) };
+    // As on every machine.
+    let emit = |what: &str, more: &[&str]| -> Ran {
+        let args = [&["emit", "m.tlir", "--what", what], more].concat();
+        p.run_under(("TLC_CPU", "sse"), &args)
+    };
     for (what, part) in [
         ("graph", "graph @chain("),
         ("clusters", "cluster 0: loops over"),

@@ -544,9 +544,14 @@ fn a_mask_of_integers_is_converted_once_and_not_in_every_row() {
         let hidden = (1.0 - mask.cast(F32)) * -10_000.0;
         g.output("y", &(scores + hidden).softmax(-1));
     };
-    let e = expect(launches(2), masked);
-    let explained = e.explain();
-    assert!(explained.contains("no vector form, and every row"), "{explained}");
+    // The portable emitter converts 64-bit integers one by one.
+    match tlc_runtime::cpu::level::wide() {
+        Some(_) => drop(expect(launches(1), masked)),
+        None => {
+            let explained = expect(launches(2), masked).explain();
+            assert!(explained.contains("no vector form, and every row"), "{explained}");
+        }
+    }
     // What has a vector form stays where it is used, and so does what a row has one of.
     expect(launches(1), |g| {
         let scores = input(g, "scores", [2, 4, 16, 24]);

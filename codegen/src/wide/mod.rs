@@ -38,6 +38,9 @@ pub enum Level {
 }
 
 impl Level {
+    /// Every level, the widest first.
+    pub const ALL: [Level; 1] = [Level::Avx512];
+
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {

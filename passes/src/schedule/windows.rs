@@ -230,6 +230,23 @@ impl Scheduler<'_> {
             }
         }
         self.because(ScheduleReason::ResultsInLanes { lanes });
+        // What whole vectors leave over is one more of them, which computes some results again.
+        let ragged = self.kernel.extents[results.0 as usize]
+            .as_const()
+            .is_some_and(|n| n > lanes && n % lanes != 0);
+        if ragged
+            && let Some(made) = self.apply(Directive::Pieces {
+                var: results,
+                factor: lanes,
+                again: true,
+            })
+        {
+            let vectors = &made[1..];
+            let across = |s: &mut Self, var| s.apply(Directive::Across { var, lanes }).is_some();
+            let done = vectors.iter().all(|&var| across(self, var));
+            self.unroll_short(made[0]);
+            return done;
+        }
         let made = self.apply(Directive::Across { var: results, lanes });
         if let Some(made) = &made {
             self.unroll_short(made[0]);

@@ -1,7 +1,7 @@
 //! Which instructions the wide emitter may use here.
 //!
 //! `TLC_CPU` forces a level: `avx512`, or `sse` for the portable emitter alone. A level that the processor lacks is not offered, whatever
-//! it says.
+//! the variable says.
 
 use std::sync::OnceLock;
 
@@ -10,12 +10,39 @@ use tlc_codegen::wide::Level;
 /// The environment variable that forces a level.
 pub const VARIABLE: &str = "TLC_CPU";
 
+/// Why [`VARIABLE`] cannot be obeyed.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum LevelError {
+    /// It names no level.
+    #[error("{VARIABLE}={0}: unknown level; expected avx512 or sse")]
+    Unknown(String),
+    /// The processor lacks it.
+    #[error("{VARIABLE}={0}: the processor lacks it")]
+    Lacking(String),
+}
+
+/// Whether the level that [`VARIABLE`] forces, if it is set, is one of this machine.
+///
+/// # Errors
+/// [`LevelError`], if it is not; the portable emitter then makes all kernels.
+pub fn check() -> Result<(), LevelError> {
+    let forced = std::env::var_os(VARIABLE).map(|v| v.to_string_lossy().into_owned());
+    match forced.as_deref() {
+        None | Some("" | "sse") => Ok(()),
+        Some(name) if Level::ALL.iter().any(|l| l.name() == name) => match wide() {
+            Some(_) => Ok(()),
+            None => Err(LevelError::Lacking(name.into())),
+        },
+        Some(name) => Err(LevelError::Unknown(name.into())),
+    }
+}
+
 /// The widest level of this machine, if the wide emitter has one for it.
 pub fn wide() -> Option<Level> {
     static LEVEL: OnceLock<Option<Level>> = OnceLock::new();
     *LEVEL.get_or_init(|| match std::env::var(VARIABLE).as_deref() {
-        Ok("sse") => None,
-        _ => detect(),
+        Err(_) | Ok("") => detect(),
+        Ok(name) => detect().filter(|level| level.name() == name),
     })
 }
 

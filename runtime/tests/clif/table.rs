@@ -1,5 +1,7 @@
 //! The emitter's table is true: what it has, it emits at that width, and what it has in lanes is not done lane by lane.
 
+use tlc_codegen::clif::EmitText;
+use tlc_codegen::wide::{self, Level};
 use tlc_ir::kernel::{Access, Bind, Kernel, ValueId};
 use tlc_ir::target::{Emitter, Support, Width};
 use tlc_ir::{DType, ScalarOp};
@@ -42,6 +44,12 @@ fn lanes(emitter: &Emitter, dtypes: &[DType]) -> i64 {
 /// Emits a kernel; tells whether it takes its vectors apart or calls the host.
 fn taken_apart(mut kernel: Kernel, emitter: &Emitter, what: &str) -> bool {
     legalize(&mut kernel, emitter);
+    if let Some(level) = Level::ALL.into_iter().find(|l| l.name() == emitter.name) {
+        let code = wide::compile(&kernel, level, EmitText::default()).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let flat = wide::flatten(&kernel, level).unwrap_or_else(|e| panic!("{what}: {e}"));
+        let text = flat.to_string();
+        return text.contains("= pack ") || text.contains("= lane ") || !code.relocs.is_empty();
+    }
     let isa = jit::host_isa().expect("a known machine");
     let function = tlc_codegen::clif::translate(&kernel, &*isa).unwrap_or_else(|e| panic!("{what}: {e}"));
     let text = function.to_string();
@@ -51,7 +59,13 @@ fn taken_apart(mut kernel: Kernel, emitter: &Emitter, what: &str) -> bool {
 
 #[test]
 fn every_operation_in_the_table_is_emitted_as_it_says() {
-    let emitter = jit::emitter().expect("a known machine");
+    // The wide emitter makes code wherever it runs, or not.
+    for emitter in [jit::emitter().expect("a known machine"), wide::emitter(Level::Avx512)] {
+        every_operation(&emitter);
+    }
+}
+
+fn every_operation(emitter: &Emitter) {
     let mut vectors = 0;
     for &op in ScalarOp::ALL {
         for on in DType::ALL {
@@ -67,7 +81,7 @@ fn every_operation_in_the_table_is_emitted_as_it_says() {
                 let support = emitter.map(op, on, width);
                 assert_ne!(support, Support::Missing, "{what}");
                 let count = if width == Width::Lanes {
-                    lanes(&emitter, &dtypes)
+                    lanes(emitter, &dtypes)
                 } else {
                     1
                 };
@@ -80,7 +94,7 @@ fn every_operation_in_the_table_is_emitted_as_it_says() {
                     }
                     false => b.map(op, v),
                 });
-                let apart = taken_apart(k, &emitter, &what);
+                let apart = taken_apart(k, emitter, &what);
                 if support.is_vector() {
                     assert!(!apart, "{what} is {support}, but runs lane by lane or calls the host");
                     vectors += u32::from(width == Width::Lanes);
@@ -93,7 +107,12 @@ fn every_operation_in_the_table_is_emitted_as_it_says() {
 
 #[test]
 fn every_conversion_in_the_table_is_emitted_as_it_says() {
-    let emitter = jit::emitter().expect("a known machine");
+    for emitter in [jit::emitter().expect("a known machine"), wide::emitter(Level::Avx512)] {
+        every_conversion(&emitter);
+    }
+}
+
+fn every_conversion(emitter: &Emitter) {
     for from in DType::ALL {
         for to in DType::ALL {
             for width in Width::ALL {
@@ -101,12 +120,12 @@ fn every_conversion_in_the_table_is_emitted_as_it_says() {
                 let support = emitter.convert(from, to, width);
                 assert_ne!(support, Support::Missing, "{what}");
                 let count = if width == Width::Lanes {
-                    lanes(&emitter, &[from, to])
+                    lanes(emitter, &[from, to])
                 } else {
                     1
                 };
                 let k = kernel(&[from], to, count, |b, v| b.convert(to, v[0]));
-                let apart = taken_apart(k, &emitter, &what);
+                let apart = taken_apart(k, emitter, &what);
                 if support == Support::Native {
                     assert!(!apart, "{what} is {support}, but runs lane by lane or calls the host");
                 }

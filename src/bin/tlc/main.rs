@@ -46,6 +46,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use tlc_runtime::cpu::level::LevelError;
 use tlc_runtime::process::{self, LastWords, Stream};
 
 use clap::{ColorChoice, CommandFactory, FromArgMatches, ValueEnum};
@@ -152,6 +153,13 @@ fn usage_error(text: &str) -> Failure {
 }
 
 fn dispatch(cli: &Cli, console: Console) -> Result<(), Failure> {
+    tlc_runtime::cpu::level::check().map_err(|e| {
+        let code = match e {
+            LevelError::Unknown(_) => Code::Usage,
+            LevelError::Lacking(_) => Code::Unsupported,
+        };
+        Failure::new(code, e.to_string())
+    })?;
     let session = Session {
         global: cli.global.clone(),
         console,
