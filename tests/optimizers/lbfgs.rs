@@ -186,11 +186,12 @@ fn rosenbrocks_valley_is_walked_to_its_end() {
 #[test]
 fn quadratics_end_where_their_gradient_is_zero() {
     let (h, b) = quadratic();
-    let it = minimum("lbfgs:tol_change=0,tol_grad=1e-10", &start(), 100, loss_of);
+    // A line search sees a gradient `g` by what it changes the loss, about `g * g`; below `sqrt(2^-52)` that is no digit of it.
+    let it = minimum("lbfgs:tol_change=0,tol_grad=2e-8", &start(), 100, loss_of);
     assert!(it.converged, "{}", it.evaluations);
     for i in 0..N {
         let left: f64 = (0..N).map(|j| h[i * N + j] * it.point[j]).sum::<f64>() - b[i];
-        assert!(left.abs() <= 1e-9, "row {i}: {left}");
+        assert!(left.abs() <= 2.1e-8, "row {i}: {left}");
         assert!((left - it.gradients[i]).abs() <= 1e-12);
     }
 }
