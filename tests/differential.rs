@@ -277,6 +277,30 @@ fn graphs_of_symbolic_shape_match_the_interpreter() {
     check_all("symbolic", 2000..2150, &GenOptions::default(), &|_| None);
 }
 
+/// Where another emitter makes most of the kernels, the portable one alone is right too.
+#[test]
+fn graphs_match_the_interpreter_by_the_portable_emitter_too() {
+    if tlc_runtime::cpu::level::wide().is_none() {
+        println!("SKIP the portable emitter alone: there is no other one here");
+        return;
+    }
+    let program = std::env::current_exe().expect("this program");
+    let tests = [
+        "graphs_of_every_dtype_match_the_interpreter",
+        "graphs_of_symbolic_shape_match_the_interpreter",
+    ];
+    for (name, seeds) in tests.into_iter().zip(["5000..5060", "6000..6060"]) {
+        let output = std::process::Command::new(&program)
+            .args(["--exact", name])
+            .env(tlc_runtime::cpu::level::VARIABLE, "sse")
+            .env("TLC_SEEDS", seeds)
+            .output()
+            .expect("it runs");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+    }
+}
+
 #[test]
 fn any_subset_of_passes_in_any_order_keeps_results() {
     let pick = |seed: u64| {

@@ -80,14 +80,6 @@ directives! {
         /// The most iterations of the inner loop.
         factor: i64,
     },
-    /// `for v in n` becomes `for o in ceil(n / lanes) { for l in lanes }`: accesses of lanes that are not there are masked out, and what
-    /// they accumulate is the identity. Returns `[o, l]`.
-    Mask "mask" {
-        /// The loop, innermost.
-        var: VarId,
-        /// Iterations at once.
-        lanes: i64,
-    },
     /// Two perfectly nested loops become one. Returns the new variable.
     Fuse "fuse" {
         /// The outer loop, whose body is just the inner.

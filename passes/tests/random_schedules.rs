@@ -47,11 +47,7 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
     let other = rng.pick(all).0;
     let next = all.iter().position(|l| l.0 == var).and_then(|i| all.get(i + 1));
     let next = next.map_or(other, |l| l.0);
-    match rng.below(31) {
-        30 => Directive::Mask {
-            var,
-            lanes: rng.pick(&[2i64, 4, 8, 16]),
-        },
+    match rng.below(30) {
         0 | 1 => Directive::Split {
             var,
             factor: rng.pick(&[1i64, 2, 3, 4, 8]),
@@ -207,9 +203,7 @@ fn scramble(kernel: &mut Kernel, rng: &mut Rng) -> Result<Vec<Directive>, String
         let bound = |v: VarId| all.iter().any(|l| l.0 == v && l.1 != Bind::Serial);
         let keeps = match &directive {
             Directive::Split { var, .. } | Directive::Block { var, .. } | Directive::Peel { var, .. } => bound(*var),
-            Directive::Pieces { var, .. } | Directive::TileColumns { var, .. } | Directive::Mask { var, .. } => {
-                bound(*var)
-            }
+            Directive::Pieces { var, .. } | Directive::TileColumns { var, .. } => bound(*var),
             Directive::Fuse { outer, inner } => bound(*outer) || bound(*inner),
             Directive::Interchange { outer, inner } => bound(*outer) || bound(*inner),
             Directive::Bind { var, .. } | Directive::Narrow { var, .. } => bound(*var),

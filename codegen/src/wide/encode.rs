@@ -336,7 +336,11 @@ impl Emitter<'_> {
                 }
                 Arg::Memory(p) => {
                     made.set_op_kind(at, OpKind::Memory);
-                    target = memory(&mut made, p, self.at, &mut next)?;
+                    target = memory(&mut made, p, Size::Q, self.at, &mut next)?;
+                }
+                Arg::Lanes(p, size) => {
+                    made.set_op_kind(at, OpKind::Memory);
+                    target = memory(&mut made, p, *size, self.at, &mut next)?;
                 }
                 Arg::Imm8(v) => {
                     made.set_op_kind(at, OpKind::Immediate8);
@@ -418,6 +422,7 @@ fn is_move(step: InstOrEdit<'_>) -> bool {
 fn memory(
     made: &mut Instruction,
     place: &Place,
+    index: Size,
     here: usize,
     next: &mut dyn FnMut() -> Result<PReg>,
 ) -> Result<Option<Target>> {
@@ -432,7 +437,7 @@ fn memory(
         }
     };
     if let Some((_, scale)) = place.index {
-        made.set_memory_index(register(next()?, Size::Q));
+        made.set_memory_index(register(next()?, index));
         made.set_memory_index_scale(u32::from(scale));
     }
     match target {

@@ -91,6 +91,8 @@ pub(super) enum Arg {
     Same(Size),
     /// Memory.
     Memory(Place),
+    /// Memory of each lane: the index is a vector of that name, which the instruction must not write while it reads.
+    Lanes(Place, Size),
     /// An immediate of 8 bits.
     Imm8(u8),
     /// An immediate of 32 bits, sign-extended to the operand's size.
@@ -119,6 +121,8 @@ pub(super) struct Inst {
     pub args: SmallVec<[Arg; 4]>,
     /// The mask that lanes are written by, and whether the others become zero; else they stay.
     pub mask: Option<(Reg, bool)>,
+    /// What the mask becomes, if the instruction uses it up.
+    pub used_up: Option<Reg>,
     /// Registers that it reads and writes without naming them.
     pub fixed: SmallVec<[Operand; 3]>,
     /// Registers that it destroys.
@@ -135,6 +139,7 @@ impl Inst {
             kind,
             args: SmallVec::from_slice(args),
             mask: None,
+            used_up: None,
             fixed: SmallVec::new(),
             clobbers: PRegSet::empty(),
         }
@@ -173,11 +178,23 @@ impl Inst {
                     out.push(Operand::reg_reuse_def(*to, at));
                 }
                 Arg::Memory(p) => place(p, out),
+                Arg::Lanes(p, _) => {
+                    if let Base::Reg(r) = p.base {
+                        out.push(Operand::reg_use(r));
+                    }
+                    if let Some((r, _)) = p.index {
+                        out.push(Operand::reg_use_at_end(r));
+                    }
+                }
                 Arg::Same(_) | Arg::Imm8(_) | Arg::Imm32(_) | Arg::Imm64(_) => {}
             }
         }
         if let Some((mask, _)) = self.mask {
+            let at = out.len() - first;
             out.push(Operand::reg_use(mask));
+            if let Some(behind) = self.used_up {
+                out.push(Operand::reg_reuse_def(behind, at));
+            }
         }
         out.extend_from_slice(&self.fixed);
     }

@@ -176,4 +176,8 @@ codes! {
     CONVERT_U64_F32: EVEX_Vcvtuqq2ps_xmm_k1z_xmmm128b64 EVEX_Vcvtuqq2ps_xmm_k1z_ymmm256b64 EVEX_Vcvtuqq2ps_ymm_k1z_zmmm512b64_er,
     CONVERT_F16_F32: EVEX_Vcvtph2ps_xmm_k1z_xmmm64 EVEX_Vcvtph2ps_ymm_k1z_xmmm128 EVEX_Vcvtph2ps_zmm_k1z_ymmm256_sae,
     CONVERT_F32_F16: EVEX_Vcvtps2ph_xmmm64_k1z_xmm_imm8 EVEX_Vcvtps2ph_xmmm128_k1z_ymm_imm8 EVEX_Vcvtps2ph_ymmm256_k1z_zmm_imm8_sae,
+    GATHER_D: EVEX_Vgatherdps_xmm_k1_vm32x EVEX_Vgatherdps_ymm_k1_vm32y EVEX_Vgatherdps_zmm_k1_vm32z,
+    GATHER_Q: EVEX_Vgatherdpd_xmm_k1_vm32x EVEX_Vgatherdpd_ymm_k1_vm32x EVEX_Vgatherdpd_zmm_k1_vm32y,
+    SCATTER_D: EVEX_Vscatterdps_vm32x_k1_xmm EVEX_Vscatterdps_vm32y_k1_ymm EVEX_Vscatterdps_vm32z_k1_zmm,
+    SCATTER_Q: EVEX_Vscatterdpd_vm32x_k1_xmm EVEX_Vscatterdpd_vm32x_k1_ymm EVEX_Vscatterdpd_vm32y_k1_zmm,
 }

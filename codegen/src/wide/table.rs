@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use ScalarOp::*;
 use tlc_ir::scalar::Form;
-use tlc_ir::target::{AccessKind, Emitter, Support, Width};
+use tlc_ir::target::{Emitter, Support, Width};
 use tlc_ir::{DType, ScalarOp};
 
 use super::Level;
@@ -13,18 +13,8 @@ use crate::host::is_called;
 
 /// The table of a level.
 pub fn emitter(level: Level) -> Emitter {
-    Emitter::new(
-        level.name(),
-        level.vector_bits(),
-        level.vector_registers(),
-        true,
-        map,
-        convert,
-    )
-    .with_accesses(|kind| match kind {
-        AccessKind::SideBySide | AccessKind::Masked => Support::Native,
-        AccessKind::Apart => Support::PerLane,
-    })
+    let (bits, registers) = (level.vector_bits(), level.vector_registers());
+    Emitter::new(level.name(), bits, registers, true, map, convert).with_accesses(|_| Support::Native)
 }
 
 /// The table, made once for all kernels.
@@ -92,6 +82,11 @@ impl Machine {
     }
 }
 
+/// Elements that gathers and scatters take.
+fn is_gathered(dtype: DType) -> bool {
+    matches!(dtype.bytes(), 4 | 8)
+}
+
 /// Lanes of one vector whose elements lie within two vectors' length: each is picked from at most two loads.
 fn is_near(dtype: DType, offsets: &[u8]) -> bool {
     let most = offsets.iter().copied().max().unwrap_or(0);
@@ -102,7 +97,7 @@ pub(super) fn is_consecutive(offsets: &[u8]) -> bool {
     offsets.iter().enumerate().all(|(i, o)| usize::from(*o) == i)
 }
 
-fn is_reversed(offsets: &[u8]) -> bool {
+pub(super) fn is_reversed(offsets: &[u8]) -> bool {
     offsets.iter().rev().enumerate().all(|(i, o)| usize::from(*o) == i)
 }
 
@@ -117,11 +112,11 @@ impl Capability for Machine {
     }
 
     fn loads_lanes(&self, dtype: DType, offsets: &[u8]) -> bool {
-        is_consecutive(offsets) || is_near(dtype, offsets)
+        is_consecutive(offsets) || is_gathered(dtype) || is_near(dtype, offsets)
     }
 
     fn stores_lanes(&self, dtype: DType, offsets: &[u8]) -> bool {
-        is_consecutive(offsets) || is_near(dtype, offsets) && is_reversed(offsets)
+        is_consecutive(offsets) || is_gathered(dtype) || is_near(dtype, offsets) && is_reversed(offsets)
     }
 
     fn masks_lanes(&self) -> bool {

@@ -50,7 +50,6 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
         Directive::StageStores { var, param, length } => stage::stores(kernel, *var, *param, *length),
         Directive::StageRows { var, pitch } => stage::rows(kernel, *var, *pitch),
         Directive::Across { var, lanes } => super::across::across(kernel, *var, *lanes),
-        Directive::Mask { var, lanes } => super::mask::masked(kernel, *var, *lanes),
         Directive::Pieces { var, factor, again } => inward::pieces(kernel, *var, *factor, *again),
         Directive::Inward { var } => inward::inward(kernel, *var),
         Directive::Narrow {

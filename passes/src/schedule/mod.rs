@@ -17,7 +17,6 @@ pub mod hoist;
 mod inward;
 mod keep;
 mod lanes;
-mod mask;
 mod narrow;
 mod pack;
 mod peel;

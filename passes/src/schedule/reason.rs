@@ -28,8 +28,6 @@ pub enum ScheduleReason {
     },
     /// What whole vectors leave over.
     Rest,
-    /// What whole vectors leave over, in vectors of which a mask leaves lanes out.
-    MaskedRest,
     /// An accumulator for each vector in flight hides the latency of the combination.
     Accumulators,
     /// Loads walk one axis and stores another: tiles keep both in cache.
@@ -111,7 +109,6 @@ impl fmt::Display for ScheduleReason {
             Self::Vectors { lanes } => write!(f, "vectors of {lanes}"),
             Self::SideBySide { vectors } => write!(f, "{vectors} vectors side by side hide each other's latency"),
             Self::Rest => f.write_str("what whole vectors leave over"),
-            Self::MaskedRest => f.write_str("what whole vectors leave over, in vectors with a mask"),
             Self::Accumulators => f.write_str("an accumulator for each vector in flight"),
             Self::Tiles { rows, columns } => write!(
                 f,

@@ -6,6 +6,7 @@ use tlc_ir::graph::Monoid;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Op, Stmt};
 use tlc_ir::scalar::Cost;
+use tlc_ir::target::AccessKind;
 
 use super::lanes::vector_form;
 use super::{Directive, ScheduleReason, Scheduler};
@@ -103,7 +104,12 @@ impl Scheduler<'_> {
             .unwrap_or_default();
         if let [_, inner] = made[..] {
             let pitch = ROW_BLOCK;
-            let staged = self.apply(Directive::StageRows { var: inner, pitch });
+            // Lanes that read and write elements which lie apart need no copy of them in another order.
+            let apart = self.emitter.access(AccessKind::Apart).is_vector();
+            let staged = match apart {
+                true => None,
+                false => self.apply(Directive::StageRows { var: inner, pitch }),
+            };
             if self.apply(Directive::Across { var: inner, lanes }).is_some() {
                 for var in staged.unwrap_or_default() {
                     self.apply(Directive::Bind { var, bind: Bind::Copy });

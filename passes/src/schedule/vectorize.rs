@@ -3,7 +3,6 @@
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::VarId;
 use tlc_ir::kernel::{Bind, Memory, Scope, Stmt};
-use tlc_ir::target::AccessKind;
 
 use super::{Directive, ScalarReason, ScheduleReason, Scheduler};
 use crate::legalize::legal_block;
@@ -20,9 +19,6 @@ const EXTREMUM_UNROLL: i64 = 8;
 impl Scheduler<'_> {
     /// Vectorizes and unrolls an innermost loop, giving each lane and each unrolled copy accumulators of its own.
     pub(super) fn vectorize(&mut self, var: VarId) {
-        if self.short_in_one_vector(var) {
-            return;
-        }
         let lanes = match self.lanes(var) {
             Ok(lanes) => lanes,
             Err(reason) => {
@@ -82,73 +78,39 @@ impl Scheduler<'_> {
             ScheduleReason::Rest
         });
         let Some(t) = tail else { return };
-        if t != var && self.rest_in_masked_lanes(t, lanes) {
-            return;
-        }
-        if let Some(made) = self.apply(Directive::Split { var: t, factor: lanes }) {
-            if made.len() >= 2 {
-                self.apply(Directive::Bind {
-                    var: made[1],
-                    bind: Bind::Lanes,
-                });
-                if reduces {
-                    self.apply(Directive::RFactor {
-                        var: made[1],
-                        around: made[0],
-                    });
-                }
-            }
-            let rest = made.get(2).copied().or((made.len() == 1).then(|| made[0]));
-            if let Some(r) = rest
-                && !self.rest_in_masked_lanes(r, lanes)
-            {
-                self.unroll_short(r);
-            }
-        } else if t == var {
+        let narrowest = self.narrowest_lanes(lanes).min(lanes);
+        if !self.in_vectors(t, lanes, narrowest, reduces) && t == var {
             self.schedule.inner.pop();
             self.schedule.inner.push(Err(ScalarReason::Size));
         }
     }
 
-    /// A loop whose iterations are known to be fewer than lanes: one vector, or a part of one, if the emitter masks lanes. Returns
-    /// whether it was done.
-    fn short_in_one_vector(&mut self, var: VarId) -> bool {
-        let Some(n) = self.kernel.extents[var.0 as usize].as_const() else {
+    /// Runs a loop in vectors of that many lanes, what they leave over in ones of half as many, and so on down to the narrowest; then
+    /// one by one. Returns whether it was split at all.
+    fn in_vectors(&mut self, var: VarId, lanes: i64, narrowest: i64, reduces: bool) -> bool {
+        let Some(made) = self.apply(Directive::Split { var, factor: lanes }) else {
             return false;
         };
-        let Some(whole) = self.widest_lanes(var).ok().filter(|whole| n < *whole) else {
-            return false;
-        };
-        let fit = self
-            .narrowest_lanes(whole)
-            .max(n.max(2).cast_unsigned().next_power_of_two().cast_signed());
-        // What fills its lanes needs no mask.
-        let done = n > 1 && n != fit && self.rest_in_masked_lanes(var, fit);
-        if done {
-            self.schedule.inner.push(Ok(fit as u32));
-        }
-        done
-    }
-
-    /// Runs a loop in lanes some of which a mask leaves out, if the emitter does so at once. Returns whether it was done.
-    pub(super) fn rest_in_masked_lanes(&mut self, var: VarId, lanes: i64) -> bool {
-        let reduces = self.accumulates(var);
-        if !self.emitter.access(AccessKind::Masked).is_vector() {
-            return false;
-        }
-        self.because(ScheduleReason::MaskedRest);
-        let Some(made) = self.apply(Directive::Mask { var, lanes }) else {
-            return false;
-        };
-        self.apply(Directive::Bind {
-            var: made[1],
-            bind: Bind::Lanes,
-        });
-        if reduces {
-            self.apply(Directive::RFactor {
+        if made.len() >= 2 {
+            self.apply(Directive::Bind {
                 var: made[1],
-                around: made[0],
+                bind: Bind::Lanes,
             });
+            if reduces {
+                self.apply(Directive::RFactor {
+                    var: made[1],
+                    around: made[0],
+                });
+            }
+        }
+        let Some(rest) = made.get(2).copied().or((made.len() == 1).then(|| made[0])) else {
+            return true;
+        };
+        self.because(ScheduleReason::Rest);
+        let again =
+            lanes / 2 >= narrowest && self.overlaps(rest) && self.in_vectors(rest, lanes / 2, narrowest, reduces);
+        if !again {
+            self.unroll_short(rest);
         }
         true
     }

@@ -16,7 +16,7 @@ use crate::host::RuntimeFunction;
 use crate::wide::allocate::destroyed_by_calls;
 use crate::wide::machine::Place;
 use crate::wide::opcodes::{self, Codes};
-use crate::wide::table::is_consecutive;
+use crate::wide::table::{is_consecutive, is_reversed};
 
 /// Loads, stores and permutations of two tables, by the bytes of an element.
 pub(super) struct Moves {
@@ -70,6 +70,9 @@ impl Selector<'_, '_> {
         let mask = mask.map(|m| self.mask(m)).transpose()?;
         if !is_consecutive(offsets) {
             return match mask {
+                None if usize::from(most) >= 2 * offsets.len() => {
+                    Ok((Form::Vector, self.gather(bytes, place, offsets)))
+                }
                 None => Ok((Form::Vector, self.load_apart(bytes, place, offsets)?)),
                 Some(_) => unsupported("a masked load of elements that lie apart"),
             };
@@ -148,6 +151,48 @@ impl Selector<'_, '_> {
         to
     }
 
+    /// Elements that lie anywhere near, each loaded by its lane.
+    fn gather(&mut self, bytes: usize, place: Place, offsets: &[u8]) -> Reg {
+        let lanes = offsets.len() as u32;
+        let w = width(lanes, 8 * bytes as u32);
+        let (each, index) = self.each_lane(bytes, place, offsets);
+        let codes = if bytes == 4 {
+            opcodes::GATHER_D
+        } else {
+            opcodes::GATHER_Q
+        };
+        let zero = self.constant(0, 32);
+        let (to, size) = (self.vector_reg(), Size::VECTORS[w]);
+        let update = Arg::Update { from: zero, to, size };
+        let mut inst = Inst::new(codes[w], &[update, Arg::Lanes(each, index)]);
+        inst.mask = Some((self.first_lanes(lanes), false));
+        inst.used_up = Some(self.mask_reg());
+        self.push(inst);
+        to
+    }
+
+    /// The memory of each lane, and the name of the vector that says which.
+    fn each_lane(&mut self, bytes: usize, place: Place, offsets: &[u8]) -> (Place, Size) {
+        let lanes = offsets.len() as u32;
+        // Numbers of 32 bits, in as many lanes as the elements' vector has.
+        let count = (16u32 << width(lanes, 8 * bytes as u32)) / bytes as u32;
+        let table: Vec<u8> = (0..count as usize)
+            .flat_map(|lane| offsets.get(lane).map_or(0, |o| u32::from(*o)).to_le_bytes())
+            .collect();
+        let w = width(count, 32);
+        let index = self.table(table);
+        // The address itself has no room for another index.
+        let base = match place.index {
+            None => place,
+            Some(_) => Place::at(self.int_op(Code::Lea_r64_m, Size::Q, &[Arg::Memory(place)]), 0),
+        };
+        let each = Place {
+            index: Some((index, bytes as u8)),
+            ..base
+        };
+        (each, Size::VECTORS[w])
+    }
+
     /// Elements that lie within the length of two vectors: picked from one load or two.
     fn load_apart(&mut self, bytes: usize, place: Place, offsets: &[u8]) -> Result<Reg> {
         let lanes = offsets.len() as u32;
@@ -205,7 +250,23 @@ impl Selector<'_, '_> {
             self.store_lanes(bytes, lanes, place, v, mask);
             return Ok(());
         }
-        // Reversed, the only other order that there is.
+        if !is_reversed(offsets) {
+            if mask.is_some() {
+                return unsupported("a masked store of elements that lie apart");
+            }
+            let (each, index) = self.each_lane(bytes, place, offsets);
+            let codes = if bytes == 4 {
+                opcodes::SCATTER_D
+            } else {
+                opcodes::SCATTER_Q
+            };
+            let args = [Arg::Lanes(each, index), Arg::Use(v, Size::VECTORS[w])];
+            let mut inst = Inst::new(codes[w], &args);
+            inst.mask = Some((self.first_lanes(lanes), false));
+            inst.used_up = Some(self.mask_reg());
+            self.push(inst);
+            return Ok(());
+        }
         let per = (16u32 << w) / bytes as u32;
         let index: Vec<u8> = (0..per)
             .flat_map(|lane| u64::from((lanes - 1).saturating_sub(lane)).to_le_bytes()[..bytes].to_vec())
