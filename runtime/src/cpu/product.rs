@@ -2,20 +2,42 @@
 
 use tlc_ir::DType;
 
-use super::gemm::{Composite, Cut, Matrix, Product, Side, cut};
-use crate::binding::product::{BoundEpilogue, BoundMatrix, BoundProduct, Leg, Prepared};
+use super::gemm::{Composite, Cut, Matrix, Operand, PackedLayout, Product, Side, copied, cut, panel_width};
+use crate::binding::product::{BoundEpilogue, BoundMatrix, BoundProduct, Leg, PackedOperand, Prepared};
 
 /// Parts of the lines of an epilogue that each thread should get at least.
 const PARTS_PER_THREAD: u64 = 4;
 /// Of the lines of an epilogue, at most one in so many may wait until the whole product is done.
 const LATE_LINES: u64 = 8;
 
+/// A copy in another layout may take so many times the bytes of what it is made of: what the last panel lacks, and matrices of a stack
+/// that overlap.
+const MAX_GROWTH: u64 = 2;
+
 /// What is decided about a product whose sizes are known.
 pub struct Choice {
+    /// How it is computed from operands as the plan has them.
+    pub(super) plain: Way,
+    /// How it is computed where a call has an operand in panels.
+    pub(super) packed: Option<Box<Packed>>,
+}
+
+/// How a product is computed.
+pub(super) struct Way {
     /// How it is shared out.
     pub(super) cut: Cut,
     /// How the kernel behind it goes along with it; otherwise it runs when the product is done.
     pub(super) along: Option<Along>,
+}
+
+/// How a product is computed that has an operand in panels.
+pub(super) struct Packed {
+    /// That operand.
+    which: Operand,
+    /// Its panels, whose first is where the call says.
+    panels: BoundMatrix,
+    /// The rest.
+    pub(super) way: Way,
 }
 
 /// How the lines of an epilogue lie in those of a result that fills its slot line after line.
@@ -56,13 +78,122 @@ impl Along {
 
 /// Chooses a product's cut, and whether the kernel behind it goes along.
 pub(super) fn choose(p: &BoundProduct, threads: usize) -> Prepared<Choice> {
-    let cut = cut(&product(p, &[]), threads);
-    let along = p.epilogue.as_ref().and_then(|e| along(p, &cut, e, threads));
-    let counters = along.as_ref().map_or(0, |a| cut.counters(a.side, p.entries()));
+    let way = |product: &Product<'_>| {
+        let cut = cut(product, threads);
+        let along = p.epilogue.as_ref().and_then(|e| along(p, &cut, e, threads));
+        Way { cut, along }
+    };
+    let as_it_is = product(p, &[]);
+    let plain = way(&as_it_is);
+    let operand = copied(&as_it_is, &plain.cut).and_then(|which| Some((which, in_panels(p, which)?)));
+    let (packed, operand) = match operand {
+        None => (None, None),
+        Some((which, (operand, panels))) => {
+            let way = way(&with_panels(p, &[], which, &panels, std::ptr::null_mut()));
+            (Some(Box::new(Packed { which, panels, way })), Some(operand))
+        }
+    };
+    let ways = || std::iter::once(&plain).chain(packed.iter().map(|p| &p.way));
+    let counters = |w: &Way| w.along.as_ref().map_or(0, |a| w.cut.counters(a.side, p.entries()));
     Prepared {
-        scratch_bytes: cut.scratch_bytes as u64,
-        counters,
-        choice: Choice { cut, along },
+        scratch_bytes: ways().map(|w| w.cut.scratch_bytes as u64).max().unwrap_or(0),
+        counters: ways().map(counters).max().unwrap_or(0),
+        packed: operand,
+        choice: Choice { plain, packed },
+    }
+}
+
+/// An operand as a copy in panels, and the copy as a matrix; `None` if it is no state that stays as it is, or the copy would be too large.
+fn in_panels(p: &BoundProduct, which: Operand) -> Option<(PackedOperand, BoundMatrix)> {
+    let matrix = p.operand(which);
+    let state = match which {
+        Operand::Lhs => p.states[0]?,
+        Operand::Rhs => p.states[1]?,
+    };
+    let (across, depth) = match which {
+        Operand::Lhs => (&matrix.row, &matrix.column),
+        Operand::Rhs => (&matrix.column, &matrix.row),
+    };
+    let axes = p.batch.iter().copied().zip(matrix.batch.iter().copied());
+    let layout = PackedLayout {
+        dtype: p.dtype,
+        offset: matrix.offset,
+        batch: axes.filter(|&(extent, stride)| extent != 1 && stride != 0).collect(),
+        across: across.clone(),
+        depth: depth.clone(),
+        width: panel_width(p.dtype),
+    };
+    let bytes = layout.bytes();
+    if bytes == 0 || bytes as u64 > state.bytes.saturating_mul(MAX_GROWTH) {
+        return None;
+    }
+    let panel = isize::try_from(layout.panel_elements()).ok()?;
+    let mut stride = panel.checked_mul(isize::try_from(layout.panels()).ok()?)?;
+    let mut batch = vec![0; p.batch.len()];
+    for (k, &extent) in p.batch.iter().enumerate().rev() {
+        if extent != 1 && matrix.batch[k] != 0 {
+            batch[k] = stride;
+            stride = stride.checked_mul(isize::try_from(extent).ok()?)?;
+        }
+    }
+    let across = vec![
+        Leg {
+            extent: layout.panels(),
+            stride: panel,
+        },
+        Leg {
+            extent: layout.width,
+            stride: 1,
+        },
+    ];
+    let depth = vec![Leg {
+        extent: layout.elements_along(),
+        stride: layout.width as isize,
+    }];
+    let (row, column) = match which {
+        Operand::Lhs => (across, depth),
+        Operand::Rhs => (depth, across),
+    };
+    let panels = BoundMatrix {
+        slot: matrix.slot,
+        offset: 0,
+        batch,
+        row,
+        column,
+        composite: true,
+    };
+    let number = state.number;
+    Some((PackedOperand { state: number, layout }, panels))
+}
+
+/// The product of the matrices that `slots` hold, but for one, whose panels begin at `start`.
+fn with_panels<'p>(
+    p: &'p BoundProduct,
+    slots: &[*mut u8],
+    which: Operand,
+    panels: &'p BoundMatrix,
+    start: *mut u8,
+) -> Product<'p> {
+    let mut all = product(p, slots);
+    let operand = match which {
+        Operand::Lhs => &mut all.lhs,
+        Operand::Rhs => &mut all.rhs,
+    };
+    *operand = Matrix {
+        start,
+        ..matrix(panels, &[], p.dtype)
+    };
+    all
+}
+
+impl Choice {
+    /// The product of the matrices that `slots` hold, and how it is computed. Where the call has the operand in panels, they begin at
+    /// `packed`; otherwise that is null.
+    pub(super) fn of<'p>(&'p self, p: &'p BoundProduct, slots: &[*mut u8], packed: *mut u8) -> (Product<'p>, &'p Way) {
+        match &self.packed {
+            Some(q) if !packed.is_null() => (with_panels(p, slots, q.which, &q.panels, packed), &q.way),
+            _ => (product(p, slots), &self.plain),
+        }
     }
 }
 
@@ -159,7 +290,7 @@ fn filled(p: &BoundProduct) -> Option<(Side, usize)> {
 }
 
 /// The product of the matrices that `slots` hold.
-pub(super) fn product<'p>(p: &'p BoundProduct, slots: &[*mut u8]) -> Product<'p> {
+fn product<'p>(p: &'p BoundProduct, slots: &[*mut u8]) -> Product<'p> {
     Product {
         dtype: p.dtype,
         batch: &p.batch,

@@ -17,6 +17,7 @@ mod donate;
 mod frame;
 mod init;
 mod memory_need;
+mod packed;
 mod profile;
 mod record;
 mod repeat;
@@ -56,6 +57,7 @@ pub use donate::Argument;
 pub(crate) use frame::Frame;
 use init::Kept;
 pub use memory_need::{DeviceNeed, MemoryNeed};
+pub use packed::PackedForms;
 use profile::Measured;
 pub use profile::{LoopTime, StepTime};
 pub use resident::{DeviceTensor, Download, ResidentInput};
@@ -200,6 +202,8 @@ pub struct Executable {
     packer: Packer,
     /// Values of symbols that no input's shape determines, by name.
     given: Vec<(String, i64)>,
+    /// The most bytes that a call may need of the host's memory, if there is a limit.
+    memory_limit: Option<u64>,
     bindings: Mutex<VecDeque<Arc<Bound>>>,
     // Boxed, because every call takes one out and puts it back.
     #[allow(clippy::vec_box, reason = "moving a pointer takes less than moving a state")]
@@ -278,6 +282,7 @@ impl Executable {
             buffers: load.buffers,
             packer: load.packer,
             given: Vec::new(),
+            memory_limit: None,
             bindings: Mutex::new(VecDeque::with_capacity(MAX_BINDINGS)),
             states: Mutex::new(Vec::new()),
             kept: OnceLock::new(),
@@ -650,6 +655,9 @@ impl Executable {
         if state.scratch.len() < scratch {
             state.scratch = AlignedBuffer::zeroed(scratch)?;
         }
+        if next.packed != now.packed {
+            state.frame.packed.clear();
+        }
         // Products may be cut otherwise now.
         state.frame.fit(&next, self.plan.devices.len());
         Ok(next)
@@ -795,7 +803,11 @@ impl Executable {
     }
 
     fn bind_sizes(&self, sizes: Sizes) -> Result<Bound, RunError> {
-        Binding::new(&self.plan, sizes, &|p| self.host.prepare(p))
+        let mut binding = Binding::new(&self.plan, sizes, &|p| self.host.prepare(p))?;
+        if let Some(limit) = self.memory_limit {
+            self.limit_packed(&mut binding, limit)?;
+        }
+        Ok(binding)
     }
 
     fn binder(&self) -> Binder<'_> {

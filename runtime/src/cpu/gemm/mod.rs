@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tlc_ir::DType;
 
-pub use crate::binding::product::Leg;
+pub use crate::binding::product::{Leg, Operand, PackedLayout};
 use crate::pool::{Pool, PoolPanic};
 
 #[cfg(target_arch = "x86_64")]
@@ -271,6 +271,50 @@ pub fn cut(p: &Product<'_>, threads: usize) -> Cut {
         }
     }
     best.map_or(whole, |(_, c)| c)
+}
+
+/// The operand that every call copies panel by panel, if it copies one: given in panels ([`pack`]), it is read where it lies.
+pub fn copied(p: &Product<'_>, cut: &Cut) -> Option<Operand> {
+    let unit = driver::unit(p);
+    let piece = |extent: usize, unit_extent: usize, pieces: usize| {
+        let units = unit.count(extent, unit_extent).div_ceil(pieces.max(1));
+        units.saturating_mul(unit_extent).min(extent)
+    };
+    let (tall, wide) = (piece(p.m, unit.rows, cut.rows), piece(p.n, unit.columns, cut.columns));
+    #[cfg(target_arch = "x86_64")]
+    if dots::fits(p) {
+        return None;
+    }
+    driver::copied(p, tall, wide)
+}
+
+/// Elements across a panel of an operand that [`pack`] copied.
+pub fn panel_width(dtype: DType) -> usize {
+    driver::panel_width(dtype)
+}
+
+/// Copies panels of an operand, by their numbers in the whole stack, each to its place in the copy, which begins at `to`.
+///
+/// # Safety
+/// The matrices must lie in memory at `from` that is valid for reads and not written meanwhile, and `to` be valid for writes of
+/// [`PackedLayout::bytes`], aligned to the element; nobody else may touch these panels of it.
+pub unsafe fn pack(layout: &PackedLayout, panels: Range<usize>, from: *const u8, to: *mut u8) {
+    let size = layout.dtype.bytes();
+    let of_a_matrix = layout.panels();
+    for panel in panels {
+        let (mut matrix, number) = (panel / of_a_matrix, panel % of_a_matrix);
+        let mut offset = layout.offset;
+        for &(extent, stride) in layout.batch.iter().rev() {
+            offset += (matrix % extent) as isize * stride;
+            matrix /= extent;
+        }
+        let first = number * layout.width;
+        let across = layout.width.min(layout.elements_across() - first);
+        let from = from.wrapping_offset(offset * size as isize);
+        let to = to.wrapping_add(panel * layout.panel_elements() * size);
+        // SAFETY: the caller's promise; the panel is one of the copy's.
+        unsafe { driver::pack(layout, (first, across), from, to) };
+    }
 }
 
 struct Shared<'a>(&'a Product<'a>, *mut u8);

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 
 use tlc_ir::DType;
 
-use super::{Leg, Product, Progress, Side, Unit};
+use super::{Leg, Operand, PackedLayout, Product, Progress, Side, Unit};
 
 /// Bytes along the summed axis of one block: a strip of that length and what of a panel is in use fit the first-level
 /// cache. The order of summation depends on it, so it is the same on every machine.
@@ -225,11 +225,82 @@ pub(super) fn packed_elements(p: &Product<'_>, tall: usize, wide: usize) -> usiz
     across.saturating_mul(p.k)
 }
 
+/// Whether panels of a pass are read where they are: whole vectors of elements that lie together, by few strips.
+fn read_in_place<K: Tiles>(across: usize, tall: usize, (stride_across, stride_sum): (isize, isize)) -> bool {
+    stride_across == 1
+        && across.is_multiple_of(K::LANES)
+        && (tall <= FEW_STRIPS * K::STRIP || stride_sum.unsigned_abs() <= super::PANEL_ELEMENTS as usize)
+}
+
+/// The operand of which a piece of that size copies panels.
+pub(super) fn copied(p: &Product<'_>, tall: usize, wide: usize) -> Option<Operand> {
+    let rows = along_rows(p);
+    let (across, strips, strides) = match rows {
+        true => (tall, wide, (p.lhs.row, p.lhs.column)),
+        false => (wide, tall, (p.rhs.column, p.rhs.row)),
+    };
+    let copies = match p.lhs.composite.is_some() || p.rhs.composite.is_some() {
+        true => packed_elements(p, tall, wide) > 0,
+        false => !with_tiles!(p.dtype, read_in_place(across, strips, strides)),
+    };
+    let operand = if rows { Operand::Lhs } else { Operand::Rhs };
+    (copies && across > 0 && p.k > 0).then_some(operand)
+}
+
+/// Elements across a panel.
+pub(super) fn panel_width(dtype: DType) -> usize {
+    fn width<K: Tiles>() -> usize {
+        K::PANEL
+    }
+    with_tiles!(dtype, width())
+}
+
+/// Copies a panel of `across` elements from number `first` on.
+///
+/// # Safety
+/// As for [`super::pack`].
+pub(super) unsafe fn pack(layout: &PackedLayout, (first, across): (usize, usize), from: *const u8, to: *mut u8) {
+    /// # Safety
+    /// As for [`pack`], and this machine has the instruction set of `K`.
+    unsafe fn typed<K: Tiles>(layout: &PackedLayout, first: usize, across: usize, from: *const u8, to: *mut u8) {
+        let (start, to, depth) = (from.cast(), to.cast(), layout.elements_along());
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let ([one], [along]) = (&layout.across[..], &layout.depth[..]) {
+                let source: pack::Source<K::Element> = pack::Source {
+                    start,
+                    across,
+                    depth,
+                    stride_across: one.stride,
+                    stride_depth: along.stride,
+                };
+                let start = source.start.wrapping_offset(first as isize * one.stride);
+                K::pack(pack::Source { start, ..source }, to);
+            } else {
+                let source = pack::WoundSource {
+                    start,
+                    legs_across: &layout.across,
+                    legs_depth: &layout.depth,
+                    first,
+                    across,
+                    begin: 0,
+                    depth,
+                };
+                K::pack_wound(source, to);
+            }
+        }
+    }
+    // SAFETY: the caller's promise; `set` found the instructions.
+    unsafe { with_tiles!(layout.dtype, typed(layout, first, across, from, to)) };
+}
+
 /// An operand that is multiplied where it lies: blocks of panels, each with its steps along the sum one after the other.
 #[derive(Clone, Copy)]
 struct Blocks {
     /// Elements across a block.
     width: usize,
+    /// Elements across all of them.
+    elements: usize,
     /// Stride between blocks.
     stride: isize,
     /// Stride along the sum.
@@ -249,6 +320,7 @@ impl Blocks {
         (together && inner.extent <= super::PANEL_ELEMENTS as usize && inner.extent.is_multiple_of(panel)).then_some(
             Blocks {
                 width: inner.extent,
+                elements: inner.extent.saturating_mul(outer.map_or(1, |l| l.extent)),
                 stride: outer.map_or(0, |l| l.stride),
                 sum: depth.stride,
             },
@@ -343,8 +415,9 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
     };
     let blocks = composite.and_then(|(across, depth, origin)| {
         let blocks = Blocks::of(across, depth, K::PANEL)?;
-        // Parts begin and end between panels, so that every vector is whole.
-        (origin.is_multiple_of(K::PANEL) && wide.is_multiple_of(K::PANEL)).then_some((blocks, origin))
+        // Parts begin between panels, and end there or in what the last block has to spare, so that every vector is whole.
+        let end = origin + wide.next_multiple_of(K::LANES);
+        (origin.is_multiple_of(K::PANEL) && end <= blocks.elements).then_some((blocks, origin))
     });
     if p.k == 0 {
         for i in 0..tall as isize {
@@ -367,10 +440,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
     let strips = panels.wrapping_add(wide.div_ceil(K::PANEL).min(pass / K::PANEL) * K::PANEL * block);
     for first in (0..wide).step_by(pass) {
         let across = pass.min(wide - first);
-        let direct = composite.is_none()
-            && panel_wide == 1
-            && across.is_multiple_of(K::LANES)
-            && (tall <= FEW_STRIPS * K::STRIP || panel_sum.unsigned_abs() <= super::PANEL_ELEMENTS as usize);
+        let direct = composite.is_none() && read_in_place::<K>(across, tall, (panel_wide, panel_sum));
         let pack_strips = strip_sum != 1 && across > MANY_PANELS * K::PANEL;
         for begin in (0..p.k).step_by(block) {
             let depth = block.min(p.k - begin);
