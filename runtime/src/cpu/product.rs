@@ -321,3 +321,83 @@ fn matrix<'p>(m: &'p BoundMatrix, slots: &[*mut u8], dtype: DType) -> Matrix<'p>
         }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::binding::product::ReadState;
+
+    fn matrix(row: usize, column: usize) -> BoundMatrix {
+        let leg = |stride: usize| {
+            vec![Leg {
+                extent: 0,
+                stride: stride as isize,
+            }]
+        };
+        BoundMatrix {
+            slot: 0,
+            offset: 0,
+            batch: Vec::new(),
+            row: leg(row),
+            column: leg(column),
+            composite: false,
+        }
+    }
+
+    /// `m` rows of a left operand times a state of `k x n` elements, which may be stored with its columns one after the other.
+    fn bound(m: usize, k: usize, n: usize, turned: bool) -> BoundProduct {
+        let extents = |mut matrix: BoundMatrix, rows: usize, columns: usize| {
+            (matrix.row[0].extent, matrix.column[0].extent) = (rows, columns);
+            matrix
+        };
+        let state = ReadState {
+            number: 3,
+            bytes: 4 * (k * n) as u64,
+        };
+        BoundProduct {
+            dtype: DType::F32,
+            batch: Vec::new(),
+            m,
+            n,
+            k,
+            lhs: extents(matrix(k, 1), m, k),
+            rhs: extents(if turned { matrix(1, k) } else { matrix(n, 1) }, k, n),
+            dst: extents(matrix(n, 1), m, n),
+            epilogue: None,
+            states: [None, Some(state)],
+        }
+    }
+
+    /// What a call copies of a state's elements is what it is said to keep, and with that it copies nothing.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_product_with_an_operand_in_panels_copies_nothing() {
+        for (m, k, n, turned) in [(4, 100, 96, true), (96, 100, 96, false), (96, 7, 200, true), (7, 64, 640, true)] {
+            for threads in [1, 3] {
+                let p = bound(m, k, n, turned);
+                let prepared = choose(&p, threads);
+                let case = (m, k, n, turned, threads);
+                if !turned && threads > 1 {
+                    // Pieces of few rows read whole vectors where they are.
+                    continue;
+                }
+                let operand = prepared.packed.expect("it copies the right operand");
+                assert_eq!(operand.state, 3, "{case:?}");
+                let packed = prepared.choice.packed.expect("a way with panels");
+                let panels = with_panels(&p, &[], packed.which, &packed.panels, std::ptr::null_mut());
+                assert_eq!(copied(&panels, &packed.way.cut), None, "{case:?}");
+            }
+        }
+        // Read where it is: few rows by whole vectors, and a vector by a matrix.
+        for (m, k, n, turned) in [(4, 100, 96, false), (1, 100, 96, true)] {
+            let prepared = choose(&bound(m, k, n, turned), 1);
+            assert_eq!(prepared.packed, None, "{:?}", (m, k, n, turned));
+        }
+        // Nothing is kept of what calls may set.
+        let p = BoundProduct {
+            states: [None, None],
+            ..bound(96, 100, 96, true)
+        };
+        assert_eq!(choose(&p, 1).packed, None);
+    }
+}
