@@ -3,11 +3,13 @@
 //! A micro-kernel computes a tile of the result: a *panel* of the operand whose elements lie along the result's unit stride,
 //! read as whole vectors, times a few rows (the *strip*) of the other operand, read one element at a time. Panels are
 //! copied so that their vectors lie one after the other, a block of the summed axis at a time; strips are read where they
-//! are unless that would touch a page for every element.
+//! are unless that would touch a page for every element. Few rows, or columns, times a matrix whose elements lie together across
+//! the sum are computed in another way, to the same bits ([`few`]).
 //!
 //! Why not the crate's own driver: it allocates its packing memory at each call, in pages of 4 KiB whose colours collide in
 //! the second-level cache, transposes an operand element by element, and has no notion of a stack of products.
 
+mod few;
 mod pack;
 
 use std::sync::OnceLock;
@@ -84,10 +86,15 @@ trait Tiles {
     /// # Safety
     /// As for [`pack::strips`].
     unsafe fn pack_strips(from: pack::Source<Self::Element>, to: *mut Self::Element);
+    /// What computes few rows, if there is such; see [`few`].
+    const FEW: Option<FewRows<Self::Element>>;
 }
 
+/// Computes few rows, with scratch; see [`few`].
+type FewRows<T> = unsafe fn(few::Part<T>, *mut T);
+
 macro_rules! tiles {
-    ($name:ident, $element:ident, $library:ident, $set:ident, $lanes:literal, $pack:ident, $composite:ident) => {
+    ($name:ident, $element:ident, $library:ident, $set:ident, $lanes:literal, $pack:ident, $composite:ident, $few:expr) => {
         struct $name;
         impl Tiles for $name {
             type Element = $element;
@@ -101,6 +108,7 @@ macro_rules! tiles {
                     $library::microkernel::$set::$element::UKR;
                 KERNELS[vectors - 1][strip - 1]
             }
+            const FEW: Option<FewRows<$element>> = $few;
             unsafe fn pack(from: pack::Source<$element>, to: *mut $element) {
                 // SAFETY: the caller's promise.
                 unsafe { pack::$pack::<{ $name::PANEL }, $lanes>(from, to) };
@@ -117,12 +125,12 @@ macro_rules! tiles {
     };
 }
 
-tiles!(Avx512F32, f32, gemm_f32, avx512f, 16, panels_avx_f32, wound_avx_f32);
-tiles!(Avx512F64, f64, gemm_f64, avx512f, 8, panels_avx_f64, wound_avx_f64);
-tiles!(FmaF32, f32, gemm_f32, fma, 8, panels_avx_f32, wound_avx_f32);
-tiles!(FmaF64, f64, gemm_f64, fma, 4, panels_avx_f64, wound_avx_f64);
-tiles!(ScalarF32, f32, gemm_f32, scalar, 1, panels_f32, wound_f32);
-tiles!(ScalarF64, f64, gemm_f64, scalar, 1, panels_f64, wound_f64);
+tiles!(Avx512F32, f32, gemm_f32, avx512f, 16, panels_avx_f32, wound_avx_f32, Some(few::avx512_f32));
+tiles!(Avx512F64, f64, gemm_f64, avx512f, 8, panels_avx_f64, wound_avx_f64, Some(few::avx512_f64));
+tiles!(FmaF32, f32, gemm_f32, fma, 8, panels_avx_f32, wound_avx_f32, Some(few::fma_f32));
+tiles!(FmaF64, f64, gemm_f64, fma, 4, panels_avx_f64, wound_avx_f64, Some(few::fma_f64));
+tiles!(ScalarF32, f32, gemm_f32, scalar, 1, panels_f32, wound_f32, None);
+tiles!(ScalarF64, f64, gemm_f64, scalar, 1, panels_f64, wound_f64, None);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Set {
@@ -203,7 +211,9 @@ pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
         let size = size_of::<K::Element>();
         let wide = if along_rows(p) { p.m } else { p.n };
         let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>());
-        (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP) * block(p.k, size) * size
+        let packed = (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP) * block(p.k, size);
+        let tall = if along_rows(p) { p.n } else { p.m };
+        packed.max(few::scratch(tall.min(few::ROWS), wide)) * size
     }
     with_tiles!(p.dtype, bytes(p))
 }
@@ -225,11 +235,17 @@ pub(super) fn packed_elements(p: &Product<'_>, tall: usize, wide: usize) -> usiz
     across.saturating_mul(p.k)
 }
 
+/// What computes a piece of so few strips' elements of a matrix of that stride across, if that is to be [`few`].
+fn few_rows<K: Tiles>(tall: usize, stride_across: isize) -> Option<FewRows<K::Element>> {
+    K::FEW.filter(|_| stride_across == 1 && tall <= few::ROWS)
+}
+
 /// Whether panels of a pass are read where they are: whole vectors of elements that lie together, by few strips.
 fn read_in_place<K: Tiles>(across: usize, tall: usize, (stride_across, stride_sum): (isize, isize)) -> bool {
-    stride_across == 1
-        && across.is_multiple_of(K::LANES)
-        && (tall <= FEW_STRIPS * K::STRIP || stride_sum.unsigned_abs() <= super::PANEL_ELEMENTS as usize)
+    few_rows::<K>(tall, stride_across).is_some()
+        || (stride_across == 1
+            && across.is_multiple_of(K::LANES)
+            && (tall <= FEW_STRIPS * K::STRIP || stride_sum.unsigned_abs() <= super::PANEL_ELEMENTS as usize))
 }
 
 /// The operand of which a piece of that size copies panels.
@@ -427,6 +443,22 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
             }
         }
         return;
+    }
+    if let Some(few) = few_rows::<K>(tall, panel_wide).filter(|_| composite.is_none()) {
+        let part = few::Part {
+            lines: panel,
+            line_stride: panel_sum,
+            rows: strip,
+            row_strides: (strip_tall, strip_sum),
+            results: dst,
+            result_strides: (dst_tall, dst_wide),
+            row_count: tall,
+            columns: wide,
+            k: p.k,
+            block: block(p.k, size),
+        };
+        // SAFETY: the caller's promise; scratch has room for the accumulators of so many rows.
+        return unsafe { few(part, scratch.cast()) };
     }
     // Whether a strip or a tile that is not asked for in time may lie beyond the second-level cache.
     let bytes = |a: usize, b: usize| a.saturating_mul(b).saturating_mul(size);
