@@ -288,7 +288,8 @@ fn few_vectors_are_summed_as_each_of_them_alone() {
     let mut random = Random(5);
     for vectors in 2..=20 {
         for round in 0..4 {
-            let k = [64, 65, 100, 257][round] + random.below(3) * 16;
+            // From 48 elements a vector on; below it is the micro-kernels'.
+            let k = [48, 49, 65, 80][round] * vectors + random.below(3) * 16;
             let lines = vectors + [0, 1, 11, 60][random.below(4)] + random.below(30);
             let (m, n) = match random.below(2) {
                 0 => (vectors, lines),
@@ -499,9 +500,9 @@ fn nothing_beyond_the_end_of_a_matrix_is_touched() {
         (48, 16, 9),
         (5, 80, 40),
         (31, 10, 128),
-        (3, 29, 77),
-        (16, 33, 130),
-        (90, 7, 95),
+        (3, 29, 145),
+        (16, 33, 770),
+        (90, 7, 337),
         (64, 64, 64),
     ] {
         for (row_a, row_b) in [(true, true), (false, true), (true, false), (false, false)] {

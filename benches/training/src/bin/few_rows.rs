@@ -139,7 +139,7 @@ fn frozen(threads: usize) -> Outcome<()> {
     println!("|---|---|---|---|---|---|");
     for (width, inner, layers) in [(64usize, 256usize, 2usize), (768, 3072, 6)] {
         for turned in [false, true] {
-            for rows in [1usize, 4, 16, 64, 128] {
+            for rows in [1usize, 4, 16, 17, 24, 32, 48, 64, 128] {
                 let (g, mut plain) = stack(rows, width, inner, layers, turned);
                 let (_, mut frozen) = stack(rows, width, inner, layers, turned);
                 frozen.freeze(|_| true);

@@ -2,7 +2,7 @@
 //!
 //! Such a product reads every element of the matrix once for all rows, and packs nothing. Below, *vectors* are the few rows, or
 //! the few columns of the mirrored case, and *lines* those of the matrix. Each result is summed in two vector registers of
-//! accumulators, whatever its neighbours and however many there are, so its bits depend on the summed extent alone.
+//! accumulators, whatever its neighbours, so its bits depend on the summed extent alone: they are those of one vector.
 
 use std::arch::x86_64::*;
 
@@ -12,8 +12,9 @@ use super::{Matrix, Product, Unit};
 
 /// The most vectors: with more, micro-kernels make up for what packing takes.
 const FEW: usize = 16;
-/// Elements of the sum from which on several vectors are worth it: each result has its lanes added up at the end.
-const LONG: usize = 64;
+/// Elements of the sum for each vector, where there are several, from which on it takes longer to pack a line than to add up the lanes of
+/// its results.
+const LONG: usize = 48;
 /// Vectors whose accumulators are in registers at once.
 const VECTORS: usize = 4;
 /// Lines of the smallest part of a result: a multiple of what is taken at once.
@@ -31,7 +32,7 @@ pub(super) enum Shape {
 /// What the operands of a product are, if it is such a product and this machine has the instructions.
 pub(super) fn shape(p: &Product<'_>) -> Option<Shape> {
     let together = p.lhs.composite.is_none() && p.rhs.composite.is_none() && p.lhs.column == 1 && p.rhs.row == 1;
-    let few = |vectors: usize| vectors == 1 || vectors <= FEW && p.k >= LONG;
+    let few = |vectors: usize| vectors == 1 || vectors <= FEW && p.k >= LONG * vectors;
     let has = std::is_x86_feature_detected!("avx512f")
         || std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx");
     match (few(p.m) && p.m <= p.n, few(p.n)) {

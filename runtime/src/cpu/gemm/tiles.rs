@@ -21,10 +21,13 @@ use super::{Leg, Operand, PackedLayout, Product, Progress, Side, Unit};
 /// Bytes along the summed axis of one block: a strip of that length and what of a panel is in use fit the first-level
 /// cache. The order of summation depends on it, so it is the same on every machine.
 const BLOCK_BYTES: usize = 2048;
-/// Strips up to which panels are read where they are, if they can be.
-const FEW_STRIPS: usize = 8;
 /// Panels from which on packing strips pays.
 const MANY_PANELS: usize = 2;
+/// Strips up to which panels are read where they are, if they can be.
+const FEW_STRIPS: usize = 8;
+/// Bytes from line to line up to which they are: every strip reads a panel again, and lines that are further apart share sets of the
+/// caches and are found by no prefetcher.
+const NEAR_LINES: usize = 4096;
 /// Strips packed at once: what lies beside each other in memory goes into the cache together.
 const STRIPS_AT_ONCE: usize = 8;
 /// Bytes of a cache line.
@@ -235,21 +238,40 @@ pub(super) fn packed_elements(p: &Product<'_>, tall: usize, wide: usize) -> usiz
     across.saturating_mul(p.k)
 }
 
-/// What computes a piece of so few strips' elements of a matrix of that stride across, if that is to be [`few`].
-fn few_rows<K: Tiles>(tall: usize, stride_across: isize) -> Option<FewRows<K::Element>> {
-    K::FEW.filter(|_| stride_across == 1 && tall <= few::ROWS)
+/// How a piece reads a plain operand whose panels run across the sum.
+enum Reading<T> {
+    /// By [`few`].
+    Few(FewRows<T>),
+    /// Panels where they are.
+    InPlace,
+    /// Copies of panels.
+    Copied,
 }
 
-/// Whether panels of a pass are read where they are: whole vectors of elements that lie together, by few strips.
-fn read_in_place<K: Tiles>(across: usize, tall: usize, (stride_across, stride_sum): (isize, isize)) -> bool {
-    few_rows::<K>(tall, stride_across).is_some()
-        || (stride_across == 1
-            && across.is_multiple_of(K::LANES)
-            && (tall <= FEW_STRIPS * K::STRIP || stride_sum.unsigned_abs() <= super::PANEL_ELEMENTS as usize))
+/// How panels of a pass are read by so many elements of strips.
+fn reading<K: Tiles>(
+    across: usize,
+    tall: usize,
+    (stride_across, stride_sum): (isize, isize),
+) -> Reading<K::Element> {
+    let near = match tall <= FEW_STRIPS * K::STRIP {
+        true => NEAR_LINES / size_of::<K::Element>(),
+        false => super::PANEL_ELEMENTS as usize,
+    };
+    let whole = across.is_multiple_of(K::LANES) && stride_sum.unsigned_abs() <= near;
+    match K::FEW {
+        _ if stride_across != 1 => Reading::Copied,
+        _ if whole => Reading::InPlace,
+        Some(f) if tall <= few::ROWS => Reading::Few(f),
+        _ => Reading::Copied,
+    }
 }
 
 /// The operand of which a piece of that size copies panels.
 pub(super) fn copied(p: &Product<'_>, tall: usize, wide: usize) -> Option<Operand> {
+    fn copies<K: Tiles>(across: usize, tall: usize, strides: (isize, isize)) -> bool {
+        matches!(reading::<K>(across, tall, strides), Reading::Copied)
+    }
     let rows = along_rows(p);
     let (across, strips, strides) = match rows {
         true => (tall, wide, (p.lhs.row, p.lhs.column)),
@@ -257,7 +279,7 @@ pub(super) fn copied(p: &Product<'_>, tall: usize, wide: usize) -> Option<Operan
     };
     let copies = match p.lhs.composite.is_some() || p.rhs.composite.is_some() {
         true => packed_elements(p, tall, wide) > 0,
-        false => !with_tiles!(p.dtype, read_in_place(across, strips, strides)),
+        false => with_tiles!(p.dtype, copies(across, strips, strides)),
     };
     let operand = if rows { Operand::Lhs } else { Operand::Rhs };
     (copies && across > 0 && p.k > 0).then_some(operand)
@@ -444,7 +466,7 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
         }
         return;
     }
-    if let Some(few) = few_rows::<K>(tall, panel_wide).filter(|_| composite.is_none()) {
+    if let (None, Reading::Few(few)) = (composite, reading::<K>(wide, tall, (panel_wide, panel_sum))) {
         let part = few::Part {
             lines: panel,
             line_stride: panel_sum,
@@ -472,7 +494,8 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
     let strips = panels.wrapping_add(wide.div_ceil(K::PANEL).min(pass / K::PANEL) * K::PANEL * block);
     for first in (0..wide).step_by(pass) {
         let across = pass.min(wide - first);
-        let direct = composite.is_none() && read_in_place::<K>(across, tall, (panel_wide, panel_sum));
+        let direct = composite.is_none()
+            && matches!(reading::<K>(across, tall, (panel_wide, panel_sum)), Reading::InPlace);
         let pack_strips = strip_sum != 1 && across > MANY_PANELS * K::PANEL;
         for begin in (0..p.k).step_by(block) {
             let depth = block.min(p.k - begin);
