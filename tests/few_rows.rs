@@ -60,7 +60,9 @@ fn recorded(rng: &mut Rng) -> (Graph, Vec<(DType, Vec<usize>)>, Vec<i64>) {
             inputs.push((dtype, vec![m, k]));
             g.input("x", dtype, (&rows, k))
         }
-        (_, 1) => input("x", dtype, shape([m + 2, k + 3])).narrow(-2, 1, m as i64).narrow(-1, 2, k as i64),
+        (_, 1) => input("x", dtype, shape([m + 2, k + 3]))
+            .narrow(-2, 1, m as i64)
+            .narrow(-1, 2, k as i64),
         (_, 2) => input("x", dtype, shape([k, m])).t(),
         _ => input("x", dtype, shape([m, k])),
     };
@@ -111,8 +113,15 @@ fn few_rows_match_the_interpreter_whatever_is_before_and_behind() {
             .collect();
         let graph = g.finish().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let given: Vec<Input<'_>> = inputs.iter().map(Input::from).collect();
-        let run = |threads: usize| compiled(&g, threads).run(&given).expect("it runs")["y"].bytes().to_vec();
-        assert!(run(1) == run(3), "seed {seed}: one thread and three differ, {sizes:?}\n{graph}");
+        let run = |threads: usize| {
+            compiled(&g, threads).run(&given).expect("it runs")["y"]
+                .bytes()
+                .to_vec()
+        };
+        assert!(
+            run(1) == run(3),
+            "seed {seed}: one thread and three differ, {sizes:?}\n{graph}"
+        );
         let case = Case {
             graph,
             inputs: inputs.clone(),
@@ -142,7 +151,8 @@ fn few_rows_by_columns_that_lie_together_pack_nothing() {
             };
             assert!(product.epilogue.is_some(), "{plan}");
             let mut rng = Rng::new(1);
-            let given = [[rows, k].to_vec(), [1000, k].to_vec(), vec![1000]].map(|s| data(&mut rng, DType::F32, &s, false));
+            let given =
+                [[rows, k].to_vec(), [1000, k].to_vec(), vec![1000]].map(|s| data(&mut rng, DType::F32, &s, false));
             let given: Vec<Input<'_>> = given.iter().map(Input::from).collect();
             let need = e.memory(&given).expect("it fits");
             let cfg = format!("{rows} rows of {k}, {threads} threads: {need:?}");

@@ -297,7 +297,13 @@ fn few_vectors_are_summed_as_each_of_them_alone() {
             };
             let dst = [Order::Rows, Order::Columns, Order::Backward][random.below(3)];
             let orders = [Order::Rows, Order::Columns, dst];
-            let case = Case { batch: 1, m, n, k, orders };
+            let case = Case {
+                batch: 1,
+                m,
+                n,
+                k,
+                orders,
+            };
             if vectors > 16 {
                 // The micro-kernels' by now, which sum in blocks.
                 check::<f32>(case, round as u64, &[1, 3]);
@@ -320,7 +326,13 @@ fn a_row_is_summed_alike_among_few_and_among_many() {
         let mut fill = |len: usize| -> Vec<T> { (0..len).map(|_| T::of(random.value())).collect() };
         let (mut a, mut b) = (fill(la.len), fill(lb.len));
         let orders = [orders[0], Order::Rows, orders[2]];
-        let case = |m: usize| Case { batch: 1, m, n, k, orders };
+        let case = |m: usize| Case {
+            batch: 1,
+            m,
+            n,
+            k,
+            orders,
+        };
         let (all, lc) = run(case(many), &mut a, &mut b, &[1, 2]);
         let lf = layout(orders[0], 1, few, k);
         let mut first = vec![T::default(); lf.len];
@@ -333,7 +345,11 @@ fn a_row_is_summed_alike_among_few_and_among_many() {
         for i in 0..few {
             for j in 0..n {
                 let (one, other) = (some[at(&ls, 0, i, j)], all[at(&lc, 0, i, j)]);
-                assert_eq!(one.bits(), other.bits(), "{few} rows of {k} by {n}, {orders:?}: [{i}, {j}]");
+                assert_eq!(
+                    one.bits(),
+                    other.bits(),
+                    "{few} rows of {k} by {n}, {orders:?}: [{i}, {j}]"
+                );
             }
         }
     }

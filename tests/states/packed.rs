@@ -55,7 +55,9 @@ fn weights(width: usize, inner: usize, rng: &mut Rng) -> State {
 }
 
 fn bits(e: &Executable, state: &mut State, x: &HostTensor) -> Vec<u8> {
-    e.run_with(state, &[Input::from(x)]).expect("it runs")["y"].bytes().to_vec()
+    e.run_with(state, &[Input::from(x)]).expect("it runs")["y"]
+        .bytes()
+        .to_vec()
 }
 
 #[test]
@@ -75,8 +77,7 @@ fn eight_decoders_pack_each_of_their_weights_once() {
     }
     shared.freeze(|_| true);
     let mut all: Vec<State> = (0..8).map(|_| shared.share()).collect();
-    all.iter_mut()
-        .for_each(|s| s.insert("count", 0i64).expect("an entry"));
+    all.iter_mut().for_each(|s| s.insert("count", 0i64).expect("an entry"));
     // All at once, so that several want the first copy.
     std::thread::scope(|scope| {
         for state in &mut all {
@@ -84,17 +85,26 @@ fn eight_decoders_pack_each_of_their_weights_once() {
         }
     });
     assert_eq!(packed(&shared), [1, 1]);
-    assert!(all.iter().all(|s| packed(s) == [1, 1] && s["count"].as_scalar() == Ok(5i64)));
+    assert!(
+        all.iter()
+            .all(|s| packed(s) == [1, 1] && s["count"].as_scalar() == Ok(5i64))
+    );
     // Whole panels of 16 to 64 elements for each step along the sum.
     for (name, [along, across]) in [("up", [width, inner]), ("down", [inner, width])] {
         let bytes = shared[name].packed().1;
         let least = along * across * 4;
-        assert!((least..=along * across.next_multiple_of(64) * 4).contains(&bytes), "{name}: {bytes}");
+        assert!(
+            (least..=along * across.next_multiple_of(64) * 4).contains(&bytes),
+            "{name}: {bytes}"
+        );
     }
     // Another executable reads the same copies, for any number of rows.
     let g = Graph::new("other");
     let n = g.symbol("n", 1..=1000);
-    let (x, up) = (g.input("x", DType::F32, (&n, width)), g.state("up", DType::F32, [width, inner]));
+    let (x, up) = (
+        g.input("x", DType::F32, (&n, width)),
+        g.state("up", DType::F32, [width, inner]),
+    );
     g.output("y", &x.matmul(&up));
     let other = compiled(&g, 1);
     for rows in [300, 200] {
@@ -125,7 +135,11 @@ fn a_replaced_entry_is_packed_again() {
             plain.insert(name, &frozen[name].to_host()).expect("an entry");
         }
         let expected = bits(&e, &mut plain, &x);
-        assert_eq!(bits(&e, &mut frozen, &x), expected, "before it is frozen, round {round}");
+        assert_eq!(
+            bits(&e, &mut frozen, &x),
+            expected,
+            "before it is frozen, round {round}"
+        );
         assert_eq!(frozen["down"].packed(), (0, 0));
         frozen.freeze(|name| name == "down");
         assert_eq!(bits(&e, &mut frozen, &x), expected, "round {round}");
@@ -164,7 +178,10 @@ fn what_is_packed_is_said_and_stays_within_the_limit() {
     assert_eq!((need.packed, need.total()), (bytes, plain.total() + bytes));
     let text = e.explain();
     for name in ["up", "down"] {
-        assert!(text.contains(&format!("packed for products once if it is frozen: {name}, ")), "{text}");
+        assert!(
+            text.contains(&format!("packed for products once if it is frozen: {name}, ")),
+            "{text}"
+        );
     }
     // Room for one of the two, for none, and for both.
     for (room, forms) in [(state["up"].packed().1 as u64, 1), (0, 0), (bytes, 2)] {
@@ -183,7 +200,10 @@ fn what_is_packed_is_said_and_stays_within_the_limit() {
         need.within(plain.total() + room).expect("the limit holds");
         assert_eq!(bits(&limited, &mut fresh, &x), expected);
         let found = fresh["up"].packed().0 + fresh["down"].packed().0;
-        assert_eq!((found, need.packed), (forms, (fresh["up"].packed().1 + fresh["down"].packed().1) as u64));
+        assert_eq!(
+            (found, need.packed),
+            (forms, (fresh["up"].packed().1 + fresh["down"].packed().1) as u64)
+        );
     }
 }
 
@@ -208,7 +228,10 @@ fn copies_of_ever_new_slices_do_not_pile_up() {
         assert_eq!(bits(&e, &mut state, &x), bits(&e, &mut plain, &x), "{n}");
     }
     let (count, bytes) = state["w"].packed();
-    assert!(count > 1 && bytes <= 8 * 128 * 128 * 4, "{count} copies of {bytes} bytes");
+    assert!(
+        count > 1 && bytes <= 8 * 128 * 128 * 4,
+        "{count} copies of {bytes} bytes"
+    );
 }
 
 /// A product with a frozen operand on a random side, in a random order of storage.
@@ -296,5 +319,8 @@ fn random_products_over_frozen_entries_are_the_same_bits() {
         }
         packed += frozen.iter().map(|e| e.packed().0).sum::<usize>();
     }
-    assert!(std::env::var("TLC_SEED").is_ok() || packed > 50, "only {packed} operands were packed");
+    assert!(
+        std::env::var("TLC_SEED").is_ok() || packed > 50,
+        "only {packed} operands were packed"
+    );
 }

@@ -372,7 +372,12 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn a_product_with_an_operand_in_panels_copies_nothing() {
-        for (m, k, n, turned) in [(4, 100, 96, true), (96, 100, 96, false), (96, 7, 200, true), (7, 64, 640, true)] {
+        for (m, k, n, turned) in [
+            (4, 100, 96, true),
+            (96, 100, 96, false),
+            (96, 7, 200, true),
+            (7, 64, 640, true),
+        ] {
             for threads in [1, 3] {
                 let p = bound(m, k, n, turned);
                 let prepared = choose(&p, threads);

@@ -38,7 +38,9 @@ fn in_turns(mut a: impl FnMut() -> Outcome<()>, mut b: impl FnMut() -> Outcome<(
 }
 
 fn values(count: usize, seed: usize) -> Vec<f32> {
-    (0..count).map(|k| ((k * 37 + seed * 11) % 101) as f32 / 500.0 - 0.1).collect()
+    (0..count)
+        .map(|k| ((k * 37 + seed * 11) % 101) as f32 / 500.0 - 0.1)
+        .collect()
 }
 
 fn tensor(shape: &[usize], seed: usize) -> HostTensor {
@@ -152,7 +154,10 @@ fn frozen(threads: usize) -> Outcome<()> {
                 )?;
                 let (a, b) = (a.as_secs_f64() * 1e6, b.as_secs_f64() * 1e6);
                 let stored = if turned { "n x k" } else { "k x n" };
-                println!("| {width}, {inner}, {layers} | {stored} | {rows} | {a:.1} | {b:.1} | {:.2} |", b / a);
+                println!(
+                    "| {width}, {inner}, {layers} | {stored} | {rows} | {a:.1} | {b:.1} | {:.2} |",
+                    b / a
+                );
             }
         }
     }

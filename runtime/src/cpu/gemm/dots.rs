@@ -242,7 +242,10 @@ macro_rules! dots {
             while line < line_count {
                 let taken = if line_count - line >= at_once { at_once } else { 1 };
                 for number in 0..blocks {
-                    let (begin, end) = (number * vector_count / blocks, (number + 1) * vector_count / blocks);
+                    let (begin, end) = (
+                        number * vector_count / blocks,
+                        (number + 1) * vector_count / blocks,
+                    );
                     let (l, v) = ((&lines, line), (&vectors, begin));
                     // SAFETY: the caller's promise.
                     unsafe {

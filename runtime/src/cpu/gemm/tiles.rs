@@ -128,10 +128,46 @@ macro_rules! tiles {
     };
 }
 
-tiles!(Avx512F32, f32, gemm_f32, avx512f, 16, panels_avx_f32, wound_avx_f32, Some(few::avx512_f32));
-tiles!(Avx512F64, f64, gemm_f64, avx512f, 8, panels_avx_f64, wound_avx_f64, Some(few::avx512_f64));
-tiles!(FmaF32, f32, gemm_f32, fma, 8, panels_avx_f32, wound_avx_f32, Some(few::fma_f32));
-tiles!(FmaF64, f64, gemm_f64, fma, 4, panels_avx_f64, wound_avx_f64, Some(few::fma_f64));
+tiles!(
+    Avx512F32,
+    f32,
+    gemm_f32,
+    avx512f,
+    16,
+    panels_avx_f32,
+    wound_avx_f32,
+    Some(few::avx512_f32)
+);
+tiles!(
+    Avx512F64,
+    f64,
+    gemm_f64,
+    avx512f,
+    8,
+    panels_avx_f64,
+    wound_avx_f64,
+    Some(few::avx512_f64)
+);
+tiles!(
+    FmaF32,
+    f32,
+    gemm_f32,
+    fma,
+    8,
+    panels_avx_f32,
+    wound_avx_f32,
+    Some(few::fma_f32)
+);
+tiles!(
+    FmaF64,
+    f64,
+    gemm_f64,
+    fma,
+    4,
+    panels_avx_f64,
+    wound_avx_f64,
+    Some(few::fma_f64)
+);
 tiles!(ScalarF32, f32, gemm_f32, scalar, 1, panels_f32, wound_f32, None);
 tiles!(ScalarF64, f64, gemm_f64, scalar, 1, panels_f64, wound_f64, None);
 
@@ -249,11 +285,7 @@ enum Reading<T> {
 }
 
 /// How panels of a pass are read by so many elements of strips.
-fn reading<K: Tiles>(
-    across: usize,
-    tall: usize,
-    (stride_across, stride_sum): (isize, isize),
-) -> Reading<K::Element> {
+fn reading<K: Tiles>(across: usize, tall: usize, (stride_across, stride_sum): (isize, isize)) -> Reading<K::Element> {
     let near = match tall <= FEW_STRIPS * K::STRIP {
         true => NEAR_LINES / size_of::<K::Element>(),
         false => super::PANEL_ELEMENTS as usize,
@@ -494,8 +526,8 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
     let strips = panels.wrapping_add(wide.div_ceil(K::PANEL).min(pass / K::PANEL) * K::PANEL * block);
     for first in (0..wide).step_by(pass) {
         let across = pass.min(wide - first);
-        let direct = composite.is_none()
-            && matches!(reading::<K>(across, tall, (panel_wide, panel_sum)), Reading::InPlace);
+        let direct =
+            composite.is_none() && matches!(reading::<K>(across, tall, (panel_wide, panel_sum)), Reading::InPlace);
         let pack_strips = strip_sum != 1 && across > MANY_PANELS * K::PANEL;
         for begin in (0..p.k).step_by(block) {
             let depth = block.min(p.k - begin);

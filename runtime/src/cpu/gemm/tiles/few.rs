@@ -127,7 +127,8 @@ macro_rules! few {
                             }
                             while j < columns {
                                 let width = LANES.min(columns - j);
-                                let (mut lines, mut left) = ((line.add(j), p.line_stride), [0 as $element; LANES * TOGETHER]);
+                                let (mut lines, mut left) =
+                                    ((line.add(j), p.line_stride), [0 as $element; LANES * TOGETHER]);
                                 if width < LANES {
                                     for k in 0..taken {
                                         let from = lines.0.wrapping_offset(k as isize * p.line_stride);
@@ -163,18 +164,50 @@ macro_rules! few {
 }
 
 few!(
-    avx512_f32, "avx512f", f32, 16, 2,
-    _mm512_setzero_ps, _mm512_set1_ps, _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps
+    avx512_f32,
+    "avx512f",
+    f32,
+    16,
+    2,
+    _mm512_setzero_ps,
+    _mm512_set1_ps,
+    _mm512_loadu_ps,
+    _mm512_storeu_ps,
+    _mm512_fmadd_ps
 );
 few!(
-    avx512_f64, "avx512f", f64, 8, 2,
-    _mm512_setzero_pd, _mm512_set1_pd, _mm512_loadu_pd, _mm512_storeu_pd, _mm512_fmadd_pd
+    avx512_f64,
+    "avx512f",
+    f64,
+    8,
+    2,
+    _mm512_setzero_pd,
+    _mm512_set1_pd,
+    _mm512_loadu_pd,
+    _mm512_storeu_pd,
+    _mm512_fmadd_pd
 );
 few!(
-    fma_f32, "avx,fma", f32, 8, 1,
-    _mm256_setzero_ps, _mm256_set1_ps, _mm256_loadu_ps, _mm256_storeu_ps, _mm256_fmadd_ps
+    fma_f32,
+    "avx,fma",
+    f32,
+    8,
+    1,
+    _mm256_setzero_ps,
+    _mm256_set1_ps,
+    _mm256_loadu_ps,
+    _mm256_storeu_ps,
+    _mm256_fmadd_ps
 );
 few!(
-    fma_f64, "avx,fma", f64, 4, 1,
-    _mm256_setzero_pd, _mm256_set1_pd, _mm256_loadu_pd, _mm256_storeu_pd, _mm256_fmadd_pd
+    fma_f64,
+    "avx,fma",
+    f64,
+    4,
+    1,
+    _mm256_setzero_pd,
+    _mm256_set1_pd,
+    _mm256_loadu_pd,
+    _mm256_storeu_pd,
+    _mm256_fmadd_pd
 );
