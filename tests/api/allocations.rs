@@ -120,7 +120,7 @@ fn a_warm_call_on_packed_entries_allocates_nothing() {
     let mut state = State::new();
     for k in 0..4 {
         state
-            .insert(&format!("w{k}"), &Array2::<f32>::from_elem((64, 64), 0.125))
+            .insert(&format!("w{k}"), Array2::<f32>::from_elem((64, 64), 0.125))
             .unwrap();
     }
     state.freeze(|_| true);

@@ -238,33 +238,38 @@ macro_rules! dots {
             let most = vector_count.div_ceil(blocks);
             const AT_ONCE: [usize; VECTORS] = $at_once;
             let at_once = AT_ONCE[most.clamp(1, VECTORS) - 1];
+            // Several blocks of vectors meet two such groups of lines each, while they are in the first-level cache.
+            let together = if blocks > 1 { 2 * at_once } else { at_once };
             let mut line = 0;
             while line < line_count {
-                let taken = if line_count - line >= at_once { at_once } else { 1 };
+                let end = line_count.min(line + together);
                 for number in 0..blocks {
-                    let (begin, end) = (
-                        number * vector_count / blocks,
-                        (number + 1) * vector_count / blocks,
-                    );
-                    let (l, v) = ((&lines, line), (&vectors, begin));
-                    // SAFETY: the caller's promise.
-                    unsafe {
-                        match (end - begin, taken) {
-                            (1, 1) => block::<1, 1>(l, v, k, y),
-                            (2, 1) => block::<2, 1>(l, v, k, y),
-                            (3, 1) => block::<3, 1>(l, v, k, y),
-                            (4, 1) => block::<4, 1>(l, v, k, y),
-                            (1, _) => block::<1, { AT_ONCE[0] }>(l, v, k, y),
-                            (2, n) if n == AT_ONCE[1] => block::<2, { AT_ONCE[1] }>(l, v, k, y),
-                            (2, _) => block::<2, { AT_ONCE[2] }>(l, v, k, y),
-                            (3, n) if n == AT_ONCE[2] => block::<3, { AT_ONCE[2] }>(l, v, k, y),
-                            (3, _) => block::<3, { AT_ONCE[3] }>(l, v, k, y),
-                            (4, _) => block::<4, { AT_ONCE[3] }>(l, v, k, y),
-                            _ => {}
+                    let vector = number * vector_count / blocks;
+                    let count = (number + 1) * vector_count / blocks - vector;
+                    let mut at = line;
+                    while at < end {
+                        let taken = if end - at >= at_once { at_once } else { 1 };
+                        let (l, v) = ((&lines, at), (&vectors, vector));
+                        // SAFETY: the caller's promise.
+                        unsafe {
+                            match (count, taken) {
+                                (1, 1) => block::<1, 1>(l, v, k, y),
+                                (2, 1) => block::<2, 1>(l, v, k, y),
+                                (3, 1) => block::<3, 1>(l, v, k, y),
+                                (4, 1) => block::<4, 1>(l, v, k, y),
+                                (1, _) => block::<1, { AT_ONCE[0] }>(l, v, k, y),
+                                (2, n) if n == AT_ONCE[1] => block::<2, { AT_ONCE[1] }>(l, v, k, y),
+                                (2, _) => block::<2, { AT_ONCE[2] }>(l, v, k, y),
+                                (3, n) if n == AT_ONCE[2] => block::<3, { AT_ONCE[2] }>(l, v, k, y),
+                                (3, _) => block::<3, { AT_ONCE[3] }>(l, v, k, y),
+                                (4, _) => block::<4, { AT_ONCE[3] }>(l, v, k, y),
+                                _ => {}
+                            }
                         }
+                        at += taken;
                     }
                 }
-                line += taken;
+                line = end;
             }
         }
     };
@@ -287,3 +292,53 @@ dots!(
     fma_f64, "avx,fma", f64, 4, at_once: [4, 3, 2, 1],
     _mm256_setzero_pd, _mm256_loadu_pd, _mm256_fmadd_pd, _mm256_add_pd, sum_256_f64
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What every instruction set of this machine computes: sums of products, and no other element is written.
+    #[test]
+    fn every_instruction_set_sums_all_products() {
+        macro_rules! check {
+            ($f:ident, $element:ty, $feature:tt) => {
+                if std::is_x86_feature_detected!($feature) {
+                    for vectors in 1..=17usize {
+                        for lines in [1usize, 2, 5, 12, 31] {
+                            for k in [1usize, 7, 16, 33, 100] {
+                                let value = |i: usize| (i * 37 % 101) as f64 / 64.0 - 0.75;
+                                let mut a: Vec<$element> = (0..lines * k).map(|i| value(i) as $element).collect();
+                                let mut x: Vec<$element> = (0..vectors * k).map(|i| value(i + 5) as $element).collect();
+                                let mut y = vec![9 as $element; lines * vectors + 1];
+                                let walk = |v: &mut Vec<$element>| Walk::new(v.as_mut_ptr().cast(), k as isize);
+                                let (a_walk, x_walk) = (walk(&mut a), walk(&mut x));
+                                // SAFETY: the vectors have so many elements, and the feature was looked for.
+                                unsafe {
+                                    $f(
+                                        (a_walk, lines),
+                                        (x_walk, vectors),
+                                        k,
+                                        (y.as_mut_ptr(), vectors as isize, 1),
+                                    )
+                                };
+                                for i in 0..lines {
+                                    for j in 0..vectors {
+                                        // Multiples of 2^-12 below 2^8: every sum is exact.
+                                        let sum: f64 = (0..k).map(|s| value(i * k + s) * value(j * k + s + 5)).sum();
+                                        let found = f64::from(y[i * vectors + j]);
+                                        assert_eq!(found, sum, "{} {vectors} {lines} {k}", stringify!($f));
+                                    }
+                                }
+                                assert_eq!(y[lines * vectors], 9 as $element);
+                            }
+                        }
+                    }
+                }
+            };
+        }
+        check!(avx512_f32, f32, "avx512f");
+        check!(avx512_f64, f64, "avx512f");
+        check!(fma_f32, f32, "fma");
+        check!(fma_f64, f64, "fma");
+    }
+}

@@ -211,3 +211,59 @@ few!(
     _mm256_storeu_pd,
     _mm256_fmadd_pd
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What every instruction set of this machine computes: sums of products, block by block, and no other element is written.
+    #[test]
+    fn every_instruction_set_sums_all_products() {
+        macro_rules! check {
+            ($f:ident, $element:ty, $feature:tt) => {
+                if std::is_x86_feature_detected!($feature) {
+                    for row_count in 1..=ROWS {
+                        for columns in [1usize, 3, 8, 17, 32, 70, 700] {
+                            for (k, block) in [(1usize, 1usize), (7, 7), (19, 8), (40, 20)] {
+                                let value = |i: usize| (i * 37 % 101) as f64 / 64.0 - 0.75;
+                                let lines: Vec<$element> = (0..k * columns).map(|i| value(i) as $element).collect();
+                                let rows: Vec<$element> =
+                                    (0..row_count * k).map(|i| value(i + 5) as $element).collect();
+                                let mut results = vec![9 as $element; row_count * columns + 1];
+                                let mut sums = vec![<$element>::NAN; scratch(row_count, columns)];
+                                let part = Part {
+                                    lines: lines.as_ptr(),
+                                    line_stride: columns as isize,
+                                    rows: rows.as_ptr(),
+                                    row_strides: (k as isize, 1),
+                                    results: results.as_mut_ptr(),
+                                    result_strides: (columns as isize, 1),
+                                    row_count,
+                                    columns,
+                                    k,
+                                    block,
+                                };
+                                // SAFETY: the vectors have so many elements, and the feature was looked for.
+                                unsafe { $f(part, sums.as_mut_ptr()) };
+                                for i in 0..row_count {
+                                    for j in 0..columns {
+                                        // Multiples of 2^-12 below 2^8: every sum is exact.
+                                        let terms = (0..k).map(|s| value(s * columns + j) * value(i * k + s + 5));
+                                        let found = f64::from(results[i * columns + j]);
+                                        let case = (row_count, columns, k, block);
+                                        assert_eq!(found, terms.sum::<f64>(), "{} {case:?}", stringify!($f));
+                                    }
+                                }
+                                assert_eq!(results[row_count * columns], 9 as $element);
+                            }
+                        }
+                    }
+                }
+            };
+        }
+        check!(avx512_f32, f32, "avx512f");
+        check!(avx512_f64, f64, "avx512f");
+        check!(fma_f32, f32, "fma");
+        check!(fma_f64, f64, "fma");
+    }
+}
