@@ -32,8 +32,11 @@ fn data(rng: &mut Rng, dtype: DType, shape: &[usize], odd: bool) -> HostTensor {
     .expect("a tensor")
 }
 
-/// `x w` with few rows of x, and what may stand before and behind it.
-fn recorded(rng: &mut Rng) -> (Graph, Vec<(DType, Vec<usize>)>, Vec<i64>) {
+/// Types of inputs, in their order.
+type Types = Vec<(DType, Vec<usize>)>;
+
+/// `x w` with few rows of x, and what may stand before and behind it; also the number of rows, where it is a symbol.
+fn recorded(rng: &mut Rng) -> (Graph, Types, Vec<i64>) {
     let g = Graph::new("rows");
     let dtype = [DType::F32, DType::F32, DType::F64][rng.below(3)];
     let (m, k, n) = (

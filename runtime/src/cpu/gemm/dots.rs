@@ -238,38 +238,31 @@ macro_rules! dots {
             let most = vector_count.div_ceil(blocks);
             const AT_ONCE: [usize; VECTORS] = $at_once;
             let at_once = AT_ONCE[most.clamp(1, VECTORS) - 1];
-            // Several blocks of vectors meet two such groups of lines each, while they are in the first-level cache.
-            let together = if blocks > 1 { 2 * at_once } else { at_once };
             let mut line = 0;
             while line < line_count {
-                let end = line_count.min(line + together);
+                let taken = if line_count - line >= at_once { at_once } else { 1 };
                 for number in 0..blocks {
                     let vector = number * vector_count / blocks;
                     let count = (number + 1) * vector_count / blocks - vector;
-                    let mut at = line;
-                    while at < end {
-                        let taken = if end - at >= at_once { at_once } else { 1 };
-                        let (l, v) = ((&lines, at), (&vectors, vector));
-                        // SAFETY: the caller's promise.
-                        unsafe {
-                            match (count, taken) {
-                                (1, 1) => block::<1, 1>(l, v, k, y),
-                                (2, 1) => block::<2, 1>(l, v, k, y),
-                                (3, 1) => block::<3, 1>(l, v, k, y),
-                                (4, 1) => block::<4, 1>(l, v, k, y),
-                                (1, _) => block::<1, { AT_ONCE[0] }>(l, v, k, y),
-                                (2, n) if n == AT_ONCE[1] => block::<2, { AT_ONCE[1] }>(l, v, k, y),
-                                (2, _) => block::<2, { AT_ONCE[2] }>(l, v, k, y),
-                                (3, n) if n == AT_ONCE[2] => block::<3, { AT_ONCE[2] }>(l, v, k, y),
-                                (3, _) => block::<3, { AT_ONCE[3] }>(l, v, k, y),
-                                (4, _) => block::<4, { AT_ONCE[3] }>(l, v, k, y),
-                                _ => {}
-                            }
+                    let (l, v) = ((&lines, line), (&vectors, vector));
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        match (count, taken) {
+                            (1, 1) => block::<1, 1>(l, v, k, y),
+                            (2, 1) => block::<2, 1>(l, v, k, y),
+                            (3, 1) => block::<3, 1>(l, v, k, y),
+                            (4, 1) => block::<4, 1>(l, v, k, y),
+                            (1, _) => block::<1, { AT_ONCE[0] }>(l, v, k, y),
+                            (2, n) if n == AT_ONCE[1] => block::<2, { AT_ONCE[1] }>(l, v, k, y),
+                            (2, _) => block::<2, { AT_ONCE[2] }>(l, v, k, y),
+                            (3, n) if n == AT_ONCE[2] => block::<3, { AT_ONCE[2] }>(l, v, k, y),
+                            (3, _) => block::<3, { AT_ONCE[3] }>(l, v, k, y),
+                            (4, _) => block::<4, { AT_ONCE[3] }>(l, v, k, y),
+                            _ => {}
                         }
-                        at += taken;
                     }
                 }
-                line = end;
+                line += taken;
             }
         }
     };
