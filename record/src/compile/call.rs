@@ -11,7 +11,7 @@ use tlc_runtime::driver::{
 use super::input::{self, Input, Named};
 use super::output::{Output, OutputMut, Outputs};
 use super::specializations::Picked;
-use super::state::State;
+use super::state::{Entry, State};
 use super::{Executable, Version};
 use crate::graph::states::Append;
 
@@ -425,7 +425,9 @@ impl Executable {
             let sources: Vec<TensorView<'_>> = views.iter().copied().chain(read).collect();
             let picked = self.pick(&sources)?;
             let version = picked.version.as_deref().unwrap_or(&self.general);
-            version.inner.memory(&sources)
+            let states = &version.inner.plan().states;
+            let frozen = |k: usize| state.get(&states[k].name).is_some_and(Entry::is_frozen);
+            version.inner.memory_with_frozen(&sources, &frozen)
         })
     }
 

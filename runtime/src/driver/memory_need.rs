@@ -3,6 +3,7 @@
 use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{DeviceId, PlanOutput, Storage};
 
+use super::packed::packed_bytes;
 use super::{Bound, CallState, Description, Executable, RunError, TensorView};
 use crate::binding::Sizes;
 use crate::device::Room;
@@ -24,6 +25,9 @@ pub struct MemoryNeed {
     pub inputs: u64,
     /// The outputs, in memory of the pool.
     pub outputs: u64,
+    /// Copies of frozen states in the layout in which products read them, made by the first call that needs them and shared by all states
+    /// that share the entries.
+    pub packed: u64,
     /// On the devices beside the host, in the plan's order.
     pub devices: Vec<DeviceNeed>,
 }
@@ -63,6 +67,7 @@ impl MemoryNeed {
             self.scratch,
             self.inputs,
             self.outputs,
+            self.packed,
         ];
         all.iter().fold(0, |n, b| n.saturating_add(*b))
     }
@@ -96,6 +101,39 @@ impl Executable {
         self.need(&binding)
     }
 
+    /// As [`Executable::memory`], where those of the plan's states are frozen that `frozen` says, by their numbers.
+    ///
+    /// # Errors
+    /// As [`Executable::memory`].
+    pub fn memory_with_frozen(
+        &self,
+        sources: &[TensorView<'_>],
+        frozen: &dyn Fn(usize) -> bool,
+    ) -> Result<MemoryNeed, RunError> {
+        let binding = self.bound(sources.iter().map(Description::from))?;
+        let mut need = self.need(&binding)?;
+        need.packed = packed_bytes(binding.packed.iter().filter(|o| frozen(o.state)));
+        Ok(need)
+    }
+
+    /// Bytes of the copies of each state, by number, that calls have if it is frozen. For a plan whose sizes no input decides;
+    /// otherwise, or where there are none, empty.
+    ///
+    /// # Errors
+    /// If a size overflows.
+    pub fn packed_if_frozen(&self) -> Result<Vec<(usize, u64)>, RunError> {
+        let by_input = |d: &IndexExpr| d.as_const().is_none();
+        if self.plan.sources().any(|(_, ty)| ty.shape.iter().any(by_input)) {
+            return Ok(Vec::new());
+        }
+        let extent = |e: &IndexExpr| e.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        let shapes = self.plan.sources().map(|(_, ty)| ty.shape.iter().map(extent).collect());
+        let binding = self.bind_sizes(self.binder().bind(shapes.collect())?)?;
+        let of = |state: usize| packed_bytes(binding.packed.iter().filter(move |o| o.state == state));
+        let all = (0..self.plan.states.len()).map(|state| (state, of(state)));
+        Ok(all.filter(|(_, bytes)| *bytes > 0).collect())
+    }
+
     /// As [`Executable::memory`], of a call whose sizes no input decides.
     ///
     /// # Errors
@@ -106,7 +144,7 @@ impl Executable {
         self.need(&self.bind_sizes(self.binder().bind(shapes.collect())?)?)
     }
 
-    fn need(&self, binding: &Bound) -> Result<MemoryNeed, RunError> {
+    pub(super) fn need(&self, binding: &Bound) -> Result<MemoryNeed, RunError> {
         let kept = self.kept_on(&binding.sizes, DeviceId::HOST);
         let output = |o: &PlanOutput| pooled_bytes(binding.sizes.slot_bytes[o.slot.0 as usize]);
         // The `init` steps have scratch of their own while they run.
@@ -124,6 +162,7 @@ impl Executable {
             scratch: areas * self.scratch_of(binding) as u64,
             inputs,
             outputs: self.plan.outputs.iter().map(output).sum(),
+            packed: 0,
             devices: self.device_needs(binding)?,
         })
     }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use tlc_ir::plan::{PlanState, Step};
 use tlc_ir::{DType, IndexExpr};
 
-use super::{Bound, Description, Destination, Executable, OutputTensor, RunError, TensorView, grown};
+use super::{Bound, Description, Destination, Executable, OutputTensor, PackedForms, RunError, TensorView, grown};
 use crate::device::Queued;
 
 /// The element bytes of a state, as those of a [`TensorView`].
@@ -20,13 +20,20 @@ pub enum StateBytes<'a> {
     Own(&'a mut [u8]),
     /// Bytes that others may read at the same time, of a state that the plan does not set.
     Shared(&'a [u8]),
+    /// As `Shared`, of a state that stays as it is as long as `packed` lives.
+    Frozen {
+        /// The bytes.
+        bytes: &'a [u8],
+        /// What calls have made of them.
+        packed: &'a PackedForms,
+    },
 }
 
 impl StateBytes<'_> {
     fn bytes(&self) -> &[u8] {
         match self {
             StateBytes::Own(bytes) => bytes,
-            StateBytes::Shared(bytes) => bytes,
+            StateBytes::Shared(bytes) | StateBytes::Frozen { bytes, .. } => bytes,
         }
     }
 
@@ -34,7 +41,7 @@ impl StateBytes<'_> {
     fn start(&mut self) -> *mut u8 {
         match self {
             StateBytes::Own(bytes) => bytes.as_mut_ptr(),
-            StateBytes::Shared(bytes) => bytes.as_ptr().cast_mut(),
+            StateBytes::Shared(bytes) | StateBytes::Frozen { bytes, .. } => bytes.as_ptr().cast_mut(),
         }
     }
 }
@@ -158,7 +165,7 @@ impl Executable {
                     bytes: data.len(),
                 });
             }
-            if declared.set.is_some() && matches!(given.data, StateBytes::Shared(_)) {
+            if declared.set.is_some() && !matches!(given.data, StateBytes::Own(_)) {
                 return Err(RunError::StateShared {
                     name: declared.name.clone(),
                 });
@@ -198,6 +205,7 @@ impl Executable {
                     }
                 };
             }
+            self.find_packed(binding, states, &mut call.frame)?;
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
             // Where calls are recorded for a device, nobody says which step it is at.
             progress = match self.others.is_empty() {
