@@ -641,7 +641,7 @@ impl Selector<'_, '_> {
             Op::Series { first, step } => (Form::Vector, self.series(*first, *step, dtype, lanes)?),
             Op::Splat(a) => self.splat(*a, dtype, lanes)?,
             Op::Pack(parts) => self.pack(parts, dtype, lanes)?,
-            Op::Lane(a, lane) => self.lane(*a, *lane)?,
+            Op::Lane(a, lane) | Op::Part(a, lane) => self.lane(*a, *lane)?,
             Op::Insert(a, x, lane) => self.insert(*a, *x, *lane, dtype, lanes)?,
             Op::LaneBits(a) => (Form::Int, self.lane_bits(*a)?),
             Op::Bit(a, bit) => (Form::Int, self.bit(*a, *bit)?),
