@@ -24,7 +24,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::graph::{Monoid, Shape};
 use tlc_ir::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Scope, Stmt, ValueId};
-use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
+use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::{Index, flat_index, is_source, operand_indices, space};
 use crate::cluster::columns::{column_form, trailing_columns};
@@ -63,8 +63,6 @@ pub struct Nest {
     pub in_place: Vec<(u32, u32)>,
     /// Whether it does nothing but copy the first parameter to the second.
     pub copies: bool,
-    /// Whether all products that are added up are those of contractions, which leave open where they are rounded.
-    pub products_fuse: bool,
     /// In column form, how many of the parallel loops, the last ones, may be one axis of columns; else 0.
     pub columns: usize,
     /// In column form, whether phases meet the same elements of a column.
@@ -331,23 +329,6 @@ fn reduces(graph: &Graph, root: NodeId) -> Option<(Monoid, DType)> {
     }
 }
 
-/// Whether the sums of products among some roots are contractions: then there is at least one, and no sum of a product that is a
-/// value of its own.
-fn sums_contractions(graph: &Graph, roots: &[NodeId]) -> bool {
-    let product = |mut n: NodeId| {
-        while let NodeKind::View(_) = graph.node(n).kind {
-            n = graph.node(n).operands[0];
-        }
-        matches!(graph.node(n).kind, NodeKind::Map(ScalarOp::Mul))
-    };
-    let own = |r: &NodeId| match &graph.node(*r).kind {
-        NodeKind::Reduce { .. } => product(graph.node(*r).operands[0]),
-        _ => false,
-    };
-    let contracts = |r: &NodeId| matches!(graph.node(*r).kind, NodeKind::Einsum { .. }) && reduces(graph, *r).is_some();
-    roots.iter().any(contracts) && !roots.iter().any(own)
-}
-
 fn lower_loops(graph: &Graph, cluster: &Cluster, loop_space: &LoopSpace, is_root: &[bool]) -> Nest {
     let mut lo = Lowerer::new(graph, &cluster.roots, is_root);
     let parallel: Vec<VarId> = loop_space.parallel.iter().map(|d| lo.new_var(d.clone(), 0)).collect();
@@ -452,7 +433,6 @@ fn lower_loops(graph: &Graph, cluster: &Cluster, loop_space: &LoopSpace, is_root
         (false, false) => Form::Rows,
     };
     let mut nest = lo.finish(parallel, form);
-    nest.products_fuse = sums_contractions(graph, &cluster.roots);
     if form == Form::Columns {
         nest.column_local = loop_space.is_column_local();
         nest.columns = match nest.column_local {
@@ -645,7 +625,6 @@ impl Lowerer<'_> {
             parallel,
             form,
             in_place,
-            products_fuse: false,
             columns: 0,
             column_local: false,
         }
