@@ -45,7 +45,7 @@ use resident::Resident;
 
 pub use device::{Device, UnknownDevice};
 pub use input::{Input, Named};
-pub use output::{Output, OutputMut, Outputs, WrongType};
+pub use output::{Output, OutputMut, Outputs, ReadError, WrongType};
 pub use resident::DeviceOutputs;
 pub use specializations::{Specialization, Specialize, Verdict};
 pub use state::{Entry, State};

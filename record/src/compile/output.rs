@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ndarray::{ArrayBase, ArrayView, ArrayViewMut, DataMut, Dimension, IxDyn};
 use tlc_ir::{DType, Element, HostTensor};
-use tlc_runtime::driver::{Destination, OutputTensor, TensorView};
+use tlc_runtime::driver::{Destination, OutputTensor, RunError, TensorView};
 use tlc_runtime::memory::{AllocError, BufferPool, PooledBuffer};
 
 use super::input::Shape;
@@ -29,6 +29,18 @@ pub struct WrongType {
     pub expected: String,
     /// What it is.
     pub found: String,
+}
+
+/// Why the value of a state's [`Entry`](super::Entry) cannot be seen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// It is of another type than was asked for.
+    #[error(transparent)]
+    Type(#[from] WrongType),
+    /// It is on a device, from which it could not be fetched.
+    #[error(transparent)]
+    Fetch(#[from] RunError),
 }
 
 /// A named result, in memory of a pool that it returns to when it is dropped.

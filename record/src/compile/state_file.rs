@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tlc_formats::{FormatError, safetensors};
 use tlc_ir::tensor::BytesOwner;
 use tlc_ir::{DType, HostTensor};
-use tlc_runtime::driver::RunError;
+use tlc_runtime::driver::{RunError, StateMemory};
 
 use super::state::{Entry, State};
 
@@ -163,14 +163,24 @@ impl State {
     }
 }
 
-/// An entry as a tensor in the same memory.
+/// The bytes of an entry in the host's memory.
+struct OnHost(Arc<StateMemory>);
+
+impl AsRef<[u8]> for OnHost {
+    fn as_ref(&self) -> &[u8] {
+        // They are there, and nothing writes what is shared.
+        self.0.on_host().unwrap_or_default()
+    }
+}
+
+/// An entry as a tensor, in the same memory if it is in the host's.
 fn lent(entry: &Entry) -> Result<HostTensor, RunError> {
-    match entry.shared() {
+    match entry.shared().filter(|data| data.is_on_host()) {
         Some(data) => {
-            let owner: BytesOwner = data as Arc<_>;
+            let owner: BytesOwner = Arc::new(OnHost(data));
             Ok(HostTensor::from_owner(entry.dtype(), entry.shape(), &owner, 0)?)
         }
-        None => Ok(entry.to_host()),
+        None => entry.to_host(),
     }
 }
 
