@@ -343,7 +343,7 @@ fn a_first_call_that_fails_leaves_the_value_that_the_host_has() {
         let executable = load(planned(&graph, vec![binding], 1, None), &simulated);
         let first = floats((1..7).map(f64::from));
         let mut memory = StateMemory::of(first.bytes()).expect("memory");
-        let mut call = |memory: &mut StateMemory| {
+        let call = |memory: &mut StateMemory| {
             let mut states = [StateView {
                 dtype: DType::F64,
                 shape: &[6],

@@ -8,7 +8,7 @@ use crate::child::simulated;
 use crate::faults::{expect, no_nvrtc, tlc};
 
 /// The laptop's GPU with a mebibyte of memory.
-fn small_device(folder: &TempDir) -> String {
+pub fn small_device(folder: &TempDir) -> String {
     let known = concat!(env!("CARGO_MANIFEST_DIR"), "/gpusim/driver/devices/laptop-4gib.toml");
     let text = std::fs::read_to_string(known).expect("a description");
     let small = text.lines().map(|line| match line.split(' ').next() {

@@ -9,7 +9,7 @@ use tlc_runtime::driver::{
 };
 
 use super::input::{self, Input, Named};
-use super::output::{Output, OutputMut, Outputs, ReadError};
+use super::output::{Output, OutputMut, Outputs};
 use super::specializations::Picked;
 use super::state::State;
 use super::{Executable, Version};
@@ -143,12 +143,12 @@ impl Executable {
                 (Some(capacity), Some(rows)) => (capacity, rows),
                 _ => self.room(append, sources)?,
             };
-            let length = match state.get(&append.length).map(|e| e.as_scalar::<i64>()) {
-                Some(Ok(length)) => length,
-                Some(Err(ReadError::Fetch(e))) => return Err(e),
-                // Binding says what is wrong with it.
-                Some(Err(ReadError::Type(_))) | None => continue,
+            let Some(entry) = state.get(&append.length) else {
+                continue;
             };
+            entry.bytes()?;
+            // What is wrong with another type the call says.
+            let Ok(length) = entry.as_scalar::<i64>() else { continue };
             if length < 0 || length.checked_add(rows).is_none_or(|n| n > capacity) {
                 return Err(RunError::CacheFull {
                     name: append.cache.clone(),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ndarray::{ArrayBase, ArrayView, ArrayViewMut, DataMut, Dimension, IxDyn};
 use tlc_ir::{DType, Element, HostTensor};
-use tlc_runtime::driver::{Destination, OutputTensor, RunError, TensorView};
+use tlc_runtime::driver::{Destination, OutputTensor, TensorView};
 use tlc_runtime::memory::{AllocError, BufferPool, PooledBuffer};
 
 use super::input::Shape;
@@ -32,15 +32,20 @@ pub struct WrongType {
 }
 
 /// Why the value of a state's [`Entry`](super::Entry) cannot be seen.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
     /// It is of another type than was asked for.
     #[error(transparent)]
     Type(#[from] WrongType),
     /// It is on a device, from which it could not be fetched.
-    #[error(transparent)]
-    Fetch(#[from] RunError),
+    #[error("state `{name}` cannot be fetched: {message}")]
+    Fetch {
+        /// Its name.
+        name: String,
+        /// Why.
+        message: String,
+    },
 }
 
 /// A named result, in memory of a pool that it returns to when it is dropped.

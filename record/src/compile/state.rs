@@ -129,11 +129,15 @@ impl Entry {
         self.data.as_ref().map_or(0, |d| d.device_bytes())
     }
 
-    fn typed(&self) -> Result<Typed<'_>, RunError> {
+    fn typed(&self) -> Result<Typed<'_>, ReadError> {
+        let view = self.view().map_err(|e| ReadError::Fetch {
+            name: self.name.clone(),
+            message: e.to_string(),
+        })?;
         Ok(Typed {
             what: "state",
             name: &self.name,
-            view: self.view()?,
+            view,
         })
     }
 

@@ -14,6 +14,7 @@ use tlc_formats::{FormatError, safetensors};
 use tlc_ir::tensor::BytesOwner;
 use tlc_ir::{DType, HostTensor};
 use tlc_runtime::driver::{RunError, StateMemory};
+use tlc_runtime::mmap::{MapError, MappedFile};
 
 use super::state::{Entry, State};
 
@@ -95,13 +96,13 @@ impl State {
         written(path, |file| safetensors::write(all(), &metadata, file))
     }
 
-    /// The state in a safetensors file.
+    /// The state in a safetensors file, which nobody may write meanwhile. Beside the entries there is one of them in memory at a time.
     ///
     /// # Errors
     /// A file that cannot be read, is broken, or has elements of a type that tlc does not have.
     pub fn open(path: impl AsRef<Path>) -> Result<State, StateFileError> {
         let path = path.as_ref();
-        let bytes = fs::read(path).map_err(|source| StateFileError::Io {
+        let bytes = Contents::of(path).map_err(|source| StateFileError::Io {
             path: path.into(),
             source,
         })?;
@@ -109,7 +110,7 @@ impl State {
             path: path.into(),
             source,
         };
-        let views = safetensors::Views::parse(&bytes).map_err(format)?;
+        let views = safetensors::Views::parse(bytes.as_ref()).map_err(format)?;
         let mut state = State::new();
         for view in views.iter() {
             let view = view.map_err(format)?;
@@ -160,6 +161,36 @@ impl State {
         other.freeze(|name| self.get(name).is_some_and(Entry::is_frozen));
         self.replace(other);
         Ok(())
+    }
+}
+
+/// The bytes of a file.
+enum Contents {
+    /// In the file, of which the system keeps in memory what there is room for.
+    Mapped(MappedFile),
+    /// What is no regular file is read.
+    Read(Vec<u8>),
+}
+
+impl Contents {
+    fn of(path: &Path) -> io::Result<Contents> {
+        match MappedFile::open(path) {
+            Ok(file) => {
+                file.advise_sequential();
+                Ok(Contents::Mapped(file))
+            }
+            Err(MapError::NotAFile { .. }) => fs::read(path).map(Contents::Read),
+            Err(MapError::Open { source, .. } | MapError::Map { source, .. }) => Err(source),
+        }
+    }
+}
+
+impl AsRef<[u8]> for Contents {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Contents::Mapped(file) => file.as_slice(),
+            Contents::Read(bytes) => bytes,
+        }
     }
 }
 
