@@ -59,7 +59,8 @@ pub struct CompileOptions {
     /// Optional passes, by name; the default pipeline if `None`.
     pub passes: Option<String>,
     /// The most bytes that a call may need ([`Executable::memory`]), of the host's memory and of that of each device. Where keeping every
-    /// value that is read again later would need more, values are computed again; what cannot be brought below it is
+    /// value that is read again later would need more, values are computed again; where that is not enough, loops whose derivatives keep what
+    /// each iteration began with keep it of some ([`tlc_passes::segments`]). What cannot be brought below the limit is
     /// [`RunError::MemoryLimit`]: as the graph is compiled, or, where sizes are symbols, before a call runs.
     pub max_memory_bytes: Option<u64>,
     /// Values by name of symbols that are the extent of no input. A name that the graph does not have is an error.
