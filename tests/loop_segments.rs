@@ -38,11 +38,11 @@ fn recurrence(iterations: usize, width: usize, with: With) -> Graph {
             next = next + &i.slices[0] * 0.125 - i.slices[1].square() * 0.25;
         }
         if with.number {
-            next = next * (i.number.cast(DType::F32) * 0.01).cos();
+            next *= (i.number.cast(DType::F32) * 0.01).cos();
         }
         let mut all = vec![];
         if with.others {
-            next = next + (&i.carried[1] * 0.25) * i.carried[2].cast(DType::F32).sin();
+            next += (&i.carried[1] * 0.25) * i.carried[2].cast(DType::F32).sin();
             all.push(&i.carried[1] - &next * 0.125);
             all.push(&i.carried[2] + &i.number * 2);
         }
@@ -56,12 +56,12 @@ fn recurrence(iterations: usize, width: usize, with: With) -> Graph {
     let mut loss: Tensor = results[0].square().mean(..);
     let carried = if with.others { 3 } else { 1 };
     if with.others {
-        loss = loss + results[1].sum(..);
+        loss += results[1].sum(..);
         g.output("count", &results[2]);
     }
     for (k, stack) in results[carried..].iter().enumerate() {
         let weights = g.range(stack.dim(0), DType::F32).unsqueeze(1) * 0.01;
-        loss = loss + (stack * weights).mean(..);
+        loss += (stack * weights).mean(..);
         g.output(&format!("stack{k}"), stack);
     }
     let of: &[&Tensor] = match with.slices {
@@ -275,7 +275,7 @@ fn loops_behind_one_another_and_second_derivatives_are_cut() {
             cut.run(&inputs![&x, &w]).expect("it runs"),
         );
         for (a, b) in a.iter().zip(b.iter()) {
-            assert_eq!(a.bytes(), b.bytes(), "{}", a.name());
+            assert_eq!(a.bytes(), b.bytes(), "{}", a.name);
         }
     }
 }

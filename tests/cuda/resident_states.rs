@@ -109,8 +109,8 @@ fn data(shape: &[usize], seed: usize) -> HostTensor {
 
 fn first() -> State {
     let mut state = State::new();
-    state.insert("w", &data(&[5, 3], 1)).expect("memory");
-    state.insert("v", &data(&[5, 3], 2)).expect("memory");
+    state.insert("w", data(&[5, 3], 1)).expect("memory");
+    state.insert("v", data(&[5, 3], 2)).expect("memory");
     state.insert("count", 0i64).expect("memory");
     state
 }
@@ -221,11 +221,11 @@ mod children {
         let (here, there) = (compiled(&g, Device::cpu()), compiled(&g, Device::cuda(0)));
         let context = cuda::open(0).expect("a device");
         let mut weights = State::new();
-        weights.insert("w", &data(&[64, 64], 3)).expect("memory");
+        weights.insert("w", data(&[64, 64], 3)).expect("memory");
         weights.freeze(|_| true);
         let decoder = |k: usize| {
             let mut state = weights.share();
-            state.insert("sum", &data(&[64], k)).expect("memory");
+            state.insert("sum", data(&[64], k)).expect("memory");
             state
         };
         let mut on_device: Vec<State> = (0..5).map(decoder).collect();
@@ -312,13 +312,13 @@ mod children {
         let there = compiled(&g, Device::cuda(0));
         let mut state = State::new();
         for round in 0..2 {
-            state.insert("w", &vec![1.0f32; 1 << 20]).expect("memory");
+            state.insert("w", vec![1.0f32; 1 << 20]).expect("memory");
             let live = context.live_bytes();
             let refused = there.run_with(&mut state, &inputs![]).expect_err("4 MiB are too much");
             assert!(matches!(refused, RunError::DeviceTooSmall { .. }), "{refused}");
             assert!(!state.is_torn() && context.live_bytes() <= live, "round {round}");
             assert_eq!(state["w"].as_slice::<f32>().expect("f32")[7], 1.0);
-            state.insert("w", &vec![1.0f32; 1000]).expect("memory");
+            state.insert("w", vec![1.0f32; 1000]).expect("memory");
             there.run_with(&mut state, &inputs![]).expect("it fits");
             assert_eq!(state["w"].as_slice::<f32>().expect("f32")[7], 0.5);
         }

@@ -161,7 +161,7 @@ fn calls_without_the_right_state() {
         "state `w` is frozen, and would be set"
     );
     let mut fresh = State::new();
-    let few = tlc::Input::bytes(DType::F32, &[3], &[0; 8]);
+    let few = Input::bytes(DType::F32, &[3], &[0; 8]);
     assert!(fresh.insert("w", few).is_err() && fresh.is_empty());
     assert_eq!(
         state["w"].as_slice::<f64>().unwrap_err().to_string(),
