@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use tlc::onnx::{ImportOptions, import};
-use tlc::{CompileOptions, HostTensor, Input, Specialize, compile_ir};
+use tlc::{CompileOptions, DType, Graph, HostTensor, Input, Specialize, State, compile_ir};
 use tlc_formats::npz;
 use tlc_runtime::memory::{live_bytes, take_peak_bytes};
 
@@ -60,4 +60,40 @@ fn networks_take_no_more_memory_than_they_are_said_to() {
         networks += 1;
     }
     assert!(networks >= 13, "{networks} networks");
+    copies_of_frozen_entries_go_with_the_last_state_that_has_them();
+}
+
+/// What is packed of a frozen entry is as large as it is said to be, is there once for all states that share the entry, and goes with it.
+fn copies_of_frozen_entries_go_with_the_last_state_that_has_them() {
+    let g = Graph::new("layer");
+    let x = g.input("x", DType::F32, [32, 96]);
+    g.output("y", &x.matmul(&g.state("w", DType::F32, [100, 96]).t()));
+    let options = CompileOptions {
+        threads: Some(1),
+        ..CompileOptions::default()
+    };
+    let layer = g.compile(&options).expect("it compiles");
+    let x = HostTensor::zeros(DType::F32, &[32, 96]).expect("small");
+    let given = [Input::from(&x)];
+    let weights = HostTensor::zeros(DType::F32, &[100, 96]).expect("small");
+    let mut state = State::new();
+    state.insert("w", &weights).expect("an entry");
+    for _ in 0..2 {
+        drop(layer.run_with(&mut state, &given).expect("it runs"));
+    }
+    let warm = live_bytes();
+    state.freeze(|_| true);
+    let mut others: Vec<State> = (0..8).map(|_| state.share()).collect();
+    let need = layer.memory_with(&state, &given).expect("they fit").packed as usize;
+    for other in &mut others {
+        drop(layer.run_with(other, &given).expect("it runs"));
+    }
+    let packed = live_bytes() - warm;
+    assert!(packed >= 100 * 96 * 4 && packed <= need, "{packed} bytes, said {need}");
+    drop(state);
+    assert!(others.iter().all(|s| s["w"].packed() == (1, need)));
+    others.truncate(1);
+    assert_eq!(live_bytes() - warm, packed);
+    drop(others);
+    assert!(live_bytes() < warm, "the entry is gone as well");
 }

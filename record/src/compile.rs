@@ -300,7 +300,10 @@ impl Compiler {
             emitters: emitters(&compiled.planned),
             devices: self.gpu.iter().map(|g| cuda::queued(g, 1)).collect(),
         };
-        let inner = tlc_runtime::driver::Executable::load(plan, load)?.with_symbols(self.symbols.clone());
+        let inner = tlc_runtime::driver::Executable::load(plan, load)?;
+        let inner = inner
+            .with_symbols(self.symbols.clone())
+            .with_memory_limit(self.options.max_memory_bytes);
         Ok(Version { inner, compiled })
     }
 }
@@ -592,6 +595,11 @@ impl Executable {
             false => "times: for a modest machine; `tlc hwbench` measures this one",
         };
         let mut text = crate::explain::explain(&self.general.compiled, &devices);
+        // What cannot be bound here is not an error of explaining.
+        for (state, bytes) in self.general.inner.packed_if_frozen().unwrap_or_default() {
+            let (name, bytes) = (&self.plan().states[state].name, crate::explain::bytes_text(bytes));
+            text.push_str(&format!("packed for products once if it is frozen: {name}, {bytes}\n"));
+        }
         let versions = self.specializations();
         if !versions.is_empty() {
             text.push_str("\nversions for fixed sizes\n");

@@ -33,6 +33,8 @@ pub struct Places<'a, K> {
     pub counters: &'a mut [AtomicU32],
     /// Scratch of the host's workers.
     pub scratch: Scratch,
+    /// Where the panels of a product's operand begin, if the call has it in panels; otherwise null.
+    pub packed: *mut u8,
 }
 
 impl<K> Places<'_, K> {

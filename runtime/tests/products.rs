@@ -258,6 +258,112 @@ fn a_vector_for_an_operand_is_summed_alike_by_any_cut() {
     }
 }
 
+/// Few rows by a matrix whose columns lie together, and the mirror of that: each result has the bits that it has alone.
+#[test]
+fn few_vectors_are_summed_as_each_of_them_alone() {
+    fn alone<T: Element>(case: Case, seed: u64) {
+        check::<T>(case, seed, &[1, 2, 3]);
+        let Case { m, n, k, orders, .. } = case;
+        let mut random = Random(seed);
+        let (la, lb) = (layout(orders[0], 1, m, k), layout(orders[1], 1, k, n));
+        let mut fill = |len: usize| -> Vec<T> { (0..len).map(|_| T::of(random.value())).collect() };
+        let (mut a, mut b) = (fill(la.len), fill(lb.len));
+        let (all, lc) = run(case, &mut a, &mut b, &[1]);
+        for i in 0..m.min(n) {
+            let (case, row, column) = match m <= n {
+                true => (Case { m: 1, ..case }, i, 0),
+                false => (Case { n: 1, ..case }, 0, i),
+            };
+            let (a, b) = (&mut a[row * k..], &mut b[column * k..]);
+            let (one, lone) = run(case, a, b, &[1]);
+            for j in 0..m.max(n) {
+                let (here, there) = match m <= n {
+                    true => (at(&lc, 0, i, j), at(&lone, 0, 0, j)),
+                    false => (at(&lc, 0, j, i), at(&lone, 0, j, 0)),
+                };
+                assert_eq!(all[here].bits(), one[there].bits(), "{case:?} {i} {j}");
+            }
+        }
+    }
+    let mut random = Random(5);
+    for vectors in 2..=20 {
+        for round in 0..4 {
+            // From 48 elements a vector on; below it is the micro-kernels'.
+            let k = [48, 49, 65, 80][round] * vectors + random.below(3) * 16;
+            let lines = vectors + [0, 1, 11, 60][random.below(4)] + random.below(30);
+            let (m, n) = match random.below(2) {
+                0 => (vectors, lines),
+                _ => (lines, vectors),
+            };
+            let dst = [Order::Rows, Order::Columns, Order::Backward][random.below(3)];
+            let orders = [Order::Rows, Order::Columns, dst];
+            let case = Case {
+                batch: 1,
+                m,
+                n,
+                k,
+                orders,
+            };
+            if vectors > 16 {
+                // The micro-kernels' by now, which sum in blocks.
+                check::<f32>(case, round as u64, &[1, 3]);
+                continue;
+            }
+            alone::<f32>(case, round as u64);
+            alone::<f64>(case, round as u64);
+            check::<f32>(Case { batch: 3, ..case }, 7, &[1, 3]);
+        }
+    }
+}
+
+/// Where the columns of the right operand lie beside each other, a row has the same bits in a product of any number of rows.
+#[test]
+fn a_row_is_summed_alike_among_few_and_among_many() {
+    fn same<T: Element>(k: usize, n: usize, orders: [Order; 3], few: usize) {
+        let many = 100;
+        let mut random = Random(k as u64);
+        let (la, lb) = (layout(orders[0], 1, many, k), layout(Order::Rows, 1, k, n));
+        let mut fill = |len: usize| -> Vec<T> { (0..len).map(|_| T::of(random.value())).collect() };
+        let (mut a, mut b) = (fill(la.len), fill(lb.len));
+        let orders = [orders[0], Order::Rows, orders[2]];
+        let case = |m: usize| Case {
+            batch: 1,
+            m,
+            n,
+            k,
+            orders,
+        };
+        let (all, lc) = run(case(many), &mut a, &mut b, &[1, 2]);
+        let lf = layout(orders[0], 1, few, k);
+        let mut first = vec![T::default(); lf.len];
+        for i in 0..few {
+            for s in 0..k {
+                first[at(&lf, 0, i, s)] = a[at(&la, 0, i, s)];
+            }
+        }
+        let (some, ls) = run(case(few), &mut first, &mut b, &[1, 3]);
+        for i in 0..few {
+            for j in 0..n {
+                let (one, other) = (some[at(&ls, 0, i, j)], all[at(&lc, 0, i, j)]);
+                assert_eq!(
+                    one.bits(),
+                    other.bits(),
+                    "{few} rows of {k} by {n}, {orders:?}: [{i}, {j}]"
+                );
+            }
+        }
+    }
+    let mut random = Random(3);
+    for few in 2..=18 {
+        let k = [1, 7, 8, 100, 513, 1300][random.below(6)] + random.below(9);
+        let n = [17, 64, 200, 700][random.below(4)] + random.below(40);
+        let left = [Order::Rows, Order::Columns, Order::Sparse][random.below(3)];
+        let orders = [left, Order::Rows, [Order::Rows, Order::Sparse][random.below(2)]];
+        same::<f32>(k, n, orders, few);
+        same::<f64>(k, n, orders, few);
+    }
+}
+
 #[test]
 fn long_sums_are_taken_in_the_same_blocks_by_any_cut() {
     for (m, n, k) in [
@@ -317,13 +423,17 @@ fn an_empty_sum_is_zero_and_an_empty_result_is_nothing() {
 
 #[test]
 fn nan_and_infinity_stay_in_their_row_and_column() {
-    let (m, n, k) = (70, 90, 600);
-    for (place, value) in [
-        ((13, 77), f32::NAN),
-        ((69, 599), f32::INFINITY),
-        ((0, 0), f32::NEG_INFINITY),
+    let few = [Order::Rows, Order::Columns, Order::Rows];
+    let most = [[Order::Rows; 3], [Order::Columns, Order::Columns, Order::Rows]];
+    for (m, place, value) in [
+        (70, (13, 77), f32::NAN),
+        (70, (69, 599), f32::INFINITY),
+        (70, (0, 0), f32::NEG_INFINITY),
+        (3, (2, 599), f32::NAN),
+        (7, (5, 100), f32::INFINITY),
     ] {
-        for orders in [[Order::Rows; 3], [Order::Columns, Order::Columns, Order::Rows]] {
+        let (n, k) = (90, 600);
+        for orders in most.into_iter().chain([few]) {
             let case = Case {
                 batch: 1,
                 m,
@@ -406,6 +516,9 @@ fn nothing_beyond_the_end_of_a_matrix_is_touched() {
         (48, 16, 9),
         (5, 80, 40),
         (31, 10, 128),
+        (3, 29, 145),
+        (16, 33, 770),
+        (90, 7, 337),
         (64, 64, 64),
     ] {
         for (row_a, row_b) in [(true, true), (false, true), (true, false), (false, false)] {

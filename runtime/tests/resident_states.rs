@@ -384,7 +384,7 @@ fn states_count_in_the_need_of_a_call() {
         let read = held.expected[..4].iter().map(view);
         let read: Vec<_> = read.map(|v| (&v).into()).collect();
         let resident = |number: usize, device: &Arc<_>| held.memory[number].is_on(device);
-        let need = executable.memory(Sources::new(&views, &read), &resident);
+        let need = executable.memory(Sources::new(&views, &read), &resident, &|_| false);
         need.expect("they fit").devices.remove(0)
     };
     let mut held = Held::new();

@@ -105,3 +105,31 @@ fn a_warm_call_on_states_allocates_nothing() {
         }
     }
 }
+
+/// On frozen entries, which the first call packs: no later one does, nor asks for memory.
+#[test]
+fn a_warm_call_on_packed_entries_allocates_nothing() {
+    let g = Graph::new("layers");
+    let x = g.input("x", DType::F32, [32, 64]);
+    let mut y = x;
+    for k in 0..4 {
+        y = y.matmul(&g.state(&format!("w{k}"), DType::F32, [64, 64]).t()).relu();
+    }
+    g.output("y", &y);
+    let e = g.compile(&options()).unwrap();
+    let mut state = State::new();
+    for k in 0..4 {
+        state
+            .insert(&format!("w{k}"), Array2::<f32>::from_elem((64, 64), 0.125))
+            .unwrap();
+    }
+    state.freeze(|_| true);
+    let (x, mut y) = (Array2::<f32>::ones((32, 64)), Array2::<f32>::zeros((32, 64)));
+    let inputs = inputs![&x];
+    let mut outputs = outputs![&mut y];
+    let allocated = warm(|| e.run_with_into(&mut state, &inputs, &mut outputs).unwrap());
+    drop(outputs);
+    assert_eq!(allocated, 0);
+    assert!(state.iter().all(|entry| entry.packed() == (1, 64 * 64 * 4)));
+    assert_eq!(y[[31, 63]], 4096.0);
+}

@@ -11,7 +11,7 @@ use tlc_runtime::driver::{
 use super::input::{self, Input, Named};
 use super::output::{Output, OutputMut, Outputs};
 use super::specializations::Picked;
-use super::state::State;
+use super::state::{Entry, State};
 use super::{Executable, Version};
 use crate::graph::states::Append;
 
@@ -410,7 +410,7 @@ impl Executable {
         self.with_views(inputs, |views| {
             let picked = self.pick(views)?;
             let version = picked.version.as_deref().unwrap_or(&self.general);
-            version.inner.memory(views, &|_, _| false)
+            version.inner.memory(views, &|_, _| false, &|_| false)
         })
     }
 
@@ -432,7 +432,8 @@ impl Executable {
             let version = picked.version.as_deref().unwrap_or(&self.general);
             let states = &version.inner.plan().states;
             let resident = |number: usize, device: &_| state.is_on(&states[number], device);
-            version.inner.memory(sources, &resident)
+            let frozen = |number: usize| state.get(&states[number].name).is_some_and(Entry::is_frozen);
+            version.inner.memory(sources, &resident, &frozen)
         })
     }
 

@@ -292,7 +292,7 @@ impl Specializations {
         let Some(limit) = self.compiler.options.max_memory_bytes else {
             return Ok(());
         };
-        version.inner.memory(inputs, &|_, _| false)?.within(limit)
+        version.inner.memory(inputs, &|_, _| false, &|_| false)?.within(limit)
     }
 
     /// Counts a call that [`Specializations::pick`] chose the code for, which ended well, and may begin to make a version.

@@ -16,7 +16,9 @@ use rustc_hash::FxHashMap;
 use tlc_ir::plan::{Plan, PlanState};
 use tlc_ir::{DType, Element, HostTensor};
 use tlc_runtime::device::Queued;
-use tlc_runtime::driver::{Description, RunError, Sources, StateBytes, StateMemory, StateView, Stopped, TensorView};
+use tlc_runtime::driver::{
+    Description, PackedForms, RunError, Sources, StateBytes, StateMemory, StateView, Stopped, TensorView,
+};
 
 use super::input::Input;
 use super::output::{ReadError, Typed};
@@ -68,7 +70,10 @@ pub struct Entry {
     shape: Vec<usize>,
     /// Taken out during a call.
     data: Option<Arc<StateMemory>>,
+    /// It stays so: what was packed of the value would be wrong for another.
     frozen: bool,
+    /// What calls have made of a frozen value, in the same hands as `data`.
+    packed: Arc<PackedForms>,
 }
 
 /// What a call needs of each of a plan's states.
@@ -139,6 +144,12 @@ impl Entry {
             name: &self.name,
             view,
         })
+    }
+
+    /// Copies that calls have made of a frozen value, each once, in layouts in which products on the host read it where it lies, and their bytes.
+    /// Whoever shares the entry shares them, and they go with its memory.
+    pub fn packed(&self) -> (usize, usize) {
+        (self.packed.count(), self.packed.bytes())
     }
 
     /// The elements in C order; those that are on a GPU alone are fetched, and stay in the host's memory until a call there sets the entry.
@@ -299,6 +310,7 @@ impl State {
             shape,
             data: Some(data),
             frozen: false,
+            packed: Arc::default(),
         };
         match self.numbers.get(name) {
             Some(&at) => self.entries[at] = entry,
@@ -360,7 +372,10 @@ impl State {
         self.torn.is_some()
     }
 
-    /// Lets no call set the entries that `which` names, from here on. They may then be shared.
+    /// Lets no call set the entries that `which` names, from here on. They may then be shared. Calls on processors keep copies of those that
+    /// products would otherwise copy piece by piece in every call ([`Entry::packed`]), which is faster and takes their bytes once
+    /// more; [`CompileOptions::max_memory_bytes`](super::CompileOptions::max_memory_bytes) limits that, and
+    /// [`Executable::memory_with`](super::Executable::memory_with) says how many bytes they are.
     pub fn freeze(&mut self, which: impl Fn(&str) -> bool) {
         let frozen = self.entries.iter_mut().filter(|e| which(&e.name));
         frozen.for_each(|e| e.frozen = true);
@@ -386,6 +401,9 @@ impl State {
         for e in self.entries.iter().filter(|e| e.frozen) {
             if let Some(data) = e.shared() {
                 other.enter(&e.name, e.dtype, e.shape.clone(), data);
+                if let Some(&at) = other.numbers.get(&e.name) {
+                    other.entries[at].packed = Arc::clone(&e.packed);
+                }
             }
         }
         other.freeze(|_| true);
@@ -482,9 +500,13 @@ impl State {
         let mut views = recycled(std::mem::take(&mut spare.views));
         for (at, lent) in spare.numbers.iter().zip(&mut spare.lent) {
             let entry = &self.entries[*at];
-            let data = match lent.own {
-                true => StateBytes::Own(Arc::get_mut(&mut lent.data).expect("nobody else's")),
-                false => StateBytes::Shared(&lent.data),
+            let data = match (lent.own, entry.frozen) {
+                (true, _) => StateBytes::Own(Arc::get_mut(&mut lent.data).expect("nobody else's")),
+                (false, false) => StateBytes::Shared(&lent.data),
+                (false, true) => StateBytes::Frozen {
+                    memory: &lent.data,
+                    packed: &entry.packed,
+                },
             };
             views.push(StateView {
                 dtype: entry.dtype,

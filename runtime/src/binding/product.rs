@@ -16,6 +16,82 @@ pub struct Leg {
     pub stride: isize,
 }
 
+/// One of the two operands of a product.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Operand {
+    /// The left one.
+    Lhs,
+    /// The right one.
+    Rhs,
+}
+
+/// An operand as a stack of matrices that are copied so that they are multiplied where they lie: panels of neighbours across the sum, one
+/// after the other, each with its steps along the sum one after the other. What the last panel lacks of its width is zero.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PackedLayout {
+    /// Element type.
+    pub dtype: DType,
+    /// The first element, in the memory that is copied.
+    pub offset: isize,
+    /// Extent and stride of each batch axis along which the matrices differ.
+    pub batch: Vec<(usize, isize)>,
+    /// How its elements across the sum follow each other, outermost first.
+    pub across: Vec<Leg>,
+    /// How those along the sum do.
+    pub depth: Vec<Leg>,
+    /// Elements across a panel.
+    pub width: usize,
+}
+
+/// The elements that legs count.
+fn count(legs: &[Leg]) -> usize {
+    legs.iter().fold(1, |n, l| n.saturating_mul(l.extent))
+}
+
+impl PackedLayout {
+    /// Elements across the sum.
+    pub fn elements_across(&self) -> usize {
+        count(&self.across)
+    }
+
+    /// Elements along the sum.
+    pub fn elements_along(&self) -> usize {
+        count(&self.depth)
+    }
+
+    /// Panels of one matrix.
+    pub fn panels(&self) -> usize {
+        self.elements_across().div_ceil(self.width.max(1))
+    }
+
+    /// Matrices of the stack.
+    pub fn matrices(&self) -> usize {
+        self.batch.iter().fold(1, |n, b| n.saturating_mul(b.0))
+    }
+
+    /// Elements of a panel.
+    pub fn panel_elements(&self) -> usize {
+        self.width.saturating_mul(self.elements_along())
+    }
+
+    /// Bytes of the copy.
+    pub fn bytes(&self) -> usize {
+        let panels = self.matrices().saturating_mul(self.panels());
+        let elements = panels.saturating_mul(self.panel_elements());
+        elements.saturating_mul(self.dtype.bytes())
+    }
+}
+
+/// A state that a product reads and no step of the plan sets: if the caller promises that it stays as it is, the product may be
+/// given a copy in another layout, which is made once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ReadState {
+    /// The state, by its number in the plan.
+    pub number: usize,
+    /// Its bytes.
+    pub bytes: u64,
+}
+
 /// A stack of strided matrices in a slot. Strides in elements.
 #[derive(Clone, Debug)]
 pub struct BoundMatrix {
@@ -53,6 +129,8 @@ pub struct BoundProduct {
     pub dst: BoundMatrix,
     /// What runs on the result.
     pub epilogue: Option<BoundEpilogue>,
+    /// The states that the operands are, left and right, if they are any.
+    pub states: [Option<ReadState>; 2],
 }
 
 /// A kernel behind a product.
@@ -69,7 +147,7 @@ impl BoundProduct {
     /// Evaluates a product's sizes. The kernel behind it is evaluated already.
     pub(super) fn bind(
         g: &Gemm,
-        launch: Option<BoundLaunch>,
+        (launch, states): (Option<BoundLaunch>, [Option<ReadState>; 2]),
         eval: &dyn Fn(&IndexExpr, &str) -> Result<i64, RunError>,
     ) -> Result<BoundProduct, RunError> {
         let size = |e: &IndexExpr| eval(e, &g.label).map(|v| v.max(0) as usize);
@@ -114,7 +192,16 @@ impl BoundProduct {
             rhs: matrix(&g.rhs)?,
             dst: matrix(&g.dst)?,
             epilogue,
+            states,
         })
+    }
+
+    /// An operand.
+    pub fn operand(&self, which: Operand) -> &BoundMatrix {
+        match which {
+            Operand::Lhs => &self.lhs,
+            Operand::Rhs => &self.rhs,
+        }
     }
 
     /// Entries of the stack.
@@ -132,4 +219,15 @@ pub struct Prepared<P> {
     pub scratch_bytes: u64,
     /// Counters that it needs while it runs.
     pub counters: usize,
+    /// The operand that is best given in another layout, if its state stays as it is.
+    pub packed: Option<PackedOperand>,
+}
+
+/// An operand of a product that is best copied into another layout once.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PackedOperand {
+    /// The state that it is, by its number in the plan.
+    pub state: usize,
+    /// The layout.
+    pub layout: PackedLayout,
 }

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use tlc_ir::index::IndexExpr;
 use tlc_ir::kernel::Access;
-use tlc_ir::plan::{DeviceId, Launch, Plan, QueueId, SlotId, Step, Storage, Work};
+use tlc_ir::plan::{DeviceId, GemmOperand, Launch, Plan, QueueId, SlotId, Step, Storage, Work};
 use tlc_ir::target::MAX_GRID_BLOCKS;
 
 use super::call::BoundCall;
-use super::product::{BoundProduct, Prepared};
+use super::product::{BoundProduct, PackedOperand, Prepared, ReadState};
 use super::repeat::BoundLoop;
 use super::segments::Segments;
 use super::{Sizes, overflow};
@@ -49,6 +49,8 @@ pub enum BoundWork<P> {
         product: Box<BoundProduct>,
         /// What the host decided about it, if the host computes it.
         choice: Option<Box<P>>,
+        /// The operand that may be given in another layout, by its number in [`Binding::packed`].
+        packed: Option<usize>,
     },
     /// Copies a slot.
     Copy(BoundCopy),
@@ -108,6 +110,8 @@ pub struct Binding<P> {
     pub arg_count: usize,
     /// The most counters that a product needs.
     pub counters: usize,
+    /// Operands of products that are states, and which a call may give in another layout. Those behind the end of the list it may not.
+    pub packed: Vec<PackedOperand>,
     /// What runs once per executable.
     pub init: Vec<BoundStep<P>>,
     /// What runs at every call.
@@ -249,6 +253,19 @@ impl Runners<'_> {
     }
 }
 
+/// The state that an operand is, if no step sets it.
+fn read_state(plan: &Plan, operand: &GemmOperand, slot_bytes: &[u64]) -> Option<ReadState> {
+    let root = plan.root(operand.slot).0 as usize;
+    let Storage::State(k) = plan.slots[root].storage else {
+        return None;
+    };
+    let number = k as usize;
+    plan.states.get(number)?.set.is_none().then_some(ReadState {
+        number,
+        bytes: slot_bytes[root],
+    })
+}
+
 /// See [`Binding::deaths`].
 fn deaths_of<P>(plan: &Plan, steps: &[BoundStep<P>], births: &[Vec<usize>]) -> Vec<Vec<usize>> {
     /// The queue of a device that touches a slot, if no other does.
@@ -289,6 +306,7 @@ impl<P> Binding<P> {
         let eval = |e: &IndexExpr, name: &str| e.eval_symbols(symbols).ok_or_else(|| overflow(name));
         let mut scratch_bytes = 0u64;
         let mut counters = 0;
+        let mut packed = Vec::new();
         let mut loops = 0;
         let mut steps: Vec<BoundStep<P>> = Vec::with_capacity(plan.init.len() + plan.steps.len());
         let mut queues = Vec::new();
@@ -310,10 +328,16 @@ impl<P> Binding<P> {
                 }
                 Step::Gemm(g) => {
                     let behind = g.epilogue.as_ref().map(|e| launches.bind(&e.launch)).transpose()?;
-                    let product = Box::new(BoundProduct::bind(g, behind, &eval)?);
+                    let states = [&g.lhs, &g.rhs].map(|o| read_state(plan, o, slot_bytes));
+                    let product = Box::new(BoundProduct::bind(g, (behind, states), &eval)?);
+                    let mut number = None;
                     let choice = match on {
                         0 => {
                             let prepared = prepare(&product);
+                            if let Some(operand) = prepared.packed {
+                                number = Some(packed.len());
+                                packed.push(operand);
+                            }
                             let own = prepared.scratch_bytes.next_multiple_of(SCRATCH_ALIGNMENT);
                             needs(own + product.epilogue.as_ref().map_or(0, |e| e.launch.scratch_bytes));
                             counters = counters.max(prepared.counters);
@@ -321,7 +345,11 @@ impl<P> Binding<P> {
                         }
                         _ => None,
                     };
-                    BoundWork::Product { product, choice }
+                    BoundWork::Product {
+                        product,
+                        choice,
+                        packed: number,
+                    }
                 }
                 Step::Copy { src, dst } => {
                     let (from, to) = (runners.device(*src), runners.device(*dst));
@@ -389,6 +417,7 @@ impl<P> Binding<P> {
             scratch_bytes,
             arg_count,
             counters,
+            packed,
             init,
             steps,
             awaited,

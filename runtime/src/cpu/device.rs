@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::calls;
 use super::gemm::{Follow, multiply};
 use super::jit::{self, Args, JitOptions, KernelFn};
-use super::product::{Along, Choice, choose, late, product};
+use super::product::{Along, Choice, choose, late};
 use crate::binding::call::BoundCall;
 use crate::binding::product::{BoundProduct, Prepared};
 use crate::binding::steps::{BoundLaunch, SCRATCH_ALIGNMENT, at_most_one_chunk};
@@ -135,13 +135,13 @@ impl Device for Cpu {
         choice: &Choice,
         at: &mut Places<'_, KernelFn>,
     ) -> Result<(), RunError> {
-        let along = p.epilogue.as_ref().zip(choice.along.as_ref());
+        let (product, way) = choice.of(p, at.slots, at.packed);
+        let along = p.epilogue.as_ref().zip(way.along.as_ref());
         let along = along.map(|(e, along)| (&e.launch, along));
-        let counters = along.map_or(0, |(_, a)| choice.cut.counters(a.side, p.entries()));
+        let counters = along.map_or(0, |(_, a)| way.cut.counters(a.side, p.entries()));
         at.counters[..counters].iter_mut().for_each(|c| *c.get_mut() = 0);
-        let product = product(p, at.slots);
         let shared = shared(at);
-        let scratch_before = choice.cut.scratch_bytes.next_multiple_of(SCRATCH_ALIGNMENT as usize);
+        let scratch_before = way.cut.scratch_bytes.next_multiple_of(SCRATCH_ALIGNMENT as usize);
         // Lines of the kernel from `first` to `last`.
         let lines = |(launch, along): (&BoundLaunch, &Along), worker: usize, first: u64, last: u64| {
             let (begin, end) = (first * along.iterations, last * along.iterations);
@@ -169,7 +169,7 @@ impl Device for Cpu {
         unsafe {
             multiply(
                 &product,
-                &choice.cut,
+                &way.cut,
                 &self.threads,
                 at.scratch.start,
                 at.scratch.bytes as usize,
@@ -177,7 +177,7 @@ impl Device for Cpu {
             )?
         };
         match (along, &p.epilogue) {
-            (Some(both), _) => late(p, &choice.cut, both.1, &mut |line| lines(both, 0, line, line + 1)),
+            (Some(both), _) => late(p, &way.cut, both.1, &mut |line| lines(both, 0, line, line + 1)),
             (None, Some(e)) => {
                 let launches = std::slice::from_ref(&e.launch);
                 // SAFETY: the caller's promise; the product is done.

@@ -2,20 +2,42 @@
 
 use tlc_ir::DType;
 
-use super::gemm::{Composite, Cut, Matrix, Product, Side, cut};
-use crate::binding::product::{BoundEpilogue, BoundMatrix, BoundProduct, Leg, Prepared};
+use super::gemm::{Composite, Cut, Matrix, Operand, PackedLayout, Product, Side, copied, cut, panel_width};
+use crate::binding::product::{BoundEpilogue, BoundMatrix, BoundProduct, Leg, PackedOperand, Prepared};
 
 /// Parts of the lines of an epilogue that each thread should get at least.
 const PARTS_PER_THREAD: u64 = 4;
 /// Of the lines of an epilogue, at most one in so many may wait until the whole product is done.
 const LATE_LINES: u64 = 8;
 
+/// A copy in another layout may take so many times the bytes of what it is made of: what the last panel lacks, and matrices of a stack
+/// that overlap.
+const MAX_GROWTH: u64 = 2;
+
 /// What is decided about a product whose sizes are known.
 pub struct Choice {
+    /// How it is computed from operands as the plan has them.
+    pub(super) plain: Way,
+    /// How it is computed where a call has an operand in panels.
+    pub(super) packed: Option<Box<Packed>>,
+}
+
+/// How a product is computed.
+pub(super) struct Way {
     /// How it is shared out.
     pub(super) cut: Cut,
     /// How the kernel behind it goes along with it; otherwise it runs when the product is done.
     pub(super) along: Option<Along>,
+}
+
+/// How a product is computed that has an operand in panels.
+pub(super) struct Packed {
+    /// That operand.
+    which: Operand,
+    /// Its panels, whose first is where the call says.
+    panels: BoundMatrix,
+    /// The rest.
+    pub(super) way: Way,
 }
 
 /// How the lines of an epilogue lie in those of a result that fills its slot line after line.
@@ -56,13 +78,122 @@ impl Along {
 
 /// Chooses a product's cut, and whether the kernel behind it goes along.
 pub(super) fn choose(p: &BoundProduct, threads: usize) -> Prepared<Choice> {
-    let cut = cut(&product(p, &[]), threads);
-    let along = p.epilogue.as_ref().and_then(|e| along(p, &cut, e, threads));
-    let counters = along.as_ref().map_or(0, |a| cut.counters(a.side, p.entries()));
+    let way = |product: &Product<'_>| {
+        let cut = cut(product, threads);
+        let along = p.epilogue.as_ref().and_then(|e| along(p, &cut, e, threads));
+        Way { cut, along }
+    };
+    let as_it_is = product(p, &[]);
+    let plain = way(&as_it_is);
+    let operand = copied(&as_it_is, &plain.cut).and_then(|which| Some((which, in_panels(p, which)?)));
+    let (packed, operand) = match operand {
+        None => (None, None),
+        Some((which, (operand, panels))) => {
+            let way = way(&with_panels(p, &[], which, &panels, std::ptr::null_mut()));
+            (Some(Box::new(Packed { which, panels, way })), Some(operand))
+        }
+    };
+    let ways = || std::iter::once(&plain).chain(packed.iter().map(|p| &p.way));
+    let counters = |w: &Way| w.along.as_ref().map_or(0, |a| w.cut.counters(a.side, p.entries()));
     Prepared {
-        scratch_bytes: cut.scratch_bytes as u64,
-        counters,
-        choice: Choice { cut, along },
+        scratch_bytes: ways().map(|w| w.cut.scratch_bytes as u64).max().unwrap_or(0),
+        counters: ways().map(counters).max().unwrap_or(0),
+        packed: operand,
+        choice: Choice { plain, packed },
+    }
+}
+
+/// An operand as a copy in panels, and the copy as a matrix; `None` if it is no state that stays as it is, or the copy would be too large.
+fn in_panels(p: &BoundProduct, which: Operand) -> Option<(PackedOperand, BoundMatrix)> {
+    let matrix = p.operand(which);
+    let state = match which {
+        Operand::Lhs => p.states[0]?,
+        Operand::Rhs => p.states[1]?,
+    };
+    let (across, depth) = match which {
+        Operand::Lhs => (&matrix.row, &matrix.column),
+        Operand::Rhs => (&matrix.column, &matrix.row),
+    };
+    let axes = p.batch.iter().copied().zip(matrix.batch.iter().copied());
+    let layout = PackedLayout {
+        dtype: p.dtype,
+        offset: matrix.offset,
+        batch: axes.filter(|&(extent, stride)| extent != 1 && stride != 0).collect(),
+        across: across.clone(),
+        depth: depth.clone(),
+        width: panel_width(p.dtype),
+    };
+    let bytes = layout.bytes();
+    if bytes == 0 || bytes as u64 > state.bytes.saturating_mul(MAX_GROWTH) {
+        return None;
+    }
+    let panel = isize::try_from(layout.panel_elements()).ok()?;
+    let mut stride = panel.checked_mul(isize::try_from(layout.panels()).ok()?)?;
+    let mut batch = vec![0; p.batch.len()];
+    for (k, &extent) in p.batch.iter().enumerate().rev() {
+        if extent != 1 && matrix.batch[k] != 0 {
+            batch[k] = stride;
+            stride = stride.checked_mul(isize::try_from(extent).ok()?)?;
+        }
+    }
+    let across = vec![
+        Leg {
+            extent: layout.panels(),
+            stride: panel,
+        },
+        Leg {
+            extent: layout.width,
+            stride: 1,
+        },
+    ];
+    let depth = vec![Leg {
+        extent: layout.elements_along(),
+        stride: layout.width as isize,
+    }];
+    let (row, column) = match which {
+        Operand::Lhs => (across, depth),
+        Operand::Rhs => (depth, across),
+    };
+    let panels = BoundMatrix {
+        slot: matrix.slot,
+        offset: 0,
+        batch,
+        row,
+        column,
+        composite: true,
+    };
+    let number = state.number;
+    Some((PackedOperand { state: number, layout }, panels))
+}
+
+/// The product of the matrices that `slots` hold, but for one, whose panels begin at `start`.
+fn with_panels<'p>(
+    p: &'p BoundProduct,
+    slots: &[*mut u8],
+    which: Operand,
+    panels: &'p BoundMatrix,
+    start: *mut u8,
+) -> Product<'p> {
+    let mut all = product(p, slots);
+    let operand = match which {
+        Operand::Lhs => &mut all.lhs,
+        Operand::Rhs => &mut all.rhs,
+    };
+    *operand = Matrix {
+        start,
+        ..matrix(panels, &[], p.dtype)
+    };
+    all
+}
+
+impl Choice {
+    /// The product of the matrices that `slots` hold, and how it is computed. Where the call has the operand in panels, they begin at
+    /// `packed`; otherwise that is null.
+    pub(super) fn of<'p>(&'p self, p: &'p BoundProduct, slots: &[*mut u8], packed: *mut u8) -> (Product<'p>, &'p Way) {
+        match &self.packed {
+            Some(q) if !packed.is_null() => (with_panels(p, slots, q.which, &q.panels, packed), &q.way),
+            _ => (product(p, slots), &self.plain),
+        }
     }
 }
 
@@ -159,7 +290,7 @@ fn filled(p: &BoundProduct) -> Option<(Side, usize)> {
 }
 
 /// The product of the matrices that `slots` hold.
-pub(super) fn product<'p>(p: &'p BoundProduct, slots: &[*mut u8]) -> Product<'p> {
+fn product<'p>(p: &'p BoundProduct, slots: &[*mut u8]) -> Product<'p> {
     Product {
         dtype: p.dtype,
         batch: &p.batch,
@@ -188,5 +319,90 @@ fn matrix<'p>(m: &'p BoundMatrix, slots: &[*mut u8], dtype: DType) -> Matrix<'p>
             first_row: 0,
             first_column: 0,
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::binding::product::ReadState;
+
+    fn matrix(row: usize, column: usize) -> BoundMatrix {
+        let leg = |stride: usize| {
+            vec![Leg {
+                extent: 0,
+                stride: stride as isize,
+            }]
+        };
+        BoundMatrix {
+            slot: 0,
+            offset: 0,
+            batch: Vec::new(),
+            row: leg(row),
+            column: leg(column),
+            composite: false,
+        }
+    }
+
+    /// `m` rows of a left operand times a state of `k x n` elements, which may be stored with its columns one after the other.
+    fn bound(m: usize, k: usize, n: usize, turned: bool) -> BoundProduct {
+        let extents = |mut matrix: BoundMatrix, rows: usize, columns: usize| {
+            (matrix.row[0].extent, matrix.column[0].extent) = (rows, columns);
+            matrix
+        };
+        let state = ReadState {
+            number: 3,
+            bytes: 4 * (k * n) as u64,
+        };
+        BoundProduct {
+            dtype: DType::F32,
+            batch: Vec::new(),
+            m,
+            n,
+            k,
+            lhs: extents(matrix(k, 1), m, k),
+            rhs: extents(if turned { matrix(1, k) } else { matrix(n, 1) }, k, n),
+            dst: extents(matrix(n, 1), m, n),
+            epilogue: None,
+            states: [None, Some(state)],
+        }
+    }
+
+    /// What a call copies of a state's elements is what it is said to keep, and with that it copies nothing.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_product_with_an_operand_in_panels_copies_nothing() {
+        for (m, k, n, turned) in [
+            (4, 100, 96, true),
+            (96, 100, 96, false),
+            (96, 7, 200, true),
+            (7, 64, 640, true),
+        ] {
+            for threads in [1, 3] {
+                let p = bound(m, k, n, turned);
+                let prepared = choose(&p, threads);
+                let case = (m, k, n, turned, threads);
+                if !turned && threads > 1 {
+                    // Pieces of few rows read whole vectors where they are.
+                    continue;
+                }
+                let operand = prepared.packed.expect("it copies the right operand");
+                assert_eq!(operand.state, 3, "{case:?}");
+                let packed = prepared.choice.packed.expect("a way with panels");
+                let panels = with_panels(&p, &[], packed.which, &packed.panels, std::ptr::null_mut());
+                assert_eq!(copied(&panels, &packed.way.cut), None, "{case:?}");
+            }
+        }
+        // Read where it is: few rows by whole vectors, and a vector by a matrix.
+        for (m, k, n, turned) in [(4, 100, 96, false), (1, 100, 96, true)] {
+            let prepared = choose(&bound(m, k, n, turned), 1);
+            assert_eq!(prepared.packed, None, "{:?}", (m, k, n, turned));
+        }
+        // Nothing is kept of what calls may set.
+        let p = BoundProduct {
+            states: [None, None],
+            ..bound(96, 100, 96, true)
+        };
+        assert_eq!(choose(&p, 1).packed, None);
     }
 }

@@ -15,6 +15,8 @@ pub(crate) struct Frame {
     pub(super) args: Vec<*mut u8>,
     /// The arena of each device.
     pub(super) arenas: Vec<*mut u8>,
+    /// By number in [`Binding::packed`]: where the panels of that operand begin, if this call has it in panels.
+    pub(super) packed: Vec<*mut u8>,
     /// By step: what its queue was given up to and with it, if a step of another queue waits for it.
     pub(super) marks: Vec<Mark>,
     /// For products with epilogues.
@@ -65,6 +67,12 @@ impl Frame {
             body.step_ns.resize(l.body.steps.len(), 0);
             body.frame.fit(&l.body, devices);
         }
+    }
+
+    /// Where the panels of an operand begin, by its number in [`Binding::packed`]; null if this call has it as the plan does.
+    #[inline]
+    pub(super) fn packed(&self, number: usize) -> *mut u8 {
+        self.packed.get(number).copied().unwrap_or(std::ptr::null_mut())
     }
 
     /// Says whether steps are timed from here on. Where they are, counting starts at 0.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tlc_ir::index::IndexExpr;
 use tlc_ir::plan::{DeviceId, Storage};
 
+use super::packed::packed_bytes;
 use super::{Bound, CallState, Executable, RunError, Sources};
 use crate::binding::Sizes;
 use crate::device::{DeviceBuffer, Queued, Room};
@@ -27,6 +28,9 @@ pub struct MemoryNeed {
     pub inputs: u64,
     /// The outputs, in memory of the pool.
     pub outputs: u64,
+    /// Copies of frozen states in the layout in which products read them, made by the first call that needs them and shared by all states
+    /// that share the entries.
+    pub packed: u64,
     /// On the devices beside the host, in the plan's order.
     pub devices: Vec<DeviceNeed>,
 }
@@ -72,6 +76,7 @@ impl MemoryNeed {
             self.scratch,
             self.inputs,
             self.outputs,
+            self.packed,
         ];
         all.iter().fold(0, |n, b| n.saturating_add(*b))
     }
@@ -97,7 +102,7 @@ impl MemoryNeed {
 
 impl Executable {
     /// The memory that a call with the given inputs needs, and states that are read. `resident` says which of the plan's states, by number,
-    /// have memory on a device already.
+    /// have memory on a device already, and `frozen` which of them nobody changes any longer.
     ///
     /// # Errors
     /// If the shapes do not fit the declared inputs.
@@ -105,6 +110,7 @@ impl Executable {
         &self,
         sources: impl Into<Sources<'s>>,
         resident: &dyn Fn(usize, &Arc<dyn Queued>) -> bool,
+        frozen: &dyn Fn(usize) -> bool,
     ) -> Result<MemoryNeed, RunError> {
         let binding = self.bound(sources.into().iter())?;
         let wanted = |storage: &Storage| match *storage {
@@ -114,7 +120,28 @@ impl Executable {
             }
             _ => true,
         };
-        self.need(&binding, &wanted)
+        Ok(MemoryNeed {
+            packed: packed_bytes(binding.packed.iter().filter(|o| frozen(o.state))),
+            ..self.need(&binding, &wanted)?
+        })
+    }
+
+    /// Bytes of the copies of each state, by number, that calls have if it is frozen. For a plan whose sizes no input decides;
+    /// otherwise, or where there are none, empty.
+    ///
+    /// # Errors
+    /// If a size overflows.
+    pub fn packed_if_frozen(&self) -> Result<Vec<(usize, u64)>, RunError> {
+        let by_input = |d: &IndexExpr| d.as_const().is_none();
+        if self.plan.sources().any(|(_, ty)| ty.shape.iter().any(by_input)) {
+            return Ok(Vec::new());
+        }
+        let extent = |e: &IndexExpr| e.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
+        let shapes = self.plan.sources().map(|(_, ty)| ty.shape.iter().map(extent).collect());
+        let binding = self.bind_sizes(self.binder().bind(shapes.collect())?)?;
+        let of = |state: usize| packed_bytes(binding.packed.iter().filter(move |o| o.state == state));
+        let all = (0..self.plan.states.len()).map(|state| (state, of(state)));
+        Ok(all.filter(|(_, bytes)| *bytes > 0).collect())
     }
 
     /// As [`Executable::memory`], of a call whose sizes no input decides.
@@ -127,7 +154,16 @@ impl Executable {
         self.need(&self.bind_sizes(self.binder().bind(shapes.collect())?)?, &|_| true)
     }
 
+    /// What a call with a binding needs, without copies of frozen states.
     pub(super) fn need(&self, binding: &Bound, wanted: Wanted<'_>) -> Result<MemoryNeed, RunError> {
+        Ok(MemoryNeed {
+            devices: self.device_needs(binding, wanted)?,
+            ..self.host_need(binding)
+        })
+    }
+
+    /// As [`Executable::need`], of the host alone: no device is asked.
+    pub(super) fn host_need(&self, binding: &Bound) -> MemoryNeed {
         let kept = self.kept_on(&binding.sizes, DeviceId::HOST);
         let of_host = self.plan.slots.iter().zip(&binding.sizes.slot_bytes);
         let of_host = of_host.filter(|(slot, _)| slot.device == DeviceId::HOST);
@@ -142,15 +178,16 @@ impl Executable {
         }
         // The `init` steps have scratch of their own while they run.
         let areas = if self.plan.init.is_empty() { 1 } else { 2 };
-        Ok(MemoryNeed {
+        MemoryNeed {
             constants: self.plan.constants.iter().map(|c| c.bytes().len() as u64).sum(),
             kept,
             arena: binding.sizes.layout.host().bytes,
             scratch: areas * self.scratch_of(binding) as u64,
             inputs,
             outputs,
-            devices: self.device_needs(binding, wanted)?,
-        })
+            packed: 0,
+            devices: Vec::new(),
+        }
     }
 
     fn device_needs(&self, binding: &Bound, wanted: Wanted<'_>) -> Result<Vec<DeviceNeed>, RunError> {

@@ -17,6 +17,7 @@ mod donate;
 mod frame;
 mod init;
 mod memory_need;
+mod packed;
 mod profile;
 mod record;
 mod repeat;
@@ -59,6 +60,7 @@ pub(crate) use frame::Frame;
 use init::Kept;
 use memory_need::Wanted;
 pub use memory_need::{DeviceNeed, MemoryNeed};
+pub use packed::PackedForms;
 use profile::Measured;
 pub use profile::{LoopTime, StepTime};
 pub use resident::{DeviceTensor, Download, ResidentInput};
@@ -180,6 +182,8 @@ pub struct Executable {
     packer: Packer,
     /// Values of symbols that no input's shape determines, by name.
     given: Vec<(String, i64)>,
+    /// The most bytes that a call may need of the host's memory, if there is a limit.
+    memory_limit: Option<u64>,
     bindings: Mutex<VecDeque<Arc<Bound>>>,
     // Boxed, because every call takes one out and puts it back.
     #[allow(clippy::vec_box, reason = "moving a pointer takes less than moving a state")]
@@ -258,6 +262,7 @@ impl Executable {
             buffers: load.buffers,
             packer: load.packer,
             given: Vec::new(),
+            memory_limit: None,
             bindings: Mutex::new(VecDeque::with_capacity(MAX_BINDINGS)),
             states: Mutex::new(Vec::new()),
             kept: OnceLock::new(),
@@ -377,36 +382,6 @@ impl Executable {
         Ok(outputs)
     }
 
-    /// Memory of the pool for the outputs.
-    fn take_outputs(&self, binding: &Bound) -> Result<Vec<OutputTensor>, RunError> {
-        let mut outputs = Vec::with_capacity(self.plan.outputs.len());
-        for (o, shape) in self.plan.outputs.iter().zip(&binding.sizes.output_shapes) {
-            let bytes = binding.sizes.slot_bytes[o.slot.0 as usize] as usize;
-            outputs.push(OutputTensor {
-                dtype: o.ty.dtype,
-                shape: shape.clone(),
-                data: self.buffers.take(bytes)?,
-            });
-        }
-        if cfg!(debug_assertions) {
-            outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(UNWRITTEN));
-        }
-        Ok(outputs)
-    }
-
-    /// Gives outputs the sizes that data decided; their buffers had room for the largest.
-    fn cut(&self, outputs: &mut [OutputTensor], last: Option<&Bound>) {
-        let Some(last) = last else { return };
-        for ((out, o), shape) in outputs
-            .iter_mut()
-            .zip(&self.plan.outputs)
-            .zip(&last.sizes.output_shapes)
-        {
-            out.data.truncate(last.sizes.slot_bytes[o.slot.0 as usize] as usize);
-            out.shape.clone_from(shape);
-        }
-    }
-
     /// As [`Executable::run_into`], and returns the outputs' shapes, which data may decide: a buffer then has room for the
     /// largest, and what the shape does not reach holds anything.
     ///
@@ -458,44 +433,6 @@ impl Executable {
             state.frame.measure(false);
             last
         })
-    }
-
-    /// Checks number, dtypes, shapes, bytes and alignment of the caller's memory for outputs.
-    fn check_outputs(&self, binding: &Bound, outputs: &mut [impl Destination]) -> Result<(), RunError> {
-        if outputs.len() != self.plan.outputs.len() {
-            return Err(RunError::OutputCount {
-                expected: self.plan.outputs.len(),
-                found: outputs.len(),
-            });
-        }
-        for (k, (o, out)) in self.plan.outputs.iter().zip(outputs.iter_mut()).enumerate() {
-            if let Some(found) = out.dtype().filter(|&d| d != o.ty.dtype) {
-                return Err(RunError::OutputDtype {
-                    name: o.name.clone(),
-                    expected: o.ty.dtype,
-                    found,
-                });
-            }
-            if let Some(found) = out.shape().filter(|&s| s != binding.sizes.output_shapes[k]) {
-                return Err(RunError::OutputShape {
-                    name: o.name.clone(),
-                    expected: binding.sizes.output_shapes[k].clone(),
-                    found: found.to_vec(),
-                });
-            }
-            let expected = binding.sizes.slot_bytes[o.slot.0 as usize] as usize;
-            let align = o.ty.dtype.bytes();
-            let bytes = out.bytes_mut();
-            if bytes.len() != expected || (expected > 0 && bytes.as_ptr().addr() % align != 0) {
-                return Err(RunError::OutputBytes {
-                    name: o.name.clone(),
-                    expected,
-                    align,
-                    found: bytes.len(),
-                });
-            }
-        }
-        Ok(())
     }
 
     /// Takes a call state that fits the binding, runs `f` with it, and puts it back. `wanted` is what `f` will allocate besides.
@@ -626,6 +563,9 @@ impl Executable {
         let scratch = self.scratch_of(&next);
         if state.scratch.len() < scratch {
             state.scratch = AlignedBuffer::zeroed(scratch)?;
+        }
+        if next.packed != now.packed {
+            state.frame.packed.clear();
         }
         // Products may be cut otherwise now.
         state.frame.fit(&next, self.plan.devices.len());
@@ -772,7 +712,11 @@ impl Executable {
     }
 
     fn bind_sizes(&self, sizes: Sizes) -> Result<Bound, RunError> {
-        Binding::new(&self.plan, sizes, &|p| self.host.prepare(p))
+        let mut binding = Binding::new(&self.plan, sizes, &|p| self.host.prepare(p))?;
+        if let Some(limit) = self.memory_limit {
+            self.limit_packed(&mut binding, limit)?;
+        }
+        Ok(binding)
     }
 
     fn binder(&self) -> Binder<'_> {

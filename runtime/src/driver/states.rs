@@ -12,7 +12,9 @@ use smallvec::SmallVec;
 use tlc_ir::plan::{PlanState, SlotId, Storage};
 use tlc_ir::{DType, IndexExpr};
 
-use super::{Bound, Description, Destination, Executable, OutputTensor, RunError, Sources, StateMemory, TensorView};
+use super::{
+    Bound, Description, Destination, Executable, OutputTensor, PackedForms, RunError, Sources, StateMemory, TensorView,
+};
 use crate::device::Queued;
 
 /// The element bytes of a state, in C order.
@@ -22,13 +24,20 @@ pub enum StateBytes<'a> {
     Own(&'a mut StateMemory),
     /// Bytes that others may read at the same time, of a state that the plan does not set.
     Shared(&'a StateMemory),
+    /// As `Shared`, of a state that stays as it is as long as `packed` lives.
+    Frozen {
+        /// The bytes.
+        memory: &'a StateMemory,
+        /// What calls have made of them.
+        packed: &'a PackedForms,
+    },
 }
 
 impl StateBytes<'_> {
     fn memory(&self) -> &StateMemory {
         match self {
             StateBytes::Own(memory) => memory,
-            StateBytes::Shared(memory) => memory,
+            StateBytes::Shared(memory) | StateBytes::Frozen { memory, .. } => memory,
         }
     }
 }
@@ -145,7 +154,7 @@ impl Executable {
                     bytes: found,
                 });
             }
-            if declared.set.is_some() && matches!(given.data, StateBytes::Shared(_)) {
+            if declared.set.is_some() && !matches!(given.data, StateBytes::Own(_)) {
                 return Err(RunError::StateShared {
                     name: declared.name.clone(),
                 });
@@ -180,6 +189,7 @@ impl Executable {
                 let there = given.data.memory().place(self.elsewhere(declared), declared.read)?;
                 slots[declared.slot.0 as usize] = there;
             }
+            self.find_packed(binding, states, &mut call.frame)?;
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
             self.execute(binding, call, &address, &mut |number, begins, _, _| {
                 if begins {
@@ -190,7 +200,7 @@ impl Executable {
         let set = self.plan.states.iter().zip(states).filter(|(s, _)| s.set.is_some());
         let set = set.filter_map(|(declared, given)| match &mut given.data {
             StateBytes::Own(memory) => Some((declared, memory)),
-            StateBytes::Shared(_) => None,
+            StateBytes::Shared(_) | StateBytes::Frozen { .. } => None,
         });
         match result {
             Ok(last) => {

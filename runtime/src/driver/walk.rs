@@ -68,6 +68,7 @@ fn places<'a, K>(
         args: &frame.args,
         counters: &mut frame.counters,
         scratch,
+        packed: std::ptr::null_mut(),
     }
 }
 
@@ -335,13 +336,19 @@ impl<'r, H: Host> Walk<'r, H> {
                     }
                 }
             }
-            BoundWork::Product { product, choice } => {
+            BoundWork::Product {
+                product,
+                choice,
+                packed,
+            } => {
                 product.epilogue.iter().for_each(|e| point(&e.launch, frame));
                 // SAFETY: as for launches.
                 unsafe {
                     match choice {
                         Some(choice) => {
+                            let packed = packed.map(|number| frame.packed(number));
                             let mut at = places(self.code.of_host(), frame, self.scratch);
+                            at.packed = packed.unwrap_or(at.packed);
                             self.host.multiply(queue, product, choice, &mut at)?;
                         }
                         None => {

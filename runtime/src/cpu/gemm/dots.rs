@@ -1,169 +1,337 @@
-//! A matrix times a vector, both with the summed axis together in memory: a dot product for each row.
+//! Few rows times a matrix, all with the summed axis together in memory: dot products.
 //!
-//! Such a product reads every element of the matrix once, so nothing is packed. Each row is summed in two vectors of
-//! accumulators, whatever its neighbours, so its bits depend on the summed extent alone.
+//! Such a product reads every element of the matrix once for all rows, and packs nothing. Below, *vectors* are the few rows, or
+//! the few columns of the mirrored case, and *lines* those of the matrix. Each result is summed in two vector registers of
+//! accumulators, whatever its neighbours, so its bits depend on the summed extent alone: they are those of one vector.
 
 use std::arch::x86_64::*;
 
 use tlc_ir::DType;
 
-use super::{Matrix, Product};
+use super::{Matrix, Product, Unit};
 
-/// Rows that share the loads of the vector.
-const ROWS: usize = 4;
+/// The most vectors: with more, micro-kernels make up for what packing takes.
+const FEW: usize = 16;
+/// Elements of the sum for each vector, where there are several, from which on it takes longer to pack a line than to add up the lanes of
+/// its results.
+const LONG: usize = 48;
+/// Vectors whose accumulators are in registers at once.
+const VECTORS: usize = 4;
+/// Lines of the smallest part of a result: a multiple of what is taken at once.
+const LINES: usize = 12;
 
-/// Whether this is such a product, and this machine has the instructions.
-pub(super) fn fits(p: &Product<'_>) -> bool {
-    (p.m == 1 || p.n == 1)
-        && p.lhs.composite.is_none()
-        && p.rhs.composite.is_none()
-        && p.lhs.column == 1
-        && p.rhs.row == 1
-        && p.k > 0
-        && (std::is_x86_feature_detected!("avx512f")
-            || std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx"))
+/// What the two operands are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shape {
+    /// The left operand is the matrix: the results' rows are its lines.
+    LinesByVectors,
+    /// The right operand is.
+    VectorsByLines,
 }
 
-/// Computes a piece of one.
+/// What the operands of a product are, if it is such a product and this machine has the instructions.
+pub(super) fn shape(p: &Product<'_>) -> Option<Shape> {
+    let together = p.lhs.composite.is_none() && p.rhs.composite.is_none() && p.lhs.column == 1 && p.rhs.row == 1;
+    let few = |vectors: usize| vectors == 1 || vectors <= FEW && p.k >= LONG * vectors;
+    let has = std::is_x86_feature_detected!("avx512f")
+        || std::is_x86_feature_detected!("fma") && std::is_x86_feature_detected!("avx");
+    match (few(p.m) && p.m <= p.n, few(p.n)) {
+        _ if !together || !has || p.k == 0 => None,
+        (true, _) => Some(Shape::VectorsByLines),
+        (_, true) => Some(Shape::LinesByVectors),
+        _ => None,
+    }
+}
+
+/// The unit of cuts: vectors stay together, so that nobody else reads the lines.
+pub(super) fn unit(p: &Product<'_>, shape: Shape) -> Unit {
+    let (rows, columns) = match shape {
+        Shape::LinesByVectors => (LINES, p.n.max(1)),
+        Shape::VectorsByLines => (p.m.max(1), LINES),
+    };
+    Unit {
+        rows,
+        columns,
+        partial: true,
+    }
+}
+
+/// Where vectors or lines begin, and how far apart.
+struct Walk<T> {
+    start: *mut T,
+    stride: isize,
+}
+
+impl<T> Walk<T> {
+    fn new(start: *mut u8, stride: isize) -> Walk<T> {
+        let start = start.cast();
+        Walk { start, stride }
+    }
+
+    fn at(&self, number: usize) -> *mut T {
+        self.start.wrapping_offset(number as isize * self.stride)
+    }
+}
+
+/// Computes a piece of a product of a shape.
 ///
 /// # Safety
-/// As for [`super::multiply`]; the product [`fits`], or is a piece of one that does.
-pub(super) unsafe fn run(p: &Product<'_>, rows_are_results: bool) {
-    let (matrix, vector, rows, stride, step): (&Matrix<'_>, &Matrix<'_>, usize, isize, isize) = match rows_are_results {
-        true => (&p.lhs, &p.rhs, p.m, p.lhs.row, p.dst.row),
-        false => (&p.rhs, &p.lhs, p.n, p.rhs.column, p.dst.column),
+/// As for [`super::multiply`]; the product has that [`shape`], or is a piece of one that has.
+pub(super) unsafe fn run(p: &Product<'_>, shape: Shape) {
+    let (matrix, vectors): ((&Matrix<'_>, usize, isize), (&Matrix<'_>, usize, isize)) = match shape {
+        Shape::LinesByVectors => ((&p.lhs, p.m, p.lhs.row), (&p.rhs, p.n, p.rhs.column)),
+        Shape::VectorsByLines => ((&p.rhs, p.n, p.rhs.column), (&p.lhs, p.m, p.lhs.row)),
     };
-    let wide = std::is_x86_feature_detected!("avx512f");
-    let (a, x, y) = (matrix.start, vector.start, p.dst.start);
+    let steps = match shape {
+        Shape::LinesByVectors => (p.dst.row, p.dst.column),
+        Shape::VectorsByLines => (p.dst.column, p.dst.row),
+    };
+    /// The matrix, the vectors and the results, with the results' strides from line to line and from vector to vector.
+    macro_rules! call {
+        ($f:ident) => {
+            $f(
+                (Walk::new(matrix.0.start, matrix.2), matrix.1),
+                (Walk::new(vectors.0.start, vectors.2), vectors.1),
+                p.k,
+                (p.dst.start.cast(), steps.0, steps.1),
+            )
+        };
+    }
     // SAFETY: the caller's promise, and the instructions were looked for.
     unsafe {
-        match (p.dtype, wide) {
-            (DType::F64, true) => avx512_f64(rows, p.k, a.cast(), stride, x.cast(), y.cast(), step),
-            (DType::F64, false) => fma_f64(rows, p.k, a.cast(), stride, x.cast(), y.cast(), step),
-            (_, true) => avx512_f32(rows, p.k, a.cast(), stride, x.cast(), y.cast(), step),
-            (_, false) => fma_f32(rows, p.k, a.cast(), stride, x.cast(), y.cast(), step),
+        match (p.dtype, std::is_x86_feature_detected!("avx512f")) {
+            (DType::F64, true) => call!(avx512_f64),
+            (DType::F64, false) => call!(fma_f64),
+            (_, true) => call!(avx512_f32),
+            (_, false) => call!(fma_f32),
         }
     }
 }
 
+/// The sum of the lanes, each half added to the other, then the halves of that.
+#[target_feature(enable = "avx")]
+#[inline]
+fn sum_256_f32(v: __m256) -> f32 {
+    let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+}
+
+/// As [`sum_256_f32`].
+#[target_feature(enable = "avx")]
+#[inline]
+fn sum_256_f64(v: __m256d) -> f64 {
+    let two = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd::<1>(v));
+    _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)))
+}
+
+/// As [`sum_256_f32`].
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn sum_512_f32(v: __m512) -> f32 {
+    let high = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(v)));
+    sum_256_f32(_mm256_add_ps(_mm512_castps512_ps256(v), high))
+}
+
+/// As [`sum_256_f32`].
+#[target_feature(enable = "avx512f")]
+#[inline]
+fn sum_512_f64(v: __m512d) -> f64 {
+    let high = _mm512_extractf64x4_pd::<1>(v);
+    sum_256_f64(_mm256_add_pd(_mm512_castpd512_pd256(v), high))
+}
+
 macro_rules! dots {
-    ($name:ident, $features:literal, $element:ty, $lanes:literal, $zero:ident, $load:ident, $fma:ident, $add:ident, $store:ident) => {
-        /// `y[i * step] = Σ_k a[i * stride + k] * x[k]` for all rows.
+    (
+        $name:ident, $features:literal, $element:ty, $lanes:literal, at_once: $at_once:expr,
+        $zero:ident, $load:ident, $fma:ident, $add:ident, $sum:ident
+    ) => {
+        /// `y[i * y.1 + j * y.2] = Σ_k lines[i][k] * vectors[j][k]` for all lines and vectors.
         ///
         /// # Safety
-        /// The machine has the features, `rows` rows of `k` elements of `a` and `k` of `x` can be read, and the results written.
+        /// The machine has the features, `k` elements of each line and vector can be read, and the results written.
         #[target_feature(enable = $features)]
         unsafe fn $name(
-            rows: usize,
+            (lines, line_count): (Walk<$element>, usize),
+            (vectors, vector_count): (Walk<$element>, usize),
             k: usize,
-            a: *const $element,
-            stride: isize,
-            x: *const $element,
-            y: *mut $element,
-            step: isize,
+            y: (*mut $element, isize, isize),
         ) {
             const LANES: usize = $lanes;
-            let whole = k / LANES * LANES;
-            let rest = k - whole;
-            // The last elements of the vector, then zeros.
-            let mut x_rest = [0 as $element; LANES];
-            // SAFETY: in the vector.
-            unsafe { std::ptr::copy_nonoverlapping(x.add(whole), x_rest.as_mut_ptr(), rest) };
-            let mut first = 0;
-            while first < rows {
-                let taken = if rows - first >= ROWS { ROWS } else { 1 };
-                let row = |r: usize| a.wrapping_offset((first + r) as isize * stride);
-                let mut sums = [[$zero(); 2]; ROWS];
-                // SAFETY: whole vectors before the end of the vector and the rows.
+
+            /// `R` vectors by `C` lines.
+            ///
+            /// # Safety
+            /// As for the function around it, of the lines and vectors from these numbers on.
+            #[target_feature(enable = $features)]
+            #[inline]
+            unsafe fn block<const R: usize, const C: usize>(
+                (lines, line): (&Walk<$element>, usize),
+                (vectors, vector): (&Walk<$element>, usize),
+                k: usize,
+                y: (*mut $element, isize, isize),
+            ) {
+                let mut a = [std::ptr::null::<$element>(); C];
+                let mut x = [std::ptr::null::<$element>(); R];
+                for (c, a) in a.iter_mut().enumerate() {
+                    *a = lines.at(line + c);
+                }
+                for (r, x) in x.iter_mut().enumerate() {
+                    *x = vectors.at(vector + r);
+                }
+                let mut sums = [[[$zero(); 2]; C]; R];
+                let whole = k / LANES * LANES;
+                let rest = k - whole;
+                // SAFETY: whole vectors before the ends of lines and vectors, then what is left of them, in arrays.
                 unsafe {
                     let mut i = 0;
                     while i + 2 * LANES <= k {
-                        let v = [$load(x.add(i)), $load(x.add(i + LANES))];
-                        if taken == ROWS {
-                            for (r, sums) in sums.iter_mut().enumerate() {
-                                sums[0] = $fma($load(row(r).add(i)), v[0], sums[0]);
-                                sums[1] = $fma($load(row(r).add(i + LANES)), v[1], sums[1]);
+                        for half in 0..2 {
+                            let at = i + half * LANES;
+                            let mut v = [$zero(); R];
+                            for r in 0..R {
+                                v[r] = $load(x[r].add(at));
                             }
-                        } else {
-                            sums[0][0] = $fma($load(row(0).add(i)), v[0], sums[0][0]);
-                            sums[0][1] = $fma($load(row(0).add(i + LANES)), v[1], sums[0][1]);
+                            for c in 0..C {
+                                let w = $load(a[c].add(at));
+                                for r in 0..R {
+                                    sums[r][c][half] = $fma(w, v[r], sums[r][c][half]);
+                                }
+                            }
                         }
                         i += 2 * LANES;
                     }
                     if i < whole {
-                        let v = $load(x.add(i));
-                        for (r, sums) in sums.iter_mut().enumerate().take(taken) {
-                            sums[0] = $fma($load(row(r).add(i)), v, sums[0]);
-                        }
-                    }
-                }
-                for (r, sums) in sums.iter().enumerate().take(taken) {
-                    let mut lanes = [0 as $element; LANES];
-                    // SAFETY: the rest of the row, the result, and arrays of a vector's length.
-                    unsafe {
-                        std::ptr::copy_nonoverlapping(row(r).add(whole), lanes.as_mut_ptr(), rest);
-                        let last = match rest {
-                            0 => sums[1],
-                            _ => $fma($load(lanes.as_ptr()), $load(x_rest.as_ptr()), sums[1]),
-                        };
-                        $store(lanes.as_mut_ptr(), $add(sums[0], last));
-                        let mut half = LANES / 2;
-                        while half > 0 {
-                            for l in 0..half {
-                                lanes[l] += lanes[l + half];
+                        for c in 0..C {
+                            let w = $load(a[c].add(i));
+                            for r in 0..R {
+                                sums[r][c][0] = $fma(w, $load(x[r].add(i)), sums[r][c][0]);
                             }
-                            half /= 2;
                         }
-                        *y.wrapping_offset((first + r) as isize * step) = lanes[0];
+                    }
+                    if rest > 0 {
+                        // What is left, then zeros.
+                        let mut left = [[0 as $element; LANES]; R];
+                        for r in 0..R {
+                            std::ptr::copy_nonoverlapping(x[r].add(whole), left[r].as_mut_ptr(), rest);
+                        }
+                        for c in 0..C {
+                            let mut line = [0 as $element; LANES];
+                            std::ptr::copy_nonoverlapping(a[c].add(whole), line.as_mut_ptr(), rest);
+                            let w = $load(line.as_ptr());
+                            for r in 0..R {
+                                sums[r][c][1] = $fma(w, $load(left[r].as_ptr()), sums[r][c][1]);
+                            }
+                        }
+                    }
+                    for r in 0..R {
+                        for c in 0..C {
+                            let to = (line + c) as isize * y.1 + (vector + r) as isize * y.2;
+                            *y.0.wrapping_offset(to) = $sum($add(sums[r][c][0], sums[r][c][1]));
+                        }
                     }
                 }
-                first += taken;
+            }
+
+            // Blocks of vectors of nearly equal size, and as many lines as have room beside the larger ones.
+            let blocks = vector_count.div_ceil(VECTORS).max(1);
+            let most = vector_count.div_ceil(blocks);
+            const AT_ONCE: [usize; VECTORS] = $at_once;
+            let at_once = AT_ONCE[most.clamp(1, VECTORS) - 1];
+            let mut line = 0;
+            while line < line_count {
+                let taken = if line_count - line >= at_once { at_once } else { 1 };
+                for number in 0..blocks {
+                    let vector = number * vector_count / blocks;
+                    let count = (number + 1) * vector_count / blocks - vector;
+                    let (l, v) = ((&lines, line), (&vectors, vector));
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        match (count, taken) {
+                            (1, 1) => block::<1, 1>(l, v, k, y),
+                            (2, 1) => block::<2, 1>(l, v, k, y),
+                            (3, 1) => block::<3, 1>(l, v, k, y),
+                            (4, 1) => block::<4, 1>(l, v, k, y),
+                            (1, _) => block::<1, { AT_ONCE[0] }>(l, v, k, y),
+                            (2, n) if n == AT_ONCE[1] => block::<2, { AT_ONCE[1] }>(l, v, k, y),
+                            (2, _) => block::<2, { AT_ONCE[2] }>(l, v, k, y),
+                            (3, n) if n == AT_ONCE[2] => block::<3, { AT_ONCE[2] }>(l, v, k, y),
+                            (3, _) => block::<3, { AT_ONCE[3] }>(l, v, k, y),
+                            (4, _) => block::<4, { AT_ONCE[3] }>(l, v, k, y),
+                            _ => {}
+                        }
+                    }
+                }
+                line += taken;
             }
         }
     };
 }
 
+// Lines at once by vectors at once: with two accumulators each, and a register for each vector, they fill the registers.
 dots!(
-    avx512_f32,
-    "avx512f",
-    f32,
-    16,
-    _mm512_setzero_ps,
-    _mm512_loadu_ps,
-    _mm512_fmadd_ps,
-    _mm512_add_ps,
-    _mm512_storeu_ps
+    avx512_f32, "avx512f", f32, 16, at_once: [4, 4, 4, 3],
+    _mm512_setzero_ps, _mm512_loadu_ps, _mm512_fmadd_ps, _mm512_add_ps, sum_512_f32
 );
 dots!(
-    avx512_f64,
-    "avx512f",
-    f64,
-    8,
-    _mm512_setzero_pd,
-    _mm512_loadu_pd,
-    _mm512_fmadd_pd,
-    _mm512_add_pd,
-    _mm512_storeu_pd
+    avx512_f64, "avx512f", f64, 8, at_once: [4, 4, 4, 3],
+    _mm512_setzero_pd, _mm512_loadu_pd, _mm512_fmadd_pd, _mm512_add_pd, sum_512_f64
 );
 dots!(
-    fma_f32,
-    "avx,fma",
-    f32,
-    8,
-    _mm256_setzero_ps,
-    _mm256_loadu_ps,
-    _mm256_fmadd_ps,
-    _mm256_add_ps,
-    _mm256_storeu_ps
+    fma_f32, "avx,fma", f32, 8, at_once: [4, 3, 2, 1],
+    _mm256_setzero_ps, _mm256_loadu_ps, _mm256_fmadd_ps, _mm256_add_ps, sum_256_f32
 );
 dots!(
-    fma_f64,
-    "avx,fma",
-    f64,
-    4,
-    _mm256_setzero_pd,
-    _mm256_loadu_pd,
-    _mm256_fmadd_pd,
-    _mm256_add_pd,
-    _mm256_storeu_pd
+    fma_f64, "avx,fma", f64, 4, at_once: [4, 3, 2, 1],
+    _mm256_setzero_pd, _mm256_loadu_pd, _mm256_fmadd_pd, _mm256_add_pd, sum_256_f64
 );
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What every instruction set of this machine computes: sums of products, and no other element is written.
+    #[test]
+    fn every_instruction_set_sums_all_products() {
+        macro_rules! check {
+            ($f:ident, $element:ty, $feature:tt) => {
+                if std::is_x86_feature_detected!($feature) {
+                    for vectors in 1..=17usize {
+                        for lines in [1usize, 2, 5, 12, 31] {
+                            for k in [1usize, 7, 16, 33, 100] {
+                                let value = |i: usize| (i * 37 % 101) as f64 / 64.0 - 0.75;
+                                let mut a: Vec<$element> = (0..lines * k).map(|i| value(i) as $element).collect();
+                                let mut x: Vec<$element> = (0..vectors * k).map(|i| value(i + 5) as $element).collect();
+                                let mut y = vec![9 as $element; lines * vectors + 1];
+                                let walk = |v: &mut Vec<$element>| Walk::new(v.as_mut_ptr().cast(), k as isize);
+                                let (a_walk, x_walk) = (walk(&mut a), walk(&mut x));
+                                // SAFETY: the vectors have so many elements, and the feature was looked for.
+                                unsafe {
+                                    $f(
+                                        (a_walk, lines),
+                                        (x_walk, vectors),
+                                        k,
+                                        (y.as_mut_ptr(), vectors as isize, 1),
+                                    )
+                                };
+                                for i in 0..lines {
+                                    for j in 0..vectors {
+                                        // Multiples of 2^-12 below 2^8: every sum is exact.
+                                        let sum: f64 = (0..k).map(|s| value(i * k + s) * value(j * k + s + 5)).sum();
+                                        let found = f64::from(y[i * vectors + j]);
+                                        assert_eq!(found, sum, "{} {vectors} {lines} {k}", stringify!($f));
+                                    }
+                                }
+                                assert_eq!(y[lines * vectors], 9 as $element);
+                            }
+                        }
+                    }
+                }
+            };
+        }
+        check!(avx512_f32, f32, "avx512f");
+        check!(avx512_f64, f64, "avx512f");
+        check!(fma_f32, f32, "fma");
+        check!(fma_f64, f64, "fma");
+    }
+}

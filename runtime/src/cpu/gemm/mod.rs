@@ -3,11 +3,11 @@
 //! A product, or a stack of them, is cut into pieces: ranges of rows and columns of one entry of the stack. The summed axis
 //! is never cut between pieces. On x86-64 a piece is computed by the micro-kernels of the crate `gemm` under our own loops
 //! (`tiles`), which pack operands into scratch memory that the caller brings, so that a call allocates nothing, or as dot
-//! products where one operand is a vector; elsewhere by the crate's own driver, one thread of it per piece.
+//! products (`dots`) where one operand is a few vectors; elsewhere by the crate's own driver, one thread of it per piece.
 //!
 //! Invariants:
-//! - Every element of the result is summed in an order that depends on the summed extent alone, and on whether the whole
-//!   product has a vector for an operand: blocks of it in turn, one chain of multiply-adds in each. So results do not depend on the cut, nor on the number of threads.
+//! - Every element of the result is summed in an order that depends on the summed extent alone, and on whether the whole product is one of
+//!   `dots`: blocks of the sum in turn, one chain of multiply-adds in each. So results do not depend on the cut, nor on the number of threads.
 //! - A [`Cut`] and the run that follows it agree on the scratch bytes.
 
 use std::ops::Range;
@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use tlc_ir::DType;
 
-pub use crate::binding::product::Leg;
+pub use crate::binding::product::{Leg, Operand, PackedLayout};
 use crate::pool::{Pool, PoolPanic};
 
 #[cfg(target_arch = "x86_64")]
@@ -188,7 +188,7 @@ impl Cut {
 
     /// Calls `f` with the line where each piece of one entry begins, but for the first.
     pub fn edges(&self, p: &Product<'_>, side: Side, f: &mut dyn FnMut(usize)) {
-        let unit = driver::unit(p);
+        let unit = unit(p);
         let (extent, unit, units) = match side {
             Side::Rows => (p.m, unit.rows, unit.count(p.m, unit.rows)),
             Side::Columns => (p.n, unit.columns, unit.count(p.n, unit.columns)),
@@ -226,10 +226,32 @@ fn edge(number: usize, pieces: usize, units: usize, unit: usize, extent: usize) 
     }
 }
 
+/// How a product is computed as dot products, if it is.
+#[cfg(target_arch = "x86_64")]
+fn dots(p: &Product<'_>) -> Option<dots::Shape> {
+    dots::shape(p)
+}
+
+/// None is.
+#[cfg(not(target_arch = "x86_64"))]
+fn dots(_: &Product<'_>) -> Option<std::convert::Infallible> {
+    None
+}
+
+/// The unit of cuts.
+fn unit(p: &Product<'_>) -> Unit {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(shape) = dots(p) {
+        return dots::unit(p, shape);
+    }
+    driver::unit(p)
+}
+
 /// Chooses the cut for a product. Looks at extents and strides only, not at the matrices.
 pub fn cut(p: &Product<'_>, threads: usize) -> Cut {
-    let unit = driver::unit(p);
-    let scratch_bytes = driver::scratch_bytes(p);
+    let unit = unit(p);
+    let dots = dots(p).is_some();
+    let scratch_bytes = if dots { 0 } else { driver::scratch_bytes(p) };
     let entries = p.batch.iter().fold(1usize, |n, &d| n.saturating_mul(d));
     let work = p.m.saturating_mul(p.n).saturating_mul(p.k);
     let whole = Cut {
@@ -249,7 +271,10 @@ pub fn cut(p: &Product<'_>, threads: usize) -> Cut {
             let pieces = entries.saturating_mul(rows * columns);
             let tall = (row_units.div_ceil(rows) * unit.rows).min(p.m);
             let wide = (column_units.div_ceil(columns) * unit.columns).min(p.n);
-            let packing = driver::packed_elements(p, tall, wide).saturating_mul(PACK_COST);
+            let packing = match dots {
+                true => 0,
+                false => driver::packed_elements(p, tall, wide).saturating_mul(PACK_COST),
+            };
             let piece = tall.saturating_mul(wide).saturating_mul(p.k).saturating_add(packing);
             let piece = piece.saturating_add(PIECE_OVERHEAD);
             let grain = (MIN_PIECE_WORK / piece).max(1).min((pieces / (2 * threads)).max(1));
@@ -271,6 +296,49 @@ pub fn cut(p: &Product<'_>, threads: usize) -> Cut {
         }
     }
     best.map_or(whole, |(_, c)| c)
+}
+
+/// The operand that every call copies panel by panel, if it copies one: given in panels ([`pack`]), it is read where it lies.
+pub fn copied(p: &Product<'_>, cut: &Cut) -> Option<Operand> {
+    let unit = unit(p);
+    let piece = |extent: usize, unit_extent: usize, pieces: usize| {
+        let units = unit.count(extent, unit_extent).div_ceil(pieces.max(1));
+        units.saturating_mul(unit_extent).min(extent)
+    };
+    let (tall, wide) = (piece(p.m, unit.rows, cut.rows), piece(p.n, unit.columns, cut.columns));
+    if dots(p).is_some() {
+        return None;
+    }
+    driver::copied(p, tall, wide)
+}
+
+/// Elements across a panel of an operand that [`pack`] copied.
+pub fn panel_width(dtype: DType) -> usize {
+    driver::panel_width(dtype)
+}
+
+/// Copies panels of an operand, by their numbers in the whole stack, each to its place in the copy, which begins at `to`.
+///
+/// # Safety
+/// The matrices must lie in memory at `from` that is valid for reads and not written meanwhile, and `to` be valid for writes of
+/// [`PackedLayout::bytes`], aligned to the element; nobody else may touch these panels of it.
+pub unsafe fn pack(layout: &PackedLayout, panels: Range<usize>, from: *const u8, to: *mut u8) {
+    let size = layout.dtype.bytes();
+    let of_a_matrix = layout.panels();
+    for panel in panels {
+        let (mut matrix, number) = (panel / of_a_matrix, panel % of_a_matrix);
+        let mut offset = layout.offset;
+        for &(extent, stride) in layout.batch.iter().rev() {
+            offset += (matrix % extent) as isize * stride;
+            matrix /= extent;
+        }
+        let first = number * layout.width;
+        let across = layout.width.min(layout.elements_across() - first);
+        let from = from.wrapping_offset(offset * size as isize);
+        let to = to.wrapping_add(panel * layout.panel_elements() * size);
+        // SAFETY: the caller's promise; the panel is one of the copy's.
+        unsafe { driver::pack(layout, (first, across), from, to) };
+    }
 }
 
 struct Shared<'a>(&'a Product<'a>, *mut u8);
@@ -326,7 +394,7 @@ unsafe fn piece(
     (worker, scratch): (usize, *mut u8),
     follow: Option<&Follow<'_>>,
 ) {
-    let unit = driver::unit(p);
+    let unit = unit(p);
     let (number, column) = (number / cut.columns, number % cut.columns);
     let (entry, row) = (number / cut.rows, number % cut.rows);
     let units = unit.count(p.m, unit.rows);
@@ -397,9 +465,9 @@ unsafe fn piece(
 unsafe fn compute(p: &Product<'_>, part: &Product<'_>, scratch: *mut u8, progress: Progress<'_>) {
     // The whole product decides: a piece of one row must be summed as its neighbours are.
     #[cfg(target_arch = "x86_64")]
-    if dots::fits(p) {
+    if let Some(shape) = dots(p) {
         // SAFETY: a part of what the caller vouches for.
-        unsafe { dots::run(part, p.n == 1) };
+        unsafe { dots::run(part, shape) };
         if let Some((side, f)) = progress {
             f(part.lines(side));
         }

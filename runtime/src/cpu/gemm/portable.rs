@@ -3,7 +3,7 @@
 use gemm::Parallelism;
 use tlc_ir::DType;
 
-use super::{Leg, Matrix, Product, Progress, Unit};
+use super::{Leg, Matrix, Operand, PackedLayout, Product, Progress, Unit};
 
 /// A multiple of every micro-kernel's edge, and wide enough that the crate takes no shortcut that sums in another order.
 const EDGE: usize = 96;
@@ -29,6 +29,35 @@ pub(super) fn scratch_bytes(_: &Product<'_>) -> usize {
 /// Elements that a piece of that size packs.
 pub(super) fn packed_elements(p: &Product<'_>, _tall: usize, wide: usize) -> usize {
     wide.saturating_mul(p.k)
+}
+
+/// None that could be given otherwise: the crate copies in a way of its own.
+pub(super) fn copied(_: &Product<'_>, _tall: usize, _wide: usize) -> Option<Operand> {
+    None
+}
+
+/// Nothing is copied in panels.
+pub(super) fn panel_width(_: DType) -> usize {
+    1
+}
+
+/// Copies part of a panel, as all that [`panel_width`] allows: one element across.
+///
+/// # Safety
+/// As for [`super::pack`].
+pub(super) unsafe fn pack(layout: &PackedLayout, (first, across): (usize, usize), from: *const u8, to: *mut u8) {
+    let size = layout.dtype.bytes();
+    for d in 0..layout.elements_along() {
+        for a in 0..across {
+            let at = place(&layout.across, first + a) + place(&layout.depth, d);
+            let (from, to) = (
+                from.wrapping_offset(at * size as isize),
+                to.wrapping_add((d * layout.width + a) * size),
+            );
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(from, to, size) };
+        }
+    }
 }
 
 /// Computes a piece, and then reports its lines.

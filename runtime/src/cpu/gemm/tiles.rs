@@ -3,26 +3,31 @@
 //! A micro-kernel computes a tile of the result: a *panel* of the operand whose elements lie along the result's unit stride,
 //! read as whole vectors, times a few rows (the *strip*) of the other operand, read one element at a time. Panels are
 //! copied so that their vectors lie one after the other, a block of the summed axis at a time; strips are read where they
-//! are unless that would touch a page for every element.
+//! are unless that would touch a page for every element. Few rows, or columns, times a matrix whose elements lie together across
+//! the sum are computed in another way, to the same bits ([`few`]).
 //!
 //! Why not the crate's own driver: it allocates its packing memory at each call, in pages of 4 KiB whose colours collide in
 //! the second-level cache, transposes an operand element by element, and has no notion of a stack of products.
 
+mod few;
 mod pack;
 
 use std::sync::OnceLock;
 
 use tlc_ir::DType;
 
-use super::{Leg, Product, Progress, Side, Unit};
+use super::{Leg, Operand, PackedLayout, Product, Progress, Side, Unit};
 
 /// Bytes along the summed axis of one block: a strip of that length and what of a panel is in use fit the first-level
 /// cache. The order of summation depends on it, so it is the same on every machine.
 const BLOCK_BYTES: usize = 2048;
-/// Strips up to which panels are read where they are, if they can be.
-const FEW_STRIPS: usize = 8;
 /// Panels from which on packing strips pays.
 const MANY_PANELS: usize = 2;
+/// Strips up to which panels are read where they are, if they can be.
+const FEW_STRIPS: usize = 8;
+/// Bytes from line to line up to which they are: every strip reads a panel again, and lines that are further apart share sets of the
+/// caches and are found by no prefetcher.
+const NEAR_LINES: usize = 4096;
 /// Strips packed at once: what lies beside each other in memory goes into the cache together.
 const STRIPS_AT_ONCE: usize = 8;
 /// Bytes of a cache line.
@@ -84,10 +89,15 @@ trait Tiles {
     /// # Safety
     /// As for [`pack::strips`].
     unsafe fn pack_strips(from: pack::Source<Self::Element>, to: *mut Self::Element);
+    /// What computes few rows, if there is such; see [`few`].
+    const FEW: Option<FewRows<Self::Element>>;
 }
 
+/// Computes few rows, with scratch; see [`few`].
+type FewRows<T> = unsafe fn(few::Part<T>, *mut T);
+
 macro_rules! tiles {
-    ($name:ident, $element:ident, $library:ident, $set:ident, $lanes:literal, $pack:ident, $composite:ident) => {
+    ($name:ident, $element:ident, $library:ident, $set:ident, $lanes:literal, $pack:ident, $composite:ident, $few:expr) => {
         struct $name;
         impl Tiles for $name {
             type Element = $element;
@@ -101,6 +111,7 @@ macro_rules! tiles {
                     $library::microkernel::$set::$element::UKR;
                 KERNELS[vectors - 1][strip - 1]
             }
+            const FEW: Option<FewRows<$element>> = $few;
             unsafe fn pack(from: pack::Source<$element>, to: *mut $element) {
                 // SAFETY: the caller's promise.
                 unsafe { pack::$pack::<{ $name::PANEL }, $lanes>(from, to) };
@@ -117,12 +128,48 @@ macro_rules! tiles {
     };
 }
 
-tiles!(Avx512F32, f32, gemm_f32, avx512f, 16, panels_avx_f32, wound_avx_f32);
-tiles!(Avx512F64, f64, gemm_f64, avx512f, 8, panels_avx_f64, wound_avx_f64);
-tiles!(FmaF32, f32, gemm_f32, fma, 8, panels_avx_f32, wound_avx_f32);
-tiles!(FmaF64, f64, gemm_f64, fma, 4, panels_avx_f64, wound_avx_f64);
-tiles!(ScalarF32, f32, gemm_f32, scalar, 1, panels_f32, wound_f32);
-tiles!(ScalarF64, f64, gemm_f64, scalar, 1, panels_f64, wound_f64);
+tiles!(
+    Avx512F32,
+    f32,
+    gemm_f32,
+    avx512f,
+    16,
+    panels_avx_f32,
+    wound_avx_f32,
+    Some(few::avx512_f32)
+);
+tiles!(
+    Avx512F64,
+    f64,
+    gemm_f64,
+    avx512f,
+    8,
+    panels_avx_f64,
+    wound_avx_f64,
+    Some(few::avx512_f64)
+);
+tiles!(
+    FmaF32,
+    f32,
+    gemm_f32,
+    fma,
+    8,
+    panels_avx_f32,
+    wound_avx_f32,
+    Some(few::fma_f32)
+);
+tiles!(
+    FmaF64,
+    f64,
+    gemm_f64,
+    fma,
+    4,
+    panels_avx_f64,
+    wound_avx_f64,
+    Some(few::fma_f64)
+);
+tiles!(ScalarF32, f32, gemm_f32, scalar, 1, panels_f32, wound_f32, None);
+tiles!(ScalarF64, f64, gemm_f64, scalar, 1, panels_f64, wound_f64, None);
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Set {
@@ -203,7 +250,9 @@ pub(super) fn scratch_bytes(p: &Product<'_>) -> usize {
         let size = size_of::<K::Element>();
         let wide = if along_rows(p) { p.m } else { p.n };
         let panels = wide.div_ceil(K::PANEL).min(panels_of_a_pass::<K>());
-        (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP) * block(p.k, size) * size
+        let packed = (panels * K::PANEL + STRIPS_AT_ONCE * K::STRIP) * block(p.k, size);
+        let tall = if along_rows(p) { p.n } else { p.m };
+        packed.max(few::scratch(tall.min(few::ROWS), wide)) * size
     }
     with_tiles!(p.dtype, bytes(p))
 }
@@ -225,11 +274,103 @@ pub(super) fn packed_elements(p: &Product<'_>, tall: usize, wide: usize) -> usiz
     across.saturating_mul(p.k)
 }
 
+/// How a piece reads a plain operand whose panels run across the sum.
+enum Reading<T> {
+    /// By [`few`].
+    Few(FewRows<T>),
+    /// Panels where they are.
+    InPlace,
+    /// Copies of panels.
+    Copied,
+}
+
+/// How panels of a pass are read by so many elements of strips.
+fn reading<K: Tiles>(across: usize, tall: usize, (stride_across, stride_sum): (isize, isize)) -> Reading<K::Element> {
+    let near = match tall <= FEW_STRIPS * K::STRIP {
+        true => NEAR_LINES / size_of::<K::Element>(),
+        false => super::PANEL_ELEMENTS as usize,
+    };
+    let whole = across.is_multiple_of(K::LANES) && stride_sum.unsigned_abs() <= near;
+    match K::FEW {
+        _ if stride_across != 1 => Reading::Copied,
+        _ if whole => Reading::InPlace,
+        Some(f) if tall <= few::ROWS => Reading::Few(f),
+        _ => Reading::Copied,
+    }
+}
+
+/// The operand of which a piece of that size copies panels.
+pub(super) fn copied(p: &Product<'_>, tall: usize, wide: usize) -> Option<Operand> {
+    fn copies<K: Tiles>(across: usize, tall: usize, strides: (isize, isize)) -> bool {
+        matches!(reading::<K>(across, tall, strides), Reading::Copied)
+    }
+    let rows = along_rows(p);
+    let (across, strips, strides) = match rows {
+        true => (tall, wide, (p.lhs.row, p.lhs.column)),
+        false => (wide, tall, (p.rhs.column, p.rhs.row)),
+    };
+    let copies = match p.lhs.composite.is_some() || p.rhs.composite.is_some() {
+        true => packed_elements(p, tall, wide) > 0,
+        false => with_tiles!(p.dtype, copies(across, strips, strides)),
+    };
+    let operand = if rows { Operand::Lhs } else { Operand::Rhs };
+    (copies && across > 0 && p.k > 0).then_some(operand)
+}
+
+/// Elements across a panel.
+pub(super) fn panel_width(dtype: DType) -> usize {
+    fn width<K: Tiles>() -> usize {
+        K::PANEL
+    }
+    with_tiles!(dtype, width())
+}
+
+/// Copies a panel of `across` elements from number `first` on.
+///
+/// # Safety
+/// As for [`super::pack`].
+pub(super) unsafe fn pack(layout: &PackedLayout, (first, across): (usize, usize), from: *const u8, to: *mut u8) {
+    /// # Safety
+    /// As for [`pack`], and this machine has the instruction set of `K`.
+    unsafe fn typed<K: Tiles>(layout: &PackedLayout, first: usize, across: usize, from: *const u8, to: *mut u8) {
+        let (start, to, depth) = (from.cast(), to.cast(), layout.elements_along());
+        // SAFETY: the caller's promise.
+        unsafe {
+            if let ([one], [along]) = (&layout.across[..], &layout.depth[..]) {
+                let source: pack::Source<K::Element> = pack::Source {
+                    start,
+                    across,
+                    depth,
+                    stride_across: one.stride,
+                    stride_depth: along.stride,
+                };
+                let start = source.start.wrapping_offset(first as isize * one.stride);
+                K::pack(pack::Source { start, ..source }, to);
+            } else {
+                let source = pack::WoundSource {
+                    start,
+                    legs_across: &layout.across,
+                    legs_depth: &layout.depth,
+                    first,
+                    across,
+                    begin: 0,
+                    depth,
+                };
+                K::pack_wound(source, to);
+            }
+        }
+    }
+    // SAFETY: the caller's promise; `set` found the instructions.
+    unsafe { with_tiles!(layout.dtype, typed(layout, first, across, from, to)) };
+}
+
 /// An operand that is multiplied where it lies: blocks of panels, each with its steps along the sum one after the other.
 #[derive(Clone, Copy)]
 struct Blocks {
     /// Elements across a block.
     width: usize,
+    /// Elements across all of them.
+    elements: usize,
     /// Stride between blocks.
     stride: isize,
     /// Stride along the sum.
@@ -249,6 +390,7 @@ impl Blocks {
         (together && inner.extent <= super::PANEL_ELEMENTS as usize && inner.extent.is_multiple_of(panel)).then_some(
             Blocks {
                 width: inner.extent,
+                elements: inner.extent.saturating_mul(outer.map_or(1, |l| l.extent)),
                 stride: outer.map_or(0, |l| l.stride),
                 sum: depth.stride,
             },
@@ -343,8 +485,9 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
     };
     let blocks = composite.and_then(|(across, depth, origin)| {
         let blocks = Blocks::of(across, depth, K::PANEL)?;
-        // Parts begin and end between panels, so that every vector is whole.
-        (origin.is_multiple_of(K::PANEL) && wide.is_multiple_of(K::PANEL)).then_some((blocks, origin))
+        // Parts begin between panels, and end there or in what the last block has to spare, so that every vector is whole.
+        let end = origin + wide.next_multiple_of(K::LANES);
+        (origin.is_multiple_of(K::PANEL) && end <= blocks.elements).then_some((blocks, origin))
     });
     if p.k == 0 {
         for i in 0..tall as isize {
@@ -354,6 +497,22 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
             }
         }
         return;
+    }
+    if let (None, Reading::Few(few)) = (composite, reading::<K>(wide, tall, (panel_wide, panel_sum))) {
+        let part = few::Part {
+            lines: panel,
+            line_stride: panel_sum,
+            rows: strip,
+            row_strides: (strip_tall, strip_sum),
+            results: dst,
+            result_strides: (dst_tall, dst_wide),
+            row_count: tall,
+            columns: wide,
+            k: p.k,
+            block: block(p.k, size),
+        };
+        // SAFETY: the caller's promise; scratch has room for the accumulators of so many rows.
+        return unsafe { few(part, scratch.cast()) };
     }
     // Whether a strip or a tile that is not asked for in time may lie beyond the second-level cache.
     let bytes = |a: usize, b: usize| a.saturating_mul(b).saturating_mul(size);
@@ -367,10 +526,8 @@ unsafe fn typed<K: Tiles>(p: &Product<'_>, scratch: *mut u8, tell: &mut Tell<'_>
     let strips = panels.wrapping_add(wide.div_ceil(K::PANEL).min(pass / K::PANEL) * K::PANEL * block);
     for first in (0..wide).step_by(pass) {
         let across = pass.min(wide - first);
-        let direct = composite.is_none()
-            && panel_wide == 1
-            && across.is_multiple_of(K::LANES)
-            && (tall <= FEW_STRIPS * K::STRIP || panel_sum.unsigned_abs() <= super::PANEL_ELEMENTS as usize);
+        let direct =
+            composite.is_none() && matches!(reading::<K>(across, tall, (panel_wide, panel_sum)), Reading::InPlace);
         let pack_strips = strip_sum != 1 && across > MANY_PANELS * K::PANEL;
         for begin in (0..p.k).step_by(block) {
             let depth = block.min(p.k - begin);

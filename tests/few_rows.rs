@@ -1,0 +1,165 @@
+//! Products of few rows, as decoders compute them: values, counts of steps, and that nothing of the right operand is packed.
+
+use tlc::ir::rng::Rng;
+use tlc::ir::testgen::{random_tensor, seeds};
+use tlc::verify::{Case, verify};
+use tlc::{CompileOptions, DType, Executable, Graph, HostTensor, Input, Specialize, Tensor};
+use tlc_ir::plan::Step;
+
+fn options(threads: usize) -> CompileOptions {
+    CompileOptions {
+        threads: Some(threads),
+        specialize: Specialize::Never,
+        ..CompileOptions::default()
+    }
+}
+
+fn compiled(g: &Graph, threads: usize) -> Executable {
+    g.compile(&options(threads)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// A tensor of floats, at times with values that are not finite.
+fn data(rng: &mut Rng, dtype: DType, shape: &[usize], odd: bool) -> HostTensor {
+    if odd || !matches!(dtype, DType::F32 | DType::F64) {
+        return random_tensor(rng, dtype, shape);
+    }
+    let count: usize = shape.iter().product();
+    let all = (0..count).map(|_| rng.range(-1000, 1000) as f64 / 500.0);
+    match dtype {
+        DType::F64 => HostTensor::from_slice(shape, &all.collect::<Vec<f64>>()),
+        _ => HostTensor::from_slice(shape, &all.map(|x| x as f32).collect::<Vec<f32>>()),
+    }
+    .expect("a tensor")
+}
+
+/// Types of inputs, in their order.
+type Types = Vec<(DType, Vec<usize>)>;
+
+/// `x w` with few rows of x, and what may stand before and behind it; also the number of rows, where it is a symbol.
+fn recorded(rng: &mut Rng) -> (Graph, Types, Vec<i64>) {
+    let g = Graph::new("rows");
+    let dtype = [DType::F32, DType::F32, DType::F64][rng.below(3)];
+    let (m, k, n) = (
+        1 + rng.below(20),
+        [1, 5, 16, 48, 100, 192, 515, 800][rng.below(8)] + rng.below(17),
+        [1, 3, 16, 60, 64, 200, 1040][rng.below(7)] + rng.below(20),
+    );
+    let mut inputs = Vec::new();
+    let mut input = |name: &str, dtype: DType, shape: Vec<usize>| {
+        inputs.push((dtype, shape.clone()));
+        g.input(name, dtype, shape)
+    };
+    let batch: Vec<usize> = match rng.chance(1, 4) {
+        true => vec![1 + rng.below(3)],
+        false => vec![],
+    };
+    // Rows: of one size, or of one that a call says; of a larger tensor, at times.
+    let shape = |own: [usize; 2]| batch.iter().copied().chain(own).collect::<Vec<usize>>();
+    let mut sizes = Vec::new();
+    let mut x: Tensor = match (batch.is_empty(), rng.below(4)) {
+        (true, 0) => {
+            let rows = g.symbol("rows", 0..=40);
+            sizes.push(m as i64);
+            inputs.push((dtype, vec![m, k]));
+            g.input("x", dtype, (&rows, k))
+        }
+        (_, 1) => input("x", dtype, shape([m + 2, k + 3]))
+            .narrow(-2, 1, m as i64)
+            .narrow(-1, 2, k as i64),
+        (_, 2) => input("x", dtype, shape([k, m])).t(),
+        _ => input("x", dtype, shape([m, k])),
+    };
+    let stored = match (dtype, rng.below(4)) {
+        (DType::F32, 0) => [DType::BF16, DType::F16, DType::F8E4M3FN][rng.below(3)],
+        _ => dtype,
+    };
+    let turned = rng.chance(1, 2);
+    let own = if turned { [n, k] } else { [k, n] };
+    let of_w = if rng.chance(1, 2) { shape(own) } else { own.to_vec() };
+    let mut input = |name: &str, dtype: DType, shape: Vec<usize>| {
+        inputs.push((dtype, shape.clone()));
+        g.input(name, dtype, shape)
+    };
+    let mut w = input("w", stored, of_w);
+    if turned {
+        w = w.t();
+    }
+    if stored != dtype {
+        w = w.cast(dtype);
+    }
+    match rng.below(4) {
+        0 => x = &x + input("shift", dtype, vec![k]),
+        1 => w = &w * input("scale", dtype, vec![n]),
+        _ => {}
+    }
+    let mut y = x.matmul(&w);
+    y = match rng.below(5) {
+        0 => y + input("bias", dtype, vec![n]),
+        1 => y.relu(),
+        2 if sizes.is_empty() => &y + input("residual", dtype, shape([m, n])),
+        3 => y.softmax(-1),
+        _ => y,
+    };
+    g.output("y", &y);
+    (g, inputs, sizes)
+}
+
+#[test]
+fn few_rows_match_the_interpreter_whatever_is_before_and_behind() {
+    for seed in seeds(0..160) {
+        let mut rng = Rng::new(seed);
+        let (g, declared, sizes) = recorded(&mut rng);
+        let odd = rng.chance(1, 4);
+        let inputs: Vec<HostTensor> = declared
+            .iter()
+            .map(|(dtype, shape)| data(&mut rng, *dtype, shape, odd))
+            .collect();
+        let graph = g.finish().unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let given: Vec<Input<'_>> = inputs.iter().map(Input::from).collect();
+        let run = |threads: usize| {
+            compiled(&g, threads).run(&given).expect("it runs")["y"]
+                .bytes()
+                .to_vec()
+        };
+        assert!(
+            run(1) == run(3),
+            "seed {seed}: one thread and three differ, {sizes:?}\n{graph}"
+        );
+        let case = Case {
+            graph,
+            inputs: inputs.clone(),
+            symbols: Vec::new(),
+        };
+        let report = verify(&case, &options(1)).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let findings: Vec<String> = report.findings.iter().map(ToString::to_string).collect();
+        assert!(report.is_right(), "seed {seed}: {}", findings.join("\n"));
+    }
+}
+
+/// A decoder's matrices, with columns that lie together: a product is one step with what follows it, and packs nothing, for it
+/// has no memory to pack into.
+#[test]
+fn few_rows_by_columns_that_lie_together_pack_nothing() {
+    for (rows, k) in [(2usize, 768usize), (4, 768), (7, 400), (16, 768)] {
+        for threads in [1, 2] {
+            let g = Graph::new("layer");
+            let x = g.input("x", DType::F32, [rows, k]);
+            let w = g.input("w", DType::F32, [1000usize, k]);
+            let bias = g.input("bias", DType::F32, [1000usize]);
+            g.output("y", &(x.matmul(&w.t()) + bias).relu());
+            let e = compiled(&g, threads);
+            let plan = e.plan();
+            let [Step::Gemm(product)] = &plan.steps[..] else {
+                panic!("one step: {plan}");
+            };
+            assert!(product.epilogue.is_some(), "{plan}");
+            let mut rng = Rng::new(1);
+            let given =
+                [[rows, k].to_vec(), [1000, k].to_vec(), vec![1000]].map(|s| data(&mut rng, DType::F32, &s, false));
+            let given: Vec<Input<'_>> = given.iter().map(Input::from).collect();
+            let need = e.memory(&given).expect("it fits");
+            let cfg = format!("{rows} rows of {k}, {threads} threads: {need:?}");
+            assert_eq!((need.scratch, need.arena, need.kept), (0, 0, 0), "{cfg}");
+        }
+    }
+}
