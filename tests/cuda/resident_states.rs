@@ -53,6 +53,11 @@ fn each_state_has_a_graph_at_its_addresses() {
 }
 
 #[test]
+fn a_frozen_entry_that_a_gpu_has_set_is_packed_on_the_host_alone() {
+    simulated("resident_states::children::packed", &[]);
+}
+
+#[test]
 fn memory_of_states_is_counted_and_given_back() {
     simulated("resident_states::children::memory", &[]);
     let folder = TempDir::new().expect("a folder");
@@ -206,6 +211,55 @@ mod children {
         }
         assert!(state.remove("v"));
         assert_eq!(state.device_bytes(), 60 + 8);
+    }
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn packed() {
+        // A weight that a call on the device sets, and a product that the library of the host packs it for.
+        let scale = Graph::new("scale");
+        let w = scale.state("w", DType::F32, [70, 130]);
+        scale.set("w", &(&w * 2.0));
+        let scale = compiled(&scale, Device::cuda(0));
+        let g = Graph::new("layer");
+        let x = g.input("x", DType::F32, [96, 70]);
+        g.output("y", &x.matmul(&g.state("w", DType::F32, [70, 130])));
+        let (here, there) = (compiled(&g, Device::cpu()), compiled(&g, Device::cuda(0)));
+        let x = data(&[96, 70], 4);
+        let run = |e: &Executable, state: &mut State| e.run_with(state, &inputs![&x]).expect("it runs")[0].to_host();
+        let weight = data(&[70, 130], 3);
+        let (mut state, mut plain) = (State::new(), State::new());
+        state.insert("w", &weight).expect("memory");
+        scale.run_with(&mut state, &[]).expect("it runs");
+        let doubled: Vec<f32> = weight.as_slice::<f32>().expect("f32").iter().map(|v| v * 2.0).collect();
+        let doubled = HostTensor::from_slice(&[70, 130], &doubled).expect("as many");
+        plain.insert("w", &doubled).expect("memory");
+        state.freeze(|_| true);
+        let mut other = state.share();
+        let expected = run(&here, &mut plain);
+        let need = |e: &Executable, s: &State| e.memory_with(s, &inputs![&x]).expect("it fits");
+        let on_device = need(&there, &state);
+        assert_eq!((on_device.packed, on_device.devices[0].states), (0, 70 * 130 * 4));
+        // What is on the device already is not missing there; the plain one is in the host's memory alone.
+        assert_eq!(
+            need(&there, &plain).devices[0].missing - on_device.devices[0].missing,
+            70 * 130 * 4
+        );
+        let found = run(&there, &mut state);
+        for i in 0..found.len() {
+            let (f, e) = (found.get(i).as_f64(), expected.get(i).as_f64());
+            assert!((f - e).abs() <= 1e-4 * e.abs().max(1.0), "{f} for {e}");
+        }
+        assert_eq!(state["w"].packed(), (0, 0), "products of the device read what is there");
+        let said = need(&here, &state).packed;
+        assert!(said >= 70 * 130 * 4, "{said}");
+        assert_eq!(run(&here, &mut other).bytes(), expected.bytes());
+        assert_eq!(run(&here, &mut state).bytes(), expected.bytes());
+        // It is fetched, packed once for both, and stays on the device.
+        assert_eq!(state["w"].packed(), (1, usize::try_from(said).expect("small")));
+        assert_eq!(other["w"].packed(), state["w"].packed());
+        assert_eq!(state["w"].device_bytes(), 70 * 130 * 4);
+        assert_eq!(run(&there, &mut other).bytes(), found.bytes());
     }
 
     #[test]
