@@ -18,13 +18,14 @@ use tlc_runtime::driver::{Executable, TensorView};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
 
-fn options() -> GenOptions {
+fn options(symbolic: bool) -> GenOptions {
     GenOptions {
         max_nodes: 10,
         max_elements: 4000,
         max_rank: 4,
         extents: vec![1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 100],
-        symbolic: false,
+        ranges: vec![(0, 40), (9, 17), (1, 65), (1, 4)],
+        symbolic,
         guards: false,
         control: false,
         ..GenOptions::default()
@@ -47,7 +48,7 @@ fn show_all(case: &mut Case) {
 }
 
 fn check(seed: u64) -> Result<(), String> {
-    let mut case = random_case(seed, &options());
+    let mut case = random_case(seed, &options(seed % 3 == 2));
     if seed % 2 == 1 {
         show_all(&mut case);
     }
@@ -65,11 +66,17 @@ fn check(seed: u64) -> Result<(), String> {
         .map_err(|e| format!("compile: {e}"))?
         .planned
         .plan;
+    let names = case.graph.symbols().iter().map(|s| s.name.clone());
+    let symbols: Vec<(String, i64)> = names.zip(case.binding.iter().copied()).collect();
     let pool = Arc::new(Pool::new(1 + seed as usize % 2));
-    let executable =
-        Executable::new(plan, pool, BufferPool::new(), tlc_passes::memory::pack).map_err(|e| format!("load: {e}"))?;
-    let bounded = interpret_with_bounds(&case.graph, &inputs, &interp::Options::default())
-        .map_err(|e| format!("interpreter: {e}"))?;
+    let executable = Executable::new(plan, pool, BufferPool::new(), tlc_passes::memory::pack)
+        .map_err(|e| format!("load: {e}"))?
+        .with_symbols(symbols.clone());
+    let meant = interp::Options {
+        symbols,
+        ..interp::Options::default()
+    };
+    let bounded = interpret_with_bounds(&case.graph, &inputs, &meant).map_err(|e| format!("interpreter: {e}"))?;
     for edge in [Edge::End, Edge::Start] {
         let copy = |t: &HostTensor| {
             let mut memory = Guarded::new(t.bytes().len(), edge);

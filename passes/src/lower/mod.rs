@@ -332,19 +332,31 @@ fn reduces(graph: &Graph, root: NodeId) -> Option<(Monoid, DType)> {
 }
 
 /// Whether the sums of products among some roots are contractions: then there is at least one, and no sum of a product that is a
-/// value of its own.
+/// value of its own, which is rounded before anything is added.
 fn sums_contractions(graph: &Graph, roots: &[NodeId]) -> bool {
-    let product = |mut n: NodeId| {
-        while let NodeKind::View(_) = graph.node(n).kind {
-            n = graph.node(n).operands[0];
-        }
-        matches!(graph.node(n).kind, NodeKind::Map(ScalarOp::Mul))
+    let sums = |n: NodeId| reduces(graph, n).is_some();
+    let factors = |n: NodeId| match &graph.node(n).kind {
+        NodeKind::Einsum { inputs, .. } => inputs.len(),
+        _ => 0,
     };
-    let own = |r: &NodeId| match &graph.node(*r).kind {
-        NodeKind::Reduce { .. } => product(graph.node(*r).operands[0]),
+    let is_product = |mut n: NodeId| loop {
+        let node = graph.node(n);
+        match &node.kind {
+            NodeKind::Map(op) => return *op == ScalarOp::Mul,
+            NodeKind::View(_) | NodeKind::Copy => n = node.operands[0],
+            NodeKind::Einsum { .. } if sums(n) => return false,
+            NodeKind::Einsum { inputs, .. } if inputs.len() > 1 => return true,
+            NodeKind::Einsum { .. } => n = node.operands[0],
+            _ => return false,
+        }
+    };
+    let own = |&r: &NodeId| match &graph.node(r).kind {
+        NodeKind::Reduce { .. } | NodeKind::Scan { .. } => is_product(graph.node(r).operands[0]),
+        // The sum of an operand alone multiplies nothing.
+        NodeKind::Einsum { .. } => factors(r) == 1 && sums(r) && is_product(graph.node(r).operands[0]),
         _ => false,
     };
-    let contracts = |r: &NodeId| matches!(graph.node(*r).kind, NodeKind::Einsum { .. }) && reduces(graph, *r).is_some();
+    let contracts = |&r: &NodeId| factors(r) > 1 && sums(r);
     roots.iter().any(contracts) && !roots.iter().any(own)
 }
 
