@@ -24,6 +24,8 @@ mod recorded;
 mod reports;
 #[path = "cuda/resident.rs"]
 mod resident;
+#[path = "cuda/resident_states.rs"]
+mod resident_states;
 #[path = "cuda/sizes.rs"]
 mod sizes;
 #[path = "cuda/slots.rs"]

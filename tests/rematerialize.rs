@@ -202,7 +202,7 @@ fn two_calls(executable: &Executable, n: usize, states: usize) -> Vec<Vec<u8>> {
         let found = executable.run_with(&mut state, &inputs![&x]).expect("it runs");
         out.push(found[0].bytes().to_vec());
     }
-    out.extend(state.iter().map(|e| e.bytes().to_vec()));
+    out.extend(state.iter().map(|e| e.bytes().expect("here").to_vec()));
     out
 }
 

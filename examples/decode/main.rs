@@ -250,7 +250,7 @@ fn run() -> Outcome<Report> {
     state.freeze(|name| names.contains(&name));
     let (bytes, copies) = moved(&decode);
     let cache: usize = 2 * LAYERS * CACHE.iter().product::<i64>() as usize * 4;
-    let parameters: usize = names.iter().map(|name| state[*name].bytes().len()).sum();
+    let parameters: usize = names.iter().map(|name| state[*name].size_bytes()).sum();
     println!(
         "a token: {copies} copies, kernels move {bytes} bytes; the parameters have {parameters}, the caches {cache}"
     );

@@ -218,9 +218,6 @@ directives! {
         /// Iterations behind the middle.
         behind: i64,
     },
-    /// A product that goes into a sum in scratch is multiplied and added at once, with one rounding. Only for sums of which that
-    /// is left open. Returns no loop.
-    FuseProducts "fuse-products" {},
     /// The whole body becomes the body of a loop with one iteration. Returns its variable.
     Enclose "enclose" {},
     /// Moves scratch to another kind of memory.
@@ -515,9 +512,6 @@ pub enum DirectiveRefusal {
     /// No load there walks across rows.
     #[error("no load walks across rows in i{}", .0.0)]
     NoStridedLoad(VarId),
-    /// No product goes into a sum in scratch.
-    #[error("no product goes into a sum in scratch")]
-    NoProduct,
     /// Nothing is accumulated there.
     #[error("nothing is accumulated in i{}", .0.0)]
     NoAccumulation(VarId),

@@ -28,6 +28,7 @@ pub mod reason;
 pub mod rematerialize;
 pub mod rewrite;
 pub mod schedule;
+pub mod segments;
 mod tile;
 pub mod tree;
 

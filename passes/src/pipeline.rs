@@ -22,6 +22,7 @@ use crate::planner::{Planned, plan};
 use crate::rewrite::einsum_path::{EinsumPathError, PathDecision};
 use crate::rewrite::{Context, Failure, bodies, own_outputs};
 pub use crate::rewrite::{PASSES, Pass};
+use crate::segments::{self, Segmented};
 
 /// A list of optional passes.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,6 +81,8 @@ pub struct Options {
     /// The most bytes of the arena of each device, by its number, where sizes are fixed; one that is missing may have any. Values are computed
     /// again where it would be larger. What cannot be made so small is as small as it can be.
     pub arena_limits: Vec<u64>,
+    /// Whether loops are cut whose derivatives keep what each iteration began with; see [`crate::segments`].
+    pub segment_loops: bool,
     /// Whether every graph that a pass makes is verified. Where debug assertions are on, it always is.
     pub verify_passes: bool,
 }
@@ -96,6 +99,7 @@ impl Options {
             pipeline: Pipeline::default(),
             max_memory_bytes: None,
             arena_limits: Vec::new(),
+            segment_loops: false,
             verify_passes: false,
         }
     }
@@ -161,6 +165,8 @@ pub struct Compiled {
     pub graph: Graph,
     /// Contraction orders.
     pub paths: Vec<PathDecision>,
+    /// Loops that were cut.
+    pub segmented: Vec<Segmented>,
     /// Clusters and fusion decisions.
     pub clusters: Clusters,
     /// The plan, schedules and memory decisions.
@@ -286,6 +292,10 @@ fn run_inside(pass: &dyn Pass, graph: &Graph, context: &mut Context<'_>) -> Resu
 pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> {
     let mut paths = Vec::new();
     let rewritten = rewrite(graph, options, &mut paths, &mut |_| ControlFlow::Continue(()))?;
+    let (rewritten, segmented) = match options.segment_loops {
+        true => cut(rewritten)?,
+        false => (rewritten, Vec::new()),
+    };
     let owned = own_outputs::run(&rewritten).map_err(|source| PassError::Pass {
         pass: "own-outputs",
         source: source.into(),
@@ -309,9 +319,29 @@ pub fn compile(graph: &Graph, options: &Options) -> Result<Compiled, PassError> 
     Ok(Compiled {
         graph: owned,
         paths,
+        segmented,
         clusters,
         planned,
     })
+}
+
+/// A rewritten graph with its loops in segments, verified as what a pass makes.
+fn cut(graph: Cow<'_, Graph>) -> Result<(Cow<'_, Graph>, Vec<Segmented>), PassError> {
+    const NAME: &str = "segments";
+    let _span = tracing::info_span!("pass", name = NAME).entered();
+    let (made, segmented) = segments::run(&graph).map_err(|source| PassError::Pass {
+        pass: NAME,
+        source: source.into(),
+    })?;
+    let errors = verify(&made);
+    if let Some(first) = errors.first() {
+        return Err(PassError::Invalid {
+            pass: NAME,
+            first: first.to_string(),
+            count: errors.len(),
+        });
+    }
+    Ok((Cow::Owned(made), segmented))
 }
 
 /// States name inputs and outputs that exist, none twice, and old and new value have one type.

@@ -31,7 +31,7 @@ use tlc_passes::{Compiled, Options, memory};
 use tlc_runtime::binding::Binder;
 use tlc_runtime::cpu::jit::{self, JitError};
 use tlc_runtime::cuda;
-use tlc_runtime::driver::{Emitters, Load, RunError};
+use tlc_runtime::driver::{Emitters, Load, MemoryNeed, RunError};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::null;
 use tlc_runtime::pool::{Pool, default_threads};
@@ -45,7 +45,7 @@ use resident::Resident;
 
 pub use device::{Device, UnknownDevice};
 pub use input::{Input, Named};
-pub use output::{Output, OutputMut, Outputs, WrongType};
+pub use output::{Output, OutputMut, Outputs, ReadError, WrongType};
 pub use resident::DeviceOutputs;
 pub use specializations::{Specialization, Specialize, Verdict};
 pub use state::{Entry, State};
@@ -59,7 +59,8 @@ pub struct CompileOptions {
     /// Optional passes, by name; the default pipeline if `None`.
     pub passes: Option<String>,
     /// The most bytes that a call may need ([`Executable::memory`]), of the host's memory and of that of each device. Where keeping every
-    /// value that is read again later would need more, values are computed again; what cannot be brought below it is
+    /// value that is read again later would need more, values are computed again; where that is not enough, loops whose derivatives keep what
+    /// each iteration began with keep it of some ([`tlc_passes::segments`]). What cannot be brought below the limit is
     /// [`RunError::MemoryLimit`]: as the graph is compiled, or, where sizes are symbols, before a call runs.
     pub max_memory_bytes: Option<u64>,
     /// Values by name of symbols that are the extent of no input. A name that the graph does not have is an error.
@@ -247,12 +248,31 @@ impl Compiler {
             Err(e) if !plan.symbols.is_empty() => return Err(e.into()),
             Err(_) => {}
         }
-        let devices = need.devices.iter().map(|d| (d.total(), d.arena));
-        let options = Options {
-            arena_limits: arena_limits(limit, std::iter::once((need.total(), need.arena)).chain(devices)),
+        drop(version);
+        let again = Options {
+            arena_limits: arena_limits(limit, needs(&need)),
             ..self.options.clone()
         };
+        let version = self.load(graph, tlc_passes::compile(graph, &again)?, compiling)?;
+        let fits = version.inner.fixed_memory()?.within(limit);
+        let Err(too_large) = fits else { return Ok(version) };
         drop(version);
+        // What loops keep is in none of the values that can be computed again.
+        let mut options = Options {
+            segment_loops: true,
+            ..self.options.clone()
+        };
+        let compiled = tlc_passes::compile(graph, &options)?;
+        if compiled.segmented.is_empty() {
+            return Err(too_large.into());
+        }
+        let version = self.load(graph, compiled, compiling)?;
+        let need = version.inner.fixed_memory()?;
+        if need.within(limit).is_ok() {
+            return Ok(version);
+        }
+        drop(version);
+        options.arena_limits = arena_limits(limit, needs(&need));
         let version = self.load(graph, tlc_passes::compile(graph, &options)?, compiling)?;
         version.inner.fixed_memory()?.within(limit)?;
         Ok(version)
@@ -322,28 +342,61 @@ pub fn plan_ir(graph: &IrGraph, devices: impl Into<Devices>, options: &CompileOp
         return Err(BuildError::Invalid(errors));
     }
     check_symbols(graph, &options.symbols)?;
-    let mut options = pass_options(devices, options)?;
+    let options = pass_options(devices, options)?;
     let mut compiled = tlc_passes::compile(graph, &options)?;
-    let plan = &compiled.planned.plan;
-    if let (Some(limit), true) = (options.max_memory_bytes, plan.symbols.is_empty()) {
+    if let (Some(limit), true) = (options.max_memory_bytes, compiled.planned.plan.symbols.is_empty()) {
+        compiled = within(limit, graph, options, compiled)?;
+    }
+    checked(graph, &compiled.planned.plan)?;
+    Ok(compiled)
+}
+
+/// What is decided about a graph so that each device needs no more than so many bytes, as far as that is possible, in the order of
+/// `Compiler::version`; `compiled` is what is decided without a limit.
+fn within(limit: u64, graph: &IrGraph, mut options: Options, compiled: Compiled) -> Result<Compiled, BuildError> {
+    let needs = |compiled: &Compiled| -> Result<Vec<(u64, u64)>, RunError> {
+        let plan = &compiled.planned.plan;
         let binder = Binder {
             plan,
             given: &[],
             packer: memory::pack,
         };
         let needs = null::memory(plan, &binder.bind_sizes(&[])?);
-        if needs.iter().any(|need| need.total() > limit) {
-            options.arena_limits = arena_limits(limit, needs.iter().map(|need| (need.total(), need.arena)));
-            compiled = tlc_passes::compile(graph, &options)?;
-        }
+        Ok(needs.iter().map(|need| (need.total(), need.arena)).collect())
+    };
+    let fits = |needs: &[(u64, u64)]| needs.iter().all(|need| need.0 <= limit);
+    let need = needs(&compiled)?;
+    if fits(&need) {
+        return Ok(compiled);
     }
-    checked(graph, &compiled.planned.plan)?;
-    Ok(compiled)
+    options.arena_limits = arena_limits(limit, need.into_iter());
+    let again = tlc_passes::compile(graph, &options)?;
+    if fits(&needs(&again)?) {
+        return Ok(again);
+    }
+    options.segment_loops = true;
+    options.arena_limits.clear();
+    let cut = tlc_passes::compile(graph, &options)?;
+    let need = needs(&cut)?;
+    if cut.segmented.is_empty() {
+        return Ok(again);
+    }
+    if fits(&need) {
+        return Ok(cut);
+    }
+    options.arena_limits = arena_limits(limit, need.into_iter());
+    Ok(tlc_passes::compile(graph, &options)?)
 }
 
 /// What a limit of all that a device needs leaves for its arena, of all and of the arena now, by device.
 fn arena_limits(limit: u64, needs: impl Iterator<Item = (u64, u64)>) -> Vec<u64> {
     needs.map(|(all, arena)| limit.saturating_sub(all - arena)).collect()
+}
+
+/// All that a call needs of each device, and its arena alone.
+fn needs(need: &MemoryNeed) -> impl Iterator<Item = (u64, u64)> {
+    let devices = need.devices.iter().map(|d| (d.total(), d.arena));
+    std::iter::once((need.total(), need.arena)).chain(devices)
 }
 
 /// What passes are run with.

@@ -433,6 +433,18 @@ fn write_report(out: &mut String, compiled: &Compiled, devices: &Devices) -> std
             writeln!(out, "  {line}")?;
         }
     }
+    for s in &compiled.segmented {
+        writeln!(
+            out,
+            "loop {} in segments of {} of its {} iterations, for the memory limit: {} kept in place of {}, and each iteration runs once more on \
+             the way back",
+            s.label,
+            s.every,
+            s.iterations,
+            bytes_text(s.kept_bytes as u64),
+            bytes_text(s.all_bytes as u64)
+        )?;
+    }
     write_plan(out, &compiled.graph, &compiled.clusters, &compiled.planned, devices)
 }
 

@@ -427,6 +427,11 @@ impl DeviceBuffer {
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
+
+    /// The device.
+    pub(crate) fn device(&self) -> &Arc<dyn Queued> {
+        &self.device
+    }
 }
 
 impl Drop for DeviceBuffer {

@@ -341,6 +341,20 @@ pub enum RunError {
         /// Bytes given.
         found: usize,
     },
+    /// A byte of an input, or of a state that is entered, is no element of its type.
+    #[error("input `{name}`: element {at} of {dtype} is {found}, expected at most {most}")]
+    InputValue {
+        /// The input.
+        name: String,
+        /// Dtype.
+        dtype: DType,
+        /// Which element, in C order.
+        at: usize,
+        /// The byte.
+        found: u8,
+        /// The largest that is one.
+        most: u8,
+    },
     /// Elements without a shape that the declared type does not give one.
     #[error("input `{name}`: expected {expected}, whose extents do not follow from {found} elements")]
     InputElements {

@@ -14,7 +14,7 @@ use tlc_passes::Options;
 use tlc_passes::devices::{Devices, Place, StateBinding};
 use tlc_runtime::binding::Binder;
 use tlc_runtime::cpu::jit;
-use tlc_runtime::driver::{Emitters, Executable, Load, RunError, StateBytes, StateView, TensorView};
+use tlc_runtime::driver::{Emitters, Executable, Load, RunError, TensorView};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::null;
 use tlc_runtime::pool::Pool;
@@ -65,16 +65,6 @@ const SELECTED: &str = "graph @selected(%x: f32[n]) where n in 1..=64, k upto n 
   return %5 as places
 }
 ";
-
-/// A running sum and the number of its rows so far; the output is the mean.
-const MEAN: &str = "graph @mean(%sum: f64[4], %count: f64[], %x: f64[4]) {
-  %0 = add %sum, %x : f64[4]
-  %1 = const 1.0 : f64[]
-  %2 = add %count, %1 : f64[]
-  %3 = expand %2 : f64[4]
-  %4 = div %0, %3 : f64[4]
-  return %0 as sum, %2 as count, %4 as mean
-}";
 
 /// Independent chains on both sides, so that queues have something to be out of order with.
 const CHAINS: &str = "graph @chains(%a: f32[20], %b: f32[20], %m: f32[20, 20]) {
@@ -194,53 +184,6 @@ fn plans_for_several_devices_compute_what_the_interpreter_says() {
             );
             drop(executable);
             assert_eq!(simulated.live_bytes(), 0, "{} {seed}", graph.name);
-        }
-    }
-}
-
-#[test]
-fn states_of_a_device_are_the_callers_between_calls() {
-    let states = [0, 1].map(|k| StateBinding {
-        input: Some(k),
-        output: Some(k),
-    });
-    let graph = graph(MEAN);
-    for seed in 0..8u64 {
-        let plan = planned(&graph, 2, (seed > 0).then_some(seed), &states);
-        let there = plan
-            .states
-            .iter()
-            .filter(|s| plan.slots[s.slot.0 as usize].device != DeviceId::HOST);
-        assert!(seed > 0 || there.count() == 2, "states are where they are updated");
-        let simulated = Simulated::new(2, seed);
-        let executable = load(plan, &simulated).expect("it loads");
-        let (mut sum, mut count) = ([0.0f64; 4], [0.0f64]);
-        for round in 1..=4 {
-            let x = [1.0f64, 2.0, 3.0, 4.0].map(|v| v * f64::from(round));
-            let input = TensorView {
-                dtype: DType::F64,
-                shape: &[4],
-                data: bytemuck::cast_slice(&x),
-            };
-            let mut states = [
-                StateView {
-                    dtype: DType::F64,
-                    shape: &[4],
-                    data: StateBytes::Own(bytemuck::cast_slice_mut(&mut sum)),
-                },
-                StateView {
-                    dtype: DType::F64,
-                    shape: &[],
-                    data: StateBytes::Own(bytemuck::cast_slice_mut(&mut count)),
-                },
-            ];
-            let outputs = executable.run_updating(&[input], &mut states).expect("it runs");
-            // 1 + ... + n is n (n + 1) / 2.
-            let total = f64::from(round * (round + 1) / 2);
-            assert_eq!(sum, [1.0, 2.0, 3.0, 4.0].map(|v| v * total), "{seed}");
-            assert_eq!(count, [f64::from(round)], "{seed}");
-            let mean = sum.map(|v| v / f64::from(round));
-            assert_eq!(outputs[0].bytes(), bytemuck::cast_slice::<f64, u8>(&mean), "{seed}");
         }
     }
 }

@@ -7,7 +7,7 @@ use tlc_ir::target::Gpu;
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_passes::devices::{Devices, StateBinding};
 use tlc_passes::{Options, compile};
-use tlc_runtime::driver::{Executable, RunError, StateBytes, StateView, TensorView};
+use tlc_runtime::driver::{Executable, RunError, StateBytes, StateMemory, StateView, TensorView};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
 
@@ -51,7 +51,7 @@ fn bytes(values: &[f64]) -> &[u8] {
 #[test]
 fn states_are_updated_in_the_callers_memory() {
     let executable = load(&options()).expect("it loads");
-    let (mut sum, mut count) = ([0.0f64; 4], [0.0f64]);
+    let [mut sum, mut count] = [32, 8].map(StateMemory::zeros);
     for round in 1..=5 {
         let x = [1.0f64, 2.0, 3.0, 4.0].map(|v| v * f64::from(round));
         let input = TensorView {
@@ -63,20 +63,21 @@ fn states_are_updated_in_the_callers_memory() {
             StateView {
                 dtype: DType::F64,
                 shape: &[4],
-                data: StateBytes::Own(bytemuck::cast_slice_mut(&mut sum)),
+                data: StateBytes::Own(&mut sum),
             },
             StateView {
                 dtype: DType::F64,
                 shape: &[],
-                data: StateBytes::Own(bytemuck::cast_slice_mut(&mut count)),
+                data: StateBytes::Own(&mut count),
             },
         ];
         let outputs = executable.run_updating(&[input], &mut states).expect("it runs");
         // 1 + ... + n is n (n + 1) / 2.
         let total = f64::from(round * (round + 1) / 2);
-        assert_eq!(sum, [1.0, 2.0, 3.0, 4.0].map(|v| v * total));
-        assert_eq!(count, [f64::from(round)]);
-        let mean = sum.map(|v| v / f64::from(round));
+        let expected = [1.0, 2.0, 3.0, 4.0].map(|v| v * total);
+        assert_eq!(sum.on_host().expect("it is here"), bytes(&expected));
+        assert_eq!(count.on_host().expect("it is here"), bytes(&[f64::from(round)]));
+        let mean = expected.map(|v| v / f64::from(round));
         assert_eq!(outputs[0].bytes(), bytes(&mean));
     }
 }
@@ -95,17 +96,17 @@ fn states_that_do_not_fit_are_errors() {
         none.to_string(),
         "the graph has 2 states, found 0: a call with states is Executable::run_with"
     );
-    let (mut sum, mut count) = ([0.0f64; 3], [0.0f64]);
+    let [mut sum, mut count] = [24, 8].map(StateMemory::zeros);
     let mut states = [
         StateView {
             dtype: DType::F64,
             shape: &[3],
-            data: StateBytes::Own(bytemuck::cast_slice_mut(&mut sum)),
+            data: StateBytes::Own(&mut sum),
         },
         StateView {
             dtype: DType::F64,
             shape: &[],
-            data: StateBytes::Own(bytemuck::cast_slice_mut(&mut count)),
+            data: StateBytes::Own(&mut count),
         },
     ];
     let short = executable.run_updating(&[input], &mut states).expect_err("too short");

@@ -8,7 +8,7 @@ use crate::child::simulated;
 use crate::faults::{expect, no_nvrtc, tlc};
 
 /// The laptop's GPU with a mebibyte of memory.
-fn small_device(folder: &TempDir) -> String {
+pub fn small_device(folder: &TempDir) -> String {
     let known = concat!(env!("CARGO_MANIFEST_DIR"), "/gpusim/driver/devices/laptop-4gib.toml");
     let text = std::fs::read_to_string(known).expect("a description");
     let small = text.lines().map(|line| match line.split(' ').next() {
@@ -77,8 +77,55 @@ fn a_call_that_does_not_fit_a_device_fails_before_it_allocates() {
     simulated("memory::children::small", &[("TLC_SIM_DEVICE", &small_device(&folder))]);
 }
 
+#[test]
+fn loops_are_cut_for_the_memory_of_a_device() {
+    simulated("memory::children::segments", &[]);
+}
+
 mod children {
     use super::*;
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn segments() {
+        let g = Graph::new("steps");
+        let (x, w) = (g.input("x", DType::F32, [400]), g.input("w", DType::F32, [400]));
+        let last = g.repeat(100).carry(&x).record(|i| {
+            let w = i.capture(&w);
+            vec![(&i.carried[0] * w).sin() + &i.carried[0] * 0.5]
+        });
+        for (k, d) in tlc::grad(&last[0].square().sum(0), &[&x, &w]).iter().enumerate() {
+            g.output(&format!("d{k}"), d);
+        }
+        let compiled = |max_memory_bytes| {
+            let options = CompileOptions {
+                device: Device::cuda(0),
+                max_memory_bytes,
+                ..CompileOptions::default()
+            };
+            g.compile(&options).expect("it compiles")
+        };
+        let values = |seed: usize| {
+            (0..400)
+                .map(|i| ((i * 7 + seed) % 31) as f32 / 16.0 - 1.0)
+                .collect::<Vec<_>>()
+        };
+        let (x, w) = (values(1), values(2));
+        let all = compiled(None);
+        let device = |e: &Executable| e.memory(&inputs![&x, &w]).expect("they fit").devices[0].total();
+        // 100 values of 1600 bytes are kept of all iterations, 20 of segments.
+        let limit = device(&all) - 100_000;
+        let cut = compiled(Some(limit));
+        assert!(device(&cut) <= limit);
+        assert_eq!(cut.decisions().segmented.len(), 1);
+        for _ in 0..3 {
+            let (a, b) = (
+                all.run(&inputs![&x, &w]).expect("it runs"),
+                cut.run(&inputs![&x, &w]).expect("it runs"),
+            );
+            assert!(a.iter().zip(b.iter()).all(|(a, b)| a.bytes() == b.bytes()));
+        }
+    }
 
     #[test]
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]

@@ -8,8 +8,7 @@ use tlc_ir::testgen::Case;
 use tlc_ir::{HostTensor, NodeId};
 use tlc_passes::Options;
 use tlc_passes::devices::{Devices, Place, StateBinding};
-use tlc_runtime::driver::{Executable, OutputTensor, RunError, StateBytes, StateView, TensorView};
-use tlc_runtime::memory::AlignedBuffer;
+use tlc_runtime::driver::{Executable, OutputTensor, RunError, StateBytes, StateMemory, StateView, TensorView};
 
 pub fn view(t: &HostTensor) -> TensorView<'_> {
     TensorView {
@@ -99,28 +98,31 @@ pub fn check(
         .filter(|(k, _)| !is_state(*k))
         .map(|(_, t)| view(t))
         .collect();
-    // A device records the second call, and the third is what was recorded.
-    for round in 0..3 {
-        let mut memory = Vec::new();
-        for s in &states {
-            let (of, known) = match (s.input, s.output) {
-                (Some(i), _) => (&inputs[i as usize], true),
-                (None, Some(o)) => (&exact[o as usize], false),
-                (None, None) => return Err("a state of nothing".into()),
-            };
-            let mut bytes = AlignedBuffer::zeroed(of.bytes().len()).map_err(|e| e.to_string())?;
-            if known {
-                bytes.as_mut_slice().copy_from_slice(of.bytes());
+    let mut memory = Vec::new();
+    for s in &states {
+        let of = match (s.input, s.output) {
+            (Some(i), _) => &inputs[i as usize],
+            (None, Some(o)) => &exact[o as usize],
+            (None, None) => return Err("a state of nothing".into()),
+        };
+        let bytes = StateMemory::zeros(of.bytes().len());
+        memory.push((of.dtype(), of.shape().to_vec(), bytes));
+    }
+    // A device records the third call, and the fourth is what was recorded.
+    for round in 0..4 {
+        for (s, (_, _, bytes)) in states.iter().zip(&mut memory) {
+            if let Some(i) = s.input {
+                let first = inputs[i as usize].bytes();
+                bytes.overwrite(first).map_err(|e| e.to_string())?;
             }
-            memory.push((of.dtype(), of.shape().to_vec(), bytes));
         }
         let mut given: Vec<StateView<'_>> = (memory.iter_mut().zip(&plan.states))
             .map(|((dtype, shape, bytes), declared)| StateView {
                 dtype: *dtype,
                 shape,
                 data: match declared.set {
-                    Some(_) => StateBytes::Own(bytes.as_mut_slice()),
-                    None => StateBytes::Shared(bytes.as_slice()),
+                    Some(_) => StateBytes::Own(bytes),
+                    None => StateBytes::Shared(bytes),
                 },
             })
             .collect();
@@ -132,7 +134,8 @@ pub fn check(
             found.push(match state {
                 Some(state) => {
                     let (dtype, shape, bytes) = &memory[state];
-                    HostTensor::from_bytes(*dtype, shape, bytes.as_slice()).map_err(|e| e.to_string())?
+                    let bytes = bytes.on_host().map_err(|e| e.to_string())?;
+                    HostTensor::from_bytes(*dtype, shape, bytes).map_err(|e| e.to_string())?
                 }
                 None => outputs.next().ok_or("an output is missing")?,
             });

@@ -148,13 +148,22 @@ fn entries_stay_where_they_are() {
     let mut state = State::new();
     state.insert("w", vec![1.0f32; 1000]).expect("an entry");
     state.insert("v", vec![0.0f32; 1000]).expect("an entry");
-    let before = (state["w"].bytes().as_ptr(), state["v"].bytes().as_ptr());
+    let before = (
+        state["w"].bytes().expect("here").as_ptr(),
+        state["v"].bytes().expect("here").as_ptr(),
+    );
     let (x, mut mean) = (vec![1.0f32; 1000], 0.0f32);
     for _ in 0..3 {
         step.run_with_into(&mut state, &inputs![&x], &mut outputs![&mut mean])
             .expect("it runs");
     }
-    assert_eq!(before, (state["w"].bytes().as_ptr(), state["v"].bytes().as_ptr()));
+    assert_eq!(
+        before,
+        (
+            state["w"].bytes().expect("here").as_ptr(),
+            state["v"].bytes().expect("here").as_ptr()
+        )
+    );
     // v is 1, 1.9, 2.71; the mean is that before the third step.
     assert!((slice(&state, "v")[999] - 2.71).abs() < 1e-6);
     assert!((slice(&state, "w")[0] - (1.0 - 0.561)).abs() < 1e-6);
@@ -176,11 +185,11 @@ fn what_is_set_on_a_condition_stays_to_the_bit() {
     let quiet = f32::from_bits(0x7fc1_2345);
     state.insert("w", [1.0, -0.0, quiet, f32::INFINITY]).expect("an entry");
     state.insert("n", 5i64).expect("an entry");
-    let before = state["w"].bytes().to_vec();
+    let before = state["w"].bytes().expect("here").to_vec();
     step.run_with(&mut state, &inputs![&[1.0, f32::NAN, 0.0, 0.0]])
         .expect("it runs");
     assert_eq!(
-        (state["w"].bytes(), state["n"].as_scalar::<i64>()),
+        (state["w"].bytes().expect("here"), state["n"].as_scalar::<i64>()),
         (&before[..], Ok(5))
     );
     step.run_with(&mut state, &inputs![&[1.0f32, 1.0, 1.0, 1.0]])
@@ -208,7 +217,10 @@ fn frozen_entries_are_shared() {
     }
     for (k, state) in all.iter().enumerate() {
         assert_eq!(state["count"].as_scalar::<f32>(), Ok(k as f32 + 16.0));
-        assert_eq!(state["w"].bytes().as_ptr(), weights["w"].bytes().as_ptr());
+        assert_eq!(
+            state["w"].bytes().expect("here").as_ptr(),
+            weights["w"].bytes().expect("here").as_ptr()
+        );
     }
     // Threads may run them at once.
     std::thread::scope(|s| {
@@ -250,7 +262,7 @@ fn states_of_every_type() {
             .expect("an entry");
         flip.run_with(&mut state, &inputs![]).expect("it runs");
         let flipped = [&bytes[3 * size..], &bytes[..3 * size]].concat();
-        assert_eq!(state["a"].bytes(), flipped, "{dtype}");
+        assert_eq!(state["a"].bytes().expect("here"), flipped, "{dtype}");
     }
 }
 

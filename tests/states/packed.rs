@@ -73,7 +73,9 @@ fn eight_decoders_pack_each_of_their_weights_once() {
     assert_eq!(packed(&plain), [0, 0], "nothing is packed of what may change");
     let mut shared = State::new();
     for name in ["up", "down"] {
-        shared.insert(name, plain[name].to_host()).expect("an entry");
+        shared
+            .insert(name, plain[name].to_host().expect("it is fetched"))
+            .expect("an entry");
     }
     shared.freeze(|_| true);
     let mut all: Vec<State> = (0..8).map(|_| shared.share()).collect();
@@ -132,7 +134,9 @@ fn a_replaced_entry_is_packed_again() {
         frozen.insert("down", &new).expect("an entry");
         let mut plain = State::new();
         for name in ["up", "down", "count"] {
-            plain.insert(name, frozen[name].to_host()).expect("an entry");
+            plain
+                .insert(name, frozen[name].to_host().expect("it is fetched"))
+                .expect("an entry");
         }
         let expected = bits(&e, &mut plain, &x);
         assert_eq!(
@@ -193,7 +197,9 @@ fn what_is_packed_is_said_and_stays_within_the_limit() {
         let limited = g.compile(&options).expect("it compiles");
         let mut fresh = State::new();
         for entry in state.iter() {
-            fresh.insert(entry.name(), entry.to_host()).expect("an entry");
+            fresh
+                .insert(entry.name(), entry.to_host().expect("it is fetched"))
+                .expect("an entry");
         }
         fresh.freeze(|name| name != "count");
         let need = limited.memory_with(&fresh, &[Input::from(&x)]).expect("it fits");
@@ -295,7 +301,9 @@ fn random_products_over_frozen_entries_are_the_same_bits() {
         }
         let mut frozen = State::new();
         for entry in plain.iter() {
-            frozen.insert(entry.name(), entry.to_host()).expect("an entry");
+            frozen
+                .insert(entry.name(), entry.to_host().expect("it is fetched"))
+                .expect("an entry");
         }
         frozen.freeze(|_| true);
         let expected = e.run_with(&mut plain, &inputs).expect("it runs")["y"].to_host();

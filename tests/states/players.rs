@@ -79,7 +79,7 @@ fn each_player_steps_by_its_own_loss() {
     step.run_with(&mut state, &inputs![0.0]).expect("it runs");
     let before: Vec<(String, Vec<u8>)> = state
         .iter()
-        .map(|e| (e.name().to_string(), e.bytes().to_vec()))
+        .map(|e| (e.name().to_string(), e.bytes().expect("here").to_vec()))
         .collect();
     let out = step.run_with(&mut state, &inputs![f64::NAN]).expect("it runs");
     assert_eq!(
@@ -88,7 +88,7 @@ fn each_player_steps_by_its_own_loss() {
     );
     for (name, bytes) in before {
         let own = name == "y" || name.starts_with("critic.");
-        assert_eq!(state[&*name].bytes() == bytes, own, "{name}");
+        assert_eq!(state[&*name].bytes().expect("here") == bytes, own, "{name}");
     }
 }
 

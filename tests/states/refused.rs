@@ -1,6 +1,6 @@
 //! States that are recorded, given or left wrongly.
 
-use tlc::{CompileOptions, DType, Graph, State, inputs};
+use tlc::{CompileOptions, DType, Graph, Input, RunError, State, inputs};
 
 fn first_error(g: &Graph) -> String {
     g.errors().first().expect("an error").to_string()
@@ -161,7 +161,7 @@ fn calls_without_the_right_state() {
         "state `w` is frozen, and would be set"
     );
     let mut fresh = State::new();
-    let few = tlc::Input::bytes(DType::F32, &[3], &[0; 8]);
+    let few = Input::bytes(DType::F32, &[3], &[0; 8]);
     assert!(fresh.insert("w", few).is_err() && fresh.is_empty());
     assert_eq!(
         state["w"].as_slice::<f64>().unwrap_err().to_string(),
@@ -206,4 +206,53 @@ fn a_call_that_fails_in_the_middle_leaves_a_torn_state() {
         .expect("five are positive again");
     other.clear();
     assert!(other.is_empty() && !other.is_torn());
+}
+
+#[test]
+fn bytes_that_are_no_values_are_neither_inputs_nor_states() {
+    let g = Graph::new("bytes");
+    let (x, s) = (g.input("x", DType::Bool, [3]), g.state("s", DType::I4, [2]));
+    g.set("s", &s);
+    g.output("y", &x.logical_not());
+    g.output("z", &s.cast(DType::I32));
+    let executable = g.compile(&CompileOptions::default()).expect("it compiles");
+    let mut state = State::new();
+    for (dtype, bytes, text) in [
+        (
+            DType::I4,
+            [0u8, 16],
+            "input `s`: element 1 of i4 is 16, expected at most 15",
+        ),
+        (
+            DType::Bool,
+            [255, 0],
+            "input `s`: element 0 of bool is 255, expected at most 1",
+        ),
+    ] {
+        let refused = state
+            .insert("s", Input::bytes(dtype, &[2], &bytes))
+            .expect_err("no value");
+        assert_eq!(refused.to_string(), text);
+        assert!(state.is_empty());
+    }
+    state
+        .insert("s", Input::bytes(DType::I4, &[2], &[15, 7]))
+        .expect("values");
+    for bytes in [[0u8, 1, 2], [128, 0, 1]] {
+        let given = Input::bytes(DType::Bool, &[3], &bytes);
+        for given in [given.borrowed(), Input::from(&given)] {
+            let refused = executable.run_with(&mut state, &[given]).expect_err("no value");
+            let RunError::InputValue { at, found, most, .. } = refused else {
+                panic!("{refused}");
+            };
+            assert_eq!((bytes[at], most), (found, 1));
+        }
+    }
+    let found = executable
+        .run_with(&mut state, &[Input::bytes(DType::Bool, &[3], &[0, 1, 1])])
+        .expect("it runs");
+    assert_eq!(
+        (found["y"].bytes(), found["z"].as_slice::<i32>()),
+        (&[1, 0, 0][..], Ok(&[-1, 7][..]))
+    );
 }

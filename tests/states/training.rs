@@ -78,7 +78,12 @@ fn run(step: &Executable, state: &mut State, numbers: std::ops::Range<u64>) -> V
 fn same(a: &State, b: &State) {
     assert_eq!(a.len(), b.len());
     for e in a.iter() {
-        assert_eq!(e.bytes(), b[e.name()].bytes(), "{}", e.name());
+        assert_eq!(
+            e.bytes().expect("here"),
+            b[e.name()].bytes().expect("here"),
+            "{}",
+            e.name()
+        );
     }
 }
 
@@ -129,14 +134,19 @@ fn a_nan_leaves_everything_as_it_was() {
         for wrong in 0..10 {
             let mut state = fresh(&optimizer);
             run(&step, &mut state, 0..wrong);
-            let before: Vec<Vec<u8>> = state.iter().map(|e| e.bytes().to_vec()).collect();
+            let before: Vec<Vec<u8>> = state.iter().map(|e| e.bytes().expect("here").to_vec()).collect();
             let (mut x, labels) = batch(wrong);
             x[[3, 2]] = f32::NAN;
             let out = step.run_with(&mut state, &inputs![&x, &labels]).expect("it runs");
             assert!(out["loss"].as_scalar::<f32>().expect("a number").is_nan());
             let scale = |e: &tlc::Entry| e.name().starts_with("optimizer.loss_scale.");
             for (e, before) in state.iter().zip(&before).filter(|(e, _)| !scale(e)) {
-                assert_eq!(e.bytes(), &before[..], "{text}: {} after step {wrong}", e.name());
+                assert_eq!(
+                    e.bytes().expect("here"),
+                    &before[..],
+                    "{text}: {} after step {wrong}",
+                    e.name()
+                );
             }
             let mut without = fresh(&optimizer);
             run(&step, &mut without, 0..wrong);

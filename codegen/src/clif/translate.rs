@@ -346,6 +346,7 @@ impl Translator<'_, '_, '_> {
                     _ => element,
                 }
             }
+            Op::Part(..) => return unsupported("parts of vectors"),
             Op::Insert(a, x, lane) => {
                 let (a, x) = (self.value(*a), self.value(*x));
                 let element = self.lane_element(x, dtype, ty);

@@ -389,8 +389,23 @@ impl Builder<'_, '_> {
             Val::Vector(v) => *v,
             Val::Const(c) => self.constant_vector(*c, count),
             Val::One(scalar) => self.shared(Op::Splat(*scalar), self.dtype(*scalar), count),
-            Val::Each(lanes) => self.make(Op::Pack(lanes.clone()), self.dtype(lanes[0]), count),
+            Val::Each(lanes) => match self.part_of(lanes) {
+                Some((whole, first)) => self.shared(Op::Part(whole, first), self.dtype(whole), count),
+                None => self.make(Op::Pack(lanes.clone()), self.dtype(lanes[0]), count),
+            },
         }
+    }
+
+    /// The vector that scalars are neighbouring lanes of, if the emitter takes them at once, and the first of these.
+    fn part_of(&self, lanes: &[Value]) -> Option<(Value, u8)> {
+        let lane = |v: Value| match self.info(v).op {
+            Op::Lane(whole, lane) => Some((whole, lane)),
+            _ => None,
+        };
+        let (whole, first) = lane(lanes[0])?;
+        let follows = |(i, v): (usize, &Value)| lane(*v) == Some((whole, first + i as u8));
+        let part = self.dtype(whole).bits() >= 32 && lanes.len() > 1 && lanes.iter().enumerate().all(follows);
+        (self.has.takes_parts() && part).then_some((whole, first))
     }
 
     /// The value of a defined id; in code for one lane, that lane's.

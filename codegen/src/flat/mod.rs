@@ -167,6 +167,8 @@ pub enum Op {
     Pack(SmallVec<[Value; 4]>),
     /// The scalar of one lane.
     Lane(Value, u8),
+    /// Some lanes of a wider vector, from that one on.
+    Part(Value, u8),
     /// The first vector with another scalar in one lane.
     Insert(Value, Value, u8),
     /// Whether a mask is true in some lane.
@@ -215,6 +217,7 @@ impl Op {
             | Op::Splat(_)
             | Op::Pack(_)
             | Op::Lane(..)
+            | Op::Part(..)
             | Op::Insert(..)
             | Op::AnyLane(_)
             | Op::AllLanes(_)
@@ -244,6 +247,7 @@ impl Op {
             | Op::Bitcast(a)
             | Op::Splat(a)
             | Op::Lane(a, _)
+            | Op::Part(a, _)
             | Op::AnyLane(a)
             | Op::AllLanes(a)
             | Op::LaneBits(a)
@@ -278,6 +282,7 @@ impl Op {
             | Op::Bitcast(a)
             | Op::Splat(a)
             | Op::Lane(a, _)
+            | Op::Part(a, _)
             | Op::AnyLane(a)
             | Op::AllLanes(a)
             | Op::LaneBits(a)
@@ -565,6 +570,11 @@ pub trait Capability {
 
     /// Whether such an access begins at a multiple of as many elements. Memories begin at one.
     fn aligns_lanes(&self) -> bool {
+        false
+    }
+
+    /// Whether a part of a vector's lanes is taken at once.
+    fn takes_parts(&self) -> bool {
         false
     }
 

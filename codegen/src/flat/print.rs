@@ -133,6 +133,7 @@ impl<'k> Flat<'k> {
             Op::Splat(a) => self.list("splat", &[*a]),
             Op::Pack(lanes) => self.list("pack", lanes),
             Op::Lane(a, lane) => format!("lane {lane} of {}", self.operand(*a)),
+            Op::Part(a, first) => format!("lanes from {first} of {}", self.operand(*a)),
             Op::Insert(a, x, lane) => format!("insert {} in lane {lane} of {}", self.operand(*x), self.operand(*a)),
             Op::AnyLane(a) => self.list("any_lane", &[*a]),
             Op::AllLanes(a) => self.list("all_lanes", &[*a]),

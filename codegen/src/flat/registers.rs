@@ -8,6 +8,7 @@
 use std::ops::Range;
 
 use smallvec::SmallVec;
+use tlc_ir::kernel::visit::MemoryAccess;
 use tlc_ir::kernel::{Bind, Memory, Stmt};
 use tlc_ir::{DType, IndexExpr, Kernel, ScalarOp, VarId};
 
@@ -31,18 +32,22 @@ pub(super) struct RegisterScratch {
     count: usize,
 }
 
-/// The lane counts with which a scratch is walked lane by lane; more than one means no vectors.
-fn walked_by(kernel: &Kernel, scratch: u32) -> SmallVec<[i64; 2]> {
-    fn note(index: &IndexExpr, lanes: Option<(VarId, i64)>, found: &mut SmallVec<[i64; 2]>) {
+/// Lanes of loops that go through a scratch, and whether they write it.
+type Walked = SmallVec<[(i64, bool); 2]>;
+
+/// The lane counts with which a scratch is walked lane by lane.
+fn walked_by(kernel: &Kernel, scratch: u32) -> Walked {
+    fn note(a: &MemoryAccess<'_>, lanes: Option<(VarId, i64)>, found: &mut Walked) {
         let Some((var, count)) = lanes else { return };
-        if index.uses(var) && !found.contains(&count) {
-            found.push(count);
+        let one = (count, a.effect.writes());
+        if a.index.uses(var) && !found.contains(&one) {
+            found.push(one);
         }
     }
-    fn walk(kernel: &Kernel, body: &[Stmt], scratch: u32, lanes: Option<(VarId, i64)>, found: &mut SmallVec<[i64; 2]>) {
+    fn walk(kernel: &Kernel, body: &[Stmt], scratch: u32, lanes: Option<(VarId, i64)>, found: &mut Walked) {
         for s in body {
             for a in s.accesses().filter(|a| a.memory == Memory::Scratch(scratch)) {
-                note(a.index, lanes, found);
+                note(&a, lanes, found);
             }
             let lanes = match s {
                 Stmt::Loop {
@@ -53,7 +58,7 @@ fn walked_by(kernel: &Kernel, scratch: u32) -> SmallVec<[i64; 2]> {
             walk(kernel, s.body(), scratch, lanes, found);
         }
     }
-    let mut found = SmallVec::new();
+    let mut found = Walked::new();
     walk(kernel, &kernel.body, scratch, None, &mut found);
     found
 }
@@ -87,7 +92,13 @@ impl Builder<'_, '_> {
             return unsupported(format!("register scratch of {len} elements (at most {REGISTER_LIMIT})"));
         }
         let mut lanes = 1;
-        if let [count] = walked_by(self.kernel, i as u32)[..]
+        // Loops of fewer lanes may read parts of a vector that others write.
+        let walked = walked_by(self.kernel, i as u32);
+        let most = walked.iter().map(|w| w.0).max();
+        if let Some(count) = most
+            && walked
+                .iter()
+                .all(|&(n, writes)| n == count || !writes && n > 1 && count % n == 0)
             && count > 1
             && len % count == 0
             && let Ok(count) = u32::try_from(count)

@@ -165,6 +165,10 @@ impl Verifier<'_, '_> {
                 form(parts.len() == lanes as usize && parts.iter().all(fits))
             }
             Op::Lane(a, lane) => form(lanes == 1 && u32::from(*lane) < self.lanes(*a) && self.flat.dtype(*a) == dtype),
+            Op::Part(a, first) => {
+                let inside = lanes > 1 && u32::from(*first) + lanes <= self.lanes(*a);
+                form(inside && self.flat.dtype(*a) == dtype)
+            }
             Op::Insert(a, x, lane) => {
                 self.alike(*a, v)?;
                 form(scalar(*x) && self.flat.dtype(*x) == dtype && u32::from(*lane) < lanes)

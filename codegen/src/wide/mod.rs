@@ -9,8 +9,8 @@
 //!   leaves the others alone.
 //! - Kernels keep the System V calling convention and [`crate::code`]'s; every way out ends with `vzeroupper`.
 //!
-//! `select/` chooses instructions for registers without number ([`machine`]), regalloc2 gives them numbers ([`allocate`]), and iced-x86's
-//! encoder makes bytes of them ([`encode`]).
+//! `select/` chooses instructions for registers without number (`machine.rs`), regalloc2 gives them numbers (`allocate.rs`), and iced-x86's
+//! encoder makes bytes of them (`encode.rs`).
 
 mod allocate;
 mod encode;

@@ -119,6 +119,10 @@ impl Capability for Machine {
         is_consecutive(offsets) || is_gathered(dtype) || is_near(dtype, offsets) && is_reversed(offsets)
     }
 
+    fn takes_parts(&self) -> bool {
+        true
+    }
+
     fn masks_lanes(&self) -> bool {
         true
     }

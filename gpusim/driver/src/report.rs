@@ -20,6 +20,8 @@ pub(crate) struct Log {
     launches: u64,
     instructions: u64,
     calls: BTreeMap<&'static str, u64>,
+    /// Bytes that were copied to devices, and to the host.
+    copied: [u64; 2],
 }
 
 /// What the devices hold, for the summary.
@@ -54,6 +56,11 @@ impl Log {
         self.instructions += counters.lane_instructions();
     }
 
+    /// Counts bytes that were copied between the host and a device.
+    pub(crate) fn copied(&mut self, to_host: bool, bytes: u64) {
+        self.copied[usize::from(to_host)] += bytes;
+    }
+
     /// All of it as JSON.
     pub(crate) fn summary(&self, held: &Held) -> String {
         let counted = |map: &BTreeMap<&'static str, u64>| {
@@ -62,12 +69,15 @@ impl Log {
         };
         format!(
             "{{\"findings\": [{}], \"found\": {}, \"kinds\": {}, \"launches\": {}, \"lane_instructions\": {}, \
+             \"bytes_to_device\": {}, \"bytes_to_host\": {}, \
              \"device_bytes\": {}, \"device_peak_bytes\": {}, \"pinned_bytes\": {}, \"handles\": {}, \"calls\": {}}}",
             self.findings.join(", "),
             self.found,
             counted(&self.kinds),
             self.launches,
             self.instructions,
+            self.copied[0],
+            self.copied[1],
             held.device_bytes,
             held.device_peak,
             held.pinned_bytes,

@@ -545,6 +545,11 @@ impl Machine {
         let (Some(source), Some(target)) = (source, target) else {
             return;
         };
+        match (from, to) {
+            (End::Host(..) | End::Taken(_), End::Device(_)) => lock(&self.log).copied(false, bytes),
+            (End::Device(_), End::Host(..)) => lock(&self.log).copied(true, bytes),
+            _ => {}
+        }
         // The source of a copy within one allocation may overlap its target: the manual leaves that undefined.
         let mut piece = vec![0; bytes.min(PIECE) as usize];
         let mut unwritten = None;

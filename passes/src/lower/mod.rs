@@ -24,7 +24,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use tlc_ir::graph::{Monoid, Shape};
 use tlc_ir::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Scope, Stmt, ValueId};
-use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp};
+use tlc_ir::{DType, Graph, NodeId, NodeKind};
 
 use crate::access::{Index, flat_index, is_source, operand_indices, space};
 use crate::cluster::columns::{column_form, trailing_columns};
@@ -63,8 +63,6 @@ pub struct Nest {
     pub in_place: Vec<(u32, u32)>,
     /// Whether it does nothing but copy the first parameter to the second.
     pub copies: bool,
-    /// Whether all products that are added up are those of contractions, which leave open where they are rounded.
-    pub products_fuse: bool,
     /// In column form, how many of the parallel loops, the last ones, may be one axis of columns; else 0.
     pub columns: usize,
     /// In column form, whether phases meet the same elements of a column.
@@ -331,35 +329,6 @@ fn reduces(graph: &Graph, root: NodeId) -> Option<(Monoid, DType)> {
     }
 }
 
-/// Whether the sums of products among some roots are contractions: then there is at least one, and no sum of a product that is a
-/// value of its own, which is rounded before anything is added.
-fn sums_contractions(graph: &Graph, roots: &[NodeId]) -> bool {
-    let sums = |n: NodeId| reduces(graph, n).is_some();
-    let factors = |n: NodeId| match &graph.node(n).kind {
-        NodeKind::Einsum { inputs, .. } => inputs.len(),
-        _ => 0,
-    };
-    let is_product = |mut n: NodeId| loop {
-        let node = graph.node(n);
-        match &node.kind {
-            NodeKind::Map(op) => return *op == ScalarOp::Mul,
-            NodeKind::View(_) | NodeKind::Copy => n = node.operands[0],
-            NodeKind::Einsum { .. } if sums(n) => return false,
-            NodeKind::Einsum { inputs, .. } if inputs.len() > 1 => return true,
-            NodeKind::Einsum { .. } => n = node.operands[0],
-            _ => return false,
-        }
-    };
-    let own = |&r: &NodeId| match &graph.node(r).kind {
-        NodeKind::Reduce { .. } | NodeKind::Scan { .. } => is_product(graph.node(r).operands[0]),
-        // The sum of an operand alone multiplies nothing.
-        NodeKind::Einsum { .. } => factors(r) == 1 && sums(r) && is_product(graph.node(r).operands[0]),
-        _ => false,
-    };
-    let contracts = |&r: &NodeId| factors(r) > 1 && sums(r);
-    roots.iter().any(contracts) && !roots.iter().any(own)
-}
-
 fn lower_loops(graph: &Graph, cluster: &Cluster, loop_space: &LoopSpace, is_root: &[bool]) -> Nest {
     let mut lo = Lowerer::new(graph, &cluster.roots, is_root);
     let parallel: Vec<VarId> = loop_space.parallel.iter().map(|d| lo.new_var(d.clone(), 0)).collect();
@@ -464,7 +433,6 @@ fn lower_loops(graph: &Graph, cluster: &Cluster, loop_space: &LoopSpace, is_root
         (false, false) => Form::Rows,
     };
     let mut nest = lo.finish(parallel, form);
-    nest.products_fuse = sums_contractions(graph, &cluster.roots);
     if form == Form::Columns {
         nest.column_local = loop_space.is_column_local();
         nest.columns = match nest.column_local {
@@ -657,7 +625,6 @@ impl Lowerer<'_> {
             parallel,
             form,
             in_place,
-            products_fuse: false,
             columns: 0,
             column_local: false,
         }

@@ -1,5 +1,6 @@
 //! Accumulators of their own for parts of a loop: one for each lane and unrolled copy, or a register instead of memory.
 
+use tlc_ir::DType;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
@@ -115,6 +116,13 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
             });
         }
         before.push(copy_loops(c, e, len, lanes, body));
+        if lanes
+            && let [(original, copy, 1, dtype, _)] = pairs[..]
+            && is_tree(*monoid, dtype, copies)
+        {
+            after.extend(tree(kernel, *monoid, original, copy, copies));
+            continue;
+        }
         let (c, e) = (
             kernel.new_var(IndexExpr::Const(copies)),
             kernel.new_var(IndexExpr::Const(len)),
@@ -175,6 +183,66 @@ pub(super) fn rfactor(kernel: &mut Kernel, var: VarId, around: VarId) -> Result<
     });
     kernel.body = rewritten;
     Ok(made)
+}
+
+/// Lanes from which on they are combined by halves: a few are as fast one after the other.
+const TREE_LANES: i64 = 8;
+
+/// Whether copies, one for each lane, are combined by halves.
+fn is_tree(monoid: Monoid, dtype: DType, copies: i64) -> bool {
+    let halves = copies >= TREE_LANES && copies.cast_unsigned().is_power_of_two();
+    halves && !monoid.is_arg() && dtype.bits() >= 32
+}
+
+/// Combines the lanes of a vector in as many steps as they can be halved, the upper half with the lower; then what is left with the
+/// accumulator.
+fn tree(kernel: &mut Kernel, monoid: Monoid, original: Memory, copy: Memory, copies: i64) -> Vec<Stmt> {
+    let dtype = kernel.memory_dtype(copy);
+    let mut out = Vec::new();
+    let (mut from, mut half) = (copy, copies / 2);
+    loop {
+        let lane = kernel.new_var(IndexExpr::Const(half));
+        let load = |kernel: &mut Kernel, index: IndexExpr| {
+            let value = kernel.new_value(dtype);
+            let op = Op::Load {
+                memory: from,
+                index,
+                mask: None,
+            };
+            (value, Stmt::Let { value, op })
+        };
+        let (low, first) = load(kernel, lane.into());
+        let (high, second) = load(kernel, IndexExpr::from(lane) + IndexExpr::Const(half));
+        let both = kernel.new_value(dtype);
+        let op = Op::Map(monoid.combine(), smallvec::smallvec![low, high]);
+        let mut body = vec![first, second, Stmt::Let { value: both, op }];
+        let last = half == 1;
+        if last {
+            body.push(Stmt::Accumulate {
+                monoid,
+                state: smallvec::smallvec![(original, IndexExpr::ZERO)],
+                values: smallvec::smallvec![both],
+            });
+        } else {
+            let next = kernel.new_scratch(dtype, IndexExpr::Const(half), Scope::Register);
+            body.push(Stmt::Store {
+                memory: next,
+                index: lane.into(),
+                value: both,
+                mask: None,
+            });
+            from = next;
+        }
+        out.push(Stmt::Loop {
+            var: lane,
+            bind: if last { Bind::Unroll } else { Bind::Lanes },
+            body,
+        });
+        if last {
+            return out;
+        }
+        half /= 2;
+    }
 }
 
 /// Loops that initialize register copies: over lanes where the copies are one per lane.

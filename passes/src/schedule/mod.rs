@@ -21,7 +21,6 @@ mod narrow;
 mod pack;
 mod peel;
 mod phases;
-mod products;
 mod reason;
 mod region;
 mod rows;
@@ -44,7 +43,6 @@ pub use lanes::ScalarReason;
 pub use reason::{Applied, Refused, ScheduleReason};
 
 use keep::{Room, keep_rows};
-use products::fuse_products;
 
 use crate::legalize::legal_statements;
 use crate::lower::{Form, Nest};
@@ -149,9 +147,6 @@ fn scheduled(nest: &Nest, cpu: &Cpu, emitter: &Emitter, bounded: bool) -> (Kerne
             s.parallel(&nest.parallel);
             s.schedule.inner.push(Err(ScalarReason::Recurrence));
         }
-    }
-    if nest.products_fuse && emitter.has_fma && fuse_products(&mut s.kernel).is_ok() {
-        s.schedule.note(Directive::FuseProducts {}, ScheduleReason::OneRounding);
     }
     hoist::hoist(&mut s.kernel);
     (s.kernel, s.schedule)

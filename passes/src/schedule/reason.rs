@@ -66,8 +66,6 @@ pub enum ScheduleReason {
         /// Rows at once.
         rows: i64,
     },
-    /// A contraction leaves open whether its products are rounded before they are added.
-    OneRounding,
     /// The rows of a window and their elements are one loop.
     Window,
     /// Neighbouring results, each of a small window, fill the lanes.
@@ -110,7 +108,6 @@ impl fmt::Display for ScheduleReason {
             Self::Pieces { elements } => write!(f, "pieces of {elements} elements for a thread at a time"),
             Self::Vectors { lanes } => write!(f, "vectors of {lanes}"),
             Self::SideBySide { vectors } => write!(f, "{vectors} vectors side by side hide each other's latency"),
-            Self::OneRounding => f.write_str("a contraction's products need no rounding of their own"),
             Self::Rest => f.write_str("what whole vectors leave over"),
             Self::Accumulators => f.write_str("an accumulator for each vector in flight"),
             Self::Tiles { rows, columns } => write!(

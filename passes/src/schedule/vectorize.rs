@@ -31,7 +31,8 @@ impl Scheduler<'_> {
         let hi = self.kernel.extents[var.0 as usize].interval(&self.kernel).hi;
         let reduces = self.accumulates(var);
         let mut tail = Some(var);
-        let several = self.overlaps(var);
+        let few = self.few_vectors(var, lanes);
+        let several = self.overlaps(var) && !few;
         if several && !self.bounded && reduces && self.only_extrema(var) && hi >= lanes * EXTREMUM_UNROLL {
             tail = self.extrema(var, lanes);
         } else if several
@@ -79,15 +80,23 @@ impl Scheduler<'_> {
         });
         let Some(t) = tail else { return };
         let narrowest = self.narrowest_lanes(lanes).min(lanes);
-        if !self.in_vectors(t, lanes, narrowest, reduces) && t == var {
+        if !self.in_vectors(t, lanes, narrowest, reduces, few) && t == var {
             self.schedule.inner.pop();
             self.schedule.inner.push(Err(ScalarReason::Size));
         }
     }
 
+    /// Whether a loop is known to be a few vectors that registers hold all at once: then a loop of several vectors and one of the others
+    /// would be two sums to combine in place of one.
+    fn few_vectors(&self, var: VarId, lanes: i64) -> bool {
+        let most = i64::from(self.emitter.vector_registers) / 4;
+        let n = self.kernel.extents[var.0 as usize].as_const();
+        most > UNROLL && n.is_some_and(|n| n < most * lanes) && self.overlaps(var)
+    }
+
     /// Runs a loop in vectors of that many lanes, what they leave over in ones of half as many, and so on down to the narrowest; then
     /// one by one. Returns whether it was split at all.
-    fn in_vectors(&mut self, var: VarId, lanes: i64, narrowest: i64, reduces: bool) -> bool {
+    fn in_vectors(&mut self, var: VarId, lanes: i64, narrowest: i64, reduces: bool, few: bool) -> bool {
         let Some(made) = self.apply(Directive::Split { var, factor: lanes }) else {
             return false;
         };
@@ -102,13 +111,19 @@ impl Scheduler<'_> {
                     around: made[0],
                 });
             }
+            if few {
+                self.apply(Directive::Bind {
+                    var: made[0],
+                    bind: Bind::Unroll,
+                });
+            }
         }
         let Some(rest) = made.get(2).copied().or((made.len() == 1).then(|| made[0])) else {
             return true;
         };
         self.because(ScheduleReason::Rest);
         let again =
-            lanes / 2 >= narrowest && self.overlaps(rest) && self.in_vectors(rest, lanes / 2, narrowest, reduces);
+            lanes / 2 >= narrowest && self.overlaps(rest) && self.in_vectors(rest, lanes / 2, narrowest, reduces, few);
         if !again {
             self.unroll_short(rest);
         }

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use tlc_ir::IndexExpr;
 use tlc_ir::plan::Layout;
 use tlc_runtime::driver::{
-    Argument, LoopTime, MemoryNeed, OutputTensor, RunError, StateView, StepTime, Stopped, TensorView, Watched,
+    Argument, LoopTime, MemoryNeed, OutputTensor, RunError, Sources, StateView, StepTime, Stopped, TensorView, Watched,
 };
 
 use super::input::{self, Input, Named};
@@ -137,15 +137,18 @@ impl Executable {
     }
 
     /// An error if a call would append more to a cache than there is room for.
-    fn has_room(&self, state: &State, sources: &[TensorView<'_>]) -> Result<(), RunError> {
+    fn has_room(&self, state: &State, sources: Sources<'_>) -> Result<(), RunError> {
         for append in &self.appends {
             let (capacity, rows) = match (append.capacity.as_const(), append.rows.as_const()) {
                 (Some(capacity), Some(rows)) => (capacity, rows),
                 _ => self.room(append, sources)?,
             };
-            let Some(length) = state.get(&append.length).and_then(|e| e.as_scalar::<i64>().ok()) else {
+            let Some(entry) = state.get(&append.length) else {
                 continue;
             };
+            entry.bytes()?;
+            // What is wrong with another type the call says.
+            let Ok(length) = entry.as_scalar::<i64>() else { continue };
             if length < 0 || length.checked_add(rows).is_none_or(|n| n > capacity) {
                 return Err(RunError::CacheFull {
                     name: append.cache.clone(),
@@ -159,7 +162,7 @@ impl Executable {
     }
 
     /// How many rows a cache has in a call, and how many are appended.
-    fn room(&self, append: &Append, sources: &[TensorView<'_>]) -> Result<(i64, i64), RunError> {
+    fn room(&self, append: &Append, sources: Sources<'_>) -> Result<(i64, i64), RunError> {
         let of = |values: &[i64]| {
             let value = |e: &IndexExpr| e.eval_symbols(values).unwrap_or_default();
             (value(&append.capacity), value(&append.rows))
@@ -167,7 +170,7 @@ impl Executable {
         match self.general.inner.with_sizes(sources, of) {
             // A version for these sizes may run them.
             Err(RunError::Guard { .. }) => {
-                let shapes: Vec<Vec<usize>> = sources.iter().map(|v| v.shape.to_vec()).collect();
+                let shapes: Vec<Vec<usize>> = sources.shapes().map(<[usize]>::to_vec).collect();
                 let sizes = self.general.inner.sizes(&shapes)?;
                 let values: Vec<i64> = sizes.iter().map(|s| s.unwrap_or_default()).collect();
                 Ok(of(&values))
@@ -190,7 +193,7 @@ impl Executable {
         let state = RefCell::new(state);
         let told = |bind: &mut dyn FnMut(&[IndexExpr], &[usize])| {
             let state = state.borrow();
-            state.read(plan).for_each(|(s, view)| bind(&s.ty.shape, view.shape));
+            state.read(plan).for_each(|(s, entry)| bind(&s.ty.shape, entry.shape()));
         };
         input::with_views(plan, (&self.symbols, &told), inputs, |views| {
             let state = &mut **state.borrow_mut();
@@ -217,9 +220,9 @@ impl Executable {
     }
 
     /// The version that runs a call, or the code for any sizes.
-    fn pick(&self, inputs: &[TensorView<'_>]) -> Result<Picked, RunError> {
+    fn pick<'s>(&self, sources: impl Into<Sources<'s>>) -> Result<Picked, RunError> {
         match &self.specializations {
-            Some(s) => s.pick(&self.general, inputs),
+            Some(s) => s.pick(&self.general, sources.into()),
             None => Ok(Picked::GENERAL),
         }
     }
@@ -406,11 +409,13 @@ impl Executable {
     pub fn memory(&self, inputs: &[Input<'_>]) -> Result<MemoryNeed, RunError> {
         self.with_views(inputs, |views| {
             let picked = self.pick(views)?;
-            picked.version.as_deref().unwrap_or(&self.general).inner.memory(views)
+            let version = picked.version.as_deref().unwrap_or(&self.general);
+            version.inner.memory(views, &|_, _| false, &|_| false)
         })
     }
 
-    /// The memory that a call on a state with the given inputs needs, before it runs. States that are read count as inputs.
+    /// The memory that a call on a state with the given inputs needs, before it runs. States that are read count as inputs where the host
+    /// computes; entries that are on a GPU already are not missing there.
     ///
     /// # Errors
     /// If the inputs do not fit, or the state lacks what the graph reads, or has it in another type.
@@ -418,16 +423,17 @@ impl Executable {
         let plan = self.plan();
         state.has_what_is_read(plan)?;
         let told = |bind: &mut dyn FnMut(&[IndexExpr], &[usize])| {
-            state.read(plan).for_each(|(s, view)| bind(&s.ty.shape, view.shape));
+            state.read(plan).for_each(|(s, entry)| bind(&s.ty.shape, entry.shape()));
         };
         input::with_views(plan, (&self.symbols, &told), inputs, |views| {
-            let read = state.read(plan).map(|(_, view)| view);
-            let sources: Vec<TensorView<'_>> = views.iter().copied().chain(read).collect();
-            let picked = self.pick(&sources)?;
+            let read: Vec<_> = state.read(plan).map(|(_, entry)| entry.description()).collect();
+            let sources = Sources::new(views, &read);
+            let picked = self.pick(sources)?;
             let version = picked.version.as_deref().unwrap_or(&self.general);
             let states = &version.inner.plan().states;
-            let frozen = |k: usize| state.get(&states[k].name).is_some_and(Entry::is_frozen);
-            version.inner.memory_with_frozen(&sources, &frozen)
+            let resident = |number: usize, device: &_| state.is_on(&states[number], device);
+            let frozen = |number: usize| state.get(&states[number].name).is_some_and(Entry::is_frozen);
+            version.inner.memory(sources, &resident, &frozen)
         })
     }
 

@@ -73,6 +73,8 @@ enum Extents<'a> {
 
 enum Data<'a> {
     Bytes(&'a [u8]),
+    /// Of a type that has no value for some bytes, and not looked at yet.
+    Unchecked(&'a [u8]),
     Host(&'a HostTensor),
     /// One element: the first bytes.
     Scalar([u64; 1]),
@@ -121,12 +123,27 @@ macro_rules! inputs {
 
 impl<'a> Input<'a> {
     /// Elements of any dtype as native-endian bytes in C order, aligned to the elements. Bools are 0 or 1; of a type of less
-    /// than a byte, the bits above the value are 0. Whether the bytes are as many as the shape says is checked by the call.
+    /// than a byte, the bits above the value are 0. Whether that holds, and the bytes are as many as the shape says, is checked by the call.
+    ///
+    /// ```
+    /// use tlc::{CompileOptions, DType, Graph, Input};
+    ///
+    /// let g = Graph::new("not");
+    /// g.output("y", &g.input("x", DType::Bool, [2]).logical_not());
+    /// let not = g.compile(&CompileOptions::default())?;
+    /// assert_eq!(not.run(&[Input::bytes(DType::Bool, &[2], &[0, 1])])?["y"].bytes(), [1, 0]);
+    /// let error = not.run(&[Input::bytes(DType::Bool, &[2], &[1, 7])]).unwrap_err();
+    /// assert_eq!(error.to_string(), "input `x`: element 1 of bool is 7, expected at most 1");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn bytes(dtype: DType, shape: &'a [usize], bytes: &'a [u8]) -> Input<'a> {
         Input {
             dtype,
             extents: Extents::Borrowed(shape),
-            data: Data::Bytes(bytes),
+            data: match largest_byte(dtype) {
+                Some(_) => Data::Unchecked(bytes),
+                None => Data::Bytes(bytes),
+            },
         }
     }
 
@@ -187,7 +204,7 @@ impl<'a> Input<'a> {
     /// The element bytes, native-endian; none where memory for a copy was refused, or a device has them.
     fn data(&self) -> &[u8] {
         match &self.data {
-            Data::Bytes(bytes) => bytes,
+            Data::Bytes(bytes) | Data::Unchecked(bytes) => bytes,
             Data::Host(tensor) => tensor.aligned_bytes(),
             Data::OwnedHost(tensor) => tensor.aligned_bytes(),
             Data::Scalar(word) => &bytemuck::bytes_of(word)[..self.dtype.bytes()],
@@ -205,6 +222,10 @@ impl<'a> Input<'a> {
         match self.data {
             Data::NoMemory(bytes) => Err(AllocError { bytes }.into()),
             Data::Device(_) | Data::GivenDevice(_) => Err(RunError::OnDevice { name: name.to_string() }),
+            Data::Unchecked(bytes) => {
+                has_values(name, self.dtype, bytes)?;
+                Ok(bytes)
+            }
             _ => Ok(self.data()),
         }
     }
@@ -223,6 +244,7 @@ impl<'a> Input<'a> {
             Data::NoMemory(bytes) => Data::NoMemory(bytes),
             Data::Device(tensor) => Data::Device(tensor),
             Data::GivenDevice(ref tensor) => Data::Device(tensor),
+            Data::Unchecked(bytes) => Data::Unchecked(bytes),
             _ => Data::Bytes(self.data()),
         };
         Input {
@@ -291,6 +313,32 @@ impl<'a> Input<'a> {
     }
 }
 
+/// The largest byte of an element, of a type that does not use them all.
+fn largest_byte(dtype: DType) -> Option<u8> {
+    match dtype {
+        DType::Bool => Some(1),
+        d if d.value_bits() < 8 => Some((1 << d.value_bits()) - 1),
+        _ => None,
+    }
+}
+
+/// An error if a byte is no element of that type.
+fn has_values(name: &str, dtype: DType, bytes: &[u8]) -> Result<(), RunError> {
+    let Some(most) = largest_byte(dtype) else { return Ok(()) };
+    // Most often there is none, which is found faster than where.
+    if bytes.iter().copied().max() <= Some(most) {
+        return Ok(());
+    }
+    let at = bytes.iter().position(|&b| b > most).unwrap_or_default();
+    Err(RunError::InputValue {
+        name: name.to_string(),
+        dtype,
+        at,
+        found: bytes[at],
+        most,
+    })
+}
+
 impl fmt::Debug for Input<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.shape() {
@@ -334,7 +382,11 @@ impl From<Output> for Input<'_> {
 
 impl<'a> From<&'a Output> for Input<'a> {
     fn from(output: &'a Output) -> Self {
-        Input::bytes(output.dtype(), output.shape(), output.bytes())
+        Input {
+            dtype: output.dtype(),
+            extents: Extents::Borrowed(output.shape()),
+            data: Data::Bytes(output.bytes()),
+        }
     }
 }
 
@@ -601,6 +653,10 @@ pub(super) fn infer<'a, I: AsRef<Input<'a>>>(
             Data::Device(_) | Data::GivenDevice(_) if !on_device => {
                 let name = plan.inputs.get(k).map(|i| i.name.clone()).unwrap_or_default();
                 return Err(RunError::OnDevice { name });
+            }
+            Data::Unchecked(bytes) => {
+                let name = plan.inputs.get(k).map_or("", |i| i.name.as_str());
+                has_values(name, input.dtype, bytes)?;
             }
             _ => {}
         }

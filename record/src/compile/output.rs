@@ -31,6 +31,23 @@ pub struct WrongType {
     pub found: String,
 }
 
+/// Why the value of a state's [`Entry`](super::Entry) cannot be seen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReadError {
+    /// It is of another type than was asked for.
+    #[error(transparent)]
+    Type(#[from] WrongType),
+    /// It is on a device, from which it could not be fetched.
+    #[error("state `{name}` cannot be fetched: {message}")]
+    Fetch {
+        /// Its name.
+        name: String,
+        /// Why.
+        message: String,
+    },
+}
+
 /// A named result, in memory of a pool that it returns to when it is dropped.
 ///
 /// It prints as NumPy prints an array, its name and type before it:

@@ -142,12 +142,17 @@ impl Executable {
             let expected = self.states().len();
             return Err(RunError::StateCount { expected, found: 0 });
         }
-        let version = self.resident.as_ref().ok_or(RunError::NoDevice)?.version()?;
+        let resident = self.resident.as_ref().ok_or(RunError::NoDevice)?;
+        let version = resident.version()?;
         let plan = version.inner.plan();
         let mut inputs: Vec<Input<'a>> = inputs.into_iter().collect();
         let mut extents: SmallVec<[usize; 32]> = SmallVec::new();
         input::infer(plan, (&self.symbols, &|_| {}), &inputs, true, &mut extents)?;
         let residents = input::residents(plan, &mut inputs, &extents);
+        let limit = resident.compiler.options.max_memory_bytes;
+        if let Some(limit) = limit.filter(|_| !plan.symbols.is_empty()) {
+            version.inner.resident_memory(&residents)?.within(limit)?;
+        }
         let tensors = version.inner.run_resident(residents)?;
         Ok(DeviceOutputs {
             names: plan.outputs.iter().map(|o| o.name.clone()).collect(),

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use tlc_ir::Graph as IrGraph;
 use tlc_ir::plan::{Slot, Storage};
-use tlc_runtime::driver::{RunError, TensorView};
+use tlc_runtime::driver::{RunError, Sources};
 
 use super::{Broken, BuildError, CompileOptions, Compiler, Version};
 
@@ -224,9 +224,10 @@ impl Specializations {
     ///
     /// # Errors
     /// If the inputs do not fit the graph.
-    pub(super) fn pick(&self, general: &Version, inputs: &[TensorView<'_>]) -> Result<Picked, RunError> {
-        let same =
-            |w: &Watched| w.shapes.len() == inputs.len() && w.shapes.iter().zip(inputs).all(|(s, i)| s == i.shape);
+    pub(super) fn pick(&self, general: &Version, inputs: Sources<'_>) -> Result<Picked, RunError> {
+        let same = |w: &Watched| {
+            w.shapes.len() == inputs.shapes().len() && w.shapes.iter().zip(inputs.shapes()).all(|(s, i)| s == i)
+        };
         {
             let mut state = self.state();
             state.calls += 1;
@@ -286,12 +287,12 @@ impl Specializations {
     }
 
     /// An error if a version cannot run a call with these inputs, or not in the memory that it may use.
-    fn check(&self, version: &Version, inputs: &[TensorView<'_>]) -> Result<(), RunError> {
+    fn check(&self, version: &Version, inputs: Sources<'_>) -> Result<(), RunError> {
         version.inner.check(inputs)?;
         let Some(limit) = self.compiler.options.max_memory_bytes else {
             return Ok(());
         };
-        version.inner.memory(inputs)?.within(limit)
+        version.inner.memory(inputs, &|_, _| false, &|_| false)?.within(limit)
     }
 
     /// Counts a call that [`Specializations::pick`] chose the code for, which ended well, and may begin to make a version.
@@ -419,7 +420,7 @@ impl Specializations {
     }
 
     /// A version for sizes that the code for any sizes does not fit, because of what `broken` says.
-    fn for_sizes(&self, general: &Version, inputs: &[TensorView<'_>], broken: RunError) -> Result<Picked, RunError> {
+    fn for_sizes(&self, general: &Version, inputs: Sources<'_>, broken: RunError) -> Result<Picked, RunError> {
         {
             let state = self.state();
             let kept = state.watched.iter().filter(|w| w.broken).count();
@@ -427,7 +428,7 @@ impl Specializations {
                 return Err(broken);
             }
         }
-        let shapes: Vec<Vec<usize>> = inputs.iter().map(|i| i.shape.to_vec()).collect();
+        let shapes: Vec<Vec<usize>> = inputs.shapes().map(<[usize]>::to_vec).collect();
         let sizes = self.sizes(general, &shapes)?;
         // What the sizes contradict is an error of the call, reported as the assumption that it broke.
         let version = match self.make(&sizes, self.compiler.machine.threads.threads()) {
@@ -565,7 +566,7 @@ impl Specializations {
 
 impl State {
     /// Watches shapes; returns their number.
-    fn watch(&mut self, inputs: &[TensorView<'_>], standing: Standing) -> u64 {
+    fn watch(&mut self, inputs: Sources<'_>, standing: Standing) -> u64 {
         if self.watched.len() >= MAX_WATCHED {
             // Versions are bounded elsewhere, so something else is there.
             let free = |w: &Watched| {
@@ -579,7 +580,7 @@ impl State {
         let number = self.next_number;
         self.next_number += 1;
         let new = Watched {
-            shapes: inputs.iter().map(|i| i.shape.to_vec()).collect(),
+            shapes: inputs.shapes().map(<[usize]>::to_vec).collect(),
             number,
             report: None,
             broken: false,

@@ -3,6 +3,7 @@
 //! Invariants:
 //! - An entry's bytes are those of its type, in C order, in memory of its own, which calls update in place. Only frozen entries share
 //!   memory, and nothing writes it.
+//! - They are where calls read and set them: on a device from the first call there on, and in the host's memory where somebody looks at them.
 //! - A call either takes place, or leaves every entry as it was, or marks the state torn; a torn state is neither called with nor saved.
 
 use std::fmt;
@@ -14,11 +15,13 @@ use ndarray::{ArrayView, Dimension};
 use rustc_hash::FxHashMap;
 use tlc_ir::plan::{Plan, PlanState};
 use tlc_ir::{DType, Element, HostTensor};
-use tlc_runtime::driver::{PackedForms, RunError, StateBytes, StateView, Stopped, TensorView};
-use tlc_runtime::memory::AlignedBuffer;
+use tlc_runtime::device::Queued;
+use tlc_runtime::driver::{
+    Description, PackedForms, RunError, Sources, StateBytes, StateMemory, StateView, Stopped, TensorView,
+};
 
 use super::input::Input;
-use super::output::{Typed, WrongType};
+use super::output::{ReadError, Typed};
 
 /// Named values that stay between calls: the parameters of a model that is trained and what its optimizer remembers, the cache of a
 /// decoder, running statistics.
@@ -26,6 +29,9 @@ use super::output::{Typed, WrongType};
 /// A graph reads them with [`Graph::state`](crate::Graph::state) and gives them new values with [`Graph::set`](crate::Graph::set);
 /// [`Executable::run_with`](super::Executable::run_with) runs it on a state, which any number of executables may share. They are updated
 /// where they are: a step neither copies nor allocates them.
+///
+/// An executable on a GPU keeps what it reads and sets there, so that its calls copy inputs and outputs alone; an entry is fetched when it
+/// is looked at, saved, or used by an executable on another device. Its memory on the GPU is given back with the entry.
 ///
 /// ```
 /// use tlc::{CompileOptions, DType, Graph, State, inputs};
@@ -63,7 +69,7 @@ pub struct Entry {
     dtype: DType,
     shape: Vec<usize>,
     /// Taken out during a call.
-    data: Option<Arc<AlignedBuffer>>,
+    data: Option<Arc<StateMemory>>,
     /// It stays so: what was packed of the value would be wrong for another.
     frozen: bool,
     /// What calls have made of a frozen value, in the same hands as `data`.
@@ -77,13 +83,13 @@ struct Spare {
     numbers: Vec<usize>,
     lent: Vec<Lent>,
     views: Vec<StateView<'static>>,
-    /// What sizes follow from.
-    sources: Vec<TensorView<'static>>,
+    /// Those of them that sizes follow from.
+    read: Vec<Description<'static>>,
 }
 
 /// Memory of an entry during a call.
 struct Lent {
-    data: Arc<AlignedBuffer>,
+    data: Arc<StateMemory>,
     /// Whether the call may write it.
     own: bool,
 }
@@ -118,72 +124,107 @@ impl Entry {
         self.frozen
     }
 
-    fn typed(&self) -> Typed<'_> {
-        Typed {
-            what: "state",
-            name: &self.name,
-            view: self.view(),
-        }
+    /// How many bytes the elements take.
+    pub fn size_bytes(&self) -> usize {
+        self.data.as_ref().map_or(0, |d| d.bytes())
     }
 
-    /// Copies that calls have made of a frozen value, each once, in layouts in which products read it where it lies, and their bytes. Whoever
-    /// shares the entry shares them, and they go with its memory.
+    /// How many bytes it takes in the memory of GPUs.
+    pub fn device_bytes(&self) -> u64 {
+        self.data.as_ref().map_or(0, |d| d.device_bytes())
+    }
+
+    fn typed(&self) -> Result<Typed<'_>, ReadError> {
+        let view = self.view().map_err(|e| ReadError::Fetch {
+            name: self.name.clone(),
+            message: e.to_string(),
+        })?;
+        Ok(Typed {
+            what: "state",
+            name: &self.name,
+            view,
+        })
+    }
+
+    /// Copies that calls have made of a frozen value, each once, in layouts in which products on the host read it where it lies, and their bytes.
+    /// Whoever shares the entry shares them, and they go with its memory.
     pub fn packed(&self) -> (usize, usize) {
         (self.packed.count(), self.packed.bytes())
     }
 
-    /// The elements in C order.
+    /// The elements in C order; those that are on a GPU alone are fetched, and stay in the host's memory until a call there sets the entry.
     ///
     /// # Errors
-    /// If `T` is not the element type.
-    pub fn as_slice<T: Element>(&self) -> Result<&[T], WrongType> {
-        self.typed().as_slice()
+    /// If `T` is not the element type, or they cannot be fetched.
+    pub fn as_slice<T: Element>(&self) -> Result<&[T], ReadError> {
+        Ok(self.typed()?.as_slice()?)
     }
 
     /// The only element of a value of rank 0, or of extents that are all 1.
     ///
     /// # Errors
-    /// If `T` is not the element type, or there are more elements or none.
-    pub fn as_scalar<T: Element>(&self) -> Result<T, WrongType> {
-        self.typed().as_scalar()
+    /// If `T` is not the element type, or there are more elements or none, or it cannot be fetched.
+    pub fn as_scalar<T: Element>(&self) -> Result<T, ReadError> {
+        Ok(self.typed()?.as_scalar()?)
     }
 
     /// A view as an `ndarray` array, as [`Output::as_array`](super::Output::as_array).
     ///
     /// # Errors
-    /// If `T` is not the element type, or the value has another number of axes.
-    pub fn as_array<T: Element, D: Dimension>(&self) -> Result<ArrayView<'_, T, D>, WrongType> {
-        self.typed().as_array()
+    /// If `T` is not the element type, or the value has another number of axes, or it cannot be fetched.
+    pub fn as_array<T: Element, D: Dimension>(&self) -> Result<ArrayView<'_, T, D>, ReadError> {
+        Ok(self.typed()?.as_array()?)
     }
 
-    /// The element bytes, native-endian.
-    pub fn bytes(&self) -> &[u8] {
-        self.data.as_ref().map_or(&[], |d| d.as_slice())
+    /// The element bytes, native-endian, fetched as [`Entry::as_slice`] does.
+    ///
+    /// # Errors
+    /// If they cannot be fetched.
+    pub fn bytes(&self) -> Result<&[u8], RunError> {
+        self.data.as_ref().map_or(Ok(&[]), |d| d.on_host())
     }
 
     /// The dtype, extents and bytes.
-    pub fn view(&self) -> TensorView<'_> {
-        TensorView {
+    ///
+    /// # Errors
+    /// As [`Entry::bytes`].
+    pub fn view(&self) -> Result<TensorView<'_>, RunError> {
+        Ok(TensorView {
             dtype: self.dtype,
             shape: &self.shape,
-            data: self.bytes(),
+            data: self.bytes()?,
+        })
+    }
+
+    /// A copy as a host tensor; nothing else stays in the host's memory of what is on a GPU.
+    ///
+    /// # Errors
+    /// If memory for it is refused, or it cannot be fetched.
+    pub fn to_host(&self) -> Result<HostTensor, RunError> {
+        let mut tensor = HostTensor::zeros(self.dtype, &self.shape)?;
+        if let Some(data) = &self.data {
+            data.read_into(tensor.bytes_mut())?;
         }
+        Ok(tensor)
     }
 
-    /// A copy as a host tensor.
-    pub fn to_host(&self) -> HostTensor {
-        HostTensor::from_bytes(self.dtype, &self.shape, self.bytes()).expect("the buffer fits its shape")
-    }
-
-    /// The memory, to be read while nothing writes it.
-    pub(super) fn shared(&self) -> Option<Arc<AlignedBuffer>> {
+    /// The bytes where they are, to be read while nothing writes them.
+    pub(super) fn shared(&self) -> Option<Arc<StateMemory>> {
         self.data.clone()
+    }
+
+    /// What it is, wherever it is.
+    pub(super) fn description(&self) -> Description<'_> {
+        Description::new(self.dtype, &self.shape, self.size_bytes())
     }
 }
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.typed().fmt(f)
+        match self.typed() {
+            Ok(typed) => typed.fmt(f),
+            Err(e) => write!(f, "{}: {}{:?} ({e})", self.name, self.dtype, self.shape),
+        }
     }
 }
 
@@ -246,28 +287,23 @@ impl State {
         if known.as_ref().is_some_and(|e| e.frozen) {
             return Err(RunError::StateShared { name: name.to_string() });
         }
-        let mut data = match known {
-            // In place, where there is room for it.
-            Some(e) if e.bytes().len() == bytes.len() => match e.data.take() {
-                Some(data) => data,
-                None => Arc::new(AlignedBuffer::zeroed(bytes.len())?),
-            },
-            _ => Arc::new(AlignedBuffer::zeroed(bytes.len())?),
-        };
-        match Arc::get_mut(&mut data) {
-            Some(buffer) => buffer.as_mut_slice().copy_from_slice(bytes),
-            None => {
-                let mut buffer = AlignedBuffer::zeroed(bytes.len())?;
-                buffer.as_mut_slice().copy_from_slice(bytes);
-                data = Arc::new(buffer);
-            }
+        // In place, where there is room for it.
+        if let Some(entry) = known
+            && entry.size_bytes() == bytes.len()
+            && let Some(memory) = entry.data.as_mut().and_then(Arc::get_mut)
+        {
+            memory.overwrite(bytes)?;
+            entry.dtype = dtype;
+            entry.shape = shape.to_vec();
+            return Ok(());
         }
+        let data = Arc::new(StateMemory::of(bytes)?);
         self.enter(name, dtype, shape.to_vec(), data);
         Ok(())
     }
 
     /// Puts an entry in place of the one of its name, or behind all others.
-    fn enter(&mut self, name: &str, dtype: DType, shape: Vec<usize>, data: Arc<AlignedBuffer>) {
+    fn enter(&mut self, name: &str, dtype: DType, shape: Vec<usize>, data: Arc<StateMemory>) {
         let entry = Entry {
             name: name.to_string(),
             dtype,
@@ -322,7 +358,12 @@ impl State {
 
     /// Bytes of all entries; those that are shared count here as well.
     pub fn bytes(&self) -> usize {
-        self.entries.iter().map(|e| e.bytes().len()).sum()
+        self.entries.iter().map(Entry::size_bytes).sum()
+    }
+
+    /// Bytes that the entries take in the memory of GPUs.
+    pub fn device_bytes(&self) -> u64 {
+        self.entries.iter().map(Entry::device_bytes).sum()
     }
 
     /// Whether a call failed in the middle of writing entries: what they hold is anything. Such a state takes no calls until it is loaded
@@ -350,7 +391,7 @@ impl State {
     /// weights.freeze(|name| name == "w");
     /// let mut decoder = weights.share();
     /// decoder.insert("length", 7i64)?;
-    /// assert_eq!(decoder["w"].bytes().as_ptr(), weights["w"].bytes().as_ptr());
+    /// assert_eq!(decoder["w"].bytes()?.as_ptr(), weights["w"].bytes()?.as_ptr());
     /// assert_eq!(decoder.len(), 2);
     /// assert!(decoder.insert("w", 1.0f32).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -381,10 +422,16 @@ impl State {
         *self = other;
     }
 
-    /// The shapes of those of the plan's states that it reads, each with its declaration.
-    pub(super) fn read<'s>(&'s self, plan: &'s Plan) -> impl Iterator<Item = (&'s PlanState, TensorView<'s>)> + Clone {
+    /// Those of the plan's states that it reads, each with its declaration.
+    pub(super) fn read<'s>(&'s self, plan: &'s Plan) -> impl Iterator<Item = (&'s PlanState, &'s Entry)> + Clone {
         let read = plan.states.iter().filter(|s| s.read);
-        read.filter_map(|s| Some((s, self.get(&s.name)?.view())))
+        read.filter_map(|s| Some((s, self.get(&s.name)?)))
+    }
+
+    /// Whether a state of a plan has memory on a device.
+    pub(super) fn is_on(&self, state: &PlanState, device: &Arc<dyn Queued>) -> bool {
+        let data = self.get(&state.name).and_then(|e| e.data.as_ref());
+        data.is_some_and(|d| d.is_on(device))
     }
 
     /// Whether all states of a plan are there; an error if one that it reads is not.
@@ -402,17 +449,17 @@ impl State {
         Ok(complete)
     }
 
-    /// Calls `f` with the views that sizes follow from: inputs, and those of the plan's states that it reads.
+    /// Calls `f` with what sizes follow from: inputs, and those of the plan's states that it reads.
     pub(super) fn with_sources<R>(
         &mut self,
         plan: &Plan,
         inputs: &[TensorView<'_>],
-        f: impl FnOnce(&State, &[TensorView<'_>]) -> R,
+        f: impl FnOnce(&State, Sources<'_>) -> R,
     ) -> R {
-        let mut sources: Vec<TensorView<'_>> = std::mem::take(&mut self.spare.sources);
-        sources.extend(inputs.iter().copied().chain(self.read(plan).map(|(_, view)| view)));
-        let result = f(self, &sources);
-        self.spare.sources = recycled(sources);
+        let mut read: Vec<Description<'_>> = std::mem::take(&mut self.spare.read);
+        read.extend(self.read(plan).map(|(_, entry)| entry.description()));
+        let result = f(self, Sources::new(inputs, &read));
+        self.spare.read = recycled(read);
         result
     }
 
@@ -426,15 +473,14 @@ impl State {
         let known = self.entries.len();
         for (declared, shape) in plan.states.iter().zip(shapes) {
             if self.get(&declared.name).is_none() {
-                let bytes = tlc_ir::tensor::element_count(shape).and_then(|n| n.checked_mul(declared.ty.dtype.bytes()));
-                let room = AlignedBuffer::zeroed(bytes.unwrap_or(usize::MAX));
-                match room {
-                    Ok(room) => self.enter(&declared.name, declared.ty.dtype, shape.clone(), Arc::new(room)),
-                    Err(e) => {
-                        self.forget_from(known);
-                        return Err(e.into());
-                    }
-                }
+                let (name, dtype) = (&declared.name, declared.ty.dtype);
+                let bytes = tlc_ir::tensor::element_count(shape).and_then(|n| n.checked_mul(dtype.bytes()));
+                let Some(bytes) = bytes else {
+                    self.forget_from(known);
+                    return Err(RunError::Overflow { name: name.clone() });
+                };
+                // Memory for it is found where the call has it.
+                self.enter(name, dtype, shape.clone(), Arc::new(StateMemory::zeros(bytes)));
             }
         }
         let mut spare = std::mem::take(&mut self.spare);
@@ -455,10 +501,10 @@ impl State {
         for (at, lent) in spare.numbers.iter().zip(&mut spare.lent) {
             let entry = &self.entries[*at];
             let data = match (lent.own, entry.frozen) {
-                (true, _) => StateBytes::Own(Arc::get_mut(&mut lent.data).expect("nobody else's").as_mut_slice()),
-                (false, false) => StateBytes::Shared(lent.data.as_slice()),
+                (true, _) => StateBytes::Own(Arc::get_mut(&mut lent.data).expect("nobody else's")),
+                (false, false) => StateBytes::Shared(&lent.data),
                 (false, true) => StateBytes::Frozen {
-                    bytes: lent.data.as_slice(),
+                    memory: &lent.data,
                     packed: &entry.packed,
                 },
             };

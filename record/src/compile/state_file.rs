@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tlc_formats::{FormatError, safetensors};
 use tlc_ir::tensor::BytesOwner;
 use tlc_ir::{DType, HostTensor};
-use tlc_runtime::driver::RunError;
+use tlc_runtime::driver::{RunError, StateMemory};
+use tlc_runtime::mmap::{MapError, MappedFile};
 
 use super::state::{Entry, State};
 
@@ -95,13 +96,13 @@ impl State {
         written(path, |file| safetensors::write(all(), &metadata, file))
     }
 
-    /// The state in a safetensors file.
+    /// The state in a safetensors file, which nobody may write meanwhile. Beside the entries there is one of them in memory at a time.
     ///
     /// # Errors
     /// A file that cannot be read, is broken, or has elements of a type that tlc does not have.
     pub fn open(path: impl AsRef<Path>) -> Result<State, StateFileError> {
         let path = path.as_ref();
-        let bytes = fs::read(path).map_err(|source| StateFileError::Io {
+        let bytes = Contents::of(path).map_err(|source| StateFileError::Io {
             path: path.into(),
             source,
         })?;
@@ -109,7 +110,7 @@ impl State {
             path: path.into(),
             source,
         };
-        let views = safetensors::Views::parse(&bytes).map_err(format)?;
+        let views = safetensors::Views::parse(bytes.as_ref()).map_err(format)?;
         let mut state = State::new();
         for view in views.iter() {
             let view = view.map_err(format)?;
@@ -163,14 +164,54 @@ impl State {
     }
 }
 
-/// An entry as a tensor in the same memory.
+/// The bytes of a file.
+enum Contents {
+    /// In the file, of which the system keeps in memory what there is room for.
+    Mapped(MappedFile),
+    /// What is no regular file is read.
+    Read(Vec<u8>),
+}
+
+impl Contents {
+    fn of(path: &Path) -> io::Result<Contents> {
+        match MappedFile::open(path) {
+            Ok(file) => {
+                file.advise_sequential();
+                Ok(Contents::Mapped(file))
+            }
+            Err(MapError::NotAFile { .. }) => fs::read(path).map(Contents::Read),
+            Err(MapError::Open { source, .. } | MapError::Map { source, .. }) => Err(source),
+        }
+    }
+}
+
+impl AsRef<[u8]> for Contents {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Contents::Mapped(file) => file.as_slice(),
+            Contents::Read(bytes) => bytes,
+        }
+    }
+}
+
+/// The bytes of an entry in the host's memory.
+struct OnHost(Arc<StateMemory>);
+
+impl AsRef<[u8]> for OnHost {
+    fn as_ref(&self) -> &[u8] {
+        // They are there, and nothing writes what is shared.
+        self.0.on_host().unwrap_or_default()
+    }
+}
+
+/// An entry as a tensor, in the same memory if it is in the host's.
 fn lent(entry: &Entry) -> Result<HostTensor, RunError> {
-    match entry.shared() {
+    match entry.shared().filter(|data| data.is_on_host()) {
         Some(data) => {
-            let owner: BytesOwner = data as Arc<_>;
+            let owner: BytesOwner = Arc::new(OnHost(data));
             Ok(HostTensor::from_owner(entry.dtype(), entry.shape(), &owner, 0)?)
         }
-        None => Ok(entry.to_host()),
+        None => entry.to_host(),
     }
 }
 

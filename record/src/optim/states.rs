@@ -313,7 +313,7 @@ impl Groups {
             let shape: Vec<Dim> = entry.shape().iter().map(|&n| Dim::from(n as i64)).collect();
             let dtype = entry.dtype();
             if let Some(wide) = self.master(dtype) {
-                let values = entry.to_host();
+                let values = entry.to_host()?;
                 let mut master = tlc_ir::HostTensor::zeros(wide, entry.shape())?;
                 (0..values.len()).for_each(|i| master.set(i, values.get(i).convert(wide)));
                 state.insert(&self.slot_name(name, MASTER), &master)?;

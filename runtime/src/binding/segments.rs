@@ -41,7 +41,7 @@ pub struct Segment {
     pub goes_on: bool,
     /// Whether there are loops among them. What follows a loop in the list of steps relies on it without waiting.
     pub has_loops: bool,
-    /// Whether they touch inputs or outputs that are on their device, whose addresses are the caller's to choose.
+    /// Whether they touch inputs, outputs or states that are on their device, whose addresses are the caller's to choose.
     pub of_caller: bool,
     /// The slots that they touch.
     pub slots: Vec<usize>,
@@ -303,7 +303,7 @@ fn segment<P>((plan, sizes, steps): (&Plan, &Sizes, &[BoundStep<P>]), device: us
     slots.dedup();
     let of_caller = |s: &usize| {
         let slot = &plan.slots[sizes.root[*s]];
-        slot.device.0 != 0 && matches!(slot.storage, Storage::Input(_) | Storage::Output(_))
+        slot.device.0 != 0 && matches!(slot.storage, Storage::Input(_) | Storage::Output(_) | Storage::State(_))
     };
     Segment {
         of_caller: slots.iter().any(of_caller),

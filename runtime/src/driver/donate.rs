@@ -59,7 +59,7 @@ impl Executable {
                 data,
             });
         }
-        let last = self.with_state(&binding, |state| {
+        let last = self.with_state(&binding, &|_| false, |state| {
             for (o, out) in self.plan.outputs.iter().zip(&mut outputs) {
                 state.frame.slots[o.slot.0 as usize] = out.data.as_mut_ptr();
             }

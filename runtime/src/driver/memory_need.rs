@@ -1,12 +1,14 @@
 //! What a call needs of memory, known before it runs.
 
+use std::sync::Arc;
+
 use tlc_ir::index::IndexExpr;
-use tlc_ir::plan::{DeviceId, PlanOutput, Storage};
+use tlc_ir::plan::{DeviceId, Storage};
 
 use super::packed::packed_bytes;
-use super::{Bound, CallState, Description, Executable, RunError, TensorView};
+use super::{Bound, CallState, Executable, RunError, Sources};
 use crate::binding::Sizes;
-use crate::device::Room;
+use crate::device::{DeviceBuffer, Queued, Room};
 use crate::memory::pooled_bytes;
 
 /// The memory that a call needs, in bytes: the host's, and that of each device beside it. What loops and library calls of unusual size
@@ -21,7 +23,8 @@ pub struct MemoryNeed {
     pub arena: u64,
     /// Working memory of kernels and products, of all threads together.
     pub scratch: u64,
-    /// The inputs, which the caller holds.
+    /// The inputs, which the caller holds, and states that are read. What is computed on another device is counted there: the copy that
+    /// the caller may have of it in the host's memory is not.
     pub inputs: u64,
     /// The outputs, in memory of the pool.
     pub outputs: u64,
@@ -40,7 +43,11 @@ pub struct DeviceNeed {
     pub kept: u64,
     /// Copies of inputs and outputs, and values between the steps of a call, placed by the planner.
     pub arena: u64,
-    /// States of the caller.
+    /// Inputs that stay there between calls, or are copied there from the host.
+    pub inputs: u64,
+    /// Outputs that stay there.
+    pub outputs: u64,
+    /// States of the caller, which stay there between calls.
     pub states: u64,
     /// What of it is not allocated yet, if none of the executable's other calls runs.
     pub missing: u64,
@@ -48,12 +55,14 @@ pub struct DeviceNeed {
     pub room: Option<Room>,
 }
 
+/// Whether a call has to find memory for a tensor of the caller's that is on a device beside the host.
+pub(super) type Wanted<'a> = &'a dyn Fn(&Storage) -> bool;
+
 impl DeviceNeed {
     /// All of it.
     pub fn total(&self) -> u64 {
-        [self.arena, self.states]
-            .iter()
-            .fold(self.kept, |n, b| n.saturating_add(*b))
+        let all = [self.kept, self.arena, self.inputs, self.outputs, self.states];
+        all.iter().fold(0, |n, b| n.saturating_add(*b))
     }
 }
 
@@ -92,28 +101,29 @@ impl MemoryNeed {
 }
 
 impl Executable {
-    /// The memory that a call with the given inputs needs, and states that are read, which follow them.
+    /// The memory that a call with the given inputs needs, and states that are read. `resident` says which of the plan's states, by number,
+    /// have memory on a device already, and `frozen` which of them nobody changes any longer.
     ///
     /// # Errors
     /// If the shapes do not fit the declared inputs.
-    pub fn memory(&self, sources: &[TensorView<'_>]) -> Result<MemoryNeed, RunError> {
-        let binding = self.bound(sources.iter().map(Description::from))?;
-        self.need(&binding)
-    }
-
-    /// As [`Executable::memory`], where those of the plan's states are frozen that `frozen` says, by their numbers.
-    ///
-    /// # Errors
-    /// As [`Executable::memory`].
-    pub fn memory_with_frozen(
+    pub fn memory<'s>(
         &self,
-        sources: &[TensorView<'_>],
+        sources: impl Into<Sources<'s>>,
+        resident: &dyn Fn(usize, &Arc<dyn Queued>) -> bool,
         frozen: &dyn Fn(usize) -> bool,
     ) -> Result<MemoryNeed, RunError> {
-        let binding = self.bound(sources.iter().map(Description::from))?;
-        let mut need = self.need(&binding)?;
-        need.packed = packed_bytes(binding.packed.iter().filter(|o| frozen(o.state)));
-        Ok(need)
+        let binding = self.bound(sources.into().iter())?;
+        let wanted = |storage: &Storage| match *storage {
+            Storage::State(k) => {
+                let device = self.elsewhere(&self.plan.states[k as usize]);
+                device.is_none_or(|d| !resident(k as usize, d))
+            }
+            _ => true,
+        };
+        Ok(MemoryNeed {
+            packed: packed_bytes(binding.packed.iter().filter(|o| frozen(o.state))),
+            ..self.need(&binding, &wanted)?
+        })
     }
 
     /// Bytes of the copies of each state, by number, that calls have if it is frozen. For a plan whose sizes no input decides;
@@ -141,38 +151,51 @@ impl Executable {
     pub fn fixed_memory(&self) -> Result<MemoryNeed, RunError> {
         let extent = |e: &IndexExpr| e.as_const().and_then(|n| usize::try_from(n).ok()).unwrap_or(0);
         let shapes = self.plan.sources().map(|(_, ty)| ty.shape.iter().map(extent).collect());
-        self.need(&self.bind_sizes(self.binder().bind(shapes.collect())?)?)
+        self.need(&self.bind_sizes(self.binder().bind(shapes.collect())?)?, &|_| true)
     }
 
-    pub(super) fn need(&self, binding: &Bound) -> Result<MemoryNeed, RunError> {
+    /// What a call with a binding needs, without copies of frozen states.
+    pub(super) fn need(&self, binding: &Bound, wanted: Wanted<'_>) -> Result<MemoryNeed, RunError> {
+        Ok(MemoryNeed {
+            devices: self.device_needs(binding, wanted)?,
+            ..self.host_need(binding)
+        })
+    }
+
+    /// As [`Executable::need`], of the host alone: no device is asked.
+    pub(super) fn host_need(&self, binding: &Bound) -> MemoryNeed {
         let kept = self.kept_on(&binding.sizes, DeviceId::HOST);
-        let output = |o: &PlanOutput| pooled_bytes(binding.sizes.slot_bytes[o.slot.0 as usize]);
+        let of_host = self.plan.slots.iter().zip(&binding.sizes.slot_bytes);
+        let of_host = of_host.filter(|(slot, _)| slot.device == DeviceId::HOST);
+        let (mut inputs, mut outputs) = (0u64, 0u64);
+        for (slot, &bytes) in of_host {
+            match slot.storage {
+                Storage::Input(_) => inputs = inputs.saturating_add(bytes),
+                Storage::State(k) if self.plan.states[k as usize].read => inputs = inputs.saturating_add(bytes),
+                Storage::Output(_) => outputs = outputs.saturating_add(pooled_bytes(bytes)),
+                _ => {}
+            }
+        }
         // The `init` steps have scratch of their own while they run.
         let areas = if self.plan.init.is_empty() { 1 } else { 2 };
-        let declared = self.plan.sources().map(|(_, ty)| ty.dtype.bytes() as u64);
-        let elements = |shape: &Vec<usize>| shape.iter().fold(1u64, |n, &e| n.saturating_mul(e as u64));
-        let inputs = declared.zip(&binding.sizes.shapes);
-        let inputs = inputs.fold(0u64, |n, (width, shape)| {
-            n.saturating_add(elements(shape).saturating_mul(width))
-        });
-        Ok(MemoryNeed {
+        MemoryNeed {
             constants: self.plan.constants.iter().map(|c| c.bytes().len() as u64).sum(),
             kept,
             arena: binding.sizes.layout.host().bytes,
             scratch: areas * self.scratch_of(binding) as u64,
             inputs,
-            outputs: self.plan.outputs.iter().map(output).sum(),
+            outputs,
             packed: 0,
-            devices: self.device_needs(binding)?,
-        })
+            devices: Vec::new(),
+        }
     }
 
-    fn device_needs(&self, binding: &Bound) -> Result<Vec<DeviceNeed>, RunError> {
+    fn device_needs(&self, binding: &Bound, wanted: Wanted<'_>) -> Result<Vec<DeviceNeed>, RunError> {
         let states = super::lock(&self.states);
         // The one that the next call takes.
         let state = states.last().map(|s| &**s);
         let needs: Vec<DeviceNeed> = (0..self.others.len())
-            .map(|k| self.device_need(binding, state, k))
+            .map(|k| self.device_need(binding, state, wanted, k))
             .collect();
         drop(states);
         let asked = needs.into_iter().zip(&self.others);
@@ -187,43 +210,41 @@ impl Executable {
     }
 
     /// What a call with a state needs on the device after the host of that number.
-    fn device_need(&self, binding: &Bound, state: Option<&CallState>, other: usize) -> DeviceNeed {
+    fn device_need(&self, binding: &Bound, state: Option<&CallState>, wanted: Wanted<'_>, other: usize) -> DeviceNeed {
         let device = DeviceId(other as u32 + 1);
-        let kept = self.kept_on(&binding.sizes, device);
-        let arena = binding.sizes.layout.arena(device).bytes;
-        let has = state
-            .and_then(|s| s.arenas.get(other)?.as_ref())
-            .map_or(0, |b| b.bytes() as u64);
-        let mut states = 0u64;
-        let mut missing = arena.saturating_sub(has);
-        for (number, declared) in self.plan.states.iter().enumerate() {
-            if self.plan.slots[declared.slot.0 as usize].device != device {
-                continue;
-            }
-            let bytes = binding.sizes.slot_bytes[declared.slot.0 as usize];
-            let has = state
-                .and_then(|s| s.states.get(number)?.as_ref())
-                .map_or(0, |b| b.bytes() as u64);
-            states = states.saturating_add(bytes);
-            missing = missing.saturating_add(bytes.saturating_sub(has));
-        }
+        let mut need = DeviceNeed {
+            kept: self.kept_on(&binding.sizes, device),
+            arena: binding.sizes.layout.arena(device).bytes,
+            ..DeviceNeed::default()
+        };
+        let has =
+            |buffer: Option<&Option<DeviceBuffer>>| buffer.and_then(Option::as_ref).map_or(0, |b| b.bytes() as u64);
+        let arena = has(state.and_then(|s| s.arenas.get(other)));
+        need.missing = need.arena.saturating_sub(arena);
         if self.kept.get().is_none() {
-            missing = missing.saturating_add(kept);
+            need.missing = need.missing.saturating_add(need.kept);
         }
-        DeviceNeed {
-            kept,
-            arena,
-            states,
-            missing,
-            room: None,
+        let here = self.plan.slots.iter().zip(&binding.sizes.slot_bytes);
+        for (slot, &bytes) in here.filter(|(slot, _)| slot.device == device) {
+            let (sum, there) = match slot.storage {
+                Storage::Input(k) => (&mut need.inputs, has(state.and_then(|s| s.inputs.get(k as usize)))),
+                Storage::Output(_) => (&mut need.outputs, 0),
+                Storage::State(_) => (&mut need.states, 0),
+                _ => continue,
+            };
+            *sum = sum.saturating_add(bytes);
+            if wanted(&slot.storage) {
+                need.missing = need.missing.saturating_add(bytes.saturating_sub(there));
+            }
         }
+        need
     }
 
     /// An error if a call with a state, which is about to begin, needs more memory of a device than is free: said before anything is
     /// allocated or runs. A device is asked where there is something to allocate.
-    pub(super) fn check_room(&self, binding: &Bound, state: &CallState) -> Result<(), RunError> {
+    pub(super) fn check_room(&self, binding: &Bound, state: &CallState, wanted: Wanted<'_>) -> Result<(), RunError> {
         for (k, device) in self.others.iter().enumerate() {
-            let need = self.device_need(binding, Some(state), k);
+            let need = self.device_need(binding, Some(state), wanted, k);
             if need.missing == 0 {
                 continue;
             }

@@ -22,6 +22,8 @@ mod profile;
 mod record;
 mod repeat;
 mod resident;
+mod sources;
+mod state_memory;
 mod states;
 mod walk;
 mod watch;
@@ -56,11 +58,14 @@ pub use dlpack::{DlDataType, DlDevice, DlManagedTensor, DlTensor};
 pub use donate::Argument;
 pub(crate) use frame::Frame;
 use init::Kept;
+use memory_need::Wanted;
 pub use memory_need::{DeviceNeed, MemoryNeed};
 pub use packed::PackedForms;
 use profile::Measured;
 pub use profile::{LoopTime, StepTime};
 pub use resident::{DeviceTensor, Download, ResidentInput};
+pub use sources::{Description, Sources};
+pub use state_memory::StateMemory;
 pub use states::{StateBytes, StateView, Stopped};
 pub(crate) use walk::Walk;
 pub use watch::Watched;
@@ -85,28 +90,6 @@ pub struct TensorView<'a> {
     /// Element bytes, native-endian, aligned to the element. Bools are 0 or 1; the bits above the value of a type of less
     /// than a byte are 0.
     pub data: &'a [u8],
-}
-
-/// What an input, or a state that is read, is, wherever it is.
-#[derive(Clone, Copy)]
-struct Description<'a> {
-    dtype: DType,
-    shape: &'a [usize],
-    /// The address of its elements.
-    address: usize,
-    bytes: usize,
-}
-
-impl<'a> From<&TensorView<'a>> for Description<'a> {
-    #[inline]
-    fn from(view: &TensorView<'a>) -> Description<'a> {
-        Description {
-            dtype: view.dtype,
-            shape: view.shape,
-            address: view.data.as_ptr().addr(),
-            bytes: view.data.len(),
-        }
-    }
 }
 
 /// A result in pooled memory, which returns to the pool when it is dropped.
@@ -148,8 +131,6 @@ struct CallState {
     arena: AlignedBuffer,
     /// The arenas of the devices beside the host.
     arenas: Vec<Option<DeviceBuffer>>,
-    /// By state of the caller: its bytes, where another device than the host has them during the call.
-    states: Vec<Option<DeviceBuffer>>,
     /// By input: what the host gave of it, where the plan has it on another device.
     inputs: Vec<Option<DeviceBuffer>>,
     scratch: AlignedBuffer,
@@ -167,7 +148,6 @@ impl CallState {
         Ok(CallState {
             arena: AlignedBuffer::zeroed(0)?,
             arenas: Vec::new(),
-            states: Vec::new(),
             inputs: Vec::new(),
             scratch: AlignedBuffer::zeroed(0)?,
             frame: Frame::default(),
@@ -341,28 +321,24 @@ impl Executable {
     ///
     /// # Errors
     /// If they do not.
-    pub fn check(&self, sources: &[TensorView<'_>]) -> Result<(), RunError> {
-        self.bound(sources.iter().map(Description::from)).map(drop)
+    pub fn check<'s>(&self, sources: impl Into<Sources<'s>>) -> Result<(), RunError> {
+        self.bound(sources.into().iter()).map(drop)
     }
 
     /// Arena placement for the shapes of the plan's [`sources`](Plan::sources).
     ///
     /// # Errors
     /// If the shapes do not fit the declared inputs.
-    pub fn layout(&self, sources: &[TensorView<'_>]) -> Result<Layout, RunError> {
-        Ok(self.bound(sources.iter().map(Description::from))?.sizes.layout.clone())
+    pub fn layout<'s>(&self, sources: impl Into<Sources<'s>>) -> Result<Layout, RunError> {
+        Ok(self.bound(sources.into().iter())?.sizes.layout.clone())
     }
 
     /// Output shapes for inputs, and states that are read, of the given shapes.
     ///
     /// # Errors
     /// If the shapes do not fit the declared inputs.
-    pub fn output_shapes(&self, sources: &[TensorView<'_>]) -> Result<Vec<Vec<usize>>, RunError> {
-        Ok(self
-            .bound(sources.iter().map(Description::from))?
-            .sizes
-            .output_shapes
-            .clone())
+    pub fn output_shapes<'s>(&self, sources: impl Into<Sources<'s>>) -> Result<Vec<Vec<usize>>, RunError> {
+        Ok(self.bound(sources.into().iter())?.sizes.output_shapes.clone())
     }
 
     /// Runs the plan; outputs come from the buffer pool.
@@ -382,7 +358,7 @@ impl Executable {
         observe: &mut Observe<'_>,
     ) -> Result<Vec<OutputTensor>, RunError> {
         let mut outputs = self.take_outputs(binding)?;
-        let last = self.with_state(binding, |state| {
+        let last = self.with_state(binding, &|_| false, |state| {
             if let Some(fill) = fill {
                 outputs.iter_mut().for_each(|o| o.data.as_mut_slice().fill(fill));
                 state.arena.as_mut_slice().fill(fill);
@@ -442,7 +418,7 @@ impl Executable {
     ) -> Result<Option<Arc<Bound>>, RunError> {
         let binding = self.binding(inputs.iter().map(Description::from))?;
         self.check_outputs(&binding, outputs)?;
-        self.with_state(&binding, |state| {
+        self.with_state(&binding, &|_| false, |state| {
             for (o, out) in self.plan.outputs.iter().zip(outputs.iter_mut()) {
                 state.frame.slots[o.slot.0 as usize] = out.bytes_mut().as_mut_ptr();
             }
@@ -459,13 +435,14 @@ impl Executable {
         })
     }
 
-    /// Takes a call state that fits the binding, runs `f` with it, and puts it back.
+    /// Takes a call state that fits the binding, runs `f` with it, and puts it back. `wanted` is what `f` will allocate besides.
     fn with_state<T>(
         &self,
         binding: &Bound,
+        wanted: Wanted<'_>,
         f: impl FnOnce(&mut CallState) -> Result<T, RunError>,
     ) -> Result<T, RunError> {
-        let mut state = self.take_state(binding)?;
+        let mut state = self.take_state(binding, wanted)?;
         let result = f(&mut state);
         lock(&self.states).push(state);
         result
@@ -473,7 +450,7 @@ impl Executable {
 
     /// A call state that fits the binding. It is compiled here, for speed, and not with whoever calls.
     #[inline(never)]
-    fn take_state(&self, binding: &Bound) -> Result<Box<CallState>, RunError> {
+    fn take_state(&self, binding: &Bound, wanted: Wanted<'_>) -> Result<Box<CallState>, RunError> {
         let scratch = self.scratch_of(binding);
         let arena = binding.sizes.layout.host().bytes as usize;
         let taken = lock(&self.states).pop();
@@ -489,7 +466,7 @@ impl Executable {
         }
         state.frame.arenas[0] = state.arena.as_mut_ptr();
         if !self.others.is_empty() {
-            self.grow_arenas(binding, &mut state)?;
+            self.grow_arenas(binding, &mut state, wanted)?;
         }
         if state.scratch.len() < scratch {
             state.scratch = AlignedBuffer::zeroed(scratch)?;
@@ -501,9 +478,9 @@ impl Executable {
     }
 
     /// Finds room for the arenas of the devices beside the host.
-    fn grow_arenas(&self, binding: &Bound, state: &mut CallState) -> Result<(), RunError> {
+    fn grow_arenas(&self, binding: &Bound, state: &mut CallState, wanted: Wanted<'_>) -> Result<(), RunError> {
         state.arenas.resize_with(self.others.len(), || None);
-        self.check_room(binding, state)?;
+        self.check_room(binding, state, wanted)?;
         for (k, (device, buffer)) in self.others.iter().zip(&mut state.arenas).enumerate() {
             let bytes = binding.sizes.layout.arena(DeviceId(k as u32 + 1)).bytes as usize;
             state.frame.arenas[k + 1] = grown(buffer, device, bytes)?;
@@ -537,7 +514,7 @@ impl Executable {
     ) -> Result<Option<Arc<Bound>>, RunError> {
         let kept = self.kept(binding)?;
         if let Some(staging) = self.staged(binding, state) {
-            return self.execute_recorded(binding, state, staging, input, kept);
+            return self.execute_recorded(binding, state, staging, input, (kept, observe));
         }
         let finish = Finish(&self.others);
         let walk = self.walk(binding, &mut state.scratch);

@@ -113,7 +113,10 @@ impl Executable {
         frame.packed.clear();
         for operand in &binding.packed {
             let start = match &states[operand.state].data {
-                StateBytes::Frozen { bytes, packed } => packed.get(&operand.layout, bytes, self.threads())?,
+                // Products on the host alone have such operands, so the bytes are there: a state that was on a device was fetched for the call.
+                StateBytes::Frozen { memory, packed } => {
+                    packed.get(&operand.layout, memory.on_host()?, self.threads())?
+                }
                 StateBytes::Own(_) | StateBytes::Shared(_) => None,
             };
             frame.packed.push(start.unwrap_or(std::ptr::null_mut()));
@@ -124,7 +127,7 @@ impl Executable {
     /// Takes operands from the list of those that calls may copy until a call needs no more than so many bytes.
     pub(super) fn limit_packed(&self, binding: &mut Bound, limit: u64) -> Result<(), RunError> {
         if !binding.packed.is_empty() {
-            let left = limit.saturating_sub(self.need(binding)?.total());
+            let left = limit.saturating_sub(self.host_need(binding).total());
             while packed_bytes(&binding.packed) > left {
                 binding.packed.pop();
             }

@@ -16,7 +16,7 @@ use rustc_hash::FxHashMap;
 use super::frame::Frame;
 use super::init::Kept;
 use super::walk::{Finish, Walk};
-use super::{Bound, CallState, Executable, RunError, lock};
+use super::{Bound, CallState, Executable, Observe, RunError, lock};
 use crate::binding::segments::{MOST_OPERATIONS, Segment};
 use crate::binding::steps::BoundWork;
 use crate::device::{Host, Queued, RECORDED, Recorder};
@@ -164,7 +164,7 @@ impl Executable {
         staging.ok()
     }
 
-    /// As [`Executable::execute`], with recordings.
+    /// As [`Executable::execute`], with recordings, of which it is said only that they begin.
     #[inline(never)]
     pub(super) fn execute_recorded(
         &self,
@@ -172,7 +172,7 @@ impl Executable {
         state: &mut CallState,
         staging: *mut u8,
         input: &dyn Fn(usize) -> *mut u8,
-        kept: &Kept,
+        (kept, observe): (&Kept, &mut Observe<'_>),
     ) -> Result<Option<Arc<Bound>>, RunError> {
         let staged = &binding.segments.staged;
         state.recordings.outside.clear();
@@ -203,11 +203,14 @@ impl Executable {
             let begins = now.segments.all.iter().position(|s| s.steps.start == number);
             let segment = begins.filter(|_| warm);
             if let Some(at) = segment {
+                // All of it may have been done if something fails.
+                observe(now.segments.all[at].steps.end - 1, true, &state.frame.slots, now);
                 let walk = self.walk(now, &mut state.scratch);
                 self.give(&walk, at, &mut state.frame, &mut state.recordings)?;
                 number = now.segments.all[at].steps.end;
                 continue;
             }
+            observe(number, true, &state.frame.slots, now);
             let bound = self.walk(now, &mut state.scratch).step(number, &mut state.frame)?;
             if let Some(bound) = bound {
                 later = Some(self.decided((binding, now), bound, state)?);

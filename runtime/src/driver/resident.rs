@@ -14,8 +14,9 @@ use tlc_ir::plan::Storage;
 use tlc_ir::target::GPU_ACCESS_BYTES;
 use tlc_ir::{DType, HostTensor};
 
+use super::state_memory::same_memory;
 use super::walk::Finish;
-use super::{Description, Executable, RunError, TensorView, grown};
+use super::{Description, Executable, MemoryNeed, RunError, TensorView, grown};
 use crate::cuda;
 use crate::device::{Mark, Queued, RECORDED};
 
@@ -76,11 +77,6 @@ impl Drop for Memory {
             unsafe { self.device.put_back(self.start, bytes) };
         }
     }
-}
-
-/// Whether two devices have one memory.
-fn same(a: &Arc<dyn Queued>, b: &Arc<dyn Queued>) -> bool {
-    Arc::ptr_eq(a, b) || a.ordinal().is_some() && a.ordinal() == b.ordinal()
 }
 
 impl DeviceTensor {
@@ -313,6 +309,14 @@ fn given(input: &mut Option<ResidentInput<'_>>, bytes: usize) -> Option<Memory> 
 }
 
 impl Executable {
+    /// The memory that a [resident](Executable::run_resident) call with these inputs needs, they and its outputs included.
+    ///
+    /// # Errors
+    /// If the shapes do not fit the declared inputs.
+    pub fn resident_memory(&self, inputs: &[ResidentInput<'_>]) -> Result<MemoryNeed, RunError> {
+        self.need(&*self.binding(inputs.iter().map(Description::from))?, &|_| true)
+    }
+
     /// As [`Executable::run`], for a plan whose inputs and outputs are in the memory of its first device beside the host. An output is
     /// computed in the memory of an input that is given away where the plan allows it.
     ///
@@ -328,7 +332,7 @@ impl Executable {
         let binding = self.binding(inputs.iter().map(Description::from))?;
         for (declared, input) in self.plan.inputs.iter().zip(&inputs) {
             if let Some(tensor) = input.tensor()
-                && !same(device, tensor.device())
+                && !same_memory(device, tensor.device())
             {
                 return Err(RunError::OtherDevice {
                     name: declared.name.clone(),
@@ -340,27 +344,40 @@ impl Executable {
             .map(|i| i.tensor().map_or(std::ptr::null_mut(), |t| t.memory.start))
             .collect();
         let mut inputs: Vec<Option<ResidentInput<'_>>> = inputs.into_iter().map(Some).collect();
-        let mut outputs: Vec<Memory> = Vec::with_capacity(self.plan.outputs.len());
+        let mut outputs: Vec<Option<Memory>> = Vec::with_capacity(self.plan.outputs.len());
         for (k, o) in self.plan.outputs.iter().enumerate() {
             let bytes = binding.sizes.slot_bytes[o.slot.0 as usize] as usize;
             let mut givers = self.plan.donations.iter().filter(|d| d.1 as usize == k);
-            let taken = givers.find_map(|&(input, _)| given(&mut inputs[input as usize], bytes));
-            outputs.push(match taken {
-                Some(memory) => memory,
-                None => Memory::new(device, bytes)?,
-            });
+            outputs.push(givers.find_map(|&(input, _)| given(&mut inputs[input as usize], bytes)));
         }
-        let last = self.with_state(&binding, |state| {
+        // Kernels read several elements at once, which memory of others need not be aligned for.
+        let unaligned = |at: &*mut u8| !at.addr().is_multiple_of(GPU_ACCESS_BYTES as usize);
+        let of_host = |input: &Option<ResidentInput<'_>>| matches!(input, Some(ResidentInput::Host(_)));
+        let copied = inputs.iter().zip(&addresses);
+        let copied: Vec<bool> = copied.map(|(input, at)| of_host(input) || unaligned(at)).collect();
+        let made: Vec<bool> = outputs.iter().map(Option::is_none).collect();
+        let wanted = |storage: &Storage| match *storage {
+            Storage::Input(k) => copied[k as usize],
+            Storage::Output(k) => made[k as usize],
+            _ => false,
+        };
+        let last = self.with_state(&binding, &wanted, |state| {
+            for (o, memory) in self.plan.outputs.iter().zip(&mut outputs) {
+                let slot = o.slot.0 as usize;
+                let memory = match memory {
+                    Some(memory) => memory,
+                    None => memory.insert(Memory::new(device, binding.sizes.slot_bytes[slot] as usize)?),
+                };
+                state.frame.slots[slot] = memory.start;
+            }
             state.inputs.resize_with(inputs.len(), || None);
             // Also where something fails: no device may still read what is the caller's again.
             let finish = Finish(&self.others);
             let mut uploaded = false;
-            for (k, input) in inputs.iter().enumerate() {
+            for (k, input) in inputs.iter().enumerate().filter(|i| copied[i.0]) {
                 let of_host = match input {
                     Some(ResidentInput::Host(view)) => Some(view),
-                    // Kernels read several elements at once, which memory of others need not be aligned for.
-                    _ if !addresses[k].addr().is_multiple_of(GPU_ACCESS_BYTES as usize) => None,
-                    _ => continue,
+                    _ => None,
                 };
                 let bytes = match (of_host, input.as_ref().and_then(ResidentInput::tensor)) {
                     (Some(view), _) => view.data.len(),
@@ -382,15 +399,17 @@ impl Executable {
                 let others = binding.queues.iter().filter(|q| q.0 == 1 && q.1 != 0);
                 others.into_iter().try_for_each(|q| device.wait(q.1, behind))?;
             }
-            for (o, out) in self.plan.outputs.iter().zip(&outputs) {
-                state.frame.slots[o.slot.0 as usize] = out.start;
-            }
             let last = self.execute(&binding, state, &|k| addresses[k], &mut |_, _, _, _| {});
             drop(finish);
             last
         })?;
         let sizes = last.as_deref().map_or(&binding.sizes, |last| &last.sizes);
-        let tensors = self.plan.outputs.iter().zip(&sizes.output_shapes).zip(outputs);
+        let tensors = self
+            .plan
+            .outputs
+            .iter()
+            .zip(&sizes.output_shapes)
+            .zip(outputs.into_iter().flatten());
         let tensors = tensors.map(|((o, shape), memory)| DeviceTensor {
             dtype: o.ty.dtype,
             shape: shape.clone(),

@@ -1,52 +1,48 @@
-//! Calls that read and update states of the caller: memory that is bound for a call as inputs are, and that the plan writes as well.
+//! Calls that read and update states of the caller: memory that is bound for a call as inputs are, and that the plan writes as well, on the
+//! device where the plan has it.
 //!
 //! Invariants:
-//! - A state's buffer is as large as the plan says under the binding, and nothing but the plan's own steps writes it during the call; the
+//! - A state's memory is as large as the plan says under the binding, and nothing but the plan's own steps writes it during the call; the
 //!   caller's exclusive borrow says so. What is borrowed otherwise is written by no step.
-//! - A call that fails says whether the caller's bytes may have been written by then.
+//! - A call that fails leaves each state as it was where it wrote nothing of it, or wrote a copy of it; it says whether there are others.
 
 use std::sync::Arc;
 
-use tlc_ir::plan::{PlanState, Step};
+use smallvec::SmallVec;
+use tlc_ir::plan::{PlanState, SlotId, Storage};
 use tlc_ir::{DType, IndexExpr};
 
-use super::{Bound, Description, Destination, Executable, OutputTensor, PackedForms, RunError, TensorView, grown};
+use super::{
+    Bound, Description, Destination, Executable, OutputTensor, PackedForms, RunError, Sources, StateMemory, TensorView,
+};
 use crate::device::Queued;
 
-/// The element bytes of a state, as those of a [`TensorView`].
+/// The element bytes of a state, in C order.
 #[derive(Debug)]
 pub enum StateBytes<'a> {
     /// The caller's alone; after the call, those of the new value if the plan sets one.
-    Own(&'a mut [u8]),
+    Own(&'a mut StateMemory),
     /// Bytes that others may read at the same time, of a state that the plan does not set.
-    Shared(&'a [u8]),
+    Shared(&'a StateMemory),
     /// As `Shared`, of a state that stays as it is as long as `packed` lives.
     Frozen {
         /// The bytes.
-        bytes: &'a [u8],
+        memory: &'a StateMemory,
         /// What calls have made of them.
         packed: &'a PackedForms,
     },
 }
 
 impl StateBytes<'_> {
-    fn bytes(&self) -> &[u8] {
+    fn memory(&self) -> &StateMemory {
         match self {
-            StateBytes::Own(bytes) => bytes,
-            StateBytes::Shared(bytes) | StateBytes::Frozen { bytes, .. } => bytes,
-        }
-    }
-
-    /// Where they are. Those that are shared may not be written.
-    fn start(&mut self) -> *mut u8 {
-        match self {
-            StateBytes::Own(bytes) => bytes.as_mut_ptr(),
-            StateBytes::Shared(bytes) | StateBytes::Frozen { bytes, .. } => bytes.as_ptr().cast_mut(),
+            StateBytes::Own(memory) => memory,
+            StateBytes::Shared(memory) | StateBytes::Frozen { memory, .. } => memory,
         }
     }
 }
 
-/// A state of the caller, C-contiguous in host memory.
+/// A state of the caller.
 #[derive(Debug)]
 pub struct StateView<'a> {
     /// Element type.
@@ -112,8 +108,8 @@ impl Executable {
     ///
     /// # Errors
     /// If they do not fit the plan.
-    pub fn state_shapes(&self, sources: &[TensorView<'_>]) -> Result<Vec<Vec<usize>>, RunError> {
-        let binding = self.bound(sources.iter().map(Description::from))?;
+    pub fn state_shapes<'s>(&self, sources: impl Into<Sources<'s>>) -> Result<Vec<Vec<usize>>, RunError> {
+        let binding = self.bound(sources.into().iter())?;
         let shape = |s: &PlanState| extents(s, &binding).map(Option::unwrap_or_default).collect();
         Ok(self.plan.states.iter().map(shape).collect())
     }
@@ -123,8 +119,12 @@ impl Executable {
     ///
     /// # Errors
     /// If they do not fit the plan, its guards included.
-    pub fn with_sizes<R>(&self, sources: &[TensorView<'_>], f: impl FnOnce(&[i64]) -> R) -> Result<R, RunError> {
-        let binding = self.bound(sources.iter().map(Description::from))?;
+    pub fn with_sizes<'s, R>(
+        &self,
+        sources: impl Into<Sources<'s>>,
+        f: impl FnOnce(&[i64]) -> R,
+    ) -> Result<R, RunError> {
+        let binding = self.bound(sources.into().iter())?;
         Ok(f(&binding.sizes.symbols))
     }
 
@@ -136,33 +136,22 @@ impl Executable {
         if states.len() != self.plan.states.len() {
             return Err(self.state_count(states.len()));
         }
-        let described = |view: &StateView<'_>| view.data.bytes().as_ptr().addr();
-        let read = self
-            .plan
-            .states
-            .iter()
-            .zip(states)
-            .filter(|(declared, _)| declared.read);
-        let read = read.map(|(_, view)| Description {
-            dtype: view.dtype,
-            shape: view.shape,
-            address: described(view),
-            bytes: view.data.bytes().len(),
-        });
+        let pairs = self.plan.states.iter().zip(states);
+        let read = pairs.filter(|(declared, _)| declared.read);
+        let read = read.map(|(_, view)| Description::new(view.dtype, view.shape, view.data.memory().bytes()));
         let binding = self.bound(inputs.iter().map(Description::from).chain(read))?;
         for (declared, given) in self.plan.states.iter().zip(states) {
-            let data = given.data.bytes();
-            let (align, bytes) = (given.dtype.bytes(), binding.sizes.slot_bytes[declared.slot.0 as usize]);
-            let aligned = data.is_empty() || data.as_ptr().addr() % align == 0;
+            let found = given.data.memory().bytes();
+            let bytes = binding.sizes.slot_bytes[declared.slot.0 as usize];
             let shape_fits = extents(declared, &binding).eq(given.shape.iter().map(|&n| Some(n)));
-            if declared.ty.dtype != given.dtype || !shape_fits || data.len() as u64 != bytes || !aligned {
+            if declared.ty.dtype != given.dtype || !shape_fits || found as u64 != bytes {
                 return Err(RunError::State {
                     name: declared.name.clone(),
                     expected: declared.ty.dtype,
                     shape: extents(declared, &binding).map(Option::unwrap_or_default).collect(),
                     dtype: given.dtype,
                     found: given.shape.to_vec(),
-                    bytes: data.len(),
+                    bytes: found,
                 });
             }
             if declared.set.is_some() && !matches!(given.data, StateBytes::Own(_)) {
@@ -182,86 +171,68 @@ impl Executable {
         states: &mut [StateView<'_>],
         mut output: impl FnMut(usize) -> *mut u8,
     ) -> Result<Option<Arc<Bound>>, Stopped> {
-        let mut progress = Progress::Before;
-        let result = self.with_state(binding, |call| {
+        // The steps that may have run.
+        let mut begun = 0;
+        let absent = |(declared, given): (&PlanState, &StateView<'_>)| {
+            self.elsewhere(declared).is_some_and(|d| !given.data.memory().is_on(d))
+        };
+        // There is nowhere else to be for what runs on the host alone.
+        let known = if self.others.is_empty() { &[][..] } else { &states[..] };
+        let absent: SmallVec<[bool; 32]> = self.plan.states.iter().zip(known).map(absent).collect();
+        let wanted = |storage: &Storage| matches!(*storage, Storage::State(k) if absent[k as usize]);
+        let result = self.with_state(binding, &wanted, |call| {
             let slots = &mut call.frame.slots;
             for (k, o) in self.plan.outputs.iter().enumerate() {
                 slots[o.slot.0 as usize] = output(k);
             }
-            call.states.resize_with(self.plan.states.len(), || None);
-            for ((declared, given), buffer) in self.plan.states.iter().zip(states.iter_mut()).zip(&mut call.states) {
-                slots[declared.slot.0 as usize] = match self.elsewhere(declared) {
-                    None => given.data.start(),
-                    Some(device) => {
-                        let data = given.data.bytes();
-                        let there = grown(buffer, device, data.len())?;
-                        if declared.read {
-                            // SAFETY: the buffer has room for the state, and nothing else knows of it.
-                            let copied = unsafe { device.upload(0, data.as_ptr(), there, data.len()) };
-                            // Also where it failed: no device may still read what is the caller's again.
-                            copied.and(device.settle(0))?;
-                        }
-                        there
-                    }
-                };
+            for (declared, given) in self.plan.states.iter().zip(&*states) {
+                let there = given.data.memory().place(self.elsewhere(declared), declared.read)?;
+                slots[declared.slot.0 as usize] = there;
             }
             self.find_packed(binding, states, &mut call.frame)?;
             let address = |k: usize| inputs[k].data.as_ptr().cast_mut();
-            // Where calls are recorded for a device, nobody says which step it is at.
-            progress = match self.others.is_empty() {
-                true => Progress::Before,
-                false => Progress::Somewhere,
-            };
-            let last = self.execute(binding, call, &address, &mut |number, begins, _, _| {
+            self.execute(binding, call, &address, &mut |number, begins, _, _| {
                 if begins {
-                    progress = Progress::Step(number);
+                    begun = number + 1;
                 }
-            })?;
-            for ((declared, given), buffer) in self.plan.states.iter().zip(states.iter_mut()).zip(&call.states) {
-                if let (Some(device), Some(buffer), Some(_), StateBytes::Own(data)) =
-                    (self.elsewhere(declared), buffer, declared.set, &mut given.data)
-                {
-                    progress = Progress::Fetching;
-                    // SAFETY: the call is over, and the buffer has as many bytes as the state.
-                    let copied = unsafe { device.download(0, buffer.start(), data.as_mut_ptr(), data.len()) };
-                    copied.and(device.settle(0))?;
-                }
-            }
-            Ok(last)
+            })
         });
-        result.map_err(|error| Stopped {
-            torn: self.wrote(progress),
-            error,
-        })
+        let set = self.plan.states.iter().zip(states).filter(|(s, _)| s.set.is_some());
+        let set = set.filter_map(|(declared, given)| match &mut given.data {
+            StateBytes::Own(memory) => Some((declared, memory)),
+            StateBytes::Shared(_) | StateBytes::Frozen { .. } => None,
+        });
+        match result {
+            Ok(last) => {
+                set.for_each(|(declared, memory)| memory.wrote(self.elsewhere(declared)));
+                Ok(last)
+            }
+            Err(error) => {
+                let lost = |(declared, memory): (&PlanState, &mut &mut StateMemory)| {
+                    self.writes(begun, declared.slot) && !memory.spoiled(self.elsewhere(declared))
+                };
+                // Each is asked, for those that are not lost are as they were.
+                let torn = set.map(lost).fold(false, |torn, lost| torn | lost);
+                Err(Stopped { error, torn })
+            }
+        }
     }
 
-    /// Whether a call that got so far may have written a state in the host's memory.
+    /// Whether one of the first steps writes a state.
     #[cold]
-    fn wrote(&self, progress: Progress) -> bool {
-        let begun = match progress {
-            Progress::Before => 0,
-            Progress::Step(number) => number + 1,
-            Progress::Somewhere => self.plan.steps.len(),
-            Progress::Fetching => return true,
-        };
-        let writes = |step: &Step| {
+    fn writes(&self, steps: usize, state: SlotId) -> bool {
+        self.plan.steps[..steps].iter().any(|step| {
             let mut any = false;
             step.visit_slots(
-                &mut |slot, writes| {
-                    let root = self.plan.root(slot);
-                    any |= writes
-                        && self.plan.slots[root.0 as usize].device.0 == 0
-                        && self.plan.states.iter().any(|s| s.slot == root);
-                },
+                &mut |slot, writes| any |= writes && self.plan.root(slot) == state,
                 &self.plan.kernels,
             );
             any
-        };
-        self.plan.steps[..begun].iter().any(writes)
+        })
     }
 
-    /// The device that has a state during a call, if it is not the host, where the caller has it between calls.
-    fn elsewhere(&self, state: &PlanState) -> Option<&Arc<dyn Queued>> {
+    /// The device that has a state, if it is not the host.
+    pub(super) fn elsewhere(&self, state: &PlanState) -> Option<&Arc<dyn Queued>> {
         let device = self.plan.slots[state.slot.0 as usize].device.0.checked_sub(1)?;
         self.others.get(device as usize)
     }
@@ -270,19 +241,6 @@ impl Executable {
         let expected = self.plan.states.len();
         RunError::StateCount { expected, found }
     }
-}
-
-/// How far a call got.
-#[derive(Clone, Copy)]
-enum Progress {
-    /// No step has begun.
-    Before,
-    /// That step has begun, and none behind it.
-    Step(usize),
-    /// Any steps may have run.
-    Somewhere,
-    /// All steps have run; new values are on their way from a device.
-    Fetching,
 }
 
 /// The extents of a state under a binding.

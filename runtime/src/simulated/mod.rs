@@ -30,7 +30,16 @@ const CAPACITY_BYTES: u64 = 1 << 30;
 /// Devices that are simulated together: the first is number 1 of a plan.
 pub struct Simulated {
     world: Arc<Mutex<World>>,
-    devices: usize,
+    devices: Vec<Arc<dyn Queued>>,
+}
+
+/// Bytes that were copied between the host and the devices.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Moved {
+    /// To devices.
+    pub up: u64,
+    /// To the host.
+    pub down: u64,
 }
 
 impl Simulated {
@@ -46,22 +55,36 @@ impl Simulated {
             eager: [0, 4, 1][draw(&mut state, 3)],
             state,
             jobs: 0,
+            moved: Moved::default(),
+            fails_at: None,
+        };
+        let world = Arc::new(Mutex::new(world));
+        let device = |number| -> Arc<dyn Queued> {
+            Arc::new(OneOf {
+                world: Arc::clone(&world),
+                number,
+            })
         };
         Simulated {
-            world: Arc::new(Mutex::new(world)),
-            devices,
+            devices: (1..=devices).map(device).collect(),
+            world,
         }
     }
 
     /// The devices, for [`Load::devices`](crate::driver::Load).
     pub fn devices(&self) -> Vec<Arc<dyn Queued>> {
-        let device = |number| -> Arc<dyn Queued> {
-            Arc::new(OneOf {
-                world: Arc::clone(&self.world),
-                number,
-            })
-        };
-        (1..=self.devices).map(device).collect()
+        self.devices.clone()
+    }
+
+    /// Has the launch, product, copy or fill fail that is done behind so many from now on.
+    pub fn fail_after(&self, jobs: u64) {
+        let mut world = lock(&self.world);
+        world.fails_at = Some(world.jobs + jobs);
+    }
+
+    /// Bytes that were copied between the host and the devices so far.
+    pub fn moved(&self) -> Moved {
+        lock(&self.world).moved
     }
 
     /// How many launches, products, copies and fills were done.
@@ -124,6 +147,9 @@ struct World {
     eager: usize,
     state: u64,
     jobs: u64,
+    moved: Moved,
+    /// The number of the job that is to fail.
+    fails_at: Option<u64>,
 }
 
 impl World {

@@ -130,7 +130,12 @@ impl World {
 
     /// Does a job of a device.
     pub(super) fn run(&mut self, device: usize, job: Job) -> Result<(), String> {
-        self.jobs += u64::from(!matches!(job, Job::Wait(_)));
+        if !matches!(job, Job::Wait(_)) {
+            self.jobs += 1;
+            if self.fails_at.take_if(|at| *at < self.jobs).is_some() {
+                return Err("it fails as it was asked to".into());
+            }
+        }
         match job {
             Job::Wait(_) => Ok(()),
             Job::Fill { at, byte, bytes } => {
@@ -140,6 +145,11 @@ impl World {
                 Ok(())
             }
             Job::Copy { from, to, bytes } => {
+                match (from, to) {
+                    (Place::Host(_), Place::On(..)) => self.moved.up += bytes as u64,
+                    (Place::On(..), Place::Host(_)) => self.moved.down += bytes as u64,
+                    _ => {}
+                }
                 let mut pointer = |place: Place| match place {
                     Place::Host(at) => Ok(at),
                     Place::On(device, at) => self.find(device, at, bytes).map(|found| found.0),

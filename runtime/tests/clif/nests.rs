@@ -19,9 +19,9 @@ fn numbered(dtype: DType, n: usize) -> Vec<Scalar> {
 
 #[test]
 fn strided_loads_and_stores() {
-    const N: i64 = 48;
+    const N: i64 = 192;
     for dtype in [DType::Bool, DType::U8, DType::F16, DType::F32, DType::I64] {
-        for lanes in [1, 2, 3, 4, 8, 16] {
+        for lanes in [1, 2, 3, 4, 8, 16, 32, 64] {
             for step in [-3i64, -1, 0, 1, 2, 3] {
                 for store_side in [false, true] {
                     if store_side && step == 0 {
@@ -67,7 +67,7 @@ fn strided_loads_and_stores() {
 #[test]
 fn masked_tails_touch_nothing_outside() {
     for dtype in [DType::Bool, DType::U8, DType::I16, DType::F32, DType::F64] {
-        for lanes in [1, 2, 4, 8, 16] {
+        for lanes in [1, 2, 4, 8, 16, 32, 64] {
             for step in [1i64, 2] {
                 let mut b = Builder::default();
                 b.kernel.symbols.push((0, 1000));

@@ -154,7 +154,7 @@ fn memory_text(need: &MemoryNeed) -> String {
             "memory of {name}: at most {}{}{}{free}\n",
             text(device.total()),
             part("constants", device.kept),
-            part("inputs, outputs and between steps", device.arena + device.states),
+            part("inputs, outputs and between steps", device.total() - device.kept),
         );
     }
     lines

@@ -286,7 +286,7 @@ impl Selector<'_, '_> {
         if let Some((c, constant, x)) = number {
             let negative = c.is_sign_negative();
             let wrong_zero = c == 0.0 && negative != max;
-            if !(wrong_zero && !max) {
+            if !wrong_zero || max {
                 let r = self.vector_op(codes, w, &[Arg::Use(constant, size), Arg::Use(x, size)]);
                 if !wrong_zero {
                     return r;

@@ -63,6 +63,7 @@ impl Selector<'_, '_> {
         Ok(self.vector_op(codes, w, &[Arg::Use(base, size), Arg::Use(steps, size)]))
     }
 
+    /// The lanes from one on, as the first of a register; of those behind nobody asks.
     pub(super) fn lane(&mut self, a: Value, lane: u8) -> Result<(Form, Reg)> {
         let info = self.flat.info(a);
         if info.dtype == DType::Bool {

@@ -120,6 +120,22 @@ impl Selector<'_, '_> {
         self.int_op(Code::Movzx_r32_rm8, Size::D, &[Arg::Use(low, Size::B)])
     }
 
+    /// The mask of an access of so many lanes and bytes, if it needs one: where they do not fill a register, it leaves out the lanes
+    /// beyond, for which a mask may hold anything.
+    fn within(&mut self, mask: Option<Reg>, lanes: u32, bytes: u32) -> Option<Reg> {
+        if bytes >= 16 {
+            return mask;
+        }
+        let first = self.first_lanes(lanes);
+        Some(match mask {
+            None => first,
+            Some(mask) => {
+                let both = [Arg::Use(mask, Size::K), Arg::Use(first, Size::K)];
+                self.mask_op(Code::VEX_Kandq_kr_kr_kr, &both)
+            }
+        })
+    }
+
     /// Neighbouring elements of that many bytes, those that a mask says, or all.
     fn load_lanes(&mut self, bytes: usize, lanes: u32, place: Place, mask: Option<Reg>) -> Reg {
         let all = lanes * bytes as u32;
@@ -132,16 +148,7 @@ impl Selector<'_, '_> {
                 _ => {}
             }
         }
-        let mask = match (mask, all >= 16) {
-            // Lanes beyond the vector's may hold anything in a mask.
-            (Some(mask), false) => {
-                let first = self.first_lanes(lanes);
-                let both = [Arg::Use(mask, Size::K), Arg::Use(first, Size::K)];
-                Some(self.mask_op(Code::VEX_Kandq_kr_kr_kr, &both))
-            }
-            (None, false) => Some(self.first_lanes(lanes)),
-            (mask, true) => mask,
-        };
+        let mask = self.within(mask, lanes, all);
         let to = self.vector_reg();
         let load = Inst::new(moves(bytes).load[w], &[Arg::Def(to, Size::VECTORS[w]), m[0]]);
         self.push(match mask {
@@ -305,15 +312,7 @@ impl Selector<'_, '_> {
                 return;
             }
         }
-        let mask = match (mask, all >= 16) {
-            (Some(mask), false) => {
-                let first = self.first_lanes(lanes);
-                let both = [Arg::Use(mask, Size::K), Arg::Use(first, Size::K)];
-                Some(self.mask_op(Code::VEX_Kandq_kr_kr_kr, &both))
-            }
-            (None, false) => Some(self.first_lanes(lanes)),
-            (mask, true) => mask,
-        };
+        let mask = self.within(mask, lanes, all);
         let store = Inst::new(moves(bytes).store[w], &[m, Arg::Use(v, Size::VECTORS[w])]);
         self.push(match mask {
             Some(mask) => store.masked(mask),

@@ -57,6 +57,12 @@ impl Form {
     }
 }
 
+/// A memory with the first terms of an address.
+type PointerKey = (Memory, SmallVec<[(Value, i64); 4]>);
+
+/// Constants in vectors: by the bits of an element and how many those are.
+type Constants = FxHashMap<(u64, u32), Reg>;
+
 struct Selector<'f, 'k> {
     flat: &'f Flat<'k>,
     code: Machine,
@@ -71,11 +77,11 @@ struct Selector<'f, 'k> {
     counter_uses: FxHashMap<Value, CounterUse>,
     counters: FxHashMap<Value, Counter>,
     /// Addresses of memory with the first so many terms.
-    pointers: FxHashMap<(Memory, SmallVec<[(Value, i64); 4]>), (Reg, Block)>,
+    pointers: FxHashMap<PointerKey, (Reg, Block)>,
     /// Constants in vectors, by the bits of an element and how many those are.
-    constants: FxHashMap<(u64, u32), Reg>,
+    constants: Constants,
     /// The same, of each piece of code around that hardly ever runs.
-    rare: Vec<(Block, FxHashMap<(u64, u32), Reg>)>,
+    rare: Vec<(Block, Constants)>,
     /// Other constants in registers.
     masks: FxHashMap<u64, Reg>,
     tables: FxHashMap<Vec<u8>, Reg>,
@@ -641,7 +647,7 @@ impl Selector<'_, '_> {
             Op::Series { first, step } => (Form::Vector, self.series(*first, *step, dtype, lanes)?),
             Op::Splat(a) => self.splat(*a, dtype, lanes)?,
             Op::Pack(parts) => self.pack(parts, dtype, lanes)?,
-            Op::Lane(a, lane) => self.lane(*a, *lane)?,
+            Op::Lane(a, lane) | Op::Part(a, lane) => self.lane(*a, *lane)?,
             Op::Insert(a, x, lane) => self.insert(*a, *x, *lane, dtype, lanes)?,
             Op::LaneBits(a) => (Form::Int, self.lane_bits(*a)?),
             Op::Bit(a, bit) => (Form::Int, self.bit(*a, *bit)?),

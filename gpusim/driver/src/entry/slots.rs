@@ -83,6 +83,7 @@ pub unsafe extern "C" fn tlcSimSlots(stream: Handle, count: c_uint, slots: *cons
 /// `CUresult tlcSimReport(char *buffer, size_t room, size_t *needed)`. The text is ended by a zero byte; `needed` gets how many bytes
 /// it takes with that, and a buffer with less room is left as it is and `CUDA_ERROR_INVALID_VALUE` returned, unless it is null.
 /// Its keys: `findings` (the first thousand), `found` (how many), `kinds` (how many of each), `launches`, `lane_instructions`,
+/// `bytes_to_device` and `bytes_to_host` (what copies moved between the host and devices),
 /// `device_bytes`, `device_peak_bytes`, `pinned_bytes`, `handles` (streams, events, modules, functions, pools, graphs that are not
 /// destroyed), and `calls` (how often each entry point was called).
 ///

@@ -1,0 +1,281 @@
+//! Loops whose derivatives keep too much for the memory limit are cut into segments: results keep their bits.
+
+use tlc::ir::interp::{self, compare, interpret_with_bounds};
+use tlc::ir::rng::Rng;
+use tlc::{
+    BuildError, CompileOptions, DType, Executable, Graph, HostTensor, Input, RunError, Specialize, Tensor, grad, inputs,
+};
+
+/// What is in a recurrence beside a carried value.
+#[derive(Clone, Copy, Debug, Default)]
+struct With {
+    slices: bool,
+    number: bool,
+    /// Stacked results, in both directions and along both axes.
+    stacks: bool,
+    /// A second carried value, and one that is no float.
+    others: bool,
+}
+
+/// Gradients of a loop of so many iterations over vectors of that length.
+fn recurrence(iterations: usize, width: usize, with: With) -> Graph {
+    let g = Graph::new("recurrence");
+    let h = g.input("h", DType::F32, [width]);
+    let w = g.input("w", DType::F32, [width]);
+    let x = g.input("x", DType::F32, [iterations, width]);
+    let y = g.input("y", DType::F32, [width, iterations]);
+    let mut repeat = g.repeat(iterations).carry(&h);
+    if with.others {
+        repeat = repeat.carry(&(&h * 0.5)).carry(&g.scalar(3, DType::I64));
+    }
+    if with.slices {
+        repeat = repeat.slice(&x, 0).slice_reversed(&y, 1);
+    }
+    let results = repeat.record(|i| {
+        let w = i.capture(&w);
+        let mut next = (&i.carried[0] * &w).sin() + &i.carried[0] * 0.5;
+        if with.slices {
+            next = next + &i.slices[0] * 0.125 - i.slices[1].square() * 0.25;
+        }
+        if with.number {
+            next *= (i.number.cast(DType::F32) * 0.01).cos();
+        }
+        let mut all = vec![];
+        if with.others {
+            next += (&i.carried[1] * 0.25) * i.carried[2].cast(DType::F32).sin();
+            all.push(&i.carried[1] - &next * 0.125);
+            all.push(&i.carried[2] + &i.number * 2);
+        }
+        if with.stacks {
+            i.stack(&(&next * 2.0), 1);
+            i.stack_reversed(&next.square(), 0);
+        }
+        all.insert(0, next);
+        all
+    });
+    let mut loss: Tensor = results[0].square().mean(..);
+    let carried = if with.others { 3 } else { 1 };
+    if with.others {
+        loss += results[1].sum(..);
+        g.output("count", &results[2]);
+    }
+    for (k, stack) in results[carried..].iter().enumerate() {
+        let weights = g.range(stack.dim(0), DType::F32).unsqueeze(1) * 0.01;
+        loss += (stack * weights).mean(..);
+        g.output(&format!("stack{k}"), stack);
+    }
+    let of: &[&Tensor] = match with.slices {
+        true => &[&h, &w, &x, &y],
+        false => &[&h, &w],
+    };
+    for (k, d) in grad(&loss, of).iter().enumerate() {
+        g.output(&format!("d{k}"), d);
+    }
+    g.output("loss", &loss);
+    // Unused inputs are inputs.
+    g.output("sum", &(x.sum(..) + y.sum(..)));
+    g
+}
+
+fn tensors(iterations: usize, width: usize) -> Vec<HostTensor> {
+    let mut rng = Rng::new(iterations as u64 ^ 0x5e9);
+    let mut tensor = |shape: &[usize]| {
+        let values: Vec<f32> = (0..shape.iter().product())
+            .map(|_| rng.range(-64, 64) as f32 / 48.0)
+            .collect();
+        HostTensor::from_slice(shape, &values).expect("as many")
+    };
+    vec![
+        tensor(&[width]),
+        tensor(&[width]),
+        tensor(&[iterations, width]),
+        tensor(&[width, iterations]),
+    ]
+}
+
+fn limited(limit: Option<u64>) -> CompileOptions {
+    CompileOptions {
+        max_memory_bytes: limit,
+        specialize: Specialize::Never,
+        threads: Some(2),
+        ..CompileOptions::default()
+    }
+}
+
+fn run(executable: &Executable, tensors: &[HostTensor]) -> Vec<HostTensor> {
+    let given: Vec<Input<'_>> = tensors.iter().map(Input::from).collect();
+    let out = executable.run(&given).expect("it runs");
+    out.iter().map(|o| o.to_host()).collect()
+}
+
+fn need(executable: &Executable, tensors: &[HostTensor]) -> tlc::MemoryNeed {
+    let given: Vec<Input<'_>> = tensors.iter().map(Input::from).collect();
+    executable.memory(&given).expect("they fit")
+}
+
+fn all_kinds() -> impl Iterator<Item = With> {
+    (0..16u32).map(|bits| With {
+        slices: bits & 1 != 0,
+        number: bits & 2 != 0,
+        stacks: bits & 4 != 0,
+        others: bits & 8 != 0,
+    })
+}
+
+#[test]
+fn loops_in_segments_have_the_bits_of_loops_that_keep_all() {
+    for with in all_kinds() {
+        for iterations in [100usize, 169, 180] {
+            let (g, tensors) = (recurrence(iterations, 600, with), tensors(iterations, 600));
+            let all = g.compile(&limited(None)).expect("it compiles");
+            assert!(all.decisions().segmented.is_empty());
+            let kept = need(&all, &tensors);
+            let stacks = (iterations * 600 * 4 * if with.others { 2 } else { 1 }) as u64;
+            // Room for three quarters of what is kept of the iterations.
+            let limit = kept.total() - stacks / 4;
+            let of = format!("{with:?}, {iterations} iterations");
+            let cut = g.compile(&limited(Some(limit))).unwrap_or_else(|e| panic!("{of}: {e}"));
+            assert!(need(&cut, &tensors).total() <= limit, "{of}");
+            let segmented = &cut.decisions().segmented;
+            assert_eq!(segmented.len(), 1, "{of}");
+            let every = [(100, 10), (169, 13), (180, 12)]
+                .into_iter()
+                .find(|e| e.0 == iterations);
+            assert_eq!(
+                (segmented[0].iterations, segmented[0].every),
+                (iterations as i64, every.expect("it is").1)
+            );
+            assert!(!segmented[0].label.is_empty());
+            let text = cut.explain();
+            assert!(text.contains("for the memory limit"), "{text}");
+            let (expected, found) = (run(&all, &tensors), run(&cut, &tensors));
+            let bounded = interpret_with_bounds(&g.finish().expect("a graph"), &tensors, &interp::Options::default());
+            for ((found, expected), bounded) in found.iter().zip(&expected).zip(&bounded.expect("it is interpreted")) {
+                assert_eq!(
+                    (found.shape(), found.bytes()),
+                    (expected.shape(), expected.bytes()),
+                    "{of}"
+                );
+                compare(found, bounded).unwrap_or_else(|e| panic!("{of}: {e}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_kept_grows_as_the_root_of_the_iterations() {
+    let arena = |iterations: usize| {
+        let with = With::default();
+        let (g, tensors) = (recurrence(iterations, 1000, with), tensors(iterations, 1000));
+        let all = g.compile(&limited(None)).expect("it compiles");
+        let kept = need(&all, &tensors);
+        assert!(kept.arena >= iterations as u64 * 4000);
+        let limit = kept.total() - kept.arena * 3 / 5;
+        let cut = g.compile(&limited(Some(limit))).expect("it compiles");
+        assert_eq!(run(&cut, &tensors)[0].bytes(), run(&all, &tensors)[0].bytes());
+        need(&cut, &tensors).arena
+    };
+    // Twice the root of values of 4000 bytes, and a few more.
+    for iterations in [64usize, 256, 1024] {
+        let root = iterations.isqrt() as u64;
+        let found = arena(iterations);
+        assert!(found < (2 * root + 16) * 4032, "{iterations}: {found}");
+    }
+}
+
+#[test]
+fn loops_that_cannot_be_cut_are_refused_with_what_they_need() {
+    // A prime number of iterations, and one that a count decides.
+    for counted in [false, true] {
+        let g = Graph::new("refused");
+        let iterations = if counted { 64 } else { 61 };
+        let x = g.input("x", DType::F32, [1000]);
+        let mut repeat = g.repeat(iterations);
+        if counted {
+            repeat = repeat.at_most(&g.input("n", DType::I64, ()));
+        }
+        let y = repeat.carry(&x).record(|i| vec![i.carried[0].sin()]).remove(0);
+        g.output("d", &grad(&y.sum(..), &[&x])[0]);
+        let refused = g.compile(&limited(Some(100_000))).expect_err("too little");
+        assert!(
+            matches!(refused, BuildError::Load(RunError::MemoryLimit { needed, limit: 100_000, .. }) if needed > 240_000),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
+fn a_limit_that_segments_do_not_reach_is_an_error() {
+    let g = recurrence(100, 600, With::default());
+    let refused = g.compile(&limited(Some(1000))).expect_err("too little").to_string();
+    assert!(refused.contains("memory"), "{refused}");
+}
+
+#[test]
+fn a_loop_whose_steps_others_read_keeps_them() {
+    // What the iterations began with is a result as well.
+    let g = Graph::new("read");
+    let x = g.input("x", DType::F32, [1000]);
+    let results = g.repeat(100).carry(&x).record(|i| {
+        let before = i.carried[0].clone();
+        i.stack(&before, 0);
+        vec![before.sin()]
+    });
+    g.output("steps", &results[1]);
+    g.output("d", &grad(&results[0].sum(..), &[&x])[0]);
+    let all = g.compile(&limited(None)).expect("it compiles");
+    let x: Vec<f32> = (0..1000).map(|i| i as f32 / 500.0).collect();
+    let total = all.memory(&inputs![&x]).expect("it fits").total();
+    match g.compile(&limited(Some(total - 1))) {
+        Ok(cut) => {
+            let (a, b) = (
+                all.run(&inputs![&x]).expect("it runs"),
+                cut.run(&inputs![&x]).expect("it runs"),
+            );
+            assert!(a.iter().zip(b.iter()).all(|(a, b)| a.bytes() == b.bytes()));
+        }
+        Err(e) => assert!(e.to_string().contains("memory"), "{e}"),
+    }
+}
+
+#[test]
+fn loops_behind_one_another_and_second_derivatives_are_cut() {
+    for second in [false, true] {
+        let g = Graph::new("several");
+        let (x, w) = (g.input("x", DType::F64, [500]), g.input("w", DType::F64, [500]));
+        let run_loop = |x: &Tensor, k: f64| {
+            let results = g.repeat(144).carry(x).record(|i| {
+                let w = i.capture(&w);
+                vec![(&i.carried[0] * &w).sin() + &i.carried[0] * k]
+            });
+            results[0].clone()
+        };
+        let loss = run_loop(&run_loop(&x, 0.5).tanh(), 0.25).square().sum(..);
+        let d = grad(&loss, &[&x, &w]);
+        let of = match second {
+            true => grad(&(&d[0] * &d[1]).sum(..), &[&x, &w]),
+            false => d,
+        };
+        of.iter().enumerate().for_each(|(k, d)| g.output(&format!("d{k}"), d));
+        let values = |seed: usize| {
+            (0..500)
+                .map(|i| ((i * 17 + seed) % 31) as f64 / 16.0 - 1.0)
+                .collect::<Vec<_>>()
+        };
+        let (x, w) = (values(3), values(11));
+        let all = g.compile(&limited(None)).expect("it compiles");
+        let total = all.memory(&inputs![&x, &w]).expect("it fits").total();
+        // Two loops that keep 576,000 bytes each.
+        let cut = g.compile(&limited(Some(total - 500_000))).expect("it compiles");
+        assert!(cut.memory(&inputs![&x, &w]).expect("it fits").total() <= total - 500_000);
+        let segmented = &cut.decisions().segmented;
+        assert!(segmented.len() >= 2, "{segmented:?}");
+        let (a, b) = (
+            all.run(&inputs![&x, &w]).expect("it runs"),
+            cut.run(&inputs![&x, &w]).expect("it runs"),
+        );
+        for (a, b) in a.iter().zip(b.iter()) {
+            assert_eq!(a.bytes(), b.bytes(), "{}", a.name);
+        }
+    }
+}
