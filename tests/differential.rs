@@ -272,6 +272,20 @@ fn graphs_of_every_dtype_match_the_interpreter() {
     check_all("dtypes", 1000..1200, &options, &|_| None);
 }
 
+/// Rows that are wider than the vectors of any emitter and end anywhere.
+#[test]
+fn graphs_of_wide_rows_match_the_interpreter() {
+    let options = GenOptions {
+        max_nodes: 12,
+        max_elements: 6000,
+        extents: vec![1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100],
+        ranges: vec![(0, 40), (9, 17), (1, 65)],
+        max_terms: 100_000,
+        ..GenOptions::default()
+    };
+    check_all("wide rows", 7000..7060, &options, &|_| None);
+}
+
 #[test]
 fn graphs_of_symbolic_shape_match_the_interpreter() {
     check_all("symbolic", 2000..2150, &GenOptions::default(), &|_| None);

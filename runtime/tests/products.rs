@@ -1,8 +1,12 @@
 //! Matrix products: values against sums in f64, whatever the strides; the same bits whatever the threads; nothing read or
 //! written beyond the matrices.
 
+mod guarded;
+
 use std::sync::atomic::{AtomicU32, Ordering};
 
+#[cfg(target_os = "linux")]
+use guarded::{Edge, Guarded};
 use tlc_ir::DType;
 use tlc_runtime::cpu::gemm::{Composite, Follow, Leg, Matrix, Product, Side, cut, multiply};
 use tlc_runtime::memory::AlignedBuffer;
@@ -461,51 +465,6 @@ fn nan_and_infinity_stay_in_their_row_and_column() {
     }
 }
 
-/// Memory whose end is the end of what may be touched.
-#[cfg(target_os = "linux")]
-struct Guarded {
-    base: *mut u8,
-    mapped: usize,
-    start: *mut u8,
-}
-
-#[cfg(target_os = "linux")]
-impl Guarded {
-    fn new(bytes: usize) -> Guarded {
-        let page = 4096;
-        let mapped = bytes.next_multiple_of(page) + page;
-        // SAFETY: a fresh mapping; its last page is then closed, and what is used ends where that begins.
-        unsafe {
-            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let base = libc::mmap(
-                std::ptr::null_mut(),
-                mapped,
-                libc::PROT_READ | libc::PROT_WRITE,
-                flags,
-                -1,
-                0,
-            );
-            assert_ne!(base, libc::MAP_FAILED);
-            let base = base.cast::<u8>();
-            let closed = libc::mprotect(base.add(mapped - page).cast(), page, libc::PROT_NONE);
-            assert_eq!(closed, 0);
-            Guarded {
-                base,
-                mapped,
-                start: base.add(mapped - page - bytes),
-            }
-        }
-    }
-}
-
-#[cfg(target_os = "linux")]
-impl Drop for Guarded {
-    fn drop(&mut self) {
-        // SAFETY: mapped with this size, and not used any more.
-        unsafe { libc::munmap(self.base.cast(), self.mapped) };
-    }
-}
-
 #[test]
 #[cfg(target_os = "linux")]
 fn nothing_beyond_the_end_of_a_matrix_is_touched() {
@@ -528,9 +487,9 @@ fn nothing_beyond_the_end_of_a_matrix_is_touched() {
                     false => (1, rows as isize),
                 };
                 let (a, b, c) = (
-                    Guarded::new(4 * m * k),
-                    Guarded::new(4 * k * n),
-                    Guarded::new(4 * m * n),
+                    Guarded::new(4 * m * k, Edge::End),
+                    Guarded::new(4 * k * n, Edge::End),
+                    Guarded::new(4 * m * n, Edge::End),
                 );
                 let make = |g: &Guarded, (row, column): (isize, isize)| Matrix {
                     start: g.start,

@@ -1,0 +1,129 @@
+//! Random graphs whose inputs and outputs lie beside pages that nobody may touch: an access outside ends the process. Rows are wider
+//! than vectors and end anywhere, so that what whole vectors leave over, windows, rows in lanes and what is gathered all come up.
+//!
+//! `TLC_SEEDS=from..to` runs other seeds; the file that `TLC_AT` names holds the one that is running.
+
+#![cfg(target_os = "linux")]
+
+mod guarded;
+
+use std::sync::Arc;
+
+use guarded::{Edge, Guarded};
+use tlc_ir::HostTensor;
+use tlc_ir::interp::{self, compare, interpret_with_bounds};
+use tlc_ir::testgen::{Case, GenOptions, random_case, seeds};
+use tlc_passes::{Options, compile};
+use tlc_runtime::driver::{Executable, TensorView};
+use tlc_runtime::memory::BufferPool;
+use tlc_runtime::pool::Pool;
+
+fn options(symbolic: bool) -> GenOptions {
+    GenOptions {
+        max_nodes: 10,
+        max_elements: 4000,
+        max_rank: 4,
+        extents: vec![1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 65, 100],
+        ranges: vec![(0, 40), (9, 17), (1, 65), (1, 4)],
+        symbolic,
+        guards: false,
+        control: false,
+        ..GenOptions::default()
+    }
+}
+
+/// Every value that is of one tensor becomes an output, so that kernels read and write guarded memory alone.
+fn show_all(case: &mut Case) {
+    let nodes: Vec<_> = case.graph.nodes().map(|(id, _)| id).collect();
+    let one = |id: &tlc_ir::NodeId| !case.graph.node(*id).kind.is_tuple();
+    for (k, id) in nodes
+        .into_iter()
+        .filter(one)
+        .collect::<Vec<_>>()
+        .into_iter()
+        .enumerate()
+    {
+        case.graph.add_output(&format!("shown{k}"), id);
+    }
+}
+
+fn check(seed: u64) -> Result<(), String> {
+    let mut case = random_case(seed, &options(seed % 3 == 2));
+    if seed % 2 == 1 {
+        show_all(&mut case);
+    }
+    if std::env::var("TLC_SEED").is_ok() {
+        println!("{}", case.graph);
+    }
+    let inputs = case.input_data(seed);
+    let cpu = tlc_runtime::target::cpu(tlc_runtime::cpu::jit::emitters().expect("a known machine"));
+    let settings = Options {
+        // Regrouped contractions would need the graph that was compiled to compare with.
+        pipeline: "canonicalize,fold,cse,sink-layout,dce".parse().expect("passes"),
+        ..Options::new(cpu)
+    };
+    let plan = compile(&case.graph, &settings)
+        .map_err(|e| format!("compile: {e}"))?
+        .planned
+        .plan;
+    let names = case.graph.symbols().iter().map(|s| s.name.clone());
+    let symbols: Vec<(String, i64)> = names.zip(case.binding.iter().copied()).collect();
+    let pool = Arc::new(Pool::new(1 + seed as usize % 2));
+    let executable = Executable::new(plan, pool, BufferPool::new(), tlc_passes::memory::pack)
+        .map_err(|e| format!("load: {e}"))?
+        .with_symbols(symbols.clone());
+    let meant = interp::Options {
+        symbols,
+        ..interp::Options::default()
+    };
+    let bounded = interpret_with_bounds(&case.graph, &inputs, &meant).map_err(|e| format!("interpreter: {e}"))?;
+    for edge in [Edge::End, Edge::Start] {
+        let copy = |t: &HostTensor| {
+            let mut memory = Guarded::new(t.bytes().len(), edge);
+            memory.as_mut_slice().copy_from_slice(t.bytes());
+            memory
+        };
+        let memory: Vec<Guarded> = inputs.iter().map(copy).collect();
+        let views: Vec<TensorView<'_>> = inputs
+            .iter()
+            .zip(&memory)
+            .map(|(t, m)| TensorView {
+                dtype: t.dtype(),
+                shape: t.shape(),
+                data: m.as_slice(),
+            })
+            .collect();
+        let bytes = |b: &interp::Bounded| b.dtype.bytes() * b.shape.iter().product::<usize>();
+        let mut outputs: Vec<Guarded> = bounded.iter().map(|b| Guarded::new(bytes(b), edge)).collect();
+        let mut places: Vec<&mut [u8]> = outputs.iter_mut().map(Guarded::as_mut_slice).collect();
+        executable
+            .run_into(&views, &mut places)
+            .map_err(|e| format!("run: {e}"))?;
+        for (k, (memory, bounded)) in outputs.iter().zip(&bounded).enumerate() {
+            let found = HostTensor::from_bytes(bounded.dtype, &bounded.shape, memory.as_slice()).expect("a result");
+            compare(&found, bounded).map_err(|e| format!("output {k}, edge {edge:?}: {e}"))?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn kernels_touch_nothing_beside_their_buffers() {
+    let at = std::env::var_os("TLC_AT");
+    let mut failures = Vec::new();
+    for seed in seeds(0..150) {
+        if let Some(at) = &at {
+            std::fs::write(at, seed.to_string()).expect("the file that TLC_AT names can be written");
+        }
+        if let Err(e) = check(seed) {
+            println!("seed {seed}: {e}");
+            failures.push(format!("seed {seed}: {e}"));
+        }
+    }
+    assert!(
+        failures.is_empty(),
+        "{} failures:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+}
