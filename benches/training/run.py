@@ -223,22 +223,17 @@ def jax_transformer(steps):
     return jax_adam(loss_of, p, 0.0001, steps)
 
 
-def torch_mlp(steps):
-    import numpy as np, torch
+def torch_adam(loss_of, p, rate, steps):
+    """Steps of Adam from the parameters `p`, timed; the peer of `jax_adam`."""
+    import torch
 
-    shapes = [(784, 256), (256,), (256, 128), (128,), (128, 10), (10,)]
-    p = [torch.tensor(wave(int(np.prod(s)), 0.05).reshape(s), requires_grad=True) for s in shapes]
-    x = torch.tensor(wave(64 * 784, 1.0).reshape(64, 784))
-    labels = torch.arange(64) * 7 % 10
-    adam = torch.optim.Adam(p, lr=0.001, fused=True)
+    adam = torch.optim.Adam(p, lr=rate, fused=True)
     loss = None
 
     def run():
         nonlocal loss
         adam.zero_grad()
-        h = torch.relu(x @ p[0] + p[1])
-        h = torch.relu(h @ p[2] + p[3])
-        loss = torch.nn.functional.cross_entropy(h @ p[4] + p[5], labels)
+        loss = loss_of()
         loss.backward()
         adam.step()
 
@@ -248,18 +243,155 @@ def torch_mlp(steps):
     return {"compile_ms": 0.0, "median_us": median, "least_us": least, "loss": float(loss.detach())}
 
 
-def torch_adam(steps):
+def torch_of(shape, scale, learned=False):
+    import numpy as np, torch
+
+    return torch.tensor(wave(int(np.prod(shape)), scale).reshape(shape), requires_grad=learned)
+
+
+def torch_mlp(steps):
     import torch
 
-    sizes = [33_333 + (k % 7 - 3) * 16 for k in range(300)]
-    p = [torch.ones(n, requires_grad=True) for n in sizes]
-    for q in p:
-        q.grad = torch.full_like(q, 0.1)
-    adam = torch.optim.AdamW(p, lr=0.001, weight_decay=0.01, fused=True)
-    for _ in range(3):
-        adam.step()
-    median, least = measured(adam.step, steps)
-    return {"compile_ms": 0.0, "median_us": median, "least_us": least, "loss": 0.1}
+    shapes = [(784, 256), (256,), (256, 128), (128,), (128, 10), (10,)]
+    p = [torch_of(s, 0.05, True) for s in shapes]
+    x = torch_of((64, 784), 1.0)
+    labels = torch.arange(64) * 7 % 10
+
+    def loss_of():
+        h = torch.relu(x @ p[0] + p[1])
+        h = torch.relu(h @ p[2] + p[3])
+        return torch.nn.functional.cross_entropy(h @ p[4] + p[5], labels)
+
+    return torch_adam(loss_of, p, 0.001, steps)
+
+
+def torch_convolution(by_images):
+    """The peer of `jax_convolution`."""
+
+    def run(steps):
+        import torch
+
+        images, weights = (8, 64, 56, 56), (64, 64, 3, 3)
+        x, w, d = torch_of(images, 1.0), torch_of(weights, 0.05), torch_of(images, 1.0)
+        by = torch.nn.grad.conv2d_input if by_images else torch.nn.grad.conv2d_weight
+        operands = (images, w, d) if by_images else (x, weights, d)
+        found = None
+
+        def step():
+            nonlocal found
+            found = by(*operands, padding=1)
+
+        for _ in range(3):
+            step()
+        median, least = measured(step, steps)
+        return {"compile_ms": 0.0, "median_us": median, "least_us": least, "loss": float(found[0, 0, 0, 0])}
+
+    return run
+
+
+def torch_cnn(steps):
+    """The residual network of benches/training/src/images.rs."""
+    import numpy as np, torch
+    from torch.nn import functional as F
+
+    p, statistics, blocks = {}, {}, []
+
+    def declare(name, inner, outer, size):
+        p[name + ".w"] = torch_of((outer, inner, size, size), np.sqrt(np.float32(6.0 / (inner * size * size))), True)
+        # The scale is 1 and what is learned, as there.
+        p[name + ".scale"] = torch.zeros(outer, requires_grad=True)
+        p[name + ".offset"] = torch.zeros(outer, requires_grad=True)
+        statistics[name] = (torch.ones(outer), torch.ones(outer))
+
+    declare("stem", 3, 16, 3)
+    inner = 16
+    for stage, outer in enumerate([16, 32, 64]):
+        for block in range(2):
+            stride = 2 if stage > 0 and block == 0 else 1
+            name = f"stage{stage}.{block}"
+            blocks.append((name, stride))
+            declare(name + ".a", inner, outer, 3)
+            declare(name + ".b", outer, outer, 3)
+            if stride > 1:
+                declare(name + ".short", inner, outer, 1)
+            inner = outer
+    p["head.w"] = torch_of((64, 10), 0.1, True)
+    p["head.b"] = torch.zeros(10, requires_grad=True)
+    x = torch_of((32, 3, 32, 32), 1.0)
+    labels = torch.arange(32) * 7 % 10
+
+    def normalized(name, x, size, stride):
+        y = F.conv2d(x, p[name + ".w"], stride=stride, padding=size // 2)
+        mean, var = statistics[name]
+        return F.batch_norm(y, mean, var, p[name + ".scale"] + 1, p[name + ".offset"], training=True, momentum=0.1, eps=1e-5)
+
+    def loss_of():
+        h = torch.relu(normalized("stem", x, 3, 1))
+        for name, stride in blocks:
+            y = torch.relu(normalized(name + ".a", h, 3, stride))
+            y = normalized(name + ".b", y, 3, 1)
+            if stride > 1:
+                h = normalized(name + ".short", h, 1, stride)
+            h = torch.relu(h + y)
+        return F.cross_entropy(h.mean((2, 3)) @ p["head.w"] + p["head.b"], labels)
+
+    return torch_adam(loss_of, list(p.values()), 0.001, steps)
+
+
+def torch_transformer(steps):
+    """The transformer of benches/training/src/main.rs."""
+    import torch
+    from torch.nn import functional as F
+
+    def first(name, shape):
+        if "norm" in name and name.endswith("weight"):
+            return torch.ones(shape, requires_grad=True)
+        return torch_of(shape, 0.05, True)
+
+    p = {name: first(name, shape) for name, shape in transformer_shapes()}
+    number = torch.arange(8 * 128).reshape(8, 128)
+    x, labels = number * 7 % 251, (number * 7 + 7) % 251
+
+    def loss_of():
+        h = F.embedding(x, p["embed"]) + p["place"]
+        for layer in range(6):
+            w = lambda name: p[f"{layer}.{name}"]
+            n = F.layer_norm(h, (384,), w("norm1.weight"), w("norm1.bias"))
+            heads = (n @ w("qkv.weight") + w("qkv.bias")).reshape(8, 128, 3, 6, 64).permute(2, 0, 3, 1, 4)
+            seen = F.scaled_dot_product_attention(heads[0], heads[1], heads[2], is_causal=True)
+            h = h + seen.transpose(1, 2).reshape(8, 128, 384) @ w("out.weight") + w("out.bias")
+            n = F.layer_norm(h, (384,), w("norm2.weight"), w("norm2.bias"))
+            h = h + F.gelu(n @ w("up.weight") + w("up.bias"), approximate="tanh") @ w("down.weight") + w("down.bias")
+        return F.cross_entropy((h @ p["head"]).reshape(-1, 256), labels.reshape(-1))
+
+    return torch_adam(loss_of, list(p.values()), 0.0001, steps)
+
+
+def torch_many(clipped):
+    """AdamW over 300 tensors, behind a clip by their global norm or not."""
+
+    def run(steps):
+        import torch
+
+        sizes = [33_333 + (k % 7 - 3) * 16 for k in range(300)]
+        p = [torch.ones(n, requires_grad=True) for n in sizes]
+        adam = torch.optim.AdamW(p, lr=0.001, weight_decay=0.01, fused=True)
+        given = [torch.full_like(q, 0.1) for q in p]
+
+        def step():
+            # Clipping changes gradients where they are.
+            for q, g in zip(p, given):
+                q.grad = g
+            if clipped:
+                torch.nn.utils.clip_grad_norm_(p, 1.0, foreach=True)
+            adam.step()
+
+        for _ in range(3):
+            step()
+        median, least = measured(step, steps)
+        return {"compile_ms": 0.0, "median_us": median, "least_us": least, "loss": 0.1}
+
+    return run
 
 
 PEERS = {
@@ -269,7 +401,12 @@ PEERS = {
     ("jax", "cnn"): jax_cnn,
     ("jax", "transformer"): jax_transformer,
     ("torch", "mlp"): torch_mlp,
-    ("torch", "adam"): torch_adam,
+    ("torch", "conv_dx"): torch_convolution(True),
+    ("torch", "conv_dw"): torch_convolution(False),
+    ("torch", "cnn"): torch_cnn,
+    ("torch", "transformer"): torch_transformer,
+    ("torch", "adam"): torch_many(False),
+    ("torch", "adam_clipped"): torch_many(True),
 }
 
 

@@ -32,6 +32,7 @@ use tlc_runtime::binding::Binder;
 use tlc_runtime::cpu::jit::{self, JitError};
 use tlc_runtime::cuda;
 use tlc_runtime::driver::{Emitters, Load, MemoryNeed, RunError};
+use tlc_runtime::float_mode::DefaultMode;
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::null;
 use tlc_runtime::pool::{Pool, default_threads};
@@ -337,6 +338,7 @@ fn checked(graph: &IrGraph, plan: &Plan) -> Result<(), BuildError> {
 /// # Errors
 /// [`BuildError`].
 pub fn plan_ir(graph: &IrGraph, devices: impl Into<Devices>, options: &CompileOptions) -> Result<Compiled, BuildError> {
+    let _mode = DefaultMode::enter();
     let errors = verify(graph);
     if !errors.is_empty() {
         return Err(BuildError::Invalid(errors));
@@ -426,6 +428,7 @@ fn compile_with_states(
     options: &CompileOptions,
 ) -> Result<Executable, BuildError> {
     let start = Instant::now();
+    let _mode = DefaultMode::enter();
     let mut compiler = Compiler::new(options)?;
     let stateless = states.is_empty();
     compiler.options.states = states;

@@ -6,6 +6,7 @@ pub mod cuda;
 pub mod device;
 pub mod driver;
 pub mod error;
+pub mod float_mode;
 pub mod hwbench;
 pub mod machine;
 pub mod memory;

@@ -28,6 +28,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::float_mode::DefaultMode;
+
 /// The most threads a pool has; more are clamped to this.
 pub const MAX_THREADS: usize = 1024;
 
@@ -239,9 +241,11 @@ impl Pool {
         let mut workers = Vec::with_capacity(self.threads - 1);
         for index in 1..self.threads {
             let shared = Arc::clone(&self.shared);
-            let spawned = std::thread::Builder::new()
-                .name(format!("tlc-{index}"))
-                .spawn(move || shared.work(index));
+            let spawned = std::thread::Builder::new().name(format!("tlc-{index}")).spawn(move || {
+                // A thread starts in the mode of the one that made it.
+                let _mode = DefaultMode::enter();
+                shared.work(index);
+            });
             match spawned {
                 Ok(handle) => workers.push(handle),
                 Err(error) => {

@@ -30,9 +30,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tlc_ir::interp::{self, InterpError, Mismatch, interpret_with_bounds};
 use tlc_ir::{Graph, HostTensor, NodeId};
+use tlc_runtime::cpu::jit::JitError;
+use tlc_runtime::float_mode::DefaultMode;
 
 use crate::RunError;
-use crate::compile::{BuildError, CompileOptions, Device, Executable, Input, Output, Outputs, compile_ir};
+use crate::compile::{BuildError, CompileOptions, Executable, Input, Output, Outputs, compile_ir};
 
 pub use gradients::{GradientError, Gradients};
 pub use guilty::{Guilty, Stage};
@@ -183,34 +185,66 @@ pub enum VerifyError {
     /// The interpreter cannot run it: its inputs do not fit, or it needs too much memory.
     #[error(transparent)]
     Interpreter(#[from] InterpError),
-    /// The device that it is compiled for is not there, has no memory for it, or failed. After that it computes nothing in this process, so
-    /// that no decision can be tried on it.
+    /// The device that it is compiled for, the host or a GPU, is not there, has no memory for it, or failed. A GPU that failed computes
+    /// nothing more in this process, so that no decision can be tried on it.
     #[error(transparent)]
     Device(RunError),
 }
 
-/// What a device refused, if it did and not the compiler.
-fn of_device(error: BuildError) -> Result<VerifyError, BuildError> {
-    match error {
-        BuildError::Load(e) => of_device_at_run(e).map_err(BuildError::Load),
-        other => Err(other),
+/// What ends a comparison before its end.
+enum Stop {
+    /// Something is wrong.
+    Found(Finding),
+    /// The case cannot be compared.
+    Unable(VerifyError),
+}
+
+impl From<Finding> for Stop {
+    fn from(finding: Finding) -> Stop {
+        Stop::Found(finding)
     }
 }
 
-fn of_device_at_run(error: RunError) -> Result<VerifyError, RunError> {
-    let is_its = matches!(
-        error,
-        RunError::Unavailable(_)
-            | RunError::Device { .. }
-            | RunError::DeviceMemory { .. }
-            | RunError::DriverMemory { .. }
-            | RunError::DeviceTooSmall { .. }
-            | RunError::MemoryLimit { .. }
-    );
-    if is_its {
-        Ok(VerifyError::Device(error))
-    } else {
-        Err(error)
+impl From<VerifyError> for Stop {
+    fn from(error: VerifyError) -> Stop {
+        Stop::Unable(error)
+    }
+}
+
+impl From<InterpError> for Stop {
+    fn from(error: InterpError) -> Stop {
+        Stop::Unable(error.into())
+    }
+}
+
+impl From<BuildError> for Stop {
+    fn from(error: BuildError) -> Stop {
+        match error {
+            BuildError::Load(e) => e.into(),
+            BuildError::Broken(broken) => Finding::Plan(broken.fault.to_string()).into(),
+            other => Finding::Refused(other.to_string()).into(),
+        }
+    }
+}
+
+impl From<RunError> for Stop {
+    /// A machine that lacks the memory or the device says nothing about the compiler.
+    fn from(error: RunError) -> Stop {
+        let of_machine = matches!(
+            error,
+            RunError::Unavailable(_)
+                | RunError::Device { .. }
+                | RunError::DeviceMemory { .. }
+                | RunError::DriverMemory { .. }
+                | RunError::DeviceTooSmall { .. }
+                | RunError::MemoryLimit { .. }
+                | RunError::OutOfMemory(_)
+                | RunError::Compile(JitError::Load { .. })
+        );
+        match of_machine {
+            true => Stop::Unable(VerifyError::Device(error)),
+            false => Stop::Found(Finding::Refused(error.to_string())),
+        }
     }
 }
 
@@ -226,38 +260,13 @@ fn guarded<T>(f: impl FnOnce() -> Result<T, Finding>) -> Result<T, Finding> {
     catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|panic| Err(Finding::Panicked(panic_text(&*panic))))
 }
 
-fn compiled(case: &Case, options: &CompileOptions) -> Result<Executable, Finding> {
-    guarded(|| compile_ir(&case.graph, &case.compilation(options)).map_err(refused))
+fn compiled(case: &Case, options: &CompileOptions) -> Result<Executable, Stop> {
+    Ok(guarded(|| Ok(compile_ir(&case.graph, &case.compilation(options))))??)
 }
 
-fn refused(error: BuildError) -> Finding {
-    match error {
-        BuildError::Broken(broken) => Finding::Plan(broken.fault.to_string()),
-        e => Finding::Refused(e.to_string()),
-    }
-}
-
-/// Whether the device that a case is compiled for is fit to run it, as a first call shows.
-fn try_device(case: &Case, options: &CompileOptions) -> Result<(), VerifyError> {
-    if options.device == Device::cpu() {
-        return Ok(());
-    }
+fn ran(executable: &Executable, case: &Case) -> Result<Outputs, Stop> {
     let inputs: Vec<Input<'_>> = case.inputs.iter().map(Into::into).collect();
-    let tried = guarded(|| {
-        let executable = match compile_ir(&case.graph, &case.compilation(options)) {
-            Ok(executable) => executable,
-            Err(e) => return of_device(e).map(Err).map_err(refused),
-        };
-        let ran = executable.run(&inputs).map(drop).map_err(of_device_at_run);
-        Ok(ran.or_else(|e| e.map_or(Ok(()), Err)))
-    });
-    // What the compiler does wrong shows when it is compared.
-    tried.unwrap_or(Ok(()))
-}
-
-fn ran(executable: &Executable, case: &Case) -> Result<Outputs, Finding> {
-    let inputs: Vec<Input<'_>> = case.inputs.iter().map(Into::into).collect();
-    guarded(|| executable.run(&inputs).map_err(|e| Finding::Refused(e.to_string())))
+    Ok(guarded(|| Ok(executable.run(&inputs)))??)
 }
 
 /// The first output whose bits differ.
@@ -294,19 +303,20 @@ pub fn verify_telling(
     options: &CompileOptions,
     tell: &mut dyn FnMut(&str),
 ) -> Result<Report, VerifyError> {
+    let _mode = DefaultMode::enter();
+    match compared(case, options, tell) {
+        Ok(report) => Ok(report),
+        Err(Stop::Found(finding)) => Ok(Report::of(finding)),
+        Err(Stop::Unable(error)) => Err(error),
+    }
+}
+
+fn compared(case: &Case, options: &CompileOptions, tell: &mut dyn FnMut(&str)) -> Result<Report, Stop> {
     tell("the interpreter");
     let expected = interpret_with_bounds(&case.graph, &case.inputs, &case.interpretation(options))?;
-    tell("the device");
-    try_device(case, options)?;
     tell("the compiler");
-    let executable = match compiled(case, options) {
-        Ok(executable) => executable,
-        Err(finding) => return Ok(Report::of(finding)),
-    };
-    let (mut report, outputs) = match values::compare_values(case, &executable, options, tell) {
-        Ok(compared) => compared?,
-        Err(finding) => return Ok(Report::of(finding)),
-    };
+    let executable = compiled(case, options)?;
+    let (mut report, outputs) = values::compare_values(case, &executable, options, tell)?;
     let rewritten = &executable.decisions().graph;
     let changed = passes::changed_meaning(case, options, rewritten);
     report.findings.extend(changed);
@@ -323,7 +333,7 @@ pub fn verify_telling(
         report.regrouped = true;
     }
     if report.is_right() {
-        let finding = values::compare_calls(case, &executable, &outputs, options, tell);
+        let finding = values::compare_calls(case, &executable, &outputs, options, tell)?;
         report.findings.extend(finding);
     }
     Ok(report)

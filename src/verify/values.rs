@@ -9,7 +9,7 @@ use tlc_ir::plan::{Launch, SlotId, Step, Storage};
 use tlc_ir::{HostTensor, NodeId};
 use tlc_passes::Compiled;
 
-use super::{Case, Finding, Place, Report, VerifyError, compiled, first_other, guarded, ran};
+use super::{Case, Finding, Place, Report, Stop, VerifyError, compiled, first_other, guarded, ran};
 use crate::compile::{CompileOptions, Executable, Input, Output, Outputs};
 use crate::explain::{counted, node_text};
 
@@ -78,7 +78,7 @@ fn watch(
     executable: &Executable,
     writers: &[Option<usize>],
     tell: &mut dyn FnMut(&str),
-) -> Result<Seen, Finding> {
+) -> Result<Seen, Stop> {
     let plan = executable.plan();
     let mut bytes: Vec<Option<Vec<u8>>> = vec![None; plan.slots.len()];
     let mut overwritten = Vec::new();
@@ -88,7 +88,7 @@ fn watch(
         false => "what runs once per executable",
     });
     let outputs = guarded(|| {
-        let run = executable.run_watched(&inputs, &mut |watched| {
+        Ok(executable.run_watched(&inputs, &mut |watched| {
             let step = &plan.steps[watched.step];
             if watched.begins {
                 tell(&step_text(executable, watched.step));
@@ -112,9 +112,8 @@ fn watch(
                     bytes[at] = watched.slot(slot).map(<[u8]>::to_vec);
                 }
             });
-        });
-        run.map_err(|e| Finding::Refused(e.to_string()))
-    })?;
+        }))
+    })??;
     tell("the comparison");
     Ok(Seen {
         bytes,
@@ -130,7 +129,7 @@ pub(super) fn compare_values(
     executable: &Executable,
     options: &CompileOptions,
     tell: &mut dyn FnMut(&str),
-) -> Result<Result<(Report, Outputs), VerifyError>, Finding> {
+) -> Result<(Report, Outputs), Stop> {
     let compiled = executable.decisions();
     let writers = last_writers(executable);
     let seen = watch(case, executable, &writers, tell)?;
@@ -190,14 +189,14 @@ pub(super) fn compare_values(
     if let Err(e) = interpreted {
         // The graph before the passes could be interpreted, so that this is a pass's doing, unless memory ran out.
         let finding = Finding::Refused(format!("the graph behind the passes: {e}"));
-        return Ok(match e {
+        return match e {
             interp::InterpError::Memory { .. } => Err(e.into()),
             _ => Ok((Report::of(finding), seen.outputs)),
-        });
+        };
     }
     found.sort_by_key(|(order, _)| *order);
     report.findings = found.into_iter().map(|(_, finding)| finding).collect();
-    Ok(Ok((report, seen.outputs)))
+    Ok((report, seen.outputs))
 }
 
 /// Runs again, on another number of threads, and with inputs given away: all of which must give the same bits.
@@ -207,8 +206,8 @@ pub(super) fn compare_calls(
     outputs: &[Output],
     options: &CompileOptions,
     tell: &mut dyn FnMut(&str),
-) -> Option<Finding> {
-    let mut calls = || -> Result<Option<Finding>, Finding> {
+) -> Result<Option<Finding>, VerifyError> {
+    let mut calls = || -> Result<Option<Finding>, Stop> {
         tell("a second call");
         let again = ran(executable, case)?;
         if let Some(name) = first_other(outputs, &again) {
@@ -233,7 +232,11 @@ pub(super) fn compare_calls(
         }
         Ok(None)
     };
-    calls().unwrap_or_else(Some)
+    match calls() {
+        Ok(finding) => Ok(finding),
+        Err(Stop::Found(finding)) => Ok(Some(finding)),
+        Err(Stop::Unable(error)) => Err(error),
+    }
 }
 
 /// The output that changes when an input is given away.
@@ -243,7 +246,7 @@ fn donated(
     outputs: &[Output],
     input: usize,
     options: &CompileOptions,
-) -> Result<Option<String>, Finding> {
+) -> Result<Option<String>, Stop> {
     // Only results can be given away, so that the input goes through a graph that returns it.
     let tensor = &case.inputs[input];
     let mut graph = tlc_ir::Graph::new("identity");
@@ -263,10 +266,6 @@ fn donated(
         false => t.into(),
     });
     let inputs: Vec<Input<'_>> = inputs.collect();
-    let found = guarded(|| {
-        executable
-            .run_donating(inputs)
-            .map_err(|e| Finding::Refused(e.to_string()))
-    })?;
+    let found = guarded(|| Ok(executable.run_donating(inputs)))??;
     Ok(first_other(outputs, &found))
 }

@@ -2,5 +2,6 @@
 
 mod allocations;
 mod calls;
+mod float_mode;
 mod print;
 mod recorded;

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use tlc_ir::Graph as IrGraph;
 use tlc_ir::plan::{Slot, Storage};
 use tlc_runtime::driver::{RunError, Sources};
+use tlc_runtime::float_mode::DefaultMode;
 
 use super::{Broken, BuildError, CompileOptions, Compiler, Version};
 
@@ -514,6 +515,7 @@ impl Specializations {
 
     /// Compiles the graph for the sizes.
     fn make(&self, sizes: &Sizes, compiling: usize) -> Result<Version, Verdict> {
+        let _mode = DefaultMode::enter();
         let _span = tracing::info_span!("specialize", graph = %self.graph.name, sizes = sizes.text).entered();
         let fail = |e: BuildError| match e {
             BuildError::Broken(broken) => {

@@ -44,6 +44,7 @@ use crate::cpu::device::Cpu;
 use crate::cpu::jit::KernelFn;
 use crate::cpu::product::Choice;
 use crate::device::{Device, DeviceBuffer, Queued, Scratch};
+use crate::float_mode::DefaultMode;
 use crate::memory::{AlignedBuffer, BufferPool, HUGE_PAGE_BYTES, PooledBuffer};
 use crate::pool::Pool;
 use record::Recordings;
@@ -512,6 +513,7 @@ impl Executable {
         input: &dyn Fn(usize) -> *mut u8,
         observe: &mut Observe<'_>,
     ) -> Result<Option<Arc<Bound>>, RunError> {
+        let _mode = DefaultMode::enter();
         let kept = self.kept(binding)?;
         if let Some(staging) = self.staged(binding, state) {
             return self.execute_recorded(binding, state, staging, input, (kept, observe));
