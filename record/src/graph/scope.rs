@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::panic::Location;
 
 use tlc_ir::graph::{GraphError, Origin};
+use tlc_runtime::float_mode::DefaultMode;
 
 use crate::graph::Graph;
 use crate::graph::Tensor;
@@ -157,6 +158,8 @@ pub(crate) fn record<T>(
     body: impl FnOnce() -> Step<T>,
     poison: impl FnOnce(Tensor) -> T,
 ) -> T {
+    // Numbers that are recorded are rounded here.
+    let _mode = DefaultMode::enter();
     let Some(recording) = Recording::begin(graph, operands, Location::caller()) else {
         return poison(poisoned(graph, operands));
     };
