@@ -238,7 +238,7 @@ fn every_kernel_compiles_to_machine_code() {
     println!("{count} kernels compiled; at most {} registers ({})", most.0, most.1);
 }
 
-/// The text of three kernels, word for word; `TLC_BLESS=1` writes it anew.
+/// The text of four kernels, word for word; `TLC_BLESS=1` writes it anew.
 #[test]
 fn text_is_as_recorded() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -247,6 +247,7 @@ fn text_is_as_recorded() {
         cuda_graphs::chain(),
         cuda_graphs::softmax("softmax", 6, 1000),
         cuda_graphs::column_sum(),
+        cuda_graphs::product(),
     ] {
         let (_, kernels) = gpu(&case);
         assert_eq!(kernels.len(), 1, "{} is one kernel", case.name);

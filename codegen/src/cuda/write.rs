@@ -137,6 +137,13 @@ impl<'f, 'k> Writer<'f, 'k> {
         self.line("}");
     }
 
+    /// Writes what one statement holds.
+    pub(super) fn depth_in(&mut self, write: impl FnOnce(&mut Self)) {
+        self.depth += 1;
+        write(self);
+        self.depth -= 1;
+    }
+
     pub(super) fn name(&self, v: Value) -> Option<&str> {
         self.names[v.0 as usize].as_deref()
     }
@@ -149,7 +156,7 @@ impl<'f, 'k> Writer<'f, 'k> {
     }
 
     /// A value as an operand.
-    fn value(&self, v: Value) -> String {
+    pub(super) fn value(&self, v: Value) -> String {
         if let Op::Const(c) = self.flat.op(v) {
             return literal(*c);
         }
@@ -205,6 +212,18 @@ impl<'f, 'k> Writer<'f, 'k> {
                     });
                 }
                 Item::Barrier => self.line("__syncthreads();"),
+                Item::Multiply(_) if self.in_thread || !self.in_warp => {
+                    return Err(CudaError::Misplaced {
+                        bind: Bind::Warp,
+                        place: "elsewhere than around a product of matrices",
+                    });
+                }
+                Item::Multiply(p) => self.multiply(p)?,
+                Item::CopyAsync(_) if !self.in_thread => {
+                    return Err(CudaError::EveryThread("a copy to shared memory"));
+                }
+                Item::CopyAsync(c) => self.copy_async(c),
+                Item::Wait(_) => self.wait(),
                 Item::Copy(_) => return Err(CudaError::Unsupported("a copy of a block".into())),
             }
         }
