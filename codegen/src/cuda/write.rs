@@ -240,12 +240,19 @@ impl<'f, 'k> Writer<'f, 'k> {
                 self.in_thread = true;
                 if self.in_warp {
                     self.open("{");
-                    self.line(&format!("const int {name} = threadIdx.x % {WARP_THREADS};"));
+                    let start = self.out.len();
+                    self.region(&l.body)?;
+                    // Which thread it is may not matter to elements of a fragment.
+                    if uses_word(&self.out[start..], &name) {
+                        let indent = "    ".repeat(self.depth);
+                        let line = format!("{indent}const int {name} = threadIdx.x % {WARP_THREADS};\n");
+                        self.out.insert_str(start, &line);
+                    }
                 } else {
                     self.first_threads(l, 1);
                     self.line(&format!("const int {name} = threadIdx.x;"));
+                    self.region(&l.body)?;
                 }
-                self.region(&l.body)?;
                 self.close();
                 self.in_thread = false;
                 Ok(())
@@ -282,7 +289,7 @@ impl<'f, 'k> Writer<'f, 'k> {
 
     fn serial(&mut self, l: &Loop) -> Result<(), CudaError> {
         for c in &l.carried {
-            self.variable(c.initial, c.outcome);
+            self.variable(c.initial, c.outcome)?;
             self.names[c.inside.0 as usize] = self.names[c.outcome.0 as usize].clone();
         }
         let limit = self.index(l.extent).0;
@@ -303,7 +310,7 @@ impl<'f, 'k> Writer<'f, 'k> {
 
     fn if_(&mut self, i: &If) -> Result<(), CudaError> {
         for m in &i.merges {
-            self.variable(m.otherwise, m.outcome);
+            self.variable(m.otherwise, m.outcome)?;
         }
         let cond = self.value(i.cond);
         self.open(&format!("if ({cond}) {{"));
@@ -318,20 +325,30 @@ impl<'f, 'k> Writer<'f, 'k> {
     }
 
     /// The variable of `outcome`, which begins as `before`.
-    fn variable(&mut self, before: Value, outcome: Value) {
+    fn variable(&mut self, before: Value, outcome: Value) -> Result<(), CudaError> {
         let mutable = matches!(self.flat.op(before), Op::Carried | Op::Outcome);
         if mutable && self.uses.takes_over(before, outcome) {
             self.names[outcome.0 as usize] = self.names[before.0 as usize].clone();
-            return;
+            return Ok(());
         }
         let name = format!("r{}", self.next_variable);
         self.next_variable += 1;
-        let t = value_type(self.flat.dtype(outcome));
-        match self.flat.op(before) {
-            Op::Undefined => self.line(&format!("{t} {name};")),
-            _ => self.line(&format!("{t} {name} = {};", self.value(before))),
+        let (dtype, lanes) = (self.flat.dtype(outcome), self.flat.info(outcome).lanes);
+        let t = match lanes {
+            1 => value_type(dtype).into(),
+            lanes => self.helpers.together(dtype, lanes),
+        };
+        let value = match self.flat.op(before) {
+            Op::Undefined => None,
+            Op::Splat(_) if self.flat.is_placeless(before) => Some(self.packed(before)?),
+            _ => Some(self.value(before)),
+        };
+        match value {
+            None => self.line(&format!("{t} {name};")),
+            Some(value) => self.line(&format!("{t} {name} = {value};")),
         }
         self.names[outcome.0 as usize] = Some(name);
+        Ok(())
     }
 
     /// Assigns to variables as if all at once.
