@@ -157,7 +157,7 @@ const COUNTED: &[Counted] = &[
         sectors: 300,
         conflicts: 0,
         instructions: None,
-        products: Some([256 * 256 * 256, 1200]),
+        products: Some([256 * 256 * 256, 1250]),
     },
     Counted {
         name: "product f16",
@@ -197,10 +197,28 @@ const COUNTED: &[Counted] = &[
            return %6
          }",
         kernels: 1,
-        sectors: 340,
+        sectors: 345,
         conflicts: 0,
         instructions: None,
         products: Some([200 * 512 * 256, 130]),
+    },
+    Counted {
+        name: "dequantized f16",
+        text: "graph @dequantized(%x: f16[64, 512], %w: i8[256, 512], %s: f32[256]) {
+           %0 = convert %w : f32[256, 512]
+           %1 = reshape %s : f32[256, 1]
+           %2 = expand %1 : f32[256, 512]
+           %3 = mul %0, %2 : f32[256, 512]
+           %4 = convert %3 : f16[256, 512]
+           %5 = einsum %x, %4 {ab,cb->ac; acc=f32} : f32[64, 256]
+           return %5
+         }",
+        // A tile of 64 rows computes its operands once.
+        kernels: 1,
+        sectors: 400,
+        conflicts: 0,
+        instructions: None,
+        products: Some([64 * 512 * 256, 400]),
     },
 ];
 

@@ -28,7 +28,7 @@ use super::{Schedule, ScheduleReason, flops, fuse_clean, keeps_rows};
 use crate::directive::{Directive, DirectiveRefusal};
 use crate::legalize::legal_block;
 use crate::lower::{Form, Nest};
-use crate::tile::{accumulator_tile, resident_tile};
+use crate::tile::{PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE, accumulator_tile, resident_tile};
 use crate::tree;
 
 /// Threads of a block of independent elements.
@@ -41,8 +41,6 @@ const LARGE: i64 = 1 << 14;
 const PIECE_STATEMENTS: u64 = 1500;
 /// Threads of a block of serial work items.
 const ITEM_THREADS: i64 = 128;
-/// Rows and columns of the largest tile of sums.
-const TILE_SIDE: i64 = 64;
 /// Threads along each side of a tile.
 const PARTS: i64 = 16;
 /// Steps of sums of products that go through shared memory at a time.
@@ -108,7 +106,7 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
                 Ok(done) => return done,
                 Err(refusal) => refusal,
             };
-            if let Ok((kernel, mut made)) = attempt(&|g| g.products(parallel, row)) {
+            if let Ok((kernel, mut made)) = attempt(&|g| g.products(parallel, row, gpu)) {
                 note_refusal(&mut made, parallel[row], refusal);
                 return (kernel, made);
             }
@@ -484,14 +482,14 @@ impl Gpu {
         let most = extent.interval(&self.kernel).hi;
         // What is not known to be long may be short: large tiles would be mostly empty.
         let largest = if extent.as_const().is_some() {
-            TILE_SIDE
+            PRODUCT_SIDE
         } else {
-            TILE_SIDE / 2
+            PRODUCT_SIDE / 2
         };
-        let side = [TILE_SIDE, TILE_SIDE / 2, TILE_SIDE / 4]
+        let side = [PRODUCT_SIDE, PRODUCT_SIDE / 2, SMALLEST_PRODUCT_SIDE]
             .into_iter()
             .find(|s| *s <= most.min(largest));
-        side.filter(|_| most >= TILE_SIDE / 4)
+        side.filter(|_| most >= SMALLEST_PRODUCT_SIDE)
     }
 
     /// The loops of sums of products, with the rows along one of the parallel loops and the columns along those inside it.
@@ -560,12 +558,18 @@ impl Gpu {
     }
 
     /// A block per tile of sums of products, of which each thread adds up a part.
-    fn products(&mut self, parallel: &[VarId], row: usize) -> Result<(), DirectiveRefusal> {
+    fn products(&mut self, parallel: &[VarId], row: usize, gpu: &Target) -> Result<(), DirectiveRefusal> {
         let loops = self.product_loops(parallel, row)?;
         let side = |g: &Gpu, v: VarId| g.side(v).ok_or(DirectiveRefusal::NotASum(v));
         let (rows, columns) = (side(self, loops.m)?, side(self, loops.n)?);
         self.why = ScheduleReason::Products { rows, columns };
-        let ProductTiles { block, m, n, sum, .. } = self.tiles(loops, [rows, columns], STEPS)?;
+        let ProductTiles {
+            block,
+            steps,
+            m,
+            n,
+            sum,
+        } = self.tiles(loops, [rows, columns], STEPS)?;
         self.why = ScheduleReason::SharedMemory;
         let mut filling = Vec::new();
         for (side, value) in factors(&self.kernel, [m, n, sum])?.into_iter().enumerate() {
@@ -608,7 +612,9 @@ impl Gpu {
         }
         self.why = ScheduleReason::Order;
         self.apply(Directive::OneThread { block })?;
-        self.apply(Directive::Synchronize { block }).map(drop)
+        self.apply(Directive::Synchronize { block })?;
+        self.pipeline(steps, gpu);
+        Ok(())
     }
 
     /// Splits a loop so that so many of its iterations are one access of a vector, if they can be; it then is the loop over vectors.

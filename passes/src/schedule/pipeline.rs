@@ -75,7 +75,7 @@ fn parts(kernel: &Kernel, var: VarId) -> Option<Parts> {
     let mut outside = Vec::new();
     scratch_outside(&kernel.body, var, &mut outside);
     let alone = |m: Memory| match m {
-        Memory::Scratch(i) => kernel.scratch[i as usize].scope == Scope::WarpFragment,
+        Memory::Scratch(i) => matches!(kernel.scratch[i as usize].scope, Scope::WarpFragment | Scope::Thread),
         Memory::Param(_) => false,
     };
     let mut writes = walk(uses).flat_map(|s| s.accesses()).filter(|a| a.effect.writes());
@@ -92,7 +92,7 @@ fn parts(kernel: &Kernel, var: VarId) -> Option<Parts> {
             matches!(
                 s,
                 Stmt::Loop {
-                    bind: Bind::Warp | Bind::Serial,
+                    bind: Bind::Warp | Bind::Thread | Bind::Serial,
                     ..
                 }
             )

@@ -20,29 +20,26 @@ use super::pipeline::copy_of;
 use super::reason::Refused;
 use super::{Schedule, ScheduleReason};
 use crate::directive::{Directive, DirectiveRefusal};
+use crate::tile::{PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE};
 use crate::tree;
 
-/// Rows and columns of the largest tile.
-const SIDE: i64 = 64;
 /// Rows of a tile where it is not known that there are many.
 const FEW_ROWS: i64 = 32;
 /// Steps of a sum that go through shared memory at a time, where it has as many: a row of them is what eight threads copy.
 const MOST_STEPS: i64 = 64;
-/// Rows and columns of the smallest part of a warp.
-const SMALLEST_PART: i64 = 16;
 
 /// What a warp takes of a side: half of it, where that is not too short.
 const fn part(side: i64) -> i64 {
-    if side / 2 > SMALLEST_PART {
+    if side / 2 > SMALLEST_PRODUCT_SIDE {
         side / 2
     } else {
-        SMALLEST_PART
+        SMALLEST_PRODUCT_SIDE
     }
 }
 
 /// That a nest of products does without matrix instructions.
 pub(super) fn note_refusal(schedule: &mut Schedule, row: VarId, refusal: DirectiveRefusal) {
-    let (rows, columns) = (SIDE, SIDE);
+    let (rows, columns) = (PRODUCT_SIDE, PRODUCT_SIDE);
     schedule.refused.push(Refused {
         directive: Directive::SpreadWarps {
             block: row,
@@ -66,7 +63,10 @@ impl Gpu {
     ) -> Result<(), DirectiveRefusal> {
         self.has_operands(gpu)?;
         let loops = self.product_loops(parallel, row)?;
-        let (rows, columns) = (self.warps_side(loops.m, FEW_ROWS)?, self.warps_side(loops.n, SIDE)?);
+        let (rows, columns) = (
+            self.warps_side(loops.m, FEW_ROWS)?,
+            self.warps_side(loops.n, PRODUCT_SIDE)?,
+        );
         let length = self.kernel.extents[loops.sum.0 as usize].interval(&self.kernel).hi;
         let steps = [STEPS, 2 * STEPS]
             .into_iter()
@@ -146,7 +146,7 @@ impl Gpu {
 
     /// Refuses where nothing in the kernel has a type that matrix instructions take.
     fn has_operands(&self, gpu: &Target) -> Result<(), DirectiveRefusal> {
-        let side = SMALLEST_PART;
+        let side = SMALLEST_PRODUCT_SIDE;
         let native = |d: &DType| gpu.emitter.contract([*d; 2], DType::F32, [side, side, STEPS]) == Support::Native;
         if self.kernel.values.iter().any(native) {
             return Ok(());
@@ -166,8 +166,12 @@ impl Gpu {
     fn warps_side(&self, var: VarId, unknown: i64) -> Result<i64, DirectiveRefusal> {
         let extent = &self.kernel.extents[var.0 as usize];
         let most = extent.interval(&self.kernel).hi;
-        let largest = if extent.as_const().is_some() { SIDE } else { unknown };
-        let sides = [SIDE, SIDE / 2, SMALLEST_PART];
+        let largest = if extent.as_const().is_some() {
+            PRODUCT_SIDE
+        } else {
+            unknown
+        };
+        let sides = [PRODUCT_SIDE, PRODUCT_SIDE / 2, SMALLEST_PRODUCT_SIDE];
         let side = sides.into_iter().find(|s| *s <= most.min(largest));
         side.ok_or(DirectiveRefusal::TooShort(var))
     }
@@ -198,7 +202,7 @@ impl Gpu {
     }
 
     /// Has the next block of steps copied while one is multiplied, where a block of threads has the memory for two.
-    fn pipeline(&mut self, var: VarId, gpu: &Target) {
+    pub(super) fn pipeline(&mut self, var: VarId, gpu: &Target) {
         let before = (self.kernel.clone(), self.schedule.clone());
         self.why = ScheduleReason::Beside;
         let directive = Directive::Pipeline { var };

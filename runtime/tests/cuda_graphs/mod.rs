@@ -391,11 +391,6 @@ fn long_row() -> Case {
 /// Every case.
 pub fn cases() -> Vec<Case> {
     let mut all = vec![
-        product(),
-        layer(),
-        ragged_product(),
-        product_of_rows(),
-        dequantized(),
         chain(),
         softmax("softmax", 6, 1000),
         softmax("short_softmax", 200, 10),
@@ -425,7 +420,13 @@ pub fn cases() -> Vec<Case> {
         all.push(einsum(s, dtype));
     }
     all.push(einsum(Semiring::AddMul, DType::BF16));
+    all.extend(products());
     all
+}
+
+/// Products by matrix instructions.
+pub fn products() -> Vec<Case> {
+    vec![product(), layer(), ragged_product(), product_of_rows(), dequantized()]
 }
 
 fn parsed(name: &str, symbols: &[i64], text: &str) -> Case {
