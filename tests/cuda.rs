@@ -32,6 +32,8 @@ mod sizes;
 mod slots;
 #[path = "differential/states.rs"]
 mod states;
+#[path = "cuda/tensor_cores.rs"]
+mod tensor_cores;
 
 use child::simulated;
 
@@ -46,6 +48,11 @@ fn random_graphs_have_the_same_bits_at_three_schedules() {
 #[test]
 fn large_random_graphs_have_the_same_bits_at_three_schedules() {
     same_bits("graphs::children::large_graphs");
+}
+
+#[test]
+fn products_by_matrix_instructions_have_the_same_bits_at_three_schedules() {
+    same_bits("tensor_cores::children::all");
 }
 
 #[test]

@@ -321,6 +321,48 @@ directives! {
         /// Columns of a thread's part, which divide those of the tile.
         across: i64,
     },
+    /// The innermost of three loops that add up products has so many iterations: in those that it did not have before, both factors
+    /// are zero and nothing is loaded. A sum that is -0 may become 0. Returns no loop.
+    Lengthen "lengthen" {
+        /// The loop over the rows of the tile.
+        outer: VarId,
+        /// The loop inside it over the columns.
+        inner: VarId,
+        /// The loop inside that over the sum.
+        sum: VarId,
+        /// Iterations that it gets, at least as many as it may have had.
+        length: i64,
+    },
+    /// Rows of a scratch lie further apart than they are long, so that what goes across them meets different banks of shared
+    /// memory. Returns no loop.
+    Apart "apart" {
+        /// Number of the scratch.
+        scratch: u32,
+        /// Elements of a row, which divide those of the scratch.
+        row: i64,
+        /// Elements between the end of a row and the next one.
+        gap: i64,
+    },
+    /// As `Spread`, to the warps of the block: each holds its part as a fragment. Returns the warp loops.
+    SpreadWarps "spread-warps" {
+        /// The block loop.
+        block: VarId,
+        /// Rows of the tiles.
+        rows: i64,
+        /// Columns of the tiles.
+        columns: i64,
+        /// Rows of a warp's part, which divide those of the tile.
+        down: i64,
+        /// Columns of a warp's part, which divide those of the tile.
+        across: i64,
+    },
+    /// A loop whose iterations fill shared memory, wait, use it and wait fills that of the next iteration while it uses that of this
+    /// one: there are two copies of the memory, and what is only copied is copied beside the threads. Returns the loop over
+    /// pairs of iterations.
+    Pipeline "pipeline" {
+        /// The loop.
+        var: VarId,
+    },
     /// Puts barriers between statements of a block loop of which one writes shared memory that the other uses.
     Synchronize "synchronize" {
         /// The block loop.
@@ -579,6 +621,23 @@ pub enum DirectiveRefusal {
     /// Nothing is known to be inside its memory if a loop around is empty.
     #[error("{0} may be outside of its memory where a loop is empty")]
     MayBeOutside(ValueId),
+    /// No matrix instruction multiplies such operands.
+    #[error("there is no matrix instruction for {} and {} that adds up {accumulator}", .operands[0], .operands[1])]
+    NoMatrixInstruction {
+        /// Dtypes of the operands as they are stored.
+        operands: [DType; 2],
+        /// Dtype of the sums.
+        accumulator: DType,
+    },
+    /// A side is shorter than a tile of matrix instructions.
+    #[error("loop i{} is too short for matrix instructions", .0.0)]
+    TooShort(VarId),
+    /// Rows that do not fill a scratch, or a scratch that does not lie in memory.
+    #[error("scratch {0} does not consist of such rows")]
+    NoRows(u32),
+    /// Nothing of what a loop fills shared memory with can be copied beside the threads.
+    #[error("loop i{} does not copy to shared memory, wait, use it and wait", .0.0)]
+    NothingToCopy(VarId),
     /// A thread loop lies in another, or outside the block loop.
     #[error("thread loop i{} is not directly inside a block", .0.0)]
     NotInBlock(VarId),
@@ -619,6 +678,10 @@ stage-region i1 param=0 shared
 stage-region i1 param=0 shared apart
 contract i1 i2 i3 rows=4 columns=8 block=16
 spread i1 rows=64 columns=32 down=4 across=2
+lengthen i1 i2 i3 length=16
+apart scratch=2 row=64 gap=8
+spread-warps i1 rows=64 columns=64 down=32 across=32
+pipeline i1
 synchronize i1
 ";
 

@@ -1,4 +1,10 @@
-//! Tiles of columns: how many columns a loop over rows takes together, so that what it needs again stays close.
+//! Tiles of columns: how many columns a loop over rows takes together, so that what it needs again stays close. And tiles of sums of
+//! products, of which a GPU's blocks take one each.
+
+/// Rows and columns of the largest tile of sums of products.
+pub const PRODUCT_SIDE: i64 = 64;
+/// Rows and columns of the smallest one.
+pub const SMALLEST_PRODUCT_SIDE: i64 = 16;
 
 /// Columns of the narrowest tile of which every row is a whole cache line, in 4-byte elements.
 pub const NARROWEST_TILE: i64 = 16;

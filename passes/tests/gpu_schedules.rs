@@ -3,11 +3,16 @@
 
 mod oracle;
 
+use std::sync::Arc;
+
 use oracle::generate::Case;
 use oracle::stages::{check, gpu};
-use tlc_ir::kernel::{Bind, Scope, Stmt};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Scope, Stmt};
+use tlc_ir::target::{Cpu, Gpu};
 use tlc_ir::text::{no_data, parse_graph};
 use tlc_ir::{HostTensor, Scalar};
+use tlc_passes::Options;
+use tlc_passes::devices::Devices;
 use tlc_passes::pipeline::Pipeline;
 
 /// The case of a graph with inputs for values of its symbols.
@@ -273,4 +278,100 @@ fn what_is_walked_across_goes_through_tiles_in_shared_memory() {
        return %5
      }";
     check(&case(text, &[], Some(1e-5)), &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// The kernel of a product, with the operands' dtype, and the directives that were refused.
+fn product_of(dtype: &str, [m, k, n]: [i64; 3], labels: &str, shapes: [[i64; 2]; 2]) -> (Kernel, String) {
+    let [[a, b], [c, d]] = shapes;
+    let text = format!(
+        "graph @product(%x: {dtype}[{a}, {b}], %y: {dtype}[{c}, {d}]) {{
+           %0 = einsum %x, %y {{{labels}; acc=f32}} : f32[{m}, {n}]
+           return %0
+         }}"
+    );
+    // Kernels multiply what a library would.
+    let without_library = Gpu {
+        library_products: false,
+        ..Gpu::any(tlc_codegen::cuda::emitter().into())
+    };
+    let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+    let options = Options::new(Devices::new(host, [without_library]));
+    let compiled = check(&case(&text, &[], Some(1e-3)), &Pipeline::default(), options)
+        .unwrap_or_else(|e| panic!("{k} steps: {e}"));
+    let [launch] = &compiled.planned.launches[..] else {
+        panic!("several kernels of {text}")
+    };
+    ((*launch.scheduled).clone(), launch.schedule.to_string())
+}
+
+/// Whether warps multiply, and how many copies run beside the threads.
+fn forms(kernel: &Kernel) -> (bool, usize) {
+    let scope = |m: Memory| match m {
+        Memory::Scratch(i) => Some(kernel.scratch[i as usize].scope),
+        Memory::Param(_) => None,
+    };
+    let multiplies = |s: &Stmt| matches!(s, Stmt::Contract(c) if scope(c.dst) == Some(Scope::WarpFragment));
+    let copies = kernel.statements().filter(|s| matches!(s, Stmt::CopyAsync(_)));
+    (kernel.statements().any(multiplies), copies.count())
+}
+
+#[test]
+fn warps_multiply_floats_of_sixteen_bits() {
+    for dtype in ["f16", "bf16"] {
+        for (sizes, copies) in [
+            // One block of steps: nothing to copy beside.
+            ([16, 16, 16], 0),
+            ([32, 64, 16], 0),
+            // Two, and three: each operand twice, or thrice and in a loop.
+            ([32, 128, 16], 4),
+            ([16, 192, 16], 6),
+            // Not whole tiles, but whole copies.
+            ([18, 136, 24], 6),
+            // Rows that are not aligned.
+            ([18, 131, 17], 0),
+        ] {
+            let [m, k, n] = sizes;
+            let (kernel, why) = product_of(dtype, sizes, "ab,bc->ac", [[m, k], [k, n]]);
+            assert_eq!(forms(&kernel), (true, copies), "{dtype} {sizes:?}\n{why}\n{kernel}");
+        }
+        for (labels, shapes) in [
+            ("ab,cb->ac", [[32, 72], [48, 72]]),
+            ("ba,bc->ac", [[72, 32], [72, 48]]),
+            ("ba,cb->ac", [[72, 32], [48, 72]]),
+        ] {
+            let (kernel, why) = product_of(dtype, [32, 72, 48], labels, shapes);
+            assert_eq!(forms(&kernel), (true, 4), "{dtype} {labels}\n{why}\n{kernel}");
+        }
+    }
+    let (kernel, why) = product_of("f32", [32, 48, 16], "ab,bc->ac", [[32, 48], [48, 16]]);
+    // Sums of f32 are added up by threads; copies run beside these too.
+    assert_eq!(forms(&kernel), (false, 6), "{why}\n{kernel}");
+    assert!(
+        why.contains("there is no matrix instruction for f32 and f32 that adds up f32"),
+        "{why}"
+    );
+}
+
+#[test]
+fn warps_multiply_what_is_computed_and_rows_that_calls_decide() {
+    let text = "graph @rows(%x: f16[n, m], %w: i8[64, m], %s: f32[64], %b: f16[64]) where n in 0..=300, m in 0..=300 {
+       %0 = convert %w : f32[64, m]
+       %1 = reshape %s : f32[64, 1]
+       %2 = expand %1 : f32[64, m]
+       %3 = mul %0, %2 : f32[64, m]
+       %4 = convert %3 : f16[64, m]
+       %5 = einsum %x, %4 {ab,cb->ac; acc=f32} : f32[n, 64]
+       %6 = convert %b : f32[64]
+       %7 = expand %6 : f32[n, 64]
+       %8 = add %5, %7 : f32[n, 64]
+       %9 = tanh %8 : f32[n, 64]
+       %10 = convert %9 : f16[n, 64]
+       return %10
+     }";
+    for sizes in [[1, 5], [40, 17], [33, 0], [64, 130], [0, 4]] {
+        let case = case(text, &sizes, Some(1e-2));
+        let compiled = check(&case, &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{sizes:?}: {e}"));
+        let multiplies = compiled.planned.launches.iter().filter(|l| forms(&l.scheduled).0);
+        assert_eq!(multiplies.count(), 1);
+    }
 }

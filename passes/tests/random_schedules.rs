@@ -47,7 +47,7 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
     let other = rng.pick(all).0;
     let next = all.iter().position(|l| l.0 == var).and_then(|i| all.get(i + 1));
     let next = next.map_or(other, |l| l.0);
-    match rng.below(30) {
+    match rng.below(33) {
         0 | 1 => Directive::Split {
             var,
             factor: rng.pick(&[1i64, 2, 3, 4, 8]),
@@ -178,6 +178,24 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
                 turned: rng.chance(50),
                 padded: rng.chance(30),
             }
+        }
+        30 => Directive::Apart {
+            scratch: rng.below(kernel.scratch.len().max(1)) as u32,
+            row: rng.pick(&[1i64, 2, 3, 4, 6]),
+            gap: rng.pick(&[0i64, 1, 8]),
+        },
+        31 | 32 => {
+            let lengths: Vec<Directive> = all
+                .windows(3)
+                .map(|l| Directive::Lengthen {
+                    outer: l[0].0,
+                    inner: l[1].0,
+                    sum: l[2].0,
+                    length: rng.pick(&[9i64, 10, 16]),
+                })
+                .collect();
+            let applies = |d: &Directive| apply(&mut kernel.clone(), d).is_ok();
+            lengths.into_iter().find(applies).unwrap_or(Directive::Inward { var })
         }
         _ => Directive::Bind {
             var,
@@ -448,6 +466,8 @@ fn a_random_legal_schedule_keeps_columns_windows_and_products() {
         "tile-sum",
         "contract",
         "pack",
+        "lengthen",
+        "apart",
         "stage-region",
         "interchange",
         "tile-columns",

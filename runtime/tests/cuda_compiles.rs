@@ -238,7 +238,44 @@ fn every_kernel_compiles_to_machine_code() {
     println!("{count} kernels compiled; at most {} registers ({})", most.0, most.1);
 }
 
-/// The text of three kernels, word for word; `TLC_BLESS=1` writes it anew.
+#[test]
+fn products_keep_their_sums_in_registers_on_every_architecture() {
+    let Ok(nvrtc) = Nvrtc::load() else {
+        // The reason is printed once, by the test of machine code.
+        return;
+    };
+    for case in cuda_graphs::products() {
+        let (_, kernels) = gpu(&case);
+        let multiplies = |k: &GpuKernel| k.kernel.statements().any(|s| matches!(s, Stmt::Contract(_)));
+        assert_eq!(kernels.iter().filter(|k| multiplies(k)).count(), 1, "{}", case.name);
+        for k in kernels.iter().filter(|k| multiplies(k)) {
+            for arch in ["sm_80", "sm_90a", "sm_100"] {
+                let options = CudaOptions {
+                    arch: arch.into(),
+                    ..CudaOptions::default()
+                };
+                let cuda = emit(&k.kernel, &case.name, &options).unwrap_or_else(|e| panic!("{}: {e}", case.name));
+                assert!(cuda.source.contains("mma.sync"), "{}", cuda.source);
+                let cubin = nvrtc
+                    .compile(&cuda.source, &case.name, arch, &COMPILE_FLAGS)
+                    .unwrap_or_else(|e| panic!("{}: {e}\n{}", case.name, cuda.source));
+                let registers = cubin.registers.expect("ptxas reports registers");
+                println!("{} {arch}: {registers} registers, {} threads", case.name, cuda.block);
+                assert_eq!(
+                    (cubin.spill_bytes, cubin.stack_bytes),
+                    (0, 0),
+                    "{}\n{}",
+                    case.name,
+                    cubin.log
+                );
+                // Four blocks of 128 threads share 65,536 registers.
+                assert!(registers <= 128, "{} {arch}: {registers} registers", case.name);
+            }
+        }
+    }
+}
+
+/// The text of four kernels, word for word; `TLC_BLESS=1` writes it anew.
 #[test]
 fn text_is_as_recorded() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
@@ -247,6 +284,7 @@ fn text_is_as_recorded() {
         cuda_graphs::chain(),
         cuda_graphs::softmax("softmax", 6, 1000),
         cuda_graphs::column_sum(),
+        cuda_graphs::product(),
     ] {
         let (_, kernels) = gpu(&case);
         assert_eq!(kernels.len(), 1, "{} is one kernel", case.name);

@@ -22,6 +22,8 @@ struct Counted {
     conflicts: u64,
     /// The most instructions of a thread for each 16 bytes of the output, in tenths. Beyond that a thread has `SETUP` of them.
     instructions: Option<u64>,
+    /// How many products are added up, and the most instructions of a thread for a thousand of them.
+    products: Option<[u64; 2]>,
 }
 
 /// Instructions that a thread of an elementwise kernel may need before it accesses anything.
@@ -40,6 +42,7 @@ const COUNTED: &[Counted] = &[
         conflicts: 0,
         // Two loads, a store, four additions, and five.
         instructions: Some(120),
+        products: None,
     },
     Counted {
         name: "adam",
@@ -72,6 +75,7 @@ const COUNTED: &[Counted] = &[
         sectors: 100,
         conflicts: 0,
         instructions: None,
+        products: None,
     },
     Counted {
         name: "softmax",
@@ -91,6 +95,7 @@ const COUNTED: &[Counted] = &[
         sectors: 100,
         conflicts: 0,
         instructions: None,
+        products: None,
     },
     Counted {
         name: "sum of rows",
@@ -102,6 +107,7 @@ const COUNTED: &[Counted] = &[
         sectors: 101,
         conflicts: 0,
         instructions: None,
+        products: None,
     },
     Counted {
         name: "sum of columns",
@@ -113,6 +119,7 @@ const COUNTED: &[Counted] = &[
         sectors: 110,
         conflicts: 0,
         instructions: None,
+        products: None,
     },
     Counted {
         name: "sum of all",
@@ -124,6 +131,7 @@ const COUNTED: &[Counted] = &[
         sectors: 101,
         conflicts: 0,
         instructions: None,
+        products: None,
     },
     Counted {
         name: "transposition",
@@ -136,6 +144,7 @@ const COUNTED: &[Counted] = &[
         sectors: 100,
         conflicts: 0,
         instructions: None,
+        products: None,
     },
     Counted {
         name: "product",
@@ -148,6 +157,68 @@ const COUNTED: &[Counted] = &[
         sectors: 300,
         conflicts: 0,
         instructions: None,
+        products: Some([256 * 256 * 256, 1250]),
+    },
+    Counted {
+        name: "product f16",
+        text: "graph @product(%x: f16[256, 256], %y: f16[256, 256]) {
+           %0 = einsum %x, %y {ab,bc->ac; acc=f32} : f32[256, 256]
+           return %0
+         }",
+        kernels: 1,
+        sectors: 250,
+        conflicts: 0,
+        instructions: None,
+        products: Some([256 * 256 * 256, 100]),
+    },
+    Counted {
+        name: "product bf16, turned",
+        text: "graph @product(%x: bf16[256, 256], %y: bf16[256, 256]) {
+           %0 = einsum %x, %y {ba,cb->ac; acc=f32} : bf16[256, 256]
+           return %0
+         }",
+        kernels: 1,
+        // A row of a tile's results is 16 bytes a store, half of a sector, which the cache puts together.
+        sectors: 340,
+        conflicts: 0,
+        instructions: None,
+        products: Some([256 * 256 * 256, 110]),
+    },
+    Counted {
+        name: "layer f16",
+        text: "graph @layer(%x: f16[200, 512], %w: f16[256, 512], %b: f16[256], %r: f16[200, 256]) {
+           %0 = einsum %x, %w {ab,cb->ac; acc=f32} : f32[200, 256]
+           %1 = convert %b : f32[256]
+           %2 = expand %1 : f32[200, 256]
+           %3 = add %0, %2 : f32[200, 256]
+           %4 = convert %r : f32[200, 256]
+           %5 = add %3, %4 : f32[200, 256]
+           %6 = convert %5 : f16[200, 256]
+           return %6
+         }",
+        kernels: 1,
+        sectors: 345,
+        conflicts: 0,
+        instructions: None,
+        products: Some([200 * 512 * 256, 130]),
+    },
+    Counted {
+        name: "dequantized f16",
+        text: "graph @dequantized(%x: f16[64, 512], %w: i8[256, 512], %s: f32[256]) {
+           %0 = convert %w : f32[256, 512]
+           %1 = reshape %s : f32[256, 1]
+           %2 = expand %1 : f32[256, 512]
+           %3 = mul %0, %2 : f32[256, 512]
+           %4 = convert %3 : f16[256, 512]
+           %5 = einsum %x, %4 {ab,cb->ac; acc=f32} : f32[64, 256]
+           return %5
+         }",
+        // A tile of 64 rows computes its operands once.
+        kernels: 1,
+        sectors: 400,
+        conflicts: 0,
+        instructions: None,
+        products: Some([64 * 512 * 256, 400]),
     },
 ];
 
@@ -230,6 +301,14 @@ fn kernels_cost_what_they_may() {
         at_most("sectors of 100", ratio, counted.sectors);
         at_most("bank conflicts", sum.conflicts, counted.conflicts);
         at_most("bytes of local memory", sum.local, 0);
+        if let Some([products, most]) = counted.products {
+            println!(
+                "{:16} {:.3} instructions a product",
+                "",
+                sum.lanes as f64 / products as f64
+            );
+            at_most("instructions of a thousand products", sum.lanes * 1000 / products, most);
+        }
         if let Some(instructions) = counted.instructions {
             let vectors = results.div_ceil(16);
             at_most(

@@ -243,6 +243,8 @@ impl Translator<'_, '_, '_> {
                 Item::If(i) => self.if_(i)?,
                 Item::Barrier => return unsupported("barriers"),
                 Item::Collective { .. } => return unsupported("collectives"),
+                Item::Multiply(_) => return unsupported("matrix instructions"),
+                Item::CopyAsync(_) | Item::Wait(_) => return unsupported("copies beside the threads"),
             }
         }
         Ok(())

@@ -8,6 +8,9 @@
 //! | `Thread` loop | `threadIdx.x`, under `if (threadIdx.x < extent)` where the block has more threads |
 //! | `Warp` loop | `threadIdx.x / 32`; thread loops inside it are `threadIdx.x % 32` |
 //! | collective of a warp | shuffles |
+//! | contraction into a warp's fragment | `ldmatrix` and `mma.sync`; each thread holds elements as the instruction places them |
+//! | `Each` element of such a fragment | the elements that a thread holds, in place of a thread loop |
+//! | `CopyAsync`, `Wait` | `cp.async` of 4, 8 or 16 bytes, `cp.async.wait_all` |
 //! | outside thread loops | executed by every thread of the block alike; only register scratch may be written there |
 //! | `Register` scratch, what loops carry | local variables of the thread |
 //! | `Cache`, `Thread` scratch | local arrays of the thread |
@@ -26,7 +29,9 @@
 //! [`CudaOptions::may_alias`] is set.
 
 mod collective;
+mod fragments;
 mod index;
+mod matrix;
 mod scalar;
 mod table;
 mod uses;
@@ -44,6 +49,7 @@ use crate::error::CodegenError;
 use crate::flat::{self, Capability, Flat};
 use crate::generator::CodeGenerator;
 
+pub use fragments::with_fragments_placed;
 pub use table::emitter;
 
 /// Flags that the emitted text must be compiled with: every operation rounds as its name says, and none is left out.
@@ -176,6 +182,7 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
     limit("threads of a block", threads, MAX_BLOCK_THREADS)?;
     limit("bytes of shared memory", shared_bytes, STATIC_SHARED_BYTES)?;
 
+    let kernel = &*with_fragments_placed(kernel);
     let flat = flatten(kernel)?;
     let code = write::Writer::new(&flat, threads).kernel()?;
 
@@ -197,7 +204,7 @@ pub fn emit(kernel: &Kernel, name: &str, options: &CudaOptions) -> Result<CudaKe
     })
 }
 
-/// The lowered form of a kernel as its text is written.
+/// The lowered form of a kernel as its text is written; fragments have been [placed](with_fragments_placed).
 ///
 /// # Errors
 /// [`CodegenError`] if the kernel uses what this emitter lacks.

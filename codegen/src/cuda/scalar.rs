@@ -50,6 +50,46 @@ impl Helpers {
         });
     }
 
+    /// Four matrices of 8 by 8 from shared memory, by rows of 16 bytes; turned or not. Those of a left operand fill four registers, those
+    /// of a right one two registers of two columns of tiles each.
+    pub(super) fn load_matrices(&mut self, turned: bool, left: bool) -> String {
+        let (suffix, modifier) = if turned { ("_turned", ".trans") } else { ("", "") };
+        let (side, param, registers) = match left {
+            true => ("left", "unsigned (&r)[4]", ["r[0]", "r[1]", "r[2]", "r[3]"]),
+            false => (
+                "right",
+                "unsigned (*r)[2]",
+                ["r[0][0]", "r[0][1]", "r[1][0]", "r[1][1]"],
+            ),
+        };
+        let [a, b, c, d] = registers;
+        self.need(format!("load_{side}{suffix}"), |n| {
+            format!(
+                "void {n}({param}, const void* from) {{\n    asm volatile(\"ldmatrix.sync.aligned.m8n8.x4{modifier}.shared.b16 {{%0, %1, %2, %3}}, [%4];\"\n        : \"=r\"({a}), \"=r\"({b}), \"=r\"({c}), \"=r\"({d}) : \"r\"((unsigned)__cvta_generic_to_shared(from)) : \"memory\");\n}}"
+            )
+        })
+    }
+
+    /// `d += a * b` of matrices of 16 by 16 and 16 by 8, accumulated in f32.
+    pub(super) fn multiply_matrices(&mut self, kind: &str) -> String {
+        self.need(format!("multiply_{kind}"), |n| {
+            format!(
+                "void {n}(f32* d, const unsigned (&a)[4], const unsigned (&b)[2]) {{\n    asm(\"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32 {{%0, %1, %2, %3}}, {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};\"\n        : \"+f\"(d[0]), \"+f\"(d[1]), \"+f\"(d[2]), \"+f\"(d[3]) : \"r\"(a[0]), \"r\"(a[1]), \"r\"(a[2]), \"r\"(a[3]), \"r\"(b[0]), \"r\"(b[1]));\n}}"
+            )
+        })
+    }
+
+    /// A copy of so many bytes to shared memory beside the thread, of which the last argument says how many are read; the rest is zero.
+    pub(super) fn copy_async(&mut self, bytes: i64) -> String {
+        // Only whole 16 bytes go past the first-level cache.
+        let cached = if bytes == 16 { "cg" } else { "ca" };
+        self.need(format!("copy_async_{bytes}"), |n| {
+            format!(
+                "void {n}(void* to, const void* from, int read) {{\n    asm volatile(\"cp.async.{cached}.shared.global [%0], [%1], {bytes}, %2;\"\n        :: \"r\"((unsigned)__cvta_generic_to_shared(to)), \"l\"(__cvta_generic_to_global(from)), \"r\"(read) : \"memory\");\n}}"
+            )
+        })
+    }
+
     /// Floored division and remainder of indices, both widths.
     pub(super) fn floor_division(&mut self) {
         for (suffix, t) in [("", "int"), ("_i64", "i64")] {

@@ -1,15 +1,25 @@
 //! What this emitter has, as data for passes to choose by.
 
 use tlc_ir::scalar::Form;
-use tlc_ir::target::{Emitter, Support, Width};
+use tlc_ir::target::{Emitter, MatrixTile, Support, Width};
 use tlc_ir::{DType, ScalarOp};
 
 /// Registers of 32 bits that a thread can have (CUDA C++ Programming Guide, "Compute Capabilities").
 const REGISTERS: u32 = 255;
 
+/// Rows, columns and steps of the matrix instructions that warps have of 16-bit floats (PTX ISA, "mma.m16n8k16", since 7.0).
+pub(super) const MATRIX_EXTENTS: [i64; 3] = [16, 8, 16];
+
 /// The table of the CUDA emitter. A thread works on one element of any type; there are no lanes.
 pub fn emitter() -> Emitter {
-    Emitter::new("cuda", 0, REGISTERS, true, map, convert).with_blocks()
+    let matrices = [DType::F16, DType::BF16].map(|operand| MatrixTile {
+        operands: [operand; 2],
+        accumulator: DType::F32,
+        extents: MATRIX_EXTENTS,
+    });
+    Emitter::new("cuda", 0, REGISTERS, true, map, convert)
+        .with_matrices(matrices)
+        .with_blocks()
 }
 
 fn map(op: ScalarOp, on: DType, width: Width) -> Support {

@@ -84,7 +84,17 @@ impl Uses {
                         self.note(v, region);
                     }
                 }
-                Item::Copy(_) | Item::Barrier => {}
+                Item::Multiply(m) => {
+                    for v in m.operands.iter().flat_map(|o| o.first.parts()) {
+                        self.note(v, region);
+                    }
+                }
+                Item::CopyAsync(c) => {
+                    for v in c.to.parts().chain(c.from.parts()).chain(c.mask) {
+                        self.note(v, region);
+                    }
+                }
+                Item::Copy(_) | Item::Barrier | Item::Wait(_) => {}
                 Item::Loop(l) => {
                     self.note(l.extent, region);
                     if l.kind == LoopKind::Serial {

@@ -137,6 +137,13 @@ impl<'f, 'k> Writer<'f, 'k> {
         self.line("}");
     }
 
+    /// Writes what one statement holds.
+    pub(super) fn depth_in(&mut self, write: impl FnOnce(&mut Self)) {
+        self.depth += 1;
+        write(self);
+        self.depth -= 1;
+    }
+
     pub(super) fn name(&self, v: Value) -> Option<&str> {
         self.names[v.0 as usize].as_deref()
     }
@@ -149,7 +156,7 @@ impl<'f, 'k> Writer<'f, 'k> {
     }
 
     /// A value as an operand.
-    fn value(&self, v: Value) -> String {
+    pub(super) fn value(&self, v: Value) -> String {
         if let Op::Const(c) = self.flat.op(v) {
             return literal(*c);
         }
@@ -205,6 +212,18 @@ impl<'f, 'k> Writer<'f, 'k> {
                     });
                 }
                 Item::Barrier => self.line("__syncthreads();"),
+                Item::Multiply(_) if self.in_thread || !self.in_warp => {
+                    return Err(CudaError::Misplaced {
+                        bind: Bind::Warp,
+                        place: "elsewhere than around a product of matrices",
+                    });
+                }
+                Item::Multiply(p) => self.multiply(p)?,
+                Item::CopyAsync(_) if !self.in_thread => {
+                    return Err(CudaError::EveryThread("a copy to shared memory"));
+                }
+                Item::CopyAsync(c) => self.copy_async(c),
+                Item::Wait(_) => self.wait(),
                 Item::Copy(_) => return Err(CudaError::Unsupported("a copy of a block".into())),
             }
         }
@@ -221,12 +240,19 @@ impl<'f, 'k> Writer<'f, 'k> {
                 self.in_thread = true;
                 if self.in_warp {
                     self.open("{");
-                    self.line(&format!("const int {name} = threadIdx.x % {WARP_THREADS};"));
+                    let start = self.out.len();
+                    self.region(&l.body)?;
+                    // Which thread it is may not matter to elements of a fragment.
+                    if uses_word(&self.out[start..], &name) {
+                        let indent = "    ".repeat(self.depth);
+                        let line = format!("{indent}const int {name} = threadIdx.x % {WARP_THREADS};\n");
+                        self.out.insert_str(start, &line);
+                    }
                 } else {
                     self.first_threads(l, 1);
                     self.line(&format!("const int {name} = threadIdx.x;"));
+                    self.region(&l.body)?;
                 }
-                self.region(&l.body)?;
                 self.close();
                 self.in_thread = false;
                 Ok(())
@@ -263,7 +289,7 @@ impl<'f, 'k> Writer<'f, 'k> {
 
     fn serial(&mut self, l: &Loop) -> Result<(), CudaError> {
         for c in &l.carried {
-            self.variable(c.initial, c.outcome);
+            self.variable(c.initial, c.outcome)?;
             self.names[c.inside.0 as usize] = self.names[c.outcome.0 as usize].clone();
         }
         let limit = self.index(l.extent).0;
@@ -284,7 +310,7 @@ impl<'f, 'k> Writer<'f, 'k> {
 
     fn if_(&mut self, i: &If) -> Result<(), CudaError> {
         for m in &i.merges {
-            self.variable(m.otherwise, m.outcome);
+            self.variable(m.otherwise, m.outcome)?;
         }
         let cond = self.value(i.cond);
         self.open(&format!("if ({cond}) {{"));
@@ -299,20 +325,30 @@ impl<'f, 'k> Writer<'f, 'k> {
     }
 
     /// The variable of `outcome`, which begins as `before`.
-    fn variable(&mut self, before: Value, outcome: Value) {
+    fn variable(&mut self, before: Value, outcome: Value) -> Result<(), CudaError> {
         let mutable = matches!(self.flat.op(before), Op::Carried | Op::Outcome);
         if mutable && self.uses.takes_over(before, outcome) {
             self.names[outcome.0 as usize] = self.names[before.0 as usize].clone();
-            return;
+            return Ok(());
         }
         let name = format!("r{}", self.next_variable);
         self.next_variable += 1;
-        let t = value_type(self.flat.dtype(outcome));
-        match self.flat.op(before) {
-            Op::Undefined => self.line(&format!("{t} {name};")),
-            _ => self.line(&format!("{t} {name} = {};", self.value(before))),
+        let (dtype, lanes) = (self.flat.dtype(outcome), self.flat.info(outcome).lanes);
+        let t = match lanes {
+            1 => value_type(dtype).into(),
+            lanes => self.helpers.together(dtype, lanes),
+        };
+        let value = match self.flat.op(before) {
+            Op::Undefined => None,
+            Op::Splat(_) if self.flat.is_placeless(before) => Some(self.packed(before)?),
+            _ => Some(self.value(before)),
+        };
+        match value {
+            None => self.line(&format!("{t} {name};")),
+            Some(value) => self.line(&format!("{t} {name} = {value};")),
         }
         self.names[outcome.0 as usize] = Some(name);
+        Ok(())
     }
 
     /// Assigns to variables as if all at once.

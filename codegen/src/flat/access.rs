@@ -264,8 +264,12 @@ impl Builder<'_, '_> {
     /// Whether the lanes of an access begin where the emitter has them begin.
     fn aligned(&self, address: &Address) -> bool {
         let lanes = i64::from(self.lane_count());
-        let whole = |v: Value| self.is_multiple(v, lanes);
-        !self.has.aligns_lanes() || address.constant % lanes == 0 && address.parts().all(whole)
+        !self.has.aligns_lanes() || self.begins_at(address, lanes)
+    }
+
+    /// Whether the number of an element is known to be a multiple of a number.
+    pub(super) fn begins_at(&self, address: &Address, of: i64) -> bool {
+        address.constant % of == 0 && address.parts().all(|v| self.is_multiple(v, of))
     }
 
     /// Whether an index is known to be a multiple of a number.

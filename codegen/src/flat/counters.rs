@@ -109,7 +109,12 @@ impl Found<'_, '_> {
                     self.region(&i.otherwise);
                 }
                 Item::Collective { address, .. } => self.access(address),
-                Item::Barrier => {}
+                Item::Multiply(m) => m.operands.iter().for_each(|o| self.access(&o.first)),
+                Item::CopyAsync(c) => {
+                    self.access(&c.to);
+                    self.access(&c.from);
+                }
+                Item::Barrier | Item::Wait(_) => {}
             }
         }
     }

@@ -21,6 +21,7 @@ mod build;
 mod check;
 mod counters;
 mod index;
+mod multiply;
 mod print;
 mod prune;
 pub(crate) mod range;
@@ -354,6 +355,51 @@ pub enum Item {
         /// The element of each thread's copy.
         address: Address,
     },
+    /// What the threads of a warp multiply together, by matrix instructions that the emitter has.
+    Multiply(Box<Multiply>),
+    /// Copies elements to shared memory beside the threads.
+    CopyAsync(Box<AsyncCopy>),
+    /// Waits for the copies of a group that the thread has begun.
+    Wait(u32),
+}
+
+/// A matrix in shared memory, one operand of a [`Multiply`].
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct MatrixOperand {
+    /// The first element.
+    pub first: Address,
+    /// Elements from one row of the result to the next for the left operand, from one column to the next for the right one.
+    pub across: i64,
+    /// Elements from one step of the sum to the next.
+    pub along: i64,
+    /// A power of two that the number of the first element is a multiple of.
+    pub multiple: i64,
+}
+
+/// As [`tlc_ir::kernel::Contract`], into what the threads of a warp hold together.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Multiply {
+    /// The accumulators.
+    pub dst: Memory,
+    /// Rows, columns and steps of the sum.
+    pub extents: [i64; 3],
+    /// `left[m, k]` and `right[k, n]`.
+    pub operands: [MatrixOperand; 2],
+}
+
+/// As [`tlc_ir::kernel::AsyncCopy`].
+#[derive(Clone, PartialEq, Debug)]
+pub struct AsyncCopy {
+    /// The number of its group.
+    pub group: u32,
+    /// How many elements lie together.
+    pub elements: i64,
+    /// The first one written.
+    pub to: Address,
+    /// The first one read.
+    pub from: Address,
+    /// A bool; where it does not hold, zeros are written and nothing is read.
+    pub mask: Option<Value>,
 }
 
 /// As [`tlc_ir::kernel::CopyNest`]; the sizes are indices in elements.

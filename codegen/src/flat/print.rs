@@ -201,6 +201,25 @@ impl<'k> Flat<'k> {
                     writeln!(f, "{indent}}}")?;
                 }
                 Item::Barrier => f.write_str("barrier\n")?,
+                Item::Wait(group) => writeln!(f, "wait {group}")?,
+                Item::Multiply(m) => {
+                    let [rows, columns, steps] = m.extents;
+                    write!(f, "multiply {} rows {rows} columns {columns} steps {steps}", m.dst)?;
+                    for (o, across) in m.operands.iter().zip(["row", "column"]) {
+                        let place = self.place(&o.first);
+                        write!(f, ", {place} {across} {} step {}", o.across, o.along)?;
+                    }
+                    f.write_str("\n")?;
+                }
+                Item::CopyAsync(c) => {
+                    let (to, from) = (self.place(&c.to), self.place(&c.from));
+                    let mask = self.mask(c.mask);
+                    writeln!(
+                        f,
+                        "copy_async {} {to} from {from}, {} elements{mask}",
+                        c.group, c.elements
+                    )?;
+                }
                 Item::Collective { kind, address } => {
                     let place = self.place(address);
                     match kind {

@@ -45,7 +45,7 @@ fn rename(body: &mut Region, to: &[Value]) {
     let place = |a: &mut Address| a.parts_mut().for_each(set);
     for item in body {
         match item {
-            Item::Let(_) | Item::Barrier => {}
+            Item::Let(_) | Item::Barrier | Item::Wait(_) => {}
             Item::Store {
                 address, value, mask, ..
             } => {
@@ -54,6 +54,12 @@ fn rename(body: &mut Region, to: &[Value]) {
                 mask.iter_mut().for_each(set);
             }
             Item::Collective { address, .. } => place(address),
+            Item::Multiply(m) => m.operands.iter_mut().for_each(|o| place(&mut o.first)),
+            Item::CopyAsync(c) => {
+                place(&mut c.to);
+                place(&mut c.from);
+                c.mask.iter_mut().for_each(set);
+            }
             Item::Copy(c) => {
                 place(&mut c.to);
                 place(&mut c.from);
@@ -100,11 +106,21 @@ impl Needs {
     fn roots(&mut self, body: &Region) {
         for item in body {
             match item {
-                Item::Let(_) | Item::Barrier => {}
+                Item::Let(_) | Item::Barrier | Item::Wait(_) => {}
                 Item::Store {
                     address, value, mask, ..
                 } => address.parts().chain([*value]).chain(*mask).for_each(|v| self.need(v)),
                 Item::Collective { address, .. } => address.parts().for_each(|v| self.need(v)),
+                Item::Multiply(m) => {
+                    let parts = m.operands.iter().flat_map(|o| o.first.parts());
+                    parts.for_each(|v| self.need(v));
+                }
+                Item::CopyAsync(c) => {
+                    c.to.parts()
+                        .chain(c.from.parts())
+                        .chain(c.mask)
+                        .for_each(|v| self.need(v))
+                }
                 Item::Copy(c) => {
                     let sizes = [c.to_pitch, c.from_pitch, c.rows, c.columns];
                     c.to.parts()
@@ -140,6 +156,7 @@ fn sweep(body: &mut Region, live: &[bool]) {
     body.retain_mut(|item| match item {
         Item::Let(v) => lives(*v),
         Item::Store { .. } | Item::Copy(_) | Item::Barrier | Item::Collective { .. } => true,
+        Item::Multiply(_) | Item::CopyAsync(_) | Item::Wait(_) => true,
         Item::Loop(l) => {
             l.carried.retain(|c| lives(c.inside) || lives(c.outcome));
             sweep(&mut l.body, live);

@@ -58,13 +58,15 @@ impl<'k> Builder<'k, '_> {
                 }
                 Stmt::Barrier if self.has.table().has_blocks => self.push(Item::Barrier),
                 Stmt::Barrier => return unsupported("barriers"),
-                Stmt::Contract(_) => return unsupported("contractions that are not legalized"),
+                Stmt::Contract(c) => self.multiply(c)?,
                 Stmt::Collective(c) if self.has.table().has_blocks && c.group == Group::Warp => {
                     let address = self.element(c.memory, &c.index)?;
                     self.push(Item::Collective { kind: c.kind, address });
                 }
                 Stmt::Collective(_) => return unsupported("collectives but those of warps"),
                 Stmt::Each { .. } => return unsupported("fragments"),
+                Stmt::CopyAsync(c) if self.has.table().has_blocks => self.copy_async(c)?,
+                Stmt::Wait(group) if self.has.table().has_blocks => self.push(Item::Wait(*group)),
                 Stmt::CopyAsync(_) | Stmt::Wait(_) => return unsupported("copies beside the threads"),
             }
         }

@@ -248,6 +248,22 @@ impl Verifier<'_, '_> {
                     let apart = self.steering.meets(Varies::THREAD);
                     holds(!apart, || "a collective that some threads may not reach".into())?;
                 }
+                Item::Multiply(m) => {
+                    m.operands.iter().try_for_each(|o| self.address(&o.first))?;
+                    let apart = self.steering.meets(Varies::THREAD);
+                    holds(!apart, || {
+                        "a product of matrices that some threads may not reach".into()
+                    })?;
+                }
+                Item::CopyAsync(c) => {
+                    self.address(&c.to)?;
+                    self.address(&c.from)?;
+                    if let Some(mask) = c.mask {
+                        self.uses(mask)?;
+                        self.is_condition(mask)?;
+                    }
+                }
+                Item::Wait(_) => {}
                 Item::Barrier => {
                     let apart = self.apart || self.steering.meets(Varies::WARP.and(Varies::THREAD));
                     holds(!apart, || "a barrier that some threads may not reach".into())?;

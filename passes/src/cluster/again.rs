@@ -7,13 +7,15 @@
 //!
 //! Costs are counted in operations of one element, an addition being 1.
 
-use tlc_ir::graph::View;
+use tlc_ir::graph::{Semiring, View};
 use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::target::Target;
 use tlc_ir::{NodeId, NodeKind};
 
 use super::{Clusterer, LoopSpace, Role};
 use crate::access::{label_count, space};
 use crate::reason::FusionReason;
+use crate::tile::{PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE};
 
 /// What a load of an element costs, and a store.
 const ACCESS: i64 = 4;
@@ -83,12 +85,41 @@ impl Clusterer<'_> {
                     let varies = labels.iter().zip(&s.extents).map(|(l, d)| own.contains(l) && !d.is(1));
                     outside(&varies.collect::<Vec<bool>>(), &s.extents)
                 });
-                times.max().unwrap_or(1)
+                let times = times.max().unwrap_or(1);
+                times.saturating_add(self.results_of_a_tile(user) - 1) / self.results_of_a_tile(user)
             }
             NodeKind::Gather { .. } if node.operands[0] == operand => {
                 let (all, of) = (node.ty.elements(), self.graph.ty(operand).elements());
                 (self.typical(&all) / self.typical(&of).max(1)).max(1)
             }
+            _ => 1,
+        }
+    }
+
+    /// For how many results along a side of a contraction a kernel computes an element of an operand once.
+    fn results_of_a_tile(&self, user: NodeId) -> i64 {
+        let node = self.graph.node(user);
+        let NodeKind::Einsum {
+            inputs,
+            output,
+            semiring: Semiring::AddMul,
+            ..
+        } = &node.kind
+        else {
+            return 1;
+        };
+        let (Target::Gpu(_), [left, right]) = (self.placement.target(user), &inputs[..]) else {
+            return 1;
+        };
+        // A GPU's blocks take tiles where both sides are long enough for them.
+        let extents = space(self.graph, user).extents;
+        let side = |own: &[u16], other: &[u16]| {
+            let labels = output.iter().zip(&extents);
+            let alone = labels.filter(|(l, _)| own.contains(l) && !other.contains(l));
+            alone.fold(1i64, |n, (_, d)| n.saturating_mul(self.typical(d)))
+        };
+        match side(left, right).min(side(right, left)) {
+            SMALLEST_PRODUCT_SIDE.. => PRODUCT_SIDE,
             _ => 1,
         }
     }

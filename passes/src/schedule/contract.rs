@@ -69,6 +69,23 @@ pub(super) fn factors(kernel: &Kernel, [outer, inner, sum]: [VarId; 3]) -> Resul
     }
 }
 
+/// The factors as they are before conversions that keep every value, and the dtype that the products are added up in.
+pub(super) fn stored_factors(kernel: &Kernel, vars: [VarId; 3]) -> Result<([ValueId; 2], DType), DirectiveRefusal> {
+    let found = factors(kernel, vars)?;
+    let body = nested(kernel, vars[1], vars[2])?;
+    let accumulator = products(body).map_or(kernel.dtype(found[0]), |p| kernel.memory_dtype(p.dst));
+    let stored = found.map(|mut at| {
+        while let Some(Op::Convert(to, from)) = definition(body, at)
+            && is_accumulator(*to)
+            && converts_exactly(kernel.dtype(*from), *to)
+        {
+            at = *from;
+        }
+        at
+    });
+    Ok((stored, accumulator))
+}
+
 /// The element of memory that a factor is, in the accumulator's dtype.
 fn operand(kernel: &Kernel, body: &[Stmt], factor: ValueId, p: &Products<'_>) -> Option<ContractOperand> {
     let accumulator = kernel.memory_dtype(p.dst);

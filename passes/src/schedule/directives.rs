@@ -99,6 +99,21 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
             down,
             across,
         } => super::spread::spread(kernel, *block, [*rows, *columns], [*down, *across]),
+        Directive::Lengthen {
+            outer,
+            inner,
+            sum,
+            length,
+        } => super::lengthen::lengthen(kernel, [*outer, *inner, *sum], *length),
+        Directive::Apart { scratch, row, gap } => super::rows_apart::apart(kernel, *scratch, *row, *gap),
+        Directive::SpreadWarps {
+            block,
+            rows,
+            columns,
+            down,
+            across,
+        } => super::warps::spread(kernel, *block, [*rows, *columns], [*down, *across]),
+        Directive::Pipeline { var } => super::pipeline::pipeline(kernel, *var),
         Directive::Synchronize { block } => threads::synchronize(kernel, *block),
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! | form | mapping |
 //! |---|---|
-//! | sums of products | a block takes a tile of rows and columns, a thread a part of it; both operands go through shared memory |
+//! | sums of products of a type that matrix instructions take | a block takes a tile, its warps parts of it: [`super::tensor_cores`] |
+//! | other sums of products | a block takes a tile of rows and columns, a thread a part of it; both operands go through shared memory |
 //! | elementwise | all loops fused; a block takes 256 pieces, a thread one: 16 bytes of each tensor where they are aligned, else an element |
 //! | elementwise, of a tensor that is walked across | a block takes a tile, which goes through shared memory |
 //! | rows | a block takes a row; its threads share the inner loops; accumulators are combined in warps, then through shared memory |
@@ -22,11 +23,12 @@ use super::again::{MOST, own_cost};
 use super::contract::factors;
 use super::directives::apply;
 use super::keep::{Room, keep_rows};
+use super::tensor_cores::note_refusal;
 use super::{Schedule, ScheduleReason, flops, fuse_clean, keeps_rows};
 use crate::directive::{Directive, DirectiveRefusal};
 use crate::legalize::legal_block;
 use crate::lower::{Form, Nest};
-use crate::tile::{accumulator_tile, resident_tile};
+use crate::tile::{PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE, accumulator_tile, resident_tile};
 use crate::tree;
 
 /// Threads of a block of independent elements.
@@ -39,12 +41,10 @@ const LARGE: i64 = 1 << 14;
 const PIECE_STATEMENTS: u64 = 1500;
 /// Threads of a block of serial work items.
 const ITEM_THREADS: i64 = 128;
-/// Rows and columns of the largest tile of sums.
-const TILE_SIDE: i64 = 64;
 /// Threads along each side of a tile.
 const PARTS: i64 = 16;
 /// Steps of sums of products that go through shared memory at a time.
-const STEPS: i64 = 16;
+pub(super) const STEPS: i64 = 16;
 /// Elements of an operand that a thread brings to shared memory at once.
 const FILLED: i64 = 4;
 /// Elements of a row up to which one thread takes all of it.
@@ -62,7 +62,7 @@ pub(super) fn schedule(nest: &Nest, gpu: &Target) -> (Kernel, Schedule) {
 }
 
 /// Whether a block of a kernel that runs over blocks has the shared memory that it asks for.
-fn room_for(kernel: &Kernel, gpu: &Target) -> Result<(), DirectiveRefusal> {
+pub(super) fn room_for(kernel: &Kernel, gpu: &Target) -> Result<(), DirectiveRefusal> {
     kernel.grid().map_or(Ok(()), |grid| gpu_room(gpu, grid.shared_bytes))
 }
 
@@ -101,9 +101,15 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
     let parallel = &nest.parallel[..];
     if matches!(nest.form, Form::Rows | Form::Columns) && !short {
         let rows = (0..parallel.len().saturating_sub(1)).rev();
-        let mut tiled = rows.filter_map(|row| attempt(&|g| g.products(parallel, row)).ok());
-        if let Some(done) = tiled.next() {
-            return done;
+        for row in rows {
+            let refusal = match attempt(&|g| g.tensor_products(parallel, row, gpu)) {
+                Ok(done) => return done,
+                Err(refusal) => refusal,
+            };
+            if let Ok((kernel, mut made)) = attempt(&|g| g.products(parallel, row, gpu)) {
+                note_refusal(&mut made, parallel[row], refusal);
+                return (kernel, made);
+            }
         }
     }
     let scheduled = match nest.form {
@@ -218,26 +224,43 @@ fn trips(kernel: &Kernel, s: &Stmt) -> Option<i64> {
     }
 }
 
-struct Gpu {
-    kernel: Kernel,
-    schedule: Schedule,
+/// A nest of sums of products: rows, columns, the sum, and the parallel loops around.
+pub(super) struct ProductLoops {
+    around: Vec<VarId>,
+    pub(super) m: VarId,
+    pub(super) n: VarId,
+    pub(super) sum: VarId,
+}
+
+/// Tiles of sums of products, a block each: a nest of steps, rows, columns and the steps of a block of them.
+pub(super) struct ProductTiles {
+    pub(super) block: VarId,
+    pub(super) steps: VarId,
+    pub(super) m: VarId,
+    pub(super) n: VarId,
+    pub(super) sum: VarId,
+}
+
+pub(super) struct Gpu {
+    pub(super) kernel: Kernel,
+    pub(super) schedule: Schedule,
     /// Why the directives that come next are applied.
-    why: ScheduleReason,
+    pub(super) why: ScheduleReason,
 }
 
 impl Gpu {
-    fn apply(&mut self, directive: Directive) -> Result<Vec<VarId>, DirectiveRefusal> {
+    pub(super) fn apply(&mut self, directive: Directive) -> Result<Vec<VarId>, DirectiveRefusal> {
         let made = apply(&mut self.kernel, &directive)?;
         self.schedule.note(directive, self.why);
         Ok(made)
     }
 
-    fn bind(&mut self, var: VarId, bind: Bind) -> Result<(), DirectiveRefusal> {
+    pub(super) fn bind(&mut self, var: VarId, bind: Bind) -> Result<(), DirectiveRefusal> {
         self.apply(Directive::Bind { var, bind }).map(drop)
     }
 
     /// One loop of the perfectly nested ones: the whole body in a loop of one iteration if there are none.
-    fn one_loop(&mut self, loops: &[VarId]) -> Result<VarId, DirectiveRefusal> {
+    pub(super) fn one_loop(&mut self, loops: &[VarId]) -> Result<VarId, DirectiveRefusal> {
         let Some((&last, outer)) = loops.split_last() else {
             return Ok(self.apply(Directive::Enclose {})?[0]);
         };
@@ -403,7 +426,7 @@ impl Gpu {
     }
 
     /// Whether the iterations of a loop touch the same element of a memory, or aligned ones side by side, always.
-    fn moves_together(&self, lane: VarId, lanes: i64) -> bool {
+    pub(super) fn moves_together(&self, lane: VarId, lanes: i64) -> bool {
         let body = tree::loop_body(&self.kernel.body, lane).map_or(&[][..], |b| &b[..]);
         let plain = |s: &Stmt| matches!(s, Stmt::Let { .. } | Stmt::Store { .. } | Stmt::Accumulate { .. });
         let first = |index: &IndexExpr| index.replace_vars(&mut |v| (v == lane).then_some(IndexExpr::ZERO));
@@ -459,31 +482,40 @@ impl Gpu {
         let most = extent.interval(&self.kernel).hi;
         // What is not known to be long may be short: large tiles would be mostly empty.
         let largest = if extent.as_const().is_some() {
-            TILE_SIDE
+            PRODUCT_SIDE
         } else {
-            TILE_SIDE / 2
+            PRODUCT_SIDE / 2
         };
-        let side = [TILE_SIDE, TILE_SIDE / 2, TILE_SIDE / 4]
+        let side = [PRODUCT_SIDE, PRODUCT_SIDE / 2, SMALLEST_PRODUCT_SIDE]
             .into_iter()
             .find(|s| *s <= most.min(largest));
-        side.filter(|_| most >= TILE_SIDE / 4)
+        side.filter(|_| most >= SMALLEST_PRODUCT_SIDE)
     }
 
-    /// A block per tile of sums of products, with the rows along one of the parallel loops and the columns along those inside it.
-    fn products(&mut self, parallel: &[VarId], row: usize) -> Result<(), DirectiveRefusal> {
+    /// The loops of sums of products, with the rows along one of the parallel loops and the columns along those inside it.
+    pub(super) fn product_loops(&mut self, parallel: &[VarId], row: usize) -> Result<ProductLoops, DirectiveRefusal> {
         let (around, inside) = parallel.split_at(row);
         let [m, inside @ ..] = inside else {
             return Err(DirectiveRefusal::Factor(0));
         };
         let n = self.one_loop(inside)?;
-        let side = |g: &Gpu, v: VarId| g.side(v).ok_or(DirectiveRefusal::NotASum(v));
-        let (rows, columns) = (side(self, *m)?, side(self, n)?);
         let [first] = self.loops_inside(n)[..] else {
             return Err(DirectiveRefusal::NotASum(n));
         };
         let sum = self.one_loop(&self.chain(first))?;
-        self.why = ScheduleReason::Products { rows, columns };
-        let down = self.apply(Directive::Block { var: *m, factor: rows })?;
+        let around = around.to_vec();
+        Ok(ProductLoops { around, m: *m, n, sum })
+    }
+
+    /// A block per tile of so many rows and columns, which goes through so many steps of the sums at a time.
+    pub(super) fn tiles(
+        &mut self,
+        loops: ProductLoops,
+        [rows, columns]: [i64; 2],
+        steps: i64,
+    ) -> Result<ProductTiles, DirectiveRefusal> {
+        let ProductLoops { around, m, n, sum } = loops;
+        let down = self.apply(Directive::Block { var: m, factor: rows })?;
         let across = self.apply(Directive::Block {
             var: n,
             factor: columns,
@@ -505,19 +537,42 @@ impl Gpu {
         };
         let steps = self.apply(Directive::Block {
             var: sum,
-            factor: STEPS,
+            factor: steps,
         })?;
         for outer in [n, m] {
             let inner = steps[0];
             self.apply(Directive::Interchange { outer, inner })?;
         }
-        let mut blocks = around.to_vec();
+        let mut blocks = around;
         blocks.extend([down[0], across[0]]);
         let block = self.one_loop(&blocks)?;
         self.bind(block, Bind::Block)?;
+        let (steps, sum) = (steps[0], steps[1]);
+        Ok(ProductTiles {
+            block,
+            steps,
+            m,
+            n,
+            sum,
+        })
+    }
+
+    /// A block per tile of sums of products, of which each thread adds up a part.
+    fn products(&mut self, parallel: &[VarId], row: usize, gpu: &Target) -> Result<(), DirectiveRefusal> {
+        let loops = self.product_loops(parallel, row)?;
+        let side = |g: &Gpu, v: VarId| g.side(v).ok_or(DirectiveRefusal::NotASum(v));
+        let (rows, columns) = (side(self, loops.m)?, side(self, loops.n)?);
+        self.why = ScheduleReason::Products { rows, columns };
+        let ProductTiles {
+            block,
+            steps,
+            m,
+            n,
+            sum,
+        } = self.tiles(loops, [rows, columns], STEPS)?;
         self.why = ScheduleReason::SharedMemory;
         let mut filling = Vec::new();
-        for (side, value) in factors(&self.kernel, [m, n, steps[1]])?.into_iter().enumerate() {
+        for (side, value) in factors(&self.kernel, [m, n, sum])?.into_iter().enumerate() {
             let loops = self.apply(Directive::Pack {
                 var: m,
                 value,
@@ -531,7 +586,7 @@ impl Gpu {
         self.apply(Directive::Contract {
             outer: m,
             inner: n,
-            sum: steps[1],
+            sum,
             rows,
             columns,
             block: STEPS,
@@ -557,7 +612,9 @@ impl Gpu {
         }
         self.why = ScheduleReason::Order;
         self.apply(Directive::OneThread { block })?;
-        self.apply(Directive::Synchronize { block }).map(drop)
+        self.apply(Directive::Synchronize { block })?;
+        self.pipeline(steps, gpu);
+        Ok(())
     }
 
     /// Splits a loop so that so many of its iterations are one access of a vector, if they can be; it then is the loop over vectors.

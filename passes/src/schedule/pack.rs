@@ -46,7 +46,7 @@ fn nest_from(kernel: &Kernel, var: VarId) -> Result<Nest<'_>, DirectiveRefusal> 
 }
 
 /// The statements that a value is made of, and the variables that they use.
-fn cone(body: &[Stmt], value: ValueId) -> (Vec<Stmt>, FxHashSet<VarId>) {
+pub(super) fn cone(body: &[Stmt], value: ValueId) -> (Vec<Stmt>, FxHashSet<VarId>) {
     let mut vars: FxHashSet<VarId> = FxHashSet::default();
     let mut values: FxHashSet<ValueId> = FxHashSet::default();
     values.insert(value);
@@ -105,9 +105,13 @@ pub(super) fn fits(kernel: &Kernel, var: VarId, scope: Scope, len: &IndexExpr, u
     }
 }
 
-/// Has the statements read nothing where a loop is as long as that and its variable is beyond; returns the value, which is zero
-/// there.
-fn masked(kernel: &mut Kernel, body: &mut Vec<Stmt>, loops: &[(VarId, IndexExpr)], value: ValueId) -> ValueId {
+/// Has the statements read nothing where an index is not below its limit; returns what becomes of the values, which are zero there.
+pub(super) fn masked<const N: usize>(
+    kernel: &mut Kernel,
+    body: &mut Vec<Stmt>,
+    limits: &[(IndexExpr, IndexExpr)],
+    values: [ValueId; N],
+) -> [ValueId; N] {
     let mut tests = Vec::new();
     let mut all: Option<ValueId> = None;
     let define = |kernel: &mut Kernel, out: &mut Vec<Stmt>, dtype: DType, op: Op| {
@@ -115,8 +119,8 @@ fn masked(kernel: &mut Kernel, body: &mut Vec<Stmt>, loops: &[(VarId, IndexExpr)
         out.push(Stmt::Let { value, op });
         value
     };
-    for (v, limit) in loops {
-        let [at, limit] = [(*v).into(), limit.clone()]
+    for (at, limit) in limits {
+        let [at, limit] = [at.clone(), limit.clone()]
             .map(|e: IndexExpr| define(kernel, &mut tests, DType::I64, Op::Index(e, DType::I64)));
         let inside = define(
             kernel,
@@ -134,7 +138,7 @@ fn masked(kernel: &mut Kernel, body: &mut Vec<Stmt>, loops: &[(VarId, IndexExpr)
             None => inside,
         });
     }
-    let Some(all) = all else { return value };
+    let Some(all) = all else { return values };
     let mut out = tests;
     for mut s in std::mem::take(body) {
         if let Stmt::Let {
@@ -152,16 +156,17 @@ fn masked(kernel: &mut Kernel, body: &mut Vec<Stmt>, loops: &[(VarId, IndexExpr)
         }
         out.push(s);
     }
-    // What is not read is zero by itself.
-    let loaded = |s: &Stmt| matches!(s, Stmt::Let { value: v, op: Op::Load { .. } } if *v == value);
-    if out.iter().any(loaded) {
-        *body = out;
-        return value;
-    }
-    let dtype = kernel.dtype(value);
-    let zero = define(kernel, &mut out, dtype, Op::Const(dtype.zero()));
-    let op = Op::Map(ScalarOp::Select, smallvec![all, value, zero]);
-    let padded = define(kernel, &mut out, dtype, op);
+    let padded = values.map(|value| {
+        // What is not read is zero by itself.
+        let loaded = |s: &Stmt| matches!(s, Stmt::Let { value: v, op: Op::Load { .. } } if *v == value);
+        if out.iter().any(loaded) {
+            return value;
+        }
+        let dtype = kernel.dtype(value);
+        let zero = define(kernel, &mut out, dtype, Op::Const(dtype.zero()));
+        let op = Op::Map(ScalarOp::Select, smallvec![all, value, zero]);
+        define(kernel, &mut out, dtype, op)
+    });
     *body = out;
     padded
 }
@@ -254,12 +259,12 @@ pub(super) fn pack(
     let place = |e: IndexExpr, (v, stride): &(VarId, IndexExpr)| e + stride.clone() * (*v).into();
     let at = strides.iter().fold(IndexExpr::ZERO, place);
     let shorter = vars.iter().zip(&sides).filter(|(v, side)| extent(v) != **side);
-    let shorter: Vec<(VarId, IndexExpr)> = shorter.map(|(v, _)| (*v, extent(v))).collect();
+    let shorter: Vec<(IndexExpr, IndexExpr)> = shorter.map(|(v, _)| ((*v).into(), extent(v))).collect();
     let memory = kernel.new_scratch(kernel.dtype(value), len, scope);
     let mut filling = cone;
     let mut stored = value;
     if padded {
-        stored = masked(kernel, &mut filling, &shorter, value);
+        [stored] = masked(kernel, &mut filling, &shorter, [value]);
     }
     filling.push(Stmt::Store {
         memory,

@@ -94,6 +94,17 @@ pub enum ScheduleReason {
         /// Columns of a tile.
         columns: i64,
     },
+    /// The warps of a GPU block multiply such a tile by matrix instructions.
+    MatrixInstructions {
+        /// Rows of a tile.
+        rows: i64,
+        /// Columns of a tile.
+        columns: i64,
+    },
+    /// Rows of shared memory begin in different banks.
+    Banks,
+    /// What the next iteration needs is copied beside the threads.
+    Beside,
     /// What the threads of a GPU block share lies in shared memory.
     SharedMemory,
     /// Threads of a GPU block wait for each other where one uses what another wrote.
@@ -145,6 +156,14 @@ impl fmt::Display for ScheduleReason {
             Self::Products { rows, columns } => {
                 write!(f, "{rows} by {columns} sums of products share what they load")
             }
+            Self::MatrixInstructions { rows, columns } => {
+                write!(
+                    f,
+                    "warps multiply {rows} by {columns} sums of products by matrix instructions"
+                )
+            }
+            Self::Banks => f.write_str("rows of shared memory begin in different banks"),
+            Self::Beside => f.write_str("the next block of a sum is copied while this one is multiplied"),
             Self::SharedMemory => f.write_str("threads of a block share it"),
             Self::Order => f.write_str("threads wait for what others write"),
         }

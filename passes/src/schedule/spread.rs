@@ -18,12 +18,13 @@ use crate::directive::{DirectiveRefusal, MAX_UNROLL};
 use crate::tree::{replace_loop, substitute_in};
 
 /// The size of the tiles and of a thread's part.
-struct Shape {
-    size: [i64; 2],
-    part: [i64; 2],
+pub(super) struct Shape {
+    pub(super) size: [i64; 2],
+    pub(super) part: [i64; 2],
     /// Parts side by side.
-    side_by_side: i64,
-    threads: i64,
+    pub(super) side_by_side: i64,
+    /// All parts.
+    pub(super) parts: i64,
 }
 
 impl Shape {
@@ -36,20 +37,20 @@ impl Shape {
             });
         }
         let side_by_side = size[1] / part[1];
-        let threads = size[0] / part[0] * side_by_side;
-        match threads <= MAX_BLOCK_THREADS {
+        let parts = size[0] / part[0] * side_by_side;
+        match parts <= MAX_BLOCK_THREADS {
             true => Ok(Shape {
                 size,
                 part,
                 side_by_side,
-                threads,
+                parts,
             }),
-            false => Err(DirectiveRefusal::Threads(threads)),
+            false => Err(DirectiveRefusal::Threads(parts)),
         }
     }
 
-    /// The row and column of the tile that an element of a thread's part is.
-    fn whole(&self, thread: VarId, [row, column]: [VarId; 2]) -> [IndexExpr; 2] {
+    /// The row and column of the tile that an element of a part is, where the parts are numbered by a variable.
+    pub(super) fn whole(&self, thread: VarId, [row, column]: [VarId; 2]) -> [IndexExpr; 2] {
         let (t, n) = (IndexExpr::from(thread), IndexExpr::Const(self.side_by_side));
         [
             IndexExpr::floor_div(&t, &n) * IndexExpr::Const(self.part[0]) + row.into(),
@@ -59,7 +60,7 @@ impl Shape {
 }
 
 /// A statement of the block that goes through elements of tiles.
-enum Site {
+pub(super) enum Site {
     /// Two loops.
     Loops([VarId; 2]),
     /// The contraction over that row, column and step.
@@ -185,7 +186,7 @@ impl Search<'_> {
 }
 
 /// A run of statements under the condition that a variable's value is one of a shorter loop.
-fn guarded(kernel: &mut Kernel, at: &IndexExpr, extent: &IndexExpr, body: Vec<Stmt>) -> Vec<Stmt> {
+pub(super) fn guarded(kernel: &mut Kernel, at: &IndexExpr, extent: &IndexExpr, body: Vec<Stmt>) -> Vec<Stmt> {
     let [here, limit] = [at, extent].map(|e| {
         let value = kernel.new_value(DType::I64);
         let op = Op::Index(e.clone(), DType::I64);
@@ -208,7 +209,7 @@ impl Spread<'_> {
         Spread {
             shape,
             tiles,
-            thread: kernel.new_var(IndexExpr::Const(shape.threads)),
+            thread: kernel.new_var(IndexExpr::Const(shape.parts)),
             part: shape.part.map(|n| kernel.new_var(IndexExpr::Const(n))),
         }
     }
@@ -266,7 +267,7 @@ impl Spread<'_> {
 }
 
 /// Replaces the contraction over these variables by what `f` makes of it.
-fn replace_contract(body: &mut [Stmt], vars: [VarId; 3], f: &mut dyn FnMut(Box<Contract>) -> Stmt) {
+pub(super) fn replace_contract(body: &mut [Stmt], vars: [VarId; 3], f: &mut dyn FnMut(Box<Contract>) -> Stmt) {
     for s in body {
         match s {
             Stmt::Contract(c) if c.vars == vars => *s = f(c.clone()),
@@ -279,18 +280,13 @@ fn replace_contract(body: &mut [Stmt], vars: [VarId; 3], f: &mut dyn FnMut(Box<C
     }
 }
 
-/// Gives the threads of a block parts of its tiles; returns the thread loops.
-pub(super) fn spread(
-    kernel: &mut Kernel,
-    block: VarId,
-    size: [i64; 2],
-    part: [i64; 2],
-) -> Result<Vec<VarId>, DirectiveRefusal> {
+/// The tiles of a block loop, and the statements that go through their elements.
+pub(super) fn sites(kernel: &Kernel, block: VarId, shape: &Shape) -> Result<(Vec<u32>, Vec<Site>), DirectiveRefusal> {
     let body = exists(kernel, block)?;
     if loop_bind(&kernel.body, block) != Some(Bind::Block) {
         return Err(DirectiveRefusal::NotInBlock(block));
     }
-    let shape = Shape::of(size, part)?;
+    let size = shape.size;
     let elements = IndexExpr::Const(tile_elements(size)?);
     let mut tiles = Vec::new();
     scratch_of(body, &mut tiles);
@@ -300,18 +296,30 @@ pub(super) fn spread(
     });
     let mut search = Search {
         kernel,
-        shape: &shape,
+        shape,
         tiles: &tiles,
         sites: Vec::new(),
     };
     search.statements(body)?;
     let sites = search.sites;
-    if tiles.is_empty() {
-        return Err(DirectiveRefusal::NoTile {
+    match tiles.is_empty() {
+        true => Err(DirectiveRefusal::NoTile {
             rows: size[0],
             columns: size[1],
-        });
+        }),
+        false => Ok((tiles, sites)),
     }
+}
+
+/// Gives the threads of a block parts of its tiles; returns the thread loops.
+pub(super) fn spread(
+    kernel: &mut Kernel,
+    block: VarId,
+    size: [i64; 2],
+    part: [i64; 2],
+) -> Result<Vec<VarId>, DirectiveRefusal> {
+    let shape = Shape::of(size, part)?;
+    let (tiles, sites) = sites(kernel, block, &shape)?;
     let mut made = Vec::new();
     for site in sites {
         let spread = Spread::new(kernel, &shape, &tiles);

@@ -3,6 +3,7 @@
 use smallvec::smallvec;
 use tlc_ir::graph::{Axes, Monoid, Origin, ScatterOp, Semiring, Shape, View};
 use tlc_ir::testgen::{GenOptions, random_case};
+use tlc_ir::text::{no_data, parse_graph};
 use tlc_ir::{DType, Graph, IndexExpr, NodeId, NodeKind, Scalar, ScalarOp, TensorType};
 
 /// A graph with values for its symbols.
@@ -419,7 +420,77 @@ pub fn cases() -> Vec<Case> {
         all.push(einsum(s, dtype));
     }
     all.push(einsum(Semiring::AddMul, DType::BF16));
+    all.extend(products());
     all
+}
+
+/// Products by matrix instructions.
+pub fn products() -> Vec<Case> {
+    vec![product(), layer(), ragged_product(), product_of_rows(), dequantized()]
+}
+
+fn parsed(name: &str, symbols: &[i64], text: &str) -> Case {
+    Case {
+        name: name.into(),
+        graph: parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}")),
+        symbols: symbols.to_vec(),
+    }
+}
+
+/// A product by matrix instructions of which one block takes a tile of 64 by 64, three blocks of steps.
+pub fn product() -> Case {
+    let text = "graph @product(%x: f16[64, 192], %y: f16[192, 128]) {
+       %0 = einsum %x, %y {ab,bc->ac; acc=f32} : f16[64, 128]
+       return %0
+     }";
+    parsed("product", &[], text)
+}
+
+/// One with what a layer has behind it.
+fn layer() -> Case {
+    let text = "graph @layer(%x: bf16[64, 128], %w: bf16[96, 128], %b: f32[96], %r: bf16[64, 96]) {
+       %0 = einsum %x, %w {ab,cb->ac; acc=f32} : f32[64, 96]
+       %1 = expand %b : f32[64, 96]
+       %2 = add %0, %1 : f32[64, 96]
+       %3 = tanh %2 : f32[64, 96]
+       %4 = convert %r : f32[64, 96]
+       %5 = add %3, %4 : f32[64, 96]
+       %6 = convert %5 : bf16[64, 96]
+       return %6
+     }";
+    parsed("layer", &[], text)
+}
+
+/// One of sizes that no tile divides.
+fn ragged_product() -> Case {
+    let text = "graph @ragged(%x: f16[70, 75], %y: f16[75, 33]) {
+       %0 = einsum %x, %y {ab,bc->ac; acc=f32} : f32[70, 33]
+       return %0
+     }";
+    parsed("ragged_product", &[], text)
+}
+
+/// One of rows that a call decides.
+fn product_of_rows() -> Case {
+    let text = "graph @rows(%x: f16[n, m], %w: f16[m, 64]) where n in 0..=4096, m in 0..=4096 {
+       %0 = einsum %x, %w {ab,bc->ac; acc=f32} : f16[n, 64]
+       return %0
+     }";
+    parsed("product_of_rows", &[37, 150], text)
+}
+
+/// One whose right operand is computed from what is stored.
+fn dequantized() -> Case {
+    let text = "graph @dequantized(%x: f16[32, 128], %w: i8[64, 128], %s: f32[64]) {
+       %0 = convert %w : f32[64, 128]
+       %1 = reshape %s : f32[64, 1]
+       %2 = expand %1 : f32[64, 128]
+       %3 = mul %0, %2 : f32[64, 128]
+       %4 = convert %3 : f16[64, 128]
+       %5 = einsum %x, %4 {ab,cb->ac; acc=f32} : f32[32, 64]
+       return %5
+     }";
+    parsed("dequantized", &[], text)
 }
 
 /// Generated graphs.

@@ -393,12 +393,16 @@ fn ptx(model: &Model, texts: Vec<(usize, String)>, arch: &str) -> Result<Vec<(us
 
 /// A kernel as its emitter takes it.
 fn flat_text(model: &Model, device: Device, number: usize, made: &Made<'_>) -> Result<String, Failure> {
+    let placed;
     let flat = match device {
         Device::Cpu => {
             let failed = |e: jit::JitError| Failure::build(&model.file, &e.into());
             jit::flatten(made.kernel(), made.emitter()).map_err(failed)?
         }
-        Device::Cuda(_) => tlc_codegen::cuda::flatten(made.kernel()),
+        Device::Cuda(_) => {
+            placed = tlc_codegen::cuda::with_fragments_placed(made.kernel());
+            tlc_codegen::cuda::flatten(&placed)
+        }
     };
     match flat {
         Ok(flat) => Ok(flat.to_string()),

@@ -1,0 +1,119 @@
+//! Products of matrices by the instructions of a warp, and copies to shared memory beside the threads.
+//!
+//! Invariants:
+//! - The steps of the sum go in ascending order, 16 an instruction, whatever the tile: what a sum comes to depends on its length and
+//!   the dtype alone.
+//! - Operands come in by `ldmatrix`, whose rows are 16 aligned bytes along whichever of its sides lies together in memory.
+//! - A wait is for all copies of the thread, which is never less than it asks for.
+
+use tlc_ir::DType;
+use tlc_ir::target::WARP_THREADS;
+
+use super::CudaError;
+use super::fragments::{HELD, tiles_of};
+use super::table::MATRIX_EXTENTS;
+use super::write::{Writer, memory_name};
+use crate::flat::{AsyncCopy, MatrixOperand, Multiply};
+
+/// Rows and columns of the matrices that `ldmatrix` loads, four at a time.
+const LOADED_SIDE: i64 = 8;
+
+impl Writer<'_, '_> {
+    /// What the threads of a warp multiply together.
+    pub(super) fn multiply(&mut self, p: &Multiply) -> Result<(), CudaError> {
+        let [rows, columns, steps] = p.extents;
+        let unsupported = |what: &str| CudaError::Unsupported(what.into());
+        let [down, across] = tiles_of([rows, columns]).ok_or_else(|| unsupported("a matrix of no whole tiles"))?;
+        if across % 2 != 0 || steps % MATRIX_EXTENTS[2] != 0 {
+            return Err(unsupported("a matrix of no whole pairs of tiles"));
+        }
+        let dtype = self.flat.kernel.memory_dtype(p.operands[0].first.memory);
+        let kind = match dtype {
+            DType::F16 => "f16",
+            DType::BF16 => "bf16",
+            _ => return Err(CudaError::Unsupported(format!("a matrix instruction for {dtype}"))),
+        };
+        let multiply = self.helpers.multiply_matrices(kind);
+        let accumulators = memory_name(self.flat.kernel, p.dst);
+        self.open("{");
+        let lane = format!("const int lane = threadIdx.x % {WARP_THREADS};");
+        self.line(&lane);
+        // Matrices of the left operand go down, then along the sum; those of the right one along the sum first.
+        let left = self.rows_of(&p.operands[0], "left", true)?;
+        let right = self.rows_of(&p.operands[1], "right", false)?;
+        self.line("#pragma unroll");
+        let step = MATRIX_EXTENTS[2];
+        self.open(&format!("for (int k = 0; k < {steps}; k += {step}) {{"));
+        self.line(&format!("unsigned a[{down}][4], b[{across}][2];"));
+        let each = |count: i64, by: i64| format!("for (int i = 0; i < {count}; i += {by})");
+        let at = |of: &MatrixOperand, side: i64| {
+            let (across, along) = (of.across * side, of.along);
+            format!("i * {across} + k * {along}")
+        };
+        self.line("#pragma unroll");
+        let (loading, place) = (&left, at(&p.operands[0], MATRIX_EXTENTS[0]));
+        self.line(&format!("{} {loading}(a[i], left + {place});", each(down, 1)));
+        self.line("#pragma unroll");
+        let (loading, place) = (&right, at(&p.operands[1], MATRIX_EXTENTS[1]));
+        self.line(&format!("{} {loading}(&b[i], right + {place});", each(across, 2)));
+        self.line("#pragma unroll");
+        self.line(&each(down, 1));
+        self.line("#pragma unroll");
+        self.line(&format!("for (int j = 0; j < {across}; ++j)"));
+        self.depth_in(|w| {
+            w.line(&format!(
+                "{multiply}({accumulators} + (i * {across} + j) * {HELD}, a[i], b[j]);"
+            ));
+        });
+        self.close();
+        self.close();
+        Ok(())
+    }
+
+    /// Declares where a thread's row of the matrices of an operand begins; returns the function that loads them.
+    fn rows_of(&mut self, o: &MatrixOperand, name: &str, across_first: bool) -> Result<String, CudaError> {
+        let aligned = |n: i64| n % LOADED_SIDE == 0;
+        // A row that `ldmatrix` reads goes along the sum, or across it and is turned.
+        let turned = match (o.across, o.along) {
+            (across, 1) if aligned(across) => false,
+            (1, along) if aligned(along) => true,
+            _ => return Err(CudaError::Unsupported("an operand whose rows lie apart".into())),
+        };
+        if !aligned(o.multiple) {
+            return Err(CudaError::Unsupported("an operand that is not aligned".into()));
+        }
+        let place = self.place(&o.first);
+        let dtype = super::scalar::memory_type(self.flat.kernel.memory_dtype(o.first.memory));
+        // Four matrices: which of them a thread's row is of, and which row.
+        let (row, second, third) = ("lane % 8", "lane / 8 % 2", "lane / 16");
+        let (across, along) = match across_first {
+            true => (second, third),
+            false => (third, second),
+        };
+        let (pitch, row_of, part) = match turned {
+            false => (o.across, across, along),
+            true => (o.along, along, across),
+        };
+        self.line(&format!(
+            "const {dtype}* {name} = &{place} + ({row} + {row_of} * {LOADED_SIDE}) * {pitch} + {part} * {LOADED_SIDE};"
+        ));
+        Ok(self.helpers.load_matrices(turned, across_first))
+    }
+
+    /// A copy that runs beside the threads.
+    pub(super) fn copy_async(&mut self, c: &AsyncCopy) {
+        let bytes = c.elements * self.flat.kernel.memory_dtype(c.to.memory).bytes() as i64;
+        let copy = self.helpers.copy_async(bytes);
+        let (to, from) = (self.place(&c.to), self.place(&c.from));
+        let read = match c.mask {
+            Some(mask) => format!("{} ? {bytes} : 0", self.value(mask)),
+            None => bytes.to_string(),
+        };
+        self.line(&format!("{copy}(&{to}, &{from}, {read});"));
+    }
+
+    /// A wait for copies.
+    pub(super) fn wait(&mut self) {
+        self.line("asm volatile(\"cp.async.wait_all;\" ::: \"memory\");");
+    }
+}

@@ -1,0 +1,44 @@
+//! Rows of scratch further apart than they are long: each access moves by a gap for every row before it.
+
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::visit::{walk, walk_mut};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Scope, Stmt};
+
+use crate::directive::DirectiveRefusal;
+
+/// Puts a gap of so many elements behind each row of a scratch; returns no loop.
+pub(super) fn apart(kernel: &mut Kernel, scratch: u32, row: i64, gap: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
+    let refused = DirectiveRefusal::NoRows(scratch);
+    let held = kernel.scratch.get(scratch as usize).ok_or(refused.clone())?;
+    if !matches!(held.scope, Scope::Cache | Scope::Shared) || row < 1 || gap < 0 {
+        return Err(refused);
+    }
+    // Tiles of contractions and what is copied as one block have rows of their own.
+    let memory = Memory::Scratch(scratch);
+    let fixed = kernel.statements().any(|s| match s {
+        Stmt::Contract(c) => c.dst == memory,
+        Stmt::CopyAsync(c) => c.to == memory,
+        Stmt::Loop {
+            bind: Bind::Copy | Bind::Stream,
+            body,
+            ..
+        } => walk(body).flat_map(|s| s.accesses()).any(|a| a.memory == memory),
+        _ => false,
+    });
+    if fixed {
+        return Err(refused);
+    }
+    let rows = held.len.as_const().filter(|n| n % row == 0).map(|n| n / row);
+    let len = rows.and_then(|n| n.checked_mul(row.checked_add(gap)?)).ok_or(refused)?;
+    let mut body = std::mem::take(&mut kernel.body);
+    walk_mut(&mut body, &mut |s| {
+        for a in s.accesses_mut().filter(|a| *a.memory == memory) {
+            let before = IndexExpr::floor_div(a.index, &IndexExpr::Const(row)).simplify(kernel);
+            let moved = a.index.clone() + before * IndexExpr::Const(gap);
+            *a.index = moved.simplify(kernel);
+        }
+    });
+    kernel.body = body;
+    kernel.scratch[scratch as usize].len = IndexExpr::Const(len);
+    Ok(Vec::new())
+}

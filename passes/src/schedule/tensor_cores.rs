@@ -1,0 +1,240 @@
+//! Sums of products on a GPU whose emitter has matrix instructions for their operands.
+//!
+//! A block takes a tile of rows and columns, each of its warps a part of it as a fragment. Blocks of steps of both operands go through
+//! shared memory as they are stored, 16 bits an element, each along whichever of its sides lies together in its tensor; rows there begin
+//! 16 bytes further apart than they are long, so that eight of them lie in different banks. Where such a block is only copied, the
+//! next one is under way while warps multiply.
+//!
+//! The order of a sum is that of its steps, whatever the tile: it depends on the length and the dtype alone.
+
+use tlc_ir::DType;
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
+use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, Support, WARP_THREADS};
+
+use super::contract::stored_factors;
+use super::directives::nested;
+use super::gpu::{Gpu, STEPS, room_for};
+use super::pack::cone;
+use super::pipeline::copy_of;
+use super::reason::Refused;
+use super::{Schedule, ScheduleReason};
+use crate::directive::{Directive, DirectiveRefusal};
+use crate::tile::{PRODUCT_SIDE, SMALLEST_PRODUCT_SIDE};
+use crate::tree;
+
+/// Rows of a tile where it is not known that there are many.
+const FEW_ROWS: i64 = 32;
+/// Steps of a sum that go through shared memory at a time, where it has as many: a row of them is what eight threads copy.
+const MOST_STEPS: i64 = 64;
+
+/// What a warp takes of a side: half of it, where that is not too short.
+const fn part(side: i64) -> i64 {
+    if side / 2 > SMALLEST_PRODUCT_SIDE {
+        side / 2
+    } else {
+        SMALLEST_PRODUCT_SIDE
+    }
+}
+
+/// That a nest of products does without matrix instructions.
+pub(super) fn note_refusal(schedule: &mut Schedule, row: VarId, refusal: DirectiveRefusal) {
+    let (rows, columns) = (PRODUCT_SIDE, PRODUCT_SIDE);
+    schedule.refused.push(Refused {
+        directive: Directive::SpreadWarps {
+            block: row,
+            rows,
+            columns,
+            down: part(rows),
+            across: part(columns),
+        },
+        reason: ScheduleReason::MatrixInstructions { rows, columns },
+        refusal,
+    });
+}
+
+impl Gpu {
+    /// A block per tile of sums of products, whose warps multiply by matrix instructions; rows and columns as for `products`.
+    pub(super) fn tensor_products(
+        &mut self,
+        parallel: &[VarId],
+        row: usize,
+        gpu: &Target,
+    ) -> Result<(), DirectiveRefusal> {
+        self.has_operands(gpu)?;
+        let loops = self.product_loops(parallel, row)?;
+        let (rows, columns) = (
+            self.warps_side(loops.m, FEW_ROWS)?,
+            self.warps_side(loops.n, PRODUCT_SIDE)?,
+        );
+        let length = self.kernel.extents[loops.sum.0 as usize].interval(&self.kernel).hi;
+        let steps = [STEPS, 2 * STEPS]
+            .into_iter()
+            .find(|s| length <= *s)
+            .unwrap_or(MOST_STEPS);
+        self.why = ScheduleReason::MatrixInstructions { rows, columns };
+        let tiles = self.tiles(loops, [rows, columns], steps)?;
+        let vars = [tiles.m, tiles.n, tiles.sum];
+        let (stored, accumulator) = stored_factors(&self.kernel, vars)?;
+        let operands = stored.map(|v| self.kernel.dtype(v));
+        let (down, across) = (part(rows), part(columns));
+        if gpu.emitter.contract(operands, accumulator, [down, across, STEPS]) != Support::Native {
+            return Err(DirectiveRefusal::NoMatrixInstruction { operands, accumulator });
+        }
+        let [outer, inner, sum] = vars;
+        if !self.kernel.extents[sum.0 as usize].is(steps) {
+            let length = steps;
+            self.apply(Directive::Lengthen {
+                outer,
+                inner,
+                sum,
+                length,
+            })?;
+        }
+        self.why = ScheduleReason::SharedMemory;
+        let (stored, _) = stored_factors(&self.kernel, vars)?;
+        let mut filling = Vec::new();
+        for (value, side, length) in [(stored[0], outer, rows), (stored[1], inner, columns)] {
+            let turned = lies_along(&self.kernel, vars, value) == Some(side);
+            let loops = self.apply(Directive::Pack {
+                var: outer,
+                value,
+                scope: Scope::Shared,
+                turned,
+                padded: true,
+            })?;
+            let scratch = self.kernel.scratch.len() as u32 - 1;
+            let row = if turned { length } else { steps };
+            filling.push((self.one_loop(&loops)?, scratch, row));
+        }
+        self.why = ScheduleReason::MatrixInstructions { rows, columns };
+        self.apply(Directive::Contract {
+            outer,
+            inner,
+            sum,
+            rows,
+            columns,
+            block: STEPS,
+        })?;
+        for (var, scratch, row) in &mut filling {
+            let (scratch, row) = (*scratch, *row);
+            let gap = GPU_ACCESS_BYTES / self.kernel.scratch[scratch as usize].dtype.bytes() as i64;
+            self.why = ScheduleReason::Banks;
+            self.apply(Directive::Apart { scratch, row, gap })?;
+            self.widen_copy(var, gap);
+        }
+        self.why = ScheduleReason::BlocksAndThreads;
+        let block = tiles.block;
+        self.apply(Directive::SpreadWarps {
+            block,
+            rows,
+            columns,
+            down,
+            across,
+        })?;
+        let threads = (rows / down) * (columns / across) * WARP_THREADS;
+        for (var, ..) in filling {
+            let around = var;
+            self.apply(Directive::Distribute { around, var, threads })?;
+        }
+        self.why = ScheduleReason::Order;
+        self.apply(Directive::OneThread { block })?;
+        self.apply(Directive::Synchronize { block })?;
+        self.pipeline(tiles.steps, gpu);
+        Ok(())
+    }
+
+    /// Refuses where nothing in the kernel has a type that matrix instructions take.
+    fn has_operands(&self, gpu: &Target) -> Result<(), DirectiveRefusal> {
+        let side = SMALLEST_PRODUCT_SIDE;
+        let native = |d: &DType| gpu.emitter.contract([*d; 2], DType::F32, [side, side, STEPS]) == Support::Native;
+        if self.kernel.values.iter().any(native) {
+            return Ok(());
+        }
+        let sums = self.kernel.statements().find_map(|s| match s {
+            Stmt::Accumulate { state, .. } => state.first().map(|s| self.kernel.memory_dtype(s.0)),
+            _ => None,
+        });
+        let accumulator = sums.unwrap_or(DType::F32);
+        Err(DirectiveRefusal::NoMatrixInstruction {
+            operands: [accumulator; 2],
+            accumulator,
+        })
+    }
+
+    /// A tile's side along a loop: as long as there is something to multiply for it.
+    fn warps_side(&self, var: VarId, unknown: i64) -> Result<i64, DirectiveRefusal> {
+        let extent = &self.kernel.extents[var.0 as usize];
+        let most = extent.interval(&self.kernel).hi;
+        let largest = if extent.as_const().is_some() {
+            PRODUCT_SIDE
+        } else {
+            unknown
+        };
+        let sides = [PRODUCT_SIDE, PRODUCT_SIDE / 2, SMALLEST_PRODUCT_SIDE];
+        let side = sides.into_iter().find(|s| *s <= most.min(largest));
+        side.ok_or(DirectiveRefusal::TooShort(var))
+    }
+
+    /// Splits a loop so that as many of its iterations as possible are one access or one copy; it then is the loop over these.
+    fn widen_copy(&mut self, var: &mut VarId, most: i64) {
+        for lanes in std::iter::successors(Some(most), |n| Some(n / 2)).take_while(|n| *n > 1) {
+            let before = (self.kernel.clone(), self.schedule.clone());
+            self.why = ScheduleReason::Vectors { lanes };
+            let split = Directive::Split {
+                var: *var,
+                factor: lanes,
+            };
+            let split = self.apply(split).unwrap_or_default();
+            let together = |g: &Gpu, lane: VarId| {
+                let body = tree::loop_body(&g.kernel.body, lane).map_or(&[][..], |b| &b[..]);
+                g.moves_together(lane, lanes) || copy_of(&g.kernel, lane, body).is_some()
+            };
+            if let [vectors, lane] = split[..]
+                && together(self, lane)
+                && self.bind(lane, Bind::Lanes).is_ok()
+            {
+                *var = vectors;
+                return;
+            }
+            (self.kernel, self.schedule) = before;
+        }
+    }
+
+    /// Has the next block of steps copied while one is multiplied, where a block of threads has the memory for two.
+    pub(super) fn pipeline(&mut self, var: VarId, gpu: &Target) {
+        let before = (self.kernel.clone(), self.schedule.clone());
+        self.why = ScheduleReason::Beside;
+        let directive = Directive::Pipeline { var };
+        let done = self.apply(directive.clone()).and_then(|_| room_for(&self.kernel, gpu));
+        if let Err(refusal) = done {
+            (self.kernel, self.schedule) = before;
+            self.schedule.refused.push(Refused {
+                directive,
+                reason: ScheduleReason::Beside,
+                refusal,
+            });
+        }
+    }
+}
+
+/// The one of three nested loops that an operand lies together along in its tensor.
+fn lies_along(kernel: &Kernel, [outer, inner, sum]: [VarId; 3], value: ValueId) -> Option<VarId> {
+    let body = nested(kernel, inner, sum).ok()?;
+    let (cone, _) = cone(body, value);
+    let loads = cone.iter().filter_map(|s| match s {
+        Stmt::Let {
+            op:
+                Op::Load {
+                    memory: Memory::Param(_),
+                    index,
+                    ..
+                },
+            ..
+        } => Some(index),
+        _ => None,
+    });
+    let unit = |index: &IndexExpr, v: VarId| index.affine_in(v).is_some_and(|(c, _)| c.is(1));
+    let mut along = loads.filter(|index| index.uses(sum) && (index.uses(outer) || index.uses(inner)));
+    along.find_map(|index| [sum, outer, inner].into_iter().find(|v| unit(index, *v)))
+}
