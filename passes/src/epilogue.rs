@@ -2,13 +2,16 @@
 //! that each line is worked on while it is still in cache.
 //!
 //! A kernel qualifies by what it touches, not by what it computes ([`tlc_ir::plan::verify::lines`]): biases, activations,
-//! residuals, padding, and norms or softmax whose rows are the result's.
+//! residuals, padding, and norms or softmax whose rows are the result's. A product of what the kernel leaves may follow in the same step
+//! ([`crate::chain`]).
 
+use tlc_ir::target::Cpu;
 use tlc_ir::Graph;
 use tlc_ir::kernel::Access;
 use tlc_ir::plan::verify::lines;
 use tlc_ir::plan::{DeviceId, Epilogue, Launch, Lines, Plan, SlotId, Step};
 
+use crate::chain::{self, ChainReason};
 use crate::groups::independent;
 use crate::launch::LaunchReport;
 use crate::made::{Made, made};
@@ -53,6 +56,25 @@ impl EpilogueReason {
     }
 }
 
+/// What was decided about a product that takes what a kernel behind a product leaves.
+pub(crate) struct Link {
+    /// What the kernel leaves.
+    pub(crate) rows: SlotId,
+    /// The second product's result.
+    pub(crate) product: SlotId,
+    /// What was decided, and why.
+    pub(crate) reason: ChainReason,
+}
+
+/// What was decided about kernels behind products, and about products behind those.
+#[derive(Default)]
+pub(crate) struct Decisions {
+    /// Kernels.
+    pub(crate) kernels: Vec<Decision>,
+    /// Products.
+    pub(crate) products: Vec<Link>,
+}
+
 struct Entry {
     step: Step,
     in_place: Vec<(SlotId, SlotId)>,
@@ -65,7 +87,9 @@ pub(crate) fn attach(
     plan: &mut Plan,
     in_place: &mut Vec<Vec<(SlotId, SlotId)>>,
     launches: &mut Vec<LaunchReport>,
-) -> Vec<Decision> {
+    cpu: Option<&Cpu>,
+) -> Decisions {
+    let touches = chain::touches(plan);
     let is_launch = |s: &&Step| matches!(s, Step::Launch(_));
     let once = plan.init.iter().filter(is_launch).count();
     let mut reports = launches.split_off(once).into_iter();
@@ -79,11 +103,28 @@ pub(crate) fn attach(
         .collect();
     // By slot: the product that computes it.
     let mut product_of: Vec<Option<usize>> = vec![None; plan.slots.len()];
-    let mut decisions = Vec::new();
+    // By slot: the product whose kernel writes it.
+    let mut left_by: Vec<Option<usize>> = vec![None; plan.slots.len()];
+    let mut decisions = Decisions::default();
     for at in 0..entries.len() {
         let Some(entry) = &entries[at] else { continue };
         let launch = match &entry.step {
             Step::Gemm(g) => {
+                if let (Some(before), Some(cpu)) = (left_by[g.lhs.slot.0 as usize], cpu) {
+                    let (rows, product) = (g.lhs.slot, g.dst.slot);
+                    let reason = link(plan, &mut entries, (before, at), cpu, &touches);
+                    let linked = matches!(reason, ChainReason::Rows { .. });
+                    decisions.products.push(Link { rows, product, reason });
+                    if linked {
+                        continue;
+                    }
+                }
+                let Some(Entry {
+                    step: Step::Gemm(g), ..
+                }) = &entries[at]
+                else {
+                    continue;
+                };
                 // The host's library of products calls kernels; that of a GPU does not.
                 if plan.slots[g.dst.slot.0 as usize].device == DeviceId::HOST {
                     product_of[g.dst.slot.0 as usize] = Some(at);
@@ -105,6 +146,8 @@ pub(crate) fn attach(
             continue;
         };
         let dst = g.dst.slot;
+        let writes = launch.args.iter().zip(&plan.kernels[launch.kernel.0 as usize].params);
+        let written: Vec<SlotId> = writes.filter(|w| w.1.access != Access::Read).map(|w| *w.0).collect();
         let reason = match (&g.epilogue, lines_along(plan, launch, dst)) {
             (Some(_), _) => EpilogueReason::Taken,
             (None, None) => EpilogueReason::OtherLines,
@@ -112,12 +155,13 @@ pub(crate) fn attach(
                 Some(place) => {
                     join(&mut entries, product, at, place, lines.clone());
                     product_of[dst.0 as usize] = Some(place);
+                    written.iter().for_each(|s| left_by[s.0 as usize] = Some(place));
                     EpilogueReason::Lines(lines)
                 }
                 None => EpilogueReason::Order,
             },
         };
-        decisions.push(Decision {
+        decisions.kernels.push(Decision {
             product: dst,
             cluster,
             reason,
@@ -129,6 +173,46 @@ pub(crate) fn attach(
         launches.extend(entry.report);
     }
     decisions
+}
+
+/// Makes the product of one entry part of the step of the product of another, whose kernel leaves its left operand, if it should be.
+fn link(
+    plan: &mut Plan,
+    entries: &mut [Option<Entry>],
+    (before, at): (usize, usize),
+    cpu: &Cpu,
+    touches: &[u32],
+) -> ChainReason {
+    let (Some(first), Some(second)) = (&entries[before], &entries[at]) else {
+        return ChainReason::Order;
+    };
+    let (Step::Gemm(one), Step::Gemm(two)) = (&first.step, &second.step) else {
+        return ChainReason::Order;
+    };
+    let Some(e) = one.epilogue.as_ref().filter(|_| chain::open(plan, &first.step)) else {
+        return ChainReason::Order;
+    };
+    let reason = match chain::chains(plan, cpu, (one, e, &first.in_place), two, touches) {
+        Ok(reason) => reason,
+        Err(reason) => return reason,
+    };
+    let Some(place) = meet(plan, entries, before, at) else {
+        return ChainReason::Order;
+    };
+    let (Some(mut first), Some(second)) = (entries[before].take(), entries[at].take()) else {
+        return ChainReason::Order;
+    };
+    if let (Step::Gemm(one), Step::Gemm(two)) = (&mut first.step, second.step)
+        && let Some(e) = &mut one.epilogue
+    {
+        let (rows, passed) = (one.dst.slot, two.lhs.slot);
+        chain::pass_on(plan, rows, passed);
+        // Decided already, and what has no memory of its own takes nobody's.
+        first.in_place.retain(|&(read, written)| read != rows && written != passed);
+        e.product = Some(two);
+    }
+    entries[place] = Some(first);
+    reason
 }
 
 /// How a launch goes along a slot that it only reads, in the plan's symbols.
@@ -180,7 +264,11 @@ fn join(entries: &mut [Option<Entry>], product: usize, launch: usize, place: usi
     };
     if let (Step::Gemm(g), Step::Launch(launch)) = (&mut first.step, second.step) {
         let dst = g.dst.slot;
-        g.epilogue = Some(Box::new(Epilogue { launch, lines }));
+        g.epilogue = Some(Box::new(Epilogue {
+            launch,
+            lines,
+            product: None,
+        }));
         first.report = second.report;
         first.in_place = second.in_place;
         // Where the result's bytes are free to take, the result needs none of its own.

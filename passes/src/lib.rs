@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+mod chain;
 pub mod cluster;
 pub mod contraction;
 pub mod devices;

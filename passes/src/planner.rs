@@ -213,7 +213,11 @@ fn plan_between(
     for (node, &number) in &p.number_of {
         p.plan.inputs[number as usize].slot = p.slot_of.get(node).copied();
     }
-    let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches);
+    let cpu = match placement.devices().target(DeviceId::HOST) {
+        Target::Cpu(cpu) => Some(cpu),
+        Target::Gpu(_) => None,
+    };
+    let epilogues = epilogue::attach(&mut p.plan, &mut p.in_place, &mut p.launches, cpu);
     record_epilogues(graph, clusters, &p.values, epilogues);
     let mut aliases = memory::update_states(&mut p.plan, &mut p.in_place, &mut p.launches, &p.copies);
     let rematerialized = p.rematerialize(edge.arena_limits);
@@ -260,8 +264,10 @@ fn record_epilogues(
     graph: &Graph,
     clusters: &mut Clusters,
     values: &[Option<NodeId>],
-    decisions: Vec<epilogue::Decision>,
+    decisions: epilogue::Decisions,
 ) {
+    let links = decisions.products;
+    let decisions = decisions.kernels;
     let products: FxHashSet<NodeId> = decisions.iter().filter_map(|d| values[d.product.0 as usize]).collect();
     let mut readers: FxHashMap<NodeId, Vec<NodeId>> = FxHashMap::default();
     for d in clusters
@@ -290,6 +296,17 @@ fn record_epilogues(
                     reason: reason.clone(),
                 });
             }
+        }
+    }
+    for link in links {
+        let ends = (values[link.rows.0 as usize], values[link.product.0 as usize]);
+        if let (Some(producer), Some(consumer)) = ends {
+            clusters.ledger.record(FusionDecision {
+                stage: FusionStage::Epilogues,
+                producer,
+                consumer,
+                reason: link.reason.told(&|e| graph.dim_text(e)),
+            });
         }
     }
 }

@@ -46,6 +46,28 @@ pub enum FusionReason {
         /// Elements of a line, printed.
         elements: String,
     },
+    /// Accepted: the consumer is a matrix product in the step of the product behind which the producer runs, and takes its rows as they
+    /// are complete. The producer is in no memory as a whole.
+    Passed {
+        /// Bytes of a row, printed.
+        row_bytes: String,
+    },
+    /// Refused: what passes from product to product is needed by others too.
+    PassedNeeded,
+    /// Refused: the second matrix product does not take the rows of the first one's result, or they are not rewritten in place.
+    PassedOtherRows,
+    /// Refused: a right operand stays as it is from call to call, and is laid out once for whole products.
+    PassedFixed,
+    /// Refused: the right operands would be read again for each block of so many rows.
+    PassedReadAgain {
+        /// Rows.
+        rows: i64,
+    },
+    /// Refused: too few rows for all threads.
+    PassedFewRows {
+        /// Rows.
+        rows: i64,
+    },
     /// Refused: the consumer does not go along a matrix product's result line by line.
     OtherLines,
     /// Refused: the consumer needs what is computed after the matrix product, or others need the product before.
@@ -168,6 +190,7 @@ impl FusionReason {
                 | Self::Recompute { .. }
                 | Self::CheaperAgain { .. }
                 | Self::Epilogue { .. }
+                | Self::Passed { .. }
         )
     }
 }
@@ -196,6 +219,24 @@ impl fmt::Display for FusionReason {
                     f,
                     "behind the matrix product in its step, on each line of {elements} elements when it is complete"
                 )
+            }
+            Self::Passed { row_bytes } => write!(
+                f,
+                "passed on to the matrix product behind it in one step, in rows of {row_bytes} bytes: it is in no memory as a whole"
+            ),
+            Self::PassedNeeded => f.write_str("not passed on within a step: others need it, or what it is made of"),
+            Self::PassedOtherRows => {
+                f.write_str("not passed on within a step: the products' rows differ, or are not rewritten in place")
+            }
+            Self::PassedFixed => {
+                f.write_str("not passed on within a step: an operand that stays as it is, is laid out once for whole products")
+            }
+            Self::PassedReadAgain { rows } => write!(
+                f,
+                "not passed on within a step: the right operands would be read again for each {rows} rows"
+            ),
+            Self::PassedFewRows { rows } => {
+                write!(f, "not passed on within a step: {rows} rows are too few for all threads")
             }
             Self::OtherLines => f.write_str("it does not go along the matrix product's result line by line"),
             Self::ProductOrder => f.write_str("what lies between the matrix product and it must stay between them"),

@@ -210,7 +210,9 @@ impl Lives {
                 Step::Gemm(g) => Some(plan.root(g.dst.slot)),
                 _ => None,
             };
+            // What passes from product to product has no bytes that count.
             let repeatable = matches!(step, Step::Launch(_) | Step::Gemm(_))
+                && !matches!(step, Step::Gemm(g) if g.behind().is_some())
                 && writes.iter().all(|&z| {
                     let of = z.0 as usize;
                     lives.bytes[of] > 0

@@ -187,7 +187,11 @@ fn report_steps(out: &mut String, steps: &[Step], indent: &str) {
                         "{indent}  epilogue, lines of {}: {}",
                         dim(&e.lines.elements),
                         launch(&e.launch)
-                    ),
+                    )
+                    .and_then(|()| match &e.product {
+                        Some(p) => writeln!(out, "{indent}  then x {} x {}", dim(&p.n), dim(&p.k)),
+                        None => Ok(()),
+                    }),
                     None => Ok(()),
                 })
             }

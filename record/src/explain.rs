@@ -134,6 +134,10 @@ impl<'a> Costs<'a> {
                 Step::Gemm(g) => {
                     let [bytes, flops] = self.plan.product_work(g);
                     let (step, label) = match &g.epilogue {
+                        Some(e) if let Some(p) = &e.product => (
+                            format!("library matmul + kernel {} + matmul", e.launch.kernel.0),
+                            format!("{} then {} then {}", g.label, e.launch.label, p.label),
+                        ),
                         None => ("library matmul".into(), g.label.clone()),
                         Some(e) => (
                             format!("library matmul + kernel {}", e.launch.kernel.0),

@@ -347,7 +347,7 @@ pub fn memory(plan: &Plan, sizes: &Sizes) -> Vec<DeviceMemory> {
             Storage::Output(_) => &mut on.outputs,
             Storage::Constant(_) => &mut on.constants,
             Storage::Persistent => &mut on.kept,
-            Storage::Arena | Storage::Alias(_) => continue,
+            Storage::Arena | Storage::Alias(_) | Storage::Lines => continue,
         };
         *sum = sum.saturating_add(bytes);
     }

@@ -310,7 +310,7 @@ impl<'p> Machine<'p> {
                 Storage::Input(k) => inputs.get(*k as usize),
                 Storage::Constant(k) => plan.constants.get(*k as usize),
                 Storage::State(k) if plan.states.get(*k as usize).is_some_and(|s| s.read) => states.get(*k as usize),
-                Storage::State(_) | Storage::Output(_) | Storage::Persistent | Storage::Arena => {
+                Storage::State(_) | Storage::Output(_) | Storage::Persistent | Storage::Arena | Storage::Lines => {
                     m.places[i] = (m.regions.len(), 0);
                     m.regions.push(vec![0xFF; bytes]);
                     continue;
@@ -374,6 +374,7 @@ impl<'p> Machine<'p> {
             Step::Gemm(g) => {
                 self.gemm(number, g)?;
                 g.epilogue.iter().try_for_each(|e| self.launch(number, &e.launch))?;
+                g.behind().into_iter().try_for_each(|p| self.gemm(number, p))?;
             }
             Step::Copy { src, dst } => {
                 for i in 0..self.lens[src.0 as usize] {

@@ -93,6 +93,9 @@ pub enum Storage {
     Arena,
     /// The bytes of another slot, which dies where this one begins (or is a view of it).
     Alias(SlotId),
+    /// Scratch memory of the threads that run a step, each of which holds the lines that it works on: the whole value is never there at
+    /// once. It passes from a product to the kernel behind it and on to the product behind that ([`Epilogue::product`]).
+    Lines,
 }
 
 /// Named storage for one value.
@@ -222,6 +225,14 @@ pub struct Epilogue {
     pub launch: Launch,
     /// What its iterations touch of the result.
     pub lines: Lines,
+    /// A product of what the kernel leaves in the first product's bytes, which is its left operand, row by row: attention is such a
+    /// step. It has no epilogue. The value between the products is in no memory as a whole ([`Storage::Lines`]).
+    pub product: Option<Box<Gemm>>,
+}
+
+impl Epilogue {
+    /// The most parameters of a kernel between two products: each worker has a table of their addresses.
+    pub const MOST_ARGUMENTS: usize = 32;
 }
 
 /// How the parallel iterations of a kernel go along a buffer: those numbered from `g * iterations` to
@@ -538,7 +549,14 @@ impl Step {
                 f(g.lhs.slot, false);
                 f(g.rhs.slot, false);
                 f(g.dst.slot, true);
-                g.epilogue.iter().for_each(|e| launch(&e.launch, f));
+                if let Some(e) = &g.epilogue {
+                    launch(&e.launch, f);
+                    if let Some(p) = &e.product {
+                        f(p.lhs.slot, false);
+                        f(p.rhs.slot, false);
+                        f(p.dst.slot, true);
+                    }
+                }
             }
             Step::Copy { src, dst } => {
                 f(*src, false);
@@ -571,11 +589,15 @@ impl Step {
             Step::Group(all) => all.iter_mut().flat_map(|l| &mut l.args).for_each(f),
             Step::Gemm(g) => {
                 let g = &mut **g;
-                let epilogue = g.epilogue.iter_mut().flat_map(|e| &mut e.launch.args);
-                [&mut g.lhs.slot, &mut g.rhs.slot, &mut g.dst.slot]
-                    .into_iter()
-                    .chain(epilogue)
-                    .for_each(f);
+                let operands = [&mut g.lhs.slot, &mut g.rhs.slot, &mut g.dst.slot];
+                operands.into_iter().for_each(&mut *f);
+                if let Some(e) = &mut g.epilogue {
+                    e.launch.args.iter_mut().for_each(&mut *f);
+                    if let Some(p) = &mut e.product {
+                        let operands = [&mut p.lhs.slot, &mut p.rhs.slot, &mut p.dst.slot];
+                        operands.into_iter().for_each(&mut *f);
+                    }
+                }
             }
             Step::Copy { src, dst } => [src, dst].into_iter().for_each(f),
             Step::Loop(l) => {
@@ -636,9 +658,16 @@ impl Step {
 }
 
 impl Gemm {
-    /// Whether that is the product's result and no operand: what the epilogue reads once the product has written it.
+    /// Whether that is the product's result and no operand: what the epilogue reads once the product has written it. So is what the
+    /// epilogue leaves for the product behind it.
     pub(super) fn makes(&self, slot: SlotId) -> bool {
-        self.dst.slot == slot && self.lhs.slot != slot && self.rhs.slot != slot
+        let passed = self.behind().is_some_and(|p| p.lhs.slot == slot);
+        (self.dst.slot == slot || passed) && self.lhs.slot != slot && self.rhs.slot != slot
+    }
+
+    /// The product behind the kernel behind this one, in the same step.
+    pub fn behind(&self) -> Option<&Gemm> {
+        self.epilogue.as_ref()?.product.as_deref()
     }
 }
 
@@ -684,7 +713,8 @@ impl Plan {
     }
 
     /// As [`Step::visit_slots`], for who sees memory only before and after a step: leaves out the result of a product as the
-    /// kernel behind it reads it, and as it is written where that kernel's results take its bytes.
+    /// kernel behind it reads it, and as it is written where that kernel's results take its bytes. What passes from one product to another
+    /// within a step is in no memory before or after it.
     pub fn visit_slots_around(&self, step: &Step, f: &mut dyn FnMut(SlotId, bool)) {
         let Step::Gemm(g) = step else {
             return step.visit_slots(f, &self.kernels);
@@ -695,7 +725,11 @@ impl Plan {
             &mut |s, writes| taken |= writes && s != g.dst.slot && self.root(s) == result,
             &self.kernels,
         );
-        let inside = |s: SlotId, writes: bool| s == g.dst.slot && (!writes || taken);
+        let passed = g.behind().is_some();
+        let inside = |s: SlotId, writes: bool| match passed {
+            true => self.root(s) == result,
+            false => s == g.dst.slot && (!writes || taken),
+        };
         step.visit_slots(
             &mut |s, writes| {
                 if !inside(s, writes) {

@@ -12,6 +12,7 @@ mod devices;
 mod epilogue;
 mod in_place;
 mod layout;
+mod passed;
 mod whole;
 
 use std::fmt;
@@ -186,6 +187,9 @@ pub enum PlanRule {
     /// A kernel behind a product that does not go along its result as said.
     #[error("the epilogue does not go along the lines of {0} as it says")]
     Epilogue(SlotId),
+    /// A value that is to pass from product to product within a step, and does not, line by line.
+    #[error("{0} is passed on within a step; expected it between two products, whole rows at a time, and nowhere else")]
+    Passed(SlotId),
     /// A matrix product that leaves its slot.
     #[error("the product accesses {0} outside its length")]
     OutOfBounds(SlotId),
@@ -344,6 +348,8 @@ impl Checker<'_> {
                 Step::Gemm(g) => {
                     [&g.lhs, &g.rhs, &g.dst].iter().for_each(|o| self.exists(o.slot));
                     g.epilogue.iter().for_each(|e| self.launch_ids(&e.launch));
+                    let behind = g.behind().into_iter().flat_map(|p| [&p.lhs, &p.rhs, &p.dst]);
+                    behind.for_each(|o| self.exists(o.slot));
                 }
                 Step::Copy { src, dst } => [src, dst].iter().for_each(|s| self.exists(**s)),
                 Step::Loop(_) | Step::Call(_) => {
@@ -434,6 +440,7 @@ impl Checker<'_> {
             })
             .collect();
         self.stored();
+        self.passed();
         for (number, step) in plan.init.iter().chain(&plan.steps).enumerate() {
             self.place = PlanPlace::Step(number);
             let mut touched = Vec::new();
@@ -473,6 +480,7 @@ impl Checker<'_> {
                 Step::Gemm(g) => {
                     self.gemm(g);
                     self.epilogue(g);
+                    self.behind(g);
                 }
                 Step::Copy { src, dst } => {
                     let from = &plan.slots[src.0 as usize];

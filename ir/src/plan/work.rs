@@ -32,7 +32,8 @@ impl Plan {
         }
     }
 
-    /// Bytes and operations of a matrix product, with what runs behind it; that finds the product's result in cache.
+    /// Bytes and operations of a matrix product, with what runs behind it; that finds the product's result in cache, and a product behind
+    /// that what the kernel leaves.
     pub fn product_work(&self, g: &Gemm) -> [IndexExpr; 2] {
         let batch = IndexExpr::product(&g.batch);
         let width = IndexExpr::from(g.dtype.bytes());
@@ -43,7 +44,15 @@ impl Plan {
             None => [batch * (operands + result) * width, flops],
             Some(e) => {
                 let bytes = batch * operands * width + e.launch.bytes.clone() - self.slot_bytes(g.dst.slot);
-                [bytes, flops + e.launch.flops.clone()]
+                let both = [bytes, flops + e.launch.flops.clone()];
+                match &e.product {
+                    None => both,
+                    Some(p) => {
+                        let [bytes, flops] = plus(both, &self.product_work(p));
+                        // Written by the kernel, and read by the product behind it.
+                        [bytes - self.slot_bytes(p.lhs.slot) * IndexExpr::from(2), flops]
+                    }
+                }
             }
         }
     }

@@ -316,7 +316,7 @@ impl PlanParser<'_, '_, '_, '_> {
         let len = dim(self.c, &mut self.names)?;
         self.c.expect(TokenKind::RightBracket, "slot")?;
         let word = self.c.token();
-        let expected = "input, output, constant, state, persistent, arena or alias";
+        let expected = "input, output, constant, state, persistent, arena, lines or alias";
         if word.kind != TokenKind::Word {
             return Err(self.c.unexpected("slot", expected));
         }
@@ -328,6 +328,7 @@ impl PlanParser<'_, '_, '_, '_> {
             "state" => Storage::State(self.index("slot")?),
             "persistent" => Storage::Persistent,
             "arena" => Storage::Arena,
+            "lines" => Storage::Lines,
             "alias" => Storage::Alias(self.slot("slot", TokenKind::Slot.describe())?),
             found => {
                 let message = format!("malformed slot; expected {expected}, found `{}`", excerpt(found));
@@ -706,6 +707,15 @@ impl PlanParser<'_, '_, '_, '_> {
 
     /// `gemm f32 batch [b] m x n x k "label" lhs … rhs … dst … epilogue …`, behind the first word.
     fn gemm(&mut self) -> Parsed<Gemm> {
+        let mut product = self.product()?;
+        if self.c.eat_word("epilogue") {
+            product.epilogue = Some(Box::new(self.epilogue()?));
+        }
+        Ok(product)
+    }
+
+    /// A product without what is behind it.
+    fn product(&mut self) -> Parsed<Gemm> {
         let dtype = dtype(self.c)?;
         self.word("batch", "gemm")?;
         let batch = dims(self.c, &mut self.names, "gemm")?;
@@ -718,10 +728,6 @@ impl PlanParser<'_, '_, '_, '_> {
         let lhs = self.operand("lhs", [&m, &k])?;
         let rhs = self.operand("rhs", [&k, &n])?;
         let dst = self.operand("dst", [&m, &n])?;
-        let epilogue = match self.c.eat_word("epilogue") {
-            true => Some(Box::new(self.epilogue()?)),
-            false => None,
-        };
         Ok(Gemm {
             dtype,
             batch,
@@ -731,7 +737,7 @@ impl PlanParser<'_, '_, '_, '_> {
             lhs,
             rhs,
             dst,
-            epilogue,
+            epilogue: None,
             label,
         })
     }
@@ -742,10 +748,28 @@ impl PlanParser<'_, '_, '_, '_> {
         let iterations = dim(self.c, &mut self.names)?;
         self.word("by", "epilogue")?;
         let elements = dim(self.c, &mut self.names)?;
+        let launch = self.launch()?;
+        let product = match self.c.eat_word("then") {
+            true => Some(Box::new(self.product_behind()?)),
+            false => None,
+        };
         Ok(Epilogue {
-            launch: self.launch()?,
+            launch,
             lines: Lines { iterations, elements },
+            product,
         })
+    }
+
+    /// `gemm …`, behind the word `then`: a product that has no epilogue.
+    fn product_behind(&mut self) -> Parsed<Gemm> {
+        self.word("gemm", "epilogue")?;
+        let start = self.c.mark();
+        let product = self.product()?;
+        if self.c.at_word("epilogue") {
+            let span = self.c.span_since(start);
+            return Err(self.c.error(span, "an epilogue behind a second product; expected none"));
+        }
+        Ok(product)
     }
 
     /// `lhs $0 offset 0 strides [batch…, row, column]`, where a row or column of several legs is `[extent by stride, …]`.

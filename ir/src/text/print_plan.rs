@@ -35,7 +35,7 @@ use std::fmt::{self, Write as _};
 use crate::graph::{Condition, HostFunction};
 use crate::index::{IndexExpr, SymId};
 use crate::plan::{
-    DeviceId, GemmOperand, Launch, Leg, Plan, QueueId, Repeat, SlotId, Step, Storage, Strides, Turn, Work,
+    DeviceId, Gemm, GemmOperand, Launch, Leg, Plan, QueueId, Repeat, SlotId, Step, Storage, Strides, Turn, Work,
 };
 use crate::text::lexer::{quote, sigil_name, word_name};
 use crate::text::{PrintOptions, Printed};
@@ -84,6 +84,7 @@ impl Plan {
             Storage::Persistent => "persistent".into(),
             Storage::Arena => "arena".into(),
             Storage::Alias(of) => format!("alias {of}"),
+            Storage::Lines => "lines".into(),
         }
     }
 
@@ -133,19 +134,8 @@ impl Plan {
                 Ok(())
             }
             Step::Gemm(g) => {
-                let [m, n, k] = [&g.m, &g.n, &g.k].map(|e| self.dim(e));
-                let batch = self.dims(&g.batch);
-                let label = quote(&g.label);
-                writeln!(f, "    {turn}gemm {} batch {batch} {m} x {n} x {k} {label}", g.dtype)?;
-                writeln!(f, "      lhs {}", self.operand(&g.lhs))?;
-                writeln!(f, "      rhs {}", self.operand(&g.rhs))?;
-                writeln!(f, "      dst {}", self.operand(&g.dst))?;
-                if let Some(e) = &g.epilogue {
-                    let [iterations, elements] = [&e.lines.iterations, &e.lines.elements].map(|e| self.dim(e));
-                    let launch = self.launch(&e.launch);
-                    writeln!(f, "      epilogue lines {iterations} by {elements} launch {launch}")?;
-                }
-                Ok(())
+                write!(f, "    {turn}")?;
+                self.write_product(f, g)
             }
             Step::Copy { src, dst } => writeln!(f, "    {turn}copy {src} to {dst}"),
             Step::Call(c) => {
@@ -165,6 +155,24 @@ impl Plan {
             // Loops hold plans, which may hold data: they have a function of their own.
             Step::Loop(_) => Ok(()),
         }
+    }
+
+    /// A product and what is behind it, from its first word on.
+    fn write_product(&self, f: &mut String, g: &Gemm) -> fmt::Result {
+        let [m, n, k] = [&g.m, &g.n, &g.k].map(|e| self.dim(e));
+        let batch = self.dims(&g.batch);
+        let label = quote(&g.label);
+        writeln!(f, "gemm {} batch {batch} {m} x {n} x {k} {label}", g.dtype)?;
+        writeln!(f, "      lhs {}", self.operand(&g.lhs))?;
+        writeln!(f, "      rhs {}", self.operand(&g.rhs))?;
+        writeln!(f, "      dst {}", self.operand(&g.dst))?;
+        let Some(e) = &g.epilogue else { return Ok(()) };
+        let [iterations, elements] = [&e.lines.iterations, &e.lines.elements].map(|e| self.dim(e));
+        let launch = self.launch(&e.launch);
+        writeln!(f, "      epilogue lines {iterations} by {elements} launch {launch}")?;
+        let Some(p) = &e.product else { return Ok(()) };
+        write!(f, "      then ")?;
+        self.write_product(f, p)
     }
 
     /// A host function with its settings.

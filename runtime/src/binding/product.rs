@@ -141,6 +141,8 @@ pub struct BoundEpilogue {
     pub iterations: u64,
     /// Elements of one.
     pub elements: u64,
+    /// The product of what the kernel leaves.
+    pub product: Option<Box<BoundProduct>>,
 }
 
 impl BoundProduct {
@@ -178,6 +180,10 @@ impl BoundProduct {
                     launch,
                     iterations: lines(&e.lines.iterations)?,
                     elements: lines(&e.lines.elements)?,
+                    product: match &e.product {
+                        Some(p) => Some(Box::new(BoundProduct::bind(p, (None, [None, None]), eval)?)),
+                        None => None,
+                    },
                 })
             }
             _ => None,

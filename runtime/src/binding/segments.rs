@@ -137,9 +137,12 @@ impl Segments {
         let input = match plan.slots[slot].storage {
             Storage::Input(k) => Some(k as usize),
             Storage::Output(_) => None,
-            Storage::Constant(_) | Storage::Persistent | Storage::State(_) | Storage::Arena | Storage::Alias(_) => {
-                return false;
-            }
+            Storage::Constant(_)
+            | Storage::Persistent
+            | Storage::State(_)
+            | Storage::Arena
+            | Storage::Alias(_)
+            | Storage::Lines => return false,
         };
         let bytes = sizes.slot_bytes[slot];
         let offset = (self.staging_bytes as u64).next_multiple_of(ALIGNMENT);

@@ -6,11 +6,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::calls;
+use super::gemm::chain::{self, Chain};
 use super::gemm::{Follow, multiply};
 use super::jit::{self, Args, JitOptions, KernelFn};
-use super::product::{Along, Choice, choose, late};
+use super::product::{Along, Choice, choose, late, product};
+use tlc_ir::plan::Epilogue;
+
 use crate::binding::call::BoundCall;
-use crate::binding::product::{BoundProduct, Prepared};
+use crate::binding::product::{BoundEpilogue, BoundProduct, Prepared};
 use crate::binding::steps::{BoundLaunch, SCRATCH_ALIGNMENT, at_most_one_chunk};
 use crate::device::{Device, Host, Places, Scratch, ToLoad};
 use crate::error::RunError;
@@ -50,12 +53,28 @@ impl Shared<'_> {
     /// # Safety
     /// Its arguments are in place, the range lies in the kernel's parallel range, no one else runs it, and the worker is this
     /// thread.
-    unsafe fn call(&self, l: &BoundLaunch, (worker, byte): (usize, usize), begin: u64, end: u64) {
+    unsafe fn call(&self, l: &BoundLaunch, at: (usize, usize), begin: u64, end: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { self.call_with(&self.args[l.first_arg..], l, at, begin, end) };
+    }
+
+    /// As [`Shared::call`], with arguments at other addresses than those in the table.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn call_with(
+        &self,
+        buffers: &[*mut u8],
+        l: &BoundLaunch,
+        (worker, byte): (usize, usize),
+        begin: u64,
+        end: u64,
+    ) {
         let Some(kernel) = &self.kernels[l.kernel] else {
             unreachable!("what is launched on the host is loaded there");
         };
         let args = Args {
-            buffers: self.args[l.first_arg..].as_ptr(),
+            buffers: buffers.as_ptr(),
             symbols: l.symbols.as_ptr(),
             // SAFETY: the scratch area has `bytes` for each of the pool's workers.
             scratch: unsafe { self.scratch.start.add(worker * self.scratch.bytes as usize + byte) },
@@ -72,6 +91,57 @@ fn shared<'a>(at: &'a Places<'_, KernelFn>) -> Shared<'a> {
         kernels: at.kernels,
         args: at.args,
         scratch: at.scratch,
+    }
+}
+
+impl Cpu {
+    /// Computes a product, the kernel behind it, and the product behind that.
+    ///
+    /// # Safety
+    /// As for [`Device::multiply`].
+    unsafe fn multiply_on(
+        &self,
+        (p, e, behind): (&BoundProduct, &BoundEpilogue, &BoundProduct),
+        chain: &Chain,
+        at: &Places<'_, KernelFn>,
+    ) -> Result<(), RunError> {
+        let (first, second) = (product(p, at.slots), product(behind, at.slots));
+        let shared = shared(at);
+        let scratch_before = chain.scratch_bytes.next_multiple_of(SCRATCH_ALIGNMENT as usize);
+        let launch = &e.launch;
+        // Slots of what passes between the products have no memory of their own.
+        let mut passed = [false; Epilogue::MOST_ARGUMENTS];
+        for (passed, &slot) in passed.iter_mut().zip(&launch.args) {
+            *passed = at.slots[slot].is_null();
+        }
+        let between = |worker: usize, rows: Range<usize>, start: *mut u8| {
+            let shared = &shared;
+            if launch.extent == 0 {
+                return;
+            }
+            // The kernel counts elements from the value's first, which is that far before the worker's rows.
+            let origin = start.wrapping_sub(rows.start * chain.row_bytes());
+            let mut table = [std::ptr::null_mut(); Epilogue::MOST_ARGUMENTS];
+            let addresses = &shared.args[launch.first_arg..][..launch.args.len()];
+            for ((own, &passed), &address) in table.iter_mut().zip(&passed).zip(addresses) {
+                *own = if passed { origin } else { address };
+            }
+            let (begin, end) = (rows.start as u64 * e.iterations, rows.end as u64 * e.iterations);
+            // SAFETY: the plan's verifier found that these iterations touch nothing of the value but these rows; the rest as for any
+            // kernel behind a product.
+            unsafe { shared.call_with(&table, launch, (worker, scratch_before), begin, end) };
+        };
+        // SAFETY: the caller's promise, and the plan's verifier found that the products fit together.
+        unsafe {
+            chain::run(
+                [&first, &second],
+                chain,
+                &self.threads,
+                (at.scratch.start, at.scratch.bytes as usize),
+                &between,
+            )?
+        };
+        Ok(())
     }
 }
 
@@ -135,6 +205,12 @@ impl Device for Cpu {
         choice: &Choice,
         at: &mut Places<'_, KernelFn>,
     ) -> Result<(), RunError> {
+        if let (Some(chain), Some(e)) = (&choice.chain, &p.epilogue)
+            && let Some(behind) = &e.product
+        {
+            // SAFETY: the caller's promise.
+            return unsafe { self.multiply_on((p, e, behind), chain, at) };
+        }
         let (product, way) = choice.of(p, at.slots, at.packed);
         let along = p.epilogue.as_ref().zip(way.along.as_ref());
         let along = along.map(|(e, along)| (&e.launch, along));

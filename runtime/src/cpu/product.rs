@@ -2,6 +2,7 @@
 
 use tlc_ir::DType;
 
+use super::gemm::chain::{Chain, chain};
 use super::gemm::{Composite, Cut, Matrix, Operand, PackedLayout, Product, Side, copied, cut, panel_width};
 use crate::binding::product::{BoundEpilogue, BoundMatrix, BoundProduct, Leg, PackedOperand, Prepared};
 
@@ -15,14 +16,18 @@ const LATE_LINES: u64 = 8;
 const MAX_GROWTH: u64 = 2;
 
 /// What is decided about a product whose sizes are known.
+#[derive(Default)]
 pub struct Choice {
     /// How it is computed from operands as the plan has them.
     pub(super) plain: Way,
     /// How it is computed where a call has an operand in panels.
     pub(super) packed: Option<Box<Packed>>,
+    /// How it is computed with a product behind the kernel behind it, if there is one.
+    pub(super) chain: Option<Box<Chain>>,
 }
 
 /// How a product is computed.
+#[derive(Default)]
 pub(super) struct Way {
     /// How it is shared out.
     pub(super) cut: Cut,
@@ -78,6 +83,18 @@ impl Along {
 
 /// Chooses a product's cut, and whether the kernel behind it goes along.
 pub(super) fn choose(p: &BoundProduct, threads: usize) -> Prepared<Choice> {
+    if let Some(behind) = p.epilogue.as_ref().and_then(|e| e.product.as_ref()) {
+        let chain = chain(&product(p, &[]), &product(behind, &[]), threads);
+        return Prepared {
+            scratch_bytes: chain.scratch_bytes as u64,
+            choice: Choice {
+                plain: Way::default(),
+                packed: None,
+                chain: Some(Box::new(chain)),
+            },
+            ..Prepared::default()
+        };
+    }
     let way = |product: &Product<'_>| {
         let cut = cut(product, threads);
         let along = p.epilogue.as_ref().and_then(|e| along(p, &cut, e, threads));
@@ -99,7 +116,11 @@ pub(super) fn choose(p: &BoundProduct, threads: usize) -> Prepared<Choice> {
         scratch_bytes: ways().map(|w| w.cut.scratch_bytes as u64).max().unwrap_or(0),
         counters: ways().map(counters).max().unwrap_or(0),
         packed: operand,
-        choice: Choice { plain, packed },
+        choice: Choice {
+            plain,
+            packed,
+            chain: None,
+        },
     }
 }
 
@@ -290,7 +311,7 @@ fn filled(p: &BoundProduct) -> Option<(Side, usize)> {
 }
 
 /// The product of the matrices that `slots` hold.
-fn product<'p>(p: &'p BoundProduct, slots: &[*mut u8]) -> Product<'p> {
+pub(super) fn product<'p>(p: &'p BoundProduct, slots: &[*mut u8]) -> Product<'p> {
     Product {
         dtype: p.dtype,
         batch: &p.batch,

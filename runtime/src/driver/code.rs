@@ -188,7 +188,11 @@ fn any_address(plan: &Plan) -> Vec<bool> {
         let mut by_element = |s: SlotId| all[plan.root(s).0 as usize] = false;
         match step {
             Step::Launch(_) | Step::Group(_) | Step::Copy { .. } => {}
-            Step::Gemm(g) => [&g.lhs, &g.rhs, &g.dst].iter().for_each(|o| by_element(o.slot)),
+            Step::Gemm(g) => {
+                let products = [Some(&**g), g.behind()].into_iter().flatten();
+                let operands = products.flat_map(|p| [&p.lhs, &p.rhs, &p.dst]);
+                operands.for_each(|o| by_element(o.slot));
+            }
             Step::Loop(_) | Step::Call(_) => step.visit_slots(&mut |s, _| by_element(s), &plan.kernels),
         }
     }

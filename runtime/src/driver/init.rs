@@ -80,7 +80,12 @@ impl Executable {
                     };
                     buffers[i] = Some(buffer);
                 }
-                Storage::Input(_) | Storage::Output(_) | Storage::State(_) | Storage::Arena | Storage::Alias(_) => {}
+                Storage::Input(_)
+                | Storage::Output(_)
+                | Storage::State(_)
+                | Storage::Arena
+                | Storage::Alias(_)
+                | Storage::Lines => {}
             }
         }
         // Dropped before the buffers are, if a step fails.

@@ -88,6 +88,7 @@ impl<'r, H: Host> Walk<'r, H> {
                 }
                 Storage::Persistent => frame.slots[i] = kept(i),
                 Storage::Output(_) | Storage::State(_) | Storage::Alias(_) => {}
+                Storage::Lines => frame.slots[i] = std::ptr::null_mut(),
             }
         }
         for (i, &root) in self.binding.sizes.root.iter().enumerate() {

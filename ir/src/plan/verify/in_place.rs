@@ -49,7 +49,10 @@ impl<'p> Checker<'p> {
                     Step::Group(all) => all,
                     // A product that writes to the output's bytes does so before the operand is read.
                     Step::Gemm(g) if self.root(g.dst.slot) != self.root(taker) => match &g.epilogue {
-                        Some(e) if [&g.lhs, &g.rhs].iter().all(|o| self.root(o.slot) != given) => {
+                        Some(e)
+                            if e.product.is_none()
+                                && [&g.lhs, &g.rhs].iter().all(|o| self.root(o.slot) != given) =>
+                        {
                             std::slice::from_ref(&e.launch)
                         }
                         _ => return false,

@@ -18,6 +18,7 @@ use tlc_ir::DType;
 pub use crate::binding::product::{Leg, Operand, PackedLayout};
 use crate::pool::{Pool, PoolPanic};
 
+pub mod chain;
 #[cfg(target_arch = "x86_64")]
 mod dots;
 #[cfg(not(target_arch = "x86_64"))]
