@@ -349,12 +349,18 @@ const MIN_NEIGHBOURS: i64 = 16;
 /// are, only the innermost label of each makes a matrix. `None` where the order that is asked for does.
 pub fn result_order(graph: &Graph, id: NodeId) -> Option<Labels> {
     let (operands, inputs, output) = library_einsum(graph, id)?;
-    let last = usize::from(*output.last()?);
-    // Most results end in labels of one group: those are looked at no further.
-    let before = usize::from(*output.get(output.len().checked_sub(2)?)?);
-    let of = |l: usize| inputs.iter().map(move |i| i.contains(&(l as u16)));
-    if of(last).eq(of(before)) {
-        return None;
+    // Most results end in enough neighbours of one group: those are looked at no further.
+    let last = *output.last()?;
+    let of = |l: u16| inputs.iter().map(move |i| i.contains(&l));
+    let mut neighbours = 1i64;
+    for (&l, extent) in output.iter().zip(&graph.ty(id).shape).rev() {
+        if of(l).ne(of(last)) {
+            break;
+        }
+        neighbours = neighbours.saturating_mul(extent.as_const()?);
+        if neighbours >= MIN_NEIGHBOURS {
+            return None;
+        }
     }
     let g = groups(graph, id)?;
     let side = composite(&g.rows, &g.columns, output)?;

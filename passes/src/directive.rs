@@ -172,12 +172,15 @@ directives! {
         pitch: i64,
     },
     /// Runs several iterations of `var` at once, one in each lane, with the loops inside unrolled; then what is left one by
-    /// one. Returns `[o, l, t]` as a split does.
+    /// one, or in lanes too, of which a mask says those that have an iteration. Returns `[o, l, t]` as a split does, without `o`
+    /// and `l` where the loop is known to be shorter than the lanes.
     Across "across" {
         /// The loop.
         var: VarId,
         /// Iterations at once.
         lanes: i64,
+        /// Whether a mask says which lanes have one of the iterations that are left. The loop may then be shorter than the lanes.
+        masked: bool,
     },
     /// Splits a loop whose iterations may run in any order; each part has registers of its own. Returns `[o, i]`, and `t` for
     /// what is left over.

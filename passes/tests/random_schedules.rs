@@ -75,6 +75,7 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
         8 => Directive::Across {
             var,
             lanes: rng.pick(&[2i64, 4]),
+            masked: rng.chance(40),
         },
         9 => Directive::Narrow {
             var,

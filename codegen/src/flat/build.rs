@@ -5,7 +5,7 @@
 //! - Index arithmetic is placed by [`Builder::home`]; everything else where it is asked for.
 //! - Equal pure operations that are looked up are one value as long as its definition dominates.
 
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use tlc_ir::index::Interval;
 use tlc_ir::kernel::{Scope, ValueId};
@@ -67,6 +67,8 @@ pub(super) struct Builder<'k, 'c> {
     known: FxHashMap<(Op, DType, u32), Value>,
     /// Constants by their lanes, which most operations have some of.
     constants: FxHashMap<(Scalar, u32), Value>,
+    /// Masks that follow from where lanes are.
+    pub position_masks: FxHashSet<Value>,
     open: Vec<Open>,
     regions: u32,
     /// Bound loops around, for what is carried in them.
@@ -105,6 +107,7 @@ pub fn flatten<'k>(kernel: &'k Kernel, has: &dyn Capability) -> Result<Flat<'k>>
         values: Vec::with_capacity(64 + 4 * kernel.values.len()),
         known: FxHashMap::default(),
         constants: FxHashMap::default(),
+        position_masks: FxHashSet::default(),
         open: Vec::new(),
         regions: 0,
         around: Varies::NOTHING,
@@ -298,6 +301,23 @@ impl Builder<'_, '_> {
             return v;
         }
         let v = self.make(key.0.clone(), dtype, lanes);
+        self.known.insert(key, v);
+        v
+    }
+
+    /// Arithmetic on the positions of lanes, and what masks are made of it: known, or placed as index arithmetic where the emitter has
+    /// registers for masks. The lanes at the edge of an image are the same in each of its rows.
+    pub(super) fn of_lanes(&mut self, op: Op, dtype: DType, lanes: u32) -> Value {
+        if !self.has.masks_lanes() {
+            return self.shared(op, dtype, lanes);
+        }
+        let key = (op, dtype, lanes);
+        if let Some(v) = self.find(&key) {
+            return v;
+        }
+        let mut level = 0;
+        key.0.operands(|v| level = level.max(self.level(v)));
+        let v = self.place(key.0.clone(), dtype, lanes, self.home(level), Interval::ALL);
         self.known.insert(key, v);
         v
     }

@@ -321,7 +321,7 @@ impl Builder<'_, '_> {
             let first = self.known_value(first);
             let first = self.convert(DType::I64, through, &first)?;
             let first = self.scalar(&first, 0);
-            let series = self.shared(Op::Series { first, step }, through, count);
+            let series = self.of_lanes(Op::Series { first, step }, through, count);
             return if to == DType::F32 {
                 self.convert(DType::I32, to, &Val::Vector(series))
             } else {

@@ -377,7 +377,24 @@ impl<'k> Builder<'k, '_> {
             },
             _ => Op::Map(op, args),
         };
-        self.make(op, result, self.lane_count())
+        let lanes = self.lane_count();
+        let mut of_positions = result == DType::Bool && self.has.masks_lanes();
+        op.operands(|v| of_positions &= self.is_of_positions(v));
+        if !of_positions {
+            return self.make(op, result, lanes);
+        }
+        let mask = self.of_lanes(op, result, lanes);
+        self.position_masks.insert(mask);
+        mask
+    }
+
+    /// Whether a value follows from where lanes are: a number that comes from indices alone, or a mask of such numbers.
+    fn is_of_positions(&self, v: Value) -> bool {
+        match &self.info(v).op {
+            Op::Series { .. } => true,
+            Op::Splat(s) => self.dtype(*s).is_int() || self.info(*s).op.is_constant(),
+            op => op.is_constant() || self.position_masks.contains(&v),
+        }
     }
 
     /// The float `x` of a mask that is `x != x`: two such masks are one comparison.

@@ -6,9 +6,11 @@
 
 use tlc_ir::index::{IndexExpr, IndexNode, VarId};
 use tlc_ir::kernel::visit::{Effect, walk, walk_mut};
-use tlc_ir::kernel::{Bind, Kernel, Memory, Scope, Stmt};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
+use tlc_ir::{DType, ScalarOp};
 
 use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
+use super::peel::decided;
 use crate::directive::{DirectiveRefusal, MAX_UNROLL};
 use crate::tree::{clone_fresh, defined_vars, substitute_in};
 
@@ -136,8 +138,14 @@ pub(super) fn loads_any(body: &[Stmt], memories: &[Memory]) -> bool {
     loads.any(|a| memories.contains(&a.memory))
 }
 
-/// Runs `lanes` iterations of `var` at once, then what is left one by one. Returns `[o, l, t]` as a split does.
-pub(super) fn across(kernel: &mut Kernel, var: VarId, lanes: i64) -> Result<Vec<VarId>, DirectiveRefusal> {
+/// Runs `lanes` iterations of `var` at once, then what is left one by one, or in lanes that a mask leaves out where they have none.
+/// Returns `[o, l, t]` as a split does, without `o` and `l` where no vector is whole.
+pub(super) fn across(
+    kernel: &mut Kernel,
+    var: VarId,
+    lanes: i64,
+    masked: bool,
+) -> Result<Vec<VarId>, DirectiveRefusal> {
     let body = exists(kernel, var)?;
     if !(2..=MAX_UNROLL).contains(&lanes) {
         return Err(DirectiveRefusal::Factor(lanes));
@@ -149,7 +157,7 @@ pub(super) fn across(kernel: &mut Kernel, var: VarId, lanes: i64) -> Result<Vec<
         return Err(DirectiveRefusal::NotNested(outer, var));
     }
     let n = kernel.extents[var.0 as usize].clone();
-    if n.interval(kernel).hi < lanes {
+    if !masked && n.interval(kernel).hi < lanes {
         return Err(DirectiveRefusal::Factor(lanes));
     }
     let (mut inner, mut outer) = (Vec::new(), Vec::new());
@@ -181,34 +189,47 @@ pub(super) fn across(kernel: &mut Kernel, var: VarId, lanes: i64) -> Result<Vec<
     let mut made = Vec::new();
     rewrite(kernel, var, &mut |kernel, _, body| {
         let tail = (!left.is(0)).then(|| clone_fresh(kernel, &body));
-        let (o, l) = (kernel.new_var(whole.clone()), kernel.new_var(k.clone()));
-        made.extend([o, l]);
-        let mut main = body;
-        let at = IndexExpr::from(o) * k.clone() + l.into();
-        substitute_in(kernel, &mut main, &mut |v| (v == var).then(|| at.clone()));
-        let wide: Vec<(Memory, Memory)> = inner
-            .iter()
-            .map(|&i| {
-                let s = kernel.scratch[i as usize].clone();
-                (
-                    Memory::Scratch(i),
-                    kernel.new_scratch(s.dtype, s.len * k.clone(), s.scope),
-                )
-            })
-            .collect();
-        widen(&mut main, &wide, &|e| e.clone() * k.clone() + l.into());
-        let mut out = vec![Stmt::Loop {
-            var: o,
-            bind: Bind::Serial,
-            body: vec![Stmt::Loop {
+        let mut out = Vec::new();
+        if !whole.is(0) {
+            let o = kernel.new_var(whole.clone());
+            let (l, main, _) = in_lanes(kernel, var, body, &inner, (&(IndexExpr::from(o) * k.clone()), &k));
+            made.extend([o, l]);
+            out.push(Stmt::Loop {
+                var: o,
+                bind: Bind::Serial,
+                body: vec![Stmt::Loop {
+                    var: l,
+                    bind: Bind::Lanes,
+                    body: main,
+                }],
+            });
+        }
+        let Some(mut tail) = tail else { return out };
+        let first = whole.clone() * k.clone();
+        if masked {
+            let (l, rest, own) = in_lanes(kernel, var, tail, &inner, (&first, &k));
+            let mut rest = decided(kernel, rest);
+            let has = mask_memory(kernel, &mut rest, (l, &left), &own);
+            rest.splice(0..0, has);
+            made.push(l);
+            let tail = Stmt::Loop {
                 var: l,
                 bind: Bind::Lanes,
-                body: main,
-            }],
-        }];
-        if let Some(mut tail) = tail {
+                body: rest,
+            };
+            // What all lanes share is loaded without a mask, so there must be a lane that has an iteration.
+            let some = IndexExpr::min(&left, &IndexExpr::ONE).simplify(kernel);
+            out.push(match some.is(1) {
+                true => tail,
+                false => Stmt::Loop {
+                    var: kernel.new_var(some),
+                    bind: Bind::Serial,
+                    body: vec![tail],
+                },
+            });
+        } else {
             let t = kernel.new_var(left.clone());
-            let at = whole.clone() * k.clone() + t.into();
+            let at = first + t.into();
             substitute_in(kernel, &mut tail, &mut |v| (v == var).then(|| at.clone()));
             out.push(Stmt::Loop {
                 var: t,
@@ -220,6 +241,94 @@ pub(super) fn across(kernel: &mut Kernel, var: VarId, lanes: i64) -> Result<Vec<
         out
     });
     Ok(made)
+}
+
+/// The iterations of `var` from `first` on in `lanes` lanes, each with its own part of these scratch memories. Returns the loop's
+/// variable, its body, and what the lanes' own scratch is then.
+fn in_lanes(
+    kernel: &mut Kernel,
+    var: VarId,
+    mut body: Vec<Stmt>,
+    own: &[u32],
+    (first, lanes): (&IndexExpr, &IndexExpr),
+) -> (VarId, Vec<Stmt>, Vec<Memory>) {
+    let l = kernel.new_var(lanes.clone());
+    let at = first.clone() + l.into();
+    substitute_in(kernel, &mut body, &mut |v| (v == var).then(|| at.clone()));
+    let wide: Vec<(Memory, Memory)> = own
+        .iter()
+        .map(|&i| {
+            let s = kernel.scratch[i as usize].clone();
+            let len = s.len * lanes.clone();
+            (Memory::Scratch(i), kernel.new_scratch(s.dtype, len, s.scope))
+        })
+        .collect();
+    widen(&mut body, &wide, &|e| e.clone() * lanes.clone() + l.into());
+    (l, body, wide.into_iter().map(|w| w.1).collect())
+}
+
+/// Keeps lanes from `left` on away from memory that is no lane's own. Returns the statements before, which say what lanes there are.
+fn mask_memory(
+    kernel: &mut Kernel,
+    body: &mut Vec<Stmt>,
+    (lane, left): (VarId, &IndexExpr),
+    own: &[Memory],
+) -> Vec<Stmt> {
+    // Lanes are few, so that any number of 32 bits will do for them; what is left is less.
+    let (at, end) = (kernel.new_value(DType::I32), kernel.new_value(DType::I32));
+    let has = kernel.new_value(DType::Bool);
+    let index = |e: IndexExpr| Op::Index(e, DType::I32);
+    let statements = vec![
+        Stmt::Let {
+            value: at,
+            op: index(lane.into()),
+        },
+        Stmt::Let {
+            value: end,
+            op: index(left.clone()),
+        },
+        Stmt::Let {
+            value: has,
+            op: Op::Map(ScalarOp::Lt, smallvec::smallvec![at, end]),
+        },
+    ];
+    mask_accesses(kernel, body, (has, lane), own);
+    statements
+}
+
+fn mask_accesses(kernel: &mut Kernel, body: &mut Vec<Stmt>, (has, lane): (ValueId, VarId), own: &[Memory]) {
+    let mut out = Vec::with_capacity(body.len());
+    for mut s in std::mem::take(body) {
+        if let Some(inside) = s.body_mut() {
+            mask_accesses(kernel, inside, (has, lane), own);
+        }
+        let own = |memory: &Memory| own.contains(memory);
+        let mask = match &mut s {
+            Stmt::Let {
+                op: Op::Load { memory, index, mask },
+                ..
+            } if !own(memory) && index.uses(lane) => Some(mask),
+            Stmt::Store {
+                memory, index, mask, ..
+            } if !own(memory) && index.uses(lane) => Some(mask),
+            _ => None,
+        };
+        if let Some(mask) = mask {
+            *mask = Some(match *mask {
+                None => has,
+                Some(before) => {
+                    let both = kernel.new_value(DType::Bool);
+                    out.push(Stmt::Let {
+                        value: both,
+                        op: Op::Map(ScalarOp::And, smallvec::smallvec![before, has]),
+                    });
+                    both
+                }
+            });
+        }
+        out.push(s);
+    }
+    *body = out;
 }
 
 /// Unrolls the loops, and gives every lane its own part of each scratch.

@@ -49,7 +49,7 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
         Directive::TileColumns { var, width } => super::tile_columns::tile_columns(kernel, *var, *width),
         Directive::StageStores { var, param, length } => stage::stores(kernel, *var, *param, *length),
         Directive::StageRows { var, pitch } => stage::rows(kernel, *var, *pitch),
-        Directive::Across { var, lanes } => super::across::across(kernel, *var, *lanes),
+        Directive::Across { var, lanes, masked } => super::across::across(kernel, *var, *lanes, *masked),
         Directive::Pieces { var, factor, again } => inward::pieces(kernel, *var, *factor, *again),
         Directive::Inward { var } => inward::inward(kernel, *var),
         Directive::Narrow {

@@ -24,6 +24,10 @@ const EDGES: i64 = 8;
 struct Known {
     numbers: FxHashMap<ValueId, IndexExpr>,
     bools: FxHashMap<ValueId, bool>,
+    /// Values whose bits are all zero.
+    zeros: FxHashSet<ValueId>,
+    /// Masks of loads: where one is false, the value is zero.
+    masks: FxHashMap<ValueId, ValueId>,
 }
 
 impl Known {
@@ -60,6 +64,15 @@ impl Known {
     }
 
     fn note(&mut self, kernel: &Kernel, value: ValueId, op: &Op) {
+        match op {
+            Op::Const(c) if *c == kernel.dtype(value).zero() => {
+                self.zeros.insert(value);
+            }
+            Op::Load { mask: Some(mask), .. } => {
+                self.masks.insert(value, *mask);
+            }
+            _ => {}
+        }
         match op {
             Op::Const(c) if matches!(kernel.dtype(value), DType::I32 | DType::I64) => {
                 if let Some(e) = IndexExpr::from_data(c.as_i64()) {
@@ -101,7 +114,6 @@ pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, behind: i64) -> R
     .filter(|(_, extent)| !extent.is(0))
     .collect();
     let own = own_scratch(kernel, var);
-    let constants = Known::constants(kernel);
     let mut made = Vec::new();
     rewrite(kernel, var, &mut |kernel, bind, body| {
         let mut out = Vec::new();
@@ -114,7 +126,7 @@ pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, behind: i64) -> R
             let v = kernel.new_var(extent.clone());
             let at = start.clone() + v.into();
             substitute_in(kernel, &mut part, &mut |x| (x == var).then(|| at.clone()));
-            let body = decided(kernel, part, constants.clone());
+            let body = decided(kernel, part);
             out.push(Stmt::Loop { var: v, bind, body });
             made.push(v);
         }
@@ -169,8 +181,10 @@ pub(super) fn with_own_scratch(kernel: &mut Kernel, body: &mut [Stmt], own: &[u3
     });
 }
 
-/// The statements with every comparison that the ranges of variables decide as a constant, and what follows from it.
-fn decided(kernel: &Kernel, body: Vec<Stmt>, mut known: Known) -> Vec<Stmt> {
+/// The statements with every comparison that the ranges of variables decide as a constant, and what follows from it; and without
+/// choices between a load and zero that the load's mask makes.
+pub(super) fn decided(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
+    let mut known = Known::constants(kernel);
     let mut renamed = FxHashMap::default();
     let body = decide(kernel, body, &mut known, &mut renamed);
     let mut used = FxHashSet::default();
@@ -208,6 +222,10 @@ fn decide(kernel: &Kernel, body: Vec<Stmt>, known: &mut Known, renamed: &mut FxH
                     Op::Map(ScalarOp::Select, args) => match known.bools.get(&args[0]) {
                         Some(true) => drop(renamed.insert(value, args[1])),
                         Some(false) => drop(renamed.insert(value, args[2])),
+                        // A load that has this mask has made that choice.
+                        None if known.masks.get(&args[1]) == Some(&args[0]) && known.zeros.contains(&args[2]) => {
+                            renamed.insert(value, args[1]);
+                        }
                         None => {}
                     },
                     Op::Load { mask, .. } => match mask.and_then(|m| known.bools.get(&m)) {

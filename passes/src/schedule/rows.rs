@@ -110,7 +110,14 @@ impl Scheduler<'_> {
                 true => None,
                 false => self.apply(Directive::StageRows { var: inner, pitch }),
             };
-            if self.apply(Directive::Across { var: inner, lanes }).is_some() {
+            if self
+                .apply(Directive::Across {
+                    var: inner,
+                    lanes,
+                    masked: false,
+                })
+                .is_some()
+            {
                 for var in staged.unwrap_or_default() {
                     self.apply(Directive::Bind { var, bind: Bind::Copy });
                 }

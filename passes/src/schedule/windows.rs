@@ -8,9 +8,9 @@ use tlc_ir::DType;
 use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::{Effect, MemoryAccess, walk};
-use tlc_ir::kernel::{Bind, Op, Stmt};
+use tlc_ir::kernel::{Bind, Memory, Op, Stmt};
 use tlc_ir::scalar::Cost;
-use tlc_ir::target::Emitter;
+use tlc_ir::target::{AccessKind, Emitter};
 
 use super::{Directive, ScheduleReason, Scheduler};
 use crate::directive::MAX_UNROLL;
@@ -64,18 +64,21 @@ impl Scheduler<'_> {
             return false;
         };
         // A row of known length that is shorter than a vector fills a part of one.
-        let known = self.kernel.extents[last.0 as usize].as_const().is_some();
+        let known = self.kernel.extents[last.0 as usize].as_const();
         let whole = self.emitter.lanes(DType::F32);
-        let lanes = if known {
-            self.lanes_within(*last, whole).unwrap_or(whole)
-        } else {
-            whole
+        // Where lanes may be left out of an access, the edges of an image and what whole vectors leave over are vectors too.
+        let masked = self.masks_windows(*last);
+        let lanes = match known {
+            Some(n) if masked && n >= self.narrowest_lanes(whole) => self.lanes_around(n, whole),
+            Some(_) => self.lanes_within(*last, whole).unwrap_or(whole),
+            None => whole,
         };
         let fits = |s: &Self| {
             let body = tree::loop_body(&s.kernel.body, *last)?;
             // A row whose length is not known is taken to be one of an image: it is rarely shorter than a vector.
             let row = s.kernel.extents[last.0 as usize].interval(&s.kernel);
-            let enough = row.lo >= lanes || (row.lo < row.hi && row.hi >= lanes);
+            let least = if masked { s.narrowest_lanes(whole) } else { lanes };
+            let enough = row.lo >= least || (row.lo < row.hi && row.hi >= least);
             let apart = s.walks_apart(body, *before, *last);
             let small = s.window_ops(body, 1)? <= UNROLLED_OPS;
             (lanes >= 2 && enough && apart && small && s.fits_lanes(body, *last, true)).then_some(())
@@ -83,7 +86,8 @@ impl Scheduler<'_> {
         if fits(self).is_none() {
             return false;
         }
-        if self.windows_together(outer, *before, *last, lanes) {
+        let shorter = known.is_some_and(|n| n < lanes);
+        if !shorter && self.windows_together(outer, *before, *last, lanes) {
             return true;
         }
         let saved = (self.kernel.clone(), self.schedule.clone());
@@ -102,8 +106,8 @@ impl Scheduler<'_> {
                 break;
             };
             let var = *var;
-            let (_, middle) = self.peeled(var);
-            done |= self.results_in_lanes(middle, lanes);
+            let middle = if masked { var } else { self.peeled(var).1 };
+            done |= self.results_in_lanes(middle, lanes, masked);
         }
         if !done {
             (self.kernel, self.schedule) = saved;
@@ -116,6 +120,24 @@ impl Scheduler<'_> {
         }
         self.parallel(&shared);
         true
+    }
+
+    /// Whether the emitter accesses some lanes of what the windows of a row load and store as it does all of them.
+    fn masks_windows(&self, last: VarId) -> bool {
+        let all = |body: &Vec<Stmt>| {
+            walk(body).flat_map(|s| s.accesses()).all(|a| match a.memory {
+                Memory::Param(_) => a.index.affine_in(last).is_some_and(|(c, _)| c.is(0) || c.is(1)),
+                Memory::Scratch(_) => true,
+            })
+        };
+        self.emitter.access(AccessKind::Masked).is_vector() && tree::loop_body(&self.kernel.body, last).is_some_and(all)
+    }
+
+    /// The fewest lanes, down to the narrowest, that a row of so many results fits, or all.
+    fn lanes_around(&self, results: i64, whole: i64) -> i64 {
+        let narrowest = self.narrowest_lanes(whole);
+        let doubled = std::iter::successors(Some(narrowest), |n| (n * 2 <= whole).then_some(n * 2));
+        doubled.into_iter().find(|n| *n >= results).unwrap_or(whole)
     }
 
     /// Sums of windows without conditions: several rows and a vector of results in each at once, whose accumulators stay in
@@ -209,7 +231,7 @@ impl Scheduler<'_> {
     }
 
     /// Copies out the windows of a loop over results, which goes to lanes. Returns whether it was done.
-    fn results_in_lanes(&mut self, results: VarId, lanes: i64) -> bool {
+    fn results_in_lanes(&mut self, results: VarId, lanes: i64, masked: bool) -> bool {
         // The rows of a window and their elements in one loop: what is combined in it is combined together.
         let nests: Vec<VarId> = tree::loop_body(&self.kernel.body, results)
             .map_or(&[][..], |b| &b[..])
@@ -230,6 +252,18 @@ impl Scheduler<'_> {
             }
         }
         self.because(ScheduleReason::ResultsInLanes { lanes });
+        if masked {
+            let var = results;
+            let Some(made) = self.apply(Directive::Across { var, lanes, masked }) else {
+                return false;
+            };
+            // The first and the last of whole vectors are at the edges.
+            if let [vectors, _, ..] = made[..] {
+                let parts = self.peeled(vectors).0;
+                parts.into_iter().for_each(|part| self.unroll_short(part));
+            }
+            return true;
+        }
         // What whole vectors leave over is one more of them, which computes some results again.
         let ragged = self.kernel.extents[results.0 as usize]
             .as_const()
@@ -242,12 +276,13 @@ impl Scheduler<'_> {
             })
         {
             let vectors = &made[1..];
-            let across = |s: &mut Self, var| s.apply(Directive::Across { var, lanes }).is_some();
+            let across = |s: &mut Self, var| s.apply(Directive::Across { var, lanes, masked }).is_some();
             let done = vectors.iter().all(|&var| across(self, var));
             self.unroll_short(made[0]);
             return done;
         }
-        let made = self.apply(Directive::Across { var: results, lanes });
+        let var = results;
+        let made = self.apply(Directive::Across { var, lanes, masked });
         if let Some(made) = &made {
             self.unroll_short(made[0]);
             if let Some(&rest) = made.get(2) {

@@ -12,6 +12,7 @@ mod asynchronous;
 mod collective;
 mod contract;
 mod fragment;
+mod masked;
 mod positive;
 mod prove;
 mod races;

@@ -10,6 +10,7 @@ use std::rc::Rc;
 use rustc_hash::FxHashMap;
 
 use crate::index::{IndexExpr, IndexNode, VarId};
+use crate::kernel::verify::masked::without_masked_lanes;
 use crate::kernel::verify::prove::{NODES, Tries, nonnegative_within, search};
 use crate::kernel::verify::{Example, Place, Report, Rule, Violation};
 use crate::kernel::visit::walk;
@@ -41,6 +42,7 @@ pub(super) fn parallel_writes(kernel: &Kernel, tries: &Tries, report: &mut Repor
     if kernel.extents[var.0 as usize].interval(kernel).hi <= 1 {
         return;
     }
+    let kernel = &*without_masked_lanes(kernel);
     for p in 0..kernel.params.len() as u32 {
         if kernel.params[p as usize].access == Access::Read {
             continue;

@@ -9,6 +9,7 @@
 
 use rustc_hash::FxHashMap;
 
+use super::masked::without_masked_lanes;
 use super::races::{Touch, clamped, collect, separate};
 use super::{Example, Place, Rule, Violation, structure};
 use crate::index::{IndexExpr, VarId};
@@ -228,6 +229,7 @@ fn conflict(kernel: &Kernel, symbols: &[Vec<i64>]) -> Option<Violation> {
         return None;
     }
     let from_data = clamped(&kernel.body);
+    let kernel = &*without_masked_lanes(kernel);
     for p in 0..kernel.params.len() as u32 {
         if kernel.params[p as usize].access == Access::Read {
             continue;

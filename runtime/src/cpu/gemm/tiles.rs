@@ -135,7 +135,7 @@ tiles!(
     avx512f,
     16,
     panels_avx_f32,
-    wound_avx_f32,
+    wound_avx512_f32,
     Some(few::avx512_f32)
 );
 tiles!(

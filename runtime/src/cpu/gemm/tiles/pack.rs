@@ -4,9 +4,9 @@
 //! zero.
 
 use std::arch::x86_64::{
-    __m256, __m256d, _mm256_loadu_pd, _mm256_loadu_ps, _mm256_permute2f128_pd, _mm256_permute2f128_ps,
+    __m256, __m256d, __mmask16, _mm256_loadu_pd, _mm256_loadu_ps, _mm256_permute2f128_pd, _mm256_permute2f128_ps,
     _mm256_shuffle_ps, _mm256_storeu_pd, _mm256_storeu_ps, _mm256_unpackhi_pd, _mm256_unpackhi_ps, _mm256_unpacklo_pd,
-    _mm256_unpacklo_ps,
+    _mm256_unpacklo_ps, _mm512_mask_storeu_ps, _mm512_maskz_loadu_ps, _mm512_permutex2var_ps, _mm512_setr_epi32,
 };
 
 use super::super::{Leg, MAX_LEGS};
@@ -123,6 +123,25 @@ impl<'a> Place<'a> {
         place
     }
 
+    /// The next so many elements in runs of neighbours, and how many runs they are. Goes on behind them.
+    #[inline(always)]
+    fn runs<const MOST: usize>(&mut self, width: usize) -> ([Run; MOST], usize) {
+        let mut runs = [Run::default(); MOST];
+        let (mut count, mut at) = (0, 0);
+        while at < width {
+            let len = self.left().min(width - at);
+            runs[count] = Run {
+                offset: self.offset,
+                at,
+                len,
+            };
+            count += 1;
+            at += len;
+            self.advance(len);
+        }
+        (runs, count)
+    }
+
     /// Steps that stay on the innermost leg.
     #[inline(always)]
     fn left(&self) -> usize {
@@ -170,19 +189,7 @@ unsafe fn wound_panels<T: Copy + Default, const PANEL: usize, const LANES: usize
     for first in (0..from.across).step_by(PANEL) {
         let width = PANEL.min(from.across - first);
         let written = width.next_multiple_of(LANES);
-        let mut runs = [Run::default(); PANEL];
-        let (mut count, mut at) = (0, 0);
-        while at < width {
-            let len = across.left().min(width - at);
-            runs[count] = Run {
-                offset: across.offset,
-                at,
-                len,
-            };
-            count += 1;
-            at += len;
-            across.advance(len);
-        }
+        let (runs, count) = across.runs::<PANEL>(width);
         let mut along = Place::new(from.legs_depth, from.begin);
         for d in 0..from.depth {
             let line = from.start.wrapping_offset(along.offset);
@@ -254,6 +261,101 @@ composite!(wound_f32, f32);
 composite!(wound_f64, f64);
 composite!(wound_avx_f32, f32, #[target_feature(enable = "avx")]);
 composite!(wound_avx_f64, f64, #[target_feature(enable = "avx")]);
+
+/// What one vector copies of a run: elements from `offset` on to lanes from `at` on.
+#[derive(Clone, Copy, Default)]
+struct Piece {
+    offset: isize,
+    at: usize,
+    /// The elements that are read of the first vector's length, and of the one behind it.
+    read: [__mmask16; 2],
+    /// The lanes that are written.
+    written: __mmask16,
+}
+
+/// Copies panels of a composite operand as [`wound_panels`] does, in vectors of 512 bits. Neighbours that lie next to each other, or
+/// every other element, move by whole vectors; a mask ends them where a run ends.
+///
+/// # Safety
+/// As for [`wound_panels`], and this machine must have AVX-512 F.
+#[target_feature(enable = "avx512f")]
+pub(super) unsafe fn wound_avx512_f32<const PANEL: usize, const LANES: usize>(
+    from: WoundSource<'_, f32>,
+    to: *mut f32,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match from.legs_across.last().map_or(1, |l| l.stride) {
+            1 => wound_pieces::<PANEL, LANES, 1>(from, to),
+            2 => wound_pieces::<PANEL, LANES, 2>(from, to),
+            _ => wound_panels::<_, PANEL, LANES>(from, to),
+        }
+    }
+}
+
+/// As [`wound_avx512_f32`], of neighbours that lie 1 or 2 elements apart.
+///
+/// # Safety
+/// As there.
+#[target_feature(enable = "avx512f")]
+unsafe fn wound_pieces<const PANEL: usize, const LANES: usize, const STRIDE: usize>(
+    from: WoundSource<'_, f32>,
+    mut to: *mut f32,
+) {
+    const VECTOR: usize = 16;
+    let first_of = |n: usize| (((1u32 << n.min(VECTOR)) - 1) & 0xffff) as __mmask16;
+    let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    let mut across = Place::new(from.legs_across, from.first);
+    for first in (0..from.across).step_by(PANEL) {
+        let width = PANEL.min(from.across - first);
+        let (runs, count) = across.runs::<PANEL>(width);
+        // At most one for each element, and one for what the last vector lacks.
+        let mut pieces = [Piece::default(); PANEL];
+        let mut used = 0;
+        for run in &runs[..count] {
+            for begin in (0..run.len).step_by(VECTOR) {
+                let lanes = VECTOR.min(run.len - begin);
+                let read = (lanes - 1) * STRIDE + 1;
+                pieces[used] = Piece {
+                    offset: run.offset + (begin * STRIDE) as isize,
+                    at: run.at + begin,
+                    read: [first_of(read), first_of(read.saturating_sub(VECTOR))],
+                    written: first_of(lanes),
+                };
+                used += 1;
+            }
+        }
+        let rest = width.next_multiple_of(LANES) - width;
+        if rest > 0 {
+            // It reads nothing.
+            pieces[used] = Piece {
+                at: width,
+                written: first_of(rest),
+                ..Piece::default()
+            };
+            used += 1;
+        }
+        let mut along = Place::new(from.legs_depth, from.begin);
+        for d in 0..from.depth {
+            let line = from.start.wrapping_offset(along.offset);
+            let room = to.wrapping_add(d * PANEL);
+            for piece in &pieces[..used] {
+                let start = line.wrapping_offset(piece.offset);
+                // SAFETY: elements of the source, and a panel's worth of room; a mask leaves the others alone.
+                unsafe {
+                    let mut v = _mm512_maskz_loadu_ps(piece.read[0], start);
+                    if STRIDE == 2 {
+                        let behind = _mm512_maskz_loadu_ps(piece.read[1], start.wrapping_add(VECTOR));
+                        v = _mm512_permutex2var_ps(v, even, behind);
+                    }
+                    _mm512_mask_storeu_ps(room.wrapping_add(piece.at), piece.written, v);
+                }
+            }
+            along.advance(1);
+        }
+        to = to.wrapping_add(PANEL * from.depth);
+    }
+}
 
 /// Copies strips: `STRIP` elements beside each other at each step, a strip after the other.
 ///
@@ -392,5 +494,54 @@ unsafe fn transpose_4x4(from: *const f64, stride: isize, to: *mut f64, to_stride
     for (i, column) in columns.into_iter().enumerate() {
         // SAFETY: the caller's promise.
         unsafe { _mm256_storeu_pd(to.wrapping_add(i * to_stride), column) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every way to copy windows copies the same elements, and zeros where the last vector has none; nothing else is written.
+    #[test]
+    fn windows_are_copied_alike_by_every_instruction_set() {
+        const PANEL: usize = 64;
+        const LANES: usize = 16;
+        if !std::is_x86_feature_detected!("avx512f") {
+            return;
+        }
+        let image: Vec<f32> = (0..40 * 40 * 3).map(|i| i as f32).collect();
+        let leg = |extent: usize, stride: isize| Leg { extent, stride };
+        for step in [1usize, 2, 3] {
+            for (rows, columns) in [(7, 7), (1, 5), (12, 12), (3, 17), (13, 1), (2, 12)] {
+                let across = [leg(rows, (40 * step) as isize), leg(columns, step as isize)];
+                let depth = [leg(3, 1600), leg(2, 40), leg(3, 1)];
+                for (first, begin) in [(0, 0), (3, 4)] {
+                    let source = WoundSource {
+                        start: image.as_ptr(),
+                        legs_across: &across,
+                        legs_depth: &depth,
+                        first,
+                        across: (rows * columns).saturating_sub(first),
+                        begin,
+                        depth: 18 - begin,
+                    };
+                    let size = source.across.div_ceil(PANEL) * PANEL * source.depth + 1;
+                    let (mut plain, mut wide) = (vec![-1f32; size], vec![-1f32; size]);
+                    // SAFETY: windows inside the image, panels inside the vectors, and the instructions were looked for.
+                    unsafe {
+                        wound_f32::<PANEL, LANES>(source, plain.as_mut_ptr());
+                        wound_avx512_f32::<PANEL, LANES>(source, wide.as_mut_ptr());
+                    }
+                    let case = (step, rows, columns, first, begin);
+                    assert_eq!(plain, wide, "{case:?}");
+                    for (a, d) in (0..source.across).flat_map(|a| (0..source.depth).map(move |d| (a, d))) {
+                        let (n, k) = (first + a, begin + d);
+                        let at = (k / 6) * 1600 + (k / 3 % 2 + n / columns * step) * 40 + k % 3 + n % columns * step;
+                        let found = wide[a / PANEL * PANEL * source.depth + d * PANEL + a % PANEL];
+                        assert_eq!(found, image[at], "{case:?} {a} {d}");
+                    }
+                }
+            }
+        }
     }
 }
