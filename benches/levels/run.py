@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Times kernels as each emitter makes them: `TLC_CPU=sse` (the portable one, 128 bits) and `TLC_CPU=avx512` (the wide one), in turns.
+"""Times kernels as each level makes them, in turns: `TLC_CPU=sse` (the portable emitter, 128 bits), `avx2` and `avx512` (the wide one).
 
     cargo build --release --bin tlc
-    python3 benches/levels/run.py [--tlc target/release/tlc] [--threads 1] [--rounds 5] [NAME...]
+    python3 benches/levels/run.py [--tlc target/release/tlc] [--levels sse,avx2,avx512] [--threads 1] [--rounds 5] [NAME...]
 
-Prints a table: for each graph the least of the medians of all rounds, by emitter, and how many times faster the wide one is. Only the
-ratio carries over to other machines.
+Prints a table: for each graph the least of the medians of all rounds, by level, how many times faster each is than the first, and the
+least time to compile. Only the ratios carry over to other machines.
 """
 
 import argparse
@@ -99,6 +99,7 @@ def seconds(tlc, level, path, threads, time):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tlc", default="target/release/tlc")
+    parser.add_argument("--levels", default="sse,avx2,avx512", help="levels of this machine, the first is what others are compared with")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--time", type=float, default=0.2, help="seconds a measurement")
@@ -107,9 +108,13 @@ def main():
     unknown = [n for n in args.names if n not in GRAPHS]
     if unknown:
         sys.exit(f"unknown graph {unknown[0]!r}; expected one of {', '.join(GRAPHS)}")
-    levels = ("sse", "avx512")
-    print("| graph | sse, us | avx512, us | times | compile sse, ms | avx512, ms |")
-    print("|---|---|---|---|---|---|")
+    levels = args.levels.split(",")
+    first = levels[0]
+    heads = [f"{level}, us" for level in levels]
+    heads += [f"{first} / {level}" for level in levels[1:]]
+    heads += [f"compile {level}, ms" for level in levels]
+    print("| graph | " + " | ".join(heads) + " |")
+    print("|---" * (len(heads) + 1) + "|")
     cpu = None
     with tempfile.TemporaryDirectory() as folder:
         for name in args.names or GRAPHS:
@@ -121,8 +126,10 @@ def main():
                 for level in levels:
                     run, compiled, cpu = seconds(args.tlc, level, path, args.threads, args.time)
                     best[level] = (min(best[level][0], run), min(best[level][1], compiled))
-            (a, ca), (b, cb) = (best[level] for level in levels)
-            print(f"| {name} | {a * 1e6:.1f} | {b * 1e6:.1f} | {a / b:.2f} | {ca * 1e3:.2f} | {cb * 1e3:.2f} |", flush=True)
+            row = [f"{best[level][0] * 1e6:.1f}" for level in levels]
+            row += [f"{best[first][0] / best[level][0]:.2f}" for level in levels[1:]]
+            row += [f"{best[level][1] * 1e3:.2f}" for level in levels]
+            print(f"| {name} | " + " | ".join(row) + " |", flush=True)
     print(f"\n{cpu}, {args.threads} thread(s), least of {args.rounds} medians")
 
 

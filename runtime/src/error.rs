@@ -37,6 +37,12 @@ pub enum JitError {
         /// How many there are.
         known: usize,
     },
+    /// A level of the wide emitter that this machine does not have.
+    #[error("the processor lacks {name}")]
+    Level {
+        /// Its name.
+        name: &'static str,
+    },
     /// A kernel has no CUDA form.
     #[error("kernel {kernel}: {source}")]
     Cuda {

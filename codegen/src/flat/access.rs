@@ -239,7 +239,7 @@ impl Builder<'_, '_> {
         let neighbours = r.lane == LaneUse::Affine(1);
         let (address, offsets) = self
             .stepped(memory, r)
-            .filter(|_| neighbours && self.has.masks_lanes())?;
+            .filter(|_| neighbours && self.has.masks_lanes(dtype))?;
         (self.fits(dtype) && self.aligned(&address)).then_some((address, offsets))
     }
 

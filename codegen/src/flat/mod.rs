@@ -624,8 +624,8 @@ pub trait Capability {
         false
     }
 
-    /// Whether accesses of lanes take a mask that differs among them.
-    fn masks_lanes(&self) -> bool {
+    /// Whether accesses of lanes of that type take a mask that differs among them.
+    fn masks_lanes(&self, _: DType) -> bool {
         false
     }
 

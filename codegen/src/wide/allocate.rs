@@ -7,11 +7,9 @@ use regalloc2::{
     RegClass, RegallocOptions, VReg,
 };
 
+use super::Level;
 use super::machine::{Block, End, Inst, Machine, general};
 use crate::error::{CodegenError, Result};
-
-/// 8-byte units of a place on the stack for a vector.
-const VECTOR_UNITS: usize = 8;
 
 /// Code in a line, block after block, each ended by an instruction of its own.
 pub(super) struct Linear<'m> {
@@ -54,7 +52,7 @@ impl<'m> Linear<'m> {
             let begin = linear.insts.len();
             for inst in data.insts.iter().chain(&data.test) {
                 linear.operands_at.push(linear.operands.len());
-                inst.operands(&mut linear.operands);
+                inst.operands(machine.level, &mut linear.operands);
                 linear.insts.push(Some(inst));
             }
             linear.operands_at.push(linear.operands.len());
@@ -152,7 +150,8 @@ impl Function for Linear<'_> {
 
     fn spillslot_size(&self, class: RegClass) -> usize {
         match class {
-            RegClass::Float => VECTOR_UNITS,
+            // In units of 8 bytes.
+            RegClass::Float => self.machine.level.vector_bits() as usize / 64,
             RegClass::Int | RegClass::Vector => 1,
         }
     }
@@ -160,16 +159,18 @@ impl Function for Linear<'_> {
 
 /// Registers that code may use: general ones but the stack's, all vectors, all masks but the first, which instructions cannot
 /// be masked by.
-fn environment() -> &'static MachineEnv {
-    static ENVIRONMENT: OnceLock<MachineEnv> = OnceLock::new();
-    ENVIRONMENT.get_or_init(|| {
+fn environment(level: Level) -> &'static MachineEnv {
+    static ENVIRONMENTS: [OnceLock<MachineEnv>; Level::ALL.len()] = [const { OnceLock::new() }; Level::ALL.len()];
+    ENVIRONMENTS[level as usize].get_or_init(|| {
         let set = |regs: &mut dyn Iterator<Item = PReg>| regs.fold(PRegSet::empty(), PRegSet::with);
         let general = |numbers: &[usize]| set(&mut numbers.iter().map(|n| general::reg(*n)));
         MachineEnv {
             preferred_regs_by_class: [
                 general(&[0, 1, 2, 6, 7, 8, 9, 10, 11]),
-                set(&mut (0..32).map(|n| PReg::new(n, RegClass::Float))),
-                set(&mut (1..8).map(|n| PReg::new(n, RegClass::Vector))),
+                set(&mut (0..level.vector_registers() as usize).map(|n| PReg::new(n, RegClass::Float))),
+                set(&mut (1..8)
+                    .filter(|_| level.has_mask_registers())
+                    .map(|n| PReg::new(n, RegClass::Vector))),
             ],
             non_preferred_regs_by_class: [general(&general::SAVED), PRegSet::empty(), PRegSet::empty()],
             scratch_by_class: [None; 3],
@@ -179,8 +180,8 @@ fn environment() -> &'static MachineEnv {
 }
 
 /// What a call destroys, by the System V convention.
-pub(super) fn destroyed_by_calls() -> PRegSet {
-    let env = environment();
+pub(super) fn destroyed_by_calls(level: Level) -> PRegSet {
+    let env = environment(level);
     let [int, vector, mask] = env.preferred_regs_by_class;
     let mut all = int;
     all.union_from(vector);
@@ -198,7 +199,7 @@ pub(super) fn allocate(linear: &Linear<'_>) -> Result<Output> {
         validate_ssa: cfg!(debug_assertions),
         algorithm: Algorithm::Ion,
     };
-    regalloc2::run(linear, environment(), &options).map_err(|e| CodegenError::Refused {
+    regalloc2::run(linear, environment(linear.machine.level), &options).map_err(|e| CodegenError::Refused {
         by: "regalloc2",
         message: format!("{e:?}"),
     })

@@ -6,11 +6,15 @@
 //! - Every way out empties the upper halves of vector registers, which older instructions of callers would wait for.
 //! - Blocks that hardly ever run stand behind the others, constants behind all code.
 
+use std::cell::RefCell;
+
 use iced_x86::{Code, Encoder, Formatter, Instruction, IntelFormatter, MemoryOperand, OpKind, Register};
 use regalloc2::{Allocation, Block as Label, Edit, InstOrEdit, Output, PReg, RegClass};
 
+use super::Level;
 use super::allocate::Linear;
 use super::machine::{Arg, Base, Block, End, Inst, Kind, Machine, Place, Size, general};
+use super::vex;
 use crate::code::{CodeReloc, CompiledCode, RelocKind};
 use crate::error::{CodegenError, Result};
 use crate::host::RuntimeFunction;
@@ -133,6 +137,36 @@ impl Emitter<'_> {
             listed.push((begin, inst, target));
         }
         Ok(())
+    }
+
+    /// The form that an instruction is written in on this level.
+    fn form(&self, code: Code) -> Result<Code> {
+        match self.machine.level {
+            Level::Avx512 => Ok(code),
+            Level::Avx2 => vex::form(code).ok_or_else(|| refused(format!("{code:?} on AVX2"))),
+        }
+    }
+
+    /// The copy of a whole vector, its load and its store, with the name of its register.
+    fn vector_moves(&self) -> ([Code; 3], Size) {
+        match self.machine.level {
+            Level::Avx512 => (
+                [
+                    Code::EVEX_Vmovaps_zmm_k1z_zmmm512,
+                    Code::EVEX_Vmovups_zmm_k1z_zmmm512,
+                    Code::EVEX_Vmovups_zmmm512_k1z_zmm,
+                ],
+                Size::Z,
+            ),
+            Level::Avx2 => (
+                [
+                    Code::VEX_Vmovaps_ymm_ymmm256,
+                    Code::VEX_Vmovups_ymm_ymmm256,
+                    Code::VEX_Vmovups_ymmm256_ymm,
+                ],
+                Size::Y,
+            ),
+        }
     }
 
     fn with2(&mut self, code: Code, a: Register, b: Register) -> Result<()> {
@@ -262,11 +296,12 @@ impl Emitter<'_> {
         if from == to {
             return Ok(());
         }
+        let ([copy, load, store], vector) = self.vector_moves();
         let inst = match (from.as_reg(), to.as_reg()) {
             (Some(from), Some(to)) => {
                 let (code, size) = match to.class() {
                     RegClass::Int => (Code::Mov_r64_rm64, Size::Q),
-                    RegClass::Float => (Code::EVEX_Vmovaps_zmm_k1z_zmmm512, Size::Z),
+                    RegClass::Float => (copy, vector),
                     RegClass::Vector => (Code::VEX_Kmovq_kr_km64, Size::K),
                 };
                 Instruction::with2(code, register(to, size), register(from, size))
@@ -275,7 +310,7 @@ impl Emitter<'_> {
                 let place = self.slot(from).ok_or_else(|| refused("a move from nowhere"))?;
                 let (code, size) = match to.class() {
                     RegClass::Int => (Code::Mov_r64_rm64, Size::Q),
-                    RegClass::Float => (Code::EVEX_Vmovups_zmm_k1z_zmmm512, Size::Z),
+                    RegClass::Float => (load, vector),
                     RegClass::Vector => (Code::VEX_Kmovq_kr_km64, Size::K),
                 };
                 Instruction::with2(code, register(to, size), place)
@@ -284,7 +319,7 @@ impl Emitter<'_> {
                 let place = self.slot(to).ok_or_else(|| refused("a move to nowhere"))?;
                 let (code, size) = match from.class() {
                     RegClass::Int => (Code::Mov_rm64_r64, Size::Q),
-                    RegClass::Float => (Code::EVEX_Vmovups_zmmm512_k1z_zmm, Size::Z),
+                    RegClass::Float => (store, vector),
                     RegClass::Vector => (Code::VEX_Kmovq_m64_kr, Size::K),
                 };
                 Instruction::with2(code, place, register(from, size))
@@ -295,11 +330,12 @@ impl Emitter<'_> {
     }
 
     fn inst(&mut self, inst: &Inst, allocs: &[Allocation]) -> Result<()> {
-        let mut places = allocs.iter().map(|a| a.as_reg());
+        let spilled = inst.spilled(self.machine.level);
+        let places = RefCell::new(allocs.iter());
+        let next_place = || places.borrow_mut().next().copied();
         let mut next = || {
-            places
-                .next()
-                .flatten()
+            next_place()
+                .and_then(|a| a.as_reg())
                 .ok_or_else(|| refused("an operand without a register"))
         };
         let code = match inst.kind {
@@ -312,18 +348,33 @@ impl Emitter<'_> {
                 let call = Instruction::with1(Code::Call_rm64, callee).map_err(refused)?;
                 return self.push(call, None);
             }
-            Kind::Plain(code) => code,
+            Kind::Plain(code) => self.form(code)?,
         };
         let mut made = Instruction::default();
         made.set_code(code);
         let mut target = None;
-        for (at, arg) in inst.args.iter().enumerate() {
-            let at = at as u32;
+        for (position, arg) in inst.args.iter().enumerate() {
+            let at = position as u32;
             let set = |made: &mut Instruction, r: Register| {
                 made.set_op_kind(at, OpKind::Register);
                 made.set_op_register(at, r);
             };
             match arg {
+                Arg::Use(_, size) if spilled == Some(position) => {
+                    let place = next_place().ok_or_else(|| refused("an operand without a place"))?;
+                    match (place.as_reg(), self.slot(place)) {
+                        (Some(r), _) => set(&mut made, register(r, *size)),
+                        (None, Some(place)) => {
+                            made.set_op_kind(at, OpKind::Memory);
+                            made.set_memory_base(place.base);
+                            if place.displacement != 0 {
+                                made.set_memory_displ_size(1);
+                                made.set_memory_displacement64(place.displacement as u64);
+                            }
+                        }
+                        (None, None) => return Err(refused("an operand without a place")),
+                    }
+                }
                 Arg::Use(_, size) | Arg::Def(_, size) => set(&mut made, register(next()?, *size)),
                 Arg::Update { size, .. } => {
                     next()?;
@@ -357,6 +408,9 @@ impl Emitter<'_> {
             }
         }
         if let Some((_, zeroing)) = inst.mask {
+            if !self.machine.level.has_mask_registers() {
+                return Err(refused(format!("{code:?} under a mask")));
+            }
             made.set_op_mask(register(next()?, Size::K));
             made.set_zeroing_masking(zeroing);
         }

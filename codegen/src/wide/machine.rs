@@ -9,10 +9,11 @@
 //!   everywhere that the block dominates.
 
 use iced_x86::Code;
-use regalloc2::{Operand, PReg, PRegSet, RegClass, VReg};
+use regalloc2::{Operand, OperandConstraint, OperandKind, OperandPos, PReg, PRegSet, RegClass, VReg};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
+use super::{Level, vex};
 use crate::host::RuntimeFunction;
 
 /// A register before allocation.
@@ -157,8 +158,24 @@ impl Inst {
         self
     }
 
+    /// The position among its operands of a vector that it reads from the stack as well as from a register.
+    ///
+    /// With few registers constants of loops are there for the most part. With many nothing is.
+    pub(super) fn spilled(&self, level: Level) -> Option<usize> {
+        let Kind::Plain(code) = self.kind else { return None };
+        if level != Level::Avx2 || !vex::takes_memory(code) {
+            return None;
+        }
+        if self.args.iter().any(|a| matches!(a, Arg::Memory(_) | Arg::Lanes(..))) {
+            return None;
+        }
+        let reads = |a: &Arg| matches!(a, Arg::Use(_, Size::X | Size::Y));
+        self.args.iter().rposition(reads)
+    }
+
     /// Every register that it reads and writes, in the order in which the encoder asks for their places.
-    pub(super) fn operands(&self, out: &mut Vec<Operand>) {
+    pub(super) fn operands(&self, level: Level, out: &mut Vec<Operand>) {
+        let spilled = self.spilled(level);
         let place = |p: &Place, out: &mut Vec<Operand>| {
             if let Base::Reg(r) = p.base {
                 out.push(Operand::reg_use(r));
@@ -168,8 +185,12 @@ impl Inst {
             }
         };
         let first = out.len();
-        for arg in &self.args {
+        for (at, arg) in self.args.iter().enumerate() {
             match arg {
+                Arg::Use(r, _) if spilled == Some(at) => {
+                    let (any, use_) = (OperandConstraint::Any, OperandKind::Use);
+                    out.push(Operand::new(*r, any, use_, OperandPos::Early));
+                }
                 Arg::Use(r, _) => out.push(Operand::reg_use(*r)),
                 Arg::Def(r, _) => out.push(Operand::reg_def(*r)),
                 Arg::Update { from, to, .. } => {
@@ -230,8 +251,10 @@ pub(super) struct BlockData {
 }
 
 /// The code of a function.
-#[derive(Clone, PartialEq, Debug, Default)]
+#[derive(Clone, PartialEq, Debug)]
 pub(super) struct Machine {
+    /// What it is for.
+    pub level: Level,
     pub blocks: Vec<BlockData>,
     /// Blocks in the order in which they were begun.
     pub order: Vec<Block>,
@@ -244,6 +267,19 @@ pub(super) struct Machine {
 }
 
 impl Machine {
+    /// No code yet.
+    pub(super) fn new(level: Level) -> Machine {
+        Machine {
+            level,
+            blocks: Vec::new(),
+            order: Vec::new(),
+            pool: Vec::new(),
+            pooled: FxHashMap::default(),
+            registers: 0,
+            calls: false,
+        }
+    }
+
     /// A block that is not begun yet.
     pub(super) fn block(&mut self, rare: bool) -> Block {
         self.blocks.push(BlockData {

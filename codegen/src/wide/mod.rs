@@ -4,13 +4,14 @@
 //! - The translation is structural and deterministic: the lowered form ([`crate::flat`]) says what runs, this emitter with which
 //!   instructions. It takes what its table has.
 //! - A vector of the lowered form is one register of 128, 256 or 512 bits, the narrowest that holds it; a scalar that is no index is
-//!   the first lane of one. A mask is a mask register, of which lanes beyond the vector's may hold anything.
+//!   the first lane of one. A mask is a mask register, or where there are none a vector whose lanes are all ones or zeros; lanes beyond
+//!   the vector's may hold anything.
 //! - Code touches only the kernel's parameters, in bounds: an access of some lanes names them in a mask, by which the processor
 //!   leaves the others alone.
 //! - Kernels keep the System V calling convention and [`crate::code`]'s; every way out ends with `vzeroupper`.
 //!
 //! `select/` chooses instructions for registers without number (`machine.rs`), regalloc2 gives them numbers (`allocate.rs`), and iced-x86's
-//! encoder makes bytes of them (`encode.rs`).
+//! encoder makes bytes of them (`encode.rs`), in the VEX form where there is no AVX-512 (`vex.rs`).
 
 mod allocate;
 mod encode;
@@ -18,6 +19,7 @@ mod machine;
 mod opcodes;
 mod select;
 mod table;
+mod vex;
 
 use tlc_ir::Kernel;
 use tlc_ir::target::Emitter;
@@ -35,16 +37,19 @@ pub use table::emitter;
 pub enum Level {
     /// AVX-512 F, BW, CD, DQ and VL, with what came before them (x86-64-v4).
     Avx512,
+    /// AVX2 with FMA and F16C (x86-64-v3).
+    Avx2,
 }
 
 impl Level {
     /// Every level, the widest first.
-    pub const ALL: [Level; 1] = [Level::Avx512];
+    pub const ALL: [Level; 2] = [Level::Avx512, Level::Avx2];
 
     /// Its name.
     pub const fn name(self) -> &'static str {
         match self {
             Level::Avx512 => "avx512",
+            Level::Avx2 => "avx2",
         }
     }
 
@@ -52,6 +57,7 @@ impl Level {
     pub const fn vector_bits(self) -> u32 {
         match self {
             Level::Avx512 => 512,
+            Level::Avx2 => 256,
         }
     }
 
@@ -59,6 +65,15 @@ impl Level {
     pub const fn vector_registers(self) -> u32 {
         match self {
             Level::Avx512 => 32,
+            Level::Avx2 => 16,
+        }
+    }
+
+    /// Whether masks have registers of their own, a bit a lane.
+    const fn has_mask_registers(self) -> bool {
+        match self {
+            Level::Avx512 => true,
+            Level::Avx2 => false,
         }
     }
 }
@@ -77,7 +92,7 @@ pub fn flatten(kernel: &Kernel, level: Level) -> Result<Flat<'_>> {
 /// [`CodegenError`] if the kernel uses what this emitter lacks.
 pub fn compile(kernel: &Kernel, level: Level, text: EmitText) -> Result<CompiledCode> {
     let flat = flatten(kernel, level)?;
-    let machine = select::select(&flat)?;
+    let machine = select::select(&flat, level)?;
     let linear = allocate::Linear::new(&machine);
     let output = allocate::allocate(&linear)?;
     encode::encode(&machine, &linear, &output, text.disasm)

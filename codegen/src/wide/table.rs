@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use ScalarOp::*;
 use tlc_ir::scalar::Form;
-use tlc_ir::target::{Emitter, Support, Width};
+use tlc_ir::target::{AccessKind, Emitter, Support, Width};
 use tlc_ir::{DType, ScalarOp};
 
 use super::Level;
@@ -14,12 +14,28 @@ use crate::host::is_called;
 /// The table of a level.
 pub fn emitter(level: Level) -> Emitter {
     let (bits, registers) = (level.vector_bits(), level.vector_registers());
-    Emitter::new(level.name(), bits, registers, true, map, convert).with_accesses(|_| Support::Native)
+    Emitter::new(
+        level.name(),
+        bits,
+        registers,
+        true,
+        |op, on, width| map(level, op, on, width),
+        |from, to, width| convert(level, from, to, width),
+    )
+    .with_accesses(|kind| access(level, kind))
+}
+
+/// Accesses of all lanes. AVX2 gathers, but does not scatter, and masks only elements of 32 and 64 bits.
+fn access(level: Level, kind: AccessKind) -> Support {
+    match (level, kind) {
+        (Level::Avx512, _) | (Level::Avx2, AccessKind::SideBySide) => Support::Native,
+        (Level::Avx2, AccessKind::Apart | AccessKind::Masked) => Support::PerLane,
+    }
 }
 
 /// The table, made once for all kernels.
 pub(super) fn shared_emitter(level: Level) -> &'static Emitter {
-    static TABLES: [OnceLock<Emitter>; 1] = [const { OnceLock::new() }; 1];
+    static TABLES: [OnceLock<Emitter>; Level::ALL.len()] = [const { OnceLock::new() }; Level::ALL.len()];
     TABLES[level as usize].get_or_init(|| emitter(level))
 }
 
@@ -27,12 +43,12 @@ fn is_half(dtype: DType) -> bool {
     matches!(dtype, DType::F16 | DType::BF16)
 }
 
-fn map(op: ScalarOp, on: DType, width: Width) -> Support {
+fn map(level: Level, op: ScalarOp, on: DType, width: Width) -> Support {
     let support = match on.is_float() {
         true if is_called(op) && op.form() != Form::Formula => Support::PerLane,
         true if op.form() == Form::Formula => Support::Formula,
         true => Support::Native,
-        false => integer(op, on, width),
+        false => integer(level, op, on, width),
     };
     // Arithmetic on 16-bit floats is f32's, rounded.
     match is_half(on) && op != Select && support == Support::Native {
@@ -42,19 +58,21 @@ fn map(op: ScalarOp, on: DType, width: Width) -> Support {
 }
 
 /// Operations on bool, integers and storage types.
-fn integer(op: ScalarOp, on: DType, width: Width) -> Support {
+fn integer(level: Level, op: ScalarOp, on: DType, width: Width) -> Support {
     match op {
         // On bool they are operations on masks.
         Max | Min | Eq | Ne | Lt | Le if on == DType::Bool => Support::Formula,
         // Neither are 8-bit lanes multiplied or shifted.
         Mul | Shl | Shr if on.bits() == 8 && width == Width::Lanes => Support::PerLane,
+        // AVX2 shifts only lanes of 32 and 64 bits by amounts that differ.
+        Shl | Shr if level == Level::Avx2 && on.bits() == 16 && width == Width::Lanes => Support::PerLane,
         // No machine divides integers in lanes.
         Div | Rem | Mod if width == Width::Lanes => Support::PerLane,
         _ => Support::Native,
     }
 }
 
-fn convert(from: DType, to: DType, width: Width) -> Support {
+fn convert(level: Level, from: DType, to: DType, width: Width) -> Support {
     if from == to {
         return Support::Native;
     }
@@ -63,20 +81,26 @@ fn convert(from: DType, to: DType, width: Width) -> Support {
     }
     // One rounding takes a call where f32 in between would round twice.
     let host = is_half(to) && (from == DType::F64 || from.is_int() && from.bits() >= 32);
+    // AVX2 has these for scalars alone; f64 of 64-bit integers are put together from halves.
+    let quad = |d: DType| d.is_int() && d.bits() == 64;
+    let scalar = level == Level::Avx2 && (from.is_float() && quad(to) || quad(from) && to == DType::F32);
     match (host, width) {
         (true, _) => Support::PerLane,
+        (false, Width::Lanes) if scalar => Support::PerLane,
         (false, _) => Support::Native,
     }
 }
 
 /// What the emitter has on one level.
 pub(super) struct Machine {
+    level: Level,
     table: &'static Emitter,
 }
 
 impl Machine {
     pub(super) fn of(level: Level) -> Machine {
         Machine {
+            level,
             table: shared_emitter(level),
         }
     }
@@ -91,6 +115,13 @@ fn is_gathered(dtype: DType) -> bool {
 fn is_near(dtype: DType, offsets: &[u8]) -> bool {
     let most = offsets.iter().copied().max().unwrap_or(0);
     dtype != DType::Bool && dtype.bytes() >= 2 && usize::from(most) < 2 * offsets.len()
+}
+
+/// Lanes that AVX2 picks from loads of 16-bit elements: those of 128 bits from whole ones, wider ones only in reverse.
+fn is_shuffled(dtype: DType, offsets: &[u8]) -> bool {
+    let most = offsets.iter().copied().max().unwrap_or(0);
+    let whole = usize::from(most) + 1 >= offsets.len();
+    whole && offsets.len() * dtype.bytes() <= 16 || is_reversed(offsets)
 }
 
 pub(super) fn is_consecutive(offsets: &[u8]) -> bool {
@@ -112,19 +143,27 @@ impl Capability for Machine {
     }
 
     fn loads_lanes(&self, dtype: DType, offsets: &[u8]) -> bool {
-        is_consecutive(offsets) || is_gathered(dtype) || is_near(dtype, offsets)
+        let apart = match self.level {
+            Level::Avx512 => is_gathered(dtype) || is_near(dtype, offsets),
+            Level::Avx2 => is_gathered(dtype) || is_near(dtype, offsets) && is_shuffled(dtype, offsets),
+        };
+        is_consecutive(offsets) || apart
     }
 
     fn stores_lanes(&self, dtype: DType, offsets: &[u8]) -> bool {
-        is_consecutive(offsets) || is_gathered(dtype) || is_near(dtype, offsets) && is_reversed(offsets)
+        let scattered = self.level == Level::Avx512 && is_gathered(dtype);
+        is_consecutive(offsets) || scattered || is_near(dtype, offsets) && is_reversed(offsets)
     }
 
     fn takes_parts(&self) -> bool {
         true
     }
 
-    fn masks_lanes(&self) -> bool {
-        true
+    fn masks_lanes(&self, dtype: DType) -> bool {
+        match self.level {
+            Level::Avx512 => true,
+            Level::Avx2 => is_gathered(dtype),
+        }
     }
 
     fn masks_scalars(&self) -> bool {

@@ -20,6 +20,7 @@ use rustc_hash::FxHashMap;
 use tlc_codegen::clif::{self, EmitText};
 use tlc_codegen::code::{self, CompiledCode, RelocKind};
 use tlc_codegen::flat::Flat;
+use tlc_codegen::wide::Level;
 use tlc_codegen::{CodeGenerator, CodegenError, RuntimeFunction, wide};
 use tlc_ir::Kernel;
 use tlc_ir::target::{CpuEmitter, Emitter, EmitterId};
@@ -79,28 +80,36 @@ pub fn emitter() -> Result<Emitter, JitError> {
 type HostGenerator = dyn CodeGenerator<Code = CompiledCode, Error = CodegenError>;
 
 /// A code generator of a host: what it has on this machine, if it is one for it, and how one is made.
+///
+/// The level is that of the wide one, if it is to make code.
 struct GeneratorEntry {
-    has: fn(&dyn TargetIsa) -> Option<CpuEmitter>,
-    make: fn(Arc<dyn TargetIsa>, EmitText) -> Option<Box<HostGenerator>>,
+    has: fn(&dyn TargetIsa, Option<Level>) -> Option<CpuEmitter>,
+    make: fn(Arc<dyn TargetIsa>, Option<Level>, EmitText) -> Option<Box<HostGenerator>>,
 }
 
-/// Vector instructions of 512 bits a second of a modest machine, which does two at a time where it does three of 128 bits.
-const WIDE_OPS_PER_SECOND: f64 = 6e9;
+/// Vector instructions of a level's width a second of a modest machine: it does two at a time of 512 bits where it does three of 128
+/// or 256.
+fn ops_per_second(level: Level) -> f64 {
+    match level {
+        Level::Avx512 => 6e9,
+        Level::Avx2 => 9e9,
+    }
+}
 
 /// The code generators of a host; an [`EmitterId`] is a position in this list. The first has every operation.
 const GENERATORS: &[GeneratorEntry] = &[
     GeneratorEntry {
-        has: |isa| Some(CpuEmitter::modest(Arc::new(clif::emitter(isa.has_native_fma())))),
-        make: |isa, text| Some(Box::new(clif::Generator::new(isa, text))),
+        has: |isa, _| Some(CpuEmitter::modest(Arc::new(clif::emitter(isa.has_native_fma())))),
+        make: |isa, _, text| Some(Box::new(clif::Generator::new(isa, text))),
     },
     GeneratorEntry {
-        has: |_| {
-            level::wide().map(|level| CpuEmitter {
+        has: |_, level| {
+            level.map(|level| CpuEmitter {
                 table: Arc::new(wide::emitter(level)),
-                vector_ops_per_second: WIDE_OPS_PER_SECOND,
+                vector_ops_per_second: ops_per_second(level),
             })
         },
-        make: |_, text| level::wide().map(|level| Box::new(wide::Generator::new(level, text)) as Box<HostGenerator>),
+        make: |_, level, text| level.map(|level| Box::new(wide::Generator::new(level, text)) as Box<HostGenerator>),
     },
 ];
 
@@ -110,7 +119,7 @@ const GENERATORS: &[GeneratorEntry] = &[
 /// As [`host_isa`].
 pub fn emitters() -> Result<Vec<CpuEmitter>, JitError> {
     let isa = host_isa()?;
-    Ok(GENERATORS.iter().map_while(|g| (g.has)(&*isa)).collect())
+    Ok(GENERATORS.iter().map_while(|g| (g.has)(&*isa, level::wide())).collect())
 }
 
 /// Executable memory of one batch of kernels.
@@ -211,7 +220,7 @@ pub struct LoadedKernel {
 /// # Errors
 /// [`JitError`]; the first failing kernel's if several fail. Nothing stays allocated then.
 pub fn compile(kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<LoadedKernel>, JitError> {
-    compile_for(host_isa()?, &by_first(kernels), options)
+    compile_for(host_isa()?, level::wide(), &by_first(kernels), options)
 }
 
 /// As [`compile`], each kernel by the emitter that is said: one of [`emitters`], by its position.
@@ -219,7 +228,19 @@ pub fn compile(kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<LoadedKe
 /// # Errors
 /// As [`compile`], and [`JitError::Emitter`].
 pub fn compile_by(kernels: &[(&Kernel, EmitterId)], options: &JitOptions) -> Result<Vec<LoadedKernel>, JitError> {
-    compile_for(host_isa()?, kernels, options)
+    compile_for(host_isa()?, level::wide(), kernels, options)
+}
+
+/// As [`compile`], all kernels by the wide emitter at a level, whichever of them this process uses.
+///
+/// # Errors
+/// As [`compile`], and [`JitError::Level`] if the processor lacks it.
+pub fn compile_wide(level: Level, kernels: &[&Kernel], options: &JitOptions) -> Result<Vec<LoadedKernel>, JitError> {
+    if !level::all().contains(&level) {
+        return Err(JitError::Level { name: level.name() });
+    }
+    let kernels: Vec<_> = kernels.iter().map(|&k| (k, EmitterId(1))).collect();
+    compile_for(host_isa()?, Some(level), &kernels, options)
 }
 
 /// The lowered form of a kernel as an emitter takes it.
@@ -251,18 +272,19 @@ pub unsafe fn compile_with_isa(
     kernels: &[&Kernel],
     options: &JitOptions,
 ) -> Result<Vec<LoadedKernel>, JitError> {
-    compile_for(isa, &by_first(kernels), options)
+    compile_for(isa, level::wide(), &by_first(kernels), options)
 }
 
 fn compile_for(
     isa: Arc<dyn TargetIsa>,
+    wide: Option<Level>,
     kernels: &[(&Kernel, EmitterId)],
     options: &JitOptions,
 ) -> Result<Vec<LoadedKernel>, JitError> {
     let mut seen: FxHashMap<(&Kernel, EmitterId), usize> = FxHashMap::default();
     let mut unique: Vec<usize> = Vec::new();
     let mut unique_of = Vec::with_capacity(kernels.len());
-    let known = GENERATORS.len() - usize::from(level::wide().is_none());
+    let known = GENERATORS.len() - usize::from(wide.is_none());
     for (i, &(kernel, emitter)) in kernels.iter().enumerate() {
         if emitter.0 as usize >= known {
             return Err(JitError::Emitter {
@@ -278,7 +300,7 @@ fn compile_for(
         }
         unique_of.push(at);
     }
-    let codes = compile_all(kernels, &unique, &isa, options)?;
+    let codes = compile_all(kernels, &unique, &isa, wide, options)?;
     let unique_fns = load(isa, codes)?;
     Ok(unique_of.into_iter().map(|at| unique_fns[at].clone()).collect())
 }
@@ -288,6 +310,7 @@ fn compile_all(
     kernels: &[(&Kernel, EmitterId)],
     unique: &[usize],
     isa: &Arc<dyn TargetIsa>,
+    wide: Option<Level>,
     options: &JitOptions,
 ) -> Result<Vec<CompiledCode>, JitError> {
     type Slot = Mutex<Option<Result<CompiledCode, CodegenError>>>;
@@ -305,7 +328,7 @@ fn compile_all(
             let code = catch_unwind(AssertUnwindSafe(|| {
                 let generator = &mut generators[emitter as usize];
                 if generator.is_none() {
-                    *generator = (GENERATORS[emitter as usize].make)(isa.clone(), options.text);
+                    *generator = (GENERATORS[emitter as usize].make)(isa.clone(), wide, options.text);
                 }
                 match generator {
                     Some(generator) => generator.emit(kernel),

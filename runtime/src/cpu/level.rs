@@ -1,7 +1,7 @@
 //! Which instructions the wide emitter may use here.
 //!
-//! `TLC_CPU` forces a level: `avx512`, or `sse` for the portable emitter alone. A level that the processor lacks is not offered, whatever
-//! the variable says.
+//! `TLC_CPU` forces a level: `avx512`, `avx2`, or `sse` for the portable emitter alone. A level that the processor lacks is not offered,
+//! whatever the variable says.
 
 use std::sync::OnceLock;
 
@@ -14,7 +14,7 @@ pub const VARIABLE: &str = "TLC_CPU";
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LevelError {
     /// It names no level.
-    #[error("{VARIABLE}={0}: unknown level; expected avx512 or sse")]
+    #[error("{VARIABLE}={0}: unknown level; expected avx512, avx2 or sse")]
     Unknown(String),
     /// The processor lacks it.
     #[error("{VARIABLE}={0}: the processor lacks it")]
@@ -37,27 +37,39 @@ pub fn check() -> Result<(), LevelError> {
     }
 }
 
-/// The widest level of this machine, if the wide emitter has one for it.
+/// The level of the wide emitter in this process: the one that [`VARIABLE`] forces, or else the widest of this machine.
 pub fn wide() -> Option<Level> {
     static LEVEL: OnceLock<Option<Level>> = OnceLock::new();
     *LEVEL.get_or_init(|| match std::env::var(VARIABLE).as_deref() {
-        Err(_) | Ok("") => detect(),
-        Ok(name) => detect().filter(|level| level.name() == name),
+        Err(_) | Ok("") => all().first().copied(),
+        Ok(name) => all().iter().copied().find(|level| level.name() == name),
     })
 }
 
+/// The levels of this machine, the widest first.
+pub fn all() -> &'static [Level] {
+    static LEVELS: OnceLock<Vec<Level>> = OnceLock::new();
+    LEVELS.get_or_init(|| Level::ALL.into_iter().filter(|level| detect(*level)).collect())
+}
+
 #[cfg(all(target_arch = "x86_64", unix))]
-fn detect() -> Option<Level> {
-    let avx512 = is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx512bw")
-        && is_x86_feature_detected!("avx512cd")
-        && is_x86_feature_detected!("avx512dq")
-        && is_x86_feature_detected!("avx512vl");
-    avx512.then_some(Level::Avx512)
+fn detect(level: Level) -> bool {
+    match level {
+        Level::Avx512 => {
+            is_x86_feature_detected!("avx512f")
+                && is_x86_feature_detected!("avx512bw")
+                && is_x86_feature_detected!("avx512cd")
+                && is_x86_feature_detected!("avx512dq")
+                && is_x86_feature_detected!("avx512vl")
+        }
+        Level::Avx2 => {
+            is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+        }
+    }
 }
 
 /// Its code is for x86-64 and the System V calling convention.
 #[cfg(not(all(target_arch = "x86_64", unix)))]
-fn detect() -> Option<Level> {
-    None
+fn detect(_: Level) -> bool {
+    false
 }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use cranelift_codegen::isa::TargetIsa;
 use cranelift_codegen::settings::Configurable;
 use smallvec::SmallVec;
+use tlc_codegen::wide::Level;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Access, Bind, Kernel, Memory, Op, Param, Stmt, ValueId};
-use tlc_ir::target::EmitterId;
 use tlc_ir::{DType, Scalar, ScalarOp};
 use tlc_runtime::cpu::jit::{self, Args, JitError, JitOptions, KernelFn, LoadedKernel};
+use tlc_runtime::cpu::level;
 
 /// Builds a kernel statement by statement.
 #[derive(Default)]
@@ -195,15 +196,14 @@ pub fn run_function(
 pub enum Maker {
     /// The portable emitter, for a processor of which this machine has all instructions.
     Portable(Arc<dyn TargetIsa>),
-    /// Another emitter of this machine.
-    Other(EmitterId),
+    /// The wide emitter at a level of this machine.
+    Wide(Level),
 }
 
 /// This machine's code generators and, on x86-64, one for processors with 128-bit vectors only and one for the oldest.
 pub fn makers() -> Vec<Maker> {
     let mut all = vec![Maker::Portable(jit::host_isa().unwrap())];
-    let emitters = jit::emitters().unwrap().len() as u32;
-    all.extend((1..emitters).map(|e| Maker::Other(EmitterId(e))));
+    all.extend(level::all().iter().map(|level| Maker::Wide(*level)));
     if cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         for features in [
             &["has_cmpxchg16b", "has_sse3", "has_ssse3", "has_sse41", "has_sse42"][..],
@@ -226,10 +226,7 @@ pub fn compile_all(maker: &Maker, kernels: &[&Kernel]) -> Vec<LoadedKernel> {
     match maker {
         // SAFETY: `makers` makes code for this machine or for the baseline that every x86-64 has.
         Maker::Portable(isa) => unsafe { jit::compile_with_isa(isa.clone(), kernels, &options) },
-        Maker::Other(emitter) => {
-            let kernels: Vec<_> = kernels.iter().map(|k| (*k, *emitter)).collect();
-            jit::compile_by(&kernels, &options)
-        }
+        Maker::Wide(level) => jit::compile_wide(*level, kernels, &options),
     }
     .unwrap()
 }

@@ -8,5 +8,6 @@ mod module;
 mod nests;
 mod ops;
 mod products;
+mod registers;
 mod table;
 mod tiles;

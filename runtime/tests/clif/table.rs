@@ -57,10 +57,16 @@ fn taken_apart(mut kernel: Kernel, emitter: &Emitter, what: &str) -> bool {
     text.matches("extractlane").count() > 1 || text.contains("call ")
 }
 
+/// The portable emitter of this machine, and the wide one at every level: it makes code wherever it runs, or not.
+fn emitters() -> Vec<Emitter> {
+    let mut all = vec![jit::emitter().expect("a known machine")];
+    all.extend(Level::ALL.map(wide::emitter));
+    all
+}
+
 #[test]
 fn every_operation_in_the_table_is_emitted_as_it_says() {
-    // The wide emitter makes code wherever it runs, or not.
-    for emitter in [jit::emitter().expect("a known machine"), wide::emitter(Level::Avx512)] {
+    for emitter in emitters() {
         every_operation(&emitter);
     }
 }
@@ -107,7 +113,7 @@ fn every_operation(emitter: &Emitter) {
 
 #[test]
 fn every_conversion_in_the_table_is_emitted_as_it_says() {
-    for emitter in [jit::emitter().expect("a known machine"), wide::emitter(Level::Avx512)] {
+    for emitter in emitters() {
         every_conversion(&emitter);
     }
 }

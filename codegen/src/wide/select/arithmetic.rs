@@ -7,7 +7,7 @@ use regalloc2::{PReg, RegClass};
 use smallvec::SmallVec;
 use tlc_ir::{DType, Scalar, ScalarOp};
 
-use super::memory::moves;
+use super::masks::{Logic, Mask};
 use super::{Arg, Form, Inst, Reg, Selector, Size, width};
 use crate::error::{Result, unsupported};
 use crate::flat::Value;
@@ -26,8 +26,15 @@ pub(super) mod predicate {
     pub(in crate::wide) const ORDERED: u8 = 0x07;
 }
 
-/// `vrndscale`'s way to round, without an inexact exception.
-const ROUND: [u8; 4] = [8, 9, 10, 11];
+/// Predicates of `vpcmpd` (Intel SDM, "VPCMPD/VPCMPUD").
+pub(super) const EQUALS: u8 = 0;
+pub(super) const LESS_THAN: u8 = 1;
+pub(super) const AT_MOST: u8 = 2;
+pub(super) const DIFFERS: u8 = 4;
+
+/// The way of `vrndscale` and `vround` to round, without an inexact exception.
+const ROUND: [u8; 4] = [8, 9, 10, TRUNCATE];
+pub(super) const TRUNCATE: u8 = 11;
 
 /// The instruction for f32 or for f64.
 pub(super) fn by_float(dtype: DType, single: Codes, double: Codes) -> Codes {
@@ -35,7 +42,7 @@ pub(super) fn by_float(dtype: DType, single: Codes, double: Codes) -> Codes {
 }
 
 /// The instruction for integers of that many bits.
-fn by_bits(dtype: DType, codes: [Codes; 4]) -> Codes {
+pub(super) fn by_bits(dtype: DType, codes: [Codes; 4]) -> Codes {
     codes[(dtype.bits() / 8).trailing_zeros() as usize]
 }
 
@@ -62,36 +69,31 @@ impl Selector<'_, '_> {
             // One condition for all lanes.
             (2.., 1) => {
                 let cond = self.int(args[0])?;
-                self.spread_bool(cond)
+                self.spread_bool(
+                    cond,
+                    if on == DType::Bool {
+                        self.bits_of_lanes(lanes)
+                    } else {
+                        on.bits()
+                    },
+                )
             }
-            _ => self.mask(args[0])?,
+            _ if on == DType::Bool => self.masks_alike(args[0], args[1])?[0],
+            _ => self.mask(args[0], on.bits())?,
         };
         if on == DType::Bool {
-            let (a, b) = (self.mask(args[1])?, self.mask(args[2])?);
-            let k = |r| Arg::Use(r, Size::K);
-            let then = self.mask_op(Code::VEX_Kandq_kr_kr_kr, &[k(cond), k(a)]);
-            let otherwise = self.mask_op(Code::VEX_Kandnq_kr_kr_kr, &[k(cond), k(b)]);
-            return Ok((
-                Form::Mask,
-                self.mask_op(Code::VEX_Korq_kr_kr_kr, &[k(then), k(otherwise)]),
-            ));
+            let (a, b) = (self.mask(args[1], cond.bits)?, self.mask(args[2], cond.bits)?);
+            let then = self.logic(Logic::And, cond, a, lanes);
+            let otherwise = self.logic(Logic::AndNot, cond, b, lanes);
+            return Ok(self.logic(Logic::Or, then, otherwise, lanes).of_value());
         }
         let w = width(lanes, on.bits());
-        let moves = moves(on.bytes());
         if self.flat.constant(args[2]).is_some_and(|c| c.bits() == 0) {
             let a = self.vector(args[1])?;
-            return Ok((Form::Vector, self.select_or_zero(moves.load, w, cond, a)));
+            return Ok((Form::Vector, self.select_or_zero(on.bytes(), w, cond, a)));
         }
         let (a, b) = (self.vector(args[1])?, self.vector(args[2])?);
-        Ok((Form::Vector, self.blend(moves.blend, w, cond, a, b)))
-    }
-
-    /// `a` where a mask is set, else `b`.
-    pub(super) fn blend(&mut self, codes: Codes, w: usize, mask: Reg, a: Reg, b: Reg) -> Reg {
-        let (to, size) = (self.vector_reg(), Size::VECTORS[w]);
-        let inst = Inst::new(codes[w], &[Arg::Def(to, size), Arg::Use(b, size), Arg::Use(a, size)]);
-        self.push(inst.masked(mask));
-        to
+        Ok((Form::Vector, self.blend(on.bytes(), w, cond, a, b)))
     }
 
     fn map_bool(&mut self, op: ScalarOp, lanes: u32, args: &[Value]) -> Result<(Form, Reg)> {
@@ -126,39 +128,31 @@ impl Selector<'_, '_> {
             };
             return Ok((Form::Int, made));
         }
-        let a = Arg::Use(self.mask(args[0])?, Size::K);
-        let b = match args.get(1) {
-            Some(b) => Arg::Use(self.mask(*b)?, Size::K),
-            None => a,
-        };
+        let [a, b] = self.masks_alike(args[0], args.get(1).copied().unwrap_or(args[0]))?;
         let made = match op {
-            Not => self.mask_op(Code::VEX_Knotq_kr_kr, &[a]),
-            And | Min => self.mask_op(Code::VEX_Kandq_kr_kr_kr, &[a, b]),
-            Or | Max => self.mask_op(Code::VEX_Korq_kr_kr_kr, &[a, b]),
-            Xor | Ne => self.mask_op(Code::VEX_Kxorq_kr_kr_kr, &[a, b]),
-            Eq => self.mask_op(Code::VEX_Kxnorq_kr_kr_kr, &[a, b]),
-            Lt => self.mask_op(Code::VEX_Kandnq_kr_kr_kr, &[a, b]),
+            Not => self.negated(a, lanes),
+            And | Min => self.logic(Logic::And, a, b, lanes),
+            Or | Max => self.logic(Logic::Or, a, b, lanes),
+            Xor | Ne => self.logic(Logic::Xor, a, b, lanes),
+            Eq => {
+                let differ = self.logic(Logic::Xor, a, b, lanes);
+                self.negated(differ, lanes)
+            }
+            Lt => self.logic(Logic::AndNot, a, b, lanes),
             Le => {
-                let none = self.mask_op(Code::VEX_Knotq_kr_kr, &[a]);
-                self.mask_op(Code::VEX_Korq_kr_kr_kr, &[Arg::Use(none, Size::K), b])
+                let none = self.negated(a, lanes);
+                self.logic(Logic::Or, none, b, lanes)
             }
             _ => return unsupported(format!("{op} on bool")),
         };
-        Ok((Form::Mask, made))
+        Ok(made.of_value())
     }
 
-    /// A comparison of floats.
-    pub(super) fn compare(&mut self, dtype: DType, w: usize, a: Reg, b: Reg, predicate: u8) -> Reg {
-        let codes = by_float(dtype, opcodes::CMP_PS, opcodes::CMP_PD);
-        let size = Size::VECTORS[w];
-        self.mask_op(codes[w], &[Arg::Use(a, size), Arg::Use(b, size), Arg::Imm8(predicate)])
-    }
-
-    pub(super) fn unordered(&mut self, a: Value, b: Value) -> Result<Reg> {
+    pub(super) fn unordered(&mut self, a: Value, b: Value) -> Result<(Form, Reg)> {
         let (dtype, lanes) = (self.flat.dtype(a), self.flat.info(a).lanes);
         let (a, b) = (self.vector(a)?, self.vector(b)?);
         let w = width(lanes, dtype.bits());
-        Ok(self.compare(dtype, w, a, b, predicate::UNORDERED))
+        Ok(self.compare(dtype, w, a, b, predicate::UNORDERED).of_value())
     }
 
     fn map_float(&mut self, op: ScalarOp, on: DType, lanes: u32, vals: &[Value]) -> Result<(Form, Reg)> {
@@ -187,7 +181,7 @@ impl Selector<'_, '_> {
             _ => None,
         };
         if let Some(predicate) = compares {
-            return Ok((Form::Mask, self.compare(on, w, args[0], args[1], predicate)));
+            return Ok(self.compare(on, w, args[0], args[1], predicate).of_value());
         }
         let plain = match op {
             Add => Some(by(opcodes::ADD_PS, opcodes::ADD_PD)),
@@ -233,9 +227,8 @@ impl Selector<'_, '_> {
                 );
                 let below = self.compare(on, w, args[0], zero, predicate::LESS);
                 let above = self.compare(on, w, args[0], zero, predicate::GREATER);
-                let codes = moves(on.bytes()).blend;
-                let r = self.blend(codes, w, below, minus, args[0]);
-                self.blend(codes, w, above, one, r)
+                let r = self.blend(on.bytes(), w, below, minus, args[0]);
+                self.blend(on.bytes(), w, above, one, r)
             }
             _ => return unsupported(format!("{op} on {on}")),
         };
@@ -296,6 +289,9 @@ impl Selector<'_, '_> {
             }
         }
         let (a, b) = (args[0], args[1]);
+        if !self.has_mask_registers() {
+            return self.extremum_of_both(on, max, w, a, b);
+        }
         let range = by_float(on, opcodes::RANGE_PS, opcodes::RANGE_PD);
         let way = if max { 5 } else { 4 };
         let uses = [Arg::Use(a, size), Arg::Use(b, size)];
@@ -304,7 +300,7 @@ impl Selector<'_, '_> {
         let add = by_float(on, opcodes::ADD_PS, opcodes::ADD_PD);
         let to = self.vector_reg();
         let inst = Inst::new(add[w], &[Arg::Update { from: r, to, size }, uses[0], uses[1]]);
-        self.push(inst.masked(nan));
+        self.push(inst.masked(nan.reg));
         to
     }
 
@@ -328,24 +324,20 @@ impl Selector<'_, '_> {
             return Ok((Form::Vector, self.shift(op, on, lanes, vals)?));
         }
         let args: SmallVec<[Reg; 3]> = vals.iter().map(|v| self.vector(*v)).collect::<Result<_>>()?;
+        if let Some(made) = self.map_quads(op, on, w, &args) {
+            return Ok((Form::Vector, made));
+        }
         let uses: SmallVec<[Arg; 3]> = args.iter().map(|r| Arg::Use(*r, size)).collect();
         let predicate = match op {
-            Eq => Some(0),
-            Lt => Some(1),
-            Le => Some(2),
-            Ne => Some(4),
+            Eq => Some(EQUALS),
+            Lt => Some(LESS_THAN),
+            Le => Some(AT_MOST),
+            Ne => Some(DIFFERS),
             _ => None,
         };
         if let Some(predicate) = predicate {
-            use opcodes::*;
-            let codes = match signed {
-                true => by_bits(on, [CMP_B, CMP_W, CMP_D, CMP_Q]),
-                false => by_bits(on, [CMPU_B, CMPU_W, CMPU_D, CMPU_Q]),
-            };
-            let k = self.mask_op(codes[w], &[uses[0], uses[1], Arg::Imm8(predicate)]);
-            return Ok((Form::Mask, k));
+            return Ok(self.compare_ints(on, w, args[0], args[1], predicate).of_value());
         }
-        let lower = |s: &mut Self, a: Arg, b: Arg| s.vector_op(extremum(on, false), w, &[a, b]);
         use opcodes::*;
         let codes = match op {
             Add => by_bits(on, [ADD_B, ADD_W, ADD_D, ADD_Q]),
@@ -355,8 +347,7 @@ impl Selector<'_, '_> {
             And => AND_D,
             Or => OR_D,
             Xor => XOR_D,
-            Max => extremum(on, true),
-            Min => extremum(on, false),
+            Max | Min => return Ok((Form::Vector, self.int_extremum(on, op == Max, w, args[0], args[1]))),
             Abs if signed => by_bits(on, [ABS_B, ABS_W, ABS_D, ABS_Q]),
             Abs => return Ok((Form::Vector, args[0])),
             Neg => {
@@ -370,13 +361,12 @@ impl Selector<'_, '_> {
             }
             Sign => {
                 let one = self.constant(1, on.bits());
-                let r = lower(self, uses[0], Arg::Use(one, size));
+                let r = self.int_extremum(on, false, w, args[0], one);
                 if !signed {
                     return Ok((Form::Vector, r));
                 }
                 let minus = self.constant(u64::MAX, on.bits());
-                let args = [Arg::Use(r, size), Arg::Use(minus, size)];
-                return Ok((Form::Vector, self.vector_op(extremum(on, true), w, &args)));
+                return Ok((Form::Vector, self.int_extremum(on, true, w, r, minus)));
             }
             _ => return unsupported(format!("{op} on {on}")),
         };
@@ -420,13 +410,18 @@ impl Selector<'_, '_> {
         let w = width(lanes, bits);
         let size = Size::VECTORS[w];
         let x = self.vector(vals[0])?;
-        if bits == 8 {
+        if bits == 8 || bits == 16 && lanes == 1 && !self.has_mask_registers() {
             // A scalar: as one of 32 bits.
             if lanes > 1 {
                 return unsupported(format!("{op} on lanes of {on}"));
             }
             let extend = |s: &mut Self, signed: bool, v: Reg| {
-                let codes = if signed { EXTEND_S_BD } else { EXTEND_Z_BD };
+                let codes = match (bits, signed) {
+                    (8, true) => EXTEND_S_BD,
+                    (8, false) => EXTEND_Z_BD,
+                    (_, true) => EXTEND_S_WD,
+                    (_, false) => EXTEND_Z_WD,
+                };
                 s.vector_op(codes, 0, &[Arg::Use(v, Size::X)])
             };
             let amount = self.vector(vals[1])?;
@@ -440,6 +435,9 @@ impl Selector<'_, '_> {
                 SRLV_D
             };
             return Ok(self.vector_op(codes, 0, &[Arg::Use(x, Size::X), Arg::Use(amount, Size::X)]));
+        }
+        if bits == 64 && signed && !left && !self.has_mask_registers() {
+            return self.shift_quads(on, lanes, x, vals[1]);
         }
         let pick = |codes: [Codes; 3]| codes[(bits / 16).trailing_zeros() as usize];
         if let Some(amount) = self.flat.constant(vals[1]) {
@@ -520,12 +518,38 @@ impl Selector<'_, '_> {
     }
 }
 
-fn extremum(on: DType, max: bool) -> Codes {
-    use opcodes::*;
-    match (max, on.is_signed_int()) {
-        (true, true) => by_bits(on, [MAXS_B, MAXS_W, MAXS_D, MAXS_Q]),
-        (true, false) => by_bits(on, [MAXU_B, MAXU_W, MAXU_D, MAXU_Q]),
-        (false, true) => by_bits(on, [MINS_B, MINS_W, MINS_D, MINS_Q]),
-        (false, false) => by_bits(on, [MINU_B, MINU_W, MINU_D, MINU_Q]),
+impl Selector<'_, '_> {
+    /// The larger or the smaller of integers.
+    pub(super) fn int_extremum(&mut self, on: DType, max: bool, w: usize, a: Reg, b: Reg) -> Reg {
+        use opcodes::*;
+        if on.bits() == 64 && !self.has_mask_registers() {
+            let (high, low) = if max { (a, b) } else { (b, a) };
+            let above = self.compare_ints(on, w, b, a, LESS_THAN);
+            return self.blend(on.bytes(), w, above, high, low);
+        }
+        let codes = match (max, on.is_signed_int()) {
+            (true, true) => by_bits(on, [MAXS_B, MAXS_W, MAXS_D, MAXS_Q]),
+            (true, false) => by_bits(on, [MAXU_B, MAXU_W, MAXU_D, MAXU_Q]),
+            (false, true) => by_bits(on, [MINS_B, MINS_W, MINS_D, MINS_Q]),
+            (false, false) => by_bits(on, [MINU_B, MINU_W, MINU_D, MINU_Q]),
+        };
+        let size = Size::VECTORS[w];
+        self.vector_op(codes, w, &[Arg::Use(a, size), Arg::Use(b, size)])
+    }
+
+    /// A comparison of integers, by a predicate of `vpcmpd`.
+    pub(super) fn compare_ints(&mut self, on: DType, w: usize, a: Reg, b: Reg, predicate: u8) -> Mask {
+        use opcodes::*;
+        if !self.has_mask_registers() {
+            return self.compare_lanes(on, w, a, b, predicate);
+        }
+        let codes = match on.is_signed_int() {
+            true => by_bits(on, [CMP_B, CMP_W, CMP_D, CMP_Q]),
+            false => by_bits(on, [CMPU_B, CMPU_W, CMPU_D, CMPU_Q]),
+        };
+        let size = Size::VECTORS[w];
+        let args = [Arg::Use(a, size), Arg::Use(b, size), Arg::Imm8(predicate)];
+        let reg = self.mask_op(codes[w], &args);
+        Mask { reg, bits: 1 }
     }
 }

@@ -200,10 +200,23 @@ impl Selector<'_, '_> {
             _ => None,
         };
         match self.flat.op(cond) {
+            Op::AnyLane(m) | Op::AllLanes(m) if !self.has_mask_registers() => {
+                let all = matches!(self.flat.op(cond), Op::AllLanes(_));
+                let (bits, ones) = self.bits_of(*m)?;
+                let bits = Arg::Use(bits, Size::Q);
+                let (test, code) = match all {
+                    true => {
+                        let ones = Arg::Use(self.number(ones as i64), Size::Q);
+                        (Inst::new(Code::Cmp_r64_rm64, &[bits, ones]), Code::Je_rel32_64)
+                    }
+                    false => (Inst::new(Code::Test_rm64_r64, &[bits, bits]), Code::Jne_rel32_64),
+                };
+                self.code.data(here).test.push(test);
+                Ok(code)
+            }
             Op::AnyLane(m) | Op::AllLanes(m) if whole(lanes(self, *m)).is_some() => {
                 let code = whole(lanes(self, *m)).unwrap_or(Code::VEX_Kortestq_kr_kr);
-                let m_reg = self.mask(*m)?;
-                let k = Arg::Use(m_reg, Size::K);
+                let k = Arg::Use(self.mask(*m, 1)?.reg, Size::K);
                 self.code.data(here).test.push(Inst::new(code, &[k, k]));
                 Ok(match self.flat.op(cond) {
                     Op::AnyLane(_) => Code::Jne_rel32_64,

@@ -8,7 +8,7 @@ use tlc_ir::{DType, Scalar};
 
 use super::arithmetic::by_float;
 use super::arithmetic::predicate::{GREATER_OR_EQUAL, NOT_EQUAL, ORDERED};
-use super::memory::moves;
+use super::masks::Mask;
 use super::{Arg, Form, Inst, Reg, Selector, Size, general, width};
 use crate::error::{Result, unsupported};
 use crate::flat::{Op, Value};
@@ -29,7 +29,7 @@ impl Selector<'_, '_> {
         }
         let x = self.vector(a)?;
         if to == DType::Bool {
-            return Ok((Form::Mask, self.is_true(x, from, lanes)));
+            return Ok(self.is_true(x, from, lanes).of_value());
         }
         Ok((Form::Vector, self.convert_vector(x, from, to, lanes)?))
     }
@@ -45,16 +45,15 @@ impl Selector<'_, '_> {
         if lanes == 1 && to.is_int() {
             return Ok((Form::Int, self.int(a)?));
         }
-        let mask = self.mask(a)?;
+        let mask = self.mask(a, to.bits())?;
         let one = self.constant(to.one().bits(), to.bits());
         let w = width(lanes, to.bits());
-        Ok((Form::Vector, self.select_or_zero(moves(to.bytes()).load, w, mask, one)))
+        Ok((Form::Vector, self.select_or_zero(to.bytes(), w, mask, one)))
     }
 
     /// Which lanes are not 0; NaN is not.
-    fn is_true(&mut self, x: Reg, from: DType, lanes: u32) -> Reg {
+    fn is_true(&mut self, x: Reg, from: DType, lanes: u32) -> Mask {
         let w = width(lanes, from.bits());
-        let size = Size::VECTORS[w];
         match from {
             DType::F32 | DType::F64 => {
                 let zero = self.constant(0, 32);
@@ -62,26 +61,18 @@ impl Selector<'_, '_> {
             }
             DType::F16 | DType::BF16 => {
                 let magnitude = self.constant(0x7fff, 16);
-                self.mask_op(opcodes::TEST_W[w], &[Arg::Use(x, size), Arg::Use(magnitude, size)])
+                self.common_bits(2, w, x, magnitude)
             }
-            _ => {
-                let codes = match from.bytes() {
-                    1 => opcodes::TEST_B,
-                    2 => opcodes::TEST_W,
-                    4 => opcodes::TEST_D,
-                    _ => opcodes::TEST_Q,
-                };
-                self.mask_op(codes[w], &[Arg::Use(x, size), Arg::Use(x, size)])
-            }
+            _ => self.common_bits(from.bytes(), w, x, x),
         }
     }
 
     /// An instruction whose wider side has that width; the other is narrower by so many halvings.
-    fn widen(&mut self, codes: Codes, w: usize, halvings: usize, x: Reg) -> Reg {
+    pub(super) fn widen(&mut self, codes: Codes, w: usize, halvings: usize, x: Reg) -> Reg {
         self.vector_op(codes, w, &[Arg::Use(x, Size::VECTORS[w.saturating_sub(halvings)])])
     }
 
-    fn narrow(&mut self, codes: Codes, w: usize, halvings: usize, x: Reg, immediate: Option<u8>) -> Reg {
+    pub(super) fn narrow(&mut self, codes: Codes, w: usize, halvings: usize, x: Reg, immediate: Option<u8>) -> Reg {
         let to = self.vector_reg();
         let (small, size) = (Size::VECTORS[w.saturating_sub(halvings)], Size::VECTORS[w]);
         let args = [Arg::Def(to, small), Arg::Use(x, size)];
@@ -97,6 +88,14 @@ impl Selector<'_, '_> {
         let half = |d| matches!(d, F16 | BF16);
         let w = width(lanes, from.bits().max(to.bits()));
         let signed = from.is_signed_int();
+        if !self.has_mask_registers()
+            && from != to
+            && !half(from)
+            && !half(to)
+            && let Some(made) = self.convert_lanes(x, from, to, lanes)?
+        {
+            return Ok(made);
+        }
         Ok(match (from, to) {
             _ if from == to => x,
             (F16, F32) => self.widen(CONVERT_F16_F32, w, 1, x),
@@ -108,7 +107,7 @@ impl Selector<'_, '_> {
             (F32, F16) => self.narrow(CONVERT_F32_F16, w, 1, x, Some(0)),
             (F32, BF16) => {
                 let bits = self.rounded_to_bf16(x, w);
-                self.narrow(NARROW_DW, w, 1, bits, None)
+                self.truncate(bits, w, 4, 2)
             }
             (F64 | I32 | U32 | I64 | U64, F16 | BF16) => {
                 if lanes > 1 {
@@ -155,18 +154,25 @@ impl Selector<'_, '_> {
                 };
                 self.widen(codes, w, halvings, x)
             }
-            _ => {
-                let (codes, halvings) = match (from.bytes(), to.bytes()) {
-                    (2, _) => (NARROW_WB, 1),
-                    (4, 1) => (NARROW_DB, 2),
-                    (4, _) => (NARROW_DW, 1),
-                    (_, 1) => (NARROW_QB, 3),
-                    (_, 2) => (NARROW_QW, 2),
-                    (_, _) => (NARROW_QD, 1),
-                };
-                self.narrow(codes, w, halvings, x, None)
-            }
+            _ => self.truncate(x, w, from.bytes(), to.bytes()),
         })
+    }
+
+    /// The low bytes of elements of so many bytes.
+    fn truncate(&mut self, x: Reg, w: usize, from: usize, to: usize) -> Reg {
+        use opcodes::*;
+        if !self.has_mask_registers() {
+            return self.truncated(x, w, from, to);
+        }
+        let (codes, halvings) = match (from, to) {
+            (2, _) => (NARROW_WB, 1),
+            (4, 1) => (NARROW_DB, 2),
+            (4, _) => (NARROW_DW, 1),
+            (_, 1) => (NARROW_QB, 3),
+            (_, 2) => (NARROW_QW, 2),
+            (_, _) => (NARROW_QD, 1),
+        };
+        self.narrow(codes, w, halvings, x, None)
     }
 
     /// Truncates and saturates; NaN is 0.
@@ -218,10 +224,9 @@ impl Selector<'_, '_> {
         let limit = self.constant(limit.bits(), from.bits());
         let above = self.compare(from, of_float, x, limit, GREATER_OR_EQUAL);
         let most = self.constant(u64::MAX >> (65 - to.bits()), to.bits());
-        let moves = moves(to.bytes());
-        let capped = self.blend(moves.blend, of_int, above, most, made);
+        let capped = self.blend(to.bytes(), of_int, above, most, made);
         let number = self.compare(from, of_float, x, x, ORDERED);
-        self.select_or_zero(moves.load, of_int, number, capped)
+        self.select_or_zero(to.bytes(), of_int, number, capped)
     }
 
     /// The bits of f32 rounded to nearest-even to bf16, in the low halves of 32 bits. In integers, for the processor's own conversion
@@ -241,7 +246,7 @@ impl Selector<'_, '_> {
         let quiet = self.constant(0x40, 32);
         let nan = self.vector_op(OR_D, w, &[u(shifted), u(quiet)]);
         let number = self.compare(DType::F32, w, x, x, ORDERED);
-        self.blend(BLEND_D, w, number, rounded, nan)
+        self.blend(4, w, number, rounded, nan)
     }
 
     /// A scalar, by a function that rounds once.

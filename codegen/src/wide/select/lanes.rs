@@ -3,23 +3,18 @@
 use iced_x86::Code;
 use tlc_ir::DType;
 
+use super::masks::Logic;
 use super::{Arg, Form, Inst, Reg, Selector, Size, width};
 use crate::error::{Result, invalid};
 use crate::flat::Value;
 use crate::wide::opcodes::{self, Codes};
 
 impl Selector<'_, '_> {
-    /// A bool in a general register, in all lanes of a mask.
-    pub(super) fn spread_bool(&mut self, v: Reg) -> Reg {
-        let all = self.int_update(Code::Neg_rm64, v, &[]);
-        self.mask_op(Code::VEX_Kmovq_kr_r64, &[Arg::Use(all, Size::Q)])
-    }
-
     pub(super) fn splat(&mut self, a: Value, dtype: DType, lanes: u32) -> Result<(Form, Reg)> {
         use opcodes::*;
         if dtype == DType::Bool {
             let v = self.int(a)?;
-            return Ok((Form::Mask, self.spread_bool(v)));
+            return Ok(self.spread_bool(v, self.bits_of_lanes(lanes)).of_value());
         }
         if let Some(c) = self.flat.constant(a) {
             return Ok((Form::Vector, self.constant(c.bits(), dtype.bits())));
@@ -28,6 +23,11 @@ impl Selector<'_, '_> {
         let forms = self.forms[a.0 as usize];
         if forms.vector.is_none() && (forms.int.is_some() || self.flat.op(a).is_index()) {
             let v = self.int(a)?;
+            if !self.has_mask_registers() {
+                let first = self.vector_as(Code::EVEX_Vmovq_xmm_rm64, Size::X, &[Arg::Use(v, Size::Q)]);
+                let all = self.vector_op(broadcast(dtype), w, &[Arg::Use(first, Size::X)]);
+                return Ok((Form::Vector, all));
+            }
             let (codes, size) = match dtype.bytes() {
                 1 => (BROADCAST_R_B, Size::D),
                 2 => (BROADCAST_R_W, Size::D),
@@ -63,16 +63,13 @@ impl Selector<'_, '_> {
         Ok(self.vector_op(codes, w, &[Arg::Use(base, size), Arg::Use(steps, size)]))
     }
 
-    /// The lanes from one on, as the first of a register; of those behind nobody asks.
-    pub(super) fn lane(&mut self, a: Value, lane: u8) -> Result<(Form, Reg)> {
+    /// So many lanes from one on, as the first of a register; of those behind nobody asks.
+    pub(super) fn lane(&mut self, a: Value, lane: u8, count: u32) -> Result<(Form, Reg)> {
         let info = self.flat.info(a);
         if info.dtype == DType::Bool {
-            let k = self.mask(a)?;
-            let first = match lane {
-                0 => k,
-                _ => self.mask_op(Code::VEX_Kshiftrq_kr_kr_imm8, &[Arg::Use(k, Size::K), Arg::Imm8(lane)]),
-            };
-            return Ok((Form::Mask, first));
+            let there = self.forms[a.0 as usize].any_mask(self.level).map(|m| m.bits);
+            let mask = self.mask(a, there.unwrap_or(self.bits_of_lanes(info.lanes)))?;
+            return Ok(self.lane_of_mask(mask, lane, info.lanes).of_value());
         }
         let (bytes, lanes) = (info.dtype.bytes(), info.lanes);
         let v = self.vector(a)?;
@@ -81,6 +78,10 @@ impl Selector<'_, '_> {
         }
         let w = width(lanes, info.dtype.bits());
         let size = Size::VECTORS[w];
+        if !self.has_mask_registers() {
+            let part = self.bytes_from(v, w, usize::from(lane) * bytes, count as usize * bytes);
+            return Ok((Form::Vector, part));
+        }
         if bytes >= 4 {
             let codes = if bytes == 4 { opcodes::ALIGN_D } else { opcodes::ALIGN_Q };
             let args = [Arg::Use(v, size), Arg::Use(v, size), Arg::Imm8(lane)];
@@ -106,12 +107,17 @@ impl Selector<'_, '_> {
     }
 
     pub(super) fn pack(&mut self, parts: &[Value], dtype: DType, lanes: u32) -> Result<(Form, Reg)> {
-        use opcodes::*;
         if dtype == DType::Bool {
-            return Ok((Form::Mask, self.pack_bools(parts)?));
+            return Ok(self.pack_bools(parts)?.of_value());
         }
-        let mut level: Vec<Reg> = parts.iter().map(|p| self.vector(*p)).collect::<Result<_>>()?;
-        let mut bytes = dtype.bytes();
+        let each: Vec<Reg> = parts.iter().map(|p| self.vector(*p)).collect::<Result<_>>()?;
+        Ok((Form::Vector, self.packed(each, dtype.bytes(), lanes)?))
+    }
+
+    /// The first elements of vectors, of so many bytes, as one.
+    pub(super) fn packed(&mut self, each: Vec<Reg>, bytes: usize, lanes: u32) -> Result<Reg> {
+        use opcodes::*;
+        let (mut level, mut bytes) = (each, bytes);
         // Two neighbours become one element of twice the size, up to 128 bits.
         while level.len() > 1 && bytes < 16 {
             let codes = match bytes {
@@ -146,55 +152,34 @@ impl Selector<'_, '_> {
             level = next;
             size = wider;
         }
-        Ok((Form::Vector, level[0]))
-    }
-
-    fn pack_bools(&mut self, parts: &[Value]) -> Result<Reg> {
-        let mut bits = self.int(parts[0])?;
-        for (lane, p) in parts.iter().enumerate().skip(1) {
-            let one = self.int(*p)?;
-            let placed = self.int_update(Code::Shl_rm64_imm8, one, &[Arg::Imm8(lane as u8)]);
-            bits = self.int_update(Code::Or_r64_rm64, bits, &[Arg::Use(placed, Size::Q)]);
-        }
-        Ok(self.mask_op(Code::VEX_Kmovq_kr_r64, &[Arg::Use(bits, Size::Q)]))
+        Ok(level[0])
     }
 
     pub(super) fn insert(&mut self, a: Value, x: Value, lane: u8, dtype: DType, lanes: u32) -> Result<(Form, Reg)> {
-        let chosen = self.mask_constant(1 << lane);
         if dtype == DType::Bool {
-            let (a, x) = (self.mask(a)?, self.int(x)?);
-            let x = self.spread_bool(x);
-            let k = |r| Arg::Use(r, Size::K);
-            let one = self.mask_op(Code::VEX_Kandq_kr_kr_kr, &[k(chosen), k(x)]);
-            let others = self.mask_op(Code::VEX_Kandnq_kr_kr_kr, &[k(chosen), k(a)]);
-            return Ok((Form::Mask, self.mask_op(Code::VEX_Korq_kr_kr_kr, &[k(one), k(others)])));
+            let there = self.forms[a.0 as usize].any_mask(self.level).map(|m| m.bits);
+            let (a, x) = (self.mask(a, there.unwrap_or(self.bits_of_lanes(lanes)))?, self.int(x)?);
+            let x = self.spread_bool(x, a.bits);
+            let chosen = self.one_lane(lane, lanes, a.bits);
+            let one = self.logic(Logic::And, chosen, x, lanes);
+            let others = self.logic(Logic::AndNot, chosen, a, lanes);
+            return Ok(self.logic(Logic::Or, one, others, lanes).of_value());
         }
         let (a, x) = (self.vector(a)?, self.vector(x)?);
         let w = width(lanes, dtype.bits());
         let size = Size::VECTORS[w];
+        if !self.has_mask_registers() {
+            let all = self.vector_op(broadcast(dtype), w, &[Arg::Use(x, Size::X)]);
+            return Ok((Form::Vector, self.lane_from(a, all, lane, dtype.bytes(), lanes)));
+        }
+        let chosen = self.one_lane(lane, lanes, dtype.bits());
         let to = self.vector_reg();
         let inst = Inst::new(
             broadcast(dtype)[w],
             &[Arg::Update { from: a, to, size }, Arg::Use(x, Size::X)],
         );
-        self.push(inst.masked(chosen));
+        self.push(inst.masked(chosen.reg));
         Ok((Form::Vector, to))
-    }
-
-    /// The lanes of a mask as bits; what is beyond them is 0.
-    fn bits_of(&mut self, m: Value) -> Result<(Reg, u64)> {
-        let lanes = self.flat.info(m).lanes;
-        let k = self.mask(m)?;
-        let bits = self.int_op(Code::VEX_Kmovq_r64_kr, Size::Q, &[Arg::Use(k, Size::K)]);
-        let all = u64::MAX >> (64 - lanes.clamp(1, 64));
-        if lanes >= 64 {
-            return Ok((bits, all));
-        }
-        let first = self.number(all as i64);
-        Ok((
-            self.int_update(Code::And_r64_rm64, bits, &[Arg::Use(first, Size::Q)]),
-            all,
-        ))
     }
 
     /// Whether any lane of a mask is true, or all are.

@@ -9,6 +9,7 @@ use regalloc2::{Operand, RegClass};
 use smallvec::SmallVec;
 use tlc_ir::DType;
 
+use super::masks::{Logic, Mask};
 use super::{Arg, Form, Inst, Kind, Reg, Selector, Size, general, width};
 use crate::error::{Result, unsupported};
 use crate::flat::{Address, BlockCopy, Value};
@@ -67,7 +68,7 @@ impl Selector<'_, '_> {
                 Some(_) => unsupported("a masked load of a scalar"),
             };
         }
-        let mask = mask.map(|m| self.mask(m)).transpose()?;
+        let mask = mask.map(|m| self.mask(m, dtype.bits())).transpose()?;
         if !is_consecutive(offsets) {
             return match mask {
                 None if usize::from(most) >= 2 * offsets.len() => {
@@ -77,14 +78,12 @@ impl Selector<'_, '_> {
                 Some(_) => unsupported("a masked load of elements that lie apart"),
             };
         }
-        let v = self.load_lanes(bytes, lanes, place, mask);
+        let v = self.load_lanes(bytes, lanes, place, mask)?;
         if dtype != DType::Bool {
             return Ok((Form::Vector, v));
         }
         let w = width(lanes, 8);
-        let size = Size::VECTORS[w];
-        let k = self.mask_op(opcodes::TEST_B[w], &[Arg::Use(v, size), Arg::Use(v, size)]);
-        Ok((Form::Mask, k))
+        Ok(self.common_bits(1, w, v, v).of_value())
     }
 
     fn load_scalar(&mut self, dtype: DType, place: Place) -> (Form, Reg) {
@@ -122,40 +121,41 @@ impl Selector<'_, '_> {
 
     /// The mask of an access of so many lanes and bytes, if it needs one: where they do not fill a register, it leaves out the lanes
     /// beyond, for which a mask may hold anything.
-    fn within(&mut self, mask: Option<Reg>, lanes: u32, bytes: u32) -> Option<Reg> {
+    fn within(&mut self, mask: Option<Mask>, lanes: u32, bytes: u32) -> Option<Mask> {
         if bytes >= 16 {
             return mask;
         }
-        let first = self.first_lanes(lanes);
+        let first = self.first_lanes(lanes, lanes, 8 * bytes / lanes);
         Some(match mask {
             None => first,
-            Some(mask) => {
-                let both = [Arg::Use(mask, Size::K), Arg::Use(first, Size::K)];
-                self.mask_op(Code::VEX_Kandq_kr_kr_kr, &both)
-            }
+            Some(mask) => self.logic(Logic::And, mask, first, lanes),
         })
     }
 
     /// Neighbouring elements of that many bytes, those that a mask says, or all.
-    fn load_lanes(&mut self, bytes: usize, lanes: u32, place: Place, mask: Option<Reg>) -> Reg {
+    fn load_lanes(&mut self, bytes: usize, lanes: u32, place: Place, mask: Option<Mask>) -> Result<Reg> {
         let all = lanes * bytes as u32;
         let w = width(lanes, 8 * bytes as u32);
         let m = [Arg::Memory(place)];
         if mask.is_none() {
             match all {
-                8 => return self.vector_as(Code::EVEX_Vmovq_xmm_xmmm64, Size::X, &m),
-                4 => return self.vector_as(Code::EVEX_Vmovd_xmm_rm32, Size::X, &m),
+                8 => return Ok(self.vector_as(Code::EVEX_Vmovq_xmm_xmmm64, Size::X, &m)),
+                4 => return Ok(self.vector_as(Code::EVEX_Vmovd_xmm_rm32, Size::X, &m)),
+                2 if !self.has_mask_registers() => return Ok(self.load_two_bytes(place)),
                 _ => {}
             }
         }
         let mask = self.within(mask, lanes, all);
+        if let Some(mask) = mask.filter(|_| !self.has_mask_registers()) {
+            return self.load_masked(bytes, w, place, mask);
+        }
         let to = self.vector_reg();
         let load = Inst::new(moves(bytes).load[w], &[Arg::Def(to, Size::VECTORS[w]), m[0]]);
         self.push(match mask {
-            Some(mask) => load.zeroing(mask),
+            Some(mask) => load.zeroing(mask.reg),
             None => load,
         });
-        to
+        Ok(to)
     }
 
     /// Elements that lie anywhere near, each loaded by its lane.
@@ -163,6 +163,9 @@ impl Selector<'_, '_> {
         let lanes = offsets.len() as u32;
         let w = width(lanes, 8 * bytes as u32);
         let (each, index) = self.each_lane(bytes, place, offsets);
+        if !self.has_mask_registers() {
+            return self.gather_lanes(bytes, lanes, each, index);
+        }
         let codes = if bytes == 4 {
             opcodes::GATHER_D
         } else {
@@ -172,7 +175,7 @@ impl Selector<'_, '_> {
         let (to, size) = (self.vector_reg(), Size::VECTORS[w]);
         let update = Arg::Update { from: zero, to, size };
         let mut inst = Inst::new(codes[w], &[update, Arg::Lanes(each, index)]);
-        inst.mask = Some((self.first_lanes(lanes), false));
+        inst.mask = Some((self.first_lanes(lanes, lanes, 8 * bytes as u32).reg, false));
         inst.used_up = Some(self.mask_reg());
         self.push(inst);
         to
@@ -209,23 +212,28 @@ impl Selector<'_, '_> {
         let per = (16 << w) / bytes as u32;
         let (low, high, from) = match most < lanes {
             true => {
-                let mask = (most + 1 < lanes).then(|| self.first_lanes(most + 1));
-                let low = self.load_lanes(bytes, lanes, place, mask);
+                let mask = (most + 1 < lanes).then(|| self.first_lanes(most + 1, lanes, 8 * bytes as u32));
+                let low = self.load_lanes(bytes, lanes, place, mask)?;
                 (low, low, 0)
             }
             false => {
                 let from = most + 1 - lanes;
-                let low = self.load_lanes(bytes, lanes, place, None);
-                let high = self.load_lanes(bytes, lanes, behind(place, (from as usize * bytes) as i32), None);
+                let low = self.load_lanes(bytes, lanes, place, None)?;
+                let high = self.load_lanes(bytes, lanes, behind(place, (from as usize * bytes) as i32), None)?;
                 (low, high, from)
             }
         };
-        let mut index = Vec::with_capacity(16 << w);
-        for lane in 0..per {
-            let element = offsets.get(lane as usize).map_or(0, |o| u32::from(*o));
-            let picked = if element < lanes { element } else { per + element - from };
-            index.extend_from_slice(&u64::from(picked).to_le_bytes()[..bytes]);
+        let pick = |element: u32| if element < lanes { element } else { per + element - from };
+        let elements: Vec<usize> = offsets.iter().map(|o| pick(u32::from(*o)) as usize).collect();
+        if !self.has_mask_registers() {
+            return Ok(self.picked(bytes, w, low, high, &elements));
         }
+        let index = (0..per as usize)
+            .flat_map(|lane| {
+                let element = elements.get(lane).copied().unwrap_or(0) as u64;
+                element.to_le_bytes().into_iter().take(bytes)
+            })
+            .collect();
         let index = self.table(index);
         let size = Size::VECTORS[w];
         let args = [Arg::Use(index, size), Arg::Use(high, size)];
@@ -243,19 +251,18 @@ impl Selector<'_, '_> {
                 Some(_) => unsupported("a masked store of a scalar"),
             };
         }
-        let mask = mask.map(|m| self.mask(m)).transpose()?;
+        let mask = mask.map(|m| self.mask(m, dtype.bits())).transpose()?;
         let w = width(lanes, 8 * bytes as u32);
         let v = match dtype {
             DType::Bool => {
-                let k = self.mask(value)?;
+                let k = self.mask(value, 8)?;
                 let one = self.constant(1, 8);
-                self.select_or_zero(opcodes::LOAD_B, width(lanes, 8), k, one)
+                self.select_or_zero(1, width(lanes, 8), k, one)
             }
             _ => self.vector(value)?,
         };
         if is_consecutive(offsets) {
-            self.store_lanes(bytes, lanes, place, v, mask);
-            return Ok(());
+            return self.store_lanes(bytes, lanes, place, v, mask);
         }
         if !is_reversed(offsets) {
             if mask.is_some() {
@@ -269,12 +276,20 @@ impl Selector<'_, '_> {
             };
             let args = [Arg::Lanes(each, index), Arg::Use(v, Size::VECTORS[w])];
             let mut inst = Inst::new(codes[w], &args);
-            inst.mask = Some((self.first_lanes(lanes), false));
+            inst.mask = Some((self.first_lanes(lanes, lanes, 8 * bytes as u32).reg, false));
             inst.used_up = Some(self.mask_reg());
             self.push(inst);
             return Ok(());
         }
+        if mask.is_some() {
+            return unsupported("a masked store of elements in reverse");
+        }
         let per = (16u32 << w) / bytes as u32;
+        if !self.has_mask_registers() {
+            let reversed: Vec<usize> = (0..lanes as usize).rev().collect();
+            let turned = self.picked(bytes, w, v, v, &reversed);
+            return self.store_lanes(bytes, lanes, place, turned, None);
+        }
         let index: Vec<u8> = (0..per)
             .flat_map(|lane| u64::from((lanes - 1).saturating_sub(lane)).to_le_bytes()[..bytes].to_vec())
             .collect();
@@ -282,22 +297,10 @@ impl Selector<'_, '_> {
         let size = Size::VECTORS[w];
         let args = [Arg::Use(index, size), Arg::Use(v, size)];
         let turned = self.vector_update(moves(bytes).permute, w, v, &args);
-        match mask {
-            None => self.store_lanes(bytes, lanes, place, turned, None),
-            Some(_) => return unsupported("a masked store of elements in reverse"),
-        }
-        Ok(())
+        self.store_lanes(bytes, lanes, place, turned, None)
     }
 
-    /// A vector where a mask is set, else zeros.
-    pub(super) fn select_or_zero(&mut self, load: Codes, w: usize, mask: Reg, v: Reg) -> Reg {
-        let (to, size) = (self.vector_reg(), Size::VECTORS[w]);
-        let inst = Inst::new(load[w], &[Arg::Def(to, size), Arg::Use(v, size)]);
-        self.push(inst.zeroing(mask));
-        to
-    }
-
-    fn store_lanes(&mut self, bytes: usize, lanes: u32, place: Place, v: Reg, mask: Option<Reg>) {
+    fn store_lanes(&mut self, bytes: usize, lanes: u32, place: Place, v: Reg, mask: Option<Mask>) -> Result<()> {
         let all = lanes * bytes as u32;
         let w = width(lanes, 8 * bytes as u32);
         let m = Arg::Memory(place);
@@ -309,15 +312,24 @@ impl Selector<'_, '_> {
             };
             if let Some(code) = code {
                 self.push(Inst::new(code, &[m, Arg::Use(v, Size::X)]));
-                return;
+                return Ok(());
+            }
+            if all == 2 && !self.has_mask_registers() {
+                let args = [m, Arg::Use(v, Size::X), Arg::Imm8(0)];
+                self.push(Inst::new(Code::EVEX_Vpextrw_r32m16_xmm_imm8, &args));
+                return Ok(());
             }
         }
         let mask = self.within(mask, lanes, all);
+        if let Some(mask) = mask.filter(|_| !self.has_mask_registers()) {
+            return self.store_masked(bytes, w, place, v, mask);
+        }
         let store = Inst::new(moves(bytes).store[w], &[m, Arg::Use(v, Size::VECTORS[w])]);
         self.push(match mask {
-            Some(mask) => store.masked(mask),
+            Some(mask) => store.masked(mask.reg),
             None => store,
         });
+        Ok(())
     }
 
     fn store_scalar(&mut self, dtype: DType, place: Place, value: Value) -> Result<()> {
@@ -363,7 +375,7 @@ impl Selector<'_, '_> {
         for (reg, at) in args {
             call.fixed.push(Self::fixed_use(*reg, *at));
         }
-        call.clobbers = destroyed_by_calls();
+        call.clobbers = destroyed_by_calls(self.level);
         let class = result.map_or(RegClass::Int, |r| r.class());
         let to = self.code.reg(class);
         if let Some(at) = result {

@@ -2,16 +2,19 @@
 //!
 //! Invariants:
 //! - A value is in the forms that someone asked for: in a general register (indices, a bool as 0 or 1, an integer extended to 64 bits
-//!   by its sign), in a vector register (lanes, a scalar as the first), or in a mask register. A form is made of another where the
+//!   by its sign), in a vector register (lanes, a scalar as the first), or as a mask (`masks.rs`). A form is made of another where the
 //!   value has its home, the block that defines it, so that it is seen from everywhere that the value is.
+//! - Files but `masks.rs` and `avx2.rs` choose instructions that all levels have, or ask these two.
 //! - Sums and addresses are made when they are asked for, in the innermost home of their terms.
 //! - Constants in vectors are made at the entry, but for those of code that hardly ever runs, which are made there.
 
 mod arithmetic;
+mod avx2;
 mod control;
 mod convert;
 mod index;
 mod lanes;
+mod masks;
 mod memory;
 
 use iced_x86::Code;
@@ -21,6 +24,7 @@ use smallvec::SmallVec;
 use tlc_ir::kernel::{Memory, Scope};
 use tlc_ir::{DType, Scalar};
 
+use super::Level;
 use super::machine::{Arg, Block, End, Inst, Kind, Machine, Place, Reg, Size, general};
 use super::opcodes::{self, Codes};
 use crate::code::{ARGS_BUFFERS, ARGS_SCRATCH, ARGS_SYMBOLS};
@@ -28,15 +32,39 @@ use crate::error::{Result, invalid, unsupported};
 use crate::flat::{CounterUse, Flat, Item, Op, Value, counter_uses};
 
 use index::Counter;
+use masks::Mask;
 
 /// The forms in which a value is there.
 #[derive(Clone, Copy, Default, Debug)]
 struct Forms {
     int: Option<Reg>,
     vector: Option<Reg>,
-    mask: Option<Reg>,
+    /// By the bits of a lane: in a mask register or of 8, of 16, 32 and 64.
+    masks: [Option<Reg>; 4],
     /// Where it was defined.
     home: Option<Block>,
+}
+
+impl Forms {
+    fn slot(bits: u32) -> usize {
+        (bits / 8).max(1).trailing_zeros() as usize
+    }
+
+    fn mask(&self, bits: u32) -> Option<Mask> {
+        self.masks[Self::slot(bits)].map(|reg| Mask { reg, bits })
+    }
+
+    /// The first mask that there is. Levels with mask registers have no others.
+    fn any_mask(&self, level: Level) -> Option<Mask> {
+        match level.has_mask_registers() {
+            true => self.mask(1),
+            false => [8, 16, 32, 64].into_iter().find_map(|bits| self.mask(bits)),
+        }
+    }
+
+    fn set_mask(&mut self, mask: Mask) {
+        self.masks[Self::slot(mask.bits)] = Some(mask.reg);
+    }
 }
 
 /// What a value is carried in.
@@ -44,15 +72,16 @@ struct Forms {
 enum Form {
     Int,
     Vector,
-    Mask,
+    /// A mask, by the bits that a lane has in the register.
+    Mask(u32),
 }
 
 impl Form {
     const fn class(self) -> RegClass {
         match self {
             Form::Int => RegClass::Int,
-            Form::Vector => RegClass::Float,
-            Form::Mask => RegClass::Vector,
+            Form::Mask(1) => RegClass::Vector,
+            Form::Vector | Form::Mask(_) => RegClass::Float,
         }
     }
 }
@@ -64,6 +93,7 @@ type PointerKey = (Memory, SmallVec<[(Value, i64); 4]>);
 type Constants = FxHashMap<(u64, u32), Reg>;
 
 struct Selector<'f, 'k> {
+    level: Level,
     flat: &'f Flat<'k>,
     code: Machine,
     /// Where instructions go.
@@ -104,8 +134,8 @@ fn width(lanes: u32, bits: u32) -> usize {
 }
 
 /// The code of a kernel.
-pub(super) fn select(flat: &Flat<'_>) -> Result<Machine> {
-    let mut code = Machine::default();
+pub(super) fn select(flat: &Flat<'_>, level: Level) -> Result<Machine> {
+    let mut code = Machine::new(level);
     let entry = code.block(false);
     code.order.push(entry);
     let mut regs = [0; 3].map(|_| code.reg(RegClass::Int));
@@ -116,6 +146,7 @@ pub(super) fn select(flat: &Flat<'_>) -> Result<Machine> {
     code.data(entry).insts.push(enter);
     let [args, begin, end] = regs;
     let mut s = Selector {
+        level,
         flat,
         code,
         here: entry,
@@ -220,6 +251,11 @@ impl Selector<'_, '_> {
         result
     }
 
+    /// The number of the widest vectors among [`Size::VECTORS`].
+    fn widest(&self) -> usize {
+        width(1, self.level.vector_bits())
+    }
+
     fn int_reg(&mut self) -> Reg {
         self.code.reg(RegClass::Int)
     }
@@ -293,7 +329,7 @@ impl Selector<'_, '_> {
         match form {
             Form::Int => forms.int = Some(reg),
             Form::Vector => forms.vector = Some(reg),
-            Form::Mask => forms.mask = Some(reg),
+            Form::Mask(bits) => forms.set_mask(Mask { reg, bits }),
         }
     }
 
@@ -302,7 +338,7 @@ impl Selector<'_, '_> {
         let info = self.flat.info(v);
         match (info.dtype, info.lanes) {
             (DType::Bool, 1) => Form::Int,
-            (DType::Bool, _) => Form::Mask,
+            (DType::Bool, lanes) => Form::Mask(self.bits_of_lanes(lanes)),
             _ => Form::Vector,
         }
     }
@@ -311,7 +347,7 @@ impl Selector<'_, '_> {
         match form {
             Form::Int => self.int(v),
             Form::Vector => self.vector(v),
-            Form::Mask => self.mask(v),
+            Form::Mask(bits) => Ok(self.mask(v, bits)?.reg),
         }
     }
 
@@ -358,12 +394,9 @@ impl Selector<'_, '_> {
             return Ok(made);
         }
         let dtype = self.flat.dtype(v);
-        let made = match (forms.vector, forms.mask) {
+        let made = match (forms.vector, forms.any_mask(self.level)) {
             (Some(x), _) => self.at(home, |s| s.int_of_vector(x, dtype)),
-            (_, Some(k)) => self.at(home, |s| {
-                let bits = s.int_op(Code::VEX_Kmovd_r32_kr, Size::D, &[Arg::Use(k, Size::K)]);
-                s.int_update(Code::And_rm64_imm32, bits, &[Arg::Imm32(1)])
-            }),
+            (_, Some(mask)) => self.at(home, |s| s.bool_of(mask)),
             _ => return invalid(format!("%{} is not defined", v.0)),
         };
         self.forms[v.0 as usize].int = Some(made);
@@ -418,29 +451,6 @@ impl Selector<'_, '_> {
         Ok(made)
     }
 
-    /// A bool in a mask register.
-    fn mask(&mut self, v: Value) -> Result<Reg> {
-        let info = self.flat.info(v);
-        let constant = match self.flat.constant(v) {
-            Some(c) => Some(c.as_bool()),
-            None => (self.flat.is_placeless(v) && !matches!(info.op, Op::Symbol(_))).then_some(false),
-        };
-        if let Some(c) = constant {
-            return Ok(self.mask_constant(if c { u64::MAX } else { 0 }));
-        }
-        let forms = self.forms[v.0 as usize];
-        if let Some(mask) = forms.mask {
-            return Ok(mask);
-        }
-        let Some(int) = forms.int else {
-            return invalid(format!("%{} is not defined", v.0));
-        };
-        let home = self.home(v);
-        let made = self.at(home, |s| s.mask_op(Code::VEX_Kmovd_kr_r32, &[Arg::Use(int, Size::D)]));
-        self.forms[v.0 as usize].mask = Some(made);
-        Ok(made)
-    }
-
     /// An element in all lanes of the widest vector, of which narrower ones are a part.
     fn constant(&mut self, element: u64, bits: u32) -> Reg {
         // Wider elements of equal parts are the narrower ones.
@@ -456,10 +466,11 @@ impl Selector<'_, '_> {
             return *reg;
         }
         let at = self.rare.last().map_or(self.entry, |r| r.0);
+        let w = self.widest();
         let made = self.at(at, |s| match key {
             (0, _) => {
-                let same = Arg::Same(Size::Z);
-                s.vector_op(opcodes::XOR_D, 2, &[same, same])
+                let same = Arg::Same(Size::VECTORS[w]);
+                s.vector_op(opcodes::XOR_D, w, &[same, same])
             }
             (element, bits) => {
                 let bytes = element.to_le_bytes()[..bits as usize / 8].to_vec();
@@ -469,7 +480,7 @@ impl Selector<'_, '_> {
                 } else {
                     opcodes::BROADCAST_D
                 };
-                s.vector_op(codes, 2, &[Arg::Memory(place)])
+                s.vector_op(codes, w, &[Arg::Memory(place)])
             }
         });
         match self.rare.last_mut() {
@@ -505,7 +516,7 @@ impl Selector<'_, '_> {
         made
     }
 
-    /// A mask that is known.
+    /// A mask that is known, in a mask register.
     fn mask_constant(&mut self, bits: u64) -> Reg {
         if let Some(reg) = self.masks.get(&bits) {
             return *reg;
@@ -521,11 +532,6 @@ impl Selector<'_, '_> {
         });
         self.masks.insert(bits, made);
         made
-    }
-
-    /// The mask of the first lanes.
-    fn first_lanes(&mut self, count: u32) -> Reg {
-        self.mask_constant(u64::MAX >> (64 - count.clamp(1, 64)))
     }
 
     /// An instruction that reads the calling convention's arguments, at the entry.
@@ -644,13 +650,13 @@ impl Selector<'_, '_> {
             | Op::Clamp { .. } => (Form::Int, self.index_op(&info.op)?),
             Op::Load { address, offsets, mask } => self.load(dtype, lanes, address, offsets, *mask)?,
             Op::Map(op, args) => self.map(*op, v, args)?,
-            Op::Unordered(a, b) => (Form::Mask, self.unordered(*a, *b)?),
+            Op::Unordered(a, b) => self.unordered(*a, *b)?,
             Op::Convert(a) => self.convert(*a, v)?,
             Op::Bitcast(a) => (Form::Vector, self.vector(*a)?),
             Op::Series { first, step } => (Form::Vector, self.series(*first, *step, dtype, lanes)?),
             Op::Splat(a) => self.splat(*a, dtype, lanes)?,
             Op::Pack(parts) => self.pack(parts, dtype, lanes)?,
-            Op::Lane(a, lane) | Op::Part(a, lane) => self.lane(*a, *lane)?,
+            Op::Lane(a, lane) | Op::Part(a, lane) => self.lane(*a, *lane, lanes)?,
             Op::Insert(a, x, lane) => self.insert(*a, *x, *lane, dtype, lanes)?,
             Op::LaneBits(a) => (Form::Int, self.lane_bits(*a)?),
             Op::Bit(a, bit) => (Form::Int, self.bit(*a, *bit)?),

@@ -1,0 +1,81 @@
+//! More values at once than there are registers: each keeps its bits on the stack, masks too, and across calls.
+
+use tlc_ir::kernel::{Access, Bind, ValueId};
+use tlc_ir::{DType, Scalar, ScalarOp};
+
+use crate::build::*;
+
+/// Values that are alive at once: more than any processor has vector registers.
+const LIVE: i64 = 40;
+
+/// `LIVE` vectors are read and their neighbours compared before any is used, from the last to the first; a call comes between where
+/// `called` says so.
+fn agrees(dtype: DType, lanes: i64, called: bool) {
+    let n = LIVE * lanes;
+    let mut b = Builder::default();
+    let x = b.param(dtype, c(n), Access::Read);
+    let y = b.param(dtype, c(n), Access::Write);
+    b.repeat(Bind::Parallel, c(1), |b, _| {
+        b.repeat(Bind::Lanes, c(lanes), |b, l| {
+            let v: Vec<ValueId> = (0..LIVE).map(|k| b.load(x, c(k * lanes) + l.clone())).collect();
+            let less: Vec<ValueId> = (0..LIVE as usize)
+                .map(|k| b.map(ScalarOp::Lt, &[v[k], v[(k + 1) % v.len()]]))
+                .collect();
+            let mut sum = v[0];
+            if called {
+                sum = b.map(ScalarOp::Rem, &[v[1], v[2]]);
+            }
+            for k in (0..LIVE as usize).rev() {
+                let added = b.map(ScalarOp::Add, &[sum, v[k]]);
+                let other = b.map(ScalarOp::Sub, &[v[k], sum]);
+                sum = b.map(ScalarOp::Select, &[less[k], added, other]);
+                b.store(y, c(k as i64 * lanes) + l.clone(), sum);
+            }
+        });
+    });
+    let kernel = b.finish();
+    let mut rng = Rng(u64::from(called) + 5 * lanes as u64);
+    let small = |rng: &mut Rng| Scalar::from_f64(dtype, rng.below(100) as f64 + 1.0);
+    let input: Vec<Scalar> = (0..n).map(|_| small(&mut rng)).collect();
+    let mut buffers = [bytes(&input), vec![0; n as usize * dtype.bytes()]];
+    run(&kernel, &mut buffers, &[]);
+    let found = scalars(dtype, &buffers[1]);
+    for lane in 0..lanes as usize {
+        let at = |k: usize| k * lanes as usize + lane;
+        let v = |k: usize| input[at(k % LIVE as usize)];
+        let mut sum = v(0);
+        if called {
+            sum = ScalarOp::Rem.eval(&[v(1), v(2)]);
+        }
+        for k in (0..LIVE as usize).rev() {
+            sum = match ScalarOp::Lt.eval(&[v(k), v(k + 1)]).as_bool() {
+                true => ScalarOp::Add.eval(&[sum, v(k)]),
+                false => ScalarOp::Sub.eval(&[v(k), sum]),
+            };
+            assert!(
+                same(sum, found[at(k)]),
+                "{dtype}, {lanes} lanes, value {k}, lane {lane}: expected {sum}, found {}",
+                found[at(k)]
+            );
+        }
+    }
+}
+
+#[test]
+fn more_values_than_registers_keep_their_bits() {
+    for (dtype, lanes) in [
+        (DType::F32, 8),
+        (DType::F32, 16),
+        (DType::F64, 4),
+        (DType::I64, 4),
+        (DType::I32, 4),
+        (DType::U8, 32),
+        (DType::I16, 16),
+        (DType::F32, 1),
+        (DType::I64, 1),
+    ] {
+        for called in [false, true] {
+            agrees(dtype, lanes, called);
+        }
+    }
+}
