@@ -7,10 +7,11 @@
 //!
 //! The order of a sum is that of its steps, whatever the tile: it depends on the length and the dtype alone.
 
-use tlc_ir::DType;
+use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, Support, WARP_THREADS};
+use tlc_ir::{DType, ScalarOp};
 
 use super::contract::stored_factors;
 use super::directives::nested;
@@ -51,6 +52,27 @@ pub(super) fn note_refusal(schedule: &mut Schedule, row: VarId, refusal: Directi
         reason: ScheduleReason::MatrixInstructions { rows, columns },
         refusal,
     });
+}
+
+/// Whether something adds up products of two values.
+pub(super) fn adds_products(kernel: &Kernel) -> bool {
+    let product = |v: &ValueId| {
+        kernel.statements().any(|s| match s {
+            Stmt::Let {
+                value,
+                op: Op::Map(ScalarOp::Mul, factors),
+            } => value == v && factors[0] != factors[1],
+            _ => false,
+        })
+    };
+    kernel.statements().any(|s| match s {
+        Stmt::Accumulate {
+            monoid: Monoid::Add,
+            values,
+            ..
+        } => values.iter().all(product),
+        _ => false,
+    })
 }
 
 impl Gpu {
