@@ -340,7 +340,15 @@ fn warps_multiply_floats_of_sixteen_bits() {
     ] {
         let (kernel, why) = product_of("f16", [32, 72, 48], labels, shapes);
         assert_eq!(forms(&kernel), (true, 4), "{labels}\n{why}\n{kernel}");
+        assert!(
+            why.contains("warps multiply 32 by 32 sums of products by matrix instructions"),
+            "{why}"
+        );
     }
+    // Too few rows for a tile.
+    let (kernel, why) = product_of("f16", [7, 32, 32], "ab,bc->ac", [[7, 32], [32, 32]]);
+    assert_eq!(forms(&kernel), (false, 0), "{why}\n{kernel}");
+    assert!(why.contains("is too short for matrix instructions"), "{why}");
     let (kernel, why) = product_of("f32", [32, 48, 16], "ab,bc->ac", [[32, 48], [48, 16]]);
     // Sums of f32 are added up by threads; copies run beside these too.
     assert_eq!(forms(&kernel), (false, 6), "{why}\n{kernel}");
