@@ -56,6 +56,11 @@ fn products_by_matrix_instructions_have_the_same_bits_at_three_schedules() {
 }
 
 #[test]
+fn random_products_of_sixteen_bits_have_the_same_bits_at_three_schedules() {
+    same_bits("tensor_cores::children::random");
+}
+
+#[test]
 fn one_executable_is_right_at_every_size() {
     same_bits("sizes::children::sizes");
 }

@@ -317,32 +317,38 @@ fn forms(kernel: &Kernel) -> (bool, usize) {
 
 #[test]
 fn warps_multiply_floats_of_sixteen_bits() {
-    for dtype in ["f16", "bf16"] {
-        for (sizes, copies) in [
-            // One block of steps: nothing to copy beside.
-            ([16, 16, 16], 0),
-            ([32, 64, 16], 0),
-            // Two, and three: each operand twice, or thrice and in a loop.
-            ([32, 128, 16], 4),
-            ([16, 192, 16], 6),
-            // Not whole tiles, but whole copies.
-            ([18, 136, 24], 6),
-            // Rows that are not aligned.
-            ([18, 131, 17], 0),
-        ] {
-            let [m, k, n] = sizes;
-            let (kernel, why) = product_of(dtype, sizes, "ab,bc->ac", [[m, k], [k, n]]);
-            assert_eq!(forms(&kernel), (true, copies), "{dtype} {sizes:?}\n{why}\n{kernel}");
-        }
-        for (labels, shapes) in [
-            ("ab,cb->ac", [[32, 72], [48, 72]]),
-            ("ba,bc->ac", [[72, 32], [72, 48]]),
-            ("ba,cb->ac", [[72, 32], [48, 72]]),
-        ] {
-            let (kernel, why) = product_of(dtype, [32, 72, 48], labels, shapes);
-            assert_eq!(forms(&kernel), (true, 4), "{dtype} {labels}\n{why}\n{kernel}");
-        }
+    for (dtype, sizes, copies) in [
+        // One block of steps: nothing to copy beside.
+        ("f16", [16, 16, 16], 0),
+        ("bf16", [32, 40, 16], 0),
+        // Two, and three: each operand twice, or thrice and in a loop.
+        ("bf16", [32, 128, 16], 4),
+        ("f16", [16, 192, 16], 6),
+        // Not whole tiles, but whole copies.
+        ("f16", [18, 136, 24], 6),
+        // Rows that are not aligned.
+        ("f16", [18, 131, 17], 0),
+    ] {
+        let [m, k, n] = sizes;
+        let (kernel, why) = product_of(dtype, sizes, "ab,bc->ac", [[m, k], [k, n]]);
+        assert_eq!(forms(&kernel), (true, copies), "{dtype} {sizes:?}\n{why}\n{kernel}");
     }
+    for (labels, shapes) in [
+        ("ab,cb->ac", [[32, 72], [48, 72]]),
+        ("ba,bc->ac", [[72, 32], [72, 48]]),
+        ("ba,cb->ac", [[72, 32], [48, 72]]),
+    ] {
+        let (kernel, why) = product_of("f16", [32, 72, 48], labels, shapes);
+        assert_eq!(forms(&kernel), (true, 4), "{labels}\n{why}\n{kernel}");
+        assert!(
+            why.contains("warps multiply 32 by 32 sums of products by matrix instructions"),
+            "{why}"
+        );
+    }
+    // Too few rows for a tile.
+    let (kernel, why) = product_of("f16", [7, 32, 32], "ab,bc->ac", [[7, 32], [32, 32]]);
+    assert_eq!(forms(&kernel), (false, 0), "{why}\n{kernel}");
+    assert!(why.contains("is too short for matrix instructions"), "{why}");
     let (kernel, why) = product_of("f32", [32, 48, 16], "ab,bc->ac", [[32, 48], [48, 16]]);
     // Sums of f32 are added up by threads; copies run beside these too.
     assert_eq!(forms(&kernel), (false, 6), "{why}\n{kernel}");

@@ -458,7 +458,7 @@ fn a_random_legal_schedule_keeps_columns_windows_and_products() {
             inputs,
             symbols: Vec::new(),
         };
-        for seed in 0..60 {
+        for seed in 0..120 {
             let names = check_case(seed, &case).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
             names.into_iter().for_each(|n| *counts.entry(n).or_default() += 1);
         }

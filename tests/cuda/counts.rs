@@ -215,10 +215,10 @@ const COUNTED: &[Counted] = &[
          }",
         // A tile of 64 rows computes its operands once.
         kernels: 1,
-        sectors: 400,
+        sectors: 180,
         conflicts: 0,
         instructions: None,
-        products: Some([64 * 512 * 256, 400]),
+        products: Some([64 * 512 * 256, 140]),
     },
 ];
 

@@ -134,6 +134,44 @@ fn products() -> Vec<Product> {
     all
 }
 
+/// Products of random sizes, layouts and types, with something behind them or not.
+fn random_product(seed: u64) -> Product {
+    let mut rng = Rng::new(seed);
+    let sides = [1, 15, 16, 17, 24, 31, 32, 40, 63, 64, 65, 72, 100, 130];
+    let sums = [0, 1, 7, 8, 15, 16, 17, 32, 33, 56, 64, 65, 80, 127, 128, 136, 192, 260];
+    let (a, b, c) = (rng.pick(&sides), rng.pick(&sums), rng.pick(&sides));
+    let batch: Option<i64> = rng.pick(&[None, None, Some(2), Some(3)]);
+    let size = |label: char| match label {
+        'a' => a,
+        'b' => b,
+        'c' => c,
+        _ => batch.unwrap_or(1),
+    };
+    let dtype = rng.pick(&["f16", "bf16"]);
+    let to = rng.pick(&["f32", dtype]);
+    let mut labels = |all: [&str; 2]| {
+        let own = rng.pick(&all);
+        batch.map_or(own.to_string(), |_| format!("x{own}"))
+    };
+    let (left, right, out) = (labels(["ab", "ba"]), labels(["bc", "cb"]), labels(["ac", "ca"]));
+    let shape = |labels: &str| {
+        let sizes: Vec<String> = labels.chars().map(|l| size(l).to_string()).collect();
+        sizes.join(", ")
+    };
+    let (x, y, z) = (shape(&left), shape(&right), shape(&out));
+    let behind = match rng.below(3) {
+        0 => "return %0".to_string(),
+        1 => format!("%1 = tanh %0 : {to}[{z}]\n return %1"),
+        _ => format!("%1 = add %0, %r : {to}[{z}]\n return %1, %0"),
+    };
+    product(format!(
+        "graph @random(%x: {dtype}[{x}], %y: {dtype}[{y}], %r: {to}[{z}]) {{
+           %0 = einsum %x, %y {{{left},{right}->{out}; acc=f32}} : {to}[{z}]
+           {behind}
+         }}"
+    ))
+}
+
 fn run(product: &Product, bits: &mut DefaultHasher) -> Result<(), String> {
     let graph = parse_graph(&product.text, &mut no_data).map_err(|e| format!("{e:?}"))?;
     let names: Vec<String> = graph.symbols().iter().map(|s| s.name.clone()).collect();
@@ -169,7 +207,25 @@ fn run(product: &Product, bits: &mut DefaultHasher) -> Result<(), String> {
 }
 
 mod children {
+    use tlc_ir::testgen::seeds;
+
     use super::*;
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn random() {
+        let mut bits = DefaultHasher::new();
+        let mut failures = Vec::new();
+        for seed in seeds(0..40) {
+            let product = random_product(seed);
+            if let Err(e) = run(&product, &mut bits) {
+                println!("seed {seed}: {}\n{e}", product.text);
+                failures.push(seed);
+            }
+        }
+        println!("bits {:016x}", bits.finish());
+        assert!(failures.is_empty(), "{failures:?}");
+    }
 
     #[test]
     #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]

@@ -101,17 +101,24 @@ fn each(kernel: &mut Kernel, [m, n]: [VarId; 2], memory: Memory, body: Vec<Stmt>
         of(across) * constant(TILE[1]) + IndexExpr::modulo(&of(thread), &threads) * constant(NEIGHBOURS) + of(lane);
     let tile = of(down) * constant(tiles[1]) + of(across);
     let held = (tile * constant(HELD / NEIGHBOURS) + of(half)) * constant(NEIGHBOURS) + of(lane);
+    let put = |e: &IndexExpr| {
+        e.replace_vars(&mut |v| match v {
+            v if v == m => Some(row.clone()),
+            v if v == n => Some(column.clone()),
+            _ => None,
+        })
+    };
     let mut body = body;
     walk_mut(&mut body, &mut |s| {
+        for v in s.defined_vars() {
+            let extent = &mut kernel.extents[v.0 as usize];
+            *extent = put(extent);
+        }
         for a in s.accesses_mut().filter(|a| *a.memory == memory) {
             *a.index = held.clone();
         }
         for e in s.indices_mut() {
-            *e = e.replace_vars(&mut |v| match v {
-                v if v == m => Some(row.clone()),
-                v if v == n => Some(column.clone()),
-                _ => None,
-            });
+            *e = put(e);
         }
     });
     let body = neighbours(body, lane);

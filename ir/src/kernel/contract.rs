@@ -15,6 +15,9 @@
 //! - A float product is not rounded before it is added: each step rounds once, as [`crate::ScalarOp::Fma`] does. Integers wrap.
 //! - So each element of `dst` takes its products one after another in ascending `k`, whatever the block, and an order of the
 //!   loops that keeps this gives the same bits. `k_block` says how much of the sum an emitter takes at a time.
+//! - Into a fragment an emitter may add up by instructions for matrices: blocks still come one after another, but the products of a block
+//!   are added in the order and with the roundings of these instructions, which keep at least the precision of the loops above where
+//!   products of 16-bit floats are added in f32. The sign of a sum that is zero is then not known. The interpreter takes the loops.
 //! - An element of an operand for which a condition does not hold is not read and counts as 0. It is multiplied as any
 //!   other, so 0 times infinity is NaN: along `k` both operands should have the condition.
 //! - Where `k` has no iteration, `dst` is neither read nor written.

@@ -23,7 +23,7 @@ use super::again::{MOST, own_cost};
 use super::contract::factors;
 use super::directives::apply;
 use super::keep::{Room, keep_rows};
-use super::tensor_cores::note_refusal;
+use super::tensor_cores::{adds_products, note_refusal};
 use super::{Schedule, ScheduleReason, flops, fuse_clean, keeps_rows};
 use crate::directive::{Directive, DirectiveRefusal};
 use crate::legalize::legal_block;
@@ -99,6 +99,7 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
         Ok((g.kernel, g.schedule))
     };
     let parallel = &nest.parallel[..];
+    let mut too_short = None;
     if matches!(nest.form, Form::Rows | Form::Columns) && !short {
         let rows = (0..parallel.len().saturating_sub(1)).rev();
         for row in rows {
@@ -106,9 +107,12 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
                 Ok(done) => return done,
                 Err(refusal) => refusal,
             };
-            if let Ok((kernel, mut made)) = attempt(&|g| g.products(parallel, row, gpu)) {
-                note_refusal(&mut made, parallel[row], refusal);
-                return (kernel, made);
+            if let Ok((kernel, mut tiled)) = attempt(&|g| g.products(parallel, row, gpu)) {
+                note_refusal(&mut tiled, parallel[row], refusal);
+                return (kernel, tiled);
+            }
+            if matches!(refusal, DirectiveRefusal::TooShort(_)) && adds_products(&kernel) {
+                too_short.get_or_insert((parallel[row], refusal));
             }
         }
     }
@@ -128,9 +132,13 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
         Form::Columns => attempt(&|g| g.columns(nest, tile(nest, &g.kernel, kept_bytes, gpu))),
         Form::Serial => attempt(&|g| g.items(parallel, ITEM_THREADS)),
     };
-    scheduled
+    let (kernel, mut made) = scheduled
         .or_else(|_| attempt(&|g| g.items(parallel, ITEM_THREADS)))
-        .unwrap_or_else(|_| (kernel.clone(), made.clone()))
+        .unwrap_or_else(|_| (kernel.clone(), made.clone()));
+    if let Some((row, refusal)) = too_short {
+        note_refusal(&mut made, row, refusal);
+    }
+    (kernel, made)
 }
 
 /// Elements that a thread may take at once, the most first: at most 16 bytes of the widest tensor.

@@ -7,10 +7,11 @@
 //!
 //! The order of a sum is that of its steps, whatever the tile: it depends on the length and the dtype alone.
 
-use tlc_ir::DType;
+use tlc_ir::graph::Monoid;
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, Support, WARP_THREADS};
+use tlc_ir::{DType, ScalarOp};
 
 use super::contract::stored_factors;
 use super::directives::nested;
@@ -51,6 +52,27 @@ pub(super) fn note_refusal(schedule: &mut Schedule, row: VarId, refusal: Directi
         reason: ScheduleReason::MatrixInstructions { rows, columns },
         refusal,
     });
+}
+
+/// Whether something adds up products of two values.
+pub(super) fn adds_products(kernel: &Kernel) -> bool {
+    let product = |v: &ValueId| {
+        kernel.statements().any(|s| match s {
+            Stmt::Let {
+                value,
+                op: Op::Map(ScalarOp::Mul, factors),
+            } => value == v && factors[0] != factors[1],
+            _ => false,
+        })
+    };
+    kernel.statements().any(|s| match s {
+        Stmt::Accumulate {
+            monoid: Monoid::Add,
+            values,
+            ..
+        } => values.iter().all(product),
+        _ => false,
+    })
 }
 
 impl Gpu {
@@ -172,7 +194,10 @@ impl Gpu {
             unknown
         };
         let sides = [PRODUCT_SIDE, PRODUCT_SIDE / 2, SMALLEST_PRODUCT_SIDE];
-        let side = sides.into_iter().find(|s| *s <= most.min(largest));
+        // Of the smallest tile at least half is there.
+        let long =
+            |s: &&i64| **s <= most.min(largest) || most >= SMALLEST_PRODUCT_SIDE / 2 && **s == SMALLEST_PRODUCT_SIDE;
+        let side = sides.iter().find(long).copied();
         side.ok_or(DirectiveRefusal::TooShort(var))
     }
 

@@ -34,7 +34,6 @@ extern "C" __global__ void __launch_bounds__(128, 1) product(const f16* __restri
     {
         const int w1 = threadIdx.x / 32;
         {
-            const int t2 = threadIdx.x % 32;
             f32x2 v0;
             v0.e[0] = 0.0f;
             v0.e[1] = 0.0f;
