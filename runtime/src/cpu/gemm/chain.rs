@@ -142,7 +142,7 @@ pub fn chain(first: &Product<'_>, second: &Product<'_>, threads: usize) -> Chain
         most = most.min(first.m.div_ceil(wanted).max(unit));
     }
     let blocks = first.m.div_ceil(most.max(1)).max(1);
-    let rows = first.m.div_ceil(blocks).next_multiple_of(unit).min(first.m.max(1));
+    let rows = first.m.div_ceil(blocks).next_multiple_of(unit).min(first.m).max(1);
     let blocks = first.m.div_ceil(rows);
     let handed_out = match alone {
         true => 1,
