@@ -34,7 +34,7 @@ pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clus
         .flat_map(|c| c.roots.iter().copied())
         .filter(|&r| matches!(graph.node(r).kind, NodeKind::Einsum { .. }))
         .collect();
-    let mut users: Option<Vec<SmallVec<[NodeId; 4]>>> = None;
+    let mut users = None;
     for result in results {
         let device = placement.device(result);
         let Target::Gpu(gpu) = placement.devices().target(device) else {
@@ -75,14 +75,18 @@ fn form_rows(found: &Found, clusters: &Clusters) -> i64 {
     forms.next().unwrap_or_default()
 }
 
-/// By node: those that read it; an output is read by itself.
-fn readers(graph: &Graph) -> Vec<SmallVec<[NodeId; 4]>> {
-    let mut users = vec![SmallVec::new(); graph.len()];
+/// By node: those that read it; `None` of an output, which the caller reads.
+fn readers(graph: &Graph) -> Vec<Option<SmallVec<[NodeId; 4]>>> {
+    let mut users = vec![Some(SmallVec::new()); graph.len()];
     for (id, node) in graph.nodes() {
-        node.operands.iter().for_each(|o| users[o.index()].push(id));
+        for o in &node.operands {
+            if let Some(of) = &mut users[o.index()] {
+                of.push(id);
+            }
+        }
     }
     for value in output_values(graph) {
-        users[value.index()].push(value);
+        users[value.index()] = None;
     }
     users
 }
@@ -220,11 +224,14 @@ impl Found {
         &self,
         placement: &Placement<'_>,
         clusters: &mut Clusters,
-        users: &[SmallVec<[NodeId; 4]>],
+        users: &[Option<SmallVec<[NodeId; 4]>>],
         form: Attention,
     ) -> Result<(), AttentionRefusal> {
-        let inner = self.between.iter().filter(|n| **n != self.result);
-        if inner.flat_map(|n| &users[n.index()]).any(|u| !self.between.contains(u)) {
+        let only_inside = |n: &NodeId| {
+            let of = users[n.index()].as_ref();
+            of.is_some_and(|of| of.iter().all(|u| self.between.contains(u)))
+        };
+        if !self.between.iter().filter(|n| **n != self.result).all(only_inside) {
             return Err(AttentionRefusal::Needed);
         }
         let inside = |c: &crate::partition::Cluster| c.roots.iter().any(|r| self.between.contains(r));

@@ -217,6 +217,15 @@ pub fn gpu() -> Options {
     Options::new(Devices::new(host(128), [one_gpu()]))
 }
 
+/// For one GPU without a library of matrix products.
+pub fn gpu_alone() -> Options {
+    let gpu = Gpu {
+        library_products: false,
+        ..one_gpu()
+    };
+    Options::new(Devices::new(host(128), [gpu]))
+}
+
 /// For a host and two GPUs, each value on any of them; odd seeds have a link from the first GPU to the second.
 pub fn scattered(seed: u64) -> Options {
     let mut devices = Devices::new(host(128), [one_gpu(), one_gpu()]);
