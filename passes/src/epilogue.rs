@@ -5,11 +5,11 @@
 //! residuals, padding, and norms or softmax whose rows are the result's. A product of what the kernel leaves may follow in the same step
 //! ([`crate::chain`]).
 
-use tlc_ir::target::Cpu;
 use tlc_ir::Graph;
 use tlc_ir::kernel::Access;
 use tlc_ir::plan::verify::lines;
 use tlc_ir::plan::{DeviceId, Epilogue, Launch, Lines, Plan, SlotId, Step};
+use tlc_ir::target::Cpu;
 
 use crate::chain::{self, ChainReason};
 use crate::groups::independent;
@@ -210,7 +210,9 @@ fn link(
         let (rows, passed) = (one.dst.slot, two.lhs.slot);
         chain::pass_on(plan, rows, passed);
         // Decided already, and what has no memory of its own takes nobody's.
-        first.in_place.retain(|&(read, written)| read != rows && written != passed);
+        first
+            .in_place
+            .retain(|&(read, written)| read != rows && written != passed);
         e.product = Some(two);
     }
     entries[place] = Some(first);

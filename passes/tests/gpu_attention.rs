@@ -104,7 +104,8 @@ fn compiled(case: &Case) -> Compiled {
 /// Whether all is one kernel; says what was decided if it is not.
 fn is_one(compiled: &Compiled) -> bool {
     let clusters = &compiled.clusters.clusters;
-    let one = compiled.planned.launches.len() == 1 && clusters.iter().any(|c| matches!(c.kind, ClusterKind::Attention(_)));
+    let one =
+        compiled.planned.launches.len() == 1 && clusters.iter().any(|c| matches!(c.kind, ClusterKind::Attention(_)));
     if !one {
         for d in compiled.clusters.ledger.entries() {
             println!("{:?} -> {:?}: {}", d.producer, d.consumer, d.reason);
@@ -143,11 +144,36 @@ fn attention_is_one_kernel_whatever_its_sizes_types_and_masks() {
 }
 
 #[test]
+fn weights_by_the_inverse_of_their_sum_are_an_attention() {
+    let text = text(
+        sizes("1", "20", "33", 8, 8),
+        ["f32", "f32"],
+        ("", ""),
+        SCALED,
+        "return %y",
+    );
+    let inverse = "%one = const 1.0 : f32[]
+           %one1 = expand %one : f32[1, 20, 1]
+           %part = div %one1, %sum1 : f32[1, 20, 1]
+           %sum2 = expand %part : f32[1, 20, 33]
+           %p = mul %power, %sum2 : f32[1, 20, 33]";
+    let (begin, rest) = text.split_once("%sum2").expect("it divides");
+    let (_, end) = rest.split_once("%sum2 : f32[1, 20, 33]").expect("it divides");
+    assert!(is_one(&compiled(&case(&format!("{begin}{inverse}{end}"), &[], 1e-5))));
+}
+
+#[test]
 fn attention_of_symbolic_and_empty_sizes_is_one_kernel() {
     let symbols = " where b in 0..=4, n in 0..=4096, m in 0..=4096";
     for values in [[2, 17, 33], [1, 64, 32], [0, 5, 5], [2, 0, 5], [2, 5, 0], [1, 1, 1]] {
         for middle in [SCALED, CAUSAL] {
-            let text = text(sizes("b", "n", "m", 8, 8), ["f32", "f32"], ("", symbols), middle, "return %y");
+            let text = text(
+                sizes("b", "n", "m", 8, 8),
+                ["f32", "f32"],
+                ("", symbols),
+                middle,
+                "return %y",
+            );
             assert!(is_one(&compiled(&case(&text, &values, 1e-5))), "{values:?}");
         }
     }

@@ -511,7 +511,11 @@ fn write_plan(
             }
             tlc_passes::cluster::ClusterKind::Gemm(_) => "a matrix product by the library".into(),
             tlc_passes::cluster::ClusterKind::Attention(a) => {
-                format!("an attention, in blocks of {} rows, {} keys at a time", a.rows, tlc_passes::cluster::Attention::KEYS)
+                format!(
+                    "an attention, in blocks of {} rows, {} keys at a time",
+                    a.rows,
+                    tlc_passes::cluster::Attention::KEYS
+                )
             }
             tlc_passes::cluster::ClusterKind::Scan => "a serial scan".into(),
             tlc_passes::cluster::ClusterKind::Scatter(updates) => format!("a copy and {}", updates.text()),

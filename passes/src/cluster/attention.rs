@@ -40,7 +40,9 @@ pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clus
         let Target::Gpu(gpu) = placement.devices().target(device) else {
             continue;
         };
-        let Some(found) = Found::at(graph, result) else { continue };
+        let Some(found) = Found::at(graph, result) else {
+            continue;
+        };
         let users = users.get_or_insert_with(|| readers(graph));
         let made = found.form(graph, gpu).and_then(|form| {
             found.merge(placement, clusters, users, form)?;
@@ -133,11 +135,18 @@ impl Found {
             }
             _ => false,
         };
-        let of_sum = operands(weights, ScalarOp::Div)?;
-        let (powers, sum) = (of_sum[0], row_value(graph, of_sum[1], &mut between)?);
+        // Divided by the sum, or multiplied by what one divided by it is.
+        let (powers, sum) = match (operands(weights, ScalarOp::Div), operands(weights, ScalarOp::Mul)) {
+            (Some(of), _) => (of[0], row_value(graph, of[1], false, &mut between)?),
+            (_, Some(of)) => (0..2).find_map(|k| {
+                let sum = row_value(graph, of[1 - k], true, &mut between)?;
+                Some((of[k], sum))
+            })?,
+            _ => return None,
+        };
         let shifted = operands(powers, ScalarOp::Exp)?[0];
         let of_shift = operands(shifted, ScalarOp::Sub)?;
-        let (masked, most) = (of_shift[0], row_value(graph, of_shift[1], &mut between)?);
+        let (masked, most) = (of_shift[0], row_value(graph, of_shift[1], false, &mut between)?);
         if !reduced(sum, powers, Monoid::Add) || !reduced(most, masked, Monoid::Max) {
             return None;
         }
@@ -163,7 +172,10 @@ impl Found {
         if !float || first.accumulator != dtype || second.accumulator != dtype || first.dtype != dtype {
             return Err(AttentionRefusal::Dtype);
         }
-        let (axes, keys) = (first.output.len(), *first.output.last().ok_or(AttentionRefusal::Contraction)?);
+        let (axes, keys) = (
+            first.output.len(),
+            *first.output.last().ok_or(AttentionRefusal::Contraction)?,
+        );
         // The operand with the last axis of the scores is that of the keys.
         let key = usize::from(first.inputs[1].contains(&keys));
         let query = 1 - key;
@@ -267,13 +279,15 @@ impl Found {
     }
 }
 
-/// The value of each row that a value repeats along its last axis. What lies between is added to `between`.
-fn row_value(graph: &Graph, mut at: NodeId, between: &mut FxHashSet<NodeId>) -> Option<NodeId> {
+/// The value of each row that a value repeats along its last axis, or, if `inverse`, of which it repeats what one divided by it is. What
+/// lies between is added to `between`.
+fn row_value(graph: &Graph, mut at: NodeId, inverse: bool, between: &mut FxHashSet<NodeId>) -> Option<NodeId> {
     let mut vars = Variables::new(graph);
     let shape: &Shape = &graph.ty(at).shape;
     let mut index: Index = shape.iter().map(|d| vars.push(d.clone()).into()).collect();
     let row: Index = index[..index.len().checked_sub(1)?].into();
     let mut passed = Vec::new();
+    let mut inverted = false;
     loop {
         let node = graph.node(at);
         match &node.kind {
@@ -283,6 +297,11 @@ fn row_value(graph: &Graph, mut at: NodeId, between: &mut FxHashSet<NodeId>) -> 
                 index = view_index(view, from, &node.ty.shape, &index, &vars).index;
                 at = node.operands[0];
             }
+            NodeKind::Map(ScalarOp::Div) if inverse && !inverted && is_one(graph, node.operands[0]) => {
+                inverted = true;
+                passed.push(at);
+                at = node.operands[1];
+            }
             _ => break,
         }
     }
@@ -291,12 +310,22 @@ fn row_value(graph: &Graph, mut at: NodeId, between: &mut FxHashSet<NodeId>) -> 
         d.is(1) || a.clone().simplify(&vars) == b.clone().simplify(&vars)
     };
     let found = &graph.ty(at).shape;
-    if index.len() != row.len() || !found.iter().zip(index.iter().zip(&row)).all(same) {
+    if inverted != inverse || index.len() != row.len() || !found.iter().zip(index.iter().zip(&row)).all(same) {
         return None;
     }
     between.extend(passed);
     between.insert(at);
     Some(at)
+}
+
+/// Whether a value is one everywhere.
+fn is_one(graph: &Graph, mut at: NodeId) -> bool {
+    while let NodeKind::View(view) = &graph.node(at).kind
+        && moves_only(view)
+    {
+        at = graph.node(at).operands[0];
+    }
+    matches!(&graph.node(at).kind, NodeKind::Const(value) if value.as_f64() == 1.0)
 }
 
 /// The one contraction that a value is computed from element by element. What lies between is added to `between`.

@@ -125,7 +125,11 @@ impl<'a> Blocks<'a> {
             tile: new(dtype, Attention::KEYS * key.max(value), Scope::Shared),
             weights: new(dtype, form.rows * weight, Scope::Shared),
             scale: new(dtype, form.rows, Scope::Shared),
-            results: new(dtype, Attention::PART_ROWS * value / Attention::PART_THREADS, Scope::Thread),
+            results: new(
+                dtype,
+                Attention::PART_ROWS * value / Attention::PART_THREADS,
+                Scope::Thread,
+            ),
             scores: new(dtype, Attention::PART_ROWS * Self::score_columns(), Scope::Register),
             most: new(dtype, warp_rows, Scope::Thread),
             sum: new(dtype, warp_rows, Scope::Thread),
@@ -326,12 +330,17 @@ impl<'a> Blocks<'a> {
                 let zero = this.number(0.0);
                 this.store(results, n, zero, None, LOOP);
             });
-            this.fill(&thread, (queries, stride), [form.rows, features, features], |this, row, column| {
-                let row = first_row.clone() + row.clone();
-                let labels = this.labels(form.scores, &this.point(&row, &IndexExpr::ZERO), column);
-                let known = this.below(&row, &all_rows);
-                (this.operand(form.scores, form.query, &labels), known)
-            });
+            this.fill(
+                &thread,
+                (queries, stride),
+                [form.rows, features, features],
+                |this, row, column| {
+                    let row = first_row.clone() + row.clone();
+                    let labels = this.labels(form.scores, &this.point(&row, &IndexExpr::ZERO), column);
+                    let known = this.below(&row, &all_rows);
+                    (this.operand(form.scores, form.query, &labels), known)
+                },
+            );
         });
         let (most, sum) = (self.memories.most, self.memories.sum);
         self.warp_loop(BLOCK, |this, _| {
@@ -362,12 +371,17 @@ impl<'a> Blocks<'a> {
         let (tile, strides, keys) = (self.memories.tile, self.strides, self.keys.clone());
         let at = first_key.clone();
         self.thread_loop(TILE, threads, |this, thread| {
-            this.fill(&thread, (tile, strides[1]), [Attention::KEYS, features, features], |this, row, column| {
-                let key = at.clone() + row.clone();
-                let labels = this.labels(form.scores, &this.point(&IndexExpr::ZERO, &key), column);
-                let known = this.below(&key, &keys);
-                (this.operand(form.scores, 1 - form.query, &labels), known)
-            });
+            this.fill(
+                &thread,
+                (tile, strides[1]),
+                [Attention::KEYS, features, features],
+                |this, row, column| {
+                    let key = at.clone() + row.clone();
+                    let labels = this.labels(form.scores, &this.point(&IndexExpr::ZERO, &key), column);
+                    let known = this.below(&key, &keys);
+                    (this.operand(form.scores, 1 - form.query, &labels), known)
+                },
+            );
         });
         self.barrier(TILE);
         self.thread_loop(TILE, threads, |this, thread| this.scores(&thread, &first_key));
@@ -375,13 +389,18 @@ impl<'a> Blocks<'a> {
         self.warp_loop(TILE, |this, warp| this.softmax(&warp));
         let (at, keys) = (first_key, self.keys.clone());
         self.thread_loop(TILE, threads, |this, thread| {
-            this.fill(&thread, (tile, strides[2]), [Attention::KEYS, width, strides[2]], |this, row, column| {
-                let key = at.clone() + row.clone();
-                let point = this.result_point(&IndexExpr::ZERO, column);
-                let labels = this.labels(form.result, &point, &key);
-                let known = this.below(&key, &keys);
-                (this.operand(form.result, 1 - form.weights, &labels), known)
-            });
+            this.fill(
+                &thread,
+                (tile, strides[2]),
+                [Attention::KEYS, width, strides[2]],
+                |this, row, column| {
+                    let key = at.clone() + row.clone();
+                    let point = this.result_point(&IndexExpr::ZERO, column);
+                    let labels = this.labels(form.result, &point, &key);
+                    let known = this.below(&key, &keys);
+                    (this.operand(form.result, 1 - form.weights, &labels), known)
+                },
+            );
         });
         self.barrier(TILE);
         self.thread_loop(TILE, threads, Self::add_up);
@@ -514,7 +533,13 @@ impl<'a> Blocks<'a> {
             let part = this.map(ScalarOp::Select, &[unseen, zero, part], THREAD);
             let power = this.load(lane, second.clone(), THREAD);
             let weight = this.map(ScalarOp::Mul, &[power, part], THREAD);
-            this.store(weights, row.clone() * constant(stride) + t.clone(), weight, None, THREAD);
+            this.store(
+                weights,
+                row.clone() * constant(stride) + t.clone(),
+                weight,
+                None,
+                THREAD,
+            );
             let kept = this.map(ScalarOp::Mul, &[held, part], THREAD);
             let lane = this.lo.index_value(&t, DType::I32);
             let none = this.lo.constant(DType::I32.zero());

@@ -1,8 +1,8 @@
 //! A compiled graph run at each stage of compilation, and comparison of results.
 
 use tlc_ir::graph::Condition;
-use tlc_ir::kernel::{Bind, Grid, Stmt};
 use tlc_ir::kernel::verify::verify;
+use tlc_ir::kernel::{Bind, Grid, Stmt};
 use tlc_ir::plan::interp::{interpret_bound, interpret_shuffled};
 use tlc_ir::plan::verify::PlanRule;
 use tlc_ir::plan::{DeviceId, KernelId, Layout, Plan, Step, Storage, Turn, Work};
