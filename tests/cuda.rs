@@ -4,6 +4,8 @@
 //! their own. What it finds (accesses outside of memory, races, operations without order) is a failure. Without the driver's library or
 //! NVRTC, tests print SKIP.
 
+#[path = "cuda/attention.rs"]
+mod attention;
 #[path = "cuda/child.rs"]
 mod child;
 #[path = "cuda/counts.rs"]
@@ -58,6 +60,11 @@ fn products_by_matrix_instructions_have_the_same_bits_at_three_schedules() {
 #[test]
 fn random_products_of_sixteen_bits_have_the_same_bits_at_three_schedules() {
     same_bits("tensor_cores::children::random");
+}
+
+#[test]
+fn attention_is_one_kernel_with_the_same_bits_at_three_schedules() {
+    same_bits("attention::children::attentions");
 }
 
 #[test]

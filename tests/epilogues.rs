@@ -237,7 +237,9 @@ fn the_result_takes_the_bytes_of_the_product() {
     let g = Graph::new("in place");
     let x = g.input("x", DType::F32, [128, 64]);
     let h = (x.matmul(&g.input("w", DType::F32, [64, 256])) + g.input("b", DType::F32, [256])).relu();
+    // Two read it, so that it is in memory.
     g.output("y", &h.matmul(&g.input("v", DType::F32, [256, 32])));
+    g.output("z", &h.matmul(&g.input("u", DType::F32, [256, 32])));
     let e = compile_ir(&g.finish().unwrap(), &options(1)).unwrap();
     let layout = e.decisions().planned.layout.as_ref().unwrap();
     assert_eq!(layout.host().bytes, 128 * 256 * 4, "{}", e.explain());

@@ -16,6 +16,9 @@ const LEAST_ROWS: i64 = 24;
 /// Elements that are read again for each of a block's rows cost so much less than one of the value that is written and read: they stay in
 /// the cache of the core, or the next one, while the value goes further.
 const READ_AGAIN: i64 = 8;
+/// Right operands of an entry are at most so many times as large as the second-level cache: larger ones come from further away for
+/// each block of rows.
+const MOST_CACHES: i64 = 2;
 /// Rows that a thread should get at least.
 const ROWS_PER_THREAD: i64 = 16;
 
@@ -37,6 +40,8 @@ pub(crate) enum ChainReason {
         /// Rows of a block.
         rows: i64,
     },
+    /// A kernel runs behind the second product, and there is one right operand for all rows.
+    Followed,
     /// There are too few rows for all threads.
     FewRows {
         /// Rows.
@@ -56,6 +61,7 @@ impl ChainReason {
             Self::Needed => FusionReason::PassedNeeded,
             Self::OtherRows => FusionReason::PassedOtherRows,
             Self::Fixed => FusionReason::PassedFixed,
+            Self::Followed => FusionReason::PassedFollowed,
             Self::ReadAgain { rows } => FusionReason::PassedReadAgain { rows },
             Self::FewRows { rows } => FusionReason::PassedFewRows { rows },
             Self::Order => FusionReason::ProductOrder,
@@ -76,6 +82,17 @@ pub(crate) fn touches(plan: &Plan) -> Vec<u32> {
     touches
 }
 
+/// By slot: whether a kernel on the host reads it.
+pub(crate) fn read_by_kernels(plan: &Plan) -> Vec<bool> {
+    let mut read = vec![false; plan.slots.len()];
+    for step in &plan.steps {
+        if let Step::Launch(l) = step {
+            l.args.iter().for_each(|s| read[s.0 as usize] = true);
+        }
+    }
+    read
+}
+
 /// Whether a product may and should run behind the kernel behind another one, as far as the two say; `in_place` are the pairs of slots of
 /// the first step that may share bytes. `Err` says why not.
 pub(crate) fn chains(
@@ -83,7 +100,7 @@ pub(crate) fn chains(
     cpu: &Cpu,
     (first, epilogue, in_place): (&Gemm, &Epilogue, &[(SlotId, SlotId)]),
     second: &Gemm,
-    touches: &[u32],
+    (touches, followed): (&[u32], bool),
 ) -> Result<ChainReason, ChainReason> {
     let (before, after) = (first.dst.slot, second.lhs.slot);
     let slot = |s: SlotId| &plan.slots[s.0 as usize];
@@ -111,11 +128,17 @@ pub(crate) fn chains(
     if fixed(first.rhs.slot) || fixed(second.rhs.slot) {
         return Err(ChainReason::Fixed);
     }
+    // With one right operand for all rows the first product is no larger in blocks, and the kernel behind the second one is close.
+    if followed && IndexExpr::product(&first.batch).is(1) {
+        return Err(ChainReason::Followed);
+    }
     let row_bytes = first.n.clone() * IndexExpr::from(first.dtype.bytes());
     if let (Some(row), Some(k), Some(n)) = (row_bytes.as_const(), first.k.as_const(), second.n.as_const()) {
         let rows = (cpu.resident_bytes() / row.max(1)).max(LEAST_ROWS);
         let rows = first.m.as_const().map_or(rows, |m| rows.min(m));
-        if k.saturating_add(n) > rows.saturating_mul(READ_AGAIN) {
+        let again = k.saturating_add(n);
+        let cache = MOST_CACHES.saturating_mul(i64::try_from(cpu.l2_bytes).unwrap_or(i64::MAX));
+        if again > rows.saturating_mul(READ_AGAIN) || again.saturating_mul(row) > cache {
             return Err(ChainReason::ReadAgain { rows });
         }
     }

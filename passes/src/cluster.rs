@@ -13,6 +13,7 @@
 //! roots of a cluster are on one device.
 
 mod again;
+mod attention;
 mod beside;
 pub mod columns;
 mod operations;
@@ -24,7 +25,7 @@ use std::collections::BTreeSet;
 
 pub use roots::{held_value, output_values};
 
-pub use crate::partition::{Cluster, ClusterKind, Clusters, LoopSpace, Role, Updates};
+pub use crate::partition::{Attention, Cluster, ClusterKind, Clusters, LoopSpace, Role, Updates};
 
 use again::Again;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -194,6 +195,9 @@ fn clusters(graph: &Graph, placement: &Placement<'_>, states: &[StateBinding], o
     c.grow();
     c.merge_siblings();
     let mut clusters = c.finish();
+    if merges == usize::MAX {
+        attention::join(graph, placement, &mut clusters);
+    }
     made(Made::Clusters {
         graph,
         clusters: &mut clusters,

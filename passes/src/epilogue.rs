@@ -5,11 +5,11 @@
 //! residuals, padding, and norms or softmax whose rows are the result's. A product of what the kernel leaves may follow in the same step
 //! ([`crate::chain`]).
 
-use tlc_ir::target::Cpu;
 use tlc_ir::Graph;
 use tlc_ir::kernel::Access;
 use tlc_ir::plan::verify::lines;
 use tlc_ir::plan::{DeviceId, Epilogue, Launch, Lines, Plan, SlotId, Step};
+use tlc_ir::target::Cpu;
 
 use crate::chain::{self, ChainReason};
 use crate::groups::independent;
@@ -90,6 +90,7 @@ pub(crate) fn attach(
     cpu: Option<&Cpu>,
 ) -> Decisions {
     let touches = chain::touches(plan);
+    let followed = chain::read_by_kernels(plan);
     let is_launch = |s: &&Step| matches!(s, Step::Launch(_));
     let once = plan.init.iter().filter(is_launch).count();
     let mut reports = launches.split_off(once).into_iter();
@@ -112,7 +113,8 @@ pub(crate) fn attach(
             Step::Gemm(g) => {
                 if let (Some(before), Some(cpu)) = (left_by[g.lhs.slot.0 as usize], cpu) {
                     let (rows, product) = (g.lhs.slot, g.dst.slot);
-                    let reason = link(plan, &mut entries, (before, at), cpu, &touches);
+                    let followed = followed[product.0 as usize];
+                    let reason = link(plan, &mut entries, (before, at), cpu, (&touches, followed));
                     let linked = matches!(reason, ChainReason::Rows { .. });
                     decisions.products.push(Link { rows, product, reason });
                     if linked {
@@ -181,7 +183,7 @@ fn link(
     entries: &mut [Option<Entry>],
     (before, at): (usize, usize),
     cpu: &Cpu,
-    touches: &[u32],
+    uses: (&[u32], bool),
 ) -> ChainReason {
     let (Some(first), Some(second)) = (&entries[before], &entries[at]) else {
         return ChainReason::Order;
@@ -192,7 +194,7 @@ fn link(
     let Some(e) = one.epilogue.as_ref().filter(|_| chain::open(plan, &first.step)) else {
         return ChainReason::Order;
     };
-    let reason = match chain::chains(plan, cpu, (one, e, &first.in_place), two, touches) {
+    let reason = match chain::chains(plan, cpu, (one, e, &first.in_place), two, uses) {
         Ok(reason) => reason,
         Err(reason) => return reason,
     };
@@ -208,7 +210,9 @@ fn link(
         let (rows, passed) = (one.dst.slot, two.lhs.slot);
         chain::pass_on(plan, rows, passed);
         // Decided already, and what has no memory of its own takes nobody's.
-        first.in_place.retain(|&(read, written)| read != rows && written != passed);
+        first
+            .in_place
+            .retain(|&(read, written)| read != rows && written != passed);
         e.product = Some(two);
     }
     entries[place] = Some(first);

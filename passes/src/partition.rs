@@ -47,6 +47,8 @@ pub enum ClusterKind {
     Loops(LoopSpace),
     /// A matrix product by the library.
     Gemm(Box<MatrixProduct>),
+    /// A contraction, a softmax along its rows, and a contraction over those, in blocks of a GPU.
+    Attention(Box<Attention>),
     /// A serial loop along an axis.
     Scan,
     /// A copy of the base and loops over the updates.
@@ -55,6 +57,49 @@ pub enum ClusterKind {
     Loop,
     /// A function of the runtime.
     Call,
+}
+
+/// Which values are an attention, and how blocks share it out.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Attention {
+    /// The first contraction, whose last axis is that of the keys.
+    pub scores: NodeId,
+    /// What the softmax is taken of, along its last axis.
+    pub masked: NodeId,
+    /// The second contraction.
+    pub result: NodeId,
+    /// Which operand of the first contraction has the rows; the other one has the keys.
+    pub query: usize,
+    /// Which operand of the second contraction the softmax is; the other one has the values.
+    pub weights: usize,
+    /// The axis of the scores whose positions are the rows of a block.
+    pub row_axis: usize,
+    /// Elements that the first contraction sums, and elements of a row of the result.
+    pub features: [i64; 2],
+    /// Rows of a block.
+    pub rows: i64,
+}
+
+impl Attention {
+    /// Keys that a block looks at together: one for each thread of a warp.
+    pub const KEYS: i64 = 32;
+    /// Rows of a thread's part of a tile.
+    pub const PART_ROWS: i64 = 4;
+    /// Threads that share the rows of a part.
+    pub const PART_THREADS: i64 = 16;
+
+    /// Distance between the rows of queries, of keys, of values and of weights in shared memory. They are chosen so that no two threads of
+    /// a warp wait for each other: odd where threads read one column of many rows.
+    pub fn strides([summed, width]: [i64; 2]) -> [i64; 4] {
+        let wide = (width + Self::PART_THREADS - 1) / Self::PART_THREADS * Self::PART_THREADS;
+        [summed | 1, summed | 1, wide, Self::KEYS + Self::PART_ROWS]
+    }
+
+    /// Elements that the threads of a block share: rows of queries, then those of keys or of values, weights, and a number for each row.
+    pub fn shared_elements(rows: i64, features: [i64; 2]) -> i64 {
+        let [query, key, value, weights] = Self::strides(features);
+        rows * query + Self::KEYS * key.max(value) + rows * weights + rows
+    }
 }
 
 /// Who applies which updates of a scatter.

@@ -260,12 +260,7 @@ fn settle(
 }
 
 /// Appends what was decided about kernels behind products, for each edge from a product to such a kernel.
-fn record_epilogues(
-    graph: &Graph,
-    clusters: &mut Clusters,
-    values: &[Option<NodeId>],
-    decisions: epilogue::Decisions,
-) {
+fn record_epilogues(graph: &Graph, clusters: &mut Clusters, values: &[Option<NodeId>], decisions: epilogue::Decisions) {
     let links = decisions.products;
     let decisions = decisions.kernels;
     let products: FxHashSet<NodeId> = decisions.iter().filter_map(|d| values[d.product.0 as usize]).collect();

@@ -46,6 +46,13 @@ pub enum FusionReason {
         /// Elements of a line, printed.
         elements: String,
     },
+    /// Accepted: scores, softmax and the contraction over it are one kernel, whose blocks of so many rows never write the scores.
+    Attention {
+        /// Rows of a block.
+        rows: i64,
+    },
+    /// Refused: what is an attention by its structure stays several kernels.
+    NoAttention(AttentionRefusal),
     /// Accepted: the consumer is a matrix product in the step of the product behind which the producer runs, and takes its rows as they
     /// are complete. The producer is in no memory as a whole.
     Passed {
@@ -58,6 +65,8 @@ pub enum FusionReason {
     PassedOtherRows,
     /// Refused: a right operand stays as it is from call to call, and is laid out once for whole products.
     PassedFixed,
+    /// Refused: a kernel runs behind the second matrix product, which has one right operand for all rows.
+    PassedFollowed,
     /// Refused: the right operands would be read again for each block of so many rows.
     PassedReadAgain {
         /// Rows.
@@ -149,6 +158,39 @@ pub enum FusionReason {
     },
 }
 
+/// Why an attention stays several kernels.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AttentionRefusal {
+    /// The axes of its contractions are not those of queries, keys, values and heads.
+    Contraction,
+    /// A value in between is of a type that the one kernel would not round to.
+    Dtype,
+    /// Vectors of queries or values whose length is unknown, or for which a block has no room.
+    Features,
+    /// Too few rows to share what is read.
+    FewRows {
+        /// Rows.
+        rows: i64,
+    },
+    /// A value in between is needed elsewhere.
+    Needed,
+    /// Something else is computed in one kernel with a value in between.
+    Beside,
+}
+
+impl fmt::Display for AttentionRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Contraction => f.write_str("its axes are not those of queries, keys, values and heads"),
+            Self::Dtype => f.write_str("a value in between is rounded to another type"),
+            Self::Features => f.write_str("its vectors are of unknown length, or do not fit a block's shared memory"),
+            Self::FewRows { rows } => write!(f, "{rows} rows are too few to share what is read"),
+            Self::Needed => f.write_str("a value in between is needed elsewhere"),
+            Self::Beside => f.write_str("something else is computed with a value in between"),
+        }
+    }
+}
+
 /// What is a step of its own, so that nothing shares a kernel with it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub enum OwnStep {
@@ -191,6 +233,7 @@ impl FusionReason {
                 | Self::CheaperAgain { .. }
                 | Self::Epilogue { .. }
                 | Self::Passed { .. }
+                | Self::Attention { .. }
         )
     }
 }
@@ -224,12 +267,20 @@ impl fmt::Display for FusionReason {
                 f,
                 "passed on to the matrix product behind it in one step, in rows of {row_bytes} bytes: it is in no memory as a whole"
             ),
+            Self::Attention { rows } => write!(
+                f,
+                "an attention in one kernel: blocks of {rows} rows go along the keys, and the scores are in no memory"
+            ),
+            Self::NoAttention(refusal) => write!(f, "an attention in several kernels: {refusal}"),
             Self::PassedNeeded => f.write_str("not passed on within a step: others need it, or what it is made of"),
             Self::PassedOtherRows => {
                 f.write_str("not passed on within a step: the products' rows differ, or are not rewritten in place")
             }
             Self::PassedFixed => {
                 f.write_str("not passed on within a step: an operand that stays as it is, is laid out once for whole products")
+            }
+            Self::PassedFollowed => {
+                f.write_str("not passed on within a step: a kernel runs behind the second product, of one right operand for all rows")
             }
             Self::PassedReadAgain { rows } => write!(
                 f,
@@ -297,6 +348,8 @@ pub enum FusionStage {
     Merging,
     /// Which kernels merge because they read the same.
     Siblings,
+    /// Which contractions with a softmax between them are one kernel.
+    Attention,
     /// Which kernels run in the steps of the matrix products that they read.
     Epilogues,
 }
@@ -308,6 +361,7 @@ impl FusionStage {
             Self::Inlining => "inlining",
             Self::Merging => "merging",
             Self::Siblings => "siblings",
+            Self::Attention => "attention",
             Self::Epilogues => "epilogues",
         }
     }
@@ -316,7 +370,7 @@ impl FusionStage {
     pub const fn merges_kernels(self) -> bool {
         match self {
             Self::Merging | Self::Siblings => true,
-            Self::Inlining | Self::Epilogues => false,
+            Self::Inlining | Self::Attention | Self::Epilogues => false,
         }
     }
 }

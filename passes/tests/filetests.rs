@@ -140,6 +140,7 @@ fn report_clusters(out: &mut String, graph: &Graph, clusters: &Clusters) {
         let kind = match &c.kind {
             ClusterKind::Loops(space) => format!("loop over {}", graph.shape_text(&space.parallel)),
             ClusterKind::Gemm(_) => "library product".into(),
+            ClusterKind::Attention(a) => format!("attention, {} rows a block", a.rows),
             ClusterKind::Scan => "scan".into(),
             ClusterKind::Scatter(_) => "scatter".into(),
             ClusterKind::Loop => "loop over a plan".into(),

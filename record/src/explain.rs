@@ -510,6 +510,13 @@ fn write_plan(
                 }
             }
             tlc_passes::cluster::ClusterKind::Gemm(_) => "a matrix product by the library".into(),
+            tlc_passes::cluster::ClusterKind::Attention(a) => {
+                format!(
+                    "an attention, in blocks of {} rows, {} keys at a time",
+                    a.rows,
+                    tlc_passes::cluster::Attention::KEYS
+                )
+            }
             tlc_passes::cluster::ClusterKind::Scan => "a serial scan".into(),
             tlc_passes::cluster::ClusterKind::Scatter(updates) => format!("a copy and {}", updates.text()),
             tlc_passes::cluster::ClusterKind::Loop => "a loop over a plan of its own".into(),

@@ -220,6 +220,37 @@ const COUNTED: &[Counted] = &[
         instructions: None,
         products: Some([64 * 512 * 256, 140]),
     },
+    Counted {
+        name: "attention",
+        text: "graph @attention(%q: f32[2, 128, 64], %k: f32[2, 128, 64], %v: f32[2, 128, 64]) {
+           %s = einsum %q, %k {abc,adc->abd} : f32[2, 128, 128]
+           %c = const 0.125 : f32[]
+           %c1 = expand %c : f32[2, 128, 128]
+           %scaled = mul %s, %c1 : f32[2, 128, 128]
+           %i = iota {axis=1} : i64[2, 128, 128]
+           %j = iota {axis=2} : i64[2, 128, 128]
+           %seen = le %j, %i : bool[2, 128, 128]
+           %low = const -inf : f32[]
+           %low1 = expand %low : f32[2, 128, 128]
+           %x = select %seen, %scaled, %low1 : f32[2, 128, 128]
+           %max = reduce max %x {axes=[2]} : f32[2, 128]
+           %max1 = reshape %max : f32[2, 128, 1]
+           %max2 = expand %max1 : f32[2, 128, 128]
+           %away = sub %x, %max2 : f32[2, 128, 128]
+           %power = exp %away : f32[2, 128, 128]
+           %sum = reduce add %power {axes=[2]} : f32[2, 128]
+           %sum1 = reshape %sum : f32[2, 128, 1]
+           %sum2 = expand %sum1 : f32[2, 128, 128]
+           %p = div %power, %sum2 : f32[2, 128, 128]
+           %y = einsum %p, %v {abd,adc->abc} : f32[2, 128, 64]
+           return %y
+         }",
+        kernels: 1,
+        // Queries and results once, keys and values for each 64 rows: 2 times.
+        sectors: 150,
+        conflicts: 0,
+        instructions: None,
+    },
 ];
 
 /// Counters of the launches of one call, added up.

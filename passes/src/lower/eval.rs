@@ -122,7 +122,7 @@ impl Lowerer<'_> {
     }
 
     /// `0 <= e < extent` as a bool.
-    fn inside(&mut self, e: &IndexExpr, extent: &IndexExpr) -> ValueId {
+    pub(super) fn inside(&mut self, e: &IndexExpr, extent: &IndexExpr) -> ValueId {
         let (a, b) = (e.interval(self), extent.interval(self));
         let fits = |v: i64| i32::try_from(v).is_ok();
         let dtype = if fits(a.lo) && fits(a.hi) && fits(b.hi) {

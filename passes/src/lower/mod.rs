@@ -16,6 +16,7 @@
 //! computes what it needs; what is worth keeping from phase to phase is the schedule's business too. In *column* form the
 //! last parallel axes, rather than the inner ones, walk memory contiguously; the nest is the same.
 
+mod attention;
 mod eval;
 mod in_place;
 mod indexed;
@@ -45,6 +46,8 @@ pub enum Form {
     Columns,
     /// A serial recurrence.
     Serial,
+    /// Tiles that the threads of a GPU's blocks share, written as they run.
+    Tiles,
 }
 
 /// A naive loop nest.
@@ -73,6 +76,7 @@ pub struct Nest {
 pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
     match &cluster.kind {
         ClusterKind::Loops(space) => vec![lower_loops(graph, cluster, space, is_root)],
+        ClusterKind::Attention(form) => vec![attention::lower(graph, cluster, form, is_root)],
         ClusterKind::Scan => vec![indexed::lower_scan(graph, cluster, is_root)],
         ClusterKind::Scatter(updates) => indexed::lower_scatter(graph, cluster, is_root, *updates),
         ClusterKind::Gemm(_) | ClusterKind::Loop | ClusterKind::Call => Vec::new(),
@@ -616,7 +620,7 @@ impl Lowerer<'_> {
         made(Made::Nest(&mut self.kernel));
         let in_place = match form {
             Form::Elementwise | Form::Rows | Form::Columns => in_place::pairs(&self.kernel, &parallel),
-            Form::Serial => Vec::new(),
+            Form::Serial | Form::Tiles => Vec::new(),
         };
         Nest {
             copies: in_place::is_copy(&self.kernel),

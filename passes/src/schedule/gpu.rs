@@ -9,6 +9,7 @@
 //! | rows | a block takes a row; its threads share the inner loops; accumulators are combined in warps, then through shared memory |
 //! | short rows | a block takes 128 rows, a thread one |
 //! | columns | a block takes a tile of columns, a thread one column; what of the rows is kept lies in shared memory |
+//! | tiles | as they were lowered |
 //! | serial | a thread takes an index of the parallel loops |
 //!
 //! The result is a kernel as [`super::threads`] describes it, always: a form whose directives refuse falls back to one thread
@@ -130,6 +131,8 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
             .find_map(Result::ok)
             .ok_or(DirectiveRefusal::Factor(1)),
         Form::Columns => attempt(&|g| g.columns(nest, tile(nest, &g.kernel, kept_bytes, gpu))),
+        // Written for blocks as it was lowered.
+        Form::Tiles => Ok((kernel.clone(), made.clone())),
         Form::Serial => attempt(&|g| g.items(parallel, ITEM_THREADS)),
     };
     let (kernel, mut made) = scheduled

@@ -122,7 +122,7 @@ fn keeps_rows(nest: &Nest) -> bool {
     match nest.form {
         Form::Rows => true,
         Form::Columns => nest.column_local,
-        Form::Elementwise | Form::Serial => false,
+        Form::Elementwise | Form::Serial | Form::Tiles => false,
     }
 }
 
@@ -148,7 +148,7 @@ fn scheduled(nest: &Nest, cpu: &Cpu, emitter: &Emitter, bounded: bool) -> (Kerne
         Form::Elementwise => s.elementwise(&nest.parallel),
         Form::Rows => s.rows(&nest.parallel),
         Form::Columns => s.columns(nest),
-        Form::Serial => {
+        Form::Serial | Form::Tiles => {
             s.parallel(&nest.parallel);
             s.schedule.inner.push(Err(ScalarReason::Recurrence));
         }

@@ -1,14 +1,15 @@
 //! A compiled graph run at each stage of compilation, and comparison of results.
 
 use tlc_ir::graph::Condition;
-use tlc_ir::kernel::Grid;
 use tlc_ir::kernel::verify::verify;
+use tlc_ir::kernel::{Bind, Grid, Stmt};
 use tlc_ir::plan::interp::{interpret_bound, interpret_shuffled};
 use tlc_ir::plan::verify::PlanRule;
-use tlc_ir::plan::{DeviceId, KernelId, Layout, Plan, Step, Turn, Work};
+use tlc_ir::plan::{DeviceId, KernelId, Layout, Plan, Step, Storage, Turn, Work};
 use tlc_ir::target::{Cpu, CpuEmitter, Emitter, Gpu, Support};
 use tlc_ir::{DType, Graph, HostTensor, IndexExpr, Kernel, ScalarOp, SymId};
 use tlc_passes::devices::{Devices, Link, Place};
+use tlc_passes::legalize::legalize;
 use tlc_passes::lower::lower;
 use tlc_passes::pipeline::Pipeline;
 use tlc_passes::{Compiled, Options, compile};
@@ -23,8 +24,11 @@ fn with_epilogues_apart(plan: &Plan) -> Plan {
             Step::Gemm(g) => g.epilogue.take(),
             _ => None,
         };
-        let launch = epilogue.map(|e| Step::Launch(e.launch));
-        std::iter::once(step).chain(launch).collect()
+        let behind = epilogue.into_iter().flat_map(|e| {
+            let product = e.product.map(Step::Gemm);
+            std::iter::once(Step::Launch(e.launch)).chain(product)
+        });
+        std::iter::once(step).chain(behind).collect()
     };
     let apart: Vec<Vec<Step>> = std::mem::take(&mut plan.steps).into_iter().map(apart).collect();
     // The last step that each one has become, and turns for all of them.
@@ -49,6 +53,10 @@ fn with_epilogues_apart(plan: &Plan) -> Plan {
         })
         .collect();
     plan.steps = apart.into_iter().flatten().collect();
+    // What passed from product to product has bytes of its own.
+    for slot in plan.slots.iter_mut().filter(|s| s.storage == Storage::Lines) {
+        slot.storage = Storage::Arena;
+    }
     plan
 }
 
@@ -106,6 +114,16 @@ pub fn naive_plan(compiled: &Compiled) -> Plan {
     let launches = compiled.planned.launches.iter();
     let naive: Vec<Kernel> = launches
         .map(|l| nests[l.cluster].next().expect("a nest for each launch").kernel)
+        .map(|mut kernel| {
+            // One that is written for blocks by its serial meaning: blocks are cut short by masks, which says nothing of threads.
+            if kernel.grid().is_some() {
+                legalize(&mut kernel, &tlc_codegen::clif::emitter(true));
+                if let [Stmt::Loop { bind, .. }] = &mut kernel.body[..] {
+                    *bind = Bind::Serial;
+                }
+            }
+            kernel
+        })
         .collect();
     assert!(nests.iter().all(|left| left.len() == 0), "a launch for each nest");
     let all: Vec<IndexExpr> = (0..graph.symbols().len() as u32).map(|s| SymId(s).into()).collect();
@@ -197,6 +215,15 @@ pub fn two_emitters() -> Options {
 /// For a GPU beside a host.
 pub fn gpu() -> Options {
     Options::new(Devices::new(host(128), [one_gpu()]))
+}
+
+/// For one GPU without a library of matrix products.
+pub fn gpu_alone() -> Options {
+    let gpu = Gpu {
+        library_products: false,
+        ..one_gpu()
+    };
+    Options::new(Devices::new(host(128), [gpu]))
 }
 
 /// For a host and two GPUs, each value on any of them; odd seeds have a link from the first GPU to the second.

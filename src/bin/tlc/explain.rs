@@ -182,6 +182,7 @@ fn kind_name(kind: &ClusterKind) -> &'static str {
     match kind {
         ClusterKind::Loops(_) => "loops",
         ClusterKind::Gemm(_) => "library matmul",
+        ClusterKind::Attention(_) => "attention",
         ClusterKind::Scan => "scan",
         ClusterKind::Scatter(_) => "scatter",
         ClusterKind::Loop => "loop",

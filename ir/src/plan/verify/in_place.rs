@@ -50,8 +50,7 @@ impl<'p> Checker<'p> {
                     // A product that writes to the output's bytes does so before the operand is read.
                     Step::Gemm(g) if self.root(g.dst.slot) != self.root(taker) => match &g.epilogue {
                         Some(e)
-                            if e.product.is_none()
-                                && [&g.lhs, &g.rhs].iter().all(|o| self.root(o.slot) != given) =>
+                            if e.product.is_none() && [&g.lhs, &g.rhs].iter().all(|o| self.root(o.slot) != given) =>
                         {
                             std::slice::from_ref(&e.launch)
                         }

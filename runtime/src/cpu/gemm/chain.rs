@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use super::{Composite, Leg, Matrix, Operand, PackedLayout, Product, compute, copied, cut, driver, dots, pack, unit};
+use super::{Composite, Leg, Matrix, Operand, PackedLayout, Product, compute, copied, cut, dots, driver, pack, unit};
 use crate::pool::{Pool, PoolPanic};
 
 /// Blocks that each thread should get at least, so that none waits long for the last.
@@ -142,7 +142,7 @@ pub fn chain(first: &Product<'_>, second: &Product<'_>, threads: usize) -> Chain
         most = most.min(first.m.div_ceil(wanted).max(unit));
     }
     let blocks = first.m.div_ceil(most.max(1)).max(1);
-    let rows = first.m.div_ceil(blocks).next_multiple_of(unit).min(first.m.max(1));
+    let rows = first.m.div_ceil(blocks).next_multiple_of(unit).min(first.m).max(1);
     let blocks = first.m.div_ceil(rows);
     let handed_out = match alone {
         true => 1,
@@ -162,7 +162,9 @@ pub fn chain(first: &Product<'_>, second: &Product<'_>, threads: usize) -> Chain
             // What the whole product is decides how its parts are summed.
             let made = Copy::of(whole, rows).filter(|c| dots(whole).is_none() && c.layout.bytes() <= cache);
             *copy = made.map(|c| Copy { at: end, ..c });
-            end += copy.as_ref().map_or(0, |c| c.layout.bytes().next_multiple_of(ALIGNMENT));
+            end += copy
+                .as_ref()
+                .map_or(0, |c| c.layout.bytes().next_multiple_of(ALIGNMENT));
         }
     }
     Chain {

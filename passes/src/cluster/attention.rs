@@ -1,0 +1,420 @@
+//! Attention on a GPU: a contraction, operations along its rows that end in a softmax, and a contraction over those rows, as one cluster.
+//!
+//! It is found by structure: weights `exp(x - max x) / sum exp(x - max x)` along the last axis, where `x` is computed element by element
+//! from the first contraction (scales, masks, caps) and whatever else is read at the same place. Blocks of rows then go along the columns
+//! a tile at a time, with the maximum and the sum of what they have seen (Milakov and Gimelshein, arXiv:1805.02867), and the matrix of
+//! scores is in no memory (Dao et al., arXiv:2205.14135).
+//!
+//! Invariant: nothing outside needs a value in between, so that a cluster that joins others has the last one's stored values alone.
+
+use rustc_hash::FxHashSet;
+use smallvec::SmallVec;
+use tlc_ir::graph::{Labels, Monoid, Semiring, Shape};
+use tlc_ir::index::IndexExpr;
+use tlc_ir::target::Gpu;
+use tlc_ir::{DType, Graph, NodeId, NodeKind, ScalarOp, Target};
+
+use super::output_values;
+use crate::access::{Index, Variables, moves_only, view_index};
+use crate::devices::Placement;
+use crate::partition::{Attention, ClusterKind, Clusters};
+use crate::reason::{AttentionRefusal, FusionDecision, FusionReason, FusionStage};
+
+/// Rows of a block, the most first.
+const ROWS: [i64; 3] = [64, 32, 16];
+/// Features up to which a row of the result is in the registers of its threads.
+const MOST_FEATURES: i64 = 256;
+
+/// Joins the clusters of each attention of a GPU.
+pub(super) fn join(graph: &Graph, placement: &Placement<'_>, clusters: &mut Clusters) {
+    let results: Vec<NodeId> = clusters
+        .clusters
+        .iter()
+        .filter(|c| may_join(&c.kind) && !c.once)
+        .flat_map(|c| c.roots.iter().copied())
+        .filter(|&r| matches!(graph.node(r).kind, NodeKind::Einsum { .. }))
+        .collect();
+    let mut users = None;
+    for result in results {
+        let device = placement.device(result);
+        let Target::Gpu(gpu) = placement.devices().target(device) else {
+            continue;
+        };
+        let Some(found) = Found::at(graph, result) else {
+            continue;
+        };
+        let users = users.get_or_insert_with(|| readers(graph));
+        let made = found.form(graph, gpu).and_then(|form| {
+            found.merge(placement, clusters, users, form)?;
+            Ok(FusionReason::Attention {
+                rows: form_rows(&found, clusters),
+            })
+        });
+        let reason = made.unwrap_or_else(FusionReason::NoAttention);
+        for (producer, consumer) in [(found.scores, found.most), (found.weights, result)] {
+            clusters.ledger.record(FusionDecision {
+                stage: FusionStage::Attention,
+                producer,
+                consumer,
+                reason: reason.clone(),
+            });
+        }
+    }
+}
+
+/// Whether a cluster can be part of an attention: a library's product as well, for it would write the scores.
+fn may_join(kind: &ClusterKind) -> bool {
+    matches!(kind, ClusterKind::Loops(_) | ClusterKind::Gemm(_))
+}
+
+/// The rows of a block of the cluster that computes what was found.
+fn form_rows(found: &Found, clusters: &Clusters) -> i64 {
+    let kinds = clusters.clusters.iter().map(|c| &c.kind);
+    let mut forms = kinds.filter_map(|k| match k {
+        ClusterKind::Attention(a) if a.result == found.result => Some(a.rows),
+        _ => None,
+    });
+    forms.next().unwrap_or_default()
+}
+
+/// By node: those that read it; `None` of an output, which the caller reads.
+fn readers(graph: &Graph) -> Vec<Option<SmallVec<[NodeId; 4]>>> {
+    let mut users = vec![Some(SmallVec::new()); graph.len()];
+    for (id, node) in graph.nodes() {
+        for o in &node.operands {
+            if let Some(of) = &mut users[o.index()] {
+                of.push(id);
+            }
+        }
+    }
+    for value in output_values(graph) {
+        users[value.index()] = None;
+    }
+    users
+}
+
+/// The values of an attention.
+struct Found {
+    /// The first contraction.
+    scores: NodeId,
+    /// What the softmax is taken of.
+    masked: NodeId,
+    /// The maximum of each row.
+    most: NodeId,
+    /// The softmax.
+    weights: NodeId,
+    /// Which operand of the second contraction it is.
+    side: usize,
+    /// The second contraction.
+    result: NodeId,
+    /// All of these and what is between them.
+    between: FxHashSet<NodeId>,
+}
+
+impl Found {
+    /// The attention that ends in a contraction, if one does.
+    fn at(graph: &Graph, result: NodeId) -> Option<Found> {
+        let node = graph.node(result);
+        if node.operands.len() != 2 {
+            return None;
+        }
+        (0..2).find_map(|side| Found::with(graph, result, side))
+    }
+
+    fn with(graph: &Graph, result: NodeId, side: usize) -> Option<Found> {
+        let weights = graph.node(result).operands[side];
+        let mut between: FxHashSet<NodeId> = [result, weights].into_iter().collect();
+        let operands = |id: NodeId, op: ScalarOp| match &graph.node(id).kind {
+            NodeKind::Map(found) if *found == op => Some(&graph.node(id).operands),
+            _ => None,
+        };
+        let last = graph.ty(weights).rank().checked_sub(1)? as u8;
+        let reduced = |id: NodeId, of: NodeId, wanted: Monoid| match &graph.node(id).kind {
+            NodeKind::Reduce { monoid, axes } => {
+                *monoid == wanted && axes[..] == [last] && graph.node(id).operands[0] == of
+            }
+            _ => false,
+        };
+        // Divided by the sum, or multiplied by what one divided by it is.
+        let (powers, sum) = match (operands(weights, ScalarOp::Div), operands(weights, ScalarOp::Mul)) {
+            (Some(of), _) => (of[0], row_value(graph, of[1], false, &mut between)?),
+            (_, Some(of)) => (0..2).find_map(|k| {
+                let sum = row_value(graph, of[1 - k], true, &mut between)?;
+                Some((of[k], sum))
+            })?,
+            _ => return None,
+        };
+        let shifted = operands(powers, ScalarOp::Exp)?[0];
+        let of_shift = operands(shifted, ScalarOp::Sub)?;
+        let (masked, most) = (of_shift[0], row_value(graph, of_shift[1], false, &mut between)?);
+        if !reduced(sum, powers, Monoid::Add) || !reduced(most, masked, Monoid::Max) {
+            return None;
+        }
+        between.extend([powers, sum, shifted, most]);
+        let scores = below(graph, masked, &mut between)?;
+        Some(Found {
+            scores,
+            masked,
+            most,
+            weights,
+            side,
+            result,
+            between,
+        })
+    }
+
+    /// What is which axis, and the size of blocks.
+    fn form(&self, graph: &Graph, gpu: &Gpu) -> Result<Attention, AttentionRefusal> {
+        let first = Product::of(graph, self.scores).ok_or(AttentionRefusal::Contraction)?;
+        let second = Product::of(graph, self.result).ok_or(AttentionRefusal::Contraction)?;
+        let dtype = graph.ty(self.masked).dtype;
+        let float = matches!(dtype, DType::F32 | DType::F64);
+        if !float || first.accumulator != dtype || second.accumulator != dtype || first.dtype != dtype {
+            return Err(AttentionRefusal::Dtype);
+        }
+        let (axes, keys) = (
+            first.output.len(),
+            *first.output.last().ok_or(AttentionRefusal::Contraction)?,
+        );
+        // The operand with the last axis of the scores is that of the keys.
+        let key = usize::from(first.inputs[1].contains(&keys));
+        let query = 1 - key;
+        let is_rows = |l: &u16| first.inputs[query].contains(l) && !first.inputs[key].contains(l);
+        let row_axis = first.output[..axes - 1].iter().rposition(is_rows);
+        let row_axis = row_axis.ok_or(AttentionRefusal::Contraction)?;
+        let summed: Vec<u16> = first.summed();
+        let both = |l: &u16| first.inputs.iter().all(|i| i.contains(l));
+        if first.inputs[query].contains(&keys) || summed.len() != 1 || !summed.iter().all(both) {
+            return Err(AttentionRefusal::Contraction);
+        }
+        // Of the second contraction: one label is summed, the last of the weights; one is the values' own.
+        let (weights, values) = (&second.inputs[self.side], &second.inputs[1 - self.side]);
+        let [column] = second.summed()[..] else {
+            return Err(AttentionRefusal::Contraction);
+        };
+        let own: Vec<u16> = values.iter().copied().filter(|l| !weights.contains(l)).collect();
+        let [feature] = own[..] else {
+            return Err(AttentionRefusal::Contraction);
+        };
+        let kept = weights[..weights.len() - 1].iter().all(|l| second.output.contains(l));
+        if weights.last() != Some(&column)
+            || !values.contains(&column)
+            || values.contains(&weights[row_axis])
+            || !second.output.contains(&feature)
+            || !kept
+        {
+            return Err(AttentionRefusal::Contraction);
+        }
+        let constant = |e: Option<IndexExpr>| e.and_then(|e| e.as_const()).filter(|n| (1..=MOST_FEATURES).contains(n));
+        let extent = |product: &Product<'_>, l: u16| product.extent(graph, l);
+        let features = [
+            constant(extent(&first, summed[0])).ok_or(AttentionRefusal::Features)?,
+            constant(extent(&second, feature)).ok_or(AttentionRefusal::Features)?,
+        ];
+        let shape = &graph.ty(self.scores).shape;
+        let most = shape[row_axis].interval(graph).hi;
+        if most < ROWS[ROWS.len() - 1] {
+            return Err(AttentionRefusal::FewRows { rows: most });
+        }
+        let fits = |rows: &i64| Attention::shared_elements(*rows, features) * dtype.bytes() as i64 <= gpu.shared_bytes;
+        let wanted = |rows: &&i64| **rows == ROWS[ROWS.len() - 1] || **rows <= most;
+        let rows = ROWS.iter().filter(wanted).copied().find(fits);
+        Ok(Attention {
+            scores: self.scores,
+            masked: self.masked,
+            result: self.result,
+            query,
+            weights: self.side,
+            row_axis,
+            features,
+            rows: rows.ok_or(AttentionRefusal::Features)?,
+        })
+    }
+
+    /// Makes one cluster of those that compute the values.
+    fn merge(
+        &self,
+        placement: &Placement<'_>,
+        clusters: &mut Clusters,
+        users: &[Option<SmallVec<[NodeId; 4]>>],
+        form: Attention,
+    ) -> Result<(), AttentionRefusal> {
+        let only_inside = |n: &NodeId| {
+            let of = users[n.index()].as_ref();
+            of.is_some_and(|of| of.iter().all(|u| self.between.contains(u)))
+        };
+        if !self.between.iter().filter(|n| **n != self.result).all(only_inside) {
+            return Err(AttentionRefusal::Needed);
+        }
+        let inside = |c: &crate::partition::Cluster| c.roots.iter().any(|r| self.between.contains(r));
+        let device = placement.device(self.result);
+        let own = |c: &crate::partition::Cluster| {
+            !c.once
+                && may_join(&c.kind)
+                && c.roots
+                    .iter()
+                    .all(|r| self.between.contains(r) && placement.device(*r) == device)
+        };
+        let parts: Vec<usize> = (0..clusters.clusters.len())
+            .filter(|&k| inside(&clusters.clusters[k]))
+            .collect();
+        if !parts.iter().all(|&k| own(&clusters.clusters[k])) {
+            return Err(AttentionRefusal::Beside);
+        }
+        let Some(&last) = parts.last() else {
+            return Err(AttentionRefusal::Beside);
+        };
+        let mut roots: Vec<NodeId> = parts.iter().flat_map(|&k| clusters.clusters[k].roots.clone()).collect();
+        roots.sort();
+        let joined = &mut clusters.clusters[last];
+        joined.roots = roots;
+        joined.stored = vec![self.result];
+        joined.kind = ClusterKind::Attention(Box::new(form));
+        let mut number = 0..;
+        clusters.clusters.retain(|_| {
+            let k: usize = number.next().unwrap_or(0);
+            k == last || !parts.contains(&k)
+        });
+        Ok(())
+    }
+}
+
+/// The value of each row that a value repeats along its last axis, or, if `inverse`, of which it repeats what one divided by it is. What
+/// lies between is added to `between`.
+fn row_value(graph: &Graph, mut at: NodeId, inverse: bool, between: &mut FxHashSet<NodeId>) -> Option<NodeId> {
+    let mut vars = Variables::new(graph);
+    let shape: &Shape = &graph.ty(at).shape;
+    let mut index: Index = shape.iter().map(|d| vars.push(d.clone()).into()).collect();
+    let row: Index = index[..index.len().checked_sub(1)?].into();
+    let mut passed = Vec::new();
+    let mut inverted = false;
+    loop {
+        let node = graph.node(at);
+        match &node.kind {
+            NodeKind::View(view) if moves_only(view) => {
+                passed.push(at);
+                let from = &graph.ty(node.operands[0]).shape;
+                index = view_index(view, from, &node.ty.shape, &index, &vars).index;
+                at = node.operands[0];
+            }
+            NodeKind::Map(ScalarOp::Div) if inverse && !inverted && is_one(graph, node.operands[0]) => {
+                inverted = true;
+                passed.push(at);
+                at = node.operands[1];
+            }
+            _ => break,
+        }
+    }
+    // Along an axis of one element every index is 0.
+    let same = |(d, (a, b)): (&IndexExpr, (&IndexExpr, &IndexExpr))| {
+        d.is(1) || a.clone().simplify(&vars) == b.clone().simplify(&vars)
+    };
+    let found = &graph.ty(at).shape;
+    if inverted != inverse || index.len() != row.len() || !found.iter().zip(index.iter().zip(&row)).all(same) {
+        return None;
+    }
+    between.extend(passed);
+    between.insert(at);
+    Some(at)
+}
+
+/// Whether a value is one everywhere.
+fn is_one(graph: &Graph, mut at: NodeId) -> bool {
+    while let NodeKind::View(view) = &graph.node(at).kind
+        && moves_only(view)
+    {
+        at = graph.node(at).operands[0];
+    }
+    matches!(&graph.node(at).kind, NodeKind::Const(value) if value.as_f64() == 1.0)
+}
+
+/// The one contraction that a value is computed from element by element. What lies between is added to `between`.
+fn below(graph: &Graph, masked: NodeId, between: &mut FxHashSet<NodeId>) -> Option<NodeId> {
+    let shape = &graph.ty(masked).shape;
+    let mut found: Option<NodeId> = None;
+    let mut seen = FxHashSet::default();
+    let mut work = vec![masked];
+    while let Some(id) = work.pop() {
+        if !seen.insert(id) {
+            continue;
+        }
+        match &graph.node(id).kind {
+            NodeKind::Einsum { .. } if graph.ty(id).shape == *shape && graph.node(id).operands.len() == 2 => {
+                // Of several the latest: what adds another to its scores reads that one as a mask.
+                found = found.max(Some(id));
+            }
+            NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Copy => {
+                work.extend(graph.node(id).operands.iter().copied())
+            }
+            _ => {}
+        }
+    }
+    let scores = found?;
+    // What is on the way from the scores up to what the softmax is taken of; operands come before who reads them.
+    let mut way: Vec<NodeId> = seen.into_iter().filter(|id| *id > scores).collect();
+    way.sort_unstable();
+    between.insert(scores);
+    let through = |id: NodeId| {
+        matches!(
+            graph.node(id).kind,
+            NodeKind::Map(_) | NodeKind::Convert(_) | NodeKind::Copy
+        )
+    };
+    for id in way {
+        if through(id) && graph.node(id).operands.iter().any(|o| between.contains(o)) {
+            between.insert(id);
+        }
+    }
+    between.contains(&masked).then_some(scores)
+}
+
+/// A sum of products of two operands.
+struct Product<'g> {
+    operands: &'g [NodeId],
+    inputs: &'g [Labels],
+    output: &'g Labels,
+    accumulator: DType,
+    dtype: DType,
+}
+
+impl<'g> Product<'g> {
+    fn of(graph: &'g Graph, id: NodeId) -> Option<Product<'g>> {
+        let node = graph.node(id);
+        let NodeKind::Einsum {
+            semiring: Semiring::AddMul,
+            inputs,
+            output,
+            accumulator,
+            dtype,
+        } = &node.kind
+        else {
+            return None;
+        };
+        let repeats = |of: &Labels| (0..of.len()).any(|i| of[..i].contains(&of[i]));
+        (inputs.len() == 2 && !inputs.iter().any(repeats)).then_some(Product {
+            operands: &node.operands,
+            inputs,
+            output,
+            accumulator: *accumulator,
+            dtype: *dtype,
+        })
+    }
+
+    /// The labels that the result lacks, each once.
+    fn summed(&self) -> Vec<u16> {
+        let mut all: Vec<u16> = self.inputs.iter().flatten().copied().collect();
+        all.retain(|l| !self.output.contains(l));
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// The extent of a label.
+    fn extent(&self, graph: &Graph, label: u16) -> Option<IndexExpr> {
+        let of = |(operand, labels): (&NodeId, &Labels)| {
+            let axis = labels.iter().position(|&l| l == label)?;
+            Some(graph.ty(*operand).shape[axis].clone())
+        };
+        self.operands.iter().zip(self.inputs).find_map(of)
+    }
+}

@@ -1,0 +1,648 @@
+//! Attention in blocks: queries in shared memory, keys and values as they go by, and for each row the maximum and the sum so far.
+//!
+//! ```text
+//! for each block of rows:
+//!   queries of the block to shared memory; results, maxima and sums of nothing
+//!   for each 32 keys:
+//!     keys to shared memory
+//!     scores of the tile, 4 by 2 of each thread, with what is computed from them element by element
+//!     a warp for 8 rows, a lane for each key: maximum so far, weights, sum so far; meanwhile values to shared memory
+//!     results of the tile, 4 rows of each thread
+//!   results out
+//! ```
+//!
+//! A row's weights are divided by the sum so far, and its result so far is scaled by what that sum has grown by, so that it is
+//! an average of values all along: nothing overflows that would not overflow behind a whole softmax. Rows that have seen no key but
+//! hidden ones (minus infinity) have no weight, and where all are hidden the result is not a number, as that of a softmax.
+
+use smallvec::SmallVec;
+use tlc_ir::graph::{Monoid, Shape};
+use tlc_ir::index::{IndexExpr, VarId};
+use tlc_ir::kernel::{Access, Bind, Collective, CollectiveKind, Group, Memory, Op, Scope, Stmt, ValueId};
+use tlc_ir::target::WARP_THREADS;
+use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
+
+use super::{Form, Level, Lowerer, Nest};
+use crate::access::{Index, flat_index};
+use crate::cluster::Cluster;
+use crate::partition::Attention;
+
+/// Levels of statements: a block's, those of a tile of keys, a thread's, those of its loops.
+const BLOCK: usize = 0;
+const TILE: usize = 1;
+const THREAD: usize = 2;
+const LOOP: usize = 3;
+
+/// Lowers an attention.
+pub(super) fn lower(graph: &Graph, cluster: &Cluster, form: &Attention, is_root: &[bool]) -> Nest {
+    let mut lo = Lowerer::new(graph, &cluster.roots, is_root);
+    lo.levels = (0..=LOOP).map(|_| Level::default()).collect();
+    // Loops over keys may be empty, and what they read lies outside then.
+    lo.may_not_run = true;
+    let mut blocks = Blocks::new(lo, form);
+    blocks.begin();
+    blocks.tiles();
+    blocks.end();
+    blocks.nest()
+}
+
+/// Memory that the threads of a block share, and what each has of its own.
+struct Memories {
+    queries: Memory,
+    /// Keys, and later values.
+    tile: Memory,
+    weights: Memory,
+    /// By row: what its result is scaled by.
+    scale: Memory,
+    /// A thread's part of the results.
+    results: Memory,
+    /// A thread's part of the scores.
+    scores: Memory,
+    /// By row of a warp: the largest so far, and the sum.
+    most: Memory,
+    sum: Memory,
+    /// What the lanes of a warp combine, and what each of them has.
+    lane: Memory,
+}
+
+struct Blocks<'a> {
+    lo: Lowerer<'a>,
+    form: &'a Attention,
+    dtype: DType,
+    memories: Memories,
+    /// Distances between rows in shared memory: queries, keys, values, weights.
+    strides: [i64; 4],
+    block: VarId,
+    /// The point of the scores that the block is at, but for rows and keys.
+    entry: Index,
+    /// The first row of the block.
+    first_row: IndexExpr,
+    rows: IndexExpr,
+    keys: IndexExpr,
+    tile: VarId,
+}
+
+/// An expression that is a constant.
+fn constant(n: i64) -> IndexExpr {
+    IndexExpr::Const(n)
+}
+
+/// A loop over a body.
+fn around(var: VarId, bind: Bind, body: Vec<Stmt>) -> Stmt {
+    Stmt::Loop { var, bind, body }
+}
+
+impl<'a> Blocks<'a> {
+    fn new(mut lo: Lowerer<'a>, form: &'a Attention) -> Blocks<'a> {
+        let graph = lo.graph;
+        let dtype = graph.ty(form.masked).dtype;
+        let shape: Shape = graph.ty(form.scores).shape.clone();
+        let (rows, keys) = (shape[form.row_axis].clone(), shape[shape.len() - 1].clone());
+        let row_blocks = rows.ceil_div(form.rows);
+        let outer = (0..shape.len() - 1).filter(|a| *a != form.row_axis);
+        let outer: Vec<usize> = outer.collect();
+        let all = IndexExpr::product(outer.iter().map(|&a| &shape[a])) * row_blocks.clone();
+        let block = lo.new_var(all, BLOCK);
+        // Blocks of rows are innermost: neighbours read the same keys.
+        let mut rest: IndexExpr = block.into();
+        let mut entry: Index = SmallVec::from_elem(IndexExpr::ZERO, shape.len());
+        let first_row = IndexExpr::modulo(&rest, &row_blocks).simplify(&lo) * constant(form.rows);
+        rest = IndexExpr::floor_div(&rest, &row_blocks).simplify(&lo);
+        for (k, &axis) in outer.iter().enumerate().rev() {
+            entry[axis] = match k {
+                0 => rest.clone(),
+                _ => IndexExpr::modulo(&rest, &shape[axis]).simplify(&lo),
+            };
+            rest = IndexExpr::floor_div(&rest, &shape[axis]).simplify(&lo);
+        }
+        let tile = lo.new_var(keys.ceil_div(Attention::KEYS), TILE);
+        let strides = Attention::strides(form.features);
+        let [query, key, value, weight] = strides;
+        let mut new = |dtype, len: i64, scope| lo.kernel.new_scratch(dtype, constant(len), scope);
+        let warp_rows = form.rows / Self::warps(form);
+        let memories = Memories {
+            queries: new(dtype, form.rows * query, Scope::Shared),
+            tile: new(dtype, Attention::KEYS * key.max(value), Scope::Shared),
+            weights: new(dtype, form.rows * weight, Scope::Shared),
+            scale: new(dtype, form.rows, Scope::Shared),
+            results: new(
+                dtype,
+                Attention::PART_ROWS * value / Attention::PART_THREADS,
+                Scope::Thread,
+            ),
+            scores: new(dtype, Attention::PART_ROWS * Self::score_columns(), Scope::Register),
+            most: new(dtype, warp_rows, Scope::Thread),
+            sum: new(dtype, warp_rows, Scope::Thread),
+            lane: new(dtype, 2, Scope::Thread),
+        };
+        Blocks {
+            lo,
+            form,
+            dtype,
+            memories,
+            strides,
+            block,
+            entry,
+            first_row,
+            rows,
+            keys,
+            tile,
+        }
+    }
+
+    fn threads(form: &Attention) -> i64 {
+        form.rows / Attention::PART_ROWS * Attention::PART_THREADS
+    }
+
+    fn warps(form: &Attention) -> i64 {
+        Self::threads(form) / WARP_THREADS
+    }
+
+    /// Columns of a thread's part of the scores.
+    fn score_columns() -> i64 {
+        Attention::KEYS / Attention::PART_THREADS
+    }
+
+    /// Columns of a thread's part of the results.
+    fn result_columns(&self) -> i64 {
+        self.strides[2] / Attention::PART_THREADS
+    }
+
+    /// The statements of a level, which is then empty.
+    fn take(&mut self, level: usize) -> Vec<Stmt> {
+        std::mem::take(&mut self.lo.levels[level]).stmts
+    }
+
+    /// A loop of the threads of a block, or of a warp, at a level.
+    fn thread_loop(&mut self, level: usize, threads: i64, f: impl FnOnce(&mut Self, IndexExpr)) {
+        let var = self.lo.new_var(constant(threads), THREAD);
+        f(self, var.into());
+        let body = self.take(THREAD);
+        self.lo.push(level, around(var, Bind::Thread, body));
+    }
+
+    /// Loops of a thread, one in the other, outermost first.
+    fn loops<const N: usize>(&mut self, extents: [(i64, Bind); N], f: impl FnOnce(&mut Self, [IndexExpr; N])) {
+        let vars = extents.map(|(extent, _)| self.lo.new_var(constant(extent), LOOP));
+        f(self, vars.map(IndexExpr::from));
+        let mut body = self.take(LOOP);
+        for (var, (_, bind)) in vars.into_iter().zip(extents).rev() {
+            body = vec![around(var, bind, body)];
+        }
+        self.lo.levels[THREAD].stmts.extend(body);
+    }
+
+    fn load(&mut self, memory: Memory, index: IndexExpr, level: usize) -> ValueId {
+        let dtype = self.lo.kernel.memory_dtype(memory);
+        let mask = None;
+        self.lo.emit(Op::Load { memory, index, mask }, dtype, level)
+    }
+
+    fn store(&mut self, memory: Memory, index: IndexExpr, value: ValueId, mask: Option<ValueId>, level: usize) {
+        self.lo.push(
+            level,
+            Stmt::Store {
+                memory,
+                index,
+                value,
+                mask,
+            },
+        );
+    }
+
+    fn barrier(&mut self, level: usize) {
+        self.lo.push(level, Stmt::Barrier);
+    }
+
+    /// An operation at a level, so that it is computed where its operands are loaded.
+    fn map(&mut self, op: ScalarOp, args: &[ValueId], level: usize) -> ValueId {
+        let dtypes: SmallVec<[DType; 3]> = args.iter().map(|&a| self.lo.kernel.dtype(a)).collect();
+        let dtype = op.result_dtype(&dtypes).unwrap_or(self.dtype);
+        self.lo.emit(Op::Map(op, args.into()), dtype, level)
+    }
+
+    fn number(&mut self, value: f64) -> ValueId {
+        self.lo.constant(Scalar::from_f64(self.dtype, value))
+    }
+
+    /// Whether an index is below an extent, where that is not known.
+    fn below(&mut self, index: &IndexExpr, extent: &IndexExpr) -> Option<ValueId> {
+        (!index.proves_less(extent, &self.lo)).then(|| self.lo.inside(index, extent))
+    }
+
+    fn both(&mut self, a: Option<ValueId>, b: Option<ValueId>) -> Option<ValueId> {
+        match b {
+            Some(b) => Some(self.lo.and(a, b)),
+            None => a,
+        }
+    }
+
+    /// The operand of a contraction and its index where the contraction's labels have these values.
+    fn operand(&self, product: NodeId, side: usize, of_label: &dyn Fn(u16) -> IndexExpr) -> (NodeId, Index) {
+        let node = self.lo.graph.node(product);
+        let NodeKind::Einsum { inputs, .. } = &node.kind else {
+            return (product, Index::new());
+        };
+        (node.operands[side], inputs[side].iter().map(|&l| of_label(l)).collect())
+    }
+
+    /// The values of a contraction's labels at a point of its result, where what it sums is at an index.
+    fn labels(&self, product: NodeId, point: &Index, summed: &IndexExpr) -> impl Fn(u16) -> IndexExpr + use<> {
+        let output = match &self.lo.graph.node(product).kind {
+            NodeKind::Einsum { output, .. } => output.clone(),
+            _ => SmallVec::new(),
+        };
+        let (point, summed) = (point.clone(), summed.clone());
+        move |label| match output.iter().position(|&l| l == label) {
+            Some(axis) => point[axis].clone(),
+            None => summed.clone(),
+        }
+    }
+
+    /// The point of the scores at a row and a key.
+    fn point(&self, row: &IndexExpr, key: &IndexExpr) -> Index {
+        let mut point = self.entry.clone();
+        let last = point.len() - 1;
+        point[self.form.row_axis] = row.clone();
+        point[last] = key.clone();
+        point
+    }
+
+    /// The point of the result at a row and a feature.
+    fn result_point(&self, row: &IndexExpr, feature: &IndexExpr) -> Index {
+        let scores = self.point(row, &IndexExpr::ZERO);
+        let NodeKind::Einsum { inputs, output, .. } = &self.lo.graph.node(self.form.result).kind else {
+            return Index::new();
+        };
+        let weights = &inputs[self.form.weights];
+        let axis = |l: &u16| match weights.iter().position(|w| w == l) {
+            Some(axis) => scores[axis].clone(),
+            None => feature.clone(),
+        };
+        output.iter().map(axis).collect()
+    }
+
+    /// Brings rows of an operand to shared memory, so many of so many elements, each to a stretch of `stretch` elements of which the
+    /// rest is zero. A warp takes a row at a time. Runs inside a loop of the block's threads.
+    fn fill(
+        &mut self,
+        thread: &IndexExpr,
+        (memory, stride): (Memory, i64),
+        [rows, width, stretch]: [i64; 3],
+        element: impl Fn(&mut Self, &IndexExpr, &IndexExpr) -> ((NodeId, Index), Option<ValueId>),
+    ) {
+        let warps = Self::warps(self.form);
+        let (warp, lane) = (
+            IndexExpr::floor_div(thread, &constant(WARP_THREADS)),
+            IndexExpr::modulo(thread, &constant(WARP_THREADS)),
+        );
+        let columns = (stretch + WARP_THREADS - 1) / WARP_THREADS;
+        let extents = [(rows / warps, Bind::Unroll), (columns, Bind::Unroll)];
+        let dtype = self.dtype;
+        self.loops(extents, |this, [n, c]| {
+            let row = warp + n * constant(warps);
+            let column = lane + c * constant(WARP_THREADS);
+            let ((node, index), known) = element(this, &row, &column);
+            let inside = this.below(&column, &constant(width));
+            let read = this.both(known, inside);
+            let value = this.lo.value_of(node, &index, read);
+            // To what the contraction computes in; wider types hold its values.
+            let mut value = this.lo.convert(value, dtype);
+            if let Some(read) = read {
+                let zero = this.number(0.0);
+                value = this.map(ScalarOp::Select, &[read, value, zero], LOOP);
+            }
+            let written = this.below(&column, &constant(stretch));
+            this.store(memory, row * constant(stride) + column, value, written, LOOP);
+        });
+    }
+
+    /// What is before the loop over tiles of keys.
+    fn begin(&mut self) {
+        let (form, threads) = (self.form, Self::threads(self.form));
+        let (queries, results) = (self.memories.queries, self.memories.results);
+        let part = Attention::PART_ROWS * self.result_columns();
+        let [features, _] = form.features;
+        let (first_row, all_rows) = (self.first_row.clone(), self.rows.clone());
+        let stride = self.strides[0];
+        self.thread_loop(BLOCK, threads, |this, thread| {
+            this.loops([(part, Bind::Unroll)], |this, [n]| {
+                let zero = this.number(0.0);
+                this.store(results, n, zero, None, LOOP);
+            });
+            this.fill(
+                &thread,
+                (queries, stride),
+                [form.rows, features, features],
+                |this, row, column| {
+                    let row = first_row.clone() + row.clone();
+                    let labels = this.labels(form.scores, &this.point(&row, &IndexExpr::ZERO), column);
+                    let known = this.below(&row, &all_rows);
+                    (this.operand(form.scores, form.query, &labels), known)
+                },
+            );
+        });
+        let (most, sum) = (self.memories.most, self.memories.sum);
+        self.warp_loop(BLOCK, |this, _| {
+            this.thread_loop(TILE, WARP_THREADS, |this, _| {
+                this.loops([(form.rows / Self::warps(form), Bind::Unroll)], |this, [n]| {
+                    let (lowest, zero) = (this.number(f64::NEG_INFINITY), this.number(0.0));
+                    this.store(most, n.clone(), lowest, None, LOOP);
+                    this.store(sum, n, zero, None, LOOP);
+                });
+            });
+        });
+        self.barrier(BLOCK);
+    }
+
+    /// A loop over the warps of a block at a level; its body's statements are those of the level of tiles.
+    fn warp_loop(&mut self, level: usize, f: impl FnOnce(&mut Self, IndexExpr)) {
+        let var = self.lo.new_var(constant(Self::warps(self.form)), TILE);
+        let before = std::mem::take(&mut self.lo.levels[TILE]);
+        f(self, var.into());
+        let body = std::mem::replace(&mut self.lo.levels[TILE], before).stmts;
+        self.lo.push(level, around(var, Bind::Warp, body));
+    }
+
+    fn tiles(&mut self) {
+        let (form, threads) = (self.form, Self::threads(self.form));
+        let first_key = IndexExpr::from(self.tile) * constant(Attention::KEYS);
+        let [features, width] = form.features;
+        let (tile, strides, keys) = (self.memories.tile, self.strides, self.keys.clone());
+        let at = first_key.clone();
+        self.thread_loop(TILE, threads, |this, thread| {
+            this.fill(
+                &thread,
+                (tile, strides[1]),
+                [Attention::KEYS, features, features],
+                |this, row, column| {
+                    let key = at.clone() + row.clone();
+                    let labels = this.labels(form.scores, &this.point(&IndexExpr::ZERO, &key), column);
+                    let known = this.below(&key, &keys);
+                    (this.operand(form.scores, 1 - form.query, &labels), known)
+                },
+            );
+        });
+        self.barrier(TILE);
+        self.thread_loop(TILE, threads, |this, thread| this.scores(&thread, &first_key));
+        self.barrier(TILE);
+        self.warp_loop(TILE, |this, warp| this.softmax(&warp));
+        let (at, keys) = (first_key, self.keys.clone());
+        self.thread_loop(TILE, threads, |this, thread| {
+            this.fill(
+                &thread,
+                (tile, strides[2]),
+                [Attention::KEYS, width, strides[2]],
+                |this, row, column| {
+                    let key = at.clone() + row.clone();
+                    let point = this.result_point(&IndexExpr::ZERO, column);
+                    let labels = this.labels(form.result, &point, &key);
+                    let known = this.below(&key, &keys);
+                    (this.operand(form.result, 1 - form.weights, &labels), known)
+                },
+            );
+        });
+        self.barrier(TILE);
+        self.thread_loop(TILE, threads, Self::add_up);
+        self.barrier(TILE);
+        let body = self.take(TILE);
+        let tile = self.tile;
+        self.lo.push(BLOCK, around(tile, Bind::Serial, body));
+    }
+
+    /// The first of a thread's rows of a tile, and the first of its columns.
+    fn part(thread: &IndexExpr) -> (IndexExpr, IndexExpr) {
+        let across = constant(Attention::PART_THREADS);
+        let row = IndexExpr::floor_div(thread, &across) * constant(Attention::PART_ROWS);
+        (row, IndexExpr::modulo(thread, &across))
+    }
+
+    /// A thread's scores of a tile, and what is computed from them, to shared memory.
+    fn scores(&mut self, thread: &IndexExpr, first_key: &IndexExpr) {
+        let Memories {
+            queries,
+            tile,
+            scores,
+            weights,
+            ..
+        } = self.memories;
+        let (form, [query, key, _, weight]) = (self.form, self.strides);
+        let (rows, columns) = (Attention::PART_ROWS, Self::score_columns());
+        let (down, across) = Self::part(thread);
+        let next = constant(Attention::PART_THREADS);
+        self.loops([(rows * columns, Bind::Unroll)], |this, [n]| {
+            let zero = this.number(0.0);
+            this.store(scores, n, zero, None, LOOP);
+        });
+        let steps = form.features[0];
+        let extents = [(steps, Bind::Serial), (rows, Bind::Unroll), (columns, Bind::Unroll)];
+        self.loops(extents, |this, [k, r, c]| {
+            let left = (down.clone() + r.clone()) * constant(query) + k.clone();
+            let right = (across.clone() + c.clone() * next.clone()) * constant(key) + k;
+            let (left, right) = (this.load(queries, left, LOOP), this.load(tile, right, LOOP));
+            this.multiply_add(left, right, (scores, r * constant(columns) + c));
+        });
+        let (first_row, all_rows, all_keys) = (self.first_row.clone(), self.rows.clone(), self.keys.clone());
+        self.loops([(rows, Bind::Unroll), (columns, Bind::Unroll)], |this, [r, c]| {
+            let (row, column) = (down + r.clone(), across + c.clone() * next);
+            let (i, j) = (first_row + row.clone(), first_key.clone() + column.clone());
+            let (rows_known, keys_known) = (this.below(&i, &all_rows), this.below(&j, &all_keys));
+            let mask = this.both(rows_known, keys_known);
+            let score = this.load(scores, r * constant(columns) + c, LOOP);
+            let point = this.point(&i, &j);
+            for mask in [None, mask] {
+                let key = (form.scores, point.clone(), mask);
+                this.lo.levels[LOOP].memo.insert(key, score);
+            }
+            let mut value = this.lo.value_of(form.masked, &point, mask);
+            // Behind the last key nothing is seen.
+            if let Some(known) = keys_known {
+                let lowest = this.number(f64::NEG_INFINITY);
+                value = this.map(ScalarOp::Select, &[known, value, lowest], LOOP);
+            }
+            this.store(weights, row * constant(weight) + column, value, None, LOOP);
+        });
+    }
+
+    /// Adds a product to an element of a thread's own.
+    fn multiply_add(&mut self, left: ValueId, right: ValueId, (memory, index): (Memory, IndexExpr)) {
+        let sum = self.load(memory, index.clone(), LOOP);
+        let sum = self.map(ScalarOp::Fma, &[left, right, sum], LOOP);
+        self.store(memory, index, sum, None, LOOP);
+    }
+
+    /// Turns the scores of a warp's rows into weights, a lane for each key of the tile.
+    fn softmax(&mut self, warp: &IndexExpr) {
+        let warp_rows = self.form.rows / Self::warps(self.form);
+        let Memories {
+            weights,
+            scale,
+            most,
+            sum,
+            lane,
+            ..
+        } = self.memories;
+        let stride = self.strides[3];
+        let [first, second] = [constant(0), constant(1)];
+        let each = self.lo.new_var(constant(warp_rows), TILE);
+        let row = warp.clone() * constant(warp_rows) + each.into();
+        let outside = std::mem::take(&mut self.lo.levels[TILE]);
+        let collective = |this: &mut Self, monoid| {
+            let all = Collective {
+                kind: CollectiveKind::Reduce(monoid),
+                group: Group::Warp,
+                memory: lane,
+                index: IndexExpr::ZERO,
+            };
+            this.lo.push(TILE, Stmt::Collective(Box::new(all)));
+        };
+        self.thread_loop(TILE, WARP_THREADS, |this, t| {
+            let score = this.load(weights, row.clone() * constant(stride) + t, THREAD);
+            this.store(lane, first.clone(), score, None, THREAD);
+            this.store(lane, second.clone(), score, None, THREAD);
+        });
+        collective(self, Monoid::Max);
+        self.thread_loop(TILE, WARP_THREADS, |this, _| {
+            let before = this.load(most, each.into(), THREAD);
+            let tile = this.load(lane, first.clone(), THREAD);
+            let now = this.map(ScalarOp::Max, &[before, tile], THREAD);
+            // Where nothing has been seen yet there is nothing to subtract.
+            let (lowest, zero) = (this.number(f64::NEG_INFINITY), this.number(0.0));
+            let unseen = this.map(ScalarOp::Eq, &[now, lowest], THREAD);
+            let base = this.map(ScalarOp::Select, &[unseen, zero, now], THREAD);
+            let score = this.load(lane, second.clone(), THREAD);
+            let power = this.map(ScalarOp::Sub, &[score, base], THREAD);
+            let power = this.map(ScalarOp::Exp, &[power], THREAD);
+            let shrunk = this.map(ScalarOp::Sub, &[before, base], THREAD);
+            let shrunk = this.map(ScalarOp::Exp, &[shrunk], THREAD);
+            let held = this.load(sum, each.into(), THREAD);
+            let held = this.map(ScalarOp::Mul, &[held, shrunk], THREAD);
+            this.store(most, each.into(), now, None, THREAD);
+            this.store(sum, each.into(), held, None, THREAD);
+            this.store(lane, first.clone(), power, None, THREAD);
+            this.store(lane, second.clone(), power, None, THREAD);
+        });
+        collective(self, Monoid::Add);
+        self.thread_loop(TILE, WARP_THREADS, |this, t| {
+            let held = this.load(sum, each.into(), THREAD);
+            let tile = this.load(lane, first.clone(), THREAD);
+            let all = this.map(ScalarOp::Add, &[held, tile], THREAD);
+            let (zero, one) = (this.number(0.0), this.number(1.0));
+            let unseen = this.map(ScalarOp::Eq, &[all, zero], THREAD);
+            let part = this.map(ScalarOp::Div, &[one, all], THREAD);
+            let part = this.map(ScalarOp::Select, &[unseen, zero, part], THREAD);
+            let power = this.load(lane, second.clone(), THREAD);
+            let weight = this.map(ScalarOp::Mul, &[power, part], THREAD);
+            this.store(
+                weights,
+                row.clone() * constant(stride) + t.clone(),
+                weight,
+                None,
+                THREAD,
+            );
+            let kept = this.map(ScalarOp::Mul, &[held, part], THREAD);
+            let lane = this.lo.index_value(&t, DType::I32);
+            let none = this.lo.constant(DType::I32.zero());
+            let leads = this.map(ScalarOp::Eq, &[lane, none], THREAD);
+            this.store(scale, row.clone(), kept, Some(leads), THREAD);
+            this.store(sum, each.into(), all, None, THREAD);
+        });
+        let body = std::mem::replace(&mut self.lo.levels[TILE], outside).stmts;
+        self.lo.push(TILE, around(each, Bind::Unroll, body));
+    }
+
+    /// Scales a thread's results and adds those of a tile.
+    fn add_up(&mut self, thread: IndexExpr) {
+        self.scale(&thread);
+        let Memories {
+            tile, weights, results, ..
+        } = self.memories;
+        let [_, _, value, weight] = self.strides;
+        let (rows, columns) = (Attention::PART_ROWS, self.result_columns());
+        let (down, across) = Self::part(&thread);
+        let extents = [
+            (Attention::KEYS, Bind::Serial),
+            (rows, Bind::Unroll),
+            (columns, Bind::Unroll),
+        ];
+        self.loops(extents, |this, [j, r, c]| {
+            let left = (down + r.clone()) * constant(weight) + j.clone();
+            let right = j * constant(value) + across + c.clone() * constant(Attention::PART_THREADS);
+            let (left, right) = (this.load(weights, left, LOOP), this.load(tile, right, LOOP));
+            this.multiply_add(left, right, (results, r * constant(columns) + c));
+        });
+    }
+
+    /// Scales a thread's results by what is said for each row.
+    fn scale(&mut self, thread: &IndexExpr) {
+        let Memories { scale, results, .. } = self.memories;
+        let (rows, columns) = (Attention::PART_ROWS, self.result_columns());
+        let (down, _) = Self::part(thread);
+        self.loops([(rows, Bind::Unroll), (columns, Bind::Unroll)], |this, [r, c]| {
+            let factor = this.load(scale, down + r.clone(), LOOP);
+            let at = r * constant(columns) + c;
+            let value = this.load(results, at.clone(), LOOP);
+            let value = this.map(ScalarOp::Mul, &[value, factor], LOOP);
+            this.store(results, at, value, None, LOOP);
+        });
+    }
+
+    /// What is behind the loop over tiles of keys.
+    fn end(&mut self) {
+        let (form, threads) = (self.form, Self::threads(self.form));
+        let warp_rows = form.rows / Self::warps(form);
+        let Memories {
+            scale, sum, results, ..
+        } = self.memories;
+        let keys = self.keys.clone();
+        self.warp_loop(BLOCK, |this, warp| {
+            this.thread_loop(TILE, WARP_THREADS, |this, t| {
+                this.loops([(warp_rows, Bind::Unroll)], |this, [n]| {
+                    // One, or not a number where no key was seen. Of no keys at all the sum is zero.
+                    let all = this.load(sum, n.clone(), LOOP);
+                    let mut whole = this.map(ScalarOp::Div, &[all, all], LOOP);
+                    if keys.interval(&this.lo).lo < 1 {
+                        let count = this.lo.index_value(&keys, DType::I64);
+                        let (none, one) = (this.lo.constant(DType::I64.zero()), this.number(1.0));
+                        let empty = this.map(ScalarOp::Eq, &[count, none], LOOP);
+                        whole = this.map(ScalarOp::Select, &[empty, one, whole], LOOP);
+                    }
+                    let lane = this.lo.index_value(&t, DType::I32);
+                    let none = this.lo.constant(DType::I32.zero());
+                    let leads = this.map(ScalarOp::Eq, &[lane, none], LOOP);
+                    this.store(scale, warp * constant(warp_rows) + n, whole, Some(leads), LOOP);
+                });
+            });
+        });
+        self.barrier(BLOCK);
+        let graph = self.lo.graph;
+        let result = form.result;
+        let ty = graph.ty(result).clone();
+        let memory = Memory::Param(self.lo.param(result, Access::Write));
+        let (first_row, all_rows) = (self.first_row.clone(), self.rows.clone());
+        let (rows, columns) = (Attention::PART_ROWS, self.result_columns());
+        let width = constant(form.features[1]);
+        self.thread_loop(BLOCK, threads, |this, thread| {
+            this.scale(&thread);
+            let (down, across) = Self::part(&thread);
+            this.loops([(rows, Bind::Unroll), (columns, Bind::Unroll)], |this, [r, c]| {
+                let row = first_row + down + r.clone();
+                let feature = across + c.clone() * constant(Attention::PART_THREADS);
+                let (rows_known, inside) = (this.below(&row, &all_rows), this.below(&feature, &width));
+                let mask = this.both(rows_known, inside);
+                let value = this.load(results, r * constant(columns) + c, LOOP);
+                let value = this.lo.convert(value, ty.dtype);
+                let point = this.result_point(&row, &feature);
+                let index = flat_index(&point, &ty.shape).simplify(&this.lo);
+                this.store(memory, index, value, mask, LOOP);
+            });
+        });
+    }
+
+    fn nest(mut self) -> Nest {
+        let body = self.take(BLOCK);
+        let block = self.block;
+        self.lo.levels[BLOCK].stmts = vec![around(block, Bind::Block, body)];
+        self.lo.finish(Vec::new(), Form::Tiles)
+    }
+}

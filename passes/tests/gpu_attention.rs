@@ -1,0 +1,257 @@
+//! Attention on a GPU is one kernel that gives what the graph means, whatever its masks, heads and sizes; and stays several kernels
+//! where it must.
+
+mod oracle;
+
+use oracle::generate::Case;
+use oracle::stages::{check, gpu, gpu_alone};
+use tlc_ir::text::{no_data, parse_graph};
+use tlc_ir::{HostTensor, Scalar};
+use tlc_passes::cluster::ClusterKind;
+use tlc_passes::pipeline::{Compiled, Pipeline};
+use tlc_passes::reason::{AttentionRefusal, FusionReason};
+
+/// Sizes of an attention: batch and heads, queries, keys, and the lengths of their vectors and of values.
+#[derive(Clone, Copy)]
+struct Sizes<'a> {
+    heads: &'a str,
+    rows: &'a str,
+    keys: &'a str,
+    features: u32,
+    width: u32,
+}
+
+/// The text of an attention: what is computed from the scores `%s` to `%x` is given, and so are further inputs.
+fn text(sizes: Sizes<'_>, dtypes: [&str; 2], (inputs, symbols): (&str, &str), middle: &str, last: &str) -> String {
+    let Sizes {
+        heads: h,
+        rows: s,
+        keys: t,
+        features: d,
+        width: w,
+    } = sizes;
+    let [held, wide] = dtypes;
+    let middle = middle.replace("SHAPE", &format!("{wide}[{h}, {s}, {t}]"));
+    let middle = middle.replace("WIDE", wide);
+    let middle = middle.replace("DIMS", &format!("[{h}, {s}, {t}]"));
+    format!(
+        "graph @attention(%q: {held}[{h}, {s}, {d}], %k: {held}[{h}, {t}, {d}], %v: {held}[{h}, {t}, {w}]{inputs}){symbols} {{
+           %s = einsum %q, %k {{abc,adc->abd; acc={wide}}} : {wide}[{h}, {s}, {t}]
+           {middle}
+           %max = reduce max %x {{axes=[2]}} : {wide}[{h}, {s}]
+           %max1 = reshape %max : {wide}[{h}, {s}, 1]
+           %max2 = expand %max1 : {wide}[{h}, {s}, {t}]
+           %away = sub %x, %max2 : {wide}[{h}, {s}, {t}]
+           %power = exp %away : {wide}[{h}, {s}, {t}]
+           %sum = reduce add %power {{axes=[2]}} : {wide}[{h}, {s}]
+           %sum1 = reshape %sum : {wide}[{h}, {s}, 1]
+           %sum2 = expand %sum1 : {wide}[{h}, {s}, {t}]
+           %p = div %power, %sum2 : {wide}[{h}, {s}, {t}]
+           %y = einsum %p, %v {{abd,adc->abc; acc={wide}}} : {held}[{h}, {s}, {w}]
+           {last}
+         }}"
+    )
+}
+
+const SCALED: &str = "%c = const 0.25 : WIDE[]
+   %c1 = expand %c : SHAPE
+   %x = mul %s, %c1 : SHAPE";
+/// A key behind the query is hidden.
+const CAUSAL: &str = "%i = iota {axis=1} : i64DIMS
+   %j = iota {axis=2} : i64DIMS
+   %seen = le %j, %i : boolDIMS
+   %low = const -inf : WIDE[]
+   %low1 = expand %low : SHAPE
+   %x = select %seen, %s, %low1 : SHAPE";
+/// A mask that is added, and a cap.
+const CAPPED: &str = "%c = const 0.5 : WIDE[]
+   %c1 = expand %c : SHAPE
+   %less = mul %s, %c1 : SHAPE
+   %bent = tanh %less : SHAPE
+   %m1 = expand %m : SHAPE
+   %x = add %bent, %m1 : SHAPE";
+
+/// A case with values between -2 and 2; masks are 0 or minus infinity.
+fn case(text: &str, symbols: &[i64], tolerance: f64) -> Case {
+    let graph = parse_graph(text, &mut no_data).unwrap_or_else(|e| panic!("{e:?}\n{text}"));
+    let mut inputs = Vec::new();
+    for (number, &i) in graph.inputs().iter().enumerate() {
+        let ty = graph.ty(i);
+        let sizes = ty.shape.iter().map(|d| d.eval_symbols(symbols).unwrap() as usize);
+        let mut x = HostTensor::zeros(ty.dtype, &sizes.collect::<Vec<_>>()).unwrap();
+        for k in 0..x.len() {
+            let value = match number {
+                0..3 => ((k * 37 + 11 + number * 5) % 101) as f64 / 25.0 - 2.0,
+                _ if k % 7 == 3 => f64::NEG_INFINITY,
+                _ => 0.0,
+            };
+            x.set(k, Scalar::from_f64(x.dtype(), value));
+        }
+        inputs.push(x);
+    }
+    Case {
+        tolerance: vec![Some(tolerance); graph.outputs().len()],
+        graph,
+        inputs,
+        symbols: symbols.to_vec(),
+    }
+}
+
+fn compiled(case: &Case) -> Compiled {
+    check(case, &Pipeline::default(), gpu()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Whether all is one kernel; says what was decided if it is not.
+fn is_one(compiled: &Compiled) -> bool {
+    let clusters = &compiled.clusters.clusters;
+    let one =
+        compiled.planned.launches.len() == 1 && clusters.iter().any(|c| matches!(c.kind, ClusterKind::Attention(_)));
+    if !one {
+        for d in compiled.clusters.ledger.entries() {
+            println!("{:?} -> {:?}: {}", d.producer, d.consumer, d.reason);
+        }
+    }
+    one
+}
+
+fn sizes<'a>(heads: &'a str, rows: &'a str, keys: &'a str, features: u32, width: u32) -> Sizes<'a> {
+    Sizes {
+        heads,
+        rows,
+        keys,
+        features,
+        width,
+    }
+}
+
+#[test]
+fn attention_is_one_kernel_whatever_its_sizes_types_and_masks() {
+    let none = ("", "");
+    let mask = (", %m: f32[1, 70, 45]", "");
+    for (sizes, dtypes, more, middle, tolerance) in [
+        (sizes("1", "64", "64", 16, 16), ["f32", "f32"], none, SCALED, 1e-5),
+        (sizes("2", "33", "45", 20, 24), ["f32", "f32"], none, SCALED, 1e-5),
+        (sizes("1", "70", "45", 20, 7), ["f32", "f32"], none, CAUSAL, 1e-5),
+        (sizes("1", "70", "45", 5, 33), ["f32", "f32"], mask, CAPPED, 1e-5),
+        (sizes("1", "16", "2", 128, 128), ["f32", "f32"], none, SCALED, 1e-5),
+        (sizes("1", "33", "40", 16, 16), ["f64", "f64"], none, CAUSAL, 1e-12),
+        (sizes("1", "20", "40", 16, 16), ["f16", "f32"], none, SCALED, 2e-3),
+        (sizes("1", "20", "40", 16, 16), ["bf16", "f32"], none, CAUSAL, 2e-2),
+    ] {
+        let text = text(sizes, dtypes, more, middle, "return %y");
+        assert!(is_one(&compiled(&case(&text, &[], tolerance))), "{text}");
+    }
+}
+
+#[test]
+fn weights_by_the_inverse_of_their_sum_are_an_attention() {
+    let text = text(
+        sizes("1", "20", "33", 8, 8),
+        ["f32", "f32"],
+        ("", ""),
+        SCALED,
+        "return %y",
+    );
+    let inverse = "%one = const 1.0 : f32[]
+           %one1 = expand %one : f32[1, 20, 1]
+           %part = div %one1, %sum1 : f32[1, 20, 1]
+           %sum2 = expand %part : f32[1, 20, 33]
+           %p = mul %power, %sum2 : f32[1, 20, 33]";
+    let (begin, rest) = text.split_once("%sum2").expect("it divides");
+    let (_, end) = rest.split_once("%sum2 : f32[1, 20, 33]").expect("it divides");
+    assert!(is_one(&compiled(&case(&format!("{begin}{inverse}{end}"), &[], 1e-5))));
+}
+
+#[test]
+fn attention_of_symbolic_and_empty_sizes_is_one_kernel() {
+    let symbols = " where b in 0..=4, n in 0..=4096, m in 0..=4096";
+    for values in [[2, 17, 33], [1, 64, 32], [0, 5, 5], [2, 0, 5], [2, 5, 0], [1, 1, 1]] {
+        for middle in [SCALED, CAUSAL] {
+            let text = text(
+                sizes("b", "n", "m", 8, 8),
+                ["f32", "f32"],
+                ("", symbols),
+                middle,
+                "return %y",
+            );
+            assert!(is_one(&compiled(&case(&text, &values, 1e-5))), "{values:?}");
+        }
+    }
+}
+
+#[test]
+fn hidden_rows_infinities_and_nan_are_what_they_are_in_several_kernels() {
+    let more = (", %m: f32[1, 18, 70]", "");
+    let text = text(sizes("1", "18", "70", 4, 4), ["f32", "f32"], more, CAPPED, "return %y");
+    for round in 0..8 {
+        let mut case = case(&text, &[], 1e-5);
+        let low = Scalar::from_f64(tlc_ir::DType::F32, f64::NEG_INFINITY);
+        // A row that sees nothing, and one that sees nothing but the last keys.
+        for k in 0..70 {
+            case.inputs[3].set(70 + k, low);
+            if k < 66 {
+                case.inputs[3].set(140 + k, low);
+            }
+        }
+        let special = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -0.0][round % 4];
+        let (input, at) = (round % 3, 7 * round + 2);
+        case.inputs[input].set(at, Scalar::from_f64(tlc_ir::DType::F32, special));
+        assert!(is_one(&compiled(&case)), "{round}");
+    }
+}
+
+#[test]
+fn heads_that_share_keys_and_heads_in_rows_of_tokens_are_one_kernel() {
+    let grouped = "graph @grouped(%q: f32[2, 40, 4, 8], %k: f32[2, 50, 2, 8], %v: f32[2, 50, 2, 8]) {
+       %q0 = permute %q {axes=[0, 2, 1, 3]} : f32[2, 4, 40, 8]
+       %k0 = permute %k {axes=[0, 2, 1, 3]} : f32[2, 2, 50, 8]
+       %k1 = reshape %k0 : f32[2, 2, 1, 50, 8]
+       %k2 = expand %k1 : f32[2, 2, 2, 50, 8]
+       %k3 = reshape %k2 : f32[2, 4, 50, 8]
+       %v0 = permute %v {axes=[0, 2, 1, 3]} : f32[2, 2, 50, 8]
+       %v1 = reshape %v0 : f32[2, 2, 1, 50, 8]
+       %v2 = expand %v1 : f32[2, 2, 2, 50, 8]
+       %v3 = reshape %v2 : f32[2, 4, 50, 8]
+       %s = einsum %q0, %k3 {abcd,abed->abce} : f32[2, 4, 40, 50]
+       %max = reduce max %s {axes=[3]} : f32[2, 4, 40]
+       %max1 = reshape %max : f32[2, 4, 40, 1]
+       %max2 = expand %max1 : f32[2, 4, 40, 50]
+       %away = sub %s, %max2 : f32[2, 4, 40, 50]
+       %power = exp %away : f32[2, 4, 40, 50]
+       %sum = reduce add %power {axes=[3]} : f32[2, 4, 40]
+       %sum1 = reshape %sum : f32[2, 4, 40, 1]
+       %sum2 = expand %sum1 : f32[2, 4, 40, 50]
+       %p = div %power, %sum2 : f32[2, 4, 40, 50]
+       %y = einsum %p, %v3 {abce,abed->abcd} : f32[2, 4, 40, 8]
+       %y0 = permute %y {axes=[0, 2, 1, 3]} : f32[2, 40, 4, 8]
+       %y1 = reshape %y0 : f32[2, 40, 32]
+       return %y1
+     }";
+    // Where a library multiplies, keys of several heads are laid out for it before it is known that it will not be called.
+    let compiled = check(&case(grouped, &[], 1e-5), &Pipeline::default(), gpu_alone());
+    assert!(is_one(&compiled.unwrap_or_else(|e| panic!("{e}"))));
+}
+
+/// Why an attention is several kernels.
+fn refusal(text: &str) -> AttentionRefusal {
+    let compiled = compiled(&case(text, &[], 1e-4));
+    assert!(!is_one(&compiled));
+    let entries = compiled.clusters.ledger.entries().iter();
+    let mut refusals = entries.filter_map(|d| match d.reason {
+        FusionReason::NoAttention(refusal) => Some(refusal),
+        _ => None,
+    });
+    refusals.next().expect("it is told")
+}
+
+#[test]
+fn what_is_needed_elsewhere_or_too_small_stays_several_kernels() {
+    let (one, types) = (sizes("2", "40", "40", 16, 16), ["f32", "f32"]);
+    let of = |sizes, middle: &str, last: &str| refusal(&text(sizes, types, ("", ""), middle, last));
+    assert_eq!(of(one, SCALED, "return %y, %p"), AttentionRefusal::Needed);
+    assert_eq!(of(one, SCALED, "return %y, %s"), AttentionRefusal::Needed);
+    let few = sizes("2", "3", "40", 16, 16);
+    assert_eq!(of(few, SCALED, "return %y"), AttentionRefusal::FewRows { rows: 3 });
+    let long = sizes("1", "16", "40", 300, 16);
+    assert_eq!(of(long, SCALED, "return %y"), AttentionRefusal::Features);
+}

@@ -1,0 +1,225 @@
+//! Attention on a device: one kernel, within the interpreter's bounds, for heads, masks, types and sizes of all kinds.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use tlc::{Attention, CompileOptions, DType, Device, Graph, HostTensor, Scalar, Specialize, Tensor, compile_ir};
+use tlc_ir::interp::{self, interpret, interpret_with_bounds};
+use tlc_ir::plan::Step;
+
+use crate::states::compare_all;
+
+/// Sizes and settings of an attention.
+struct Shape {
+    dtype: DType,
+    batch: usize,
+    heads: usize,
+    /// Heads of queries for each head of keys.
+    times: usize,
+    rows: usize,
+    keys: usize,
+    features: usize,
+    width: usize,
+    causal: bool,
+    /// What of the keys each head sees: all, or what a bool or something added says.
+    mask: Option<DType>,
+    /// Whether lengths are symbols.
+    symbolic: bool,
+    /// Whether there are infinities and NaN.
+    special: bool,
+}
+
+const PLAIN: Shape = Shape {
+    dtype: DType::F32,
+    batch: 1,
+    heads: 2,
+    times: 1,
+    rows: 64,
+    keys: 64,
+    features: 32,
+    width: 32,
+    causal: false,
+    mask: None,
+    symbolic: false,
+    special: false,
+};
+
+/// Heads of keys or values, each read by several heads of queries.
+fn repeated(x: &Tensor, s: &Shape, width: usize) -> Tensor {
+    let length = x.dim(2);
+    x.unsqueeze(2)
+        .expand((s.batch, s.heads, s.times, &length, width))
+        .reshape((s.batch, s.heads * s.times, &length, width))
+}
+
+impl Shape {
+    fn record(&self) -> Graph {
+        let g = Graph::new("attention");
+        let length = |name: &str, n: usize| match self.symbolic {
+            true => g.symbol(name, 0..=500),
+            false => n.into(),
+        };
+        let (rows, keys): (tlc::Dim, tlc::Dim) = (length("s", self.rows), length("t", self.keys));
+        let q = g.input(
+            "q",
+            self.dtype,
+            (self.batch, self.heads * self.times, &rows, self.features),
+        );
+        let k = g.input("k", self.dtype, (self.batch, self.heads, &keys, self.features));
+        let v = g.input("v", self.dtype, (self.batch, self.heads, &keys, self.width));
+        let mut options = Attention::new();
+        if self.causal {
+            options = options.causal();
+        }
+        if let Some(dtype) = self.mask {
+            options = options.mask(&g.input("m", dtype, (self.batch, 1, &rows, &keys)));
+        }
+        let (k, v) = match self.times {
+            1 => (k, v),
+            _ => (repeated(&k, self, self.features), repeated(&v, self, self.width)),
+        };
+        g.output("y", &q.attention(&k, &v, &options));
+        g
+    }
+
+    fn inputs(&self) -> Vec<HostTensor> {
+        let queries = [self.batch, self.heads * self.times, self.rows, self.features];
+        let keys = [self.batch, self.heads, self.keys, self.features];
+        let values = [self.batch, self.heads, self.keys, self.width];
+        let mask = [self.batch, 1, self.rows, self.keys];
+        let mut all = vec![(self.dtype, queries), (self.dtype, keys), (self.dtype, values)];
+        all.extend(self.mask.map(|dtype| (dtype, mask)));
+        let mut inputs = Vec::new();
+        for (number, (dtype, shape)) in all.into_iter().enumerate() {
+            let mut x = HostTensor::zeros(dtype, &shape).expect("a tensor");
+            for k in 0..x.len() {
+                let value = match dtype {
+                    _ if number == 3 && k % 3 == 1 => f64::NEG_INFINITY,
+                    DType::Bool => 1.0,
+                    _ if number == 3 => 0.0,
+                    _ if self.special && k % 331 == 17 => [f64::NAN, f64::INFINITY, -0.0][k / 331 % 3],
+                    _ => ((k * 37 + 11 + number * 7) % 101) as f64 / 50.0 - 1.0,
+                };
+                let scalar = match dtype {
+                    DType::Bool => Scalar::from_bool(value > 0.0),
+                    _ => Scalar::from_f64(dtype, value),
+                };
+                x.set(k, scalar);
+            }
+            inputs.push(x);
+        }
+        inputs
+    }
+}
+
+mod children {
+    use super::*;
+
+    #[test]
+    #[ignore = "run by tests of tests/cuda.rs, with a simulated device"]
+    fn attentions() {
+        let shapes = [
+            Shape { ..PLAIN },
+            Shape {
+                rows: 70,
+                keys: 45,
+                features: 20,
+                width: 24,
+                causal: true,
+                ..PLAIN
+            },
+            Shape {
+                heads: 1,
+                times: 3,
+                batch: 2,
+                rows: 33,
+                keys: 50,
+                mask: Some(DType::F32),
+                ..PLAIN
+            },
+            Shape {
+                dtype: DType::F16,
+                rows: 40,
+                keys: 33,
+                mask: Some(DType::Bool),
+                ..PLAIN
+            },
+            Shape {
+                dtype: DType::BF16,
+                rows: 20,
+                keys: 70,
+                features: 64,
+                width: 64,
+                causal: true,
+                ..PLAIN
+            },
+            Shape {
+                dtype: DType::F64,
+                rows: 35,
+                keys: 40,
+                features: 16,
+                width: 7,
+                ..PLAIN
+            },
+            Shape {
+                features: 128,
+                width: 128,
+                rows: 40,
+                keys: 64,
+                ..PLAIN
+            },
+            Shape {
+                rows: 30,
+                keys: 60,
+                special: true,
+                ..PLAIN
+            },
+            Shape {
+                rows: 100,
+                keys: 37,
+                symbolic: true,
+                causal: true,
+                ..PLAIN
+            },
+            Shape {
+                rows: 5,
+                keys: 0,
+                symbolic: true,
+                ..PLAIN
+            },
+            Shape {
+                rows: 0,
+                keys: 5,
+                symbolic: true,
+                ..PLAIN
+            },
+        ];
+        let mut bits = DefaultHasher::new();
+        for (number, shape) in shapes.iter().enumerate() {
+            let graph = shape.record().finish().expect("a graph");
+            let inputs = shape.inputs();
+            let options = CompileOptions {
+                device: Device::cuda(0),
+                specialize: Specialize::Never,
+                ..CompileOptions::default()
+            };
+            let executable = compile_ir(&graph, &options).expect("an executable");
+            let launches: usize = executable.plan().steps.iter().map(|s| s.launches().len()).sum();
+            let products = executable.plan().steps.iter().filter(|s| matches!(s, Step::Gemm(_)));
+            assert_eq!(
+                (launches, products.count()),
+                (1, 0),
+                "{number}: {}",
+                executable.explain()
+            );
+            let given: Vec<tlc::Input<'_>> = inputs.iter().map(Into::into).collect();
+            let outputs = executable.run(&given).expect("outputs");
+            let found: Vec<HostTensor> = outputs.iter().map(|o| o.to_host()).collect();
+            let meaning = interp::Options::default();
+            let exact = interpret(&graph, &inputs, &meaning).expect("a value");
+            let bounded = interpret_with_bounds(&graph, &inputs, &meaning).expect("bounds");
+            compare_all(&found, &exact, &bounded).unwrap_or_else(|e| panic!("{number}: {e}"));
+            found.iter().for_each(|t| t.bytes().hash(&mut bits));
+        }
+        println!("bits {:016x}", bits.finish());
+    }
+}
