@@ -206,8 +206,16 @@ struct Groups {
 
 /// Sorts the labels of a binary einsum, if it is a product that is worth the library's call.
 fn groups(graph: &Graph, id: NodeId) -> Option<Groups> {
+    match &graph.node(id).kind {
+        NodeKind::Einsum { output, .. } => groups_in(graph, id, output),
+        _ => None,
+    }
+}
+
+/// As [`groups`], with the labels of the result in an order of the caller's.
+fn groups_in(graph: &Graph, id: NodeId, output: &Labels) -> Option<Groups> {
     let node = graph.node(id);
-    let NodeKind::Einsum { inputs, output, .. } = &node.kind else {
+    let NodeKind::Einsum { inputs, .. } = &node.kind else {
         return None;
     };
     let labels = label_count(inputs);
@@ -259,10 +267,13 @@ fn groups(graph: &Graph, id: NodeId) -> Option<Groups> {
 /// Operands of a product that would have to be composite (see [`Strides`]) and may not be, with the axis order in which a copy of
 /// each would do: batch labels first, then own and summed ones, whichever walk the operand with stride 1 last. This is how
 /// a convolution whose result has its pixels first becomes a matrix product.
-pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 4]>)> {
-    let Some((operands, inputs, output)) = library_einsum(graph, id) else {
+///
+/// `order` is that of the result, where it is not the einsum's own.
+pub fn operands_to_pack(graph: &Graph, id: NodeId, order: Option<&Labels>) -> Vec<(usize, SmallVec<[u8; 4]>)> {
+    let Some((operands, inputs, own)) = library_einsum(graph, id) else {
         return Vec::new();
     };
+    let output = order.unwrap_or(own);
     // One label walks with one stride: a plain matrix product is looked at no further.
     let mut summed: SmallVec<[_; 8]> = inputs.iter().flatten().filter(|l| !output.contains(l)).collect();
     summed.sort_unstable();
@@ -270,7 +281,9 @@ pub fn operands_to_pack(graph: &Graph, id: NodeId) -> Vec<(usize, SmallVec<[u8; 
     if summed.len() < 2 {
         return Vec::new();
     }
-    let Some(g) = groups(graph, id) else { return Vec::new() };
+    let Some(g) = groups_in(graph, id, output) else {
+        return Vec::new();
+    };
     let mut out = Vec::new();
     for (k, &operand) in operands.iter().enumerate() {
         let Some(s) = strided(graph, operand, &inputs[k], g.labels) else {

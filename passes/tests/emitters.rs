@@ -3,7 +3,7 @@
 mod oracle;
 
 use oracle::stages::{two_emitters, wide_emitter};
-use tlc_ir::kernel::{Bind, Kernel, Stmt};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Stmt};
 use tlc_ir::plan::interp::interpret_bound;
 use tlc_ir::target::{AccessKind, Cpu, CpuEmitter, EmitterId, Support};
 use tlc_ir::text::{no_data, parse_graph};
@@ -186,4 +186,90 @@ fn a_kernel_for_wide_vectors_has_the_meaning_of_one_for_narrow_ones() {
         interpret_bound(plan, None, std::slice::from_ref(&input), &[]).unwrap()
     });
     assert_eq!(results[0][0].bytes(), results[1][0].bytes());
+}
+
+/// A 3 by 3 depthwise convolution with padding, over rows of that many pixels; `h` and `w` are symbols, or numbers.
+fn depthwise(h: &str, w: &str, range: &str) -> String {
+    let image = |h: &str, w: &str| format!("f32[2, 20, {h}, {w}]");
+    let wider = |n: &str| match n.parse::<i64>() {
+        Ok(n) => (n + 2).to_string(),
+        Err(_) => format!("{n} + 2"),
+    };
+    let (plain, padded, w2) = (image(h, w), image(&wider(h), &wider(w)), wider(w));
+    format!(
+        "graph @depthwise(%x: {plain}, %k: f32[20, 3, 3]) {range} {{
+           %0 = pad %x {{lo=[0, 0, 1, 1], hi=[0, 0, 1, 1], value=0.0}} : {padded}
+           %1 = window %0 {{axis=2, size=3}} : f32[2, 20, {h}, {w2}, 3]
+           %2 = window %1 {{axis=3, size=3}} : f32[2, 20, {h}, {w}, 3, 3]
+           %3 = einsum %2, %k {{abcdef,bef->abcd}} : {plain}
+           return %3
+         }}"
+    )
+}
+
+/// Loads of a kernel's first parameter that stand in no lanes loop.
+fn loaded_one_by_one(body: &[Stmt]) -> usize {
+    let own = |s: &Stmt| {
+        let loads = |a: &tlc_ir::kernel::visit::MemoryAccess<'_>| {
+            a.memory == Memory::Param(0) && a.effect == tlc_ir::kernel::visit::Effect::Load
+        };
+        s.accesses().filter(loads).count()
+    };
+    (body.iter())
+        .filter(|s| !matches!(s, Stmt::Loop { bind: Bind::Lanes, .. }))
+        .map(|s| own(s) + loaded_one_by_one(s.body()))
+        .sum()
+}
+
+/// Where an emitter masks accesses, the edges of an image and what whole vectors leave over are lanes that do without some; rows that
+/// are shorter than a vector too. No pixel is loaded alone, and each sum is that of the other emitter, bit for bit.
+#[test]
+fn windows_at_the_edges_of_an_image_are_masked_lanes() {
+    let masking = wide_emitter().with_accesses(|_| Support::Native);
+    let emitters = [tlc_codegen::clif::emitter(true), masking].map(|e| CpuEmitter::modest(e.into()));
+    let masks = Options::new(Cpu::with_emitters(emitters.into()));
+    let narrow = Options::new(Cpu::modest(tlc_codegen::clif::emitter(true).into()));
+    let range = "where h in 0..=4096, w in 0..=4096";
+    for (h, w, symbolic) in [
+        (1, 4, false),
+        (5, 7, false),
+        (3, 14, false),
+        (4, 16, false),
+        (2, 37, false),
+        (6, 56, false),
+        (5, 7, true),
+        (2, 37, true),
+        (3, 32, true),
+        (4, 1, true),
+        (0, 5, true),
+        (3, 0, true),
+    ] {
+        let text = match symbolic {
+            true => depthwise("h", "w", range),
+            false => depthwise(&h.to_string(), &w.to_string(), ""),
+        };
+        let values = |n: usize| -> Vec<f32> { (0..n).map(|i| ((i * 37 + 11) % 101) as f32 / 25.0 - 2.0).collect() };
+        let image = HostTensor::from_slice(&[2, 20, h, w], &values(40 * h * w)).unwrap();
+        let weights = HostTensor::from_slice(&[20, 3, 3], &values(180)).unwrap();
+        let results = [&masks, &narrow].map(|options| {
+            let made = compiled(&text, options);
+            let plan = &made.planned.plan;
+            for kernel in &plan.kernels {
+                let report = tlc_ir::kernel::verify::verify(kernel);
+                assert!(report.errors.is_empty(), "{:?}\n{kernel}", report.errors);
+            }
+            let launch = only(&made);
+            if launch.emitter.name == "wide" {
+                assert!(launch.schedule.to_string().contains(" masked"), "{}", launch.schedule);
+                assert_eq!(loaded_one_by_one(&launch.scheduled.body), 0, "{}", launch.scheduled);
+            }
+            let sizes: &[i64] = if symbolic { &[h as i64, w as i64] } else { &[] };
+            interpret_bound(plan, None, &[image.clone(), weights.clone()], sizes).unwrap()
+        });
+        assert_eq!(
+            results[0][0].bytes(),
+            results[1][0].bytes(),
+            "{h} by {w}, symbolic {symbolic}"
+        );
+    }
 }

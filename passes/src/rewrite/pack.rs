@@ -39,7 +39,8 @@ pub fn run(graph: &Graph, width: u32) -> Result<Graph, GraphError> {
         if let Some(new) = in_blocks(re, graph, (id, node), operands, width, (&fixed, &mut budget))? {
             return Ok(new);
         }
-        let (pack, ordered) = (operands_to_pack(graph, id), result_order(graph, id));
+        let ordered = result_order(graph, id);
+        let pack = operands_to_pack(graph, id, ordered.as_ref());
         if pack.is_empty() && ordered.is_none() {
             return re.add(node.kind.clone(), operands);
         }

@@ -68,10 +68,13 @@ impl Scheduler<'_> {
         let whole = self.emitter.lanes(DType::F32);
         // Where lanes may be left out of an access, the edges of an image and what whole vectors leave over are vectors too.
         let masked = self.masks_windows(*last);
-        let lanes = match known {
-            Some(n) if masked && n >= self.narrowest_lanes(whole) => self.lanes_around(n, whole),
+        let within = match known {
             Some(_) => self.lanes_within(*last, whole).unwrap_or(whole),
             None => whole,
+        };
+        let lanes = match known {
+            Some(n) if masked && n >= self.narrowest_lanes(whole) => self.lanes_around(n, whole),
+            _ => within,
         };
         let fits = |s: &Self| {
             let body = tree::loop_body(&s.kernel.body, *last)?;
@@ -86,8 +89,7 @@ impl Scheduler<'_> {
         if fits(self).is_none() {
             return false;
         }
-        let shorter = known.is_some_and(|n| n < lanes);
-        if !shorter && self.windows_together(outer, *before, *last, lanes) {
+        if self.windows_together(outer, *before, *last, within) {
             return true;
         }
         let saved = (self.kernel.clone(), self.schedule.clone());
@@ -125,9 +127,12 @@ impl Scheduler<'_> {
     /// Whether the emitter accesses some lanes of what the windows of a row load and store as it does all of them.
     fn masks_windows(&self, last: VarId) -> bool {
         let all = |body: &Vec<Stmt>| {
-            walk(body).flat_map(|s| s.accesses()).all(|a| match a.memory {
-                Memory::Param(_) => a.index.affine_in(last).is_some_and(|(c, _)| c.is(0) || c.is(1)),
-                Memory::Scratch(_) => true,
+            walk(body).flat_map(|s| s.accesses()).all(|a| {
+                let step = |n: i64| a.index.affine_in(last).is_some_and(|(c, _)| c.is(n));
+                match a.memory {
+                    Memory::Param(_) => step(0) || step(1),
+                    Memory::Scratch(_) => true,
+                }
             })
         };
         self.emitter.access(AccessKind::Masked).is_vector() && tree::loop_body(&self.kernel.body, last).is_some_and(all)
