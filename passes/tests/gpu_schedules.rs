@@ -346,7 +346,7 @@ fn warps_multiply_floats_of_sixteen_bits() {
         );
     }
     // Too few rows for a tile.
-    let (kernel, why) = product_of("f16", [7, 32, 32], "ab,bc->ac", [[7, 32], [32, 32]]);
+    let (kernel, why) = product_of("f16", [15, 32, 32], "ab,bc->ac", [[15, 32], [32, 32]]);
     assert_eq!(forms(&kernel), (false, 0), "{why}\n{kernel}");
     assert!(why.contains("is too short for matrix instructions"), "{why}");
     let (kernel, why) = product_of("f32", [32, 48, 16], "ab,bc->ac", [[32, 48], [48, 16]]);

@@ -58,6 +58,10 @@ impl Legalizer<'_> {
         {
             return false;
         }
+        // Where there are blocks, matrix instructions are those of a warp: a thread has none.
+        if emitter.has_blocks {
+            return true;
+        }
         let operands = c.operands().map(|o| self.kernel.memory_dtype(o.memory));
         let accumulator = self.kernel.memory_dtype(c.dst);
         emitter.contract(operands, accumulator, [m, n, c.k_block]) != Support::Native

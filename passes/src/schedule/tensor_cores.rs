@@ -194,10 +194,7 @@ impl Gpu {
             unknown
         };
         let sides = [PRODUCT_SIDE, PRODUCT_SIDE / 2, SMALLEST_PRODUCT_SIDE];
-        // Of the smallest tile at least half is there.
-        let long =
-            |s: &&i64| **s <= most.min(largest) || most >= SMALLEST_PRODUCT_SIDE / 2 && **s == SMALLEST_PRODUCT_SIDE;
-        let side = sides.iter().find(long).copied();
+        let side = sides.into_iter().find(|s| *s <= most.min(largest));
         side.ok_or(DirectiveRefusal::TooShort(var))
     }
 

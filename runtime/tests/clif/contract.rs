@@ -3,7 +3,7 @@
 use tlc_ir::kernel::interp::interpret;
 use tlc_ir::kernel::verify::{Report, Rule, verify};
 use tlc_ir::kernel::{Access, Bind, Kernel, Stmt};
-use tlc_ir::target::{MatrixTile, Support};
+use tlc_ir::target::{Emitter, MatrixTile, Support};
 use tlc_ir::text::{no_data, parse_module};
 use tlc_ir::{DType, HostTensor, Scalar, ScalarOp};
 use tlc_passes::legalize::{legal_statements, legalize};
@@ -358,16 +358,19 @@ fn an_emitter_with_matrix_instructions_keeps_what_they_cut_without_a_rest() {
         accumulator: DType::F32,
         extents: [16, 8, 16],
     };
-    let emitter = tlc_codegen::cuda::emitter().with_matrices([tile]);
+    let emitter = tlc_codegen::clif::emitter(true).with_matrices([tile]);
     assert_eq!(
         emitter.contract(tile.operands, DType::F32, [32, 8, 16]),
         Support::Native
     );
-    let kept = |operand: &str, extents: [i64; 3]| {
+    let kept_by = |emitter: &Emitter, operand: &str, extents: [i64; 3]| {
         let mut kernel = parse(&product(operand, "f32", "cache", extents));
-        legalize(&mut kernel, &emitter);
+        legalize(&mut kernel, emitter);
         kernel.statements().any(|s| matches!(s, Stmt::Contract(_)))
     };
+    let kept = |operand: &str, extents: [i64; 3]| kept_by(&emitter, operand, extents);
     assert!(kept("bf16", [16, 8, 16]) && kept("bf16", [32, 24, 48]));
     assert!(!kept("f16", [16, 8, 16]) && !kept("bf16", [16, 4, 16]) && !kept("bf16", [16, 8, 8]));
+    // On a GPU they are a warp's, into its fragments.
+    assert!(!kept_by(&tlc_codegen::cuda::emitter(), "bf16", [16, 8, 16]));
 }
