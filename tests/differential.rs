@@ -293,11 +293,9 @@ fn graphs_of_symbolic_shape_match_the_interpreter() {
 
 /// What kernels are made of in another process than this: every level of the machine, and the portable emitter alone.
 fn other_levels() -> Vec<&'static str> {
-    let here = tlc_runtime::cpu::level::wide().map_or("sse", |l| l.name());
-    let mut all: Vec<&str> = tlc_runtime::cpu::level::all().iter().map(|l| l.name()).collect();
-    all.push("sse");
-    all.retain(|name| *name != here);
-    all
+    let wide = tlc_runtime::cpu::level::all().iter().map(|l| l.name());
+    let all = wide.chain([tlc_runtime::cpu::level::PORTABLE]);
+    all.filter(|name| *name != tlc_runtime::cpu::level::name()).collect()
 }
 
 /// Where this process makes most kernels at one level, the others are right too.

@@ -370,3 +370,29 @@ fn equal_values_in_all_lanes_need_no_lane() {
         }
     }
 }
+
+/// Emitters have the larger or the smaller of two by one instruction, which must be the choice that is written: of equal zeros, and beside NaN.
+#[test]
+fn a_choice_by_a_comparison_keeps_signs_of_zeros_and_numbers_beside_nan() {
+    for dtype in [DType::F32, DType::F64] {
+        let edges = edges(dtype);
+        let pair = |i: usize| [edges[i % edges.len()], edges[(i / edges.len() + i) % edges.len()]];
+        let inputs: Vec<[Scalar; 2]> = (0..N).map(pair).collect();
+        for lanes in FORMS {
+            for (then, otherwise) in [(0, 1), (1, 0)] {
+                let k = kernel(&[dtype; 2], &[Operand::Each; 2], dtype, lanes, |b, v| {
+                    let less = b.map(ScalarOp::Lt, v);
+                    b.map(ScalarOp::Select, &[less, v[then], v[otherwise]])
+                });
+                let column = |n: usize| bytes(&inputs.iter().map(|p| p[n]).collect::<Vec<_>>());
+                let mut buffers = [column(0), column(1), vec![0; N * dtype.bytes()]];
+                run(&k, &mut buffers, &[]);
+                for (pair, found) in inputs.iter().zip(scalars(dtype, &buffers[2])) {
+                    let less = ScalarOp::Lt.eval(pair).as_bool();
+                    let expected = pair[if less { then } else { otherwise }];
+                    assert!(same(expected, found), "{pair:?} in {lanes} lanes: expected {expected}, found {found}");
+                }
+            }
+        }
+    }
+}

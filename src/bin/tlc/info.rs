@@ -13,11 +13,6 @@ use tlc_runtime::nvrtc::Nvrtc;
 use crate::failure::Failure;
 use crate::session::{Session, cache_directory, measured};
 
-/// The widest instructions that kernels use, by the name that `TLC_CPU` has for them.
-fn kernel_level() -> &'static str {
-    level::wide().map_or("sse", |l| l.name())
-}
-
 /// Runs the command.
 pub fn run(session: &Session) -> Result<(), Failure> {
     let mut machine = MachineInfo::detect();
@@ -37,7 +32,7 @@ pub fn run(session: &Session) -> Result<(), Failure> {
             "machine": serde_json::to_value(&machine).unwrap_or(Value::Null),
             "vector_bytes": machine.features.vector_bytes(),
             "vector_levels": machine.features.names(),
-            "kernel_level": kernel_level(),
+            "kernel_level": level::name(),
             "measured": measured,
             "cache_directory": cache,
             "devices": devices.iter().flatten().map(device_json).collect::<Vec<_>>(),
@@ -67,7 +62,7 @@ pub fn run(session: &Session) -> Result<(), Failure> {
             machine.features.names().join(" ")
         ),
     );
-    row("kernels", kernel_level().into());
+    row("kernels", level::name().into());
     let caches = &machine.caches;
     let l3 = caches.l3.as_ref().map_or("none".into(), |c| {
         format!("{} (shared by {})", bytes_text(c.bytes), c.shared_by)
