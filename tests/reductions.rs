@@ -301,9 +301,9 @@ fn a_kernel_of_short_rows_copies_each_operand_and_result_once() {
         copies += kernel.statements().filter(copy).count();
     }
     // An emitter that reads and writes elements which lie apart needs no copy of them in another order.
-    let expected = match tlc_runtime::cpu::level::wide() {
-        Some(_) => 0,
-        None => 2,
+    let expected = match tlc_runtime::cpu::level::wide().map(|l| l.name()) {
+        Some("avx512") => 0,
+        _ => 2,
     };
     assert_eq!((executable.plan().kernels.len(), copies), (1, expected));
 }

@@ -71,8 +71,18 @@ def fma_relu(count=EACH):
     )
 
 
+def gelu(count=EACH):
+    t = f"f32[{count}]"
+    return (
+        f"graph @g(%x: {t}) {{\n  %0 = const 0.70710678 : f32[]\n  %1 = expand %0 : {t}\n  %2 = mul %x, %1 : {t}\n"
+        f"  %3 = erf %2 : {t}\n  %4 = const 1.0 : f32[]\n  %5 = expand %4 : {t}\n  %6 = add %3, %5 : {t}\n"
+        f"  %7 = const 0.5 : f32[]\n  %8 = expand %7 : {t}\n  %9 = mul %x, %8 : {t}\n  %10 = mul %9, %6 : {t}\n  return %10\n}}\n"
+    )
+
+
 GRAPHS = {
     **{f"{op} 64k": elementwise(op) for op in ("exp", "tanh", "log", "erf", "sin")},
+    "gelu 64k": gelu(),
     "exp 1M": elementwise("exp", "1048576"),
     "relu(a*b+c) 64k": fma_relu(),
     "softmax 4096x1024": rows(SOFTMAX),

@@ -14,6 +14,7 @@ use tlc_ir::HostTensor;
 use tlc_ir::interp::{self, compare, interpret_with_bounds};
 use tlc_ir::testgen::{Case, GenOptions, random_case, seeds};
 use tlc_passes::{Options, compile};
+use tlc_runtime::cpu::level;
 use tlc_runtime::driver::{Executable, TensorView};
 use tlc_runtime::memory::BufferPool;
 use tlc_runtime::pool::Pool;
@@ -105,6 +106,24 @@ fn check(seed: u64) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// The same at every other level of this machine, each in a process of its own.
+#[test]
+fn kernels_of_every_other_level_touch_nothing_beside_their_buffers() {
+    let all = level::all().iter().map(|l| l.name()).chain([level::PORTABLE]);
+    for name in all.filter(|name| *name != level::name()) {
+        let output = std::process::Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "kernels_touch_nothing_beside_their_buffers"])
+            .env(level::VARIABLE, name)
+            .output()
+            .expect("it runs");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && printed.contains("1 passed"),
+            "{name}: {printed}"
+        );
+    }
 }
 
 #[test]

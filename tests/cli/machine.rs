@@ -8,11 +8,14 @@ use super::support::{CHAIN, Place};
 fn info_tells_the_machine() {
     let p = Place::new();
     let ran = p.run(&["info"]).code(0);
-    for part in ["cpu", "vectors", "caches", "nvrtc", "measured     no"] {
+    for part in ["cpu", "vectors", "kernels", "caches", "nvrtc", "measured     no"] {
         assert!(ran.out.contains(part), "{part} in\n{}", ran.out);
     }
     let json = p.run(&["info", "--format", "json"]).code(0).json();
     assert!(json["machine"]["cpu"]["usable_threads"].as_u64().unwrap() >= 1);
+    assert_eq!(json["kernel_level"], tlc_runtime::cpu::level::name());
+    let portable = p.run_under(("TLC_CPU", "sse"), &["info"]).code(0).out;
+    assert!(portable.contains("kernels      sse"), "{portable}");
 }
 
 #[test]

@@ -337,16 +337,26 @@ fn a_level_of_the_processor_is_forced_or_refused() {
     p.write("m.tlir", CHAIN);
     let asm = |level| p.run_under(("TLC_CPU", level), &["emit", "m.tlir", "--what", "asm"]);
     assert!(!asm("sse").code(0).out.contains("zmm"));
-    match tlc_runtime::cpu::level::wide() {
-        Some(_) => assert!(asm("avx512").code(0).out.contains("zmm")),
-        None => {
-            println!("SKIP code of AVX-512: the processor has none");
-            assert!(asm("avx512").code(4).first_error().contains("lacks"));
+    for (level, register) in [("avx512", "zmm"), ("avx2", "ymm")] {
+        match tlc_runtime::cpu::level::all().iter().any(|l| l.name() == level) {
+            true => assert!(asm(level).code(0).out.contains(register)),
+            false => {
+                println!("SKIP code of {level}: the processor lacks it");
+                assert!(asm(level).code(4).first_error().contains("lacks"));
+            }
         }
+    }
+    // Neither the registers nor the masks of the wider level.
+    if tlc_runtime::cpu::level::all().iter().any(|l| l.name() == "avx2") {
+        let code = asm("avx2").code(0).out;
+        assert!(
+            !code.contains("zmm") && !code.contains("mm16") && !code.contains("{k"),
+            "{code}"
+        );
     }
     assert_eq!(
         asm("mmx").code(2).first_error(),
-        "error: TLC_CPU=mmx: unknown level; expected avx512 or sse"
+        "error: TLC_CPU=mmx: unknown level; expected avx512, avx2 or sse"
     );
 }
 

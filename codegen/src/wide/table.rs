@@ -81,9 +81,8 @@ fn convert(level: Level, from: DType, to: DType, width: Width) -> Support {
     }
     // One rounding takes a call where f32 in between would round twice.
     let host = is_half(to) && (from == DType::F64 || from.is_int() && from.bits() >= 32);
-    // AVX2 has these for scalars alone; f64 of 64-bit integers are put together from halves.
-    let quad = |d: DType| d.is_int() && d.bits() == 64;
-    let scalar = level == Level::Avx2 && (from.is_float() && quad(to) || quad(from) && to == DType::F32);
+    // AVX2 has these for scalars alone; floats of 64-bit integers are put together from halves.
+    let scalar = level == Level::Avx2 && from.is_float() && to.is_int() && to.bits() == 64;
     match (host, width) {
         (true, _) => Support::PerLane,
         (false, Width::Lanes) if scalar => Support::PerLane,

@@ -24,14 +24,20 @@ macro_rules! forms {
 
         /// Whether the last vector that an instruction reads may be in memory as well as in a register.
         pub(super) fn takes_memory(code: Code) -> bool {
-            matches!(code, $(Code::$folding)|*)
+            matches!(code, $(Code::$folding)|*) || own_takes_memory(code)
         }
     };
 }
 
 macro_rules! codes {
-    ($($name:ident: $x:ident $y:ident,)*) => {
+    (memory { $($folding:ident: $fx:ident $fy:ident,)* } registers { $($name:ident: $x:ident $y:ident,)* }) => {
+        $(pub(super) const $folding: Codes = [Code::$fx, Code::$fy, Code::INVALID];)*
         $(pub(super) const $name: Codes = [Code::$x, Code::$y, Code::INVALID];)*
+
+        /// As [`takes_memory`], of the instructions that only this level uses.
+        fn own_takes_memory(code: Code) -> bool {
+            matches!(code, $(Code::$fx | Code::$fy)|*)
+        }
     };
 }
 
@@ -58,34 +64,38 @@ fn is_avx512(code: Code) -> bool {
 }
 
 codes! {
-    AND_NOT: VEX_Vpandn_xmm_xmm_xmmm128 VEX_Vpandn_ymm_ymm_ymmm256,
-    EQUAL_B: VEX_Vpcmpeqb_xmm_xmm_xmmm128 VEX_Vpcmpeqb_ymm_ymm_ymmm256,
-    EQUAL_W: VEX_Vpcmpeqw_xmm_xmm_xmmm128 VEX_Vpcmpeqw_ymm_ymm_ymmm256,
-    EQUAL_D: VEX_Vpcmpeqd_xmm_xmm_xmmm128 VEX_Vpcmpeqd_ymm_ymm_ymmm256,
-    EQUAL_Q: VEX_Vpcmpeqq_xmm_xmm_xmmm128 VEX_Vpcmpeqq_ymm_ymm_ymmm256,
-    GREATER_B: VEX_Vpcmpgtb_xmm_xmm_xmmm128 VEX_Vpcmpgtb_ymm_ymm_ymmm256,
-    GREATER_W: VEX_Vpcmpgtw_xmm_xmm_xmmm128 VEX_Vpcmpgtw_ymm_ymm_ymmm256,
-    GREATER_D: VEX_Vpcmpgtd_xmm_xmm_xmmm128 VEX_Vpcmpgtd_ymm_ymm_ymmm256,
-    GREATER_Q: VEX_Vpcmpgtq_xmm_xmm_xmmm128 VEX_Vpcmpgtq_ymm_ymm_ymmm256,
-    COMPARE_PS: VEX_Vcmpps_xmm_xmm_xmmm128_imm8 VEX_Vcmpps_ymm_ymm_ymmm256_imm8,
-    COMPARE_PD: VEX_Vcmppd_xmm_xmm_xmmm128_imm8 VEX_Vcmppd_ymm_ymm_ymmm256_imm8,
-    CHOOSE_B: VEX_Vpblendvb_xmm_xmm_xmmm128_xmm VEX_Vpblendvb_ymm_ymm_ymmm256_ymm,
-    CHOOSE_PS: VEX_Vblendvps_xmm_xmm_xmmm128_xmm VEX_Vblendvps_ymm_ymm_ymmm256_ymm,
-    CHOOSE_PD: VEX_Vblendvpd_xmm_xmm_xmmm128_xmm VEX_Vblendvpd_ymm_ymm_ymmm256_ymm,
-    BLEND_KNOWN_D: VEX_Vpblendd_xmm_xmm_xmmm128_imm8 VEX_Vpblendd_ymm_ymm_ymmm256_imm8,
-    SIGNS_B: VEX_Vpmovmskb_r32_xmm VEX_Vpmovmskb_r32_ymm,
-    SIGNS_PS: VEX_Vmovmskps_r32_xmm VEX_Vmovmskps_r32_ymm,
-    SIGNS_PD: VEX_Vmovmskpd_r32_xmm VEX_Vmovmskpd_r32_ymm,
-    PACK_DW: VEX_Vpackssdw_xmm_xmm_xmmm128 VEX_Vpackssdw_ymm_ymm_ymmm256,
-    PACK_WB: VEX_Vpacksswb_xmm_xmm_xmmm128 VEX_Vpacksswb_ymm_ymm_ymmm256,
-    SHUFFLE_B: VEX_Vpshufb_xmm_xmm_xmmm128 VEX_Vpshufb_ymm_ymm_ymmm256,
-    MULTIPLY_LOW_D: VEX_Vpmuludq_xmm_xmm_xmmm128 VEX_Vpmuludq_ymm_ymm_ymmm256,
-    MASKED_LOAD_D: VEX_Vpmaskmovd_xmm_xmm_m128 VEX_Vpmaskmovd_ymm_ymm_m256,
-    MASKED_LOAD_Q: VEX_Vpmaskmovq_xmm_xmm_m128 VEX_Vpmaskmovq_ymm_ymm_m256,
-    MASKED_STORE_D: VEX_Vpmaskmovd_m128_xmm_xmm VEX_Vpmaskmovd_m256_ymm_ymm,
-    MASKED_STORE_Q: VEX_Vpmaskmovq_m128_xmm_xmm VEX_Vpmaskmovq_m256_ymm_ymm,
-    GATHERED_D: VEX_Vgatherdps_xmm_vm32x_xmm VEX_Vgatherdps_ymm_vm32y_ymm,
-    GATHERED_Q: VEX_Vgatherdpd_xmm_vm32x_xmm VEX_Vgatherdpd_ymm_vm32x_ymm,
+    memory {
+        AND_NOT: VEX_Vpandn_xmm_xmm_xmmm128 VEX_Vpandn_ymm_ymm_ymmm256,
+        EQUAL_B: VEX_Vpcmpeqb_xmm_xmm_xmmm128 VEX_Vpcmpeqb_ymm_ymm_ymmm256,
+        EQUAL_W: VEX_Vpcmpeqw_xmm_xmm_xmmm128 VEX_Vpcmpeqw_ymm_ymm_ymmm256,
+        EQUAL_D: VEX_Vpcmpeqd_xmm_xmm_xmmm128 VEX_Vpcmpeqd_ymm_ymm_ymmm256,
+        EQUAL_Q: VEX_Vpcmpeqq_xmm_xmm_xmmm128 VEX_Vpcmpeqq_ymm_ymm_ymmm256,
+        GREATER_B: VEX_Vpcmpgtb_xmm_xmm_xmmm128 VEX_Vpcmpgtb_ymm_ymm_ymmm256,
+        GREATER_W: VEX_Vpcmpgtw_xmm_xmm_xmmm128 VEX_Vpcmpgtw_ymm_ymm_ymmm256,
+        GREATER_D: VEX_Vpcmpgtd_xmm_xmm_xmmm128 VEX_Vpcmpgtd_ymm_ymm_ymmm256,
+        GREATER_Q: VEX_Vpcmpgtq_xmm_xmm_xmmm128 VEX_Vpcmpgtq_ymm_ymm_ymmm256,
+        COMPARE_PS: VEX_Vcmpps_xmm_xmm_xmmm128_imm8 VEX_Vcmpps_ymm_ymm_ymmm256_imm8,
+        COMPARE_PD: VEX_Vcmppd_xmm_xmm_xmmm128_imm8 VEX_Vcmppd_ymm_ymm_ymmm256_imm8,
+        BLEND_KNOWN_D: VEX_Vpblendd_xmm_xmm_xmmm128_imm8 VEX_Vpblendd_ymm_ymm_ymmm256_imm8,
+        PACK_DW: VEX_Vpackssdw_xmm_xmm_xmmm128 VEX_Vpackssdw_ymm_ymm_ymmm256,
+        PACK_WB: VEX_Vpacksswb_xmm_xmm_xmmm128 VEX_Vpacksswb_ymm_ymm_ymmm256,
+        SHUFFLE_B: VEX_Vpshufb_xmm_xmm_xmmm128 VEX_Vpshufb_ymm_ymm_ymmm256,
+        MULTIPLY_LOW_D: VEX_Vpmuludq_xmm_xmm_xmmm128 VEX_Vpmuludq_ymm_ymm_ymmm256,
+    }
+    registers {
+        CHOOSE_B: VEX_Vpblendvb_xmm_xmm_xmmm128_xmm VEX_Vpblendvb_ymm_ymm_ymmm256_ymm,
+        CHOOSE_PS: VEX_Vblendvps_xmm_xmm_xmmm128_xmm VEX_Vblendvps_ymm_ymm_ymmm256_ymm,
+        CHOOSE_PD: VEX_Vblendvpd_xmm_xmm_xmmm128_xmm VEX_Vblendvpd_ymm_ymm_ymmm256_ymm,
+        SIGNS_B: VEX_Vpmovmskb_r32_xmm VEX_Vpmovmskb_r32_ymm,
+        SIGNS_PS: VEX_Vmovmskps_r32_xmm VEX_Vmovmskps_r32_ymm,
+        SIGNS_PD: VEX_Vmovmskpd_r32_xmm VEX_Vmovmskpd_r32_ymm,
+        MASKED_LOAD_D: VEX_Vpmaskmovd_xmm_xmm_m128 VEX_Vpmaskmovd_ymm_ymm_m256,
+        MASKED_LOAD_Q: VEX_Vpmaskmovq_xmm_xmm_m128 VEX_Vpmaskmovq_ymm_ymm_m256,
+        MASKED_STORE_D: VEX_Vpmaskmovd_m128_xmm_xmm VEX_Vpmaskmovd_m256_ymm_ymm,
+        MASKED_STORE_Q: VEX_Vpmaskmovq_m128_xmm_xmm VEX_Vpmaskmovq_m256_ymm_ymm,
+        GATHERED_D: VEX_Vgatherdps_xmm_vm32x_xmm VEX_Vgatherdps_ymm_vm32y_ymm,
+        GATHERED_Q: VEX_Vgatherdpd_xmm_vm32x_xmm VEX_Vgatherdpd_ymm_vm32x_ymm,
+    }
 }
 
 forms! {
@@ -301,5 +311,39 @@ forms! {
         EVEX_Vpsrlq_ymm_k1z_ymmm256b64_imm8 VEX_Vpsrlq_ymm_ymm_imm8,
         EVEX_Vpsrlw_xmm_k1z_xmmm128_imm8 VEX_Vpsrlw_xmm_xmm_imm8,
         EVEX_Vpsrlw_ymm_k1z_ymmm256_imm8 VEX_Vpsrlw_ymm_ymm_imm8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wide::opcodes;
+
+    #[test]
+    fn what_the_level_lacks_has_no_form() {
+        assert_eq!(form(opcodes::ADD_PS[1]), Some(Code::VEX_Vaddps_ymm_ymm_ymmm256));
+        for lacking in [
+            opcodes::ADD_PS[2],
+            opcodes::MULL_Q[0],
+            opcodes::SCATTER_D[1],
+            Code::VEX_Kmovq_kr_r64,
+            Code::VEX_Kortestb_kr_kr,
+        ] {
+            assert_eq!(form(lacking), None, "{lacking:?}");
+        }
+        for own in [Code::VEX_Vpblendd_ymm_ymm_ymmm256_imm8, Code::Add_r64_rm64] {
+            assert_eq!(form(own), Some(own));
+        }
+    }
+
+    #[test]
+    fn only_what_reads_a_vector_last_reads_the_stack() {
+        for folding in [opcodes::FMADD213_PS[1], opcodes::AND_D[0], COMPARE_PD[1]] {
+            assert!(takes_memory(folding), "{folding:?}");
+        }
+        // Stores, shifts by a constant, and choices, whose last operand is the mask.
+        for registers in [opcodes::STORE_D[1], opcodes::SLL_D[0], CHOOSE_PS[1]] {
+            assert!(!takes_memory(registers), "{registers:?}");
+        }
     }
 }

@@ -10,6 +10,9 @@ use tlc_codegen::wide::Level;
 /// The environment variable that forces a level.
 pub const VARIABLE: &str = "TLC_CPU";
 
+/// What [`VARIABLE`] calls the portable emitter alone.
+pub const PORTABLE: &str = "sse";
+
 /// Why [`VARIABLE`] cannot be obeyed.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum LevelError {
@@ -28,7 +31,7 @@ pub enum LevelError {
 pub fn check() -> Result<(), LevelError> {
     let forced = std::env::var_os(VARIABLE).map(|v| v.to_string_lossy().into_owned());
     match forced.as_deref() {
-        None | Some("" | "sse") => Ok(()),
+        None | Some("" | PORTABLE) => Ok(()),
         Some(name) if Level::ALL.iter().any(|l| l.name() == name) => match wide() {
             Some(_) => Ok(()),
             None => Err(LevelError::Lacking(name.into())),
@@ -44,6 +47,11 @@ pub fn wide() -> Option<Level> {
         Err(_) | Ok("") => all().first().copied(),
         Ok(name) => all().iter().copied().find(|level| level.name() == name),
     })
+}
+
+/// The name of the level of this process, as [`VARIABLE`] has it: `sse` where the portable emitter makes all kernels.
+pub fn name() -> &'static str {
+    wide().map_or(PORTABLE, Level::name)
 }
 
 /// The levels of this machine, the widest first.

@@ -370,3 +370,81 @@ fn equal_values_in_all_lanes_need_no_lane() {
         }
     }
 }
+
+/// Emitters have the larger or the smaller of two by one instruction, which must be the choice that is written: of equal zeros, and beside NaN.
+#[test]
+fn a_choice_by_a_comparison_keeps_signs_of_zeros_and_numbers_beside_nan() {
+    for dtype in [DType::F32, DType::F64] {
+        let edges = edges(dtype);
+        let pair = |i: usize| [edges[i % edges.len()], edges[(i / edges.len() + i) % edges.len()]];
+        let inputs: Vec<[Scalar; 2]> = (0..N).map(pair).collect();
+        for lanes in FORMS {
+            for (then, otherwise) in [(0, 1), (1, 0)] {
+                let k = kernel(&[dtype; 2], &[Operand::Each; 2], dtype, lanes, |b, v| {
+                    let less = b.map(ScalarOp::Lt, v);
+                    b.map(ScalarOp::Select, &[less, v[then], v[otherwise]])
+                });
+                let column = |n: usize| bytes(&inputs.iter().map(|p| p[n]).collect::<Vec<_>>());
+                let mut buffers = [column(0), column(1), vec![0; N * dtype.bytes()]];
+                run(&k, &mut buffers, &[]);
+                for (pair, found) in inputs.iter().zip(scalars(dtype, &buffers[2])) {
+                    let less = ScalarOp::Lt.eval(pair).as_bool();
+                    let expected = pair[if less { then } else { otherwise }];
+                    assert!(
+                        same(expected, found),
+                        "{pair:?} in {lanes} lanes: expected {expected}, found {found}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Integers beside the middle between two neighbouring f32 and f64, of every size.
+#[test]
+fn integers_of_64_bits_are_rounded_once() {
+    for to in [DType::F32, DType::F64] {
+        let digits = if to == DType::F32 { 24 } else { 53 };
+        let mut numbers: Vec<i64> = Vec::new();
+        for k in digits..63 {
+            let (one, half) = (1i64 << k, 1i64 << (k - digits));
+            for beside in [-1, 0, 1] {
+                numbers.extend([0, 1].map(|odd| one + odd * 2 * half + half + beside));
+            }
+        }
+        numbers.extend(numbers.clone().iter().map(|n| -n));
+        numbers.extend(numbers.clone().iter().map(|n| n ^ i64::MIN));
+        numbers.resize(numbers.len().next_multiple_of(8), 0);
+        for from in [DType::I64, DType::U64] {
+            let input: Vec<Scalar> = numbers.iter().map(|n| Scalar::from_bits(from, *n as u64)).collect();
+            for lanes in [1, 2, 4, 8] {
+                let n = input.len() as i64;
+                let mut b = Builder::default();
+                let x = b.param(from, c(n), Access::Read);
+                let out = b.param(to, c(n), Access::Write);
+                b.repeat(Bind::Serial, c(n / lanes), |b, i| {
+                    b.repeat(Bind::Lanes, c(lanes), |b, l| {
+                        let at = i * c(lanes) + l;
+                        let v = b.load(x, at.clone());
+                        let v = b.convert(to, v);
+                        b.store(out, at, v);
+                    });
+                });
+                let mut buffers = [bytes(&input), vec![0; input.len() * to.bytes()]];
+                run(&b.finish(), &mut buffers, &[]);
+                for (x, found) in input.iter().zip(scalars(to, &buffers[1])) {
+                    let expected = match (from, to) {
+                        (DType::I64, DType::F32) => Scalar::from_f64(to, f64::from(x.as_i64() as f32)),
+                        (DType::I64, _) => Scalar::from_f64(to, x.as_i64() as f64),
+                        (_, DType::F32) => Scalar::from_f64(to, f64::from(x.bits() as f32)),
+                        _ => Scalar::from_f64(to, x.bits() as f64),
+                    };
+                    assert!(
+                        same(expected, found),
+                        "{from} {x} in {lanes} lanes: {expected}, found {found}"
+                    );
+                }
+            }
+        }
+    }
+}

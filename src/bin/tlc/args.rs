@@ -30,7 +30,7 @@ Exit codes:
 Environment:
   NO_COLOR        no colors, unless --color always
   XDG_CACHE_HOME  where `tlc hwbench` keeps its measurement (default ~/.cache)
-  TLC_CPU         the widest instructions that kernels use: avx512, or sse for the portable ones (default: what there is)
+  TLC_CPU         the widest instructions that kernels use: avx512, avx2, or sse for the portable ones (default: what there is)
   TLC_CUDA_DRIVER the CUDA driver, as a file or its folder (default libcuda.so.1)
   TLC_NVRTC       NVIDIA's run-time compiler, as a file, its folder or one of Python packages
   TLC_CUDA_CODE   ptx or cubin: what GPU kernels are compiled to (default: whichever fits)

@@ -140,6 +140,7 @@ pub fn run(session: &Session, args: &Bench) -> Result<(), Failure> {
         "graph": of.graph,
         "graph_id": of.graph_id,
         "cpu": of.cpu,
+        "kernel_level": tlc_runtime::cpu::level::name(),
         "threads": of.threads,
         "gpu": of.gpu,
         "median_ns": number_json(middle),

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 use tlc::explain::bytes_text;
+use tlc_runtime::cpu::level;
 use tlc_runtime::cuda;
 use tlc_runtime::error::Unavailable;
 use tlc_runtime::machine::MachineInfo;
@@ -31,6 +32,7 @@ pub fn run(session: &Session) -> Result<(), Failure> {
             "machine": serde_json::to_value(&machine).unwrap_or(Value::Null),
             "vector_bytes": machine.features.vector_bytes(),
             "vector_levels": machine.features.names(),
+            "kernel_level": level::name(),
             "measured": measured,
             "cache_directory": cache,
             "devices": devices.iter().flatten().map(device_json).collect::<Vec<_>>(),
@@ -60,6 +62,7 @@ pub fn run(session: &Session) -> Result<(), Failure> {
             machine.features.names().join(" ")
         ),
     );
+    row("kernels", level::name().into());
     let caches = &machine.caches;
     let l3 = caches.l3.as_ref().map_or("none".into(), |c| {
         format!("{} (shared by {})", bytes_text(c.bytes), c.shared_by)

@@ -10,7 +10,7 @@ use tlc_ir::{DType, Scalar, ScalarOp};
 use super::masks::{Logic, Mask};
 use super::{Arg, Form, Inst, Reg, Selector, Size, width};
 use crate::error::{Result, unsupported};
-use crate::flat::Value;
+use crate::flat::{Flat, Op, Value};
 use crate::host::{RuntimeFunction, is_called};
 use crate::wide::opcodes::{self, Codes};
 
@@ -46,6 +46,30 @@ pub(super) fn by_bits(dtype: DType, codes: [Codes; 4]) -> Codes {
     codes[(dtype.bits() / 8).trailing_zeros() as usize]
 }
 
+/// The comparison by which a value is the larger or the smaller of two floats as `vmaxps` and `vminps` choose (the second one where
+/// neither is less), and whether the larger.
+pub(super) fn chosen_extremum(flat: &Flat<'_>, v: Value) -> Option<(Value, bool)> {
+    let Op::Map(ScalarOp::Select, args) = flat.op(v) else {
+        return None;
+    };
+    Some((args[0], extremum_of(flat, args)?))
+}
+
+/// Whether `select c, a, b` is the larger of two floats, or the smaller, where it is one of these.
+fn extremum_of(flat: &Flat<'_>, args: &[Value]) -> Option<bool> {
+    let Op::Map(ScalarOp::Lt, of) = flat.op(args[0]) else {
+        return None;
+    };
+    let on = flat.dtype(args[1]);
+    let alike = flat.info(args[0]).lanes == flat.info(args[1]).lanes && flat.dtype(of[0]) == on;
+    match (of[0], of[1]) {
+        _ if !alike || !matches!(on, DType::F32 | DType::F64) => None,
+        (x, y) if (x, y) == (args[2], args[1]) => Some(true),
+        (x, y) if (x, y) == (args[1], args[2]) => Some(false),
+        _ => None,
+    }
+}
+
 impl Selector<'_, '_> {
     pub(super) fn uses_of(&self, v: Value) -> u32 {
         self.uses[v.0 as usize]
@@ -64,6 +88,20 @@ impl Selector<'_, '_> {
     }
 
     fn select(&mut self, on: DType, lanes: u32, args: &[Value]) -> Result<(Form, Reg)> {
+        if let Some(max) = extremum_of(self.flat, args) {
+            // The instruction is its second operand where neither is less.
+            let codes = match max {
+                true => by_float(on, opcodes::MAX_PS, opcodes::MAX_PD),
+                false => by_float(on, opcodes::MIN_PS, opcodes::MIN_PD),
+            };
+            let (a, b) = (self.vector(args[1])?, self.vector(args[2])?);
+            let w = width(lanes, on.bits());
+            let size = Size::VECTORS[w];
+            return Ok((
+                Form::Vector,
+                self.vector_op(codes, w, &[Arg::Use(a, size), Arg::Use(b, size)]),
+            ));
+        }
         let of_lanes = self.flat.info(args[0]).lanes;
         let cond = match (lanes, of_lanes) {
             // One condition for all lanes.
@@ -93,6 +131,13 @@ impl Selector<'_, '_> {
             return Ok((Form::Vector, self.select_or_zero(on.bytes(), w, cond, a)));
         }
         let (a, b) = (self.vector(args[1])?, self.vector(args[2])?);
+        let ones = u64::MAX >> (64 - on.bits());
+        if !self.has_mask_registers() && self.flat.constant(args[1]).is_some_and(|c| c.bits() == ones) {
+            // Ones, as the mask has them already.
+            let size = Size::VECTORS[w];
+            let args = [Arg::Use(cond.reg, size), Arg::Use(b, size)];
+            return Ok((Form::Vector, self.vector_op(opcodes::OR_D, w, &args)));
+        }
         Ok((Form::Vector, self.blend(on.bytes(), w, cond, a, b)))
     }
 

@@ -132,9 +132,8 @@ impl Selector<'_, '_> {
             (U64, F64) => self.widen(CONVERT_U64_F64, w, 0, x),
             // Narrower integers go by way of 32 bits, which hold them.
             (_, F32 | F64) => {
-                let wide = if signed { I32 } else { U32 };
-                let whole = self.convert_vector(x, from, wide, lanes)?;
-                self.convert_vector(whole, wide, to, lanes)?
+                let whole = self.convert_vector(x, from, I32, lanes)?;
+                self.convert_vector(whole, I32, to, lanes)?
             }
             _ if to.bits() == from.bits() => x,
             _ if to.bits() > from.bits() => {

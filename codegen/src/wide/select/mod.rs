@@ -104,6 +104,8 @@ struct Selector<'f, 'k> {
     forms: Vec<Forms>,
     /// How often each value is used.
     uses: Vec<u32>,
+    /// How many uses of a comparison are choices that an instruction makes by itself.
+    compared: FxHashMap<Value, u32>,
     counter_uses: FxHashMap<Value, CounterUse>,
     counters: FxHashMap<Value, Counter>,
     /// Addresses of memory with the first so many terms.
@@ -154,6 +156,7 @@ pub(super) fn select(flat: &Flat<'_>, level: Level) -> Result<Machine> {
         begun: vec![0],
         forms: vec![Forms::default(); flat.values.len()],
         uses: vec![0; flat.values.len()],
+        compared: FxHashMap::default(),
         counter_uses: counter_uses(flat),
         counters: FxHashMap::default(),
         pointers: FxHashMap::default(),
@@ -182,11 +185,18 @@ impl Selector<'_, '_> {
     /// Counts the uses of values.
     fn count(&mut self, body: &[Item]) {
         let mut uses = std::mem::take(&mut self.uses);
+        let mut compared = std::mem::take(&mut self.compared);
         let mut one = |v: Value| uses[v.0 as usize] += 1;
-        fn walk(flat: &Flat<'_>, body: &[Item], one: &mut dyn FnMut(Value)) {
+        let mut chosen = |v: Value| *compared.entry(v).or_default() += 1;
+        fn walk(flat: &Flat<'_>, body: &[Item], one: &mut dyn FnMut(Value), chosen: &mut dyn FnMut(Value)) {
             for item in body {
                 match item {
-                    Item::Let(v) => flat.op(*v).operands(&mut *one),
+                    Item::Let(v) => {
+                        flat.op(*v).operands(&mut *one);
+                        if let Some((comparison, _)) = arithmetic::chosen_extremum(flat, *v) {
+                            chosen(comparison);
+                        }
+                    }
                     Item::Store {
                         address, value, mask, ..
                     } => {
@@ -202,7 +212,7 @@ impl Selector<'_, '_> {
                             one(c.initial);
                             one(c.next);
                         }
-                        walk(flat, &l.body, one);
+                        walk(flat, &l.body, one, chosen);
                     }
                     Item::If(i) => {
                         one(i.cond);
@@ -210,14 +220,15 @@ impl Selector<'_, '_> {
                             one(m.then);
                             one(m.otherwise);
                         }
-                        walk(flat, &i.then, one);
-                        walk(flat, &i.otherwise, one);
+                        walk(flat, &i.then, one, chosen);
+                        walk(flat, &i.otherwise, one, chosen);
                     }
                 }
             }
         }
-        walk(self.flat, body, &mut one);
+        walk(self.flat, body, &mut one, &mut chosen);
         self.uses = uses;
+        self.compared = compared;
     }
 
     fn begin(&mut self, block: Block) {
@@ -642,6 +653,8 @@ impl Selector<'_, '_> {
                 self.forms[v.0 as usize].home = Some(self.here);
                 return Ok(());
             }
+            // Every use makes it by itself.
+            Op::Map(..) if self.compared.get(&v) == Some(&self.uses_of(v)) => return Ok(()),
             Op::Product(_)
             | Op::FloorDiv(..)
             | Op::FloorMod(..)

@@ -67,7 +67,7 @@ impl Selector<'_, '_> {
                 one(self.pair(SUB_PD, w, sum, large))
             }
             (I64 | U64, F64) => one(self.quad_to_double(x, from, w)),
-            (I64 | U64, F32) if lanes > 1 => unsupported(format!("{from} to {to} in lanes")),
+            (I64 | U64, F32) if lanes > 1 => one(self.quads_to_singles(x, from, w)),
             (I64 | U64, F32) => one(self.quad_to_single(x, from)),
             _ => Ok(None),
         }
@@ -90,6 +90,32 @@ impl Selector<'_, '_> {
         let units = self.constant(0x4530_0000_0010_0000 | offset, 64);
         let rest = self.pair(SUB_PD, w, high, units);
         self.pair(ADD_PD, w, rest, low)
+    }
+
+    /// By way of f64, which holds what has no more than 53 bits. Of more, 53 are kept, the last of which is set where any behind it is: such a
+    /// number lies on the same side of the middle between two of f32, so that it is rounded as the whole would be. (S. Boldo, G. Melquiond,
+    /// "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008.)
+    fn quads_to_singles(&mut self, x: Reg, from: DType, w: usize) -> Reg {
+        use opcodes::*;
+        let rest = self.constant(0x7ff, 64);
+        let behind = self.pair(AND_D, w, x, rest);
+        let carried = self.pair(ADD_Q, w, behind, rest);
+        let sticky = self.pair(OR_D, w, x, carried);
+        let odd = self.pair(vex::AND_NOT, w, rest, sticky);
+        // Those below 2^53, and with a sign from -2^52 to 2^53 - 2^52 - 1, are exact as they are.
+        let shifted = match from {
+            DType::I64 => {
+                let offset = self.constant(1 << 52, 64);
+                self.pair(ADD_Q, w, x, offset)
+            }
+            _ => x,
+        };
+        let high = self.by_number(SRL_Q, w, shifted, 53);
+        let zero = self.constant(0, 32);
+        let small = self.equal_lanes(8, w, high, zero);
+        let exact = self.blend(8, w, small, x, odd);
+        let double = self.quad_to_double(exact, from, w);
+        self.narrow(CONVERT_F64_F32, w, 1, double, None)
     }
 
     /// A scalar. What has no room for a sign is halved so that it rounds the same way, and doubled again.
