@@ -308,7 +308,7 @@ impl Builder<'_, '_> {
     /// Arithmetic on the positions of lanes, and what masks are made of it: known, or placed as index arithmetic where the emitter has
     /// registers for masks. The lanes at the edge of an image are the same in each of its rows.
     pub(super) fn of_lanes(&mut self, op: Op, dtype: DType, lanes: u32) -> Value {
-        if !self.has.masks_lanes() {
+        if !self.has.mask_registers() {
             return self.shared(op, dtype, lanes);
         }
         let key = (op, dtype, lanes);

@@ -629,6 +629,11 @@ pub trait Capability {
         false
     }
 
+    /// Whether masks have registers of their own, so that keeping one takes no vector's.
+    fn mask_registers(&self) -> bool {
+        false
+    }
+
     /// Whether accesses of a scalar take a mask.
     fn masks_scalars(&self) -> bool;
 

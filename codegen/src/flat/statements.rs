@@ -378,7 +378,7 @@ impl<'k> Builder<'k, '_> {
             _ => Op::Map(op, args),
         };
         let lanes = self.lane_count();
-        let mut of_positions = result == DType::Bool && self.has.masks_lanes();
+        let mut of_positions = result == DType::Bool && self.has.mask_registers();
         op.operands(|v| of_positions &= self.is_of_positions(v));
         if !of_positions {
             return self.make(op, result, lanes);

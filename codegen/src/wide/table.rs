@@ -165,6 +165,10 @@ impl Capability for Machine {
         }
     }
 
+    fn mask_registers(&self) -> bool {
+        self.level == Level::Avx512
+    }
+
     fn masks_scalars(&self) -> bool {
         false
     }
