@@ -47,7 +47,7 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
     let other = rng.pick(all).0;
     let next = all.iter().position(|l| l.0 == var).and_then(|i| all.get(i + 1));
     let next = next.map_or(other, |l| l.0);
-    match rng.below(30) {
+    match rng.below(31) {
         0 | 1 => Directive::Split {
             var,
             factor: rng.pick(&[1i64, 2, 3, 4, 8]),
@@ -179,6 +179,10 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
                 padded: rng.chance(30),
             }
         }
+        28 => Directive::Cascade {
+            var,
+            factor: rng.pick(&[1i64, 2, 3, 16]),
+        },
         _ => Directive::Bind {
             var,
             bind: rng.pick(&[Bind::Unroll, Bind::Lanes, Bind::Lanes, Bind::Parallel, Bind::Serial]),

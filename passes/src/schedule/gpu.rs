@@ -19,6 +19,7 @@ use tlc_ir::kernel::{Bind, Kernel, Memory, SHARED_ALIGNMENT, Scope, Scratch, Stm
 use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, MAX_BLOCK_THREADS, WARP_THREADS};
 
 use super::again::{MOST, own_cost};
+use super::cascade;
 use super::contract::factors;
 use super::directives::apply;
 use super::keep::{Room, keep_rows};
@@ -122,9 +123,22 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
         Form::Columns => attempt(&|g| g.columns(nest, tile(nest, &g.kernel, kept_bytes, gpu))),
         Form::Serial => attempt(&|g| g.items(parallel, ITEM_THREADS)),
     };
-    scheduled
-        .or_else(|_| attempt(&|g| g.items(parallel, ITEM_THREADS)))
-        .unwrap_or_else(|_| (kernel.clone(), made.clone()))
+    let scheduled = scheduled.or_else(|_| attempt(&|g| g.items(parallel, ITEM_THREADS)));
+    let Ok((kernel, schedule)) = scheduled else {
+        return (kernel, made);
+    };
+    // The sums of each thread.
+    let mut g = Gpu {
+        kernel,
+        schedule,
+        why: ScheduleReason::BlocksAndThreads,
+    };
+    let in_blocks = |g: &mut Gpu, directive, reason| {
+        g.why = reason;
+        g.apply(directive).ok()
+    };
+    cascade::cascades(&mut g, |g| &g.kernel, in_blocks);
+    (g.kernel, g.schedule)
 }
 
 /// Elements that a thread may take at once, the most first: at most 16 bytes of the widest tensor.
