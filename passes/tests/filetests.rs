@@ -140,7 +140,7 @@ fn report_clusters(out: &mut String, graph: &Graph, clusters: &Clusters) {
         let kind = match &c.kind {
             ClusterKind::Loops(space) => format!("loop over {}", graph.shape_text(&space.parallel)),
             ClusterKind::Gemm(_) => "library product".into(),
-            ClusterKind::Scan => "scan".into(),
+            ClusterKind::Scan(_) => "scan".into(),
             ClusterKind::Scatter(_) => "scatter".into(),
             ClusterKind::Loop => "loop over a plan".into(),
             ClusterKind::Call => "function of the runtime".into(),

@@ -16,6 +16,7 @@
 //! computes what it needs; what is worth keeping from phase to phase is the schedule's business too. In *column* form the
 //! last parallel axes, rather than the inner ones, walk memory contiguously; the nest is the same.
 
+mod blocks;
 mod eval;
 mod in_place;
 mod indexed;
@@ -73,7 +74,8 @@ pub struct Nest {
 pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
     match &cluster.kind {
         ClusterKind::Loops(space) => vec![lower_loops(graph, cluster, space, is_root)],
-        ClusterKind::Scan => vec![indexed::lower_scan(graph, cluster, is_root)],
+        ClusterKind::Scan(None) => vec![indexed::lower_scan(graph, cluster, is_root)],
+        ClusterKind::Scan(Some(blocks)) => blocks::lower_scan(graph, cluster, is_root, *blocks),
         ClusterKind::Scatter(updates) => indexed::lower_scatter(graph, cluster, is_root, *updates),
         ClusterKind::Gemm(_) | ClusterKind::Loop | ClusterKind::Call => Vec::new(),
     }

@@ -182,7 +182,7 @@ fn kind_name(kind: &ClusterKind) -> &'static str {
     match kind {
         ClusterKind::Loops(_) => "loops",
         ClusterKind::Gemm(_) => "library matmul",
-        ClusterKind::Scan => "scan",
+        ClusterKind::Scan(_) => "scan",
         ClusterKind::Scatter(_) => "scatter",
         ClusterKind::Loop => "loop",
         ClusterKind::Call => "call",
