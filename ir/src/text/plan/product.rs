@@ -1,0 +1,116 @@
+//! Matrix products of a plan: operands of any strides, and what runs behind the result's lines.
+
+use super::super::cursor::{Cursor, Parsed};
+use super::super::expr::{dim, dims, dtype};
+use super::super::lexer::TokenKind;
+use super::{Names, PlanParser};
+use crate::index::IndexExpr;
+use crate::plan::{Epilogue, Gemm, GemmOperand, Leg, Lines, Strides};
+
+/// How an axis of an operand of `gemm` is written.
+enum Stride {
+    One(IndexExpr),
+    Legs(Vec<Leg>),
+}
+
+/// `stride`, or `[extent by stride, …]`.
+fn stride(c: &mut Cursor<'_>, names: &mut Names) -> Parsed<Stride> {
+    if !c.eat(TokenKind::LeftBracket) {
+        return Ok(Stride::One(dim(c, names)?));
+    }
+    let legs = c.list(TokenKind::RightBracket, "gemm", |c| {
+        let extent = dim(c, names)?;
+        match c.eat_word("by") {
+            true => Ok(Leg {
+                extent,
+                stride: dim(c, names)?,
+            }),
+            false => Err(c.unexpected("gemm", "`by`")),
+        }
+    });
+    Ok(Stride::Legs(legs?))
+}
+
+impl PlanParser<'_, '_, '_, '_> {
+    /// `gemm f32 batch [b] m x n x k "label" lhs … rhs … dst … epilogue …`, behind the first word.
+    pub(super) fn gemm(&mut self) -> Parsed<Gemm> {
+        let dtype = dtype(self.c)?;
+        self.word("batch", "gemm")?;
+        let batch = dims(self.c, &mut self.names, "gemm")?;
+        let m = dim(self.c, &mut self.names)?;
+        self.word("x", "gemm")?;
+        let n = dim(self.c, &mut self.names)?;
+        self.word("x", "gemm")?;
+        let k = dim(self.c, &mut self.names)?;
+        let label = self.c.string("gemm")?;
+        let lhs = self.operand("lhs", [&m, &k])?;
+        let rhs = self.operand("rhs", [&k, &n])?;
+        let dst = self.operand("dst", [&m, &n])?;
+        let epilogue = match self.c.eat_word("epilogue") {
+            true => Some(Box::new(self.epilogue()?)),
+            false => None,
+        };
+        Ok(Gemm {
+            dtype,
+            batch,
+            m,
+            n,
+            k,
+            lhs,
+            rhs,
+            dst,
+            epilogue,
+            label,
+        })
+    }
+
+    /// `lines 1 by 768 launch …`, behind the word `epilogue`.
+    fn epilogue(&mut self) -> Parsed<Epilogue> {
+        self.word("lines", "epilogue")?;
+        let iterations = dim(self.c, &mut self.names)?;
+        self.word("by", "epilogue")?;
+        let elements = dim(self.c, &mut self.names)?;
+        Ok(Epilogue {
+            launch: self.launch()?,
+            lines: Lines { iterations, elements },
+        })
+    }
+
+    /// `lhs $0 offset 0 strides [batch…, row, column]`, where a row or column of several legs is `[extent by stride, …]`.
+    fn operand(&mut self, which: &str, extents: [&IndexExpr; 2]) -> Parsed<GemmOperand> {
+        self.c.anchor();
+        self.word(which, "gemm")?;
+        let slot = self.slot("gemm", TokenKind::Slot.describe())?;
+        self.word("offset", "gemm")?;
+        let offset = dim(self.c, &mut self.names)?;
+        self.word("strides", "gemm")?;
+        let start = self.c.mark();
+        self.c.expect(TokenKind::LeftBracket, "gemm")?;
+        let names = &mut self.names;
+        let mut strides = self.c.list(TokenKind::RightBracket, "gemm", |c| stride(c, names))?;
+        let (Some(column), Some(row)) = (strides.pop(), strides.pop()) else {
+            let span = self.c.span_since(start);
+            let message = "too few strides; expected those of the batch, of rows and of columns";
+            return Err(self.c.error(span, message));
+        };
+        let straight = |s: Stride| match s {
+            Stride::One(stride) => Some(stride),
+            Stride::Legs(_) => None,
+        };
+        let Some(batch) = strides.into_iter().map(straight).collect() else {
+            let span = self.c.span_since(start);
+            return Err(self.c.error(span, "a batch axis of several legs; expected one stride"));
+        };
+        let walk = |s: Stride, extent: &IndexExpr| match s {
+            Stride::One(stride) => Strides::straight(extent.clone(), stride),
+            Stride::Legs(legs) => Strides { legs: legs.into() },
+        };
+        Ok(GemmOperand {
+            slot,
+            offset,
+            batch,
+            row: walk(row, extents[0]),
+            column: walk(column, extents[1]),
+        })
+    }
+}
