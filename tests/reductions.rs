@@ -409,3 +409,124 @@ fn products_that_are_values_are_rounded_before_they_are_summed() {
         }
     }
 }
+
+/// Additions on the way of any term of a sum of up to 2^22 terms to its result. In rows: a block of at most 128 iterations, one
+/// of 64 of these, one of 64 of those, the at most `2^22 / (16 * 32 * 64 * 64) = 2` that there are where 16 terms are added at
+/// once, 4 sums side by side, at most 16 lanes, and what vectors leave over, less than 64. In columns: 8 rows of an iteration,
+/// in blocks of 32, 64 and 64, of which there are at most 4. Two stages are two such sums of fewer terms.
+const ADDITIONS: f64 = 400.0;
+
+/// The input `x`, sums of it, how many times a term is rounded before it is added, and the sums of the terms in f64.
+type LongSum = (&'static str, f64, fn(&[f32], usize) -> Vec<f64>);
+
+fn terms(rows: &[f32], width: usize, f: impl Fn(f64) -> f64) -> Vec<f64> {
+    rows.chunks(width)
+        .map(|r| r.iter().map(|&x| f(x.into())).sum())
+        .collect()
+}
+
+fn columns(x: &[f32], width: usize) -> Vec<f64> {
+    let of = |c: usize| x.iter().skip(c).step_by(width).map(|&x| f64::from(x)).sum();
+    (0..width).map(of).collect()
+}
+
+/// Each addition of positive terms is off by at most 2^-24 of what it adds up, so that a sum is off by at most as many times
+/// that as additions are on the way of a term (Higham, "Accuracy and stability of numerical algorithms", 4.2).
+#[test]
+fn long_sums_round_no_more_often_than_their_tree_is_deep() {
+    let sums: [LongSum; 5] = [
+        ("%0 = reduce add %x {axes=[1]} : f32[N]", 0.0, |x, m| terms(x, m, |x| x)),
+        ("%0 = reduce add %x {axes=[0]} : f32[M]", 0.0, columns),
+        ("%0 = reduce add %x {axes=[0, 1]} : f32[]", 0.0, |x, _| {
+            terms(x, x.len(), |x| x)
+        }),
+        ("%0 = einsum %x, %x {ab,ab->} : f32[]", 1.0, |x, _| {
+            terms(x, x.len(), |x| x * x)
+        }),
+        (
+            "%1 = exp %x : f32[N, M]\n %0 = reduce add %1 {axes=[1]} : f32[N]",
+            4.0,
+            |x, m| terms(x, m, f64::exp),
+        ),
+    ];
+    // Xorshift, of which no bits repeat from column to column (Marsaglia, 2003).
+    let mut state = 1u64;
+    let mut random = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / 16_777_216.0
+    };
+    for (n, m) in [(1, 1 << 22), (1 << 22, 1), (16, 1 << 18), (1 << 19, 8), (100_003, 33)] {
+        let equal = vec![0.1f32; n * m];
+        let uniform: Vec<f32> = (0..n * m).map(|_| random()).collect();
+        for (text, before, reference) in sums {
+            for symbolic in [false, true] {
+                let named = |t: &str| match symbolic {
+                    true => t.replace('N', "n").replace('M', "m"),
+                    false => t.replace('N', &n.to_string()).replace('M', &m.to_string()),
+                };
+                let ranges = if symbolic {
+                    "where n in 1..=16777216, m in 1..=16777216"
+                } else {
+                    ""
+                };
+                let text = format!(
+                    "graph @s({}) {ranges} {{ {}\n return %0 as y }}",
+                    named("%x: f32[N, M]"),
+                    named(text)
+                );
+                let graph = graph(&text);
+                for (data, most) in [(&equal, f64::INFINITY), (&uniform, 1e-6)] {
+                    let x = HostTensor::from_slice(&[n, m], data).unwrap();
+                    let y = run(&graph, &[x]).remove(0);
+                    let bound = ((ADDITIONS + before) * 2f64.powi(-24)).min(most);
+                    for (y, sum) in y.as_slice::<f32>().expect("f32").iter().zip(reference(data, m)) {
+                        let off = (f64::from(*y) - sum).abs();
+                        assert!(
+                            off <= bound * sum,
+                            "{n} by {m}: {y} is off by {off:e}, more than {bound:e} of {sum}\n{text}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Products that the library computes as dot products: blocks of 128 multiply-adds, 64 blocks of these, at most 16 of those, and the
+/// lanes.
+#[test]
+fn long_dot_products_round_no_more_often_than_their_tree_is_deep() {
+    let (rows, k) = (3usize, (1usize << 20) + 77);
+    for symbolic in [false, true] {
+        let (size, range) = match symbolic {
+            true => ("k".to_string(), "where k in 1..=16777216"),
+            false => (k.to_string(), ""),
+        };
+        let text = format!(
+            "graph @s(%x: f32[{rows}, {size}]) {range} {{ %0 = einsum %x, %x {{ab,cb->ac}} : f32[{rows}, {rows}]
+             return %0 as y }}"
+        );
+        let x = vec![0.1f32; rows * k];
+        let y = run(&graph(&text), &[HostTensor::from_slice(&[rows, k], &x).unwrap()]).remove(0);
+        let sum = f64::from(0.1f32).powi(2) * k as f64;
+        for y in y.as_slice::<f32>().expect("f32") {
+            let off = (f64::from(*y) - sum).abs() / sum;
+            assert!(off <= 250.0 * 2f64.powi(-24), "{y} is off by {off:e} of {sum}");
+        }
+    }
+}
+
+/// The portable emitter has fewer lanes, and so longer sums.
+#[test]
+fn long_sums_are_as_exact_by_the_portable_emitter() {
+    let program = std::env::current_exe().expect("this program");
+    let output = std::process::Command::new(&program)
+        .args(["--exact", "long_sums_round_no_more_often_than_their_tree_is_deep"])
+        .env(tlc_runtime::cpu::level::VARIABLE, "sse")
+        .output()
+        .expect("it runs");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
+}

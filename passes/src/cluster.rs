@@ -18,6 +18,7 @@ mod beside;
 pub mod columns;
 mod operations;
 mod roots;
+mod scans;
 mod space;
 mod updates;
 
@@ -25,7 +26,7 @@ use std::collections::BTreeSet;
 
 pub use roots::{held_value, output_values};
 
-pub use crate::partition::{Attention, Cluster, ClusterKind, Clusters, LoopSpace, Role, Updates};
+pub use crate::partition::{Attention, Blocks, Cluster, ClusterKind, Clusters, LoopSpace, Role, Updates};
 
 use again::Again;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -773,7 +774,7 @@ impl Clusterer<'_> {
             _ if self.products.contains_key(&roots[0]) => {
                 ClusterKind::Gemm(Box::new(self.products.remove(&roots[0]).expect("checked")))
             }
-            NodeKind::Scan { .. } => ClusterKind::Scan,
+            NodeKind::Scan { .. } => ClusterKind::Scan(scans::blocks(self.graph, roots[0], target)),
             NodeKind::Scatter { .. } => ClusterKind::Scatter(updates::updates(self.graph, roots[0], target)),
             NodeKind::Loop(_) => ClusterKind::Loop,
             NodeKind::Call(_) => ClusterKind::Call,

@@ -124,6 +124,15 @@ directives! {
         /// The lanes loop outside it, if there is one.
         lanes: Option<VarId>,
     },
+    /// `for v in n` whose iterations add to floating-point sums becomes `for o in ceil(n / factor) { for i in min(factor,
+    /// n - o * factor) }`, where each block of iterations has sums of its own, which are added to the others behind it.
+    /// Returns `[o, i]`.
+    Cascade "cascade" {
+        /// The loop.
+        var: VarId,
+        /// The most iterations of a block.
+        factor: i64,
+    },
     /// Copies what two nested loops load across rows to scratch first, turned, so that the inner loop loads side by side.
     /// Returns the outer loops of the copies, one per staged load.
     Stage "stage" {
@@ -659,6 +668,7 @@ bind i1 parallel
 rfactor i1 i2
 privatize i1 lanes=i4
 privatize i1
+cascade i1 factor=32
 stage i1 i2 rows=64 columns=16
 keep i1 %7
 tile-columns i1 width=256

@@ -49,8 +49,8 @@ pub enum ClusterKind {
     Gemm(Box<MatrixProduct>),
     /// A contraction, a softmax along its rows, and a contraction over those, in blocks of a GPU.
     Attention(Box<Attention>),
-    /// A serial loop along an axis.
-    Scan,
+    /// A serial loop along an axis, or one in each of its blocks.
+    Scan(Option<Blocks>),
     /// A copy of the base and loops over the updates.
     Scatter(Updates),
     /// A loop over a plan of its own.
@@ -99,6 +99,27 @@ impl Attention {
     pub fn shared_elements(rows: i64, features: [i64; 2]) -> i64 {
         let [query, key, value, weights] = Self::strides(features);
         rows * query + Self::KEYS * key.max(value) + rows * weights + rows
+    }
+}
+
+/// Blocks of a scan: each is scanned by itself, then their totals, which are added to the elements of the blocks behind them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Blocks {
+    /// Elements of a block along the axis.
+    pub elements: i64,
+    /// Blocks that are scanned side by side in one loop.
+    pub chains: i64,
+}
+
+impl Blocks {
+    /// What a report says of a scan.
+    pub fn text(blocks: Option<Blocks>) -> String {
+        blocks.map_or("a serial scan".into(), |b| {
+            format!(
+                "a scan of each block of {} elements, one of the blocks' totals, and their addition to what is behind them",
+                b.elements
+            )
+        })
     }
 }
 

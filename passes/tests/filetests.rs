@@ -141,7 +141,7 @@ fn report_clusters(out: &mut String, graph: &Graph, clusters: &Clusters) {
             ClusterKind::Loops(space) => format!("loop over {}", graph.shape_text(&space.parallel)),
             ClusterKind::Gemm(_) => "library product".into(),
             ClusterKind::Attention(a) => format!("attention, {} rows a block", a.rows),
-            ClusterKind::Scan => "scan".into(),
+            ClusterKind::Scan(_) => "scan".into(),
             ClusterKind::Scatter(_) => "scatter".into(),
             ClusterKind::Loop => "loop over a plan".into(),
             ClusterKind::Call => "function of the runtime".into(),

@@ -47,7 +47,7 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
     let other = rng.pick(all).0;
     let next = all.iter().position(|l| l.0 == var).and_then(|i| all.get(i + 1));
     let next = next.map_or(other, |l| l.0);
-    match rng.below(33) {
+    match rng.below(34) {
         0 | 1 => Directive::Split {
             var,
             factor: rng.pick(&[1i64, 2, 3, 4, 8]),
@@ -198,6 +198,10 @@ fn random_directive(rng: &mut Rng, kernel: &Kernel, all: &[(VarId, Bind)]) -> Di
             let applies = |d: &Directive| apply(&mut kernel.clone(), d).is_ok();
             lengths.into_iter().find(applies).unwrap_or(Directive::Inward { var })
         }
+        33 => Directive::Cascade {
+            var,
+            factor: rng.pick(&[1i64, 2, 3, 16]),
+        },
         _ => Directive::Bind {
             var,
             bind: rng.pick(&[Bind::Unroll, Bind::Lanes, Bind::Lanes, Bind::Parallel, Bind::Serial]),

@@ -380,7 +380,7 @@ fn write_devices(out: &mut String, plan: &Plan, devices: &Devices) -> std::fmt::
         if let Target::Gpu(gpu) = devices.target(device) {
             writeln!(
                 out,
-                "{}: {:.1} GB/s, {:.1} f32 TFLOP/s, {} a launch; a block shares at most {}",
+                "{}: {:.1} GB/s, {:.1} f32 TFLOP/s, {} a launch; a kernel's block shares at most {}",
                 device_text(plan, device),
                 gpu.bytes_per_second / 1e9,
                 gpu.f32_flops_per_second / 1e12,
@@ -517,7 +517,7 @@ fn write_plan(
                     tlc_passes::cluster::Attention::KEYS
                 )
             }
-            tlc_passes::cluster::ClusterKind::Scan => "a serial scan".into(),
+            tlc_passes::cluster::ClusterKind::Scan(blocks) => tlc_passes::cluster::Blocks::text(*blocks),
             tlc_passes::cluster::ClusterKind::Scatter(updates) => format!("a copy and {}", updates.text()),
             tlc_passes::cluster::ClusterKind::Loop => "a loop over a plan of its own".into(),
             tlc_passes::cluster::ClusterKind::Call => "a function of the runtime".into(),

@@ -160,10 +160,10 @@ pub enum RunError {
         found: usize,
     },
     /// A device failed.
-    #[error("device {device}: {message}")]
+    #[error("{device}: {message}")]
     Device {
-        /// Its number in the plan.
-        device: usize,
+        /// Its name, as in `cuda:0 (NVIDIA H100)`.
+        device: String,
         /// What happened.
         message: String,
     },

@@ -17,6 +17,7 @@
 //! last parallel axes, rather than the inner ones, walk memory contiguously; the nest is the same.
 
 mod attention;
+mod blocks;
 mod eval;
 mod in_place;
 mod indexed;
@@ -77,7 +78,8 @@ pub fn lower(graph: &Graph, cluster: &Cluster, is_root: &[bool]) -> Vec<Nest> {
     match &cluster.kind {
         ClusterKind::Loops(space) => vec![lower_loops(graph, cluster, space, is_root)],
         ClusterKind::Attention(form) => vec![attention::lower(graph, cluster, form, is_root)],
-        ClusterKind::Scan => vec![indexed::lower_scan(graph, cluster, is_root)],
+        ClusterKind::Scan(None) => vec![indexed::lower_scan(graph, cluster, is_root)],
+        ClusterKind::Scan(Some(blocks)) => blocks::lower_scan(graph, cluster, is_root, *blocks),
         ClusterKind::Scatter(updates) => indexed::lower_scatter(graph, cluster, is_root, *updates),
         ClusterKind::Gemm(_) | ClusterKind::Loop | ClusterKind::Call => Vec::new(),
     }

@@ -39,6 +39,7 @@ fn transform(kernel: &mut Kernel, directive: &Directive) -> Result<Vec<VarId>, D
         Directive::Bind { var, bind } => set_bind(kernel, *var, *bind),
         Directive::RFactor { var, around } => accumulators::rfactor(kernel, *var, *around),
         Directive::Privatize { var, lanes } => accumulators::privatize(kernel, *var, *lanes),
+        Directive::Cascade { var, factor } => super::cascade::cascade(kernel, *var, *factor),
         Directive::Stage {
             outer,
             inner,

@@ -4,6 +4,11 @@ use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::walk;
 use tlc_ir::kernel::{Access, Kernel, Memory, Op, Stmt};
 
+/// Iterations of a loop; those of a block that is cut from a longer one are the first block's, which no other has more of.
+fn iterations(kernel: &Kernel, var: VarId) -> IndexExpr {
+    kernel.extents[var.0 as usize].replace_vars(&mut |_| Some(IndexExpr::ZERO))
+}
+
 /// Floating-point operations of a nest, a transcendental counting 20 and each value that is combined 1.
 pub(super) fn flops(kernel: &Kernel) -> IndexExpr {
     fn of(kernel: &Kernel, body: &[Stmt], trips: &IndexExpr) -> IndexExpr {
@@ -19,7 +24,7 @@ pub(super) fn flops(kernel: &Kernel) -> IndexExpr {
             };
             total = total + trips.clone() * IndexExpr::Const(own);
             let trips = match s {
-                Stmt::Loop { var, .. } => trips.clone() * kernel.extents[var.0 as usize].clone(),
+                Stmt::Loop { var, .. } => trips.clone() * iterations(kernel, *var),
                 _ => trips.clone(),
             };
             total = total + of(kernel, s.body(), &trips);
@@ -48,7 +53,7 @@ fn touched(kernel: &Kernel, param: u32) -> IndexExpr {
             let own = s.accesses().filter(|a| a.memory == memory).count() as i64;
             total = total + trips.clone() * IndexExpr::Const(own);
             let trips = match s {
-                Stmt::Loop { var, .. } => trips.clone() * kernel.extents[var.0 as usize].clone(),
+                Stmt::Loop { var, .. } => trips.clone() * iterations(kernel, *var),
                 _ => trips.clone(),
             };
             total = total + accesses(kernel, s.body(), memory, &trips);

@@ -21,6 +21,7 @@ use tlc_ir::kernel::{Bind, Kernel, Memory, SHARED_ALIGNMENT, Scope, Scratch, Stm
 use tlc_ir::target::{GPU_ACCESS_BYTES, Gpu as Target, MAX_BLOCK_THREADS, WARP_THREADS};
 
 use super::again::{MOST, own_cost};
+use super::cascade;
 use super::contract::factors;
 use super::directives::apply;
 use super::keep::{Room, keep_rows};
@@ -135,13 +136,32 @@ fn scheduled(nest: &Nest, gpu: &Target, keeps: bool) -> (Kernel, Schedule) {
         Form::Tiles => Ok((kernel.clone(), made.clone())),
         Form::Serial => attempt(&|g| g.items(parallel, ITEM_THREADS)),
     };
-    let (kernel, mut made) = scheduled
-        .or_else(|_| attempt(&|g| g.items(parallel, ITEM_THREADS)))
-        .unwrap_or_else(|_| (kernel.clone(), made.clone()));
+    let scheduled = scheduled.or_else(|_| attempt(&|g| g.items(parallel, ITEM_THREADS)));
+    let (kernel, mut made) = match scheduled {
+        // A nest of tiles says itself in which order its sums are added up.
+        Ok(done) if nest.form == Form::Tiles => done,
+        Ok((kernel, schedule)) => in_blocks(kernel, schedule),
+        Err(_) => (kernel.clone(), made.clone()),
+    };
     if let Some((row, refusal)) = too_short {
         note_refusal(&mut made, row, refusal);
     }
     (kernel, made)
+}
+
+/// Has each thread add up its long sums in blocks.
+fn in_blocks(kernel: Kernel, schedule: Schedule) -> (Kernel, Schedule) {
+    let mut g = Gpu {
+        kernel,
+        schedule,
+        why: ScheduleReason::BlocksAndThreads,
+    };
+    let apply = |g: &mut Gpu, directive, reason| {
+        g.why = reason;
+        g.apply(directive).ok()
+    };
+    cascade::cascades(&mut g, |g| &g.kernel, apply);
+    (g.kernel, g.schedule)
 }
 
 /// Elements that a thread may take at once, the most first: at most 16 bytes of the widest tensor.

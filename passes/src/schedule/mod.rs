@@ -7,6 +7,7 @@
 mod accumulators;
 mod across;
 mod again;
+mod cascade;
 mod columns;
 mod contract;
 pub mod directives;
@@ -153,6 +154,8 @@ fn scheduled(nest: &Nest, cpu: &Cpu, emitter: &Emitter, bounded: bool) -> (Kerne
             s.schedule.inner.push(Err(ScalarReason::Recurrence));
         }
     }
+    let apply = |s: &mut Scheduler<'_>, directive, reason| s.because(reason).apply(directive);
+    cascade::cascades(&mut s, |s| &s.kernel, apply);
     hoist::hoist(&mut s.kernel);
     (s.kernel, s.schedule)
 }

@@ -30,6 +30,11 @@ pub enum ScheduleReason {
     Rest,
     /// An accumulator for each vector in flight hides the latency of the combination.
     Accumulators,
+    /// A running sum over many terms rounds with each: blocks of them, and blocks of these, round less often.
+    SumsInBlocks {
+        /// Iterations of a block.
+        iterations: i64,
+    },
     /// Loads walk one axis and stores another: tiles keep both in cache.
     Tiles {
         /// Rows of what a tile becomes.
@@ -121,6 +126,10 @@ impl fmt::Display for ScheduleReason {
             Self::SideBySide { vectors } => write!(f, "{vectors} vectors side by side hide each other's latency"),
             Self::Rest => f.write_str("what whole vectors leave over"),
             Self::Accumulators => f.write_str("an accumulator for each vector in flight"),
+            Self::SumsInBlocks { iterations } => write!(
+                f,
+                "long sums are added up in blocks of {iterations} iterations, and these in turn, so that they round less often"
+            ),
             Self::Tiles { rows, columns } => write!(
                 f,
                 "loads walk one axis and stores another: tiles of {rows} by {columns} keep both in cache"

@@ -154,12 +154,7 @@ fn compiled(text: &str, form: Form, arch: &str) -> Result<Vec<u8>, RunError> {
 }
 
 /// Makes functions of kernels; returns what holds them, and each with its name.
-pub(super) fn load(
-    context: &Arc<Context>,
-    number: usize,
-    kernels: &[ToLoad<'_>],
-    threads: usize,
-) -> Result<Functions, RunError> {
+pub(super) fn load(context: &Arc<Context>, kernels: &[ToLoad<'_>], threads: usize) -> Result<Functions, RunError> {
     if kernels.is_empty() {
         return Ok((Vec::new(), Vec::new()));
     }
@@ -172,13 +167,13 @@ pub(super) fn load(
         false => asked,
     };
     let (form, arch) = arch_of(context.properties().capability, &supported, forced)?;
-    match load_as((form, &arch), context, number, kernels, threads) {
+    match load_as((form, &arch), context, kernels, threads) {
         Err(Refused::Binary) if asked.is_none() => {
             context.refused_binary();
             let (form, arch) = arch_of(context.properties().capability, &supported, Some(Form::Ptx))?;
-            load_as((form, &arch), context, number, kernels, threads).map_err(|e| e.into_error(context, number))
+            load_as((form, &arch), context, kernels, threads).map_err(|e| e.into_error(context))
         }
-        other => other.map_err(|e| e.into_error(context, number)),
+        other => other.map_err(|e| e.into_error(context)),
     }
 }
 
@@ -196,11 +191,11 @@ impl From<RunError> for Refused {
 }
 
 impl Refused {
-    fn into_error(self, context: &Context, number: usize) -> RunError {
+    fn into_error(self, context: &Context) -> RunError {
         match self {
             Refused::Other(e) => e,
             Refused::Binary => RunError::Device {
-                device: number,
+                device: context.properties().title(),
                 message: format!(
                     "{} takes no machine code; expected TLC_CUDA_CODE=ptx, or unset",
                     context.properties().name
@@ -213,7 +208,6 @@ impl Refused {
 fn load_as(
     (form, arch): (Form, &str),
     context: &Arc<Context>,
-    number: usize,
     kernels: &[ToLoad<'_>],
     threads: usize,
 ) -> Result<Functions, Refused> {
@@ -240,13 +234,13 @@ fn load_as(
     };
     let (mut modules, mut functions) = (Vec::new(), Vec::new());
     for (part, image) in images.into_iter().enumerate() {
-        let loaded = module(context, number, form, image?)?;
+        let loaded = module(context, form, image?)?;
         for k in 0..kernels.len().saturating_sub(part * each).min(each) {
             let name = name(part * each + k);
             let symbol = CString::new(name.as_str()).unwrap_or_default();
             let mut function: Handle = std::ptr::null_mut();
             // SAFETY: a valid place for the result, a module that was loaded, a NUL-terminated name.
-            context.call(number, "cuModuleGetFunction", |d| unsafe {
+            context.call("cuModuleGetFunction", |d| unsafe {
                 (d.cuModuleGetFunction)(&mut function, loaded.module, symbol.as_ptr())
             })?;
             functions.push((function, name));
@@ -256,7 +250,7 @@ fn load_as(
     Ok((modules, functions))
 }
 
-fn module(context: &Arc<Context>, number: usize, form: Form, mut image: Vec<u8>) -> Result<Loaded, Refused> {
+fn module(context: &Arc<Context>, form: Form, mut image: Vec<u8>) -> Result<Loaded, Refused> {
     if form == Form::Ptx {
         image.push(0);
     }
@@ -292,7 +286,7 @@ fn module(context: &Arc<Context>, number: usize, form: Form, mut image: Vec<u8>)
                 said => format!("{e}: {said}"),
             };
             Err(Refused::Other(RunError::Device {
-                device: number,
+                device: context.properties().title(),
                 message,
             }))
         }

@@ -209,14 +209,14 @@ impl Context {
         self.live_bytes.load(Ordering::Relaxed)
     }
 
-    /// Bytes of its memory that are free, and all there are. `number` is the device's in the plan.
+    /// Bytes of its memory that are free, and all there are.
     ///
     /// # Errors
     /// If the driver does not say.
-    pub fn memory(&self, number: usize) -> Result<(u64, u64), RunError> {
+    pub fn memory(&self) -> Result<(u64, u64), RunError> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: valid places for the results.
-        self.call(number, "cuMemGetInfo_v2", |d| unsafe {
+        self.call("cuMemGetInfo_v2", |d| unsafe {
             (d.cuMemGetInfo_v2)(&mut free, &mut total)
         })?;
         Ok((free as u64, total as u64))
@@ -235,20 +235,15 @@ impl Context {
         self.wants_ptx.store(true, Ordering::Relaxed);
     }
 
-    /// Calls the driver with this context current on the thread. `number` is the device's in the plan.
-    pub(super) fn call(
-        &self,
-        number: usize,
-        name: &'static str,
-        f: impl FnOnce(&Library) -> Code,
-    ) -> Result<(), RunError> {
+    /// Calls the driver with this context current on the thread.
+    pub(super) fn call(&self, name: &'static str, f: impl FnOnce(&Library) -> Code) -> Result<(), RunError> {
         self.asked(name, f).map_err(|e| match e.code {
             OUT_OF_MEMORY => RunError::DriverMemory {
                 device: self.properties.title(),
                 call: name,
             },
             _ => RunError::Device {
-                device: number,
+                device: self.properties.title(),
                 message: e.to_string(),
             },
         })
@@ -281,7 +276,7 @@ impl Context {
     }
 
     /// Allocates memory.
-    pub(super) fn allocate(&self, number: usize, bytes: usize) -> Result<Address, RunError> {
+    pub(super) fn allocate(&self, bytes: usize) -> Result<Address, RunError> {
         let mut address = 0;
         // SAFETY: a valid place for the result.
         let done = self.asked("cuMemAlloc_v2", |d| unsafe { (d.cuMemAlloc_v2)(&mut address, bytes) });
@@ -291,7 +286,7 @@ impl Context {
                 Ok(address)
             }
             Err(e) if e.code == OUT_OF_MEMORY => {
-                let (free, total) = self.memory(number).unwrap_or((0, self.properties.memory_bytes));
+                let (free, total) = self.memory().unwrap_or((0, self.properties.memory_bytes));
                 Err(RunError::DeviceMemory {
                     device: self.properties.title(),
                     wanted: bytes as u64,
@@ -300,7 +295,7 @@ impl Context {
                 })
             }
             Err(e) => Err(RunError::Device {
-                device: number,
+                device: self.properties.title(),
                 message: e.to_string(),
             }),
         }

@@ -74,7 +74,7 @@ pub fn shared(ordinal: u32) -> Result<Arc<dyn Queued>, RunError> {
 pub unsafe fn wait_for(ordinal: u32, stream: *mut c_void) -> Result<(), RunError> {
     let context = open(ordinal)?;
     // SAFETY: the caller's promise.
-    context.call(1, "cuStreamSynchronize", |d| unsafe { (d.cuStreamSynchronize)(stream) })
+    context.call("cuStreamSynchronize", |d| unsafe { (d.cuStreamSynchronize)(stream) })
 }
 
 struct Gpu {
@@ -144,7 +144,7 @@ impl Gpu {
 
     fn failed(&self, message: String) -> RunError {
         RunError::Device {
-            device: self.number,
+            device: self.context.properties().title(),
             message,
         }
     }
@@ -152,9 +152,8 @@ impl Gpu {
     fn event(&self, flags: u32) -> Result<Handle, RunError> {
         let mut event: Handle = std::ptr::null_mut();
         // SAFETY: a valid place for the result.
-        self.context.call(self.number, "cuEventCreate", |d| unsafe {
-            (d.cuEventCreate)(&mut event, flags)
-        })?;
+        self.context
+            .call("cuEventCreate", |d| unsafe { (d.cuEventCreate)(&mut event, flags) })?;
         Ok(event)
     }
 
@@ -166,7 +165,7 @@ impl Gpu {
         };
         let mut stream: Handle = std::ptr::null_mut();
         // SAFETY: a valid place for the result.
-        self.context.call(self.number, "cuStreamCreate", |d| unsafe {
+        self.context.call("cuStreamCreate", |d| unsafe {
             (d.cuStreamCreate)(&mut stream, STREAM_FLAGS)
         })?;
         Ok(vacant.insert(Queue {
@@ -191,7 +190,7 @@ impl Gpu {
         let to = self.queue(state, queue)?;
         to.given += 1;
         let stream = to.stream;
-        let done = self.context.call(self.number, name, |d| f(d, stream));
+        let done = self.context.call(name, |d| f(d, stream));
         done.map_err(|e| self.blamed(state, queue, e))
     }
 
@@ -309,7 +308,7 @@ impl Device for Gpu {
             }
             .into());
         }
-        let (loaded, functions) = compile::load(&self.context, self.number, kernels, threads)?;
+        let (loaded, functions) = compile::load(&self.context, kernels, threads)?;
         let mut state = self.state();
         let first = state.kernels.len();
         state.loaded.extend(loaded);
@@ -368,8 +367,8 @@ impl Queued for Gpu {
     fn allocate(&self, bytes: usize) -> Result<*mut u8, RunError> {
         // Not nothing, so that each buffer has an address of its own. The driver aligns to 256 bytes.
         let bytes = bytes.max(1);
-        let address = match self.context.allocate(self.number, bytes) {
-            Err(RunError::DeviceMemory { .. }) if self.releases_spare() => self.context.allocate(self.number, bytes)?,
+        let address = match self.context.allocate(bytes) {
+            Err(RunError::DeviceMemory { .. }) if self.releases_spare() => self.context.allocate(bytes)?,
             other => other?,
         };
         self.state().memory.insert(address, bytes);
@@ -377,7 +376,7 @@ impl Queued for Gpu {
     }
 
     fn room(&self) -> Result<Option<Room>, RunError> {
-        let (free, total) = self.context.memory(self.number)?;
+        let (free, total) = self.context.memory()?;
         // What is spare is given back where memory runs out.
         let state = self.state();
         let spare: u64 = state.spare.iter().map(|(n, all)| (n * all.len()) as u64).sum();
@@ -503,9 +502,9 @@ impl Queued for Gpu {
             return Ok(());
         };
         // SAFETY: events live as long as `self`. Who uses it again meanwhile has seen it reached, and this waits for longer.
-        let done = self.context.call(self.number, "cuEventSynchronize", |d| unsafe {
-            (d.cuEventSynchronize)(event)
-        });
+        let done = self
+            .context
+            .call("cuEventSynchronize", |d| unsafe { (d.cuEventSynchronize)(event) });
         done.map_err(|e| self.blamed(&self.state(), mark.queue, e))?;
         self.reached(mark.queue, mark.number);
         Ok(())
@@ -520,9 +519,9 @@ impl Queued for Gpu {
             }
         };
         // SAFETY: streams live as long as `self`.
-        let done = self.context.call(self.number, "cuStreamSynchronize", |d| unsafe {
-            (d.cuStreamSynchronize)(stream)
-        });
+        let done = self
+            .context
+            .call("cuStreamSynchronize", |d| unsafe { (d.cuStreamSynchronize)(stream) });
         done.map_err(|e| self.blamed(&self.state(), queue, e))?;
         self.reached(queue, marked);
         if let Some(queue) = self.state().queues.get_mut(&queue) {
@@ -542,9 +541,8 @@ impl Queued for Gpu {
         of.given += 1;
         let (event, stream) = (clock[usize::from(ends)], of.stream);
         // SAFETY: both are of this context and alive.
-        self.context.call(self.number, "cuEventRecord", |d| unsafe {
-            (d.cuEventRecord)(event, stream)
-        })
+        self.context
+            .call("cuEventRecord", |d| unsafe { (d.cuEventRecord)(event, stream) })
     }
 
     fn time_taken(&self, queue: u32) -> Result<Option<u64>, RunError> {
@@ -552,7 +550,7 @@ impl Queued for Gpu {
         let Some([begin, end]) = clock else { return Ok(None) };
         let mut milliseconds = 0f32;
         // SAFETY: a valid place for the result, and events of this context that were recorded.
-        self.context.call(self.number, "cuEventElapsedTime_v2", |d| unsafe {
+        self.context.call("cuEventElapsedTime_v2", |d| unsafe {
             (d.cuEventElapsedTime_v2)(&mut milliseconds, begin, end)
         })?;
         Ok(Some((f64::from(milliseconds) * 1e6) as u64))
@@ -599,7 +597,7 @@ impl Recorder for Gpu {
     fn allocate_host(&self, bytes: usize) -> Result<*mut u8, RunError> {
         let mut start = std::ptr::null_mut();
         // SAFETY: a valid place for the result.
-        self.context.call(self.number, "cuMemHostAlloc", |d| unsafe {
+        self.context.call("cuMemHostAlloc", |d| unsafe {
             (d.cuMemHostAlloc)(&mut start, bytes.max(1), PORTABLE)
         })?;
         Ok(start.cast())
@@ -639,11 +637,9 @@ impl Recorder for Gpu {
         ended?;
         let mut exec: Handle = std::ptr::null_mut();
         // SAFETY: a valid place for the result, and a graph that was captured.
-        let made = self
-            .context
-            .call(self.number, "cuGraphInstantiateWithFlags", |d| unsafe {
-                (d.cuGraphInstantiateWithFlags)(&mut exec, graph, 0)
-            });
+        let made = self.context.call("cuGraphInstantiateWithFlags", |d| unsafe {
+            (d.cuGraphInstantiateWithFlags)(&mut exec, graph, 0)
+        });
         // SAFETY: captured once, destroyed once; what was made of it does without it.
         let _ = self
             .context

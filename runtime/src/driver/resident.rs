@@ -120,7 +120,7 @@ impl DeviceTensor {
         let align = dtype.bytes();
         if bytes > 0 && (address == 0 || !address.is_multiple_of(align as u64)) {
             return Err(RunError::Device {
-                device: 1,
+                device: format!("cuda:{ordinal}"),
                 message: format!("{address:#x} is no address of elements of {dtype}; expected a multiple of {align}"),
             });
         }

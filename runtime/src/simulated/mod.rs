@@ -42,6 +42,11 @@ pub struct Moved {
     pub down: u64,
 }
 
+/// What errors call a device of that number in the plan.
+fn named(number: usize) -> String {
+    format!("device {number}")
+}
+
 impl Simulated {
     /// So many devices, whose queues are gone through as the seed says.
     pub fn new(devices: usize, seed: u64) -> Simulated {
@@ -220,7 +225,10 @@ impl World {
             }
         }
         match self.failed.take() {
-            Some((device, message)) => Err(RunError::Device { device, message }),
+            Some((number, message)) => Err(RunError::Device {
+                device: named(number),
+                message,
+            }),
             None => Ok(()),
         }
     }
@@ -256,7 +264,7 @@ impl OneOf {
         let Some(&KernelHandle(kernel)) = at.kernel(l) else {
             let message = format!("kernel {} is not loaded", l.kernel);
             return Err(RunError::Device {
-                device: self.number,
+                device: named(self.number),
                 message,
             });
         };
@@ -291,7 +299,7 @@ impl Device for OneOf {
             if kernel.grid().is_none() {
                 let message = format!("kernel {number} has no blocks");
                 return Err(RunError::Device {
-                    device: self.number,
+                    device: named(self.number),
                     message,
                 });
             }
@@ -349,7 +357,7 @@ impl Queued for OneOf {
         if memory.bytes.saturating_add(bytes as u64) > CAPACITY_BYTES {
             let message = format!("no memory left for {bytes} bytes beside {}", memory.bytes);
             return Err(RunError::Device {
-                device: self.number,
+                device: named(self.number),
                 message,
             });
         }

@@ -41,7 +41,7 @@ pub fn run(session: &Session, number: u32, effort: usize) -> Result<(), Failure>
     let context = cuda::open(number).map_err(|e| Failure::new(Code::Unsupported, e.to_string()))?;
     let device = context.properties();
     let failed = |e: &dyn std::fmt::Display| Failure::new(Code::Failed, format!("cuda:{number}: {e}"));
-    let (free, _) = context.memory(0).map_err(|e| failed(&e))?;
+    let (free, _) = context.memory().map_err(|e| failed(&e))?;
     let times = [5, 20, 100][effort];
     let effort = match device.simulated {
         // Each element takes microseconds there.

@@ -2,7 +2,8 @@
 //!
 //! Such a product reads every element of the matrix once for all rows, and packs nothing. Below, *vectors* are the few rows, or
 //! the few columns of the mirrored case, and *lines* those of the matrix. Each result is summed in two vector registers of
-//! accumulators, whatever its neighbours, so its bits depend on the summed extent alone: they are those of one vector.
+//! accumulators, whatever its neighbours, in blocks of which the sums are added up, so its bits depend on the summed extent alone: they are
+//! those of one vector.
 
 use std::arch::x86_64::*;
 
@@ -17,6 +18,10 @@ const FEW: usize = 16;
 const LONG: usize = 48;
 /// Vectors whose accumulators are in registers at once.
 const VECTORS: usize = 4;
+/// Vectors of each line that are added up in a row: long sums are added up in blocks, and these in turn, so that they round less often.
+const BLOCK: usize = 256;
+/// Blocks that are added up in a row.
+const BLOCKS: usize = 64;
 /// Lines of the smallest part of a result: a multiple of what is taken at once.
 const LINES: usize = 12;
 
@@ -180,26 +185,46 @@ macro_rules! dots {
                     *x = vectors.at(vector + r);
                 }
                 let mut sums = [[[$zero(); 2]; C]; R];
+                let mut blocks = 0;
+                let mut of_blocks = [[[$zero(); 2]; C]; R];
                 let whole = k / LANES * LANES;
                 let rest = k - whole;
                 // SAFETY: whole vectors before the ends of lines and vectors, then what is left of them, in arrays.
                 unsafe {
                     let mut i = 0;
-                    while i + 2 * LANES <= k {
-                        for half in 0..2 {
-                            let at = i + half * LANES;
-                            let mut v = [$zero(); R];
-                            for r in 0..R {
-                                v[r] = $load(x[r].add(at));
-                            }
-                            for c in 0..C {
-                                let w = $load(a[c].add(at));
+                    loop {
+                        let end = k.min(i + BLOCK * LANES);
+                        while i + 2 * LANES <= end {
+                            for half in 0..2 {
+                                let at = i + half * LANES;
+                                let mut v = [$zero(); R];
                                 for r in 0..R {
-                                    sums[r][c][half] = $fma(w, v[r], sums[r][c][half]);
+                                    v[r] = $load(x[r].add(at));
+                                }
+                                for c in 0..C {
+                                    let w = $load(a[c].add(at));
+                                    for r in 0..R {
+                                        sums[r][c][half] = $fma(w, v[r], sums[r][c][half]);
+                                    }
+                                }
+                            }
+                            i += 2 * LANES;
+                        }
+                        if i + 2 * LANES > k {
+                            break;
+                        }
+                        blocks += 1;
+                        for r in 0..R {
+                            for c in 0..C {
+                                let [block, outer] = &mut of_blocks[r][c];
+                                *block = $add(*block, $add(sums[r][c][0], sums[r][c][1]));
+                                sums[r][c] = [$zero(); 2];
+                                if blocks % BLOCKS == 0 {
+                                    *outer = $add(*outer, *block);
+                                    *block = $zero();
                                 }
                             }
                         }
-                        i += 2 * LANES;
                     }
                     if i < whole {
                         for c in 0..C {
@@ -227,7 +252,12 @@ macro_rules! dots {
                     for r in 0..R {
                         for c in 0..C {
                             let to = (line + c) as isize * y.1 + (vector + r) as isize * y.2;
-                            *y.0.wrapping_offset(to) = $sum($add(sums[r][c][0], sums[r][c][1]));
+                            let mut sum = $add(sums[r][c][0], sums[r][c][1]);
+                            if blocks > 0 {
+                                let [block, outer] = of_blocks[r][c];
+                                sum = $add($add(outer, block), sum);
+                            }
+                            *y.0.wrapping_offset(to) = $sum(sum);
                         }
                     }
                 }

@@ -1,0 +1,58 @@
+//! Which scans are cut into blocks.
+//!
+//! A scan along one long axis is a chain, which one thread follows. In blocks it is three steps: a scan of each block, one of the
+//! blocks' totals, and an addition of these (Blelloch, "Prefix sums and their applications", 1990). Blocks depend on extents and
+//! on the kind of device alone, so that results are equal to the bit for any number of threads.
+
+use tlc_ir::target::Target;
+use tlc_ir::{Graph, NodeId, NodeKind};
+
+use super::Blocks;
+
+/// With this many other positions or more there is enough to do in parallel already.
+const ENOUGH_ROWS: i64 = 16;
+
+/// Blocks of a processor: their totals are few, and their elements stay in its second cache until they are added to.
+const CPU_BLOCK: i64 = 8192;
+/// Blocks that one thread follows at the same time: each hides what the others wait for.
+const CPU_CHAINS: i64 = 4;
+/// Fewer elements than this are scanned before other threads would have begun.
+const CPU_LEAST: i64 = 1 << 16;
+
+/// The shortest and longest blocks of a device of many threads: as many as one has elements, about, for totals are a chain too.
+const GPU_BLOCKS: (i64, i64) = (64, 4096);
+/// Blocks where the extent is not known.
+const GPU_BLOCK: i64 = 1024;
+/// Fewer elements than this are not worth three launches.
+const GPU_LEAST: i64 = 2048;
+
+pub(super) fn blocks(graph: &Graph, root: NodeId, target: &Target) -> Option<Blocks> {
+    let node = graph.node(root);
+    let NodeKind::Scan { axis, .. } = node.kind else {
+        return None;
+    };
+    // Totals are kept among the results, which may not round them.
+    if node.ty.dtype.accumulator() != node.ty.dtype {
+        return None;
+    }
+    let most = |a: usize| node.ty.shape[a].interval(graph).hi;
+    let axis = axis as usize;
+    let rows = (0..node.ty.rank()).filter(|&a| a != axis);
+    let rows = rows.fold(1i64, |n, a| n.saturating_mul(most(a)));
+    let (least, blocks) = match target {
+        Target::Cpu(_) => (
+            CPU_LEAST,
+            Blocks {
+                elements: CPU_BLOCK,
+                chains: CPU_CHAINS,
+            },
+        ),
+        Target::Gpu(_) => {
+            let of = |n: i64| (n.max(1).ilog2() / 2 + 1).min(62);
+            let elements = node.ty.shape[axis].as_const().map_or(GPU_BLOCK, |n| 1 << of(n));
+            let elements = elements.clamp(GPU_BLOCKS.0, GPU_BLOCKS.1);
+            (GPU_LEAST, Blocks { elements, chains: 1 })
+        }
+    };
+    (rows < ENOUGH_ROWS && most(axis) >= least).then_some(blocks)
+}
