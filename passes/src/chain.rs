@@ -11,10 +11,10 @@ use tlc_ir::target::Cpu;
 
 use crate::reason::FusionReason;
 
-/// Rows of a block that a worker has room for, however long they are.
+/// Rows that a block has at least, however long they are.
 const LEAST_ROWS: i64 = 24;
-/// Elements that are read again for each of a block's rows cost so much less than one of the value that is written and read: they stay in
-/// the cache of the core, or the next one, while the value goes further.
+/// For each row of a block, so many vectors of the right operands may be read again by the block. A vector that is read again comes from a
+/// cache of this core or the next one, and is shared by the block's rows; a row of the value in between would be written to memory and read.
 const READ_AGAIN: i64 = 8;
 /// Right operands of an entry are at most so many times as large as the second-level cache: larger ones come from further away for
 /// each block of rows.

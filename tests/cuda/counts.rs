@@ -250,6 +250,7 @@ const COUNTED: &[Counted] = &[
         sectors: 150,
         conflicts: 0,
         instructions: None,
+        products: None,
     },
 ];
 

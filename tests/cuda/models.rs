@@ -80,7 +80,7 @@ fn differences(outputs: &Outputs, recorded: &mut dyn FnMut(&str) -> Result<HostT
 /// it is part of the product's kernel, or one that reads whole rows of it.
 fn kernels(plan: &Plan) -> usize {
     let of_step = |step: &Step| match step {
-        Step::Gemm(g) => 1 + usize::from(g.epilogue.is_some()),
+        Step::Gemm(g) => 1 + usize::from(g.epilogue.is_some()) + usize::from(g.behind().is_some()),
         Step::Loop(l) => kernels(&l.body),
         _ => step.launches().len(),
     };

@@ -183,12 +183,15 @@ pub fn plan_work(plan: &Plan) -> Work {
         match step {
             Step::Launch(l) => work.instructions.add(launch(l)),
             Step::Group(all) => all.iter().for_each(|l| work.instructions.add(launch(l))),
-            Step::Gemm(g) => {
-                let batch: i64 = g.batch.iter().map(constant).product();
-                let flops = 2.0 * batch as f64 * [&g.m, &g.n, &g.k].map(|e| constant(e) as f64).iter().product::<f64>();
-                match g.dtype {
-                    DType::F64 => work.gemm_f64_flops += flops,
-                    _ => work.gemm_f32_flops += flops,
+            Step::Gemm(first) => {
+                for g in [Some(&**first), first.behind()].into_iter().flatten() {
+                    let batch: i64 = g.batch.iter().map(constant).product();
+                    let flops =
+                        2.0 * batch as f64 * [&g.m, &g.n, &g.k].map(|e| constant(e) as f64).iter().product::<f64>();
+                    match g.dtype {
+                        DType::F64 => work.gemm_f64_flops += flops,
+                        _ => work.gemm_f32_flops += flops,
+                    }
                 }
             }
             _ => {}

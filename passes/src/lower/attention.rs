@@ -23,7 +23,7 @@ use tlc_ir::target::WARP_THREADS;
 use tlc_ir::{DType, Graph, NodeId, NodeKind, Scalar, ScalarOp};
 
 use super::{Form, Level, Lowerer, Nest};
-use crate::access::{Index, flat_index};
+use crate::access::{Index, flat_index, is_source, moves_only};
 use crate::cluster::Cluster;
 use crate::partition::Attention;
 
@@ -282,12 +282,28 @@ impl<'a> Blocks<'a> {
         output.iter().map(axis).collect()
     }
 
+    /// How the loop over the rows of an operand runs: several loads are in flight where nothing but loads is copied out.
+    fn rows_bind(&self, product: NodeId, side: usize) -> Bind {
+        let graph = self.lo.graph;
+        let mut at = graph.node(product).operands[side];
+        while let NodeKind::View(view) = &graph.node(at).kind
+            && moves_only(view)
+            && !self.lo.is_root[at.index()]
+        {
+            at = graph.node(at).operands[0];
+        }
+        match is_source(&graph.node(at).kind) || self.lo.is_root[at.index()] {
+            true => Bind::Unroll,
+            false => Bind::Serial,
+        }
+    }
+
     /// Brings rows of an operand to shared memory, so many of so many elements, each to a stretch of `stretch` elements of which the
     /// rest is zero. A warp takes a row at a time. Runs inside a loop of the block's threads.
     fn fill(
         &mut self,
         thread: &IndexExpr,
-        (memory, stride): (Memory, i64),
+        (memory, stride, rows_bind): (Memory, i64, Bind),
         [rows, width, stretch]: [i64; 3],
         element: impl Fn(&mut Self, &IndexExpr, &IndexExpr) -> ((NodeId, Index), Option<ValueId>),
     ) {
@@ -297,7 +313,7 @@ impl<'a> Blocks<'a> {
             IndexExpr::modulo(thread, &constant(WARP_THREADS)),
         );
         let columns = (stretch + WARP_THREADS - 1) / WARP_THREADS;
-        let extents = [(rows / warps, Bind::Unroll), (columns, Bind::Unroll)];
+        let extents = [(rows / warps, rows_bind), (columns, Bind::Unroll)];
         let dtype = self.dtype;
         self.loops(extents, |this, [n, c]| {
             let row = warp + n * constant(warps);
@@ -324,7 +340,7 @@ impl<'a> Blocks<'a> {
         let part = Attention::PART_ROWS * self.result_columns();
         let [features, _] = form.features;
         let (first_row, all_rows) = (self.first_row.clone(), self.rows.clone());
-        let stride = self.strides[0];
+        let (stride, bind) = (self.strides[0], self.rows_bind(form.scores, form.query));
         self.thread_loop(BLOCK, threads, |this, thread| {
             this.loops([(part, Bind::Unroll)], |this, [n]| {
                 let zero = this.number(0.0);
@@ -332,7 +348,7 @@ impl<'a> Blocks<'a> {
             });
             this.fill(
                 &thread,
-                (queries, stride),
+                (queries, stride, bind),
                 [form.rows, features, features],
                 |this, row, column| {
                     let row = first_row.clone() + row.clone();
@@ -369,11 +385,15 @@ impl<'a> Blocks<'a> {
         let first_key = IndexExpr::from(self.tile) * constant(Attention::KEYS);
         let [features, width] = form.features;
         let (tile, strides, keys) = (self.memories.tile, self.strides, self.keys.clone());
+        let binds = [
+            self.rows_bind(form.scores, 1 - form.query),
+            self.rows_bind(form.result, 1 - form.weights),
+        ];
         let at = first_key.clone();
         self.thread_loop(TILE, threads, |this, thread| {
             this.fill(
                 &thread,
-                (tile, strides[1]),
+                (tile, strides[1], binds[0]),
                 [Attention::KEYS, features, features],
                 |this, row, column| {
                     let key = at.clone() + row.clone();
@@ -391,7 +411,7 @@ impl<'a> Blocks<'a> {
         self.thread_loop(TILE, threads, |this, thread| {
             this.fill(
                 &thread,
-                (tile, strides[2]),
+                (tile, strides[2], binds[1]),
                 [Attention::KEYS, width, strides[2]],
                 |this, row, column| {
                     let key = at.clone() + row.clone();

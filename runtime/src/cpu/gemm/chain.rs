@@ -36,7 +36,7 @@ pub struct Chain {
     /// Bytes of a row of the first result.
     row_bytes: usize,
     /// The copies that are made of the right operands of an entry, where blocks that are handed out together share them.
-    copies: [Option<Copy>; 2],
+    copies: [Option<Panels>; 2],
     /// Where in a worker's scratch memory the rows begin, behind what a product needs.
     lines_at: usize,
     /// Bytes of scratch memory that each worker needs, aligned to 64; that of the kernel follows.
@@ -44,7 +44,7 @@ pub struct Chain {
 }
 
 /// A right operand of one entry, copied in panels that are multiplied where they lie.
-struct Copy {
+struct Panels {
     layout: PackedLayout,
     /// Where it begins in a worker's scratch memory.
     at: usize,
@@ -54,9 +54,9 @@ struct Copy {
     columns: [Leg; 2],
 }
 
-impl Copy {
+impl Panels {
     /// The copy of a right operand, if blocks copy panels of it.
-    fn of(p: &Product<'_>, rows: usize) -> Option<Copy> {
+    fn of(p: &Product<'_>, rows: usize) -> Option<Panels> {
         let block = block(p, rows);
         if p.rhs.composite.is_some() || copied(&block, &cut(&block, 1)) != Some(Operand::Rhs) {
             return None;
@@ -78,7 +78,7 @@ impl Copy {
         };
         let panel = isize::try_from(layout.panel_elements()).ok()?;
         let (panels, extent) = (layout.panels(), p.k);
-        Some(Copy {
+        Some(Panels {
             layout,
             at: 0,
             rows: [Leg {
@@ -160,8 +160,8 @@ pub fn chain(first: &Product<'_>, second: &Product<'_>, threads: usize) -> Chain
     if together > 1 {
         for (copy, whole) in copies.iter_mut().zip([first, second]) {
             // What the whole product is decides how its parts are summed.
-            let made = Copy::of(whole, rows).filter(|c| dots(whole).is_none() && c.layout.bytes() <= cache);
-            *copy = made.map(|c| Copy { at: end, ..c });
+            let made = Panels::of(whole, rows).filter(|c| dots(whole).is_none() && c.layout.bytes() <= cache);
+            *copy = made.map(|c| Panels { at: end, ..c });
             end += copy
                 .as_ref()
                 .map_or(0, |c| c.layout.bytes().next_multiple_of(ALIGNMENT));
