@@ -79,12 +79,13 @@ pub fn emitter() -> Result<Emitter, JitError> {
 /// A generator of code for a host. All agree on the calling convention.
 type HostGenerator = dyn CodeGenerator<Code = CompiledCode, Error = CodegenError>;
 
+/// Makes a generator; the level is that of the wide one, if it is to make code.
+type MakeGenerator = fn(Arc<dyn TargetIsa>, Option<Level>, EmitText) -> Option<Box<HostGenerator>>;
+
 /// A code generator of a host: what it has on this machine, if it is one for it, and how one is made.
-///
-/// The level is that of the wide one, if it is to make code.
 struct GeneratorEntry {
     has: fn(&dyn TargetIsa, Option<Level>) -> Option<CpuEmitter>,
-    make: fn(Arc<dyn TargetIsa>, Option<Level>, EmitText) -> Option<Box<HostGenerator>>,
+    make: MakeGenerator,
 }
 
 /// Vector instructions of a level's width a second of a modest machine: it does two at a time of 512 bits where it does three of 128
