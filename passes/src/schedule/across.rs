@@ -10,7 +10,7 @@ use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt, ValueId};
 use tlc_ir::{DType, ScalarOp};
 
 use super::directives::{enclosing_lanes, exists, loop_bind, rewrite};
-use super::peel::decided;
+use super::peel::{Known, decided};
 use crate::directive::{DirectiveRefusal, MAX_UNROLL};
 use crate::tree::{clone_fresh, defined_vars, substitute_in};
 
@@ -186,6 +186,7 @@ pub(super) fn across(
     let k = IndexExpr::Const(lanes);
     let whole = IndexExpr::floor_div(&n, &k).simplify(kernel);
     let left = IndexExpr::modulo(&n, &k).simplify(kernel);
+    let constants = Known::constants(kernel);
     let mut made = Vec::new();
     rewrite(kernel, var, &mut |kernel, _, body| {
         let tail = (!left.is(0)).then(|| clone_fresh(kernel, &body));
@@ -208,7 +209,7 @@ pub(super) fn across(
         let first = whole.clone() * k.clone();
         if masked {
             let (l, rest, own) = in_lanes(kernel, var, tail, &inner, (&first, &k));
-            let mut rest = decided(kernel, rest);
+            let mut rest = decided(kernel, rest, constants.clone());
             let has = mask_memory(kernel, &mut rest, (l, &left), &own);
             rest.splice(0..0, has);
             made.push(l);

@@ -21,7 +21,7 @@ const EDGES: i64 = 8;
 
 /// What is known of values while statements are walked: integers as index expressions, and decided bools.
 #[derive(Clone, Default)]
-struct Known {
+pub(super) struct Known {
     numbers: FxHashMap<ValueId, IndexExpr>,
     bools: FxHashMap<ValueId, bool>,
     /// Values whose bits are all zero.
@@ -32,7 +32,7 @@ struct Known {
 
 impl Known {
     /// What the constants of a kernel are, wherever they stand.
-    fn constants(kernel: &Kernel) -> Known {
+    pub(super) fn constants(kernel: &Kernel) -> Known {
         let mut known = Known::default();
         for s in kernel.statements() {
             if let Stmt::Let {
@@ -114,6 +114,7 @@ pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, behind: i64) -> R
     .filter(|(_, extent)| !extent.is(0))
     .collect();
     let own = own_scratch(kernel, var);
+    let constants = Known::constants(kernel);
     let mut made = Vec::new();
     rewrite(kernel, var, &mut |kernel, bind, body| {
         let mut out = Vec::new();
@@ -126,7 +127,7 @@ pub(super) fn peel(kernel: &mut Kernel, var: VarId, from: i64, behind: i64) -> R
             let v = kernel.new_var(extent.clone());
             let at = start.clone() + v.into();
             substitute_in(kernel, &mut part, &mut |x| (x == var).then(|| at.clone()));
-            let body = decided(kernel, part);
+            let body = decided(kernel, part, constants.clone());
             out.push(Stmt::Loop { var: v, bind, body });
             made.push(v);
         }
@@ -183,8 +184,7 @@ pub(super) fn with_own_scratch(kernel: &mut Kernel, body: &mut [Stmt], own: &[u3
 
 /// The statements with every comparison that the ranges of variables decide as a constant, and what follows from it; and without
 /// choices between a load and zero that the load's mask makes.
-pub(super) fn decided(kernel: &Kernel, body: Vec<Stmt>) -> Vec<Stmt> {
-    let mut known = Known::constants(kernel);
+pub(super) fn decided(kernel: &Kernel, body: Vec<Stmt>, mut known: Known) -> Vec<Stmt> {
     let mut renamed = FxHashMap::default();
     let body = decide(kernel, body, &mut known, &mut renamed);
     let mut used = FxHashSet::default();
