@@ -128,7 +128,7 @@ fn walks(
     }
     walked.reverse();
     let strange = |v: &VarId| !walked.iter().any(|w| w.0 == *v) && used.iter().any(|e| e.uses(*v));
-    (!used.iter().any(|e| e.uses(var)) && !defined.iter().any(|v| strange(v))).then_some((walked, again))
+    (!used.iter().any(|e| e.uses(var)) && !defined.iter().any(strange)).then_some((walked, again))
 }
 
 /// Elements of scratch in which sums are kept that statements touch only to add to them.

@@ -151,9 +151,10 @@ impl Gpu {
 
     fn event(&self, flags: u32) -> Result<Handle, RunError> {
         let mut event: Handle = std::ptr::null_mut();
-        // SAFETY: a valid place for the result.
-        self.context
-            .call("cuEventCreate", |d| unsafe { (d.cuEventCreate)(&mut event, flags) })?;
+        self.context.call("cuEventCreate", |d| {
+            // SAFETY: a valid place for the result.
+            unsafe { (d.cuEventCreate)(&mut event, flags) }
+        })?;
         Ok(event)
     }
 
