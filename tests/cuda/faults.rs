@@ -275,7 +275,7 @@ mod children {
             }
             drop(executable);
             assert_eq!(context.live_bytes(), 0, "round {round}");
-            let now = context.memory(0).expect("a device").0;
+            let now = context.memory().expect("a device").0;
             assert_eq!(*free.get_or_insert(now), now, "round {round}");
         }
     }
