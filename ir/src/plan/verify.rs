@@ -24,7 +24,7 @@ use crate::index::{Bounds, IndexExpr, IndexNode, Interval, SymId, VarId};
 use crate::kernel::Access;
 use crate::kernel::verify::nonnegative;
 use crate::plan::{
-    DeviceId, DeviceKind, Gemm, GemmOperand, KernelId, Launch, Plan, SlotId, Step, Storage, Strides, Work,
+    DeviceId, DeviceKind, Gemm, GemmOperand, KernelId, Launch, Lines, Plan, SlotId, Step, Storage, Strides, Work,
 };
 pub use epilogue::lines;
 pub use in_place::{InPlace, runs_in_place};
@@ -61,6 +61,8 @@ pub fn verify(plan: &Plan) -> PlanReport {
         report: PlanReport::default(),
         place: PlanPlace::Tables,
         roots: Vec::new(),
+        lines: FxHashMap::default(),
+        in_place: FxHashMap::default(),
     };
     if c.tables() && c.device_tables() {
         c.devices();
@@ -78,9 +80,20 @@ struct Checker<'p> {
     place: PlanPlace,
     /// The slot whose bytes each slot has, once aliases are known to end.
     roots: Vec<SlotId>,
+    /// What [`lines`] says of a kernel and the parameters of a result: equal layers launch the same kernels.
+    lines: FxHashMap<(KernelId, Vec<u32>), Option<Lines>>,
+    /// What [`runs_in_place`] says of a kernel and two of its parameters.
+    in_place: FxHashMap<(KernelId, u32, u32), bool>,
 }
 
 impl Checker<'_> {
+    /// As [`runs_in_place`], once for each kernel and pair.
+    fn runs_in_place(&mut self, kernel: KernelId, read: u32, written: u32) -> bool {
+        let kernels = &self.plan.kernels;
+        let known = self.in_place.entry((kernel, read, written));
+        *known.or_insert_with(|| runs_in_place(&kernels[kernel.0 as usize], read, written))
+    }
+
     fn error(&mut self, rule: PlanRule) {
         self.report.errors.push(PlanViolation {
             place: self.place,
@@ -457,8 +470,8 @@ impl Checker<'_> {
                     continue;
                 }
                 let in_place = match (x, y) {
-                    (Access::Read, Access::Write) => runs_in_place(kernel, i as u32, j as u32),
-                    (Access::Write, Access::Read) => runs_in_place(kernel, j as u32, i as u32),
+                    (Access::Read, Access::Write) => self.runs_in_place(l.kernel, i as u32, j as u32),
+                    (Access::Write, Access::Read) => self.runs_in_place(l.kernel, j as u32, i as u32),
                     _ => false,
                 };
                 if !in_place {

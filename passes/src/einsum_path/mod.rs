@@ -581,7 +581,8 @@ fn describe(
             elements: size,
         });
     }
-    let flops = reductions.iter().map(|r| r.flops).sum::<f64>() + steps.iter().map(|s| s.flops).sum::<f64>();
+    // The sum of nothing is -0.0, which would be printed so.
+    let flops = 0.0 + reductions.iter().map(|r| r.flops).sum::<f64>() + steps.iter().map(|s| s.flops).sum::<f64>();
     ContractionPath {
         operand_count: count,
         reductions,
