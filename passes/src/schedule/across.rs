@@ -179,7 +179,9 @@ pub(super) fn across(
             .len
             .as_const()
             .is_some_and(|n| s.scope != Scope::Register || n * lanes <= 4 * MAX_UNROLL);
-        if s.scope == Scope::Shared || !small || outer.contains(&i) {
+        // Lanes that a mask leaves out have registers, but no elements of scratch in memory that is as long as the loop.
+        let every_lane_has_it = !masked || s.scope == Scope::Register;
+        if s.scope == Scope::Shared || !small || outer.contains(&i) || !every_lane_has_it {
             return Err(DirectiveRefusal::Recurrence(var));
         }
     }
