@@ -136,7 +136,7 @@ impl Case {
             false => x.conv2d(&w, None, &self.settings()),
         };
         if self.bias {
-            y = y + &b;
+            y += &b;
         }
         if self.activation {
             y = y.relu();
