@@ -41,7 +41,8 @@ fn compiled_and_run() -> Vec<Vec<u8>> {
     let executable = g.compile(&options).expect("it compiles");
     // Subnormal numbers and numbers from 1 to 2 in turns, by their bits: arithmetic would be in the mode that is tried.
     let values = |seed: u32| -> Vec<f32> {
-        let bits = |i: u32| i.wrapping_mul(seed) % 0x0080_0000 | if i % 2 == 0 { 0x3f80_0000 } else { 0 };
+        let exponent = |i: u32| if i.is_multiple_of(2) { 0x3f80_0000 } else { 0 };
+        let bits = |i: u32| (i.wrapping_mul(seed) % 0x0080_0000) | exponent(i);
         (1..=64 * 64).map(|i| f32::from_bits(bits(i))).collect()
     };
     let (x, w) = (values(48_271), values(69_621));
