@@ -70,14 +70,19 @@ fn profile_joins_the_times_of_a_device_with_bytes_and_flops() {
     );
     let Some(said) = json(&arguments) else { return };
     let steps = said["steps"].as_array().expect("steps");
-    assert_eq!(steps.len(), 3);
-    for (step, (what, bytes)) in steps
-        .iter()
-        .zip([("transfer", 16384), ("kernel 0", 32768), ("transfer", 16384)])
-    {
+    // The scan of each of 64 blocks, that of their totals, and the addition of these.
+    let expected = [
+        ("transfer", 16384),
+        ("kernel 0", 32768),
+        ("kernel 1", 512),
+        ("kernel 2", 32768),
+        ("transfer", 16384),
+    ];
+    assert_eq!(steps.len(), expected.len());
+    for (step, (what, bytes)) in steps.iter().zip(expected) {
         assert_eq!(step["what"], what, "{said}");
         assert_eq!(step["bytes"], bytes, "{said}");
-        assert_eq!(step["on_host"], (step["step"] == "2"), "{said}");
+        assert_eq!(step["on_host"], (step["step"] == "4"), "{said}");
         assert!(step["ns"].as_f64().is_some_and(|ns| ns > 0.0), "{said}");
     }
 }
