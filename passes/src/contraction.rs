@@ -376,6 +376,19 @@ pub fn result_order(graph: &Graph, id: NodeId) -> Option<Labels> {
         }
     }
     let g = groups(graph, id)?;
+    // Labels of one element, such as the sides of an image that was averaged, separate nothing.
+    let long = |l: &usize| !g.extents[*l].is(1);
+    let mut from_behind = output.iter().rev().map(|&l| usize::from(l)).filter(long);
+    let innermost = from_behind.next()?;
+    let own = if g.rows.contains(&innermost) {
+        &g.rows
+    } else {
+        &g.columns
+    };
+    let beside = from_behind.take_while(|l| own.contains(l)).count();
+    if 1 + beside == own.iter().filter(|l| long(l)).count() {
+        return None;
+    }
     let side = composite(&g.rows, &g.columns, output)?;
     let (mut with_last, mut other) = match side {
         0 => (g.rows, g.columns),
