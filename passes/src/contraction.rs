@@ -380,14 +380,11 @@ pub fn result_order(graph: &Graph, id: NodeId) -> Option<Labels> {
     let long = |l: &usize| !g.extents[*l].is(1);
     let mut from_behind = output.iter().rev().map(|&l| usize::from(l)).filter(long);
     let innermost = from_behind.next()?;
-    let own = if g.rows.contains(&innermost) {
-        &g.rows
-    } else {
-        &g.columns
-    };
-    let beside = from_behind.take_while(|l| own.contains(l)).count();
-    if 1 + beside == own.iter().filter(|l| long(l)).count() {
-        return None;
+    if let Some(own) = [&g.rows, &g.columns].into_iter().find(|own| own.contains(&innermost)) {
+        let beside = from_behind.take_while(|l| own.contains(l)).count();
+        if 1 + beside == own.iter().filter(|l| long(l)).count() {
+            return None;
+        }
     }
     let side = composite(&g.rows, &g.columns, output)?;
     let (mut with_last, mut other) = match side {
