@@ -5,7 +5,7 @@ use tlc_ir::kernel::verify::verify;
 use tlc_ir::kernel::{Bind, Grid, Stmt};
 use tlc_ir::plan::interp::{interpret_bound, interpret_shuffled};
 use tlc_ir::plan::verify::PlanRule;
-use tlc_ir::plan::{DeviceId, KernelId, Layout, Plan, Step, Storage, Turn, Work};
+use tlc_ir::plan::{DeviceId, KernelId, Layout, Plan, Slot, Step, Storage, Turn, Work};
 use tlc_ir::target::{Cpu, CpuEmitter, Emitter, Gpu, Support};
 use tlc_ir::{DType, Graph, HostTensor, IndexExpr, Kernel, ScalarOp, SymId};
 use tlc_passes::devices::{Devices, Link, Place};
@@ -267,8 +267,11 @@ fn check_compiled(compiled: &Compiled, case: &Case, expected: &[HostTensor]) -> 
                 return Err(format!("{stage} kernel {k}: {e}{}", shown(&plan)));
             }
         }
-        // What has moved to the host has places there.
-        let layout = match plan.devices == compiled.planned.plan.devices {
+        // What has moved to the host has places there, and so has what no longer passes from product to product within a step.
+        let whole = &compiled.planned.plan;
+        let placed = |(a, b): (&Slot, &Slot)| a.storage == b.storage;
+        let same = plan.devices == whole.devices && plan.slots.iter().zip(&whole.slots).all(placed);
+        let layout = match same {
             true => layout.clone(),
             false => tlc_passes::memory::pack(&plan, &case.symbols),
         };
