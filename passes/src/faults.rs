@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tlc_ir::graph::{Graph, GraphError, Monoid, Node, View};
 use tlc_ir::index::{IndexExpr, VarId};
 use tlc_ir::kernel::visit::walk_mut;
-use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Scope, Stmt};
+use tlc_ir::kernel::{Bind, Kernel, Memory, Op, Stmt};
 use tlc_ir::plan::{Layout, Lines, Plan, Step, Storage};
 use tlc_ir::{DType, NodeId, NodeKind, Scalar, ScalarOp};
 

@@ -117,8 +117,8 @@ fn ends_well(p: &Place, ran: &Ran, listed: &[String], args: &[&str], kibibytes: 
         "{args:?} in {kibibytes} KiB: code {}\nstdout:\n{}\nstderr:\n{}",
         ran.code, ran.out, ran.err
     );
-    // Where the C library has no memory for the destructor of a thread's variable it says so itself, and aborts: what the program says
-    // comes behind that.
+    // Rust's library registers a destructor as each thread starts, before anything of the program runs there. Where the C library has
+    // no memory for that it writes a line of its own and aborts: what the program says comes behind it.
     let said = ran
         .err
         .lines()

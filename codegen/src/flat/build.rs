@@ -12,7 +12,7 @@ use tlc_ir::kernel::{Scope, ValueId};
 use tlc_ir::{DType, Kernel, Scalar};
 
 use super::index::VarState;
-use super::registers::RegisterScratch;
+use super::registers::{self, RegisterScratch};
 use super::{Capability, Flat, If, IfKind, Item, Merge, Op, Region, Value, ValueInfo, Varies};
 use super::{check, prune, range};
 use crate::error::{Result, invalid, unsupported};
@@ -144,12 +144,13 @@ impl Builder<'_, '_> {
     fn scratch(&mut self) -> Result<Vec<Option<Value>>> {
         let blocks = self.has.table().has_blocks;
         let (offsets, _) = self.kernel.scratch_offsets();
+        let walked = registers::walked(self.kernel);
         let mut at = Vec::with_capacity(self.kernel.scratch.len());
         for (i, s) in self.kernel.scratch.iter().enumerate() {
             let mut begins = None;
             let mut registers = None;
             match s.scope {
-                Scope::Register => registers = Some(self.declare_registers(i)?),
+                Scope::Register => registers = Some(self.declare_registers(i, &walked[i])?),
                 Scope::Cache if blocks => {}
                 Scope::Cache => begins = Some(self.eval(&offsets[i])?),
                 Scope::Shared | Scope::Thread if blocks => {}

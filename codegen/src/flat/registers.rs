@@ -8,7 +8,6 @@
 use std::ops::Range;
 
 use smallvec::SmallVec;
-use tlc_ir::kernel::visit::MemoryAccess;
 use tlc_ir::kernel::{Bind, Memory, Stmt};
 use tlc_ir::{DType, IndexExpr, Kernel, ScalarOp, VarId};
 
@@ -33,21 +32,23 @@ pub(super) struct RegisterScratch {
 }
 
 /// Lanes of loops that go through a scratch, and whether they write it.
-type Walked = SmallVec<[(i64, bool); 2]>;
+pub(super) type Walked = SmallVec<[(i64, bool); 2]>;
 
-/// The lane counts with which a scratch is walked lane by lane.
-fn walked_by(kernel: &Kernel, scratch: u32) -> Walked {
-    fn note(a: &MemoryAccess<'_>, lanes: Option<(VarId, i64)>, found: &mut Walked) {
-        let Some((var, count)) = lanes else { return };
-        let one = (count, a.effect.writes());
-        if a.index.uses(var) && !found.contains(&one) {
-            found.push(one);
-        }
-    }
-    fn walk(kernel: &Kernel, body: &[Stmt], scratch: u32, lanes: Option<(VarId, i64)>, found: &mut Walked) {
+/// By scratch, the lane counts with which it is walked lane by lane.
+pub(super) fn walked(kernel: &Kernel) -> Vec<Walked> {
+    fn walk(kernel: &Kernel, body: &[Stmt], lanes: Option<(VarId, i64)>, found: &mut [Walked]) {
         for s in body {
-            for a in s.accesses().filter(|a| a.memory == Memory::Scratch(scratch)) {
-                note(&a, lanes, found);
+            if let Some((var, count)) = lanes {
+                for a in s.accesses() {
+                    let Memory::Scratch(scratch) = a.memory else { continue };
+                    let one = (count, a.effect.writes());
+                    if let Some(of) = found.get_mut(scratch as usize)
+                        && a.index.uses(var)
+                        && !of.contains(&one)
+                    {
+                        of.push(one);
+                    }
+                }
             }
             let lanes = match s {
                 Stmt::Loop {
@@ -55,11 +56,11 @@ fn walked_by(kernel: &Kernel, scratch: u32) -> Walked {
                 } => Some((*var, kernel.extents[var.0 as usize].as_const().unwrap_or(0))),
                 _ => lanes,
             };
-            walk(kernel, s.body(), scratch, lanes, found);
+            walk(kernel, s.body(), lanes, found);
         }
     }
-    let mut found = Walked::new();
-    walk(kernel, &kernel.body, scratch, None, &mut found);
+    let mut found = vec![Walked::new(); kernel.scratch.len()];
+    walk(kernel, &kernel.body, None, &mut found);
     found
 }
 
@@ -82,8 +83,8 @@ impl Place {
 }
 
 impl Builder<'_, '_> {
-    /// The registers of scratch `i`, which hold anything.
-    pub(super) fn declare_registers(&mut self, i: usize) -> Result<RegisterScratch> {
+    /// The registers of scratch `i`, which hold anything. It is walked as [`walked`] says.
+    pub(super) fn declare_registers(&mut self, i: usize, walked: &Walked) -> Result<RegisterScratch> {
         let s = &self.kernel.scratch[i];
         let Some(len) = s.len.as_const() else {
             return invalid("register scratch without constant length");
@@ -93,7 +94,6 @@ impl Builder<'_, '_> {
         }
         let mut lanes = 1;
         // Loops of fewer lanes may read parts of a vector that others write.
-        let walked = walked_by(self.kernel, i as u32);
         let most = walked.iter().map(|w| w.0).max();
         if let Some(count) = most
             && walked

@@ -1,5 +1,7 @@
 //! Buffers that serve twice: kernels that run in place, and inputs that are given away.
 
+use std::cell::OnceCell;
+
 use rustc_hash::FxHashMap;
 
 use super::{Checker, PlanRule};
@@ -141,6 +143,43 @@ struct Touch<'k> {
     /// Whether one thread of a GPU's block executes it.
     of_thread: bool,
     index: &'k IndexExpr,
+    /// See [`Touch::parts`]: proven once, for an access meets many others.
+    parts: OnceCell<Vec<Part>>,
+}
+
+/// How a loop cuts the elements that an access goes to.
+enum Part {
+    /// It has one iteration at most.
+    Whole,
+    /// Iteration `i` goes to elements `step * i .. step * (i + 1)` of those of an iteration of the loops around it, whichever
+    /// iteration of the loops inside it is.
+    Of(IndexExpr),
+}
+
+impl Touch<'_> {
+    /// The loops around the access, outermost first, as far as they cut its elements into parts.
+    fn parts(&self, kernel: &Kernel) -> &[Part] {
+        self.parts.get_or_init(|| {
+            let mut parts = Vec::with_capacity(self.loops.len());
+            let mut index = self.index.clone();
+            for &(_, var) in &self.loops {
+                if kernel.extents[var.0 as usize].interval(kernel).hi <= 1 {
+                    parts.push(Part::Whole);
+                    continue;
+                }
+                let Some((step, inside)) = index.affine_in(var).filter(|(step, _)| !step.has_vars()) else {
+                    break;
+                };
+                let room = step.clone() - inside.clone() - IndexExpr::ONE;
+                if !nonnegative(&inside, kernel) || !nonnegative(&room, kernel) {
+                    break;
+                }
+                parts.push(Part::Of(step));
+                index = inside;
+            }
+            parts
+        })
+    }
 }
 
 struct Walk<'k> {
@@ -157,6 +196,7 @@ impl<'k> Walk<'k> {
             loops: self.loops.clone(),
             of_thread: self.of_thread,
             index,
+            parts: OnceCell::new(),
         };
         if let Some(of) = self.found.get_mut(param as usize) {
             match effect {
@@ -207,9 +247,8 @@ fn never_before(kernel: &Kernel, load: &Touch<'_>, store: &Touch<'_>) -> bool {
         return false;
     };
     let shared = load.loops.iter().take_while(|(depth, _)| *depth < same).count();
-    let (around, own) = load.loops.split_at(shared);
     // Below the shared loops each has variables of its own, so that both can vary freely in one expression.
-    let others = &store.loops[shared..];
+    let (own, others) = (&load.loops[shared..], &store.loops[shared..]);
     if own.iter().any(|(_, v)| others.iter().any(|(_, w)| v == w)) || !bound(load) || !bound(store) {
         return false;
     }
@@ -222,22 +261,13 @@ fn never_before(kernel: &Kernel, load: &Touch<'_>, store: &Touch<'_>) -> bool {
         return false;
     }
     // Between iterations: each shared loop cuts the buffer into parts, and both stay in the part of their iteration.
-    let (mut a, mut b) = (load.index.clone(), store.index.clone());
-    for &(_, var) in around {
-        if kernel.extents[var.0 as usize].interval(kernel).hi <= 1 {
-            continue;
-        }
-        let (Some((step, in_a)), Some((other, in_b))) = (a.affine_in(var), b.affine_in(var)) else {
-            return false;
-        };
-        let inside =
-            |e: &IndexExpr| nonnegative(e, kernel) && nonnegative(&(step.clone() - e.clone() - IndexExpr::ONE), kernel);
-        if step != other || step.has_vars() || !inside(&in_a) || !inside(&in_b) {
-            return false;
-        }
-        (a, b) = (in_a, in_b);
-    }
-    true
+    let (a, b) = (load.parts(kernel), store.parts(kernel));
+    let same_part = |a: &Part, b: &Part| match (a, b) {
+        (Part::Whole, Part::Whole) => true,
+        (Part::Of(a), Part::Of(b)) => a == b,
+        _ => false,
+    };
+    a.len() >= shared && b.len() >= shared && a.iter().zip(b).take(shared).all(|(a, b)| same_part(a, b))
 }
 
 /// Whether each iteration of the first `shared` loops stores what it loads, and no two of them load the same: behind them are
