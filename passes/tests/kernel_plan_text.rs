@@ -270,3 +270,63 @@ fn damaged_texts_are_errors_or_are_verified() {
     }
     assert!(good > 100 && bad > 100, "{good} good, {bad} bad");
 }
+
+/// Where a view's operand is on another device, it is copied from there; no kernel without arguments stands for it.
+#[test]
+fn views_that_lie_where_their_operands_do_are_no_launches_anywhere() {
+    let text = "graph @g(%x: f32[8]) {
+      %0 = const 2 : u64[]
+      %1 = random %0 {stream=0} : u32[1, 8]
+      %2 = shr %1, %1 : u32[1, 8]
+      %3 = reshape %1 : u32[1, 1, 8]
+      %4 = call sort %3 {axis=2, count=8} : (u32[1, 1, 8], i64[1, 1, 8])
+      %5 = project %4 {result=0} : u32[1, 1, 8]
+      %6 = exp %x : f32[8]
+      return %2 as a, %5 as b, %6 as c
+    }";
+    let graph = parse_module(text, &mut no_data).unwrap_or_else(|e| panic!("{}", e[0]));
+    for seed in 0..40 {
+        let host = Cpu::modest(Arc::new(tlc_codegen::clif::emitter(true)));
+        let gpu = || Gpu::any(Arc::new(tlc_codegen::cuda::emitter()));
+        let options = Options {
+            place: Place::Scattered { seed },
+            ..Options::new(Devices::new(host, [gpu(), gpu()]))
+        };
+        let plan = compile(&graph.graphs[0], &options).expect("compiles").planned.plan;
+        assert!(plan.launches().iter().all(|l| !l.args.is_empty()), "{plan}");
+    }
+}
+
+/// Views over many sizes make positions of tens of thousands of nodes.
+#[test]
+fn long_positions_survive_their_text() {
+    let sizes: Vec<String> = (0..16).map(|k| format!("s{k}")).collect();
+    let ranges: Vec<String> = sizes.iter().map(|s| format!("{s} in 1..=3")).collect();
+    let axes: Vec<String> = (0..sizes.len()).rev().map(|k| k.to_string()).collect();
+    let mut text = format!(
+        "graph @g(%x: f32[{}]) where {} {{\n",
+        sizes.join(", "),
+        ranges.join(", ")
+    );
+    let (mut now, mut last) = (sizes, "x".to_string());
+    for round in 0..4 {
+        // Other sizes for the same elements: every third of the sizes before.
+        now = (0..3).flat_map(|k| now.iter().skip(k).step_by(3).cloned()).collect();
+        text += &format!("%r{round} = reshape %{last} : f32[{}]\n", now.join(", "));
+        last = format!("r{round}");
+        if round < 3 {
+            now.reverse();
+            text += &format!(
+                "%p{round} = permute %{last} {{axes=[{}]}} : f32[{}]\n",
+                axes.join(", "),
+                now.join(", ")
+            );
+            last = format!("p{round}");
+        }
+    }
+    text += &format!("%y = exp %{last} : f32[{}]\nreturn %y as y }}", now.join(", "));
+    let compiled = text_survives(&text, "many sizes");
+    let kernels = compiled.planned.plan.kernels.iter().map(ToString::to_string);
+    let longest = kernels.map(|k| k.lines().map(str::len).max().unwrap_or(0)).max();
+    assert!(longest > Some(80_000), "the longest statement has {longest:?} bytes");
+}
