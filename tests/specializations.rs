@@ -249,10 +249,12 @@ fn sizes_that_break_an_assumption_are_compiled_for_where_they_broadcast() {
     assert!(matches!(refused, Err(RunError::Guard { .. })));
 }
 
+type Recorded = fn(&Graph, &Tensor, &Tensor);
+
 /// The extent of the sum and that of `x` have one name in the graph: where they differ, what depends on that name is refused.
 #[test]
 fn sizes_with_two_meanings_are_refused_where_these_differ() {
-    let cases: [(&str, fn(&Graph, &Tensor, &Tensor)); 4] = [
+    let cases: [(&str, Recorded); 4] = [
         ("mean", |g, x, y| g.output("z", &(x + y).mean(0))),
         ("length", |g, x, y| {
             g.output("z", &((x + y).sum(0) * g.range(x.dim(0), F32).sum(0)))

@@ -296,37 +296,3 @@ fn views_that_lie_where_their_operands_do_are_no_launches_anywhere() {
         assert!(plan.launches().iter().all(|l| !l.args.is_empty()), "{plan}");
     }
 }
-
-/// Views over many sizes make positions of tens of thousands of nodes.
-#[test]
-fn long_positions_survive_their_text() {
-    let sizes: Vec<String> = (0..16).map(|k| format!("s{k}")).collect();
-    let ranges: Vec<String> = sizes.iter().map(|s| format!("{s} in 1..=3")).collect();
-    let axes: Vec<String> = (0..sizes.len()).rev().map(|k| k.to_string()).collect();
-    let mut text = format!(
-        "graph @g(%x: f32[{}]) where {} {{\n",
-        sizes.join(", "),
-        ranges.join(", ")
-    );
-    let (mut now, mut last) = (sizes, "x".to_string());
-    for round in 0..4 {
-        // Other sizes for the same elements: every third of the sizes before.
-        now = (0..3).flat_map(|k| now.iter().skip(k).step_by(3).cloned()).collect();
-        text += &format!("%r{round} = reshape %{last} : f32[{}]\n", now.join(", "));
-        last = format!("r{round}");
-        if round < 3 {
-            now.reverse();
-            text += &format!(
-                "%p{round} = permute %{last} {{axes=[{}]}} : f32[{}]\n",
-                axes.join(", "),
-                now.join(", ")
-            );
-            last = format!("p{round}");
-        }
-    }
-    text += &format!("%y = exp %{last} : f32[{}]\nreturn %y as y }}", now.join(", "));
-    let compiled = text_survives(&text, "many sizes");
-    let kernels = compiled.planned.plan.kernels.iter().map(ToString::to_string);
-    let longest = kernels.map(|k| k.lines().map(str::len).max().unwrap_or(0)).max();
-    assert!(longest > Some(80_000), "the longest statement has {longest:?} bytes");
-}

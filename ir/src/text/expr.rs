@@ -19,7 +19,7 @@ pub(crate) const MAX_DEPTH: u32 = 64;
 pub(crate) const MAX_DIM_SIZE: u32 = 1 << 18;
 
 /// The most nodes that the factors of one product have together, added up behind each: what it takes to multiply them in turn.
-const MAX_PRODUCT_WORK: u64 = 1 << 27;
+const MAX_PRODUCT_WORK: u64 = 1 << 25;
 
 /// Literals and coefficients in extents stay below.
 const MAX_DIM_CONST: i64 = 1 << 62;
