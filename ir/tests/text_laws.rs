@@ -622,9 +622,20 @@ fn long_extents_are_read_back() {
     }
 }
 
-/// A product is multiplied factor by factor.
+/// Sums and products take longer than in proportion to their length.
 #[test]
-fn long_products_are_refused() {
+fn long_sums_and_products_are_refused() {
+    let terms = (0..9000)
+        .map(|k| format!("mod({}*z, {})", k + 1, k + 7))
+        .collect::<Vec<_>>()
+        .join(" + ");
+    let text = format!("graph @g(%x: f32[{terms}]) {{\n  return %x as y\n}}\n");
+    let errors = parse_graph(&text, &mut no_data).map(|_| ()).unwrap_err();
+    assert!(
+        errors[0].to_string().contains("sums of at most 8192 terms"),
+        "{}",
+        errors[0]
+    );
     let factors = vec!["z"; 9000].join("*");
     let text = format!("graph @g(%x: f32[{factors}]) {{\n  return %x as y\n}}\n");
     let errors = parse_graph(&text, &mut no_data).map(|_| ()).unwrap_err();

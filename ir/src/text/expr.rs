@@ -18,6 +18,9 @@ pub(crate) const MAX_DEPTH: u32 = 64;
 /// The most nodes of an extent, as [`IndexExpr::size`] counts. A view over 24 symbols makes positions of some 10^4.
 pub(crate) const MAX_DIM_SIZE: u32 = 1 << 18;
 
+/// The most terms of one sum: joining remainders and quotients in it compares them in pairs.
+const MAX_TERMS: usize = 8192;
+
 /// The most nodes that the factors of one product have together, added up behind each: what it takes to multiply them in turn.
 const MAX_PRODUCT_WORK: u64 = 1 << 25;
 
@@ -204,6 +207,19 @@ fn checked(c: &mut Cursor<'_>, start: Mark, e: IndexExpr) -> Parsed<IndexExpr> {
         },
     };
     let span = c.span_since(start);
+    let terms = match &e {
+        IndexExpr::Node(n) => match &**n {
+            IndexNode::Sum { terms, .. } => terms.len(),
+            _ => 1,
+        },
+        IndexExpr::Const(_) => 1,
+    };
+    if terms > MAX_TERMS {
+        return Err(c.error(
+            span,
+            format!("extent too large; expected sums of at most {MAX_TERMS} terms"),
+        ));
+    }
     if !fits {
         return Err(c.error(span, "integer overflow; expected values below 2^62"));
     }
